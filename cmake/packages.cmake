@@ -1,0 +1,24 @@
+# Every library comes from Debian; docs/dependencies.md names each with its reason.
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(MPI REQUIRED COMPONENTS CXX)
+find_package(yaml-cpp REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(fmt REQUIRED)
+if(HAWSER_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+
+# Debian's dnnl CMake package asks for OpenCL headers it does not need here: link the library itself.
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+add_library(hawser_dnnl INTERFACE)
+target_link_libraries(hawser_dnnl INTERFACE ${DNNL_LIBRARY})
+
+find_library(PCRE2_LIBRARY pcre2-8 REQUIRED)
+add_library(hawser_pcre2 INTERFACE)
+target_link_libraries(hawser_pcre2 INTERFACE ${PCRE2_LIBRARY})
+
+find_library(XXHASH_LIBRARY xxhash REQUIRED)
+add_library(hawser_xxhash INTERFACE)
+target_link_libraries(hawser_xxhash INTERFACE ${XXHASH_LIBRARY})

@@ -1,0 +1,77 @@
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "base/units.h"
+
+namespace hawser {
+namespace {
+
+TEST(Philox, AgreesWithThePublishedKnownAnswers) {
+  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (PhiloxWords{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}), (PhiloxWords{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (PhiloxWords{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Philox, NormalHasTheRightMoments) {
+  const RandomStream stream(7, "weights");
+  double sum = 0, squares = 0;
+  constexpr int kCount = 20000;
+  for (int i = 0; i < kCount; ++i) {
+    const double x = stream.normal(i);
+    sum += x;
+    squares += x * x;
+  }
+  EXPECT_NEAR(sum / kCount, 0.0, 0.03);
+  EXPECT_NEAR(squares / kCount, 1.0, 0.05);
+  EXPECT_NE(stream.bits(3), RandomStream(8, "weights").bits(3));
+  EXPECT_NE(stream.bits(3), RandomStream(7, "bias").bits(3));
+  EXPECT_NE(stream.bits(3), stream.bits(3, 1));
+}
+
+TEST(Problem, PrintsOneLineThatLeavesOutWhatIsEmpty) {
+  EXPECT_EQ((Problem{.file = "a.yaml", .what = "unknown key", .at = "modle", .hint = "model"}.line()),
+            "a.yaml: unknown key at modle; try model");
+  EXPECT_EQ((Problem{.what = "bad degree", .expected = "a divisor of 8", .got = "3"}.line()),
+            "bad degree (expected a divisor of 8, got 3)");
+  EXPECT_EQ((Problem{.what = "two\nlines"}.line()), "two lines");
+}
+
+TEST(Problems, GroupsByCauseAndCountsTheRest) {
+  Problems problems;
+  for (int i = 0; i < 8; ++i) problems.add({.what = "missing tensor", .at = cat("t", i)});
+  problems.add({.what = "other"});
+  EXPECT_EQ(problems.lines(),
+            "missing tensor at t0\nmissing tensor at t1\nmissing tensor at t2\nmissing tensor at t3\n"
+            "missing tensor at t4\nand 3 more: missing tensor\nother");
+  EXPECT_THROW(problems.throw_if_any(), UserError);
+  EXPECT_NO_THROW(Problems{}.throw_if_any());
+}
+
+TEST(Units, ReadsAndPrintsBytes) {
+  EXPECT_EQ(parse_bytes("24GB")->value(), 24'000'000'000);
+  EXPECT_EQ(parse_bytes("1.5 GiB")->value(), 1610612736);
+  EXPECT_EQ(parse_bytes("77")->value(), 77);
+  EXPECT_FALSE(parse_bytes("GB"));
+  EXPECT_FALSE(parse_bytes("1.2.3GB"));
+  EXPECT_FALSE(parse_bytes("12 parsecs"));
+  EXPECT_FALSE(parse_bytes("-5GB"));
+  EXPECT_EQ(format_bytes(Bytes(1536)), "1.5 KiB");
+  EXPECT_EQ(format_seconds(185), "3m 05s");
+  EXPECT_EQ(format_count(134.5e6), "134M");
+}
+
+TEST(Check, ThrowsAnInternalErrorThatNamesThePlace) {
+  try {
+    HAWSER_CHECK(1 == 2, "numbers ", 1, " and ", 2);
+    FAIL();
+  } catch (const InternalError& error) {
+    EXPECT_EQ(error.code(), ExitCode::internal);
+    EXPECT_NE(std::string(error.what()).find("numbers 1 and 2"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("base_test.cpp"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace hawser

@@ -1,0 +1,69 @@
+#include "base/error.h"
+
+#include <map>
+
+namespace hawser {
+
+std::string Problem::line() const {
+  std::string out;
+  if (!file.empty()) out += file + ": ";
+  out += what;
+  if (!expected.empty() && !got.empty()) {
+    out += " (expected " + expected + ", got " + got + ")";
+  } else if (!expected.empty()) {
+    out += " (expected " + expected + ")";
+  } else if (!got.empty()) {
+    out += " (got " + got + ")";
+  }
+  if (!at.empty()) out += " at " + at;
+  if (!hint.empty()) out += "; try " + hint;
+  // One problem is one line, whatever text of the user's it quotes.
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  }
+  return out;
+}
+
+std::string Problems::lines() const {
+  std::vector<std::string> causes;
+  std::map<std::string, std::vector<const Problem*>> groups;
+  for (const Problem& problem : problems_) {
+    const std::string& cause = problem.cause.empty() ? problem.what : problem.cause;
+    auto& group = groups[cause];
+    if (group.empty()) causes.push_back(cause);
+    group.push_back(&problem);
+  }
+  std::string out;
+  for (const std::string& cause : causes) {
+    const auto& group = groups[cause];
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      if (!out.empty()) out += '\n';
+      if (i == kLinesPerCause) {
+        out += cat("and ", group.size() - i, " more: ", cause);
+        break;
+      }
+      out += group[i]->line();
+    }
+  }
+  return out;
+}
+
+void Problems::throw_if_any() const {
+  if (!problems_.empty()) throw UserError(lines());
+}
+
+namespace {
+
+std::string located(const std::string& message, std::source_location where) {
+  std::string file = where.file_name();
+  const auto src = file.rfind("/src/");
+  if (src != std::string::npos) file = file.substr(src + 1);
+  return cat("internal error: ", message, " [", file, ":", where.line(), "]");
+}
+
+}  // namespace
+
+InternalError::InternalError(const std::string& message, std::source_location where)
+    : Error(ExitCode::internal, located(message, where)) {}
+
+}  // namespace hawser

@@ -1,0 +1,96 @@
+// Errors for people and for programmers.
+//
+// A user's mistake is a Problem: one line that says where, what, what was expected and what to try instead. Readers
+// collect Problems and throw them all together as one UserError before anything is allocated:
+//
+//   Problems problems;
+//   if (heads % kv_heads != 0)
+//     problems.add({.file = path, .what = "heads do not divide", .expected = cat("a multiple of ", kv_heads),
+//                   .got = cat(heads), .at = "num_attention_heads"});
+//   problems.throw_if_any();
+//
+// A broken promise between parts of Hawser is an InternalError, raised by HAWSER_CHECK. Libraries throw, never exit;
+// `cli` turns an exception into an exit code.
+#pragma once
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/cat.h"
+
+namespace hawser {
+
+// What the process returns; stated in the README.
+enum class ExitCode : int {
+  done = 0,
+  internal = 1,
+  bad_input = 2,
+  rank_failed = 3,
+  does_not_fit = 4,
+  no_progress = 5,
+  interrupted = 130,
+};
+
+// One mistake of the user. Prints as `FILE: WHAT (expected X, got Y) at AT; try HINT`, leaving out what is empty.
+struct Problem {
+  std::string file;
+  std::string what;
+  std::string expected;
+  std::string got;
+  std::string at;    // a key, a line or a byte: "parallel.tensor_parallel_degree", "line 12", "byte 80"
+  std::string hint;  // what to type instead
+  std::string cause;  // problems with one cause are printed as a group; default: `what`
+
+  std::string line() const;
+};
+
+// Any error that ends a command with a code of its own. what() holds one or more whole lines.
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+class UserError : public Error {
+ public:
+  explicit UserError(const Problem& problem) : Error(ExitCode::bad_input, problem.line()) {}
+  explicit UserError(const std::string& lines) : Error(ExitCode::bad_input, lines) {}
+};
+
+// Collects problems; prints at most five of one cause, then `and N more`.
+class Problems {
+ public:
+  static constexpr int kLinesPerCause = 5;
+
+  void add(Problem problem) { problems_.push_back(std::move(problem)); }
+  void add(const Problems& others) { problems_.insert(problems_.end(), others.problems_.begin(), others.problems_.end()); }
+  bool empty() const { return problems_.empty(); }
+  std::size_t size() const { return problems_.size(); }
+  const std::vector<Problem>& all() const { return problems_; }
+  std::string lines() const;          // in order of first appearance, grouped by cause, joined by '\n'
+  void throw_if_any() const;          // throws UserError(lines())
+
+ private:
+  std::vector<Problem> problems_;
+};
+
+// A promise between parts of Hawser was broken: a bug of ours, exit code 1.
+class InternalError : public Error {
+ public:
+  InternalError(const std::string& message, std::source_location where);
+};
+
+}  // namespace hawser
+
+// HAWSER_CHECK(condition, parts...): parts are concatenated with cat() only when the condition is false.
+#define HAWSER_CHECK(condition, ...)                                                                      \
+  do {                                                                                                    \
+    if (!(condition))                                                                                     \
+      throw ::hawser::InternalError(::hawser::cat("check failed: " #condition ": ", __VA_ARGS__),         \
+                                    std::source_location::current());                                     \
+  } while (false)

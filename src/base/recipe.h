@@ -1,0 +1,113 @@
+// The recipe as plain structs: what a run is, after reading and checking. `config/` fills it from YAML through the
+// schema table (one row a key: name, default, help, check); every room may read it. Names are those of the YAML keys.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+
+namespace hawser {
+
+enum class DeviceChoice { automatic, cpu, cuda };
+enum class Packing { documents, chunks };            // separate documents with masks | one running text
+enum class ContextComm { all_gather };               // grows with ring, all_to_all, automatic
+enum class ShardPolicy { parameters };               // what is sharded; grows with ZeRO-1 and ZeRO-2
+enum class GradientAccumulation { sharded, local };  // reduce every micro-batch | keep whole gradients, reduce once
+enum class Checkpointing { none, selective, full };
+enum class ComputePrecision { automatic, float32, bf16 };  // automatic: float32 on the CPU, bf16 on CUDA
+enum class LearningRateSchedule { constant, linear, cosine };
+
+struct ModelRecipe {
+  std::string path;    // a Hugging Face folder: fine-tune its weights
+  std::string config;  // or a config.json: train from scratch
+};
+
+struct DataRecipe {
+  std::vector<std::string> train;       // files and globs, relative to the recipe; .jsonl or .txt; or a token-file prefix
+  std::vector<std::string> validation;  // held-out files; else validation_fraction of train
+  std::string tokenizer;                // a tokenizer.json; default: the model folder's
+  std::string prepared;                 // folder of token files; default OUTPUT/data
+  std::int64_t sequence_length = 0;
+  Packing pack = Packing::documents;
+  std::int64_t max_documents = 0;       // documents a sequence at most; 0: sequence_length / 64, at least 8
+  double validation_fraction = 0.0;
+};
+
+struct ParallelRecipe {
+  int hybrid_shard_degree = 0;  // 0: over all; 1: none; N: shard over N ranks (context included), replicate across
+  int context_parallel_degree = 1;
+  ContextComm context_comm = ContextComm::all_gather;
+  int context_chunks = 0;       // chunks a rank of each sequence; 0: 2 (zig-zag), packed batches 4
+  int tensor_parallel_degree = 1;
+  int pipeline_parallel_degree = 1;
+  int expert_parallel_degree = 1;
+  int prefetch = 1;             // units gathered ahead
+  GradientAccumulation gradient_accumulation = GradientAccumulation::sharded;
+};
+
+struct MemoryRecipe {
+  Checkpointing activation_checkpointing = Checkpointing::none;
+  std::vector<Checkpointing> per_layer;  // one a block where the recipe gives a list; empty: the one above for all
+  std::optional<Bytes> capacity;         // what a rank may use; `--memory`
+};
+
+struct PrecisionRecipe {
+  ComputePrecision compute = ComputePrecision::automatic;
+};
+
+struct TrainRecipe {
+  std::int64_t steps = 0;
+  std::int64_t global_batch_size = 1;  // sequences a step
+  std::int64_t micro_batch_size = 1;   // sequences a data rank at a time
+  std::uint64_t seed = 1234;
+  std::int64_t evaluate_every = 0;     // steps; 0: at the end only
+  std::int64_t evaluate_batches = 0;   // 0: the whole validation set
+  std::int64_t log_every = 1;
+};
+
+struct OptimizerRecipe {
+  double learning_rate = 3.0e-4;
+  LearningRateSchedule schedule = LearningRateSchedule::cosine;
+  std::int64_t warmup_steps = 0;
+  double minimum_learning_rate = 0.0;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1.0e-8;
+  double weight_decay = 0.1;   // on matrices only: not on norms and biases
+  double gradient_clip = 1.0;  // largest global norm; 0: no clipping
+};
+
+struct CheckpointRecipe {
+  std::int64_t every_steps = 0;  // 0: at the end only
+  int keep_last = 3;
+};
+
+struct RunRecipe {
+  int ranks = 0;   // 0: one a GPU; on the CPU the product of the degrees
+  int threads = 0;  // CPU threads a rank; 0: cores / ranks on this machine
+  DeviceChoice device = DeviceChoice::automatic;
+  double collective_timeout_s = 120.0;
+  bool deterministic = true;
+};
+
+struct Recipe {
+  std::string name;
+  ModelRecipe model;
+  DataRecipe data;
+  ParallelRecipe parallel;
+  MemoryRecipe memory;
+  PrecisionRecipe precision;
+  TrainRecipe train;
+  OptimizerRecipe optimizer;
+  CheckpointRecipe checkpoint;
+  RunRecipe run;
+  std::string output;
+
+  std::string file;    // where it was read from; "" when made in memory
+  std::string folder;  // relative paths in it start here
+};
+
+}  // namespace hawser
