@@ -1,0 +1,114 @@
+// A device, its streams and events, and the one region of memory a purpose gets.
+//
+// cpu   runs work on worker threads, one a stream, first in first out, so that streams and events mean what they mean
+//       on a GPU and every ordering mistake shows itself on a laptop.
+// meta  does no work and holds no data; it keeps a Trace. Its addresses are numbers that must not be dereferenced.
+//
+// Errors: work that throws on a stream poisons it: later work is dropped, and the next synchronize() rethrows.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/units.h"
+#include "device/trace.h"
+
+namespace hawser {
+
+enum class DeviceKind { cpu, meta };
+const char* to_string(DeviceKind kind);
+
+// A point in a stream's work. Copies share the point. A default event is already reached.
+class Event {
+ public:
+  struct State {
+    virtual ~State() = default;
+  };
+  Event() = default;
+  explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// In-order queue of work. Called from one host thread at a time.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual DeviceKind kind() const = 0;
+  virtual const std::string& name() const = 0;
+  // Enqueues `work` (cpu: runs later on the stream's thread; meta: dropped) and returns at once.
+  virtual void launch(Booking booking, std::function<void()> work) = 0;
+  // The point after all work enqueued so far.
+  virtual Event record() = 0;
+  // Work enqueued from here on starts after the event. Does not block the host.
+  virtual void wait(const Event& event) = 0;
+  // Blocks the host until all work enqueued so far is done; rethrows what it threw.
+  virtual void synchronize() = 0;
+};
+
+// Blocks the host until the event is reached. Does not report errors: synchronize the stream for those.
+void host_wait(const Event& event);
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceKind kind() const = 0;
+  virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
+  // Aligned to kAlignment. cpu: zero-filled pages that count as used when first touched. Throws Error(does_not_fit).
+  virtual std::byte* allocate(std::int64_t bytes) = 0;
+  virtual void free(std::byte* data, std::int64_t bytes) noexcept = 0;
+
+  static constexpr std::int64_t kAlignment = 256;
+};
+
+// Owns one region of a device's memory.
+class Arena {
+ public:
+  Arena() = default;
+  Arena(Device& device, std::int64_t bytes);
+  ~Arena();
+  Arena(Arena&& other) noexcept;
+  Arena& operator=(Arena&& other) noexcept;
+
+  std::byte* data() const { return data_; }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  Device* device_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+struct CpuOptions {
+  int threads = 1;                // OpenMP threads of each stream's parallel regions
+  double random_delay_s = 0;      // tests: sleep a random time up to this before each piece of work
+  std::uint64_t delay_seed = 1;
+};
+std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
+
+// A device whose streams all write one trace.
+class MetaDevice : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::meta; }
+  std::unique_ptr<Stream> make_stream(const std::string& name) override;
+  // Every region gets addresses of its own, far from all others.
+  std::byte* allocate(std::int64_t bytes) override;
+  void free(std::byte*, std::int64_t) noexcept override {}
+
+  const Trace& trace() const { return trace_; }
+  Trace take_trace() { return std::move(trace_); }
+  void set_row(int row) { row_ = row; }  // stamped on the items that follow
+
+ private:
+  friend class MetaStream;
+  Trace trace_;
+  int row_ = -1;
+  std::uint64_t next_address_ = kFirstAddress;
+  static constexpr std::uint64_t kFirstAddress = std::uint64_t{1} << 40;
+};
+
+}  // namespace hawser

@@ -1,0 +1,95 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "device/device.h"
+
+namespace hawser {
+namespace {
+
+TEST(CpuStream, RunsInOrderAndEventsOrderStreams) {
+  const auto device = make_cpu_device({.random_delay_s = 0.002});
+  const auto a = device->make_stream("a");
+  const auto b = device->make_stream("b");
+  std::vector<int> order;
+  for (int round = 0; round < 20; ++round) {
+    a->launch({.name = "first"}, [&order, round] { order.push_back(2 * round); });
+    b->wait(a->record());
+    b->launch({.name = "second"}, [&order, round] { order.push_back(2 * round + 1); });
+    a->wait(b->record());
+  }
+  a->synchronize();
+  ASSERT_EQ(order.size(), 40u);
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(CpuStream, AFailurePoisonsTheStreamAndHangsNobody) {
+  const auto device = make_cpu_device();
+  const auto a = device->make_stream("a");
+  const auto b = device->make_stream("b");
+  bool ran = false;
+  a->launch({}, [] { throw std::runtime_error("broken kernel"); });
+  a->launch({}, [&] { ran = true; });
+  b->wait(a->record());
+  b->synchronize();
+  EXPECT_FALSE(ran);
+  EXPECT_THROW(a->synchronize(), std::runtime_error);
+}
+
+TEST(CpuStream, HostWaitsForAnEvent) {
+  const auto device = make_cpu_device();
+  const auto a = device->make_stream("a");
+  std::atomic<bool> done = false;
+  a->launch({}, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    done = true;
+  });
+  host_wait(a->record());
+  EXPECT_TRUE(done);
+  host_wait(Event());
+}
+
+TEST(MetaStream, KeepsWorkRecordsAndWaits) {
+  MetaDevice device;
+  const auto a = device.make_stream("compute");
+  const auto b = device.make_stream("gather");
+  device.set_row(5);
+  a->launch({.name = "gemm", .flops = 10}, [] { FAIL() << "meta runs nothing"; });
+  const Event event = a->record();
+  b->wait(event);
+  b->wait(Event());
+  const Trace& trace = device.trace();
+  ASSERT_EQ(trace.items.size(), 3u);
+  EXPECT_EQ(trace.items[0].row, 5);
+  EXPECT_STREQ(trace.items[0].booking.name, "gemm");
+  EXPECT_EQ(trace.items[2].kind, TraceItem::Kind::wait);
+  EXPECT_EQ(trace.items[2].target, 1);
+  EXPECT_EQ(trace.items[2].stream, 1);
+  std::byte* p = device.allocate(100);
+  std::byte* q = device.allocate(100);
+  EXPECT_GE(q - p, 100);
+}
+
+TEST(Access, OverlapIsExactForColumnsOfOneMatrix) {
+  const Access q{.address = 1000, .row_bytes = 40, .rows = 10, .stride = 100};
+  const Access k{.address = 1040, .row_bytes = 60, .rows = 10, .stride = 100};
+  EXPECT_FALSE(overlap(q, k));
+  EXPECT_TRUE(overlap(q, {.address = 1039, .row_bytes = 60, .rows = 10, .stride = 100}));
+  EXPECT_TRUE(overlap(q, {.address = 1020, .row_bytes = 200}));
+  EXPECT_FALSE(overlap(q, {.address = 2000, .row_bytes = 200}));
+  EXPECT_FALSE(overlap(q, {.address = 1140, .row_bytes = 60, .rows = 4, .stride = 100}));
+}
+
+TEST(Arena, MovesAndFrees) {
+  const auto device = make_cpu_device();
+  Arena arena(*device, 1 << 20);
+  arena.data()[100] = std::byte{7};
+  Arena other = std::move(arena);
+  EXPECT_EQ(other.data()[100], std::byte{7});
+  EXPECT_EQ(arena.data(), nullptr);  // NOLINT: moved-from is empty by contract
+}
+
+}  // namespace
+}  // namespace hawser

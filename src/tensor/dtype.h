@@ -1,0 +1,60 @@
+// Element types and the conversions that define them.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace hawser {
+
+enum class DType : std::uint8_t { f32, bf16, i32, i64, u8 };
+
+constexpr std::int64_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+    case DType::i32: return 4;
+    case DType::bf16: return 2;
+    case DType::i64: return 8;
+    case DType::u8: return 1;
+  }
+  return 0;
+}
+
+constexpr const char* to_string(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "float32";
+    case DType::bf16: return "bfloat16";
+    case DType::i32: return "int32";
+    case DType::i64: return "int64";
+    case DType::u8: return "uint8";
+  }
+  return "?";
+}
+
+// bfloat16: the upper half of a float32, rounded to nearest even; NaN stays NaN.
+struct Bf16 {
+  std::uint16_t bits = 0;
+
+  Bf16() = default;
+  explicit constexpr Bf16(float value) {
+    const auto word = std::bit_cast<std::uint32_t>(value);
+    const bool nan = (word & 0x7fffffffu) > 0x7f800000u;
+    bits = static_cast<std::uint16_t>(nan ? (word >> 16) | 0x40u : (word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
+  }
+  explicit constexpr operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+};
+static_assert(sizeof(Bf16) == 2);
+
+template <class T>
+constexpr DType dtype_of();
+template <>
+constexpr DType dtype_of<float>() { return DType::f32; }
+template <>
+constexpr DType dtype_of<Bf16>() { return DType::bf16; }
+template <>
+constexpr DType dtype_of<std::int32_t>() { return DType::i32; }
+template <>
+constexpr DType dtype_of<std::int64_t>() { return DType::i64; }
+template <>
+constexpr DType dtype_of<std::uint8_t>() { return DType::u8; }
+
+}  // namespace hawser

@@ -1,0 +1,30 @@
+// State that must survive a run, independent of how it is laid out over ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace hawser {
+
+// An axis-aligned box of a global tensor: offset and extent a dim. Its elements lie row-major, dense, in `view`.
+struct Box {
+  Shape offset;
+  Shape extent;
+  TensorView view;  // any shape with extent.elements() elements
+};
+
+// One global tensor and the boxes of it that this rank holds (maybe none).
+struct NamedState {
+  std::string name;  // "model.layers.0.mlp.down_proj.weight", "optimizer/exp_avg/model.norm.weight"
+  Shape shape;       // global
+  DType dtype = DType::f32;
+  std::vector<Box> boxes;
+};
+
+// The boxes that cover elements [begin, begin + count) of a row-major tensor, in order: at most 2 * rank - 1.
+// `flat` holds those elements, dense.
+std::vector<Box> boxes_of_range(const Shape& shape, std::int64_t begin, std::int64_t count, const TensorView& flat);
+
+}  // namespace hawser

@@ -1,0 +1,83 @@
+#include "tensor/tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "tensor/layout.h"
+#include "tensor/named_state.h"
+
+namespace hawser {
+namespace {
+
+TEST(Bf16, RoundsToNearestEvenAndKeepsNan) {
+  EXPECT_EQ(Bf16(1.0f).bits, 0x3f80);
+  EXPECT_EQ(Bf16(std::bit_cast<float>(0x3f808000u)).bits, 0x3f80);  // tie to even
+  EXPECT_EQ(Bf16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);
+  EXPECT_TRUE(std::isnan(static_cast<float>(Bf16(std::numeric_limits<float>::quiet_NaN()))));
+  EXPECT_TRUE(std::isinf(static_cast<float>(Bf16(std::numeric_limits<float>::max()))));
+}
+
+TEST(TensorView, SlicesRowsAndColumns) {
+  const auto device = make_cpu_device();
+  const Storage storage(*device, DType::f32, {4, 6});
+  std::iota(storage.view().data<float>(), storage.view().data<float>() + 24, 0.0f);
+  const TensorView middle = storage.view().rows(1, 2).columns(2, 4);
+  EXPECT_FALSE(middle.dense());
+  EXPECT_EQ(*middle.data<float>(), 8.0f);
+  const TensorView heads = middle.split_last(2, 2);
+  EXPECT_EQ(heads.shape(), (Shape{2, 2, 2}));
+  EXPECT_EQ(heads.stride(0), 6);
+  EXPECT_EQ(heads.stride(1), 2);
+  const Access a = reads(heads);
+  EXPECT_EQ(a.rows, 2);
+  EXPECT_EQ(a.row_bytes, 16);
+  EXPECT_EQ(a.stride, 24);
+  EXPECT_THROW(middle.reshape({8}), InternalError);
+  EXPECT_THROW(storage.view().rows(3, 2), InternalError);
+  EXPECT_THROW(storage.view().data<Bf16>(), InternalError);
+}
+
+TEST(Mesh, ContextIsInsideShardIsInsideReplicate) {
+  const MeshSizes sizes{.context = 2, .shard = 3, .replicate = 2};
+  EXPECT_EQ(sizes.world(), 12);
+  for (int rank = 0; rank < 12; ++rank) EXPECT_EQ(rank_of(place_of(rank, sizes), sizes), rank);
+  EXPECT_EQ(place_of(1, sizes).context, 1);
+  EXPECT_EQ(place_of(2, sizes).shard, 1);
+  EXPECT_EQ(place_of(6, sizes).replicate, 1);
+}
+
+// Every cut of a tensor is covered once, in order, by at most 2 * rank - 1 boxes.
+TEST(BoxesOfRange, CoverEveryCutWithFewBoxes) {
+  const auto device = make_cpu_device();
+  for (const Shape& shape : {Shape{24}, Shape{4, 6}, Shape{2, 3, 4}, Shape{1, 24}, Shape{24, 1}}) {
+    const Storage storage(*device, DType::i32, {24});
+    for (std::int64_t begin = 0; begin <= 24; ++begin) {
+      for (std::int64_t count = 0; begin + count <= 24; ++count) {
+        const auto boxes = boxes_of_range(shape, begin, count, storage.view().rows(begin, count));
+        EXPECT_LE(static_cast<int>(boxes.size()), 2 * shape.rank() - 1);
+        std::int64_t at = begin;
+        for (const Box& box : boxes) {
+          // Walk the box row-major: its elements must be the next ones of the flat range.
+          std::int64_t flat_start = 0;
+          for (int d = 0; d < shape.rank(); ++d) {
+            EXPECT_LE(box.offset[d] + box.extent[d], shape[d]);
+            flat_start = flat_start * shape[d] + box.offset[d];
+          }
+          EXPECT_EQ(flat_start, at);
+          EXPECT_EQ(box.view.data<std::int32_t>() - storage.view().data<std::int32_t>(), at);
+          std::int64_t last = 0;
+          for (int d = 0; d < shape.rank(); ++d) last = last * shape[d] + box.offset[d] + box.extent[d] - 1;
+          EXPECT_EQ(last - flat_start + 1, box.extent.elements());  // contiguous
+          at += box.extent.elements();
+        }
+        EXPECT_EQ(at, begin + count);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hawser
