@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -108,6 +109,7 @@ struct Recipe {
 
   std::string file;    // where it was read from; "" when made in memory
   std::string folder;  // relative paths in it start here
+  std::map<std::string, std::string> places;  // where each key that was given stands: "line 12", "--set"
 };
 
 }  // namespace hawser

@@ -1,12 +1,19 @@
 // What every op does the same way: check the arguments once, then either book (meta) or run.
 //
 // An op family is one folder:
-//   x.h          the contract: formula, shapes, dtypes, aliasing, errors, source
-//   x.cpp        checks, booking, choice of the implementation
-//   x_cpu.cpp    the CPU kernels; they receive checked arguments
-//   x_cases.cpp  one table of cases for all tests: finite differences, refusals, repeatability
+//   x.h            the contract: formula, shapes, dtypes, aliasing, errors, source
+//   x.cpp          checks and booking; hands checked arguments to the backend
+//   x_cpu.{h,cpp}  the CPU backend: threads and memory
+//   x_kernels.inc  its inner loops, compiled once for each vector level (ops/cpu/levels.h)
+//   x_cases.cpp    one table of cases for all tests: finite differences, refusals, repeatability
 //
-// Every op takes the stream first, returns at once, and may be read when the stream has reached that point.
+// Every op takes the stream first, returns at once, and may be read when the stream has reached that point. A broken
+// contract is an InternalError, thrown by the call itself; only what depends on the data (an id outside the table) is
+// thrown by the work, and then poisons the stream. Letters in shapes: T tokens, C channels, F hidden channels of the
+// MLP, V vocabulary, H heads, D head dim. "act" is float32 or bf16, one choice an op. Arithmetic is float32 inside.
+// The results do not depend on the number of threads: every sum has an order given by the shapes alone.
+//
+// Views are dense unless the contract says "rows may be padded" (columns of a wider matrix).
 #pragma once
 
 #include <functional>
@@ -18,11 +25,23 @@
 
 namespace hawser::ops {
 
-// Throws an InternalError unless the view has one of the dtypes, exactly this shape and a dense last dim.
-void expect(const char* op, const char* argument, const TensorView& view, std::initializer_list<DType> dtypes,
-            const Shape& shape);
+enum class Rows { dense, padded };  // may a view be columns of a wider matrix?
 
-// Enqueues `kernel` with the op's booking. `kernel` runs on the stream's worker: it must hold views, not references.
+// Throws an InternalError unless the view has one of the dtypes, exactly this shape and a dense last dim. With
+// Rows::padded the first dim may have any stride that keeps rows apart; the dims after it are dense.
+void expect(const char* op, const char* argument, const TensorView& view, std::initializer_list<DType> dtypes,
+            const Shape& shape, Rows rows = Rows::dense);
+
+// Throws an InternalError unless the view (may be empty where bytes is 0) holds at least `bytes` dense bytes.
+void expect_workspace(const char* op, const TensorView& view, std::int64_t bytes);
+
+// Throws an InternalError where two views share a byte and are not the same view.
+void expect_apart_or_same(const char* op, const TensorView& a, const TensorView& b);
+// Throws an InternalError where two views share a byte.
+void expect_apart(const char* op, const TensorView& a, const TensorView& b);
+
+// Enqueues `kernel` with the op's booking; empty views are left out, all others must live on the stream's device.
+// `kernel` runs on the stream's worker: it must hold views, not references.
 void run(Stream& stream, const char* op, std::initializer_list<TensorView> read, std::initializer_list<TensorView> written,
          double flops, std::function<void()> kernel);
 

@@ -16,8 +16,13 @@ struct MeshSizes {
   int shard = 1;      // with context: the ranks over which parameters are sharded
   int replicate = 1;
   int pipeline = 1;
+  // false (hybrid shard degree 1): parameters are whole on every rank, although context may be > 1; shard is 1 and
+  // gradients are summed over context x replicate.
+  bool shard_context = true;
 
   int world() const { return tensor * context * shard * replicate * pipeline; }
+  int shard_ranks() const { return shard_context ? shard * context : 1; }  // parts of a flat buffer
+  int replicas() const { return context * shard * replicate / shard_ranks(); }
 };
 
 struct MeshPlace {

@@ -46,22 +46,19 @@ bool TensorView::dense() const {
   return true;
 }
 
-TensorView TensorView::rows(std::int64_t begin, std::int64_t count) const {
-  HAWSER_CHECK(rank() >= 1 && begin >= 0 && count >= 0 && begin + count <= size(0), "rows [", begin, ", ",
-               begin + count, ") of ", text());
+TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t count) const {
+  HAWSER_CHECK(dim >= 0 && dim < rank() && begin >= 0 && count >= 0 && begin + count <= size(dim), "entries [", begin,
+               ", ", begin + count, ") of dim ", dim, " of ", text());
   TensorView out = *this;
-  out.data_ += begin * strides_[0] * size_of(dtype_);
-  out.shape_[0] = count;
+  out.data_ += begin * strides_[dim] * size_of(dtype_);
+  out.shape_[dim] = count;
   return out;
 }
 
+TensorView TensorView::rows(std::int64_t begin, std::int64_t count) const { return slice(0, begin, count); }
+
 TensorView TensorView::columns(std::int64_t begin, std::int64_t count) const {
-  HAWSER_CHECK(rank() >= 1 && begin >= 0 && count >= 0 && begin + count <= size(rank() - 1), "columns [", begin, ", ",
-               begin + count, ") of ", text());
-  TensorView out = *this;
-  out.data_ += begin * size_of(dtype_);
-  out.shape_[rank() - 1] = count;
-  return out;
+  return slice(rank() - 1, begin, count);
 }
 
 TensorView TensorView::reshape(const Shape& shape) const {

@@ -71,6 +71,8 @@ class TensorView {
   TensorView rows(std::int64_t begin, std::int64_t count) const;
   // Columns [begin, begin + count) of the last dim; keeps the strides.
   TensorView columns(std::int64_t begin, std::int64_t count) const;
+  // Entries [begin, begin + count) of one dim; keeps the strides.
+  TensorView slice(int dim, std::int64_t begin, std::int64_t count) const;
   // The same elements under another shape; the view must be dense.
   TensorView reshape(const Shape& shape) const;
   // Splits the last dim into [a, b]; works for views that are padded in outer dims.

@@ -1,4 +1,4 @@
-"""Make tests/golden/tiny: tiny random Llamas with their loss, logits and gradients, computed by transformers in float64.
+"""Make tests/golden/tiny: tiny random Llamas, with loss, logits and gradients computed by transformers in float64.
 
 usage: make_tiny_llamas.py [--output tests/golden/tiny] [CASE ...]
 
@@ -10,7 +10,6 @@ one, and RoPE scaling against none. The output depends on nothing but this file 
 
 import argparse
 import copy
-import json
 import os
 import shutil
 import tempfile
@@ -21,6 +20,7 @@ import torch
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
+import jsonfiles
 import oracle
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -142,7 +142,7 @@ def random_lines(case, vocabulary, generator):
 
 def save(folder, config, weights, files):
     """Write config.json and the weights, in one file or several with an index."""
-    oracle.write_json(os.path.join(folder, "config.json"), config)
+    jsonfiles.write_json(os.path.join(folder, "config.json"), config)
     kind = getattr(torch, config.get("torch_dtype") or config["dtype"])
     weights = {name: value.to(kind).contiguous() for name, value in weights.items()}
     if files == 1:
@@ -157,7 +157,7 @@ def save(folder, config, weights, files):
         safetensors.torch.save_file(part, os.path.join(folder, file), metadata={"format": "pt"})
         where.update(dict.fromkeys(part, file))
     size = sum(value.numel() * value.element_size() for value in weights.values())
-    oracle.write_json(os.path.join(folder, "model.safetensors.index.json"),
+    jsonfiles.write_json(os.path.join(folder, "model.safetensors.index.json"),
                       {"metadata": {"total_size": size}, "weight_map": where})
 
 
@@ -205,7 +205,7 @@ def loss_without_scaling(folder, config, lines):
         plain["rope_scaling"] = None
     with tempfile.TemporaryDirectory() as twin:
         shutil.copy(os.path.join(folder, "model.safetensors"), twin)
-        oracle.write_json(os.path.join(twin, "config.json"), plain)
+        jsonfiles.write_json(os.path.join(twin, "config.json"), plain)
         return oracle.packed_loss(oracle.load_double(twin), lines)
 
 
@@ -230,7 +230,7 @@ def make(name, folder):
     lines = random_lines(case, config["vocab_size"], generator)
     os.makedirs(folder, exist_ok=True)
     save(folder, config, weights, case.get("files", 1))
-    oracle.write_lines(os.path.join(folder, "data.jsonl"), lines)
+    jsonfiles.write_lines(os.path.join(folder, "data.jsonl"), lines)
 
     length = case.get("sequence_length") or max(case["lengths"])
     pieces = oracle.cut(lines, length)
@@ -256,7 +256,7 @@ def make(name, folder):
     rows = sorted({0, 1, logits.shape[0] // 2, logits.shape[0] - 1})
     summary = oracle.gradient_summary(model, digits=12)
     assert min(summary["gradient_norms"].values()) > 1e-4, summary["gradient_norms"]
-    oracle.write_json(os.path.join(folder, "expected.json"), {
+    jsonfiles.write_json(os.path.join(folder, "expected.json"), {
         "about": case["about"],
         "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__},
         "sequence_length": length, "loss": loss, "tokens": count,
@@ -267,8 +267,8 @@ def make(name, folder):
         os.chmod(os.path.join(folder, file), 0o644)
     size = sum(os.path.getsize(os.path.join(folder, file)) for file in os.listdir(folder))
     norms = summary["gradient_norms"].values()
-    return (f"{name:16} loss {loss:.6f} over {count:3} targets, float32 off by {abs(float32_loss - loss):.0e}, slope off by "
-            f"{error:.0e}, norms {min(norms):.2g} to {max(norms):.2g}, {size // 1024} KiB  {', '.join(notes)}")
+    return (f"{name:16} loss {loss:.6f} over {count:3} targets, float32 off by {abs(float32_loss - loss):.0e}, slope off "
+            f"by {error:.0e}, norms {min(norms):.2g} to {max(norms):.2g}, {size // 1024} KiB  {', '.join(notes)}")
 
 
 def main():

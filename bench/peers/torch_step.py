@@ -1,0 +1,80 @@
+"""Time a training step of PyTorch on SmolLM2-135M's shape: the peer that Hawser's step on the CPU is compared with.
+
+usage: torch_step.py [--tuned] [--threads N] [--tokens 1024] [--steps 7] [--batch 1] [--compile]
+
+A step is forward, backward, clipping of the gradient norm and AdamW, in float32, of transformers' LlamaForCausalLM with
+random weights. Plain: eager attention and PyTorch's default AdamW. --tuned: scaled_dot_product_attention and the fused
+AdamW, the best that PyTorch has without a compiler; --compile adds torch.compile. Prints one line of JSON; the first two
+steps warm up and do not count. Needs tools/requirements-golden.txt.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+
+import torch
+import transformers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+SMOLLM2_135M = {
+    "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0},
+}
+WARM_UP = 2
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tuned", action="store_true", help="sdpa attention and fused AdamW")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the model")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--tokens", type=int, default=1024, help="length of a sequence")
+    parser.add_argument("--batch", type=int, default=1, help="sequences in a step")
+    parser.add_argument("--steps", type=int, default=7, help="steps that count, at least 5")
+    parser.add_argument("--layers", type=int, default=SMOLLM2_135M["num_hidden_layers"], help="fewer, for a quick try")
+    arguments = parser.parse_args()
+    if arguments.steps < 5:
+        parser.error("--steps: at least 5, for a median worth quoting")
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(7)
+
+    config = LlamaConfig(**{**SMOLLM2_135M, "num_hidden_layers": arguments.layers},
+                         attn_implementation="sdpa" if arguments.tuned else "eager")
+    model = LlamaForCausalLM(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, betas=(0.9, 0.95), weight_decay=0.1,
+                                  fused=True if arguments.tuned else None)
+    run = torch.compile(model) if arguments.compile else model
+    ids = torch.randint(0, config.vocab_size, (arguments.batch, arguments.tokens))
+
+    times, losses = [], []
+    for step in range(WARM_UP + arguments.steps):
+        started = time.perf_counter()
+        loss = run(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+        times.append(time.perf_counter() - started)
+        print(f"step {step}: {times[-1]:.3f} s, loss {losses[-1]:.4f}", file=sys.stderr, flush=True)
+    counted = times[WARM_UP:]
+    median = statistics.median(counted)
+    print(json.dumps({
+        "peer": "torch", "torch": torch.__version__, "transformers": transformers.__version__,
+        "attention": config._attn_implementation, "optimizer": "adamw fused" if arguments.tuned else "adamw",
+        "compile": arguments.compile, "parameters": sum(p.numel() for p in model.parameters()), "dtype": "float32",
+        "threads": arguments.threads, "batch": arguments.batch, "tokens": arguments.tokens, "steps": len(counted),
+        "median_seconds": round(median, 4), "fastest_seconds": round(min(counted), 4),
+        "tokens_per_second": round(arguments.batch * arguments.tokens / median, 2),
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }))
+
+
+if __name__ == "__main__":
+    main()

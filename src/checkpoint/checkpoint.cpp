@@ -1,0 +1,176 @@
+#include "checkpoint/checkpoint.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "checkpoint/root.h"
+
+namespace hawser::checkpoint {
+namespace {
+
+struct FreeHash {
+  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+};
+
+}  // namespace
+
+std::optional<Checkpoint> Checkpoint::latest(const std::string& root, Problems& skipped) {
+  for (const std::string& folder : step_folders(root)) {
+    if (auto manifest = read_manifest(folder, skipped)) return Checkpoint(folder, *std::move(manifest));
+  }
+  return std::nullopt;
+}
+
+Checkpoint Checkpoint::open(const std::string& folder) {
+  Problems problems;
+  auto manifest = read_manifest(folder, problems);
+  problems.throw_if_any();
+  return Checkpoint(folder, *std::move(manifest));
+}
+
+Checkpoint::Checkpoint(std::string folder, Manifest manifest)
+    : folder_(std::move(folder)), manifest_(std::move(manifest)) {
+  for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
+    places_.emplace(manifest_.tensors[i].name, static_cast<int>(i));
+    verified_.emplace_back(manifest_.tensors[i].boxes.size(), false);
+  }
+}
+
+const SavedTensor* Checkpoint::find(const std::string& name) const {
+  const auto place = places_.find(name);
+  return place == places_.end() ? nullptr : &manifest_.tensors[static_cast<std::size_t>(place->second)];
+}
+
+const File& Checkpoint::file(int index) {
+  auto found = files_.find(index);
+  if (found == files_.end()) {
+    // A thousand ranks' files are not all held open at once.
+    constexpr std::size_t kMaxOpenFiles = 64;
+    if (files_.size() >= kMaxOpenFiles) files_.erase(files_.begin());
+    const SavedFile& saved = manifest_.files[static_cast<std::size_t>(index)];
+    found = files_.emplace(index, File::open(cat(folder_, "/", saved.name))).first;
+  }
+  return found->second;
+}
+
+void Checkpoint::read(const std::vector<NamedState>& wanted) {
+  Problems problems;
+  for (const NamedState& state : wanted) {
+    const SavedTensor* saved = find(state.name);
+    if (saved == nullptr) {
+      problems.add({.file = folder_, .what = "the checkpoint lacks a tensor", .at = state.name});
+      continue;
+    }
+    if (!(saved->shape == state.shape)) {
+      problems.add({.file = folder_, .what = "another shape in the checkpoint", .expected = state.shape.text(),
+                    .got = saved->shape.text(), .at = state.name});
+      continue;
+    }
+    if (cast_run(saved->dtype, state.dtype) == nullptr) {
+      problems.add({.file = folder_, .what = "another dtype in the checkpoint", .expected = to_string(state.dtype),
+                    .got = to_string(saved->dtype), .at = state.name});
+      continue;
+    }
+    for (const Box& box : state.boxes) {
+      const Region region = region_of(box);
+      HAWSER_CHECK(lies_in(region, state.shape), state.name, " ", state.shape.text(), " has a box ", region.text());
+      HAWSER_CHECK(box.view.device() == DeviceKind::cpu && box.view.dense() && box.view.dtype() == state.dtype &&
+                       box.view.elements() == region.elements(),
+                   state.name, ": a box ", region.text(), " in a view of ", box.view.text());
+      std::int64_t covered = 0;  // saved boxes do not overlap
+      for (const SavedBox& from : saved->boxes) {
+        if (const auto common = intersect(region, from.region)) covered += common->elements();
+      }
+      if (covered != region.elements()) {
+        problems.add({.file = folder_, .what = "elements that were not saved", .expected = cat(region.elements()),
+                      .got = cat(covered), .at = cat(state.name, " ", region.text())});
+      }
+    }
+  }
+  problems.throw_if_any();
+
+  for (const NamedState& state : wanted) {
+    const SavedTensor& saved = *find(state.name);
+    const CastRun cast = cast_run(saved.dtype, state.dtype);
+    for (std::size_t i = 0; i < saved.boxes.size(); ++i) {
+      std::vector<Target> targets;
+      for (const Box& box : state.boxes) {
+        if (const auto common = intersect(region_of(box), saved.boxes[i].region)) {
+          targets.push_back({*common, {region_of(box), box.view.raw(), size_of(state.dtype)}});
+        }
+      }
+      if (targets.empty()) continue;
+      if (const auto problem = read_box(saved, static_cast<int>(i), targets, cast)) throw UserError(*problem);
+    }
+  }
+}
+
+std::optional<Problem> Checkpoint::read_box(const SavedTensor& tensor, int index, const std::vector<Target>& targets,
+                                            CastRun cast) {
+  const SavedBox& box = tensor.boxes[static_cast<std::size_t>(index)];
+  std::vector<bool>& verified = verified_[static_cast<std::size_t>(places_.at(tensor.name))];
+  const bool verify = !verified[static_cast<std::size_t>(index)];
+  const std::int64_t element = size_of(tensor.dtype);
+  const Shape& extent = box.region.extent;
+
+  // The stretch of the box to read: all of it when its checksum is still to be verified, else what spans the targets.
+  std::int64_t begin = verify ? 0 : extent.elements(), end = verify ? extent.elements() : 0;
+  for (const Target& target : targets) {
+    Shape first = target.common.offset, last = target.common.offset;
+    for (int dim = 0; dim < first.rank(); ++dim) {
+      first[dim] -= box.region.offset[dim];
+      last[dim] += target.common.extent[dim] - 1 - box.region.offset[dim];
+    }
+    begin = std::min(begin, flat_index(extent, first));
+    end = std::max(end, flat_index(extent, last) + 1);
+  }
+
+  const std::unique_ptr<XXH3_state_t, FreeHash> hash(verify ? XXH3_createState() : nullptr);
+  if (verify) XXH3_64bits_reset(hash.get());
+  const std::int64_t step = kStagingBytes / element;
+  staging_.resize(static_cast<std::size_t>(std::min(step, end - begin) * element));
+  const File& data = file(box.file);
+  for (std::int64_t at = begin; at < end; at += step) {
+    const std::int64_t count = std::min(step, end - at);
+    data.read_at(box.begin + at * element, staging_.data(), count * element);
+    if (verify) XXH3_64bits_update(hash.get(), staging_.data(), static_cast<std::size_t>(count * element));
+    if (targets.empty()) continue;
+    const TensorView chunk(staging_.data(), tensor.dtype, {count}, DeviceKind::cpu);
+    for (const Box& part : boxes_of_range(extent, at, count, chunk)) {
+      BoxMemory from{region_of(part), part.view.raw(), element};
+      for (int dim = 0; dim < extent.rank(); ++dim) from.region.offset[dim] += box.region.offset[dim];
+      for (const Target& target : targets) {
+        const auto common = intersect(from.region, target.common);
+        if (common) copy_region(*common, from, target.memory, cast);
+      }
+    }
+  }
+  if (!verify) return std::nullopt;
+  const std::uint64_t checksum = XXH3_64bits_digest(hash.get());
+  if (checksum != box.checksum) {
+    return Problem{.file = data.path(), .what = "checksum mismatch: the data changed since it was saved",
+                   .expected = checksum_text(box.checksum), .got = checksum_text(checksum),
+                   .at = cat("bytes ", box.begin, " to ", box.begin + box.bytes, ", ", tensor.name, " ",
+                             box.region.text()),
+                   .hint = "an older checkpoint"};
+  }
+  verified[static_cast<std::size_t>(index)] = true;
+  return std::nullopt;
+}
+
+void Checkpoint::verify(Problems& problems) {
+  for (const SavedTensor& tensor : manifest_.tensors) {
+    for (std::size_t i = 0; i < tensor.boxes.size(); ++i) {
+      if (verified_[static_cast<std::size_t>(places_.at(tensor.name))][i]) continue;
+      try {
+        if (auto problem = read_box(tensor, static_cast<int>(i), {}, nullptr)) problems.add(*std::move(problem));
+      } catch (const UserError& error) {
+        problems.add({.what = error.what()});
+      }
+    }
+  }
+}
+
+}  // namespace hawser::checkpoint

@@ -1,0 +1,67 @@
+// Loading a native checkpoint: any mesh loads what any mesh saved.
+//
+//   Problems skipped;
+//   if (auto checkpoint = Checkpoint::latest(root, skipped)) checkpoint->read(states);
+//
+// Files are read with pread through a buffer of kStagingBytes: mapped pages would count as this process's memory,
+// which is planned to the byte, and a failing disk would be a signal instead of an error.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/storage/posix.h"
+#include "tensor/named_state.h"
+
+namespace hawser::checkpoint {
+
+class Checkpoint {
+ public:
+  static constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
+
+  // The newest whole checkpoint of the root; `skipped` gets a line for each newer one that is not whole. None when there
+  // is none. Checksums of data are verified by read().
+  static std::optional<Checkpoint> latest(const std::string& root, Problems& skipped);
+  // Throws a UserError of all that is wrong with its manifest and file sizes.
+  static Checkpoint open(const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  std::int64_t step() const { return manifest_.step; }
+  int world() const { return manifest_.world; }
+  const std::string& meta() const { return manifest_.meta; }  // text of a JSON object
+  const std::vector<SavedTensor>& tensors() const { return manifest_.tensors; }
+  const SavedTensor* find(const std::string& name) const;  // null when absent
+
+  // Fills the wanted boxes (views on the cpu device, dense) from the saved ones; float32 and bfloat16 convert into each
+  // other. First, before a byte is read, a UserError of all that cannot be: missing tensors, other shapes or types,
+  // elements that were not saved. Then every saved box that is touched is read whole and its checksum verified, once in
+  // this object's life; a mismatch is a UserError and leaves the views with undefined values.
+  void read(const std::vector<NamedState>& wanted);
+
+  // Reads and verifies every box; adds a problem for each that is damaged.
+  void verify(Problems& problems);
+
+ private:
+  struct Target {
+    Region common;  // of the saved box and a wanted one
+    BoxMemory memory;
+  };
+
+  Checkpoint(std::string folder, Manifest manifest);
+  std::optional<Problem> read_box(const SavedTensor& tensor, int box, const std::vector<Target>& targets, CastRun cast);
+  const File& file(int index);
+
+  std::string folder_;
+  Manifest manifest_;
+  std::unordered_map<std::string, int> places_;  // name to place in manifest_.tensors
+  std::vector<std::vector<bool>> verified_;      // a tensor, a box
+  std::map<int, File> files_;
+  std::vector<std::byte> staging_;
+};
+
+}  // namespace hawser::checkpoint

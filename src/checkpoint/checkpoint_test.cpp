@@ -1,0 +1,247 @@
+// Any mesh loads what any mesh saved; what is damaged is found.
+#include "checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include "checkpoint/json.h"
+#include "checkpoint/testing.h"
+
+namespace hawser::checkpoint {
+namespace {
+
+using namespace testing;  // NOLINT
+
+// Cuts a region into a grid by cutting random dims at random places.
+std::vector<Region> cut_randomly(const Region& region, int cuts, const RandomStream& random, std::uint64_t& draw) {
+  std::vector<Region> pieces{region};
+  for (int i = 0; i < cuts; ++i) {
+    const std::size_t which = random.below(pieces.size(), draw++);
+    const int rank = region.offset.rank();
+    const int dim = static_cast<int>(random.below(static_cast<std::uint64_t>(rank), draw++));
+    Region& low = pieces[which];
+    if (low.extent[dim] < 2) continue;
+    const auto at = 1 + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(low.extent[dim] - 1), draw++));
+    Region high = low;
+    high.offset[dim] += at;
+    high.extent[dim] -= at;
+    low.extent[dim] = at;
+    pieces.push_back(high);
+  }
+  return pieces;
+}
+
+// Tensors over ranks: each cut either as a flat buffer or into random boxes.
+std::vector<Host> cut_mesh(const std::vector<Spec>& specs, int world, const RandomStream& random, std::uint64_t& draw,
+                           std::uint64_t version) {
+  std::vector<Host> ranks(static_cast<std::size_t>(world));
+  for (const Spec& spec : specs) {
+    if (random.below(2, draw++) == 0) {
+      // Uneven stretches, some empty.
+      std::vector<std::int64_t> at{0, spec.shape.elements()};
+      for (int i = 1; i < world; ++i) {
+        at.push_back(static_cast<std::int64_t>(
+            random.below(static_cast<std::uint64_t>(spec.shape.elements()) + 1, draw++)));
+      }
+      std::sort(at.begin(), at.end());
+      for (int i = 0; i < world; ++i) {
+        ranks[static_cast<std::size_t>(i)].add_range(spec, at[static_cast<std::size_t>(i)],
+                                                     at[static_cast<std::size_t>(i) + 1], version);
+      }
+    } else {
+      for (const Region& region : cut_randomly(whole(spec.shape), 2 * world, random, draw)) {
+        ranks[random.below(static_cast<std::uint64_t>(world), draw++)].add(spec, {region}, version);
+      }
+    }
+  }
+  return ranks;
+}
+
+TEST(Checkpoint, AnyMeshLoadsWhatAnyMeshSaved) {
+  const TempFolder root;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    const RandomStream random(seed, "meshes");
+    std::uint64_t draw = 0;
+    std::vector<Spec> specs;
+    for (int i = 0; i < 6; ++i) {
+      Shape shape;
+      for (std::uint64_t dim = 0; dim <= random.below(3, draw); ++dim) {
+        shape.push_back(1 + static_cast<std::int64_t>(random.below(13, draw + 1 + dim)));
+      }
+      draw += 8;
+      specs.push_back({cat("tensor ", i), shape, random.below(2, draw++) == 0 ? DType::f32 : DType::bf16});
+    }
+    SaveOptions options{.root = root.path(), .step = static_cast<std::int64_t>(seed)};
+    if (seed % 2 == 0) options.max_box_bytes = 1 + static_cast<std::int64_t>(random.below(64, draw++));
+    const int save_world = 1 + static_cast<int>(random.below(6, draw++));
+    save(options, cut_mesh(specs, save_world, random, draw, seed));
+
+    Problems skipped;
+    auto checkpoint = Checkpoint::latest(root.path(), skipped);
+    ASSERT_TRUE(checkpoint.has_value());
+    EXPECT_TRUE(skipped.empty()) << skipped.lines();
+    EXPECT_EQ(checkpoint->step(), static_cast<std::int64_t>(seed));
+    EXPECT_EQ(checkpoint->world(), save_world);
+    EXPECT_EQ(parse_own_json(checkpoint->meta())["position"], 7);
+    const std::vector<Host> ranks = cut_mesh(specs, 1 + static_cast<int>(random.below(6, draw++)), random, draw, 0);
+    for (const Host& host : ranks) {
+      checkpoint->read(host.states);
+      EXPECT_TRUE(host.holds(seed)) << "seed " << seed;
+    }
+    Problems damaged;
+    checkpoint->verify(damaged);
+    EXPECT_TRUE(damaged.empty()) << damaged.lines();
+  }
+}
+
+TEST(Checkpoint, ReadsThroughASmallBufferAndScalars) {
+  const TempFolder root;
+  // Larger than the staging buffer, so that boxes come in chunks.
+  const Spec large{"large", {3, 701, 1009}}, scalar{"scalar", {}}, none{"none", {0, 4}};
+  Host host;
+  host.add_range(large, 0, large.shape.elements(), 5);
+  host.add(scalar, {whole(scalar.shape)}, 5);
+  host.add(none, {whole(none.shape)}, 5);
+  std::vector<Host> ranks;
+  ranks.push_back(std::move(host));
+  auto checkpoint = Checkpoint::open(save({.root = root.path(), .step = 3}, ranks));
+  Host wanted;
+  wanted.add(large, {{{1, 5, 7}, {2, 690, 1000}}, {{0, 0, 1008}, {3, 701, 1}}});
+  wanted.add(scalar, {whole(scalar.shape)});
+  wanted.add(none, {whole(none.shape)});
+  for (int again = 0; again < 2; ++again) {  // the second time without checksums
+    checkpoint.read(wanted.states);
+    EXPECT_TRUE(wanted.holds(5));
+  }
+}
+
+TEST(Checkpoint, ConvertsFloat32AndBfloat16) {
+  const TempFolder root;
+  const std::vector<Spec> narrow{{"a", {5, 7}, DType::bf16}}, wide{{"a", {5, 7}, DType::f32}};
+  auto from_wide = Checkpoint::open(save({.root = root.path(), .step = 1}, cut_flat(wide, 3, 9)));
+  const auto as_narrow = cut_flat(narrow, 2);
+  for (const Host& host : as_narrow) {
+    from_wide.read(host.states);
+    EXPECT_TRUE(host.holds(9));  // fill() rounds the same way
+  }
+  auto from_narrow = Checkpoint::open(save({.root = root.path(), .step = 2}, cut_flat(narrow, 3, 9)));
+  const auto as_wide = cut_flat(wide, 1), same = cut_flat(narrow, 1);
+  from_narrow.read(as_wide[0].states);
+  from_narrow.read(same[0].states);
+  const Box& w = as_wide[0].states[0].boxes[0];
+  const Box& n = same[0].states[0].boxes[0];
+  for (int i = 0; i < 35; ++i) EXPECT_EQ(w.view.data<float>()[i], static_cast<float>(n.view.data<Bf16>()[i]));
+}
+
+TEST(Checkpoint, NamesAllThatCannotBeReadAtOnce) {
+  const TempFolder root;
+  auto checkpoint = Checkpoint::open(
+      save({.root = root.path(), .step = 1}, cut_flat({{"a", {4, 4}}, {"b", {8}}, {"c", {2}, DType::bf16}}, 2, 1)));
+  Host wanted;
+  wanted.add({"missing", {4}}, {whole({4})});
+  wanted.add({"a", {4, 5}}, {whole({4, 5})});
+  wanted.add({"b", {8}, DType::i32}, {whole({8})});
+  const std::string lines = error_of([&] { checkpoint.read(wanted.states); });
+  EXPECT_NE(lines.find("lacks a tensor at missing"), std::string::npos) << lines;
+  EXPECT_NE(lines.find("another shape in the checkpoint (expected [4, 5], got [4, 4]) at a"), std::string::npos);
+  EXPECT_NE(lines.find("another dtype in the checkpoint (expected int32, got float32) at b"), std::string::npos);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);
+}
+
+// A whole checkpoint whose manifest was changed by `change`, its checksum made to fit.
+std::string error_with(const std::function<void(Manifest&)>& change, bool read = true) {
+  const TempFolder root;
+  const std::vector<Spec> specs{{"a", {4, 4}}};
+  const std::string folder = save({.root = root.path(), .step = 1}, cut_flat(specs, 2, 1));
+  Problems problems;
+  Manifest manifest = *read_manifest(folder, problems);
+  change(manifest);
+  write_file(folder + "/manifest.json", manifest_text(manifest));
+  return error_of([&] {
+    auto checkpoint = Checkpoint::open(folder);
+    const auto wanted = cut_flat(specs, 1);
+    if (read) checkpoint.read(wanted[0].states);
+  });
+}
+
+TEST(Checkpoint, RefusesManifestsThatContradictThemselves) {
+  EXPECT_EQ(error_with([](Manifest&) {}), "");
+  const auto box = [](Manifest& m) -> SavedBox& { return m.tensors[0].boxes[0]; };
+  expect_line(error_with([&](Manifest& m) { m.tensors[0].boxes.pop_back(); }), "elements that were not saved");
+  expect_line(error_with([&](Manifest& m) { box(m).region.offset[0] = 1; }), "boxes overlap");
+  expect_line(error_with([&](Manifest& m) { box(m).region.offset[0] = 4; }), "a box outside its tensor");
+  expect_line(error_with([&](Manifest& m) { box(m).region.offset[0] = INT64_MAX; }), "a box outside its tensor");
+  expect_line(error_with([&](Manifest& m) { box(m).bytes = 28; }), "bytes do not fit its extent");
+  expect_line(error_with([&](Manifest& m) { box(m).begin = 4; }), "behind its file's end");
+  expect_line(error_with([&](Manifest& m) { box(m).begin = INT64_MAX; }), "behind its file's end");
+  expect_line(error_with([&](Manifest& m) { box(m).file = 7; }), "a file that is not listed");
+  expect_line(error_with([&](Manifest& m) { box(m).checksum ^= 1; }), "checksum mismatch: the data changed");
+  expect_line(error_with([&](Manifest& m) { m.files[0].name = "../rank-00000.bin"; }), "wrong file entry");
+  expect_line(error_with([&](Manifest& m) { m.files[0].name = "rank-00009.bin"; }), "cannot open");
+  expect_line(error_with([&](Manifest& m) { m.tensors[0].shape = {INT64_MAX, INT64_MAX}; }), "an impossible shape");
+  expect_line(error_with([&](Manifest& m) { m.tensors.push_back(m.tensors[0]); }), "a tensor that stands twice");
+  expect_line(error_with([&](Manifest& m) { m.tensors[0].boxes[1].begin = 8; }), "behind its file's end");
+}
+
+// Every byte of a checkpoint, changed or cut off: an error of one line, or the same content.
+TEST(Checkpoint, FindsEveryDamagedByte) {
+  const TempFolder root;
+  const std::vector<Spec> specs{{"a", {4, 6}}, {"b", {5}, DType::bf16}};
+  const std::string folder = save({.root = root.path(), .step = 1}, cut_flat(specs, 2, 1));
+  int found = 0, harmless = 0;
+  const auto check = [&](bool data) {
+    const auto wanted = cut_flat(specs, 1);
+    const std::string line = error_of([&] { Checkpoint::open(folder).read(wanted[0].states); });
+    if (line.empty()) {
+      EXPECT_TRUE(wanted[0].holds(1));
+      ++harmless;
+    } else {
+      expect_line(line, folder);
+      if (data) expect_line(line, "rank-0000");
+      ++found;
+    }
+  };
+  for (const std::string name : {"manifest.json", "rank-00000.bin", "rank-00001.bin"}) {
+    const std::string path = folder + "/" + name, sound = read_file(path);
+    const bool data = name != "manifest.json";
+    for (std::size_t i = 0; i < sound.size(); ++i) {
+      for (const int flip : {0x01, 0x80, 0xff}) {
+        std::string bytes = sound;
+        bytes[i] = static_cast<char>(bytes[i] ^ flip);
+        write_file(path, bytes);
+        check(data);
+      }
+      write_file(path, sound.substr(0, i));
+      check(data);
+    }
+    write_file(path, sound + "x");
+    check(data);
+    write_file(path, sound);
+  }
+  EXPECT_GT(found, 1000);
+  EXPECT_LT(harmless, 200);  // white space in the manifest, padding between boxes
+  const auto wanted = cut_flat(specs, 1);
+  Checkpoint::open(folder).read(wanted[0].states);
+}
+
+TEST(Checkpoint, RefusesOtherVersionsAndNamesByteRanges) {
+  const TempFolder root;
+  const std::vector<Spec> specs{{"a", {4, 6}}};
+  const std::string folder = save({.root = root.path(), .step = 1}, cut_flat(specs, 1, 1));
+  std::string text = read_file(folder + "/manifest.json");
+  const std::string sound = text;
+  text.replace(text.find("\"version\": 1"), 12, "\"version\": 9");
+  write_file(folder + "/manifest.json", text);
+  expect_line(error_of([&] { Checkpoint::open(folder); }), "unknown checkpoint version (expected 1, got 9)");
+  write_file(folder + "/manifest.json", sound);
+  std::string data = read_file(folder + "/rank-00000.bin");
+  data[40] ^= 4;
+  write_file(folder + "/rank-00000.bin", data);
+  const auto wanted = cut_flat(specs, 1);
+  expect_line(error_of([&] { Checkpoint::open(folder).read(wanted[0].states); }), "at bytes 0 to 96, a [0:4, 0:6]");
+  Problems damaged;
+  Checkpoint::open(folder).verify(damaged);
+  EXPECT_EQ(damaged.size(), 1u);
+}
+
+}  // namespace
+}  // namespace hawser::checkpoint

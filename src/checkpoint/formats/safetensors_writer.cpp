@@ -1,0 +1,229 @@
+#include "checkpoint/formats/safetensors_writer.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <numeric>
+#include <set>
+
+#include "checkpoint/boxes.h"
+#include "checkpoint/json.h"
+
+namespace hawser::checkpoint {
+namespace {
+
+constexpr const char* kSingle = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr std::int64_t kStagingElements = std::int64_t{1} << 20;
+
+const char* type_name(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return "F32";
+    case DType::bf16: return "BF16";
+    case DType::i32: return "I32";
+    case DType::i64: return "I64";
+    case DType::u8: return "U8";
+  }
+  return "?";
+}
+
+std::int64_t bytes_of(const SafetensorsSpec& spec) { return spec.shape.elements() * size_of(spec.dtype); }
+
+std::string without_slash(std::string folder) {
+  while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
+  return folder;
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<SafetensorsSpec> specs, SafetensorsOptions options)
+    : folder_(without_slash(std::move(folder))), specs_(std::move(specs)), options_(std::move(options)) {
+  std::set<std::string> names;
+  for (const SafetensorsSpec& spec : specs_) {
+    HAWSER_CHECK(spec.name != "__metadata__" && names.insert(spec.name).second, "two tensors named ", spec.name);
+  }
+  HAWSER_CHECK(!specs_.empty() && options_.max_shard_bytes > 0, specs_.size(), " tensors in shards of ",
+               options_.max_shard_bytes, " bytes");
+  plan_shards();
+  const std::filesystem::path target(folder_);
+  const std::string parent = target.has_parent_path() ? target.parent_path().string() : ".";
+  make_folders(parent);
+  check_target();
+  std::int64_t needed = 0;
+  for (const SafetensorsSpec& spec : specs_) needed += bytes_of(spec);
+  for (const std::string& header : headers_) needed += static_cast<std::int64_t>(header.size());
+  check_space(folder_, needed);
+  temporary_ = cat(parent, "/.", target.filename().string(), ".tmp-", make_nonce());
+  make_folder(temporary_);
+}
+
+SafetensorsWriter::~SafetensorsWriter() {
+  if (temporary_.empty()) return;
+  file_ = File();
+  remove_tree(temporary_);
+}
+
+void SafetensorsWriter::check_target() const {
+  if (!exists(folder_)) return;
+  const auto refuse = [this](const std::string& what, const std::string& hint) {
+    throw UserError(Problem{.file = folder_, .what = what, .hint = hint});
+  };
+  if (!is_folder(folder_)) refuse("a file stands where the export folder should be", "another folder");
+  const std::vector<std::string> names = list_folder(folder_);
+  if (names.empty()) return;
+  if (!options_.replace) refuse("the export folder is not empty", "another folder");
+  // Replacing deletes: only what is plainly an export.
+  const bool has_weights = exists(cat(folder_, "/", kSingle)) || exists(cat(folder_, "/", kIndex));
+  const bool has_folders = std::any_of(names.begin(), names.end(), [this](const std::string& name) {
+    return is_folder(cat(folder_, "/", name));
+  });
+  if (!has_weights || has_folders) refuse("the folder holds other things than an export", "another folder");
+}
+
+void SafetensorsWriter::plan_shards() {
+  // Shards in the order of the specs, so that one file is open at a time.
+  std::vector<std::vector<std::size_t>> shards(1);
+  std::int64_t filled = 0;
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    const std::int64_t bytes = bytes_of(specs_[i]);
+    if (!shards.back().empty() && bytes > options_.max_shard_bytes - filled) {
+      shards.emplace_back();
+      filled = 0;
+    }
+    shards.back().push_back(i);
+    filled += bytes;
+  }
+  places_.resize(specs_.size());
+  for (std::size_t shard = 0; shard < shards.size(); ++shard) {
+    // Wide types first, as the reference implementation does: so every tensor is aligned to its type.
+    std::vector<std::size_t>& members = shards[shard];
+    std::stable_sort(members.begin(), members.end(), [this](std::size_t a, std::size_t b) {
+      return size_of(specs_[a].dtype) > size_of(specs_[b].dtype);
+    });
+    Json header = Json::object();
+    header["__metadata__"] = options_.metadata;
+    std::int64_t at = 0;
+    for (const std::size_t i : members) {
+      const std::int64_t bytes = bytes_of(specs_[i]);
+      const Shape& shape = specs_[i].shape;
+      header[specs_[i].name] = {{"dtype", type_name(specs_[i].dtype)},
+                                {"shape", std::vector<std::int64_t>(shape.begin(), shape.end())},
+                                {"data_offsets", {at, at + bytes}}};
+      places_[i] = {static_cast<int>(shard), at};
+      at += bytes;
+    }
+    std::string text = header.dump();
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    std::string length(8, '\0');
+    for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i) & 0xff);
+    headers_.push_back(length + text);
+    for (const std::size_t i : members) places_[i].begin += static_cast<std::int64_t>(headers_.back().size());
+  }
+}
+
+std::string SafetensorsWriter::shard_name(int shard) const {
+  if (headers_.size() == 1) return kSingle;
+  char name[64];
+  std::snprintf(name, sizeof(name), "model-%05d-of-%05zu.safetensors", shard + 1, headers_.size());
+  return name;
+}
+
+void SafetensorsWriter::open_shard(int shard) {
+  if (open_shard_ == shard) return;
+  if (file_.is_open()) {
+    file_.sync();
+    file_.close();
+  }
+  open_shard_ = shard;
+  file_ = File::create(cat(temporary_, "/", shard_name(shard)));
+  const std::string& header = headers_[static_cast<std::size_t>(shard)];
+  file_.write_at(0, reinterpret_cast<const std::byte*>(header.data()), static_cast<std::int64_t>(header.size()));
+}
+
+void SafetensorsWriter::skip_empty() {
+  while (next_ < specs_.size() && specs_[next_].shape.elements() == 0) open_shard(places_[next_++].shard);
+}
+
+void SafetensorsWriter::append(const TensorView& piece) {
+  skip_empty();
+  if (piece.elements() == 0) return;
+  HAWSER_CHECK(next_ < specs_.size() && !temporary_.empty(), "a piece behind the last tensor");
+  const SafetensorsSpec& spec = specs_[next_];
+  HAWSER_CHECK(piece.device() == DeviceKind::cpu && piece.dense() && piece.elements() <= spec.shape.elements() - done_,
+               spec.name, " ", spec.shape.text(), ", ", done_, " elements written: a piece ", piece.text());
+  const CastRun cast = cast_run(piece.dtype(), spec.dtype);
+  HAWSER_CHECK(cast != nullptr, spec.name, " of ", to_string(spec.dtype), ": a piece ", piece.text());
+  open_shard(places_[next_].shard);
+  const std::int64_t element = size_of(spec.dtype);
+  const std::int64_t begin = places_[next_].begin + done_ * element;
+  if (piece.dtype() == spec.dtype) {
+    file_.write_at(begin, piece.raw(), piece.bytes());
+  } else {
+    const std::int64_t total = piece.elements();
+    staging_.resize(static_cast<std::size_t>(std::min(kStagingElements, total) * element));
+    for (std::int64_t at = 0; at < total; at += kStagingElements) {
+      const std::int64_t count = std::min(kStagingElements, total - at);
+      cast(piece.raw() + at * size_of(piece.dtype()), staging_.data(), count);
+      file_.write_at(begin + at * element, staging_.data(), count * element);
+    }
+  }
+  done_ += piece.elements();
+  if (done_ == spec.shape.elements()) {
+    ++next_;
+    done_ = 0;
+  }
+}
+
+void SafetensorsWriter::add_file(const std::string& name, const std::string& content) {
+  HAWSER_CHECK(is_plain_name(name) && !temporary_.empty(), "a file ", in_quotes(name), " for an export");
+  write_text_atomically(cat(temporary_, "/", name), content);
+}
+
+void SafetensorsWriter::write_index() {
+  std::int64_t total = 0;
+  Json map = Json::object();
+  for (std::size_t i = 0; i < specs_.size(); ++i) {
+    map[specs_[i].name] = shard_name(places_[i].shard);
+    total += bytes_of(specs_[i]);
+  }
+  const Json index{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
+  add_file(kIndex, index.dump(2) + "\n");
+}
+
+void SafetensorsWriter::finish() {
+  HAWSER_CHECK(!temporary_.empty(), "an export finished twice");
+  skip_empty();
+  HAWSER_CHECK(next_ == specs_.size(), specs_[next_].name, " is not complete: ", done_, " elements of ",
+               specs_[next_].shape.text());
+  file_.sync();
+  file_.close();
+  if (headers_.size() > 1) write_index();
+  sync_folder(temporary_);
+  check_target();
+  bool swapped = false;
+  if (exists(folder_) && !list_folder(folder_).empty()) {
+    swapped = exchange_paths(temporary_, folder_);
+    if (!swapped) {
+      const std::string old = temporary_ + ".old";
+      rename_path(folder_, old);
+      rename_path(temporary_, folder_);
+      remove_tree(old);
+    }
+  } else {
+    rename_path(temporary_, folder_);
+  }
+  if (swapped) remove_tree(temporary_);  // what was there before
+  temporary_.clear();
+  const std::filesystem::path parent = std::filesystem::path(folder_).parent_path();
+  sync_folder(parent.empty() ? "." : parent.string());
+}
+
+void write_safetensors(const std::string& folder, const std::vector<SafetensorsSpec>& specs,
+                       const std::function<TensorView(const SafetensorsSpec&)>& supply,
+                       const SafetensorsOptions& options) {
+  SafetensorsWriter writer(folder, specs, options);
+  for (const SafetensorsSpec& spec : specs) writer.append(supply(spec));
+  writer.finish();
+}
+
+}  // namespace hawser::checkpoint

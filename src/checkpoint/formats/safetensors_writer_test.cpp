@@ -1,0 +1,141 @@
+#include "checkpoint/formats/safetensors_writer.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "checkpoint/formats/safetensors.h"
+#include "checkpoint/json.h"
+#include "checkpoint/testing.h"
+
+namespace hawser::checkpoint {
+namespace {
+
+using namespace testing;  // NOLINT
+
+const std::vector<Spec> kTensors{{"model.embed.weight", {50, 7}, DType::bf16}, {"model.norm.weight", {7}},
+                                 {"model.empty", {0, 3}},                      {"model.w", {6, 5, 4}},
+                                 {"model.b", {3}, DType::bf16},                {"last", {0}}};
+
+std::vector<SafetensorsSpec> specs_of(const std::vector<Spec>& tensors) {
+  std::vector<SafetensorsSpec> specs;
+  for (const Spec& spec : tensors) specs.push_back({spec.name, spec.shape, spec.dtype});
+  return specs;
+}
+
+void write(const std::string& folder, SafetensorsOptions options = {}, std::uint64_t version = 1) {
+  std::vector<std::byte> memory(4000);
+  write_safetensors(folder, specs_of(kTensors), [&](const SafetensorsSpec& spec) {
+    fill({spec.name, spec.shape, spec.dtype}, version, whole(spec.shape), memory.data());
+    return TensorView(memory.data(), spec.dtype, spec.shape, DeviceKind::cpu);
+  }, options);
+}
+
+void expect_holds(const std::string& folder, std::uint64_t version = 1) {
+  Problems problems;
+  auto file = SafetensorsFolder::open(folder, problems);
+  ASSERT_TRUE(file.has_value()) << problems.lines();
+  EXPECT_EQ(file->names().size(), kTensors.size());
+  Host host;
+  for (const Spec& spec : kTensors) {
+    ASSERT_NE(file->find(spec.name), nullptr) << spec.name;
+    EXPECT_EQ(file->find(spec.name)->begin % size_of(spec.dtype), 0);
+    host.add(spec, {whole(spec.shape)});
+    if (spec.shape.rank() > 0 && spec.shape[0] > 2) {
+      Region part = whole(spec.shape);
+      part.offset[0] = 1;
+      part.extent[0] -= 2;
+      if (spec.shape.rank() > 1) part.extent[1] = part.offset[1] = 2;
+      host.add(spec, {part});
+    }
+  }
+  for (const NamedState& state : host.states) {
+    for (const Box& box : state.boxes) file->read(state.name, region_of(box), box.view);
+  }
+  EXPECT_TRUE(host.holds(version));
+}
+
+TEST(SafetensorsWriter, WritesOneFileOrShards) {
+  const TempFolder root;
+  write(root / "single");
+  EXPECT_EQ(list_folder(root / "single"), std::vector<std::string>{"model.safetensors"});
+  expect_holds(root / "single");
+  const std::string header = read_file(root / "single/model.safetensors");
+  EXPECT_NE(header.find(R"("__metadata__":{"format":"pt"})"), std::string::npos);
+  for (const std::int64_t bytes : {1, 100, 500, 750, 1000}) {
+    const std::string folder = root / cat("shards-", bytes, "/");
+    write(folder, {.max_shard_bytes = bytes});
+    expect_holds(folder);
+    const Json index = parse_own_json(read_file(folder + "model.safetensors.index.json"));
+    EXPECT_EQ(index["metadata"]["total_size"], 700 + 28 + 480 + 6);
+    EXPECT_EQ(index["weight_map"].size(), kTensors.size());
+    for (const std::string& name : list_folder(folder)) {
+      EXPECT_TRUE(name.rfind("model-0000", 0) == 0 || name == "model.safetensors.index.json") << name;
+    }
+  }
+  for (const std::string& name : list_folder(root.path())) EXPECT_NE(name[0], '.') << name;
+}
+
+TEST(SafetensorsWriter, TakesPiecesAndConverts) {
+  const TempFolder root;
+  std::vector<float> values(35);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) + 0.001f;
+  const TensorView view(reinterpret_cast<std::byte*>(values.data()), DType::f32, {35}, DeviceKind::cpu);
+  SafetensorsWriter writer(root / "out", {{"a", {5, 7}, DType::bf16}, {"b", {5, 7}}});
+  writer.append(view.rows(0, 3));
+  writer.append(view.rows(3, 32));
+  writer.append(view);
+  writer.add_file("config.json", "{}");
+  EXPECT_THROW(writer.add_file("../config.json", "{}"), InternalError);
+  EXPECT_THROW(writer.append(view), InternalError);
+  EXPECT_FALSE(exists(root / "out"));
+  writer.finish();
+  EXPECT_EQ(list_folder(root / "out"), (std::vector<std::string>{"config.json", "model.safetensors"}));
+  Problems problems;
+  auto file = SafetensorsFolder::open(root / "out", problems);
+  ASSERT_TRUE(file.has_value()) << problems.lines();
+  std::vector<float> out(35);
+  const TensorView to(reinterpret_cast<std::byte*>(out.data()), DType::f32, {35}, DeviceKind::cpu);
+  file->read("b", whole({5, 7}), to);
+  EXPECT_EQ(out, values);
+  file->read("a", whole({5, 7}), to);
+  for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], static_cast<float>(Bf16(values[i])));
+}
+
+TEST(SafetensorsWriter, ReplacesOnlyExportsAndLeavesNothingHalf) {
+  const TempFolder root;
+  const std::string folder = root / "export";
+  make_folders(folder);
+  write(folder);  // an empty folder is fine
+  expect_line(error_of([&] { write(folder, {}, 2); }), "the export folder is not empty");
+  expect_holds(folder, 1);
+  write(folder, {.max_shard_bytes = 500, .replace = true}, 2);
+  expect_holds(folder, 2);
+  EXPECT_FALSE(exists(folder + "/model.safetensors"));
+  make_folders(folder + "/thesis");
+  expect_line(error_of([&] { write(folder, {.replace = true}, 3); }), "holds other things than an export");
+  make_folders(root / "home");
+  write_file(root / "home/letter", "x");
+  expect_line(error_of([&] { write(root / "home", {.replace = true}); }), "holds other things than an export");
+  expect_line(error_of([&] { write(root / "home/letter"); }), "a file stands where");
+  { const SafetensorsWriter unfinished(root / "unfinished", specs_of(kTensors)); }
+  EXPECT_EQ(list_folder(root.path()), (std::vector<std::string>{"export", "home"}));
+}
+
+TEST(SafetensorsWriter, AFullDiskLeavesTheOldExport) {
+  const TempFolder root;
+  write(root / "export");
+  const int status = wait_child(start_child([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit bound{900, 900};
+    ::setrlimit(RLIMIT_FSIZE, &bound);
+    const std::string line = error_of([&] { write(root / "export", {.replace = true}, 2); });
+    ::_exit(line.find("file size limit exceeded") != std::string::npos ? 0 : 3);
+  }));
+  EXPECT_EQ(status, 0);
+  expect_holds(root / "export", 1);
+  EXPECT_EQ(list_folder(root.path()), std::vector<std::string>{"export"});
+}
+
+}  // namespace
+}  // namespace hawser::checkpoint

@@ -1,0 +1,295 @@
+#include "checkpoint/manifest.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "checkpoint/json.h"
+#include "checkpoint/storage/posix.h"
+
+namespace hawser::checkpoint {
+namespace {
+
+constexpr const char* kFormat = "hawser-checkpoint";
+
+Json json_of(const Shape& shape) { return Json(std::vector<std::int64_t>(shape.begin(), shape.end())); }
+
+Json json_of(const SavedTensor& tensor) {
+  Json boxes = Json::array();
+  for (const SavedBox& box : tensor.boxes) {
+    boxes.push_back(Json::array({box.file, box.begin, box.bytes, json_of(box.region.offset),
+                                 json_of(box.region.extent), checksum_text(box.checksum)}));
+  }
+  return Json{{"name", tensor.name},
+              {"shape", json_of(tensor.shape)},
+              {"dtype", to_string(tensor.dtype)},
+              {"boxes", std::move(boxes)}};
+}
+
+std::optional<std::uint64_t> checksum_from(const Json& value) {
+  if (!value.is_string()) return std::nullopt;
+  const auto& text = value.get_ref<const std::string&>();
+  if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos) return std::nullopt;
+  return std::stoull(text, nullptr, 16);
+}
+
+std::optional<SavedFile> file_from(const Json& value) {
+  if (!value.is_array() || value.size() != 2 || !value[0].is_string()) return std::nullopt;
+  const auto bytes = as_count(value[1]);
+  if (!bytes || !is_plain_name(value[0].get_ref<const std::string&>())) return std::nullopt;
+  return SavedFile{value[0].get<std::string>(), *bytes};
+}
+
+// "" when the box is sound.
+std::string read_box(const Json& value, const std::vector<SavedFile>& files, const SavedTensor& tensor, SavedBox& box) {
+  if (!value.is_array() || value.size() != 6) return "a box is not an array of six";
+  const auto file = as_count(value[0]), begin = as_count(value[1]), bytes = as_count(value[2]);
+  const auto offset = as_shape(value[3]), extent = as_shape(value[4]);
+  const auto checksum = checksum_from(value[5]);
+  if (!file || !begin || !bytes || !offset || !extent || !checksum) return "a box with a wrong entry";
+  box.region = {*offset, *extent};
+  if (!lies_in(box.region, tensor.shape) || box.region.elements() == 0) return "a box outside its tensor";
+  if (*bytes != box.region.elements() * size_of(tensor.dtype)) return "a box whose bytes do not fit its extent";
+  if (*file >= static_cast<std::int64_t>(files.size())) return "a box in a file that is not listed";
+  const std::int64_t limit = files[static_cast<std::size_t>(*file)].bytes;
+  if (*bytes > limit || *begin > limit - *bytes) return "a box behind its file's end";
+  box.file = static_cast<int>(*file);
+  box.begin = *begin;
+  box.bytes = *bytes;
+  box.checksum = *checksum;
+  return "";
+}
+
+// "" when the tensor is sound.
+std::string read_tensor(const Json& value, const std::vector<SavedFile>& files, SavedTensor& tensor) {
+  if (!value.is_object()) return "a tensor is not an object";
+  const auto name = value.find("name"), shape = value.find("shape"), dtype = value.find("dtype");
+  const auto boxes = value.find("boxes");
+  if (name == value.end() || !name->is_string()) return "a tensor without a name";
+  tensor.name = name->get<std::string>();
+  if (shape == value.end() || dtype == value.end() || !dtype->is_string() || boxes == value.end() ||
+      !boxes->is_array()) {
+    return "a tensor without shape, dtype or boxes";
+  }
+  const auto type = dtype_from(dtype->get<std::string>());
+  if (!type) return "an unknown dtype";
+  tensor.dtype = *type;
+  const auto sizes = as_shape(*shape);
+  if (!sizes || !checked_product(*sizes, size_of(*type))) return "an impossible shape";
+  tensor.shape = *sizes;
+  for (const Json& entry : *boxes) {
+    const std::string wrong = read_box(entry, files, tensor, tensor.boxes.emplace_back());
+    if (!wrong.empty()) return wrong;
+  }
+  const std::string overlap = find_overlap(tensor);
+  return overlap.empty() ? "" : "boxes overlap: " + overlap;
+}
+
+std::string checksum_of(const Json& document) {
+  const std::string text = document.dump();
+  return checksum_text(XXH3_64bits(text.data(), text.size()));
+}
+
+}  // namespace
+
+std::string checksum_text(std::uint64_t checksum) {
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(checksum));
+  return text;
+}
+
+std::optional<DType> dtype_from(const std::string& name) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::i64, DType::u8}) {
+    if (name == to_string(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
+std::string find_overlap(const SavedTensor& tensor) {
+  // In the order of first elements; two boxes can only share elements while their stretches of the flat tensor do.
+  struct Stretch {
+    std::int64_t first, last;
+    const Region* region;
+  };
+  std::vector<Stretch> stretches;
+  for (const SavedBox& box : tensor.boxes) {
+    Shape last = box.region.offset;
+    for (int dim = 0; dim < last.rank(); ++dim) last[dim] += box.region.extent[dim] - 1;
+    stretches.push_back({flat_index(tensor.shape, box.region.offset), flat_index(tensor.shape, last), &box.region});
+  }
+  std::sort(stretches.begin(), stretches.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (std::size_t i = 0; i < stretches.size(); ++i) {
+    for (std::size_t j = i + 1; j < stretches.size() && stretches[j].first <= stretches[i].last; ++j) {
+      if (intersect(*stretches[i].region, *stretches[j].region)) {
+        return cat(stretches[i].region->text(), " and ", stretches[j].region->text());
+      }
+    }
+  }
+  return "";
+}
+
+std::string part_text(const Part& part) {
+  Json json{{"rank", part.rank}, {"step", part.step}};
+  if (!part.failure.empty()) {
+    json["failure"] = part.failure;
+  } else {
+    json["file"] = Json::array({part.file.name, part.file.bytes});
+    json["tensors"] = Json::array();
+    for (const SavedTensor& tensor : part.tensors) json["tensors"].push_back(json_of(tensor));
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Part read_part(const std::string& text) {
+  const Json json = parse_own_json(text);
+  const auto rank = count_at(json, "rank");
+  HAWSER_CHECK(rank.has_value() && json.contains("step"), "a part of a checkpoint without rank or step");
+  Part part{.rank = static_cast<int>(*rank), .step = json["step"].get<std::int64_t>()};
+  if (json.contains("failure")) {
+    part.failure = json["failure"].get<std::string>();
+    return part;
+  }
+  HAWSER_CHECK(json.contains("file") && json.contains("tensors"), "a part of a checkpoint without file or tensors");
+  const auto file = file_from(json["file"]);
+  HAWSER_CHECK(file.has_value(), "a part of a checkpoint without a file name");
+  part.file = *file;
+  for (const Json& entry : json["tensors"]) {
+    const std::string wrong = read_tensor(entry, {part.file}, part.tensors.emplace_back());
+    HAWSER_CHECK(wrong.empty(), "rank ", part.rank, ", tensor ", in_quotes(part.tensors.back().name), ": ", wrong);
+  }
+  return part;
+}
+
+Manifest merge_parts(std::vector<Part> parts, std::int64_t step, const std::string& meta) {
+  Manifest manifest{.step = step, .world = static_cast<int>(parts.size()), .meta = meta};
+  std::unordered_map<std::string, std::size_t> places;
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    Part& part = parts[rank];
+    HAWSER_CHECK(part.rank == static_cast<int>(rank) && part.step == step, "part ", rank, " is that of rank ",
+                 part.rank, " at step ", part.step, ", not ", step);
+    manifest.files.push_back(part.file);
+    for (SavedTensor& tensor : part.tensors) {
+      for (SavedBox& box : tensor.boxes) box.file = static_cast<int>(rank);
+      const auto [place, is_new] = places.try_emplace(tensor.name, manifest.tensors.size());
+      if (is_new) {
+        manifest.tensors.push_back(std::move(tensor));
+        continue;
+      }
+      SavedTensor& merged = manifest.tensors[place->second];
+      HAWSER_CHECK(merged.shape == tensor.shape && merged.dtype == tensor.dtype, "rank ", rank, " saves ", tensor.name,
+                   " as ", to_string(tensor.dtype), " ", tensor.shape.text(), ", another as ", to_string(merged.dtype),
+                   " ", merged.shape.text());
+      merged.boxes.insert(merged.boxes.end(), tensor.boxes.begin(), tensor.boxes.end());
+    }
+  }
+  for (const SavedTensor& tensor : manifest.tensors) {
+    const std::string overlap = find_overlap(tensor);
+    HAWSER_CHECK(overlap.empty(), "two ranks save the same elements of ", tensor.name, ": ", overlap);
+    std::int64_t elements = 0;
+    for (const SavedBox& box : tensor.boxes) elements += box.region.elements();
+    HAWSER_CHECK(elements == tensor.shape.elements(), "only ", elements, " of ", tensor.shape.elements(),
+                 " elements of ", tensor.name, " are saved");
+  }
+  HAWSER_CHECK(parse_own_json(meta).is_object(), "meta of a checkpoint is not a JSON object");
+  return manifest;
+}
+
+std::string manifest_text(const Manifest& manifest) {
+  Json files = Json::array();
+  for (const SavedFile& file : manifest.files) files.push_back(Json::array({file.name, file.bytes}));
+  Json tensors = Json::array();
+  for (const SavedTensor& tensor : manifest.tensors) tensors.push_back(json_of(tensor));
+  Json document{{"format", kFormat},           {"version", kManifestVersion}, {"step", manifest.step},
+                {"world", manifest.world},     {"files", std::move(files)},   {"tensors", std::move(tensors)},
+                {"meta", parse_own_json(manifest.meta)}};
+  document["checksum"] = checksum_of(document);
+  // One key and one tensor a line, for people.
+  std::string text = "{";
+  for (const char* key : {"format", "version", "step", "world", "meta", "files", "checksum"}) {
+    text += cat("\"", key, "\": ", document[key].dump(), ",\n ");
+  }
+  text += "\"tensors\": [";
+  const char* between = "\n  ";
+  for (const Json& tensor : document["tensors"]) {
+    text += between + tensor.dump();
+    between = ",\n  ";
+  }
+  return text + "]}\n";
+}
+
+std::optional<Manifest> read_manifest(const std::string& folder, Problems& problems) {
+  const std::string path = cat(folder, "/", kManifestName);
+  const auto refuse = [&](Problem problem) {
+    problem.file = path;
+    problems.add(std::move(problem));
+    return std::nullopt;
+  };
+  std::string text;
+  if (!is_folder(folder)) {
+    problems.add({.file = folder, .what = "no such checkpoint folder"});
+    return std::nullopt;
+  }
+  if (!exists(path)) return refuse({.what = "no manifest: the save was not finished"});
+  try {
+    text = read_text(path, kMaxManifestBytes);
+  } catch (const UserError& error) {
+    return problems.add({.what = error.what()}), std::nullopt;
+  }
+  auto parsed = parse_json(text, path, "manifest", 0, problems);
+  if (!parsed) return std::nullopt;
+  Json& document = *parsed;
+  const auto take = [&document](const char* key) {
+    const auto found = document.find(key);
+    return found == document.end() ? Json() : std::move(*found);
+  };
+  if (!document.is_object() || !document.contains("format") || document["format"] != Json(kFormat)) {
+    return refuse({.what = "not the manifest of a checkpoint", .expected = cat("\"format\": \"", kFormat, "\"")});
+  }
+  const auto version = count_at(document, "version");
+  if (version != kManifestVersion) {
+    return refuse({.what = "unknown checkpoint version", .expected = cat(kManifestVersion),
+                   .got = version ? cat(*version) : "none", .hint = "the Hawser that wrote it"});
+  }
+  const Json checksum = take("checksum");
+  document.erase("checksum");
+  const std::string computed = checksum_of(document);
+  if (checksum != Json(computed)) {
+    return refuse({.what = "checksum mismatch: the manifest changed since it was saved", .expected = checksum.dump(),
+                   .got = cat("\"", computed, "\"")});
+  }
+  const auto step = count_at(document, "step"), world = count_at(document, "world");
+  const Json files = take("files"), tensors = take("tensors"), meta = take("meta");
+  if (!step || !world || *world < 1 || *world > INT32_MAX || !files.is_array() || !tensors.is_array() ||
+      !meta.is_object()) {
+    return refuse({.what = "a manifest without step, world, files, tensors or meta"});
+  }
+  Manifest manifest{.step = *step, .world = static_cast<int>(*world), .meta = meta.dump()};
+  const std::size_t before = problems.size();
+  for (const Json& entry : files) {
+    const auto file = file_from(entry);
+    if (!file) return refuse({.what = "a manifest with a wrong file entry"});
+    manifest.files.push_back(*file);
+    const std::string data = cat(folder, "/", file->name);
+    try {
+      const std::int64_t bytes = File::open(data).bytes();
+      if (bytes != file->bytes) {
+        problems.add({.file = data, .what = bytes < file->bytes ? "truncated file" : "file too long",
+                      .expected = cat(file->bytes, " bytes"), .got = cat(bytes)});
+      }
+    } catch (const UserError& error) {
+      problems.add({.what = error.what(), .cause = "a file of the checkpoint cannot be opened"});
+    }
+  }
+  std::unordered_map<std::string, int> seen;
+  for (const Json& entry : tensors) {
+    SavedTensor& tensor = manifest.tensors.emplace_back();
+    std::string wrong = read_tensor(entry, manifest.files, tensor);
+    if (wrong.empty() && !seen.emplace(tensor.name, 0).second) wrong = "a tensor that stands twice";
+    if (!wrong.empty()) problems.add({.file = path, .what = "manifest: " + wrong, .at = in_quotes(tensor.name)});
+  }
+  if (problems.size() > before) return std::nullopt;
+  return manifest;
+}
+
+}  // namespace hawser::checkpoint

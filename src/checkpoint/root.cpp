@@ -1,0 +1,119 @@
+#include "checkpoint/root.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <optional>
+#include <thread>
+
+#include "checkpoint/manifest.h"
+
+namespace hawser::checkpoint {
+namespace {
+
+constexpr const char* kPrefix = "step-";
+constexpr const char* kDigits = "0123456789";
+
+// "step-00000120" to 120.
+std::optional<std::int64_t> step_of(const std::string& name) {
+  const std::string prefix = kPrefix;
+  if (name.rfind(prefix, 0) != 0) return std::nullopt;
+  const std::string digits = name.substr(prefix.size());
+  if (digits.size() < 8 || digits.size() > 18 || digits.find_first_not_of(kDigits) != std::string::npos) {
+    return std::nullopt;
+  }
+  return std::stoll(digits);
+}
+
+bool is_live(const std::string& folder, const std::string& lock_name) {
+  const std::string path = cat(folder, "/", lock_name);
+  if (!exists(path)) return false;  // made together with the folder, under the root's lock: its maker is gone
+  try {
+    // Where locks are not supported nobody can tell: leave it.
+    return File::open_or_create(path).try_lock() != File::Lock::taken;
+  } catch (const UserError&) {
+    return true;
+  }
+}
+
+}  // namespace
+
+std::string step_name(std::int64_t step) {
+  const std::string digits = cat(step);
+  return cat(kPrefix, std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0'), digits);
+}
+
+std::string temporary_name(std::int64_t step) { return cat(".", step_name(step), ".tmp-", make_nonce()); }
+
+Leftover leftover_kind(const std::string& name) {
+  constexpr std::size_t kNonceDigits = 16;
+  const auto dash = name.rfind('-');
+  if (dash == std::string::npos || name.size() - dash - 1 != kNonceDigits || name[0] != '.' ||
+      name.find_first_not_of("0123456789abcdef", dash + 1) != std::string::npos) {
+    return Leftover::none;
+  }
+  const auto dot = name.rfind('.', dash);
+  if (dot == 0 || !step_of(name.substr(1, dot - 1))) return Leftover::none;
+  const std::string kind = name.substr(dot + 1, dash - dot - 1);
+  return kind == "tmp" ? Leftover::temporary : kind == "trash" ? Leftover::trash : Leftover::none;
+}
+
+RootLock::RootLock(const std::string& root) : file_(File::open_or_create(cat(root, "/.lock"))) {
+  constexpr std::chrono::seconds kPatience{10};
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (true) {
+    const File::Lock lock = file_.try_lock();
+    held_ = lock == File::Lock::taken;
+    if (lock != File::Lock::held_elsewhere || std::chrono::steady_clock::now() > deadline) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+void clean_leftovers(const std::string& root, const std::string& lock_name) {
+  for (const std::string& name : list_folder(root)) {
+    const std::string path = cat(root, "/", name);
+    const Leftover kind = leftover_kind(name);
+    if (kind == Leftover::trash || (kind == Leftover::temporary && !is_live(path, lock_name))) remove_tree(path);
+  }
+}
+
+void discard(const std::string& root, const std::string& name) {
+  const std::string trash = cat(root, "/.", name, ".trash-", make_nonce());
+  rename_path(cat(root, "/", name), trash);
+  sync_folder(root);
+  remove_tree(trash);
+}
+
+std::vector<std::string> step_folders(const std::string& root) {
+  std::multimap<std::int64_t, std::string, std::greater<>> found;
+  for (const std::string& name : list_folder(root)) {
+    if (const auto step = step_of(name)) found.emplace(*step, cat(root, "/", name));
+  }
+  std::vector<std::string> folders;
+  for (auto& [step, folder] : found) folders.push_back(std::move(folder));
+  return folders;
+}
+
+std::vector<std::string> whole_checkpoints(const std::string& root, Problems& skipped) {
+  std::vector<std::string> folders;
+  for (const std::string& folder : step_folders(root)) {
+    if (read_manifest(folder, skipped)) folders.push_back(folder);
+  }
+  return folders;
+}
+
+std::vector<std::string> keep_last(const std::string& root, int count) {
+  HAWSER_CHECK(count >= 1, "keep_last of ", count);
+  Problems ignored;
+  const std::vector<std::string> folders = whole_checkpoints(root, ignored);
+  std::vector<std::string> removed;
+  // Oldest first, so that a crash in between leaves the newest.
+  for (std::size_t i = folders.size(); i > static_cast<std::size_t>(count); --i) {
+    discard(root, folders[i - 1].substr(root.size() + 1));
+    removed.push_back(folders[i - 1]);
+  }
+  return removed;
+}
+
+}  // namespace hawser::checkpoint

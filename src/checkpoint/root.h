@@ -1,0 +1,50 @@
+// The folder that holds a run's checkpoints: which of them are whole, which may go.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/storage/posix.h"
+
+namespace hawser::checkpoint {
+
+// "step-00000120"
+std::string step_name(std::int64_t step);
+
+// All folders named like a checkpoint, whole or not, newest first, as ROOT/NAME. A root that does not exist has none.
+std::vector<std::string> step_folders(const std::string& root);
+
+// Those that are whole: the manifest is sound and every file has its size. `skipped` gets lines for the others.
+std::vector<std::string> whole_checkpoints(const std::string& root, Problems& skipped);
+
+// Removes the oldest whole checkpoints until `count` (at least 1) are left and returns their folders. Each is renamed to
+// a dot-name before anything in it is removed; what a crash leaves under such a name goes at the next save.
+std::vector<std::string> keep_last(const std::string& root, int count);
+
+// Names of folders that are not checkpoints yet, or no more: ".step-00000120.tmp-NONCE", ".step-00000120.trash-NONCE".
+enum class Leftover { none, temporary, trash };
+std::string temporary_name(std::int64_t step);
+Leftover leftover_kind(const std::string& name);
+
+// Serialises the short critical pieces of all processes that save into one root. Where the file system has no locks, or
+// the holder is stuck for 10 s, it is not held, and the caller goes on without cleaning.
+class RootLock {
+ public:
+  explicit RootLock(const std::string& root);
+  bool held() const { return held_; }
+
+ private:
+  File file_;
+  bool held_ = false;
+};
+
+// Removes leftovers, except temporary folders whose session lives: one in which the file `lock_name` is locked. Call it
+// while holding the root's lock.
+void clean_leftovers(const std::string& root, const std::string& lock_name);
+
+// Removes ROOT/NAME, out of sight first: a crash in between must not leave a folder that looks like a checkpoint.
+void discard(const std::string& root, const std::string& name);
+
+}  // namespace hawser::checkpoint

@@ -1,0 +1,319 @@
+// Whatever happens during a save, the last whole checkpoint can be loaded.
+#include "checkpoint/save.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <thread>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/testing.h"
+
+namespace hawser::checkpoint {
+namespace {
+
+using namespace testing;  // NOLINT
+
+const std::vector<Spec> kSpecs{{"model.weight", {40, 33}}, {"model.norm", {33}, DType::bf16}};
+
+std::string save_step(const std::string& root, std::int64_t step, int world = 2) {
+  return save({.root = root, .step = step}, cut_flat(kSpecs, world, static_cast<std::uint64_t>(step)));
+}
+
+void expect_loads(const std::string& root, std::int64_t step) {
+  Problems skipped;
+  auto checkpoint = Checkpoint::latest(root, skipped);
+  ASSERT_TRUE(checkpoint.has_value());
+  EXPECT_EQ(checkpoint->step(), step);
+  const auto wanted = cut_flat(kSpecs, 1);
+  checkpoint->read(wanted[0].states);
+  EXPECT_TRUE(wanted[0].holds(static_cast<std::uint64_t>(step)));
+}
+
+int count_leftovers(const std::string& root) {
+  int count = 0;
+  for (const std::string& name : list_folder(root)) count += leftover_kind(name) != Leftover::none;
+  return count;
+}
+
+TEST(Save, NamesLeftoversExactly) {
+  EXPECT_EQ(step_name(120), "step-00000120");
+  EXPECT_EQ(leftover_kind(temporary_name(120)), Leftover::temporary);
+  EXPECT_EQ(leftover_kind(".step-00000120.trash-0123456789abcdef"), Leftover::trash);
+  for (const char* name : {"step-00000120", ".step-00000120", ".step-00000120.tmp-", ".step-00000120.tmp-0123",
+                           ".step-12.tmp-0123456789abcdef", ".ssh", ".step-00000120.bak-0123456789abcdef", "",
+                           "step-00000120.tmp-0123456789abcdef", ".-0123456789abcdef", "..-0123456789abcdef"}) {
+    EXPECT_EQ(leftover_kind(name), Leftover::none) << name;
+  }
+}
+
+TEST(Save, LatestSkipsWhatIsNotWholeAndSaysSo) {
+  const TempFolder root;
+  Problems skipped;
+  EXPECT_FALSE(Checkpoint::latest(root / "absent", skipped).has_value());
+  for (const int step : {1, 2, 3, 4}) save_step(root.path(), step);
+  ::truncate((root / "step-00000004/rank-00001.bin").c_str(), 5);
+  ::unlink((root / "step-00000003/manifest.json").c_str());
+  write_file(root / "step-00000009", "a file");
+  make_folders(root / "step-9");  // not one of ours
+  auto checkpoint = Checkpoint::latest(root.path(), skipped);
+  ASSERT_TRUE(checkpoint.has_value());
+  EXPECT_EQ(checkpoint->step(), 2);
+  EXPECT_EQ(skipped.size(), 3u) << skipped.lines();
+  EXPECT_NE(skipped.lines().find("truncated file"), std::string::npos) << skipped.lines();
+  EXPECT_NE(skipped.lines().find("the save was not finished"), std::string::npos) << skipped.lines();
+}
+
+TEST(Save, KeepsTheLastWholeOnes) {
+  const TempFolder root;
+  for (const int step : {10, 20, 30, 40}) save_step(root.path(), step);
+  ::unlink((root / "step-00000040/rank-00000.bin").c_str());
+  const auto removed = keep_last(root.path(), 2);
+  EXPECT_EQ(removed, std::vector<std::string>{root / "step-00000010"});
+  EXPECT_EQ(keep_last(root.path(), 1), std::vector<std::string>{root / "step-00000020"});
+  EXPECT_TRUE(keep_last(root.path(), 1).empty());
+  expect_loads(root.path(), 30);
+  EXPECT_EQ(count_leftovers(root.path()), 0);
+}
+
+TEST(Save, ReplacesTheSameStep) {
+  const TempFolder root;
+  save_step(root.path(), 5, 4);
+  ::truncate((root / "step-00000005/rank-00001.bin").c_str(), 5);
+  save_step(root.path(), 5, 1);
+  expect_loads(root.path(), 5);
+  EXPECT_EQ(list_folder(root / "step-00000005"), (std::vector<std::string>{"manifest.json", "rank-00000.bin"}));
+  EXPECT_EQ(count_leftovers(root.path()), 0);
+}
+
+TEST(Save, CleansWhatTheDeadLeftAndSparesTheLiving) {
+  const TempFolder root;
+  // A child dies in the middle of a save.
+  wait_child(start_child([&] {
+    SaveSession session = SaveSession::begin({.root = root.path(), .step = 1});
+    session.write(cut_flat(kSpecs, 1, 1)[0].states);
+    ::_exit(0);
+  }));
+  make_folders(root / ".step-00000001.trash-0123456789abcdef/x");
+  EXPECT_EQ(count_leftovers(root.path()), 2);
+  const auto ranks = cut_flat(kSpecs, 1, 2);
+  SaveSession living = SaveSession::begin({.root = root.path(), .step = 2});
+  EXPECT_EQ(count_leftovers(root.path()), 1);
+  const std::string part = living.write(ranks[0].states);
+  save_step(root.path(), 3);
+  EXPECT_EQ(count_leftovers(root.path()), 1);  // the living one's
+  living.commit({part}, "{}");
+  EXPECT_EQ(count_leftovers(root.path()), 0);
+  Problems skipped;
+  EXPECT_EQ(whole_checkpoints(root.path(), skipped).size(), 2u);
+}
+
+TEST(Save, AFailedRankFailsTheSaveAndLeavesNothing) {
+  const TempFolder root;
+  save_step(root.path(), 1);
+  {
+    const auto ranks = cut_flat(kSpecs, 2, 2);
+    const SaveOptions options{.root = root.path(), .step = 2, .world = 2};
+    SaveSession session = SaveSession::begin(options);
+    const std::string part = session.write(ranks[0].states);
+    const std::string failure = SaveSession::failed_part(1, "FILE: no space left on the disk");
+    expect_line(error_of([&] { session.commit({part, failure}, "{}"); }), "rank 1: FILE: no space left on the disk");
+    EXPECT_EQ(count_leftovers(root.path()), 0);
+  }
+  {  // a rank whose disk is not ours
+    const auto ranks = cut_flat(kSpecs, 2, 2);
+    const SaveOptions options{.root = root.path(), .step = 2, .world = 2};
+    SaveSession session = SaveSession::begin(options);
+    const std::string part = session.write(ranks[0].states);
+    const std::string other = SaveSession::join(options, session.ticket(), 1).write(ranks[1].states);
+    ::unlink((root / session.ticket() + "/rank-00001.bin").c_str());
+    expect_line(error_of([&] { session.commit({part, other}, "{}"); }), "an output folder that all nodes share");
+  }
+  {  // never committed
+    SaveSession session = SaveSession::begin({.root = root.path(), .step = 2});
+    EXPECT_EQ(count_leftovers(root.path()), 1);
+  }
+  EXPECT_EQ(count_leftovers(root.path()), 0);
+  expect_loads(root.path(), 1);
+}
+
+TEST(Save, RefusesBoxesThatDoNotTileTheTensor) {
+  const TempFolder root;
+  const Spec spec{"a", {4}};
+  const auto commit = [&](const std::vector<Region>& regions, const std::string& meta = "{}") {
+    std::vector<Host> ranks(1);
+    ranks[0].add(spec, regions, 1);
+    save({.root = root.path(), .step = 1}, ranks, meta);
+  };
+  EXPECT_THROW(commit({{{0}, {3}}, {{2}, {2}}}), InternalError);
+  EXPECT_THROW(commit({{{0}, {3}}}), InternalError);
+  EXPECT_THROW(commit({whole({4})}, "[1]"), InternalError);
+  EXPECT_TRUE(step_folders(root.path()).empty());
+  EXPECT_EQ(count_leftovers(root.path()), 0);
+  commit({whole({4})});
+}
+
+// A child saves without end and is killed at a random moment, fifty times: what it last said it had saved, or a newer
+// one, loads and is right, bit for bit.
+TEST(Save, SurvivesKillsAtRandomMoments) {
+  const TempFolder root;
+  const std::vector<Spec> specs{{"w", {64, 513}}, {"m", {64, 513}}, {"v", {77}, DType::bf16}};
+  const RandomStream random(static_cast<std::uint64_t>(::getpid()), "kills");
+  std::int64_t newest = 0;
+  int kills_with_leftovers = 0;
+  for (std::uint64_t kill = 0; kill < 50; ++kill) {
+    int report[2];
+    ASSERT_EQ(::pipe(report), 0);
+    const std::int64_t first = newest;
+    const pid_t child = start_child([&] {
+      for (std::int64_t step = first + 1;; ++step) {
+        // Now and then the last step is saved again, as after a resume.
+        const std::int64_t now = step > 1 && step % 3 == 0 ? step - 1 : step;
+        save({.root = root.path(), .step = now, .max_box_bytes = 20000},
+             cut_flat(specs, 1 + static_cast<int>(step % 3), static_cast<std::uint64_t>(now)));
+        if (::write(report[1], &now, sizeof(now)) != sizeof(now)) ::_exit(1);
+        keep_last(root.path(), 2);
+      }
+    });
+    ::close(report[1]);
+    // The first save of each child is waited for now and then, so that the run moves on.
+    std::int64_t step = 0;
+    if (kill % 2 == 0) {
+      ASSERT_EQ(::read(report[0], &step, sizeof(step)), static_cast<ssize_t>(sizeof(step)));
+      newest = std::max(newest, step);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(40000, kill)));
+    ::kill(child, SIGKILL);
+    EXPECT_TRUE(WIFSIGNALED(wait_child(child)));
+    while (::read(report[0], &step, sizeof(step)) == static_cast<ssize_t>(sizeof(step))) newest = std::max(newest, step);
+    ::close(report[0]);
+    kills_with_leftovers += count_leftovers(root.path()) > 0;
+
+    Problems skipped;
+    auto checkpoint = Checkpoint::latest(root.path(), skipped);
+    EXPECT_TRUE(skipped.empty()) << skipped.lines();  // a name without a dot is a whole checkpoint
+    if (!checkpoint) {
+      EXPECT_EQ(newest, 0);
+      continue;
+    }
+    EXPECT_GE(checkpoint->step(), newest);
+    newest = checkpoint->step();
+    const auto wanted = cut_flat(specs, 3);
+    for (const Host& host : wanted) {
+      checkpoint->read(host.states);
+      EXPECT_TRUE(host.holds(static_cast<std::uint64_t>(newest))) << "step " << newest;
+    }
+  }
+  EXPECT_GT(newest, 25);
+  EXPECT_GT(kills_with_leftovers, 5);  // the kills did hit saves
+  save({.root = root.path(), .step = newest + 1}, cut_flat(specs, 1, 1));
+  EXPECT_EQ(count_leftovers(root.path()), 0);
+}
+
+TEST(Save, SaysThatTheDiskIsFullBeforeItIs) {
+  const TempFolder root;
+  save_step(root.path(), 1);
+  const auto begin = [&] { SaveSession::begin({.root = root.path(), .step = 2, .expected_bytes = INT64_MAX}); };
+  expect_line(error_of(begin), "no space left on the disk (expected room for 9223372036854775807 bytes, got ");
+  EXPECT_EQ(count_leftovers(root.path()), 0);
+  expect_loads(root.path(), 1);
+}
+
+// A file system of our own, where this process may mount one.
+class Tmpfs {
+ public:
+  explicit Tmpfs(const std::string& options) {
+    mounted_ = ::mount("tmpfs", folder_.path().c_str(), "tmpfs", 0, options.c_str()) == 0;
+  }
+  ~Tmpfs() {
+    if (mounted_) ::umount2(folder_.path().c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  TempFolder folder_;
+  bool mounted_ = false;
+};
+
+TEST(Save, AFullDiskLeavesOldCheckpointsIntact) {
+  const Tmpfs disk("size=128k");
+  if (!disk.mounted()) GTEST_SKIP() << "mounting a tmpfs needs root";
+  int failed = 0;
+  std::int64_t newest = 0;
+  for (std::int64_t step = 1; step <= 30; ++step) {
+    const std::string line = error_of([&] { save_step(disk.path(), step); });
+    if (line.empty()) {
+      newest = step;
+    } else {
+      expect_line(line, "no space left on the disk (expected room for ");
+      expect_line(line, disk.path());
+      ++failed;
+      EXPECT_EQ(count_leftovers(disk.path()), 0);
+    }
+    expect_loads(disk.path(), newest);
+  }
+  EXPECT_GT(failed, 10);
+  EXPECT_GT(newest, 5);
+  // Room again: it goes on.
+  keep_last(disk.path(), 1);
+  save_step(disk.path(), 31);
+  expect_loads(disk.path(), 31);
+}
+
+// Space that statvfs promises but no inode to use it: every place in a save where the disk may turn out to be full.
+TEST(Save, ADiskThatFillsInTheMiddleLeavesOldCheckpointsIntact) {
+  for (int inodes = 8; inodes < 30; ++inodes) {
+    const Tmpfs disk(cat("size=4m,nr_inodes=", inodes));
+    if (!disk.mounted()) GTEST_SKIP() << "mounting a tmpfs needs root";
+    std::int64_t newest = 0;
+    std::string line;
+    for (std::int64_t step = 1; step <= 12; ++step) {
+      line = error_of([&] { save_step(disk.path(), step); });
+      if (!line.empty()) break;
+      newest = step;
+    }
+    expect_line(line, "no space left on the disk");
+    EXPECT_EQ(count_leftovers(disk.path()), 0);
+    if (newest > 0) expect_loads(disk.path(), newest);
+  }
+}
+
+// The system refuses in the middle of a file: short writes, then an error.
+TEST(Save, AFileSizeLimitIsAnErrorOfOneLine) {
+  const TempFolder root;
+  save_step(root.path(), 1);
+  for (const rlim_t limit : {rlim_t{0}, rlim_t{1}, rlim_t{700}, rlim_t{2000}, rlim_t{2700}}) {
+    const int status = wait_child(start_child([&] {
+      ::signal(SIGXFSZ, SIG_IGN);
+      const rlimit bound{limit, limit};
+      ::setrlimit(RLIMIT_FSIZE, &bound);
+      const std::string line = error_of([&] { save_step(root.path(), 2); });
+      const bool good = line.find("file size limit exceeded (expected room for ") != std::string::npos &&
+                        line.find('\n') == std::string::npos && count_leftovers(root.path()) == 0;
+      ::_exit(good ? 0 : 3);
+    }));
+    EXPECT_EQ(status, 0) << "limit " << limit;
+    expect_loads(root.path(), 1);
+  }
+}
+
+TEST(Save, FoldersThatCannotBeWrittenAreFoundAhead) {
+  const TempFolder root;
+  write_file(root / "file", "x");
+  Problems problems;
+  check_writable(root / "new/folder", problems);
+  EXPECT_TRUE(problems.empty()) << problems.lines();
+  EXPECT_TRUE(list_folder(root / "new/folder").empty());
+  check_writable(root / "file/folder", problems);
+  check_writable("/proc/hawser", problems);
+  ASSERT_EQ(problems.size(), 2u);
+  for (const Problem& problem : problems.all()) expect_line(problem.line(), "the folder is not writable");
+  expect_line(error_of([&] { SaveSession::begin({.root = root / "file"}); }), "cannot create the folder");
+}
+
+}  // namespace
+}  // namespace hawser::checkpoint

@@ -1,0 +1,227 @@
+// Command lines: into options (in this process), and through the binary itself.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "config/config.h"
+
+namespace hawser::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+int run_words(std::vector<const char*> words, const Commands& commands) {
+  words.insert(words.begin(), "hawser");
+  return run(static_cast<int>(words.size()), words.data(), commands);
+}
+
+TEST(CommandLine, FillsInTheOptionsOfEachCommand) {
+  Commands commands;
+  commands.fit = [](const FitOptions& options) {
+    EXPECT_EQ(options.recipe, "r.yaml");
+    EXPECT_TRUE(options.resume);
+    EXPECT_EQ(options.common.ranks, 4);
+    EXPECT_EQ(options.common.overrides, (std::vector<std::string>{"a.b=[1, 2]", "c=--d"}));
+    EXPECT_EQ(options.common.memory->value(), 24'000'000'000);
+    EXPECT_EQ(options.common.device, DeviceChoice::cpu);
+    EXPECT_TRUE(options.common.json);
+    return 11;
+  };
+  EXPECT_EQ(run_words({"fit", "--set", "a.b=[1, 2]", "r.yaml", "--ranks", "4", "--set=c=--d", "--memory", "24GB",
+                       "--device", "cpu", "--json", "--resume"},
+                      commands),
+            11);
+  commands.eval = [](const EvalOptions& options) {
+    EXPECT_EQ(options.model, "m");
+    EXPECT_EQ(options.data, "d.jsonl");
+    EXPECT_EQ(options.sequence_length, 37);
+    EXPECT_TRUE(options.gradient_norms);
+    return 12;
+  };
+  EXPECT_EQ(
+      run_words({"eval", "--model", "m", "--data", "d.jsonl", "--sequence-length", "37", "--gradient-norms"}, commands),
+      12);
+  commands.generate = [](const GenerateOptions& options) {
+    if (options.prompt) EXPECT_EQ(*options.prompt, "-- a, [b]");
+    if (!options.prompt) EXPECT_EQ(options.prompt_ids, (std::vector<std::int64_t>{1, 2, 30}));
+    EXPECT_EQ(options.max_tokens, 64);
+    return 13;
+  };
+  EXPECT_EQ(run_words({"generate", "--model", "m", "--prompt=-- a, [b]"}, commands), 13);
+  EXPECT_EQ(run_words({"generate", "--model", "m", "--prompt-ids", "1, 2,30"}, commands), 13);
+  commands.plan = [](const PlanOptions& options) { return options.target == "h200" ? 14 : 0; };
+  EXPECT_EQ(run_words({"plan", "r.yaml", "--target", "h200"}, commands), 14);
+  commands.export_model = [](const ExportOptions& options) { return options.source + options.output == "ab" ? 15 : 0; };
+  EXPECT_EQ(run_words({"export", "a", "b"}, commands), 15);
+  commands.inspect = [](const InspectOptions& options) { return options.path == "p" ? 16 : 0; };
+  EXPECT_EQ(run_words({"inspect", "p"}, commands), 16);
+  commands.recipe_init = [](const RecipeInitOptions& options) { return options.model == "m" ? 17 : 0; };
+  EXPECT_EQ(run_words({"recipe", "init", "--model", "m"}, commands), 17);
+  commands.bench_step = [](const BenchStepOptions& options) { return options.threads == 2 ? 18 : 0; };
+  EXPECT_EQ(run_words({"bench", "step", "--model", "m", "--threads", "2"}, commands), 18);
+  commands.prepare = [](const PrepareOptions& options) { return options.recipe == "r" ? 19 : 0; };
+  EXPECT_EQ(run_words({"prepare", "r"}, commands), 19);
+}
+
+TEST(CommandLine, TurnsExceptionsIntoExitCodes) {
+  Commands commands;
+  commands.prepare = [](const PrepareOptions&) -> int { throw Error(ExitCode::does_not_fit, "one\ntwo"); };
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(run_words({"prepare", "r"}, commands), 4);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "hawser: one\nhawser: two\n");
+  commands.prepare = [](const PrepareOptions&) -> int { throw std::runtime_error("odd"); };
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(run_words({"prepare", "r"}, commands), 1);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "hawser: internal error: odd\n");
+}
+
+struct Ran {
+  int code = 0;
+  std::string out;
+  std::string err;
+};
+
+class Binary : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "hawser-cli-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // Runs `hawser ARGUMENTS` in the test's folder, through a shell.
+  Ran hawser(const std::string& arguments) {
+    const std::string line = cat("cd ", folder_.string(), " && ", HAWSER_BINARY, " ", arguments, " 2>err");
+    Ran ran;
+    FILE* pipe = popen(line.c_str(), "r");
+    std::array<char, 4096> bytes{};
+    for (std::size_t size = 0; (size = fread(bytes.data(), 1, bytes.size(), pipe)) > 0;)
+      ran.out.append(bytes.data(), size);
+    const int status = pclose(pipe);
+    ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    ran.err = text("err");
+    return ran;
+  }
+  std::string text(const std::string& file) const {
+    std::ostringstream out;
+    out << std::ifstream(folder_ / file).rdbuf();
+    return out.str();
+  }
+  void write(const std::string& file, const std::string& content) {
+    fs::create_directories((folder_ / file).parent_path());
+    std::ofstream(folder_ / file) << content;
+  }
+  // The command is refused with one line.
+  void refused(const std::string& arguments, const std::string& line) {
+    const Ran ran = hawser(arguments);
+    EXPECT_EQ(ran.code, 2) << arguments;
+    EXPECT_EQ(ran.out, "") << arguments;
+    EXPECT_EQ(ran.err, "hawser: " + line + "\n") << arguments;
+  }
+
+  fs::path folder_;
+};
+
+const std::vector<std::string> kCommands = {"fit",    "prepare", "plan",        "eval",      "generate",
+                                            "export", "inspect", "recipe init", "bench step"};
+
+TEST_F(Binary, HelpsWithEachCommandInAHundredColumns) {
+  for (const std::string& command : kCommands) {
+    const Ran ran = hawser(command + " --help");
+    EXPECT_EQ(ran.code, 0) << command;
+    EXPECT_EQ(ran.err, "");
+    for (const char* word :
+         {"--ranks N", "--set KEY=VALUE", "--memory BYTES", "--device DEVICE", "--json", "-h, --help"})
+      EXPECT_NE(ran.out.find(word), std::string::npos) << command << " " << word;
+    const auto examples = ran.out.find("\nExamples:\n");
+    ASSERT_NE(examples, std::string::npos) << command;
+    std::istringstream lines(ran.out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+    std::istringstream last(ran.out.substr(examples + 11));
+    int count = 0;
+    for (std::string line; std::getline(last, line); ++count)
+      EXPECT_TRUE(line.starts_with("  hawser " + command + " ")) << line;
+    EXPECT_EQ(count, 2) << command;
+  }
+  const Ran ran = hawser("--help");
+  EXPECT_EQ(ran.code, 0);
+  for (const char* word : {"Usage: hawser COMMAND", "fit ", "bench ", "--version"})
+    EXPECT_NE(ran.out.find(word), std::string::npos) << word;
+  EXPECT_EQ(hawser("bench --help").code, 0);
+}
+
+TEST_F(Binary, SaysItsVersion) {
+  const Ran ran = hawser("--version");
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.out, "hawser " HAWSER_VERSION "\n");
+}
+
+TEST_F(Binary, RefusesAWrongCommandLineWithOneLine) {
+  refused("",
+          "no command (expected one of recipe, prepare, plan, fit, eval, generate, export, inspect, bench); try "
+          "hawser --help");
+  refused("fti r.yaml", "unknown command fti; try hawser fit");
+  refused("xyzzy", "unknown command xyzzy; try hawser --help");
+  refused("recipe inti", "unknown command recipe inti; try hawser recipe init");
+  refused("recipe", "no command (expected one of init); try hawser recipe --help");
+  refused("fit --rnaks 4 r.yaml", "unknown option --rnaks; try --ranks");
+  refused("fit --zzzzzzzz r.yaml", "unknown option --zzzzzzzz; try hawser fit --help");
+  refused("fit", "fit: RECIPE is missing; try hawser fit --help");
+  refused("fit a.yaml b.yaml", "unexpected argument b.yaml; try hawser fit --help");
+  refused("fit a.yaml -x", "unexpected argument -x; try hawser fit --help");
+  refused("fit a.yaml --ranks", "--ranks needs a value; try hawser fit --help");
+  refused("fit a.yaml --ranks 0", "wrong value (expected a whole number of at least 1, got 0) at --ranks");
+  refused("fit a.yaml --ranks 2x", "wrong value (expected a whole number of at least 1, got 2x) at --ranks");
+  refused("fit a.yaml --memory lots",
+          "wrong value (expected bytes with a unit, got lots) at --memory; try --memory 24GB");
+  refused("fit a.yaml --device gpu", "wrong value (expected auto, cpu or cuda, got gpu) at --device");
+  refused("generate --model m", "generate: --prompt or --prompt-ids is missing; try hawser generate --help");
+  refused("generate --model m --prompt a --prompt-ids 1",
+          "generate: both --prompt and --prompt-ids (expected one of the two)");
+  refused("generate --model m --prompt-ids 1,x",
+          "wrong value (expected token ids, got 1,x) at --prompt-ids; try --prompt-ids 1,2,3");
+  refused("eval --model m --data d", "eval: --sequence-length is missing; try hawser eval --help");
+  refused("inspect x --set nonsense",
+          "--set: not an assignment (expected KEY=VALUE, got nonsense); try train.steps=10");
+}
+
+TEST_F(Binary, RefusesAWrongRecipeBeforeAnythingStarts) {
+  refused("fit none.yaml", "none.yaml: no such recipe; try hawser recipe init");
+  write("r.yaml", "model: {path: m}\ndata: {train: a, sequence_length: 64}\ntrain: {steps: 3}\noutput: o\n");
+  refused("fit r.yaml --ranks 3 --set train.global_batch_size=4",
+          "--set: batch does not divide over the ranks (expected a multiple of 3: 3 data ranks x micro_batch_size 1, "
+          "got 4) at train.global_batch_size, --set; try train.global_batch_size: 3 or 6");
+  refused("plan r.yaml --ranks 4 --set parallel.hybrid_shard_degree=3 --set train.global_batch_size=4",
+          "--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree, --set; "
+          "try parallel.hybrid_shard_degree: 1, 2 or 4");
+  refused("fit r.yaml --device cuda", "--device: not supported yet (expected auto or cpu, got cuda)");
+  refused("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
+          "--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
+          "parallel.context_parallel_degree, --set; try --ranks 2");
+}
+
+TEST_F(Binary, WritesARecipeThatReadsBack) {
+  write("models/tiny/config.json", R"({"max_position_embeddings": 512})");
+  const Ran ran = hawser("recipe init --model models/tiny --set train.steps=7");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.out.find("sequence_length: 512"), std::string::npos) << ran.out;
+  write("r.yaml", ran.out);
+  const Recipe recipe = read_recipe((folder_ / "r.yaml").string(), {});
+  EXPECT_EQ(recipe.train.steps, 7);
+  EXPECT_EQ(recipe.name, "tiny-tuned");
+  EXPECT_EQ(hawser("recipe init --model models/tiny --output new.yaml").code, 0);
+  refused("recipe init --model models/tiny --output new.yaml", "new.yaml: is there already; try another --output");
+  refused("recipe init --model models/none", "models/none: no such model (expected a model folder or a config.json)");
+}
+
+}  // namespace
+}  // namespace hawser::cli

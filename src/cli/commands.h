@@ -1,0 +1,115 @@
+// The commands of `hawser`: what each is told on the command line, and the function that does it.
+//
+// A command lives in src/cli/COMMAND.cpp: add_COMMAND describes its options, the function of its name prepares what
+// any build can (reads the recipe, checks the layout, starts ranks) and calls the body, COMMAND_here, the one place
+// that reaches into the rooms below. A body's return value is the process's exit code; errors are thrown.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/recipe.h"
+#include "base/units.h"
+
+namespace hawser::cli {
+
+// Options that mean the same on every command.
+struct CommonOptions {
+  int ranks = 0;                       // 0: not said
+  std::vector<std::string> overrides;  // "KEY=VALUE"
+  std::optional<Bytes> memory;
+  std::optional<DeviceChoice> device;
+  bool json = false;
+};
+
+struct FitOptions {
+  CommonOptions common;
+  std::string recipe;
+  bool resume = false;
+};
+
+struct PrepareOptions {
+  CommonOptions common;
+  std::string recipe;
+};
+
+struct PlanOptions {
+  CommonOptions common;
+  std::string recipe;
+  std::string target;  // a name of targets/; "": this machine
+};
+
+struct EvalOptions {
+  CommonOptions common;
+  std::string model;
+  std::string data;
+  std::int64_t sequence_length = 0;
+  bool gradient_norms = false;
+};
+
+struct GenerateOptions {
+  CommonOptions common;
+  std::string model;
+  std::optional<std::string> prompt;  // this or the next
+  std::vector<std::int64_t> prompt_ids;
+  std::int64_t max_tokens = 64;
+};
+
+struct ExportOptions {
+  CommonOptions common;
+  std::string source;  // a run's folder or a checkpoint
+  std::string output;
+};
+
+struct InspectOptions {
+  CommonOptions common;
+  std::string path;
+};
+
+struct RecipeInitOptions {
+  CommonOptions common;
+  std::string model;   // a model folder or a config.json
+  std::string output;  // "": standard output
+};
+
+struct BenchStepOptions {
+  CommonOptions common;
+  std::string model;  // a model folder or a config.json
+  std::int64_t sequence_length = 1024;
+  std::int64_t steps = 5;
+  int threads = 0;  // 0: all cores
+};
+
+// What runs when a command was chosen; tests put their own in.
+struct Commands {
+  std::function<int(const FitOptions&)> fit;
+  std::function<int(const PrepareOptions&)> prepare;
+  std::function<int(const PlanOptions&)> plan;
+  std::function<int(const EvalOptions&)> eval;
+  std::function<int(const GenerateOptions&)> generate;
+  std::function<int(const ExportOptions&)> export_model;
+  std::function<int(const InspectOptions&)> inspect;
+  std::function<int(const RecipeInitOptions&)> recipe_init;
+  std::function<int(const BenchStepOptions&)> bench_step;
+};
+Commands built_in_commands();
+
+// The whole program: reads the command line, runs the command, turns exceptions into `hawser: LINE` on standard error
+// and an exit code.
+int run(int argc, const char* const* argv, const Commands& commands);
+
+// The commands of this build.
+int fit(const FitOptions& options);
+int prepare(const PrepareOptions& options);
+int plan(const PlanOptions& options);
+int eval(const EvalOptions& options);
+int generate(const GenerateOptions& options);
+int export_model(const ExportOptions& options);
+int inspect(const InspectOptions& options);
+int recipe_init(const RecipeInitOptions& options);
+int bench_step(const BenchStepOptions& options);
+
+}  // namespace hawser::cli

@@ -1,0 +1,51 @@
+#include "cli/common.h"
+
+#include "base/error.h"
+#include "launch/environment.h"
+
+namespace hawser::cli {
+namespace {
+
+void lay_over(Recipe& recipe, const CommonOptions& common, bool runs) {
+  if (common.ranks > 0) recipe.run.ranks = common.ranks;
+  if (common.memory) recipe.memory.capacity = common.memory;
+  if (common.device) recipe.run.device = *common.device;
+  if (runs && common.device == DeviceChoice::cuda)
+    throw UserError(Problem{.what = "not supported yet", .expected = "auto or cpu", .got = "cuda", .at = "--device"});
+}
+
+}  // namespace
+
+Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Purpose purpose) {
+  Recipe recipe = read_recipe(path, common.overrides, purpose);
+  lay_over(recipe, common, purpose != Purpose::plan);
+  return recipe;
+}
+
+Recipe recipe_without_file(Recipe base, const CommonOptions& common) {
+  Recipe recipe = override_recipe(std::move(base), common.overrides);
+  lay_over(recipe, common, true);
+  return recipe;
+}
+
+int world_size(const CommonOptions& common, int wanted) {
+  if (!under_launcher()) return wanted;
+  const int started = launched_as().ranks;
+  if (common.ranks > 0 && common.ranks != started)
+    throw UserError(Problem{.what = "the launcher started another number of ranks",
+                            .expected = cat(common.ranks),
+                            .got = cat(started),
+                            .at = "--ranks",
+                            .hint = cat("--ranks ", started)});
+  return started;
+}
+
+bool must_launch(int world) {
+  return world > 1 && !under_launcher();
+}
+
+void not_in_this_build(const std::string& command) {
+  throw UserError(Problem{.what = command + " is not in this build yet"});
+}
+
+}  // namespace hawser::cli

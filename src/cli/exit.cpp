@@ -1,0 +1,36 @@
+#include "cli/exit.h"
+
+#include <cstdio>
+#include <new>
+#include <sstream>
+#include <string>
+
+#include "base/error.h"
+
+namespace hawser::cli {
+
+int report_error(const std::exception& error) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  std::string message = error.what();
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) message = "out of memory";
+  if (known == nullptr) message = "internal error: " + message;
+  std::string out;  // one write, so that lines of several ranks do not mix
+  std::istringstream lines(message);
+  for (std::string line; std::getline(lines, line);) out += "hawser: " + line + "\n";
+  std::fflush(stdout);
+  std::fwrite(out.data(), 1, out.size(), stderr);
+  std::fflush(stderr);
+  return static_cast<int>(known != nullptr ? known->code() : ExitCode::internal);
+}
+
+int guarded(const std::function<int()>& body) {
+  try {
+    const int code = body();
+    std::fflush(stdout);
+    return code;
+  } catch (const std::exception& error) {
+    return report_error(error);
+  }
+}
+
+}  // namespace hawser::cli

@@ -1,0 +1,17 @@
+// The one place where exceptions become lines and exit codes.
+#pragma once
+
+#include <exception>
+#include <functional>
+
+namespace hawser::cli {
+
+// Prints `hawser: LINE` for each line of the error to standard error, and returns its exit code: Error::code(), else
+// ExitCode::internal. A body with other ranks waiting for it uses it before its World is gone:
+//   catch (const std::exception& error) { world.abort(cli::report_error(error)); }
+int report_error(const std::exception& error);
+
+// Runs `body`; an exception becomes report_error's code.
+int guarded(const std::function<int()>& body);
+
+}  // namespace hawser::cli

@@ -1,0 +1,169 @@
+#include "cli/line.h"
+
+#include <charconv>
+#include <sstream>
+
+#include "base/error.h"
+#include "config/config.h"
+
+namespace hawser::cli {
+namespace {
+
+constexpr std::size_t kWidth = 100;
+constexpr std::size_t kColumn = 26;  // where help begins
+
+std::int64_t whole_number(const std::string& name, const std::string& text, std::int64_t least) {
+  std::int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || value < least)
+    throw UserError(
+        Problem{.what = "wrong value", .expected = cat("a whole number of at least ", least), .got = text, .at = name});
+  return value;
+}
+
+// `left`, then `right` from kColumn on, wrapped at kWidth.
+void put_entry(std::string& out, const std::string& left, const std::string& right) {
+  std::string line = "  " + left;
+  if (line.size() + 2 > kColumn) {
+    out += line + "\n";
+    line.clear();
+  }
+  line.resize(kColumn, ' ');
+  std::istringstream words(right);
+  bool first = true;
+  for (std::string word; words >> word; first = false) {
+    if (!first && line.size() + 1 + word.size() > kWidth) {
+      out += line + "\n";
+      line.assign(kColumn, ' ');
+      first = true;
+    }
+    line += (first ? "" : " ") + word;
+  }
+  out += line + "\n";
+}
+
+std::string option_name(const CLI::Option& option) {
+  std::string name = option.nonpositional() ? "--" + option.get_lnames().front() : option.get_name(true);
+  if (!option.get_snames().empty()) name = "-" + option.get_snames().front() + ", " + name;
+  const std::string& takes = option.get_option_text();
+  return takes.empty() ? name : name + " " + takes;
+}
+
+std::string full_name(const CLI::App& app) {
+  return app.get_parent() == nullptr ? app.get_name() : full_name(*app.get_parent()) + " " + app.get_name();
+}
+
+}  // namespace
+
+CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& common) {
+  CLI::App* app = parent.add_subcommand(text.name, text.what);
+  app->set_help_flag("-h,--help", "this text")->group(kCommonGroup);
+  std::string examples;
+  for (const std::string& example : text.examples) examples += "  " + example + "\n";
+  app->footer(examples);
+
+  const auto add_common = [&](CLI::Option* option, const char* takes) {
+    option->group(kCommonGroup)->option_text(takes);
+  };
+  add_common(app->add_option_function<std::string>(
+                 "--ranks",
+                 [&common](const std::string& value) {
+                   common.ranks = static_cast<int>(std::min<std::int64_t>(whole_number("--ranks", value, 1), 1 << 20));
+                 },
+                 "processes to run on, or to plan for; fit: one a GPU, on the CPU the product of the degrees; "
+                 "otherwise 1"),
+             "N");
+  add_common(app->add_option("--set", common.overrides,
+                             "replace a key of the recipe, as in --set train.steps=10; may be given again and again")
+                 ->expected(1)
+                 ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+                 ->allow_extra_args(false),
+             "KEY=VALUE");
+  add_common(app->add_option_function<std::string>(
+                 "--memory",
+                 [&common](const std::string& value) {
+                   common.memory = parse_bytes(value);
+                   if (!common.memory || common.memory->value() <= 0)
+                     throw UserError(Problem{.what = "wrong value",
+                                             .expected = "bytes with a unit",
+                                             .got = value,
+                                             .at = "--memory",
+                                             .hint = "--memory 24GB"});
+                 },
+                 "what a rank may use of its device's memory, as in 24GB"),
+             "BYTES");
+  add_common(app->add_option_function<std::string>(
+                 "--device",
+                 [&common](const std::string& value) {
+                   if (value == "auto") common.device = DeviceChoice::automatic;
+                   if (value == "cpu") common.device = DeviceChoice::cpu;
+                   if (value == "cuda") common.device = DeviceChoice::cuda;
+                   if (!common.device)
+                     throw UserError(Problem{
+                         .what = "wrong value", .expected = "auto, cpu or cuda", .got = value, .at = "--device"});
+                 },
+                 "where to run: auto, cpu or cuda"),
+             "DEVICE");
+  add_common(app->add_flag("--json", common.json, "print the result as one JSON object"), "");
+  return app;
+}
+
+CLI::Option* add_positional(CLI::App& app, const char* name, std::string& value, const char* help) {
+  return app.add_option(name, value, help)->group(kOwnGroup);
+}
+
+CLI::Option* add_text(CLI::App& app, const char* name, const char* takes, std::string& value, const char* help) {
+  return app.add_option(name, value, help)->group(kOwnGroup)->option_text(takes);
+}
+
+CLI::Option* add_switch(CLI::App& app, const char* name, bool& value, const char* help) {
+  return app.add_flag(name, value, help)->group(kOwnGroup);
+}
+
+void add_number(CLI::App& app, const char* name, std::int64_t least, const char* help,
+                const std::function<void(std::int64_t)>& store) {
+  const std::string option = name;
+  app.add_option_function<std::string>(
+         name, [option, least, store](const std::string& value) { store(whole_number(option, value, least)); }, help)
+      ->group(kOwnGroup)
+      ->option_text("N");
+}
+
+void need(const std::string& value, const char* name, const char* command) {
+  if (!value.empty()) return;
+  throw UserError(Problem{.what = cat(command, ": ", name, " is missing"), .hint = cat("hawser ", command, " --help")});
+}
+
+std::string help_text(const CLI::App& app) {
+  const std::string name = full_name(app);
+  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+  std::string positionals;
+  std::vector<const CLI::Option*> placed;
+  std::vector<const CLI::Option*> own;
+  std::vector<const CLI::Option*> common;
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->nonpositional()) {
+      placed.push_back(option);
+      positionals += " " + option->get_name(true);
+    } else {
+      (option->get_group() == kCommonGroup ? common : own).push_back(option);
+    }
+  }
+  std::string out = name + ": " + app.get_description() + "\n\n";
+  out += "Usage: " + name + (commands.empty() ? positionals + " [options]" : " COMMAND [options]") + "\n";
+  const auto put = [&](const std::string& title, const std::vector<const CLI::Option*>& options) {
+    if (options.empty()) return;
+    out += "\n" + title + ":\n";
+    for (const CLI::Option* option : options) put_entry(out, option_name(*option), option->get_description());
+  };
+  if (!commands.empty()) out += "\nCommands:\n";
+  for (const CLI::App* command : commands) put_entry(out, command->get_name(), command->get_description());
+  put("Arguments", placed);
+  put(kOwnGroup, own);
+  put(kCommonGroup, common);
+  if (!app.get_footer().empty()) out += "\nExamples:\n" + app.get_footer();
+  return out;
+}
+
+}  // namespace hawser::cli

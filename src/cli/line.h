@@ -1,0 +1,54 @@
+// Describing a command to CLI11 in Hawser's way: typed options that refuse with one line of ours, help in groups.
+// Internal to cli/.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+
+namespace hawser::cli {
+
+inline constexpr char kOwnGroup[] = "Options";
+inline constexpr char kCommonGroup[] = "Options of every command";
+
+// Set when the command line has been read: runs the chosen command.
+using Chosen = std::function<int()>;
+
+struct CommandText {
+  const char* name;
+  const char* what;                   // one line, for the list of commands
+  std::vector<std::string> examples;  // whole command lines
+};
+
+// A subcommand with its --help and the common options.
+CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& common);
+
+// A positional argument; `required` ones are checked by us after parsing, so that a mistyped option is named first.
+CLI::Option* add_positional(CLI::App& app, const char* name, std::string& value, const char* help);
+CLI::Option* add_text(CLI::App& app, const char* name, const char* takes, std::string& value, const char* help);
+CLI::Option* add_switch(CLI::App& app, const char* name, bool& value, const char* help);
+
+// A whole number of at least `least`; refuses anything else with one line.
+void add_number(CLI::App& app, const char* name, std::int64_t least, const char* help,
+                const std::function<void(std::int64_t)>& store);
+
+// Throws UserError when a value that the command cannot do without is missing.
+void need(const std::string& value, const char* name, const char* command);
+
+std::string help_text(const CLI::App& app);
+
+void add_fit(CLI::App& app, const Commands& commands, Chosen& chosen);
+void add_prepare(CLI::App& app, const Commands& commands, Chosen& chosen);
+void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen);
+void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen);
+void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen);
+void add_export(CLI::App& app, const Commands& commands, Chosen& chosen);
+void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen);
+void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen);
+void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen);
+
+}  // namespace hawser::cli

@@ -1,0 +1,92 @@
+// hawser recipe init: a commented recipe for a model.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/common.h"
+#include "cli/line.h"
+
+namespace hawser::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kUsualLength = 2048;
+
+// The longest sequence the model was made for, from its config.json.
+std::int64_t longest_sequence(const fs::path& config) {
+  std::ifstream in(config);
+  if (!in)
+    throw UserError(Problem{.file = config.string(), .what = "no such file", .expected = "a model's config.json"});
+  const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw UserError(Problem{.file = config.string(), .what = "not a JSON object"});
+  for (const char* key : {"max_position_embeddings", "n_positions"}) {
+    const auto found = json.find(key);
+    if (found != json.end() && found->is_number_integer() && found->get<std::int64_t>() > 1) return *found;
+  }
+  return kUsualLength;
+}
+
+// A first recipe for the model: fine-tuning from a folder, random weights from a config.json.
+Recipe first_recipe(const std::string& model) {
+  const fs::path path = fs::absolute(model).lexically_normal();
+  const bool folder = fs::is_directory(path);
+  if (!folder && !fs::exists(path))
+    throw UserError(Problem{.file = model, .what = "no such model", .expected = "a model folder or a config.json"});
+  const fs::path named = folder ? (path.has_filename() ? path : path.parent_path()) : path.parent_path();
+  Recipe recipe;
+  recipe.name = named.filename().string() + (folder ? "-tuned" : "-scratch");
+  (folder ? recipe.model.path : recipe.model.config) = (folder ? named : path).string();
+  recipe.data.train = {"text/*.jsonl"};
+  recipe.data.validation_fraction = 0.01;
+  recipe.data.sequence_length = std::min(kUsualLength, longest_sequence(folder ? path / "config.json" : path));
+  recipe.train.steps = 1000;
+  recipe.train.global_batch_size = 8;
+  recipe.optimizer.learning_rate = folder ? 2e-5 : 3e-4;
+  recipe.optimizer.warmup_steps = 100;
+  recipe.checkpoint.every_steps = 200;
+  recipe.output = "runs/" + recipe.name;
+  return recipe;
+}
+
+}  // namespace
+
+int recipe_init(const RecipeInitOptions& options) {
+  const Recipe recipe = recipe_without_file(first_recipe(options.model), options.common);
+  const std::string text = options.common.json ? recipe_json(recipe) : commented_recipe(recipe);
+  if (options.output.empty()) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return 0;
+  }
+  if (fs::exists(options.output))
+    throw UserError(Problem{.file = options.output, .what = "is there already", .hint = "another --output"});
+  std::ofstream out(options.output);
+  out << text << std::flush;
+  if (!out) throw UserError(Problem{.file = options.output, .what = "cannot be written"});
+  return 0;
+}
+
+void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
+  CLI::App* recipe = app.add_subcommand("recipe", "write recipes: recipe init");
+  recipe->set_help_flag("-h,--help", "this text")->group(kCommonGroup);
+  const auto options = std::make_shared<RecipeInitOptions>();
+  CLI::App* command =
+      add_command(*recipe,
+                  {.name = "init",
+                   .what = "a commented recipe for a model, every key with its help",
+                   .examples = {"hawser recipe init --model models/SmolLM2-135M > recipe.yaml",
+                                "hawser recipe init --model config.json --set train.steps=500 --output recipe.yaml"}},
+                  options->common);
+  add_text(*command, "--model", "PATH", options->model, "a model folder, or a config.json to train from scratch");
+  add_text(*command, "--output", "FILE", options->output, "where to write it; default: standard output");
+  command->callback([options, &commands, &chosen] {
+    need(options->model, "--model", "recipe init");
+    chosen = [options, &commands] { return commands.recipe_init(*options); };
+  });
+}
+
+}  // namespace hawser::cli

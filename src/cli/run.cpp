@@ -1,0 +1,145 @@
+// From the command line to a command.
+#include <algorithm>
+#include <cstdio>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/exit.h"
+#include "cli/line.h"
+#include "config/nearest.h"
+#include "launch/environment.h"
+
+namespace hawser::cli {
+namespace {
+
+std::vector<const CLI::App*> commands_of(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands_of(app)) names.push_back(command->get_name());
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+std::string quote_list(const std::vector<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
+  return out;
+}
+
+// Mistyped commands and options are named before anything else is judged, with the nearest that there is. Returns the
+// command that the words name.
+const CLI::App& check_words(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* command = &app;
+  std::size_t i = 0;
+  std::string path = "hawser";
+  for (; i < words.size() && !words[i].starts_with("-"); ++i) {
+    const auto names = command_names(*command);
+    if (names.empty()) break;
+    const CLI::App* next = nullptr;
+    for (const CLI::App* candidate : commands_of(*command))
+      if (candidate->get_name() == words[i]) next = candidate;
+    if (next == nullptr) {
+      const std::string hint = nearest(words[i], names);
+      const std::string parents = command == &app ? "" : path.substr(std::string("hawser ").size()) + " ";
+      throw UserError(Problem{.what = "unknown command " + parents + words[i],
+                              .hint = hint.empty() ? path + " --help" : path + " " + hint});
+    }
+    command = next;
+    path += " " + words[i];
+  }
+  const auto known = option_names(*command);
+  for (; i < words.size() && words[i] != "--"; ++i) {
+    if (!words[i].starts_with("--")) continue;
+    const std::string name = words[i].substr(0, words[i].find('='));
+    if (std::ranges::find(known, name) != known.end()) continue;
+    const std::string hint = nearest(name, known);
+    throw UserError(Problem{.what = "unknown option " + name, .hint = hint.empty() ? path + " --help" : hint});
+  }
+  return *command;
+}
+
+Problem in_our_words(const CLI::ParseError& error, const std::string& command) {
+  std::string what = error.what();
+  if (const auto line_end = what.find('\n'); line_end != std::string::npos) what.resize(line_end);
+  const std::string hint = command + " --help";
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const auto colon = what.find(": ");
+    return {.what = "unexpected argument" + (colon == std::string::npos ? "" : " " + what.substr(colon + 2)),
+            .hint = hint};
+  }
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    const auto colon = what.find(':');
+    return {.what = what.substr(0, colon) + " needs a value", .hint = hint};
+  }
+  return {.what = what, .hint = hint};
+}
+
+int run_line(int argc, const char* const* argv, const Commands& commands) {
+  Chosen chosen;
+  CLI::App app("trains transformer language models on long sequences over many devices", "hawser");
+  app.set_help_flag("-h,--help", "this text")->group(kOwnGroup);
+  app.set_version_flag("--version", "hawser " HAWSER_VERSION)->group(kOwnGroup)->description("the version");
+  app.footer("  hawser recipe init --model models/SmolLM2-135M > recipe.yaml\n  hawser fit recipe.yaml\n");
+  add_recipe(app, commands, chosen);
+  add_prepare(app, commands, chosen);
+  add_plan(app, commands, chosen);
+  add_fit(app, commands, chosen);
+  add_eval(app, commands, chosen);
+  add_generate(app, commands, chosen);
+  add_export(app, commands, chosen);
+  add_inspect(app, commands, chosen);
+  add_bench(app, commands, chosen);
+
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const CLI::App& command = check_words(app, words);
+  std::string name = command.get_name();
+  for (const CLI::App* up = command.get_parent(); up != nullptr; up = up->get_parent())
+    name = up->get_name() + " " + name;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const std::string text = help_text(command);
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return 0;
+  } catch (const CLI::CallForVersion&) {
+    std::puts("hawser " HAWSER_VERSION);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    throw UserError(in_our_words(error, name));
+  }
+  if (!chosen) {
+    throw UserError(Problem{
+        .what = "no command", .expected = "one of " + quote_list(command_names(command)), .hint = name + " --help"});
+  }
+  return chosen();
+}
+
+}  // namespace
+
+Commands built_in_commands() {
+  return {.fit = fit,
+          .prepare = prepare,
+          .plan = plan,
+          .eval = eval,
+          .generate = generate,
+          .export_model = export_model,
+          .inspect = inspect,
+          .recipe_init = recipe_init,
+          .bench_step = bench_step};
+}
+
+int run(int argc, const char* const* argv, const Commands& commands) {
+  keep_stdout_for_rank_zero();
+  return guarded([&] { return run_line(argc, argv, commands); });
+}
+
+}  // namespace hawser::cli

@@ -1,0 +1,231 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "comm/mesh.h"
+#include "comm/meta/meta_group.h"
+#include "comm/rank_list.h"
+#include "comm/reduce.h"
+#include "comm/self/self_group.h"
+
+namespace hawser::comm {
+namespace {
+
+std::string list(std::vector<int> ranks) {
+  return rank_list(ranks);
+}
+
+TEST(RankList, IsShortAndTellsListsApart) {
+  EXPECT_EQ(list({3}), "3");
+  EXPECT_EQ(list({0, 1, 2, 3}), "0-3");
+  EXPECT_EQ(list({0, 4, 8}), "0-8:4");
+  EXPECT_EQ(list({1, 5}), "1-5:4");
+  EXPECT_EQ(list({0, 1, 4, 5}), "0-1,4-5");
+}
+
+TEST(MeshSizes, FollowTheHybridDegree) {
+  const MeshSizes all = mesh_sizes(8, 0, 2);
+  EXPECT_EQ(all.context, 2);
+  EXPECT_EQ(all.shard, 4);
+  EXPECT_EQ(all.replicate, 1);
+  EXPECT_EQ(all.shard_ranks(), 8);
+  EXPECT_EQ(all.replicas(), 1);
+  const MeshSizes none = mesh_sizes(8, 1, 2);
+  EXPECT_EQ(none.world(), 8);
+  EXPECT_EQ(none.shard_ranks(), 1);
+  EXPECT_EQ(none.replicas(), 8);
+  const MeshSizes four = mesh_sizes(8, 4, 2);
+  EXPECT_EQ(four.shard, 2);
+  EXPECT_EQ(four.replicate, 2);
+  EXPECT_EQ(four.shard_ranks(), 4);
+  EXPECT_TRUE(mesh_sizes(4, 1, 1).shard_context);
+  EXPECT_THROW(mesh_sizes(8, 3, 1), InternalError);
+  EXPECT_THROW(mesh_sizes(8, 2, 4), InternalError);
+  EXPECT_THROW(mesh_sizes(6, 0, 4), InternalError);
+}
+
+TEST(MetaMesh, GroupsOfOneRank) {
+  const auto mesh = make_meta_mesh({.context = 2, .shard = 2, .replicate = 2}, Rank(5));
+  EXPECT_EQ(mesh->context().name(), "context:4-5");
+  EXPECT_EQ(mesh->context().index(), 1);
+  EXPECT_EQ(mesh->shard().name(), "shard:4-7");
+  EXPECT_EQ(mesh->shard_gather().name(), "shard:4-7/gather");
+  EXPECT_EQ(mesh->shard_reduce().name(), "shard:4-7/reduce");
+  EXPECT_EQ(mesh->shard_reduce().index(), 1);
+  EXPECT_EQ(mesh->replicate().name(), "replicate:1-5:4");
+  EXPECT_EQ(mesh->replicate().index(), 1);
+  EXPECT_EQ(mesh->data().name(), "data:0-7");
+  EXPECT_EQ(mesh->data().index(), 5);
+  EXPECT_EQ(mesh->world().size(), 8);
+}
+
+TEST(MetaMesh, WithoutShardingReplicasSpanTheContext) {
+  const auto mesh = make_meta_mesh(mesh_sizes(8, 1, 2), Rank(5));
+  EXPECT_EQ(mesh->context().name(), "context:4-5");
+  EXPECT_EQ(mesh->shard().size(), 1);
+  EXPECT_EQ(mesh->replicate().name(), "replicate:0-7");
+  EXPECT_EQ(mesh->replicate().index(), 5);
+}
+
+TEST(MetaMesh, HoldsAThousandRanks) {
+  const auto mesh = make_meta_mesh({.tensor = 2, .context = 8, .shard = 8, .replicate = 4, .pipeline = 2}, Rank(777));
+  EXPECT_EQ(mesh->data().size(), 256);
+  EXPECT_EQ(mesh->data().name(), "data:513-1023:2");
+  EXPECT_EQ(mesh->shard().size() * mesh->replicate().size(), mesh->data().size());
+}
+
+// What a rank books, as text, addresses left out.
+std::vector<std::string> booked(const MeshSizes& sizes, int rank) {
+  MetaDevice device;
+  const auto mesh = make_meta_mesh(sizes, Rank(rank));
+  const auto stream = device.make_stream("gather");
+  const int parts = mesh->shard().size();
+  const Storage piece(device, DType::bf16, {96}), whole(device, DType::bf16, {96 * parts});
+  const Storage gradient(device, DType::f32, {96 * parts}), shard(device, DType::f32, {96});
+  const Storage workspace(device, DType::u8, {1 << 20});
+  mesh->shard_gather().all_gather(*stream, piece, whole);
+  mesh->shard_reduce().reduce_scatter(*stream, gradient, shard, true, workspace);
+  mesh->replicate().all_reduce(*stream, shard, Reduction::sum, workspace);
+  mesh->context().all_to_all(*stream, piece, whole.view().rows(0, 96));
+  mesh->data().broadcast(*stream, piece, 1);
+  mesh->world().barrier(*stream);
+  std::vector<std::string> out;
+  for (const TraceItem& item : device.trace().items) {
+    const CollectiveNote& note = item.booking.collective;
+    out.push_back(cat(to_string(note.kind), ' ', note.communicator, ' ', note.bytes, ' ', note.peer));
+  }
+  return out;
+}
+
+TEST(MetaGroup, MembersBookEqualSequences) {
+  const MeshSizes sizes{.context = 2, .shard = 2, .replicate = 2};
+  const auto reference = booked(sizes, 0);
+  ASSERT_EQ(reference.size(), 6u);
+  EXPECT_EQ(reference[0], "all_gather shard:0-3/gather 192 -1");
+  EXPECT_EQ(reference[1], "reduce_scatter shard:0-3/reduce 384 -1");
+  EXPECT_EQ(reference[5], "barrier world:0-7 0 -1");
+  for (int rank = 1; rank < 4; ++rank) {
+    const auto other = booked(sizes, rank);
+    EXPECT_EQ(other[0], reference[0]);
+    EXPECT_EQ(other[1], reference[1]);
+    EXPECT_EQ(other[4], reference[4]);
+    EXPECT_EQ(other[5], reference[5]);
+  }
+  EXPECT_EQ(booked(sizes, 1)[3], reference[3]);
+  EXPECT_EQ(booked(sizes, 4)[2], reference[2]);
+}
+
+TEST(MetaGroup, BooksWhatIsTouched) {
+  MetaDevice device;
+  MetaGroup group("pair:0-1", 2, 1);
+  const auto stream = device.make_stream("reduce");
+  const Storage send(device, DType::bf16, {2, 100}), recv(device, DType::f32, {100}),
+      workspace(device, DType::u8, {4096});
+  group.reduce_scatter(*stream, send, recv, true, workspace);
+  group.send(*stream, recv, 0);
+  const auto& items = device.trace().items;
+  ASSERT_EQ(items.size(), 2u);
+  const auto& accesses = items[0].booking.accesses;
+  ASSERT_EQ(accesses.size(), 4u);
+  EXPECT_EQ(accesses[0].row_bytes, 400);
+  EXPECT_TRUE(accesses[1].write);
+  EXPECT_FALSE(accesses[2].write);
+  EXPECT_EQ(accesses[3].row_bytes, reduce_scatter_workspace(100, DType::bf16, 2));
+  EXPECT_EQ(items[1].booking.collective.peer, 0);
+}
+
+TEST(MetaGroup, RunsOnMetaStreamsOnly) {
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream("x");
+  MetaGroup group("pair:0-1", 2, 1);
+  group.barrier(*stream);
+  EXPECT_THROW(stream->synchronize(), InternalError);
+}
+
+TEST(Workspace, IsBounded) {
+  EXPECT_EQ(reduce_scatter_workspace(1000, DType::f32, 1), 0);
+  EXPECT_EQ(reduce_scatter_workspace(0, DType::f32, 8), 0);
+  EXPECT_EQ(reduce_scatter_workspace(16, DType::f32, 2), 64);
+  EXPECT_EQ(reduce_scatter_workspace(std::int64_t{1} << 40, DType::f32, 8), 2 * 7 * kReduceChunkBytes);
+  EXPECT_EQ(all_reduce_workspace(1, DType::f32, 4), 3 * 64);
+  EXPECT_LE(all_reduce_workspace(std::int64_t{1} << 40, DType::bf16, 8), 2 * 7 * kReduceChunkBytes);
+}
+
+TEST(Group, RefusesWhatTheContractRefuses) {
+  MetaDevice device;
+  MetaGroup group("pair:0-1", 2, 1);
+  const auto stream = device.make_stream("x");
+  const Storage a(device, DType::f32, {64}), b(device, DType::f32, {128}), h(device, DType::bf16, {128});
+  const Storage ids(device, DType::i32, {64}), workspace(device, DType::u8, {1024});
+  const TensorView wide = b.view().reshape({4, 32}).columns(0, 16);
+  EXPECT_THROW(group.all_gather(*stream, a, h), InternalError);                     // dtype
+  EXPECT_THROW(group.all_gather(*stream, b, b), InternalError);                     // size
+  EXPECT_THROW(group.all_gather(*stream, wide, b), InternalError);                  // not dense
+  EXPECT_THROW(group.all_gather(*stream, b.view().rows(0, 64), b), InternalError);  // another's part
+  EXPECT_NO_THROW(group.all_gather(*stream, b.view().rows(64, 64), b));             // its own part
+  EXPECT_NO_THROW(group.reduce_scatter(*stream, b, b.view().rows(64, 64), false, workspace));
+  EXPECT_THROW(group.reduce_scatter(*stream, b, b.view().rows(64, 64), true, workspace), InternalError);
+  EXPECT_THROW(group.reduce_scatter(*stream, b, a, false, workspace.view().rows(0, 255)), InternalError);
+  EXPECT_THROW(group.reduce_scatter(*stream, b, h.view().rows(0, 64), false, workspace), InternalError);
+  EXPECT_NO_THROW(group.reduce_scatter(*stream, h, a, true, workspace));
+  EXPECT_THROW(group.all_reduce(*stream, ids, Reduction::sum, workspace), InternalError);
+  EXPECT_THROW(group.all_to_all(*stream, b, b), InternalError);
+  EXPECT_THROW(group.send(*stream, a, 1), InternalError);
+  EXPECT_THROW(group.receive(*stream, a, 2), InternalError);
+  EXPECT_THROW(group.broadcast(*stream, a, -1), InternalError);
+}
+
+TEST(SelfMesh, CopiesWhereNeededAndBooksNoCollective) {
+  const auto mesh = make_self_mesh();
+  EXPECT_EQ(mesh->world().size(), 1);
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream("x");
+  const Storage a(*device, DType::bf16, {5}), b(*device, DType::f32, {5}), c(*device, DType::bf16, {5});
+  for (int i = 0; i < 5; ++i) {
+    a.view().data<Bf16>()[i] = Bf16(static_cast<float>(i));
+    b.view().data<float>()[i] = 100.0f;
+  }
+  mesh->shard_gather().all_gather(*stream, a, c);
+  mesh->shard_reduce().reduce_scatter(*stream, a, b, true, {});
+  mesh->data().all_reduce(*stream, b, Reduction::sum, {});
+  mesh->world().barrier(*stream);
+  stream->synchronize();
+  EXPECT_EQ(static_cast<float>(c.view().data<Bf16>()[3]), 3.0f);
+  EXPECT_EQ(b.view().data<float>()[3], 103.0f);
+
+  MetaDevice meta;
+  const auto books = meta.make_stream("x");
+  const Storage x(meta, DType::f32, {5}), y(meta, DType::f32, {5});
+  mesh->shard().all_gather(*books, x, x);
+  mesh->shard().all_gather(*books, x, y);
+  mesh->shard().all_reduce(*books, x, Reduction::max, {});
+  ASSERT_EQ(meta.trace().items.size(), 1u);
+  EXPECT_EQ(meta.trace().items[0].booking.collective.kind, CollectiveKind::none);
+}
+
+TEST(ReduceMembers, AddsInOrderAndRoundsOnce) {
+  // 1 + 2^-9 + 2^-9 in bf16 steps of 2^-7: rounding after each addition would lose both.
+  const Bf16 one(1.0f), small(0x1p-9f);
+  std::vector<Bf16> a(2000, one), b(2000, small), c(2000, Bf16(0x1p-8f)), out(2000);
+  const std::byte* members[] = {reinterpret_cast<std::byte*>(a.data()), reinterpret_cast<std::byte*>(b.data()),
+                                reinterpret_cast<std::byte*>(c.data())};
+  reduce_members(members, DType::bf16, Reduction::sum, 2000, reinterpret_cast<std::byte*>(out.data()), DType::bf16,
+                 false);
+  for (const Bf16 x : out) EXPECT_EQ(x.bits, Bf16(1.0f + 0x1p-8f + 0x1p-9f).bits);
+}
+
+TEST(ReduceMembers, TheLargestKeepsNan) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> a{1, nan, 3, -1}, b{2, 0, nan, -2}, out(4);
+  const std::byte* members[] = {reinterpret_cast<std::byte*>(a.data()), reinterpret_cast<std::byte*>(b.data())};
+  reduce_members(members, DType::f32, Reduction::max, 4, reinterpret_cast<std::byte*>(out.data()), DType::f32, false);
+  EXPECT_EQ(out[0], 2.0f);
+  EXPECT_TRUE(std::isnan(out[1]));
+  EXPECT_TRUE(std::isnan(out[2]));
+  EXPECT_EQ(out[3], -1.0f);
+}
+
+}  // namespace
+}  // namespace hawser::comm

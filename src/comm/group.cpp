@@ -1,0 +1,189 @@
+#include "comm/group.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace hawser::comm {
+
+namespace {
+
+// Distances between parts of a workspace; keeps every part aligned for any dtype and vector unit.
+constexpr std::int64_t kAlign = 64;
+
+void expect_view(const Group& group, const Stream& stream, const char* what, const TensorView& view) {
+  HAWSER_CHECK(view.dense(), what, " on ", group.name(), ": ", view.text(), " is not dense");
+  HAWSER_CHECK(view.device() == stream.kind() || view.elements() == 0, what, " on ", group.name(), ": ", view.text(),
+               " in a stream of ", to_string(stream.kind()));
+}
+
+void expect_dtype(const Group& group, const char* what, const TensorView& view, DType dtype) {
+  HAWSER_CHECK(view.dtype() == dtype, what, " on ", group.name(), ": ", view.text(), " is not ", to_string(dtype));
+}
+
+void expect_number(const Group& group, const char* what, const TensorView& view) {
+  HAWSER_CHECK(view.dtype() == DType::f32 || view.dtype() == DType::bf16, what, " on ", group.name(), ": ", view.text(),
+               " is neither float32 nor bfloat16");
+}
+
+void expect_elements(const Group& group, const char* what, const TensorView& view, std::int64_t elements) {
+  HAWSER_CHECK(view.elements() == elements, what, " on ", group.name(), ": ", view.text(), " has not ", elements,
+               " elements");
+}
+
+void expect_workspace(const Group& group, const char* what, const TensorView& workspace, std::int64_t bytes) {
+  if (bytes == 0) return;  // may be no view at all
+  HAWSER_CHECK(!workspace.empty() && workspace.dense() && workspace.bytes() >= bytes, what, " on ", group.name(),
+               ": a workspace of ", workspace.bytes(), " bytes where ", bytes, " are needed");
+}
+
+void expect_apart(const Group& group, const char* what, const TensorView& a, const TensorView& b) {
+  HAWSER_CHECK(!overlap(reads(a), reads(b)), what, " on ", group.name(), ": ", a.text(), " overlaps ", b.text());
+}
+
+// `part` may be the member's own part of `whole`, or lie apart from it.
+void expect_own_part_or_apart(const Group& group, const char* what, const TensorView& part, const TensorView& whole) {
+  if (part.dtype() == whole.dtype() && part.raw() == whole.raw() + group.index() * part.bytes()) return;
+  expect_apart(group, what, part, whole);
+}
+
+void expect_peer(const Group& group, const char* what, int member, bool other) {
+  HAWSER_CHECK(member >= 0 && member < group.size() && !(other && member == group.index()), what, " on ", group.name(),
+               ": member ", member, " of ", group.size(), " (this is ", group.index(), ")");
+}
+
+// The workspace as it is used: without the bytes beyond the bound, which stay out of the booking.
+Access writes_first(const TensorView& workspace, std::int64_t bytes) {
+  return {.address = reinterpret_cast<std::uint64_t>(workspace.raw()), .row_bytes = bytes, .write = true};
+}
+
+}  // namespace
+
+const char* to_string(Reduction reduction) {
+  return reduction == Reduction::sum ? "sum" : "max";
+}
+
+std::int64_t reduce_scatter_workspace(std::int64_t n, DType wire, int size) {
+  if (size <= 1 || n <= 0) return 0;
+  // One slot a peer for a chunk of its part; two sets when there are more chunks, so that the sum of one runs while
+  // the next arrives.
+  const std::int64_t chunk = kReduceChunkBytes / size_of(wire);
+  const std::int64_t slot = round_up(std::min(n, chunk) * size_of(wire), kAlign);
+  return (n > chunk ? 2 : 1) * (size - 1) * slot;
+}
+
+std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size) {
+  if (size <= 1 || n <= 0) return 0;
+  if (n * size_of(dtype) <= kGatherReduceBytes) return (size - 1) * round_up(n * size_of(dtype), kAlign);
+  return reduce_scatter_workspace(ceil_div(n, size), dtype, size);
+}
+
+Group::Group(std::string name, int size, int index) : name_(std::move(name)), size_(size), index_(index) {
+  HAWSER_CHECK(index >= 0 && index < size, "member ", index, " of ", size, " in ", name_);
+}
+
+void Group::launch(Stream& stream, CollectiveKind kind, std::int64_t bytes, int peer, std::vector<Access> accesses,
+                   Work work) {
+  if (!work) return;
+  Booking booking{.name = to_string(kind), .accesses = std::move(accesses)};
+  if (size_ > 1) booking.collective = {.kind = kind, .communicator = name_, .bytes = bytes, .peer = peer};
+  stream.launch(std::move(booking), std::move(work));
+}
+
+void Group::all_gather(Stream& stream, const TensorView& send, const TensorView& recv) {
+  constexpr const char* kWhat = "all_gather";
+  expect_view(*this, stream, kWhat, send);
+  expect_view(*this, stream, kWhat, recv);
+  expect_dtype(*this, kWhat, recv, send.dtype());
+  expect_elements(*this, kWhat, recv, size_ * send.elements());
+  expect_own_part_or_apart(*this, kWhat, send, recv);
+  if (send.elements() == 0) return;
+  launch(stream, CollectiveKind::all_gather, send.bytes(), -1, {reads(send), writes(recv)},
+         all_gather_work(send, recv));
+}
+
+void Group::reduce_scatter(Stream& stream, const TensorView& send, const TensorView& recv, bool accumulate,
+                           const TensorView& workspace) {
+  constexpr const char* kWhat = "reduce_scatter";
+  expect_view(*this, stream, kWhat, send);
+  expect_view(*this, stream, kWhat, recv);
+  expect_number(*this, kWhat, send);
+  if (recv.dtype() != DType::f32) expect_dtype(*this, kWhat, recv, send.dtype());
+  expect_elements(*this, kWhat, send, size_ * recv.elements());
+  if (accumulate) {
+    expect_apart(*this, kWhat, recv, send);
+  } else {
+    expect_own_part_or_apart(*this, kWhat, recv, send);
+  }
+  const std::int64_t bytes = reduce_scatter_workspace(recv.elements(), send.dtype(), size_);
+  expect_workspace(*this, kWhat, workspace, bytes);
+  if (bytes > 0) {
+    expect_view(*this, stream, kWhat, workspace);
+    expect_apart(*this, kWhat, workspace, send);
+    expect_apart(*this, kWhat, workspace, recv);
+  }
+  if (recv.elements() == 0) return;
+  std::vector<Access> accesses{reads(send), writes(recv)};
+  if (accumulate) accesses.push_back(reads(recv));
+  if (bytes > 0) accesses.push_back(writes_first(workspace, bytes));
+  launch(stream, CollectiveKind::reduce_scatter, recv.elements() * size_of(send.dtype()), -1, std::move(accesses),
+         reduce_scatter_work(send, recv, accumulate, workspace));
+}
+
+void Group::all_reduce(Stream& stream, const TensorView& data, Reduction reduction, const TensorView& workspace) {
+  constexpr const char* kWhat = "all_reduce";
+  expect_view(*this, stream, kWhat, data);
+  expect_number(*this, kWhat, data);
+  const std::int64_t bytes = all_reduce_workspace(data.elements(), data.dtype(), size_);
+  expect_workspace(*this, kWhat, workspace, bytes);
+  if (bytes > 0) {
+    expect_view(*this, stream, kWhat, workspace);
+    expect_apart(*this, kWhat, workspace, data);
+  }
+  if (data.elements() == 0) return;
+  std::vector<Access> accesses{reads(data), writes(data)};
+  if (bytes > 0) accesses.push_back(writes_first(workspace, bytes));
+  launch(stream, CollectiveKind::all_reduce, data.bytes(), -1, std::move(accesses),
+         all_reduce_work(data, reduction, workspace));
+}
+
+void Group::all_to_all(Stream& stream, const TensorView& send, const TensorView& recv) {
+  constexpr const char* kWhat = "all_to_all";
+  expect_view(*this, stream, kWhat, send);
+  expect_view(*this, stream, kWhat, recv);
+  expect_dtype(*this, kWhat, recv, send.dtype());
+  expect_elements(*this, kWhat, recv, send.elements());
+  HAWSER_CHECK(send.elements() % size_ == 0, kWhat, " on ", name_, ": ", send.text(), " in ", size_, " parts");
+  expect_apart(*this, kWhat, send, recv);
+  if (send.elements() == 0) return;
+  launch(stream, CollectiveKind::all_to_all, send.bytes(), -1, {reads(send), writes(recv)},
+         all_to_all_work(send, recv));
+}
+
+void Group::broadcast(Stream& stream, const TensorView& data, int root) {
+  expect_view(*this, stream, "broadcast", data);
+  expect_peer(*this, "broadcast", root, /*other=*/false);
+  if (data.elements() == 0) return;
+  launch(stream, CollectiveKind::broadcast, data.bytes(), root, {index_ == root ? reads(data) : writes(data)},
+         broadcast_work(data, root));
+}
+
+void Group::send(Stream& stream, const TensorView& data, int peer) {
+  expect_view(*this, stream, "send", data);
+  expect_peer(*this, "send", peer, /*other=*/true);
+  if (data.elements() == 0) return;
+  launch(stream, CollectiveKind::send, data.bytes(), peer, {reads(data)}, send_work(data, peer));
+}
+
+void Group::receive(Stream& stream, const TensorView& data, int peer) {
+  expect_view(*this, stream, "receive", data);
+  expect_peer(*this, "receive", peer, /*other=*/true);
+  if (data.elements() == 0) return;
+  launch(stream, CollectiveKind::receive, data.bytes(), peer, {writes(data)}, receive_work(data, peer));
+}
+
+void Group::barrier(Stream& stream) {
+  launch(stream, CollectiveKind::barrier, 0, -1, {}, barrier_work());
+}
+
+}  // namespace hawser::comm

@@ -1,0 +1,37 @@
+// One member of a group that does not exist: checks and books like a real one, on meta streams only.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "comm/group.h"
+
+namespace hawser::comm {
+
+class MetaGroup : public Group {
+ public:
+  MetaGroup(std::string name, int size, int index) : Group(std::move(name), size, index) {}
+
+  std::unique_ptr<Group> duplicate(const std::string& suffix) override {
+    return std::make_unique<MetaGroup>(name() + "/" + suffix, size(), index());
+  }
+
+ protected:
+  Work all_gather_work(const TensorView&, const TensorView&) override { return none(); }
+  Work reduce_scatter_work(const TensorView&, const TensorView&, bool, const TensorView&) override { return none(); }
+  Work all_reduce_work(const TensorView&, Reduction, const TensorView&) override { return none(); }
+  Work all_to_all_work(const TensorView&, const TensorView&) override { return none(); }
+  Work broadcast_work(const TensorView&, int) override { return none(); }
+  Work send_work(const TensorView&, int) override { return none(); }
+  Work receive_work(const TensorView&, int) override { return none(); }
+  Work barrier_work() override { return none(); }
+
+ private:
+  // Meta streams drop it; on any other stream the mistake shows itself when the stream gets there.
+  Work none() const {
+    return [name = name()] { HAWSER_CHECK(false, "the meta group ", name, " was used on a stream that runs work"); };
+  }
+};
+
+}  // namespace hawser::comm

@@ -1,0 +1,248 @@
+#include "comm/mpi/mpi_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "comm/reduce.h"
+
+namespace hawser::comm {
+
+namespace {
+
+void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  if (to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+}  // namespace
+
+// Part m is elements [begin(m), begin(m) + count(m)): `part` each, fewer or none at the end.
+struct MpiGroup::Parts {
+  std::int64_t total = 0;
+  std::int64_t part = 0;
+  DType dtype = DType::f32;
+
+  std::int64_t begin(int m) const { return std::min(m * part, total); }
+  std::int64_t count(int m) const { return std::min(part, total - begin(m)); }
+};
+
+class MpiGroup::Call {
+ public:
+  Call(MpiGroup& group, const Ticket& ticket) : group_(group), tag_(ticket.tag) {
+    auto operation = std::make_shared<Operation>(ticket.operation);
+    operation->started = Clock::now();
+    operation_ = std::move(operation);
+  }
+
+  int size() const { return group_.size(); }
+  int index() const { return group_.index(); }
+
+  // Messages for the next post(). Empty ones are left out on both sides, except where they are the point (barrier).
+  void send(int member, const std::byte* data, std::int64_t bytes) {
+    add(Message::Way::send, member, const_cast<std::byte*>(data), bytes);
+  }
+  void receive(int member, std::byte* data, std::int64_t bytes) { add(Message::Way::receive, member, data, bytes); }
+  void signal(int member) {
+    messages_.push_back({Message::Way::receive, rank(member), tag_, nullptr, 0});
+    messages_.push_back({Message::Way::send, rank(member), tag_, nullptr, 0});
+  }
+
+  ExchangePtr post() { return group_.service_.post(operation_, std::exchange(messages_, {})); }
+  void finish() { group_.service_.finished(operation_); }
+
+  // The others, each member starting behind itself, so that not all send to one at a time.
+  template <class Do>
+  void each_peer(const Do& act) const {
+    for (int k = 1; k < size(); ++k) act((index() + k) % size());
+  }
+
+ private:
+  int rank(int member) const { return group_.ranks_[static_cast<std::size_t>(member)]; }
+  void add(Message::Way way, int member, std::byte* data, std::int64_t bytes) {
+    if (bytes > 0) messages_.push_back({way, rank(member), tag_, data, bytes});
+  }
+
+  MpiGroup& group_;
+  int tag_;
+  OperationPtr operation_;
+  std::vector<Message> messages_;
+};
+
+MpiGroup::MpiGroup(Service& service, std::string name, std::vector<int> ranks, int index, double timeout_s)
+    : Group(std::move(name), static_cast<int>(ranks.size()), index),
+      service_(service),
+      ranks_(std::move(ranks)),
+      timeout_s_(timeout_s),
+      id_(service.new_group()),
+      sent_(ranks_.size(), 0),
+      received_(ranks_.size(), 0) {}
+
+std::unique_ptr<Group> MpiGroup::duplicate(const std::string& suffix) {
+  return std::make_unique<MpiGroup>(service_, name() + "/" + suffix, ranks_, index(), timeout_s_);
+}
+
+MpiGroup::Ticket MpiGroup::ticket(CollectiveKind kind, std::int64_t bytes) {
+  return {{to_string(kind), name(), bytes, service_.phase(), timeout_s_, {}},
+          service_.tag(id_, Service::TagKind::collective, collectives_++)};
+}
+
+MpiGroup::Ticket MpiGroup::pair_ticket(CollectiveKind kind, std::int64_t bytes, int peer) {
+  auto& count = (kind == CollectiveKind::send ? sent_ : received_)[static_cast<std::size_t>(peer)];
+  return {{to_string(kind), name(), bytes, service_.phase(), timeout_s_, {}},
+          service_.tag(id_, Service::TagKind::pair, count++)};
+}
+
+// Every member ends with every part of `data`, each from the member that it belongs to.
+void MpiGroup::gather_parts(Call& call, std::byte* data, const Parts& parts) {
+  const std::int64_t element = size_of(parts.dtype);
+  const int me = call.index();
+  call.each_peer([&](int p) { call.receive(p, data + parts.begin(p) * element, parts.count(p) * element); });
+  call.each_peer([&](int p) { call.send(p, data + parts.begin(me) * element, parts.count(me) * element); });
+  call.post()->wait();
+}
+
+// recv (+)= the members' own parts of mine, in order. Chunk by chunk: slot p of a chunk's workspace takes peer p's.
+void MpiGroup::reduce_parts(Call& call, std::byte* send, const Parts& parts, Reduction reduction, std::byte* recv,
+                            DType recv_dtype, bool accumulate, std::byte* workspace) {
+  const std::int64_t element = size_of(parts.dtype);
+  const std::int64_t chunk = std::min(parts.part, kReduceChunkBytes / element);
+  const std::int64_t chunks = ceil_div(parts.part, chunk);
+  const int me = call.index();
+  // As the workspace formula lays it out.
+  const std::int64_t all_slots = reduce_scatter_workspace(parts.part, parts.dtype, call.size());
+  const std::int64_t slots = chunks > 1 ? all_slots / 2 : all_slots;
+  const std::int64_t slot = slots / (call.size() - 1);
+  const auto begin = [&](int member, std::int64_t c) { return parts.begin(member) + c * chunk; };
+  const auto count = [&](int member, std::int64_t c) {
+    return std::clamp<std::int64_t>(parts.count(member) - c * chunk, 0, chunk);
+  };
+  const auto slot_of = [&](int peer, std::int64_t c) {
+    return workspace + (c % 2) * slots + (peer < me ? peer : peer - 1) * slot;
+  };
+  const auto post = [&](std::int64_t c) {
+    call.each_peer([&](int p) { call.receive(p, slot_of(p, c), count(me, c) * element); });
+    call.each_peer([&](int p) { call.send(p, send + begin(p, c) * element, count(p, c) * element); });
+    return call.post();
+  };
+
+  std::vector<const std::byte*> members(static_cast<std::size_t>(call.size()));
+  ExchangePtr here = post(0);
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    ExchangePtr next = c + 1 < chunks ? post(c + 1) : nullptr;
+    here->wait();
+    if (count(me, c) > 0) {
+      for (int m = 0; m < call.size(); ++m) {
+        members[static_cast<std::size_t>(m)] = m == me ? send + begin(me, c) * element : slot_of(m, c);
+      }
+      reduce_members(members, parts.dtype, reduction, count(me, c), recv + c * chunk * size_of(recv_dtype), recv_dtype,
+                     accumulate);
+    }
+    here = std::move(next);
+  }
+}
+
+// Everybody gets everything and sums it all: one round of messages.
+void MpiGroup::reduce_whole(Call& call, const TensorView& data, Reduction reduction, std::byte* workspace) {
+  const std::int64_t slot = all_reduce_workspace(data.elements(), data.dtype(), call.size()) / (call.size() - 1);
+  const auto slot_of = [&](int peer) { return workspace + (peer < call.index() ? peer : peer - 1) * slot; };
+  call.each_peer([&](int p) { call.receive(p, slot_of(p), data.bytes()); });
+  call.each_peer([&](int p) { call.send(p, data.raw(), data.bytes()); });
+  call.post()->wait();
+  std::vector<const std::byte*> members;
+  for (int m = 0; m < call.size(); ++m) members.push_back(m == call.index() ? data.raw() : slot_of(m));
+  reduce_members(members, data.dtype(), reduction, data.elements(), data.raw(), data.dtype(), /*accumulate=*/false);
+}
+
+Group::Work MpiGroup::all_gather_work(const TensorView& send, const TensorView& recv) {
+  return [this, ticket = ticket(CollectiveKind::all_gather, send.bytes()), send, recv] {
+    Call call(*this, ticket);
+    call.each_peer([&](int p) { call.receive(p, recv.raw() + p * send.bytes(), send.bytes()); });
+    call.each_peer([&](int p) { call.send(p, send.raw(), send.bytes()); });
+    const ExchangePtr exchange = call.post();
+    copy_bytes(recv.raw() + index() * send.bytes(), send.raw(), send.bytes());
+    exchange->wait();
+    call.finish();
+  };
+}
+
+Group::Work MpiGroup::reduce_scatter_work(const TensorView& send, const TensorView& recv, bool accumulate,
+                                          const TensorView& workspace) {
+  return [this, ticket = ticket(CollectiveKind::reduce_scatter, recv.elements() * size_of(send.dtype())), send, recv,
+          accumulate, workspace] {
+    Call call(*this, ticket);
+    const Parts parts{.total = send.elements(), .part = recv.elements(), .dtype = send.dtype()};
+    reduce_parts(call, send.raw(), parts, Reduction::sum, recv.raw(), recv.dtype(), accumulate, workspace.raw());
+    call.finish();
+  };
+}
+
+Group::Work MpiGroup::all_reduce_work(const TensorView& data, Reduction reduction, const TensorView& workspace) {
+  return [this, ticket = ticket(CollectiveKind::all_reduce, data.bytes()), data, reduction, workspace] {
+    Call call(*this, ticket);
+    if (data.bytes() <= kGatherReduceBytes) {
+      reduce_whole(call, data, reduction, workspace.raw());
+    } else {
+      const Parts parts{.total = data.elements(), .part = ceil_div(data.elements(), size()), .dtype = data.dtype()};
+      std::byte* mine = data.raw() + parts.begin(index()) * size_of(data.dtype());
+      reduce_parts(call, data.raw(), parts, reduction, mine, data.dtype(), /*accumulate=*/false, workspace.raw());
+      gather_parts(call, data.raw(), parts);
+    }
+    call.finish();
+  };
+}
+
+Group::Work MpiGroup::all_to_all_work(const TensorView& send, const TensorView& recv) {
+  return [this, ticket = ticket(CollectiveKind::all_to_all, send.bytes()), send, recv] {
+    Call call(*this, ticket);
+    const std::int64_t part = send.bytes() / size();
+    call.each_peer([&](int p) { call.receive(p, recv.raw() + p * part, part); });
+    call.each_peer([&](int p) { call.send(p, send.raw() + p * part, part); });
+    const ExchangePtr exchange = call.post();
+    copy_bytes(recv.raw() + index() * part, send.raw() + index() * part, part);
+    exchange->wait();
+    call.finish();
+  };
+}
+
+Group::Work MpiGroup::broadcast_work(const TensorView& data, int root) {
+  return [this, ticket = ticket(CollectiveKind::broadcast, data.bytes()), data, root] {
+    Call call(*this, ticket);
+    if (index() == root) {
+      call.each_peer([&](int p) { call.send(p, data.raw(), data.bytes()); });
+    } else {
+      call.receive(root, data.raw(), data.bytes());
+    }
+    call.post()->wait();
+    call.finish();
+  };
+}
+
+Group::Work MpiGroup::send_work(const TensorView& data, int peer) {
+  return [this, ticket = pair_ticket(CollectiveKind::send, data.bytes(), peer), data, peer] {
+    Call call(*this, ticket);
+    call.send(peer, data.raw(), data.bytes());
+    call.post()->wait();
+    call.finish();
+  };
+}
+
+Group::Work MpiGroup::receive_work(const TensorView& data, int peer) {
+  return [this, ticket = pair_ticket(CollectiveKind::receive, data.bytes(), peer), data, peer] {
+    Call call(*this, ticket);
+    call.receive(peer, data.raw(), data.bytes());
+    call.post()->wait();
+    call.finish();
+  };
+}
+
+Group::Work MpiGroup::barrier_work() {
+  return [this, ticket = ticket(CollectiveKind::barrier, 0)] {
+    Call call(*this, ticket);
+    call.each_peer([&](int p) { call.signal(p); });
+    call.post()->wait();
+    call.finish();
+  };
+}
+
+}  // namespace hawser::comm

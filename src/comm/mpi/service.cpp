@@ -1,0 +1,343 @@
+#include "comm/mpi/service.h"
+
+#include <mpi.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+#include "base/error.h"
+#include "comm/rank_list.h"
+
+namespace hawser::comm {
+
+namespace {
+
+using std::chrono::duration_cast;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr auto kSpin = microseconds(50);  // poll without sleeping for so long after the last event
+constexpr auto kShortestSleep = microseconds(5);
+constexpr auto kLongestSleep = microseconds(200);
+// With nothing asked of it the thread still looks in on MPI, which may hold parts of small messages sent earlier.
+constexpr auto kLongestIdleSleep = milliseconds(5);
+constexpr int kSleepShare = 8;                         // sleep at most this part of the time waited so far
+constexpr auto kAbortGrace = std::chrono::seconds(5);  // then without the launcher's help
+constexpr int kGroupBits = 10;
+constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;  // MPI counts are int
+
+double seconds(Clock::duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+
+// Signals are for the host's threads; only those of a thread's own faults stay open.
+sigset_t asynchronous_signals() {
+  sigset_t set;
+  sigfillset(&set);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&set, signal);
+  return set;
+}
+
+// One write call, so that lines of several ranks do not mix.
+void write_line(std::string line) {
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  line += '\n';
+  if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;
+}
+
+}  // namespace
+
+std::string Operation::text() const {
+  return cat(name, " on ", group, bytes > 0 ? cat(" (", bytes, " bytes)") : std::string());
+}
+
+struct Service::Requests {
+  struct Owner {
+    Exchange* exchange;
+    std::size_t message;
+    int bytes;
+  };
+  std::vector<MPI_Request> requests;
+  std::vector<Owner> owners;
+  std::vector<int> done;
+  std::vector<MPI_Status> statuses;
+};
+
+Service::Service() : phase_(std::make_shared<std::string>("start")) {
+  const sigset_t block = asynchronous_signals();
+  sigset_t before;
+  pthread_sigmask(SIG_BLOCK, &block, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [this] { return started_; });
+}
+
+Service::~Service() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void Service::set_phase(std::string phase) {
+  auto shared = std::make_shared<const std::string>(std::move(phase));
+  const std::lock_guard lock(mutex_);
+  phase_ = std::move(shared);
+}
+
+std::shared_ptr<const std::string> Service::phase() const {
+  const std::lock_guard lock(mutex_);
+  return phase_;
+}
+
+void Service::finished(OperationPtr operation) {
+  const std::lock_guard lock(mutex_);
+  last_done_.swap(operation);
+}
+
+ExchangePtr Service::post(OperationPtr operation, std::vector<Message> messages) {
+  auto exchange = std::make_shared<Exchange>(std::move(operation), std::move(messages));
+  {
+    const std::lock_guard lock(mutex_);
+    HAWSER_CHECK(!closing_, exchange->operation_->text(), " after the end of the world");
+    incoming_.push_back(exchange);
+  }
+  wake_.notify_all();
+  return exchange;
+}
+
+int Service::tag(int group, TagKind kind, std::uint64_t sequence) const {
+  HAWSER_CHECK(group < (1 << kGroupBits), "more than ", 1 << kGroupBits, " groups");
+  const std::uint64_t wrapped = sequence & ((std::uint64_t{1} << sequence_bits_) - 1);
+  return static_cast<int>(((static_cast<std::uint64_t>(group) * 2 + (kind == TagKind::pair)) << sequence_bits_) |
+                          wrapped);
+}
+
+void Service::start_mpi() {
+  // Several ranks share cores: MPI's own waits (only in start and end) must give way.
+  setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
+  int provided = 0;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS ||
+      provided < MPI_THREAD_FUNNELED) {
+    write_line("MPI: this installation does not let a thread of the program call it (expected MPI_THREAD_FUNNELED)");
+    _exit(static_cast<int>(ExitCode::internal));
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  int found = 0;
+  int* largest_tag = nullptr;
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &largest_tag, &found);
+  const int tag_bits = std::bit_width(static_cast<std::uint64_t>(found ? *largest_tag : 32767) + 1) - 1;
+  sequence_bits_ = tag_bits - kGroupBits - 1;
+  {
+    const std::lock_guard lock(mutex_);
+    started_ = true;
+  }
+  wake_.notify_all();
+}
+
+void Service::end_mpi() {
+  // All ranks have met just before, so this takes milliseconds unless one broke in between.
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool ended = false;
+  std::thread guard([&] {
+    std::unique_lock lock(mutex);
+    if (!changed.wait_for(lock, kAbortGrace, [&] { return ended; })) {
+      write_line(cat("rank ", rank_, ": MPI did not end"));
+      _exit(static_cast<int>(ExitCode::rank_failed));
+    }
+  });
+  MPI_Finalize();
+  {
+    const std::lock_guard lock(mutex);
+    ended = true;
+  }
+  changed.notify_all();
+  guard.join();
+}
+
+void Service::run() {
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default rounds short sleeps up by 50 us
+  start_mpi();
+  Requests requests;
+  auto last = Clock::now();
+  for (;;) {
+    bool moved = take(requests);
+    moved |= complete(requests);
+    const auto now = Clock::now();
+    if (const int code = abort_code_.load(); code >= 0) end_run(code);
+    check_deadlines(now);
+    if (moved) last = now;
+    if (active_.empty()) {
+      const std::lock_guard lock(mutex_);
+      if (closing_ && incoming_.empty()) break;
+    }
+    pause(now - last, !active_.empty());
+  }
+  end_mpi();
+}
+
+void Service::pause(Clock::duration idle, bool busy) {
+  if (idle < kSpin) {
+    sched_yield();
+    return;
+  }
+  const Clock::duration longest = busy ? Clock::duration(kLongestSleep) : Clock::duration(kLongestIdleSleep);
+  const auto sleep = std::clamp<Clock::duration>(idle / kSleepShare, kShortestSleep, longest);
+  std::unique_lock lock(mutex_);
+  wake_.wait_for(lock, sleep, [this] { return closing_ || !incoming_.empty() || abort_code_.load() >= 0; });
+}
+
+bool Service::take(Requests& requests) {
+  std::vector<ExchangePtr> taken;
+  {
+    const std::lock_guard lock(mutex_);
+    taken.swap(incoming_);
+  }
+  for (ExchangePtr& exchange : taken) {
+    for (std::size_t m = 0; m < exchange->messages_.size(); ++m) {
+      const Message& message = exchange->messages_[m];
+      std::int64_t begin = 0;
+      do {  // an empty message is one piece too
+        const int bytes = static_cast<int>(std::min(message.bytes - begin, kPieceBytes));
+        MPI_Request request = MPI_REQUEST_NULL;
+        const int result =
+            message.way == Message::Way::send
+                ? MPI_Isend(message.data + begin, bytes, MPI_BYTE, message.rank, message.tag, MPI_COMM_WORLD, &request)
+                : MPI_Irecv(message.data + begin, bytes, MPI_BYTE, message.rank, message.tag, MPI_COMM_WORLD, &request);
+        if (result != MPI_SUCCESS) {
+          fail(cat(exchange->operation_->text(), " broke: MPI error ", result, " with rank ", message.rank,
+                   context_of(*exchange->operation_)));
+        }
+        requests.requests.push_back(request);
+        requests.owners.push_back({exchange.get(), m, bytes});
+        ++exchange->open_[m];
+        ++exchange->total_open_;
+        begin += bytes;
+      } while (begin < message.bytes);
+    }
+    if (exchange->total_open_ == 0) {
+      exchange->done_.store(1, std::memory_order_release);
+      exchange->done_.notify_all();
+    } else {
+      active_.push_back(std::move(exchange));
+    }
+  }
+  return !taken.empty();
+}
+
+bool Service::complete(Requests& r) {
+  if (r.requests.empty()) {
+    int flag = 0;
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
+    return false;
+  }
+  r.done.resize(r.requests.size());
+  r.statuses.resize(r.requests.size());
+  int count = 0;
+  const int result =
+      MPI_Testsome(static_cast<int>(r.requests.size()), r.requests.data(), &count, r.done.data(), r.statuses.data());
+  if (count == MPI_UNDEFINED || count == 0) {
+    if (result != MPI_SUCCESS) fail(cat("MPI error ", result, " while polling"));
+    return false;
+  }
+  bool exchanged = false;
+  for (int i = 0; i < count; ++i) {
+    const Requests::Owner& owner = r.owners[static_cast<std::size_t>(r.done[static_cast<std::size_t>(i)])];
+    const MPI_Status& status = r.statuses[static_cast<std::size_t>(i)];
+    Exchange& exchange = *owner.exchange;
+    const Message& message = exchange.messages_[owner.message];
+    const int error = result == MPI_ERR_IN_STATUS ? status.MPI_ERROR : result;
+    int received = owner.bytes;
+    if (error == MPI_SUCCESS && message.way == Message::Way::receive) MPI_Get_count(&status, MPI_BYTE, &received);
+    if (error == MPI_ERR_TRUNCATE || received != owner.bytes) {
+      fail(cat(exchange.operation_->text(), " does not fit what rank ", message.rank,
+               " sent: the ranks do not ask for the same operations", context_of(*exchange.operation_)));
+    }
+    if (error != MPI_SUCCESS) {
+      fail(cat(exchange.operation_->text(), " broke: MPI error ", error, " with rank ", message.rank,
+               context_of(*exchange.operation_)));
+    }
+    --exchange.open_[owner.message];
+    if (--exchange.total_open_ == 0) exchanged = true;
+  }
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < r.requests.size(); ++i) {
+    if (r.requests[i] == MPI_REQUEST_NULL) continue;
+    r.requests[kept] = r.requests[i];
+    r.owners[kept++] = r.owners[i];
+  }
+  r.requests.resize(kept);
+  r.owners.resize(kept);
+  if (exchanged) {
+    std::erase_if(active_, [](const ExchangePtr& exchange) {
+      if (exchange->total_open_ > 0) return false;
+      exchange->done_.store(1, std::memory_order_release);
+      exchange->done_.notify_all();
+      return true;
+    });
+  }
+  return true;
+}
+
+std::string Service::context_of(const Operation& operation) const {
+  const std::lock_guard lock(mutex_);
+  return cat("; phase: ", *operation.phase, "; last done: ", last_done_ ? last_done_->text() : "nothing");
+}
+
+void Service::check_deadlines(Clock::time_point now) {
+  for (const ExchangePtr& exchange : active_) {
+    const Operation& operation = *exchange->operation_;
+    const double waited = seconds(now - operation.started);
+    // Ranks that wait in vain for one another all time out together; the lowest one speaks and ends the others.
+    if (waited < operation.timeout_s + 0.05 * std::min(rank_, 20)) continue;
+    std::vector<int> missing;
+    for (std::size_t m = 0; m < exchange->messages_.size(); ++m) {
+      if (exchange->open_[m] > 0) missing.push_back(exchange->messages_[m].rank);
+    }
+    std::sort(missing.begin(), missing.end());
+    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+    fail(cat(operation.text(), " waited ", std::llround(waited), " s for rank", missing.size() > 1 ? "s " : " ",
+             rank_list(missing), context_of(operation)));
+  }
+}
+
+void Service::fail(const std::string& message) {
+  write_line(cat("rank ", rank_, ": ", message));
+  abort(static_cast<int>(ExitCode::rank_failed));
+}
+
+void Service::abort(int code) {
+  std::cout.flush();
+  std::fflush(nullptr);
+  if (std::this_thread::get_id() == thread_.get_id()) end_run(code);
+  int none = -1;
+  abort_code_.compare_exchange_strong(none, code);
+  wake_.notify_all();
+  std::this_thread::sleep_for(kAbortGrace);  // the thread ends the process in here
+  _exit(code);
+}
+
+void Service::end_run(int code) {
+  std::thread([code] {
+    std::this_thread::sleep_for(kAbortGrace);
+    _exit(code);
+  }).detach();
+  MPI_Abort(MPI_COMM_WORLD, code);
+  _exit(code);
+}
+
+}  // namespace hawser::comm

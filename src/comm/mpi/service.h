@@ -1,0 +1,116 @@
+// The one thread that calls MPI, and what others hand to it.
+//
+// An Exchange is a set of messages that complete together. Exchanges are posted to MPI in the order of post(); those
+// of one caller thus keep their order, and messages of one (pair of ranks, tag) meet in that order. The thread also
+// watches every exchange's deadline, and ends the run when one passes.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/trace.h"
+
+namespace hawser::comm {
+
+using Clock = std::chrono::steady_clock;
+
+// One collective or control operation of one rank, as a line about a failure tells it.
+struct Operation {
+  std::string name;  // "all_reduce"
+  std::string group;
+  std::int64_t bytes = 0;
+  std::shared_ptr<const std::string> phase;  // of the host when it asked for the operation
+  double timeout_s = 0;
+  Clock::time_point started;
+
+  std::string text() const;  // "all_reduce on data:0-3 (4096 bytes)"
+};
+using OperationPtr = std::shared_ptr<const Operation>;
+
+struct Message {
+  enum class Way { send, receive };
+  Way way = Way::send;
+  int rank = 0;  // the other side, in the whole run
+  int tag = 0;
+  std::byte* data = nullptr;  // left alone by a send
+  std::int64_t bytes = 0;     // any size; cut into pieces that MPI's int counts hold
+};
+
+class Exchange {
+ public:
+  Exchange(OperationPtr operation, std::vector<Message> messages)
+      : operation_(std::move(operation)), messages_(std::move(messages)), open_(messages_.size(), 0) {}
+  // Blocks until every message is done. Returns only on success: a failure ends the process.
+  void wait() const { done_.wait(0, std::memory_order_acquire); }
+
+ private:
+  friend class Service;
+  OperationPtr operation_;
+  std::vector<Message> messages_;
+  std::vector<int> open_;  // MPI requests of each message not yet done
+  int total_open_ = 0;
+  std::atomic<int> done_ = 0;
+};
+using ExchangePtr = std::shared_ptr<Exchange>;
+
+class Service {
+ public:
+  Service();   // starts the thread and MPI
+  ~Service();  // ends them; nothing may be under way, and every rank must have come here
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  void set_phase(std::string phase);
+  std::shared_ptr<const std::string> phase() const;
+
+  ExchangePtr post(OperationPtr operation, std::vector<Message> messages);
+  void finished(OperationPtr operation);  // for "last done" of a failure line
+
+  // Writes `message` as one line to stderr and ends every rank.
+  [[noreturn]] void fail(const std::string& message);
+  [[noreturn]] void abort(int code);
+
+  // Tags keep the traffic of groups, and of operations within a group, apart. Group 0 is World's own.
+  int new_group() { return next_group_++; }
+  enum class TagKind { collective, pair };
+  int tag(int group, TagKind kind, std::uint64_t sequence) const;
+
+ private:
+  struct Requests;  // parallel arrays of MPI requests and whose they are
+
+  void run();
+  void start_mpi();
+  void end_mpi();
+  bool take(Requests& requests);
+  bool complete(Requests& requests);
+  void check_deadlines(Clock::time_point now);
+  void pause(Clock::duration idle, bool busy);
+  [[noreturn]] void end_run(int code);
+  std::string context_of(const Operation& operation) const;
+
+  int rank_ = 0, size_ = 1, sequence_bits_ = 0, next_group_ = 1;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<ExchangePtr> incoming_;
+  bool started_ = false, closing_ = false;
+  std::atomic<int> abort_code_ = -1;
+  std::shared_ptr<const std::string> phase_;
+  OperationPtr last_done_;
+
+  std::vector<ExchangePtr> active_;  // the thread's own
+  std::thread thread_;               // last: starts when all else stands
+};
+
+}  // namespace hawser::comm

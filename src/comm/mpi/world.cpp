@@ -1,0 +1,185 @@
+#include "comm/mpi/world.h"
+
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "base/error.h"
+#include "comm/mesh_builder.h"
+#include "comm/mpi/mpi_group.h"
+#include "comm/mpi/service.h"
+
+namespace hawser::comm {
+
+namespace {
+
+std::byte* bytes_of(std::string& text) {
+  return reinterpret_cast<std::byte*>(text.data());
+}
+std::byte* bytes_of(std::uint64_t& number) {
+  return reinterpret_cast<std::byte*>(&number);
+}
+
+}  // namespace
+
+// A control operation: rounds of messages, from the host's thread, on group 0's tags.
+class World::Control {
+ public:
+  Control(World& world, const char* name) : service_(*world.service_) {
+    operation_ =
+        std::make_shared<Operation>(Operation{name, "the run", 0, service_.phase(), world.timeout_s_, Clock::now()});
+    tag_ = service_.tag(0, Service::TagKind::collective, world.controls_++);
+  }
+  ~Control() { service_.finished(operation_); }
+
+  void send(int rank, std::string& text) { add(Message::Way::send, rank, bytes_of(text), text.size()); }
+  void send(int rank, std::uint64_t& number) { add(Message::Way::send, rank, bytes_of(number), sizeof number); }
+  void receive(int rank, std::string& text) { add(Message::Way::receive, rank, bytes_of(text), text.size()); }
+  void receive(int rank, std::uint64_t& number) { add(Message::Way::receive, rank, bytes_of(number), sizeof number); }
+  void run() { service_.post(operation_, std::exchange(messages_, {}))->wait(); }
+
+  // text of `root` on every rank; its length goes first.
+  void spread(std::string& text, int root) {
+    std::uint64_t length = text.size();
+    to_all_from(
+        root, [&](int rank) { send(rank, length); }, [&] { receive(root, length); });
+    text.resize(length);
+    to_all_from(
+        root, [&](int rank) { send(rank, text); }, [&] { receive(root, text); });
+  }
+
+ private:
+  void add(Message::Way way, int rank, std::byte* data, std::size_t bytes) {
+    messages_.push_back({way, rank, tag_, data, static_cast<std::int64_t>(bytes)});
+  }
+  template <class Send, class Receive>
+  void to_all_from(int root, const Send& send_to, const Receive& receive_it) {
+    if (service_.rank() == root) {
+      for (int rank = 0; rank < service_.size(); ++rank) {
+        if (rank != root) send_to(rank);
+      }
+    } else {
+      receive_it();
+    }
+    run();
+  }
+
+  Service& service_;
+  OperationPtr operation_;
+  int tag_ = 0;
+  std::vector<Message> messages_;
+};
+
+World::World(double timeout_s)
+    : service_(std::make_unique<Service>()), timeout_s_(timeout_s), exceptions_(std::uncaught_exceptions()) {}
+
+World::~World() {
+  if (std::uncaught_exceptions() > exceptions_) abort(static_cast<int>(ExitCode::internal));
+  barrier();
+}
+
+Rank World::rank() const {
+  return Rank(service_->rank());
+}
+int World::size() const {
+  return service_->size();
+}
+void World::set_phase(std::string phase) {
+  service_->set_phase(std::move(phase));
+}
+void World::abort(int code) {
+  service_->abort(code);
+}
+
+std::vector<std::string> World::all_gather_strings(const std::string& mine) {
+  Control control(*this, "all_gather_strings");
+  const auto ranks = static_cast<std::size_t>(size());
+  const bool first = service_->rank() == 0;
+
+  // To rank 0: lengths, then texts; back from it: all lengths and texts in one.
+  std::vector<std::string> texts(ranks);
+  std::vector<std::uint64_t> lengths(ranks, mine.size());
+  std::string own = mine;
+  if (first) {
+    for (int r = 1; r < size(); ++r) control.receive(r, lengths[static_cast<std::size_t>(r)]);
+    control.run();
+    for (int r = 1; r < size(); ++r) {
+      texts[static_cast<std::size_t>(r)].resize(lengths[static_cast<std::size_t>(r)]);
+      control.receive(r, texts[static_cast<std::size_t>(r)]);
+    }
+    control.run();
+    texts[0] = mine;
+  } else {
+    control.send(0, lengths[0]);
+    control.send(0, own);
+    control.run();
+  }
+  std::string all;
+  if (first) {
+    all.append(reinterpret_cast<const char*>(lengths.data()), ranks * sizeof(std::uint64_t));
+    for (const std::string& text : texts) all += text;
+  }
+  control.spread(all, 0);
+  if (!first) {
+    std::memcpy(lengths.data(), all.data(), ranks * sizeof(std::uint64_t));
+    std::size_t at = ranks * sizeof(std::uint64_t);
+    for (std::size_t r = 0; r < ranks; ++r) {
+      texts[r] = all.substr(at, lengths[r]);
+      at += lengths[r];
+    }
+  }
+  return texts;
+}
+
+std::string World::broadcast_bytes(const std::string& bytes, Rank root) {
+  HAWSER_CHECK(root.value() >= 0 && root.value() < size(), "rank ", root, " of ", size());
+  Control control(*this, "broadcast_bytes");
+  std::string out = rank() == root ? bytes : std::string();
+  control.spread(out, root.value());
+  return out;
+}
+
+bool World::any(bool mine) {
+  Control control(*this, "any");
+  return meet(control, mine);
+}
+
+void World::barrier() {
+  Control control(*this, "barrier");
+  meet(control, false);
+}
+
+bool World::meet(Control& control, bool mine) {
+  std::vector<std::uint64_t> said(static_cast<std::size_t>(size()), mine ? 1 : 0);
+  std::uint64_t answer = 0;
+  if (service_->rank() == 0) {
+    for (int r = 1; r < size(); ++r) control.receive(r, said[static_cast<std::size_t>(r)]);
+    control.run();
+    for (const std::uint64_t one : said) answer |= one;
+    for (int r = 1; r < size(); ++r) control.send(r, answer);
+    control.run();
+  } else {
+    control.receive(0, answer);
+    control.send(0, said[0]);
+    control.run();
+  }
+  return answer != 0;
+}
+
+std::unique_ptr<Mesh> make_mpi_mesh(World& world, const MeshSizes& sizes, double timeout_s) {
+  const std::string mine =
+      cat("tensor ", sizes.tensor, ", context ", sizes.context, ", shard ", sizes.shard,
+          sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate, ", pipeline ", sizes.pipeline);
+  const auto all = world.all_gather_strings(mine);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    HAWSER_CHECK(all[r] == all[0], "ranks 0 and ", r, " want different meshes: ", all[0], "; ", all[r]);
+  }
+  HAWSER_CHECK(sizes.world() == world.size(), "a mesh of ", mine, " on ", world.size(), " ranks");
+  Service& service = world.service();
+  return MeshBuilder::build(sizes, world.rank(),
+                            [&](const std::string& name, std::vector<int> ranks, int index) -> std::unique_ptr<Group> {
+                              return std::make_unique<MpiGroup>(service, name, std::move(ranks), index, timeout_s);
+                            });
+}
+
+}  // namespace hawser::comm

@@ -1,0 +1,31 @@
+// A group of one member: copies where data must move, nothing else. Runs on cpu streams, books on meta streams.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/group.h"
+
+namespace hawser::comm {
+
+class SelfGroup : public Group {
+ public:
+  explicit SelfGroup(std::string name) : Group(std::move(name), 1, 0) {}
+
+  std::unique_ptr<Group> duplicate(const std::string& suffix) override {
+    return std::make_unique<SelfGroup>(name() + "/" + suffix);
+  }
+
+ protected:
+  Work all_gather_work(const TensorView& send, const TensorView& recv) override;
+  Work reduce_scatter_work(const TensorView& send, const TensorView& recv, bool accumulate,
+                           const TensorView& workspace) override;
+  Work all_reduce_work(const TensorView&, Reduction, const TensorView&) override { return {}; }
+  Work all_to_all_work(const TensorView& send, const TensorView& recv) override { return all_gather_work(send, recv); }
+  Work broadcast_work(const TensorView&, int) override { return {}; }
+  Work send_work(const TensorView&, int) override { return {}; }     // no other member: refused before
+  Work receive_work(const TensorView&, int) override { return {}; }  // the same
+  Work barrier_work() override { return {}; }
+};
+
+}  // namespace hawser::comm

@@ -1,0 +1,178 @@
+#include "config/check.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace hawser {
+namespace {
+
+// Multiples of `step` around `value`, as a hint: "train.global_batch_size: 8 or 12".
+std::string multiples_near(const std::string& key, std::int64_t value, std::int64_t step) {
+  const std::int64_t below = value / step * step;
+  if (below == 0) return cat(key, ": ", step);
+  return below == value ? cat(key, ": ", value) : cat(key, ": ", below, " or ", below + step);
+}
+
+std::string degree_words(const std::vector<int>& degrees) {
+  std::string out;
+  for (std::size_t i = 0; i < degrees.size(); ++i)
+    out += cat(i == 0 ? "" : i + 1 == degrees.size() ? " or " : ", ", degrees[i]);
+  return out;
+}
+
+// Allowed hybrid degrees: none, or multiples of the context degree that divide the ranks left for data and context.
+std::vector<int> hybrid_degrees(int ranks, int context) {
+  std::vector<int> out;
+  for (int degree = context; degree <= ranks; degree += context)
+    if (ranks % degree == 0) out.push_back(degree);
+  return out;
+}
+
+std::string file_of(const Recipe& recipe, std::string_view key) {
+  const auto found = recipe.places.find(std::string(key));
+  return found != recipe.places.end() && found->second == "--set" ? "--set" : recipe.file;
+}
+
+}  // namespace
+
+void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::string>& refused, Problems& problems) {
+  const auto judged = [&](std::initializer_list<const char*> keys) {
+    return std::ranges::none_of(keys, [&](const char* key) { return refused.contains(key); });
+  };
+  const auto add = [&](const char* key, Problem problem) {
+    problem.file = file_of(recipe, key);
+    problem.at = key_place(recipe, key);
+    problems.add(std::move(problem));
+  };
+
+  if (judged({"model.path", "model.config"})) {
+    if (!recipe.model.path.empty() && !recipe.model.config.empty()) {
+      add("model.config", {.what = "both model.path and model.config",
+                           .expected = "one of the two",
+                           .hint = "model.path to fine-tune, model.config to start from random weights"});
+    }
+    const bool needed = purpose != Purpose::prepare || recipe.data.tokenizer.empty();
+    if (needed && recipe.model.path.empty() && recipe.model.config.empty()) {
+      problems.add({.file = recipe.file,
+                    .what = "missing key",
+                    .at = "model.path",
+                    .hint = "model: {path: MODEL_FOLDER}, or model: {config: config.json}"});
+    }
+  }
+
+  const auto& train = recipe.train;
+  if (judged({"train.global_batch_size", "train.micro_batch_size"}) &&
+      train.global_batch_size % train.micro_batch_size != 0) {
+    add("train.global_batch_size",
+        {.what = "batch sizes do not divide",
+         .expected = cat("a multiple of train.micro_batch_size ", train.micro_batch_size),
+         .got = cat(train.global_batch_size),
+         .hint = multiples_near("train.global_batch_size", train.global_batch_size, train.micro_batch_size)});
+  }
+
+  const int hybrid = recipe.parallel.hybrid_shard_degree;
+  const int context = recipe.parallel.context_parallel_degree;
+  if (judged({"parallel.hybrid_shard_degree", "parallel.context_parallel_degree"}) && hybrid > 1 &&
+      hybrid % context != 0) {
+    add("parallel.hybrid_shard_degree", {.what = "degrees do not divide",
+                                         .expected = cat("a multiple of parallel.context_parallel_degree ", context),
+                                         .got = cat(hybrid),
+                                         .hint = multiples_near("parallel.hybrid_shard_degree", hybrid, context)});
+  }
+
+  const int chunks = recipe.parallel.context_chunks > 0 ? recipe.parallel.context_chunks : 2;
+  const std::int64_t pieces = std::int64_t{context} * chunks;
+  if (judged({"parallel.context_parallel_degree", "parallel.context_chunks", "data.sequence_length"}) && context > 1 &&
+      recipe.data.sequence_length % pieces != 0) {
+    add("data.sequence_length",
+        {.what = "sequence does not divide into chunks",
+         .expected = cat("a multiple of ", pieces, ": context_parallel_degree ", context, " x ", chunks, " chunks"),
+         .got = cat(recipe.data.sequence_length),
+         .hint = multiples_near("data.sequence_length", recipe.data.sequence_length, pieces)});
+  }
+
+  const auto& optimizer = recipe.optimizer;
+  if (judged({"optimizer.warmup_steps", "train.steps"}) && train.steps > 0 && optimizer.warmup_steps > train.steps) {
+    add("optimizer.warmup_steps", {.what = "warm-up is longer than the run",
+                                   .expected = cat("at most train.steps ", train.steps),
+                                   .got = cat(optimizer.warmup_steps)});
+  }
+  if (judged({"optimizer.minimum_learning_rate", "optimizer.learning_rate"}) &&
+      optimizer.minimum_learning_rate > optimizer.learning_rate) {
+    add("optimizer.minimum_learning_rate", {.what = "learning rates the wrong way round",
+                                            .expected = cat("at most learning_rate ", optimizer.learning_rate),
+                                            .got = cat(optimizer.minimum_learning_rate)});
+  }
+  if (purpose == Purpose::train && recipe.run.device == DeviceChoice::cuda) {
+    add("run.device",
+        {.what = "not supported yet", .expected = "auto or cpu", .got = "cuda", .hint = "run.device: cpu"});
+  }
+}
+
+void check_mesh(const Recipe& recipe, int world, Problems& problems) {
+  const ParallelRecipe& parallel = recipe.parallel;
+  const int context = parallel.context_parallel_degree;
+  const int model = parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree;
+  const int inner = model * context;
+  const auto add = [&](const char* key, Problem problem) {
+    problem.file = file_of(recipe, key);
+    problem.at = key_place(recipe, key);
+    problem.cause = "ranks and degrees do not fit";
+    problems.add(std::move(problem));
+  };
+  if (world < 1 || world % inner != 0) {
+    const int below = world / inner * inner;
+    std::string hint = cat("--ranks ", below > 0 ? cat(below, " or ", below + inner) : cat(inner));
+    const int degree = std::gcd(std::max(world, 1), context);
+    if (model == 1 && degree > 1) hint += cat(", or parallel.context_parallel_degree: ", degree);
+    add("parallel.context_parallel_degree",
+        {.what = "ranks do not divide by the degrees",
+         .expected = model == 1 ? cat("ranks a multiple of ", context)
+                                : cat("ranks a multiple of tensor x pipeline x context = ", inner),
+         .got = cat(world, world == 1 ? " rank" : " ranks"),
+         .hint = hint});
+    return;  // no hybrid degree could be right
+  }
+  const int ranks = world / model;
+  const int hybrid = parallel.hybrid_shard_degree;
+  if (hybrid > 1 && (hybrid % context != 0 || ranks % hybrid != 0)) {
+    const std::string expected =
+        context == 1 ? cat("a divisor of ", ranks, ranks == 1 ? " rank" : " ranks")
+                     : cat("a multiple of context_parallel_degree ", context, " that divides ", ranks, " ranks");
+    add("parallel.hybrid_shard_degree",
+        {.what = "degrees do not divide",
+         .expected = expected,
+         .got = cat(hybrid),
+         .hint = cat("parallel.hybrid_shard_degree: ", degree_words(hybrid_degrees(ranks, context)))});
+  }
+}
+
+void check_layout(const Recipe& recipe, int world, Problems& problems) {
+  check_mesh(recipe, world, problems);
+  const ParallelRecipe& parallel = recipe.parallel;
+  const int inner =
+      parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree * parallel.context_parallel_degree;
+  if (world < 1 || world % inner != 0) return;  // said above
+  const std::int64_t data_ranks = world / inner;
+  const std::int64_t step = data_ranks * recipe.train.micro_batch_size;
+  if (recipe.train.global_batch_size % step != 0) {
+    problems.add({.file = file_of(recipe, "train.global_batch_size"),
+                  .what = "batch does not divide over the ranks",
+                  .expected = cat("a multiple of ", step, ": ", data_ranks, " data ranks x micro_batch_size ",
+                                  recipe.train.micro_batch_size),
+                  .got = cat(recipe.train.global_batch_size),
+                  .at = key_place(recipe, "train.global_batch_size"),
+                  .hint = multiples_near("train.global_batch_size", recipe.train.global_batch_size, step)});
+  }
+}
+
+int default_ranks(const Recipe& recipe, DeviceChoice device, int gpus) {
+  if (recipe.run.ranks > 0) return recipe.run.ranks;
+  if (device == DeviceChoice::cuda && gpus > 0) return gpus;
+  const ParallelRecipe& parallel = recipe.parallel;
+  const int data =
+      std::max({1, parallel.hybrid_shard_degree, parallel.context_parallel_degree, parallel.expert_parallel_degree});
+  return data * parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree;
+}
+
+}  // namespace hawser

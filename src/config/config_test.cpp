@@ -1,0 +1,162 @@
+// The layout, the defaults of ranks, and the texts made from the schema table.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "config/config.h"
+#include "config/schema.h"
+
+namespace hawser {
+namespace {
+
+std::string layout(int world, int hybrid, int context, std::int64_t global = 0, std::int64_t micro = 1) {
+  Recipe recipe;
+  recipe.file = "r.yaml";
+  recipe.parallel.hybrid_shard_degree = hybrid;
+  recipe.parallel.context_parallel_degree = context;
+  recipe.train.global_batch_size = global;
+  recipe.train.micro_batch_size = micro;
+  Problems problems;
+  check_layout(recipe, world, problems);
+  return problems.lines();
+}
+
+TEST(CheckLayout, TakesEveryMeshThatDivides) {
+  for (const int world : {1, 2, 4, 8})
+    for (int context = 1; context <= world; context *= 2) {
+      EXPECT_EQ(layout(world, 0, context), "") << world << " " << context;
+      EXPECT_EQ(layout(world, 1, context), "") << world << " " << context;
+      for (int hybrid = context; hybrid <= world; hybrid *= 2) EXPECT_EQ(layout(world, hybrid, context), "");
+    }
+  EXPECT_EQ(layout(6, 2, 2, 6, 2), "");
+}
+
+TEST(CheckLayout, NamesTheValueToUseInstead) {
+  EXPECT_EQ(layout(6, 0, 4),
+            "r.yaml: ranks do not divide by the degrees (expected ranks a multiple of 4, got 6 ranks) at "
+            "parallel.context_parallel_degree; try --ranks 4 or 8, or parallel.context_parallel_degree: 2");
+  EXPECT_EQ(layout(1, 0, 2),
+            "r.yaml: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
+            "parallel.context_parallel_degree; try --ranks 2");
+  EXPECT_EQ(layout(8, 3, 1),
+            "r.yaml: degrees do not divide (expected a divisor of 8 ranks, got 3) at parallel.hybrid_shard_degree; try "
+            "parallel.hybrid_shard_degree: 1, 2, 4 or 8");
+  EXPECT_EQ(layout(8, 6, 2),
+            "r.yaml: degrees do not divide (expected a multiple of context_parallel_degree 2 that divides 8 ranks, got "
+            "6) at parallel.hybrid_shard_degree; try parallel.hybrid_shard_degree: 2, 4 or 8");
+  EXPECT_EQ(layout(8, 0, 2, 9, 2),
+            "r.yaml: batch does not divide over the ranks (expected a multiple of 8: 4 data ranks x micro_batch_size "
+            "2, got 9) at train.global_batch_size; try train.global_batch_size: 8 or 16");
+  EXPECT_NE(layout(4, 16, 1), "");
+  EXPECT_NE(layout(4, 0, 1, 1), "");
+}
+
+TEST(CheckLayout, TheMeshAloneDoesNotAskForABatch) {
+  Recipe recipe;
+  Problems problems;
+  check_mesh(recipe, 8, problems);
+  EXPECT_TRUE(problems.empty());
+}
+
+TEST(DefaultRanks, IsTheProductOfTheDegreesOnTheCpu) {
+  Recipe recipe;
+  EXPECT_EQ(default_ranks(recipe, DeviceChoice::cpu), 1);
+  recipe.parallel.context_parallel_degree = 2;
+  EXPECT_EQ(default_ranks(recipe, DeviceChoice::cpu), 2);
+  recipe.parallel.hybrid_shard_degree = 4;
+  EXPECT_EQ(default_ranks(recipe, DeviceChoice::cpu), 4);
+  EXPECT_EQ(default_ranks(recipe, DeviceChoice::cuda, 8), 8);
+  recipe.parallel.hybrid_shard_degree = 1;
+  EXPECT_EQ(default_ranks(recipe, DeviceChoice::automatic), 2);
+  recipe.run.ranks = 6;
+  EXPECT_EQ(default_ranks(recipe, DeviceChoice::cuda, 8), 6);
+}
+
+Recipe unlike_the_default() {
+  Recipe recipe;
+  recipe.name = "a name: with \"quotes\"";
+  recipe.model.path = "../models/x";
+  recipe.data.train = {"a/*.jsonl", "*.txt", "- odd"};
+  recipe.data.sequence_length = 128;
+  recipe.data.pack = Packing::chunks;
+  recipe.data.validation_fraction = 0.125;
+  recipe.memory.per_layer = {Checkpointing::full, Checkpointing::selective};
+  recipe.memory.capacity = Bytes(12345678901);
+  recipe.precision.compute = ComputePrecision::bf16;
+  recipe.train.steps = 5;
+  recipe.train.seed = 18446744073709551615u;
+  recipe.optimizer.learning_rate = 1e-5;
+  recipe.run.deterministic = false;
+  recipe.output = "yes";
+  return recipe;
+}
+
+Recipe read_back(const std::string& text) {
+  std::string name = (std::filesystem::temp_directory_path() / "hawser-recipe-XXXXXX").string();
+  const int file = mkstemp(name.data());
+  EXPECT_GE(file, 0);
+  close(file);
+  std::ofstream(name) << text;
+  const Recipe recipe = read_recipe(name, {});
+  std::filesystem::remove(name);
+  return recipe;
+}
+
+TEST(Texts, RecipesReadBackEqual) {
+  const Recipe recipe = unlike_the_default();
+  EXPECT_EQ(recipe_json(read_back(commented_recipe(recipe))), recipe_json(recipe));
+  EXPECT_EQ(recipe_json(read_back(recipe_json(recipe))), recipe_json(recipe));
+}
+
+TEST(Texts, TheCommentedRecipeHoldsEveryKeyWithItsHelp) {
+  const std::string text = commented_recipe(Recipe{});
+  for (const Key& key : schema()) {
+    EXPECT_NE(text.find(key.leaf() + ":"), std::string::npos) << key.name;
+    EXPECT_NE(text.find(key.help), std::string::npos) << key.name;
+  }
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
+}
+
+TEST(Texts, JsonHoldsEveryKey) {
+  const auto json = nlohmann::json::parse(recipe_json(unlike_the_default()));
+  EXPECT_EQ(json["memory"]["activation_checkpointing"], nlohmann::json({"full", "selective"}));
+  EXPECT_TRUE(json["model"]["config"].is_null());
+  for (const Key& key : schema()) {
+    const auto& place = key.section().empty() ? json : json[key.section()];
+    EXPECT_TRUE(place.contains(key.leaf())) << key.name;
+  }
+}
+
+TEST(Schema, NamesAreUniqueAndSectionsKnown) {
+  std::set<std::string> names;
+  for (const Key& key : schema()) {
+    EXPECT_TRUE(names.insert(key.name).second) << key.name;
+    EXPECT_TRUE(key.section().empty() || is_section(key.section())) << key.name;
+    EXPECT_FALSE(key.help.empty()) << key.name;
+    // Reading back what is written is accepted for every default that is within its own range.
+    Recipe recipe;
+    const auto value = key.write(recipe);
+    if (value.is_null() || key.needed != Needed::never) continue;
+    EXPECT_FALSE(key.read(YAML::Load(value.dump()), recipe)) << key.name;
+  }
+}
+
+// HAWSER_UPDATE_DOCS=1 writes the page anew.
+TEST(Docs, TheReferenceIsThatOfTheSchema) {
+  const std::string path = std::string(HAWSER_SOURCE_DIR) + "/docs/recipe.md";
+  if (std::getenv("HAWSER_UPDATE_DOCS") != nullptr) std::ofstream(path) << recipe_reference_markdown();
+  std::ostringstream page;
+  page << std::ifstream(path).rdbuf();
+  EXPECT_EQ(page.str(), recipe_reference_markdown()) << "run HAWSER_UPDATE_DOCS=1 build/cpu/config_test";
+}
+
+}  // namespace
+}  // namespace hawser

@@ -1,0 +1,51 @@
+#include "config/nearest.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace hawser {
+namespace {
+
+char lower(char c) {
+  return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+}
+
+}  // namespace
+
+int edit_distance(std::string_view a, std::string_view b) {
+  // Optimal string alignment: three rows of the table of prefixes are alive at a time.
+  std::vector<int> before_last(b.size() + 1);
+  std::vector<int> last(b.size() + 1);
+  std::vector<int> now(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) last[j] = static_cast<int>(j);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    now[0] = static_cast<int>(i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const int change = lower(a[i - 1]) == lower(b[j - 1]) ? 0 : 1;
+      now[j] = std::min({last[j] + 1, now[j - 1] + 1, last[j - 1] + change});
+      const bool swapped = i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) && lower(a[i - 2]) == lower(b[j - 1]);
+      if (swapped) now[j] = std::min(now[j], before_last[j - 2] + 1);
+    }
+    std::swap(before_last, last);
+    std::swap(last, now);
+  }
+  return last[b.size()];
+}
+
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  std::string best;
+  int least = 0;
+  for (const std::string& candidate : candidates) {
+    const int distance = edit_distance(word, candidate);
+    // Half of the longer word wrong is no longer a slip of the finger, unless one begins with the other ("seq").
+    const bool prefix = word.size() >= 3 && candidate.starts_with(word);
+    const bool near = prefix || 2 * distance <= static_cast<int>(std::max(word.size(), candidate.size()));
+    if (near && (best.empty() || distance < least)) {
+      best = candidate;
+      least = distance;
+    }
+  }
+  return best;
+}
+
+}  // namespace hawser

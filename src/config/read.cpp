@@ -1,0 +1,256 @@
+#include <yaml-cpp/yaml.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "config/check.h"
+#include "config/config.h"
+#include "config/nearest.h"
+#include "config/schema.h"
+
+namespace hawser {
+namespace {
+
+constexpr std::uintmax_t kLargestRecipe = 1 << 20;  // a page of text; a token file given by mistake is not parsed
+
+struct Entry {
+  const Key* key = nullptr;
+  YAML::Node node;
+  std::string file;   // of messages: the recipe, or "--set"
+  std::string place;  // "line 12", "--set"
+};
+
+// One reading: entries gathered from the file and from overrides, then stored into the recipe.
+class Reader {
+ public:
+  void read_file(const std::string& path);
+  void read_override(const std::string& text);
+  void store(Recipe& recipe);
+  void require(const Recipe& recipe, Purpose purpose);
+  const std::set<std::string>& refused() const { return refused_; }
+  Problems problems;
+
+ private:
+  void walk(const YAML::Node& map, const std::string& section);
+  void take(const std::string& name, const YAML::Node& node, int line);
+  void unknown(const std::string& name, int line);
+  std::string at(const std::string& name, int line) const {
+    return overriding() || line < 1 ? name : cat(name, ", line ", line);
+  }
+  bool overriding() const { return file_ == "--set"; }
+
+  std::string file_;
+  std::string recipe_file_;
+  std::map<std::string, Entry> entries_;
+  std::set<std::string> seen_;     // keys given in the file being read
+  std::set<std::string> refused_;  // keys whose value was not taken
+};
+
+int line_of(const YAML::Node& node) {
+  return node.Mark().is_null() ? 0 : node.Mark().line + 1;
+}
+
+std::string quoted(const YAML::Node& node) {
+  if (node.IsNull()) return "nothing";
+  if (node.IsMap()) return "a map";
+  if (node.IsScalar()) return node.Scalar().size() > 60 ? node.Scalar().substr(0, 57) + "..." : node.Scalar();
+  std::string list = "[";
+  for (std::size_t i = 0; i < node.size() && list.size() < 60; ++i)
+    list += (i > 0 ? ", " : "") + (node[i].IsScalar() ? node[i].Scalar() : std::string("..."));
+  return list + "]";
+}
+
+void Reader::unknown(const std::string& name, int line) {
+  std::string hint = nearest_key(name);
+  if (hint.empty()) hint = "a key of docs/recipe.md";
+  problems.add({.file = file_, .what = "unknown key", .at = at(name, line), .hint = hint});
+}
+
+void Reader::take(const std::string& name, const YAML::Node& node, int line) {
+  if (is_section(name) && name.find('.') == std::string::npos) {
+    if (!seen_.insert(name).second) {
+      problems.add({.file = file_, .what = "section given twice", .at = at(name, line), .hint = "one section"});
+    }
+    if (node.IsMap()) {
+      walk(node, name);
+    } else if (!node.IsNull()) {
+      problems.add({.file = file_,
+                    .what = "wrong type",
+                    .expected = "a section of keys",
+                    .got = quoted(node),
+                    .at = at(name, line)});
+    }
+    return;
+  }
+  const Key* key = find_key(name);
+  if (key == nullptr) return unknown(name, line);
+  if (!seen_.insert(name).second)
+    problems.add({.file = file_, .what = "key given twice", .at = at(name, line), .hint = "one of the two"});
+  entries_[name] = {key, node, file_, overriding() ? "--set" : cat("line ", line)};
+}
+
+void Reader::walk(const YAML::Node& map, const std::string& section) {
+  for (const auto& pair : map) {
+    const int line = line_of(pair.first);
+    if (!pair.first.IsScalar()) {
+      problems.add({.file = file_,
+                    .what = "wrong type",
+                    .expected = "a key",
+                    .got = quoted(pair.first),
+                    .at = at(section.empty() ? "the top" : section, line)});
+      continue;
+    }
+    const std::string name = section.empty() ? pair.first.Scalar() : section + "." + pair.first.Scalar();
+    take(name, pair.second, line);
+  }
+}
+
+void Reader::read_file(const std::string& path) {
+  namespace fs = std::filesystem;
+  file_ = recipe_file_ = path;
+  seen_.clear();
+  std::error_code error;
+  const auto status = fs::status(path, error);
+  if (!fs::exists(status)) throw UserError({.file = path, .what = "no such recipe", .hint = "hawser recipe init"});
+  if (fs::is_directory(status))
+    throw UserError({.file = path, .what = "a folder", .expected = "a recipe file", .hint = path + "/recipe.yaml"});
+  if (fs::is_regular_file(status) && fs::file_size(path, error) > kLargestRecipe)
+    throw UserError({.file = path, .what = "too large for a recipe", .expected = "at most 1 MiB"});
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) throw UserError({.file = path, .what = "cannot be read"});
+  try {
+    const auto documents = YAML::LoadAll(text.str());
+    if (documents.size() > 1)
+      throw UserError({.file = path, .what = "more than one YAML document", .hint = "one recipe a file"});
+    const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
+    if (root.IsMap()) {
+      walk(root, "");
+    } else if (!root.IsNull()) {
+      throw UserError({.file = path,
+                       .what = "not a recipe",
+                       .expected = "keys and values",
+                       .got = quoted(root),
+                       .at = cat("line ", line_of(root))});
+    }
+  } catch (const YAML::Exception& broken) {
+    throw UserError({.file = path,
+                     .what = "broken YAML: " + broken.msg,
+                     .at = cat("line ", broken.mark.line + 1, ", column ", broken.mark.column + 1)});
+  }
+}
+
+void Reader::read_override(const std::string& text) {
+  file_ = "--set";
+  seen_.clear();
+  const auto equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  if (equals == std::string::npos || name.empty()) {
+    problems.add(
+        {.file = file_, .what = "not an assignment", .expected = "KEY=VALUE", .got = text, .hint = "train.steps=10"});
+    return;
+  }
+  try {
+    take(name, YAML::Load(text.substr(equals + 1)), 0);
+  } catch (const YAML::Exception& broken) {
+    problems.add({.file = file_, .what = "broken YAML: " + broken.msg, .got = text.substr(equals + 1), .at = name});
+  }
+}
+
+// "runs/x" typed in a shell means the working directory, wherever the recipe lies.
+YAML::Node from_working_directory(const YAML::Node& node) {
+  if (node.IsSequence()) {
+    YAML::Node out(YAML::NodeType::Sequence);
+    for (const auto& item : node) out.push_back(from_working_directory(item));
+    return out;
+  }
+  if (!node.IsScalar() || node.Scalar().empty() || node.Scalar().find("://") != std::string::npos) return node;
+  return YAML::Node(std::filesystem::absolute(node.Scalar()).lexically_normal().string());
+}
+
+void Reader::store(Recipe& recipe) {
+  for (const Key& key : schema()) {  // in the table's order, so that problems come in one order too
+    const auto found = entries_.find(key.name);
+    if (found == entries_.end()) continue;
+    const Entry& entry = found->second;
+    if (entry.node.IsNull()) {
+      key.reset(recipe);
+      recipe.places.erase(key.name);
+      continue;
+    }
+    const bool typed = entry.file == "--set";
+    const auto refusal = key.read(typed && key.is_path ? from_working_directory(entry.node) : entry.node, recipe);
+    recipe.places[key.name] = entry.place;
+    if (!refusal) continue;
+    refused_.insert(key.name);
+    problems.add({.file = entry.file,
+                  .what = refusal->what,
+                  .expected = refusal->expected,
+                  .got = quoted(entry.node),
+                  .at = typed ? key.name : key.name + ", " + entry.place,
+                  .hint = refusal->hint});
+  }
+}
+
+void Reader::require(const Recipe& recipe, Purpose purpose) {
+  const auto missing = [&](const std::string& key, const std::string& hint) {
+    problems.add({.file = recipe_file_, .what = "missing key", .at = key, .hint = hint, .cause = "missing key"});
+  };
+  const auto given = [&](const std::string& key) { return recipe.places.contains(key) || refused_.contains(key); };
+  for (const Key& key : schema()) {
+    const bool wanted = key.needed == Needed::always || (key.needed == Needed::to_train && purpose == Purpose::train);
+    const bool empty = key.name == "output" && given(key.name) && !refused_.contains(key.name) && recipe.output.empty();
+    if (wanted && (!given(key.name) || empty)) {
+      const std::string example = key.name == "output"                 ? "output: runs/NAME"
+                                  : key.name == "data.sequence_length" ? "data: {sequence_length: 4096}"
+                                                                       : "train: {steps: 1000}";
+      missing(key.name, example);
+    }
+  }
+  const bool reads_text = purpose != Purpose::plan;
+  const bool prepared = purpose == Purpose::train && given("data.prepared");
+  if (reads_text && !given("data.train") && !prepared) missing("data.train", "data: {train: [text/*.jsonl]}");
+  if (purpose == Purpose::prepare && !given("output") && !given("data.prepared"))
+    missing("output", "output: runs/NAME");
+}
+
+}  // namespace
+
+Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides, Purpose purpose) {
+  Recipe recipe;
+  recipe.file = path;
+  recipe.folder = std::filesystem::path(path).parent_path().string();
+  Reader reader;
+  reader.read_file(path);
+  for (const std::string& text : overrides) reader.read_override(text);
+  reader.store(recipe);
+  reader.require(recipe, purpose);
+  if (recipe.name.empty()) recipe.name = std::filesystem::path(path).stem().string();
+  check_across(recipe, purpose, reader.refused(), reader.problems);
+  reader.problems.throw_if_any();
+  return recipe;
+}
+
+Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides) {
+  Reader reader;
+  for (const std::string& text : overrides) reader.read_override(text);
+  reader.store(base);
+  reader.problems.throw_if_any();
+  return base;
+}
+
+std::string key_place(const Recipe& recipe, std::string_view key) {
+  const auto found = recipe.places.find(std::string(key));
+  return found == recipe.places.end() ? std::string(key) : std::string(key) + ", " + found->second;
+}
+
+std::string resolve_path(const Recipe& recipe, const std::string& path) {
+  if (path.empty() || path.find("://") != std::string::npos) return path;
+  return (std::filesystem::path(recipe.folder) / path).lexically_normal().string();
+}
+
+}  // namespace hawser

@@ -1,0 +1,255 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "config/config.h"
+#include "config/nearest.h"
+
+namespace hawser {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* const kSmallest = R"(
+model: {config: config.json}
+data: {train: [a.jsonl], sequence_length: 64}
+train: {steps: 10}
+output: out
+)";
+
+class ReadRecipe : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "hawser-config-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string file(const std::string& text) {
+    const std::string path = (folder_ / "r.yaml").string();
+    std::ofstream(path) << text;
+    return path;
+  }
+  Recipe read(const std::string& text, const std::vector<std::string>& sets = {}, Purpose purpose = Purpose::train) {
+    return read_recipe(file(text), sets, purpose);
+  }
+  // The problems, one line each, without the folder's name.
+  std::string errors(const std::string& text, const std::vector<std::string>& sets = {},
+                     Purpose purpose = Purpose::train) {
+    try {
+      read(text, sets, purpose);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_input);
+      std::string out = error.what();
+      const std::string prefix = folder_.string() + "/";
+      for (auto at = out.find(prefix); at != std::string::npos; at = out.find(prefix)) out.erase(at, prefix.size());
+      return out;
+    }
+    return "";
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(ReadRecipe, TakesTheRecipeOfTheSpec) {
+  const Recipe recipe = read(R"(
+name: llama31-8b-16k
+model: {path: models/Llama-3.1-8B}
+data:
+  train: [books/*.jsonl]                  # lines with text, or input_ids
+  sequence_length: 16384
+  pack: documents
+  validation_fraction: 0.01
+parallel: {hybrid_shard_degree: 0, context_parallel_degree: 4, context_comm: all_gather, tensor_parallel_degree: 1,
+           pipeline_parallel_degree: 1, expert_parallel_degree: 1}
+memory: {activation_checkpointing: none, activation_offload: false}
+precision: {compute: bf16}
+train: {steps: 1000, global_batch_size: 8, micro_batch_size: 1, seed: 7}
+optimizer: {learning_rate: 2.0e-5, schedule: cosine, warmup_steps: 100, weight_decay: 0.1, gradient_clip: 1.0}
+checkpoint: {every_steps: 200, keep_last: 3}
+output: runs/llama31-8b-16k
+)");
+  EXPECT_EQ(recipe.name, "llama31-8b-16k");
+  EXPECT_EQ(recipe.model.path, "models/Llama-3.1-8B");
+  EXPECT_EQ(recipe.data.train, std::vector<std::string>{"books/*.jsonl"});
+  EXPECT_EQ(recipe.data.sequence_length, 16384);
+  EXPECT_EQ(recipe.parallel.context_parallel_degree, 4);
+  EXPECT_EQ(recipe.precision.compute, ComputePrecision::bf16);
+  EXPECT_EQ(recipe.train.seed, 7u);
+  EXPECT_DOUBLE_EQ(recipe.optimizer.learning_rate, 2e-5);
+  EXPECT_EQ(recipe.folder, folder_.string());
+  EXPECT_EQ(key_place(recipe, "data.sequence_length"), "data.sequence_length, line 6");
+  EXPECT_EQ(key_place(recipe, "run.threads"), "run.threads");
+  EXPECT_EQ(resolve_path(recipe, "a/b"), (folder_ / "a/b").string());
+  EXPECT_EQ(resolve_path(recipe, "/a/b"), "/a/b");
+  EXPECT_EQ(resolve_path(recipe, ""), "");
+}
+
+TEST_F(ReadRecipe, FillsInDefaults) {
+  const Recipe recipe = read(kSmallest);
+  EXPECT_EQ(recipe.name, "r");
+  EXPECT_EQ(recipe.train.global_batch_size, 1);
+  EXPECT_EQ(recipe.optimizer.schedule, LearningRateSchedule::cosine);
+  EXPECT_FALSE(recipe.memory.capacity);
+}
+
+TEST_F(ReadRecipe, TellsEveryProblemAtOnceWithItsLine) {
+  EXPECT_EQ(errors("modle: {path: x}\n"
+                   "data:\n"
+                   "  train: {a: b}\n"
+                   "  sequence_lenght: 64\n"
+                   "train: {steps: many, micro_batch_size: 0, seed: 1.5}\n"
+                   "optimizer: {schedule: cosin, learning_rate: .nan, steps: 3}\n"
+                   "run: {deterministic: 7}\n"),
+            "r.yaml: unknown key at modle, line 1; try model\n"
+            "r.yaml: unknown key at data.sequence_lenght, line 4; try data.sequence_length\n"
+            "r.yaml: unknown key at optimizer.steps, line 6; try train.steps\n"
+            "r.yaml: wrong type (expected a list of paths, got a map) at data.train, line 3\n"
+            "r.yaml: wrong type (expected a whole number of at least 1, got many) at train.steps, line 5\n"
+            "r.yaml: wrong type (expected a number above 0, got .nan) at optimizer.learning_rate, line 6\n"
+            "r.yaml: wrong type (expected true or false, got 7) at run.deterministic, line 7\n"
+            "r.yaml: out of range (expected a whole number of at least 1, got 0) at train.micro_batch_size, line 5\n"
+            "r.yaml: not a whole number (expected a whole number of at least 0, got 1.5) at train.seed, line 5\n"
+            "r.yaml: unknown value (expected cosine, linear or constant, got cosin) at optimizer.schedule, line 6; "
+            "try cosine\n"
+            "r.yaml: missing key at data.sequence_length; try data: {sequence_length: 4096}\n"
+            "r.yaml: missing key at output; try output: runs/NAME\n"
+            "r.yaml: missing key at model.path; try model: {path: MODEL_FOLDER}, or model: {config: config.json}");
+}
+
+TEST_F(ReadRecipe, GroupsManyOfOneKind) {
+  std::string text = kSmallest;
+  text += "run:\n";
+  for (int i = 0; i < 9; ++i) text += cat("  zzqq", i, ": 1\n");
+  const std::string lines = errors(text);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 5);
+  EXPECT_NE(lines.find("and 4 more: unknown key"), std::string::npos) << lines;
+}
+
+TEST_F(ReadRecipe, SaysWhatIsNotSupportedYet) {
+  const std::string text = std::string(kSmallest) +
+                           "parallel: {context_comm: ring, tensor_parallel_degree: 2, expert_parallel_degree: 8}\n"
+                           "precision: {compute: fp8}\n"
+                           "memory: {activation_offload: true, activation_checkpointing: auto}\n";
+  const std::string lines = errors(text);
+  EXPECT_NE(lines.find("r.yaml: not supported yet (expected all_gather, got ring) at parallel.context_comm, line 6"),
+            std::string::npos)
+      << lines;
+  EXPECT_NE(lines.find("not supported yet (expected 1, got 2) at parallel.tensor_parallel_degree"), std::string::npos);
+  EXPECT_NE(lines.find("(expected false, got true) at memory.activation_offload, line 8"), std::string::npos);
+  EXPECT_NE(lines.find("and 1 more: not supported yet"), std::string::npos);
+  EXPECT_EQ(errors(std::string(kSmallest) + "run: {device: cuda}\n"),
+            "r.yaml: not supported yet (expected auto or cpu, got cuda) at run.device, line 6; try run.device: cpu");
+  EXPECT_EQ(errors(std::string(kSmallest) + "run: {device: cuda}\n", {}, Purpose::plan), "");
+}
+
+TEST_F(ReadRecipe, RefusesWhatIsGivenTwice) {
+  EXPECT_EQ(errors(std::string(kSmallest) + "train: {steps: 3}\n"),
+            "r.yaml: section given twice at train, line 6; try one section\n"
+            "r.yaml: key given twice at train.steps, line 6; try one of the two");
+  EXPECT_EQ(errors("output: a\n" + std::string(kSmallest)),
+            "r.yaml: key given twice at output, line 6; try one of the two");
+}
+
+TEST_F(ReadRecipe, NamesTheLineOfBrokenYaml) {
+  EXPECT_EQ(errors("model: {path: x\ntrain: [\n").substr(0, 19), "r.yaml: broken YAML");
+  EXPECT_NE(errors("a: 1\n b: 2\n").find("at line 2"), std::string::npos);
+  EXPECT_EQ(errors("- a\n- b\n"), "r.yaml: not a recipe (expected keys and values, got [a, b]) at line 1");
+  EXPECT_EQ(errors("a: 1\n---\nb: 1\n"), "r.yaml: more than one YAML document; try one recipe a file");
+  EXPECT_NE(errors("? [a]\n: 1\n").find("expected a key, got [a]"), std::string::npos);
+  EXPECT_NE(errors(std::string("\0\1\2\xff\xfe", 5)), "");
+  EXPECT_NE(errors("a: &x [*x]\n"), "");
+  EXPECT_NE(errors("").find("missing key at train.steps"), std::string::npos);
+  EXPECT_NE(errors(std::string(3000, '[')), "");
+}
+
+TEST_F(ReadRecipe, RefusesWhatIsNoFile) {
+  EXPECT_THROW(read_recipe((folder_ / "none.yaml").string(), {}), UserError);
+  EXPECT_THROW(read_recipe(folder_.string(), {}), UserError);
+  EXPECT_NE(errors(std::string(2 << 20, ' ')).find("too large"), std::string::npos);
+}
+
+TEST_F(ReadRecipe, OverridesReplaceKeys) {
+  const Recipe recipe = read(kSmallest, {"train.steps=20", "train.steps=30", "data.train=[/x/a.txt, b.txt]",
+                                         "output=elsewhere", "optimizer={beta1: 0.5, schedule: linear}",
+                                         "memory.activation_checkpointing=[full, none]", "memory.capacity=24GB"});
+  EXPECT_EQ(recipe.train.steps, 30);
+  EXPECT_EQ(recipe.data.train, (std::vector<std::string>{"/x/a.txt", (fs::current_path() / "b.txt").string()}));
+  EXPECT_EQ(recipe.output, (fs::current_path() / "elsewhere").string());
+  EXPECT_DOUBLE_EQ(recipe.optimizer.beta1, 0.5);
+  EXPECT_EQ(recipe.optimizer.schedule, LearningRateSchedule::linear);
+  EXPECT_EQ(recipe.memory.per_layer, (std::vector<Checkpointing>{Checkpointing::full, Checkpointing::none}));
+  EXPECT_EQ(recipe.memory.capacity->value(), 24'000'000'000);
+  EXPECT_EQ(key_place(recipe, "train.steps"), "train.steps, --set");
+}
+
+TEST_F(ReadRecipe, AnEmptyOverrideGoesBackToTheDefault) {
+  const Recipe recipe = read(kSmallest, {"model.config=", "model.path=/m", "train.seed="});
+  EXPECT_EQ(recipe.model.config, "");
+  EXPECT_EQ(recipe.model.path, "/m");
+  EXPECT_EQ(recipe.train.seed, Recipe{}.train.seed);
+  EXPECT_NE(errors(kSmallest, {"train.steps="}).find("missing key at train.steps"), std::string::npos);
+  EXPECT_NE(errors(kSmallest, {"output=''"}).find("missing key at output"), std::string::npos);
+}
+
+TEST_F(ReadRecipe, OverridesAreCheckedLikeTheFile) {
+  EXPECT_EQ(errors(kSmallest, {"train.stepz=1", "steps", "train.steps=-1", "optimizer.beta1=[", "train=5"}),
+            "--set: unknown key at train.stepz; try train.steps\n"
+            "--set: not an assignment (expected KEY=VALUE, got steps); try train.steps=10\n"
+            "--set: broken YAML: end of sequence flow not found (got [) at optimizer.beta1\n"
+            "--set: wrong type (expected a section of keys, got 5) at train\n"
+            "--set: out of range (expected a whole number of at least 1, got -1) at train.steps");
+  // A bad value that an override replaces does not count.
+  EXPECT_EQ(errors("train: {steps: many}\nmodel: {path: m}\ndata: {train: a, sequence_length: 8}\noutput: o\n",
+                   {"train.steps=4"}),
+            "");
+}
+
+TEST_F(ReadRecipe, ChecksKeysAgainstEachOther) {
+  EXPECT_EQ(errors("model: {path: a, config: b}\n"
+                   "data: {train: a, sequence_length: 100}\n"
+                   "parallel: {hybrid_shard_degree: 6, context_parallel_degree: 4}\n"
+                   "train: {steps: 10, global_batch_size: 7, micro_batch_size: 2}\n"
+                   "optimizer: {warmup_steps: 11, minimum_learning_rate: 1}\n"
+                   "output: o\n"),
+            "r.yaml: both model.path and model.config (expected one of the two) at model.config, line 1; try "
+            "model.path to fine-tune, model.config to start from random weights\n"
+            "r.yaml: batch sizes do not divide (expected a multiple of train.micro_batch_size 2, got 7) at "
+            "train.global_batch_size, line 4; try train.global_batch_size: 6 or 8\n"
+            "r.yaml: degrees do not divide (expected a multiple of parallel.context_parallel_degree 4, got 6) at "
+            "parallel.hybrid_shard_degree, line 3; try parallel.hybrid_shard_degree: 4 or 8\n"
+            "r.yaml: sequence does not divide into chunks (expected a multiple of 8: context_parallel_degree 4 x 2 "
+            "chunks, got 100) at data.sequence_length, line 2; try data.sequence_length: 96 or 104\n"
+            "r.yaml: warm-up is longer than the run (expected at most train.steps 10, got 11) at "
+            "optimizer.warmup_steps, line 5\n"
+            "r.yaml: learning rates the wrong way round (expected at most learning_rate 0.0003, got 1) at "
+            "optimizer.minimum_learning_rate, line 5");
+}
+
+TEST_F(ReadRecipe, AsksOnlyForWhatACommandNeeds) {
+  EXPECT_EQ(errors("model: {path: m}\ndata: {sequence_length: 64}\n", {}, Purpose::plan), "");
+  EXPECT_EQ(errors("model: {path: m}\ndata: {sequence_length: 64, train: a}\noutput: o\n", {}, Purpose::prepare), "");
+  EXPECT_NE(errors("model: {path: m}\ndata: {sequence_length: 64}\n", {}, Purpose::prepare), "");
+  EXPECT_EQ(errors("model: {path: m}\ndata: {sequence_length: 64, prepared: d}\ntrain: {steps: 1}\noutput: o\n"), "");
+}
+
+TEST(OverrideRecipe, NeedsNoKeys) {
+  const Recipe recipe = override_recipe({}, {"parallel.context_parallel_degree=2", "precision.compute=bf16"});
+  EXPECT_EQ(recipe.parallel.context_parallel_degree, 2);
+  EXPECT_THROW(override_recipe({}, {"parallel.context=2"}), UserError);
+}
+
+TEST(Nearest, OffersWhatIsNear) {
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("stpes", "steps"), 1);
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(nearest("fti", {"fit", "plan"}), "fit");
+  EXPECT_EQ(nearest("seq", {"steps", "sequence_length"}), "sequence_length");
+  EXPECT_EQ(nearest("xyzzy", {"fit", "plan"}), "");
+}
+
+}  // namespace
+}  // namespace hawser

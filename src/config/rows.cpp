@@ -1,0 +1,130 @@
+#include "config/rows.h"
+
+#include "base/units.h"
+#include "config/nearest.h"
+
+namespace hawser::rows {
+namespace {
+
+const Words<Checkpointing> kCheckpointing = {
+    {"none", Checkpointing::none}, {"selective", Checkpointing::selective}, {"full", Checkpointing::full}};
+const std::vector<std::string> kCheckpointingLater = {"auto"};
+
+std::string joined(const std::vector<std::string>& words, const std::string& last) {
+  std::string out;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) out += i + 1 == words.size() ? last : ", ";
+    out += words[i];
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string RealRange::words() const {
+  std::vector<std::string> parts;
+  if (std::isfinite(least)) parts.push_back(cat(least_open ? "above " : "at least ", least));
+  if (std::isfinite(most)) parts.push_back(cat(most_open ? "below " : "at most ", most));
+  return joined(parts, " and ");
+}
+
+std::string any_of(const std::vector<std::string>& words) {
+  return joined(words, " or ");
+}
+
+std::string word_values(const std::vector<std::string>& names, const std::vector<std::string>& later) {
+  std::string out = joined(names, ", ");
+  if (!later.empty()) out += " (not supported yet: " + joined(later, ", ") + ")";
+  return out;
+}
+
+Refusal refuse_word(const YAML::Node& node, const std::vector<std::string>& names,
+                    const std::vector<std::string>& later) {
+  if (!node.IsScalar()) return {"wrong type", any_of(names), ""};
+  for (const std::string& name : later)
+    if (node.Scalar() == name) return {"not supported yet", any_of(names), ""};
+  return {"unknown value", any_of(names), nearest(node.Scalar(), names)};
+}
+
+std::optional<bool> parse_flag(const YAML::Node& node) {
+  if (!node.IsScalar()) return std::nullopt;
+  const std::string& text = node.Scalar();
+  if (text == "true" || text == "True" || text == "yes" || text == "on") return true;
+  if (text == "false" || text == "False" || text == "no" || text == "off") return false;
+  return std::nullopt;
+}
+
+Key later_flag(const char* name, const char* help) {
+  Key key;
+  key.name = name;
+  key.values = "false (true is not supported yet)";
+  key.help = help;
+  key.reset = [](Recipe&) {};
+  key.read = [](const YAML::Node& node, Recipe&) -> std::optional<Refusal> {
+    const auto value = parse_flag(node);
+    if (!value) return Refusal{"wrong type", "true or false", ""};
+    if (*value) return Refusal{"not supported yet", "false", ""};
+    return std::nullopt;
+  };
+  key.write = [](const Recipe&) { return nlohmann::json(false); };
+  return key;
+}
+
+Key checkpointing(const char* name, const char* help) {
+  Key key;
+  key.name = name;
+  key.values = word_values(names_of(kCheckpointing), kCheckpointingLater) + "; or a list, one a layer";
+  key.help = help;
+  key.reset = [](Recipe& recipe) {
+    recipe.memory.activation_checkpointing = MemoryRecipe{}.activation_checkpointing;
+    recipe.memory.per_layer.clear();
+  };
+  key.read = [](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+    Checkpointing one = Checkpointing::none;
+    std::vector<Checkpointing> list;
+    if (!node.IsSequence()) {
+      if (auto refusal = read_word(node, kCheckpointing, kCheckpointingLater, one)) return refusal;
+    } else if (node.size() == 0) {
+      return Refusal{"empty list", any_of(names_of(kCheckpointing)) + ", or one of them for each layer", ""};
+    }
+    for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
+      list.emplace_back();
+      if (auto refusal = read_word(node[i], kCheckpointing, kCheckpointingLater, list.back())) {
+        refusal->expected += cat(" as number ", i, " of the list");
+        return refusal;
+      }
+    }
+    recipe.memory.activation_checkpointing = one;
+    recipe.memory.per_layer = list;
+    return std::nullopt;
+  };
+  key.write = [](const Recipe& recipe) {
+    if (recipe.memory.per_layer.empty())
+      return nlohmann::json(name_of(kCheckpointing, recipe.memory.activation_checkpointing));
+    nlohmann::json list = nlohmann::json::array();
+    for (const Checkpointing value : recipe.memory.per_layer) list.push_back(name_of(kCheckpointing, value));
+    return list;
+  };
+  return key;
+}
+
+Key bytes(const char* name, const char* help) {
+  Key key;
+  key.name = name;
+  key.values = "bytes, as in 24GB or 80GiB";
+  key.help = help;
+  key.reset = [](Recipe& recipe) { recipe.memory.capacity.reset(); };
+  key.read = [](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+    const auto value = node.IsScalar() ? parse_bytes(node.Scalar()) : std::nullopt;
+    if (!value) return Refusal{"wrong type", "bytes with a unit", "24GB"};
+    if (value->value() <= 0) return Refusal{"out of range", "more than 0 bytes", ""};
+    recipe.memory.capacity = *value;
+    return std::nullopt;
+  };
+  key.write = [](const Recipe& recipe) {
+    return recipe.memory.capacity ? nlohmann::json(recipe.memory.capacity->value()) : nlohmann::json();
+  };
+  return key;
+}
+
+}  // namespace hawser::rows

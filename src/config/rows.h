@@ -1,0 +1,236 @@
+// Makers of schema rows, one for each kind of value. Internal to config/.
+//
+// A field is named by an accessor that works on a const and on a mutable recipe:
+//   integer("train.steps", HAWSER_FIELD(train.steps), {.least = 1}, "optimizer steps of the whole run")
+#pragma once
+
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/cat.h"
+#include "config/schema.h"
+
+#define HAWSER_FIELD(path)    \
+  [](auto& recipe) -> auto& { \
+    return recipe.path;       \
+  }
+
+namespace hawser::rows {
+
+template <class Field>
+using ValueOf = std::remove_cvref_t<std::invoke_result_t<Field, Recipe&>>;
+
+struct Range {
+  std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  std::int64_t supported = std::numeric_limits<std::int64_t>::max();  // above it: "not supported yet"
+};
+
+struct RealRange {
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  bool least_open = false;  // the end itself is outside
+  bool most_open = false;
+
+  bool holds(double x) const { return (least_open ? x > least : x >= least) && (most_open ? x < most : x <= most); }
+  std::string words() const;  // "above 0, below 1"
+};
+
+// A number as people write it: a sign, no spaces, nothing after it.
+template <class Number>
+std::optional<Number> parse_number(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// Fills in what all kinds share.
+template <class Field>
+Key row(const char* name, Field field, std::string values, const char* help) {
+  Key key;
+  key.name = name;
+  key.values = std::move(values);
+  key.help = help;
+  key.reset = [field](Recipe& recipe) { field(recipe) = field(static_cast<const Recipe&>(Recipe{})); };
+  return key;
+}
+
+template <class Field>
+Key integer(const char* name, Field field, Range range, const char* help) {
+  using Number = ValueOf<Field>;
+  std::string values = "whole number";
+  if (range.least > std::numeric_limits<std::int64_t>::min()) values += cat(", at least ", range.least);
+  if (range.supported < std::numeric_limits<std::int64_t>::max())
+    values = cat(range.supported, " (more is not supported yet)");
+  Key key = row(name, field, values, help);
+  key.read = [field, range](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+    std::string expected = "a whole number";
+    if (range.least > std::numeric_limits<std::int64_t>::min()) expected += cat(" of at least ", range.least);
+    if (!node.IsScalar()) return Refusal{"wrong type", expected, ""};
+    const auto value = parse_number<Number>(node.Scalar());
+    if (!value) {
+      // A number of the right kind that is written as a real (1e3, 64.0) is named as it should be.
+      const auto real = parse_number<double>(node.Scalar());
+      const bool whole = real && std::abs(*real) < 1e15 && *real == std::floor(*real);
+      if (whole && *real < static_cast<double>(range.least)) return Refusal{"out of range", expected, ""};
+      return Refusal{real ? "not a whole number" : "wrong type", expected,
+                     whole ? cat(static_cast<std::int64_t>(*real)) : ""};
+    }
+    if (std::cmp_less(*value, range.least)) return Refusal{"out of range", expected, ""};
+    const bool limited = range.supported < std::numeric_limits<std::int64_t>::max();
+    if (limited && std::cmp_greater(*value, range.supported))
+      return Refusal{"not supported yet", cat(range.supported), ""};
+    field(recipe) = *value;
+    return std::nullopt;
+  };
+  key.write = [field](const Recipe& recipe) { return nlohmann::json(field(recipe)); };
+  return key;
+}
+
+template <class Field>
+Key number(const char* name, Field field, RealRange range, const char* help) {
+  Key key = row(name, field, "number" + (range.words().empty() ? "" : ", " + range.words()), help);
+  key.read = [field, range](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+    const std::string expected = "a number" + (range.words().empty() ? "" : " " + range.words());
+    const auto value = node.IsScalar() ? parse_number<double>(node.Scalar()) : std::nullopt;
+    if (!value) return Refusal{"wrong type", expected, ""};
+    if (!std::isfinite(*value) || !range.holds(*value)) return Refusal{"out of range", expected, ""};
+    field(recipe) = *value;
+    return std::nullopt;
+  };
+  key.write = [field](const Recipe& recipe) { return nlohmann::json(field(recipe)); };
+  return key;
+}
+
+template <class Value>
+using Words = std::vector<std::pair<std::string, Value>>;
+
+// "a", "a or b", "a, b or c"
+std::string any_of(const std::vector<std::string>& words);
+
+// A word of the list, or why not; `later` are words the spec promises and this build does not have.
+template <class Value>
+std::optional<Refusal> read_word(const YAML::Node& node, const Words<Value>& words,
+                                 const std::vector<std::string>& later, Value& out);
+
+Refusal refuse_word(const YAML::Node& node, const std::vector<std::string>& names,
+                    const std::vector<std::string>& later);
+
+template <class Value>
+std::vector<std::string> names_of(const Words<Value>& words) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : words) names.push_back(name);
+  return names;
+}
+
+template <class Value>
+std::optional<Refusal> read_word(const YAML::Node& node, const Words<Value>& words,
+                                 const std::vector<std::string>& later, Value& out) {
+  for (const auto& [name, value] : words) {
+    if (node.IsScalar() && node.Scalar() == name) {
+      out = value;
+      return std::nullopt;
+    }
+  }
+  return refuse_word(node, names_of(words), later);
+}
+
+template <class Value>
+std::string name_of(const Words<Value>& words, Value value) {
+  for (const auto& [name, candidate] : words)
+    if (candidate == value) return name;
+  return "";
+}
+
+std::string word_values(const std::vector<std::string>& names, const std::vector<std::string>& later);
+
+template <class Field>
+Key word(const char* name, Field field, Words<ValueOf<Field>> words, std::vector<std::string> later, const char* help) {
+  Key key = row(name, field, word_values(names_of(words), later), help);
+  key.read = [field, words, later](const YAML::Node& node, Recipe& recipe) {
+    return read_word(node, words, later, field(recipe));
+  };
+  key.write = [field, words](const Recipe& recipe) { return nlohmann::json(name_of(words, field(recipe))); };
+  return key;
+}
+
+// Text; `unset` says what the empty default stands for.
+template <class Field>
+Key text(const char* name, Field field, const char* unset, const char* help) {
+  Key key = row(name, field, "text", help);
+  key.unset = unset;
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+    if (!node.IsScalar()) return Refusal{"wrong type", "text", ""};
+    field(recipe) = node.Scalar();
+    return std::nullopt;
+  };
+  key.write = [field](const Recipe& recipe) {
+    return field(recipe).empty() ? nlohmann::json() : nlohmann::json(field(recipe));
+  };
+  return key;
+}
+
+template <class Field>
+Key path(const char* name, Field field, const char* unset, const char* help) {
+  Key key = text(name, field, unset, help);
+  key.values = "path";
+  key.is_path = true;
+  return key;
+}
+
+// A list of paths; a single one may stand without its brackets.
+template <class Field>
+Key paths(const char* name, Field field, const char* unset, const char* help) {
+  Key key = row(name, field, "list of paths and globs", help);
+  key.unset = unset;
+  key.is_path = true;
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+    std::vector<std::string> list;
+    if (node.IsScalar()) list.push_back(node.Scalar());
+    if (node.IsMap()) return Refusal{"wrong type", "a list of paths", ""};
+    for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
+      if (!node[i].IsScalar() || node[i].Scalar().empty()) return Refusal{"wrong type", "a list of paths", ""};
+      list.push_back(node[i].Scalar());
+    }
+    field(recipe) = list;
+    return std::nullopt;
+  };
+  key.write = [field](const Recipe& recipe) {
+    return field(recipe).empty() ? nlohmann::json() : nlohmann::json(field(recipe));
+  };
+  return key;
+}
+
+std::optional<bool> parse_flag(const YAML::Node& node);
+
+template <class Field>
+Key flag(const char* name, Field field, const char* help) {
+  Key key = row(name, field, "true or false", help);
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+    const auto value = parse_flag(node);
+    if (!value) return Refusal{"wrong type", "true or false", ""};
+    field(recipe) = *value;
+    return std::nullopt;
+  };
+  key.write = [field](const Recipe& recipe) { return nlohmann::json(field(recipe)); };
+  return key;
+}
+
+// A switch that recipes may already name and that this build cannot turn on.
+Key later_flag(const char* name, const char* help);
+
+// One word for all layers, or a list of words, one a layer.
+Key checkpointing(const char* name, const char* help);
+
+// A capacity in bytes with a unit.
+Key bytes(const char* name, const char* help);
+
+}  // namespace hawser::rows

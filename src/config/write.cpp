@@ -1,0 +1,143 @@
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+
+#include "config/config.h"
+#include "config/rows.h"
+#include "config/schema.h"
+
+namespace hawser {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string json_text(const nlohmann::json& value, int indent = -1) {
+  return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Would YAML read these characters, bare, as just this text?
+bool plain(const std::string& text) {
+  static const std::vector<std::string> kWords = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"};
+  std::string lower = text;
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (text.empty() || std::ranges::find(kWords, lower) != kWords.end()) return false;
+  if (!std::isalpha(static_cast<unsigned char>(text[0])) && text[0] != '/' && text[0] != '_') {
+    if (!text.starts_with("../") && !text.starts_with("./")) return false;
+  }
+  return std::ranges::all_of(text, [](unsigned char c) {
+    return std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == '/' || c == '*' || c == '+';
+  });
+}
+
+std::string yaml_text(const nlohmann::json& value) {
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    return plain(text) ? text : json_text(value);
+  }
+  if (value.is_array()) {
+    std::string out = "[";
+    for (const auto& item : value) out += (out.size() > 1 ? ", " : "") + yaml_text(item);
+    return out + "]";
+  }
+  std::string text = json_text(value);
+  // YAML 1.1 readers take 1e-05 for text, 1.0e-05 for a number.
+  const auto e = text.find('e');
+  if (value.is_number_float() && e != std::string::npos && text.find('.') == std::string::npos) text.insert(e, ".0");
+  return text;
+}
+
+std::string help_of(const Key& key) {
+  std::string help = key.help;
+  if (!key.unset.empty()) help += "; default: " + key.unset;
+  const bool words = key.values.find(',') != std::string::npos && !key.values.starts_with("number") &&
+                     !key.values.starts_with("whole") && !key.values.starts_with("bytes");
+  if (!words) return help;
+  std::string values = key.values;  // what this build can do; the docs also say what will come
+  const auto open = values.find(" (not supported yet");
+  if (open != std::string::npos) values.erase(open, values.find(')', open) - open + 1);
+  return help + " [" + values + "]";
+}
+
+// `KEY: VALUE   # HELP`, the help in one column unless the value is too long for it.
+void put_key(std::string& out, const Key& key, const Recipe& recipe) {
+  constexpr std::size_t kHelpColumn = 38;
+  constexpr std::size_t kWidth = 120;
+  const auto value = key.write(recipe);
+  const std::string indent = key.section().empty() ? "" : "  ";
+  std::string line = indent;
+  line += value.is_null() ? "# " + key.leaf() + ":" : key.leaf() + ": " + yaml_text(value);
+  const std::string help = help_of(key);
+  if (line.size() + 2 > kHelpColumn || kHelpColumn + help.size() + 2 > kWidth) {
+    out += indent + "# " + help + "\n" + line + "\n";
+    return;
+  }
+  line.resize(kHelpColumn, ' ');
+  out += line + "# " + help + "\n";
+}
+
+std::string code_or_dash(const std::string& text) {
+  return text.empty() ? "" : "`" + text + "`";
+}
+
+std::string default_of(const Key& key) {
+  if (key.needed != Needed::never) return "required";
+  const auto value = key.write(Recipe{});
+  if (value.is_null()) return key.unset;
+  return code_or_dash(yaml_text(value));
+}
+
+void put_table(std::string& out, const std::string& section) {
+  out += "| key | takes | default | what |\n| --- | --- | --- | --- |\n";
+  for (const Key& key : schema()) {
+    if (key.section() != section) continue;
+    out += "| `" + key.name + "` | " + key.values + " | " + default_of(key) + " | " + key.help + " |\n";
+  }
+}
+
+}  // namespace
+
+std::string recipe_reference_markdown() {
+  std::string out =
+      "# The recipe, key by key\n\n"
+      "<!-- Generated from the schema table by config_test; HAWSER_UPDATE_DOCS=1 writes it anew. -->\n\n"
+      "A recipe is one YAML file. Every key has a default unless it says *required*; `hawser recipe init --model DIR`\n"
+      "writes a recipe with every key and its help. On the command line `--set KEY=VALUE` (again and again, dotted:\n"
+      "`--set parallel.context_parallel_degree=2`) replaces what the file says; an empty value goes back to the\n"
+      "default. All problems of a recipe are told at once, before anything is allocated.\n\n";
+  put_table(out, "");
+  for (const Section& section : sections()) {
+    out += "\n## " + section.name + "\n\n" + section.help + "\n\n";
+    put_table(out, section.name);
+  }
+  return out;
+}
+
+std::string commented_recipe(const Recipe& recipe) {
+  std::string out =
+      "# A Hawser recipe: every key with its value and its help (docs/recipe.md has more). Lines left as they are may\n"
+      "# be deleted: they are the defaults. Relative paths start at this file's folder.\n";
+  std::string section;
+  for (const Key& key : schema()) {
+    if (key.section() != section) {
+      section = key.section();
+      out += section.empty() ? "\n" : "\n" + section + ":\n";
+    }
+    put_key(out, key, recipe);
+  }
+  return out;
+}
+
+std::string recipe_json(const Recipe& recipe) {
+  ordered_json out;
+  for (const Key& key : schema()) {
+    const auto value = key.write(recipe);
+    if (key.section().empty()) {
+      out[key.leaf()] = value;
+    } else {
+      out[key.section()][key.leaf()] = value;
+    }
+  }
+  return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace hawser

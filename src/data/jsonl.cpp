@@ -1,0 +1,143 @@
+#include "data/jsonl.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "data/files.h"
+#include "data/token_file.h"
+
+namespace hawser::data {
+namespace {
+
+using Json = nlohmann::json;
+
+// Reports what is wrong with one line.
+class LineReader {
+ public:
+  LineReader(const LinePlace& place, Problems& problems) : place_(place), problems_(problems) {}
+
+  std::optional<Line> read(std::string_view text) {
+    Json json;
+    try {
+      json = Json::parse(text);
+    } catch (const Json::parse_error& error) {
+      // "[json.exception.parse_error.101] parse error at line 1, column 7: syntax error while ...: REASON"
+      const std::string_view what = error.what();
+      const std::size_t colon = what.find(": ");
+      const std::size_t byte = error.byte > 0 ? error.byte - 1 : 0;
+      problems_.add({.file = place_.file,
+                     .what = cat("broken JSON: ", colon == what.npos ? what : what.substr(colon + 2)),
+                     .at = cat("line ", place_.number, ", byte ", place_.byte + static_cast<std::int64_t>(byte)),
+                     .cause = "broken JSON"});
+      return std::nullopt;
+    }
+    if (!json.is_object()) return refuse("line is not an object", "{...}", json.type_name(), "");
+    for (const char* key : {"messages", "prompt", "completion"}) {
+      if (json.contains(key)) {
+        problems_.add({.file = place_.file, .what = "chat lines are not supported yet", .at = at(key),
+                       .hint = "text, or input_ids with labels"});
+        return std::nullopt;
+      }
+    }
+    if (json.contains("text") == json.contains("input_ids")) {
+      return refuse("line needs one of two keys", "text or input_ids", json.contains("text") ? "both" : "neither", "");
+    }
+    Line line;
+    if (json.contains("text")) {
+      if (!json["text"].is_string()) return refuse("wrong type", "a string", json["text"].type_name(), "text");
+      line.text = std::move(json["text"].get_ref<std::string&>());
+      return line;
+    }
+    const std::int64_t most = place_.vocab_size > 0 ? place_.vocab_size - 1 : std::numeric_limits<std::int32_t>::max();
+    bool good = numbers(json["input_ids"], "input_ids", "id outside the vocabulary", 0, most, false, line.ids);
+    if (good && line.ids.empty()) {
+      refuse("no ids", "one or more", "none", "input_ids");
+      good = false;
+    }
+    if (const auto labels = json.find("labels"); labels != json.end() && !labels->is_null()) {
+      const bool read = numbers(*labels, "labels", "label outside the vocabulary", 0, most, true, line.labels);
+      if (read && good && line.labels.size() != line.ids.size()) {
+        refuse("labels do not match input_ids", cat(line.ids.size()), cat(line.labels.size()), "labels");
+        good = false;
+      }
+      good = good && read;
+    }
+    if (const auto lengths = json.find("document_lengths"); lengths != json.end() && !lengths->is_null()) {
+      const bool read = numbers(*lengths, "document_lengths", "bad document length", 1,
+                                std::numeric_limits<std::int32_t>::max(), false, line.document_lengths);
+      std::int64_t sum = 0;
+      for (const std::int32_t length : line.document_lengths) sum += length;
+      if (read && good && sum != static_cast<std::int64_t>(line.ids.size())) {
+        refuse("document_lengths do not add up", cat(line.ids.size()), cat(sum), "document_lengths");
+        good = false;
+      }
+      good = good && read;
+    }
+    return good ? std::optional(std::move(line)) : std::nullopt;
+  }
+
+ private:
+  std::string at(const std::string& key) const {
+    return cat("line ", place_.number, key.empty() ? "" : ", ", key);
+  }
+
+  std::nullopt_t refuse(std::string what, std::string expected, std::string got, const std::string& key) {
+    problems_.add({.file = place_.file, .what = std::move(what), .expected = std::move(expected),
+                   .got = std::move(got), .at = at(key)});
+    return std::nullopt;
+  }
+
+  // Whole numbers from least to most, or -100 where `ignored` allows it. Reports the first bad one only.
+  bool numbers(const Json& list, const std::string& key, const char* what, std::int64_t least, std::int64_t most,
+               bool ignored, std::vector<std::int32_t>& out) {
+    if (!list.is_array()) {
+      refuse("wrong type", "a list of whole numbers", list.type_name(), key);
+      return false;
+    }
+    out.reserve(list.size());
+    for (const Json& item : list) {
+      // An unsigned number beyond int64 turns negative in get<int64>: compare it as it is.
+      const bool whole = item.is_number_integer() && !(item.is_number_unsigned() && item.get<std::uint64_t>() > 1ull << 62);
+      const std::int64_t value = whole ? item.get<std::int64_t>() : 0;
+      if (!whole || ((value < least || value > most) && !(ignored && value == kIgnoredLabel))) {
+        refuse(what, cat(ignored ? "-100, or " : "", least, " to ", most), item.dump(), cat(key, "[", out.size(), "]"));
+        return false;
+      }
+      out.push_back(static_cast<std::int32_t>(value));
+    }
+    return true;
+  }
+
+  const LinePlace& place_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+std::optional<Line> parse_line(std::string_view line, const LinePlace& place, Problems& problems) {
+  return LineReader(place, problems).read(line);
+}
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r\n") == std::string_view::npos; }
+
+std::vector<Line> read_jsonl(const std::string& path, std::int64_t vocab_size, Problems& problems) {
+  const MappedFile file(path);
+  const std::string_view text = file.text();
+  std::vector<Line> lines;
+  bool any = false;
+  LinePlace place{.file = path, .vocab_size = vocab_size};
+  for (std::size_t at = 0; at < text.size(); ++place.number) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = text.substr(at, end - at);
+    place.byte = static_cast<std::int64_t>(at);
+    if (!is_blank(line)) {
+      any = true;
+      if (auto parsed = parse_line(line, place, problems)) lines.push_back(std::move(*parsed));
+    }
+    at = end + 1;
+  }
+  if (!any) problems.add({.file = path, .what = "empty file", .expected = "one line of JSON or more"});
+  return lines;
+}
+
+}  // namespace hawser::data

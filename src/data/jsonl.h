@@ -1,0 +1,39 @@
+// Lines of JSONL: `text`; or `input_ids` with optional `labels` (aligned with the ids, shifted later; -100 ignored) and
+// optional `document_lengths` (they add up to the line; tokens attend within theirs).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace hawser::data {
+
+struct Line {
+  std::optional<std::string> text;  // else ids
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> labels;            // empty: the ids
+  std::vector<std::int32_t> document_lengths;  // empty: one document
+};
+
+// Where a line stands, for messages, and what its ids must be below (0: unknown).
+struct LinePlace {
+  std::string file;
+  std::int64_t number = 1;  // the first line is 1
+  std::int64_t byte = 0;    // of the line's start in the file
+  std::int64_t vocab_size = 0;
+};
+
+// Reads one line. Everything wrong with it goes to `problems` with its line and byte or key; then there is no result.
+std::optional<Line> parse_line(std::string_view line, const LinePlace& place, Problems& problems);
+
+// Whether a line holds nothing but white space: such lines are passed over.
+bool is_blank(std::string_view line);
+
+// All lines of a small file (evaluation). Adds a problem for a file without any.
+std::vector<Line> read_jsonl(const std::string& path, std::int64_t vocab_size, Problems& problems);
+
+}  // namespace hawser::data

@@ -1,0 +1,131 @@
+#include "data/packer.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "data/sampler.h"
+#include "data/sequence.h"
+
+namespace hawser::data {
+namespace {
+
+constexpr std::size_t kWindow = 65536;
+
+class PackedSequences final : public SequenceSet {
+ public:
+  PackedSequences(std::shared_ptr<const TokenFile> file, std::int64_t length, std::int64_t max_documents,
+                  std::uint64_t seed, std::int64_t vocab_size)
+      : file_(std::move(file)), max_documents_(max_documents), vocab_size_(vocab_size) {
+    std::vector<Piece> cut;
+    for (std::int64_t i = 0; i < file_->sequences(); ++i) {
+      const std::int64_t end = file_->begin(i) + file_->length(i);
+      // The document's last token is a target only, so a piece that held it alone is not made.
+      for (std::int64_t at = file_->begin(i); at + 1 < end; at += length) {
+        cut.push_back({at, static_cast<std::int32_t>(std::min(length, end - at)), at + length < end});
+      }
+    }
+    if (cut.empty()) {
+      throw UserError({.file = file_->prefix() + ".bin", .what = "no document of two tokens or more"});
+    }
+    const Shuffle shuffle(seed, "data/packing", static_cast<std::int64_t>(cut.size()));
+    for (std::size_t from = 0; from < cut.size(); from += kWindow) {
+      const std::size_t count = std::min(kWindow, cut.size() - from);
+      std::vector<Piece> window(count);
+      std::vector<std::int32_t> lengths(count);
+      for (std::size_t i = 0; i < count; ++i) {
+        window[i] = cut[shuffle.at(static_cast<std::int64_t>(from + i))];
+        lengths[i] = window[i].length;
+      }
+      pack(window, best_fit(lengths, length, max_documents));
+    }
+  }
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(first_.size()) - 1; }
+  std::int64_t max_documents() const override { return max_documents_; }
+
+  Sequence get(std::int64_t index) const override {
+    Sequence sequence;
+    for (std::int64_t p = first_[index]; p < first_[index + 1]; ++p) {
+      const Piece& piece = pieces_[p];
+      const std::size_t at = sequence.ids.size();
+      sequence.ids.resize(at + piece.length);
+      sequence.labels.resize(at + piece.length, kIgnoredLabel);
+      file_->read(piece.begin, std::span(sequence.ids).subspan(at), vocab_size_);
+      file_->read_labels(piece.begin + 1, std::span(sequence.labels).subspan(at, piece.length - !piece.goes_on));
+      sequence.document_lengths.push_back(piece.length);
+    }
+    sequence.positions = positions_of(sequence.document_lengths);
+    return sequence;
+  }
+
+  std::int64_t targets(std::int64_t index) const override {
+    if (file_->has_labels()) return get(index).targets();
+    std::int64_t targets = 0;
+    for (std::int64_t p = first_[index]; p < first_[index + 1]; ++p) targets += pieces_[p].length - !pieces_[p].goes_on;
+    return targets;
+  }
+
+ private:
+  struct Piece {
+    std::int64_t begin = 0;  // first token in the file
+    std::int32_t length = 0;
+    bool goes_on = false;  // the document has tokens after it
+  };
+
+  // Appends the window's bins as sequences, pieces in the order of the window.
+  void pack(const std::vector<Piece>& window, const std::vector<std::int32_t>& bins) {
+    std::vector<std::int32_t> order(window.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return bins[a] < bins[b]; });
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      pieces_.push_back(window[order[i]]);
+      if (i + 1 == order.size() || bins[order[i]] != bins[order[i + 1]]) {
+        first_.push_back(static_cast<std::int64_t>(pieces_.size()));
+      }
+    }
+  }
+
+  std::shared_ptr<const TokenFile> file_;
+  std::int64_t max_documents_, vocab_size_;
+  std::vector<Piece> pieces_;
+  std::vector<std::int64_t> first_{0};  // of each sequence in pieces_, and the end
+};
+
+}  // namespace
+
+std::vector<std::int32_t> best_fit(std::span<const std::int32_t> lengths, std::int64_t capacity,
+                                   std::int64_t max_pieces) {
+  std::vector<std::int32_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return lengths[a] > lengths[b]; });
+  std::vector<std::int32_t> bins(lengths.size());
+  std::vector<std::int64_t> pieces;                       // by bin
+  std::set<std::pair<std::int64_t, std::int32_t>> open;   // (room left, bin), bins with room and a place
+  for (const std::int32_t piece : order) {
+    const std::int64_t length = lengths[piece];
+    HAWSER_CHECK(length <= capacity, "piece of ", length, " for ", capacity);
+    auto found = open.lower_bound({length, 0});
+    std::int64_t room = capacity;
+    std::int32_t bin = static_cast<std::int32_t>(pieces.size());
+    if (found == open.end()) {
+      pieces.push_back(0);
+    } else {
+      std::tie(room, bin) = *found;
+      open.erase(found);
+    }
+    bins[piece] = bin;
+    if (++pieces[bin] < max_pieces && room > length) open.insert({room - length, bin});
+  }
+  return bins;
+}
+
+std::unique_ptr<SequenceSet> packed_sequences(std::shared_ptr<const TokenFile> file, std::int64_t length,
+                                              std::int64_t max_documents, std::uint64_t seed,
+                                              std::int64_t vocab_size) {
+  return std::make_unique<PackedSequences>(std::move(file), length, max_documents, seed, vocab_size);
+}
+
+}  // namespace hawser::data

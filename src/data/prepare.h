@@ -1,0 +1,60 @@
+// Text to token files: `hawser prepare`, and `fit` when they are missing or stale.
+//
+// Writes OUTPUT/train.{bin,idx}, OUTPUT/valid.{bin,idx} if anything is held out, and last OUTPUT/prepared.json, which
+// says what they were made from. Documents keep the order of the sources whatever the number of threads. A text gets
+// what the tokenizer puts around it (begin of text) and then its end-of-text token; lines of ids stay as they are.
+//
+// Memory is bounded: a window of blocks (1 MiB of lines, or one text file) is in flight at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/recipe.h"
+
+namespace hawser::data {
+
+struct PrepareProgress {
+  std::int64_t bytes_done = 0, bytes_total = 0;
+  std::int64_t documents = 0, tokens = 0;
+};
+
+struct PrepareOptions {
+  std::vector<std::string> train;       // patterns, see sources.h
+  std::vector<std::string> validation;  // held-out files; else validation_fraction of the documents of `train`
+  std::string folder;                   // relative patterns start here
+  std::string tokenizer;                // a tokenizer.json or its folder; "": lines must bring ids
+  std::string output;                   // folder of the token files
+  double validation_fraction = 0.0;
+  std::uint64_t seed = 0;
+  std::int64_t vocab_size = 0;  // the model's: ids of lines must be below it; 0: the tokenizer's
+  int threads = 1;
+  std::function<void(const PrepareProgress&)> progress;  // on the calling thread, a few times a second at most
+};
+
+// What one of the two token files holds.
+struct PreparedCounts {
+  std::int64_t documents = 0, sequences = 0, tokens = 0;
+};
+
+struct Prepared {
+  PreparedCounts train, validation;
+  std::int64_t source_bytes = 0;
+};
+
+// A recipe's data section with its defaults filled in: the tokenizer beside the model, token files in OUTPUT/data.
+PrepareOptions prepare_options(const Recipe& recipe);
+
+// UserError with all problems of all files together; then nothing is written.
+Prepared prepare(const PrepareOptions& options);
+
+// Whether the token files in options.output were made from the same sources (path, size, time of change), tokenizer and
+// options. False also when something is missing or cannot be read.
+bool is_prepared(const PrepareOptions& options);
+
+// Which documents are held out: the share `fraction` of `documents`, at least one and not all, chosen by the seed alone.
+std::vector<bool> hold_out(std::int64_t documents, double fraction, std::uint64_t seed);
+
+}  // namespace hawser::data

@@ -1,0 +1,101 @@
+#include "data/sources.h"
+
+#include <glob.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <set>
+
+namespace hawser::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::optional<SourceKind> kind_of(const fs::path& path) {
+  if (path.extension() == ".jsonl") return SourceKind::jsonl;
+  if (path.extension() == ".txt") return SourceKind::text;
+  return std::nullopt;
+}
+
+// What a pattern matches, sorted.
+std::vector<std::string> expand(const std::string& pattern) {
+  std::error_code ignored;
+  if (fs::exists(pattern, ignored)) return {pattern};  // a name may hold * or [
+  glob_t found{};
+  std::vector<std::string> paths;
+  if (::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, nullptr, &found) == 0) {
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  }
+  ::globfree(&found);
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+std::vector<std::string> files_under(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code ignored;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, ignored)) {
+    if (entry.is_regular_file(ignored) && kind_of(entry.path())) paths.push_back(entry.path().string());
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+}  // namespace
+
+std::string resolve_path(const std::string& path, const std::string& folder) {
+  if (path.starts_with('~')) return path;  // left to glob
+  return fs::absolute(fs::path(folder) / path).lexically_normal().string();
+}
+
+bool is_token_prefix(const std::string& pattern, const std::string& folder) {
+  const std::string prefix = resolve_path(pattern, folder);
+  std::error_code ignored;
+  return fs::exists(prefix + ".idx", ignored) && fs::exists(prefix + ".bin", ignored);
+}
+
+std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
+                                 const std::string& key, Problems& problems) {
+  std::vector<Source> sources;
+  std::set<std::string> seen;
+  for (std::size_t i = 0; i < patterns.size(); ++i) {
+    const std::string at = cat(key, "[", i, "]");
+    std::vector<std::string> paths;
+    bool is_folder = false;
+    for (const std::string& path : expand(resolve_path(patterns[i], folder))) {
+      std::error_code ignored;
+      if (fs::is_directory(path, ignored)) {
+        is_folder = true;
+        const auto inside = files_under(path);
+        paths.insert(paths.end(), inside.begin(), inside.end());
+      } else {
+        paths.push_back(path);
+      }
+    }
+    if (paths.empty()) {
+      problems.add({.file = patterns[i], .what = is_folder ? "folder without .jsonl or .txt files" : "no such file", .at = at});
+    }
+    for (const std::string& path : paths) {
+      if (!seen.insert(path).second) continue;
+      std::error_code error;
+      const auto kind = kind_of(path);
+      const auto bytes = fs::file_size(path, error);
+      if (!kind) {
+        problems.add({.file = path, .what = "unknown kind of file", .expected = ".jsonl or .txt", .at = at});
+      } else if (error || ::access(path.c_str(), R_OK) != 0) {
+        problems.add({.file = path, .what = "cannot be read", .at = at});
+      } else if (bytes == 0) {
+        problems.add({.file = path, .what = "empty file", .at = at});
+      } else {
+        const auto modified = fs::last_write_time(path, error).time_since_epoch();
+        sources.push_back({path, *kind, static_cast<std::int64_t>(bytes),
+                           std::chrono::duration_cast<std::chrono::nanoseconds>(modified).count()});
+      }
+    }
+  }
+  return sources;
+}
+
+}  // namespace hawser::data

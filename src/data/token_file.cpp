@@ -1,0 +1,206 @@
+#include "data/token_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "base/error.h"
+
+namespace hawser::data {
+namespace {
+
+constexpr char kMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
+constexpr std::size_t kHeader = sizeof kMagic + 8 + 1 + 8 + 8;
+constexpr std::uint8_t kInt32 = 4, kUint16 = 8;
+constexpr std::int64_t kNarrowVocabulary = 65500;
+
+// The value at a byte offset that need not be aligned.
+template <class T>
+T load(std::span<const std::byte> bytes, std::size_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+TokenFile::TokenFile(const std::string& prefix)
+    : prefix_(prefix), index_(prefix + ".idx"), ids_(prefix + ".bin") {
+  const std::string index_name = prefix + ".idx";
+  const auto refuse = [&](std::string what, std::string expected, std::string got, std::string at = "") {
+    throw UserError({.file = index_name, .what = std::move(what), .expected = std::move(expected),
+                     .got = std::move(got), .at = std::move(at)});
+  };
+  const auto index = index_.bytes();
+  if (index.size() < kHeader) refuse("token index cut short", cat(kHeader, " bytes or more"), cat(index.size()));
+  if (std::memcmp(index.data(), kMagic, sizeof kMagic) != 0) refuse("not a token index", "MMIDIDX", "other bytes", "byte 0");
+  if (const auto version = load<std::uint64_t>(index, 9); version != 1) {
+    refuse("unknown version of token index", "1", cat(version), "byte 9");
+  }
+  const auto code = load<std::uint8_t>(index, 17);
+  if (code != kInt32 && code != kUint16) {
+    refuse("token type not supported", "4 (int32) or 8 (uint16)", cat(int{code}), "byte 17");
+  }
+  id_bytes_ = code == kInt32 ? 4 : 2;
+  const auto sequences = load<std::uint64_t>(index, 18), bounds = load<std::uint64_t>(index, 26);
+  // Divide before multiplying: the counts may be anything.
+  const std::uint64_t room = index.size() - kHeader;
+  if (sequences > room / 12 || bounds > room / 8 || sequences * 12 + bounds * 8 != room) {
+    refuse("token index has the wrong size", cat(sequences, " sequences and ", bounds, " document bounds"),
+           cat(index.size(), " bytes"));
+  }
+  sequences_ = static_cast<std::int64_t>(sequences);
+  documents_ = static_cast<std::int64_t>(bounds) - 1;
+
+  const std::uint64_t size = ids_.bytes().size();
+  std::uint64_t at = 0;
+  for (std::int64_t i = 0; i < sequences_; ++i) {
+    const auto count = load<std::int32_t>(index, kHeader + 4 * i);
+    const auto offset = load<std::int64_t>(index, kHeader + 4 * sequences_ + 8 * i);
+    if (count < 0) refuse("negative length of a sequence", "0 or more", cat(count), cat("sequence ", i));
+    if (offset != static_cast<std::int64_t>(at)) {
+      refuse(offset < static_cast<std::int64_t>(at) ? "sequences overlap" : "gap between sequences", cat("offset ", at),
+             cat(offset), cat("sequence ", i));
+    }
+    at += static_cast<std::uint64_t>(count) * id_bytes_;
+    if (at > size) {
+      throw UserError({.file = prefix + ".bin", .what = "token file cut short", .expected = cat(at, " bytes or more"),
+                       .got = cat(size), .at = cat("sequence ", i)});
+    }
+  }
+  if (at != size) {
+    throw UserError({.file = prefix + ".bin", .what = "token file longer than its index says",
+                     .expected = cat(at, " bytes"), .got = cat(size)});
+  }
+  tokens_ = static_cast<std::int64_t>(size) / id_bytes_;
+  for (std::int64_t i = 0; i <= documents_; ++i) {
+    const std::int64_t bound = first_sequence(i), before = i == 0 ? 0 : first_sequence(i - 1);
+    const std::int64_t least = i == documents_ ? sequences_ : before, most = i == 0 ? 0 : sequences_;
+    if (bound < least || bound > most) {
+      refuse("document bounds do not add up", cat(least, " to ", most), cat(bound), cat("document ", i));
+    }
+  }
+  if (documents_ < 0) refuse("document bounds do not add up", "1 or more", "0");
+
+  const std::string labels = prefix + ".labels.bin";
+  if (std::filesystem::exists(labels)) {
+    has_labels_ = true;
+    labels_ = MappedFile(labels);
+    if (labels_.bytes().size() != static_cast<std::uint64_t>(tokens_) * 4) {
+      throw UserError({.file = labels, .what = "label file has the wrong size", .expected = cat(tokens_ * 4, " bytes"),
+                       .got = cat(labels_.bytes().size())});
+    }
+  }
+}
+
+std::int64_t TokenFile::length(std::int64_t sequence) const {
+  return load<std::int32_t>(index_.bytes(), kHeader + 4 * sequence);
+}
+
+std::int64_t TokenFile::begin(std::int64_t sequence) const {
+  if (sequence == sequences_) return tokens_;
+  return load<std::int64_t>(index_.bytes(), kHeader + 4 * sequences_ + 8 * sequence) / id_bytes_;
+}
+
+std::int64_t TokenFile::first_sequence(std::int64_t document) const {
+  return load<std::int64_t>(index_.bytes(), kHeader + 12 * sequences_ + 8 * document);
+}
+
+void TokenFile::read(std::int64_t from, std::span<std::int32_t> out, std::int64_t vocab_size) const {
+  const auto count = static_cast<std::int64_t>(out.size());
+  HAWSER_CHECK(from >= 0 && from + count <= tokens_, "tokens ", from, " to ", from + count, " of ", tokens_);
+  if (id_bytes_ == 4) {
+    if (count > 0) std::memcpy(out.data(), ids_.bytes().data() + from * 4, out.size_bytes());
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = load<std::uint16_t>(ids_.bytes(), (from + i) * 2);
+  }
+  const std::int64_t limit = vocab_size == 0 ? std::numeric_limits<std::int64_t>::max() : vocab_size;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (out[i] >= 0 && out[i] < limit) continue;
+    throw UserError({.file = prefix_ + ".bin", .what = "id outside the vocabulary",
+                     .expected = vocab_size == 0 ? "0 or more" : cat("0 to ", vocab_size - 1), .got = cat(out[i]),
+                     .at = cat("token ", from + i)});
+  }
+}
+
+void TokenFile::read_labels(std::int64_t from, std::span<std::int32_t> out) const {
+  if (!has_labels_) return read(from, out);
+  HAWSER_CHECK(from >= 0 && from + static_cast<std::int64_t>(out.size()) <= tokens_, "labels from ", from);
+  if (!out.empty()) std::memcpy(out.data(), labels_.bytes().data() + from * 4, out.size_bytes());
+}
+
+void TokenFile::check_ids(std::int64_t vocab_size) const {
+  std::vector<std::int32_t> block(std::size_t{1} << 16);
+  for (std::int64_t from = 0; from < tokens_; from += static_cast<std::int64_t>(block.size())) {
+    const auto count = std::min<std::int64_t>(static_cast<std::int64_t>(block.size()), tokens_ - from);
+    read(from, std::span(block).first(count), vocab_size);
+  }
+}
+
+TokenFileWriter::TokenFileWriter(const std::string& prefix, std::int64_t vocab_size)
+    : prefix_(prefix),
+      wide_(vocab_size == 0 || vocab_size >= kNarrowVocabulary),
+      index_(prefix + ".idx"),
+      ids_(prefix + ".bin") {}
+
+void TokenFileWriter::add_sequence(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) {
+  HAWSER_CHECK(labels.empty() || labels.size() == ids.size(), labels.size(), " labels for ", ids.size(), " ids");
+  HAWSER_CHECK(ids.size() <= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()), "sequence too long");
+  if (!labels.empty() && !labels_) start_labels();
+  if (wide_) {
+    ids_.write(ids.data(), ids.size_bytes());
+  } else {
+    for (const std::int32_t id : ids) {
+      HAWSER_CHECK(id >= 0 && id <= 0xFFFF, "id ", id, " in a file of uint16");
+      ids_.write_value(static_cast<std::uint16_t>(id));
+    }
+  }
+  if (labels_) labels_->write(labels.empty() ? ids.data() : labels.data(), ids.size_bytes());
+  lengths_.push_back(static_cast<std::int32_t>(ids.size()));
+  tokens_ += static_cast<std::int64_t>(ids.size());
+}
+
+// The first labels came: all tokens before are their own labels.
+void TokenFileWriter::start_labels() {
+  labels_.emplace(prefix_ + ".labels.bin");
+  if (tokens_ == 0) return;
+  ids_.flush();
+  const MappedFile written(ids_.temporary_path());
+  for (std::int64_t i = 0; i < tokens_; ++i) {
+    labels_->write_value(wide_ ? load<std::int32_t>(written.bytes(), i * 4)
+                               : std::int32_t{load<std::uint16_t>(written.bytes(), i * 2)});
+  }
+}
+
+void TokenFileWriter::end_document() {
+  if (documents_.back() != sequences()) documents_.push_back(sequences());
+}
+
+void TokenFileWriter::finish() {
+  end_document();
+  index_.write(kMagic, sizeof kMagic);
+  index_.write_value(std::uint64_t{1});
+  index_.write_value(wide_ ? kInt32 : kUint16);
+  index_.write_value(static_cast<std::uint64_t>(lengths_.size()));
+  index_.write_value(static_cast<std::uint64_t>(documents_.size()));
+  index_.write(lengths_.data(), lengths_.size() * sizeof lengths_[0]);
+  std::int64_t offset = 0;
+  for (const std::int32_t length : lengths_) {
+    index_.write_value(offset);
+    offset += std::int64_t{length} * (wide_ ? 4 : 2);
+  }
+  index_.write(documents_.data(), documents_.size() * sizeof documents_[0]);
+  // Everything is on disk before any name changes; an index without its .bin never shows.
+  index_.sync();
+  ids_.sync();
+  if (labels_) labels_->sync();
+  std::error_code ignored;
+  std::filesystem::remove(prefix_ + ".idx", ignored);
+  std::filesystem::remove(prefix_ + ".labels.bin", ignored);
+  ids_.commit();
+  if (labels_) labels_->commit();
+  index_.commit();
+}
+
+}  // namespace hawser::data

@@ -1,0 +1,78 @@
+#include "launch/environment.h"
+
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <initializer_list>
+
+namespace hawser {
+namespace {
+
+const char* variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+// The first of the variables that holds a whole number; `otherwise` when none does.
+int number(std::initializer_list<const char*> names, int otherwise) {
+  for (const char* name : names) {
+    const char* value = variable(name);
+    if (value == nullptr) continue;
+    char* end = nullptr;
+    const long parsed = std::strtol(value, &end, 10);
+    if (end != value && *end == '\0' && parsed >= 0 && parsed < (1 << 24)) return static_cast<int>(parsed);
+  }
+  return otherwise;
+}
+
+// A batch script has SLURM_PROCID too; only a step started by srun has its number of tasks.
+bool in_slurm_step() {
+  return variable("SLURM_STEP_NUM_TASKS") != nullptr && variable("SLURM_PROCID") != nullptr;
+}
+
+}  // namespace
+
+bool under_launcher() {
+  return variable("OMPI_COMM_WORLD_SIZE") != nullptr || variable("PMIX_RANK") != nullptr || in_slurm_step();
+}
+
+LaunchedAs launched_as() {
+  LaunchedAs as;
+  if (!under_launcher()) return as;
+  as.rank = number({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}, 0);
+  as.ranks = std::max(1, number({"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}, 1));
+  as.local_rank = number({"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}, 0);
+  as.local_ranks = std::max(1, number({"OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE"}, as.ranks));
+  return as;
+}
+
+Terminal user_terminal() {
+  if (variable(kLauncherVariable) != nullptr) {
+    const int columns = number({kTerminalVariable}, 0);
+    return {columns > 0, columns > 0 ? columns : 80};
+  }
+  if (isatty(STDERR_FILENO) == 0) return {};
+  winsize size{};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return {true, known ? size.ws_col : 80};
+}
+
+void keep_stdout_for_rank_zero() {
+  if (launched_as().rank != 0) dup2(STDERR_FILENO, STDOUT_FILENO);
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+int threads_per_rank(int local_ranks) {
+  return std::max(1, usable_cores() / std::max(1, local_ranks));
+}
+
+}  // namespace hawser

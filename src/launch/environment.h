@@ -1,0 +1,40 @@
+// Who started this process, and what it may assume of the terminal. All that is known comes from the environment that
+// mpirun, srun or our own launcher (local.h) sets; no other room reads it.
+#pragma once
+
+namespace hawser {
+
+// True in a rank that mpirun or srun started: it must not start ranks of its own.
+bool under_launcher();
+
+// This process's place among those started together; one of one when no launcher started it.
+struct LaunchedAs {
+  int rank = 0;
+  int ranks = 1;
+  int local_rank = 0;  // on this machine
+  int local_ranks = 1;
+};
+LaunchedAs launched_as();
+
+// The user's terminal, for a progress bar on standard error. In a rank standard error is a pipe to the launcher, which
+// says what lies behind it.
+struct Terminal {
+  bool is_terminal = false;
+  int columns = 80;
+};
+Terminal user_terminal();
+
+// Standard output belongs to rank 0: on every other rank it is pointed at standard error.
+void keep_stdout_for_rank_zero();
+
+// Cores this process may use.
+int usable_cores();
+
+// Threads a rank should take when the recipe leaves it open: cores / ranks on this machine, at least 1.
+int threads_per_rank(int local_ranks);
+
+// Names of the variables by which our launcher talks to its ranks.
+inline constexpr char kLauncherVariable[] = "HAWSER_LAUNCHER";          // "local"
+inline constexpr char kTerminalVariable[] = "HAWSER_TERMINAL_COLUMNS";  // set where stderr ends at a terminal
+
+}  // namespace hawser

@@ -1,0 +1,138 @@
+// The parts of the launcher that need no mpirun.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "launch/environment.h"
+#include "launch/local.h"
+#include "launch/noise.h"
+#include "launch/stop.h"
+
+namespace hawser {
+namespace {
+
+const std::string kRule(74, '-');
+
+// Sets variables for one test; takes them away again.
+class Environment {
+ public:
+  explicit Environment(std::map<std::string, std::string> variables) : variables_(std::move(variables)) {
+    for (const auto& [name, value] : variables_) setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Environment() {
+    for (const auto& [name, value] : variables_) unsetenv(name.c_str());
+  }
+
+ private:
+  std::map<std::string, std::string> variables_;
+};
+
+TEST(UnderLauncher, KnowsMpirunAndSlurmSteps) {
+  if (under_launcher()) GTEST_SKIP() << "this test itself runs under a launcher";
+  EXPECT_EQ(launched_as().ranks, 1);
+  {
+    const Environment mpirun({{"OMPI_COMM_WORLD_SIZE", "8"},
+                              {"OMPI_COMM_WORLD_RANK", "5"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}});
+    EXPECT_TRUE(under_launcher());
+    const LaunchedAs as = launched_as();
+    EXPECT_EQ(as.rank, 5);
+    EXPECT_EQ(as.ranks, 8);
+    EXPECT_EQ(as.local_rank, 1);
+    EXPECT_EQ(as.local_ranks, 4);
+  }
+  {
+    const Environment batch({{"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "0"}});
+    EXPECT_FALSE(under_launcher());
+  }
+  {
+    const Environment step({{"SLURM_PROCID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_LOCALID", "0"}});
+    EXPECT_TRUE(under_launcher());
+    EXPECT_EQ(launched_as().rank, 2);
+    EXPECT_EQ(launched_as().ranks, 4);
+  }
+}
+
+TEST(Threads, AreSharedAmongTheRanksOfAMachine) {
+  EXPECT_GE(threads_per_rank(1), 1);
+  EXPECT_EQ(threads_per_rank(100000), 1);
+  EXPECT_EQ(threads_per_rank(1), usable_cores());
+}
+
+TEST(Terminal, IsWhatTheLauncherSays) {
+  const Environment rank({{"HAWSER_LAUNCHER", "local"}, {"HAWSER_TERMINAL_COLUMNS", "132"}});
+  EXPECT_TRUE(user_terminal().is_terminal);
+  EXPECT_EQ(user_terminal().columns, 132);
+  unsetenv("HAWSER_TERMINAL_COLUMNS");
+  EXPECT_FALSE(user_terminal().is_terminal);
+}
+
+TEST(NoiseFilter, TakesMpirunsNoticesOutAndRemembersThem) {
+  NoiseFilter filter;
+  std::string shown;
+  shown += filter.feed("step 1\nhawser: x\n" + kRule + "\nPrimary job  terminated normally, but 1 process returned\n");
+  shown += filter.feed("a non-zero exit code. Per user-direction, the job has been aborted.\n" + kRule + "\n" + kRule);
+  shown += filter.feed("\nmpirun noticed that process rank 1 with PID 0 on node vm exited on signal 11 ");
+  shown += filter.flush();
+  shown += filter.feed("(Segmentation fault).\n" + kRule + "\nhawser: x\nmpirun: Forwarding signal 10 to job\nend");
+  shown += filter.finish();
+  EXPECT_EQ(shown, "step 1\nhawser: x\nend\n");
+  ASSERT_EQ(filter.ends().size(), 1u);
+  EXPECT_EQ(filter.ends()[0].kind, RankEnd::Kind::killed);
+  EXPECT_EQ(filter.ends()[0].rank, 1);
+  EXPECT_EQ(filter.ends()[0].code, 11);
+  EXPECT_EQ(filter.ends()[0].host, "vm");
+  EXPECT_TRUE(filter.explained());
+}
+
+TEST(NoiseFilter, ShowsAProgressBarAsItGrows) {
+  NoiseFilter filter;
+  EXPECT_EQ(filter.feed("\rstep 1 [=  ]"), "");
+  EXPECT_EQ(filter.flush(), "\rstep 1 [=  ]");
+  EXPECT_EQ(filter.feed("\rstep 2 [== ]"), "");
+  EXPECT_EQ(filter.flush(), "\rstep 2 [== ]");
+  // A notice that follows an unfinished bar starts on a line of its own.
+  EXPECT_EQ(filter.feed(kRule + "\nsomething else\nof two lines\n" + kRule + "\nafter\n"), "\nafter\n");
+  EXPECT_EQ(filter.notices(), std::vector<std::string>{"something else of two lines"});
+}
+
+TEST(NoiseFilter, KeepsARuleThatIsStillComing) {
+  NoiseFilter filter;
+  EXPECT_EQ(filter.feed(std::string(30, '-')), "");
+  EXPECT_EQ(filter.flush(), "");
+  EXPECT_EQ(filter.feed(std::string(10, '-') + "\n"), std::string(40, '-') + "\n");
+}
+
+TEST(Outcome, MapsWhatMpirunReturnsToOurCodes) {
+  using Kind = RankEnd::Kind;
+  EXPECT_EQ(outcome(0, false, {}, {}, false).code, 0);
+  EXPECT_EQ(outcome(139, false, {{Kind::killed, 3, 11, "Segmentation fault"}}, {}, false).line,
+            "rank 3 was killed by signal 11 (Segmentation fault)");
+  EXPECT_EQ(outcome(139, false, {{Kind::killed, 3, 11}}, {}, true).code, 3);
+  EXPECT_EQ(outcome(2, false, {{Kind::exited, 0, 2}}, {}, true).line, "");
+  EXPECT_EQ(outcome(4, false, {{Kind::exited, 0, 4}}, {}, false).line, "rank 0 ended with code 4");
+  EXPECT_EQ(outcome(17, false, {{Kind::exited, 0, 17}}, {}, false).code, 3);
+  EXPECT_EQ(outcome(137, false, {}, {}, false).code, 3);
+  EXPECT_EQ(outcome(1, false, {}, {"no slots"}, false).line, "mpirun: no slots");
+  EXPECT_EQ(outcome(130, true, {{Kind::exited, 0, 130}}, {}, false).line, "");
+  EXPECT_EQ(outcome(138, true, {{Kind::killed, 0, SIGUSR1}}, {}, false).code, 130);
+  EXPECT_EQ(outcome(139, true, {{Kind::killed, 0, SIGSEGV}}, {}, false).code, 3);
+  EXPECT_EQ(outcome(2, true, {{Kind::exited, 0, 2}}, {}, true).code, 2);
+}
+
+TEST(StopSignals, TheFirstIsARequest) {
+  catch_stop_signals();
+  EXPECT_FALSE(stop_requested());
+  raise(SIGINT);
+  EXPECT_TRUE(stop_requested());
+  EXPECT_EXIT(raise(SIGINT), ::testing::ExitedWithCode(130), "");
+  signal(SIGINT, SIG_DFL);
+  signal(SIGTERM, SIG_DFL);
+  signal(SIGUSR1, SIG_DFL);
+}
+
+}  // namespace
+}  // namespace hawser

@@ -1,0 +1,267 @@
+#include "launch/local.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <optional>
+
+#include "base/error.h"
+#include "launch/environment.h"
+#include "launch/scratch.h"
+
+namespace hawser {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Debian's name first: where several MPIs are installed, plain mpirun may be another's.
+std::string find_mpirun() {
+  const char* path = std::getenv("PATH");
+  const std::string folders = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
+  for (const char* name : {"mpirun.openmpi", "mpirun"}) {
+    for (std::size_t begin = 0; begin <= folders.size();) {
+      const std::size_t end = std::min(folders.find(':', begin), folders.size());
+      const std::string file = folders.substr(begin, end - begin) + "/" + name;
+      if (end > begin && access(file.c_str(), X_OK) == 0) return file;
+      begin = end + 1;
+    }
+  }
+  throw UserError(Problem{.what = "mpirun is not installed; it starts the ranks",
+                          .hint = "apt-get install openmpi-bin, or --ranks 1"});
+}
+
+std::vector<std::string> own_command() {
+  std::ifstream in("/proc/self/cmdline", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  std::vector<std::string> words;
+  for (std::size_t begin = 0; begin < bytes.size();) {
+    const std::size_t end = std::min(bytes.find('\0', begin), bytes.size());
+    words.push_back(bytes.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  HAWSER_CHECK(!words.empty(), "/proc/self/cmdline is empty");
+  std::array<char, 4096> self{};
+  const ssize_t size = readlink("/proc/self/exe", self.data(), self.size() - 1);
+  if (size > 0) words[0] = std::string(self.data(), static_cast<std::size_t>(size));
+  return words;
+}
+
+std::vector<std::string> mpirun_command(const LocalLaunch& launch, const ScratchFolder& scratch) {
+  std::vector<std::string> words = {find_mpirun(), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
+                                    "-np",         cat(launch.ranks)};
+  // One machine: no remote shell, no Slurm allocation to spread over; shared memory and loopback only. Ranks that wait
+  // give the core away, for there may be more ranks than cores.
+  const std::vector<std::pair<std::string, std::string>> parameters = {
+      {"plm", "isolated"},
+      {"ras", "^slurm,gridengine"},
+      {"pml", "ob1"},
+      {"btl", "self,vader,tcp"},
+      {"btl_tcp_if_include", "lo"},
+      {"oob_tcp_if_include", "lo"},
+      {"mpi_yield_when_idle", "1"},
+      {"orte_tmpdir_base", scratch.path()},
+      {"btl_vader_backing_directory", scratch.path()},
+  };
+  for (const auto& [name, value] : parameters) words.insert(words.end(), {"--mca", name, value});
+  const std::vector<std::string> command = launch.command.empty() ? own_command() : launch.command;
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
+}
+
+// Variables of the ranks. The user's own choice of threads wins over ours, the recipe's over both.
+void set_environment(const LocalLaunch& launch) {
+  const Terminal terminal = user_terminal();
+  setenv(kLauncherVariable, "local", 1);
+  unsetenv(kTerminalVariable);
+  if (terminal.is_terminal) setenv(kTerminalVariable, cat(terminal.columns).c_str(), 1);
+  setenv("OMP_WAIT_POLICY", "passive", 0);
+  const int threads = launch.threads > 0 ? launch.threads : threads_per_rank(launch.ranks);
+  setenv("OMP_NUM_THREADS", cat(threads).c_str(), launch.threads > 0 ? 1 : 0);
+}
+
+// While it lives, the signals a launcher cares for are read from a file descriptor instead of being delivered.
+class SignalQueue {
+ public:
+  SignalQueue() {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) sigaddset(&set, signal);
+    struct sigaction hangup {};
+    sigaction(SIGHUP, nullptr, &hangup);
+    if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);  // nohup asks us to live on
+    std::signal(SIGCHLD, SIG_DFL);                              // ignored, it would take mpirun's exit code away
+    sigprocmask(SIG_BLOCK, &set, &before_);
+    file_ = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    HAWSER_CHECK(file_ >= 0, "signalfd: ", std::strerror(errno));
+  }
+  ~SignalQueue() {
+    close(file_);
+    sigprocmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+
+  int file() const { return file_; }
+  const sigset_t& before() const { return before_; }
+  std::optional<int> next() const {
+    signalfd_siginfo info{};
+    if (read(file_, &info, sizeof info) != sizeof info) return std::nullopt;
+    return static_cast<int>(info.ssi_signo);
+  }
+
+ private:
+  sigset_t before_{};
+  int file_ = -1;
+};
+
+void write_all(int file, const std::string& text) {
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t size = write(file, text.data() + done, text.size() - done);
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) return;  // nobody reads any more; the run goes on
+    done += static_cast<std::size_t>(size);
+  }
+}
+
+// One mpirun, from fork to the last byte it said.
+class Supervisor {
+ public:
+  explicit Supervisor(const LocalLaunch& launch) : launch_(launch), words_(mpirun_command(launch, scratch_)) {}
+
+  int run() {
+    start();
+    while (!status_) {
+      std::array<pollfd, 2> files{{{signals_.file(), POLLIN, 0}, {errors_, POLLIN, 0}}};
+      const int ready = poll(files.data(), files.size(), kQuiet);
+      if (ready == 0) write_all(STDERR_FILENO, filter_.flush());
+      if (files[1].revents != 0) take_errors();
+      while (const auto signal = signals_.next()) take_signal(*signal);
+      if (kill_at_ && Clock::now() >= *kill_at_) kill(child_, SIGKILL);
+    }
+    drain();
+    const Outcome end = outcome(*status_, interrupted_, filter_.ends(), filter_.notices(), filter_.explained());
+    if (!end.line.empty()) write_all(STDERR_FILENO, "hawser: " + end.line + "\n");
+    return end.code;
+  }
+
+ private:
+  static constexpr int kQuiet = 50;                 // ms without output after which an unfinished line is shown
+  static constexpr std::chrono::seconds kGrace{6};  // from SIGTERM to SIGKILL for mpirun itself
+
+  void start() {
+    std::array<int, 2> pipe_ends{};
+    HAWSER_CHECK(pipe2(pipe_ends.data(), O_CLOEXEC) == 0, "pipe: ", std::strerror(errno));
+    const pid_t parent = getpid();
+    child_ = fork();
+    HAWSER_CHECK(child_ >= 0, "fork: ", std::strerror(errno));
+    if (child_ == 0) {
+      // A process group of its own: Ctrl-C reaches us alone, and we decide what it means. It ends when we do.
+      setpgid(0, 0);
+      prctl(PR_SET_PDEATHSIG, SIGTERM);
+      if (getppid() != parent) _exit(1);
+      sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
+      set_environment(launch_);  // asks about the terminal: before standard error is the pipe
+      dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+      dup2(pipe_ends[1], STDERR_FILENO);
+      exec();
+    }
+    close(pipe_ends[1]);
+    errors_ = pipe_ends[0];
+    fcntl(errors_, F_SETFL, O_NONBLOCK);
+  }
+
+  [[noreturn]] void exec() {
+    std::vector<char*> arguments;
+    for (std::string& word : words_) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    // By its plain name: it signs its notices with it, and takes a path for an installation to set up anew.
+    std::string name = "mpirun";
+    const std::string file = words_[0];
+    arguments[0] = name.data();
+    execv(file.c_str(), arguments.data());
+    _exit(127);
+  }
+
+  void take_errors() {
+    std::array<char, 16384> bytes{};
+    for (;;) {
+      const ssize_t size = read(errors_, bytes.data(), bytes.size());
+      if (size > 0) {
+        write_all(STDERR_FILENO, filter_.feed({bytes.data(), static_cast<std::size_t>(size)}));
+        continue;
+      }
+      if (size == 0 || (errno != EAGAIN && errno != EINTR)) errors_ended();
+      if (size == 0 || errno != EINTR) return;
+    }
+  }
+
+  void errors_ended() {
+    close(errors_);
+    errors_ = -1;  // poll ignores it
+  }
+
+  void take_signal(int signal) {
+    if (signal == SIGCHLD) {
+      int status = 0;
+      if (waitpid(child_, &status, WNOHANG) == child_)
+        status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      return;
+    }
+    const bool again = interrupted_ && (signal == SIGINT || signal == SIGTERM);
+    if (!interrupted_) {
+      write_all(STDERR_FILENO, "hawser: saving and stopping; once more ends the run at once\n");
+      kill(child_, SIGUSR1);
+    } else if (again && !kill_at_) {
+      kill(child_, SIGTERM);
+      kill_at_ = Clock::now() + kGrace;
+    } else if (again) {
+      kill(child_, SIGKILL);
+    }
+    interrupted_ = true;
+  }
+
+  // mpirun is gone; what it and its ranks said last may still lie in the pipe.
+  void drain() {
+    const auto end = Clock::now() + std::chrono::seconds(1);
+    while (errors_ >= 0 && Clock::now() < end) {
+      pollfd file{errors_, POLLIN, 0};
+      if (poll(&file, 1, 100) == 0) break;
+      take_errors();
+    }
+    if (errors_ >= 0) errors_ended();
+    write_all(STDERR_FILENO, filter_.finish());
+  }
+
+  LocalLaunch launch_;
+  ScratchFolder scratch_;
+  std::vector<std::string> words_;
+  SignalQueue signals_;
+  NoiseFilter filter_;
+  pid_t child_ = -1;
+  int errors_ = -1;
+  bool interrupted_ = false;
+  std::optional<int> status_;  // as a shell would say it
+  std::optional<Clock::time_point> kill_at_;
+};
+
+}  // namespace
+
+int launch_local(const LocalLaunch& launch) {
+  HAWSER_CHECK(launch.ranks >= 1, "ranks ", launch.ranks);
+  return Supervisor(launch).run();
+}
+
+}  // namespace hawser

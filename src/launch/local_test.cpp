@@ -1,0 +1,239 @@
+// Real runs under mpirun, of testing/main.cpp.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "base/error.h"
+#include "launch/environment.h"
+#include "launch/local.h"
+
+namespace hawser {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+std::string slurp(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// A launcher in a process of its own, as `hawser fit` is, with its two streams in files.
+class Launched {
+ public:
+  Launched(int ranks, std::vector<std::string> words, bool bare = false) {
+    std::string name = (fs::temp_directory_path() / "hawser-launch-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) std::abort();
+    folder = name;
+    for (std::string& word : words)
+      if (word == "PIDS") word = (folder / "pid").string();
+    words.insert(words.begin(), HAWSER_TEST_RANK);
+    process = fork();
+    if (process == 0) {
+      dup2(open((folder / "out").c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
+      dup2(open((folder / "err").c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
+      if (bare) clearenv();
+      int code = 99;
+      try {
+        code = launch_local({.ranks = ranks, .threads = 3, .command = words});
+      } catch (const Error& error) {
+        if (write(STDERR_FILENO, error.what(), std::strlen(error.what())) < 0) code = 98;
+        code = static_cast<int>(error.code());
+      }
+      _exit(code);
+    }
+  }
+  ~Launched() {
+    if (process > 0) {
+      kill(process, SIGKILL);
+      waitpid(process, nullptr, 0);
+    }
+    fs::remove_all(folder);
+  }
+  Launched(const Launched&) = delete;
+  Launched& operator=(const Launched&) = delete;
+
+  int wait() {
+    int status = 0;
+    waitpid(process, &status, 0);
+    process = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+  // The pid of a rank that says it is up.
+  pid_t pid_of(int rank) const {
+    const fs::path file = folder / ("pid." + std::to_string(rank));
+    for (const auto end = Clock::now() + std::chrono::seconds(20); Clock::now() < end;) {
+      const std::string text = slurp(file);
+      if (!text.empty()) return std::stoi(text);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    ADD_FAILURE() << "rank " << rank << " did not start: " << err();
+    return -1;
+  }
+  std::string out() const { return slurp(folder / "out"); }
+  std::string err() const { return slurp(folder / "err"); }
+
+  fs::path folder;
+  pid_t process = -1;
+};
+
+// Gone, or a zombie that its parent has not collected yet.
+bool ended(pid_t pid) {
+  std::ifstream status(cat("/proc/", pid, "/stat"));
+  std::string text;
+  if (!std::getline(status, text)) return true;
+  return text.find(") Z ") != std::string::npos || text.find(") X ") != std::string::npos;
+}
+
+bool end_within(pid_t pid, int seconds) {
+  for (const auto end = Clock::now() + std::chrono::seconds(seconds); Clock::now() < end;) {
+    if (ended(pid)) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return ended(pid);
+}
+
+TEST(LaunchLocal, StandardOutputIsRankZerosByteForByte) {
+  Launched run(3, {"output"});
+  EXPECT_EQ(run.wait(), 0);
+  std::string expected;
+  for (int i = 0; i < 50000; ++i) expected += cat(i, "\n");
+  EXPECT_EQ(run.out(), expected + "no newline at the end");
+  const std::string err = run.err();
+  for (int rank = 0; rank < 3; ++rank) EXPECT_NE(err.find(cat("rank ", rank, "\r3\n")), std::string::npos) << err;
+  EXPECT_EQ(err.size(), 3 * std::string("rank 0\r3\n").size());
+}
+
+TEST(LaunchLocal, ReturnsTheCodeOnWhichRanksAgree) {
+  for (const int code : {1, 2, 4, 130}) {
+    Launched run(2, {"code", cat(code)});
+    EXPECT_EQ(run.wait(), code);
+    EXPECT_EQ(run.err(), "hawser: a.yaml: this and that\n");
+  }
+}
+
+TEST(LaunchLocal, NeedsNoEnvironmentAtAll) {
+  Launched run(2, {"code", "0"}, /*bare=*/true);
+  EXPECT_EQ(run.wait(), 0) << run.err();
+}
+
+TEST(LaunchLocal, PassesOnTheCodeOfAnAbort) {
+  Launched five(2, {"abort", "5"});
+  EXPECT_EQ(five.wait(), 5);
+  EXPECT_EQ(five.err(), "hawser: rank 1 stopped the run with code 5\n");
+  Launched other(2, {"abort", "42"});
+  EXPECT_EQ(other.wait(), 3);
+}
+
+TEST(LaunchLocal, ARankThatDiesEndsTheRunAndIsNamed) {
+  const auto begin = Clock::now();
+  Launched run(3, {"kill"});
+  EXPECT_EQ(run.wait(), 3);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(run.err(),
+            "hawser: rank 2 was killed by signal 9 (Killed); if nobody killed it, the machine ran out of memory\n");
+}
+
+TEST(LaunchLocal, ARankKilledFromOutsideEndsAllOthers) {
+  Launched run(3, {"wait", "PIDS"});
+  const std::vector<pid_t> pids = {run.pid_of(0), run.pid_of(1), run.pid_of(2)};
+  const auto begin = Clock::now();
+  kill(pids[1], SIGKILL);
+  EXPECT_EQ(run.wait(), 3);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_NE(run.err().find("hawser: rank 1 was killed by signal 9"), std::string::npos) << run.err();
+  for (const pid_t pid : pids) EXPECT_TRUE(end_within(pid, 5));
+}
+
+TEST(LaunchLocal, ARankThatLeavesIsNamed) {
+  Launched run(2, {"leave"});
+  EXPECT_EQ(run.wait(), 3);
+  EXPECT_EQ(run.err(), "hawser: rank 1 left before the run was over\n");
+}
+
+TEST(LaunchLocal, TheFirstInterruptLetsRanksSave) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+    Launched run(2, {"wait", "PIDS"});
+    run.pid_of(0);
+    run.pid_of(1);
+    kill(run.process, signal);
+    EXPECT_EQ(run.wait(), 130);
+    EXPECT_EQ(run.err(), "hawser: saving and stopping; once more ends the run at once\nsaved\n");
+  }
+}
+
+TEST(LaunchLocal, TheSecondInterruptEndsRanksThatDoNotStop) {
+  Launched run(2, {"stubborn", "PIDS"});
+  const std::vector<pid_t> pids = {run.pid_of(0), run.pid_of(1)};
+  const auto begin = Clock::now();
+  kill(run.process, SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  kill(run.process, SIGINT);
+  EXPECT_EQ(run.wait(), 130);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+  for (const pid_t pid : pids) EXPECT_TRUE(end_within(pid, 5));
+}
+
+TEST(LaunchLocal, KillingTheLauncherEndsTheRanks) {
+  Launched run(2, {"stubborn", "PIDS"});
+  const std::vector<pid_t> pids = {run.pid_of(0), run.pid_of(1)};
+  kill(run.process, SIGKILL);
+  run.wait();
+  for (const pid_t pid : pids) EXPECT_TRUE(end_within(pid, 10));
+}
+
+TEST(LaunchLocal, LeavesNoSharedMemoryBehind) {
+  const auto count = [] {
+    int folders = 0;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator("/dev/shm", error))
+      folders += entry.path().filename().string().starts_with("hawser-ranks-") ? 1 : 0;
+    return folders;
+  };
+  Launched killed(2, {"kill"});
+  killed.wait();
+  // The folder of a launcher that was killed goes with the next run; others may be at work on this machine.
+  const int before = count();
+  Launched next(2, {"code", "0"});
+  next.wait();
+  EXPECT_LE(count(), before + 1);
+}
+
+TEST(LaunchLocal, SaysWhatToInstallWhenMpirunIsMissing) {
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", "/nowhere", 1);
+  try {
+    launch_local({.ranks = 2, .command = {"true"}});
+    ADD_FAILURE();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "mpirun is not installed; it starts the ranks; try apt-get install openmpi-bin, or --ranks 1");
+  }
+  setenv("PATH", path.c_str(), 1);
+}
+
+TEST(LaunchLocal, SaysWhatMpirunSaysWhenNothingStarts) {
+  std::string name = (fs::temp_directory_path() / "hawser-none").string();
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+    _exit(launch_local({.ranks = 2, .command = {name}}));
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+}  // namespace
+}  // namespace hawser

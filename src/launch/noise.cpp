@@ -1,0 +1,121 @@
+#include "launch/noise.h"
+
+#include <algorithm>
+#include <regex>
+
+namespace hawser {
+namespace {
+
+constexpr std::size_t kDashes = 70;  // mpirun rules its notices off with 74
+
+// Messages of the MPI layer about its own messages.
+bool droppable(const std::string& text) {
+  static const std::regex kChatter(
+      R"(^(mpirun: (Forwarding signal|killing job|abort is already).*)"
+      R"(|\[[^\]]*:\d+\] (\d+ more process(es)? ha(s|ve) sent help message.*|Set MCA parameter .*))$)");
+  return std::regex_match(text, kChatter);
+}
+
+std::string one_line(const std::vector<std::string>& block) {
+  std::string out;
+  for (const std::string& text : block) {
+    const auto first = text.find_first_not_of(' ');
+    if (first == std::string::npos) continue;
+    out += (out.empty() ? "" : " ") + text.substr(first);
+  }
+  return out.size() > 300 ? out.substr(0, 297) + "..." : out;
+}
+
+std::optional<RankEnd> rank_end(const std::string& text) {
+  static const std::regex kKilled(
+      R"(mpirun noticed that process rank (\d+) with PID \d+ on node (\S+) exited on signal (\d+)(?: \(([^)]*)\))?)");
+  static const std::regex kAborted(R"(MPI_ABORT was invoked on rank (\d+) in communicator .* with errorcode (-?\d+))");
+  static const std::regex kExited(R"(Process name: \[\[\d+,\d+\],(\d+)\] Exit code: +(\d+))");
+  static const std::regex kVanished(R"(mpirun has exited due to process rank (\d+) .*exiting improperly)");
+  std::smatch match;
+  using Kind = RankEnd::Kind;
+  if (std::regex_search(text, match, kKilled))
+    return RankEnd{Kind::killed, std::stoi(match[1]), std::stoi(match[3]), match[4], match[2]};
+  if (std::regex_search(text, match, kAborted)) return RankEnd{Kind::aborted, std::stoi(match[1]), std::stoi(match[2])};
+  if (std::regex_search(text, match, kExited)) return RankEnd{Kind::exited, std::stoi(match[1]), std::stoi(match[2])};
+  if (std::regex_search(text, match, kVanished)) return RankEnd{Kind::vanished, std::stoi(match[1])};
+  return std::nullopt;
+}
+
+std::size_t trailing_dashes(const std::string& text) {
+  const auto last = text.find_last_not_of('-');
+  return last == std::string::npos ? text.size() : text.size() - last - 1;
+}
+
+}  // namespace
+
+void NoiseFilter::close_block() {
+  const std::string text = one_line(block_);
+  block_.clear();
+  if (const auto end = rank_end(text)) {
+    ends_.push_back(*end);
+  } else if (!text.empty() && !text.starts_with("Primary job") && std::ranges::find(notices_, text) == notices_.end()) {
+    notices_.push_back(text);
+  }
+}
+
+std::string NoiseFilter::line(std::string text) {
+  std::string shown;
+  if (trailing_dashes(text) >= kDashes) {
+    // A progress bar may stand unfinished before the rule.
+    const std::string before = text.substr(0, text.size() - trailing_dashes(text));
+    if (!in_block_ && (!before.empty() || shown_in_part_)) shown = before + "\n";
+    shown_in_part_ = false;
+    if (in_block_) close_block();
+    in_block_ = !in_block_;
+    return shown;
+  }
+  if (in_block_) {
+    block_.push_back(std::move(text));
+    return "";
+  }
+  const bool whole = !shown_in_part_;
+  shown_in_part_ = false;
+  if (whole && droppable(text)) return "";
+  if (whole && text.starts_with("hawser: ") && !said_.insert(text).second) return "";
+  return text + "\n";
+}
+
+std::string NoiseFilter::feed(std::string_view bytes) {
+  std::string shown;
+  for (const char c : bytes) {
+    if (c != '\n') {
+      pending_ += c;
+      continue;
+    }
+    std::string text;
+    std::swap(text, pending_);
+    shown += line(std::move(text));
+  }
+  return shown;
+}
+
+std::string NoiseFilter::flush() {
+  if (in_block_ || pending_.empty()) return "";
+  // What may still become a rule or a line of ours waits for its end.
+  if (trailing_dashes(pending_) > 0) return "";
+  if (!shown_in_part_ && (pending_.starts_with("hawser: ") || pending_.starts_with("mpirun: "))) return "";
+  shown_in_part_ = true;
+  std::string shown;
+  std::swap(shown, pending_);
+  return shown;
+}
+
+std::string NoiseFilter::finish() {
+  std::string shown;
+  if (!pending_.empty()) {
+    std::string text;
+    std::swap(text, pending_);
+    shown = line(std::move(text));
+  }
+  if (in_block_) close_block();
+  in_block_ = false;
+  return shown;
+}
+
+}  // namespace hawser

@@ -1,0 +1,65 @@
+// A rank for launch_test: `launch_test_rank WHAT [ARGUMENT]` starts MPI, writes its pid where asked, and ends as told.
+#include <mpi.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+namespace {
+
+volatile std::sig_atomic_t g_asked = 0;
+
+void pause_ms(int ms) {
+  usleep(static_cast<useconds_t>(ms) * 1000);
+}
+
+int run(const std::string& what, const std::string& argument, int rank, int ranks) {
+  const int middle = ranks - 1;  // the rank that misbehaves
+  if (what == "code") {
+    if (rank == 0) std::fprintf(stderr, "hawser: a.yaml: this and that\n");
+    if (rank == 1) std::fprintf(stderr, "hawser: a.yaml: this and that\n");
+    std::fflush(stderr);
+    MPI_Finalize();
+    return std::atoi(argument.c_str());
+  }
+  if (what == "abort" && rank == middle) MPI_Abort(MPI_COMM_WORLD, std::atoi(argument.c_str()));
+  if (what == "kill" && rank == middle) raise(SIGKILL);
+  if (what == "leave" && rank == middle) _exit(0);
+  if (what == "output") {
+    if (rank == 0) {
+      for (int i = 0; i < 50000; ++i) std::printf("%d\n", i);
+      std::printf("no newline at the end");
+    }
+    std::fprintf(stderr, "rank %d\r%s\n", rank, std::getenv("OMP_NUM_THREADS"));
+  }
+  if (what == "wait") {
+    // Ranks write their pids as ARGUMENT.RANK; when asked to stop, they say so and end with 130.
+    std::ofstream(argument + "." + std::to_string(rank)) << getpid();
+    while (g_asked == 0) pause_ms(20);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) std::fprintf(stderr, "saved\n");
+    MPI_Finalize();
+    return 130;
+  }
+  if (what == "stubborn" || what == "abort" || what == "kill" || what == "leave") {
+    if (!argument.empty() && what == "stubborn") std::ofstream(argument + "." + std::to_string(rank)) << getpid();
+    for (;;) pause_ms(1000);
+  }
+  MPI_Finalize();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGUSR1, [](int) { g_asked = 1; });
+  MPI_Init(&argc, &argv);
+  int rank = 0;
+  int ranks = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  return run(argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "", rank, ranks);
+}

@@ -1,0 +1,84 @@
+#include "models/config_reader.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "checkpoint/storage/posix.h"
+
+namespace hawser::models {
+
+std::string shown(const Json& value) {
+  if (value.is_string()) return checkpoint::in_quotes(value.get<std::string>());
+  if (value.is_array()) return "a list";
+  if (value.is_object()) return "an object";
+  return value.dump();
+}
+
+const Json* ConfigReader::find(const char* key) const {
+  const auto found = json_.find(key);
+  return found == json_.end() || found->is_null() ? nullptr : &*found;
+}
+
+void ConfigReader::refuse(const char* key, const std::string& what, const std::string& expected,
+                          const std::string& got, const std::string& hint) {
+  problems_.add({.file = file_, .what = what, .expected = expected, .got = got, .at = prefix_ + key, .hint = hint});
+}
+
+std::int64_t ConfigReader::whole(const char* key, std::int64_t least, std::int64_t most,
+                                 std::optional<std::int64_t> absent) {
+  const Json* value = find(key);
+  const std::string expected = cat("a whole number from ", least, " to ", most);
+  if (value == nullptr) {
+    if (!absent) refuse(key, "missing key", expected, "");
+    return absent.value_or(least);
+  }
+  const auto count = checkpoint::as_count(*value);
+  if (count && *count >= least && *count <= most) return *count;
+  refuse(key, "value not usable", expected, shown(*value));
+  return absent.value_or(least);
+}
+
+double ConfigReader::number(const char* key, double least, double most, std::optional<double> absent) {
+  const Json* value = find(key);
+  const std::string expected = cat("a number from ", least, " to ", most);
+  if (value == nullptr) {
+    if (!absent) refuse(key, "missing key", expected, "");
+    return absent.value_or(least);
+  }
+  if (value->is_number()) {
+    const double number = value->get<double>();
+    if (number >= least && number <= most) return number;
+  }
+  refuse(key, "value not usable", expected, shown(*value));
+  return absent.value_or(least);
+}
+
+bool ConfigReader::flag(const char* key, bool absent) {
+  const Json* value = find(key);
+  if (value == nullptr) return absent;
+  if (value->is_boolean()) return value->get<bool>();
+  refuse(key, "value not usable", "true or false", shown(*value));
+  return absent;
+}
+
+std::string ConfigReader::choice(const char* key, const std::vector<std::string>& supported,
+                                 const std::string& absent) {
+  const Json* value = find(key);
+  if (value == nullptr) return absent;
+  const std::string text = value->is_string() ? value->get<std::string>() : "";
+  if (std::find(supported.begin(), supported.end(), text) != supported.end()) return text;
+  std::string list;
+  for (const std::string& name : supported) list += (list.empty() ? "" : " or ") + name;
+  refuse(key, "not supported", list, shown(*value));
+  return absent;
+}
+
+std::optional<ConfigReader> ConfigReader::object(const char* key) {
+  const Json* value = find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_object()) return ConfigReader(*value, file_, problems_, cat(prefix_, key, "."));
+  refuse(key, "value not usable", "an object", shown(*value));
+  return std::nullopt;
+}
+
+}  // namespace hawser::models

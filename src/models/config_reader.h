@@ -1,0 +1,52 @@
+// Typed access to a config.json for the families' readers: each getter checks kind and bounds, adds a Problem that names
+// file and key, and then returns the default, so that one pass finds all mistakes. A key that is null counts as absent, as
+// in transformers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/json.h"
+
+namespace hawser::models {
+
+using checkpoint::Json;
+
+class ConfigReader {
+ public:
+  // `json`, an object, must outlive the reader. `prefix` stands before every key in messages: "rope_scaling.".
+  ConfigReader(const Json& json, std::string file, Problems& problems, std::string prefix = "")
+      : json_(json), file_(std::move(file)), prefix_(std::move(prefix)), problems_(problems) {}
+
+  const Json* find(const char* key) const;  // null where absent or null
+  bool has(const char* key) const { return find(key) != nullptr; }
+  const Json& json() const { return json_; }
+
+  // A whole number in [least, most]. Without `absent` the key must be there.
+  std::int64_t whole(const char* key, std::int64_t least, std::int64_t most,
+                     std::optional<std::int64_t> absent = std::nullopt);
+  // A number in [least, most]. Without `absent` the key must be there.
+  double number(const char* key, double least, double most, std::optional<double> absent = std::nullopt);
+  bool flag(const char* key, bool absent);
+  // One of the supported texts.
+  std::string choice(const char* key, const std::vector<std::string>& supported, const std::string& absent);
+  // A reader of the object at `key`; none where it is absent, or no object (a problem).
+  std::optional<ConfigReader> object(const char* key);
+
+  // Adds a problem at a key.
+  void refuse(const char* key, const std::string& what, const std::string& expected, const std::string& got,
+              const std::string& hint = "");
+
+ private:
+  const Json& json_;
+  std::string file_, prefix_;
+  Problems& problems_;
+};
+
+// A value as a message shows it: short, on one line.
+std::string shown(const Json& value);
+
+}  // namespace hawser::models

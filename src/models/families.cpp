@@ -1,0 +1,132 @@
+#include "models/families.h"
+
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/storage/posix.h"
+#include "models/config_reader.h"
+#include "models/llama/llama.h"
+
+namespace hawser::models {
+namespace {
+
+constexpr std::int64_t kMaxConfigBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kMaxId = (std::int64_t{1} << 31) - 1;
+
+struct Family {
+  const char* model_type;
+  ModelDescription (*read)(ConfigReader& config, Problems& problems);
+  std::string (*write)(const ModelDescription& description, const std::string& stored);
+};
+constexpr std::array<Family, 1> kFamilies{{{"llama", read_llama, llama_config_json}}};
+
+const Family* find_family(const std::string& name) {
+  for (const Family& family : kFamilies) {
+    if (name == family.model_type) return &family;
+  }
+  return nullptr;
+}
+
+std::optional<Json> read_object(const std::string& file, Problems& problems) {
+  std::string text;
+  try {
+    text = checkpoint::read_text(file, kMaxConfigBytes);
+  } catch (const UserError& error) {
+    problems.add({.what = error.what()});
+    return std::nullopt;
+  }
+  auto json = checkpoint::parse_json(text, file, "configuration", 0, problems);
+  if (json && !json->is_object()) {
+    problems.add({.file = file, .what = "not a model's configuration", .expected = "a JSON object", .got = shown(*json)});
+    return std::nullopt;
+  }
+  return json;
+}
+
+std::optional<Json> read_config(const std::string& path, Problems& problems) {
+  const std::string file = config_path(path);
+  if (!checkpoint::exists(path)) {
+    problems.add({.file = path, .what = "no such model", .expected = "a Hugging Face folder or a config.json"});
+    return std::nullopt;
+  }
+  if (!checkpoint::exists(file)) {
+    problems.add({.file = path, .what = "no config.json in this folder", .hint = "a Hugging Face model folder"});
+    return std::nullopt;
+  }
+  return read_object(file, problems);
+}
+
+void read_ids(ConfigReader& config, SpecialTokens& tokens) {
+  if (config.has("bos_token_id")) tokens.begin = config.whole("bos_token_id", 0, kMaxId, 0);
+  const Json* ends = config.find("eos_token_id");
+  if (ends == nullptr) return;
+  tokens.ends.clear();
+  const Json list = ends->is_array() ? *ends : Json::array({*ends});
+  for (const Json& value : list) {
+    const auto id = checkpoint::as_count(value);
+    if (id && *id <= kMaxId) {
+      tokens.ends.push_back(*id);
+    } else {
+      config.refuse("eos_token_id", "value not usable", "a token id, or a list of them", shown(value));
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+std::string config_path(const std::string& path) {
+  return checkpoint::is_folder(path) ? (std::filesystem::path(path) / "config.json").string() : path;
+}
+
+ModelDescription read_description(const std::string& path, Problems& problems) {
+  Problems found;
+  ModelDescription description;
+  if (const auto json = read_config(path, found)) {
+    ConfigReader config(*json, config_path(path), found);
+    std::string supported;
+    for (const Family& family : kFamilies) supported += (supported.empty() ? "" : " or ") + std::string(family.model_type);
+    const Json* type = config.find("model_type");
+    const Family* family = type != nullptr && type->is_string() ? find_family(type->get<std::string>()) : nullptr;
+    if (family != nullptr) {
+      description = family->read(config, found);
+    } else {
+      config.refuse("model_type", "model family not supported", supported, type == nullptr ? "none" : shown(*type));
+    }
+  }
+  problems.add(found);
+  return found.empty() ? description : ModelDescription{};
+}
+
+SpecialTokens read_special_tokens(const std::string& path, Problems& problems) {
+  SpecialTokens tokens;
+  const std::string file = config_path(path);
+  const std::string generation = (std::filesystem::path(file).parent_path() / "generation_config.json").string();
+  for (const std::string& from : {file, generation}) {
+    if (from == generation && !checkpoint::exists(generation)) continue;
+    if (const auto json = read_object(from, problems)) {
+      ConfigReader config(*json, from, problems);
+      read_ids(config, tokens);
+    }
+  }
+  return tokens;
+}
+
+std::string config_json(const ModelDescription& description, DType stored, const std::string& original) {
+  const std::string type = to_string(stored);
+  if (original.empty()) {
+    const Family* family = find_family(description.family);
+    HAWSER_CHECK(family != nullptr, "no family ", description.family);
+    return family->write(description, type);
+  }
+  auto json = nlohmann::ordered_json::parse(original, nullptr, /*allow_exceptions=*/false);
+  HAWSER_CHECK(json.is_object(), "a configuration that was read before is no JSON object");
+  // transformers 5 writes `dtype`, 4 `torch_dtype`; each reads both.
+  const bool recent = json.contains("dtype") && !json.contains("torch_dtype");
+  json[recent ? "dtype" : "torch_dtype"] = type;
+  if (!recent && json.contains("dtype")) json["dtype"] = type;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace hawser::models

@@ -1,0 +1,73 @@
+// A model as the engine sees it: units of parameters, and the layers that use them. No data: views come with each call.
+//
+// Layers are numbered in the order of forward; block b has layers 2b (attention) and 2b + 1 (MLP). Units: 0 is the
+// embedding, 1 + b is block b, the last is the head. A family is a config reader, a description and its names; see
+// models/llama/.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nn/blocks/attention_layer.h"
+#include "nn/blocks/ends.h"
+#include "nn/blocks/mlp_layer.h"
+#include "ops/rope/rope.h"
+
+namespace hawser::models {
+
+// A parameter of a unit, as a layer uses it.
+struct ParamPlace {
+  int unit = 0, index = 0;
+};
+
+// One transformer block described by data. Grows by fields, not by classes.
+struct BlockDescription {
+  nn::AttentionConfig attention;
+  nn::MlpConfig mlp;
+};
+
+struct ModelDescription {
+  std::string family;
+  nn::EmbeddingConfig embedding;
+  std::vector<BlockDescription> blocks;
+  nn::HeadConfig head;
+  ops::RopeConfig rope;
+  std::int64_t max_position = 0;  // longest sequence it was made for
+};
+
+class Model {
+ public:
+  explicit Model(ModelDescription description);
+  Model(const Model&) = delete;
+
+  const ModelDescription& description() const { return description_; }
+  const std::vector<nn::Unit>& units() const { return units_; }
+  const nn::EmbeddingLayer& embedding() const { return embedding_; }
+  const nn::HeadLayer& head() const { return head_; }
+  int layers() const { return static_cast<int>(layers_.size()); }
+  const nn::Layer& layer(int i) const { return *layers_[static_cast<std::size_t>(i)]; }
+  std::int64_t width() const { return description_.embedding.width; }
+  std::int64_t vocabulary() const { return description_.embedding.vocabulary; }
+  std::int64_t parameters() const;  // a tied weight counts once
+
+  // Where the parameters of each user lie, in the order of its weights.
+  const std::vector<ParamPlace>& layer_params(int layer) const { return layer_params_[static_cast<std::size_t>(layer)]; }
+  const std::vector<ParamPlace>& embedding_params() const { return embedding_params_; }
+  const std::vector<ParamPlace>& head_params() const { return head_params_; }
+
+  // Model FLOPs of one training step (forward and backward, no recompute) over `rows` tokens whose attention has
+  // `pairs` visible query-key pairs a head.
+  double training_flops(std::int64_t rows, double pairs) const;
+
+ private:
+  ModelDescription description_;
+  nn::EmbeddingLayer embedding_;
+  std::vector<std::unique_ptr<nn::Layer>> layers_;
+  nn::HeadLayer head_;
+  std::vector<nn::Unit> units_;
+  std::vector<std::vector<ParamPlace>> layer_params_;
+  std::vector<ParamPlace> embedding_params_, head_params_;
+};
+
+}  // namespace hawser::models

@@ -1,0 +1,271 @@
+// Shape suffixes: T rows, C width, H query heads, K key-value heads, D head dim.
+#include "nn/blocks/attention_layer.h"
+
+#include <cmath>
+
+#include "nn/blocks/common.h"
+#include "ops/attention/attention.h"
+#include "ops/norm/rms_norm.h"
+#include "ops/rope/rope.h"
+
+namespace hawser::nn {
+
+namespace {
+
+enum ParamIndex { kNorm, kQkvWeight, kOutputWeight };
+
+ops::AttentionSizes sizes_of(const LayerContext& ctx, const TensorView& q, const TensorView& k,
+                             const TensorView& segments) {
+  return {.query_rows = q.size(0),
+          .key_rows = k.size(0),
+          .query_heads = q.size(1),
+          .kv_heads = k.size(1),
+          .head_dim = q.size(2),
+          .segments = segments.size(0),
+          .dtype = q.dtype(),
+          .threads = ctx.threads()};
+}
+
+}  // namespace
+
+AttentionLayer::AttentionLayer(AttentionConfig config) : config_(std::move(config)) {
+  const AttentionConfig& c = config_;
+  HAWSER_CHECK(c.kv_heads > 0 && c.heads % c.kv_heads == 0, c.heads, " heads in groups of ", c.kv_heads);
+  const auto qkv_segments = [&](const char* suffix) {
+    return std::vector<Segment>{{c.q + suffix, 0, c.q_size()},
+                                {c.k + suffix, c.q_size(), c.kv_size()},
+                                {c.v + suffix, c.q_size() + c.kv_size(), c.kv_size()}};
+  };
+  const Initial normal{Initial::Kind::normal, c.initial_std};
+  params_.push_back(whole_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
+  params_.push_back(fused_param(c.fused + ".weight", qkv_segments(".weight"), {c.qkv_size(), c.width}, normal, true));
+  params_.push_back(whole_param(c.output + ".weight", {c.width, c.q_size()}, {Initial::Kind::normal, c.output_std}, true));
+  if (c.qkv_bias) {
+    qkv_bias_ = static_cast<int>(params_.size());
+    params_.push_back(fused_param(c.fused + ".bias", qkv_segments(".bias"), {c.qkv_size()}, {}, false));
+  }
+  if (c.output_bias) {
+    output_bias_ = static_cast<int>(params_.size());
+    params_.push_back(whole_param(c.output + ".bias", {c.width}, {}, false));
+  }
+}
+
+std::vector<Slot> AttentionLayer::slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
+  const AttentionConfig& c = config_;
+  const Pass writer = writer_under(policy);
+  const Pass attention_writer = policy.keep_attention ? Pass::forward : writer;
+  const Pass weight_reader = policy.delay_weights ? Pass::backward_weight : Pass::backward;
+  std::vector<Slot> slots(kSlots, absent(""));
+  slots[kRstd] = kept("rstd", DType::f32, {rows}, writer, weight_reader);
+  slots[kNormed] = policy.checkpointing == Checkpointing::none
+                       ? kept("normed", dtype, {rows, c.width}, writer, weight_reader)
+                       : absent("normed");
+  slots[kQkv] = kept("qkv", dtype, {rows, c.qkv_size()}, writer, Pass::backward);
+  slots[kOut] = kept("attention", dtype, {rows, c.q_size()}, attention_writer, weight_reader);
+  slots[kLse] = kept("log_sum_exp", DType::f32, {c.heads, rows}, attention_writer, Pass::backward);
+  slots[kDqkv] = policy.delay_weights
+                     ? kept("dqkv", dtype, {rows, c.qkv_size()}, Pass::backward, Pass::backward_weight)
+                     : absent("dqkv");
+  return slots;
+}
+
+TensorView AttentionLayer::slot(LayerContext& ctx, const Saved& saved, SlotIndex index) const {
+  if (!saved.slots[index].empty()) return saved.slots[index];
+  const std::int64_t rows = saved.x.size(0);
+  switch (index) {
+    case kRstd: return ctx.temp(DType::f32, {rows});
+    case kNormed: return ctx.temp(ctx.dtype(), {rows, config_.width});
+    case kQkv:
+    case kDqkv: return ctx.temp(ctx.dtype(), {rows, config_.qkv_size()});
+    case kOut: return ctx.temp(ctx.dtype(), {rows, config_.q_size()});
+    case kLse: return ctx.temp(DType::f32, {config_.heads, rows});
+    case kSlots: break;
+  }
+  HAWSER_CHECK(false, "no such slot");
+}
+
+AttentionLayer::Heads AttentionLayer::heads_of(const TensorView& qkv) const {
+  const AttentionConfig& c = config_;
+  return {qkv.columns(0, c.q_size()).split_last(c.heads, c.head_dim),
+          qkv.columns(c.q_size(), c.kv_size()).split_last(c.kv_heads, c.head_dim),
+          qkv.columns(c.q_size() + c.kv_size(), c.kv_size()).split_last(c.kv_heads, c.head_dim)};
+}
+
+void AttentionLayer::norm(LayerContext& ctx, const TensorView& x, const TensorView& normed,
+                          const TensorView& rstd) const {
+  ops::rms_norm_forward(ctx.compute(), {.x = x,
+                                        .weight = ctx.weight(kNorm),
+                                        .y = normed,
+                                        .rstd = rstd,
+                                        .epsilon = config_.epsilon});
+}
+
+void AttentionLayer::project(LayerContext& ctx, const TensorView& normed, const TensorView& qkv) const {
+  multiply(ctx, {.a = normed,
+                 .b = ctx.weight(kQkvWeight),
+                 .c = qkv,
+                 .transpose_b = true,
+                 .bias = qkv_bias_ >= 0 ? ctx.weight(qkv_bias_) : TensorView()});
+  if (!config_.rope) return;
+  const Heads heads = heads_of(qkv);
+  for (const TensorView& x : {heads.q, heads.k}) {
+    ops::rope(ctx.compute(), {.x = x,
+                              .positions = ctx.batch().positions,
+                              .frequencies = ctx.rope_frequencies(),
+                              .scale = config_.rope_scale});
+  }
+}
+
+void AttentionLayer::attend(LayerContext& ctx, const TensorView& qkv, const TensorView& o,
+                            const TensorView& lse) const {
+  const AttentionConfig& c = config_;
+  const Heads heads = heads_of(qkv);
+  const std::int64_t rows = qkv.size(0), group = c.heads / c.kv_heads;
+  const auto session = ctx.seams().attention->forward(ctx, heads.k, heads.v);
+  for (int p = 0; p < session->parts(); ++p) {
+    const AttentionPart part = session->wait(p);
+    const std::int64_t head = part.head_begin * group, count = part.heads * group;
+    const TensorView o_part = o.columns(head * c.head_dim, count * c.head_dim).split_last(count, c.head_dim);
+    const TensorView lse_part = lse.rows(head, count);
+    ops::AttentionForward call{.q = qkv.columns(head * c.head_dim, count * c.head_dim).split_last(count, c.head_dim),
+                               .k = part.k,
+                               .v = part.v,
+                               .segments = part.segments,
+                               .segment_count = part.segment_count,
+                               .causal = part.causal && c.causal,
+                               .window = c.window,
+                               .scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
+                               .o = o_part,
+                               .lse = lse_part,
+                               .flops = 4.0 * static_cast<double>(count * c.head_dim) * part.visible};
+    if (!part.first) {
+      call.o = ctx.temp(ctx.dtype(), {rows, count, c.head_dim});
+      call.lse = ctx.temp(DType::f32, {count, rows});
+    }
+    const std::int64_t bytes = ops::attention_forward_workspace(sizes_of(ctx, call.q, call.k, call.segments));
+    if (bytes > 0) call.workspace = ctx.temp(DType::u8, {bytes});
+    ops::attention_forward(ctx.compute(), call);
+    if (!part.first) {
+      ops::attention_combine(ctx.compute(), {.o_a = o_part, .lse_a = lse_part, .o_b = call.o, .lse_b = call.lse});
+    }
+  }
+  session->finish();
+}
+
+void AttentionLayer::attend_backward(LayerContext& ctx, const TensorView& qkv, const TensorView& o,
+                                     const TensorView& lse, const TensorView& d_o, const TensorView& dqkv) const {
+  const AttentionConfig& c = config_;
+  const Heads heads = heads_of(qkv), gradients = heads_of(dqkv);
+  const std::int64_t group = c.heads / c.kv_heads;
+  const auto session = ctx.seams().attention->backward(ctx, heads.k, heads.v, gradients.k, gradients.v);
+  for (int p = 0; p < session->parts(); ++p) {
+    const AttentionPart part = session->wait(p);
+    const std::int64_t head = part.head_begin * group, count = part.heads * group;
+    const auto columns = [&](const TensorView& view) {
+      return view.columns(head * c.head_dim, count * c.head_dim).split_last(count, c.head_dim);
+    };
+    ops::AttentionBackward call{.q = columns(qkv),
+                                .k = part.k,
+                                .v = part.v,
+                                .o = columns(o),
+                                .d_o = columns(d_o),
+                                .lse = lse.rows(head, count),
+                                .segments = part.segments,
+                                .segment_count = part.segment_count,
+                                .causal = part.causal && c.causal,
+                                .window = c.window,
+                                .scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
+                                .dq = columns(dqkv),
+                                .dk = part.dk,
+                                .dv = part.dv,
+                                .accumulate_q = !part.first,
+                                .flops = 10.0 * static_cast<double>(count * c.head_dim) * part.visible};
+    const std::int64_t bytes = ops::attention_backward_workspace(sizes_of(ctx, call.q, call.k, call.segments));
+    if (bytes > 0) call.workspace = ctx.temp(DType::u8, {bytes});
+    ops::attention_backward(ctx.compute(), call);
+    session->add_gradient(p);
+  }
+  session->finish();
+  if (!c.rope) return;
+  for (const TensorView& x : {gradients.q, gradients.k}) {
+    ops::rope(ctx.compute(), {.x = x,
+                              .positions = ctx.batch().positions,
+                              .frequencies = ctx.rope_frequencies(),
+                              .scale = c.rope_scale,
+                              .inverse = true});
+  }
+}
+
+void AttentionLayer::output_weight_gradient(LayerContext& ctx, const TensorView& dy, const TensorView& o,
+                                            GradientSink& sink) const {
+  linear_weight_gradient(ctx, dy, o, sink, kOutputWeight, output_bias_);
+}
+
+void AttentionLayer::qkv_weight_gradient(LayerContext& ctx, const TensorView& dqkv, const TensorView& normed,
+                                         GradientSink& sink) const {
+  linear_weight_gradient(ctx, dqkv, normed, sink, kQkvWeight, qkv_bias_);
+}
+
+void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& y, const Saved& saved) const {
+  const TensorView rstd = slot(ctx, saved, kRstd), normed = slot(ctx, saved, kNormed);
+  norm(ctx, x, normed, rstd);
+  const TensorView qkv = slot(ctx, saved, kQkv);
+  project(ctx, ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed), qkv);
+  const TensorView o = slot(ctx, saved, kOut), lse = slot(ctx, saved, kLse);
+  attend(ctx, qkv, o, lse);
+  multiply(ctx, {.a = o, .b = ctx.weight(kOutputWeight), .c = y, .transpose_b = true});
+  add_residual(ctx, x, ctx.seams().redistribute->forward(ctx, Boundary::row_output, y),
+               output_bias_ >= 0 ? ctx.weight(output_bias_) : TensorView());
+}
+
+void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy& policy) const {
+  const TensorView rstd = slot(ctx, saved, kRstd), normed = slot(ctx, saved, kNormed), qkv = slot(ctx, saved, kQkv);
+  norm(ctx, saved.x, normed, rstd);
+  project(ctx, ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed), qkv);
+  if (!policy.keep_attention) attend(ctx, qkv, slot(ctx, saved, kOut), slot(ctx, saved, kLse));
+}
+
+void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dx, const Saved& saved,
+                              GradientSink& sink, const SavePolicy& policy) const {
+  const std::int64_t rows = saved.x.size(0);
+  const TensorView o = saved.slots[kOut], rstd = saved.slots[kRstd];
+  const TensorView dz = ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy);
+  if (!policy.delay_weights) output_weight_gradient(ctx, dz, o, sink);
+  const TensorView d_o = ctx.temp(ctx.dtype(), {rows, config_.q_size()});
+  multiply(ctx, {.a = dz, .b = ctx.weight(kOutputWeight), .c = d_o});
+  const TensorView dqkv = slot(ctx, saved, kDqkv);
+  attend_backward(ctx, saved.slots[kQkv], o, saved.slots[kLse], d_o, dqkv);
+  if (!policy.delay_weights) {
+    TensorView normed = saved.slots[kNormed];
+    if (normed.empty()) {
+      normed = ctx.temp(ctx.dtype(), {rows, config_.width});
+      norm(ctx, saved.x, normed, rstd);
+    }
+    qkv_weight_gradient(ctx, dqkv, normed, sink);
+  }
+  const TensorView dnormed = ctx.temp(ctx.dtype(), {rows, config_.width});
+  multiply(ctx, {.a = dqkv, .b = ctx.weight(kQkvWeight), .c = dnormed});
+  rms_norm_gradient(ctx, saved.x, ctx.weight(kNorm), rstd,
+                    ctx.seams().redistribute->backward(ctx, Boundary::column_input, dnormed), dy, dx,
+                    sink.target(kNorm));
+}
+
+void AttentionLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved,
+                                     GradientSink& sink) const {
+  output_weight_gradient(ctx, ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy), saved.slots[kOut],
+                         sink);
+  TensorView normed = saved.slots[kNormed];
+  if (normed.empty()) {
+    normed = ctx.temp(ctx.dtype(), {saved.x.size(0), config_.width});
+    norm(ctx, saved.x, normed, saved.slots[kRstd]);
+  }
+  qkv_weight_gradient(ctx, saved.slots[kDqkv], normed, sink);
+}
+
+double AttentionLayer::flops(std::int64_t rows, double pairs) const {
+  const AttentionConfig& c = config_;
+  return 2.0 * static_cast<double>(rows * c.width) * static_cast<double>(c.qkv_size() + c.q_size()) +
+         4.0 * static_cast<double>(c.q_size()) * pairs;
+}
+
+}  // namespace hawser::nn

@@ -1,0 +1,61 @@
+// The attention half of a block: y = x + o_proj(attention(rope(qkv_proj(rms_norm(x))))).
+//
+// Grouped, multi-query and full heads by heads / kv_heads; head_dim is free of width / heads. Query, key and value
+// weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM makes all three.
+// Source: Llama (arXiv 2302.13971), grouped queries (arXiv 2305.13245).
+#pragma once
+
+#include "nn/layer.h"
+
+namespace hawser::nn {
+
+struct AttentionConfig {
+  std::int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  bool qkv_bias = false, output_bias = false;
+  bool rope = true;
+  double rope_scale = 1.0;      // factor on cos and sin (attention scaling of some RoPE kinds)
+  bool causal = true;
+  std::int64_t window = 0;      // keys a query sees at most, itself included; 0: all
+  double epsilon = 1e-5;
+  double initial_std = 0.02, output_std = 0.02;
+  // Names without ".weight" and ".bias", as in the Hugging Face folder.
+  std::string norm, q, k, v, output, fused;
+
+  std::int64_t q_size() const { return heads * head_dim; }
+  std::int64_t kv_size() const { return kv_heads * head_dim; }
+  std::int64_t qkv_size() const { return q_size() + 2 * kv_size(); }
+};
+
+class AttentionLayer : public Layer {
+ public:
+  explicit AttentionLayer(AttentionConfig config);
+  const std::vector<Param>& params() const override { return params_; }
+  std::vector<Slot> slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const override;
+  void forward(LayerContext&, const TensorView& x, const TensorView& y, const Saved&) const override;
+  void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;
+  void backward(LayerContext&, const TensorView& dy, const TensorView& dx, const Saved&, GradientSink&,
+                const SavePolicy&) const override;
+  void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
+  double flops(std::int64_t rows, double pairs) const override;
+
+ private:
+  enum SlotIndex { kRstd, kNormed, kQkv, kOut, kLse, kDqkv, kSlots };
+  struct Heads {
+    TensorView q, k, v;  // [T, heads, D] inside qkv [T, (H + 2 Hk) D]
+  };
+  Heads heads_of(const TensorView& qkv) const;
+  TensorView slot(LayerContext& ctx, const Saved& saved, SlotIndex index) const;
+  void norm(LayerContext&, const TensorView& x, const TensorView& normed, const TensorView& rstd) const;
+  void project(LayerContext&, const TensorView& normed, const TensorView& qkv) const;
+  void attend(LayerContext&, const TensorView& qkv, const TensorView& o, const TensorView& lse) const;
+  void attend_backward(LayerContext&, const TensorView& qkv, const TensorView& o, const TensorView& lse,
+                       const TensorView& d_o, const TensorView& dqkv) const;
+  void output_weight_gradient(LayerContext&, const TensorView& dy, const TensorView& o, GradientSink&) const;
+  void qkv_weight_gradient(LayerContext&, const TensorView& dqkv, const TensorView& normed, GradientSink&) const;
+
+  AttentionConfig config_;
+  std::vector<Param> params_;
+  int qkv_bias_ = -1, output_bias_ = -1;  // index in params_
+};
+
+}  // namespace hawser::nn

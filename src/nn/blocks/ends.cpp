@@ -1,0 +1,87 @@
+#include "nn/blocks/ends.h"
+
+#include "nn/blocks/common.h"
+#include "ops/embedding/embedding.h"
+#include "ops/loss/linear_cross_entropy.h"
+#include "ops/norm/rms_norm.h"
+
+namespace hawser::nn {
+
+EmbeddingLayer::EmbeddingLayer(EmbeddingConfig config) : config_(std::move(config)) {
+  params_.push_back(whole_param(config_.table + ".weight", {config_.vocabulary, config_.width},
+                                {Initial::Kind::normal, config_.initial_std}, true));
+}
+
+void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
+  ops::embedding_forward(ctx.compute(), {.ids = ctx.batch().ids, .table = ctx.weight(0), .y = y});
+}
+
+void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientSink& sink) const {
+  const GradientTarget target = sink.target(0);
+  if (target.view.empty()) return;
+  ops::embedding_backward(
+      ctx.compute(), {.ids = ctx.batch().ids, .dy = dy, .dtable = target.view, .accumulate = target.accumulate});
+}
+
+HeadLayer::HeadLayer(HeadConfig config) : config_(std::move(config)) {
+  params_.push_back(whole_param(config_.norm + ".weight", {config_.width}, {Initial::Kind::ones, 0}, false));
+  if (!config_.tied) {
+    params_.push_back(whole_param(config_.output + ".weight", {config_.vocabulary, config_.width},
+                                  {Initial::Kind::normal, config_.initial_std}, true));
+  }
+}
+
+TensorView HeadLayer::normed(LayerContext& ctx, const TensorView& x, const TensorView& rstd) const {
+  const TensorView y = ctx.temp(ctx.dtype(), x.shape());
+  ops::rms_norm_forward(ctx.compute(),
+                        {.x = x, .weight = ctx.weight(0), .y = y, .rstd = rstd, .epsilon = config_.epsilon});
+  return y;
+}
+
+namespace {
+
+void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
+  const std::int64_t bytes =
+      ops::linear_cross_entropy_workspace(call.x.size(0), call.x.size(1), call.weight.size(0), call.x.dtype());
+  if (bytes > 0) call.workspace = ctx.temp(DType::u8, {bytes});
+  ops::linear_cross_entropy(ctx.compute(), call);
+}
+
+}  // namespace
+
+void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
+  const TensorView h = normed(ctx, x, ctx.temp(DType::f32, {x.size(0)}));
+  cross_entropy(ctx, {.x = h,
+                      .weight = ctx.weight(1),
+                      .labels = ctx.batch().labels,
+                      .scale = views.scale,
+                      .loss_sum = views.sum});
+}
+
+void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const TensorView& dx, const LossViews& views,
+                                  GradientSink& sink) const {
+  const TensorView rstd = ctx.temp(DType::f32, {x.size(0)});
+  const TensorView h = normed(ctx, x, rstd);
+  const TensorView dh = ctx.temp(ctx.dtype(), x.shape());
+  const GradientTarget weight = sink.target(1);
+  cross_entropy(ctx, {.x = h,
+                      .weight = ctx.weight(1),
+                      .labels = ctx.batch().labels,
+                      .scale = views.scale,
+                      .loss_sum = views.sum,
+                      .dx = dh,
+                      .dweight = weight.view,
+                      .accumulate_weight = weight.accumulate});
+  rms_norm_gradient(ctx, x, ctx.weight(0), rstd, dh, TensorView(), dx, sink.target(0));
+}
+
+void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {
+  const TensorView h = normed(ctx, x, ctx.temp(DType::f32, {x.size(0)}));
+  multiply(ctx, {.a = h, .b = ctx.weight(1), .c = logits, .transpose_b = true});
+}
+
+double HeadLayer::flops(std::int64_t rows) const {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(config_.width * config_.vocabulary);
+}
+
+}  // namespace hawser::nn

@@ -1,0 +1,60 @@
+// The two ends of a model: token embedding, and the head with its loss.
+#pragma once
+
+#include "nn/layer.h"
+
+namespace hawser::nn {
+
+struct EmbeddingConfig {
+  std::int64_t vocabulary = 0, width = 0;
+  double initial_std = 0.02;
+  std::string table;  // name without ".weight"
+};
+
+// y[t] = table[ids[t]].
+class EmbeddingLayer {
+ public:
+  explicit EmbeddingLayer(EmbeddingConfig config);
+  const std::vector<Param>& params() const { return params_; }
+  void forward(LayerContext&, const TensorView& y) const;
+  void backward(LayerContext&, const TensorView& dy, GradientSink&) const;
+
+ private:
+  EmbeddingConfig config_;
+  std::vector<Param> params_;
+};
+
+struct HeadConfig {
+  std::int64_t vocabulary = 0, width = 0;
+  bool tied = false;  // the weight is the embedding's table: the context's weight 1, but no Param of this layer
+  double epsilon = 1e-5;
+  double initial_std = 0.02;
+  std::string norm, output;  // names without ".weight"
+};
+
+// Final norm, vocabulary projection and cross entropy in one: full logits never exist and no GEMM runs twice. Weight 0
+// is the norm's, weight 1 [V, C] the projection's.
+class HeadLayer {
+ public:
+  // Where loss and scale lie, float32 [1] on the device.
+  struct LossViews {
+    TensorView scale;  // 1 / valid targets of the whole step: the factor of all gradients
+    TensorView sum;    // += sum over valid targets of -log p(label)
+  };
+  explicit HeadLayer(HeadConfig config);
+  const std::vector<Param>& params() const { return params_; }
+  bool tied() const { return config_.tied; }
+  void loss(LayerContext&, const TensorView& x, const LossViews&) const;
+  void loss_and_gradient(LayerContext&, const TensorView& x, const TensorView& dx, const LossViews&,
+                         GradientSink&) const;
+  // logits [T, V] = projection of the normed rows of x; for generation.
+  void logits(LayerContext&, const TensorView& x, const TensorView& logits) const;
+  double flops(std::int64_t rows) const;
+
+ private:
+  TensorView normed(LayerContext&, const TensorView& x, const TensorView& rstd) const;
+  HeadConfig config_;
+  std::vector<Param> params_;
+};
+
+}  // namespace hawser::nn

@@ -1,0 +1,142 @@
+// Shape suffixes: T rows, C width, F inner width.
+#include "nn/blocks/mlp_layer.h"
+
+#include "nn/blocks/common.h"
+#include "ops/activation/swiglu.h"
+#include "ops/norm/rms_norm.h"
+
+namespace hawser::nn {
+
+namespace {
+enum ParamIndex { kNorm, kGateUpWeight, kDownWeight };
+}
+
+MlpLayer::MlpLayer(MlpConfig config) : config_(std::move(config)) {
+  const MlpConfig& c = config_;
+  const auto segments = [&](const char* suffix) {
+    return std::vector<Segment>{{c.gate + suffix, 0, c.inner}, {c.up + suffix, c.inner, c.inner}};
+  };
+  params_.push_back(whole_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
+  params_.push_back(fused_param(c.fused + ".weight", segments(".weight"), {2 * c.inner, c.width},
+                                {Initial::Kind::normal, c.initial_std}, true));
+  params_.push_back(
+      whole_param(c.down + ".weight", {c.width, c.inner}, {Initial::Kind::normal, c.output_std}, true));
+  if (c.bias) {
+    gate_up_bias_ = static_cast<int>(params_.size());
+    params_.push_back(fused_param(c.fused + ".bias", segments(".bias"), {2 * c.inner}, {}, false));
+    down_bias_ = static_cast<int>(params_.size());
+    params_.push_back(whole_param(c.down + ".bias", {c.width}, {}, false));
+  }
+}
+
+std::vector<Slot> MlpLayer::slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
+  const MlpConfig& c = config_;
+  const Pass writer = writer_under(policy);
+  const Pass weight_reader = policy.delay_weights ? Pass::backward_weight : Pass::backward;
+  const bool all = policy.checkpointing == Checkpointing::none;
+  std::vector<Slot> slots(kSlots, absent(""));
+  slots[kRstd] = kept("rstd", DType::f32, {rows}, writer, weight_reader);
+  slots[kNormed] = all ? kept("normed", dtype, {rows, c.width}, writer, weight_reader) : absent("normed");
+  slots[kGateUp] = kept("gate_up", dtype, {rows, 2 * c.inner}, writer, Pass::backward);
+  slots[kInner] = absent("inner");
+  if (all) slots[kInner] = kept("inner", dtype, {rows, c.inner}, writer, weight_reader);
+  // Backward makes the inner activations anew on its way; a delayed weight gradient needs them kept.
+  if (!all && policy.delay_weights) slots[kInner] = kept("inner", dtype, {rows, c.inner}, Pass::backward, weight_reader);
+  slots[kDgateUp] = policy.delay_weights
+                        ? kept("dgate_up", dtype, {rows, 2 * c.inner}, Pass::backward, Pass::backward_weight)
+                        : absent("dgate_up");
+  return slots;
+}
+
+TensorView MlpLayer::slot(LayerContext& ctx, const Saved& saved, SlotIndex index) const {
+  if (!saved.slots[index].empty()) return saved.slots[index];
+  const std::int64_t rows = saved.x.size(0);
+  switch (index) {
+    case kRstd: return ctx.temp(DType::f32, {rows});
+    case kNormed: return ctx.temp(ctx.dtype(), {rows, config_.width});
+    case kGateUp:
+    case kDgateUp: return ctx.temp(ctx.dtype(), {rows, 2 * config_.inner});
+    case kInner: return ctx.temp(ctx.dtype(), {rows, config_.inner});
+    case kSlots: break;
+  }
+  HAWSER_CHECK(false, "no such slot");
+}
+
+void MlpLayer::norm(LayerContext& ctx, const TensorView& x, const TensorView& normed, const TensorView& rstd) const {
+  ops::rms_norm_forward(ctx.compute(), {.x = x,
+                                        .weight = ctx.weight(kNorm),
+                                        .y = normed,
+                                        .rstd = rstd,
+                                        .epsilon = config_.epsilon});
+}
+
+void MlpLayer::project(LayerContext& ctx, const TensorView& normed, const TensorView& gate_up) const {
+  multiply(ctx, {.a = ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed),
+                 .b = ctx.weight(kGateUpWeight),
+                 .c = gate_up,
+                 .transpose_b = true,
+                 .bias = gate_up_bias_ >= 0 ? ctx.weight(gate_up_bias_) : TensorView()});
+}
+
+void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& y, const Saved& saved) const {
+  const TensorView rstd = slot(ctx, saved, kRstd), normed = slot(ctx, saved, kNormed);
+  norm(ctx, x, normed, rstd);
+  const TensorView gate_up = slot(ctx, saved, kGateUp);
+  project(ctx, normed, gate_up);
+  const TensorView inner = slot(ctx, saved, kInner);
+  ops::swiglu_forward(ctx.compute(), {.gate_up = gate_up, .y = inner});
+  multiply(ctx, {.a = inner, .b = ctx.weight(kDownWeight), .c = y, .transpose_b = true});
+  add_residual(ctx, x, ctx.seams().redistribute->forward(ctx, Boundary::row_output, y),
+               down_bias_ >= 0 ? ctx.weight(down_bias_) : TensorView());
+}
+
+void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy&) const {
+  const TensorView normed = slot(ctx, saved, kNormed);
+  norm(ctx, saved.x, normed, slot(ctx, saved, kRstd));
+  project(ctx, normed, slot(ctx, saved, kGateUp));
+}
+
+TensorView MlpLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
+  if (!saved.slots[kNormed].empty()) return saved.slots[kNormed];
+  const TensorView normed = ctx.temp(ctx.dtype(), {saved.x.size(0), config_.width});
+  norm(ctx, saved.x, normed, saved.slots[kRstd]);
+  return normed;
+}
+
+void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dx, const Saved& saved,
+                        GradientSink& sink, const SavePolicy& policy) const {
+  const std::int64_t rows = saved.x.size(0);
+  const TensorView rstd = saved.slots[kRstd], gate_up = saved.slots[kGateUp];
+  const TensorView dz = ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy);
+  const TensorView dinner = ctx.temp(ctx.dtype(), {rows, config_.inner});
+  multiply(ctx, {.a = dz, .b = ctx.weight(kDownWeight), .c = dinner});
+  const bool inner_kept = policy.checkpointing == Checkpointing::none;
+  const TensorView inner = slot(ctx, saved, kInner);
+  // Without delayed weight gradients nobody reads gate and up again: their gradient takes their place.
+  const TensorView dgate_up = policy.delay_weights ? saved.slots[kDgateUp] : gate_up;
+  ops::swiglu_backward(ctx.compute(), {.gate_up = gate_up,
+                                       .dy = dinner,
+                                       .dgate_up = dgate_up,
+                                       .y = inner_kept ? TensorView() : inner});
+  if (!policy.delay_weights) {
+    linear_weight_gradient(ctx, dz, inner, sink, kDownWeight, down_bias_);
+    linear_weight_gradient(ctx, dgate_up, normed_again(ctx, saved), sink, kGateUpWeight, gate_up_bias_);
+  }
+  const TensorView dnormed = ctx.temp(ctx.dtype(), {rows, config_.width});
+  multiply(ctx, {.a = dgate_up, .b = ctx.weight(kGateUpWeight), .c = dnormed});
+  rms_norm_gradient(ctx, saved.x, ctx.weight(kNorm), rstd,
+                    ctx.seams().redistribute->backward(ctx, Boundary::column_input, dnormed), dy, dx,
+                    sink.target(kNorm));
+}
+
+void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {
+  linear_weight_gradient(ctx, ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy), saved.slots[kInner],
+                         sink, kDownWeight, down_bias_);
+  linear_weight_gradient(ctx, saved.slots[kDgateUp], normed_again(ctx, saved), sink, kGateUpWeight, gate_up_bias_);
+}
+
+double MlpLayer::flops(std::int64_t rows, double) const {
+  return 6.0 * static_cast<double>(rows * config_.width) * static_cast<double>(config_.inner);
+}
+
+}  // namespace hawser::nn

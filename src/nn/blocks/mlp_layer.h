@@ -1,0 +1,42 @@
+// The MLP half of a block: y = x + down_proj(swiglu(gate_up_proj(rms_norm(x)))).
+//
+// Gate and up weights are one Param [2 F, C] with two segments. Source: SwiGLU, arXiv 2002.05202.
+#pragma once
+
+#include "nn/layer.h"
+
+namespace hawser::nn {
+
+struct MlpConfig {
+  std::int64_t width = 0, inner = 0;  // C, F
+  bool bias = false;                  // on all three
+  double epsilon = 1e-5;
+  double initial_std = 0.02, output_std = 0.02;
+  std::string norm, gate, up, down, fused;  // names without ".weight" and ".bias"
+};
+
+class MlpLayer : public Layer {
+ public:
+  explicit MlpLayer(MlpConfig config);
+  const std::vector<Param>& params() const override { return params_; }
+  std::vector<Slot> slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const override;
+  void forward(LayerContext&, const TensorView& x, const TensorView& y, const Saved&) const override;
+  void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;
+  void backward(LayerContext&, const TensorView& dy, const TensorView& dx, const Saved&, GradientSink&,
+                const SavePolicy&) const override;
+  void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const override;
+  double flops(std::int64_t rows, double pairs) const override;
+
+ private:
+  enum SlotIndex { kRstd, kNormed, kGateUp, kInner, kDgateUp, kSlots };
+  TensorView slot(LayerContext& ctx, const Saved& saved, SlotIndex index) const;
+  TensorView normed_again(LayerContext& ctx, const Saved& saved) const;
+  void norm(LayerContext&, const TensorView& x, const TensorView& normed, const TensorView& rstd) const;
+  void project(LayerContext&, const TensorView& normed, const TensorView& gate_up) const;
+
+  MlpConfig config_;
+  std::vector<Param> params_;
+  int gate_up_bias_ = -1, down_bias_ = -1;
+};
+
+}  // namespace hawser::nn

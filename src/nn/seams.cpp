@@ -1,0 +1,42 @@
+#include "nn/seams.h"
+
+#include "nn/layer.h"
+
+namespace hawser::nn {
+
+namespace {
+
+// One part: this rank's own keys, every piece of a document against itself.
+class LocalSession : public AttentionExchange::Session {
+ public:
+  LocalSession(const LayerContext& ctx, const TensorView& k, const TensorView& v, const TensorView& dk,
+               const TensorView& dv)
+      : part_{.k = k,
+              .v = v,
+              .segments = ctx.batch().squares,
+              .segment_count = ctx.batch().square_count,
+              .heads = static_cast<int>(k.size(1)),
+              .dk = dk,
+              .dv = dv,
+              .visible = ctx.batch().square_pairs} {}
+  int parts() const override { return 1; }
+  AttentionPart wait(int) override { return part_; }
+
+ private:
+  AttentionPart part_;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionExchange::Session> AttentionExchange::forward(LayerContext& ctx, const TensorView& k,
+                                                                       const TensorView& v) {
+  return std::make_unique<LocalSession>(ctx, k, v, TensorView(), TensorView());
+}
+
+std::unique_ptr<AttentionExchange::Session> AttentionExchange::backward(LayerContext& ctx, const TensorView& k,
+                                                                        const TensorView& v, const TensorView& dk,
+                                                                        const TensorView& dv) {
+  return std::make_unique<LocalSession>(ctx, k, v, dk, dv);
+}
+
+}  // namespace hawser::nn

@@ -1,0 +1,28 @@
+// SwiGLU: y = silu(gate) * up, with gate and up side by side in one matrix.
+//
+// forward:   y[t,f] = gate * sigmoid(gate) * up,   gate = gate_up[t,f], up = gate_up[t,F+f]
+// backward:  s = sigmoid(gate);  dup = dy * gate * s;  dgate = dy * up * s * (1 + gate * (1 - s))
+//            y (optional) is computed again, for the weight gradient of the next product
+//   gate_up, dgate_up [T, 2F]; y, dy [T, F]; act, one dtype; rows may be padded.
+//   Aliasing: dgate_up may be gate_up (the same view), y may be dy (the same view); else apart.
+// Source: Shazeer, "GLU Variants Improve Transformer", 2020.
+#pragma once
+
+#include "ops/common.h"
+
+namespace hawser::ops {
+
+struct SwigluForward {
+  TensorView gate_up, y;
+};
+
+void swiglu_forward(Stream& stream, const SwigluForward& args);
+
+struct SwigluBackward {
+  TensorView gate_up, dy, dgate_up;
+  TensorView y;
+};
+
+void swiglu_backward(Stream& stream, const SwigluBackward& args);
+
+}  // namespace hawser::ops

@@ -1,0 +1,38 @@
+#include "ops/activation/swiglu_cpu.h"
+
+#include "ops/cpu/parallel.h"
+
+#define HAWSER_KERNELS "ops/activation/swiglu_kernels.inc"
+#include "ops/cpu/each_level.inc"
+
+namespace hawser::ops::cpu {
+
+void swiglu_forward(const SwigluForward& args) {
+  with_act(args.y.dtype(), [&](auto tag) {
+    const auto gate_up = rows_of<decltype(tag)>(args.gate_up);
+    const auto y = rows_of<decltype(tag)>(args.y);
+    parallel_pieces(y.count, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) {
+        HAWSER_DISPATCH(swiglu_forward_row, gate_up.row(t), y.row(t), y.columns);
+      }
+    });
+  });
+}
+
+void swiglu_backward(const SwigluBackward& args) {
+  with_act(args.dy.dtype(), [&](auto tag) {
+    using Act = decltype(tag);
+    const auto gate_up = rows_of<Act>(args.gate_up);
+    const auto dy = rows_of<Act>(args.dy);
+    const auto dgate_up = rows_of<Act>(args.dgate_up);
+    const auto y = rows_of<Act>(args.y);
+    parallel_pieces(dy.count, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) {
+        Act* const y_row = y.data != nullptr ? y.row(t) : nullptr;
+        HAWSER_DISPATCH(swiglu_backward_row, gate_up.row(t), dy.row(t), dgate_up.row(t), y_row, dy.columns);
+      }
+    });
+  });
+}
+
+}  // namespace hawser::ops::cpu

@@ -1,0 +1,38 @@
+// AdamW with decoupled weight decay, on a flat range of elements.
+//
+//   g = gradient * coefficient
+//   weight      -= learning_rate * weight_decay * weight
+//   exp_avg      = beta1 * exp_avg + (1 - beta1) * g
+//   exp_avg_sq   = beta2 * exp_avg_sq + (1 - beta2) * g^2
+//   weight      -= learning_rate / bias_correction1 * exp_avg / (sqrt(exp_avg_sq / bias_correction2) + epsilon)
+//   compute_weight = bf16(weight)
+//   weight, exp_avg, exp_avg_sq [n] float32, in place; gradient [n] float32 or bf16, left as it is;
+//   compute_weight [n] bf16, optional; coefficient [1] float32, optional (1); skip [1] int32, optional: where it is not 0,
+//   nothing changes. hyper: one AdamHyper as float32 [kAdamHyperFields], read when the work runs. All apart.
+// Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019; torch.optim.AdamW.
+#pragma once
+
+#include "ops/common.h"
+
+namespace hawser::ops {
+
+// What changes from step to step; lies on the device as float32 in this order.
+struct AdamHyper {
+  float learning_rate = 0;
+  float bias_correction1 = 1;  // 1 - beta1^step, step counted from 1
+  float bias_correction2 = 1;  // 1 - beta2^step
+};
+constexpr std::int64_t kAdamHyperFields = sizeof(AdamHyper) / sizeof(float);
+AdamHyper adam_hyper(double learning_rate, double beta1, double beta2, std::int64_t step);
+
+struct AdamW {
+  TensorView weight, gradient, exp_avg, exp_avg_sq;
+  TensorView compute_weight;
+  TensorView hyper;
+  TensorView coefficient;
+  TensorView skip;
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1.0e-8, weight_decay = 0.0;
+};
+void adamw(Stream& stream, const AdamW& args);
+
+}  // namespace hawser::ops

@@ -1,0 +1,50 @@
+#include "ops/adamw/adamw_cpu.h"
+
+#include <cmath>
+
+#include "ops/cpu/parallel.h"
+
+#define HAWSER_KERNELS "ops/adamw/adamw_kernels.inc"
+#include "ops/cpu/each_level.inc"
+
+namespace hawser::ops::cpu {
+
+namespace {
+
+AdamStep step_of(const AdamW& args) {
+  const float* h = args.hyper.data<float>();
+  const double learning_rate = h[0], correction1 = h[1], correction2 = h[2];
+  return {.beta1 = static_cast<float>(args.beta1),
+          .one_minus_beta1 = static_cast<float>(1.0 - args.beta1),
+          .beta2 = static_cast<float>(args.beta2),
+          .one_minus_beta2 = static_cast<float>(1.0 - args.beta2),
+          .keep = static_cast<float>(1.0 - learning_rate * args.weight_decay),
+          .step_size = static_cast<float>(learning_rate / correction1),
+          .inverse_root_correction2 = static_cast<float>(1.0 / std::sqrt(correction2)),
+          .epsilon = static_cast<float>(args.epsilon),
+          .coefficient = args.coefficient.empty() ? 1.0f : *args.coefficient.data<float>()};
+}
+
+}  // namespace
+
+void adamw(const AdamW& args) {
+  if (!args.skip.empty() && *args.skip.data<std::int32_t>() != 0) return;
+  const AdamStep step = step_of(args);
+  float* const weight = args.weight.data<float>();
+  float* const exp_avg = args.exp_avg.data<float>();
+  float* const exp_avg_sq = args.exp_avg_sq.data<float>();
+  Bf16* const compute = args.compute_weight.empty() ? nullptr : args.compute_weight.data<Bf16>();
+  with_act(args.gradient.dtype(), [&](auto tag) {
+    const auto* gradient = args.gradient.data<decltype(tag)>();
+    parallel_pieces(args.weight.size(0), 4096, [&](std::int64_t begin, std::int64_t end) {
+      // Pieces that stay in the cache until the compute copy is made.
+      for (std::int64_t at = begin; at < end; at += 4096) {
+        const std::int64_t count = std::min<std::int64_t>(4096, end - at);
+        HAWSER_DISPATCH(adamw_run, step, gradient + at, weight + at, exp_avg + at, exp_avg_sq + at, count);
+        if (compute != nullptr) HAWSER_DISPATCH(narrow_run, weight + at, compute + at, count);
+      }
+    });
+  });
+}
+
+}  // namespace hawser::ops::cpu

@@ -1,0 +1,92 @@
+// Scaled dot-product attention in parts, O(length) memory.
+//
+// A call is a list of segments. Segment s lets query rows [q_begin, q_begin + q_count) attend to key rows
+// [k_begin, k_begin + k_count). Query row q_begin + i stands at position p = q_position + i, key row k_begin + j at
+// position r = k_position + j; the key is visible iff  (not causal or r <= p)  and  (window == 0 or r > p - window).
+//
+//   s[i,j] = scale * sum over d of q[i,h,d] * k[j,g,d]           g = h / (Hq / Hkv): grouped heads
+//   lse[h,i] = log sum over visible j of exp(s[i,j]);  o[i,h,:] = sum over visible j of exp(s[i,j] - lse[h,i]) * v[j,g,:]
+// A query row that no segment covers, or that sees no key, gets o = 0 and lse = -inf. A query row is covered by at most
+// one segment of a call (else the work throws); key rows may be shared by any number of segments. One causal sequence
+// is the one segment {0, T, 0, T, 0, 0}; packed documents are one each; a chunk of a sequence that sits behind other
+// keys is two calls, a square (causal) and a rectangle (the keys before it, not causal), put together by
+// attention_combine:
+//
+//   lse = log(exp(lse_a) + exp(lse_b));  o = exp(lse_a - lse) * o_a + exp(lse_b - lse) * o_b      (-inf counts as zero)
+//
+// backward, with `lse` and `o` of the whole (after combine), so that the gradients of parts add up exactly:
+//   p[i,j] = exp(s[i,j] - lse[i]);  delta[i] = sum over d of d_o[i,:] * o[i,:]
+//   ds = p * (d_o v^T - delta);  dq = scale * ds k;  dk = scale * ds^T q;  dv = p^T d_o      (dk, dv summed over the group)
+//   accumulate_q / accumulate_kv: add to dq / to dk and dv; else these are written whole, zero where nothing is covered.
+//
+//   q, o, d_o, dq [Tq, Hq, D]; k, v, dk, dv [Tk, Hkv, D]; rows may be padded. q, k, v, d_o act, one dtype; o, dq, dk, dv
+//   float32 or bf16 each by itself. lse [Hq, Tq] float32, natural log. Hq % Hkv == 0; D <= 256.
+//   segments [N, 6] int32 {q_begin, q_count, k_begin, k_count, q_position, k_position}; segment_count [1] int32, read when
+//   the work runs, at most N. Both lie on the device.
+//   No view that is written shares a byte with another view.
+//   `flops` is what the caller books for the call (the work depends on the segments, which the host does not see).
+// Scores are float32; tiles that no visible pair touches are skipped.
+// Source: Dao, "FlashAttention-2", 2023 (online softmax, recomputation); the combination as in ring attention (Liu et
+// al., 2023).
+#pragma once
+
+#include "ops/common.h"
+
+namespace hawser::ops {
+
+constexpr std::int64_t kSegmentFields = 6;
+
+struct AttentionForward {
+  TensorView q, k, v;
+  TensorView segments, segment_count;
+  bool causal = true;
+  std::int64_t window = 0;  // keys each query sees at most, itself included; 0: all
+  double scale = 1.0;
+  TensorView o;
+  TensorView lse;
+  TensorView workspace;  // u8 [attention_forward_workspace(...)]
+  double flops = 0.0;
+};
+
+void attention_forward(Stream& stream, const AttentionForward& args);
+
+struct AttentionBackward {
+  TensorView q, k, v, o, d_o, lse;
+  TensorView segments, segment_count;
+  bool causal = true;
+  std::int64_t window = 0;
+  double scale = 1.0;
+  TensorView dq, dk, dv;
+  bool accumulate_q = false, accumulate_kv = false;
+  TensorView workspace;  // u8 [attention_backward_workspace(...)]
+  double flops = 0.0;
+};
+
+void attention_backward(Stream& stream, const AttentionBackward& args);
+
+// o_a and lse_a become the whole. o_a, o_b [Tq, Hq, D] float32 or bf16, rows may be padded; lse_a, lse_b [Hq, Tq] float32.
+struct AttentionCombine {
+  TensorView o_a, lse_a;
+  TensorView o_b, lse_b;
+};
+
+void attention_combine(Stream& stream, const AttentionCombine& args);
+
+// What the workspace formulas depend on: bounds, never data.
+struct AttentionSizes {
+  std::int64_t query_rows = 0, key_rows = 0;
+  std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t segments = 1;  // N, the rows of the table
+  DType dtype = DType::f32;   // of q, k, v
+  int threads = 1;            // of the stream that will run it (CpuOptions::threads)
+};
+
+std::int64_t attention_forward_workspace(const AttentionSizes& sizes);
+std::int64_t attention_backward_workspace(const AttentionSizes& sizes);
+
+// Pairs of (query, key) that the segments make visible, times 4 D Hq: FLOPs of a forward call; backward is 2.5 times that.
+double attention_flops(const AttentionSizes& sizes, double visible_pairs);
+// Visible pairs of one causal or full segment of q_count x k_count with q_position - k_position = offset.
+double visible_pairs(std::int64_t q_count, std::int64_t k_count, std::int64_t offset, bool causal, std::int64_t window);
+
+}  // namespace hawser::ops

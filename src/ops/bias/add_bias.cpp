@@ -1,0 +1,35 @@
+#include "ops/bias/add_bias.h"
+
+#include "ops/common.h"
+
+namespace hawser::ops {
+
+namespace {
+
+template <class Y, class B>
+void kernel(const AddBias& a) {
+  const std::int64_t rows = a.y.size(0), columns = a.y.size(1);
+  const B* bias = a.bias.data<B>();
+#pragma omp parallel for schedule(static)
+  for (std::int64_t t = 0; t < rows; ++t) {
+    Y* y = a.y.data<Y>() + t * a.y.stride(0);
+    for (std::int64_t c = 0; c < columns; ++c) y[c] = Y(static_cast<float>(y[c]) + static_cast<float>(bias[c]));
+  }
+}
+
+}  // namespace
+
+void add_bias(Stream& stream, const AddBias& args) {
+  expect("add_bias", "y", args.y, {DType::f32, DType::bf16}, args.y.shape());
+  HAWSER_CHECK(args.y.rank() == 2, "add_bias: y is ", args.y.text());
+  expect("add_bias", "bias", args.bias, {DType::f32, DType::bf16}, {args.y.size(1)});
+  run(stream, "add_bias", {args.y, args.bias}, {args.y}, static_cast<double>(args.y.elements()), [args] {
+    const bool wide = args.y.dtype() == DType::f32, wide_bias = args.bias.dtype() == DType::f32;
+    if (wide && wide_bias) return kernel<float, float>(args);
+    if (wide) return kernel<float, Bf16>(args);
+    if (wide_bias) return kernel<Bf16, float>(args);
+    return kernel<Bf16, Bf16>(args);
+  });
+}
+
+}  // namespace hawser::ops

@@ -1,0 +1,14 @@
+// y[t, c] += bias[c].
+//   y [T, C] float32 or bf16, rows may be padded; bias [C] float32 or bf16. Sums in float32, rounded once.
+#pragma once
+
+#include "tensor/tensor.h"
+
+namespace hawser::ops {
+
+struct AddBias {
+  TensorView y, bias;
+};
+void add_bias(Stream& stream, const AddBias& args);
+
+}  // namespace hawser::ops

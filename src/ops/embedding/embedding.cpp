@@ -1,0 +1,30 @@
+#include "ops/embedding/embedding.h"
+
+#include "ops/embedding/embedding_cpu.h"
+
+namespace hawser::ops {
+
+void embedding_forward(Stream& stream, const EmbeddingForward& args) {
+  constexpr auto kOp = "embedding_forward";
+  HAWSER_CHECK(args.table.rank() == 2 && args.ids.rank() == 1, kOp, ": table is a matrix and ids a vector");
+  expect(kOp, "ids", args.ids, {DType::i32}, args.ids.shape());
+  expect(kOp, "table", args.table, {DType::f32, DType::bf16}, args.table.shape());
+  expect(kOp, "y", args.y, {args.table.dtype()}, {args.ids.size(0), args.table.size(1)}, Rows::padded);
+  expect_apart(kOp, args.y, args.table);
+  expect_apart(kOp, args.y, args.ids);
+  run(stream, kOp, {args.ids, args.table}, {args.y}, 0, [args] { cpu::embedding_forward(args); });
+}
+
+void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
+  constexpr auto kOp = "embedding_backward";
+  HAWSER_CHECK(args.dtable.rank() == 2 && args.ids.rank() == 1, kOp, ": dtable is a matrix and ids a vector");
+  expect(kOp, "ids", args.ids, {DType::i32}, args.ids.shape());
+  expect(kOp, "dtable", args.dtable, {DType::f32}, args.dtable.shape());
+  expect(kOp, "dy", args.dy, {DType::f32, DType::bf16}, {args.ids.size(0), args.dtable.size(1)}, Rows::padded);
+  expect_apart(kOp, args.dtable, args.dy);
+  expect_apart(kOp, args.dtable, args.ids);
+  run(stream, kOp, {args.ids, args.dy, args.accumulate ? args.dtable : TensorView()}, {args.dtable},
+      static_cast<double>(args.dy.elements()), [args] { cpu::embedding_backward(args); });
+}
+
+}  // namespace hawser::ops

@@ -1,0 +1,72 @@
+#include "ops/gemm/gemm.h"
+
+#include "ops/gemm/gemm_cpu.h"
+
+namespace hawser::ops {
+
+namespace {
+
+struct Sizes {
+  std::int64_t m, n, k;
+};
+
+Sizes check(const Gemm& args) {
+  HAWSER_CHECK(args.a.rank() == 2 && args.b.rank() == 2 && args.c.rank() == 2, "gemm: a ", args.a.shape().text(),
+               ", b ", args.b.shape().text(), ", c ", args.c.shape().text(), " are not all matrices");
+  const Sizes s{args.c.size(0), args.c.size(1), args.a.size(args.transpose_a ? 0 : 1)};
+  const Shape a = args.transpose_a ? Shape{s.k, s.m} : Shape{s.m, s.k};
+  const Shape b = args.transpose_b ? Shape{s.n, s.k} : Shape{s.k, s.n};
+  HAWSER_CHECK(args.a.shape() == a && args.b.shape() == b, "gemm: a ", args.a.shape().text(),
+               args.transpose_a ? " transposed" : "", " times b ", args.b.shape().text(),
+               args.transpose_b ? " transposed" : "", " is not c ", args.c.shape().text());
+  return s;
+}
+
+cpu::Product product(const Gemm& args) {
+  const Sizes s = check(args);
+  return {.m = s.m,
+          .n = s.n,
+          .k = s.k,
+          .a = args.a.raw(),
+          .b = args.b.raw(),
+          .c = args.c.raw(),
+          .bias = args.bias.raw(),
+          .lda = args.a.stride(0),
+          .ldb = args.b.stride(0),
+          .ldc = args.c.stride(0),
+          .in = args.a.dtype(),
+          .out = args.c.dtype(),
+          .bias_dtype = args.bias.dtype(),
+          .transpose_a = args.transpose_a,
+          .transpose_b = args.transpose_b,
+          .accumulate = args.accumulate};
+}
+
+}  // namespace
+
+void gemm(Stream& stream, const Gemm& args) {
+  const cpu::Product p = product(args);
+  expect("gemm", "a", args.a, {DType::f32, DType::bf16}, args.a.shape(), Rows::padded);
+  expect("gemm", "b", args.b, {args.a.dtype()}, args.b.shape(), Rows::padded);
+  expect("gemm", "c", args.c, {DType::f32, DType::bf16}, args.c.shape(), Rows::padded);
+  if (!args.bias.empty()) expect("gemm", "bias", args.bias, {DType::f32, DType::bf16}, {p.n});
+  for (const TensorView& view : {args.a, args.b, args.bias}) expect_apart("gemm", args.c, view);
+  expect_workspace("gemm", args.workspace, gemm_workspace(args));
+  run(stream, "gemm", {args.a, args.b, args.bias, args.accumulate ? args.c : TensorView()}, {args.c, args.workspace},
+      2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
+      [p, workspace = args.workspace] { cpu::multiply(p, workspace.raw(), workspace.empty() ? 0 : workspace.bytes()); });
+}
+
+std::int64_t gemm_workspace(const Gemm& args) { return cpu::product_workspace(product(args)); }
+
+void bias_gradient(Stream& stream, const BiasGradient& args) {
+  constexpr auto kOp = "bias_gradient";
+  HAWSER_CHECK(args.dy.rank() == 2, kOp, ": dy is a matrix");
+  expect(kOp, "dy", args.dy, {DType::f32, DType::bf16}, args.dy.shape(), Rows::padded);
+  expect(kOp, "db", args.db, {DType::f32, DType::bf16}, {args.dy.size(1)});
+  expect_apart(kOp, args.dy, args.db);
+  run(stream, kOp, {args.dy, args.accumulate ? args.db : TensorView()}, {args.db},
+      static_cast<double>(args.dy.elements()), [args] { cpu::bias_gradient(args); });
+}
+
+}  // namespace hawser::ops

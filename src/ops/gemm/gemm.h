@@ -1,0 +1,43 @@
+// Matrix products.
+//
+// gemm:           C = op(A) op(B) + bias, or C += op(A) op(B) + bias
+//   op(A) [M, K]  act; transpose_a: A is stored [K, M]
+//   op(B) [K, N]  act, the dtype of A; transpose_b: B is stored [N, K]
+//   C [M, N]      float32 or bf16; accumulate: read, added to in float32, rounded once
+//   bias [N]      optional, float32 or bf16, added to every row
+//   Rows of a, b and c may be padded. c shares no byte with a, b or bias. K = 0 gives C = bias or leaves C.
+//   A linear layer y = x W^T with W [out, in]: {.a = x, .b = w, .c = y, .transpose_b = true};
+//   its gradients: dx = dy W {.a = dy, .b = w, .c = dx}, dW += dy^T x {.a = dy, .b = x, .c = dw, .transpose_a = true}.
+//
+// bias_gradient:  db[n] = sum over t of dy[t, n], or db[n] += ...
+//   dy [T, N] act, rows may be padded; db [N] float32 or bf16. Summed over t in order, in float32.
+//
+// Source: oneDNN (dnnl_sgemm; matmul primitive for bf16, kept in a cache by shape). Where the processor has no bf16
+// units, bf16 operands are widened in the workspace first.
+#pragma once
+
+#include "ops/common.h"
+
+namespace hawser::ops {
+
+struct Gemm {
+  TensorView a, b, c;
+  bool transpose_a = false, transpose_b = false;
+  bool accumulate = false;
+  TensorView bias;
+  TensorView workspace;  // u8 [gemm_workspace()] or more; may be empty where that is 0
+};
+
+void gemm(Stream& stream, const Gemm& args);
+
+// Upper bound, bytes; from shapes, dtypes and transposes alone (data pointers and workspace may be empty). 0 for float32.
+std::int64_t gemm_workspace(const Gemm& args);
+
+struct BiasGradient {
+  TensorView dy, db;
+  bool accumulate = false;
+};
+
+void bias_gradient(Stream& stream, const BiasGradient& args);
+
+}  // namespace hawser::ops

@@ -1,0 +1,44 @@
+// The output head and the cross-entropy of its logits in one op, over chunks of rows: the full logits never exist, and
+// no product is computed twice.
+//
+//   logits[t,v] = sum over c of x[t,c] * weight[v,c]
+//   lse[t]      = log sum over v of exp(logits[t,v])
+//   loss_sum   += sum over t with labels[t] >= 0 of (lse[t] - logits[t, labels[t]])
+//   g[t,v]      = (exp(logits[t,v] - lse[t]) - [v == labels[t]]) * scale      (0 where labels[t] < 0)
+//   dx[t,c]      = sum over v of g[t,v] * weight[v,c]
+//   dweight[v,c] = sum over t of g[t,v] * x[t,c], or += with accumulate_weight
+//
+//   x [T, C], weight [V, C] act, one dtype; labels [T] int32: < 0 is ignored, >= V throws on the stream;
+//   loss_sum [1] float32, added to (summed over the op in float64 first);
+//   scale [1] float32, read when the work runs: 1 / (valid tokens of the global batch), times any loss scale;
+//   dx [T, C] float32 or bf16, optional; dweight [V, C] float32 or bf16, optional. Both empty: forward only, and scale
+//   may be empty. Softmax in float32; with bf16 weights g is rounded to bf16 before the two products.
+//   Rows of x, weight, dx and dweight may be padded. dx may be x (the same view); all else apart.
+//   chunk_rows 0: loss_chunk_rows(T, V). It changes the order of sums in dweight, nothing else.
+// Source: the idea of Liger-Kernel's fused_linear_cross_entropy and llmq's fused_classifier; the code is ours.
+#pragma once
+
+#include "ops/common.h"
+
+namespace hawser::ops {
+
+struct LinearCrossEntropy {
+  TensorView x, weight, labels;
+  TensorView scale;
+  TensorView loss_sum;
+  TensorView dx;
+  TensorView dweight;
+  bool accumulate_weight = false;
+  std::int64_t chunk_rows = 0;
+  TensorView workspace;  // u8 [linear_cross_entropy_workspace(...)]
+};
+
+void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args);
+
+// Rows at a time: equal chunks, each at most 64 MiB of float32 logits (but at least 32 rows).
+std::int64_t loss_chunk_rows(std::int64_t tokens, std::int64_t vocabulary);
+// Upper bound, bytes, with or without gradients, for any dtypes of dx and dweight. chunk_rows 0: loss_chunk_rows(T, V).
+std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t channels, std::int64_t vocabulary,
+                                            DType dtype, std::int64_t chunk_rows = 0);
+
+}  // namespace hawser::ops

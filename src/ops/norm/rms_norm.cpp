@@ -1,0 +1,65 @@
+#include "ops/norm/rms_norm.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "ops/norm/rms_norm_cpu.h"
+
+namespace hawser::ops {
+
+void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
+  constexpr auto kOp = "rms_norm_forward";
+  HAWSER_CHECK(args.x.rank() == 2 && args.x.size(1) > 0, kOp, ": x is a matrix");
+  expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
+  expect(kOp, "weight", args.weight, {DType::f32, DType::bf16}, {args.x.size(1)});
+  expect(kOp, "y", args.y, {args.x.dtype()}, args.x.shape(), Rows::padded);
+  expect(kOp, "rstd", args.rstd, {DType::f32}, {args.x.size(0)});
+  expect_apart_or_same(kOp, args.y, args.x);
+  expect_apart(kOp, args.y, args.weight);
+  expect_apart(kOp, args.y, args.rstd);
+  expect_apart(kOp, args.rstd, args.x);
+  HAWSER_CHECK(args.epsilon >= 0, kOp, ": epsilon is ", args.epsilon);
+  run(stream, kOp, {args.x, args.weight}, {args.y, args.rstd}, 4.0 * static_cast<double>(args.x.elements()),
+      [args] { cpu::rms_norm_forward(args); });
+}
+
+std::int64_t rms_norm_row_blocks(std::int64_t tokens) { return std::clamp<std::int64_t>(ceil_div(tokens, 32), 1, 64); }
+
+std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t channels) {
+  return rms_norm_row_blocks(tokens) * round_up(channels, 16) * 4;
+}
+
+void rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
+  constexpr auto kOp = "rms_norm_backward";
+  HAWSER_CHECK(args.x.rank() == 2 && args.x.size(1) > 0, kOp, ": x is a matrix");
+  const auto act = args.x.dtype();
+  expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
+  expect(kOp, "weight", args.weight, {DType::f32, DType::bf16}, {args.x.size(1)});
+  expect(kOp, "rstd", args.rstd, {DType::f32}, {args.x.size(0)});
+  expect(kOp, "dy", args.dy, {act}, args.x.shape(), Rows::padded);
+  HAWSER_CHECK(!args.dx.empty() || !args.dweight.empty(), kOp, ": neither dx nor dweight is asked for");
+  if (!args.residual_gradient.empty()) {
+    HAWSER_CHECK(!args.dx.empty(), kOp, ": residual_gradient without dx");
+    expect(kOp, "residual_gradient", args.residual_gradient, {act}, args.x.shape(), Rows::padded);
+  }
+  if (!args.dx.empty()) {
+    expect(kOp, "dx", args.dx, {act}, args.x.shape(), Rows::padded);
+    expect_apart_or_same(kOp, args.dx, args.dy);
+    expect_apart_or_same(kOp, args.dx, args.residual_gradient);
+    expect_apart(kOp, args.dx, args.x);
+    expect_apart(kOp, args.dx, args.weight);
+    expect_apart(kOp, args.dx, args.dweight);
+  }
+  if (!args.dweight.empty()) {
+    expect(kOp, "dweight", args.dweight, {DType::f32, DType::bf16}, {args.x.size(1)});
+    expect_workspace(kOp, args.workspace, rms_norm_backward_workspace(args.x.size(0), args.x.size(1)));
+    for (const TensorView& view : {args.x, args.weight, args.dy}) expect_apart(kOp, args.dweight, view);
+  }
+  const TensorView old_weight = args.accumulate_weight ? args.dweight : TensorView();
+  const TensorView workspace = args.dweight.empty() ? TensorView() : args.workspace;
+  run(stream, kOp, {args.x, args.weight, args.rstd, args.dy, args.residual_gradient, old_weight},
+      {args.dx, args.dweight, workspace}, 10.0 * static_cast<double>(args.x.elements()),
+      [args] { cpu::rms_norm_backward(args); });
+}
+
+}  // namespace hawser::ops

@@ -1,0 +1,22 @@
+#include "ops/seed/init_cpu.h"
+
+#include "base/philox.h"
+#include "ops/cpu/parallel.h"
+
+namespace hawser::ops::cpu {
+
+void random_normal(const RandomNormal& args) {
+  const RandomStream random(args.seed, args.name);
+  with_act(args.y.dtype(), [&](auto tag) {
+    using T = decltype(tag);
+    T* const y = reinterpret_cast<T*>(args.y.raw());
+    parallel_pieces(args.y.elements(), 1024, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const double z = random.normal(static_cast<std::uint64_t>(args.first_element + i));
+        y[i] = static_cast<T>(static_cast<float>(args.mean + args.std * z));
+      }
+    });
+  });
+}
+
+}  // namespace hawser::ops::cpu

@@ -1,0 +1,10 @@
+// CPU backend of the initial values; arguments are checked.
+#pragma once
+
+#include "ops/seed/init.h"
+
+namespace hawser::ops::cpu {
+
+void random_normal(const RandomNormal& args);
+
+}  // namespace hawser::ops::cpu

@@ -1,0 +1,153 @@
+// Shape suffixes: T local rows, S = context * T rows of the sequence order, K key-value heads of a group, D head dim.
+#include "parallel/context/all_gather_exchange.h"
+
+#include <algorithm>
+
+#include "nn/layer.h"
+#include "ops/copy/add.h"
+#include "ops/copy/copy.h"
+#include "ops/copy/permute_rows.h"
+
+namespace hawser::parallel {
+
+namespace {
+
+using nn::AttentionPart;
+using nn::LayerContext;
+
+// One group of key-value heads on its way through the context group.
+struct HeadGroup {
+  int begin = 0, count = 0;
+  TensorView k, v;              // [S, K, D] in sequence order
+  Event arrived;
+  TensorView dk, dv;            // [S, K, D] float32, backward
+  TensorView reduced;           // [2, T, K * D] float32: this rank's rows of dk and dv
+};
+
+class GatherSession : public nn::AttentionExchange::Session {
+ public:
+  GatherSession(LayerContext& ctx, comm::Group& group, int head_groups, const TensorView& k, const TensorView& v,
+                const TensorView& dk, const TensorView& dv)
+      : ctx_(ctx), group_(group), k_(k), v_(v), dk_(dk), dv_(dv), rows_(k.size(0)), head_dim_(k.size(2)) {
+    const int heads = static_cast<int>(k.size(1));
+    int groups = std::min(head_groups, heads);
+    while (heads % groups != 0) --groups;
+    ctx.exchange_after_compute();
+    for (int g = 0; g < groups; ++g) {
+      HeadGroup head_group{.begin = g * (heads / groups), .count = heads / groups};
+      gather(head_group);
+      groups_.push_back(std::move(head_group));
+    }
+  }
+
+  int parts() const override { return 1 + static_cast<int>(groups_.size()); }
+
+  AttentionPart wait(int p) override {
+    const nn::BatchViews& batch = ctx_.batch();
+    if (p == 0) {
+      return {.k = k_,
+              .v = v_,
+              .segments = batch.squares,
+              .segment_count = batch.square_count,
+              .heads = static_cast<int>(k_.size(1)),
+              .dk = dk_,
+              .dv = dv_,
+              .visible = batch.square_pairs};
+    }
+    HeadGroup& g = groups_[static_cast<std::size_t>(p - 1)];
+    ctx_.compute().wait(g.arrived);
+    if (!dk_.empty()) {
+      g.dk = ctx_.temp(DType::f32, g.k.shape());
+      g.dv = ctx_.temp(DType::f32, g.k.shape());
+    }
+    return {.k = g.k,
+            .v = g.v,
+            .segments = batch.rectangles,
+            .segment_count = batch.rectangle_count,
+            .causal = false,
+            .head_begin = g.begin,
+            .heads = g.count,
+            .first = false,
+            .dk = g.dk,
+            .dv = g.dv,
+            .visible = batch.rectangle_pairs};
+  }
+
+  // Backward: brings the part's dk and dv into gathered order and sums each rank's rows over the group.
+  void add_gradient(int p) override {
+    if (p == 0) return;
+    HeadGroup& g = groups_[static_cast<std::size_t>(p - 1)];
+    const std::int64_t width = g.count * head_dim_, all = group_.size() * 2 * rows_;
+    const TensorView send = ctx_.temp(DType::f32, {all, width});
+    ctx_.exchange_after_compute();
+    const TensorView index = ctx_.batch().gathered_row;
+    const Shape flat{g.dk.size(0), width};
+    ops::scatter_rows(ctx_.exchange(), {.x = g.dk.reshape(flat), .index = index, .y = send.rows(0, all - rows_)});
+    ops::scatter_rows(ctx_.exchange(), {.x = g.dv.reshape(flat), .index = index, .y = send.rows(rows_, all - rows_)});
+    g.reduced = ctx_.temp(DType::f32, {2 * rows_, width});
+    const std::int64_t bytes = comm::reduce_scatter_workspace(g.reduced.elements(), DType::f32, group_.size());
+    group_.reduce_scatter(ctx_.exchange(), send, g.reduced, false,
+                          bytes > 0 ? ctx_.temp(DType::u8, {bytes}) : TensorView());
+  }
+
+  void finish() override {
+    if (dk_.empty()) return;
+    ctx_.compute_after_exchange();
+    for (const HeadGroup& g : groups_) {
+      add(columns(dk_, g), g.reduced.rows(0, rows_));
+      add(columns(dv_, g), g.reduced.rows(rows_, rows_));
+    }
+  }
+
+ private:
+  // Heads of a group inside [T, heads, D]: the heads lie side by side in each row.
+  TensorView columns(const TensorView& x, const HeadGroup& g) const {
+    HAWSER_CHECK(x.stride(1) == head_dim_, "heads of ", x.text(), " are not side by side");
+    return x.slice(1, g.begin, g.count);
+  }
+
+  void gather(HeadGroup& g) {
+    Stream& exchange = ctx_.exchange();
+    const std::int64_t width = g.count * head_dim_, all = group_.size() * 2 * rows_;
+    const DType dtype = k_.dtype();
+    const TensorView packed = ctx_.temp(dtype, {2 * rows_, width});
+    ops::copy(exchange, {.x = columns(k_, g), .y = packed.rows(0, rows_).split_last(g.count, head_dim_)});
+    ops::copy(exchange, {.x = columns(v_, g), .y = packed.rows(rows_, rows_).split_last(g.count, head_dim_)});
+    const TensorView gathered = ctx_.temp(dtype, {all, width});  // [context, 2, T] rows
+    group_.all_gather(exchange, packed, gathered);
+    const TensorView index = ctx_.batch().gathered_row;
+    const TensorView k = ctx_.temp(dtype, {group_.size() * rows_, width});
+    const TensorView v = ctx_.temp(dtype, {group_.size() * rows_, width});
+    // The index counts to the K row; the V row of the same token lies T rows behind.
+    ops::gather_rows(exchange, {.x = gathered.rows(0, all - rows_), .index = index, .y = k});
+    ops::gather_rows(exchange, {.x = gathered.rows(rows_, all - rows_), .index = index, .y = v});
+    g.k = k.split_last(g.count, head_dim_);
+    g.v = v.split_last(g.count, head_dim_);
+    g.arrived = exchange.record();
+  }
+
+  void add(const TensorView& y, const TensorView& more) {
+    ops::add(ctx_.compute(), {.a = y, .b = more.split_last(y.size(1), head_dim_), .y = y});
+  }
+
+  LayerContext& ctx_;
+  comm::Group& group_;
+  TensorView k_, v_, dk_, dv_;
+  std::int64_t rows_, head_dim_;
+  std::vector<HeadGroup> groups_;
+};
+
+}  // namespace
+
+std::unique_ptr<nn::AttentionExchange::Session> AllGatherExchange::forward(LayerContext& ctx, const TensorView& k,
+                                                                          const TensorView& v) {
+  return std::make_unique<GatherSession>(ctx, group_, head_groups_, k, v, TensorView(), TensorView());
+}
+
+std::unique_ptr<nn::AttentionExchange::Session> AllGatherExchange::backward(LayerContext& ctx, const TensorView& k,
+                                                                           const TensorView& v, const TensorView& dk,
+                                                                           const TensorView& dv) {
+  return std::make_unique<GatherSession>(ctx, group_, head_groups_, k, v, dk, dv);
+}
+
+}  // namespace hawser::parallel

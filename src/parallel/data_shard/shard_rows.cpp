@@ -1,0 +1,137 @@
+#include "parallel/data_shard/shard_rows.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace hawser::parallel {
+
+namespace {
+
+using program::Op;
+using program::Program;
+using program::Row;
+using program::StreamId;
+
+// A run of computations that use the same weights: gathered once, given up together.
+struct Use {
+  std::vector<int> units;
+  int last = 0;              // the last computation
+  std::vector<int> gathers;  // rows, a unit each, once written
+};
+
+class Writer {
+ public:
+  Writer(Program& program, const std::vector<Computation>& computations, const ShardOptions& options)
+      : program_(program), computations_(computations), options_(options), row_of_(computations.size(), -1) {
+    if (options.gather) find_uses();
+    for (std::size_t i = 0; i < computations.size(); ++i) {
+      for (const int unit : computations[i].gradients) {
+        const Group group = group_of(computations[i], unit);
+        first_.try_emplace(group, static_cast<int>(i));
+        last_[group] = static_cast<int>(i);
+      }
+    }
+  }
+
+  std::vector<int> write() {
+    for (std::size_t i = 0; i < computations_.size(); ++i) write_computation(static_cast<int>(i));
+    return ends_;
+  }
+
+ private:
+  // One gradient buffer: a unit, and the micro-batch unless gradients accumulate locally.
+  using Group = std::pair<int, int>;
+
+  Group group_of(const Computation& computation, int unit) const {
+    const bool apart = options_.reduce && options_.accumulation == GradientAccumulation::sharded;
+    return {unit, apart ? computation.row.micro_batch : 0};
+  }
+
+  void find_uses() {
+    use_of_.assign(computations_.size(), -1);
+    for (std::size_t i = 0; i < computations_.size(); ++i) {
+      const std::vector<int>& units = computations_[i].weights;
+      if (units.empty()) continue;
+      if (uses_.empty() || !std::includes(uses_.back().units.begin(), uses_.back().units.end(), units.begin(),
+                                          units.end())) {
+        uses_.push_back({.units = units});
+      }
+      uses_.back().last = static_cast<int>(i);
+      use_of_[i] = static_cast<int>(uses_.size()) - 1;
+    }
+  }
+
+  void write_gathers(int up_to_use) {
+    const int end = std::min(up_to_use + 1, static_cast<int>(uses_.size()));
+    for (; gathered_ < end; ++gathered_) {
+      Use& use = uses_[static_cast<std::size_t>(gathered_)];
+      std::vector<int> after;
+      const int gives_up = gathered_ - options_.prefetch - 1;
+      if (gives_up >= 0) after.push_back(row_of_[static_cast<std::size_t>(uses_[static_cast<std::size_t>(gives_up)].last)]);
+      for (const int unit : use.units) {
+        use.gathers.push_back(
+            program_.add({.op = Op::gather, .stream = StreamId::gather, .unit = unit, .after = after}));
+      }
+    }
+  }
+
+  void write_computation(int i) {
+    const Computation& computation = computations_[static_cast<std::size_t>(i)];
+    Row row = computation.row;
+    if (row.input >= 0) row.input = row_of_[static_cast<std::size_t>(row.input)];
+    if (row.partner >= 0) row.partner = row_of_[static_cast<std::size_t>(row.partner)];
+    if (options_.gather && use_of_[static_cast<std::size_t>(i)] >= 0) {
+      const int use = use_of_[static_cast<std::size_t>(i)];
+      write_gathers(use + options_.prefetch);
+      row.gathered = uses_[static_cast<std::size_t>(use)].gathers;
+      row.after.insert(row.after.end(), row.gathered.begin(), row.gathered.end());
+    }
+    for (const int unit : computation.gradients) {
+      if (!options_.reduce || first_.at(group_of(computation, unit)) != i || reduces_.size() < 2) continue;
+      row.after.push_back(reduces_[reduces_.size() - 2]);
+    }
+    const int id = program_.add(std::move(row));
+    row_of_[static_cast<std::size_t>(i)] = id;
+    for (const int unit : computation.gradients) write_reductions(i, unit, id);
+  }
+
+  void write_reductions(int i, int unit, int id) {
+    const Computation& computation = computations_[static_cast<std::size_t>(i)];
+    const Group group = group_of(computation, unit);
+    if (last_.at(group) != i) return;
+    const int micro_batch = computation.row.micro_batch;
+    int end = id;
+    if (options_.reduce) {
+      end = program_.add(
+          {.op = Op::reduce, .stream = StreamId::reduce, .unit = unit, .micro_batch = micro_batch, .after = {id}});
+      reduces_.push_back(end);
+    }
+    const bool all_done = std::none_of(last_.begin(), last_.end(),
+                                       [&](const auto& other) { return other.first.first == unit && other.second > i; });
+    if (!all_done) return;
+    if (options_.replicas) {
+      end = program_.add({.op = Op::reduce_replicas, .stream = StreamId::reduce, .unit = unit, .after = {end}});
+    }
+    if (end != id) ends_ = {end};  // later ones on the reduce stream cover earlier ones
+  }
+
+  Program& program_;
+  const std::vector<Computation>& computations_;
+  const ShardOptions& options_;
+  std::vector<int> row_of_;
+  std::vector<Use> uses_;
+  std::vector<int> use_of_;
+  int gathered_ = 0;
+  std::map<Group, int> first_, last_;
+  std::vector<int> reduces_, ends_;
+};
+
+}  // namespace
+
+std::vector<int> write_sharded(Program& program, const std::vector<Computation>& computations,
+                               const ShardOptions& options) {
+  return Writer(program, computations, options).write();
+}
+
+}  // namespace hawser::parallel

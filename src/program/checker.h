@@ -1,0 +1,33 @@
+// Proves a traced program free of races, deadlocks and mismatched collectives, without a device.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "device/trace.h"
+#include "program/placement.h"
+
+namespace hawser::program {
+
+// What one rank will do: its trace, its buffers and where they lie.
+struct RankTrace {
+  int rank = 0;
+  const Trace* trace = nullptr;
+  const std::vector<Buffer>* buffers = nullptr;
+  const Placement* placement = nullptr;
+};
+
+// One line a defect; empty: none. At most kMostDefects lines.
+constexpr int kMostDefects = 20;
+
+// Within one rank: two accesses to the same bytes, one of them a write, must be ordered; bytes are shared by two
+// buffers only if all accesses to the one are over before any to the other; reads of bytes that nobody wrote in this
+// trace are defects unless the buffer's purpose is kPersistent.
+std::vector<std::string> check_memory(const RankTrace& rank);
+
+// Across ranks: every member of a communicator asks for the same collectives in one order; and running all streams of
+// all ranks, where a collective ends when every member has reached it, comes to an end. Members that are not among
+// `ranks` are taken to do what the given ones do.
+std::vector<std::string> check_collectives(const std::vector<RankTrace>& ranks);
+
+}  // namespace hawser::program

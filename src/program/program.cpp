@@ -1,0 +1,66 @@
+#include "program/program.h"
+
+#include <sstream>
+
+#include "base/error.h"
+
+namespace hawser::program {
+
+const char* to_string(Op op) {
+  switch (op) {
+    case Op::begin_step: return "begin_step";
+    case Op::load_batch: return "load_batch";
+    case Op::gather: return "gather";
+    case Op::embed: return "embed";
+    case Op::forward: return "forward";
+    case Op::loss: return "loss";
+    case Op::loss_gradient: return "loss_gradient";
+    case Op::recompute: return "recompute";
+    case Op::backward: return "backward";
+    case Op::backward_weight: return "backward_weight";
+    case Op::embed_backward: return "embed_backward";
+    case Op::reduce: return "reduce";
+    case Op::reduce_replicas: return "reduce_replicas";
+    case Op::gradient_norm: return "gradient_norm";
+    case Op::parameter_norms: return "parameter_norms";
+    case Op::update: return "update";
+    case Op::end_step: return "end_step";
+  }
+  return "?";
+}
+
+const char* to_string(StreamId stream) {
+  switch (stream) {
+    case StreamId::compute: return "compute";
+    case StreamId::exchange: return "exchange";
+    case StreamId::gather: return "gather";
+    case StreamId::reduce: return "reduce";
+    case StreamId::count: break;
+  }
+  return "?";
+}
+
+int Program::add(Row row) {
+  row.id = static_cast<int>(rows.size());
+  for (const int other : row.after) HAWSER_CHECK(other >= 0 && other < row.id, "row ", row.id, " waits for ", other);
+  rows.push_back(std::move(row));
+  return rows.back().id;
+}
+
+std::string Program::text() const {
+  std::ostringstream out;
+  for (const Row& row : rows) {
+    out << row.id << '\t' << to_string(row.stream) << '\t' << to_string(row.op);
+    if (row.micro_batch >= 0) out << " mb" << row.micro_batch;
+    if (row.layer >= 0) out << " layer " << row.layer;
+    if (row.unit >= 0) out << " unit " << row.unit;
+    if (!row.after.empty()) {
+      out << "\tafter";
+      for (const int other : row.after) out << ' ' << other;
+    }
+    out << '\n';
+  }
+  return out.str();
+}
+
+}  // namespace hawser::program

@@ -1,0 +1,60 @@
+// What a step tells, and metrics.jsonl: one JSON object a step, one line each.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace hawser::report {
+
+// How far the data has been read after a step.
+struct DataPosition {
+  std::int64_t sequences = 0;  // drawn so far, over all ranks
+  double epoch = 0;            // the same as passes over the training data
+};
+
+struct StepMetrics {
+  std::int64_t step = 0;             // from 1
+  double loss = 0;                   // nats a target, before the update
+  double gradient_norm = 0;          // before clipping
+  double learning_rate = 0;
+  double tokens_per_second = 0;      // of the whole run
+  double model_flops_per_second = 0; // of the whole run; recompute does not count
+  double step_seconds = 0;
+  std::int64_t peak_arena_bytes = 0; // the largest over ranks
+  DataPosition data_position;
+  std::optional<double> validation_loss;  // where an evaluation followed the step
+};
+
+// One line without its end: {"step":1,"loss":3.5,...,"data_position":{"sequences":8,"epoch":0.01}}. Numbers that are not
+// finite become null, since JSON has none.
+std::string to_json(const StepMetrics& metrics);
+
+// Appends to metrics.jsonl. A line is written by one call of the system, so that a killed process leaves whole lines; it is
+// on the disk kSyncSeconds later at most, or when sync() or the destructor returns.
+class MetricsWriter {
+ public:
+  static constexpr double kSyncSeconds = 1.0;
+
+  // Keeps the lines of steps up to `resumed_step` of an earlier run at `path` and cuts off all from the first other or
+  // broken line on, in one atomic truncation. 0: a new run, nothing is kept. UserError where the file cannot be written.
+  explicit MetricsWriter(const std::string& path, std::int64_t resumed_step = 0);
+  ~MetricsWriter();
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+
+  // Steps must grow. UserError when the disk is full; what was written of the line is taken back then.
+  void write(const StepMetrics& metrics);
+  void sync();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int file_ = -1;
+  std::int64_t last_step_ = 0;
+  std::int64_t bytes_ = 0;  // whole lines in the file
+  std::chrono::steady_clock::time_point synced_;
+};
+
+}  // namespace hawser::report

@@ -1,0 +1,60 @@
+#include "step/buffers.h"
+
+#include <algorithm>
+
+namespace hawser::step {
+
+namespace {
+
+const char* name_of(Role role) {
+  switch (role) {
+    case Role::batch: return "batch";
+    case Role::weights: return "gathered weights";
+    case Role::activation: return "activations";
+    case Role::saved: return "saved activations";
+    case Role::unit_gradient: return "gradients, whole";
+    case Role::shard_gradient: return "gradients, sharded";
+    case Role::temp: return "workspace";
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::string BufferKey::text() const { return cat(name_of(role), " ", a, ".", b); }
+
+TensorView MetaBuffers::get(const BufferKey& key, DType dtype, const Shape& shape) {
+  const std::int64_t bytes = shape.elements() * size_of(dtype);
+  const auto [it, added] = plan_.index.try_emplace(key, static_cast<int>(plan_.buffers.size()));
+  if (added) {
+    const std::byte* data = device_.allocate(std::max<std::int64_t>(bytes, 1));
+    plan_.buffers.push_back({.name = key.text(),
+                             .purpose = name_of(key.role),
+                             .address = reinterpret_cast<std::uint64_t>(data),
+                             .bytes = bytes});
+  }
+  const program::Buffer& buffer = plan_.buffers[static_cast<std::size_t>(it->second)];
+  HAWSER_CHECK(buffer.bytes == bytes, key.text(), " has ", buffer.bytes, " bytes, asked for ", bytes);
+  return TensorView(reinterpret_cast<std::byte*>(buffer.address), dtype, shape, DeviceKind::meta);  // NOLINT
+}
+
+void MetaBuffers::add_persistent(const std::string& name, const std::byte* data, std::int64_t bytes) {
+  plan_.buffers.push_back({.name = name,
+                           .purpose = program::kPersistent,
+                           .address = reinterpret_cast<std::uint64_t>(data),
+                           .bytes = bytes});
+}
+
+TensorView PlannedBuffers::get(const BufferKey& key, DType dtype, const Shape& shape) {
+  const std::int64_t bytes = shape.elements() * size_of(dtype);
+  const auto it = plan_.index.find(key);
+  HAWSER_CHECK(it != plan_.index.end(), key.text(), " is not in the plan");
+  const auto index = static_cast<std::size_t>(it->second);
+  const program::Buffer& buffer = plan_.buffers[index];
+  HAWSER_CHECK(buffer.bytes == bytes, key.text(), " has ", buffer.bytes, " bytes in the plan, asked for ", bytes);
+  // A buffer that no work touches has no place.
+  const std::int64_t offset = std::max<std::int64_t>(plan_.placement.offsets[index], 0);
+  return TensorView(arena_ + offset, dtype, shape, device_);
+}
+
+}  // namespace hawser::step

@@ -1,0 +1,112 @@
+// Runs a program: turns its rows into calls of layers, ops and collectives on one device. The same executor on meta is
+// the plan, on the CPU the reference.
+//
+// A step is enqueued without waiting for anything: results of step n are read when its end event has been reached.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "comm/mesh.h"
+#include "models/model.h"
+#include "program/program.h"
+#include "step/batch.h"
+#include "step/buffers.h"
+#include "step/schedule.h"
+#include "step/state.h"
+
+namespace hawser::step {
+
+struct OptimizerSettings {
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0, gradient_clip = 0;
+};
+
+// Everything the executor borrows; all of it outlives the executor.
+struct ExecutorSetup {
+  const models::Model* model = nullptr;
+  const program::Program* program = nullptr;
+  Device* device = nullptr;
+  comm::Mesh* mesh = nullptr;
+  ModelState* state = nullptr;
+  Buffers* buffers = nullptr;
+  nn::Seams seams;
+  BatchBounds bounds;
+  std::vector<nn::SavePolicy> policies;
+  OptimizerSettings optimizer;
+  DType compute = DType::f32;
+  int threads = 1;
+  bool local_accumulation = false;  // whole gradients gather over micro-batches; else each is reduced to shards
+  bool keep_saved = true;           // false: forward only, no layer's saved tensors outlive its row
+  // For each row, the start of its enqueueing; meta stamps its trace with it, the host names the phase.
+  std::function<void(const program::Row&)> on_row;
+};
+
+// What the host gives to one step.
+struct StepInput {
+  StepRecord record;
+  bool skip = false;  // no valid target anywhere: nothing is updated
+  std::vector<std::shared_ptr<const HostBatch>> batches;  // a micro-batch each; ignored on meta
+  bool keep_loss_sum = false;  // evaluation: add to the loss of earlier steps
+};
+
+// What comes back; filled in when `end` has been reached.
+struct StepOutput {
+  Event end;
+  std::shared_ptr<StepResult> result = std::make_shared<StepResult>();
+  std::shared_ptr<std::vector<float>> parameter_norms;  // Purpose::gradient_norms: a parameter each, unit by unit
+};
+
+class Executor {
+ public:
+  explicit Executor(ExecutorSetup setup);
+  ~Executor();
+
+  StepOutput enqueue(const StepInput& input);
+  // Blocks until everything enqueued is over; rethrows what failed on any stream.
+  void synchronize();
+  Stream& compute_stream();
+  // The shard of a unit's gradient that the last step left, float32 [count]; valid after synchronize() and until the
+  // next step, in programs without update. For tests and for parameter norms.
+  TensorView gradient_shard(int unit);
+
+ private:
+  class Context;
+  class Sink;
+
+  void run(const program::Row& row, const StepInput& input, StepOutput& output);
+  void begin_step(const StepInput& input);
+  void load_batch(const program::Row& row, const StepInput& input);
+  void gather(const program::Row& row);
+  void run_layer(const program::Row& row);
+  void run_ends(const program::Row& row);
+  void reduce(const program::Row& row);
+  void reduce_replicas(const program::Row& row);
+  void gradient_norm(const program::Row& row);
+  void parameter_norms(const program::Row& row, StepOutput& output);
+  void update(const program::Row& row);
+  void end_step(const program::Row& row, StepOutput& output);
+  void all_reduce_small(const program::Row& row, comm::Group& group, const TensorView& data);
+
+  nn::BatchViews batch_views(int micro_batch);
+  TensorView activation(int row);
+  nn::Saved saved_views(const program::Row& row);
+  BufferKey gradient_key(int unit, int micro_batch) const;
+  TensorView unit_gradient(int unit, int micro_batch);
+  std::vector<TensorView> weights_of(const program::Row& row, const std::vector<models::ParamPlace>& places);
+  TensorView temp(const program::Row& row, DType dtype, const Shape& shape);
+  Stream& stream(program::StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
+
+  ExecutorSetup setup_;
+  std::array<std::unique_ptr<Stream>, static_cast<std::size_t>(program::StreamId::count)> streams_;
+  std::vector<Event> ends_;          // of each row, this step
+  Event step_end_;
+  std::set<std::pair<BufferKey, int>> written_;  // gradients that hold something this step: (buffer, parameter)
+  std::set<BufferKey> gaps_filled_;
+  int temps_ = 0;
+};
+
+}  // namespace hawser::step

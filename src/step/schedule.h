@@ -1,0 +1,30 @@
+// Which rows a step has: the order of forward, recompute and backward over layers and micro-batches.
+//
+// Without pipeline stages a step runs its micro-batches one after another; `in_flight` interleaves that many, forward
+// of all before backward of the first, as pipeline schedules do. parallel/data_shard adds gathers and reductions.
+#pragma once
+
+#include "models/model.h"
+#include "nn/layer.h"
+#include "parallel/data_shard/shard_rows.h"
+#include "program/program.h"
+
+namespace hawser::step {
+
+enum class Purpose {
+  train,           // gradients, clip, update
+  gradient_norms,  // gradients and the norm of each parameter's
+  loss,            // forward only
+};
+
+struct ScheduleOptions {
+  Purpose purpose = Purpose::train;
+  int micro_batches = 1;
+  int in_flight = 1;
+  std::vector<nn::SavePolicy> policies;  // a layer each
+  parallel::ShardOptions shard;
+};
+
+program::Program make_program(const models::Model& model, const ScheduleOptions& options);
+
+}  // namespace hawser::step

@@ -1,0 +1,70 @@
+#include "step/state.h"
+
+#include "ops/copy/copy.h"
+
+namespace hawser::step {
+
+namespace {
+
+// Hands out aligned views of one region; run once without memory to learn its size.
+class Carver {
+ public:
+  explicit Carver(std::byte* data, DeviceKind device) : data_(data), device_(device) {}
+
+  TensorView take(DType dtype, const Shape& shape) {
+    const TensorView view(data_ == nullptr ? nullptr : data_ + used_, dtype, shape, device_);
+    used_ += round_up(view.bytes(), Device::kAlignment);
+    return view;
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  std::byte* data_;
+  DeviceKind device_;
+  std::int64_t used_ = 0;
+};
+
+}  // namespace
+
+ModelState::ModelState(const models::Model& model, const StateOptions& options, Device& device) : options_(options) {
+  const auto carve = [&](std::byte* data) {
+    Carver carver(data, device.kind());
+    units_.clear();
+    for (const nn::Unit& unit : model.units()) {
+      const std::int64_t count = unit.total(options.parts) / options.parts;
+      UnitState state{.begin = options.part * count, .count = count};
+      state.weights = carver.take(DType::f32, {count});
+      state.compute = options.compute == DType::f32 ? state.weights : carver.take(options.compute, {count});
+      units_.push_back(state);
+    }
+    parameter_bytes_ = carver.used();
+    if (options.optimizer) {
+      for (UnitState& state : units_) {
+        state.exp_avg = carver.take(DType::f32, {state.count});
+        state.exp_avg_sq = carver.take(DType::f32, {state.count});
+      }
+    }
+    optimizer_bytes_ = carver.used() - parameter_bytes_;
+    std::int64_t params = 0;
+    for (const nn::Unit& unit : model.units()) params += static_cast<std::int64_t>(unit.params().size());
+    rope_frequencies_ = carver.take(DType::f32, {model.description().rope.head_dim / 2});
+    record_ = carver.take(DType::f32, {StepRecord::kFields});
+    result_ = carver.take(DType::f32, {StepResult::kFields});
+    skip_ = carver.take(DType::i32, {1});
+    norms_ = carver.take(DType::f32, {params});
+    return carver.used();
+  };
+  arena_ = Arena(device, carve(nullptr));
+  carve(arena_.data());
+  if (device.kind() == DeviceKind::cpu) {
+    const std::vector<float> frequencies = ops::rope_frequencies(model.description().rope);
+    std::copy(frequencies.begin(), frequencies.end(), rope_frequencies_.data<float>());
+  }
+}
+
+void ModelState::refresh_compute(int unit, Stream& stream) const {
+  const UnitState& state = units_[static_cast<std::size_t>(unit)];
+  if (options_.compute != DType::f32) ops::cast(stream, {.x = state.weights, .y = state.compute});
+}
+
+}  // namespace hawser::step

@@ -1,0 +1,224 @@
+// Every collective of comm/mpi against a serial reference, on the group of all ranks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "ranks.h"
+
+namespace hawser::comm {
+namespace {
+
+using ranks::value;
+using ranks::world;
+
+// Sizes where something changes: nothing, one element, odd, around the chunk and the gather limit, several chunks.
+const std::vector<std::int64_t> kSizes = {0, 1, 3, 255, 4097, 16384, 16385, 262144, 262145, 700001};
+
+class Collectives : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    device_ = make_cpu_device();
+    stream_ = device_->make_stream("test");
+    mesh_ = make_mpi_mesh(world(), {.replicate = world().size()}, 60.0);
+  }
+  Group& group() { return mesh_->data(); }
+  int size() { return group().size(); }
+  int index() { return group().index(); }
+  // Buffers of reductions are size() times as large, and all ranks share two cores: many ranks skip the largest.
+  std::vector<std::int64_t> sizes() {
+    auto out = kSizes;
+    if (size() > 4) out.pop_back();
+    return out;
+  }
+
+  // Storage refuses to be empty; a view of none of its elements is.
+  TensorView make(DType dtype, std::int64_t n) {
+    kept_.emplace_back(*device_, dtype, Shape{std::max<std::int64_t>(n, 1)});
+    return kept_.back().view().rows(0, n);
+  }
+  TensorView filled(DType dtype, std::int64_t n, std::uint64_t site) {
+    const TensorView out = make(dtype, n);
+    for (std::int64_t k = 0; k < n; ++k) put(out, k, value(site, index(), k));
+    return out;
+  }
+  static void put(const TensorView& view, std::int64_t k, float x) {
+    if (view.dtype() == DType::f32) {
+      view.data<float>()[k] = x;
+    } else {
+      view.data<Bf16>()[k] = Bf16(x);
+    }
+  }
+  static float get(const TensorView& view, std::int64_t k) {
+    return view.dtype() == DType::f32 ? view.data<float>()[k] : static_cast<float>(view.data<Bf16>()[k]);
+  }
+  static float rounded(DType dtype, float x) { return dtype == DType::f32 ? x : static_cast<float>(Bf16(x)); }
+  // The contract's sum: members in order, float32; not yet rounded.
+  float sum(DType wire, std::uint64_t site, std::int64_t k) {
+    float total = rounded(wire, value(site, 0, k));
+    for (int m = 1; m < size(); ++m) total += rounded(wire, value(site, m, k));
+    return total;
+  }
+  // Counts instead of one message an element.
+  template <class Expected>
+  void expect_all(const TensorView& view, const Expected& expected, const std::string& what) {
+    std::int64_t wrong = 0, first = -1;
+    for (std::int64_t k = 0; k < view.elements(); ++k) {
+      if (get(view, k) != expected(k) && wrong++ == 0) first = k;
+    }
+    EXPECT_EQ(wrong, 0) << what << " n " << view.elements() << ": first at " << first << ": " << get(view, first)
+                        << " for " << expected(first);
+  }
+  TensorView workspace(std::int64_t bytes) { return make(DType::u8, bytes); }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Mesh> mesh_;
+  std::vector<Storage> kept_;
+};
+
+TEST_P(Collectives, AllGather) {
+  const DType dtype = GetParam();
+  for (const std::int64_t n : sizes()) {
+    for (const bool in_place : {false, true}) {
+      const TensorView recv = make(dtype, n * size());
+      TensorView send = filled(dtype, n, 1);
+      if (in_place) {
+        std::memcpy(recv.rows(index() * n, n).raw(), send.raw(), static_cast<std::size_t>(send.bytes()));
+        send = recv.rows(index() * n, n);
+      }
+      group().all_gather(*stream_, send, recv);
+      stream_->synchronize();
+      expect_all(
+          recv, [&](std::int64_t k) { return rounded(dtype, value(1, static_cast<int>(k / n), k % n)); },
+          in_place ? "in place" : "apart");
+    }
+  }
+}
+
+TEST_P(Collectives, ReduceScatter) {
+  const DType wire = GetParam();
+  for (const std::int64_t n : sizes()) {
+    for (const DType out : {DType::f32, wire}) {
+      for (const bool accumulate : {false, true}) {
+        const TensorView send = filled(wire, n * size(), 2);
+        const TensorView recv = make(out, n);
+        for (std::int64_t k = 0; k < n; ++k) put(recv, k, 0.75f);
+        group().reduce_scatter(*stream_, send, recv, accumulate, workspace(reduce_scatter_workspace(n, wire, size())));
+        stream_->synchronize();
+        const auto expected = [&](std::int64_t k) {
+          const float total = sum(wire, 2, index() * n + k);
+          return rounded(out, accumulate ? 0.75f + total : total);
+        };
+        expect_all(recv, expected, accumulate ? "added" : "written");
+        expect_all(
+            send, [&](std::int64_t k) { return rounded(wire, value(2, index(), k)); }, "send is kept");
+      }
+    }
+  }
+}
+
+TEST_P(Collectives, ReduceScatterInPlace) {
+  const DType wire = GetParam();
+  for (const std::int64_t n : {std::int64_t{5}, std::int64_t{600000}}) {
+    const TensorView send = filled(wire, n * size(), 3);
+    const TensorView recv = send.rows(index() * n, n);
+    group().reduce_scatter(*stream_, send, recv, false, workspace(reduce_scatter_workspace(n, wire, size())));
+    stream_->synchronize();
+    expect_all(
+        recv, [&](std::int64_t k) { return rounded(wire, sum(wire, 3, index() * n + k)); }, "in place");
+  }
+}
+
+TEST_P(Collectives, AllReduce) {
+  const DType dtype = GetParam();
+  for (const std::int64_t n : sizes()) {
+    const TensorView scratch = workspace(all_reduce_workspace(n, dtype, size()));
+    const TensorView sums = filled(dtype, n, 4), largest = filled(dtype, n, 5);
+    group().all_reduce(*stream_, sums, Reduction::sum, scratch);
+    group().all_reduce(*stream_, largest, Reduction::max, scratch);
+    stream_->synchronize();
+    expect_all(
+        sums, [&](std::int64_t k) { return rounded(dtype, sum(dtype, 4, k)); }, "sum");
+    const auto most = [&](std::int64_t k) {
+      float out = rounded(dtype, value(5, 0, k));
+      for (int m = 1; m < size(); ++m) out = std::max(out, rounded(dtype, value(5, m, k)));
+      return out;
+    };
+    expect_all(largest, most, "max");
+  }
+}
+
+TEST_P(Collectives, AllToAll) {
+  const DType dtype = GetParam();
+  for (const std::int64_t n : sizes()) {
+    const TensorView send = filled(dtype, n * size(), 6), recv = make(dtype, n * size());
+    group().all_to_all(*stream_, send, recv);
+    stream_->synchronize();
+    const auto expected = [&](std::int64_t k) {
+      return rounded(dtype, value(6, static_cast<int>(k / n), index() * n + k % n));
+    };
+    expect_all(recv, expected, "transposed");
+  }
+}
+
+TEST_P(Collectives, BroadcastFromEveryRoot) {
+  const DType dtype = GetParam();
+  for (int root = 0; root < size(); ++root) {
+    for (const std::int64_t n : {0, 1, 100001}) {
+      const TensorView data = filled(dtype, n, 7);
+      group().broadcast(*stream_, data, root);
+      stream_->synchronize();
+      expect_all(
+          data, [&](std::int64_t k) { return rounded(dtype, value(7, root, k)); }, "broadcast");
+    }
+  }
+}
+
+// Everybody sends right and receives from the left, on two streams as one after the other would wait for ever.
+TEST_P(Collectives, SendAndReceiveInARing) {
+  if (size() == 1) GTEST_SKIP() << "one rank";
+  const DType dtype = GetParam();
+  const auto other = device_->make_stream("other");
+  const int right = (index() + 1) % size(), left = (index() + size() - 1) % size();
+  std::vector<TensorView> received;
+  for (const std::int64_t n : {1, 1000, 500000, 7}) {
+    received.push_back(make(dtype, n));
+    group().send(*stream_, filled(dtype, n, 8), right);
+    group().receive(*other, received.back(), left);
+  }
+  stream_->synchronize();
+  other->synchronize();
+  for (const TensorView& data : received) {
+    expect_all(
+        data, [&](std::int64_t k) { return rounded(dtype, value(8, left, k)); }, "received");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, Collectives, testing::Values(DType::f32, DType::bf16),
+                         [](const auto& dtype) { return to_string(dtype.param); });
+
+class AnyDtype : public Collectives {};
+
+TEST_P(AnyDtype, DtypesTravelUnchanged) {
+  const DType dtype = GetParam();
+  const std::int64_t n = 1001;
+  const TensorView send = make(dtype, n), recv = make(dtype, n * size());
+  const auto byte = [&](int member, std::int64_t k) { return static_cast<std::byte>((k * 7 + member * 13) & 0xff); };
+  for (std::int64_t k = 0; k < send.bytes(); ++k) send.raw()[k] = byte(index(), k);
+  group().all_gather(*stream_, send, recv);
+  stream_->synchronize();
+  std::int64_t wrong = 0;
+  for (std::int64_t k = 0; k < recv.bytes(); ++k) {
+    wrong += recv.raw()[k] != byte(static_cast<int>(k / send.bytes()), k % send.bytes());
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Bytes, AnyDtype, testing::Values(DType::i32, DType::i64, DType::u8),
+                         [](const auto& dtype) { return to_string(dtype.param); });
+
+}  // namespace
+}  // namespace hawser::comm

@@ -1,0 +1,53 @@
+// One rank goes wrong; what the others then do is what faults_test.cpp looks at.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <iostream>
+#include <stdexcept>
+#include <thread>
+
+#include "ranks.h"
+
+namespace hawser::comm::ranks {
+
+int run_fault(const std::string& name) {
+  constexpr double kTimeout = 2.0;
+  World world(kTimeout);
+  const int me = world.rank().value();
+  std::cout << "pid " + std::to_string(getpid()) + "\n" << std::flush;
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream("reduce");
+  const auto mesh = make_mpi_mesh(world, {.shard = world.size()}, kTimeout);
+  const Storage data(*device, DType::f32, {16}), scratch(*device, DType::u8, {4096});
+  world.set_phase("step 12 backward");
+  mesh->shard_reduce().all_reduce(*stream, data, Reduction::sum, scratch);
+  stream->synchronize();
+  world.barrier();
+
+  if (me == 1 && name == "absent") std::this_thread::sleep_for(std::chrono::seconds(60));
+  if (me == 1 && name == "killed") raise(SIGKILL);
+  if (me == 1 && name == "stopped") raise(SIGSTOP);
+  if (me == 1 && name == "exception") {
+    try {
+      throw std::runtime_error("disk full");
+    } catch (const std::exception& error) {
+      std::cerr << "rank 1: " << error.what() << '\n';
+      world.abort(4);
+    }
+  }
+  if (me == 1 && name == "unwound") throw std::runtime_error("leaves the world behind");
+  if (me == 1 && name == "mismatch") {
+    mesh->data().all_reduce(*stream, data.view().rows(0, 8), Reduction::sum, scratch);
+  } else if (name == "control") {
+    if (me == 1) std::this_thread::sleep_for(std::chrono::seconds(60));
+    world.any(false);
+  } else {
+    mesh->data().all_reduce(*stream, data, Reduction::sum, scratch);
+  }
+  stream->synchronize();
+  std::this_thread::sleep_for(std::chrono::seconds(60));  // the run must end from outside
+  return 0;
+}
+
+}  // namespace hawser::comm::ranks

@@ -1,0 +1,231 @@
+// Control operations, meshes, large buffers, many collectives at once, repeatability, and how long things take.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <iostream>
+#include <vector>
+
+#include "base/philox.h"
+#include "ranks.h"
+
+namespace hawser::comm {
+namespace {
+
+using ranks::value;
+using ranks::world;
+using Clock = std::chrono::steady_clock;
+
+double since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+TEST(WorldControl, StringsAnyAndBroadcast) {
+  const int me = world().rank().value();
+  const auto all = world().all_gather_strings(std::string(static_cast<std::size_t>(me) * 1000, 'a') + cat(me));
+  ASSERT_EQ(static_cast<int>(all.size()), world().size());
+  for (int r = 0; r < world().size(); ++r) {
+    EXPECT_EQ(all[static_cast<std::size_t>(r)], std::string(static_cast<std::size_t>(r) * 1000, 'a') + cat(r));
+  }
+  const auto empty = world().all_gather_strings("");
+  EXPECT_EQ(empty, std::vector<std::string>(static_cast<std::size_t>(world().size())));
+  EXPECT_FALSE(world().any(false));
+  EXPECT_TRUE(world().any(me == world().size() - 1));
+  for (int root = 0; root < world().size(); ++root) {
+    EXPECT_EQ(world().broadcast_bytes(me == root ? cat("from ", root) : "mine", Rank(root)), cat("from ", root));
+  }
+  world().barrier();
+}
+
+// Sums each rank's number over each group of every mesh of this world size; names equal those of the meta mesh.
+TEST(MpiMesh, EveryGroupOfEveryMesh) {
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream("test");
+  const Storage number(*device, DType::f32, {1}), scratch(*device, DType::u8, {4096});
+  for (int context = 1; context <= world().size(); ++context) {
+    for (int degree = 0; degree <= world().size(); ++degree) {
+      if (world().size() % context != 0) continue;
+      if (degree > 1 && (degree % context != 0 || world().size() % degree != 0)) continue;
+      const MeshSizes sizes = mesh_sizes(world().size(), degree, context);
+      const auto mesh = make_mpi_mesh(world(), sizes, 60.0);
+      const auto meta = make_meta_mesh(sizes, world().rank());
+      const auto expect_group = [&](Group& group, Group& twin) {
+        EXPECT_EQ(group.name(), twin.name());
+        EXPECT_EQ(group.size(), twin.size());
+        EXPECT_EQ(group.index(), twin.index());
+        const std::vector<std::string> members = world().all_gather_strings(group.name());
+        float expected = 0;
+        for (int r = 0; r < world().size(); ++r) {
+          if (members[static_cast<std::size_t>(r)] == group.name()) expected += static_cast<float>(1 << r);
+        }
+        number.view().data<float>()[0] = static_cast<float>(1 << world().rank().value());
+        group.all_reduce(*stream, number, Reduction::sum, scratch);
+        stream->synchronize();
+        EXPECT_EQ(number.view().data<float>()[0], expected) << group.name();
+      };
+      expect_group(mesh->context(), meta->context());
+      expect_group(mesh->shard(), meta->shard());
+      expect_group(mesh->shard_gather(), meta->shard_gather());
+      expect_group(mesh->shard_reduce(), meta->shard_reduce());
+      expect_group(mesh->replicate(), meta->replicate());
+      expect_group(mesh->data(), meta->data());
+      expect_group(mesh->world(), meta->world());
+      EXPECT_EQ(mesh->shard().size() * mesh->replicate().size(), mesh->data().size());
+      EXPECT_EQ(mesh->shard().size(), sizes.shard_ranks());
+    }
+  }
+}
+
+TEST(MpiMesh, RanksMustAgree) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank";
+  MeshSizes sizes{.replicate = world().size()};
+  if (world().rank().value() == 1) sizes = {.shard = world().size()};
+  EXPECT_THROW(make_mpi_mesh(world(), sizes, 60.0), InternalError);
+  EXPECT_THROW(make_mpi_mesh(world(), {}, 60.0), InternalError);
+}
+
+TEST(Traffic, LargeBuffers) {
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream("test");
+  const auto mesh = make_mpi_mesh(world(), {.shard = world().size()}, 60.0);
+  const int size = world().size();
+  const std::int64_t whole = (std::int64_t{64} << 20) / 4 / size * size, n = whole / size;
+  const Storage a(*device, DType::f32, {whole}), shard(*device, DType::f32, {n});
+  const Storage scratch(*device, DType::u8, {std::max<std::int64_t>(1, reduce_scatter_workspace(n, DType::f32, size))});
+  for (std::int64_t k = 0; k < whole; ++k)
+    a.view().data<float>()[k] = static_cast<float>((k % 1000) + mesh->rank().value());
+  mesh->shard_reduce().reduce_scatter(*stream, a, shard, false, scratch);
+  mesh->shard_gather().all_gather(*stream, shard, a);
+  stream->synchronize();
+  std::int64_t wrong = 0;
+  for (std::int64_t k = 0; k < whole; ++k) {
+    wrong += a.view().data<float>()[k] != static_cast<float>(size * (k % 1000) + size * (size - 1) / 2);
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+// What a sharded step looks like to MPI: several streams, each with its own group, events between them, every stream
+// slowed at random differently on every rank. Returns all results.
+std::vector<float> storm(double delay, std::uint64_t seed) {
+  const auto device = make_cpu_device({.random_delay_s = delay, .delay_seed = seed});
+  const auto compute = device->make_stream("compute");
+  const auto gather = device->make_stream("gather");
+  const auto reduce = device->make_stream("reduce");
+  const auto exchange = device->make_stream("exchange");
+  const int context = world().size() % 2 == 0 ? 2 : 1;
+  const auto mesh = make_mpi_mesh(world(), mesh_sizes(world().size(), 0, context), 60.0);
+  const int size = world().size(), me = world().rank().value();
+  constexpr int kRounds = 30;
+  constexpr std::int64_t kPart = 1237;
+  const Storage piece(*device, DType::f32, {kPart}), whole(*device, DType::f32, {kPart * size});
+  const Storage gradient(*device, DType::bf16, {kPart * size}), shard(*device, DType::f32, {kPart});
+  const Storage keys(*device, DType::f32, {kPart}), all_keys(*device, DType::f32, {kPart * context});
+  const Storage norm(*device, DType::f32, {3});
+  const Storage reduce_scratch(*device, DType::u8, {1 << 20}), norm_scratch(*device, DType::u8, {4096});
+  for (std::int64_t k = 0; k < kPart; ++k) piece.view().data<float>()[k] = value(1, me, k);
+
+  for (int round = 0; round < kRounds; ++round) {
+    mesh->shard_gather().all_gather(*gather, piece, whole);
+    const Event gathered = gather->record();
+    compute->wait(gathered);
+    compute->launch({.name = "use"}, [&, round] {
+      for (std::int64_t k = 0; k < kPart * size; ++k) {
+        gradient.view().data<Bf16>()[k] = Bf16(whole.view().data<float>()[k] * 0.5f + value(2, me, k + round));
+      }
+      for (std::int64_t k = 0; k < kPart; ++k)
+        keys.view().data<float>()[k] = whole.view().data<float>()[k] + static_cast<float>(me);
+    });
+    const Event used = compute->record();
+    reduce->wait(used);
+    mesh->shard_reduce().reduce_scatter(*reduce, gradient, shard, round > 0, reduce_scratch);
+    exchange->wait(used);
+    mesh->context().all_gather(*exchange, keys, all_keys);
+    reduce->launch({.name = "norm"}, [&] { std::memcpy(norm.view().raw(), shard.view().raw(), 12); });
+    mesh->data().all_reduce(*reduce, norm, Reduction::sum, norm_scratch);
+    reduce->wait(exchange->record());
+    reduce->launch({.name = "update"}, [&] {
+      for (std::int64_t k = 0; k < kPart; ++k) {
+        piece.view().data<float>()[k] += 1e-3f * (shard.view().data<float>()[k] + norm.view().data<float>()[k % 3] +
+                                                  all_keys.view().data<float>()[k % (kPart * context)]);
+      }
+    });
+    const Event updated = reduce->record();
+    gather->wait(updated);
+    compute->wait(updated);
+  }
+  compute->synchronize();
+  gather->synchronize();
+  exchange->synchronize();
+  reduce->synchronize();
+  const float* out = piece.view().data<float>();
+  return {out, out + kPart};
+}
+
+TEST(Traffic, RandomDelaysAndRepetitionLeaveEveryBitEqual) {
+  const auto reference = storm(0, 1);
+  const auto me = static_cast<std::uint64_t>(world().rank().value());
+  for (const std::uint64_t seed : {100 + me, 200 + me, 300 + me}) {
+    const auto again = storm(0.0005, seed);
+    EXPECT_EQ(std::memcmp(again.data(), reference.data(), reference.size() * sizeof(float)), 0);
+  }
+}
+
+// Two streams that use one group at once: operations meet by the host's order, not by the streams' timing.
+TEST(Traffic, OneGroupOnTwoStreams) {
+  const auto device =
+      make_cpu_device({.random_delay_s = 0.001, .delay_seed = static_cast<std::uint64_t>(world().rank().value()) + 7});
+  const auto a = device->make_stream("a");
+  const auto b = device->make_stream("b");
+  const auto mesh = make_mpi_mesh(world(), {.replicate = world().size()}, 60.0);
+  const Storage scratch(*device, DType::u8, {2, 4096});
+  constexpr int kCount = 40;
+  const Storage numbers(*device, DType::f32, {kCount, 16});
+  for (int i = 0; i < kCount; ++i) {
+    const TensorView row = numbers.view().rows(i, 1);
+    for (int k = 0; k < 16; ++k) row.data<float>()[k] = static_cast<float>(i);
+    mesh->data().all_reduce(i % 2 == 0 ? *a : *b, row, Reduction::sum, scratch.view().rows(i % 2, 1));
+  }
+  a->synchronize();
+  b->synchronize();
+  for (int i = 0; i < kCount; ++i) {
+    EXPECT_EQ(numbers.view().rows(i, 1).data<float>()[5], static_cast<float>(i * world().size()));
+  }
+}
+
+TEST(Traffic, Latency) {
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream("test");
+  const auto mesh = make_mpi_mesh(world(), {.shard = world().size()}, 60.0);
+  const int size = world().size();
+  for (const std::int64_t bytes : {std::int64_t{1} << 10, std::int64_t{1} << 20, std::int64_t{64} << 20}) {
+    const std::int64_t n = bytes / 4 / size, repeats = bytes > (1 << 20) ? 3 : bytes > 1024 ? 30 : 300;
+    const Storage whole(*device, DType::f32, {n * size}), part(*device, DType::f32, {n});
+    const Storage scratch(*device, DType::u8,
+                          {std::max<std::int64_t>(1, all_reduce_workspace(n * size, DType::f32, size) +
+                                                         reduce_scatter_workspace(n, DType::f32, size))});
+    const auto time = [&](const auto& enqueue) {
+      enqueue();
+      stream->synchronize();
+      world().barrier();
+      const auto start = Clock::now();
+      for (std::int64_t i = 0; i < repeats; ++i) enqueue();
+      stream->synchronize();
+      return since(start) / static_cast<double>(repeats) * 1e3;
+    };
+    const double gather = time([&] { mesh->shard().all_gather(*stream, part, whole); });
+    const double reduce = time([&] { mesh->shard().reduce_scatter(*stream, whole, part, true, scratch); });
+    const double all = time([&] { mesh->shard().all_reduce(*stream, whole, Reduction::sum, scratch); });
+    if (world().rank().value() == 0) {
+      std::cout << cat(size, " ranks, ", bytes, " bytes in all: all_gather ", gather, " ms, reduce_scatter ", reduce,
+                       " ms, all_reduce ", all, " ms\n");
+    }
+  }
+  const auto start = Clock::now();
+  for (int i = 0; i < 100; ++i) world().barrier();
+  if (world().rank().value() == 0) std::cout << cat(size, " ranks: control barrier ", since(start) * 10, " ms\n");
+}
+
+}  // namespace
+}  // namespace hawser::comm

@@ -1,0 +1,141 @@
+"""Checks of the golden files' scripts and of the files themselves: python -m unittest, in this folder.
+
+What PyTorch is needed for is left out where PyTorch is not installed.
+"""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+import zlib
+
+import numpy as np
+
+import philox
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+sys.path.insert(0, str(ROOT / "tools" / "inputs"))
+import rdata  # noqa: E402
+
+try:
+    import torch  # noqa: F401
+    import transformers  # noqa: F401
+    HAVE_TORCH = True
+except ImportError:
+    HAVE_TORCH = False
+
+
+class Philox(unittest.TestCase):
+    def test_known_answers(self):
+        philox.check()
+
+    def test_projections_estimate_the_norm_and_are_linear(self):
+        generator = np.random.Generator(np.random.PCG64(1))
+        values = generator.standard_normal((300, 70))
+        projections = philox.project("model.norm.weight", values)
+        self.assertAlmostEqual(np.mean(projections ** 2) / np.sum(values ** 2), 1.0, delta=0.6)
+        np.testing.assert_allclose(
+            philox.project("model.norm.weight", values, chunk=777), projections, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(philox.project("model.norm.weight", -2 * values), -2 * projections, rtol=1e-12)
+
+    def test_signs_follow_the_definition(self):
+        key = philox.fnv1a64("lm_head.weight")
+        for index in (0, 1, 12345, 2 ** 32 + 5):
+            words = philox.philox4x32((index & 0xFFFFFFFF, index >> 32, 0, 0), (key & 0xFFFFFFFF, key >> 32))
+            bits = int(words[0][0]) | int(words[1][0]) << 32
+            self.assertEqual(bits, int(philox.sign_bits("lm_head.weight", index, index + 1)[0]))
+
+
+class RData(unittest.TestCase):
+    @staticmethod
+    def number(value):
+        return value.to_bytes(4, "big", signed=True)
+
+    def chars(self, text, encoding="utf-8", flags=0x40009):
+        data = text.encode(encoding)
+        return self.number(flags) + self.number(len(data)) + data
+
+    def names(self, *names):
+        pairs = self.number(0x402) + self.number(1) + self.chars("names") + self.number(16) + self.number(len(names))
+        return pairs + b"".join(self.chars(name) for name in names) + self.number(254)
+
+    def test_strings_come_back(self):
+        header = b"X\n" + self.number(3) + self.number(0x40201) + self.number(0x30500) + self.number(5) + b"UTF-8"
+        strings = self.number(16) + self.number(3) + self.chars("caf\u00e9") + self.chars("\u00fc", "latin-1", 0x4009) \
+            + self.number(9) + self.number(-1)
+        value = header + strings
+        record = len(value).to_bytes(4, "big") + zlib.compress(value)
+        place = self.number(13) + self.number(2) + self.number(0) + self.number(len(record))
+        index = header + self.number(0x213) + self.number(1) + self.number(0x213) + self.number(1) + place \
+            + self.names("book") + self.names("variables")
+        self.assertEqual(rdata.load(record, zlib.compress(index)), {"book": ["caf\u00e9", "\u00fc", None]})
+        with self.assertRaises(ValueError):
+            rdata.load(record[:-8], zlib.compress(index[:-8]))
+
+
+class Files(unittest.TestCase):
+    def test_tiny_cases_are_whole_and_consistent(self):
+        folders = sorted((GOLDEN / "tiny").iterdir())
+        self.assertGreaterEqual(len(folders), 14)
+        for folder in folders:
+            with self.subTest(folder.name):
+                expected = json.loads((folder / "expected.json").read_text())
+                lines = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+                for line in lines:
+                    size = len(line["input_ids"])
+                    self.assertEqual(len(line.get("labels", line["input_ids"])), size)
+                    self.assertEqual(sum(line.get("document_lengths", [size])), size)
+                self.assertEqual(set(expected["gradient_norms"]), set(expected["projections"]))
+                for name, norm in expected["gradient_norms"].items():
+                    self.assertGreater(norm, 1e-4, name)
+                    estimate = np.mean(np.square(expected["projections"][name])) ** 0.5
+                    self.assertTrue(0.6 < estimate / norm < 1.5, (name, norm, estimate))
+                self.assertLess(sum(file.stat().st_size for file in folder.iterdir()), 150_000)
+
+    def test_quickstart_tokenizer_has_4096_entries(self):
+        model = json.loads((ROOT / "recipes" / "quickstart-tokenizer" / "tokenizer.json").read_text())["model"]
+        self.assertEqual(sorted(model["vocab"].values()), list(range(4096)))
+
+    def test_hard_page_has_a_list_of_ids_for_each_line(self):
+        lines = (GOLDEN / "tokenizers" / "hard_unicode.txt").read_bytes().decode().split("\n")[:-1]
+        expected = json.loads((GOLDEN / "tokenizers" / "expected.json").read_text())["tokenizers"]
+        self.assertEqual(set(expected), {"smollm2", "llama3", "quickstart"})
+        for part in expected.values():
+            self.assertEqual(len(part["lines"]), len(lines))
+
+
+@unittest.skipUnless(HAVE_TORCH, "needs PyTorch and transformers")
+class Tiny(unittest.TestCase):
+    def test_a_case_is_made_again(self):
+        transformers.logging.disable_progress_bar()
+        import make_tiny_llamas
+        torch.set_num_threads(1)
+        with tempfile.TemporaryDirectory() as folder:
+            make_tiny_llamas.make("everything", folder)
+            for file in sorted(os.listdir(folder)):
+                made = pathlib.Path(folder, file).read_bytes()
+                kept = (GOLDEN / "tiny" / "everything" / file).read_bytes()
+                if file != "expected.json":
+                    self.assertEqual(made, kept, file)
+                else:
+                    made, kept = json.loads(made), json.loads(kept)
+                    self.assertAlmostEqual(made["loss"], kept["loss"], places=10)
+                    for name, norm in kept["gradient_norms"].items():
+                        self.assertAlmostEqual(made["gradient_norms"][name], norm, places=9)
+
+    def test_pieces_keep_documents_and_labels(self):
+        import oracle
+        line = {"input_ids": [1, 2, 3, 4, 5], "labels": [9, 8, -100, 6, 5], "document_lengths": [3, 2]}
+        self.assertEqual(oracle.cut([line], 4), [
+            {"input_ids": [1, 2, 3, 4], "labels": [9, 8, -100, 6], "document_lengths": [3, 1]},
+            {"input_ids": [5], "labels": [5], "document_lengths": [1]}])
+        self.assertEqual(oracle.count_targets([line]), 2)
+        self.assertEqual([oracle.next_labels(line, a, b) for a, b in oracle.documents(line)],
+                         [[8, -100, -100], [5, -100]])
+
+
+if __name__ == "__main__":
+    unittest.main()
