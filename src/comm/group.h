@@ -18,6 +18,7 @@
 //
 // Errors: a broken promise about views throws InternalError at once. A member that does not come within the group's
 // time limit, or a broken link, ends every rank (comm/mpi/world.h); it is not reported through the stream.
+// A stream that has failed drops its collectives like all else, and the other members wait: its owner ends the run.
 // A group outlives the work enqueued on it, and is used from one host thread at a time.
 #pragma once
 
