@@ -70,10 +70,14 @@ CastRun cast_run(DType from, DType to) {
   if (from == DType::bf16 && to == DType::f32) return convert_elements<Bf16, float>;
   if (from != to) return nullptr;
   switch (size_of(from)) {
-    case 1: return copy_elements<1>;
-    case 2: return copy_elements<2>;
-    case 4: return copy_elements<4>;
-    default: return copy_elements<8>;
+    case 1:
+      return copy_elements<1>;
+    case 2:
+      return copy_elements<2>;
+    case 4:
+      return copy_elements<4>;
+    default:
+      return copy_elements<8>;
   }
 }
 

@@ -21,7 +21,9 @@ struct Region {
 };
 
 Region whole(const Shape& shape);
-inline Region region_of(const Box& box) { return {box.offset, box.extent}; }
+inline Region region_of(const Box& box) {
+  return {box.offset, box.extent};
+}
 
 // The common part; none when it has no elements. Both of one rank.
 std::optional<Region> intersect(const Region& a, const Region& b);

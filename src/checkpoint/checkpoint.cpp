@@ -64,13 +64,19 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
       continue;
     }
     if (!(saved->shape == state.shape)) {
-      problems.add({.file = folder_, .what = "another shape in the checkpoint", .expected = state.shape.text(),
-                    .got = saved->shape.text(), .at = state.name});
+      problems.add({.file = folder_,
+                    .what = "another shape in the checkpoint",
+                    .expected = state.shape.text(),
+                    .got = saved->shape.text(),
+                    .at = state.name});
       continue;
     }
     if (cast_run(saved->dtype, state.dtype) == nullptr) {
-      problems.add({.file = folder_, .what = "another dtype in the checkpoint", .expected = to_string(state.dtype),
-                    .got = to_string(saved->dtype), .at = state.name});
+      problems.add({.file = folder_,
+                    .what = "another dtype in the checkpoint",
+                    .expected = to_string(state.dtype),
+                    .got = to_string(saved->dtype),
+                    .at = state.name});
       continue;
     }
     for (const Box& box : state.boxes) {
@@ -84,8 +90,11 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
         if (const auto common = intersect(region, from.region)) covered += common->elements();
       }
       if (covered != region.elements()) {
-        problems.add({.file = folder_, .what = "elements that were not saved", .expected = cat(region.elements()),
-                      .got = cat(covered), .at = cat(state.name, " ", region.text())});
+        problems.add({.file = folder_,
+                      .what = "elements that were not saved",
+                      .expected = cat(region.elements()),
+                      .got = cat(covered),
+                      .at = cat(state.name, " ", region.text())});
       }
     }
   }
@@ -150,11 +159,13 @@ std::optional<Problem> Checkpoint::read_box(const SavedTensor& tensor, int index
   if (!verify) return std::nullopt;
   const std::uint64_t checksum = XXH3_64bits_digest(hash.get());
   if (checksum != box.checksum) {
-    return Problem{.file = data.path(), .what = "checksum mismatch: the data changed since it was saved",
-                   .expected = checksum_text(box.checksum), .got = checksum_text(checksum),
-                   .at = cat("bytes ", box.begin, " to ", box.begin + box.bytes, ", ", tensor.name, " ",
-                             box.region.text()),
-                   .hint = "an older checkpoint"};
+    return Problem{
+        .file = data.path(),
+        .what = "checksum mismatch: the data changed since it was saved",
+        .expected = checksum_text(box.checksum),
+        .got = checksum_text(checksum),
+        .at = cat("bytes ", box.begin, " to ", box.begin + box.bytes, ", ", tensor.name, " ", box.region.text()),
+        .hint = "an older checkpoint"};
   }
   verified[static_cast<std::size_t>(index)] = true;
   return std::nullopt;

@@ -24,8 +24,8 @@ class Checkpoint {
  public:
   static constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
 
-  // The newest whole checkpoint of the root; `skipped` gets a line for each newer one that is not whole. None when there
-  // is none. Checksums of data are verified by read().
+  // The newest whole checkpoint of the root; `skipped` gets a line for each newer one that is not whole. None when
+  // there is none. Checksums of data are verified by read().
   static std::optional<Checkpoint> latest(const std::string& root, Problems& skipped);
   // Throws a UserError of all that is wrong with its manifest and file sizes.
   static Checkpoint open(const std::string& folder);

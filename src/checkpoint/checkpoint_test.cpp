@@ -20,7 +20,8 @@ std::vector<Region> cut_randomly(const Region& region, int cuts, const RandomStr
     const int dim = static_cast<int>(random.below(static_cast<std::uint64_t>(rank), draw++));
     Region& low = pieces[which];
     if (low.extent[dim] < 2) continue;
-    const auto at = 1 + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(low.extent[dim] - 1), draw++));
+    const auto at =
+        1 + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(low.extent[dim] - 1), draw++));
     Region high = low;
     high.offset[dim] += at;
     high.extent[dim] -= at;
@@ -39,8 +40,8 @@ std::vector<Host> cut_mesh(const std::vector<Spec>& specs, int world, const Rand
       // Uneven stretches, some empty.
       std::vector<std::int64_t> at{0, spec.shape.elements()};
       for (int i = 1; i < world; ++i) {
-        at.push_back(static_cast<std::int64_t>(
-            random.below(static_cast<std::uint64_t>(spec.shape.elements()) + 1, draw++)));
+        at.push_back(
+            static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(spec.shape.elements()) + 1, draw++)));
       }
       std::sort(at.begin(), at.end());
       for (int i = 0; i < world; ++i) {
@@ -184,7 +185,7 @@ TEST(Checkpoint, RefusesManifestsThatContradictThemselves) {
 
 // Every byte of a checkpoint, changed or cut off: an error of one line, or the same content.
 TEST(Checkpoint, FindsEveryDamagedByte) {
-  const TempFolder root;
+  const TempFolder root(true);
   const std::vector<Spec> specs{{"a", {4, 6}}, {"b", {5}, DType::bf16}};
   const std::string folder = save({.root = root.path(), .step = 1}, cut_flat(specs, 2, 1));
   int found = 0, harmless = 0;

@@ -35,7 +35,8 @@ std::optional<Json> parse_json(std::string_view text, const std::string& file, c
   } catch (const DuplicateKey& duplicate) {
     problems.add({.file = file, .what = what + ": a name stands twice", .got = in_quotes(duplicate.key)});
   } catch (const TooDeep&) {
-    problems.add({.file = file, .what = what + ": JSON nested too deeply",
+    problems.add({.file = file,
+                  .what = what + ": JSON nested too deeply",
                   .expected = cat("at most ", kMaxJsonDepth, " levels")});
   } catch (const Json::parse_error& error) {
     // error.byte counts the byte read last, from 1.

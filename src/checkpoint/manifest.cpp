@@ -13,13 +13,15 @@ namespace {
 
 constexpr const char* kFormat = "hawser-checkpoint";
 
-Json json_of(const Shape& shape) { return Json(std::vector<std::int64_t>(shape.begin(), shape.end())); }
+Json json_of(const Shape& shape) {
+  return Json(std::vector<std::int64_t>(shape.begin(), shape.end()));
+}
 
 Json json_of(const SavedTensor& tensor) {
   Json boxes = Json::array();
   for (const SavedBox& box : tensor.boxes) {
-    boxes.push_back(Json::array({box.file, box.begin, box.bytes, json_of(box.region.offset),
-                                 json_of(box.region.extent), checksum_text(box.checksum)}));
+    boxes.push_back(Json::array({box.file, box.begin, box.bytes, json_of(box.region.offset), json_of(box.region.extent),
+                                 checksum_text(box.checksum)}));
   }
   return Json{{"name", tensor.name},
               {"shape", json_of(tensor.shape)},
@@ -200,8 +202,12 @@ std::string manifest_text(const Manifest& manifest) {
   for (const SavedFile& file : manifest.files) files.push_back(Json::array({file.name, file.bytes}));
   Json tensors = Json::array();
   for (const SavedTensor& tensor : manifest.tensors) tensors.push_back(json_of(tensor));
-  Json document{{"format", kFormat},           {"version", kManifestVersion}, {"step", manifest.step},
-                {"world", manifest.world},     {"files", std::move(files)},   {"tensors", std::move(tensors)},
+  Json document{{"format", kFormat},
+                {"version", kManifestVersion},
+                {"step", manifest.step},
+                {"world", manifest.world},
+                {"files", std::move(files)},
+                {"tensors", std::move(tensors)},
                 {"meta", parse_own_json(manifest.meta)}};
   document["checksum"] = checksum_of(document);
   // One key and one tensor a line, for people.
@@ -248,14 +254,17 @@ std::optional<Manifest> read_manifest(const std::string& folder, Problems& probl
   }
   const auto version = count_at(document, "version");
   if (version != kManifestVersion) {
-    return refuse({.what = "unknown checkpoint version", .expected = cat(kManifestVersion),
-                   .got = version ? cat(*version) : "none", .hint = "the Hawser that wrote it"});
+    return refuse({.what = "unknown checkpoint version",
+                   .expected = cat(kManifestVersion),
+                   .got = version ? cat(*version) : "none",
+                   .hint = "the Hawser that wrote it"});
   }
   const Json checksum = take("checksum");
   document.erase("checksum");
   const std::string computed = checksum_of(document);
   if (checksum != Json(computed)) {
-    return refuse({.what = "checksum mismatch: the manifest changed since it was saved", .expected = checksum.dump(),
+    return refuse({.what = "checksum mismatch: the manifest changed since it was saved",
+                   .expected = checksum.dump(),
                    .got = cat("\"", computed, "\"")});
   }
   const auto step = count_at(document, "step"), world = count_at(document, "world");
@@ -274,8 +283,10 @@ std::optional<Manifest> read_manifest(const std::string& folder, Problems& probl
     try {
       const std::int64_t bytes = File::open(data).bytes();
       if (bytes != file->bytes) {
-        problems.add({.file = data, .what = bytes < file->bytes ? "truncated file" : "file too long",
-                      .expected = cat(file->bytes, " bytes"), .got = cat(bytes)});
+        problems.add({.file = data,
+                      .what = bytes < file->bytes ? "truncated file" : "file too long",
+                      .expected = cat(file->bytes, " bytes"),
+                      .got = cat(bytes)});
       }
     } catch (const UserError& error) {
       problems.add({.what = error.what(), .cause = "a file of the checkpoint cannot be opened"});

@@ -44,7 +44,9 @@ std::string step_name(std::int64_t step) {
   return cat(kPrefix, std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0'), digits);
 }
 
-std::string temporary_name(std::int64_t step) { return cat(".", step_name(step), ".tmp-", make_nonce()); }
+std::string temporary_name(std::int64_t step) {
+  return cat(".", step_name(step), ".tmp-", make_nonce());
+}
 
 Leftover leftover_kind(const std::string& name) {
   constexpr std::size_t kNonceDigits = 16;

@@ -19,8 +19,8 @@ std::vector<std::string> step_folders(const std::string& root);
 // Those that are whole: the manifest is sound and every file has its size. `skipped` gets lines for the others.
 std::vector<std::string> whole_checkpoints(const std::string& root, Problems& skipped);
 
-// Removes the oldest whole checkpoints until `count` (at least 1) are left and returns their folders. Each is renamed to
-// a dot-name before anything in it is removed; what a crash leaves under such a name goes at the next save.
+// Removes the oldest whole checkpoints until `count` (at least 1) are left and returns their folders. Each is renamed
+// to a dot-name before anything in it is removed; what a crash leaves under such a name goes at the next save.
 std::vector<std::string> keep_last(const std::string& root, int count);
 
 // Names of folders that are not checkpoints yet, or no more: ".step-00000120.tmp-NONCE", ".step-00000120.trash-NONCE".

@@ -19,7 +19,9 @@ std::string rank_file(int rank) {
   return cat("rank-", std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0'), digits, ".bin");
 }
 
-std::string path_in(const std::string& folder, const std::string& name) { return cat(folder, "/", name); }
+std::string path_in(const std::string& folder, const std::string& name) {
+  return cat(folder, "/", name);
+}
 
 // Cuts a box that is too large for one checksum into boxes over the same memory.
 std::vector<Box> pieces_of(const Box& box, DType dtype, std::int64_t max_bytes) {
@@ -77,8 +79,8 @@ SaveSession SaveSession::begin(const SaveOptions& options) {
 }
 
 SaveSession SaveSession::join(const SaveOptions& options, const std::string& ticket, int rank) {
-  HAWSER_CHECK(rank > 0 && rank < options.world && leftover_kind(ticket) == Leftover::temporary, "rank ", rank, " of ", options.world,
-               " with ticket ", in_quotes(ticket));
+  HAWSER_CHECK(rank > 0 && rank < options.world && leftover_kind(ticket) == Leftover::temporary, "rank ", rank, " of ",
+               options.world, " with ticket ", in_quotes(ticket));
   return SaveSession(options, ticket, rank);
 }
 
@@ -119,7 +121,9 @@ std::string SaveSession::write(const std::vector<NamedState>& states) {
           const std::int64_t begin = round_up(part.file.bytes, kAlignment);
           const std::int64_t bytes = piece.view.bytes();
           file_.write_at(begin, piece.view.raw(), bytes);
-          tensor.boxes.push_back({.begin = begin, .bytes = bytes, .region = region_of(piece),
+          tensor.boxes.push_back({.begin = begin,
+                                  .bytes = bytes,
+                                  .region = region_of(piece),
                                   .checksum = XXH3_64bits(piece.view.raw(), static_cast<std::size_t>(bytes))});
           part.file.bytes = begin + bytes;
         }
@@ -153,8 +157,8 @@ std::string SaveSession::commit(const std::vector<std::string>& parts, const std
     for (const std::string& text : parts) {
       read.push_back(read_part(text));
       if (!read.back().failure.empty()) {
-        problems.add({.what = cat("rank ", read.back().rank, ": ", read.back().failure),
-                      .cause = "ranks that could not save"});
+        problems.add(
+            {.what = cat("rank ", read.back().rank, ": ", read.back().failure), .cause = "ranks that could not save"});
       }
     }
     problems.throw_if_any();
@@ -164,8 +168,10 @@ std::string SaveSession::commit(const std::vector<std::string>& parts, const std
       const std::string path = path_in(folder_, file.name);
       const std::int64_t bytes = exists(path) ? File::open(path).bytes() : -1;
       if (bytes == file.bytes) continue;
-      problems.add({.file = path, .what = "rank 0 does not see the file as its rank wrote it",
-                    .expected = cat(file.bytes, " bytes"), .got = bytes < 0 ? "no file" : cat(bytes),
+      problems.add({.file = path,
+                    .what = "rank 0 does not see the file as its rank wrote it",
+                    .expected = cat(file.bytes, " bytes"),
+                    .got = bytes < 0 ? "no file" : cat(bytes),
                     .hint = "an output folder that all nodes share"});
     }
     problems.throw_if_any();

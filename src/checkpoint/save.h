@@ -3,7 +3,8 @@
 // This room knows no communication: rank 0's ticket and the parts travel by whatever the caller has.
 //
 //   SaveOptions options{.root = output + "/checkpoints", .step = 120, .world = world};
-//   SaveSession session = rank == 0 ? SaveSession::begin(options)                              // then broadcast ticket()
+//   SaveSession session = rank == 0 ? SaveSession::begin(options)                              // then broadcast
+//   ticket()
 //                                   : SaveSession::join(options, ticket, rank);
 //   std::string part;
 //   try { part = session.write(states); }
@@ -51,9 +52,9 @@ class SaveSession {
 
   const std::string& ticket() const { return ticket_; }
 
-  // Writes the given boxes to this rank's file, with their checksums, and syncs it. Replicated data: only the boxes that
-  // this rank is responsible for; over all ranks every element of a tensor is written once. Returns this rank's part.
-  // Once a session. UserError when it cannot be written; this rank's file is removed then.
+  // Writes the given boxes to this rank's file, with their checksums, and syncs it. Replicated data: only the boxes
+  // that this rank is responsible for; over all ranks every element of a tensor is written once. Returns this rank's
+  // part. Once a session. UserError when it cannot be written; this rank's file is removed then.
   std::string write(const std::vector<NamedState>& states);
 
   // A part that says that this rank could not write.
@@ -72,7 +73,7 @@ class SaveSession {
   std::string ticket_;  // the temporary folder's name
   std::string folder_;
   int rank_ = 0;
-  bool open_ = true;      // neither committed nor abandoned
+  bool open_ = true;  // neither committed nor abandoned
   bool written_ = false;
   File file_;  // rank 0 holds its lock as long as the session lives: that is what tells a live session from a leftover
 };

@@ -22,8 +22,12 @@ namespace hawser::checkpoint::testing {
 
 class TempFolder {
  public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "hawser-checkpoint-XXXXXX").string();
+  // `in_memory`: for thousands of small files, where the machine has a folder for that.
+  explicit TempFolder(bool in_memory = false) {
+    const std::filesystem::path memory = "/dev/shm";
+    const bool use_memory = in_memory && ::access(memory.c_str(), W_OK) == 0;
+    const auto parent = use_memory ? memory : std::filesystem::temp_directory_path();
+    std::string pattern = (parent / "hawser-checkpoint-XXXXXX").string();
     path_ = ::mkdtemp(pattern.data());
   }
   ~TempFolder() { remove_tree(path_); }

@@ -1,4 +1,7 @@
 // hawser bench step: how fast one training step is on this machine.
+#include <algorithm>
+
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
@@ -33,8 +36,7 @@ int bench_step(const BenchStepOptions& options) {
 }
 
 void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
-  CLI::App* bench = app.add_subcommand("bench", "measure this machine: bench step");
-  bench->set_help_flag("-h,--help", "this text")->group(kCommonGroup);
+  CLI::App* bench = add_family(app, "bench", "measure this machine: bench step");
   const auto options = std::make_shared<BenchStepOptions>();
   CLI::App* command =
       add_command(*bench,
@@ -51,7 +53,7 @@ void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_number(*command, "--threads", 1, "CPU threads a rank; default: cores / ranks", [options](std::int64_t value) {
     options->threads = static_cast<int>(std::min<std::int64_t>(value, 4096));
   });
-  command->callback([options, &commands, &chosen] {
+  on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "bench step");
     chosen = [options, &commands] { return commands.bench_step(*options); };
   });

@@ -50,8 +50,8 @@ TEST(CommandLine, FillsInTheOptionsOfEachCommand) {
       run_words({"eval", "--model", "m", "--data", "d.jsonl", "--sequence-length", "37", "--gradient-norms"}, commands),
       12);
   commands.generate = [](const GenerateOptions& options) {
-    if (options.prompt) EXPECT_EQ(*options.prompt, "-- a, [b]");
-    if (!options.prompt) EXPECT_EQ(options.prompt_ids, (std::vector<std::int64_t>{1, 2, 30}));
+    EXPECT_EQ(options.prompt.value_or("-- a, [b]"), "-- a, [b]");
+    EXPECT_EQ(options.prompt_ids, options.prompt ? std::vector<std::int64_t>{} : (std::vector<std::int64_t>{1, 2, 30}));
     EXPECT_EQ(options.max_tokens, 64);
     return 13;
   };
@@ -199,14 +199,14 @@ TEST_F(Binary, RefusesAWrongRecipeBeforeAnythingStarts) {
   write("r.yaml", "model: {path: m}\ndata: {train: a, sequence_length: 64}\ntrain: {steps: 3}\noutput: o\n");
   refused("fit r.yaml --ranks 3 --set train.global_batch_size=4",
           "--set: batch does not divide over the ranks (expected a multiple of 3: 3 data ranks x micro_batch_size 1, "
-          "got 4) at train.global_batch_size, --set; try train.global_batch_size: 3 or 6");
+          "got 4) at train.global_batch_size; try train.global_batch_size: 3 or 6");
   refused("plan r.yaml --ranks 4 --set parallel.hybrid_shard_degree=3 --set train.global_batch_size=4",
-          "--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree, --set; "
+          "--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; "
           "try parallel.hybrid_shard_degree: 1, 2 or 4");
-  refused("fit r.yaml --device cuda", "--device: not supported yet (expected auto or cpu, got cuda)");
+  refused("fit r.yaml --device cuda", "not supported yet (expected auto or cpu, got cuda) at --device");
   refused("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
           "--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
-          "parallel.context_parallel_degree, --set; try --ranks 2");
+          "parallel.context_parallel_degree; try --ranks 2");
 }
 
 TEST_F(Binary, WritesARecipeThatReadsBack) {

@@ -43,7 +43,7 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_number(*command, "--sequence-length", 1, "longer lines are cut into pieces of N tokens",
              [options](std::int64_t value) { options->sequence_length = value; });
   add_switch(*command, "--gradient-norms", options->gradient_norms, "also the norm of each parameter's gradient");
-  command->callback([options, &commands, &chosen] {
+  on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "eval");
     need(options->data, "--data", "eval");
     need(options->sequence_length > 0 ? "given" : "", "--sequence-length", "eval");

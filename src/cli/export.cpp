@@ -27,7 +27,7 @@ void add_export(CLI::App& app, const Commands& commands, Chosen& chosen) {
                                   options->common);
   add_positional(*command, "SOURCE", options->source, "a run's folder (its last checkpoint) or one checkpoint");
   add_positional(*command, "OUT_DIR", options->output, "the folder to write");
-  command->callback([options, &commands, &chosen] {
+  on_chosen(*command, [options, &commands, &chosen] {
     need(options->source, "SOURCE", "export");
     need(options->output, "OUT_DIR", "export");
     chosen = [options, &commands] { return commands.export_model(*options); };

@@ -1,4 +1,5 @@
 // hawser fit: train as a recipe says, on ranks of its own.
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
@@ -35,7 +36,7 @@ void add_fit(CLI::App& app, const Commands& commands, Chosen& chosen) {
                                   options->common);
   add_positional(*command, "RECIPE", options->recipe, "a YAML recipe; `hawser recipe init` writes one");
   add_switch(*command, "--resume", options->resume, "go on from the last whole checkpoint of the output folder");
-  command->callback([options, &commands, &chosen] {
+  on_chosen(*command, [options, &commands, &chosen] {
     need(options->recipe, "RECIPE", "fit");
     chosen = [options, &commands] { return commands.fit(*options); };
   });

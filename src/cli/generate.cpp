@@ -56,21 +56,13 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
                     "hawser generate --model DIR --prompt-ids 504,3,12 --max-tokens 8 --json"}},
       options->common);
   add_text(*command, "--model", "DIR", options->model, "a Hugging Face model folder, or a run's export");
-  command
-      ->add_option_function<std::string>(
-          "--prompt", [options](const std::string& value) { options->prompt = value; },
-          "text; one that begins with a dash goes as --prompt=TEXT")
-      ->group(kOwnGroup)
-      ->option_text("TEXT");
-  command
-      ->add_option_function<std::string>(
-          "--prompt-ids", [options](const std::string& value) { options->prompt_ids = parse_ids(value); },
-          "or token ids, as in 1,2,3")
-      ->group(kOwnGroup)
-      ->option_text("IDS");
+  add_parsed(*command, "--prompt", "TEXT", "text; one that begins with a dash goes as --prompt=TEXT",
+             [options](const std::string& value) { options->prompt = value; });
+  add_parsed(*command, "--prompt-ids", "IDS", "or token ids, as in 1,2,3",
+             [options](const std::string& value) { options->prompt_ids = parse_ids(value); });
   add_number(*command, "--max-tokens", 1, "tokens to add at most; default 64",
              [options](std::int64_t value) { options->max_tokens = value; });
-  command->callback([options, &commands, &chosen] {
+  on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "generate");
     if (options->prompt && !options->prompt_ids.empty())
       throw UserError(Problem{.what = "generate: both --prompt and --prompt-ids", .expected = "one of the two"});

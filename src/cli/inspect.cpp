@@ -27,7 +27,7 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
                                                 "hawser inspect runs/novels/data/train.bin --json"}},
                                   options->common);
   add_positional(*command, "PATH", options->path, "a checkpoint, a model folder or a token file");
-  command->callback([options, &commands, &chosen] {
+  on_chosen(*command, [options, &commands, &chosen] {
     need(options->path, "PATH", "inspect");
     chosen = [options, &commands] { return commands.inspect(*options); };
   });

@@ -1,5 +1,6 @@
 #include "cli/line.h"
 
+#include <CLI/CLI.hpp>
 #include <charconv>
 #include <sstream>
 
@@ -109,25 +110,38 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
   return app;
 }
 
-CLI::Option* add_positional(CLI::App& app, const char* name, std::string& value, const char* help) {
-  return app.add_option(name, value, help)->group(kOwnGroup);
+CLI::App* add_family(CLI::App& parent, const char* name, const char* what) {
+  CLI::App* app = parent.add_subcommand(name, what);
+  app->set_help_flag("-h,--help", "this text")->group(kCommonGroup);
+  return app;
 }
 
-CLI::Option* add_text(CLI::App& app, const char* name, const char* takes, std::string& value, const char* help) {
-  return app.add_option(name, value, help)->group(kOwnGroup)->option_text(takes);
+void add_positional(CLI::App& app, const char* name, std::string& value, const char* help) {
+  app.add_option(name, value, help)->group(kOwnGroup);
 }
 
-CLI::Option* add_switch(CLI::App& app, const char* name, bool& value, const char* help) {
-  return app.add_flag(name, value, help)->group(kOwnGroup);
+void add_text(CLI::App& app, const char* name, const char* takes, std::string& value, const char* help) {
+  app.add_option(name, value, help)->group(kOwnGroup)->option_text(takes);
+}
+
+void add_switch(CLI::App& app, const char* name, bool& value, const char* help) {
+  app.add_flag(name, value, help)->group(kOwnGroup);
+}
+
+void add_parsed(CLI::App& app, const char* name, const char* takes, const char* help,
+                const std::function<void(const std::string&)>& store) {
+  app.add_option_function<std::string>(name, store, help)->group(kOwnGroup)->option_text(takes);
 }
 
 void add_number(CLI::App& app, const char* name, std::int64_t least, const char* help,
                 const std::function<void(std::int64_t)>& store) {
   const std::string option = name;
-  app.add_option_function<std::string>(
-         name, [option, least, store](const std::string& value) { store(whole_number(option, value, least)); }, help)
-      ->group(kOwnGroup)
-      ->option_text("N");
+  add_parsed(app, name, "N", help,
+             [option, least, store](const std::string& value) { store(whole_number(option, value, least)); });
+}
+
+void on_chosen(CLI::App& app, const std::function<void()>& then) {
+  app.callback(then);
 }
 
 void need(const std::string& value, const char* name, const char* command) {

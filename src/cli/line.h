@@ -2,13 +2,16 @@
 // Internal to cli/.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cli/commands.h"
+
+namespace CLI {  // slow to compile: only line.cpp and run.cpp include it
+class App;
+}  // namespace CLI
 
 namespace hawser::cli {
 
@@ -27,10 +30,18 @@ struct CommandText {
 // A subcommand with its --help and the common options.
 CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& common);
 
-// A positional argument; `required` ones are checked by us after parsing, so that a mistyped option is named first.
-CLI::Option* add_positional(CLI::App& app, const char* name, std::string& value, const char* help);
-CLI::Option* add_text(CLI::App& app, const char* name, const char* takes, std::string& value, const char* help);
-CLI::Option* add_switch(CLI::App& app, const char* name, bool& value, const char* help);
+// A word that only stands before subcommands: `bench` of `bench step`.
+CLI::App* add_family(CLI::App& parent, const char* name, const char* what);
+
+// A positional argument; those that are required are checked by us after parsing (need), so that a mistyped option is
+// named first.
+void add_positional(CLI::App& app, const char* name, std::string& value, const char* help);
+void add_text(CLI::App& app, const char* name, const char* takes, std::string& value, const char* help);
+void add_switch(CLI::App& app, const char* name, bool& value, const char* help);
+
+// An option whose text the command reads itself; `store` throws UserError when it is wrong.
+void add_parsed(CLI::App& app, const char* name, const char* takes, const char* help,
+                const std::function<void(const std::string&)>& store);
 
 // A whole number of at least `least`; refuses anything else with one line.
 void add_number(CLI::App& app, const char* name, std::int64_t least, const char* help,
@@ -38,6 +49,9 @@ void add_number(CLI::App& app, const char* name, std::int64_t least, const char*
 
 // Throws UserError when a value that the command cannot do without is missing.
 void need(const std::string& value, const char* name, const char* command);
+
+// `then` runs when the command line named this command and every option was read.
+void on_chosen(CLI::App& app, const std::function<void()>& then);
 
 std::string help_text(const CLI::App& app);
 

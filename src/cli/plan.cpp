@@ -1,4 +1,5 @@
 // hawser plan: memory, work and traffic of a recipe, without running it.
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
@@ -33,7 +34,7 @@ void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {
       options->common);
   add_positional(*command, "RECIPE", options->recipe, "a YAML recipe; `hawser recipe init` writes one");
   add_text(*command, "--target", "NAME", options->target, "a device described in targets/; default: this machine");
-  command->callback([options, &commands, &chosen] {
+  on_chosen(*command, [options, &commands, &chosen] {
     need(options->recipe, "RECIPE", "plan");
     chosen = [options, &commands] { return commands.plan(*options); };
   });

@@ -26,7 +26,7 @@ void add_prepare(CLI::App& app, const Commands& commands, Chosen& chosen) {
        .examples = {"hawser prepare recipe.yaml", "hawser prepare recipe.yaml --set data.validation_fraction=0.01"}},
       options->common);
   add_positional(*command, "RECIPE", options->recipe, "a YAML recipe; `hawser recipe init` writes one");
-  command->callback([options, &commands, &chosen] {
+  on_chosen(*command, [options, &commands, &chosen] {
     need(options->recipe, "RECIPE", "prepare");
     chosen = [options, &commands] { return commands.prepare(*options); };
   });

@@ -47,7 +47,6 @@ Recipe first_recipe(const std::string& model) {
   recipe.train.steps = 1000;
   recipe.train.global_batch_size = 8;
   recipe.optimizer.learning_rate = folder ? 2e-5 : 3e-4;
-  recipe.optimizer.warmup_steps = 100;
   recipe.checkpoint.every_steps = 200;
   recipe.output = "runs/" + recipe.name;
   return recipe;
@@ -56,7 +55,9 @@ Recipe first_recipe(const std::string& model) {
 }  // namespace
 
 int recipe_init(const RecipeInitOptions& options) {
-  const Recipe recipe = recipe_without_file(first_recipe(options.model), options.common);
+  Recipe recipe = recipe_without_file(first_recipe(options.model), options.common);
+  if (!recipe.places.contains("optimizer.warmup_steps"))
+    recipe.optimizer.warmup_steps = std::min<std::int64_t>(100, recipe.train.steps / 10);
   const std::string text = options.common.json ? recipe_json(recipe) : commented_recipe(recipe);
   if (options.output.empty()) {
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -71,8 +72,7 @@ int recipe_init(const RecipeInitOptions& options) {
 }
 
 void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
-  CLI::App* recipe = app.add_subcommand("recipe", "write recipes: recipe init");
-  recipe->set_help_flag("-h,--help", "this text")->group(kCommonGroup);
+  CLI::App* recipe = add_family(app, "recipe", "write recipes: recipe init");
   const auto options = std::make_shared<RecipeInitOptions>();
   CLI::App* command =
       add_command(*recipe,
@@ -83,7 +83,7 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
                   options->common);
   add_text(*command, "--model", "PATH", options->model, "a model folder, or a config.json to train from scratch");
   add_text(*command, "--output", "FILE", options->output, "where to write it; default: standard output");
-  command->callback([options, &commands, &chosen] {
+  on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "recipe init");
     chosen = [options, &commands] { return commands.recipe_init(*options); };
   });

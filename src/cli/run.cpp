@@ -1,4 +1,5 @@
 // From the command line to a command.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 

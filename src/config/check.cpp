@@ -33,6 +33,11 @@ std::string file_of(const Recipe& recipe, std::string_view key) {
   return found != recipe.places.end() && found->second == "--set" ? "--set" : recipe.file;
 }
 
+// The key and its line; an override's place is said already by `file`.
+std::string at(const Recipe& recipe, std::string_view key) {
+  return file_of(recipe, key) == "--set" ? std::string(key) : key_place(recipe, key);
+}
+
 }  // namespace
 
 void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::string>& refused, Problems& problems) {
@@ -41,7 +46,7 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
   };
   const auto add = [&](const char* key, Problem problem) {
     problem.file = file_of(recipe, key);
-    problem.at = key_place(recipe, key);
+    problem.at = at(recipe, key);
     problems.add(std::move(problem));
   };
 
@@ -116,7 +121,7 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
   const int inner = model * context;
   const auto add = [&](const char* key, Problem problem) {
     problem.file = file_of(recipe, key);
-    problem.at = key_place(recipe, key);
+    problem.at = at(recipe, key);
     problem.cause = "ranks and degrees do not fit";
     problems.add(std::move(problem));
   };
@@ -161,7 +166,7 @@ void check_layout(const Recipe& recipe, int world, Problems& problems) {
                   .expected = cat("a multiple of ", step, ": ", data_ranks, " data ranks x micro_batch_size ",
                                   recipe.train.micro_batch_size),
                   .got = cat(recipe.train.global_batch_size),
-                  .at = key_place(recipe, "train.global_batch_size"),
+                  .at = at(recipe, "train.global_batch_size"),
                   .hint = multiples_near("train.global_batch_size", recipe.train.global_batch_size, step)});
   }
 }

@@ -54,7 +54,8 @@ class PackedSequences final : public SequenceSet {
       sequence.ids.resize(at + piece.length);
       sequence.labels.resize(at + piece.length, kIgnoredLabel);
       file_->read(piece.begin, std::span(sequence.ids).subspan(at), vocab_size_);
-      file_->read_labels(piece.begin + 1, std::span(sequence.labels).subspan(at, piece.length - !piece.goes_on));
+      file_->read_labels(piece.begin + 1, std::span(sequence.labels).subspan(at, piece.length - !piece.goes_on),
+                         vocab_size_);
       sequence.document_lengths.push_back(piece.length);
     }
     sequence.positions = positions_of(sequence.document_lengths);

@@ -30,7 +30,7 @@ class ChunkedSequences final : public SequenceSet {
     sequence.ids.resize(count);
     file_->read(begin, sequence.ids, vocab_size_);
     sequence.labels.assign(count, kIgnoredLabel);
-    file_->read_labels(begin + 1, std::span(sequence.labels).first(targets));
+    file_->read_labels(begin + 1, std::span(sequence.labels).first(targets), vocab_size_);
     sequence.document_lengths = {static_cast<std::int32_t>(count)};
     sequence.positions = positions_of(sequence.document_lengths);
     return sequence;

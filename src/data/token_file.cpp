@@ -115,19 +115,26 @@ void TokenFile::read(std::int64_t from, std::span<std::int32_t> out, std::int64_
   } else {
     for (std::int64_t i = 0; i < count; ++i) out[i] = load<std::uint16_t>(ids_.bytes(), (from + i) * 2);
   }
-  const std::int64_t limit = vocab_size == 0 ? std::numeric_limits<std::int64_t>::max() : vocab_size;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (out[i] >= 0 && out[i] < limit) continue;
-    throw UserError({.file = prefix_ + ".bin", .what = "id outside the vocabulary",
-                     .expected = vocab_size == 0 ? "0 or more" : cat("0 to ", vocab_size - 1), .got = cat(out[i]),
-                     .at = cat("token ", from + i)});
-  }
+  check(from, out, vocab_size, false);
 }
 
-void TokenFile::read_labels(std::int64_t from, std::span<std::int32_t> out) const {
-  if (!has_labels_) return read(from, out);
+void TokenFile::read_labels(std::int64_t from, std::span<std::int32_t> out, std::int64_t vocab_size) const {
+  if (!has_labels_) return read(from, out, vocab_size);
   HAWSER_CHECK(from >= 0 && from + static_cast<std::int64_t>(out.size()) <= tokens_, "labels from ", from);
   if (!out.empty()) std::memcpy(out.data(), labels_.bytes().data() + from * 4, out.size_bytes());
+  check(from, out, vocab_size, true);
+}
+
+void TokenFile::check(std::int64_t from, std::span<const std::int32_t> values, std::int64_t vocab_size,
+                      bool labels) const {
+  const std::int64_t limit = vocab_size == 0 ? std::numeric_limits<std::int64_t>::max() : vocab_size;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if ((values[i] >= 0 && values[i] < limit) || (labels && values[i] == kIgnoredLabel)) continue;
+    throw UserError({.file = prefix_ + (labels ? ".labels.bin" : ".bin"),
+                     .what = cat(labels ? "label" : "id", " outside the vocabulary"),
+                     .expected = vocab_size == 0 ? "0 or more" : cat("0 to ", vocab_size - 1), .got = cat(values[i]),
+                     .at = cat("token ", from + static_cast<std::int64_t>(i))});
+  }
 }
 
 void TokenFile::check_ids(std::int64_t vocab_size) const {
@@ -135,6 +142,7 @@ void TokenFile::check_ids(std::int64_t vocab_size) const {
   for (std::int64_t from = 0; from < tokens_; from += static_cast<std::int64_t>(block.size())) {
     const auto count = std::min<std::int64_t>(static_cast<std::int64_t>(block.size()), tokens_ - from);
     read(from, std::span(block).first(count), vocab_size);
+    if (has_labels_) read_labels(from, std::span(block).first(count), vocab_size);
   }
 }
 

@@ -42,13 +42,15 @@ class TokenFile {
   // Copies `out.size()` ids from token `from` on; sequences follow each other. UserError for an id that is negative or,
   // where vocab_size is not 0, not below it.
   void read(std::int64_t from, std::span<std::int32_t> out, std::int64_t vocab_size = 0) const;
-  // Labels of the same tokens; the ids themselves where there is no label file.
-  void read_labels(std::int64_t from, std::span<std::int32_t> out) const;
+  // Labels of the same tokens; the ids themselves where there is no label file. kIgnoredLabel is allowed, else as above.
+  void read_labels(std::int64_t from, std::span<std::int32_t> out, std::int64_t vocab_size = 0) const;
 
-  // Reads every id. UserError for the first that is outside the vocabulary.
+  // Reads every id and label. UserError for the first that is outside the vocabulary.
   void check_ids(std::int64_t vocab_size) const;
 
  private:
+  void check(std::int64_t from, std::span<const std::int32_t> values, std::int64_t vocab_size, bool labels) const;
+
   std::string prefix_;
   MappedFile index_, ids_, labels_;
   std::int64_t sequences_ = 0, documents_ = 0, tokens_ = 0;

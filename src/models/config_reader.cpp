@@ -7,6 +7,10 @@
 
 namespace hawser::models {
 
+namespace {
+constexpr double kHuge = 1e30;
+}
+
 std::string shown(const Json& value) {
   if (value.is_string()) return checkpoint::in_quotes(value.get<std::string>());
   if (value.is_array()) return "a list";
@@ -38,19 +42,33 @@ std::int64_t ConfigReader::whole(const char* key, std::int64_t least, std::int64
   return absent.value_or(least);
 }
 
-double ConfigReader::number(const char* key, double least, double most, std::optional<double> absent) {
+double ConfigReader::real(const char* key, bool (*allowed)(double, double), double least, const std::string& expected,
+                          std::optional<double> absent) {
   const Json* value = find(key);
-  const std::string expected = cat("a number from ", least, " to ", most);
   if (value == nullptr) {
     if (!absent) refuse(key, "missing key", expected, "");
-    return absent.value_or(least);
+    return absent.value_or(std::max(least, 1.0));
   }
-  if (value->is_number()) {
-    const double number = value->get<double>();
-    if (number >= least && number <= most) return number;
+  if (value->is_number() && value->get<double>() <= kHuge && allowed(value->get<double>(), least)) {
+    return value->get<double>();
   }
   refuse(key, "value not usable", expected, shown(*value));
-  return absent.value_or(least);
+  return absent.value_or(std::max(least, 1.0));
+}
+
+double ConfigReader::positive(const char* key, std::optional<double> absent) {
+  return real(key, [](double value, double least) { return value > least; }, 0.0, "a number above 0", absent);
+}
+
+double ConfigReader::number(const char* key, double least, std::optional<double> absent) {
+  return real(key, [](double value, double from) { return value >= from; }, least, cat("a number, at least ", least),
+              absent);
+}
+
+void ConfigReader::only(const char* key, double value) {
+  const Json* found = find(key);
+  if (found == nullptr || (found->is_number() && found->get<double>() == value)) return;
+  refuse(key, "not supported", cat(value), shown(*found));
 }
 
 bool ConfigReader::flag(const char* key, bool absent) {

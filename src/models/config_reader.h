@@ -28,8 +28,11 @@ class ConfigReader {
   // A whole number in [least, most]. Without `absent` the key must be there.
   std::int64_t whole(const char* key, std::int64_t least, std::int64_t most,
                      std::optional<std::int64_t> absent = std::nullopt);
-  // A number in [least, most]. Without `absent` the key must be there.
-  double number(const char* key, double least, double most, std::optional<double> absent = std::nullopt);
+  // A number above zero, or from `least` on; not beyond 1e30, so that arithmetic on it stays finite.
+  double positive(const char* key, std::optional<double> absent = std::nullopt);
+  double number(const char* key, double least, std::optional<double> absent = std::nullopt);
+  // A number that may only have its default, for what is not supported.
+  void only(const char* key, double value);
   bool flag(const char* key, bool absent);
   // One of the supported texts.
   std::string choice(const char* key, const std::vector<std::string>& supported, const std::string& absent);
@@ -41,6 +44,9 @@ class ConfigReader {
               const std::string& hint = "");
 
  private:
+  double real(const char* key, bool (*allowed)(double, double), double least, const std::string& expected,
+              std::optional<double> absent);
+
   const Json& json_;
   std::string file_, prefix_;
   Problems& problems_;

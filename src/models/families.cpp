@@ -122,7 +122,7 @@ std::string config_json(const ModelDescription& description, DType stored, const
   }
   auto json = nlohmann::ordered_json::parse(original, nullptr, /*allow_exceptions=*/false);
   HAWSER_CHECK(json.is_object(), "a configuration that was read before is no JSON object");
-  // transformers 5 writes `dtype`, 4 `torch_dtype`; each reads both.
+  // transformers 5 writes `dtype`, 4 `torch_dtype`: the file keeps its style.
   const bool recent = json.contains("dtype") && !json.contains("torch_dtype");
   json[recent ? "dtype" : "torch_dtype"] = type;
   if (!recent && json.contains("dtype")) json["dtype"] = type;

@@ -25,11 +25,11 @@ struct Buffer {
 struct Placement {
   std::vector<std::int64_t> offsets;  // a buffer each, aligned to Device::kAlignment; -1: persistent or never used
   std::int64_t bytes = 0;             // of the step's arena
-  // The most bytes that must exist at one time under the relation, at the trace item `peak_item`: no placement can be
-  // smaller than this.
+  // The most bytes found to exist at one time in some run that the relation allows, when `peak_item` starts: no
+  // placement can be smaller than this.
   std::int64_t live_bytes = 0;
   int peak_item = -1;
-  std::vector<int> peak_buffers;  // live at the peak, largest first
+  std::vector<int> peak_buffers;  // live at the peak, largest first; no two of them may share bytes
 };
 
 // First accesses and last accesses of every buffer, stream by stream.
@@ -44,13 +44,20 @@ class Lifetimes {
   // Items of the first and last access in list order.
   int first_item(int buffer) const { return first_[static_cast<std::size_t>(buffer)]; }
   int last_item(int buffer) const { return last_[static_cast<std::size_t>(buffer)]; }
+  // Position in the stream of the last access there, 0 where there is none.
+  int last_position(int buffer, int stream) const {
+    return last_position_[static_cast<std::size_t>(buffer * streams_ + stream)];
+  }
+  // So many items of the stream are over before any access to the buffer starts.
+  int known_over(int buffer, int stream) const {
+    return known_over_[static_cast<std::size_t>(buffer * streams_ + stream)];
+  }
 
  private:
   int streams_;
   std::vector<bool> used_;
   std::vector<int> first_, last_;
-  std::vector<int> last_position_;  // [buffer][stream]: position of the last access there, 0 if none
-  std::vector<int> known_over_;     // [buffer][stream]: items of the stream over before every first access
+  std::vector<int> last_position_, known_over_;  // [buffer][stream]
 };
 
 // The buffer each address of the trace belongs to.
@@ -64,6 +71,7 @@ class BufferIndex {
   const std::vector<Buffer>& buffers_;
 };
 
+// Offsets for all buffers but the persistent ones. The result depends on the arguments alone.
 Placement place(const Trace& trace, const std::vector<Buffer>& buffers);
 
 }  // namespace hawser::program

@@ -15,14 +15,14 @@ struct DataPosition {
 };
 
 struct StepMetrics {
-  std::int64_t step = 0;             // from 1
-  double loss = 0;                   // nats a target, before the update
-  double gradient_norm = 0;          // before clipping
+  std::int64_t step = 0;              // from 1
+  double loss = 0;                    // nats a target, before the update
+  double gradient_norm = 0;           // before clipping
   double learning_rate = 0;
-  double tokens_per_second = 0;      // of the whole run
-  double model_flops_per_second = 0; // of the whole run; recompute does not count
+  double tokens_per_second = 0;       // of the whole run
+  double model_flops_per_second = 0;  // of the whole run; recompute does not count
   double step_seconds = 0;
-  std::int64_t peak_arena_bytes = 0; // the largest over ranks
+  std::int64_t peak_arena_bytes = 0;  // the largest over ranks
   DataPosition data_position;
   std::optional<double> validation_loss;  // where an evaluation followed the step
 };
@@ -31,20 +31,20 @@ struct StepMetrics {
 // finite become null, since JSON has none.
 std::string to_json(const StepMetrics& metrics);
 
-// Appends to metrics.jsonl. A line is written by one call of the system, so that a killed process leaves whole lines; it is
-// on the disk kSyncSeconds later at most, or when sync() or the destructor returns.
+// Appends to metrics.jsonl. The system gets each line in one call, so that a killed process leaves whole lines; the disk
+// has it when the next line comes a second later or more, and when sync() or the destructor returns. (A step of a second
+// or more is thus on the disk before the next one ends.)
 class MetricsWriter {
  public:
-  static constexpr double kSyncSeconds = 1.0;
-
-  // Keeps the lines of steps up to `resumed_step` of an earlier run at `path` and cuts off all from the first other or
-  // broken line on, in one atomic truncation. 0: a new run, nothing is kept. UserError where the file cannot be written.
+  // Keeps what an earlier run wrote about steps up to `resumed_step`, and cuts off everything from the first later or
+  // broken line on, in one truncation. 0: a new run, nothing is kept. The folder is made when missing. UserError where
+  // the file cannot be written.
   explicit MetricsWriter(const std::string& path, std::int64_t resumed_step = 0);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  // Steps must grow. UserError when the disk is full; what was written of the line is taken back then.
+  // Steps must grow. UserError when the disk is full; nothing of the line stays then.
   void write(const StepMetrics& metrics);
   void sync();
   const std::string& path() const { return path_; }
@@ -53,7 +53,8 @@ class MetricsWriter {
   std::string path_;
   int file_ = -1;
   std::int64_t last_step_ = 0;
-  std::int64_t bytes_ = 0;  // whole lines in the file
+  std::int64_t bytes_ = 0;  // of whole lines
+  bool dirty_ = false;
   std::chrono::steady_clock::time_point synced_;
 };
 

@@ -346,16 +346,15 @@ void Executor::all_reduce_small(const Row& row, comm::Group& group, const Tensor
 
 namespace {
 
-// The part of a parameter that lies in a shard, in elements of the shard.
+// The part of a run of a unit's elements that lies in a shard, in elements of the shard.
 struct Piece {
   std::int64_t begin = 0, count = 0;
 };
 
-Piece piece_of(const nn::Unit& unit, int param, const UnitState& state) {
-  const std::int64_t begin = std::max(unit.offset(param), state.begin);
-  const std::int64_t end = std::min(
-      unit.offset(param) + unit.params()[static_cast<std::size_t>(param)].elements(), state.begin + state.count);
-  return end > begin ? Piece{begin - state.begin, end - begin} : Piece{};
+Piece piece_of(std::int64_t begin, std::int64_t count, const UnitState& state) {
+  const std::int64_t first = std::max(begin, state.begin);
+  const std::int64_t end = std::min(begin + count, state.begin + state.count);
+  return end > first ? Piece{first - state.begin, end - first} : Piece{};
 }
 
 }  // namespace
@@ -366,14 +365,18 @@ void Executor::parameter_norms(const Row& row, StepOutput& output) {
   std::int64_t index = 0;
   for (int u = 0; u < static_cast<int>(setup_.model->units().size()); ++u) {
     const nn::Unit& unit = setup_.model->units()[static_cast<std::size_t>(u)];
-    const UnitState& state = setup_.state->unit(u);
-    for (int p = 0; p < static_cast<int>(unit.params().size()); ++p, ++index) {
-      const Piece piece = piece_of(unit, p, state);
-      const TensorView out = norms.rows(index, 1);
-      if (piece.count == 0) {
-        ops::fill(compute, {.y = out});
-      } else {
-        ops::sum_squares(compute, {.x = gradient_shard(u).rows(piece.begin, piece.count), .out = out});
+    for (int p = 0; p < static_cast<int>(unit.params().size()); ++p) {
+      const nn::Param& param = unit.params()[static_cast<std::size_t>(p)];
+      const std::int64_t row_size = param.elements() / param.shape[0];
+      for (const nn::Segment& segment : param.segments) {
+        const Piece piece = piece_of(unit.offset(p) + segment.row * row_size, segment.rows * row_size,
+                                     setup_.state->unit(u));
+        const TensorView out = norms.rows(index++, 1);
+        if (piece.count == 0) {
+          ops::fill(compute, {.y = out});
+        } else {
+          ops::sum_squares(compute, {.x = gradient_shard(u).rows(piece.begin, piece.count), .out = out});
+        }
       }
     }
   }
@@ -391,7 +394,8 @@ void Executor::update(const Row& row) {
   const OptimizerSettings& settings = setup_.optimizer;
   const bool rounded = setup_.compute != DType::f32;
   for (int p = 0; p < static_cast<int>(unit.params().size()); ++p) {
-    const Piece piece = piece_of(unit, p, state);
+    const nn::Param& param = unit.params()[static_cast<std::size_t>(p)];
+    const Piece piece = piece_of(unit.offset(p), param.elements(), state);
     if (piece.count == 0) continue;
     const auto part = [&](const TensorView& view) { return view.rows(piece.begin, piece.count); };
     ops::adamw(stream(row.stream),
@@ -406,7 +410,7 @@ void Executor::update(const Row& row) {
                 .beta1 = settings.beta1,
                 .beta2 = settings.beta2,
                 .epsilon = settings.epsilon,
-                .weight_decay = unit.params()[static_cast<std::size_t>(p)].decay ? settings.weight_decay : 0.0});
+                .weight_decay = param.decay ? settings.weight_decay : 0.0});
   }
 }
 

@@ -57,7 +57,7 @@ struct StepInput {
 struct StepOutput {
   Event end;
   std::shared_ptr<StepResult> result = std::make_shared<StepResult>();
-  std::shared_ptr<std::vector<float>> parameter_norms;  // Purpose::gradient_norms: a parameter each, unit by unit
+  std::shared_ptr<std::vector<float>> parameter_norms;  // Purpose::gradient_norms: a segment each, in model order
 };
 
 class Executor {
@@ -69,6 +69,7 @@ class Executor {
   // Blocks until everything enqueued is over; rethrows what failed on any stream.
   void synchronize();
   Stream& compute_stream();
+  void set_on_row(std::function<void(const program::Row&)> on_row) { setup_.on_row = std::move(on_row); }
   // The shard of a unit's gradient that the last step left, float32 [count]; valid after synchronize() and until the
   // next step, in programs without update. For tests and for parameter norms.
   TensorView gradient_shard(int unit);

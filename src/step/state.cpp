@@ -45,13 +45,15 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       }
     }
     optimizer_bytes_ = carver.used() - parameter_bytes_;
-    std::int64_t params = 0;
-    for (const nn::Unit& unit : model.units()) params += static_cast<std::int64_t>(unit.params().size());
+    std::int64_t segments = 0;
+    for (const nn::Unit& unit : model.units()) {
+      for (const nn::Param& param : unit.params()) segments += static_cast<std::int64_t>(param.segments.size());
+    }
     rope_frequencies_ = carver.take(DType::f32, {model.description().rope.head_dim / 2});
     record_ = carver.take(DType::f32, {StepRecord::kFields});
     result_ = carver.take(DType::f32, {StepResult::kFields});
     skip_ = carver.take(DType::i32, {1});
-    norms_ = carver.take(DType::f32, {params});
+    norms_ = carver.take(DType::f32, {segments});
     return carver.used();
   };
   arena_ = Arena(device, carve(nullptr));

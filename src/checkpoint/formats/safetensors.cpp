@@ -34,7 +34,9 @@ void convert(const std::byte* from, std::byte* to, std::int64_t count) {
   }
 }
 
-float from_f64(std::uint64_t bits) { return static_cast<float>(std::bit_cast<double>(bits)); }
+float from_f64(std::uint64_t bits) {
+  return static_cast<float>(std::bit_cast<double>(bits));
+}
 
 CastRun cast_from(const SafetensorsType& type, DType to) {
   if (type.dtype) return cast_run(*type.dtype, to);
@@ -68,8 +70,10 @@ std::map<std::string, std::string> read_index(const std::string& path, Problems&
   for (const auto& [name, value] : map->items()) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";
     if (!is_plain_name(file) || !ends_with(file, ".safetensors")) {
-      problems.add({.file = path, .what = "the index names a file that is not a .safetensors file of its own folder",
-                    .got = value.is_string() ? in_quotes(file) : "no text", .at = cat("weight_map.", in_quotes(name))});
+      problems.add({.file = path,
+                    .what = "the index names a file that is not a .safetensors file of its own folder",
+                    .got = value.is_string() ? in_quotes(file) : "no text",
+                    .at = cat("weight_map.", in_quotes(name))});
     } else {
       files.emplace(name, file);
     }
@@ -87,8 +91,10 @@ void SafetensorsFolder::add_file(const std::string& path, Problems& problems) {
       info.file = static_cast<int>(files_.size());
       const auto [place, is_new] = tensors_.try_emplace(name, info);
       if (!is_new) {
-        problems.add({.file = path, .what = "a tensor that another file holds too",
-                      .got = file_of(place->second), .at = in_quotes(name)});
+        problems.add({.file = path,
+                      .what = "a tensor that another file holds too",
+                      .got = file_of(place->second),
+                      .at = in_quotes(name)});
       }
     }
     files_.push_back(std::move(file));
@@ -104,7 +110,8 @@ std::optional<SafetensorsFolder> SafetensorsFolder::open(const std::string& path
     file = path + "/model.safetensors";
     if (!exists(file)) file = path + "/model.safetensors.index.json";
     if (!exists(file)) {
-      problems.add({.file = path, .what = "no weights in this folder",
+      problems.add({.file = path,
+                    .what = "no weights in this folder",
                     .expected = "model.safetensors or model.safetensors.index.json"});
       return std::nullopt;
     }
@@ -122,13 +129,14 @@ std::optional<SafetensorsFolder> SafetensorsFolder::open(const std::string& path
       for (const auto& [name, shard] : index) {
         const TensorInfo* info = folder.find(name);
         if (info == nullptr || folder.file_of(*info) != parent + shard) {
-          problems.add({.file = parent + shard, .what = "lacks a tensor that the index says it holds",
-                        .at = in_quotes(name)});
+          problems.add(
+              {.file = parent + shard, .what = "lacks a tensor that the index says it holds", .at = in_quotes(name)});
         }
       }
       for (const auto& [name, info] : folder.tensors_) {
         if (!index.contains(name)) {
-          problems.add({.file = folder.file_of(info), .what = "holds a tensor that the index does not list",
+          problems.add({.file = folder.file_of(info),
+                        .what = "holds a tensor that the index does not list",
                         .at = in_quotes(name)});
         }
       }
@@ -159,8 +167,11 @@ void SafetensorsFolder::read(const std::string& name, const Region& region, cons
                ": box ", region.text(), " into a view of ", out.text());
   const CastRun cast = cast_from(*info->type, out.dtype());
   if (cast == nullptr) {
-    throw UserError(Problem{.file = file_of(*info), .what = "a tensor of a type that cannot be used here",
-                            .expected = to_string(out.dtype()), .got = info->type->name, .at = in_quotes(name)});
+    throw UserError(Problem{.file = file_of(*info),
+                            .what = "a tensor of a type that cannot be used here",
+                            .expected = to_string(out.dtype()),
+                            .got = info->type->name,
+                            .at = in_quotes(name)});
   }
   const File& file = files_[static_cast<std::size_t>(info->file)];
   const std::int64_t element = info->type->bits / 8;

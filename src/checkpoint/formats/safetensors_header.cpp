@@ -12,27 +12,13 @@ constexpr std::int64_t kLengthBytes = 8;
 constexpr std::int64_t kMaxHeaderBytes = 100'000'000;  // the reference implementation's limit
 
 constexpr std::array<SafetensorsType, 21> kTypes{{
-    {"F32", 32, DType::f32},
-    {"BF16", 16, DType::bf16},
-    {"F16", 16, std::nullopt},
-    {"F64", 64, std::nullopt},
-    {"I32", 32, DType::i32},
-    {"I64", 64, DType::i64},
-    {"U8", 8, DType::u8},
-    {"BOOL", 8, std::nullopt},
-    {"I8", 8, std::nullopt},
-    {"I16", 16, std::nullopt},
-    {"U16", 16, std::nullopt},
-    {"U32", 32, std::nullopt},
-    {"U64", 64, std::nullopt},
-    {"F8_E4M3", 8, std::nullopt},
-    {"F8_E5M2", 8, std::nullopt},
-    {"F8_E8M0", 8, std::nullopt},
-    {"F4", 4, std::nullopt},
-    {"F6_E2M3", 6, std::nullopt},
-    {"F6_E3M2", 6, std::nullopt},
-    {"C64", 64, std::nullopt},
-    {"F8_E4M3FNUZ", 8, std::nullopt},
+    {"F32", 32, DType::f32},      {"BF16", 16, DType::bf16},    {"F16", 16, std::nullopt},
+    {"F64", 64, std::nullopt},    {"I32", 32, DType::i32},      {"I64", 64, DType::i64},
+    {"U8", 8, DType::u8},         {"BOOL", 8, std::nullopt},    {"I8", 8, std::nullopt},
+    {"I16", 16, std::nullopt},    {"U16", 16, std::nullopt},    {"U32", 32, std::nullopt},
+    {"U64", 64, std::nullopt},    {"F8_E4M3", 8, std::nullopt}, {"F8_E5M2", 8, std::nullopt},
+    {"F8_E8M0", 8, std::nullopt}, {"F4", 4, std::nullopt},      {"F6_E2M3", 6, std::nullopt},
+    {"F6_E3M2", 6, std::nullopt}, {"C64", 64, std::nullopt},    {"F8_E4M3FNUZ", 8, std::nullopt},
 }};
 
 // What is wrong with one entry, apart from its file and name; `what` is empty when it is sound.
@@ -57,7 +43,8 @@ Problem read_entry(const Json& entry, std::int64_t data_begin, std::int64_t data
   }
   if (*end > data_bytes) {
     return {.what = "data behind the file's end: the file is truncated, or its header is wrong",
-            .expected = cat(data_begin + *end, " bytes at least"), .got = cat(data_begin + data_bytes)};
+            .expected = cat("data_offsets up to ", data_bytes),
+            .got = cat(*end)};
   }
   if (*bits % 8 != 0 || *bits / 8 != *end - *begin) {
     return {.what = "bytes do not fit dtype and shape", .expected = cat(*bits / 8), .got = cat(*end - *begin)};
@@ -79,16 +66,24 @@ void check_tiling(const std::string& file, std::int64_t begin, std::int64_t end,
   std::int64_t at = begin;
   for (const auto& [name, info] : order) {
     if (info->begin < at) {
-      problems.add({.file = file, .what = "overlapping tensors", .expected = cat("data from byte ", at, " on"),
-                    .got = cat("byte ", info->begin), .at = in_quotes(*name)});
+      problems.add({.file = file,
+                    .what = "overlapping tensors",
+                    .expected = cat("data from byte ", at, " on"),
+                    .got = cat("byte ", info->begin),
+                    .at = in_quotes(*name)});
     } else if (info->begin > at) {
-      problems.add({.file = file, .what = "a hole between tensors", .expected = cat("data from byte ", at, " on"),
-                    .got = cat("byte ", info->begin), .at = in_quotes(*name)});
+      problems.add({.file = file,
+                    .what = "a hole between tensors",
+                    .expected = cat("data from byte ", at, " on"),
+                    .got = cat("byte ", info->begin),
+                    .at = in_quotes(*name)});
     }
     at = std::max(at, info->begin + info->bytes);
   }
   if (at < end) {
-    problems.add({.file = file, .what = "bytes behind the last tensor", .expected = cat(at, " bytes in the file"),
+    problems.add({.file = file,
+                  .what = "bytes behind the last tensor",
+                  .expected = cat(at, " bytes in the file"),
                   .got = cat(end)});
   }
 }
@@ -112,16 +107,18 @@ std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Prob
     return std::map<std::string, TensorInfo>{};
   };
   if (bytes < kLengthBytes) {
-    return refuse({.what = "not a safetensors file: too short for a header", .expected = "8 bytes at least",
-                   .got = cat(bytes)});
+    return refuse(
+        {.what = "not a safetensors file: too short for a header", .expected = "8 bytes at least", .got = cat(bytes)});
   }
   std::array<std::uint8_t, kLengthBytes> word{};
   file.read_at(0, reinterpret_cast<std::byte*>(word.data()), kLengthBytes);
   std::uint64_t length = 0;  // little-endian
   for (std::size_t i = 0; i < word.size(); ++i) length |= std::uint64_t{word[i]} << (8 * i);
   if (length > static_cast<std::uint64_t>(kMaxHeaderBytes)) {
-    return refuse({.what = "header too long", .expected = cat("at most ", kMaxHeaderBytes, " bytes"),
-                   .got = cat(length), .at = "byte 0"});
+    return refuse({.what = "header too long",
+                   .expected = cat("at most ", kMaxHeaderBytes, " bytes"),
+                   .got = cat(length),
+                   .at = "byte 0"});
   }
   const auto header_bytes = static_cast<std::int64_t>(length);
   if (header_bytes < 2) {
@@ -129,7 +126,9 @@ std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Prob
   }
   if (header_bytes > bytes - kLengthBytes) {
     return refuse({.what = "header longer than the file: the file is truncated, or is not safetensors",
-                   .expected = cat(kLengthBytes + header_bytes, " bytes at least"), .got = cat(bytes), .at = "byte 0"});
+                   .expected = cat(kLengthBytes + header_bytes, " bytes at least"),
+                   .got = cat(bytes),
+                   .at = "byte 0"});
   }
   std::string text(static_cast<std::size_t>(header_bytes), '\0');
   file.read_at(kLengthBytes, reinterpret_cast<std::byte*>(text.data()), header_bytes);
@@ -141,8 +140,8 @@ std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Prob
   const std::size_t before = problems.size();
   for (const auto& [name, entry] : json->items()) {
     if (name == "__metadata__") {
-      const bool texts = entry.is_object() && std::all_of(entry.begin(), entry.end(),
-                                                          [](const Json& value) { return value.is_string(); });
+      const bool texts = entry.is_object() &&
+                         std::all_of(entry.begin(), entry.end(), [](const Json& value) { return value.is_string(); });
       if (!texts) problems.add({.file = path, .what = "__metadata__ is not an object of texts"});
       continue;
     }

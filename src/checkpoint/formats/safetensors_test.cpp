@@ -42,8 +42,8 @@ std::string sample_data() {
 
 std::vector<float> read_floats(SafetensorsFolder& folder, const std::string& name, const Region& region) {
   std::vector<float> out(static_cast<std::size_t>(region.elements()));
-  folder.read(name, region, TensorView(reinterpret_cast<std::byte*>(out.data()), DType::f32, region.extent,
-                                       DeviceKind::cpu));
+  folder.read(name, region,
+              TensorView(reinterpret_cast<std::byte*>(out.data()), DType::f32, region.extent, DeviceKind::cpu));
   return out;
 }
 
@@ -72,13 +72,15 @@ TEST(Safetensors, ReadsBoxesOfEveryType) {
   EXPECT_EQ(read_floats(*file, "h", whole({2})), (std::vector<float>{1.5f, -0x1p-24f}));
   EXPECT_EQ(read_floats(*file, "s", whole({})), (std::vector<float>{7}));
   Bf16 narrow[2];
-  file->read("b", {{1, 0}, {1, 2}}, TensorView(reinterpret_cast<std::byte*>(narrow), DType::bf16, {2}, DeviceKind::cpu));
+  file->read("b", {{1, 0}, {1, 2}},
+             TensorView(reinterpret_cast<std::byte*>(narrow), DType::bf16, {2}, DeviceKind::cpu));
   EXPECT_EQ(static_cast<float>(narrow[1]), 4.0f);
   std::byte raw[2];
   file->read_bytes("h", 2, raw, 2);
   EXPECT_EQ(raw[1], std::byte{0x80});
   EXPECT_THROW(read_floats(*file, "b", {{0, 2}, {2, 2}}), InternalError);
-  expect_line(error_of([&] { read_floats(*file, "e", whole({0})); }), "cannot be used here (expected float32, got I64)");
+  expect_line(error_of([&] { read_floats(*file, "e", whole({0})); }),
+              "cannot be used here (expected float32, got I64)");
 }
 
 TEST(Safetensors, Float16IsExact) {
@@ -122,7 +124,9 @@ TEST(Safetensors, RefusesBrokenHeadersInOneLine) {
   expect(refusal(file_of("{\"a\":" + std::string(100000, '['), "")), "nested too deeply");
   expect(refusal(file_of(R"({"__metadata__":{"a":1}})", "")), "__metadata__ is not an object of texts");
   expect(refusal(file_of(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)"
-                         R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", "")), "a name stands twice (got 'a')");
+                         R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
+                         "")),
+         "a name stands twice (got 'a')");
   expect(entry("3"), "entry is not an object");
   expect(entry(R"({"dtype":"F32","shape":[6]})"), "without dtype, shape or data_offsets");
   expect(entry(R"({"dtype":"F31","shape":[6],"data_offsets":[0,24]})"), "unknown dtype (got 'F31')");
@@ -140,15 +144,21 @@ TEST(Safetensors, RefusesBrokenHeadersInOneLine) {
   expect(entry(R"({"dtype":"F32","shape":[6],"data_offsets":[9223372036854775783,9223372036854775807]})"),
          "data behind the file's end");
   expect(entry(R"({"dtype":"F32","shape":[7],"data_offsets":[0,28]})"), "data behind the file's end");
-  expect(entry(R"({"dtype":"F32","shape":[5],"data_offsets":[0,24]})"), "bytes do not fit dtype and shape (expected 20");
+  expect(entry(R"({"dtype":"F32","shape":[5],"data_offsets":[0,24]})"),
+         "bytes do not fit dtype and shape (expected 20");
   expect(entry(R"({"dtype":"F4","shape":[3],"data_offsets":[0,1]})"), "bytes do not fit dtype and shape");
   expect(entry(R"({"dtype":"F32","shape":[5],"data_offsets":[4,24]})"), "a hole between tensors");
   expect(entry(R"({"dtype":"F32","shape":[5],"data_offsets":[0,20]})"), "bytes behind the last tensor");
   expect(refusal(file_of(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},)"
-                         R"("b":{"dtype":"F32","shape":[3],"data_offsets":[12,24]}})", data)), "overlapping tensors");
+                         R"("b":{"dtype":"F32","shape":[3],"data_offsets":[12,24]}})",
+                         data)),
+         "overlapping tensors");
   expect(refusal(file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-                         R"("b":{"dtype":"F32","shape":[3],"data_offsets":[12,24]}})", data)), "a hole between tensors");
-  expect(entry("{\"dtype\":\"F32\",\"shape\":[5],\"data_offsets\":[0,24],\"x\\n\":" + std::string(9, '[') + "]"), "JSON");
+                         R"("b":{"dtype":"F32","shape":[3],"data_offsets":[12,24]}})",
+                         data)),
+         "a hole between tensors");
+  expect(entry("{\"dtype\":\"F32\",\"shape\":[5],\"data_offsets\":[0,24],\"x\\n\":" + std::string(9, '[') + "]"),
+         "JSON");
   const std::string truncated = file_of(kHeader, sample_data());
   expect(refusal(truncated.substr(0, truncated.size() - 1)), "data behind the file's end");
 }
@@ -200,7 +210,8 @@ TEST_F(Index, MustAgreeWithItsFiles) {
   expect_line(refusal(R"({"a":"x.safetensors","b":"y.safetensors"})"), "a tensor that another file holds too (got ");
   write_file(folder_ / "y.safetensors",
              file_of(R"({"b":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"c":{"dtype":"U8","shape":[0],)"
-                     R"("data_offsets":[0,0]}})", ""));
+                     R"("data_offsets":[0,0]}})",
+                     ""));
   expect_line(refusal(R"({"a":"x.safetensors","b":"y.safetensors"})"), "holds a tensor that the index does not list");
 }
 
@@ -215,7 +226,7 @@ TEST_F(Index, NamesOnlyFilesOfItsFolder) {
 
 // Each byte changed to several others, and each length: an error of one line a problem, or tensors that can be read.
 TEST(Safetensors, SurvivesEveryFlipAndTruncation) {
-  const TempFolder folder;
+  const TempFolder folder(true);
   const std::string path = folder / "model.safetensors";
   const std::string sound = file_of(kHeader, sample_data());
   int refused = 0, read = 0;

@@ -18,16 +18,34 @@ constexpr std::int64_t kStagingElements = std::int64_t{1} << 20;
 
 const char* type_name(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "F32";
-    case DType::bf16: return "BF16";
-    case DType::i32: return "I32";
-    case DType::i64: return "I64";
-    case DType::u8: return "U8";
+    case DType::f32:
+      return "F32";
+    case DType::bf16:
+      return "BF16";
+    case DType::i32:
+      return "I32";
+    case DType::i64:
+      return "I64";
+    case DType::u8:
+      return "U8";
   }
   return "?";
 }
 
-std::int64_t bytes_of(const SafetensorsSpec& spec) { return spec.shape.elements() * size_of(spec.dtype); }
+std::int64_t bytes_of(const SafetensorsSpec& spec) {
+  return spec.shape.elements() * size_of(spec.dtype);
+}
+
+// What killed exports to the same folder left: their temporary folders are locked no more. Where folders cannot be
+// locked nobody can tell, and they stay.
+void clean_leftovers_of_exports(const std::string& parent, const std::string& prefix) {
+  constexpr std::size_t kNonceDigits = 16;
+  for (const std::string& name : list_folder(parent)) {
+    const std::string path = cat(parent, "/", name);
+    if (name.rfind(prefix, 0) != 0 || name.size() != prefix.size() + kNonceDigits || !is_folder(path)) continue;
+    if (File::open_folder(path).try_lock() == File::Lock::taken) remove_tree(path);
+  }
+}
 
 std::string without_slash(std::string folder) {
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
@@ -53,8 +71,12 @@ SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<Safetensors
   for (const SafetensorsSpec& spec : specs_) needed += bytes_of(spec);
   for (const std::string& header : headers_) needed += static_cast<std::int64_t>(header.size());
   check_space(folder_, needed);
-  temporary_ = cat(parent, "/.", target.filename().string(), ".tmp-", make_nonce());
+  const std::string prefix = cat(".", target.filename().string(), ".tmp-");
+  clean_leftovers_of_exports(parent, prefix);
+  temporary_ = cat(parent, "/", prefix, make_nonce());
   make_folder(temporary_);
+  lock_ = File::open_folder(temporary_);
+  lock_.try_lock();
 }
 
 SafetensorsWriter::~SafetensorsWriter() {
@@ -74,9 +96,8 @@ void SafetensorsWriter::check_target() const {
   if (!options_.replace) refuse("the export folder is not empty", "another folder");
   // Replacing deletes: only what is plainly an export.
   const bool has_weights = exists(cat(folder_, "/", kSingle)) || exists(cat(folder_, "/", kIndex));
-  const bool has_folders = std::any_of(names.begin(), names.end(), [this](const std::string& name) {
-    return is_folder(cat(folder_, "/", name));
-  });
+  const bool has_folders = std::any_of(names.begin(), names.end(),
+                                       [this](const std::string& name) { return is_folder(cat(folder_, "/", name)); });
   if (!has_weights || has_folders) refuse("the folder holds other things than an export", "another folder");
 }
 

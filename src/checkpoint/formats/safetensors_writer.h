@@ -5,7 +5,8 @@
 //   writer.add_file("config.json", text);
 //   writer.finish();
 //
-// All is written into a temporary folder beside; finish() syncs it and renames it. Without finish() nothing is left.
+// All is written into a temporary folder beside; finish() syncs it and renames it. Without finish() nothing is left;
+// what a killed export left goes with the next one to the same folder.
 #pragma once
 
 #include <cstdint>
@@ -69,6 +70,7 @@ class SafetensorsWriter {
   std::size_t next_ = 0;              // spec being written
   std::int64_t done_ = 0;             // elements of it already written
   int open_shard_ = -1;
+  File lock_;  // of the temporary folder: tells an export under way from what a killed one left
   File file_;
   std::vector<std::byte> staging_;
 };

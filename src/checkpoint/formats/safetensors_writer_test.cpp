@@ -13,9 +13,12 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-const std::vector<Spec> kTensors{{"model.embed.weight", {50, 7}, DType::bf16}, {"model.norm.weight", {7}},
-                                 {"model.empty", {0, 3}},                      {"model.w", {6, 5, 4}},
-                                 {"model.b", {3}, DType::bf16},                {"last", {0}}};
+const std::vector<Spec> kTensors{{"model.embed.weight", {50, 7}, DType::bf16},
+                                 {"model.norm.weight", {7}},
+                                 {"model.empty", {0, 3}},
+                                 {"model.w", {6, 5, 4}},
+                                 {"model.b", {3}, DType::bf16},
+                                 {"last", {0}}};
 
 std::vector<SafetensorsSpec> specs_of(const std::vector<Spec>& tensors) {
   std::vector<SafetensorsSpec> specs;
@@ -25,10 +28,13 @@ std::vector<SafetensorsSpec> specs_of(const std::vector<Spec>& tensors) {
 
 void write(const std::string& folder, SafetensorsOptions options = {}, std::uint64_t version = 1) {
   std::vector<std::byte> memory(4000);
-  write_safetensors(folder, specs_of(kTensors), [&](const SafetensorsSpec& spec) {
-    fill({spec.name, spec.shape, spec.dtype}, version, whole(spec.shape), memory.data());
-    return TensorView(memory.data(), spec.dtype, spec.shape, DeviceKind::cpu);
-  }, options);
+  write_safetensors(
+      folder, specs_of(kTensors),
+      [&](const SafetensorsSpec& spec) {
+        fill({spec.name, spec.shape, spec.dtype}, version, whole(spec.shape), memory.data());
+        return TensorView(memory.data(), spec.dtype, spec.shape, DeviceKind::cpu);
+      },
+      options);
 }
 
 void expect_holds(const std::string& folder, std::uint64_t version = 1) {
@@ -120,6 +126,20 @@ TEST(SafetensorsWriter, ReplacesOnlyExportsAndLeavesNothingHalf) {
   expect_line(error_of([&] { write(root / "home/letter"); }), "a file stands where");
   { const SafetensorsWriter unfinished(root / "unfinished", specs_of(kTensors)); }
   EXPECT_EQ(list_folder(root.path()), (std::vector<std::string>{"export", "home"}));
+}
+
+TEST(SafetensorsWriter, CleansWhatAKilledExportLeft) {
+  const TempFolder root;
+  const auto specs = specs_of(kTensors);
+  wait_child(start_child([&] {
+    const SafetensorsWriter killed(root / "export", specs);
+    ::_exit(0);
+  }));
+  EXPECT_EQ(list_folder(root.path()).size(), 1u);
+  const SafetensorsWriter living(root / "export", specs);
+  EXPECT_EQ(list_folder(root.path()).size(), 1u);
+  write(root / "export");
+  EXPECT_EQ(list_folder(root.path()).size(), 2u);
 }
 
 TEST(SafetensorsWriter, AFullDiskLeavesTheOldExport) {

@@ -41,8 +41,9 @@ Problem io_problem(const std::string& path, const std::string& doing, int error,
   Problem problem{.file = path};
   const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
   if (full) {
-    problem.what = error == ENOSPC ? "no space left on the disk"
-                   : error == EDQUOT ? "disk quota exceeded" : "file size limit exceeded";
+    problem.what = error == ENOSPC   ? "no space left on the disk"
+                   : error == EDQUOT ? "disk quota exceeded"
+                                     : "file size limit exceeded";
     if (needed > 0) problem.expected = cat("room for ", needed, " bytes");
     const auto free = free_bytes(parent_of(path));
     if (needed > 0 && free && error == ENOSPC) problem.got = cat(*free, " bytes");
@@ -92,6 +93,12 @@ File File::open_or_create(const std::string& path) {
   return File(fd, path);
 }
 
+File File::open_folder(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail(path, "cannot open", errno);
+  return File(fd, path);
+}
+
 std::int64_t File::bytes() const {
   struct stat status {};
   if (::fstat(fd_, &status) != 0) fail(path_, "cannot read", errno);
@@ -104,8 +111,11 @@ void File::read_at(std::int64_t begin, std::byte* to, std::int64_t count) const 
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(path_, "cannot read", errno);
     if (got == 0) {
-      throw UserError(Problem{.file = path_, .what = "truncated file", .expected = cat(count, " more bytes"),
-                              .got = "its end", .at = cat("byte ", begin)});
+      throw UserError(Problem{.file = path_,
+                              .what = "truncated file",
+                              .expected = cat(count, " more bytes"),
+                              .got = "its end",
+                              .at = cat("byte ", begin)});
     }
     begin += got;
     to += got;
@@ -228,8 +238,8 @@ std::string read_text(const std::string& path, std::int64_t limit) {
   const File file = File::open(path);
   const std::int64_t bytes = file.bytes();
   if (bytes > limit) {
-    throw UserError(Problem{.file = path, .what = "file too long", .expected = cat("at most ", limit, " bytes"),
-                            .got = cat(bytes)});
+    throw UserError(Problem{
+        .file = path, .what = "file too long", .expected = cat("at most ", limit, " bytes"), .got = cat(bytes)});
   }
   std::string text(static_cast<std::size_t>(bytes), '\0');
   file.read_at(0, reinterpret_cast<std::byte*>(text.data()), bytes);

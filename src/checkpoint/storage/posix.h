@@ -31,6 +31,9 @@ class File {
   // For reading and writing, made when missing; what a lock needs on every file system.
   static File open_or_create(const std::string& path);
 
+  // A folder, for its lock only.
+  static File open_folder(const std::string& path);
+
   const std::string& path() const { return path_; }
   bool is_open() const { return fd_ >= 0; }
   std::int64_t bytes() const;  // its size now

@@ -28,7 +28,7 @@ class Loader {
                           "post_processor", "decoder", "model"});
     // nlohmann's accessors throw on a value of the wrong kind; each section reports its own.
     section("model", [&] { read_model(member(file, "model")); });
-    section("added_tokens", [&] { read_added_tokens(member(file, "added_tokens")); });
+    section("added_tokens", [&] { read_added_tokens(list(member(file, "added_tokens"), "added_tokens")); });
     section("normalizer", [&] { read_normalizer(member(file, "normalizer"), "normalizer"); });
     section("pre_tokenizer", [&] {
       read_pre_tokenizer(member(file, "pre_tokenizer"), "pre_tokenizer");
@@ -95,6 +95,18 @@ class Loader {
     }
   }
 
+  // A list's items; reports another type and yields nothing for it, nor for null.
+  const Json& list(const Json& value, const std::string& at) {
+    static const Json kEmpty = Json::array();
+    if (value.is_array()) return value;
+    if (!value.is_null()) wrong_type("a list", value, at);
+    return kEmpty;
+  }
+
+  void wrong_type(const char* expected, const Json& value, const std::string& at) {
+    problems_.add({.file = path_, .what = "wrong type", .expected = expected, .got = value.type_name(), .at = at});
+  }
+
   // True when the id is usable.
   bool check_id(const Json& value, const std::string& at) {
     if (value.is_number_integer() && value >= 0 && value < kMostIds) return true;
@@ -127,7 +139,8 @@ class Loader {
     bpe.ignore_merges = flag(model, "ignore_merges", false);
     bpe.fuse_unknown = flag(model, "fuse_unk", false);
     read_vocabulary(model.at("vocab"));
-    read_merges(model.at("merges"));
+    if (parts_.ids.empty()) return;  // said already; every merge would only say it again
+    read_merges(list(model.at("merges"), "model.merges"));
     if (const Json& unknown = member(model, "unk_token"); !unknown.is_null()) {
       const auto found = parts_.ids.find(unknown.get_ref<const std::string&>());
       if (found == parts_.ids.end()) return refuse("not in the vocabulary", "model.unk_token");
@@ -136,6 +149,7 @@ class Loader {
   }
 
   void read_vocabulary(const Json& vocabulary) {
+    if (!vocabulary.is_object()) return wrong_type("an object", vocabulary, "model.vocab");
     parts_.ids.reserve(vocabulary.size() + 512);
     std::vector<bool> used;
     for (const auto& [token, value] : vocabulary.items()) {
@@ -182,10 +196,10 @@ class Loader {
     }
   }
 
-  void read_added_tokens(const Json& list) {
+  void read_added_tokens(const Json& items) {
     std::vector<AddedToken> tokens;
     std::size_t index = 0;
-    for (const Json& item : list) {
+    for (const Json& item : items) {
       const std::string at = cat("added_tokens[", index++, "]");
       known_keys(item, at, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
       AddedToken token{.content = item.at("content").get<std::string>(),
@@ -212,7 +226,7 @@ class Loader {
     if (normalizer.is_null()) return;
     if (type_of(normalizer) != "Sequence") return unsupported("normalizer", normalizer, at);
     std::size_t index = 0;
-    for (const Json& part : normalizer.at("normalizers")) read_normalizer(part, cat(at, ".normalizers[", index++, "]"));
+    for (const Json& part : list(normalizer.at("normalizers"), at)) read_normalizer(part, cat(at, ".normalizers[", index++, "]"));
   }
 
   void read_pre_tokenizer(const Json& step, const std::string& at) {
@@ -222,7 +236,7 @@ class Loader {
     if (type == "Sequence") {
       known_keys(step, at, {"type", "pretokenizers"});
       std::size_t index = 0;
-      for (const Json& part : step.at("pretokenizers")) {
+      for (const Json& part : list(step.at("pretokenizers"), at)) {
         read_pre_tokenizer(part, cat(at, ".pretokenizers[", index++, "]"));
       }
     } else if (byte_level_) {
@@ -278,7 +292,7 @@ class Loader {
     const std::string type = type_of(step);
     if (type == "Sequence") {
       std::size_t index = 0;
-      for (const Json& part : step.at("processors")) read_post_processor(part, cat(at, ".processors[", index++, "]"));
+      for (const Json& part : list(step.at("processors"), at)) read_post_processor(part, cat(at, ".processors[", index++, "]"));
     } else if (type == "TemplateProcessing") {
       known_keys(step, at, {"type", "single", "pair", "special_tokens"});
       read_template(step, at);
@@ -290,14 +304,14 @@ class Loader {
   void read_template(const Json& step, const std::string& at) {
     std::vector<std::int32_t> before, after;
     bool seen = false;
-    for (const Json& piece : step.at("single")) {
+    for (const Json& piece : list(step.at("single"), at + ".single")) {
       if (piece.contains("Sequence")) {
         if (seen || piece.at("Sequence").at("id") != "A") return refuse("template not supported", at + ".single");
         seen = true;
         continue;
       }
       const auto name = piece.at("SpecialToken").at("id").get<std::string>();
-      for (const Json& id : step.at("special_tokens").at(name).at("ids")) {
+      for (const Json& id : list(step.at("special_tokens").at(name).at("ids"), at)) {
         if (!check_id(id, at + ".special_tokens." + name)) continue;
         if (id >= parts_.bytes.size()) {
           refuse("id outside the vocabulary", at + ".special_tokens." + name);

@@ -14,8 +14,6 @@ constexpr std::int64_t kMaxLayers = 10'000;
 constexpr std::int64_t kMaxVocabulary = (std::int64_t{1} << 31) - 1;  // ids are int32
 constexpr std::int64_t kMaxPosition = (std::int64_t{1} << 31) - 1;    // positions too
 constexpr double kMaxParameters = 0x1p48;
-constexpr double kHuge = 1e30;
-constexpr double kTiny = 1e-30;  // for what must be above zero
 
 struct Sizes {
   std::int64_t vocabulary = 0, width = 0, inner = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -30,21 +28,20 @@ Sizes read_sizes(ConfigReader& config, Problems& problems) {
   s.layers = config.whole("num_hidden_layers", 1, kMaxLayers);
   s.heads = config.whole("num_attention_heads", 1, kMaxHeads);
   s.kv_heads = config.whole("num_key_value_heads", 1, kMaxHeads, s.heads);
-  s.head_dim = config.whole("head_dim", 2, kMaxHeadDim, std::max<std::int64_t>(s.width / s.heads, 2));
+  s.head_dim = config.whole("head_dim", 1, kMaxHeadDim, s.width / s.heads);
   if (problems.size() > before) return s;
   if (s.heads % s.kv_heads != 0) {
     config.refuse("num_key_value_heads", "heads do not divide", cat("a divisor of num_attention_heads ", s.heads),
                   cat(s.kv_heads));
   }
-  if (!config.has("head_dim") && s.width % s.heads != 0) {
-    config.refuse("num_attention_heads", "heads do not divide", cat("a divisor of hidden_size ", s.width),
-                  cat(s.heads), "head_dim: the size of one head");
-  } else if (s.head_dim % 2 != 0) {
-    config.refuse(config.has("head_dim") ? "head_dim" : "num_attention_heads", "odd head size",
-                  "an even number, for RoPE rotates pairs", cat(s.head_dim));
-  }
-  if (s.head_dim > kMaxHeadDim) {
-    config.refuse("num_attention_heads", "heads too large", cat("heads of at most ", kMaxHeadDim), cat(s.head_dim));
+  const bool given = config.has("head_dim");
+  const char* decides = given ? "head_dim" : "num_attention_heads";
+  if (!given && s.width % s.heads != 0) {
+    config.refuse(decides, "heads do not divide", cat("a divisor of hidden_size ", s.width), cat(s.heads),
+                  "head_dim: the size of one head");
+  } else if (s.head_dim % 2 != 0 || s.head_dim > kMaxHeadDim) {
+    config.refuse(decides, "head size not usable", cat("an even number up to ", kMaxHeadDim, ", for RoPE rotates pairs"),
+                  cat(s.head_dim));
   }
   const double width = static_cast<double>(s.width);
   const double attention = 2.0 * static_cast<double>(s.heads + s.kv_heads) * static_cast<double>(s.head_dim) * width;
@@ -66,7 +63,7 @@ bool is_nested(const ConfigReader& rope) {
 
 ops::RopeConfig read_rope(ConfigReader& config, std::int64_t head_dim) {
   ops::RopeConfig rope{.head_dim = head_dim};
-  const double theta = config.number("rope_theta", kTiny, kHuge, rope.theta);
+  const double theta = config.positive("rope_theta", rope.theta);
   rope.theta = theta;
   const Json* scaling = config.find("rope_scaling");
   const bool classic = scaling != nullptr && !(scaling->is_object() && scaling->empty());
@@ -77,30 +74,27 @@ ops::RopeConfig read_rope(ConfigReader& config, std::int64_t head_dim) {
     config.refuse(key, "not supported", "one set of RoPE parameters", "one for each kind of layer");
     return rope;
   }
-  rope.theta = fields->number("rope_theta", kTiny, kHuge, theta);
-  fields->number("partial_rotary_factor", 1.0, 1.0, 1.0);
+  rope.theta = fields->positive("rope_theta", theta);
+  fields->only("partial_rotary_factor", 1.0);
   // `type` is the name that transformers before 4.43 used; rope_type wins where both are there.
   const char* name = fields->has("rope_type") || !fields->has("type") ? "rope_type" : "type";
   const std::string kind = fields->choice(name, {"default", "linear", "llama3"}, "default");
   if (kind == "linear") {
     rope.kind = ops::RopeKind::linear;
-    rope.factor = fields->number("factor", 1.0, kHuge);
+    rope.factor = fields->number("factor", 1.0);
   } else if (kind == "llama3") {
     rope.kind = ops::RopeKind::llama3;
-    rope.factor = fields->number("factor", 1.0, kHuge);
-    rope.low_freq_factor = fields->number("low_freq_factor", kTiny, kHuge);
-    rope.high_freq_factor = fields->number("high_freq_factor", kTiny, kHuge);
+    rope.factor = fields->number("factor", 1.0);
+    rope.low_freq_factor = fields->positive("low_freq_factor");
+    rope.high_freq_factor = fields->positive("high_freq_factor");
     if (rope.low_freq_factor >= rope.high_freq_factor && fields->has("low_freq_factor") &&
         fields->has("high_freq_factor")) {
       fields->refuse("high_freq_factor", "value not usable", cat("more than low_freq_factor ", rope.low_freq_factor),
                      cat(rope.high_freq_factor));
     }
-    ConfigReader& from = fields->has("original_max_position_embeddings") ? *fields : config;
-    if (from.has("original_max_position_embeddings")) {
-      rope.original_max_position = from.whole("original_max_position_embeddings", 1, kMaxPosition);
-    } else {
-      rope.original_max_position = fields->whole("original_max_position_embeddings", 1, kMaxPosition);
-    }
+    // At the top level it wins, as in transformers 5.
+    ConfigReader& from = config.has("original_max_position_embeddings") ? config : *fields;
+    rope.original_max_position = from.whole("original_max_position_embeddings", 1, kMaxPosition);
   }
   return rope;
 }
@@ -111,14 +105,14 @@ std::string block_name(std::int64_t layer, const char* part) { return cat("model
 
 ModelDescription read_llama(ConfigReader& config, Problems& problems) {
   const Sizes s = read_sizes(config, problems);
-  const double std = config.number("initializer_range", 0.0, kHuge, 0.02);
-  const double epsilon = config.number("rms_norm_eps", 0.0, 1.0, 1e-6);
+  const double std = config.number("initializer_range", 0.0, 0.02);
+  const double epsilon = config.positive("rms_norm_eps", 1e-6);
   const bool attention_bias = config.flag("attention_bias", false);
   const bool mlp_bias = config.flag("mlp_bias", false);
   const bool tied = config.flag("tie_word_embeddings", false);
   config.choice("hidden_act", {"silu", "swish"}, "silu");  // two names of one function
-  config.number("attention_dropout", 0.0, 0.0, 0.0);
-  config.number("partial_rotary_factor", 1.0, 1.0, 1.0);
+  config.only("attention_dropout", 0.0);
+  config.only("partial_rotary_factor", 1.0);
   if (config.has("quantization_config")) {
     config.refuse("quantization_config", "not supported", "weights that are not quantised", "quantised ones");
   }

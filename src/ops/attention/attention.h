@@ -77,8 +77,8 @@ struct AttentionSizes {
   std::int64_t query_rows = 0, key_rows = 0;
   std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t segments = 1;  // N, the rows of the table
-  DType dtype = DType::f32;   // of q, k, v
-  int threads = 1;            // of the stream that will run it (CpuOptions::threads)
+  DType dtype = DType::f32;   // backward: of dq (a bf16 dq is summed in float32 in the workspace); forward: unused
+  int threads = 1;            // of the stream that will run it (CpuOptions::threads); a call uses as many as fit
 };
 
 std::int64_t attention_forward_workspace(const AttentionSizes& sizes);
@@ -86,7 +86,7 @@ std::int64_t attention_backward_workspace(const AttentionSizes& sizes);
 
 // Pairs of (query, key) that the segments make visible, times 4 D Hq: FLOPs of a forward call; backward is 2.5 times that.
 double attention_flops(const AttentionSizes& sizes, double visible_pairs);
-// Visible pairs of one causal or full segment of q_count x k_count with q_position - k_position = offset.
+// Visible pairs of one segment of q_count x k_count rows with offset = q_position - k_position.
 double visible_pairs(std::int64_t q_count, std::int64_t k_count, std::int64_t offset, bool causal, std::int64_t window);
 
 }  // namespace hawser::ops

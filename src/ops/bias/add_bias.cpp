@@ -20,7 +20,7 @@ void kernel(const AddBias& a) {
 }  // namespace
 
 void add_bias(Stream& stream, const AddBias& args) {
-  expect("add_bias", "y", args.y, {DType::f32, DType::bf16}, args.y.shape());
+  expect("add_bias", "y", args.y, {DType::f32, DType::bf16}, args.y.shape(), Rows::padded);
   HAWSER_CHECK(args.y.rank() == 2, "add_bias: y is ", args.y.text());
   expect("add_bias", "bias", args.bias, {DType::f32, DType::bf16}, {args.y.size(1)});
   run(stream, "add_bias", {args.y, args.bias}, {args.y}, static_cast<double>(args.y.elements()), [args] {

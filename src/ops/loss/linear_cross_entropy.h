@@ -11,9 +11,9 @@
 //   x [T, C], weight [V, C] act, one dtype; labels [T] int32: < 0 is ignored, >= V throws on the stream;
 //   loss_sum [1] float32, added to (summed over the op in float64 first);
 //   scale [1] float32, read when the work runs: 1 / (valid tokens of the global batch), times any loss scale;
-//   dx [T, C] float32 or bf16, optional; dweight [V, C] float32 or bf16, optional. Both empty: forward only, and scale
-//   may be empty. Softmax in float32; with bf16 weights g is rounded to bf16 before the two products.
-//   Rows of x, weight, dx and dweight may be padded. dx may be x (the same view); all else apart.
+//   dx [T, C], dweight [V, C]: float32, or bf16 where act is; each optional. Both empty: forward only, and scale may be
+//   empty. Softmax in float32; with bf16 weights g is rounded to bf16 before the two products.
+//   dx may be x (the same view); all else apart.
 //   chunk_rows 0: loss_chunk_rows(T, V). It changes the order of sums in dweight, nothing else.
 // Source: the idea of Liger-Kernel's fused_linear_cross_entropy and llmq's fused_classifier; the code is ours.
 #pragma once

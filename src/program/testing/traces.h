@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "device/device.h"
 #include "program/placement.h"
 
@@ -98,13 +99,14 @@ inline std::unique_ptr<Recorder> random_trace(unsigned seed, int streams, int it
 }
 
 // A step of sharded data parallel training with context parallelism, in the shape that step/ gives it: weights
-// gathered one unit ahead into two buffers, K and V exchanged inside attention, gradients reduced behind backward.
+// gathered one unit ahead into as many buffers as there are, K and V exchanged inside attention, gradients reduced
+// behind backward.
 struct StepSizes {
   int layers = 8, micro_batches = 1;
   std::int64_t rows = 1024, width = 512, inner = 1536, vocabulary = 16000, ranks = 4;
   std::int64_t kv = 128;   // width of K and of V
   bool full = false;       // checkpointing: only x is kept
-  int index = 0;           // of this rank; nothing in the trace depends on it but names
+  int weight_buffers = 2;
 };
 
 enum StepStream { kCompute, kExchange, kGather, kReduce };
@@ -112,7 +114,7 @@ enum StepStream { kCompute, kExchange, kGather, kReduce };
 class StepTrace {
  public:
   explicit StepTrace(const StepSizes& sizes)
-      : s_(sizes), r_({"compute", "exchange", "gather", "reduce"}), done_(static_cast<std::size_t>(units())) {
+      : s_(sizes), r_({"compute", "exchange", "gather", "reduce"}) {
     for (int u = 0; u < units(); ++u) {
       shards_.push_back(r_.buffer(name("shard", u), kPersistent, 4 * parameters(u) / s_.ranks));
       gradients_.push_back(r_.buffer(name("gradient shard", u), kPersistent, 4 * parameters(u) / s_.ranks));
@@ -154,10 +156,11 @@ class StepTrace {
     int x = -1, middle = -1;
   };
 
-  // Gathers are asked for one unit ahead; a buffer's turn comes when the unit two gathers back is done with.
+  // Gathers are asked for one unit ahead; a buffer's turn comes when the unit that had it is done with.
   int gather(int unit) {
     const int whole = r_.buffer(name("weights", unit), "weights", 4 * parameters(unit));
-    if (turns_.size() >= 2) r_.wait(kGather, turns_[turns_.size() - 2]);
+    const auto kept = static_cast<std::size_t>(s_.weight_buffers - 1);
+    if (turns_.size() >= kept) r_.wait(kGather, turns_[turns_.size() - kept]);
     r_.work(kGather, "all_gather", {shards_[static_cast<std::size_t>(unit)]}, {whole},
             note(CollectiveKind::all_gather, "shard/gather", 4 * parameters(unit) / s_.ranks));
     gathered_ = r_.record(kGather);
@@ -166,7 +169,7 @@ class StepTrace {
   void use_gathered(const Event& event) { r_.wait(kCompute, event); }
   void done_with_unit() { turns_.push_back(r_.record(kCompute)); }
 
-  void attention(const Saved& s, int weights, const char* op) {
+  void attention(const Saved& s) {
     const int keys = temp("gathered keys", wide(2 * s_.kv) * 2);
     const int packed = temp("packed keys", wide(2 * s_.kv));
     r_.work(kCompute, "pack", {s.qkv}, {packed});
@@ -179,7 +182,6 @@ class StepTrace {
     const int part = temp("part", wide(s_.width)), part_lse = temp("part lse", wide(8));
     r_.work(kCompute, "attention_remote", {s.qkv, keys}, {part, part_lse, workspace});
     r_.work(kCompute, "attention_combine", {s.out, s.lse, part, part_lse}, {s.out, s.lse});
-    (void)weights, (void)op;
   }
 
   Saved slots(int layer) {
@@ -198,7 +200,7 @@ class StepTrace {
   void forward(Saved& s, int weights, int y) {
     r_.work(kCompute, "rms_norm", {s.x, weights}, {s.normed, s.rstd});
     r_.work(kCompute, "gemm", {s.normed, weights}, {s.qkv});
-    attention(s, weights, "forward");
+    attention(s);
     r_.work(kCompute, "gemm", {s.out, weights}, {s.middle});
     r_.work(kCompute, "add", {s.x, s.middle}, {s.middle});
     r_.work(kCompute, "rms_norm", {s.middle, weights}, {s.normed2, s.rstd2});
@@ -326,7 +328,6 @@ class StepTrace {
 
   StepSizes s_;
   Recorder r_;
-  std::vector<bool> done_;
   std::vector<int> shards_, gradients_;
   int batch_ = -1, loss_ = -1;
   Event gathered_;

@@ -1,0 +1,126 @@
+#include "data/batch_loader.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "data/sampler.h"
+
+namespace hawser::data {
+
+BatchLoader::BatchLoader(std::shared_ptr<const SequenceSet> set, const BatchShape& shape, const BatchLayout& layout,
+                         const BatchOrder& order)
+    : set_(std::move(set)), shape_(shape), layout_(layout), order_(order) {
+  HAWSER_CHECK(layout.context_ranks == shape.context, "layout of ", layout.context_ranks, " context ranks for ",
+               shape.context);
+  HAWSER_CHECK(order.global_batch_size > 0 && shape.sequences > 0, "empty batches");
+  HAWSER_CHECK(set_->max_documents() <= shape.max_documents, set_->max_documents(), " documents a sequence for ",
+               shape.max_documents);
+}
+
+std::int64_t BatchLoader::micro_batches() const {
+  return ceil_div(order_.global_batch_size, layout_.data_ranks * shape_.sequences);
+}
+
+std::int64_t BatchLoader::steps() const { return ceil_div(set_->size(), order_.global_batch_size); }
+
+std::int64_t BatchLoader::sequence_of(std::int64_t step, std::int64_t i) const {
+  if (i >= order_.global_batch_size || set_->size() == 0) return -1;
+  const std::int64_t index = step * order_.global_batch_size + i;
+  if (order_.shuffle) return sequence_at(order_.seed, set_->size(), index);
+  return index < set_->size() ? index : -1;
+}
+
+std::int64_t BatchLoader::step_targets(std::int64_t step) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (counted_step_ == step) return counted_targets_;
+  }
+  std::int64_t targets = 0;
+  for (std::int64_t i = 0; i < order_.global_batch_size; ++i) {
+    if (const std::int64_t index = sequence_of(step, i); index >= 0) targets += set_->targets(index);
+  }
+  const std::lock_guard lock(mutex_);
+  counted_step_ = step;
+  counted_targets_ = targets;
+  return targets;
+}
+
+MicroBatch BatchLoader::load(std::int64_t step, std::int64_t micro_batch) const {
+  const std::int64_t first = (micro_batch * layout_.data_ranks + layout_.data_rank) * shape_.sequences;
+  std::vector<Sequence> sequences;
+  for (std::int64_t k = 0; k < shape_.sequences; ++k) {
+    if (const std::int64_t index = sequence_of(step, first + k); index >= 0) sequences.push_back(set_->get(index));
+  }
+  MicroBatch batch = make_micro_batch(sequences, shape_, layout_.context_rank);
+  batch.step_targets = step_targets(step);
+  return batch;
+}
+
+Prefetcher::Prefetcher(std::shared_ptr<const BatchLoader> loader, std::int64_t first_step, std::int64_t end_step,
+                       int depth)
+    : loader_(std::move(loader)), depth_(static_cast<std::size_t>(std::max(1, depth))) {
+  thread_ = std::thread([this, first_step, end_step] { work(first_step, end_step); });
+}
+
+Prefetcher::~Prefetcher() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Prefetcher::work(std::int64_t first_step, std::int64_t end_step) {
+  try {
+    for (std::int64_t step = first_step; end_step < 0 || step < end_step; ++step) {
+      for (std::int64_t micro = 0; micro < loader_->micro_batches(); ++micro) {
+        {
+          std::unique_lock lock(mutex_);
+          changed_.wait(lock, [&] { return stop_ || ready_.size() < depth_; });
+          if (stop_) return;
+        }
+        MicroBatch batch = loader_->load(step, micro);
+        const std::lock_guard lock(mutex_);
+        ready_.push_back(std::move(batch));
+        changed_.notify_all();
+      }
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+  }
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+MicroBatch Prefetcher::next() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !ready_.empty() || ended_; });
+  if (ready_.empty()) {
+    if (error_) std::rethrow_exception(error_);
+    HAWSER_CHECK(false, "no micro-batch after the last step");
+  }
+  MicroBatch batch = std::move(ready_.front());
+  ready_.pop_front();
+  changed_.notify_all();
+  return batch;
+}
+
+std::shared_ptr<const BatchLoader> jsonl_batch(const std::string& path, const Tokenizer* tokenizer,
+                                               std::int64_t vocab_size, BatchShape shape, const BatchLayout& layout) {
+  Problems problems;
+  const std::vector<Line> lines = read_jsonl(path, vocab_size, problems);
+  if (!tokenizer && std::any_of(lines.begin(), lines.end(), [](const Line& line) { return line.text.has_value(); })) {
+    problems.add({.file = path, .what = "lines of text need a tokenizer", .hint = "a tokenizer.json beside the model"});
+  }
+  problems.throw_if_any();
+  std::shared_ptr<const SequenceSet> set = listed_sequences(lines, tokenizer, shape.sequence_length);
+  shape.max_documents = std::max(shape.max_documents, set->max_documents());
+  const BatchOrder order{.global_batch_size = std::max<std::int64_t>(1, set->size()), .shuffle = false};
+  return std::make_shared<const BatchLoader>(std::move(set), shape, layout, order);
+}
+
+}  // namespace hawser::data

@@ -1,0 +1,231 @@
+#include "data/prepare.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "data/sources.h"
+#include "data/testing/scratch_folder.h"
+#include "data/token_file.h"
+#include "data/tokenizers/tokenizer.h"
+
+namespace hawser::data {
+namespace {
+
+namespace fs = std::filesystem;
+using Ids = std::vector<std::int32_t>;
+
+const std::string kTokenizer = HAWSER_SOURCE_DIR "/recipes/quickstart-tokenizer/tokenizer.json";
+
+std::vector<Ids> documents_of(const std::string& prefix) {
+  const TokenFile file(prefix);
+  std::vector<Ids> documents;
+  for (std::int64_t i = 0; i < file.documents(); ++i) {
+    const std::int64_t begin = file.begin(file.first_sequence(i)), end = file.begin(file.first_sequence(i + 1));
+    documents.emplace_back(end - begin);
+    file.read(begin, documents.back());
+  }
+  return documents;
+}
+
+class PrepareTest : public testing::Test {
+ protected:
+  PrepareOptions options(std::vector<std::string> train) {
+    return {.train = std::move(train), .folder = folder_.path(""), .tokenizer = kTokenizer,
+            .output = folder_.path("out/data"), .seed = 3, .threads = 2};
+  }
+  std::string refusal(const PrepareOptions& with) {
+    try {
+      prepare(with);
+    } catch (const UserError& error) {
+      std::string text = error.what();
+      const std::string name = folder_.path("");
+      for (std::size_t at; (at = text.find(name)) != text.npos;) text.erase(at, name.size());
+      return text;
+    }
+    return "accepted";
+  }
+  // `count` lines of text that tell themselves apart; long ones, so that a file has several blocks.
+  void write_lines(const std::string& name, int count, int words = 10) {
+    std::string text;
+    for (int i = 0; i < count; ++i) {
+      text += "{\"text\": \"line " + std::to_string(i);
+      for (int w = 0; w < words; ++w) text += " word";
+      text += "\"}\n";
+      if (i % 7 == 0) text += "\n";
+    }
+    folder_.write(name, text);
+  }
+  ScratchFolder folder_;
+};
+
+TEST_F(PrepareTest, WritesDocumentsInOrderWithEndOfText) {
+  folder_.write("a.jsonl", "{\"text\":\"It is a truth\"}\n{\"input_ids\":[7,8,9],\"labels\":[-100,8,9],"
+                           "\"document_lengths\":[1,2]}\n{\"text\":\"\"}\n");
+  folder_.write("b.txt", "universally\nacknowledged\n");
+  const Prepared prepared = prepare(options({"*.jsonl", "b.txt"}));
+  EXPECT_EQ(prepared.train.documents, 3);
+  EXPECT_EQ(prepared.train.sequences, 4);
+  const auto tokenizer = load_tokenizer(kTokenizer);
+  const auto text = [&](const char* words) {
+    Ids ids;
+    tokenizer->encode(words, ids, true);
+    ids.push_back(*tokenizer->eos());
+    return ids;
+  };
+  const std::string prefix = folder_.path("out/data/train");
+  EXPECT_EQ(documents_of(prefix), (std::vector<Ids>{text("It is a truth"), {7, 8, 9}, text("universally\nacknowledged\n")}));
+  const TokenFile file(prefix);
+  Ids labels(file.tokens());
+  file.read_labels(0, labels);
+  EXPECT_EQ(labels[file.begin(1)], kIgnoredLabel);
+  EXPECT_EQ(labels[0], text("It is a truth")[0]);
+  EXPECT_FALSE(fs::exists(folder_.path("out/data/valid.idx")));
+}
+
+TEST_F(PrepareTest, IsTheSameForAnyNumberOfThreads) {
+  write_lines("a.jsonl", 3000, 200);  // 3 MB: several blocks
+  for (int i = 0; i < 9; ++i) folder_.write("t" + std::to_string(i) + ".txt", "text number " + std::to_string(i));
+  PrepareOptions with = options({"a.jsonl", "t*.txt"});
+  with.validation_fraction = 0.1;
+  std::int64_t calls = 0, done = 0;
+  with.progress = [&](const PrepareProgress& progress) {
+    ++calls;
+    done = progress.bytes_done;
+    EXPECT_LE(progress.bytes_done, progress.bytes_total);
+  };
+  std::vector<std::vector<Ids>> train, valid;
+  for (const int threads : {1, 2, 5}) {
+    with.threads = threads;
+    const Prepared prepared = prepare(with);
+    EXPECT_EQ(prepared.validation.documents, 301);
+    EXPECT_EQ(prepared.train.documents, 2708);
+    EXPECT_EQ(done, prepared.source_bytes);
+    train.push_back(documents_of(folder_.path("out/data/train")));
+    valid.push_back(documents_of(folder_.path("out/data/valid")));
+  }
+  EXPECT_GE(calls, 3);
+  EXPECT_TRUE(train[0] == train[1] && train[0] == train[2]);
+  EXPECT_TRUE(valid[0] == valid[1] && valid[0] == valid[2]);
+  EXPECT_FALSE(std::includes(train[0].begin(), train[0].end(), valid[0].begin(), valid[0].end()));
+}
+
+TEST_F(PrepareTest, HoldsOutAShareChosenBySeed) {
+  const auto chosen = hold_out(1000, 0.05, 7);
+  EXPECT_EQ(std::count(chosen.begin(), chosen.end(), true), 50);
+  EXPECT_NE(chosen, hold_out(1000, 0.05, 8));
+  EXPECT_EQ(chosen, hold_out(1000, 0.05, 7));
+  const auto few = hold_out(3, 0.01, 7), most = hold_out(2, 0.99, 7);
+  EXPECT_EQ(std::count(few.begin(), few.end(), true), 1);
+  EXPECT_EQ(std::count(most.begin(), most.end(), true), 1);
+  EXPECT_EQ(hold_out(5, 0.0, 7), std::vector<bool>(5));
+}
+
+TEST_F(PrepareTest, TakesGivenValidationFilesAndKnowsWhenItIsDone) {
+  folder_.write("a.txt", "training text");
+  folder_.write("v.txt", "held out");
+  PrepareOptions with = options({"a.txt"});
+  EXPECT_FALSE(is_prepared(with));
+  with.validation = {"v.txt"};
+  with.validation_fraction = 0.5;  // idle beside files
+  EXPECT_EQ(prepare(with).validation.documents, 1);
+  EXPECT_TRUE(is_prepared(with));
+  PrepareOptions other = with;
+  other.seed = 99;
+  EXPECT_TRUE(is_prepared(other));  // the seed chose nothing here
+  other.validation = {};
+  EXPECT_FALSE(is_prepared(other));
+  folder_.write("v.txt", "held out, and longer");
+  EXPECT_FALSE(is_prepared(with));
+  prepare(with);
+  EXPECT_TRUE(is_prepared(with));
+  fs::resize_file(folder_.path("out/data/valid.bin"), 1);
+  EXPECT_FALSE(is_prepared(with));
+  with.validation = {};
+  with.validation_fraction = 0;
+  prepare(with);
+  EXPECT_FALSE(fs::exists(folder_.path("out/data/valid.idx")));
+  EXPECT_TRUE(is_prepared(with));
+  folder_.write("out/data/prepared.json", "{}");
+  EXPECT_FALSE(is_prepared(with));
+}
+
+TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
+  folder_.write("good.txt", "fine");
+  prepare(options({"good.txt"}));
+  const auto before = documents_of(folder_.path("out/data/train"));
+  folder_.write("bad.jsonl", "{\"text\":\"a\"}\n{oops\n{\"input_ids\":[4096]}\n");
+  folder_.write("bad.txt", "ab\xFFz");
+  folder_.write("empty.jsonl", "");
+  folder_.write("other.csv", "a,b");
+  const std::string files = refusal(options({"none*.jsonl", "empty.jsonl", "other.csv"}));
+  EXPECT_EQ(files, "none*.jsonl: no such file at data.train[0]\nempty.jsonl: empty file at data.train[1]\n"
+                   "other.csv: unknown kind of file (expected .jsonl or .txt) at data.train[2]");
+  const std::string lines = refusal(options({"bad.jsonl", "bad.txt"}));
+  EXPECT_NE(lines.find("bad.jsonl: broken JSON"), std::string::npos) << lines;
+  EXPECT_NE(lines.find("at line 2, byte 13"), std::string::npos) << lines;
+  EXPECT_NE(lines.find("got 4096) at line 3, input_ids[0]"), std::string::npos) << lines;
+  EXPECT_NE(lines.find("bad.txt: not UTF-8 at byte 2"), std::string::npos) << lines;
+  EXPECT_EQ(documents_of(folder_.path("out/data/train")), before);
+  EXPECT_FALSE(fs::exists(folder_.path("out/data/train.bin.tmp")));
+
+  PrepareOptions with = options({"good.txt"});
+  with.validation_fraction = 0.1;
+  EXPECT_EQ(refusal(with), "good.txt: one document only, none can be held out at data.validation_fraction; try "
+                           "data.validation with files of its own");
+  with = options({"good.txt"});
+  with.tokenizer = "";
+  EXPECT_EQ(refusal(with), "good.txt: text needs a tokenizer; try data.tokenizer");
+  with = options({});
+  with.validation_fraction = 1.5;
+  EXPECT_EQ(refusal(with), "no training data at data.train\nbad fraction (expected 0 or more, below 1, got 1.5) at "
+                           "data.validation_fraction");
+  with = options({"good.txt"});
+  with.vocab_size = 4000;
+  EXPECT_NE(refusal(with).find("tokenizer has more ids than the model"), std::string::npos);
+  folder_.write("blank.jsonl", "{\"text\":\"\"}\n");
+  EXPECT_EQ(refusal(options({"blank.jsonl"})), "no tokens in any document at data.train");
+}
+
+TEST_F(PrepareTest, FindsFilesByGlobAndFolder) {
+  for (const char* name : {"b.txt", "a.txt", "c.jsonl", "d.csv"}) folder_.write(name, "x");
+  fs::create_directories(folder_.path("sub/deep"));
+  folder_.write("sub/deep/e.txt", "x");
+  fs::create_directories(folder_.path("void"));
+  const auto names = [&](const std::vector<std::string>& patterns) {
+    Problems problems;
+    std::string out;
+    for (const Source& source : find_sources(patterns, folder_.path(""), "data.train", problems)) {
+      out += fs::path(source.path).filename().string() + " ";
+    }
+    for (const Problem& problem : problems.all()) out += "! " + problem.what + " ";
+    return out;
+  };
+  EXPECT_EQ(names({"*.txt"}), "a.txt b.txt ");
+  EXPECT_EQ(names({"b.txt", "*.txt"}), "b.txt a.txt ");
+  EXPECT_EQ(names({"{c,a}.*"}), "a.txt c.jsonl ");
+  EXPECT_EQ(names({"sub"}), "e.txt ");
+  EXPECT_EQ(names({"."}), "a.txt b.txt c.jsonl e.txt ");
+  EXPECT_EQ(names({"void"}), "! folder without .jsonl or .txt files ");
+  EXPECT_EQ(names({folder_.path("a.txt")}), "a.txt ");
+}
+
+TEST_F(PrepareTest, FillsInDefaultsFromARecipe) {
+  Recipe recipe;
+  recipe.folder = folder_.path("");
+  recipe.output = "runs/x";
+  recipe.model.path = "model";
+  recipe.train.seed = 5;
+  EXPECT_EQ(prepare_options(recipe).tokenizer, "");
+  fs::create_directories(folder_.path("model"));
+  folder_.write("model/tokenizer.json", "{}");
+  const PrepareOptions with = prepare_options(recipe);
+  EXPECT_EQ(with.tokenizer, folder_.path("model/tokenizer.json"));
+  EXPECT_EQ(with.output, folder_.path("runs/x/data"));
+  EXPECT_EQ(with.seed, 5u);
+}
+
+}  // namespace
+}  // namespace hawser::data

@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "checkpoint/formats/safetensors_writer.h"
+#include "checkpoint/storage/posix.h"
+#include "device/device.h"
+#include "models/weights.h"
+
+namespace hawser::models {
+namespace {
+
+constexpr std::int64_t kMaxTokenizerBytes = std::int64_t{1} << 28;
+
+// What transformers looks for beside the weights.
+constexpr std::array<const char*, 9> kTokenizerFiles{
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",    "vocab.json",
+    "merges.txt",            "chat_template.jinja",     "chat_template.json", "generation_config.json"};
+
+// Without a tokenizer_config.json transformers would take the family's own class, which adds a beginning-of-text token
+// whatever tokenizer.json says.
+std::string plain_tokenizer_config(const Model& model) {
+  return cat("{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"model_max_length\": ",
+             model.description().max_position, ",\n  \"clean_up_tokenization_spaces\": false\n}\n");
+}
+
+void add_tokenizer(const Model& model, const std::string& from, checkpoint::SafetensorsWriter& writer) {
+  namespace fs = std::filesystem;
+  const bool folder = checkpoint::is_folder(from);
+  const fs::path parent = folder ? fs::path(from) : fs::path(from).parent_path();
+  const std::string main = folder ? (parent / "tokenizer.json").string() : from;
+  if (!folder || checkpoint::exists(main)) {
+    writer.add_file("tokenizer.json", checkpoint::read_text(main, kMaxTokenizerBytes));
+  }
+  bool described = false;
+  for (const char* name : kTokenizerFiles) {
+    const std::string path = (parent / name).string();
+    if (!checkpoint::exists(path)) continue;
+    writer.add_file(name, checkpoint::read_text(path, kMaxTokenizerBytes));
+    described = described || std::string(name) == "tokenizer_config.json";
+  }
+  if (!described) writer.add_file("tokenizer_config.json", plain_tokenizer_config(model));
+}
+
+}  // namespace
+
+void export_folder(const std::string& folder, const Model& model, const StateSource& source,
+                   const ExportOptions& options) {
+  HAWSER_CHECK(options.stored == DType::f32 || options.stored == DType::bf16, to_string(options.stored));
+  HAWSER_CHECK(!options.config.empty(), "an export without config.json");
+  const std::vector<HfTensor> tensors = hf_tensors(model);
+  std::vector<checkpoint::SafetensorsSpec> specs;
+  std::int64_t largest = 0;
+  for (const HfTensor& tensor : tensors) {
+    specs.push_back({tensor.name, tensor.shape, options.stored});
+    largest = std::max(largest, tensor.shape.elements());
+  }
+  checkpoint::SafetensorsWriter writer(folder, std::move(specs),
+                                       {.max_shard_bytes = options.max_shard_bytes, .replace = options.replace});
+  writer.add_file("config.json", options.config);
+  if (!options.tokenizer.empty()) add_tokenizer(model, options.tokenizer, writer);
+
+  const auto device = make_cpu_device();
+  const Storage staging(*device, DType::f32, {std::min(largest, kExportElements)});
+  for (const HfTensor& tensor : tensors) {
+    const std::int64_t total = tensor.shape.elements();
+    for (std::int64_t at = 0; at < total; at += kExportElements) {
+      const TensorView piece = staging.view().rows(0, std::min(kExportElements, total - at));
+      source({{.name = tensor.name,
+               .shape = tensor.shape,
+               .dtype = DType::f32,
+               .boxes = boxes_of_range(tensor.shape, at, piece.elements(), piece)}});
+      writer.append(piece);
+    }
+  }
+  writer.finish();
+}
+
+}  // namespace hawser::models

@@ -1,0 +1,84 @@
+// What the tests of this room share: folders that go away, golden models, and whole units in memory.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "models/families.h"
+#include "models/weights.h"
+
+namespace hawser::models {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "hawser-models-XXXXXX").string();
+    HAWSER_CHECK(mkdtemp(pattern.data()) != nullptr, "mkdtemp ", pattern);
+    path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+
+  std::string path(const std::string& name = "") const { return name.empty() ? path_ : path_ + "/" + name; }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name), std::ios::binary) << text;
+    return path(name);
+  }
+
+ private:
+  std::string path_;
+};
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline std::string golden(const std::string& name) { return std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/" + name; }
+
+inline std::vector<std::string> golden_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(golden(""))) names.push_back(entry.path().filename());
+  return names;
+}
+
+inline std::unique_ptr<Model> load_model(const std::string& path) {
+  Problems problems;
+  ModelDescription description = read_description(path, problems);
+  EXPECT_EQ(problems.lines(), "");
+  return std::make_unique<Model>(std::move(description));
+}
+
+inline checkpoint::SafetensorsFolder open_weights(const std::string& path) {
+  Problems problems;
+  auto folder = checkpoint::SafetensorsFolder::open(path, problems);
+  EXPECT_EQ(problems.lines(), "");
+  return std::move(*folder);
+}
+
+inline std::vector<float> values(const TensorView& view) {
+  return {view.data<float>(), view.data<float>() + view.elements()};
+}
+
+// Cuts of [0, total) at random places, some of them empty, at multiples of `grain`.
+inline std::vector<std::int64_t> random_cuts(std::int64_t total, std::int64_t grain, std::mt19937& random) {
+  std::uniform_int_distribution<int> count(0, 7);
+  std::uniform_int_distribution<std::int64_t> place(0, total / grain);
+  std::vector<std::int64_t> cuts = {0, total};
+  for (int i = count(random); i > 0; --i) cuts.push_back(place(random) * grain);
+  std::sort(cuts.begin(), cuts.end());
+  return cuts;
+}
+
+}  // namespace hawser::models

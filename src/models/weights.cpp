@@ -1,0 +1,202 @@
+#include "models/weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "base/philox.h"
+#include "checkpoint/boxes.h"
+#include "ops/copy/copy.h"
+#include "ops/seed/init.h"
+
+namespace hawser::models {
+namespace {
+
+const nn::Unit& unit_of(const Model& model, int unit) {
+  HAWSER_CHECK(unit >= 0 && unit < static_cast<int>(model.units().size()), "unit ", unit, " of ", model.units().size());
+  return model.units()[static_cast<std::size_t>(unit)];
+}
+
+struct Place {
+  const nn::Param& param;
+  const nn::Segment& segment;
+};
+Place place_of(const nn::Unit& unit, const SegmentPiece& piece) {
+  const nn::Param& param = unit.params()[static_cast<std::size_t>(piece.param)];
+  return {param, param.segments[static_cast<std::size_t>(piece.segment)]};
+}
+
+void expect_piece(const TensorView& flat, std::int64_t count) {
+  HAWSER_CHECK(flat.elements() == count && flat.dense(), "a piece of ", count, " elements in ", flat.text());
+}
+
+std::string folder_of(const checkpoint::SafetensorsFolder& folder) {
+  if (folder.names().empty()) return "";
+  const checkpoint::TensorInfo* first = folder.find(folder.names().front());
+  return std::filesystem::path(folder.file_of(*first)).parent_path().string();
+}
+
+bool is_readable(const checkpoint::TensorInfo& info) {
+  for (const char* name : {"F32", "BF16", "F16", "F64"}) {
+    if (std::strcmp(info.type->name, name) == 0) return true;
+  }
+  return false;
+}
+
+bool same_bytes(const checkpoint::SafetensorsFolder& folder, const std::string& a, const std::string& b) {
+  const checkpoint::TensorInfo *first = folder.find(a), *second = folder.find(b);
+  if (first->type != second->type || !(first->shape == second->shape)) return false;
+  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
+  std::vector<std::byte> left(kPiece), right(kPiece);
+  for (std::int64_t at = 0; at < first->bytes; at += kPiece) {
+    const std::int64_t count = std::min(kPiece, first->bytes - at);
+    folder.read_bytes(a, at, left.data(), count);
+    folder.read_bytes(b, at, right.data(), count);
+    if (std::memcmp(left.data(), right.data(), static_cast<std::size_t>(count)) != 0) return false;
+  }
+  return true;
+}
+
+bool ends_with(const std::string& text, const std::string& tail) {
+  return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
+}
+
+}  // namespace
+
+std::vector<SegmentPiece> segment_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count) {
+  HAWSER_CHECK(begin >= 0 && count >= 0, "elements [", begin, ", ", begin + count, ")");
+  std::vector<SegmentPiece> pieces;
+  for (std::size_t p = 0; p < unit.params().size(); ++p) {
+    const nn::Param& param = unit.params()[p];
+    const std::int64_t row = param.shape[0] > 0 ? param.elements() / param.shape[0] : 0;
+    for (std::size_t s = 0; s < param.segments.size(); ++s) {
+      const nn::Segment& segment = param.segments[s];
+      const std::int64_t start = unit.offset(static_cast<int>(p)) + segment.row * row;
+      const std::int64_t from = std::max(start, begin);
+      const std::int64_t to = std::min(start + segment.rows * row, begin + count);
+      if (from < to) pieces.push_back({static_cast<int>(p), static_cast<int>(s), from - start, from - begin, to - from});
+    }
+  }
+  return pieces;
+}
+
+std::vector<nn::Unit::Gap> gap_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count) {
+  std::vector<nn::Unit::Gap> pieces;
+  for (const nn::Unit::Gap& gap : unit.gaps(std::max(unit.used(), begin + count))) {
+    const std::int64_t from = std::max(gap.begin, begin), to = std::min(gap.begin + gap.count, begin + count);
+    if (from < to) pieces.push_back({from - begin, to - from});
+  }
+  return pieces;
+}
+
+std::vector<HfTensor> hf_tensors(const Model& model) {
+  std::vector<HfTensor> tensors;
+  for (std::size_t u = 0; u < model.units().size(); ++u) {
+    const std::vector<nn::Param>& params = model.units()[u].params();
+    for (std::size_t p = 0; p < params.size(); ++p) {
+      for (std::size_t s = 0; s < params[p].segments.size(); ++s) {
+        const nn::Segment& segment = params[p].segments[s];
+        tensors.push_back({segment.name, segment_shape(params[p], segment), static_cast<int>(u), static_cast<int>(p),
+                           static_cast<int>(s)});
+      }
+    }
+  }
+  return tensors;
+}
+
+void check_weights(const Model& model, const checkpoint::SafetensorsFolder& folder, Problems& problems) {
+  const std::string where = folder_of(folder);
+  const ModelDescription& description = model.description();
+  const std::string head = description.head.output + ".weight", table = description.embedding.table + ".weight";
+  std::set<std::string> known;
+  for (const HfTensor& tensor : hf_tensors(model)) {
+    known.insert(tensor.name);
+    const checkpoint::TensorInfo* info = folder.find(tensor.name);
+    if (info == nullptr) {
+      problems.add({.file = where, .what = "a tensor of the model is missing", .expected = tensor.shape.text(),
+                    .got = "none", .at = tensor.name,
+                    .hint = tensor.name == head ? "tie_word_embeddings: true in config.json, if the head is the embedding"
+                                                : ""});
+      continue;
+    }
+    const std::string& file = folder.file_of(*info);
+    if (!(info->shape == tensor.shape)) {
+      problems.add({.file = file, .what = "a tensor has another shape than config.json asks for",
+                    .expected = tensor.shape.text(), .got = info->shape.text(), .at = tensor.name});
+    }
+    if (!is_readable(*info)) {
+      problems.add({.file = file, .what = "a tensor of a type that is not supported",
+                    .expected = "F32, BF16, F16 or F64", .got = info->type->name, .at = tensor.name});
+    }
+  }
+  for (const std::string& name : folder.names()) {
+    if (known.contains(name) || ends_with(name, "rotary_emb.inv_freq")) continue;
+    const checkpoint::TensorInfo* info = folder.find(name);
+    if (description.head.tied && name == head && folder.find(table) != nullptr) {
+      if (same_bytes(folder, name, table)) continue;
+      problems.add({.file = folder.file_of(*info), .what = "the head differs from the embedding it is tied to",
+                    .expected = table, .at = name, .hint = "tie_word_embeddings: false in config.json"});
+      continue;
+    }
+    problems.add({.file = folder.file_of(*info), .what = "a tensor that the model of config.json does not have",
+                  .got = cat(info->type->name, " ", info->shape.text()), .at = checkpoint::in_quotes(name)});
+  }
+}
+
+void load_flat(const Model& model, int unit, checkpoint::SafetensorsFolder& folder, std::int64_t begin,
+               std::int64_t count, const TensorView& flat) {
+  expect_piece(flat, count);
+  HAWSER_CHECK(flat.device() == DeviceKind::cpu, "weights are read into host memory, not into ", flat.text());
+  const nn::Unit& of = unit_of(model, unit);
+  const TensorView line = flat.reshape({count});
+  for (const NamedState& state : unit_states(model, unit, begin, count, flat)) {
+    for (const Box& box : state.boxes) folder.read(state.name, checkpoint::region_of(box), box.view);
+  }
+  for (const nn::Unit::Gap& gap : gap_pieces(of, begin, count)) {
+    const TensorView rest = line.rows(gap.begin, gap.count);
+    std::memset(rest.raw(), 0, static_cast<std::size_t>(rest.bytes()));
+  }
+}
+
+void initialise_flat(const Model& model, int unit, std::uint64_t seed, std::int64_t begin, std::int64_t count,
+                     Stream& stream, const TensorView& flat) {
+  expect_piece(flat, count);
+  const nn::Unit& of = unit_of(model, unit);
+  const TensorView line = flat.reshape({count});
+  for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
+    const auto& [param, segment] = place_of(of, piece);
+    const TensorView y = line.rows(piece.at, piece.count);
+    if (param.initial.kind == nn::Initial::Kind::normal) {
+      ops::random_normal(stream, {.y = y,
+                                  .seed = seed,
+                                  .name = fnv1a(segment.name),
+                                  .first_element = piece.first,
+                                  .std = param.initial.std});
+    } else {
+      ops::fill(stream, {.y = y, .value = param.initial.kind == nn::Initial::Kind::ones ? 1.0 : 0.0});
+    }
+  }
+  for (const nn::Unit::Gap& gap : gap_pieces(of, begin, count)) {
+    ops::fill(stream, {.y = line.rows(gap.begin, gap.count), .value = 0.0});
+  }
+}
+
+std::vector<NamedState> unit_states(const Model& model, int unit, std::int64_t begin, std::int64_t count,
+                                    const TensorView& flat, const std::string& prefix) {
+  expect_piece(flat, count);
+  const nn::Unit& of = unit_of(model, unit);
+  const TensorView line = flat.reshape({count});
+  std::vector<NamedState> states;
+  for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
+    const auto& [param, segment] = place_of(of, piece);
+    const Shape shape = segment_shape(param, segment);
+    states.push_back({.name = prefix + segment.name,
+                      .shape = shape,
+                      .dtype = flat.dtype(),
+                      .boxes = boxes_of_range(shape, piece.first, piece.count, line.rows(piece.at, piece.count))});
+  }
+  return states;
+}
+
+}  // namespace hawser::models

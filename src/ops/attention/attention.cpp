@@ -1,0 +1,112 @@
+#include "ops/attention/attention.h"
+
+#include <algorithm>
+
+#include "ops/attention/attention_cpu.h"
+
+namespace hawser::ops {
+
+namespace {
+
+struct Dims {
+  std::int64_t tq, tk, hq, hkv, d;
+};
+
+// What forward and backward have in common.
+template <class Args>
+Dims check(const char* op, const Args& args) {
+  HAWSER_CHECK(args.q.rank() == 3 && args.k.rank() == 3, op, ": q ", args.q.shape().text(), " and k ",
+               args.k.shape().text(), " are not [T, heads, D]");
+  const Dims n{args.q.size(0), args.k.size(0), args.q.size(1), args.k.size(1), args.q.size(2)};
+  HAWSER_CHECK(n.hkv > 0 && n.hq % n.hkv == 0, op, ": ", n.hq, " query heads over ", n.hkv, " key-value heads");
+  HAWSER_CHECK(n.d >= 1 && n.d <= kAttentionMaxHeadDim, op, ": head dim ", n.d, " is not in 1 to ", kAttentionMaxHeadDim);
+  HAWSER_CHECK(args.window >= 0, op, ": window ", args.window);
+  expect(op, "q", args.q, {DType::f32, DType::bf16}, args.q.shape(), Rows::padded);
+  expect(op, "k", args.k, {args.q.dtype()}, {n.tk, n.hkv, n.d}, Rows::padded);
+  expect(op, "v", args.v, {args.q.dtype()}, {n.tk, n.hkv, n.d}, Rows::padded);
+  expect(op, "o", args.o, {DType::f32, DType::bf16}, args.q.shape(), Rows::padded);
+  expect(op, "lse", args.lse, {DType::f32}, {n.hq, n.tq});
+  HAWSER_CHECK(args.segments.rank() == 2, op, ": segments is not [N, ", kSegmentFields, "]");
+  expect(op, "segments", args.segments, {DType::i32}, {args.segments.size(0), kSegmentFields});
+  expect(op, "segment_count", args.segment_count, {DType::i32}, {1});
+  return n;
+}
+
+AttentionSizes sizes_of(const Dims& n, const TensorView& segments, DType dtype) {
+  return {.query_rows = n.tq, .key_rows = n.tk, .query_heads = n.hq, .kv_heads = n.hkv, .head_dim = n.d,
+          .segments = segments.size(0), .dtype = dtype};
+}
+
+// Written views share nothing with each other or with what is read.
+void expect_all_apart(const char* op, std::initializer_list<TensorView> written, std::initializer_list<TensorView> read) {
+  for (auto a = written.begin(); a != written.end(); ++a) {
+    for (auto b = written.begin(); b != a; ++b) expect_apart(op, *a, *b);
+    for (const TensorView& b : read) expect_apart(op, *a, b);
+  }
+}
+
+}  // namespace
+
+void attention_forward(Stream& stream, const AttentionForward& args) {
+  constexpr auto kOp = "attention_forward";
+  const Dims n = check(kOp, args);
+  expect_workspace(kOp, args.workspace, attention_forward_workspace(sizes_of(n, args.segments, DType::f32)));
+  expect_all_apart(kOp, {args.o, args.lse, args.workspace}, {args.q, args.k, args.v, args.segments, args.segment_count});
+  run(stream, kOp, {args.q, args.k, args.v, args.segments, args.segment_count}, {args.o, args.lse, args.workspace},
+      args.flops, [args] { cpu::attention_forward(args); });
+}
+
+void attention_backward(Stream& stream, const AttentionBackward& args) {
+  constexpr auto kOp = "attention_backward";
+  const Dims n = check(kOp, args);
+  expect(kOp, "d_o", args.d_o, {args.q.dtype()}, args.q.shape(), Rows::padded);
+  expect(kOp, "dq", args.dq, {DType::f32, DType::bf16}, args.q.shape(), Rows::padded);
+  expect(kOp, "dk", args.dk, {DType::f32, DType::bf16}, args.k.shape(), Rows::padded);
+  expect(kOp, "dv", args.dv, {DType::f32, DType::bf16}, args.k.shape(), Rows::padded);
+  expect_workspace(kOp, args.workspace, attention_backward_workspace(sizes_of(n, args.segments, args.dq.dtype())));
+  expect_all_apart(kOp, {args.dq, args.dk, args.dv, args.workspace},
+                   {args.q, args.k, args.v, args.o, args.d_o, args.lse, args.segments, args.segment_count});
+  const TensorView none;
+  run(stream, kOp,
+      {args.q, args.k, args.v, args.o, args.d_o, args.lse, args.segments, args.segment_count,
+       args.accumulate_q ? args.dq : none, args.accumulate_kv ? args.dk : none, args.accumulate_kv ? args.dv : none},
+      {args.dq, args.dk, args.dv, args.workspace}, args.flops, [args] { cpu::attention_backward(args); });
+}
+
+void attention_combine(Stream& stream, const AttentionCombine& args) {
+  constexpr auto kOp = "attention_combine";
+  HAWSER_CHECK(args.o_a.rank() == 3, kOp, ": o_a is not [T, heads, D]");
+  const Shape heads{args.o_a.size(1), args.o_a.size(0)};
+  expect(kOp, "o_a", args.o_a, {DType::f32, DType::bf16}, args.o_a.shape(), Rows::padded);
+  expect(kOp, "o_b", args.o_b, {DType::f32, DType::bf16}, args.o_a.shape(), Rows::padded);
+  expect(kOp, "lse_a", args.lse_a, {DType::f32}, heads);
+  expect(kOp, "lse_b", args.lse_b, {DType::f32}, heads);
+  expect_all_apart(kOp, {args.o_a, args.lse_a}, {args.o_b, args.lse_b});
+  run(stream, kOp, {args.o_a, args.lse_a, args.o_b, args.lse_b}, {args.o_a, args.lse_a},
+      3.0 * static_cast<double>(args.o_a.elements()), [args] { cpu::attention_combine(args); });
+}
+
+double attention_flops(const AttentionSizes& sizes, double pairs) {
+  return 4.0 * static_cast<double>(sizes.head_dim * sizes.query_heads) * pairs;
+}
+
+namespace {
+
+// Sum over i in [0, n) of clamp(a + i, 0, k).
+double clamp_sum(std::int64_t a, std::int64_t n, std::int64_t k) {
+  const std::int64_t rise = std::clamp<std::int64_t>(-a, 0, n);      // first i with a + i >= 0
+  const std::int64_t full = std::clamp<std::int64_t>(k - a, rise, n);  // first i with a + i >= k
+  const auto slope = static_cast<double>(full - rise);
+  return slope * static_cast<double>(a) + slope * (static_cast<double>(rise) + static_cast<double>(full) - 1.0) / 2.0 +
+         static_cast<double>(n - full) * static_cast<double>(k);
+}
+
+}  // namespace
+
+double visible_pairs(std::int64_t q_count, std::int64_t k_count, std::int64_t offset, bool causal, std::int64_t window) {
+  const double end = causal ? clamp_sum(offset + 1, q_count, k_count)
+                            : static_cast<double>(q_count) * static_cast<double>(k_count);
+  return end - (window > 0 ? clamp_sum(offset - window + 1, q_count, k_count) : 0.0);
+}
+
+}  // namespace hawser::ops

@@ -1,0 +1,404 @@
+#include "ops/attention/attention.h"
+
+#include <array>
+
+#include "ops/case_support.h"
+
+namespace hawser::ops {
+namespace {
+
+using namespace testing;
+
+using Row = std::array<std::int64_t, 6>;  // a row of the segment table
+
+struct Problem {
+  std::string name;
+  std::int64_t tq, tk, hq, hkv, d;
+  std::vector<Row> segments;
+  bool causal = true;
+  std::int64_t window = 0;
+  DType dtype = DType::f32;
+  std::int64_t pad = 0;
+
+  double scale() const { return 0.7 / std::sqrt(static_cast<double>(d)); }
+  Values table() const {
+    Values out;
+    for (const Row& row : segments) out.insert(out.end(), row.begin(), row.end());
+    out.insert(out.end(), 6, -1.0);  // rows beyond segment_count are not looked at
+    return out;
+  }
+  Shape table_shape() const { return {static_cast<std::int64_t>(segments.size()) + 1, 6}; }
+  AttentionSizes sizes(int threads) const {
+    return {.query_rows = tq, .key_rows = tk, .query_heads = hq, .kv_heads = hkv, .head_dim = d,
+            .segments = table_shape()[0], .dtype = dtype, .threads = threads};
+  }
+};
+
+struct Tensors {
+  Values q, k, v, d_o;
+  explicit Tensors(const Problem& p)
+      : q(random_values(p.tq * p.hq * p.d, 11, p.dtype)),
+        k(random_values(p.tk * p.hkv * p.d, 12, p.dtype)),
+        v(random_values(p.tk * p.hkv * p.d, 13, p.dtype)),
+        d_o(random_values(p.tq * p.hq * p.d, 14, p.dtype)) {}
+};
+
+struct Outputs {
+  Values o, lse, dq, dk, dv;
+};
+
+template <class Body>
+void for_each_pair(const Problem& p, const Body& body) {  // body(query row, first key row, visible mask end, ...)
+  for (const Row& s : p.segments) {
+    for (std::int64_t i = 0; i < s[1]; ++i) {
+      std::vector<std::int64_t> keys;
+      for (std::int64_t j = 0; j < s[3]; ++j) {
+        const std::int64_t at = s[4] + i, key = s[5] + j;
+        if ((!p.causal || key <= at) && (p.window == 0 || key > at - p.window)) keys.push_back(s[2] + j);
+      }
+      body(s[0] + i, keys);
+    }
+  }
+}
+
+// Float64, the formulas of the header one by one. `whole`: log-sum-exp and output that backward is given, or null for
+// those of this call.
+Outputs reference(const Problem& p, const Tensors& x, const Outputs* whole = nullptr) {
+  const std::int64_t group = p.hq / p.hkv;
+  Outputs out;
+  out.o.assign(x.q.size(), 0.0);
+  out.dq.assign(x.q.size(), 0.0);
+  out.dk.assign(x.k.size(), 0.0);
+  out.dv.assign(x.v.size(), 0.0);
+  out.lse.assign(static_cast<std::size_t>(p.hq * p.tq), -std::numeric_limits<double>::infinity());
+  for_each_pair(p, [&](std::int64_t t, const std::vector<std::int64_t>& keys) {
+    if (keys.empty()) return;
+    for (std::int64_t h = 0; h < p.hq; ++h) {
+      const double* q = &x.q[static_cast<std::size_t>((t * p.hq + h) * p.d)];
+      const double* d_o = &x.d_o[static_cast<std::size_t>((t * p.hq + h) * p.d)];
+      double* o = &out.o[static_cast<std::size_t>((t * p.hq + h) * p.d)];
+      double* dq = &out.dq[static_cast<std::size_t>((t * p.hq + h) * p.d)];
+      const auto kv = [&](std::int64_t key) { return static_cast<std::size_t>((key * p.hkv + h / group) * p.d); };
+      Values scores;
+      for (const std::int64_t key : keys) {
+        double s = 0;
+        for (std::int64_t d = 0; d < p.d; ++d) s += q[d] * x.k[kv(key) + d];
+        scores.push_back(s * p.scale());
+      }
+      const double most = *std::max_element(scores.begin(), scores.end());
+      double sum = 0;
+      for (const double s : scores) sum += std::exp(s - most);
+      double& own_lse = out.lse[static_cast<std::size_t>(h * p.tq + t)];
+      own_lse = most + std::log(sum);
+      for (std::size_t j = 0; j < keys.size(); ++j) {
+        for (std::int64_t d = 0; d < p.d; ++d) o[d] += std::exp(scores[j] - own_lse) * x.v[kv(keys[j]) + d];
+      }
+      const double lse = whole != nullptr ? whole->lse[static_cast<std::size_t>(h * p.tq + t)] : own_lse;
+      const double* whole_o = whole != nullptr ? &whole->o[static_cast<std::size_t>((t * p.hq + h) * p.d)] : o;
+      double delta = 0;
+      for (std::int64_t d = 0; d < p.d; ++d) delta += d_o[d] * whole_o[d];
+      for (std::size_t j = 0; j < keys.size(); ++j) {
+        const double weight = std::exp(scores[j] - lse);
+        double dp = 0;
+        for (std::int64_t d = 0; d < p.d; ++d) dp += d_o[d] * x.v[kv(keys[j]) + d];
+        const double ds = weight * (dp - delta) * p.scale();
+        for (std::int64_t d = 0; d < p.d; ++d) {
+          dq[d] += ds * x.k[kv(keys[j]) + d];
+          out.dk[kv(keys[j]) + d] += ds * q[d];
+          out.dv[kv(keys[j]) + d] += weight * d_o[d];
+        }
+      }
+    }
+  });
+  return out;
+}
+
+AttentionForward forward_args(World& world, const Problem& p, const Tensors& x, int threads = 2) {
+  return {.q = world.in(p.dtype, {p.tq, p.hq, p.d}, x.q, p.pad),
+          .k = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.k, 2 * p.pad),
+          .v = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.v, 2 * p.pad),
+          .segments = world.in(DType::i32, p.table_shape(), p.table()),
+          .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
+          .causal = p.causal,
+          .window = p.window,
+          .scale = p.scale(),
+          .o = world.out(p.dtype, {p.tq, p.hq, p.d}, p.pad),
+          .lse = world.out(DType::f32, {p.hq, p.tq}),
+          .workspace = world.workspace(attention_forward_workspace(p.sizes(threads)))};
+}
+
+// `old`: gradients already there, to be added to; empty for none.
+AttentionBackward backward_args(World& world, const Problem& p, const Tensors& x, const Outputs& whole, DType gradient,
+                                const Outputs& old = {}, int threads = 2) {
+  AttentionSizes sizes = p.sizes(threads);
+  sizes.dtype = gradient;
+  const Shape q_shape{p.tq, p.hq, p.d}, k_shape{p.tk, p.hkv, p.d};
+  const bool add_q = !old.dq.empty(), add_kv = !old.dk.empty();
+  return {.q = world.in(p.dtype, q_shape, x.q, p.pad),
+          .k = world.in(p.dtype, k_shape, x.k, p.pad),
+          .v = world.in(p.dtype, k_shape, x.v, p.pad),
+          .o = world.in(DType::f32, q_shape, whole.o),
+          .d_o = world.in(p.dtype, q_shape, x.d_o, 2 * p.pad),
+          .lse = world.in(DType::f32, {p.hq, p.tq}, whole.lse),
+          .segments = world.in(DType::i32, p.table_shape(), p.table()),
+          .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
+          .causal = p.causal,
+          .window = p.window,
+          .scale = p.scale(),
+          .dq = add_q ? world.in_out(gradient, q_shape, old.dq, p.pad) : world.out(gradient, q_shape, p.pad),
+          .dk = add_kv ? world.in_out(gradient, k_shape, old.dk, p.pad) : world.out(gradient, k_shape, p.pad),
+          .dv = add_kv ? world.in_out(gradient, k_shape, old.dv, p.pad) : world.out(gradient, k_shape, p.pad),
+          .accumulate_q = add_q,
+          .accumulate_kv = add_kv,
+          .workspace = world.workspace(attention_backward_workspace(sizes))};
+}
+
+void check_forward(const Problem& p) {
+  const Tensors x(p);
+  const Outputs expected = reference(p, x);
+  check_case({cat("attention_forward ", p.name),
+              [&](World& world) -> std::vector<Values> {
+                const AttentionForward args = forward_args(world, p, x);
+                attention_forward(world.stream(), args);
+                return {world.values(args.o), world.values(args.lse)};
+              },
+              {expected.o, expected.lse},
+              p.dtype == DType::bf16 ? kBf16Tolerance : 4e-6});
+}
+
+void check_backward(const Problem& p, DType gradient, bool accumulate) {
+  const Tensors x(p);
+  const Outputs expected = reference(p, x);
+  Outputs old;
+  if (accumulate) {
+    old.dq = random_values(static_cast<std::int64_t>(x.q.size()), 21, gradient);
+    old.dk = random_values(static_cast<std::int64_t>(x.k.size()), 22, gradient);
+    old.dv = random_values(static_cast<std::int64_t>(x.v.size()), 23, gradient);
+  }
+  const auto sum = [&](const Values& a, const Values& b) { return accumulate ? plus(a, b) : a; };
+  check_case({cat("attention_backward ", p.name),
+              [&](World& world) -> std::vector<Values> {
+                const AttentionBackward args = backward_args(world, p, x, expected, gradient, old);
+                attention_backward(world.stream(), args);
+                return {world.values(args.dq), world.values(args.dk), world.values(args.dv)};
+              },
+              {sum(expected.dq, old.dq), sum(expected.dk, old.dk), sum(expected.dv, old.dv)},
+              gradient == DType::bf16 ? kBf16Tolerance : 1e-5});
+}
+
+std::vector<Problem> problems() {
+  return {
+      {"one token", 1, 1, 1, 1, 8, {{0, 1, 0, 1, 0, 0}}},
+      {"causal", 77, 77, 3, 1, 16, {{0, 77, 0, 77, 0, 0}}},
+      {"causal over several blocks", 431, 431, 2, 1, 20, {{0, 431, 0, 431, 0, 0}}, true, 0, DType::f32, 6},
+      {"full", 50, 211, 4, 2, 32, {{0, 50, 0, 211, 0, 0}}, false},
+      {"documents", 330, 330, 2, 2, 10, {{0, 1, 0, 1, 0, 0}, {1, 95, 1, 95, 0, 0}, {96, 201, 96, 201, 0, 0},
+                                         {297, 3, 297, 3, 0, 0}, {300, 30, 300, 30, 0, 0}}},
+      {"window", 300, 300, 2, 1, 24, {{0, 300, 0, 300, 0, 0}}, true, 37},
+      {"window of one", 60, 60, 1, 1, 8, {{0, 60, 0, 60, 0, 0}}, true, 1},
+      {"window without causal", 90, 120, 2, 2, 12, {{0, 90, 0, 120, 40, 0}}, false, 25},
+      {"rectangles that share keys", 150, 400, 3, 3, 16, {{0, 70, 10, 300, 0, 0}, {100, 50, 250, 150, 0, 0}}, false},
+      {"queries behind their keys", 40, 260, 2, 1, 64, {{0, 40, 0, 260, 220, 0}}},
+      {"queries before their keys", 100, 80, 2, 1, 16, {{0, 100, 0, 80, 30, 60}}},
+      {"rows without keys", 64, 64, 1, 1, 16, {{8, 10, 0, 0, 0, 0}, {40, 20, 5, 20, 0, 0}}},
+      {"no segment", 20, 20, 2, 1, 16, {}},
+      {"segments out of order", 90, 90, 8, 1, 8, {{60, 30, 60, 30, 0, 0}, {0, 60, 0, 60, 0, 0}}},
+      {"wide heads", 100, 100, 2, 1, 128, {{0, 100, 0, 100, 0, 0}}},
+      {"odd head dim", 70, 70, 5, 5, 33, {{0, 70, 0, 70, 0, 0}}, true, 0, DType::f32, 3},
+      {"bf16", 210, 210, 3, 1, 64, {{0, 100, 0, 100, 0, 0}, {100, 110, 100, 110, 0, 0}}, true, 0, DType::bf16, 8},
+      {"bf16 window", 210, 210, 2, 2, 20, {{0, 210, 0, 210, 0, 0}}, true, 64, DType::bf16, 4},
+  };
+}
+
+TEST(Attention, ForwardAgreesWithFloat64) {
+  for (const Problem& p : problems()) check_forward(p);
+}
+
+TEST(Attention, BackwardAgreesWithFloat64) {
+  for (const Problem& p : problems()) {
+    check_backward(p, DType::f32, false);
+    if (p.tq * p.hq < 250) check_backward(p, DType::f32, true);
+    if (p.dtype == DType::bf16) {
+      check_backward(p, DType::bf16, false);
+      check_backward(p, DType::bf16, true);
+    }
+  }
+}
+
+// The analytic reference itself, against central differences of its forward.
+TEST(Attention, TheReferenceAgreesWithFiniteDifferences) {
+  const Problem p{"small", 7, 9, 4, 2, 3, {{0, 4, 0, 5, 1, 0}, {4, 3, 2, 7, 3, 0}}, true, 4};
+  Tensors x(p);
+  const Outputs analytic = reference(p, x);
+  const auto loss = [&] { return dot(reference(p, x).o, x.d_o); };
+  expect_close(analytic.dq, numeric_gradient(loss, x.q), 1e-7, "dq");
+  expect_close(analytic.dk, numeric_gradient(loss, x.k), 1e-7, "dk");
+  expect_close(analytic.dv, numeric_gradient(loss, x.v), 1e-7, "dv");
+}
+
+// A chunk in the middle of a packed sequence: squares and rectangles, combined, give what the whole gives, and the parts'
+// gradients add up to the whole's.
+TEST(Attention, PartsMakeTheWhole) {
+  // Documents of 100 and 150 tokens; the chunk holds tokens 60 to 200.
+  Problem whole{"whole", 140, 200, 4, 2, 16, {{0, 40, 0, 100, 60, 0}, {40, 100, 100, 100, 0, 0}}};
+  Problem square = whole, rectangle = whole;
+  square.segments = {{0, 40, 60, 40, 0, 0}, {40, 100, 100, 100, 0, 0}};
+  rectangle.segments = {{0, 40, 0, 60, 0, 0}};
+  rectangle.causal = false;
+  const Tensors x(whole);
+  const Outputs expected = reference(whole, x);
+
+  World world(DeviceKind::cpu, 2);
+  const AttentionForward a = forward_args(world, square, x), b = forward_args(world, rectangle, x);
+  attention_forward(world.stream(), a);
+  attention_forward(world.stream(), b);
+  attention_combine(world.stream(), {.o_a = a.o, .lse_a = a.lse, .o_b = b.o, .lse_b = b.lse});
+  expect_close(world.values(a.o), expected.o, 4e-6, "o");
+  expect_close(world.values(a.lse), expected.lse, 4e-6, "lse");
+
+  AttentionBackward first = backward_args(world, square, x, expected, DType::f32);
+  attention_backward(world.stream(), first);
+  AttentionBackward second = backward_args(world, rectangle, x, expected, DType::f32);
+  second.dq = first.dq;
+  second.dk = first.dk;
+  second.dv = first.dv;
+  second.accumulate_q = second.accumulate_kv = true;
+  attention_backward(world.stream(), second);
+  expect_close(world.values(first.dq), expected.dq, 1e-5, "dq");
+  expect_close(world.values(first.dk), expected.dk, 1e-5, "dk");
+  expect_close(world.values(first.dv), expected.dv, 1e-5, "dv");
+}
+
+TEST(AttentionCombine, AgreesWithFloat64AndTakesRowsWithoutKeys) {
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  const std::int64_t t = 4, h = 2, d = 5;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Values o_a = random_values(t * h * d, 1, dtype), o_b = random_values(t * h * d, 2, dtype);
+    Values lse_a = random_values(h * t, 3), lse_b = random_values(h * t, 4);
+    lse_a[1] = kNone;                 // row 1 of head 0: only b
+    lse_b[2] = kNone;                 // row 2 of head 0: only a
+    lse_a[7] = lse_b[7] = kNone;      // row 3 of head 1: neither
+    for (std::int64_t i = 0; i < d; ++i) {
+      o_a[static_cast<std::size_t>((1 * h + 0) * d + i)] = o_b[static_cast<std::size_t>((2 * h + 0) * d + i)] = 0;
+      o_a[static_cast<std::size_t>((3 * h + 1) * d + i)] = o_b[static_cast<std::size_t>((3 * h + 1) * d + i)] = 0;
+    }
+    Values o = o_a, lse = lse_a;
+    for (std::int64_t row = 0; row < t; ++row) {
+      for (std::int64_t head = 0; head < h; ++head) {
+        const auto at = static_cast<std::size_t>(head * t + row);
+        const double most = std::max(lse_a[at], lse_b[at]);
+        if (most == kNone) continue;
+        lse[at] = most + std::log(std::exp(lse_a[at] - most) + std::exp(lse_b[at] - most));
+        for (std::int64_t i = 0; i < d; ++i) {
+          const auto e = static_cast<std::size_t>((row * h + head) * d + i);
+          o[e] = std::exp(lse_a[at] - lse[at]) * o_a[e] + std::exp(lse_b[at] - lse[at]) * o_b[e];
+        }
+      }
+    }
+    check_case({cat("attention_combine ", to_string(dtype)),
+                [&](World& world) -> std::vector<Values> {
+                  const AttentionCombine args{.o_a = world.in_out(dtype, {t, h, d}, o_a, 3),
+                                              .lse_a = world.in_out(DType::f32, {h, t}, lse_a),
+                                              .o_b = world.in(dtype, {t, h, d}, o_b, 1),
+                                              .lse_b = world.in(DType::f32, {h, t}, lse_b)};
+                  attention_combine(world.stream(), args);
+                  return {world.values(args.o_a), world.values(args.lse_a)};
+                },
+                {o, lse},
+                dtype == DType::bf16 ? kBf16Tolerance : 2e-6});
+  }
+}
+
+// A workspace for one thread serves a stream of many.
+TEST(Attention, UsesAsManyThreadsAsFit) {
+  const Problem p = problems()[2];
+  const Tensors x(p);
+  const Outputs expected = reference(p, x);
+  World world(DeviceKind::cpu, 3);
+  const AttentionForward forward = forward_args(world, p, x, 1);
+  attention_forward(world.stream(), forward);
+  const AttentionBackward backward = backward_args(world, p, x, expected, DType::f32, {}, 1);
+  attention_backward(world.stream(), backward);
+  expect_close(world.values(forward.o), expected.o, 4e-6, "o");
+  expect_close(world.values(backward.dq), expected.dq, 1e-5, "dq");
+}
+
+// Many threads over few heads: blocks of keys must take turns at dQ, in the same order as one thread does.
+TEST(Attention, ThreadsTakeTurnsInOrder) {
+  const Problem p{"long", 1200, 1200, 2, 1, 16, {{0, 1200, 0, 1200, 0, 0}}};
+  const Tensors x(p);
+  Outputs given;
+  given.o = random_values(static_cast<std::int64_t>(x.q.size()), 5);
+  given.lse = Values(static_cast<std::size_t>(p.hq * p.tq), 6.0);
+  std::vector<Values> results;
+  for (const int threads : {1, 4}) {
+    World world(DeviceKind::cpu, threads);
+    const AttentionBackward args = backward_args(world, p, x, given, DType::f32, {}, threads);
+    attention_backward(world.stream(), args);
+    results.push_back(world.values(args.dq));
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+TEST(Attention, RefusesBadArguments) {
+  const Problem p = problems()[1];
+  const Tensors x(p);
+  World world(DeviceKind::cpu, 1);
+  const AttentionForward good = forward_args(world, p, x);
+  const auto refused = [&](const std::function<void(AttentionForward&)>& spoil, const std::string& part) {
+    AttentionForward args = good;
+    spoil(args);
+    expect_refused([&] { attention_forward(world.stream(), args); }, part);
+  };
+  refused([&](auto& a) { a.k = world.in(DType::f32, {77, 2, 16}, Values(77 * 32)); }, "3 query heads over 2");
+  refused([&](auto& a) { a.v = a.v.rows(0, 76); }, "v has shape");
+  refused([&](auto& a) { a.q = world.in(DType::bf16, {77, 3, 16}, Values(77 * 48)); }, "k is float32");
+  refused([&](auto& a) { a.window = -1; }, "window -1");
+  refused([&](auto& a) { a.lse = world.out(DType::f32, {77, 3}); }, "lse has shape");
+  refused([&](auto& a) { a.workspace = a.workspace.rows(0, 64); }, "workspace has 64 bytes");
+  refused([&](auto& a) { a.o = a.q; }, "share memory");
+  refused([&](auto& a) { a.segments = world.in(DType::i32, {1, 5}, Values(5)); }, "segments has shape");
+  refused([&](auto& a) {
+    a.q = world.in(DType::f32, {2, 1, 264}, Values(528));
+    a.k = a.v = world.in(DType::f32, {2, 1, 264}, Values(528));
+  }, "head dim 264");
+
+  const AttentionBackward backward = backward_args(world, p, x, reference(p, x), DType::f32);
+  AttentionBackward bad = backward;
+  bad.dk = bad.dv;
+  expect_refused([&] { attention_backward(world.stream(), bad); }, "share memory");
+  bad = backward;
+  bad.d_o = TensorView();
+  expect_refused([&] { attention_backward(world.stream(), bad); }, "d_o is missing");
+}
+
+TEST(Attention, BadSegmentsPoisonTheStream) {
+  Problem p = problems()[1];
+  const Tensors x(p);
+  for (const auto& segments : std::vector<std::vector<Row>>{{{0, 78, 0, 77, 0, 0}},
+                                                           {{0, 10, 70, 8, 0, 0}},
+                                                           {{-1, 10, 0, 8, 0, 0}},
+                                                           {{0, 10, 0, 10, 0, 0}, {9, 10, 0, 10, 0, 0}}}) {
+    p.segments = segments;
+    World world(DeviceKind::cpu, 1);
+    attention_forward(world.stream(), forward_args(world, p, x));
+    EXPECT_THROW(world.stream().synchronize(), InternalError);
+  }
+}
+
+TEST(Attention, CountsVisiblePairs) {
+  for (const bool causal : {false, true}) {
+    for (const std::int64_t window : {0, 1, 3, 50}) {
+      for (const std::int64_t offset : {-7, 0, 4, 30}) {
+        const Problem p{"", 9, 12, 1, 1, 1, {{0, 9, 0, 12, 100 + offset, 100}}, causal, window};
+        std::int64_t count = 0;
+        for_each_pair(p, [&](std::int64_t, const auto& keys) { count += static_cast<std::int64_t>(keys.size()); });
+        EXPECT_EQ(visible_pairs(9, 12, offset, causal, window), static_cast<double>(count))
+            << causal << " " << window << " " << offset;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hawser::ops

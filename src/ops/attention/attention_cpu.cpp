@@ -1,0 +1,198 @@
+#include "ops/attention/attention_cpu.h"
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "ops/cpu/parallel.h"
+
+#define HAWSER_KERNELS "ops/attention/forward_kernels.inc"
+#include "ops/cpu/each_level.inc"
+
+namespace hawser::ops {
+
+namespace {
+
+// Query rows of an item: with all heads of the group about 288, so that the work of turning K is spread thin.
+std::int64_t block_rows(std::int64_t group) { return std::clamp<std::int64_t>(288 / group / 12 * 12, 24, 192); }
+
+// One thread's memory, in floats, in the order in which it lies.
+struct Scratch {
+  std::int64_t rows, width;  // of all heads of a group; padded head dim
+
+  Scratch(std::int64_t group, std::int64_t head_dim)
+      : rows(group * block_rows(group)), width(round_up(head_dim, cpu::kHeadPad)) {}
+  std::int64_t keys() const { return cpu::kKeyBlock * width; }  // K, V and turned K: one each
+  std::int64_t queries() const { return rows * width; }         // Q and O
+  std::int64_t floats() const {
+    return round_up(3 * keys() + 2 * queries() + rows * (2 + cpu::kHeadPad) + 12 * cpu::kKeyBlock, 16);
+  }
+};
+
+}  // namespace
+
+std::int64_t attention_forward_workspace(const AttentionSizes& sizes) {
+  return sizes.threads * Scratch(sizes.query_heads / sizes.kv_heads, sizes.head_dim).floats() * 4;
+}
+
+namespace cpu {
+
+namespace {
+
+template <class Act, class Out>
+class Forward {
+ public:
+  explicit Forward(const AttentionForward& args)
+      : args_(args),
+        q_(args.q.data<Act>()),
+        k_(args.k.data<Act>()),
+        v_(args.v.data<Act>()),
+        o_(args.o.data<Out>()),
+        lse_(args.lse.data<float>()),
+        query_rows_(args.q.size(0)),
+        kv_heads_(args.k.size(1)),
+        group_(args.q.size(1) / kv_heads_),
+        head_dim_(args.q.size(2)),
+        rows_(block_rows(group_)),
+        scratch_(group_, head_dim_),
+        segments_(read_segments("attention_forward", args.segments, args.segment_count, query_rows_, args.k.size(0))) {}
+
+  void run() {
+    clear_uncovered();
+    std::vector<Item> items;
+    for (const Segment& segment : segments_) {
+      for (std::int64_t row = 0; row < segment.q_count; row += rows_) items.push_back({&segment, row});
+    }
+    const auto count = static_cast<std::int64_t>(items.size()) * kv_heads_;
+    const std::int64_t fitting = args_.workspace.bytes() / (scratch_.floats() * 4);
+    const auto threads = static_cast<int>(std::min<std::int64_t>(omp_get_max_threads(), fitting));
+    auto* const scratch = reinterpret_cast<float*>(args_.workspace.raw());
+    std::atomic<std::int64_t> next = 0;
+#pragma omp parallel
+    if (const int thread = omp_get_thread_num(); thread < threads) {
+      // Late rows see most keys under a causal mask: they go first.
+      for (std::int64_t i = next++; i < count; i = next++) {
+        const Item& item = items[static_cast<std::size_t>((count - 1 - i) / kv_heads_)];
+        work(item, i % kv_heads_, scratch + thread * scratch_.floats());
+      }
+    }
+  }
+
+ private:
+  struct Item {
+    const Segment* segment;
+    std::int64_t row;  // in the segment
+  };
+
+  void clear_uncovered() {
+    std::int64_t at = 0;
+    const auto clear = [&](std::int64_t end) {
+      for (std::int64_t t = at; t < end; ++t) {
+        Out* const o = o_ + t * args_.o.stride(0);
+        std::fill(o, o + group_ * kv_heads_ * head_dim_, Out(0.0f));
+        for (std::int64_t h = 0; h < group_ * kv_heads_; ++h) {
+          lse_[h * query_rows_ + t] = -std::numeric_limits<float>::infinity();
+        }
+      }
+    };
+    for (const Segment& segment : segments_) {
+      clear(segment.q_begin);
+      at = segment.q_begin + segment.q_count;
+    }
+    clear(query_rows_);
+  }
+
+  void work(const Item& item, std::int64_t kv_head, float* scratch) const {
+    const Segment& s = *item.segment;
+    const std::int64_t width = scratch_.width, rows = std::min(rows_, s.q_count - item.row);
+    float* const k = scratch;
+    float* const v = k + scratch_.keys();
+    float* const panels = v + scratch_.keys();
+    float* const q = panels + scratch_.keys();
+    float* const o = q + scratch_.queries();
+    float* const sums = o + scratch_.queries();
+    float* const most = sums + scratch_.rows * kHeadPad;
+    float* const factor = most + scratch_.rows;
+    float* const scores = factor + scratch_.rows;
+    const std::int64_t first_row = s.q_begin + item.row;
+    const auto scale = static_cast<float>(args_.scale * 1.4426950408889634);  // exponentials are powers of two
+
+    for (std::int64_t g = 0; g < group_; ++g) {
+      const Act* from = q_ + first_row * args_.q.stride(0) + (kv_head * group_ + g) * head_dim_;
+      HAWSER_DISPATCH(load_rows, from, args_.q.stride(0), rows, head_dim_, scale, q + g * rows_ * width, rows_, width);
+    }
+    std::fill_n(o, scratch_.queries(), 0.0f);
+    std::fill_n(sums, scratch_.rows * kHeadPad, 0.0f);
+    std::fill_n(most, scratch_.rows, -std::numeric_limits<float>::infinity());
+
+    const Visible visible{s, args_.causal, args_.window};
+    const std::int64_t end = visible.end(item.row + rows - 1);
+    for (std::int64_t key = visible.begin(item.row); key < end; key += kKeyBlock) {
+      const std::int64_t keys = std::min(kKeyBlock, end - key), key_row = s.k_begin + key;
+      const Act* k_from = k_ + key_row * args_.k.stride(0) + kv_head * head_dim_;
+      const Act* v_from = v_ + key_row * args_.v.stride(0) + kv_head * head_dim_;
+      HAWSER_DISPATCH(load_rows, k_from, args_.k.stride(0), keys, head_dim_, 1.0f, k, kKeyBlock, width);
+      HAWSER_DISPATCH(load_rows, v_from, args_.v.stride(0), keys, head_dim_, 1.0f, v, kKeyBlock, width);
+      HAWSER_DISPATCH(transpose_rows, k, width, panels);
+      for (std::int64_t g = 0; g < group_; ++g) {
+        const std::int64_t at = g * rows_;
+        const ForwardBlock block{.q = q + at * width, .panels = panels, .v = v, .o = o + at * width, .most = most + at,
+                                 .sums = sums + at * kHeadPad, .scores = scores, .rows = round_up(rows, 12),
+                                 .width = width,
+                                 .band = band_of(s, args_.causal, args_.window, item.row, key, keys)};
+        HAWSER_DISPATCH(forward_block, block);
+      }
+    }
+    for (std::int64_t g = 0; g < group_; ++g) {
+      const std::int64_t head = kv_head * group_ + g, at = g * rows_;
+      float* const lse = lse_ + head * query_rows_ + first_row;
+      HAWSER_DISPATCH(finish_rows, most + at, sums + at * kHeadPad, rows, factor, lse);
+      Out* const to = o_ + first_row * args_.o.stride(0) + head * head_dim_;
+      HAWSER_DISPATCH(store_rows, o + at * width, width, factor, to, args_.o.stride(0), rows, head_dim_, false);
+    }
+  }
+
+  const AttentionForward& args_;
+  const Act *q_, *k_, *v_;
+  Out* o_;
+  float* lse_;
+  std::int64_t query_rows_, kv_heads_, group_, head_dim_, rows_;
+  Scratch scratch_;
+  std::vector<Segment> segments_;
+};
+
+}  // namespace
+
+void attention_forward(const AttentionForward& args) {
+  with_act(args.q.dtype(), [&](auto act) {
+    with_act(args.o.dtype(), [&](auto out) { Forward<decltype(act), decltype(out)>(args).run(); });
+  });
+}
+
+void attention_combine(const AttentionCombine& args) {
+  const std::int64_t rows = args.o_a.size(0), heads = args.o_a.size(1), head_dim = args.o_a.size(2);
+  float* const lse_a = args.lse_a.data<float>();
+  const float* const lse_b = args.lse_b.data<float>();
+  with_act(args.o_a.dtype(), [&](auto a_tag) {
+    with_act(args.o_b.dtype(), [&](auto b_tag) {
+      const auto a = rows_of<decltype(a_tag)>(args.o_a);
+      const auto b = rows_of<decltype(b_tag)>(args.o_b);
+      parallel_pieces(rows, 16, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t h = 0; h < heads; ++h) {
+          for (std::int64_t t = begin; t < end; ++t) {
+            const double la = lse_a[h * rows + t], lb = lse_b[h * rows + t];
+            const double most = std::max(la, lb);
+            if (most == -std::numeric_limits<double>::infinity()) continue;  // neither sees a key: o_a is zero already
+            const double lse = most + std::log(std::exp(la - most) + std::exp(lb - most));
+            lse_a[h * rows + t] = static_cast<float>(lse);
+            HAWSER_DISPATCH(blend_run, a.row(t) + h * head_dim, b.row(t) + h * head_dim,
+                            static_cast<float>(std::exp(la - lse)), static_cast<float>(std::exp(lb - lse)), head_dim);
+          }
+        }
+      });
+    });
+  });
+}
+
+}  // namespace cpu
+}  // namespace hawser::ops

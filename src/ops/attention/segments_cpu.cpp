@@ -1,0 +1,36 @@
+#include "ops/attention/attention_cpu.h"
+
+namespace hawser::ops::cpu {
+
+std::vector<Segment> read_segments(const char* op, const TensorView& table, const TensorView& count,
+                                   std::int64_t query_rows, std::int64_t key_rows) {
+  const std::int64_t n = *count.data<std::int32_t>();
+  HAWSER_CHECK(n >= 0 && n <= table.size(0), op, ": ", n, " segments in a table of ", table.size(0));
+  std::vector<Segment> out;
+  const auto* row = table.data<std::int32_t>();
+  for (std::int64_t s = 0; s < n; ++s, row += kSegmentFields) {
+    const Segment segment{row[0], row[1], row[2], row[3], row[4], row[5]};
+    HAWSER_CHECK(segment.q_begin >= 0 && segment.q_count >= 0 && segment.q_begin + segment.q_count <= query_rows &&
+                     segment.k_begin >= 0 && segment.k_count >= 0 && segment.k_begin + segment.k_count <= key_rows,
+                 op, ": segment ", s, " leaves ", query_rows, " query rows and ", key_rows, " key rows");
+    if (segment.q_count > 0) out.push_back(segment);
+  }
+  std::sort(out.begin(), out.end(), [](const Segment& a, const Segment& b) { return a.q_begin < b.q_begin; });
+  for (std::size_t s = 1; s < out.size(); ++s) {
+    HAWSER_CHECK(out[s - 1].q_begin + out[s - 1].q_count <= out[s].q_begin, op, ": query row ", out[s].q_begin,
+                 " lies in two segments");
+  }
+  return out;
+}
+
+Band band_of(const Segment& segment, bool causal, std::int64_t window, std::int64_t row, std::int64_t key,
+             std::int64_t keys) {
+  constexpr std::int64_t kOutOfReach = std::int64_t{1} << 40;
+  const std::int64_t position = segment.q_position + row - segment.k_position;  // of row 0, as a key index
+  return {.first = std::max<std::int64_t>(0, -key),
+          .last = std::min(keys, segment.k_count - key),
+          .low = window > 0 ? position - window + 1 - key : -kOutOfReach,
+          .high = causal ? position + 1 - key : kOutOfReach};
+}
+
+}  // namespace hawser::ops::cpu

@@ -1,0 +1,271 @@
+// What the case tables of the ops share (tests only).
+//
+// A case is one lambda that makes its tensors in a World, runs the op and returns the values of its outputs. check_case
+// runs it at every vector level, with one thread and with two, twice, against the expected values; asks that all runs of
+// one level agree bit for bit and that gaps between padded rows stay untouched; and runs it on the meta device, where
+// it must book one piece of work that reads exactly the inputs and writes exactly the outputs.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/philox.h"
+#include "ops/common.h"
+#include "ops/cpu/levels.h"
+
+namespace hawser::ops::testing {
+
+using Values = std::vector<double>;
+
+inline double rounded(double value, DType dtype) {
+  const auto narrow = static_cast<float>(value);
+  return dtype == DType::bf16 ? static_cast<double>(static_cast<float>(Bf16(narrow))) : static_cast<double>(narrow);
+}
+
+// Standard normal numbers times `scale`, rounded to dtype.
+inline Values random_values(std::int64_t count, std::uint64_t seed, DType dtype = DType::f32, double scale = 1.0) {
+  const RandomStream random(seed, "cases");
+  Values out;
+  for (std::int64_t i = 0; i < count; ++i) {
+    out.push_back(rounded(scale * random.normal(static_cast<std::uint64_t>(i)), dtype));
+  }
+  return out;
+}
+
+// The device, stream and tensors of one run. On meta no tensor has data and values() are zeros.
+class World {
+ public:
+  World(DeviceKind kind, int threads)
+      : device_(kind == DeviceKind::cpu ? make_cpu_device({.threads = threads}) : std::make_unique<MetaDevice>()),
+        stream_(device_->make_stream("test")) {}
+
+  Stream& stream() { return *stream_; }
+  bool meta() const { return device_->kind() == DeviceKind::meta; }
+  const Trace& trace() const { return static_cast<const MetaDevice&>(*device_).trace(); }
+
+  // Read by the op. pad: elements between the rows of the first dim.
+  TensorView in(DType dtype, const Shape& shape, const Values& values, std::int64_t pad = 0) {
+    const TensorView view = make(dtype, shape, pad);
+    set(view, values);
+    read_.insert(view.raw());
+    return view;
+  }
+  // Written by the op; NaN before, or `before`.
+  TensorView out(DType dtype, const Shape& shape, std::int64_t pad = 0, const Values& before = {}) {
+    const TensorView view = make(dtype, shape, pad);
+    const double unset = dtype == DType::i32 || dtype == DType::u8 ? 77.0 : std::numeric_limits<double>::quiet_NaN();
+    set(view, before.empty() ? Values(static_cast<std::size_t>(shape.elements()), unset) : before);
+    written_.insert(view.raw());
+    return view;
+  }
+  TensorView in_out(DType dtype, const Shape& shape, const Values& values, std::int64_t pad = 0) {
+    const TensorView view = in(dtype, shape, values, pad);
+    written_.insert(view.raw());
+    return view;
+  }
+  TensorView workspace(std::int64_t bytes) {
+    if (bytes == 0) return {};
+    const TensorView view = make(DType::u8, {bytes}, 0);
+    if (!meta()) std::memset(view.raw(), 0xff, static_cast<std::size_t>(bytes));
+    written_.insert(view.raw());
+    return view;
+  }
+
+  // Waits, checks the gaps, and gives the elements in row-major order.
+  Values values(const TensorView& view) {
+    stream_->synchronize();
+    Values out;
+    for_each(view, [&](std::byte* at) { out.push_back(get(at, view.dtype())); });
+    return out;
+  }
+
+  void check_gaps() {
+    stream_->synchronize();
+    if (meta()) return;
+    for (const Made& made : made_) {
+      const std::int64_t row = made.columns * size_of(made.view.dtype());
+      for (std::int64_t r = 0; r < made.rows; ++r) {
+        for (std::int64_t i = row; i < row + made.pad * size_of(made.view.dtype()); ++i) {
+          ASSERT_EQ(made.view.raw()[r * (row + made.pad * size_of(made.view.dtype())) + i], kGap) << "a gap was written";
+        }
+      }
+    }
+  }
+
+  void check_booking() {
+    ASSERT_EQ(trace().items.size(), 1u) << "one op books one piece of work";
+    std::set<std::uint64_t> read, written;
+    for (const Access& access : trace().items[0].booking.accesses) (access.write ? written : read).insert(access.address);
+    const auto addresses = [](const std::set<std::byte*>& from) {
+      std::set<std::uint64_t> out;
+      for (const std::byte* p : from) out.insert(reinterpret_cast<std::uint64_t>(p));
+      return out;
+    };
+    EXPECT_EQ(read, addresses(read_)) << "what the op says it reads";
+    EXPECT_EQ(written, addresses(written_)) << "what the op says it writes";
+  }
+
+ private:
+  static constexpr std::byte kGap{0xa5};
+
+  struct Made {
+    Storage storage;
+    TensorView view;
+    std::int64_t rows, columns, pad;
+  };
+
+  TensorView make(DType dtype, const Shape& shape, std::int64_t pad) {
+    const std::int64_t rows = shape.rank() > 1 ? shape[0] : 1;
+    const std::int64_t columns = rows > 0 ? shape.elements() / rows : 0;
+    Storage storage(*device_, dtype, {std::max<std::int64_t>(rows, 1), std::max<std::int64_t>(columns + pad, 1)});
+    TensorView view = storage.view();
+    if (!meta()) std::memset(view.raw(), std::to_integer<int>(kGap), static_cast<std::size_t>(view.bytes()));
+    if (pad == 0 || shape.rank() < 2) {
+      view = TensorView(view.raw(), dtype, shape, device_->kind());
+    } else {
+      view = view.columns(0, columns);
+      if (shape.rank() == 3) view = view.split_last(shape[1], shape[2]);
+    }
+    made_.push_back({std::move(storage), view, rows, columns, shape.rank() > 1 ? pad : 0});
+    return view;
+  }
+
+  template <class Body>
+  void for_each(const TensorView& view, const Body& body) {
+    if (meta()) return;
+    const std::int64_t rows = view.rank() > 1 ? view.size(0) : 1;
+    const std::int64_t columns = rows > 0 ? view.elements() / rows : 0;
+    const std::int64_t stride = view.rank() > 1 ? view.stride(0) : 0;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < columns; ++c) body(view.raw() + (r * stride + c) * size_of(view.dtype()));
+    }
+  }
+
+  static double get(const std::byte* at, DType dtype) {
+    switch (dtype) {
+      case DType::f32: return *reinterpret_cast<const float*>(at);
+      case DType::bf16: return static_cast<float>(*reinterpret_cast<const Bf16*>(at));
+      case DType::i32: return *reinterpret_cast<const std::int32_t*>(at);
+      default: return std::to_integer<int>(*at);
+    }
+  }
+
+  void set(const TensorView& view, const Values& values) {
+    ASSERT_EQ(static_cast<std::int64_t>(values.size()), view.elements());
+    std::size_t i = 0;
+    for_each(view, [&](std::byte* at) {
+      const double value = values[i++];
+      switch (view.dtype()) {
+        case DType::f32: *reinterpret_cast<float*>(at) = static_cast<float>(value); break;
+        case DType::bf16: *reinterpret_cast<Bf16*>(at) = Bf16(static_cast<float>(value)); break;
+        case DType::i32: *reinterpret_cast<std::int32_t*>(at) = static_cast<std::int32_t>(value); break;
+        default: *at = static_cast<std::byte>(value); break;
+      }
+    });
+  }
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::vector<Made> made_;
+  std::set<std::byte*> read_, written_;
+};
+
+// |got - expected| <= tolerance * (|expected| + root mean square of expected), element by element; infinities are equal.
+// The mean square has a floor: inputs are of order one, and sums that cancel to zero keep their rounding errors.
+inline void expect_close(const Values& got, const Values& expected, double tolerance, const std::string& what) {
+  ASSERT_EQ(got.size(), expected.size()) << what;
+  double squares = 0, finite = 1e-30;
+  for (const double e : expected) {
+    if (std::isfinite(e)) squares += e * e, finite += 1;
+  }
+  const double typical = std::sqrt(squares / finite) + 1e-2;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == expected[i]) continue;
+    ASSERT_LE(std::abs(got[i] - expected[i]), tolerance * (std::abs(expected[i]) + typical))
+        << what << ": element " << i << " is " << got[i] << ", expected " << expected[i];
+  }
+}
+
+struct Case {
+  std::string name;
+  std::function<std::vector<Values>(World&)> run;
+  std::vector<Values> expected;
+  double tolerance = 2e-6;
+};
+
+inline void check_case(const Case& c) {
+  SCOPED_TRACE(c.name);
+  const VectorLevel best = best_vector_level();
+  for (const VectorLevel level : {VectorLevel::baseline, VectorLevel::avx2, VectorLevel::avx512}) {
+    if (level > best) continue;
+    set_vector_level(level);
+    std::vector<Values> first;
+    for (const int threads : {1, 2, 2}) {
+      World world(DeviceKind::cpu, threads);
+      const std::vector<Values> got = c.run(world);
+      world.check_gaps();
+      ASSERT_EQ(got.size(), c.expected.size());
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        expect_close(got[i], c.expected[i], c.tolerance,
+                     cat(c.name, ", output ", i, ", level ", static_cast<int>(level), ", ", threads, " threads"));
+      }
+      if (first.empty()) first = got;
+      EXPECT_TRUE(std::equal(got.begin(), got.end(), first.begin(), [](const Values& a, const Values& b) {
+        return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+      })) << "runs differ, level " << static_cast<int>(level);
+    }
+  }
+  set_vector_level(best);
+  World world(DeviceKind::meta, 1);
+  c.run(world);
+  world.check_booking();
+}
+
+// d loss / d x by central differences of a float64 function that reads x.
+inline Values numeric_gradient(const std::function<double()>& loss, Values& x, double step = 1e-5) {
+  Values out;
+  for (double& value : x) {
+    const double keep = value;
+    value = keep + step;
+    const double up = loss();
+    value = keep - step;
+    const double down = loss();
+    value = keep;
+    out.push_back((up - down) / (2 * step));
+  }
+  return out;
+}
+
+inline double dot(const Values& a, const Values& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+inline Values plus(Values a, const Values& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+// The call throws an InternalError whose text holds `part`.
+inline void expect_refused(const std::function<void()>& call, const std::string& part) {
+  try {
+    call();
+    ADD_FAILURE() << "not refused: " << part;
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+// bf16 keeps 8 bits: half a unit in the last place, with room for sums.
+constexpr double kBf16Tolerance = 6e-3;
+
+}  // namespace hawser::ops::testing

@@ -1,0 +1,60 @@
+#include "ops/loss/linear_cross_entropy.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "ops/loss/linear_cross_entropy_cpu.h"
+
+namespace hawser::ops {
+
+std::int64_t loss_chunk_rows(std::int64_t tokens, std::int64_t vocabulary) {
+  constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
+  const std::int64_t most = std::max<std::int64_t>(32, kMostBytes / (4 * std::max<std::int64_t>(vocabulary, 1)));
+  const std::int64_t chunks = std::max<std::int64_t>(1, ceil_div(tokens, most));
+  return std::max<std::int64_t>(1, ceil_div(tokens, chunks));
+}
+
+std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t channels, std::int64_t vocabulary,
+                                            DType dtype, std::int64_t chunk_rows) {
+  const std::int64_t rows = chunk_rows > 0 ? std::min(chunk_rows, tokens) : loss_chunk_rows(tokens, vocabulary);
+  return cpu::loss_layout(tokens, channels, vocabulary, dtype, rows).bytes();
+}
+
+void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args) {
+  constexpr auto kOp = "linear_cross_entropy";
+  HAWSER_CHECK(args.x.rank() == 2 && args.weight.rank() == 2, kOp, ": x and weight are matrices");
+  const std::int64_t tokens = args.x.size(0), channels = args.x.size(1), vocabulary = args.weight.size(0);
+  const DType act = args.x.dtype();
+  expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape());
+  expect(kOp, "weight", args.weight, {act}, {vocabulary, channels});
+  expect(kOp, "labels", args.labels, {DType::i32}, {tokens});
+  expect(kOp, "loss_sum", args.loss_sum, {DType::f32}, {1});
+  const bool gradients = !args.dx.empty() || !args.dweight.empty();
+  if (gradients) expect(kOp, "scale", args.scale, {DType::f32}, {1});
+  if (!args.dx.empty()) {
+    expect(kOp, "dx", args.dx, {DType::f32, act}, {tokens, channels});
+    expect_apart_or_same(kOp, args.dx, args.x);
+    for (const TensorView& view : {args.weight, args.dweight, args.labels, args.loss_sum}) {
+      expect_apart(kOp, args.dx, view);
+    }
+  }
+  if (!args.dweight.empty()) {
+    expect(kOp, "dweight", args.dweight, {DType::f32, act}, {vocabulary, channels});
+    for (const TensorView& view : {args.x, args.weight, args.labels, args.loss_sum}) {
+      expect_apart(kOp, args.dweight, view);
+    }
+  }
+  HAWSER_CHECK(args.chunk_rows >= 0, kOp, ": chunk_rows is ", args.chunk_rows);
+  expect_workspace(kOp, args.workspace,
+                   linear_cross_entropy_workspace(tokens, channels, vocabulary, act, args.chunk_rows));
+  const int products = 1 + (args.dx.empty() ? 0 : 1) + (args.dweight.empty() ? 0 : 1);
+  const TensorView none;
+  run(stream, kOp,
+      {args.x, args.weight, args.labels, gradients ? args.scale : none, args.loss_sum,
+       args.accumulate_weight ? args.dweight : none},
+      {args.loss_sum, args.dx, args.dweight, args.workspace},
+      2.0 * products * static_cast<double>(tokens) * static_cast<double>(channels) * static_cast<double>(vocabulary),
+      [args] { cpu::linear_cross_entropy(args); });
+}
+
+}  // namespace hawser::ops

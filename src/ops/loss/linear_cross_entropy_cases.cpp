@@ -1,0 +1,149 @@
+#include "ops/loss/linear_cross_entropy.h"
+
+#include "ops/case_support.h"
+
+namespace hawser::ops {
+namespace {
+
+using namespace testing;
+
+struct LossCase {
+  DType act = DType::f32, out = DType::f32;
+  std::int64_t tokens, channels, vocabulary, chunk_rows = 0;
+  bool want_dx = true, want_dweight = true, accumulate = false;
+};
+
+double loss_of(const Values& x, const Values& weight, const Values& labels, std::int64_t channels) {
+  const std::size_t vocabulary = weight.size() / static_cast<std::size_t>(channels);
+  double total = 0;
+  for (std::size_t t = 0; t < labels.size(); ++t) {
+    if (labels[t] < 0) continue;
+    double sum = 0, target = 0;
+    for (std::size_t v = 0; v < vocabulary; ++v) {
+      double logit = 0;
+      for (std::int64_t c = 0; c < channels; ++c) logit += x[t * channels + c] * weight[v * channels + c];
+      sum += std::exp(logit);
+      if (static_cast<double>(v) == labels[t]) target = logit;
+    }
+    total += std::log(sum) - target;
+  }
+  return total;
+}
+
+void check_loss(const LossCase& l) {
+  constexpr double kScale = 0.125, kBefore = 2.5;
+  Values x = random_values(l.tokens * l.channels, 1, l.act), weight = random_values(l.vocabulary * l.channels, 2, l.act, 0.7);
+  const auto old = random_values(l.vocabulary * l.channels, 3, l.out);
+  const RandomStream random(4, "labels");
+  Values labels;
+  for (std::int64_t t = 0; t < l.tokens; ++t) {
+    labels.push_back(t % 5 == 3 ? -100.0 : static_cast<double>(random.below(l.vocabulary, t)));
+  }
+  const auto loss = [&] { return kScale * loss_of(x, weight, labels, l.channels); };
+  std::vector<Values> expected{{kBefore + loss() / kScale}};
+  if (l.want_dx) expected.push_back(numeric_gradient(loss, x));
+  if (l.want_dweight) {
+    const Values dweight = numeric_gradient(loss, weight);
+    expected.push_back(l.accumulate ? plus(dweight, old) : dweight);
+  }
+  check_case({cat("linear_cross_entropy ", to_string(l.act), "->", to_string(l.out), " ", l.tokens, "x", l.channels, "x",
+                  l.vocabulary, " chunks of ", l.chunk_rows),
+              [&](World& world) -> std::vector<Values> {
+                const Shape w_shape{l.vocabulary, l.channels};
+                LinearCrossEntropy args{.x = world.in(l.act, {l.tokens, l.channels}, x),
+                                        .weight = world.in(l.act, w_shape, weight),
+                                        .labels = world.in(DType::i32, {l.tokens}, labels),
+                                        .loss_sum = world.in_out(DType::f32, {1}, {kBefore}),
+                                        .accumulate_weight = l.accumulate,
+                                        .chunk_rows = l.chunk_rows};
+                if (l.want_dx || l.want_dweight) args.scale = world.in(DType::f32, {1}, {kScale});
+                if (l.want_dx) args.dx = world.out(l.out, {l.tokens, l.channels});
+                if (l.want_dweight) args.dweight = l.accumulate ? world.in_out(l.out, w_shape, old) : world.out(l.out, w_shape);
+                args.workspace = world.workspace(
+                    linear_cross_entropy_workspace(l.tokens, l.channels, l.vocabulary, l.act, l.chunk_rows));
+                linear_cross_entropy(world.stream(), args);
+                std::vector<Values> got{world.values(args.loss_sum)};
+                if (l.want_dx) got.push_back(world.values(args.dx));
+                if (l.want_dweight) got.push_back(world.values(args.dweight));
+                return got;
+              },
+              expected,
+              l.act == DType::bf16 ? kBf16Tolerance : 5e-6});
+}
+
+TEST(LinearCrossEntropy, AgreesWithFiniteDifferences) {
+  for (const DType act : {DType::f32, DType::bf16}) {
+    check_loss({.act = act, .tokens = 13, .channels = 10, .vocabulary = 37});
+    check_loss({.act = act, .tokens = 13, .channels = 10, .vocabulary = 37, .chunk_rows = 4, .accumulate = true});
+    check_loss({.act = act, .tokens = 8, .channels = 16, .vocabulary = 48, .chunk_rows = 4, .want_dx = false});
+    check_loss({.act = act, .tokens = 9, .channels = 7, .vocabulary = 21, .chunk_rows = 100, .want_dweight = false});
+    check_loss({.act = act, .tokens = 9, .channels = 7, .vocabulary = 21, .chunk_rows = 2, .want_dx = false, .want_dweight = false});
+    check_loss({.act = act, .out = act, .tokens = 5, .channels = 6, .vocabulary = 9, .chunk_rows = 3, .accumulate = true});
+  }
+}
+
+// Logits of several thousands: the softmax must not overflow, and the loss stays exact.
+TEST(LinearCrossEntropy, TakesHugeLogits) {
+  World world(DeviceKind::cpu, 1);
+  const TensorView loss = world.in_out(DType::f32, {1}, {0}), dx = world.out(DType::f32, {1, 1});
+  linear_cross_entropy(world.stream(),
+                       {.x = world.in(DType::f32, {1, 1}, {1}), .weight = world.in(DType::f32, {3, 1}, {-5000, 3000, 2000}),
+                        .labels = world.in(DType::i32, {1}, {2}), .scale = world.in(DType::f32, {1}, {1}), .loss_sum = loss,
+                        .dx = dx, .workspace = world.workspace(linear_cross_entropy_workspace(1, 1, 3, DType::f32))});
+  EXPECT_EQ(world.values(loss), Values{1000});
+  EXPECT_EQ(world.values(dx), Values{1000});
+}
+
+TEST(LinearCrossEntropy, DxMayLieOverX) {
+  const auto x = random_values(12, 1), weight = random_values(28, 2);
+  const Values labels{6, 0, -1};
+  std::vector<Values> got;
+  for (const bool over : {false, true}) {
+    World world(DeviceKind::cpu, 2);
+    const TensorView x_view = world.in_out(DType::f32, {3, 4}, x);
+    const TensorView dx = over ? x_view : world.out(DType::f32, {3, 4}), dweight = world.out(DType::f32, {7, 4});
+    linear_cross_entropy(world.stream(),
+                         {.x = x_view, .weight = world.in(DType::f32, {7, 4}, weight),
+                          .labels = world.in(DType::i32, {3}, labels), .scale = world.in(DType::f32, {1}, {1}),
+                          .loss_sum = world.in_out(DType::f32, {1}, {0}), .dx = dx, .dweight = dweight, .chunk_rows = 2,
+                          .workspace = world.workspace(linear_cross_entropy_workspace(3, 4, 7, DType::f32, 2))});
+    got.push_back(world.values(dx));
+    got.push_back(world.values(dweight));
+  }
+  EXPECT_EQ(got[0], got[2]);
+  EXPECT_EQ(got[1], got[3]);
+}
+
+TEST(LinearCrossEntropy, ChunksAreEvenAndBounded) {
+  EXPECT_EQ(loss_chunk_rows(10, 100), 10);
+  EXPECT_EQ(loss_chunk_rows(1024, 49152), 256);
+  EXPECT_LE(loss_chunk_rows(1 << 20, 128256) * 4 * 128256, 64 << 20);
+  EXPECT_EQ(loss_chunk_rows(1000, 100'000'000), 32);
+  EXPECT_EQ(loss_chunk_rows(0, 100), 1);
+}
+
+TEST(LinearCrossEntropy, RefusesBadArguments) {
+  World world(DeviceKind::cpu, 1);
+  const LinearCrossEntropy good{.x = world.in(DType::f32, {2, 3}, Values(6)), .weight = world.in(DType::f32, {5, 3}, Values(15)),
+                                .labels = world.in(DType::i32, {2}, Values(2)), .scale = world.in(DType::f32, {1}, {1}),
+                                .loss_sum = world.in_out(DType::f32, {1}, {0}), .dx = world.out(DType::f32, {2, 3}),
+                                .workspace = world.workspace(linear_cross_entropy_workspace(2, 3, 5, DType::f32))};
+  const auto refused = [&](const std::function<void(LinearCrossEntropy&)>& spoil, const std::string& part) {
+    LinearCrossEntropy args = good;
+    spoil(args);
+    expect_refused([&] { linear_cross_entropy(world.stream(), args); }, part);
+  };
+  refused([&](auto& a) { a.scale = TensorView(); }, "scale is missing");
+  refused([&](auto& a) { a.labels = a.labels.rows(0, 1); }, "labels has shape");
+  refused([&](auto& a) { a.weight = world.in(DType::bf16, {5, 3}, Values(15)); }, "weight is bfloat16");
+  refused([&](auto& a) { a.dx = world.out(DType::bf16, {2, 3}); }, "dx is bfloat16");
+  refused([&](auto& a) { a.dweight = a.weight; }, "share memory");
+  refused([&](auto& a) { a.workspace = TensorView(); }, "workspace is missing");
+  LinearCrossEntropy args = good;
+  args.labels = world.in(DType::i32, {2}, {0, 5});
+  linear_cross_entropy(world.stream(), args);
+  EXPECT_THROW(world.stream().synchronize(), InternalError);
+}
+
+}  // namespace
+}  // namespace hawser::ops

@@ -1,0 +1,120 @@
+#include "ops/loss/linear_cross_entropy_cpu.h"
+
+#include <cmath>
+
+#include "ops/cpu/parallel.h"
+#include "ops/gemm/gemm_cpu.h"
+
+#define HAWSER_KERNELS "ops/loss/linear_cross_entropy_kernels.inc"
+#include "ops/cpu/each_level.inc"
+
+namespace hawser::ops::cpu {
+
+namespace {
+
+// The three products of a chunk of `rows` rows.
+struct Products {
+  Product logits, dx, dweight;
+};
+
+Products products_of(std::int64_t rows, std::int64_t channels, std::int64_t vocabulary, std::int64_t stride, DType act,
+                     DType dx, DType dweight) {
+  const std::int64_t gradient_stride = act == DType::f32 ? stride : 2 * stride;  // bf16 over the floats of the logits
+  return {.logits = {.m = rows, .n = vocabulary, .k = channels, .lda = channels, .ldb = channels, .ldc = stride,
+                     .in = act, .out = DType::f32, .transpose_b = true},
+          .dx = {.m = rows, .n = channels, .k = vocabulary, .lda = gradient_stride, .ldb = channels, .ldc = channels,
+                 .in = act, .out = dx},
+          .dweight = {.m = vocabulary, .n = channels, .k = rows, .lda = gradient_stride, .ldb = channels,
+                      .ldc = channels, .in = act, .out = dweight, .transpose_a = true}};
+}
+
+void check_labels(const TensorView& labels, std::int64_t vocabulary) {
+  const auto* label = labels.data<std::int32_t>();
+  for (std::int64_t t = 0; t < labels.size(0); ++t) {
+    HAWSER_CHECK(label[t] < vocabulary, "linear_cross_entropy: label ", label[t], " of token ", t, " is outside [0, ",
+                 vocabulary, ")");
+  }
+}
+
+}  // namespace
+
+LossLayout loss_layout(std::int64_t tokens, std::int64_t channels, std::int64_t vocabulary, DType dtype,
+                       std::int64_t rows) {
+  LossLayout layout{.rows = rows, .stride = round_up(vocabulary, 16)};
+  const std::int64_t tail = rows > 0 ? tokens % rows : 0;
+  for (const std::int64_t count : {rows, tail}) {
+    if (count == 0) continue;
+    for (const DType out : {DType::f32, dtype}) {
+      Products p = products_of(count, channels, vocabulary, layout.stride, dtype, out, out);
+      for (const bool accumulate : {false, true}) {
+        p.dweight.accumulate = accumulate;
+        for (const Product& product : {p.logits, p.dx, p.dweight}) {
+          layout.products = std::max(layout.products, product_workspace(product));
+        }
+      }
+    }
+  }
+  return layout;
+}
+
+void linear_cross_entropy(const LinearCrossEntropy& args) {
+  const std::int64_t tokens = args.x.size(0), channels = args.x.size(1), vocabulary = args.weight.size(0);
+  check_labels(args.labels, vocabulary);
+  const DType act = args.x.dtype();
+  const std::int64_t chunk = args.chunk_rows > 0 ? std::min(args.chunk_rows, tokens) : loss_chunk_rows(tokens, vocabulary);
+  const LossLayout layout = loss_layout(tokens, channels, vocabulary, act, chunk);
+  auto* const logits = reinterpret_cast<float*>(args.workspace.raw());
+  auto* const losses = reinterpret_cast<double*>(args.workspace.raw() + layout.logits_bytes());
+  std::byte* const scratch = args.workspace.raw() + layout.logits_bytes() + layout.losses_bytes();
+  const std::int64_t scratch_bytes = args.workspace.bytes() - layout.logits_bytes() - layout.losses_bytes();
+  const bool gradients = !args.dx.empty() || !args.dweight.empty();
+  const float scale = gradients ? *args.scale.data<float>() : 0.0f;
+  const auto* labels = args.labels.data<std::int32_t>();
+  double total = 0;
+
+  // An empty batch still writes its weight gradient: one chunk of no rows.
+  for (std::int64_t begin = 0; begin == 0 || begin < tokens; begin += chunk) {
+    const std::int64_t rows = std::min(chunk, tokens - begin);
+    Products p = products_of(rows, channels, vocabulary, layout.stride, act, args.dx.dtype(), args.dweight.dtype());
+    const std::byte* const x = args.x.raw() + begin * channels * size_of(act);
+    p.logits.a = x;
+    p.logits.b = args.weight.raw();
+    p.logits.c = logits;
+    multiply(p.logits, scratch, scratch_bytes);
+
+    with_act(act, [&](auto tag) {
+      using Act = decltype(tag);
+      parallel_items(rows, [&](std::int64_t r) {
+        float* const row = logits + r * layout.stride;
+        Act* const out = reinterpret_cast<Act*>(row);
+        const std::int64_t label = labels[begin + r];
+        losses[r] = 0;
+        if (label < 0) {
+          if (gradients) std::fill_n(out, vocabulary, Act(0.0f));
+          return;
+        }
+        double (*const log)(double) = std::log;
+        losses[r] = HAWSER_DISPATCH(loss_row, row, out, vocabulary, label, gradients, scale, log);
+      });
+    });
+    for (std::int64_t r = 0; r < rows; ++r) total += losses[r];
+
+    if (!args.dweight.empty()) {
+      p.dweight.a = logits;
+      p.dweight.b = x;
+      p.dweight.c = args.dweight.raw();
+      p.dweight.accumulate = args.accumulate_weight || begin > 0;
+      multiply(p.dweight, scratch, scratch_bytes);
+    }
+    if (!args.dx.empty()) {
+      p.dx.a = logits;
+      p.dx.b = args.weight.raw();
+      p.dx.c = args.dx.raw() + begin * channels * size_of(args.dx.dtype());
+      multiply(p.dx, scratch, scratch_bytes);
+    }
+    if (chunk == 0) break;
+  }
+  *args.loss_sum.data<float>() = static_cast<float>(static_cast<double>(*args.loss_sum.data<float>()) + total);
+}
+
+}  // namespace hawser::ops::cpu

@@ -1,0 +1,113 @@
+#include "ops/rope/rope.h"
+
+#include <numbers>
+
+#include "ops/case_support.h"
+
+namespace hawser::ops {
+namespace {
+
+using namespace testing;
+
+Values rotated(const Values& x, const Values& positions, const Values& frequencies, std::int64_t heads, double scale,
+               bool inverse) {
+  const auto half = static_cast<std::int64_t>(frequencies.size());
+  Values out = x;
+  for (std::size_t t = 0; t < positions.size(); ++t) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t i = 0; i < half; ++i) {
+        const double angle = positions[t] * frequencies[static_cast<std::size_t>(i)] * (inverse ? -1 : 1);
+        const auto a = static_cast<std::size_t>((static_cast<std::int64_t>(t) * heads + h) * 2 * half + i);
+        const auto b = a + static_cast<std::size_t>(half);
+        out[a] = scale * (x[a] * std::cos(angle) - x[b] * std::sin(angle));
+        out[b] = scale * (x[b] * std::cos(angle) + x[a] * std::sin(angle));
+      }
+    }
+  }
+  return out;
+}
+
+// Positions up to and beyond 2^20: the angle must not be rounded to float32 before it is reduced.
+TEST(Rope, AgreesWithFloat64AtLargePositions) {
+  const Values positions{0, 1, 2, 1000, 131071, 1048575, 1048576, 4000003, 16777215};
+  const auto tokens = static_cast<std::int64_t>(positions.size());
+  for (const DType act : {DType::f32, DType::bf16}) {
+    for (const std::int64_t head_dim : {2, 10, 64, 128}) {
+      for (const bool inverse : {false, true}) {
+        const std::int64_t heads = 3;
+        Values frequencies;
+        for (const float f : rope_frequencies({.theta = 10000, .head_dim = head_dim})) frequencies.push_back(f);
+        const double scale = inverse ? 1.0 : 1.25;
+        const auto x = random_values(tokens * heads * head_dim, 1, act);
+        check_case({cat("rope ", to_string(act), " ", head_dim, " ", inverse),
+                    [&](World& world) -> std::vector<Values> {
+                      const Rope args{.x = world.in_out(act, {tokens, heads, head_dim}, x, 6),
+                                      .positions = world.in(DType::i32, {tokens}, positions),
+                                      .frequencies = world.in(DType::f32, {head_dim / 2}, frequencies),
+                                      .scale = scale,
+                                      .inverse = inverse};
+                      rope(world.stream(), args);
+                      return {world.values(args.x)};
+                    },
+                    {rotated(x, positions, frequencies, heads, scale, inverse)},
+                    act == DType::bf16 ? kBf16Tolerance : 5e-7});
+      }
+    }
+  }
+}
+
+// The gradient of <y, dy> is the rotation back of dy.
+TEST(Rope, InverseIsTheBackwardPass) {
+  const Values positions{3, 77}, frequencies{1.0, 0.3, 0.01};
+  Values x = random_values(2 * 2 * 6, 1);
+  const Values dy = random_values(2 * 2 * 6, 2);
+  const auto loss = [&] { return dot(rotated(x, positions, frequencies, 2, 1.1, false), dy); };
+  expect_close(rotated(dy, positions, frequencies, 2, 1.1, true), numeric_gradient(loss, x), 1e-7, "dx");
+}
+
+// Values of transformers' ROPE_INIT_FUNCTIONS, written out from its formulas.
+TEST(Rope, FrequenciesOfEachKind) {
+  const auto plain = rope_frequencies({.theta = 500000, .head_dim = 128});
+  ASSERT_EQ(plain.size(), 64u);
+  for (std::size_t i = 0; i < 64; ++i) {
+    EXPECT_NEAR(plain[i] / std::pow(500000.0, -2.0 * static_cast<double>(i) / 128.0), 1.0, 2e-7);
+  }
+  const auto linear = rope_frequencies({.kind = RopeKind::linear, .theta = 500000, .head_dim = 128, .factor = 4});
+  for (std::size_t i = 0; i < 64; ++i) EXPECT_FLOAT_EQ(linear[i], plain[i] / 4);
+  const auto llama3 = rope_frequencies({.kind = RopeKind::llama3, .theta = 500000, .head_dim = 128, .factor = 8,
+                                        .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position = 8192});
+  int same = 0, divided = 0, between = 0;
+  for (std::size_t i = 0; i < 64; ++i) {
+    const double wavelength = 2 * std::numbers::pi / plain[i];
+    if (wavelength < 2048) {
+      EXPECT_EQ(llama3[i], plain[i]);
+      ++same;
+    } else if (wavelength > 8192) {
+      EXPECT_FLOAT_EQ(llama3[i], plain[i] / 8);
+      ++divided;
+    } else {
+      const double s = (8192 / wavelength - 1) / 3;
+      EXPECT_NEAR(llama3[i] / ((1 - s) * plain[i] / 8 + s * plain[i]), 1.0, 2e-7);
+      ++between;
+    }
+  }
+  EXPECT_EQ(same, 29);
+  EXPECT_EQ(between, 6);
+  EXPECT_EQ(divided, 29);
+}
+
+TEST(Rope, RefusesBadArguments) {
+  World world(DeviceKind::cpu, 1);
+  const TensorView x = world.in(DType::f32, {2, 3, 8}, Values(48)), p = world.in(DType::i32, {2}, Values(2));
+  const TensorView f = world.in(DType::f32, {4}, Values(4));
+  Stream& s = world.stream();
+  expect_refused([&] { rope(s, {.x = world.in(DType::f32, {2, 3, 7}, Values(42)), .positions = p, .frequencies = f}); },
+                 "D even");
+  expect_refused([&] { rope(s, {.x = x, .positions = p.rows(0, 1), .frequencies = f}); }, "positions has shape");
+  expect_refused([&] { rope(s, {.x = x, .positions = p, .frequencies = f.rows(0, 3)}); }, "frequencies has shape");
+  expect_refused([&] { rope(s, {.x = x, .positions = f, .frequencies = f}); }, "positions is float32");
+  expect_refused([&] { rope_frequencies({.head_dim = 7}); }, "head_dim 7");
+}
+
+}  // namespace
+}  // namespace hawser::ops

@@ -1,0 +1,41 @@
+#include "ops/seed/init.h"
+
+#include "base/philox.h"
+#include "ops/case_support.h"
+
+namespace hawser::ops {
+namespace {
+
+using namespace testing;
+
+TEST(RandomNormal, EachShardDrawsItsPartOfTheWhole) {
+  const std::uint64_t name = fnv1a("model.layers.0.mlp.up_proj.weight");
+  const RandomStream random(7, name);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const std::int64_t first : {std::int64_t{0}, std::int64_t{999}, std::int64_t{1} << 33}) {
+      Values expected;
+      for (std::int64_t i = 0; i < 3000; ++i) {
+        expected.push_back(rounded(0.5 + 0.02 * random.normal(static_cast<std::uint64_t>(first + i)), dtype));
+      }
+      check_case({cat("random_normal ", first),
+                  [&](World& world) -> std::vector<Values> {
+                    const TensorView y = world.out(dtype, {3, 1000});
+                    random_normal(world.stream(), {.y = y, .seed = 7, .name = name, .first_element = first, .mean = 0.5, .std = 0.02});
+                    return {world.values(y)};
+                  },
+                  {expected},
+                  1e-7});
+    }
+  }
+}
+
+TEST(RandomNormal, RefusesBadArguments) {
+  World world(DeviceKind::cpu, 1);
+  const TensorView y = world.out(DType::f32, {4});
+  expect_refused([&] { random_normal(world.stream(), {.y = y, .first_element = -1}); }, "first_element -1");
+  expect_refused([&] { random_normal(world.stream(), {.y = y, .std = -1}); }, "std -1");
+  expect_refused([&] { random_normal(world.stream(), {.y = world.out(DType::i32, {4})}); }, "y is int32");
+}
+
+}  // namespace
+}  // namespace hawser::ops

@@ -1,0 +1,26 @@
+#include "optim/decay.h"
+
+#include <algorithm>
+
+namespace hawser::optim {
+
+std::vector<UpdateRun> update_runs(const nn::Unit& unit, std::int64_t begin, std::int64_t count) {
+  HAWSER_CHECK(begin >= 0 && count >= 0, "elements [", begin, ", ", begin + count, ")");
+  std::vector<UpdateRun> runs;
+  const int params = static_cast<int>(unit.params().size());
+  for (int i = 0; i < params; ++i) {
+    // Up to the next parameter: the gap behind this one goes with it, and the padding with the last.
+    const std::int64_t from = std::max(unit.offset(i), begin);
+    const std::int64_t to = i + 1 < params ? std::min(unit.offset(i + 1), begin + count) : begin + count;
+    if (from >= to) continue;
+    const bool decay = unit.params()[static_cast<std::size_t>(i)].decay;
+    if (!runs.empty() && runs.back().decay == decay) {
+      runs.back().count += to - from;
+    } else {
+      runs.push_back({from - begin, to - from, decay});
+    }
+  }
+  return runs;
+}
+
+}  // namespace hawser::optim

@@ -1,0 +1,87 @@
+#include "plan/layout.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "parallel/context/all_gather_exchange.h"
+
+namespace hawser::plan {
+
+void set_bounds(Layout& layout) {
+  const data::BatchShape& batch = layout.batch;
+  step::BatchBounds& b = layout.bounds;
+  b.context = batch.context;
+  b.rows = batch.local_rows();
+  const data::SegmentBounds segments = batch.max_segments();
+  b.squares = segments.squares;
+  b.rectangles = segments.rectangles;
+  // Causal attention over whole sequences is the most there can be; a square is one chunk at most.
+  const double sequences = static_cast<double>(batch.sequences), length = static_cast<double>(batch.padded_length());
+  const double chunk = static_cast<double>(batch.chunk_length());
+  b.square_pairs = sequences * batch.chunks_per_rank * chunk * (chunk + 1) / 2;
+  b.rectangle_pairs = sequences * length * (length + 1) / 2 / batch.context - b.square_pairs;
+}
+
+Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads) {
+  Layout layout;
+  const ParallelRecipe& p = recipe.parallel;
+  layout.mesh = comm::mesh_sizes(world, p.hybrid_shard_degree, p.context_parallel_degree);
+  layout.compute = compute;
+  layout.threads = threads;
+  layout.batch = data::batch_shape(recipe);
+  layout.micro_batches = static_cast<int>(std::max<std::int64_t>(
+      1, ceil_div(recipe.train.global_batch_size, layout.data_ranks() * layout.batch.sequences)));
+  layout.prefetch = p.prefetch;
+  layout.accumulation = p.gradient_accumulation;
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    const auto block = static_cast<std::size_t>(layer / 2);
+    const auto& list = recipe.memory.per_layer;
+    layout.policies.push_back({.checkpointing = block < list.size() ? list[block]
+                                                                    : recipe.memory.activation_checkpointing,
+                               .keep_attention = layout.batch.sequence_length >= kKeepAttentionFrom});
+  }
+  layout.optimizer = {.beta1 = recipe.optimizer.beta1,
+                      .beta2 = recipe.optimizer.beta2,
+                      .epsilon = recipe.optimizer.epsilon,
+                      .weight_decay = recipe.optimizer.weight_decay,
+                      .gradient_clip = recipe.optimizer.gradient_clip};
+  set_bounds(layout);
+  return layout;
+}
+
+step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose) {
+  return {.purpose = purpose,
+          .micro_batches = layout.micro_batches,
+          .in_flight = layout.in_flight,
+          .policies = layout.policies,
+          .shard = {.gather = layout.parts() > 1,
+                    .reduce = layout.parts() > 1,
+                    .replicas = layout.mesh.world() > layout.parts(),
+                    .prefetch = layout.prefetch,
+                    .accumulation = layout.accumulation}};
+}
+
+nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
+  nn::Seams seams;
+  if (layout.mesh.context > 1) {
+    seams.attention = std::make_shared<parallel::AllGatherExchange>(mesh.context(), layout.head_groups);
+  }
+  return seams;
+}
+
+step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
+                                   comm::Mesh& mesh, step::Purpose purpose) {
+  return {.model = &model,
+          .program = &program,
+          .mesh = &mesh,
+          .seams = make_seams(layout, mesh),
+          .bounds = layout.bounds,
+          .policies = layout.policies,
+          .optimizer = layout.optimizer,
+          .compute = layout.compute,
+          .threads = layout.threads,
+          .local_accumulation = layout.accumulation == GradientAccumulation::local,
+          .keep_saved = purpose != step::Purpose::loss};
+}
+
+}  // namespace hawser::plan

@@ -1,0 +1,57 @@
+// A recipe and a model on a number of ranks: everything that decides what a rank will do in a step, before any device.
+//
+// Both the plan (on meta) and the session (on a device) build their executor from the same Layout, so that the one
+// predicts the other.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/recipe.h"
+#include "comm/mesh.h"
+#include "data/micro_batch.h"
+#include "models/model.h"
+#include "step/batch.h"
+#include "step/executor.h"
+#include "step/schedule.h"
+
+namespace hawser::plan {
+
+struct Layout {
+  MeshSizes mesh;
+  DType compute = DType::f32;
+  int threads = 1;          // CPU threads of the compute stream
+  int micro_batches = 1;    // a rank and step
+  data::BatchShape batch;   // of a micro-batch on one data rank
+  int head_groups = 1;      // key-value heads are gathered in so many groups
+  step::BatchBounds bounds;
+  std::vector<nn::SavePolicy> policies;
+  int prefetch = 1;
+  int in_flight = 1;
+  GradientAccumulation accumulation = GradientAccumulation::sharded;
+  step::OptimizerSettings optimizer;
+
+  int parts() const { return mesh.shard_ranks(); }
+  int data_ranks() const { return mesh.shard * mesh.replicate; }  // ranks with sequences of their own
+};
+
+// Sequences at or above this length keep attention output and log-sum-exp under full checkpointing: attention's share
+// of a block is then more than its other half.
+constexpr std::int64_t kKeepAttentionFrom = 16384;
+
+// The recipe must have passed config's checks for `world` ranks.
+Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads);
+
+// Makes `bounds` what `batch` and `mesh` say; for callers that change a layout by hand.
+void set_bounds(Layout& layout);
+
+step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose);
+
+// The seams of this layout, over the mesh's groups; `mesh` outlives them.
+nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh);
+
+// An executor's setup with everything that follows from the layout; the caller adds device, state and buffers.
+step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
+                                   comm::Mesh& mesh, step::Purpose purpose);
+
+}  // namespace hawser::plan

@@ -1,0 +1,75 @@
+#include "plan/plan.h"
+
+namespace hawser::plan {
+
+RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank) {
+  RankPlan plan;
+  plan.purpose = purpose;
+  plan.program = step::make_program(model, schedule_options(layout, purpose));
+  MetaDevice device;
+  const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(rank));
+  step::ModelState state(model,
+                         {.parts = layout.parts(),
+                          .part = mesh->shard().index(),
+                          .compute = layout.compute,
+                          .optimizer = purpose == step::Purpose::train},
+                         device);
+  step::MetaBuffers buffers(device);
+  buffers.add_persistent("state", state.data(), state.bytes());
+  step::ExecutorSetup setup = executor_setup(layout, model, plan.program, *mesh, purpose);
+  setup.device = &device;
+  setup.state = &state;
+  setup.buffers = &buffers;
+  setup.on_row = [&device](const program::Row& row) { device.set_row(row.id); };
+  step::Executor(std::move(setup)).enqueue({});
+  plan.trace = device.take_trace();
+  plan.buffers = buffers.take();
+  plan.buffers.placement = program::place(plan.trace, plan.buffers.buffers);
+  plan.parameter_bytes = state.parameter_bytes();
+  plan.optimizer_bytes = state.optimizer_bytes();
+  plan.state_bytes = state.bytes();
+  return plan;
+}
+
+void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<int>& ranks) {
+  std::vector<program::RankTrace> traces;
+  std::vector<std::string> defects;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const RankPlan& plan = *plans[i];
+    traces.push_back({.rank = ranks[i],
+                      .trace = &plan.trace,
+                      .buffers = &plan.buffers.buffers,
+                      .placement = &plan.buffers.placement});
+    for (std::string& line : program::check_memory(traces.back())) defects.push_back(std::move(line));
+  }
+  for (std::string& line : program::check_collectives(traces)) defects.push_back(std::move(line));
+  std::string text;
+  for (const std::string& line : defects) text += "\n  " + line;
+  HAWSER_CHECK(defects.empty(), "the step's program is not safe:", text);
+}
+
+Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout) {
+  Costs costs;
+  costs.live_bytes["parameters"] = plan.parameter_bytes;
+  costs.live_bytes["optimizer state"] = plan.optimizer_bytes;
+  costs.live_bytes["tables"] = plan.state_bytes - plan.parameter_bytes - plan.optimizer_bytes;
+  for (const int buffer : plan.buffers.placement.peak_buffers) {
+    const program::Buffer& b = plan.buffers.buffers[static_cast<std::size_t>(buffer)];
+    costs.live_bytes[b.purpose] += round_up(b.bytes, Device::kAlignment);
+  }
+  const std::int64_t slack = plan.buffers.placement.bytes - plan.buffers.placement.live_bytes;
+  if (slack > 0) costs.live_bytes["between buffers"] = slack;
+  costs.total_bytes = plan.bytes();
+  for (const TraceItem& item : plan.trace.items) {
+    costs.flops += item.booking.flops;
+    const CollectiveNote& note = item.booking.collective;
+    if (note.kind == CollectiveKind::none) continue;
+    costs.traffic[note.communicator.substr(0, note.communicator.find(':'))] += static_cast<double>(note.bytes);
+  }
+  const step::BatchBounds& bounds = layout.bounds;
+  costs.model_flops = layout.micro_batches *
+                      model.training_flops(bounds.rows, bounds.square_pairs + bounds.rectangle_pairs);
+  return costs;
+}
+
+}  // namespace hawser::plan

@@ -1,0 +1,40 @@
+// The plan of one rank: its program run on meta, every buffer placed, and what all of it costs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "plan/layout.h"
+#include "program/checker.h"
+#include "step/buffers.h"
+
+namespace hawser::plan {
+
+struct RankPlan {
+  step::Purpose purpose = step::Purpose::train;
+  program::Program program;
+  Trace trace;
+  step::BufferPlan buffers;      // with its placement
+  std::int64_t parameter_bytes = 0, optimizer_bytes = 0, state_bytes = 0;
+
+  std::int64_t bytes() const { return state_bytes + buffers.placement.bytes; }
+};
+
+// Runs the step of `rank` on meta and places its buffers. No memory, no messages.
+RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank);
+
+// Proves the plans of some ranks (all, or one of each kind) free of races, deadlocks and mismatched collectives;
+// InternalError with the defects otherwise: a program of ours is wrong.
+void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<int>& ranks);
+
+struct Costs {
+  std::map<std::string, std::int64_t> live_bytes;  // by purpose, at the peak; with parameters and optimizer state
+  std::int64_t total_bytes = 0;                    // state and arena
+  double flops = 0;                                // of all work of one step on this rank, as booked
+  double model_flops = 0;                          // forward and backward without recompute, causal attention once
+  std::map<std::string, double> traffic;           // bytes this rank sends in a step, by communicator kind
+};
+Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout);
+
+}  // namespace hawser::plan

@@ -1,0 +1,64 @@
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "program/placement.h"
+
+namespace hawser::program {
+
+BufferIndex::BufferIndex(const std::vector<Buffer>& buffers) : buffers_(buffers) {
+  for (std::size_t i = 0; i < buffers.size(); ++i) starts_.emplace_back(buffers[i].address, static_cast<int>(i));
+  std::sort(starts_.begin(), starts_.end());
+}
+
+int BufferIndex::find(std::uint64_t address) const {
+  auto it = std::upper_bound(starts_.begin(), starts_.end(), std::pair(address, std::numeric_limits<int>::max()));
+  if (it == starts_.begin()) return -1;
+  const int buffer = std::prev(it)->second;
+  const Buffer& b = buffers_[static_cast<std::size_t>(buffer)];
+  return address < b.address + static_cast<std::uint64_t>(b.bytes) ? buffer : -1;
+}
+
+Lifetimes::Lifetimes(const Trace& trace, const Order& order, const std::vector<Buffer>& buffers)
+    : streams_(order.streams()),
+      used_(buffers.size(), false),
+      first_(buffers.size(), -1),
+      last_(buffers.size(), -1),
+      last_position_(buffers.size() * static_cast<std::size_t>(streams_), 0),
+      known_over_(buffers.size() * static_cast<std::size_t>(streams_), std::numeric_limits<int>::max()) {
+  const BufferIndex index(buffers);
+  for (std::size_t i = 0; i < trace.items.size(); ++i) {
+    const TraceItem& item = trace.items[i];
+    for (const Access& access : item.booking.accesses) {
+      const int buffer = index.find(access.address);
+      if (buffer < 0) continue;
+      const auto b = static_cast<std::size_t>(buffer);
+      const Buffer& owner = buffers[b];
+      HAWSER_CHECK(access.end() <= owner.address + static_cast<std::uint64_t>(owner.bytes), item.booking.name,
+                   " runs over the end of ", owner.name);
+      used_[b] = true;
+      if (first_[b] < 0) first_[b] = static_cast<int>(i);
+      last_[b] = static_cast<int>(i);
+      int& last = last_position_[b * static_cast<std::size_t>(streams_) + static_cast<std::size_t>(item.stream)];
+      // A stream's clocks only grow: its first access bounds all its later ones.
+      if (last == 0) {
+        for (int s = 0; s < streams_; ++s) {
+          int& known = known_over_[b * static_cast<std::size_t>(streams_) + static_cast<std::size_t>(s)];
+          known = std::min(known, order.clock(static_cast<int>(i), s));
+        }
+      }
+      last = order.position(static_cast<int>(i));
+    }
+  }
+}
+
+bool Lifetimes::before(int a, int b) const {
+  const int* last = &last_position_[static_cast<std::size_t>(a) * static_cast<std::size_t>(streams_)];
+  const int* known = &known_over_[static_cast<std::size_t>(b) * static_cast<std::size_t>(streams_)];
+  for (int s = 0; s < streams_; ++s) {
+    if (last[s] > known[s]) return false;
+  }
+  return true;
+}
+
+}  // namespace hawser::program

@@ -1,0 +1,217 @@
+#include "program/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <set>
+
+#include "base/units.h"
+#include "program/testing/reachability.h"
+#include "program/testing/traces.h"
+
+namespace hawser::program {
+namespace {
+
+using testing::random_trace;
+using testing::Recorder;
+using testing::StepSizes;
+using testing::StepTrace;
+
+std::int64_t aligned(const Buffer& buffer) { return round_up(buffer.bytes, Device::kAlignment); }
+
+// Which buffers may not share bytes, from reachability between every two accesses.
+std::vector<std::vector<bool>> conflicts_of(const Trace& trace, const std::vector<Buffer>& buffers) {
+  const testing::Reachability truth(trace);
+  const auto accesses = testing::accesses_of(trace, buffers);
+  const std::size_t n = buffers.size();
+  std::vector<std::vector<bool>> ordered(n, std::vector<bool>(n, true));  // all accesses of a before all of b
+  std::vector<bool> used(n, false);
+  for (const auto& a : accesses) {
+    used[static_cast<std::size_t>(a.buffer)] = true;
+    for (const auto& b : accesses) {
+      if (!truth.before(a.item, b.item)) {
+        ordered[static_cast<std::size_t>(a.buffer)][static_cast<std::size_t>(b.buffer)] = false;
+      }
+    }
+  }
+  std::vector<std::vector<bool>> out(n, std::vector<bool>(n, false));
+  for (std::size_t a = 0; a < n; ++a) {
+    for (std::size_t b = 0; b < n; ++b) out[a][b] = used[a] && used[b] && a != b && !ordered[a][b] && !ordered[b][a];
+  }
+  return out;
+}
+
+void expect_sound(const Trace& trace, const std::vector<Buffer>& buffers, const Placement& placement) {
+  const auto conflict = conflicts_of(trace, buffers);
+  std::set<int> used;
+  for (const auto& access : testing::accesses_of(trace, buffers)) used.insert(access.buffer);
+  const int n = static_cast<int>(buffers.size());
+  ASSERT_EQ(placement.offsets.size(), buffers.size());
+  const auto at = [&](int b) { return placement.offsets[static_cast<std::size_t>(b)]; };
+  const auto end = [&](int b) { return at(b) + buffers[static_cast<std::size_t>(b)].bytes; };
+  std::int64_t top = 0;
+  for (int a = 0; a < n; ++a) {
+    const bool placed = used.count(a) > 0 && buffers[static_cast<std::size_t>(a)].purpose != kPersistent;
+    ASSERT_EQ(at(a) >= 0, placed) << buffers[static_cast<std::size_t>(a)].name;
+    if (!placed) continue;
+    ASSERT_EQ(at(a) % Device::kAlignment, 0);
+    ASSERT_LE(end(a), placement.bytes);
+    top = std::max(top, at(a) + aligned(buffers[static_cast<std::size_t>(a)]));
+    for (int b = 0; b < a; ++b) {
+      if (at(b) < 0 || !conflict[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)]) continue;
+      ASSERT_TRUE(end(a) <= at(b) || end(b) <= at(a))
+          << buffers[static_cast<std::size_t>(a)].name << " over " << buffers[static_cast<std::size_t>(b)].name;
+    }
+  }
+  EXPECT_EQ(top, placement.bytes);
+  // live_bytes is a proven bound: its buffers conflict, each with each.
+  std::int64_t live = 0;
+  for (const int a : placement.peak_buffers) {
+    live += aligned(buffers[static_cast<std::size_t>(a)]);
+    for (const int b : placement.peak_buffers) {
+      ASSERT_TRUE(a == b || conflict[static_cast<std::size_t>(a)][static_cast<std::size_t>(b)]);
+    }
+  }
+  EXPECT_EQ(live, placement.live_bytes);
+  EXPECT_GE(placement.bytes, placement.live_bytes);
+}
+
+// The heaviest set of buffers of which no two may share bytes, by trying all sets that are worth it.
+std::int64_t heaviest(const std::vector<std::vector<bool>>& conflict, const std::vector<Buffer>& buffers,
+                      std::vector<int> candidates) {
+  std::int64_t best = 0;
+  while (!candidates.empty()) {
+    std::int64_t most = 0;
+    for (const int b : candidates) most += aligned(buffers[static_cast<std::size_t>(b)]);
+    if (most <= best) break;
+    const int pick = candidates.back();
+    candidates.pop_back();
+    std::vector<int> rest;
+    for (const int b : candidates) {
+      if (conflict[static_cast<std::size_t>(pick)][static_cast<std::size_t>(b)]) rest.push_back(b);
+    }
+    best = std::max(best, aligned(buffers[static_cast<std::size_t>(pick)]) + heaviest(conflict, buffers, rest));
+  }
+  return best;
+}
+
+TEST(Placement, IsSoundOnRandomTraces) {
+  double worst = 0, sum = 0;
+  int count = 0;
+  for (unsigned seed = 0; seed < 80; ++seed) {
+    const auto recorder = random_trace(seed, 1 + static_cast<int>(seed % 5), 400, 120, seed % 2 == 1);
+    const Placement placement = place(recorder->trace(), recorder->buffers());
+    expect_sound(recorder->trace(), recorder->buffers(), placement);
+    const double ratio = static_cast<double>(placement.bytes) / static_cast<double>(placement.live_bytes);
+    worst = std::max(worst, ratio), sum += ratio, ++count;
+  }
+  std::printf("random traces: bytes / live_bytes: mean %.4f, worst %.4f\n", sum / count, worst);
+  EXPECT_LT(sum / count, 1.05);
+}
+
+TEST(Placement, LiveBytesIsNearTheHeaviestSet) {
+  double worst = 1, sum = 0;
+  int count = 0;
+  for (unsigned seed = 100; seed < 160; ++seed) {
+    const auto recorder = random_trace(seed, 1 + static_cast<int>(seed % 5), 150, 40);
+    const Placement placement = place(recorder->trace(), recorder->buffers());
+    std::vector<int> placed;
+    for (std::size_t b = 0; b < recorder->buffers().size(); ++b) {
+      if (placement.offsets[b] >= 0) placed.push_back(static_cast<int>(b));
+    }
+    const std::int64_t truth =
+        heaviest(conflicts_of(recorder->trace(), recorder->buffers()), recorder->buffers(), placed);
+    ASSERT_LE(placement.live_bytes, truth);
+    const double ratio = static_cast<double>(placement.live_bytes) / static_cast<double>(truth);
+    worst = std::min(worst, ratio), sum += ratio, ++count;
+  }
+  std::printf("random traces: live_bytes / heaviest set: mean %.4f, worst %.4f\n", sum / count, worst);
+  EXPECT_GT(sum / count, 0.95);
+}
+
+TEST(Placement, KnowsThatAStreamMayRunAhead) {
+  // The host asks for b last, but its stream waits for nothing: it may be live beside a, which is larger than c.
+  Recorder r({"compute", "gather"});
+  const int a = r.buffer("a", "temp", 3000), c = r.buffer("c", "temp", 1000), b = r.buffer("b", "temp", 2000);
+  r.work(0, "use", {}, {a});
+  r.work(0, "use", {}, {c});
+  r.work(1, "gather", {}, {b});
+  const Placement placement = place(r.trace(), r.buffers());
+  EXPECT_EQ(placement.live_bytes, 3072 + 2048);
+  EXPECT_EQ(placement.bytes, 3072 + 2048);
+  expect_sound(r.trace(), r.buffers(), placement);
+}
+
+TEST(Placement, LeavesOutPersistentAndUnusedBuffers) {
+  Recorder r({"compute"});
+  const int weights = r.buffer("weights", kPersistent, 1 << 20), x = r.buffer("x", "temp", 1000);
+  r.buffer("never", "temp", 1 << 20);
+  r.work(0, "use", {weights}, {x});
+  const Placement placement = place(r.trace(), r.buffers());
+  EXPECT_EQ(placement.bytes, 1024);
+  EXPECT_EQ(placement.offsets, (std::vector<std::int64_t>{-1, 0, -1}));
+  EXPECT_EQ(placement.peak_item, 0);
+  EXPECT_EQ(placement.peak_buffers, std::vector<int>{x});
+  Recorder nothing({"compute"});
+  EXPECT_EQ(place(nothing.trace(), nothing.buffers()).bytes, 0);
+}
+
+TEST(Placement, RefusesAnAccessOverABuffersEnd) {
+  Recorder r({"compute"});
+  const int x = r.buffer("x", "temp", 1000);
+  Access access = r.write(x);
+  access.row_bytes = 1001;
+  r.launch(0, {.name = "use", .accesses = {access}});
+  EXPECT_THROW(place(r.trace(), r.buffers()), InternalError);
+}
+
+std::vector<std::pair<std::string, StepSizes>> steps() {
+  return {
+      {"small", {}},
+      {"small, two micro-batches", {.micro_batches = 2}},
+      {"small, full", {.full = true}},
+      {"narrow vocabulary", {.vocabulary = 1000}},
+      {"SmolLM2-135M", {.layers = 30, .rows = 2048, .width = 576, .inner = 1536, .vocabulary = 49152, .kv = 192}},
+      {"SmolLM2-135M, full", {.layers = 30, .rows = 2048, .width = 576, .inner = 1536, .vocabulary = 49152, .kv = 192,
+                              .full = true}},
+      {"8B", {.layers = 32, .rows = 2048, .width = 4096, .inner = 14336, .vocabulary = 128256, .ranks = 8, .kv = 1024}},
+      {"8B, full", {.layers = 32, .micro_batches = 2, .rows = 16384, .width = 4096, .inner = 14336,
+                    .vocabulary = 128256, .ranks = 8, .kv = 1024, .full = true}},
+      {"70B, full", {.layers = 80, .micro_batches = 1, .rows = 4096, .width = 8192, .inner = 28672,
+                     .vocabulary = 128256, .ranks = 1024, .kv = 1024, .full = true}},
+  };
+}
+
+TEST(Placement, OfAStepIsTight) {
+  for (const auto& [name, sizes] : steps()) {
+    StepTrace step(sizes);
+    const auto start = std::chrono::steady_clock::now();
+    const Placement placement = place(step.recorder().trace(), step.recorder().buffers());
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double ratio = static_cast<double>(placement.bytes) / static_cast<double>(placement.live_bytes);
+    std::printf("%-28s %6zu buffers, %6zu items, %10s, ratio %.4f, %.3f s\n", name.c_str(),
+                step.recorder().buffers().size(), step.recorder().trace().items.size(),
+                format_bytes(Bytes(placement.bytes)).c_str(), ratio, seconds);
+    EXPECT_LE(ratio, 1.03) << name;
+    if (step.recorder().buffers().size() < 700) {
+      expect_sound(step.recorder().trace(), step.recorder().buffers(), placement);
+    }
+  }
+}
+
+TEST(Placement, IsFast) {
+  StepTrace step({.layers = 80, .micro_batches = 7, .rows = 4096, .width = 8192, .inner = 28672,
+                  .vocabulary = 128256, .ranks = 1024, .kv = 1024});
+  ASSERT_GT(step.recorder().buffers().size(), 15000u);
+  const auto start = std::chrono::steady_clock::now();
+  const Placement placement = place(step.recorder().trace(), step.recorder().buffers());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::printf("%zu buffers, %zu items: %.3f s, ratio %.4f\n", step.recorder().buffers().size(),
+              step.recorder().trace().items.size(), seconds,
+              static_cast<double>(placement.bytes) / static_cast<double>(placement.live_bytes));
+  EXPECT_LT(seconds, 20.0);  // a second on a quiet machine; sanitizers and neighbours take their part
+}
+
+}  // namespace
+}  // namespace hawser::program

@@ -1,0 +1,107 @@
+#include "report/bar.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/units.h"
+
+namespace hawser::report {
+namespace {
+
+constexpr int kWidestBar = 30, kNarrowestBar = 8;
+
+constexpr const char* kGreen = "\x1b[32m";
+constexpr const char* kDim = "\x1b[2m";
+constexpr const char* kBold = "\x1b[1m";
+constexpr const char* kReset = "\x1b[0m";
+
+std::string styled(const BarState& state, const char* style, const std::string& text) {
+  return state.colour ? style + text + kReset : text;
+}
+
+std::string number(double value, const char* format) {
+  return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : std::string(std::isnan(value) ? "nan" : "inf");
+}
+
+std::string loss_text(double loss) { return "loss " + number(loss, "{:.4f}"); }
+
+double fraction(const BarState& state) {
+  if (state.total <= 0) return 0;
+  return std::clamp(static_cast<double>(state.step) / static_cast<double>(state.total), 0.0, 1.0);
+}
+
+std::string bar(const BarState& state, int width) {
+  const int full = static_cast<int>(fraction(state) * width);
+  std::string done, rest;
+  if (!state.unicode) {
+    done.assign(static_cast<std::size_t>(full), '#');
+    rest.assign(static_cast<std::size_t>(width - full), '.');
+    return "[" + styled(state, kGreen, done) + rest + "]";
+  }
+  for (int i = 0; i < width; ++i) (i < full ? done : rest) += i < full ? "━" : "─";
+  return styled(state, kGreen, done) + styled(state, kDim, rest);
+}
+
+// What may be left out, from what goes last to what goes first.
+enum Field { kPercent, kLoss, kLeft, kBar, kRate, kMemory, kFields };
+
+std::string compose(const BarState& state, const std::array<bool, kFields>& shown, int bar_width) {
+  const std::string total = fmt::format("{}", state.total);
+  std::string line = styled(state, kBold, fmt::format("step {:>{}}/{}", state.step, total.size(), total));
+  if (shown[kBar]) line += "  " + bar(state, bar_width);
+  if (shown[kPercent]) line += fmt::format("  {:>3}%", static_cast<int>(fraction(state) * 100));
+  if (state.measured) {
+    if (shown[kLoss]) line += "  " + styled(state, kBold, loss_text(state.loss));
+    if (shown[kRate]) line += fmt::format("  {} tokens/s", format_count(state.tokens_per_second));
+    if (shown[kMemory]) line += "  " + format_bytes(Bytes(state.memory_bytes));
+  }
+  if (!state.phase.empty()) {
+    if (shown[kLeft]) line += "  " + state.phase;
+  } else if (state.measured && shown[kLeft]) {
+    line += fmt::format("  {} left", format_seconds(std::max(0.0, std::round(state.seconds_left))));
+  }
+  return line;
+}
+
+}  // namespace
+
+int cells(const std::string& text) {
+  int count = 0;
+  bool colour = false;
+  for (const char c : text) {
+    if (c == '\x1b') colour = true;
+    const bool continues = (static_cast<unsigned char>(c) & 0xc0) == 0x80;
+    if (!colour && !continues) ++count;
+    if (colour && c == 'm') colour = false;
+  }
+  return count;
+}
+
+std::string bar_line(const BarState& state, int columns) {
+  std::array<bool, kFields> shown;
+  shown.fill(true);
+  for (int dropped = kFields; dropped >= 0; --dropped) {
+    if (dropped < kFields) shown[static_cast<std::size_t>(dropped)] = false;
+    std::string line = compose(state, shown, kNarrowestBar);
+    const int room = columns - cells(line);
+    if (room < 0) continue;
+    return shown[kBar] ? compose(state, shown, std::min(kWidestBar, kNarrowestBar + room)) : line;
+  }
+  BarState plain = state;
+  plain.colour = false;
+  return compose(plain, shown, 0).substr(0, static_cast<std::size_t>(std::max(columns, 0)));
+}
+
+std::string plain_line(const StepMetrics& m, std::int64_t total, double seconds_left) {
+  std::string line = fmt::format("step {}/{}  {}  gradient {}  rate {}  {} tokens/s  {}", m.step, total,
+                                 loss_text(m.loss), number(m.gradient_norm, "{:.4g}"),
+                                 number(m.learning_rate, "{:.2e}"), format_count(m.tokens_per_second),
+                                 format_bytes(Bytes(m.peak_arena_bytes)));
+  if (m.step < total) line += fmt::format("  {} left", format_seconds(std::max(0.0, std::round(seconds_left))));
+  return line;
+}
+
+}  // namespace hawser::report

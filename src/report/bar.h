@@ -1,0 +1,30 @@
+// The text of a progress line, as a function of its state: no clock, no terminal. progress.h draws it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "report/metrics.h"
+
+namespace hawser::report {
+
+struct BarState {
+  std::int64_t step = 0, total = 0;
+  bool measured = false;  // the numbers below are there
+  double loss = 0, tokens_per_second = 0, seconds_left = 0;
+  std::int64_t memory_bytes = 0;
+  std::string phase;  // "evaluating 3/20"; empty while training
+  bool colour = false, unicode = false;
+};
+
+// "step  120/1000 ━━━━━━──────────────────  12%  loss 3.2145  12.3K tokens/s  1.25 GiB  3m 05s left", at most `columns`
+// wide: first the bar shrinks, then memory, tokens/s, the bar, the time left, the loss and the percentage go.
+std::string bar_line(const BarState& state, int columns);
+
+// "step 120/1000  loss 3.2145  gradient 1.02  rate 2.00e-05  12.3K tokens/s  1.25 GiB  3m 05s left"
+std::string plain_line(const StepMetrics& metrics, std::int64_t total, double seconds_left);
+
+// Cells that a text takes on a terminal: colour takes none, every letter one.
+int cells(const std::string& text);
+
+}  // namespace hawser::report

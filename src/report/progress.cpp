@@ -1,0 +1,141 @@
+#include "report/progress.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/cat.h"
+
+namespace hawser::report {
+namespace {
+
+constexpr std::chrono::milliseconds kRedraw{100};
+constexpr double kSmooth = 0.1;  // weight of the newest step in the smoothed step time
+
+constexpr const char* kToLineStart = "\r";
+constexpr const char* kEraseToEnd = "\x1b[K";
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+// By the variables, not by setlocale, which would change how numbers are read and printed everywhere.
+bool locale_is_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const std::string value = variable(name);
+    if (value.empty()) continue;
+    for (const char* utf8 : {"UTF-8", "utf-8", "UTF8", "utf8"}) {
+      if (value.find(utf8) != std::string::npos) return true;
+    }
+    return false;
+  }
+  return false;
+}
+
+void write_all(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(file, text.data(), text.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace
+
+Progress::Progress(const ProgressOptions& options) : options_(options) {
+  const std::string kind = variable("TERM");
+  if (kind.empty() || kind == "dumb") options_.terminal = false;
+  bar_.step = options.first;
+  bar_.total = options.total;
+  bar_.colour = options_.terminal && variable("NO_COLOR").empty();
+  bar_.unicode = locale_is_utf8();
+}
+
+Progress::~Progress() { finish(); }
+
+int Progress::columns() const {
+  winsize size{};
+  if (::isatty(options_.file) == 1 && ::ioctl(options_.file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    return size.ws_col;
+  }
+  return options_.columns;
+}
+
+void Progress::draw(bool at_once) {
+  const auto now = Clock::now();
+  if (!at_once && shown_ && now - last_output_ < kRedraw) return;
+  last_output_ = now;
+  shown_ = drawn_ = true;
+  // One cell stays free: a full last column makes some terminals wrap.
+  write_all(options_.file, kToLineStart + bar_line(bar_, columns() - 1) + kEraseToEnd);
+}
+
+void Progress::write_line(bool at_once) {
+  const auto now = Clock::now();
+  if (last_.step == printed_step_ || last_.step == 0) return;
+  if (!at_once && shown_ && std::chrono::duration<double>(now - last_output_).count() < options_.plain_seconds) return;
+  last_output_ = now;
+  shown_ = true;
+  printed_step_ = last_.step;
+  write_all(options_.file, plain_line(last_, options_.total, bar_.seconds_left) + "\n");
+}
+
+void Progress::step(const StepMetrics& metrics) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool is_first = last_.step == 0, is_last = metrics.step >= options_.total;
+  // The first step pays for pages and caches; the second replaces it.
+  const bool settle = is_first || metrics.step == options_.first + 2;
+  step_seconds_ = settle ? metrics.step_seconds : (1 - kSmooth) * step_seconds_ + kSmooth * metrics.step_seconds;
+  last_ = metrics;
+  bar_.step = metrics.step;
+  bar_.measured = true;
+  bar_.loss = metrics.loss;
+  bar_.tokens_per_second = metrics.tokens_per_second;
+  bar_.memory_bytes = metrics.peak_arena_bytes;
+  bar_.seconds_left = step_seconds_ * static_cast<double>(std::max<std::int64_t>(options_.total - metrics.step, 0));
+  bar_.phase.clear();
+  if (options_.terminal) {
+    draw(is_first || is_last);
+  } else if (is_first || is_last || metrics.step % std::max<std::int64_t>(options_.log_every, 1) == 0) {
+    write_line(is_first || is_last);
+  }
+}
+
+void Progress::phase(const std::string& name, std::int64_t done, std::int64_t total) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool begins = bar_.phase.empty(), ends = done >= total;
+  bar_.phase = ends ? "" : cat(name, " ", done, "/", total);
+  if (options_.terminal) draw(begins || ends);
+}
+
+void Progress::message(const std::string& text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::string lines = text;
+  if (lines.empty() || lines.back() != '\n') lines += '\n';
+  if (!drawn_) return write_all(options_.file, lines);
+  // Every line wipes what is left of the bar behind it.
+  std::string wiped = kToLineStart;
+  for (const char c : lines) wiped += c == '\n' ? std::string(kEraseToEnd) + c : std::string(1, c);
+  write_all(options_.file, wiped + bar_line(bar_, columns() - 1) + kEraseToEnd);
+}
+
+void Progress::finish() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (drawn_) {
+    bar_.phase.clear();
+    draw(true);
+    write_all(options_.file, "\n");
+  } else if (!options_.terminal) {
+    write_line(true);
+  }
+  drawn_ = false;
+  options_.terminal = false;
+}
+
+}  // namespace hawser::report

@@ -1,0 +1,352 @@
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/error.h"
+#include "report/bigram.h"
+#include "report/metrics.h"
+#include "report/progress.h"
+
+namespace hawser::report {
+namespace {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "hawser-report-XXXXXX").string();
+    HAWSER_CHECK(mkdtemp(pattern.data()) != nullptr, "mkdtemp ", pattern);
+    path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  std::string path(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+StepMetrics metrics_of(std::int64_t step) {
+  return {.step = step,
+          .loss = 3.5,
+          .gradient_norm = 1.25,
+          .learning_rate = 2e-5,
+          .tokens_per_second = 12345,
+          .model_flops_per_second = 1e12,
+          .step_seconds = 0.5,
+          .peak_arena_bytes = std::int64_t{5} << 28,
+          .data_position = {.sequences = 8 * step, .epoch = 0.5}};
+}
+
+// --- Witten-Bell ---
+
+// Documents 0 1 0 1 2 and 3 0; vocabulary 5. By hand: c = 3 2 1 1 0, N = 7, T = 4, so P = 19 14 9 9 4, over 55.
+WittenBell small_model() {
+  WittenBell model(5);
+  const std::vector<std::int32_t> first = {0, 1, 0, 1, 2}, second = {3, 0};
+  model.fit(first);
+  model.fit(second);
+  return model;
+}
+
+TEST(WittenBell, AgreesWithHandComputedProbabilities) {
+  const WittenBell model = small_model();
+  const double unigram[] = {19.0 / 55, 14.0 / 55, 9.0 / 55, 9.0 / 55, 4.0 / 55};
+  for (int w = 0; w < 5; ++w) EXPECT_NEAR(model.probability(w), unigram[w], 1e-15);
+  EXPECT_NEAR(model.probability(0, 1), 124.0 / 165, 1e-15);  // (2 + 1 * 14/55) / (2 + 1)
+  EXPECT_NEAR(model.probability(0, 0), 19.0 / 165, 1e-15);   // (0 + 1 * 19/55) / (2 + 1)
+  EXPECT_NEAR(model.probability(1, 2), 73.0 / 220, 1e-15);   // (1 + 2 * 9/55) / (2 + 2)
+  EXPECT_NEAR(model.probability(3, 0), 37.0 / 55, 1e-15);    // (1 + 1 * 19/55) / (1 + 1)
+  EXPECT_NEAR(model.probability(2, 1), 14.0 / 55, 1e-15);    // 2 only ends a document: the unigram
+  EXPECT_NEAR(model.probability(4, 3), 9.0 / 55, 1e-15);     // 4 was never seen
+  for (int h = 0; h < 5; ++h) {
+    double sum = 0;
+    for (int w = 0; w < 5; ++w) sum += model.probability(h, w);
+    EXPECT_NEAR(sum, 1.0, 1e-15);
+  }
+}
+
+TEST(WittenBell, ScoresAllTokensButTheFirst) {
+  const WittenBell model = small_model();
+  const std::vector<std::int32_t> held_out = {0, 1, 4, 0, 2, 3}, one = {3}, none;
+  const WittenBell::Score score = model.score(held_out);
+  EXPECT_EQ(score.tokens, 5);
+  EXPECT_NEAR(score.nats, 9.381573623494713, 1e-12);
+  EXPECT_NEAR(score.mean(), 9.381573623494713 / 5, 1e-12);
+  EXPECT_EQ(model.score(one).tokens, 0);
+  EXPECT_EQ(model.score(none).mean(), 0.0);
+  WittenBell::Score sum = score;
+  sum += score;
+  EXPECT_EQ(sum.tokens, 10);
+  EXPECT_EQ(sum.mean(), score.mean());
+}
+
+TEST(WittenBell, NothingSeenIsUniformAndIdsAreChecked) {
+  WittenBell model(4);
+  EXPECT_EQ(model.probability(2), 0.25);
+  EXPECT_EQ(model.probability(1, 3), 0.25);
+  const std::vector<std::int32_t> wrong = {1, 4}, negative = {-1};
+  EXPECT_THROW(model.fit(wrong), InternalError);
+  EXPECT_THROW(model.score(wrong), InternalError);
+  EXPECT_THROW(model.fit(negative), InternalError);
+}
+
+// --- metrics.jsonl ---
+
+TEST(Metrics, ALineHoldsAllNumbers) {
+  StepMetrics metrics = metrics_of(3);
+  EXPECT_EQ(to_json(metrics),
+            R"({"step":3,"loss":3.5,"gradient_norm":1.25,"learning_rate":2e-05,"tokens_per_second":12345.0,)"
+            R"("model_flops_per_second":1000000000000.0,"step_seconds":0.5,"peak_arena_bytes":1342177280,)"
+            R"("data_position":{"sequences":24,"epoch":0.5}})");
+  metrics.loss = std::numeric_limits<double>::quiet_NaN();
+  metrics.gradient_norm = std::numeric_limits<double>::infinity();
+  metrics.validation_loss = 4.5;
+  const auto json = nlohmann::json::parse(to_json(metrics));
+  EXPECT_TRUE(json["loss"].is_null());
+  EXPECT_TRUE(json["gradient_norm"].is_null());
+  EXPECT_EQ(json["validation_loss"], 4.5);
+}
+
+TEST(Metrics, NumbersSurviveToTheLastBit) {
+  StepMetrics metrics = metrics_of(1);
+  metrics.loss = 0.1 + 0.2;
+  EXPECT_EQ(nlohmann::json::parse(to_json(metrics))["loss"].get<double>(), 0.1 + 0.2);
+}
+
+std::vector<std::int64_t> steps_in(const std::string& path) {
+  std::vector<std::int64_t> steps;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) steps.push_back(nlohmann::json::parse(line)["step"]);
+  return steps;
+}
+
+TEST(Metrics, ResumeCutsOffLaterAndTornLines) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("deep/run/metrics.jsonl");
+  {
+    MetricsWriter writer(path);
+    for (int step = 1; step <= 9; ++step) writer.write(metrics_of(step));
+    EXPECT_THROW(writer.write(metrics_of(9)), InternalError);
+  }
+  const std::string whole = read_file(path);
+  { const MetricsWriter writer(path, 20); }
+  EXPECT_EQ(read_file(path), whole);
+  {
+    MetricsWriter writer(path, 6);
+    EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}));
+    EXPECT_THROW(writer.write(metrics_of(6)), InternalError);
+    writer.write(metrics_of(7));
+  }
+  std::ofstream(path, std::ios::app) << R"({"step": 8, "loss": 3.)";  // a torn line
+  { const MetricsWriter writer(path, 8); }
+  EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
+  std::ofstream(path, std::ios::app) << R"({"step": 8})";  // complete, but for its end
+  { const MetricsWriter writer(path, 8); }
+  EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
+  std::ofstream(path, std::ios::app) << "no json\n" << to_json(metrics_of(8)) << "\n";
+  { const MetricsWriter writer(path, 8); }
+  EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
+  { const MetricsWriter writer(path); }
+  EXPECT_EQ(read_file(path), "");
+}
+
+TEST(Metrics, AFileThatCannotBeWrittenIsTheUsersError) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path("metrics.jsonl"));
+  EXPECT_THROW(MetricsWriter(folder.path("metrics.jsonl")), UserError);
+  std::ofstream(folder.path("file")) << "x";
+  EXPECT_THROW(MetricsWriter(folder.path("file/metrics.jsonl")), UserError);
+}
+
+TEST(Metrics, NothingOfALineStaysWhenTheDiskIsFull) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("metrics.jsonl");
+  MetricsWriter writer(path);
+  writer.write(metrics_of(1));
+  const std::string before = read_file(path);
+  // A file-size limit in the middle of the next line stands for a full disk.
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit tight{before.size() + 10, old.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &tight);
+  EXPECT_THROW(writer.write(metrics_of(2)), UserError);
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(read_file(path), before);
+  writer.write(metrics_of(2));
+  EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2}));
+}
+
+// --- progress ---
+
+BarState bar_state() {
+  return {.step = 120, .total = 1000, .measured = true, .loss = 3.21454, .tokens_per_second = 12345,
+          .seconds_left = 185, .memory_bytes = std::int64_t{5} << 28};
+}
+
+TEST(Bar, ShrinksWithTheTerminal) {
+  const BarState state = bar_state();
+  EXPECT_EQ(bar_line(state, 120),
+            "step  120/1000  [###...........................]   12%  loss 3.2145  12.3K tokens/s  1.25 GiB  3m 05s left");
+  EXPECT_EQ(bar_line(state, 72), "step  120/1000  [........]   12%  loss 3.2145  12.3K tokens/s  3m 05s left");
+  for (int columns = 0; columns < 140; ++columns) EXPECT_LE(cells(bar_line(state, columns)), columns);
+  EXPECT_EQ(bar_line(state, 16), "step  120/1000");
+  EXPECT_EQ(bar_line(state, 6), "step  ");
+}
+
+TEST(Bar, ColourAndUnicodeTakeNoMoreRoom) {
+  BarState state = bar_state();
+  const std::string plain = bar_line(state, 90);
+  state.colour = true;
+  EXPECT_EQ(cells(bar_line(state, 90)), cells(plain));
+  EXPECT_NE(bar_line(state, 90).find("\x1b["), std::string::npos);
+  state.unicode = true;
+  for (int columns = 0; columns < 140; ++columns) EXPECT_LE(cells(bar_line(state, columns)), columns);
+}
+
+TEST(Bar, TellsWhatIsNotANumberAndWhatIsNotThere) {
+  BarState state = bar_state();
+  state.loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_NE(bar_line(state, 120).find("loss nan"), std::string::npos);
+  state.phase = "evaluating 3/20";
+  EXPECT_NE(bar_line(state, 120).find("evaluating 3/20"), std::string::npos);
+  EXPECT_EQ(bar_line({.step = 0, .total = 10}, 40), "step  0/10  [..................]    0%");
+  EXPECT_EQ(bar_line({.step = 10, .total = 10}, 40), "step 10/10  [##################]  100%");
+}
+
+TEST(Bar, PlainLine) {
+  EXPECT_EQ(plain_line(metrics_of(120), 1000, 185),
+            "step 120/1000  loss 3.5000  gradient 1.25  rate 2.00e-05  12.3K tokens/s  1.25 GiB  3m 05s left");
+  EXPECT_EQ(plain_line(metrics_of(1000), 1000, 0),
+            "step 1000/1000  loss 3.5000  gradient 1.25  rate 2.00e-05  12.3K tokens/s  1.25 GiB");
+}
+
+// What Progress writes to a pipe.
+std::string written(ProgressOptions options, const std::function<void(Progress&)>& use) {
+  std::array<int, 2> ends{};
+  HAWSER_CHECK(pipe(ends.data()) == 0, "pipe");
+  options.file = ends[1];
+  std::string text;
+  std::thread reader([&] {
+    std::array<char, 4096> bytes{};
+    for (ssize_t size; (size = ::read(ends[0], bytes.data(), bytes.size())) > 0;) {
+      text.append(bytes.data(), static_cast<std::size_t>(size));
+    }
+  });
+  {
+    Progress progress(options);
+    use(progress);
+  }
+  ::close(ends[1]);
+  reader.join();
+  ::close(ends[0]);
+  return text;
+}
+
+std::vector<std::int64_t> plain_steps(const std::string& text) {
+  std::vector<std::int64_t> steps;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    EXPECT_EQ(line.find('\x1b'), std::string::npos);
+    EXPECT_EQ(line.find('\r'), std::string::npos);
+    if (line.starts_with("step ")) steps.push_back(std::stoll(line.substr(5)));
+  }
+  return steps;
+}
+
+TEST(Progress, PlainLinesKeepToLogEvery) {
+  const auto steps = [](Progress& progress) {
+    for (int step = 1; step <= 10; ++step) progress.step(metrics_of(step));
+  };
+  EXPECT_EQ(plain_steps(written({.total = 10, .log_every = 4, .plain_seconds = 0}, steps)),
+            (std::vector<std::int64_t>{1, 4, 8, 10}));
+  // All within a second: the first and the last only.
+  EXPECT_EQ(plain_steps(written({.total = 10}, steps)), (std::vector<std::int64_t>{1, 10}));
+  // Stopped before its end: the last step is told all the same, once.
+  EXPECT_EQ(plain_steps(written({.total = 20}, steps)), (std::vector<std::int64_t>{1, 10}));
+}
+
+TEST(Progress, MessagesAreWholeLines) {
+  const std::string text = written({.total = 2}, [](Progress& progress) {
+    progress.message("before");
+    progress.step(metrics_of(1));
+    progress.phase("evaluating", 0, 3);
+    progress.message("two\nlines\n");
+    progress.finish();
+    progress.message("after");
+  });
+  EXPECT_EQ(text, "before\n" + plain_line(metrics_of(1), 2, 0.5) + "\ntwo\nlines\nafter\n");
+}
+
+class TerminalTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    setenv("TERM", "xterm", 1);
+    setenv("LC_ALL", "C.UTF-8", 1);
+    unsetenv("NO_COLOR");
+  }
+};
+
+TEST_F(TerminalTest, TheBarRenewsItselfAndIsRateLimited) {
+  const auto use = [](Progress& progress) {
+    for (int step = 1; step <= 1000; ++step) progress.step(metrics_of(step));
+    progress.message("saved");
+  };
+  const std::string text = written({.total = 1000, .terminal = true, .columns = 100}, use);
+  EXPECT_NE(text.find("\r\x1b[1mstep    1/1000\x1b[0m"), std::string::npos);
+  EXPECT_NE(text.find("\rsaved\x1b[K\n"), std::string::npos);
+  EXPECT_NE(text.find("1000/1000"), std::string::npos);
+  EXPECT_EQ(text.back(), '\n');
+  EXPECT_LE(std::count(text.begin(), text.end(), '\r'), 30);  // ten a second
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
+}
+
+TEST_F(TerminalTest, HonoursNoColorDumbTerminalsAndTheLocale) {
+  const auto use = [](Progress& progress) { progress.step(metrics_of(1)); };
+  const ProgressOptions options{.total = 2, .terminal = true, .columns = 100};
+  setenv("NO_COLOR", "1", 1);
+  std::string text = written(options, use);
+  EXPECT_EQ(text.find("\x1b[1m"), std::string::npos);
+  EXPECT_NE(text.find("━"), std::string::npos);
+  setenv("LC_ALL", "C", 1);
+  text = written(options, use);
+  EXPECT_NE(text.find("[####"), std::string::npos);
+  setenv("TERM", "dumb", 1);
+  EXPECT_EQ(written(options, use), plain_line(metrics_of(1), 2, 0.5) + "\n");
+}
+
+TEST(Progress, AReaderThatLeftIsNoError) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  const auto handler = std::signal(SIGPIPE, SIG_IGN);
+  ::close(ends[0]);
+  {
+    Progress progress({.total = 2, .file = ends[1]});
+    progress.step(metrics_of(1));
+    progress.message("nobody listens");
+  }
+  ::close(ends[1]);
+  std::signal(SIGPIPE, handler);
+}
+
+}  // namespace
+}  // namespace hawser::report

@@ -1,0 +1,39 @@
+// Loss, and gradients if asked, of a model on data: the same number on every mesh.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/recipe.h"
+#include "comm/mpi/world.h"
+#include "data/batch_loader.h"
+#include "train/session.h"
+
+namespace hawser::train {
+
+struct EvaluateRequest {
+  std::string model;  // a Hugging Face folder
+  std::string data;   // a JSONL file, taken as one batch
+  std::int64_t sequence_length = 0;
+  bool gradient_norms = false;
+  Recipe recipe;      // parallel, memory, precision, run
+  int threads = 1;
+};
+
+struct Evaluation {
+  double loss = 0;           // mean over all targets
+  std::int64_t tokens = 0;   // targets
+  std::vector<std::pair<std::string, double>> gradient_norms;  // Hugging Face names, in model order
+};
+
+// `world` null: this process alone. Every rank calls it and gets the same. UserError with all problems of model and data.
+// `after`, if given, is called before the session ends, with the gradients of Purpose::gradient_norms still there.
+Evaluation evaluate(const EvaluateRequest& request, comm::World* world,
+                    const std::function<void(Session&)>& after = nullptr);
+
+// The loss over `steps` steps of a loader without shuffling (all of it: loader.steps()), with a session made for
+// Purpose::loss. Returns (sum of losses, targets).
+std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::BatchLoader& loader, std::int64_t steps);
+
+}  // namespace hawser::train

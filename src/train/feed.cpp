@@ -1,0 +1,43 @@
+#include "train/feed.h"
+
+#include "base/error.h"
+
+namespace hawser::train {
+
+namespace {
+
+std::vector<std::int32_t> flatten(const std::vector<data::Segment>& segments, bool local_keys) {
+  std::vector<std::int32_t> out;
+  out.reserve(segments.size() * 6);
+  for (const data::Segment& s : segments) {
+    out.insert(out.end(), {s.q_begin, s.q_count, local_keys ? s.q_begin : s.k_begin, s.k_count, s.q_position,
+                           s.k_position});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::shared_ptr<const step::HostBatch> to_host_batch(const data::MicroBatch& batch, const data::BatchShape& shape) {
+  auto out = std::make_shared<step::HostBatch>();
+  out->ids = batch.ids;
+  out->labels = batch.labels;
+  out->positions = batch.positions;
+  out->squares = flatten(batch.squares, true);
+  out->rectangles = flatten(batch.rectangles, false);
+  if (shape.context == 1) return out;
+  const std::int64_t length = shape.chunk_length(), rows = shape.local_rows();
+  out->gathered_row.reserve(static_cast<std::size_t>(shape.global_rows()));
+  for (std::int64_t sequence = 0; sequence < shape.sequences; ++sequence) {
+    for (int chunk = 0; chunk < shape.chunks(); ++chunk) {
+      const auto at = static_cast<std::size_t>(sequence * shape.chunks() + chunk);
+      const std::int64_t first = batch.chunk_owner[at] * 2 * rows +
+                                 (sequence * shape.chunks_per_rank + batch.chunk_local[at]) * length;
+      HAWSER_CHECK(first + length <= 2 * rows * shape.context, "chunk ", chunk, " lies outside");
+      for (std::int64_t i = 0; i < length; ++i) out->gathered_row.push_back(static_cast<std::int32_t>(first + i));
+    }
+  }
+  return out;
+}
+
+}  // namespace hawser::train

@@ -1,0 +1,15 @@
+// From the data room's micro-batches to what the executor copies to the device.
+#pragma once
+
+#include <memory>
+
+#include "data/micro_batch.h"
+#include "step/batch.h"
+
+namespace hawser::train {
+
+// Squares refer to the rank's own key rows, rectangles to the sequence order; the chunk table becomes the place of each
+// row among gathered keys (nn::BatchViews::gathered_row).
+std::shared_ptr<const step::HostBatch> to_host_batch(const data::MicroBatch& batch, const data::BatchShape& shape);
+
+}  // namespace hawser::train

@@ -1,0 +1,120 @@
+#include "train/session.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "models/weights.h"
+#include "ops/copy/copy.h"
+
+namespace hawser::train {
+
+struct Session::Engine {
+  plan::RankPlan plan;
+  std::unique_ptr<step::PlannedBuffers> buffers;
+  std::unique_ptr<step::Executor> executor;
+};
+
+Session::Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
+                 const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity)
+    : model_(model), layout_(layout), device_(device), mesh_(mesh) {
+  std::int64_t arena_bytes = 0, state_bytes = 0;
+  bool optimizer = false;
+  for (const step::Purpose purpose : purposes) {
+    auto engine = std::make_unique<Engine>();
+    engine->plan = plan::plan_rank(model_, layout_, purpose, mesh_.rank().value());
+    plan::check_plans({&engine->plan}, {mesh_.rank().value()});
+    arena_bytes = std::max(arena_bytes, engine->plan.buffers.placement.bytes);
+    state_bytes = std::max(state_bytes, engine->plan.state_bytes);
+    optimizer = optimizer || purpose == step::Purpose::train;
+    engines_[purpose] = std::move(engine);
+  }
+  if (capacity && Bytes(arena_bytes + state_bytes) > *capacity) {
+    throw Error(ExitCode::does_not_fit, cat("a rank needs ", format_bytes(Bytes(arena_bytes + state_bytes)),
+                                            " and may use ", format_bytes(*capacity)));
+  }
+  state_ = std::make_unique<step::ModelState>(model_,
+                                              step::StateOptions{.parts = layout_.parts(),
+                                                                 .part = mesh_.shard().index(),
+                                                                 .compute = layout_.compute,
+                                                                 .optimizer = optimizer},
+                                              device_);
+  arena_ = Arena(device_, arena_bytes);
+  stream_ = device_.make_stream("session");
+  for (auto& [purpose, engine] : engines_) {
+    engine->buffers = std::make_unique<step::PlannedBuffers>(engine->plan.buffers, arena_.data(), device_.kind());
+    step::ExecutorSetup setup = plan::executor_setup(layout_, model_, engine->plan.program, mesh_, purpose);
+    setup.device = &device_;
+    setup.state = state_.get();
+    setup.buffers = engine->buffers.get();
+    engine->executor = std::make_unique<step::Executor>(std::move(setup));
+  }
+}
+
+Session::~Session() = default;
+
+Session::Engine& Session::engine(step::Purpose purpose) {
+  const auto it = engines_.find(purpose);
+  HAWSER_CHECK(it != engines_.end(), "this session was not made for that kind of step");
+  return *it->second;
+}
+
+const plan::RankPlan& Session::plan(step::Purpose purpose) const { return engines_.at(purpose)->plan; }
+
+std::int64_t Session::planned_bytes() const { return state_->bytes() + arena_.bytes(); }
+
+step::Executor& Session::executor(step::Purpose purpose) { return *engine(purpose).executor; }
+
+void Session::initialise(std::uint64_t seed) {
+  for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) {
+    const step::UnitState& unit = state_->unit(u);
+    models::initialise_flat(model_, u, seed, unit.begin, unit.count, *stream_, unit.weights);
+  }
+  parameters_changed();
+}
+
+void Session::load(checkpoint::SafetensorsFolder& folder) {
+  for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) {
+    const step::UnitState& unit = state_->unit(u);
+    models::load_flat(model_, u, folder, unit.begin, unit.count, unit.weights);
+  }
+  parameters_changed();
+}
+
+void Session::parameters_changed() {
+  for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) state_->refresh_compute(u, *stream_);
+  stream_->synchronize();
+}
+
+std::vector<NamedState> Session::states(bool optimizer) const {
+  std::vector<NamedState> states;
+  const auto add = [&](int u, const TensorView& flat, const std::string& prefix) {
+    const step::UnitState& unit = state_->unit(u);
+    for (NamedState& state : models::unit_states(model_, u, unit.begin, unit.count, flat, prefix)) {
+      states.push_back(std::move(state));
+    }
+  };
+  for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) {
+    const step::UnitState& unit = state_->unit(u);
+    add(u, unit.weights, "");
+    if (!optimizer || unit.exp_avg.empty()) continue;
+    add(u, unit.exp_avg, "optimizer/exp_avg/");
+    add(u, unit.exp_avg_sq, "optimizer/exp_avg_sq/");
+  }
+  return states;
+}
+
+bool Session::owns_states() const { return mesh_.replicate().index() == 0; }
+
+step::StepOutput Session::enqueue(step::Purpose purpose, const step::StepInput& input) {
+  return engine(purpose).executor->enqueue(input);
+}
+
+void Session::synchronize() {
+  for (auto& [purpose, engine] : engines_) engine->executor->synchronize();
+}
+
+void Session::set_on_row(std::function<void(const program::Row&)> on_row) {
+  for (auto& [purpose, engine] : engines_) engine->executor->set_on_row(on_row);
+}
+
+}  // namespace hawser::train

@@ -1,0 +1,71 @@
+// A model on a device, laid out over ranks: its state, its arena, and one engine for each kind of step it runs.
+//
+//   Session session(model, layout, device, mesh, {step::Purpose::train, step::Purpose::loss});
+//   session.initialise(seed);                       // or load(folder), or read(checkpoint)
+//   step::StepOutput output = session.enqueue(step::Purpose::train, input);
+//
+// All plans are made first; then state and arena are reserved, once, and nothing is allocated inside a step.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "checkpoint/formats/safetensors.h"
+#include "models/model.h"
+#include "plan/plan.h"
+#include "step/executor.h"
+#include "tensor/named_state.h"
+
+namespace hawser::train {
+
+class Session {
+ public:
+  // `capacity`: what state and arena may take; Error(does_not_fit) before anything is reserved. All borrowed things
+  // outlive the session.
+  Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
+          const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity = std::nullopt);
+  ~Session();
+
+  const models::Model& model() const { return model_; }
+  const plan::Layout& layout() const { return layout_; }
+  comm::Mesh& mesh() { return mesh_; }
+  const plan::RankPlan& plan(step::Purpose purpose) const;
+  step::ModelState& state() { return *state_; }
+  std::int64_t arena_bytes() const { return arena_.bytes(); }
+  std::int64_t planned_bytes() const;  // state and arena
+
+  // Fills the parameters of this rank's shard; moments become zero.
+  void initialise(std::uint64_t seed);
+  void load(checkpoint::SafetensorsFolder& folder);  // has passed models::check_weights
+  // After parameters were written from outside (a checkpoint): brings rounded copies up to date.
+  void parameters_changed();
+
+  // All that must survive, as this rank holds it: parameters, and moments with `optimizer`. Replicas hold the same;
+  // owns_states() is true on the one that saves them.
+  std::vector<NamedState> states(bool optimizer) const;
+  bool owns_states() const;
+
+  step::StepOutput enqueue(step::Purpose purpose, const step::StepInput& input);
+  step::Executor& executor(step::Purpose purpose);
+  void synchronize();
+
+  // Called on the host before a row is enqueued; for the phase that a time-out names.
+  void set_on_row(std::function<void(const program::Row&)> on_row);
+
+ private:
+  struct Engine;
+  Engine& engine(step::Purpose purpose);
+
+  const models::Model& model_;
+  plan::Layout layout_;
+  Device& device_;
+  comm::Mesh& mesh_;
+  std::map<step::Purpose, std::unique_ptr<Engine>> engines_;
+  std::unique_ptr<step::ModelState> state_;
+  Arena arena_;
+  std::unique_ptr<Stream> stream_;  // for work outside steps
+};
+
+}  // namespace hawser::train

@@ -1,0 +1,72 @@
+// Golden files made by Hugging Face transformers (tests/golden/README.md), and how a gradient is held against them.
+#pragma once
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/philox.h"
+#include "models/weights.h"
+#include "train/evaluate.h"
+
+namespace hawser::testing {
+
+constexpr int kProjections = 64;
+
+// Adds sign * value for elements [first, first + count) of the tensor `name` to its 64 projections.
+inline void project(const std::string& name, std::int64_t first, const float* values, std::int64_t count,
+                    std::vector<double>& projections) {
+  const std::uint64_t key = fnv1a(name);
+  const PhiloxKey words{static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto element = static_cast<std::uint64_t>(first + i);
+    const PhiloxWords w =
+        philox({static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element >> 32), 0, 0}, words);
+    const std::uint64_t bits = w[0] | (std::uint64_t{w[1]} << 32);
+    for (int k = 0; k < kProjections; ++k) {
+      projections[static_cast<std::size_t>(k)] += (bits >> k & 1) != 0 ? values[i] : -values[i];
+    }
+  }
+}
+
+// This rank's part of every gradient's projections; summed over ranks that hold different pieces they are whole.
+inline std::map<std::string, std::vector<double>> gradient_projections(train::Session& session,
+                                                                      step::Purpose purpose) {
+  std::map<std::string, std::vector<double>> out;
+  for (int u = 0; u < static_cast<int>(session.model().units().size()); ++u) {
+    const nn::Unit& unit = session.model().units()[static_cast<std::size_t>(u)];
+    const step::UnitState& state = session.state().unit(u);
+    const TensorView shard = session.executor(purpose).gradient_shard(u);
+    for (const models::SegmentPiece& piece : models::segment_pieces(unit, state.begin, state.count)) {
+      const std::string& name = unit.params()[static_cast<std::size_t>(piece.param)]
+                                    .segments[static_cast<std::size_t>(piece.segment)]
+                                    .name;
+      auto& projections = out.try_emplace(name, std::vector<double>(kProjections)).first->second;
+      project(name, piece.first, shard.data<float>() + piece.at, piece.count, projections);
+    }
+  }
+  return out;
+}
+
+inline nlohmann::json read_json(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file);
+}
+
+// ||g - g0|| estimated from projections: their mean squared difference.
+inline double projected_distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (std::size_t k = 0; k < a.size(); ++k) sum += (a[k] - b[k]) * (a[k] - b[k]);
+  return std::sqrt(sum / static_cast<double>(a.size()));
+}
+
+inline double norm(const std::vector<double>& projections) {
+  return projected_distance(projections, std::vector<double>(projections.size()));
+}
+
+}  // namespace hawser::testing

@@ -1,0 +1,54 @@
+// Loss and every gradient of tiny random Llamas against transformers in float64.
+#include <gtest/gtest.h>
+
+#include "golden.h"
+
+namespace hawser {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> cases() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny")) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class Golden : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Golden, LossAndGradientsEqualTransformers) {
+  const fs::path folder = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny" / GetParam();
+  const nlohmann::json expected = testing::read_json(folder / "expected.json");
+  train::EvaluateRequest request{.model = folder.string(),
+                                 .data = (folder / "data.jsonl").string(),
+                                 .sequence_length = expected.value("sequence_length", 4096),
+                                 .gradient_norms = true};
+  std::map<std::string, std::vector<double>> projections;
+  const train::Evaluation result = train::evaluate(request, nullptr, [&](train::Session& session) {
+    projections = testing::gradient_projections(session, step::Purpose::gradient_norms);
+  });
+  EXPECT_EQ(result.tokens, expected["tokens"].get<std::int64_t>());
+  const double loss = expected["loss"];
+  EXPECT_NEAR(result.loss, loss, 1e-5 * loss);
+  EXPECT_EQ(result.gradient_norms.size(), expected["gradient_norms"].size());
+  for (const auto& [name, value] : result.gradient_norms) {
+    ASSERT_TRUE(expected["gradient_norms"].contains(name)) << name;
+    const double norm = expected["gradient_norms"][name];
+    EXPECT_NEAR(value, norm, 1e-4 * norm + 1e-8) << name;
+    const auto reference = expected["projections"][name].get<std::vector<double>>();
+    EXPECT_LT(testing::projected_distance(projections.at(name), reference), 1e-4 * norm + 1e-8) << name;
+  }
+
+  request.gradient_norms = false;
+  const train::Evaluation loss_only = train::evaluate(request, nullptr);
+  EXPECT_EQ(loss_only.tokens, result.tokens);
+  EXPECT_NEAR(loss_only.loss, loss, 1e-5 * loss);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, Golden, ::testing::ValuesIn(cases()), [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace hawser
