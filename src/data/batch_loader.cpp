@@ -22,7 +22,9 @@ std::int64_t BatchLoader::micro_batches() const {
   return ceil_div(order_.global_batch_size, layout_.data_ranks * shape_.sequences);
 }
 
-std::int64_t BatchLoader::steps() const { return ceil_div(set_->size(), order_.global_batch_size); }
+std::int64_t BatchLoader::steps() const {
+  return ceil_div(set_->size(), order_.global_batch_size);
+}
 
 std::int64_t BatchLoader::sequence_of(std::int64_t step, std::int64_t i) const {
   if (i >= order_.global_batch_size || set_->size() == 0) return -1;

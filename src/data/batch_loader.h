@@ -3,9 +3,9 @@
 //   BatchLoader loader(set, shape, layout, {.global_batch_size = 8, .seed = 7});
 //   for (int m = 0; m < loader.micro_batches(); ++m) use(loader.load(step, m));
 //
-// Sequence number m * (data_ranks * shape.sequences) + data_rank * shape.sequences + k of a step is the k-th of micro-batch
-// m on a data rank. Which sequences a step has depends on the seed and the step alone; where the global batch does not
-// divide, the last micro-batches run short or empty, and every rank has equally many.
+// Sequence number m * (data_ranks * shape.sequences) + data_rank * shape.sequences + k of a step is the k-th of
+// micro-batch m on a data rank. Which sequences a step has depends on the seed and the step alone; where the global
+// batch does not divide, the last micro-batches run short or empty, and every rank has equally many.
 #pragma once
 
 #include <condition_variable>
@@ -71,8 +71,8 @@ class Prefetcher {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  // The next micro-batch, in the order (step, 0), (step, 1), ..., (step + 1, 0), ...; waits for it. Rethrows what loading
-  // it threw. Asking beyond the end is an InternalError.
+  // The next micro-batch, in the order (step, 0), (step, 1), ..., (step + 1, 0), ...; waits for it. Rethrows what
+  // loading it threw. Asking beyond the end is an InternalError.
   MicroBatch next();
 
  private:
@@ -88,9 +88,9 @@ class Prefetcher {
   std::thread thread_;
 };
 
-// A whole JSONL file as one batch, for `hawser eval`: step 0 of a loader whose every rank has equally many micro-batches.
-// `shape.max_documents` is raised to what the file holds. `tokenizer` may be null if every line brings ids. UserError,
-// all problems of the file together.
+// A whole JSONL file as one batch, for `hawser eval`: step 0 of a loader whose every rank has equally many
+// micro-batches. `shape.max_documents` is raised to what the file holds. `tokenizer` may be null if every line brings
+// ids. UserError, all problems of the file together.
 std::shared_ptr<const BatchLoader> jsonl_batch(const std::string& path, const Tokenizer* tokenizer,
                                                std::int64_t vocab_size, BatchShape shape, const BatchLayout& layout);
 

@@ -29,8 +29,7 @@ EncodedBlock encode_block(const Block& block, const Tokenizer* tokenizer, std::i
   };
   if (block.kind == SourceKind::text) {
     if (const std::size_t bad = find_invalid_utf8(block.text); bad != std::string_view::npos) {
-      out.problems.add({.file = block.file, .what = "not UTF-8", .at = cat("byte ", bad),
-                        .hint = "iconv -c -t utf-8"});
+      out.problems.add({.file = block.file, .what = "not UTF-8", .at = cat("byte ", bad), .hint = "iconv -c -t utf-8"});
     } else {
       add_text(block.text, "");
     }

@@ -10,7 +10,8 @@ namespace hawser::data {
 namespace {
 
 // Work of each chunk: the rows' positions plus one, summed.
-std::vector<double> work_by_chunk(std::int64_t chunk_length, int chunks, std::span<const std::int32_t> document_lengths) {
+std::vector<double> work_by_chunk(std::int64_t chunk_length, int chunks,
+                                  std::span<const std::int32_t> document_lengths) {
   std::vector<double> work(chunks, 0.0);
   if (chunk_length == 0) return work;
   std::int64_t start = 0;
@@ -37,7 +38,9 @@ void number_locals(ChunkTable& table) {
 
 }  // namespace
 
-std::int64_t padded_length(std::int64_t length, int chunks) { return chunks * ceil_div(length, chunks); }
+std::int64_t padded_length(std::int64_t length, int chunks) {
+  return chunks * ceil_div(length, chunks);
+}
 
 std::vector<std::int32_t> ChunkTable::chunks_of(int rank) const {
   std::vector<std::int32_t> mine;

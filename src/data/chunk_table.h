@@ -1,7 +1,8 @@
 // Which rank of a context group holds which rows of a sequence.
 //
-// A sequence is padded to chunks() * chunk_length rows and cut into chunks of equal length; every rank holds equally many,
-// kept in ascending order. Nothing needs to divide anything: padding rows belong to no document and predict nothing.
+// A sequence is padded to chunks() * chunk_length rows and cut into chunks of equal length; every rank holds equally
+// many, kept in ascending order. Nothing needs to divide anything: padding rows belong to no document and predict
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace hawser::data {
 
 struct ChunkTable {
   std::int64_t chunk_length = 0;
-  int context = 1;          // ranks
+  int context = 1;  // ranks
   int chunks_per_rank = 1;
   std::vector<std::int32_t> owner;  // by global chunk: its rank
   std::vector<std::int32_t> local;  // by global chunk: its place among its owner's chunks
@@ -26,8 +27,8 @@ struct ChunkTable {
 // Rows that a sequence of `length` takes once it is cut into `chunks`.
 std::int64_t padded_length(std::int64_t length, int chunks);
 
-// Zig-zag: 2 * context chunks, rank r holds r and 2 * context - 1 - r, which balances one causal document. With one rank
-// there is one chunk and no padding.
+// Zig-zag: 2 * context chunks, rank r holds r and 2 * context - 1 - r, which balances one causal document. With one
+// rank there is one chunk and no padding.
 ChunkTable make_zigzag(std::int64_t length, int context);
 
 // Chunks dealt heaviest first, each to the rank with the least work that still has a place. A row's work is the keys it

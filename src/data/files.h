@@ -1,4 +1,5 @@
-// Reading and writing whole files safely: a read-only mapping, and an output that appears under its name only when done.
+// Reading and writing whole files safely: a read-only mapping, and an output that appears under its name only when
+// done.
 #pragma once
 
 #include <cstddef>

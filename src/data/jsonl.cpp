@@ -34,7 +34,9 @@ class LineReader {
     if (!json.is_object()) return refuse("line is not an object", "{...}", json.type_name(), "");
     for (const char* key : {"messages", "prompt", "completion"}) {
       if (json.contains(key)) {
-        problems_.add({.file = place_.file, .what = "chat lines are not supported yet", .at = at(key),
+        problems_.add({.file = place_.file,
+                       .what = "chat lines are not supported yet",
+                       .at = at(key),
                        .hint = "text, or input_ids with labels"});
         return std::nullopt;
       }
@@ -77,13 +79,14 @@ class LineReader {
   }
 
  private:
-  std::string at(const std::string& key) const {
-    return cat("line ", place_.number, key.empty() ? "" : ", ", key);
-  }
+  std::string at(const std::string& key) const { return cat("line ", place_.number, key.empty() ? "" : ", ", key); }
 
   std::nullopt_t refuse(std::string what, std::string expected, std::string got, const std::string& key) {
-    problems_.add({.file = place_.file, .what = std::move(what), .expected = std::move(expected),
-                   .got = std::move(got), .at = at(key)});
+    problems_.add({.file = place_.file,
+                   .what = std::move(what),
+                   .expected = std::move(expected),
+                   .got = std::move(got),
+                   .at = at(key)});
     return std::nullopt;
   }
 
@@ -97,7 +100,8 @@ class LineReader {
     out.reserve(list.size());
     for (const Json& item : list) {
       // An unsigned number beyond int64 turns negative in get<int64>: compare it as it is.
-      const bool whole = item.is_number_integer() && !(item.is_number_unsigned() && item.get<std::uint64_t>() > 1ull << 62);
+      const bool whole =
+          item.is_number_integer() && !(item.is_number_unsigned() && item.get<std::uint64_t>() > 1ull << 62);
       const std::int64_t value = whole ? item.get<std::int64_t>() : 0;
       if (!whole || ((value < least || value > most) && !(ignored && value == kIgnoredLabel))) {
         refuse(what, cat(ignored ? "-100, or " : "", least, " to ", most), item.dump(), cat(key, "[", out.size(), "]"));
@@ -118,7 +122,9 @@ std::optional<Line> parse_line(std::string_view line, const LinePlace& place, Pr
   return LineReader(place, problems).read(line);
 }
 
-bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r\n") == std::string_view::npos; }
+bool is_blank(std::string_view line) {
+  return line.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
 
 std::vector<Line> read_jsonl(const std::string& path, std::int64_t vocab_size, Problems& problems) {
   const MappedFile file(path);

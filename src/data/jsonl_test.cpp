@@ -22,7 +22,8 @@ TEST(Jsonl, ReadsTextAndIds) {
   Problems problems;
   const auto text = parse_line(R"({"text": "caf\u00e9", "source": "x"})", {}, problems);
   EXPECT_EQ(text->text, "café");
-  const auto ids = parse_line(R"({"input_ids": [1,2,3], "labels": [-100,2,3], "document_lengths": [1,2]})", {}, problems);
+  const auto ids =
+      parse_line(R"({"input_ids": [1,2,3], "labels": [-100,2,3], "document_lengths": [1,2]})", {}, problems);
   EXPECT_EQ(ids->ids, (Ids{1, 2, 3}));
   EXPECT_EQ(ids->labels, (Ids{-100, 2, 3}));
   EXPECT_EQ(ids->document_lengths, (Ids{1, 2}));

@@ -7,7 +7,9 @@
 
 namespace hawser::data {
 
-std::int64_t BatchShape::chunk_length() const { return ceil_div(sequence_length, chunks()); }
+std::int64_t BatchShape::chunk_length() const {
+  return ceil_div(sequence_length, chunks());
+}
 
 std::int64_t max_documents_of(const DataRecipe& data) {
   if (data.pack == Packing::chunks) return 1;

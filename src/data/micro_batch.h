@@ -38,16 +38,17 @@ BatchShape batch_shape(const Recipe& recipe);
 std::int64_t max_documents_of(const DataRecipe& data);
 
 struct MicroBatch {
-  // One value a local row: sequence by sequence, within it the rank's chunks in ascending order. Padding rows have id 0,
-  // label kIgnoredLabel and position 0, and are in no segment.
+  // One value a local row: sequence by sequence, within it the rank's chunks in ascending order. Padding rows have id
+  // 0, label kIgnoredLabel and position 0, and are in no segment.
   std::vector<std::int32_t> ids, labels, positions;
   std::vector<Segment> squares, rectangles;
   // For each sequence and global chunk, [sequences * chunks]: its rank in the context group and its place there.
   std::vector<std::int32_t> chunk_owner, chunk_local;
   std::int64_t tokens = 0;         // of the micro-batch on all context ranks, padding not counted
   std::int64_t valid_targets = 0;  // likewise
-  std::int64_t step_targets = 0;   // of the whole step, over all data ranks and micro-batches: what the loss is divided by
-  double imbalance = 1.0;          // of attention work over the context group: most over mean
+  std::int64_t step_targets =
+      0;                   // of the whole step, over all data ranks and micro-batches: what the loss is divided by
+  double imbalance = 1.0;  // of attention work over the context group: most over mean
 };
 
 // The part of `context_rank`. At most shape.sequences sequences; missing ones are empty. step_targets is left 0.

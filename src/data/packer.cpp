@@ -103,8 +103,8 @@ std::vector<std::int32_t> best_fit(std::span<const std::int32_t> lengths, std::i
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return lengths[a] > lengths[b]; });
   std::vector<std::int32_t> bins(lengths.size());
-  std::vector<std::int64_t> pieces;                       // by bin
-  std::set<std::pair<std::int64_t, std::int32_t>> open;   // (room left, bin), bins with room and a place
+  std::vector<std::int64_t> pieces;                      // by bin
+  std::set<std::pair<std::int64_t, std::int32_t>> open;  // (room left, bin), bins with room and a place
   for (const std::int32_t piece : order) {
     const std::int64_t length = lengths[piece];
     HAWSER_CHECK(length <= capacity, "piece of ", length, " for ", capacity);
@@ -124,8 +124,7 @@ std::vector<std::int32_t> best_fit(std::span<const std::int32_t> lengths, std::i
 }
 
 std::unique_ptr<SequenceSet> packed_sequences(std::shared_ptr<const TokenFile> file, std::int64_t length,
-                                              std::int64_t max_documents, std::uint64_t seed,
-                                              std::int64_t vocab_size) {
+                                              std::int64_t max_documents, std::uint64_t seed, std::int64_t vocab_size) {
   return std::make_unique<PackedSequences>(std::move(file), length, max_documents, seed, vocab_size);
 }
 

@@ -8,8 +8,8 @@
 namespace hawser::data {
 
 // Best fit, longest first: each piece goes into the fullest bin that still has room for it and holds fewer than
-// `max_pieces`, or into a new one. Returns the bin of each piece; bins are numbered from 0 in order of opening. Pieces of
-// one length keep their order. O(n log n). Every length is at most `capacity`.
+// `max_pieces`, or into a new one. Returns the bin of each piece; bins are numbered from 0 in order of opening. Pieces
+// of one length keep their order. O(n log n). Every length is at most `capacity`.
 std::vector<std::int32_t> best_fit(std::span<const std::int32_t> lengths, std::int64_t capacity,
                                    std::int64_t max_pieces);
 

@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
 constexpr std::int64_t kWindowBytes = std::int64_t{256} << 20;  // in flight at most, unless one block alone is larger
+constexpr std::size_t kMostProblems = 100000;  // a file that is wrong throughout need not be read to its end
 
 // Cuts a source into blocks that end at line ends; calls `visit` with each.
 template <class Visit>
@@ -77,7 +78,9 @@ Job check(const PrepareOptions& options) {
   Problems problems;
   if (options.train.empty()) problems.add({.what = "no training data", .at = "data.train"});
   if (!(options.validation_fraction >= 0.0 && options.validation_fraction < 1.0)) {
-    problems.add({.what = "bad fraction", .expected = "0 or more, below 1", .got = cat(options.validation_fraction),
+    problems.add({.what = "bad fraction",
+                  .expected = "0 or more, below 1",
+                  .got = cat(options.validation_fraction),
                   .at = "data.validation_fraction"});
   }
   job.from.train = find_sources(options.train, options.folder, "data.train", problems);
@@ -97,8 +100,10 @@ Job check(const PrepareOptions& options) {
   job.from.validation_fraction = options.validation.empty() ? options.validation_fraction : 0.0;
   job.from.seed = job.from.validation_fraction > 0.0 ? options.seed : 0;
   if (job.tokenizer && options.vocab_size > 0 && job.tokenizer->vocab_size() > options.vocab_size) {
-    throw UserError({.file = options.tokenizer, .what = "tokenizer has more ids than the model",
-                     .expected = cat("at most ", options.vocab_size), .got = cat(job.tokenizer->vocab_size()),
+    throw UserError({.file = options.tokenizer,
+                     .what = "tokenizer has more ids than the model",
+                     .expected = cat("at most ", options.vocab_size),
+                     .got = cat(job.tokenizer->vocab_size()),
                      .at = "data.tokenizer"});
   }
   return job;
@@ -109,7 +114,9 @@ class Preparer {
   Preparer(const PrepareOptions& options, const Job& job)
       : options_(options),
         job_(job),
-        vocab_size_(options.vocab_size > 0 ? options.vocab_size : job.tokenizer ? job.tokenizer->vocab_size() : 0),
+        vocab_size_(options.vocab_size > 0 ? options.vocab_size
+                    : job.tokenizer        ? job.tokenizer->vocab_size()
+                                           : 0),
         pool_(std::max(1, options.threads), job.tokenizer.get(), vocab_size_) {
     for (const auto* sources : {&job.from.train, &job.from.validation}) {
       for (const Source& source : *sources) progress_.bytes_total += source.bytes;
@@ -120,17 +127,16 @@ class Preparer {
     if (job_.from.validation_fraction > 0.0) {
       const std::int64_t documents = count_documents(job_.from.train);
       if (documents == 1) {
-        throw UserError({.file = job_.from.train[0].path, .what = "one document only, none can be held out",
-                         .at = "data.validation_fraction", .hint = "data.validation with files of its own"});
+        throw UserError({.file = job_.from.train[0].path,
+                         .what = "one document only, none can be held out",
+                         .at = "data.validation_fraction",
+                         .hint = "data.validation with files of its own"});
       }
       held_out_ = hold_out(documents, job_.from.validation_fraction, job_.from.seed);
     }
     const bool validation = !held_out_.empty() || !job_.from.validation.empty();
     make_folders(options_.output);
-    // From here to the end the folder's manifest would not be true.
-    std::error_code ignored;
     const fs::path folder(options_.output);
-    fs::remove(folder / "prepared.json", ignored);
     train_.emplace((folder / "train").string(), vocab_size_);
     if (validation) valid_.emplace((folder / "valid").string(), vocab_size_);
     read(job_.from.train, false);
@@ -138,6 +144,9 @@ class Preparer {
     problems_.throw_if_any();
     check_not_empty(*train_, "data.train");
     if (valid_) check_not_empty(*valid_, "data.validation");
+    // From here to the end the folder's manifest would not be true.
+    std::error_code ignored;
+    fs::remove(folder / "prepared.json", ignored);
     train_->finish();
     if (valid_) {
       valid_->finish();
@@ -162,6 +171,7 @@ class Preparer {
   void read(const std::vector<Source>& sources, bool validation) {
     for (const Source& source : sources) {
       for_each_block(source, [&](const Block& block) {
+        if (problems_.size() >= kMostProblems) return;
         const auto bytes = static_cast<std::int64_t>(block.text.size());
         while (!in_flight_.empty() && (in_flight_.size() > 2u * static_cast<unsigned>(std::max(1, options_.threads)) ||
                                        bytes_in_flight_ + bytes > kWindowBytes)) {
@@ -184,7 +194,8 @@ class Preparer {
     for (const EncodedDocument& document : block.documents) {
       const std::int64_t number = documents_;
       if (!place.validation) ++documents_;
-      const bool held_out = place.validation || (number < static_cast<std::int64_t>(held_out_.size()) && held_out_[number]);
+      const bool held_out =
+          place.validation || (number < static_cast<std::int64_t>(held_out_.size()) && held_out_[number]);
       if (problems_.empty()) write(document, held_out ? *valid_ : *train_);
       ++progress_.documents;
       progress_.tokens += static_cast<std::int64_t>(document.ids.size());
@@ -236,7 +247,8 @@ class Preparer {
 std::vector<bool> hold_out(std::int64_t documents, double fraction, std::uint64_t seed) {
   std::vector<bool> chosen(static_cast<std::size_t>(documents));
   if (documents < 2 || fraction <= 0.0) return chosen;
-  const auto wanted = std::clamp<std::int64_t>(std::llround(fraction * static_cast<double>(documents)), 1, documents - 1);
+  const auto wanted =
+      std::clamp<std::int64_t>(std::llround(fraction * static_cast<double>(documents)), 1, documents - 1);
   // The documents with the smallest numbers are held out; number by document, so no order of reading matters.
   const RandomStream stream(seed, "data/validation");
   std::vector<std::uint64_t> numbers(chosen.size());
@@ -258,7 +270,8 @@ PrepareOptions prepare_options(const Recipe& recipe) {
                          .threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()))};
   if (options.tokenizer.empty()) {
     // Beside the model; ids only, if it has none there.
-    const fs::path beside = recipe.model.path.empty() ? fs::path(recipe.model.config).parent_path() : fs::path(recipe.model.path);
+    const fs::path beside =
+        recipe.model.path.empty() ? fs::path(recipe.model.config).parent_path() : fs::path(recipe.model.path);
     const std::string file = resolve_path((beside / "tokenizer.json").string(), recipe.folder);
     std::error_code ignored;
     if (fs::exists(file, ignored)) options.tokenizer = file;

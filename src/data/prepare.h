@@ -54,7 +54,8 @@ Prepared prepare(const PrepareOptions& options);
 // options. False also when something is missing or cannot be read.
 bool is_prepared(const PrepareOptions& options);
 
-// Which documents are held out: the share `fraction` of `documents`, at least one and not all, chosen by the seed alone.
+// Which documents are held out: the share `fraction` of `documents`, at least one and not all, chosen by the seed
+// alone.
 std::vector<bool> hold_out(std::int64_t documents, double fraction, std::uint64_t seed);
 
 }  // namespace hawser::data

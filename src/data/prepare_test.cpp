@@ -33,8 +33,12 @@ std::vector<Ids> documents_of(const std::string& prefix) {
 class PrepareTest : public testing::Test {
  protected:
   PrepareOptions options(std::vector<std::string> train) {
-    return {.train = std::move(train), .folder = folder_.path(""), .tokenizer = kTokenizer,
-            .output = folder_.path("out/data"), .seed = 3, .threads = 2};
+    return {.train = std::move(train),
+            .folder = folder_.path(""),
+            .tokenizer = kTokenizer,
+            .output = folder_.path("out/data"),
+            .seed = 3,
+            .threads = 2};
   }
   std::string refusal(const PrepareOptions& with) {
     try {
@@ -62,8 +66,9 @@ class PrepareTest : public testing::Test {
 };
 
 TEST_F(PrepareTest, WritesDocumentsInOrderWithEndOfText) {
-  folder_.write("a.jsonl", "{\"text\":\"It is a truth\"}\n{\"input_ids\":[7,8,9],\"labels\":[-100,8,9],"
-                           "\"document_lengths\":[1,2]}\n{\"text\":\"\"}\n");
+  folder_.write("a.jsonl",
+                "{\"text\":\"It is a truth\"}\n{\"input_ids\":[7,8,9],\"labels\":[-100,8,9],"
+                "\"document_lengths\":[1,2]}\n{\"text\":\"\"}\n");
   folder_.write("b.txt", "universally\nacknowledged\n");
   const Prepared prepared = prepare(options({"*.jsonl", "b.txt"}));
   EXPECT_EQ(prepared.train.documents, 3);
@@ -76,7 +81,8 @@ TEST_F(PrepareTest, WritesDocumentsInOrderWithEndOfText) {
     return ids;
   };
   const std::string prefix = folder_.path("out/data/train");
-  EXPECT_EQ(documents_of(prefix), (std::vector<Ids>{text("It is a truth"), {7, 8, 9}, text("universally\nacknowledged\n")}));
+  EXPECT_EQ(documents_of(prefix),
+            (std::vector<Ids>{text("It is a truth"), {7, 8, 9}, text("universally\nacknowledged\n")}));
   const TokenFile file(prefix);
   Ids labels(file.tokens());
   file.read_labels(0, labels);
@@ -161,27 +167,31 @@ TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
   folder_.write("empty.jsonl", "");
   folder_.write("other.csv", "a,b");
   const std::string files = refusal(options({"none*.jsonl", "empty.jsonl", "other.csv"}));
-  EXPECT_EQ(files, "none*.jsonl: no such file at data.train[0]\nempty.jsonl: empty file at data.train[1]\n"
-                   "other.csv: unknown kind of file (expected .jsonl or .txt) at data.train[2]");
+  EXPECT_EQ(files,
+            "none*.jsonl: no such file at data.train[0]\nempty.jsonl: empty file at data.train[1]\n"
+            "other.csv: unknown kind of file (expected .jsonl or .txt) at data.train[2]");
   const std::string lines = refusal(options({"bad.jsonl", "bad.txt"}));
   EXPECT_NE(lines.find("bad.jsonl: broken JSON"), std::string::npos) << lines;
-  EXPECT_NE(lines.find("at line 2, byte 13"), std::string::npos) << lines;
+  EXPECT_NE(lines.find("at line 2, byte 14"), std::string::npos) << lines;
   EXPECT_NE(lines.find("got 4096) at line 3, input_ids[0]"), std::string::npos) << lines;
   EXPECT_NE(lines.find("bad.txt: not UTF-8 at byte 2"), std::string::npos) << lines;
   EXPECT_EQ(documents_of(folder_.path("out/data/train")), before);
+  EXPECT_TRUE(is_prepared(options({"good.txt"})));
   EXPECT_FALSE(fs::exists(folder_.path("out/data/train.bin.tmp")));
 
   PrepareOptions with = options({"good.txt"});
   with.validation_fraction = 0.1;
-  EXPECT_EQ(refusal(with), "good.txt: one document only, none can be held out at data.validation_fraction; try "
-                           "data.validation with files of its own");
+  EXPECT_EQ(refusal(with),
+            "good.txt: one document only, none can be held out at data.validation_fraction; try "
+            "data.validation with files of its own");
   with = options({"good.txt"});
   with.tokenizer = "";
   EXPECT_EQ(refusal(with), "good.txt: text needs a tokenizer; try data.tokenizer");
   with = options({});
   with.validation_fraction = 1.5;
-  EXPECT_EQ(refusal(with), "no training data at data.train\nbad fraction (expected 0 or more, below 1, got 1.5) at "
-                           "data.validation_fraction");
+  EXPECT_EQ(refusal(with),
+            "no training data at data.train\nbad fraction (expected 0 or more, below 1, got 1.5) at "
+            "data.validation_fraction");
   with = options({"good.txt"});
   with.vocab_size = 4000;
   EXPECT_NE(refusal(with).find("tokenizer has more ids than the model"), std::string::npos);

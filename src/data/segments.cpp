@@ -28,8 +28,8 @@ std::vector<Run> runs_of(const ChunkTable& table, int rank) {
 
 }  // namespace
 
-Segments make_segments(std::span<const ChunkTable> tables,
-                       std::span<const std::vector<std::int32_t>> document_lengths, int rank) {
+Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::vector<std::int32_t>> document_lengths,
+                       int rank) {
   HAWSER_CHECK(tables.size() == document_lengths.size(), tables.size(), " tables, ", document_lengths.size(), " lists");
   Segments out;
   std::int64_t local_base = 0, global_base = 0;
@@ -48,7 +48,8 @@ Segments make_segments(std::span<const ChunkTable> tables,
           const std::int32_t q_begin = narrow(local_base + run.local + begin - run.global);
           const std::int32_t count = narrow(end - begin), position = narrow(begin - start);
           out.squares.push_back({q_begin, count, narrow(global_base + begin), count, position, position});
-          if (position > 0) out.rectangles.push_back({q_begin, count, narrow(global_base + start), position, position, 0});
+          if (position > 0)
+            out.rectangles.push_back({q_begin, count, narrow(global_base + start), position, position, 0});
         }
         if (start + lengths[d] > run_end) break;  // goes on in a later run
         start += lengths[d];

@@ -13,9 +13,9 @@
 
 namespace hawser::data {
 
-// Query rows [q_begin, +q_count) of the rank's own rows attend to key rows [k_begin, +k_count) of the gathered keys of the
-// whole micro-batch in global order (row = sequence * padded length + row in the sequence), where the key's position is
-// not above the query's. Positions count within the document.
+// Query rows [q_begin, +q_count) of the rank's own rows attend to key rows [k_begin, +k_count) of the gathered keys of
+// the whole micro-batch in global order (row = sequence * padded length + row in the sequence), where the key's
+// position is not above the query's. Positions count within the document.
 struct Segment {
   std::int32_t q_begin, q_count, k_begin, k_count;
   std::int32_t q_position, k_position;  // of the first query and the first key
@@ -28,10 +28,10 @@ struct Segments {
   std::vector<Segment> rectangles;  // k_position == 0, k_position + k_count == q_position
 };
 
-// Segments of `rank` for sequences of one padded length; tables and lists of document lengths go together. With one rank
-// every document is one square and there are no rectangles.
-Segments make_segments(std::span<const ChunkTable> tables,
-                       std::span<const std::vector<std::int32_t>> document_lengths, int rank);
+// Segments of `rank` for sequences of one padded length; tables and lists of document lengths go together. With one
+// rank every document is one square and there are no rectangles.
+Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::vector<std::int32_t>> document_lengths,
+                       int rank);
 
 // The most that any rank can get.
 struct SegmentBounds {

@@ -13,7 +13,9 @@ class ChunkedSequences final : public SequenceSet {
   ChunkedSequences(std::shared_ptr<const TokenFile> file, std::int64_t length, std::int64_t vocab_size)
       : file_(std::move(file)), length_(length), vocab_size_(vocab_size) {
     if (file_->tokens() < 2) {
-      throw UserError({.file = file_->prefix() + ".bin", .what = "too few tokens", .expected = "2 or more",
+      throw UserError({.file = file_->prefix() + ".bin",
+                       .what = "too few tokens",
+                       .expected = "2 or more",
                        .got = cat(file_->tokens())});
     }
   }

@@ -33,10 +33,11 @@ class SequenceSet {
   virtual std::int64_t max_documents() const = 0;  // most documents in one sequence
 };
 
-// `pack: chunks`. The file's sequences as one running text, cut every `length` tokens; a row's target is the token after
-// it, also across documents and cuts (length + 1 tokens are read, as Megatron does), so only the last token of the file
-// predicts nothing. The last sequence may be shorter. Each sequence is one document: everything before a row in its
-// sequence is seen. UserError for a file of fewer than two tokens; get() throws one for ids outside the vocabulary.
+// `pack: chunks`. The file's sequences as one running text, cut every `length` tokens; a row's target is the token
+// after it, also across documents and cuts (length + 1 tokens are read, as Megatron does), so only the last token of
+// the file predicts nothing. The last sequence may be shorter. Each sequence is one document: everything before a row
+// in its sequence is seen. UserError for a file of fewer than two tokens; get() throws one for ids outside the
+// vocabulary.
 std::unique_ptr<SequenceSet> chunked_sequences(std::shared_ptr<const TokenFile> file, std::int64_t length,
                                                std::int64_t vocab_size);
 
@@ -45,8 +46,7 @@ std::unique_ptr<SequenceSet> chunked_sequences(std::shared_ptr<const TokenFile> 
 // windows of 65,536 pieces, longest first into the fullest sequence that still has room, at most `max_documents` to a
 // sequence. A document of one token predicts nothing and is left out.
 std::unique_ptr<SequenceSet> packed_sequences(std::shared_ptr<const TokenFile> file, std::int64_t length,
-                                              std::int64_t max_documents, std::uint64_t seed,
-                                              std::int64_t vocab_size);
+                                              std::int64_t max_documents, std::uint64_t seed, std::int64_t vocab_size);
 
 // Lines for evaluation, in order: text encoded (with what the tokenizer puts around it, no end of text added), a line
 // longer than `length` cut into pieces of it. A piece is a sequence: positions start anew and its last row predicts

@@ -75,7 +75,8 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       }
     }
     if (paths.empty()) {
-      problems.add({.file = patterns[i], .what = is_folder ? "folder without .jsonl or .txt files" : "no such file", .at = at});
+      problems.add(
+          {.file = patterns[i], .what = is_folder ? "folder without .jsonl or .txt files" : "no such file", .at = at});
     }
     for (const std::string& path : paths) {
       if (!seen.insert(path).second) continue;

@@ -25,16 +25,19 @@ T load(std::span<const std::byte> bytes, std::size_t at) {
 
 }  // namespace
 
-TokenFile::TokenFile(const std::string& prefix)
-    : prefix_(prefix), index_(prefix + ".idx"), ids_(prefix + ".bin") {
+TokenFile::TokenFile(const std::string& prefix) : prefix_(prefix), index_(prefix + ".idx"), ids_(prefix + ".bin") {
   const std::string index_name = prefix + ".idx";
   const auto refuse = [&](std::string what, std::string expected, std::string got, std::string at = "") {
-    throw UserError({.file = index_name, .what = std::move(what), .expected = std::move(expected),
-                     .got = std::move(got), .at = std::move(at)});
+    throw UserError({.file = index_name,
+                     .what = std::move(what),
+                     .expected = std::move(expected),
+                     .got = std::move(got),
+                     .at = std::move(at)});
   };
   const auto index = index_.bytes();
   if (index.size() < kHeader) refuse("token index cut short", cat(kHeader, " bytes or more"), cat(index.size()));
-  if (std::memcmp(index.data(), kMagic, sizeof kMagic) != 0) refuse("not a token index", "MMIDIDX", "other bytes", "byte 0");
+  if (std::memcmp(index.data(), kMagic, sizeof kMagic) != 0)
+    refuse("not a token index", "MMIDIDX", "other bytes", "byte 0");
   if (const auto version = load<std::uint64_t>(index, 9); version != 1) {
     refuse("unknown version of token index", "1", cat(version), "byte 9");
   }
@@ -65,13 +68,18 @@ TokenFile::TokenFile(const std::string& prefix)
     }
     at += static_cast<std::uint64_t>(count) * id_bytes_;
     if (at > size) {
-      throw UserError({.file = prefix + ".bin", .what = "token file cut short", .expected = cat(at, " bytes or more"),
-                       .got = cat(size), .at = cat("sequence ", i)});
+      throw UserError({.file = prefix + ".bin",
+                       .what = "token file cut short",
+                       .expected = cat(at, " bytes or more"),
+                       .got = cat(size),
+                       .at = cat("sequence ", i)});
     }
   }
   if (at != size) {
-    throw UserError({.file = prefix + ".bin", .what = "token file longer than its index says",
-                     .expected = cat(at, " bytes"), .got = cat(size)});
+    throw UserError({.file = prefix + ".bin",
+                     .what = "token file longer than its index says",
+                     .expected = cat(at, " bytes"),
+                     .got = cat(size)});
   }
   tokens_ = static_cast<std::int64_t>(size) / id_bytes_;
   for (std::int64_t i = 0; i <= documents_; ++i) {
@@ -88,7 +96,9 @@ TokenFile::TokenFile(const std::string& prefix)
     has_labels_ = true;
     labels_ = MappedFile(labels);
     if (labels_.bytes().size() != static_cast<std::uint64_t>(tokens_) * 4) {
-      throw UserError({.file = labels, .what = "label file has the wrong size", .expected = cat(tokens_ * 4, " bytes"),
+      throw UserError({.file = labels,
+                       .what = "label file has the wrong size",
+                       .expected = cat(tokens_ * 4, " bytes"),
                        .got = cat(labels_.bytes().size())});
     }
   }
@@ -132,7 +142,8 @@ void TokenFile::check(std::int64_t from, std::span<const std::int32_t> values, s
     if ((values[i] >= 0 && values[i] < limit) || (labels && values[i] == kIgnoredLabel)) continue;
     throw UserError({.file = prefix_ + (labels ? ".labels.bin" : ".bin"),
                      .what = cat(labels ? "label" : "id", " outside the vocabulary"),
-                     .expected = vocab_size == 0 ? "0 or more" : cat("0 to ", vocab_size - 1), .got = cat(values[i]),
+                     .expected = vocab_size == 0 ? "0 or more" : cat("0 to ", vocab_size - 1),
+                     .got = cat(values[i]),
                      .at = cat("token ", from + static_cast<std::int64_t>(i))});
   }
 }

@@ -1,13 +1,15 @@
-// Token files: PREFIX.bin and PREFIX.idx in Megatron's indexed format, and PREFIX.labels.bin where lines brought labels.
+// Token files: PREFIX.bin and PREFIX.idx in Megatron's indexed format, and PREFIX.labels.bin where lines brought
+// labels.
 //
 //   PREFIX.bin         the ids of all sequences, one after another, uint16 or int32
-//   PREFIX.idx         "MMIDIDX\0\0", u64 version 1, u8 type code (8 uint16, 4 int32), u64 sequences, u64 documents + 1,
-//                      i32 length of each sequence, i64 byte offset of each in .bin, i64 first sequence of each document
-//                      and after the last one; all little-endian, no padding
+//   PREFIX.idx         "MMIDIDX\0\0", u64 version 1, u8 type code (8 uint16, 4 int32), u64 sequences, u64 documents +
+//   1,
+//                      i32 length of each sequence, i64 byte offset of each in .bin, i64 first sequence of each
+//                      document and after the last one; all little-endian, no padding
 //   PREFIX.labels.bin  as .bin, int32: the label of each token, aligned with it (not shifted), -100 ignored
 //
-// A document is one line of JSONL or one text file: what the train / validation split keeps whole. Its sequences are the
-// line's `document_lengths`: tokens that may attend to each other. Without them a document is one sequence.
+// A document is one line of JSONL or one text file: what the train / validation split keeps whole. Its sequences are
+// the line's `document_lengths`: tokens that may attend to each other. Without them a document is one sequence.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +37,15 @@ class TokenFile {
   bool has_labels() const { return has_labels_; }
   const std::string& prefix() const { return prefix_; }
 
-  std::int64_t length(std::int64_t sequence) const;  // tokens
-  std::int64_t begin(std::int64_t sequence) const;   // its first token, counted from the start of the file
+  std::int64_t length(std::int64_t sequence) const;          // tokens
+  std::int64_t begin(std::int64_t sequence) const;           // its first token, counted from the start of the file
   std::int64_t first_sequence(std::int64_t document) const;  // document == documents(): sequences()
 
   // Copies `out.size()` ids from token `from` on; sequences follow each other. UserError for an id that is negative or,
   // where vocab_size is not 0, not below it.
   void read(std::int64_t from, std::span<std::int32_t> out, std::int64_t vocab_size = 0) const;
-  // Labels of the same tokens; the ids themselves where there is no label file. kIgnoredLabel is allowed, else as above.
+  // Labels of the same tokens; the ids themselves where there is no label file. kIgnoredLabel is allowed, else as
+  // above.
   void read_labels(std::int64_t from, std::span<std::int32_t> out, std::int64_t vocab_size = 0) const;
 
   // Reads every id and label. UserError for the first that is outside the vocabulary.

@@ -6,7 +6,9 @@
 namespace hawser::data {
 namespace {
 
-constexpr Utf8Step bad(int bytes) { return {0xFFFD, bytes, false}; }
+constexpr Utf8Step bad(int bytes) {
+  return {0xFFFD, bytes, false};
+}
 
 }  // namespace
 

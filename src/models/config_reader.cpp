@@ -23,8 +23,8 @@ const Json* ConfigReader::find(const char* key) const {
   return found == json_.end() || found->is_null() ? nullptr : &*found;
 }
 
-void ConfigReader::refuse(const char* key, const std::string& what, const std::string& expected,
-                          const std::string& got, const std::string& hint) {
+void ConfigReader::refuse(const char* key, const std::string& what, const std::string& expected, const std::string& got,
+                          const std::string& hint) {
   problems_.add({.file = file_, .what = what, .expected = expected, .got = got, .at = prefix_ + key, .hint = hint});
 }
 
@@ -57,12 +57,13 @@ double ConfigReader::real(const char* key, bool (*allowed)(double, double), doub
 }
 
 double ConfigReader::positive(const char* key, std::optional<double> absent) {
-  return real(key, [](double value, double least) { return value > least; }, 0.0, "a number above 0", absent);
+  return real(
+      key, [](double value, double least) { return value > least; }, 0.0, "a number above 0", absent);
 }
 
 double ConfigReader::number(const char* key, double least, std::optional<double> absent) {
-  return real(key, [](double value, double from) { return value >= from; }, least, cat("a number, at least ", least),
-              absent);
+  return real(
+      key, [](double value, double from) { return value >= from; }, least, cat("a number, at least ", least), absent);
 }
 
 void ConfigReader::only(const char* key, double value) {

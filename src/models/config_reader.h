@@ -1,6 +1,6 @@
-// Typed access to a config.json for the families' readers: each getter checks kind and bounds, adds a Problem that names
-// file and key, and then returns the default, so that one pass finds all mistakes. A key that is null counts as absent, as
-// in transformers.
+// Typed access to a config.json for the families' readers: each getter checks kind and bounds, adds a Problem that
+// names file and key, and then returns the default, so that one pass finds all mistakes. A key that is null counts as
+// absent, as in transformers.
 #pragma once
 
 #include <cstdint>

@@ -13,9 +13,15 @@ namespace {
 constexpr std::int64_t kMaxTokenizerBytes = std::int64_t{1} << 28;
 
 // What transformers looks for beside the weights.
-constexpr std::array<const char*, 9> kTokenizerFiles{
-    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",    "vocab.json",
-    "merges.txt",            "chat_template.jinja",     "chat_template.json", "generation_config.json"};
+constexpr std::array<const char*, 9> kTokenizerFiles{"tokenizer_config.json",
+                                                     "special_tokens_map.json",
+                                                     "added_tokens.json",
+                                                     "tokenizer.model",
+                                                     "vocab.json",
+                                                     "merges.txt",
+                                                     "chat_template.jinja",
+                                                     "chat_template.json",
+                                                     "generation_config.json"};
 
 // Without a tokenizer_config.json transformers would take the family's own class, which adds a beginning-of-text token
 // whatever tokenizer.json says.

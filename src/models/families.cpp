@@ -38,7 +38,8 @@ std::optional<Json> read_object(const std::string& file, Problems& problems) {
   }
   auto json = checkpoint::parse_json(text, file, "configuration", 0, problems);
   if (json && !json->is_object()) {
-    problems.add({.file = file, .what = "not a model's configuration", .expected = "a JSON object", .got = shown(*json)});
+    problems.add(
+        {.file = file, .what = "not a model's configuration", .expected = "a JSON object", .got = shown(*json)});
     return std::nullopt;
   }
   return json;
@@ -86,7 +87,8 @@ ModelDescription read_description(const std::string& path, Problems& problems) {
   if (const auto json = read_config(path, found)) {
     ConfigReader config(*json, config_path(path), found);
     std::string supported;
-    for (const Family& family : kFamilies) supported += (supported.empty() ? "" : " or ") + std::string(family.model_type);
+    for (const Family& family : kFamilies)
+      supported += (supported.empty() ? "" : " or ") + std::string(family.model_type);
     const Json* type = config.find("model_type");
     const Family* family = type != nullptr && type->is_string() ? find_family(type->get<std::string>()) : nullptr;
     if (family != nullptr) {

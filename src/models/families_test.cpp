@@ -63,11 +63,10 @@ TEST(Families, ReadRopeInBothStyles) {
   Problems problems;
   // An empty rope_scaling counts as none; rope_scaling wins over rope_parameters; the inner theta over the outer.
   EXPECT_EQ(read(patched(R"({"rope_scaling": {}, "rope_parameters": {"rope_theta": 7.0}})"), problems).rope.theta, 7.0);
-  const ops::RopeConfig both =
-      read(patched(R"({"rope_scaling": {"type": "linear", "factor": 2, "rope_type": "default"},
+  const ops::RopeConfig both = read(patched(R"({"rope_scaling": {"type": "linear", "factor": 2, "rope_type": "default"},
                        "rope_parameters": {"rope_type": "linear", "factor": 9, "rope_theta": 7.0}})"),
-           problems)
-          .rope;
+                                    problems)
+                                   .rope;
   EXPECT_EQ(both.kind, ops::RopeKind::standard);
   EXPECT_EQ(both.theta, 10000.0);
   EXPECT_EQ(problems.lines(), "");
@@ -111,18 +110,22 @@ TEST(Families, EveryMistakeIsOneLineThatNamesItsKey) {
       {R"({"num_key_value_heads": 3})",
        "heads do not divide (expected a divisor of num_attention_heads 4, got 3) at num_key_value_heads"},
       {R"({"num_attention_heads": 6})",
-       "heads do not divide (expected a divisor of hidden_size 32, got 6) at num_attention_heads; try head_dim: the size "
+       "heads do not divide (expected a divisor of hidden_size 32, got 6) at num_attention_heads; try head_dim: the "
+       "size "
        "of one head"},
-      {R"({"head_dim": 7})", "head size not usable (expected an even number up to 4096, for RoPE rotates pairs, got 7) at head_dim"},
+      {R"({"head_dim": 7})",
+       "head size not usable (expected an even number up to 4096, for RoPE rotates pairs, got 7) at head_dim"},
       {R"({"num_attention_heads": 32})",
-       "head size not usable (expected an even number up to 4096, for RoPE rotates pairs, got 1) at num_attention_heads"},
+       "head size not usable (expected an even number up to 4096, for RoPE rotates pairs, got 1) at "
+       "num_attention_heads"},
       {R"({"hidden_size": 1048576, "intermediate_size": 16777216, "num_hidden_layers": 10000, "head_dim": 128})",
        "more parameters than can be counted (expected at most 2.81475e+14, got 5.27782e+17) at num_hidden_layers"},
       {R"({"hidden_act": "gelu"})", "not supported (expected silu or swish, got 'gelu') at hidden_act"},
       {R"({"rms_norm_eps": 0})", "value not usable (expected a number above 0, got 0) at rms_norm_eps"},
       {R"({"rope_theta": "big"})", "value not usable (expected a number above 0, got 'big') at rope_theta"},
       {R"({"rope_theta": 1e300})", "value not usable (expected a number above 0, got 1e+300) at rope_theta"},
-      {R"({"initializer_range": -0.1})", "value not usable (expected a number, at least 0, got -0.1) at initializer_range"},
+      {R"({"initializer_range": -0.1})",
+       "value not usable (expected a number, at least 0, got -0.1) at initializer_range"},
       {R"({"tie_word_embeddings": 1})", "value not usable (expected true or false, got 1) at tie_word_embeddings"},
       {R"({"attention_bias": "no"})", "value not usable (expected true or false, got 'no') at attention_bias"},
       {R"({"mlp_bias": []})", "value not usable (expected true or false, got a list) at mlp_bias"},
@@ -137,15 +140,15 @@ TEST(Families, EveryMistakeIsOneLineThatNamesItsKey) {
        "not supported (expected default or linear or llama3, got 'yarn') at rope_scaling.rope_type"},
       {R"({"rope_scaling": {"type": "dynamic", "factor": 4}})",
        "not supported (expected default or linear or llama3, got 'dynamic') at rope_scaling.type"},
-      {R"({"rope_scaling": {"type": "linear"}})",
-       "missing key (expected a number, at least 1) at rope_scaling.factor"},
+      {R"({"rope_scaling": {"type": "linear"}})", "missing key (expected a number, at least 1) at rope_scaling.factor"},
       {R"({"rope_scaling": {"type": "linear", "factor": 0.5}})",
        "value not usable (expected a number, at least 1, got 0.5) at rope_scaling.factor"},
       {R"({"rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4,
            "original_max_position_embeddings": 64}})",
        "value not usable (expected more than low_freq_factor 4, got 4) at rope_parameters.high_freq_factor"},
       {R"({"rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}})",
-       "missing key (expected a whole number from 1 to 2147483647) at rope_parameters.original_max_position_embeddings"},
+       "missing key (expected a whole number from 1 to 2147483647) at "
+       "rope_parameters.original_max_position_embeddings"},
       {R"({"rope_parameters": {"full_attention": {"rope_theta": 7}}})",
        "not supported (expected one set of RoPE parameters, got one for each kind of layer) at rope_parameters"},
   };
@@ -199,7 +202,8 @@ TEST(Families, SpecialTokens) {
   EXPECT_EQ(problems.lines(), "");
   folder.write("config.json", R"({"eos_token_id": "</s>"})");
   read_special_tokens(folder.path(), problems);
-  EXPECT_EQ(problems.lines(), path + ": value not usable (expected a token id, or a list of them, got '</s>') at eos_token_id");
+  EXPECT_EQ(problems.lines(),
+            path + ": value not usable (expected a token id, or a list of them, got '</s>') at eos_token_id");
 }
 
 TEST(Families, AConfigurationThatWasWrittenIsReadBackTheSame) {

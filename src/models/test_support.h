@@ -45,7 +45,9 @@ inline std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-inline std::string golden(const std::string& name) { return std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/" + name; }
+inline std::string golden(const std::string& name) {
+  return std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/" + name;
+}
 
 inline std::vector<std::string> golden_names() {
   std::vector<std::string> names;

@@ -75,7 +75,8 @@ std::vector<SegmentPiece> segment_pieces(const nn::Unit& unit, std::int64_t begi
       const std::int64_t start = unit.offset(static_cast<int>(p)) + segment.row * row;
       const std::int64_t from = std::max(start, begin);
       const std::int64_t to = std::min(start + segment.rows * row, begin + count);
-      if (from < to) pieces.push_back({static_cast<int>(p), static_cast<int>(s), from - start, from - begin, to - from});
+      if (from < to)
+        pieces.push_back({static_cast<int>(p), static_cast<int>(s), from - start, from - begin, to - from});
     }
   }
   return pieces;
@@ -114,20 +115,30 @@ void check_weights(const Model& model, const checkpoint::SafetensorsFolder& fold
     known.insert(tensor.name);
     const checkpoint::TensorInfo* info = folder.find(tensor.name);
     if (info == nullptr) {
-      problems.add({.file = where, .what = "a tensor of the model is missing", .expected = tensor.shape.text(),
-                    .got = "none", .at = tensor.name,
-                    .hint = tensor.name == head ? "tie_word_embeddings: true in config.json, if the head is the embedding"
-                                                : ""});
+      problems.add({.file = where,
+                    .what = "a tensor of the model is missing",
+                    .expected = tensor.shape.text(),
+                    .got = "none",
+                    .at = tensor.name,
+                    .hint = tensor.name == head
+                                ? "tie_word_embeddings: true in config.json, if the head is the embedding"
+                                : ""});
       continue;
     }
     const std::string& file = folder.file_of(*info);
     if (!(info->shape == tensor.shape)) {
-      problems.add({.file = file, .what = "a tensor has another shape than config.json asks for",
-                    .expected = tensor.shape.text(), .got = info->shape.text(), .at = tensor.name});
+      problems.add({.file = file,
+                    .what = "a tensor has another shape than config.json asks for",
+                    .expected = tensor.shape.text(),
+                    .got = info->shape.text(),
+                    .at = tensor.name});
     }
     if (!is_readable(*info)) {
-      problems.add({.file = file, .what = "a tensor of a type that is not supported",
-                    .expected = "F32, BF16, F16 or F64", .got = info->type->name, .at = tensor.name});
+      problems.add({.file = file,
+                    .what = "a tensor of a type that is not supported",
+                    .expected = "F32, BF16, F16 or F64",
+                    .got = info->type->name,
+                    .at = tensor.name});
     }
   }
   for (const std::string& name : folder.names()) {
@@ -135,12 +146,17 @@ void check_weights(const Model& model, const checkpoint::SafetensorsFolder& fold
     const checkpoint::TensorInfo* info = folder.find(name);
     if (description.head.tied && name == head && folder.find(table) != nullptr) {
       if (same_bytes(folder, name, table)) continue;
-      problems.add({.file = folder.file_of(*info), .what = "the head differs from the embedding it is tied to",
-                    .expected = table, .at = name, .hint = "tie_word_embeddings: false in config.json"});
+      problems.add({.file = folder.file_of(*info),
+                    .what = "the head differs from the embedding it is tied to",
+                    .expected = table,
+                    .at = name,
+                    .hint = "tie_word_embeddings: false in config.json"});
       continue;
     }
-    problems.add({.file = folder.file_of(*info), .what = "a tensor that the model of config.json does not have",
-                  .got = cat(info->type->name, " ", info->shape.text()), .at = checkpoint::in_quotes(name)});
+    problems.add({.file = folder.file_of(*info),
+                  .what = "a tensor that the model of config.json does not have",
+                  .got = cat(info->type->name, " ", info->shape.text()),
+                  .at = checkpoint::in_quotes(name)});
   }
 }
 
@@ -168,11 +184,9 @@ void initialise_flat(const Model& model, int unit, std::uint64_t seed, std::int6
     const auto& [param, segment] = place_of(of, piece);
     const TensorView y = line.rows(piece.at, piece.count);
     if (param.initial.kind == nn::Initial::Kind::normal) {
-      ops::random_normal(stream, {.y = y,
-                                  .seed = seed,
-                                  .name = fnv1a(segment.name),
-                                  .first_element = piece.first,
-                                  .std = param.initial.std});
+      ops::random_normal(
+          stream,
+          {.y = y, .seed = seed, .name = fnv1a(segment.name), .first_element = piece.first, .std = param.initial.std});
     } else {
       ops::fill(stream, {.y = y, .value = param.initial.kind == nn::Initial::Kind::ones ? 1.0 : 0.0});
     }

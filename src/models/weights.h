@@ -1,8 +1,9 @@
 // The elements of a model's flat buffers: where they come from, what they are called, where they go.
 //
-// A piece of a unit's flat buffer is a range [begin, begin + count) of its elements (nn::Unit: parameters in order, each at
-// a multiple of kGrain, gaps zero; the padding of Unit::total counts as a gap). Nothing here depends on how the buffers are
-// cut: any cuts that cover a buffer give the same whole. Names are those of Hugging Face's files, one a segment.
+// A piece of a unit's flat buffer is a range [begin, begin + count) of its elements (nn::Unit: parameters in order,
+// each at a multiple of kGrain, gaps zero; the padding of Unit::total counts as a gap). Nothing here depends on how the
+// buffers are cut: any cuts that cover a buffer give the same whole. Names are those of Hugging Face's files, one a
+// segment.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +38,9 @@ struct HfTensor {
 };
 std::vector<HfTensor> hf_tensors(const Model& model);
 
-// Adds a problem for every tensor that is missing, has another shape, or a type that is no floating-point number that we
-// read (F32, BF16, F16, F64), and for every tensor the model has no place for. Left alone are rotary_emb.inv_freq, which
-// old files carry, and in a tied model an lm_head.weight with the very bytes of the embedding.
+// Adds a problem for every tensor that is missing, has another shape, or a type that is no floating-point number that
+// we read (F32, BF16, F16, F64), and for every tensor the model has no place for. Left alone are rotary_emb.inv_freq,
+// which old files carry, and in a tied model an lm_head.weight with the very bytes of the embedding.
 void check_weights(const Model& model, const checkpoint::SafetensorsFolder& folder, Problems& problems);
 
 // Fills `flat` [count] (float32 or bf16, dense, cpu) with the piece. Reads only what is needed. The folder has passed
@@ -47,8 +48,8 @@ void check_weights(const Model& model, const checkpoint::SafetensorsFolder& fold
 void load_flat(const Model& model, int unit, checkpoint::SafetensorsFolder& folder, std::int64_t begin,
                std::int64_t count, const TensorView& flat);
 
-// Fills `flat` [count] (float32 or bf16, dense, on the stream's device) with initial values, on the stream. A normal one
-// is std * RandomStream(seed, fnv1a(segment name)).normal(element of the segment).
+// Fills `flat` [count] (float32 or bf16, dense, on the stream's device) with initial values, on the stream. A normal
+// one is std * RandomStream(seed, fnv1a(segment name)).normal(element of the segment).
 void initialise_flat(const Model& model, int unit, std::uint64_t seed, std::int64_t begin, std::int64_t count,
                      Stream& stream, const TensorView& flat);
 
@@ -62,14 +63,14 @@ struct ExportOptions {
   std::string config;          // text of config.json (models/families.h)
   std::string tokenizer;       // a folder or a tokenizer.json to copy the tokenizer's files from; "": none are written
   std::int64_t max_shard_bytes = 5'000'000'000;
-  bool replace = false;        // an earlier export there may be replaced
+  bool replace = false;  // an earlier export there may be replaced
 };
 
 // Fills the boxes of these states (float32 views on the cpu), as checkpoint::Checkpoint::read does.
 using StateSource = std::function<void(const std::vector<NamedState>& wanted)>;
 
-// Writes the model to a Hugging Face folder, all or nothing: tensors piece after piece, kExportElements at most at a time,
-// config.json, and the tokenizer's files. UserError when that fails.
+// Writes the model to a Hugging Face folder, all or nothing: tensors piece after piece, kExportElements at most at a
+// time, config.json, and the tokenizer's files. UserError when that fails.
 constexpr std::int64_t kExportElements = std::int64_t{16} << 20;
 void export_folder(const std::string& folder, const Model& model, const StateSource& source,
                    const ExportOptions& options);

@@ -21,7 +21,8 @@ class WeightsTest : public ::testing::Test {
   }
 
   // A unit as it should lie in memory, tensor by tensor.
-  std::vector<float> expected_unit(const nn::Unit& unit, std::int64_t total, checkpoint::SafetensorsFolder& folder) const {
+  std::vector<float> expected_unit(const nn::Unit& unit, std::int64_t total,
+                                   checkpoint::SafetensorsFolder& folder) const {
     std::vector<float> all(static_cast<std::size_t>(total), 0.0f);
     for (std::size_t p = 0; p < unit.params().size(); ++p) {
       auto to = all.begin() + unit.offset(static_cast<int>(p));
@@ -101,7 +102,8 @@ TEST_F(WeightsTest, InitialValuesAreNamedByTensorAndElement) {
     for (std::size_t p = 0; p < block.params().size(); ++p) {
       if (block.params()[p].name != param) continue;
       for (const nn::Segment& s : block.params()[p].segments) {
-        if (s.name == segment) return all.data() + block.offset(static_cast<int>(p)) + s.row * block.params()[p].shape[1];
+        if (s.name == segment)
+          return all.data() + block.offset(static_cast<int>(p)) + s.row * block.params()[p].shape[1];
       }
     }
     return static_cast<const float*>(nullptr);
@@ -196,25 +198,32 @@ TEST_F(WeightsTest, WhatDoesNotFitTheModelIsToldAllAtOnce) {
     return text;
   };
   EXPECT_EQ(lines([](auto&) {}), "");
-  EXPECT_EQ(lines([](auto& specs) { specs.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {4}, DType::f32}); }),
+  EXPECT_EQ(lines([](auto& specs) {
+              specs.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {4}, DType::f32});
+            }),
             "");
   EXPECT_EQ(lines([](auto& specs) { specs.push_back({"lm_head.weight", {96, 32}, DType::f32}); }), "");
-  EXPECT_EQ(lines([](auto& specs) { specs.push_back({"lm_head.weight", {96, 32}, DType::f32}); }, 0.5f),
+  EXPECT_EQ(lines(
+                [](auto& specs) {
+                  specs.push_back({"lm_head.weight", {96, 32}, DType::f32});
+                },
+                0.5f),
             "model/model.safetensors: the head differs from the embedding it is tied to (expected "
             "model.embed_tokens.weight) at lm_head.weight; try tie_word_embeddings: false in config.json");
-  EXPECT_EQ(lines([](auto& specs) {
-              specs.erase(specs.begin() + 1);                          // model.layers.0.input_layernorm.weight
-              specs[1].shape = {32, 31};                               // q_proj
-              specs[2].dtype = DType::i32;                             // k_proj
-              specs.push_back({"model.layers.0.self_attn.q_proj.bias", {32}, DType::f32});
-            }),
-            "model: a tensor of the model is missing (expected [32], got none) at model.layers.0.input_layernorm.weight\n"
-            "model/model.safetensors: a tensor has another shape than config.json asks for (expected [32, 32], got [32, "
-            "31]) at model.layers.0.self_attn.q_proj.weight\n"
-            "model/model.safetensors: a tensor of a type that is not supported (expected F32, BF16, F16 or F64, got I32) "
-            "at model.layers.0.self_attn.k_proj.weight\n"
-            "model/model.safetensors: a tensor that the model of config.json does not have (got F32 [32]) at "
-            "'model.layers.0.self_attn.q_proj.bias'");
+  EXPECT_EQ(
+      lines([](auto& specs) {
+        specs.erase(specs.begin() + 1);  // model.layers.0.input_layernorm.weight
+        specs[1].shape = {32, 31};       // q_proj
+        specs[2].dtype = DType::i32;     // k_proj
+        specs.push_back({"model.layers.0.self_attn.q_proj.bias", {32}, DType::f32});
+      }),
+      "model: a tensor of the model is missing (expected [32], got none) at model.layers.0.input_layernorm.weight\n"
+      "model/model.safetensors: a tensor has another shape than config.json asks for (expected [32, 32], got [32, "
+      "31]) at model.layers.0.self_attn.q_proj.weight\n"
+      "model/model.safetensors: a tensor of a type that is not supported (expected F32, BF16, F16 or F64, got I32) "
+      "at model.layers.0.self_attn.k_proj.weight\n"
+      "model/model.safetensors: a tensor that the model of config.json does not have (got F32 [32]) at "
+      "'model.layers.0.self_attn.q_proj.bias'");
 }
 
 class ExportTest : public WeightsTest {
@@ -236,7 +245,8 @@ TEST_F(ExportTest, AnExportHoldsTheSameModel) {
     auto weights = open_weights(golden(name));
     for (const std::int64_t shard_bytes : {std::int64_t{5'000'000'000}, std::int64_t{20'000}}) {
       const TemporaryFolder folder;
-      const std::string config = config_json(model->description(), DType::f32, read_file(golden(name) + "/config.json"));
+      const std::string config =
+          config_json(model->description(), DType::f32, read_file(golden(name) + "/config.json"));
       export_folder(folder.path("out"), *model, source(weights),
                     {.stored = DType::f32, .config = config, .max_shard_bytes = shard_bytes});
       EXPECT_EQ(std::filesystem::exists(folder.path("out/model.safetensors.index.json")), shard_bytes < 1'000'000);

@@ -186,7 +186,7 @@ inline void expect_close(const Values& got, const Values& expected, double toler
   for (const double e : expected) {
     if (std::isfinite(e)) squares += e * e, finite += 1;
   }
-  const double typical = std::sqrt(squares / finite) + 1e-2;
+  const double typical = std::sqrt(squares / finite) + 0.05;
   for (std::size_t i = 0; i < got.size(); ++i) {
     if (got[i] == expected[i]) continue;
     ASSERT_LE(std::abs(got[i] - expected[i]), tolerance * (std::abs(expected[i]) + typical))

@@ -14,8 +14,8 @@ struct UpdateRun {
   bool decay = false;
 };
 
-// Covers [0, count) of the piece [begin, begin + count) of the buffer, in order, in as few runs as can be. A gap joins the
-// run before it: its gradient is zero and so it stays zero.
+// Covers [0, count) of the piece [begin, begin + count) of the buffer, in order, in as few runs as can be. A gap joins
+// the run before it: its gradient is zero and so it stays zero.
 std::vector<UpdateRun> update_runs(const nn::Unit& unit, std::int64_t begin, std::int64_t count);
 
 }  // namespace hawser::optim

@@ -18,22 +18,32 @@ struct Table {
 
 // What transformers 5.23 sets before each optimizer.step(), with 3e-4 at the peak.
 const std::vector<Table> kTables = {
-    {LearningRateSchedule::constant, 4, 0.0,
+    {LearningRateSchedule::constant,
+     4,
+     0.0,
      {0, 7.4999999999999993e-05, 0.00014999999999999999, 0.00022499999999999999, 0.00029999999999999997,
       0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997, 0.00029999999999999997,
       0.00029999999999999997}},
-    {LearningRateSchedule::linear, 4, 0.0,
+    {LearningRateSchedule::linear,
+     4,
+     0.0,
      {0, 7.4999999999999993e-05, 0.00014999999999999999, 0.00022499999999999999, 0.00029999999999999997,
       0.00025000000000000001, 0.00019999999999999998, 0.00014999999999999999, 9.9999999999999991e-05,
       4.9999999999999996e-05}},
-    {LearningRateSchedule::cosine, 4, 0.0,
+    {LearningRateSchedule::cosine,
+     4,
+     0.0,
      {0, 7.4999999999999993e-05, 0.00014999999999999999, 0.00022499999999999999, 0.00029999999999999997,
       0.0002799038105676658, 0.00022499999999999999, 0.00014999999999999999, 7.5000000000000021e-05,
       2.0096189432334191e-05}},
-    {LearningRateSchedule::cosine, 0, 0.0,
+    {LearningRateSchedule::cosine,
+     0,
+     0.0,
      {0.00029999999999999997, 0.00027135254915624211, 0.00019635254915624211, 0.00010364745084375789,
       2.8647450843757897e-05}},
-    {LearningRateSchedule::cosine, 4, 3e-5,
+    {LearningRateSchedule::cosine,
+     4,
+     3e-5,
      {0, 7.4999999999999993e-05, 0.00014999999999999999, 0.00022499999999999999, 0.00029999999999999997,
       0.00028191342951089919, 0.00023249999999999999, 0.000165, 9.7500000000000025e-05, 4.808657048910077e-05}},
 };
@@ -78,8 +88,9 @@ TEST(Schedule, AdamHyperHoldsRateAndBiasCorrections) {
 
 TEST(UpdateRuns, CoverAnyPieceWithTheDecayOfItsParameters) {
   const nn::Initial zeros;
-  const nn::Unit unit("unit", {nn::whole_param("norm", {100}, zeros, false), nn::whole_param("a", {10, 13}, zeros, true),
-                               nn::whole_param("b", {128}, zeros, true), nn::whole_param("bias", {5}, zeros, false)});
+  const nn::Unit unit("unit",
+                      {nn::whole_param("norm", {100}, zeros, false), nn::whole_param("a", {10, 13}, zeros, true),
+                       nn::whole_param("b", {128}, zeros, true), nn::whole_param("bias", {5}, zeros, false)});
   const std::int64_t total = unit.total(3);
   // Element by element: 0 no decay, 1 decay.
   std::vector<int> expected;

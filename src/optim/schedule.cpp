@@ -16,8 +16,10 @@ double learning_rate(const OptimizerRecipe& optimizer, const TrainRecipe& train,
   const double after = std::max(1.0, static_cast<double>(train.steps) - warmup);
   const double progress = std::min(1.0, (s - warmup) / after);
   switch (optimizer.schedule) {
-    case LearningRateSchedule::constant: return peak;
-    case LearningRateSchedule::linear: return low + (peak - low) * (1.0 - progress);
+    case LearningRateSchedule::constant:
+      return peak;
+    case LearningRateSchedule::linear:
+      return low + (peak - low) * (1.0 - progress);
     case LearningRateSchedule::cosine:
       return low + (peak - low) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
   }

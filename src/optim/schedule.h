@@ -10,8 +10,8 @@
 //     cosine    low + (peak - low) * (1 + cos(pi * p)) / 2
 //
 // With low = 0 these are, number for number, the learning rates that a transformers Trainer applies at each update with
-// get_constant_schedule_with_warmup, get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup; with low > 0 the
-// cosine is get_cosine_with_min_lr_schedule_with_warmup. (The Trainer logs, beside step k, the rate of step k + 1.)
+// get_constant_schedule_with_warmup, get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup; with low > 0
+// the cosine is get_cosine_with_min_lr_schedule_with_warmup. (The Trainer logs, beside step k, the rate of step k + 1.)
 // low itself is where step n + 1 would be.
 #pragma once
 

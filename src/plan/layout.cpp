@@ -81,6 +81,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .compute = layout.compute,
           .threads = layout.threads,
           .local_accumulation = layout.accumulation == GradientAccumulation::local,
+          .keep_gradients = purpose == step::Purpose::gradient_norms,
           .keep_saved = purpose != step::Purpose::loss};
 }
 

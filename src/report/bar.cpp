@@ -23,10 +23,20 @@ std::string styled(const BarState& state, const char* style, const std::string& 
 }
 
 std::string number(double value, const char* format) {
-  return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : std::string(std::isnan(value) ? "nan" : "inf");
+  return std::isfinite(value) ? fmt::format(fmt::runtime(format), value)
+                              : std::string(std::isnan(value) ? "nan" : "inf");
 }
 
-std::string loss_text(double loss) { return "loss " + number(loss, "{:.4f}"); }
+std::string loss_text(double loss) {
+  return "loss " + number(loss, "{:.4f}");
+}
+
+// format_seconds, without a fraction that an estimate does not have.
+std::string time_left(double seconds) {
+  if (!std::isfinite(seconds)) return "?";
+  const double whole = std::max(0.0, std::round(seconds));
+  return whole < 60 ? fmt::format("{:.0f} s", whole) : format_seconds(whole);
+}
 
 double fraction(const BarState& state) {
   if (state.total <= 0) return 0;
@@ -46,22 +56,24 @@ std::string bar(const BarState& state, int width) {
 }
 
 // What may be left out, from what goes last to what goes first.
-enum Field { kPercent, kLoss, kLeft, kBar, kRate, kMemory, kFields };
+enum Field { kLoss, kLeft, kRate, kMemory, kBar, kPercent, kFields };
 
 std::string compose(const BarState& state, const std::array<bool, kFields>& shown, int bar_width) {
   const std::string total = fmt::format("{}", state.total);
   std::string line = styled(state, kBold, fmt::format("step {:>{}}/{}", state.step, total.size(), total));
   if (shown[kBar]) line += "  " + bar(state, bar_width);
   if (shown[kPercent]) line += fmt::format("  {:>3}%", static_cast<int>(fraction(state) * 100));
+  // Padded, so that the bar keeps its width while numbers change theirs.
   if (state.measured) {
     if (shown[kLoss]) line += "  " + styled(state, kBold, loss_text(state.loss));
-    if (shown[kRate]) line += fmt::format("  {} tokens/s", format_count(state.tokens_per_second));
-    if (shown[kMemory]) line += "  " + format_bytes(Bytes(state.memory_bytes));
+    if (shown[kRate]) line += fmt::format("  {:>5} tok/s", format_count(state.tokens_per_second));
+    if (shown[kMemory]) line += fmt::format("  {:>8}", format_bytes(Bytes(state.memory_bytes)));
   }
+  if (!shown[kLeft]) return line;
   if (!state.phase.empty()) {
-    if (shown[kLeft]) line += "  " + state.phase;
-  } else if (state.measured && shown[kLeft]) {
-    line += fmt::format("  {} left", format_seconds(std::max(0.0, std::round(state.seconds_left))));
+    line += "  " + state.phase;
+  } else if (state.measured && state.step < state.total) {
+    line += fmt::format("  ETA {:<7}", time_left(state.seconds_left));
   }
   return line;
 }
@@ -88,7 +100,9 @@ std::string bar_line(const BarState& state, int columns) {
     std::string line = compose(state, shown, kNarrowestBar);
     const int room = columns - cells(line);
     if (room < 0) continue;
-    return shown[kBar] ? compose(state, shown, std::min(kWidestBar, kNarrowestBar + room)) : line;
+    if (shown[kBar]) line = compose(state, shown, std::min(kWidestBar, kNarrowestBar + room));
+    line.erase(line.find_last_not_of(' ') + 1);
+    return line;
   }
   BarState plain = state;
   plain.colour = false;
@@ -96,11 +110,11 @@ std::string bar_line(const BarState& state, int columns) {
 }
 
 std::string plain_line(const StepMetrics& m, std::int64_t total, double seconds_left) {
-  std::string line = fmt::format("step {}/{}  {}  gradient {}  rate {}  {} tokens/s  {}", m.step, total,
-                                 loss_text(m.loss), number(m.gradient_norm, "{:.4g}"),
-                                 number(m.learning_rate, "{:.2e}"), format_count(m.tokens_per_second),
-                                 format_bytes(Bytes(m.peak_arena_bytes)));
-  if (m.step < total) line += fmt::format("  {} left", format_seconds(std::max(0.0, std::round(seconds_left))));
+  std::string line =
+      fmt::format("step {}/{}  {}  gradient {}  rate {}  {} tokens/s  {}", m.step, total, loss_text(m.loss),
+                  number(m.gradient_norm, "{:.4g}"), number(m.learning_rate, "{:.2e}"),
+                  format_count(m.tokens_per_second), format_bytes(Bytes(m.peak_arena_bytes)));
+  if (m.step < total) line += fmt::format("  ETA {}", time_left(seconds_left));
   return line;
 }
 

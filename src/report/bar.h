@@ -17,11 +17,11 @@ struct BarState {
   bool colour = false, unicode = false;
 };
 
-// "step  120/1000 ━━━━━━──────────────────  12%  loss 3.2145  12.3K tokens/s  1.25 GiB  3m 05s left", at most `columns`
-// wide: first the bar shrinks, then memory, tokens/s, the bar, the time left, the loss and the percentage go.
+// "step  120/1000  ━━━━━━──────────────────   12%  loss 3.2145  12.3K tok/s  1.25 GiB  ETA 3m 05s", at most `columns`
+// wide: first the bar shrinks, then go the percentage, the bar, memory, tokens/s, the time left and the loss.
 std::string bar_line(const BarState& state, int columns);
 
-// "step 120/1000  loss 3.2145  gradient 1.02  rate 2.00e-05  12.3K tokens/s  1.25 GiB  3m 05s left"
+// "step 120/1000  loss 3.2145  gradient 1.02  rate 2.00e-05  12.3K tokens/s  1.25 GiB  ETA 3m 05s"
 std::string plain_line(const StepMetrics& metrics, std::int64_t total, double seconds_left);
 
 // Cells that a text takes on a terminal: colour takes none, every letter one.

@@ -1,11 +1,12 @@
-// A Witten-Bell interpolated bigram model of token ids: what a language model must beat to have learned more than pairs.
+// A Witten-Bell interpolated bigram model of token ids: what a language model must beat to have learned more than
+// pairs.
 //
 //   P(w | h) = (c(h, w) + T(h) P(w)) / (c(h) + T(h))      T(h): how many different tokens were seen after h
 //   P(w)     = (c(w) + T / V) / (N + T)                   T: how many different tokens were seen, of a vocabulary of V
 //
-// c(h) counts h as a context (not where it ends a document); c(w) and N count every token. P(w | h) = P(w) where h was never
-// a context, 1 / V where nothing was seen. It sums to 1 over w for every h.
-// Source: Witten and Bell, "The zero-frequency problem", IEEE Trans. Inf. Theory 37(4), 1991; Chen and Goodman, 1999.
+// c(h) counts h as a context (not where it ends a document); c(w) and N count every token. P(w | h) = P(w) where h was
+// never a context, 1 / V where nothing was seen. It sums to 1 over w for every h. Source: Witten and Bell, "The
+// zero-frequency problem", IEEE Trans. Inf. Theory 37(4), 1991; Chen and Goodman, 1999.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +39,9 @@ class WittenBell {
   std::size_t place(std::int32_t token) const;  // checked
 
   std::int64_t vocabulary_ = 0, tokens_ = 0, types_ = 0;
-  std::vector<std::int64_t> counts_;         // c(w)
-  std::vector<std::int64_t> contexts_;       // c(h)
-  std::vector<std::int64_t> followers_;      // T(h)
+  std::vector<std::int64_t> counts_;                       // c(w)
+  std::vector<std::int64_t> contexts_;                     // c(h)
+  std::vector<std::int64_t> followers_;                    // T(h)
   std::unordered_map<std::uint64_t, std::int64_t> pairs_;  // c(h, w)
 };
 

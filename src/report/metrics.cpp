@@ -20,7 +20,9 @@ constexpr std::chrono::seconds kSyncEvery{1};
 
 using Json = nlohmann::ordered_json;
 
-Json finite(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+Json finite(double value) {
+  return std::isfinite(value) ? Json(value) : Json(nullptr);
+}
 
 [[noreturn]] void fail(const std::string& path, const char* doing, int error, std::int64_t needed = 0) {
   throw UserError(checkpoint::io_problem(path, doing, error, needed));

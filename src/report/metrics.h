@@ -15,9 +15,9 @@ struct DataPosition {
 };
 
 struct StepMetrics {
-  std::int64_t step = 0;              // from 1
-  double loss = 0;                    // nats a target, before the update
-  double gradient_norm = 0;           // before clipping
+  std::int64_t step = 0;     // from 1
+  double loss = 0;           // nats a target, before the update
+  double gradient_norm = 0;  // before clipping
   double learning_rate = 0;
   double tokens_per_second = 0;       // of the whole run
   double model_flops_per_second = 0;  // of the whole run; recompute does not count
@@ -27,13 +27,13 @@ struct StepMetrics {
   std::optional<double> validation_loss;  // where an evaluation followed the step
 };
 
-// One line without its end: {"step":1,"loss":3.5,...,"data_position":{"sequences":8,"epoch":0.01}}. Numbers that are not
-// finite become null, since JSON has none.
+// One line without its end: {"step":1,"loss":3.5,...,"data_position":{"sequences":8,"epoch":0.01}}. Numbers that are
+// not finite become null, since JSON has none.
 std::string to_json(const StepMetrics& metrics);
 
-// Appends to metrics.jsonl. The system gets each line in one call, so that a killed process leaves whole lines; the disk
-// has it when the next line comes a second later or more, and when sync() or the destructor returns. (A step of a second
-// or more is thus on the disk before the next one ends.)
+// Appends to metrics.jsonl. The system gets each line in one call, so that a killed process leaves whole lines; the
+// disk has it when the next line comes a second later or more, and when sync() or the destructor returns. (A step of a
+// second or more is thus on the disk before the next one ends.)
 class MetricsWriter {
  public:
   // Keeps what an earlier run wrote about steps up to `resumed_step`, and cuts off everything from the first later or

@@ -57,7 +57,9 @@ Progress::Progress(const ProgressOptions& options) : options_(options) {
   bar_.unicode = locale_is_utf8();
 }
 
-Progress::~Progress() { finish(); }
+Progress::~Progress() {
+  finish();
+}
 
 int Progress::columns() const {
   winsize size{};

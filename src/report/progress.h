@@ -6,8 +6,8 @@
 //   progress.finish();
 //
 // Terminal: at most ten updates a second, each one write, never wider than the terminal; where it is narrow, fields are
-// left out, the least useful first. Plain: the first step, the last, and every log_every-th between, but at most one line
-// in plain_seconds. Members may be called from any thread. A stream that nobody reads any more is no error.
+// left out, the least useful first. Plain: the first step, the last, and every log_every-th between, but at most one
+// line in plain_seconds. Members may be called from any thread. A stream that nobody reads any more is no error.
 #pragma once
 
 #include <chrono>
@@ -24,16 +24,16 @@ struct ProgressOptions {
   std::int64_t total = 0;  // steps of the run
   std::int64_t first = 0;  // steps done before (resumed)
   std::int64_t log_every = 1;
-  bool terminal = false;   // may the cursor be moved?
-  int columns = 80;        // of that terminal; asked anew at each update where `file` is the terminal itself
+  bool terminal = false;  // may the cursor be moved?
+  int columns = 80;       // of that terminal; asked anew at each update where `file` is the terminal itself
   double plain_seconds = 1.0;
   int file = 2;  // a file descriptor
 };
 
 class Progress {
  public:
-  // Reads NO_COLOR, TERM and the locale: colour only where wanted, ASCII where the locale is not UTF-8, plain lines on a
-  // terminal that cannot move its cursor.
+  // Reads NO_COLOR, TERM and the locale: colour only where wanted, ASCII where the locale is not UTF-8, plain lines on
+  // a terminal that cannot move its cursor.
   explicit Progress(const ProgressOptions& options);
   ~Progress();  // finish()
   Progress(const Progress&) = delete;
@@ -48,7 +48,7 @@ class Progress {
 
  private:
   using Clock = std::chrono::steady_clock;
-  void draw(bool at_once);       // the bar
+  void draw(bool at_once);        // the bar
   void write_line(bool at_once);  // the plain line
   int columns() const;
 

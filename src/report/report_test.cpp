@@ -2,8 +2,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -199,15 +199,20 @@ TEST(Metrics, NothingOfALineStaysWhenTheDiskIsFull) {
 // --- progress ---
 
 BarState bar_state() {
-  return {.step = 120, .total = 1000, .measured = true, .loss = 3.21454, .tokens_per_second = 12345,
-          .seconds_left = 185, .memory_bytes = std::int64_t{5} << 28};
+  return {.step = 120,
+          .total = 1000,
+          .measured = true,
+          .loss = 3.21454,
+          .tokens_per_second = 12345,
+          .seconds_left = 185,
+          .memory_bytes = std::int64_t{5} << 28};
 }
 
 TEST(Bar, ShrinksWithTheTerminal) {
   const BarState state = bar_state();
   EXPECT_EQ(bar_line(state, 120),
-            "step  120/1000  [###...........................]   12%  loss 3.2145  12.3K tokens/s  1.25 GiB  3m 05s left");
-  EXPECT_EQ(bar_line(state, 72), "step  120/1000  [........]   12%  loss 3.2145  12.3K tokens/s  3m 05s left");
+            "step  120/1000  [###...........................]   12%  loss 3.2145  12.3K tok/s  1.25 GiB  ETA 3m 05s");
+  EXPECT_EQ(bar_line(state, 79), "step  120/1000  [#...........]  loss 3.2145  12.3K tok/s  1.25 GiB  ETA 3m 05s");
   for (int columns = 0; columns < 140; ++columns) EXPECT_LE(cells(bar_line(state, columns)), columns);
   EXPECT_EQ(bar_line(state, 16), "step  120/1000");
   EXPECT_EQ(bar_line(state, 6), "step  ");
@@ -229,13 +234,13 @@ TEST(Bar, TellsWhatIsNotANumberAndWhatIsNotThere) {
   EXPECT_NE(bar_line(state, 120).find("loss nan"), std::string::npos);
   state.phase = "evaluating 3/20";
   EXPECT_NE(bar_line(state, 120).find("evaluating 3/20"), std::string::npos);
-  EXPECT_EQ(bar_line({.step = 0, .total = 10}, 40), "step  0/10  [..................]    0%");
-  EXPECT_EQ(bar_line({.step = 10, .total = 10}, 40), "step 10/10  [##################]  100%");
+  EXPECT_EQ(bar_line({.step = 0, .total = 10}, 40), "step  0/10  [....................]    0%");
+  EXPECT_EQ(bar_line({.step = 10, .total = 10}, 40), "step 10/10  [####################]  100%");
 }
 
 TEST(Bar, PlainLine) {
   EXPECT_EQ(plain_line(metrics_of(120), 1000, 185),
-            "step 120/1000  loss 3.5000  gradient 1.25  rate 2.00e-05  12.3K tokens/s  1.25 GiB  3m 05s left");
+            "step 120/1000  loss 3.5000  gradient 1.25  rate 2.00e-05  12.3K tokens/s  1.25 GiB  ETA 3m 05s");
   EXPECT_EQ(plain_line(metrics_of(1000), 1000, 0),
             "step 1000/1000  loss 3.5000  gradient 1.25  rate 2.00e-05  12.3K tokens/s  1.25 GiB");
 }

@@ -428,6 +428,14 @@ void Executor::end_step(const Row& row, StepOutput& output) {
                    *to = {.loss_sum = *total.data<float>(), .sum_squares = from[1], .gradient_norm = from[2],
                           .clip = from[3]};
                  });
+  if (setup_.keep_gradients) {
+    // A last use, so that nothing of this step takes their place.
+    Booking booking{.name = "keep_gradients"};
+    for (int unit = 0; unit < static_cast<int>(setup_.model->units().size()); ++unit) {
+      booking.accesses.push_back(reads(gradient_shard(unit)));
+    }
+    compute.launch(std::move(booking), [] {});
+  }
   for (const auto& other : streams_) {
     if (other.get() != &compute) compute.wait(other->record());
   }

@@ -40,6 +40,7 @@ struct ExecutorSetup {
   DType compute = DType::f32;
   int threads = 1;
   bool local_accumulation = false;  // whole gradients gather over micro-batches; else each is reduced to shards
+  bool keep_gradients = false;      // gradient shards stay valid behind the step; needs a program with gradients
   bool keep_saved = true;           // false: forward only, no layer's saved tensors outlive its row
   // For each row, the start of its enqueueing; meta stamps its trace with it, the host names the phase.
   std::function<void(const program::Row&)> on_row;
@@ -70,8 +71,8 @@ class Executor {
   void synchronize();
   Stream& compute_stream();
   void set_on_row(std::function<void(const program::Row&)> on_row) { setup_.on_row = std::move(on_row); }
-  // The shard of a unit's gradient that the last step left, float32 [count]; valid after synchronize() and until the
-  // next step, in programs without update. For tests and for parameter norms.
+  // The shard of a unit's gradient, float32 [count]. With keep_gradients it is valid after synchronize() until the next
+  // step.
   TensorView gradient_shard(int unit);
 
  private:

@@ -1,4 +1,5 @@
-// Byte-pair merging: a word's bytes become tokens by applying, again and again, the pair of lowest rank, leftmost first.
+// Byte-pair merging: a word's bytes become tokens by applying, again and again, the pair of lowest rank, leftmost
+// first.
 #pragma once
 
 #include <array>
@@ -74,11 +75,11 @@ class WordCache {
 
 struct Bpe {
   MergeTable merges;
-  std::array<std::int32_t, 256> byte_ids;                // -1: the vocabulary lacks this byte
-  std::unordered_map<std::string, std::int32_t> words;   // raw bytes -> id; filled where ignore_merges asks for it
-  bool ignore_merges = false;                            // a word that is a token stays whole, whatever the merges say
-  std::optional<std::int32_t> unknown;                   // stands for a missing byte; none: the byte is dropped
-  bool fuse_unknown = false;                             // a run of missing bytes is one unknown
+  std::array<std::int32_t, 256> byte_ids;               // -1: the vocabulary lacks this byte
+  std::unordered_map<std::string, std::int32_t> words;  // raw bytes -> id; filled where ignore_merges asks for it
+  bool ignore_merges = false;                           // a word that is a token stays whole, whatever the merges say
+  std::optional<std::int32_t> unknown;                  // stands for a missing byte; none: the byte is dropped
+  bool fuse_unknown = false;                            // a run of missing bytes is one unknown
 
   // Appends the ids of one word (raw bytes). O(n log n) in the word's length.
   void encode(std::string_view word, WordCache& cache, std::vector<std::int32_t>& ids) const;

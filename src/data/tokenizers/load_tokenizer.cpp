@@ -24,8 +24,9 @@ class Loader {
 
   ByteBpeParts load() {
     const Json file = parse();
-    known_keys(file, "", {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
-                          "post_processor", "decoder", "model"});
+    known_keys(file, "",
+               {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
+                "decoder", "model"});
     // nlohmann's accessors throw on a value of the wrong kind; each section reports its own.
     section("model", [&] { read_model(member(file, "model")); });
     section("added_tokens", [&] { read_added_tokens(list(member(file, "added_tokens"), "added_tokens")); });
@@ -110,8 +111,8 @@ class Loader {
   // True when the id is usable.
   bool check_id(const Json& value, const std::string& at) {
     if (value.is_number_integer() && value >= 0 && value < kMostIds) return true;
-    problems_.add({.file = path_, .what = "bad token id", .expected = cat("0 to ", kMostIds - 1), .got = value.dump(),
-                   .at = at});
+    problems_.add(
+        {.file = path_, .what = "bad token id", .expected = cat("0 to ", kMostIds - 1), .got = value.dump(), .at = at});
     return false;
   }
 
@@ -124,8 +125,9 @@ class Loader {
     if (!model.is_object() || (model.contains("type") && type_of(model) != "BPE")) {
       return unsupported("model", model, "model");
     }
-    known_keys(model, "model", {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-                                "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
+    known_keys(model, "model",
+               {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                "byte_fallback", "ignore_merges", "vocab", "merges"});
     if (flag(model, "byte_fallback", false)) refuse("byte_fallback not supported", "model.byte_fallback");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       const Json& value = member(model, key);
@@ -188,7 +190,8 @@ class Loader {
       if (left.empty() || right.empty()) {
         refuse("not a pair of tokens", at);
       } else if (a == parts_.ids.end() || b == parts_.ids.end() || c == parts_.ids.end()) {
-        problems_.add({.file = path_, .what = "merge of tokens that the vocabulary lacks", .got = merge.dump(), .at = at});
+        problems_.add(
+            {.file = path_, .what = "merge of tokens that the vocabulary lacks", .got = merge.dump(), .at = at});
       } else {
         parts_.bpe.merges.add(a->second, b->second, {rank, c->second});
       }
@@ -212,8 +215,11 @@ class Loader {
       token.id = item.at("id").get<std::int32_t>();
       const auto [known, fresh] = parts_.ids.emplace(token.content, token.id);
       if (!fresh && known->second != token.id) {
-        problems_.add({.file = path_, .what = "added token with another id in the vocabulary",
-                       .expected = cat(known->second), .got = cat(token.id), .at = at + ".id"});
+        problems_.add({.file = path_,
+                       .what = "added token with another id in the vocabulary",
+                       .expected = cat(known->second),
+                       .got = cat(token.id),
+                       .at = at + ".id"});
         continue;
       }
       put_bytes(token.id, token.content);
@@ -226,7 +232,8 @@ class Loader {
     if (normalizer.is_null()) return;
     if (type_of(normalizer) != "Sequence") return unsupported("normalizer", normalizer, at);
     std::size_t index = 0;
-    for (const Json& part : list(normalizer.at("normalizers"), at)) read_normalizer(part, cat(at, ".normalizers[", index++, "]"));
+    for (const Json& part : list(normalizer.at("normalizers"), at))
+      read_normalizer(part, cat(at, ".normalizers[", index++, "]"));
   }
 
   void read_pre_tokenizer(const Json& step, const std::string& at) {
@@ -292,7 +299,8 @@ class Loader {
     const std::string type = type_of(step);
     if (type == "Sequence") {
       std::size_t index = 0;
-      for (const Json& part : list(step.at("processors"), at)) read_post_processor(part, cat(at, ".processors[", index++, "]"));
+      for (const Json& part : list(step.at("processors"), at))
+        read_post_processor(part, cat(at, ".processors[", index++, "]"));
     } else if (type == "TemplateProcessing") {
       known_keys(step, at, {"type", "single", "pair", "special_tokens"});
       read_template(step, at);

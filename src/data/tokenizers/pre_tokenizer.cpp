@@ -12,7 +12,8 @@ struct Span {
 };
 
 // Calls `visit` with matches and what lies between, in order; a match may be empty. Never twice at one place.
-void for_each_span(const Regex& pattern, std::string_view text, Regex::Scratch& scratch, FunctionRef<void(Span)> visit) {
+void for_each_span(const Regex& pattern, std::string_view text, Regex::Scratch& scratch,
+                   FunctionRef<void(Span)> visit) {
   std::size_t done = 0, from = 0;
   bool any = false;
   while (from <= text.size()) {

@@ -1,5 +1,5 @@
-// Characters that Unicode 15 and 16 added. Debian 12's PCRE2 knows Unicode 14, the Oniguruma inside `tokenizers` knows 16:
-// a text with one of these would be split differently, so patterns get a second form that lists them (regex.h).
+// Characters that Unicode 15 and 16 added. Debian 12's PCRE2 knows Unicode 14, the Oniguruma inside `tokenizers` knows
+// 16: a text with one of these would be split differently, so patterns get a second form that lists them (regex.h).
 #pragma once
 
 #include <span>

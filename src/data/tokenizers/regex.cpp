@@ -103,7 +103,8 @@ class Translator {
     const std::string_view name = pattern_.substr(at_ + 3, close - at_ - 3);
     const std::string_view whole = pattern_.substr(at_, close + 1 - at_);
     at_ = close + 1;
-    const bool category = name.size() <= 2 && !name.empty() && std::string_view("LMNPS").find(name[0]) != std::string_view::npos;
+    const bool category =
+        name.size() <= 2 && !name.empty() && std::string_view("LMNPS").find(name[0]) != std::string_view::npos;
     const std::string more = recent_ && category ? recent_members({name}) : "";
     if (more.empty() || (in_class_ && negated)) {
       out_ += whole;
@@ -167,7 +168,9 @@ struct Code {
 
 }  // namespace
 
-std::string translate_oniguruma(std::string_view pattern, bool recent) { return Translator(pattern, recent).run(); }
+std::string translate_oniguruma(std::string_view pattern, bool recent) {
+  return Translator(pattern, recent).run();
+}
 
 struct Regex::Implementation {
   Code common, recent;
@@ -193,7 +196,9 @@ struct Regex::Scratch::Implementation {
 
 Regex::Scratch::Scratch() : x_(std::make_unique<Implementation>()) {}
 Regex::Scratch::~Scratch() = default;
-void Regex::Scratch::look_at(std::string_view text) { x_->recent = has_recent_characters(text); }
+void Regex::Scratch::look_at(std::string_view text) {
+  x_->recent = has_recent_characters(text);
+}
 
 Regex::Regex(std::string_view pattern) : x_(std::make_unique<Implementation>(pattern)) {}
 Regex::~Regex() = default;

@@ -127,12 +127,11 @@ TEST_P(Golden, EqualsTheTokenizersLibrary) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Golden,
-    testing::Values(std::tuple("quickstart", "recipes/quickstart-tokenizer/tokenizer.json"),
-                    std::tuple("smollm2", "inputs/smollm2/tokenizer.json"),
-                    std::tuple("llama3", "inputs/tokenizers/llama3/tokenizer.json")),
-    [](const auto& parameter) { return std::string(std::get<0>(parameter.param)); });
+INSTANTIATE_TEST_SUITE_P(All, Golden,
+                         testing::Values(std::tuple("quickstart", "recipes/quickstart-tokenizer/tokenizer.json"),
+                                         std::tuple("smollm2", "inputs/smollm2/tokenizer.json"),
+                                         std::tuple("llama3", "inputs/tokenizers/llama3/tokenizer.json")),
+                         [](const auto& parameter) { return std::string(std::get<0>(parameter.param)); });
 
 TEST_F(TokenizerTest, MergesByRankAndMatchesAddedTokens) {
   const auto tokenizer = load(small_file());
@@ -157,7 +156,8 @@ TEST_F(TokenizerTest, ReadsMergesAsPairsAndTemplates) {
       {"processors",
        {{{"type", "ByteLevel"}},
         {{"type", "TemplateProcessing"},
-         {"single", {{{"SpecialToken", {{"id", "<b>"}}}}, {{"Sequence", {{"id", "A"}}}}, {{"SpecialToken", {{"id", "<e>"}}}}}},
+         {"single",
+          {{{"SpecialToken", {{"id", "<b>"}}}}, {{"Sequence", {{"id", "A"}}}}, {{"SpecialToken", {{"id", "<e>"}}}}}},
          {"special_tokens", {{"<b>", {{"ids", {5}}}}, {"<e>", {{"ids", {6, 7}}}}}}}}}};
   const auto tokenizer = load(file);
   EXPECT_EQ(encode(*tokenizer, "hell", true), (std::vector<std::int32_t>{5, 256, 257, 6, 7}));
@@ -221,11 +221,13 @@ TEST_F(TokenizerTest, NamesWhatItDoesNotSupport) {
   EXPECT_EQ(refusal(with("/surprise", 1)), "unknown key at surprise");
   EXPECT_EQ(refusal(with("/pre_tokenizer", {{"type", "Digits"}, {"individual_digits", true}})),
             "pre_tokenizer without ByteLevel: only byte-level BPE is supported at pre_tokenizer");
-  EXPECT_EQ(refusal(with("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}})),
+  EXPECT_EQ(refusal(with("/pre_tokenizer",
+                         {{"type", "Sequence"}, {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}})),
             "step after ByteLevel not supported at pre_tokenizer.pretokenizers[1]");
-  EXPECT_NE(refusal(with("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}}))
-                .find("regular expression does not compile"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal(with("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}}))
+          .find("regular expression does not compile"),
+      std::string::npos);
   EXPECT_EQ(refusal(with("/model/vocab/he", 1e12)).substr(0, 12), "bad token id");
   EXPECT_EQ(refusal(with("/model/vocab/he", 3)).substr(0, 19), "token id used twice");
   EXPECT_EQ(refusal(with("/model/merges/0", "h zz")),
@@ -283,7 +285,7 @@ TEST(Regex, ReadsPatternsAsOnigurumaDoes) {
 TEST(Regex, KnowsCharactersNewerThanItsLibrary) {
   Regex::Scratch scratch;
   const Regex letter("^\\p{L}$"), other("^[^\\p{L}\\p{N}]$"), digit("^\\p{N}$");
-  const std::string cjk = "\U00031350";   // Unicode 15
+  const std::string cjk = "\U00031350";     // Unicode 15
   const std::string number = "\U0001CCF0";  // Unicode 16
   scratch.look_at(cjk);
   EXPECT_TRUE(letter.find(cjk, 0, scratch));

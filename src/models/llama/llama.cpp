@@ -40,15 +40,17 @@ Sizes read_sizes(ConfigReader& config, Problems& problems) {
     config.refuse(decides, "heads do not divide", cat("a divisor of hidden_size ", s.width), cat(s.heads),
                   "head_dim: the size of one head");
   } else if (s.head_dim % 2 != 0 || s.head_dim > kMaxHeadDim) {
-    config.refuse(decides, "head size not usable", cat("an even number up to ", kMaxHeadDim, ", for RoPE rotates pairs"),
-                  cat(s.head_dim));
+    config.refuse(decides, "head size not usable",
+                  cat("an even number up to ", kMaxHeadDim, ", for RoPE rotates pairs"), cat(s.head_dim));
   }
   const double width = static_cast<double>(s.width);
   const double attention = 2.0 * static_cast<double>(s.heads + s.kv_heads) * static_cast<double>(s.head_dim) * width;
   const double mlp = 3.0 * static_cast<double>(s.inner) * width;
-  const double all = 2.0 * static_cast<double>(s.vocabulary) * width + static_cast<double>(s.layers) * (attention + mlp);
+  const double all =
+      2.0 * static_cast<double>(s.vocabulary) * width + static_cast<double>(s.layers) * (attention + mlp);
   if (all > kMaxParameters) {
-    config.refuse("num_hidden_layers", "more parameters than can be counted", cat("at most ", kMaxParameters), cat(all));
+    config.refuse("num_hidden_layers", "more parameters than can be counted", cat("at most ", kMaxParameters),
+                  cat(all));
   }
   return s;
 }
@@ -99,7 +101,9 @@ ops::RopeConfig read_rope(ConfigReader& config, std::int64_t head_dim) {
   return rope;
 }
 
-std::string block_name(std::int64_t layer, const char* part) { return cat("model.layers.", layer, ".", part); }
+std::string block_name(std::int64_t layer, const char* part) {
+  return cat("model.layers.", layer, ".", part);
+}
 
 }  // namespace
 
@@ -123,8 +127,13 @@ ModelDescription read_llama(ConfigReader& config, Problems& problems) {
   d.rope = read_rope(config, s.head_dim);
   if (!problems.empty()) return d;
   d.embedding = {.vocabulary = s.vocabulary, .width = s.width, .initial_std = std, .table = "model.embed_tokens"};
-  d.head = {.vocabulary = s.vocabulary, .width = s.width, .tied = tied, .epsilon = epsilon, .initial_std = std,
-            .norm = "model.norm", .output = "lm_head"};
+  d.head = {.vocabulary = s.vocabulary,
+            .width = s.width,
+            .tied = tied,
+            .epsilon = epsilon,
+            .initial_std = std,
+            .norm = "model.norm",
+            .output = "lm_head"};
   for (std::int64_t n = 0; n < s.layers; ++n) {
     d.blocks.push_back({.attention = {.width = s.width,
                                       .heads = s.heads,

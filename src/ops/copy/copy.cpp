@@ -55,7 +55,7 @@ void scatter_rows(Stream& stream, const ScatterRows& args) {
   expect("scatter_rows", "y", args.y, {args.x.dtype(), DType::f32}, args.y.shape(), Rows::padded);
   expect_apart("scatter_rows", args.x, args.y);
   expect_apart("scatter_rows", args.index, args.y);
-  run(stream, "scatter_rows", {args.x, args.index}, {args.y}, 0, [args] { cpu::scatter_rows(args); });
+  run(stream, "scatter_rows", {args.x, args.index, args.accumulate ? args.y : TensorView()}, {args.y}, 0, [args] { cpu::scatter_rows(args); });
 }
 
 }  // namespace hawser::ops

@@ -105,7 +105,7 @@ TEST(Copy, MovesAnyTypeBetweenPaddedRows) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::u8}) {
     Values x;
     for (int i = 0; i < 70; ++i) x.push_back(i);
-    for (const auto [pad_x, pad_y] : {std::pair{0, 0}, {3, 0}, {0, 2}, {1, 4}}) {
+    for (const auto& [pad_x, pad_y] : {std::pair{0, 0}, {3, 0}, {0, 2}, {1, 4}}) {
       check_case({cat("copy ", to_string(dtype), pad_x, pad_y),
                   [&, from = pad_x, to = pad_y](World& world) -> std::vector<Values> {
                     const Copy args{.x = world.in(dtype, {7, 10}, x, from), .y = world.out(dtype, {7, 10}, to)};
@@ -168,7 +168,9 @@ TEST(PermuteRows, GatherAndScatterAreInverse) {
         check_case({"scatter_rows",
                     [&](World& world) -> std::vector<Values> {
                       const ScatterRows args{.x = world.in(dtype, {4, c}, rows, 2), .index = world.in(DType::i32, {4}, index),
-                                             .y = world.in_out(to, {6, c}, old, 3), .accumulate = accumulate};
+                                             .y = accumulate ? world.in_out(to, {6, c}, old, 3)
+                                                                  : world.out(to, {6, c}, 3, old),
+                                             .accumulate = accumulate};
                       scatter_rows(world.stream(), args);
                       return {world.values(args.y)};
                     },

@@ -1,0 +1,178 @@
+#include "data/sequence.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+#include "data/packer.h"
+#include "data/sampler.h"
+#include "data/testing/scratch_folder.h"
+
+namespace hawser::data {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+// A file of documents of these lengths, one sequence each; ids count up from 0 over the whole file.
+std::shared_ptr<const TokenFile> file_of(const ScratchFolder& folder, const Ids& lengths, bool with_labels = false) {
+  TokenFileWriter writer(folder.path("train"), 100000);
+  std::int32_t next = 0;
+  for (const std::int32_t length : lengths) {
+    Ids ids(length);
+    std::iota(ids.begin(), ids.end(), next);
+    next += length;
+    Ids labels = ids;
+    for (std::int32_t& label : labels) label = label % 3 == 0 ? kIgnoredLabel : label;
+    writer.add_sequence(ids, with_labels ? labels : Ids{});
+    writer.end_document();
+  }
+  writer.finish();
+  return std::make_shared<const TokenFile>(folder.path("train"));
+}
+
+void expect_consistent(const SequenceSet& set, std::int64_t length) {
+  for (std::int64_t i = 0; i < set.size(); ++i) {
+    const Sequence s = set.get(i);
+    ASSERT_EQ(s.ids.size(), s.labels.size());
+    ASSERT_EQ(s.positions, positions_of(s.document_lengths));
+    ASSERT_EQ(s.positions.size(), s.ids.size());
+    ASSERT_LE(s.length(), length);
+    ASSERT_LE(static_cast<std::int64_t>(s.document_lengths.size()), set.max_documents());
+    ASSERT_EQ(s.targets(), set.targets(i));
+  }
+}
+
+TEST(ChunkedSequences, CutsRunningTextAndCrossesTheCuts) {
+  const ScratchFolder folder;
+  const auto set = chunked_sequences(file_of(folder, {5, 1, 4}), 4, 0);  // 10 tokens
+  expect_consistent(*set, 4);
+  ASSERT_EQ(set->size(), 3);
+  EXPECT_EQ(set->get(0).ids, (Ids{0, 1, 2, 3}));
+  EXPECT_EQ(set->get(0).labels, (Ids{1, 2, 3, 4}));  // the target of the last row is the next chunk's first
+  EXPECT_EQ(set->get(2).ids, (Ids{8, 9}));
+  EXPECT_EQ(set->get(2).labels, (Ids{9, kIgnoredLabel}));
+  std::int64_t targets = 0;
+  for (std::int64_t i = 0; i < set->size(); ++i) targets += set->targets(i);
+  EXPECT_EQ(targets, 9);
+  // One token more than whole chunks: it is a target only.
+  EXPECT_EQ(chunked_sequences(file_of(folder, {9}), 4, 0)->size(), 2);
+  EXPECT_THROW(chunked_sequences(file_of(folder, {1}), 4, 0), UserError);
+}
+
+TEST(ChunkedSequences, TakesLabelsFromTheFileAndChecksIds) {
+  const ScratchFolder folder;
+  const auto set = chunked_sequences(file_of(folder, {10}, true), 4, 10);
+  EXPECT_EQ(set->get(0).labels, (Ids{1, 2, kIgnoredLabel, 4}));
+  expect_consistent(*set, 4);
+  EXPECT_THROW(chunked_sequences(file_of(folder, {10}), 4, 9)->get(2), UserError);
+}
+
+TEST(PackedSequences, HoldEveryTokenOnceAndEveryTargetWithinItsDocument) {
+  const ScratchFolder folder;
+  Ids lengths;
+  const RandomStream random(1, "lengths");
+  for (int i = 0; i < 300; ++i)
+    lengths.push_back(static_cast<std::int32_t>(1 + random.below(i % 10 == 0 ? 200 : 30, i)));
+  for (const bool with_labels : {false, true}) {
+    const auto file = file_of(folder, lengths, with_labels);
+    const auto set = packed_sequences(file, 64, 5, 9, 0);
+    expect_consistent(*set, 64);
+    std::set<std::int32_t> ends;  // last token of each document
+    for (std::int64_t i = 0; i < file->sequences(); ++i) ends.insert(static_cast<std::int32_t>(file->begin(i + 1) - 1));
+    std::map<std::int32_t, int> seen;
+    std::int64_t used = 0;
+    for (std::int64_t i = 0; i < set->size(); ++i) {
+      const Sequence s = set->get(i);
+      used += s.length();
+      for (std::size_t row = 0; row < s.ids.size(); ++row) {
+        ++seen[s.ids[row]];
+        const std::int32_t target = s.ids[row] + 1;
+        const bool ignored = ends.contains(s.ids[row]) || (with_labels && target % 3 == 0);
+        ASSERT_EQ(s.labels[row], ignored ? kIgnoredLabel : target);
+        ASSERT_TRUE(s.positions[row] == 0 || s.ids[row] == s.ids[row - 1] + 1);
+      }
+    }
+    // Left out: documents of one token, and last tokens that cutting left alone (they are still targets).
+    for (const auto& [id, count] : seen) ASSERT_EQ(count, 1) << id;
+    for (std::int64_t i = 0; i < file->sequences(); ++i) {
+      const std::int64_t kept = file->length(i) % 64 == 1 ? file->length(i) - 1 : file->length(i);
+      for (std::int64_t k = 0; k < kept; ++k) ASSERT_TRUE(seen.contains(static_cast<std::int32_t>(file->begin(i) + k)));
+    }
+    EXPECT_LT(static_cast<double>(set->size() * 64),
+              1.35 * static_cast<double>(used));  // at most 5 to a sequence binds
+  }
+}
+
+TEST(PackedSequences, DependOnTheSeedOnly) {
+  const ScratchFolder folder;
+  const auto file = file_of(folder, Ids(100, 20));
+  const auto first = [&](std::uint64_t seed) { return packed_sequences(file, 64, 8, seed, 0)->get(0).ids; };
+  EXPECT_EQ(first(1), first(1));
+  EXPECT_NE(first(1), first(2));
+  EXPECT_THROW(packed_sequences(file_of(folder, {1, 1}), 64, 8, 1, 0), UserError);
+}
+
+TEST(BestFit, FillsTheFullestThatHasRoom) {
+  EXPECT_EQ(best_fit(Ids{3, 7, 5, 5, 10}, 10, 9), (Ids{1, 1, 2, 2, 0}));
+  EXPECT_EQ(best_fit(Ids{1, 1, 1, 1, 1}, 10, 2), (Ids{0, 0, 1, 1, 2}));
+  EXPECT_EQ(best_fit(Ids{}, 10, 2), Ids{});
+}
+
+TEST(ListedSequences, CutLinesAndRestartDocuments) {
+  Line line{.ids = {10, 11, 12, 13, 14, 15, 16}, .document_lengths = {2, 5}};
+  Line masked{.ids = {1, 2, 3}, .labels = {kIgnoredLabel, kIgnoredLabel, 7}};
+  const auto set = listed_sequences({line, masked}, nullptr, 4);
+  expect_consistent(*set, 4);
+  ASSERT_EQ(set->size(), 3);
+  EXPECT_EQ(set->get(0).document_lengths, (Ids{2, 2}));
+  EXPECT_EQ(set->get(0).labels, (Ids{11, kIgnoredLabel, 13, kIgnoredLabel}));
+  EXPECT_EQ(set->get(1).ids, (Ids{14, 15, 16}));
+  EXPECT_EQ(set->get(1).labels, (Ids{15, 16, kIgnoredLabel}));
+  EXPECT_EQ(set->get(1).document_lengths, (Ids{3}));
+  EXPECT_EQ(set->get(2).labels, (Ids{kIgnoredLabel, 7, kIgnoredLabel}));
+  EXPECT_THROW(listed_sequences({Line{.text = "words"}}, nullptr, 4), UserError);
+}
+
+TEST(Shuffle, IsAPermutationOfEverySize) {
+  for (const std::int64_t count : {1, 2, 3, 4, 5, 16, 17, 100, 1000, 4097}) {
+    const Shuffle shuffle(7, "test", count);
+    std::vector<bool> seen(count);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t at = shuffle.at(i);
+      ASSERT_TRUE(at >= 0 && at < count && !seen[at]) << count;
+      seen[at] = true;
+    }
+  }
+}
+
+TEST(Shuffle, MixesWell) {
+  // Mean distance of a random permutation is a third of the length; its rank correlation is near 0.
+  constexpr std::int64_t kCount = 10000;
+  const Shuffle shuffle(7, "test", kCount);
+  double distance = 0, product = 0;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    distance += std::abs(static_cast<double>(shuffle.at(i) - i)) / kCount / kCount;
+    product += (static_cast<double>(i) / kCount - 0.5) * (static_cast<double>(shuffle.at(i)) / kCount - 0.5);
+  }
+  EXPECT_NEAR(distance, 1.0 / 3, 0.01);
+  EXPECT_NEAR(product * 12 / kCount, 0.0, 0.03);
+}
+
+TEST(SequenceAt, ShowsEverySequenceOnceAnEpochInANewOrder) {
+  std::vector<std::int64_t> first, second;
+  for (std::int64_t i = 0; i < 50; ++i) first.push_back(sequence_at(3, 50, i));
+  for (std::int64_t i = 50; i < 100; ++i) second.push_back(sequence_at(3, 50, i));
+  EXPECT_NE(first, second);
+  std::sort(first.begin(), first.end());
+  std::sort(second.begin(), second.end());
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(first.front(), 0);
+  EXPECT_EQ(first.back(), 49);
+}
+
+}  // namespace
+}  // namespace hawser::data

@@ -1,0 +1,248 @@
+// Every mesh gives one rank's loss and gradients: sharding, replication, context parallelism, recompute, accumulation,
+// micro-batches in flight with delayed weight gradients, random delays.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "comm/mpi/world.h"
+#include "models/weights.h"
+#include "toy.h"
+#include "train/feed.h"
+#include "train/session.h"
+
+namespace hawser {
+namespace {
+
+comm::World* the_world = nullptr;
+
+constexpr std::int64_t kLength = 61;
+constexpr std::int64_t kDocuments = 5;
+
+struct Case {
+  int context = 1, shard = 1, replicate = 1;
+  bool sharded = true;
+  int accumulation = 1;
+  Checkpointing checkpointing = Checkpointing::none;
+  bool keep_attention = false;
+  bool delay_weights = false;
+  int in_flight = 1;
+  bool by_work = false;
+  int head_groups = 1;
+  int prefetch = 1;
+  GradientAccumulation policy = GradientAccumulation::sharded;
+  double random_delay_s = 0;
+  bool tied = true;
+  std::int64_t missing = 0;  // sequences that the global batch lacks to divide
+
+  std::string text() const {
+    return cat("context ", context, " shard ", shard, " replicate ", replicate, sharded ? "" : " unsharded",
+               " accumulation ", accumulation, " checkpointing ", static_cast<int>(checkpointing),
+               keep_attention ? " keep attention" : "", delay_weights ? " delayed weights" : "", " in flight ", in_flight,
+               by_work ? " by work" : "", " head groups ", head_groups, " prefetch ", prefetch,
+               policy == GradientAccumulation::local ? " local" : "", " missing ", missing);
+  }
+};
+
+plan::Layout layout_of(const Case& c, const models::Model& model) {
+  plan::Layout layout;
+  layout.mesh = {.context = c.context, .shard = c.shard, .replicate = c.replicate, .shard_context = c.sharded};
+  layout.batch = {.sequences = 2,
+                  .sequence_length = kLength,
+                  .max_documents = kDocuments,
+                  .context = c.context,
+                  .chunks_per_rank = c.context == 1 ? 1 : (c.by_work ? 4 : 2),
+                  .split = c.by_work ? data::SequenceSplit::by_work : data::SequenceSplit::zigzag};
+  layout.head_groups = c.head_groups;
+  layout.prefetch = c.prefetch;
+  layout.in_flight = c.in_flight;
+  layout.accumulation = c.policy;
+  layout.policies.assign(static_cast<std::size_t>(model.layers()), {.checkpointing = c.checkpointing,
+                                                                    .keep_attention = c.keep_attention,
+                                                                    .delay_weights = c.delay_weights});
+  plan::set_bounds(layout);
+  return layout;
+}
+
+struct Outcome {
+  double loss = 0;
+  std::map<std::string, std::vector<float>> gradients;  // whole tensors; on a mesh this rank's elements, else NaN
+};
+
+Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
+            double random_delay_s) {
+  const auto set = std::make_shared<testing::ToySequences>(batch_size, kLength, kDocuments);
+  const MeshPlace place = mesh.place();
+  const data::BatchLoader loader(set, layout.batch,
+                                 {.data_rank = place.shard + layout.mesh.shard * place.replicate,
+                                  .data_ranks = layout.data_ranks(),
+                                  .context_rank = place.context,
+                                  .context_ranks = layout.mesh.context},
+                                 {.global_batch_size = batch_size, .shuffle = false});
+  layout.micro_batches = static_cast<int>(loader.micro_batches());
+  const auto device = make_cpu_device({.random_delay_s = random_delay_s, .delay_seed = 5});
+  train::Session session(model, layout, *device, mesh, {step::Purpose::gradient_norms, step::Purpose::loss});
+  session.initialise(3);
+  const std::int64_t tokens = loader.step_targets(0);
+  step::StepInput input;
+  input.record.loss_scale = 1.0f / static_cast<float>(tokens);
+  for (int m = 0; m < layout.micro_batches; ++m) {
+    input.batches.push_back(train::to_host_batch(loader.load(0, m), layout.batch));
+  }
+  const auto output = session.enqueue(step::Purpose::gradient_norms, input);
+  session.synchronize();
+  Outcome out;
+  out.loss = output.result->loss_sum / static_cast<double>(tokens);
+  for (int u = 0; u < static_cast<int>(model.units().size()); ++u) {
+    const nn::Unit& unit = model.units()[static_cast<std::size_t>(u)];
+    const step::UnitState& state = session.state().unit(u);
+    const TensorView shard = session.executor(step::Purpose::gradient_norms).gradient_shard(u);
+    for (const nn::Param& param : unit.params()) {
+      for (const nn::Segment& segment : param.segments) {
+        out.gradients[segment.name].assign(
+            static_cast<std::size_t>(nn::segment_shape(param, segment).elements()), std::nanf(""));
+      }
+    }
+    for (const models::SegmentPiece& piece : models::segment_pieces(unit, state.begin, state.count)) {
+      const nn::Param& param = unit.params()[static_cast<std::size_t>(piece.param)];
+      std::copy_n(shard.data<float>() + piece.at, piece.count,
+                  out.gradients[param.segments[static_cast<std::size_t>(piece.segment)].name].begin() + piece.first);
+    }
+  }
+  return out;
+}
+
+void compare(const Case& c, const Outcome& mesh, const Outcome& one) {
+  EXPECT_NEAR(mesh.loss, one.loss, 1e-5 * one.loss) << c.text();
+  nlohmann::json mine;
+  for (const auto& [name, gradient] : mesh.gradients) {
+    const std::vector<float>& reference = one.gradients.at(name);
+    double difference = 0, norm = 0;
+    std::int64_t elements = 0;
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      if (std::isnan(gradient[i]) && !std::isnan(reference[i])) continue;  // another rank's
+      difference += std::pow(double{gradient[i]} - reference[i], 2);
+      norm += std::pow(double{reference[i]}, 2);
+      ++elements;
+    }
+    mine[name] = {difference, norm, elements};
+  }
+  std::map<std::string, std::array<double, 3>> sums;
+  for (const std::string& text : the_world->all_gather_strings(mine.dump())) {
+    const nlohmann::json part = nlohmann::json::parse(text);
+    for (const auto& [name, value] : part.items()) {
+      for (std::size_t i = 0; i < 3; ++i) sums[name][i] += value[i].get<double>();
+    }
+  }
+  double whole = 0;
+  for (const auto& [name, sum] : sums) whole += sum[1];
+  const double copies = c.sharded ? c.replicate : the_world->size();
+  for (const auto& [name, sum] : sums) {
+    EXPECT_EQ(sum[2], copies * static_cast<double>(one.gradients.at(name).size())) << c.text() << ": " << name;
+    // The floor: a gradient that is nearly nothing beside the model's is held to the model's.
+    const double floor = 1e-3 * std::sqrt(whole);
+    EXPECT_LT(std::sqrt(sum[0]) / std::max(std::sqrt(sum[1]), floor), 1e-5) << c.text() << ": " << name;
+  }
+}
+
+void check(const Case& c) {
+  const models::Model model(testing::toy_description(c.tied));
+  const plan::Layout layout = layout_of(c, model);
+  const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing;
+  const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+  const Outcome ours = run(model, layout, *mesh, batch_size, c.random_delay_s);
+  // The oracle: one rank, one micro-batch after another, nothing recomputed.
+  static std::map<std::pair<std::int64_t, bool>, Outcome> references;
+  auto& one = references[{batch_size, c.tied}];
+  if (one.gradients.empty()) {
+    const auto self = comm::make_self_mesh();
+    one = run(model, layout_of({}, model), *self, batch_size, 0);
+  }
+  compare(c, ours, one);
+}
+
+// All factorisations of the world into context x shard x replicate; unsharded ones once a context degree.
+std::vector<Case> meshes() {
+  std::vector<Case> cases;
+  const int world = the_world->size();
+  for (int context = 1; context <= world; context *= 2) {
+    for (int shard = 1; context * shard <= world; shard *= 2) {
+      cases.push_back({.context = context, .shard = shard, .replicate = world / (context * shard)});
+    }
+    cases.push_back({.context = context, .replicate = world / context, .sharded = false});
+  }
+  return cases;
+}
+
+TEST(Mesh, EveryMeshGivesOneRanksGradientsUnderEveryPolicy) {
+  for (const Case& mesh : meshes()) {
+    for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
+      for (const int accumulation : {1, 3}) {
+        Case c = mesh;
+        c.checkpointing = checkpointing;
+        c.accumulation = accumulation;
+        c.by_work = accumulation == 3;
+        c.missing = accumulation == 3 ? 1 : 0;
+        check(c);
+      }
+    }
+  }
+}
+
+TEST(Mesh, OptionsLeaveGradientsEqual) {
+  for (const Case& mesh : meshes()) {
+    Case c = mesh;
+    c.checkpointing = Checkpointing::full;
+    c.keep_attention = true;
+    c.head_groups = 2;
+    c.by_work = true;
+    check(c);
+    c = mesh;
+    c.accumulation = 3;
+    c.policy = GradientAccumulation::local;
+    c.prefetch = 0;
+    c.tied = false;
+    check(c);
+    c = mesh;
+    c.prefetch = 3;
+    c.random_delay_s = 0.0005;
+    check(c);
+  }
+}
+
+TEST(Mesh, TwoMicroBatchesInFlightWithDelayedWeightGradients) {
+  for (const Case& mesh : meshes()) {
+    for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
+      Case c = mesh;
+      c.checkpointing = checkpointing;
+      c.accumulation = 2;
+      c.in_flight = 2;
+      c.delay_weights = true;
+      check(c);
+    }
+  }
+}
+
+// Fewer sequences than data ranks: some ranks run nothing but padding.
+TEST(Mesh, RanksWithoutASequenceRunAnEmptyOne) {
+  for (Case c : meshes()) {
+    if (c.shard * c.replicate == 1) continue;
+    c.missing = 2LL * c.shard * c.replicate - 1;
+    check(c);
+  }
+}
+
+}  // namespace
+}  // namespace hawser
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  hawser::comm::World world(60.0);
+  hawser::the_world = &world;
+  auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+  if (world.rank().value() != 0) delete listeners.Release(listeners.default_result_printer());
+  const bool failed = RUN_ALL_TESTS() != 0;
+  return world.any(failed) ? 1 : 0;
+}

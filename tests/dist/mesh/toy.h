@@ -1,0 +1,84 @@
+// A small random Llama and packed sequences of odd lengths, for tests that compare layouts.
+#pragma once
+
+#include <memory>
+
+#include "base/philox.h"
+#include "data/batch_loader.h"
+#include "models/model.h"
+#include "plan/layout.h"
+
+namespace hawser::testing {
+
+inline models::ModelDescription toy_description(bool tied = true) {
+  models::ModelDescription d;
+  d.family = "llama";
+  d.embedding = {.vocabulary = 67, .width = 24, .initial_std = 0.3, .table = "model.embed_tokens"};
+  for (int b = 0; b < 2; ++b) {
+    const std::string p = cat("model.layers.", b, ".");
+    d.blocks.push_back({.attention = {.width = 24,
+                                      .heads = 4,
+                                      .kv_heads = 2,
+                                      .head_dim = 10,
+                                      .qkv_bias = b == 0,
+                                      .output_bias = b == 0,
+                                      .initial_std = 0.3,
+                                      .output_std = 0.3,
+                                      .norm = p + "input_layernorm",
+                                      .q = p + "self_attn.q_proj",
+                                      .k = p + "self_attn.k_proj",
+                                      .v = p + "self_attn.v_proj",
+                                      .output = p + "self_attn.o_proj",
+                                      .fused = p + "self_attn.qkv_proj"},
+                        .mlp = {.width = 24,
+                                .inner = 37,
+                                .bias = b == 1,
+                                .initial_std = 0.3,
+                                .output_std = 0.3,
+                                .norm = p + "post_attention_layernorm",
+                                .gate = p + "mlp.gate_proj",
+                                .up = p + "mlp.up_proj",
+                                .down = p + "mlp.down_proj",
+                                .fused = p + "mlp.gate_up_proj"}});
+  }
+  d.head = {.vocabulary = 67, .width = 24, .tied = tied, .initial_std = 0.3, .norm = "model.norm", .output = "lm_head"};
+  d.rope = {.theta = 10000.0, .head_dim = 10};
+  d.max_position = 1024;
+  return d;
+}
+
+// Sequence i is made of documents of odd lengths, drawn by i; some labels are masked. Lengths vary below `length`.
+class ToySequences : public data::SequenceSet {
+ public:
+  ToySequences(std::int64_t count, std::int64_t length, std::int64_t documents)
+      : count_(count), length_(length), documents_(documents) {}
+  std::int64_t size() const override { return count_; }
+  std::int64_t max_documents() const override { return documents_; }
+
+  data::Sequence get(std::int64_t index) const override {
+    const RandomStream random(11, static_cast<std::uint64_t>(index));
+    data::Sequence sequence;
+    std::uint64_t draw = 0;
+    const std::int64_t total = length_ - static_cast<std::int64_t>(random.below(5, draw++));
+    std::int64_t left = total;
+    for (std::int64_t d = 0; d < documents_ && left > 0; ++d) {
+      const std::int64_t size = d + 1 == documents_
+                                    ? left
+                                    : 1 + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(left), draw++));
+      for (std::int64_t i = 0; i < size; ++i) {
+        sequence.ids.push_back(static_cast<std::int32_t>(random.below(67, 1000 + draw++)));
+        const bool target = i + 1 < size && random.below(8, 1000 + draw++) != 0;
+        sequence.labels.push_back(target ? static_cast<std::int32_t>(random.below(67, 1000 + draw++)) : -100);
+        sequence.positions.push_back(static_cast<std::int32_t>(i));
+      }
+      sequence.document_lengths.push_back(static_cast<std::int32_t>(size));
+      left -= size;
+    }
+    return sequence;
+  }
+
+ private:
+  std::int64_t count_, length_, documents_;
+};
+
+}  // namespace hawser::testing
