@@ -1,13 +1,14 @@
 // Rates of the CPU ops at SmolLM2-135M's shapes, beside the rate of dnnl_sgemm on this machine in the same seconds.
 //
-//   ninja bench_ops && ./bench_ops [threads] [seconds a line]
+//   ninja bench_ops && ./bench_ops [threads] [seconds a line] [part of a line's name]
+//
+// One thread is timed by its processor time, which others on the machine disturb least; more threads by the clock.
 //
 // GFLOP/s count what the formula needs: visible pairs for attention, three products for the loss with its gradients.
-#include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
+#include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -28,8 +29,12 @@ namespace {
 
 class Bench {
  public:
-  Bench(int threads, double seconds)
-      : threads_(threads), seconds_(seconds), device_(make_cpu_device({.threads = threads})), stream_(device_->make_stream("bench")) {}
+  Bench(int threads, double seconds, std::string only)
+      : threads_(threads),
+        seconds_(seconds),
+        only_(std::move(only)),
+        device_(make_cpu_device({.threads = threads})),
+        stream_(device_->make_stream("bench")) {}
 
   Stream& stream() { return *stream_; }
   int threads() const { return threads_; }
@@ -52,25 +57,37 @@ class Bench {
 
   // The best of repeated runs: others on this machine only ever slow it down.
   void line(const std::string& name, double work, const char* unit, const std::function<void()>& run) {
+    if (name.find(only_) != std::string::npos) measure(name, work, unit, run);
+    stream_->synchronize();
+    kept_.clear();
+  }
+
+ private:
+  void measure(const std::string& name, double work, const char* unit, const std::function<void()>& run) {
     run();
     stream_->synchronize();
     double best = 1e30, spent = 0;
     while (spent < seconds_) {
-      const auto start = std::chrono::steady_clock::now();
+      const double start = now();
       run();
       stream_->synchronize();
-      const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      const double took = now() - start;
       best = std::min(best, took);
       spent += took;
     }
     std::printf("%-56s %9.2f ms %8.1f %s\n", name.c_str(), best * 1e3, work / best * 1e-9, unit);
     std::fflush(stdout);
-    kept_.clear();
   }
 
- private:
+  double now() const {
+    timespec at{};
+    clock_gettime(threads_ == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &at);
+    return static_cast<double>(at.tv_sec) + 1e-9 * static_cast<double>(at.tv_nsec);
+  }
+
   int threads_;
   double seconds_;
+  std::string only_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::vector<Storage> kept_;
@@ -81,9 +98,8 @@ void peak(Bench& bench) {
   float* const a = bench.normal(DType::f32, {n, n}).data<float>();
   float* const b = bench.normal(DType::f32, {n, n}).data<float>();
   float* const c = bench.empty(DType::f32, {n, n}).data<float>();
-  bench.line("dnnl_sgemm 1024 x 1024 x 1024", 2.0 * n * n * n, "GFLOP/s", [&] {
-    bench.stream().launch({}, [=] { dnnl_sgemm('N', 'N', n, n, n, 1, a, n, b, n, 0, c, n); });
-  });
+  bench.line("dnnl_sgemm 1024 x 1024 x 1024", 2.0 * n * n * n, "GFLOP/s",
+             [&] { bench.stream().launch({}, [=] { dnnl_sgemm('N', 'N', n, n, n, 1, a, n, b, n, 0, c, n); }); });
 }
 
 void products(Bench& bench, DType dtype, std::int64_t t) {
@@ -92,8 +108,10 @@ void products(Bench& bench, DType dtype, std::int64_t t) {
     std::int64_t m, n, k;
     bool transpose_a, transpose_b;
   };
-  for (const Line& l : {Line{"qkv", t, 960, 576, false, true}, {"gate_up", t, 3072, 576, false, true},
-                        {"down", t, 576, 1536, false, true}, {"down dx", t, 1536, 576, false, false},
+  for (const Line& l : {Line{"qkv", t, 960, 576, false, true},
+                        {"gate_up", t, 3072, 576, false, true},
+                        {"down", t, 576, 1536, false, true},
+                        {"down dx", t, 1536, 576, false, false},
                         {"gate_up dw", 3072, 576, t, true, false}}) {
     Gemm args{.a = bench.normal(dtype, l.transpose_a ? Shape{l.k, l.m} : Shape{l.m, l.k}),
               .b = bench.normal(dtype, l.transpose_b ? Shape{l.n, l.k} : Shape{l.k, l.n}),
@@ -116,8 +134,14 @@ void attention(Bench& bench, DType dtype, std::int64_t t, std::int64_t d, std::i
     pairs += visible_pairs(count, count, 0, true, 0);
   }
   const auto n = static_cast<std::int64_t>(table.size()) / kSegmentFields;
-  const AttentionSizes sizes{.query_rows = t, .key_rows = t, .query_heads = hq, .kv_heads = hkv, .head_dim = d,
-                             .segments = n, .dtype = dtype, .threads = bench.threads()};
+  const AttentionSizes sizes{.query_rows = t,
+                             .key_rows = t,
+                             .query_heads = hq,
+                             .kv_heads = hkv,
+                             .head_dim = d,
+                             .segments = n,
+                             .dtype = dtype,
+                             .threads = bench.threads()};
   const auto make = [&] {
     const TensorView qkv = bench.normal(dtype, {t, (hq + 2 * hkv) * d});
     return AttentionForward{.q = qkv.columns(0, hq * d).split_last(hq, d),
@@ -130,15 +154,24 @@ void attention(Bench& bench, DType dtype, std::int64_t t, std::int64_t d, std::i
                             .lse = bench.empty(DType::f32, {hq, t}),
                             .workspace = bench.workspace(attention_forward_workspace(sizes))};
   };
-  const std::string what = cat("T ", t, ", D ", d, document < t ? cat(", documents of ", document) : "", ", ", to_string(dtype));
+  const std::string what =
+      cat("T ", t, ", D ", d, document < t ? cat(", documents of ", document) : "", ", ", to_string(dtype));
   const double work = attention_flops(sizes, pairs);
   AttentionForward f = make();
   bench.line("attention forward " + what, work, "GFLOP/s", [&] { attention_forward(bench.stream(), f); });
   f = make();
   attention_forward(bench.stream(), f);
-  const AttentionBackward b{.q = f.q, .k = f.k, .v = f.v, .o = f.o, .d_o = bench.normal(dtype, {t, hq, d}), .lse = f.lse,
-                            .segments = f.segments, .segment_count = f.segment_count, .scale = f.scale,
-                            .dq = bench.empty(dtype, {t, hq, d}), .dk = bench.empty(dtype, {t, hkv, d}),
+  const AttentionBackward b{.q = f.q,
+                            .k = f.k,
+                            .v = f.v,
+                            .o = f.o,
+                            .d_o = bench.normal(dtype, {t, hq, d}),
+                            .lse = f.lse,
+                            .segments = f.segments,
+                            .segment_count = f.segment_count,
+                            .scale = f.scale,
+                            .dq = bench.empty(dtype, {t, hq, d}),
+                            .dk = bench.empty(dtype, {t, hkv, d}),
                             .dv = bench.empty(dtype, {t, hkv, d}),
                             .workspace = bench.workspace(attention_backward_workspace(sizes))};
   bench.line("attention backward " + what, 2.5 * work, "GFLOP/s", [&] { attention_backward(bench.stream(), b); });
@@ -157,7 +190,8 @@ void loss(Bench& bench, DType dtype, std::int64_t t) {
       args.dx = bench.empty(dtype, {t, c});
       args.dweight = bench.empty(DType::f32, {v, c});
     }
-    const double work = (gradients ? 6.0 : 2.0) * static_cast<double>(t) * static_cast<double>(c) * static_cast<double>(v);
+    const double work =
+        (gradients ? 6.0 : 2.0) * static_cast<double>(t) * static_cast<double>(c) * static_cast<double>(v);
     bench.line(cat("loss ", gradients ? "with gradients " : "", to_string(dtype)), work, "GFLOP/s",
                [&] { linear_cross_entropy(bench.stream(), args); });
   }
@@ -168,13 +202,18 @@ void pointwise(Bench& bench, DType dtype, std::int64_t t) {
   const std::int64_t c = 576, f = 1536;
   const auto size = static_cast<double>(size_of(dtype));
   const auto count = [](std::int64_t n) { return static_cast<double>(n); };
-  const RmsNormForward norm{.x = bench.normal(dtype, {t, c}), .weight = bench.normal(dtype, {c}),
-                            .y = bench.empty(dtype, {t, c}), .rstd = bench.empty(DType::f32, {t})};
+  const RmsNormForward norm{.x = bench.normal(dtype, {t, c}),
+                            .weight = bench.normal(dtype, {c}),
+                            .y = bench.empty(dtype, {t, c}),
+                            .rstd = bench.empty(DType::f32, {t})};
   bench.line(cat("rms_norm forward ", to_string(dtype)), 2 * size * count(t * c), "GB/s",
              [&] { rms_norm_forward(bench.stream(), norm); });
-  const RmsNormBackward back{.x = bench.normal(dtype, {t, c}), .weight = bench.normal(dtype, {c}),
-                             .rstd = bench.normal(DType::f32, {t}), .dy = bench.normal(dtype, {t, c}),
-                             .residual_gradient = bench.normal(dtype, {t, c}), .dx = bench.empty(dtype, {t, c}),
+  const RmsNormBackward back{.x = bench.normal(dtype, {t, c}),
+                             .weight = bench.normal(dtype, {c}),
+                             .rstd = bench.normal(DType::f32, {t}),
+                             .dy = bench.normal(dtype, {t, c}),
+                             .residual_gradient = bench.normal(dtype, {t, c}),
+                             .dx = bench.empty(dtype, {t, c}),
                              .dweight = bench.empty(DType::f32, {c}),
                              .workspace = bench.workspace(rms_norm_backward_workspace(t, c))};
   bench.line(cat("rms_norm backward ", to_string(dtype)), 4 * size * count(t * c), "GB/s",
@@ -182,19 +221,24 @@ void pointwise(Bench& bench, DType dtype, std::int64_t t) {
   const SwigluForward forward{.gate_up = bench.normal(dtype, {t, 2 * f}), .y = bench.empty(dtype, {t, f})};
   bench.line(cat("swiglu forward ", to_string(dtype)), 3 * size * count(t * f), "GB/s",
              [&] { swiglu_forward(bench.stream(), forward); });
-  const SwigluBackward backward{.gate_up = bench.normal(dtype, {t, 2 * f}), .dy = bench.normal(dtype, {t, f}),
+  const SwigluBackward backward{.gate_up = bench.normal(dtype, {t, 2 * f}),
+                                .dy = bench.normal(dtype, {t, f}),
                                 .dgate_up = bench.empty(dtype, {t, 2 * f})};
   bench.line(cat("swiglu backward ", to_string(dtype)), 5 * size * count(t * f), "GB/s",
              [&] { swiglu_backward(bench.stream(), backward); });
-  const Rope rotate{.x = bench.normal(dtype, {t, 12, 64}), .positions = bench.numbers(std::vector<std::int32_t>(t, 9), {t}),
+  const Rope rotate{.x = bench.normal(dtype, {t, 12, 64}),
+                    .positions = bench.numbers(std::vector<std::int32_t>(t, 9), {t}),
                     .frequencies = bench.normal(DType::f32, {32})};
-  bench.line(cat("rope ", to_string(dtype)), 2 * size * count(t * 12 * 64), "GB/s", [&] { rope(bench.stream(), rotate); });
+  bench.line(cat("rope ", to_string(dtype)), 2 * size * count(t * 12 * 64), "GB/s",
+             [&] { rope(bench.stream(), rotate); });
 }
 
 void update(Bench& bench) {
   const std::int64_t n = 8 << 20;
-  const AdamW args{.weight = bench.normal(DType::f32, {n}), .gradient = bench.normal(DType::f32, {n}),
-                   .exp_avg = bench.empty(DType::f32, {n}), .exp_avg_sq = bench.empty(DType::f32, {n}),
+  const AdamW args{.weight = bench.normal(DType::f32, {n}),
+                   .gradient = bench.normal(DType::f32, {n}),
+                   .exp_avg = bench.empty(DType::f32, {n}),
+                   .exp_avg_sq = bench.empty(DType::f32, {n}),
                    .hyper = bench.normal(DType::f32, {kAdamHyperFields})};
   bench.line("adamw float32", 28.0 * static_cast<double>(n), "GB/s", [&] { adamw(bench.stream(), args); });
   const RandomNormal draw{.y = bench.empty(DType::f32, {n})};
@@ -208,7 +252,7 @@ int main(int argc, char** argv) {
   using namespace hawser;
   using namespace hawser::ops;
   const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
-  Bench bench(threads, argc > 2 ? std::atof(argv[2]) : 1.0);
+  Bench bench(threads, argc > 2 ? std::atof(argv[2]) : 1.0, argc > 3 ? argv[3] : "");
   std::printf("%d threads\n", threads);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     peak(bench);

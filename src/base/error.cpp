@@ -1,6 +1,7 @@
 #include "base/error.h"
 
 #include <map>
+#include <sstream>
 
 namespace hawser {
 
@@ -46,6 +47,11 @@ std::string Problems::lines() const {
     }
   }
   return out;
+}
+
+void Problems::add_lines(const std::string& lines) {
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line);) add({.what = line});
 }
 
 void Problems::throw_if_any() const {

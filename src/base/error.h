@@ -69,6 +69,7 @@ class Problems {
 
   void add(Problem problem) { problems_.push_back(std::move(problem)); }
   void add(const Problems& others) { problems_.insert(problems_.end(), others.problems_.begin(), others.problems_.end()); }
+  void add_lines(const std::string& lines);  // each line, whole as it is, a problem: what a UserError said
   bool empty() const { return problems_.empty(); }
   std::size_t size() const { return problems_.size(); }
   const std::vector<Problem>& all() const { return problems_; }

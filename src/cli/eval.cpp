@@ -1,16 +1,25 @@
 // hawser eval: the loss of a model on a file, and the norms of its gradients.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
+#include "cli/ranks.h"
 #include "launch/local.h"
+#include "train/evaluate.h"
 
 namespace hawser::cli {
 namespace {
 
-// The body: what each of `world` ranks does; rank 0 prints one JSON object.
-int eval_here(const Recipe&, int /*world*/, const EvalOptions&) {
-  not_in_this_build("eval");
+void print_result(const train::Evaluation& result, bool gradient_norms) {
+  nlohmann::ordered_json json{{"loss", result.loss}, {"tokens", result.tokens}};
+  if (gradient_norms) {
+    auto& norms = json["gradient_norms"] = nlohmann::ordered_json::object();
+    for (const auto& [name, norm] : result.gradient_norms) norms[name] = norm;
+  }
+  std::puts(json.dump().c_str());
 }
 
 }  // namespace
@@ -19,13 +28,42 @@ int eval(const EvalOptions& options) {
   Recipe base;
   base.model.path = options.model;
   base.data.sequence_length = options.sequence_length;
-  const Recipe recipe = recipe_without_file(base, options.common);
+  Problems of_layout;  // said together with those of model and data
+  Recipe recipe = base;
+  try {
+    recipe = recipe_without_file(base, options.common);
+  } catch (const UserError& error) {
+    of_layout.add_lines(error.what());
+  }
   const int world = world_size(options.common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
-  Problems problems;
-  check_mesh(recipe, world, problems);
-  problems.throw_if_any();
-  if (must_launch(world)) return launch_local({.ranks = world, .threads = recipe.run.threads});
-  return eval_here(recipe, world, options);
+  check_mesh(recipe, world, of_layout);
+
+  train::EvaluateRequest request{.model = options.model,
+                                 .data = options.data,
+                                 .sequence_length = options.sequence_length,
+                                 .gradient_norms = options.gradient_norms,
+                                 .recipe = recipe,
+                                 .threads = threads_of(recipe)};
+  if (!of_layout.empty()) request.recipe.parallel = {};
+  std::optional<train::OpenEvaluation> input;
+  const auto check = [&](const RankPlace& place, Problems& problems) {
+    problems.add(of_layout);
+    const bool laid_out = of_layout.empty();
+    input = train::open_evaluation(request, laid_out ? place.rank : 0, laid_out ? place.ranks : 1, problems);
+  };
+  if (must_launch(world)) {
+    Problems problems;
+    check({.rank = 0, .ranks = world}, problems);
+    problems.throw_if_any();
+    input.reset();  // every rank opens its own
+    return launch_local({.ranks = world, .threads = recipe.run.threads});
+  }
+  return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {
+                                        const train::Evaluation result = train::evaluate(*input, ranks);
+                                        if (ranks == nullptr || ranks->rank().value() == 0)
+                                          print_result(result, options.gradient_norms);
+                                        return 0;
+                                      }});
 }
 
 void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {

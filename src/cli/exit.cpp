@@ -9,17 +9,21 @@
 
 namespace hawser::cli {
 
+void say(const std::string& prefix, const std::string& lines) {
+  std::string out;  // one write, so that lines of several ranks do not mix
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line);) out += "hawser: " + prefix + line + "\n";
+  std::fflush(stdout);
+  std::fwrite(out.data(), 1, out.size(), stderr);
+  std::fflush(stderr);
+}
+
 int report_error(const std::exception& error) {
   const auto* known = dynamic_cast<const Error*>(&error);
   std::string message = error.what();
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) message = "out of memory";
   if (known == nullptr) message = "internal error: " + message;
-  std::string out;  // one write, so that lines of several ranks do not mix
-  std::istringstream lines(message);
-  for (std::string line; std::getline(lines, line);) out += "hawser: " + line + "\n";
-  std::fflush(stdout);
-  std::fwrite(out.data(), 1, out.size(), stderr);
-  std::fflush(stderr);
+  say("", message);
   return static_cast<int>(known != nullptr ? known->code() : ExitCode::internal);
 }
 

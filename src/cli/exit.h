@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <functional>
+#include <string>
 
 namespace hawser::cli {
 
@@ -10,6 +11,9 @@ namespace hawser::cli {
 // ExitCode::internal. A body with other ranks waiting for it uses it before its World is gone:
 //   catch (const std::exception& error) { world.abort(cli::report_error(error)); }
 int report_error(const std::exception& error);
+
+// Prints `hawser: PREFIX LINE` for each line to standard error: what the user should know and need not act on.
+void say(const std::string& prefix, const std::string& lines);
 
 // Runs `body`; an exception becomes report_error's code.
 int guarded(const std::function<int()>& body);

@@ -1,20 +1,35 @@
 // hawser export: a checkpoint to a Hugging Face folder.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/exit.h"
 #include "cli/line.h"
+#include "train/export.h"
 
 namespace hawser::cli {
-namespace {
-
-// The body: safetensors, config.json and the tokenizer's files into options.output.
-int export_here(const Recipe&, const ExportOptions&) {
-  not_in_this_build("export");
-}
-
-}  // namespace
 
 int export_model(const ExportOptions& options) {
-  return export_here(recipe_without_file({}, options.common), options);
+  recipe_without_file({}, options.common);  // refuses what every command refuses
+  Problems skipped;
+  checkpoint::Checkpoint checkpoint = train::open_checkpoint(options.source, skipped);
+  if (!skipped.empty()) say("passed over: ", skipped.lines());
+  const train::Exported done = train::export_checkpoint(checkpoint, options.output);
+  const std::string dtype = to_string(done.stored);
+  if (options.common.json) {
+    const nlohmann::ordered_json json{{"checkpoint", done.checkpoint},
+                                      {"step", done.step},
+                                      {"output", options.output},
+                                      {"parameters", done.parameters},
+                                      {"dtype", dtype}};
+    std::puts(json.dump().c_str());
+  } else {
+    std::puts(cat("exported step ", done.step, " (", done.checkpoint, ") to ", options.output, ": ",
+                  format_count(static_cast<double>(done.parameters)), " parameters in ", dtype)
+                  .c_str());
+  }
+  return 0;
 }
 
 void add_export(CLI::App& app, const Commands& commands, Chosen& chosen) {

@@ -1,16 +1,55 @@
 // hawser fit: train as a recipe says, on ranks of its own.
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
+#include "cli/ranks.h"
+#include "launch/environment.h"
 #include "launch/local.h"
+#include "launch/stop.h"
+#include "train/fit.h"
 
 namespace hawser::cli {
 namespace {
 
+void print_result(const train::FitResult& result, bool json) {
+  if (json) {
+    nlohmann::ordered_json out{{"steps", result.steps},
+                               {"interrupted", result.interrupted},
+                               {"train_loss", result.train_loss},
+                               {"tokens_per_second", result.tokens_per_second},
+                               {"checkpoint", result.checkpoint}};
+    if (result.validation_loss) out["validation_loss"] = *result.validation_loss;
+    std::puts(out.dump().c_str());
+    return;
+  }
+  std::string line = cat(result.interrupted ? "stopped after step " : "done after step ", result.steps, ": loss ",
+                         result.train_loss);
+  if (result.validation_loss) line += cat(", validation loss ", *result.validation_loss);
+  if (!result.checkpoint.empty()) line += cat("; checkpoint ", result.checkpoint);
+  if (result.interrupted) line += "; `hawser fit --resume` goes on from it";
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
 // The body: what each of `world` ranks does. Returns the exit code, on which the ranks agree.
-int fit_here(const Recipe&, int /*world*/, const FitOptions&) {
-  not_in_this_build("fit");
+int fit_here(const Recipe& recipe, int world, const FitOptions& options) {
+  catch_stop_signals();
+  const auto check = [&](const RankPlace&, Problems& problems) { train::check_fit(recipe, world, problems); };
+  const auto run = [&](comm::World* ranks) {
+    const Terminal terminal = user_terminal();
+    train::FitRequest request{.recipe = recipe,
+                              .resume = options.resume,
+                              .threads = threads_of(recipe),
+                              .stop_requested = stop_requested,
+                              .progress = {.terminal = terminal.is_terminal, .columns = terminal.columns}};
+    const train::FitResult result = train::fit(request, ranks);
+    if (ranks == nullptr || ranks->rank().value() == 0) print_result(result, options.common.json);
+    return static_cast<int>(result.interrupted ? ExitCode::interrupted : ExitCode::done);
+  };
+  return run_on_ranks(world, recipe, {.check = check, .run = run});
 }
 
 }  // namespace
@@ -20,6 +59,7 @@ int fit(const FitOptions& options) {
   const int world = world_size(options.common, default_ranks(recipe, recipe.run.device));
   Problems problems;
   check_layout(recipe, world, problems);
+  if (must_launch(world)) train::check_fit(recipe, world, problems);
   problems.throw_if_any();
   if (must_launch(world)) return launch_local({.ranks = world, .threads = recipe.run.threads});
   return fit_here(recipe, world, options);

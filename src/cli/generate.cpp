@@ -1,18 +1,20 @@
 // hawser generate: a model goes on from a prompt.
+#include <algorithm>
 #include <charconv>
+#include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
+#include "cli/ranks.h"
+#include "train/generate.h"
 
 namespace hawser::cli {
 namespace {
 
-// The body: greedy tokens after the prompt, as text or, with --json, as ids and text.
-int generate_here(const Recipe&, const GenerateOptions&) {
-  not_in_this_build("generate");
-}
+constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD: bytes that are no character, or not yet
 
 // "1,2,3"; spaces may stand around the numbers.
 std::vector<std::int64_t> parse_ids(const std::string& text) {
@@ -43,7 +45,57 @@ std::vector<std::int64_t> parse_ids(const std::string& text) {
 int generate(const GenerateOptions& options) {
   Recipe base;
   base.model.path = options.model;
-  return generate_here(recipe_without_file(base, options.common), options);
+  const Recipe recipe = recipe_without_file(base, options.common);
+  if (const int world = world_size(options.common, std::max(1, recipe.run.ranks)); world > 1) {
+    throw UserError(Problem{
+        .what = "generate runs on one rank", .expected = "1", .got = cat(world), .at = "--ranks", .hint = "--ranks 1"});
+  }
+  Problems problems;
+  auto input = train::open_generation({.model = options.model,
+                                       .prompt = options.prompt,
+                                       .prompt_ids = options.prompt_ids,
+                                       .max_tokens = options.max_tokens,
+                                       .recipe = recipe,
+                                       .threads = threads_of(recipe)},
+                                      problems);
+  problems.throw_if_any();
+  const data::Tokenizer* tokenizer = input->tokenizer.get();
+  const bool as_text = tokenizer != nullptr && !options.common.json;
+  const auto text_of = [&](const std::vector<std::int32_t>& ids) { return tokenizer->decode(ids, true); };
+
+  // Text is shown as it comes, up to the last whole character.
+  std::vector<std::int32_t> ids = input->prompt_ids;
+  std::string shown;
+  const auto show = [&](bool end) {
+    const std::string text = text_of(ids);
+    std::size_t size = text.size();
+    while (!end && size >= 3 && text.compare(size - 3, 3, kReplacement) == 0) size -= 3;
+    if (size <= shown.size()) return;
+    std::fwrite(text.data() + shown.size(), 1, size - shown.size(), stdout);
+    std::fflush(stdout);
+    shown = text.substr(0, size);
+  };
+  if (as_text) show(false);
+  const train::Generation generation = train::generate(*input, [&](std::int32_t id) {
+    ids.push_back(id);
+    if (as_text) show(false);
+  });
+  if (as_text) {
+    show(true);
+    std::puts("");
+    return 0;
+  }
+  if (options.common.json) {
+    nlohmann::ordered_json json{
+        {"prompt_ids", input->prompt_ids}, {"ids", generation.ids}, {"ended", generation.ended}};
+    if (tokenizer != nullptr) json["text"] = text_of(generation.ids);
+    std::puts(json.dump().c_str());
+    return 0;
+  }
+  std::string line;
+  for (const std::int32_t id : generation.ids) line += cat(line.empty() ? "" : ",", id);
+  std::puts(line.c_str());
+  return 0;
 }
 
 void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {

@@ -1,20 +1,117 @@
 // hawser prepare: text to token files.
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
+#include "data/prepare.h"
+#include "data/token_file.h"
+#include "launch/environment.h"
+#include "models/families.h"
 
 namespace hawser::cli {
 namespace {
 
-// The body: tokenises data.train and data.validation in parallel threads and writes the token files.
-int prepare_here(const Recipe&, const PrepareOptions&) {
-  not_in_this_build("prepare");
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// One line that renews itself on a terminal; elsewhere a line every few seconds.
+class ProgressLine {
+ public:
+  void show(const data::PrepareProgress& progress) {
+    const auto now = Clock::now();
+    const bool last = progress.bytes_done == progress.bytes_total;
+    if (!terminal_.is_terminal && (last || now - shown_ < std::chrono::seconds(5))) return;
+    shown_ = now;
+    const double share =
+        static_cast<double>(progress.bytes_done) / static_cast<double>(std::max<std::int64_t>(1, progress.bytes_total));
+    std::string line = cat("preparing text ", static_cast<int>(100 * share), "% of ",
+                           format_bytes(Bytes(progress.bytes_total)), "  ",
+                           format_count(static_cast<double>(progress.tokens)), " tokens");
+    const double seconds = std::chrono::duration<double>(now - start_).count();
+    if (share > 0 && !last) line += cat("  ", format_seconds(seconds * (1 - share) / share), " left");
+    if (terminal_.is_terminal) {
+      line = cat("\r\033[K", line.substr(0, static_cast<std::size_t>(terminal_.columns)));
+      drawn_ = true;
+    } else {
+      line += "\n";
+    }
+    std::fputs(line.c_str(), stderr);
+  }
+  ~ProgressLine() {
+    if (drawn_) std::fputs("\n", stderr);
+  }
+
+ private:
+  Terminal terminal_ = user_terminal();
+  Clock::time_point start_ = Clock::now(), shown_ = start_;
+  bool drawn_ = false;
+};
+
+std::string plural(std::int64_t count, const std::string& what) {
+  return cat(count, " ", what, count == 1 ? "" : "s");
+}
+
+// What lies in the folder of token files, whether made now or before.
+void print_summary(const std::string& folder, bool made_now, double source_bytes, bool as_json) {
+  nlohmann::ordered_json json{{"output", folder}, {"made_now", made_now}};
+  std::string text = cat(made_now ? "prepared " : "already prepared, nothing to do: ", folder, "\n");
+  std::int64_t tokens = 0;
+  for (const char* name : {"train", "valid"}) {
+    const std::string prefix = (fs::path(folder) / name).string();
+    if (!fs::exists(prefix + ".idx")) continue;
+    const data::TokenFile file(prefix);
+    tokens += file.tokens();
+    json[name] = {{"documents", file.documents()},
+                  {"sequences", file.sequences()},
+                  {"tokens", file.tokens()},
+                  {"files", {prefix + ".bin", prefix + ".idx"}}};
+    if (file.has_labels()) json[name]["files"].push_back(prefix + ".labels.bin");
+    text += cat("  ", name, "  ", plural(file.tokens(), "token"), " in ", plural(file.documents(), "document"), "  ",
+                prefix, file.has_labels() ? ".{bin,idx,labels.bin}" : ".{bin,idx}", "\n");
+  }
+  if (source_bytes > 0 && tokens > 0) {
+    json["source_bytes"] = source_bytes;
+    json["bytes_per_token"] = source_bytes / static_cast<double>(tokens);
+    char line[64];
+    std::snprintf(line, sizeof line, "%.2f bytes a token\n", source_bytes / static_cast<double>(tokens));
+    text += cat("  read ", format_bytes(Bytes(static_cast<std::int64_t>(source_bytes))), ", ", line);
+  }
+  std::fputs(as_json ? (json.dump() + "\n").c_str() : text.c_str(), stdout);
 }
 
 }  // namespace
 
 int prepare(const PrepareOptions& options) {
-  return prepare_here(read_recipe_for(options.recipe, options.common, Purpose::prepare), options);
+  const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::prepare);
+  data::PrepareOptions job = data::prepare_options(recipe);
+  if (recipe.run.threads > 0) job.threads = recipe.run.threads;
+  Problems problems;
+  const std::string model = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
+  if (!model.empty()) {
+    // The model is needed for its vocabulary alone: its weights may still be on their way.
+    const models::ModelDescription description = models::read_description(resolve_path(recipe, model), problems);
+    job.vocab_size = description.embedding.vocabulary;
+  }
+  checkpoint::check_writable(job.output, problems);
+  problems.throw_if_any();
+  if (data::is_prepared(job)) {
+    print_summary(job.output, false, 0, options.common.json);
+    return 0;
+  }
+  data::Prepared prepared;
+  {
+    ProgressLine line;
+    job.progress = [&line](const data::PrepareProgress& progress) { line.show(progress); };
+    prepared = data::prepare(job);
+  }
+  print_summary(job.output, true, static_cast<double>(prepared.source_bytes), options.common.json);
+  return 0;
 }
 
 void add_prepare(CLI::App& app, const Commands& commands, Chosen& chosen) {

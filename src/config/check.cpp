@@ -85,17 +85,6 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
                                          .hint = multiples_near("parallel.hybrid_shard_degree", hybrid, context)});
   }
 
-  const int chunks = recipe.parallel.context_chunks > 0 ? recipe.parallel.context_chunks : 2;
-  const std::int64_t pieces = std::int64_t{context} * chunks;
-  if (judged({"parallel.context_parallel_degree", "parallel.context_chunks", "data.sequence_length"}) && context > 1 &&
-      recipe.data.sequence_length % pieces != 0) {
-    add("data.sequence_length",
-        {.what = "sequence does not divide into chunks",
-         .expected = cat("a multiple of ", pieces, ": context_parallel_degree ", context, " x ", chunks, " chunks"),
-         .got = cat(recipe.data.sequence_length),
-         .hint = multiples_near("data.sequence_length", recipe.data.sequence_length, pieces)});
-  }
-
   const auto& optimizer = recipe.optimizer;
   if (judged({"optimizer.warmup_steps", "train.steps"}) && train.steps > 0 && optimizer.warmup_steps > train.steps) {
     add("optimizer.warmup_steps", {.what = "warm-up is longer than the run",

@@ -221,8 +221,6 @@ TEST_F(ReadRecipe, ChecksKeysAgainstEachOther) {
             "train.global_batch_size, line 4; try train.global_batch_size: 6 or 8\n"
             "r.yaml: degrees do not divide (expected a multiple of parallel.context_parallel_degree 4, got 6) at "
             "parallel.hybrid_shard_degree, line 3; try parallel.hybrid_shard_degree: 4 or 8\n"
-            "r.yaml: sequence does not divide into chunks (expected a multiple of 8: context_parallel_degree 4 x 2 "
-            "chunks, got 100) at data.sequence_length, line 2; try data.sequence_length: 96 or 104\n"
             "r.yaml: warm-up is longer than the run (expected at most train.steps 10, got 11) at "
             "optimizer.warmup_steps, line 5\n"
             "r.yaml: learning rates the wrong way round (expected at most learning_rate 0.0003, got 1) at "

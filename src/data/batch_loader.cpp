@@ -111,6 +111,27 @@ MicroBatch Prefetcher::next() {
   return batch;
 }
 
+namespace {
+
+// Also refuses ids that the tokenizer made and the model does not have; those of lines were checked in reading.
+std::int64_t longest_piece(const SequenceSet& set, const std::string& path, std::int64_t vocab_size) {
+  std::int64_t longest = 1;
+  for (std::int64_t i = 0; i < set.size(); ++i) {
+    const Sequence sequence = set.get(i);
+    longest = std::max(longest, sequence.length());
+    for (const std::int32_t id : sequence.ids) {
+      if (vocab_size == 0 || id < vocab_size) continue;
+      throw UserError({.file = path,
+                       .what = "the tokenizer makes ids that the model does not have",
+                       .expected = cat("ids below ", vocab_size),
+                       .got = cat(id)});
+    }
+  }
+  return longest;
+}
+
+}  // namespace
+
 std::shared_ptr<const BatchLoader> jsonl_batch(const std::string& path, const Tokenizer* tokenizer,
                                                std::int64_t vocab_size, BatchShape shape, const BatchLayout& layout) {
   Problems problems;
@@ -121,6 +142,7 @@ std::shared_ptr<const BatchLoader> jsonl_batch(const std::string& path, const To
   problems.throw_if_any();
   std::shared_ptr<const SequenceSet> set = listed_sequences(lines, tokenizer, shape.sequence_length);
   shape.max_documents = std::max(shape.max_documents, set->max_documents());
+  shape.sequence_length = std::min(shape.sequence_length, longest_piece(*set, path, vocab_size));
   const BatchOrder order{.global_batch_size = std::max<std::int64_t>(1, set->size()), .shuffle = false};
   return std::make_shared<const BatchLoader>(std::move(set), shape, layout, order);
 }

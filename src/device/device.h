@@ -48,6 +48,8 @@ class Stream {
   virtual void wait(const Event& event) = 0;
   // Blocks the host until all work enqueued so far is done; rethrows what it threw.
   virtual void synchronize() = 0;
+  // Rethrows what work has thrown so far; does not wait.
+  virtual void check() = 0;
 };
 
 // Blocks the host until the event is reached. Does not report errors: synchronize the stream for those.

@@ -28,6 +28,16 @@ const Family* find_family(const std::string& name) {
   return nullptr;
 }
 
+std::optional<Json> parse_object(const std::string& text, const std::string& file, Problems& problems) {
+  auto json = checkpoint::parse_json(text, file, "configuration", 0, problems);
+  if (json && !json->is_object()) {
+    problems.add(
+        {.file = file, .what = "not a model's configuration", .expected = "a JSON object", .got = shown(*json)});
+    return std::nullopt;
+  }
+  return json;
+}
+
 std::optional<Json> read_object(const std::string& file, Problems& problems) {
   std::string text;
   try {
@@ -36,13 +46,7 @@ std::optional<Json> read_object(const std::string& file, Problems& problems) {
     problems.add({.what = error.what()});
     return std::nullopt;
   }
-  auto json = checkpoint::parse_json(text, file, "configuration", 0, problems);
-  if (json && !json->is_object()) {
-    problems.add(
-        {.file = file, .what = "not a model's configuration", .expected = "a JSON object", .got = shown(*json)});
-    return std::nullopt;
-  }
-  return json;
+  return parse_object(text, file, problems);
 }
 
 std::optional<Json> read_config(const std::string& path, Problems& problems) {
@@ -56,6 +60,23 @@ std::optional<Json> read_config(const std::string& path, Problems& problems) {
     return std::nullopt;
   }
   return read_object(file, problems);
+}
+
+ModelDescription describe(const Json& json, const std::string& file, Problems& problems) {
+  Problems found;
+  ModelDescription description;
+  ConfigReader config(json, file, found);
+  std::string supported;
+  for (const Family& family : kFamilies) supported += (supported.empty() ? "" : " or ") + std::string(family.model_type);
+  const Json* type = config.find("model_type");
+  const Family* family = type != nullptr && type->is_string() ? find_family(type->get<std::string>()) : nullptr;
+  if (family != nullptr) {
+    description = family->read(config, found);
+  } else {
+    config.refuse("model_type", "model family not supported", supported, type == nullptr ? "none" : shown(*type));
+  }
+  problems.add(found);
+  return found.empty() ? description : ModelDescription{};
 }
 
 void read_ids(ConfigReader& config, SpecialTokens& tokens) {
@@ -82,23 +103,13 @@ std::string config_path(const std::string& path) {
 }
 
 ModelDescription read_description(const std::string& path, Problems& problems) {
-  Problems found;
-  ModelDescription description;
-  if (const auto json = read_config(path, found)) {
-    ConfigReader config(*json, config_path(path), found);
-    std::string supported;
-    for (const Family& family : kFamilies)
-      supported += (supported.empty() ? "" : " or ") + std::string(family.model_type);
-    const Json* type = config.find("model_type");
-    const Family* family = type != nullptr && type->is_string() ? find_family(type->get<std::string>()) : nullptr;
-    if (family != nullptr) {
-      description = family->read(config, found);
-    } else {
-      config.refuse("model_type", "model family not supported", supported, type == nullptr ? "none" : shown(*type));
-    }
-  }
-  problems.add(found);
-  return found.empty() ? description : ModelDescription{};
+  const auto json = read_config(path, problems);
+  return json ? describe(*json, config_path(path), problems) : ModelDescription{};
+}
+
+ModelDescription describe_config(const std::string& text, const std::string& file, Problems& problems) {
+  const auto json = parse_object(text, file, problems);
+  return json ? describe(*json, file, problems) : ModelDescription{};
 }
 
 SpecialTokens read_special_tokens(const std::string& path, Problems& problems) {

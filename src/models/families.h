@@ -17,6 +17,9 @@ namespace hawser::models {
 // line that names the key; where it added one, what it returns is not to be used (it has no blocks).
 ModelDescription read_description(const std::string& folder_or_config_json, Problems& problems);
 
+// The same from the text of a config.json; `file` names it in messages.
+ModelDescription describe_config(const std::string& text, const std::string& file, Problems& problems);
+
 // The config.json in a folder, or the path itself where it is a file.
 std::string config_path(const std::string& folder_or_config_json);
 

@@ -24,6 +24,7 @@ struct BatchViews {
   // i32 [T * context]: where the K row of each row of the sequence order lies in a gathered [context, 2, T] buffer of K
   // and V rows; its V row lies T further. Only with context parallelism.
   TensorView gathered_row;
+  TensorView chosen_row;  // i32 [1]: the row whose logits are wanted. Only with step::Purpose::logits
   double square_pairs = 0, rectangle_pairs = 0;  // visible query-key pairs a head, at most (booked FLOPs)
 };
 

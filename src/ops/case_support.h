@@ -1,9 +1,9 @@
 // What the case tables of the ops share (tests only).
 //
 // A case is one lambda that makes its tensors in a World, runs the op and returns the values of its outputs. check_case
-// runs it at every vector level, with one thread and with two, twice, against the expected values; asks that all runs of
-// one level agree bit for bit and that gaps between padded rows stay untouched; and runs it on the meta device, where
-// it must book one piece of work that reads exactly the inputs and writes exactly the outputs.
+// runs it at every vector level, with one thread and with two, twice, against the expected values; asks that all runs
+// of one level agree bit for bit and that gaps between padded rows stay untouched; and runs it on the meta device,
+// where it must book one piece of work that reads exactly the inputs and writes exactly the outputs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -94,7 +94,8 @@ class World {
       const std::int64_t row = made.columns * size_of(made.view.dtype());
       for (std::int64_t r = 0; r < made.rows; ++r) {
         for (std::int64_t i = row; i < row + made.pad * size_of(made.view.dtype()); ++i) {
-          ASSERT_EQ(made.view.raw()[r * (row + made.pad * size_of(made.view.dtype())) + i], kGap) << "a gap was written";
+          ASSERT_EQ(made.view.raw()[r * (row + made.pad * size_of(made.view.dtype())) + i], kGap)
+              << "a gap was written";
         }
       }
     }
@@ -103,7 +104,8 @@ class World {
   void check_booking() {
     ASSERT_EQ(trace().items.size(), 1u) << "one op books one piece of work";
     std::set<std::uint64_t> read, written;
-    for (const Access& access : trace().items[0].booking.accesses) (access.write ? written : read).insert(access.address);
+    for (const Access& access : trace().items[0].booking.accesses)
+      (access.write ? written : read).insert(access.address);
     const auto addresses = [](const std::set<std::byte*>& from) {
       std::set<std::uint64_t> out;
       for (const std::byte* p : from) out.insert(reinterpret_cast<std::uint64_t>(p));
@@ -151,10 +153,14 @@ class World {
 
   static double get(const std::byte* at, DType dtype) {
     switch (dtype) {
-      case DType::f32: return *reinterpret_cast<const float*>(at);
-      case DType::bf16: return static_cast<float>(*reinterpret_cast<const Bf16*>(at));
-      case DType::i32: return *reinterpret_cast<const std::int32_t*>(at);
-      default: return std::to_integer<int>(*at);
+      case DType::f32:
+        return *reinterpret_cast<const float*>(at);
+      case DType::bf16:
+        return static_cast<float>(*reinterpret_cast<const Bf16*>(at));
+      case DType::i32:
+        return *reinterpret_cast<const std::int32_t*>(at);
+      default:
+        return std::to_integer<int>(*at);
     }
   }
 
@@ -164,10 +170,18 @@ class World {
     for_each(view, [&](std::byte* at) {
       const double value = values[i++];
       switch (view.dtype()) {
-        case DType::f32: *reinterpret_cast<float*>(at) = static_cast<float>(value); break;
-        case DType::bf16: *reinterpret_cast<Bf16*>(at) = Bf16(static_cast<float>(value)); break;
-        case DType::i32: *reinterpret_cast<std::int32_t*>(at) = static_cast<std::int32_t>(value); break;
-        default: *at = static_cast<std::byte>(value); break;
+        case DType::f32:
+          *reinterpret_cast<float*>(at) = static_cast<float>(value);
+          break;
+        case DType::bf16:
+          *reinterpret_cast<Bf16*>(at) = Bf16(static_cast<float>(value));
+          break;
+        case DType::i32:
+          *reinterpret_cast<std::int32_t*>(at) = static_cast<std::int32_t>(value);
+          break;
+        default:
+          *at = static_cast<std::byte>(value);
+          break;
       }
     });
   }
@@ -178,8 +192,8 @@ class World {
   std::set<std::byte*> read_, written_;
 };
 
-// |got - expected| <= tolerance * (|expected| + root mean square of expected), element by element; infinities are equal.
-// The mean square has a floor: inputs are of order one, and sums that cancel to zero keep their rounding errors.
+// |got - expected| <= tolerance * (|expected| + root mean square of expected), element by element; infinities are
+// equal. The mean square has a floor: inputs are of order one, and sums that cancel to zero keep their rounding errors.
 inline void expect_close(const Values& got, const Values& expected, double tolerance, const std::string& what) {
   ASSERT_EQ(got.size(), expected.size()) << what;
   double squares = 0, finite = 1e-30;
@@ -218,9 +232,12 @@ inline void check_case(const Case& c) {
                      cat(c.name, ", output ", i, ", level ", static_cast<int>(level), ", ", threads, " threads"));
       }
       if (first.empty()) first = got;
-      EXPECT_TRUE(std::equal(got.begin(), got.end(), first.begin(), [](const Values& a, const Values& b) {
-        return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
-      })) << "runs differ, level " << static_cast<int>(level);
+      EXPECT_TRUE(std::equal(got.begin(), got.end(), first.begin(),
+                             [](const Values& a, const Values& b) {
+                               return a.size() == b.size() &&
+                                      std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
+                             }))
+          << "runs differ, level " << static_cast<int>(level);
     }
   }
   set_vector_level(best);

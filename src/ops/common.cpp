@@ -20,8 +20,7 @@ void expect(const char* op, const char* argument, const TensorView& view, std::i
     HAWSER_CHECK(view.size(dim) <= 1 || view.stride(dim) == row, op, ": ", argument, "'s rows have gaps inside");
     row *= view.size(dim);
   }
-  HAWSER_CHECK(view.rank() == 0 || view.size(0) <= 1 || view.stride(0) >= row, op, ": ", argument,
-               "'s rows overlap");
+  HAWSER_CHECK(view.rank() == 0 || view.size(0) <= 1 || view.stride(0) >= row, op, ": ", argument, "'s rows overlap");
 }
 
 void expect_workspace(const char* op, const TensorView& view, std::int64_t bytes) {

@@ -42,7 +42,7 @@ void expect_apart(const char* op, const TensorView& a, const TensorView& b);
 
 // Enqueues `kernel` with the op's booking; empty views are left out, all others must live on the stream's device.
 // `kernel` runs on the stream's worker: it must hold views, not references.
-void run(Stream& stream, const char* op, std::initializer_list<TensorView> read, std::initializer_list<TensorView> written,
-         double flops, std::function<void()> kernel);
+void run(Stream& stream, const char* op, std::initializer_list<TensorView> read,
+         std::initializer_list<TensorView> written, double flops, std::function<void()> kernel);
 
 }  // namespace hawser::ops

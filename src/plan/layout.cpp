@@ -51,7 +51,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
 
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose) {
   return {.purpose = purpose,
-          .micro_batches = layout.micro_batches,
+          .micro_batches = step::forward_only(purpose) ? 1 : layout.micro_batches,
           .in_flight = layout.in_flight,
           .policies = layout.policies,
           .shard = {.gather = layout.parts() > 1,
@@ -71,18 +71,20 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
 
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose) {
+  step::BatchBounds bounds = layout.bounds;
+  bounds.chosen_row = purpose == step::Purpose::logits;
   return {.model = &model,
           .program = &program,
           .mesh = &mesh,
           .seams = make_seams(layout, mesh),
-          .bounds = layout.bounds,
+          .bounds = bounds,
           .policies = layout.policies,
           .optimizer = layout.optimizer,
           .compute = layout.compute,
           .threads = layout.threads,
           .local_accumulation = layout.accumulation == GradientAccumulation::local,
           .keep_gradients = purpose == step::Purpose::gradient_norms,
-          .keep_saved = purpose != step::Purpose::loss};
+          .keep_saved = !step::forward_only(purpose)};
 }
 
 }  // namespace hawser::plan

@@ -45,6 +45,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
 // Makes `bounds` what `batch` and `mesh` say; for callers that change a layout by hand.
 void set_bounds(Layout& layout);
 
+// A forward-only purpose runs one micro-batch a step, however many a training step has.
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose);
 
 // The seams of this layout, over the mesh's groups; `mesh` outlives them.

@@ -16,9 +16,9 @@ inline const std::string kPersistent = "persistent";
 
 // A buffer as the meta device saw it.
 struct Buffer {
-  std::string name;            // "saved/attention/layer 3/mb 0", for reports
-  std::string purpose;         // "activations", "weights", "gradients", "workspace" …
-  std::uint64_t address = 0;   // its region on meta
+  std::string name;           // "saved/attention/layer 3/mb 0", for reports
+  std::string purpose;        // "activations", "weights", "gradients", "workspace" …
+  std::uint64_t address = 0;  // its region on meta
   std::int64_t bytes = 0;
 };
 

@@ -18,7 +18,9 @@ using testing::Recorder;
 using testing::StepSizes;
 using testing::StepTrace;
 
-std::int64_t aligned(const Buffer& buffer) { return round_up(buffer.bytes, Device::kAlignment); }
+std::int64_t aligned(const Buffer& buffer) {
+  return round_up(buffer.bytes, Device::kAlignment);
+}
 
 // Which buffers may not share bytes, from reachability between every two accesses.
 std::vector<std::vector<bool>> conflicts_of(const Trace& trace, const std::vector<Buffer>& buffers) {
@@ -173,13 +175,60 @@ std::vector<std::pair<std::string, StepSizes>> steps() {
       {"small, full", {.full = true}},
       {"narrow vocabulary", {.vocabulary = 1000}},
       {"SmolLM2-135M", {.layers = 30, .rows = 2048, .width = 576, .inner = 1536, .vocabulary = 49152, .kv = 192}},
-      {"SmolLM2-135M, full", {.layers = 30, .rows = 2048, .width = 576, .inner = 1536, .vocabulary = 49152, .kv = 192,
-                              .full = true}},
+      {"SmolLM2-135M, full",
+       {.layers = 30, .rows = 2048, .width = 576, .inner = 1536, .vocabulary = 49152, .kv = 192, .full = true}},
       {"8B", {.layers = 32, .rows = 2048, .width = 4096, .inner = 14336, .vocabulary = 128256, .ranks = 8, .kv = 1024}},
-      {"8B, full", {.layers = 32, .micro_batches = 2, .rows = 16384, .width = 4096, .inner = 14336,
-                    .vocabulary = 128256, .ranks = 8, .kv = 1024, .full = true}},
-      {"70B, full", {.layers = 80, .micro_batches = 1, .rows = 4096, .width = 8192, .inner = 28672,
-                     .vocabulary = 128256, .ranks = 1024, .kv = 1024, .full = true}},
+      {"8B, full",
+       {.layers = 32,
+        .micro_batches = 2,
+        .rows = 16384,
+        .width = 4096,
+        .inner = 14336,
+        .vocabulary = 128256,
+        .ranks = 8,
+        .kv = 1024,
+        .full = true}},
+      {"70B, full",
+       {.layers = 80,
+        .micro_batches = 1,
+        .rows = 4096,
+        .width = 8192,
+        .inner = 28672,
+        .vocabulary = 128256,
+        .ranks = 1024,
+        .kv = 1024,
+        .full = true}},
+      {"70B, full, long",
+       {.layers = 80,
+        .micro_batches = 1,
+        .rows = 65536,
+        .width = 8192,
+        .inner = 28672,
+        .vocabulary = 128256,
+        .ranks = 1024,
+        .kv = 1024,
+        .full = true}},
+      {"70B, full, three micro-batches",
+       {.layers = 80,
+        .micro_batches = 3,
+        .rows = 4096,
+        .width = 8192,
+        .inner = 28672,
+        .vocabulary = 128256,
+        .ranks = 1024,
+        .kv = 1024,
+        .full = true}},
+      {"8B, full, prefetch 2",
+       {.layers = 32,
+        .micro_batches = 2,
+        .rows = 16384,
+        .width = 4096,
+        .inner = 14336,
+        .vocabulary = 128256,
+        .ranks = 8,
+        .kv = 1024,
+        .full = true,
+        .weight_buffers = 3}},
   };
 }
 
@@ -201,8 +250,14 @@ TEST(Placement, OfAStepIsTight) {
 }
 
 TEST(Placement, IsFast) {
-  StepTrace step({.layers = 80, .micro_batches = 7, .rows = 4096, .width = 8192, .inner = 28672,
-                  .vocabulary = 128256, .ranks = 1024, .kv = 1024});
+  StepTrace step({.layers = 80,
+                  .micro_batches = 7,
+                  .rows = 4096,
+                  .width = 8192,
+                  .inner = 28672,
+                  .vocabulary = 128256,
+                  .ranks = 1024,
+                  .kv = 1024});
   ASSERT_GT(step.recorder().buffers().size(), 15000u);
   const auto start = std::chrono::steady_clock::now();
   const Placement placement = place(step.recorder().trace(), step.recorder().buffers());

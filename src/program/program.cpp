@@ -14,6 +14,7 @@ const char* to_string(Op op) {
     case Op::embed: return "embed";
     case Op::forward: return "forward";
     case Op::loss: return "loss";
+    case Op::logits: return "logits";
     case Op::loss_gradient: return "loss_gradient";
     case Op::recompute: return "recompute";
     case Op::backward: return "backward";

@@ -7,7 +7,7 @@
 //
 // Terminal: at most ten updates a second, each one write, never wider than the terminal; where it is narrow, fields are
 // left out, the least useful first. Plain: the first step, the last, and every log_every-th between, but at most one
-// line in plain_seconds. Members may be called from any thread. A stream that nobody reads any more is no error.
+// line in plain_seconds. Members may be called from any thread. A reader that left is no error (SIGPIPE ignored).
 #pragma once
 
 #include <chrono>

@@ -11,6 +11,7 @@ struct HostBatch {
   std::vector<std::int32_t> ids, labels, positions;
   std::vector<std::int32_t> squares, rectangles;
   std::vector<std::int32_t> gathered_row;  // empty without context parallelism
+  std::vector<std::int32_t> chosen_row;    // one number with Purpose::logits, else empty
 };
 
 // Known from the recipe, never from the data.
@@ -19,6 +20,7 @@ struct BatchBounds {
   int context = 1;
   std::int64_t squares = 1;      // segments at most
   std::int64_t rectangles = 0;
+  bool chosen_row = false;       // Purpose::logits
   double square_pairs = 0;       // visible query-key pairs a head at most: what the plan books
   double rectangle_pairs = 0;
 };

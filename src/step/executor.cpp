@@ -1,10 +1,12 @@
 #include "step/executor.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "ops/adamw/adamw.h"
 #include "ops/copy/copy.h"
+#include "ops/copy/permute_rows.h"
 #include "ops/reduce/sum_squares.h"
 
 namespace hawser::step {
@@ -79,6 +81,10 @@ void Executor::synchronize() {
   for (const auto& s : streams_) s->synchronize();
 }
 
+void Executor::check() {
+  for (const auto& s : streams_) s->check();
+}
+
 StepOutput Executor::enqueue(const StepInput& input) {
   StepOutput output;
   written_.clear();
@@ -110,6 +116,7 @@ void Executor::run(const Row& row, const StepInput& input, StepOutput& output) {
     case Op::loss:
     case Op::loss_gradient:
     case Op::embed_backward: return run_ends(row);
+    case Op::logits: return logits(row, output);
     case Op::forward:
     case Op::recompute:
     case Op::backward:
@@ -166,6 +173,7 @@ nn::BatchViews Executor::batch_views(int mb) {
     views.rectangle_count = get(6, {1});
     views.gathered_row = get(7, {b.rows * b.context});
   }
+  if (b.chosen_row) views.chosen_row = get(8, {1});
   return views;
 }
 
@@ -207,6 +215,7 @@ void Executor::load_batch(const Row& row, const StepInput& input) {
     count_in(compute, views.rectangle_count, batch, &HostBatch::rectangles);
     copy_in(compute, views.gathered_row, batch, &HostBatch::gathered_row);
   }
+  if (setup_.bounds.chosen_row) copy_in(compute, views.chosen_row, batch, &HostBatch::chosen_row);
 }
 
 void Executor::gather(const Row& row) {
@@ -303,6 +312,19 @@ void Executor::run_ends(const Row& row) {
       return model.head().loss_and_gradient(context, activation(row.input), activation(row.id), loss, sink);
     default: return model.embedding().backward(context, activation(row.input), sink);
   }
+}
+
+void Executor::logits(const Row& row, StepOutput& output) {
+  const models::Model& model = *setup_.model;
+  Context context(*this, row, model.head_params());
+  const TensorView x = context.temp(setup_.compute, {1, model.width()});
+  const TensorView logits = context.temp(DType::f32, {1, model.vocabulary()});
+  ops::gather_rows(context.compute(), {.x = activation(row.input), .index = context.batch().chosen_row, .y = x});
+  model.head().logits(context, x, logits);
+  output.logits = std::make_shared<std::vector<float>>(static_cast<std::size_t>(model.vocabulary()));
+  context.compute().launch({.name = "read_logits", .accesses = {reads(logits)}}, [logits, to = output.logits] {
+    std::copy_n(logits.data<float>(), to->size(), to->data());
+  });
 }
 
 void Executor::reduce(const Row& row) {

@@ -59,6 +59,7 @@ struct StepOutput {
   Event end;
   std::shared_ptr<StepResult> result = std::make_shared<StepResult>();
   std::shared_ptr<std::vector<float>> parameter_norms;  // Purpose::gradient_norms: a segment each, in model order
+  std::shared_ptr<std::vector<float>> logits;           // Purpose::logits: of the last micro-batch's chosen row, [V]
 };
 
 class Executor {
@@ -69,6 +70,8 @@ class Executor {
   StepOutput enqueue(const StepInput& input);
   // Blocks until everything enqueued is over; rethrows what failed on any stream.
   void synchronize();
+  // Rethrows what failed so far, without waiting.
+  void check();
   Stream& compute_stream();
   void set_on_row(std::function<void(const program::Row&)> on_row) { setup_.on_row = std::move(on_row); }
   // The shard of a unit's gradient, float32 [count]. With keep_gradients it is valid after synchronize() until the next
@@ -85,6 +88,7 @@ class Executor {
   void gather(const program::Row& row);
   void run_layer(const program::Row& row);
   void run_ends(const program::Row& row);
+  void logits(const program::Row& row, StepOutput& output);
   void reduce(const program::Row& row);
   void reduce_replicas(const program::Row& row);
   void gradient_norm(const program::Row& row);

@@ -30,7 +30,7 @@ class Lister {
       const int end = std::min(first + group, options_.micro_batches);
       std::vector<Pass> passes;
       for (int mb = first; mb < end; ++mb) passes.push_back(forward(mb));
-      if (options_.purpose == Purpose::loss) continue;
+      if (forward_only(options_.purpose)) continue;
       for (Pass& pass : passes) backward(pass);
       for (Pass& pass : passes) delayed_weights(pass);
     }
@@ -60,9 +60,9 @@ class Lister {
       pass.forward.push_back(x);
     }
     const std::vector<int> units = units_of(model_.head_params());
-    const bool gradients = options_.purpose != Purpose::loss;
-    pass.loss = add({.op = gradients ? Op::loss_gradient : Op::loss, .micro_batch = mb, .input = x}, units,
-                    gradients ? units : std::vector<int>());
+    const bool gradients = !forward_only(options_.purpose);
+    const Op head = gradients ? Op::loss_gradient : options_.purpose == Purpose::loss ? Op::loss : Op::logits;
+    pass.loss = add({.op = head, .micro_batch = mb, .input = x}, units, gradients ? units : std::vector<int>());
     return pass;
   }
 

@@ -15,7 +15,9 @@ enum class Purpose {
   train,           // gradients, clip, update
   gradient_norms,  // gradients and the norm of each parameter's
   loss,            // forward only
+  logits,          // forward only, to the logits of one chosen row
 };
+constexpr bool forward_only(Purpose purpose) { return purpose == Purpose::loss || purpose == Purpose::logits; }
 
 struct ScheduleOptions {
   Purpose purpose = Purpose::train;

@@ -8,17 +8,8 @@
 
 namespace hawser::train {
 
-namespace {
-
-// A session's eval engine runs one micro-batch a step and adds up.
-plan::Layout one_micro_batch(plan::Layout layout) {
-  layout.micro_batches = 1;
-  return layout;
-}
-
-}  // namespace
-
-std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::BatchLoader& loader, std::int64_t steps) {
+std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::BatchLoader& loader, std::int64_t steps,
+                                              const std::function<void(std::int64_t)>& progress) {
   std::int64_t tokens = 0;
   step::StepOutput output;
   bool first = true;
@@ -31,62 +22,105 @@ std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::Batc
       host_wait(output.end);  // keeps the queue short: batches are held until they are copied
       first = false;
     }
+    if (progress) progress(s + 1);
   }
   session.synchronize();
   return {output.result->loss_sum, tokens};
 }
 
-Evaluation evaluate(const EvaluateRequest& request, comm::World* world, const std::function<void(Session&)>& after) {
-  Problems problems;
-  OpenModel open = open_model({.path = request.model}, "", problems);
-  problems.throw_if_any();
+namespace {
 
-  Recipe recipe = request.recipe;
+// The file as one batch. A tokenizer that cannot be read is a problem only where lines of text need it.
+std::shared_ptr<const data::BatchLoader> open_data(const EvaluateRequest& request, std::int64_t vocabulary,
+                                                   const data::BatchShape& shape, const data::BatchLayout& layout,
+                                                   Problems& problems) {
+  std::unique_ptr<data::Tokenizer> tokenizer;
+  Problems of_tokenizer;
+  try {
+    tokenizer = tokenizer_beside(request.model);
+  } catch (const UserError& error) {
+    of_tokenizer.add_lines(error.what());
+  }
+  try {
+    return data::jsonl_batch(request.data, tokenizer.get(), vocabulary, shape, layout);
+  } catch (const UserError& error) {
+    problems.add(of_tokenizer);
+    problems.add_lines(error.what());
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& request, int rank, int ranks, Problems& problems) {
+  const std::size_t before = problems.size();
+  OpenEvaluation input{.recipe = request.recipe, .threads = request.threads, .gradient_norms = request.gradient_norms};
+  Recipe& recipe = input.recipe;
   recipe.data.sequence_length = request.sequence_length;
   recipe.data.pack = Packing::documents;
   recipe.train.micro_batch_size = 1;
   recipe.train.global_batch_size = 1;
-  const int ranks = world != nullptr ? world->size() : 1;
-  const DType compute = compute_dtype(recipe.precision, DeviceKind::cpu);
-  plan::Layout layout = plan::make_layout(recipe, *open.model, ranks, compute, request.threads);
-  const MeshPlace place = place_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
-  const std::unique_ptr<data::Tokenizer> tokenizer = tokenizer_beside(request.model);
-  const auto loader = data::jsonl_batch(request.data, tokenizer.get(), open.model->vocabulary(), layout.batch,
-                                        {.data_rank = place.shard + layout.mesh.shard * place.replicate,
-                                         .data_ranks = layout.data_ranks(),
-                                         .context_rank = place.context,
-                                         .context_ranks = layout.mesh.context});
-  layout.batch = loader->shape();
+  input.open = open_model({.path = request.model}, "", problems);
+  if (problems.size() != before) {  // the data is looked at all the same
+    Recipe one_rank = recipe;
+    one_rank.parallel = {};
+    open_data(request, input.open.model ? input.open.model->vocabulary() : 0, data::batch_shape(one_rank), {}, problems);
+    return std::nullopt;
+  }
+  plan::Layout& layout = input.layout;
+  layout = plan::make_layout(recipe, *input.open.model, ranks, compute_dtype(recipe.precision, DeviceKind::cpu),
+                             request.threads);
+  const MeshPlace place = place_of(rank, layout.mesh);
+  input.loader = open_data(request, input.open.model->vocabulary(), layout.batch,
+                           {.data_rank = place.shard + layout.mesh.shard * place.replicate,
+                            .data_ranks = layout.data_ranks(),
+                            .context_rank = place.context,
+                            .context_ranks = layout.mesh.context},
+                           problems);
+  if (problems.size() != before) return std::nullopt;
+  layout.batch = input.loader->shape();
   plan::set_bounds(layout);
-  layout.micro_batches = static_cast<int>(loader->micro_batches());
+  layout.micro_batches = static_cast<int>(input.loader->micro_batches());
+  return input;
+}
 
-  const step::Purpose purpose = request.gradient_norms ? step::Purpose::gradient_norms : step::Purpose::loss;
+Evaluation evaluate(const EvaluateRequest& request, comm::World* world, const std::function<void(Session&)>& after) {
+  Problems problems;
+  auto input = open_evaluation(request, world != nullptr ? world->rank().value() : 0,
+                               world != nullptr ? world->size() : 1, problems);
+  problems.throw_if_any();
+  return evaluate(*input, world, after);
+}
+
+Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::function<void(Session&)>& after) {
+  const plan::Layout& layout = input.layout;
+  const data::BatchLoader& loader = *input.loader;
+  const step::Purpose purpose = input.gradient_norms ? step::Purpose::gradient_norms : step::Purpose::loss;
   const std::unique_ptr<comm::Mesh> mesh =
-      world != nullptr ? comm::make_mpi_mesh(*world, layout.mesh, recipe.run.collective_timeout_s)
+      world != nullptr ? comm::make_mpi_mesh(*world, layout.mesh, input.recipe.run.collective_timeout_s)
                        : comm::make_self_mesh();
-  const std::unique_ptr<Device> device = make_cpu_device({.threads = request.threads});
-  Session session(*open.model, request.gradient_norms ? layout : one_micro_batch(layout), *device, *mesh, {purpose},
-                  recipe.memory.capacity);
-  session.load(*open.weights);
+  const std::unique_ptr<Device> device = make_cpu_device({.threads = input.threads});
+  Session session(*input.open.model, layout, *device, *mesh, {purpose}, input.recipe.memory.capacity);
+  session.load(*input.open.weights);
 
   Evaluation result;
-  if (!request.gradient_norms) {
-    const auto [sum, tokens] = evaluate_loss(session, *loader, 1);
+  if (!input.gradient_norms) {
+    const auto [sum, tokens] = evaluate_loss(session, loader, 1);
     result.tokens = tokens;
     result.loss = tokens > 0 ? sum / static_cast<double>(tokens) : 0.0;
     if (after) after(session);
     return result;
   }
-  result.tokens = loader->step_targets(0);
-  step::StepInput input;
-  input.record.loss_scale = result.tokens > 0 ? 1.0f / static_cast<float>(result.tokens) : 0.0f;
-  for (std::int64_t m = 0; m < loader->micro_batches(); ++m) {
-    input.batches.push_back(to_host_batch(loader->load(0, m), loader->shape()));
+  result.tokens = loader.step_targets(0);
+  step::StepInput step;
+  step.record.loss_scale = result.tokens > 0 ? 1.0f / static_cast<float>(result.tokens) : 0.0f;
+  for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
+    step.batches.push_back(to_host_batch(loader.load(0, m), loader.shape()));
   }
-  const step::StepOutput output = session.enqueue(purpose, input);
+  const step::StepOutput output = session.enqueue(purpose, step);
   session.synchronize();
   result.loss = result.tokens > 0 ? output.result->loss_sum / static_cast<double>(result.tokens) : 0.0;
-  const auto tensors = models::hf_tensors(*open.model);
+  const auto tensors = models::hf_tensors(*input.open.model);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     result.gradient_norms.emplace_back(tensors[i].name, (*output.parameter_norms)[i]);
   }

@@ -1,6 +1,9 @@
 // Loss, and gradients if asked, of a model on data: the same number on every mesh.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +11,7 @@
 #include "base/recipe.h"
 #include "comm/mpi/world.h"
 #include "data/batch_loader.h"
+#include "train/open_model.h"
 #include "train/session.h"
 
 namespace hawser::train {
@@ -27,13 +31,31 @@ struct Evaluation {
   std::vector<std::pair<std::string, double>> gradient_norms;  // Hugging Face names, in model order
 };
 
-// `world` null: this process alone. Every rank calls it and gets the same. UserError with all problems of model and data.
-// `after`, if given, is called before the session ends, with the gradients of Purpose::gradient_norms still there.
+// What an evaluation reads, found sound: model and weights, and this rank's part of the data.
+struct OpenEvaluation {
+  Recipe recipe;
+  int threads = 1;
+  bool gradient_norms = false;
+  OpenModel open;
+  plan::Layout layout;
+  std::shared_ptr<const data::BatchLoader> loader;
+};
+
+// Opens all of it as rank `rank` of `ranks`, without messages. Adds every problem of model and data, and returns none
+// when there is one.
+std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& request, int rank, int ranks, Problems& problems);
+
+// `world` null: this process alone. Every rank calls it and gets the same. `after`, if given, is called before the
+// session ends, with the gradients of Purpose::gradient_norms still there.
+Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::function<void(Session&)>& after = nullptr);
+
+// Both in one. UserError with all problems of model and data.
 Evaluation evaluate(const EvaluateRequest& request, comm::World* world,
                     const std::function<void(Session&)>& after = nullptr);
 
 // The loss over `steps` steps of a loader without shuffling (all of it: loader.steps()), with a session made for
-// Purpose::loss. Returns (sum of losses, targets).
-std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::BatchLoader& loader, std::int64_t steps);
+// Purpose::loss. Returns (sum of losses, targets). `progress` hears how many steps are done.
+std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::BatchLoader& loader, std::int64_t steps,
+                                              const std::function<void(std::int64_t)>& progress = nullptr);
 
 }  // namespace hawser::train

@@ -18,7 +18,7 @@ std::vector<std::int32_t> flatten(const std::vector<data::Segment>& segments, bo
 
 }  // namespace
 
-std::shared_ptr<const step::HostBatch> to_host_batch(const data::MicroBatch& batch, const data::BatchShape& shape) {
+std::shared_ptr<step::HostBatch> to_host_batch(const data::MicroBatch& batch, const data::BatchShape& shape) {
   auto out = std::make_shared<step::HostBatch>();
   out->ids = batch.ids;
   out->labels = batch.labels;

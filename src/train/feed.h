@@ -10,6 +10,6 @@ namespace hawser::train {
 
 // Squares refer to the rank's own key rows, rectangles to the sequence order; the chunk table becomes the place of each
 // row among gathered keys (nn::BatchViews::gathered_row).
-std::shared_ptr<const step::HostBatch> to_host_batch(const data::MicroBatch& batch, const data::BatchShape& shape);
+std::shared_ptr<step::HostBatch> to_host_batch(const data::MicroBatch& batch, const data::BatchShape& shape);
 
 }  // namespace hawser::train

@@ -106,11 +106,17 @@ std::vector<NamedState> Session::states(bool optimizer) const {
 bool Session::owns_states() const { return mesh_.replicate().index() == 0; }
 
 step::StepOutput Session::enqueue(step::Purpose purpose, const step::StepInput& input) {
+  if (running_ && *running_ != purpose) engine(*running_).executor->synchronize();
+  running_ = purpose;
   return engine(purpose).executor->enqueue(input);
 }
 
 void Session::synchronize() {
   for (auto& [purpose, engine] : engines_) engine->executor->synchronize();
+}
+
+void Session::check() {
+  for (auto& [purpose, engine] : engines_) engine->executor->check();
 }
 
 void Session::set_on_row(std::function<void(const program::Row&)> on_row) {

@@ -47,9 +47,13 @@ class Session {
   std::vector<NamedState> states(bool optimizer) const;
   bool owns_states() const;
 
+  // Steps of one purpose follow each other without a stop; a change of purpose waits for the steps before, since all
+  // share one arena.
   step::StepOutput enqueue(step::Purpose purpose, const step::StepInput& input);
   step::Executor& executor(step::Purpose purpose);
   void synchronize();
+  // Rethrows what failed on a stream so far, without waiting.
+  void check();
 
   // Called on the host before a row is enqueued; for the phase that a time-out names.
   void set_on_row(std::function<void(const program::Row&)> on_row);
@@ -65,6 +69,7 @@ class Session {
   std::map<step::Purpose, std::unique_ptr<Engine>> engines_;
   std::unique_ptr<step::ModelState> state_;
   Arena arena_;
+  std::optional<step::Purpose> running_;
   std::unique_ptr<Stream> stream_;  // for work outside steps
 };
 

@@ -1,5 +1,6 @@
 // Characters that Unicode 15 and 16 added. Debian 12's PCRE2 knows Unicode 14, the Oniguruma inside `tokenizers` knows
 // 16: a text with one of these would be split differently, so patterns get a second form that lists them (regex.h).
+// The table is the difference of the two versions' general categories; a newer PCRE2 makes it needless.
 #pragma once
 
 #include <span>

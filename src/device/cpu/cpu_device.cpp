@@ -76,6 +76,11 @@ class CpuStream : public Stream {
     if (failure_) std::rethrow_exception(failure_);
   }
 
+  void check() override {
+    const std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
  private:
   struct Task {
     std::function<void()> run;

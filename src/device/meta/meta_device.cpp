@@ -37,6 +37,7 @@ class MetaStream : public Stream {
   }
 
   void synchronize() override {}
+  void check() override {}
 
  private:
   int push(TraceItem item) {

@@ -66,8 +66,9 @@ TEST(Swiglu, RefusesBadArguments) {
   expect_refused([&] { swiglu_forward(s, {.gate_up = narrow, .y = narrow}); }, "gate_up has shape");
   expect_refused([&] { swiglu_forward(s, {.gate_up = wide, .y = wide.columns(0, 4)}); }, "share memory");
   expect_refused([&] { swiglu_backward(s, {.gate_up = wide, .dy = narrow}); }, "dgate_up is missing");
-  expect_refused([&] { swiglu_backward(s, {.gate_up = wide, .dy = narrow, .dgate_up = wide, .y = wide.columns(4, 4)}); },
-                 "share memory");
+  expect_refused(
+      [&] { swiglu_backward(s, {.gate_up = wide, .dy = narrow, .dgate_up = wide, .y = wide.columns(4, 4)}); },
+      "share memory");
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 //   weight      -= learning_rate / bias_correction1 * exp_avg / (sqrt(exp_avg_sq / bias_correction2) + epsilon)
 //   compute_weight = bf16(weight)
 //   weight, exp_avg, exp_avg_sq [n] float32, in place; gradient [n] float32 or bf16, left as it is;
-//   compute_weight [n] bf16, optional; coefficient [1] float32, optional (1); skip [1] int32, optional: where it is not 0,
-//   nothing changes. hyper: one AdamHyper as float32 [kAdamHyperFields], read when the work runs. All apart.
+//   compute_weight [n] bf16, optional; coefficient [1] float32, optional (1); skip [1] int32, optional: where it is not
+//   0, nothing changes. hyper: one AdamHyper as float32 [kAdamHyperFields], read when the work runs. All apart.
 // Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019; torch.optim.AdamW.
 #pragma once
 

@@ -12,8 +12,8 @@ struct Update {
 };
 
 // torch.optim.AdamW (foreach=False, amsgrad=False), one step, in float64.
-Update torch_step(const Values& weight, const Values& gradient, const Values& m, const Values& v, double lr, double beta1,
-                  double beta2, double epsilon, double decay, std::int64_t step, double coefficient) {
+Update torch_step(const Values& weight, const Values& gradient, const Values& m, const Values& v, double lr,
+                  double beta1, double beta2, double epsilon, double decay, std::int64_t step, double coefficient) {
   Update out;
   const double correction1 = 1 - std::pow(beta1, step), correction2 = 1 - std::pow(beta2, step);
   for (std::size_t i = 0; i < weight.size(); ++i) {
@@ -31,25 +31,28 @@ Update torch_step(const Values& weight, const Values& gradient, const Values& m,
 TEST(AdamW, FollowsTorch) {
   for (const DType gradient_type : {DType::f32, DType::bf16}) {
     for (const std::int64_t n : {1, 37, 9000}) {
-      const auto weight = random_values(n, 1), gradient = random_values(n, 2, gradient_type), m = random_values(n, 3, DType::f32, 0.1);
+      const auto weight = random_values(n, 1), gradient = random_values(n, 2, gradient_type),
+                 m = random_values(n, 3, DType::f32, 0.1);
       Values v = random_values(n, 4, DType::f32, 0.1);
       for (double& x : v) x = rounded(x * x, DType::f32);
       const Update expected = torch_step(weight, gradient, m, v, 0.01, 0.9, 0.95, 1e-8, 0.1, 7, 0.5);
       const AdamHyper hyper = adam_hyper(0.01, 0.9, 0.95, 7);
       check_case({cat("adamw ", n),
                   [&](World& world) -> std::vector<Values> {
-                    const AdamW args{.weight = world.in_out(DType::f32, {n}, weight),
-                                     .gradient = world.in(gradient_type, {n}, gradient),
-                                     .exp_avg = world.in_out(DType::f32, {n}, m),
-                                     .exp_avg_sq = world.in_out(DType::f32, {n}, v),
-                                     .compute_weight = world.out(DType::bf16, {n}),
-                                     .hyper = world.in(DType::f32, {3}, {hyper.learning_rate, hyper.bias_correction1, hyper.bias_correction2}),
-                                     .coefficient = world.in(DType::f32, {1}, {0.5}),
-                                     .skip = world.in(DType::i32, {1}, {0}),
-                                     .beta1 = 0.9,
-                                     .beta2 = 0.95,
-                                     .epsilon = 1e-8,
-                                     .weight_decay = 0.1};
+                    const AdamW args{
+                        .weight = world.in_out(DType::f32, {n}, weight),
+                        .gradient = world.in(gradient_type, {n}, gradient),
+                        .exp_avg = world.in_out(DType::f32, {n}, m),
+                        .exp_avg_sq = world.in_out(DType::f32, {n}, v),
+                        .compute_weight = world.out(DType::bf16, {n}),
+                        .hyper = world.in(DType::f32, {3},
+                                          {hyper.learning_rate, hyper.bias_correction1, hyper.bias_correction2}),
+                        .coefficient = world.in(DType::f32, {1}, {0.5}),
+                        .skip = world.in(DType::i32, {1}, {0}),
+                        .beta1 = 0.9,
+                        .beta2 = 0.95,
+                        .epsilon = 1e-8,
+                        .weight_decay = 0.1};
                     adamw(world.stream(), args);
                     const Values w = world.values(args.weight), compute = world.values(args.compute_weight);
                     for (std::size_t i = 0; i < compute.size(); ++i) EXPECT_EQ(compute[i], rounded(w[i], DType::bf16));
@@ -63,9 +66,15 @@ TEST(AdamW, FollowsTorch) {
 
 TEST(AdamW, SkipLeavesEverything) {
   World world(DeviceKind::cpu, 1);
-  const TensorView w = world.in_out(DType::f32, {2}, {1, 2}), m = world.in_out(DType::f32, {2}, {3, 4}), v = world.in_out(DType::f32, {2}, {5, 6});
-  adamw(world.stream(), {.weight = w, .gradient = world.in(DType::f32, {2}, {1, 1}), .exp_avg = m, .exp_avg_sq = v,
-                         .hyper = world.in(DType::f32, {3}, {0.1, 1, 1}), .skip = world.in(DType::i32, {1}, {1}), .weight_decay = 0.5});
+  const TensorView w = world.in_out(DType::f32, {2}, {1, 2}), m = world.in_out(DType::f32, {2}, {3, 4}),
+                   v = world.in_out(DType::f32, {2}, {5, 6});
+  adamw(world.stream(), {.weight = w,
+                         .gradient = world.in(DType::f32, {2}, {1, 1}),
+                         .exp_avg = m,
+                         .exp_avg_sq = v,
+                         .hyper = world.in(DType::f32, {3}, {0.1, 1, 1}),
+                         .skip = world.in(DType::i32, {1}, {1}),
+                         .weight_decay = 0.5});
   EXPECT_EQ(world.values(w), (Values{1, 2}));
   EXPECT_EQ(world.values(m), (Values{3, 4}));
   EXPECT_EQ(world.values(v), (Values{5, 6}));
@@ -73,8 +82,10 @@ TEST(AdamW, SkipLeavesEverything) {
 
 TEST(AdamW, RefusesBadArguments) {
   World world(DeviceKind::cpu, 1);
-  const AdamW good{.weight = world.in_out(DType::f32, {4}, Values(4)), .gradient = world.in(DType::f32, {4}, Values(4)),
-                   .exp_avg = world.in_out(DType::f32, {4}, Values(4)), .exp_avg_sq = world.in_out(DType::f32, {4}, Values(4)),
+  const AdamW good{.weight = world.in_out(DType::f32, {4}, Values(4)),
+                   .gradient = world.in(DType::f32, {4}, Values(4)),
+                   .exp_avg = world.in_out(DType::f32, {4}, Values(4)),
+                   .exp_avg_sq = world.in_out(DType::f32, {4}, Values(4)),
                    .hyper = world.in(DType::f32, {3}, {1, 1, 1})};
   const auto refused = [&](const std::function<void(AdamW&)>& spoil, const std::string& part) {
     AdamW args = good;

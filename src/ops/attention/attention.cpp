@@ -19,7 +19,8 @@ Dims check(const char* op, const Args& args) {
                args.k.shape().text(), " are not [T, heads, D]");
   const Dims n{args.q.size(0), args.k.size(0), args.q.size(1), args.k.size(1), args.q.size(2)};
   HAWSER_CHECK(n.hkv > 0 && n.hq % n.hkv == 0, op, ": ", n.hq, " query heads over ", n.hkv, " key-value heads");
-  HAWSER_CHECK(n.d >= 1 && n.d <= kAttentionMaxHeadDim, op, ": head dim ", n.d, " is not in 1 to ", kAttentionMaxHeadDim);
+  HAWSER_CHECK(n.d >= 1 && n.d <= kAttentionMaxHeadDim, op, ": head dim ", n.d, " is not in 1 to ",
+               kAttentionMaxHeadDim);
   HAWSER_CHECK(args.window >= 0, op, ": window ", args.window);
   expect(op, "q", args.q, {DType::f32, DType::bf16}, args.q.shape(), Rows::padded);
   expect(op, "k", args.k, {args.q.dtype()}, {n.tk, n.hkv, n.d}, Rows::padded);
@@ -33,12 +34,18 @@ Dims check(const char* op, const Args& args) {
 }
 
 AttentionSizes sizes_of(const Dims& n, const TensorView& segments, DType dtype) {
-  return {.query_rows = n.tq, .key_rows = n.tk, .query_heads = n.hq, .kv_heads = n.hkv, .head_dim = n.d,
-          .segments = segments.size(0), .dtype = dtype};
+  return {.query_rows = n.tq,
+          .key_rows = n.tk,
+          .query_heads = n.hq,
+          .kv_heads = n.hkv,
+          .head_dim = n.d,
+          .segments = segments.size(0),
+          .dtype = dtype};
 }
 
 // Written views share nothing with each other or with what is read.
-void expect_all_apart(const char* op, std::initializer_list<TensorView> written, std::initializer_list<TensorView> read) {
+void expect_all_apart(const char* op, std::initializer_list<TensorView> written,
+                      std::initializer_list<TensorView> read) {
   for (auto a = written.begin(); a != written.end(); ++a) {
     for (auto b = written.begin(); b != a; ++b) expect_apart(op, *a, *b);
     for (const TensorView& b : read) expect_apart(op, *a, b);
@@ -51,7 +58,8 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   constexpr auto kOp = "attention_forward";
   const Dims n = check(kOp, args);
   expect_workspace(kOp, args.workspace, attention_forward_workspace(sizes_of(n, args.segments, DType::f32)));
-  expect_all_apart(kOp, {args.o, args.lse, args.workspace}, {args.q, args.k, args.v, args.segments, args.segment_count});
+  expect_all_apart(kOp, {args.o, args.lse, args.workspace},
+                   {args.q, args.k, args.v, args.segments, args.segment_count});
   run(stream, kOp, {args.q, args.k, args.v, args.segments, args.segment_count}, {args.o, args.lse, args.workspace},
       args.flops, [args] { cpu::attention_forward(args); });
 }
@@ -94,7 +102,7 @@ namespace {
 
 // Sum over i in [0, n) of clamp(a + i, 0, k).
 double clamp_sum(std::int64_t a, std::int64_t n, std::int64_t k) {
-  const std::int64_t rise = std::clamp<std::int64_t>(-a, 0, n);      // first i with a + i >= 0
+  const std::int64_t rise = std::clamp<std::int64_t>(-a, 0, n);        // first i with a + i >= 0
   const std::int64_t full = std::clamp<std::int64_t>(k - a, rise, n);  // first i with a + i >= k
   const auto slope = static_cast<double>(full - rise);
   return slope * static_cast<double>(a) + slope * (static_cast<double>(rise) + static_cast<double>(full) - 1.0) / 2.0 +
@@ -103,9 +111,10 @@ double clamp_sum(std::int64_t a, std::int64_t n, std::int64_t k) {
 
 }  // namespace
 
-double visible_pairs(std::int64_t q_count, std::int64_t k_count, std::int64_t offset, bool causal, std::int64_t window) {
-  const double end = causal ? clamp_sum(offset + 1, q_count, k_count)
-                            : static_cast<double>(q_count) * static_cast<double>(k_count);
+double visible_pairs(std::int64_t q_count, std::int64_t k_count, std::int64_t offset, bool causal,
+                     std::int64_t window) {
+  const double end =
+      causal ? clamp_sum(offset + 1, q_count, k_count) : static_cast<double>(q_count) * static_cast<double>(k_count);
   return end - (window > 0 ? clamp_sum(offset - window + 1, q_count, k_count) : 0.0);
 }
 

@@ -5,7 +5,8 @@
 // position r = k_position + j; the key is visible iff  (not causal or r <= p)  and  (window == 0 or r > p - window).
 //
 //   s[i,j] = scale * sum over d of q[i,h,d] * k[j,g,d]           g = h / (Hq / Hkv): grouped heads
-//   lse[h,i] = log sum over visible j of exp(s[i,j]);  o[i,h,:] = sum over visible j of exp(s[i,j] - lse[h,i]) * v[j,g,:]
+//   lse[h,i] = log sum over visible j of exp(s[i,j]);  o[i,h,:] = sum over visible j of exp(s[i,j] - lse[h,i]) *
+//   v[j,g,:]
 // A query row that no segment covers, or that sees no key, gets o = 0 and lse = -inf. A query row is covered by at most
 // one segment of a call (else the work throws); key rows may be shared by any number of segments. One causal sequence
 // is the one segment {0, T, 0, T, 0, 0}; packed documents are one each; a chunk of a sequence that sits behind other
@@ -16,15 +17,15 @@
 //
 // backward, with `lse` and `o` of the whole (after combine), so that the gradients of parts add up exactly:
 //   p[i,j] = exp(s[i,j] - lse[i]);  delta[i] = sum over d of d_o[i,:] * o[i,:]
-//   ds = p * (d_o v^T - delta);  dq = scale * ds k;  dk = scale * ds^T q;  dv = p^T d_o      (dk, dv summed over the group)
-//   accumulate_q / accumulate_kv: add to dq / to dk and dv; else these are written whole, zero where nothing is covered.
+//   ds = p * (d_o v^T - delta);  dq = scale * ds k;  dk = scale * ds^T q;  dv = p^T d_o      (dk, dv summed over the
+//   group) accumulate_q / accumulate_kv: add to dq / to dk and dv; else these are written whole, zero where nothing is
+//   covered.
 //
-//   q, o, d_o, dq [Tq, Hq, D]; k, v, dk, dv [Tk, Hkv, D]; rows may be padded. q, k, v, d_o act, one dtype; o, dq, dk, dv
-//   float32 or bf16 each by itself. lse [Hq, Tq] float32, natural log. Hq % Hkv == 0; D <= 256.
-//   segments [N, 6] int32 {q_begin, q_count, k_begin, k_count, q_position, k_position}; segment_count [1] int32, read when
-//   the work runs, at most N. Both lie on the device.
-//   No view that is written shares a byte with another view.
-//   `flops` is what the caller books for the call (the work depends on the segments, which the host does not see).
+//   q, o, d_o, dq [Tq, Hq, D]; k, v, dk, dv [Tk, Hkv, D]; rows may be padded. q, k, v, d_o act, one dtype; o, dq, dk,
+//   dv float32 or bf16 each by itself. lse [Hq, Tq] float32, natural log. Hq % Hkv == 0; D <= 256. segments [N, 6]
+//   int32 {q_begin, q_count, k_begin, k_count, q_position, k_position}; segment_count [1] int32, read when the work
+//   runs, at most N. Both lie on the device. No view that is written shares a byte with another view. `flops` is what
+//   the caller books for the call (the work depends on the segments, which the host does not see).
 // Scores are float32; tiles that no visible pair touches are skipped.
 // Source: Dao, "FlashAttention-2", 2023 (online softmax, recomputation); the combination as in ring attention (Liu et
 // al., 2023).
@@ -64,7 +65,8 @@ struct AttentionBackward {
 
 void attention_backward(Stream& stream, const AttentionBackward& args);
 
-// o_a and lse_a become the whole. o_a, o_b [Tq, Hq, D] float32 or bf16, rows may be padded; lse_a, lse_b [Hq, Tq] float32.
+// o_a and lse_a become the whole. o_a, o_b [Tq, Hq, D] float32 or bf16, rows may be padded; lse_a, lse_b [Hq, Tq]
+// float32.
 struct AttentionCombine {
   TensorView o_a, lse_a;
   TensorView o_b, lse_b;
@@ -84,7 +86,8 @@ struct AttentionSizes {
 std::int64_t attention_forward_workspace(const AttentionSizes& sizes);
 std::int64_t attention_backward_workspace(const AttentionSizes& sizes);
 
-// Pairs of (query, key) that the segments make visible, times 4 D Hq: FLOPs of a forward call; backward is 2.5 times that.
+// Pairs of (query, key) that the segments make visible, times 4 D Hq: FLOPs of a forward call; backward is 2.5 times
+// that.
 double attention_flops(const AttentionSizes& sizes, double visible_pairs);
 // Visible pairs of one segment of q_count x k_count rows with offset = q_position - k_position.
 double visible_pairs(std::int64_t q_count, std::int64_t k_count, std::int64_t offset, bool causal, std::int64_t window);

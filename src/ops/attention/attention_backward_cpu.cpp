@@ -25,7 +25,9 @@ struct Layout {
   std::int64_t queries() const { return cpu::kGradientRows * width; }
   std::int64_t scores() const { return cpu::kGradientRows * cpu::kKeyBlock; }
   std::int64_t shared() const { return delta + sums + counters; }
-  std::int64_t thread() const { return 5 * keys() + 3 * queries() + 2 * scores() + 2 * round_up(cpu::kGradientRows, 16); }
+  std::int64_t thread() const {
+    return 5 * keys() + 3 * queries() + 2 * scores() + 2 * round_up(cpu::kGradientRows, 16);
+  }
 };
 
 }  // namespace
@@ -50,8 +52,13 @@ class Backward {
         kv_heads_(args.k.size(1)),
         group_(heads_ / kv_heads_),
         head_dim_(args.q.size(2)),
-        layout_({.query_rows = query_rows_, .key_rows = key_rows_, .query_heads = heads_, .kv_heads = kv_heads_,
-                 .head_dim = head_dim_, .segments = args.segments.size(0), .dtype = args.dq.dtype()}),
+        layout_({.query_rows = query_rows_,
+                 .key_rows = key_rows_,
+                 .query_heads = heads_,
+                 .kv_heads = kv_heads_,
+                 .head_dim = head_dim_,
+                 .segments = args.segments.size(0),
+                 .dtype = args.dq.dtype()}),
         delta_(reinterpret_cast<float*>(args.workspace.raw())),
         sums_(args.dq.dtype() == DType::f32 ? args.dq.data<float>() : delta_ + layout_.delta),
         sums_row_(args.dq.dtype() == DType::f32 ? args.dq.stride(0) : heads_ * head_dim_),
@@ -176,8 +183,19 @@ class Backward {
             delta[r] = counts ? delta_[head * query_rows_ + at + r] : 0.0f;
           }
           const BackwardBlock block{
-              .q = q, .d_o = d_o, .k = k, .k_panels = k_panels, .v_panels = v_panels, .lse = lse, .delta = delta,
-              .p = p, .ds = ds, .dq = dq, .dk = dk, .dv = dv, .width = width,
+              .q = q,
+              .d_o = d_o,
+              .k = k,
+              .k_panels = k_panels,
+              .v_panels = v_panels,
+              .lse = lse,
+              .delta = delta,
+              .p = p,
+              .ds = ds,
+              .dq = dq,
+              .dk = dk,
+              .dv = dv,
+              .width = width,
               .scale = static_cast<float>(args_.scale),
               .band = band_of(segment, args_.causal, args_.window, row, key_row - segment.k_begin, keys)};
           HAWSER_DISPATCH(backward_block, block);

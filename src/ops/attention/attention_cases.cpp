@@ -29,8 +29,14 @@ struct Problem {
   }
   Shape table_shape() const { return {static_cast<std::int64_t>(segments.size()) + 1, 6}; }
   AttentionSizes sizes(int threads) const {
-    return {.query_rows = tq, .key_rows = tk, .query_heads = hq, .kv_heads = hkv, .head_dim = d,
-            .segments = table_shape()[0], .dtype = dtype, .threads = threads};
+    return {.query_rows = tq,
+            .key_rows = tk,
+            .query_heads = hq,
+            .kv_heads = hkv,
+            .head_dim = d,
+            .segments = table_shape()[0],
+            .dtype = dtype,
+            .threads = threads};
   }
 };
 
@@ -192,8 +198,17 @@ std::vector<Problem> problems() {
       {"causal", 77, 77, 3, 1, 16, {{0, 77, 0, 77, 0, 0}}},
       {"causal over several blocks", 431, 431, 2, 1, 20, {{0, 431, 0, 431, 0, 0}}, true, 0, DType::f32, 6},
       {"full", 50, 211, 4, 2, 32, {{0, 50, 0, 211, 0, 0}}, false},
-      {"documents", 330, 330, 2, 2, 10, {{0, 1, 0, 1, 0, 0}, {1, 95, 1, 95, 0, 0}, {96, 201, 96, 201, 0, 0},
-                                         {297, 3, 297, 3, 0, 0}, {300, 30, 300, 30, 0, 0}}},
+      {"documents",
+       330,
+       330,
+       2,
+       2,
+       10,
+       {{0, 1, 0, 1, 0, 0},
+        {1, 95, 1, 95, 0, 0},
+        {96, 201, 96, 201, 0, 0},
+        {297, 3, 297, 3, 0, 0},
+        {300, 30, 300, 30, 0, 0}}},
       {"window", 300, 300, 2, 1, 24, {{0, 300, 0, 300, 0, 0}}, true, 37},
       {"window of one", 60, 60, 1, 1, 8, {{0, 60, 0, 60, 0, 0}}, true, 1},
       {"window without causal", 90, 120, 2, 2, 12, {{0, 90, 0, 120, 40, 0}}, false, 25},
@@ -236,8 +251,8 @@ TEST(Attention, TheReferenceAgreesWithFiniteDifferences) {
   expect_close(analytic.dv, numeric_gradient(loss, x.v), 1e-7, "dv");
 }
 
-// A chunk in the middle of a packed sequence: squares and rectangles, combined, give what the whole gives, and the parts'
-// gradients add up to the whole's.
+// A chunk in the middle of a packed sequence: squares and rectangles, combined, give what the whole gives, and the
+// parts' gradients add up to the whole's.
 TEST(Attention, PartsMakeTheWhole) {
   // Documents of 100 and 150 tokens; the chunk holds tokens 60 to 200.
   Problem whole{"whole", 140, 200, 4, 2, 16, {{0, 40, 0, 100, 60, 0}, {40, 100, 100, 100, 0, 0}}};
@@ -275,9 +290,9 @@ TEST(AttentionCombine, AgreesWithFloat64AndTakesRowsWithoutKeys) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     Values o_a = random_values(t * h * d, 1, dtype), o_b = random_values(t * h * d, 2, dtype);
     Values lse_a = random_values(h * t, 3), lse_b = random_values(h * t, 4);
-    lse_a[1] = kNone;                 // row 1 of head 0: only b
-    lse_b[2] = kNone;                 // row 2 of head 0: only a
-    lse_a[7] = lse_b[7] = kNone;      // row 3 of head 1: neither
+    lse_a[1] = kNone;             // row 1 of head 0: only b
+    lse_b[2] = kNone;             // row 2 of head 0: only a
+    lse_a[7] = lse_b[7] = kNone;  // row 3 of head 1: neither
     for (std::int64_t i = 0; i < d; ++i) {
       o_a[static_cast<std::size_t>((1 * h + 0) * d + i)] = o_b[static_cast<std::size_t>((2 * h + 0) * d + i)] = 0;
       o_a[static_cast<std::size_t>((3 * h + 1) * d + i)] = o_b[static_cast<std::size_t>((3 * h + 1) * d + i)] = 0;
@@ -358,10 +373,12 @@ TEST(Attention, RefusesBadArguments) {
   refused([&](auto& a) { a.workspace = a.workspace.rows(0, 64); }, "workspace has 64 bytes");
   refused([&](auto& a) { a.o = a.q; }, "share memory");
   refused([&](auto& a) { a.segments = world.in(DType::i32, {1, 5}, Values(5)); }, "segments has shape");
-  refused([&](auto& a) {
-    a.q = world.in(DType::f32, {2, 1, 264}, Values(528));
-    a.k = a.v = world.in(DType::f32, {2, 1, 264}, Values(528));
-  }, "head dim 264");
+  refused(
+      [&](auto& a) {
+        a.q = world.in(DType::f32, {2, 1, 264}, Values(528));
+        a.k = a.v = world.in(DType::f32, {2, 1, 264}, Values(528));
+      },
+      "head dim 264");
 
   const AttentionBackward backward = backward_args(world, p, x, reference(p, x), DType::f32);
   AttentionBackward bad = backward;
@@ -376,9 +393,9 @@ TEST(Attention, BadSegmentsPoisonTheStream) {
   Problem p = problems()[1];
   const Tensors x(p);
   for (const auto& segments : std::vector<std::vector<Row>>{{{0, 78, 0, 77, 0, 0}},
-                                                           {{0, 10, 70, 8, 0, 0}},
-                                                           {{-1, 10, 0, 8, 0, 0}},
-                                                           {{0, 10, 0, 10, 0, 0}, {9, 10, 0, 10, 0, 0}}}) {
+                                                            {{0, 10, 70, 8, 0, 0}},
+                                                            {{-1, 10, 0, 8, 0, 0}},
+                                                            {{0, 10, 0, 10, 0, 0}, {9, 10, 0, 10, 0, 0}}}) {
     p.segments = segments;
     World world(DeviceKind::cpu, 1);
     attention_forward(world.stream(), forward_args(world, p, x));

@@ -14,7 +14,9 @@ namespace hawser::ops {
 namespace {
 
 // Query rows of an item: with all heads of the group about 288, so that the work of turning K is spread thin.
-std::int64_t block_rows(std::int64_t group) { return std::clamp<std::int64_t>(288 / group / 12 * 12, 24, 192); }
+std::int64_t block_rows(std::int64_t group) {
+  return std::clamp<std::int64_t>(288 / group / 12 * 12, 24, 192);
+}
 
 // One thread's memory, in floats, in the order in which it lies.
 struct Scratch {
@@ -136,8 +138,14 @@ class Forward {
       HAWSER_DISPATCH(transpose_rows, k, width, panels);
       for (std::int64_t g = 0; g < group_; ++g) {
         const std::int64_t at = g * rows_;
-        const ForwardBlock block{.q = q + at * width, .panels = panels, .v = v, .o = o + at * width, .most = most + at,
-                                 .sums = sums + at * kHeadPad, .scores = scores, .rows = round_up(rows, 12),
+        const ForwardBlock block{.q = q + at * width,
+                                 .panels = panels,
+                                 .v = v,
+                                 .o = o + at * width,
+                                 .most = most + at,
+                                 .sums = sums + at * kHeadPad,
+                                 .scores = scores,
+                                 .rows = round_up(rows, 12),
                                  .width = width,
                                  .band = band_of(s, args_.causal, args_.window, item.row, key, keys)};
         HAWSER_DISPATCH(forward_block, block);

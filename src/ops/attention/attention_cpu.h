@@ -1,11 +1,13 @@
 // CPU backend of attention; arguments are checked.
 //
-// forward   One item of work is a block of query rows of one segment with all heads of one group. It walks over blocks of
-//           kKeyBlock keys: K is brought into columns (panels), then strips of query rows take scores, online softmax and
-//           the product with V while a strip's scores lie in the first cache.
-// backward  One item is a block of kKeyBlock key rows of one kv head. It walks over blocks of kGradientRows query rows; dK
-//           and dV stay in its scratch. Its share of dQ is added to dQ when the share of the block of keys before it has
-//           been: a counter per (head, query block) keeps that order, so that the sums do not depend on threads.
+// forward   One item of work is a block of query rows of one segment with all heads of one group. It walks over blocks
+// of
+//           kKeyBlock keys: K is brought into columns (panels), then strips of query rows take scores, online softmax
+//           and the product with V while a strip's scores lie in the first cache.
+// backward  One item is a block of kKeyBlock key rows of one kv head. It walks over blocks of kGradientRows query rows;
+// dK
+//           and dV stay in its scratch. Its share of dQ is added to dQ when the share of the block of keys before it
+//           has been: a counter per (head, query block) keeps that order, so that the sums do not depend on threads.
 #pragma once
 
 #include <algorithm>
@@ -70,17 +72,17 @@ struct ForwardBlock {
 };
 
 struct BackwardBlock {
-  const float* q;         // [kGradientRows, width]
-  const float* d_o;       // likewise
-  const float* k;         // [kKeyBlock, width]
+  const float* q;    // [kGradientRows, width]
+  const float* d_o;  // likewise
+  const float* k;    // [kKeyBlock, width]
   const float* k_panels;
   const float* v_panels;
-  const float* lse;       // [kGradientRows] times log2(e); +inf where a row counts for nothing
+  const float* lse;  // [kGradientRows] times log2(e); +inf where a row counts for nothing
   const float* delta;
-  float* p;               // [kGradientRows, kKeyBlock]
+  float* p;  // [kGradientRows, kKeyBlock]
   float* ds;
-  float* dq;              // [kGradientRows, width], written
-  float* dk;              // [kKeyBlock, width], added to
+  float* dq;  // [kGradientRows, width], written
+  float* dk;  // [kKeyBlock, width], added to
   float* dv;
   std::int64_t width;
   float scale;

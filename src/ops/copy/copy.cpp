@@ -21,8 +21,7 @@ void cast(Stream& stream, const Cast& args) {
 
 void fill(Stream& stream, const Fill& args) {
   expect("fill", "y", args.y, {DType::f32, DType::bf16, DType::i32}, args.y.shape(), Rows::padded);
-  HAWSER_CHECK(args.y.dtype() != DType::i32 ||
-                   static_cast<double>(static_cast<std::int32_t>(args.value)) == args.value,
+  HAWSER_CHECK(args.y.dtype() != DType::i32 || static_cast<double>(static_cast<std::int32_t>(args.value)) == args.value,
                "fill: ", args.value, " is not an int32");
   run(stream, "fill", {}, {args.y}, 0, [args] { cpu::fill(args); });
 }
@@ -55,7 +54,8 @@ void scatter_rows(Stream& stream, const ScatterRows& args) {
   expect("scatter_rows", "y", args.y, {args.x.dtype(), DType::f32}, args.y.shape(), Rows::padded);
   expect_apart("scatter_rows", args.x, args.y);
   expect_apart("scatter_rows", args.index, args.y);
-  run(stream, "scatter_rows", {args.x, args.index, args.accumulate ? args.y : TensorView()}, {args.y}, 0, [args] { cpu::scatter_rows(args); });
+  run(stream, "scatter_rows", {args.x, args.index, args.accumulate ? args.y : TensorView()}, {args.y}, 0,
+      [args] { cpu::scatter_rows(args); });
 }
 
 }  // namespace hawser::ops

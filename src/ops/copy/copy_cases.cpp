@@ -20,7 +20,8 @@ TEST(Add, AgreesWithFloat64) {
         const auto a = random_values(581, 1, a_type), b = random_values(581, 2);
         check_case({cat("add ", to_string(a_type), " ", to_string(y_type), " ", pad),
                     [&](World& world) -> std::vector<Values> {
-                      const Add args{.a = world.in(a_type, shape, a, pad), .b = world.in(DType::f32, shape, b, 2 * pad),
+                      const Add args{.a = world.in(a_type, shape, a, pad),
+                                     .b = world.in(DType::f32, shape, b, 2 * pad),
                                      .y = world.out(y_type, shape, pad)};
                       add(world.stream(), args);
                       return {world.values(args.y)};
@@ -34,7 +35,8 @@ TEST(Add, AgreesWithFloat64) {
   const TensorView y = world.in_out(DType::f32, {3}, {1, 2, 3});
   add(world.stream(), {.a = y, .b = y, .y = y});
   EXPECT_EQ(world.values(y), (Values{2, 4, 6}));
-  expect_refused([&] { add(world.stream(), {.a = y.rows(0, 2), .b = y.rows(0, 2), .y = y.rows(1, 2)}); }, "share memory");
+  expect_refused([&] { add(world.stream(), {.a = y.rows(0, 2), .b = y.rows(0, 2), .y = y.rows(1, 2)}); },
+                 "share memory");
   expect_refused([&] { add(world.stream(), {.a = y.rows(0, 2), .b = y, .y = y}); }, "a has shape");
 }
 
@@ -54,7 +56,8 @@ TEST(AddBias, AgreesWithFloat64) {
   }
   World world(DeviceKind::cpu, 1);
   const TensorView y = world.in_out(DType::f32, {2, 3}, Values(6));
-  expect_refused([&] { add_bias(world.stream(), {.y = y, .bias = world.in(DType::f32, {2}, Values(2))}); }, "bias has shape");
+  expect_refused([&] { add_bias(world.stream(), {.y = y, .bias = world.in(DType::f32, {2}, Values(2))}); },
+                 "bias has shape");
 }
 
 TEST(Cast, RoundsOnceToNearestEven) {
@@ -62,17 +65,19 @@ TEST(Cast, RoundsOnceToNearestEven) {
   Values narrow;
   for (const double v : x) narrow.push_back(rounded(v, DType::bf16));
   for (const std::int64_t pad : {0, 5}) {
-    check_case({cat("cast to bf16 ", pad),
-                [&](World& world) -> std::vector<Values> {
-                  const Cast args{.x = world.in(DType::f32, {20, 50}, x, pad), .y = world.out(DType::bf16, {20, 50}, pad)};
-                  cast(world.stream(), args);
-                  return {world.values(args.y)};
-                },
-                {narrow},
-                0});
+    check_case(
+        {cat("cast to bf16 ", pad),
+         [&](World& world) -> std::vector<Values> {
+           const Cast args{.x = world.in(DType::f32, {20, 50}, x, pad), .y = world.out(DType::bf16, {20, 50}, pad)};
+           cast(world.stream(), args);
+           return {world.values(args.y)};
+         },
+         {narrow},
+         0});
     check_case({cat("cast to float32 ", pad),
                 [&](World& world) -> std::vector<Values> {
-                  const Cast args{.x = world.in(DType::bf16, {20, 50}, narrow, pad), .y = world.out(DType::f32, {20, 50}, pad)};
+                  const Cast args{.x = world.in(DType::bf16, {20, 50}, narrow, pad),
+                                  .y = world.out(DType::f32, {20, 50}, pad)};
                   cast(world.stream(), args);
                   return {world.values(args.y)};
                 },
@@ -144,7 +149,8 @@ TEST(PermuteRows, GatherAndScatterAreInverse) {
   const Values index{3, 0, 5, 1};
   for (const DType dtype : kActs) {
     const std::int64_t c = 21;
-    const auto x = random_values(6 * c, 1, dtype), rows = random_values(4 * c, 2, dtype), old = random_values(6 * c, 3, dtype);
+    const auto x = random_values(6 * c, 1, dtype), rows = random_values(4 * c, 2, dtype),
+               old = random_values(6 * c, 3, dtype);
     Values gathered, scattered = old, added = old;
     for (std::size_t n = 0; n < 4; ++n) {
       for (std::int64_t i = 0; i < c; ++i) {
@@ -156,7 +162,8 @@ TEST(PermuteRows, GatherAndScatterAreInverse) {
     }
     check_case({"gather_rows",
                 [&](World& world) -> std::vector<Values> {
-                  const GatherRows args{.x = world.in(dtype, {6, c}, x, 2), .index = world.in(DType::i32, {4}, index),
+                  const GatherRows args{.x = world.in(dtype, {6, c}, x, 2),
+                                        .index = world.in(DType::i32, {4}, index),
                                         .y = world.out(dtype, {4, c}, 3)};
                   gather_rows(world.stream(), args);
                   return {world.values(args.y)};
@@ -167,10 +174,11 @@ TEST(PermuteRows, GatherAndScatterAreInverse) {
       for (const DType to : {dtype, DType::f32}) {
         check_case({"scatter_rows",
                     [&](World& world) -> std::vector<Values> {
-                      const ScatterRows args{.x = world.in(dtype, {4, c}, rows, 2), .index = world.in(DType::i32, {4}, index),
-                                             .y = accumulate ? world.in_out(to, {6, c}, old, 3)
-                                                                  : world.out(to, {6, c}, 3, old),
-                                             .accumulate = accumulate};
+                      const ScatterRows args{
+                          .x = world.in(dtype, {4, c}, rows, 2),
+                          .index = world.in(DType::i32, {4}, index),
+                          .y = accumulate ? world.in_out(to, {6, c}, old, 3) : world.out(to, {6, c}, 3, old),
+                          .accumulate = accumulate};
                       scatter_rows(world.stream(), args);
                       return {world.values(args.y)};
                     },
@@ -185,14 +193,23 @@ TEST(PermuteRows, RefusesBadArguments) {
   for (const double bad : {-1.0, 6.0}) {
     World world(DeviceKind::cpu, 1);
     const TensorView index = world.in(DType::i32, {2}, {0, bad});
-    gather_rows(world.stream(), {.x = world.in(DType::f32, {6, 2}, Values(12)), .index = index, .y = world.out(DType::f32, {2, 2})});
+    gather_rows(world.stream(),
+                {.x = world.in(DType::f32, {6, 2}, Values(12)), .index = index, .y = world.out(DType::f32, {2, 2})});
     EXPECT_THROW(world.stream().synchronize(), InternalError);
   }
   World world(DeviceKind::cpu, 1);
   const TensorView x = world.in(DType::f32, {6, 2}, Values(12)), index = world.in(DType::i32, {2}, Values(2));
-  expect_refused([&] { gather_rows(world.stream(), {.x = x, .index = index, .y = world.out(DType::f32, {3, 2})}); }, "y has shape");
+  expect_refused(
+      [&] {
+        gather_rows(world.stream(), {.x = x, .index = index, .y = world.out(DType::f32, {3, 2})});
+      },
+      "y has shape");
   expect_refused([&] { gather_rows(world.stream(), {.x = x, .index = index, .y = x.rows(0, 2)}); }, "share memory");
-  expect_refused([&] { scatter_rows(world.stream(), {.x = x, .index = index, .y = world.out(DType::f32, {8, 2})}); }, "x has shape");
+  expect_refused(
+      [&] {
+        scatter_rows(world.stream(), {.x = x, .index = index, .y = world.out(DType::f32, {8, 2})});
+      },
+      "x has shape");
 }
 
 }  // namespace

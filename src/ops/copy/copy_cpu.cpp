@@ -59,9 +59,12 @@ void cast(const Cast& args) {
 
 void fill(const Fill& args) {
   switch (args.y.dtype()) {
-    case DType::f32: return fill_with(args.y, static_cast<float>(args.value));
-    case DType::bf16: return fill_with(args.y, Bf16(static_cast<float>(args.value)));
-    default: return fill_with(args.y, static_cast<std::int32_t>(args.value));
+    case DType::f32:
+      return fill_with(args.y, static_cast<float>(args.value));
+    case DType::bf16:
+      return fill_with(args.y, Bf16(static_cast<float>(args.value)));
+    default:
+      return fill_with(args.y, static_cast<std::int32_t>(args.value));
   }
 }
 

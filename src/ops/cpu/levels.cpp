@@ -27,7 +27,9 @@ VectorLevel best_vector_level() {
   return level;
 }
 
-VectorLevel vector_level() { return chosen().load(std::memory_order_relaxed); }
+VectorLevel vector_level() {
+  return chosen().load(std::memory_order_relaxed);
+}
 
 void set_vector_level(VectorLevel level) {
   HAWSER_CHECK(level <= best_vector_level(), "this processor has no such vector units");

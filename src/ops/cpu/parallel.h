@@ -70,7 +70,8 @@ void parallel_runs(std::initializer_list<TensorView> views, const Body& body) {
   });
 }
 
-// Calls body with a value of the C++ type of an act dtype: with_act(view.dtype(), [&](auto tag) { using T = decltype(tag); }).
+// Calls body with a value of the C++ type of an act dtype: with_act(view.dtype(), [&](auto tag) { using T =
+// decltype(tag); }).
 template <class Body>
 void with_act(DType dtype, const Body& body) {
   if (dtype == DType::bf16) {

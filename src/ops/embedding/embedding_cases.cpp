@@ -58,13 +58,21 @@ TEST(Embedding, RefusesBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView ids = world.in(DType::i32, {2}, Values(2)), table = world.in(DType::f32, {4, 3}, Values(12));
   Stream& s = world.stream();
-  expect_refused([&] { embedding_forward(s, {.ids = ids, .table = table, .y = world.out(DType::f32, {3, 3})}); }, "y has shape");
+  expect_refused(
+      [&] {
+        embedding_forward(s, {.ids = ids, .table = table, .y = world.out(DType::f32, {3, 3})});
+      },
+      "y has shape");
   expect_refused([&] { embedding_forward(s, {.ids = ids, .table = table, .y = table.rows(0, 2)}); }, "share memory");
-  expect_refused([&] { embedding_backward(s, {.ids = ids, .dy = table.rows(0, 2), .dtable = world.out(DType::bf16, {4, 3})}); },
-                 "dtable is bfloat16");
+  expect_refused(
+      [&] {
+        embedding_backward(s, {.ids = ids, .dy = table.rows(0, 2), .dtable = world.out(DType::bf16, {4, 3})});
+      },
+      "dtable is bfloat16");
   for (const double bad : {-1.0, 4.0}) {
     World other(DeviceKind::cpu, 1);
-    embedding_forward(other.stream(), {.ids = other.in(DType::i32, {2}, {0, bad}), .table = other.in(DType::f32, {4, 3}, Values(12)),
+    embedding_forward(other.stream(), {.ids = other.in(DType::i32, {2}, {0, bad}),
+                                       .table = other.in(DType::f32, {4, 3}, Values(12)),
                                        .y = other.out(DType::f32, {2, 3})});
     EXPECT_THROW(other.stream().synchronize(), InternalError);
   }

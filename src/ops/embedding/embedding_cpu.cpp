@@ -28,8 +28,8 @@ void embedding_forward(const EmbeddingForward& args) {
   const auto bytes = static_cast<std::size_t>(args.table.size(1) * element);
   parallel_pieces(args.ids.size(0), 16, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
-      std::memcpy(args.y.raw() + t * args.y.stride(0) * element, args.table.raw() + ids[t] * args.table.stride(0) * element,
-                  bytes);
+      std::memcpy(args.y.raw() + t * args.y.stride(0) * element,
+                  args.table.raw() + ids[t] * args.table.stride(0) * element, bytes);
     }
   });
 }

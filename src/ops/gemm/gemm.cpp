@@ -54,10 +54,14 @@ void gemm(Stream& stream, const Gemm& args) {
   expect_workspace("gemm", args.workspace, gemm_workspace(args));
   run(stream, "gemm", {args.a, args.b, args.bias, args.accumulate ? args.c : TensorView()}, {args.c, args.workspace},
       2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
-      [p, workspace = args.workspace] { cpu::multiply(p, workspace.raw(), workspace.empty() ? 0 : workspace.bytes()); });
+      [p, workspace = args.workspace] {
+        cpu::multiply(p, workspace.raw(), workspace.empty() ? 0 : workspace.bytes());
+      });
 }
 
-std::int64_t gemm_workspace(const Gemm& args) { return cpu::product_workspace(product(args)); }
+std::int64_t gemm_workspace(const Gemm& args) {
+  return cpu::product_workspace(product(args));
+}
 
 void bias_gradient(Stream& stream, const BiasGradient& args) {
   constexpr auto kOp = "bias_gradient";

@@ -30,7 +30,8 @@ struct Gemm {
 
 void gemm(Stream& stream, const Gemm& args);
 
-// Upper bound, bytes; from shapes, dtypes and transposes alone (data pointers and workspace may be empty). 0 for float32.
+// Upper bound, bytes; from shapes, dtypes and transposes alone (data pointers and workspace may be empty). 0 for
+// float32.
 std::int64_t gemm_workspace(const Gemm& args);
 
 struct BiasGradient {

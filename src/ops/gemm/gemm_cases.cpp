@@ -35,12 +35,13 @@ Case make_case(const GemmCase& g) {
   const auto run = [=](World& world) -> std::vector<Values> {
     const Shape a_shape = g.transpose_a ? Shape{g.k, g.m} : Shape{g.m, g.k};
     const Shape b_shape = g.transpose_b ? Shape{g.n, g.k} : Shape{g.k, g.n};
-    Gemm args{.a = world.in(g.in, a_shape, a, g.pad),
-              .b = world.in(g.in, b_shape, b, 2 * g.pad),
-              .c = g.accumulate ? world.in_out(g.out, {g.m, g.n}, c, 3 * g.pad) : world.out(g.out, {g.m, g.n}, 3 * g.pad),
-              .transpose_a = g.transpose_a,
-              .transpose_b = g.transpose_b,
-              .accumulate = g.accumulate};
+    Gemm args{
+        .a = world.in(g.in, a_shape, a, g.pad),
+        .b = world.in(g.in, b_shape, b, 2 * g.pad),
+        .c = g.accumulate ? world.in_out(g.out, {g.m, g.n}, c, 3 * g.pad) : world.out(g.out, {g.m, g.n}, 3 * g.pad),
+        .transpose_a = g.transpose_a,
+        .transpose_b = g.transpose_b,
+        .accumulate = g.accumulate};
     if (g.bias) args.bias = world.in(g.in, {g.n}, bias);
     args.workspace = world.workspace(gemm_workspace(args));
     gemm(world.stream(), args);
@@ -55,15 +56,23 @@ TEST(Gemm, AgreesWithFloat64) {
       for (const bool accumulate : {false, true}) {
         for (const bool bias : {false, true}) {
           for (const int transposes : {0, 1, 2, 3}) {
-            check_case(make_case({.m = 7, .n = 19, .k = 33, .in = in, .out = out, .transpose_a = (transposes & 1) != 0,
-                                  .transpose_b = (transposes & 2) != 0, .accumulate = accumulate, .bias = bias,
+            check_case(make_case({.m = 7,
+                                  .n = 19,
+                                  .k = 33,
+                                  .in = in,
+                                  .out = out,
+                                  .transpose_a = (transposes & 1) != 0,
+                                  .transpose_b = (transposes & 2) != 0,
+                                  .accumulate = accumulate,
+                                  .bias = bias,
                                   .pad = 5}));
           }
         }
       }
       check_case(make_case({.m = 1, .n = 64, .k = 48, .in = in, .out = out, .transpose_b = true}));
       check_case(make_case({.m = 65, .n = 1, .k = 1, .in = in, .out = out}));
-      check_case(make_case({.m = 130, .n = 97, .k = 300, .in = in, .out = out, .transpose_a = true, .accumulate = true}));
+      check_case(
+          make_case({.m = 130, .n = 97, .k = 300, .in = in, .out = out, .transpose_a = true, .accumulate = true}));
     }
   }
 }
@@ -86,8 +95,9 @@ TEST(Gemm, ThreadsDoNotChangeTheBits) {
     bool transpose_a, transpose_b;
   };
   for (const DType in : {DType::f32, DType::bf16}) {
-    for (const Large& s : {Large{128, 576, 576, false, true}, Large{96, 1536, 320, false, false},
-                           Large{192, 576, 1024, true, false}, Large{64, 64, 20000, true, false}, Large{3, 960, 576, false, true}}) {
+    for (const Large& s :
+         {Large{128, 576, 576, false, true}, Large{96, 1536, 320, false, false}, Large{192, 576, 1024, true, false},
+          Large{64, 64, 20000, true, false}, Large{3, 960, 576, false, true}}) {
       const auto a = random_values(s.m * s.k, 1, in), b = random_values(s.k * s.n, 2, in);
       std::vector<Values> results;
       for (const int threads : {1, 2, 3}) {
@@ -116,7 +126,8 @@ TEST(Gemm, RefusesBadArguments) {
   expect_refused([&] { gemm(s, {.a = a, .b = b, .c = c, .transpose_b = true}); }, "is not c");
   expect_refused([&] { gemm(s, {.a = a, .b = world.in(DType::bf16, {3, 4}, Values(12)), .c = c}); }, "b is bfloat16");
   expect_refused([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::i32, {2, 4})}); }, "c is int32");
-  expect_refused([&] { gemm(s, {.a = a, .b = b, .c = c, .bias = world.in(DType::f32, {2}, Values(2))}); }, "bias has shape");
+  expect_refused([&] { gemm(s, {.a = a, .b = b, .c = c, .bias = world.in(DType::f32, {2}, Values(2))}); },
+                 "bias has shape");
   expect_refused([&] { gemm(s, {.a = a, .b = world.in(DType::f32, {3, 3}, Values(9)), .c = a}); }, "share memory");
   expect_refused([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::bf16, {2, 4})}); }, "workspace is missing");
   expect_refused([&] { gemm(s, {.a = TensorView(), .b = b, .c = c}); }, "not all matrices");
@@ -131,7 +142,8 @@ TEST(BiasGradient, AgreesWithFloat64) {
         const std::int64_t t = 300, n = 83;
         const auto dy = random_values(t * n, 1, act), db = random_values(n, 2, out);
         Values expected = accumulate ? db : Values(static_cast<std::size_t>(n));
-        for (std::int64_t i = 0; i < t * n; ++i) expected[static_cast<std::size_t>(i % n)] += dy[static_cast<std::size_t>(i)];
+        for (std::int64_t i = 0; i < t * n; ++i)
+          expected[static_cast<std::size_t>(i % n)] += dy[static_cast<std::size_t>(i)];
         check_case({cat("bias_gradient ", to_string(act), accumulate),
                     [=](World& world) -> std::vector<Values> {
                       BiasGradient args{.dy = world.in(act, {t, n}, dy, 7), .accumulate = accumulate};

@@ -1,7 +1,7 @@
 #include "ops/gemm/gemm_cpu.h"
 
-#include <oneapi/dnnl/dnnl.hpp>
 #include <unistd.h>
+#include <oneapi/dnnl/dnnl.hpp>
 
 #include <cstring>
 #include <map>
@@ -219,8 +219,12 @@ void run_empty_sum(const Product& p) {
   }
 }
 
-bool plain(const Product& p) { return p.in == DType::f32 && p.out == DType::f32; }
-bool empty(const Product& p) { return p.m == 0 || p.n == 0 || p.k == 0; }
+bool plain(const Product& p) {
+  return p.in == DType::f32 && p.out == DType::f32;
+}
+bool empty(const Product& p) {
+  return p.m == 0 || p.n == 0 || p.k == 0;
+}
 
 }  // namespace
 

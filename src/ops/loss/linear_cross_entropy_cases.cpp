@@ -32,7 +32,8 @@ double loss_of(const Values& x, const Values& weight, const Values& labels, std:
 
 void check_loss(const LossCase& l) {
   constexpr double kScale = 0.125, kBefore = 2.5;
-  Values x = random_values(l.tokens * l.channels, 1, l.act), weight = random_values(l.vocabulary * l.channels, 2, l.act, 0.7);
+  Values x = random_values(l.tokens * l.channels, 1, l.act),
+         weight = random_values(l.vocabulary * l.channels, 2, l.act, 0.7);
   const auto old = random_values(l.vocabulary * l.channels, 3, l.out);
   const RandomStream random(4, "labels");
   Values labels;
@@ -46,8 +47,8 @@ void check_loss(const LossCase& l) {
     const Values dweight = numeric_gradient(loss, weight);
     expected.push_back(l.accumulate ? plus(dweight, old) : dweight);
   }
-  check_case({cat("linear_cross_entropy ", to_string(l.act), "->", to_string(l.out), " ", l.tokens, "x", l.channels, "x",
-                  l.vocabulary, " chunks of ", l.chunk_rows),
+  check_case({cat("linear_cross_entropy ", to_string(l.act), "->", to_string(l.out), " ", l.tokens, "x", l.channels,
+                  "x", l.vocabulary, " chunks of ", l.chunk_rows),
               [&](World& world) -> std::vector<Values> {
                 const Shape w_shape{l.vocabulary, l.channels};
                 LinearCrossEntropy args{.x = world.in(l.act, {l.tokens, l.channels}, x),
@@ -58,7 +59,8 @@ void check_loss(const LossCase& l) {
                                         .chunk_rows = l.chunk_rows};
                 if (l.want_dx || l.want_dweight) args.scale = world.in(DType::f32, {1}, {kScale});
                 if (l.want_dx) args.dx = world.out(l.out, {l.tokens, l.channels});
-                if (l.want_dweight) args.dweight = l.accumulate ? world.in_out(l.out, w_shape, old) : world.out(l.out, w_shape);
+                if (l.want_dweight)
+                  args.dweight = l.accumulate ? world.in_out(l.out, w_shape, old) : world.out(l.out, w_shape);
                 args.workspace = world.workspace(
                     linear_cross_entropy_workspace(l.tokens, l.channels, l.vocabulary, l.act, l.chunk_rows));
                 linear_cross_entropy(world.stream(), args);
@@ -67,8 +69,7 @@ void check_loss(const LossCase& l) {
                 if (l.want_dweight) got.push_back(world.values(args.dweight));
                 return got;
               },
-              expected,
-              l.act == DType::bf16 ? kBf16Tolerance : 5e-6});
+              expected, l.act == DType::bf16 ? kBf16Tolerance : 5e-6});
 }
 
 TEST(LinearCrossEntropy, AgreesWithFiniteDifferences) {
@@ -77,8 +78,15 @@ TEST(LinearCrossEntropy, AgreesWithFiniteDifferences) {
     check_loss({.act = act, .tokens = 13, .channels = 10, .vocabulary = 37, .chunk_rows = 4, .accumulate = true});
     check_loss({.act = act, .tokens = 8, .channels = 16, .vocabulary = 48, .chunk_rows = 4, .want_dx = false});
     check_loss({.act = act, .tokens = 9, .channels = 7, .vocabulary = 21, .chunk_rows = 100, .want_dweight = false});
-    check_loss({.act = act, .tokens = 9, .channels = 7, .vocabulary = 21, .chunk_rows = 2, .want_dx = false, .want_dweight = false});
-    check_loss({.act = act, .out = act, .tokens = 5, .channels = 6, .vocabulary = 9, .chunk_rows = 3, .accumulate = true});
+    check_loss({.act = act,
+                .tokens = 9,
+                .channels = 7,
+                .vocabulary = 21,
+                .chunk_rows = 2,
+                .want_dx = false,
+                .want_dweight = false});
+    check_loss(
+        {.act = act, .out = act, .tokens = 5, .channels = 6, .vocabulary = 9, .chunk_rows = 3, .accumulate = true});
   }
 }
 
@@ -87,9 +95,13 @@ TEST(LinearCrossEntropy, TakesHugeLogits) {
   World world(DeviceKind::cpu, 1);
   const TensorView loss = world.in_out(DType::f32, {1}, {0}), dx = world.out(DType::f32, {1, 1});
   linear_cross_entropy(world.stream(),
-                       {.x = world.in(DType::f32, {1, 1}, {1}), .weight = world.in(DType::f32, {3, 1}, {-5000, 3000, 2000}),
-                        .labels = world.in(DType::i32, {1}, {2}), .scale = world.in(DType::f32, {1}, {1}), .loss_sum = loss,
-                        .dx = dx, .workspace = world.workspace(linear_cross_entropy_workspace(1, 1, 3, DType::f32))});
+                       {.x = world.in(DType::f32, {1, 1}, {1}),
+                        .weight = world.in(DType::f32, {3, 1}, {-5000, 3000, 2000}),
+                        .labels = world.in(DType::i32, {1}, {2}),
+                        .scale = world.in(DType::f32, {1}, {1}),
+                        .loss_sum = loss,
+                        .dx = dx,
+                        .workspace = world.workspace(linear_cross_entropy_workspace(1, 1, 3, DType::f32))});
   EXPECT_EQ(world.values(loss), Values{1000});
   EXPECT_EQ(world.values(dx), Values{1000});
 }
@@ -103,9 +115,14 @@ TEST(LinearCrossEntropy, DxMayLieOverX) {
     const TensorView x_view = world.in_out(DType::f32, {3, 4}, x);
     const TensorView dx = over ? x_view : world.out(DType::f32, {3, 4}), dweight = world.out(DType::f32, {7, 4});
     linear_cross_entropy(world.stream(),
-                         {.x = x_view, .weight = world.in(DType::f32, {7, 4}, weight),
-                          .labels = world.in(DType::i32, {3}, labels), .scale = world.in(DType::f32, {1}, {1}),
-                          .loss_sum = world.in_out(DType::f32, {1}, {0}), .dx = dx, .dweight = dweight, .chunk_rows = 2,
+                         {.x = x_view,
+                          .weight = world.in(DType::f32, {7, 4}, weight),
+                          .labels = world.in(DType::i32, {3}, labels),
+                          .scale = world.in(DType::f32, {1}, {1}),
+                          .loss_sum = world.in_out(DType::f32, {1}, {0}),
+                          .dx = dx,
+                          .dweight = dweight,
+                          .chunk_rows = 2,
                           .workspace = world.workspace(linear_cross_entropy_workspace(3, 4, 7, DType::f32, 2))});
     got.push_back(world.values(dx));
     got.push_back(world.values(dweight));
@@ -124,9 +141,12 @@ TEST(LinearCrossEntropy, ChunksAreEvenAndBounded) {
 
 TEST(LinearCrossEntropy, RefusesBadArguments) {
   World world(DeviceKind::cpu, 1);
-  const LinearCrossEntropy good{.x = world.in(DType::f32, {2, 3}, Values(6)), .weight = world.in(DType::f32, {5, 3}, Values(15)),
-                                .labels = world.in(DType::i32, {2}, Values(2)), .scale = world.in(DType::f32, {1}, {1}),
-                                .loss_sum = world.in_out(DType::f32, {1}, {0}), .dx = world.out(DType::f32, {2, 3}),
+  const LinearCrossEntropy good{.x = world.in(DType::f32, {2, 3}, Values(6)),
+                                .weight = world.in(DType::f32, {5, 3}, Values(15)),
+                                .labels = world.in(DType::i32, {2}, Values(2)),
+                                .scale = world.in(DType::f32, {1}, {1}),
+                                .loss_sum = world.in_out(DType::f32, {1}, {0}),
+                                .dx = world.out(DType::f32, {2, 3}),
                                 .workspace = world.workspace(linear_cross_entropy_workspace(2, 3, 5, DType::f32))};
   const auto refused = [&](const std::function<void(LinearCrossEntropy&)>& spoil, const std::string& part) {
     LinearCrossEntropy args = good;

@@ -20,12 +20,32 @@ struct Products {
 Products products_of(std::int64_t rows, std::int64_t channels, std::int64_t vocabulary, std::int64_t stride, DType act,
                      DType dx, DType dweight) {
   const std::int64_t gradient_stride = act == DType::f32 ? stride : 2 * stride;  // bf16 over the floats of the logits
-  return {.logits = {.m = rows, .n = vocabulary, .k = channels, .lda = channels, .ldb = channels, .ldc = stride,
-                     .in = act, .out = DType::f32, .transpose_b = true},
-          .dx = {.m = rows, .n = channels, .k = vocabulary, .lda = gradient_stride, .ldb = channels, .ldc = channels,
-                 .in = act, .out = dx},
-          .dweight = {.m = vocabulary, .n = channels, .k = rows, .lda = gradient_stride, .ldb = channels,
-                      .ldc = channels, .in = act, .out = dweight, .transpose_a = true}};
+  return {.logits = {.m = rows,
+                     .n = vocabulary,
+                     .k = channels,
+                     .lda = channels,
+                     .ldb = channels,
+                     .ldc = stride,
+                     .in = act,
+                     .out = DType::f32,
+                     .transpose_b = true},
+          .dx = {.m = rows,
+                 .n = channels,
+                 .k = vocabulary,
+                 .lda = gradient_stride,
+                 .ldb = channels,
+                 .ldc = channels,
+                 .in = act,
+                 .out = dx},
+          .dweight = {.m = vocabulary,
+                      .n = channels,
+                      .k = rows,
+                      .lda = gradient_stride,
+                      .ldb = channels,
+                      .ldc = channels,
+                      .in = act,
+                      .out = dweight,
+                      .transpose_a = true}};
 }
 
 void check_labels(const TensorView& labels, std::int64_t vocabulary) {
@@ -61,7 +81,8 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
   const std::int64_t tokens = args.x.size(0), channels = args.x.size(1), vocabulary = args.weight.size(0);
   check_labels(args.labels, vocabulary);
   const DType act = args.x.dtype();
-  const std::int64_t chunk = args.chunk_rows > 0 ? std::min(args.chunk_rows, tokens) : loss_chunk_rows(tokens, vocabulary);
+  const std::int64_t chunk =
+      args.chunk_rows > 0 ? std::min(args.chunk_rows, tokens) : loss_chunk_rows(tokens, vocabulary);
   const LossLayout layout = loss_layout(tokens, channels, vocabulary, act, chunk);
   auto* const logits = reinterpret_cast<float*>(args.workspace.raw());
   auto* const losses = reinterpret_cast<double*>(args.workspace.raw() + layout.logits_bytes());

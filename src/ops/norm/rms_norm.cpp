@@ -23,7 +23,9 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
       [args] { cpu::rms_norm_forward(args); });
 }
 
-std::int64_t rms_norm_row_blocks(std::int64_t tokens) { return std::clamp<std::int64_t>(ceil_div(tokens, 32), 1, 64); }
+std::int64_t rms_norm_row_blocks(std::int64_t tokens) {
+  return std::clamp<std::int64_t>(ceil_div(tokens, 32), 1, 64);
+}
 
 std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t channels) {
   return rms_norm_row_blocks(tokens) * round_up(channels, 16) * 4;

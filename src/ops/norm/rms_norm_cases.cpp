@@ -81,8 +81,8 @@ void check_backward(const BackwardCase& b) {
                 if (b.residual) args.residual_gradient = world.in(b.act, shape, residual, 3);
                 if (b.want_dx) args.dx = world.out(b.act, shape, 4);
                 if (b.want_dweight) {
-                  args.dweight = b.accumulate ? world.in_out(b.dweight, {b.channels}, old)
-                                              : world.out(b.dweight, {b.channels});
+                  args.dweight =
+                      b.accumulate ? world.in_out(b.dweight, {b.channels}, old) : world.out(b.dweight, {b.channels});
                   args.workspace = world.workspace(rms_norm_backward_workspace(b.tokens, b.channels));
                 }
                 rms_norm_backward(world.stream(), args);
@@ -91,8 +91,7 @@ void check_backward(const BackwardCase& b) {
                 if (b.want_dweight) got.push_back(world.values(args.dweight));
                 return got;
               },
-              expected,
-              b.act == DType::bf16 || b.dweight == DType::bf16 ? kBf16Tolerance : 5e-6});
+              expected, b.act == DType::bf16 || b.dweight == DType::bf16 ? kBf16Tolerance : 5e-6});
 }
 
 TEST(RmsNorm, BackwardAgreesWithFiniteDifferences) {
@@ -122,8 +121,13 @@ TEST(RmsNorm, WorksInPlace) {
     const TensorView dy_view = world.in(DType::f32, {tokens, channels}, dy);
     const TensorView residual_view = world.in(DType::f32, {tokens, channels}, residual);
     const TensorView dx_view = over_dy ? dy_view : residual_view, dw = world.out(DType::f32, {channels});
-    rms_norm_backward(world.stream(), {.x = world.in(DType::f32, {tokens, channels}, x), .weight = w, .rstd = rstd,
-                                       .dy = dy_view, .residual_gradient = residual_view, .dx = dx_view, .dweight = dw,
+    rms_norm_backward(world.stream(), {.x = world.in(DType::f32, {tokens, channels}, x),
+                                       .weight = w,
+                                       .rstd = rstd,
+                                       .dy = dy_view,
+                                       .residual_gradient = residual_view,
+                                       .dx = dx_view,
+                                       .dweight = dw,
                                        .workspace = world.workspace(rms_norm_backward_workspace(tokens, channels))});
     expect_close(world.values(dx_view), dx, 5e-6, "dx in place");
     expect_close(world.values(dw), dweight, 5e-6, "dweight");
@@ -136,11 +140,16 @@ TEST(RmsNorm, RefusesBadArguments) {
   const TensorView y = world.out(DType::f32, {4, 8}), rstd = world.out(DType::f32, {4});
   Stream& s = world.stream();
   expect_refused([&] { rms_norm_forward(s, {.x = x, .weight = w, .y = y}); }, "rstd is missing");
-  expect_refused([&] { rms_norm_forward(s, {.x = x, .weight = w.rows(0, 7), .y = y, .rstd = rstd}); }, "weight has shape");
-  expect_refused([&] { rms_norm_forward(s, {.x = x, .weight = w, .y = world.out(DType::bf16, {4, 8}), .rstd = rstd}); },
-                 "y is bfloat16");
-  expect_refused([&] { rms_norm_forward(s, {.x = x.rows(0, 3), .weight = w, .y = x.rows(1, 3), .rstd = rstd.rows(0, 3)}); },
-                 "share memory");
+  expect_refused([&] { rms_norm_forward(s, {.x = x, .weight = w.rows(0, 7), .y = y, .rstd = rstd}); },
+                 "weight has shape");
+  expect_refused(
+      [&] {
+        rms_norm_forward(s, {.x = x, .weight = w, .y = world.out(DType::bf16, {4, 8}), .rstd = rstd});
+      },
+      "y is bfloat16");
+  expect_refused(
+      [&] { rms_norm_forward(s, {.x = x.rows(0, 3), .weight = w, .y = x.rows(1, 3), .rstd = rstd.rows(0, 3)}); },
+      "share memory");
   RmsNormBackward good{.x = x, .weight = w, .rstd = rstd, .dy = y};
   expect_refused([&] { rms_norm_backward(s, good); }, "neither dx nor dweight");
   good.dweight = world.out(DType::f32, {8});

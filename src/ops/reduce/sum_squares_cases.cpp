@@ -14,9 +14,10 @@ TEST(SumSquares, AgreesWithFloat64) {
         const auto x = random_values(n, 1, dtype);
         check_case({cat("sum_squares ", n),
                     [&](World& world) -> std::vector<Values> {
-                      const SumSquares args{.x = world.in(dtype, {n}, x),
-                                            .out = accumulate ? world.in_out(DType::f32, {1}, {2.0}) : world.out(DType::f32, {1}),
-                                            .accumulate = accumulate};
+                      const SumSquares args{
+                          .x = world.in(dtype, {n}, x),
+                          .out = accumulate ? world.in_out(DType::f32, {1}, {2.0}) : world.out(DType::f32, {1}),
+                          .accumulate = accumulate};
                       sum_squares(world.stream(), args);
                       return {world.values(args.out)};
                     },
@@ -39,7 +40,8 @@ TEST(SumSquares, BySegment) {
   }
   check_case({"segment_sum_squares",
               [&](World& world) -> std::vector<Values> {
-                const SegmentSumSquares args{.x = world.in(DType::f32, {9000}, x), .ends = ends, .out = world.out(DType::f32, {4})};
+                const SegmentSumSquares args{
+                    .x = world.in(DType::f32, {9000}, x), .ends = ends, .out = world.out(DType::f32, {4})};
                 segment_sum_squares(world.stream(), args);
                 return {world.values(args.out)};
               },
@@ -52,8 +54,8 @@ TEST(ClipCoefficient, FollowsTorch) {
     double squares, max_norm, norm, coefficient, skip;
   };
   const double inf = std::numeric_limits<double>::infinity();
-  for (const Row& row : {Row{16, 1, 4, 1 / (4 + 1e-6), 0}, Row{0.25, 1, 0.5, 1, 0}, Row{16, 0, 4, 1, 0}, Row{0, 1, 0, 1, 0},
-                         Row{inf, 1, inf, 0, 1}, Row{inf, 0, inf, 0, 1}}) {
+  for (const Row& row : {Row{16, 1, 4, 1 / (4 + 1e-6), 0}, Row{0.25, 1, 0.5, 1, 0}, Row{16, 0, 4, 1, 0},
+                         Row{0, 1, 0, 1, 0}, Row{inf, 1, inf, 0, 1}, Row{inf, 0, inf, 0, 1}}) {
     check_case({"clip_coefficient",
                 [&](World& world) -> std::vector<Values> {
                   const ClipCoefficient args{.sum_squares = world.in(DType::f32, {1}, {row.squares}),
@@ -77,7 +79,8 @@ TEST(SumSquares, RefusesBadArguments) {
   expect_refused([&] { sum_squares(s, {.x = x, .out = x.rows(0, 1)}); }, "share memory");
   expect_refused([&] { segment_sum_squares(s, {.x = x, .ends = {9}, .out = out}); }, "end 9");
   expect_refused([&] { segment_sum_squares(s, {.x = x, .ends = {5, 4}, .out = world.out(DType::f32, {2})}); }, "end 4");
-  expect_refused([&] { clip_coefficient(s, {.sum_squares = out, .max_norm = -1, .coefficient = x.rows(0, 1)}); }, "max_norm");
+  expect_refused([&] { clip_coefficient(s, {.sum_squares = out, .max_norm = -1, .coefficient = x.rows(0, 1)}); },
+                 "max_norm");
 }
 
 }  // namespace

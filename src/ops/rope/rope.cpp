@@ -29,8 +29,12 @@ std::vector<float> rope_frequencies(const RopeConfig& config) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
     const float base = 1.0f / static_cast<float>(std::pow(config.theta, static_cast<double>(exponent)));
     switch (config.kind) {
-      case RopeKind::standard: out.push_back(base); break;
-      case RopeKind::linear: out.push_back(base / static_cast<float>(config.factor)); break;
+      case RopeKind::standard:
+        out.push_back(base);
+        break;
+      case RopeKind::linear:
+        out.push_back(base / static_cast<float>(config.factor));
+        break;
       case RopeKind::llama3: {
         const double original = static_cast<double>(config.original_max_position);
         const double wavelength = 2.0 * std::numbers::pi / static_cast<double>(base);
@@ -39,9 +43,10 @@ std::vector<float> rope_frequencies(const RopeConfig& config) {
         } else if (wavelength > original / config.low_freq_factor) {
           out.push_back(base / static_cast<float>(config.factor));
         } else {
-          const double smooth = (original / wavelength - config.low_freq_factor) /
-                                (config.high_freq_factor - config.low_freq_factor);
-          const double blended = (1.0 - smooth) * static_cast<double>(base) / config.factor + smooth * static_cast<double>(base);
+          const double smooth =
+              (original / wavelength - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor);
+          const double blended =
+              (1.0 - smooth) * static_cast<double>(base) / config.factor + smooth * static_cast<double>(base);
           out.push_back(static_cast<float>(blended));
         }
         break;

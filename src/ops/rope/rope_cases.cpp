@@ -74,8 +74,13 @@ TEST(Rope, FrequenciesOfEachKind) {
   }
   const auto linear = rope_frequencies({.kind = RopeKind::linear, .theta = 500000, .head_dim = 128, .factor = 4});
   for (std::size_t i = 0; i < 64; ++i) EXPECT_FLOAT_EQ(linear[i], plain[i] / 4);
-  const auto llama3 = rope_frequencies({.kind = RopeKind::llama3, .theta = 500000, .head_dim = 128, .factor = 8,
-                                        .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position = 8192});
+  const auto llama3 = rope_frequencies({.kind = RopeKind::llama3,
+                                        .theta = 500000,
+                                        .head_dim = 128,
+                                        .factor = 8,
+                                        .low_freq_factor = 1,
+                                        .high_freq_factor = 4,
+                                        .original_max_position = 8192});
   int same = 0, divided = 0, between = 0;
   for (std::size_t i = 0; i < 64; ++i) {
     const double wavelength = 2 * std::numbers::pi / plain[i];
@@ -101,8 +106,11 @@ TEST(Rope, RefusesBadArguments) {
   const TensorView x = world.in(DType::f32, {2, 3, 8}, Values(48)), p = world.in(DType::i32, {2}, Values(2));
   const TensorView f = world.in(DType::f32, {4}, Values(4));
   Stream& s = world.stream();
-  expect_refused([&] { rope(s, {.x = world.in(DType::f32, {2, 3, 7}, Values(42)), .positions = p, .frequencies = f}); },
-                 "D even");
+  expect_refused(
+      [&] {
+        rope(s, {.x = world.in(DType::f32, {2, 3, 7}, Values(42)), .positions = p, .frequencies = f});
+      },
+      "D even");
   expect_refused([&] { rope(s, {.x = x, .positions = p.rows(0, 1), .frequencies = f}); }, "positions has shape");
   expect_refused([&] { rope(s, {.x = x, .positions = p, .frequencies = f.rows(0, 3)}); }, "frequencies has shape");
   expect_refused([&] { rope(s, {.x = x, .positions = f, .frequencies = f}); }, "positions is float32");

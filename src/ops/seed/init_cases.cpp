@@ -20,7 +20,8 @@ TEST(RandomNormal, EachShardDrawsItsPartOfTheWhole) {
       check_case({cat("random_normal ", first),
                   [&](World& world) -> std::vector<Values> {
                     const TensorView y = world.out(dtype, {3, 1000});
-                    random_normal(world.stream(), {.y = y, .seed = 7, .name = name, .first_element = first, .mean = 0.5, .std = 0.02});
+                    random_normal(world.stream(),
+                                  {.y = y, .seed = 7, .name = name, .first_element = first, .mean = 0.5, .std = 0.02});
                     return {world.values(y)};
                   },
                   {expected},

@@ -1,5 +1,5 @@
-// Happens-before the slow way: reachability in the graph of stream order and events. The oracle of Order and of all that
-// is built on it.
+// Happens-before the slow way: reachability in the graph of stream order and events. The oracle of Order and of all
+// that is built on it.
 #pragma once
 
 #include <map>

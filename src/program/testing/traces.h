@@ -104,8 +104,8 @@ inline std::unique_ptr<Recorder> random_trace(unsigned seed, int streams, int it
 struct StepSizes {
   int layers = 8, micro_batches = 1;
   std::int64_t rows = 1024, width = 512, inner = 1536, vocabulary = 16000, ranks = 4;
-  std::int64_t kv = 128;   // width of K and of V
-  bool full = false;       // checkpointing: only x is kept
+  std::int64_t kv = 128;  // width of K and of V
+  bool full = false;      // checkpointing: only x is kept
   int weight_buffers = 2;
 };
 
@@ -113,8 +113,7 @@ enum StepStream { kCompute, kExchange, kGather, kReduce };
 
 class StepTrace {
  public:
-  explicit StepTrace(const StepSizes& sizes)
-      : s_(sizes), r_({"compute", "exchange", "gather", "reduce"}) {
+  explicit StepTrace(const StepSizes& sizes) : s_(sizes), r_({"compute", "exchange", "gather", "reduce"}) {
     for (int u = 0; u < units(); ++u) {
       shards_.push_back(r_.buffer(name("shard", u), kPersistent, 4 * parameters(u) / s_.ranks));
       gradients_.push_back(r_.buffer(name("gradient shard", u), kPersistent, 4 * parameters(u) / s_.ranks));
@@ -128,8 +127,7 @@ class StepTrace {
     r_.work(kCompute, "sum_squares", gradients_, {norm});
     r_.work(kCompute, "all_reduce", {norm}, {norm}, note(CollectiveKind::all_reduce, "data", 4));
     for (int u = 0; u < units(); ++u) {
-      r_.work(kCompute, "adamw",
-              {shards_[static_cast<std::size_t>(u)], gradients_[static_cast<std::size_t>(u)], norm},
+      r_.work(kCompute, "adamw", {shards_[static_cast<std::size_t>(u)], gradients_[static_cast<std::size_t>(u)], norm},
               {shards_[static_cast<std::size_t>(u)]});
     }
     r_.work(kCompute, "all_reduce", {loss_}, {loss_}, note(CollectiveKind::all_reduce, "data", 4));
@@ -185,7 +183,9 @@ class StepTrace {
   }
 
   Saved slots(int layer) {
-    const auto keep = [&](const char* what, std::int64_t bytes) { return r_.buffer(name(what, layer), "saved", bytes); };
+    const auto keep = [&](const char* what, std::int64_t bytes) {
+      return r_.buffer(name(what, layer), "saved", bytes);
+    };
     return {.rstd = keep("rstd", wide(1)),
             .normed = keep("normed", wide(s_.width)),
             .qkv = keep("qkv", wide(s_.width + 2 * s_.kv)),

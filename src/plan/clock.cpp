@@ -1,0 +1,163 @@
+#include "plan/clock.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace hawser::plan {
+
+Members members_of(const std::string& communicator, int block) {
+  Members out{.count = 0, .near_first = 0};
+  const char* at = communicator.c_str() + std::min(communicator.size(), communicator.find(':') + 1);
+  const auto number = [&] {
+    char* end = nullptr;
+    const long value = std::strtol(at, &end, 10);
+    at = end;
+    return static_cast<int>(value);
+  };
+  while (*at >= '0' && *at <= '9') {
+    const int first = number();
+    int last = first, step = 1;
+    if (*at == '-') {
+      ++at;
+      last = number();
+    }
+    if (*at == ':') {
+      ++at;
+      step = std::max(1, number());
+    }
+    if (out.count == 0) out.first = first;
+    out.count += (last - first) / step + 1;
+    out.last = std::max(out.last, last);
+    if (block > 0) {
+      const int end = std::min(last, (out.first / block + 1) * block - 1);
+      if (end >= first && first / block == out.first / block) out.near_first += (end - first) / step + 1;
+    }
+    if (*at == ',') ++at;
+  }
+  out.count = std::max(out.count, 1);
+  return out;
+}
+
+std::string group_kind(const std::string& communicator) { return communicator.substr(0, communicator.find(':')); }
+
+double bytes_sent(const CollectiveNote& note, int count) {
+  const double bytes = static_cast<double>(note.bytes), others = count - 1;
+  switch (note.kind) {
+    case CollectiveKind::all_gather:      // a member's piece, to each of the others
+    case CollectiveKind::reduce_scatter:  // a piece to each of the others
+      return others * bytes;
+    case CollectiveKind::all_reduce: return 2 * others / count * bytes;
+    case CollectiveKind::all_to_all: return others * bytes;
+    case CollectiveKind::broadcast:
+    case CollectiveKind::send: return bytes;
+    case CollectiveKind::none:
+    case CollectiveKind::receive:
+    case CollectiveKind::barrier: break;
+  }
+  return 0;
+}
+
+namespace {
+
+struct Duration {
+  double seconds = 0;
+  const char* what = "other work";
+  const Link* link = nullptr;
+};
+
+class Pricer {
+ public:
+  Pricer(const Target& target, DType compute, double share)
+      : target_(target), rates_(target.rates(compute)), share_(share) {}
+
+  Duration price(const Booking& booking) {
+    if (booking.collective.kind != CollectiveKind::none) return message(booking.collective);
+    Duration out;
+    double rate = 0;
+    const std::string_view name = booking.name;
+    if (name == "gemm" || name == "linear_cross_entropy") {
+      rate = rates_.gemm, out.what = "GEMM";
+    } else if (name == "attention_forward") {
+      rate = rates_.attention.forward, out.what = "attention";
+    } else if (name == "attention_backward") {
+      rate = rates_.attention.backward, out.what = "attention";
+    }
+    double bytes = booking.bytes;
+    if (bytes == 0) {
+      for (const Access& a : booking.accesses) bytes += static_cast<double>(a.row_bytes * a.rows);
+    }
+    // A product's tiles are read from cache: its FLOPs are its time unless it is a small one.
+    out.seconds = bytes / (target_.copy * share_);
+    if (rate > 0) out.seconds = std::max(out.seconds, booking.flops / (rate * share_));
+    out.seconds = std::max(out.seconds, target_.launch);
+    return out;
+  }
+
+ private:
+  struct Route {
+    const Link* link;
+    double rate;
+    int count;
+  };
+
+  Duration message(const CollectiveNote& note) {
+    const auto [it, added] = routes_.try_emplace(note.communicator);
+    if (added) it->second = route(note.communicator);
+    const Route& route = it->second;
+    return {route.link->latency + bytes_sent(note, route.count) / route.rate, "messages", route.link};
+  }
+
+  Route route(const std::string& communicator) const {
+    const Members all = members_of(communicator, 0);
+    const Link& link = target_.link(all.first, all.last);
+    const auto index = static_cast<std::size_t>(&link - target_.links.data());
+    if (index == 0) return {&link, link.rate, all.count};
+    const Link& near = target_.links[index - 1];
+    const int inside = members_of(communicator, near.ranks).near_first;
+    return {&link, std::min(near.rate, inside * link.rate), all.count};
+  }
+
+  const Target& target_;
+  const ComputeRates& rates_;
+  double share_;
+  std::unordered_map<std::string, Route> routes_;
+};
+
+}  // namespace
+
+StepTime step_time(const Trace& trace, const Target& target, DType compute, double share) {
+  StepTime out;
+  Pricer pricer(target, compute, share);
+  std::vector<double> stream(trace.streams.size(), 0.0);
+  std::vector<double> reached(trace.items.size(), 0.0);  // of records
+  std::unordered_map<const Link*, double> carried;
+  double sum = 0;
+  for (std::size_t i = 0; i < trace.items.size(); ++i) {
+    const TraceItem& item = trace.items[i];
+    double& now = stream[static_cast<std::size_t>(item.stream)];
+    switch (item.kind) {
+      case TraceItem::Kind::record: reached[i] = now; break;
+      case TraceItem::Kind::wait: now = std::max(now, reached[static_cast<std::size_t>(item.target)]); break;
+      case TraceItem::Kind::work: {
+        const Duration duration = pricer.price(item.booking);
+        now += duration.seconds;
+        sum += duration.seconds;
+        out.busy[duration.what] += duration.seconds;
+        if (duration.link != nullptr) carried[duration.link] += duration.seconds;
+        break;
+      }
+    }
+  }
+  if (!target.overlap) {
+    out.seconds = sum;
+    return out;
+  }
+  for (const double end : stream) out.seconds = std::max(out.seconds, end);
+  for (const auto& [link, seconds] : carried) out.seconds = std::max(out.seconds, seconds);
+  return out;
+}
+
+}  // namespace hawser::plan

@@ -1,0 +1,219 @@
+#include "plan/target.h"
+
+#include <sched.h>
+#include <unistd.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+#include "config/nearest.h"
+#include "plan/shipped_targets.h"
+
+namespace hawser::plan {
+
+namespace {
+
+// Reads a target's YAML; collects everything that is wrong.
+class Reader {
+ public:
+  Reader(const YAML::Node& root, std::string file) : root_(root), file_(std::move(file)) {}
+
+  Target read() {
+    Target t;
+    if (!root_.IsMap()) {
+      add("not a target", "a map of keys, as in targets/h200.yaml", "", root_);
+      problems_.throw_if_any();
+    }
+    check_keys(root_, "", {"name", "about", "device", "capacity", "context", "communicator", "per_core", "overlap",
+                           "launch", "copy", "gemm", "attention", "links"});
+    t.name = text(root_, "name");
+    t.about = text(root_, "about");
+    const std::string device = text(root_, "device");
+    if (device != "cuda" && device != "cpu") add("unknown device", "cuda or cpu", device, root_["device"], "device");
+    t.cuda = device == "cuda";
+    if (text(root_, "capacity") != "machine") t.capacity = bytes(root_, "capacity");
+    t.context = bytes(root_, "context");
+    t.communicator = bytes(root_, "communicator");
+    t.per_core = flag("per_core", false);
+    t.overlap = flag("overlap", true);
+    t.launch = number(root_, "", "launch");
+    t.copy = rate(root_, "", "copy");
+    for (const char* dtype : {"bf16", "float32"}) {
+      ComputeRates& rates = std::string_view(dtype) == "bf16" ? t.bf16 : t.float32;
+      rates.gemm = rate(map("gemm"), "gemm.", dtype);
+      const YAML::Node attention = map("attention");
+      const YAML::Node both = attention[dtype];
+      const std::string prefix = std::string("attention.") + dtype + ".";
+      rates.attention = {rate(both, prefix, "forward"), rate(both, prefix, "backward")};
+    }
+    links(t);
+    problems_.throw_if_any();
+    return t;
+  }
+
+ private:
+  void add(const std::string& what, const std::string& expected, const std::string& got, const YAML::Node& node,
+           const std::string& key = "", const std::string& hint = "") {
+    std::string at = key;
+    if (node.IsDefined() && node.Mark().line >= 0) at += cat(at.empty() ? "" : ", ", "line ", node.Mark().line + 1);
+    problems_.add({.file = file_, .what = what, .expected = expected, .got = got, .at = at, .hint = hint});
+  }
+
+  void check_keys(const YAML::Node& node, const std::string& prefix, const std::vector<std::string>& known) {
+    for (const auto& entry : node) {
+      const auto key = entry.first.as<std::string>();
+      if (std::find(known.begin(), known.end(), key) == known.end()) {
+        add("unknown key", "", "", entry.first, prefix + key, nearest(key, known));
+      }
+    }
+  }
+
+  YAML::Node map(const std::string& key) {
+    const YAML::Node node = root_[key];
+    if (node.IsDefined() && node.IsMap()) return node;
+    return YAML::Node(YAML::NodeType::Map);
+  }
+
+  std::string text(const YAML::Node& node, const std::string& key) {
+    const YAML::Node value = node[key];
+    if (value.IsDefined() && value.IsScalar()) return value.as<std::string>();
+    add("missing key", "", "", value, key);
+    return "";
+  }
+
+  std::int64_t bytes(const YAML::Node& node, const std::string& key) {
+    const YAML::Node value = node[key];
+    const std::string given = value.IsDefined() && value.IsScalar() ? value.as<std::string>() : "";
+    const auto parsed = parse_bytes(given);
+    if (!parsed) add(given.empty() ? "missing key" : "not a size", "bytes: 80GB, 24GiB", given, value, key);
+    return parsed ? parsed->value() : 0;
+  }
+
+  bool flag(const std::string& key, bool otherwise) {
+    const YAML::Node value = root_[key];
+    bool out = otherwise;
+    if (value.IsDefined() && !YAML::convert<bool>::decode(value, out)) {
+      add("not a switch", "true or false", "", value, key);
+    }
+    return out;
+  }
+
+  double number(const YAML::Node& node, const std::string& prefix, const std::string& key) {
+    const bool inside = node.IsDefined() && node.IsMap();
+    const YAML::Node value = inside ? node[key] : YAML::Node(YAML::NodeType::Undefined);
+    double out = 0;
+    if (!value.IsDefined()) {
+      add("missing key", "", "", value, prefix + key);
+    } else if (!YAML::convert<double>::decode(value, out) || !(out >= 0)) {
+      add("not a number", "0 or more", value.IsScalar() ? value.as<std::string>() : "", value, prefix + key);
+    }
+    return out;
+  }
+
+  double rate(const YAML::Node& node, const std::string& prefix, const std::string& key) {
+    const std::size_t before = problems_.size();
+    const double out = number(node, prefix, key);
+    if (out <= 0 && problems_.size() == before) add("not a rate", "more than 0", "0", node[key], prefix + key);
+    return out;
+  }
+
+  void links(Target& t) {
+    const YAML::Node list = root_["links"];
+    if (!list.IsDefined() || !list.IsSequence() || list.size() == 0) {
+      return add("missing key", "a list of links", "", list, "links");
+    }
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const std::string prefix = "links[" + std::to_string(i) + "].";
+      if (list[i].IsMap()) check_keys(list[i], prefix, {"ranks", "rate", "latency"});
+      t.links.push_back({.ranks = static_cast<int>(number(list[i], prefix, "ranks")),
+                         .rate = rate(list[i], prefix, "rate"),
+                         .latency = number(list[i], prefix, "latency")});
+    }
+    if (t.links.back().ranks != 0) add("the last link must carry any number of ranks", "0", "", list, "links.ranks");
+  }
+
+  YAML::Node root_;
+  std::string file_;
+  Problems problems_;
+};
+
+}  // namespace
+
+const Link& Target::link(int first, int last) const {
+  for (const Link& link : links) {
+    if (link.ranks == 0 || first / link.ranks == last / link.ranks) return link;
+  }
+  return links.back();
+}
+
+Target parse_target(const std::string& text, const std::string& file) {
+  YAML::Node root;
+  try {
+    root = YAML::Load(text);
+  } catch (const YAML::Exception& error) {
+    throw UserError(Problem{.file = file, .what = "broken YAML: " + error.msg, .at = cat("line ", error.mark.line + 1)});
+  }
+  return Reader(root, file).read();
+}
+
+std::vector<std::string> shipped_targets() {
+  std::vector<std::string> names;
+  for (const auto& [name, text] : shipped_target_texts()) names.emplace_back(name);
+  return names;
+}
+
+Target load_target(const std::string& name_or_file) {
+  for (const auto& [name, text] : shipped_target_texts()) {
+    if (name == name_or_file) return parse_target(std::string(text), cat("targets/", name, ".yaml"));
+  }
+  std::error_code error;
+  if (std::filesystem::is_regular_file(name_or_file, error)) {
+    std::ifstream in(name_or_file);
+    std::ostringstream text;
+    text << in.rdbuf();
+    if (in.bad()) throw UserError(Problem{.file = name_or_file, .what = "cannot be read"});
+    return parse_target(text.str(), name_or_file);
+  }
+  std::string names;
+  for (const std::string& name : shipped_targets()) names += (names.empty() ? "" : ", ") + name;
+  const std::string hint = nearest(name_or_file, shipped_targets());
+  throw UserError(Problem{.what = "unknown target",
+                          .expected = cat(names, ", or a file like targets/h200.yaml"),
+                          .got = name_or_file,
+                          .at = "--target",
+                          .hint = hint.empty() ? "" : "--target " + hint});
+}
+
+DType compute_dtype(const PrecisionRecipe& precision, const Target& target) {
+  if (precision.compute == ComputePrecision::automatic) return target.cuda ? DType::bf16 : DType::f32;
+  return precision.compute == ComputePrecision::bf16 ? DType::bf16 : DType::f32;
+}
+
+Machine this_machine() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  return {.cores = std::max(1, cores),
+          .memory = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)};
+}
+
+std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machine& machine, int world) {
+  if (recipe.memory.capacity) return recipe.memory.capacity->value();
+  return target.capacity > 0 ? target.capacity : machine.memory / world;
+}
+
+std::int64_t overhead_of(const Target& target, const MeshSizes& mesh) {
+  // As comm::Mesh makes them: shard three times (itself, gather, reduce), context, replicate, data, world.
+  int groups = 0;
+  if (mesh.context > 1) ++groups;
+  if (mesh.shard_ranks() > 1) groups += 3;
+  if (mesh.replicas() > 1) ++groups;
+  if (mesh.world() > 1) groups += 2;
+  return target.context + groups * target.communicator;
+}
+
+}  // namespace hawser::plan

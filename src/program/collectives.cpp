@@ -1,0 +1,275 @@
+// The half of the checker that looks across ranks.
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "program/checker.h"
+#include "program/defects.h"
+#include "program/order.h"
+
+namespace hawser::program {
+
+namespace {
+
+bool point_to_point(CollectiveKind kind) {
+  return kind == CollectiveKind::send || kind == CollectiveKind::receive;
+}
+
+std::string describe(const CollectiveNote& note) {
+  return cat(to_string(note.kind), " of ", note.bytes, " bytes on ", note.communicator,
+             note.peer >= 0 ? cat(" with member ", note.peer) : "");
+}
+
+// One item's part in a collective, with what it must meet.
+struct Part {
+  int item = 0;
+  const CollectiveNote* note = nullptr;
+  int communicator = 0;
+  int number = 0;    // among this rank's collectives on the communicator; sends and receives: among those to the peer
+  int partner = -1;  // sends and receives: index of the other side in `ranks`, where it is known
+};
+
+// Everything that all ranks say to each other.
+class Conversation {
+ public:
+  explicit Conversation(const std::vector<RankTrace>& ranks) : ranks_(ranks), parts_(ranks.size()) {
+    std::map<std::string, int> ids;
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const auto& items = ranks[r].trace->items;
+      std::map<std::tuple<int, int, int>, int> numbers;
+      for (std::size_t i = 0; i < items.size(); ++i) {
+        const CollectiveNote& note = items[i].booking.collective;
+        if (note.kind == CollectiveKind::none) continue;
+        const auto [id, added] = ids.try_emplace(note.communicator, static_cast<int>(members_.size()));
+        if (added) members_.emplace_back(), most_peer_.push_back(-1);
+        const auto c = static_cast<std::size_t>(id->second);
+        if (members_[c].empty() || members_[c].back() != r) members_[c].push_back(r);
+        const bool pair = point_to_point(note.kind);
+        if (pair) most_peer_[c] = std::max(most_peer_[c], note.peer);
+        const std::tuple key(id->second, pair ? static_cast<int>(note.kind) : 0, pair ? note.peer : 0);
+        parts_[r].push_back(
+            {.item = static_cast<int>(i), .note = &note, .communicator = id->second, .number = numbers[key]++});
+      }
+    }
+    for (auto& members : members_) {
+      std::sort(members.begin(), members.end(),
+                [&](std::size_t a, std::size_t b) { return ranks[a].rank < ranks[b].rank; });
+    }
+    for (auto& parts : parts_) {
+      for (Part& part : parts) {
+        const auto& members = members_[static_cast<std::size_t>(part.communicator)];
+        const bool all_here =
+            most_peer_[static_cast<std::size_t>(part.communicator)] < static_cast<int>(members.size());
+        if (!point_to_point(part.note->kind) || !all_here || members.size() < 2) continue;
+        part.partner = static_cast<int>(members[static_cast<std::size_t>(part.note->peer)]);
+      }
+    }
+  }
+
+  const std::vector<Part>& parts(std::size_t rank) const { return parts_[rank]; }
+  const std::vector<std::size_t>& members(int communicator) const {
+    return members_[static_cast<std::size_t>(communicator)];
+  }
+
+  // A member's own streams and events must fix the order in which it uses a communicator.
+  void check_order(std::size_t r, Defects& defects) const {
+    const Trace& trace = *ranks_[r].trace;
+    const Order order(trace);
+    std::map<int, int> last;  // communicator -> item
+    std::set<int> told;
+    for (const Part& part : parts_[r]) {
+      const auto [it, first] = last.try_emplace(part.communicator, part.item);
+      if (!first && !order.before(it->second, part.item) && told.insert(part.communicator).second) {
+        defects.add(cat("rank ", ranks_[r].rank, ": ", program::describe(trace, it->second), " and ",
+                        program::describe(trace, part.item), " use ", part.note->communicator,
+                        " without an order between them"));
+      }
+      it->second = part.item;
+    }
+  }
+
+  // Every member of a communicator must ask for what its first member asks for.
+  void check_sequences(Defects& defects) const {
+    for (std::size_t c = 0; c < members_.size(); ++c) {
+      const std::vector<const CollectiveNote*> expected = sequence(members_[c].front(), static_cast<int>(c));
+      for (const std::size_t r : members_[c]) {
+        const std::vector<const CollectiveNote*> notes = sequence(r, static_cast<int>(c));
+        const auto [a, b] = std::mismatch(expected.begin(), expected.end(), notes.begin(), notes.end(),
+                                          [](const CollectiveNote* x, const CollectiveNote* y) {
+                                            return x->kind == y->kind && x->bytes == y->bytes && x->peer == y->peer;
+                                          });
+        if (a == expected.end() && b == notes.end()) continue;
+        defects.add(cat("collective ", a - expected.begin(), " of ", name(c), ": rank ",
+                        ranks_[members_[c].front()].rank, " asks for ", a != expected.end() ? describe(**a) : "nothing",
+                        ", rank ", ranks_[r].rank, " for ", b != notes.end() ? describe(**b) : "nothing"));
+      }
+    }
+  }
+
+  // The k-th send to a member meets that member's k-th receive from here.
+  void check_pairs(Defects& defects) const {
+    using Key = std::tuple<int, int, int, int>;  // communicator, sender, receiver, number
+    std::map<Key, std::pair<const CollectiveNote*, const CollectiveNote*>> pairs;
+    for (std::size_t r = 0; r < parts_.size(); ++r) {
+      for (const Part& part : parts_[r]) {
+        if (part.partner < 0) continue;
+        const int own = static_cast<int>(r);
+        if (part.note->kind == CollectiveKind::send) {
+          pairs[{part.communicator, own, part.partner, part.number}].first = part.note;
+        } else {
+          pairs[{part.communicator, part.partner, own, part.number}].second = part.note;
+        }
+      }
+    }
+    std::set<std::tuple<int, int, int>> told;  // one line a pair of members
+    for (const auto& [key, pair] : pairs) {
+      const auto& [communicator, from, to, number] = key;
+      const auto& [send, receive] = pair;
+      if (send != nullptr && receive != nullptr && send->bytes == receive->bytes) continue;
+      if (!told.insert({communicator, from, to}).second) continue;
+      defects.add(cat("message ", number, " from rank ", ranks_[static_cast<std::size_t>(from)].rank, " to rank ",
+                      ranks_[static_cast<std::size_t>(to)].rank, ": ",
+                      send != nullptr ? describe(*send) : "nothing is sent", ", ",
+                      receive != nullptr ? describe(*receive) : "nothing is received"));
+    }
+  }
+
+ private:
+  const std::string& name(std::size_t communicator) const {
+    for (const Part& part : parts_[members_[communicator].front()]) {
+      if (part.communicator == static_cast<int>(communicator)) return part.note->communicator;
+    }
+    static const std::string none;
+    return none;
+  }
+  std::vector<const CollectiveNote*> sequence(std::size_t rank, int communicator) const {
+    std::vector<const CollectiveNote*> out;
+    for (const Part& part : parts_[rank]) {
+      if (part.communicator == communicator && !point_to_point(part.note->kind)) out.push_back(part.note);
+    }
+    return out;
+  }
+
+  const std::vector<RankTrace>& ranks_;
+  std::vector<std::vector<Part>> parts_;           // of each rank, in list order
+  std::vector<std::vector<std::size_t>> members_;  // of each communicator, by rank
+  std::vector<int> most_peer_;                     // the largest member index that a send or receive names
+};
+
+// Runs the streams of all ranks as queues until all are empty or none moves.
+class Simulation {
+ public:
+  Simulation(const std::vector<RankTrace>& ranks, const Conversation& conversation)
+      : ranks_(ranks), conversation_(conversation) {
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const auto& items = ranks[r].trace->items;
+      RankState state;
+      state.done.assign(items.size(), false);
+      state.part.assign(items.size(), nullptr);
+      state.queues.resize(ranks[r].trace->streams.size());
+      for (std::size_t i = 0; i < items.size(); ++i) {
+        state.queues[static_cast<std::size_t>(items[i].stream)].push_back(static_cast<int>(i));
+      }
+      for (const Part& part : conversation.parts(r)) {
+        const bool alone =
+            point_to_point(part.note->kind) ? part.partner < 0 : conversation.members(part.communicator).size() < 2;
+        if (!alone) state.part[static_cast<std::size_t>(part.item)] = &part;
+      }
+      states_.push_back(std::move(state));
+    }
+  }
+
+  void run(Defects& defects) {
+    while (step()) {
+    }
+    for (std::size_t r = 0; r < states_.size(); ++r) {
+      for (std::size_t s = 0; s < states_[r].queues.size(); ++s) {
+        if (states_[r].queues[s].empty()) continue;
+        const int item = states_[r].queues[s].front();
+        const TraceItem& it = item_of(r, item);
+        defects.add(cat(
+            "deadlock: rank ", ranks_[r].rank, ", stream ", ranks_[r].trace->streams[s], " waits for ",
+            it.kind == TraceItem::Kind::wait ? cat("an event of item ", it.target) : describe(it.booking.collective),
+            " (row ", it.row, ", item ", item, ")"));
+      }
+    }
+  }
+
+ private:
+  struct RankState {
+    std::vector<bool> done;
+    std::vector<const Part*> part;  // of an item; null: it needs nobody
+    std::vector<std::deque<int>> queues;
+  };
+  struct Head {
+    std::size_t rank, stream;
+  };
+
+  const TraceItem& item_of(std::size_t r, int item) const {
+    return ranks_[r].trace->items[static_cast<std::size_t>(item)];
+  }
+
+  // Ends every head that can end; true where something moved.
+  bool step() {
+    bool moved = false;
+    std::map<std::pair<int, int>, std::vector<Head>> meetings;                          // communicator, number
+    std::map<std::tuple<int, std::size_t, std::size_t, int>, std::vector<Head>> pairs;  // … sender, receiver, number
+    for (std::size_t r = 0; r < states_.size(); ++r) {
+      for (std::size_t s = 0; s < states_[r].queues.size(); ++s) {
+        auto& queue = states_[r].queues[s];
+        for (; !queue.empty(); finish({r, s}), moved = true) {
+          const TraceItem& item = item_of(r, queue.front());
+          if (item.kind == TraceItem::Kind::wait && !states_[r].done[static_cast<std::size_t>(item.target)]) break;
+          const Part* part = states_[r].part[static_cast<std::size_t>(queue.front())];
+          if (part == nullptr) continue;
+          const auto partner = static_cast<std::size_t>(part->partner);
+          if (part->note->kind == CollectiveKind::send) {
+            pairs[{part->communicator, r, partner, part->number}].push_back({r, s});
+          } else if (part->note->kind == CollectiveKind::receive) {
+            pairs[{part->communicator, partner, r, part->number}].push_back({r, s});
+          } else {
+            meetings[{part->communicator, part->number}].push_back({r, s});
+          }
+          break;
+        }
+      }
+    }
+    for (const auto& [key, heads] : meetings) {
+      if (heads.size() < conversation_.members(key.first).size()) continue;
+      for (const Head& head : heads) finish(head);
+      moved = true;
+    }
+    for (const auto& [key, heads] : pairs) {
+      if (heads.size() < 2) continue;
+      for (const Head& head : heads) finish(head);
+      moved = true;
+    }
+    return moved;
+  }
+
+  void finish(const Head& head) {
+    auto& queue = states_[head.rank].queues[head.stream];
+    states_[head.rank].done[static_cast<std::size_t>(queue.front())] = true;
+    queue.pop_front();
+  }
+
+  const std::vector<RankTrace>& ranks_;
+  const Conversation& conversation_;
+  std::vector<RankState> states_;
+};
+
+}  // namespace
+
+std::vector<std::string> check_collectives(const std::vector<RankTrace>& ranks) {
+  Defects defects;
+  const Conversation conversation(ranks);
+  for (std::size_t r = 0; r < ranks.size(); ++r) conversation.check_order(r, defects);
+  conversation.check_sequences(defects);
+  conversation.check_pairs(defects);
+  Simulation(ranks, conversation).run(defects);
+  return defects.take();
+}
+
+}  // namespace hawser::program

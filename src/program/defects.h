@@ -1,0 +1,31 @@
+// What the checkers have found so far, and how they name an item of a trace.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/cat.h"
+#include "program/checker.h"
+
+namespace hawser::program {
+
+class Defects {
+ public:
+  void add(std::string line) {
+    if (!full()) lines_.push_back(std::move(line));
+  }
+  bool full() const { return static_cast<int>(lines_.size()) >= kMostDefects; }
+  std::vector<std::string> take() { return std::move(lines_); }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+inline std::string describe(const Trace& trace, int item) {
+  const TraceItem& it = trace.items[static_cast<std::size_t>(item)];
+  return cat(it.booking.name, " (row ", it.row, ", stream ", trace.streams[static_cast<std::size_t>(it.stream)],
+             ", item ", item, ")");
+}
+
+}  // namespace hawser::program

@@ -1,0 +1,82 @@
+#include "train/export.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/root.h"
+#include "checkpoint/storage/posix.h"
+#include "models/families.h"
+#include "models/weights.h"
+
+namespace hawser::train {
+
+namespace fs = std::filesystem;
+
+CheckpointMeta read_meta(const checkpoint::Checkpoint& checkpoint) {
+  const auto json = nlohmann::json::parse(checkpoint.meta(), nullptr, /*allow_exceptions=*/false);
+  const auto text = [&](const char* key) {
+    const auto found = json.is_object() ? json.find(key) : json.end();
+    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  CheckpointMeta meta{.step = checkpoint.step(), .config = text("config"), .tokenizer = text("tokenizer")};
+  if (meta.config.empty()) {
+    throw UserError({.file = checkpoint.folder(),
+                     .what = "not a checkpoint of a run",
+                     .expected = "a model's config in its meta",
+                     .hint = "a checkpoint that hawser fit wrote"});
+  }
+  if (!json.contains("recipe")) return meta;
+  meta.recipe = json["recipe"].dump();
+  const auto precision = json["recipe"].value("/precision/compute"_json_pointer, nlohmann::json());
+  if (precision == "bf16") meta.stored = DType::bf16;
+  return meta;
+}
+
+std::optional<std::string> checkpoints_below(const std::string& path) {
+  const std::string below = (fs::path(path) / "checkpoints").string();
+  if (checkpoint::is_folder(below)) return below;
+  if (!checkpoint::step_folders(path).empty()) return path;
+  return std::nullopt;
+}
+
+checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skipped) {
+  if (!checkpoint::exists(path)) {
+    throw UserError({.file = path, .what = "no such folder", .expected = "a run's folder or a checkpoint"});
+  }
+  if (checkpoint::exists((fs::path(path) / checkpoint::kManifestName).string())) {
+    return checkpoint::Checkpoint::open(path);
+  }
+  const auto root = checkpoints_below(path);
+  if (!root) throw UserError({.file = path, .what = "neither a run's folder nor a checkpoint"});
+  auto newest = checkpoint::Checkpoint::latest(*root, skipped);
+  if (!newest) {
+    Problems problems = skipped;
+    skipped = {};
+    problems.add({.file = *root, .what = "no whole checkpoint"});
+    throw UserError(problems.lines());
+  }
+  return std::move(*newest);
+}
+
+Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output) {
+  const CheckpointMeta meta = read_meta(checkpoint);
+  Problems problems;
+  models::ModelDescription description = models::describe_config(meta.config, checkpoint.folder(), problems);
+  if (!meta.tokenizer.empty() && !checkpoint::exists(meta.tokenizer)) {
+    problems.add({.file = meta.tokenizer,
+                  .what = "the run's tokenizer is no longer there",
+                  .hint = "to put it back"});
+  }
+  problems.throw_if_any();
+  const models::Model model(std::move(description));
+  models::export_folder(output, model, [&](const std::vector<NamedState>& wanted) { checkpoint.read(wanted); },
+                        {.stored = meta.stored,
+                         .config = models::config_json(model.description(), meta.stored, meta.config),
+                         .tokenizer = meta.tokenizer});
+  return {.checkpoint = checkpoint.folder(),
+          .step = checkpoint.step(),
+          .parameters = model.parameters(),
+          .stored = meta.stored};
+}
+
+}  // namespace hawser::train

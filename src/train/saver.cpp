@@ -1,0 +1,99 @@
+#include "train/saver.h"
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/root.h"
+#include "checkpoint/save.h"
+
+namespace hawser::train {
+
+std::string to_json(const RunState& state) {
+  nlohmann::ordered_json json;
+  json["step"] = state.step;
+  json["sequences"] = state.sequences;
+  json["recipe"] = nlohmann::ordered_json::parse(state.recipe);
+  json["config"] = state.config;
+  json["tokenizer"] = state.tokenizer;
+  return json.dump();
+}
+
+RunState run_state_of(const std::string& text) {
+  try {
+    const auto json = nlohmann::ordered_json::parse(text);
+    return {.step = json.at("step"),
+            .sequences = json.at("sequences"),
+            .recipe = json.at("recipe").dump(),
+            .config = json.at("config"),
+            .tokenizer = json.at("tokenizer")};
+  } catch (const nlohmann::json::exception& error) {
+    throw UserError(Problem{.what = "the checkpoint was not written by `hawser fit`", .got = error.what()});
+  }
+}
+
+namespace {
+
+// The ranks' strings, in order; one process has its own only.
+std::vector<std::string> all_of(comm::World* world, const std::string& mine) {
+  return world != nullptr ? world->all_gather_strings(mine) : std::vector<std::string>{mine};
+}
+
+std::string from_rank_zero(comm::World* world, const std::string& text) {
+  return world != nullptr ? world->broadcast_bytes(text) : text;
+}
+
+// Rank 0 does something that may fail on the user's disk; all ranks get its result or throw its error.
+template <class Work>
+std::string on_rank_zero(comm::World* world, bool here, const Work& work) {
+  std::string answer;
+  if (here) {
+    try {
+      answer = "+" + work();
+    } catch (const UserError& error) {
+      answer = cat("-", error.what());
+    }
+  }
+  answer = from_rank_zero(world, answer);
+  if (answer.front() == '-') throw UserError(answer.substr(1));
+  return answer.substr(1);
+}
+
+}  // namespace
+
+std::string save(Session& session, comm::World* world, const std::string& root, const RunState& state, int keep) {
+  session.synchronize();
+  const int rank = world != nullptr ? world->rank().value() : 0;
+  std::vector<NamedState> states;
+  if (session.owns_states()) states = session.states(true);
+  std::int64_t bytes = 0;
+  for (const NamedState& s : states) {
+    for (const Box& box : s.boxes) bytes += box.view.bytes();
+  }
+  checkpoint::SaveOptions options{.root = root, .step = state.step, .world = world != nullptr ? world->size() : 1};
+  for (const std::string& text : all_of(world, std::to_string(bytes))) options.expected_bytes += std::stoll(text);
+
+  std::optional<checkpoint::SaveSession> saving;
+  const std::string ticket = on_rank_zero(world, rank == 0, [&] {
+    saving.emplace(checkpoint::SaveSession::begin(options));
+    return saving->ticket();
+  });
+  if (rank != 0) saving.emplace(checkpoint::SaveSession::join(options, ticket, rank));
+  std::string part;
+  try {
+    part = saving->write(states);
+  } catch (const UserError& error) {
+    part = checkpoint::SaveSession::failed_part(rank, error.what());
+  }
+  const std::vector<std::string> parts = all_of(world, part);
+  return on_rank_zero(world, rank == 0, [&] {
+    const std::string folder = saving->commit(parts, to_json(state));
+    checkpoint::keep_last(root, keep);
+    return folder;
+  });
+}
+
+void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer) {
+  checkpoint.read(session.states(optimizer));
+  session.parameters_changed();
+}
+
+}  // namespace hawser::train
