@@ -1,18 +1,54 @@
 // hawser bench step: how fast one training step is on this machine.
 #include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
+#include "cli/ranks.h"
 #include "launch/local.h"
+#include "train/bench_step.h"
 
 namespace hawser::cli {
 namespace {
 
-// The body: what each of `world` ranks does; rank 0 prints tokens/s and the time of each part.
-int bench_step_here(const Recipe&, int /*world*/, const BenchStepOptions&) {
-  not_in_this_build("bench step");
+void print_json(const train::BenchResult& result) {
+  nlohmann::ordered_json json{{"tokens_per_second", result.tokens_per_second},
+                              {"step_seconds", result.step_seconds},
+                              {"steps", result.steps},
+                              {"model_flops_per_second", result.model_flops_per_second},
+                              {"planned_bytes", result.planned_bytes},
+                              {"loss", result.loss}};
+  auto& families = json["seconds_by_family"] = nlohmann::ordered_json::object();
+  for (const auto& [family, seconds] : result.families) families[family] = seconds;
+  std::puts(json.dump().c_str());
+}
+
+void print_table(const train::BenchResult& result, const Recipe& recipe, int world, int threads) {
+  const auto row = [](const char* what, const std::string& value) { std::printf("%-20s %s\n", what, value.c_str()); };
+  row("model", cat(recipe.model.path.empty() ? recipe.model.config : recipe.model.path, ", ",
+                   format_count(static_cast<double>(result.parameters)), " parameters",
+                   recipe.model.path.empty() ? ", random weights" : ""));
+  row("step", cat(recipe.train.global_batch_size, " x ", recipe.data.sequence_length, " tokens, ", world,
+                  world == 1 ? " rank x " : " ranks x ", threads, threads == 1 ? " thread" : " threads"));
+  row("seconds a step", cat(format_seconds(result.step_seconds), " (median of ", result.steps.size(), ": ",
+                            format_seconds(*std::ranges::min_element(result.steps)), " to ",
+                            format_seconds(*std::ranges::max_element(result.steps)), ")"));
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", result.tokens_per_second);
+  row("tokens/s", text);
+  std::snprintf(text, sizeof text, "%.1f GFLOP/s%s", result.model_flops_per_second / 1e9, world > 1 ? " a rank" : "");
+  row("model FLOP/s", text);
+  row("planned memory", cat(format_bytes(Bytes(result.planned_bytes)), world > 1 ? " a rank" : ""));
+  double total = 0;
+  for (const auto& [family, seconds] : result.families) total += seconds;
+  std::puts("\ntime by family of ops");
+  for (const auto& [family, seconds] : result.families) {
+    if (seconds < 0.001 * total) continue;
+    std::printf("  %-18s %5.1f%%  %s\n", family.c_str(), 100 * seconds / total, format_seconds(seconds).c_str());
+  }
 }
 
 }  // namespace
@@ -28,11 +64,29 @@ int bench_step(const BenchStepOptions& options) {
   if (!recipe.places.contains("train.global_batch_size"))  // one sequence for each group of data ranks
     recipe.train.global_batch_size =
         std::max(1, world / recipe.parallel.context_parallel_degree) * recipe.train.micro_batch_size;
-  Problems problems;
-  check_layout(recipe, world, problems);
-  problems.throw_if_any();
-  if (must_launch(world)) return launch_local({.ranks = world, .threads = recipe.run.threads});
-  return bench_step_here(recipe, world, options);
+  train::OpenModel model;
+  const auto check = [&](const RankPlace&, Problems& problems) {
+    check_layout(recipe, world, problems);
+    model = train::open_model(recipe.model, recipe.folder, problems);
+  };
+  if (must_launch(world)) {
+    Problems problems;
+    check({}, problems);
+    problems.throw_if_any();
+    return launch_local({.ranks = world, .threads = recipe.run.threads});
+  }
+  const int threads = threads_of(recipe);
+  return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {
+                                        const auto result =
+                                            train::bench_step({.recipe = recipe, .threads = threads}, model, ranks);
+                                        if (ranks != nullptr && ranks->rank().value() > 0) return 0;
+                                        if (options.common.json) {
+                                          print_json(result);
+                                        } else {
+                                          print_table(result, recipe, world, threads);
+                                        }
+                                        return 0;
+                                      }});
 }
 
 void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {

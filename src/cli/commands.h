@@ -45,7 +45,8 @@ struct PlanOptions {
 struct EvalOptions {
   CommonOptions common;
   std::string model;
-  std::string data;
+  std::string data;    // a JSONL file, or the prefix of a token file
+  std::string bigram;  // prefix of the token file that a bigram model is fitted on; "": none
   std::int64_t sequence_length = 0;
   bool gradient_norms = false;
 };

@@ -15,6 +15,8 @@ namespace {
 
 void print_result(const train::Evaluation& result, bool gradient_norms) {
   nlohmann::ordered_json json{{"loss", result.loss}, {"tokens", result.tokens}};
+  if (result.bits_per_byte) json["bits_per_byte"] = *result.bits_per_byte;
+  if (result.bigram_loss) json["bigram_loss"] = *result.bigram_loss;
   if (gradient_norms) {
     auto& norms = json["gradient_norms"] = nlohmann::ordered_json::object();
     for (const auto& [name, norm] : result.gradient_norms) norms[name] = norm;
@@ -40,6 +42,7 @@ int eval(const EvalOptions& options) {
 
   train::EvaluateRequest request{.model = options.model,
                                  .data = options.data,
+                                 .bigram = options.bigram,
                                  .sequence_length = options.sequence_length,
                                  .gradient_norms = options.gradient_norms,
                                  .recipe = recipe,
@@ -71,13 +74,18 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command =
       add_command(app,
                   {.name = "eval",
-                   .what = "the loss of a model on a JSONL file, as one JSON object",
+                   .what = "the loss of a model on a JSONL or token file, as one JSON object",
                    .examples = {"hawser eval --model models/SmolLM2-135M --data heldout.jsonl --sequence-length 4096",
                                 "hawser eval --model DIR --data a.jsonl --sequence-length 64 --gradient-norms "
-                                "--ranks 2"}},
+                                "--ranks 2",
+                                "hawser eval --model runs/a/export --data runs/a/data/valid --bigram runs/a/data/train "
+                                "--sequence-length 512"}},
                   options->common);
   add_text(*command, "--model", "DIR", options->model, "a Hugging Face model folder");
-  add_text(*command, "--data", "FILE", options->data, "lines with text or input_ids; the whole file is one batch");
+  add_text(*command, "--data", "FILE", options->data,
+           "lines with text or input_ids, or PREFIX of a token file (PREFIX.bin, PREFIX.idx)");
+  add_text(*command, "--bigram", "PREFIX", options->bigram,
+           "also the loss, on the same token file, of a bigram model fitted on this one");
   add_number(*command, "--sequence-length", 1, "longer lines are cut into pieces of N tokens",
              [options](std::int64_t value) { options->sequence_length = value; });
   add_switch(*command, "--gradient-norms", options->gradient_norms, "also the norm of each parameter's gradient");

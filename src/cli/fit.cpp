@@ -1,4 +1,7 @@
 // hawser fit: train as a recipe says, on ranks of its own.
+#include <fmt/format.h>
+
+#include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -19,18 +22,22 @@ void print_result(const train::FitResult& result, bool json) {
   if (json) {
     nlohmann::ordered_json out{{"steps", result.steps},
                                {"interrupted", result.interrupted},
-                               {"train_loss", result.train_loss},
                                {"tokens_per_second", result.tokens_per_second},
                                {"checkpoint", result.checkpoint}};
+    if (result.train_loss) out["train_loss"] = *result.train_loss;
     if (result.validation_loss) out["validation_loss"] = *result.validation_loss;
     std::puts(out.dump().c_str());
     return;
   }
-  std::string line = cat(result.interrupted ? "stopped after step " : "done after step ", result.steps, ": loss ",
-                         result.train_loss);
-  if (result.validation_loss) line += cat(", validation loss ", *result.validation_loss);
-  if (!result.checkpoint.empty()) line += cat("; checkpoint ", result.checkpoint);
-  if (result.interrupted) line += "; `hawser fit --resume` goes on from it";
+  std::string line = fmt::format("{} after step {}", result.interrupted ? "stopped" : "done", result.steps);
+  if (result.train_loss) line += fmt::format(": loss {:.4f}", *result.train_loss);
+  if (result.validation_loss) {
+    line += fmt::format("{} validation loss {:.4f}", result.train_loss ? "," : ":", *result.validation_loss);
+  }
+  if (!result.checkpoint.empty()) line += "; checkpoint " + result.checkpoint;
+  if (result.interrupted) {
+    line += result.checkpoint.empty() ? "; nothing to save" : "; `hawser fit --resume` goes on from it";
+  }
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 
@@ -55,6 +62,7 @@ int fit_here(const Recipe& recipe, int world, const FitOptions& options) {
 }  // namespace
 
 int fit(const FitOptions& options) {
+  std::signal(SIGPIPE, SIG_IGN);  // whoever watched the progress may leave; the run goes on
   const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::train);
   const int world = world_size(options.common, default_ranks(recipe, recipe.run.device));
   Problems problems;

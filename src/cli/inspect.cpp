@@ -1,21 +1,220 @@
 // hawser inspect: what is in a checkpoint, a model folder or a token file.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/root.h"
+#include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/exit.h"
 #include "cli/line.h"
+#include "data/token_file.h"
+#include "models/families.h"
+#include "train/export.h"
+#include "train/open_model.h"
 
 namespace hawser::cli {
 namespace {
 
-// The body: finds out what the path is and prints what it holds.
-int inspect_here(const InspectOptions&) {
-  not_in_this_build("inspect");
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// What was found, twice: for people, and for --json.
+struct Report {
+  Json json = Json::object();
+  std::string text;
+
+  void title(const std::string& kind, const std::string& path) {
+    json["kind"] = kind;
+    json["path"] = path;
+    text += cat(kind, " ", path, "\n");
+  }
+  void row(const std::string& name, const std::string& value) {
+    text += "  " + name + std::string(name.size() < 12 ? 12 - name.size() : 1, ' ') + value + "\n";
+  }
+};
+
+std::string with_unit(std::int64_t bytes) { return format_bytes(Bytes(bytes)); }
+
+void describe_model(const models::Model& model, Report& report) {
+  const models::ModelDescription& d = model.description();
+  Json& json = report.json["model"];
+  json = {{"family", d.family},
+          {"parameters", model.parameters()},
+          {"layers", d.blocks.size()},
+          {"width", d.embedding.width},
+          {"vocabulary", d.embedding.vocabulary},
+          {"max_position", d.max_position},
+          {"tied_head", d.head.tied}};
+  report.row("family", d.family);
+  report.row("parameters", cat(format_count(static_cast<double>(model.parameters())), " (", model.parameters(), ")"));
+  std::string sizes = cat(d.blocks.size(), " blocks, width ", d.embedding.width);
+  if (!d.blocks.empty()) {
+    const nn::AttentionConfig& attention = d.blocks[0].attention;
+    json["heads"] = attention.heads;
+    json["kv_heads"] = attention.kv_heads;
+    json["head_dim"] = attention.head_dim;
+    json["inner"] = d.blocks[0].mlp.inner;
+    sizes += cat(", ", attention.heads, " heads of ", attention.head_dim, " over ", attention.kv_heads,
+                 " key-value heads, MLP ", d.blocks[0].mlp.inner);
+  }
+  report.row("sizes", sizes);
+  report.row("vocabulary", cat(d.embedding.vocabulary, d.head.tied ? ", head tied to it" : ""));
+  report.row("positions", cat(d.max_position));
+}
+
+// The model a checkpoint was made with, where its meta says so.
+void describe_meta(const checkpoint::Checkpoint& checkpoint, Report& report) {
+  train::CheckpointMeta meta;
+  try {
+    meta = train::read_meta(checkpoint);
+  } catch (const UserError&) {
+    report.row("model", "not said: this checkpoint is not of a run");
+    return;
+  }
+  const auto recipe = nlohmann::json::parse(meta.recipe, nullptr, /*allow_exceptions=*/false);
+  const auto number = [&](const char* pointer) {
+    const nlohmann::json::json_pointer place(pointer);
+    return recipe.contains(place) && recipe[place].is_number_integer() ? recipe[place].get<std::int64_t>() : 0;
+  };
+  const std::int64_t steps = number("/train/steps"), sequences = meta.step * number("/train/global_batch_size");
+  report.json["data_position"] = {
+      {"steps", meta.step}, {"sequences", sequences}, {"tokens", sequences * number("/data/sequence_length")}};
+  report.row("data", cat("after step ", meta.step, steps > 0 ? cat(" of ", steps) : "", ": ", sequences,
+                         " sequences of ", number("/data/sequence_length"), " tokens"));
+  Problems problems;
+  models::ModelDescription description = models::describe_config(meta.config, checkpoint.folder(), problems);
+  if (problems.empty()) describe_model(models::Model(std::move(description)), report);
+  report.json["tokenizer"] = meta.tokenizer.empty() ? Json() : Json(meta.tokenizer);
+  if (!meta.tokenizer.empty()) report.row("tokenizer", meta.tokenizer);
+}
+
+void describe_checkpoint(const checkpoint::Checkpoint& checkpoint, Report& report) {
+  report.title("checkpoint", checkpoint.folder());
+  std::int64_t parameters = 0, others = 0, bytes = 0;
+  std::map<std::string, std::int64_t> dtypes;
+  for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
+    ++(tensor.name.starts_with("optimizer/") ? others : parameters);
+    for (const checkpoint::SavedBox& box : tensor.boxes) bytes += box.bytes, dtypes[to_string(tensor.dtype)] += box.bytes;
+  }
+  report.json["step"] = checkpoint.step();
+  report.json["world"] = checkpoint.world();
+  report.json["tensors"] = {{"parameters", parameters}, {"optimizer", others}};
+  report.json["bytes"] = bytes;
+  report.json["bytes_by_dtype"] = dtypes;
+  report.row("step", cat(checkpoint.step(), ", saved by ", checkpoint.world(), checkpoint.world() == 1 ? " rank" : " ranks"));
+  report.row("tensors", cat(parameters, " of parameters, ", others, " of the optimizer"));
+  std::string types;
+  for (const auto& [name, size] : dtypes) types += cat(types.empty() ? "" : ", ", name, " ", with_unit(size));
+  report.row("bytes", cat(with_unit(bytes), dtypes.size() > 1 ? cat(" (", types, ")") : cat(" of ", types.substr(0, types.find(' ')))));
+  describe_meta(checkpoint, report);
+}
+
+void describe_run(const std::string& path, const std::string& root, Report& report) {
+  Problems skipped;
+  const auto whole = checkpoint::whole_checkpoints(root, skipped);
+  if (!skipped.empty()) say("not whole: ", skipped.lines());
+  report.title("run", path);
+  report.json["checkpoints"] = whole;
+  std::string names;
+  for (auto it = whole.rbegin(); it != whole.rend(); ++it)
+    names += cat(names.empty() ? "" : ", ", fs::path(*it).filename().string());
+  report.row("checkpoints", names.empty() ? "none" : names);
+  if (whole.empty()) return;
+  Report newest;
+  describe_checkpoint(checkpoint::Checkpoint::open(whole.front()), newest);
+  report.json["newest"] = newest.json;
+  report.text += newest.text;
+}
+
+void describe_folder_model(const std::string& path, Report& report) {
+  Problems problems;
+  const train::OpenModel open = train::open_model({.path = path}, "", problems);
+  problems.throw_if_any();
+  report.title("model", path);
+  describe_model(*open.model, report);
+  std::map<std::string, std::pair<std::int64_t, std::int64_t>> types;  // tensors and bytes
+  std::int64_t bytes = 0;
+  for (const std::string& name : open.weights->names()) {
+    const checkpoint::TensorInfo& info = *open.weights->find(name);
+    auto& [count, size] = types[info.type->name];
+    ++count, size += info.bytes, bytes += info.bytes;
+  }
+  Json& json = report.json["weights"] = {{"bytes", bytes}};
+  std::string text;
+  for (const auto& [type, sums] : types) {
+    json["dtypes"][type] = {{"tensors", sums.first}, {"bytes", sums.second}};
+    text += cat(text.empty() ? "" : ", ", sums.first, " tensors ", type, " ", with_unit(sums.second));
+  }
+  report.row("weights", text);
+  try {
+    const auto tokenizer = train::tokenizer_beside(path);
+    report.json["tokenizer"] = tokenizer ? Json{{"entries", tokenizer->vocab_size()}} : Json();
+    report.row("tokenizer", tokenizer ? cat(tokenizer->vocab_size(), " entries") : "none");
+  } catch (const UserError& error) {
+    report.json["tokenizer"] = {{"problem", error.what()}};
+    report.row("tokenizer", cat("not readable: ", error.what()));
+  }
+}
+
+void describe_tokens(const std::string& prefix, Report& report) {
+  const data::TokenFile file(prefix);
+  report.title("token file", prefix);
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i < file.sequences(); ++i) lengths.push_back(file.length(i));
+  std::sort(lengths.begin(), lengths.end());
+  const auto at = [&](double share) {
+    return lengths.empty() ? 0 : lengths[static_cast<std::size_t>(share * static_cast<double>(lengths.size() - 1))];
+  };
+  const std::int64_t bytes = static_cast<std::int64_t>(fs::file_size(prefix + ".bin"));
+  report.json["documents"] = file.documents();
+  report.json["sequences"] = file.sequences();
+  report.json["tokens"] = file.tokens();
+  report.json["labels"] = file.has_labels();
+  report.json["bytes"] = bytes;
+  report.json["lengths"] = {{"least", at(0)}, {"median", at(0.5)}, {"p90", at(0.9)}, {"most", at(1)}};
+  report.row("documents", cat(file.documents()));
+  report.row("sequences", cat(file.sequences()));
+  report.row("tokens", cat(file.tokens(), file.has_labels() ? ", with labels of their own" : ""));
+  report.row("lengths", cat(at(0), " to ", at(1), ", median ", at(0.5), ", 90% within ", at(0.9)));
+  report.row("bytes", with_unit(bytes));
+}
+
+// "runs/x/data/train" of "runs/x/data/train.bin", where there is such a token file.
+std::optional<std::string> token_prefix(const std::string& path) {
+  for (const char* ending : {"", ".bin", ".idx", ".labels.bin"}) {
+    if (!path.ends_with(ending)) continue;
+    const std::string prefix = path.substr(0, path.size() - std::string(ending).size());
+    if (checkpoint::exists(prefix + ".idx") && !checkpoint::is_folder(prefix + ".idx")) return prefix;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
 
 int inspect(const InspectOptions& options) {
   recipe_without_file({}, options.common);  // refuses what every command refuses
-  return inspect_here(options);
+  const std::string& path = options.path;
+  const auto has = [&](const char* name) { return checkpoint::exists((fs::path(path) / name).string()); };
+  Report report;
+  if (const auto prefix = token_prefix(path)) {
+    describe_tokens(*prefix, report);
+  } else if (has(checkpoint::kManifestName)) {
+    describe_checkpoint(checkpoint::Checkpoint::open(path), report);
+  } else if (const auto root = train::checkpoints_below(path)) {
+    describe_run(path, *root, report);
+  } else if (has("config.json")) {
+    describe_folder_model(path, report);
+  } else {
+    throw UserError(Problem{.file = path,
+                            .what = checkpoint::exists(path) ? "nothing that can be shown" : "no such file or folder",
+                            .expected = "a run, a checkpoint, a model folder or a token file"});
+  }
+  std::fputs(options.common.json ? (report.json.dump() + "\n").c_str() : report.text.c_str(), stdout);
+  return 0;
 }
 
 void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {

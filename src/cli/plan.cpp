@@ -1,15 +1,47 @@
 // hawser plan: memory, work and traffic of a recipe, without running it.
+#include <algorithm>
+#include <cstdio>
+
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
+#include "models/families.h"
+#include "plan/report.h"
 
 namespace hawser::cli {
 namespace {
 
-// The body: plans the recipe for `world` ranks of options.target and prints the plan; 4 where it does not fit.
-int plan_here(const Recipe&, int /*world*/, const PlanOptions&) {
-  not_in_this_build("plan");
+std::string target_of(const Recipe& recipe, const PlanOptions& options) {
+  if (!options.target.empty()) return options.target;
+  return recipe.run.device == DeviceChoice::cuda ? "h200" : "cpu";
+}
+
+// The product of threads and ranks of this machine is its cores, whoever starts the ranks.
+int threads_of_a_rank(const Recipe& recipe, const plan::Machine& machine, int world) {
+  return recipe.run.threads > 0 ? recipe.run.threads : std::max(1, machine.cores / world);
+}
+
+// Plans the recipe for `world` ranks and prints the plan; 4 where it does not fit.
+int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
+  const plan::Target target = plan::load_target(target_of(recipe, options));
+  Problems problems;
+  const std::string& named = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
+  const models::ModelDescription description = models::read_description(resolve_path(recipe, named), problems);
+  problems.throw_if_any();
+  const models::Model model(description);
+  const plan::Machine machine = plan::this_machine();
+  const plan::Forecaster forecaster(recipe, model, world, target, machine, threads_of_a_rank(recipe, machine, world));
+  const plan::Forecast forecast = forecaster.forecast();
+  const std::vector<plan::Offer> offers =
+      forecast.fits() ? std::vector<plan::Offer>() : forecaster.offers(plan::kOffers);
+  if (options.common.json) {
+    std::puts(plan::plan_json(recipe, model, target, forecast, offers).c_str());
+  } else {
+    std::fputs(plan::plan_text(recipe, model, target, forecast).c_str(), stdout);
+  }
+  if (!forecast.fits()) throw Error(ExitCode::does_not_fit, plan::refusal(recipe, forecast, offers));
+  return 0;
 }
 
 }  // namespace
@@ -33,7 +65,8 @@ void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {
                     "hawser plan recipe.yaml --ranks 1024 --target h200 --set data.sequence_length=131072"}},
       options->common);
   add_positional(*command, "RECIPE", options->recipe, "a YAML recipe; `hawser recipe init` writes one");
-  add_text(*command, "--target", "NAME", options->target, "a device described in targets/; default: this machine");
+  add_text(*command, "--target", "NAME", options->target,
+           "h200, cpu, or a file like targets/h200.yaml; default: cpu, or h200 where the device is cuda");
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->recipe, "RECIPE", "plan");
     chosen = [options, &commands] { return commands.plan(*options); };

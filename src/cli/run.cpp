@@ -1,6 +1,7 @@
 // From the command line to a command.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 
 #include "base/error.h"
@@ -140,6 +141,7 @@ Commands built_in_commands() {
 
 int run(int argc, const char* const* argv, const Commands& commands) {
   keep_stdout_for_rank_zero();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error with a line, not an end without one
   return guarded([&] { return run_line(argc, argv, commands); });
 }
 

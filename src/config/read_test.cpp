@@ -175,13 +175,13 @@ TEST_F(ReadRecipe, RefusesWhatIsNoFile) {
 TEST_F(ReadRecipe, OverridesReplaceKeys) {
   const Recipe recipe = read(kSmallest, {"train.steps=20", "train.steps=30", "data.train=[/x/a.txt, b.txt]",
                                          "output=elsewhere", "optimizer={beta1: 0.5, schedule: linear}",
-                                         "memory.activation_checkpointing=[full, none]", "memory.capacity=24GB"});
+                                         "memory.activation_checkpointing=[2*full, none]", "memory.capacity=24GB"});
   EXPECT_EQ(recipe.train.steps, 30);
   EXPECT_EQ(recipe.data.train, (std::vector<std::string>{"/x/a.txt", (fs::current_path() / "b.txt").string()}));
   EXPECT_EQ(recipe.output, (fs::current_path() / "elsewhere").string());
   EXPECT_DOUBLE_EQ(recipe.optimizer.beta1, 0.5);
   EXPECT_EQ(recipe.optimizer.schedule, LearningRateSchedule::linear);
-  EXPECT_EQ(recipe.memory.per_layer, (std::vector<Checkpointing>{Checkpointing::full, Checkpointing::none}));
+  EXPECT_EQ(recipe.memory.per_layer, (std::vector<Checkpointing>{Checkpointing::full, Checkpointing::full, Checkpointing::none}));
   EXPECT_EQ(recipe.memory.capacity->value(), 24'000'000'000);
   EXPECT_EQ(key_place(recipe, "train.steps"), "train.steps, --set");
 }

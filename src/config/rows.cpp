@@ -1,5 +1,7 @@
 #include "config/rows.h"
 
+#include <charconv>
+
 #include "base/units.h"
 #include "config/nearest.h"
 
@@ -70,10 +72,12 @@ Key later_flag(const char* name, const char* help) {
   return key;
 }
 
+constexpr std::size_t kMostBlocks = 100000;
+
 Key checkpointing(const char* name, const char* help) {
   Key key;
   key.name = name;
-  key.values = word_values(names_of(kCheckpointing), kCheckpointingLater) + "; or a list, one a layer";
+  key.values = word_values(names_of(kCheckpointing), kCheckpointingLater) + "; or a list, one a block, as in [20*full, 12*none]";
   key.help = help;
   key.reset = [](Recipe& recipe) {
     recipe.memory.activation_checkpointing = MemoryRecipe{}.activation_checkpointing;
@@ -85,14 +89,24 @@ Key checkpointing(const char* name, const char* help) {
     if (!node.IsSequence()) {
       if (auto refusal = read_word(node, kCheckpointing, kCheckpointingLater, one)) return refusal;
     } else if (node.size() == 0) {
-      return Refusal{"empty list", any_of(names_of(kCheckpointing)) + ", or one of them for each layer", ""};
+      return Refusal{"empty list", any_of(names_of(kCheckpointing)) + ", or one of them for each block", ""};
     }
     for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
-      list.emplace_back();
-      if (auto refusal = read_word(node[i], kCheckpointing, kCheckpointingLater, list.back())) {
+      // "20*full": twenty blocks in a row.
+      const std::string text = node[i].IsScalar() ? node[i].Scalar() : "";
+      const std::size_t star = text.find('*');
+      std::size_t times = star == std::string::npos ? 1 : 0;
+      if (star != std::string::npos) std::from_chars(text.data(), text.data() + star, times);
+      if (times == 0 || list.size() + times > kMostBlocks) {
+        return Refusal{"wrong count", "COUNT*POLICY as in 20*full", ""};
+      }
+      const YAML::Node word = star == std::string::npos ? node[i] : YAML::Node(text.substr(star + 1));
+      Checkpointing value = Checkpointing::none;
+      if (auto refusal = read_word(word, kCheckpointing, kCheckpointingLater, value)) {
         refusal->expected += cat(" as number ", i, " of the list");
         return refusal;
       }
+      list.insert(list.end(), times, value);
     }
     recipe.memory.activation_checkpointing = one;
     recipe.memory.per_layer = list;

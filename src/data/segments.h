@@ -2,7 +2,7 @@
 //
 // A rank's rows are cut where chunks that it holds apart, or documents, meet. A piece of a document attends to itself
 // causally (a square: keys are its own rows) and to all of the document before it (a rectangle: every query sees every
-// key). Padding rows are in no segment. Measured reason for the two forms: facts/cuda.md 1.9b.
+// key). Padding rows are in no segment. Kernels that skip masked tiles in backward do so for these two forms only.
 #pragma once
 
 #include <cstdint>

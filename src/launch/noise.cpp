@@ -8,11 +8,12 @@ namespace {
 
 constexpr std::size_t kDashes = 70;  // mpirun rules its notices off with 74
 
-// Messages of the MPI layer about its own messages.
+// Messages of the MPI layer about its own messages, and about what goes wrong in it while a run is being ended.
 bool droppable(const std::string& text) {
   static const std::regex kChatter(
       R"(^(mpirun: (Forwarding signal|killing job|abort is already).*)"
-      R"(|\[[^\]]*:\d+\] (\d+ more process(es)? ha(s|ve) sent help message.*|Set MCA parameter .*))$)");
+      R"(|\[[^\]]*:\d+\] (\d+ more process(es)? ha(s|ve) sent help message.*|Set MCA parameter .*)"
+      R"(|\[\[\d+,\d+\],\d+\] ORTE_ERROR_LOG: .*|Read -1, expected \d+, errno = \d+))$)");
   return std::regex_match(text, kChatter);
 }
 

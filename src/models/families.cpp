@@ -67,7 +67,8 @@ ModelDescription describe(const Json& json, const std::string& file, Problems& p
   ModelDescription description;
   ConfigReader config(json, file, found);
   std::string supported;
-  for (const Family& family : kFamilies) supported += (supported.empty() ? "" : " or ") + std::string(family.model_type);
+  for (const Family& family : kFamilies)
+    supported += (supported.empty() ? "" : " or ") + std::string(family.model_type);
   const Json* type = config.find("model_type");
   const Family* family = type != nullptr && type->is_string() ? find_family(type->get<std::string>()) : nullptr;
   if (family != nullptr) {

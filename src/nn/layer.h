@@ -78,7 +78,7 @@ struct SavePolicy {
 };
 
 // The views of a layer's saved tensors for one micro-batch. `slots` runs parallel to Layer::slots(); a slot that its
-// policy does not keep is absent there, and the layer uses a temp.
+// policy does not keep, or whose writer's pass has not come yet, is absent there, and the layer uses a temp.
 struct Saved {
   TensorView x;  // the layer's input, kept by the caller
   std::vector<TensorView> slots;

@@ -208,6 +208,14 @@ inline void expect_close(const Values& got, const Values& expected, double toler
   }
 }
 
+inline void expect_same_bits(const Values& got, const Values& expected, const std::string& what) {
+  ASSERT_EQ(got.size(), expected.size()) << what;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(std::memcmp(&got[i], &expected[i], sizeof(double)), 0)
+        << what << ": element " << i << " is " << got[i] << ", before " << expected[i];
+  }
+}
+
 struct Case {
   std::string name;
   std::function<std::vector<Values>(World&)> run;
@@ -232,12 +240,9 @@ inline void check_case(const Case& c) {
                      cat(c.name, ", output ", i, ", level ", static_cast<int>(level), ", ", threads, " threads"));
       }
       if (first.empty()) first = got;
-      EXPECT_TRUE(std::equal(got.begin(), got.end(), first.begin(),
-                             [](const Values& a, const Values& b) {
-                               return a.size() == b.size() &&
-                                      std::memcmp(a.data(), b.data(), a.size() * sizeof(double)) == 0;
-                             }))
-          << "runs differ, level " << static_cast<int>(level);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        expect_same_bits(got[i], first[i], cat("output ", i, ", level ", static_cast<int>(level), ", run again"));
+      }
     }
   }
   set_vector_level(best);

@@ -1,8 +1,13 @@
 #include "plan/plan.h"
 
+#include <algorithm>
+
+#include "plan/clock.h"
+
 namespace hawser::plan {
 
-RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank) {
+RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
+                   bool optimizer) {
   RankPlan plan;
   plan.purpose = purpose;
   plan.program = step::make_program(model, schedule_options(layout, purpose));
@@ -12,7 +17,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
                          {.parts = layout.parts(),
                           .part = mesh->shard().index(),
                           .compute = layout.compute,
-                          .optimizer = purpose == step::Purpose::train},
+                          .optimizer = optimizer || purpose == step::Purpose::train},
                          device);
   step::MetaBuffers buffers(device);
   buffers.add_persistent("state", state.data(), state.bytes());
@@ -48,6 +53,23 @@ void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<in
   HAWSER_CHECK(defects.empty(), "the step's program is not safe:", text);
 }
 
+namespace {
+
+// "backward of block 3's MLP, micro-batch 0"
+std::string peak_row_text(const RankPlan& plan) {
+  const TraceItem& item = plan.trace.items[static_cast<std::size_t>(plan.buffers.placement.peak_item)];
+  if (item.row < 0) return item.booking.name;
+  const program::Row& row = plan.program.rows[static_cast<std::size_t>(item.row)];
+  std::string out = program::to_string(row.op);
+  std::replace(out.begin(), out.end(), '_', ' ');
+  if (row.layer >= 0) out += cat(" of block ", row.layer / 2, row.layer % 2 == 0 ? "'s attention" : "'s MLP");
+  if (row.unit >= 0) out += cat(" of unit ", row.unit);
+  if (row.micro_batch >= 0) out += cat(", micro-batch ", row.micro_batch);
+  return out;
+}
+
+}  // namespace
+
 Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout) {
   Costs costs;
   costs.live_bytes["parameters"] = plan.parameter_bytes;
@@ -60,12 +82,14 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   const std::int64_t slack = plan.buffers.placement.bytes - plan.buffers.placement.live_bytes;
   if (slack > 0) costs.live_bytes["between buffers"] = slack;
   costs.total_bytes = plan.bytes();
+  costs.live = plan.state_bytes + plan.buffers.placement.live_bytes;
   for (const TraceItem& item : plan.trace.items) {
     costs.flops += item.booking.flops;
     const CollectiveNote& note = item.booking.collective;
     if (note.kind == CollectiveKind::none) continue;
-    costs.traffic[note.communicator.substr(0, note.communicator.find(':'))] += static_cast<double>(note.bytes);
+    costs.traffic[group_kind(note.communicator)] += bytes_sent(note, members_of(note.communicator, 0).count);
   }
+  if (plan.buffers.placement.peak_item >= 0) costs.peak_row = peak_row_text(plan);
   const step::BatchBounds& bounds = layout.bounds;
   costs.model_flops = layout.micro_batches *
                       model.training_flops(bounds.rows, bounds.square_pairs + bounds.rectangle_pairs);

@@ -21,8 +21,10 @@ struct RankPlan {
   std::int64_t bytes() const { return state_bytes + buffers.placement.bytes; }
 };
 
-// Runs the step of `rank` on meta and places its buffers. No memory, no messages.
-RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank);
+// Runs the step of `rank` on meta and places its buffers. No memory, no messages. `optimizer`: the state holds moments
+// although this purpose does not read them (a session that also trains); a training step's always does.
+RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
+                   bool optimizer = false);
 
 // Proves the plans of some ranks (all, or one of each kind) free of races, deadlocks and mismatched collectives;
 // InternalError with the defects otherwise: a program of ours is wrong.
@@ -31,9 +33,11 @@ void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<in
 struct Costs {
   std::map<std::string, std::int64_t> live_bytes;  // by purpose, at the peak; with parameters and optimizer state
   std::int64_t total_bytes = 0;                    // state and arena
+  std::int64_t live = 0;                           // of them, what holds something at the peak
   double flops = 0;                                // of all work of one step on this rank, as booked
   double model_flops = 0;                          // forward and backward without recompute, causal attention once
-  std::map<std::string, double> traffic;           // bytes this rank sends in a step, by communicator kind
+  std::map<std::string, double> traffic;           // bytes this rank sends in a step, by kind of group
+  std::string peak_row;                            // what the step is at when most is live
 };
 Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout);
 

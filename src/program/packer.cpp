@@ -92,8 +92,8 @@ Packer::Packer(const Trace& trace, const Order& order, const Lifetimes& lifetime
 }
 
 void Packer::take(Runs& runs, std::int64_t begin, std::int64_t end) {
-  auto first = runs.begin();
-  while (first != runs.end() && first->second < begin) ++first;
+  auto first = std::lower_bound(runs.begin(), runs.end(), begin,
+                                [](const auto& run, std::int64_t at) { return run.second < at; });
   auto last = first;
   for (; last != runs.end() && last->first <= end; ++last) {
     begin = std::min(begin, last->first);

@@ -168,84 +168,58 @@ TEST(Placement, RefusesAnAccessOverABuffersEnd) {
   EXPECT_THROW(place(r.trace(), r.buffers()), InternalError);
 }
 
-std::vector<std::pair<std::string, StepSizes>> steps() {
-  return {
-      {"small", {}},
-      {"small, two micro-batches", {.micro_batches = 2}},
-      {"small, full", {.full = true}},
-      {"narrow vocabulary", {.vocabulary = 1000}},
-      {"SmolLM2-135M", {.layers = 30, .rows = 2048, .width = 576, .inner = 1536, .vocabulary = 49152, .kv = 192}},
-      {"SmolLM2-135M, full",
-       {.layers = 30, .rows = 2048, .width = 576, .inner = 1536, .vocabulary = 49152, .kv = 192, .full = true}},
-      {"8B", {.layers = 32, .rows = 2048, .width = 4096, .inner = 14336, .vocabulary = 128256, .ranks = 8, .kv = 1024}},
-      {"8B, full",
-       {.layers = 32,
-        .micro_batches = 2,
-        .rows = 16384,
-        .width = 4096,
-        .inner = 14336,
-        .vocabulary = 128256,
-        .ranks = 8,
-        .kv = 1024,
-        .full = true}},
-      {"70B, full",
-       {.layers = 80,
-        .micro_batches = 1,
-        .rows = 4096,
-        .width = 8192,
-        .inner = 28672,
-        .vocabulary = 128256,
-        .ranks = 1024,
-        .kv = 1024,
-        .full = true}},
-      {"70B, full, long",
-       {.layers = 80,
-        .micro_batches = 1,
-        .rows = 65536,
-        .width = 8192,
-        .inner = 28672,
-        .vocabulary = 128256,
-        .ranks = 1024,
-        .kv = 1024,
-        .full = true}},
-      {"70B, full, three micro-batches",
-       {.layers = 80,
-        .micro_batches = 3,
-        .rows = 4096,
-        .width = 8192,
-        .inner = 28672,
-        .vocabulary = 128256,
-        .ranks = 1024,
-        .kv = 1024,
-        .full = true}},
-      {"8B, full, prefetch 2",
-       {.layers = 32,
-        .micro_batches = 2,
-        .rows = 16384,
-        .width = 4096,
-        .inner = 14336,
-        .vocabulary = 128256,
-        .ranks = 8,
-        .kv = 1024,
-        .full = true,
-        .weight_buffers = 3}},
+struct StepCase {
+  std::string name;
+  StepSizes sizes;
+  double most = 1.03;
+};
+
+std::vector<StepCase> steps() {
+  const StepSizes smol{.layers = 30, .rows = 2048, .width = 576, .inner = 1536, .vocabulary = 49152, .kv = 192};
+  const StepSizes m8{
+      .layers = 32, .rows = 2048, .width = 4096, .inner = 14336, .vocabulary = 128256, .ranks = 8, .kv = 1024};
+  const StepSizes m70{.layers = 80,
+                      .rows = 4096,
+                      .width = 8192,
+                      .inner = 28672,
+                      .vocabulary = 128256,
+                      .ranks = 1024,
+                      .kv = 1024,
+                      .full = true};
+  std::vector<StepCase> out{{"small", {}},
+                            {"small, two micro-batches", {.micro_batches = 2}},
+                            {"small, full", {.full = true}},
+                            {"narrow vocabulary", {.vocabulary = 1000}},
+                            {"SmolLM2-135M", smol},
+                            {"8B", m8},
+                            {"70B, full", m70}};
+  const auto add = [&](const char* name, StepSizes sizes, auto change, double most = 1.03) {
+    change(sizes);
+    out.push_back({name, sizes, most});
   };
+  add("SmolLM2-135M, full", smol, [](StepSizes& s) { s.full = true; });
+  add("8B, full, 16k", m8, [](StepSizes& s) { s.full = true, s.rows = 16384, s.micro_batches = 2; });
+  add("8B, full, prefetch 2", m8, [](StepSizes& s) { s.full = true, s.rows = 16384, s.weight_buffers = 3; });
+  add("70B, full, 64k", m70, [](StepSizes& s) { s.rows = 65536; });
+  add("70B, full, 3 micro-batches", m70, [](StepSizes& s) { s.micro_batches = 3; });
+  // Weights and gradients of one size, and a head of a slightly larger one, that take turns: the hardest known.
+  add(
+      "70B in float32, 3 micro-batches", m70, [](StepSizes& s) { s.micro_batches = 3, s.weight_bytes = 4; }, 1.10);
+  return out;
 }
 
 TEST(Placement, OfAStepIsTight) {
-  for (const auto& [name, sizes] : steps()) {
+  for (const auto& [name, sizes, most] : steps()) {
     StepTrace step(sizes);
+    const Recorder& r = step.recorder();
     const auto start = std::chrono::steady_clock::now();
-    const Placement placement = place(step.recorder().trace(), step.recorder().buffers());
+    const Placement placement = place(r.trace(), r.buffers());
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const double ratio = static_cast<double>(placement.bytes) / static_cast<double>(placement.live_bytes);
-    std::printf("%-28s %6zu buffers, %6zu items, %10s, ratio %.4f, %.3f s\n", name.c_str(),
-                step.recorder().buffers().size(), step.recorder().trace().items.size(),
-                format_bytes(Bytes(placement.bytes)).c_str(), ratio, seconds);
-    EXPECT_LE(ratio, 1.03) << name;
-    if (step.recorder().buffers().size() < 700) {
-      expect_sound(step.recorder().trace(), step.recorder().buffers(), placement);
-    }
+    std::printf("%-32s %6zu buffers, %6zu items, %10s, ratio %.4f, %.3f s\n", name.c_str(), r.buffers().size(),
+                r.trace().items.size(), format_bytes(Bytes(placement.bytes)).c_str(), ratio, seconds);
+    EXPECT_LE(ratio, most) << name;
+    if (r.buffers().size() < 700) expect_sound(r.trace(), r.buffers(), placement);
   }
 }
 

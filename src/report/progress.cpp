@@ -91,6 +91,7 @@ void Progress::write_line(bool at_once) {
 void Progress::step(const StepMetrics& metrics) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool is_first = last_.step == 0, is_last = metrics.step >= options_.total;
+  if (is_first) options_.first = metrics.step - 1;  // a resumed run learns late where it goes on
   // The first step pays for pages and caches; the second replaces it.
   const bool settle = is_first || metrics.step == options_.first + 2;
   step_seconds_ = settle ? metrics.step_seconds : (1 - kSmooth) * step_seconds_ + kSmooth * metrics.step_seconds;

@@ -8,6 +8,7 @@
 #include "ops/copy/copy.h"
 #include "ops/copy/permute_rows.h"
 #include "ops/reduce/sum_squares.h"
+#include "optim/decay.h"
 
 namespace hawser::step {
 
@@ -415,24 +416,20 @@ void Executor::update(const Row& row) {
   const TensorView gradient = gradient_shard(row.unit);
   const OptimizerSettings& settings = setup_.optimizer;
   const bool rounded = setup_.compute != DType::f32;
-  for (int p = 0; p < static_cast<int>(unit.params().size()); ++p) {
-    const nn::Param& param = unit.params()[static_cast<std::size_t>(p)];
-    const Piece piece = piece_of(unit.offset(p), param.elements(), state);
-    if (piece.count == 0) continue;
-    const auto part = [&](const TensorView& view) { return view.rows(piece.begin, piece.count); };
-    ops::adamw(stream(row.stream),
-               {.weight = part(state.weights),
-                .gradient = part(gradient),
-                .exp_avg = part(state.exp_avg),
-                .exp_avg_sq = part(state.exp_avg_sq),
-                .compute_weight = rounded ? part(state.compute) : TensorView(),
-                .hyper = setup_.state->record().rows(0, ops::kAdamHyperFields),
-                .coefficient = setup_.state->result().rows(3, 1),
-                .skip = setup_.state->skip(),
-                .beta1 = settings.beta1,
-                .beta2 = settings.beta2,
-                .epsilon = settings.epsilon,
-                .weight_decay = param.decay ? settings.weight_decay : 0.0});
+  for (const optim::UpdateRun& run : optim::update_runs(unit, state.begin, state.count)) {
+    const auto part = [&](const TensorView& view) { return view.rows(run.begin, run.count); };
+    ops::adamw(stream(row.stream), {.weight = part(state.weights),
+                                    .gradient = part(gradient),
+                                    .exp_avg = part(state.exp_avg),
+                                    .exp_avg_sq = part(state.exp_avg_sq),
+                                    .compute_weight = rounded ? part(state.compute) : TensorView(),
+                                    .hyper = setup_.state->record().rows(0, ops::kAdamHyperFields),
+                                    .coefficient = setup_.state->result().rows(3, 1),
+                                    .skip = setup_.state->skip(),
+                                    .beta1 = settings.beta1,
+                                    .beta2 = settings.beta2,
+                                    .epsilon = settings.epsilon,
+                                    .weight_decay = run.decay ? settings.weight_decay : 0.0});
   }
 }
 
@@ -452,7 +449,7 @@ void Executor::end_step(const Row& row, StepOutput& output) {
                  });
   if (setup_.keep_gradients) {
     // A last use, so that nothing of this step takes their place.
-    Booking booking{.name = "keep_gradients"};
+    Booking booking{.name = kKeepGradients};
     for (int unit = 0; unit < static_cast<int>(setup_.model->units().size()); ++unit) {
       booking.accesses.push_back(reads(gradient_shard(unit)));
     }

@@ -62,6 +62,9 @@ struct StepOutput {
   std::shared_ptr<std::vector<float>> logits;           // Purpose::logits: of the last micro-batch's chosen row, [V]
 };
 
+// The name of the work that reads, last of all, the gradients that keep_gradients keeps.
+inline constexpr char kKeepGradients[] = "keep_gradients";
+
 class Executor {
  public:
   explicit Executor(ExecutorSetup setup);

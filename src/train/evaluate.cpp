@@ -1,8 +1,12 @@
 #include "train/evaluate.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 
+#include "data/sources.h"
 #include "models/weights.h"
+#include "train/baseline.h"
 #include "train/feed.h"
 #include "train/open_model.h"
 
@@ -50,6 +54,42 @@ std::shared_ptr<const data::BatchLoader> open_data(const EvaluateRequest& reques
   return nullptr;
 }
 
+// A token file, whose ids must lie in the vocabulary; null with a problem added.
+std::shared_ptr<const data::TokenFile> open_tokens(const std::string& prefix, std::int64_t vocabulary,
+                                                   Problems& problems) {
+  try {
+    auto file = std::make_shared<const data::TokenFile>(data::resolve_path(prefix, ""));
+    file->check_ids(vocabulary);
+    return file;
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+  }
+  return nullptr;
+}
+
+// A token file as one batch of running text.
+std::shared_ptr<const data::BatchLoader> running_text(std::shared_ptr<const data::TokenFile> file,
+                                                      std::int64_t vocabulary, data::BatchShape shape,
+                                                      const data::BatchLayout& layout) {
+  auto set = std::shared_ptr(data::chunked_sequences(std::move(file), shape.sequence_length, vocabulary));
+  shape.max_documents = set->max_documents();
+  const data::BatchOrder order{.global_batch_size = std::max<std::int64_t>(1, set->size()), .shuffle = false};
+  return std::make_shared<const data::BatchLoader>(std::move(set), shape, layout, order);
+}
+
+// The data of a token file, and what is measured beside the loss.
+void open_token_data(const EvaluateRequest& request, std::int64_t vocabulary, const data::BatchShape& shape,
+                     const data::BatchLayout& layout, OpenEvaluation& input, Problems& problems) {
+  input.tokens = open_tokens(request.data, vocabulary, problems);
+  if (!request.bigram.empty()) input.bigram = open_tokens(request.bigram, vocabulary, problems);
+  try {
+    input.tokenizer = tokenizer_beside(request.model);
+    if (input.tokens) input.loader = running_text(input.tokens, vocabulary, shape, layout);
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+  }
+}
+
 }  // namespace
 
 std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& request, int rank, int ranks, Problems& problems) {
@@ -60,23 +100,38 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& request, in
   recipe.data.pack = Packing::documents;
   recipe.train.micro_batch_size = 1;
   recipe.train.global_batch_size = 1;
+  const bool tokens = data::is_token_prefix(request.data, "");
+  if (!tokens && !request.bigram.empty()) {
+    problems.add({.file = request.data,
+                  .what = "a bigram model is scored on a token file only",
+                  .expected = "the prefix of a .bin and an .idx",
+                  .hint = "hawser prepare, which makes them"});
+  }
   input.open = open_model({.path = request.model}, "", problems);
   if (problems.size() != before) {  // the data is looked at all the same
     Recipe one_rank = recipe;
     one_rank.parallel = {};
-    open_data(request, input.open.model ? input.open.model->vocabulary() : 0, data::batch_shape(one_rank), {}, problems);
+    const std::int64_t vocabulary = input.open.model ? input.open.model->vocabulary() : 0;
+    if (tokens) {
+      open_token_data(request, vocabulary, data::batch_shape(one_rank), {}, input, problems);
+    } else {
+      open_data(request, vocabulary, data::batch_shape(one_rank), {}, problems);
+    }
     return std::nullopt;
   }
   plan::Layout& layout = input.layout;
   layout = plan::make_layout(recipe, *input.open.model, ranks, compute_dtype(recipe.precision, DeviceKind::cpu),
                              request.threads);
   const MeshPlace place = place_of(rank, layout.mesh);
-  input.loader = open_data(request, input.open.model->vocabulary(), layout.batch,
-                           {.data_rank = place.shard + layout.mesh.shard * place.replicate,
-                            .data_ranks = layout.data_ranks(),
-                            .context_rank = place.context,
-                            .context_ranks = layout.mesh.context},
-                           problems);
+  const data::BatchLayout part{.data_rank = place.shard + layout.mesh.shard * place.replicate,
+                               .data_ranks = layout.data_ranks(),
+                               .context_rank = place.context,
+                               .context_ranks = layout.mesh.context};
+  if (tokens) {
+    open_token_data(request, input.open.model->vocabulary(), layout.batch, part, input, problems);
+  } else {
+    input.loader = open_data(request, input.open.model->vocabulary(), layout.batch, part, problems);
+  }
   if (problems.size() != before) return std::nullopt;
   layout.batch = input.loader->shape();
   plan::set_bounds(layout);
@@ -104,10 +159,14 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   session.load(*input.open.weights);
 
   Evaluation result;
+  if (input.tokens && input.bigram)
+    result.bigram_loss = bigram_loss(*input.bigram, *input.tokens, input.open.model->vocabulary());
   if (!input.gradient_norms) {
     const auto [sum, tokens] = evaluate_loss(session, loader, 1);
     result.tokens = tokens;
     result.loss = tokens > 0 ? sum / static_cast<double>(tokens) : 0.0;
+    if (const std::int64_t bytes = input.tokens && input.tokenizer ? text_bytes(*input.tokens, *input.tokenizer) : 0)
+      result.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(bytes);
     if (after) after(session);
     return result;
   }

@@ -18,7 +18,8 @@ namespace hawser::train {
 
 struct EvaluateRequest {
   std::string model;  // a Hugging Face folder
-  std::string data;   // a JSONL file, taken as one batch
+  std::string data;   // a JSONL file, or the prefix of a token file read as running text; taken as one batch
+  std::string bigram;  // token file that a bigram model is fitted on, to be scored on the token file `data`; "": none
   std::int64_t sequence_length = 0;
   bool gradient_norms = false;
   Recipe recipe;      // parallel, memory, precision, run
@@ -29,6 +30,8 @@ struct Evaluation {
   double loss = 0;           // mean over all targets
   std::int64_t tokens = 0;   // targets
   std::vector<std::pair<std::string, double>> gradient_norms;  // Hugging Face names, in model order
+  std::optional<double> bits_per_byte;  // of the text, for a token file whose tokenizer lies beside the model
+  std::optional<double> bigram_loss;
 };
 
 // What an evaluation reads, found sound: model and weights, and this rank's part of the data.
@@ -39,6 +42,8 @@ struct OpenEvaluation {
   OpenModel open;
   plan::Layout layout;
   std::shared_ptr<const data::BatchLoader> loader;
+  std::shared_ptr<const data::TokenFile> tokens, bigram;  // null: not that kind of data, not asked for
+  std::unique_ptr<data::Tokenizer> tokenizer;             // of `tokens`; null: none beside the model
 };
 
 // Opens all of it as rank `rank` of `ranks`, without messages. Adds every problem of model and data, and returns none

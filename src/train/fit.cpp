@@ -1,13 +1,12 @@
 #include "train/fit.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <filesystem>
-#include <thread>
 
-#include "checkpoint/root.h"
 #include "checkpoint/storage/posix.h"
 #include "config/config.h"
 #include "data/batch_loader.h"
@@ -20,53 +19,34 @@
 #include "train/feed.h"
 #include "train/open_model.h"
 #include "train/saver.h"
+#include "train/together.h"
 
 namespace hawser::train {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-std::string checkpoints_folder(const Recipe& recipe) {
-  return (fs::path(resolve_path(recipe, recipe.output)) / "checkpoints").string();
-}
-
-std::string data_folder(const Recipe& recipe) { return data::prepare_options(recipe).output; }
-
 void check_fit(const Recipe& recipe, int, Problems& problems) {
   open_model(recipe.model, recipe.folder, problems);
-  checkpoint::check_writable(resolve_path(recipe, recipe.output), problems);
+  checkpoint::check_writable(output_folder(recipe), problems);
 }
 
 namespace {
 
-// Token files are made by rank 0 while the others wait; however long it takes, nobody's time limit passes.
+// Token files are made by rank 0 while the others wait.
 void prepare_data(const Recipe& recipe, std::int64_t vocabulary, comm::World* world, report::Progress* progress) {
   if (recipe.data.train.empty()) return;  // data.prepared was made elsewhere
-  data::PrepareOptions options = data::prepare_options(recipe);
-  options.vocab_size = vocabulary;
-  std::atomic<bool> done = false;
-  std::exception_ptr error;
-  std::thread worker;
-  if (progress != nullptr) {
-    options.progress = [progress](const data::PrepareProgress& p) {
-      progress->phase("preparing text", p.bytes_done, p.bytes_total);
-    };
-  }
-  if (world == nullptr || world->rank().value() == 0) {
-    worker = std::thread([&] {
-      try {
-        if (!data::is_prepared(options)) data::prepare(options);
-      } catch (...) {
-        error = std::current_exception();
-      }
-      done = true;
-    });
-  }
-  if (world != nullptr) {
-    while (!world->any(done)) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  if (worker.joinable()) worker.join();
-  if (error) std::rethrow_exception(error);
+  on_rank_zero(world, [&]() -> std::string {
+    data::PrepareOptions options = data::prepare_options(recipe);
+    options.vocab_size = vocabulary;
+    if (progress != nullptr) {
+      options.progress = [progress](const data::PrepareProgress& p) {
+        progress->phase("preparing text", p.bytes_done, p.bytes_total);
+      };
+    }
+    if (!data::is_prepared(options)) data::prepare(options);
+    return "";
+  });
 }
 
 std::shared_ptr<const data::SequenceSet> open_set(const Recipe& recipe, const std::string& prefix,
@@ -98,6 +78,11 @@ class Fit {
     return result_;
   }
 
+  // After an error: what is said next stands on a line of its own.
+  void end_progress() {
+    if (progress_) progress_->finish();
+  }
+
  private:
   // A step on its way through the device.
   struct Flight {
@@ -120,6 +105,11 @@ class Fit {
     Problems problems;
     open_ = open_model(recipe_.model, recipe_.folder, problems);
     problems.throw_if_any();
+    phase("preparing text");
+    on_rank_zero(world_, [&]() -> std::string {
+      lock_ = hold_output(recipe_);
+      return "";
+    });
     prepare_data(recipe_, open_.model->vocabulary(), world_, progress_.get());
 
     const int ranks = world_ != nullptr ? world_->size() : 1;
@@ -139,9 +129,9 @@ class Fit {
     session_ = std::make_unique<Session>(*open_.model, layout_, *device_, *mesh_, purposes, recipe_.memory.capacity);
     if (world_ != nullptr) {
       session_->set_on_row([this](const program::Row& row) {
-        std::string phase = cat("step ", enqueueing_, " ", program::to_string(row.op));
-        if (row.layer >= 0) phase += cat(" layer ", row.layer);
-        world_->set_phase(std::move(phase));
+        std::string text = cat(stage_, " ", program::to_string(row.op));
+        if (row.layer >= 0) text += cat(" layer ", row.layer);
+        world_->set_phase(std::move(text));
       });
     }
   }
@@ -154,8 +144,8 @@ class Fit {
     loader_ = std::make_shared<const data::BatchLoader>(
         set, layout_.batch, batch_layout_,
         data::BatchOrder{.global_batch_size = recipe_.train.global_batch_size, .seed = recipe_.train.seed});
-    HAWSER_CHECK(loader_->micro_batches() == layout_.micro_batches, loader_->micro_batches(), " micro-batches, planned ",
-                 layout_.micro_batches);
+    HAWSER_CHECK(loader_->micro_batches() == layout_.micro_batches, loader_->micro_batches(),
+                 " micro-batches, planned ", layout_.micro_batches);
     std::error_code ignored;
     if (!fs::exists(folder + "/valid.idx", ignored)) return;
     const auto held_out = open_set(recipe_, folder + "/valid", vocabulary);
@@ -165,29 +155,66 @@ class Fit {
   }
 
   void resume() {
-    std::optional<checkpoint::Checkpoint> checkpoint;
-    if (request_.resume) {
-      Problems skipped;
-      checkpoint = checkpoint::Checkpoint::latest(checkpoints_folder(recipe_), skipped);
-      if (progress_ && !skipped.empty()) progress_->message(skipped.lines());
+    std::optional<checkpoint::Checkpoint> checkpoint = request_.resume ? newest() : std::nullopt;
+    if (!request_.resume) {
+      const std::string earlier = on_rank_zero(world_, [&] { return set_aside_earlier(recipe_); });
+      if (!earlier.empty()) say("kept what an earlier run saved here in " + earlier);
     }
+    phase("reading weights");
     if (checkpoint) {
-      load(*session_, *checkpoint, true);
-      done_ = run_state_of(checkpoint->meta()).step;
+      check_position(*checkpoint);
+      take_time(world_, [&] { load(*session_, *checkpoint, true); });
+      done_ = saved_step_ = checkpoint->step();
       result_.checkpoint = checkpoint->folder();
       say(cat("going on from ", checkpoint->folder(), " (step ", done_, ")"));
-    } else if (open_.weights) {
-      session_->load(*open_.weights);
-      if (request_.resume) say("no checkpoint to resume from: starting at the beginning");
     } else {
-      session_->initialise(recipe_.train.seed);
+      take_time(world_, [&] {
+        if (open_.weights) {
+          session_->load(*open_.weights);
+        } else {
+          session_->initialise(recipe_.train.seed);
+        }
+      });
+      if (request_.resume) say("no checkpoint to resume from: starting at the beginning");
     }
     result_.steps = done_;
     if (!first_rank()) return;
-    checkpoint::write_text_atomically((fs::path(resolve_path(recipe_, recipe_.output)) / "recipe.json").string(),
-                                      recipe_json(recipe_) + "\n");
-    metrics_ = std::make_unique<report::MetricsWriter>(
-        (fs::path(resolve_path(recipe_, recipe_.output)) / "metrics.jsonl").string(), done_);
+    checkpoint::write_text_atomically(output_folder(recipe_) + "/recipe.json", recipe_json(recipe_) + "\n");
+    metrics_ = std::make_unique<report::MetricsWriter>(metrics_path(recipe_), done_);
+  }
+
+  // The newest whole checkpoint. Rank 0 chooses, so that all agree whatever their views of a shared disk are.
+  std::optional<checkpoint::Checkpoint> newest() {
+    phase("looking for a checkpoint");
+    const std::string folder = on_rank_zero(world_, [&]() -> std::string {
+      Problems skipped;
+      const auto found = checkpoint::Checkpoint::latest(checkpoints_folder(recipe_), skipped);
+      if (!skipped.empty()) say(skipped.lines());
+      return found ? found->folder() : "";
+    });
+    if (folder.empty()) return std::nullopt;
+    return checkpoint::Checkpoint::open(folder);
+  }
+
+  // A batch is a function of its step: the run goes on with the data that follows only when steps are as large as
+  // before.
+  void check_position(const checkpoint::Checkpoint& checkpoint) {
+    const RunState state = run_state_of(checkpoint.meta());
+    if (state.step > 0 && state.sequences != state.step * recipe_.train.global_batch_size) {
+      throw UserError(Problem{.file = checkpoint.folder(),
+                              .what = "the checkpoint is of a run with another batch size",
+                              .expected = cat(state.sequences / state.step),
+                              .got = cat(recipe_.train.global_batch_size),
+                              .at = "train.global_batch_size"});
+    }
+    const std::string changes = data_order_changes(state, recipe_json(recipe_));
+    if (!changes.empty()) say("the data come in another order than before: " + changes);
+  }
+
+  // What this rank does from now on, for the line about a time limit that passed.
+  void phase(const std::string& text) {
+    stage_ = text;
+    if (world_ != nullptr) world_->set_phase(text);
   }
 
   void say(const std::string& line) {
@@ -195,25 +222,32 @@ class Fit {
   }
 
   void train() {
-    if (done_ >= total_steps()) return say(cat("nothing to do: ", done_, " of ", total_steps(), " steps are done"));
+    if (done_ >= total_steps()) {
+      say(cat("nothing to do: ", done_, " of ", total_steps(), " steps are done"));
+      evaluate();
+      return;
+    }
     data::Prefetcher prefetcher(loader_, done_, total_steps());
     last_end_ = Clock::now();
-    for (std::int64_t step = done_ + 1; step <= total_steps(); ++step) {
-      flights_.push_back(enqueue(step, prefetcher));
-      done_ = step;
-      const bool stop = asked_to_stop();
-      const bool evaluate = validation_ && recipe_.train.evaluate_every > 0 && step % recipe_.train.evaluate_every == 0;
-      const bool save = recipe_.checkpoint.every_steps > 0 && step % recipe_.checkpoint.every_steps == 0;
-      const bool pause = stop || evaluate || save || step == total_steps();
-      while (flights_.size() > (pause ? 0u : kInFlight)) land(evaluate || step == total_steps());
-      if (save || (stop && step < total_steps())) save_checkpoint();
-      if (pause) last_end_ = Clock::now();
-      if (stop && step < total_steps()) {
+    while (done_ < total_steps() && !result_.interrupted) {
+      if (asked_to_stop()) {
         result_.interrupted = true;
-        return;
+        while (!flights_.empty()) land(false);
+        break;
       }
+      const std::int64_t step = ++done_;
+      flights_.push_back(enqueue(step, prefetcher));
+      const bool last = step == total_steps();
+      const bool evaluate = validation_ && (last || on_beat(recipe_.train.evaluate_every));
+      const bool save = on_beat(recipe_.checkpoint.every_steps);
+      const bool pause = evaluate || save || last;
+      while (flights_.size() > (pause ? 0u : kInFlight)) land(evaluate);
+      if (save) save_checkpoint();
+      if (pause) last_end_ = Clock::now();
     }
   }
+
+  bool on_beat(std::int64_t every) const { return every > 0 && done_ % every == 0; }
 
   bool asked_to_stop() {
     const bool mine = request_.stop_requested();
@@ -221,7 +255,7 @@ class Fit {
   }
 
   Flight enqueue(std::int64_t step, data::Prefetcher& prefetcher) {
-    enqueueing_ = step;
+    phase(cat("step ", step));
     Flight flight{.step = step};
     step::StepInput input;
     for (int m = 0; m < layout_.micro_batches; ++m) {
@@ -282,19 +316,22 @@ class Fit {
     if (!validation_) return std::nullopt;
     std::int64_t steps = validation_->steps();
     if (recipe_.train.evaluate_batches > 0) steps = std::min(steps, recipe_.train.evaluate_batches);
+    phase(cat("evaluation after step ", done_));
     const auto [sum, tokens] = evaluate_loss(*session_, *validation_, steps, [&](std::int64_t s) {
       if (progress_) progress_->phase("evaluating", s, steps);
     });
-    if (tokens > 0) result_.validation_loss = sum / static_cast<double>(tokens);
-    if (result_.validation_loss) say(cat("validation loss ", *result_.validation_loss, " over ", tokens, " tokens"));
-    last_end_ = Clock::now();
+    if (tokens == 0) return std::nullopt;
+    result_.validation_loss = sum / static_cast<double>(tokens);
+    say(fmt::format("step {}: validation loss {:.4f} over {} tokens", done_, *result_.validation_loss, tokens));
     return result_.validation_loss;
   }
 
   void save_checkpoint() {
     if (saved_step_ == done_) return;
-    const std::string config_file =
-        models::config_path(resolve_path(recipe_, recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path));
+    phase(cat("saving step ", done_));
+    if (metrics_) metrics_->sync();  // a checkpoint's steps are in the metrics, whatever happens
+    const std::string config_file = models::config_path(
+        resolve_path(recipe_, recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path));
     result_.checkpoint = save(*session_, world_, checkpoints_folder(recipe_),
                               {.step = done_,
                                .sequences = done_ * recipe_.train.global_batch_size,
@@ -303,12 +340,11 @@ class Fit {
                                .tokenizer = data::prepare_options(recipe_).tokenizer},
                               recipe_.checkpoint.keep_last);
     saved_step_ = done_;
-    if (metrics_) metrics_->sync();
     say(cat("saved ", result_.checkpoint));
   }
 
   void finish() {
-    if (!result_.interrupted && done_ > 0 && landed_ > 0) save_checkpoint();
+    if (landed_ > 0) save_checkpoint();
     if (counted_seconds_ > 0) result_.tokens_per_second = counted_tokens_ / counted_seconds_;
     if (progress_) progress_->finish();
   }
@@ -318,6 +354,8 @@ class Fit {
   const FitRequest& request_;
   const Recipe& recipe_;
   comm::World* world_;
+  std::string stage_;
+  checkpoint::File lock_;
   OpenModel open_;
   plan::Layout layout_;
   data::BatchLayout batch_layout_;
@@ -329,7 +367,7 @@ class Fit {
   std::unique_ptr<report::Progress> progress_;
   std::unique_ptr<report::MetricsWriter> metrics_;
   std::deque<Flight> flights_;
-  std::int64_t done_ = 0, enqueueing_ = 0, landed_ = 0, saved_step_ = -1;
+  std::int64_t done_ = 0, landed_ = 0, saved_step_ = -1;
   double counted_tokens_ = 0, counted_seconds_ = 0;
   Clock::time_point last_end_;
   FitResult result_;
@@ -337,6 +375,16 @@ class Fit {
 
 }  // namespace
 
-FitResult fit(const FitRequest& request, comm::World* world) { return Fit(request, world).run(); }
+FitResult fit(const FitRequest& request, comm::World* world) {
+  auto fit = std::make_unique<Fit>(request, world);
+  try {
+    return fit->run();
+  } catch (...) {
+    fit->end_progress();
+    // Its streams may wait for messages that other ranks will never send, and would wait here before the error is said.
+    if (world != nullptr) static_cast<void>(fit.release());
+    throw;
+  }
+}
 
 }  // namespace hawser::train

@@ -9,6 +9,7 @@
 #include "base/recipe.h"
 #include "comm/mpi/world.h"
 #include "report/progress.h"
+#include "train/run_folder.h"
 
 namespace hawser::train {
 
@@ -16,29 +17,27 @@ struct FitRequest {
   Recipe recipe;
   bool resume = false;  // go on from the newest whole checkpoint; none: from the start
   int threads = 1;      // CPU threads of a rank
-  // Asked once a step on every rank; true on one: all save and stop after the step.
+  // Asked once a step on every rank; true on one: all save and stop.
   std::function<bool()> stop_requested = [] { return false; };
   report::ProgressOptions progress;  // rank 0's; total, first and log_every are filled in
 };
 
 struct FitResult {
-  std::int64_t steps = 0;                 // done, counted from the start of the run
+  std::int64_t steps = 0;  // done, counted from the start of the run
   bool interrupted = false;
-  double train_loss = 0;                  // of the last step
+  std::optional<double> train_loss;       // of the last step; none where this call did none
   std::optional<double> validation_loss;  // of the last evaluation, nats a target
   double tokens_per_second = 0;           // mean over this call's steps but the first
   std::string checkpoint;                 // folder of the last one written
 };
 
-// Where a run keeps its things, below recipe.output.
-std::string checkpoints_folder(const Recipe& recipe);
-std::string data_folder(const Recipe& recipe);
-
 // Everything a user may have got wrong, without touching data or devices: model, data files, output. Adds all problems.
 void check_fit(const Recipe& recipe, int world, Problems& problems);
 
 // `world` null: this process alone. Every rank calls it. The recipe has passed config's checks for this world and
-// check_fit. Prepares the token files where they are missing or stale.
+// check_fit. Prepares the token files where they are missing or stale. Without `resume`, what an earlier run left in
+// the output is set aside (run_folder.h). When it throws with other ranks there, the process must end by World::abort:
+// streams that wait for ranks that have gone another way are left as they are.
 FitResult fit(const FitRequest& request, comm::World* world);
 
 }  // namespace hawser::train

@@ -129,14 +129,14 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
 Generation generate(OpenGeneration& input, const std::function<void(std::int32_t)>& on_token) {
   const std::unique_ptr<comm::Mesh> mesh = comm::make_self_mesh();
   const std::unique_ptr<Device> device = make_cpu_device({.threads = input.threads});
-  std::optional<Forward> forward;
+  std::unique_ptr<Forward> forward;
   std::vector<std::int32_t> ids = input.prompt_ids;
   Generation generation;
   while (static_cast<std::int64_t>(generation.ids.size()) < input.max_tokens && !generation.ended) {
     const std::int64_t rows = padded_rows(static_cast<std::int64_t>(ids.size()));
     if (!forward || forward->rows() < rows) {
       forward.reset();  // its memory goes first
-      forward.emplace(input, *device, *mesh, rows);
+      forward = std::make_unique<Forward>(input, *device, *mesh, rows);
     }
     const std::int32_t next = forward->likeliest_after(ids);
     ids.push_back(next);

@@ -18,7 +18,8 @@ OpenModel open_model(const ModelRecipe& recipe, const std::string& folder, Probl
   OpenModel open;
   const bool described = problems.size() == before;
   if (described) open.model = std::make_unique<models::Model>(std::move(description));
-  if (!from_scratch) {
+  std::error_code error;
+  if (!from_scratch && std::filesystem::exists(path, error)) {
     open.weights = checkpoint::SafetensorsFolder::open(path.string(), problems);
     if (open.weights && described) models::check_weights(*open.model, *open.weights, problems);
   }

@@ -1,9 +1,11 @@
 #include "train/saver.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/root.h"
 #include "checkpoint/save.h"
+#include "train/together.h"
 
 namespace hawser::train {
 
@@ -30,31 +32,24 @@ RunState run_state_of(const std::string& text) {
   }
 }
 
+std::string data_order_changes(const RunState& state, const std::string& recipe) {
+  const auto saved = nlohmann::json::parse(state.recipe), now = nlohmann::json::parse(recipe);
+  std::string out;
+  for (const char* key : {"/train/seed", "/data/sequence_length", "/data/pack", "/data/max_documents"}) {
+    const nlohmann::json::json_pointer place(key);
+    if (!saved.contains(place) || saved.at(place) == now.at(place)) continue;
+    std::string name = std::string(key).substr(1);
+    std::replace(name.begin(), name.end(), '/', '.');
+    out += cat(out.empty() ? "" : ", ", name, " was ", saved.at(place).dump(), " and is ", now.at(place).dump());
+  }
+  return out;
+}
+
 namespace {
 
 // The ranks' strings, in order; one process has its own only.
 std::vector<std::string> all_of(comm::World* world, const std::string& mine) {
   return world != nullptr ? world->all_gather_strings(mine) : std::vector<std::string>{mine};
-}
-
-std::string from_rank_zero(comm::World* world, const std::string& text) {
-  return world != nullptr ? world->broadcast_bytes(text) : text;
-}
-
-// Rank 0 does something that may fail on the user's disk; all ranks get its result or throw its error.
-template <class Work>
-std::string on_rank_zero(comm::World* world, bool here, const Work& work) {
-  std::string answer;
-  if (here) {
-    try {
-      answer = "+" + work();
-    } catch (const UserError& error) {
-      answer = cat("-", error.what());
-    }
-  }
-  answer = from_rank_zero(world, answer);
-  if (answer.front() == '-') throw UserError(answer.substr(1));
-  return answer.substr(1);
 }
 
 }  // namespace
@@ -72,19 +67,21 @@ std::string save(Session& session, comm::World* world, const std::string& root, 
   for (const std::string& text : all_of(world, std::to_string(bytes))) options.expected_bytes += std::stoll(text);
 
   std::optional<checkpoint::SaveSession> saving;
-  const std::string ticket = on_rank_zero(world, rank == 0, [&] {
+  const std::string ticket = on_rank_zero(world, [&] {
     saving.emplace(checkpoint::SaveSession::begin(options));
     return saving->ticket();
   });
   if (rank != 0) saving.emplace(checkpoint::SaveSession::join(options, ticket, rank));
   std::string part;
-  try {
-    part = saving->write(states);
-  } catch (const UserError& error) {
-    part = checkpoint::SaveSession::failed_part(rank, error.what());
-  }
+  take_time(world, [&] {
+    try {
+      part = saving->write(states);
+    } catch (const UserError& error) {
+      part = checkpoint::SaveSession::failed_part(rank, error.what());
+    }
+  });
   const std::vector<std::string> parts = all_of(world, part);
-  return on_rank_zero(world, rank == 0, [&] {
+  return on_rank_zero(world, [&] {
     const std::string folder = saving->commit(parts, to_json(state));
     checkpoint::keep_last(root, keep);
     return folder;

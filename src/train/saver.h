@@ -21,6 +21,10 @@ struct RunState {
 std::string to_json(const RunState& state);
 RunState run_state_of(const std::string& json);  // UserError for text that is no such object
 
+// What in the recipe (text of recipe_json) draws or cuts sequences in another way than the checkpoint's own did:
+// "train.seed was 7 and is 8, ..."; "" when the data come as they would have.
+std::string data_order_changes(const RunState& state, const std::string& recipe);
+
 // Writes the session's state under `root` and keeps the newest `keep` checkpoints. Every rank calls it between steps;
 // all return the new folder or throw the same UserError, and then older checkpoints are as they were.
 std::string save(Session& session, comm::World* world, const std::string& root, const RunState& state, int keep);

@@ -11,21 +11,21 @@ namespace hawser::train {
 struct Session::Engine {
   plan::RankPlan plan;
   std::unique_ptr<step::PlannedBuffers> buffers;
+  std::unique_ptr<step::ReplayDevice> replay;  // null: steps are not watched
   std::unique_ptr<step::Executor> executor;
 };
 
 Session::Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
-                 const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity)
+                 const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity, SessionChecks checks)
     : model_(model), layout_(layout), device_(device), mesh_(mesh) {
   std::int64_t arena_bytes = 0, state_bytes = 0;
-  bool optimizer = false;
+  const bool optimizer = std::find(purposes.begin(), purposes.end(), step::Purpose::train) != purposes.end();
   for (const step::Purpose purpose : purposes) {
     auto engine = std::make_unique<Engine>();
-    engine->plan = plan::plan_rank(model_, layout_, purpose, mesh_.rank().value());
+    engine->plan = plan::plan_rank(model_, layout_, purpose, mesh_.rank().value(), optimizer);
     plan::check_plans({&engine->plan}, {mesh_.rank().value()});
     arena_bytes = std::max(arena_bytes, engine->plan.buffers.placement.bytes);
     state_bytes = std::max(state_bytes, engine->plan.state_bytes);
-    optimizer = optimizer || purpose == step::Purpose::train;
     engines_[purpose] = std::move(engine);
   }
   if (capacity && Bytes(arena_bytes + state_bytes) > *capacity) {
@@ -44,6 +44,15 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
     engine->buffers = std::make_unique<step::PlannedBuffers>(engine->plan.buffers, arena_.data(), device_.kind());
     step::ExecutorSetup setup = plan::executor_setup(layout_, model_, engine->plan.program, mesh_, purpose);
     setup.device = &device_;
+    if (checks.replay) {
+      engine->replay = std::make_unique<step::ReplayDevice>(
+          device_, step::ReplaySetup{.trace = &engine->plan.trace,
+                                     .buffers = &engine->plan.buffers,
+                                     .arena = arena_.data(),
+                                     .state = state_->data(),
+                                     .guard = checks.guard});
+      setup.device = engine->replay.get();
+    }
     setup.state = state_.get();
     setup.buffers = engine->buffers.get();
     engine->executor = std::make_unique<step::Executor>(std::move(setup));
@@ -108,7 +117,11 @@ bool Session::owns_states() const { return mesh_.replicate().index() == 0; }
 step::StepOutput Session::enqueue(step::Purpose purpose, const step::StepInput& input) {
   if (running_ && *running_ != purpose) engine(*running_).executor->synchronize();
   running_ = purpose;
-  return engine(purpose).executor->enqueue(input);
+  Engine& runs = engine(purpose);
+  if (runs.replay) runs.replay->begin_step();
+  step::StepOutput output = runs.executor->enqueue(input);
+  if (runs.replay) runs.replay->end_step();
+  return output;
 }
 
 void Session::synchronize() {

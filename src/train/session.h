@@ -16,16 +16,24 @@
 #include "models/model.h"
 #include "plan/plan.h"
 #include "step/executor.h"
+#include "step/replay.h"
 #include "tensor/named_state.h"
 
 namespace hawser::train {
+
+// How closely steps are watched; on in builds with AddressSanitizer.
+struct SessionChecks {
+  bool replay = step::kAddressSanitizer;  // every item is compared with the plan
+  bool guard = step::kAddressSanitizer;   // bytes of the arena that nothing lives in are poisoned; needs replay
+};
 
 class Session {
  public:
   // `capacity`: what state and arena may take; Error(does_not_fit) before anything is reserved. All borrowed things
   // outlive the session.
   Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
-          const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity = std::nullopt);
+          const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity = std::nullopt,
+          SessionChecks checks = {});
   ~Session();
 
   const models::Model& model() const { return model_; }
@@ -33,6 +41,7 @@ class Session {
   comm::Mesh& mesh() { return mesh_; }
   const plan::RankPlan& plan(step::Purpose purpose) const;
   step::ModelState& state() { return *state_; }
+  const Arena& arena() const { return arena_; }
   std::int64_t arena_bytes() const { return arena_.bytes(); }
   std::int64_t planned_bytes() const;  // state and arena
 

@@ -1,11 +1,13 @@
 // Golden files made by Hugging Face transformers (tests/golden/README.md), and how a gradient is held against them.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -16,21 +18,46 @@
 
 namespace hawser::testing {
 
-constexpr int kProjections = 64;
+constexpr std::size_t kProjections = 64;
 
-// Adds sign * value for elements [first, first + count) of the tensor `name` to its 64 projections.
-inline void project(const std::string& name, std::int64_t first, const float* values, std::int64_t count,
-                    std::vector<double>& projections) {
+// Adds sign * value for elements [first, first + count) of the tensor `name` to its 64 projections. Eight signs at a
+// time are a number from 0 to 255: values are summed by it first, and the 8 x 256 sums get their signs at the end.
+inline void project_part(const std::string& name, std::int64_t first, const float* values, std::int64_t count,
+                         std::vector<double>& projections) {
   const std::uint64_t key = fnv1a(name);
   const PhiloxKey words{static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)};
+  std::vector<double> sums(8 * 256);
   for (std::int64_t i = 0; i < count; ++i) {
     const auto element = static_cast<std::uint64_t>(first + i);
     const PhiloxWords w =
         philox({static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element >> 32), 0, 0}, words);
     const std::uint64_t bits = w[0] | (std::uint64_t{w[1]} << 32);
-    for (int k = 0; k < kProjections; ++k) {
-      projections[static_cast<std::size_t>(k)] += (bits >> k & 1) != 0 ? values[i] : -values[i];
+    for (std::size_t byte = 0; byte < 8; ++byte) sums[byte * 256 + (bits >> (8 * byte) & 255)] += values[i];
+  }
+  for (std::size_t k = 0; k < kProjections; ++k) {
+    for (std::size_t value = 0; value < 256; ++value) {
+      const double sum = sums[k / 8 * 256 + value];
+      projections[k] += (value >> k % 8 & 1) != 0 ? sum : -sum;
     }
+  }
+}
+
+// The same, large pieces on all cores.
+inline void project(const std::string& name, std::int64_t first, const float* values, std::int64_t count,
+                    std::vector<double>& projections) {
+  constexpr std::int64_t kLeast = std::int64_t{1} << 18;  // elements worth a thread
+  const std::int64_t threads =
+      std::clamp<std::int64_t>(count / kLeast, 1, std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<std::vector<double>> parts(static_cast<std::size_t>(threads), std::vector<double>(kProjections));
+  std::vector<std::thread> workers;
+  for (std::int64_t t = 0; t < threads; ++t) {
+    const std::int64_t begin = count * t / threads, end = count * (t + 1) / threads;
+    auto& part = parts[static_cast<std::size_t>(t)];
+    workers.emplace_back([&, begin, end] { project_part(name, first + begin, values + begin, end - begin, part); });
+  }
+  for (std::thread& worker : workers) worker.join();
+  for (const auto& part : parts) {
+    for (std::size_t k = 0; k < kProjections; ++k) projections[k] += part[k];
   }
 }
 

@@ -121,7 +121,8 @@ def main():
     torch_errors = relative_errors(model, gradients)
     assert all(generate(model, entry["prompt_ids"])[0] == entry["ids"] for entry in generations)
     print(f"float32: loss {plain_loss:.9f}, gradients off by {max(errors.values()):.1e} at most; with PyTorch's "
-          f"cross-entropy: {torch_loss:.9f}, {max(torch_errors.values()):.1e}; {time.monotonic() - started:.0f} s", flush=True)
+          f"cross-entropy: {torch_loss:.9f}, {max(torch_errors.values()):.1e}; {time.monotonic() - started:.0f} s",
+          flush=True)
     assert abs(plain_loss - loss) < 1e-5 * loss and max(errors.values()) < 1e-3
 
     jsonfiles.write_json(os.path.join(arguments.output, "expected.json"), {
@@ -129,7 +130,8 @@ def main():
         "made_with": {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__},
         "sequence_length": TOKENS, "loss": loss, "tokens": TOKENS - 1, "generations": generations,
         "float32": {"loss": plain_loss, "relative_gradient_errors": errors},
-        "float32_torch_cross_entropy": {"loss": torch_loss, "largest_relative_gradient_error": max(torch_errors.values())},
+        "float32_torch_cross_entropy": {"loss": torch_loss,
+                                        "largest_relative_gradient_error": max(torch_errors.values())},
         **summary,
     })
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")

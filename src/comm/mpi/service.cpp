@@ -46,10 +46,10 @@ sigset_t asynchronous_signals() {
   return set;
 }
 
-// One write call, so that lines of several ranks do not mix.
+// One write call, so that lines of several ranks do not mix; marked as ours, so that the launcher need not add one.
 void write_line(std::string line) {
   std::replace(line.begin(), line.end(), '\n', ' ');
-  line += '\n';
+  line = "hawser: " + line + "\n";
   if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;
 }
 

@@ -56,10 +56,10 @@ std::vector<Slot> AttentionLayer::slots(std::int64_t rows, DType dtype, const Sa
   const Pass attention_writer = policy.keep_attention ? Pass::forward : writer;
   const Pass weight_reader = policy.delay_weights ? Pass::backward_weight : Pass::backward;
   std::vector<Slot> slots(kSlots, absent(""));
-  slots[kRstd] = kept("rstd", DType::f32, {rows}, writer, weight_reader);
-  slots[kNormed] = policy.checkpointing == Checkpointing::none
-                       ? kept("normed", dtype, {rows, c.width}, writer, weight_reader)
-                       : absent("normed");
+  const bool all = policy.checkpointing == Checkpointing::none;
+  // Where the normed rows are not kept, the qkv weight's gradient makes them again with rstd.
+  slots[kRstd] = kept("rstd", DType::f32, {rows}, writer, all ? Pass::backward : weight_reader);
+  slots[kNormed] = all ? kept("normed", dtype, {rows, c.width}, writer, weight_reader) : absent("normed");
   slots[kQkv] = kept("qkv", dtype, {rows, c.qkv_size()}, writer, Pass::backward);
   slots[kOut] = kept("attention", dtype, {rows, c.q_size()}, attention_writer, weight_reader);
   slots[kLse] = kept("log_sum_exp", DType::f32, {c.heads, rows}, attention_writer, Pass::backward);

@@ -35,7 +35,8 @@ std::vector<Slot> MlpLayer::slots(std::int64_t rows, DType dtype, const SavePoli
   const Pass weight_reader = policy.delay_weights ? Pass::backward_weight : Pass::backward;
   const bool all = policy.checkpointing == Checkpointing::none;
   std::vector<Slot> slots(kSlots, absent(""));
-  slots[kRstd] = kept("rstd", DType::f32, {rows}, writer, weight_reader);
+  // Where the normed rows are not kept, the gate-up weight's gradient makes them again with rstd.
+  slots[kRstd] = kept("rstd", DType::f32, {rows}, writer, all ? Pass::backward : weight_reader);
   slots[kNormed] = all ? kept("normed", dtype, {rows, c.width}, writer, weight_reader) : absent("normed");
   slots[kGateUp] = kept("gate_up", dtype, {rows, 2 * c.inner}, writer, Pass::backward);
   slots[kInner] = absent("inner");

@@ -13,7 +13,8 @@
 //   dy [T, N] act, rows may be padded; db [N] float32 or bf16. Summed over t in order, in float32.
 //
 // Source: oneDNN (dnnl_sgemm; matmul primitive for bf16, kept in a cache by shape). Where the processor has no bf16
-// units, bf16 operands are widened in the workspace first.
+// units, bf16 operands are widened in the workspace first. C is cut into tiles by its sizes alone and each is one
+// single-threaded product: the same bits for any number of threads.
 #pragma once
 
 #include "ops/common.h"

@@ -3,7 +3,9 @@
 #include <unistd.h>
 #include <oneapi/dnnl/dnnl.hpp>
 
+#include <atomic>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,22 +20,19 @@ namespace hawser::ops::cpu {
 
 namespace {
 
+// A bound of the machine, so that a plan does not depend on who makes it.
 int most_threads() {
   static const int threads = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
   return threads;
 }
 
-// Sets the calling thread's team size for a scope.
-class TeamSize {
+// The calling thread's team is itself alone, for a scope.
+class OneThread {
  public:
-  explicit TeamSize(int threads) : before_(omp_get_max_threads()) {
-    if (threads != before_) omp_set_num_threads(threads);
-  }
-  ~TeamSize() {
-    if (omp_get_max_threads() != before_) omp_set_num_threads(before_);
-  }
-  TeamSize(const TeamSize&) = delete;
-  TeamSize& operator=(const TeamSize&) = delete;
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
 
  private:
   int before_;
@@ -44,7 +43,7 @@ bool has_bf16_units() {
   return has && vector_level() == VectorLevel::avx512;
 }
 
-// oneDNN's matmul for one shape, layout and team size; it may run on several streams at once.
+// oneDNN's matmul for one shape and layout on one thread; several threads may run it at once.
 struct Matmul {
   dnnl::matmul primitive;
   dnnl::memory::desc a, b, c, bias, scratchpad;
@@ -80,20 +79,20 @@ dnnl::matmul::primitive_desc describe(const Product& p, Matmul& out) {
 }
 
 using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, DType, DType,
-                       int, bool, bool, bool, int>;
+                       int, bool, bool, bool>;
 
-Key key_of(const Product& p, int threads) {
+Key key_of(const Product& p) {
   const int bias = p.bias == nullptr ? -1 : static_cast<int>(p.bias_dtype);
-  return {p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.in, p.out, bias, p.transpose_a, p.transpose_b, p.accumulate, threads};
+  return {p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.in, p.out, bias, p.transpose_a, p.transpose_b, p.accumulate};
 }
 
-std::shared_ptr<const Matmul> matmul_for(const Product& p, int threads) {
+std::shared_ptr<const Matmul> matmul_for(const Product& p) {
   static std::mutex mutex;
   static std::map<Key, std::shared_ptr<const Matmul>> cache;
   const std::lock_guard lock(mutex);
-  auto& entry = cache[key_of(p, threads)];
+  auto& entry = cache[key_of(p)];
   if (entry == nullptr) {
-    const TeamSize team(threads);
+    const OneThread alone;
     auto made = std::make_shared<Matmul>();
     const auto description = describe(p, *made);
     made->primitive = dnnl::matmul(description);
@@ -103,37 +102,104 @@ std::shared_ptr<const Matmul> matmul_for(const Product& p, int threads) {
   return entry;
 }
 
-// The largest scratchpad over all team sizes; from descriptions alone, so that nothing is compiled for a plan.
+// From the description alone, so that nothing is compiled for a plan.
 std::int64_t matmul_scratchpad(const Product& p) {
   static std::mutex mutex;
   static std::map<Key, std::int64_t> cache;
   const std::lock_guard lock(mutex);
-  auto& entry = cache.try_emplace(key_of(p, 0), -1).first->second;
-  if (entry >= 0) return entry;
-  for (int threads = 1; threads <= most_threads(); ++threads) {
-    const TeamSize team(threads);
+  const auto [entry, fresh] = cache.try_emplace(key_of(p), 0);
+  if (fresh) {
+    const OneThread alone;
     Matmul unused;
-    entry = std::max(entry, static_cast<std::int64_t>(describe(p, unused).scratchpad_desc().get_size()));
+    entry->second = round_up(static_cast<std::int64_t>(describe(p, unused).scratchpad_desc().get_size()), 64);
   }
-  return entry;
+  return entry->second;
 }
 
-void run_matmul(const Product& p, std::byte* workspace, std::int64_t workspace_bytes) {
-  const TeamSize team(std::min(omp_get_max_threads(), most_threads()));
-  const auto matmul = matmul_for(p, omp_get_max_threads());
-  const auto needed = static_cast<std::int64_t>(matmul->scratchpad.get_size());
-  HAWSER_CHECK(needed <= workspace_bytes, "gemm: oneDNN needs ", needed, " bytes, the workspace has ", workspace_bytes);
+void execute(const Matmul& matmul, const Product& p, std::byte* scratchpad) {
   const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
     return dnnl::memory(desc, engine(), const_cast<void*>(data));
   };
-  std::unordered_map<int, dnnl::memory> args{{DNNL_ARG_SRC, memory(matmul->a, p.a)},
-                                             {DNNL_ARG_WEIGHTS, memory(matmul->b, p.b)},
-                                             {DNNL_ARG_DST, memory(matmul->c, p.c)},
-                                             {DNNL_ARG_SCRATCHPAD, memory(matmul->scratchpad, workspace)}};
-  if (p.bias != nullptr) args.emplace(DNNL_ARG_BIAS, memory(matmul->bias, p.bias));
+  std::unordered_map<int, dnnl::memory> args{{DNNL_ARG_SRC, memory(matmul.a, p.a)},
+                                             {DNNL_ARG_WEIGHTS, memory(matmul.b, p.b)},
+                                             {DNNL_ARG_DST, memory(matmul.c, p.c)},
+                                             {DNNL_ARG_SCRATCHPAD, memory(matmul.scratchpad, scratchpad)}};
+  if (p.bias != nullptr) args.emplace(DNNL_ARG_BIAS, memory(matmul.bias, p.bias));
   dnnl::stream stream(engine());
-  matmul->primitive.execute(stream, args);
+  matmul.primitive.execute(stream, args);
   stream.wait();
+}
+
+// The parts of C that threads share out, cut along its longer side by its sizes alone. oneDNN's own threads will not
+// do: with more of them it cuts K too, or otherwise, and the sums change (384 x 320 x 2048 in float32: already with
+// two).
+struct Tiles {
+  std::int64_t count = 1, width = 0;
+  bool rows = true;
+
+  explicit Tiles(const Product& p) : rows(p.m >= p.n) {
+    const std::int64_t side = std::max(p.m, p.n);
+    std::int64_t parts = side >= 256 ? 2 : 1;
+    while (parts < 64 && side / (2 * parts) >= 256) parts *= 2;
+    width = round_up(ceil_div(side, parts), 16);
+    count = ceil_div(side, width);
+  }
+
+  Product tile(const Product& p, std::int64_t index) const {
+    const auto move = [](const void* data, std::int64_t elements, DType dtype) -> const void* {
+      return data == nullptr ? nullptr : static_cast<const std::byte*>(data) + elements * size_of(dtype);
+    };
+    const std::int64_t at = index * width;
+    Product out = p;
+    if (rows) {
+      out.m = std::min(width, p.m - at);
+      out.a = move(p.a, p.transpose_a ? at : at * p.lda, p.in);
+      out.c = const_cast<void*>(move(p.c, at * p.ldc, p.out));
+    } else {
+      out.n = std::min(width, p.n - at);
+      out.b = move(p.b, p.transpose_b ? at * p.ldb : at, p.in);
+      out.c = const_cast<void*>(move(p.c, at, p.out));
+      out.bias = move(p.bias, at, p.bias_dtype);
+    }
+    return out;
+  }
+};
+
+// Calls body(tile index, slot) for every tile on at most `slots` threads, each with a slot of its own. oneDNN called
+// from inside stays on its thread.
+template <class Body>
+void for_each_tile(const Tiles& tiles, std::int64_t slots, const Body& body) {
+  if (tiles.count == 1 || slots == 1 || omp_get_max_threads() == 1) {
+    const OneThread alone;
+    for (std::int64_t i = 0; i < tiles.count; ++i) body(i, std::int64_t{0});
+    return;
+  }
+  std::atomic<std::int64_t> next = 0;
+  std::exception_ptr failure;  // an exception must not leave the parallel region
+#pragma omp parallel
+  if (const int thread = omp_get_thread_num(); thread < slots) {
+    try {
+      for (std::int64_t i = next++; i < tiles.count; i = next++) body(i, std::int64_t{thread});
+    } catch (...) {
+#pragma omp critical
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::int64_t matmul_slot(const Product& p, const Tiles& tiles) {
+  return std::max(matmul_scratchpad(tiles.tile(p, 0)), matmul_scratchpad(tiles.tile(p, tiles.count - 1)));
+}
+
+void run_matmul(const Product& p, std::byte* workspace, std::int64_t workspace_bytes) {
+  const Tiles tiles(p);
+  const std::int64_t slot = matmul_slot(p, tiles), slots = slot > 0 ? workspace_bytes / slot : tiles.count;
+  HAWSER_CHECK(slots >= 1, "gemm: oneDNN needs ", slot, " bytes, the workspace has ", workspace_bytes);
+  const auto first = matmul_for(tiles.tile(p, 0)), last = matmul_for(tiles.tile(p, tiles.count - 1));
+  for_each_tile(tiles, slots, [&](std::int64_t i, std::int64_t thread) {
+    execute(i + 1 < tiles.count ? *first : *last, tiles.tile(p, i), workspace + thread * slot);
+  });
 }
 
 // to[r, :] (+)= from[r, :] for `rows` rows; from_stride 0 repeats one row.
@@ -157,10 +223,14 @@ void run_sgemm(const Product& p) {
     move_rows(p.bias, p.bias_dtype, 0, p.c, DType::f32, p.ldc, p.accumulate, p.m, p.n);
   }
   const float beta = p.accumulate || p.bias != nullptr ? 1.0f : 0.0f;
-  const auto status = dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, 1.0f,
-                                 static_cast<const float*>(p.a), p.lda, static_cast<const float*>(p.b), p.ldb, beta,
-                                 static_cast<float*>(p.c), p.ldc);
-  HAWSER_CHECK(status == dnnl_success, "gemm: dnnl_sgemm returned ", static_cast<int>(status));
+  const Tiles tiles(p);
+  for_each_tile(tiles, tiles.count, [&](std::int64_t i, std::int64_t) {
+    const Product t = tiles.tile(p, i);
+    const auto status = dnnl_sgemm(t.transpose_a ? 'T' : 'N', t.transpose_b ? 'T' : 'N', t.m, t.n, t.k, 1.0f,
+                                   static_cast<const float*>(t.a), t.lda, static_cast<const float*>(t.b), t.ldb, beta,
+                                   static_cast<float*>(t.c), t.ldc);
+    HAWSER_CHECK(status == dnnl_success, "gemm: dnnl_sgemm returned ", static_cast<int>(status));
+  });
 }
 
 // Float32 copies of what is not float32, for processors without bf16 units.
@@ -230,7 +300,10 @@ bool empty(const Product& p) {
 
 std::int64_t product_workspace(const Product& p) {
   if (plain(p) || empty(p)) return 0;
-  if (p.in == DType::bf16 && has_bf16_units()) return round_up(matmul_scratchpad(p), 64);
+  if (p.in == DType::bf16 && has_bf16_units()) {
+    const Tiles tiles(p);
+    return matmul_slot(p, tiles) * std::min<std::int64_t>(tiles.count, most_threads());
+  }
   return widened(p).bytes();
 }
 

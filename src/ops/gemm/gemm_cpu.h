@@ -18,7 +18,7 @@ struct Product {
   bool accumulate = false;
 };
 
-// Bytes that multiply() may need for this product on this machine, with any number of threads it would use.
+// Bytes that multiply() needs for this product on this machine; with fewer it runs on fewer threads.
 std::int64_t product_workspace(const Product& product);
 
 // Runs on the calling thread's OpenMP team; bitwise the same for any size of it.

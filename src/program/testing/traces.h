@@ -107,6 +107,7 @@ struct StepSizes {
   std::int64_t kv = 128;  // width of K and of V
   bool full = false;      // checkpointing: only x is kept
   int weight_buffers = 2;
+  std::int64_t weight_bytes = 2;  // an element of gathered weights
 };
 
 enum StepStream { kCompute, kExchange, kGather, kReduce };
@@ -156,11 +157,11 @@ class StepTrace {
 
   // Gathers are asked for one unit ahead; a buffer's turn comes when the unit that had it is done with.
   int gather(int unit) {
-    const int whole = r_.buffer(name("weights", unit), "weights", 4 * parameters(unit));
+    const int whole = r_.buffer(name("weights", unit), "weights", s_.weight_bytes * parameters(unit));
     const auto kept = static_cast<std::size_t>(s_.weight_buffers - 1);
     if (turns_.size() >= kept) r_.wait(kGather, turns_[turns_.size() - kept]);
     r_.work(kGather, "all_gather", {shards_[static_cast<std::size_t>(unit)]}, {whole},
-            note(CollectiveKind::all_gather, "shard/gather", 4 * parameters(unit) / s_.ranks));
+            note(CollectiveKind::all_gather, "shard/gather", s_.weight_bytes * parameters(unit) / s_.ranks));
     gathered_ = r_.record(kGather);
     return whole;
   }

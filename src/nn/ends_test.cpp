@@ -1,0 +1,160 @@
+// Embedding and head against a float64 reference; parameters in their unit's flat buffer.
+#include "nn/blocks/ends.h"
+
+#include <gtest/gtest.h>
+
+#include "nn/testing/reference.h"
+
+namespace hawser::nn {
+namespace {
+
+using testing::distance;
+using testing::get;
+using testing::normals;
+using testing::TestContext;
+using testing::TestSink;
+using testing::Vector;
+
+constexpr std::int64_t kRows = 9, kWidth = 10, kVocabulary = 13;
+const std::vector<int> kLabels{3, -100, 0, 12, 5, -1, 5, 7, 3};
+
+struct HeadResult {
+  double loss = 0;
+  Vector dx, dnorm, dtable;
+};
+
+HeadConfig head_config(bool tied) {
+  return {.vocabulary = kVocabulary, .width = kWidth, .tied = tied, .norm = "norm", .output = "lm_head"};
+}
+
+void prepare(TestContext& ctx) {
+  ctx.weights_ = {ctx.make(ctx.dtype(), {kWidth}, normals("norm", kWidth, 0.1, 1.0)),
+                  ctx.make(ctx.dtype(), {kVocabulary, kWidth}, normals("table", kVocabulary * kWidth, 0.5))};
+  ctx.batch_.labels = ctx.make(DType::i32, {kRows}, Vector(kLabels.begin(), kLabels.end()));
+}
+
+// The table is no parameter of a tied head, but its gradient is asked for all the same, as weight 1.
+std::vector<Param> head_params() {
+  return {whole_param("norm", {kWidth}, {}, false), whole_param("table", {kVocabulary, kWidth}, {}, true)};
+}
+
+HeadResult run_head(DType dtype, bool tied, double scale, double loss_before, bool accumulate) {
+  const auto device = make_cpu_device();
+  TestContext ctx(*device, dtype);
+  prepare(ctx);
+  const HeadLayer head(head_config(tied));
+  EXPECT_EQ(head.params().size(), tied ? 1u : 2u);
+  TestSink sink(ctx, head_params(), accumulate, 1.0);
+  const TensorView x = ctx.make(dtype, {kRows, kWidth}, normals("x", kRows * kWidth));
+  const TensorView dx = ctx.make(dtype, {kRows, kWidth});
+  const HeadLayer::LossViews views{ctx.make(DType::f32, {1}, {scale}), ctx.make(DType::f32, {1}, {loss_before})};
+  head.loss_and_gradient(ctx, x, dx, views, sink);
+  ctx.finish();
+  EXPECT_EQ(sink.asked(), (std::vector<int>{1, 1}));
+  return {get(views.sum)[0], get(dx), get(sink.views()[0]), get(sink.views()[1])};
+}
+
+TEST(Head, LossAndGradientsAreThoseOfTheReference) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const bool tied : {false, true}) {
+      Vector x = normals("x", kRows * kWidth), norm = normals("norm", kWidth, 0.1, 1.0);
+      Vector table = normals("table", kVocabulary * kWidth, 0.5);
+      const double scale = 0.125, most = dtype == DType::f32 ? 3e-6 : 2e-2;
+      const auto loss = [&] { return testing::head_loss(x, norm, table, 1e-5, kLabels); };
+      const auto objective = [&] { return scale * loss(); };
+      const HeadResult got = run_head(dtype, tied, scale, 2.5, false);
+      EXPECT_NEAR(got.loss, 2.5 + loss(), most * loss());
+      EXPECT_LT(distance(got.dx, testing::differences(objective, x)), most);
+      EXPECT_LT(distance(got.dnorm, testing::differences(objective, norm)), most);
+      const Vector dtable = testing::differences(objective, table);
+      EXPECT_LT(distance(got.dtable, dtable), most);
+      // A tied table's gradient is added to what the embedding has put there.
+      Vector added = dtable;
+      for (double& value : added) value += 1.0;
+      EXPECT_LT(distance(run_head(dtype, tied, scale, 0, true).dtable, added), most);
+    }
+  }
+}
+
+TEST(Head, LossAloneIsTheSameLossAndLogitsAreThoseOfTheReference) {
+  const auto device = make_cpu_device();
+  TestContext ctx(*device, DType::f32);
+  prepare(ctx);
+  const HeadLayer head(head_config(false));
+  const TensorView x = ctx.make(DType::f32, {kRows, kWidth}, normals("x", kRows * kWidth));
+  const TensorView sum = ctx.make(DType::f32, {1}, {0.0}), logits = ctx.make(DType::f32, {kRows, kVocabulary});
+  head.loss(ctx, x, {TensorView(), sum});
+  head.logits(ctx, x, logits);
+  ctx.finish();
+  EXPECT_EQ(get(sum)[0], run_head(DType::f32, false, 1.0, 0.0, false).loss);
+  const Vector h = testing::rms_norm(get(x), get(ctx.weights_[0]), 1e-5);
+  EXPECT_LT(distance(get(logits), testing::linear(h, get(ctx.weights_[1]), {}, kWidth)), 1e-6);
+}
+
+TEST(Embedding, LooksUpAndAddsUp) {
+  const std::vector<int> ids{4, 0, 4, 12, 7, 4, 1, 0, 11};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto device = make_cpu_device();
+    TestContext ctx(*device, dtype);
+    const EmbeddingLayer embedding({.vocabulary = kVocabulary, .width = kWidth, .table = "table"});
+    const Vector table = normals("table", kVocabulary * kWidth), dy = normals("dy", kRows * kWidth);
+    ctx.weights_ = {ctx.make(dtype, {kVocabulary, kWidth}, table)};
+    ctx.batch_.ids = ctx.make(DType::i32, {kRows}, Vector(ids.begin(), ids.end()));
+    const TensorView y = ctx.make(dtype, {kRows, kWidth});
+    embedding.forward(ctx, y);
+    TestSink fresh(ctx, embedding.params()), added(ctx, embedding.params(), true, 1.0), none(ctx, embedding.params());
+    none.refuse(0);
+    for (TestSink* sink : {&fresh, &added, &none}) {
+      embedding.backward(ctx, ctx.make(dtype, {kRows, kWidth}, dy), *sink);
+    }
+    ctx.finish();
+    Vector expected_y, gradient(table.size(), 0.0);
+    for (std::size_t t = 0; t < ids.size(); ++t) {
+      for (std::size_t c = 0; c < kWidth; ++c) {
+        const std::size_t at = static_cast<std::size_t>(ids[t]) * kWidth + c;
+        expected_y.push_back(table[at]);
+        gradient[at] += dy[t * kWidth + c];
+      }
+    }
+    EXPECT_EQ(get(y), expected_y);
+    EXPECT_LT(distance(get(fresh.views()[0]), gradient), 1e-6);
+    for (double& value : gradient) value += 1.0;
+    EXPECT_LT(distance(get(added.views()[0]), gradient), 1e-6);
+  }
+}
+
+TEST(Unit, LaysParametersOutInWholeGrains) {
+  const Unit unit("block", {whole_param("a", {3, 50}, {}, true), whole_param("b", {128}, {}, false),
+                            whole_param("c", {5}, {}, false)});
+  EXPECT_EQ(unit.offset(0), 0);
+  EXPECT_EQ(unit.offset(1), 256);
+  EXPECT_EQ(unit.offset(2), 384);
+  EXPECT_EQ(unit.used(), 512);
+  EXPECT_EQ(unit.total(1), 512);
+  EXPECT_EQ(unit.total(3), 768);
+  const auto device = make_cpu_device();
+  const Storage flat(*device, DType::f32, {unit.total(3)});
+  EXPECT_EQ(unit.view(flat, 1).raw() - flat.view().raw(), 256 * 4);
+  EXPECT_EQ(unit.view(flat, 0).shape(), (Shape{3, 50}));
+  // Parameters and gaps cover every element once.
+  std::vector<int> covered(768, 0);
+  for (const Unit::Gap& gap : unit.gaps(768)) {
+    for (std::int64_t i = gap.begin; i < gap.begin + gap.count; ++i) ++covered[static_cast<std::size_t>(i)];
+  }
+  for (int p = 0; p < 3; ++p) {
+    const std::int64_t count = unit.params()[static_cast<std::size_t>(p)].elements();
+    for (std::int64_t i = unit.offset(p); i < unit.offset(p) + count; ++i) ++covered[static_cast<std::size_t>(i)];
+  }
+  EXPECT_EQ(covered, std::vector<int>(768, 1));
+}
+
+TEST(Param, SegmentsCoverTheirRows) {
+  const std::vector<Segment> segments{{"q", 0, 6}, {"k", 6, 2}};
+  const Param param = fused_param("qk", segments, {8, 4}, {}, true);
+  EXPECT_EQ(segment_shape(param, param.segments[1]), (Shape{2, 4}));
+  EXPECT_THROW(fused_param("qk", segments, {9, 4}, {}, true), InternalError);
+  EXPECT_THROW(fused_param("qk", {{"q", 0, 6}, {"k", 5, 3}}, {8, 4}, {}, true), InternalError);
+}
+
+}  // namespace
+}  // namespace hawser::nn

@@ -1,0 +1,275 @@
+// Attention and MLP layers: gradients against differences of a float64 reference, policies against each other, and the
+// bookkeeping of saved tensors.
+#include <gtest/gtest.h>
+
+#include "nn/blocks/common.h"
+#include "nn/testing/reference.h"
+
+namespace hawser::nn {
+namespace {
+
+using testing::distance;
+using testing::Documents;
+using testing::LayerResult;
+using testing::LayerRun;
+using testing::normals;
+using testing::TestContext;
+using testing::TestSink;
+using testing::Vector;
+
+struct Case {
+  std::string name;
+  std::shared_ptr<Layer> layer;
+  std::int64_t width = 0, head_dim = 2;
+  Documents documents;
+  std::function<Vector(const Vector& x, const std::vector<Vector>& w)> reference;
+};
+
+Case attention(const std::string& name, AttentionConfig config, const Documents& documents = {{9}}) {
+  config.norm = "norm", config.q = "q", config.k = "k", config.v = "v", config.output = "o", config.fused = "qkv";
+  return {name,
+          std::make_shared<AttentionLayer>(config),
+          config.width,
+          config.head_dim,
+          documents,
+          [config, documents](const Vector& x, const std::vector<Vector>& w) {
+            return testing::attention_block(config, documents, x, w);
+          }};
+}
+
+Case mlp(const std::string& name, MlpConfig config) {
+  config.norm = "norm", config.gate = "gate", config.up = "up", config.down = "down", config.fused = "gate_up";
+  return {name,
+          std::make_shared<MlpLayer>(config),
+          config.width,
+          2,
+          {{11}},
+          [config](const Vector& x, const std::vector<Vector>& w) { return testing::mlp_block(config, x, w); }};
+}
+
+std::vector<Case> cases() {
+  return {
+      attention("plain", {.width = 12, .heads = 3, .kv_heads = 3, .head_dim = 4}),
+      attention("grouped heads, head_dim apart", {.width = 10, .heads = 4, .kv_heads = 2, .head_dim = 6}),
+      attention("one key head, biases",
+                {.width = 12, .heads = 4, .kv_heads = 1, .head_dim = 4, .qkv_bias = true, .output_bias = true}),
+      attention("qkv bias only", {.width = 8, .heads = 2, .kv_heads = 2, .head_dim = 4, .qkv_bias = true}),
+      attention("output bias only, scaled rope",
+                {.width = 8, .heads = 2, .kv_heads = 2, .head_dim = 4, .output_bias = true, .rope_scale = 1.25}),
+      attention("packed documents", {.width = 12, .heads = 4, .kv_heads = 2, .head_dim = 4}, {{1, 5, 2, 7}}),
+      attention("window over packed documents", {.width = 12, .heads = 2, .kv_heads = 1, .head_dim = 6, .window = 3},
+                {{8, 6}}),
+      attention("no rope, not causal",
+                {.width = 12, .heads = 2, .kv_heads = 2, .head_dim = 6, .rope = false, .causal = false}, {{4, 5}}),
+      mlp("mlp", {.width = 10, .inner = 14}),
+      mlp("mlp with biases", {.width = 10, .inner = 7, .bias = true}),
+  };
+}
+
+// The same values for every run of a case.
+std::vector<Vector> weights_of(const Case& c) {
+  std::vector<Vector> out;
+  for (const Param& param : c.layer->params()) {
+    const bool ones = param.initial.kind == Initial::Kind::ones;
+    out.push_back(normals(param.name, param.elements(), ones ? 0.1 : 0.3, ones ? 1.0 : 0.0));
+  }
+  return out;
+}
+
+void prepare(TestContext& ctx, const Case& c) {
+  const std::vector<Vector> values = weights_of(c);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Param& param = c.layer->params()[i];
+    ctx.weights_.push_back(ctx.make(ctx.dtype(), param.shape, values[i]));
+  }
+  testing::set_batch(ctx, c.documents, c.head_dim);
+}
+
+LayerResult run(const Case& c, DType dtype, const SavePolicy& policy, bool accumulate = false, double start = 0) {
+  const auto device = make_cpu_device({.threads = 1});
+  TestContext ctx(*device, dtype);
+  prepare(ctx, c);
+  TestSink sink(ctx, c.layer->params(), accumulate, start);
+  LayerRun layer_run(ctx, *c.layer, c.documents.rows(), c.width, policy);
+  layer_run.run(sink);
+  for (const int asked : sink.asked()) EXPECT_EQ(asked, 1) << c.name;
+  return layer_run.result(sink);
+}
+
+void expect_derivatives(const Case& c, const LayerResult& got, double most) {
+  std::vector<Vector> w = weights_of(c);
+  const std::int64_t elements = c.documents.rows() * c.width;
+  Vector x = normals("x", elements);
+  const Vector dy = normals("dy", elements);
+  EXPECT_LT(distance(got.y, c.reference(x, w)), most) << c.name << ": y";
+  const auto objective = [&] { return testing::dot(dy, c.reference(x, w)); };
+  EXPECT_LT(distance(got.dx, testing::differences(objective, x)), most) << c.name << ": dx";
+  for (std::size_t p = 0; p < w.size(); ++p) {
+    EXPECT_LT(distance(got.gradients[p], testing::differences(objective, w[p])), most)
+        << c.name << ": " << c.layer->params()[p].name;
+  }
+}
+
+TEST(Layers, GradientsAreThoseOfTheReference) {
+  for (const Case& c : cases()) expect_derivatives(c, run(c, DType::f32, {}), 3e-6);
+}
+
+TEST(Layers, GradientsInBf16) {
+  for (const Case& c : cases()) {
+    expect_derivatives(c, run(c, DType::bf16, {}), 2.5e-2);
+    expect_derivatives(c, run(c, DType::bf16, {Checkpointing::full, false, true}), 2.5e-2);
+  }
+}
+
+// Whatever is kept, made anew or delayed, the same kernels see the same numbers: equal bits. (MLP's inner activations
+// come out of two kernels, so its down weight's gradient may differ in the last ones.)
+TEST(Layers, PoliciesAreEqual) {
+  for (const Case& c : cases()) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const LayerResult plain = run(c, dtype, {});
+      for (const SavePolicy& policy : testing::all_policies()) {
+        const LayerResult other = run(c, dtype, policy);
+        const std::string where = c.name + ": " + testing::text(policy);
+        EXPECT_EQ(other.y, plain.y) << where;
+        EXPECT_EQ(other.dx, plain.dx) << where;
+        for (std::size_t p = 0; p < plain.gradients.size(); ++p) {
+          if (c.layer->params()[p].name == "down.weight") {
+            EXPECT_LT(distance(other.gradients[p], plain.gradients[p]), dtype == DType::f32 ? 1e-6 : 1e-2) << where;
+          } else {
+            EXPECT_EQ(other.gradients[p], plain.gradients[p]) << where << ": " << c.layer->params()[p].name;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Layers, GradientsAreAddedWhereTheSinkSaysSo) {
+  for (const Case& c : cases()) {
+    for (const SavePolicy& policy : {SavePolicy{}, SavePolicy{.delay_weights = true}}) {
+      const LayerResult plain = run(c, DType::f32, policy), added = run(c, DType::f32, policy, true, 2.0);
+      for (std::size_t p = 0; p < plain.gradients.size(); ++p) {
+        Vector expected = plain.gradients[p];
+        for (double& value : expected) value += 2.0;
+        EXPECT_LT(distance(added.gradients[p], expected), 1e-6) << c.name << ": " << c.layer->params()[p].name;
+      }
+    }
+  }
+}
+
+TEST(Layers, GradientsThatNobodyWantsAreLeftOut) {
+  for (const Case& c : cases()) {
+    const LayerResult plain = run(c, DType::f32, {});
+    for (int none = 0; none < static_cast<int>(c.layer->params().size()); ++none) {
+      const auto device = make_cpu_device();
+      TestContext ctx(*device, DType::f32);
+      prepare(ctx, c);
+      TestSink sink(ctx, c.layer->params());
+      sink.refuse(none);
+      LayerRun layer_run(ctx, *c.layer, c.documents.rows(), c.width, {});
+      layer_run.run(sink);
+      const LayerResult got = layer_run.result(sink);
+      EXPECT_EQ(got.dx, plain.dx);
+      for (std::size_t p = 0; p < got.gradients.size(); ++p) {
+        if (static_cast<int>(p) == none) continue;
+        EXPECT_EQ(got.gradients[p], plain.gradients[p]) << c.name;
+      }
+    }
+  }
+}
+
+// Of every slot: nobody touches it before its writer's pass, it is written there before it is read, and its last reader
+// is the last pass that touches it.
+TEST(Layers, SlotsAreWrittenAndReadWhenTheySay) {
+  for (const Case& c : cases()) {
+    for (const SavePolicy& policy : testing::all_policies()) {
+      MetaDevice device;
+      TestContext ctx(device, DType::bf16);
+      prepare(ctx, c);
+      TestSink sink(ctx, c.layer->params());
+      LayerRun layer_run(ctx, *c.layer, c.documents.rows(), c.width, policy);
+      std::vector<TensorView> views(layer_run.slots().size());
+      layer_run.on_slot = [&](std::size_t slot, const TensorView& view) { views[slot] = view; };
+      layer_run.run(sink, [&](Pass pass) { device.set_row(static_cast<int>(pass)); });
+      for (std::size_t s = 0; s < views.size(); ++s) {
+        const Slot& slot = layer_run.slots()[s];
+        ASSERT_EQ(views[s].empty(), slot.shape.rank() == 0);
+        if (views[s].empty()) continue;
+        const std::string where = c.name + ": " + testing::text(policy) + ": " + slot.name;
+        const Access whole = reads(views[s]);
+        bool written = false, read_behind = false;
+        int last = -1;
+        for (const TraceItem& item : device.trace().items) {
+          for (const Access& access : item.booking.accesses) {
+            if (!overlap(access, whole)) continue;
+            EXPECT_TRUE(written || access.write) << where << " is read by " << item.booking.name << " too early";
+            EXPECT_GE(item.row, static_cast<int>(slot.writer)) << where;
+            EXPECT_LE(item.row, static_cast<int>(slot.last_reader)) << where << ": " << item.booking.name;
+            EXPECT_TRUE(written || item.row == static_cast<int>(slot.writer)) << where;
+            written = true;
+            read_behind = read_behind || !access.write;
+            last = item.row;
+          }
+        }
+        EXPECT_TRUE(read_behind) << where << " is read by nobody";
+        EXPECT_EQ(last, static_cast<int>(slot.last_reader)) << where << " is kept too long";
+      }
+    }
+  }
+}
+
+TEST(Layers, MetaBooksWhatTheCpuDoes) {
+  for (const Case& c : cases()) {
+    for (const SavePolicy& policy : testing::all_policies()) {
+      const auto cpu = make_cpu_device({.threads = 1});
+      MetaDevice meta;
+      std::vector<std::vector<Booking>> booked;
+      for (Device* device : {cpu.get(), static_cast<Device*>(&meta)}) {
+        TestContext ctx(*device, DType::f32);
+        prepare(ctx, c);
+        TestSink sink(ctx, c.layer->params());
+        LayerRun(ctx, *c.layer, c.documents.rows(), c.width, policy).run(sink);
+        booked.push_back(ctx.booked());
+      }
+      ASSERT_EQ(booked[0].size(), booked[1].size()) << c.name;
+      for (std::size_t i = 0; i < booked[0].size(); ++i) {
+        const Booking &a = booked[0][i], &b = booked[1][i];
+        ASSERT_STREQ(a.name, b.name);
+        EXPECT_EQ(a.flops, b.flops) << a.name;
+        ASSERT_EQ(a.accesses.size(), b.accesses.size()) << a.name;
+        for (std::size_t k = 0; k < a.accesses.size(); ++k) {
+          EXPECT_EQ(a.accesses[k].row_bytes, b.accesses[k].row_bytes) << a.name;
+          EXPECT_EQ(a.accesses[k].rows, b.accesses[k].rows) << a.name;
+          EXPECT_EQ(a.accesses[k].stride, b.accesses[k].stride) << a.name;
+          EXPECT_EQ(a.accesses[k].write, b.accesses[k].write) << a.name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Layers, BookedFlopsAreTheFormula) {
+  for (const Case& c : cases()) {
+    MetaDevice device;
+    TestContext ctx(device, DType::f32);
+    prepare(ctx, c);
+    ctx.batch_.square_pairs = 23;
+    TestSink sink(ctx, c.layer->params());
+    LayerRun layer_run(ctx, *c.layer, c.documents.rows(), c.width, {});
+    double products[2] = {0, 0};  // GEMMs and attention of forward, of backward
+    int pass = 0;
+    layer_run.run(sink, [&](Pass p) { pass = static_cast<int>(p), device.set_row(pass); });
+    for (const TraceItem& item : device.trace().items) {
+      const std::string name = item.booking.name;
+      if (name.find("gemm") == 0 || name.find("attention") == 0) {
+        products[item.row == static_cast<int>(Pass::forward) ? 0 : 1] += item.booking.flops;
+      }
+    }
+    EXPECT_NEAR(products[0], c.layer->flops(c.documents.rows(), 23), 1e-6 * products[0]) << c.name;
+    EXPECT_GE(products[1], 2 * products[0]) << c.name;
+    EXPECT_LE(products[1], 2.5 * products[0]) << c.name;
+  }
+}
+
+}  // namespace
+}  // namespace hawser::nn

@@ -1,0 +1,278 @@
+// A context for layer tests: temporaries out of the device as they are asked for, filled with NaN; what is enqueued is
+// noted, so that devices can be compared.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/philox.h"
+#include "nn/layer.h"
+
+namespace hawser::nn::testing {
+
+// Passes everything on and keeps the bookings.
+class NotingStream : public Stream {
+ public:
+  explicit NotingStream(std::unique_ptr<Stream> inner) : inner_(std::move(inner)) {}
+  DeviceKind kind() const override { return inner_->kind(); }
+  const std::string& name() const override { return inner_->name(); }
+  void launch(Booking booking, std::function<void()> work) override {
+    booked_.push_back(booking);
+    inner_->launch(std::move(booking), std::move(work));
+  }
+  Event record() override { return inner_->record(); }
+  void wait(const Event& event) override { inner_->wait(event); }
+  void synchronize() override { inner_->synchronize(); }
+  void check() override { inner_->check(); }
+  const std::vector<Booking>& booked() const { return booked_; }
+
+ private:
+  std::unique_ptr<Stream> inner_;
+  std::vector<Booking> booked_;
+};
+
+inline void fill_with_nan(const TensorView& view) {
+  if (view.device() == DeviceKind::cpu && view.bytes() > 0) {
+    std::memset(view.raw(), 0xff, static_cast<std::size_t>(view.bytes()));
+  }
+}
+
+inline void set(const TensorView& view, const std::vector<double>& values) {
+  HAWSER_CHECK(view.dense() && static_cast<std::size_t>(view.elements()) == values.size(), "values for ", view.text());
+  if (view.device() != DeviceKind::cpu) return;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (view.dtype() == DType::f32) view.data<float>()[i] = static_cast<float>(values[i]);
+    if (view.dtype() == DType::bf16) view.data<Bf16>()[i] = Bf16(static_cast<float>(values[i]));
+    if (view.dtype() == DType::i32) view.data<std::int32_t>()[i] = static_cast<std::int32_t>(values[i]);
+  }
+}
+
+inline std::vector<double> get(const TensorView& view) {
+  std::vector<double> out(static_cast<std::size_t>(view.elements()));
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (view.dtype() == DType::f32) out[i] = view.data<float>()[i];
+    if (view.dtype() == DType::bf16) out[i] = static_cast<double>(static_cast<float>(view.data<Bf16>()[i]));
+    if (view.dtype() == DType::i32) out[i] = view.data<std::int32_t>()[i];
+  }
+  return out;
+}
+
+inline std::vector<double> normals(const std::string& name, std::int64_t count, double std = 1.0, double mean = 0.0) {
+  const RandomStream random(3, fnv1a(name));
+  std::vector<double> out;
+  // Rounded to bf16, so that every dtype starts from the same numbers.
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Bf16 rounded(static_cast<float>(mean + std * random.normal(static_cast<std::uint64_t>(i))));
+    out.push_back(static_cast<double>(static_cast<float>(rounded)));
+  }
+  return out;
+}
+
+class TestContext : public LayerContext {
+ public:
+  TestContext(Device& device, DType dtype)
+      : device_(device),
+        dtype_(dtype),
+        compute_(device.make_stream("compute")),
+        exchange_(device.make_stream("exchange")) {}
+  ~TestContext() override {
+    compute_.synchronize();
+    exchange_.synchronize();
+  }
+
+  // Lives as long as the context.
+  TensorView make(DType dtype, const Shape& shape) {
+    if (shape.elements() == 0) return {};
+    owned_.push_back(std::make_unique<Storage>(device_, dtype, shape));
+    fill_with_nan(owned_.back()->view());
+    return owned_.back()->view();
+  }
+  TensorView make(DType dtype, const Shape& shape, const std::vector<double>& values) {
+    const TensorView view = make(dtype, shape);
+    set(view, values);
+    return view;
+  }
+  void finish() {
+    compute_.synchronize();
+    exchange_.synchronize();
+  }
+
+  TensorView temp(DType dtype, const Shape& shape) override { return make(dtype, shape); }
+  Stream& compute() override { return compute_; }
+  Stream& exchange() override { return exchange_; }
+  const BatchViews& batch() const override { return batch_; }
+  const Seams& seams() const override { return seams_; }
+  const TensorView& weight(int param) const override { return weights_.at(static_cast<std::size_t>(param)); }
+  const TensorView& rope_frequencies() const override { return frequencies_; }
+  DType dtype() const override { return dtype_; }
+  int threads() const override { return 1; }
+
+  BatchViews batch_;
+  Seams seams_;
+  std::vector<TensorView> weights_;
+  TensorView frequencies_;
+  const std::vector<Booking>& booked() const { return compute_.booked(); }
+
+ private:
+  Device& device_;
+  DType dtype_;
+  std::vector<std::unique_ptr<Storage>> owned_;
+  NotingStream compute_, exchange_;
+};
+
+// Gradients of all parameters in float32; with `accumulate`, added to what `start` says.
+class TestSink : public GradientSink {
+ public:
+  TestSink(TestContext& ctx, const std::vector<Param>& params, bool accumulate = false, double start = 0)
+      : accumulate_(accumulate), asked_(params.size(), 0) {
+    for (const Param& param : params) {
+      views_.push_back(ctx.make(DType::f32, param.shape));
+      if (accumulate) set(views_.back(), std::vector<double>(static_cast<std::size_t>(param.elements()), start));
+    }
+  }
+  GradientTarget target(int param) override {
+    ++asked_.at(static_cast<std::size_t>(param));
+    return {views_.at(static_cast<std::size_t>(param)), accumulate_};
+  }
+  void refuse(int param) { views_.at(static_cast<std::size_t>(param)) = {}; }
+  const std::vector<TensorView>& views() const { return views_; }
+  const std::vector<int>& asked() const { return asked_; }
+
+ private:
+  bool accumulate_;
+  std::vector<TensorView> views_;
+  std::vector<int> asked_;
+};
+
+// Where the rows of a micro-batch stand: documents one behind the other.
+struct Documents {
+  std::vector<std::int64_t> lengths;
+
+  std::int64_t rows() const {
+    std::int64_t sum = 0;
+    for (const std::int64_t length : lengths) sum += length;
+    return sum;
+  }
+  std::vector<std::int64_t> positions() const {
+    std::vector<std::int64_t> out;
+    for (const std::int64_t length : lengths) {
+      for (std::int64_t i = 0; i < length; ++i) out.push_back(i);
+    }
+    return out;
+  }
+  std::vector<int> documents() const {
+    std::vector<int> out;
+    for (std::size_t d = 0; d < lengths.size(); ++d)
+      out.insert(out.end(), static_cast<std::size_t>(lengths[d]), static_cast<int>(d));
+    return out;
+  }
+};
+
+// The local attention of whole documents on one rank.
+inline void set_batch(TestContext& ctx, const Documents& documents, std::int64_t head_dim) {
+  std::vector<double> positions, segments, frequencies;
+  for (const std::int64_t p : documents.positions()) positions.push_back(static_cast<double>(p));
+  double begin = 0;
+  for (const std::int64_t length : documents.lengths) {
+    const auto count = static_cast<double>(length);
+    segments.insert(segments.end(), {begin, count, begin, count, 0.0, 0.0});
+    begin += count;
+  }
+  for (std::int64_t i = 0; i < head_dim / 2; ++i) {
+    frequencies.push_back(std::pow(100.0, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
+  }
+  const auto count = static_cast<std::int64_t>(documents.lengths.size());
+  ctx.batch_.positions = ctx.make(DType::i32, {documents.rows()}, positions);
+  ctx.batch_.squares = ctx.make(DType::i32, {count, 6}, segments);
+  ctx.batch_.square_count = ctx.make(DType::i32, {1}, {static_cast<double>(count)});
+  ctx.batch_.square_pairs = begin;
+  ctx.frequencies_ = ctx.make(DType::f32, {head_dim / 2}, frequencies);
+}
+
+// One layer through all passes, under a policy. Slots come into being when their writer comes, full of NaN, and are
+// filled with NaN again behind their last reader.
+struct LayerResult {
+  std::vector<double> y, dx;
+  std::vector<std::vector<double>> gradients;
+};
+
+class LayerRun {
+ public:
+  LayerRun(TestContext& ctx, const Layer& layer, std::int64_t rows, std::int64_t width, const SavePolicy& policy)
+      : LayerRun(ctx, layer, width, policy, normals("x", rows * width), normals("dy", rows * width)) {}
+  LayerRun(TestContext& ctx, const Layer& layer, std::int64_t width, const SavePolicy& policy,
+           const std::vector<double>& x, const std::vector<double>& dy)
+      : ctx_(ctx), layer_(layer), policy_(policy) {
+    const auto rows = static_cast<std::int64_t>(x.size()) / width;
+    slots_ = layer.slots(rows, ctx.dtype(), policy);
+    saved_.x = ctx.make(ctx.dtype(), {rows, width}, x);
+    dy_ = ctx.make(ctx.dtype(), {rows, width}, dy);
+    y_ = ctx.make(ctx.dtype(), {rows, width});
+    dx_ = ctx.make(ctx.dtype(), {rows, width});
+    saved_.slots.resize(slots_.size());
+  }
+
+  // `on_pass` hears of every pass before it is enqueued.
+  void run(GradientSink& sink, const std::function<void(Pass)>& on_pass = {}) {
+    for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward, Pass::backward_weight}) {
+      if (pass == Pass::recompute && policy_.checkpointing != Checkpointing::full) continue;
+      if (pass == Pass::backward_weight && !policy_.delay_weights) continue;
+      if (on_pass) on_pass(pass);
+      for (std::size_t i = 0; i < slots_.size(); ++i) {
+        if (slots_[i].shape.rank() > 0 && slots_[i].writer == pass) {
+          saved_.slots[i] = ctx_.make(slots_[i].dtype, slots_[i].shape);
+          if (on_slot) on_slot(i, saved_.slots[i]);
+        }
+      }
+      if (pass == Pass::forward) layer_.forward(ctx_, saved_.x, y_, saved_);
+      if (pass == Pass::recompute) layer_.recompute(ctx_, saved_, policy_);
+      if (pass == Pass::backward) layer_.backward(ctx_, dy_, dx_, saved_, sink, policy_);
+      if (pass == Pass::backward_weight) layer_.backward_weight(ctx_, dy_, saved_, sink);
+      ctx_.finish();
+      for (std::size_t i = 0; i < slots_.size(); ++i) {
+        if (!saved_.slots[i].empty() && slots_[i].last_reader == pass) fill_with_nan(saved_.slots[i]);
+      }
+    }
+  }
+
+  LayerResult result(const TestSink& sink) const {
+    LayerResult out{get(y_), get(dx_), {}};
+    for (const TensorView& view : sink.views())
+      out.gradients.push_back(view.empty() ? std::vector<double>() : get(view));
+    return out;
+  }
+  const std::vector<Slot>& slots() const { return slots_; }
+  std::function<void(std::size_t, const TensorView&)> on_slot;
+
+ private:
+  TestContext& ctx_;
+  const Layer& layer_;
+  SavePolicy policy_;
+  std::vector<Slot> slots_;
+  Saved saved_;
+  TensorView dy_, y_, dx_;
+};
+
+inline std::vector<SavePolicy> all_policies() {
+  std::vector<SavePolicy> out;
+  for (const bool delay : {false, true}) {
+    out.push_back({Checkpointing::none, false, delay});
+    out.push_back({Checkpointing::selective, false, delay});
+    out.push_back({Checkpointing::full, false, delay});
+    out.push_back({Checkpointing::full, true, delay});
+  }
+  return out;
+}
+
+inline std::string text(const SavePolicy& policy) {
+  const char* names[] = {"none", "selective", "full"};
+  return std::string(names[static_cast<int>(policy.checkpointing)]) +
+         (policy.keep_attention ? ", attention kept" : "") + (policy.delay_weights ? ", weights delayed" : "");
+}
+
+}  // namespace hawser::nn::testing

@@ -1,0 +1,157 @@
+// The block once more, in float64 and as plainly as it can be written, and derivatives of anything by differences.
+// Matrices are row-major vectors. Shapes: T rows, C width, H query heads, K key-value heads, D head dim, F inner width.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <vector>
+
+#include "nn/blocks/attention_layer.h"
+#include "nn/blocks/mlp_layer.h"
+#include "nn/testing/context.h"
+
+namespace hawser::nn::testing {
+
+using Vector = std::vector<double>;
+
+// y [T, N] = x [T, K] w^T + b, w [N, K]; b may be empty.
+inline Vector linear(const Vector& x, const Vector& w, const Vector& b, std::size_t k) {
+  const std::size_t rows = x.size() / k, n = w.size() / k;
+  Vector y(rows * n);
+  for (std::size_t t = 0; t < rows; ++t) {
+    for (std::size_t j = 0; j < n; ++j) {
+      double sum = b.empty() ? 0.0 : b[j];
+      for (std::size_t i = 0; i < k; ++i) sum += x[t * k + i] * w[j * k + i];
+      y[t * n + j] = sum;
+    }
+  }
+  return y;
+}
+
+inline Vector rms_norm(const Vector& x, const Vector& w, double epsilon) {
+  const std::size_t c = w.size();
+  Vector y(x.size());
+  for (std::size_t t = 0; t < x.size() / c; ++t) {
+    double squares = 0;
+    for (std::size_t i = 0; i < c; ++i) squares += x[t * c + i] * x[t * c + i];
+    const double rstd = 1.0 / std::sqrt(squares / static_cast<double>(c) + epsilon);
+    for (std::size_t i = 0; i < c; ++i) y[t * c + i] = x[t * c + i] * rstd * w[i];
+  }
+  return y;
+}
+
+inline Vector attention_block(const AttentionConfig& config, const Documents& documents, const Vector& x,
+                              const std::vector<Vector>& w) {
+  const auto heads = static_cast<std::size_t>(config.heads), kv = static_cast<std::size_t>(config.kv_heads);
+  const auto d = static_cast<std::size_t>(config.head_dim), c = static_cast<std::size_t>(config.width);
+  const std::size_t rows = x.size() / c, wide = (heads + 2 * kv) * d;
+  const auto positions = documents.positions();
+  const auto document = documents.documents();
+  const std::size_t next = config.qkv_bias ? 4 : 3;
+  Vector qkv = linear(rms_norm(x, w[0], config.epsilon), w[1], config.qkv_bias ? w[3] : Vector(), c);
+  for (std::size_t t = 0; config.rope && t < rows; ++t) {
+    for (std::size_t h = 0; h < heads + kv; ++h) {
+      for (std::size_t i = 0; i < d / 2; ++i) {
+        // The float32 frequency, as the layer gets it.
+        const auto frequency = static_cast<double>(
+            static_cast<float>(std::pow(100.0, -2.0 * static_cast<double>(i) / static_cast<double>(d))));
+        const double angle = static_cast<double>(positions[t]) * frequency;
+        double &a = qkv[t * wide + h * d + i], &b = qkv[t * wide + h * d + i + d / 2];
+        const double x0 = a, x1 = b;
+        a = config.rope_scale * (x0 * std::cos(angle) - x1 * std::sin(angle));
+        b = config.rope_scale * (x1 * std::cos(angle) + x0 * std::sin(angle));
+      }
+    }
+  }
+  Vector o(rows * heads * d, 0.0);
+  for (std::size_t t = 0; t < rows; ++t) {
+    for (std::size_t h = 0; h < heads; ++h) {
+      const std::size_t g = h / (heads / kv);
+      Vector p(rows, 0.0);
+      double sum = 0;
+      for (std::size_t j = 0; j < rows; ++j) {
+        const bool visible = document[j] == document[t] && (!config.causal || positions[j] <= positions[t]) &&
+                             (config.window == 0 || positions[j] > positions[t] - config.window);
+        if (!visible) continue;
+        double score = 0;
+        for (std::size_t i = 0; i < d; ++i) score += qkv[t * wide + h * d + i] * qkv[j * wide + (heads + g) * d + i];
+        p[j] = std::exp(score / std::sqrt(static_cast<double>(d)));
+        sum += p[j];
+      }
+      for (std::size_t j = 0; j < rows; ++j) {
+        for (std::size_t i = 0; i < d; ++i) {
+          o[(t * heads + h) * d + i] += p[j] / sum * qkv[j * wide + (heads + kv + g) * d + i];
+        }
+      }
+    }
+  }
+  Vector y = linear(o, w[2], config.output_bias ? w[next] : Vector(), heads * d);
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] += x[i];
+  return y;
+}
+
+inline Vector mlp_block(const MlpConfig& config, const Vector& x, const std::vector<Vector>& w) {
+  const auto f = static_cast<std::size_t>(config.inner), c = static_cast<std::size_t>(config.width);
+  const Vector gate_up = linear(rms_norm(x, w[0], config.epsilon), w[1], config.bias ? w[3] : Vector(), c);
+  Vector inner(x.size() / c * f);
+  for (std::size_t t = 0; t < x.size() / c; ++t) {
+    for (std::size_t i = 0; i < f; ++i) {
+      const double gate = gate_up[t * 2 * f + i];
+      inner[t * f + i] = gate / (1.0 + std::exp(-gate)) * gate_up[t * 2 * f + f + i];
+    }
+  }
+  Vector y = linear(inner, w[2], config.bias ? w[4] : Vector(), f);
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] += x[i];
+  return y;
+}
+
+// Sum over the rows with a label of -log p(label).
+inline double head_loss(const Vector& x, const Vector& norm, const Vector& table, double epsilon,
+                        const std::vector<int>& labels) {
+  const Vector logits = linear(rms_norm(x, norm, epsilon), table, {}, norm.size());
+  const std::size_t v = table.size() / norm.size();
+  double loss = 0;
+  for (std::size_t t = 0; t < labels.size(); ++t) {
+    if (labels[t] < 0) continue;
+    double sum = 0;
+    for (std::size_t j = 0; j < v; ++j) sum += std::exp(logits[t * v + j]);
+    loss += std::log(sum) - logits[t * v + static_cast<std::size_t>(labels[t])];
+  }
+  return loss;
+}
+
+// d f / d at[i] for every i, by central differences; `at` comes back as it was.
+inline Vector differences(const std::function<double()>& f, Vector& at) {
+  Vector out;
+  for (double& value : at) {
+    const double start = value, step = 1e-5;
+    value = start + step;
+    const double up = f();
+    value = start - step;
+    const double down = f();
+    value = start;
+    out.push_back((up - down) / (2 * step));
+  }
+  return out;
+}
+
+inline double dot(const Vector& a, const Vector& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// |a - b| / |b|, with a floor for what is all but zero.
+inline double distance(const Vector& a, const Vector& b) {
+  if (a.size() != b.size()) return 1e30;
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  const double out = std::sqrt(difference) / std::max(std::sqrt(norm), 1e-6);
+  return std::isfinite(out) ? out : 1e30;
+}
+
+}  // namespace hawser::nn::testing

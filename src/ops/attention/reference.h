@@ -1,0 +1,122 @@
+// The float64 reference of attention (tests only).
+#pragma once
+
+#include <array>
+
+#include "ops/attention/attention.h"
+#include "ops/case_support.h"
+
+namespace hawser::ops::testing {
+
+using Row = std::array<std::int64_t, 6>;  // a row of the segment table
+
+struct Problem {
+  std::string name;
+  std::int64_t tq, tk, hq, hkv, d;
+  std::vector<Row> segments;
+  bool causal = true;
+  std::int64_t window = 0;
+  DType dtype = DType::f32;
+  std::int64_t pad = 0;
+
+  double scale() const { return 0.7 / std::sqrt(static_cast<double>(d)); }
+  Values table() const {
+    Values out;
+    for (const Row& row : segments) out.insert(out.end(), row.begin(), row.end());
+    out.insert(out.end(), 6, -1.0);  // rows beyond segment_count are not looked at
+    return out;
+  }
+  Shape table_shape() const { return {static_cast<std::int64_t>(segments.size()) + 1, 6}; }
+  AttentionSizes sizes(int threads) const {
+    return {.query_rows = tq,
+            .key_rows = tk,
+            .query_heads = hq,
+            .kv_heads = hkv,
+            .head_dim = d,
+            .segments = table_shape()[0],
+            .dtype = dtype,
+            .threads = threads};
+  }
+};
+
+struct Tensors {
+  Values q, k, v, d_o;
+  explicit Tensors(const Problem& p)
+      : q(random_values(p.tq * p.hq * p.d, 11, p.dtype)),
+        k(random_values(p.tk * p.hkv * p.d, 12, p.dtype)),
+        v(random_values(p.tk * p.hkv * p.d, 13, p.dtype)),
+        d_o(random_values(p.tq * p.hq * p.d, 14, p.dtype)) {}
+};
+
+struct Outputs {
+  Values o, lse, dq, dk, dv;
+};
+
+// body(query row, the key rows that it sees)
+template <class Body>
+void for_each_pair(const Problem& p, const Body& body) {
+  for (const Row& s : p.segments) {
+    for (std::int64_t i = 0; i < s[1]; ++i) {
+      std::vector<std::int64_t> keys;
+      for (std::int64_t j = 0; j < s[3]; ++j) {
+        const std::int64_t at = s[4] + i, key = s[5] + j;
+        if ((!p.causal || key <= at) && (p.window == 0 || key > at - p.window)) keys.push_back(s[2] + j);
+      }
+      body(s[0] + i, keys);
+    }
+  }
+}
+
+// Float64, the formulas of the header one by one. `whole`: log-sum-exp and output that backward is given, or null for
+// those of this call.
+inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* whole = nullptr) {
+  const std::int64_t group = p.hq / p.hkv;
+  Outputs out;
+  out.o.assign(x.q.size(), 0.0);
+  out.dq.assign(x.q.size(), 0.0);
+  out.dk.assign(x.k.size(), 0.0);
+  out.dv.assign(x.v.size(), 0.0);
+  out.lse.assign(static_cast<std::size_t>(p.hq * p.tq), -std::numeric_limits<double>::infinity());
+  for_each_pair(p, [&](std::int64_t t, const std::vector<std::int64_t>& keys) {
+    if (keys.empty()) return;
+    for (std::int64_t h = 0; h < p.hq; ++h) {
+      const double* q = &x.q[static_cast<std::size_t>((t * p.hq + h) * p.d)];
+      const double* d_o = &x.d_o[static_cast<std::size_t>((t * p.hq + h) * p.d)];
+      double* o = &out.o[static_cast<std::size_t>((t * p.hq + h) * p.d)];
+      double* dq = &out.dq[static_cast<std::size_t>((t * p.hq + h) * p.d)];
+      const auto kv = [&](std::int64_t key) { return static_cast<std::size_t>((key * p.hkv + h / group) * p.d); };
+      Values scores;
+      for (const std::int64_t key : keys) {
+        double s = 0;
+        for (std::int64_t d = 0; d < p.d; ++d) s += q[d] * x.k[kv(key) + d];
+        scores.push_back(s * p.scale());
+      }
+      const double most = *std::max_element(scores.begin(), scores.end());
+      double sum = 0;
+      for (const double s : scores) sum += std::exp(s - most);
+      double& own_lse = out.lse[static_cast<std::size_t>(h * p.tq + t)];
+      own_lse = most + std::log(sum);
+      for (std::size_t j = 0; j < keys.size(); ++j) {
+        for (std::int64_t d = 0; d < p.d; ++d) o[d] += std::exp(scores[j] - own_lse) * x.v[kv(keys[j]) + d];
+      }
+      const double lse = whole != nullptr ? whole->lse[static_cast<std::size_t>(h * p.tq + t)] : own_lse;
+      const double* whole_o = whole != nullptr ? &whole->o[static_cast<std::size_t>((t * p.hq + h) * p.d)] : o;
+      double delta = 0;
+      for (std::int64_t d = 0; d < p.d; ++d) delta += d_o[d] * whole_o[d];
+      for (std::size_t j = 0; j < keys.size(); ++j) {
+        const double weight = std::exp(scores[j] - lse);
+        double dp = 0;
+        for (std::int64_t d = 0; d < p.d; ++d) dp += d_o[d] * x.v[kv(keys[j]) + d];
+        const double ds = weight * (dp - delta) * p.scale();
+        for (std::int64_t d = 0; d < p.d; ++d) {
+          dq[d] += ds * x.k[kv(keys[j]) + d];
+          out.dk[kv(keys[j]) + d] += ds * q[d];
+          out.dv[kv(keys[j]) + d] += weight * d_o[d];
+        }
+      }
+    }
+  });
+  return out;
+}
+
+}  // namespace hawser::ops::testing

@@ -1,0 +1,74 @@
+#include "plan/forecast.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+
+namespace hawser::plan {
+
+std::string RankClass::text() const { return first == last ? cat("rank ", first) : cat("ranks ", first, "-", last); }
+
+std::vector<RankClass> rank_classes(const MeshSizes& mesh) {
+  // Flat buffers are cut evenly, batches have one shape and every rank runs the same rows: without pipeline stages all
+  // ranks need the same.
+  HAWSER_CHECK(mesh.pipeline == 1, "classes of ranks with pipeline stages");
+  return {{.first = 0, .last = mesh.world() - 1}};
+}
+
+Forecaster::Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine,
+                       int threads)
+    : recipe_(recipe),
+      model_(model),
+      world_(world),
+      target_(std::move(target)),
+      machine_(machine),
+      threads_(threads),
+      capacity_(capacity_of(recipe, target_, machine, world)) {}
+
+Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model) const {
+  const auto start = std::chrono::steady_clock::now();
+  Forecast out;
+  const DType compute = compute_dtype(recipe.precision, target_);
+  out.layout = make_layout(recipe, model, world_, compute, threads_);
+  const RankPlan plan = plan_rank(model, out.layout, step::Purpose::train, 0);
+  out.costs = costs_of(plan, model, out.layout);
+  out.overhead = overhead_of(target_, out.layout.mesh);
+  out.capacity = capacity_;
+  const double share = target_.per_core ? std::min<double>(threads_, double{1} * machine_.cores / world_) : 1.0;
+  out.time = step_time(plan.trace, target_, compute, share);
+  out.tokens_per_second = static_cast<double>(recipe.train.global_batch_size) *
+                          static_cast<double>(recipe.data.sequence_length) / out.time.seconds;
+  out.planning_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return out;
+}
+
+std::string refusal(const Recipe& recipe, const Forecast& forecast, const std::vector<Offer>& offers) {
+  const bool told = recipe.memory.capacity.has_value();
+  std::string out = Problem{.file = recipe.file,
+                            .what = cat("does not fit: a rank needs ", format_bytes(Bytes(forecast.needed()))),
+                            .expected = cat("at most ", format_bytes(Bytes(forecast.capacity))),
+                            .got = "",
+                            .at = told ? "memory.capacity or --memory" : "what the device has"}
+                        .line();
+  if (offers.empty()) {
+    return out + "\nno settings were found that fit and keep sequence length and global batch: more ranks are needed";
+  }
+  out += cat("\n", offers.size() < kOffers ? cat("only ", offers.size()) : cat(offers.size()),
+             offers.size() == 1 ? " way" : " ways", " to fit with the same sequence length and global batch, ",
+             offers.size() == 1 ? "with" : "fastest first, with", " the tokens/s predicted for all ranks:");
+  for (const Offer& offer : offers) {
+    out += cat("\n  ", offer.flags(), "   (", format_bytes(Bytes(offer.needed)), ", ",
+               format_count(offer.tokens_per_second), " tokens/s)");
+  }
+  return out;
+}
+
+void check_capacity(const Recipe& recipe, const models::Model& model, int world, int threads,
+                    const std::string& target) {
+  const Forecaster forecaster(recipe, model, world, load_target(target), this_machine(), threads);
+  const Forecast forecast = forecaster.forecast();
+  if (!forecast.fits()) throw Error(ExitCode::does_not_fit, refusal(recipe, forecast, forecaster.offers(kOffers)));
+}
+
+}  // namespace hawser::plan

@@ -1,0 +1,91 @@
+// What a recipe will need and how fast it will be on a number of ranks of a target; and the check that it fits.
+//
+//   plan::Forecaster forecaster(recipe, model, world, plan::load_target("h200"), plan::this_machine(), threads);
+//   plan::Forecast f = forecaster.forecast();
+//   if (!f.fits()) throw ...                     // or, all in one, before anything is allocated:
+//   plan::check_capacity(recipe, model, world, threads);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/recipe.h"
+#include "models/model.h"
+#include "plan/clock.h"
+#include "plan/plan.h"
+#include "plan/target.h"
+
+namespace hawser::plan {
+
+// Ranks that need the same: planned once.
+struct RankClass {
+  int first = 0, last = 0;  // every rank between
+  std::string text() const;  // "ranks 0-7", "rank 0"
+};
+std::vector<RankClass> rank_classes(const MeshSizes& mesh);
+
+struct Forecast {
+  Layout layout;
+  Costs costs;               // of one rank
+  std::int64_t overhead = 0;  // context and communicators
+  std::int64_t capacity = 0;
+  StepTime time;
+  double tokens_per_second = 0;  // of all ranks
+  double planning_seconds = 0;
+
+  std::int64_t needed() const { return costs.total_bytes + overhead; }
+  bool fits() const { return needed() <= capacity; }
+};
+
+// A change of a recipe: "memory.activation_checkpointing=full".
+struct Change {
+  std::string key, value;
+  std::string flag() const;  // as it is typed, quoted for a shell where it must be
+};
+
+// Settings that keep sequence length and global batch.
+struct Offer {
+  std::vector<Change> changes;
+  Recipe recipe;  // with the changes
+  std::int64_t needed = 0;
+  double tokens_per_second = 0;
+  std::string flags() const;  // "--set A=B --set C=D"
+};
+
+class Forecaster {
+ public:
+  // Borrows recipe and model. The recipe has passed config's checks for `world` ranks. threads: of a rank on the CPU.
+  Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine, int threads);
+
+  const Target& target() const { return target_; }
+  std::int64_t capacity() const { return capacity_; }
+
+  Forecast forecast() const { return forecast(recipe_, model_); }
+  // At most `count` settings whose own plans fit, fastest first; takes seconds at most. Empty: none was found.
+  std::vector<Offer> offers(int count) const;
+
+ private:
+  class Search;
+  Forecast forecast(const Recipe& recipe, const models::Model& model) const;
+
+  const Recipe& recipe_;
+  const models::Model& model_;
+  int world_;
+  Target target_;
+  Machine machine_;
+  int threads_;
+  std::int64_t capacity_;
+};
+
+constexpr int kOffers = 3;
+
+// The lines about a recipe that does not fit: what is needed, what there is, and the offers.
+std::string refusal(const Recipe& recipe, const Forecast& forecast, const std::vector<Offer>& offers);
+
+// Throws Error(ExitCode::does_not_fit) with refusal() where the recipe needs more than a rank may use. Takes no memory
+// to speak of and sends no message: every rank, or the process that starts them, may call it.
+void check_capacity(const Recipe& recipe, const models::Model& model, int world, int threads,
+                    const std::string& target = "cpu");
+
+}  // namespace hawser::plan

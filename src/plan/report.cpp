@@ -1,0 +1,148 @@
+#include "plan/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace hawser::plan {
+
+namespace {
+
+std::string with_commas(std::int64_t value) {
+  std::string out = cat(value);
+  for (int at = static_cast<int>(out.size()) - 3; at > 0; at -= 3) out.insert(static_cast<std::size_t>(at), 1, ',');
+  return out;
+}
+
+std::string bytes_text(double bytes) { return format_bytes(Bytes(static_cast<std::int64_t>(bytes))); }
+
+std::string plural(std::int64_t count, const char* one, const char* many) {
+  return cat(with_commas(count), " ", count == 1 ? one : many);
+}
+
+// "  name          value": the value ends at a fixed column.
+std::string row(const std::string& name, const std::string& value, const std::string& remark = "") {
+  constexpr std::size_t kName = 30, kValue = 14;
+  std::string out = "  " + name;
+  if (out.size() < kName) out.resize(kName, ' ');
+  out += std::string(value.size() < kValue ? kValue - value.size() : 1, ' ') + value;
+  return out + (remark.empty() ? "" : "  " + remark) + "\n";
+}
+
+std::string percent(double part, double whole) {
+  return whole > 0 ? cat(static_cast<int>(std::lround(100 * part / whole)), "%") : "";
+}
+
+std::string dtype_text(DType dtype) {
+  return dtype == DType::bf16 ? "bfloat16, float32 master weights, moments and gradients" : "float32";
+}
+
+std::string checkpointing_text(const Layout& layout) {
+  int counts[3] = {0, 0, 0};
+  for (std::size_t layer = 0; layer < layout.policies.size(); layer += 2) {
+    ++counts[static_cast<int>(layout.policies[layer].checkpointing)];
+  }
+  static constexpr const char* kNames[3] = {"none", "selective", "full"};
+  std::string out;
+  for (int p = 0; p < 3; ++p) {
+    if (counts[p] > 0) out += cat(out.empty() ? "" : ", ", kNames[p], " in ", plural(counts[p], "block", "blocks"));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string plan_text(const Recipe& recipe, const models::Model& model, const Target& target,
+                      const Forecast& forecast) {
+  const Layout& layout = forecast.layout;
+  const Costs& costs = forecast.costs;
+  const int world = layout.mesh.world();
+  std::string out = cat(recipe.name.empty() ? "plan" : recipe.name, ": ",
+                        format_count(static_cast<double>(model.parameters())), " parameters, ",
+                        plural(recipe.train.global_batch_size, "sequence", "sequences"), " of ",
+                        with_commas(recipe.data.sequence_length), " tokens a step\n");
+  out += cat("on ", plural(world, "rank", "ranks"), ", one ", target.name, " each (", target.about, ")\n");
+  out += cat("layout: context ", layout.mesh.context, ", parameters ",
+             layout.parts() > 1 ? cat("sharded over ", layout.parts()) : std::string("whole on every rank"), ", ",
+             layout.mesh.replicas() > 1 ? cat(layout.mesh.replicas(), " replicas, ") : "",
+             plural(layout.micro_batches, "micro-batch", "micro-batches"), " of ",
+             plural(layout.batch.sequences, "sequence", "sequences"), "\n");
+  out += cat("checkpointing: ", checkpointing_text(layout), "\nprecision: ", dtype_text(layout.compute), "\n\n");
+
+  for (const RankClass& ranks : rank_classes(layout.mesh)) {
+    out += cat("memory of each of ", ranks.text(), " at the peak (", costs.peak_row, ")\n");
+  }
+  std::vector<std::pair<std::string, std::int64_t>> parts(costs.live_bytes.begin(), costs.live_bytes.end());
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  for (const auto& [purpose, bytes] : parts) {
+    out += row(purpose, format_bytes(Bytes(bytes)), percent(double(bytes), double(forecast.needed())));
+  }
+  out += row("context and communicators", format_bytes(Bytes(forecast.overhead)),
+             percent(double(forecast.overhead), double(forecast.needed())));
+  const std::int64_t left = forecast.capacity - forecast.needed();
+  out += row("needed", format_bytes(Bytes(forecast.needed())),
+             cat("of ", format_bytes(Bytes(forecast.capacity)), ": ",
+                 left >= 0 ? cat("fits, ", format_bytes(Bytes(left)), " left")
+                           : cat("does not fit, ", format_bytes(Bytes(-left)), " too much")));
+
+  out += "\na step, each rank\n";
+  out += row("FLOPs", format_count(costs.flops), "all products and attention, recomputed ones too");
+  out += row("model FLOPs", format_count(costs.model_flops), "forward and backward once");
+  for (const auto& [group, bytes] : costs.traffic) out += row("sent, " + group, bytes_text(bytes));
+  for (const auto& [what, seconds] : forecast.time.busy) out += row("busy, " + what, format_seconds(seconds));
+  out += row("predicted time", format_seconds(forecast.time.seconds));
+  out += row("predicted tokens/s", format_count(forecast.tokens_per_second),
+             cat(format_count(forecast.tokens_per_second / world), " a rank"));
+  return out;
+}
+
+std::string plan_json(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast,
+                      const std::vector<Offer>& offers) {
+  const Layout& layout = forecast.layout;
+  const Costs& costs = forecast.costs;
+  nlohmann::ordered_json out{
+      {"name", recipe.name},
+      {"target", target.name},
+      {"parameters", model.parameters()},
+      {"mesh",
+       {{"ranks", layout.mesh.world()},
+        {"context", layout.mesh.context},
+        {"shard", layout.parts()},
+        {"replicas", layout.mesh.replicas()}}},
+      {"micro_batches", layout.micro_batches},
+      {"compute", layout.compute == DType::bf16 ? "bf16" : "float32"}};
+  nlohmann::ordered_json memory{{"by_purpose", costs.live_bytes},
+                                {"plan", costs.total_bytes},
+                                {"live", costs.live},
+                                {"overhead", forecast.overhead},
+                                {"needed", forecast.needed()},
+                                {"capacity", forecast.capacity},
+                                {"peak", costs.peak_row}};
+  for (const RankClass& ranks : rank_classes(layout.mesh)) {
+    memory["ranks"] = cat(ranks.first, "-", ranks.last);
+    out["memory"].push_back(memory);
+  }
+  out["flops"] = costs.flops;
+  out["model_flops"] = costs.model_flops;
+  out["bytes_sent"] = costs.traffic;
+  out["seconds"] = forecast.time.seconds;
+  out["busy_seconds"] = forecast.time.busy;
+  out["tokens_per_second"] = forecast.tokens_per_second;
+  out["fits"] = forecast.fits();
+  if (!forecast.fits()) {
+    out["offers"] = nlohmann::ordered_json::array();
+    for (const Offer& offer : offers) {
+      nlohmann::ordered_json set = nlohmann::ordered_json::array();
+      for (const Change& change : offer.changes) set.push_back(change.key + "=" + change.value);
+      out["offers"].push_back(
+          {{"set", set}, {"needed", offer.needed}, {"tokens_per_second", offer.tokens_per_second}});
+    }
+  }
+  out["planning_seconds"] = forecast.planning_seconds;
+  return out.dump();
+}
+
+}  // namespace hawser::plan

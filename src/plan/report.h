@@ -1,0 +1,16 @@
+// A forecast for people (at most 100 columns) and for programs.
+#pragma once
+
+#include <string>
+
+#include "plan/forecast.h"
+
+namespace hawser::plan {
+
+std::string plan_text(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast);
+
+// One JSON object in one line. `offers` only where the recipe does not fit.
+std::string plan_json(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast,
+                      const std::vector<Offer>& offers);
+
+}  // namespace hawser::plan

@@ -1,0 +1,202 @@
+#include "step/replay.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "program/placement.h"
+#include "step/executor.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace hawser::step {
+
+void poison(std::byte* data, std::int64_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_poison_memory_region(data, static_cast<std::size_t>(bytes));
+#else
+  std::memset(data, 0xff, static_cast<std::size_t>(bytes));
+#endif
+}
+
+void unpoison([[maybe_unused]] std::byte* data, [[maybe_unused]] std::int64_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_unpoison_memory_region(data, static_cast<std::size_t>(bytes));
+#endif
+}
+
+ArenaGuard::ArenaGuard(const BufferPlan& plan, std::vector<std::vector<int>> items, std::byte* arena)
+    : plan_(plan), items_(std::move(items)), arena_(arena), uses_(plan.buffers.size()) {
+  for (const std::vector<int>& buffers : items_) {
+    for (const int b : buffers) ++uses_[static_cast<std::size_t>(b)].accesses;
+  }
+}
+
+void ArenaGuard::begin(int item) {
+  const std::lock_guard lock(mutex_);
+  for (const int b : items_[static_cast<std::size_t>(item)]) {
+    const auto index = static_cast<std::size_t>(b);
+    if (uses_[index].begun++ == 0) unpoison(arena_ + plan_.placement.offsets[index], plan_.buffers[index].bytes);
+  }
+}
+
+void ArenaGuard::end(int item) {
+  const std::lock_guard lock(mutex_);
+  for (const int b : items_[static_cast<std::size_t>(item)]) {
+    const auto index = static_cast<std::size_t>(b);
+    Use& use = uses_[index];
+    if (++use.ended < use.accesses) continue;
+    use.begun = use.ended = 0;  // for the next step
+    if (!use.kept) poison(arena_ + plan_.placement.offsets[index], plan_.buffers[index].bytes);
+  }
+}
+
+class ReplayStream : public Stream {
+ public:
+  ReplayStream(ReplayDevice& device, int index, std::unique_ptr<Stream> stream)
+      : device_(device), index_(index), stream_(std::move(stream)) {}
+
+  DeviceKind kind() const override { return stream_->kind(); }
+  const std::string& name() const override { return stream_->name(); }
+  void launch(Booking booking, std::function<void()> work) override {
+    const int item = device_.work(index_, booking);
+    if (ArenaGuard* guard = device_.guard_.get()) {
+      work = [guard, item, inner = std::move(work)] {
+        guard->begin(item);
+        inner();
+        guard->end(item);
+      };
+    }
+    stream_->launch(std::move(booking), std::move(work));
+  }
+  Event record() override {
+    const int item = device_.record(index_);
+    Event event = stream_->record();
+    device_.recorded_[event.state().get()] = item;
+    device_.held_.push_back(event);
+    return event;
+  }
+  void wait(const Event& event) override {
+    if (event.state() == nullptr) return;
+    device_.wait(index_, event);
+    stream_->wait(event);
+  }
+  void synchronize() override { stream_->synchronize(); }
+  void check() override { stream_->check(); }
+
+ private:
+  ReplayDevice& device_;
+  int index_;
+  std::unique_ptr<Stream> stream_;
+};
+
+ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : device_(device), setup_(setup) {
+  const Trace& trace = *setup.trace;
+  const std::vector<program::Buffer>& buffers = setup.buffers->buffers;
+  const program::BufferIndex index(buffers);
+  accesses_.resize(trace.items.size());
+  std::vector<std::vector<int>> touched(trace.items.size());
+  std::vector<int> kept;
+  for (std::size_t i = 0; i < trace.items.size(); ++i) {
+    const Booking& booking = trace.items[i].booking;
+    for (Access access : booking.accesses) {
+      const int b = index.find(access.address);
+      HAWSER_CHECK(b >= 0, booking.name, " accesses what is no buffer");
+      const program::Buffer& buffer = buffers[static_cast<std::size_t>(b)];
+      const bool persistent = buffer.purpose == program::kPersistent;
+      const std::byte* base =
+          persistent ? setup.state : setup.arena + setup.buffers->placement.offsets[static_cast<std::size_t>(b)];
+      access.address = reinterpret_cast<std::uint64_t>(base) + (access.address - buffer.address);
+      accesses_[i].push_back(access);
+      if (persistent) continue;
+      if (std::find(touched[i].begin(), touched[i].end(), b) == touched[i].end()) touched[i].push_back(b);
+      if (std::string_view(booking.name) == kKeepGradients) kept.push_back(b);
+    }
+  }
+  if (!setup.guard) return;
+  guard_ = std::make_unique<ArenaGuard>(*setup.buffers, std::move(touched), setup.arena);
+  for (const int b : kept) guard_->keep(b);
+  poison(setup.arena, setup.buffers->placement.bytes);
+}
+
+ReplayDevice::~ReplayDevice() {
+  if (guard_) unpoison(setup_.arena, setup_.buffers->placement.bytes);
+}
+
+std::unique_ptr<Stream> ReplayDevice::make_stream(const std::string& name) {
+  const int index = streams_++;
+  HAWSER_CHECK(static_cast<std::size_t>(index) < setup_.trace->streams.size() &&
+                   setup_.trace->streams[static_cast<std::size_t>(index)] == name,
+               "stream ", index, ", ", name, ", is not the plan's");
+  return std::make_unique<ReplayStream>(*this, index, device_.make_stream(name));
+}
+
+void ReplayDevice::begin_step() {
+  next_ = 0;
+  recorded_.clear();
+  held_.clear();
+}
+
+void ReplayDevice::end_step() {
+  const std::size_t planned = setup_.trace->items.size();
+  HAWSER_CHECK(static_cast<std::size_t>(next_) == planned, "the step ended after ", next_, " of the plan's ", planned,
+               " items");
+}
+
+void ReplayDevice::refuse(int item, const std::string& what) const {
+  const auto index = static_cast<std::size_t>(item);
+  const std::string planned = index < setup_.trace->items.size()
+                                  ? cat(setup_.trace->items[index].booking.name, " of row ", setup_.trace->items[index].row)
+                                  : std::string("nothing");
+  HAWSER_CHECK(false, "the step leaves its plan at item ", item, " (planned: ", planned, "): ", what);
+}
+
+int ReplayDevice::next(TraceItem::Kind kind, int stream, const char* name) {
+  const int item = next_++;
+  if (static_cast<std::size_t>(item) >= setup_.trace->items.size()) refuse(item, cat(name, " is too much"));
+  const TraceItem& planned = setup_.trace->items[static_cast<std::size_t>(item)];
+  if (planned.kind != kind || planned.stream != stream) {
+    refuse(item, cat(name, " on stream ", setup_.trace->streams[static_cast<std::size_t>(stream)]));
+  }
+  return item;
+}
+
+int ReplayDevice::work(int stream, const Booking& booking) {
+  const int item = next(TraceItem::Kind::work, stream, booking.name);
+  const Booking& planned = setup_.trace->items[static_cast<std::size_t>(item)].booking;
+  if (std::strcmp(planned.name, booking.name) != 0) refuse(item, booking.name);
+  if (planned.flops != booking.flops) refuse(item, cat(booking.name, " with ", booking.flops, " FLOPs"));
+  const CollectiveNote &a = planned.collective, &b = booking.collective;
+  if (a.kind != b.kind || a.communicator != b.communicator || a.bytes != b.bytes || a.peer != b.peer) {
+    refuse(item, cat(booking.name, " on ", b.communicator, " of ", b.bytes, " bytes"));
+  }
+  const std::vector<Access>& places = accesses_[static_cast<std::size_t>(item)];
+  if (places.size() != booking.accesses.size()) refuse(item, cat(booking.name, " with other accesses"));
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const Access &x = places[i], &y = booking.accesses[i];
+    if (x.address != y.address || x.row_bytes != y.row_bytes || x.rows != y.rows || x.stride != y.stride ||
+        x.write != y.write) {
+      refuse(item, cat("access ", i, " of ", booking.name, " lies elsewhere"));
+    }
+  }
+  return item;
+}
+
+int ReplayDevice::record(int stream) { return next(TraceItem::Kind::record, stream, "an event"); }
+
+int ReplayDevice::wait(int stream, const Event& event) {
+  const auto it = recorded_.find(event.state().get());
+  if (it == recorded_.end()) {
+    // The end of the step before: nothing of this one has been asked for yet.
+    if (next_ != 0) refuse(next_, "a wait for an event of another step");
+    return -1;
+  }
+  const int item = next(TraceItem::Kind::wait, stream, "a wait");
+  const int target = setup_.trace->items[static_cast<std::size_t>(item)].target;
+  if (target != it->second) refuse(item, cat("a wait for item ", it->second, ", not ", target));
+  return item;
+}
+
+}  // namespace hawser::step

@@ -1,0 +1,58 @@
+#include "train/run_folder.h"
+
+#include <chrono>
+#include <thread>
+
+#include "checkpoint/root.h"
+#include "config/config.h"
+#include "data/prepare.h"
+
+namespace hawser::train {
+
+using checkpoint::File;
+
+std::string output_folder(const Recipe& recipe) {
+  return resolve_path(recipe, recipe.output);
+}
+std::string checkpoints_folder(const Recipe& recipe) {
+  return output_folder(recipe) + "/checkpoints";
+}
+std::string metrics_path(const Recipe& recipe) {
+  return output_folder(recipe) + "/metrics.jsonl";
+}
+std::string data_folder(const Recipe& recipe) {
+  return data::prepare_options(recipe).output;
+}
+
+File hold_output(const Recipe& recipe) {
+  constexpr std::chrono::seconds kPatience{10};
+  const std::string folder = output_folder(recipe);
+  checkpoint::make_folders(folder);
+  File file = File::open_or_create(folder + "/.lock");
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  // Where the file system has no locks nobody can tell: go on.
+  while (file.try_lock() == File::Lock::held_elsewhere) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw UserError(Problem{.file = folder,
+                              .what = "another run is writing to this folder",
+                              .hint = "waiting for its end, or --set output=..."});
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return file;
+}
+
+std::string set_aside_earlier(const Recipe& recipe) {
+  const std::string checkpoints = checkpoints_folder(recipe), metrics = metrics_path(recipe);
+  if (checkpoint::step_folders(checkpoints).empty()) return "";
+  int number = 1;
+  const auto folder = [&] { return cat(output_folder(recipe), "/earlier-", number); };
+  while (checkpoint::exists(folder())) ++number;
+  checkpoint::make_folder(folder());
+  checkpoint::rename_path(checkpoints, folder() + "/checkpoints");
+  if (checkpoint::exists(metrics)) checkpoint::rename_path(metrics, folder() + "/metrics.jsonl");
+  checkpoint::sync_folder(folder());
+  return folder();
+}
+
+}  // namespace hawser::train

@@ -1,0 +1,56 @@
+// What the operating system counts for a rank (VmHWM) against its plan: within 5% of plan plus the constant of
+// targets/cpu.yaml, on whatever ranks this was started with.
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "comm/mpi/world.h"
+#include "plan/target.h"
+#include "support.h"
+
+namespace hawser {
+namespace {
+
+// A line of /proc/self/status, in bytes.
+std::int64_t status(const std::string& name) {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind(name + ":", 0) == 0) return std::stoll(line.substr(name.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
+bool run(comm::World& world) {
+  const models::Model model(testing::llama_description(
+      {.width = 512, .heads = 8, .kv_heads = 4, .head_dim = 64, .inner = 1408, .vocabulary = 8192, .blocks = 8}));
+  testing::LayoutOptions options{.mesh = {.context = world.size() == 4 ? 2 : 1,
+                                          .shard = world.size() == 4 ? 2 : world.size()},
+                                 .length = world.size() == 4 ? 1024 : 512};
+  const plan::Layout layout = testing::make_test_layout(options, model);
+  const auto mesh = world.size() > 1 ? comm::make_mpi_mesh(world, layout.mesh, 60.0) : comm::make_self_mesh();
+  const std::int64_t before = status("VmRSS");
+  const auto device = make_cpu_device();
+  train::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+  testing::Steps steps(session, layout);
+  for (int step = 0; step < 3; ++step) steps.run(step::Purpose::train);
+  const std::int64_t peak = status("VmHWM"), plan = session.planned_bytes();
+  const std::int64_t constant = plan::load_target("cpu").context;
+  const bool sound = peak <= static_cast<std::int64_t>(1.05 * static_cast<double>(plan + constant)) &&
+                     peak >= static_cast<std::int64_t>(0.95 * static_cast<double>(plan));
+  std::ostringstream line;
+  line.precision(1);
+  line << std::fixed << "rank " << world.rank().value() << " of " << world.size() << ": plan " << plan / 1e6
+       << " MB, VmHWM " << peak / 1e6 << " MB, beyond the plan " << (peak - plan) / 1e6 << " MB ("
+       << before / 1e6 << " MB before the session, constant " << constant / 1e6 << " MB)"
+       << (sound ? "" : ": out of bounds") << "\n";
+  std::fputs(line.str().c_str(), stdout);
+  return sound;
+}
+
+}  // namespace
+}  // namespace hawser
+
+int main() {
+  hawser::comm::World world(60.0);
+  return world.any(!hawser::run(world)) ? 1 : 0;
+}

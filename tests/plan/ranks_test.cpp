@@ -1,0 +1,47 @@
+// Real ranks keep to their plans on every mesh, and a guarded arena gives the same losses.
+#include <gtest/gtest.h>
+
+#include "comm/mpi/world.h"
+#include "support.h"
+
+namespace hawser {
+namespace {
+
+comm::World* the_world = nullptr;
+
+TEST(ReplayOnRanks, EveryStepIsItsPlanItemByItem) {
+  const models::Model model(testing::toy_description());
+  for (const MeshSizes& sizes : testing::all_meshes(the_world->size())) {
+    for (testing::LayoutOptions options : testing::all_policies()) {
+      options.mesh = sizes;
+      options.length = 61;
+      const plan::Layout layout = testing::make_test_layout(options, model);
+      std::vector<double> losses[2];
+      for (const bool watched : {false, true}) {
+        const auto mesh = comm::make_mpi_mesh(*the_world, sizes, 60.0);
+        const auto device = make_cpu_device({.random_delay_s = watched ? 0.0002 : 0.0, .delay_seed = 3});
+        train::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
+                               {.replay = watched, .guard = watched});
+        testing::Steps steps(session, layout);
+        for (const auto purpose :
+             {step::Purpose::train, step::Purpose::loss, step::Purpose::train, step::Purpose::train}) {
+          losses[watched].push_back(steps.run(purpose));
+        }
+      }
+      EXPECT_EQ(losses[0], losses[1]) << testing::text_of(options);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hawser
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  hawser::comm::World world(60.0);
+  hawser::the_world = &world;
+  auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+  if (world.rank().value() != 0) delete listeners.Release(listeners.default_result_printer());
+  const bool failed = RUN_ALL_TESTS() != 0;
+  return world.any(failed) ? 1 : 0;
+}

@@ -1,0 +1,163 @@
+// Models, layouts and steps for tests of the plan.
+#pragma once
+
+#include <memory>
+
+#include "dist/mesh/toy.h"
+#include "plan/layout.h"
+#include "train/feed.h"
+#include "train/session.h"
+
+namespace hawser::testing {
+
+struct Sizes {
+  std::int64_t width = 64, heads = 4, kv_heads = 2, head_dim = 16, inner = 176, vocabulary = 256;
+  int blocks = 3;
+  bool tied = true;
+};
+
+inline models::ModelDescription llama_description(const Sizes& s) {
+  models::ModelDescription d;
+  d.family = "llama";
+  d.embedding = {.vocabulary = s.vocabulary, .width = s.width, .initial_std = 0.05, .table = "model.embed_tokens"};
+  for (int b = 0; b < s.blocks; ++b) {
+    const std::string p = cat("model.layers.", b, ".");
+    d.blocks.push_back({.attention = {.width = s.width,
+                                      .heads = s.heads,
+                                      .kv_heads = s.kv_heads,
+                                      .head_dim = s.head_dim,
+                                      .initial_std = 0.05,
+                                      .output_std = 0.05,
+                                      .norm = p + "input_layernorm",
+                                      .q = p + "self_attn.q_proj",
+                                      .k = p + "self_attn.k_proj",
+                                      .v = p + "self_attn.v_proj",
+                                      .output = p + "self_attn.o_proj",
+                                      .fused = p + "self_attn.qkv_proj"},
+                        .mlp = {.width = s.width,
+                                .inner = s.inner,
+                                .initial_std = 0.05,
+                                .output_std = 0.05,
+                                .norm = p + "post_attention_layernorm",
+                                .gate = p + "mlp.gate_proj",
+                                .up = p + "mlp.up_proj",
+                                .down = p + "mlp.down_proj",
+                                .fused = p + "mlp.gate_up_proj"}});
+  }
+  d.head = {.vocabulary = s.vocabulary,
+            .width = s.width,
+            .tied = s.tied,
+            .initial_std = 0.05,
+            .norm = "model.norm",
+            .output = "lm_head"};
+  d.rope = {.theta = 10000.0, .head_dim = s.head_dim};
+  d.max_position = 1 << 20;
+  return d;
+}
+
+inline Sizes smollm2_sizes() {
+  return {.width = 576, .heads = 9, .kv_heads = 3, .head_dim = 64, .inner = 1536, .vocabulary = 49152, .blocks = 30};
+}
+
+// A layout by hand: what tests turn, all else at its default.
+struct LayoutOptions {
+  MeshSizes mesh;
+  std::int64_t length = 96, sequences = 1, documents = 4;
+  Checkpointing checkpointing = Checkpointing::none;
+  bool keep_attention = false, delay_weights = false;
+  int micro_batches = 1, in_flight = 1, prefetch = 1;
+  GradientAccumulation accumulation = GradientAccumulation::sharded;
+  DType compute = DType::f32;
+};
+
+inline plan::Layout make_test_layout(const LayoutOptions& o, const models::Model& model) {
+  plan::Layout layout;
+  layout.mesh = o.mesh;
+  layout.compute = o.compute;
+  layout.batch = {.sequences = o.sequences,
+                  .sequence_length = o.length,
+                  .max_documents = o.documents,
+                  .context = o.mesh.context,
+                  .chunks_per_rank = o.mesh.context == 1 ? 1 : 2};
+  layout.micro_batches = o.micro_batches;
+  layout.in_flight = o.in_flight;
+  layout.prefetch = o.prefetch;
+  layout.accumulation = o.accumulation;
+  layout.policies.assign(static_cast<std::size_t>(model.layers()), {.checkpointing = o.checkpointing,
+                                                                    .keep_attention = o.keep_attention,
+                                                                    .delay_weights = o.delay_weights});
+  plan::set_bounds(layout);
+  return layout;
+}
+
+// Every factorisation of a world into context x shard x replicate, and unsharded ones once a context degree.
+inline std::vector<MeshSizes> all_meshes(int world) {
+  std::vector<MeshSizes> out;
+  for (int context = 1; context <= world; context *= 2) {
+    for (int shard = 1; context * shard <= world; shard *= 2) {
+      out.push_back({.context = context, .shard = shard, .replicate = world / (context * shard)});
+    }
+    out.push_back({.context = context, .replicate = world / context, .shard_context = false});
+  }
+  return out;
+}
+
+// The policies that change what a step's program looks like.
+inline std::vector<LayoutOptions> all_policies() {
+  std::vector<LayoutOptions> out;
+  for (const auto checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
+    out.push_back({.checkpointing = checkpointing});
+    out.push_back({.checkpointing = checkpointing, .micro_batches = 3, .accumulation = GradientAccumulation::local});
+    out.push_back({.checkpointing = checkpointing, .delay_weights = true, .micro_batches = 2, .in_flight = 2});
+  }
+  out.push_back({.checkpointing = Checkpointing::full, .keep_attention = true, .micro_batches = 3, .prefetch = 3});
+  out.push_back({.prefetch = 0});
+  return out;
+}
+
+inline std::string text_of(const LayoutOptions& o) {
+  return cat("context ", o.mesh.context, " shard ", o.mesh.shard, " replicate ", o.mesh.replicate,
+             o.mesh.shard_context ? "" : " unsharded", " checkpointing ", static_cast<int>(o.checkpointing),
+             o.delay_weights ? " delayed" : "", " micro-batches ", o.micro_batches, " prefetch ", o.prefetch);
+}
+
+// Steps of a session on toy sequences.
+class Steps {
+ public:
+  Steps(train::Session& session, const plan::Layout& layout)
+      : session_(session),
+        layout_(layout),
+        loader_(std::make_shared<ToySequences>(batch_size(), layout.batch.sequence_length, layout.batch.max_documents),
+                layout.batch,
+                {.data_rank = session.mesh().place().shard + layout.mesh.shard * session.mesh().place().replicate,
+                 .data_ranks = layout.data_ranks(),
+                 .context_rank = session.mesh().place().context,
+                 .context_ranks = layout.mesh.context},
+                {.global_batch_size = batch_size(), .shuffle = false}) {
+    session.initialise(1);
+  }
+
+  // Runs one step to its end and returns its loss, a mean.
+  double run(step::Purpose purpose) {
+    step::StepInput input;
+    const auto targets = loader_.step_targets(0);
+    input.record = {.learning_rate = 1e-3f,
+                    .bias_correction1 = 0.1f,
+                    .bias_correction2 = 0.05f,
+                    .loss_scale = 1.0f / static_cast<float>(targets)};
+    const int count = step::forward_only(purpose) ? 1 : layout_.micro_batches;
+    for (int m = 0; m < count; ++m) input.batches.push_back(train::to_host_batch(loader_.load(0, m), layout_.batch));
+    const step::StepOutput output = session_.enqueue(purpose, input);
+    session_.synchronize();
+    return output.result->loss_sum / static_cast<double>(targets);
+  }
+
+ private:
+  std::int64_t batch_size() const { return layout_.data_ranks() * layout_.batch.sequences * layout_.micro_batches; }
+
+  train::Session& session_;
+  const plan::Layout& layout_;
+  data::BatchLoader loader_;
+};
+
+}  // namespace hawser::testing

@@ -1,0 +1,184 @@
+// The plan is tight, and the step keeps to it: placement near what is live, every byte of the arena used, every item as
+// planned, nothing touched before or after its time.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "config/config.h"
+#include "models/families.h"
+#include "support.h"
+
+namespace hawser {
+namespace {
+
+using testing::all_policies;
+using testing::LayoutOptions;
+using testing::make_test_layout;
+
+void expect_tight(const models::Model& model, LayoutOptions options, const char* name) {
+  for (const auto checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
+    options.checkpointing = checkpointing;
+    const plan::Layout layout = make_test_layout(options, model);
+    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);
+    const auto& placement = plan.buffers.placement;
+    const double ratio = static_cast<double>(placement.bytes) / static_cast<double>(placement.live_bytes);
+    std::printf("%s, %s: arena %.4f of live\n", name, testing::text_of(options).c_str(), ratio);
+    EXPECT_LE(ratio, 1.03) << name << ": " << testing::text_of(options);
+  }
+}
+
+TEST(Tight, ArenasAreNearWhatIsLiveAtThePeak) {
+  const models::Model toy(testing::llama_description({.blocks = 4}));
+  expect_tight(toy, {.length = 128, .sequences = 2}, "toy");
+  expect_tight(toy, {.mesh = {.context = 2, .shard = 2}, .length = 256, .micro_batches = 2}, "toy");
+  const models::Model smollm(testing::llama_description(testing::smollm2_sizes()));
+  expect_tight(smollm, {.length = 1024}, "SmolLM2");
+  expect_tight(smollm, {.mesh = {.context = 2, .shard = 4, .replicate = 2}, .length = 4096, .micro_batches = 2},
+               "SmolLM2");
+  Problems problems;
+  const models::Model llama(
+      models::read_description(cat(HAWSER_SOURCE_DIR, "/recipes/configs/llama-3.1-8b.json"), problems));
+  for (const MeshSizes& mesh : {MeshSizes{.shard = 8}, MeshSizes{.context = 4, .shard = 2},
+                                MeshSizes{.context = 8}, MeshSizes{.shard = 8, .replicate = 4}}) {
+    expect_tight(llama, {.mesh = mesh, .length = 16384, .documents = 1, .compute = DType::bf16}, "Llama-8B");
+  }
+}
+
+// Bytes of the arena that a step leaves as they were: a step over two patterns, so that a byte that happens to be
+// written with the pattern's value counts as written.
+TEST(Tight, AStepWritesAllOfItsArena) {
+  if (step::kAddressSanitizer) GTEST_SKIP() << "the arena is poisoned";
+  const models::Model model(testing::llama_description({.width = 128, .heads = 4, .kv_heads = 2, .head_dim = 32,
+                                                        .inner = 352, .vocabulary = 512, .blocks = 4}));
+  for (LayoutOptions options : all_policies()) {
+    options.length = 128;
+    options.sequences = 2;
+    const plan::Layout layout = make_test_layout(options, model);
+    const auto mesh = comm::make_self_mesh();
+    const auto device = make_cpu_device();
+    train::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+    testing::Steps steps(session, layout);
+    const Arena& arena = session.arena();
+    std::vector<bool> untouched(static_cast<std::size_t>(arena.bytes()), true);
+    for (const int pattern : {0xa5, 0x3c}) {
+      std::memset(arena.data(), pattern, static_cast<std::size_t>(arena.bytes()));
+      EXPECT_GT(steps.run(step::Purpose::train), 0.1);
+      for (std::size_t i = 0; i < untouched.size(); ++i) {
+        if (arena.data()[i] != static_cast<std::byte>(pattern)) untouched[i] = false;
+      }
+    }
+    const double never = static_cast<double>(std::count(untouched.begin(), untouched.end(), true));
+    std::printf("%s: %.3f%% of %lld bytes never written\n", testing::text_of(options).c_str(),
+                100 * never / static_cast<double>(arena.bytes()), static_cast<long long>(arena.bytes()));
+    EXPECT_LE(never, 0.01 * static_cast<double>(arena.bytes())) << testing::text_of(options);
+  }
+}
+
+TEST(Replay, EveryStepIsItsPlanItemByItem) {
+  const models::Model model(testing::toy_description());
+  for (LayoutOptions options : all_policies()) {
+    options.length = 61;
+    options.sequences = 2;
+    const plan::Layout layout = make_test_layout(options, model);
+    const auto mesh = comm::make_self_mesh();
+    const auto device = make_cpu_device();
+    const auto run = [&](train::SessionChecks checks) {
+      train::Session session(model, layout, *device, *mesh,
+                             {step::Purpose::train, step::Purpose::gradient_norms, step::Purpose::loss}, std::nullopt,
+                             checks);
+      testing::Steps steps(session, layout);
+      std::vector<double> losses;
+      for (int step = 0; step < 2; ++step) {
+        for (const auto purpose : {step::Purpose::loss, step::Purpose::gradient_norms, step::Purpose::train}) {
+          losses.push_back(steps.run(purpose));
+        }
+      }
+      return losses;
+    };
+    const std::vector<double> watched = run({.replay = true, .guard = true});
+    const std::vector<double> plain = run({.replay = false, .guard = false});
+    // With the guard, what is read out of its time is NaN or ends the process.
+    EXPECT_EQ(watched, plain) << testing::text_of(options);
+  }
+}
+
+// A plan of some work on two buffers of an arena, and a device that is held to it.
+class ReplayRefuses : public ::testing::Test {
+ protected:
+  ReplayRefuses() : cpu_(make_cpu_device()), arena_(*cpu_, kBytes), state_(*cpu_, 256) {
+    step::MetaBuffers buffers(meta_);
+    const auto stream = meta_.make_stream("compute");
+    const TensorView a = buffers.get({step::Role::temp, 0, 0}, DType::f32, {kFloats});
+    stream->launch({.name = "make", .accesses = {writes(a)}}, {});
+    stream->record();
+    plan_ = buffers.take();
+    trace_ = meta_.take_trace();
+    plan_.placement = program::place(trace_, plan_.buffers);
+    replay_ = std::make_unique<step::ReplayDevice>(
+        *cpu_, step::ReplaySetup{.trace = &trace_, .buffers = &plan_, .arena = arena_.data(), .state = state_.data()});
+    stream_ = replay_->make_stream("compute");
+    replay_->begin_step();
+  }
+  TensorView view(std::int64_t at = 0) const {
+    return {arena_.data() + at, DType::f32, {kFloats}, DeviceKind::cpu};
+  }
+
+  static constexpr std::int64_t kFloats = 128, kBytes = 4096;
+  std::unique_ptr<Device> cpu_;
+  Arena arena_, state_;
+  MetaDevice meta_;
+  Trace trace_;
+  step::BufferPlan plan_;
+  std::unique_ptr<step::ReplayDevice> replay_;
+  std::unique_ptr<Stream> stream_;
+};
+
+TEST_F(ReplayRefuses, OtherWork) {
+  EXPECT_THROW(stream_->launch({.name = "other", .accesses = {writes(view())}}, [] {}), InternalError);
+}
+TEST_F(ReplayRefuses, OtherPlaces) {
+  EXPECT_THROW(stream_->launch({.name = "make", .accesses = {writes(view(256))}}, [] {}), InternalError);
+}
+TEST_F(ReplayRefuses, AnotherOrder) { EXPECT_THROW(stream_->record(), InternalError); }
+TEST_F(ReplayRefuses, TooLittle) {
+  stream_->launch({.name = "make", .accesses = {writes(view())}}, [] {});
+  EXPECT_THROW(replay_->end_step(), InternalError);
+  stream_->synchronize();
+}
+TEST_F(ReplayRefuses, TooMuch) {
+  stream_->launch({.name = "make", .accesses = {writes(view())}}, [] {});
+  stream_->record();
+  replay_->end_step();
+  EXPECT_THROW(stream_->record(), InternalError);
+  stream_->synchronize();
+}
+
+TEST_F(ReplayRefuses, AUseBehindTheLastUse) {
+  float* data = view().data<float>();
+  float seen = 0;
+  stream_->launch({.name = "make", .accesses = {writes(view())}}, [&] {
+    data[5] = 7.0f;
+    seen = data[5];
+  });
+  stream_->synchronize();
+  EXPECT_EQ(seen, 7.0f);
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(*const_cast<volatile float*>(data + 5) = 1.0f, "use-after-poison");
+#else
+  EXPECT_TRUE(std::isnan(data[5]));
+#endif
+}
+
+TEST_F(ReplayRefuses, AUseBeforeTheFirstUse) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(*const_cast<volatile float*>(view().data<float>()) = 1.0f, "use-after-poison");
+#else
+  EXPECT_TRUE(std::isnan(view().data<float>()[0]));
+#endif
+}
+
+}  // namespace
+}  // namespace hawser
