@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <regex>
+#include <utility>
 
 namespace hawser {
 namespace {
@@ -15,6 +16,12 @@ bool droppable(const std::string& text) {
       R"(|\[[^\]]*:\d+\] (\d+ more process(es)? ha(s|ve) sent help message.*|Set MCA parameter .*)"
       R"(|\[\[\d+,\d+\],\d+\] ORTE_ERROR_LOG: .*|Read -1, expected \d+, errno = \d+))$)");
   return std::regex_match(text, kChatter);
+}
+
+// A rank that waits in vain leaves others waiting for itself: the first to say so says enough.
+bool is_time_limit(const std::string& text) {
+  static const std::regex kTimeLimit(R"(^hawser: rank \d+: .* waited \d+ s for ranks? .*)");
+  return std::regex_match(text, kTimeLimit);
 }
 
 std::string one_line(const std::vector<std::string>& block) {
@@ -79,6 +86,7 @@ std::string NoiseFilter::line(std::string text) {
   shown_in_part_ = false;
   if (whole && droppable(text)) return "";
   if (whole && text.starts_with("hawser: ") && !said_.insert(text).second) return "";
+  if (whole && is_time_limit(text) && std::exchange(waited_, true)) return "";
   return text + "\n";
 }
 

@@ -45,6 +45,7 @@ class NoiseFilter {
   bool in_block_ = false;
   std::vector<std::string> block_;
   std::set<std::string> said_;  // lines of ours, each shown once however many ranks say it
+  bool waited_ = false;         // a rank has said that its time limit passed
   std::vector<RankEnd> ends_;
   std::vector<std::string> notices_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/clock.h"
+#include "program/order.h"
 
 namespace hawser::plan {
 
@@ -36,6 +37,30 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   return plan;
 }
 
+namespace {
+
+// The next step starts behind the last event of this one: by then every stream must have done all its work.
+void check_end(const RankPlan& plan, int rank, std::vector<std::string>& defects) {
+  const std::vector<TraceItem>& items = plan.trace.items;
+  const program::Order order(plan.trace);
+  const int end = static_cast<int>(items.size()) - 1;
+  if (end < 0) return;
+  std::vector<int> last(plan.trace.streams.size(), -1);
+  for (int i = 0; i <= end; ++i) {
+    if (items[static_cast<std::size_t>(i)].kind == TraceItem::Kind::work) {
+      last[static_cast<std::size_t>(items[static_cast<std::size_t>(i)].stream)] = i;
+    }
+  }
+  for (const int i : last) {
+    if (i < 0 || i == end || order.before(i, end)) continue;
+    const TraceItem& item = items[static_cast<std::size_t>(i)];
+    defects.push_back(cat("rank ", rank, ": the step may end before ", item.booking.name, " (row ", item.row,
+                          ", stream ", plan.trace.streams[static_cast<std::size_t>(item.stream)], ")"));
+  }
+}
+
+}  // namespace
+
 void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<int>& ranks) {
   std::vector<program::RankTrace> traces;
   std::vector<std::string> defects;
@@ -46,6 +71,7 @@ void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<in
                       .buffers = &plan.buffers.buffers,
                       .placement = &plan.buffers.placement});
     for (std::string& line : program::check_memory(traces.back())) defects.push_back(std::move(line));
+    check_end(plan, ranks[i], defects);
   }
   for (std::string& line : program::check_collectives(traces)) defects.push_back(std::move(line));
   std::string text;

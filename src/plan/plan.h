@@ -26,8 +26,8 @@ struct RankPlan {
 RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
                    bool optimizer = false);
 
-// Proves the plans of some ranks (all, or one of each kind) free of races, deadlocks and mismatched collectives;
-// InternalError with the defects otherwise: a program of ours is wrong.
+// Proves the plans of some ranks (all, or one of each kind) free of races, deadlocks and mismatched collectives,
+// and over where the next step starts; InternalError with the defects otherwise: a program of ours is wrong.
 void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<int>& ranks);
 
 struct Costs {

@@ -62,8 +62,7 @@ TEST_F(SmolLM2, GreedyTextEqualsTransformers) {
     Problems problems;
     auto input = train::open_generation({.model = model_.string(),
                                          .prompt = prompt,
-                                         .max_tokens = static_cast<std::int64_t>(ids.size()),
-                                         .threads = threads_},
+                                         .max_tokens = static_cast<std::int64_t>(ids.size())},
                                         problems);
     ASSERT_TRUE(problems.empty()) << problems.lines();
     EXPECT_EQ(input->prompt_ids, entry["prompt_ids"].get<std::vector<std::int32_t>>());

@@ -1,5 +1,8 @@
 // What the operating system counts for a rank (VmHWM) against its plan: within 5% of plan plus the constant of
-// targets/cpu.yaml, on whatever ranks this was started with.
+// targets/cpu.yaml, on whatever ranks this was started with. The constant holds the program and its libraries (17 MB
+// before anything is made), the pages of MPI's shared memory, and what oneDNN and OpenMP keep: generated code, packed
+// panels, stacks.
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -20,9 +23,13 @@ std::int64_t status(const std::string& name) {
   return 0;
 }
 
-bool run(comm::World& world) {
-  const models::Model model(testing::llama_description(
-      {.width = 512, .heads = 8, .kv_heads = 4, .head_dim = 64, .inner = 1408, .vocabulary = 8192, .blocks = 8}));
+// `size`: "medium" is held to the bound; "tiny" and "smollm2" only print.
+bool run(comm::World& world, const std::string& size) {
+  testing::Sizes sizes{.width = 512, .heads = 8, .kv_heads = 4, .head_dim = 64, .inner = 1408, .vocabulary = 8192,
+                       .blocks = 8};
+  if (size == "tiny") sizes = {};
+  if (size == "smollm2") sizes = testing::smollm2_sizes();
+  const models::Model model(testing::llama_description(sizes));
   testing::LayoutOptions options{.mesh = {.context = world.size() == 4 ? 2 : 1,
                                           .shard = world.size() == 4 ? 2 : world.size()},
                                  .length = world.size() == 4 ? 1024 : 512};
@@ -35,8 +42,8 @@ bool run(comm::World& world) {
   for (int step = 0; step < 3; ++step) steps.run(step::Purpose::train);
   const std::int64_t peak = status("VmHWM"), plan = session.planned_bytes();
   const std::int64_t constant = plan::load_target("cpu").context;
-  const bool sound = peak <= static_cast<std::int64_t>(1.05 * static_cast<double>(plan + constant)) &&
-                     peak >= static_cast<std::int64_t>(0.95 * static_cast<double>(plan));
+  const double expected = static_cast<double>(plan + constant);
+  const bool sound = size != "medium" || std::abs(static_cast<double>(peak) - expected) <= 0.05 * expected;
   std::ostringstream line;
   line.precision(1);
   line << std::fixed << "rank " << world.rank().value() << " of " << world.size() << ": plan " << plan / 1e6
@@ -50,7 +57,7 @@ bool run(comm::World& world) {
 }  // namespace
 }  // namespace hawser
 
-int main() {
+int main(int argc, char** argv) {
   hawser::comm::World world(60.0);
-  return world.any(!hawser::run(world)) ? 1 : 0;
+  return world.any(!hawser::run(world, argc > 1 ? argv[1] : "medium")) ? 1 : 0;
 }

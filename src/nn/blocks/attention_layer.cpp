@@ -203,7 +203,9 @@ void AttentionLayer::output_weight_gradient(LayerContext& ctx, const TensorView&
 
 void AttentionLayer::qkv_weight_gradient(LayerContext& ctx, const TensorView& dqkv, const TensorView& normed,
                                          GradientSink& sink) const {
-  linear_weight_gradient(ctx, dqkv, normed, sink, kQkvWeight, qkv_bias_);
+  // What the GEMM read in forward: the redistributed rows, where a seam gathers them.
+  linear_weight_gradient(ctx, dqkv, ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed), sink,
+                         kQkvWeight, qkv_bias_);
 }
 
 void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& y, const Saved& saved) const {

@@ -97,11 +97,13 @@ void MlpLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy
   project(ctx, normed, slot(ctx, saved, kGateUp));
 }
 
-TensorView MlpLayer::normed_again(LayerContext& ctx, const Saved& saved) const {
-  if (!saved.slots[kNormed].empty()) return saved.slots[kNormed];
-  const TensorView normed = ctx.temp(ctx.dtype(), {saved.x.size(0), config_.width});
-  norm(ctx, saved.x, normed, saved.slots[kRstd]);
-  return normed;
+TensorView MlpLayer::gemm_input(LayerContext& ctx, const Saved& saved) const {
+  TensorView normed = saved.slots[kNormed];
+  if (normed.empty()) {
+    normed = ctx.temp(ctx.dtype(), {saved.x.size(0), config_.width});
+    norm(ctx, saved.x, normed, saved.slots[kRstd]);
+  }
+  return ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed);
 }
 
 void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dx, const Saved& saved,
@@ -121,7 +123,7 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
                                        .y = inner_kept ? TensorView() : inner});
   if (!policy.delay_weights) {
     linear_weight_gradient(ctx, dz, inner, sink, kDownWeight, down_bias_);
-    linear_weight_gradient(ctx, dgate_up, normed_again(ctx, saved), sink, kGateUpWeight, gate_up_bias_);
+    linear_weight_gradient(ctx, dgate_up, gemm_input(ctx, saved), sink, kGateUpWeight, gate_up_bias_);
   }
   const TensorView dnormed = ctx.temp(ctx.dtype(), {rows, config_.width});
   multiply(ctx, {.a = dgate_up, .b = ctx.weight(kGateUpWeight), .c = dnormed});
@@ -133,7 +135,7 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
 void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {
   linear_weight_gradient(ctx, ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy), saved.slots[kInner],
                          sink, kDownWeight, down_bias_);
-  linear_weight_gradient(ctx, saved.slots[kDgateUp], normed_again(ctx, saved), sink, kGateUpWeight, gate_up_bias_);
+  linear_weight_gradient(ctx, saved.slots[kDgateUp], gemm_input(ctx, saved), sink, kGateUpWeight, gate_up_bias_);
 }
 
 double MlpLayer::flops(std::int64_t rows, double) const {

@@ -30,7 +30,8 @@ class MlpLayer : public Layer {
  private:
   enum SlotIndex { kRstd, kNormed, kGateUp, kInner, kDgateUp, kSlots };
   TensorView slot(LayerContext& ctx, const Saved& saved, SlotIndex index) const;
-  TensorView normed_again(LayerContext& ctx, const Saved& saved) const;
+  // What the gate-up GEMM read in forward: the normed rows, made again where they were not kept, redistributed.
+  TensorView gemm_input(LayerContext& ctx, const Saved& saved) const;
   void norm(LayerContext&, const TensorView& x, const TensorView& normed, const TensorView& rstd) const;
   void project(LayerContext&, const TensorView& normed, const TensorView& gate_up) const;
 

@@ -1,0 +1,124 @@
+// Runs the program as a user does: through a shell, in a folder of its own, with no variable set for it.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace hawser::testing {
+
+namespace fs = std::filesystem;
+
+struct Ran {
+  int code = 0;
+  std::string out, err;
+};
+
+inline fs::path tiny(const std::string& name) { return fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny" / name; }
+
+inline std::string text_of(const fs::path& path) {
+  std::ostringstream out;
+  out << std::ifstream(path, std::ios::binary).rdbuf();
+  return out.str();
+}
+
+inline nlohmann::json json_of(const fs::path& path) { return nlohmann::json::parse(text_of(path)); }
+
+inline std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+class Binary : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "hawser-end-to-end-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  Ran hawser(const std::string& arguments) { return shell(std::string(HAWSER_BINARY) + " " + arguments); }
+
+  Ran shell(const std::string& command) {
+    const std::string line = "cd " + folder_.string() + " && " + command + " 2>err </dev/null";
+    Ran ran;
+    FILE* pipe = popen(line.c_str(), "r");
+    std::array<char, 4096> bytes{};
+    for (std::size_t size = 0; (size = fread(bytes.data(), 1, bytes.size(), pipe)) > 0;) {
+      ran.out.append(bytes.data(), size);
+    }
+    const int status = pclose(pipe);
+    ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    ran.err = text_of(folder_ / "err");
+    return ran;
+  }
+
+  void write(const std::string& file, const std::string& content) {
+    fs::create_directories((folder_ / file).parent_path());
+    std::ofstream(folder_ / file, std::ios::binary) << content;
+  }
+
+  // The command is done, and what it printed is one line that is one JSON object.
+  nlohmann::json json(const std::string& arguments) {
+    const Ran ran = hawser(arguments);
+    EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err;
+    EXPECT_EQ(lines_of(ran.out).size(), 1u) << arguments << "\n" << ran.out;
+    const auto parsed = nlohmann::json::parse(ran.out, nullptr, /*allow_exceptions=*/false);
+    EXPECT_TRUE(parsed.is_object()) << arguments << "\n" << ran.out << ran.err;
+    return parsed;
+  }
+
+  // The command is refused with exactly these lines, and prints nothing else.
+  void refused(const std::string& arguments, const std::vector<std::string>& lines) {
+    const Ran ran = hawser(arguments);
+    EXPECT_EQ(ran.code, 2) << arguments << "\n" << ran.err;
+    EXPECT_EQ(ran.out, "") << arguments;
+    std::string expected;
+    for (const std::string& line : lines) expected += "hawser: " + line + "\n";
+    EXPECT_EQ(ran.err, expected) << arguments;
+  }
+
+  // A copy of a golden model with its data, to be broken.
+  std::string copy_of(const std::string& name, const std::string& as) {
+    fs::copy(tiny(name), folder_ / as, fs::copy_options::recursive);
+    return as;
+  }
+
+  fs::path folder_;
+};
+
+// A safetensors file, taken apart: header and data.
+struct SafetensorsParts {
+  nlohmann::json header;
+  std::string data;
+
+  static SafetensorsParts read(const fs::path& path) {
+    const std::string bytes = text_of(path);
+    std::uint64_t size = 0;
+    std::memcpy(&size, bytes.data(), sizeof size);
+    return {nlohmann::json::parse(bytes.substr(8, size)), bytes.substr(8 + size)};
+  }
+  void write(const fs::path& path) const {
+    const std::string text = header.dump();
+    const std::uint64_t size = text.size();
+    std::ofstream out(path, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(&size), sizeof size);
+    out << text << data;
+  }
+};
+
+}  // namespace hawser::testing

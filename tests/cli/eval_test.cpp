@@ -1,0 +1,110 @@
+// hawser eval: the same numbers as transformers, on every number of ranks, and one JSON object on standard output.
+#include "binary.h"
+
+namespace hawser {
+namespace {
+
+using testing::tiny;
+
+class Eval : public testing::Binary {
+ protected:
+  void equals_golden(const std::string& name, const std::string& options) {
+    const nlohmann::json expected = testing::json_of(tiny(name) / "expected.json");
+    const nlohmann::json got =
+        json("eval --model " + tiny(name).string() + " --data " + (tiny(name) / "data.jsonl").string() +
+             " --sequence-length " + expected["sequence_length"].dump() + " " + options);
+    ASSERT_TRUE(got.is_object() && got.contains("loss")) << name << " " << options;
+    const double loss = expected["loss"];
+    EXPECT_NEAR(got["loss"].get<double>(), loss, 1e-5 * loss) << name << " " << options;
+    EXPECT_EQ(got["tokens"], expected["tokens"]) << name << " " << options;
+    if (options.find("--gradient-norms") == std::string::npos) {
+      EXPECT_EQ(got.size(), 2u);
+      return;
+    }
+    ASSERT_EQ(got["gradient_norms"].size(), expected["gradient_norms"].size());
+    for (const auto& [parameter, norm] : expected["gradient_norms"].items()) {
+      const double value = norm;
+      EXPECT_NEAR(got["gradient_norms"].value(parameter, -1.0), value, 1e-4 * value + 1e-8) << parameter;
+    }
+  }
+};
+
+TEST_F(Eval, OnOneRankEqualsTransformers) {
+  for (const auto& entry : std::filesystem::directory_iterator(tiny(""))) {
+    equals_golden(entry.path().filename().string(), "--gradient-norms");
+  }
+}
+
+TEST_F(Eval, OnSeveralRanksEqualsTransformers) {
+  equals_golden("packed", "--ranks 2");
+  equals_golden("packed", "--ranks 2 --set parallel.context_parallel_degree=2 --gradient-norms");
+  equals_golden("everything", "--ranks 4 --set parallel.context_parallel_degree=2 --gradient-norms");
+  equals_golden("cut", "--ranks 4 --set parallel.context_parallel_degree=4");
+  equals_golden("sharded", "--ranks 4 --set parallel.hybrid_shard_degree=2 --set run.threads=1");
+  equals_golden("tied", "--ranks 2 --set parallel.hybrid_shard_degree=1 --gradient-norms");
+}
+
+TEST_F(Eval, WithFewerLinesThanRanksEqualsOneRank) {
+  write("one.jsonl", "{\"input_ids\": [5, 9, 40, 3, 77, 12, 30]}\n");
+  const std::string arguments =
+      "eval --model " + tiny("gqa").string() + " --data one.jsonl --sequence-length 64 --gradient-norms";
+  const nlohmann::json one = json(arguments), four = json(arguments + " --ranks 4");
+  EXPECT_EQ(one["tokens"], 6);
+  EXPECT_EQ(four["tokens"], 6);
+  EXPECT_NEAR(four["loss"].get<double>(), one["loss"].get<double>(), 1e-5);
+  for (const auto& [name, norm] : one["gradient_norms"].items()) {
+    const double value = norm;
+    EXPECT_NEAR(four["gradient_norms"].value(name, -1.0), value, 1e-5 * value + 1e-8) << name;
+  }
+}
+
+TEST_F(Eval, StartedByMpirunItselfPrintsOneObject) {
+  const testing::Ran ran = shell(
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 2 " +
+      std::string(HAWSER_BINARY) + " eval --model " + tiny("gqa").string() + " --data " +
+      (tiny("gqa") / "data.jsonl").string() + " --sequence-length 30");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_TRUE(nlohmann::json::accept(ran.out)) << ran.out;
+}
+
+// A byte-level tokenizer without merges: one token a character, in ASCII's order from '!', the space (as "Ġ") last.
+std::string letters_tokenizer() {
+  nlohmann::json vocabulary = nlohmann::json::object();
+  for (int c = '!'; c <= '~'; ++c) vocabulary[std::string(1, static_cast<char>(c))] = c - '!';
+  vocabulary["\u0120"] = '~' - '!' + 1;
+  nlohmann::json tokenizer{{"version", "1.0"},
+                           {"truncation", nullptr},
+                           {"padding", nullptr},
+                           {"added_tokens", nlohmann::json::array()},
+                           {"normalizer", nullptr},
+                           {"post_processor", nullptr}};
+  const nlohmann::json byte_level{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  tokenizer["pre_tokenizer"] = byte_level;
+  tokenizer["decoder"] = byte_level;
+  tokenizer["model"] = {{"type", "BPE"},        {"dropout", nullptr},      {"unk_token", nullptr},
+                        {"fuse_unk", false},    {"byte_fallback", false},  {"ignore_merges", false},
+                        {"vocab", vocabulary},  {"merges", nlohmann::json::array()}};
+  return tokenizer.dump();
+}
+
+TEST_F(Eval, TextIsEncodedByTheTokenizerBesideTheModel) {
+  const std::string model = copy_of("gqa", "model");
+  write("model/tokenizer.json", letters_tokenizer());
+  write("text.jsonl", "{\"text\": \"To be\"}\n\n{\"text\": \"or\"}\n");
+  write("ids.jsonl", "{\"input_ids\": [51, 78, 94, 65, 68]}\n{\"input_ids\": [78, 81]}\n");
+  const nlohmann::json text = json("eval --model model --data text.jsonl --sequence-length 16");
+  EXPECT_EQ(text["tokens"], 5);
+  EXPECT_EQ(text, json("eval --model model --data ids.jsonl --sequence-length 16"));
+
+  // The same tokenizer speaks for generate: ids and text of one prompt agree.
+  const nlohmann::json by_ids = json("generate --model model --prompt-ids 51,78,94 --max-tokens 40 --json");
+  const nlohmann::json by_text = json("generate --model model --prompt 'To ' --max-tokens 40 --json");
+  EXPECT_EQ(by_ids["ids"], by_text["ids"]);
+  const testing::Ran shown = hawser("generate --model model --prompt 'To ' --max-tokens 40");
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_EQ(shown.out, "To " + by_text["text"].get<std::string>() + "\n");
+}
+
+}  // namespace
+}  // namespace hawser

@@ -1,0 +1,118 @@
+// Outputs that cannot be written: one line, exit code 2, and older checkpoints as they were.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#include <fstream>
+
+#include "harness.h"
+
+namespace hawser::faults {
+namespace {
+
+// Unmounts with its end.
+struct SmallDisk {
+  SmallDisk(const fs::path& where, const std::string& size) : path(where) {
+    fs::create_directories(path);
+    mounted = mount("hawser-test", path.c_str(), "tmpfs", 0, ("size=" + size).c_str()) == 0;
+  }
+  ~SmallDisk() {
+    if (mounted) umount2(path.c_str(), MNT_DETACH);
+  }
+  fs::path path;
+  bool mounted = false;
+};
+
+void expect_refusal(const Ended& ended, const std::string& what) {
+  EXPECT_EQ(ended.code, 2) << ended.err;
+  ASSERT_EQ(ended.lines().size(), 1u) << ended.err;
+  EXPECT_NE(ended.lines().front().find(what), std::string::npos) << ended.err;
+}
+
+TEST(Disk, OutputThatCannotBeMadeIsRefusedAtOnce) {
+  const Workplace place;
+  for (const char* ranks : {"1", "4"}) {
+    const Ended ended = run(place, {"--ranks", ranks, "output=train.jsonl/out"});
+    expect_refusal(ended, "train.jsonl/out: the folder is not writable");
+    EXPECT_EQ(ended.err.find("step "), std::string::npos) << ended.err;
+  }
+}
+
+TEST(Disk, FullWhileSaving) {
+  const Workplace place;
+  const SmallDisk disk(place.folder() / "disk", "700k");
+  if (!disk.mounted) GTEST_SKIP() << "this user may not mount a tmpfs";
+  for (const char* ranks : {"1", "4"}) {
+    SCOPED_TRACE(ranks);
+    const std::string out = std::string("disk/out") + ranks;
+    const std::vector<std::string> words = {"--ranks", ranks, "output=" + out, "checkpoint.keep_last=9", "--resume"};
+    expect_refusal(run(place, words), "no space left on the disk");
+    const std::int64_t saved = verified_step(place.folder() / out);
+    EXPECT_GE(saved, 5);
+    EXPECT_FALSE(saving(place.folder() / out));
+    // With the disk still full nothing is lost by trying again.
+    expect_refusal(run(place, words), "no space left on the disk");
+    EXPECT_EQ(verified_step(place.folder() / out), saved);
+    // With room it goes on.
+    ASSERT_EQ(mount("", disk.path.c_str(), nullptr, MS_REMOUNT, "size=8m"), 0);
+    const Ended resumed = run(place, {"--ranks", ranks, "output=" + out, "--resume"});
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+    fs::remove_all(place.folder() / out);
+    ASSERT_EQ(mount("", disk.path.c_str(), nullptr, MS_REMOUNT, "size=700k"), 0);
+  }
+}
+
+// The limit on a file's size stands in for a disk that fills up in the middle of a write.
+TEST(Disk, WriteThatFailsHalfWay) {
+  const Workplace place;
+  const std::vector<std::string> words = {"--ranks", "1", "train.steps=7"};
+  ASSERT_EQ(run(place, words).code, 0);
+  const std::vector<std::string> more = {"--ranks", "1", "train.steps=20", "--resume"};
+  expect_refusal(run(place, more, 50 << 10), "file size limit exceeded");
+  EXPECT_EQ(verified_step(place.out()), 7);
+  EXPECT_FALSE(saving(place.out()));
+  EXPECT_EQ(run(place, more).code, 0);
+}
+
+TEST(Disk, WriteThatFailsOnOneRank) {
+  const Workplace place;
+  Fit going(place, {"--ranks", "4", "train.steps=100000", "checkpoint.every_steps=5"});
+  ASSERT_TRUE(eventually([&] { return newest_step(place.out()) >= 10 || !going.going(); }));
+  const auto ranks = going.ranks();
+  ASSERT_EQ(ranks.size(), 4u);
+  const rlimit small{10 << 10, 10 << 10};
+  ASSERT_EQ(prlimit(ranks.at(2), RLIMIT_FSIZE, &small, nullptr), 0);
+  const Ended ended = going.wait();
+  expect_refusal(ended, "rank 2: ");
+  EXPECT_NE(ended.err.find("rank-00002.bin: file size limit exceeded"), std::string::npos) << ended.err;
+  EXPECT_LT(ended.seconds, 10);
+  EXPECT_GE(verified_step(place.out()), 10);
+  EXPECT_FALSE(saving(place.out()));
+}
+
+// Rank 0 alone writes the metrics, while the others are on their way to the next steps.
+TEST(Disk, MetricsThatCannotBeWritten) {
+  const Workplace place;
+  for (const char* ranks : {"1", "4"}) {
+    SCOPED_TRACE(ranks);
+    Fit going(place, {"--ranks", ranks, "train.steps=100000", "checkpoint.every_steps=0"});
+    ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 10 || !going.going(); }));
+    const rlimit small{100 << 10, 100 << 10};
+    ASSERT_EQ(prlimit(going.ranks().at(0), RLIMIT_FSIZE, &small, nullptr), 0);
+    const Ended ended = going.wait();
+    expect_refusal(ended, "metrics.jsonl: file size limit exceeded");
+    EXPECT_LT(ended.seconds, 10);
+    fs::remove_all(place.out());
+  }
+}
+
+// What rank 0 alone finds in the text, all say in one line.
+TEST(Disk, TextThatCannotBeRead) {
+  const Workplace place;
+  std::ofstream(place.folder() / "train.jsonl", std::ios::app) << "{\"input_ids\": [1, 2,\n";
+  expect_refusal(run(place, {"--ranks", "4"}), "train.jsonl");
+}
+
+}  // namespace
+}  // namespace hawser::faults

@@ -1,0 +1,281 @@
+#include "harness.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <list>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/root.h"
+
+namespace hawser::faults {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kVocabulary = 61;
+constexpr const char* kModel = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32,
+  "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+  "vocab_size": 61, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+  "tie_word_embeddings": true, "hidden_act": "silu", "initializer_range": 0.05, "bos_token_id": null,
+  "eos_token_id": 0})";
+constexpr const char* kRecipe = R"(name: faults
+model: {config: model.json}
+data: {train: [train.jsonl], validation: [valid.jsonl], sequence_length: 64, max_documents: 16}
+train: {steps: 300, global_batch_size: 4, seed: 7}
+optimizer: {learning_rate: 3.0e-3, warmup_steps: 5}
+precision: {compute: float32}
+checkpoint: {every_steps: 5, keep_last: 2}
+run: {threads: 1, collective_timeout_s: 30}
+output: out
+)";
+
+void write(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string read(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// Counting on from somewhere, with some noise: there is something to learn, and it is not over at once.
+std::string documents(int count, unsigned seed) {
+  constexpr int kLengths[] = {3, 5, 7, 11, 17, 29, 41, 53, 77};
+  std::mt19937 random(seed);
+  std::string text;
+  for (int d = 0; d < count; ++d) {
+    nlohmann::json ids = nlohmann::json::array();
+    unsigned id = random();
+    for (int i = kLengths[random() % std::size(kLengths)]; i > 0; --i) {
+      id = random() % 10 == 0 ? random() : id + 3;
+      ids.push_back(id % kVocabulary);
+    }
+    text += nlohmann::json{{"input_ids", ids}}.dump() + "\n";
+  }
+  return text;
+}
+
+// Parent and state of a process; (0, 'X') when it is gone.
+std::pair<pid_t, char> status_of(pid_t pid) {
+  const std::string text = read(cat("/proc/", pid, "/stat"));
+  const auto end = text.rfind(") ");
+  if (end == std::string::npos) return {0, 'X'};
+  return {static_cast<pid_t>(std::stol(text.substr(end + 4))), text[end + 2]};
+}
+
+}  // namespace
+
+Workplace::Workplace() {
+  std::string name = (fs::temp_directory_path() / "hawser-faults-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+  folder_ = name;
+  write(folder_ / "model.json", kModel);
+  write(folder_ / "train.jsonl", documents(200, 1));
+  write(folder_ / "valid.jsonl", documents(12, 2));
+  write(folder_ / "recipe.yaml", kRecipe);
+}
+
+Workplace::~Workplace() {
+  std::error_code ignored;
+  fs::remove_all(folder_, ignored);
+}
+
+std::vector<std::string> Ended::lines() const {
+  std::vector<std::string> out_lines;
+  std::istringstream in(err);
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("hawser: ")) out_lines.push_back(line);
+  }
+  return out_lines;
+}
+
+Fit::Fit(const Workplace& place, const std::vector<std::string>& words, rlim_t largest_file) {
+  static int runs = 0;
+  log_ = place.folder() / cat("run-", ++runs);
+  std::vector<std::string> command = {HAWSER_BINARY, "fit", "recipe.yaml"};
+  for (const std::string& word : words) {
+    if (word.find('=') != std::string::npos) command.push_back("--set");
+    command.push_back(word);
+  }
+  std::vector<char*> arguments;
+  for (std::string& word : command) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const std::string out = log_.string() + ".out", err = log_.string() + ".err";
+  pid_ = fork();
+  if (pid_ < 0) throw std::runtime_error("fork");
+  if (pid_ > 0) return;
+  const rlimit limit{largest_file, largest_file};
+  if (largest_file != RLIM_INFINITY) setrlimit(RLIMIT_FSIZE, &limit);
+  if (chdir(place.folder().c_str()) != 0) _exit(98);
+  dup2(open(out.c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
+  dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
+  execv(arguments[0], arguments.data());
+  _exit(99);
+}
+
+Fit::~Fit() {
+  if (pid_ <= 0) return;
+  kill_all();
+  waitpid(pid_, nullptr, 0);
+}
+
+std::vector<pid_t> Fit::all() const {
+  std::vector<pid_t> found = {pid_};
+  std::multimap<pid_t, pid_t> children;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const pid_t pid = std::stoi(name);
+    const auto [parent, state] = status_of(pid);
+    if (state != 'X' && state != 'Z') children.emplace(parent, pid);
+  }
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto [begin, end] = children.equal_range(found[i]);
+    for (auto child = begin; child != end; ++child) found.push_back(child->second);
+  }
+  return found;
+}
+
+std::map<int, pid_t> Fit::ranks() const {
+  constexpr const char* kRank = "OMPI_COMM_WORLD_RANK=";
+  std::map<int, pid_t> found;
+  for (const pid_t pid : all()) {
+    std::istringstream environment(read(cat("/proc/", pid, "/environ")));
+    for (std::string variable; std::getline(environment, variable, '\0');) {
+      if (variable.starts_with(kRank)) found[std::stoi(variable.substr(std::strlen(kRank)))] = pid;
+    }
+  }
+  if (found.empty()) found[0] = pid_;
+  return found;
+}
+
+void Fit::kill_all() const {
+  const std::vector<pid_t> pids = all();
+  for (auto pid = pids.rbegin(); pid != pids.rend(); ++pid) kill(*pid, SIGKILL);
+}
+
+bool Fit::going() const {
+  return status_of(pid_).second != 'Z' && status_of(pid_).second != 'X';
+}
+
+Ended Fit::wait(double seconds) {
+  const auto begin = Clock::now();
+  if (!eventually([&] { return !going(); }, seconds)) kill_all();
+  Ended ended;
+  int status = 0;
+  waitpid(pid_, &status, 0);
+  pid_ = -1;
+  ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  ended.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  ended.out = read(log_.string() + ".out");
+  ended.err = err();
+  return ended;
+}
+
+std::string Fit::err() const {
+  return read(log_.string() + ".err");
+}
+
+Ended run(const Workplace& place, const std::vector<std::string>& words, rlim_t largest_file) {
+  return Fit(place, words, largest_file).wait();
+}
+
+bool eventually(const std::function<bool()>& condition, double seconds) {
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  while (!condition()) {
+    if (Clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+std::int64_t newest_step(const fs::path& out) {
+  const auto folders = checkpoint::step_folders((out / "checkpoints").string());
+  return folders.empty() ? 0 : std::stoll(folders.front().substr(folders.front().rfind('-') + 1));
+}
+
+bool saving(const fs::path& out) {
+  const auto names = checkpoint::list_folder((out / "checkpoints").string());
+  return std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return checkpoint::leftover_kind(name) == checkpoint::Leftover::temporary;
+  });
+}
+
+std::map<std::string, std::vector<std::byte>> tensors(const fs::path& folder) {
+  auto opened = checkpoint::Checkpoint::open(folder.string());
+  std::map<std::string, std::vector<std::byte>> out;
+  std::vector<NamedState> wanted;
+  for (const checkpoint::SavedTensor& tensor : opened.tensors()) {
+    auto& bytes = out[tensor.name];
+    bytes.resize(static_cast<std::size_t>(tensor.shape.elements() * size_of(tensor.dtype)));
+    Shape origin = tensor.shape;
+    for (int dim = 0; dim < origin.rank(); ++dim) origin[dim] = 0;
+    wanted.push_back({tensor.name,
+                      tensor.shape,
+                      tensor.dtype,
+                      {{origin, tensor.shape, TensorView(bytes.data(), tensor.dtype, tensor.shape, DeviceKind::cpu)}}});
+  }
+  opened.read(wanted);
+  return out;
+}
+
+std::int64_t verified_step(const fs::path& out) {
+  Problems skipped, damaged;
+  auto newest = checkpoint::Checkpoint::latest((out / "checkpoints").string(), skipped);
+  if (!newest) throw std::runtime_error("no whole checkpoint in " + out.string() + ": " + skipped.lines());
+  newest->verify(damaged);
+  damaged.throw_if_any();
+  return newest->step();
+}
+
+std::vector<Step> metrics(const fs::path& out) {
+  std::vector<Step> steps;
+  std::ifstream in(out / "metrics.jsonl");
+  for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: a line without its end
+    const auto json = nlohmann::json::parse(line);
+    steps.push_back({.step = json["step"],
+                     .sequences = json["data_position"]["sequences"],
+                     .loss = json["loss"],
+                     .gradient_norm = json["gradient_norm"],
+                     .learning_rate = json["learning_rate"],
+                     .validation_loss = json.value("validation_loss", -1.0)});
+  }
+  return steps;
+}
+
+std::ostream& operator<<(std::ostream& out, const Step& step) {
+  return out << "step " << step.step << ", loss " << std::hexfloat << step.loss << ", gradient " << step.gradient_norm
+             << ", validation " << step.validation_loss << std::defaultfloat;
+}
+
+void expect_equal_runs(const fs::path& a, const fs::path& b, std::int64_t last) {
+  const std::vector<Step> of_a = metrics(a), of_b = metrics(b);
+  ASSERT_EQ(static_cast<std::int64_t>(of_a.size()), last);
+  ASSERT_EQ(of_a.size(), of_b.size());
+  for (std::size_t i = 0; i < of_a.size(); ++i) {
+    ASSERT_EQ(of_a[i].step, static_cast<std::int64_t>(i) + 1);
+    ASSERT_EQ(of_a[i], of_b[i]);
+  }
+  const std::string name = "checkpoints/" + checkpoint::step_name(last);
+  const auto held_a = tensors(a / name), held_b = tensors(b / name);
+  ASSERT_FALSE(held_a.empty());
+  ASSERT_EQ(held_a.size(), held_b.size());
+  for (const auto& [tensor, bytes] : held_a)
+    EXPECT_TRUE(held_b.contains(tensor) && held_b.at(tensor) == bytes) << tensor;
+}
+
+}  // namespace hawser::faults

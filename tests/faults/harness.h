@@ -1,0 +1,91 @@
+// A tiny model on a little text, runs of the real binary on it, and what those leave behind.
+#pragma once
+
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace hawser::faults {
+
+namespace fs = std::filesystem;
+
+// A folder with model.json, train.jsonl, valid.jsonl (documents of odd lengths, as ids) and recipe.yaml, whose output
+// is out/. Gone with the object.
+class Workplace {
+ public:
+  Workplace();
+  ~Workplace();
+  Workplace(const Workplace&) = delete;
+  Workplace& operator=(const Workplace&) = delete;
+
+  const fs::path& folder() const { return folder_; }
+  fs::path out(const std::string& name = "out") const { return folder_ / name; }
+
+ private:
+  fs::path folder_;
+};
+
+// How a run ended.
+struct Ended {
+  int code = -1;       // 1000 + signal where it was killed
+  double seconds = 0;  // from wait() on
+  std::string out, err;
+  std::vector<std::string> lines() const;  // of err, those that begin with "hawser: "
+};
+
+// `hawser fit recipe.yaml ...` in a workplace, as a process of its own. What is left of it at the end is killed.
+class Fit {
+ public:
+  // `words`: more arguments; "key=value" becomes `--set key=value`.
+  Fit(const Workplace& place, const std::vector<std::string>& words, rlim_t largest_file = RLIM_INFINITY);
+  ~Fit();
+  Fit(const Fit&) = delete;
+  Fit& operator=(const Fit&) = delete;
+
+  pid_t pid() const { return pid_; }
+  std::map<int, pid_t> ranks() const;  // those that run now; this process itself where it started none
+  std::vector<pid_t> all() const;      // launcher, mpirun, ranks
+  void kill_all() const;               // SIGKILL to all of them, ranks first
+  bool going() const;
+  Ended wait(double seconds = 120);  // killed when it takes longer: code 1009
+  std::string err() const;
+
+ private:
+  fs::path log_;
+  pid_t pid_ = -1;
+};
+
+Ended run(const Workplace& place, const std::vector<std::string>& words, rlim_t largest_file = RLIM_INFINITY);
+
+// Looks every millisecond until it is so; false after `seconds`.
+bool eventually(const std::function<bool()>& condition, double seconds = 60);
+
+// The step of the newest folder named like a checkpoint; 0: none.
+std::int64_t newest_step(const fs::path& out);
+// A checkpoint is being written now.
+bool saving(const fs::path& out);
+
+// Every tensor of a checkpoint by name, its bytes read and verified. Throws UserError.
+std::map<std::string, std::vector<std::byte>> tensors(const fs::path& checkpoint);
+// The newest whole one's step, all of it verified; throws where there is none or it is damaged.
+std::int64_t verified_step(const fs::path& out);
+
+// A line of metrics.jsonl, as far as it must repeat.
+struct Step {
+  std::int64_t step = 0, sequences = 0;
+  double loss = 0, gradient_norm = 0, learning_rate = 0, validation_loss = -1;
+  bool operator==(const Step&) const = default;
+};
+std::vector<Step> metrics(const fs::path& out);
+std::ostream& operator<<(std::ostream& out, const Step& step);
+
+// Both runs' metrics and their checkpoints of step `last` are the same to the bit; failures are added to the test.
+void expect_equal_runs(const fs::path& a, const fs::path& b, std::int64_t last);
+
+}  // namespace hawser::faults

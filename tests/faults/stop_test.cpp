@@ -1,0 +1,105 @@
+// Ctrl-C and the like save and stop; a rank that hangs is found and named; one run at a time writes an output.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "harness.h"
+
+namespace hawser::faults {
+namespace {
+
+constexpr std::int64_t kSteps = 300;
+
+TEST(Stop, SavesAndGoesOnBitwiseEqual) {
+  const struct {
+    const char* ranks;
+    int signal;
+    const char* every;
+  } kCases[] = {{"1", SIGINT, "0"}, {"1", SIGTERM, "5"}, {"4", SIGINT, "0"}, {"2", SIGTERM, "5"}};
+  for (const auto& [ranks, signal, every] : kCases) {
+    SCOPED_TRACE(std::string(ranks) + " ranks, signal " + std::to_string(signal));
+    const Workplace place;
+    const std::vector<std::string> words = {"--ranks", ranks, std::string("checkpoint.every_steps=") + every};
+    auto whole_words = words;
+    whole_words.push_back("output=whole");
+    const Ended whole = run(place, whole_words);
+    ASSERT_EQ(whole.code, 0) << whole.err;
+
+    Fit going(place, words);
+    ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 7 || !going.going(); }));
+    kill(going.pid(), signal);
+    const Ended stopped = going.wait();
+    EXPECT_EQ(stopped.code, 130) << stopped.err;
+    EXPECT_LT(stopped.seconds, 10);
+    const auto saved = verified_step(place.out());
+    EXPECT_LT(saved, kSteps);
+    EXPECT_EQ(static_cast<std::int64_t>(metrics(place.out()).size()), saved) << "steps that were done were not saved";
+    EXPECT_NE(stopped.err.find("--resume"), std::string::npos) << stopped.err;
+
+    auto resume_words = words;
+    resume_words.push_back("--resume");
+    const Ended resumed = run(place, resume_words);
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    expect_equal_runs(place.out("whole"), place.out(), kSteps);
+  }
+}
+
+TEST(Stop, TwiceEndsAtOnce) {
+  const Workplace place;
+  Fit going(place, {"--ranks", "2", "train.steps=100000", "checkpoint.every_steps=0"});
+  ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 3 || !going.going(); }));
+  const auto ranks = going.ranks();
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks.at(1), SIGSTOP);  // so that it cannot save
+  kill(going.pid(), SIGINT);
+  ASSERT_TRUE(eventually([&] { return going.err().find("saving and stopping") != std::string::npos; }, 5));
+  kill(going.pid(), SIGINT);
+  const Ended ended = going.wait(20);
+  EXPECT_EQ(ended.code, 130) << ended.err;
+  EXPECT_LT(ended.seconds, 10);
+}
+
+TEST(Stop, ARankThatHangsIsNamed) {
+  const Workplace place;
+  Fit going(place, {"--ranks", "4", "train.steps=100000", "checkpoint.every_steps=0", "run.collective_timeout_s=3"});
+  ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 20 || !going.going(); }));
+  const auto ranks = going.ranks();
+  ASSERT_EQ(ranks.size(), 4u);
+  kill(ranks.at(2), SIGSTOP);
+  const Ended ended = going.wait(30);
+  EXPECT_EQ(ended.code, 3) << ended.err;
+  EXPECT_LT(ended.seconds, 3 + 10);
+  ASSERT_EQ(ended.lines().size(), 1u) << ended.err;
+  const std::string line = ended.lines().front();
+  EXPECT_NE(line.find(" waited 3 s for rank"), std::string::npos) << line;
+  EXPECT_NE(line.find("2; phase: step "), std::string::npos) << line;
+  EXPECT_NE(line.find("; last done: "), std::string::npos) << line;
+  // Nothing is left of it, the stopped rank included.
+  EXPECT_TRUE(eventually([&] { return kill(ranks.at(2), 0) != 0; }, 10));
+}
+
+TEST(Stop, OneRunAtATimeWritesAnOutput) {
+  const Workplace place;
+  Fit going(place, {"train.steps=100000", "checkpoint.every_steps=0"});
+  ASSERT_TRUE(eventually([&] { return !metrics(place.out()).empty() || !going.going(); }));
+  const Ended second = run(place, {"train.steps=3"});
+  EXPECT_EQ(second.code, 2);
+  ASSERT_EQ(second.lines().size(), 1u) << second.err;
+  EXPECT_NE(second.err.find("another run is writing to this folder"), std::string::npos) << second.err;
+  EXPECT_TRUE(going.going());
+}
+
+TEST(Stop, AReaderThatLeavesDoesNotEndTheRun) {
+  const Workplace place;
+  for (const char* ranks : {"1", "2"}) {
+    const std::string command = std::string("cd ") + place.folder().string() + " && (" + HAWSER_BINARY +
+                                " fit recipe.yaml --ranks " + ranks +
+                                " --set train.steps=30 --set checkpoint.every_steps=1; echo $? > code) 2>&1 | true";
+    ASSERT_EQ(std::system(command.c_str()), 0);
+    ASSERT_TRUE(eventually([&] { return fs::exists(place.folder() / "code"); }));
+    EXPECT_EQ(verified_step(place.out()), 30);
+    fs::remove(place.folder() / "code");
+  }
+}
+
+}  // namespace
+}  // namespace hawser::faults
