@@ -39,8 +39,8 @@ struct Problem {
   std::string what;
   std::string expected;
   std::string got;
-  std::string at;    // a key, a line or a byte: "parallel.tensor_parallel_degree", "line 12", "byte 80"
-  std::string hint;  // what to type instead
+  std::string at;     // a key, a line or a byte: "parallel.tensor_parallel_degree", "line 12", "byte 80"
+  std::string hint;   // what to type instead
   std::string cause;  // problems with one cause are printed as a group; default: `what`
 
   std::string line() const;
@@ -68,13 +68,15 @@ class Problems {
   static constexpr int kLinesPerCause = 5;
 
   void add(Problem problem) { problems_.push_back(std::move(problem)); }
-  void add(const Problems& others) { problems_.insert(problems_.end(), others.problems_.begin(), others.problems_.end()); }
+  void add(const Problems& others) {
+    problems_.insert(problems_.end(), others.problems_.begin(), others.problems_.end());
+  }
   void add_lines(const std::string& lines);  // each line, whole as it is, a problem: what a UserError said
   bool empty() const { return problems_.empty(); }
   std::size_t size() const { return problems_.size(); }
   const std::vector<Problem>& all() const { return problems_; }
-  std::string lines() const;          // in order of first appearance, grouped by cause, joined by '\n'
-  void throw_if_any() const;          // throws UserError(lines())
+  std::string lines() const;  // in order of first appearance, grouped by cause, joined by '\n'
+  void throw_if_any() const;  // throws UserError(lines())
 
  private:
   std::vector<Problem> problems_;
@@ -89,9 +91,9 @@ class InternalError : public Error {
 }  // namespace hawser
 
 // HAWSER_CHECK(condition, parts...): parts are concatenated with cat() only when the condition is false.
-#define HAWSER_CHECK(condition, ...)                                                                      \
-  do {                                                                                                    \
-    if (!(condition))                                                                                     \
-      throw ::hawser::InternalError(::hawser::cat("check failed: " #condition ": ", __VA_ARGS__),         \
-                                    std::source_location::current());                                     \
+#define HAWSER_CHECK(condition, ...)                                                              \
+  do {                                                                                            \
+    if (!(condition))                                                                             \
+      throw ::hawser::InternalError(::hawser::cat("check failed: " #condition ": ", __VA_ARGS__), \
+                                    std::source_location::current());                             \
   } while (false)

@@ -27,13 +27,13 @@ struct ModelRecipe {
 };
 
 struct DataRecipe {
-  std::vector<std::string> train;       // files and globs, relative to the recipe; .jsonl or .txt; or a token-file prefix
+  std::vector<std::string> train;  // files and globs, relative to the recipe; .jsonl or .txt; or a token-file prefix
   std::vector<std::string> validation;  // held-out files; else validation_fraction of train
   std::string tokenizer;                // a tokenizer.json; default: the model folder's
   std::string prepared;                 // folder of token files; default OUTPUT/data
   std::int64_t sequence_length = 0;
   Packing pack = Packing::documents;
-  std::int64_t max_documents = 0;       // documents a sequence at most; 0: sequence_length / 64, at least 8
+  std::int64_t max_documents = 0;  // documents a sequence at most; 0: sequence_length / 64, at least 8
   double validation_fraction = 0.0;
 };
 
@@ -41,11 +41,11 @@ struct ParallelRecipe {
   int hybrid_shard_degree = 0;  // 0: over all; 1: none; N: shard over N ranks (context included), replicate across
   int context_parallel_degree = 1;
   ContextComm context_comm = ContextComm::all_gather;
-  int context_chunks = 0;       // chunks a rank of each sequence; 0: 2 (zig-zag), packed batches 4
+  int context_chunks = 0;  // chunks a rank of each sequence; 0: 2 (zig-zag), packed batches 4
   int tensor_parallel_degree = 1;
   int pipeline_parallel_degree = 1;
   int expert_parallel_degree = 1;
-  int prefetch = 1;             // units gathered ahead
+  int prefetch = 1;  // units gathered ahead
   GradientAccumulation gradient_accumulation = GradientAccumulation::sharded;
 };
 
@@ -64,8 +64,8 @@ struct TrainRecipe {
   std::int64_t global_batch_size = 1;  // sequences a step
   std::int64_t micro_batch_size = 1;   // sequences a data rank at a time
   std::uint64_t seed = 1234;
-  std::int64_t evaluate_every = 0;     // steps; 0: at the end only
-  std::int64_t evaluate_batches = 0;   // 0: the whole validation set
+  std::int64_t evaluate_every = 0;    // steps; 0: at the end only
+  std::int64_t evaluate_batches = 0;  // 0: the whole validation set
   std::int64_t log_every = 1;
 };
 
@@ -87,7 +87,7 @@ struct CheckpointRecipe {
 };
 
 struct RunRecipe {
-  int ranks = 0;   // 0: one a GPU; on the CPU the product of the degrees
+  int ranks = 0;    // 0: one a GPU; on the CPU the product of the degrees
   int threads = 0;  // CPU threads a rank; 0: cores / ranks on this machine
   DeviceChoice device = DeviceChoice::automatic;
   double collective_timeout_s = 120.0;
@@ -107,8 +107,8 @@ struct Recipe {
   RunRecipe run;
   std::string output;
 
-  std::string file;    // where it was read from; "" when made in memory
-  std::string folder;  // relative paths in it start here
+  std::string file;                           // where it was read from; "" when made in memory
+  std::string folder;                         // relative paths in it start here
   std::map<std::string, std::string> places;  // where each key that was given stands: "line 12", "--set"
 };
 

@@ -21,23 +21,29 @@ class Strong {
   friend constexpr Strong operator-(Strong a, Strong b) { return Strong(a.value_ - b.value_); }
   constexpr Strong& operator+=(Strong b) { return value_ += b.value_, *this; }
   template <class Out>
-  friend Out& operator<<(Out& out, Strong a) { return out << a.value_, out; }
+  friend Out& operator<<(Out& out, Strong a) {
+    return out << a.value_, out;
+  }
 
  private:
   Number value_{};
 };
 
-using Rank = Strong<struct RankTag, int>;                // a process's place in the whole run
+using Rank = Strong<struct RankTag, int>;  // a process's place in the whole run
 using Bytes = Strong<struct BytesTag, std::int64_t>;
 using Tokens = Strong<struct TokensTag, std::int64_t>;
 
 // "80 GB", "141GB", "24GiB", "1500 MB", "123456" (bytes); decimal and binary units; nothing else.
 std::optional<Bytes> parse_bytes(std::string_view text);
-std::string format_bytes(Bytes bytes);            // "1.25 GiB"
-std::string format_count(double count);           // "135M", "8.03B", "1.2K": short, for people
-std::string format_seconds(double seconds);       // "0.42 s", "3m 05s", "2h 10m"
+std::string format_bytes(Bytes bytes);       // "1.25 GiB"
+std::string format_count(double count);      // "135M", "8.03B", "1.2K": short, for people
+std::string format_seconds(double seconds);  // "0.42 s", "3m 05s", "2h 10m"
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) {
+  return ceil_div(a, b) * b;
+}
 
 }  // namespace hawser

@@ -37,17 +37,15 @@ struct Report {
   }
 };
 
-std::string with_unit(std::int64_t bytes) { return format_bytes(Bytes(bytes)); }
+std::string with_unit(std::int64_t bytes) {
+  return format_bytes(Bytes(bytes));
+}
 
 void describe_model(const models::Model& model, Report& report) {
   const models::ModelDescription& d = model.description();
   Json& json = report.json["model"];
-  json = {{"family", d.family},
-          {"parameters", model.parameters()},
-          {"layers", d.blocks.size()},
-          {"width", d.embedding.width},
-          {"vocabulary", d.embedding.vocabulary},
-          {"max_position", d.max_position},
+  json = {{"family", d.family},         {"parameters", model.parameters()},     {"layers", d.blocks.size()},
+          {"width", d.embedding.width}, {"vocabulary", d.embedding.vocabulary}, {"max_position", d.max_position},
           {"tied_head", d.head.tied}};
   report.row("family", d.family);
   report.row("parameters", cat(format_count(static_cast<double>(model.parameters())), " (", model.parameters(), ")"));
@@ -98,18 +96,21 @@ void describe_checkpoint(const checkpoint::Checkpoint& checkpoint, Report& repor
   std::map<std::string, std::int64_t> dtypes;
   for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
     ++(tensor.name.starts_with("optimizer/") ? others : parameters);
-    for (const checkpoint::SavedBox& box : tensor.boxes) bytes += box.bytes, dtypes[to_string(tensor.dtype)] += box.bytes;
+    for (const checkpoint::SavedBox& box : tensor.boxes)
+      bytes += box.bytes, dtypes[to_string(tensor.dtype)] += box.bytes;
   }
   report.json["step"] = checkpoint.step();
   report.json["world"] = checkpoint.world();
   report.json["tensors"] = {{"parameters", parameters}, {"optimizer", others}};
   report.json["bytes"] = bytes;
   report.json["bytes_by_dtype"] = dtypes;
-  report.row("step", cat(checkpoint.step(), ", saved by ", checkpoint.world(), checkpoint.world() == 1 ? " rank" : " ranks"));
+  report.row("step",
+             cat(checkpoint.step(), ", saved by ", checkpoint.world(), checkpoint.world() == 1 ? " rank" : " ranks"));
   report.row("tensors", cat(parameters, " of parameters, ", others, " of the optimizer"));
   std::string types;
   for (const auto& [name, size] : dtypes) types += cat(types.empty() ? "" : ", ", name, " ", with_unit(size));
-  report.row("bytes", cat(with_unit(bytes), dtypes.size() > 1 ? cat(" (", types, ")") : cat(" of ", types.substr(0, types.find(' ')))));
+  report.row("bytes", cat(with_unit(bytes),
+                          dtypes.size() > 1 ? cat(" (", types, ")") : cat(" of ", types.substr(0, types.find(' ')))));
   describe_meta(checkpoint, report);
 }
 

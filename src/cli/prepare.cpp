@@ -30,9 +30,9 @@ class ProgressLine {
     shown_ = now;
     const double share =
         static_cast<double>(progress.bytes_done) / static_cast<double>(std::max<std::int64_t>(1, progress.bytes_total));
-    std::string line = cat("preparing text ", static_cast<int>(100 * share), "% of ",
-                           format_bytes(Bytes(progress.bytes_total)), "  ",
-                           format_count(static_cast<double>(progress.tokens)), " tokens");
+    std::string line =
+        cat("preparing text ", static_cast<int>(100 * share), "% of ", format_bytes(Bytes(progress.bytes_total)), "  ",
+            format_count(static_cast<double>(progress.tokens)), " tokens");
     const double seconds = std::chrono::duration<double>(now - start_).count();
     if (share > 0 && !last) line += cat("  ", format_seconds(seconds * (1 - share) / share), " left");
     if (terminal_.is_terminal) {

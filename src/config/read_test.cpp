@@ -181,7 +181,8 @@ TEST_F(ReadRecipe, OverridesReplaceKeys) {
   EXPECT_EQ(recipe.output, (fs::current_path() / "elsewhere").string());
   EXPECT_DOUBLE_EQ(recipe.optimizer.beta1, 0.5);
   EXPECT_EQ(recipe.optimizer.schedule, LearningRateSchedule::linear);
-  EXPECT_EQ(recipe.memory.per_layer, (std::vector<Checkpointing>{Checkpointing::full, Checkpointing::full, Checkpointing::none}));
+  EXPECT_EQ(recipe.memory.per_layer,
+            (std::vector<Checkpointing>{Checkpointing::full, Checkpointing::full, Checkpointing::none}));
   EXPECT_EQ(recipe.memory.capacity->value(), 24'000'000'000);
   EXPECT_EQ(key_place(recipe, "train.steps"), "train.steps, --set");
 }

@@ -77,7 +77,8 @@ constexpr std::size_t kMostBlocks = 100000;
 Key checkpointing(const char* name, const char* help) {
   Key key;
   key.name = name;
-  key.values = word_values(names_of(kCheckpointing), kCheckpointingLater) + "; or a list, one a block, as in [20*full, 12*none]";
+  key.values =
+      word_values(names_of(kCheckpointing), kCheckpointingLater) + "; or a list, one a block, as in [20*full, 12*none]";
   key.help = help;
   key.reset = [](Recipe& recipe) {
     recipe.memory.activation_checkpointing = MemoryRecipe{}.activation_checkpointing;

@@ -6,8 +6,10 @@ namespace hawser {
 
 const char* to_string(DeviceKind kind) {
   switch (kind) {
-    case DeviceKind::cpu: return "cpu";
-    case DeviceKind::meta: return "meta";
+    case DeviceKind::cpu:
+      return "cpu";
+    case DeviceKind::meta:
+      return "meta";
   }
   return "?";
 }

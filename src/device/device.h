@@ -86,8 +86,8 @@ class Arena {
 };
 
 struct CpuOptions {
-  int threads = 1;                // OpenMP threads of each stream's parallel regions
-  double random_delay_s = 0;      // tests: sleep a random time up to this before each piece of work
+  int threads = 1;            // OpenMP threads of each stream's parallel regions
+  double random_delay_s = 0;  // tests: sleep a random time up to this before each piece of work
   std::uint64_t delay_seed = 1;
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});

@@ -20,15 +20,24 @@ bool overlap(const Access& a, const Access& b) {
 
 const char* to_string(CollectiveKind kind) {
   switch (kind) {
-    case CollectiveKind::none: return "none";
-    case CollectiveKind::all_gather: return "all_gather";
-    case CollectiveKind::reduce_scatter: return "reduce_scatter";
-    case CollectiveKind::all_reduce: return "all_reduce";
-    case CollectiveKind::all_to_all: return "all_to_all";
-    case CollectiveKind::broadcast: return "broadcast";
-    case CollectiveKind::send: return "send";
-    case CollectiveKind::receive: return "receive";
-    case CollectiveKind::barrier: return "barrier";
+    case CollectiveKind::none:
+      return "none";
+    case CollectiveKind::all_gather:
+      return "all_gather";
+    case CollectiveKind::reduce_scatter:
+      return "reduce_scatter";
+    case CollectiveKind::all_reduce:
+      return "all_reduce";
+    case CollectiveKind::all_to_all:
+      return "all_to_all";
+    case CollectiveKind::broadcast:
+      return "broadcast";
+    case CollectiveKind::send:
+      return "send";
+    case CollectiveKind::receive:
+      return "receive";
+    case CollectiveKind::barrier:
+      return "barrier";
   }
   return "?";
 }

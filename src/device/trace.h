@@ -20,15 +20,23 @@ struct Access {
   std::int64_t stride = 0;
   bool write = false;
 
-  std::uint64_t end() const {
-    return address + static_cast<std::uint64_t>((rows - 1) * stride + row_bytes);
-  }
+  std::uint64_t end() const { return address + static_cast<std::uint64_t>((rows - 1) * stride + row_bytes); }
 };
 
 // True where the two touch a byte in common. Exact for equal strides that rows do not straddle, else by hull.
 bool overlap(const Access& a, const Access& b);
 
-enum class CollectiveKind { none, all_gather, reduce_scatter, all_reduce, all_to_all, broadcast, send, receive, barrier };
+enum class CollectiveKind {
+  none,
+  all_gather,
+  reduce_scatter,
+  all_reduce,
+  all_to_all,
+  broadcast,
+  send,
+  receive,
+  barrier
+};
 const char* to_string(CollectiveKind kind);
 
 // One member's part in a collective. Members of one communicator must book equal sequences of these.
@@ -40,10 +48,10 @@ struct CollectiveNote {
 };
 
 struct Booking {
-  const char* name = "";          // a literal: "rms_norm_forward"
+  const char* name = "";  // a literal: "rms_norm_forward"
   std::vector<Access> accesses;
   double flops = 0;
-  double bytes = 0;               // memory traffic; 0: the sum of the accesses
+  double bytes = 0;  // memory traffic; 0: the sum of the accesses
   CollectiveNote collective;
 };
 

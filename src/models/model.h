@@ -52,7 +52,9 @@ class Model {
   std::int64_t parameters() const;  // a tied weight counts once
 
   // Where the parameters of each user lie, in the order of its weights.
-  const std::vector<ParamPlace>& layer_params(int layer) const { return layer_params_[static_cast<std::size_t>(layer)]; }
+  const std::vector<ParamPlace>& layer_params(int layer) const {
+    return layer_params_[static_cast<std::size_t>(layer)];
+  }
   const std::vector<ParamPlace>& embedding_params() const { return embedding_params_; }
   const std::vector<ParamPlace>& head_params() const { return head_params_; }
 

@@ -16,9 +16,9 @@ namespace hawser::nn {
 
 // A micro-batch on the device. Rows are in this rank's order: sequence by sequence, chunk by chunk.
 struct BatchViews {
-  TensorView ids;        // i32 [T]
-  TensorView labels;     // i32 [T], already shifted; negative: predicts nothing
-  TensorView positions;  // i32 [T], restarting in each document
+  TensorView ids;                          // i32 [T]
+  TensorView labels;                       // i32 [T], already shifted; negative: predicts nothing
+  TensorView positions;                    // i32 [T], restarting in each document
   TensorView squares, square_count;        // i32 [N, 6], i32 [1]: pieces of documents against their own rows (local)
   TensorView rectangles, rectangle_count;  // i32 [M, 6], i32 [1]: against a document's earlier rows (sequence order)
   // i32 [T * context]: where the K row of each row of the sequence order lies in a gathered [context, 2, T] buffer of K
@@ -51,7 +51,7 @@ class LayerContext {
   virtual Stream& exchange() = 0;  // communication inside layers
   virtual const BatchViews& batch() const = 0;
   virtual const Seams& seams() const = 0;
-  virtual const TensorView& weight(int param) const = 0;  // in the compute dtype
+  virtual const TensorView& weight(int param) const = 0;   // in the compute dtype
   virtual const TensorView& rope_frequencies() const = 0;  // f32 [D / 2]
   virtual DType dtype() const = 0;                         // of activations
   virtual int threads() const = 0;                         // of the compute stream (CPU)

@@ -32,7 +32,9 @@ Unit::Unit(std::string name, std::vector<Param> params) : name_(std::move(name))
   }
 }
 
-std::int64_t Unit::total(int parts) const { return round_up(used_, kGrain * parts); }
+std::int64_t Unit::total(int parts) const {
+  return round_up(used_, kGrain * parts);
+}
 
 TensorView Unit::view(const TensorView& flat, int param) const {
   const Param& p = params_[static_cast<std::size_t>(param)];

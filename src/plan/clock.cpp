@@ -41,7 +41,9 @@ Members members_of(const std::string& communicator, int block) {
   return out;
 }
 
-std::string group_kind(const std::string& communicator) { return communicator.substr(0, communicator.find(':')); }
+std::string group_kind(const std::string& communicator) {
+  return communicator.substr(0, communicator.find(':'));
+}
 
 double bytes_sent(const CollectiveNote& note, int count) {
   const double bytes = static_cast<double>(note.bytes), others = count - 1;
@@ -49,13 +51,17 @@ double bytes_sent(const CollectiveNote& note, int count) {
     case CollectiveKind::all_gather:      // a member's piece, to each of the others
     case CollectiveKind::reduce_scatter:  // a piece to each of the others
       return others * bytes;
-    case CollectiveKind::all_reduce: return 2 * others / count * bytes;
-    case CollectiveKind::all_to_all: return others * bytes;
+    case CollectiveKind::all_reduce:
+      return 2 * others / count * bytes;
+    case CollectiveKind::all_to_all:
+      return others * bytes;
     case CollectiveKind::broadcast:
-    case CollectiveKind::send: return bytes;
+    case CollectiveKind::send:
+      return bytes;
     case CollectiveKind::none:
     case CollectiveKind::receive:
-    case CollectiveKind::barrier: break;
+    case CollectiveKind::barrier:
+      break;
   }
   return 0;
 }
@@ -139,8 +145,12 @@ StepTime step_time(const Trace& trace, const Target& target, DType compute, doub
     const TraceItem& item = trace.items[i];
     double& now = stream[static_cast<std::size_t>(item.stream)];
     switch (item.kind) {
-      case TraceItem::Kind::record: reached[i] = now; break;
-      case TraceItem::Kind::wait: now = std::max(now, reached[static_cast<std::size_t>(item.target)]); break;
+      case TraceItem::Kind::record:
+        reached[i] = now;
+        break;
+      case TraceItem::Kind::wait:
+        now = std::max(now, reached[static_cast<std::size_t>(item.target)]);
+        break;
       case TraceItem::Kind::work: {
         const Duration duration = pricer.price(item.booking);
         now += duration.seconds;

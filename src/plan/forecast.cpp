@@ -7,7 +7,9 @@
 
 namespace hawser::plan {
 
-std::string RankClass::text() const { return first == last ? cat("rank ", first) : cat("ranks ", first, "-", last); }
+std::string RankClass::text() const {
+  return first == last ? cat("rank ", first) : cat("ranks ", first, "-", last);
+}
 
 std::vector<RankClass> rank_classes(const MeshSizes& mesh) {
   // Flat buffers are cut evenly, batches have one shape and every rank runs the same rows: without pipeline stages all

@@ -20,14 +20,14 @@ namespace hawser::plan {
 
 // Ranks that need the same: planned once.
 struct RankClass {
-  int first = 0, last = 0;  // every rank between
+  int first = 0, last = 0;   // every rank between
   std::string text() const;  // "ranks 0-7", "rank 0"
 };
 std::vector<RankClass> rank_classes(const MeshSizes& mesh);
 
 struct Forecast {
   Layout layout;
-  Costs costs;               // of one rank
+  Costs costs;                // of one rank
   std::int64_t overhead = 0;  // context and communicators
   std::int64_t capacity = 0;
   StepTime time;

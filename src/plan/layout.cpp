@@ -36,9 +36,9 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   for (int layer = 0; layer < model.layers(); ++layer) {
     const auto block = static_cast<std::size_t>(layer / 2);
     const auto& list = recipe.memory.per_layer;
-    layout.policies.push_back({.checkpointing = block < list.size() ? list[block]
-                                                                    : recipe.memory.activation_checkpointing,
-                               .keep_attention = layout.batch.sequence_length >= kKeepAttentionFrom});
+    layout.policies.push_back(
+        {.checkpointing = block < list.size() ? list[block] : recipe.memory.activation_checkpointing,
+         .keep_attention = layout.batch.sequence_length >= kKeepAttentionFrom});
   }
   layout.optimizer = {.beta1 = recipe.optimizer.beta1,
                       .beta2 = recipe.optimizer.beta2,

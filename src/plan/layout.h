@@ -20,10 +20,10 @@ namespace hawser::plan {
 struct Layout {
   MeshSizes mesh;
   DType compute = DType::f32;
-  int threads = 1;          // CPU threads of the compute stream
-  int micro_batches = 1;    // a rank and step
-  data::BatchShape batch;   // of a micro-batch on one data rank
-  int head_groups = 1;      // key-value heads are gathered in so many groups
+  int threads = 1;         // CPU threads of the compute stream
+  int micro_batches = 1;   // a rank and step
+  data::BatchShape batch;  // of a micro-batch on one data rank
+  int head_groups = 1;     // key-value heads are gathered in so many groups
   step::BatchBounds bounds;
   std::vector<nn::SavePolicy> policies;
   int prefetch = 1;

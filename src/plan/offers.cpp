@@ -20,9 +20,12 @@ namespace {
 
 const char* name_of(Checkpointing value) {
   switch (value) {
-    case Checkpointing::none: return "none";
-    case Checkpointing::selective: return "selective";
-    case Checkpointing::full: return "full";
+    case Checkpointing::none:
+      return "none";
+    case Checkpointing::selective:
+      return "selective";
+    case Checkpointing::full:
+      return "full";
   }
   return "?";
 }
@@ -253,9 +256,8 @@ class Forecaster::Search {
   static bool repeats(const Candidate& candidate, const std::vector<Offer>& offers) {
     return std::any_of(offers.begin(), offers.end(), [&](const Offer& offer) {
       return std::all_of(offer.changes.begin(), offer.changes.end(), [&](const Change& change) {
-        return std::any_of(candidate.changes.begin(), candidate.changes.end(), [&](const Change& other) {
-          return other.key == change.key && other.value == change.value;
-        });
+        return std::any_of(candidate.changes.begin(), candidate.changes.end(),
+                           [&](const Change& other) { return other.key == change.key && other.value == change.value; });
       });
     });
   }
@@ -282,6 +284,8 @@ class Forecaster::Search {
   std::vector<Candidate> candidates_;
 };
 
-std::vector<Offer> Forecaster::offers(int count) const { return Search(*this).run(count); }
+std::vector<Offer> Forecaster::offers(int count) const {
+  return Search(*this).run(count);
+}
 
 }  // namespace hawser::plan

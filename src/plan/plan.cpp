@@ -7,8 +7,7 @@
 
 namespace hawser::plan {
 
-RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
-                   bool optimizer) {
+RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank, bool optimizer) {
   RankPlan plan;
   plan.purpose = purpose;
   plan.program = step::make_program(model, schedule_options(layout, purpose));
@@ -117,8 +116,8 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   }
   if (plan.buffers.placement.peak_item >= 0) costs.peak_row = peak_row_text(plan);
   const step::BatchBounds& bounds = layout.bounds;
-  costs.model_flops = layout.micro_batches *
-                      model.training_flops(bounds.rows, bounds.square_pairs + bounds.rectangle_pairs);
+  costs.model_flops =
+      layout.micro_batches * model.training_flops(bounds.rows, bounds.square_pairs + bounds.rectangle_pairs);
   return costs;
 }
 

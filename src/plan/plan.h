@@ -15,7 +15,7 @@ struct RankPlan {
   step::Purpose purpose = step::Purpose::train;
   program::Program program;
   Trace trace;
-  step::BufferPlan buffers;      // with its placement
+  step::BufferPlan buffers;  // with its placement
   std::int64_t parameter_bytes = 0, optimizer_bytes = 0, state_bytes = 0;
 
   std::int64_t bytes() const { return state_bytes + buffers.placement.bytes; }

@@ -17,7 +17,9 @@ std::string with_commas(std::int64_t value) {
   return out;
 }
 
-std::string bytes_text(double bytes) { return format_bytes(Bytes(static_cast<std::int64_t>(bytes))); }
+std::string bytes_text(double bytes) {
+  return format_bytes(Bytes(static_cast<std::int64_t>(bytes)));
+}
 
 std::string plural(std::int64_t count, const char* one, const char* many) {
   return cat(with_commas(count), " ", count == 1 ? one : many);
@@ -60,10 +62,10 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   const Layout& layout = forecast.layout;
   const Costs& costs = forecast.costs;
   const int world = layout.mesh.world();
-  std::string out = cat(recipe.name.empty() ? "plan" : recipe.name, ": ",
-                        format_count(static_cast<double>(model.parameters())), " parameters, ",
-                        plural(recipe.train.global_batch_size, "sequence", "sequences"), " of ",
-                        with_commas(recipe.data.sequence_length), " tokens a step\n");
+  std::string out =
+      cat(recipe.name.empty() ? "plan" : recipe.name, ": ", format_count(static_cast<double>(model.parameters())),
+          " parameters, ", plural(recipe.train.global_batch_size, "sequence", "sequences"), " of ",
+          with_commas(recipe.data.sequence_length), " tokens a step\n");
   out += cat("on ", plural(world, "rank", "ranks"), ", one ", target.name, " each (", target.about, ")\n");
   out += cat("layout: context ", layout.mesh.context, ", parameters ",
              layout.parts() > 1 ? cat("sharded over ", layout.parts()) : std::string("whole on every rank"), ", ",
@@ -103,24 +105,20 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
                       const std::vector<Offer>& offers) {
   const Layout& layout = forecast.layout;
   const Costs& costs = forecast.costs;
-  nlohmann::ordered_json out{
-      {"name", recipe.name},
-      {"target", target.name},
-      {"parameters", model.parameters()},
-      {"mesh",
-       {{"ranks", layout.mesh.world()},
-        {"context", layout.mesh.context},
-        {"shard", layout.parts()},
-        {"replicas", layout.mesh.replicas()}}},
-      {"micro_batches", layout.micro_batches},
-      {"compute", layout.compute == DType::bf16 ? "bf16" : "float32"}};
-  nlohmann::ordered_json memory{{"by_purpose", costs.live_bytes},
-                                {"plan", costs.total_bytes},
-                                {"live", costs.live},
-                                {"overhead", forecast.overhead},
-                                {"needed", forecast.needed()},
-                                {"capacity", forecast.capacity},
-                                {"peak", costs.peak_row}};
+  nlohmann::ordered_json out{{"name", recipe.name},
+                             {"target", target.name},
+                             {"parameters", model.parameters()},
+                             {"mesh",
+                              {{"ranks", layout.mesh.world()},
+                               {"context", layout.mesh.context},
+                               {"shard", layout.parts()},
+                               {"replicas", layout.mesh.replicas()}}},
+                             {"micro_batches", layout.micro_batches},
+                             {"compute", layout.compute == DType::bf16 ? "bf16" : "float32"}};
+  nlohmann::ordered_json memory{
+      {"by_purpose", costs.live_bytes}, {"plan", costs.total_bytes},   {"live", costs.live},
+      {"overhead", forecast.overhead},  {"needed", forecast.needed()}, {"capacity", forecast.capacity},
+      {"peak", costs.peak_row}};
   for (const RankClass& ranks : rank_classes(layout.mesh)) {
     memory["ranks"] = cat(ranks.first, "-", ranks.last);
     out["memory"].push_back(memory);
@@ -137,8 +135,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
     for (const Offer& offer : offers) {
       nlohmann::ordered_json set = nlohmann::ordered_json::array();
       for (const Change& change : offer.changes) set.push_back(change.key + "=" + change.value);
-      out["offers"].push_back(
-          {{"set", set}, {"needed", offer.needed}, {"tokens_per_second", offer.tokens_per_second}});
+      out["offers"].push_back({{"set", set}, {"needed", offer.needed}, {"tokens_per_second", offer.tokens_per_second}});
     }
   }
   out["planning_seconds"] = forecast.planning_seconds;

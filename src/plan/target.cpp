@@ -28,8 +28,9 @@ class Reader {
       add("not a target", "a map of keys, as in targets/h200.yaml", "", root_);
       problems_.throw_if_any();
     }
-    check_keys(root_, "", {"name", "about", "device", "capacity", "context", "communicator", "per_core", "overlap",
-                           "launch", "copy", "gemm", "attention", "links"});
+    check_keys(root_, "",
+               {"name", "about", "device", "capacity", "context", "communicator", "per_core", "overlap", "launch",
+                "copy", "gemm", "attention", "links"});
     t.name = text(root_, "name");
     t.about = text(root_, "about");
     const std::string device = text(root_, "device");
@@ -155,7 +156,8 @@ Target parse_target(const std::string& text, const std::string& file) {
   try {
     root = YAML::Load(text);
   } catch (const YAML::Exception& error) {
-    throw UserError(Problem{.file = file, .what = "broken YAML: " + error.msg, .at = cat("line ", error.mark.line + 1)});
+    throw UserError(
+        Problem{.file = file, .what = "broken YAML: " + error.msg, .at = cat("line ", error.mark.line + 1)});
   }
   return Reader(root, file).read();
 }

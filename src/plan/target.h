@@ -23,15 +23,15 @@ struct ComputeRates {
 };
 
 struct Link {
-  int ranks = 0;     // groups within so many neighbouring ranks use it; 0: any
-  double rate = 0;   // bytes/s that leave one rank
+  int ranks = 0;       // groups within so many neighbouring ranks use it; 0: any
+  double rate = 0;     // bytes/s that leave one rank
   double latency = 0;  // seconds
 };
 
 struct Target {
   std::string name, about;
   bool cuda = false;
-  std::int64_t capacity = 0;  // bytes a rank; 0: the machine's memory, shared by its ranks
+  std::int64_t capacity = 0;                   // bytes a rank; 0: the machine's memory, shared by its ranks
   std::int64_t context = 0, communicator = 0;  // bytes
   bool per_core = false;
   bool overlap = true;

@@ -32,7 +32,8 @@ std::vector<std::string> check_memory(const RankTrace& rank);
 // are not among `ranks` are taken to do what the given ones do.
 //
 // Sends and receives name members by index. Members are numbered in the order of their ranks (comm/mesh.h), so that
-// the pairs are known where all members of a communicator are among `ranks`; where they are not, these are taken as met.
+// the pairs are known where all members of a communicator are among `ranks`; where they are not, these are taken as
+// met.
 std::vector<std::string> check_collectives(const std::vector<RankTrace>& ranks);
 
 }  // namespace hawser::program

@@ -11,7 +11,7 @@ Order::Order(const Trace& trace) : streams_(static_cast<int>(trace.streams.size(
   stream_.resize(count);
   position_.resize(count);
   clock_.resize(count * width);
-  std::vector<int> length(width, 0);              // items of each stream so far
+  std::vector<int> length(width, 0);                                     // items of each stream so far
   std::vector<std::vector<int>> now(width, std::vector<int>(width, 0));  // what each stream knows to be over
   for (std::size_t i = 0; i < count; ++i) {
     const TraceItem& item = trace.items[i];

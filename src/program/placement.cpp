@@ -105,6 +105,10 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
       if (b >= 0 && wanted[static_cast<std::size_t>(b)]) touched[i].push_back(b);
     }
   }
+  std::vector<int> by_size = used;
+  std::stable_sort(by_size.begin(), by_size.end(), [&](int a, int b) {
+    return buffers[static_cast<std::size_t>(a)].bytes > buffers[static_cast<std::size_t>(b)].bytes;
+  });
   for (int eager = -1; eager < streams; ++eager) {
     std::vector<int> by_first;
     std::vector<bool> seen(buffers.size(), false);
@@ -115,18 +119,29 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
       }
     }
     LiveSet live(lifetimes, buffers, streams);
-    std::size_t peak = by_first.size();
+    std::size_t peak = 0;
+    std::int64_t most = -1;
     for (std::size_t i = 0; i < by_first.size(); ++i) {
       live.add(by_first[i]);
-      if (live.units_live() * Device::kAlignment <= out.live_bytes) continue;
-      out.live_bytes = live.units_live() * Device::kAlignment;
+      if (live.units_live() <= most) continue;
+      most = live.units_live();
       peak = i;
     }
-    if (peak == by_first.size()) continue;
     LiveSet again(lifetimes, buffers, streams);
     for (std::size_t i = 0; i <= peak; ++i) again.add(by_first[i]);
+    std::vector<int> set = again.take();
+    // What other runs have at that moment: a reduction that has begun and not ended, a gather that came early.
+    for (const int b : by_size) {
+      if (std::any_of(set.begin(), set.end(), [&](int other) { return other == b || lifetimes.disjoint(b, other); })) {
+        continue;
+      }
+      set.push_back(b);
+      most += units_of(buffers[static_cast<std::size_t>(b)]);
+    }
+    if (most * Device::kAlignment <= out.live_bytes) continue;
+    out.live_bytes = most * Device::kAlignment;
     out.peak_item = lifetimes.first_item(by_first[peak]);
-    out.peak_buffers = again.take();
+    out.peak_buffers = std::move(set);
   }
   std::sort(out.peak_buffers.begin(), out.peak_buffers.end(), [&](int a, int b) {
     const std::int64_t x = buffers[static_cast<std::size_t>(a)].bytes, y = buffers[static_cast<std::size_t>(b)].bytes;

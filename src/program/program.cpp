@@ -8,35 +8,58 @@ namespace hawser::program {
 
 const char* to_string(Op op) {
   switch (op) {
-    case Op::begin_step: return "begin_step";
-    case Op::load_batch: return "load_batch";
-    case Op::gather: return "gather";
-    case Op::embed: return "embed";
-    case Op::forward: return "forward";
-    case Op::loss: return "loss";
-    case Op::logits: return "logits";
-    case Op::loss_gradient: return "loss_gradient";
-    case Op::recompute: return "recompute";
-    case Op::backward: return "backward";
-    case Op::backward_weight: return "backward_weight";
-    case Op::embed_backward: return "embed_backward";
-    case Op::reduce: return "reduce";
-    case Op::reduce_replicas: return "reduce_replicas";
-    case Op::gradient_norm: return "gradient_norm";
-    case Op::parameter_norms: return "parameter_norms";
-    case Op::update: return "update";
-    case Op::end_step: return "end_step";
+    case Op::begin_step:
+      return "begin_step";
+    case Op::load_batch:
+      return "load_batch";
+    case Op::gather:
+      return "gather";
+    case Op::embed:
+      return "embed";
+    case Op::forward:
+      return "forward";
+    case Op::loss:
+      return "loss";
+    case Op::logits:
+      return "logits";
+    case Op::loss_gradient:
+      return "loss_gradient";
+    case Op::recompute:
+      return "recompute";
+    case Op::backward:
+      return "backward";
+    case Op::backward_weight:
+      return "backward_weight";
+    case Op::embed_backward:
+      return "embed_backward";
+    case Op::reduce:
+      return "reduce";
+    case Op::reduce_replicas:
+      return "reduce_replicas";
+    case Op::gradient_norm:
+      return "gradient_norm";
+    case Op::parameter_norms:
+      return "parameter_norms";
+    case Op::update:
+      return "update";
+    case Op::end_step:
+      return "end_step";
   }
   return "?";
 }
 
 const char* to_string(StreamId stream) {
   switch (stream) {
-    case StreamId::compute: return "compute";
-    case StreamId::exchange: return "exchange";
-    case StreamId::gather: return "gather";
-    case StreamId::reduce: return "reduce";
-    case StreamId::count: break;
+    case StreamId::compute:
+      return "compute";
+    case StreamId::exchange:
+      return "exchange";
+    case StreamId::gather:
+      return "gather";
+    case StreamId::reduce:
+      return "reduce";
+    case StreamId::count:
+      break;
   }
   return "?";
 }

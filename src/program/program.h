@@ -11,24 +11,24 @@
 namespace hawser::program {
 
 enum class Op {
-  begin_step,        // step record to the device, loss sum to zero
-  load_batch,        // micro-batch to the device
-  gather,            // a unit's shards to its whole flat buffer
-  embed,             // ids to the first activations
-  forward,           // one layer
-  loss,              // head: loss only
-  logits,            // head: the logits of the chosen row, to the host
-  loss_gradient,     // head: loss and the gradient of its input
-  recompute,         // one layer's saved tensors again
-  backward,          // one layer
-  backward_weight,   // one layer's delayed weight gradients
+  begin_step,       // step record to the device, loss sum to zero
+  load_batch,       // micro-batch to the device
+  gather,           // a unit's shards to its whole flat buffer
+  embed,            // ids to the first activations
+  forward,          // one layer
+  loss,             // head: loss only
+  logits,           // head: the logits of the chosen row, to the host
+  loss_gradient,    // head: loss and the gradient of its input
+  recompute,        // one layer's saved tensors again
+  backward,         // one layer
+  backward_weight,  // one layer's delayed weight gradients
   embed_backward,
-  reduce,            // a unit's gradients to shards, over shard x context
-  reduce_replicas,   // a unit's gradient shard over replicas
-  gradient_norm,     // global norm and clip coefficient
-  parameter_norms,   // the norm of every parameter's gradient, for `eval --gradient-norms`
-  update,            // a unit's optimizer step
-  end_step,          // loss over all ranks; metrics to the host
+  reduce,           // a unit's gradients to shards, over shard x context
+  reduce_replicas,  // a unit's gradient shard over replicas
+  gradient_norm,    // global norm and clip coefficient
+  parameter_norms,  // the norm of every parameter's gradient, for `eval --gradient-norms`
+  update,           // a unit's optimizer step
+  end_step,         // loss over all ranks; metrics to the host
 };
 const char* to_string(Op op);
 

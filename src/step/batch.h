@@ -16,12 +16,12 @@ struct HostBatch {
 
 // Known from the recipe, never from the data.
 struct BatchBounds {
-  std::int64_t rows = 0;         // T of this rank
+  std::int64_t rows = 0;  // T of this rank
   int context = 1;
-  std::int64_t squares = 1;      // segments at most
+  std::int64_t squares = 1;  // segments at most
   std::int64_t rectangles = 0;
-  bool chosen_row = false;       // Purpose::logits
-  double square_pairs = 0;       // visible query-key pairs a head at most: what the plan books
+  bool chosen_row = false;  // Purpose::logits
+  double square_pairs = 0;  // visible query-key pairs a head at most: what the plan books
   double rectangle_pairs = 0;
 };
 

@@ -8,20 +8,29 @@ namespace {
 
 const char* name_of(Role role) {
   switch (role) {
-    case Role::batch: return "batch";
-    case Role::weights: return "gathered weights";
-    case Role::activation: return "activations";
-    case Role::saved: return "saved activations";
-    case Role::unit_gradient: return "gradients, whole";
-    case Role::shard_gradient: return "gradients, sharded";
-    case Role::temp: return "workspace";
+    case Role::batch:
+      return "batch";
+    case Role::weights:
+      return "gathered weights";
+    case Role::activation:
+      return "activations";
+    case Role::saved:
+      return "saved activations";
+    case Role::unit_gradient:
+      return "gradients, whole";
+    case Role::shard_gradient:
+      return "gradients, sharded";
+    case Role::temp:
+      return "workspace";
   }
   return "?";
 }
 
 }  // namespace
 
-std::string BufferKey::text() const { return cat(name_of(role), " ", a, ".", b); }
+std::string BufferKey::text() const {
+  return cat(name_of(role), " ", a, ".", b);
+}
 
 TensorView MetaBuffers::get(const BufferKey& key, DType dtype, const Shape& shape) {
   const std::int64_t bytes = shape.elements() * size_of(dtype);

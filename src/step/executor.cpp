@@ -76,7 +76,9 @@ Executor::Executor(ExecutorSetup setup) : setup_(std::move(setup)) {
 
 Executor::~Executor() = default;
 
-Stream& Executor::compute_stream() { return stream(StreamId::compute); }
+Stream& Executor::compute_stream() {
+  return stream(StreamId::compute);
+}
 
 void Executor::synchronize() {
   for (const auto& s : streams_) s->synchronize();
@@ -110,24 +112,36 @@ StepOutput Executor::enqueue(const StepInput& input) {
 
 void Executor::run(const Row& row, const StepInput& input, StepOutput& output) {
   switch (row.op) {
-    case Op::begin_step: return begin_step(input);
-    case Op::load_batch: return load_batch(row, input);
-    case Op::gather: return gather(row);
+    case Op::begin_step:
+      return begin_step(input);
+    case Op::load_batch:
+      return load_batch(row, input);
+    case Op::gather:
+      return gather(row);
     case Op::embed:
     case Op::loss:
     case Op::loss_gradient:
-    case Op::embed_backward: return run_ends(row);
-    case Op::logits: return logits(row, output);
+    case Op::embed_backward:
+      return run_ends(row);
+    case Op::logits:
+      return logits(row, output);
     case Op::forward:
     case Op::recompute:
     case Op::backward:
-    case Op::backward_weight: return run_layer(row);
-    case Op::reduce: return reduce(row);
-    case Op::reduce_replicas: return reduce_replicas(row);
-    case Op::gradient_norm: return gradient_norm(row);
-    case Op::parameter_norms: return parameter_norms(row, output);
-    case Op::update: return update(row);
-    case Op::end_step: return end_step(row, output);
+    case Op::backward_weight:
+      return run_layer(row);
+    case Op::reduce:
+      return reduce(row);
+    case Op::reduce_replicas:
+      return reduce_replicas(row);
+    case Op::gradient_norm:
+      return gradient_norm(row);
+    case Op::parameter_norms:
+      return parameter_norms(row, output);
+    case Op::update:
+      return update(row);
+    case Op::end_step:
+      return end_step(row, output);
   }
 }
 
@@ -222,8 +236,7 @@ void Executor::load_batch(const Row& row, const StepInput& input) {
 void Executor::gather(const Row& row) {
   const UnitState& unit = setup_.state->unit(row.unit);
   comm::Group& group = setup_.mesh->shard_gather();
-  const TensorView whole =
-      setup_.buffers->get({Role::weights, row.id, 0}, setup_.compute, {unit.count * group.size()});
+  const TensorView whole = setup_.buffers->get({Role::weights, row.id, 0}, setup_.compute, {unit.count * group.size()});
   group.all_gather(stream(row.stream), unit.compute, whole);
 }
 
@@ -264,20 +277,24 @@ nn::Saved Executor::saved_views(const Row& row) {
   const auto slots = setup_.model->layer(row.layer).slots(setup_.bounds.rows, setup_.compute, policy);
   const auto last = [&] {
     switch (row.op) {
-      case Op::forward: return nn::Pass::forward;
-      case Op::recompute: return nn::Pass::recompute;
-      case Op::backward: return nn::Pass::backward;
-      default: return nn::Pass::backward_weight;
+      case Op::forward:
+        return nn::Pass::forward;
+      case Op::recompute:
+        return nn::Pass::recompute;
+      case Op::backward:
+        return nn::Pass::backward;
+      default:
+        return nn::Pass::backward_weight;
     }
   }();
   nn::Saved saved{.x = activation(forward_row.input)};
   for (std::size_t i = 0; i < slots.size(); ++i) {
     // A slot is there from its writer to its last reader; outside, the layer uses a temp or does not look.
-    const bool there = slots[i].shape.rank() > 0 && slots[i].writer <= last && last <= slots[i].last_reader &&
-                       setup_.keep_saved;
-    saved.slots.push_back(there ? setup_.buffers->get({Role::saved, forward, static_cast<int>(i)}, slots[i].dtype,
-                                                      slots[i].shape)
-                                : TensorView());
+    const bool there =
+        slots[i].shape.rank() > 0 && slots[i].writer <= last && last <= slots[i].last_reader && setup_.keep_saved;
+    saved.slots.push_back(
+        there ? setup_.buffers->get({Role::saved, forward, static_cast<int>(i)}, slots[i].dtype, slots[i].shape)
+              : TensorView());
   }
   return saved;
 }
@@ -290,11 +307,14 @@ void Executor::run_layer(const Row& row) {
   Sink sink(*this, row, places);
   const nn::Saved saved = saved_views(row);
   switch (row.op) {
-    case Op::forward: return layer.forward(context, saved.x, activation(row.id), saved);
-    case Op::recompute: return layer.recompute(context, saved, policy);
+    case Op::forward:
+      return layer.forward(context, saved.x, activation(row.id), saved);
+    case Op::recompute:
+      return layer.recompute(context, saved, policy);
     case Op::backward:
       return layer.backward(context, activation(row.input), activation(row.id), saved, sink, policy);
-    default: return layer.backward_weight(context, activation(row.input), saved, sink);
+    default:
+      return layer.backward_weight(context, activation(row.input), saved, sink);
   }
 }
 
@@ -307,11 +327,14 @@ void Executor::run_ends(const Row& row) {
   const nn::HeadLayer::LossViews loss{.scale = setup_.state->record().rows(3, 1),
                                       .sum = setup_.state->result().rows(0, 1)};
   switch (row.op) {
-    case Op::embed: return model.embedding().forward(context, activation(row.id));
-    case Op::loss: return model.head().loss(context, activation(row.input), loss);
+    case Op::embed:
+      return model.embedding().forward(context, activation(row.id));
+    case Op::loss:
+      return model.head().loss(context, activation(row.input), loss);
     case Op::loss_gradient:
       return model.head().loss_and_gradient(context, activation(row.input), activation(row.id), loss, sink);
-    default: return model.embedding().backward(context, activation(row.input), sink);
+    default:
+      return model.embedding().backward(context, activation(row.input), sink);
   }
 }
 
@@ -323,9 +346,8 @@ void Executor::logits(const Row& row, StepOutput& output) {
   ops::gather_rows(context.compute(), {.x = activation(row.input), .index = context.batch().chosen_row, .y = x});
   model.head().logits(context, x, logits);
   output.logits = std::make_shared<std::vector<float>>(static_cast<std::size_t>(model.vocabulary()));
-  context.compute().launch({.name = "read_logits", .accesses = {reads(logits)}}, [logits, to = output.logits] {
-    std::copy_n(logits.data<float>(), to->size(), to->data());
-  });
+  context.compute().launch({.name = "read_logits", .accesses = {reads(logits)}},
+                           [logits, to = output.logits] { std::copy_n(logits.data<float>(), to->size(), to->data()); });
 }
 
 void Executor::reduce(const Row& row) {
@@ -392,8 +414,8 @@ void Executor::parameter_norms(const Row& row, StepOutput& output) {
       const nn::Param& param = unit.params()[static_cast<std::size_t>(p)];
       const std::int64_t row_size = param.elements() / param.shape[0];
       for (const nn::Segment& segment : param.segments) {
-        const Piece piece = piece_of(unit.offset(p) + segment.row * row_size, segment.rows * row_size,
-                                     setup_.state->unit(u));
+        const Piece piece =
+            piece_of(unit.offset(p) + segment.row * row_size, segment.rows * row_size, setup_.state->unit(u));
         const TensorView out = norms.rows(index++, 1);
         if (piece.count == 0) {
           ops::fill(compute, {.y = out});
@@ -441,12 +463,11 @@ void Executor::end_step(const Row& row, StepOutput& output) {
   const TensorView total = temp(row, DType::f32, {1});
   ops::copy(compute, {.x = loss, .y = total});
   all_reduce_small(row, setup_.mesh->data(), total);
-  compute.launch({.name = "read_result", .accesses = {reads(result), reads(total)}},
-                 [result, total, to = output.result] {
-                   const float* from = result.data<float>();
-                   *to = {.loss_sum = *total.data<float>(), .sum_squares = from[1], .gradient_norm = from[2],
-                          .clip = from[3]};
-                 });
+  compute.launch(
+      {.name = "read_result", .accesses = {reads(result), reads(total)}}, [result, total, to = output.result] {
+        const float* from = result.data<float>();
+        *to = {.loss_sum = *total.data<float>(), .sum_squares = from[1], .gradient_norm = from[2], .clip = from[3]};
+      });
   if (setup_.keep_gradients) {
     // A last use, so that nothing of this step takes their place.
     Booking booking{.name = kKeepGradients};

@@ -49,9 +49,9 @@ struct ExecutorSetup {
 // What the host gives to one step.
 struct StepInput {
   StepRecord record;
-  bool skip = false;  // no valid target anywhere: nothing is updated
+  bool skip = false;                                      // no valid target anywhere: nothing is updated
   std::vector<std::shared_ptr<const HostBatch>> batches;  // a micro-batch each; ignored on meta
-  bool keep_loss_sum = false;  // evaluation: add to the loss of earlier steps
+  bool keep_loss_sum = false;                             // evaluation: add to the loss of earlier steps
 };
 
 // What comes back; filled in when `end` has been reached.
@@ -111,7 +111,7 @@ class Executor {
 
   ExecutorSetup setup_;
   std::array<std::unique_ptr<Stream>, static_cast<std::size_t>(program::StreamId::count)> streams_;
-  std::vector<Event> ends_;          // of each row, this step
+  std::vector<Event> ends_;  // of each row, this step
   Event step_end_;
   std::set<std::pair<BufferKey, int>> written_;  // gradients that hold something this step: (buffer, parameter)
   std::set<BufferKey> gaps_filled_;

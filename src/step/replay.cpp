@@ -147,9 +147,9 @@ void ReplayDevice::end_step() {
 
 void ReplayDevice::refuse(int item, const std::string& what) const {
   const auto index = static_cast<std::size_t>(item);
-  const std::string planned = index < setup_.trace->items.size()
-                                  ? cat(setup_.trace->items[index].booking.name, " of row ", setup_.trace->items[index].row)
-                                  : std::string("nothing");
+  const std::string planned = index < setup_.trace->items.size() ? cat(setup_.trace->items[index].booking.name,
+                                                                       " of row ", setup_.trace->items[index].row)
+                                                                 : std::string("nothing");
   HAWSER_CHECK(false, "the step leaves its plan at item ", item, " (planned: ", planned, "): ", what);
 }
 
@@ -184,7 +184,9 @@ int ReplayDevice::work(int stream, const Booking& booking) {
   return item;
 }
 
-int ReplayDevice::record(int stream) { return next(TraceItem::Kind::record, stream, "an event"); }
+int ReplayDevice::record(int stream) {
+  return next(TraceItem::Kind::record, stream, "an event");
+}
 
 int ReplayDevice::wait(int stream, const Event& event) {
   const auto it = recorded_.find(event.state().get());

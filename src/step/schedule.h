@@ -17,7 +17,9 @@ enum class Purpose {
   loss,            // forward only
   logits,          // forward only, to the logits of one chosen row
 };
-constexpr bool forward_only(Purpose purpose) { return purpose == Purpose::loss || purpose == Purpose::logits; }
+constexpr bool forward_only(Purpose purpose) {
+  return purpose == Purpose::loss || purpose == Purpose::logits;
+}
 
 struct ScheduleOptions {
   Purpose purpose = Purpose::train;

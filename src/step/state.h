@@ -30,9 +30,9 @@ struct StepResult {
 // The shard of one unit: elements [begin, begin + count) of its flat buffer.
 struct UnitState {
   std::int64_t begin = 0, count = 0;
-  TensorView weights;               // float32: the master weights
-  TensorView compute;               // the compute dtype: the weights themselves in float32, else a rounded copy
-  TensorView exp_avg, exp_avg_sq;   // float32; empty without optimizer
+  TensorView weights;              // float32: the master weights
+  TensorView compute;              // the compute dtype: the weights themselves in float32, else a rounded copy
+  TensorView exp_avg, exp_avg_sq;  // float32; empty without optimizer
 };
 
 struct StateOptions {

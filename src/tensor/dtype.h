@@ -11,21 +11,30 @@ enum class DType : std::uint8_t { f32, bf16, i32, i64, u8 };
 constexpr std::int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::f32:
-    case DType::i32: return 4;
-    case DType::bf16: return 2;
-    case DType::i64: return 8;
-    case DType::u8: return 1;
+    case DType::i32:
+      return 4;
+    case DType::bf16:
+      return 2;
+    case DType::i64:
+      return 8;
+    case DType::u8:
+      return 1;
   }
   return 0;
 }
 
 constexpr const char* to_string(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "float32";
-    case DType::bf16: return "bfloat16";
-    case DType::i32: return "int32";
-    case DType::i64: return "int64";
-    case DType::u8: return "uint8";
+    case DType::f32:
+      return "float32";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::i32:
+      return "int32";
+    case DType::i64:
+      return "int64";
+    case DType::u8:
+      return "uint8";
   }
   return "?";
 }
@@ -47,14 +56,24 @@ static_assert(sizeof(Bf16) == 2);
 template <class T>
 constexpr DType dtype_of();
 template <>
-constexpr DType dtype_of<float>() { return DType::f32; }
+constexpr DType dtype_of<float>() {
+  return DType::f32;
+}
 template <>
-constexpr DType dtype_of<Bf16>() { return DType::bf16; }
+constexpr DType dtype_of<Bf16>() {
+  return DType::bf16;
+}
 template <>
-constexpr DType dtype_of<std::int32_t>() { return DType::i32; }
+constexpr DType dtype_of<std::int32_t>() {
+  return DType::i32;
+}
 template <>
-constexpr DType dtype_of<std::int64_t>() { return DType::i64; }
+constexpr DType dtype_of<std::int64_t>() {
+  return DType::i64;
+}
 template <>
-constexpr DType dtype_of<std::uint8_t>() { return DType::u8; }
+constexpr DType dtype_of<std::uint8_t>() {
+  return DType::u8;
+}
 
 }  // namespace hawser

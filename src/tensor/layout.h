@@ -13,7 +13,7 @@ enum class Axis { tensor, context, shard, replicate, pipeline };
 struct MeshSizes {
   int tensor = 1;
   int context = 1;
-  int shard = 1;      // with context: the ranks over which parameters are sharded
+  int shard = 1;  // with context: the ranks over which parameters are sharded
   int replicate = 1;
   int pipeline = 1;
   // false (hybrid shard degree 1): parameters are whole on every rank, although context may be > 1; shard is 1 and

@@ -20,7 +20,9 @@ std::int64_t Shape::elements() const {
   return count;
 }
 
-bool Shape::operator==(const Shape& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
+bool Shape::operator==(const Shape& other) const {
+  return std::equal(begin(), end(), other.begin(), other.end());
+}
 
 std::string Shape::text() const {
   std::string out = "[";
@@ -55,7 +57,9 @@ TensorView TensorView::slice(int dim, std::int64_t begin, std::int64_t count) co
   return out;
 }
 
-TensorView TensorView::rows(std::int64_t begin, std::int64_t count) const { return slice(0, begin, count); }
+TensorView TensorView::rows(std::int64_t begin, std::int64_t count) const {
+  return slice(0, begin, count);
+}
 
 TensorView TensorView::columns(std::int64_t begin, std::int64_t count) const {
   return slice(rank() - 1, begin, count);
@@ -77,7 +81,9 @@ TensorView TensorView::split_last(std::int64_t a, std::int64_t b) const {
   return out;
 }
 
-std::string TensorView::text() const { return cat(to_string(dtype_), " ", shape_.text(), " on ", to_string(device_)); }
+std::string TensorView::text() const {
+  return cat(to_string(dtype_), " ", shape_.text(), " on ", to_string(device_));
+}
 
 namespace {
 
@@ -102,8 +108,12 @@ Access access(const TensorView& view, bool write) {
 
 }  // namespace
 
-Access reads(const TensorView& view) { return access(view, false); }
-Access writes(const TensorView& view) { return access(view, true); }
+Access reads(const TensorView& view) {
+  return access(view, false);
+}
+Access writes(const TensorView& view) {
+  return access(view, true);
+}
 
 Storage::Storage(Device& device, DType dtype, const Shape& shape)
     : arena_(device, shape.elements() * size_of(dtype)), view_(arena_.data(), dtype, shape, device.kind()) {}

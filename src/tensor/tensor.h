@@ -34,7 +34,7 @@ class Shape {
   std::int64_t elements() const;  // 1 for rank 0
   void push_back(std::int64_t size);
   bool operator==(const Shape& other) const;
-  std::string text() const;       // "[16, 4096]"
+  std::string text() const;  // "[16, 4096]"
   const std::int64_t* begin() const { return sizes_.data(); }
   const std::int64_t* end() const { return sizes_.data() + rank_; }
 

@@ -17,7 +17,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // Seconds of work by its booked name.
 class WorkTimes {
@@ -82,13 +84,24 @@ class TimedDevice : public Device {
 
 // Families as people think of them; what matches none goes by its own name.
 std::string family_of(const std::string& work) {
-  static constexpr std::pair<const char*, const char*> kFamilies[] = {
-      {"gemm", "gemm"},           {"attention", "attention"},      {"linear_cross_entropy", "head and loss"},
-      {"rms_norm", "norm"},       {"swiglu", "activation"},        {"rope", "rope"},
-      {"embedding", "embedding"}, {"adamw", "adamw"},              {"all_", "communication"},
-      {"reduce_", "communication"}, {"sum_squares", "gradient norm"}, {"add", "residual and bias"},
-      {"bias", "residual and bias"}, {"copy", "copies"},           {"cast", "copies"},
-      {"fill", "copies"},         {"gather_rows", "copies"},       {"scatter_rows", "copies"}};
+  static constexpr std::pair<const char*, const char*> kFamilies[] = {{"gemm", "gemm"},
+                                                                      {"attention", "attention"},
+                                                                      {"linear_cross_entropy", "head and loss"},
+                                                                      {"rms_norm", "norm"},
+                                                                      {"swiglu", "activation"},
+                                                                      {"rope", "rope"},
+                                                                      {"embedding", "embedding"},
+                                                                      {"adamw", "adamw"},
+                                                                      {"all_", "communication"},
+                                                                      {"reduce_", "communication"},
+                                                                      {"sum_squares", "gradient norm"},
+                                                                      {"add", "residual and bias"},
+                                                                      {"bias", "residual and bias"},
+                                                                      {"copy", "copies"},
+                                                                      {"cast", "copies"},
+                                                                      {"fill", "copies"},
+                                                                      {"gather_rows", "copies"},
+                                                                      {"scatter_rows", "copies"}};
   for (const auto& [prefix, family] : kFamilies) {
     if (work.starts_with(prefix)) return family;
   }
@@ -140,8 +153,8 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   Recipe recipe = request.recipe;
   recipe.data.max_documents = 1;
   const int ranks = world != nullptr ? world->size() : 1;
-  const plan::Layout layout = plan::make_layout(recipe, *model.model, ranks,
-                                                compute_dtype(recipe.precision, DeviceKind::cpu), request.threads);
+  const plan::Layout layout =
+      plan::make_layout(recipe, *model.model, ranks, compute_dtype(recipe.precision, DeviceKind::cpu), request.threads);
   const MeshPlace place = place_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
   const std::unique_ptr<comm::Mesh> mesh =
       world != nullptr ? comm::make_mpi_mesh(*world, layout.mesh, recipe.run.collective_timeout_s)

@@ -20,9 +20,9 @@ struct BenchRequest {
 };
 
 struct BenchResult {
-  std::vector<double> steps;       // seconds each, after one step to warm up
-  double step_seconds = 0;         // their median
-  double tokens_per_second = 0;    // of all ranks, at the median
+  std::vector<double> steps;          // seconds each, after one step to warm up
+  double step_seconds = 0;            // their median
+  double tokens_per_second = 0;       // of all ranks, at the median
   double model_flops_per_second = 0;  // of this rank: forward and backward, recompute not counted
   std::int64_t parameters = 0;
   std::int64_t planned_bytes = 0;  // state and arena of this rank

@@ -17,18 +17,18 @@
 namespace hawser::train {
 
 struct EvaluateRequest {
-  std::string model;  // a Hugging Face folder
-  std::string data;   // a JSONL file, or the prefix of a token file read as running text; taken as one batch
+  std::string model;   // a Hugging Face folder
+  std::string data;    // a JSONL file, or the prefix of a token file read as running text; taken as one batch
   std::string bigram;  // token file that a bigram model is fitted on, to be scored on the token file `data`; "": none
   std::int64_t sequence_length = 0;
   bool gradient_norms = false;
-  Recipe recipe;      // parallel, memory, precision, run
+  Recipe recipe;  // parallel, memory, precision, run
   int threads = 1;
 };
 
 struct Evaluation {
-  double loss = 0;           // mean over all targets
-  std::int64_t tokens = 0;   // targets
+  double loss = 0;                                             // mean over all targets
+  std::int64_t tokens = 0;                                     // targets
   std::vector<std::pair<std::string, double>> gradient_norms;  // Hugging Face names, in model order
   std::optional<double> bits_per_byte;  // of the text, for a token file whose tokenizer lies beside the model
   std::optional<double> bigram_loss;

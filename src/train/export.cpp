@@ -63,9 +63,7 @@ Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string
   Problems problems;
   models::ModelDescription description = models::describe_config(meta.config, checkpoint.folder(), problems);
   if (!meta.tokenizer.empty() && !checkpoint::exists(meta.tokenizer)) {
-    problems.add({.file = meta.tokenizer,
-                  .what = "the run's tokenizer is no longer there",
-                  .hint = "to put it back"});
+    problems.add({.file = meta.tokenizer, .what = "the run's tokenizer is no longer there", .hint = "to put it back"});
   }
   problems.throw_if_any();
   const models::Model model(std::move(description));

@@ -16,9 +16,9 @@ namespace hawser::train {
 //   {"step": N, "recipe": {every key}, "config": "text of config.json", "tokenizer": "path of its folder or file"}
 struct CheckpointMeta {
   std::int64_t step = 0;
-  std::string recipe;     // JSON text
+  std::string recipe;  // JSON text
   std::string config;
-  std::string tokenizer;  // "": none
+  std::string tokenizer;      // "": none
   DType stored = DType::f32;  // what an export stores: bf16 where the run computed in it
 };
 // UserError when it is not one of a run.

@@ -10,8 +10,8 @@ std::vector<std::int32_t> flatten(const std::vector<data::Segment>& segments, bo
   std::vector<std::int32_t> out;
   out.reserve(segments.size() * 6);
   for (const data::Segment& s : segments) {
-    out.insert(out.end(), {s.q_begin, s.q_count, local_keys ? s.q_begin : s.k_begin, s.k_count, s.q_position,
-                           s.k_position});
+    out.insert(out.end(),
+               {s.q_begin, s.q_count, local_keys ? s.q_begin : s.k_begin, s.k_count, s.q_position, s.k_position});
   }
   return out;
 }
@@ -31,8 +31,8 @@ std::shared_ptr<step::HostBatch> to_host_batch(const data::MicroBatch& batch, co
   for (std::int64_t sequence = 0; sequence < shape.sequences; ++sequence) {
     for (int chunk = 0; chunk < shape.chunks(); ++chunk) {
       const auto at = static_cast<std::size_t>(sequence * shape.chunks() + chunk);
-      const std::int64_t first = batch.chunk_owner[at] * 2 * rows +
-                                 (sequence * shape.chunks_per_rank + batch.chunk_local[at]) * length;
+      const std::int64_t first =
+          batch.chunk_owner[at] * 2 * rows + (sequence * shape.chunks_per_rank + batch.chunk_local[at]) * length;
       HAWSER_CHECK(first + length <= 2 * rows * shape.context, "chunk ", chunk, " lies outside");
       for (std::int64_t i = 0; i < length; ++i) out->gathered_row.push_back(static_cast<std::int32_t>(first + i));
     }

@@ -120,8 +120,7 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
       return std::nullopt;
     }
   }
-  input.prompt_ids =
-      prompt_of(request, input.tokenizer.get(), special.begin, input.open.model->vocabulary(), problems);
+  input.prompt_ids = prompt_of(request, input.tokenizer.get(), special.begin, input.open.model->vocabulary(), problems);
   if (problems.size() != before) return std::nullopt;
   return input;
 }

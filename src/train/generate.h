@@ -22,11 +22,11 @@
 namespace hawser::train {
 
 struct GenerateRequest {
-  std::string model;                     // a Hugging Face folder
-  std::optional<std::string> prompt;     // text, encoded as the model's tokenizer does; this or the next
+  std::string model;                  // a Hugging Face folder
+  std::optional<std::string> prompt;  // text, encoded as the model's tokenizer does; this or the next
   std::vector<std::int64_t> prompt_ids;
   std::int64_t max_tokens = 64;
-  Recipe recipe;                         // memory, precision, run
+  Recipe recipe;  // memory, precision, run
   int threads = 1;
 };
 

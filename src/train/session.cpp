@@ -32,12 +32,11 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
     throw Error(ExitCode::does_not_fit, cat("a rank needs ", format_bytes(Bytes(arena_bytes + state_bytes)),
                                             " and may use ", format_bytes(*capacity)));
   }
-  state_ = std::make_unique<step::ModelState>(model_,
-                                              step::StateOptions{.parts = layout_.parts(),
-                                                                 .part = mesh_.shard().index(),
-                                                                 .compute = layout_.compute,
-                                                                 .optimizer = optimizer},
-                                              device_);
+  state_ = std::make_unique<step::ModelState>(
+      model_,
+      step::StateOptions{
+          .parts = layout_.parts(), .part = mesh_.shard().index(), .compute = layout_.compute, .optimizer = optimizer},
+      device_);
   arena_ = Arena(device_, arena_bytes);
   stream_ = device_.make_stream("session");
   for (auto& [purpose, engine] : engines_) {
@@ -45,12 +44,11 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
     step::ExecutorSetup setup = plan::executor_setup(layout_, model_, engine->plan.program, mesh_, purpose);
     setup.device = &device_;
     if (checks.replay) {
-      engine->replay = std::make_unique<step::ReplayDevice>(
-          device_, step::ReplaySetup{.trace = &engine->plan.trace,
-                                     .buffers = &engine->plan.buffers,
-                                     .arena = arena_.data(),
-                                     .state = state_->data(),
-                                     .guard = checks.guard});
+      engine->replay = std::make_unique<step::ReplayDevice>(device_, step::ReplaySetup{.trace = &engine->plan.trace,
+                                                                                       .buffers = &engine->plan.buffers,
+                                                                                       .arena = arena_.data(),
+                                                                                       .state = state_->data(),
+                                                                                       .guard = checks.guard});
       setup.device = engine->replay.get();
     }
     setup.state = state_.get();
@@ -67,11 +65,17 @@ Session::Engine& Session::engine(step::Purpose purpose) {
   return *it->second;
 }
 
-const plan::RankPlan& Session::plan(step::Purpose purpose) const { return engines_.at(purpose)->plan; }
+const plan::RankPlan& Session::plan(step::Purpose purpose) const {
+  return engines_.at(purpose)->plan;
+}
 
-std::int64_t Session::planned_bytes() const { return state_->bytes() + arena_.bytes(); }
+std::int64_t Session::planned_bytes() const {
+  return state_->bytes() + arena_.bytes();
+}
 
-step::Executor& Session::executor(step::Purpose purpose) { return *engine(purpose).executor; }
+step::Executor& Session::executor(step::Purpose purpose) {
+  return *engine(purpose).executor;
+}
 
 void Session::initialise(std::uint64_t seed) {
   for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) {
@@ -112,7 +116,9 @@ std::vector<NamedState> Session::states(bool optimizer) const {
   return states;
 }
 
-bool Session::owns_states() const { return mesh_.replicate().index() == 0; }
+bool Session::owns_states() const {
+  return mesh_.replicate().index() == 0;
+}
 
 step::StepOutput Session::enqueue(step::Purpose purpose, const step::StepInput& input) {
   if (running_ && *running_ != purpose) engine(*running_).executor->synchronize();

@@ -5,8 +5,8 @@
 #include <sys/wait.h>
 
 #include <array>
-#include <cstdio>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -25,7 +25,9 @@ struct Ran {
   std::string out, err;
 };
 
-inline fs::path tiny(const std::string& name) { return fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny" / name; }
+inline fs::path tiny(const std::string& name) {
+  return fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny" / name;
+}
 
 inline std::string text_of(const fs::path& path) {
   std::ostringstream out;
@@ -33,7 +35,9 @@ inline std::string text_of(const fs::path& path) {
   return out.str();
 }
 
-inline nlohmann::json json_of(const fs::path& path) { return nlohmann::json::parse(text_of(path)); }
+inline nlohmann::json json_of(const fs::path& path) {
+  return nlohmann::json::parse(text_of(path));
+}
 
 inline std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;

@@ -1,1 +1,136 @@
+// From text to a trained model in another program's format: prepare, fit, inspect, export, eval, generate, bench.
 #include "binary.h"
+
+namespace hawser {
+namespace {
+
+using testing::tiny;
+
+class Run : public testing::Binary {
+ protected:
+  void SetUp() override {
+    Binary::SetUp();
+    std::string lines;
+    for (int line = 0; line < 40; ++line) {
+      nlohmann::json ids = nlohmann::json::array();
+      for (int i = 0; i < 5 + line % 23; ++i) ids.push_back((line * 31 + i * i * 7) % 96);
+      lines += nlohmann::json{{"input_ids", ids}}.dump() + "\n";
+    }
+    write("text.jsonl", lines);
+    write("recipe.yaml", "model: {config: " + (tiny("tied") / "config.json").string() +
+                             "}\n"
+                             "data: {train: text.jsonl, validation_fraction: 0.25, sequence_length: 24}\n"
+                             "train: {steps: 4, global_batch_size: 4}\n"
+                             "optimizer: {learning_rate: 1.0e-2}\n"
+                             "checkpoint: {every_steps: 2}\n"
+                             "output: run\n");
+  }
+};
+
+TEST_F(Run, PrepareSaysWhatItWroteAndIsDoneOnce) {
+  const nlohmann::json first = json("prepare recipe.yaml --json");
+  EXPECT_EQ(first["made_now"], true);
+  EXPECT_EQ(first["train"]["documents"], 30);
+  EXPECT_EQ(first["valid"]["documents"], 10);
+  for (const char* name : {"train", "valid"}) {
+    for (const auto& file : first[name]["files"]) EXPECT_TRUE(std::filesystem::exists(file.get<std::string>())) << file;
+  }
+  const std::string bytes = testing::text_of(folder_ / "run/data/train.bin");
+  const nlohmann::json second = json("prepare recipe.yaml --json");
+  EXPECT_EQ(second["made_now"], false);
+  EXPECT_EQ(second["train"], first["train"]);
+  const testing::Ran shown = hawser("prepare recipe.yaml");
+  EXPECT_EQ(shown.code, 0);
+  EXPECT_TRUE(shown.out.starts_with("already prepared, nothing to do: ")) << shown.out;
+  EXPECT_EQ(shown.err, "");
+  EXPECT_EQ(testing::text_of(folder_ / "run/data/train.bin"), bytes);
+
+  const nlohmann::json file = json("inspect run/data/train.bin --json");
+  EXPECT_EQ(file["kind"], "token file");
+  EXPECT_EQ(file["documents"], 30);
+  EXPECT_EQ(file["tokens"], first["train"]["tokens"]);
+  EXPECT_EQ(file["lengths"]["most"], 27);
+}
+
+TEST_F(Run, ATrainedModelLeavesAsAFolderThatEveryRankCountReadsAlike) {
+  const testing::Ran fit = hawser("fit recipe.yaml --ranks 2");
+  ASSERT_EQ(fit.code, 0) << fit.err;
+
+  const nlohmann::json run = json("inspect run --json");
+  EXPECT_EQ(run["kind"], "run");
+  EXPECT_EQ(run["checkpoints"].size(), 2u);
+  const nlohmann::json& newest = run["newest"];
+  EXPECT_EQ(newest["step"], 4);
+  EXPECT_EQ(newest["world"], 2);
+  EXPECT_EQ(newest["data_position"]["sequences"], 16);
+  EXPECT_EQ(newest["model"]["family"], "llama");
+  EXPECT_EQ(newest["tensors"]["optimizer"], 2 * newest["tensors"]["parameters"].get<int>());
+  EXPECT_EQ(json("inspect run/checkpoints/step-00000002 --json")["step"], 2);
+
+  EXPECT_EQ(json("export run out --json")["step"], 4);
+  EXPECT_EQ(json("export run/checkpoints/step-00000002 older --json")["step"], 2);
+  refused("export run out", {"out: the export folder is not empty; try another folder"});
+  const nlohmann::json model = json("inspect out --json");
+  EXPECT_EQ(model["kind"], "model");
+  EXPECT_EQ(model["model"]["parameters"], newest["model"]["parameters"]);
+  EXPECT_EQ(model["weights"]["dtypes"]["F32"]["tensors"], 20);
+
+  const std::string eval = "eval --data text.jsonl --sequence-length 24 --model ";
+  const double one = json(eval + "out")["loss"];
+  EXPECT_NEAR(json(eval + "out --ranks 4 --set parallel.context_parallel_degree=2")["loss"].get<double>(), one, 1e-5);
+  EXPECT_LT(one, json(eval + "older")["loss"].get<double>());
+
+  // A checkpoint that is not whole is passed over, and said.
+  std::filesystem::resize_file(folder_ / "run/checkpoints/step-00000004/rank-00001.bin", 100);
+  const testing::Ran passed = hawser("export run again --json");
+  EXPECT_EQ(passed.code, 0) << passed.err;
+  EXPECT_EQ(nlohmann::json::parse(passed.out)["step"], 2);
+  EXPECT_NE(passed.err.find("hawser: passed over: "), std::string::npos) << passed.err;
+}
+
+TEST_F(Run, ARunInBf16IsExportedInBf16) {
+  const testing::Ran fit = hawser("fit recipe.yaml --set precision.compute=bf16 --set train.steps=1");
+  ASSERT_EQ(fit.code, 0) << fit.err;
+  EXPECT_EQ(json("export run out --json")["dtype"], "bfloat16");
+  EXPECT_EQ(json("inspect out --json")["weights"]["dtypes"]["BF16"]["tensors"], 20);
+  EXPECT_EQ(testing::json_of(folder_ / "out/config.json")["torch_dtype"], "bfloat16");
+}
+
+TEST_F(Run, GenerateStopsAtTheEndTokenAndPrintsIdsWithoutATokenizer) {
+  const std::string generate = "generate --model " + tiny("gqa").string() + " --prompt-ids 5,6 ";
+  const nlohmann::json whole = json(generate + "--max-tokens 50 --json");
+  ASSERT_EQ(whole["ids"].size(), 50u);  // from a padding of 32 rows into one of 64
+  EXPECT_EQ(whole["ended"], false);
+  const testing::Ran plain = hawser(generate + "--max-tokens 3");
+  EXPECT_EQ(plain.code, 0);
+  EXPECT_EQ(plain.out, whole["ids"][0].dump() + "," + whole["ids"][1].dump() + "," + whole["ids"][2].dump() + "\n");
+
+  copy_of("gqa", "model");
+  nlohmann::json config = testing::json_of(folder_ / "model/config.json");
+  config["eos_token_id"] = {95, whole["ids"][4]};
+  write("model/config.json", config.dump());
+  const nlohmann::json ended = json("generate --model model --prompt-ids 5,6 --max-tokens 50 --json");
+  EXPECT_EQ(ended["ended"], true);
+  ASSERT_LE(ended["ids"].size(), 5u);
+  EXPECT_EQ(ended["ids"].back(), whole["ids"][4]);
+}
+
+TEST_F(Run, BenchStepTimesWholeSteps) {
+  const nlohmann::json got =
+      json("bench step --model " + tiny("gqa").string() + " --sequence-length 64 --steps 3 --threads 1 --json");
+  EXPECT_EQ(got["steps"].size(), 3u);
+  EXPECT_NEAR(got["tokens_per_second"].get<double>(), 64 / got["step_seconds"].get<double>(), 1e-6 * 64e3);
+  EXPECT_GT(got["model_flops_per_second"].get<double>(), 0);
+  EXPECT_GT(got["planned_bytes"].get<std::int64_t>(), 3 * 4 * 21664);
+  EXPECT_TRUE(got["seconds_by_family"].contains("gemm"));
+  const nlohmann::json two = json("bench step --model " + (tiny("gqa") / "config.json").string() +
+                                  " --sequence-length 64 --steps 1 --ranks 2 --json "
+                                  "--set parallel.context_parallel_degree=2");
+  EXPECT_TRUE(two["seconds_by_family"].contains("communication"));
+  const testing::Ran table = hawser("bench step --model " + tiny("gqa").string() + " --sequence-length 64 --steps 1");
+  EXPECT_EQ(table.code, 0);
+  EXPECT_NE(table.out.find("tokens/s"), std::string::npos) << table.out;
+}
+
+}  // namespace
+}  // namespace hawser

@@ -164,7 +164,10 @@ std::map<int, pid_t> Fit::ranks() const {
 }
 
 void Fit::kill_all() const {
-  const std::vector<pid_t> pids = all();
+  kill_at_once(all());
+}
+
+void kill_at_once(const std::vector<pid_t>& pids) {
   for (auto pid = pids.rbegin(); pid != pids.rend(); ++pid) kill(*pid, SIGKILL);
 }
 
@@ -198,7 +201,7 @@ bool eventually(const std::function<bool()>& condition, double seconds) {
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   while (!condition()) {
     if (Clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::microseconds(500));
   }
   return true;
 }

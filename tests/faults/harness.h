@@ -51,7 +51,7 @@ class Fit {
   pid_t pid() const { return pid_; }
   std::map<int, pid_t> ranks() const;  // those that run now; this process itself where it started none
   std::vector<pid_t> all() const;      // launcher, mpirun, ranks
-  void kill_all() const;               // SIGKILL to all of them, ranks first
+  void kill_all() const;               // as they are now
   bool going() const;
   Ended wait(double seconds = 120);  // killed when it takes longer: code 1009
   std::string err() const;
@@ -61,14 +61,17 @@ class Fit {
   pid_t pid_ = -1;
 };
 
+// SIGKILL to all of them, the last first: ranks before what watches them.
+void kill_at_once(const std::vector<pid_t>& pids);
+
 Ended run(const Workplace& place, const std::vector<std::string>& words, rlim_t largest_file = RLIM_INFINITY);
 
-// Looks every millisecond until it is so; false after `seconds`.
+// Looks every half millisecond until it is so; false after `seconds`.
 bool eventually(const std::function<bool()>& condition, double seconds = 60);
 
 // The step of the newest folder named like a checkpoint; 0: none.
 std::int64_t newest_step(const fs::path& out);
-// A checkpoint is being written now.
+// A checkpoint is being written now, or was when its writer was killed.
 bool saving(const fs::path& out);
 
 // Every tensor of a checkpoint by name, its bytes read and verified. Throws UserError.

@@ -96,10 +96,10 @@ TEST(Resume, OfAFinishedRunOnlyEvaluates) {
 
 TEST(Resume, WithoutACheckpointStartsAtTheBeginning) {
   const Workplace place;
-  const Ended first = run(place, {"train.steps=3", "--resume"});
+  const Ended first = run(place, {"train.steps=6", "--resume"});
   EXPECT_EQ(first.code, 0) << first.err;
   EXPECT_NE(first.err.find("no checkpoint to resume from"), std::string::npos) << first.err;
-  EXPECT_EQ(metrics(place.out()).size(), 3u);
+  EXPECT_EQ(metrics(place.out()).size(), 6u);
 }
 
 TEST(Resume, RefusesABatchSizeThatWouldChangeTheData) {

@@ -62,17 +62,15 @@ inline void project(const std::string& name, std::int64_t first, const float* va
 }
 
 // This rank's part of every gradient's projections; summed over ranks that hold different pieces they are whole.
-inline std::map<std::string, std::vector<double>> gradient_projections(train::Session& session,
-                                                                      step::Purpose purpose) {
+inline std::map<std::string, std::vector<double>> gradient_projections(train::Session& session, step::Purpose purpose) {
   std::map<std::string, std::vector<double>> out;
   for (int u = 0; u < static_cast<int>(session.model().units().size()); ++u) {
     const nn::Unit& unit = session.model().units()[static_cast<std::size_t>(u)];
     const step::UnitState& state = session.state().unit(u);
     const TensorView shard = session.executor(purpose).gradient_shard(u);
     for (const models::SegmentPiece& piece : models::segment_pieces(unit, state.begin, state.count)) {
-      const std::string& name = unit.params()[static_cast<std::size_t>(piece.param)]
-                                    .segments[static_cast<std::size_t>(piece.segment)]
-                                    .name;
+      const std::string& name =
+          unit.params()[static_cast<std::size_t>(piece.param)].segments[static_cast<std::size_t>(piece.segment)].name;
       auto& projections = out.try_emplace(name, std::vector<double>(kProjections)).first->second;
       project(name, piece.first, shard.data<float>() + piece.at, piece.count, projections);
     }

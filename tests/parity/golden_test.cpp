@@ -48,8 +48,7 @@ TEST_P(Golden, LossAndGradientsEqualTransformers) {
   EXPECT_NEAR(loss_only.loss, loss, 1e-5 * loss);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, Golden, ::testing::ValuesIn(cases()),
-                         [](const auto& param) { return param.param; });
+INSTANTIATE_TEST_SUITE_P(Tiny, Golden, ::testing::ValuesIn(cases()), [](const auto& param) { return param.param; });
 
 }  // namespace
 }  // namespace hawser

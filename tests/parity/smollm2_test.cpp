@@ -60,10 +60,8 @@ TEST_F(SmolLM2, GreedyTextEqualsTransformers) {
     const std::string prompt = entry["prompt"];
     const auto ids = entry["ids"].get<std::vector<std::int32_t>>();
     Problems problems;
-    auto input = train::open_generation({.model = model_.string(),
-                                         .prompt = prompt,
-                                         .max_tokens = static_cast<std::int64_t>(ids.size())},
-                                        problems);
+    auto input = train::open_generation(
+        {.model = model_.string(), .prompt = prompt, .max_tokens = static_cast<std::int64_t>(ids.size())}, problems);
     ASSERT_TRUE(problems.empty()) << problems.lines();
     EXPECT_EQ(input->prompt_ids, entry["prompt_ids"].get<std::vector<std::int32_t>>());
     EXPECT_EQ(train::generate(*input).ids, ids) << prompt;

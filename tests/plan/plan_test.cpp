@@ -26,8 +26,7 @@ TEST(Plan, EveryRankOfEveryMeshIsProvedUnderEveryPolicy) {
       for (LayoutOptions options : all_policies()) {
         options.mesh = mesh;
         const plan::Layout layout = make_test_layout(options, model);
-        for (const step::Purpose purpose :
-             {step::Purpose::train, step::Purpose::gradient_norms, step::Purpose::loss}) {
+        for (const step::Purpose purpose : {step::Purpose::train, step::Purpose::gradient_norms, step::Purpose::loss}) {
           // Forward-only programs do not depend on most policies; the first stands for all.
           if (purpose == step::Purpose::loss && options.micro_batches > 1) continue;
           std::vector<plan::RankPlan> plans;
@@ -97,7 +96,8 @@ TEST(Plan, AProgramWithOneEventRemovedIsRefused) {
         const std::string& waiting = good.trace.streams[static_cast<std::size_t>(was.stream)];
         const std::string& target =
             good.trace.streams[static_cast<std::size_t>(good.trace.items[static_cast<std::size_t>(was.target)].stream)];
-        EXPECT_TRUE((row.op == program::Op::gather && target == "compute") || (waiting == "compute" && target == "reduce"))
+        EXPECT_TRUE((row.op == program::Op::gather && target == "compute") ||
+                    (waiting == "compute" && target == "reduce"))
             << program::to_string(row.op) << ", row " << row.id << " on " << target;
       }
     }
@@ -121,7 +121,8 @@ TEST_P(PlanSpeed, IsUnderTwoSeconds) {
   Problems problems;
   const models::Model model(models::read_description(resolve_path(recipe, recipe.model.config), problems));
   problems.throw_if_any();
-  const plan::Forecaster forecaster(recipe, model, GetParam().ranks, plan::load_target("h200"), plan::this_machine(), 1);
+  const plan::Forecaster forecaster(recipe, model, GetParam().ranks, plan::load_target("h200"), plan::this_machine(),
+                                    1);
   const plan::Forecast forecast = forecaster.forecast();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::printf("%s on %d ranks: planned in %.3f s, %.4f of what is live\n", GetParam().recipe, GetParam().ranks, seconds,
@@ -166,13 +167,15 @@ TEST(Target, NamesFilesAndMistakes) {
   EXPECT_NE(what([] { plan::load_target("h2000"); }).find("try --target h200"), std::string::npos);
   EXPECT_NE(what([] { plan::load_target("zzzzzz"); }).find("cpu, h200"), std::string::npos);
   const std::string wrong = what([] {
-    plan::parse_target("name: x\nabout: y\ndevice: gpu\ncapacity: 1 lot\ncontext: 0\ncommunicator: 0\nlaunch: -1\n"
-                       "copi: 3\ngemm: {bf16: 1}\nlinks: [{ranks: 2, rate: 1, latency: 0}]\n",
-                       "x.yaml");
+    plan::parse_target(
+        "name: x\nabout: y\ndevice: gpu\ncapacity: 1 lot\ncontext: 0\ncommunicator: 0\nlaunch: -1\n"
+        "copi: 3\ngemm: {bf16: 1}\nlinks: [{ranks: 2, rate: 1, latency: 0}]\n",
+        "x.yaml");
   });
-  for (const char* part : {"unknown key at copi, line 8; try copy", "unknown device (expected cuda or cpu, got gpu)",
-                           "not a size", "got 1 lot", "not a number", "missing key at copy", "missing key at gemm.float32",
-                           "missing key at attention.bf16.forward", "the last link must carry any number of ranks"}) {
+  for (const char* part :
+       {"unknown key at copi, line 8; try copy", "unknown device (expected cuda or cpu, got gpu)", "not a size",
+        "got 1 lot", "not a number", "missing key at copy", "missing key at gemm.float32",
+        "missing key at attention.bf16.forward", "the last link must carry any number of ranks"}) {
     EXPECT_NE(wrong.find(part), std::string::npos) << part << " in\n" << wrong;
   }
   EXPECT_NE(what([] { plan::parse_target("{", "x.yaml"); }).find("broken YAML"), std::string::npos);

@@ -25,14 +25,14 @@ std::int64_t status(const std::string& name) {
 
 // `size`: "medium" is held to the bound; "tiny" and "smollm2" only print.
 bool run(comm::World& world, const std::string& size) {
-  testing::Sizes sizes{.width = 512, .heads = 8, .kv_heads = 4, .head_dim = 64, .inner = 1408, .vocabulary = 8192,
-                       .blocks = 8};
+  testing::Sizes sizes{
+      .width = 512, .heads = 8, .kv_heads = 4, .head_dim = 64, .inner = 1408, .vocabulary = 8192, .blocks = 8};
   if (size == "tiny") sizes = {};
   if (size == "smollm2") sizes = testing::smollm2_sizes();
   const models::Model model(testing::llama_description(sizes));
-  testing::LayoutOptions options{.mesh = {.context = world.size() == 4 ? 2 : 1,
-                                          .shard = world.size() == 4 ? 2 : world.size()},
-                                 .length = world.size() == 4 ? 1024 : 512};
+  testing::LayoutOptions options{
+      .mesh = {.context = world.size() == 4 ? 2 : 1, .shard = world.size() == 4 ? 2 : world.size()},
+      .length = world.size() == 4 ? 1024 : 512};
   const plan::Layout layout = testing::make_test_layout(options, model);
   const auto mesh = world.size() > 1 ? comm::make_mpi_mesh(world, layout.mesh, 60.0) : comm::make_self_mesh();
   const std::int64_t before = status("VmRSS");
@@ -47,9 +47,8 @@ bool run(comm::World& world, const std::string& size) {
   std::ostringstream line;
   line.precision(1);
   line << std::fixed << "rank " << world.rank().value() << " of " << world.size() << ": plan " << plan / 1e6
-       << " MB, VmHWM " << peak / 1e6 << " MB, beyond the plan " << (peak - plan) / 1e6 << " MB ("
-       << before / 1e6 << " MB before the session, constant " << constant / 1e6 << " MB)"
-       << (sound ? "" : ": out of bounds") << "\n";
+       << " MB, VmHWM " << peak / 1e6 << " MB, beyond the plan " << (peak - plan) / 1e6 << " MB (" << before / 1e6
+       << " MB before the session, constant " << constant / 1e6 << " MB)" << (sound ? "" : ": out of bounds") << "\n";
   std::fputs(line.str().c_str(), stdout);
   return sound;
 }

@@ -83,9 +83,9 @@ inline plan::Layout make_test_layout(const LayoutOptions& o, const models::Model
   layout.in_flight = o.in_flight;
   layout.prefetch = o.prefetch;
   layout.accumulation = o.accumulation;
-  layout.policies.assign(static_cast<std::size_t>(model.layers()), {.checkpointing = o.checkpointing,
-                                                                    .keep_attention = o.keep_attention,
-                                                                    .delay_weights = o.delay_weights});
+  layout.policies.assign(
+      static_cast<std::size_t>(model.layers()),
+      {.checkpointing = o.checkpointing, .keep_attention = o.keep_attention, .delay_weights = o.delay_weights});
   plan::set_bounds(layout);
   return layout;
 }

@@ -41,8 +41,8 @@ TEST(Tight, ArenasAreNearWhatIsLiveAtThePeak) {
   Problems problems;
   const models::Model llama(
       models::read_description(cat(HAWSER_SOURCE_DIR, "/recipes/configs/llama-3.1-8b.json"), problems));
-  for (const MeshSizes& mesh : {MeshSizes{.shard = 8}, MeshSizes{.context = 4, .shard = 2},
-                                MeshSizes{.context = 8}, MeshSizes{.shard = 8, .replicate = 4}}) {
+  for (const MeshSizes& mesh : {MeshSizes{.shard = 8}, MeshSizes{.context = 4, .shard = 2}, MeshSizes{.context = 8},
+                                MeshSizes{.shard = 8, .replicate = 4}}) {
     expect_tight(llama, {.mesh = mesh, .length = 16384, .documents = 1, .compute = DType::bf16}, "Llama-8B");
   }
 }
@@ -51,8 +51,8 @@ TEST(Tight, ArenasAreNearWhatIsLiveAtThePeak) {
 // written with the pattern's value counts as written.
 TEST(Tight, AStepWritesAllOfItsArena) {
   if (step::kAddressSanitizer) GTEST_SKIP() << "the arena is poisoned";
-  const models::Model model(testing::llama_description({.width = 128, .heads = 4, .kv_heads = 2, .head_dim = 32,
-                                                        .inner = 352, .vocabulary = 512, .blocks = 4}));
+  const models::Model model(testing::llama_description(
+      {.width = 128, .heads = 4, .kv_heads = 2, .head_dim = 32, .inner = 352, .vocabulary = 512, .blocks = 4}));
   for (LayoutOptions options : all_policies()) {
     options.length = 128;
     options.sequences = 2;
@@ -122,9 +122,7 @@ class ReplayRefuses : public ::testing::Test {
     stream_ = replay_->make_stream("compute");
     replay_->begin_step();
   }
-  TensorView view(std::int64_t at = 0) const {
-    return {arena_.data() + at, DType::f32, {kFloats}, DeviceKind::cpu};
-  }
+  TensorView view(std::int64_t at = 0) const { return {arena_.data() + at, DType::f32, {kFloats}, DeviceKind::cpu}; }
 
   static constexpr std::int64_t kFloats = 128, kBytes = 4096;
   std::unique_ptr<Device> cpu_;
@@ -142,7 +140,9 @@ TEST_F(ReplayRefuses, OtherWork) {
 TEST_F(ReplayRefuses, OtherPlaces) {
   EXPECT_THROW(stream_->launch({.name = "make", .accesses = {writes(view(256))}}, [] {}), InternalError);
 }
-TEST_F(ReplayRefuses, AnotherOrder) { EXPECT_THROW(stream_->record(), InternalError); }
+TEST_F(ReplayRefuses, AnotherOrder) {
+  EXPECT_THROW(stream_->record(), InternalError);
+}
 TEST_F(ReplayRefuses, TooLittle) {
   stream_->launch({.name = "make", .accesses = {writes(view())}}, [] {});
   EXPECT_THROW(replay_->end_step(), InternalError);

@@ -230,7 +230,11 @@ void check_writable(const std::string& folder, Problems& problems) {
     File::create(probe);
     ::unlink(probe.c_str());
   } catch (const UserError& error) {
-    problems.add({.file = folder, .what = "the folder is not writable", .got = error.what()});
+    const std::string line = error.what();  // "PATH: cannot ...: REASON"
+    const auto colon = line.rfind(": ");
+    problems.add({.file = folder,
+                  .what = "the folder is not writable",
+                  .got = colon == std::string::npos ? line : line.substr(colon + 2)});
   }
 }
 

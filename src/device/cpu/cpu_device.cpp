@@ -152,8 +152,8 @@ class CpuDevice : public Device {
     void* data = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) {
-      throw Error(ExitCode::does_not_fit, cat("memory: the operating system refused ", format_bytes(Bytes(bytes)),
-                                              " (", std::strerror(errno), "); try fewer ranks or a smaller model"));
+      throw Error(ExitCode::does_not_fit, cat("memory: the operating system refused ", format_bytes(Bytes(bytes)), " (",
+                                              std::strerror(errno), "); try fewer ranks or a smaller model"));
     }
     return static_cast<std::byte*>(data);
   }
@@ -170,6 +170,8 @@ void host_wait(const Event& event) {
   if (auto* state = dynamic_cast<CpuEvent*>(event.state().get())) state->wait();
 }
 
-std::unique_ptr<Device> make_cpu_device(const CpuOptions& options) { return std::make_unique<CpuDevice>(options); }
+std::unique_ptr<Device> make_cpu_device(const CpuOptions& options) {
+  return std::make_unique<CpuDevice>(options);
+}
 
 }  // namespace hawser

@@ -39,7 +39,8 @@ AttentionLayer::AttentionLayer(AttentionConfig config) : config_(std::move(confi
   const Initial normal{Initial::Kind::normal, c.initial_std};
   params_.push_back(whole_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
   params_.push_back(fused_param(c.fused + ".weight", qkv_segments(".weight"), {c.qkv_size(), c.width}, normal, true));
-  params_.push_back(whole_param(c.output + ".weight", {c.width, c.q_size()}, {Initial::Kind::normal, c.output_std}, true));
+  params_.push_back(
+      whole_param(c.output + ".weight", {c.width, c.q_size()}, {Initial::Kind::normal, c.output_std}, true));
   if (c.qkv_bias) {
     qkv_bias_ = static_cast<int>(params_.size());
     params_.push_back(fused_param(c.fused + ".bias", qkv_segments(".bias"), {c.qkv_size()}, {}, false));
@@ -63,9 +64,8 @@ std::vector<Slot> AttentionLayer::slots(std::int64_t rows, DType dtype, const Sa
   slots[kQkv] = kept("qkv", dtype, {rows, c.qkv_size()}, writer, Pass::backward);
   slots[kOut] = kept("attention", dtype, {rows, c.q_size()}, attention_writer, weight_reader);
   slots[kLse] = kept("log_sum_exp", DType::f32, {c.heads, rows}, attention_writer, Pass::backward);
-  slots[kDqkv] = policy.delay_weights
-                     ? kept("dqkv", dtype, {rows, c.qkv_size()}, Pass::backward, Pass::backward_weight)
-                     : absent("dqkv");
+  slots[kDqkv] = policy.delay_weights ? kept("dqkv", dtype, {rows, c.qkv_size()}, Pass::backward, Pass::backward_weight)
+                                      : absent("dqkv");
   return slots;
 }
 
@@ -73,13 +73,19 @@ TensorView AttentionLayer::slot(LayerContext& ctx, const Saved& saved, SlotIndex
   if (!saved.slots[index].empty()) return saved.slots[index];
   const std::int64_t rows = saved.x.size(0);
   switch (index) {
-    case kRstd: return ctx.temp(DType::f32, {rows});
-    case kNormed: return ctx.temp(ctx.dtype(), {rows, config_.width});
+    case kRstd:
+      return ctx.temp(DType::f32, {rows});
+    case kNormed:
+      return ctx.temp(ctx.dtype(), {rows, config_.width});
     case kQkv:
-    case kDqkv: return ctx.temp(ctx.dtype(), {rows, config_.qkv_size()});
-    case kOut: return ctx.temp(ctx.dtype(), {rows, config_.q_size()});
-    case kLse: return ctx.temp(DType::f32, {config_.heads, rows});
-    case kSlots: break;
+    case kDqkv:
+      return ctx.temp(ctx.dtype(), {rows, config_.qkv_size()});
+    case kOut:
+      return ctx.temp(ctx.dtype(), {rows, config_.q_size()});
+    case kLse:
+      return ctx.temp(DType::f32, {config_.heads, rows});
+    case kSlots:
+      break;
   }
   HAWSER_CHECK(false, "no such slot");
 }
@@ -93,11 +99,8 @@ AttentionLayer::Heads AttentionLayer::heads_of(const TensorView& qkv) const {
 
 void AttentionLayer::norm(LayerContext& ctx, const TensorView& x, const TensorView& normed,
                           const TensorView& rstd) const {
-  ops::rms_norm_forward(ctx.compute(), {.x = x,
-                                        .weight = ctx.weight(kNorm),
-                                        .y = normed,
-                                        .rstd = rstd,
-                                        .epsilon = config_.epsilon});
+  ops::rms_norm_forward(ctx.compute(),
+                        {.x = x, .weight = ctx.weight(kNorm), .y = normed, .rstd = rstd, .epsilon = config_.epsilon});
 }
 
 void AttentionLayer::project(LayerContext& ctx, const TensorView& normed, const TensorView& qkv) const {

@@ -13,9 +13,9 @@ struct AttentionConfig {
   std::int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0;
   bool qkv_bias = false, output_bias = false;
   bool rope = true;
-  double rope_scale = 1.0;      // factor on cos and sin (attention scaling of some RoPE kinds)
+  double rope_scale = 1.0;  // factor on cos and sin (attention scaling of some RoPE kinds)
   bool causal = true;
-  std::int64_t window = 0;      // keys a query sees at most, itself included; 0: all
+  std::int64_t window = 0;  // keys a query sees at most, itself included; 0: all
   double epsilon = 1e-5;
   double initial_std = 0.02, output_std = 0.02;
   // Names without ".weight" and ".bias", as in the Hugging Face folder.

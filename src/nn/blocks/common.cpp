@@ -58,6 +58,8 @@ Slot kept(const char* name, DType dtype, const Shape& shape, Pass writer, Pass l
   return {name, dtype, shape, writer, last_reader};
 }
 
-Slot absent(const char* name) { return {name, DType::u8, Shape(), Pass::forward, Pass::forward}; }
+Slot absent(const char* name) {
+  return {name, DType::u8, Shape(), Pass::forward, Pass::forward};
+}
 
 }  // namespace hawser::nn

@@ -19,8 +19,8 @@ void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
 void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientSink& sink) const {
   const GradientTarget target = sink.target(0);
   if (target.view.empty()) return;
-  ops::embedding_backward(
-      ctx.compute(), {.ids = ctx.batch().ids, .dy = dy, .dtable = target.view, .accumulate = target.accumulate});
+  ops::embedding_backward(ctx.compute(),
+                          {.ids = ctx.batch().ids, .dy = dy, .dtable = target.view, .accumulate = target.accumulate});
 }
 
 HeadLayer::HeadLayer(HeadConfig config) : config_(std::move(config)) {
@@ -51,11 +51,9 @@ void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
 
 void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
   const TensorView h = normed(ctx, x, ctx.temp(DType::f32, {x.size(0)}));
-  cross_entropy(ctx, {.x = h,
-                      .weight = ctx.weight(1),
-                      .labels = ctx.batch().labels,
-                      .scale = views.scale,
-                      .loss_sum = views.sum});
+  cross_entropy(
+      ctx,
+      {.x = h, .weight = ctx.weight(1), .labels = ctx.batch().labels, .scale = views.scale, .loss_sum = views.sum});
 }
 
 void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const TensorView& dx, const LossViews& views,

@@ -19,8 +19,7 @@ MlpLayer::MlpLayer(MlpConfig config) : config_(std::move(config)) {
   params_.push_back(whole_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
   params_.push_back(fused_param(c.fused + ".weight", segments(".weight"), {2 * c.inner, c.width},
                                 {Initial::Kind::normal, c.initial_std}, true));
-  params_.push_back(
-      whole_param(c.down + ".weight", {c.width, c.inner}, {Initial::Kind::normal, c.output_std}, true));
+  params_.push_back(whole_param(c.down + ".weight", {c.width, c.inner}, {Initial::Kind::normal, c.output_std}, true));
   if (c.bias) {
     gate_up_bias_ = static_cast<int>(params_.size());
     params_.push_back(fused_param(c.fused + ".bias", segments(".bias"), {2 * c.inner}, {}, false));
@@ -42,7 +41,8 @@ std::vector<Slot> MlpLayer::slots(std::int64_t rows, DType dtype, const SavePoli
   slots[kInner] = absent("inner");
   if (all) slots[kInner] = kept("inner", dtype, {rows, c.inner}, writer, weight_reader);
   // Backward makes the inner activations anew on its way; a delayed weight gradient needs them kept.
-  if (!all && policy.delay_weights) slots[kInner] = kept("inner", dtype, {rows, c.inner}, Pass::backward, weight_reader);
+  if (!all && policy.delay_weights)
+    slots[kInner] = kept("inner", dtype, {rows, c.inner}, Pass::backward, weight_reader);
   slots[kDgateUp] = policy.delay_weights
                         ? kept("dgate_up", dtype, {rows, 2 * c.inner}, Pass::backward, Pass::backward_weight)
                         : absent("dgate_up");
@@ -53,22 +53,24 @@ TensorView MlpLayer::slot(LayerContext& ctx, const Saved& saved, SlotIndex index
   if (!saved.slots[index].empty()) return saved.slots[index];
   const std::int64_t rows = saved.x.size(0);
   switch (index) {
-    case kRstd: return ctx.temp(DType::f32, {rows});
-    case kNormed: return ctx.temp(ctx.dtype(), {rows, config_.width});
+    case kRstd:
+      return ctx.temp(DType::f32, {rows});
+    case kNormed:
+      return ctx.temp(ctx.dtype(), {rows, config_.width});
     case kGateUp:
-    case kDgateUp: return ctx.temp(ctx.dtype(), {rows, 2 * config_.inner});
-    case kInner: return ctx.temp(ctx.dtype(), {rows, config_.inner});
-    case kSlots: break;
+    case kDgateUp:
+      return ctx.temp(ctx.dtype(), {rows, 2 * config_.inner});
+    case kInner:
+      return ctx.temp(ctx.dtype(), {rows, config_.inner});
+    case kSlots:
+      break;
   }
   HAWSER_CHECK(false, "no such slot");
 }
 
 void MlpLayer::norm(LayerContext& ctx, const TensorView& x, const TensorView& normed, const TensorView& rstd) const {
-  ops::rms_norm_forward(ctx.compute(), {.x = x,
-                                        .weight = ctx.weight(kNorm),
-                                        .y = normed,
-                                        .rstd = rstd,
-                                        .epsilon = config_.epsilon});
+  ops::rms_norm_forward(ctx.compute(),
+                        {.x = x, .weight = ctx.weight(kNorm), .y = normed, .rstd = rstd, .epsilon = config_.epsilon});
 }
 
 void MlpLayer::project(LayerContext& ctx, const TensorView& normed, const TensorView& gate_up) const {
@@ -117,10 +119,8 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
   const TensorView inner = slot(ctx, saved, kInner);
   // Without delayed weight gradients nobody reads gate and up again: their gradient takes their place.
   const TensorView dgate_up = policy.delay_weights ? saved.slots[kDgateUp] : gate_up;
-  ops::swiglu_backward(ctx.compute(), {.gate_up = gate_up,
-                                       .dy = dinner,
-                                       .dgate_up = dgate_up,
-                                       .y = inner_kept ? TensorView() : inner});
+  ops::swiglu_backward(
+      ctx.compute(), {.gate_up = gate_up, .dy = dinner, .dgate_up = dgate_up, .y = inner_kept ? TensorView() : inner});
   if (!policy.delay_weights) {
     linear_weight_gradient(ctx, dz, inner, sink, kDownWeight, down_bias_);
     linear_weight_gradient(ctx, dgate_up, gemm_input(ctx, saved), sink, kGateUpWeight, gate_up_bias_);

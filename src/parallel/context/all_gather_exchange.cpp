@@ -18,10 +18,10 @@ using nn::LayerContext;
 // One group of key-value heads on its way through the context group.
 struct HeadGroup {
   int begin = 0, count = 0;
-  TensorView k, v;              // [S, K, D] in sequence order
+  TensorView k, v;  // [S, K, D] in sequence order
   Event arrived;
-  TensorView dk, dv;            // [S, K, D] float32, backward
-  TensorView reduced;           // [2, T, K * D] float32: this rank's rows of dk and dv
+  TensorView dk, dv;   // [S, K, D] float32, backward
+  TensorView reduced;  // [2, T, K * D] float32: this rank's rows of dk and dv
 };
 
 class GatherSession : public nn::AttentionExchange::Session {
@@ -140,13 +140,13 @@ class GatherSession : public nn::AttentionExchange::Session {
 }  // namespace
 
 std::unique_ptr<nn::AttentionExchange::Session> AllGatherExchange::forward(LayerContext& ctx, const TensorView& k,
-                                                                          const TensorView& v) {
+                                                                           const TensorView& v) {
   return std::make_unique<GatherSession>(ctx, group_, head_groups_, k, v, TensorView(), TensorView());
 }
 
 std::unique_ptr<nn::AttentionExchange::Session> AllGatherExchange::backward(LayerContext& ctx, const TensorView& k,
-                                                                           const TensorView& v, const TensorView& dk,
-                                                                           const TensorView& dv) {
+                                                                            const TensorView& v, const TensorView& dk,
+                                                                            const TensorView& dv) {
   return std::make_unique<GatherSession>(ctx, group_, head_groups_, k, v, dk, dv);
 }
 

@@ -1,7 +1,7 @@
 // Context parallelism by gathering keys and values.
 //
-// Every rank of the context group holds some rows of each sequence (the chunk table says which). Forward gathers K and V
-// of all ranks and puts them into sequence order; backward gathers them again, so that they live for one layer at a
+// Every rank of the context group holds some rows of each sequence (the chunk table says which). Forward gathers K and
+// V of all ranks and puts them into sequence order; backward gathers them again, so that they live for one layer at a
 // time, and scatters the sums of their gradients. Attention is the square part (a piece of a document against itself,
 // local keys, needs no message) and rectangles (a document's earlier rows), which wait for the gather; key-value heads
 // may be gathered in groups so that the first rectangle starts before the last key has arrived.

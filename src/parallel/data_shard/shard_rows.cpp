@@ -53,8 +53,8 @@ class Writer {
     for (std::size_t i = 0; i < computations_.size(); ++i) {
       const std::vector<int>& units = computations_[i].weights;
       if (units.empty()) continue;
-      if (uses_.empty() || !std::includes(uses_.back().units.begin(), uses_.back().units.end(), units.begin(),
-                                          units.end())) {
+      if (uses_.empty() ||
+          !std::includes(uses_.back().units.begin(), uses_.back().units.end(), units.begin(), units.end())) {
         uses_.push_back({.units = units});
       }
       uses_.back().last = static_cast<int>(i);
@@ -68,7 +68,8 @@ class Writer {
       Use& use = uses_[static_cast<std::size_t>(gathered_)];
       std::vector<int> after;
       const int gives_up = gathered_ - options_.prefetch - 1;
-      if (gives_up >= 0) after.push_back(row_of_[static_cast<std::size_t>(uses_[static_cast<std::size_t>(gives_up)].last)]);
+      if (gives_up >= 0)
+        after.push_back(row_of_[static_cast<std::size_t>(uses_[static_cast<std::size_t>(gives_up)].last)]);
       for (const int unit : use.units) {
         use.gathers.push_back(
             program_.add({.op = Op::gather, .stream = StreamId::gather, .unit = unit, .after = after}));
@@ -107,8 +108,8 @@ class Writer {
           {.op = Op::reduce, .stream = StreamId::reduce, .unit = unit, .micro_batch = micro_batch, .after = {id}});
       reduces_.push_back(end);
     }
-    const bool all_done = std::none_of(last_.begin(), last_.end(),
-                                       [&](const auto& other) { return other.first.first == unit && other.second > i; });
+    const bool all_done = std::none_of(
+        last_.begin(), last_.end(), [&](const auto& other) { return other.first.first == unit && other.second > i; });
     if (!all_done) return;
     if (options_.replicas) {
       end = program_.add({.op = Op::reduce_replicas, .stream = StreamId::reduce, .unit = unit, .after = {end}});

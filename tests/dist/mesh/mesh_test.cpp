@@ -40,8 +40,8 @@ struct Case {
   std::string text() const {
     return cat("context ", context, " shard ", shard, " replicate ", replicate, sharded ? "" : " unsharded",
                " accumulation ", accumulation, " checkpointing ", static_cast<int>(checkpointing),
-               keep_attention ? " keep attention" : "", delay_weights ? " delayed weights" : "", " in flight ", in_flight,
-               by_work ? " by work" : "", " head groups ", head_groups, " prefetch ", prefetch,
+               keep_attention ? " keep attention" : "", delay_weights ? " delayed weights" : "", " in flight ",
+               in_flight, by_work ? " by work" : "", " head groups ", head_groups, " prefetch ", prefetch,
                policy == GradientAccumulation::local ? " local" : "", " missing ", missing);
   }
 };
@@ -59,9 +59,9 @@ plan::Layout layout_of(const Case& c, const models::Model& model) {
   layout.prefetch = c.prefetch;
   layout.in_flight = c.in_flight;
   layout.accumulation = c.policy;
-  layout.policies.assign(static_cast<std::size_t>(model.layers()), {.checkpointing = c.checkpointing,
-                                                                    .keep_attention = c.keep_attention,
-                                                                    .delay_weights = c.delay_weights});
+  layout.policies.assign(
+      static_cast<std::size_t>(model.layers()),
+      {.checkpointing = c.checkpointing, .keep_attention = c.keep_attention, .delay_weights = c.delay_weights});
   plan::set_bounds(layout);
   return layout;
 }
@@ -101,8 +101,8 @@ Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, s
     const TensorView shard = session.executor(step::Purpose::gradient_norms).gradient_shard(u);
     for (const nn::Param& param : unit.params()) {
       for (const nn::Segment& segment : param.segments) {
-        out.gradients[segment.name].assign(
-            static_cast<std::size_t>(nn::segment_shape(param, segment).elements()), std::nanf(""));
+        out.gradients[segment.name].assign(static_cast<std::size_t>(nn::segment_shape(param, segment).elements()),
+                                           std::nanf(""));
       }
     }
     for (const models::SegmentPiece& piece : models::segment_pieces(unit, state.begin, state.count)) {

@@ -62,9 +62,9 @@ class ToySequences : public data::SequenceSet {
     const std::int64_t total = length_ - static_cast<std::int64_t>(random.below(5, draw++));
     std::int64_t left = total;
     for (std::int64_t d = 0; d < documents_ && left > 0; ++d) {
-      const std::int64_t size = d + 1 == documents_
-                                    ? left
-                                    : 1 + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(left), draw++));
+      const std::int64_t size =
+          d + 1 == documents_ ? left
+                              : 1 + static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(left), draw++));
       for (std::int64_t i = 0; i < size; ++i) {
         sequence.ids.push_back(static_cast<std::int32_t>(random.below(67, 1000 + draw++)));
         const bool target = i + 1 < size && random.below(8, 1000 + draw++) != 0;
