@@ -5,7 +5,9 @@ usage: torch_step.py [--tuned] [--threads N] [--tokens 1024] [--steps 7] [--batc
 A step is forward, backward, clipping of the gradient norm and AdamW, in float32, of transformers' LlamaForCausalLM with
 random weights. Plain: eager attention and PyTorch's default AdamW. --tuned: scaled_dot_product_attention and the fused
 AdamW, the best that PyTorch has without a compiler; --compile adds torch.compile. Prints one line of JSON; the first two
-steps warm up and do not count. Needs tools/requirements-golden.txt.
+steps warm up and do not count. Its `median_cpu_seconds` is processor time over all threads, for a look at a machine that
+others use as well; quote `median_seconds`, from a machine at rest (`load_average` tells).
+Needs tools/requirements-golden.txt.
 """
 
 import argparse
@@ -52,17 +54,18 @@ def main():
     run = torch.compile(model) if arguments.compile else model
     ids = torch.randint(0, config.vocab_size, (arguments.batch, arguments.tokens))
 
-    times, losses = [], []
+    times, cpu_times = [], []
     for step in range(WARM_UP + arguments.steps):
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         loss = run(input_ids=ids, labels=ids, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
+        value = loss.item()
         times.append(time.perf_counter() - started)
-        print(f"step {step}: {times[-1]:.3f} s, loss {losses[-1]:.4f}", file=sys.stderr, flush=True)
+        cpu_times.append(time.process_time() - cpu_started)
+        print(f"step {step}: {times[-1]:.3f} s, loss {value:.4f}", file=sys.stderr, flush=True)
     counted = times[WARM_UP:]
     median = statistics.median(counted)
     print(json.dumps({
@@ -71,6 +74,7 @@ def main():
         "compile": arguments.compile, "parameters": sum(p.numel() for p in model.parameters()), "dtype": "float32",
         "threads": arguments.threads, "batch": arguments.batch, "tokens": arguments.tokens, "steps": len(counted),
         "median_seconds": round(median, 4), "fastest_seconds": round(min(counted), 4),
+        "median_cpu_seconds": round(statistics.median(cpu_times[WARM_UP:]), 4), "load_average": os.getloadavg()[0],
         "tokens_per_second": round(arguments.batch * arguments.tokens / median, 2),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }))

@@ -120,7 +120,7 @@ class Binary : public ::testing::Test {
     fs::create_directories((folder_ / file).parent_path());
     std::ofstream(folder_ / file) << content;
   }
-  // The command is refused with one line.
+  // The command is refused with these lines, all problems together.
   void refused(const std::string& arguments, const std::string& line) {
     const Ran ran = hawser(arguments);
     EXPECT_EQ(ran.code, 2) << arguments;
@@ -150,7 +150,7 @@ TEST_F(Binary, HelpsWithEachCommandInAHundredColumns) {
     int count = 0;
     for (std::string line; std::getline(last, line); ++count)
       EXPECT_TRUE(line.starts_with("  hawser " + command + " ")) << line;
-    EXPECT_EQ(count, 2) << command;
+    EXPECT_GE(count, 2) << command;
   }
   const Ran ran = hawser("--help");
   EXPECT_EQ(ran.code, 0);
@@ -199,14 +199,17 @@ TEST_F(Binary, RefusesAWrongRecipeBeforeAnythingStarts) {
   write("r.yaml", "model: {path: m}\ndata: {train: a, sequence_length: 64}\ntrain: {steps: 3}\noutput: o\n");
   refused("fit r.yaml --ranks 3 --set train.global_batch_size=4",
           "--set: batch does not divide over the ranks (expected a multiple of 3: 3 data ranks x micro_batch_size 1, "
-          "got 4) at train.global_batch_size; try train.global_batch_size: 3 or 6");
+          "got 4) at train.global_batch_size; try train.global_batch_size: 3 or 6\n"
+          "hawser: m: no such model (expected a Hugging Face folder or a config.json)");
   refused("plan r.yaml --ranks 4 --set parallel.hybrid_shard_degree=3 --set train.global_batch_size=4",
           "--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; "
           "try parallel.hybrid_shard_degree: 1, 2 or 4");
   refused("fit r.yaml --device cuda", "not supported yet (expected auto or cpu, got cuda) at --device");
   refused("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
           "--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
-          "parallel.context_parallel_degree; try --ranks 2");
+          "parallel.context_parallel_degree; try --ranks 2\n"
+          "hawser: m: no such model (expected a Hugging Face folder or a config.json)\n"
+          "hawser: d: cannot read: No such file or directory");
 }
 
 TEST_F(Binary, WritesARecipeThatReadsBack) {

@@ -78,7 +78,7 @@ Key checkpointing(const char* name, const char* help) {
   Key key;
   key.name = name;
   key.values =
-      word_values(names_of(kCheckpointing), kCheckpointingLater) + "; or a list, one a block, as in [20*full, 12*none]";
+      word_values(names_of(kCheckpointing), kCheckpointingLater) + "; or one a block: [9*full, none]";
   key.help = help;
   key.reset = [](Recipe& recipe) {
     recipe.memory.activation_checkpointing = MemoryRecipe{}.activation_checkpointing;

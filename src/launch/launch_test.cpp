@@ -99,6 +99,32 @@ TEST(NoiseFilter, ShowsAProgressBarAsItGrows) {
   EXPECT_EQ(filter.notices(), std::vector<std::string>{"something else of two lines"});
 }
 
+TEST(NoiseFilter, WhatIsSaidBehindABarGetsALineOfItsOwn) {
+  NoiseFilter filter;
+  const std::string bar = "\rstep 1 [=  ]\x1b[K";
+  EXPECT_EQ(filter.feed(bar + "hawser: rank 1: no\n"), bar + "\nhawser: rank 1: no\n");
+  EXPECT_TRUE(filter.explained());
+  filter.feed(bar);
+  EXPECT_EQ(filter.flush(), bar);
+  EXPECT_EQ(filter.feed("hawser: rank 1: no\n"), "") << "said before";
+  EXPECT_EQ(filter.feed(bar + "mpirun: Forwarding signal 10 to job\n"), bar);
+  EXPECT_EQ(filter.feed("mpirun: Forwarding sig"), "");
+  EXPECT_EQ(filter.flush(), "") << "may still become chatter";
+  EXPECT_EQ(filter.feed("nal 10 to job\n"), "");
+  EXPECT_TRUE(filter.end_line());
+  EXPECT_FALSE(filter.end_line());
+}
+
+TEST(NoiseFilter, OneRankThatWaitedInVainIsEnough) {
+  NoiseFilter filter;
+  const std::string line =
+      "all_gather on shard:0-3 (8192 bytes) waited 3 s for rank 2; phase: step 1; last done: nothing\n";
+  EXPECT_EQ(filter.feed("hawser: rank 1: " + line + "hawser: rank 0: " + line), "hawser: rank 1: " + line);
+  EXPECT_EQ(filter.feed("[vm:27247] [[1681,0],0] ORTE_ERROR_LOG: Data unpack would read past end of buffer in file "
+                        "show_help.c at line 501\n[vm:27253] Read -1, expected 8192, errno = 3\n"),
+            "");
+}
+
 TEST(NoiseFilter, KeepsARuleThatIsStillComing) {
   NoiseFilter filter;
   EXPECT_EQ(filter.feed(std::string(30, '-')), "");

@@ -153,7 +153,7 @@ class Supervisor {
     }
     drain();
     const Outcome end = outcome(*status_, interrupted_, filter_.ends(), filter_.notices(), filter_.explained());
-    if (!end.line.empty()) write_all(STDERR_FILENO, "hawser: " + end.line + "\n");
+    if (!end.line.empty()) say(end.line);
     return end.code;
   }
 
@@ -195,6 +195,10 @@ class Supervisor {
     _exit(127);
   }
 
+  void say(const std::string& line) {
+    write_all(STDERR_FILENO, (filter_.end_line() ? "\nhawser: " : "hawser: ") + line + "\n");
+  }
+
   void take_errors() {
     std::array<char, 16384> bytes{};
     for (;;) {
@@ -222,7 +226,7 @@ class Supervisor {
     }
     const bool again = interrupted_ && (signal == SIGINT || signal == SIGTERM);
     if (!interrupted_) {
-      write_all(STDERR_FILENO, "hawser: saving and stopping; once more ends the run at once\n");
+      say("saving and stopping; once more ends the run at once");
       kill(child_, SIGUSR1);
     } else if (again && !kill_at_) {
       kill(child_, SIGTERM);

@@ -1,6 +1,7 @@
 #include "launch/noise.h"
 
 #include <algorithm>
+#include <cstring>
 #include <regex>
 #include <utility>
 
@@ -50,6 +51,19 @@ std::optional<RankEnd> rank_end(const std::string& text) {
   return std::nullopt;
 }
 
+// Where what somebody says begins behind a progress bar, which ends by erasing the rest of its line; 0: no bar before
+// it.
+std::size_t end_of_bar(const std::string& text) {
+  for (const char* mark : {"\x1b[Khawser: ", "\x1b[Kmpirun: ", "\x1b[K["}) {
+    if (const auto at = text.find(mark); at != std::string::npos) return at + std::strlen("\x1b[K");
+  }
+  return 0;
+}
+
+bool begins_a_saying(const std::string& text) {
+  return text.starts_with("hawser: ") || text.starts_with("mpirun: ");
+}
+
 std::size_t trailing_dashes(const std::string& text) {
   const auto last = text.find_last_not_of('-');
   return last == std::string::npos ? text.size() : text.size() - last - 1;
@@ -82,12 +96,18 @@ std::string NoiseFilter::line(std::string text) {
     block_.push_back(std::move(text));
     return "";
   }
-  const bool whole = !shown_in_part_;
+  const std::string bar = text.substr(0, end_of_bar(text));
+  text.erase(0, bar.size());
+  if (!begins_a_saying(text) && !droppable(text)) {
+    shown_in_part_ = false;
+    return bar + text + "\n";
+  }
+  const bool behind_bar = shown_in_part_ || !bar.empty();
+  shown_in_part_ = behind_bar;
+  if (droppable(text) || (text.starts_with("hawser: ") && !said_.insert(text).second)) return bar;
+  if (is_time_limit(text) && std::exchange(waited_, true)) return bar;
   shown_in_part_ = false;
-  if (whole && droppable(text)) return "";
-  if (whole && text.starts_with("hawser: ") && !said_.insert(text).second) return "";
-  if (whole && is_time_limit(text) && std::exchange(waited_, true)) return "";
-  return text + "\n";
+  return bar + (behind_bar ? "\n" : "") + text + "\n";
 }
 
 std::string NoiseFilter::feed(std::string_view bytes) {
@@ -108,7 +128,7 @@ std::string NoiseFilter::flush() {
   if (in_block_ || pending_.empty()) return "";
   // What may still become a rule or a line of ours waits for its end.
   if (trailing_dashes(pending_) > 0) return "";
-  if (!shown_in_part_ && (pending_.starts_with("hawser: ") || pending_.starts_with("mpirun: "))) return "";
+  if (begins_a_saying(pending_) || end_of_bar(pending_) > 0) return "";
   shown_in_part_ = true;
   std::string shown;
   std::swap(shown, pending_);

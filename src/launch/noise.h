@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace hawser {
@@ -29,6 +30,9 @@ class NoiseFilter {
   std::string flush();
   // The end of the stream.
   std::string finish();
+
+  // Before the launcher says something itself: was a line left without its end? Then it is ended by who asks.
+  bool end_line() { return std::exchange(shown_in_part_, false); }
 
   const std::vector<RankEnd>& ends() const { return ends_; }
   // Notices of mpirun that say nothing about a rank's end, each as one line.

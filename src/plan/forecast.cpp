@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "config/config.h"
 
 namespace hawser::plan {
 
@@ -48,10 +49,11 @@ Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model) 
 std::string refusal(const Recipe& recipe, const Forecast& forecast, const std::vector<Offer>& offers) {
   const bool told = recipe.memory.capacity.has_value();
   std::string out = Problem{.file = recipe.file,
-                            .what = cat("does not fit: a rank needs ", format_bytes(Bytes(forecast.needed()))),
-                            .expected = cat("at most ", format_bytes(Bytes(forecast.capacity))),
-                            .got = "",
-                            .at = told ? "memory.capacity or --memory" : "what the device has"}
+                            .what = "does not fit",
+                            .expected = cat("at most ", format_bytes(Bytes(forecast.capacity)), " a rank",
+                                            told ? "" : ", what the device has"),
+                            .got = format_bytes(Bytes(forecast.needed())),
+                            .at = told ? key_place(recipe, "memory.capacity") : ""}
                         .line();
   if (offers.empty()) {
     return out + "\nno settings were found that fit and keep sequence length and global batch: more ranks are needed";

@@ -148,6 +148,7 @@ class Forecaster::Search {
   struct Candidate {
     Settings settings;
     Sketch sketch;
+    double freed = 0;  // bytes that one block more of the heavier policy frees; mixes only
     std::vector<Change> changes;
     // Fast first; of two that are as good as equal, the one that changes less.
     double score() const { return (1.0 - 0.004 * static_cast<double>(changes.size())) / sketch.seconds; }
@@ -229,17 +230,18 @@ class Forecaster::Search {
         mixed.mixed = static_cast<int>(share * blocks_) + 1;
         if (mixed.mixed >= blocks_) continue;
         const double part = static_cast<double>(mixed.mixed) / blocks_;
-        add(mixed, {a.needed + part * (b.needed - a.needed), a.seconds + part * (b.seconds - a.seconds)});
+        add(mixed, {a.needed + part * (b.needed - a.needed), a.seconds + part * (b.seconds - a.seconds)},
+            (a.needed - b.needed) / blocks_);
       }
     }
   }
   static constexpr double kWorthMixing = 1.02;
 
-  void add(const Settings& s, const Sketch& sketch) {
+  void add(const Settings& s, const Sketch& sketch, double freed = 0) {
     // A sketch may be off by a little; the whole plan has the last word.
     if (sketch.needed > 1.03 * static_cast<double>(on_.capacity_)) return;
     std::vector<Change> changes = changes_between(on_.recipe_, with(on_.recipe_, s, blocks_));
-    if (!changes.empty()) candidates_.push_back({s, sketch, std::move(changes)});
+    if (!changes.empty()) candidates_.push_back({s, sketch, freed, std::move(changes)});
   }
 
   Sketch sketch(const Settings& s) const {
@@ -265,14 +267,15 @@ class Forecaster::Search {
   std::optional<Offer> plan(const Candidate& candidate) const {
     Settings s = candidate.settings;
     // A mix that is a little too large takes a few blocks more.
-    for (int attempt = 0; attempt < (s.mixed > 0 ? 3 : 1); ++attempt) {
+    for (int attempt = 0; attempt < (s.mixed > 0 ? 4 : 1); ++attempt) {
       Recipe recipe = with(on_.recipe_, s, blocks_);
       const Forecast f = on_.forecast(recipe, on_.model_);
       if (f.fits()) {
         std::vector<Change> changes = changes_between(on_.recipe_, recipe);
         return Offer{std::move(changes), std::move(recipe), f.needed(), f.tokens_per_second};
       }
-      s.mixed += std::max(1, blocks_ / 16);
+      if (s.mixed == 0) break;
+      s.mixed += 1 + static_cast<int>(static_cast<double>(f.needed() - on_.capacity_) / candidate.freed);
       if (s.mixed >= blocks_) break;
     }
     return std::nullopt;

@@ -156,7 +156,7 @@ class Search {
  public:
   Search(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, const std::vector<int>& used, Packer& packer,
          std::int64_t bound)
-      : lifetimes_(lifetimes), packer_(packer), good_(bound + bound / 200), random_(1, "place") {
+      : lifetimes_(lifetimes), packer_(packer), good_(bound + bound / 100), random_(1, "place") {
     std::map<std::int64_t, std::vector<int>, std::greater<>> sizes;
     for (const int b : used) sizes[units_of(buffers[static_cast<std::size_t>(b)])].push_back(b);
     for (auto& [size, group] : sizes) {
@@ -166,8 +166,8 @@ class Search {
   }
 
   std::int64_t run(std::vector<std::int64_t>& offsets) {
-    constexpr int kMostTries = 400;
-    constexpr std::size_t kMostWork = 30'000'000;  // some tenths of a second
+    constexpr int kMostTries = 2000;
+    constexpr std::size_t kMostWork = 80'000'000;  // some tenths of a second
     bool reuse = true;
     for (int i = 0; i < kMostTries && best_ > good_ && (i < 2 || packer_.work() < kMostWork); ++i) {
       std::vector<std::vector<int>> groups = groups_;

@@ -25,8 +25,8 @@ struct Buffer {
 struct Placement {
   std::vector<std::int64_t> offsets;  // a buffer each, aligned to Device::kAlignment; -1: persistent or never used
   std::int64_t bytes = 0;             // of the step's arena
-  // The most bytes found to exist at one time in some run that the relation allows, when `peak_item` starts: no
-  // placement can be smaller than this.
+  // The most bytes found that the relation lets exist together, about when `peak_item` starts: no two of these buffers
+  // may share bytes, so no placement can be smaller than this.
   std::int64_t live_bytes = 0;
   int peak_item = -1;
   std::vector<int> peak_buffers;  // live at the peak, largest first; no two of them may share bytes

@@ -134,6 +134,7 @@ void Progress::finish() {
     bar_.phase.clear();
     draw(true);
     write_all(options_.file, "\n");
+    printed_step_ = last_.step;  // that line says it
   } else if (!options_.terminal) {
     write_line(true);
   }

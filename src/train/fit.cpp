@@ -11,6 +11,7 @@
 #include "config/config.h"
 #include "data/batch_loader.h"
 #include "data/prepare.h"
+#include "data/sources.h"
 #include "data/token_file.h"
 #include "models/families.h"
 #include "optim/schedule.h"
@@ -41,7 +42,7 @@ void prepare_data(const Recipe& recipe, std::int64_t vocabulary, comm::World* wo
     options.vocab_size = vocabulary;
     if (progress != nullptr) {
       options.progress = [progress](const data::PrepareProgress& p) {
-        progress->phase("preparing text", p.bytes_done, p.bytes_total);
+        progress->phase("preparing text, MiB", p.bytes_done >> 20, p.bytes_total >> 20);
       };
     }
     if (!data::is_prepared(options)) data::prepare(options);
@@ -105,6 +106,9 @@ class Fit {
     Problems problems;
     open_ = open_model(recipe_.model, recipe_.folder, problems);
     problems.throw_if_any();
+    // Read now: the file may change or go while the run lasts.
+    const std::string& model = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path;
+    config_text_ = checkpoint::read_text(models::config_path(resolve_path(recipe_, model)), 1 << 20);
     phase("preparing text");
     on_rank_zero(world_, [&]() -> std::string {
       lock_ = hold_output(recipe_);
@@ -141,6 +145,11 @@ class Fit {
     const std::int64_t vocabulary = open_.model->vocabulary();
     const auto set = open_set(recipe_, folder + "/train", vocabulary);
     sequences_ = set->size();
+    if (sequences_ == 0) {
+      throw UserError(Problem{.file = folder + "/train.idx",
+                              .what = "no text to train on",
+                              .expected = "a document of two tokens or more"});
+    }
     loader_ = std::make_shared<const data::BatchLoader>(
         set, layout_.batch, batch_layout_,
         data::BatchOrder{.global_batch_size = recipe_.train.global_batch_size, .seed = recipe_.train.seed});
@@ -149,6 +158,7 @@ class Fit {
     std::error_code ignored;
     if (!fs::exists(folder + "/valid.idx", ignored)) return;
     const auto held_out = open_set(recipe_, folder + "/valid", vocabulary);
+    if (held_out->size() == 0) return;
     const std::int64_t at_once = layout_.data_ranks() * layout_.batch.sequences;
     validation_ = std::make_shared<const data::BatchLoader>(
         held_out, layout_.batch, batch_layout_, data::BatchOrder{.global_batch_size = at_once, .shuffle = false});
@@ -229,11 +239,11 @@ class Fit {
     }
     data::Prefetcher prefetcher(loader_, done_, total_steps());
     last_end_ = Clock::now();
-    while (done_ < total_steps() && !result_.interrupted) {
+    while (done_ < total_steps()) {
       if (asked_to_stop()) {
         result_.interrupted = true;
         while (!flights_.empty()) land(false);
-        break;
+        return;
       }
       const std::int64_t step = ++done_;
       flights_.push_back(enqueue(step, prefetcher));
@@ -330,14 +340,13 @@ class Fit {
     if (saved_step_ == done_) return;
     phase(cat("saving step ", done_));
     if (metrics_) metrics_->sync();  // a checkpoint's steps are in the metrics, whatever happens
-    const std::string config_file = models::config_path(
-        resolve_path(recipe_, recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path));
+    const std::string tokenizer = data::prepare_options(recipe_).tokenizer;
     result_.checkpoint = save(*session_, world_, checkpoints_folder(recipe_),
                               {.step = done_,
                                .sequences = done_ * recipe_.train.global_batch_size,
                                .recipe = recipe_json(recipe_),
-                               .config = checkpoint::read_text(config_file, 1 << 20),
-                               .tokenizer = data::prepare_options(recipe_).tokenizer},
+                               .config = config_text_,
+                               .tokenizer = tokenizer.empty() ? "" : data::resolve_path(tokenizer, recipe_.folder)},
                               recipe_.checkpoint.keep_last);
     saved_step_ = done_;
     say(cat("saved ", result_.checkpoint));
@@ -357,6 +366,7 @@ class Fit {
   std::string stage_;
   checkpoint::File lock_;
   OpenModel open_;
+  std::string config_text_;  // of the model's config.json
   plan::Layout layout_;
   data::BatchLayout batch_layout_;
   std::shared_ptr<const data::BatchLoader> loader_, validation_;

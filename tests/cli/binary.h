@@ -105,6 +105,24 @@ class Binary : public ::testing::Test {
   fs::path folder_;
 };
 
+// A byte-level tokenizer without merges: one token a character, in ASCII's order from '!', the space (as "Ġ") last.
+inline std::string letters_tokenizer() {
+  nlohmann::json vocabulary = nlohmann::json::object();
+  for (int c = '!'; c <= '~'; ++c) vocabulary[std::string(1, static_cast<char>(c))] = c - '!';
+  vocabulary["\u0120"] = '~' - '!' + 1;
+  nlohmann::json tokenizer{{"version", "1.0"},      {"truncation", nullptr},
+                           {"padding", nullptr},    {"added_tokens", nlohmann::json::array()},
+                           {"normalizer", nullptr}, {"post_processor", nullptr}};
+  const nlohmann::json byte_level{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  tokenizer["pre_tokenizer"] = byte_level;
+  tokenizer["decoder"] = byte_level;
+  tokenizer["model"] = {
+      {"type", "BPE"},          {"dropout", nullptr},     {"unk_token", nullptr}, {"fuse_unk", false},
+      {"byte_fallback", false}, {"ignore_merges", false}, {"vocab", vocabulary},  {"merges", nlohmann::json::array()}};
+  return tokenizer.dump();
+}
+
 // A safetensors file, taken apart: header and data.
 struct SafetensorsParts {
   nlohmann::json header;

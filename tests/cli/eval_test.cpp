@@ -67,27 +67,9 @@ TEST_F(Eval, StartedByMpirunItselfPrintsOneObject) {
   EXPECT_TRUE(nlohmann::json::accept(ran.out)) << ran.out;
 }
 
-// A byte-level tokenizer without merges: one token a character, in ASCII's order from '!', the space (as "Ġ") last.
-std::string letters_tokenizer() {
-  nlohmann::json vocabulary = nlohmann::json::object();
-  for (int c = '!'; c <= '~'; ++c) vocabulary[std::string(1, static_cast<char>(c))] = c - '!';
-  vocabulary["\u0120"] = '~' - '!' + 1;
-  nlohmann::json tokenizer{{"version", "1.0"},      {"truncation", nullptr},
-                           {"padding", nullptr},    {"added_tokens", nlohmann::json::array()},
-                           {"normalizer", nullptr}, {"post_processor", nullptr}};
-  const nlohmann::json byte_level{
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
-  tokenizer["pre_tokenizer"] = byte_level;
-  tokenizer["decoder"] = byte_level;
-  tokenizer["model"] = {
-      {"type", "BPE"},          {"dropout", nullptr},     {"unk_token", nullptr}, {"fuse_unk", false},
-      {"byte_fallback", false}, {"ignore_merges", false}, {"vocab", vocabulary},  {"merges", nlohmann::json::array()}};
-  return tokenizer.dump();
-}
-
 TEST_F(Eval, TextIsEncodedByTheTokenizerBesideTheModel) {
   const std::string model = copy_of("gqa", "model");
-  write("model/tokenizer.json", letters_tokenizer());
+  write("model/tokenizer.json", testing::letters_tokenizer());
   write("text.jsonl", "{\"text\": \"To be\"}\n\n{\"text\": \"or\"}\n");
   write("ids.jsonl", "{\"input_ids\": [51, 78, 94, 65, 68]}\n{\"input_ids\": [78, 81]}\n");
   const nlohmann::json text = json("eval --model model --data text.jsonl --sequence-length 16");

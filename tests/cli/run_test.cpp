@@ -96,6 +96,26 @@ TEST_F(Run, ARunInBf16IsExportedInBf16) {
   EXPECT_EQ(testing::json_of(folder_ / "out/config.json")["torch_dtype"], "bfloat16");
 }
 
+TEST_F(Run, AFineTunedModelKeepsConfigAndTokenizer) {
+  copy_of("tied", "model");
+  write("model/tokenizer.json", testing::letters_tokenizer());
+  write("words.jsonl", "{\"text\": \"to be or not to be\"}\n{\"text\": \"that is the question\"}\n");
+  write("tune.yaml",
+        "model: {path: model}\n"
+        "data: {train: words.jsonl, sequence_length: 16}\n"
+        "train: {steps: 2}\n"
+        "output: tuned\n");
+  const testing::Ran fit = hawser("fit tune.yaml");
+  ASSERT_EQ(fit.code, 0) << fit.err;
+  const testing::Ran exported = hawser("export tuned out");
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  EXPECT_EQ(testing::text_of(folder_ / "out/tokenizer.json"), testing::letters_tokenizer());
+  EXPECT_EQ(testing::json_of(folder_ / "out/config.json"), testing::json_of(folder_ / "model/config.json"));
+  const testing::Ran text = hawser("generate --model out --prompt 'to be' --max-tokens 5");
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_TRUE(text.out.starts_with("to be")) << text.out;
+}
+
 TEST_F(Run, GenerateStopsAtTheEndTokenAndPrintsIdsWithoutATokenizer) {
   const std::string generate = "generate --model " + tiny("gqa").string() + " --prompt-ids 5,6 ";
   const nlohmann::json whole = json(generate + "--max-tokens 50 --json");
