@@ -77,8 +77,7 @@ constexpr std::size_t kMostBlocks = 100000;
 Key checkpointing(const char* name, const char* help) {
   Key key;
   key.name = name;
-  key.values =
-      word_values(names_of(kCheckpointing), kCheckpointingLater) + "; or one a block: [9*full, none]";
+  key.values = word_values(names_of(kCheckpointing), kCheckpointingLater) + "; or one a block: [9*full, none]";
   key.help = help;
   key.reset = [](Recipe& recipe) {
     recipe.memory.activation_checkpointing = MemoryRecipe{}.activation_checkpointing;
