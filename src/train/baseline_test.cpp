@@ -52,7 +52,7 @@ TEST(Baseline, EvaluationOfATokenFileIsThatOfItsIds) {
   const data::ScratchFolder folder;
   const std::vector<std::int32_t> ids{5, 17, 3, 8, 9, 2, 11, 4, 7, 1, 1, 6};
   std::string line = "{\"input_ids\": [";
-  for (const std::int32_t id : ids) line += std::to_string(id) + (&id == &ids.back() ? "]}\n" : ", ");
+  for (const std::int32_t& id : ids) line += std::to_string(id) + (&id == &ids.back() ? "]}\n" : ", ");
   EvaluateRequest request{
       .model = kSource + "/tests/golden/tiny/gqa", .data = folder.write("line.jsonl", line), .sequence_length = 16};
   const Evaluation of_line = evaluate(request, nullptr);
