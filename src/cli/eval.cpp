@@ -78,7 +78,7 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
                    .examples = {"hawser eval --model models/SmolLM2-135M --data heldout.jsonl --sequence-length 4096",
                                 "hawser eval --model DIR --data a.jsonl --sequence-length 64 --gradient-norms "
                                 "--ranks 2",
-                                "hawser eval --model runs/a/export --data data/valid --bigram data/train "
+                                "hawser eval --model out --data data/valid --bigram data/train "
                                 "--sequence-length 512"}},
                   options->common);
   add_text(*command, "--model", "DIR", options->model, "a Hugging Face model folder");
