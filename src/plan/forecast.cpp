@@ -29,12 +29,12 @@ Forecaster::Forecaster(const Recipe& recipe, const models::Model& model, int wor
       threads_(threads),
       capacity_(capacity_of(recipe, target_, machine, world)) {}
 
-Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model) const {
+Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, program::Placing placing) const {
   const auto start = std::chrono::steady_clock::now();
   Forecast out;
   const DType compute = compute_dtype(recipe.precision, target_);
   out.layout = make_layout(recipe, model, world_, compute, threads_);
-  const RankPlan plan = plan_rank(model, out.layout, step::Purpose::train, 0);
+  const RankPlan plan = plan_rank(model, out.layout, step::Purpose::train, 0, false, placing);
   out.costs = costs_of(plan, model, out.layout);
   out.overhead = overhead_of(target_, out.layout.mesh);
   out.capacity = capacity_;

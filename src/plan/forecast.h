@@ -61,13 +61,13 @@ class Forecaster {
   const Target& target() const { return target_; }
   std::int64_t capacity() const { return capacity_; }
 
-  Forecast forecast() const { return forecast(recipe_, model_); }
+  Forecast forecast() const { return forecast(recipe_, model_, program::Placing::offsets); }
   // At most `count` settings whose own plans fit, fastest first; takes seconds at most. Empty: none was found.
   std::vector<Offer> offers(int count) const;
 
  private:
   class Search;
-  Forecast forecast(const Recipe& recipe, const models::Model& model) const;
+  Forecast forecast(const Recipe& recipe, const models::Model& model, program::Placing placing) const;
 
   const Recipe& recipe_;
   const models::Model& model_;

@@ -4,7 +4,6 @@
 // blocks, so two small plans say where the whole one will be. Those that look as if they fit are planned whole, fastest
 // first, and only what then fits is offered.
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -140,7 +139,7 @@ class Forecaster::Search {
  private:
   static constexpr int kSmall = 2;
   static constexpr std::size_t kMostWholePlans = 40;
-  static constexpr double kMostSeconds = 8;  // of looking for candidates
+  static constexpr int kMostSettings = 120;  // looked at: some seconds. By count, so that all ranks find the same
 
   struct Sketch {
     double needed = 0, seconds = 0;
@@ -156,7 +155,7 @@ class Forecaster::Search {
 
   void find_candidates() {
     const Recipe& base = on_.recipe_;
-    const auto start = std::chrono::steady_clock::now();
+    int looked_at = 0;
     std::vector<int> contexts;
     for (int c = 1; c <= on_.world_; ++c) {
       if (on_.world_ % c == 0) contexts.push_back(c);
@@ -174,8 +173,7 @@ class Forecaster::Search {
             check_layout(with(base, s, blocks_), on_.world_, problems);
             if (!problems.empty()) continue;
             try_checkpointing(s);
-            const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-            if (seconds > kMostSeconds) return;
+            if (++looked_at == kMostSettings) return;
           }
         }
       }
@@ -246,7 +244,7 @@ class Forecaster::Search {
 
   Sketch sketch(const Settings& s) const {
     const auto at = [&](const models::Model& model) {
-      const Forecast f = on_.forecast(with(on_.recipe_, s, 0), model);
+      const Forecast f = on_.forecast(with(on_.recipe_, s, 0), model, program::Placing::estimate);
       return Sketch{static_cast<double>(f.needed()), f.time.seconds};
     };
     if (small_.empty()) return at(on_.model_);
@@ -269,7 +267,7 @@ class Forecaster::Search {
     // A mix that is a little too large takes a few blocks more.
     for (int attempt = 0; attempt < (s.mixed > 0 ? 4 : 1); ++attempt) {
       Recipe recipe = with(on_.recipe_, s, blocks_);
-      const Forecast f = on_.forecast(recipe, on_.model_);
+      const Forecast f = on_.forecast(recipe, on_.model_, program::Placing::offsets);
       if (f.fits()) {
         std::vector<Change> changes = changes_between(on_.recipe_, recipe);
         return Offer{std::move(changes), std::move(recipe), f.needed(), f.tokens_per_second};

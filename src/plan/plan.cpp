@@ -7,7 +7,8 @@
 
 namespace hawser::plan {
 
-RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank, bool optimizer) {
+RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank, bool optimizer,
+                   program::Placing placing) {
   RankPlan plan;
   plan.purpose = purpose;
   plan.program = step::make_program(model, schedule_options(layout, purpose));
@@ -29,7 +30,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   step::Executor(std::move(setup)).enqueue({});
   plan.trace = device.take_trace();
   plan.buffers = buffers.take();
-  plan.buffers.placement = program::place(plan.trace, plan.buffers.buffers);
+  plan.buffers.placement = program::place(plan.trace, plan.buffers.buffers, placing);
   plan.parameter_bytes = state.parameter_bytes();
   plan.optimizer_bytes = state.optimizer_bytes();
   plan.state_bytes = state.bytes();

@@ -22,9 +22,10 @@ struct RankPlan {
 };
 
 // Runs the step of `rank` on meta and places its buffers. No memory, no messages. `optimizer`: the state holds moments
-// although this purpose does not read them (a session that also trains); a training step's always does.
+// although this purpose does not read them (a session that also trains); a training step's always does. An estimate
+// tells sizes, a few percent low, and cannot be run.
 RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
-                   bool optimizer = false);
+                   bool optimizer = false, program::Placing placing = program::Placing::offsets);
 
 // Proves the plans of some ranks (all, or one of each kind) free of races, deadlocks and mismatched collectives,
 // and over where the next step starts; InternalError with the defects otherwise: a program of ours is wrong.

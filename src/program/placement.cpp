@@ -236,7 +236,7 @@ class Search {
 
 }  // namespace
 
-Placement place(const Trace& trace, const std::vector<Buffer>& buffers) {
+Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing) {
   const Order order(trace);
   const Lifetimes lifetimes(trace, order, buffers);
   Placement out;
@@ -247,6 +247,8 @@ Placement place(const Trace& trace, const std::vector<Buffer>& buffers) {
   }
   if (used.empty()) return out;
   find_peak(trace, lifetimes, buffers, used, out);
+  out.bytes = out.live_bytes;
+  if (placing == Placing::estimate) return out;
 
   Packer packer(trace, order, lifetimes, buffers, used);
   out.bytes = Search(lifetimes, buffers, used, packer, out.live_bytes / Device::kAlignment).run(out.offsets);

@@ -71,7 +71,12 @@ class BufferIndex {
   const std::vector<Buffer>& buffers_;
 };
 
+enum class Placing {
+  offsets,   // everything
+  estimate,  // only the bound: no offsets, `bytes` is `live_bytes`
+};
+
 // Offsets for all buffers but the persistent ones. The result depends on the arguments alone.
-Placement place(const Trace& trace, const std::vector<Buffer>& buffers);
+Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing = Placing::offsets);
 
 }  // namespace hawser::program

@@ -75,11 +75,12 @@ class Session {
   plan::Layout layout_;
   Device& device_;
   comm::Mesh& mesh_;
-  std::map<step::Purpose, std::unique_ptr<Engine>> engines_;
   std::unique_ptr<step::ModelState> state_;
   Arena arena_;
   std::optional<step::Purpose> running_;
   std::unique_ptr<Stream> stream_;  // for work outside steps
+  // Last, so that steps still on their way end before the memory they write goes.
+  std::map<step::Purpose, std::unique_ptr<Engine>> engines_;
 };
 
 }  // namespace hawser::train

@@ -139,17 +139,20 @@ class Steps {
 
   // Runs one step to its end and returns its loss, a mean.
   double run(step::Purpose purpose) {
+    const step::StepOutput output = enqueue(purpose);
+    session_.synchronize();
+    return output.result->loss_sum / static_cast<double>(loader_.step_targets(0));
+  }
+
+  step::StepOutput enqueue(step::Purpose purpose) {
     step::StepInput input;
-    const auto targets = loader_.step_targets(0);
     input.record = {.learning_rate = 1e-3f,
                     .bias_correction1 = 0.1f,
                     .bias_correction2 = 0.05f,
-                    .loss_scale = 1.0f / static_cast<float>(targets)};
+                    .loss_scale = 1.0f / static_cast<float>(loader_.step_targets(0))};
     const int count = step::forward_only(purpose) ? 1 : layout_.micro_batches;
     for (int m = 0; m < count; ++m) input.batches.push_back(train::to_host_batch(loader_.load(0, m), layout_.batch));
-    const step::StepOutput output = session_.enqueue(purpose, input);
-    session_.synchronize();
-    return output.result->loss_sum / static_cast<double>(targets);
+    return session_.enqueue(purpose, input);
   }
 
  private:

@@ -105,6 +105,21 @@ TEST(Replay, EveryStepIsItsPlanItemByItem) {
   }
 }
 
+// After an error elsewhere: what is on its way ends before the memory it writes is given back.
+TEST(SessionEnds, WithAStepOnItsWay) {
+  const models::Model model(testing::toy_description());
+  const plan::Layout layout = make_test_layout({}, model);
+  const auto device = make_cpu_device({.random_delay_s = 1e-3});
+  const auto mesh = comm::make_self_mesh();
+  step::StepOutput output;
+  {
+    train::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+    testing::Steps steps(session, layout);
+    output = steps.enqueue(step::Purpose::train);
+  }
+  EXPECT_GT(output.result->loss_sum, 0);
+}
+
 // A plan of some work on two buffers of an arena, and a device that is held to it.
 class ReplayRefuses : public ::testing::Test {
  protected:
