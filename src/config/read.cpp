@@ -1,5 +1,3 @@
-#include <yaml-cpp/yaml.h>
-
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -10,6 +8,7 @@
 #include "config/config.h"
 #include "config/nearest.h"
 #include "config/schema.h"
+#include "config/yaml.h"
 
 namespace hawser {
 namespace {
@@ -124,7 +123,7 @@ void Reader::read_file(const std::string& path) {
   text << in.rdbuf();
   if (!in) throw UserError({.file = path, .what = "cannot be read"});
   try {
-    const auto documents = YAML::LoadAll(text.str());
+    const auto documents = read_yaml_documents(text.str());
     if (documents.size() > 1)
       throw UserError({.file = path, .what = "more than one YAML document", .hint = "one recipe a file"});
     const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
@@ -155,7 +154,7 @@ void Reader::read_override(const std::string& text) {
     return;
   }
   try {
-    take(name, YAML::Load(text.substr(equals + 1)), 0);
+    take(name, read_yaml(text.substr(equals + 1)), 0);
   } catch (const YAML::Exception& broken) {
     problems.add({.file = file_, .what = "broken YAML: " + broken.msg, .got = text.substr(equals + 1), .at = name});
   }

@@ -209,6 +209,14 @@ TEST_F(ReadRecipe, OverridesAreCheckedLikeTheFile) {
             "");
 }
 
+// yaml-cpp alone takes all memory for these.
+TEST_F(ReadRecipe, EndsOnACommaThatBeginsALine) {
+  for (const char* text : {", a: b\nmodel: {path: y}\n", "# x\n, on four\nname: q\n"}) {
+    EXPECT_NE(errors(text).find("broken YAML: neither keys nor a list from here on at line "), std::string::npos);
+  }
+  EXPECT_NE(errors(kSmallest, {"train.steps=, a: b\nc: d"}).find("broken YAML"), std::string::npos);
+}
+
 TEST_F(ReadRecipe, ChecksKeysAgainstEachOther) {
   EXPECT_EQ(errors("model: {path: a, config: b}\n"
                    "data: {train: a, sequence_length: 100}\n"

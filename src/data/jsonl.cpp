@@ -30,6 +30,12 @@ class LineReader {
                      .at = cat("line ", place_.number, ", byte ", place_.byte + static_cast<std::int64_t>(byte)),
                      .cause = "broken JSON"});
       return std::nullopt;
+    } catch (const Json::out_of_range&) {
+      problems_.add({.file = place_.file,
+                     .what = "broken JSON: a number is too large",
+                     .at = cat("line ", place_.number),
+                     .cause = "broken JSON"});
+      return std::nullopt;
     }
     if (!json.is_object()) return refuse("line is not an object", "{...}", json.type_name(), "");
     for (const char* key : {"messages", "prompt", "completion"}) {

@@ -2,7 +2,6 @@
 
 #include <sched.h>
 #include <unistd.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +10,7 @@
 
 #include "base/error.h"
 #include "config/nearest.h"
+#include "config/yaml.h"
 #include "plan/shipped_targets.h"
 
 namespace hawser::plan {
@@ -154,7 +154,7 @@ const Link& Target::link(int first, int last) const {
 Target parse_target(const std::string& text, const std::string& file) {
   YAML::Node root;
   try {
-    root = YAML::Load(text);
+    root = read_yaml(text);
   } catch (const YAML::Exception& error) {
     throw UserError(
         Problem{.file = file, .what = "broken YAML: " + error.msg, .at = cat("line ", error.mark.line + 1)});

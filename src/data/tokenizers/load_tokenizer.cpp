@@ -56,6 +56,8 @@ class Loader {
       return json;
     } catch (const Json::parse_error& error) {
       throw UserError({.file = path_, .what = "broken JSON", .at = cat("byte ", error.byte)});
+    } catch (const Json::out_of_range&) {
+      throw UserError({.file = path_, .what = "broken JSON", .got = "a number that is too large"});
     }
   }
 

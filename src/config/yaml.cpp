@@ -1,0 +1,55 @@
+#include "config/yaml.h"
+
+#include <yaml-cpp/eventhandler.h>
+
+#include <sstream>
+
+namespace hawser {
+namespace {
+
+// Builds nothing; stops a parser that finds more nodes than a text of this size can hold.
+class Counter : public YAML::EventHandler {
+ public:
+  explicit Counter(std::size_t most) : left_(most) {}
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { count(mark); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { count(mark); }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t, const std::string&) override {
+    count(mark);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    count(mark);
+  }
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    count(mark);
+  }
+  void OnMapEnd() override {}
+
+ private:
+  void count(const YAML::Mark& mark) {
+    if (left_-- == 0) throw YAML::ParserException(mark, "neither keys nor a list from here on");
+  }
+  std::size_t left_;
+};
+
+}  // namespace
+
+std::vector<YAML::Node> read_yaml_documents(const std::string& text) {
+  // A node takes a byte, or the place between two: "[,]" holds none, "{a,b}" two keys and two empty values.
+  Counter counter(2 * text.size() + 16);
+  std::istringstream in(text);
+  YAML::Parser parser(in);
+  while (parser.HandleNextDocument(counter)) {
+  }
+  return YAML::LoadAll(text);
+}
+
+YAML::Node read_yaml(const std::string& text) {
+  const std::vector<YAML::Node> documents = read_yaml_documents(text);
+  return documents.empty() ? YAML::Node() : documents.front();
+}
+
+}  // namespace hawser
