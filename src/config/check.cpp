@@ -1,6 +1,7 @@
 #include "config/check.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace hawser {
@@ -10,7 +11,8 @@ namespace {
 std::string multiples_near(const std::string& key, std::int64_t value, std::int64_t step) {
   const std::int64_t below = value / step * step;
   if (below == 0) return cat(key, ": ", step);
-  return below == value ? cat(key, ": ", value) : cat(key, ": ", below, " or ", below + step);
+  const bool no_next = below > std::numeric_limits<std::int64_t>::max() - step;
+  return below == value || no_next ? cat(key, ": ", below) : cat(key, ": ", below, " or ", below + step);
 }
 
 std::string degree_words(const std::vector<int>& degrees) {

@@ -168,7 +168,9 @@ void Executor::begin_step(const StepInput& input) {
                 *to_skip.data<std::int32_t>() = skip;
               });
   const TensorView result = state.result();
-  if (!input.keep_loss_sum) ops::fill(stream(StreamId::compute), {.y = result});
+  if (!input.keep_loss_sum) return ops::fill(stream(StreamId::compute), {.y = result});
+  // The same item as in the plan, which a step is held to.
+  stream(StreamId::compute).launch({.name = "fill", .accesses = {writes(result)}}, [] {});
 }
 
 nn::BatchViews Executor::batch_views(int mb) {
