@@ -8,7 +8,9 @@
 #include "cli/common.h"
 #include "cli/line.h"
 #include "cli/ranks.h"
+#include "launch/environment.h"
 #include "launch/local.h"
+#include "plan/forecast.h"
 #include "train/bench_step.h"
 
 namespace hawser::cli {
@@ -68,6 +70,12 @@ int bench_step(const BenchStepOptions& options) {
   const auto check = [&](const RankPlace&, Problems& problems) {
     check_layout(recipe, world, problems);
     model = train::open_model(recipe.model, recipe.folder, problems);
+    if (!problems.empty()) return;
+    plan::Machine machine = plan::this_machine();
+    machine.ranks = must_launch(world) ? world : launched_as().local_ranks;
+    Recipe planned = recipe;
+    planned.data.max_documents = 1;
+    plan::check_capacity(planned, *model.model, world, threads_of(recipe), machine);
   };
   if (must_launch(world)) {
     Problems problems;
@@ -100,13 +108,12 @@ void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
                                 "hawser bench step --model config.json --sequence-length 4096 --steps 3 --json"}},
                   options->common);
   add_text(*command, "--model", "PATH", options->model, "a model folder, or a config.json for random weights");
-  add_number(*command, "--sequence-length", 2, "tokens a sequence; default 1024",
+  add_number(*command, "--sequence-length", 2, kMostTokens, "tokens a sequence; default 1024",
              [options](std::int64_t value) { options->sequence_length = value; });
-  add_number(*command, "--steps", 1, "steps to time, after one to warm up; default 5",
+  add_number(*command, "--steps", 1, 1'000'000, "steps to time, after one to warm up; default 5",
              [options](std::int64_t value) { options->steps = value; });
-  add_number(*command, "--threads", 1, "CPU threads a rank; default: cores / ranks", [options](std::int64_t value) {
-    options->threads = static_cast<int>(std::min<std::int64_t>(value, 4096));
-  });
+  add_number(*command, "--threads", 1, 1024, "CPU threads a rank; default: cores / ranks",
+             [options](std::int64_t value) { options->threads = static_cast<int>(value); });
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "bench step");
     chosen = [options, &commands] { return commands.bench_step(*options); };

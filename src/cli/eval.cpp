@@ -7,6 +7,7 @@
 #include "cli/common.h"
 #include "cli/line.h"
 #include "cli/ranks.h"
+#include "launch/environment.h"
 #include "launch/local.h"
 #include "train/evaluate.h"
 
@@ -46,7 +47,8 @@ int eval(const EvalOptions& options) {
                                  .sequence_length = options.sequence_length,
                                  .gradient_norms = options.gradient_norms,
                                  .recipe = recipe,
-                                 .threads = threads_of(recipe)};
+                                 .threads = threads_of(recipe),
+                                 .ranks_here = under_launcher() ? launched_as().local_ranks : 0};
   if (!of_layout.empty()) request.recipe.parallel = {};
   std::optional<train::OpenEvaluation> input;
   const auto check = [&](const RankPlace& place, Problems& problems) {
@@ -86,7 +88,7 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
            "lines with text or input_ids, or PREFIX of a token file (PREFIX.bin, PREFIX.idx)");
   add_text(*command, "--bigram", "PREFIX", options->bigram,
            "also the loss, on the same token file, of a bigram model fitted on this one");
-  add_number(*command, "--sequence-length", 1, "longer lines are cut into pieces of N tokens",
+  add_number(*command, "--sequence-length", 1, kMostTokens, "longer lines are cut into pieces of N tokens",
              [options](std::int64_t value) { options->sequence_length = value; });
   add_switch(*command, "--gradient-norms", options->gradient_norms, "also the norm of each parameter's gradient");
   on_chosen(*command, [options, &commands, &chosen] {

@@ -44,7 +44,10 @@ void print_result(const train::FitResult& result, bool json) {
 // The body: what each of `world` ranks does. Returns the exit code, on which the ranks agree.
 int fit_here(const Recipe& recipe, int world, const FitOptions& options) {
   catch_stop_signals();
-  const auto check = [&](const RankPlace&, Problems& problems) { train::check_fit(recipe, world, problems); };
+  const auto check = [&](const RankPlace&, Problems& problems) {
+    train::check_fit(recipe, {.world = world, .ranks_here = launched_as().local_ranks, .threads = threads_of(recipe)},
+                     problems);
+  };
   const auto run = [&](comm::World* ranks) {
     const Terminal terminal = user_terminal();
     train::FitRequest request{.recipe = recipe,
@@ -67,7 +70,10 @@ int fit(const FitOptions& options) {
   const int world = world_size(options.common, default_ranks(recipe, recipe.run.device));
   Problems problems;
   check_layout(recipe, world, problems);
-  if (must_launch(world)) train::check_fit(recipe, world, problems);
+  if (must_launch(world)) {
+    const int threads = recipe.run.threads > 0 ? recipe.run.threads : threads_per_rank(world);
+    train::check_fit(recipe, {.world = world, .ranks_here = world, .threads = threads}, problems);
+  }
   problems.throw_if_any();
   if (must_launch(world)) return launch_local({.ranks = world, .threads = recipe.run.threads});
   return fit_here(recipe, world, options);

@@ -112,7 +112,7 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
              [options](const std::string& value) { options->prompt = value; });
   add_parsed(*command, "--prompt-ids", "IDS", "or token ids, as in 1,2,3",
              [options](const std::string& value) { options->prompt_ids = parse_ids(value); });
-  add_number(*command, "--max-tokens", 1, "tokens to add at most; default 64",
+  add_number(*command, "--max-tokens", 1, kMostTokens, "tokens to add at most; default 64",
              [options](std::int64_t value) { options->max_tokens = value; });
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "generate");

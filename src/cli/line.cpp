@@ -13,13 +13,17 @@ namespace {
 constexpr std::size_t kWidth = 100;
 constexpr std::size_t kColumn = 26;  // where help begins
 
-std::int64_t whole_number(const std::string& name, const std::string& text, std::int64_t least) {
+std::int64_t whole_number(const std::string& name, const std::string& text, std::int64_t least, std::int64_t most) {
   std::int64_t value = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || value < least)
-    throw UserError(
-        Problem{.what = "wrong value", .expected = cat("a whole number of at least ", least), .got = text, .at = name});
+  // Too long to read is too large.
+  const bool more = (error == std::errc::result_out_of_range && text[0] != '-') || (stop == end && value > most);
+  if (error != std::errc() || stop != end || value < least || value > most)
+    throw UserError(Problem{.what = "wrong value",
+                            .expected = more ? cat("at most ", most) : cat("a whole number of at least ", least),
+                            .got = text,
+                            .at = name});
   return value;
 }
 
@@ -70,7 +74,7 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
   add_common(app->add_option_function<std::string>(
                  "--ranks",
                  [&common](const std::string& value) {
-                   common.ranks = static_cast<int>(std::min<std::int64_t>(whole_number("--ranks", value, 1), 1 << 20));
+                   common.ranks = static_cast<int>(whole_number("--ranks", value, 1, 1 << 20));
                  },
                  "processes to run on, or to plan for; fit: one a GPU, on the CPU the product of the degrees; "
                  "otherwise 1"),
@@ -133,11 +137,12 @@ void add_parsed(CLI::App& app, const char* name, const char* takes, const char* 
   app.add_option_function<std::string>(name, store, help)->group(kOwnGroup)->option_text(takes);
 }
 
-void add_number(CLI::App& app, const char* name, std::int64_t least, const char* help,
+void add_number(CLI::App& app, const char* name, std::int64_t least, std::int64_t most, const char* help,
                 const std::function<void(std::int64_t)>& store) {
   const std::string option = name;
-  add_parsed(app, name, "N", help,
-             [option, least, store](const std::string& value) { store(whole_number(option, value, least)); });
+  add_parsed(app, name, "N", help, [option, least, most, store](const std::string& value) {
+    store(whole_number(option, value, least, most));
+  });
 }
 
 void on_chosen(CLI::App& app, const std::function<void()>& then) {

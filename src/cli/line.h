@@ -43,8 +43,9 @@ void add_switch(CLI::App& app, const char* name, bool& value, const char* help);
 void add_parsed(CLI::App& app, const char* name, const char* takes, const char* help,
                 const std::function<void(const std::string&)>& store);
 
-// A whole number of at least `least`; refuses anything else with one line.
-void add_number(CLI::App& app, const char* name, std::int64_t least, const char* help,
+// A whole number from `least` to `most`; refuses anything else with one line.
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 26;
+void add_number(CLI::App& app, const char* name, std::int64_t least, std::int64_t most, const char* help,
                 const std::function<void(std::int64_t)>& store);
 
 // Throws UserError when a value that the command cannot do without is missing.

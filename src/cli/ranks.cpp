@@ -10,24 +10,38 @@
 namespace hawser::cli {
 namespace {
 
-std::string checked(const RankedBody& body, const RankPlace& place) {
+// What a rank's check says: the exit code that follows from it, and its lines. As text for a message: "CODE\nLINES".
+struct Verdict {
+  int code = static_cast<int>(ExitCode::done);
+  std::string lines;
+
+  std::string text() const { return cat(code, "\n", lines); }
+};
+
+Verdict checked(const RankedBody& body, const RankPlace& place) {
   Problems problems;
+  ExitCode code = ExitCode::bad_input;
   try {
     body.check(place, problems);
-  } catch (const UserError& error) {
+  } catch (const Error& error) {
     problems.add_lines(error.what());
+    code = error.code();
   }
-  return problems.lines();
+  if (problems.empty()) return {};
+  return {static_cast<int>(code), problems.lines()};
 }
 
-// Lines of all ranks, each once, in the order of the first rank that has them.
-std::string joined(const std::vector<std::string>& texts) {
+// Lines of all ranks, each once, and the code, in the order of the first rank that has them.
+Verdict joined(const std::vector<std::string>& texts) {
   std::set<std::string> seen;
-  std::string out;
+  Verdict out;
   for (const std::string& text : texts) {
     std::istringstream lines(text);
-    for (std::string line; std::getline(lines, line);) {
-      if (seen.insert(line).second) out += (out.empty() ? "" : "\n") + line;
+    std::string line;
+    std::getline(lines, line);
+    if (out.code == 0) out.code = std::stoi(line);
+    while (std::getline(lines, line)) {
+      if (seen.insert(line).second) out.lines += (out.lines.empty() ? "" : "\n") + line;
     }
   }
   return out;
@@ -37,16 +51,17 @@ std::string joined(const std::vector<std::string>& texts) {
 
 int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
   if (world == 1) {
-    const std::string lines = checked(body, {});
-    if (!lines.empty()) throw UserError(lines);
+    const Verdict verdict = checked(body, {});
+    if (verdict.code != 0) throw Error(ExitCode{verdict.code}, verdict.lines);
     return body.run(nullptr);
   }
   comm::World ranks(recipe.run.collective_timeout_s);
   try {
-    const std::string lines = joined(ranks.all_gather_strings(checked(body, {ranks.rank().value(), ranks.size()})));
-    if (lines.empty()) return body.run(&ranks);
-    if (ranks.rank().value() == 0) report_error(UserError(lines));
-    return static_cast<int>(ExitCode::bad_input);  // the World's end waits for rank 0's line
+    const RankPlace place{ranks.rank().value(), ranks.size()};
+    const Verdict verdict = joined(ranks.all_gather_strings(checked(body, place).text()));
+    if (verdict.code == 0) return body.run(&ranks);
+    if (place.rank == 0) report_error(Error(ExitCode{verdict.code}, verdict.lines));
+    return verdict.code;  // the World's end waits for rank 0's line
   } catch (const std::exception& error) {
     ranks.abort(report_error(error));
   }

@@ -16,7 +16,7 @@ struct RankPlace {
 
 struct RankedBody {
   // Finds what the user may have got wrong; sends nothing. Rank 0 prints what any rank found, each line once, and all
-  // ranks end with ExitCode::bad_input.
+  // ranks end with ExitCode::bad_input, or with the code of the Error that a rank's check threw (does_not_fit).
   std::function<void(const RankPlace&, Problems&)> check;
   // Only where no rank found anything. `world` null: this process alone. Returns the exit code, on which the ranks
   // agree; an exception on one rank ends them all.

@@ -7,6 +7,9 @@
 namespace hawser {
 namespace {
 
+// Every micro-batch has rows of its own in the step's program: planning a thousand takes seconds and gigabytes.
+constexpr std::int64_t kMostMicroBatches = 1024;
+
 // Multiples of `step` around `value`, as a hint: "train.global_batch_size: 8 or 12".
 std::string multiples_near(const std::string& key, std::int64_t value, std::int64_t step) {
   const std::int64_t below = value / step * step;
@@ -159,6 +162,28 @@ void check_layout(const Recipe& recipe, int world, Problems& problems) {
                   .got = cat(recipe.train.global_batch_size),
                   .at = at(recipe, "train.global_batch_size"),
                   .hint = multiples_near("train.global_batch_size", recipe.train.global_batch_size, step)});
+    return;
+  }
+  const std::int64_t micro_batches = recipe.train.global_batch_size / step;
+  if (micro_batches > kMostMicroBatches) {
+    problems.add({.file = file_of(recipe, "train.global_batch_size"),
+                  .what = "too many micro-batches in a step",
+                  .expected = cat("at most ", kMostMicroBatches),
+                  .got = cat(micro_batches, ": ", recipe.train.global_batch_size, " sequences, ", data_ranks,
+                             data_ranks == 1 ? " data rank" : " data ranks", ", micro_batch_size ",
+                             recipe.train.micro_batch_size),
+                  .at = at(recipe, "train.global_batch_size"),
+                  .hint = "more ranks, a larger train.micro_batch_size, or a smaller global batch"});
+  }
+  // Rows of a micro-batch are counted in 32 bits.
+  const std::int64_t rows = std::numeric_limits<std::int32_t>::max();
+  if (recipe.data.sequence_length > 0 && recipe.train.micro_batch_size > rows / recipe.data.sequence_length) {
+    problems.add({.file = file_of(recipe, "train.micro_batch_size"),
+                  .what = "too many tokens in a micro-batch",
+                  .expected = cat("at most ", rows),
+                  .got = cat(recipe.train.micro_batch_size, " sequences of ", recipe.data.sequence_length),
+                  .at = at(recipe, "train.micro_batch_size"),
+                  .hint = "train.micro_batch_size: 1"});
   }
 }
 

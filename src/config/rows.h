@@ -29,7 +29,10 @@ using ValueOf = std::remove_cvref_t<std::invoke_result_t<Field, Recipe&>>;
 
 struct Range {
   std::int64_t least = std::numeric_limits<std::int64_t>::min();
+  std::int64_t most = std::numeric_limits<std::int64_t>::max();       // what arithmetic on it can bear
   std::int64_t supported = std::numeric_limits<std::int64_t>::max();  // above it: "not supported yet"
+
+  bool bounded() const { return most < std::numeric_limits<std::int64_t>::max(); }
 };
 
 struct RealRange {
@@ -81,10 +84,14 @@ Key integer(const char* name, Field field, Range range, const char* help) {
       const auto real = parse_number<double>(node.Scalar());
       const bool whole = real && std::abs(*real) < 1e15 && *real == std::floor(*real);
       if (whole && *real < static_cast<double>(range.least)) return Refusal{"out of range", expected, ""};
+      if (range.bounded() && real && *real > static_cast<double>(range.most))
+        return Refusal{"out of range", cat("at most ", range.most), ""};
       return Refusal{real ? "not a whole number" : "wrong type", expected,
                      whole ? cat(static_cast<std::int64_t>(*real)) : ""};
     }
     if (std::cmp_less(*value, range.least)) return Refusal{"out of range", expected, ""};
+    if (range.bounded() && std::cmp_greater(*value, range.most))
+      return Refusal{"out of range", cat("at most ", range.most), ""};
     const bool limited = range.supported < std::numeric_limits<std::int64_t>::max();
     if (limited && std::cmp_greater(*value, range.supported))
       return Refusal{"not supported yet", cat(range.supported), ""};

@@ -18,6 +18,12 @@ Key unset(const char* meaning, Key key) {
   return key;
 }
 
+// Beyond what anybody has, and small enough that sizes made of them stay whole numbers.
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 26;     // a sequence
+constexpr std::int64_t kMostSequences = std::int64_t{1} << 24;  // a step
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
+constexpr std::int64_t kMostThreads = 1024;
+
 // One row a key. The order is that of the docs and of `hawser recipe init`.
 std::vector<Key> make_schema() {
   using namespace rows;
@@ -35,22 +41,23 @@ std::vector<Key> make_schema() {
       paths("data.validation", HAWSER_FIELD(data.validation), "a part of data.train", "held-out text, same kinds"),
       path("data.tokenizer", HAWSER_FIELD(data.tokenizer), "the model folder's", "a tokenizer.json"),
       path("data.prepared", HAWSER_FIELD(data.prepared), "OUTPUT/data", "folder of the token files"),
-      needed(always,
-             integer("data.sequence_length", HAWSER_FIELD(data.sequence_length), {.least = 2}, "tokens a sequence")),
+      needed(always, integer("data.sequence_length", HAWSER_FIELD(data.sequence_length),
+                             {.least = 2, .most = kMostTokens}, "tokens a sequence")),
       word("data.pack", HAWSER_FIELD(data.pack), {{"documents", Packing::documents}, {"chunks", Packing::chunks}}, {},
            "documents: each sees itself only; chunks: one running text"),
-      integer("data.max_documents", HAWSER_FIELD(data.max_documents), {.least = 0},
+      integer("data.max_documents", HAWSER_FIELD(data.max_documents), {.least = 0, .most = kMostTokens},
               "documents a sequence at most; 0: sequence_length / 64, at least 8"),
       number("data.validation_fraction", HAWSER_FIELD(data.validation_fraction), fraction,
              "share of data.train held out when data.validation is not given"),
 
-      integer("parallel.hybrid_shard_degree", HAWSER_FIELD(parallel.hybrid_shard_degree), {.least = 0},
+      integer("parallel.hybrid_shard_degree", HAWSER_FIELD(parallel.hybrid_shard_degree),
+              {.least = 0, .most = kMostRanks},
               "ranks (context included) that share one copy of the state; 0: all, 1: none"),
-      integer("parallel.context_parallel_degree", HAWSER_FIELD(parallel.context_parallel_degree), {.least = 1},
-              "ranks that share each sequence"),
+      integer("parallel.context_parallel_degree", HAWSER_FIELD(parallel.context_parallel_degree),
+              {.least = 1, .most = kMostRanks}, "ranks that share each sequence"),
       word("parallel.context_comm", HAWSER_FIELD(parallel.context_comm), {{"all_gather", ContextComm::all_gather}},
            {"ring", "all_to_all", "auto"}, "how those ranks exchange keys and values"),
-      integer("parallel.context_chunks", HAWSER_FIELD(parallel.context_chunks), {.least = 0},
+      integer("parallel.context_chunks", HAWSER_FIELD(parallel.context_chunks), {.least = 0, .most = 1024},
               "chunks of each sequence a rank holds; 0: 2 (zig-zag), or 4 with packed documents"),
       integer("parallel.tensor_parallel_degree", HAWSER_FIELD(parallel.tensor_parallel_degree),
               {.least = 1, .supported = 1}, "ranks that share each matrix"),
@@ -58,7 +65,7 @@ std::vector<Key> make_schema() {
               {.least = 1, .supported = 1}, "stages the layers are cut into"),
       integer("parallel.expert_parallel_degree", HAWSER_FIELD(parallel.expert_parallel_degree),
               {.least = 1, .supported = 1}, "ranks that share the experts of a layer"),
-      integer("parallel.prefetch", HAWSER_FIELD(parallel.prefetch), {.least = 0},
+      integer("parallel.prefetch", HAWSER_FIELD(parallel.prefetch), {.least = 0, .most = 1024},
               "layers whose parameters are gathered ahead of use"),
       word("parallel.gradient_accumulation", HAWSER_FIELD(parallel.gradient_accumulation),
            {{"sharded", GradientAccumulation::sharded}, {"local", GradientAccumulation::local}}, {},
@@ -76,9 +83,9 @@ std::vector<Key> make_schema() {
            {"fp16", "fp8"}, "arithmetic of the layers; auto: float32 on the CPU, bf16 on CUDA"),
 
       needed(to_train, integer("train.steps", HAWSER_FIELD(train.steps), {.least = 1}, "optimizer steps of the run")),
-      integer("train.global_batch_size", HAWSER_FIELD(train.global_batch_size), {.least = 1},
+      integer("train.global_batch_size", HAWSER_FIELD(train.global_batch_size), {.least = 1, .most = kMostSequences},
               "sequences a step, over all ranks"),
-      integer("train.micro_batch_size", HAWSER_FIELD(train.micro_batch_size), {.least = 1},
+      integer("train.micro_batch_size", HAWSER_FIELD(train.micro_batch_size), {.least = 1, .most = kMostSequences},
               "sequences a data rank computes at a time"),
       integer("train.seed", HAWSER_FIELD(train.seed), {.least = 0}, "of initial weights, data order and the split"),
       integer("train.evaluate_every", HAWSER_FIELD(train.evaluate_every), {.least = 0},
@@ -110,9 +117,10 @@ std::vector<Key> make_schema() {
       integer("checkpoint.keep_last", HAWSER_FIELD(checkpoint.keep_last), {.least = 1},
               "checkpoints kept; older ones are removed"),
 
-      integer("run.ranks", HAWSER_FIELD(run.ranks), {.least = 0},
+      integer("run.ranks", HAWSER_FIELD(run.ranks), {.least = 0, .most = kMostRanks},
               "processes; 0: one a GPU, on the CPU the product of the degrees; --ranks says the same"),
-      integer("run.threads", HAWSER_FIELD(run.threads), {.least = 0}, "CPU threads a rank; 0: cores / ranks"),
+      integer("run.threads", HAWSER_FIELD(run.threads), {.least = 0, .most = kMostThreads},
+              "CPU threads a rank; 0: cores / ranks"),
       word("run.device", HAWSER_FIELD(run.device),
            {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}, {},
            "where it runs; auto: CUDA where it is built in and a GPU is there; --device says the same"),

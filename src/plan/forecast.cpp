@@ -46,15 +46,24 @@ Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, 
   return out;
 }
 
-std::string refusal(const Recipe& recipe, const Forecast& forecast, const std::vector<Offer>& offers) {
+namespace {
+
+std::string does_not_fit(const Recipe& recipe, std::int64_t capacity, std::int64_t needed, const std::string& hint) {
   const bool told = recipe.memory.capacity.has_value();
-  std::string out = Problem{.file = recipe.file,
-                            .what = "does not fit",
-                            .expected = cat("at most ", format_bytes(Bytes(forecast.capacity)), " a rank",
-                                            told ? "" : ", what the device has"),
-                            .got = format_bytes(Bytes(forecast.needed())),
-                            .at = told ? key_place(recipe, "memory.capacity") : ""}
-                        .line();
+  return Problem{
+      .file = recipe.file,
+      .what = "does not fit",
+      .expected = cat("at most ", format_bytes(Bytes(capacity)), " a rank", told ? "" : ", what the device has"),
+      .got = format_bytes(Bytes(needed)),
+      .at = told ? key_place(recipe, "memory.capacity") : "",
+      .hint = hint}
+      .line();
+}
+
+}  // namespace
+
+std::string refusal(const Recipe& recipe, const Forecast& forecast, const std::vector<Offer>& offers) {
+  std::string out = does_not_fit(recipe, forecast.capacity, forecast.needed(), "");
   if (offers.empty()) {
     return out + "\nno settings were found that fit and keep sequence length and global batch: more ranks are needed";
   }
@@ -68,11 +77,20 @@ std::string refusal(const Recipe& recipe, const Forecast& forecast, const std::v
   return out;
 }
 
-void check_capacity(const Recipe& recipe, const models::Model& model, int world, int threads,
+void check_capacity(const Recipe& recipe, const models::Model& model, int world, int threads, const Machine& machine,
                     const std::string& target) {
-  const Forecaster forecaster(recipe, model, world, load_target(target), this_machine(), threads);
+  const Forecaster forecaster(recipe, model, world, load_target(target), machine, threads);
   const Forecast forecast = forecaster.forecast();
   if (!forecast.fits()) throw Error(ExitCode::does_not_fit, refusal(recipe, forecast, forecaster.offers(kOffers)));
+}
+
+void check_capacity(const Recipe& recipe, const models::Model& model, const Layout& layout, step::Purpose purpose,
+                    const std::string& hint, const Machine& machine, const std::string& target) {
+  const Target on = load_target(target);
+  const std::int64_t capacity = capacity_of(recipe, on, machine, layout.mesh.world());
+  const std::int64_t needed = plan_rank(model, layout, purpose, 0).bytes() + overhead_of(on, layout.mesh);
+  if (needed <= capacity) return;
+  throw Error(ExitCode::does_not_fit, does_not_fit(recipe, capacity, needed, hint));
 }
 
 }  // namespace hawser::plan

@@ -86,6 +86,11 @@ std::string refusal(const Recipe& recipe, const Forecast& forecast, const std::v
 // Throws Error(ExitCode::does_not_fit) with refusal() where the recipe needs more than a rank may use. Takes no memory
 // to speak of and sends no message: every rank, or the process that starts them, may call it.
 void check_capacity(const Recipe& recipe, const models::Model& model, int world, int threads,
+                    const Machine& machine = this_machine(), const std::string& target = "cpu");
+
+// The same for a session that does not train and offers nothing: `hint` says what to try.
+void check_capacity(const Recipe& recipe, const models::Model& model, const Layout& layout, step::Purpose purpose,
+                    const std::string& hint, const Machine& machine = this_machine(),
                     const std::string& target = "cpu");
 
 }  // namespace hawser::plan

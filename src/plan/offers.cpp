@@ -127,7 +127,8 @@ class Forecaster::Search {
       for (std::size_t i = 0; i < candidates_.size() && static_cast<int>(offers.size()) < count; ++i) {
         if (planned.contains(i) || (!any && repeats(candidates_[i], offers))) continue;
         planned.insert(i);
-        if (std::optional<Offer> offer = plan(candidates_[i])) offers.push_back(std::move(*offer));
+        std::optional<Offer> offer = plan(candidates_[i]);
+        if (offer && !changes_nothing(*offer, offers)) offers.push_back(std::move(*offer));
         if (planned.size() >= kMostWholePlans) break;
       }
     }
@@ -165,7 +166,8 @@ class Forecaster::Search {
         const std::int64_t data_ranks = on_.world_ / context;
         for (const std::int64_t micro : micro_batches(data_ranks)) {
           Settings s{.context = context, .hybrid = hybrid, .micro_batch = micro};
-          const bool accumulates = base.train.global_batch_size > data_ranks * micro;
+          // Where gradients are added or cut up at all, the two ways to accumulate them differ.
+          const bool accumulates = base.train.global_batch_size > data_ranks * micro && on_.world_ > 1 && hybrid != 1;
           for (const auto accumulation : {GradientAccumulation::sharded, GradientAccumulation::local}) {
             if (!accumulates && accumulation != base.parallel.gradient_accumulation) continue;
             s.accumulation = accumulation;
@@ -259,6 +261,13 @@ class Forecaster::Search {
         return std::any_of(candidate.changes.begin(), candidate.changes.end(),
                            [&](const Change& other) { return other.key == change.key && other.value == change.value; });
       });
+    });
+  }
+
+  // As large and as fast as one that is offered: another name for it.
+  static bool changes_nothing(const Offer& offer, const std::vector<Offer>& offers) {
+    return std::any_of(offers.begin(), offers.end(), [&](const Offer& other) {
+      return offer.needed == other.needed && offer.tokens_per_second == other.tokens_per_second;
     });
   }
 

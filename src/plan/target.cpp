@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 #include "base/error.h"
@@ -195,17 +196,43 @@ DType compute_dtype(const PrecisionRecipe& precision, const Target& target) {
   return precision.compute == ComputePrecision::bf16 ? DType::bf16 : DType::f32;
 }
 
+namespace {
+
+// The least memory.max of this process's control group and those above it (cgroup v2; v1's one file beside it).
+std::int64_t control_group_limit() {
+  namespace fs = std::filesystem;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  const auto look = [&](const fs::path& file) {
+    std::ifstream in(file);
+    std::int64_t bytes = 0;
+    if (in >> bytes && bytes > 0) least = std::min(least, bytes);  // "max" is no number
+  };
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const bool unified = line.starts_with("0::");
+    if (!unified && line.find(":memory:") == std::string::npos) continue;
+    const fs::path root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    const char* name = unified ? "memory.max" : "memory.limit_in_bytes";
+    fs::path group = fs::path(line.substr(line.rfind(':') + 1)).relative_path();
+    for (; !group.empty(); group = group.parent_path()) look(root / group / name);
+    look(root / name);  // in a container its own group is the root
+  }
+  return least;
+}
+
+}  // namespace
+
 Machine this_machine() {
   cpu_set_t set;
   CPU_ZERO(&set);
   const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  return {.cores = std::max(1, cores),
-          .memory = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE)};
+  const std::int64_t all = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  return {.cores = std::max(1, cores), .memory = std::min(all, control_group_limit())};
 }
 
 std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machine& machine, int world) {
   if (recipe.memory.capacity) return recipe.memory.capacity->value();
-  return target.capacity > 0 ? target.capacity : machine.memory / world;
+  return target.capacity > 0 ? target.capacity : machine.memory / (machine.ranks > 0 ? machine.ranks : world);
 }
 
 std::int64_t overhead_of(const Target& target, const MeshSizes& mesh) {

@@ -60,7 +60,8 @@ DType compute_dtype(const PrecisionRecipe& precision, const Target& target);
 // The machine a rank runs on, as far as a plan must know it: used by targets that share or scale.
 struct Machine {
   int cores = 1;
-  std::int64_t memory = 0;  // bytes
+  std::int64_t memory = 0;  // bytes that its processes may use: the machine's, or less where a control group says so
+  int ranks = 0;            // of the run that share it; 0: all of them
 };
 Machine this_machine();
 

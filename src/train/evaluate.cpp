@@ -6,6 +6,7 @@
 
 #include "data/sources.h"
 #include "models/weights.h"
+#include "plan/forecast.h"
 #include "train/baseline.h"
 #include "train/feed.h"
 #include "train/open_model.h"
@@ -90,11 +91,19 @@ void open_token_data(const EvaluateRequest& request, std::int64_t vocabulary, co
   }
 }
 
+void check_finite(double loss, const std::string& model) {
+  if (std::isfinite(loss)) return;
+  throw UserError(Problem{.file = model, .what = "the loss is not a finite number: are the weights sound?"});
+}
+
 }  // namespace
 
 std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& request, int rank, int ranks, Problems& problems) {
   const std::size_t before = problems.size();
-  OpenEvaluation input{.recipe = request.recipe, .threads = request.threads, .gradient_norms = request.gradient_norms};
+  OpenEvaluation input{.folder = request.model,
+                       .recipe = request.recipe,
+                       .threads = request.threads,
+                       .gradient_norms = request.gradient_norms};
   Recipe& recipe = input.recipe;
   recipe.data.sequence_length = request.sequence_length;
   recipe.data.pack = Packing::documents;
@@ -136,6 +145,18 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& request, in
   layout.batch = input.loader->shape();
   plan::set_bounds(layout);
   layout.micro_batches = static_cast<int>(input.loader->micro_batches());
+  if (input.loader->step_targets(0) == 0) {
+    problems.add({.file = request.data,
+                  .what = "no token to predict",
+                  .expected = "a sequence of two tokens or more, and labels that are not all -100",
+                  .hint = request.sequence_length < 2 ? "--sequence-length 2 or more" : ""});
+    return std::nullopt;
+  }
+  plan::Machine machine = plan::this_machine();
+  machine.ranks = request.ranks_here;
+  plan::check_capacity(recipe, *input.open.model, layout,
+                       request.gradient_norms ? step::Purpose::gradient_norms : step::Purpose::loss,
+                       "a shorter --sequence-length, or more --ranks", machine);
   return input;
 }
 
@@ -164,7 +185,8 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   if (!input.gradient_norms) {
     const auto [sum, tokens] = evaluate_loss(session, loader, 1);
     result.tokens = tokens;
-    result.loss = tokens > 0 ? sum / static_cast<double>(tokens) : 0.0;
+    result.loss = sum / static_cast<double>(tokens);
+    check_finite(result.loss, input.folder);
     if (const std::int64_t bytes = input.tokens && input.tokenizer ? text_bytes(*input.tokens, *input.tokenizer) : 0)
       result.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(bytes);
     if (after) after(session);
@@ -172,13 +194,14 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   }
   result.tokens = loader.step_targets(0);
   step::StepInput step;
-  step.record.loss_scale = result.tokens > 0 ? 1.0f / static_cast<float>(result.tokens) : 0.0f;
+  step.record.loss_scale = 1.0f / static_cast<float>(result.tokens);
   for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
     step.batches.push_back(to_host_batch(loader.load(0, m), loader.shape()));
   }
   const step::StepOutput output = session.enqueue(purpose, step);
   session.synchronize();
-  result.loss = result.tokens > 0 ? output.result->loss_sum / static_cast<double>(result.tokens) : 0.0;
+  result.loss = output.result->loss_sum / static_cast<double>(result.tokens);
+  check_finite(result.loss, input.folder);
   const auto tensors = models::hf_tensors(*input.open.model);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     result.gradient_norms.emplace_back(tensors[i].name, (*output.parameter_norms)[i]);

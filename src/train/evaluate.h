@@ -24,6 +24,7 @@ struct EvaluateRequest {
   bool gradient_norms = false;
   Recipe recipe;  // parallel, memory, precision, run
   int threads = 1;
+  int ranks_here = 0;  // ranks on this machine; 0: all
 };
 
 struct Evaluation {
@@ -36,6 +37,7 @@ struct Evaluation {
 
 // What an evaluation reads, found sound: model and weights, and this rank's part of the data.
 struct OpenEvaluation {
+  std::string folder;  // the model's
   Recipe recipe;
   int threads = 1;
   bool gradient_norms = false;
@@ -47,11 +49,11 @@ struct OpenEvaluation {
 };
 
 // Opens all of it as rank `rank` of `ranks`, without messages. Adds every problem of model and data, and returns none
-// when there is one.
+// when there is one; where there is none, throws Error(does_not_fit) if a rank needs more memory than it may use.
 std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& request, int rank, int ranks, Problems& problems);
 
-// `world` null: this process alone. Every rank calls it and gets the same. `after`, if given, is called before the
-// session ends, with the gradients of Purpose::gradient_norms still there.
+// `world` null: this process alone. Every rank calls it and gets the same. UserError where the loss is not finite.
+// `after`, if given, is called before the session ends, with the gradients of Purpose::gradient_norms still there.
 Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::function<void(Session&)>& after = nullptr);
 
 // Both in one. UserError with all problems of model and data.

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <filesystem>
 
+#include "base/units.h"
 #include "checkpoint/storage/posix.h"
 #include "config/config.h"
 #include "data/batch_loader.h"
@@ -15,6 +17,7 @@
 #include "data/token_file.h"
 #include "models/families.h"
 #include "optim/schedule.h"
+#include "plan/forecast.h"
 #include "report/metrics.h"
 #include "train/evaluate.h"
 #include "train/feed.h"
@@ -27,9 +30,13 @@ namespace hawser::train {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-void check_fit(const Recipe& recipe, int, Problems& problems) {
-  open_model(recipe.model, recipe.folder, problems);
+void check_fit(const Recipe& recipe, const FitPlace& place, Problems& problems) {
+  const OpenModel open = open_model(recipe.model, recipe.folder, problems);
   checkpoint::check_writable(output_folder(recipe), problems);
+  if (!problems.empty()) return;
+  plan::Machine machine = plan::this_machine();
+  machine.ranks = place.ranks_here;
+  plan::check_capacity(recipe, *open.model, place.world, place.threads, machine);
 }
 
 namespace {
@@ -153,6 +160,15 @@ class Fit {
     loader_ = std::make_shared<const data::BatchLoader>(
         set, layout_.batch, batch_layout_,
         data::BatchOrder{.global_batch_size = recipe_.train.global_batch_size, .seed = recipe_.train.seed});
+    // A run that has nothing to learn from would end well. The first step of most runs has a target.
+    std::int64_t targets = 0;
+    const std::int64_t epoch = ceil_div(sequences_, recipe_.train.global_batch_size);
+    for (std::int64_t s = 0; s < epoch && targets == 0; ++s) targets = loader_->step_targets(s);
+    if (targets == 0) {
+      throw UserError(Problem{.file = folder + "/train.idx",
+                              .what = "no token to predict",
+                              .expected = "documents of two tokens or more, and labels that are not all -100"});
+    }
     HAWSER_CHECK(loader_->micro_batches() == layout_.micro_batches, loader_->micro_batches(),
                  " micro-batches, planned ", layout_.micro_batches);
     std::error_code ignored;
@@ -311,6 +327,7 @@ class Fit {
                           .epoch = static_cast<double>(flight.step * recipe_.train.global_batch_size) /
                                    static_cast<double>(sequences_)}};
     if (flight.targets == 0) say(cat("step ", flight.step, " has no token to predict: skipped"));
+    if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.gradient_norm)) diverged(metrics);
     if (evaluate_behind && flights_.empty()) metrics.validation_loss = evaluate();
     result_.train_loss = metrics.loss;
     result_.steps = flight.step;
@@ -320,6 +337,21 @@ class Fit {
     }
     if (metrics_) metrics_->write(metrics);
     if (progress_) progress_->step(metrics);
+  }
+
+  // The weights are spoilt from this step on: nothing is saved, and what was saved before stays.
+  [[noreturn]] void diverged(const report::StepMetrics& metrics) {
+    if (metrics_) {
+      metrics_->write(metrics);
+      metrics_->sync();
+    }
+    const bool saved = saved_step_ > 0;
+    throw Error(ExitCode::internal,
+                cat("step ", metrics.step, ": loss ", fmt::format("{:.4g}", metrics.loss), ", gradient norm ",
+                    fmt::format("{:.4g}", metrics.gradient_norm), ": not finite, so the run ends and is not saved",
+                    saved ? cat("; the last checkpoint is of step ", saved_step_) : "",
+                    "; try a lower optimizer.learning_rate or a longer optimizer.warmup_steps",
+                    metrics.step == 1 ? ", and look whether the weights it began with are sound" : ""));
   }
 
   std::optional<double> evaluate() {
@@ -332,6 +364,11 @@ class Fit {
     });
     if (tokens == 0) return std::nullopt;
     result_.validation_loss = sum / static_cast<double>(tokens);
+    if (!std::isfinite(*result_.validation_loss)) {
+      throw Error(ExitCode::internal,
+                  cat("after step ", done_, ": the validation loss is not finite, so the run ends and ",
+                      "is not saved; try a lower optimizer.learning_rate"));
+    }
     say(fmt::format("step {}: validation loss {:.4f} over {} tokens", done_, *result_.validation_loss, tokens));
     return result_.validation_loss;
   }

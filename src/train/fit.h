@@ -31,8 +31,13 @@ struct FitResult {
   std::string checkpoint;                 // folder of the last one written
 };
 
-// Everything a user may have got wrong, without touching data or devices: model, data files, output. Adds all problems.
-void check_fit(const Recipe& recipe, int world, Problems& problems);
+// Everything a user may have got wrong, without touching data or devices: model, data files, output. Adds all problems;
+// where there is none, throws Error(does_not_fit) with settings that fit, if `world` ranks (so many of them on this
+// machine, so many threads each) need more memory than they may use.
+struct FitPlace {
+  int world = 1, ranks_here = 1, threads = 1;
+};
+void check_fit(const Recipe& recipe, const FitPlace& place, Problems& problems);
 
 // `world` null: this process alone. Every rank calls it. The recipe has passed config's checks for this world and
 // check_fit. Prepares the token files where they are missing or stale. Without `resume`, what an earlier run left in

@@ -6,6 +6,7 @@
 
 #include "data/micro_batch.h"
 #include "models/families.h"
+#include "plan/forecast.h"
 #include "train/feed.h"
 #include "train/session.h"
 
@@ -53,22 +54,25 @@ std::vector<std::int32_t> prompt_of(const GenerateRequest& request, const data::
   return ids;
 }
 
+plan::Layout layout_for(Recipe recipe, const models::Model& model, int threads, std::int64_t rows) {
+  recipe.parallel = {};
+  recipe.data = {};
+  recipe.data.sequence_length = rows;
+  recipe.data.max_documents = 1;
+  recipe.train.global_batch_size = 1;
+  recipe.train.micro_batch_size = 1;
+  return plan::make_layout(recipe, model, 1, compute_dtype(recipe.precision, DeviceKind::cpu), threads);
+}
+
 // The model on this process, planned for one sequence of up to `rows` tokens.
 class Forward {
  public:
   Forward(OpenGeneration& input, Device& device, comm::Mesh& mesh, std::int64_t rows) : rows_(rows) {
-    Recipe recipe = input.recipe;
-    recipe.parallel = {};
-    recipe.data = {};
-    recipe.data.sequence_length = rows;
-    recipe.data.max_documents = 1;
-    recipe.train.global_batch_size = 1;
-    recipe.train.micro_batch_size = 1;
-    const DType compute = compute_dtype(recipe.precision, device.kind());
-    const plan::Layout layout = plan::make_layout(recipe, *input.open.model, 1, compute, input.threads);
+    const plan::Layout layout = layout_for(input.recipe, *input.open.model, input.threads, rows);
     shape_ = layout.batch;
-    session_ = std::make_unique<Session>(*input.open.model, layout, device, mesh,
-                                         std::vector<step::Purpose>{step::Purpose::logits}, recipe.memory.capacity);
+    session_ =
+        std::make_unique<Session>(*input.open.model, layout, device, mesh,
+                                  std::vector<step::Purpose>{step::Purpose::logits}, input.recipe.memory.capacity);
     session_->load(*input.open.weights);
   }
 
@@ -88,7 +92,7 @@ class Forward {
     const std::vector<float>& logits = *output.logits;
     const auto best = std::max_element(logits.begin(), logits.end());
     if (!std::isfinite(*best)) {
-      throw Error(ExitCode::internal, "the model's logits are not finite numbers: are its weights sound?");
+      throw UserError(Problem{.what = "the model's logits are not finite numbers: are its weights sound?"});
     }
     return static_cast<std::int32_t>(best - logits.begin());
   }
@@ -122,6 +126,10 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
   }
   input.prompt_ids = prompt_of(request, input.tokenizer.get(), special.begin, input.open.model->vocabulary(), problems);
   if (problems.size() != before) return std::nullopt;
+  const std::int64_t rows = padded_rows(static_cast<std::int64_t>(input.prompt_ids.size()) + input.max_tokens - 1);
+  plan::check_capacity(input.recipe, *input.open.model,
+                       layout_for(input.recipe, *input.open.model, input.threads, rows), step::Purpose::logits,
+                       "fewer --max-tokens");
   return input;
 }
 

@@ -41,7 +41,8 @@ struct OpenGeneration {
   int threads = 1;
 };
 
-// Adds every problem, and returns none when there is one.
+// Adds every problem, and returns none when there is one; where there is none, throws Error(does_not_fit) if the
+// longest text asked for needs more memory than there may be used.
 std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Problems& problems);
 
 struct Generation {

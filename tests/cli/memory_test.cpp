@@ -1,0 +1,129 @@
+// What needs more memory than there is, is refused before any of it is taken: by every command that runs a model, with
+// the words of `hawser plan`.
+#include "binary.h"
+
+namespace hawser {
+namespace {
+
+using testing::tiny;
+
+class Memory : public testing::Binary {
+ protected:
+  void SetUp() override {
+    Binary::SetUp();
+    std::string lines;
+    for (int line = 0; line < 40; ++line) {
+      nlohmann::json ids = nlohmann::json::array();
+      for (int i = 0; i < 60; ++i) ids.push_back((line * 31 + i * i * 7) % 96);
+      lines += nlohmann::json{{"input_ids", ids}}.dump() + "\n";
+    }
+    write("text.jsonl", lines);
+    write("recipe.yaml", "model: {config: " + (tiny("gqa") / "config.json").string() +
+                             "}\n"
+                             "data: {train: text.jsonl, sequence_length: 60}\n"
+                             "train: {steps: 1, global_batch_size: 16, micro_batch_size: 8}\n"
+                             "run: {threads: 1}\n"
+                             "output: run\n");
+  }
+
+  void does_not_fit(const std::string& arguments, const std::string& words) {
+    const testing::Ran ran = hawser(arguments);
+    EXPECT_EQ(ran.code, 4) << arguments << "\n" << ran.err;
+    EXPECT_EQ(ran.out, "") << arguments;
+    EXPECT_NE(ran.err.find(words), std::string::npos) << arguments << "\n" << ran.err;
+  }
+};
+
+// The words and the offers of `plan`; the offers, typed behind the same command, run.
+TEST_F(Memory, FitRefusesWhatPlanRefuses) {
+  for (const std::string ranks : {" --ranks 1", " --ranks 2"}) {
+    const nlohmann::json plan = json("plan recipe.yaml --json" + ranks)["memory"][0];
+    const std::int64_t room = plan["needed"].get<std::int64_t>() - plan["plan"].get<std::int64_t>() / 4;
+    const std::string same = "recipe.yaml" + ranks + " --memory " + std::to_string(room) + "B";
+    const testing::Ran planned = hawser("plan " + same);
+    ASSERT_EQ(planned.code, 4) << planned.err;
+    const testing::Ran fit = hawser("fit " + same);
+    EXPECT_EQ(fit.code, 4);
+    EXPECT_EQ(fit.out, "");
+    EXPECT_EQ(fit.err, planned.err);
+    EXPECT_TRUE(testing::fs::is_empty(folder_ / "run")) << "refused after something was made";
+    int offers = 0;
+    for (const std::string& line : testing::lines_of(fit.err)) {
+      const auto flags = line.find("--set "), end = line.find("   (");
+      if (flags == std::string::npos || end == std::string::npos) continue;
+      ++offers;
+      const testing::Ran run = hawser("fit " + same + " " + line.substr(flags, end - flags));
+      EXPECT_EQ(run.code, 0) << line << "\n" << run.err;
+      testing::fs::remove_all(folder_ / "run");
+    }
+    EXPECT_GE(offers, 1) << fit.err;
+  }
+}
+
+TEST_F(Memory, UnderMpirunIsSaidOnce) {
+  const testing::Ran ran =
+      shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 2 " +
+            std::string(HAWSER_BINARY) + " fit recipe.yaml --memory 1MB");
+  EXPECT_EQ(ran.code, 4) << ran.err;
+  const std::string line = "hawser: recipe.yaml: does not fit (expected at most ";
+  const auto first = ran.err.find(line);
+  EXPECT_NE(first, std::string::npos) << ran.err;
+  EXPECT_EQ(ran.err.find(line, first + 1), std::string::npos) << ran.err;
+  EXPECT_TRUE(testing::fs::is_empty(folder_ / "run"));
+}
+
+// Without --memory it is the machine's memory that counts. The shell's limit keeps a mistake from taking the machine.
+TEST_F(Memory, AModelLargerThanTheMachineIsRefused) {
+  nlohmann::json config = testing::json_of(tiny("gqa") / "config.json");
+  config["hidden_size"] = 16384;
+  config["intermediate_size"] = 65536;
+  config["num_hidden_layers"] = 80;
+  config["head_dim"] = 128;
+  config["num_attention_heads"] = 128;
+  config["num_key_value_heads"] = 128;
+  write("huge.json", config.dump());
+  const testing::Ran ran =
+      shell("ulimit -v 16000000; " + std::string(HAWSER_BINARY) + " fit recipe.yaml --set model.config=huge.json");
+  EXPECT_EQ(ran.code, 4) << ran.err;
+  EXPECT_NE(ran.err.find("what the device has"), std::string::npos) << ran.err;
+  does_not_fit("bench step --model huge.json --sequence-length 64", "does not fit");
+}
+
+TEST_F(Memory, EvalGenerateAndBenchKeepToIt) {
+  const std::string model = " --model " + tiny("gqa").string() + " --memory 1MB";
+  does_not_fit("eval --data text.jsonl --sequence-length 60" + model, "try a shorter --sequence-length");
+  does_not_fit("eval --data text.jsonl --sequence-length 60 --ranks 2" + model, "try a shorter --sequence-length");
+  does_not_fit("generate --prompt-ids 1,2,3" + model, "try fewer --max-tokens");
+  does_not_fit("bench step --sequence-length 64" + model, "does not fit");
+}
+
+TEST_F(Memory, NumbersThatNobodyHasAreRefused) {
+  const std::string plan = "plan recipe.yaml --set ";
+  refused(plan + "train.global_batch_size=4294967304",
+          {"--set: out of range (expected at most 16777216, got 4294967304) at train.global_batch_size"});
+  refused(plan + "data.sequence_length=9200000000000000000",
+          {"--set: out of range (expected at most 67108864, got 9200000000000000000) at data.sequence_length"});
+  refused(plan + "run.threads=100000", {"--set: out of range (expected at most 1024, got 100000) at run.threads"});
+  refused(
+      plan + "train.global_batch_size=16777216",
+      {"--set: too many micro-batches in a step (expected at most 1024, got 2097152: 16777216 sequences, 1 data "
+       "rank, micro_batch_size 8) at train.global_batch_size; try more ranks, a larger train.micro_batch_size, or a "
+       "smaller global batch"});
+  refused("bench step --model m --threads 100000", {"wrong value (expected at most 1024, got 100000) at --threads"});
+  refused("bench step --model m --steps 99999999999999999999999",
+          {"wrong value (expected at most 1000000, got 99999999999999999999999) at --steps"});
+}
+
+TEST_F(Memory, NoTokenToPredictIsAnError) {
+  write("none.jsonl", R"({"input_ids": [1, 2, 3], "labels": [-100, -100, -100]})");
+  const std::string eval = "eval --model " + tiny("gqa").string();
+  const std::string words =
+      ": no token to predict (expected a sequence of two tokens or more, and labels that are not "
+      "all -100)";
+  refused(eval + " --data none.jsonl --sequence-length 16", {"none.jsonl" + words});
+  refused(eval + " --data text.jsonl --sequence-length 1",
+          {"text.jsonl" + words + "; try --sequence-length 2 or more"});
+}
+
+}  // namespace
+}  // namespace hawser
