@@ -58,13 +58,16 @@ std::string plural(std::int64_t count, const std::string& what) {
 }
 
 // What lies in the folder of token files, whether made now or before.
-void print_summary(const std::string& folder, bool made_now, double source_bytes, bool as_json) {
-  nlohmann::ordered_json json{{"output", folder}, {"made_now", made_now}};
-  std::string text = cat(made_now ? "prepared " : "already prepared, nothing to do: ", folder, "\n");
+void print_summary(const data::PrepareOptions& job, bool made_now, double source_bytes, bool as_json) {
+  const data::TokenFiles files = data::token_files(job);
+  made_now = made_now && !files.in_place;
+  nlohmann::ordered_json json{{"output", job.output}, {"made_now", made_now}};
+  std::string text = files.in_place
+                         ? "token files already, read where they lie\n"
+                         : cat(made_now ? "prepared " : "already prepared, nothing to do: ", job.output, "\n");
   std::int64_t tokens = 0;
-  for (const char* name : {"train", "valid"}) {
-    const std::string prefix = (fs::path(folder) / name).string();
-    if (!fs::exists(prefix + ".idx")) continue;
+  for (const auto& [name, prefix] : {std::pair("train", files.train), std::pair("valid", files.validation)}) {
+    if (prefix.empty() || !fs::exists(prefix + ".idx")) continue;
     const data::TokenFile file(prefix);
     tokens += file.tokens();
     json[name] = {{"documents", file.documents()},
@@ -101,7 +104,7 @@ int prepare(const PrepareOptions& options) {
   checkpoint::check_writable(job.output, problems);
   problems.throw_if_any();
   if (data::is_prepared(job)) {
-    print_summary(job.output, false, 0, options.common.json);
+    print_summary(job, false, 0, options.common.json);
     return 0;
   }
   data::Prepared prepared;
@@ -110,7 +113,7 @@ int prepare(const PrepareOptions& options) {
     job.progress = [&line](const data::PrepareProgress& progress) { line.show(progress); };
     prepared = data::prepare(job);
   }
-  print_summary(job.output, true, static_cast<double>(prepared.source_bytes), options.common.json);
+  print_summary(job, true, static_cast<double>(prepared.source_bytes), options.common.json);
   return 0;
 }
 

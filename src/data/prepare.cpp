@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <thread>
 
 #include "base/error.h"
@@ -56,6 +55,10 @@ std::int64_t count_documents(const std::vector<Source>& sources) {
       ++documents;
       continue;
     }
+    if (source.kind == SourceKind::tokens) {
+      documents += TokenFile(source.path).documents();
+      continue;
+    }
     const MappedFile file(source.path);
     const std::string_view text = file.text();
     for (std::size_t at = 0; at < text.size();) {
@@ -73,9 +76,8 @@ struct Job {
   std::unique_ptr<Tokenizer> tokenizer;
 };
 
-Job check(const PrepareOptions& options) {
+Job check(const PrepareOptions& options, Problems& problems) {
   Job job;
-  Problems problems;
   if (options.train.empty()) problems.add({.what = "no training data", .at = "data.train"});
   if (!(options.validation_fraction >= 0.0 && options.validation_fraction < 1.0)) {
     problems.add({.what = "bad fraction",
@@ -85,28 +87,58 @@ Job check(const PrepareOptions& options) {
   }
   job.from.train = find_sources(options.train, options.folder, "data.train", problems);
   job.from.validation = find_sources(options.validation, options.folder, "data.validation", problems);
-  if (!options.tokenizer.empty()) {
+  const auto is_text = [](const Source& source) { return source.kind != SourceKind::tokens; };
+  const bool text = std::ranges::any_of(job.from.train, is_text) || std::ranges::any_of(job.from.validation, is_text);
+  // Ids need no tokenizer; where no source was found, its faults are said all the same.
+  const bool wanted = text || job.from.train.empty();
+  if (!options.tokenizer.empty() && wanted) {
     try {
       job.tokenizer = load_tokenizer(resolve_path(options.tokenizer, options.folder));
     } catch (const UserError& error) {
-      std::istringstream lines(error.what());
-      for (std::string line; std::getline(lines, line);) problems.add({.what = line});
+      problems.add_lines(error.what());
     }
   }
-  problems.throw_if_any();
   job.from.tokenizer = job.tokenizer ? job.tokenizer->fingerprint() : 0;
   job.from.vocab_size = options.vocab_size;
   // Given files make the fraction idle: it must not make token files stale.
   job.from.validation_fraction = options.validation.empty() ? options.validation_fraction : 0.0;
   job.from.seed = job.from.validation_fraction > 0.0 ? options.seed : 0;
   if (job.tokenizer && options.vocab_size > 0 && job.tokenizer->vocab_size() > options.vocab_size) {
-    throw UserError({.file = options.tokenizer,
-                     .what = "tokenizer has more ids than the model",
-                     .expected = cat("at most ", options.vocab_size),
-                     .got = cat(job.tokenizer->vocab_size()),
-                     .at = "data.tokenizer"});
+    problems.add({.file = options.tokenizer,
+                  .what = "tokenizer has more ids than the model",
+                  .expected = cat("at most ", options.vocab_size),
+                  .got = cat(job.tokenizer->vocab_size()),
+                  .at = "data.tokenizer"});
   }
   return job;
+}
+
+Job checked(const PrepareOptions& options) {
+  Problems problems;
+  Job job = check(options, problems);
+  problems.throw_if_any();
+  return job;
+}
+
+// Token files that stay where they are: nothing but their ids is checked.
+Prepared check_in_place(const TokenFiles& files, const PrepareOptions& options) {
+  Prepared prepared;
+  Problems problems;
+  const auto look_at = [&](const std::string& prefix, const char* key, PreparedCounts& counts) {
+    if (prefix.empty()) return;
+    try {
+      const TokenFile file(prefix);
+      file.check_ids(options.vocab_size);
+      counts = {file.documents(), file.sequences(), file.tokens()};
+      if (file.tokens() == 0) problems.add({.file = prefix + ".bin", .what = "no tokens in any document", .at = key});
+    } catch (const UserError& error) {
+      problems.add_lines(error.what());
+    }
+  };
+  look_at(files.train, "data.train", prepared.train);
+  look_at(files.validation, "data.validation", prepared.validation);
+  problems.throw_if_any();
+  return prepared;
 }
 
 class Preparer {
@@ -170,6 +202,11 @@ class Preparer {
 
   void read(const std::vector<Source>& sources, bool validation) {
     for (const Source& source : sources) {
+      if (source.kind == SourceKind::tokens) {
+        while (!in_flight_.empty()) take_one();  // the order of the documents is that of the sources
+        join(source, validation);
+        continue;
+      }
       for_each_block(source, [&](const Block& block) {
         if (problems_.size() >= kMostProblems) return;
         const auto bytes = static_cast<std::int64_t>(block.text.size());
@@ -192,15 +229,50 @@ class Preparer {
     bytes_in_flight_ -= place.bytes;
     problems_.add(block.problems);
     for (const EncodedDocument& document : block.documents) {
-      const std::int64_t number = documents_;
-      if (!place.validation) ++documents_;
-      const bool held_out =
-          place.validation || (number < static_cast<std::int64_t>(held_out_.size()) && held_out_[number]);
-      if (problems_.empty()) write(document, held_out ? *valid_ : *train_);
+      TokenFileWriter& file = file_of_next(place.validation);
+      if (problems_.empty()) write(document, file);
       ++progress_.documents;
       progress_.tokens += static_cast<std::int64_t>(document.ids.size());
     }
-    progress_.bytes_done += block.bytes;
+    report(block.bytes);
+  }
+
+  // Where the next document goes.
+  TokenFileWriter& file_of_next(bool validation) {
+    if (validation) return *valid_;
+    const std::int64_t number = documents_++;
+    return number < static_cast<std::int64_t>(held_out_.size()) && held_out_[number] ? *valid_ : *train_;
+  }
+
+  // Appends the documents of a token file.
+  void join(const Source& source, bool validation) {
+    try {
+      const TokenFile from(source.path);
+      std::vector<std::int32_t> ids, labels;
+      for (std::int64_t d = 0; d < from.documents() && problems_.size() < kMostProblems; ++d) {
+        TokenFileWriter& file = file_of_next(validation);
+        for (std::int64_t s = from.first_sequence(d); s < from.first_sequence(d + 1); ++s) {
+          if (from.length(s) == 0) continue;
+          ids.resize(from.length(s));
+          from.read(from.begin(s), ids, vocab_size_);
+          if (from.has_labels()) {
+            labels.resize(ids.size());
+            from.read_labels(from.begin(s), labels, vocab_size_);
+          }
+          if (problems_.empty()) file.add_sequence(ids, labels);
+          progress_.tokens += from.length(s);
+        }
+        file.end_document();
+        ++progress_.documents;
+      }
+    } catch (const UserError& error) {
+      problems_.add_lines(error.what());
+    }
+    report(source.bytes);
+  }
+
+  void report(std::int64_t bytes) {
+    progress_.bytes_done += bytes;
     const auto now = std::chrono::steady_clock::now();
     const bool last = progress_.bytes_done == progress_.bytes_total;
     if (options_.progress && (last || now - reported_ > std::chrono::milliseconds(200))) {
@@ -281,17 +353,38 @@ PrepareOptions prepare_options(const Recipe& recipe) {
   return options;
 }
 
+TokenFiles token_files(const PrepareOptions& options) {
+  Problems ignored;
+  const auto train = find_sources(options.train, options.folder, "", ignored);
+  const auto validation = find_sources(options.validation, options.folder, "", ignored);
+  const auto one = [](const std::vector<Source>& sources) {
+    return sources.size() == 1 && sources[0].kind == SourceKind::tokens;
+  };
+  const bool held_out = options.validation.empty() && options.validation_fraction > 0.0;
+  if (ignored.empty() && one(train) && !held_out && (options.validation.empty() || one(validation))) {
+    return {.train = train[0].path, .validation = validation.empty() ? "" : validation[0].path, .in_place = true};
+  }
+  const fs::path folder(options.output);
+  return {.train = (folder / "train").string(), .validation = (folder / "valid").string()};
+}
+
+void check_sources(const PrepareOptions& options, Problems& problems) {
+  check(options, problems);
+}
+
 Prepared prepare(const PrepareOptions& options) {
-  const Job job = check(options);
+  const Job job = checked(options);
+  if (const TokenFiles files = token_files(options); files.in_place) return check_in_place(files, options);
   return Preparer(options, job).run();
 }
 
 bool is_prepared(const PrepareOptions& options) {
+  if (token_files(options).in_place) return false;
   const fs::path folder(options.output);
   const auto made_from = read_manifest((folder / "prepared.json").string());
   if (!made_from) return false;
   try {
-    if (*made_from != check(options).from) return false;
+    if (*made_from != checked(options).from) return false;
     const TokenFile train((folder / "train").string());
     if (made_from->validation_fraction > 0.0 || !made_from->validation.empty()) TokenFile((folder / "valid").string());
     return true;

@@ -4,6 +4,9 @@
 // says what they were made from. Documents keep the order of the sources whatever the number of threads. A text gets
 // what the tokenizer puts around it (begin of text) and then its end-of-text token; lines of ids stay as they are.
 //
+// Token files are sources too: one alone is read where it lies (token_files); several, or one of which a share is held
+// out, or one beside text, are joined in OUTPUT, their ids as they are.
+//
 // Memory is bounded: a window of blocks (1 MiB of lines, or one text file) is in flight at a time.
 #pragma once
 
@@ -12,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/recipe.h"
 
 namespace hawser::data {
@@ -47,11 +51,24 @@ struct Prepared {
 // A recipe's data section with its defaults filled in: the tokenizer beside the model, token files in OUTPUT/data.
 PrepareOptions prepare_options(const Recipe& recipe);
 
-// UserError with all problems of all files together; then nothing is written.
+// The token files that a run reads, by prefix: those of `output`, or in place the user's own, where one is all of the
+// training data and none or one is all of the validation data. `validation` may name a file that is not there.
+struct TokenFiles {
+  std::string train, validation;  // validation "": none is held out
+  bool in_place = false;
+};
+TokenFiles token_files(const PrepareOptions& options);
+
+// Adds what can be known to be wrong without reading the sources: patterns without files, a tokenizer that cannot be
+// read or does not fit the model. Writes nothing.
+void check_sources(const PrepareOptions& options, Problems& problems);
+
+// UserError with all problems of all files together; then nothing is written. Files in place are only checked: every id
+// is read.
 Prepared prepare(const PrepareOptions& options);
 
 // Whether the token files in options.output were made from the same sources (path, size, time of change), tokenizer and
-// options. False also when something is missing or cannot be read.
+// options. False also when something is missing or cannot be read, and for files in place.
 bool is_prepared(const PrepareOptions& options);
 
 // Which documents are held out: the share `fraction` of `documents`, at least one and not all, chosen by the seed

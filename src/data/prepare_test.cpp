@@ -158,6 +158,68 @@ TEST_F(PrepareTest, TakesGivenValidationFilesAndKnowsWhenItIsDone) {
   EXPECT_FALSE(is_prepared(with));
 }
 
+// A token file with its documents; `labels` gives each id the next one as its label.
+void write_tokens(const std::string& prefix, const std::vector<Ids>& documents, bool labels = false) {
+  TokenFileWriter file(prefix, 4096);
+  for (const Ids& ids : documents) {
+    Ids other(ids.size(), 7);
+    file.add_sequence(ids, labels ? std::span<const std::int32_t>(other) : std::span<const std::int32_t>());
+    file.end_document();
+  }
+  file.finish();
+}
+
+TEST_F(PrepareTest, OneTokenFileIsReadWhereItLies) {
+  write_tokens(folder_.path("a"), {{1, 2, 3}, {4, 5}});
+  write_tokens(folder_.path("v"), {{6, 7}});
+  for (const char* name : {"a", "a.bin", "a.idx", "a.*"}) {
+    PrepareOptions with = options({name});
+    EXPECT_EQ(prepare(with).train.tokens, 5) << name;
+    EXPECT_TRUE(token_files(with).in_place) << name;
+    EXPECT_EQ(token_files(with).train, folder_.path("a")) << name;
+    EXPECT_EQ(token_files(with).validation, "") << name;
+    EXPECT_FALSE(is_prepared(with)) << "its ids are checked each time";
+  }
+  PrepareOptions with = options({"a"});
+  with.validation = {"v"};
+  with.validation_fraction = 0.5;  // idle: files are given
+  EXPECT_EQ(prepare(with).validation.tokens, 2);
+  EXPECT_EQ(token_files(with).validation, folder_.path("v"));
+  EXPECT_FALSE(fs::exists(folder_.path("out"))) << "nothing was to be written";
+  with.vocab_size = 5;
+  with.tokenizer = "";
+  EXPECT_EQ(refusal(with),
+            "a.bin: id outside the vocabulary (expected 0 to 4, got 5) at token 4\n"
+            "v.bin: id outside the vocabulary (expected 0 to 4, got 6) at token 0");
+}
+
+TEST_F(PrepareTest, SeveralTokenFilesAreJoinedWithTextInTheOrderGiven) {
+  write_tokens(folder_.path("a"), {{1, 2, 3}, {4, 5}});
+  write_tokens(folder_.path("b"), {{8, 9}}, true);
+  folder_.write("t.jsonl", "{\"input_ids\": [10, 11]}\n");
+  const PrepareOptions with = options({"a", "t.jsonl", "b"});
+  EXPECT_FALSE(is_prepared(with));
+  EXPECT_EQ(prepare(with).train.documents, 4);
+  EXPECT_TRUE(is_prepared(with));
+  EXPECT_EQ(documents_of(folder_.path("out/data/train")), (std::vector<Ids>{{1, 2, 3}, {4, 5}, {10, 11}, {8, 9}}));
+  const TokenFile joined(folder_.path("out/data/train"));
+  Ids labels(9);
+  joined.read_labels(0, labels);
+  EXPECT_EQ(labels, (Ids{1, 2, 3, 4, 5, 10, 11, 7, 7}));
+  write_tokens(folder_.path("b"), {{8, 9, 10}});
+  EXPECT_FALSE(is_prepared(with)) << "a source that changed";
+
+  PrepareOptions held = options({"a"});
+  held.validation_fraction = 0.5;
+  EXPECT_EQ(prepare(held).validation.documents, 1);
+  EXPECT_EQ(token_files(held).train, folder_.path("out/data/train"));
+
+  folder_.write("half.bin", "12345678");
+  EXPECT_EQ(refusal(options({"half.bin", "half"})),
+            "half.bin: half of a token file (expected a .bin and an .idx side by side) at data.train[0]\n"
+            "half: no such file at data.train[1]");
+}
+
 TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
   folder_.write("good.txt", "fine");
   prepare(options({"good.txt"}));
@@ -169,7 +231,7 @@ TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
   const std::string files = refusal(options({"none*.jsonl", "empty.jsonl", "other.csv"}));
   EXPECT_EQ(files,
             "none*.jsonl: no such file at data.train[0]\nempty.jsonl: empty file at data.train[1]\n"
-            "other.csv: unknown kind of file (expected .jsonl or .txt) at data.train[2]");
+            "other.csv: unknown kind of file (expected .jsonl, .txt or a token file) at data.train[2]");
   const std::string lines = refusal(options({"bad.jsonl", "bad.txt"}));
   EXPECT_NE(lines.find("bad.jsonl: broken JSON"), std::string::npos) << lines;
   EXPECT_NE(lines.find("at line 2, byte 14"), std::string::npos) << lines;

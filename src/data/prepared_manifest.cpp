@@ -13,11 +13,19 @@ using Json = nlohmann::ordered_json;
 // Goes up whenever the same sources would give other token files.
 constexpr int kVersion = 1;
 
+const char* name_of(SourceKind kind) {
+  return kind == SourceKind::jsonl ? "jsonl" : kind == SourceKind::text ? "text" : "tokens";
+}
+
+SourceKind kind_of(const std::string& name) {
+  return name == "jsonl" ? SourceKind::jsonl : name == "text" ? SourceKind::text : SourceKind::tokens;
+}
+
 Json to_json(const std::vector<Source>& sources) {
   Json list = Json::array();
   for (const Source& source : sources) {
     list.push_back({{"path", source.path},
-                    {"kind", source.kind == SourceKind::jsonl ? "jsonl" : "text"},
+                    {"kind", name_of(source.kind)},
                     {"bytes", source.bytes},
                     {"modified", source.modified}});
   }
@@ -27,8 +35,7 @@ Json to_json(const std::vector<Source>& sources) {
 std::vector<Source> sources_of(const Json& list) {
   std::vector<Source> sources;
   for (const Json& item : list) {
-    sources.push_back({item.at("path"), item.at("kind") == "jsonl" ? SourceKind::jsonl : SourceKind::text,
-                       item.at("bytes"), item.at("modified")});
+    sources.push_back({item.at("path"), kind_of(item.at("kind")), item.at("bytes"), item.at("modified")});
   }
   return sources;
 }

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -43,6 +45,28 @@ std::vector<std::string> files_under(const std::string& folder) {
   return paths;
 }
 
+// Labels lie beside the .bin of their token file and are never named alone.
+bool is_label_file(const std::string& path) {
+  return path.ends_with(".labels.bin");
+}
+
+// Bytes and time of change of a token file's parts together: whichever is written anew, the source is another one.
+std::optional<Source> token_source(const std::string& prefix) {
+  Source source{.path = prefix, .kind = SourceKind::tokens};
+  for (const char* ending : {".bin", ".idx", ".labels.bin"}) {
+    const std::string path = prefix + ending;
+    std::error_code error;
+    if (!fs::exists(path, error) && is_label_file(path)) continue;
+    const auto bytes = fs::file_size(path, error);
+    if (error || ::access(path.c_str(), R_OK) != 0) return std::nullopt;
+    const auto modified = fs::last_write_time(path, error).time_since_epoch();
+    source.bytes += static_cast<std::int64_t>(bytes);
+    source.modified =
+        std::max<std::int64_t>(source.modified, std::chrono::duration_cast<std::chrono::nanoseconds>(modified).count());
+  }
+  return source;
+}
+
 }  // namespace
 
 std::string resolve_path(const std::string& path, const std::string& folder) {
@@ -56,6 +80,15 @@ bool is_token_prefix(const std::string& pattern, const std::string& folder) {
   return fs::exists(prefix + ".idx", ignored) && fs::exists(prefix + ".bin", ignored);
 }
 
+std::optional<std::string> token_prefix(const std::string& path, const std::string& folder) {
+  for (const char* ending : {"", ".bin", ".idx"}) {
+    if (!path.ends_with(ending)) continue;
+    const std::string prefix = path.substr(0, path.size() - std::strlen(ending));
+    if (is_token_prefix(prefix, folder)) return resolve_path(prefix, folder);
+  }
+  return std::nullopt;
+}
+
 std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
                                  const std::string& key, Problems& problems) {
   std::vector<Source> sources;
@@ -64,7 +97,10 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
     const std::string at = cat(key, "[", i, "]");
     std::vector<std::string> paths;
     bool is_folder = false;
-    for (const std::string& path : expand(resolve_path(patterns[i], folder))) {
+    std::vector<std::string> matches = expand(resolve_path(patterns[i], folder));
+    // A prefix is no file itself; a folder of its name is what was meant where there is one.
+    if (const auto prefix = matches.empty() ? token_prefix(patterns[i], folder) : std::nullopt) matches = {*prefix};
+    for (const std::string& path : matches) {
       std::error_code ignored;
       if (fs::is_directory(path, ignored)) {
         is_folder = true;
@@ -79,12 +115,29 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
           {.file = patterns[i], .what = is_folder ? "folder without .jsonl or .txt files" : "no such file", .at = at});
     }
     for (const std::string& path : paths) {
-      if (!seen.insert(path).second) continue;
+      const auto prefix = token_prefix(path, "");
+      if (!seen.insert(prefix.value_or(path)).second) continue;
+      if (prefix) {
+        if (const auto source = token_source(*prefix)) {
+          sources.push_back(*source);
+        } else {
+          problems.add({.file = *prefix, .what = "cannot be read", .at = at});
+        }
+        continue;
+      }
+      // A glob over a folder of token files matches these too.
+      if (is_label_file(path) && is_token_prefix(path.substr(0, path.size() - std::strlen(".labels.bin")), ""))
+        continue;
       std::error_code error;
       const auto kind = kind_of(path);
       const auto bytes = fs::file_size(path, error);
       if (!kind) {
-        problems.add({.file = path, .what = "unknown kind of file", .expected = ".jsonl or .txt", .at = at});
+        const fs::path file(path);
+        const bool half = file.extension() == ".bin" || file.extension() == ".idx";
+        problems.add({.file = path,
+                      .what = half ? "half of a token file" : "unknown kind of file",
+                      .expected = half ? "a .bin and an .idx side by side" : ".jsonl, .txt or a token file",
+                      .at = at});
       } else if (error || ::access(path.c_str(), R_OK) != 0) {
         problems.add({.file = path, .what = "cannot be read", .at = at});
       } else if (bytes == 0) {

@@ -148,14 +148,13 @@ class Fit {
   }
 
   void open_data() {
-    const std::string folder = data_folder(recipe_);
+    const data::TokenFiles files = data::token_files(data::prepare_options(recipe_));
     const std::int64_t vocabulary = open_.model->vocabulary();
-    const auto set = open_set(recipe_, folder + "/train", vocabulary);
+    const auto set = open_set(recipe_, files.train, vocabulary);
     sequences_ = set->size();
     if (sequences_ == 0) {
-      throw UserError(Problem{.file = folder + "/train.idx",
-                              .what = "no text to train on",
-                              .expected = "a document of two tokens or more"});
+      throw UserError(Problem{
+          .file = files.train + ".idx", .what = "no text to train on", .expected = "a document of two tokens or more"});
     }
     loader_ = std::make_shared<const data::BatchLoader>(
         set, layout_.batch, batch_layout_,
@@ -172,8 +171,8 @@ class Fit {
     HAWSER_CHECK(loader_->micro_batches() == layout_.micro_batches, loader_->micro_batches(),
                  " micro-batches, planned ", layout_.micro_batches);
     std::error_code ignored;
-    if (!fs::exists(folder + "/valid.idx", ignored)) return;
-    const auto held_out = open_set(recipe_, folder + "/valid", vocabulary);
+    if (!fs::exists(files.validation + ".idx", ignored)) return;
+    const auto held_out = open_set(recipe_, files.validation, vocabulary);
     if (held_out->size() == 0) return;
     const std::int64_t at_once = layout_.data_ranks() * layout_.batch.sequences;
     validation_ = std::make_shared<const data::BatchLoader>(

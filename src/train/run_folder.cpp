@@ -5,7 +5,6 @@
 
 #include "checkpoint/root.h"
 #include "config/config.h"
-#include "data/prepare.h"
 
 namespace hawser::train {
 
@@ -19,9 +18,6 @@ std::string checkpoints_folder(const Recipe& recipe) {
 }
 std::string metrics_path(const Recipe& recipe) {
   return output_folder(recipe) + "/metrics.jsonl";
-}
-std::string data_folder(const Recipe& recipe) {
-  return data::prepare_options(recipe).output;
 }
 
 File hold_output(const Recipe& recipe) {

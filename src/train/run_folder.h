@@ -11,7 +11,6 @@ namespace hawser::train {
 std::string output_folder(const Recipe& recipe);
 std::string checkpoints_folder(const Recipe& recipe);
 std::string metrics_path(const Recipe& recipe);
-std::string data_folder(const Recipe& recipe);  // of the token files
 
 // Makes the folder and holds it until the file is closed or this process ends, however it ends. UserError when another
 // run still has it after ten seconds (the ranks of one that was killed need a few to end).
