@@ -9,7 +9,6 @@
 #include "cli/line.h"
 #include "cli/ranks.h"
 #include "launch/environment.h"
-#include "launch/local.h"
 #include "plan/forecast.h"
 #include "train/bench_step.h"
 
@@ -81,7 +80,7 @@ int bench_step(const BenchStepOptions& options) {
     Problems problems;
     check({}, problems);
     problems.throw_if_any();
-    return launch_local({.ranks = world, .threads = recipe.run.threads});
+    return launch_ranks({.ranks = world, .threads = recipe.run.threads});
   }
   const int threads = threads_of(recipe);
   return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {

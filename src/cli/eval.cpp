@@ -8,7 +8,6 @@
 #include "cli/line.h"
 #include "cli/ranks.h"
 #include "launch/environment.h"
-#include "launch/local.h"
 #include "train/evaluate.h"
 
 namespace hawser::cli {
@@ -61,7 +60,7 @@ int eval(const EvalOptions& options) {
     check({.rank = 0, .ranks = world}, problems);
     problems.throw_if_any();
     input.reset();  // every rank opens its own
-    return launch_local({.ranks = world, .threads = recipe.run.threads});
+    return launch_ranks({.ranks = world, .threads = recipe.run.threads});
   }
   return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {
                                         const train::Evaluation result = train::evaluate(*input, ranks);

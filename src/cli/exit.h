@@ -12,10 +12,14 @@ namespace hawser::cli {
 //   catch (const std::exception& error) { world.abort(cli::report_error(error)); }
 int report_error(const std::exception& error);
 
+// The line about results that did not reach standard output; `reason`: an errno, or 0.
+std::string undelivered(int reason);
+
 // Prints `hawser: PREFIX LINE` for each line to standard error: what the user should know and need not act on.
 void say(const std::string& prefix, const std::string& lines);
 
-// Runs `body`; an exception becomes report_error's code.
+// Runs `body`; an exception becomes report_error's code. Results that did not reach standard output are an error of
+// their own: a body that was done otherwise ends with ExitCode::internal then.
 int guarded(const std::function<int()>& body);
 
 }  // namespace hawser::cli

@@ -11,7 +11,6 @@
 #include "cli/line.h"
 #include "cli/ranks.h"
 #include "launch/environment.h"
-#include "launch/local.h"
 #include "launch/stop.h"
 #include "train/fit.h"
 
@@ -75,7 +74,7 @@ int fit(const FitOptions& options) {
     train::check_fit(recipe, {.world = world, .ranks_here = world, .threads = threads}, problems);
   }
   problems.throw_if_any();
-  if (must_launch(world)) return launch_local({.ranks = world, .threads = recipe.run.threads});
+  if (must_launch(world)) return launch_ranks({.ranks = world, .threads = recipe.run.threads});
   return fit_here(recipe, world, options);
 }
 

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/recipe.h"
 #include "comm/mpi/world.h"
+#include "launch/local.h"
 
 namespace hawser::cli {
 
@@ -25,6 +26,9 @@ struct RankedBody {
 
 // On `world` ranks that a launcher started (must_launch is false), this process being one of them.
 int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body);
+
+// launch_local, with standard output watched: what ranks print and nobody takes is an error.
+int launch_ranks(const LocalLaunch& launch);
 
 // CPU threads of this rank: run.threads, else cores / ranks on this machine.
 int threads_of(const Recipe& recipe);

@@ -135,6 +135,25 @@ TEST_F(Run, GenerateStopsAtTheEndTokenAndPrintsIdsWithoutATokenizer) {
   EXPECT_EQ(ended["ids"].back(), whole["ids"][4]);
 }
 
+// A result that nobody gets is no success, whichever command made it.
+TEST_F(Run, ResultsThatCannotBeWrittenAreAnError) {
+  ASSERT_EQ(hawser("fit recipe.yaml").code, 0);
+  const std::string model = tiny("gqa").string(), data = (tiny("gqa") / "data.jsonl").string();
+  const std::string eval = "eval --model " + model + " --data " + data + " --sequence-length 30";
+  for (const std::string& command :
+       {std::string("--help"), std::string("--version"), std::string("plan recipe.yaml"),
+        std::string("plan recipe.yaml --json"), std::string("prepare recipe.yaml"), eval, eval + " --ranks 2",
+        "generate --model " + model + " --prompt-ids 1,2 --max-tokens 3", std::string("inspect run"),
+        std::string("export run out"), "recipe init --model " + model, std::string("fit recipe.yaml --json"),
+        std::string("fit recipe.yaml --json --ranks 2"),
+        "bench step --steps 1 --sequence-length 32 --model " + model}) {
+    const testing::Ran ran = hawser(command + " > /dev/full");
+    EXPECT_EQ(ran.code, 1) << command << "\n" << ran.err;
+    EXPECT_NE(ran.err.find("hawser: standard output: cannot be written"), std::string::npos) << command << "\n"
+                                                                                             << ran.err;
+  }
+}
+
 TEST_F(Run, BenchStepTimesWholeSteps) {
   const nlohmann::json got =
       json("bench step --model " + tiny("gqa").string() + " --sequence-length 64 --steps 3 --threads 1 --json");

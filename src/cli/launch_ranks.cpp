@@ -1,0 +1,94 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "cli/exit.h"
+#include "cli/ranks.h"
+
+namespace hawser::cli {
+namespace {
+
+// Stands between the ranks and standard output while it lives: mpirun says nothing when it cannot write there.
+class Delivery {
+ public:
+  Delivery() {
+    std::fflush(stdout);
+    std::array<int, 2> ends{};
+    out_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    if (out_ < 0 || pipe2(ends.data(), O_CLOEXEC) != 0) return;  // as if it were not there
+    from_ = ends[0];
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[1]);
+    // Signals are for the thread that watches the ranks; and a reader that has gone is an error here, not an end.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pump_ = std::thread([this] { pump(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  ~Delivery() { finish(); }
+
+  // What the writes failed with; 0: all that the ranks printed is delivered.
+  int finish() {
+    if (!pump_.joinable()) return error_;
+    dup2(out_, STDOUT_FILENO);
+    ended_ = true;
+    pump_.join();
+    close(from_);
+    close(out_);
+    return error_;
+  }
+
+ private:
+  void pump() {
+    std::array<char, 16384> bytes{};
+    for (;;) {
+      // A rank that outlives mpirun keeps the pipe open: after the end only what is there already is taken.
+      const bool last = ended_;
+      pollfd file{from_, POLLIN, 0};
+      if (poll(&file, 1, last ? 0 : 50) <= 0) {
+        if (last) return;
+        continue;
+      }
+      const ssize_t size = read(from_, bytes.data(), bytes.size());
+      if (size < 0 && errno == EINTR) continue;
+      if (size <= 0) return;
+      for (ssize_t done = 0; done < size && error_ == 0;) {
+        const ssize_t written = write(out_, bytes.data() + done, static_cast<std::size_t>(size - done));
+        if (written >= 0) {
+          done += written;
+        } else if (errno != EINTR) {
+          error_ = errno;
+        }
+      }
+    }
+  }
+
+  int out_ = -1, from_ = -1;
+  std::atomic<bool> ended_ = false;
+  std::atomic<int> error_ = 0;
+  std::thread pump_;
+};
+
+}  // namespace
+
+int launch_ranks(const LocalLaunch& launch) {
+  Delivery delivery;
+  const int code = launch_local(launch);
+  const int error = delivery.finish();
+  if (error == 0) return code;
+  say("", undelivered(error));
+  return code == 0 ? static_cast<int>(ExitCode::internal) : code;
+}
+
+}  // namespace hawser::cli
