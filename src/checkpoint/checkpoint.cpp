@@ -111,7 +111,13 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
         }
       }
       if (targets.empty()) continue;
-      if (const auto problem = read_box(saved, static_cast<int>(i), targets, cast)) throw UserError(*problem);
+      std::optional<Problem> problem;
+      try {
+        problem = read_box(saved, static_cast<int>(i), targets, cast);
+      } catch (const UserError& error) {
+        throw Damaged(error.what());
+      }
+      if (problem) throw Damaged(*problem);
     }
   }
 }
@@ -169,6 +175,25 @@ std::optional<Problem> Checkpoint::read_box(const SavedTensor& tensor, int index
   }
   verified[static_cast<std::size_t>(index)] = true;
   return std::nullopt;
+}
+
+std::vector<std::string> Checkpoint::attached() const {
+  std::vector<std::string> names;
+  for (const SavedAttachment& file : manifest_.attached) names.push_back(file.name);
+  return names;
+}
+
+std::string Checkpoint::read_attached(const std::string& name) const {
+  const auto saved = std::ranges::find(manifest_.attached, name, &SavedAttachment::name);
+  HAWSER_CHECK(saved != manifest_.attached.end(), "no ", name, " in ", folder_);
+  const std::string path = cat(folder_, "/", name);
+  if (!exists(path)) throw Damaged(Problem{.file = path, .what = "a file of the checkpoint is gone"});
+  const std::string text = read_text(path, std::max(saved->bytes, File::open(path).bytes()));
+  if (static_cast<std::int64_t>(text.size()) != saved->bytes ||
+      XXH3_64bits(text.data(), text.size()) != saved->checksum) {
+    throw Damaged(Problem{.file = path, .what = "checksum mismatch: the file changed since it was saved"});
+  }
+  return text;
 }
 
 void Checkpoint::verify(Problems& problems) {

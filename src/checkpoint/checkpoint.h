@@ -20,6 +20,12 @@
 
 namespace hawser::checkpoint {
 
+// A checkpoint whose files are not what was saved: another one may do, since nothing is wrong with the request.
+class Damaged : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 class Checkpoint {
  public:
   static constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
@@ -40,8 +46,13 @@ class Checkpoint {
   // Fills the wanted boxes (views on the cpu device, dense) from the saved ones; float32 and bfloat16 convert into each
   // other. First, before a byte is read, a UserError of all that cannot be: missing tensors, other shapes or types,
   // elements that were not saved. Then every saved box that is touched is read whole and its checksum verified, once in
-  // this object's life; a mismatch is a UserError and leaves the views with undefined values.
+  // this object's life; a mismatch, or a file that cannot be read, is Damaged and leaves the views with undefined
+  // values.
   void read(const std::vector<NamedState>& wanted);
+
+  // Names of the files that it carries along, and the bytes of one of them; Damaged when those are not what was saved.
+  std::vector<std::string> attached() const;
+  std::string read_attached(const std::string& name) const;
 
   // Reads and verifies every box; adds a problem for each that is damaged.
   void verify(Problems& problems);

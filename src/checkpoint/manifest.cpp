@@ -43,6 +43,14 @@ std::optional<SavedFile> file_from(const Json& value) {
   return SavedFile{value[0].get<std::string>(), *bytes};
 }
 
+std::optional<SavedAttachment> attachment_from(const Json& value) {
+  if (!value.is_array() || value.size() != 3 || !value[0].is_string()) return std::nullopt;
+  const auto bytes = as_count(value[1]);
+  const auto checksum = checksum_from(value[2]);
+  if (!bytes || !checksum || !is_plain_name(value[0].get_ref<const std::string&>())) return std::nullopt;
+  return SavedAttachment{value[0].get<std::string>(), *bytes, *checksum};
+}
+
 // "" when the box is sound.
 std::string read_box(const Json& value, const std::vector<SavedFile>& files, const SavedTensor& tensor, SavedBox& box) {
   if (!value.is_array() || value.size() != 6) return "a box is not an array of six";
@@ -209,10 +217,17 @@ std::string manifest_text(const Manifest& manifest) {
                 {"files", std::move(files)},
                 {"tensors", std::move(tensors)},
                 {"meta", parse_own_json(manifest.meta)}};
+  if (!manifest.attached.empty()) {
+    Json& attached = document["attached"] = Json::array();
+    for (const SavedAttachment& file : manifest.attached) {
+      attached.push_back(Json::array({file.name, file.bytes, checksum_text(file.checksum)}));
+    }
+  }
   document["checksum"] = checksum_of(document);
   // One key and one tensor a line, for people.
   std::string text = "{";
-  for (const char* key : {"format", "version", "step", "world", "meta", "files", "checksum"}) {
+  for (const char* key : {"format", "version", "step", "world", "meta", "files", "attached", "checksum"}) {
+    if (!document.contains(key)) continue;
     text += cat("\"", key, "\": ", document[key].dump(), ",\n ");
   }
   text += "\"tensors\": [";
@@ -268,7 +283,7 @@ std::optional<Manifest> read_manifest(const std::string& folder, Problems& probl
                    .got = cat("\"", computed, "\"")});
   }
   const auto step = count_at(document, "step"), world = count_at(document, "world");
-  const Json files = take("files"), tensors = take("tensors"), meta = take("meta");
+  const Json files = take("files"), tensors = take("tensors"), meta = take("meta"), attached = take("attached");
   if (!step || !world || *world < 1 || *world > INT32_MAX || !files.is_array() || !tensors.is_array() ||
       !meta.is_object()) {
     return refuse({.what = "a manifest without step, world, files, tensors or meta"});
@@ -291,6 +306,11 @@ std::optional<Manifest> read_manifest(const std::string& folder, Problems& probl
     } catch (const UserError& error) {
       problems.add({.what = error.what(), .cause = "a file of the checkpoint cannot be opened"});
     }
+  }
+  for (const Json& entry : attached) {  // null has no entries
+    const auto file = attachment_from(entry);
+    if (!file) return refuse({.what = "a manifest with a wrong entry of an attached file"});
+    manifest.attached.push_back(*file);
   }
   std::unordered_map<std::string, int> seen;
   for (const Json& entry : tensors) {

@@ -2,16 +2,19 @@
 //
 //   step-00000120/
 //     rank-00000.bin …   the boxes' elements, little-endian, row-major, each box at a multiple of 64 bytes
+//     tokenizer.json …   attached: small files of the caller's that the checkpoint is to carry along
 //     manifest.json      {"format": "hawser-checkpoint", "version": 1, "step": 120, "world": 4,
 //                         "files": [["rank-00000.bin", BYTES], …],
 //                         "tensors": [{"name": …, "shape": […], "dtype": "float32",
 //                                      "boxes": [[FILE, BEGIN, BYTES, [offset…], [extent…], "XXH3"], …]}, …],
+//                         "attached": [["tokenizer.json", BYTES, "XXH3"], …], (left out where there is none)
 //                         "meta": {…},
 //                         "checksum": "…"}
 //
 // FILE is a place in "files", BEGIN and BYTES are bytes in it, XXH3 is the 64-bit XXH3 of those bytes in hexadecimal.
 // "checksum" is that of the whole document without this key, printed without white space and with sorted keys: so a
-// changed byte is found wherever it matters. A folder is whole when its manifest is, and every file has its size.
+// changed byte is found wherever it matters. A folder is whole when its manifest is, and every file has its size; what
+// is attached is checked when it is read, since a run can go on without it.
 // "meta" belongs to the caller: data position, RNG key, schedule, recipe.
 #pragma once
 
@@ -50,11 +53,18 @@ struct SavedTensor {
   std::vector<SavedBox> boxes;
 };
 
+struct SavedAttachment {
+  std::string name;
+  std::int64_t bytes = 0;
+  std::uint64_t checksum = 0;
+};
+
 struct Manifest {
   std::int64_t step = 0;
   int world = 1;
   std::vector<SavedFile> files;
   std::vector<SavedTensor> tensors;
+  std::vector<SavedAttachment> attached;
   std::string meta = "{}";  // JSON text
 };
 

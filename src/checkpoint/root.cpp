@@ -87,6 +87,16 @@ void discard(const std::string& root, const std::string& name) {
   remove_tree(trash);
 }
 
+std::string set_aside_damaged(const std::string& folder) {
+  const auto slash = folder.rfind('/');
+  const std::string root = folder.substr(0, slash), name = cat(root, "/damaged-", folder.substr(slash + 1));
+  std::string aside = name;
+  for (int number = 2; exists(aside); ++number) aside = cat(name, "-", number);
+  rename_path(folder, aside);
+  sync_folder(root);
+  return aside;
+}
+
 std::vector<std::string> step_folders(const std::string& root) {
   std::multimap<std::int64_t, std::string, std::greater<>> found;
   for (const std::string& name : list_folder(root)) {

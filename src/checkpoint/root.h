@@ -44,6 +44,10 @@ class RootLock {
 // while holding the root's lock.
 void clean_leftovers(const std::string& root, const std::string& lock_name);
 
+// Renames a checkpoint that turned out to be damaged to ROOT/damaged-NAME, so that it neither is taken for the newest
+// nor counts among those that are kept. Returns the new path.
+std::string set_aside_damaged(const std::string& folder);
+
 // Removes ROOT/NAME, out of sight first: a crash in between must not leave a folder that looks like a checkpoint.
 void discard(const std::string& root, const std::string& name);
 

@@ -148,7 +148,8 @@ std::string SaveSession::failed_part(int rank, const std::string& message) {
   return part_text({.rank = rank, .failure = message.empty() ? "unknown failure" : message});
 }
 
-std::string SaveSession::commit(const std::vector<std::string>& parts, const std::string& meta) {
+std::string SaveSession::commit(const std::vector<std::string>& parts, const std::string& meta,
+                                const std::vector<Attachment>& attached) {
   HAWSER_CHECK(rank_ == 0, "rank ", rank_, " commits a checkpoint");
   HAWSER_CHECK(static_cast<int>(parts.size()) == options_.world, parts.size(), " parts of ", options_.world);
   try {
@@ -163,7 +164,7 @@ std::string SaveSession::commit(const std::vector<std::string>& parts, const std
     }
     problems.throw_if_any();
     HAWSER_CHECK(open_ && written_, "commit of a save session that did not write");
-    const Manifest manifest = merge_parts(std::move(read), options_.step, meta);
+    Manifest manifest = merge_parts(std::move(read), options_.step, meta);
     for (const SavedFile& file : manifest.files) {
       const std::string path = path_in(folder_, file.name);
       const std::int64_t bytes = exists(path) ? File::open(path).bytes() : -1;
@@ -175,6 +176,18 @@ std::string SaveSession::commit(const std::vector<std::string>& parts, const std
                     .hint = "an output folder that all nodes share"});
     }
     problems.throw_if_any();
+    for (const Attachment& small : attached) {
+      HAWSER_CHECK(is_plain_name(small.name) && small.name != kManifestName && !small.name.starts_with("rank-"),
+                   "attached under the name ", in_quotes(small.name));
+      const std::string path = path_in(folder_, small.name);
+      const auto bytes = static_cast<std::int64_t>(small.text.size());
+      check_space(path, bytes);
+      File file = File::create(path);
+      file.write_at(0, reinterpret_cast<const std::byte*>(small.text.data()), bytes);
+      file.sync();
+      file.close();
+      manifest.attached.push_back({small.name, bytes, XXH3_64bits(small.text.data(), small.text.size())});
+    }
     const std::string text = manifest_text(manifest);
     check_space(path_in(folder_, kManifestName), static_cast<std::int64_t>(text.size()));
     write_text_atomically(path_in(folder_, kManifestName), text);

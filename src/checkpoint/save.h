@@ -38,6 +38,11 @@ struct SaveOptions {
   std::int64_t max_box_bytes = std::int64_t{64} << 20;
 };
 
+struct Attachment {
+  std::string name;
+  std::string text;
+};
+
 class SaveSession {
  public:
   // Rank 0. Removes what crashed saves left in the root (never what a live process, here or on another machine with
@@ -60,10 +65,12 @@ class SaveSession {
   // A part that says that this rank could not write.
   static std::string failed_part(int rank, const std::string& message);
 
-  // Rank 0, with the parts of all ranks in rank order and `meta`, the text of a JSON object. Returns the checkpoint's
-  // folder; it replaces one of the same step. UserError with the lines of all failed parts, or when the last writes
-  // fail; nothing is left behind then and older checkpoints are as they were.
-  std::string commit(const std::vector<std::string>& parts, const std::string& meta);
+  // Rank 0, with the parts of all ranks in rank order, `meta`, the text of a JSON object, and small files to carry
+  // along under plain names of their own (no rank-….bin, no manifest.json). Returns the checkpoint's folder; it
+  // replaces one of the same step. UserError with the lines of all failed parts, or when the last writes fail; nothing
+  // is left behind then and older checkpoints are as they were.
+  std::string commit(const std::vector<std::string>& parts, const std::string& meta,
+                     const std::vector<Attachment>& attached = {});
 
  private:
   SaveSession(SaveOptions options, std::string ticket, int rank);

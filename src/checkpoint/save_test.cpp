@@ -302,6 +302,24 @@ TEST(Save, AFileSizeLimitIsAnErrorOfOneLine) {
   }
 }
 
+TEST(Save, CarriesSmallFilesAlong) {
+  const TempFolder root;
+  SaveSession session = SaveSession::begin({.root = root.path(), .step = 3});
+  const std::vector<std::string> parts = {session.write({})};
+  const std::string folder = session.commit(parts, "{}", {{"notes.txt", "kept"}, {"empty", ""}});
+  const Checkpoint checkpoint = Checkpoint::open(folder);
+  EXPECT_EQ(checkpoint.attached(), (std::vector<std::string>{"notes.txt", "empty"}));
+  EXPECT_EQ(checkpoint.read_attached("notes.txt"), "kept");
+  EXPECT_EQ(checkpoint.read_attached("empty"), "");
+  write_file(folder + "/notes.txt", "Kept");
+  expect_line(error_of([&] { checkpoint.read_attached("notes.txt"); }), "checksum mismatch");
+  write_file(folder + "/notes.txt", "kept longer");
+  EXPECT_THROW(checkpoint.read_attached("notes.txt"), Damaged);
+  remove_tree(folder + "/notes.txt");
+  expect_line(error_of([&] { checkpoint.read_attached("notes.txt"); }), "is gone");
+  EXPECT_EQ(Checkpoint::open(folder).step(), 3) << "a run can go on without it";
+}
+
 TEST(Save, FoldersThatCannotBeWrittenAreFoundAhead) {
   const TempFolder root;
   write_file(root / "file", "x");

@@ -30,25 +30,33 @@ std::string plain_tokenizer_config(const Model& model) {
              model.description().max_position, ",\n  \"clean_up_tokenization_spaces\": false\n}\n");
 }
 
-void add_tokenizer(const Model& model, const std::string& from, checkpoint::SafetensorsWriter& writer) {
-  namespace fs = std::filesystem;
-  const bool folder = checkpoint::is_folder(from);
-  const fs::path parent = folder ? fs::path(from) : fs::path(from).parent_path();
-  const std::string main = folder ? (parent / "tokenizer.json").string() : from;
-  if (!folder || checkpoint::exists(main)) {
-    writer.add_file("tokenizer.json", checkpoint::read_text(main, kMaxTokenizerBytes));
-  }
+void add_tokenizer(const Model& model, const std::vector<checkpoint::Attachment>& files,
+                   checkpoint::SafetensorsWriter& writer) {
   bool described = false;
-  for (const char* name : kTokenizerFiles) {
-    const std::string path = (parent / name).string();
-    if (!checkpoint::exists(path)) continue;
-    writer.add_file(name, checkpoint::read_text(path, kMaxTokenizerBytes));
-    described = described || std::string(name) == "tokenizer_config.json";
+  for (const checkpoint::Attachment& file : files) {
+    writer.add_file(file.name, file.text);
+    described = described || file.name == "tokenizer_config.json";
   }
   if (!described) writer.add_file("tokenizer_config.json", plain_tokenizer_config(model));
 }
 
 }  // namespace
+
+std::vector<checkpoint::Attachment> tokenizer_files(const std::string& from) {
+  namespace fs = std::filesystem;
+  std::vector<checkpoint::Attachment> files;
+  const bool folder = checkpoint::is_folder(from);
+  const fs::path parent = folder ? fs::path(from) : fs::path(from).parent_path();
+  const std::string main = folder ? (parent / "tokenizer.json").string() : from;
+  if (!folder || checkpoint::exists(main)) {
+    files.push_back({"tokenizer.json", checkpoint::read_text(main, kMaxTokenizerBytes)});
+  }
+  for (const char* name : kTokenizerFiles) {
+    const std::string path = (parent / name).string();
+    if (checkpoint::exists(path)) files.push_back({name, checkpoint::read_text(path, kMaxTokenizerBytes)});
+  }
+  return files;
+}
 
 void export_folder(const std::string& folder, const Model& model, const StateSource& source,
                    const ExportOptions& options) {

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "checkpoint/formats/safetensors.h"
+#include "checkpoint/save.h"
 #include "models/model.h"
 #include "tensor/named_state.h"
 
@@ -58,10 +59,14 @@ void initialise_flat(const Model& model, int unit, std::uint64_t seed, std::int6
 std::vector<NamedState> unit_states(const Model& model, int unit, std::int64_t begin, std::int64_t count,
                                     const TensorView& flat, const std::string& prefix = "");
 
+// What transformers looks for beside the weights to make a tokenizer: the files of a folder, or a tokenizer.json and
+// what lies beside it, by the names they go under in a model folder. UserError when one cannot be read.
+std::vector<checkpoint::Attachment> tokenizer_files(const std::string& folder_or_tokenizer_json);
+
 struct ExportOptions {
-  DType stored = DType::bf16;  // or f32
-  std::string config;          // text of config.json (models/families.h)
-  std::string tokenizer;       // a folder or a tokenizer.json to copy the tokenizer's files from; "": none are written
+  DType stored = DType::bf16;                     // or f32
+  std::string config;                             // text of config.json (models/families.h)
+  std::vector<checkpoint::Attachment> tokenizer;  // its files; none: the folder gets none
   std::int64_t max_shard_bytes = 5'000'000'000;
   bool replace = false;  // an earlier export there may be replaced
 };

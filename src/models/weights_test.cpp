@@ -272,7 +272,7 @@ TEST_F(ExportTest, Bf16RoundsAndFilesOfTheTokenizerComeAlong) {
   folder.write("from/special_tokens_map.json", "{}");
   folder.write("from/notes.txt", "not of the tokenizer");
   ExportOptions options{.config = config_json(model->description(), DType::bf16),
-                        .tokenizer = folder.path("from/tokenizer.json")};
+                        .tokenizer = tokenizer_files(folder.path("from/tokenizer.json"))};
   export_folder(folder.path("out"), *model, source(weights), options);
   auto exported = open_weights(folder.path("out"));
   for (const std::string& name : weights.names()) {
@@ -289,7 +289,7 @@ TEST_F(ExportTest, Bf16RoundsAndFilesOfTheTokenizerComeAlong) {
   EXPECT_THROW(export_folder(folder.path("out"), *model, source(weights), options), UserError);
   folder.write("from/tokenizer_config.json", "{\"own\": true}");
   options.replace = true;
-  options.tokenizer = folder.path("from");
+  options.tokenizer = tokenizer_files(folder.path("from"));
   export_folder(folder.path("out"), *model, source(weights), options);
   EXPECT_EQ(read_file(folder.path("out/tokenizer_config.json")), "{\"own\": true}");
 }

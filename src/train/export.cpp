@@ -19,6 +19,7 @@ CheckpointMeta read_meta(const checkpoint::Checkpoint& checkpoint) {
     return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
   };
   CheckpointMeta meta{.step = checkpoint.step(), .config = text("config"), .tokenizer = text("tokenizer")};
+  if (!checkpoint.attached().empty()) meta.tokenizer = checkpoint.folder();
   if (meta.config.empty()) {
     throw UserError({.file = checkpoint.folder(),
                      .what = "not a checkpoint of a run",
@@ -58,19 +59,39 @@ checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skippe
   return std::move(*newest);
 }
 
+namespace {
+
+// The files of the run's tokenizer, out of the checkpoint; one that carries none has the path alone.
+std::vector<checkpoint::Attachment> tokenizer_of(const checkpoint::Checkpoint& checkpoint, const CheckpointMeta& meta) {
+  std::vector<checkpoint::Attachment> files;
+  for (const std::string& name : checkpoint.attached()) files.push_back({name, checkpoint.read_attached(name)});
+  if (!files.empty() || meta.tokenizer.empty()) return files;
+  if (!checkpoint::exists(meta.tokenizer)) {
+    throw UserError({.file = meta.tokenizer,
+                     .what = "the run's tokenizer is no longer there, and this checkpoint has no copy of it",
+                     .hint = "to put it back"});
+  }
+  return models::tokenizer_files(meta.tokenizer);
+}
+
+}  // namespace
+
 Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output) {
   const CheckpointMeta meta = read_meta(checkpoint);
   Problems problems;
   models::ModelDescription description = models::describe_config(meta.config, checkpoint.folder(), problems);
-  if (!meta.tokenizer.empty() && !checkpoint::exists(meta.tokenizer)) {
-    problems.add({.file = meta.tokenizer, .what = "the run's tokenizer is no longer there", .hint = "to put it back"});
+  std::vector<checkpoint::Attachment> tokenizer;
+  try {
+    tokenizer = tokenizer_of(checkpoint, meta);
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
   }
   problems.throw_if_any();
   const models::Model model(std::move(description));
   models::export_folder(output, model, [&](const std::vector<NamedState>& wanted) { checkpoint.read(wanted); },
                         {.stored = meta.stored,
                          .config = models::config_json(model.description(), meta.stored, meta.config),
-                         .tokenizer = meta.tokenizer});
+                         .tokenizer = std::move(tokenizer)});
   return {.checkpoint = checkpoint.folder(),
           .step = checkpoint.step(),
           .parameters = model.parameters(),

@@ -14,11 +14,12 @@ namespace hawser::train {
 
 // What `fit` keeps in a checkpoint's meta:
 //   {"step": N, "recipe": {every key}, "config": "text of config.json", "tokenizer": "path of its folder or file"}
+// The tokenizer's files lie in the checkpoint itself; the path is where they came from, and all that older ones have.
 struct CheckpointMeta {
   std::int64_t step = 0;
   std::string recipe;  // JSON text
   std::string config;
-  std::string tokenizer;      // "": none
+  std::string tokenizer;      // folder or file: the checkpoint's own, or where it came from; "": none
   DType stored = DType::f32;  // what an export stores: bf16 where the run computed in it
 };
 // UserError when it is not one of a run.
