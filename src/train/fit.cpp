@@ -12,10 +12,12 @@
 #include "checkpoint/storage/posix.h"
 #include "config/config.h"
 #include "data/batch_loader.h"
+#include "data/identity.h"
 #include "data/prepare.h"
 #include "data/sources.h"
 #include "data/token_file.h"
 #include "models/families.h"
+#include "models/weights.h"
 #include "optim/schedule.h"
 #include "plan/forecast.h"
 #include "report/metrics.h"
@@ -116,9 +118,12 @@ class Fit {
     // Read now: the file may change or go while the run lasts.
     const std::string& model = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path;
     config_text_ = checkpoint::read_text(models::config_path(resolve_path(recipe_, model)), 1 << 20);
+    tokenizer_ = data::prepare_options(recipe_).tokenizer;
+    if (!tokenizer_.empty()) tokenizer_ = data::resolve_path(tokenizer_, recipe_.folder);
     phase("preparing text");
     on_rank_zero(world_, [&]() -> std::string {
       lock_ = hold_output(recipe_);
+      if (!tokenizer_.empty()) tokenizer_files_ = models::tokenizer_files(tokenizer_);
       return "";
     });
     prepare_data(recipe_, open_.model->vocabulary(), world_, progress_.get());
@@ -151,6 +156,7 @@ class Fit {
     const data::TokenFiles files = data::token_files(data::prepare_options(recipe_));
     const std::int64_t vocabulary = open_.model->vocabulary();
     const auto set = open_set(recipe_, files.train, vocabulary);
+    if (first_rank()) data_identity_ = data::to_json(data::identity_of(data::TokenFile(files.train)));
     sequences_ = set->size();
     if (sequences_ == 0) {
       throw UserError(Problem{
@@ -180,15 +186,18 @@ class Fit {
   }
 
   void resume() {
-    std::optional<checkpoint::Checkpoint> checkpoint = request_.resume ? newest() : std::nullopt;
-    if (!request_.resume) {
+    std::optional<checkpoint::Checkpoint> checkpoint;
+    if (request_.resume) {
+      phase("reading a checkpoint");
+      checkpoint = load_newest(
+          *session_, world_, checkpoints_folder(recipe_), [this](const auto& found) { check_position(found); },
+          [this](const std::string& line) { say(line); });
+    } else {
       const std::string earlier = on_rank_zero(world_, [&] { return set_aside_earlier(recipe_); });
       if (!earlier.empty()) say("kept what an earlier run saved here in " + earlier);
     }
     phase("reading weights");
     if (checkpoint) {
-      check_position(*checkpoint);
-      take_time(world_, [&] { load(*session_, *checkpoint, true); });
       done_ = saved_step_ = checkpoint->step();
       result_.checkpoint = checkpoint->folder();
       say(cat("going on from ", checkpoint->folder(), " (step ", done_, ")"));
@@ -208,19 +217,6 @@ class Fit {
     metrics_ = std::make_unique<report::MetricsWriter>(metrics_path(recipe_), done_);
   }
 
-  // The newest whole checkpoint. Rank 0 chooses, so that all agree whatever their views of a shared disk are.
-  std::optional<checkpoint::Checkpoint> newest() {
-    phase("looking for a checkpoint");
-    const std::string folder = on_rank_zero(world_, [&]() -> std::string {
-      Problems skipped;
-      const auto found = checkpoint::Checkpoint::latest(checkpoints_folder(recipe_), skipped);
-      if (!skipped.empty()) say(skipped.lines());
-      return found ? found->folder() : "";
-    });
-    if (folder.empty()) return std::nullopt;
-    return checkpoint::Checkpoint::open(folder);
-  }
-
   // A batch is a function of its step: the run goes on with the data that follows only when steps are as large as
   // before.
   void check_position(const checkpoint::Checkpoint& checkpoint) {
@@ -233,7 +229,9 @@ class Fit {
                               .at = "train.global_batch_size"});
     }
     const std::string changes = data_order_changes(state, recipe_json(recipe_));
-    if (!changes.empty()) say("the data come in another order than before: " + changes);
+    if (!changes.empty()) say("hawser: the data come in another order than before: " + changes);
+    const std::string others = data_changes(state, data_identity_);
+    if (!others.empty()) say("hawser: " + others);
   }
 
   // What this rank does from now on, for the line about a time limit that passed.
@@ -376,13 +374,14 @@ class Fit {
     if (saved_step_ == done_) return;
     phase(cat("saving step ", done_));
     if (metrics_) metrics_->sync();  // a checkpoint's steps are in the metrics, whatever happens
-    const std::string tokenizer = data::prepare_options(recipe_).tokenizer;
     result_.checkpoint = save(*session_, world_, checkpoints_folder(recipe_),
                               {.step = done_,
                                .sequences = done_ * recipe_.train.global_batch_size,
                                .recipe = recipe_json(recipe_),
                                .config = config_text_,
-                               .tokenizer = tokenizer.empty() ? "" : data::resolve_path(tokenizer, recipe_.folder)},
+                               .tokenizer = tokenizer_,
+                               .data = data_identity_,
+                               .tokenizer_files = tokenizer_files_},
                               recipe_.checkpoint.keep_last);
     saved_step_ = done_;
     say(cat("saved ", result_.checkpoint));
@@ -402,7 +401,10 @@ class Fit {
   std::string stage_;
   checkpoint::File lock_;
   OpenModel open_;
-  std::string config_text_;  // of the model's config.json
+  std::string config_text_;    // of the model's config.json
+  std::string tokenizer_;      // where it lies; "": there is none
+  std::string data_identity_;  // rank 0's
+  std::vector<checkpoint::Attachment> tokenizer_files_;
   plan::Layout layout_;
   data::BatchLayout batch_layout_;
   std::shared_ptr<const data::BatchLoader> loader_, validation_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "checkpoint/root.h"
 #include "checkpoint/save.h"
@@ -16,6 +18,7 @@ std::string to_json(const RunState& state) {
   json["recipe"] = nlohmann::ordered_json::parse(state.recipe);
   json["config"] = state.config;
   json["tokenizer"] = state.tokenizer;
+  if (!state.data.empty()) json["data"] = nlohmann::ordered_json::parse(state.data);
   return json.dump();
 }
 
@@ -26,7 +29,8 @@ RunState run_state_of(const std::string& text) {
             .sequences = json.at("sequences"),
             .recipe = json.at("recipe").dump(),
             .config = json.at("config"),
-            .tokenizer = json.at("tokenizer")};
+            .tokenizer = json.at("tokenizer"),
+            .data = json.contains("data") ? json.at("data").dump() : ""};
   } catch (const nlohmann::json::exception& error) {
     throw UserError(Problem{.what = "the checkpoint was not written by `hawser fit`", .got = error.what()});
   }
@@ -43,6 +47,19 @@ std::string data_order_changes(const RunState& state, const std::string& recipe)
     out += cat(out.empty() ? "" : ", ", name, " was ", saved.at(place).dump(), " and is ", now.at(place).dump());
   }
   return out;
+}
+
+std::string data_changes(const RunState& state, const std::string& data) {
+  const auto saved = nlohmann::json::parse(state.data, nullptr, false),
+             now = nlohmann::json::parse(data, nullptr, false);
+  if (!saved.is_object() || !now.is_object() || saved == now) return "";
+  const auto size = [](const nlohmann::json& of) {
+    return cat(of.value("tokens", std::int64_t{0}), " tokens in ", of.value("documents", std::int64_t{0}),
+               " documents");
+  };
+  const std::string then = size(saved), today = size(now);
+  return "the training data are not those of before: " +
+         (then == today ? cat(today, " as then, of other content") : cat(then, " then, ", today, " now"));
 }
 
 namespace {
@@ -82,7 +99,7 @@ std::string save(Session& session, comm::World* world, const std::string& root, 
   });
   const std::vector<std::string> parts = all_of(world, part);
   return on_rank_zero(world, [&] {
-    const std::string folder = saving->commit(parts, to_json(state));
+    const std::string folder = saving->commit(parts, to_json(state), state.tokenizer_files);
     checkpoint::keep_last(root, keep);
     return folder;
   });
@@ -91,6 +108,70 @@ std::string save(Session& session, comm::World* world, const std::string& root, 
 void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer) {
   checkpoint.read(session.states(optimizer));
   session.parameters_changed();
+}
+
+std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World* world, const std::string& root,
+                                                  const std::function<void(const checkpoint::Checkpoint&)>& judge,
+                                                  const std::function<void(const std::string&)>& say) {
+  std::set<std::string> said;
+  const auto pass_over = [&](const std::string& lines) {
+    std::istringstream in(lines);
+    for (std::string line; std::getline(in, line);) {
+      if (said.insert(line).second) say("hawser: passed over: " + line);
+    }
+  };
+  // What this rank's work found damaged, "" for nothing; the same lines on every rank, each once.
+  const auto damage = [&](const std::function<void()>& work) {
+    std::string mine;
+    take_time(world, [&] {
+      try {
+        work();
+      } catch (const checkpoint::Damaged& error) {
+        mine = error.what();
+      }
+    });
+    std::set<std::string> seen;
+    std::string all;
+    for (const std::string& lines : all_of(world, mine)) {
+      std::istringstream in(lines);
+      for (std::string line; std::getline(in, line);) {
+        if (seen.insert(line).second) all += (all.empty() ? "" : "\n") + line;
+      }
+    }
+    return all;
+  };
+  for (;;) {
+    const std::string folder = on_rank_zero(world, [&]() -> std::string {
+      Problems skipped;
+      const auto found = checkpoint::Checkpoint::latest(root, skipped);
+      pass_over(skipped.lines());
+      return found ? found->folder() : "";
+    });
+    if (folder.empty()) return std::nullopt;
+    std::optional<checkpoint::Checkpoint> checkpoint;
+    std::string lines = damage([&] {
+      try {
+        checkpoint.emplace(checkpoint::Checkpoint::open(folder));
+      } catch (const UserError& error) {
+        throw checkpoint::Damaged(error.what());  // rank 0 saw it whole just now
+      }
+    });
+    if (lines.empty()) {
+      judge(*checkpoint);
+      lines = damage([&] { load(session, *checkpoint, true); });
+    }
+    if (lines.empty()) return checkpoint;
+    on_rank_zero(world, [&]() -> std::string {
+      Problems ignored;
+      if (checkpoint::whole_checkpoints(root, ignored).size() < 2) {
+        throw UserError(cat(lines, "\n", root, ": no older checkpoint to go back to"));
+      }
+      pass_over(lines);
+      say("hawser: going back to the checkpoint before; the damaged one is kept as " +
+          checkpoint::set_aside_damaged(folder));
+      return "";
+    });
+  }
 }
 
 }  // namespace hawser::train

@@ -1,10 +1,13 @@
 // Saving and loading a session's state as native checkpoints, all ranks together.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/save.h"
 #include "comm/mpi/world.h"
 #include "train/session.h"
 
@@ -17,6 +20,9 @@ struct RunState {
   std::string recipe;          // text of config's recipe_json
   std::string config;          // text of the model's config.json
   std::string tokenizer;       // a tokenizer.json or its folder; "" where there is none
+  std::string data;            // identity of the training data (data/identity.h) as JSON; "" where nobody knows
+  // The tokenizer's files, which the checkpoint carries along; rank 0's count, and they are not read back.
+  std::vector<checkpoint::Attachment> tokenizer_files;
 };
 std::string to_json(const RunState& state);
 RunState run_state_of(const std::string& json);  // UserError for text that is no such object
@@ -25,11 +31,22 @@ RunState run_state_of(const std::string& json);  // UserError for text that is n
 // "train.seed was 7 and is 8, ..."; "" when the data come as they would have.
 std::string data_order_changes(const RunState& state, const std::string& recipe);
 
+// "the training data are not those of before: ..."; "" when they are, as far as both are known.
+std::string data_changes(const RunState& state, const std::string& data);
+
 // Writes the session's state under `root` and keeps the newest `keep` checkpoints. Every rank calls it between steps;
 // all return the new folder or throw the same UserError, and then older checkpoints are as they were.
 std::string save(Session& session, comm::World* world, const std::string& root, const RunState& state, int keep);
 
 // Fills the session's parameters and, with `optimizer`, its moments.
 void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer);
+
+// Fills the session, moments too, from the newest checkpoint under `root` that every rank can read; none: there is no
+// checkpoint. Rank 0 chooses, so that all agree whatever their views of a shared disk are. One that turns out damaged
+// on any rank is set aside (checkpoint/root.h) and all go back to the next older; UserError when there is none. `judge`
+// throws for a checkpoint that is not to be loaded; `say` hears, on rank 0, what is passed over.
+std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World* world, const std::string& root,
+                                                  const std::function<void(const checkpoint::Checkpoint&)>& judge,
+                                                  const std::function<void(const std::string&)>& say);
 
 }  // namespace hawser::train

@@ -116,6 +116,31 @@ TEST_F(Run, AFineTunedModelKeepsConfigAndTokenizer) {
   EXPECT_TRUE(text.out.starts_with("to be")) << text.out;
 }
 
+// A checkpoint is all that an export needs, wherever it is taken.
+TEST_F(Run, ARunThatWasMovedIsExportedWithItsTokenizer) {
+  copy_of("tied", "model");
+  write("model/tokenizer.json", testing::letters_tokenizer());
+  write("model/special_tokens_map.json", "{}");
+  write("words.jsonl", "{\"text\": \"to be or not to be\"}\n{\"text\": \"that is the question\"}\n");
+  write("tune.yaml",
+        "model: {path: model}\ndata: {train: words.jsonl, sequence_length: 16}\ntrain: {steps: 1}\noutput: tuned\n");
+  ASSERT_EQ(hawser("fit tune.yaml --ranks 1").code, 0);
+  namespace fs = std::filesystem;
+  fs::remove_all(folder_ / "model");
+  fs::rename(folder_ / "tuned/checkpoints/step-00000001", folder_ / "elsewhere");
+  const testing::Ran exported = hawser("export elsewhere out");
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  EXPECT_EQ(testing::text_of(folder_ / "out/tokenizer.json"), testing::letters_tokenizer());
+  EXPECT_EQ(testing::text_of(folder_ / "out/special_tokens_map.json"), "{}");
+  EXPECT_TRUE(hawser("generate --model out --prompt 'to be' --max-tokens 5").out.starts_with("to be"));
+
+  write("elsewhere/tokenizer.json", "{}");
+  refused("export elsewhere other",
+          {"elsewhere/tokenizer.json: checksum mismatch: the file changed since it was saved"});
+  fs::remove(folder_ / "elsewhere/tokenizer.json");
+  refused("export elsewhere other", {"elsewhere/tokenizer.json: a file of the checkpoint is gone"});
+}
+
 TEST_F(Run, GenerateStopsAtTheEndTokenAndPrintsIdsWithoutATokenizer) {
   const std::string generate = "generate --model " + tiny("gqa").string() + " --prompt-ids 5,6 ";
   const nlohmann::json whole = json(generate + "--max-tokens 50 --json");

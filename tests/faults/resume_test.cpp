@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 
 #include "harness.h"
 
@@ -111,6 +112,80 @@ TEST(Resume, RefusesABatchSizeThatWouldChangeTheData) {
     ASSERT_EQ(other.lines().size(), 1u) << other.err;
     EXPECT_NE(other.err.find("(expected 4, got 8) at train.global_batch_size"), std::string::npos) << other.err;
   }
+}
+
+// Changes one byte in the middle of a file; its size stays.
+void flip(const fs::path& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto place = static_cast<std::streamoff>(fs::file_size(path) / 2);
+  file.seekg(place);
+  const int byte = file.get();
+  file.seekp(place);
+  file.put(static_cast<char>(byte ^ 0x40));
+  ASSERT_TRUE(file.good()) << path;
+}
+
+TEST(Resume, GoesBackToAnOlderCheckpointWhereTheNewestIsDamaged) {
+  for (const char* ranks : {"1", "4"}) {
+    SCOPED_TRACE(ranks);
+    const Workplace place;
+    const Words words = {"--ranks", ranks, "optimizer.schedule=constant", "checkpoint.keep_last=1"};
+    ASSERT_EQ(run(place, with(words, {"train.steps=20", "output=whole"})).code, 0);
+    ASSERT_EQ(run(place, {"--ranks", ranks, "optimizer.schedule=constant", "train.steps=15"}).code, 0);
+    const fs::path checkpoints = place.out() / "checkpoints";
+    flip(checkpoints / "step-00000015" / (*ranks == '4' ? "rank-00002.bin" : "rank-00000.bin"));
+    const Ended resumed = run(place, with(words, {"train.steps=20", "--resume"}));
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    const auto lines = resumed.lines();
+    ASSERT_EQ(lines.size(), 2u) << resumed.err;
+    EXPECT_TRUE(lines[0].starts_with("hawser: passed over: ")) << lines[0];
+    EXPECT_NE(lines[0].find(".bin: checksum mismatch"), std::string::npos) << lines[0];
+    EXPECT_NE(lines[1].find("kept as "), std::string::npos) << lines[1];
+    EXPECT_NE(resumed.err.find("(step 10)"), std::string::npos) << resumed.err;
+    EXPECT_TRUE(fs::exists(checkpoints / "damaged-step-00000015"));
+    expect_equal_runs(place.out("whole"), place.out(), 20);
+
+    // With no other left nothing is begun anew behind the user's back.
+    flip(checkpoints / "step-00000020" / "rank-00000.bin");
+    const Ended last = run(place, with(words, {"train.steps=25", "--resume"}));
+    EXPECT_EQ(last.code, 2) << last.err;
+    EXPECT_NE(last.err.find("no older checkpoint to go back to"), std::string::npos) << last.err;
+    EXPECT_TRUE(fs::exists(checkpoints / "step-00000020"));
+  }
+}
+
+TEST(Resume, SaysThatAnUnfinishedCheckpointIsPassedOver) {
+  const Workplace place;
+  ASSERT_EQ(run(place, {"--ranks", "1", "train.steps=10"}).code, 0);
+  fs::resize_file(place.out() / "checkpoints/step-00000010/rank-00000.bin", 100);
+  const Ended resumed = run(place, {"--ranks", "1", "train.steps=10", "--resume"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  ASSERT_EQ(resumed.lines().size(), 1u) << resumed.err;
+  EXPECT_NE(resumed.lines()[0].find("hawser: passed over: "), std::string::npos);
+  EXPECT_NE(resumed.lines()[0].find("truncated file"), std::string::npos) << resumed.err;
+}
+
+TEST(Resume, SaysThatTheDataAreOthers) {
+  const Workplace place;
+  ASSERT_EQ(run(place, {"train.steps=5"}).code, 0);
+  const auto said = [&](const Words& words) {
+    const Ended ended = run(place, with(words, {"--resume"}));
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    return ended.err;
+  };
+  EXPECT_EQ(said({"train.steps=6"}).find("training data"), std::string::npos);
+  const std::string other = said({"train.steps=7", "data.train=valid.jsonl"});
+  EXPECT_NE(other.find("hawser: the training data are not those of before: "), std::string::npos) << other;
+  EXPECT_NE(other.find(" in 200 documents then, "), std::string::npos) << other;
+
+  // The same lengths with other words.
+  std::ifstream in(place.folder() / "valid.jsonl");
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  const auto digit = text.find_first_of("12345678");
+  --text[digit];
+  std::ofstream(place.folder() / "other.jsonl") << text;
+  const std::string content = said({"train.steps=8", "data.train=other.jsonl"});
+  EXPECT_NE(content.find(" as then, of other content"), std::string::npos) << content;
 }
 
 TEST(NewRun, SetsAnEarlierRunAside) {

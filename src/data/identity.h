@@ -1,0 +1,23 @@
+// What tells one token file from another: kept in checkpoints, so that a run does not go on with other data unnoticed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "data/token_file.h"
+
+namespace hawser::data {
+
+struct DataIdentity {
+  std::int64_t documents = 0, sequences = 0, tokens = 0;
+  std::uint64_t fingerprint = 0;  // of the lengths, and of the ids: all of a small file, a spread of a large one
+
+  bool operator==(const DataIdentity&) const = default;
+};
+
+DataIdentity identity_of(const TokenFile& file);
+
+// {"documents": 30, "sequences": 30, "tokens": 459, "fingerprint": "0123456789abcdef"}
+std::string to_json(const DataIdentity& identity);
+
+}  // namespace hawser::data
