@@ -80,6 +80,8 @@ Problem in_our_words(const CLI::ParseError& error, const std::string& command) {
   }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
     const auto colon = what.find(':');
+    if (what.find("At Most") != std::string::npos)
+      return {.what = what.substr(0, colon) + " given twice", .hint = hint};
     return {.what = what.substr(0, colon) + " needs a value", .hint = hint};
   }
   return {.what = what, .hint = hint};

@@ -70,6 +70,16 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
     }
   }
 
+  // The root of all files, or one above it, is nobody's folder of a run.
+  const std::string output = resolve_path(recipe, recipe.output);
+  if (judged({"output"}) && !recipe.output.empty() && output.find_first_not_of("/.") == std::string::npos &&
+      output.starts_with("/")) {
+    add("output", {.what = "the root folder",
+                   .expected = "a folder of its own",
+                   .got = recipe.output,
+                   .hint = "output: runs/NAME"});
+  }
+
   const auto& train = recipe.train;
   if (judged({"train.global_batch_size", "train.micro_batch_size"}) &&
       train.global_batch_size % train.micro_batch_size != 0) {

@@ -107,6 +107,17 @@ void Reader::walk(const YAML::Node& map, const std::string& section) {
   }
 }
 
+// The first line, counted from 1, that has a tab before its first word; 0: none.
+int line_indented_by_tab(const std::string& text) {
+  std::istringstream in(text);
+  int number = 1;
+  for (std::string line; std::getline(in, line); ++number) {
+    const auto tab = line.find('\t'), word = line.find_first_not_of(" \t\r");
+    if (word != std::string::npos && line[word] != '#' && tab < word) return number;
+  }
+  return 0;
+}
+
 void Reader::read_file(const std::string& path) {
   namespace fs = std::filesystem;
   file_ = recipe_file_ = path;
@@ -137,6 +148,12 @@ void Reader::read_file(const std::string& path) {
                        .at = cat("line ", line_of(root))});
     }
   } catch (const YAML::Exception& broken) {
+    if (const int line = line_indented_by_tab(text.str()); line > 0 && line <= broken.mark.line + 2) {
+      throw UserError({.file = path,
+                       .what = "broken YAML: a tab in the indentation",
+                       .expected = "spaces",
+                       .at = cat("line ", line)});
+    }
     throw UserError({.file = path,
                      .what = "broken YAML: " + broken.msg,
                      .at = cat("line ", broken.mark.line + 1, ", column ", broken.mark.column + 1)});
@@ -212,6 +229,15 @@ void Reader::require(const Recipe& recipe, Purpose purpose) {
   }
   const bool reads_text = purpose != Purpose::plan;
   const bool prepared = purpose == Purpose::train && given("data.prepared");
+  const bool empty = given("data.train") && !refused_.contains("data.train") && recipe.data.train.empty();
+  if (reads_text && empty && !prepared) {
+    const Entry& entry = entries_.at("data.train");
+    problems.add({.file = entry.file,
+                  .what = "empty list",
+                  .expected = "a path or more",
+                  .at = entry.file == "--set" ? "data.train" : "data.train, " + entry.place,
+                  .hint = "data: {train: [text/*.jsonl]}"});
+  }
   if (reads_text && !given("data.train") && !prepared) missing("data.train", "data: {train: [text/*.jsonl]}");
   if (purpose == Purpose::prepare && !given("output") && !given("data.prepared"))
     missing("output", "output: runs/NAME");

@@ -166,6 +166,48 @@ TEST_F(ReadRecipe, NamesTheLineOfBrokenYaml) {
   EXPECT_NE(errors(std::string(3000, '[')), "");
 }
 
+TEST_F(ReadRecipe, NamesATabAsWhatItIs) {
+  EXPECT_EQ(errors("model: {path: m}\ntrain:\n\tsteps: 3\n"),
+            "r.yaml: broken YAML: a tab in the indentation (expected spaces) at line 3");
+  EXPECT_EQ(errors("train:\n  steps: 3\n \tseed: 4\n"),
+            "r.yaml: broken YAML: a tab in the indentation (expected spaces) at line 3");
+}
+
+TEST_F(ReadRecipe, TakesOtherNamesOfAPrecision) {
+  const auto compute = [&](const std::string& word) {
+    return read(kSmallest, {"precision.compute=" + word}).precision.compute;
+  };
+  for (const char* word : {"bf16", "bfloat16"}) EXPECT_EQ(compute(word), ComputePrecision::bf16) << word;
+  for (const char* word : {"float32", "fp32", "f32"}) EXPECT_EQ(compute(word), ComputePrecision::float32) << word;
+  for (const char* word : {"fp16", "float16"}) {
+    EXPECT_EQ(errors(kSmallest, {std::string("precision.compute=") + word}),
+              cat("--set: not supported yet (expected auto, float32 or bf16, got ", word, ") at precision.compute"));
+  }
+}
+
+TEST_F(ReadRecipe, RefusesWhatReadersOfYamlReadDifferently) {
+  EXPECT_EQ(errors(kSmallest, {"train.steps=010", "train.seed=00"}),
+            "--set: a number with a leading zero (expected a whole number of at least 1, got 010) at train.steps; try "
+            "10\n"
+            "--set: a number with a leading zero (expected a whole number of at least 0, got 00) at train.seed; try 0");
+  EXPECT_EQ(read(kSmallest, {"train.seed=0"}).train.seed, 0u);
+  EXPECT_EQ(errors(kSmallest, {"train.seed=+0"}), "");
+}
+
+TEST_F(ReadRecipe, RefusesFoldersAndListsThatNobodyMeans) {
+  for (const char* root : {"/", "/.", "/.."}) {
+    EXPECT_EQ(errors(kSmallest, {std::string("output=") + root}),
+              "--set: the root folder (expected a folder of its own, got /) at output; try output: runs/NAME")
+        << root;
+  }
+  const std::string empty = "empty list (expected a path or more) at data.train";
+  EXPECT_EQ(errors(kSmallest, {"data.train=[]"}), "--set: " + empty + "; try data: {train: [text/*.jsonl]}");
+  EXPECT_NE(errors("data: {train: []}\n").find("r.yaml: " + empty + ", line 1"), std::string::npos);
+  EXPECT_NE(errors(kSmallest, {"data.train=''"}).find("wrong type (expected a list of paths"), std::string::npos);
+  EXPECT_EQ(errors(kSmallest, {"data.train=[]", "data.prepared=d"}), "");
+  EXPECT_EQ(errors(kSmallest, {"data.validation=[]"}), "");
+}
+
 TEST_F(ReadRecipe, RefusesWhatIsNoFile) {
   EXPECT_THROW(read_recipe((folder_ / "none.yaml").string(), {}), UserError);
   EXPECT_THROW(read_recipe(folder_.string(), {}), UserError);

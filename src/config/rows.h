@@ -78,6 +78,14 @@ Key integer(const char* name, Field field, Range range, const char* help) {
     std::string expected = "a whole number";
     if (range.least > std::numeric_limits<std::int64_t>::min()) expected += cat(" of at least ", range.least);
     if (!node.IsScalar()) return Refusal{"wrong type", expected, ""};
+    const std::string& digits = node.Scalar();
+    // 010 is ten to some readers of YAML and eight to others.
+    const std::size_t first = digits.find_first_not_of("+-");
+    if (first + 1 < digits.size() && digits[first] == '0' &&
+        digits.find_first_not_of("0123456789", first) == std::string::npos) {
+      const std::size_t start = digits.find_first_not_of('0', first);
+      return Refusal{"a number with a leading zero", expected, start == std::string::npos ? "0" : digits.substr(start)};
+    }
     const auto value = parse_number<Number>(node.Scalar());
     if (!value) {
       // A number of the right kind that is written as a real (1e3, 64.0) is named as it should be.
@@ -159,10 +167,19 @@ std::string name_of(const Words<Value>& words, Value value) {
 
 std::string word_values(const std::vector<std::string>& names, const std::vector<std::string>& later);
 
+// Other spellings of a word, each with the one that is written.
+using Aliases = std::vector<std::pair<std::string, std::string>>;
+
 template <class Field>
-Key word(const char* name, Field field, Words<ValueOf<Field>> words, std::vector<std::string> later, const char* help) {
+Key word(const char* name, Field field, Words<ValueOf<Field>> words, std::vector<std::string> later, const char* help,
+         Aliases aliases = {}) {
   Key key = row(name, field, word_values(names_of(words), later), help);
-  key.read = [field, words, later](const YAML::Node& node, Recipe& recipe) {
+  key.read = [field, words, later, aliases](const YAML::Node& node, Recipe& recipe) {
+    for (const auto& [other, written] : aliases) {
+      if (node.IsScalar() && node.Scalar() == other) {
+        return read_word(YAML::Node(written), words, later, field(recipe));
+      }
+    }
     return read_word(node, words, later, field(recipe));
   };
   key.write = [field, words](const Recipe& recipe) { return nlohmann::json(name_of(words, field(recipe))); };
@@ -202,6 +219,7 @@ Key paths(const char* name, Field field, const char* unset, const char* help) {
   key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
     std::vector<std::string> list;
     if (node.IsScalar()) list.push_back(node.Scalar());
+    if (node.IsScalar() && node.Scalar().empty()) return Refusal{"wrong type", "a list of paths", ""};
     if (node.IsMap()) return Refusal{"wrong type", "a list of paths", ""};
     for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
       if (!node[i].IsScalar() || node[i].Scalar().empty()) return Refusal{"wrong type", "a list of paths", ""};

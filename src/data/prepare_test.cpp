@@ -220,6 +220,19 @@ TEST_F(PrepareTest, SeveralTokenFilesAreJoinedWithTextInTheOrderGiven) {
             "half: no such file at data.train[1]");
 }
 
+TEST_F(PrepareTest, NamesUtf16) {
+  std::string wide;
+  for (const char c : std::string("It is a truth universally acknowledged")) wide += {c, '\0'};
+  folder_.write("plain.txt", wide);
+  folder_.write("marked.jsonl", "\xFF\xFE" + wide);
+  const std::string reason = ": UTF-16 text (expected UTF-8) at data.train";
+  EXPECT_EQ(refusal(options({"plain.txt", "marked.jsonl"})), "plain.txt" + reason +
+                                                                 "[0]; try iconv -f utf-16 -t utf-8\nmarked.jsonl" +
+                                                                 reason + "[1]; try iconv -f utf-16 -t utf-8");
+  folder_.write("zeros.txt", std::string("ab\0\0cd ef gh", 13));
+  EXPECT_EQ(refusal(options({"zeros.txt"})), "accepted");
+}
+
 TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
   folder_.write("good.txt", "fine");
   prepare(options({"good.txt"}));

@@ -4,11 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <set>
+
+#include "data/utf8.h"
 
 namespace hawser::data {
 namespace {
@@ -43,6 +47,13 @@ std::vector<std::string> files_under(const std::string& folder) {
   }
   std::sort(paths.begin(), paths.end());
   return paths;
+}
+
+bool is_utf16(const std::string& path) {
+  std::array<char, 512> bytes{};
+  std::ifstream in(path, std::ios::binary);
+  in.read(bytes.data(), bytes.size());
+  return looks_like_utf16({bytes.data(), static_cast<std::size_t>(in.gcount())});
 }
 
 // Labels lie beside the .bin of their token file and are never named alone.
@@ -142,6 +153,8 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
         problems.add({.file = path, .what = "cannot be read", .at = at});
       } else if (bytes == 0) {
         problems.add({.file = path, .what = "empty file", .at = at});
+      } else if (is_utf16(path)) {
+        problems.add({.file = path, .what = "UTF-16 text", .expected = "UTF-8", .at = at, .hint = kFromUtf16});
       } else {
         const auto modified = fs::last_write_time(path, error).time_since_epoch();
         sources.push_back({path, *kind, static_cast<std::int64_t>(bytes),

@@ -23,6 +23,10 @@ std::size_t find_invalid_utf8(std::string_view text, std::size_t from = 0);
 // `text` with every bad sequence replaced by U+FFFD.
 std::string replace_invalid_utf8(std::string_view text);
 
+// Whether the beginning of a text is UTF-16: by its byte-order mark, or since every second byte is zero.
+bool looks_like_utf16(std::string_view text);
+inline constexpr const char* kFromUtf16 = "iconv -f utf-16 -t utf-8";
+
 void append_utf8(char32_t character, std::string& out);
 
 }  // namespace hawser::data

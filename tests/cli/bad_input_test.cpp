@@ -177,6 +177,15 @@ TEST_F(BadInput, OutputNotWritable) {
   refused("fit recipe.yaml --ranks 2 --set train.global_batch_size=2", {"file/run" + reason});
 }
 
+TEST_F(BadInput, OptionsAndFoldersAreNamedForWhatTheyAre) {
+  refused("plan recipe.yaml --ranks 2 --ranks 4", {"--ranks given twice; try hawser plan --help"});
+  refused("plan recipe.yaml --ranks", {"--ranks needs a value; try hawser plan --help"});
+  write("recipe.yaml", "model: {config: " + (tiny("gqa") / "config.json").string() +
+                           "}\ndata: {train: good.jsonl, sequence_length: 16}\ntrain: {steps: 1}\noutput: taken\n");
+  write("taken", "a file");
+  refused("fit recipe.yaml", {"taken: a file stands where the folder should be; try another folder"});
+}
+
 TEST_F(BadInput, GenerateExportAndInspect) {
   refused("generate --model " + tiny("gqa").string() + " --prompt-ids 1,96",
           {"id outside the vocabulary (expected below 96, got 96) at --prompt-ids"});

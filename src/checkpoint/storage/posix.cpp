@@ -223,7 +223,37 @@ void check_space(const std::string& file, std::int64_t needed) {
   if (free && *free < needed) fail(file, "cannot write", ENOSPC, needed);
 }
 
+namespace {
+
+bool is_other_than_folder(const std::string& folder, Problems& problems) {
+  if (!exists(folder) || is_folder(folder)) return false;
+  problems.add({.file = folder, .what = "a file stands where the folder should be", .hint = "another folder"});
+  return true;
+}
+
+void add_not_writable(const std::string& folder, const std::string& reason, Problems& problems) {
+  problems.add({.file = folder, .what = "the folder is not writable", .got = reason});
+}
+
+}  // namespace
+
+void check_may_write(const std::string& folder, Problems& problems) {
+  if (is_other_than_folder(folder, problems)) return;
+  std::string above = folder;  // the nearest that is there
+  while (!exists(above) && above.find('/') != std::string::npos) {
+    above.resize(above.rfind('/'));
+    if (above.empty()) above = "/";
+  }
+  if (!exists(above)) above = ".";
+  if (!is_folder(above)) {
+    add_not_writable(folder, std::strerror(ENOTDIR), problems);
+  } else if (::access(above.c_str(), W_OK | X_OK) != 0) {
+    add_not_writable(folder, std::strerror(errno), problems);
+  }
+}
+
 void check_writable(const std::string& folder, Problems& problems) {
+  if (is_other_than_folder(folder, problems)) return;
   try {
     make_folders(folder);
     const std::string probe = folder + "/.probe-" + make_nonce();
@@ -232,9 +262,7 @@ void check_writable(const std::string& folder, Problems& problems) {
   } catch (const UserError& error) {
     const std::string line = error.what();  // "PATH: cannot ...: REASON"
     const auto colon = line.rfind(": ");
-    problems.add({.file = folder,
-                  .what = "the folder is not writable",
-                  .got = colon == std::string::npos ? line : line.substr(colon + 2)});
+    add_not_writable(folder, colon == std::string::npos ? line : line.substr(colon + 2), problems);
   }
 }
 

@@ -78,6 +78,8 @@ void check_space(const std::string& file, std::int64_t needed);
 
 // Adds a problem when files cannot be made in `folder`, which is created with its parents when missing.
 void check_writable(const std::string& folder, Problems& problems);
+// The same as far as it shows without making anything: for when it is known already that nothing will be written.
+void check_may_write(const std::string& folder, Problems& problems);
 
 // The whole of a file of at most `limit` bytes.
 std::string read_text(const std::string& path, std::int64_t limit);
