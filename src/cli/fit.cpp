@@ -55,7 +55,10 @@ int fit_here(const Recipe& recipe, int world, const FitOptions& options) {
                               .stop_requested = stop_requested,
                               .progress = {.terminal = terminal.is_terminal, .columns = terminal.columns}};
     const train::FitResult result = train::fit(request, ranks);
-    if (ranks == nullptr || ranks->rank().value() == 0) print_result(result, options.common.json);
+    if (ranks == nullptr || ranks->rank().value() == 0) {
+      print_result(result, options.common.json);
+      stopped();
+    }
     return static_cast<int>(result.interrupted ? ExitCode::interrupted : ExitCode::done);
   };
   return run_on_ranks(world, recipe, {.check = check, .run = run});
@@ -74,7 +77,7 @@ int fit(const FitOptions& options) {
     train::check_fit(recipe, {.world = world, .ranks_here = world, .threads = threads}, problems);
   }
   problems.throw_if_any();
-  if (must_launch(world)) return launch_ranks({.ranks = world, .threads = recipe.run.threads});
+  if (must_launch(world)) return launch_ranks({.ranks = world, .threads = recipe.run.threads, .saves = true});
   return fit_here(recipe, world, options);
 }
 

@@ -10,6 +10,7 @@
 #include "cli/line.h"
 #include "config/nearest.h"
 #include "launch/environment.h"
+#include "launch/stop.h"
 
 namespace hawser::cli {
 namespace {
@@ -142,6 +143,7 @@ Commands built_in_commands() {
 }
 
 int run(int argc, const char* const* argv, const Commands& commands) {
+  end_when_interrupted();
   keep_stdout_for_rank_zero();
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error with a line, not an end without one
   return guarded([&] { return run_line(argc, argv, commands); });

@@ -35,6 +35,7 @@ int threads_per_rank(int local_ranks);
 
 // Names of the variables by which our launcher talks to its ranks.
 inline constexpr char kLauncherVariable[] = "HAWSER_LAUNCHER";          // "local"
+inline constexpr char kStopVariable[] = "HAWSER_STOP";                  // the file of stop_page.h
 inline constexpr char kTerminalVariable[] = "HAWSER_TERMINAL_COLUMNS";  // set where stderr ends at a terminal
 
 }  // namespace hawser

@@ -134,19 +134,19 @@ TEST(NoiseFilter, KeepsARuleThatIsStillComing) {
 
 TEST(Outcome, MapsWhatMpirunReturnsToOurCodes) {
   using Kind = RankEnd::Kind;
-  EXPECT_EQ(outcome(0, false, {}, {}, false).code, 0);
-  EXPECT_EQ(outcome(139, false, {{Kind::killed, 3, 11, "Segmentation fault"}}, {}, false).line,
+  EXPECT_EQ(outcome(0, Interruption::none, {}, {}, false).code, 0);
+  EXPECT_EQ(outcome(139, Interruption::none, {{Kind::killed, 3, 11, "Segmentation fault"}}, {}, false).line,
             "rank 3 was killed by signal 11 (Segmentation fault)");
-  EXPECT_EQ(outcome(139, false, {{Kind::killed, 3, 11}}, {}, true).code, 3);
-  EXPECT_EQ(outcome(2, false, {{Kind::exited, 0, 2}}, {}, true).line, "");
-  EXPECT_EQ(outcome(4, false, {{Kind::exited, 0, 4}}, {}, false).line, "rank 0 ended with code 4");
-  EXPECT_EQ(outcome(17, false, {{Kind::exited, 0, 17}}, {}, false).code, 3);
-  EXPECT_EQ(outcome(137, false, {}, {}, false).code, 3);
-  EXPECT_EQ(outcome(1, false, {}, {"no slots"}, false).line, "mpirun: no slots");
-  EXPECT_EQ(outcome(130, true, {{Kind::exited, 0, 130}}, {}, false).line, "");
-  EXPECT_EQ(outcome(138, true, {{Kind::killed, 0, SIGUSR1}}, {}, false).code, 130);
-  EXPECT_EQ(outcome(139, true, {{Kind::killed, 0, SIGSEGV}}, {}, false).code, 3);
-  EXPECT_EQ(outcome(2, true, {{Kind::exited, 0, 2}}, {}, true).code, 2);
+  EXPECT_EQ(outcome(139, Interruption::none, {{Kind::killed, 3, 11}}, {}, true).code, 3);
+  EXPECT_EQ(outcome(2, Interruption::none, {{Kind::exited, 0, 2}}, {}, true).line, "");
+  EXPECT_EQ(outcome(4, Interruption::none, {{Kind::exited, 0, 4}}, {}, false).line, "rank 0 ended with code 4");
+  EXPECT_EQ(outcome(17, Interruption::none, {{Kind::exited, 0, 17}}, {}, false).code, 3);
+  EXPECT_EQ(outcome(137, Interruption::none, {}, {}, false).code, 3);
+  EXPECT_EQ(outcome(1, Interruption::none, {}, {"no slots"}, false).line, "mpirun: no slots");
+  EXPECT_EQ(outcome(130, Interruption::asked, {{Kind::exited, 0, 130}}, {}, false).line, "");
+  EXPECT_EQ(outcome(138, Interruption::asked, {{Kind::killed, 0, SIGUSR1}}, {}, false).code, 130);
+  EXPECT_EQ(outcome(139, Interruption::asked, {{Kind::killed, 0, SIGSEGV}}, {}, false).code, 3);
+  EXPECT_EQ(outcome(2, Interruption::asked, {{Kind::exited, 0, 2}}, {}, true).code, 2);
 }
 
 TEST(StopSignals, TheFirstIsARequest) {

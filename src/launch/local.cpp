@@ -21,6 +21,9 @@
 #include "base/error.h"
 #include "launch/environment.h"
 #include "launch/scratch.h"
+#include "launch/session.h"
+#include "launch/stop.h"
+#include "launch/stop_page.h"
 
 namespace hawser {
 namespace {
@@ -82,9 +85,10 @@ std::vector<std::string> mpirun_command(const LocalLaunch& launch, const Scratch
 }
 
 // Variables of the ranks. The user's own choice of threads wins over ours, the recipe's over both.
-void set_environment(const LocalLaunch& launch) {
+void set_environment(const LocalLaunch& launch, const StopFile& stop) {
   const Terminal terminal = user_terminal();
   setenv(kLauncherVariable, "local", 1);
+  setenv(kStopVariable, stop.path().c_str(), 1);
   unsetenv(kTerminalVariable);
   if (terminal.is_terminal) setenv(kTerminalVariable, cat(terminal.columns).c_str(), 1);
   setenv("OMP_WAIT_POLICY", "passive", 0);
@@ -109,12 +113,17 @@ class SignalQueue {
   }
   ~SignalQueue() {
     close(file_);
+    // One more of what was answered already would end this process before it has returned its code.
+    if (answered_) {
+      for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) std::signal(signal, SIG_IGN);
+    }
     sigprocmask(SIG_SETMASK, &before_, nullptr);
   }
   SignalQueue(const SignalQueue&) = delete;
   SignalQueue& operator=(const SignalQueue&) = delete;
 
   int file() const { return file_; }
+  void answered() { answered_ = true; }
   const sigset_t& before() const { return before_; }
   std::optional<int> next() const {
     signalfd_siginfo info{};
@@ -125,6 +134,7 @@ class SignalQueue {
  private:
   sigset_t before_{};
   int file_ = -1;
+  bool answered_ = false;
 };
 
 void write_all(int file, const std::string& text) {
@@ -139,7 +149,8 @@ void write_all(int file, const std::string& text) {
 // One mpirun, from fork to the last byte it said.
 class Supervisor {
  public:
-  explicit Supervisor(const LocalLaunch& launch) : launch_(launch), words_(mpirun_command(launch, scratch_)) {}
+  explicit Supervisor(const LocalLaunch& launch)
+      : launch_(launch), stop_(scratch_.path()), words_(mpirun_command(launch, scratch_)) {}
 
   int run() {
     start();
@@ -149,36 +160,50 @@ class Supervisor {
       if (ready == 0) write_all(STDERR_FILENO, filter_.flush());
       if (files[1].revents != 0) take_errors();
       while (const auto signal = signals_.next()) take_signal(*signal);
-      if (kill_at_ && Clock::now() >= *kill_at_) kill(child_, SIGKILL);
+      // A rank has ended the run, and mpirun ends the others: within seconds, unless it is stuck itself.
+      if (!kill_at_ && !filter_.ends().empty()) kill_at_ = Clock::now() + kGrace;
+      if (!status_ && kill_at_ && Clock::now() >= *kill_at_) end_all();
     }
+    end_all();  // mpirun may leave ranks behind: stopped ones, or all when it was killed
     drain();
-    const Outcome end = outcome(*status_, interrupted_, filter_.ends(), filter_.notices(), filter_.explained());
+    if (interruption_ == Interruption::ended && stop_.page().stopped == 0) {
+      say_after_signal(launch_.saves ? kEndedLine : kInterruptedLine);
+    }
+    const Outcome end = outcome(*status_, interruption_, filter_.ends(), filter_.notices(), filter_.explained());
     if (!end.line.empty()) say(end.line);
     return end.code;
   }
 
  private:
-  static constexpr int kQuiet = 50;                 // ms without output after which an unfinished line is shown
-  static constexpr std::chrono::seconds kGrace{6};  // from SIGTERM to SIGKILL for mpirun itself
+  static constexpr int kQuiet = 50;                    // ms without output after which an unfinished line is shown
+  static constexpr std::chrono::seconds kGrace{8};     // for mpirun, once a rank has ended the run
+  static constexpr std::chrono::seconds kPatience{8};  // for the kernel to end what was killed
 
   void start() {
     std::array<int, 2> pipe_ends{};
     HAWSER_CHECK(pipe2(pipe_ends.data(), O_CLOEXEC) == 0, "pipe: ", std::strerror(errno));
+    // Its end is told by exec, or by the child's own: from then on the session is there to be ended.
+    std::array<int, 2> started{};
+    HAWSER_CHECK(pipe2(started.data(), O_CLOEXEC) == 0, "pipe: ", std::strerror(errno));
     const pid_t parent = getpid();
     child_ = fork();
     HAWSER_CHECK(child_ >= 0, "fork: ", std::strerror(errno));
     if (child_ == 0) {
-      // A process group of its own: Ctrl-C reaches us alone, and we decide what it means. It ends when we do.
-      setpgid(0, 0);
+      // A session of its own: Ctrl-C reaches us alone, and we decide what it means. It ends when we do.
+      setsid();
       prctl(PR_SET_PDEATHSIG, SIGTERM);
       if (getppid() != parent) _exit(1);
       sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
-      set_environment(launch_);  // asks about the terminal: before standard error is the pipe
+      set_environment(launch_, stop_);  // asks about the terminal: before standard error is the pipe
       dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
       dup2(pipe_ends[1], STDERR_FILENO);
       exec();
     }
     close(pipe_ends[1]);
+    close(started[1]);
+    char nothing = 0;
+    while (read(started[0], &nothing, 1) < 0 && errno == EINTR) continue;
+    close(started[0]);
     errors_ = pipe_ends[0];
     fcntl(errors_, F_SETFL, O_NONBLOCK);
   }
@@ -197,6 +222,12 @@ class Supervisor {
 
   void say(const std::string& line) {
     write_all(STDERR_FILENO, (filter_.end_line() ? "\nhawser: " : "hawser: ") + line + "\n");
+  }
+
+  // A terminal shows ^C where the cursor stands.
+  void say_after_signal(const std::string& line) {
+    const bool in_line = filter_.end_line() || terminal_;
+    write_all(STDERR_FILENO, (in_line ? "\nhawser: " : "hawser: ") + line + "\n");
   }
 
   void take_errors() {
@@ -220,21 +251,29 @@ class Supervisor {
   void take_signal(int signal) {
     if (signal == SIGCHLD) {
       int status = 0;
-      if (waitpid(child_, &status, WNOHANG) == child_)
-        status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      if (!status_ && waitpid(child_, &status, WNOHANG) == child_) take_status(status);
       return;
     }
-    const bool again = interrupted_ && (signal == SIGINT || signal == SIGTERM);
-    if (!interrupted_) {
-      say("saving and stopping; once more ends the run at once");
-      kill(child_, SIGUSR1);
-    } else if (again && !kill_at_) {
-      kill(child_, SIGTERM);
-      kill_at_ = Clock::now() + kGrace;
-    } else if (again) {
-      kill(child_, SIGKILL);
+    signals_.answered();
+    if (status_) return;  // it was over before
+    if (launch_.saves && interruption_ == Interruption::none) {
+      interruption_ = Interruption::asked;
+      say_after_signal(kSavingLine);
+      stop_.page().requested = 1;
+    } else if (!launch_.saves || signal != SIGUSR1) {
+      interruption_ = Interruption::ended;
+      end_all();
     }
-    interrupted_ = true;
+  }
+
+  void take_status(int status) { status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+
+  void end_all() {
+    int status = -1;
+    const std::vector<pid_t> left = end_session(child_, kPatience, &status);
+    if (status != -1) take_status(status);
+    if (!status_) take_status(SIGKILL);
+    for (const pid_t pid : left) say(cat("process ", pid, " was killed and does not end; does a disk not answer?"));
   }
 
   // mpirun is gone; what it and its ranks said last may still lie in the pipe.
@@ -250,13 +289,16 @@ class Supervisor {
   }
 
   LocalLaunch launch_;
+  Adoption adoption_;  // before mpirun starts
   ScratchFolder scratch_;
+  StopFile stop_;
   std::vector<std::string> words_;
   SignalQueue signals_;
   NoiseFilter filter_;
   pid_t child_ = -1;
   int errors_ = -1;
-  bool interrupted_ = false;
+  const bool terminal_ = isatty(STDERR_FILENO) != 0;
+  Interruption interruption_ = Interruption::none;
   std::optional<int> status_;  // as a shell would say it
   std::optional<Clock::time_point> kill_at_;
 };

@@ -6,8 +6,10 @@
 // Needs nothing of the environment: works as root, with more ranks than cores, without a network, with any cwd.
 // Standard output is rank 0's, byte for byte. Ranks read nothing from standard input.
 //
-// Signals: the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 asks every rank to save and stop (they get SIGUSR1: stop.h); a
-// second SIGINT or SIGTERM ends them. When this process is killed, mpirun and the ranks end too.
+// Signals: the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 asks every rank to save and stop (stop.h), however early it
+// comes; a second one, SIGUSR1 excepted, ends them at once. Where the command does not save, the first ends it. A
+// terminal's signals reach this process alone. When launch_local returns no process of the run is left, and nothing is
+// written any more; when this process is killed, mpirun and the ranks end too.
 #pragma once
 
 #include <string>
@@ -21,11 +23,20 @@ struct LocalLaunch {
   int ranks = 1;
   int threads = 0;                   // CPU threads a rank; 0: cores / ranks, at least 1
   std::vector<std::string> command;  // program and arguments; empty: this process's own command line
+  bool saves = false;                // ranks ask stop_requested(), save and end
 };
 
 // Returns the exit code of the run (base/error.h): what the ranks agreed on; 3 where one was killed, crashed or left;
-// 130 where the run was interrupted. Throws UserError when mpirun is not installed.
+// 130 where the run was interrupted, which a line explains unless the ranks saved. Throws UserError when mpirun is not
+// installed.
 int launch_local(const LocalLaunch& launch);
+
+// How far a user's interruption went.
+enum class Interruption {
+  none,
+  asked,  // to save and stop
+  ended,  // after that, or of a command that saves nothing
+};
 
 // The run's exit code and the line that explains it ("" when ranks have said enough). `status` is mpirun's exit code,
 // or 128 + the signal that ended it.
@@ -33,7 +44,7 @@ struct Outcome {
   int code = 0;
   std::string line;
 };
-Outcome outcome(int status, bool interrupted, const std::vector<RankEnd>& ends, const std::vector<std::string>& notices,
-                bool explained);
+Outcome outcome(int status, Interruption interruption, const std::vector<RankEnd>& ends,
+                const std::vector<std::string>& notices, bool explained);
 
 }  // namespace hawser

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "launch/local.h"
+#include "launch/stop.h"
 
 namespace hawser {
 namespace {
@@ -31,17 +32,18 @@ const RankEnd* find(const std::vector<RankEnd>& ends, RankEnd::Kind kind) {
 
 }  // namespace
 
-Outcome outcome(int status, bool interrupted, const std::vector<RankEnd>& ends, const std::vector<std::string>& notices,
-                bool explained) {
+Outcome outcome(int status, Interruption interruption, const std::vector<RankEnd>& ends,
+                const std::vector<std::string>& notices, bool explained) {
   using Kind = RankEnd::Kind;
   const RankEnd* killed = find(ends, Kind::killed);
-  if (interrupted) {
-    // Ranks that could not save were ended by our own signals; a crash while saving is still a crash.
+  if (interruption == Interruption::ended) return {kInterrupted, ""};  // the launcher has said it
+  if (interruption == Interruption::asked) {
+    // Somebody else's signals may have ended the ranks before they saved; a crash while saving is still a crash.
     const bool by_us = killed == nullptr || killed->code == SIGUSR1 || killed->code == SIGTERM ||
                        killed->code == SIGINT || killed->code == SIGKILL;
     const bool saved = status == 0 || status == kInterrupted;
     if (by_us && (saved || killed != nullptr || status > 128 || ends.empty()))
-      return {status == 0 ? 0 : kInterrupted, saved ? "" : "interrupted; nothing was saved since the last checkpoint"};
+      return {status == 0 ? 0 : kInterrupted, saved ? "" : kEndedLine};
   }
   if (status == 0) return {0, ""};
   if (killed != nullptr) return {kRankFailed, killed_line(*killed)};

@@ -2,37 +2,95 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
+#include <initializer_list>
 
 #include "base/error.h"
 #include "launch/environment.h"
+#include "launch/stop_page.h"
 
 namespace hawser {
 namespace {
 
 volatile std::sig_atomic_t g_requested = 0;
+volatile std::sig_atomic_t g_speaks = 0;    // of several ranks the first
+volatile std::sig_atomic_t g_terminal = 0;  // standard error is one: a progress bar may stand on the line
+StopPage* g_page = nullptr;
 
-void on_signal(int signal) {
-  if (signal != SIGUSR1 && g_requested != 0) _exit(static_cast<int>(ExitCode::interrupted));
+// From a signal handler: write() alone is allowed.
+void say(const char* line) {
+  if (g_speaks == 0) return;
+  char text[128] = "";
+  if (g_terminal != 0) std::strcat(text, "\n");
+  std::strcat(std::strcat(std::strcat(text, "hawser: "), line), "\n");
+  if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;  // nobody reads it
+}
+
+[[noreturn]] void end_at_once(const char* line) {
+  say(line);
+  _exit(static_cast<int>(ExitCode::interrupted));
+}
+
+void on_interrupt(int) {
+  end_at_once(kInterruptedLine);
+}
+
+void on_request(int signal) {
+  const int before = errno;
+  if (g_requested != 0 && signal != SIGUSR1) end_at_once(kEndedLine);
+  if (g_requested == 0) say(kSavingLine);
   g_requested = 1;
+  errno = before;
+}
+
+void handle(std::initializer_list<int> signals, void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : signals) sigaddset(&action.sa_mask, signal);  // one after another
+  for (const int signal : signals) {
+    struct sigaction before {};
+    sigaction(signal, nullptr, &before);
+    if (signal == SIGHUP && before.sa_handler == SIG_IGN) continue;
+    sigaction(signal, &action, nullptr);
+  }
+}
+
+bool launcher_decides() {
+  return std::getenv(kLauncherVariable) != nullptr;
 }
 
 }  // namespace
 
+void end_when_interrupted() {
+  if (launcher_decides()) return;
+  g_speaks = launched_as().rank == 0;
+  g_terminal = isatty(STDERR_FILENO);
+  handle({SIGINT, SIGTERM, SIGHUP}, on_interrupt);
+}
+
 void catch_stop_signals() {
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGUSR1, &action, nullptr);
-  if (std::getenv(kLauncherVariable) != nullptr) return;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  if (launcher_decides()) {
+    if (const char* path = std::getenv(kStopVariable)) g_page = open_stop_page(path);
+    handle({SIGUSR1}, on_request);
+    return;
+  }
+  g_speaks = launched_as().rank == 0;
+  g_terminal = isatty(STDERR_FILENO);
+  handle({SIGINT, SIGTERM, SIGHUP, SIGUSR1}, on_request);
 }
 
 bool stop_requested() {
-  return g_requested != 0;
+  return g_requested != 0 || (g_page != nullptr && g_page->requested != 0);
+}
+
+void stopped() {
+  g_speaks = 0;
+  if (g_page != nullptr) g_page->stopped = 1;
 }
 
 }  // namespace hawser

@@ -1,16 +1,31 @@
-// "Save and stop": what Ctrl-C asks of a run.
+// What Ctrl-C asks of a run.
 //
-//   catch_stop_signals();
+//   end_when_interrupted();   // every command, first of all
+//   catch_stop_signals();     // a command that saves
 //   while (!stop_requested()) train_one_step();
+//   save(), say_so(), stopped();
 //
-// In a rank started by our launcher SIGUSR1 is the request (local.h turns the first Ctrl-C into it) and SIGTERM ends
-// the rank. Anywhere else SIGINT, SIGTERM and SIGUSR1 all ask, and a second SIGINT or SIGTERM ends the process at once
-// with ExitCode::interrupted.
+// A command that saves is asked to save and stop by the first SIGINT, SIGTERM, SIGHUP or SIGUSR1; a second SIGINT,
+// SIGTERM or SIGHUP ends it at once. Any other command ends at once with the first. Both say so in a line, and both
+// return ExitCode::interrupted. What is ignored from the start stays ignored where it is SIGHUP: nohup.
+//
+// In a rank that our launcher started the launcher does all that (local.h): it asks through memory they share
+// (stop_page.h), and ends its ranks itself. SIGUSR1 sent to a rank asks as well, SIGTERM ends it.
 #pragma once
 
 namespace hawser {
 
+void end_when_interrupted();
+
 void catch_stop_signals();
 bool stop_requested();
+// All ranks have done what was asked, and the first rank has said it: a further signal may end the process, but nothing
+// is lost by that and nothing more is said.
+void stopped();
+
+// What is said; the launcher says the same.
+inline constexpr char kSavingLine[] = "saving and stopping; once more ends the run at once";
+inline constexpr char kEndedLine[] = "ended at once; what no checkpoint holds is lost";
+inline constexpr char kInterruptedLine[] = "interrupted";
 
 }  // namespace hawser

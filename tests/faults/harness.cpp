@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -26,6 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kVocabulary = 61;
+constexpr const char* kTag = "HAWSER_TEST_RUN";
 constexpr const char* kModel = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32,
   "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
   "vocab_size": 61, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -104,33 +107,75 @@ std::vector<std::string> Ended::lines() const {
 }
 
 Fit::Fit(const Workplace& place, const std::vector<std::string>& words, rlim_t largest_file) {
-  static int runs = 0;
-  log_ = place.folder() / cat("run-", ++runs);
-  std::vector<std::string> command = {HAWSER_BINARY, "fit", "recipe.yaml"};
+  std::vector<std::string> command = {"fit", "recipe.yaml"};
   for (const std::string& word : words) {
     if (word.find('=') != std::string::npos) command.push_back("--set");
     command.push_back(word);
   }
+  start(place, std::move(command), largest_file, false);
+}
+
+Fit::Fit(const Workplace& place, const Command& command) {
+  start(place, command.words, RLIM_INFINITY, command.terminal);
+}
+
+void Fit::start(const Workplace& place, std::vector<std::string> words, rlim_t largest_file, bool terminal) {
+  static int runs = 0;
+  log_ = place.folder() / cat("run-", ++runs);
+  tag_ = cat(kTag, "=", getpid(), "-", runs);
+  words.insert(words.begin(), HAWSER_BINARY);
   std::vector<char*> arguments;
-  for (std::string& word : command) arguments.push_back(word.data());
+  for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   const std::string out = log_.string() + ".out", err = log_.string() + ".err";
-  pid_ = fork();
+  pid_ = terminal ? forkpty(&terminal_, nullptr, nullptr, nullptr) : fork();
   if (pid_ < 0) throw std::runtime_error("fork");
-  if (pid_ > 0) return;
+  if (pid_ > 0) {
+    if (terminal) fcntl(terminal_, F_SETFL, O_NONBLOCK);
+    return;
+  }
+  putenv(tag_.data());
   const rlimit limit{largest_file, largest_file};
   if (largest_file != RLIM_INFINITY) setrlimit(RLIMIT_FSIZE, &limit);
   if (chdir(place.folder().c_str()) != 0) _exit(98);
-  dup2(open(out.c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
-  dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
+  if (!terminal) {
+    dup2(open(out.c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
+    dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
+  }
   execv(arguments[0], arguments.data());
   _exit(99);
 }
 
 Fit::~Fit() {
-  if (pid_ <= 0) return;
-  kill_all();
-  waitpid(pid_, nullptr, 0);
+  if (pid_ > 0) {
+    kill_all();
+    waitpid(pid_, nullptr, 0);
+  }
+  kill_at_once(left());
+  if (terminal_ >= 0) close(terminal_);
+}
+
+std::vector<pid_t> Fit::left() const {
+  std::vector<pid_t> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const pid_t pid = std::stoi(name);
+    if (('\0' + read(cat("/proc/", pid, "/environ"))).find('\0' + tag_ + '\0') == std::string::npos) continue;
+    const char state = status_of(pid).second;
+    if (state != 'X' && state != 'Z') found.push_back(pid);
+  }
+  return found;
+}
+
+void Fit::type(const std::string& keys) {
+  if (::write(terminal_, keys.data(), keys.size()) < 0) throw std::runtime_error("the terminal is gone");
+}
+
+void Fit::read_terminal() const {
+  std::array<char, 4096> bytes{};
+  for (ssize_t size = 0; (size = ::read(terminal_, bytes.data(), bytes.size())) > 0;)
+    typed_out_.append(bytes.data(), static_cast<std::size_t>(size));
 }
 
 std::vector<pid_t> Fit::all() const {
@@ -172,6 +217,7 @@ void kill_at_once(const std::vector<pid_t>& pids) {
 }
 
 bool Fit::going() const {
+  if (terminal_ >= 0) read_terminal();  // or it would wait for its reader
   return status_of(pid_).second != 'Z' && status_of(pid_).second != 'X';
 }
 
@@ -190,6 +236,10 @@ Ended Fit::wait(double seconds) {
 }
 
 std::string Fit::err() const {
+  if (terminal_ >= 0) {
+    read_terminal();
+    return typed_out_;
+  }
   return read(log_.string() + ".err");
 }
 

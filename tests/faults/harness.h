@@ -44,6 +44,13 @@ class Fit {
  public:
   // `words`: more arguments; "key=value" becomes `--set key=value`.
   Fit(const Workplace& place, const std::vector<std::string>& words, rlim_t largest_file = RLIM_INFINITY);
+  // Another command of hawser, word for word; on a terminal of its own where that is asked for, which then takes all
+  // it says (err() and Ended::err).
+  struct Command {
+    std::vector<std::string> words;
+    bool terminal = false;
+  };
+  Fit(const Workplace& place, const Command& command);
   ~Fit();
   Fit(const Fit&) = delete;
   Fit& operator=(const Fit&) = delete;
@@ -52,13 +59,21 @@ class Fit {
   std::map<int, pid_t> ranks() const;  // those that run now; this process itself where it started none
   std::vector<pid_t> all() const;      // launcher, mpirun, ranks
   void kill_all() const;               // as they are now
+  std::vector<pid_t> left() const;     // whatever it started and still runs, whoever its parent is now; any time
+  void type(const std::string& keys);  // at its terminal
   bool going() const;
   Ended wait(double seconds = 120);  // killed when it takes longer: code 1009
   std::string err() const;
 
  private:
+  void start(const Workplace& place, std::vector<std::string> words, rlim_t largest_file, bool terminal);
+  void read_terminal() const;
+
   fs::path log_;
+  std::string tag_;  // a variable of all its processes
   pid_t pid_ = -1;
+  int terminal_ = -1;
+  mutable std::string typed_out_;  // what the terminal has shown
 };
 
 // SIGKILL to all of them, the last first: ranks before what watches them.

@@ -8,14 +8,14 @@
 #include <fstream>
 #include <string>
 
+#include "launch/stop.h"
+
 // MPI keeps memory until the process ends; under the sanitizers that is no finding about Hawser.
 extern "C" const char* __asan_default_options() {
   return "detect_leaks=0";
 }
 
 namespace {
-
-volatile std::sig_atomic_t g_asked = 0;
 
 void pause_ms(int ms) {
   usleep(static_cast<useconds_t>(ms) * 1000);
@@ -43,7 +43,7 @@ int run(const std::string& what, const std::string& argument, int rank, int rank
   if (what == "wait") {
     // Ranks write their pids as ARGUMENT.RANK; when asked to stop, they say so and end with 130.
     std::ofstream(argument + "." + std::to_string(rank)) << getpid();
-    while (g_asked == 0) pause_ms(20);
+    while (!hawser::stop_requested()) pause_ms(20);
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) std::fprintf(stderr, "saved\n");
     MPI_Finalize();
@@ -60,7 +60,7 @@ int run(const std::string& what, const std::string& argument, int rank, int rank
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGUSR1, [](int) { g_asked = 1; });
+  hawser::catch_stop_signals();
   MPI_Init(&argc, &argv);
   int rank = 0;
   int ranks = 1;

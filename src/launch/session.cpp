@@ -1,0 +1,78 @@
+#include "launch/session.h"
+
+#include <dirent.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "base/cat.h"
+
+namespace hawser {
+namespace {
+
+// 0 where the process is gone.
+pid_t session_of(pid_t pid) {
+  std::ifstream in(cat("/proc/", pid, "/stat"));
+  std::string text;
+  std::getline(in, text, '\0');
+  const auto end = text.rfind(") ");  // the name before it may hold anything
+  if (end == std::string::npos) return 0;
+  std::istringstream fields(text.substr(end + 2));
+  char state = 0;
+  pid_t parent = 0, group = 0, session = 0;
+  fields >> state >> parent >> group >> session;
+  return session;
+}
+
+// Zombies too: one whose threads are still ending looks like one.
+std::vector<pid_t> members(pid_t session) {
+  std::vector<pid_t> found;
+  DIR* folder = opendir("/proc");
+  if (folder == nullptr) return found;
+  while (const dirent* entry = readdir(folder)) {
+    char* end = nullptr;
+    const long pid = std::strtol(entry->d_name, &end, 10);
+    if (pid > 1 && *end == '\0' && session_of(static_cast<pid_t>(pid)) == session) {
+      found.push_back(static_cast<pid_t>(pid));
+    }
+  }
+  closedir(folder);
+  return found;
+}
+
+}  // namespace
+
+Adoption::Adoption() {
+  prctl(PR_GET_CHILD_SUBREAPER, &before_);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+Adoption::~Adoption() {
+  prctl(PR_SET_CHILD_SUBREAPER, before_);
+}
+
+std::vector<pid_t> end_session(pid_t session, std::chrono::milliseconds patience, int* leader_status) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    std::vector<pid_t> left;
+    for (const pid_t pid : members(session)) {
+      kill(pid, SIGKILL);
+      int status = 0;
+      const bool ended = waitpid(pid, &status, WNOHANG) == pid;
+      if (ended && pid == session && leader_status != nullptr) *leader_status = status;
+      if (!ended) left.push_back(pid);
+    }
+    // Looked at once more after the last has gone: one may have started another just before.
+    if (left.empty() && members(session).empty()) return {};
+    if (std::chrono::steady_clock::now() > end) return left;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+}  // namespace hawser

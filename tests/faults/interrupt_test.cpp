@@ -1,0 +1,195 @@
+// Signals at awkward moments: none is lost, none leaves a process behind, and what is said of them is true.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <thread>
+
+#include "harness.h"
+
+namespace hawser::faults {
+namespace {
+
+using Words = std::vector<std::string>;
+
+void pause_ms(int ms) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+}
+
+Words endless(const std::string& ranks, const std::string& every = "0") {
+  return {"--ranks", ranks, "train.steps=100000000", "checkpoint.every_steps=" + every};
+}
+
+// Names, sizes and times of all files of an output.
+std::map<std::string, std::pair<std::uintmax_t, fs::file_time_type>> files(const fs::path& out) {
+  std::map<std::string, std::pair<std::uintmax_t, fs::file_time_type>> found;
+  std::error_code error;
+  for (const auto& entry : fs::recursive_directory_iterator(out, error)) {
+    if (entry.is_regular_file()) found[entry.path()] = {entry.file_size(), entry.last_write_time()};
+  }
+  return found;
+}
+
+void expect_nothing_goes_on(const Fit& run, const Workplace& place) {
+  EXPECT_EQ(run.left(), std::vector<pid_t>{});
+  const auto before = files(place.out());
+  pause_ms(100);
+  EXPECT_EQ(files(place.out()), before);
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t n = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+bool says(const Ended& ended, const char* part) {
+  return count(ended.err, part) == 1;
+}
+
+TEST(Interrupt, IsHeardHoweverEarly) {
+  for (const char* ranks : {"1", "2"}) {
+    for (const int ms : {0, 5, 10, 15, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300}) {
+      SCOPED_TRACE(std::string(ranks) + " ranks, after " + std::to_string(ms) + " ms");
+      const Workplace place;
+      Fit going(place, endless(ranks));
+      pause_ms(ms);
+      kill(going.pid(), SIGINT);
+      const Ended ended = going.wait(20);
+      // Before the program's own first line of code it is the signal that ends it.
+      if (ended.code != 1000 + SIGINT) {
+        EXPECT_EQ(ended.code, 130) << ended.err;
+      }
+      if (ended.code == 130) {
+        EXPECT_TRUE(says(ended, "saving and stopping") || says(ended, "interrupted")) << ended.err;
+      }
+      expect_nothing_goes_on(going, place);
+    }
+  }
+}
+
+TEST(Interrupt, ThreeInARowLeaveNothingBehind) {
+  for (const char* ranks : {"1", "2"}) {
+    for (const int before : {20, 200, 800}) {
+      for (const int between : {0, 1, 20}) {
+        SCOPED_TRACE(std::string(ranks) + " ranks, " + std::to_string(before) + ", " + std::to_string(between));
+        const Workplace place;
+        Fit going(place, endless(ranks, "1"));
+        pause_ms(before);
+        for (int i = 0; i < 3; ++i) {
+          kill(going.pid(), SIGINT);
+          pause_ms(between);
+        }
+        const Ended ended = going.wait(20);
+        expect_nothing_goes_on(going, place);
+        if (ended.code != 1000 + SIGINT) {
+          EXPECT_EQ(ended.code, 130) << ended.err;
+        }
+        EXPECT_LT(ended.seconds, 5);
+        // Either it was saved, or it says that it is lost.
+        if (ended.code == 130) {
+          EXPECT_EQ(count(ended.err, "stopped after") + count(ended.err, "is lost") + count(ended.err, "interrupted"),
+                    1u)
+              << ended.err;
+        }
+        if (newest_step(place.out()) > 0) verified_step(place.out());
+      }
+    }
+  }
+}
+
+TEST(Interrupt, OfACommandThatSavesNothingEndsIt) {
+  for (const char* ranks : {"1", "2"}) {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      const Workplace place;
+      Fit going(place, Fit::Command{.words = {"bench", "step", "--model", "model.json", "--sequence-length", "64",
+                                              "--steps", "100000000", "--ranks", ranks}});
+      pause_ms(700);
+      kill(going.pid(), signal);
+      const Ended ended = going.wait(20);
+      EXPECT_EQ(ended.code, 130) << ended.err;
+      EXPECT_LT(ended.seconds, 3);
+      EXPECT_EQ(ended.err, "hawser: interrupted\n");
+      EXPECT_EQ(ended.out, "");
+      expect_nothing_goes_on(going, place);
+    }
+  }
+}
+
+TEST(Interrupt, AtATerminalReachesTheLauncherAlone) {
+  for (const char* ranks : {"1", "2"}) {
+    SCOPED_TRACE(ranks);
+    const Workplace place;
+    Fit going(place, Fit::Command{.words = {"fit", "recipe.yaml", "--ranks", ranks, "--set", "train.steps=100000000"},
+                                  .terminal = true});
+    ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 3 || !going.going(); })) << going.err();
+    going.type("\x03");
+    const Ended ended = going.wait(20);
+    EXPECT_EQ(ended.code, 130) << ended.err;
+    EXPECT_TRUE(says(ended, "\nhawser: saving and stopping; once more ends the run at once")) << ended.err;
+    EXPECT_TRUE(says(ended, "; `hawser fit --resume` goes on from it")) << ended.err;
+    EXPECT_EQ(verified_step(place.out()), static_cast<std::int64_t>(metrics(place.out()).size()));
+    expect_nothing_goes_on(going, place);
+  }
+}
+
+TEST(Interrupt, TwiceAtATerminalEndsAtOnceAndSaysWhatIsLost) {
+  for (const char* ranks : {"1", "2"}) {
+    SCOPED_TRACE(ranks);
+    const Workplace place;
+    Fit going(place, Fit::Command{.words = {"fit", "recipe.yaml", "--ranks", ranks, "--set", "train.steps=100000000"},
+                                  .terminal = true});
+    ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 3 || !going.going(); })) << going.err();
+    // One rank of several stands still, so that there is time for a second.
+    if (std::string(ranks) == "2") kill(going.ranks().at(1), SIGSTOP);
+    going.type("\x03\x03");
+    if (std::string(ranks) == "2") {
+      pause_ms(100);
+      going.type("\x03");  // two that come together may count as one
+    }
+    const Ended ended = going.wait(20);
+    EXPECT_EQ(ended.code, 130) << ended.err;
+    EXPECT_LT(ended.seconds, 3);
+    EXPECT_EQ(count(ended.err, "stopped after") + count(ended.err, "ended at once; what no checkpoint holds is lost"),
+              1u)
+        << ended.err;
+    if (std::string(ranks) == "2") {
+      EXPECT_TRUE(says(ended, "ended at once")) << ended.err;
+    }
+    EXPECT_EQ(count(ended.err, "***"), 0u) << "a trace of a crash: " << ended.err;
+    expect_nothing_goes_on(going, place);
+  }
+}
+
+TEST(Interrupt, AfterItIsSavedChangesNothing) {
+  const Workplace place;
+  Fit going(place, endless("2"));
+  ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 3 || !going.going(); })) << going.err();
+  kill(going.pid(), SIGINT);
+  ASSERT_TRUE(eventually([&] { return going.err().find("goes on from it") != std::string::npos; })) << going.err();
+  pause_ms(20);
+  kill(going.pid(), SIGINT);
+  const Ended ended = going.wait(20);
+  EXPECT_EQ(ended.code, 130) << ended.err;
+  EXPECT_EQ(count(ended.err, "is lost"), 0u) << ended.err;
+  verified_step(place.out());
+  expect_nothing_goes_on(going, place);
+}
+
+TEST(Interrupt, ARankThatStandsStillDoesNotOutliveTheRun) {
+  for (const char* ranks : {"2", "4"}) {
+    SCOPED_TRACE(ranks);
+    const Workplace place;
+    auto words = endless(ranks);
+    words.push_back("run.collective_timeout_s=2");
+    Fit going(place, words);
+    ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 3 || !going.going(); })) << going.err();
+    kill(going.ranks().at(1), SIGSTOP);
+    const Ended ended = going.wait(30);
+    EXPECT_EQ(ended.code, 3) << ended.err;
+    expect_nothing_goes_on(going, place);
+  }
+}
+
+}  // namespace
+}  // namespace hawser::faults
