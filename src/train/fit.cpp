@@ -170,7 +170,7 @@ class Fit {
     const std::int64_t epoch = ceil_div(sequences_, recipe_.train.global_batch_size);
     for (std::int64_t s = 0; s < epoch && targets == 0; ++s) targets = loader_->step_targets(s);
     if (targets == 0) {
-      throw UserError(Problem{.file = folder + "/train.idx",
+      throw UserError(Problem{.file = files.train + ".idx",
                               .what = "no token to predict",
                               .expected = "documents of two tokens or more, and labels that are not all -100"});
     }
