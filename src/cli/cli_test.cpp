@@ -189,7 +189,9 @@ TEST_F(Binary, RefusesAWrongCommandLineWithOneLine) {
           "generate: both --prompt and --prompt-ids (expected one of the two)");
   refused("generate --model m --prompt-ids 1,x",
           "wrong value (expected token ids, got 1,x) at --prompt-ids; try --prompt-ids 1,2,3");
-  refused("eval --model m --data d", "eval: --sequence-length is missing; try hawser eval --help");
+  refused("eval --model m --data d",
+          "m: no such model (expected a Hugging Face folder or a config.json)\n"
+          "hawser: eval: --sequence-length is missing; try hawser eval --help");
   refused("inspect x --set nonsense",
           "--set: not an assignment (expected KEY=VALUE, got nonsense); try train.steps=10");
 }
@@ -200,7 +202,8 @@ TEST_F(Binary, RefusesAWrongRecipeBeforeAnythingStarts) {
   refused("fit r.yaml --ranks 3 --set train.global_batch_size=4",
           "--set: batch does not divide over the ranks (expected a multiple of 3: 3 data ranks x micro_batch_size 1, "
           "got 4) at train.global_batch_size; try train.global_batch_size: 3 or 6\n"
-          "hawser: m: no such model (expected a Hugging Face folder or a config.json)");
+          "hawser: m: no such model (expected a Hugging Face folder or a config.json)\n"
+          "hawser: a: no such file at data.train[0]");
   refused("plan r.yaml --ranks 4 --set parallel.hybrid_shard_degree=3 --set train.global_batch_size=4",
           "--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; "
           "try parallel.hybrid_shard_degree: 1, 2 or 4");

@@ -45,10 +45,11 @@ struct PlanOptions {
 struct EvalOptions {
   CommonOptions common;
   std::string model;
-  std::string data;    // a JSONL file, or the prefix of a token file
-  std::string bigram;  // prefix of the token file that a bigram model is fitted on; "": none
-  std::int64_t sequence_length = 0;
+  std::string data;                  // a JSONL or text file, or a token file
+  std::string bigram;                // prefix of the token file that a bigram model is fitted on; "": none
+  std::int64_t sequence_length = 0;  // 0: that of the checkpoint's run
   bool gradient_norms = false;
+  bool across_documents = false;
 };
 
 struct GenerateOptions {

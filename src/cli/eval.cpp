@@ -5,9 +5,11 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/ranks.h"
 #include "launch/environment.h"
+#include "models/families.h"
 #include "train/evaluate.h"
 
 namespace hawser::cli {
@@ -24,12 +26,19 @@ void print_result(const train::Evaluation& result, bool gradient_norms) {
   std::puts(json.dump().c_str());
 }
 
+// What the user should know before the number comes.
+void warn(const train::OpenEvaluation& input) {
+  if (!input.open.skipped.empty()) say("passed over: ", input.open.skipped.lines());
+  const std::string beyond =
+      models::beyond_positions(input.open.model->description(), input.layout.batch.sequence_length);
+  if (!beyond.empty()) say("warning: ", beyond);
+}
+
 }  // namespace
 
 int eval(const EvalOptions& options) {
   Recipe base;
   base.model.path = options.model;
-  base.data.sequence_length = options.sequence_length;
   Problems of_layout;  // said together with those of model and data
   Recipe recipe = base;
   try {
@@ -45,6 +54,7 @@ int eval(const EvalOptions& options) {
                                  .bigram = options.bigram,
                                  .sequence_length = options.sequence_length,
                                  .gradient_norms = options.gradient_norms,
+                                 .across_documents = options.across_documents,
                                  .recipe = recipe,
                                  .threads = threads_of(recipe),
                                  .ranks_here = under_launcher() ? launched_as().local_ranks : 0};
@@ -63,6 +73,7 @@ int eval(const EvalOptions& options) {
     return launch_ranks({.ranks = world, .threads = recipe.run.threads});
   }
   return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {
+                                        if (ranks == nullptr || ranks->rank().value() == 0) warn(*input);
                                         const train::Evaluation result = train::evaluate(*input, ranks);
                                         if (ranks == nullptr || ranks->rank().value() == 0)
                                           print_result(result, options.gradient_norms);
@@ -75,25 +86,30 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command =
       add_command(app,
                   {.name = "eval",
-                   .what = "the loss of a model on a JSONL or token file, as one JSON object",
+                   .what = "the loss of a model on text or a token file, as one JSON object",
                    .examples = {"hawser eval --model models/SmolLM2-135M --data heldout.jsonl --sequence-length 4096",
                                 "hawser eval --model DIR --data a.jsonl --sequence-length 64 --gradient-norms "
                                 "--ranks 2",
+                                "hawser eval --model runs/novels --data runs/novels/data/valid",
                                 "hawser eval --model out --data data/valid --bigram data/train "
                                 "--sequence-length 512"}},
                   options->common);
-  add_text(*command, "--model", "DIR", options->model, "a Hugging Face model folder");
+  add_text(*command, "--model", "DIR", options->model,
+           "a Hugging Face model folder, a checkpoint, or a run's folder (its last checkpoint)");
   add_text(*command, "--data", "FILE", options->data,
-           "lines with text or input_ids, or PREFIX of a token file (PREFIX.bin, PREFIX.idx)");
+           "JSONL with text or input_ids, a .txt file, or PREFIX of a token file (PREFIX.bin, PREFIX.idx), whose "
+           "documents are kept apart, or as the checkpoint's run has them");
+  add_switch(*command, "--across-documents", options->across_documents,
+             "read a token file as one running text, as data.pack: chunks does");
   add_text(*command, "--bigram", "PREFIX", options->bigram,
            "also the loss, on the same token file, of a bigram model fitted on this one");
-  add_number(*command, "--sequence-length", 1, kMostTokens, "longer lines are cut into pieces of N tokens",
+  add_number(*command, "--sequence-length", 1, kMostTokens,
+             "longer texts are cut into pieces of N tokens; default: that of the checkpoint's run",
              [options](std::int64_t value) { options->sequence_length = value; });
   add_switch(*command, "--gradient-norms", options->gradient_norms, "also the norm of each parameter's gradient");
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "eval");
     need(options->data, "--data", "eval");
-    need(options->sequence_length > 0 ? "given" : "", "--sequence-length", "eval");
     chosen = [options, &commands] { return commands.eval(*options); };
   });
 }

@@ -43,8 +43,12 @@ void print_result(const train::FitResult& result, bool json) {
 // The body: what each of `world` ranks does. Returns the exit code, on which the ranks agree.
 int fit_here(const Recipe& recipe, int world, const FitOptions& options) {
   catch_stop_signals();
-  const auto check = [&](const RankPlace&, Problems& problems) {
-    train::check_fit(recipe, {.world = world, .ranks_here = launched_as().local_ranks, .threads = threads_of(recipe)},
+  const auto check = [&](const RankPlace& place, Problems& problems) {
+    train::check_fit(recipe,
+                     {.world = world,
+                      .ranks_here = launched_as().local_ranks,
+                      .threads = threads_of(recipe),
+                      .first = place.rank == 0},
                      problems);
   };
   const auto run = [&](comm::World* ranks) {

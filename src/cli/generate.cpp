@@ -7,8 +7,10 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/ranks.h"
+#include "models/families.h"
 #include "train/generate.h"
 
 namespace hawser::cli {
@@ -59,6 +61,10 @@ int generate(const GenerateOptions& options) {
                                        .threads = threads_of(recipe)},
                                       problems);
   problems.throw_if_any();
+  if (!input->open.skipped.empty()) say("passed over: ", input->open.skipped.lines());
+  const std::string beyond = models::beyond_positions(
+      input->open.model->description(), static_cast<std::int64_t>(input->prompt_ids.size()) + options.max_tokens);
+  if (!beyond.empty()) say("warning: ", beyond);
   const data::Tokenizer* tokenizer = input->tokenizer.get();
   const bool as_text = tokenizer != nullptr && !options.common.json;
   const auto text_of = [&](const std::vector<std::int32_t>& ids) { return tokenizer->decode(ids, true); };
@@ -75,7 +81,7 @@ int generate(const GenerateOptions& options) {
     std::fflush(stdout);
     shown = text.substr(0, size);
   };
-  if (as_text) show(false);
+  // The prompt comes with the first token: by then nothing can be refused any more.
   const train::Generation generation = train::generate(*input, [&](std::int32_t id) {
     ids.push_back(id);
     if (as_text) show(false);
@@ -107,7 +113,8 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
        .examples = {"hawser generate --model models/SmolLM2-135M --prompt \"It is a truth\" --max-tokens 32",
                     "hawser generate --model DIR --prompt-ids 504,3,12 --max-tokens 8 --json"}},
       options->common);
-  add_text(*command, "--model", "DIR", options->model, "a Hugging Face model folder, or a run's export");
+  add_text(*command, "--model", "DIR", options->model,
+           "a Hugging Face model folder, a checkpoint, or a run's folder (its last checkpoint)");
   add_parsed(*command, "--prompt", "TEXT", "text; one that begins with a dash goes as --prompt=TEXT",
              [options](const std::string& value) { options->prompt = value; });
   add_parsed(*command, "--prompt-ids", "IDS", "or token ids, as in 1,2,3",

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/exit.h"
 #include "cli/line.h"
 #include "models/families.h"
 #include "plan/report.h"
@@ -28,7 +29,10 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
   Problems problems;
   const std::string& named = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
   const models::ModelDescription description = models::read_description(resolve_path(recipe, named), problems);
+  check_blocks(recipe, static_cast<std::int64_t>(description.blocks.size()), problems);
   problems.throw_if_any();
+  const std::string beyond = models::beyond_positions(description, recipe.data.sequence_length);
+  if (!beyond.empty()) say("warning: ", beyond);
   const models::Model model(description);
   const plan::Machine machine = plan::this_machine();
   const plan::Forecaster forecaster(recipe, model, world, target, machine, threads_of_a_rank(recipe, machine, world));

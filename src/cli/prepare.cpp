@@ -101,7 +101,9 @@ int prepare(const PrepareOptions& options) {
     const models::ModelDescription description = models::read_description(resolve_path(recipe, model), problems);
     job.vocab_size = description.embedding.vocabulary;
   }
-  checkpoint::check_writable(job.output, problems);
+  data::check_sources(job, problems);
+  problems.empty() && !data::token_files(job).in_place ? checkpoint::check_writable(job.output, problems)
+                                                       : checkpoint::check_may_write(job.output, problems);
   problems.throw_if_any();
   if (data::is_prepared(job)) {
     print_summary(job, false, 0, options.common.json);

@@ -197,6 +197,17 @@ void check_layout(const Recipe& recipe, int world, Problems& problems) {
   }
 }
 
+void check_blocks(const Recipe& recipe, std::int64_t blocks, Problems& problems) {
+  const auto listed = static_cast<std::int64_t>(recipe.memory.per_layer.size());
+  if (listed == 0 || listed == blocks) return;
+  const char* key = "memory.activation_checkpointing";
+  problems.add({.file = file_of(recipe, key),
+                .what = "a list for another number of blocks",
+                .expected = cat(blocks),
+                .got = cat(listed),
+                .at = at(recipe, key)});
+}
+
 int default_ranks(const Recipe& recipe, DeviceChoice device, int gpus) {
   if (recipe.run.ranks > 0) return recipe.run.ranks;
   if (device == DeviceChoice::cuda && gpus > 0) return gpus;

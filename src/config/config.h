@@ -41,6 +41,9 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems);
 // The mesh, and the batch on it: global_batch_size is a multiple of (world / context) x micro_batch_size.
 void check_layout(const Recipe& recipe, int world, Problems& problems);
 
+// A list of memory.activation_checkpointing has one entry for each block of the model.
+void check_blocks(const Recipe& recipe, std::int64_t blocks, Problems& problems);
+
 // Ranks to start when nobody said: run.ranks; else one a GPU on CUDA (`gpus`: those of this machine); else the
 // product of the degrees, where a hybrid_shard_degree of 0 asks for no more than the others do.
 int default_ranks(const Recipe& recipe, DeviceChoice device, int gpus = 0);

@@ -132,11 +132,16 @@ std::int64_t longest_piece(const SequenceSet& set, const std::string& path, std:
 
 }  // namespace
 
-std::shared_ptr<const BatchLoader> jsonl_batch(const std::string& path, const Tokenizer* tokenizer,
-                                               std::int64_t vocab_size, BatchShape shape, const BatchLayout& layout) {
+std::shared_ptr<const BatchLoader> listed_batch(const std::string& path, const Tokenizer* tokenizer,
+                                                const Problems& without, std::int64_t vocab_size, BatchShape shape,
+                                                const BatchLayout& layout) {
   Problems problems;
-  const std::vector<Line> lines = read_jsonl(path, vocab_size, problems);
-  if (!tokenizer && std::any_of(lines.begin(), lines.end(), [](const Line& line) { return line.text.has_value(); })) {
+  const std::vector<Line> lines =
+      path.ends_with(".txt") ? read_text_file(path, problems) : read_jsonl(path, vocab_size, problems);
+  const bool text = std::ranges::any_of(lines, [](const Line& line) { return line.text.has_value(); });
+  if (text && !tokenizer && !without.empty()) {
+    problems.add(without);
+  } else if (text && !tokenizer) {
     problems.add({.file = path, .what = "lines of text need a tokenizer", .hint = "a tokenizer.json beside the model"});
   }
   problems.throw_if_any();

@@ -5,6 +5,7 @@
 
 #include "data/files.h"
 #include "data/token_file.h"
+#include "data/utf8.h"
 
 namespace hawser::data {
 namespace {
@@ -132,10 +133,36 @@ bool is_blank(std::string_view line) {
   return line.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
 
+namespace {
+
+// Adds the problem of a text in another encoding.
+bool is_utf16(const std::string& path, std::string_view text, Problems& problems) {
+  if (!looks_like_utf16(text)) return false;
+  problems.add({.file = path, .what = "UTF-16 text", .expected = "UTF-8", .hint = kFromUtf16});
+  return true;
+}
+
+}  // namespace
+
+std::vector<Line> read_text_file(const std::string& path, Problems& problems) {
+  const MappedFile file(path);
+  const std::string_view text = file.text();
+  if (is_utf16(path, text, problems)) return {};
+  if (text.empty()) {
+    problems.add({.file = path, .what = "empty file"});
+  } else if (const std::size_t bad = find_invalid_utf8(text); bad != std::string_view::npos) {
+    problems.add({.file = path, .what = "not UTF-8", .at = cat("byte ", bad), .hint = "iconv -c -t utf-8"});
+  } else {
+    return {Line{.text = std::string(text)}};
+  }
+  return {};
+}
+
 std::vector<Line> read_jsonl(const std::string& path, std::int64_t vocab_size, Problems& problems) {
   const MappedFile file(path);
   const std::string_view text = file.text();
   std::vector<Line> lines;
+  if (is_utf16(path, text, problems)) return lines;
   bool any = false;
   LinePlace place{.file = path, .vocab_size = vocab_size};
   for (std::size_t at = 0; at < text.size(); ++place.number) {

@@ -36,4 +36,7 @@ bool is_blank(std::string_view line);
 // All lines of a small file (evaluation). Adds a problem for a file without any.
 std::vector<Line> read_jsonl(const std::string& path, std::int64_t vocab_size, Problems& problems);
 
+// A text file as one line of text. Adds a problem for one that is empty or not UTF-8.
+std::vector<Line> read_text_file(const std::string& path, Problems& problems);
+
 }  // namespace hawser::data

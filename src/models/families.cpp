@@ -113,18 +113,43 @@ ModelDescription describe_config(const std::string& text, const std::string& fil
   return json ? describe(*json, file, problems) : ModelDescription{};
 }
 
+namespace {
+
+void add_ids(const std::optional<Json>& json, const std::string& file, SpecialTokens& tokens, Problems& problems) {
+  if (!json) return;
+  ConfigReader config(*json, file, problems);
+  read_ids(config, tokens);
+}
+
+void add_generation_config(const std::filesystem::path& folder, SpecialTokens& tokens, Problems& problems) {
+  const std::string file = (folder / "generation_config.json").string();
+  if (checkpoint::exists(file)) add_ids(read_object(file, problems), file, tokens, problems);
+}
+
+}  // namespace
+
 SpecialTokens read_special_tokens(const std::string& path, Problems& problems) {
   SpecialTokens tokens;
   const std::string file = config_path(path);
-  const std::string generation = (std::filesystem::path(file).parent_path() / "generation_config.json").string();
-  for (const std::string& from : {file, generation}) {
-    if (from == generation && !checkpoint::exists(generation)) continue;
-    if (const auto json = read_object(from, problems)) {
-      ConfigReader config(*json, from, problems);
-      read_ids(config, tokens);
-    }
-  }
+  add_ids(read_object(file, problems), file, tokens, problems);
+  add_generation_config(std::filesystem::path(file).parent_path(), tokens, problems);
   return tokens;
+}
+
+SpecialTokens describe_special_tokens(const std::string& config, const std::string& folder, Problems& problems) {
+  SpecialTokens tokens;
+  add_ids(parse_object(config, folder, problems), folder, tokens, problems);
+  add_generation_config(folder, tokens, problems);
+  return tokens;
+}
+
+std::string beyond_positions(const ModelDescription& description, std::int64_t length) {
+  double positions = static_cast<double>(description.max_position);
+  if (description.rope.kind == ops::RopeKind::linear) positions *= description.rope.factor;
+  if (description.max_position <= 0 || static_cast<double>(length) <= positions) return "";
+  return cat("sequences of ", length, " tokens reach beyond the ", static_cast<std::int64_t>(positions),
+             " positions that the model was made for (max_position_embeddings); rope_scaling in its config.json "
+             "stretches them");
 }
 
 std::string config_json(const ModelDescription& description, DType stored, const std::string& original) {

@@ -31,6 +31,14 @@ struct SpecialTokens {
 };
 SpecialTokens read_special_tokens(const std::string& folder_or_config_json, Problems& problems);
 
+// The same from the text of a config.json and the generation_config.json in `folder`, where there is one.
+SpecialTokens describe_special_tokens(const std::string& config, const std::string& folder, Problems& problems);
+
+// One line for a person when sequences of `length` tokens reach beyond the positions that the model was made for; ""
+// when they do not. Linear scaling stretches them by its factor; llama3's is counted in max_position_embeddings
+// already.
+std::string beyond_positions(const ModelDescription& description, std::int64_t length);
+
 // The text of a config.json for an exported folder whose tensors are stored as `stored`; transformers 4 and 5 read it.
 // With `original`, the text of the config.json that the description was read from, all of that is kept and only the
 // stored type is changed. Without it (""), a complete one is written in the style of transformers 4.

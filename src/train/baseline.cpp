@@ -1,6 +1,7 @@
 #include "train/baseline.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "report/bigram.h"
@@ -17,19 +18,34 @@ std::vector<std::int32_t> read(const data::TokenFile& file, std::int64_t from, s
   return ids;
 }
 
-}  // namespace
-
-double bigram_loss(const data::TokenFile& train, const data::TokenFile& held_out, std::int64_t vocabulary) {
-  report::WittenBell model(vocabulary);
-  model.fit(read(train, 0, train.tokens(), vocabulary));
-  return model.score(read(held_out, 0, held_out.tokens(), vocabulary)).mean();
+// The stretches that are read apart: (first token, count) of each.
+std::vector<std::pair<std::int64_t, std::int64_t>> stretches(const data::TokenFile& file, bool across_documents) {
+  if (across_documents) return {{0, file.tokens()}};
+  std::vector<std::pair<std::int64_t, std::int64_t>> all;
+  for (std::int64_t s = 0; s < file.sequences(); ++s) all.emplace_back(file.begin(s), file.length(s));
+  return all;
 }
 
-std::int64_t text_bytes(const data::TokenFile& file, const data::Tokenizer& tokenizer) {
+}  // namespace
+
+double bigram_loss(const data::TokenFile& train, const data::TokenFile& held_out, std::int64_t vocabulary,
+                   bool across_documents) {
+  report::WittenBell model(vocabulary);
+  for (const auto& [from, count] : stretches(train, across_documents)) model.fit(read(train, from, count, vocabulary));
+  report::WittenBell::Score score;
+  for (const auto& [from, count] : stretches(held_out, across_documents)) {
+    score += model.score(read(held_out, from, count, vocabulary));
+  }
+  return score.mean();
+}
+
+std::int64_t text_bytes(const data::TokenFile& file, const data::Tokenizer& tokenizer, bool across_documents) {
   std::int64_t bytes = 0;
-  for (std::int64_t from = 1; from < file.tokens(); from += kBlock) {
-    const auto ids = read(file, from, std::min(kBlock, file.tokens() - from), 0);
-    bytes += static_cast<std::int64_t>(tokenizer.decode_bytes(ids, true).size());
+  for (const auto& [begin, count] : stretches(file, across_documents)) {
+    for (std::int64_t from = begin + 1; from < begin + count; from += kBlock) {
+      const auto ids = read(file, from, std::min(kBlock, begin + count - from), 0);
+      bytes += static_cast<std::int64_t>(tokenizer.decode_bytes(ids, true).size());
+    }
   }
   return bytes;
 }

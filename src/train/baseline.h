@@ -1,7 +1,8 @@
 // What a token file costs a model that knows only pairs, and how much text it stands for: the measures beside the loss
 // of `hawser eval` on token files.
 //
-// Both take the file as one running text, as `pack: chunks` does: every token but the first is predicted.
+// Both take the file as the model does: `across_documents`, as one running text, in which every token but the first is
+// predicted; else document by document (a sequence of the file), every token but the first of each.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,10 @@ namespace hawser::train {
 
 // The loss on `held_out`, in nats a token, of a Witten-Bell bigram model (report/bigram.h) fitted on `train`. Holds the
 // longer of the two in memory, 4 bytes a token. UserError for ids outside the vocabulary.
-double bigram_loss(const data::TokenFile& train, const data::TokenFile& held_out, std::int64_t vocabulary);
+double bigram_loss(const data::TokenFile& train, const data::TokenFile& held_out, std::int64_t vocabulary,
+                   bool across_documents);
 
 // Bytes of the text of all predicted tokens; special ones stand for none.
-std::int64_t text_bytes(const data::TokenFile& file, const data::Tokenizer& tokenizer);
+std::int64_t text_bytes(const data::TokenFile& file, const data::Tokenizer& tokenizer, bool across_documents);
 
 }  // namespace hawser::train

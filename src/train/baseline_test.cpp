@@ -30,8 +30,10 @@ TEST(Baseline, BigramLossTakesTheFileAsRunningText) {
   // Of three ids: c(0) = c(1) = 2, N = 4, T = 2. c(h): 0 twice, followed by 1; 1 once, followed by 0.
   const double p1 = (2 + 2.0 / 3) / 6, p0 = p1;
   const double after_one = (1 + p0) / 2, after_zero = (2 + p1) / 3;
-  EXPECT_NEAR(bigram_loss(train, held_out, 3), -(std::log(after_one) + std::log(after_zero)) / 2, 1e-12);
-  EXPECT_THROW(bigram_loss(train, held_out, 1), UserError);
+  EXPECT_NEAR(bigram_loss(train, held_out, 3, true), -(std::log(after_one) + std::log(after_zero)) / 2, 1e-12);
+  EXPECT_THROW(bigram_loss(train, held_out, 1, true), UserError);
+  // Documents apart: the second one's only token is the first of a document, which nobody predicts.
+  EXPECT_NEAR(bigram_loss(train, held_out, 3, false), -std::log(after_one), 1e-12);
 }
 
 TEST(Baseline, TextBytesCountsWhatIsPredicted) {
@@ -44,7 +46,11 @@ TEST(Baseline, TextBytesCountsWhatIsPredicted) {
   const auto of_first_token = tokenizer->decode_bytes(std::span(ids).first(1)).size();
   const data::ScratchFolder folder;
   const data::TokenFile file(write_tokens(folder, "text", {ids, more}));
-  EXPECT_EQ(text_bytes(file, *tokenizer), static_cast<std::int64_t>(first.size() + second.size() - of_first_token));
+  EXPECT_EQ(text_bytes(file, *tokenizer, true),
+            static_cast<std::int64_t>(first.size() + second.size() - of_first_token));
+  const auto of_second = tokenizer->decode_bytes(std::span(more).first(1)).size();
+  EXPECT_EQ(text_bytes(file, *tokenizer, false),
+            static_cast<std::int64_t>(first.size() + second.size() - of_first_token - of_second));
 }
 
 // The ids of one line are the same data as a token file that holds them.
@@ -58,6 +64,8 @@ TEST(Baseline, EvaluationOfATokenFileIsThatOfItsIds) {
   const Evaluation of_line = evaluate(request, nullptr);
   request.data = write_tokens(folder, "file", {{ids.begin(), ids.begin() + 5}, {ids.begin() + 5, ids.end()}});
   request.bigram = request.data;
+  EXPECT_EQ(evaluate(request, nullptr).tokens, 10) << "the first token of each document is not predicted";
+  request.across_documents = true;
   const Evaluation of_file = evaluate(request, nullptr);
   EXPECT_EQ(of_file.tokens, 11);
   EXPECT_EQ(of_file.loss, of_line.loss);

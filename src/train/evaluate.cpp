@@ -1,15 +1,16 @@
 #include "train/evaluate.h"
 
-#include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numbers>
 
-#include "data/sources.h"
 #include "models/weights.h"
 #include "plan/forecast.h"
 #include "train/baseline.h"
+#include "train/eval_data.h"
 #include "train/feed.h"
-#include "train/open_model.h"
+#include "train/saver.h"
+#include "train/together.h"
 
 namespace hawser::train {
 
@@ -35,59 +36,20 @@ std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::Batc
 
 namespace {
 
-// The file as one batch. A tokenizer that cannot be read is a problem only where lines of text need it.
-std::shared_ptr<const data::BatchLoader> open_data(const EvaluateRequest& request, std::int64_t vocabulary,
-                                                   const data::BatchShape& shape, const data::BatchLayout& layout,
-                                                   Problems& problems) {
-  std::unique_ptr<data::Tokenizer> tokenizer;
-  Problems of_tokenizer;
-  try {
-    tokenizer = tokenizer_beside(request.model);
-  } catch (const UserError& error) {
-    of_tokenizer.add_lines(error.what());
-  }
-  try {
-    return data::jsonl_batch(request.data, tokenizer.get(), vocabulary, shape, layout);
-  } catch (const UserError& error) {
-    problems.add(of_tokenizer);
-    problems.add_lines(error.what());
-  }
-  return nullptr;
-}
-
-// A token file, whose ids must lie in the vocabulary; null with a problem added.
-std::shared_ptr<const data::TokenFile> open_tokens(const std::string& prefix, std::int64_t vocabulary,
-                                                   Problems& problems) {
-  try {
-    auto file = std::make_shared<const data::TokenFile>(data::resolve_path(prefix, ""));
-    file->check_ids(vocabulary);
-    return file;
-  } catch (const UserError& error) {
-    problems.add_lines(error.what());
-  }
-  return nullptr;
-}
-
-// A token file as one batch of running text.
-std::shared_ptr<const data::BatchLoader> running_text(std::shared_ptr<const data::TokenFile> file,
-                                                      std::int64_t vocabulary, data::BatchShape shape,
-                                                      const data::BatchLayout& layout) {
-  auto set = std::shared_ptr(data::chunked_sequences(std::move(file), shape.sequence_length, vocabulary));
-  shape.max_documents = set->max_documents();
-  const data::BatchOrder order{.global_batch_size = std::max<std::int64_t>(1, set->size()), .shuffle = false};
-  return std::make_shared<const data::BatchLoader>(std::move(set), shape, layout, order);
-}
-
-// The data of a token file, and what is measured beside the loss.
-void open_token_data(const EvaluateRequest& request, std::int64_t vocabulary, const data::BatchShape& shape,
-                     const data::BatchLayout& layout, OpenEvaluation& input, Problems& problems) {
-  input.tokens = open_tokens(request.data, vocabulary, problems);
-  if (!request.bigram.empty()) input.bigram = open_tokens(request.bigram, vocabulary, problems);
-  try {
-    input.tokenizer = tokenizer_beside(request.model);
-    if (input.tokens) input.loader = running_text(input.tokens, vocabulary, shape, layout);
-  } catch (const UserError& error) {
-    problems.add_lines(error.what());
+// What the run of a checkpoint says about its data and arithmetic, as far as the user did not.
+void lay_under(const std::string& json, EvaluateRequest& request, EvalDataRequest& data) {
+  const auto stored = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!stored.is_object()) return;
+  const auto number = [&](const char* key) {
+    const auto value = stored.value(nlohmann::json::json_pointer(key), nlohmann::json());
+    return value.is_number_integer() ? value.get<std::int64_t>() : 0;
+  };
+  if (request.sequence_length == 0) request.sequence_length = number("/data/sequence_length");
+  request.recipe.data.max_documents = number("/data/max_documents");
+  const auto word = [&](const char* key) { return stored.value(nlohmann::json::json_pointer(key), nlohmann::json()); };
+  if (word("/data/pack") == "chunks") data.across_documents = true;
+  if (!request.recipe.places.contains("precision.compute") && word("/precision/compute") == "bf16") {
+    request.recipe.precision.compute = ComputePrecision::bf16;
   }
 }
 
@@ -98,34 +60,37 @@ void check_finite(double loss, const std::string& model) {
 
 }  // namespace
 
-std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& request, int rank, int ranks, Problems& problems) {
+std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int rank, int ranks, Problems& problems) {
   const std::size_t before = problems.size();
-  OpenEvaluation input{.folder = request.model,
-                       .recipe = request.recipe,
-                       .threads = request.threads,
-                       .gradient_norms = request.gradient_norms};
+  EvaluateRequest request = asked;
+  EvalDataRequest data{.data = request.data, .bigram = request.bigram, .across_documents = request.across_documents};
+  OpenEvaluation input{.folder = request.model, .threads = request.threads, .gradient_norms = request.gradient_norms};
+  input.open = open_trained_model(request.model, problems);
+  lay_under(input.open.recipe, request, data);
+  input.across_documents = data.across_documents;
+  if (request.sequence_length == 0) {
+    problems.add({.what = "eval: --sequence-length is missing", .hint = "hawser eval --help"});
+    return std::nullopt;
+  }
+  data.tokenizer = input.open.tokenizer;
+  data.vocabulary = input.open.model ? input.open.model->vocabulary() : 0;
   Recipe& recipe = input.recipe;
+  recipe = request.recipe;
   recipe.data.sequence_length = request.sequence_length;
   recipe.data.pack = Packing::documents;
   recipe.train.micro_batch_size = 1;
   recipe.train.global_batch_size = 1;
-  const bool tokens = data::is_token_prefix(request.data, "");
-  if (!tokens && !request.bigram.empty()) {
-    problems.add({.file = request.data,
-                  .what = "a bigram model is scored on a token file only",
-                  .expected = "the prefix of a .bin and an .idx",
-                  .hint = "hawser prepare, which makes them"});
-  }
-  input.open = open_model({.path = request.model}, "", problems);
+  data.max_documents = data::max_documents_of(recipe.data);
+  const auto take = [&input](EvalData&& opened) {
+    input.loader = std::move(opened.loader);
+    input.tokens = std::move(opened.tokens);
+    input.bigram = std::move(opened.bigram);
+    input.tokenizer = std::move(opened.tokenizer);
+  };
   if (problems.size() != before) {  // the data is looked at all the same
     Recipe one_rank = recipe;
     one_rank.parallel = {};
-    const std::int64_t vocabulary = input.open.model ? input.open.model->vocabulary() : 0;
-    if (tokens) {
-      open_token_data(request, vocabulary, data::batch_shape(one_rank), {}, input, problems);
-    } else {
-      open_data(request, vocabulary, data::batch_shape(one_rank), {}, problems);
-    }
+    open_eval_data(data, data::batch_shape(one_rank), {}, problems);
     return std::nullopt;
   }
   plan::Layout& layout = input.layout;
@@ -136,11 +101,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& request, in
                                .data_ranks = layout.data_ranks(),
                                .context_rank = place.context,
                                .context_ranks = layout.mesh.context};
-  if (tokens) {
-    open_token_data(request, input.open.model->vocabulary(), layout.batch, part, input, problems);
-  } else {
-    input.loader = open_data(request, input.open.model->vocabulary(), layout.batch, part, problems);
-  }
+  take(open_eval_data(data, layout.batch, part, problems));
   if (problems.size() != before) return std::nullopt;
   layout.batch = input.loader->shape();
   plan::set_bounds(layout);
@@ -170,6 +131,13 @@ Evaluation evaluate(const EvaluateRequest& request, comm::World* world, const st
 
 Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::function<void(Session&)>& after) {
   const plan::Layout& layout = input.layout;
+  if (input.open.checkpoint) {  // of a run that still goes on, ranks may have found different ones
+    const std::string mine = input.open.checkpoint->folder();
+    const std::string first = on_rank_zero(world, [&] { return mine; });
+    if (first != mine) {
+      throw UserError({.file = mine, .what = "ranks found different checkpoints", .hint = "one of them by its name"});
+    }
+  }
   const data::BatchLoader& loader = *input.loader;
   const step::Purpose purpose = input.gradient_norms ? step::Purpose::gradient_norms : step::Purpose::loss;
   const std::unique_ptr<comm::Mesh> mesh =
@@ -177,17 +145,20 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
                        : comm::make_self_mesh();
   const std::unique_ptr<Device> device = make_cpu_device({.threads = input.threads});
   Session session(*input.open.model, layout, *device, *mesh, {purpose}, input.recipe.memory.capacity);
-  session.load(*input.open.weights);
+  load_weights(session, input.open);
 
   Evaluation result;
-  if (input.tokens && input.bigram)
-    result.bigram_loss = bigram_loss(*input.bigram, *input.tokens, input.open.model->vocabulary());
+  if (input.tokens && input.bigram) {
+    result.bigram_loss =
+        bigram_loss(*input.bigram, *input.tokens, input.open.model->vocabulary(), input.across_documents);
+  }
   if (!input.gradient_norms) {
     const auto [sum, tokens] = evaluate_loss(session, loader, 1);
     result.tokens = tokens;
     result.loss = sum / static_cast<double>(tokens);
     check_finite(result.loss, input.folder);
-    if (const std::int64_t bytes = input.tokens && input.tokenizer ? text_bytes(*input.tokens, *input.tokenizer) : 0)
+    if (const std::int64_t bytes =
+            input.tokens && input.tokenizer ? text_bytes(*input.tokens, *input.tokenizer, input.across_documents) : 0)
       result.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(bytes);
     if (after) after(session);
     return result;

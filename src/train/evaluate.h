@@ -17,11 +17,14 @@
 namespace hawser::train {
 
 struct EvaluateRequest {
-  std::string model;   // a Hugging Face folder
-  std::string data;    // a JSONL file, or the prefix of a token file read as running text; taken as one batch
+  std::string model;   // a Hugging Face folder, a checkpoint or a run's folder
+  std::string data;    // a JSONL or text file, or a token file; taken as one batch (eval_data.h)
   std::string bigram;  // token file that a bigram model is fitted on, to be scored on the token file `data`; "": none
-  std::int64_t sequence_length = 0;
+  std::int64_t sequence_length = 0;  // 0: that of the checkpoint's run
   bool gradient_norms = false;
+  // A token file as one running text; else its documents are apart, or as the checkpoint's run has them: then all
+  // targets are those of the run's own evaluation, and so is the loss.
+  bool across_documents = false;
   Recipe recipe;  // parallel, memory, precision, run
   int threads = 1;
   int ranks_here = 0;  // ranks on this machine; 0: all
@@ -41,6 +44,7 @@ struct OpenEvaluation {
   Recipe recipe;
   int threads = 1;
   bool gradient_norms = false;
+  bool across_documents = false;  // as it is done
   OpenModel open;
   plan::Layout layout;
   std::shared_ptr<const data::BatchLoader> loader;

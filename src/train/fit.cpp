@@ -32,15 +32,6 @@ namespace hawser::train {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-void check_fit(const Recipe& recipe, const FitPlace& place, Problems& problems) {
-  const OpenModel open = open_model(recipe.model, recipe.folder, problems);
-  checkpoint::check_writable(output_folder(recipe), problems);
-  if (!problems.empty()) return;
-  plan::Machine machine = plan::this_machine();
-  machine.ranks = place.ranks_here;
-  plan::check_capacity(recipe, *open.model, place.world, place.threads, machine);
-}
-
 namespace {
 
 // Token files are made by rank 0 while the others wait.
@@ -115,6 +106,8 @@ class Fit {
     Problems problems;
     open_ = open_model(recipe_.model, recipe_.folder, problems);
     problems.throw_if_any();
+    const std::string beyond = models::beyond_positions(open_.model->description(), recipe_.data.sequence_length);
+    if (!beyond.empty()) say("hawser: warning: " + beyond);
     // Read now: the file may change or go while the run lasts.
     const std::string& model = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path;
     config_text_ = checkpoint::read_text(models::config_path(resolve_path(recipe_, model)), 1 << 20);

@@ -31,12 +31,15 @@ struct FitResult {
   std::string checkpoint;                 // folder of the last one written
 };
 
-// Everything a user may have got wrong, without touching data or devices: model, data files, output. Adds all problems;
-// where there is none, throws Error(does_not_fit) with settings that fit, if `world` ranks (so many of them on this
-// machine, so many threads each) need more memory than they may use.
+// Where a rank that is checked stands.
 struct FitPlace {
-  int world = 1, ranks_here = 1, threads = 1;
+  int world = 1, ranks_here = 1, threads = 1;  // ranks in all and on this machine; threads of each
+  bool first = true;                           // ranks but the first leave the data, and making the output, to it
 };
+
+// Everything a user may have got wrong that shows without reading data or touching devices: model, data files,
+// tokenizer, output. Adds all problems; where there is none, throws Error(does_not_fit) with settings that fit if a
+// rank needs more memory than it may use, and makes the output folder where there is none.
 void check_fit(const Recipe& recipe, const FitPlace& place, Problems& problems);
 
 // `world` null: this process alone. Every rank calls it. The recipe has passed config's checks for this world and

@@ -8,6 +8,7 @@
 #include "models/families.h"
 #include "plan/forecast.h"
 #include "train/feed.h"
+#include "train/saver.h"
 #include "train/session.h"
 
 namespace hawser::train {
@@ -73,7 +74,7 @@ class Forward {
     session_ =
         std::make_unique<Session>(*input.open.model, layout, device, mesh,
                                   std::vector<step::Purpose>{step::Purpose::logits}, input.recipe.memory.capacity);
-    session_->load(*input.open.weights);
+    load_weights(*session_, input.open);
   }
 
   std::int64_t rows() const { return rows_; }
@@ -112,12 +113,12 @@ std::int64_t padded_rows(std::int64_t tokens) {
 std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Problems& problems) {
   const std::size_t before = problems.size();
   OpenGeneration input{.max_tokens = request.max_tokens, .recipe = request.recipe, .threads = request.threads};
-  input.open = open_model({.path = request.model}, "", problems);
+  input.open = open_trained_model(request.model, problems);
   if (input.open.model == nullptr) return std::nullopt;
-  const models::SpecialTokens special = models::read_special_tokens(request.model, problems);
+  const models::SpecialTokens& special = input.open.special;
   input.ends = special.ends;
   try {
-    input.tokenizer = tokenizer_beside(request.model);
+    if (!input.open.tokenizer.empty()) input.tokenizer = data::load_tokenizer(input.open.tokenizer);
   } catch (const UserError& error) {
     if (request.prompt) {
       problems.add_lines(error.what());

@@ -22,7 +22,7 @@
 namespace hawser::train {
 
 struct GenerateRequest {
-  std::string model;                  // a Hugging Face folder
+  std::string model;                  // a Hugging Face folder, a checkpoint or a run's folder
   std::optional<std::string> prompt;  // text, encoded as the model's tokenizer does; this or the next
   std::vector<std::int64_t> prompt_ids;
   std::int64_t max_tokens = 64;

@@ -2,8 +2,10 @@
 
 #include <filesystem>
 
-#include "models/families.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/storage/posix.h"
 #include "models/weights.h"
+#include "train/export.h"
 
 namespace hawser::train {
 
@@ -22,6 +24,43 @@ OpenModel open_model(const ModelRecipe& recipe, const std::string& folder, Probl
   if (!from_scratch && std::filesystem::exists(path, error)) {
     open.weights = checkpoint::SafetensorsFolder::open(path.string(), problems);
     if (open.weights && described) models::check_weights(*open.model, *open.weights, problems);
+  }
+  return open;
+}
+
+namespace {
+
+// "FOLDER/tokenizer.json", or the path itself where it is a file; "" where there is none.
+std::string tokenizer_file(const std::string& path) {
+  if (path.empty()) return "";
+  const std::string file =
+      checkpoint::is_folder(path) ? (std::filesystem::path(path) / "tokenizer.json").string() : path;
+  return checkpoint::exists(file) ? file : "";
+}
+
+}  // namespace
+
+OpenModel open_trained_model(const std::string& path, Problems& problems) {
+  const bool is_checkpoint = checkpoint::exists((std::filesystem::path(path) / checkpoint::kManifestName).string());
+  const bool is_model = checkpoint::exists((std::filesystem::path(path) / "config.json").string());
+  if (!is_checkpoint && (is_model || !checkpoints_below(path))) {
+    OpenModel open = open_model({.path = path}, "", problems);
+    open.tokenizer = tokenizer_file((std::filesystem::path(path) / "tokenizer.json").string());
+    if (open.model) open.special = models::read_special_tokens(path, problems);
+    return open;
+  }
+  OpenModel open;
+  try {
+    open.checkpoint = open_checkpoint(path, open.skipped);
+    const CheckpointMeta meta = read_meta(*open.checkpoint);
+    open.recipe = meta.recipe;
+    open.tokenizer = tokenizer_file(meta.tokenizer);
+    const std::size_t before = problems.size();
+    models::ModelDescription description = models::describe_config(meta.config, open.checkpoint->folder(), problems);
+    if (problems.size() == before) open.model = std::make_unique<models::Model>(std::move(description));
+    open.special = models::describe_special_tokens(meta.config, open.checkpoint->folder(), problems);
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
   }
   return open;
 }

@@ -110,6 +110,11 @@ void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer) 
   session.parameters_changed();
 }
 
+void load_weights(Session& session, OpenModel& open) {
+  if (open.checkpoint) return load(session, *open.checkpoint, false);
+  session.load(*open.weights);
+}
+
 std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World* world, const std::string& root,
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
                                                   const std::function<void(const std::string&)>& say) {

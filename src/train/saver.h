@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
 #include "comm/mpi/world.h"
+#include "train/open_model.h"
 #include "train/session.h"
 
 namespace hawser::train {
@@ -40,6 +41,9 @@ std::string save(Session& session, comm::World* world, const std::string& root, 
 
 // Fills the session's parameters and, with `optimizer`, its moments.
 void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer);
+
+// Fills the parameters with a model's weights, or those of its checkpoint.
+void load_weights(Session& session, OpenModel& open);
 
 // Fills the session, moments too, from the newest checkpoint under `root` that every rank can read; none: there is no
 // checkpoint. Rank 0 chooses, so that all agree whatever their views of a shared disk are. One that turns out damaged

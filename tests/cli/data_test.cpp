@@ -48,5 +48,126 @@ TEST_F(Data, ATokenFileTrainsAsTheTextItCameFrom) {
   EXPECT_EQ(both["valid"]["documents"], 4);
 }
 
+// One text has one number: what fit printed is what eval gives on the files that fit read.
+TEST_F(Data, EvalOfACheckpointGivesTheNumberOfItsRun) {
+  for (const std::string pack : {"documents", "chunks"}) {
+    SCOPED_TRACE(pack);
+    const nlohmann::json fit = json("fit recipe.yaml --json --set data.pack=" + pack + " --set output=" + pack);
+    const double expected = fit["validation_loss"];
+    const std::string eval = "eval --model " + pack + " --data " + pack + "/data/valid";
+    const nlohmann::json got = json(eval);
+    EXPECT_NEAR(got["loss"].get<double>(), expected, 1e-5);
+    EXPECT_NEAR(json(eval + ".bin --ranks 2")["loss"].get<double>(), expected, 1e-5);
+    EXPECT_EQ(json("eval --model " + fit["checkpoint"].get<std::string>() + " --data " + pack + "/data/valid.idx"),
+              got);
+
+    // An export knows no recipe: the length is said, and documents are apart unless it is said otherwise.
+    ASSERT_EQ(hawser("export " + pack + " " + pack + "-out").code, 0);
+    const std::string exported = "eval --model " + pack + "-out --data " + pack +
+                                 "/data/valid --sequence-length 24 --bigram " + pack + "/data/train";
+    const nlohmann::json apart = json(exported), across = json(exported + " --across-documents");
+    EXPECT_NEAR((pack == "chunks" ? across : apart)["loss"].get<double>(), expected, 1e-5);
+    EXPECT_EQ((pack == "chunks" ? across : apart)["tokens"], got["tokens"]);
+    EXPECT_NE(apart["loss"], across["loss"]);
+    EXPECT_NE(apart["bigram_loss"], across["bigram_loss"]);
+    refused("eval --model " + pack + "-out --data " + pack + "/data/valid",
+            {"eval: --sequence-length is missing; try hawser eval --help"});
+  }
+}
+
+TEST_F(Data, ARunIsEvaluatedAndGoesOnWithoutAnExport) {
+  copy_of("tied", "model");
+  write("model/tokenizer.json", testing::letters_tokenizer());
+  write("words.jsonl", "{\"text\": \"to be or not to be\"}\n{\"text\": \"that is the question\"}\n");
+  write("words.txt", "to be or not to be");
+  write("tune.yaml",
+        "model: {path: model}\ndata: {train: words.jsonl, sequence_length: 16}\ntrain: {steps: 2}\n"
+        "precision: {compute: bfloat16}\noutput: tuned\n");
+  ASSERT_EQ(hawser("fit tune.yaml").code, 0);
+  ASSERT_EQ(hawser("export tuned out").code, 0);
+  fs::remove_all(folder_ / "model");
+  const std::string rest = " --data words.jsonl --sequence-length 32 --set precision.compute=float32";
+  const nlohmann::json of_run = json("eval --model tuned" + rest);
+  EXPECT_NEAR(of_run["loss"].get<double>(), json("eval --model out" + rest)["loss"].get<double>(), 2e-2);
+  const nlohmann::json text = json("eval --model tuned --data words.txt");
+  EXPECT_EQ(text["tokens"], 16) << "two pieces, of each of which the first token is not predicted";
+  const testing::Ran words = hawser("generate --model tuned --prompt 'to be' --max-tokens 5");
+  EXPECT_EQ(words.code, 0) << words.err;
+  EXPECT_TRUE(words.out.starts_with("to be")) << words.out;
+}
+
+TEST_F(Data, WhatCannotBeReadIsNamedOnce) {
+  copy_of("gqa", "model");
+  write("model/tokenizer.json", "{\"version\"");
+  write("words.txt", "to be");
+  write("words.jsonl", "{\"text\": \"to be\"}\n");
+  const std::string eval = "eval --model model --sequence-length 16 --data ";
+  for (const char* file : {"words.txt", "words.jsonl"}) {
+    refused(eval + file, {"model/tokenizer.json: broken JSON at byte 11"});
+  }
+  EXPECT_EQ(json("eval --model model --sequence-length 64 --data " + (tiny("gqa") / "data.jsonl").string())["tokens"],
+            testing::json_of(tiny("gqa") / "expected.json")["tokens"]);
+  write("half.bin", "1234");
+  const testing::Ran half = hawser(eval + "half.bin");
+  EXPECT_EQ(half.code, 2);
+  EXPECT_NE(half.err.find("half.bin.idx: cannot read"), std::string::npos) << half.err;
+  write("wide.jsonl", "\xFF\xFE{");
+  refused(eval + "wide.jsonl", {"wide.jsonl: UTF-16 text (expected UTF-8); try iconv -f utf-16 -t utf-8"});
+}
+
+// One go shows every path that is wrong, and makes nothing.
+TEST_F(Data, AllWrongPathsAtOnce) {
+  write("wrong.yaml",
+        "model: {config: nowhere.json}\ndata: {train: [none.jsonl, text.jsonl], validation: gone.txt, tokenizer: "
+        "no.json, sequence_length: 24}\ntrain: {steps: 1, global_batch_size: 2}\noutput: made/not\n");
+  const std::vector<std::string> lines = {
+      "nowhere.json: no such model (expected a Hugging Face folder or a config.json)",
+      "none.jsonl: no such file at data.train[0]", "gone.txt: no such file at data.validation[0]",
+      (folder_ / "no.json").string() + ": cannot read the tokenizer"};
+  refused("fit wrong.yaml", lines);
+  refused("fit wrong.yaml --ranks 2", lines);
+  refused("prepare wrong.yaml", lines);
+  EXPECT_FALSE(fs::exists(folder_ / "made"));
+  const testing::Ran started =
+      shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 2 " +
+            std::string(HAWSER_BINARY) + " fit wrong.yaml");
+  EXPECT_EQ(started.code, 2);
+  EXPECT_EQ(testing::lines_of(started.err).size() >= 4, true) << started.err;
+  EXPECT_FALSE(fs::exists(folder_ / "made"));
+}
+
+TEST_F(Data, AListForAnotherNumberOfBlocksIsRefused) {
+  const std::string list = " --set 'memory.activation_checkpointing=[40*full]'";
+  const std::string line =
+      "--set: a list for another number of blocks (expected 2, got 40) at memory.activation_checkpointing";
+  refused("plan recipe.yaml" + list, {line});
+  refused("fit recipe.yaml" + list, {line});
+  EXPECT_EQ(hawser("plan recipe.yaml --set 'memory.activation_checkpointing=[full, none]'").code, 0);
+}
+
+TEST_F(Data, SequencesBeyondTheModelsPositionsAreWarnedOf) {
+  const std::string config = (tiny("tied") / "config.json").string();
+  const std::int64_t positions = testing::json_of(config)["max_position_embeddings"];
+  const std::string longer = std::to_string(positions + 1);
+  const std::string line = "hawser: warning: sequences of " + longer + " tokens reach beyond the " +
+                           std::to_string(positions) +
+                           " positions that the model was made for "
+                           "(max_position_embeddings); rope_scaling in its config.json stretches them\n";
+  EXPECT_EQ(hawser("plan recipe.yaml --set data.sequence_length=" + longer).err, line);
+  EXPECT_EQ(hawser("plan recipe.yaml --set data.sequence_length=" + std::to_string(positions)).err, "");
+  const testing::Ran fit = hawser("fit recipe.yaml --ranks 2 --set train.steps=1 --set data.sequence_length=" + longer);
+  EXPECT_EQ(fit.code, 0);
+  EXPECT_NE(fit.err.find(line), std::string::npos) << fit.err;
+  EXPECT_EQ(fit.err.find(line), fit.err.rfind(line)) << fit.err;
+  std::string ids = "1";
+  for (std::int64_t i = 1; i < positions; ++i) ids += ", 1";
+  EXPECT_EQ(hawser("generate --model " + tiny("tied").string() + " --max-tokens 1 --prompt-ids '" + ids + "'").err,
+            line);
+  write("long.jsonl", "{\"input_ids\": [1, " + ids + "]}\n");
+  EXPECT_EQ(
+      hawser("eval --model " + tiny("tied").string() + " --data long.jsonl --ranks 2 --sequence-length 100000").err,
+      line);
+}
+
 }  // namespace
 }  // namespace hawser

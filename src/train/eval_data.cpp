@@ -1,0 +1,81 @@
+#include "train/eval_data.h"
+
+#include <algorithm>
+
+#include "data/sources.h"
+
+namespace hawser::train {
+namespace {
+
+std::unique_ptr<data::Tokenizer> load(const std::string& tokenizer, Problems& problems) {
+  try {
+    return tokenizer.empty() ? nullptr : data::load_tokenizer(tokenizer);
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+  }
+  return nullptr;
+}
+
+// A token file, whose ids must lie in the vocabulary; null with a problem added.
+std::shared_ptr<const data::TokenFile> open_tokens(const std::string& named, std::int64_t vocabulary,
+                                                   Problems& problems) {
+  try {
+    const auto prefix = data::token_prefix(named, "");
+    auto file = std::make_shared<const data::TokenFile>(prefix.value_or(data::resolve_path(named, "")));
+    file->check_ids(vocabulary);
+    return file;
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+  }
+  return nullptr;
+}
+
+// All of a token file as one batch. Sums do not depend on how pieces are packed, so any seed does.
+std::shared_ptr<const data::BatchLoader> token_batch(const EvalDataRequest& request,
+                                                     std::shared_ptr<const data::TokenFile> file,
+                                                     data::BatchShape shape, const data::BatchLayout& layout) {
+  std::shared_ptr<const data::SequenceSet> set =
+      request.across_documents ? data::chunked_sequences(std::move(file), shape.sequence_length, request.vocabulary)
+                               : data::packed_sequences(std::move(file), shape.sequence_length, request.max_documents,
+                                                        0, request.vocabulary);
+  shape.max_documents = set->max_documents();
+  const data::BatchOrder order{.global_batch_size = std::max<std::int64_t>(1, set->size()), .shuffle = false};
+  return std::make_shared<const data::BatchLoader>(std::move(set), shape, layout, order);
+}
+
+bool names_tokens(const std::string& path) {
+  // Of a token file half of which is missing, the other half is named.
+  return data::token_prefix(path, "").has_value() || path.ends_with(".bin") || path.ends_with(".idx");
+}
+
+}  // namespace
+
+EvalData open_eval_data(const EvalDataRequest& request, const data::BatchShape& shape, const data::BatchLayout& layout,
+                        Problems& problems) {
+  EvalData opened;
+  const bool tokens = names_tokens(request.data);
+  if (!tokens && !request.bigram.empty()) {
+    problems.add({.file = request.data,
+                  .what = "a bigram model is scored on a token file only",
+                  .expected = "the prefix of a .bin and an .idx",
+                  .hint = "hawser prepare, which makes them"});
+  }
+  try {
+    if (!tokens) {
+      Problems of_tokenizer;  // of interest only where text needs one
+      const auto tokenizer = load(request.tokenizer, of_tokenizer);
+      opened.loader =
+          data::listed_batch(request.data, tokenizer.get(), of_tokenizer, request.vocabulary, shape, layout);
+      return opened;
+    }
+    opened.tokens = open_tokens(request.data, request.vocabulary, problems);
+    if (!request.bigram.empty()) opened.bigram = open_tokens(request.bigram, request.vocabulary, problems);
+    opened.tokenizer = load(request.tokenizer, problems);
+    if (opened.tokens) opened.loader = token_batch(request, opened.tokens, shape, layout);
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+  }
+  return opened;
+}
+
+}  // namespace hawser::train
