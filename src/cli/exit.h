@@ -7,8 +7,9 @@
 
 namespace hawser::cli {
 
-// Prints `hawser: LINE` for each line of the error to standard error, and returns its exit code: Error::code(), else
-// ExitCode::internal. A body with other ranks waiting for it uses it before its World is gone:
+// Prints `hawser: LINE` for each line of the error to standard error, and returns its exit code: Error::code(),
+// ExitCode::does_not_fit where the system refused memory or a thread, else ExitCode::internal. A body with other ranks
+// waiting for it uses it before its World is gone:
 //   catch (const std::exception& error) { world.abort(cli::report_error(error)); }
 int report_error(const std::exception& error);
 
@@ -17,6 +18,11 @@ std::string undelivered(int reason);
 
 // Prints `hawser: PREFIX LINE` for each line to standard error: what the user should know and need not act on.
 void say(const std::string& prefix, const std::string& lines);
+
+// For main: an error that nobody could catch (in a thread's own function, say) is reported and ends the process with
+// its code; what is needed to throw one is loaded while there is memory for it; and a library that takes no notice of
+// being refused memory ends with the same line and code.
+void expect_to_run_out_of_memory();
 
 // Runs `body`; an exception becomes report_error's code. Results that did not reach standard output are an error of
 // their own: a body that was done otherwise ends with ExitCode::internal then.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <initializer_list>
 
@@ -62,6 +63,16 @@ Terminal user_terminal() {
 
 void keep_stdout_for_rank_zero() {
   if (launched_as().rank != 0) dup2(STDERR_FILENO, STDOUT_FILENO);
+}
+
+void let_waiting_threads_sleep(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  if (setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
+  // By its own path, which becomes the name of the process.
+  std::array<char, 4096> self{};
+  const ssize_t size = readlink("/proc/self/exe", self.data(), self.size() - 1);
+  if (size > 0) execv(self.data(), argv);
+  execv("/proc/self/exe", argv);  // the file is no more; without /proc it works too, only slower
 }
 
 int usable_cores() {

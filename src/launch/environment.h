@@ -33,6 +33,12 @@ int usable_cores();
 // Threads a rank should take when the recipe leaves it open: cores / ranks on this machine, at least 1.
 int threads_per_rank(int local_ranks);
 
+// libgomp's threads spin while they wait, which takes the core from whoever else could work: with other processes on
+// the machine a step becomes many times slower. It reads its variables when it is loaded, so where the user has chosen
+// nothing this starts the program once more, with passive waiting as the choice. First of all in main; returns when
+// there is nothing to change.
+void let_waiting_threads_sleep(char** argv);
+
 // Names of the variables by which our launcher talks to its ranks.
 inline constexpr char kLauncherVariable[] = "HAWSER_LAUNCHER";          // "local"
 inline constexpr char kStopVariable[] = "HAWSER_STOP";                  // the file of stop_page.h

@@ -1,0 +1,83 @@
+// What every way of starting has in common: threads that wait do not spin, and want of memory ends in a line.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "harness.h"
+
+namespace hawser::faults {
+namespace {
+
+std::string slurp(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// As the process's libraries found it.
+std::string variable(pid_t pid, const std::string& name) {
+  std::istringstream all(slurp("/proc/" + std::to_string(pid) + "/environ"));
+  for (std::string one; std::getline(all, one, '\0');) {
+    if (one.starts_with(name + "=")) return one.substr(name.size() + 1);
+  }
+  return "";
+}
+
+TEST(Start, ThreadsThatWaitGiveTheirCoreAway) {
+  for (const char* ranks : {"1", "2"}) {
+    const Workplace place;
+    Fit going(place, {"--ranks", ranks, "train.steps=100000000", "run.threads=2"});
+    ASSERT_TRUE(eventually([&] { return !metrics(place.out()).empty() || !going.going(); })) << going.err();
+    for (const auto& [rank, pid] : going.ranks()) {
+      EXPECT_EQ(variable(pid, "OMP_WAIT_POLICY"), "passive");
+      EXPECT_EQ(slurp("/proc/" + std::to_string(pid) + "/comm"), "hawser\n") << "by its own name";
+    }
+  }
+}
+
+TEST(Start, TheUsersChoiceOfWaitingStands) {
+  for (const auto& [name, value] : {std::pair{"OMP_WAIT_POLICY", "active"}, std::pair{"GOMP_SPINCOUNT", "1000"}}) {
+    const Workplace place;
+    setenv(name, value, 1);
+    Fit going(place, {"train.steps=100000000"});
+    unsetenv(name);
+    ASSERT_TRUE(eventually([&] { return !metrics(place.out()).empty() || !going.going(); })) << going.err();
+    EXPECT_EQ(variable(going.pid(), "OMP_WAIT_POLICY"), std::string(name) == "OMP_WAIT_POLICY" ? "active" : "");
+    EXPECT_EQ(variable(going.pid(), name), value);
+  }
+}
+
+TEST(Start, WithTooLittleMemoryEndsInALine) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer takes terabytes of addresses";
+#endif
+  const Workplace place;
+  int refused = 0;
+  for (const char* threads : {"1", "2"}) {
+    for (rlim_t mib = 150; mib <= 1000; mib += 50) {
+      SCOPED_TRACE(std::string(threads) + " threads, " + std::to_string(mib) + " MiB");
+      rlimit before{};
+      getrlimit(RLIMIT_AS, &before);
+      const rlimit limit{mib << 20, before.rlim_max};
+      setrlimit(RLIMIT_AS, &limit);
+      Fit going(place, {"train.steps=6", std::string("run.threads=") + threads});
+      setrlimit(RLIMIT_AS, &before);
+      const Ended ended = going.wait(20);
+      if (ended.code == 0) continue;
+      ++refused;
+      // libgomp has a line of its own, and its own code.
+      const bool of_libgomp = ended.code == 1 && ended.err.find("libgomp: Thread creation failed") != std::string::npos;
+      EXPECT_TRUE(ended.code == 4 || of_libgomp) << ended.code << ended.err;
+      if (!of_libgomp) {
+        EXPECT_EQ(ended.lines().size(), 1u) << ended.err;
+      }
+    }
+  }
+  EXPECT_GT(refused, 0) << "memory was never short";
+}
+
+}  // namespace
+}  // namespace hawser::faults
