@@ -146,7 +146,10 @@ int run(int argc, const char* const* argv, const Commands& commands) {
   end_when_interrupted();
   keep_stdout_for_rank_zero();
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error with a line, not an end without one
-  return guarded([&] { return run_line(argc, argv, commands); });
+  return guarded([&] {
+    check_launcher();
+    return run_line(argc, argv, commands);
+  });
 }
 
 }  // namespace hawser::cli

@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <initializer_list>
+
+#include "base/error.h"
 
 namespace hawser {
 namespace {
@@ -34,6 +37,25 @@ bool in_slurm_step() {
   return variable("SLURM_STEP_NUM_TASKS") != nullptr && variable("SLURM_PROCID") != nullptr;
 }
 
+// Slurm's list of tasks a node, "2(x3),1": those of node `index`; 0 where it does not say.
+int tasks_of_node(const char* list, int index) {
+  while (list != nullptr && *list != '\0') {
+    char* end = nullptr;
+    const long tasks = std::strtol(list, &end, 10);
+    if (end == list || tasks < 1) return 0;
+    long nodes = 1;
+    if (std::strncmp(end, "(x", 2) == 0) {
+      nodes = std::strtol(end + 2, &end, 10);
+      if (*end != ')' || nodes < 1) return 0;
+      ++end;
+    }
+    if (index < nodes) return static_cast<int>(tasks);
+    index -= static_cast<int>(nodes);
+    list = *end == ',' ? end + 1 : nullptr;
+  }
+  return 0;
+}
+
 }  // namespace
 
 bool under_launcher() {
@@ -46,8 +68,19 @@ LaunchedAs launched_as() {
   as.rank = number({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"}, 0);
   as.ranks = std::max(1, number({"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}, 1));
   as.local_rank = number({"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}, 0);
-  as.local_ranks = std::max(1, number({"OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE"}, as.ranks));
+  const int here = tasks_of_node(variable("SLURM_STEP_TASKS_PER_NODE"), number({"SLURM_NODEID"}, 0));
+  as.local_ranks = std::max(1, number({"OMPI_COMM_WORLD_LOCAL_SIZE"}, here > 0 ? here : as.ranks));
   return as;
+}
+
+void check_launcher() {
+  if (variable("OMPI_COMM_WORLD_SIZE") != nullptr || variable("PMIX_RANK") != nullptr || !in_slurm_step()) return;
+  const LaunchedAs as = launched_as();
+  if (as.ranks == 1) return;
+  const Problem problem{
+      .what = cat("srun started ", as.ranks, " tasks and did not bring them together: MPI needs PMIx"),
+      .hint = "srun --mpi=pmix"};
+  throw UserError(as.rank == 0 ? problem.line() : "");  // once is enough
 }
 
 Terminal user_terminal() {

@@ -16,6 +16,10 @@ struct LaunchedAs {
 };
 LaunchedAs launched_as();
 
+// Throws UserError where srun started several tasks without the means to find one another (srun --mpi=none): MPI would
+// end each of them with a page about how Slurm is built.
+void check_launcher();
+
 // The user's terminal, for a progress bar on standard error. In a rank standard error is a pipe to the launcher, which
 // says what lies behind it.
 struct Terminal {

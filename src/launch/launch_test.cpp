@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "base/error.h"
 #include "launch/environment.h"
 #include "launch/local.h"
 #include "launch/noise.h"
@@ -53,6 +54,30 @@ TEST(UnderLauncher, KnowsMpirunAndSlurmSteps) {
     EXPECT_TRUE(under_launcher());
     EXPECT_EQ(launched_as().rank, 2);
     EXPECT_EQ(launched_as().ranks, 4);
+    EXPECT_EQ(launched_as().local_ranks, 4);
+    EXPECT_THROW(check_launcher(), UserError) << "no PMIx";
+    const Environment pmix({{"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "slurm.pmix.4.0"}});
+    EXPECT_NO_THROW(check_launcher());
+  }
+  {
+    const Environment alone({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}});
+    EXPECT_NO_THROW(check_launcher());
+  }
+}
+
+TEST(UnderLauncher, CountsTheRanksOfItsNode) {
+  if (under_launcher()) GTEST_SKIP() << "this test itself runs under a launcher";
+  const struct {
+    const char *list, *node;
+    int ranks;
+  } kCases[] = {{"4", "0", 4},   {"2(x3),1", "0", 2}, {"2(x3),1", "2", 2}, {"2(x3),1", "3", 1},
+                {"2,3", "1", 3}, {"2,3", "2", 9},     {"x", "0", 9},       {"2(x", "0", 9}};
+  for (const auto& [list, node, ranks] : kCases) {
+    const Environment step({{"SLURM_PROCID", "0"},
+                            {"SLURM_STEP_NUM_TASKS", "9"},
+                            {"SLURM_NODEID", node},
+                            {"SLURM_STEP_TASKS_PER_NODE", list}});
+    EXPECT_EQ(launched_as().local_ranks, ranks) << list << " " << node;
   }
 }
 
