@@ -17,7 +17,7 @@ void pause_ms(int ms) {
 }
 
 Words endless(const std::string& ranks, const std::string& every = "0") {
-  return {"--ranks", ranks, "train.steps=100000000", "checkpoint.every_steps=" + every};
+  return {"--ranks", ranks, "train.steps=1000000", "checkpoint.every_steps=" + every};
 }
 
 // Names, sizes and times of all files of an output.
@@ -103,7 +103,7 @@ TEST(Interrupt, OfACommandThatSavesNothingEndsIt) {
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
       const Workplace place;
       Fit going(place, Fit::Command{.words = {"bench", "step", "--model", "model.json", "--sequence-length", "64",
-                                              "--steps", "100000000", "--ranks", ranks}});
+                                              "--steps", "1000000", "--ranks", ranks}});
       pause_ms(700);
       kill(going.pid(), signal);
       const Ended ended = going.wait(20);
@@ -120,7 +120,7 @@ TEST(Interrupt, AtATerminalReachesTheLauncherAlone) {
   for (const char* ranks : {"1", "2"}) {
     SCOPED_TRACE(ranks);
     const Workplace place;
-    Fit going(place, Fit::Command{.words = {"fit", "recipe.yaml", "--ranks", ranks, "--set", "train.steps=100000000"},
+    Fit going(place, Fit::Command{.words = {"fit", "recipe.yaml", "--ranks", ranks, "--set", "train.steps=1000000"},
                                   .terminal = true});
     ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 3 || !going.going(); })) << going.err();
     going.type("\x03");
@@ -137,7 +137,7 @@ TEST(Interrupt, TwiceAtATerminalEndsAtOnceAndSaysWhatIsLost) {
   for (const char* ranks : {"1", "2"}) {
     SCOPED_TRACE(ranks);
     const Workplace place;
-    Fit going(place, Fit::Command{.words = {"fit", "recipe.yaml", "--ranks", ranks, "--set", "train.steps=100000000"},
+    Fit going(place, Fit::Command{.words = {"fit", "recipe.yaml", "--ranks", ranks, "--set", "train.steps=1000000"},
                                   .terminal = true});
     ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 3 || !going.going(); })) << going.err();
     // One rank of several stands still, so that there is time for a second.

@@ -124,7 +124,9 @@ class Mutator {
 void expect_printable(const std::string& lines) {
   EXPECT_FALSE(lines.empty());
   for (const char c : lines) {
-    if (c != '\n') ASSERT_GE(static_cast<unsigned char>(c), 0x20u) << lines;
+    if (c != '\n') {
+      ASSERT_GE(static_cast<unsigned char>(c), 0x20u) << lines;
+    }
   }
 }
 
@@ -179,7 +181,9 @@ TEST(Fuzz, ModelConfig) {
   for (const char* config : {"recipes/configs/llama-3.1-8b.json", "recipes/quickstart-model.json"}) {
     fuzz(fs::path(config).filename().string(), shipped(config), 5000, [&](const std::string& text, Problems& problems) {
       const models::ModelDescription description = models::describe_config(text, "config.json", problems);
-      if (problems.empty()) EXPECT_FALSE(description.blocks.empty());
+      if (problems.empty()) {
+        EXPECT_FALSE(description.blocks.empty());
+      }
     });
   }
 }
