@@ -217,13 +217,28 @@ TEST_F(Binary, RefusesAWrongRecipeBeforeAnythingStarts) {
 
 TEST_F(Binary, WritesARecipeThatReadsBack) {
   write("models/tiny/config.json", R"({"max_position_embeddings": 512})");
-  const Ran ran = hawser("recipe init --model models/tiny --set train.steps=7");
+  write("books/a.txt", "one");
+  write("books/b.txt", "two");
+  const Ran ran = hawser("recipe init --model models/tiny --data books --set train.steps=7");
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_NE(ran.out.find("sequence_length: 512"), std::string::npos) << ran.out;
   write("r.yaml", ran.out);
   const Recipe recipe = read_recipe((folder_ / "r.yaml").string(), {});
   EXPECT_EQ(recipe.train.steps, 7);
   EXPECT_EQ(recipe.name, "tiny-tuned");
+  EXPECT_EQ(recipe.data.train, std::vector<std::string>{(folder_ / "books").string()});
+  EXPECT_GT(recipe.data.validation_fraction, 0);
+  refused("recipe init --model models/tiny --data none", "none: no such file at --data");
+
+  // Without --data: what lies in text/, else an example that says what to put there.
+  const Ran bare = hawser("recipe init --model models/tiny");
+  EXPECT_NE(bare.out.find("\n  # train: [text/*.jsonl] "), std::string::npos) << bare.out;
+  write("text/novel.txt", "one");
+  const Ran found = hawser("recipe init --model models/tiny");
+  EXPECT_NE(found.out.find("\n  train: [text/*.txt]"), std::string::npos) << found.out;
+  EXPECT_NE(found.out.find("validation_fraction: 0.0 "), std::string::npos) << "one text, nothing to hold out";
+  write("text/lines.jsonl", "{}");
+  EXPECT_NE(hawser("recipe init --model models/tiny").out.find("train: [text/*.jsonl]"), std::string::npos);
   EXPECT_EQ(hawser("recipe init --model models/tiny --output new.yaml").code, 0);
   refused("recipe init --model models/tiny --output new.yaml", "new.yaml: is there already; try another --output");
   refused("recipe init --model models/none", "models/none: no such model (expected a model folder or a config.json)");

@@ -74,6 +74,7 @@ struct InspectOptions {
 struct RecipeInitOptions {
   CommonOptions common;
   std::string model;   // a model folder or a config.json
+  std::string data;    // a file, a folder or a token file; "": what lies in text/, if anything
   std::string output;  // "": standard output
 };
 

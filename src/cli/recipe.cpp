@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
+#include "data/sources.h"
 
 namespace hawser::cli {
 namespace {
@@ -31,8 +32,34 @@ std::int64_t longest_sequence(const fs::path& config) {
   return kUsualLength;
 }
 
+// What a recipe that lies in `folder` should train on: the user's own words, absolute; else what lies in text/; none.
+std::vector<std::string> first_data(const std::string& named, const std::string& folder) {
+  Problems problems;
+  if (!named.empty()) {
+    data::find_sources({named}, "", "", problems);
+    // One pattern only: its number in a list says nothing.
+    for (Problem problem : problems.all()) {
+      problem.at = "--data";
+      throw UserError(problem);
+    }
+    return {data::resolve_path(named, "")};
+  }
+  for (const char* pattern : {"text/*.jsonl", "text/*.txt"}) {
+    if (!data::find_sources({pattern}, folder, "", problems).empty()) return {pattern};
+  }
+  return {};
+}
+
+// Two documents at least: one of them can be held out.
+bool can_hold_out(const std::vector<std::string>& patterns, const std::string& folder) {
+  Problems ignored;
+  const auto sources = data::find_sources(patterns, folder, "", ignored);
+  return sources.size() != 1 || sources[0].kind == data::SourceKind::jsonl;
+}
+
 // A first recipe for the model: fine-tuning from a folder, random weights from a config.json.
-Recipe first_recipe(const std::string& model) {
+Recipe first_recipe(const RecipeInitOptions& options) {
+  const std::string& model = options.model;
   const fs::path path = fs::absolute(model).lexically_normal();
   const bool folder = fs::is_directory(path);
   if (!folder && !fs::exists(path))
@@ -41,8 +68,9 @@ Recipe first_recipe(const std::string& model) {
   Recipe recipe;
   recipe.name = named.filename().string() + (folder ? "-tuned" : "-scratch");
   (folder ? recipe.model.path : recipe.model.config) = (folder ? named : path).string();
-  recipe.data.train = {"text/*.jsonl"};
-  recipe.data.validation_fraction = 0.01;
+  const std::string home = fs::path(options.output).parent_path().string();
+  recipe.data.train = first_data(options.data, home);
+  recipe.data.validation_fraction = can_hold_out(recipe.data.train, home) ? 0.01 : 0.0;
   recipe.data.sequence_length = std::min(kUsualLength, longest_sequence(folder ? path / "config.json" : path));
   recipe.train.steps = 1000;
   recipe.train.global_batch_size = 8;
@@ -55,7 +83,7 @@ Recipe first_recipe(const std::string& model) {
 }  // namespace
 
 int recipe_init(const RecipeInitOptions& options) {
-  Recipe recipe = recipe_without_file(first_recipe(options.model), options.common);
+  Recipe recipe = recipe_without_file(first_recipe(options), options.common);
   if (!recipe.places.contains("optimizer.warmup_steps"))
     recipe.optimizer.warmup_steps = std::min<std::int64_t>(100, recipe.train.steps / 10);
   const std::string text = options.common.json ? recipe_json(recipe) : commented_recipe(recipe);
@@ -78,10 +106,13 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
       add_command(*recipe,
                   {.name = "init",
                    .what = "a commented recipe for a model, every key with its help",
-                   .examples = {"hawser recipe init --model models/SmolLM2-135M > recipe.yaml",
+                   .examples = {"hawser recipe init --model models/SmolLM2-135M --data books > recipe.yaml",
                                 "hawser recipe init --model config.json --set train.steps=500 --output recipe.yaml"}},
                   options->common);
   add_text(*command, "--model", "PATH", options->model, "a model folder, or a config.json to train from scratch");
+  add_text(*command, "--data", "PATH", options->data,
+           "what to train on: a .jsonl or .txt file, a folder of them, or a token file; default: text/*.jsonl or "
+           "text/*.txt, where there are any");
   add_text(*command, "--output", "FILE", options->output, "where to write it; default: standard output");
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "recipe init");

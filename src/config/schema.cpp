@@ -13,6 +13,11 @@ Key needed(Needed when, Key key) {
   return key;
 }
 
+Key example(const char* value, Key key) {
+  key.example = value;
+  return key;
+}
+
 Key unset(const char* meaning, Key key) {
   key.unset = meaning;
   return key;
@@ -37,8 +42,8 @@ std::vector<Key> make_schema() {
       path("model.path", HAWSER_FIELD(model.path), "", "a Hugging Face model folder; training starts from its weights"),
       path("model.config", HAWSER_FIELD(model.config), "", "or a config.json; training starts from random weights"),
 
-      paths("data.train", HAWSER_FIELD(data.train), "",
-            "training text: .jsonl or .txt files, or token files by prefix"),
+      example("[text/*.jsonl]", paths("data.train", HAWSER_FIELD(data.train), "",
+                                      "training text: .jsonl or .txt files, or token files by prefix")),
       paths("data.validation", HAWSER_FIELD(data.validation), "a part of data.train", "held-out text, same kinds"),
       path("data.tokenizer", HAWSER_FIELD(data.tokenizer), "the model folder's", "a tokenizer.json"),
       path("data.prepared", HAWSER_FIELD(data.prepared), "OUTPUT/data", "folder of the token files"),
@@ -135,7 +140,9 @@ std::vector<Key> make_schema() {
              "seconds a collective may take before the run is ended and the rank named"),
       flag("run.deterministic", HAWSER_FIELD(run.deterministic), "two runs give the same bits, at some cost on CUDA"),
 
-      needed(to_train, path("output", HAWSER_FIELD(output), "", "folder of checkpoints, metrics and reports")),
+      needed(to_train, path("output", HAWSER_FIELD(output), "",
+                            "folder of checkpoints, metrics and reports; a new run moves an earlier one's to "
+                            "earlier-N, kept until you remove it")),
   };
 }
 

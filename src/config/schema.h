@@ -33,6 +33,7 @@ struct Key {
   std::string help;    // one line
   Needed needed = Needed::never;
   std::string unset;     // what an empty default stands for: "OUTPUT/data"
+  std::string example;   // what a recipe shows, commented out, where nothing is set
   bool is_path = false;  // --set takes it relative to the working directory, not to the recipe
 
   // Stores the value into the recipe, or refuses it and leaves the recipe as it was.

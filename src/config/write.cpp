@@ -65,7 +65,8 @@ void put_key(std::string& out, const Key& key, const Recipe& recipe) {
   const auto value = key.write(recipe);
   const std::string indent = key.section().empty() ? "" : "  ";
   std::string line = indent;
-  line += value.is_null() ? "# " + key.leaf() + ":" : key.leaf() + ": " + yaml_text(value);
+  line += value.is_null() ? "# " + key.leaf() + ":" + (key.example.empty() ? "" : " " + key.example)
+                          : key.leaf() + ": " + yaml_text(value);
   const std::string help = help_of(key);
   if (line.size() + 2 > kHelpColumn || kHelpColumn + help.size() + 2 > kWidth) {
     out += indent + "# " + help + "\n" + line + "\n";

@@ -115,6 +115,24 @@ TEST_F(Data, WhatCannotBeReadIsNamedOnce) {
   refused(eval + "wide.jsonl", {"wide.jsonl: UTF-16 text (expected UTF-8); try iconv -f utf-16 -t utf-8"});
 }
 
+// The README's walk, as it is typed there, on a small model.
+TEST_F(Data, TheWalkOfTheReadme) {
+  copy_of("tied", "mine");
+  write("mine/tokenizer.json", testing::letters_tokenizer());
+  write("books/a.txt", "It was a truth universally acknowledged");
+  write("books/b.txt", "that a single man in possession of a good fortune");
+  const testing::Ran init = hawser(
+      "recipe init --model mine --data books --set data.sequence_length=16 --set train.steps=2 "
+      "--set train.global_batch_size=4 --set train.evaluate_batches=8 > recipe.yaml");
+  ASSERT_EQ(init.code, 0) << init.err;
+  for (const char* command :
+       {"plan recipe.yaml --ranks 2", "fit recipe.yaml --ranks 2", "fit recipe.yaml --ranks 4 --resume",
+        "export runs/mine-tuned models/mine", "eval --model runs/mine-tuned --data runs/mine-tuned/data/valid"}) {
+    const testing::Ran ran = hawser(command);
+    EXPECT_EQ(ran.code, 0) << command << "\n" << ran.err;
+  }
+}
+
 // One go shows every path that is wrong, and makes nothing.
 TEST_F(Data, AllWrongPathsAtOnce) {
   write("wrong.yaml",
