@@ -58,7 +58,15 @@ TEST(Units, ReadsAndPrintsBytes) {
   EXPECT_FALSE(parse_bytes("12 parsecs"));
   EXPECT_FALSE(parse_bytes("-5GB"));
   EXPECT_EQ(format_bytes(Bytes(1536)), "1.5 KiB");
+  EXPECT_EQ(format_bytes(Bytes(std::int64_t{3} << 39)), "1.50 TiB");
+  EXPECT_EQ(format_bytes(Bytes(std::int64_t{5} << 49)), "2.50 PiB");
+  EXPECT_EQ(format_bytes(Bytes(-(std::int64_t{3} << 39))), "-1.50 TiB");
+  EXPECT_EQ(parse_bytes("2.5 PiB")->value(), std::int64_t{5} << 49);
   EXPECT_EQ(format_seconds(185), "3m 05s");
+  EXPECT_EQ(format_seconds(99.5 * 3600), "99h 30m");
+  EXPECT_EQ(format_seconds(1000.0 * 3600), "41d 16h");
+  EXPECT_EQ(format_seconds(1489998601.0 * 3600), "170K years");
+  EXPECT_EQ(format_seconds(1e300).find("inf"), std::string::npos);
   EXPECT_EQ(format_count(134.5e6), "134M");
 }
 

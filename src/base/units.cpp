@@ -14,7 +14,7 @@ std::optional<Bytes> parse_bytes(std::string_view text) {
   while (i < text.size() && (std::isdigit(static_cast<unsigned char>(text[i])) || text[i] == '.')) number += text[i++];
   while (i < text.size() && text[i] == ' ') ++i;
   const std::string_view unit = text.substr(i);
-  static constexpr std::array<std::pair<std::string_view, double>, 14> kUnits{{{"", 1.0},
+  static constexpr std::array<std::pair<std::string_view, double>, 16> kUnits{{{"", 1.0},
                                                                                {"B", 1.0},
                                                                                {"kB", 1e3},
                                                                                {"KB", 1e3},
@@ -25,6 +25,8 @@ std::optional<Bytes> parse_bytes(std::string_view text) {
                                                                                {"MiB", 1048576.0},
                                                                                {"GiB", 1073741824.0},
                                                                                {"TiB", 1099511627776.0},
+                                                                               {"PB", 1e15},
+                                                                               {"PiB", 1125899906842624.0},
                                                                                {"K", 1e3},
                                                                                {"M", 1e6},
                                                                                {"G", 1e9}}};
@@ -53,7 +55,10 @@ std::string format_bytes(Bytes bytes) {
   if (std::abs(b) < 1024.0) return print("%.0f %s", b, "B");
   if (std::abs(b) < 1024.0 * 1024) return print("%.1f %s", b / 1024, "KiB");
   if (std::abs(b) < 1024.0 * 1024 * 1024) return print("%.1f %s", b / (1024.0 * 1024), "MiB");
-  return print("%.2f %s", b / (1024.0 * 1024 * 1024), "GiB");
+  constexpr double kGiB = 1024.0 * 1024 * 1024;
+  if (std::abs(b) < 1024 * kGiB) return print("%.2f %s", b / kGiB, "GiB");
+  if (std::abs(b) < 1024 * 1024 * kGiB) return print("%.2f %s", b / (1024 * kGiB), "TiB");
+  return print("%.2f %s", b / (1024 * 1024 * kGiB), "PiB");
 }
 
 std::string format_count(double count) {
@@ -66,10 +71,14 @@ std::string format_count(double count) {
 }
 
 std::string format_seconds(double seconds) {
+  constexpr double kHour = 3600, kDay = 24 * kHour, kYear = 365.25 * kDay;
+  if (seconds >= 2 * kYear) return format_count(seconds / kYear) + " years";
   if (seconds < 60) return print(seconds < 10 ? "%.2f %s" : "%.1f %s", seconds, "s");
   const auto whole = static_cast<long long>(seconds + 0.5);
   std::array<char, 64> buffer{};
-  if (whole < 3600) {
+  if (seconds >= 100 * kHour) {
+    std::snprintf(buffer.data(), buffer.size(), "%lldd %02lldh", whole / 86400, whole / 3600 % 24);
+  } else if (whole < 3600) {
     std::snprintf(buffer.data(), buffer.size(), "%lldm %02llds", whole / 60, whole % 60);
   } else {
     std::snprintf(buffer.data(), buffer.size(), "%lldh %02lldm", whole / 3600, whole / 60 % 60);

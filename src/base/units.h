@@ -35,9 +35,9 @@ using Tokens = Strong<struct TokensTag, std::int64_t>;
 
 // "80 GB", "141GB", "24GiB", "1500 MB", "123456" (bytes); decimal and binary units; nothing else.
 std::optional<Bytes> parse_bytes(std::string_view text);
-std::string format_bytes(Bytes bytes);       // "1.25 GiB"
+std::string format_bytes(Bytes bytes);       // "1.25 GiB", up to PiB
 std::string format_count(double count);      // "135M", "8.03B", "1.2K": short, for people
-std::string format_seconds(double seconds);  // "0.42 s", "3m 05s", "2h 10m"
+std::string format_seconds(double seconds);  // "0.42 s", "3m 05s", "2h 10m", from 100 hours "41d 16h", "170K years"
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;

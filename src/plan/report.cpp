@@ -18,7 +18,7 @@ std::string with_commas(std::int64_t value) {
 }
 
 std::string bytes_text(double bytes) {
-  return format_bytes(Bytes(static_cast<std::int64_t>(bytes)));
+  return format_bytes(Bytes(static_cast<std::int64_t>(std::min(bytes, 9.2e18))));
 }
 
 std::string plural(std::int64_t count, const char* one, const char* many) {
@@ -75,7 +75,8 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   out += cat("checkpointing: ", checkpointing_text(layout), "\nprecision: ", dtype_text(layout.compute), "\n\n");
 
   for (const RankClass& ranks : rank_classes(layout.mesh)) {
-    out += cat("memory of each of ", ranks.text(), " at the peak (", costs.peak_row, ")\n");
+    out += cat("memory of ", ranks.first == ranks.last ? "" : "each of ", ranks.text(), " at the peak (",
+               costs.peak_row, ")\n");
   }
   std::vector<std::pair<std::string, std::int64_t>> parts(costs.live_bytes.begin(), costs.live_bytes.end());
   std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });

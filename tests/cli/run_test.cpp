@@ -179,6 +179,25 @@ TEST_F(Run, ResultsThatCannotBeWrittenAreAnError) {
   }
 }
 
+// Nothing is shown of a text that will not be written to its end.
+TEST_F(Run, GenerateShowsNothingBeforeAllIsChecked) {
+  copy_of("tied", "model");
+  write("model/tokenizer.json", testing::letters_tokenizer());
+  const std::string generate = "generate --model model --prompt 'to be' --max-tokens ";
+  for (const std::string& more : {std::string("5 --memory 10KB"), std::string("100000 --memory 10MB")}) {
+    const testing::Ran ran = hawser(generate + more);
+    EXPECT_EQ(ran.code, 4) << ran.err;
+    EXPECT_EQ(ran.out, "");
+  }
+  EXPECT_EQ(hawser(generate + "5 --memory 10MB").code, 0);
+}
+
+TEST_F(Run, PlanSpeaksOfOneRankAndOfMany) {
+  EXPECT_NE(hawser("plan recipe.yaml").out.find("\nmemory of rank 0 at the peak ("), std::string::npos);
+  EXPECT_NE(hawser("plan recipe.yaml --ranks 2").out.find("\nmemory of each of ranks 0-1 at the peak ("),
+            std::string::npos);
+}
+
 TEST_F(Run, BenchStepTimesWholeSteps) {
   const nlohmann::json got =
       json("bench step --model " + tiny("gqa").string() + " --sequence-length 64 --steps 3 --threads 1 --json");
