@@ -1,6 +1,9 @@
 #include "device/device.h"
 
+#include <cstring>
 #include <utility>
+
+#include "device/cuda/native.h"
 
 namespace hawser {
 
@@ -10,26 +13,57 @@ const char* to_string(DeviceKind kind) {
       return "cpu";
     case DeviceKind::meta:
       return "meta";
+    case DeviceKind::cuda:
+      return "cuda";
   }
   return "?";
 }
 
-Arena::Arena(Device& device, std::int64_t bytes)
-    : device_(&device), data_(bytes > 0 ? device.allocate(bytes) : nullptr), bytes_(bytes) {}
+void host_wait(const Event& event) {
+  if (event.state() != nullptr) event.state()->host_wait();
+}
+
+void transfer(Stream& stream, Booking booking, void* to, const void* from, std::int64_t bytes) {
+  if (booking.name[0] == '\0') booking.name = "transfer";
+  stream.launch(std::move(booking), [native = stream.native(), to, from, bytes] {
+    if (native != nullptr) {
+      cuda::copy_async(*native, to, from, bytes);
+    } else {
+      std::memcpy(to, from, static_cast<std::size_t>(bytes));
+    }
+  });
+}
+
+Arena::Arena(Device& device, std::int64_t bytes, Memory memory) : device_(&device), bytes_(bytes), memory_(memory) {
+  if (bytes > 0) data_ = memory == Memory::host ? device.allocate_host(bytes) : device.allocate(bytes);
+}
 
 Arena::~Arena() {
-  if (data_ != nullptr) device_->free(data_, bytes_);
+  release();
+}
+
+void Arena::release() noexcept {
+  if (data_ == nullptr) return;
+  if (memory_ == Memory::host) {
+    device_->free_host(data_, bytes_);
+  } else {
+    device_->free(data_, bytes_);
+  }
 }
 
 Arena::Arena(Arena&& other) noexcept
-    : device_(other.device_), data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    : device_(other.device_),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      memory_(other.memory_) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
   if (this != &other) {
-    if (data_ != nullptr) device_->free(data_, bytes_);
+    release();
     device_ = other.device_;
     data_ = std::exchange(other.data_, nullptr);
     bytes_ = std::exchange(other.bytes_, 0);
+    memory_ = other.memory_;
   }
   return *this;
 }

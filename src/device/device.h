@@ -2,6 +2,8 @@
 //
 // cpu   runs work on worker threads, one a stream, first in first out, so that streams and events mean what they mean
 //       on a GPU and every ordering mistake shows itself on a laptop.
+// cuda  one GPU. Work runs at once on the calling thread and enqueues kernels on the stream's native handle; kernels
+//       that find their data broken leave a report that check() and synchronize() throw (device/cuda/native.h).
 // meta  does no work and holds no data; it keeps a Trace. Its addresses are numbers that must not be dereferenced.
 //
 // Errors: work that throws on a stream poisons it: later work is dropped, and the next synchronize() rethrows.
@@ -17,14 +19,17 @@
 
 namespace hawser {
 
-enum class DeviceKind { cpu, meta };
+enum class DeviceKind { cpu, meta, cuda };
 const char* to_string(DeviceKind kind);
+
+struct CudaNative;  // device/cuda/native.h
 
 // A point in a stream's work. Copies share the point. A default event is already reached.
 class Event {
  public:
   struct State {
     virtual ~State() = default;
+    virtual void host_wait() {}
   };
   Event() = default;
   explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -40,7 +45,12 @@ class Stream {
   virtual ~Stream() = default;
   virtual DeviceKind kind() const = 0;
   virtual const std::string& name() const = 0;
-  // Enqueues `work` (cpu: runs later on the stream's thread; meta: dropped) and returns at once.
+  // The kind whose memory and sizes are meant: meta answers with the device it stands for.
+  virtual DeviceKind target() const { return kind(); }
+  // cuda: what kernels are enqueued with; null elsewhere. Streams that wrap another pass it on.
+  virtual const CudaNative* native() const { return nullptr; }
+  // Enqueues `work` (cpu: runs later on the stream's thread; cuda: runs now and enqueues; meta: dropped) and returns
+  // at once.
   virtual void launch(Booking booking, std::function<void()> work) = 0;
   // The point after all work enqueued so far.
   virtual Event record() = 0;
@@ -55,6 +65,13 @@ class Stream {
 // Blocks the host until the event is reached. Does not report errors: synchronize the stream for those.
 void host_wait(const Event& event);
 
+// Enqueues a copy of `bytes` between memory of the device and of the host, either way, or within one of them. Host
+// memory stays as it is until the stream has passed; from Memory::host the copy does not hold up the caller.
+void transfer(Stream& stream, Booking booking, void* to, const void* from, std::int64_t bytes);
+
+// host: memory of the host that the device copies from and to at full speed (cuda: pinned; else as `device`).
+enum class Memory { device, host };
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -63,6 +80,11 @@ class Device {
   // Aligned to kAlignment. cpu: zero-filled pages that count as used when first touched. Throws Error(does_not_fit).
   virtual std::byte* allocate(std::int64_t bytes) = 0;
   virtual void free(std::byte* data, std::int64_t bytes) noexcept = 0;
+  virtual std::byte* allocate_host(std::int64_t bytes) { return allocate(bytes); }
+  virtual void free_host(std::byte* data, std::int64_t bytes) noexcept { free(data, bytes); }
+  // How often memory was asked of the system so far, ops' own scratch included; equal before and after a step. Only
+  // cuda counts.
+  virtual std::int64_t allocations() const { return 0; }
 
   static constexpr std::int64_t kAlignment = 256;
 };
@@ -71,7 +93,7 @@ class Device {
 class Arena {
  public:
   Arena() = default;
-  Arena(Device& device, std::int64_t bytes);
+  Arena(Device& device, std::int64_t bytes, Memory memory = Memory::device);
   ~Arena();
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
@@ -83,6 +105,9 @@ class Arena {
   Device* device_ = nullptr;
   std::byte* data_ = nullptr;
   std::int64_t bytes_ = 0;
+  Memory memory_ = Memory::device;
+
+  void release() noexcept;
 };
 
 struct CpuOptions {
@@ -92,9 +117,20 @@ struct CpuOptions {
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
 
+struct CudaInfo {
+  int devices = 0;      // GPUs that this process may use
+  std::string name;     // of the first
+  std::string problem;  // why there is none, as a sentence; empty where there is one
+};
+CudaInfo cuda_info();
+// Throws UserError where there is no such GPU, or this binary was built without CUDA.
+std::unique_ptr<Device> make_cuda_device(int ordinal = 0);
+
 // A device whose streams all write one trace.
 class MetaDevice : public Device {
  public:
+  // target: the device whose work is planned.
+  explicit MetaDevice(DeviceKind target = DeviceKind::cpu) : target_(target) {}
   DeviceKind kind() const override { return DeviceKind::meta; }
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
   // Every region gets addresses of its own, far from all others.
@@ -107,6 +143,7 @@ class MetaDevice : public Device {
 
  private:
   friend class MetaStream;
+  DeviceKind target_;
   Trace trace_;
   int row_ = -1;
   std::uint64_t next_address_ = kFirstAddress;

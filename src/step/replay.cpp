@@ -59,6 +59,8 @@ class ReplayStream : public Stream {
       : device_(device), index_(index), stream_(std::move(stream)) {}
 
   DeviceKind kind() const override { return stream_->kind(); }
+  DeviceKind target() const override { return stream_->target(); }
+  const CudaNative* native() const override { return stream_->native(); }
   const std::string& name() const override { return stream_->name(); }
   void launch(Booking booking, std::function<void()> work) override {
     const int item = device_.work(index_, booking);

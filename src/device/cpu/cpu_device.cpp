@@ -28,7 +28,7 @@ struct CpuEvent : Event::State {
     }
     reached_changed.notify_all();
   }
-  void wait() {
+  void host_wait() override {
     std::unique_lock lock(mutex);
     reached_changed.wait(lock, [this] { return reached; });
   }
@@ -67,7 +67,7 @@ class CpuStream : public Stream {
 
   void wait(const Event& event) override {
     if (event.state() == nullptr) return;
-    push({[event] { cpu_event(event).wait(); }, false});
+    push({[event] { cpu_event(event).host_wait(); }, false});
   }
 
   void synchronize() override {
@@ -164,11 +164,6 @@ class CpuDevice : public Device {
 };
 
 }  // namespace
-
-void host_wait(const Event& event) {
-  if (event.state() == nullptr) return;
-  if (auto* state = dynamic_cast<CpuEvent*>(event.state().get())) state->wait();
-}
 
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options) {
   return std::make_unique<CpuDevice>(options);

@@ -17,6 +17,7 @@ class MetaStream : public Stream {
       : device_(device), index_(index), name_(std::move(name)) {}
 
   DeviceKind kind() const override { return DeviceKind::meta; }
+  DeviceKind target() const override { return device_.target_; }
   const std::string& name() const override { return name_; }
 
   void launch(Booking booking, std::function<void()>) override {

@@ -20,6 +20,8 @@ class NotingStream : public Stream {
  public:
   explicit NotingStream(std::unique_ptr<Stream> inner) : inner_(std::move(inner)) {}
   DeviceKind kind() const override { return inner_->kind(); }
+  DeviceKind target() const override { return inner_->target(); }
+  const CudaNative* native() const override { return inner_->native(); }
   const std::string& name() const override { return inner_->name(); }
   void launch(Booking booking, std::function<void()> work) override {
     booked_.push_back(booking);

@@ -1,0 +1,59 @@
+# The cuda device: machine code for compute capability 9.0 alone (H100, H200), C++20 in kernels too. Needs the CUDA
+# toolkit and cuDNN, no GPU; only the runtime is linked, never the driver (libcuda), so that the binary starts without.
+find_program(HAWSER_NVCC nvcc HINTS /usr/local/cuda/bin)
+if(NOT HAWSER_NVCC AND NOT CMAKE_CUDA_COMPILER)
+  message(FATAL_ERROR "nvcc was not found: install the CUDA toolkit 13.0, or set CMAKE_CUDA_COMPILER")
+endif()
+if(NOT CMAKE_CUDA_COMPILER)
+  set(CMAKE_CUDA_COMPILER ${HAWSER_NVCC})
+endif()
+set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
+if(CCACHE)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+enable_language(CUDA)
+# CMake 3.25 does not know that nvcc speaks C++20.
+set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3 -lineinfo -Xcompiler=-O2,-g1")
+set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -Xcompiler=-O2")
+add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+foreach(flag -Wall -Wextra -Wno-missing-field-initializers)
+  add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${flag}>)
+endforeach()
+add_compile_definitions(HAWSER_CUDA)
+find_package(CUDAToolkit REQUIRED)
+# A bundle carries what a bare GPU host lacks in lib/ beside its binaries (scripts/bundle).
+set(CMAKE_BUILD_RPATH "\$ORIGIN/lib")
+
+# cuDNN's graph interface in C++: headers alone, out of NVIDIA's Python package.
+set(HAWSER_CUDNN_FRONTEND 1.23.0)
+set(cudnn_frontend ${CMAKE_BINARY_DIR}/cudnn-frontend-${HAWSER_CUDNN_FRONTEND})
+if(NOT EXISTS ${cudnn_frontend}/include/cudnn_frontend.h)
+  message(STATUS "Fetching the headers of cudnn-frontend ${HAWSER_CUDNN_FRONTEND} from PyPI")
+  find_program(PYTHON3 python3 REQUIRED)
+  execute_process(
+    COMMAND ${PYTHON3} -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all:
+            --python-version 3.11 --platform manylinux_2_28_x86_64 --require-hashes
+            --requirement ${CMAKE_SOURCE_DIR}/cmake/cudnn-frontend.txt --dest ${cudnn_frontend}
+    RESULT_VARIABLE failed)
+  file(GLOB wheel ${cudnn_frontend}/*.whl)
+  if(failed OR NOT wheel)
+    message(FATAL_ERROR "cudnn-frontend ${HAWSER_CUDNN_FRONTEND} could not be fetched from PyPI (pip above); "
+                        "put its folder include/ into ${cudnn_frontend}")
+  endif()
+  file(ARCHIVE_EXTRACT INPUT ${wheel} DESTINATION ${cudnn_frontend} PATTERNS "include/*")
+  if(NOT EXISTS ${cudnn_frontend}/include/cudnn_frontend.h)
+    message(FATAL_ERROR "no include/cudnn_frontend.h in ${wheel}")
+  endif()
+endif()
+
+find_library(CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR} REQUIRED)
+find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
+add_library(hawser_cudnn INTERFACE)
+target_include_directories(hawser_cudnn SYSTEM INTERFACE ${cudnn_frontend}/include ${CUDNN_INCLUDE})
+target_link_libraries(hawser_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::nvrtc)

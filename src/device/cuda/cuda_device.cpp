@@ -1,0 +1,265 @@
+#include <atomic>
+#include <exception>
+#include <optional>
+#include <vector>
+
+#include "base/units.h"
+#include "device/cuda/check.h"
+#include "device/cuda/native.h"
+#include "device/device.h"
+
+namespace hawser {
+
+namespace {
+
+const char* to_string(std::int32_t op) {
+  switch (op) {
+    case CudaFault::embedding_forward:
+      return "embedding_forward: id ";
+    case CudaFault::embedding_backward:
+      return "embedding_backward: id ";
+    case CudaFault::gather_rows:
+      return "gather_rows: index ";
+    case CudaFault::scatter_rows:
+      return "scatter_rows: index ";
+    case CudaFault::cross_entropy:
+      return "linear_cross_entropy: label ";
+  }
+  return "?";
+}
+
+// What streams and events share and what outlives the device object where an event does.
+struct Shared {
+  int ordinal = 0;
+  int multiprocessors = 0;
+  std::atomic<std::int64_t> allocations = 0;
+  CudaKeep keep;
+  std::mutex mutex;
+  std::vector<cudaEvent_t> spare;  // events are made once and used again
+
+  ~Shared() {
+    for (cudaEvent_t event : spare) cudaEventDestroy(event);
+  }
+  cudaEvent_t take_event() {
+    {
+      const std::lock_guard lock(mutex);
+      if (!spare.empty()) {
+        cudaEvent_t event = spare.back();
+        spare.pop_back();
+        return event;
+      }
+    }
+    cudaEvent_t event = nullptr;
+    HAWSER_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+    return event;
+  }
+};
+
+struct CudaEvent : Event::State {
+  explicit CudaEvent(std::shared_ptr<Shared> from) : shared(std::move(from)), event(shared->take_event()) {}
+  ~CudaEvent() override {
+    const std::lock_guard lock(shared->mutex);
+    shared->spare.push_back(event);
+  }
+  // Errors belong to the stream: it reports them when it is synchronized.
+  void host_wait() override { cudaEventSynchronize(event); }
+
+  std::shared_ptr<Shared> shared;
+  cudaEvent_t event;
+};
+
+class CudaStream : public Stream {
+ public:
+  CudaStream(std::string name, Device& device, std::shared_ptr<Shared> shared)
+      : name_(std::move(name)), device_(device), shared_(std::move(shared)) {
+    HAWSER_CUDA_CHECK(cudaSetDevice(shared_->ordinal));
+    cudaStream_t stream = nullptr;
+    HAWSER_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    void* fault = nullptr;
+    HAWSER_CUDA_CHECK(cudaHostAlloc(&fault, sizeof(CudaFault), cudaHostAllocMapped | cudaHostAllocPortable));
+    fault_ = new (fault) CudaFault;
+    HAWSER_CUDA_CHECK(cudaHostGetDevicePointer(&fault, fault, 0));
+    native_ = {.stream = stream,
+               .fault = static_cast<CudaFault*>(fault),
+               .keep = &shared_->keep,
+               .ordinal = shared_->ordinal,
+               .multiprocessors = shared_->multiprocessors,
+               .scratch = [this] {
+                 if (scratch_.data() == nullptr) scratch_ = Arena(device_, kCudaScratchBytes);
+                 return scratch_.data();
+               }};
+  }
+
+  ~CudaStream() override {
+    cudaStreamSynchronize(handle());
+    cudaStreamDestroy(handle());
+    cudaFreeHost(fault_);
+  }
+
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  const std::string& name() const override { return name_; }
+  const CudaNative* native() const override { return &native_; }
+
+  void launch(Booking booking, std::function<void()> work) override {
+    if (failure_) return;
+    enter();
+    try {
+      work();
+      if (const cudaError_t status = cudaPeekAtLastError(); status != cudaSuccess) fail(status, booking.name);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  Event record() override {
+    enter();
+    auto state = std::make_shared<CudaEvent>(shared_);
+    note(cudaEventRecord(state->event, handle()), "record");
+    return Event(std::move(state));
+  }
+
+  void wait(const Event& event) override {
+    if (event.state() == nullptr) return;
+    auto* state = dynamic_cast<CudaEvent*>(event.state().get());
+    HAWSER_CHECK(state != nullptr, "an event of another device");
+    enter();
+    note(cudaStreamWaitEvent(handle(), state->event, 0), "wait");
+  }
+
+  void synchronize() override {
+    enter();
+    note(cudaStreamSynchronize(handle()), "synchronize");
+    report();
+  }
+
+  void check() override {
+    enter();
+    if (const cudaError_t status = cudaStreamQuery(handle()); status != cudaErrorNotReady) note(status, "check");
+    report();
+  }
+
+ private:
+  cudaStream_t handle() const { return static_cast<cudaStream_t>(native_.stream); }
+
+  // The device is the calling thread's setting; a thread may have come here for the first time.
+  void enter() { cudaSetDevice(shared_->ordinal); }
+
+  void note(cudaError_t status, const char* during) {
+    if (status != cudaSuccess) fail(status, during);
+  }
+
+  // An error of a kernel stays with the process's context: every later call on the device returns it.
+  void fail(cudaError_t status, const char* during) {
+    if (failure_) return;
+    cudaGetLastError();
+    failure_ =
+        std::make_exception_ptr(InternalError(cat("cuda: ", cudaGetErrorName(status), ": ", cudaGetErrorString(status),
+                                                  ", on stream ", name_, " at or before ", during),
+                                              std::source_location::current()));
+  }
+
+  void report() {
+    const auto* fault = static_cast<const volatile CudaFault*>(fault_);
+    if (!failure_ && fault->op != CudaFault::none) {
+      failure_ = std::make_exception_ptr(InternalError(
+          cat(to_string(fault->op), fault->value, " at ", fault->at, " is outside [0, ", fault->limit, ")"),
+          std::source_location::current()));
+    }
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+  std::string name_;
+  Device& device_;
+  std::shared_ptr<Shared> shared_;
+  CudaFault* fault_ = nullptr;  // as the host sees it
+  CudaNative native_;
+  Arena scratch_;
+  std::exception_ptr failure_;
+};
+
+class CudaDevice : public Device {
+ public:
+  explicit CudaDevice(int ordinal) : shared_(std::make_shared<Shared>()) {
+    shared_->ordinal = ordinal;
+    HAWSER_CUDA_CHECK(cudaSetDevice(ordinal));
+    HAWSER_CUDA_CHECK(cudaDeviceGetAttribute(&shared_->multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
+  }
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+
+  std::unique_ptr<Stream> make_stream(const std::string& name) override {
+    return std::make_unique<CudaStream>(name, *this, shared_);
+  }
+
+  std::byte* allocate(std::int64_t bytes) override {
+    void* data = nullptr;
+    HAWSER_CUDA_CHECK(cudaSetDevice(shared_->ordinal));
+    ++shared_->allocations;
+    refuse(cudaMalloc(&data, static_cast<std::size_t>(bytes)), "the GPU", bytes);
+    return static_cast<std::byte*>(data);
+  }
+  void free(std::byte* data, std::int64_t) noexcept override { cudaFree(data); }
+
+  std::byte* allocate_host(std::int64_t bytes) override {
+    void* data = nullptr;
+    HAWSER_CUDA_CHECK(cudaSetDevice(shared_->ordinal));
+    ++shared_->allocations;
+    refuse(cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocPortable), "the host (pinned)", bytes);
+    return static_cast<std::byte*>(data);
+  }
+  void free_host(std::byte* data, std::int64_t) noexcept override { cudaFreeHost(data); }
+
+  std::int64_t allocations() const override { return shared_->allocations; }
+
+ private:
+  static void refuse(cudaError_t status, const char* whose, std::int64_t bytes) {
+    if (status == cudaSuccess) return;
+    cudaGetLastError();
+    if (status != cudaErrorMemoryAllocation) HAWSER_CUDA_CHECK(status);
+    throw Error(ExitCode::does_not_fit,
+                cat("memory: ", whose, " refused ", format_bytes(Bytes(bytes)), "; try more GPUs or a smaller model"));
+  }
+
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace
+
+CudaInfo cuda_info() {
+  CudaInfo info;
+  const cudaError_t status = cudaGetDeviceCount(&info.devices);
+  if (status != cudaSuccess || info.devices == 0) {
+    cudaGetLastError();
+    info.devices = 0;
+    info.problem = cat("no GPU: ", status != cudaSuccess ? cudaGetErrorString(status) : "the driver shows none");
+    return info;
+  }
+  cudaDeviceProp properties{};
+  HAWSER_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
+  info.name = properties.name;
+  if (properties.major != 9 || properties.minor != 0) {
+    info.problem = cat("GPU 0 is a ", info.name, " of compute capability ", properties.major, ".", properties.minor,
+                       "; this binary has code for 9.0 (H100, H200) alone");
+    info.devices = 0;
+  }
+  return info;
+}
+
+std::unique_ptr<Device> make_cuda_device(int ordinal) {
+  const CudaInfo info = cuda_info();
+  if (ordinal < 0 || ordinal >= info.devices) {
+    throw UserError(Problem{.what = info.problem.empty() ? cat("no GPU ", ordinal) : info.problem,
+                            .got = info.devices > 0 ? cat(info.devices, " GPUs") : ""});
+  }
+  return std::make_unique<CudaDevice>(ordinal);
+}
+
+namespace cuda {
+
+void copy_async(const CudaNative& native, void* to, const void* from, std::int64_t bytes) {
+  if (bytes == 0) return;
+  HAWSER_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault,
+                                    static_cast<cudaStream_t>(native.stream)));
+}
+
+}  // namespace cuda
+}  // namespace hawser

@@ -1,0 +1,24 @@
+// Stands for device/cuda/ in builds without CUDA.
+#include "base/error.h"
+#include "device/cuda/native.h"
+#include "device/device.h"
+
+namespace hawser {
+
+CudaInfo cuda_info() {
+  return {.problem = "this binary was built without CUDA"};
+}
+
+std::unique_ptr<Device> make_cuda_device(int) {
+  throw UserError(Problem{.what = "no GPU: this binary was built without CUDA",
+                          .hint = "cmake --preset cuda && cmake --build --preset cuda"});
+}
+
+namespace cuda {
+
+void copy_async(const CudaNative&, void*, const void*, std::int64_t) {
+  throw UserError(Problem{.what = "no GPU: this binary was built without CUDA"});
+}
+
+}  // namespace cuda
+}  // namespace hawser
