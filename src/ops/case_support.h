@@ -3,16 +3,22 @@
 // A case is one lambda that makes its tensors in a World, runs the op and returns the values of its outputs. check_case
 // runs it at every vector level, with one thread and with two, twice, against the expected values; asks that all runs
 // of one level agree bit for bit and that gaps between padded rows stay untouched; and runs it on the meta device,
-// where it must book one piece of work that reads exactly the inputs and writes exactly the outputs.
+// where it must book one piece of work that reads exactly the inputs and writes exactly the outputs. Where there is a
+// GPU it runs there too, twice, with the same bits, within the case's tolerance of the expected values and within twice
+// that of the CPU's; what lies between and behind the tensors must stay untouched. HAWSER_CASES=cuda in the environment
+// leaves out all CPU runs but one; without a GPU it fails.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iostream>
 #include <limits>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -40,15 +46,45 @@ inline Values random_values(std::int64_t count, std::uint64_t seed, DType dtype 
   return out;
 }
 
-// The device, stream and tensors of one run. On meta no tensor has data and values() are zeros.
+// The GPU of the tests: one device and one arena for all cases, since they are dear to make.
+struct Gpu {
+  std::unique_ptr<Device> device = make_cuda_device();
+  Arena arena{*device, std::int64_t{256} << 20};
+  std::int64_t cases = 0;
+  std::set<std::string> without;  // cases of ops that have no CUDA backend
+};
+
+// Null where there is none.
+inline Gpu* gpu() {
+  static const std::unique_ptr<Gpu> made = cuda_info().devices > 0 ? std::make_unique<Gpu>() : nullptr;
+  return made.get();
+}
+
+inline bool only_cuda() {
+  const char* cases = std::getenv("HAWSER_CASES");
+  return cases != nullptr && std::string(cases) == "cuda";
+}
+
+// The devices that hold data.
+inline std::vector<DeviceKind> devices() {
+  std::vector<DeviceKind> out{DeviceKind::cpu};
+  if (gpu() != nullptr) out.push_back(DeviceKind::cuda);
+  return out;
+}
+
+// The device, stream and tensors of one run. On meta no tensor has data and values() are zeros. One World at a time on
+// the GPU.
 class World {
  public:
-  World(DeviceKind kind, int threads)
-      : device_(kind == DeviceKind::cpu ? make_cpu_device({.threads = threads}) : std::make_unique<MetaDevice>()),
-        stream_(device_->make_stream("test")) {}
+  World(DeviceKind kind, int threads) : kind_(kind) {
+    if (kind == DeviceKind::cpu) own_ = make_cpu_device({.threads = threads});
+    if (kind == DeviceKind::meta) own_ = std::make_unique<MetaDevice>();
+    device_ = kind == DeviceKind::cuda ? gpu()->device.get() : own_.get();
+    stream_ = device_->make_stream("test");
+  }
 
   Stream& stream() { return *stream_; }
-  bool meta() const { return device_->kind() == DeviceKind::meta; }
+  bool meta() const { return kind_ == DeviceKind::meta; }
   const Trace& trace() const { return static_cast<const MetaDevice&>(*device_).trace(); }
 
   // Read by the op. pad: elements between the rows of the first dim.
@@ -74,7 +110,8 @@ class World {
   TensorView workspace(std::int64_t bytes) {
     if (bytes == 0) return {};
     const TensorView view = make(DType::u8, {bytes}, 0);
-    if (!meta()) std::memset(view.raw(), 0xff, static_cast<std::size_t>(bytes));
+    if (!meta()) std::memset(host(view), 0xff, static_cast<std::size_t>(bytes));
+    upload(view);
     written_.insert(view.raw());
     return view;
   }
@@ -82,6 +119,7 @@ class World {
   // Waits, checks the gaps, and gives the elements in row-major order.
   Values values(const TensorView& view) {
     stream_->synchronize();
+    download(view);
     Values out;
     for_each(view, [&](std::byte* at) { out.push_back(get(at, view.dtype())); });
     return out;
@@ -91,12 +129,17 @@ class World {
     stream_->synchronize();
     if (meta()) return;
     for (const Made& made : made_) {
+      download(made.view);
+      const std::byte* const data = host(made.view);
       const std::int64_t row = made.columns * size_of(made.view.dtype());
+      const std::int64_t gap = made.pad * size_of(made.view.dtype());
       for (std::int64_t r = 0; r < made.rows; ++r) {
-        for (std::int64_t i = row; i < row + made.pad * size_of(made.view.dtype()); ++i) {
-          ASSERT_EQ(made.view.raw()[r * (row + made.pad * size_of(made.view.dtype())) + i], kGap)
-              << "a gap was written";
+        for (std::int64_t i = row; i < row + gap; ++i) {
+          ASSERT_EQ(data[r * (row + gap) + i], kGap) << "a gap was written";
         }
+      }
+      for (auto i = static_cast<std::size_t>(made.bytes); i < made.mirror.size(); ++i) {
+        ASSERT_EQ(made.mirror[i], kGap) << "what lies behind a tensor was written";
       }
     }
   }
@@ -119,24 +162,62 @@ class World {
   static constexpr std::byte kGap{0xa5};
 
   struct Made {
-    Storage storage;
+    Storage storage;  // cpu, meta
     TensorView view;
-    std::int64_t rows, columns, pad;
+    std::int64_t rows, columns, pad, bytes;
+    std::vector<std::byte> mirror;  // cuda: the host's copy, and of kBehind bytes behind the tensor
   };
+  static constexpr std::int64_t kBehind = 256;
+
+  Made& made_of(const TensorView& view) {
+    for (Made& made : made_) {
+      if (view.raw() >= made.view.raw() && view.raw() < made.view.raw() + std::max<std::int64_t>(made.bytes, 1))
+        return made;
+    }
+    throw std::logic_error("not a tensor of this world");
+  }
+  // Where the host reads and writes a tensor's elements.
+  std::byte* host(const TensorView& view) {
+    if (kind_ != DeviceKind::cuda) return view.raw();
+    Made& made = made_of(view);
+    return made.mirror.data() + (view.raw() - made.view.raw());
+  }
+  void upload(const TensorView& view) { exchange(view, true); }
+  void download(const TensorView& view) { exchange(view, false); }
+  void exchange(const TensorView& view, bool up) {
+    if (kind_ != DeviceKind::cuda) return;
+    Made& made = made_of(view);
+    std::byte *to = made.view.raw(), *from = made.mirror.data();
+    if (!up) std::swap(to, from);
+    transfer(*stream_, {}, to, from, static_cast<std::int64_t>(made.mirror.size()));
+    stream_->synchronize();
+  }
 
   TensorView make(DType dtype, const Shape& shape, std::int64_t pad) {
     const std::int64_t rows = shape.rank() > 1 ? shape[0] : 1;
     const std::int64_t columns = rows > 0 ? shape.elements() / rows : 0;
-    Storage storage(*device_, dtype, {std::max<std::int64_t>(rows, 1), std::max<std::int64_t>(columns + pad, 1)});
-    TensorView view = storage.view();
-    if (!meta()) std::memset(view.raw(), std::to_integer<int>(kGap), static_cast<std::size_t>(view.bytes()));
+    const Shape all{std::max<std::int64_t>(rows, 1), std::max<std::int64_t>(columns + pad, 1)};
+    Made made{.rows = rows, .columns = columns, .pad = shape.rank() > 1 ? pad : 0};
+    TensorView view;
+    if (kind_ == DeviceKind::cuda) {
+      view = TensorView(gpu()->arena.data() + used_, dtype, all, kind_);
+      made.mirror.assign(static_cast<std::size_t>(view.bytes() + kBehind), kGap);
+      used_ += round_up(view.bytes() + kBehind, Device::kAlignment);
+      if (used_ > gpu()->arena.bytes()) throw std::logic_error("the arena of the tests is too small");
+    } else {
+      made.storage = Storage(*device_, dtype, all);
+      view = made.storage.view();
+      if (!meta()) std::memset(view.raw(), std::to_integer<int>(kGap), static_cast<std::size_t>(view.bytes()));
+    }
+    made.bytes = view.bytes();
     if (pad == 0 || shape.rank() < 2) {
-      view = TensorView(view.raw(), dtype, shape, device_->kind());
+      view = TensorView(view.raw(), dtype, shape, kind_);
     } else {
       view = view.columns(0, columns);
       if (shape.rank() == 3) view = view.split_last(shape[1], shape[2]);
     }
-    made_.push_back({std::move(storage), view, rows, columns, shape.rank() > 1 ? pad : 0});
+    made.view = view;
+    made_.push_back(std::move(made));
     return view;
   }
 
@@ -146,8 +227,9 @@ class World {
     const std::int64_t rows = view.rank() > 1 ? view.size(0) : 1;
     const std::int64_t columns = rows > 0 ? view.elements() / rows : 0;
     const std::int64_t stride = view.rank() > 1 ? view.stride(0) : 0;
+    std::byte* const data = host(view);
     for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t c = 0; c < columns; ++c) body(view.raw() + (r * stride + c) * size_of(view.dtype()));
+      for (std::int64_t c = 0; c < columns; ++c) body(data + (r * stride + c) * size_of(view.dtype()));
     }
   }
 
@@ -184,9 +266,13 @@ class World {
           break;
       }
     });
+    upload(view);
   }
 
-  std::unique_ptr<Device> device_;
+  DeviceKind kind_;
+  std::unique_ptr<Device> own_;
+  Device* device_ = nullptr;
+  std::int64_t used_ = 0;  // of the GPU's arena
   std::unique_ptr<Stream> stream_;
   std::vector<Made> made_;
   std::set<std::byte*> read_, written_;
@@ -223,8 +309,60 @@ struct Case {
   double tolerance = 2e-6;
 };
 
+// What a binary with the cuda device says at its end: how many cases ran there, or why none did.
+class CudaReport : public ::testing::Environment {
+ public:
+  void TearDown() override {
+    if (gpu() != nullptr) {
+      std::cout << "cuda cases: " << gpu()->cases << " ran on " << cuda_info().name << '\n';
+      for (const std::string& name : gpu()->without)
+        std::cout << "cuda cases: NOT RUN, no CUDA backend: " << name << '\n';
+    } else {
+      std::cout << "cuda cases: NOT RUN: " << cuda_info().problem << '\n';
+      if (only_cuda()) ADD_FAILURE() << "HAWSER_CASES=cuda, and there is no GPU";
+    }
+  }
+};
+#ifdef HAWSER_CUDA
+inline ::testing::Environment* const kCudaReport = ::testing::AddGlobalTestEnvironment(new CudaReport);
+#endif
+
+inline void check_values(const Case& c, const std::vector<Values>& got, const std::vector<Values>& expected,
+                         double tolerance, const std::string& where) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    expect_close(got[i], expected[i], tolerance, cat(c.name, ", output ", i, ", ", where));
+  }
+}
+
+inline void check_on_cuda(const Case& c) {
+  if (gpu() == nullptr) return;
+  World cpu(DeviceKind::cpu, 2);
+  const std::vector<Values> reference = c.run(cpu);
+  std::vector<Values> first;
+  for (int turn = 0; turn < 2; ++turn) {
+    World world(DeviceKind::cuda, 1);
+    std::vector<Values> got;
+    try {
+      got = c.run(world);
+    } catch (const InternalError& error) {
+      if (std::string(error.what()).find("no backend for cuda") == std::string::npos) throw;
+      gpu()->without.insert(c.name);
+      return;
+    }
+    gpu()->cases += turn;
+    world.check_gaps();
+    check_values(c, got, c.expected, c.tolerance, "cuda");
+    check_values(c, got, reference, 2 * c.tolerance, "cuda against the CPU");
+    if (first.empty()) first = got;
+    for (std::size_t i = 0; i < got.size(); ++i) expect_same_bits(got[i], first[i], cat("output ", i, ", cuda, again"));
+  }
+}
+
 inline void check_case(const Case& c) {
   SCOPED_TRACE(c.name);
+  check_on_cuda(c);
+  if (only_cuda()) return;
   const VectorLevel best = best_vector_level();
   for (const VectorLevel level : {VectorLevel::baseline, VectorLevel::avx2, VectorLevel::avx512}) {
     if (level > best) continue;
@@ -234,11 +372,7 @@ inline void check_case(const Case& c) {
       World world(DeviceKind::cpu, threads);
       const std::vector<Values> got = c.run(world);
       world.check_gaps();
-      ASSERT_EQ(got.size(), c.expected.size());
-      for (std::size_t i = 0; i < got.size(); ++i) {
-        expect_close(got[i], c.expected[i], c.tolerance,
-                     cat(c.name, ", output ", i, ", level ", static_cast<int>(level), ", ", threads, " threads"));
-      }
+      check_values(c, got, c.expected, c.tolerance, cat("level ", static_cast<int>(level), ", ", threads, " threads"));
       if (first.empty()) first = got;
       for (std::size_t i = 0; i < got.size(); ++i) {
         expect_same_bits(got[i], first[i], cat("output ", i, ", level ", static_cast<int>(level), ", run again"));

@@ -55,6 +55,10 @@ void expect_apart_or_same(const char* op, const TensorView& a, const TensorView&
   HAWSER_CHECK(!touch(a, b) || same(a, b), op, ": ", a.text(), " and ", b.text(), " share memory but are not the same");
 }
 
+void expect_backend(const char* op, DeviceKind kind, bool there) {
+  HAWSER_CHECK(there, op, ": there is no backend for ", to_string(kind));
+}
+
 void run(Stream& stream, const char* op, std::initializer_list<TensorView> read,
          std::initializer_list<TensorView> written, double flops, std::function<void()> kernel) {
   Booking booking{.name = op, .flops = flops};

@@ -5,6 +5,7 @@
 //   x.cpp          checks and booking; hands checked arguments to the backend
 //   x_cpu.{h,cpp}  the CPU backend: threads and memory
 //   x_kernels.inc  its inner loops, compiled once for each vector level (ops/cpu/levels.h)
+//   x_cuda.{h,cu}  the CUDA backend: enqueues kernels (ops/cuda/kernel.cuh); built with HAWSER_CUDA
 //   x_cases.cpp    one table of cases for all tests: finite differences, refusals, repeatability
 //
 // Every op takes the stream first, returns at once, and may be read when the stream has reached that point. A broken
@@ -19,8 +20,10 @@
 #include <functional>
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 
 #include "base/error.h"
+#include "device/cuda/native.h"
 #include "tensor/tensor.h"
 
 namespace hawser::ops {
@@ -40,9 +43,35 @@ void expect_apart_or_same(const char* op, const TensorView& a, const TensorView&
 // Throws an InternalError where two views share a byte.
 void expect_apart(const char* op, const TensorView& a, const TensorView& b);
 
+// Throws an InternalError unless `kernel` is there.
+void expect_backend(const char* op, DeviceKind kind, bool there);
+
 // Enqueues `kernel` with the op's booking; empty views are left out, all others must live on the stream's device.
 // `kernel` runs on the stream's worker: it must hold views, not references.
 void run(Stream& stream, const char* op, std::initializer_list<TensorView> read,
          std::initializer_list<TensorView> written, double flops, std::function<void()> kernel);
+
+// The same with the backend of the stream's device: run(stream, kOp, {...}, {...}, flops, args, HAWSER_BACKENDS(x))
+// calls cpu::x(args) or cuda::x(native, args). HAWSER_CPU_ONLY(x): there is no CUDA backend yet, and the op says so.
+template <class Args>
+void run(Stream& stream, const char* op, std::initializer_list<TensorView> read,
+         std::initializer_list<TensorView> written, double flops, const Args& args, void (*cpu)(const Args&),
+         void (*cuda)(const CudaNative&, const std::type_identity_t<Args>&)) {
+  if (stream.kind() == DeviceKind::cuda) {
+    const CudaNative* native = stream.native();
+    expect_backend(op, DeviceKind::cuda, cuda != nullptr && native != nullptr);
+    run(stream, op, read, written, flops,
+        [native, cuda, &args] { cuda(*native, args); });  // runs before launch returns
+  } else {
+    run(stream, op, read, written, flops, [cpu, args] { cpu(args); });
+  }
+}
+
+#ifdef HAWSER_CUDA
+#define HAWSER_BACKENDS(name) cpu::name, cuda::name
+#else
+#define HAWSER_BACKENDS(name) cpu::name, nullptr
+#endif
+#define HAWSER_CPU_ONLY(name) cpu::name, nullptr
 
 }  // namespace hawser::ops

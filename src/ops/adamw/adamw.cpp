@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/adamw/adamw_cpu.h"
+#include "ops/adamw/adamw_cuda.h"
 
 namespace hawser::ops {
 
@@ -34,7 +35,7 @@ void adamw(Stream& stream, const AdamW& args) {
   run(stream, "adamw",
       {args.weight, args.gradient, args.exp_avg, args.exp_avg_sq, args.hyper, args.coefficient, args.skip},
       {args.weight, args.exp_avg, args.exp_avg_sq, args.compute_weight}, 16.0 * static_cast<double>(shape.elements()),
-      [args] { cpu::adamw(args); });
+      args, HAWSER_BACKENDS(adamw));
 }
 
 }  // namespace hawser::ops

@@ -65,19 +65,21 @@ TEST(AdamW, FollowsTorch) {
 }
 
 TEST(AdamW, SkipLeavesEverything) {
-  World world(DeviceKind::cpu, 1);
-  const TensorView w = world.in_out(DType::f32, {2}, {1, 2}), m = world.in_out(DType::f32, {2}, {3, 4}),
-                   v = world.in_out(DType::f32, {2}, {5, 6});
-  adamw(world.stream(), {.weight = w,
-                         .gradient = world.in(DType::f32, {2}, {1, 1}),
-                         .exp_avg = m,
-                         .exp_avg_sq = v,
-                         .hyper = world.in(DType::f32, {3}, {0.1, 1, 1}),
-                         .skip = world.in(DType::i32, {1}, {1}),
-                         .weight_decay = 0.5});
-  EXPECT_EQ(world.values(w), (Values{1, 2}));
-  EXPECT_EQ(world.values(m), (Values{3, 4}));
-  EXPECT_EQ(world.values(v), (Values{5, 6}));
+  for (const DeviceKind kind : devices()) {
+    World world(kind, 1);
+    const TensorView w = world.in_out(DType::f32, {2}, {1, 2}), m = world.in_out(DType::f32, {2}, {3, 4}),
+                     v = world.in_out(DType::f32, {2}, {5, 6});
+    adamw(world.stream(), {.weight = w,
+                           .gradient = world.in(DType::f32, {2}, {1, 1}),
+                           .exp_avg = m,
+                           .exp_avg_sq = v,
+                           .hyper = world.in(DType::f32, {3}, {0.1, 1, 1}),
+                           .skip = world.in(DType::i32, {1}, {1}),
+                           .weight_decay = 0.5});
+    EXPECT_EQ(world.values(w), (Values{1, 2}));
+    EXPECT_EQ(world.values(m), (Values{3, 4}));
+    EXPECT_EQ(world.values(v), (Values{5, 6}));
+  }
 }
 
 TEST(AdamW, RefusesBadArguments) {

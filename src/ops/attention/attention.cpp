@@ -61,7 +61,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   expect_all_apart(kOp, {args.o, args.lse, args.workspace},
                    {args.q, args.k, args.v, args.segments, args.segment_count});
   run(stream, kOp, {args.q, args.k, args.v, args.segments, args.segment_count}, {args.o, args.lse, args.workspace},
-      args.flops, [args] { cpu::attention_forward(args); });
+      args.flops, args, HAWSER_CPU_ONLY(attention_forward));
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args) {
@@ -78,7 +78,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   run(stream, kOp,
       {args.q, args.k, args.v, args.o, args.d_o, args.lse, args.segments, args.segment_count,
        args.accumulate_q ? args.dq : none, args.accumulate_kv ? args.dk : none, args.accumulate_kv ? args.dv : none},
-      {args.dq, args.dk, args.dv, args.workspace}, args.flops, [args] { cpu::attention_backward(args); });
+      {args.dq, args.dk, args.dv, args.workspace}, args.flops, args, HAWSER_CPU_ONLY(attention_backward));
 }
 
 void attention_combine(Stream& stream, const AttentionCombine& args) {
@@ -91,7 +91,7 @@ void attention_combine(Stream& stream, const AttentionCombine& args) {
   expect(kOp, "lse_b", args.lse_b, {DType::f32}, heads);
   expect_all_apart(kOp, {args.o_a, args.lse_a}, {args.o_b, args.lse_b});
   run(stream, kOp, {args.o_a, args.lse_a, args.o_b, args.lse_b}, {args.o_a, args.lse_a},
-      3.0 * static_cast<double>(args.o_a.elements()), [args] { cpu::attention_combine(args); });
+      3.0 * static_cast<double>(args.o_a.elements()), args, HAWSER_CPU_ONLY(attention_combine));
 }
 
 double attention_flops(const AttentionSizes& sizes, double pairs) {

@@ -1,9 +1,11 @@
 #include "ops/bias/add_bias.h"
 
+#include "ops/bias/add_bias_cuda.h"
 #include "ops/common.h"
 
 namespace hawser::ops {
 
+namespace cpu {
 namespace {
 
 template <class Y, class B>
@@ -19,17 +21,22 @@ void kernel(const AddBias& a) {
 
 }  // namespace
 
+void add_bias(const AddBias& args) {
+  const bool wide = args.y.dtype() == DType::f32, wide_bias = args.bias.dtype() == DType::f32;
+  if (wide && wide_bias) return kernel<float, float>(args);
+  if (wide) return kernel<float, Bf16>(args);
+  if (wide_bias) return kernel<Bf16, float>(args);
+  return kernel<Bf16, Bf16>(args);
+}
+
+}  // namespace cpu
+
 void add_bias(Stream& stream, const AddBias& args) {
   expect("add_bias", "y", args.y, {DType::f32, DType::bf16}, args.y.shape(), Rows::padded);
   HAWSER_CHECK(args.y.rank() == 2, "add_bias: y is ", args.y.text());
   expect("add_bias", "bias", args.bias, {DType::f32, DType::bf16}, {args.y.size(1)});
-  run(stream, "add_bias", {args.y, args.bias}, {args.y}, static_cast<double>(args.y.elements()), [args] {
-    const bool wide = args.y.dtype() == DType::f32, wide_bias = args.bias.dtype() == DType::f32;
-    if (wide && wide_bias) return kernel<float, float>(args);
-    if (wide) return kernel<float, Bf16>(args);
-    if (wide_bias) return kernel<Bf16, float>(args);
-    return kernel<Bf16, Bf16>(args);
-  });
+  run(stream, "add_bias", {args.y, args.bias}, {args.y}, static_cast<double>(args.y.elements()), args,
+      HAWSER_BACKENDS(add_bias));
 }
 
 }  // namespace hawser::ops

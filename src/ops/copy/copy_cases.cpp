@@ -15,9 +15,9 @@ constexpr auto kActs = {DType::f32, DType::bf16};
 TEST(Add, AgreesWithFloat64) {
   for (const DType a_type : kActs) {
     for (const DType y_type : kActs) {
-      for (const std::int64_t pad : {0, 3}) {
-        const Shape shape{7, 83};
-        const auto a = random_values(581, 1, a_type), b = random_values(581, 2);
+      for (const std::int64_t pad : {0, 3, 8}) {
+        const Shape shape{7, pad == 8 ? 96 : 83};
+        const auto a = random_values(shape.elements(), 1, a_type), b = random_values(shape.elements(), 2);
         check_case({cat("add ", to_string(a_type), " ", to_string(y_type), " ", pad),
                     [&](World& world) -> std::vector<Values> {
                       const Add args{.a = world.in(a_type, shape, a, pad),
@@ -42,17 +42,20 @@ TEST(Add, AgreesWithFloat64) {
 
 TEST(AddBias, AgreesWithFloat64) {
   for (const DType act : kActs) {
-    const auto y = random_values(5 * 21, 1, act), bias = random_values(21, 2, act);
-    Values expected = y;
-    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += bias[i % 21];
-    check_case({cat("add_bias ", to_string(act)),
-                [&](World& world) -> std::vector<Values> {
-                  const AddBias args{.y = world.in_out(act, {5, 21}, y, 3), .bias = world.in(act, {21}, bias)};
-                  add_bias(world.stream(), args);
-                  return {world.values(args.y)};
-                },
-                {expected},
-                act == DType::bf16 ? kBf16Tolerance : 1e-7});
+    for (const std::int64_t n : {21, 48}) {
+      const auto y = random_values(5 * n, 1, act), bias = random_values(n, 2, act);
+      Values expected = y;
+      for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += bias[i % static_cast<std::size_t>(n)];
+      check_case(
+          {cat("add_bias ", to_string(act)),
+           [&](World& world) -> std::vector<Values> {
+             const AddBias args{.y = world.in_out(act, {5, n}, y, n == 48 ? 8 : 3), .bias = world.in(act, {n}, bias)};
+             add_bias(world.stream(), args);
+             return {world.values(args.y)};
+           },
+           {expected},
+           act == DType::bf16 ? kBf16Tolerance : 1e-7});
+    }
   }
   World world(DeviceKind::cpu, 1);
   const TensorView y = world.in_out(DType::f32, {2, 3}, Values(6));
@@ -61,14 +64,14 @@ TEST(AddBias, AgreesWithFloat64) {
 }
 
 TEST(Cast, RoundsOnceToNearestEven) {
-  const auto x = random_values(1000, 1);
+  const auto x = random_values(960, 1);
   Values narrow;
   for (const double v : x) narrow.push_back(rounded(v, DType::bf16));
-  for (const std::int64_t pad : {0, 5}) {
+  for (const std::int64_t pad : {0, 5, 8}) {
     check_case(
         {cat("cast to bf16 ", pad),
          [&](World& world) -> std::vector<Values> {
-           const Cast args{.x = world.in(DType::f32, {20, 50}, x, pad), .y = world.out(DType::bf16, {20, 50}, pad)};
+           const Cast args{.x = world.in(DType::f32, {20, 48}, x, pad), .y = world.out(DType::bf16, {20, 48}, pad)};
            cast(world.stream(), args);
            return {world.values(args.y)};
          },
@@ -76,8 +79,8 @@ TEST(Cast, RoundsOnceToNearestEven) {
          0});
     check_case({cat("cast to float32 ", pad),
                 [&](World& world) -> std::vector<Values> {
-                  const Cast args{.x = world.in(DType::bf16, {20, 50}, narrow, pad),
-                                  .y = world.out(DType::f32, {20, 50}, pad)};
+                  const Cast args{.x = world.in(DType::bf16, {20, 48}, narrow, pad),
+                                  .y = world.out(DType::f32, {20, 48}, pad)};
                   cast(world.stream(), args);
                   return {world.values(args.y)};
                 },
@@ -108,17 +111,19 @@ TEST(Cast, RoundsOnceToNearestEven) {
 
 TEST(Copy, MovesAnyTypeBetweenPaddedRows) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::u8}) {
-    Values x;
-    for (int i = 0; i < 70; ++i) x.push_back(i);
-    for (const auto& [pad_x, pad_y] : {std::pair{0, 0}, {3, 0}, {0, 2}, {1, 4}}) {
-      check_case({cat("copy ", to_string(dtype), pad_x, pad_y),
-                  [&, from = pad_x, to = pad_y](World& world) -> std::vector<Values> {
-                    const Copy args{.x = world.in(dtype, {7, 10}, x, from), .y = world.out(dtype, {7, 10}, to)};
-                    copy(world.stream(), args);
-                    return {world.values(args.y)};
-                  },
-                  {x},
-                  0});
+    for (const std::int64_t n : {10, 32}) {
+      Values x;
+      for (int i = 0; i < 7 * n; ++i) x.push_back(i);
+      for (const auto& [pad_x, pad_y] : {std::pair{0, 0}, {3, 0}, {0, 2}, {1, 4}, {16, 32}}) {
+        check_case({cat("copy ", to_string(dtype), pad_x, pad_y),
+                    [&, from = pad_x, to = pad_y](World& world) -> std::vector<Values> {
+                      const Copy args{.x = world.in(dtype, {7, n}, x, from), .y = world.out(dtype, {7, n}, to)};
+                      copy(world.stream(), args);
+                      return {world.values(args.y)};
+                    },
+                    {x},
+                    0});
+      }
     }
   }
   World world(DeviceKind::cpu, 1);
@@ -148,42 +153,44 @@ TEST(Fill, SetsEveryElementAndNoGap) {
 TEST(PermuteRows, GatherAndScatterAreInverse) {
   const Values index{3, 0, 5, 1};
   for (const DType dtype : kActs) {
-    const std::int64_t c = 21;
-    const auto x = random_values(6 * c, 1, dtype), rows = random_values(4 * c, 2, dtype),
-               old = random_values(6 * c, 3, dtype);
-    Values gathered, scattered = old, added = old;
-    for (std::size_t n = 0; n < 4; ++n) {
-      for (std::int64_t i = 0; i < c; ++i) {
-        const auto at = static_cast<std::size_t>(static_cast<std::int64_t>(index[n]) * c + i);
-        gathered.push_back(x[at]);
-        scattered[at] = rows[n * c + i];
-        added[at] += rows[n * c + i];
+    for (const std::int64_t c : {21, 32}) {
+      const std::int64_t pad = c == 32 ? 8 : 1;
+      const auto x = random_values(6 * c, 1, dtype), rows = random_values(4 * c, 2, dtype),
+                 old = random_values(6 * c, 3, dtype);
+      Values gathered, scattered = old, added = old;
+      for (std::size_t n = 0; n < 4; ++n) {
+        for (std::int64_t i = 0; i < c; ++i) {
+          const auto at = static_cast<std::size_t>(static_cast<std::int64_t>(index[n]) * c + i);
+          gathered.push_back(x[at]);
+          scattered[at] = rows[n * c + i];
+          added[at] += rows[n * c + i];
+        }
       }
-    }
-    check_case({"gather_rows",
-                [&](World& world) -> std::vector<Values> {
-                  const GatherRows args{.x = world.in(dtype, {6, c}, x, 2),
-                                        .index = world.in(DType::i32, {4}, index),
-                                        .y = world.out(dtype, {4, c}, 3)};
-                  gather_rows(world.stream(), args);
-                  return {world.values(args.y)};
-                },
-                {gathered},
-                0});
-    for (const bool accumulate : {false, true}) {
-      for (const DType to : {dtype, DType::f32}) {
-        check_case({"scatter_rows",
-                    [&](World& world) -> std::vector<Values> {
-                      const ScatterRows args{
-                          .x = world.in(dtype, {4, c}, rows, 2),
-                          .index = world.in(DType::i32, {4}, index),
-                          .y = accumulate ? world.in_out(to, {6, c}, old, 3) : world.out(to, {6, c}, 3, old),
-                          .accumulate = accumulate};
-                      scatter_rows(world.stream(), args);
-                      return {world.values(args.y)};
-                    },
-                    {accumulate ? added : scattered},
-                    accumulate ? kBf16Tolerance : 0});
+      check_case({"gather_rows",
+                  [&](World& world) -> std::vector<Values> {
+                    const GatherRows args{.x = world.in(dtype, {6, c}, x, 2 * pad),
+                                          .index = world.in(DType::i32, {4}, index),
+                                          .y = world.out(dtype, {4, c}, 3 * pad)};
+                    gather_rows(world.stream(), args);
+                    return {world.values(args.y)};
+                  },
+                  {gathered},
+                  0});
+      for (const bool accumulate : {false, true}) {
+        for (const DType to : {dtype, DType::f32}) {
+          check_case({"scatter_rows",
+                      [&](World& world) -> std::vector<Values> {
+                        const ScatterRows args{.x = world.in(dtype, {4, c}, rows, 2 * pad),
+                                               .index = world.in(DType::i32, {4}, index),
+                                               .y = accumulate ? world.in_out(to, {6, c}, old, 3 * pad)
+                                                               : world.out(to, {6, c}, 3 * pad, old),
+                                               .accumulate = accumulate};
+                        scatter_rows(world.stream(), args);
+                        return {world.values(args.y)};
+                      },
+                      {accumulate ? added : scattered},
+                      accumulate ? kBf16Tolerance : 0});
+        }
       }
     }
   }
@@ -191,11 +198,13 @@ TEST(PermuteRows, GatherAndScatterAreInverse) {
 
 TEST(PermuteRows, RefusesBadArguments) {
   for (const double bad : {-1.0, 6.0}) {
-    World world(DeviceKind::cpu, 1);
-    const TensorView index = world.in(DType::i32, {2}, {0, bad});
-    gather_rows(world.stream(),
-                {.x = world.in(DType::f32, {6, 2}, Values(12)), .index = index, .y = world.out(DType::f32, {2, 2})});
-    EXPECT_THROW(world.stream().synchronize(), InternalError);
+    for (const DeviceKind kind : devices()) {
+      World world(kind, 1);
+      const TensorView index = world.in(DType::i32, {2}, {0, bad});
+      gather_rows(world.stream(),
+                  {.x = world.in(DType::f32, {6, 2}, Values(12)), .index = index, .y = world.out(DType::f32, {2, 2})});
+      EXPECT_THROW(world.stream().synchronize(), InternalError);
+    }
   }
   World world(DeviceKind::cpu, 1);
   const TensorView x = world.in(DType::f32, {6, 2}, Values(12)), index = world.in(DType::i32, {2}, Values(2));

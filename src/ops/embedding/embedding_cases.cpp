@@ -11,7 +11,8 @@ TEST(Embedding, AgreesWithFloat64) {
   const Values ids{3, 0, 3, 10, 3, 7};
   const std::int64_t tokens = 6, vocabulary = 11;
   for (const DType act : {DType::f32, DType::bf16}) {
-    for (const std::int64_t channels : {5, 150}) {
+    for (const std::int64_t channels : {5, 150, 544}) {
+      const std::int64_t pad = channels % 16 == 0 ? 8 : 1;
       const auto table = random_values(vocabulary * channels, 1, act), dy = random_values(tokens * channels, 2, act);
       const auto old = random_values(vocabulary * channels, 3);
       Values y;
@@ -23,7 +24,7 @@ TEST(Embedding, AgreesWithFloat64) {
                   [&](World& world) -> std::vector<Values> {
                     const EmbeddingForward args{.ids = world.in(DType::i32, {tokens}, ids),
                                                 .table = world.in(act, {vocabulary, channels}, table),
-                                                .y = world.out(act, {tokens, channels}, 3)};
+                                                .y = world.out(act, {tokens, channels}, 3 * pad)};
                     embedding_forward(world.stream(), args);
                     return {world.values(args.y)};
                   },
@@ -41,7 +42,7 @@ TEST(Embedding, AgreesWithFloat64) {
                       const Shape shape{vocabulary, channels};
                       const EmbeddingBackward args{
                           .ids = world.in(DType::i32, {tokens}, ids),
-                          .dy = world.in(act, {tokens, channels}, dy, 2),
+                          .dy = world.in(act, {tokens, channels}, dy, 2 * pad),
                           .dtable = accumulate ? world.in_out(DType::f32, shape, old) : world.out(DType::f32, shape),
                           .accumulate = accumulate};
                       embedding_backward(world.stream(), args);
@@ -51,6 +52,33 @@ TEST(Embedding, AgreesWithFloat64) {
                     1e-6});
       }
     }
+  }
+}
+
+// Runs of equal ids longer than any piece of work, borders between them everywhere, and ids that come once.
+TEST(Embedding, SumsManyTokensOfOneId) {
+  const std::int64_t tokens = 700, vocabulary = 50, channels = 8;
+  const RandomStream random(5, "ids");
+  for (const std::int64_t share : {2, 100}) {  // one token in `share` is another than 7
+    Values ids;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      ids.push_back(random.below(static_cast<std::uint64_t>(share), 2 * t) == 0 ? random.below(50, 2 * t + 1) : 7);
+    }
+    const auto dy = random_values(tokens * channels, 2);
+    Values expected(static_cast<std::size_t>(vocabulary * channels));
+    for (std::size_t i = 0; i < dy.size(); ++i) {
+      expected[static_cast<std::size_t>(ids[i / 8]) * 8 + i % 8] += dy[i];
+    }
+    check_case({cat("embedding_backward of one id, but for one in ", share),
+                [&](World& world) -> std::vector<Values> {
+                  const EmbeddingBackward args{.ids = world.in(DType::i32, {tokens}, ids),
+                                               .dy = world.in(DType::f32, {tokens, channels}, dy),
+                                               .dtable = world.out(DType::f32, {vocabulary, channels})};
+                  embedding_backward(world.stream(), args);
+                  return {world.values(args.dtable)};
+                },
+                {expected},
+                2e-6});
   }
 }
 
@@ -70,11 +98,13 @@ TEST(Embedding, RefusesBadArguments) {
       },
       "dtable is bfloat16");
   for (const double bad : {-1.0, 4.0}) {
-    World other(DeviceKind::cpu, 1);
-    embedding_forward(other.stream(), {.ids = other.in(DType::i32, {2}, {0, bad}),
-                                       .table = other.in(DType::f32, {4, 3}, Values(12)),
-                                       .y = other.out(DType::f32, {2, 3})});
-    EXPECT_THROW(other.stream().synchronize(), InternalError);
+    for (const DeviceKind kind : devices()) {
+      World other(kind, 1);
+      embedding_forward(other.stream(), {.ids = other.in(DType::i32, {2}, {0, bad}),
+                                         .table = other.in(DType::f32, {4, 3}, Values(12)),
+                                         .y = other.out(DType::f32, {2, 3})});
+      EXPECT_THROW(other.stream().synchronize(), InternalError);
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #include "ops/gemm/gemm.h"
 
 #include "ops/gemm/gemm_cpu.h"
+#include "ops/gemm/gemm_cuda.h"
 
 namespace hawser::ops {
 
@@ -22,7 +23,7 @@ Sizes check(const Gemm& args) {
   return s;
 }
 
-cpu::Product product(const Gemm& args) {
+Product product(const Gemm& args) {
   const Sizes s = check(args);
   return {.m = s.m,
           .n = s.n,
@@ -45,23 +46,47 @@ cpu::Product product(const Gemm& args) {
 }  // namespace
 
 void gemm(Stream& stream, const Gemm& args) {
-  const cpu::Product p = product(args);
+  const Product p = product(args);
   expect("gemm", "a", args.a, {DType::f32, DType::bf16}, args.a.shape(), Rows::padded);
   expect("gemm", "b", args.b, {args.a.dtype()}, args.b.shape(), Rows::padded);
   expect("gemm", "c", args.c, {DType::f32, DType::bf16}, args.c.shape(), Rows::padded);
   if (!args.bias.empty()) expect("gemm", "bias", args.bias, {DType::f32, DType::bf16}, {p.n});
   for (const TensorView& view : {args.a, args.b, args.bias}) expect_apart("gemm", args.c, view);
-  expect_workspace("gemm", args.workspace, gemm_workspace(args));
+  expect_workspace("gemm", args.workspace, gemm_workspace(args, stream.target()));
   run(stream, "gemm", {args.a, args.b, args.bias, args.accumulate ? args.c : TensorView()}, {args.c, args.workspace},
       2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
-      [p, workspace = args.workspace] {
-        cpu::multiply(p, workspace.raw(), workspace.empty() ? 0 : workspace.bytes());
-      });
+      ProductCall{p, args.workspace.raw(), args.workspace.empty() ? 0 : args.workspace.bytes()}, HAWSER_BACKENDS(gemm));
 }
 
-std::int64_t gemm_workspace(const Gemm& args) {
-  return cpu::product_workspace(product(args));
+std::int64_t gemm_workspace(const Gemm& args, DeviceKind target) {
+  return target == DeviceKind::cuda ? 0 : cpu::product_workspace(product(args));
 }
+
+#ifdef HAWSER_CUDA
+
+void gemm_prepare(Stream& stream, const Gemm& args) {
+  if (stream.kind() == DeviceKind::cuda) cuda::prepare(*stream.native(), product(args));
+}
+
+std::string gemm_choices(Stream& stream) {
+  return stream.kind() == DeviceKind::cuda ? cuda::choices(*stream.native()) : std::string();
+}
+
+std::int64_t gemm_take_choices(Stream& stream, const std::string& text) {
+  return stream.kind() == DeviceKind::cuda ? cuda::take_choices(*stream.native(), text) : 0;
+}
+
+#else
+
+void gemm_prepare(Stream&, const Gemm&) {}
+std::string gemm_choices(Stream&) {
+  return {};
+}
+std::int64_t gemm_take_choices(Stream&, const std::string&) {
+  return 0;
+}
+
+#endif
 
 void bias_gradient(Stream& stream, const BiasGradient& args) {
   constexpr auto kOp = "bias_gradient";
@@ -70,7 +95,7 @@ void bias_gradient(Stream& stream, const BiasGradient& args) {
   expect(kOp, "db", args.db, {DType::f32, DType::bf16}, {args.dy.size(1)});
   expect_apart(kOp, args.dy, args.db);
   run(stream, kOp, {args.dy, args.accumulate ? args.db : TensorView()}, {args.db},
-      static_cast<double>(args.dy.elements()), [args] { cpu::bias_gradient(args); });
+      static_cast<double>(args.dy.elements()), args, HAWSER_BACKENDS(bias_gradient));
 }
 
 }  // namespace hawser::ops

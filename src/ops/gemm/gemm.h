@@ -14,7 +14,8 @@
 //
 // Source: oneDNN (dnnl_sgemm; matmul primitive for bf16, kept in a cache by shape). Where the processor has no bf16
 // units, bf16 operands are widened in the workspace first. C is cut into tiles by its sizes alone and each is one
-// single-threaded product: the same bits for any number of threads.
+// single-threaded product: the same bits for any number of threads. CUDA: cuBLASLt, float32 sums (float32 operands
+// in true float32, no TF32); no algorithm that adds with atomics, so that one choice of algorithm gives the same bits.
 #pragma once
 
 #include "ops/common.h"
@@ -32,8 +33,19 @@ struct Gemm {
 void gemm(Stream& stream, const Gemm& args);
 
 // Upper bound, bytes; from shapes, dtypes and transposes alone (data pointers and workspace may be empty). 0 for
-// float32.
-std::int64_t gemm_workspace(const Gemm& args);
+// float32, and on CUDA, whose products use the stream's scratch.
+std::int64_t gemm_workspace(const Gemm& args, DeviceKind target = DeviceKind::cpu);
+
+// cuda: times cuBLASLt's algorithms for this product on this stream and keeps the fastest for every later call of the
+// same sizes, strides, dtypes, transposes and accumulate, on all streams of the device. Overwrites a, b and c with
+// random numbers. Blocks the host; not for use inside a step. Does nothing on the other devices. A product never
+// prepared runs with the library's own first choice.
+void gemm_prepare(Stream& stream, const Gemm& args);
+// The choices of the stream's device as text, one line each; empty where there are none. They hold for one GPU kind and
+// one version of cuBLASLt, which the first line names.
+std::string gemm_choices(Stream& stream);
+// Takes such text back. Lines of another GPU kind or version are left out; returns how many were taken.
+std::int64_t gemm_take_choices(Stream& stream, const std::string& text);
 
 struct BiasGradient {
   TensorView dy, db;

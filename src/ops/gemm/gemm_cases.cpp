@@ -69,6 +69,7 @@ TEST(Gemm, AgreesWithFloat64) {
           }
         }
       }
+      check_case(make_case({.m = 64, .n = 96, .k = 128, .in = in, .out = out, .transpose_b = true, .bias = true}));
       check_case(make_case({.m = 1, .n = 64, .k = 48, .in = in, .out = out, .transpose_b = true}));
       check_case(make_case({.m = 65, .n = 1, .k = 1, .in = in, .out = out}));
       check_case(
@@ -78,13 +79,15 @@ TEST(Gemm, AgreesWithFloat64) {
 }
 
 TEST(Gemm, AnEmptySumGivesTheBias) {
-  for (const bool accumulate : {false, true}) {
-    World world(DeviceKind::cpu, 1);
-    const TensorView c = world.in_out(DType::f32, {2, 3}, {1, 2, 3, 4, 5, 6});
-    const TensorView bias = world.in(DType::f32, {3}, {10, 20, 30});
-    const TensorView a = world.in(DType::f32, {2, 0}, {}), b = world.in(DType::f32, {0, 3}, {});
-    gemm(world.stream(), {.a = a, .b = b, .c = c, .accumulate = accumulate, .bias = bias});
-    EXPECT_EQ(world.values(c), accumulate ? (Values{11, 22, 33, 14, 25, 36}) : (Values{10, 20, 30, 10, 20, 30}));
+  for (const DeviceKind kind : devices()) {
+    for (const bool accumulate : {false, true}) {
+      World world(kind, 1);
+      const TensorView c = world.in_out(DType::f32, {2, 3}, {1, 2, 3, 4, 5, 6});
+      const TensorView bias = world.in(DType::f32, {3}, {10, 20, 30});
+      const TensorView a = world.in(DType::f32, {2, 0}, {}), b = world.in(DType::f32, {0, 3}, {});
+      gemm(world.stream(), {.a = a, .b = b, .c = c, .accumulate = accumulate, .bias = bias});
+      EXPECT_EQ(world.values(c), accumulate ? (Values{11, 22, 33, 14, 25, 36}) : (Values{10, 20, 30, 10, 20, 30}));
+    }
   }
 }
 

@@ -4,19 +4,21 @@
 
 #include "base/units.h"
 #include "ops/loss/linear_cross_entropy_cpu.h"
+#include "ops/loss/linear_cross_entropy_cuda.h"
 
 namespace hawser::ops {
 
-std::int64_t loss_chunk_rows(std::int64_t tokens, std::int64_t vocabulary) {
-  constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;
-  const std::int64_t most = std::max<std::int64_t>(32, kMostBytes / (4 * std::max<std::int64_t>(vocabulary, 1)));
+std::int64_t loss_chunk_rows(std::int64_t tokens, std::int64_t vocabulary, DeviceKind target) {
+  const std::int64_t bytes = target == DeviceKind::cuda ? std::int64_t{2} << 30 : std::int64_t{64} << 20;
+  const std::int64_t most = std::max<std::int64_t>(32, bytes / (4 * std::max<std::int64_t>(vocabulary, 1)));
   const std::int64_t chunks = std::max<std::int64_t>(1, ceil_div(tokens, most));
   return std::max<std::int64_t>(1, ceil_div(tokens, chunks));
 }
 
 std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t channels, std::int64_t vocabulary,
-                                            DType dtype, std::int64_t chunk_rows) {
-  const std::int64_t rows = chunk_rows > 0 ? std::min(chunk_rows, tokens) : loss_chunk_rows(tokens, vocabulary);
+                                            DType dtype, std::int64_t chunk_rows, DeviceKind target) {
+  const std::int64_t rows = chunk_rows > 0 ? std::min(chunk_rows, tokens) : loss_chunk_rows(tokens, vocabulary, target);
+  if (target == DeviceKind::cuda) return cuda::LossLayout(tokens, vocabulary, rows).bytes();
   return cpu::loss_layout(tokens, channels, vocabulary, dtype, rows).bytes();
 }
 
@@ -46,7 +48,7 @@ void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args) {
   }
   HAWSER_CHECK(args.chunk_rows >= 0, kOp, ": chunk_rows is ", args.chunk_rows);
   expect_workspace(kOp, args.workspace,
-                   linear_cross_entropy_workspace(tokens, channels, vocabulary, act, args.chunk_rows));
+                   linear_cross_entropy_workspace(tokens, channels, vocabulary, act, args.chunk_rows, stream.target()));
   const int products = 1 + (args.dx.empty() ? 0 : 1) + (args.dweight.empty() ? 0 : 1);
   const TensorView none;
   run(stream, kOp,
@@ -54,7 +56,7 @@ void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args) {
        args.accumulate_weight ? args.dweight : none},
       {args.loss_sum, args.dx, args.dweight, args.workspace},
       2.0 * products * static_cast<double>(tokens) * static_cast<double>(channels) * static_cast<double>(vocabulary),
-      [args] { cpu::linear_cross_entropy(args); });
+      args, HAWSER_BACKENDS(linear_cross_entropy));
 }
 
 }  // namespace hawser::ops

@@ -14,7 +14,7 @@
 //   dx [T, C], dweight [V, C]: float32, or bf16 where act is; each optional. Both empty: forward only, and scale may be
 //   empty. Softmax in float32; with bf16 weights g is rounded to bf16 before the two products.
 //   dx may be x (the same view); all else apart.
-//   chunk_rows 0: loss_chunk_rows(T, V). It changes the order of sums in dweight, nothing else.
+//   chunk_rows 0: loss_chunk_rows(T, V, the device). It changes the order of sums in dweight, nothing else.
 // Source: the idea of Liger-Kernel's fused_linear_cross_entropy and llmq's fused_classifier; the code is ours.
 #pragma once
 
@@ -35,10 +35,12 @@ struct LinearCrossEntropy {
 
 void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args);
 
-// Rows at a time: equal chunks, each at most 64 MiB of float32 logits (but at least 32 rows).
-std::int64_t loss_chunk_rows(std::int64_t tokens, std::int64_t vocabulary);
-// Upper bound, bytes, with or without gradients, for any dtypes of dx and dweight. chunk_rows 0: loss_chunk_rows(T, V).
+// Rows at a time: equal chunks, each at most 64 MiB of float32 logits, on CUDA 2 GiB (products of a few thousand rows
+// reach a GPU's full rate), but at least 32 rows.
+std::int64_t loss_chunk_rows(std::int64_t tokens, std::int64_t vocabulary, DeviceKind target = DeviceKind::cpu);
+// Upper bound, bytes, with or without gradients, for any dtypes of dx and dweight. chunk_rows 0: loss_chunk_rows.
 std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t channels, std::int64_t vocabulary,
-                                            DType dtype, std::int64_t chunk_rows = 0);
+                                            DType dtype, std::int64_t chunk_rows = 0,
+                                            DeviceKind target = DeviceKind::cpu);
 
 }  // namespace hawser::ops

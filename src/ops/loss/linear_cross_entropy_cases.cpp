@@ -61,8 +61,8 @@ void check_loss(const LossCase& l) {
                 if (l.want_dx) args.dx = world.out(l.out, {l.tokens, l.channels});
                 if (l.want_dweight)
                   args.dweight = l.accumulate ? world.in_out(l.out, w_shape, old) : world.out(l.out, w_shape);
-                args.workspace = world.workspace(
-                    linear_cross_entropy_workspace(l.tokens, l.channels, l.vocabulary, l.act, l.chunk_rows));
+                args.workspace = world.workspace(linear_cross_entropy_workspace(
+                    l.tokens, l.channels, l.vocabulary, l.act, l.chunk_rows, world.stream().target()));
                 linear_cross_entropy(world.stream(), args);
                 std::vector<Values> got{world.values(args.loss_sum)};
                 if (l.want_dx) got.push_back(world.values(args.dx));
@@ -77,6 +77,7 @@ TEST(LinearCrossEntropy, AgreesWithFiniteDifferences) {
     check_loss({.act = act, .tokens = 13, .channels = 10, .vocabulary = 37});
     check_loss({.act = act, .tokens = 13, .channels = 10, .vocabulary = 37, .chunk_rows = 4, .accumulate = true});
     check_loss({.act = act, .tokens = 8, .channels = 16, .vocabulary = 48, .chunk_rows = 4, .want_dx = false});
+    check_loss({.act = act, .tokens = 5, .channels = 8, .vocabulary = 1000, .accumulate = true});
     check_loss({.act = act, .tokens = 9, .channels = 7, .vocabulary = 21, .chunk_rows = 100, .want_dweight = false});
     check_loss({.act = act,
                 .tokens = 9,
@@ -92,43 +93,47 @@ TEST(LinearCrossEntropy, AgreesWithFiniteDifferences) {
 
 // Logits of several thousands: the softmax must not overflow, and the loss stays exact.
 TEST(LinearCrossEntropy, TakesHugeLogits) {
-  World world(DeviceKind::cpu, 1);
-  const TensorView loss = world.in_out(DType::f32, {1}, {0}), dx = world.out(DType::f32, {1, 1});
-  linear_cross_entropy(world.stream(),
-                       {.x = world.in(DType::f32, {1, 1}, {1}),
-                        .weight = world.in(DType::f32, {3, 1}, {-5000, 3000, 2000}),
-                        .labels = world.in(DType::i32, {1}, {2}),
-                        .scale = world.in(DType::f32, {1}, {1}),
-                        .loss_sum = loss,
-                        .dx = dx,
-                        .workspace = world.workspace(linear_cross_entropy_workspace(1, 1, 3, DType::f32))});
-  EXPECT_EQ(world.values(loss), Values{1000});
-  EXPECT_EQ(world.values(dx), Values{1000});
+  for (const DeviceKind kind : devices()) {
+    World world(kind, 1);
+    const TensorView loss = world.in_out(DType::f32, {1}, {0}), dx = world.out(DType::f32, {1, 1});
+    linear_cross_entropy(world.stream(),
+                         {.x = world.in(DType::f32, {1, 1}, {1}),
+                          .weight = world.in(DType::f32, {3, 1}, {-5000, 3000, 2000}),
+                          .labels = world.in(DType::i32, {1}, {2}),
+                          .scale = world.in(DType::f32, {1}, {1}),
+                          .loss_sum = loss,
+                          .dx = dx,
+                          .workspace = world.workspace(linear_cross_entropy_workspace(1, 1, 3, DType::f32, 0, kind))});
+    EXPECT_EQ(world.values(loss), Values{1000});
+    EXPECT_EQ(world.values(dx), Values{1000});
+  }
 }
 
 TEST(LinearCrossEntropy, DxMayLieOverX) {
   const auto x = random_values(12, 1), weight = random_values(28, 2);
   const Values labels{6, 0, -1};
-  std::vector<Values> got;
-  for (const bool over : {false, true}) {
-    World world(DeviceKind::cpu, 2);
-    const TensorView x_view = world.in_out(DType::f32, {3, 4}, x);
-    const TensorView dx = over ? x_view : world.out(DType::f32, {3, 4}), dweight = world.out(DType::f32, {7, 4});
-    linear_cross_entropy(world.stream(),
-                         {.x = x_view,
-                          .weight = world.in(DType::f32, {7, 4}, weight),
-                          .labels = world.in(DType::i32, {3}, labels),
-                          .scale = world.in(DType::f32, {1}, {1}),
-                          .loss_sum = world.in_out(DType::f32, {1}, {0}),
-                          .dx = dx,
-                          .dweight = dweight,
-                          .chunk_rows = 2,
-                          .workspace = world.workspace(linear_cross_entropy_workspace(3, 4, 7, DType::f32, 2))});
-    got.push_back(world.values(dx));
-    got.push_back(world.values(dweight));
+  for (const DeviceKind kind : devices()) {
+    std::vector<Values> got;
+    for (const bool over : {false, true}) {
+      World world(kind, 2);
+      const TensorView x_view = world.in_out(DType::f32, {3, 4}, x);
+      const TensorView dx = over ? x_view : world.out(DType::f32, {3, 4}), dweight = world.out(DType::f32, {7, 4});
+      linear_cross_entropy(
+          world.stream(), {.x = x_view,
+                           .weight = world.in(DType::f32, {7, 4}, weight),
+                           .labels = world.in(DType::i32, {3}, labels),
+                           .scale = world.in(DType::f32, {1}, {1}),
+                           .loss_sum = world.in_out(DType::f32, {1}, {0}),
+                           .dx = dx,
+                           .dweight = dweight,
+                           .chunk_rows = 2,
+                           .workspace = world.workspace(linear_cross_entropy_workspace(3, 4, 7, DType::f32, 2, kind))});
+      got.push_back(world.values(dx));
+      got.push_back(world.values(dweight));
+    }
+    EXPECT_EQ(got[0], got[2]);
+    EXPECT_EQ(got[1], got[3]);
   }
-  EXPECT_EQ(got[0], got[2]);
-  EXPECT_EQ(got[1], got[3]);
 }
 
 TEST(LinearCrossEntropy, ChunksAreEvenAndBounded) {
@@ -159,10 +164,21 @@ TEST(LinearCrossEntropy, RefusesBadArguments) {
   refused([&](auto& a) { a.dx = world.out(DType::bf16, {2, 3}); }, "dx is bfloat16");
   refused([&](auto& a) { a.dweight = a.weight; }, "share memory");
   refused([&](auto& a) { a.workspace = TensorView(); }, "workspace is missing");
-  LinearCrossEntropy args = good;
-  args.labels = world.in(DType::i32, {2}, {0, 5});
-  linear_cross_entropy(world.stream(), args);
-  EXPECT_THROW(world.stream().synchronize(), InternalError);
+}
+
+TEST(LinearCrossEntropy, ALabelOutsideTheVocabularyThrowsOnTheStream) {
+  for (const DeviceKind kind : devices()) {
+    World world(kind, 1);
+    linear_cross_entropy(world.stream(),
+                         {.x = world.in(DType::f32, {2, 3}, Values(6)),
+                          .weight = world.in(DType::f32, {5, 3}, Values(15)),
+                          .labels = world.in(DType::i32, {2}, {0, 5}),
+                          .scale = world.in(DType::f32, {1}, {1}),
+                          .loss_sum = world.in_out(DType::f32, {1}, {0}),
+                          .dx = world.out(DType::f32, {2, 3}),
+                          .workspace = world.workspace(linear_cross_entropy_workspace(2, 3, 5, DType::f32, 0, kind))});
+    EXPECT_THROW(world.stream().synchronize(), InternalError);
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "ops/norm/rms_norm_cpu.h"
+#include "ops/norm/rms_norm_cuda.h"
 
 namespace hawser::ops {
 
@@ -19,8 +20,8 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
   expect_apart(kOp, args.y, args.rstd);
   expect_apart(kOp, args.rstd, args.x);
   HAWSER_CHECK(args.epsilon >= 0, kOp, ": epsilon is ", args.epsilon);
-  run(stream, kOp, {args.x, args.weight}, {args.y, args.rstd}, 4.0 * static_cast<double>(args.x.elements()),
-      [args] { cpu::rms_norm_forward(args); });
+  run(stream, kOp, {args.x, args.weight}, {args.y, args.rstd}, 4.0 * static_cast<double>(args.x.elements()), args,
+      HAWSER_BACKENDS(rms_norm_forward));
 }
 
 std::int64_t rms_norm_row_blocks(std::int64_t tokens) {
@@ -60,8 +61,8 @@ void rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
   const TensorView old_weight = args.accumulate_weight ? args.dweight : TensorView();
   const TensorView workspace = args.dweight.empty() ? TensorView() : args.workspace;
   run(stream, kOp, {args.x, args.weight, args.rstd, args.dy, args.residual_gradient, old_weight},
-      {args.dx, args.dweight, workspace}, 10.0 * static_cast<double>(args.x.elements()),
-      [args] { cpu::rms_norm_backward(args); });
+      {args.dx, args.dweight, workspace}, 10.0 * static_cast<double>(args.x.elements()), args,
+      HAWSER_BACKENDS(rms_norm_backward));
 }
 
 }  // namespace hawser::ops

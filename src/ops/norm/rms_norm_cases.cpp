@@ -28,15 +28,15 @@ Reference forward(const Values& x, const Values& weight, std::int64_t tokens) {
 TEST(RmsNorm, ForwardAgreesWithFloat64) {
   for (const DType act : {DType::f32, DType::bf16}) {
     for (const DType weight_type : {DType::f32, act}) {
-      for (const std::int64_t channels : {1, 20, 37, 576}) {
-        const std::int64_t tokens = 9;
+      for (const std::int64_t channels : {1, 20, 37, 576, 4096}) {
+        const std::int64_t tokens = 9, pad = channels % 16 == 0 ? 8 : 1;  // rows at 16 bytes, and rows anywhere
         const auto x = random_values(tokens * channels, 1, act), weight = random_values(channels, 2, weight_type);
         const Reference expected = forward(x, weight, tokens);
         check_case({cat("rms_norm_forward ", to_string(act), " ", channels),
                     [&](World& world) -> std::vector<Values> {
-                      const RmsNormForward args{.x = world.in(act, {tokens, channels}, x, 3),
+                      const RmsNormForward args{.x = world.in(act, {tokens, channels}, x, 3 * pad),
                                                 .weight = world.in(weight_type, {channels}, weight),
-                                                .y = world.out(act, {tokens, channels}, 5),
+                                                .y = world.out(act, {tokens, channels}, 5 * pad),
                                                 .rstd = world.out(DType::f32, {tokens}),
                                                 .epsilon = kEpsilon};
                       rms_norm_forward(world.stream(), args);
@@ -71,15 +71,16 @@ void check_backward(const BackwardCase& b) {
     expected.push_back(b.accumulate ? plus(dweight, old) : dweight);
   }
   const Shape shape{b.tokens, b.channels};
+  const std::int64_t pad = b.channels % 16 == 0 ? 8 : 1;
   check_case({cat("rms_norm_backward ", to_string(b.act), " ", b.tokens, "x", b.channels, b.residual, b.accumulate),
               [&](World& world) -> std::vector<Values> {
-                RmsNormBackward args{.x = world.in(b.act, shape, x, 1),
+                RmsNormBackward args{.x = world.in(b.act, shape, x, pad),
                                      .weight = world.in(b.act, {b.channels}, weight),
                                      .rstd = world.in(DType::f32, {b.tokens}, rstd),
-                                     .dy = world.in(b.act, shape, dy, 2),
+                                     .dy = world.in(b.act, shape, dy, 2 * pad),
                                      .accumulate_weight = b.accumulate};
-                if (b.residual) args.residual_gradient = world.in(b.act, shape, residual, 3);
-                if (b.want_dx) args.dx = world.out(b.act, shape, 4);
+                if (b.residual) args.residual_gradient = world.in(b.act, shape, residual, 3 * pad);
+                if (b.want_dx) args.dx = world.out(b.act, shape, 4 * pad);
                 if (b.want_dweight) {
                   args.dweight =
                       b.accumulate ? world.in_out(b.dweight, {b.channels}, old) : world.out(b.dweight, {b.channels});
@@ -101,6 +102,10 @@ TEST(RmsNorm, BackwardAgreesWithFiniteDifferences) {
     check_backward({.act = act, .tokens = 5, .channels = 33, .residual = true, .want_dweight = false});
     check_backward({.act = act, .tokens = 5, .channels = 33, .accumulate = true, .want_dx = false});
     check_backward({.act = act, .dweight = act, .tokens = 3, .channels = 16});
+    // Rows that a GPU reads 16 bytes at a time, of one vector a thread, of two, and of two in larger blocks.
+    check_backward({.act = act, .tokens = 37, .channels = 64, .residual = true, .accumulate = true});
+    check_backward({.act = act, .tokens = 2, .channels = 1088, .residual = true});
+    check_backward({.act = act, .tokens = 1, .channels = 4112, .want_dweight = false});
   }
 }
 
@@ -109,28 +114,30 @@ TEST(RmsNorm, WorksInPlace) {
   Values x = random_values(tokens * channels, 1), weight = random_values(channels, 2);
   const auto dy = random_values(tokens * channels, 3), residual = random_values(tokens * channels, 4);
   const Reference expected = forward(x, weight, tokens);
-  World world(DeviceKind::cpu, 2);
-  const TensorView in_place = world.in_out(DType::f32, {tokens, channels}, x);
-  const TensorView w = world.in(DType::f32, {channels}, weight), rstd = world.out(DType::f32, {tokens});
-  rms_norm_forward(world.stream(), {.x = in_place, .weight = w, .y = in_place, .rstd = rstd, .epsilon = kEpsilon});
-  expect_close(world.values(in_place), expected.y, 2e-6, "y over x");
+  for (const DeviceKind kind : devices()) {
+    World world(kind, 2);
+    const TensorView in_place = world.in_out(DType::f32, {tokens, channels}, x);
+    const TensorView w = world.in(DType::f32, {channels}, weight), rstd = world.out(DType::f32, {tokens});
+    rms_norm_forward(world.stream(), {.x = in_place, .weight = w, .y = in_place, .rstd = rstd, .epsilon = kEpsilon});
+    expect_close(world.values(in_place), expected.y, 2e-6, "y over x");
 
-  const auto loss = [&] { return dot(forward(x, weight, tokens).y, dy); };
-  const Values dx = plus(numeric_gradient(loss, x), residual), dweight = numeric_gradient(loss, weight);
-  for (const bool over_dy : {false, true}) {
-    const TensorView dy_view = world.in(DType::f32, {tokens, channels}, dy);
-    const TensorView residual_view = world.in(DType::f32, {tokens, channels}, residual);
-    const TensorView dx_view = over_dy ? dy_view : residual_view, dw = world.out(DType::f32, {channels});
-    rms_norm_backward(world.stream(), {.x = world.in(DType::f32, {tokens, channels}, x),
-                                       .weight = w,
-                                       .rstd = rstd,
-                                       .dy = dy_view,
-                                       .residual_gradient = residual_view,
-                                       .dx = dx_view,
-                                       .dweight = dw,
-                                       .workspace = world.workspace(rms_norm_backward_workspace(tokens, channels))});
-    expect_close(world.values(dx_view), dx, 5e-6, "dx in place");
-    expect_close(world.values(dw), dweight, 5e-6, "dweight");
+    const auto loss = [&] { return dot(forward(x, weight, tokens).y, dy); };
+    const Values dx = plus(numeric_gradient(loss, x), residual), dweight = numeric_gradient(loss, weight);
+    for (const bool over_dy : {false, true}) {
+      const TensorView dy_view = world.in(DType::f32, {tokens, channels}, dy);
+      const TensorView residual_view = world.in(DType::f32, {tokens, channels}, residual);
+      const TensorView dx_view = over_dy ? dy_view : residual_view, dw = world.out(DType::f32, {channels});
+      rms_norm_backward(world.stream(), {.x = world.in(DType::f32, {tokens, channels}, x),
+                                         .weight = w,
+                                         .rstd = rstd,
+                                         .dy = dy_view,
+                                         .residual_gradient = residual_view,
+                                         .dx = dx_view,
+                                         .dweight = dw,
+                                         .workspace = world.workspace(rms_norm_backward_workspace(tokens, channels))});
+      expect_close(world.values(dx_view), dx, 5e-6, "dx in place");
+      expect_close(world.values(dw), dweight, 5e-6, "dweight");
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #include "ops/reduce/sum_squares.h"
 
 #include "ops/reduce/sum_squares_cpu.h"
+#include "ops/reduce/sum_squares_cuda.h"
 
 namespace hawser::ops {
 
@@ -9,7 +10,7 @@ void sum_squares(Stream& stream, const SumSquares& args) {
   expect("sum_squares", "out", args.out, {DType::f32}, {1});
   expect_apart("sum_squares", args.x, args.out);
   run(stream, "sum_squares", {args.x, args.accumulate ? args.out : TensorView()}, {args.out},
-      2.0 * static_cast<double>(args.x.elements()), [args] { cpu::sum_squares(args); });
+      2.0 * static_cast<double>(args.x.elements()), args, HAWSER_BACKENDS(sum_squares));
 }
 
 void segment_sum_squares(Stream& stream, const SegmentSumSquares& args) {
@@ -24,7 +25,7 @@ void segment_sum_squares(Stream& stream, const SegmentSumSquares& args) {
     at = end;
   }
   run(stream, kOp, {args.x.rows(0, at), args.accumulate ? args.out : TensorView()}, {args.out},
-      2.0 * static_cast<double>(at), [args] { cpu::segment_sum_squares(args); });
+      2.0 * static_cast<double>(at), args, HAWSER_BACKENDS(segment_sum_squares));
 }
 
 void clip_coefficient(Stream& stream, const ClipCoefficient& args) {
@@ -34,8 +35,8 @@ void clip_coefficient(Stream& stream, const ClipCoefficient& args) {
   if (!args.norm_out.empty()) expect(kOp, "norm_out", args.norm_out, {DType::f32}, {1});
   if (!args.skip.empty()) expect(kOp, "skip", args.skip, {DType::i32}, {1});
   HAWSER_CHECK(args.max_norm >= 0, kOp, ": max_norm is ", args.max_norm);
-  run(stream, kOp, {args.sum_squares}, {args.norm_out, args.coefficient, args.skip}, 4,
-      [args] { cpu::clip_coefficient(args); });
+  run(stream, kOp, {args.sum_squares}, {args.norm_out, args.coefficient, args.skip}, 4, args,
+      HAWSER_BACKENDS(clip_coefficient));
 }
 
 }  // namespace hawser::ops

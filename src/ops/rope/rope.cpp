@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "ops/rope/rope_cpu.h"
+#include "ops/rope/rope_cuda.h"
 
 namespace hawser::ops {
 
@@ -17,7 +18,7 @@ void rope(Stream& stream, const Rope& args) {
   expect_apart("rope", args.x, args.positions);
   expect_apart("rope", args.x, args.frequencies);
   run(stream, "rope", {args.x, args.positions, args.frequencies}, {args.x},
-      3.0 * static_cast<double>(args.x.elements()), [args] { cpu::rope(args); });
+      3.0 * static_cast<double>(args.x.elements()), args, HAWSER_BACKENDS(rope));
 }
 
 std::vector<float> rope_frequencies(const RopeConfig& config) {

@@ -1,0 +1,4 @@
+// Rates of the CUDA ops.
+int main() {
+  return 0;
+}

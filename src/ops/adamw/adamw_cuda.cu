@@ -1,0 +1,119 @@
+#include "ops/adamw/adamw_cpu.h"
+#include "ops/adamw/adamw_cuda.h"
+#include "ops/cuda/kernel.cuh"
+
+namespace hawser::ops::cuda {
+
+namespace {
+
+template <class Gradient>
+struct Update {
+  float* weight;
+  const Gradient* gradient;
+  float* exp_avg;
+  float* exp_avg_sq;
+  Bf* compute;               // null: none
+  const float* hyper;        // AdamHyper, on the device
+  const float* coefficient;  // null: 1
+  const std::int32_t* skip;  // null: never
+  std::int64_t count;
+  double beta1, beta2, weight_decay;
+  float epsilon;
+};
+
+// Once a block, in float64: the same numbers as the CPU's.
+template <class Gradient>
+__device__ AdamStep step_of(const Update<Gradient>& u) {
+  const double learning_rate = u.hyper[0], correction1 = u.hyper[1], correction2 = u.hyper[2];
+  return {.beta1 = static_cast<float>(u.beta1),
+          .one_minus_beta1 = static_cast<float>(1.0 - u.beta1),
+          .beta2 = static_cast<float>(u.beta2),
+          .one_minus_beta2 = static_cast<float>(1.0 - u.beta2),
+          .keep = static_cast<float>(1.0 - learning_rate * u.weight_decay),
+          .step_size = static_cast<float>(learning_rate / correction1),
+          .inverse_root_correction2 = static_cast<float>(1.0 / sqrt(correction2)),
+          .epsilon = u.epsilon,
+          .coefficient = u.coefficient != nullptr ? *u.coefficient : 1.0f};
+}
+
+__device__ __forceinline__ void advance(const AdamStep& s, float gradient, float& w, float& m, float& v) {
+  const float g = gradient * s.coefficient;
+  m = s.beta1 * m + s.one_minus_beta1 * g;
+  v = s.beta2 * v + s.one_minus_beta2 * g * g;
+  w = s.keep * w - s.step_size * m / (sqrtf(v) * s.inverse_root_correction2 + s.epsilon);
+}
+
+constexpr int kThreads = 256;
+
+// N elements a thread; what they need is asked for before the step's numbers are worked out.
+template <class Gradient, int N>
+__global__ void __launch_bounds__(kThreads) adamw_kernel(Update<Gradient> u) {
+  __shared__ AdamStep shared;
+  const std::int64_t at = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
+  const bool whole = at + N <= u.count;
+  Vec<float, N> w{}, m{}, v{};
+  Vec<Gradient, N> g{};
+  if (whole) {
+    w = load<N>(u.weight + at);
+    m = load<N>(u.exp_avg + at);
+    v = load<N>(u.exp_avg_sq + at);
+    g = load<N>(u.gradient + at);
+  }
+  if (u.skip != nullptr && *u.skip != 0) return;
+  if (threadIdx.x == 0) shared = step_of(u);
+  __syncthreads();
+  const AdamStep step = shared;
+  if (whole) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) advance(step, to_float(g.v[i]), w.v[i], m.v[i], v.v[i]);
+    store<N>(u.weight + at, w);
+    store<N>(u.exp_avg + at, m);
+    store<N>(u.exp_avg_sq + at, v);
+    if (u.compute != nullptr) store_float<N>(u.compute + at, w);
+    return;
+  }
+  for (std::int64_t i = at; i < u.count; ++i) {
+    advance(step, to_float(u.gradient[i]), u.weight[i], u.exp_avg[i], u.exp_avg_sq[i]);
+    if (u.compute != nullptr) u.compute[i] = from_float<Bf>(u.weight[i]);
+  }
+}
+
+template <class T>
+T* pointer(const TensorView& view) {
+  return reinterpret_cast<T*>(view.raw());
+}
+
+}  // namespace
+
+void adamw(const CudaNative& native, const AdamW& args) {
+  const std::int64_t count = args.weight.size(0);
+  if (count == 0) return;
+  bool wide = true;
+  for (const TensorView& view : {args.weight, args.gradient, args.exp_avg, args.exp_avg_sq, args.compute_weight}) {
+    wide = wide && reinterpret_cast<std::uintptr_t>(view.raw()) % 16 == 0;
+  }
+  with_float(args.gradient.dtype(), [&](auto tag) {
+    using Gradient = decltype(tag);
+    const Update<Gradient> update{.weight = pointer<float>(args.weight),
+                                  .gradient = pointer<const Gradient>(args.gradient),
+                                  .exp_avg = pointer<float>(args.exp_avg),
+                                  .exp_avg_sq = pointer<float>(args.exp_avg_sq),
+                                  .compute = pointer<Bf>(args.compute_weight),
+                                  .hyper = pointer<const float>(args.hyper),
+                                  .coefficient = pointer<const float>(args.coefficient),
+                                  .skip = pointer<const std::int32_t>(args.skip),
+                                  .count = count,
+                                  .beta1 = args.beta1,
+                                  .beta2 = args.beta2,
+                                  .weight_decay = args.weight_decay,
+                                  .epsilon = static_cast<float>(args.epsilon)};
+    const auto blocks = [&](int n) { return static_cast<unsigned>(ceil_div(count, kThreads * n)); };
+    if (wide) {
+      adamw_kernel<Gradient, 8><<<blocks(8), kThreads, 0, stream_of(native)>>>(update);
+    } else {
+      adamw_kernel<Gradient, 1><<<blocks(1), kThreads, 0, stream_of(native)>>>(update);
+    }
+  });
+}
+
+}  // namespace hawser::ops::cuda

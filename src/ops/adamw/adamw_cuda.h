@@ -1,0 +1,10 @@
+// CUDA backend of AdamW; arguments are checked.
+#pragma once
+
+#include "ops/adamw/adamw.h"
+
+namespace hawser::ops::cuda {
+
+void adamw(const CudaNative& native, const AdamW& args);
+
+}  // namespace hawser::ops::cuda

@@ -1,0 +1,11 @@
+// CUDA backend of add_bias; arguments are checked.
+#pragma once
+
+#include "ops/bias/add_bias.h"
+#include "ops/common.h"
+
+namespace hawser::ops::cuda {
+
+void add_bias(const CudaNative& native, const AddBias& args);
+
+}  // namespace hawser::ops::cuda

@@ -1,0 +1,45 @@
+// Column sums in two stages with a fixed order: blocks of rows leave partial sums, which are then added in order.
+#pragma once
+
+#include "ops/cuda/kernel.cuh"
+
+namespace hawser::ops::cuda {
+
+// out[c] (+)= sum over b of partial[b * stride + c], c in [0, columns). A block takes 32 columns; its 32 warps share
+// out the rows by turns and are added in order.
+template <class Out>
+__global__ void __launch_bounds__(1024) sum_partials_kernel(const float* partial, int blocks, std::int64_t stride,
+                                                            Out* out, bool accumulate, std::int64_t columns) {
+  __shared__ float sums[32][33];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 32 + lane;
+  float sum = 0;
+  if (column < columns) {
+#pragma unroll 4
+    for (int b = warp; b < blocks; b += 32) sum += partial[b * stride + column];
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  // Warp w adds up column w of the block.
+  sum = warp_sum(sums[lane][warp]);
+  const std::int64_t mine = static_cast<std::int64_t>(blockIdx.x) * 32 + warp;
+  if (lane == 0 && mine < columns) out[mine] = from_float<Out>(accumulate ? to_float(out[mine]) + sum : sum);
+}
+
+inline void sum_partials(const CudaNative& native, const float* partial, int blocks, std::int64_t stride,
+                         const TensorView& out, bool accumulate, std::int64_t columns) {
+  with_float(out.dtype(), [&](auto tag) {
+    using Out = decltype(tag);
+    sum_partials_kernel<<<static_cast<unsigned>(ceil_div(columns, 32)), 1024, 0, stream_of(native)>>>(
+        partial, blocks, stride, reinterpret_cast<Out*>(out.raw()), accumulate, columns);
+  });
+}
+
+// How many blocks of rows: by the sizes and the GPU, and never more than the scratch holds.
+inline int row_blocks(const CudaNative& native, std::int64_t rows, std::int64_t columns, int per_multiprocessor) {
+  const std::int64_t fit = (kCudaScratchBytes / 2) / (4 * round_up(columns, 64));
+  return static_cast<int>(std::clamp<std::int64_t>(
+      ceil_div(rows, 4), 1, std::min<std::int64_t>(fit, per_multiprocessor * native.multiprocessors)));
+}
+
+}  // namespace hawser::ops::cuda

@@ -1,0 +1,200 @@
+#include <cub/device/device_radix_sort.cuh>
+
+#include "ops/cuda/kernel.cuh"
+#include "ops/embedding/embedding_cuda.h"
+
+namespace hawser::ops::cuda {
+
+namespace {
+
+template <class Word>
+struct Take {
+  const Word* table;
+  std::int64_t table_rows, columns;
+  Word* y;
+  std::int64_t y_stride;
+  const std::int32_t* ids;
+  CudaFault* fault;
+  __device__ void operator()(std::int64_t t, std::int64_t at) const {
+    const std::int32_t id = ids[t];
+    if (in_range(fault, CudaFault::embedding_forward, id, t, table_rows))
+      y[t * y_stride + at] = table[id * columns + at];
+  }
+};
+
+template <class Word>
+void take(const CudaNative& native, const EmbeddingForward& args) {
+  const std::int64_t ratio = static_cast<std::int64_t>(sizeof(Word)) / size_of(args.table.dtype());
+  const std::int64_t columns = args.table.size(1) / ratio;
+  map<1>(native, args.ids.size(0), columns,
+         Take<Word>{reinterpret_cast<const Word*>(args.table.raw()), args.table.size(0), columns,
+                    reinterpret_cast<Word*>(args.y.raw()), args.y.stride(0) / ratio, args.ids.data<std::int32_t>(),
+                    native.fault});
+}
+
+// ---- backward ----
+//
+// Tokens are sorted by id, equal ids in the order of the tokens, and the sorted list is cut into pieces of equal
+// length. A block sums the runs of equal ids of its piece. A run inside one piece goes to the table at once; one that
+// crosses a border leaves a partial sum a piece, and a second kernel adds these in order. So a token that fills half
+// the batch is summed by many blocks, and the order of every sum is that of the sorted list.
+
+struct Key {
+  const std::int32_t* ids;
+  std::uint32_t* keys;
+  std::int32_t* places;
+  std::int64_t rows;
+  CudaFault* fault;
+  __device__ void operator()(std::int64_t, std::int64_t t) const {
+    const std::int32_t id = ids[t];
+    // One behind the table: sorted to the end and left out.
+    keys[t] = in_range(fault, CudaFault::embedding_backward, id, t, rows) ? static_cast<std::uint32_t>(id)
+                                                                          : static_cast<std::uint32_t>(rows);
+    places[t] = static_cast<std::int32_t>(t);
+  }
+};
+
+template <class Act>
+struct Runs {
+  const std::uint32_t* keys;
+  const std::int32_t* places;
+  std::int64_t tokens, piece;  // length of the list and of a piece
+  Rows2<const Act> dy;
+  float* dtable;
+  std::int64_t rows;
+  // [pieces][2][columns]: the sum of a run that began in an earlier piece, and of one that goes on in the next
+  float* partial;
+};
+
+template <int N>
+__device__ __forceinline__ void add_to(float* to, const Vec<float, N>& sum) {
+  Vec<float, N> out = load<N>(to);
+#pragma unroll
+  for (int i = 0; i < N; ++i) out.v[i] += sum.v[i];
+  store<N>(to, out);
+}
+
+template <class Act, int N>
+__global__ void __launch_bounds__(64) runs_kernel(Runs<Act> r) {
+  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * 64 + threadIdx.x) * N;
+  if (column >= r.dy.columns) return;
+  const std::int64_t begin = blockIdx.x * r.piece, end = begin + r.piece < r.tokens ? begin + r.piece : r.tokens;
+  float* const head = r.partial + static_cast<std::int64_t>(blockIdx.x) * 2 * r.dy.columns + column;
+  constexpr int kAhead = 4;
+  Vec<Act, N> next[kAhead];
+#pragma unroll
+  for (int a = 0; a < kAhead; ++a) {
+    if (begin + a < end) next[a] = load<N>(r.dy.row(r.places[begin + a]) + column);
+  }
+  Vec<float, N> sum{};
+  bool from_before = begin > 0 && r.keys[begin - 1] == r.keys[begin];
+  for (std::int64_t base = begin; base < end; base += kAhead) {
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const std::int64_t j = base + a;
+      if (j >= end) break;
+      const Vec<float, N> value = widen(next[a]);
+      if (j + kAhead < end) next[a] = load<N>(r.dy.row(r.places[j + kAhead]) + column);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum.v[i] += value.v[i];
+      const std::uint32_t key = r.keys[j];
+      const bool goes_on = j + 1 < r.tokens && r.keys[j + 1] == key;
+      if (goes_on && j + 1 < end) continue;
+      if (from_before) {
+        store<N>(head, sum);
+      } else if (goes_on) {
+        store<N>(head + r.dy.columns, sum);
+      } else if (key < r.rows) {
+        add_to<N>(r.dtable + static_cast<std::int64_t>(key) * r.dy.columns + column, sum);
+      }
+      from_before = false;
+      sum = {};
+    }
+  }
+}
+
+// Block (p, columns): where a run begins in piece p and goes on, its partial sums are added up and go to the table.
+template <class Act, int N>
+__global__ void __launch_bounds__(64) borders_kernel(Runs<Act> r) {
+  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * 64 + threadIdx.x) * N;
+  std::int64_t p = blockIdx.x;
+  std::int64_t end = (p + 1) * r.piece;
+  if (column >= r.dy.columns || end >= r.tokens) return;
+  const std::uint32_t key = r.keys[end - 1];
+  if (key >= r.rows || r.keys[end] != key) return;
+  if (p > 0 && r.keys[p * r.piece] == key && r.keys[p * r.piece - 1] == key) return;  // began before
+  Vec<float, N> sum = load<N>(r.partial + (p * 2 + 1) * r.dy.columns + column);
+  while (end < r.tokens && r.keys[end] == key) {
+    ++p;
+    const Vec<float, N> more = load<N>(r.partial + p * 2 * r.dy.columns + column);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum.v[i] += more.v[i];
+    end = (p + 1) * r.piece;
+    if (end < r.tokens && r.keys[end - 1] != key) break;
+  }
+  add_to<N>(r.dtable + static_cast<std::int64_t>(key) * r.dy.columns + column, sum);
+}
+
+template <class Act>
+void backward(const CudaNative& native, const EmbeddingBackward& args) {
+  const std::int64_t tokens = args.ids.size(0), columns = args.dtable.size(1), rows = args.dtable.size(0);
+  const auto stream = stream_of(native);
+  HAWSER_CHECK(tokens < (std::int64_t{1} << 31), "embedding_backward: ", tokens, " tokens");
+  Scratch scratch(native);
+  auto* const keys = scratch.take<std::uint32_t>(tokens);
+  auto* const places = scratch.take<std::int32_t>(tokens);
+  auto* const sorted_keys = scratch.take<std::uint32_t>(tokens);
+  auto* const sorted_places = scratch.take<std::int32_t>(tokens);
+  map<1>(native, 1, tokens, Key{args.ids.data<std::int32_t>(), keys, places, rows, native.fault});
+  int bits = 1;
+  while (bits < 32 && (std::int64_t{1} << bits) <= rows) ++bits;
+  std::size_t bytes = 0;
+  HAWSER_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, sorted_keys, places, sorted_places,
+                                                    static_cast<int>(tokens), 0, bits, stream));
+  auto* const temporary = scratch.take<std::byte>(static_cast<std::int64_t>(bytes));
+  HAWSER_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(temporary, bytes, keys, sorted_keys, places, sorted_places,
+                                                    static_cast<int>(tokens), 0, bits, stream));
+  const std::int64_t fit = (scratch.left() - 512) / (8 * columns);
+  HAWSER_CHECK(fit > 0, "embedding_backward: ", tokens, " tokens of ", columns, " channels do not fit the scratch");
+  const std::int64_t piece = std::max<std::int64_t>(32, ceil_div(tokens, std::min<std::int64_t>(fit, 512)));
+  const std::int64_t pieces = ceil_div(tokens, piece);
+  const auto dy = rows2<Act>(args.dy);
+  const Runs<Act> runs{.keys = sorted_keys,
+                       .places = sorted_places,
+                       .tokens = tokens,
+                       .piece = piece,
+                       .dy = {dy.data, dy.count, dy.columns, dy.stride},
+                       .dtable = args.dtable.data<float>(),
+                       .rows = rows,
+                       .partial = scratch.take<float>(pieces * 2 * columns)};
+  const auto launch = [&](auto first, auto second, int n) {
+    const dim3 grid(static_cast<unsigned>(pieces), static_cast<unsigned>(ceil_div(columns, 64 * n)));
+    first<<<grid, 64, 0, stream>>>(runs);
+    second<<<grid, 64, 0, stream>>>(runs);
+  };
+  if (aligned<8>({args.dy, args.dtable})) {
+    launch(runs_kernel<Act, 8>, borders_kernel<Act, 8>, 8);
+  } else {
+    launch(runs_kernel<Act, 1>, borders_kernel<Act, 1>, 1);
+  }
+}
+
+}  // namespace
+
+void embedding_forward(const CudaNative& native, const EmbeddingForward& args) {
+  const bool bf16 = args.table.dtype() == DType::bf16;
+  if (bf16 ? aligned<8>({args.table, args.y}) : aligned<4>({args.table, args.y})) return take<uint4>(native, args);
+  if (bf16) return take<std::uint16_t>(native, args);
+  take<std::uint32_t>(native, args);
+}
+
+void embedding_backward(const CudaNative& native, const EmbeddingBackward& args) {
+  if (!args.accumulate) {
+    HAWSER_CUDA_CHECK(
+        cudaMemsetAsync(args.dtable.raw(), 0, static_cast<std::size_t>(args.dtable.bytes()), stream_of(native)));
+  }
+  if (args.ids.size(0) == 0 || args.dtable.size(1) == 0) return;
+  with_float(args.dy.dtype(), [&](auto tag) { backward<decltype(tag)>(native, args); });
+}
+
+}  // namespace hawser::ops::cuda

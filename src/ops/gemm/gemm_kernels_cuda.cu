@@ -1,0 +1,94 @@
+#include "base/philox.h"
+#include "ops/cuda/column_sums.cuh"
+#include "ops/gemm/gemm_cuda.h"
+
+namespace hawser::ops::cuda {
+
+namespace {
+
+template <class Dy>
+__global__ void __launch_bounds__(128) bias_partials_kernel(Rows2<const Dy> dy, float* partial, std::int64_t stride) {
+  const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * 128 + threadIdx.x;
+  if (c >= dy.columns) return;
+  float sum = 0;
+#pragma unroll 4
+  for (std::int64_t t = blockIdx.y; t < dy.count; t += gridDim.y) sum += to_float(dy.row(t)[c]);
+  partial[blockIdx.y * stride + c] = sum;
+}
+
+template <class T>
+struct Random {
+  RandomStream random;
+  Rows2<T> to;
+  __device__ void operator()(std::int64_t row, std::int64_t at) const {
+    const PhiloxWords w = random.words(static_cast<std::uint64_t>(row * to.columns + at));
+    const float u = (static_cast<float>(w[0] >> 8) + 0.5f) * 0x1p-24f, v = static_cast<float>(w[1] >> 8) * 0x1p-24f;
+    to.row(row)[at] = from_float<T>(sqrtf(-2.0f * __logf(u)) * __cosf(6.2831853f * v));
+  }
+};
+
+template <class In, class Out, class Bias>
+__global__ void simple_kernel(Product p) {
+  const std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, m = blockIdx.y;
+  if (n >= p.n) return;
+  const auto* a = static_cast<const In*>(p.a);
+  const auto* b = static_cast<const In*>(p.b);
+  float sum = 0;
+  for (std::int64_t k = 0; k < p.k; ++k) {
+    sum += to_float(a[p.transpose_a ? k * p.lda + m : m * p.lda + k]) *
+           to_float(b[p.transpose_b ? n * p.ldb + k : k * p.ldb + n]);
+  }
+  if (p.bias != nullptr) sum += to_float(static_cast<const Bias*>(p.bias)[n]);
+  Out& c = static_cast<Out*>(p.c)[m * p.ldc + n];
+  c = from_float<Out>(p.accumulate ? to_float(c) + sum : sum);
+}
+
+}  // namespace
+
+void bias_gradient(const CudaNative& native, const BiasGradient& args) {
+  const std::int64_t columns = args.dy.size(1), stride = round_up(columns, 16);
+  const int blocks = row_blocks(native, args.dy.size(0), columns, 2);
+  auto* const partial = Scratch(native).take<float>(blocks * stride);
+  with_float(args.dy.dtype(), [&](auto tag) {
+    using Dy = decltype(tag);
+    const auto dy = rows2<Dy>(args.dy);
+    bias_partials_kernel<Dy>
+        <<<dim3(static_cast<unsigned>(ceil_div(columns, 128)), blocks), 128, 0, stream_of(native)>>>(
+            {dy.data, dy.count, dy.columns, dy.stride}, partial, stride);
+  });
+  sum_partials(native, partial, blocks, stride, args.db, args.accumulate, columns);
+}
+
+void fill_random(const CudaNative& native, void* data, DType dtype, std::int64_t rows, std::int64_t columns,
+                 std::int64_t stride, std::uint64_t seed) {
+  with_float(dtype, [&](auto tag) {
+    using T = decltype(tag);
+    map<1>(native, rows, columns, Random<T>{RandomStream(seed, 1), {static_cast<T*>(data), rows, columns, stride}});
+  });
+}
+
+void multiply_simply(const CudaNative& native, const Product& p) {
+  with_float(p.in, [&](auto in) {
+    with_float(p.out, [&](auto out) {
+      with_float(p.bias_dtype, [&](auto bias) {
+        // Rows of C in slices: the grid's second dim ends at 65535.
+        for (std::int64_t row = 0; row < p.m; row += 32768) {
+          Product part = p;
+          part.m = std::min<std::int64_t>(32768, p.m - row);
+          part.a = static_cast<const std::byte*>(p.a) + row * (p.transpose_a ? 1 : p.lda) * size_of(p.in);
+          part.c = static_cast<std::byte*>(p.c) + row * p.ldc * size_of(p.out);
+          const dim3 grid(static_cast<unsigned>(ceil_div(p.n, 128)), static_cast<unsigned>(part.m));
+          simple_kernel<decltype(in), decltype(out), decltype(bias)><<<grid, 128, 0, stream_of(native)>>>(part);
+        }
+      });
+    });
+  });
+}
+
+void set_rows(const CudaNative& native, const Product& product) {
+  Product p = product;
+  p.k = 0;
+  multiply_simply(native, p);
+}
+
+}  // namespace hawser::ops::cuda

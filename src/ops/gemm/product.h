@@ -1,0 +1,27 @@
+// A matrix product as backends see it; checked. The fused loss makes its own.
+#pragma once
+
+#include "ops/gemm/gemm.h"
+
+namespace hawser::ops {
+
+// C[m, n] (+)= op(A) op(B) + bias, row-major with row strides in elements; `in` is the dtype of A and B.
+struct Product {
+  std::int64_t m = 0, n = 0, k = 0;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  const void* bias = nullptr;  // null: none
+  std::int64_t lda = 0, ldb = 0, ldc = 0;
+  DType in = DType::f32, out = DType::f32, bias_dtype = DType::f32;
+  bool transpose_a = false, transpose_b = false;
+  bool accumulate = false;
+};
+
+struct ProductCall {
+  Product product;
+  std::byte* workspace = nullptr;
+  std::int64_t workspace_bytes = 0;
+};
+
+}  // namespace hawser::ops

@@ -1,0 +1,270 @@
+#include "ops/cuda/column_sums.cuh"
+#include "ops/norm/rms_norm_cuda.h"
+
+namespace hawser::ops::cuda {
+
+namespace {
+
+// A row's vectors stay in registers between the sum and the result: K of them in each thread of a block.
+template <class Act, class Weight, int N, int K>
+__global__ void forward_kernel(Rows2<const Act> x, const Weight* weight, Rows2<Act> y, float* rstd, float epsilon) {
+  __shared__ float shared[32];
+  const std::int64_t t = blockIdx.x;
+  const Act* const from = x.row(t);
+  Act* const to = y.row(t);
+  Vec<Act, N> kept[K];
+  float squares = 0;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const std::int64_t at = (static_cast<std::int64_t>(k) * blockDim.x + threadIdx.x) * N;
+    if (at < x.columns) kept[k] = load<N>(from + at);
+  }
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const std::int64_t at = (static_cast<std::int64_t>(k) * blockDim.x + threadIdx.x) * N;
+    if (at >= x.columns) continue;
+    const Vec<float, N> v = widen(kept[k]);
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares += v.v[i] * v.v[i];
+  }
+  const float mean = block_sum(squares, shared) / static_cast<float>(x.columns);
+  const float r = 1.0f / sqrtf(mean + epsilon);
+  if (threadIdx.x == 0) rstd[t] = r;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const std::int64_t at = (static_cast<std::int64_t>(k) * blockDim.x + threadIdx.x) * N;
+    if (at >= x.columns) continue;
+    Vec<float, N> v = widen(kept[k]);
+    const Vec<float, N> w = load_float<N>(weight + at);
+#pragma unroll
+    for (int i = 0; i < N; ++i) v.v[i] = v.v[i] * r * w.v[i];
+    store_float<N>(to + at, v);
+  }
+}
+
+// Any shape: reads the row twice.
+template <class Act, class Weight>
+__global__ void forward_any_kernel(Rows2<const Act> x, const Weight* weight, Rows2<Act> y, float* rstd, float epsilon) {
+  __shared__ float shared[32];
+  const std::int64_t t = blockIdx.x;
+  float squares = 0;
+  for (std::int64_t c = threadIdx.x; c < x.columns; c += blockDim.x) {
+    const float v = to_float(x.row(t)[c]);
+    squares += v * v;
+  }
+  const float r = 1.0f / sqrtf(block_sum(squares, shared) / static_cast<float>(x.columns) + epsilon);
+  if (threadIdx.x == 0) rstd[t] = r;
+  for (std::int64_t c = threadIdx.x; c < x.columns; c += blockDim.x) {
+    y.row(t)[c] = from_float<Act>(to_float(x.row(t)[c]) * r * to_float(weight[c]));
+  }
+}
+
+template <class T>
+Rows2<const T> reading(const TensorView& view) {
+  const auto rows = rows2<T>(view);
+  return {rows.data, rows.count, rows.columns, rows.stride};
+}
+
+// The threads of a block that hold a row with K vectors of N each; 0: they would be too many.
+int threads_for(std::int64_t columns, int n, int k) {
+  const std::int64_t threads = round_up(ceil_div(columns, n * k), 32);
+  return threads <= 1024 ? static_cast<int>(threads) : 0;
+}
+
+template <class Act, class Weight>
+void forward(const CudaNative& native, const RmsNormForward& args) {
+  constexpr int kWide = 16 / sizeof(Act);
+  const auto x = reading<Act>(args.x);
+  const auto y = rows2<Act>(args.y);
+  if (x.count == 0) return;
+  const auto* weight = reinterpret_cast<const Weight*>(args.weight.raw());
+  float* const rstd = args.rstd.data<float>();
+  const auto epsilon = static_cast<float>(args.epsilon);
+  const auto blocks = static_cast<unsigned>(x.count);
+  if (aligned<kWide>({args.x, args.y}) && reinterpret_cast<std::uintptr_t>(weight) % 16 == 0) {
+    if (const int threads = threads_for(x.columns, kWide, 4); threads > 0) {
+      return forward_kernel<Act, Weight, kWide, 4>
+          <<<blocks, threads, 0, stream_of(native)>>>(x, weight, y, rstd, epsilon);
+    }
+  }
+  forward_any_kernel<Act, Weight><<<blocks, 256, 0, stream_of(native)>>>(x, weight, y, rstd, epsilon);
+}
+
+// ---- backward ----
+
+template <class Act, class Weight>
+struct Gradient {
+  Rows2<const Act> x, dy, residual;
+  Rows2<Act> dx;
+  const Weight* weight;
+  const float* rstd;
+  float* partial;  // [gridDim.x, stride]; null: no weight gradient
+  std::int64_t stride;
+};
+
+// A block walks over rows t = blockIdx.x, + gridDim.x, ... and keeps its columns of the weight and of the weight's
+// gradient in registers. The next row is on its way while this one is summed.
+template <class Act, class Weight, int N, int K, int Threads>
+__global__ void __launch_bounds__(Threads, 1) backward_kernel(Gradient<Act, Weight> g) {
+  __shared__ float shared[2][32];
+  const std::int64_t columns = g.x.columns;
+  Vec<float, N> dweight[K];
+  Vec<Weight, N> weight[K];
+  Vec<Act, N> next_x[K], next_dy[K];
+  const auto place = [&](int k) { return (static_cast<std::int64_t>(k) * Threads + threadIdx.x) * N; };
+  const auto fetch = [&](std::int64_t t) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (place(k) >= columns) continue;
+      next_x[k] = load<N>(g.x.row(t) + place(k));
+      next_dy[k] = load<N>(g.dy.row(t) + place(k));
+    }
+  };
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      dweight[k].v[i] = 0;
+      weight[k].v[i] = from_float<Weight>(0.0f);
+      next_x[k].v[i] = next_dy[k].v[i] = from_float<Act>(0.0f);
+    }
+    if (place(k) < columns) weight[k] = load<N>(g.weight + place(k));
+  }
+  if (blockIdx.x < g.x.count) fetch(blockIdx.x);
+  int turn = 0;
+  for (std::int64_t t = blockIdx.x; t < g.x.count; t += gridDim.x, turn ^= 1) {
+    Vec<Act, N> x[K], dy[K], residual[K];
+    const bool add = g.residual.data != nullptr;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      x[k] = next_x[k];
+      dy[k] = next_dy[k];
+      if (add && place(k) < columns) residual[k] = load<N>(g.residual.row(t) + place(k));
+    }
+    if (t + gridDim.x < g.x.count) fetch(t + gridDim.x);
+    const float r = g.rstd[t];
+    float dot = 0;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const Vec<float, N> xf = widen(x[k]), gf = widen(dy[k]), wf = widen(weight[k]);
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        dot += gf.v[i] * wf.v[i] * xf.v[i];
+        dweight[k].v[i] += gf.v[i] * (xf.v[i] * r);
+      }
+    }
+    if (g.dx.data == nullptr) continue;
+    const float pull = block_sum(dot, shared[turn]) * r * r / static_cast<float>(columns);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (place(k) >= columns) continue;
+      const Vec<float, N> xf = widen(x[k]), gf = widen(dy[k]), wf = widen(weight[k]);
+      Vec<float, N> out;
+#pragma unroll
+      for (int i = 0; i < N; ++i) out.v[i] = r * (gf.v[i] * wf.v[i] - pull * xf.v[i]);
+      if (add) {
+        const Vec<float, N> rf = widen(residual[k]);
+#pragma unroll
+        for (int i = 0; i < N; ++i) out.v[i] += rf.v[i];
+      }
+      store_float<N>(g.dx.row(t) + place(k), out);
+    }
+  }
+  if (g.partial == nullptr) return;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (place(k) < columns) store<N>(g.partial + blockIdx.x * g.stride + place(k), dweight[k]);
+  }
+}
+
+// Any shape. The weight's gradient comes first: dx may lie over dy.
+template <class Act, class Weight>
+__global__ void dweight_any_kernel(Gradient<Act, Weight> g) {
+  const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (c >= g.x.columns) return;
+  float sum = 0;
+  for (std::int64_t t = blockIdx.y; t < g.x.count; t += gridDim.y) {
+    sum += to_float(g.dy.row(t)[c]) * (to_float(g.x.row(t)[c]) * g.rstd[t]);
+  }
+  g.partial[blockIdx.y * g.stride + c] = sum;
+}
+
+template <class Act, class Weight>
+__global__ void dx_any_kernel(Gradient<Act, Weight> g) {
+  __shared__ float shared[32];
+  const std::int64_t t = blockIdx.x;
+  const float r = g.rstd[t];
+  float dot = 0;
+  for (std::int64_t c = threadIdx.x; c < g.x.columns; c += blockDim.x) {
+    dot += to_float(g.dy.row(t)[c]) * to_float(g.weight[c]) * to_float(g.x.row(t)[c]);
+  }
+  const float pull = block_sum(dot, shared) * r * r / static_cast<float>(g.x.columns);
+  for (std::int64_t c = threadIdx.x; c < g.x.columns; c += blockDim.x) {
+    float out = r * (to_float(g.dy.row(t)[c]) * to_float(g.weight[c]) - pull * to_float(g.x.row(t)[c]));
+    if (g.residual.data != nullptr) out += to_float(g.residual.row(t)[c]);
+    g.dx.row(t)[c] = from_float<Act>(out);
+  }
+}
+
+template <class Act, class Weight>
+void backward(const CudaNative& native, const RmsNormBackward& args) {
+  constexpr int kWide = 16 / sizeof(Act);
+  Gradient<Act, Weight> g{.x = reading<Act>(args.x),
+                          .dy = reading<Act>(args.dy),
+                          .residual = reading<Act>(args.residual_gradient),
+                          .dx = rows2<Act>(args.dx),
+                          .weight = reinterpret_cast<const Weight*>(args.weight.raw()),
+                          .rstd = args.rstd.data<float>(),
+                          .partial = nullptr,
+                          .stride = round_up(args.x.size(1), 16)};
+  const std::int64_t tokens = g.x.count, columns = g.x.columns;
+  const auto stream = stream_of(native);
+  int blocks = 0;
+  const auto reserve = [&](int per_multiprocessor) {
+    blocks = row_blocks(native, tokens, columns, per_multiprocessor);
+    if (!args.dweight.empty()) g.partial = Scratch(native).take<float>(blocks * g.stride);
+  };
+  // As many blocks as run at once.
+  const auto launch = [&](auto kernel, int threads) {
+    int resident = 1;
+    HAWSER_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, 0));
+    reserve(resident);
+    kernel<<<blocks, threads, 0, stream>>>(g);
+  };
+  const bool fast = aligned<kWide>({args.x, args.dy, args.residual_gradient, args.dx}) &&
+                    reinterpret_cast<std::uintptr_t>(g.weight) % 16 == 0;
+  if (fast && columns <= 128 * kWide) {
+    launch(backward_kernel<Act, Weight, kWide, 1, 128>, 128);
+  } else if (fast && columns <= 256 * kWide * 2) {
+    launch(backward_kernel<Act, Weight, kWide, 2, 256>, 256);
+  } else if (fast && columns <= 512 * kWide * 2) {
+    launch(backward_kernel<Act, Weight, kWide, 2, 512>, 512);
+  } else if (fast && columns <= 512 * kWide * 4) {
+    launch(backward_kernel<Act, Weight, kWide, 4, 512>, 512);
+  } else {
+    reserve(1);
+    if (g.partial != nullptr) {
+      dweight_any_kernel<<<dim3(static_cast<unsigned>(ceil_div(columns, 128)), blocks), 128, 0, stream>>>(g);
+    }
+    if (g.dx.data != nullptr && tokens > 0) dx_any_kernel<<<static_cast<unsigned>(tokens), 256, 0, stream>>>(g);
+  }
+  if (g.partial != nullptr) {
+    sum_partials(native, g.partial, blocks, g.stride, args.dweight, args.accumulate_weight, columns);
+  }
+}
+
+}  // namespace
+
+void rms_norm_forward(const CudaNative& native, const RmsNormForward& args) {
+  with_float(args.x.dtype(), [&](auto act) {
+    with_float(args.weight.dtype(), [&](auto weight) { forward<decltype(act), decltype(weight)>(native, args); });
+  });
+}
+
+void rms_norm_backward(const CudaNative& native, const RmsNormBackward& args) {
+  with_float(args.x.dtype(), [&](auto act) {
+    with_float(args.weight.dtype(), [&](auto weight) { backward<decltype(act), decltype(weight)>(native, args); });
+  });
+}
+
+}  // namespace hawser::ops::cuda

@@ -1,0 +1,113 @@
+#include "ops/cuda/kernel.cuh"
+#include "ops/reduce/sum_squares_cuda.h"
+
+namespace hawser::ops::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMostBlocks = 1056;  // eight on each of 132 multiprocessors; by the count alone otherwise
+
+// Squares of bf16 are exact in float32, and so are short sums of them to well below float64's need; float32 is squared
+// in float64.
+template <class T, int N>
+__device__ __forceinline__ double squares(const Vec<T, N>& x) {
+  if constexpr (std::is_same_v<T, Bf>) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += to_float(x.v[i]) * to_float(x.v[i]);
+    return sum;
+  } else {
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += static_cast<double>(x.v[i]) * static_cast<double>(x.v[i]);
+    return sum;
+  }
+}
+
+// `head` elements come before the first that starts at 16 bytes; block 0 takes these and the tail.
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads)
+    squares_kernel(const T* x, std::int64_t head, std::int64_t count, double* partial) {
+  __shared__ double shared[32];
+  constexpr int kAhead = 4;
+  const std::int64_t vectors = (count - head) / N;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  double sum = 0;
+  std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  for (; i + (kAhead - 1) * step < vectors; i += kAhead * step) {
+    Vec<T, N> v[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) v[a] = load<N>(x + head + (i + a * step) * N);
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) sum += squares(v[a]);
+  }
+  for (; i < vectors; i += step) sum += squares(load<N>(x + head + i * N));
+  if (blockIdx.x == 0) {
+    const std::int64_t tail = head + vectors * N;
+    for (std::int64_t j = threadIdx.x; j < head; j += kThreads) sum += squares(Vec<T, 1>{x[j]});
+    for (std::int64_t j = tail + threadIdx.x; j < count; j += kThreads) sum += squares(Vec<T, 1>{x[j]});
+  }
+  sum = block_sum(sum, shared);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    total_kernel(const double* partial, int blocks, float* out, bool accumulate) {
+  __shared__ double shared[32];
+  double sum = 0;
+  for (int b = threadIdx.x; b < blocks; b += kThreads) sum += partial[b];
+  sum = block_sum(sum, shared);
+  if (threadIdx.x == 0) *out = static_cast<float>(accumulate ? static_cast<double>(*out) + sum : sum);
+}
+
+template <class T>
+void total(const CudaNative& native, const T* x, std::int64_t count, float* out, bool accumulate) {
+  constexpr int kWide = 16 / sizeof(T);
+  const auto off = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x) % 16 / sizeof(T));
+  const std::int64_t head = std::min<std::int64_t>(count, (kWide - off) % kWide);
+  const auto blocks = static_cast<int>(std::clamp<std::int64_t>(ceil_div(count, kThreads * kWide * 4), 1, kMostBlocks));
+  auto* const partial = Scratch(native).take<double>(blocks);
+  squares_kernel<T, kWide><<<blocks, kThreads, 0, stream_of(native)>>>(x, head, count, partial);
+  total_kernel<<<1, kThreads, 0, stream_of(native)>>>(partial, blocks, out, accumulate);
+}
+
+__global__ void clip_kernel(const float* sum_squares, double max_norm, float* norm_out, float* coefficient,
+                            std::int32_t* skip) {
+  const double norm = sqrt(static_cast<double>(*sum_squares));
+  double factor = max_norm == 0 ? 1.0 : fmin(1.0, max_norm / (norm + 1.0e-6));
+  if (!isfinite(norm)) {
+    factor = 0;
+    if (skip != nullptr) *skip = 1;
+  }
+  *coefficient = static_cast<float>(factor);
+  if (norm_out != nullptr) *norm_out = static_cast<float>(norm);
+}
+
+}  // namespace
+
+void sum_squares(const CudaNative& native, const SumSquares& args) {
+  with_float(args.x.dtype(), [&](auto tag) {
+    total(native, reinterpret_cast<const decltype(tag)*>(args.x.raw()), args.x.elements(), args.out.data<float>(),
+          args.accumulate);
+  });
+}
+
+void segment_sum_squares(const CudaNative& native, const SegmentSumSquares& args) {
+  with_float(args.x.dtype(), [&](auto tag) {
+    const auto* x = reinterpret_cast<const decltype(tag)*>(args.x.raw());
+    std::int64_t begin = 0;
+    for (std::size_t s = 0; s < args.ends.size(); ++s) {
+      total(native, x + begin, args.ends[s] - begin, args.out.data<float>() + s, args.accumulate);
+      begin = args.ends[s];
+    }
+  });
+}
+
+void clip_coefficient(const CudaNative& native, const ClipCoefficient& args) {
+  clip_kernel<<<1, 1, 0, stream_of(native)>>>(
+      args.sum_squares.data<float>(), args.max_norm, args.norm_out.empty() ? nullptr : args.norm_out.data<float>(),
+      args.coefficient.data<float>(), args.skip.empty() ? nullptr : args.skip.data<std::int32_t>());
+}
+
+}  // namespace hawser::ops::cuda

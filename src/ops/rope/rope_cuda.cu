@@ -1,0 +1,96 @@
+#include "ops/cuda/kernel.cuh"
+#include "ops/rope/rope_cpu.h"
+#include "ops/rope/rope_cuda.h"
+
+namespace hawser::ops::cuda {
+
+namespace {
+
+// The angle is reduced to [-pi/4, pi/4] in float64 and the rest is a float32 series, as on the CPU.
+__device__ __forceinline__ void sine_and_cosine(std::int32_t position, float frequency, float& sine, float& cosine) {
+  const double angle = static_cast<double>(position) * static_cast<double>(frequency);
+  const double whole = rint(angle * 0.63661977236758134308);
+  const auto r = static_cast<float>(angle - whole * 1.57079632679489661923);
+  const auto quadrant = static_cast<std::int32_t>(whole);
+  const float s = r * r;
+  const float a = r + r * s * (-1.6666667e-1f + s * (8.3333333e-3f + s * (-1.9841270e-4f + s * 2.7557319e-6f)));
+  const float b =
+      1.0f + s * (-0.5f + s * (4.1666667e-2f + s * (-1.3888889e-3f + s * (2.4801587e-5f - s * 2.7557319e-7f))));
+  const bool odd = (quadrant & 1) != 0;
+  sine = odd ? b : a;
+  cosine = odd ? a : b;
+  if ((quadrant & 2) != 0) sine = -sine;
+  if (((quadrant + 1) & 2) != 0) cosine = -cosine;
+}
+
+// One block a token: its angles once, then all heads. The first vectors are asked for before the angles are worked out.
+template <class Act, int N>
+__global__ void rope_kernel(Rows2<Act> x, const std::int32_t* positions, const float* frequencies, int half,
+                            float scale, float sign) {
+  __shared__ alignas(16) float cosines[kRopeMaxHeadDim / 2], sines[kRopeMaxHeadDim / 2];
+  const std::int64_t t = blockIdx.x;
+  Act* const row = x.row(t);
+  const int in_head = half / N;
+  const int pairs = static_cast<int>(x.columns / (2 * N));
+  const auto place = [&](int pair) {
+    return row + static_cast<std::int64_t>(pair / in_head) * 2 * half + pair % in_head * N;
+  };
+  Vec<Act, N> first{}, second{};
+  if (static_cast<int>(threadIdx.x) < pairs) {
+    first = load<N>(place(threadIdx.x));
+    second = load<N>(place(threadIdx.x) + half);
+  }
+  const std::int32_t position = positions[t];
+  for (int i = threadIdx.x; i < half; i += blockDim.x) {
+    float sine, cosine;
+    sine_and_cosine(position, frequencies[i], sine, cosine);
+    cosines[i] = scale * cosine;
+    sines[i] = sign * scale * sine;
+  }
+  __syncthreads();
+  for (int pair = threadIdx.x; pair < pairs; pair += blockDim.x) {
+    Act* const at = place(pair);
+    if (pair >= static_cast<int>(blockDim.x)) {
+      first = load<N>(at);
+      second = load<N>(at + half);
+    }
+    const Vec<float, N> a = widen(first), b = widen(second);
+    Vec<float, N> left, right;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float c = cosines[pair % in_head * N + i], s = sines[pair % in_head * N + i];
+      left.v[i] = a.v[i] * c - b.v[i] * s;
+      right.v[i] = b.v[i] * c + a.v[i] * s;
+    }
+    store_float<N>(at, left);
+    store_float<N>(at + half, right);
+  }
+}
+
+}  // namespace
+
+void rope(const CudaNative& native, const Rope& args) {
+  with_float(args.x.dtype(), [&](auto tag) {
+    using Act = decltype(tag);
+    constexpr int kWide = 16 / sizeof(Act);
+    const auto x = rows2<Act>(args.x);
+    const auto* positions = args.positions.data<std::int32_t>();
+    const float* frequencies = args.frequencies.data<float>();
+    const auto half = static_cast<int>(args.x.size(2) / 2);
+    const auto scale = static_cast<float>(args.scale);
+    const float sign = args.inverse ? -1.0f : 1.0f;
+    if (x.count == 0 || x.columns == 0) return;
+    const auto launch = [&](auto kernel, int n) {
+      const auto threads = static_cast<unsigned>(std::clamp<std::int64_t>(round_up(x.columns / (2 * n), 32), 32, 512));
+      kernel<<<static_cast<unsigned>(x.count), threads, 0, stream_of(native)>>>(x, positions, frequencies, half, scale,
+                                                                                sign);
+    };
+    if (half % kWide == 0 && aligned<kWide>({args.x})) {
+      launch(rope_kernel<Act, kWide>, kWide);
+    } else {
+      launch(rope_kernel<Act, 1>, 1);
+    }
+  });
+}
+
+}  // namespace hawser::ops::cuda
