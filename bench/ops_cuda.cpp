@@ -1,4 +1,316 @@
-// Rates of the CUDA ops.
-int main() {
+// Rates of the CUDA ops at Llama-3.1-8B's shapes (16,384 tokens), beside the rate of a copy measured in the same call.
+//
+//   ninja bench_ops_cuda && ./bench_ops_cuda [part of a line's name] [file for the chosen GEMM algorithms]
+//
+// Each figure is the median of separately timed runs on random data. Bytes are those that the formula must move: each
+// input once, each output once. GEMM lines give cuBLASLt's own first choice and the one chosen by measurement.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/philox.h"
+#include "device/cuda/check.h"
+#include "ops/activation/swiglu.h"
+#include "ops/adamw/adamw.h"
+#include "ops/bias/add_bias.h"
+#include "ops/copy/add.h"
+#include "ops/copy/copy.h"
+#include "ops/copy/permute_rows.h"
+#include "ops/embedding/embedding.h"
+#include "ops/gemm/gemm.h"
+#include "ops/loss/linear_cross_entropy.h"
+#include "ops/norm/rms_norm.h"
+#include "ops/reduce/sum_squares.h"
+#include "ops/rope/rope.h"
+#include "ops/seed/init.h"
+
+namespace hawser::ops {
+namespace {
+
+constexpr std::int64_t kT = 16384, kC = 4096, kF = 14336, kV = 128256, kQkv = 6144;
+
+class Bench {
+ public:
+  explicit Bench(std::string only)
+      : only_(std::move(only)), device_(make_cuda_device()), stream_(device_->make_stream("bench")) {
+    HAWSER_CUDA_CHECK(cudaEventCreate(&start_));
+    HAWSER_CUDA_CHECK(cudaEventCreate(&stop_));
+  }
+  ~Bench() {
+    cudaEventDestroy(start_);
+    cudaEventDestroy(stop_);
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  Stream& stream() { return *stream_; }
+  Device& device() { return *device_; }
+  bool wanted(const std::string& name) const { return name.find(only_) != std::string::npos; }
+
+  TensorView normal(DType dtype, const Shape& shape, double std = 1.0) {
+    const TensorView view = empty(dtype, shape);
+    random_normal(*stream_, {.y = view, .seed = 1, .name = kept_.size(), .std = std});
+    return view;
+  }
+  TensorView empty(DType dtype, const Shape& shape) {
+    kept_.emplace_back(*device_, dtype, shape);
+    return kept_.back();
+  }
+  TensorView numbers(const std::vector<std::int32_t>& values, const Shape& shape) {
+    const TensorView view = empty(DType::i32, shape);
+    transfer(*stream_, {}, view.raw(), values.data(), view.bytes());
+    stream_->synchronize();
+    return view;
+  }
+  void clear() {
+    stream_->synchronize();
+    kept_.clear();
+  }
+
+  // Median milliseconds.
+  double milliseconds(const std::function<void()>& run) {
+    const auto native = static_cast<cudaStream_t>(stream_->native()->stream);
+    for (int i = 0; i < 3; ++i) run();
+    std::vector<float> times;
+    double spent = 0;
+    while (times.size() < 7 || (times.size() < 31 && spent < 200)) {
+      HAWSER_CUDA_CHECK(cudaEventRecord(start_, native));
+      run();
+      HAWSER_CUDA_CHECK(cudaEventRecord(stop_, native));
+      stream_->synchronize();
+      float ms = 0;
+      HAWSER_CUDA_CHECK(cudaEventElapsedTime(&ms, start_, stop_));
+      times.push_back(ms);
+      spent += ms;
+    }
+    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+    return times[times.size() / 2];
+  }
+
+  void memory(const std::string& name, double bytes, const std::function<void()>& run) {
+    if (wanted(name)) {
+      const double ms = milliseconds(run), rate = bytes / ms * 1e-6;
+      if (copy_rate_ == 0) copy_rate_ = rate;
+      std::printf("%-44s %8.3f ms %9.1f MB %7.0f GB/s %5.2f of copy\n", name.c_str(), ms, bytes * 1e-6, rate,
+                  rate / copy_rate_);
+      std::fflush(stdout);
+    }
+    clear();
+  }
+
+  void product(const std::string& name, const Gemm& args) {
+    const auto count = [](std::int64_t n) { return static_cast<double>(n); };
+    const double work =
+        2 * count(args.c.size(0)) * count(args.c.size(1)) * count(args.a.size(args.transpose_a ? 0 : 1));
+    if (wanted(name)) {
+      const double first = milliseconds([&] { gemm(stream(), args); });
+      gemm_prepare(stream(), args);
+      const double best = milliseconds([&] { gemm(stream(), args); });
+      std::printf("%-44s %8.3f ms %7.0f TFLOP/s   (first choice %4.0f)\n", name.c_str(), best, work / best * 1e-9,
+                  work / first * 1e-9);
+      std::fflush(stdout);
+    }
+    clear();
+  }
+
+ private:
+  std::string only_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  std::vector<Storage> kept_;
+  cudaEvent_t start_ = nullptr, stop_ = nullptr;
+  double copy_rate_ = 0;
+};
+
+double d(std::int64_t n) {
+  return static_cast<double>(n);
+}
+
+void copies(Bench& b) {
+  const Copy whole{.x = b.normal(DType::bf16, {1 << 19, 1024}), .y = b.empty(DType::bf16, {1 << 19, 1024})};
+  b.memory("copy, 1 GiB", 2 * d(whole.x.bytes()), [&] { copy(b.stream(), whole); });
+  const Copy part{.x = b.normal(DType::bf16, {kT, kQkv}).columns(0, kC), .y = b.empty(DType::bf16, {kT, kC})};
+  b.memory("copy of columns", 2 * d(part.y.bytes()), [&] { copy(b.stream(), part); });
+  const Cast narrow{.x = b.normal(DType::f32, {kT, kC}), .y = b.empty(DType::bf16, {kT, kC})};
+  b.memory("cast float32 to bf16", 6 * d(kT * kC), [&] { cast(b.stream(), narrow); });
+  const Fill zero{.y = b.empty(DType::f32, {kT, kC}), .value = 1};
+  b.memory("fill float32", 4 * d(kT * kC), [&] { fill(b.stream(), zero); });
+  const Add sum{
+      .a = b.normal(DType::bf16, {kT, kC}), .b = b.normal(DType::bf16, {kT, kC}), .y = b.empty(DType::bf16, {kT, kC})};
+  b.memory("add (residual)", 6 * d(kT * kC), [&] { add(b.stream(), sum); });
+  const AddBias bias{.y = b.normal(DType::bf16, {kT, kQkv}), .bias = b.normal(DType::bf16, {kQkv})};
+  b.memory("add_bias", 4 * d(kT * kQkv), [&] { add_bias(b.stream(), bias); });
+  const BiasGradient db{.dy = b.normal(DType::bf16, {kT, kQkv}), .db = b.empty(DType::f32, {kQkv})};
+  b.memory("bias_gradient", 2 * d(kT * kQkv), [&] { bias_gradient(b.stream(), db); });
+  std::vector<std::int32_t> index;
+  for (std::int64_t t = 0; t < kT; ++t) index.push_back(static_cast<std::int32_t>((t * 4099) % kT));
+  const GatherRows rows{
+      .x = b.normal(DType::bf16, {kT, 2048}), .index = b.numbers(index, {kT}), .y = b.empty(DType::bf16, {kT, 2048})};
+  b.memory("gather_rows (keys and values)", 4 * d(kT * 2048), [&] { gather_rows(b.stream(), rows); });
+  const ScatterRows back{.x = b.normal(DType::bf16, {kT, 2048}),
+                         .index = b.numbers(index, {kT}),
+                         .y = b.normal(DType::f32, {kT, 2048}),
+                         .accumulate = true};
+  b.memory("scatter_rows, adding to float32", 10 * d(kT * 2048), [&] { scatter_rows(b.stream(), back); });
+}
+
+void layers(Bench& b) {
+  const auto act = DType::bf16;
+  const RmsNormForward norm{.x = b.normal(act, {kT, kC}),
+                            .weight = b.normal(act, {kC}),
+                            .y = b.empty(act, {kT, kC}),
+                            .rstd = b.empty(DType::f32, {kT})};
+  b.memory("rms_norm_forward", 4 * d(kT * kC), [&] { rms_norm_forward(b.stream(), norm); });
+  for (const bool residual : {false, true}) {
+    RmsNormBackward back{.x = b.normal(act, {kT, kC}),
+                         .weight = b.normal(act, {kC}),
+                         .rstd = b.normal(DType::f32, {kT}),
+                         .dy = b.normal(act, {kT, kC}),
+                         .dx = b.empty(act, {kT, kC}),
+                         .dweight = b.empty(DType::f32, {kC}),
+                         .workspace = b.empty(DType::u8, {rms_norm_backward_workspace(kT, kC)})};
+    if (residual) back.residual_gradient = b.normal(act, {kT, kC});
+    b.memory(residual ? "rms_norm_backward with residual" : "rms_norm_backward", (residual ? 8 : 6) * d(kT * kC),
+             [&] { rms_norm_backward(b.stream(), back); });
+  }
+  const SwigluForward forward{.gate_up = b.normal(act, {kT, 2 * kF}), .y = b.empty(act, {kT, kF})};
+  b.memory("swiglu_forward", 6 * d(kT * kF), [&] { swiglu_forward(b.stream(), forward); });
+  for (const bool again : {false, true}) {
+    SwigluBackward backward{
+        .gate_up = b.normal(act, {kT, 2 * kF}), .dy = b.normal(act, {kT, kF}), .dgate_up = b.empty(act, {kT, 2 * kF})};
+    if (again) backward.y = b.empty(act, {kT, kF});
+    b.memory(again ? "swiglu_backward, y again" : "swiglu_backward", (again ? 12 : 10) * d(kT * kF),
+             [&] { swiglu_backward(b.stream(), backward); });
+  }
+  std::vector<std::int32_t> positions;
+  for (std::int64_t t = 0; t < kT; ++t) positions.push_back(static_cast<std::int32_t>(t));
+  const Rope rotate{.x = b.normal(act, {kT, kQkv}).columns(0, 40 * 128).split_last(40, 128),
+                    .positions = b.numbers(positions, {kT}),
+                    .frequencies = b.normal(DType::f32, {64})};
+  b.memory("rope, 40 heads of a qkv row", 4 * d(kT * 40 * 128), [&] { rope(b.stream(), rotate); });
+}
+
+void ends(Bench& b) {
+  std::vector<std::int32_t> ids;
+  const RandomStream random(3, "ids");
+  // Half the tokens fall on few ids, as in text.
+  for (std::int64_t t = 0; t < kT; ++t) {
+    const auto at = static_cast<std::uint64_t>(t);
+    ids.push_back(static_cast<std::int32_t>(random.below(random.below(2, 2 * at) == 0 ? 100 : kV, 2 * at + 1)));
+  }
+  std::vector<std::int32_t> unique = ids;
+  std::sort(unique.begin(), unique.end());
+  const auto distinct = std::unique(unique.begin(), unique.end()) - unique.begin();
+  const EmbeddingForward look{
+      .ids = b.numbers(ids, {kT}), .table = b.normal(DType::bf16, {kV, kC}), .y = b.empty(DType::bf16, {kT, kC})};
+  b.memory("embedding_forward", 2 * d(kT * kC) + 2 * d(distinct * kC), [&] { embedding_forward(b.stream(), look); });
+  const EmbeddingBackward back{.ids = b.numbers(ids, {kT}),
+                               .dy = b.normal(DType::bf16, {kT, kC}),
+                               .dtable = b.normal(DType::f32, {kV, kC}),
+                               .accumulate = true};
+  b.memory("embedding_backward, adding", 2 * d(kT * kC) + 8 * d(distinct * kC),
+           [&] { embedding_backward(b.stream(), back); });
+  const std::int64_t n = std::int64_t{1} << 28;
+  for (const DType gradient : {DType::f32, DType::bf16}) {
+    AdamW args{.weight = b.normal(DType::f32, {n}, 0.02),
+               .gradient = b.normal(gradient, {n}),
+               .exp_avg = b.empty(DType::f32, {n}),
+               .exp_avg_sq = b.empty(DType::f32, {n}),
+               .compute_weight = b.empty(DType::bf16, {n}),
+               .hyper = b.normal(DType::f32, {kAdamHyperFields}),
+               .weight_decay = 0.1};
+    fill(b.stream(), {.y = args.exp_avg});
+    fill(b.stream(), {.y = args.exp_avg_sq});
+    fill(b.stream(), {.y = args.hyper, .value = 0.001});
+    b.memory(cat("adamw, gradient ", to_string(gradient)), (26.0 + d(size_of(gradient))) * d(n),
+             [&] { adamw(b.stream(), args); });
+  }
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const SumSquares squares{.x = b.normal(dtype, {n}), .out = b.empty(DType::f32, {1})};
+    b.memory(cat("sum_squares ", to_string(dtype)), d(squares.x.bytes()), [&] { sum_squares(b.stream(), squares); });
+  }
+  const RandomNormal draw{.y = b.empty(DType::f32, {n})};
+  b.memory("random_normal float32", 4 * d(n), [&] { random_normal(b.stream(), draw); });
+}
+
+void products(Bench& b) {
+  struct Linear {
+    const char* name;
+    std::int64_t out, in;
+  };
+  const auto act = DType::bf16;
+  for (const Linear& l : {Linear{"qkv", kQkv, kC}, {"o", kC, kC}, {"gate+up", 2 * kF, kC}, {"down", kC, kF}}) {
+    b.product(cat("gemm ", l.name, " fprop"), {.a = b.normal(act, {kT, l.in}),
+                                               .b = b.normal(act, {l.out, l.in}),
+                                               .c = b.empty(act, {kT, l.out}),
+                                               .transpose_b = true});
+    b.product(cat("gemm ", l.name, " dgrad"),
+              {.a = b.normal(act, {kT, l.out}), .b = b.normal(act, {l.out, l.in}), .c = b.empty(act, {kT, l.in})});
+    for (const bool accumulate : {false, true}) {
+      b.product(cat("gemm ", l.name, accumulate ? " wgrad, adding to float32" : " wgrad to float32"),
+                {.a = b.normal(act, {kT, l.out}),
+                 .b = b.normal(act, {kT, l.in}),
+                 .c = b.normal(DType::f32, {l.out, l.in}),
+                 .transpose_a = true,
+                 .accumulate = accumulate});
+    }
+  }
+  b.product("gemm float32 4096^3", {.a = b.normal(DType::f32, {kC, kC}),
+                                    .b = b.normal(DType::f32, {kC, kC}),
+                                    .c = b.empty(DType::f32, {kC, kC}),
+                                    .transpose_b = true});
+}
+
+void loss(Bench& b) {
+  for (const bool gradients : {false, true}) {
+    const std::string name = gradients ? "linear_cross_entropy with gradients" : "linear_cross_entropy";
+    if (!b.wanted(name)) continue;
+    LinearCrossEntropy args{
+        .x = b.normal(DType::bf16, {kT, kC}),
+        .weight = b.normal(DType::bf16, {kV, kC}, 0.02),
+        .labels = b.numbers(std::vector<std::int32_t>(static_cast<std::size_t>(kT), 17), {kT}),
+        .scale = b.normal(DType::f32, {1}),
+        .loss_sum = b.normal(DType::f32, {1}),
+        .workspace =
+            b.empty(DType::u8, {linear_cross_entropy_workspace(kT, kC, kV, DType::bf16, 0, DeviceKind::cuda)})};
+    if (gradients) {
+      args.dx = b.empty(DType::bf16, {kT, kC});
+      args.dweight = b.normal(DType::f32, {kV, kC});
+      args.accumulate_weight = true;
+    }
+    linear_cross_entropy_prepare(b.stream(), args);
+    const double work = (gradients ? 6.0 : 2.0) * d(kT) * d(kC) * d(kV);
+    const double ms = b.milliseconds([&] { linear_cross_entropy(b.stream(), args); });
+    std::printf("%-44s %8.3f ms %7.0f TFLOP/s of its products\n", name.c_str(), ms, work / ms * 1e-9);
+    std::fflush(stdout);
+    b.clear();
+  }
+}
+
+}  // namespace
+}  // namespace hawser::ops
+
+int main(int argc, char** argv) {
+  using namespace hawser;
+  using namespace hawser::ops;
+  try {
+    const CudaInfo info = cuda_info();
+    Bench bench(argc > 1 ? argv[1] : "");
+    std::printf("%s, %d of them; %lld tokens\n", info.name.c_str(), info.devices, static_cast<long long>(kT));
+    copies(bench);
+    layers(bench);
+    ends(bench);
+    products(bench);
+    loss(bench);
+    if (argc > 2) std::ofstream(argv[2]) << gemm_choices(bench.stream());
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(error.code());
+  }
   return 0;
 }

@@ -148,9 +148,12 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const Problem& p
 cublasStatus_t run(Lt& lt, const CudaNative& native, const Problem& problem, const Product& p,
                    const cublasLtMatmulAlgo_t& algorithm) {
   const float one = 1.0f, beta = p.accumulate ? 1.0f : 0.0f;
-  return cublasLtMatmul(lt.handle.get(), problem.description.get(), &one, p.b, problem.a.get(), p.a, problem.b.get(),
-                        &beta, p.c, problem.c.get(), p.c, problem.c.get(), &algorithm, native.scratch(),
-                        static_cast<std::size_t>(kProductScratch), static_cast<cudaStream_t>(native.stream));
+  const cublasStatus_t status =
+      cublasLtMatmul(lt.handle.get(), problem.description.get(), &one, p.b, problem.a.get(), p.a, problem.b.get(),
+                     &beta, p.c, problem.c.get(), p.c, problem.c.get(), &algorithm, native.scratch(),
+                     static_cast<std::size_t>(kProductScratch), static_cast<cudaStream_t>(native.stream));
+  if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();  // a refusal of the library is no error of the stream
+  return status;
 }
 
 Choice& choice_for(Lt& lt, const Problem& problem, const Product& p) {
@@ -214,6 +217,7 @@ void multiply(const CudaNative& native, const Product& p) {
 
 void prepare(const CudaNative& native, const Product& p) {
   if (p.m == 0 || p.n == 0 || p.k == 0 || !known(p)) return;
+  HAWSER_CUDA_CHECK(cudaSetDevice(native.ordinal));
   Lt& lt = native.keep->get<Lt>();
   const std::lock_guard lock(lt.mutex);
   if (const auto entry = lt.choices.find(key_of(p)); entry != lt.choices.end() && entry->second.measured) return;

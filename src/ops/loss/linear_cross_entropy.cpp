@@ -59,4 +59,10 @@ void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args) {
       args, HAWSER_BACKENDS(linear_cross_entropy));
 }
 
+void linear_cross_entropy_prepare([[maybe_unused]] Stream& stream, [[maybe_unused]] const LinearCrossEntropy& args) {
+#ifdef HAWSER_CUDA
+  if (stream.kind() == DeviceKind::cuda) cuda::prepare(*stream.native(), args);
+#endif
+}
+
 }  // namespace hawser::ops

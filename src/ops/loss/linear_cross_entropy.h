@@ -34,6 +34,8 @@ struct LinearCrossEntropy {
 };
 
 void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args);
+// gemm_prepare (ops/gemm/gemm.h) for the op's products; overwrites all of its tensors but labels, scale and loss_sum.
+void linear_cross_entropy_prepare(Stream& stream, const LinearCrossEntropy& args);
 
 // Rows at a time: equal chunks, each at most 64 MiB of float32 logits, on CUDA 2 GiB (products of a few thousand rows
 // reach a GPU's full rate), but at least 32 rows.

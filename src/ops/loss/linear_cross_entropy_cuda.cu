@@ -141,52 +141,42 @@ __global__ void __launch_bounds__(kThreads) total_kernel(const double* losses, s
   if (threadIdx.x == 0) *loss_sum = static_cast<float>(static_cast<double>(*loss_sum) + sum);
 }
 
-}  // namespace
+struct Products {
+  Product logits, dweight, dx;
+};
 
-void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& args) {
-  const std::int64_t tokens = args.x.size(0), channels = args.x.size(1), vocabulary = args.weight.size(0);
-  const DType act = args.x.dtype();
-  const std::int64_t chunk =
-      args.chunk_rows > 0 ? std::min(args.chunk_rows, tokens) : loss_chunk_rows(tokens, vocabulary, DeviceKind::cuda);
-  const LossLayout layout(tokens, vocabulary, chunk);
-  auto* const logits = reinterpret_cast<float*>(args.workspace.raw());
-  auto* const losses = reinterpret_cast<double*>(args.workspace.raw() + layout.logits_bytes());
-  const bool bf16 = act == DType::bf16;
-  const void* const gradient = logits + (bf16 ? layout.stride / 2 : 0);
-  const std::int64_t gradient_stride = bf16 ? 2 * layout.stride : layout.stride;
-  const bool gradients = !args.dx.empty() || !args.dweight.empty();
-  const float* const scale = gradients ? args.scale.data<float>() : nullptr;
-  // An empty batch still writes its weight gradient: one chunk of no rows.
-  for (std::int64_t begin = 0; begin == 0 || begin < tokens; begin += chunk) {
-    const std::int64_t rows = std::min(chunk, tokens - begin);
+// The chunks of a call, and the products of each.
+struct Chunks {
+  const LinearCrossEntropy& args;
+  LossLayout layout;
+
+  explicit Chunks(const LinearCrossEntropy& call)
+      : args(call),
+        layout(call.x.size(0), call.weight.size(0),
+               call.chunk_rows > 0 ? std::min(call.chunk_rows, call.x.size(0))
+                                   : loss_chunk_rows(call.x.size(0), call.weight.size(0), DeviceKind::cuda)) {}
+
+  Products products(std::int64_t begin, std::int64_t rows) const {
+    const std::int64_t channels = args.x.size(1), vocabulary = args.weight.size(0);
+    const DType act = args.x.dtype();
+    auto* const logits = reinterpret_cast<float*>(args.workspace.raw());
+    const bool bf16 = act == DType::bf16;
+    const void* const gradient = logits + (bf16 ? layout.stride / 2 : 0);
+    const std::int64_t gradient_stride = bf16 ? 2 * layout.stride : layout.stride;
     const std::byte* const x = args.x.raw() + begin * channels * size_of(act);
-    multiply(native, {.m = rows,
-                      .n = vocabulary,
-                      .k = channels,
-                      .a = x,
-                      .b = args.weight.raw(),
-                      .c = logits,
-                      .lda = channels,
-                      .ldb = channels,
-                      .ldc = layout.stride,
-                      .in = act,
-                      .out = DType::f32,
-                      .transpose_b = true});
-    if (rows > 0) {
-      with_float(act, [&](auto tag) {
-        const auto launch = [&](auto kernel) {
-          kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_of(native)>>>(
-              logits, layout.stride, vocabulary, args.labels.data<std::int32_t>(), scale, losses, begin, native.fault);
-        };
-        if (gradients) {
-          launch(softmax_kernel<decltype(tag), true>);
-        } else {
-          launch(softmax_kernel<decltype(tag), false>);
-        }
-      });
-    }
-    if (!args.dweight.empty()) {
-      multiply(native, {.m = vocabulary,
+    return {.logits = {.m = rows,
+                       .n = vocabulary,
+                       .k = channels,
+                       .a = x,
+                       .b = args.weight.raw(),
+                       .c = logits,
+                       .lda = channels,
+                       .ldb = channels,
+                       .ldc = layout.stride,
+                       .in = act,
+                       .out = DType::f32,
+                       .transpose_b = true},
+            .dweight = {.m = vocabulary,
                         .n = channels,
                         .k = rows,
                         .a = gradient,
@@ -198,24 +188,64 @@ void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& ar
                         .in = act,
                         .out = args.dweight.dtype(),
                         .transpose_a = true,
-                        .accumulate = args.accumulate_weight || begin > 0});
+                        .accumulate = args.accumulate_weight || begin > 0},
+            .dx = {.m = rows,
+                   .n = channels,
+                   .k = vocabulary,
+                   .a = gradient,
+                   .b = args.weight.raw(),
+                   .c = args.dx.raw() + (args.dx.empty() ? 0 : begin * channels * size_of(args.dx.dtype())),
+                   .lda = gradient_stride,
+                   .ldb = channels,
+                   .ldc = channels,
+                   .in = act,
+                   .out = args.dx.dtype()}};
+  }
+};
+
+}  // namespace
+
+void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& args) {
+  const std::int64_t tokens = args.x.size(0), vocabulary = args.weight.size(0);
+  const Chunks chunks(args);
+  auto* const losses = reinterpret_cast<double*>(args.workspace.raw() + chunks.layout.logits_bytes());
+  const bool gradients = !args.dx.empty() || !args.dweight.empty();
+  const float* const scale = gradients ? args.scale.data<float>() : nullptr;
+  // An empty batch still writes its weight gradient: one chunk of no rows.
+  for (std::int64_t begin = 0; begin == 0 || begin < tokens; begin += chunks.layout.rows) {
+    const std::int64_t rows = std::min(chunks.layout.rows, tokens - begin);
+    const Products p = chunks.products(begin, rows);
+    multiply(native, p.logits);
+    if (rows > 0) {
+      with_float(args.x.dtype(), [&](auto tag) {
+        const auto launch = [&](auto kernel) {
+          kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_of(native)>>>(
+              static_cast<float*>(p.logits.c), chunks.layout.stride, vocabulary, args.labels.data<std::int32_t>(),
+              scale, losses, begin, native.fault);
+        };
+        if (gradients) {
+          launch(softmax_kernel<decltype(tag), true>);
+        } else {
+          launch(softmax_kernel<decltype(tag), false>);
+        }
+      });
     }
-    if (!args.dx.empty()) {
-      multiply(native, {.m = rows,
-                        .n = channels,
-                        .k = vocabulary,
-                        .a = gradient,
-                        .b = args.weight.raw(),
-                        .c = args.dx.raw() + begin * channels * size_of(args.dx.dtype()),
-                        .lda = gradient_stride,
-                        .ldb = channels,
-                        .ldc = channels,
-                        .in = act,
-                        .out = args.dx.dtype()});
-    }
-    if (chunk == 0) break;
+    if (!args.dweight.empty()) multiply(native, p.dweight);
+    if (!args.dx.empty()) multiply(native, p.dx);
+    if (chunks.layout.rows == 0) break;
   }
   if (tokens > 0) total_kernel<<<1, kThreads, 0, stream_of(native)>>>(losses, tokens, args.loss_sum.data<float>());
+}
+
+void prepare(const CudaNative& native, const LinearCrossEntropy& args) {
+  const std::int64_t tokens = args.x.size(0);
+  const Chunks chunks(args);
+  for (std::int64_t begin = 0; begin < tokens; begin += chunks.layout.rows) {
+    const Products p = chunks.products(begin, std::min(chunks.layout.rows, tokens - begin));
+    prepare(native, p.logits);
+    if (!args.dweight.empty()) prepare(native, p.dweight);
+    if (!args.dx.empty()) prepare(native, p.dx);
+  }
 }
 
 }  // namespace hawser::ops::cuda

@@ -19,5 +19,6 @@ struct LossLayout {
 };
 
 void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& args);
+void prepare(const CudaNative& native, const LinearCrossEntropy& args);
 
 }  // namespace hawser::ops::cuda

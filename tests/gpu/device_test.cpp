@@ -1,0 +1,101 @@
+#include "ops/copy/copy.h"
+#include "ops/copy/permute_rows.h"
+#include "ops/reduce/sum_squares.h"
+#include "support.h"
+
+namespace hawser {
+namespace {
+
+using CudaDevice = testing::GpuTest;
+
+// Each stream adds to what the other left; an order not kept shows in the digits.
+TEST_F(CudaDevice, EventsOrderStreams) {
+  const auto a = device_->make_stream("a"), b = device_->make_stream("b");
+  const std::int64_t n = 1 << 24;
+  const Storage x(*device_, DType::f32, {n}), y(*device_, DType::f32, {n});
+  ops::fill(*a, {.y = x, .value = 0});
+  for (int round = 0; round < 20; ++round) {
+    ops::fill(*a, {.y = x, .value = static_cast<double>(round)});
+    b->wait(a->record());
+    ops::copy(*b, {.x = x, .y = y});
+    a->wait(b->record());
+    ops::fill(*a, {.y = x, .value = -1});
+    const Event done = b->record();
+    host_wait(done);
+    const auto got = get<float>(*b, y.view().rows(n - 1, 1));
+    EXPECT_EQ(got[0], static_cast<float>(round));
+  }
+  host_wait(Event());
+}
+
+TEST_F(CudaDevice, WorkThatThrowsPoisonsItsStreamAlone) {
+  const auto a = device_->make_stream("a"), b = device_->make_stream("b");
+  bool ran = false;
+  a->launch({}, [] { throw std::runtime_error("broken kernel"); });
+  a->launch({}, [&] { ran = true; });
+  b->wait(a->record());
+  b->synchronize();
+  EXPECT_FALSE(ran);
+  EXPECT_THROW(a->check(), std::runtime_error);
+  EXPECT_THROW(a->synchronize(), std::runtime_error);
+}
+
+TEST_F(CudaDevice, BrokenDataIsReportedWithItsPlace) {
+  const auto stream = device_->make_stream("a");
+  const Storage x(*device_, DType::f32, {6, 8}), y(*device_, DType::f32, {3, 8}), index(*device_, DType::i32, {3});
+  put<std::int32_t>(*stream, index, {1, 77, 2});
+  ops::gather_rows(*stream, {.x = x, .index = index, .y = y});
+  try {
+    stream->synchronize();
+    FAIL() << "not reported";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("gather_rows: index 77 at 1 is outside [0, 6)"), std::string::npos)
+        << error.what();
+  }
+  EXPECT_THROW(stream->check(), InternalError);
+}
+
+TEST_F(CudaDevice, RefusesWhatDoesNotFitAndCountsWhatIsReserved) {
+  const std::int64_t before = device_->allocations();
+  try {
+    Arena arena(*device_, std::int64_t{1} << 50);
+    FAIL() << "a petabyte was given";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::does_not_fit);
+  }
+  Arena small(*device_, 1 << 20), pinned(*device_, 1 << 20, Memory::host);
+  EXPECT_EQ(reinterpret_cast<std::uint64_t>(small.data()) % Device::kAlignment, 0u);
+  EXPECT_EQ(device_->allocations(), before + 3);
+  const auto stream = device_->make_stream("a");
+  std::fill_n(pinned.data(), 1 << 20, std::byte{7});
+  transfer(*stream, {}, small.data(), pinned.data(), 1 << 20);
+  std::fill_n(pinned.data(), 0, std::byte{0});
+  transfer(*stream, {}, pinned.data(), small.data(), 1 << 20);
+  stream->synchronize();
+  EXPECT_EQ(pinned.data()[(1 << 20) - 1], std::byte{7});
+}
+
+// Scratch comes with a stream's first use of it, and then no op asks the system for memory.
+TEST_F(CudaDevice, NothingIsReservedAfterTheFirstTime) {
+  const auto stream = device_->make_stream("a");
+  const Storage x(*device_, DType::f32, {1 << 20}), out(*device_, DType::f32, {1});
+  const auto step = [&] {
+    ops::fill(*stream, {.y = x, .value = 2});
+    ops::sum_squares(*stream, {.x = x, .out = out});
+  };
+  step();
+  const std::int64_t before = device_->allocations();
+  for (int i = 0; i < 5; ++i) step();
+  EXPECT_EQ(get<float>(*stream, out)[0], 4.0f * (1 << 20));
+  EXPECT_EQ(device_->allocations(), before);
+}
+
+TEST(CudaInfo, SaysWhatIsThere) {
+  const CudaInfo info = cuda_info();
+  EXPECT_EQ(info.devices == 0, !info.problem.empty());
+  EXPECT_THROW(make_cuda_device(info.devices), UserError);
+  EXPECT_THROW(make_cuda_device(-1), UserError);
+}
+
+}  // namespace
+}  // namespace hawser
