@@ -2,14 +2,14 @@
 #
 # One folder under src/ is one room: a static library hawser_NAME of all its .cpp files, and, with HAWSER_TESTS, one
 # GoogleTest binary NAME_test of its *_test.cpp files. *_cases.cpp files (op case tables) belong to the tests.
-# What needs CUDA (files of a folder cuda/, *_cuda.cpp, *.cu) is taken with HAWSER_CUDA only; no_cuda.cpp without.
+# What needs CUDA (files of a folder cuda/, *_cuda.cpp, *.cu) is taken with HAWSER_CUDA only; cuda_absent.cpp without.
 # A folder without sources (headers only) becomes an interface library.
 function(hawser_room name)
   cmake_parse_arguments(ROOM "" "" "USES;LIBRARIES;CUDA" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   if(HAWSER_CUDA)
     file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
-    list(FILTER sources EXCLUDE REGEX "/no_cuda\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "/cuda_absent\\.cpp$")
     list(APPEND sources ${kernels})
     list(APPEND ROOM_LIBRARIES ${ROOM_CUDA})
   else()
