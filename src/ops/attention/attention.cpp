@@ -3,21 +3,20 @@
 #include <algorithm>
 
 #include "ops/attention/attention_cpu.h"
+#include "ops/attention/attention_cuda.h"
+#include "ops/attention/attention_memory.h"
 
 namespace hawser::ops {
 
 namespace {
 
-struct Dims {
-  std::int64_t tq, tk, hq, hkv, d;
-};
-
 // What forward and backward have in common.
 template <class Args>
-Dims check(const char* op, const Args& args) {
+AttentionDims check(const char* op, const Args& args) {
   HAWSER_CHECK(args.q.rank() == 3 && args.k.rank() == 3, op, ": q ", args.q.shape().text(), " and k ",
                args.k.shape().text(), " are not [T, heads, D]");
-  const Dims n{args.q.size(0), args.k.size(0), args.q.size(1), args.k.size(1), args.q.size(2)};
+  HAWSER_CHECK(args.segments.rank() == 2, op, ": segments is not [N, ", kSegmentFields, "]");
+  const AttentionDims n = dims_of(args);
   HAWSER_CHECK(n.hkv > 0 && n.hq % n.hkv == 0, op, ": ", n.hq, " query heads over ", n.hkv, " key-value heads");
   HAWSER_CHECK(n.d >= 1 && n.d <= kAttentionMaxHeadDim, op, ": head dim ", n.d, " is not in 1 to ",
                kAttentionMaxHeadDim);
@@ -27,20 +26,13 @@ Dims check(const char* op, const Args& args) {
   expect(op, "v", args.v, {args.q.dtype()}, {n.tk, n.hkv, n.d}, Rows::padded);
   expect(op, "o", args.o, {DType::f32, DType::bf16}, args.q.shape(), Rows::padded);
   expect(op, "lse", args.lse, {DType::f32}, {n.hq, n.tq});
-  HAWSER_CHECK(args.segments.rank() == 2, op, ": segments is not [N, ", kSegmentFields, "]");
   expect(op, "segments", args.segments, {DType::i32}, {args.segments.size(0), kSegmentFields});
   expect(op, "segment_count", args.segment_count, {DType::i32}, {1});
+  if (args.uniform != 0) {
+    HAWSER_CHECK(args.form == SegmentForm::squares && args.uniform > 0 && n.tq == n.tk && n.tq % args.uniform == 0, op,
+                 ": squares of ", args.uniform, " rows at most cannot fill ", n.tq, " query and ", n.tk, " key rows");
+  }
   return n;
-}
-
-AttentionSizes sizes_of(const Dims& n, const TensorView& segments, DType dtype) {
-  return {.query_rows = n.tq,
-          .key_rows = n.tk,
-          .query_heads = n.hq,
-          .kv_heads = n.hkv,
-          .head_dim = n.d,
-          .segments = segments.size(0),
-          .dtype = dtype};
 }
 
 // Written views share nothing with each other or with what is read.
@@ -56,29 +48,29 @@ void expect_all_apart(const char* op, std::initializer_list<TensorView> written,
 
 void attention_forward(Stream& stream, const AttentionForward& args) {
   constexpr auto kOp = "attention_forward";
-  const Dims n = check(kOp, args);
-  expect_workspace(kOp, args.workspace, attention_forward_workspace(sizes_of(n, args.segments, DType::f32)));
+  check(kOp, args);
+  expect_workspace(kOp, args.workspace, attention_workspace(args, stream.target()));
   expect_all_apart(kOp, {args.o, args.lse, args.workspace},
                    {args.q, args.k, args.v, args.segments, args.segment_count});
   run(stream, kOp, {args.q, args.k, args.v, args.segments, args.segment_count}, {args.o, args.lse, args.workspace},
-      args.flops, args, HAWSER_CPU_ONLY(attention_forward));
+      args.flops, args, HAWSER_BACKENDS(attention_forward));
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args) {
   constexpr auto kOp = "attention_backward";
-  const Dims n = check(kOp, args);
+  check(kOp, args);
   expect(kOp, "d_o", args.d_o, {args.q.dtype()}, args.q.shape(), Rows::padded);
   expect(kOp, "dq", args.dq, {DType::f32, DType::bf16}, args.q.shape(), Rows::padded);
   expect(kOp, "dk", args.dk, {DType::f32, DType::bf16}, args.k.shape(), Rows::padded);
   expect(kOp, "dv", args.dv, {DType::f32, DType::bf16}, args.k.shape(), Rows::padded);
-  expect_workspace(kOp, args.workspace, attention_backward_workspace(sizes_of(n, args.segments, args.dq.dtype())));
+  expect_workspace(kOp, args.workspace, attention_workspace(args, stream.target()));
   expect_all_apart(kOp, {args.dq, args.dk, args.dv, args.workspace},
                    {args.q, args.k, args.v, args.o, args.d_o, args.lse, args.segments, args.segment_count});
   const TensorView none;
   run(stream, kOp,
       {args.q, args.k, args.v, args.o, args.d_o, args.lse, args.segments, args.segment_count,
        args.accumulate_q ? args.dq : none, args.accumulate_kv ? args.dk : none, args.accumulate_kv ? args.dv : none},
-      {args.dq, args.dk, args.dv, args.workspace}, args.flops, args, HAWSER_CPU_ONLY(attention_backward));
+      {args.dq, args.dk, args.dv, args.workspace}, args.flops, args, HAWSER_BACKENDS(attention_backward));
 }
 
 void attention_combine(Stream& stream, const AttentionCombine& args) {
@@ -91,7 +83,7 @@ void attention_combine(Stream& stream, const AttentionCombine& args) {
   expect(kOp, "lse_b", args.lse_b, {DType::f32}, heads);
   expect_all_apart(kOp, {args.o_a, args.lse_a}, {args.o_b, args.lse_b});
   run(stream, kOp, {args.o_a, args.lse_a, args.o_b, args.lse_b}, {args.o_a, args.lse_a},
-      3.0 * static_cast<double>(args.o_a.elements()), args, HAWSER_CPU_ONLY(attention_combine));
+      3.0 * static_cast<double>(args.o_a.elements()), args, HAWSER_BACKENDS(attention_combine));
 }
 
 double attention_flops(const AttentionSizes& sizes, double pairs) {

@@ -27,6 +27,12 @@
 //   runs, at most N. Both lie on the device. No view that is written shares a byte with another view. `flops` is what
 //   the caller books for the call (the work depends on the segments, which the host does not see).
 // Scores are float32; tiles that no visible pair touches are skipped.
+//
+// On the GPU bf16 goes through cuDNN where one of its forms computes the call, everything else through a plain kernel
+// that is right and slow: attention_implementation() says which, and why. cuDNN multiplies probabilities rounded to
+// bf16, and gives gradients in bf16: where dq, dk or dv are float32 or added to, each kv head's (or segment's) share is
+// rounded to bf16 once, and then added in float32. Its backward adds up dq in an order that differs from run to run,
+// unless `deterministic` is set; all else repeats to the bit. Positions and segments mean what they mean on the CPU.
 // Source: Dao, "FlashAttention-2", 2023 (online softmax, recomputation); the combination as in ring attention (Liu et
 // al., 2023).
 #pragma once
@@ -37,9 +43,22 @@ namespace hawser::ops {
 
 constexpr std::int64_t kSegmentFields = 6;
 
+// What the caller knows of all segments of a call before they are seen. A promise: the CPU backend throws where it is
+// broken, the CUDA backend takes a faster kernel at its word.
+enum class SegmentForm {
+  any,
+  apart,    // no key row lies in two segments
+  squares,  // and q_count == k_count, q_position == k_position
+};
+
 struct AttentionForward {
   TensorView q, k, v;
   TensorView segments, segment_count;
+  SegmentForm form = SegmentForm::any;
+  // > 0, with squares: every segment begins at a multiple of this, with its keys at the same rows, no two at the same
+  // one, and has at most this many rows; all rows are a multiple of it; rows of no segment hold finite numbers. So a
+  // batch of sequences of one padded length.
+  std::int64_t uniform = 0;
   bool causal = true;
   std::int64_t window = 0;  // keys each query sees at most, itself included; 0: all
   double scale = 1.0;
@@ -54,11 +73,17 @@ void attention_forward(Stream& stream, const AttentionForward& args);
 struct AttentionBackward {
   TensorView q, k, v, o, d_o, lse;
   TensorView segments, segment_count;
+  SegmentForm form = SegmentForm::any;
+  std::int64_t uniform = 0;
   bool causal = true;
   std::int64_t window = 0;
   double scale = 1.0;
   TensorView dq, dk, dv;
   bool accumulate_q = false, accumulate_kv = false;
+  // The same bits in every run. On the GPU cuDNN then keeps a matrix of length x length for each head in the workspace:
+  // lengths where one key-value head's exceeds kDeterministicBytes are refused (UserError), as are packed documents of
+  // more than kDeterministicRows rows, which take the plain kernel below that. The CPU always repeats.
+  bool deterministic = false;
   TensorView workspace;  // u8 [attention_backward_workspace(...)]
   double flops = 0.0;
 };
@@ -74,7 +99,10 @@ struct AttentionCombine {
 
 void attention_combine(Stream& stream, const AttentionCombine& args);
 
-// What the workspace formulas depend on: bounds, never data.
+constexpr std::int64_t kDeterministicBytes = std::int64_t{2304} << 20;  // 16K rows, 4 query heads a key-value head
+constexpr std::int64_t kDeterministicRows = 8192;
+
+// What the workspace of the CPU backend depends on: bounds, never data.
 struct AttentionSizes {
   std::int64_t query_rows = 0, key_rows = 0;
   std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0;
@@ -85,6 +113,29 @@ struct AttentionSizes {
 
 std::int64_t attention_forward_workspace(const AttentionSizes& sizes);
 std::int64_t attention_backward_workspace(const AttentionSizes& sizes);
+
+// The same for a call on a kind of device (Stream::target()); the views give shapes, strides and dtypes, and the
+// workspace may be missing. Upper bounds, known without a GPU: cuDNN's share is checked against what cuDNN asks for
+// when the work first runs. threads: CPU, see above.
+std::int64_t attention_workspace(const AttentionForward& args, DeviceKind device, int threads = 1);
+std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind device, int threads = 1);
+
+// Which kernel a call takes on a device, and why it is not a faster one; for logs and plans. Depends on shapes,
+// strides, dtypes and promises alone.
+struct AttentionImplementation {
+  enum Kernel {
+    cpu,           // tiles on the CPU
+    cudnn_dense,   // cuDNN over a batch of equal sequences
+    cudnn_ragged,  // cuDNN over segments, all in one call
+    cudnn_each,    // backward: cuDNN, a call for each segment, since their keys may overlap
+    plain,         // a warp for each row
+  };
+  Kernel kernel = cpu;
+  std::string reason;  // empty: nothing faster is known
+  const char* name() const;
+};
+AttentionImplementation attention_implementation(const AttentionForward& args, DeviceKind device);
+AttentionImplementation attention_implementation(const AttentionBackward& args, DeviceKind device);
 
 // Pairs of (query, key) that the segments make visible, times 4 D Hq: FLOPs of a forward call; backward is 2.5 times
 // that.

@@ -8,43 +8,57 @@ namespace {
 using namespace testing;
 
 AttentionForward forward_args(World& world, const Problem& p, const Tensors& x, int threads = 2) {
-  return {.q = world.in(p.dtype, {p.tq, p.hq, p.d}, x.q, p.pad),
-          .k = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.k, 2 * p.pad),
-          .v = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.v, 2 * p.pad),
-          .segments = world.in(DType::i32, p.table_shape(), p.table()),
-          .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
-          .causal = p.causal,
-          .window = p.window,
-          .scale = p.scale(),
-          .o = world.out(p.dtype, {p.tq, p.hq, p.d}, p.pad),
-          .lse = world.out(DType::f32, {p.hq, p.tq}),
-          .workspace = world.workspace(attention_forward_workspace(p.sizes(threads)))};
+  AttentionForward args{.q = world.in(p.dtype, {p.tq, p.hq, p.d}, x.q, p.pad),
+                        .k = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.k, 2 * p.pad),
+                        .v = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.v, 2 * p.pad),
+                        .segments = world.in(DType::i32, p.table_shape(), p.table()),
+                        .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
+                        .form = p.form,
+                        .uniform = p.uniform,
+                        .causal = p.causal,
+                        .window = p.window,
+                        .scale = p.scale(),
+                        .o = world.out(p.dtype, {p.tq, p.hq, p.d}, p.pad),
+                        .lse = world.out(DType::f32, {p.hq, p.tq})};
+  args.workspace = world.workspace(attention_workspace(args, world.stream().target(), threads));
+  return args;
 }
 
+struct BackwardOptions {
+  DType gradient = DType::f32;
+  DType o = DType::f32;
+  bool deterministic = false;
+  int threads = 2;
+};
+
 // `old`: gradients already there, to be added to; empty for none.
-AttentionBackward backward_args(World& world, const Problem& p, const Tensors& x, const Outputs& whole, DType gradient,
-                                const Outputs& old = {}, int threads = 2) {
-  AttentionSizes sizes = p.sizes(threads);
-  sizes.dtype = gradient;
+AttentionBackward backward_args(World& world, const Problem& p, const Tensors& x, const Outputs& whole,
+                                const BackwardOptions& options, const Outputs& old = {}) {
+  const DType gradient = options.gradient;
   const Shape q_shape{p.tq, p.hq, p.d}, k_shape{p.tk, p.hkv, p.d};
   const bool add_q = !old.dq.empty(), add_kv = !old.dk.empty();
-  return {.q = world.in(p.dtype, q_shape, x.q, p.pad),
-          .k = world.in(p.dtype, k_shape, x.k, p.pad),
-          .v = world.in(p.dtype, k_shape, x.v, p.pad),
-          .o = world.in(DType::f32, q_shape, whole.o),
-          .d_o = world.in(p.dtype, q_shape, x.d_o, 2 * p.pad),
-          .lse = world.in(DType::f32, {p.hq, p.tq}, whole.lse),
-          .segments = world.in(DType::i32, p.table_shape(), p.table()),
-          .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
-          .causal = p.causal,
-          .window = p.window,
-          .scale = p.scale(),
-          .dq = add_q ? world.in_out(gradient, q_shape, old.dq, p.pad) : world.out(gradient, q_shape, p.pad),
-          .dk = add_kv ? world.in_out(gradient, k_shape, old.dk, p.pad) : world.out(gradient, k_shape, p.pad),
-          .dv = add_kv ? world.in_out(gradient, k_shape, old.dv, p.pad) : world.out(gradient, k_shape, p.pad),
-          .accumulate_q = add_q,
-          .accumulate_kv = add_kv,
-          .workspace = world.workspace(attention_backward_workspace(sizes))};
+  AttentionBackward args{
+      .q = world.in(p.dtype, q_shape, x.q, p.pad),
+      .k = world.in(p.dtype, k_shape, x.k, p.pad),
+      .v = world.in(p.dtype, k_shape, x.v, p.pad),
+      .o = world.in(options.o, q_shape, whole.o),
+      .d_o = world.in(p.dtype, q_shape, x.d_o, 2 * p.pad),
+      .lse = world.in(DType::f32, {p.hq, p.tq}, whole.lse),
+      .segments = world.in(DType::i32, p.table_shape(), p.table()),
+      .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
+      .form = p.form,
+      .uniform = p.uniform,
+      .causal = p.causal,
+      .window = p.window,
+      .scale = p.scale(),
+      .dq = add_q ? world.in_out(gradient, q_shape, old.dq, p.pad) : world.out(gradient, q_shape, p.pad),
+      .dk = add_kv ? world.in_out(gradient, k_shape, old.dk, p.pad) : world.out(gradient, k_shape, p.pad),
+      .dv = add_kv ? world.in_out(gradient, k_shape, old.dv, p.pad) : world.out(gradient, k_shape, p.pad),
+      .accumulate_q = add_q,
+      .accumulate_kv = add_kv,
+      .deterministic = options.deterministic};
+  args.workspace = world.workspace(attention_workspace(args, world.stream().target(), options.threads));
+  return args;
 }
 
 void check_forward(const Problem& p) {
@@ -72,7 +86,7 @@ void check_backward(const Problem& p, DType gradient, bool accumulate) {
   const auto sum = [&](const Values& a, const Values& b) { return accumulate ? plus(a, b) : a; };
   check_case({cat("attention_backward ", p.name),
               [&](World& world) -> std::vector<Values> {
-                const AttentionBackward args = backward_args(world, p, x, expected, gradient, old);
+                const AttentionBackward args = backward_args(world, p, x, expected, {.gradient = gradient}, old);
                 attention_backward(world.stream(), args);
                 return {world.values(args.dq), world.values(args.dk), world.values(args.dv)};
               },
@@ -151,25 +165,27 @@ TEST(Attention, PartsMakeTheWhole) {
   const Tensors x(whole);
   const Outputs expected = reference(whole, x);
 
-  World world(DeviceKind::cpu, 2);
-  const AttentionForward a = forward_args(world, square, x), b = forward_args(world, rectangle, x);
-  attention_forward(world.stream(), a);
-  attention_forward(world.stream(), b);
-  attention_combine(world.stream(), {.o_a = a.o, .lse_a = a.lse, .o_b = b.o, .lse_b = b.lse});
-  expect_close(world.values(a.o), expected.o, 4e-6, "o");
-  expect_close(world.values(a.lse), expected.lse, 4e-6, "lse");
+  for (const DeviceKind kind : devices()) {
+    World world(kind, 2);
+    const AttentionForward a = forward_args(world, square, x), b = forward_args(world, rectangle, x);
+    attention_forward(world.stream(), a);
+    attention_forward(world.stream(), b);
+    attention_combine(world.stream(), {.o_a = a.o, .lse_a = a.lse, .o_b = b.o, .lse_b = b.lse});
+    expect_close(world.values(a.o), expected.o, 4e-6, "o");
+    expect_close(world.values(a.lse), expected.lse, 4e-6, "lse");
 
-  AttentionBackward first = backward_args(world, square, x, expected, DType::f32);
-  attention_backward(world.stream(), first);
-  AttentionBackward second = backward_args(world, rectangle, x, expected, DType::f32);
-  second.dq = first.dq;
-  second.dk = first.dk;
-  second.dv = first.dv;
-  second.accumulate_q = second.accumulate_kv = true;
-  attention_backward(world.stream(), second);
-  expect_close(world.values(first.dq), expected.dq, 1e-5, "dq");
-  expect_close(world.values(first.dk), expected.dk, 1e-5, "dk");
-  expect_close(world.values(first.dv), expected.dv, 1e-5, "dv");
+    AttentionBackward first = backward_args(world, square, x, expected, {});
+    attention_backward(world.stream(), first);
+    AttentionBackward second = backward_args(world, rectangle, x, expected, {});
+    second.dq = first.dq;
+    second.dk = first.dk;
+    second.dv = first.dv;
+    second.accumulate_q = second.accumulate_kv = true;
+    attention_backward(world.stream(), second);
+    expect_close(world.values(first.dq), expected.dq, 1e-5, "dq");
+    expect_close(world.values(first.dk), expected.dk, 1e-5, "dk");
+    expect_close(world.values(first.dv), expected.dv, 1e-5, "dv");
+  }
 }
 
 TEST(AttentionCombine, AgreesWithFloat64AndTakesRowsWithoutKeys) {
@@ -220,7 +236,7 @@ TEST(Attention, UsesAsManyThreadsAsFit) {
   World world(DeviceKind::cpu, 3);
   const AttentionForward forward = forward_args(world, p, x, 1);
   attention_forward(world.stream(), forward);
-  const AttentionBackward backward = backward_args(world, p, x, expected, DType::f32, {}, 1);
+  const AttentionBackward backward = backward_args(world, p, x, expected, {.threads = 1});
   attention_backward(world.stream(), backward);
   expect_close(world.values(forward.o), expected.o, 4e-6, "o");
   expect_close(world.values(backward.dq), expected.dq, 1e-5, "dq");
@@ -236,7 +252,7 @@ TEST(Attention, ThreadsTakeTurnsInOrder) {
   std::vector<Values> results;
   for (const int threads : {1, 4}) {
     World world(DeviceKind::cpu, threads);
-    const AttentionBackward args = backward_args(world, p, x, given, DType::f32, {}, threads);
+    const AttentionBackward args = backward_args(world, p, x, given, {.threads = threads});
     attention_backward(world.stream(), args);
     results.push_back(world.values(args.dq));
   }
@@ -260,6 +276,7 @@ TEST(Attention, RefusesBadArguments) {
   refused([&](auto& a) { a.lse = world.out(DType::f32, {77, 3}); }, "lse has shape");
   refused([&](auto& a) { a.workspace = a.workspace.rows(0, 64); }, "workspace has 64 bytes");
   refused([&](auto& a) { a.o = a.q; }, "share memory");
+  refused([&](auto& a) { a.uniform = 77; }, "squares of 77 rows");
   refused([&](auto& a) { a.segments = world.in(DType::i32, {1, 5}, Values(5)); }, "segments has shape");
   refused(
       [&](auto& a) {
@@ -268,7 +285,7 @@ TEST(Attention, RefusesBadArguments) {
       },
       "head dim 264");
 
-  const AttentionBackward backward = backward_args(world, p, x, reference(p, x), DType::f32);
+  const AttentionBackward backward = backward_args(world, p, x, reference(p, x), {});
   AttentionBackward bad = backward;
   bad.dk = bad.dv;
   expect_refused([&] { attention_backward(world.stream(), bad); }, "share memory");
@@ -289,6 +306,26 @@ TEST(Attention, BadSegmentsPoisonTheStream) {
     attention_forward(world.stream(), forward_args(world, p, x));
     EXPECT_THROW(world.stream().synchronize(), InternalError);
   }
+}
+
+TEST(Attention, BrokenPromisesPoisonTheStream) {
+  Problem p{"promises", 80, 80, 1, 1, 8, {}, true, 0, DType::f32};
+  const auto broken = [&](SegmentForm form, std::int64_t uniform, const std::vector<Row>& segments) {
+    p.form = form;
+    p.uniform = uniform;
+    p.segments = segments;
+    const Tensors x(p);
+    World world(DeviceKind::cpu, 1);
+    attention_forward(world.stream(), forward_args(world, p, x));
+    EXPECT_THROW(world.stream().synchronize(), InternalError);
+  };
+  broken(SegmentForm::squares, 0, {{0, 10, 0, 11, 0, 0}});
+  broken(SegmentForm::squares, 0, {{0, 10, 0, 10, 5, 0}});
+  broken(SegmentForm::squares, 0, {{0, 10, 0, 10, 0, 0}, {10, 10, 9, 10, 0, 0}});
+  broken(SegmentForm::apart, 0, {{0, 10, 0, 20, 0, 0}, {10, 10, 19, 30, 0, 0}});
+  broken(SegmentForm::squares, 40, {{0, 41, 0, 41, 0, 0}});
+  broken(SegmentForm::squares, 40, {{10, 30, 10, 30, 0, 0}});
+  broken(SegmentForm::squares, 40, {{0, 40, 40, 40, 0, 0}});
 }
 
 TEST(Attention, CountsVisiblePairs) {

@@ -57,7 +57,8 @@ class Forward {
         head_dim_(args.q.size(2)),
         rows_(block_rows(group_)),
         scratch_(group_, head_dim_),
-        segments_(read_segments("attention_forward", args.segments, args.segment_count, query_rows_, args.k.size(0))) {}
+        segments_(read_segments("attention_forward", args.segments, args.segment_count, query_rows_, args.k.size(0),
+                                args.form, args.uniform)) {}
 
   void run() {
     clear_uncovered();

@@ -18,6 +18,8 @@ struct Problem {
   std::int64_t window = 0;
   DType dtype = DType::f32;
   std::int64_t pad = 0;
+  SegmentForm form = SegmentForm::any;
+  std::int64_t uniform = 0;
 
   double scale() const { return 0.7 / std::sqrt(static_cast<double>(d)); }
   Values table() const {
@@ -27,16 +29,6 @@ struct Problem {
     return out;
   }
   Shape table_shape() const { return {static_cast<std::int64_t>(segments.size()) + 1, 6}; }
-  AttentionSizes sizes(int threads) const {
-    return {.query_rows = tq,
-            .key_rows = tk,
-            .query_heads = hq,
-            .kv_heads = hkv,
-            .head_dim = d,
-            .segments = table_shape()[0],
-            .dtype = dtype,
-            .threads = threads};
-  }
 };
 
 struct Tensors {

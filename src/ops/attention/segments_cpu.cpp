@@ -2,8 +2,22 @@
 
 namespace hawser::ops::cpu {
 
+namespace {
+
+void check_apart(const char* op, std::vector<Segment> segments) {
+  std::erase_if(segments, [](const Segment& segment) { return segment.k_count == 0; });
+  std::sort(segments.begin(), segments.end(), [](const Segment& a, const Segment& b) { return a.k_begin < b.k_begin; });
+  for (std::size_t s = 1; s < segments.size(); ++s) {
+    HAWSER_CHECK(segments[s - 1].k_begin + segments[s - 1].k_count <= segments[s].k_begin, op, ": key row ",
+                 segments[s].k_begin, " is promised to lie in one segment");
+  }
+}
+
+}  // namespace
+
 std::vector<Segment> read_segments(const char* op, const TensorView& table, const TensorView& count,
-                                   std::int64_t query_rows, std::int64_t key_rows) {
+                                   std::int64_t query_rows, std::int64_t key_rows, SegmentForm form,
+                                   std::int64_t uniform) {
   const std::int64_t n = *count.data<std::int32_t>();
   HAWSER_CHECK(n >= 0 && n <= table.size(0), op, ": ", n, " segments in a table of ", table.size(0));
   std::vector<Segment> out;
@@ -13,6 +27,14 @@ std::vector<Segment> read_segments(const char* op, const TensorView& table, cons
     HAWSER_CHECK(segment.q_begin >= 0 && segment.q_count >= 0 && segment.q_begin + segment.q_count <= query_rows &&
                      segment.k_begin >= 0 && segment.k_count >= 0 && segment.k_begin + segment.k_count <= key_rows,
                  op, ": segment ", s, " leaves ", query_rows, " query rows and ", key_rows, " key rows");
+    if (form == SegmentForm::squares) {
+      HAWSER_CHECK(segment.q_count == segment.k_count && segment.q_position == segment.k_position, op, ": segment ", s,
+                   " is promised to be a square");
+    }
+    if (uniform > 0) {
+      HAWSER_CHECK(segment.q_begin == segment.k_begin && segment.q_begin % uniform == 0 && segment.q_count <= uniform,
+                   op, ": segment ", s, " is promised to be a sequence of at most ", uniform, " rows");
+    }
     if (segment.q_count > 0) out.push_back(segment);
   }
   std::sort(out.begin(), out.end(), [](const Segment& a, const Segment& b) { return a.q_begin < b.q_begin; });
@@ -20,6 +42,7 @@ std::vector<Segment> read_segments(const char* op, const TensorView& table, cons
     HAWSER_CHECK(out[s - 1].q_begin + out[s - 1].q_count <= out[s].q_begin, op, ": query row ", out[s].q_begin,
                  " lies in two segments");
   }
+  if (form != SegmentForm::any) check_apart(op, out);
   return out;
 }
 

@@ -1,0 +1,212 @@
+// Rates of attention on a GPU, Llama-3.1-8B's heads (32 query, 8 key-value heads of 128), bf16, in the forms that
+// training calls it in.
+//
+//   bench_attention_cuda [runs, default 7] [part of a line's name]
+//
+// Each line is the median of the runs, after two that are not counted; TFLOP/s count visible pairs, backward as 2.5
+// times forward.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "device/cuda/check.h"
+#include "ops/attention/attention.h"
+#include "ops/seed/init.h"
+
+namespace hawser::ops {
+namespace {
+
+constexpr std::int64_t kHeads = 32, kKvHeads = 8, kDim = 128;
+
+struct Shape2 {
+  std::string name;
+  std::int64_t query_rows, key_rows;
+  std::vector<std::int32_t> table;  // 6 numbers a segment
+  std::int64_t most_segments;       // N, what the host knows
+  SegmentForm form;
+  std::int64_t uniform;
+  bool causal;
+};
+
+class Bench {
+ public:
+  Bench(int runs, std::string only) : runs_(runs), only_(std::move(only)) {}
+
+  void shape(const Shape2& s) {
+    if (s.name.find(only_) == std::string::npos) return;
+    double pairs = 0;
+    for (std::size_t i = 0; i < s.table.size(); i += 6) {
+      pairs += visible_pairs(s.table[i + 1], s.table[i + 3], s.table[i + 4] - s.table[i + 5], s.causal, 0);
+    }
+    const double work = 4.0 * static_cast<double>(kHeads * kDim) * pairs;
+    // Packed as the projection writes them; keys of a rectangle are gathered, and lie apart.
+    const bool packed = s.causal;
+    const std::int64_t width = packed ? (kHeads + 2 * kKvHeads) * kDim : kHeads * kDim;
+    const TensorView qkv = normal({s.query_rows, width}), dqkv = empty(DType::bf16, {s.query_rows, width});
+    const auto part = [&](const TensorView& all, std::int64_t begin, std::int64_t heads) {
+      return all.columns(begin * kDim, heads * kDim).split_last(heads, kDim);
+    };
+    const Shape keys{s.key_rows, kKvHeads, kDim};
+    AttentionForward f{.q = part(qkv, 0, kHeads),
+                       .k = packed ? part(qkv, kHeads, kKvHeads) : normal(keys),
+                       .v = packed ? part(qkv, kHeads + kKvHeads, kKvHeads) : normal(keys),
+                       .segments = numbers(s.table, {s.most_segments, kSegmentFields}),
+                       .segment_count = numbers({static_cast<std::int32_t>(s.table.size() / 6)}, {1}),
+                       .form = s.form,
+                       .uniform = s.uniform,
+                       .causal = s.causal,
+                       .scale = 1.0 / std::sqrt(static_cast<double>(kDim)),
+                       .o = empty(DType::bf16, {s.query_rows, kHeads, kDim}),
+                       .lse = empty(DType::f32, {kHeads, s.query_rows})};
+    f.workspace = empty(DType::u8, {attention_workspace(f, DeviceKind::cuda)});
+    line(s.name + " forward", work, attention_implementation(f, DeviceKind::cuda), f.workspace.bytes(),
+         [&] { attention_forward(*stream_, f); });
+    // dk and dv of gathered keys are sums over ranks: float32.
+    AttentionBackward b{.q = f.q,
+                        .k = f.k,
+                        .v = f.v,
+                        .o = f.o,
+                        .d_o = normal({s.query_rows, kHeads, kDim}),
+                        .lse = f.lse,
+                        .segments = f.segments,
+                        .segment_count = f.segment_count,
+                        .form = s.form,
+                        .uniform = s.uniform,
+                        .causal = s.causal,
+                        .scale = f.scale,
+                        .dq = part(dqkv, 0, kHeads),
+                        .dk = packed ? part(dqkv, kHeads, kKvHeads) : empty(DType::f32, keys),
+                        .dv = packed ? part(dqkv, kHeads + kKvHeads, kKvHeads) : empty(DType::f32, keys)};
+    b.workspace = empty(DType::u8, {attention_workspace(b, DeviceKind::cuda)});
+    line(s.name + " backward", 2.5 * work, attention_implementation(b, DeviceKind::cuda), b.workspace.bytes(),
+         [&] { attention_backward(*stream_, b); });
+    stream_->synchronize();
+    kept_.clear();
+  }
+
+ private:
+  TensorView empty(DType dtype, const Shape& shape) {
+    kept_.emplace_back(*device_, dtype, shape);
+    return kept_.back();
+  }
+  TensorView normal(const Shape& shape) {
+    const TensorView view = empty(DType::bf16, shape);
+    random_normal(*stream_, {.y = view, .seed = 1, .name = kept_.size(), .std = 1.0});
+    return view;
+  }
+  TensorView numbers(const std::vector<std::int32_t>& values, const Shape& shape) {
+    const TensorView view = empty(DType::i32, shape);
+    transfer(*stream_, {}, view.raw(), values.data(), static_cast<std::int64_t>(values.size() * sizeof(std::int32_t)));
+    stream_->synchronize();
+    return view;
+  }
+
+  void line(const std::string& name, double work, const AttentionImplementation& how, std::int64_t workspace,
+            const std::function<void()>& run) {
+    const auto stream = static_cast<cudaStream_t>(stream_->native()->stream);
+    cudaEvent_t start{}, stop{};
+    HAWSER_CUDA_CHECK(cudaEventCreate(&start));
+    HAWSER_CUDA_CHECK(cudaEventCreate(&stop));
+    std::vector<float> times;
+    for (int i = 0; i < runs_ + 2; ++i) {
+      HAWSER_CUDA_CHECK(cudaEventRecord(start, stream));
+      run();
+      HAWSER_CUDA_CHECK(cudaEventRecord(stop, stream));
+      stream_->synchronize();
+      float ms = 0;
+      HAWSER_CUDA_CHECK(cudaEventElapsedTime(&ms, start, stop));
+      if (i >= 2) times.push_back(ms);
+    }
+    cudaEventDestroy(start);
+    cudaEventDestroy(stop);
+    std::sort(times.begin(), times.end());
+    const double ms = times[times.size() / 2];
+    std::printf("%-58s %9.3f ms %8.1f TFLOP/s %8.1f MiB  %s\n", name.c_str(), ms, work / ms * 1e-9,
+                static_cast<double>(workspace) / (1 << 20), how.name());
+    std::fflush(stdout);
+  }
+
+  int runs_;
+  std::string only_;
+  std::unique_ptr<Device> device_ = make_cuda_device();
+  std::unique_ptr<Stream> stream_ = device_->make_stream("bench");
+  std::vector<Storage> kept_;
+};
+
+Shape2 sequences(std::int64_t count, std::int64_t length, bool dense) {
+  Shape2 s{.name = cat(count, " x ", length / 1024, "K causal", dense ? "" : ", as segments"),
+           .query_rows = count * length,
+           .key_rows = count * length,
+           .most_segments = count,
+           .form = SegmentForm::squares,
+           .uniform = dense ? length : 0,
+           .causal = true};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<std::int32_t>(i * length), rows = static_cast<std::int32_t>(length);
+    s.table.insert(s.table.end(), {at, rows, at, rows, 0, 0});
+  }
+  return s;
+}
+
+// Lengths from a fixed sequence of numbers around the mean. `most`: rows of the table, most of them not used, where the
+// host must allow for many short documents.
+Shape2 documents(std::int64_t total, std::int64_t mean, std::int64_t most) {
+  Shape2 s{.name = cat("documents of ", mean / 1024, "K in ", total / 1024, "K"),
+           .query_rows = total,
+           .key_rows = total,
+           .most_segments = 0,
+           .form = SegmentForm::squares,
+           .uniform = 0,
+           .causal = true};
+  std::uint64_t state = 12345;
+  for (std::int64_t at = 0; at < total;) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const double u = static_cast<double>(state >> 11) / 9007199254740992.0;
+    const auto wanted = static_cast<std::int64_t>(-std::log(1.0 - u) * static_cast<double>(mean)) + 16;
+    const auto begin = static_cast<std::int32_t>(at), rows = static_cast<std::int32_t>(std::min(wanted, total - at));
+    s.table.insert(s.table.end(), {begin, rows, begin, rows, 0, 0});
+    at += rows;
+  }
+  const auto used = static_cast<std::int64_t>(s.table.size()) / 6;
+  s.most_segments = std::max(used, most);
+  s.name += cat(" (", used, ", table of ", s.most_segments, ")");
+  return s;
+}
+
+Shape2 rectangle(std::int64_t queries, std::int64_t keys, SegmentForm form, std::int64_t most) {
+  return {.name = cat("rectangle ", queries / 1024, "K x ", keys / 1024, "K, table of ", most,
+                      form == SegmentForm::any ? ", keys may be shared" : ""),
+          .query_rows = queries,
+          .key_rows = keys,
+          .table = {0, static_cast<std::int32_t>(queries), 0, static_cast<std::int32_t>(keys),
+                    static_cast<std::int32_t>(keys), 0},
+          .most_segments = most,
+          .form = form,
+          .uniform = 0,
+          .causal = false};
+}
+
+}  // namespace
+}  // namespace hawser::ops
+
+int main(int argc, char** argv) {
+  using namespace hawser::ops;
+  Bench bench(argc > 1 ? std::atoi(argv[1]) : 7, argc > 2 ? argv[2] : "");
+  for (const std::int64_t length : {4096, 16384, 65536}) bench.shape(sequences(1, length, true));
+  bench.shape(sequences(4, 4096, true));
+  bench.shape(sequences(1, 16384, false));
+  bench.shape(sequences(4, 4096, false));
+  for (const std::int64_t mean : {1024, 8192}) {
+    bench.shape(documents(16384, mean, 0));
+    bench.shape(documents(16384, mean, 256));
+  }
+  bench.shape(rectangle(16384, 49152, SegmentForm::apart, 1));
+  bench.shape(rectangle(16384, 49152, SegmentForm::any, 4));
+  return 0;
+}

@@ -1,0 +1,381 @@
+// bf16 attention in all the forms that the GPU has kernels for, on every device. Looser than the table of
+// attention_cases.cpp: cuDNN rounds probabilities to bf16, and its backward need not repeat.
+#include "ops/attention/attention.h"
+#include "ops/attention/reference.h"
+#include "ops/case_support.h"
+
+namespace hawser::ops {
+namespace {
+
+using namespace testing;
+using Kernel = AttentionImplementation::Kernel;
+
+struct Form {
+  Problem problem;
+  Kernel forward, backward, repeated;  // on the GPU; repeated: backward with `deterministic`
+};
+
+std::vector<Form> forms() {
+  constexpr auto kSquares = SegmentForm::squares, kApart = SegmentForm::apart, kAny = SegmentForm::any;
+  constexpr auto kDense = Kernel::cudnn_dense, kRagged = Kernel::cudnn_ragged, kEach = Kernel::cudnn_each,
+                 kPlain = Kernel::plain;
+  const auto bf16 = DType::bf16;
+  return {
+      {{"one sequence", 300, 300, 4, 2, 64, {{0, 300, 0, 300, 0, 0}}, true, 0, bf16, 0, kSquares, 300},
+       kDense,
+       kDense,
+       kDense},
+      {{"one sequence of odd length", 431, 431, 3, 1, 128, {{0, 431, 0, 431, 0, 0}}, true, 0, bf16, 8, kSquares, 431},
+       kDense,
+       kDense,
+       kDense},
+      {{"sequences, one short, one missing",
+        512,
+        512,
+        6,
+        2,
+        64,
+        {{0, 128, 0, 128, 0, 0}, {384, 128, 384, 128, 0, 0}, {128, 77, 128, 77, 0, 0}},
+        true,
+        0,
+        bf16,
+        16,
+        kSquares,
+        128},
+       kDense,
+       kDense,
+       kDense},
+      {{"a piece of a sequence", 100, 100, 2, 2, 32, {{0, 100, 0, 100, 500, 500}}, true, 0, bf16, 0, kSquares, 100},
+       kDense,
+       kDense,
+       kDense},
+      {{"one token a sequence",
+        3,
+        3,
+        2,
+        1,
+        16,
+        {{0, 1, 0, 1, 0, 0}, {2, 1, 2, 1, 0, 0}},
+        true,
+        0,
+        bf16,
+        0,
+        kSquares,
+        1},
+       kDense,
+       kPlain,
+       kPlain},
+      {{"a window over sequences",
+        400,
+        400,
+        4,
+        1,
+        64,
+        {{0, 200, 0, 200, 0, 0}, {200, 200, 200, 200, 0, 0}},
+        true,
+        37,
+        bf16,
+        0,
+        kSquares,
+        200},
+       kDense,
+       kDense,
+       kDense},
+      {{"narrow heads", 150, 150, 2, 1, 8, {{0, 150, 0, 150, 0, 0}}, true, 0, bf16, 8, kSquares, 150},
+       kDense,
+       kDense,
+       kDense},
+      {{"heads of 80", 150, 150, 2, 1, 80, {{0, 150, 0, 150, 0, 0}}, true, 0, bf16, 0, kSquares, 150},
+       kDense,
+       kDense,
+       kDense},
+      {{"heads of 256", 150, 150, 2, 1, 256, {{0, 150, 0, 150, 0, 0}}, true, 0, bf16, 0, kSquares, 150},
+       kDense,
+       kDense,
+       kDense},
+      {{"documents",
+        430,
+        430,
+        4,
+        2,
+        64,
+        {{0, 1, 0, 1, 0, 0},
+         {1, 95, 1, 95, 0, 0},
+         {297, 3, 297, 3, 0, 0},
+         {96, 201, 96, 201, 0, 0},
+         {310, 50, 310, 50, 7, 7}},
+        true,
+        0,
+        bf16,
+        8,
+        kSquares},
+       kRagged,
+       kRagged,
+       kPlain},
+      {{"documents, heads of 128, one each",
+        300,
+        300,
+        3,
+        3,
+        128,
+        {{100, 200, 100, 200, 0, 0}, {0, 90, 0, 90, 0, 0}},
+        true,
+        0,
+        bf16,
+        0,
+        kSquares},
+       kRagged,
+       kRagged,
+       kPlain},
+      {{"a window over documents",
+        300,
+        300,
+        4,
+        2,
+        64,
+        {{0, 130, 0, 130, 0, 0}, {130, 170, 130, 170, 0, 0}},
+        true,
+        50,
+        bf16,
+        0,
+        kSquares},
+       kRagged,
+       kRagged,
+       kPlain},
+      {{"documents, heads of 40",
+        120,
+        120,
+        2,
+        1,
+        40,
+        {{0, 50, 0, 50, 0, 0}, {50, 70, 50, 70, 0, 0}},
+        true,
+        0,
+        bf16,
+        0,
+        kSquares},
+       kRagged,
+       kPlain,
+       kPlain},
+      {{"rectangles",
+        200,
+        600,
+        4,
+        2,
+        64,
+        {{0, 70, 10, 300, 0, 0}, {100, 50, 350, 150, 0, 0}, {160, 10, 520, 0, 0, 0}},
+        false,
+        0,
+        bf16,
+        8,
+        kApart},
+       kRagged,
+       kRagged,
+       kPlain},
+      {{"rectangles that share keys",
+        150,
+        400,
+        4,
+        2,
+        128,
+        {{0, 70, 10, 300, 0, 0}, {100, 50, 250, 150, 0, 0}},
+        false,
+        0,
+        bf16,
+        0,
+        kAny},
+       kRagged,
+       kEach,
+       kPlain},
+      {{"no segment", 40, 40, 2, 1, 16, {}, true, 0, bf16, 0, kSquares}, kRagged, kRagged, kPlain},
+      {{"queries behind their keys", 40, 260, 2, 1, 64, {{0, 40, 0, 260, 220, 0}}, true, 0, bf16, 0, kAny},
+       kPlain,
+       kPlain,
+       kPlain},
+      {{"rows that are not aligned", 100, 100, 2, 1, 32, {{0, 100, 0, 100, 0, 0}}, true, 0, bf16, 3, kSquares, 100},
+       kPlain,
+       kPlain,
+       kPlain},
+  };
+}
+
+AttentionForward forward_args(World& world, const Problem& p, const Tensors& x) {
+  AttentionForward args{.q = world.in(p.dtype, {p.tq, p.hq, p.d}, x.q, p.pad),
+                        .k = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.k, 2 * p.pad),
+                        .v = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.v, 2 * p.pad),
+                        .segments = world.in(DType::i32, p.table_shape(), p.table()),
+                        .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
+                        .form = p.form,
+                        .uniform = p.uniform,
+                        .causal = p.causal,
+                        .window = p.window,
+                        .scale = p.scale(),
+                        .o = world.out(p.dtype, {p.tq, p.hq, p.d}, p.pad),
+                        .lse = world.out(DType::f32, {p.hq, p.tq})};
+  args.workspace = world.workspace(attention_workspace(args, world.stream().target(), 2));
+  return args;
+}
+
+// The largest error may be a few roundings, the typical one may not.
+void expect_near(const Values& got, const Values& expected, const std::string& what) {
+  expect_close(got, expected, 2e-2, what);
+  double error = 0, square = 0, count = 1e-30;
+  for (std::size_t i = 0; i < std::min(got.size(), expected.size()); ++i) {
+    if (!std::isfinite(expected[i])) continue;
+    error += (got[i] - expected[i]) * (got[i] - expected[i]);
+    square += expected[i] * expected[i];
+    count += 1;
+  }
+  EXPECT_LE(std::sqrt(error / count), 6e-3 * (std::sqrt(square / count) + 0.05)) << what << ": root mean square";
+}
+
+TEST(AttentionForms, ForwardOnEveryDevice) {
+  for (const Form& form : forms()) {
+    const Problem& p = form.problem;
+    SCOPED_TRACE(p.name);
+    const Tensors x(p);
+    const Outputs expected = reference(p, x);
+    for (const DeviceKind kind : devices()) {
+      Values first;
+      for (int turn = 0; turn < 2; ++turn) {
+        World world(kind, 2);
+        const AttentionForward args = forward_args(world, p, x);
+        EXPECT_EQ(attention_implementation(args, DeviceKind::cuda).kernel, form.forward);
+        attention_forward(world.stream(), args);
+        const Values o = world.values(args.o);
+        expect_near(o, expected.o, cat("o on ", to_string(kind)));
+        expect_close(world.values(args.lse), expected.lse, 1e-5, cat("lse on ", to_string(kind)));
+        world.check_gaps();
+        if (first.empty()) first = o;
+        expect_same_bits(o, first, cat("o on ", to_string(kind), ", again"));
+      }
+    }
+  }
+}
+
+struct Gradients {
+  DType dtype;
+  bool accumulate, deterministic;
+};
+
+// whole: log-sum-exp and output as backward gets them; expected: the gradients.
+void check_backward(const Form& form, const Tensors& x, const Outputs& whole, Outputs expected, const Gradients& g,
+                    DeviceKind kind) {
+  const Problem& p = form.problem;
+  SCOPED_TRACE(cat(p.name, ", ", to_string(g.dtype), g.accumulate ? ", added to" : "",
+                   g.deterministic ? ", deterministic" : "", ", on ", to_string(kind)));
+  Outputs old;
+  if (g.accumulate) {
+    old.dq = random_values(static_cast<std::int64_t>(x.q.size()), 21, g.dtype);
+    old.dk = random_values(static_cast<std::int64_t>(x.k.size()), 22, g.dtype);
+    old.dv = random_values(static_cast<std::int64_t>(x.v.size()), 23, g.dtype);
+    expected = {{}, {}, plus(expected.dq, old.dq), plus(expected.dk, old.dk), plus(expected.dv, old.dv)};
+  }
+  const Shape q_shape{p.tq, p.hq, p.d}, k_shape{p.tk, p.hkv, p.d};
+  std::vector<Values> first;
+  for (int turn = 0; turn < 2; ++turn) {
+    World world(kind, 2);
+    const auto gradient = [&](const Shape& shape, const Values& before) {
+      return g.accumulate ? world.in_out(g.dtype, shape, before, p.pad) : world.out(g.dtype, shape, p.pad);
+    };
+    AttentionBackward args{.q = world.in(p.dtype, q_shape, x.q, p.pad),
+                           .k = world.in(p.dtype, k_shape, x.k, p.pad),
+                           .v = world.in(p.dtype, k_shape, x.v, p.pad),
+                           .o = world.in(p.dtype, q_shape, whole.o),
+                           .d_o = world.in(p.dtype, q_shape, x.d_o, 2 * p.pad),
+                           .lse = world.in(DType::f32, {p.hq, p.tq}, whole.lse),
+                           .segments = world.in(DType::i32, p.table_shape(), p.table()),
+                           .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
+                           .form = p.form,
+                           .uniform = p.uniform,
+                           .causal = p.causal,
+                           .window = p.window,
+                           .scale = p.scale(),
+                           .dq = gradient(q_shape, old.dq),
+                           .dk = gradient(k_shape, old.dk),
+                           .dv = gradient(k_shape, old.dv),
+                           .accumulate_q = g.accumulate,
+                           .accumulate_kv = g.accumulate,
+                           .deterministic = g.deterministic};
+    args.workspace = world.workspace(attention_workspace(args, world.stream().target(), 2));
+    EXPECT_EQ(attention_implementation(args, DeviceKind::cuda).kernel, g.deterministic ? form.repeated : form.backward);
+    attention_backward(world.stream(), args);
+    const std::vector<Values> got{world.values(args.dq), world.values(args.dk), world.values(args.dv)};
+    expect_near(got[0], expected.dq, "dq");
+    expect_near(got[1], expected.dk, "dk");
+    expect_near(got[2], expected.dv, "dv");
+    world.check_gaps();
+    if (first.empty()) first = got;
+    if (!g.deterministic && kind == DeviceKind::cuda) continue;
+    for (std::size_t i = 0; i < got.size(); ++i) expect_same_bits(got[i], first[i], cat("gradient ", i, ", again"));
+  }
+}
+
+TEST(AttentionForms, BackwardOnEveryDevice) {
+  for (const Form& form : forms()) {
+    const Problem& p = form.problem;
+    const Tensors x(p);
+    Outputs whole = reference(p, x);
+    for (double& o : whole.o) o = rounded(o, p.dtype);
+    const Outputs expected = reference(p, x, &whole);
+    for (const DeviceKind kind : devices()) {
+      for (const DType dtype : {DType::bf16, DType::f32}) {
+        for (const bool accumulate : {false, true}) {
+          check_backward(form, x, whole, expected, {dtype, accumulate, false}, kind);
+        }
+      }
+      check_backward(form, x, whole, expected, {DType::bf16, false, true}, kind);
+    }
+  }
+}
+
+TEST(AttentionForms, SaysWhyNotFaster) {
+  Problem p{"", 64, 64, 2, 1, 33, {{0, 64, 0, 64, 0, 0}}};
+  const auto reason = [&] {
+    World world(DeviceKind::meta, 1);
+    return attention_implementation(forward_args(world, p, Tensors(p)), DeviceKind::cuda).reason;
+  };
+  EXPECT_EQ(reason(), "float32 operands; cuDNN takes bf16");
+  p.dtype = DType::bf16;
+  EXPECT_EQ(reason(), "head dim 33; cuDNN takes multiples of 8");
+  p.d = 32;
+  EXPECT_EQ(reason(), "causal segments that need not be squares");
+  p.form = SegmentForm::squares;
+  EXPECT_EQ(reason(), "segments that need not be of one length");
+  p.uniform = 64;
+  EXPECT_EQ(reason(), "");
+}
+
+// What the plan asks for on a machine without a GPU: Llama-3.1-8B's heads.
+TEST(AttentionForms, WorkspaceIsKnownFromSizes) {
+  const auto bytes = [](std::int64_t rows, std::int64_t uniform, bool deterministic) {
+    Problem p{"", rows, rows, 32, 8, 128, {{0, rows, 0, rows, 0, 0}}, true, 0, DType::bf16};
+    const TensorView q(reinterpret_cast<std::byte*>(1 << 20), DType::bf16, {rows, 32, 128}, DeviceKind::meta);
+    const TensorView k(reinterpret_cast<std::byte*>(1 << 20), DType::bf16, {rows, 8, 128}, DeviceKind::meta);
+    const TensorView lse(reinterpret_cast<std::byte*>(1 << 20), DType::f32, {32, rows}, DeviceKind::meta);
+    const TensorView table(reinterpret_cast<std::byte*>(1 << 20), DType::i32, {4, 6}, DeviceKind::meta);
+    const AttentionBackward args{.q = q,
+                                 .k = k,
+                                 .v = k,
+                                 .o = q,
+                                 .d_o = q,
+                                 .lse = lse,
+                                 .segments = table,
+                                 .form = SegmentForm::squares,
+                                 .uniform = uniform,
+                                 .dq = q,
+                                 .dk = k,
+                                 .dv = k,
+                                 .deterministic = deterministic};
+    return static_cast<double>(attention_workspace(args, DeviceKind::cuda)) / (1 << 20);
+  };
+  EXPECT_NEAR(bytes(16384, 16384, false), 517, 3);    // cuDNN asks for 514
+  EXPECT_NEAR(bytes(16384, 0, false), 770 + 192, 5);  // and 770; dq, dk and dv are made apart
+  EXPECT_LT(bytes(1 << 20, 1 << 20, false), 5000);    // a key-value head at a time
+  EXPECT_LT(bytes(16384, 16384, true), 2304 + 10);    // likewise
+  EXPECT_THROW(bytes(32768, 32768, true), UserError);
+  EXPECT_THROW(bytes(16384, 0, true), UserError);
+}
+
+}  // namespace
+}  // namespace hawser::ops

@@ -1,0 +1,226 @@
+#include "ops/attention/attention_graph_cuda.h"
+
+#include <cudnn_frontend.h>
+
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+
+namespace hawser::ops::cuda {
+
+namespace {
+
+namespace fe = cudnn_frontend;
+using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+#define HAWSER_CUDNN_CHECK(call)                                                                          \
+  do {                                                                                                    \
+    const cudnnStatus_t hawser_status = (call);                                                           \
+    HAWSER_CHECK(hawser_status == CUDNN_STATUS_SUCCESS, #call, ": ", cudnnGetErrorString(hawser_status)); \
+  } while (false)
+
+void check(const fe::error_t& status, const char* during) {
+  HAWSER_CHECK(status.is_good(), "cuDNN, ", during, ": ", status.err_msg);
+}
+
+enum Uid : std::int64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kO,
+  kStats,
+  kDo,
+  kDq,
+  kDk,
+  kDv,
+  kQueryLength,
+  kKeyLength,
+  kQOffset,
+  kKOffset,
+  kVOffset,
+  kOOffset,
+  kStatsOffset,
+  kDoOffset,
+  kDqOffset,
+  kDkvOffset,
+};
+
+class Builder {
+ public:
+  explicit Builder(const AttentionGraph& a) : a_(a) {
+    graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT)
+        .set_sm_version(90);  // what the binary has code for; before the nodes, which copy it
+  }
+
+  std::shared_ptr<fe::graph::Graph> build() {
+    const Tensor q = queries("q", kQ, a_.q_row, kQOffset), k = keys("k", kK, a_.k_row, kKOffset),
+                 v = keys("v", kV, a_.v_row, kVOffset);
+    if (a_.backward) {
+      const Tensor o = queries("o", kO, a_.o_row, kOOffset), d_o = queries("d_o", kDo, a_.d_o_row, kDoOffset);
+      auto options = fe::graph::SDPA_backward_attributes().set_name("attention_backward").set_attn_scale(a_.scale);
+      mask(options);
+      if (a_.ragged) options.set_max_total_seq_len_q(a_.query_rows).set_max_total_seq_len_kv(a_.key_rows);
+      options.set_deterministic_algorithm(a_.deterministic);
+      auto [dq, dk, dv] = graph_->sdpa_backward(q, k, v, o, d_o, stats(graph_->tensor(named("stats"))), options);
+      result(dq, kDq, a_.query_heads, a_.query_rows, a_.dq_row, kDqOffset);
+      result(dk, kDk, a_.kv_heads, a_.key_rows, a_.dk_row, kDkvOffset);
+      result(dv, kDv, a_.kv_heads, a_.key_rows, a_.dv_row, kDkvOffset);
+    } else {
+      auto options = fe::graph::SDPA_attributes().set_name("attention").set_attn_scale(a_.scale);
+      options.set_generate_stats(true);
+      mask(options);
+      auto [o, lse] = graph_->sdpa(q, k, v, options);
+      result(o, kO, a_.query_heads, a_.query_rows, a_.o_row, kOOffset);
+      stats(lse)->set_output(true);
+    }
+    return graph_;
+  }
+
+ private:
+  static fe::graph::Tensor_attributes named(const char* name) { return fe::graph::Tensor_attributes().set_name(name); }
+
+  Tensor table(const char* name, Uid uid, std::int64_t entries, fe::DataType_t type) {
+    Tensor& made = tables_[uid];
+    if (made == nullptr) {
+      made = graph_->tensor(
+          named(name).set_uid(uid).set_dim({entries, 1, 1, 1}).set_stride({1, 1, 1, 1}).set_data_type(type));
+    }
+    return made;
+  }
+
+  void place(fe::graph::Tensor_attributes& t, std::int64_t uid, std::int64_t heads, std::int64_t rows, std::int64_t row,
+             Uid offset) {
+    t.set_uid(uid)
+        .set_dim({a_.batch, heads, rows, a_.head_dim})
+        .set_stride({rows * row, a_.head_dim, row, 1})
+        .set_data_type(fe::DataType_t::BFLOAT16);
+    if (a_.ragged) t.set_ragged_offset(table("offset", offset, a_.batch + 1, fe::DataType_t::INT64));
+  }
+
+  Tensor queries(const char* name, Uid uid, std::int64_t row, Uid offset) {
+    auto t = named(name);
+    place(t, uid, a_.query_heads, a_.query_rows, row, offset);
+    return graph_->tensor(t);
+  }
+  Tensor keys(const char* name, Uid uid, std::int64_t row, Uid offset) {
+    auto t = named(name);
+    place(t, uid, a_.kv_heads, a_.key_rows, row, offset);
+    return graph_->tensor(t);
+  }
+  void result(const Tensor& t, Uid uid, std::int64_t heads, std::int64_t rows, std::int64_t row, Uid offset) {
+    place(*t, uid, heads, rows, row, offset);
+    t->set_output(true);
+  }
+
+  Tensor stats(const Tensor& t) {
+    const std::int64_t h = a_.query_heads, s = a_.query_rows;
+    t->set_uid(kStats).set_dim({a_.batch, h, s, 1}).set_data_type(fe::DataType_t::FLOAT);
+    if (a_.ragged) {
+      t->set_stride({h * s, 1, h, 1})
+          .set_ragged_offset(table("stats_offset", kStatsOffset, a_.batch + 1, fe::DataType_t::INT64));
+    } else {
+      t->set_stride({h * s, s, 1, 1});
+    }
+    return t;
+  }
+
+  template <class Options>
+  void mask(Options& options) {
+    if (a_.ragged) {
+      options.set_padding_mask(true)
+          .set_seq_len_q(table("query_length", kQueryLength, a_.batch, fe::DataType_t::INT32))
+          .set_seq_len_kv(table("key_length", kKeyLength, a_.batch, fe::DataType_t::INT32));
+    }
+    if (a_.causal) {
+      // In backward no other form skips the tiles that it masks.
+      options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+      if (a_.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(a_.window));
+    }
+  }
+
+  const AttentionGraph& a_;
+  std::shared_ptr<fe::graph::Graph> graph_ = std::make_shared<fe::graph::Graph>();
+  std::map<Uid, Tensor> tables_;
+};
+
+std::int64_t finish(fe::graph::Graph& graph) {
+  check(graph.create_execution_plans({fe::HeurMode_t::A}), "plans");
+  check(graph.check_support(), "support");
+  check(graph.build_plans(), "build");
+  std::int64_t bytes = 0;
+  check(graph.get_workspace_size(bytes), "workspace");
+  return bytes;
+}
+
+struct Plan {
+  std::shared_ptr<fe::graph::Graph> graph;
+  std::int64_t workspace = 0;
+};
+
+// Kept by the device.
+struct Cudnn {
+  cudnnHandle_t handle = nullptr;
+  std::mutex mutex;
+  std::map<AttentionGraph, Plan> plans;
+
+  Cudnn() { HAWSER_CUDNN_CHECK(cudnnCreate(&handle)); }
+  Cudnn(const Cudnn&) = delete;
+  Cudnn& operator=(const Cudnn&) = delete;
+  ~Cudnn() { cudnnDestroy(handle); }
+};
+
+}  // namespace
+
+void run_attention(const CudaNative& native, const AttentionGraph& a, const AttentionBuffers& b,
+                   std::int64_t workspace_bytes) {
+  auto& cudnn = native.keep->get<Cudnn>();
+  const std::lock_guard lock(cudnn.mutex);
+  Plan& plan = cudnn.plans[a];
+  if (plan.graph == nullptr) {
+    const auto graph = Builder(a).build();
+    check(graph->validate(), "validation");
+    check(graph->build_operation_graph(cudnn.handle), "graph");
+    plan.workspace = finish(*graph);
+    plan.graph = graph;
+  }
+  HAWSER_CHECK(plan.workspace <= workspace_bytes, "cuDNN asks for a workspace of ", plan.workspace,
+               " bytes, planned were ", workspace_bytes);
+  std::unordered_map<std::int64_t, void*> pack;
+  const auto add = [&](Uid uid, const void* data) {
+    if (data != nullptr) pack[uid] = const_cast<void*>(data);
+  };
+  add(kQ, b.q);
+  add(kK, b.k);
+  add(kV, b.v);
+  add(kO, b.o);
+  add(kStats, b.stats);
+  if (a.backward) {
+    add(kDo, b.d_o);
+    add(kDq, b.dq);
+    add(kDk, b.dk);
+    add(kDv, b.dv);
+  }
+  if (a.ragged) {
+    add(kQueryLength, b.query_length);
+    add(kKeyLength, b.key_length);
+    add(kQOffset, b.q_offset);
+    add(kKOffset, b.k_offset);
+    add(kVOffset, b.v_offset);
+    add(kOOffset, b.o_offset);
+    add(kStatsOffset, b.stats_offset);
+    if (a.backward) {
+      add(kDoOffset, b.d_o_offset);
+      add(kDqOffset, b.dq_offset);
+      add(kDkvOffset, b.dkv_offset);
+    }
+  }
+  HAWSER_CUDNN_CHECK(cudnnSetStream(cudnn.handle, static_cast<cudaStream_t>(native.stream)));
+  check(plan.graph->execute(cudnn.handle, pack, b.workspace), "execution");
+}
+
+}  // namespace hawser::ops::cuda

@@ -1,0 +1,52 @@
+// Kernels around and instead of cuDNN's attention. All are repeatable.
+#pragma once
+
+#include "ops/attention/attention_memory.h"
+
+namespace hawser::ops::cuda {
+
+// The tables in the workspace, see SegmentTables; what a call does not use is null.
+struct TablePointers {
+  std::int32_t* query_segment = nullptr;
+  std::int32_t* key_covered = nullptr;
+  std::int32_t* query_length = nullptr;
+  std::int32_t* key_length = nullptr;
+  std::int64_t* offsets = nullptr;  // [kOffsetTables, N + 1]
+};
+
+// rows[t]: elements from row to row of tensor t of OffsetTable.
+void make_tables(const CudaNative& native, const TensorView& segments, const TensorView& count, std::int64_t query_rows,
+                 std::int64_t key_rows, const TablePointers& tables, const std::int64_t (&rows)[kOffsetTables]);
+
+// How calls of cuDNN order log-sum-exps: [entries, heads, rows of an entry], or with ragged rows [T, heads]; for each
+// group of heads, `group` elements apart.
+struct StatsOrder {
+  std::int64_t heads = 0;  // of a group
+  std::int64_t group = 0;
+  std::int64_t entry = 0;  // rows of an entry; 0: ragged
+};
+// lse[h, t] = stats, -inf where query_segment says that the row sees nothing; may be in place where the order is.
+void stats_to_lse(const CudaNative& native, const float* stats, const StatsOrder& order,
+                  const std::int32_t* query_segment, const TensorView& lse);
+void lse_to_stats(const CudaNative& native, const TensorView& lse, const StatsOrder& order,
+                  const std::int32_t* query_segment, float* stats);
+
+// Rows of y where covered[row] < least become zero.
+void clear_rows(const CudaNative& native, const TensorView& y, const std::int32_t* covered, std::int32_t least);
+void clear(const CudaNative& native, const TensorView& y);
+
+// y (+)= partial, bf16 [rows of y, columns of y] dense, in rows that count; other rows: y (+)= 0. A row counts where
+// `covered` (may be null: all) is at least `least`.
+void add_partial(const CudaNative& native, const void* partial, const std::int32_t* covered, std::int32_t least,
+                 bool accumulate, const TensorView& y);
+// y += partial in the query rows (the key rows) of one segment of the table, where there is such a segment.
+void add_partial_of(const CudaNative& native, const void* partial, const TensorView& segments, const TensorView& count,
+                    std::int64_t segment, bool keys, const TensorView& y);
+
+// Any dtypes, head dims and masks: a warp for each row of each head, keys (or queries) 32 at a time.
+void plain_forward(const CudaNative& native, const AttentionForward& args, const std::int32_t* query_segment);
+// delta: float32 [Hq, Tq], scratch.
+void plain_backward(const CudaNative& native, const AttentionBackward& args, const std::int32_t* query_segment,
+                    float* delta);
+
+}  // namespace hawser::ops::cuda

@@ -1,0 +1,291 @@
+// Attention for what cuDNN does not take: any dtypes, head dims, masks and lengths, memory for a number a row and head,
+// sums in one order. A warp owns a row of a head, in rows of 32 lanes: a lane takes one of 32 keys (or queries) for the
+// scores, and every 32nd column for the sums.
+#include "ops/attention/attention_kernels_cuda.h"
+#include "ops/cuda/kernel.cuh"
+
+namespace hawser::ops::cuda {
+
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kMaxColumns = 8;  // of a lane: head dims up to 256
+constexpr std::int64_t kMaxDim = 32 * kMaxColumns;
+
+struct Range {
+  std::int64_t begin, end;
+};
+
+__device__ __forceinline__ std::int64_t clamp(std::int64_t x, std::int64_t low, std::int64_t high) {
+  return x < low ? low : x > high ? high : x;
+}
+
+struct Mask {
+  const std::int32_t* segments;  // [N, 6]
+  const std::int32_t* count;
+  bool causal;
+  std::int64_t window;
+
+  // Keys, counted in the segment, that its query row i sees.
+  __device__ Range keys(const std::int32_t* s, std::int64_t i) const {
+    const std::int64_t at = static_cast<std::int64_t>(s[4]) + i - s[5], all = s[3];
+    return {window > 0 ? clamp(at - window + 1, 0, all) : 0, causal ? clamp(at + 1, 0, all) : all};
+  }
+  // Query rows, counted in the segment, that see its key j.
+  __device__ Range queries(const std::int32_t* s, std::int64_t j) const {
+    const std::int64_t at = static_cast<std::int64_t>(s[5]) + j - s[4], all = s[1];
+    return {causal ? clamp(at, 0, all) : 0, window > 0 ? clamp(at + window, 0, all) : all};
+  }
+};
+
+// A row of a warp in shared memory, as float32.
+template <class T>
+__device__ __forceinline__ void fetch(float* to, const T* from, std::int64_t d) {
+  for (std::int64_t c = threadIdx.x; c < d; c += 32) to[c] = to_float(from[c]);
+}
+
+template <class T>
+__device__ __forceinline__ float dot(const float* a, const T* b, std::int64_t d) {
+  float sum = 0;
+  for (std::int64_t c = 0; c < d; ++c) sum += a[c] * to_float(b[c]);
+  return sum;
+}
+
+__device__ __forceinline__ float warp_max(float value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  return value;
+}
+
+// sums[k] += weight of lane n * rows[n, lane + 32 k], n in [0, many).
+template <class T>
+__device__ __forceinline__ void add_rows(float (&sums)[kMaxColumns], float weight, const T* rows, std::int64_t stride,
+                                         int many, std::int64_t d) {
+  for (int n = 0; n < many; ++n) {
+    const float w = __shfl_sync(0xffffffffu, weight, n);
+#pragma unroll
+    for (int k = 0; k < kMaxColumns; ++k) {
+      const std::int64_t c = threadIdx.x + 32 * k;
+      if (c < d) sums[k] += w * to_float(rows[n * stride + c]);
+    }
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void put(T* to, const float (&sums)[kMaxColumns], float factor, bool accumulate,
+                                    std::int64_t d) {
+#pragma unroll
+  for (int k = 0; k < kMaxColumns; ++k) {
+    const std::int64_t c = threadIdx.x + 32 * k;
+    if (c < d) to[c] = from_float<T>(factor * sums[k] + (accumulate ? to_float(to[c]) : 0.0f));
+  }
+}
+
+template <class T>
+Rows2<const T> reading(const TensorView& view) {
+  const auto rows = rows2<T>(view);
+  return {rows.data, rows.count, rows.columns, rows.stride};
+}
+
+template <class Args>
+Mask mask_of(const Args& args) {
+  return {args.segments.template data<std::int32_t>(), args.segment_count.template data<std::int32_t>(), args.causal,
+          args.window};
+}
+
+// blockDim (32, kWarps); a warp for each row, blockIdx.y the head.
+__device__ __forceinline__ std::int64_t my_row() {
+  return static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.y;
+}
+dim3 grid_of(std::int64_t rows, std::int64_t heads) {
+  HAWSER_CHECK(heads < 65536, "attention with ", heads, " heads");
+  return {static_cast<unsigned>(ceil_div(rows, kWarps)), static_cast<unsigned>(heads)};
+}
+const dim3 kBlock(32, kWarps);
+
+template <class Act, class Out>
+struct Forward {
+  Rows2<const Act> q, k, v;
+  Rows2<Out> o;
+  float* lse;
+  const std::int32_t* query_segment;
+  Mask mask;
+  std::int64_t group, d;
+  float scale;
+};
+
+template <class Act, class Out>
+__global__ void __launch_bounds__(32 * kWarps) forward_kernel(Forward<Act, Out> a) {
+  __shared__ float shared[kWarps][kMaxDim];
+  const std::int64_t t = my_row(), h = blockIdx.y, g = h / a.group;
+  if (t >= a.q.count) return;
+  float* const q = shared[threadIdx.y];
+  fetch(q, a.q.row(t) + h * a.d, a.d);
+  __syncwarp();
+  float sums[kMaxColumns] = {}, most = -INFINITY, total = 0;
+  if (const std::int32_t index = a.query_segment[t]; index >= 0) {
+    const std::int32_t* const s = a.mask.segments + static_cast<std::int64_t>(index) * kSegmentFields;
+    const Range keys = a.mask.keys(s, t - s[0]);
+    for (std::int64_t j = keys.begin; j < keys.end; j += 32) {
+      const int many = static_cast<int>(keys.end - j < 32 ? keys.end - j : 32);
+      const std::int64_t row = s[2] + j;
+      float score = -INFINITY;
+      if (static_cast<int>(threadIdx.x) < many) score = a.scale * dot(q, a.k.row(row + threadIdx.x) + g * a.d, a.d);
+      const float higher = fmaxf(most, warp_max(score));
+      const float shrink = expf(most - higher), p = expf(score - higher);
+      most = higher;
+      total = total * shrink + warp_sum(p);
+#pragma unroll
+      for (float& sum : sums) sum *= shrink;
+      add_rows(sums, p, a.v.row(row) + g * a.d, a.v.stride, many, a.d);
+    }
+  }
+  put(a.o.row(t) + h * a.d, sums, total > 0 ? 1.0f / total : 0.0f, false, a.d);
+  if (threadIdx.x == 0) a.lse[h * a.q.count + t] = total > 0 ? most + logf(total) : -INFINITY;
+}
+
+template <class Act>
+struct Backward {
+  Rows2<const Act> q, k, v, d_o;
+  const float* lse;
+  float* delta;
+  const std::int32_t* query_segment;
+  Mask mask;
+  std::int64_t group, d;
+  float scale;
+};
+
+template <class Act, class Out>
+__global__ void __launch_bounds__(32 * kWarps) delta_kernel(Backward<Act> a, Rows2<const Out> o) {
+  const std::int64_t t = my_row(), h = blockIdx.y;
+  if (t >= a.q.count) return;
+  float sum = 0;
+  for (std::int64_t c = threadIdx.x; c < a.d; c += 32) {
+    sum += to_float(o.row(t)[h * a.d + c]) * to_float(a.d_o.row(t)[h * a.d + c]);
+  }
+  sum = warp_sum(sum);
+  if (threadIdx.x == 0) a.delta[h * a.q.count + t] = sum;
+}
+
+template <class Act, class Out>
+__global__ void __launch_bounds__(32 * kWarps) dq_kernel(Backward<Act> a, Rows2<Out> dq, bool accumulate) {
+  __shared__ float shared[kWarps][2][kMaxDim];
+  const std::int64_t t = my_row(), h = blockIdx.y, g = h / a.group;
+  if (t >= a.q.count) return;
+  float *const q = shared[threadIdx.y][0], *const d_o = shared[threadIdx.y][1];
+  fetch(q, a.q.row(t) + h * a.d, a.d);
+  fetch(d_o, a.d_o.row(t) + h * a.d, a.d);
+  __syncwarp();
+  float sums[kMaxColumns] = {};
+  const float lse = a.lse[h * a.q.count + t], delta = a.delta[h * a.q.count + t];
+  if (const std::int32_t index = a.query_segment[t]; index >= 0 && lse > -INFINITY) {
+    const std::int32_t* const s = a.mask.segments + static_cast<std::int64_t>(index) * kSegmentFields;
+    const Range keys = a.mask.keys(s, t - s[0]);
+    for (std::int64_t j = keys.begin; j < keys.end; j += 32) {
+      const int many = static_cast<int>(keys.end - j < 32 ? keys.end - j : 32);
+      const std::int64_t row = s[2] + j;
+      float ds = 0;
+      if (static_cast<int>(threadIdx.x) < many) {
+        const float p = expf(a.scale * dot(q, a.k.row(row + threadIdx.x) + g * a.d, a.d) - lse);
+        ds = p * (dot(d_o, a.v.row(row + threadIdx.x) + g * a.d, a.d) - delta);
+      }
+      add_rows(sums, ds, a.k.row(row) + g * a.d, a.k.stride, many, a.d);
+    }
+  }
+  put(dq.row(t) + h * a.d, sums, a.scale, accumulate, a.d);
+}
+
+// A warp for each key row of a key-value head: all segments, all its query heads, in order.
+template <class Act, class Key, class Value>
+__global__ void __launch_bounds__(32 * kWarps)
+    dkv_kernel(Backward<Act> a, Rows2<Key> dk, Rows2<Value> dv, bool accumulate) {
+  __shared__ float shared[kWarps][2][kMaxDim];
+  const std::int64_t row = my_row(), g = blockIdx.y;
+  if (row >= a.k.count) return;
+  float *const k = shared[threadIdx.y][0], *const v = shared[threadIdx.y][1];
+  fetch(k, a.k.row(row) + g * a.d, a.d);
+  fetch(v, a.v.row(row) + g * a.d, a.d);
+  __syncwarp();
+  float k_sums[kMaxColumns] = {}, v_sums[kMaxColumns] = {};
+  for (std::int64_t n = 0; n < *a.mask.count; ++n) {
+    const std::int32_t* const s = a.mask.segments + n * kSegmentFields;
+    if (row < s[2] || row >= static_cast<std::int64_t>(s[2]) + s[3]) continue;
+    const Range queries = a.mask.queries(s, row - s[2]);
+    for (std::int64_t h = g * a.group; h < (g + 1) * a.group; ++h) {
+      const float *const lse = a.lse + h * a.q.count, *const delta = a.delta + h * a.q.count;
+      for (std::int64_t i = queries.begin; i < queries.end; i += 32) {
+        const int many = static_cast<int>(queries.end - i < 32 ? queries.end - i : 32);
+        const std::int64_t first = s[0] + i, t = first + threadIdx.x;
+        float p = 0, ds = 0;
+        if (static_cast<int>(threadIdx.x) < many && lse[t] > -INFINITY) {
+          p = expf(a.scale * dot(k, a.q.row(t) + h * a.d, a.d) - lse[t]);
+          ds = p * (dot(v, a.d_o.row(t) + h * a.d, a.d) - delta[t]);
+        }
+        add_rows(k_sums, ds, a.q.row(first) + h * a.d, a.q.stride, many, a.d);
+        add_rows(v_sums, p, a.d_o.row(first) + h * a.d, a.d_o.stride, many, a.d);
+      }
+    }
+  }
+  put(dk.row(row) + g * a.d, k_sums, a.scale, accumulate, a.d);
+  put(dv.row(row) + g * a.d, v_sums, 1.0f, accumulate, a.d);
+}
+
+}  // namespace
+
+void plain_forward(const CudaNative& native, const AttentionForward& args, const std::int32_t* query_segment) {
+  const AttentionDims n = dims_of(args);
+  with_float(args.q.dtype(), [&](auto act) {
+    with_float(args.o.dtype(), [&](auto out) {
+      using Act = decltype(act);
+      using Out = decltype(out);
+      const Forward<Act, Out> a{reading<Act>(args.q),
+                                reading<Act>(args.k),
+                                reading<Act>(args.v),
+                                rows2<Out>(args.o),
+                                args.lse.data<float>(),
+                                query_segment,
+                                mask_of(args),
+                                n.group(),
+                                n.d,
+                                static_cast<float>(args.scale)};
+      forward_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream_of(native)>>>(a);
+    });
+  });
+}
+
+void plain_backward(const CudaNative& native, const AttentionBackward& args, const std::int32_t* query_segment,
+                    float* delta) {
+  const AttentionDims n = dims_of(args);
+  const auto stream = stream_of(native);
+  with_float(args.q.dtype(), [&](auto act) {
+    using Act = decltype(act);
+    const Backward<Act> a{reading<Act>(args.q),
+                          reading<Act>(args.k),
+                          reading<Act>(args.v),
+                          reading<Act>(args.d_o),
+                          args.lse.data<float>(),
+                          delta,
+                          query_segment,
+                          mask_of(args),
+                          n.group(),
+                          n.d,
+                          static_cast<float>(args.scale)};
+    if (n.tq > 0) {
+      with_float(args.o.dtype(), [&](auto out) {
+        delta_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream>>>(a, reading<decltype(out)>(args.o));
+      });
+      with_float(args.dq.dtype(), [&](auto out) {
+        dq_kernel<<<grid_of(n.tq, n.hq), kBlock, 0, stream>>>(a, rows2<decltype(out)>(args.dq), args.accumulate_q);
+      });
+    }
+    if (n.tk == 0) return;
+    with_float(args.dk.dtype(), [&](auto key) {
+      with_float(args.dv.dtype(), [&](auto value) {
+        dkv_kernel<<<grid_of(n.tk, n.hkv), kBlock, 0, stream>>>(a, rows2<decltype(key)>(args.dk),
+                                                                rows2<decltype(value)>(args.dv), args.accumulate_kv);
+      });
+    });
+  });
+}
+
+}  // namespace hawser::ops::cuda
