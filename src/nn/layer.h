@@ -25,6 +25,9 @@ struct BatchViews {
   // and V rows; its V row lies T further. Only with context parallelism.
   TensorView gathered_row;
   TensorView chosen_row;  // i32 [1]: the row whose logits are wanted. Only with step::Purpose::logits
+  // > 0: a square begins at every so many rows at most, none is longer (ops::AttentionForward::uniform).
+  std::int64_t uniform_squares = 0;
+  bool rectangles_apart = false;                 // no key row lies in two rectangles
   double square_pairs = 0, rectangle_pairs = 0;  // visible query-key pairs a head, at most (booked FLOPs)
 };
 

@@ -15,6 +15,8 @@ class LocalSession : public AttentionExchange::Session {
               .v = v,
               .segments = ctx.batch().squares,
               .segment_count = ctx.batch().square_count,
+              .form = ops::SegmentForm::squares,
+              .uniform = ctx.batch().uniform_squares,
               .heads = static_cast<int>(k.size(1)),
               .dk = dk,
               .dv = dv,

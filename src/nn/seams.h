@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "tensor/tensor.h"
+#include "ops/attention/attention.h"
 
 namespace hawser::nn {
 
@@ -31,6 +31,8 @@ class Redistribute {
 struct AttentionPart {
   TensorView k, v;                     // [rows, kv_heads, D]
   TensorView segments, segment_count;  // which query rows see which of these keys (ops/attention/attention.h)
+  ops::SegmentForm form = ops::SegmentForm::any;
+  std::int64_t uniform = 0;
   bool causal = true;
   int head_begin = 0, heads = 0;  // key-value heads [head_begin, head_begin + heads) and their queries
   bool first = true;              // the first part of these heads writes o and lse, later ones are combined

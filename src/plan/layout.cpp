@@ -15,6 +15,9 @@ void set_bounds(Layout& layout) {
   const data::SegmentBounds segments = batch.max_segments();
   b.squares = segments.squares;
   b.rectangles = segments.rectangles;
+  // One document a sequence, whole on this rank, from its first row on. Rectangles of different sequences share no key.
+  b.uniform_squares = batch.max_documents == 1 && batch.context == 1 ? batch.padded_length() : 0;
+  b.rectangles_apart = batch.chunks_per_rank == 1;
   // Causal attention over whole sequences is the most there can be; a square is one chunk at most.
   const double sequences = static_cast<double>(batch.sequences), length = static_cast<double>(batch.padded_length());
   const double chunk = static_cast<double>(batch.chunk_length());

@@ -20,6 +20,8 @@ struct BatchBounds {
   int context = 1;
   std::int64_t squares = 1;  // segments at most
   std::int64_t rectangles = 0;
+  std::int64_t uniform_squares = 0;  // as in nn::BatchViews
+  bool rectangles_apart = false;
   bool chosen_row = false;  // Purpose::logits
   double square_pairs = 0;  // visible query-key pairs a head at most: what the plan books
   double rectangle_pairs = 0;

@@ -183,6 +183,8 @@ nn::BatchViews Executor::batch_views(int mb) {
                        .positions = get(2, {b.rows}),
                        .squares = get(3, {b.squares, 6}),
                        .square_count = get(4, {1}),
+                       .uniform_squares = b.uniform_squares,
+                       .rectangles_apart = b.rectangles_apart,
                        .square_pairs = b.square_pairs,
                        .rectangle_pairs = b.rectangle_pairs};
   if (b.context > 1) {

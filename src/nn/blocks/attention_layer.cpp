@@ -14,18 +14,6 @@ namespace {
 
 enum ParamIndex { kNorm, kQkvWeight, kOutputWeight };
 
-ops::AttentionSizes sizes_of(const LayerContext& ctx, const TensorView& q, const TensorView& k,
-                             const TensorView& segments) {
-  return {.query_rows = q.size(0),
-          .key_rows = k.size(0),
-          .query_heads = q.size(1),
-          .kv_heads = k.size(1),
-          .head_dim = q.size(2),
-          .segments = segments.size(0),
-          .dtype = q.dtype(),
-          .threads = ctx.threads()};
-}
-
 }  // namespace
 
 AttentionLayer::AttentionLayer(AttentionConfig config) : config_(std::move(config)) {
@@ -135,6 +123,8 @@ void AttentionLayer::attend(LayerContext& ctx, const TensorView& qkv, const Tens
                                .v = part.v,
                                .segments = part.segments,
                                .segment_count = part.segment_count,
+                               .form = part.form,
+                               .uniform = part.uniform,
                                .causal = part.causal && c.causal,
                                .window = c.window,
                                .scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
@@ -145,7 +135,7 @@ void AttentionLayer::attend(LayerContext& ctx, const TensorView& qkv, const Tens
       call.o = ctx.temp(ctx.dtype(), {rows, count, c.head_dim});
       call.lse = ctx.temp(DType::f32, {count, rows});
     }
-    const std::int64_t bytes = ops::attention_forward_workspace(sizes_of(ctx, call.q, call.k, call.segments));
+    const std::int64_t bytes = ops::attention_workspace(call, ctx.compute().target(), ctx.threads());
     if (bytes > 0) call.workspace = ctx.temp(DType::u8, {bytes});
     ops::attention_forward(ctx.compute(), call);
     if (!part.first) {
@@ -175,6 +165,8 @@ void AttentionLayer::attend_backward(LayerContext& ctx, const TensorView& qkv, c
                                 .lse = lse.rows(head, count),
                                 .segments = part.segments,
                                 .segment_count = part.segment_count,
+                                .form = part.form,
+                                .uniform = part.uniform,
                                 .causal = part.causal && c.causal,
                                 .window = c.window,
                                 .scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
@@ -183,7 +175,7 @@ void AttentionLayer::attend_backward(LayerContext& ctx, const TensorView& qkv, c
                                 .dv = part.dv,
                                 .accumulate_q = !part.first,
                                 .flops = 10.0 * static_cast<double>(count * c.head_dim) * part.visible};
-    const std::int64_t bytes = ops::attention_backward_workspace(sizes_of(ctx, call.q, call.k, call.segments));
+    const std::int64_t bytes = ops::attention_workspace(call, ctx.compute().target(), ctx.threads());
     if (bytes > 0) call.workspace = ctx.temp(DType::u8, {bytes});
     ops::attention_backward(ctx.compute(), call);
     session->add_gradient(p);
