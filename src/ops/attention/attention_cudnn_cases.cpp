@@ -273,7 +273,7 @@ void check_backward(const Form& form, const Tensors& x, const Outputs& whole, Ou
   }
   const Shape q_shape{p.tq, p.hq, p.d}, k_shape{p.tk, p.hkv, p.d};
   std::vector<Values> first;
-  for (int turn = 0; turn < 2; ++turn) {
+  for (int turn = 0; turn < (kind == DeviceKind::cpu ? 1 : 2); ++turn) {
     World world(kind, 2);
     const auto gradient = [&](const Shape& shape, const Values& before) {
       return g.accumulate ? world.in_out(g.dtype, shape, before, p.pad) : world.out(g.dtype, shape, p.pad);
@@ -306,7 +306,8 @@ void check_backward(const Form& form, const Tensors& x, const Outputs& whole, Ou
     expect_near(got[2], expected.dv, "dv");
     world.check_gaps();
     if (first.empty()) first = got;
-    if (!g.deterministic && kind == DeviceKind::cuda) continue;
+    const bool repeats = g.deterministic || form.backward == Kernel::plain;
+    if (!repeats) continue;
     for (std::size_t i = 0; i < got.size(); ++i) expect_same_bits(got[i], first[i], cat("gradient ", i, ", again"));
   }
 }
@@ -319,11 +320,11 @@ TEST(AttentionForms, BackwardOnEveryDevice) {
     for (double& o : whole.o) o = rounded(o, p.dtype);
     const Outputs expected = reference(p, x, &whole);
     for (const DeviceKind kind : devices()) {
-      for (const DType dtype : {DType::bf16, DType::f32}) {
-        for (const bool accumulate : {false, true}) {
-          check_backward(form, x, whole, expected, {dtype, accumulate, false}, kind);
-        }
-      }
+      check_backward(form, x, whole, expected, {DType::bf16, false, false}, kind);
+      check_backward(form, x, whole, expected, {DType::f32, true, false}, kind);
+      if (kind == DeviceKind::cpu) continue;  // which does the same for all of these
+      check_backward(form, x, whole, expected, {DType::f32, false, false}, kind);
+      check_backward(form, x, whole, expected, {DType::bf16, true, false}, kind);
       check_backward(form, x, whole, expected, {DType::bf16, false, true}, kind);
     }
   }

@@ -157,6 +157,10 @@ std::int64_t finish(fe::graph::Graph& graph) {
   return bytes;
 }
 
+// Before 9.15.1 backward copies from the host in every call where the keys are no multiple of 128; 9.14 is wrong under
+// a window.
+constexpr std::size_t kLeastVersion = 91501;
+
 struct Plan {
   std::shared_ptr<fe::graph::Graph> graph;
   std::int64_t workspace = 0;
@@ -168,7 +172,11 @@ struct Cudnn {
   std::mutex mutex;
   std::map<AttentionGraph, Plan> plans;
 
-  Cudnn() { HAWSER_CUDNN_CHECK(cudnnCreate(&handle)); }
+  Cudnn() {
+    HAWSER_CHECK(cudnnGetVersion() >= kLeastVersion, "cuDNN ", cudnnGetVersion(), " is loaded, ", kLeastVersion,
+                 " is the least: put the folder of a newer libcudnn.so.9 first in LD_LIBRARY_PATH");
+    HAWSER_CUDNN_CHECK(cudnnCreate(&handle));
+  }
   Cudnn(const Cudnn&) = delete;
   Cudnn& operator=(const Cudnn&) = delete;
   ~Cudnn() { cudnnDestroy(handle); }
