@@ -72,6 +72,14 @@ void transfer(Stream& stream, Booking booking, void* to, const void* from, std::
 // host: memory of the host that the device copies from and to at full speed (cuda: pinned; else as `device`).
 enum class Memory { device, host };
 
+// Where a device's large regions come from, in place of its own call: memory of a kind that the processes of other GPUs
+// can map (comm/nccl). allocate returns null where the memory is refused.
+struct DeviceAllocator {
+  std::function<std::byte*(std::int64_t bytes)> allocate;
+  std::function<void(std::byte* data)> free;
+};
+constexpr std::int64_t kLargeRegion = std::int64_t{8} << 20;
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -80,6 +88,8 @@ class Device {
   // Aligned to kAlignment. cpu: zero-filled pages that count as used when first touched. Throws Error(does_not_fit).
   virtual std::byte* allocate(std::int64_t bytes) = 0;
   virtual void free(std::byte* data, std::int64_t bytes) noexcept = 0;
+  // cuda: regions of kLargeRegion bytes and more are allocated so from here on.
+  virtual void set_allocator(DeviceAllocator) {}
   virtual std::byte* allocate_host(std::int64_t bytes) { return allocate(bytes); }
   virtual void free_host(std::byte* data, std::int64_t bytes) noexcept { free(data, bytes); }
   // How often memory was asked of the system so far, ops' own scratch included; equal before and after a step. Only

@@ -1,5 +1,6 @@
 #include <atomic>
 #include <exception>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -194,10 +195,24 @@ class CudaDevice : public Device {
     void* data = nullptr;
     HAWSER_CUDA_CHECK(cudaSetDevice(shared_->ordinal));
     ++shared_->allocations;
-    refuse(cudaMalloc(&data, static_cast<std::size_t>(bytes)), "the GPU", bytes);
+    if (allocator_.allocate && bytes >= kLargeRegion) {
+      data = allocator_.allocate(bytes);
+      refuse(data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation, "the GPU", bytes);
+      frees_.emplace(data, allocator_.free);
+    } else {
+      refuse(cudaMalloc(&data, static_cast<std::size_t>(bytes)), "the GPU", bytes);
+    }
     return static_cast<std::byte*>(data);
   }
-  void free(std::byte* data, std::int64_t) noexcept override { cudaFree(data); }
+  void free(std::byte* data, std::int64_t) noexcept override {
+    if (const auto found = frees_.find(data); found != frees_.end()) {
+      found->second(data);
+      frees_.erase(found);
+    } else {
+      cudaFree(data);
+    }
+  }
+  void set_allocator(DeviceAllocator allocator) override { allocator_ = std::move(allocator); }
 
   std::byte* allocate_host(std::int64_t bytes) override {
     void* data = nullptr;
@@ -220,6 +235,8 @@ class CudaDevice : public Device {
   }
 
   std::shared_ptr<Shared> shared_;
+  DeviceAllocator allocator_;
+  std::map<void*, std::function<void(std::byte*)>> frees_;  // of regions that are not the runtime's
 };
 
 }  // namespace
