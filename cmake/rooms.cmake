@@ -2,7 +2,8 @@
 #
 # One folder under src/ is one room: a static library hawser_NAME of all its .cpp files, and, with HAWSER_TESTS, one
 # GoogleTest binary NAME_test of its *_test.cpp files. *_cases.cpp files (op case tables) belong to the tests.
-# What needs CUDA (files of a folder cuda/, *_cuda.cpp, *.cu) is taken with HAWSER_CUDA only; cuda_absent.cpp without.
+# What needs CUDA (files of a folder cuda/ or nccl/, *_cuda.cpp, *.cu) is taken with HAWSER_CUDA only; cuda_absent.cpp
+# without.
 # A folder without sources (headers only) becomes an interface library.
 function(hawser_room name)
   cmake_parse_arguments(ROOM "" "" "USES;LIBRARIES;CUDA" ${ARGN})
@@ -13,7 +14,7 @@ function(hawser_room name)
     list(APPEND sources ${kernels})
     list(APPEND ROOM_LIBRARIES ${ROOM_CUDA})
   else()
-    list(FILTER sources EXCLUDE REGEX "/src/[a-z]+/(.*/)?cuda/|_cuda\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "/src/[a-z]+/(.*/)?(cuda|nccl)/|_cuda\\.cpp$")
   endif()
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_(test|cases)\\.cpp$")

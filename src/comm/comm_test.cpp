@@ -132,7 +132,7 @@ TEST(MetaGroup, BooksWhatIsTouched) {
   EXPECT_EQ(accesses[0].row_bytes, 400);
   EXPECT_TRUE(accesses[1].write);
   EXPECT_FALSE(accesses[2].write);
-  EXPECT_EQ(accesses[3].row_bytes, reduce_scatter_workspace(100, DType::bf16, 2));
+  EXPECT_EQ(accesses[3].row_bytes, reduce_scatter_workspace(100, DType::bf16, 2, DeviceKind::cpu));
   EXPECT_EQ(items[1].booking.collective.peer, 0);
 }
 
@@ -145,12 +145,23 @@ TEST(MetaGroup, RunsOnMetaStreamsOnly) {
 }
 
 TEST(Workspace, IsBounded) {
-  EXPECT_EQ(reduce_scatter_workspace(1000, DType::f32, 1), 0);
-  EXPECT_EQ(reduce_scatter_workspace(0, DType::f32, 8), 0);
-  EXPECT_EQ(reduce_scatter_workspace(16, DType::f32, 2), 64);
-  EXPECT_EQ(reduce_scatter_workspace(std::int64_t{1} << 40, DType::f32, 8), 2 * 7 * kReduceChunkBytes);
-  EXPECT_EQ(all_reduce_workspace(1, DType::f32, 4), 3 * 64);
-  EXPECT_LE(all_reduce_workspace(std::int64_t{1} << 40, DType::bf16, 8), 2 * 7 * kReduceChunkBytes);
+  EXPECT_EQ(reduce_scatter_workspace(1000, DType::f32, 1, DeviceKind::cpu), 0);
+  EXPECT_EQ(reduce_scatter_workspace(0, DType::f32, 8, DeviceKind::cpu), 0);
+  EXPECT_EQ(reduce_scatter_workspace(16, DType::f32, 2, DeviceKind::cpu), 64);
+  EXPECT_EQ(reduce_scatter_workspace(std::int64_t{1} << 40, DType::f32, 8, DeviceKind::cpu), 2 * 7 * kReduceChunkBytes);
+  EXPECT_EQ(all_reduce_workspace(1, DType::f32, 4, DeviceKind::cpu), 3 * 64);
+  EXPECT_LE(all_reduce_workspace(std::int64_t{1} << 40, DType::bf16, 8, DeviceKind::cpu), 2 * 7 * kReduceChunkBytes);
+}
+
+TEST(Workspace, OnAGpuIsBoundedByBytesInAll) {
+  for (const int size : {2, 4, 8, 64}) {
+    const std::int64_t most = reduce_scatter_workspace(std::int64_t{1} << 40, DType::bf16, size, DeviceKind::cuda);
+    EXPECT_LE(most, kCudaReduceBytes);
+    EXPECT_GT(most, kCudaReduceBytes * 9 / 10);
+    EXPECT_EQ(most, reduce_scatter_workspace(std::int64_t{1} << 40, DType::f32, size, DeviceKind::cuda));
+  }
+  EXPECT_EQ(reduce_scatter_workspace(16, DType::f32, 2, DeviceKind::cuda), 64);
+  EXPECT_EQ(all_reduce_workspace(1, DType::f32, 4, DeviceKind::cuda), 4 * 64);
 }
 
 TEST(Group, RefusesWhatTheContractRefuses) {

@@ -3,13 +3,11 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "comm/reduce.h"
 
 namespace hawser::comm {
 
 namespace {
-
-// Distances between parts of a workspace; keeps every part aligned for any dtype and vector unit.
-constexpr std::int64_t kAlign = 64;
 
 void expect_view(const Group& group, const Stream& stream, const char* what, const TensorView& view) {
   HAWSER_CHECK(view.dense(), what, " on ", group.name(), ": ", view.text(), " is not dense");
@@ -63,19 +61,28 @@ const char* to_string(Reduction reduction) {
   return reduction == Reduction::sum ? "sum" : "max";
 }
 
-std::int64_t reduce_scatter_workspace(std::int64_t n, DType wire, int size) {
-  if (size <= 1 || n <= 0) return 0;
-  // One slot a peer for a chunk of its part; two sets when there are more chunks, so that the sum of one runs while
-  // the next arrives.
-  const std::int64_t chunk = kReduceChunkBytes / size_of(wire);
-  const std::int64_t slot = round_up(std::min(n, chunk) * size_of(wire), kAlign);
-  return (n > chunk ? 2 : 1) * (size - 1) * slot;
+ReduceSlots reduce_slots(std::int64_t n, DType wire, int size, DeviceKind device) {
+  const std::int64_t element = size_of(wire), peers = size - 1;
+  const std::int64_t most = device == DeviceKind::cuda
+                                ? std::max(kCudaReduceBytes / (2 * peers) / kSlotAlign, std::int64_t{1}) * kSlotAlign
+                                : kReduceChunkBytes;
+  const std::int64_t chunk = std::min(n, most / element);
+  return {.chunk = chunk, .slot = round_up(chunk * element, kSlotAlign), .sets = n > chunk ? 2 : 1};
 }
 
-std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size) {
+std::int64_t reduce_scatter_workspace(std::int64_t n, DType wire, int size, DeviceKind device) {
   if (size <= 1 || n <= 0) return 0;
-  if (n * size_of(dtype) <= kGatherReduceBytes) return (size - 1) * round_up(n * size_of(dtype), kAlign);
-  return reduce_scatter_workspace(ceil_div(n, size), dtype, size);
+  const ReduceSlots slots = reduce_slots(n, wire, size, device);
+  return slots.sets * (size - 1) * slots.slot;
+}
+
+std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size, DeviceKind device) {
+  if (size <= 1 || n <= 0) return 0;
+  if (n * size_of(dtype) <= kGatherReduceBytes) {
+    // On a GPU one gather brings everybody's, the own one too.
+    return (device == DeviceKind::cuda ? size : size - 1) * round_up(n * size_of(dtype), kSlotAlign);
+  }
+  return reduce_scatter_workspace(ceil_div(n, size), dtype, size, device);
 }
 
 Group::Group(std::string name, int size, int index) : name_(std::move(name)), size_(size), index_(index) {
@@ -87,7 +94,7 @@ void Group::launch(Stream& stream, CollectiveKind kind, std::int64_t bytes, int 
   if (!work) return;
   Booking booking{.name = to_string(kind), .accesses = std::move(accesses)};
   if (size_ > 1) booking.collective = {.kind = kind, .communicator = name_, .bytes = bytes, .peer = peer};
-  stream.launch(std::move(booking), std::move(work));
+  stream.launch(std::move(booking), [native = stream.native(), work = std::move(work)] { work(native); });
 }
 
 void Group::all_gather(Stream& stream, const TensorView& send, const TensorView& recv) {
@@ -115,7 +122,7 @@ void Group::reduce_scatter(Stream& stream, const TensorView& send, const TensorV
   } else {
     expect_own_part_or_apart(*this, kWhat, recv, send);
   }
-  const std::int64_t bytes = reduce_scatter_workspace(recv.elements(), send.dtype(), size_);
+  const std::int64_t bytes = reduce_scatter_workspace(recv.elements(), send.dtype(), size_, stream.target());
   expect_workspace(*this, kWhat, workspace, bytes);
   if (bytes > 0) {
     expect_view(*this, stream, kWhat, workspace);
@@ -134,7 +141,7 @@ void Group::all_reduce(Stream& stream, const TensorView& data, Reduction reducti
   constexpr const char* kWhat = "all_reduce";
   expect_view(*this, stream, kWhat, data);
   expect_number(*this, kWhat, data);
-  const std::int64_t bytes = all_reduce_workspace(data.elements(), data.dtype(), size_);
+  const std::int64_t bytes = all_reduce_workspace(data.elements(), data.dtype(), size_, stream.target());
   expect_workspace(*this, kWhat, workspace, bytes);
   if (bytes > 0) {
     expect_view(*this, stream, kWhat, workspace);

@@ -35,12 +35,15 @@ namespace hawser::comm {
 enum class Reduction { sum, max };
 const char* to_string(Reduction reduction);
 
-// Bytes of workspace, upper bounds that hold for every implementation. `n` as in the call: elements of recv for
-// reduce_scatter, of data for all_reduce. Bounded: at most 2 * (size - 1) * kReduceChunkBytes, however large n is.
+// Bytes of workspace, upper bounds that hold for every implementation on `device` (of a stream: its target()). `n` as
+// in the call: elements of recv for reduce_scatter, of data for all_reduce. Bounded, however large n is: at most 2 *
+// (size - 1) * kReduceChunkBytes on the CPU, kCudaReduceBytes on a GPU (where small chunks would leave NVLink idle
+// between them).
 constexpr std::int64_t kReduceChunkBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kCudaReduceBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kGatherReduceBytes = std::int64_t{64} << 10;  // all_reduce: up to here everybody sums everything
-std::int64_t reduce_scatter_workspace(std::int64_t n, DType wire, int size);
-std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size);
+std::int64_t reduce_scatter_workspace(std::int64_t n, DType wire, int size, DeviceKind device);
+std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size, DeviceKind device);
 
 class Group {
  public:
@@ -72,7 +75,8 @@ class Group {
   // data becomes member root's data on every member. Any dtype.
   void broadcast(Stream& stream, const TensorView& data, int root);
 
-  // The k-th send to a peer meets the peer's k-th receive from here; sizes are equal. A send may wait for its receive.
+  // The k-th send to a peer meets the peer's k-th receive from here; sizes are equal. A send may wait for its receive,
+  // and on a GPU for what the host enqueued on the group before, on any stream: in a ring, neighbours take turns.
   // peer is another member's index. Any dtype.
   void send(Stream& stream, const TensorView& data, int peer);
   void receive(Stream& stream, const TensorView& data, int peer);
@@ -81,15 +85,20 @@ class Group {
   void barrier(Stream& stream);
 
   // A group of the same members that does not wait for this one; its name is name() + "/" + suffix. Every rank of the
-  // run calls it, in the same order among its other calls that make groups. No message is sent.
+  // run calls it, in the same order among its other calls that make groups.
   virtual std::unique_ptr<Group> duplicate(const std::string& suffix) = 0;
+
+  // See Mesh::register_memory; what came of it on this group, empty where it makes no difference.
+  virtual std::string register_memory(std::byte*, std::int64_t) { return {}; }
+  virtual void unregister_memory(std::byte*) {}
 
  protected:
   Group(std::string name, int size, int index);
 
-  // Each returns what the stream's worker does when it gets there; called on the host in the order of the calls above,
-  // with checked arguments and n > 0. Empty: there is nothing to do and nothing is booked.
-  using Work = std::function<void()>;
+  // Each returns what the stream's worker does when it gets there (cuda: at once, with what it enqueues on; elsewhere
+  // null); called on the host in the order of the calls above, with checked arguments and n > 0. Empty: there is
+  // nothing to do and nothing is booked.
+  using Work = std::function<void(const CudaNative* native)>;
   virtual Work all_gather_work(const TensorView& send, const TensorView& recv) = 0;
   virtual Work reduce_scatter_work(const TensorView& send, const TensorView& recv, bool accumulate,
                                    const TensorView& workspace) = 0;

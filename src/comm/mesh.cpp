@@ -31,6 +31,19 @@ MeshSizes mesh_sizes(int world, int hybrid_shard_degree, int context) {
 Mesh::Mesh(const MeshSizes& sizes, Rank rank) : sizes_(sizes), rank_(rank), place_(place_of(rank.value(), sizes)) {}
 Mesh::~Mesh() = default;
 
+std::string Mesh::register_memory(std::byte* data, std::int64_t bytes) {
+  std::string note;
+  for (const Which which : {kShardGather, kShardReduce, kContext}) {
+    std::string said = groups_[which]->register_memory(data, bytes);
+    if (note.empty()) note = std::move(said);
+  }
+  return note;
+}
+
+void Mesh::unregister_memory(std::byte* data) {
+  for (const Which which : {kShardGather, kShardReduce, kContext}) groups_[which]->unregister_memory(data);
+}
+
 std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, const MakeGroup& make) {
   HAWSER_CHECK(rank.value() >= 0 && rank.value() < sizes.world(), "rank ", rank, " of ", sizes.world());
   HAWSER_CHECK(sizes.shard_context || sizes.shard == 1, "shard degree ", sizes.shard, " without sharding");

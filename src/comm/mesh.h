@@ -53,6 +53,15 @@ class Mesh {
   Group& data() { return *groups_[kData]; }
   Group& world() { return *groups_[kWorld]; }
 
+  // Tells the groups of large traffic that their views will lie in this region: on GPUs a gather within registered
+  // memory is done by the copy engines and takes no multiprocessor, and sums fetch parts without a copy between.
+  // Every rank calls it, outside steps, with regions of one size that `device` allocated after the mesh was made, and
+  // with views at equal offsets. Returns a line for the log where the region could not be registered (all goes on
+  // without), the same on every rank; else, and on all other devices, nothing. The region outlives the mesh, or is
+  // taken back first, by every rank.
+  std::string register_memory(std::byte* data, std::int64_t bytes);
+  void unregister_memory(std::byte* data);
+
  private:
   friend struct MeshBuilder;
   enum Which { kContext, kShard, kShardGather, kShardReduce, kReplicate, kData, kWorld, kGroups };
@@ -71,6 +80,10 @@ std::unique_ptr<Mesh> make_self_mesh();
 // Real ranks. sizes.world() is world.size(). Called by every rank with the same sizes (checked: InternalError on all);
 // `world` outlives the mesh. Every collective of its groups gets timeout_s seconds from its start on the stream.
 std::unique_ptr<Mesh> make_mpi_mesh(World& world, const MeshSizes& sizes, double timeout_s);
+
+// Real ranks, one GPU each; all of the above, and: `device` is this rank's cuda device and outlives the mesh; a rank
+// that was built without CUDA throws UserError. Large regions of `device` can be registered from here on.
+std::unique_ptr<Mesh> make_nccl_mesh(World& world, const MeshSizes& sizes, double timeout_s, Device& device);
 
 // What `rank` of such a run would see; books only (meta streams), any world size, no processes.
 std::unique_ptr<Mesh> make_meta_mesh(const MeshSizes& sizes, Rank rank);

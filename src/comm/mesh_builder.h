@@ -10,6 +10,9 @@
 
 namespace hawser::comm {
 
+// Throws InternalError on every rank unless all want the same mesh, one of the run's size.
+void expect_one_mesh(World& world, const MeshSizes& sizes);
+
 struct MeshBuilder {
   // Makes a group of at least two: its name, its members' ranks by index, and this rank's index among them.
   using MakeGroup = std::function<std::unique_ptr<Group>(const std::string& name, std::vector<int> ranks, int index)>;

@@ -30,7 +30,9 @@ class MetaGroup : public Group {
  private:
   // Meta streams drop it; on any other stream the mistake shows itself when the stream gets there.
   Work none() const {
-    return [name = name()] { HAWSER_CHECK(false, "the meta group ", name, " was used on a stream that runs work"); };
+    return [name = name()](const CudaNative*) {
+      HAWSER_CHECK(false, "the meta group ", name, " was used on a stream that runs work");
+    };
   }
 };
 

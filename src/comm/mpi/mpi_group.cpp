@@ -106,13 +106,9 @@ void MpiGroup::gather_parts(Call& call, std::byte* data, const Parts& parts) {
 void MpiGroup::reduce_parts(Call& call, std::byte* send, const Parts& parts, Reduction reduction, std::byte* recv,
                             DType recv_dtype, bool accumulate, std::byte* workspace) {
   const std::int64_t element = size_of(parts.dtype);
-  const std::int64_t chunk = std::min(parts.part, kReduceChunkBytes / element);
-  const std::int64_t chunks = ceil_div(parts.part, chunk);
+  const auto [chunk, slot, sets] = reduce_slots(parts.part, parts.dtype, call.size(), DeviceKind::cpu);
+  const std::int64_t chunks = ceil_div(parts.part, chunk), slots = (call.size() - 1) * slot;
   const int me = call.index();
-  // As the workspace formula lays it out.
-  const std::int64_t all_slots = reduce_scatter_workspace(parts.part, parts.dtype, call.size());
-  const std::int64_t slots = chunks > 1 ? all_slots / 2 : all_slots;
-  const std::int64_t slot = slots / (call.size() - 1);
   const auto begin = [&](int member, std::int64_t c) { return parts.begin(member) + c * chunk; };
   const auto count = [&](int member, std::int64_t c) {
     return std::clamp<std::int64_t>(parts.count(member) - c * chunk, 0, chunk);
@@ -144,7 +140,7 @@ void MpiGroup::reduce_parts(Call& call, std::byte* send, const Parts& parts, Red
 
 // Everybody gets everything and sums it all: one round of messages.
 void MpiGroup::reduce_whole(Call& call, const TensorView& data, Reduction reduction, std::byte* workspace) {
-  const std::int64_t slot = all_reduce_workspace(data.elements(), data.dtype(), call.size()) / (call.size() - 1);
+  const std::int64_t slot = round_up(data.bytes(), kSlotAlign);
   const auto slot_of = [&](int peer) { return workspace + (peer < call.index() ? peer : peer - 1) * slot; };
   call.each_peer([&](int p) { call.receive(p, slot_of(p), data.bytes()); });
   call.each_peer([&](int p) { call.send(p, data.raw(), data.bytes()); });
@@ -155,7 +151,7 @@ void MpiGroup::reduce_whole(Call& call, const TensorView& data, Reduction reduct
 }
 
 Group::Work MpiGroup::all_gather_work(const TensorView& send, const TensorView& recv) {
-  return [this, ticket = ticket(CollectiveKind::all_gather, send.bytes()), send, recv] {
+  return [this, ticket = ticket(CollectiveKind::all_gather, send.bytes()), send, recv](const CudaNative*) {
     Call call(*this, ticket);
     call.each_peer([&](int p) { call.receive(p, recv.raw() + p * send.bytes(), send.bytes()); });
     call.each_peer([&](int p) { call.send(p, send.raw(), send.bytes()); });
@@ -169,7 +165,7 @@ Group::Work MpiGroup::all_gather_work(const TensorView& send, const TensorView& 
 Group::Work MpiGroup::reduce_scatter_work(const TensorView& send, const TensorView& recv, bool accumulate,
                                           const TensorView& workspace) {
   return [this, ticket = ticket(CollectiveKind::reduce_scatter, recv.elements() * size_of(send.dtype())), send, recv,
-          accumulate, workspace] {
+          accumulate, workspace](const CudaNative*) {
     Call call(*this, ticket);
     const Parts parts{.total = send.elements(), .part = recv.elements(), .dtype = send.dtype()};
     reduce_parts(call, send.raw(), parts, Reduction::sum, recv.raw(), recv.dtype(), accumulate, workspace.raw());
@@ -178,22 +174,23 @@ Group::Work MpiGroup::reduce_scatter_work(const TensorView& send, const TensorVi
 }
 
 Group::Work MpiGroup::all_reduce_work(const TensorView& data, Reduction reduction, const TensorView& workspace) {
-  return [this, ticket = ticket(CollectiveKind::all_reduce, data.bytes()), data, reduction, workspace] {
-    Call call(*this, ticket);
-    if (data.bytes() <= kGatherReduceBytes) {
-      reduce_whole(call, data, reduction, workspace.raw());
-    } else {
-      const Parts parts{.total = data.elements(), .part = ceil_div(data.elements(), size()), .dtype = data.dtype()};
-      std::byte* mine = data.raw() + parts.begin(index()) * size_of(data.dtype());
-      reduce_parts(call, data.raw(), parts, reduction, mine, data.dtype(), /*accumulate=*/false, workspace.raw());
-      gather_parts(call, data.raw(), parts);
-    }
-    call.finish();
-  };
+  return
+      [this, ticket = ticket(CollectiveKind::all_reduce, data.bytes()), data, reduction, workspace](const CudaNative*) {
+        Call call(*this, ticket);
+        if (data.bytes() <= kGatherReduceBytes) {
+          reduce_whole(call, data, reduction, workspace.raw());
+        } else {
+          const Parts parts{.total = data.elements(), .part = ceil_div(data.elements(), size()), .dtype = data.dtype()};
+          std::byte* mine = data.raw() + parts.begin(index()) * size_of(data.dtype());
+          reduce_parts(call, data.raw(), parts, reduction, mine, data.dtype(), /*accumulate=*/false, workspace.raw());
+          gather_parts(call, data.raw(), parts);
+        }
+        call.finish();
+      };
 }
 
 Group::Work MpiGroup::all_to_all_work(const TensorView& send, const TensorView& recv) {
-  return [this, ticket = ticket(CollectiveKind::all_to_all, send.bytes()), send, recv] {
+  return [this, ticket = ticket(CollectiveKind::all_to_all, send.bytes()), send, recv](const CudaNative*) {
     Call call(*this, ticket);
     const std::int64_t part = send.bytes() / size();
     call.each_peer([&](int p) { call.receive(p, recv.raw() + p * part, part); });
@@ -206,7 +203,7 @@ Group::Work MpiGroup::all_to_all_work(const TensorView& send, const TensorView& 
 }
 
 Group::Work MpiGroup::broadcast_work(const TensorView& data, int root) {
-  return [this, ticket = ticket(CollectiveKind::broadcast, data.bytes()), data, root] {
+  return [this, ticket = ticket(CollectiveKind::broadcast, data.bytes()), data, root](const CudaNative*) {
     Call call(*this, ticket);
     if (index() == root) {
       call.each_peer([&](int p) { call.send(p, data.raw(), data.bytes()); });
@@ -219,7 +216,7 @@ Group::Work MpiGroup::broadcast_work(const TensorView& data, int root) {
 }
 
 Group::Work MpiGroup::send_work(const TensorView& data, int peer) {
-  return [this, ticket = pair_ticket(CollectiveKind::send, data.bytes(), peer), data, peer] {
+  return [this, ticket = pair_ticket(CollectiveKind::send, data.bytes(), peer), data, peer](const CudaNative*) {
     Call call(*this, ticket);
     call.send(peer, data.raw(), data.bytes());
     call.post()->wait();
@@ -228,7 +225,7 @@ Group::Work MpiGroup::send_work(const TensorView& data, int peer) {
 }
 
 Group::Work MpiGroup::receive_work(const TensorView& data, int peer) {
-  return [this, ticket = pair_ticket(CollectiveKind::receive, data.bytes(), peer), data, peer] {
+  return [this, ticket = pair_ticket(CollectiveKind::receive, data.bytes(), peer), data, peer](const CudaNative*) {
     Call call(*this, ticket);
     call.receive(peer, data.raw(), data.bytes());
     call.post()->wait();
@@ -237,7 +234,7 @@ Group::Work MpiGroup::receive_work(const TensorView& data, int peer) {
 }
 
 Group::Work MpiGroup::barrier_work() {
-  return [this, ticket = ticket(CollectiveKind::barrier, 0)] {
+  return [this, ticket = ticket(CollectiveKind::barrier, 0)](const CudaNative*) {
     Call call(*this, ticket);
     call.each_peer([&](int p) { call.signal(p); });
     call.post()->wait();

@@ -315,8 +315,12 @@ void Service::check_deadlines(Clock::time_point now) {
   }
 }
 
-void Service::fail(const std::string& message) {
+void Service::report(const std::string& message) const {
   write_line(cat("rank ", rank_, ": ", message));
+}
+
+void Service::fail(const std::string& message) {
+  report(message);
   abort(static_cast<int>(ExitCode::rank_failed));
 }
 

@@ -77,7 +77,9 @@ class Service {
   ExchangePtr post(OperationPtr operation, std::vector<Message> messages);
   void finished(OperationPtr operation);  // for "last done" of a failure line
 
-  // Writes `message` as one line to stderr and ends every rank.
+  // Writes `message` as one line of this rank to stderr.
+  void report(const std::string& message) const;
+  // The same, and ends every rank.
   [[noreturn]] void fail(const std::string& message);
   [[noreturn]] void abort(int code);
 

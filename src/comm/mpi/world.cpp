@@ -1,5 +1,8 @@
 #include "comm/mpi/world.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -139,6 +142,13 @@ std::string World::broadcast_bytes(const std::string& bytes, Rank root) {
   return out;
 }
 
+int World::local_rank() {
+  char name[256] = {};
+  HAWSER_CHECK(gethostname(name, sizeof name - 1) == 0, "this machine has no name");
+  const std::vector<std::string> names = all_gather_strings(name);
+  return static_cast<int>(std::count(names.begin(), names.begin() + service_->rank(), name));
+}
+
 bool World::any(bool mine) {
   Control control(*this, "any");
   return meet(control, mine);
@@ -166,7 +176,7 @@ bool World::meet(Control& control, bool mine) {
   return answer != 0;
 }
 
-std::unique_ptr<Mesh> make_mpi_mesh(World& world, const MeshSizes& sizes, double timeout_s) {
+void expect_one_mesh(World& world, const MeshSizes& sizes) {
   const std::string mine =
       cat("tensor ", sizes.tensor, ", context ", sizes.context, ", shard ", sizes.shard,
           sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate, ", pipeline ", sizes.pipeline);
@@ -175,6 +185,10 @@ std::unique_ptr<Mesh> make_mpi_mesh(World& world, const MeshSizes& sizes, double
     HAWSER_CHECK(all[r] == all[0], "ranks 0 and ", r, " want different meshes: ", all[0], "; ", all[r]);
   }
   HAWSER_CHECK(sizes.world() == world.size(), "a mesh of ", mine, " on ", world.size(), " ranks");
+}
+
+std::unique_ptr<Mesh> make_mpi_mesh(World& world, const MeshSizes& sizes, double timeout_s) {
+  expect_one_mesh(world, sizes);
   Service& service = world.service();
   return MeshBuilder::build(sizes, world.rank(),
                             [&](const std::string& name, std::vector<int> ranks, int index) -> std::unique_ptr<Group> {

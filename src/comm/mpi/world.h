@@ -60,7 +60,10 @@ class World {
   bool any(bool mine);                                                         // true where one rank says true
   void barrier();
 
-  Service& service() { return *service_; }  // for comm/mpi/ only
+  // This rank's number among the ranks of its machine: which of its GPUs to take.
+  int local_rank();
+
+  Service& service() { return *service_; }  // for comm/ only
 
  private:
   class Control;

@@ -1,4 +1,5 @@
-// A group of one member: copies where data must move, nothing else. Runs on cpu streams, books on meta streams.
+// A group of one member: copies where data must move, nothing else. Runs on cpu and cuda streams, books on meta
+// streams.
 #pragma once
 
 #include <memory>

@@ -88,7 +88,8 @@ class GatherSession : public nn::AttentionExchange::Session {
     ops::scatter_rows(ctx_.exchange(), {.x = g.dk.reshape(flat), .index = index, .y = send.rows(0, all - rows_)});
     ops::scatter_rows(ctx_.exchange(), {.x = g.dv.reshape(flat), .index = index, .y = send.rows(rows_, all - rows_)});
     g.reduced = ctx_.temp(DType::f32, {2 * rows_, width});
-    const std::int64_t bytes = comm::reduce_scatter_workspace(g.reduced.elements(), DType::f32, group_.size());
+    const std::int64_t bytes =
+        comm::reduce_scatter_workspace(g.reduced.elements(), DType::f32, group_.size(), ctx_.exchange().target());
     group_.reduce_scatter(ctx_.exchange(), send, g.reduced, false,
                           bytes > 0 ? ctx_.temp(DType::u8, {bytes}) : TensorView());
   }

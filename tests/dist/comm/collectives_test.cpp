@@ -1,4 +1,4 @@
-// Every collective of comm/mpi against a serial reference, on the group of all ranks.
+// Every collective against a serial reference, on the group of all ranks: comm/mpi, and comm/nccl in comm_nccl_test.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,37 +12,50 @@ namespace hawser::comm {
 namespace {
 
 using ranks::value;
-using ranks::world;
 
 // Sizes where something changes: nothing, one element, odd, around the chunk and the gather limit, several chunks.
 const std::vector<std::int64_t> kSizes = {0, 1, 3, 255, 4097, 16384, 16385, 262144, 262145, 700001};
 
+constexpr DeviceKind kKind = ranks::kGpus ? DeviceKind::cuda : DeviceKind::cpu;
+
 class Collectives : public testing::TestWithParam<DType> {
  protected:
-  void SetUp() override {
-    device_ = make_cpu_device();
-    stream_ = device_->make_stream("test");
-    mesh_ = make_mpi_mesh(world(), {.replicate = world().size()}, 60.0);
-  }
-  Group& group() { return mesh_->data(); }
+  Group& group() { return ranks::flat_mesh().data(); }
   int size() { return group().size(); }
   int index() { return group().index(); }
   // Buffers of reductions are size() times as large, and all ranks share two cores: many ranks skip the largest.
   std::vector<std::int64_t> sizes() {
     auto out = kSizes;
-    if (size() > 4) out.pop_back();
+    if (size() > 4 && !ranks::kGpus) out.pop_back();
     return out;
   }
 
   // Storage refuses to be empty; a view of none of its elements is.
-  TensorView make(DType dtype, std::int64_t n) {
-    kept_.emplace_back(*device_, dtype, Shape{std::max<std::int64_t>(n, 1)});
+  TensorView make(Device& where, DType dtype, std::int64_t n) {
+    kept_.emplace_back(where, dtype, Shape{std::max<std::int64_t>(n, 1)});
     return kept_.back().view().rows(0, n);
   }
-  TensorView filled(DType dtype, std::int64_t n, std::uint64_t site) {
-    const TensorView out = make(dtype, n);
-    for (std::int64_t k = 0; k < n; ++k) put(out, k, value(site, index(), k));
+  TensorView make(DType dtype, std::int64_t n) { return make(ranks::device(), dtype, n); }
+  void copy(const TensorView& to, const TensorView& from) {
+    transfer(*stream_, {}, to.raw(), from.raw(), from.bytes());
+    stream_->synchronize();
+  }
+  // A device's buffer of what `at` says of each element; and a buffer as the host sees it.
+  template <class At>
+  TensorView made_of(DType dtype, std::int64_t n, const At& at) {
+    const TensorView host = make(*host_, dtype, n), out = make(dtype, n);
+    for (std::int64_t k = 0; k < n; ++k) put(host, k, at(k));
+    copy(out, host);
     return out;
+  }
+  TensorView filled(DType dtype, std::int64_t n, std::uint64_t site) {
+    return made_of(dtype, n, [&](std::int64_t k) { return value(site, index(), k); });
+  }
+  TensorView seen(const TensorView& view) {
+    if (!ranks::kGpus) return view;
+    const TensorView host = make(*host_, view.dtype(), view.elements());
+    copy(host, view);
+    return host;
   }
   static void put(const TensorView& view, std::int64_t k, float x) {
     if (view.dtype() == DType::f32) {
@@ -63,7 +76,8 @@ class Collectives : public testing::TestWithParam<DType> {
   }
   // Counts instead of one message an element.
   template <class Expected>
-  void expect_all(const TensorView& view, const Expected& expected, const std::string& what) {
+  void expect_all(const TensorView& result, const Expected& expected, const std::string& what) {
+    const TensorView view = seen(result);
     std::int64_t wrong = 0, first = -1;
     for (std::int64_t k = 0; k < view.elements(); ++k) {
       if (get(view, k) != expected(k) && wrong++ == 0) first = k;
@@ -73,9 +87,8 @@ class Collectives : public testing::TestWithParam<DType> {
   }
   TensorView workspace(std::int64_t bytes) { return make(DType::u8, bytes); }
 
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<Device> host_ = make_cpu_device();
+  std::unique_ptr<Stream> stream_ = ranks::device().make_stream("test");
   std::vector<Storage> kept_;
 };
 
@@ -86,7 +99,7 @@ TEST_P(Collectives, AllGather) {
       const TensorView recv = make(dtype, n * size());
       TensorView send = filled(dtype, n, 1);
       if (in_place) {
-        std::memcpy(recv.rows(index() * n, n).raw(), send.raw(), static_cast<std::size_t>(send.bytes()));
+        copy(recv.rows(index() * n, n), send);
         send = recv.rows(index() * n, n);
       }
       group().all_gather(*stream_, send, recv);
@@ -104,9 +117,9 @@ TEST_P(Collectives, ReduceScatter) {
     for (const DType out : {DType::f32, wire}) {
       for (const bool accumulate : {false, true}) {
         const TensorView send = filled(wire, n * size(), 2);
-        const TensorView recv = make(out, n);
-        for (std::int64_t k = 0; k < n; ++k) put(recv, k, 0.75f);
-        group().reduce_scatter(*stream_, send, recv, accumulate, workspace(reduce_scatter_workspace(n, wire, size())));
+        const TensorView recv = made_of(out, n, [](std::int64_t) { return 0.75f; });
+        group().reduce_scatter(*stream_, send, recv, accumulate,
+                               workspace(reduce_scatter_workspace(n, wire, size(), kKind)));
         stream_->synchronize();
         const auto expected = [&](std::int64_t k) {
           const float total = sum(wire, 2, index() * n + k);
@@ -125,7 +138,7 @@ TEST_P(Collectives, ReduceScatterInPlace) {
   for (const std::int64_t n : {std::int64_t{5}, std::int64_t{600000}}) {
     const TensorView send = filled(wire, n * size(), 3);
     const TensorView recv = send.rows(index() * n, n);
-    group().reduce_scatter(*stream_, send, recv, false, workspace(reduce_scatter_workspace(n, wire, size())));
+    group().reduce_scatter(*stream_, send, recv, false, workspace(reduce_scatter_workspace(n, wire, size(), kKind)));
     stream_->synchronize();
     expect_all(
         recv, [&](std::int64_t k) { return rounded(wire, sum(wire, 3, index() * n + k)); }, "in place");
@@ -135,7 +148,7 @@ TEST_P(Collectives, ReduceScatterInPlace) {
 TEST_P(Collectives, AllReduce) {
   const DType dtype = GetParam();
   for (const std::int64_t n : sizes()) {
-    const TensorView scratch = workspace(all_reduce_workspace(n, dtype, size()));
+    const TensorView scratch = workspace(all_reduce_workspace(n, dtype, size(), kKind));
     const TensorView sums = filled(dtype, n, 4), largest = filled(dtype, n, 5);
     group().all_reduce(*stream_, sums, Reduction::sum, scratch);
     group().all_reduce(*stream_, largest, Reduction::max, scratch);
@@ -177,17 +190,21 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
   }
 }
 
-// Everybody sends right and receives from the left, on two streams as one after the other would wait for ever.
+// Everybody sends right and receives from the left, on two streams as one after the other would wait for ever; on GPUs
+// neighbours take turns (comm/group.h).
 TEST_P(Collectives, SendAndReceiveInARing) {
   if (size() == 1) GTEST_SKIP() << "one rank";
   const DType dtype = GetParam();
-  const auto other = device_->make_stream("other");
+  const auto other = ranks::device().make_stream("other");
   const int right = (index() + 1) % size(), left = (index() + size() - 1) % size();
   std::vector<TensorView> received;
   for (const std::int64_t n : {1, 1000, 500000, 7}) {
     received.push_back(make(dtype, n));
-    group().send(*stream_, filled(dtype, n, 8), right);
-    group().receive(*other, received.back(), left);
+    const TensorView data = filled(dtype, n, 8);
+    const bool receive_first = ranks::kGpus && index() % 2 == 1;
+    if (receive_first) group().receive(*other, received.back(), left);
+    group().send(*stream_, data, right);
+    if (!receive_first) group().receive(*other, received.back(), left);
   }
   stream_->synchronize();
   other->synchronize();
@@ -205,14 +222,16 @@ class AnyDtype : public Collectives {};
 TEST_P(AnyDtype, DtypesTravelUnchanged) {
   const DType dtype = GetParam();
   const std::int64_t n = 1001;
-  const TensorView send = make(dtype, n), recv = make(dtype, n * size());
+  const TensorView mine = make(*host_, dtype, n), send = make(dtype, n), recv = make(dtype, n * size());
   const auto byte = [&](int member, std::int64_t k) { return static_cast<std::byte>((k * 7 + member * 13) & 0xff); };
-  for (std::int64_t k = 0; k < send.bytes(); ++k) send.raw()[k] = byte(index(), k);
+  for (std::int64_t k = 0; k < mine.bytes(); ++k) mine.raw()[k] = byte(index(), k);
+  copy(send, mine);
   group().all_gather(*stream_, send, recv);
   stream_->synchronize();
+  const TensorView all = seen(recv);
   std::int64_t wrong = 0;
-  for (std::int64_t k = 0; k < recv.bytes(); ++k) {
-    wrong += recv.raw()[k] != byte(static_cast<int>(k / send.bytes()), k % send.bytes());
+  for (std::int64_t k = 0; k < all.bytes(); ++k) {
+    wrong += all.raw()[k] != byte(static_cast<int>(k / send.bytes()), k % send.bytes());
   }
   EXPECT_EQ(wrong, 0);
 }

@@ -1,4 +1,4 @@
-// One rank goes wrong; what the others then do is what faults_test.cpp looks at.
+// One rank goes wrong; what the others then do is what faults_test.cpp and nccl_faults_test.cpp look at.
 #include <signal.h>
 #include <unistd.h>
 
@@ -12,22 +12,25 @@
 namespace hawser::comm::ranks {
 
 int run_fault(const std::string& name) {
-  constexpr double kTimeout = 2.0;
+  // On GPUs the limit must also hold for communicators that connect, which takes seconds.
+  constexpr double kTimeout = kGpus ? 15.0 : 2.0;
   World world(kTimeout);
   const int me = world.rank().value();
   std::cout << "pid " + std::to_string(getpid()) + "\n" << std::flush;
-  const auto device = make_cpu_device();
+  const auto device = make_device(world);
   const auto stream = device->make_stream("reduce");
-  const auto mesh = make_mpi_mesh(world, {.shard = world.size()}, kTimeout);
+  const auto mesh = make_mesh(world, *device, {.shard = world.size()}, kTimeout);
   const Storage data(*device, DType::f32, {16}), scratch(*device, DType::u8, {4096});
   world.set_phase("step 12 backward");
   mesh->shard_reduce().all_reduce(*stream, data, Reduction::sum, scratch);
+  if (kGpus && name != "unconnected") mesh->data().all_reduce(*stream, data, Reduction::sum, scratch);
   stream->synchronize();
   world.barrier();
 
-  if (me == 1 && name == "absent") std::this_thread::sleep_for(std::chrono::seconds(60));
+  if (me == 1 && (name == "absent" || name == "unconnected")) std::this_thread::sleep_for(std::chrono::seconds(90));
   if (me == 1 && name == "killed") raise(SIGKILL);
   if (me == 1 && name == "stopped") raise(SIGSTOP);
+  if (me == 1 && name == "leaves") _exit(0);
   if (me == 1 && name == "exception") {
     try {
       throw std::runtime_error("disk full");
@@ -46,7 +49,7 @@ int run_fault(const std::string& name) {
     mesh->data().all_reduce(*stream, data, Reduction::sum, scratch);
   }
   stream->synchronize();
-  std::this_thread::sleep_for(std::chrono::seconds(60));  // the run must end from outside
+  std::this_thread::sleep_for(std::chrono::seconds(90));  // the run must end from outside
   return 0;
 }
 

@@ -1,73 +1,14 @@
 // A rank that does not come, stops, dies or fails: every rank ends soon, and one line says what happened.
 // Argument: the comm_ranks_test binary.
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-
-#include <array>
-#include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
-#include <string>
-#include <thread>
-#include <vector>
 
-#include "base/cat.h"
+#include "faults_run.h"
 
 namespace hawser {
 namespace {
 
-std::string ranks_binary;
-
-struct Outcome {
-  std::string output;
-  int code = -1;
-  double seconds = 0;
-  std::vector<int> pids;
-};
-
-Outcome run(const std::string& fault, int ranks) {
-  const auto start = std::chrono::steady_clock::now();
-  const std::string command =
-      cat("timeout -k 1 60 " HAWSER_MPIEXEC " -q -np ", ranks, " ", ranks_binary, " --fault ", fault, " 2>&1");
-  Outcome out;
-  FILE* pipe = popen(command.c_str(), "r");
-  std::array<char, 4096> buffer;
-  while (fgets(buffer.data(), buffer.size(), pipe) != nullptr) out.output += buffer.data();
-  const int status = pclose(pipe);
-  out.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  out.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::istringstream words(out.output);
-  for (std::string word; words >> word;) {
-    int pid = 0;
-    if (word == "pid" && words >> pid) out.pids.push_back(pid);
-  }
-  return out;
-}
-
-// A zombie that nobody reaps has ended too.
-bool alive(int pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  if (!std::getline(stat, text)) return false;
-  const char state = text[text.rfind(')') + 2];
-  return state != 'Z' && state != 'X';
-}
-
-void expect_all_ended(const Outcome& out, int ranks) {
-  EXPECT_EQ(static_cast<int>(out.pids.size()), ranks) << out.output;
-  for (const int pid : out.pids) {
-    for (int i = 0; i < 20 && alive(pid); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    EXPECT_FALSE(alive(pid)) << pid << '\n' << out.output;
-  }
-}
-
-int count(const std::string& text, const std::string& what) {
-  int n = 0;
-  for (auto at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
-  return n;
-}
+using namespace faults;  // NOLINT
 
 constexpr double kTimeout = 2.0;  // as in faults.cpp
 
@@ -135,6 +76,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: comm_faults_test COMM_RANKS_TEST\n");
     return 2;
   }
-  hawser::ranks_binary = argv[1];
+  hawser::faults::ranks_binary = argv[1];
   return RUN_ALL_TESTS();
 }

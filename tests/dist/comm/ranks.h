@@ -1,4 +1,5 @@
-// What the cases of comm_ranks_test share: the process's World, and values that every rank can compute for every other.
+// What the cases of comm_ranks_test (ranks on the CPU, over MPI) and comm_nccl_test (a GPU each, over NCCL) share: the
+// process's World, the device of its groups, and values that every rank can compute for every other.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,18 @@
 namespace hawser::comm::ranks {
 
 World& world();  // made by main, one for all cases
+
+#ifdef HAWSER_RANKS_ON_GPUS
+constexpr bool kGpus = true;
+#else
+constexpr bool kGpus = false;
+#endif
+// This rank's device, and a mesh over it.
+std::unique_ptr<Device> make_device(World& world);
+std::unique_ptr<Mesh> make_mesh(World& world, Device& device, const MeshSizes& sizes, double timeout_s);
+
+Device& device();   // one for all cases
+Mesh& flat_mesh();  // one for all cases: every rank a replica
 
 // The k-th element of member m's buffer `site`: all sizes of numbers, so that the order of a sum shows in its last
 // bits.

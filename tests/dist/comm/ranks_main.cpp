@@ -5,13 +5,31 @@
 #include <iostream>
 #include <memory>
 
+#include "base/error.h"
 #include "ranks.h"
 
 namespace hawser::comm::ranks {
 
 namespace {
 
+constexpr int kSkipped = 77;  // what CTest takes for "could not run here"
+
 World* the_world = nullptr;
+std::unique_ptr<Device> the_device;
+std::unique_ptr<Mesh> the_mesh;
+
+// Why the cases cannot run on this machine, as a sentence; empty where they can.
+std::string missing(World& world) {
+  if (!kGpus) return {};
+  const CudaInfo info = cuda_info();
+  const int rank = world.local_rank();
+  std::string mine = info.problem;
+  if (mine.empty() && rank >= info.devices) mine = cat("rank ", rank, " of this machine has ", info.devices, " GPUs");
+  for (const std::string& one : world.all_gather_strings(mine)) {
+    if (!one.empty()) return one;
+  }
+  return {};
+}
 
 class FailuresOnly : public testing::EmptyTestEventListener {
   void OnTestPartResult(const testing::TestPartResult& result) override {
@@ -30,6 +48,24 @@ World& world() {
   return *the_world;
 }
 
+std::unique_ptr<Device> make_device([[maybe_unused]] World& in) {
+  return kGpus ? make_cuda_device(in.local_rank()) : make_cpu_device();
+}
+
+std::unique_ptr<Mesh> make_mesh(World& in, Device& on, const MeshSizes& sizes, double timeout_s) {
+  return kGpus ? make_nccl_mesh(in, sizes, timeout_s, on) : make_mpi_mesh(in, sizes, timeout_s);
+}
+
+Device& device() {
+  if (the_device == nullptr) the_device = make_device(world());
+  return *the_device;
+}
+
+Mesh& flat_mesh() {
+  if (the_mesh == nullptr) the_mesh = make_mesh(world(), device(), {.replicate = world().size()}, 60.0);
+  return *the_mesh;
+}
+
 }  // namespace hawser::comm::ranks
 
 int main(int argc, char** argv) {
@@ -43,10 +79,16 @@ int main(int argc, char** argv) {
     }
   }
   World world(60.0);
+  if (const std::string why = ranks::missing(world); !why.empty()) {
+    if (world.rank().value() == 0) std::cout << "SKIPPED: these cases need a GPU a rank: " << why << std::endl;
+    return ranks::kSkipped;
+  }
   ranks::the_world = &world;
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   if (world.rank().value() != 0) delete listeners.Release(listeners.default_result_printer());
   listeners.Append(new ranks::FailuresOnly);
   const bool failed = RUN_ALL_TESTS() != 0;
+  ranks::the_mesh.reset();
+  ranks::the_device.reset();
   return world.any(failed) ? 1 : 0;
 }

@@ -93,7 +93,8 @@ TEST(Traffic, LargeBuffers) {
   const int size = world().size();
   const std::int64_t whole = (std::int64_t{64} << 20) / 4 / size * size, n = whole / size;
   const Storage a(*device, DType::f32, {whole}), shard(*device, DType::f32, {n});
-  const Storage scratch(*device, DType::u8, {std::max<std::int64_t>(1, reduce_scatter_workspace(n, DType::f32, size))});
+  const Storage scratch(*device, DType::u8,
+                        {std::max<std::int64_t>(1, reduce_scatter_workspace(n, DType::f32, size, DeviceKind::cpu))});
   for (std::int64_t k = 0; k < whole; ++k)
     a.view().data<float>()[k] = static_cast<float>((k % 1000) + mesh->rank().value());
   mesh->shard_reduce().reduce_scatter(*stream, a, shard, false, scratch);
@@ -202,9 +203,10 @@ TEST(Traffic, Latency) {
   for (const std::int64_t bytes : {std::int64_t{1} << 10, std::int64_t{1} << 20, std::int64_t{64} << 20}) {
     const std::int64_t n = bytes / 4 / size, repeats = bytes > (1 << 20) ? 3 : bytes > 1024 ? 30 : 300;
     const Storage whole(*device, DType::f32, {n * size}), part(*device, DType::f32, {n});
-    const Storage scratch(*device, DType::u8,
-                          {std::max<std::int64_t>(1, all_reduce_workspace(n * size, DType::f32, size) +
-                                                         reduce_scatter_workspace(n, DType::f32, size))});
+    const Storage scratch(
+        *device, DType::u8,
+        {std::max<std::int64_t>(1, all_reduce_workspace(n * size, DType::f32, size, DeviceKind::cpu) +
+                                       reduce_scatter_workspace(n, DType::f32, size, DeviceKind::cpu))});
     const auto time = [&](const auto& enqueue) {
       enqueue();
       stream->synchronize();

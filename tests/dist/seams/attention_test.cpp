@@ -140,7 +140,7 @@ class GatherExchange : public nn::AttentionExchange {
       const TensorView send = ctx_.temp(DType::f32, line_.shape());
       ops::scatter_rows(ctx_.exchange(), {.x = gradient_, .index = owner_.order_, .y = send});
       const TensorView mine = ctx_.temp(DType::f32, {line_.size(0) / 2, line_.size(1)});
-      const std::int64_t bytes = comm::reduce_scatter_workspace(mine.elements(), DType::f32, 2);
+      const std::int64_t bytes = comm::reduce_scatter_workspace(mine.elements(), DType::f32, 2, DeviceKind::cpu);
       pair().reduce_scatter(ctx_.exchange(), send, mine, false, ctx_.temp(DType::u8, {bytes}));
       ops::cast(ctx_.exchange(), {.x = half(mine, 0, like_), .y = dk_});
       ops::cast(ctx_.exchange(), {.x = half(mine, 1, like_), .y = dv_});
@@ -296,7 +296,7 @@ void expect_one_ranks_results(const Documents& documents, const nn::SavePolicy& 
   LayerRun run(ctx, layer, kWidth, policy, rows_of(x, kWidth, mine), rows_of(dy, kWidth, mine));
   run.run(sink);
   for (const TensorView& gradient : sink.views()) {
-    const std::int64_t bytes = comm::all_reduce_workspace(gradient.elements(), DType::f32, 2);
+    const std::int64_t bytes = comm::all_reduce_workspace(gradient.elements(), DType::f32, 2, DeviceKind::cpu);
     pair().all_reduce(ctx.compute(), gradient, comm::Reduction::sum, ctx.make(DType::u8, {bytes}));
   }
   ctx.finish();

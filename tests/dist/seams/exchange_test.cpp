@@ -183,7 +183,7 @@ class GroupReduce : public nn::Reduce {
  private:
   static void reduce(LayerContext& ctx, const TensorView& data, comm::Reduction reduction) {
     ctx.exchange_after_compute();
-    const std::int64_t bytes = comm::all_reduce_workspace(data.elements(), data.dtype(), 2);
+    const std::int64_t bytes = comm::all_reduce_workspace(data.elements(), data.dtype(), 2, DeviceKind::cpu);
     pair().all_reduce(ctx.exchange(), data, reduction, ctx.temp(DType::u8, {bytes}));
     ctx.compute_after_exchange();
   }

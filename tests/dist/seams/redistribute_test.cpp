@@ -29,7 +29,7 @@ class SumRedistribute : public nn::Redistribute {
  private:
   static TensorView sum(LayerContext& ctx, const TensorView& x) {
     ctx.exchange_after_compute();
-    const std::int64_t bytes = comm::all_reduce_workspace(x.elements(), x.dtype(), 2);
+    const std::int64_t bytes = comm::all_reduce_workspace(x.elements(), x.dtype(), 2, DeviceKind::cpu);
     pair().all_reduce(ctx.exchange(), x, comm::Reduction::sum, ctx.temp(DType::u8, {bytes}));
     ctx.compute_after_exchange();
     return x;

@@ -1,0 +1,131 @@
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "comm/cuda/reduce_cuda.h"
+#include "device/cuda/check.h"
+
+namespace hawser::comm {
+
+namespace {
+
+using Bf = __nv_bfloat16;
+constexpr int kThreads = 512;
+constexpr int kBlocksEach = 2;  // of a multiprocessor: loads enough under way for the memory's full rate
+
+template <class T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
+  T v[N];
+};
+
+__device__ __forceinline__ float to_float(float x) {
+  return x;
+}
+__device__ __forceinline__ float to_float(Bf x) {
+  return __bfloat162float(x);
+}
+template <class T>
+__device__ __forceinline__ T from_float(float x) {
+  if constexpr (std::is_same_v<T, Bf>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return x;
+  }
+}
+
+template <Reduction reduction>
+__device__ __forceinline__ float combine(float a, float b) {
+  if constexpr (reduction == Reduction::sum) return a + b;
+  return (b > a || b != b) ? b : a;  // a NaN on either side stays
+}
+
+// Each thread puts N elements of all members together at a time, in the members' order.
+template <class Wire, class Out, Reduction reduction, int N>
+__global__ void __launch_bounds__(kThreads)
+    reduce_kernel(MemberRuns runs, std::int64_t vectors, Out* out, bool accumulate) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors; i += step) {
+    const auto load = [&](int m) {
+      const std::byte* base =
+          m == runs.index ? runs.own : runs.others + (runs.own_place || m < runs.index ? m : m - 1) * runs.stride;
+      return reinterpret_cast<const Vec<Wire, N>*>(base)[i];
+    };
+    float sum[N];
+    const Vec<Wire, N> first = load(0);
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum[k] = to_float(first.v[k]);
+#pragma unroll 4
+    for (int m = 1; m < runs.count; ++m) {
+      const Vec<Wire, N> next = load(m);
+#pragma unroll
+      for (int k = 0; k < N; ++k) sum[k] = combine<reduction>(sum[k], to_float(next.v[k]));
+    }
+    auto* to = reinterpret_cast<Vec<Out, N>*>(out) + i;
+    Vec<Out, N> result;
+    if (accumulate) {
+      result = *to;
+#pragma unroll
+      for (int k = 0; k < N; ++k) result.v[k] = from_float<Out>(to_float(result.v[k]) + sum[k]);
+    } else {
+#pragma unroll
+      for (int k = 0; k < N; ++k) result.v[k] = from_float<Out>(sum[k]);
+    }
+    *to = result;
+  }
+}
+
+template <class Wire, class Out, Reduction reduction, int N>
+void enqueue(cudaStream_t stream, int multiprocessors, const MemberRuns& runs, std::int64_t vectors, Out* out,
+             bool accumulate) {
+  const std::int64_t blocks =
+      std::min<std::int64_t>((vectors + kThreads - 1) / kThreads, std::int64_t{multiprocessors} * kBlocksEach);
+  reduce_kernel<Wire, Out, reduction, N>
+      <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(runs, vectors, out, accumulate);
+  HAWSER_CUDA_CHECK(cudaPeekAtLastError());
+}
+
+template <class Wire, class Out, Reduction reduction>
+void reduce_all(cudaStream_t stream, int multiprocessors, MemberRuns runs, std::int64_t n, std::byte* out,
+                bool accumulate) {
+  constexpr int kWide = 16 / sizeof(Wire);
+  const auto aligned = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 == 0; };
+  auto* to = reinterpret_cast<Out*>(out);
+  const std::int64_t wide =
+      aligned(runs.own) && aligned(runs.others) && runs.stride % 16 == 0 && aligned(out) ? n / kWide : 0;
+  if (wide > 0) enqueue<Wire, Out, reduction, kWide>(stream, multiprocessors, runs, wide, to, accumulate);
+  const std::int64_t done = wide * kWide;
+  if (done == n) return;
+  runs.own += done * static_cast<std::int64_t>(sizeof(Wire));
+  if (runs.others != nullptr) runs.others += done * static_cast<std::int64_t>(sizeof(Wire));
+  enqueue<Wire, Out, reduction, 1>(stream, multiprocessors, runs, n - done, to + done, accumulate);
+}
+
+template <Reduction reduction>
+void dispatch(cudaStream_t stream, int multiprocessors, const MemberRuns& runs, DType wire, std::int64_t n,
+              std::byte* out, DType out_dtype, bool accumulate) {
+  if (wire == DType::f32) {
+    HAWSER_CHECK(out_dtype == DType::f32, "a float32 wire reduced into ", to_string(out_dtype));
+    reduce_all<float, float, reduction>(stream, multiprocessors, runs, n, out, accumulate);
+  } else if (out_dtype == DType::f32) {
+    reduce_all<Bf, float, reduction>(stream, multiprocessors, runs, n, out, accumulate);
+  } else {
+    reduce_all<Bf, Bf, reduction>(stream, multiprocessors, runs, n, out, accumulate);
+  }
+}
+
+}  // namespace
+
+void reduce_members_cuda(void* stream, int multiprocessors, const MemberRuns& runs, DType wire, Reduction reduction,
+                         std::int64_t n, std::byte* out, DType out_dtype, bool accumulate) {
+  if (n == 0) return;
+  auto* on = static_cast<cudaStream_t>(stream);
+  if (reduction == Reduction::sum) {
+    dispatch<Reduction::sum>(on, multiprocessors, runs, wire, n, out, out_dtype, accumulate);
+  } else {
+    dispatch<Reduction::max>(on, multiprocessors, runs, wire, n, out, out_dtype, accumulate);
+  }
+}
+
+}  // namespace hawser::comm

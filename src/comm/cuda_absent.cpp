@@ -1,0 +1,25 @@
+// Stands for comm/cuda/ and comm/nccl/ in builds without CUDA.
+#include "base/error.h"
+#include "comm/cuda/reduce_cuda.h"
+#include "comm/mesh.h"
+
+namespace hawser::comm {
+
+namespace {
+
+[[noreturn]] void refuse() {
+  throw UserError(Problem{.what = "no GPU: this binary was built without CUDA",
+                          .hint = "cmake --preset cuda && cmake --build --preset cuda"});
+}
+
+}  // namespace
+
+void reduce_members_cuda(void*, int, const MemberRuns&, DType, Reduction, std::int64_t, std::byte*, DType, bool) {
+  refuse();
+}
+
+std::unique_ptr<Mesh> make_nccl_mesh(World&, const MeshSizes&, double, Device&) {
+  refuse();
+}
+
+}  // namespace hawser::comm

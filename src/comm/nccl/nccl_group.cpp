@@ -1,0 +1,367 @@
+#include "comm/nccl/nccl_group.h"
+
+#include <cuda.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "base/error.h"
+#include "comm/cuda/reduce_cuda.h"
+#include "comm/mpi/world.h"
+#include "comm/rank_list.h"
+#include "comm/reduce.h"
+#include "device/cuda/check.h"
+#include "device/cuda/native.h"
+
+namespace hawser::comm {
+
+namespace {
+
+cudaStream_t stream_of(const CudaNative& native) {
+  return static_cast<cudaStream_t>(native.stream);
+}
+
+// Whether NCCL can share the memory at `data` with other processes: it has a handle of the driver's.
+bool mappable(const void* data) {
+  const auto entry = [](const char* name) {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
+    return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? function : nullptr;
+  };
+  const auto retain =
+      reinterpret_cast<CUresult (*)(CUmemGenericAllocationHandle*, void*)>(entry("cuMemRetainAllocationHandle"));
+  const auto release = reinterpret_cast<CUresult (*)(CUmemGenericAllocationHandle)>(entry("cuMemRelease"));
+  CUmemGenericAllocationHandle handle = 0;
+  if (retain == nullptr || release == nullptr) return false;
+  if (retain(&handle, const_cast<void*>(data)) != CUDA_SUCCESS) return false;
+  release(handle);
+  return true;
+}
+
+}  // namespace
+
+NcclRun::NcclRun(World& run, Device& gpu, int gpu_ordinal, double timeout_s, const NcclOptions& how)
+    : world(run), device(gpu), ordinal(gpu_ordinal), options(how), watchdog(run.service(), gpu_ordinal, timeout_s) {}
+
+// Part m is elements [begin(m), begin(m) + count(m)): `part` each, fewer or none at the end.
+struct NcclGroup::Parts {
+  std::int64_t total = 0;
+  std::int64_t part = 0;
+  DType dtype = DType::f32;
+
+  std::int64_t begin(int m) const { return std::min(m * part, total); }
+  std::int64_t count(int m) const { return std::min(part, total - begin(m)); }
+};
+
+struct NcclGroup::Sums {
+  Sums() {
+    // A sum is short, and transfers wait for it: its blocks go before those of a product that fills the GPU.
+    int least = 0, greatest = 0;
+    HAWSER_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    HAWSER_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+    for (cudaEvent_t* event : {&arrived[0], &arrived[1], &summed[0], &summed[1]}) {
+      HAWSER_CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    }
+  }
+  ~Sums() {
+    for (cudaEvent_t event : {arrived[0], arrived[1], summed[0], summed[1]}) cudaEventDestroy(event);
+    cudaStreamDestroy(stream);
+  }
+
+  cudaStream_t stream = nullptr;
+  std::array<cudaEvent_t, 2> arrived{}, summed{};  // of each set of slots
+};
+
+NcclGroup::NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector<int> ranks, int index)
+    : Group(std::move(name), static_cast<int>(ranks.size()), index),
+      run_(std::move(run)),
+      ranks_(std::move(ranks)),
+      line_(run_->watchdog.add(this->name(), rank_list(ranks_))) {
+  HAWSER_CUDA_CHECK(cudaSetDevice(run_->ordinal));
+  sums_ = std::make_unique<Sums>();
+  token_ = Arena(run_->device, 2 * size());
+  connect();
+}
+
+NcclGroup::~NcclGroup() {
+  cudaSetDevice(run_->ordinal);
+  // When an error unwinds this rank the others do not come here, and closing or aborting may wait for them: the
+  // communicator is left to the process's end, which is near (comm/mpi/world.h).
+  if (std::uncaught_exceptions() == 0) {
+    run_->watchdog.guard(*line_, "close", [&] {
+      for (const auto& [data, window] : windows_) ncclCommWindowDeregister(comm_, static_cast<ncclWindow_t>(window));
+      run_->watchdog.set_communicator(*line_, nullptr);
+      if (comm_ != nullptr) ncclCommDestroy(comm_);
+    });
+  }
+  run_->watchdog.remove(line_);
+}
+
+// Calls that NCCL starts as one.
+template <class Do>
+void NcclGroup::grouped(const Do& calls) {
+  expect(ncclGroupStart(), "ncclGroupStart");
+  try {
+    calls();
+  } catch (...) {
+    ncclGroupEnd();
+    throw;
+  }
+  expect(ncclGroupEnd(), "ncclGroupEnd");
+}
+
+// The others, each member starting behind itself.
+template <class Do>
+void NcclGroup::each_peer(const Do& act) const {
+  for (int k = 1; k < size(); ++k) act((index() + k) % size());
+}
+
+void NcclGroup::connect() {
+  ncclUniqueId id{};
+  if (index() == 0) expect(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  const std::vector<std::string> ids = run_->world.all_gather_strings(std::string(id.internal, sizeof id.internal));
+  std::memcpy(id.internal, ids[static_cast<std::size_t>(ranks_.front())].data(), sizeof id.internal);
+
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  config.commName = name().c_str();
+  if (run_->options.min_ctas > 0) config.minCTAs = run_->options.min_ctas;
+  if (run_->options.max_ctas > 0) config.maxCTAs = run_->options.max_ctas;
+  if (run_->options.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  run_->watchdog.guard(*line_, "connect", [&] {
+    expect(ncclCommInitRankConfig(&comm_, size(), id, index(), &config), "ncclCommInitRankConfig");
+    warm_up();
+  });
+  run_->watchdog.set_communicator(*line_, comm_);
+}
+
+// Members connect, and take memory for it, at the first need: here, not inside a step. Pairs cost more than rings, and
+// most groups only sum a few numbers, by a gather.
+void NcclGroup::warm_up() {
+  const bool reduces =
+      name().ends_with("/reduce") || name().starts_with("replicate:") || name().starts_with("context:");
+  std::byte* mine = token_.data() + index();
+  expect(ncclAllGather(mine, token_.data(), 1, ncclInt8, comm_, sums_->stream), "ncclAllGather");
+  if (reduces) {
+    grouped([&] {
+      each_peer([&](int p) {
+        expect(ncclRecv(token_.data() + size() + p, 1, ncclInt8, p, comm_, sums_->stream), "ncclRecv");
+        expect(ncclSend(mine, 1, ncclInt8, p, comm_, sums_->stream), "ncclSend");
+      });
+    });
+  }
+  HAWSER_CUDA_CHECK(cudaStreamSynchronize(sums_->stream));
+}
+
+void NcclGroup::expect(int result, const char* what) const {
+  const auto status = static_cast<ncclResult_t>(result);
+  HAWSER_CHECK(status == ncclSuccess, what, " on ", name(), ": ", ncclGetErrorString(status), ": ",
+               ncclGetLastError(comm_));
+}
+
+std::unique_ptr<Group> NcclGroup::duplicate(const std::string& suffix) {
+  return std::make_unique<NcclGroup>(run_, name() + "/" + suffix, ranks_, index());
+}
+
+std::string NcclGroup::register_memory(std::byte* data, std::int64_t bytes) {
+  HAWSER_CUDA_CHECK(cudaSetDevice(run_->ordinal));
+  // NCCL's own checks differ between versions, and fail on one rank alone: ours come first, on all.
+  const bool fits = reinterpret_cast<std::uintptr_t>(data) % NCCL_WIN_REQUIRED_ALIGNMENT == 0 && mappable(data);
+  const std::vector<std::string> all = run_->world.all_gather_strings(cat(fits ? "" : "no ", bytes));
+  const auto no = [&](const std::string& why) { return cat("gathers take the GPUs' multiprocessors: ", why); };
+  for (const std::string& one : all) {
+    if (one.starts_with("no ")) return no("the memory is not of a kind that processes can share");
+    if (one != all[0]) return no(cat("ranks have regions of different sizes: ", all[0], " and ", one, " bytes"));
+  }
+  ncclWindow_t window = nullptr;
+  ncclResult_t result = ncclSuccess;
+  run_->watchdog.guard(*line_, "register_memory", [&] {
+    result = ncclCommWindowRegister(comm_, data, static_cast<std::size_t>(bytes), &window, NCCL_WIN_COLL_SYMMETRIC);
+  });
+  // A window that all can reach is an object on the GPU; NCCL hands out one of the host's where GPUs do not reach
+  // one another, good for this rank's own transfers.
+  cudaPointerAttributes kind{};
+  const bool symmetric = result == ncclSuccess && window != nullptr &&
+                         cudaPointerGetAttributes(&kind, window) == cudaSuccess && kind.type == cudaMemoryTypeDevice;
+  cudaGetLastError();
+  std::string why;
+  if (result != ncclSuccess) why = cat(ncclGetErrorString(result), ": ", ncclGetLastError(comm_));
+  if (window != nullptr) windows_.emplace(data, window);
+  if (!run_->world.any(!symmetric)) return {};
+  int version = 0;
+  ncclGetVersion(&version);
+  return no(cat("NCCL ", version / 10000, '.', version / 100 % 100, '.', version % 100,
+                " did not map the region on all GPUs", why.empty() ? "" : " (", why, why.empty() ? "" : ")"));
+}
+
+void NcclGroup::unregister_memory(std::byte* data) {
+  const auto found = windows_.find(data);
+  if (found == windows_.end()) return;
+  HAWSER_CUDA_CHECK(cudaSetDevice(run_->ordinal));
+  run_->watchdog.guard(*line_, "unregister_memory", [&] {
+    expect(ncclCommWindowDeregister(comm_, static_cast<ncclWindow_t>(found->second)), "ncclCommWindowDeregister");
+  });
+  windows_.erase(found);
+}
+
+template <class Enqueue>
+Group::Work NcclGroup::watched(CollectiveKind kind, std::int64_t bytes, Enqueue enqueue) {
+  return [this, kind, bytes, enqueue = std::move(enqueue)](const CudaNative* native) {
+    HAWSER_CHECK(native != nullptr, name(), " talks between GPUs, and was used on a stream of none");
+    run_->watchdog.follow(*line_, to_string(kind), bytes, stream_of(*native), [&] { enqueue(*native); });
+  };
+}
+
+// recv (+)= the members' own parts of mine, in order.
+void NcclGroup::reduce_parts(const CudaNative& native, const std::byte* send, const Parts& parts, Reduction reduction,
+                             std::byte* recv, DType recv_dtype, bool accumulate, std::byte* workspace) {
+  const ReduceSlots slots = reduce_slots(parts.part, parts.dtype, size(), DeviceKind::cuda);
+  const std::int64_t element = size_of(parts.dtype), chunk = slots.chunk, chunks = ceil_div(parts.part, chunk);
+  const int me = index();
+  const auto begin = [&](int member, std::int64_t c) { return parts.begin(member) + c * chunk; };
+  const auto bytes = [&](int member, std::int64_t c) {
+    return static_cast<std::size_t>(std::clamp<std::int64_t>(parts.count(member) - c * chunk, 0, chunk) * element);
+  };
+  cudaStream_t stream = stream_of(native);
+  cudaStream_t sums = chunks > 1 ? sums_->stream : stream;
+
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    const auto set = static_cast<std::size_t>(c % 2);
+    std::byte* slot = workspace + static_cast<std::int64_t>(set) * (size() - 1) * slots.slot;
+    if (c >= 2) HAWSER_CUDA_CHECK(cudaStreamWaitEvent(stream, sums_->summed[set], 0));
+    grouped([&] {
+      each_peer([&](int p) {
+        if (bytes(me, c) > 0) {
+          std::byte* to = slot + (p < me ? p : p - 1) * slots.slot;
+          expect(ncclRecv(to, bytes(me, c), ncclInt8, p, comm_, stream), "ncclRecv");
+        }
+        if (bytes(p, c) > 0) {
+          expect(ncclSend(send + begin(p, c) * element, bytes(p, c), ncclInt8, p, comm_, stream), "ncclSend");
+        }
+      });
+    });
+    if (sums != stream) {
+      HAWSER_CUDA_CHECK(cudaEventRecord(sums_->arrived[set], stream));
+      HAWSER_CUDA_CHECK(cudaStreamWaitEvent(sums, sums_->arrived[set], 0));
+    }
+    const MemberRuns runs{
+        .own = send + begin(me, c) * element, .index = me, .count = size(), .others = slot, .stride = slots.slot};
+    reduce_members_cuda(sums, native.multiprocessors, runs, parts.dtype, reduction,
+                        static_cast<std::int64_t>(bytes(me, c)) / element, recv + c * chunk * size_of(recv_dtype),
+                        recv_dtype, accumulate);
+    if (sums != stream) HAWSER_CUDA_CHECK(cudaEventRecord(sums_->summed[set], sums));
+  }
+  if (sums != stream) {
+    HAWSER_CUDA_CHECK(cudaStreamWaitEvent(stream, sums_->summed[static_cast<std::size_t>((chunks - 1) % 2)], 0));
+  }
+}
+
+// Everybody gets everything and sums it all: one transfer.
+void NcclGroup::reduce_whole(const CudaNative& native, const TensorView& data, Reduction reduction,
+                             std::byte* workspace) {
+  expect(
+      ncclAllGather(data.raw(), workspace, static_cast<std::size_t>(data.bytes()), ncclInt8, comm_, stream_of(native)),
+      "ncclAllGather");
+  const MemberRuns runs{.own = workspace + index() * data.bytes(),
+                        .index = index(),
+                        .count = size(),
+                        .others = workspace,
+                        .stride = data.bytes(),
+                        .own_place = true};
+  reduce_members_cuda(native.stream, native.multiprocessors, runs, data.dtype(), reduction, data.elements(), data.raw(),
+                      data.dtype(), /*accumulate=*/false);
+}
+
+// Every member ends with every part of `data`, each from the member that it belongs to.
+void NcclGroup::gather_parts(const CudaNative& native, std::byte* data, const Parts& parts) {
+  const std::int64_t element = size_of(parts.dtype);
+  const auto at = [&](int m) { return data + parts.begin(m) * element; };
+  const auto bytes = [&](int m) { return static_cast<std::size_t>(parts.count(m) * element); };
+  const int me = index();
+  if (parts.count(size() - 1) == parts.part) {
+    expect(ncclAllGather(at(me), data, bytes(me), ncclInt8, comm_, stream_of(native)), "ncclAllGather");
+    return;
+  }
+  grouped([&] {
+    each_peer([&](int p) {
+      if (bytes(p) > 0) expect(ncclRecv(at(p), bytes(p), ncclInt8, p, comm_, stream_of(native)), "ncclRecv");
+      if (bytes(me) > 0) expect(ncclSend(at(me), bytes(me), ncclInt8, p, comm_, stream_of(native)), "ncclSend");
+    });
+  });
+}
+
+Group::Work NcclGroup::all_gather_work(const TensorView& send, const TensorView& recv) {
+  return watched(CollectiveKind::all_gather, send.bytes(), [this, send, recv](const CudaNative& native) {
+    expect(ncclAllGather(send.raw(), recv.raw(), static_cast<std::size_t>(send.bytes()), ncclInt8, comm_,
+                         stream_of(native)),
+           "ncclAllGather");
+  });
+}
+
+Group::Work NcclGroup::reduce_scatter_work(const TensorView& send, const TensorView& recv, bool accumulate,
+                                           const TensorView& workspace) {
+  return watched(CollectiveKind::reduce_scatter, recv.elements() * size_of(send.dtype()),
+                 [this, send, recv, accumulate, workspace](const CudaNative& native) {
+                   const Parts parts{.total = send.elements(), .part = recv.elements(), .dtype = send.dtype()};
+                   reduce_parts(native, send.raw(), parts, Reduction::sum, recv.raw(), recv.dtype(), accumulate,
+                                workspace.raw());
+                 });
+}
+
+Group::Work NcclGroup::all_reduce_work(const TensorView& data, Reduction reduction, const TensorView& workspace) {
+  return watched(
+      CollectiveKind::all_reduce, data.bytes(), [this, data, reduction, workspace](const CudaNative& native) {
+        if (data.bytes() <= kGatherReduceBytes) {
+          reduce_whole(native, data, reduction, workspace.raw());
+          return;
+        }
+        const Parts parts{.total = data.elements(), .part = ceil_div(data.elements(), size()), .dtype = data.dtype()};
+        std::byte* mine = data.raw() + parts.begin(index()) * size_of(data.dtype());
+        reduce_parts(native, data.raw(), parts, reduction, mine, data.dtype(), /*accumulate=*/false, workspace.raw());
+        gather_parts(native, data.raw(), parts);
+      });
+}
+
+Group::Work NcclGroup::all_to_all_work(const TensorView& send, const TensorView& recv) {
+  return watched(CollectiveKind::all_to_all, send.bytes(), [this, send, recv](const CudaNative& native) {
+    expect(ncclAlltoAll(send.raw(), recv.raw(), static_cast<std::size_t>(send.bytes() / size()), ncclInt8, comm_,
+                        stream_of(native)),
+           "ncclAlltoAll");
+  });
+}
+
+Group::Work NcclGroup::broadcast_work(const TensorView& data, int root) {
+  return watched(CollectiveKind::broadcast, data.bytes(), [this, data, root](const CudaNative& native) {
+    expect(ncclBroadcast(data.raw(), data.raw(), static_cast<std::size_t>(data.bytes()), ncclInt8, root, comm_,
+                         stream_of(native)),
+           "ncclBroadcast");
+  });
+}
+
+Group::Work NcclGroup::send_work(const TensorView& data, int peer) {
+  return watched(CollectiveKind::send, data.bytes(), [this, data, peer](const CudaNative& native) {
+    expect(ncclSend(data.raw(), static_cast<std::size_t>(data.bytes()), ncclInt8, peer, comm_, stream_of(native)),
+           "ncclSend");
+  });
+}
+
+Group::Work NcclGroup::receive_work(const TensorView& data, int peer) {
+  return watched(CollectiveKind::receive, data.bytes(), [this, data, peer](const CudaNative& native) {
+    expect(ncclRecv(data.raw(), static_cast<std::size_t>(data.bytes()), ncclInt8, peer, comm_, stream_of(native)),
+           "ncclRecv");
+  });
+}
+
+Group::Work NcclGroup::barrier_work() {
+  return watched(CollectiveKind::barrier, 0, [this](const CudaNative& native) {
+    expect(ncclAllGather(token_.data() + index(), token_.data(), 1, ncclInt8, comm_, stream_of(native)),
+           "ncclAllGather");
+  });
+}
+
+}  // namespace hawser::comm

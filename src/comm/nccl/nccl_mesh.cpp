@@ -1,0 +1,52 @@
+#include "comm/nccl/nccl_mesh.h"
+
+#include <nccl.h>
+
+#include <cstdlib>
+
+#include "base/error.h"
+#include "comm/mesh_builder.h"
+#include "comm/mpi/world.h"
+#include "comm/nccl/nccl_group.h"
+#include "device/cuda/native.h"
+
+namespace hawser::comm {
+
+namespace {
+
+// Windows need memory with a handle that other processes can map, which cudaMalloc's has not.
+DeviceAllocator mappable_memory() {
+  return {.allocate =
+              [](std::int64_t bytes) {
+                void* data = nullptr;
+                if (ncclMemAlloc(&data, static_cast<std::size_t>(bytes)) != ncclSuccess) {
+                  cudaGetLastError();
+                  data = nullptr;
+                }
+                return static_cast<std::byte*>(data);
+              },
+          .free = [](std::byte* data) { ncclMemFree(data); }};
+}
+
+}  // namespace
+
+std::unique_ptr<Mesh> make_nccl_mesh(World& world, const MeshSizes& sizes, double timeout_s, Device& device,
+                                     const NcclOptions& options) {
+  // Multicast over NVLink is off: it takes objects of the whole NVLink domain, which runs must share with others.
+  setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
+  expect_one_mesh(world, sizes);
+  HAWSER_CHECK(device.kind() == DeviceKind::cuda, "a mesh over NCCL of ", to_string(device.kind()), " devices");
+  const int ordinal = device.make_stream("nccl")->native()->ordinal;
+  const auto run = std::make_shared<NcclRun>(world, device, ordinal, timeout_s, options);
+  device.set_allocator(mappable_memory());
+  return MeshBuilder::build(sizes, world.rank(),
+                            [&](const std::string& name, std::vector<int> ranks, int index) -> std::unique_ptr<Group> {
+                              return std::make_unique<NcclGroup>(run, name, std::move(ranks), index);
+                            });
+}
+
+std::unique_ptr<Mesh> make_nccl_mesh(World& world, const MeshSizes& sizes, double timeout_s, Device& device) {
+  return make_nccl_mesh(world, sizes, timeout_s, device, NcclOptions{});
+}
+
+}  // namespace hawser::comm

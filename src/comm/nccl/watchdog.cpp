@@ -1,0 +1,234 @@
+#include "comm/nccl/watchdog.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "device/cuda/check.h"
+
+namespace hawser::comm {
+
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(20);     // between two looks at what is under way
+constexpr auto kErrors = std::chrono::milliseconds(500);  // between two questions to NCCL
+// Ranks that wait in vain for one another all time out together; the lowest one speaks and ends the others.
+constexpr double kTurn_s = 1.0;
+constexpr int kLastTurn = 4;
+
+double seconds(Clock::duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+
+}  // namespace
+
+struct Watchdog::Operation {
+  const char* name = "";
+  std::int64_t bytes = 0;
+  std::shared_ptr<const std::string> phase;  // of the host when it asked for the operation
+  cudaEvent_t begin = nullptr, end = nullptr;
+  bool running = false;
+  Clock::time_point started;  // seen by the thread
+
+  std::string text(const std::string& group) const {
+    return cat(name, " on ", group, bytes > 0 ? cat(" (", bytes, " bytes)") : std::string());
+  }
+};
+
+class Watchdog::Line {
+ public:
+  Line(std::string group, std::string members) : group_(std::move(group)), members_(std::move(members)) {}
+
+ private:
+  friend class Watchdog;
+  std::string group_, members_;
+  ncclComm_t comm_ = nullptr;
+  std::deque<Operation> queue_;  // on streams
+  Operation host_;               // of a call of the host, while in_call_
+  bool in_call_ = false;
+};
+
+// Says that the host is inside a call that may wait for others.
+class Watchdog::HostCall {
+ public:
+  HostCall(Watchdog& watchdog, Line& line, const char* name, std::int64_t bytes) : watchdog_(watchdog), line_(line) {
+    auto phase = watchdog_.service_.phase();
+    {
+      const std::lock_guard lock(watchdog_.mutex_);
+      line_.host_ = {.name = name, .bytes = bytes, .phase = std::move(phase), .running = true, .started = Clock::now()};
+      line_.in_call_ = true;
+      ++watchdog_.under_way_;
+    }
+    watchdog_.wake_.notify_one();
+  }
+  ~HostCall() {
+    const std::lock_guard lock(watchdog_.mutex_);
+    line_.in_call_ = false;
+    --watchdog_.under_way_;
+  }
+  HostCall(const HostCall&) = delete;
+  HostCall& operator=(const HostCall&) = delete;
+
+ private:
+  Watchdog& watchdog_;
+  Line& line_;
+};
+
+Watchdog::Watchdog(Service& service, int ordinal, double timeout_s)
+    : service_(service), ordinal_(ordinal), timeout_s_(timeout_s) {
+  // Signals are for the host's threads; only those of a thread's own faults stay open.
+  sigset_t block, before;
+  sigfillset(&block);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&block, signal);
+  pthread_sigmask(SIG_BLOCK, &block, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+  for (cudaEvent_t event : spare_) cudaEventDestroy(event);
+}
+
+std::shared_ptr<Watchdog::Line> Watchdog::add(std::string group, std::string members) {
+  auto line = std::make_shared<Line>(std::move(group), std::move(members));
+  const std::lock_guard lock(mutex_);
+  lines_.push_back(line);
+  return line;
+}
+
+void Watchdog::set_communicator(Line& line, ncclComm* comm) {
+  const std::lock_guard lock(mutex_);
+  line.comm_ = comm;
+}
+
+void Watchdog::remove(const std::shared_ptr<Line>& line) {
+  const std::lock_guard lock(mutex_);
+  for (const Operation& operation : line->queue_) {
+    spare_.insert(spare_.end(), {operation.begin, operation.end});
+    --under_way_;
+  }
+  line->queue_.clear();
+  std::erase(lines_, line);
+}
+
+CUevent_st* Watchdog::take_event() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!spare_.empty()) {
+      cudaEvent_t event = spare_.back();
+      spare_.pop_back();
+      return event;
+    }
+  }
+  cudaEvent_t event = nullptr;
+  HAWSER_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return event;
+}
+
+void Watchdog::follow(Line& line, const char* name, std::int64_t bytes, CUstream_st* stream,
+                      const std::function<void()>& enqueue) {
+  Operation operation{.name = name, .bytes = bytes, .phase = service_.phase()};
+  operation.begin = take_event();
+  operation.end = take_event();
+  HAWSER_CUDA_CHECK(cudaEventRecord(operation.begin, stream));
+  {
+    const HostCall here(*this, line, name, bytes);
+    enqueue();
+  }
+  HAWSER_CUDA_CHECK(cudaEventRecord(operation.end, stream));
+  {
+    const std::lock_guard lock(mutex_);
+    line.queue_.push_back(std::move(operation));
+    ++under_way_;
+  }
+  wake_.notify_one();
+}
+
+void Watchdog::guard(Line& line, const char* name, const std::function<void()>& call) {
+  const HostCall here(*this, line, name, 0);
+  call();
+}
+
+void Watchdog::run() {
+  cudaSetDevice(ordinal_);  // the thread's own setting
+  // Looking at events must not break a graph that the host's thread is capturing.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  Clock::time_point asked = Clock::now();
+  std::unique_lock lock(mutex_);
+  while (!closing_) {
+    wake_.wait(lock, [this] { return closing_ || under_way_ > 0; });
+    wake_.wait_for(lock, kLook, [this] { return closing_; });
+    const auto now = Clock::now();
+    const bool errors = now - asked > kErrors;
+    if (errors) asked = now;
+    look(now, errors);
+  }
+}
+
+void Watchdog::look(Clock::time_point now, bool errors) {
+  for (const std::shared_ptr<Line>& line : lines_) {
+    check_host(*line, now);
+    check_front(*line, now);
+    if (!errors || line->comm_ == nullptr) continue;
+    ncclResult_t state = ncclSuccess;
+    if (ncclCommGetAsyncError(line->comm_, &state) != ncclSuccess || state == ncclSuccess || state == ncclInProgress) {
+      continue;
+    }
+    const Operation idle{.name = "communication", .phase = service_.phase()};
+    fail(*line, line->queue_.empty() ? idle : line->queue_.front(),
+         cat("broke: NCCL: ", ncclGetErrorString(state), ": ", ncclGetLastError(line->comm_)));
+  }
+}
+
+void Watchdog::check_host(Line& line, Clock::time_point now) {
+  if (line.in_call_) expect_in_time(line, line.host_, now);
+}
+
+void Watchdog::check_front(Line& line, Clock::time_point now) {
+  while (!line.queue_.empty()) {
+    Operation& front = line.queue_.front();
+    if (!front.running) {
+      const cudaError_t begun = cudaEventQuery(front.begin);
+      if (begun == cudaErrorNotReady) return;
+      front.running = true;
+      front.started = now;
+    }
+    // Any error is the stream's own to report; the operation is over for us.
+    if (cudaEventQuery(front.end) == cudaErrorNotReady) {
+      expect_in_time(line, front, now);
+      return;
+    }
+    last_done_ = front.text(line.group_);
+    spare_.insert(spare_.end(), {front.begin, front.end});
+    line.queue_.pop_front();
+    --under_way_;
+  }
+}
+
+void Watchdog::expect_in_time(const Line& line, const Operation& operation, Clock::time_point now) {
+  const double waited = seconds(now - operation.started);
+  if (waited < timeout_s_ + kTurn_s * std::min(service_.rank(), kLastTurn)) return;
+  fail(line, operation, cat("waited ", std::llround(waited), " s for the other members (ranks ", line.members_, ")"));
+}
+
+void Watchdog::fail(const Line& line, const Operation& operation, const std::string& what) {
+  service_.report(
+      cat(operation.text(line.group_), ' ', what, "; phase: ", *operation.phase, "; last done: ", last_done_));
+  // The communicators are not aborted: their streams would then pass, and the host might save what they left undone.
+  // The driver takes the kernels away with the process.
+  service_.abort(static_cast<int>(ExitCode::rank_failed));
+}
+
+}  // namespace hawser::comm

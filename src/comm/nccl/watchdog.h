@@ -1,0 +1,81 @@
+// Nothing waits for ever: one thread follows every collective that was enqueued on the GPU, and every call of the host
+// that blocks until other ranks come.
+//
+// A collective stands between two events of its stream. The thread looks at them now and then (kLook); the first one
+// reached starts the collective's time, the second ends it. When the time limit passes, or NCCL reports an error, the
+// thread writes one line and ends every rank of the run:
+//   rank 0: all_gather on shard:0-3/gather (8192 bytes) waited 120 s for the other members; phase: step 12 forward;
+//   last done: ...
+// Costs a step two event records and a short lock a collective; events come from a pool and nothing waits for the GPU.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/mpi/service.h"
+
+struct ncclComm;    // of nccl.h
+struct CUevent_st;  // of cuda_runtime_api.h
+struct CUstream_st;
+
+namespace hawser::comm {
+
+class Watchdog {
+ public:
+  // `service` outlives it; `ordinal` is the GPU of the streams.
+  Watchdog(Service& service, int ordinal, double timeout_s);
+  // All groups must have been removed.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  // One group's operations, in the order in which the host enqueued them.
+  class Line;
+  // `comm` is null until the group has one; members: for the line about a failure.
+  std::shared_ptr<Line> add(std::string group, std::string members);
+  void set_communicator(Line& line, ncclComm* comm);
+  // Nothing of the group is under way. The communicator is the caller's again.
+  void remove(const std::shared_ptr<Line>& line);
+
+  // Runs `enqueue`, which puts a collective's work on the stream, under watch: while it runs (NCCL connects members at
+  // their first need, on the host) and until the stream has done the work. `name` is a literal.
+  void follow(Line& line, const char* name, std::int64_t bytes, CUstream_st* stream,
+              const std::function<void()>& enqueue);
+  // Runs `call`, which blocks the host until other ranks come.
+  void guard(Line& line, const char* name, const std::function<void()>& call);
+
+ private:
+  struct Operation;
+  class HostCall;
+
+  void run();
+  void look(Clock::time_point now, bool errors);
+  void check_host(Line& line, Clock::time_point now);
+  void check_front(Line& line, Clock::time_point now);
+  void expect_in_time(const Line& line, const Operation& operation, Clock::time_point now);
+  [[noreturn]] void fail(const Line& line, const Operation& operation, const std::string& what);
+  CUevent_st* take_event();
+
+  Service& service_;
+  int ordinal_;
+  double timeout_s_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::shared_ptr<Line>> lines_;
+  std::vector<CUevent_st*> spare_;
+  std::string last_done_ = "nothing";
+  int under_way_ = 0;  // collectives and host calls
+  bool closing_ = false;
+  std::thread thread_;  // last: starts when all else stands
+};
+
+}  // namespace hawser::comm

@@ -1,0 +1,215 @@
+// What is comm/nccl's own: sums equal to the CPU's bit for bit in many chunks and under traffic, every group of a mesh,
+// registered memory, barriers.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "ranks.h"
+
+namespace hawser::comm {
+namespace {
+
+using ranks::device;
+using ranks::flat_mesh;
+using ranks::value;
+using ranks::world;
+using Bytes = std::vector<std::byte>;
+
+int size() {
+  return world().size();
+}
+int me() {
+  return world().rank().value();
+}
+
+void put(const TensorView& to, std::int64_t k, float x) {
+  if (to.dtype() == DType::f32) {
+    to.data<float>()[k] = x;
+  } else {
+    to.data<Bf16>()[k] = Bf16(x);
+  }
+}
+
+// A buffer of `on`, filled from the host.
+Storage filled(Device& on, DType dtype, std::int64_t n, std::uint64_t site) {
+  const auto host = make_cpu_device();
+  const Storage values(*host, dtype, {n});
+  for (std::int64_t k = 0; k < n; ++k) put(values, k, value(site, me(), k));
+  Storage out(on, dtype, {n});
+  const auto stream = on.make_stream("fill");
+  transfer(*stream, {}, out.view().raw(), values.view().raw(), values.view().bytes());
+  stream->synchronize();
+  return out;
+}
+
+Bytes bytes_of(Device& on, const TensorView& view) {
+  Bytes out(static_cast<std::size_t>(view.bytes()));
+  const auto stream = on.make_stream("fetch");
+  transfer(*stream, {}, out.data(), view.raw(), view.bytes());
+  stream->synchronize();
+  return out;
+}
+
+Storage scratch(Device& on, std::int64_t bytes) {
+  return Storage(on, DType::u8, {std::max<std::int64_t>(bytes, 1)});
+}
+
+// reduce_scatter, twice into one buffer, and all_reduce of the same numbers on any device.
+std::vector<Bytes> sums(Device& on, Group& group, DType wire, DType out, std::int64_t n) {
+  const auto stream = on.make_stream("sums");
+  const Storage send = filled(on, wire, n * size(), 1), data = filled(on, wire, n * size() - 1, 2);
+  const Storage part = filled(on, out, n, 3);
+  const Storage a = scratch(on, reduce_scatter_workspace(n, wire, size(), on.kind()));
+  const Storage b = scratch(on, all_reduce_workspace(n * size() - 1, wire, size(), on.kind()));
+  group.reduce_scatter(*stream, send, part, /*accumulate=*/false, a);
+  group.reduce_scatter(*stream, send, part, /*accumulate=*/true, a);
+  group.all_reduce(*stream, data, Reduction::sum, b);
+  stream->synchronize();
+  return {bytes_of(on, part), bytes_of(on, data)};
+}
+
+TEST(Nccl, SumsEqualTheCpusInEveryBit) {
+  const auto cpu = make_cpu_device();
+  const auto over_mpi = make_mpi_mesh(world(), {.replicate = size()}, 60.0);
+  // A GPU's chunk of float32, and 2.5 of them; odd, so that rows of one member are not aligned.
+  const std::int64_t chunk = kCudaReduceBytes / 2 / std::max(size() - 1, 1) / 4;
+  for (const std::int64_t n : {std::int64_t{4099}, chunk / 4 + 5, chunk, chunk * 5 / 2 + 8}) {
+    for (const auto& [wire, out] :
+         {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::f32}, {DType::bf16, DType::bf16}}) {
+      if (n > chunk && wire == DType::bf16 && out == DType::bf16) continue;  // the CPU's ranks take long
+      const auto expected = sums(*cpu, over_mpi->data(), wire, out, n);
+      const auto first = sums(device(), flat_mesh().data(), wire, out, n);
+      EXPECT_TRUE(first == expected) << n << ' ' << to_string(wire) << " into " << to_string(out);
+      if (n <= chunk) {
+        EXPECT_TRUE(sums(device(), flat_mesh().data(), wire, out, n) == first) << "again, " << n;
+      }
+    }
+  }
+}
+
+// Sums each rank's number over each group of a few meshes; names equal those of the meta mesh.
+TEST(Nccl, EveryGroupOfAMesh) {
+  const auto stream = device().make_stream("test");
+  const Storage number(device(), DType::f32, {1}), space(device(), DType::u8, {4096});
+  std::vector<MeshSizes> all{mesh_sizes(size(), 0, 1), mesh_sizes(size(), 1, 1)};
+  if (size() % 2 == 0) all.insert(all.end(), {mesh_sizes(size(), 0, 2), mesh_sizes(size(), 2, 1)});
+  for (const MeshSizes& sizes : all) {
+    const auto mesh = make_nccl_mesh(world(), sizes, 60.0, device());
+    const auto meta = make_meta_mesh(sizes, world().rank());
+    const auto expect_group = [&](Group& group, Group& twin) {
+      EXPECT_EQ(group.name(), twin.name());
+      EXPECT_EQ(group.index(), twin.index());
+      const std::vector<std::string> members = world().all_gather_strings(group.name());
+      float expected = 0, mine = static_cast<float>(1 << me()), got = 0;
+      for (int r = 0; r < size(); ++r) {
+        if (members[static_cast<std::size_t>(r)] == group.name()) expected += static_cast<float>(1 << r);
+      }
+      transfer(*stream, {}, number.view().raw(), &mine, 4);
+      group.all_reduce(*stream, number, Reduction::sum, space);
+      group.barrier(*stream);
+      transfer(*stream, {}, &got, number.view().raw(), 4);
+      stream->synchronize();
+      EXPECT_EQ(got, expected) << group.name();
+    };
+    expect_group(mesh->context(), meta->context());
+    expect_group(mesh->shard(), meta->shard());
+    expect_group(mesh->shard_gather(), meta->shard_gather());
+    expect_group(mesh->shard_reduce(), meta->shard_reduce());
+    expect_group(mesh->replicate(), meta->replicate());
+    expect_group(mesh->data(), meta->data());
+    expect_group(mesh->world(), meta->world());
+  }
+}
+
+// A sharded step's traffic on `on`: gathers, reductions and exchanges on streams of their own, rounds that use each
+// other's results. Nothing but collectives and copies, so that the CPU does the same.
+Bytes storm(Device& on, Mesh& mesh) {
+  const auto gather = on.make_stream("gather"), reduce = on.make_stream("reduce"),
+             exchange = on.make_stream("exchange");
+  constexpr std::int64_t kPart = 100003;
+  const Storage piece = filled(on, DType::f32, kPart, 1), whole(on, DType::f32, {kPart * size()});
+  const Storage shard = filled(on, DType::f32, kPart, 2), swapped(on, DType::f32, {kPart * size()});
+  const Storage space = scratch(on, reduce_scatter_workspace(kPart, DType::f32, size(), on.kind()));
+  const Storage small = scratch(on, all_reduce_workspace(3, DType::f32, size(), on.kind()));
+  for (int round = 0; round < 20; ++round) {
+    mesh.shard_gather().all_gather(*gather, piece, whole);
+    const Event gathered = gather->record();
+    exchange->wait(gathered);
+    mesh.shard().all_to_all(*exchange, whole, swapped);
+    reduce->wait(gathered);
+    mesh.shard_reduce().reduce_scatter(*reduce, whole, shard, round % 3 != 0, space);
+    mesh.data().all_reduce(*reduce, shard.view().rows(round, 3), Reduction::sum, small);
+    reduce->wait(exchange->record());
+    transfer(*reduce, {}, piece.view().raw(), round % 2 == 0 ? shard.view().raw() : swapped.view().raw(), kPart * 4);
+    const Event updated = reduce->record();
+    gather->wait(updated);
+    exchange->wait(updated);
+  }
+  for (Stream* stream : {gather.get(), reduce.get(), exchange.get()}) stream->synchronize();
+  return bytes_of(on, piece);
+}
+
+TEST(Nccl, TrafficOnManyStreamsLeavesTheCpusBits) {
+  const auto cpu = make_cpu_device();
+  const auto over_mpi = make_mpi_mesh(world(), {.shard = size()}, 60.0);
+  const auto over_nccl = make_nccl_mesh(world(), {.shard = size()}, 60.0, device());
+  const Bytes expected = storm(*cpu, *over_mpi);
+  for (int again = 0; again < 3; ++again) EXPECT_TRUE(storm(device(), *over_nccl) == expected);
+}
+
+TEST(Nccl, GathersWithinRegisteredMemory) {
+  if (size() == 1) GTEST_SKIP() << "one rank";
+  constexpr std::int64_t kBytes = std::int64_t{64} << 20, kPart = 1 << 20;
+  const auto mesh = make_nccl_mesh(world(), {.shard = size()}, 60.0, device());
+  const auto stream = device().make_stream("gather");
+  const Arena arena(device(), kBytes), small(device(), 1 << 20);
+  const std::string note = mesh->register_memory(arena.data(), kBytes);
+  if (me() == 0) std::cout << "registered memory: " << (note.empty() ? "by copy engines" : note) << '\n';
+  EXPECT_EQ(world().all_gather_strings(note), std::vector<std::string>(static_cast<std::size_t>(size()), note));
+  const std::string refused = mesh->register_memory(small.data(), small.bytes());
+  EXPECT_NE(refused.find("not of a kind that processes can share"), std::string::npos) << refused;
+
+  const Storage source = filled(device(), DType::f32, kPart, 4);
+  const TensorView send(arena.data(), DType::f32, {kPart}, DeviceKind::cuda);
+  const TensorView whole(arena.data() + kPart * 4, DType::f32, {kPart * size()}, DeviceKind::cuda);
+  const TensorView in_place = whole.rows(me() * kPart, kPart);
+  for (const TensorView& from : {send, in_place}) {
+    transfer(*stream, {}, from.raw(), source.view().raw(), from.bytes());
+    mesh->shard_gather().all_gather(*stream, from, whole);
+    stream->synchronize();
+    const Bytes got = bytes_of(device(), whole);
+    std::int64_t wrong = 0;
+    for (std::int64_t k = 0; k < kPart * size(); ++k) {
+      float x = 0;
+      std::memcpy(&x, got.data() + k * 4, 4);
+      wrong += x != value(4, static_cast<int>(k / kPart), k % kPart);
+    }
+    EXPECT_EQ(wrong, 0);
+  }
+  mesh->unregister_memory(arena.data());
+  mesh->shard_gather().all_gather(*stream, send, whole);  // as ever
+  stream->synchronize();
+}
+
+TEST(Nccl, AGroupOfOneCopiesAndAdds) {
+  const auto mesh = make_self_mesh();
+  const auto stream = device().make_stream("test");
+  const Storage a = filled(device(), DType::bf16, 1003, 5), b(device(), DType::bf16, {1003});
+  const Storage sum = filled(device(), DType::f32, 1003, 6);
+  mesh->shard().all_gather(*stream, a, b);
+  mesh->shard().reduce_scatter(*stream, a, sum, /*accumulate=*/true, {});
+  stream->synchronize();
+  EXPECT_TRUE(bytes_of(device(), a) == bytes_of(device(), b));
+  const Bytes got = bytes_of(device(), sum);
+  for (const std::int64_t k : {0, 1, 500, 1002}) {
+    float x = 0;
+    std::memcpy(&x, got.data() + k * 4, 4);
+    EXPECT_EQ(x, value(6, me(), k) + static_cast<float>(Bf16(value(5, me(), k))));
+  }
+}
+
+}  // namespace
+}  // namespace hawser::comm
