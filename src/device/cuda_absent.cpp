@@ -1,6 +1,7 @@
 // Stands for device/cuda/ in builds without CUDA.
 #include "base/error.h"
 #include "device/cuda/native.h"
+#include "device/cuda/time_mark.h"
 #include "device/device.h"
 
 namespace hawser {
@@ -18,6 +19,14 @@ namespace cuda {
 
 void copy_async(const CudaNative&, void*, const void*, std::int64_t) {
   throw UserError(Problem{.what = "no GPU: this binary was built without CUDA"});
+}
+
+TimeMark::TimeMark(const CudaNative&) {
+  throw UserError(Problem{.what = "no GPU: this binary was built without CUDA"});
+}
+TimeMark::~TimeMark() = default;
+double TimeMark::seconds_since(const TimeMark&) const {
+  return 0;
 }
 
 }  // namespace cuda

@@ -52,6 +52,10 @@ class Stream {
   // Enqueues `work` (cpu: runs later on the stream's thread; cuda: runs now and enqueues; meta: dropped) and returns
   // at once.
   virtual void launch(Booking booking, std::function<void()> work) = 0;
+  // The same for work that runs on the host when the stream gets there, on a thread of the device's (cuda:
+  // cudaLaunchHostFunc). It must be short and call neither the device nor a stream. What it throws is kept for check()
+  // and synchronize().
+  virtual void call_host(Booking booking, std::function<void()> work) { launch(std::move(booking), std::move(work)); }
   // The point after all work enqueued so far.
   virtual Event record() = 0;
   // Work enqueued from here on starts after the event. Does not block the host.
@@ -68,6 +72,11 @@ void host_wait(const Event& event);
 // Enqueues a copy of `bytes` between memory of the device and of the host, either way, or within one of them. Host
 // memory stays as it is until the stream has passed; from Memory::host the copy does not hold up the caller.
 void transfer(Stream& stream, Booking booking, void* to, const void* from, std::int64_t bytes);
+
+// Memory of a device as its driver counts it: of all processes, contexts and libraries too.
+struct DeviceMemory {
+  std::int64_t used = 0, total = 0;
+};
 
 // host: memory of the host that the device copies from and to at full speed (cuda: pinned; else as `device`).
 enum class Memory { device, host };
@@ -95,6 +104,8 @@ class Device {
   // How often memory was asked of the system so far, ops' own scratch included; equal before and after a step. Only
   // cuda counts.
   virtual std::int64_t allocations() const { return 0; }
+  // Zeros where there is no driver that counts (cpu, meta).
+  virtual DeviceMemory memory() const { return {}; }
 
   static constexpr std::int64_t kAlignment = 256;
 };

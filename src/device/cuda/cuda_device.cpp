@@ -112,6 +112,29 @@ class CudaStream : public Stream {
     }
   }
 
+  void call_host(Booking booking, std::function<void()> work) override {
+    if (failure_) return;
+    enter();
+    auto call = std::make_unique<HostCall>(HostCall{std::move(work), host_failure_});
+    const cudaError_t status = cudaLaunchHostFunc(
+        handle(),
+        [](void* data) {
+          const std::unique_ptr<HostCall> mine(static_cast<HostCall*>(data));
+          try {
+            mine->work();
+          } catch (...) {
+            const std::lock_guard lock(mine->failure->mutex);
+            if (!mine->failure->error) mine->failure->error = std::current_exception();
+          }
+        },
+        call.get());
+    if (status == cudaSuccess) {
+      static_cast<void>(call.release());  // the function above ends it
+    } else {
+      fail(status, booking.name);
+    }
+  }
+
   Event record() override {
     enter();
     auto state = std::make_shared<CudaEvent>(shared_);
@@ -140,6 +163,16 @@ class CudaStream : public Stream {
   }
 
  private:
+  // What host functions threw; they run on a thread of the driver's and may outlive a stream that failed.
+  struct HostFailure {
+    std::mutex mutex;
+    std::exception_ptr error;
+  };
+  struct HostCall {
+    std::function<void()> work;
+    std::shared_ptr<HostFailure> failure;
+  };
+
   cudaStream_t handle() const { return static_cast<cudaStream_t>(native_.stream); }
 
   // The device is the calling thread's setting; a thread may have come here for the first time.
@@ -166,6 +199,10 @@ class CudaStream : public Stream {
           cat(to_string(fault->op), fault->value, " at ", fault->at, " is outside [0, ", fault->limit, ")"),
           std::source_location::current()));
     }
+    if (!failure_) {
+      const std::lock_guard lock(host_failure_->mutex);
+      failure_ = host_failure_->error;
+    }
     if (failure_) std::rethrow_exception(failure_);
   }
 
@@ -176,6 +213,7 @@ class CudaStream : public Stream {
   CudaNative native_;
   Arena scratch_;
   std::exception_ptr failure_;
+  std::shared_ptr<HostFailure> host_failure_ = std::make_shared<HostFailure>();
 };
 
 class CudaDevice : public Device {
@@ -224,6 +262,13 @@ class CudaDevice : public Device {
   void free_host(std::byte* data, std::int64_t) noexcept override { cudaFreeHost(data); }
 
   std::int64_t allocations() const override { return shared_->allocations; }
+
+  DeviceMemory memory() const override {
+    std::size_t free = 0, total = 0;
+    HAWSER_CUDA_CHECK(cudaSetDevice(shared_->ordinal));
+    HAWSER_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    return {.used = static_cast<std::int64_t>(total - free), .total = static_cast<std::int64_t>(total)};
+  }
 
  private:
   static void refuse(cudaError_t status, const char* whose, std::int64_t bytes) {
