@@ -33,7 +33,7 @@ Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, 
   const auto start = std::chrono::steady_clock::now();
   Forecast out;
   const DType compute = compute_dtype(recipe.precision, target_);
-  out.layout = make_layout(recipe, model, world_, compute, threads_);
+  out.layout = make_layout(recipe, model, world_, compute, threads_, target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
   const RankPlan plan = plan_rank(model, out.layout, step::Purpose::train, 0, false, placing);
   out.costs = costs_of(plan, model, out.layout);
   out.overhead = overhead_of(target_, out.layout.mesh);

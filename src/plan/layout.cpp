@@ -25,8 +25,15 @@ void set_bounds(Layout& layout) {
   b.rectangle_pairs = sequences * length * (length + 1) / 2 / batch.context - b.square_pairs;
 }
 
-Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads) {
+DType default_wire(DeviceKind device, DType compute) {
+  return device == DeviceKind::cuda && compute == DType::bf16 ? DType::bf16 : DType::f32;
+}
+
+Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
+                   DeviceKind device) {
   Layout layout;
+  layout.device = device;
+  layout.wire = default_wire(device, compute);
   const ParallelRecipe& p = recipe.parallel;
   layout.mesh = comm::mesh_sizes(world, p.hybrid_shard_degree, p.context_parallel_degree);
   layout.compute = compute;
@@ -84,6 +91,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .policies = layout.policies,
           .optimizer = layout.optimizer,
           .compute = layout.compute,
+          .wire = layout.wire,
           .threads = layout.threads,
           .local_accumulation = layout.accumulation == GradientAccumulation::local,
           .keep_gradients = purpose == step::Purpose::gradient_norms,

@@ -18,12 +18,14 @@
 namespace hawser::plan {
 
 struct Layout {
+  DeviceKind device = DeviceKind::cpu;  // what it is planned for, or runs on
   MeshSizes mesh;
   DType compute = DType::f32;
-  int threads = 1;         // CPU threads of the compute stream
-  int micro_batches = 1;   // a rank and step
-  data::BatchShape batch;  // of a micro-batch on one data rank
-  int head_groups = 1;     // key-value heads are gathered in so many groups
+  DType wire = DType::f32;  // of a micro-batch's gradients (step::ExecutorSetup::wire)
+  int threads = 1;          // CPU threads of the compute stream
+  int micro_batches = 1;    // a rank and step
+  data::BatchShape batch;   // of a micro-batch on one data rank
+  int head_groups = 1;      // key-value heads are gathered in so many groups
   step::BatchBounds bounds;
   std::vector<nn::SavePolicy> policies;
   int prefetch = 1;
@@ -40,7 +42,11 @@ struct Layout {
 constexpr std::int64_t kKeepAttentionFrom = 16384;
 
 // The recipe must have passed config's checks for `world` ranks.
-Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads);
+Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
+                   DeviceKind device = DeviceKind::cpu);
+
+// What gradients travel in by default: bf16 on CUDA where layers compute in it, float32 elsewhere.
+DType default_wire(DeviceKind device, DType compute);
 
 // Makes `bounds` what `batch` and `mesh` say; for callers that change a layout by hand.
 void set_bounds(Layout& layout);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "device/cuda/native.h"
 #include "plan/clock.h"
 #include "program/order.h"
 
@@ -12,7 +13,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   RankPlan plan;
   plan.purpose = purpose;
   plan.program = step::make_program(model, schedule_options(layout, purpose));
-  MetaDevice device;
+  MetaDevice device(layout.device);
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(rank));
   step::ModelState state(model,
                          {.parts = layout.parts(),
@@ -34,7 +35,12 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.parameter_bytes = state.parameter_bytes();
   plan.optimizer_bytes = state.optimizer_bytes();
   plan.state_bytes = state.bytes();
+  plan.scratch_bytes = scratch_bytes(layout.device);
   return plan;
+}
+
+std::int64_t scratch_bytes(DeviceKind device) {
+  return device == DeviceKind::cuda ? kCudaScratchBytes : 0;
 }
 
 namespace {
@@ -101,6 +107,7 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   costs.live_bytes["parameters"] = plan.parameter_bytes;
   costs.live_bytes["optimizer state"] = plan.optimizer_bytes;
   costs.live_bytes["tables"] = plan.state_bytes - plan.parameter_bytes - plan.optimizer_bytes;
+  if (plan.scratch_bytes > 0) costs.live_bytes["scratch of the streams"] = plan.scratch_bytes;
   for (const int buffer : plan.buffers.placement.peak_buffers) {
     const program::Buffer& b = plan.buffers.buffers[static_cast<std::size_t>(buffer)];
     costs.live_bytes[b.purpose] += round_up(b.bytes, Device::kAlignment);
@@ -108,7 +115,7 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   const std::int64_t slack = plan.buffers.placement.bytes - plan.buffers.placement.live_bytes;
   if (slack > 0) costs.live_bytes["between buffers"] = slack;
   costs.total_bytes = plan.bytes();
-  costs.live = plan.state_bytes + plan.buffers.placement.live_bytes;
+  costs.live = plan.state_bytes + plan.scratch_bytes + plan.buffers.placement.live_bytes;
   for (const TraceItem& item : plan.trace.items) {
     costs.flops += item.booking.flops;
     const CollectiveNote& note = item.booking.collective;

@@ -16,9 +16,12 @@ struct RankPlan {
   program::Program program;
   Trace trace;
   step::BufferPlan buffers;  // with its placement
-  std::int64_t parameter_bytes = 0, optimizer_bytes = 0, state_bytes = 0;
+  std::int64_t parameter_bytes = 0, optimizer_bytes = 0;
+  std::int64_t state_bytes = 0;    // with the two above
+  std::int64_t scratch_bytes = 0;  // of the streams: what ops on a GPU use between their kernels
 
-  std::int64_t bytes() const { return state_bytes + buffers.placement.bytes; }
+  // All that a session for this purpose reserves on the device.
+  std::int64_t bytes() const { return state_bytes + scratch_bytes + buffers.placement.bytes; }
 };
 
 // Runs the step of `rank` on meta and places its buffers. No memory, no messages. `optimizer`: the state holds moments
@@ -27,13 +30,16 @@ struct RankPlan {
 RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
                    bool optimizer = false, program::Placing placing = program::Placing::offsets);
 
+// What the streams of a step reserve on such a device. Ops that need scratch run on the compute stream.
+std::int64_t scratch_bytes(DeviceKind device);
+
 // Proves the plans of some ranks (all, or one of each kind) free of races, deadlocks and mismatched collectives,
 // and over where the next step starts; InternalError with the defects otherwise: a program of ours is wrong.
 void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<int>& ranks);
 
 struct Costs {
   std::map<std::string, std::int64_t> live_bytes;  // by purpose, at the peak; with parameters and optimizer state
-  std::int64_t total_bytes = 0;                    // state and arena
+  std::int64_t total_bytes = 0;                    // state, scratch and arena
   std::int64_t live = 0;                           // of them, what holds something at the peak
   double flops = 0;                                // of all work of one step on this rank, as booked
   double model_flops = 0;                          // forward and backward without recompute, causal attention once

@@ -1,7 +1,8 @@
 // Runs a program: turns its rows into calls of layers, ops and collectives on one device. The same executor on meta is
 // the plan, on the CPU the reference.
 //
-// A step is enqueued without waiting for anything: results of step n are read when its end event has been reached.
+// A step is enqueued without waiting for anything but the end of the third step before it (step/host_link.h), and no
+// row reads device memory on the host: results of step n are read when its end event has been reached.
 #pragma once
 
 #include <array>
@@ -16,10 +17,15 @@
 #include "program/program.h"
 #include "step/batch.h"
 #include "step/buffers.h"
+#include "step/host_link.h"
 #include "step/schedule.h"
 #include "step/state.h"
 
 namespace hawser::step {
+
+// The streams of a step, by program::StreamId. Executors whose steps do not run side by side may share them.
+using Streams = std::array<std::unique_ptr<Stream>, static_cast<std::size_t>(program::StreamId::count)>;
+Streams make_streams(Device& device);
 
 struct OptimizerSettings {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0, gradient_clip = 0;
@@ -30,6 +36,7 @@ struct ExecutorSetup {
   const models::Model* model = nullptr;
   const program::Program* program = nullptr;
   Device* device = nullptr;
+  Streams* streams = nullptr;  // null: the executor makes its own
   comm::Mesh* mesh = nullptr;
   ModelState* state = nullptr;
   Buffers* buffers = nullptr;
@@ -38,6 +45,10 @@ struct ExecutorSetup {
   std::vector<nn::SavePolicy> policies;
   OptimizerSettings optimizer;
   DType compute = DType::f32;
+  // Of a micro-batch's whole gradients, on their way to float32 shards; bf16 needs bf16 compute. It has no say where
+  // gradients are not reduced to shards, or gather over micro-batches first: those are float32. So are the units that
+  // hold an embedding, whose rows are sums over repeated ids (ops/embedding).
+  DType wire = DType::f32;
   int threads = 1;
   bool local_accumulation = false;  // whole gradients gather over micro-batches; else each is reduced to shards
   bool keep_gradients = false;      // gradient shards stay valid behind the step; needs a program with gradients
@@ -104,13 +115,17 @@ class Executor {
   TensorView activation(int row);
   nn::Saved saved_views(const program::Row& row);
   BufferKey gradient_key(int unit, int micro_batch) const;
+  DType wire_of(int unit) const;
   TensorView unit_gradient(int unit, int micro_batch);
   std::vector<TensorView> weights_of(const program::Row& row, const std::vector<models::ParamPlace>& places);
   TensorView temp(const program::Row& row, DType dtype, const Shape& shape);
   Stream& stream(program::StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
+  std::int64_t staged_bytes() const;  // what one step hands over between host and device
 
   ExecutorSetup setup_;
-  std::array<std::unique_ptr<Stream>, static_cast<std::size_t>(program::StreamId::count)> streams_;
+  Streams own_streams_;
+  Streams& streams_;
+  HostLink link_;
   std::vector<Event> ends_;  // of each row, this step
   Event step_end_;
   std::set<std::pair<BufferKey, int>> written_;  // gradients that hold something this step: (buffer, parameter)

@@ -63,15 +63,12 @@ class ReplayStream : public Stream {
   const CudaNative* native() const override { return stream_->native(); }
   const std::string& name() const override { return stream_->name(); }
   void launch(Booking booking, std::function<void()> work) override {
-    const int item = device_.work(index_, booking);
-    if (ArenaGuard* guard = device_.guard_.get()) {
-      work = [guard, item, inner = std::move(work)] {
-        guard->begin(item);
-        inner();
-        guard->end(item);
-      };
-    }
+    work = watched(booking, std::move(work));
     stream_->launch(std::move(booking), std::move(work));
+  }
+  void call_host(Booking booking, std::function<void()> work) override {
+    work = watched(booking, std::move(work));
+    stream_->call_host(std::move(booking), std::move(work));
   }
   Event record() override {
     const int item = device_.record(index_);
@@ -89,6 +86,18 @@ class ReplayStream : public Stream {
   void check() override { stream_->check(); }
 
  private:
+  // The work, held to the plan's next item and guarded.
+  std::function<void()> watched(const Booking& booking, std::function<void()> work) {
+    const int item = device_.work(index_, booking);
+    ArenaGuard* guard = device_.guard_.get();
+    if (guard == nullptr) return work;
+    return [guard, item, inner = std::move(work)] {
+      guard->begin(item);
+      inner();
+      guard->end(item);
+    };
+  }
+
   ReplayDevice& device_;
   int index_;
   std::unique_ptr<Stream> stream_;
@@ -117,7 +126,7 @@ ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : device_(d
       if (std::string_view(booking.name) == kKeepGradients) kept.push_back(b);
     }
   }
-  if (!setup.guard) return;
+  if (!setup.guard || device.kind() != DeviceKind::cpu) return;  // a GPU's work runs apart from what enqueues it
   guard_ = std::make_unique<ArenaGuard>(*setup.buffers, std::move(touched), setup.arena);
   for (const int b : kept) guard_->keep(b);
   poison(setup.arena, setup.buffers->placement.bytes);

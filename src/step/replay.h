@@ -60,7 +60,7 @@ struct ReplaySetup {
   const BufferPlan* buffers = nullptr;
   std::byte* arena = nullptr;
   std::byte* state = nullptr;  // where the plan's persistent memory lies
-  bool guard = true;           // poison what is not live; the whole arena is poisoned to begin with
+  bool guard = true;           // cpu: poison what is not live; the whole arena is poisoned to begin with
 };
 
 class ReplayDevice : public Device {
@@ -77,6 +77,10 @@ class ReplayDevice : public Device {
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
   std::byte* allocate(std::int64_t bytes) override { return device_.allocate(bytes); }
   void free(std::byte* data, std::int64_t bytes) noexcept override { device_.free(data, bytes); }
+  std::byte* allocate_host(std::int64_t bytes) override { return device_.allocate_host(bytes); }
+  void free_host(std::byte* data, std::int64_t bytes) noexcept override { device_.free_host(data, bytes); }
+  std::int64_t allocations() const override { return device_.allocations(); }
+  DeviceMemory memory() const override { return device_.memory(); }
 
  private:
   friend class ReplayStream;

@@ -58,10 +58,21 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
   };
   arena_ = Arena(device, carve(nullptr));
   carve(arena_.data());
-  if (device.kind() == DeviceKind::cpu) {
-    const std::vector<float> frequencies = ops::rope_frequencies(model.description().rope);
-    std::copy(frequencies.begin(), frequencies.end(), rope_frequencies_.data<float>());
+  if (device.kind() != DeviceKind::meta) fill(model, device);
+}
+
+void ModelState::fill(const models::Model& model, Device& device) {
+  const std::unique_ptr<Stream> stream = device.make_stream("state");
+  // The CPU's pages are zero and count as used only when they are touched.
+  if (device.kind() != DeviceKind::cpu) {
+    ops::fill(*stream,
+              {.y = TensorView(arena_.data(), DType::f32, {arena_.bytes() / size_of(DType::f32)}, device.kind())});
   }
+  const std::vector<float> frequencies = ops::rope_frequencies(model.description().rope);
+  HAWSER_CHECK(static_cast<std::int64_t>(frequencies.size()) == rope_frequencies_.elements(), "rotary frequencies");
+  transfer(*stream, {.name = "load_rope_frequencies", .accesses = {writes(rope_frequencies_)}}, rope_frequencies_.raw(),
+           frequencies.data(), rope_frequencies_.bytes());
+  stream->synchronize();
 }
 
 void ModelState::refresh_compute(int unit, Stream& stream) const {

@@ -43,7 +43,7 @@ struct StateOptions {
 
 class ModelState {
  public:
-  // Reserves memory; contents are undefined (zero on the CPU).
+  // Reserves memory, all zero but the frequencies of the rotary embedding. On meta nothing is there.
   ModelState(const models::Model& model, const StateOptions& options, Device& device);
 
   const StateOptions& options() const { return options_; }
@@ -62,6 +62,8 @@ class ModelState {
   void refresh_compute(int unit, Stream& stream) const;
 
  private:
+  void fill(const models::Model& model, Device& device);
+
   StateOptions options_;
   std::int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0;
   Arena arena_;

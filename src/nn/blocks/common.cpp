@@ -15,7 +15,8 @@ void multiply(LayerContext& ctx, const Product& p) {
                  .transpose_b = p.transpose_b,
                  .accumulate = p.accumulate,
                  .bias = p.bias};
-  if (const std::int64_t bytes = ops::gemm_workspace(gemm); bytes > 0) gemm.workspace = ctx.temp(DType::u8, {bytes});
+  const std::int64_t bytes = ops::gemm_workspace(gemm, ctx.compute().target());
+  if (bytes > 0) gemm.workspace = ctx.temp(DType::u8, {bytes});
   ops::gemm(ctx.compute(), gemm);
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -35,6 +36,7 @@ struct Case {
   GradientAccumulation policy = GradientAccumulation::sharded;
   double random_delay_s = 0;
   bool tied = true;
+  DType compute = DType::f32, wire = DType::f32;
   std::int64_t missing = 0;  // sequences that the global batch lacks to divide
 
   std::string text() const {
@@ -42,7 +44,8 @@ struct Case {
                " accumulation ", accumulation, " checkpointing ", static_cast<int>(checkpointing),
                keep_attention ? " keep attention" : "", delay_weights ? " delayed weights" : "", " in flight ",
                in_flight, by_work ? " by work" : "", " head groups ", head_groups, " prefetch ", prefetch,
-               policy == GradientAccumulation::local ? " local" : "", " missing ", missing);
+               policy == GradientAccumulation::local ? " local" : "",
+               compute == DType::bf16 ? cat(" bf16, wire ", to_string(wire)) : "", " missing ", missing);
   }
 };
 
@@ -55,6 +58,8 @@ plan::Layout layout_of(const Case& c, const models::Model& model) {
                   .context = c.context,
                   .chunks_per_rank = c.context == 1 ? 1 : (c.by_work ? 4 : 2),
                   .split = c.by_work ? data::SequenceSplit::by_work : data::SequenceSplit::zigzag};
+  layout.compute = c.compute;
+  layout.wire = c.wire;
   layout.head_groups = c.head_groups;
   layout.prefetch = c.prefetch;
   layout.in_flight = c.in_flight;
@@ -114,15 +119,15 @@ Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, s
   return out;
 }
 
-void compare(const Case& c, const Outcome& mesh, const Outcome& one) {
-  EXPECT_NEAR(mesh.loss, one.loss, 1e-5 * one.loss) << c.text();
+// What `mesh` has of each gradient on all ranks together, against what `one` has there.
+void compare_shards(const Case& c, const Outcome& mesh, const Outcome& one, double most) {
   nlohmann::json mine;
   for (const auto& [name, gradient] : mesh.gradients) {
     const std::vector<float>& reference = one.gradients.at(name);
     double difference = 0, norm = 0;
     std::int64_t elements = 0;
     for (std::size_t i = 0; i < gradient.size(); ++i) {
-      if (std::isnan(gradient[i]) && !std::isnan(reference[i])) continue;  // another rank's
+      if (std::isnan(gradient[i])) continue;  // another rank's; a NaN of ours lacks in the count
       difference += std::pow(double{gradient[i]} - reference[i], 2);
       norm += std::pow(double{reference[i]}, 2);
       ++elements;
@@ -143,8 +148,13 @@ void compare(const Case& c, const Outcome& mesh, const Outcome& one) {
     EXPECT_EQ(sum[2], copies * static_cast<double>(one.gradients.at(name).size())) << c.text() << ": " << name;
     // The floor: a gradient that is nearly nothing beside the model's is held to the model's.
     const double floor = 1e-3 * std::sqrt(whole);
-    EXPECT_LT(std::sqrt(sum[0]) / std::max(std::sqrt(sum[1]), floor), 1e-5) << c.text() << ": " << name;
+    EXPECT_LT(std::sqrt(sum[0]) / std::max(std::sqrt(sum[1]), floor), most) << c.text() << ": " << name;
   }
+}
+
+void compare(const Case& c, const Outcome& mesh, const Outcome& one) {
+  EXPECT_NEAR(mesh.loss, one.loss, 1e-5 * one.loss) << c.text();
+  compare_shards(c, mesh, one, 1e-5);
 }
 
 void check(const Case& c) {
@@ -221,6 +231,44 @@ TEST(Mesh, TwoMicroBatchesInFlightWithDelayedWeightGradients) {
       c.in_flight = 2;
       c.delay_weights = true;
       check(c);
+    }
+  }
+}
+
+// Gradients that travel in bf16. Each rank's share of a micro-batch is rounded once before it is added (to 2^-9 of each
+// element at most), and once more where a parameter is used twice in it; the sum is float32. So the difference from a
+// float32 wire on the same mesh is at most 2^-8 of the shares' norms together, which may exceed the norm of their sum:
+// 2% is allowed for that. Embeddings, and whatever is not reduced each micro-batch, travel in float32: nothing differs.
+TEST(Mesh, AWireInBf16LosesItsRoundingAlone) {
+  for (const Case& mesh : meshes()) {
+    for (const int accumulation : {1, 3}) {
+      for (const auto policy : {GradientAccumulation::sharded, GradientAccumulation::local}) {
+        Case c = mesh;
+        c.compute = DType::bf16;
+        c.accumulation = accumulation;
+        c.policy = policy;
+        c.tied = false;
+        const models::Model model(testing::toy_description(c.tied));
+        const std::int64_t batch_size = 2LL * c.shard * c.replicate * accumulation;
+        const auto groups = comm::make_mpi_mesh(*the_world, layout_of(c, model).mesh, 60.0);
+        const Outcome exact = run(model, layout_of(c, model), *groups, batch_size, 0);
+        c.wire = DType::bf16;
+        const Outcome rounded = run(model, layout_of(c, model), *groups, batch_size, 0);
+        EXPECT_EQ(rounded.loss, exact.loss) << c.text();
+        const bool travels = layout_of(c, model).mesh.shard_ranks() > 1 && policy == GradientAccumulation::sharded;
+        bool differ = false;
+        for (const auto& [name, gradient] : rounded.gradients) {
+          const std::vector<float>& reference = exact.gradients.at(name);
+          const bool same = std::memcmp(gradient.data(), reference.data(), gradient.size() * sizeof(float)) == 0;
+          if (!travels || name == "model.embed_tokens.weight") {
+            EXPECT_TRUE(same) << c.text() << ": " << name;
+          } else {
+            differ |= !same;
+          }
+        }
+        EXPECT_EQ(the_world->any(differ), travels) << c.text();
+        compare_shards(c, rounded, exact, 0.02);
+      }
     }
   }
 }

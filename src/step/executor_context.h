@@ -1,0 +1,60 @@
+// What a layer sees of the executor in one row. Internal to step/.
+#pragma once
+
+#include "ops/copy/copy.h"
+#include "step/executor.h"
+
+namespace hawser::step {
+
+// Where the gradients of one row's parameters go.
+class Executor::Sink : public nn::GradientSink {
+ public:
+  Sink(Executor& executor, const program::Row& row, const std::vector<models::ParamPlace>& places)
+      : executor_(executor), row_(row), places_(places) {}
+
+  nn::GradientTarget target(int param) override {
+    const models::ParamPlace place = places_[static_cast<std::size_t>(param)];
+    const nn::Unit& unit = executor_.setup_.model->units()[static_cast<std::size_t>(place.unit)];
+    const BufferKey key = executor_.gradient_key(place.unit, row_.micro_batch);
+    const TensorView flat = executor_.unit_gradient(place.unit, row_.micro_batch);
+    if (executor_.gaps_filled_.insert(key).second) {
+      for (const nn::Unit::Gap& gap : unit.gaps(flat.elements())) {
+        ops::fill(executor_.stream(row_.stream), {.y = flat.rows(gap.begin, gap.count)});
+      }
+    }
+    const bool first = executor_.written_.emplace(key, place.index).second;
+    return {unit.view(flat, place.index), !first};
+  }
+
+ private:
+  Executor& executor_;
+  const program::Row& row_;
+  const std::vector<models::ParamPlace>& places_;
+};
+
+class Executor::Context : public nn::LayerContext {
+ public:
+  Context(Executor& executor, const program::Row& row, const std::vector<models::ParamPlace>& places)
+      : executor_(executor),
+        row_(row),
+        batch_(executor.batch_views(row.micro_batch)),
+        weights_(executor.weights_of(row, places)) {}
+
+  TensorView temp(DType dtype, const Shape& shape) override { return executor_.temp(row_, dtype, shape); }
+  Stream& compute() override { return executor_.stream(row_.stream); }
+  Stream& exchange() override { return executor_.stream(program::StreamId::exchange); }
+  const nn::BatchViews& batch() const override { return batch_; }
+  const nn::Seams& seams() const override { return executor_.setup_.seams; }
+  const TensorView& weight(int param) const override { return weights_[static_cast<std::size_t>(param)]; }
+  const TensorView& rope_frequencies() const override { return executor_.setup_.state->rope_frequencies(); }
+  DType dtype() const override { return executor_.setup_.compute; }
+  int threads() const override { return executor_.setup_.threads; }
+
+ private:
+  Executor& executor_;
+  const program::Row& row_;
+  nn::BatchViews batch_;
+  std::vector<TensorView> weights_;
+};
+
+}  // namespace hawser::step

@@ -1,0 +1,95 @@
+// The executor's rows behind backward: gradients to shards, their norm, the update.
+#include "ops/adamw/adamw.h"
+#include "ops/reduce/sum_squares.h"
+#include "optim/decay.h"
+#include "step/executor.h"
+
+namespace hawser::step {
+
+using program::Row;
+
+BufferKey Executor::gradient_key(int unit, int micro_batch) const {
+  if (setup_.state->options().parts == 1) return {Role::shard_gradient, unit, 0};
+  return {Role::unit_gradient, unit, setup_.local_accumulation ? 0 : micro_batch};
+}
+
+DType Executor::wire_of(int unit) const {
+  if (setup_.state->options().parts == 1 || setup_.local_accumulation) return DType::f32;
+  for (const models::ParamPlace& place : setup_.model->embedding_params()) {
+    if (place.unit == unit) return DType::f32;
+  }
+  return setup_.wire;
+}
+
+TensorView Executor::unit_gradient(int unit, int micro_batch) {
+  return setup_.buffers->get(gradient_key(unit, micro_batch), wire_of(unit),
+                             {setup_.state->unit(unit).count * setup_.state->options().parts});
+}
+
+TensorView Executor::gradient_shard(int unit) {
+  return setup_.buffers->get({Role::shard_gradient, unit, 0}, DType::f32, {setup_.state->unit(unit).count});
+}
+
+void Executor::reduce(const Row& row) {
+  comm::Group& group = setup_.mesh->shard_reduce();
+  const TensorView shard = gradient_shard(row.unit);
+  const bool accumulate = !written_.emplace(BufferKey{Role::shard_gradient, row.unit, 0}, 0).second;
+  const std::int64_t bytes = comm::reduce_scatter_workspace(shard.elements(), wire_of(row.unit), group.size());
+  const TensorView workspace = bytes > 0 ? temp(row, DType::u8, {bytes}) : TensorView();
+  group.reduce_scatter(stream(row.stream), unit_gradient(row.unit, row.micro_batch), shard, accumulate, workspace);
+}
+
+void Executor::reduce_replicas(const Row& row) {
+  comm::Group& group = setup_.mesh->replicate();
+  const TensorView shard = gradient_shard(row.unit);
+  const std::int64_t bytes = comm::all_reduce_workspace(shard.elements(), DType::f32, group.size());
+  const TensorView workspace = bytes > 0 ? temp(row, DType::u8, {bytes}) : TensorView();
+  group.all_reduce(stream(row.stream), shard, comm::Reduction::sum, workspace);
+}
+
+void Executor::gradient_norm(const Row& row) {
+  Stream& compute = stream(row.stream);
+  const ModelState& state = *setup_.state;
+  const TensorView sum = state.result().rows(1, 1);
+  for (int unit = 0; unit < static_cast<int>(setup_.model->units().size()); ++unit) {
+    ops::sum_squares(compute, {.x = gradient_shard(unit), .out = sum, .accumulate = unit > 0});
+  }
+  all_reduce_small(row, setup_.mesh->shard(), sum);
+  ops::clip_coefficient(compute, {.sum_squares = sum,
+                                  .max_norm = setup_.optimizer.gradient_clip,
+                                  .norm_out = state.result().rows(2, 1),
+                                  .coefficient = state.result().rows(3, 1),
+                                  .skip = state.skip()});
+}
+
+void Executor::all_reduce_small(const Row& row, comm::Group& group, const TensorView& data) {
+  if (group.size() == 1) return;
+  const std::int64_t bytes = comm::all_reduce_workspace(data.elements(), data.dtype(), group.size());
+  group.all_reduce(stream(row.stream), data, comm::Reduction::sum,
+                   bytes > 0 ? temp(row, DType::u8, {bytes}) : TensorView());
+}
+
+void Executor::update(const Row& row) {
+  const nn::Unit& unit = setup_.model->units()[static_cast<std::size_t>(row.unit)];
+  const UnitState& state = setup_.state->unit(row.unit);
+  const TensorView gradient = gradient_shard(row.unit);
+  const OptimizerSettings& settings = setup_.optimizer;
+  const bool rounded = setup_.compute != DType::f32;
+  for (const optim::UpdateRun& run : optim::update_runs(unit, state.begin, state.count)) {
+    const auto part = [&](const TensorView& view) { return view.rows(run.begin, run.count); };
+    ops::adamw(stream(row.stream), {.weight = part(state.weights),
+                                    .gradient = part(gradient),
+                                    .exp_avg = part(state.exp_avg),
+                                    .exp_avg_sq = part(state.exp_avg_sq),
+                                    .compute_weight = rounded ? part(state.compute) : TensorView(),
+                                    .hyper = setup_.state->record().rows(0, ops::kAdamHyperFields),
+                                    .coefficient = setup_.state->result().rows(3, 1),
+                                    .skip = setup_.state->skip(),
+                                    .beta1 = settings.beta1,
+                                    .beta2 = settings.beta2,
+                                    .epsilon = settings.epsilon,
+                                    .weight_decay = run.decay ? settings.weight_decay : 0.0});
+  }
+}
+
+}  // namespace hawser::step

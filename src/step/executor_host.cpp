@@ -1,0 +1,192 @@
+// The executor's rows that meet the host: what a step is told and what it leaves behind. Everything goes through
+// HostLink, on every device.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/copy/copy.h"
+#include "ops/copy/permute_rows.h"
+#include "ops/reduce/sum_squares.h"
+#include "step/executor_context.h"
+
+namespace hawser::step {
+
+using program::Op;
+using program::Row;
+using program::StreamId;
+
+namespace {
+
+// A table of a micro-batch. `counts`: the number of rows of `field`, a list of segments, instead of the field itself.
+struct Table {
+  int which = 0;
+  Shape shape;
+  std::vector<std::int32_t> HostBatch::*field = nullptr;
+  bool counts = false;
+};
+
+std::vector<Table> tables(const BatchBounds& b) {
+  std::vector<Table> out{{0, {b.rows}, &HostBatch::ids},
+                         {1, {b.rows}, &HostBatch::labels},
+                         {2, {b.rows}, &HostBatch::positions},
+                         {3, {b.squares, 6}, &HostBatch::squares},
+                         {4, {1}, &HostBatch::squares, true}};
+  if (b.context > 1) {
+    out.push_back({5, {b.rectangles, 6}, &HostBatch::rectangles});
+    out.push_back({6, {1}, &HostBatch::rectangles, true});
+    out.push_back({7, {b.rows * b.context}, &HostBatch::gathered_row});
+  }
+  if (b.chosen_row) out.push_back({8, {1}, &HostBatch::chosen_row});
+  return out;
+}
+
+}  // namespace
+
+std::int64_t Executor::staged_bytes() const {
+  const ModelState& state = *setup_.state;
+  std::int64_t batch = 0;
+  for (const Table& table : tables(setup_.bounds)) {
+    batch += HostLink::staged(table.shape.elements() * size_of(DType::i32));
+  }
+  std::int64_t bytes = HostLink::staged(state.record().bytes()) + HostLink::staged(state.skip().bytes());
+  for (const Row& row : setup_.program->rows) {
+    if (row.op == Op::load_batch) bytes += batch;
+    if (row.op == Op::parameter_norms) bytes += HostLink::staged(state.parameter_norms().bytes());
+    if (row.op == Op::logits) bytes += HostLink::staged(setup_.model->vocabulary() * size_of(DType::f32));
+    if (row.op == Op::end_step) bytes += HostLink::staged(state.result().bytes()) + HostLink::staged(sizeof(float));
+  }
+  return bytes;
+}
+
+void Executor::begin_step(const StepInput& input) {
+  const ModelState& state = *setup_.state;
+  Stream& compute = stream(StreamId::compute);
+  static_assert(sizeof(StepRecord) == StepRecord::kFields * sizeof(float));  // four floats in their order
+  link_.upload(compute, "write_step_record", state.record(), &input.record, sizeof(StepRecord));
+  const std::int32_t skip = input.skip ? 1 : 0;
+  link_.upload(compute, "write_skip", state.skip(), &skip, sizeof(skip));
+  const TensorView result = state.result();
+  if (!input.keep_loss_sum) return ops::fill(compute, {.y = result});
+  // The same item as in the plan, which a step is held to.
+  compute.launch({.name = "fill", .accesses = {writes(result)}}, [] {});
+}
+
+nn::BatchViews Executor::batch_views(int mb) {
+  const BatchBounds& b = setup_.bounds;
+  nn::BatchViews views{.square_pairs = b.square_pairs, .rectangle_pairs = b.rectangle_pairs};
+  TensorView* const places[] = {&views.ids,          &views.labels,     &views.positions,       &views.squares,
+                                &views.square_count, &views.rectangles, &views.rectangle_count, &views.gathered_row,
+                                &views.chosen_row};
+  for (const Table& table : tables(b)) {
+    *places[table.which] = setup_.buffers->get({Role::batch, mb, table.which}, DType::i32, table.shape);
+  }
+  return views;
+}
+
+void Executor::load_batch(const Row& row, const StepInput& input) {
+  Stream& compute = stream(row.stream);
+  const HostBatch* batch = nullptr;
+  if (setup_.device->kind() != DeviceKind::meta) {
+    batch = input.batches.at(static_cast<std::size_t>(row.micro_batch)).get();
+  }
+  for (const Table& table : tables(setup_.bounds)) {
+    const TensorView to = setup_.buffers->get({Role::batch, row.micro_batch, table.which}, DType::i32, table.shape);
+    if (batch == nullptr) {
+      link_.upload(compute, "load_batch", to, nullptr, 0);
+      continue;
+    }
+    const std::vector<std::int32_t>& numbers = batch->*table.field;
+    const auto count = static_cast<std::int32_t>(numbers.size() / 6);
+    if (table.counts) {
+      link_.upload(compute, "load_batch", to, &count, sizeof(count));
+    } else {
+      link_.upload(compute, "load_batch", to, numbers.data(),
+                   static_cast<std::int64_t>(numbers.size() * sizeof(count)));
+    }
+  }
+}
+
+void Executor::logits(const Row& row, StepOutput& output) {
+  const models::Model& model = *setup_.model;
+  Context context(*this, row, model.head_params());
+  const TensorView x = context.temp(setup_.compute, {1, model.width()});
+  const TensorView logits = context.temp(DType::f32, {1, model.vocabulary()});
+  ops::gather_rows(context.compute(), {.x = activation(row.input), .index = context.batch().chosen_row, .y = x});
+  model.head().logits(context, x, logits);
+  output.logits = std::make_shared<std::vector<float>>(static_cast<std::size_t>(model.vocabulary()));
+  const auto* from = reinterpret_cast<const float*>(link_.download(context.compute(), "read_logits", logits));
+  context.compute().call_host({.name = "hand_over_logits"},
+                              [from, to = output.logits] { std::copy_n(from, to->size(), to->data()); });
+}
+
+namespace {
+
+// The part of a run of a unit's elements that lies in a shard, in elements of the shard.
+struct Piece {
+  std::int64_t begin = 0, count = 0;
+};
+
+Piece piece_of(std::int64_t begin, std::int64_t count, const UnitState& state) {
+  const std::int64_t first = std::max(begin, state.begin);
+  const std::int64_t end = std::min(begin + count, state.begin + state.count);
+  return end > first ? Piece{first - state.begin, end - first} : Piece{};
+}
+
+}  // namespace
+
+void Executor::parameter_norms(const Row& row, StepOutput& output) {
+  Stream& compute = stream(row.stream);
+  const TensorView norms = setup_.state->parameter_norms();
+  std::int64_t index = 0;
+  for (int u = 0; u < static_cast<int>(setup_.model->units().size()); ++u) {
+    const nn::Unit& unit = setup_.model->units()[static_cast<std::size_t>(u)];
+    for (int p = 0; p < static_cast<int>(unit.params().size()); ++p) {
+      const nn::Param& param = unit.params()[static_cast<std::size_t>(p)];
+      const std::int64_t row_size = param.elements() / param.shape[0];
+      for (const nn::Segment& segment : param.segments) {
+        const Piece piece =
+            piece_of(unit.offset(p) + segment.row * row_size, segment.rows * row_size, setup_.state->unit(u));
+        const TensorView out = norms.rows(index++, 1);
+        if (piece.count == 0) {
+          ops::fill(compute, {.y = out});
+        } else {
+          ops::sum_squares(compute, {.x = gradient_shard(u).rows(piece.begin, piece.count), .out = out});
+        }
+      }
+    }
+  }
+  all_reduce_small(row, setup_.mesh->shard(), norms);
+  output.parameter_norms = std::make_shared<std::vector<float>>(static_cast<std::size_t>(index));
+  const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_parameter_norms", norms));
+  compute.call_host({.name = "hand_over_parameter_norms"}, [from, to = output.parameter_norms] {
+    for (std::size_t i = 0; i < to->size(); ++i) (*to)[i] = std::sqrt(from[i]);
+  });
+}
+
+void Executor::end_step(const Row& row, StepOutput& output) {
+  Stream& compute = stream(row.stream);
+  const TensorView result = setup_.state->result();
+  const TensorView loss = result.rows(0, 1);
+  // The sum stays local where later steps add to it; what the host reads is the sum over all ranks.
+  const TensorView total = temp(row, DType::f32, {1});
+  ops::copy(compute, {.x = loss, .y = total});
+  all_reduce_small(row, setup_.mesh->data(), total);
+  const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_result", result));
+  const auto* sum = reinterpret_cast<const float*>(link_.download(compute, "read_loss", total));
+  compute.call_host({.name = "hand_over_result"}, [from, sum, to = output.result] {
+    *to = {.loss_sum = *sum, .sum_squares = from[1], .gradient_norm = from[2], .clip = from[3]};
+  });
+  if (setup_.keep_gradients) {
+    // A last use, so that nothing of this step takes their place.
+    Booking booking{.name = kKeepGradients};
+    for (int unit = 0; unit < static_cast<int>(setup_.model->units().size()); ++unit) {
+      booking.accesses.push_back(reads(gradient_shard(unit)));
+    }
+    compute.launch(std::move(booking), [] {});
+  }
+  for (const auto& other : streams_) {
+    if (other.get() != &compute) compute.wait(other->record());
+  }
+  output.end = compute.record();
+}
+
+}  // namespace hawser::step
