@@ -22,9 +22,44 @@ void print_json(const train::BenchResult& result) {
                               {"model_flops_per_second", result.model_flops_per_second},
                               {"planned_bytes", result.planned_bytes},
                               {"loss", result.loss}};
-  auto& families = json["seconds_by_family"] = nlohmann::ordered_json::object();
-  for (const auto& [family, seconds] : result.families) families[family] = seconds;
+  if (result.after.total > 0) {
+    json["driver_bytes"] = {{"before", result.before.used}, {"after", result.after.used}};
+    json["allocations_in_steps"] = result.allocations;
+  }
+  if (!result.families.empty()) {
+    auto& families = json["seconds_by_family"] = nlohmann::ordered_json::object();
+    for (const auto& [family, seconds] : result.families) families[family] = seconds;
+  }
+  if (result.roofline) {
+    auto& roofline = json["roofline"] = nlohmann::ordered_json::object();
+    for (const train::RooflineTerm& term : result.roofline->terms) {
+      roofline["terms"].push_back({{"what", term.what},
+                                   {"count", term.count},
+                                   {"seconds_each", term.each},
+                                   {term.bytes ? "bytes_per_second" : "flops_per_second", term.rate}});
+    }
+    if (result.roofline->problem.empty()) {
+      roofline["seconds"] = result.roofline->seconds();
+      roofline["ratio"] = result.roofline->seconds() / result.step_seconds;
+    } else {
+      roofline["problem"] = result.roofline->problem;
+    }
+  }
   std::puts(json.dump().c_str());
+}
+
+void print_roofline(const train::Roofline& roofline, double step_seconds) {
+  std::puts("\nroofline R of this rank: each op alone at its best, nothing recomputed, communication hidden");
+  for (const train::RooflineTerm& term : roofline.terms) {
+    std::printf("  %-58s %5.0f x %9.3f ms = %8.1f ms  %7.1f %s\n", term.what.c_str(), term.count, 1e3 * term.each,
+                1e3 * term.seconds(), term.rate / (term.bytes ? 1e9 : 1e12), term.bytes ? "GB/s" : "TFLOP/s");
+  }
+  if (!roofline.problem.empty()) {
+    std::printf("  no R: %s\n", roofline.problem.c_str());
+    return;
+  }
+  std::printf("  R %.1f ms; a step takes %.1f ms: %.3f of R\n", 1e3 * roofline.seconds(), 1e3 * step_seconds,
+              roofline.seconds() / step_seconds);
 }
 
 void print_table(const train::BenchResult& result, const Recipe& recipe, int world, int threads) {
@@ -43,6 +78,17 @@ void print_table(const train::BenchResult& result, const Recipe& recipe, int wor
   std::snprintf(text, sizeof text, "%.1f GFLOP/s%s", result.model_flops_per_second / 1e9, world > 1 ? " a rank" : "");
   row("model FLOP/s", text);
   row("planned memory", cat(format_bytes(Bytes(result.planned_bytes)), world > 1 ? " a rank" : ""));
+  if (result.after.total > 0) {
+    row("driver's count", cat(format_bytes(Bytes(result.after.used)), " of ", format_bytes(Bytes(result.after.total)),
+                              " after the steps, ", format_bytes(Bytes(result.before.used)),
+                              " before (all processes on the GPU, cudaMemGetInfo)"));
+    if (world > 1) {
+      std::snprintf(text, sizeof text, "%.1f", result.tokens_per_second / world);
+      row("tokens/s a GPU", text);
+    }
+  }
+  if (result.roofline) print_roofline(*result.roofline, result.step_seconds);
+  if (result.families.empty()) return;
   double total = 0;
   for (const auto& [family, seconds] : result.families) total += seconds;
   std::puts("\ntime by family of ops");
@@ -65,6 +111,7 @@ int bench_step(const BenchStepOptions& options) {
   if (!recipe.places.contains("train.global_batch_size"))  // one sequence for each group of data ranks
     recipe.train.global_batch_size =
         std::max(1, world / recipe.parallel.context_parallel_degree) * recipe.train.micro_batch_size;
+  const train::RankDevice device = device_of(recipe, world);
   train::OpenModel model;
   const auto check = [&](const RankPlace&, Problems& problems) {
     check_layout(recipe, world, problems);
@@ -74,7 +121,7 @@ int bench_step(const BenchStepOptions& options) {
     machine.ranks = must_launch(world) ? world : launched_as().local_ranks;
     Recipe planned = recipe;
     planned.data.max_documents = 1;
-    plan::check_capacity(planned, *model.model, world, threads_of(recipe), machine);
+    plan::check_capacity(planned, *model.model, world, threads_of(recipe), machine, plan::target_of(device.kind));
   };
   if (must_launch(world)) {
     Problems problems;
@@ -84,8 +131,12 @@ int bench_step(const BenchStepOptions& options) {
   }
   const int threads = threads_of(recipe);
   return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {
-                                        const auto result =
-                                            train::bench_step({.recipe = recipe, .threads = threads}, model, ranks);
+                                        const auto result = train::bench_step({.recipe = recipe,
+                                                                               .threads = threads,
+                                                                               .device = device,
+                                                                               .profile = options.profile,
+                                                                               .roofline = options.roofline},
+                                                                              model, ranks);
                                         if (ranks != nullptr && ranks->rank().value() > 0) return 0;
                                         if (options.common.json) {
                                           print_json(result);
@@ -113,6 +164,9 @@ void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
              [options](std::int64_t value) { options->steps = value; });
   add_number(*command, "--threads", 1, 1024, "CPU threads a rank; default: cores / ranks",
              [options](std::int64_t value) { options->threads = static_cast<int>(value); });
+  add_switch(*command, "--profile", options->profile,
+             "seconds by family of ops; on the CPU always, on a GPU at a cost");
+  add_switch(*command, "--roofline", options->roofline, "on a GPU: what a step could at best take, term by term");
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "bench step");
     chosen = [options, &commands] { return commands.bench_step(*options); };

@@ -207,7 +207,10 @@ TEST_F(Binary, RefusesAWrongRecipeBeforeAnythingStarts) {
   refused("plan r.yaml --ranks 4 --set parallel.hybrid_shard_degree=3 --set train.global_batch_size=4",
           "--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; "
           "try parallel.hybrid_shard_degree: 1, 2 or 4");
-  refused("fit r.yaml --device cuda", "not supported yet (expected auto or cpu, got cuda) at --device");
+#ifndef HAWSER_CUDA
+  refused("fit r.yaml --device cuda",
+          "this binary was built without CUDA (expected auto or cpu, got cuda) at --device; try --device cpu");
+#endif
   refused("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
           "--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
           "parallel.context_parallel_degree; try --ranks 2\n"

@@ -84,6 +84,8 @@ struct BenchStepOptions {
   std::int64_t sequence_length = 1024;
   std::int64_t steps = 5;
   int threads = 0;  // 0: all cores
+  bool profile = false;
+  bool roofline = false;
 };
 
 // What runs when a command was chosen; tests put their own in.

@@ -6,12 +6,22 @@
 namespace hawser::cli {
 namespace {
 
-void lay_over(Recipe& recipe, const CommonOptions& common, bool runs) {
+void lay_over(Recipe& recipe, const CommonOptions& common, [[maybe_unused]] bool runs) {
   if (common.ranks > 0) recipe.run.ranks = common.ranks;
   if (common.memory) recipe.memory.capacity = common.memory;
-  if (common.device) recipe.run.device = *common.device;
-  if (runs && common.device == DeviceChoice::cuda)
-    throw UserError(Problem{.what = "not supported yet", .expected = "auto or cpu", .got = "cuda", .at = "--device"});
+  if (common.device) {
+    recipe.run.device = *common.device;
+    recipe.places["run.device"] = "--device";
+  }
+#ifndef HAWSER_CUDA
+  if (runs && common.device == DeviceChoice::cuda) {
+    throw UserError(Problem{.what = "this binary was built without CUDA",
+                            .expected = "auto or cpu",
+                            .got = "cuda",
+                            .at = "--device",
+                            .hint = "--device cpu"});
+  }
+#endif
 }
 
 }  // namespace

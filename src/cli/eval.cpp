@@ -57,7 +57,8 @@ int eval(const EvalOptions& options) {
                                  .across_documents = options.across_documents,
                                  .recipe = recipe,
                                  .threads = threads_of(recipe),
-                                 .ranks_here = under_launcher() ? launched_as().local_ranks : 0};
+                                 .ranks_here = under_launcher() ? launched_as().local_ranks : 0,
+                                 .device = device_of(recipe, world)};
   if (!of_layout.empty()) request.recipe.parallel = {};
   std::optional<train::OpenEvaluation> input;
   const auto check = [&](const RankPlace& place, Problems& problems) {

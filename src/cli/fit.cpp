@@ -41,13 +41,14 @@ void print_result(const train::FitResult& result, bool json) {
 }
 
 // The body: what each of `world` ranks does. Returns the exit code, on which the ranks agree.
-int fit_here(const Recipe& recipe, int world, const FitOptions& options) {
+int fit_here(const Recipe& recipe, int world, const train::RankDevice& device, const FitOptions& options) {
   catch_stop_signals();
   const auto check = [&](const RankPlace& place, Problems& problems) {
     train::check_fit(recipe,
                      {.world = world,
                       .ranks_here = launched_as().local_ranks,
                       .threads = threads_of(recipe),
+                      .device = device.kind,
                       .first = place.rank == 0},
                      problems);
   };
@@ -56,6 +57,7 @@ int fit_here(const Recipe& recipe, int world, const FitOptions& options) {
     train::FitRequest request{.recipe = recipe,
                               .resume = options.resume,
                               .threads = threads_of(recipe),
+                              .device = device,
                               .stop_requested = stop_requested,
                               .progress = {.terminal = terminal.is_terminal, .columns = terminal.columns}};
     const train::FitResult result = train::fit(request, ranks);
@@ -73,16 +75,20 @@ int fit_here(const Recipe& recipe, int world, const FitOptions& options) {
 int fit(const FitOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);  // whoever watched the progress may leave; the run goes on
   const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::train);
-  const int world = world_size(options.common, default_ranks(recipe, recipe.run.device));
+  const int gpus = train::gpus_of(recipe);
+  const int world =
+      world_size(options.common, default_ranks(recipe, gpus > 0 ? DeviceChoice::cuda : DeviceChoice::cpu, gpus));
+  const train::RankDevice device = device_of(recipe, world);
   Problems problems;
   check_layout(recipe, world, problems);
   if (must_launch(world)) {
     const int threads = recipe.run.threads > 0 ? recipe.run.threads : threads_per_rank(world);
-    train::check_fit(recipe, {.world = world, .ranks_here = world, .threads = threads}, problems);
+    train::check_fit(recipe, {.world = world, .ranks_here = world, .threads = threads, .device = device.kind},
+                     problems);
   }
   problems.throw_if_any();
   if (must_launch(world)) return launch_ranks({.ranks = world, .threads = recipe.run.threads, .saves = true});
-  return fit_here(recipe, world, options);
+  return fit_here(recipe, world, device, options);
 }
 
 void add_fit(CLI::App& app, const Commands& commands, Chosen& chosen) {

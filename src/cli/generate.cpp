@@ -58,7 +58,8 @@ int generate(const GenerateOptions& options) {
                                        .prompt_ids = options.prompt_ids,
                                        .max_tokens = options.max_tokens,
                                        .recipe = recipe,
-                                       .threads = threads_of(recipe)},
+                                       .threads = threads_of(recipe),
+                                       .device = device_of(recipe, 1)},
                                       problems);
   problems.throw_if_any();
   if (!input->open.skipped.empty()) say("passed over: ", input->open.skipped.lines());

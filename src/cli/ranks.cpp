@@ -67,6 +67,12 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
   }
 }
 
+train::RankDevice device_of(const Recipe& recipe, int world) {
+  if (!under_launcher()) return train::choose_device(recipe, 0, world);
+  const LaunchedAs place = launched_as();
+  return train::choose_device(recipe, place.local_rank, place.local_ranks);
+}
+
 int threads_of(const Recipe& recipe) {
   return recipe.run.threads > 0 ? recipe.run.threads : threads_per_rank(launched_as().local_ranks);
 }

@@ -7,6 +7,7 @@
 #include "base/recipe.h"
 #include "comm/mpi/world.h"
 #include "launch/local.h"
+#include "train/rank_device.h"
 
 namespace hawser::cli {
 
@@ -29,6 +30,10 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body);
 
 // launch_local, with standard output watched: what ranks print and nobody takes is an error.
 int launch_ranks(const LocalLaunch& launch);
+
+// The device of this process, by run.device; of one that starts `world` ranks here, the first's. UserError where there
+// is none, or not enough of them.
+train::RankDevice device_of(const Recipe& recipe, int world);
 
 // CPU threads of this rank: run.threads, else cores / ranks on this machine.
 int threads_of(const Recipe& recipe);

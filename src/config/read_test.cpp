@@ -141,8 +141,13 @@ TEST_F(ReadRecipe, SaysWhatIsNotSupportedYet) {
   EXPECT_NE(lines.find("not supported yet (expected 1, got 2) at parallel.tensor_parallel_degree"), std::string::npos);
   EXPECT_NE(lines.find("(expected false, got true) at memory.activation_offload, line 8"), std::string::npos);
   EXPECT_NE(lines.find("and 1 more: not supported yet"), std::string::npos);
+#ifdef HAWSER_CUDA
+  EXPECT_EQ(errors(std::string(kSmallest) + "run: {device: cuda}\n"), "");
+#else
   EXPECT_EQ(errors(std::string(kSmallest) + "run: {device: cuda}\n"),
-            "r.yaml: not supported yet (expected auto or cpu, got cuda) at run.device, line 6; try run.device: cpu");
+            "r.yaml: this binary was built without CUDA (expected auto or cpu, got cuda) at run.device, line 6; "
+            "try run.device: cpu");
+#endif
   EXPECT_EQ(errors(std::string(kSmallest) + "run: {device: cuda}\n", {}, Purpose::plan), "");
 }
 

@@ -169,6 +169,10 @@ std::vector<std::string> shipped_targets() {
   return names;
 }
 
+std::string target_of(DeviceKind device) {
+  return device == DeviceKind::cuda ? "h200" : "cpu";
+}
+
 Target load_target(const std::string& name_or_file) {
   for (const auto& [name, text] : shipped_target_texts()) {
     if (name == name_or_file) return parse_target(std::string(text), cat("targets/", name, ".yaml"));

@@ -50,6 +50,8 @@ struct Target {
 Target load_target(const std::string& name_or_file);
 
 std::vector<std::string> shipped_targets();
+// The shipped target that stands for the devices a run of this build may use: "cpu" or "h200".
+std::string target_of(DeviceKind device);
 
 // What a target's text says; `file` names it in problems.
 Target parse_target(const std::string& text, const std::string& file);

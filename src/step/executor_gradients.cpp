@@ -34,7 +34,8 @@ void Executor::reduce(const Row& row) {
   comm::Group& group = setup_.mesh->shard_reduce();
   const TensorView shard = gradient_shard(row.unit);
   const bool accumulate = !written_.emplace(BufferKey{Role::shard_gradient, row.unit, 0}, 0).second;
-  const std::int64_t bytes = comm::reduce_scatter_workspace(shard.elements(), wire_of(row.unit), group.size());
+  const std::int64_t bytes =
+      comm::reduce_scatter_workspace(shard.elements(), wire_of(row.unit), group.size(), stream(row.stream).target());
   const TensorView workspace = bytes > 0 ? temp(row, DType::u8, {bytes}) : TensorView();
   group.reduce_scatter(stream(row.stream), unit_gradient(row.unit, row.micro_batch), shard, accumulate, workspace);
 }
@@ -42,7 +43,8 @@ void Executor::reduce(const Row& row) {
 void Executor::reduce_replicas(const Row& row) {
   comm::Group& group = setup_.mesh->replicate();
   const TensorView shard = gradient_shard(row.unit);
-  const std::int64_t bytes = comm::all_reduce_workspace(shard.elements(), DType::f32, group.size());
+  const std::int64_t bytes =
+      comm::all_reduce_workspace(shard.elements(), DType::f32, group.size(), stream(row.stream).target());
   const TensorView workspace = bytes > 0 ? temp(row, DType::u8, {bytes}) : TensorView();
   group.all_reduce(stream(row.stream), shard, comm::Reduction::sum, workspace);
 }
@@ -64,7 +66,8 @@ void Executor::gradient_norm(const Row& row) {
 
 void Executor::all_reduce_small(const Row& row, comm::Group& group, const TensorView& data) {
   if (group.size() == 1) return;
-  const std::int64_t bytes = comm::all_reduce_workspace(data.elements(), data.dtype(), group.size());
+  const std::int64_t bytes =
+      comm::all_reduce_workspace(data.elements(), data.dtype(), group.size(), stream(row.stream).target());
   group.all_reduce(stream(row.stream), data, comm::Reduction::sum,
                    bytes > 0 ? temp(row, DType::u8, {bytes}) : TensorView());
 }

@@ -72,7 +72,10 @@ void Executor::begin_step(const StepInput& input) {
 
 nn::BatchViews Executor::batch_views(int mb) {
   const BatchBounds& b = setup_.bounds;
-  nn::BatchViews views{.square_pairs = b.square_pairs, .rectangle_pairs = b.rectangle_pairs};
+  nn::BatchViews views{.uniform_squares = b.uniform_squares,
+                       .rectangles_apart = b.rectangles_apart,
+                       .square_pairs = b.square_pairs,
+                       .rectangle_pairs = b.rectangle_pairs};
   TensorView* const places[] = {&views.ids,          &views.labels,     &views.positions,       &views.squares,
                                 &views.square_count, &views.rectangles, &views.rectangle_count, &views.gathered_row,
                                 &views.chosen_row};

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
-#include <mutex>
 
 #include "base/philox.h"
 #include "data/batch_loader.h"
 #include "optim/schedule.h"
 #include "train/feed.h"
+#include "train/products.h"
 #include "train/session.h"
+#include "train/timed_device.h"
 
 namespace hawser::train {
 
@@ -20,67 +21,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-// Seconds of work by its booked name.
-class WorkTimes {
- public:
-  void add(const char* name, double seconds) {
-    const std::lock_guard lock(mutex_);
-    seconds_[name] += seconds;
-  }
-  void clear() {
-    const std::lock_guard lock(mutex_);
-    seconds_.clear();
-  }
-  std::map<std::string, double> seconds() const {
-    const std::lock_guard lock(mutex_);
-    return seconds_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::map<std::string, double> seconds_;
-};
-
-// A stream of another device whose work is timed as it runs.
-class TimedStream : public Stream {
- public:
-  TimedStream(std::unique_ptr<Stream> inner, WorkTimes& times) : inner_(std::move(inner)), times_(times) {}
-  DeviceKind kind() const override { return inner_->kind(); }
-  const std::string& name() const override { return inner_->name(); }
-  void launch(Booking booking, std::function<void()> work) override {
-    const char* what = booking.name;
-    inner_->launch(std::move(booking), [this, what, work = std::move(work)] {
-      const Clock::time_point start = Clock::now();
-      work();
-      times_.add(what, seconds_since(start));
-    });
-  }
-  Event record() override { return inner_->record(); }
-  void wait(const Event& event) override { inner_->wait(event); }
-  void synchronize() override { inner_->synchronize(); }
-  void check() override { inner_->check(); }
-
- private:
-  std::unique_ptr<Stream> inner_;
-  WorkTimes& times_;
-};
-
-class TimedDevice : public Device {
- public:
-  explicit TimedDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
-  DeviceKind kind() const override { return inner_->kind(); }
-  std::unique_ptr<Stream> make_stream(const std::string& name) override {
-    return std::make_unique<TimedStream>(inner_->make_stream(name), times);
-  }
-  std::byte* allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
-  void free(std::byte* data, std::int64_t bytes) noexcept override { inner_->free(data, bytes); }
-
-  WorkTimes times;
-
- private:
-  std::unique_ptr<Device> inner_;
-};
 
 // Families as people think of them; what matches none goes by its own name.
 std::string family_of(const std::string& work) {
@@ -108,7 +48,7 @@ std::string family_of(const std::string& work) {
   return work;
 }
 
-std::vector<std::pair<std::string, double>> families_of(const WorkTimes& times, double steps) {
+std::vector<std::pair<std::string, double>> families_of(WorkTimes& times, double steps) {
   std::map<std::string, double> by_family;
   for (const auto& [work, seconds] : times.seconds()) by_family[family_of(work)] += seconds / steps;
   std::vector<std::pair<std::string, double>> out(by_family.begin(), by_family.end());
@@ -153,19 +93,27 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   Recipe recipe = request.recipe;
   recipe.data.max_documents = 1;
   const int ranks = world != nullptr ? world->size() : 1;
+  const DeviceKind kind = request.device.kind;
   const plan::Layout layout =
-      plan::make_layout(recipe, *model.model, ranks, compute_dtype(recipe.precision, DeviceKind::cpu), request.threads);
+      plan::make_layout(recipe, *model.model, ranks, compute_dtype(recipe.precision, kind), request.threads, kind);
   const MeshPlace place = place_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
-  const std::unique_ptr<comm::Mesh> mesh =
-      world != nullptr ? comm::make_mpi_mesh(*world, layout.mesh, recipe.run.collective_timeout_s)
-                       : comm::make_self_mesh();
-  TimedDevice device(make_cpu_device({.threads = request.threads}));
+  std::unique_ptr<Device> device = make_device(request.device, request.threads);
+  const DeviceMemory before = device->memory();
+  TimedDevice* timed = nullptr;
+  if (kind == DeviceKind::cpu || request.profile) {
+    auto wrapped = std::make_unique<TimedDevice>(std::move(device));
+    timed = wrapped.get();
+    device = std::move(wrapped);
+  }
+  const std::unique_ptr<comm::Mesh> mesh = make_mesh(world, layout.mesh, recipe.run.collective_timeout_s, *device);
   const step::Purpose purpose = step::Purpose::train;
-  Session session(*model.model, layout, device, *mesh, {purpose}, recipe.memory.capacity);
+  prepare_products(*model.model, layout, *device);
+  auto session =
+      std::make_unique<Session>(*model.model, layout, *device, *mesh, std::vector{purpose}, recipe.memory.capacity);
   if (model.weights) {
-    session.load(*model.weights);
+    session->load(*model.weights);
   } else {
-    session.initialise(recipe.train.seed);
+    session->initialise(recipe.train.seed);
   }
 
   const std::int64_t batch = recipe.train.global_batch_size;
@@ -182,7 +130,8 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
     input.batches.push_back(to_host_batch(loader.load(0, m), loader.shape()));
   }
 
-  BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session.planned_bytes()};
+  BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
+  std::int64_t allocations = 0;
   for (std::int64_t step = 0; step <= recipe.train.steps; ++step) {
     const ops::AdamHyper hyper = optim::adam_hyper(recipe.optimizer, recipe.train, step + 1);
     input.record = {.learning_rate = hyper.learning_rate,
@@ -190,18 +139,29 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
                     .bias_correction2 = hyper.bias_correction2,
                     .loss_scale = static_cast<float>(1.0 / targets)};
     if (world != nullptr) world->barrier();
-    if (step == 1) device.times.clear();  // what the first step did, it did for all: pages, primitives
+    if (step == 1) {  // what the first step did, it did for all: pages, primitives
+      if (timed != nullptr) timed->times.clear();
+      allocations = device->allocations();
+    }
     const Clock::time_point start = Clock::now();
-    const step::StepOutput output = session.enqueue(purpose, input);
-    session.synchronize();
+    const step::StepOutput output = session->enqueue(purpose, input);
+    session->synchronize();
     if (step > 0) result.steps.push_back(seconds_since(start));
     result.loss = output.result->loss_sum / targets;
   }
   result.step_seconds = median(result.steps);
   result.tokens_per_second = static_cast<double>(batch * recipe.data.sequence_length) / result.step_seconds;
   result.model_flops_per_second =
-      plan::costs_of(session.plan(purpose), *model.model, layout).model_flops / result.step_seconds;
-  result.families = families_of(device.times, static_cast<double>(recipe.train.steps));
+      plan::costs_of(session->plan(purpose), *model.model, layout).model_flops / result.step_seconds;
+  result.allocations = device->allocations() - allocations;
+  result.before = before;
+  result.after = device->memory();
+  if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(recipe.train.steps));
+  if (kind == DeviceKind::cuda && request.roofline) {
+    const plan::RankPlan plan = session->plan(purpose);
+    session.reset();  // its memory goes first
+    result.roofline = measure_roofline(*model.model, layout, plan, *device);
+  }
   return result;
 }
 

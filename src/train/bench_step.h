@@ -11,12 +11,17 @@
 #include "base/recipe.h"
 #include "comm/mpi/world.h"
 #include "train/open_model.h"
+#include "train/rank_device.h"
+#include "train/roofline.h"
 
 namespace hawser::train {
 
 struct BenchRequest {
   Recipe recipe;  // model, data.sequence_length, train.steps and batch sizes, parallel, memory, precision, optimizer
   int threads = 1;
+  RankDevice device;
+  bool profile = false;   // seconds by family; on the CPU always. On a GPU the steps of such a call are slower
+  bool roofline = false;  // on a GPU: R, measured behind the steps
 };
 
 struct BenchResult {
@@ -25,11 +30,16 @@ struct BenchResult {
   double tokens_per_second = 0;       // of all ranks, at the median
   double model_flops_per_second = 0;  // of this rank: forward and backward, recompute not counted
   std::int64_t parameters = 0;
-  std::int64_t planned_bytes = 0;  // state and arena of this rank
-  double loss = 0;                 // of the last step
+  std::int64_t planned_bytes = 0;  // all that this rank reserves on its device
+  // What the GPU's driver counts, of all processes: before the device was taken (its context is there, which the count
+  // needs), and after the last step. Zeros on the CPU.
+  DeviceMemory before, after;
+  std::int64_t allocations = 0;  // asked of the device inside the timed steps
+  double loss = 0;               // of the last step
   // Seconds a step that this rank's streams spent in each family of ops, most first. Streams run side by side, so they
   // may add up to more than a step.
   std::vector<std::pair<std::string, double>> families;
+  std::optional<Roofline> roofline;
 };
 
 // Whole training steps with AdamW on random tokens; weights from the folder, or random ones from a config.json. `world`

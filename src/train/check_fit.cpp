@@ -36,7 +36,7 @@ void check_fit(const Recipe& recipe, const FitPlace& place, Problems& problems) 
   if (!problems.empty()) return;
   plan::Machine machine = plan::this_machine();
   machine.ranks = place.ranks_here;
-  plan::check_capacity(recipe, *open.model, place.world, place.threads, machine);
+  plan::check_capacity(recipe, *open.model, place.world, place.threads, machine, plan::target_of(place.device));
   // The folder is made only where the run may begin.
   if (place.first) checkpoint::check_writable(output, problems);
 }

@@ -64,7 +64,10 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
   const std::size_t before = problems.size();
   EvaluateRequest request = asked;
   EvalDataRequest data{.data = request.data, .bigram = request.bigram, .across_documents = request.across_documents};
-  OpenEvaluation input{.folder = request.model, .threads = request.threads, .gradient_norms = request.gradient_norms};
+  OpenEvaluation input{.folder = request.model,
+                       .threads = request.threads,
+                       .device = request.device,
+                       .gradient_norms = request.gradient_norms};
   input.open = open_trained_model(request.model, problems);
   lay_under(input.open.recipe, request, data);
   input.across_documents = data.across_documents;
@@ -94,8 +97,8 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
     return std::nullopt;
   }
   plan::Layout& layout = input.layout;
-  layout = plan::make_layout(recipe, *input.open.model, ranks, compute_dtype(recipe.precision, DeviceKind::cpu),
-                             request.threads);
+  layout = plan::make_layout(recipe, *input.open.model, ranks, compute_dtype(recipe.precision, request.device.kind),
+                             request.threads, request.device.kind);
   const MeshPlace place = place_of(rank, layout.mesh);
   const data::BatchLayout part{.data_rank = place.shard + layout.mesh.shard * place.replicate,
                                .data_ranks = layout.data_ranks(),
@@ -117,7 +120,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
   machine.ranks = request.ranks_here;
   plan::check_capacity(recipe, *input.open.model, layout,
                        request.gradient_norms ? step::Purpose::gradient_norms : step::Purpose::loss,
-                       "a shorter --sequence-length, or more --ranks", machine);
+                       "a shorter --sequence-length, or more --ranks", machine, plan::target_of(request.device.kind));
   return input;
 }
 
@@ -140,10 +143,9 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   }
   const data::BatchLoader& loader = *input.loader;
   const step::Purpose purpose = input.gradient_norms ? step::Purpose::gradient_norms : step::Purpose::loss;
+  const std::unique_ptr<Device> device = make_device(input.device, input.threads);
   const std::unique_ptr<comm::Mesh> mesh =
-      world != nullptr ? comm::make_mpi_mesh(*world, layout.mesh, input.recipe.run.collective_timeout_s)
-                       : comm::make_self_mesh();
-  const std::unique_ptr<Device> device = make_cpu_device({.threads = input.threads});
+      make_mesh(world, layout.mesh, input.recipe.run.collective_timeout_s, *device);
   Session session(*input.open.model, layout, *device, *mesh, {purpose}, input.recipe.memory.capacity);
   load_weights(session, input.open);
 

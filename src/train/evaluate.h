@@ -12,6 +12,7 @@
 #include "comm/mpi/world.h"
 #include "data/batch_loader.h"
 #include "train/open_model.h"
+#include "train/rank_device.h"
 #include "train/session.h"
 
 namespace hawser::train {
@@ -28,6 +29,7 @@ struct EvaluateRequest {
   Recipe recipe;  // parallel, memory, precision, run
   int threads = 1;
   int ranks_here = 0;  // ranks on this machine; 0: all
+  RankDevice device;
 };
 
 struct Evaluation {
@@ -43,6 +45,7 @@ struct OpenEvaluation {
   std::string folder;  // the model's
   Recipe recipe;
   int threads = 1;
+  RankDevice device;
   bool gradient_norms = false;
   bool across_documents = false;  // as it is done
   OpenModel open;

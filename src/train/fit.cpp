@@ -24,6 +24,7 @@
 #include "train/evaluate.h"
 #include "train/feed.h"
 #include "train/open_model.h"
+#include "train/products.h"
 #include "train/saver.h"
 #include "train/together.h"
 
@@ -122,17 +123,18 @@ class Fit {
     prepare_data(recipe_, open_.model->vocabulary(), world_, progress_.get());
 
     const int ranks = world_ != nullptr ? world_->size() : 1;
-    layout_ = plan::make_layout(recipe_, *open_.model, ranks, compute_dtype(recipe_.precision, DeviceKind::cpu),
-                                request_.threads);
+    layout_ = plan::make_layout(recipe_, *open_.model, ranks, compute_dtype(recipe_.precision, request_.device.kind),
+                                request_.threads, request_.device.kind);
     const MeshPlace place = place_of(world_ != nullptr ? world_->rank().value() : 0, layout_.mesh);
     batch_layout_ = {.data_rank = place.shard + layout_.mesh.shard * place.replicate,
                      .data_ranks = layout_.data_ranks(),
                      .context_rank = place.context,
                      .context_ranks = layout_.mesh.context};
     open_data();
-    mesh_ = world_ != nullptr ? comm::make_mpi_mesh(*world_, layout_.mesh, recipe_.run.collective_timeout_s)
-                              : comm::make_self_mesh();
-    device_ = make_cpu_device({.threads = request_.threads});
+    device_ = make_device(request_.device, request_.threads);
+    mesh_ = make_mesh(world_, layout_.mesh, recipe_.run.collective_timeout_s, *device_);
+    if (device_->kind() == DeviceKind::cuda) phase("choosing algorithms for matrix products");
+    prepare_products(*open_.model, layout_, *device_);
     std::vector<step::Purpose> purposes{step::Purpose::train};
     if (validation_) purposes.push_back(step::Purpose::loss);
     session_ = std::make_unique<Session>(*open_.model, layout_, *device_, *mesh_, purposes, recipe_.memory.capacity);
@@ -402,8 +404,8 @@ class Fit {
   data::BatchLayout batch_layout_;
   std::shared_ptr<const data::BatchLoader> loader_, validation_;
   std::int64_t sequences_ = 0;
-  std::unique_ptr<comm::Mesh> mesh_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<comm::Mesh> mesh_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<report::Progress> progress_;
   std::unique_ptr<report::MetricsWriter> metrics_;

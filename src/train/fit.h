@@ -9,6 +9,7 @@
 #include "base/recipe.h"
 #include "comm/mpi/world.h"
 #include "report/progress.h"
+#include "train/rank_device.h"
 #include "train/run_folder.h"
 
 namespace hawser::train {
@@ -17,6 +18,7 @@ struct FitRequest {
   Recipe recipe;
   bool resume = false;  // go on from the newest whole checkpoint; none: from the start
   int threads = 1;      // CPU threads of a rank
+  RankDevice device;
   // Asked once a step on every rank; true on one: all save and stop.
   std::function<bool()> stop_requested = [] { return false; };
   report::ProgressOptions progress;  // rank 0's; total, first and log_every are filled in
@@ -34,7 +36,8 @@ struct FitResult {
 // Where a rank that is checked stands.
 struct FitPlace {
   int world = 1, ranks_here = 1, threads = 1;  // ranks in all and on this machine; threads of each
-  bool first = true;                           // ranks but the first leave the data, and making the output, to it
+  DeviceKind device = DeviceKind::cpu;
+  bool first = true;  // ranks but the first leave the data, and making the output, to it
 };
 
 // Everything a user may have got wrong that shows without reading data or touching devices: model, data files,

@@ -55,21 +55,21 @@ std::vector<std::int32_t> prompt_of(const GenerateRequest& request, const data::
   return ids;
 }
 
-plan::Layout layout_for(Recipe recipe, const models::Model& model, int threads, std::int64_t rows) {
+plan::Layout layout_for(Recipe recipe, const models::Model& model, int threads, std::int64_t rows, DeviceKind device) {
   recipe.parallel = {};
   recipe.data = {};
   recipe.data.sequence_length = rows;
   recipe.data.max_documents = 1;
   recipe.train.global_batch_size = 1;
   recipe.train.micro_batch_size = 1;
-  return plan::make_layout(recipe, model, 1, compute_dtype(recipe.precision, DeviceKind::cpu), threads);
+  return plan::make_layout(recipe, model, 1, compute_dtype(recipe.precision, device), threads, device);
 }
 
 // The model on this process, planned for one sequence of up to `rows` tokens.
 class Forward {
  public:
   Forward(OpenGeneration& input, Device& device, comm::Mesh& mesh, std::int64_t rows) : rows_(rows) {
-    const plan::Layout layout = layout_for(input.recipe, *input.open.model, input.threads, rows);
+    const plan::Layout layout = layout_for(input.recipe, *input.open.model, input.threads, rows, device.kind());
     shape_ = layout.batch;
     session_ =
         std::make_unique<Session>(*input.open.model, layout, device, mesh,
@@ -112,7 +112,8 @@ std::int64_t padded_rows(std::int64_t tokens) {
 
 std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Problems& problems) {
   const std::size_t before = problems.size();
-  OpenGeneration input{.max_tokens = request.max_tokens, .recipe = request.recipe, .threads = request.threads};
+  OpenGeneration input{
+      .max_tokens = request.max_tokens, .recipe = request.recipe, .threads = request.threads, .device = request.device};
   input.open = open_trained_model(request.model, problems);
   if (input.open.model == nullptr) return std::nullopt;
   const models::SpecialTokens& special = input.open.special;
@@ -129,14 +130,15 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
   if (problems.size() != before) return std::nullopt;
   const std::int64_t rows = padded_rows(static_cast<std::int64_t>(input.prompt_ids.size()) + input.max_tokens - 1);
   plan::check_capacity(input.recipe, *input.open.model,
-                       layout_for(input.recipe, *input.open.model, input.threads, rows), step::Purpose::logits,
-                       "fewer --max-tokens");
+                       layout_for(input.recipe, *input.open.model, input.threads, rows, input.device.kind),
+                       step::Purpose::logits, "fewer --max-tokens", plan::this_machine(),
+                       plan::target_of(input.device.kind));
   return input;
 }
 
 Generation generate(OpenGeneration& input, const std::function<void(std::int32_t)>& on_token) {
+  const std::unique_ptr<Device> device = make_device(input.device, input.threads);
   const std::unique_ptr<comm::Mesh> mesh = comm::make_self_mesh();
-  const std::unique_ptr<Device> device = make_cpu_device({.threads = input.threads});
   std::unique_ptr<Forward> forward;
   std::vector<std::int32_t> ids = input.prompt_ids;
   Generation generation;

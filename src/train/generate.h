@@ -18,6 +18,7 @@
 
 #include "base/recipe.h"
 #include "train/open_model.h"
+#include "train/rank_device.h"
 
 namespace hawser::train {
 
@@ -28,6 +29,7 @@ struct GenerateRequest {
   std::int64_t max_tokens = 64;
   Recipe recipe;  // memory, precision, run
   int threads = 1;
+  RankDevice device;
 };
 
 // A request whose parts were found sound.
@@ -39,6 +41,7 @@ struct OpenGeneration {
   std::int64_t max_tokens = 0;
   Recipe recipe;
   int threads = 1;
+  RankDevice device;
 };
 
 // Adds every problem, and returns none when there is one; where there is none, throws Error(does_not_fit) if the

@@ -71,7 +71,8 @@ std::unique_ptr<data::Tokenizer> tokenizer_beside(const std::string& model_folde
   return std::filesystem::exists(path, error) ? data::load_tokenizer(path.string()) : nullptr;
 }
 
-DType compute_dtype(const PrecisionRecipe& recipe, DeviceKind) {
+DType compute_dtype(const PrecisionRecipe& recipe, DeviceKind device) {
+  if (recipe.compute == ComputePrecision::automatic) return device == DeviceKind::cuda ? DType::bf16 : DType::f32;
   return recipe.compute == ComputePrecision::bf16 ? DType::bf16 : DType::f32;
 }
 

@@ -7,6 +7,7 @@
 
 #include "checkpoint/root.h"
 #include "checkpoint/save.h"
+#include "train/host_copy.h"
 #include "train/together.h"
 
 namespace hawser::train {
@@ -74,8 +75,9 @@ std::vector<std::string> all_of(comm::World* world, const std::string& mine) {
 std::string save(Session& session, comm::World* world, const std::string& root, const RunState& state, int keep) {
   session.synchronize();
   const int rank = world != nullptr ? world->rank().value() : 0;
+  std::optional<HostCopy> copy;
   std::vector<NamedState> states;
-  if (session.owns_states()) states = session.states(true);
+  if (session.owns_states()) states = copy.emplace(session, true).states();
   std::int64_t bytes = 0;
   for (const NamedState& s : states) {
     for (const Box& box : s.boxes) bytes += box.view.bytes();
@@ -92,6 +94,7 @@ std::string save(Session& session, comm::World* world, const std::string& root, 
   std::string part;
   take_time(world, [&] {
     try {
+      if (copy) copy->fetch();
       part = saving->write(states);
     } catch (const UserError& error) {
       part = checkpoint::SaveSession::failed_part(rank, error.what());
@@ -106,7 +109,9 @@ std::string save(Session& session, comm::World* world, const std::string& root, 
 }
 
 void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer) {
-  checkpoint.read(session.states(optimizer));
+  HostCopy copy(session, optimizer);
+  checkpoint.read(copy.states());
+  copy.store();
   session.parameters_changed();
 }
 

@@ -3,8 +3,9 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "device/cuda/native.h"
 #include "models/weights.h"
-#include "ops/copy/copy.h"
+#include "train/host_copy.h"
 
 namespace hawser::train {
 
@@ -15,9 +16,20 @@ struct Session::Engine {
   std::unique_ptr<step::Executor> executor;
 };
 
+namespace {
+
+// On a GPU a stream reserves its scratch when it is first asked for it: now, since later is inside a step.
+void reserve_scratch(Stream& stream) {
+  if (stream.native() != nullptr) stream.native()->scratch();
+}
+
+}  // namespace
+
 Session::Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
                  const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity, SessionChecks checks)
     : model_(model), layout_(layout), device_(device), mesh_(mesh) {
+  HAWSER_CHECK(layout_.device == device_.kind(), "a layout for ", to_string(layout_.device), " on ",
+               to_string(device_.kind()));
   std::int64_t arena_bytes = 0, state_bytes = 0;
   const bool optimizer = std::find(purposes.begin(), purposes.end(), step::Purpose::train) != purposes.end();
   for (const step::Purpose purpose : purposes) {
@@ -28,9 +40,14 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
     state_bytes = std::max(state_bytes, engine->plan.state_bytes);
     engines_[purpose] = std::move(engine);
   }
-  if (capacity && Bytes(arena_bytes + state_bytes) > *capacity) {
-    throw Error(ExitCode::does_not_fit, cat("a rank needs ", format_bytes(Bytes(arena_bytes + state_bytes)),
-                                            " and may use ", format_bytes(*capacity)));
+  scratch_bytes_ = plan::scratch_bytes(device_.kind());
+  const std::int64_t needed = arena_bytes + state_bytes + scratch_bytes_;
+  if (const DeviceMemory memory = device_.memory(); !capacity && memory.total > 0) {
+    capacity = Bytes(memory.total - memory.used);
+  }
+  if (capacity && Bytes(needed) > *capacity) {
+    throw Error(ExitCode::does_not_fit,
+                cat("a rank needs ", format_bytes(Bytes(needed)), " and may use ", format_bytes(*capacity)));
   }
   state_ = std::make_unique<step::ModelState>(
       model_,
@@ -39,10 +56,15 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
       device_);
   arena_ = Arena(device_, arena_bytes);
   stream_ = device_.make_stream("session");
+  if (!checks.replay) {
+    streams_ = step::make_streams(device_);
+    reserve_scratch(*streams_[static_cast<std::size_t>(program::StreamId::compute)]);
+  }
   for (auto& [purpose, engine] : engines_) {
     engine->buffers = std::make_unique<step::PlannedBuffers>(engine->plan.buffers, arena_.data(), device_.kind());
     step::ExecutorSetup setup = plan::executor_setup(layout_, model_, engine->plan.program, mesh_, purpose);
     setup.device = &device_;
+    setup.streams = checks.replay ? nullptr : &streams_;
     if (checks.replay) {
       engine->replay = std::make_unique<step::ReplayDevice>(device_, step::ReplaySetup{.trace = &engine->plan.trace,
                                                                                        .buffers = &engine->plan.buffers,
@@ -54,10 +76,14 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
     setup.state = state_.get();
     setup.buffers = engine->buffers.get();
     engine->executor = std::make_unique<step::Executor>(std::move(setup));
+    if (checks.replay) reserve_scratch(engine->executor->compute_stream());
   }
 }
 
-Session::~Session() = default;
+Session::~Session() {
+  // A stream ends when its work has ended; only then may what engines lend to that work go.
+  for (auto& stream : streams_) stream.reset();
+}
 
 Session::Engine& Session::engine(step::Purpose purpose) {
   const auto it = engines_.find(purpose);
@@ -70,7 +96,7 @@ const plan::RankPlan& Session::plan(step::Purpose purpose) const {
 }
 
 std::int64_t Session::planned_bytes() const {
-  return state_->bytes() + arena_.bytes();
+  return state_->bytes() + arena_.bytes() + scratch_bytes_;
 }
 
 step::Executor& Session::executor(step::Purpose purpose) {
@@ -86,9 +112,19 @@ void Session::initialise(std::uint64_t seed) {
 }
 
 void Session::load(checkpoint::SafetensorsFolder& folder) {
+  std::optional<Ferry> ferry;
+  if (device_.kind() != DeviceKind::cpu) ferry.emplace(device_, *stream_);
   for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) {
     const step::UnitState& unit = state_->unit(u);
-    models::load_flat(model_, u, folder, unit.begin, unit.count, unit.weights);
+    if (!ferry) {
+      models::load_flat(model_, u, folder, unit.begin, unit.count, unit.weights);
+      continue;
+    }
+    constexpr std::int64_t kElement = size_of(DType::f32);
+    ferry->send(unit.weights, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
+      models::load_flat(model_, u, folder, unit.begin + begin / kElement, count / kElement,
+                        TensorView(piece, DType::f32, {count / kElement}, DeviceKind::cpu));
+    });
   }
   parameters_changed();
 }
@@ -96,24 +132,6 @@ void Session::load(checkpoint::SafetensorsFolder& folder) {
 void Session::parameters_changed() {
   for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) state_->refresh_compute(u, *stream_);
   stream_->synchronize();
-}
-
-std::vector<NamedState> Session::states(bool optimizer) const {
-  std::vector<NamedState> states;
-  const auto add = [&](int u, const TensorView& flat, const std::string& prefix) {
-    const step::UnitState& unit = state_->unit(u);
-    for (NamedState& state : models::unit_states(model_, u, unit.begin, unit.count, flat, prefix)) {
-      states.push_back(std::move(state));
-    }
-  };
-  for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) {
-    const step::UnitState& unit = state_->unit(u);
-    add(u, unit.weights, "");
-    if (!optimizer || unit.exp_avg.empty()) continue;
-    add(u, unit.exp_avg, "optimizer/exp_avg/");
-    add(u, unit.exp_avg_sq, "optimizer/exp_avg_sq/");
-  }
-  return states;
 }
 
 bool Session::owns_states() const {

@@ -17,20 +17,20 @@
 #include "plan/plan.h"
 #include "step/executor.h"
 #include "step/replay.h"
-#include "tensor/named_state.h"
 
 namespace hawser::train {
 
 // How closely steps are watched; on in builds with AddressSanitizer.
 struct SessionChecks {
   bool replay = step::kAddressSanitizer;  // every item is compared with the plan
-  bool guard = step::kAddressSanitizer;   // bytes of the arena that nothing lives in are poisoned; needs replay
+  // Bytes of the arena that nothing lives in are poisoned; needs replay, on the CPU.
+  bool guard = step::kAddressSanitizer;
 };
 
 class Session {
  public:
-  // `capacity`: what state and arena may take; Error(does_not_fit) before anything is reserved. All borrowed things
-  // outlive the session.
+  // `capacity`: what the session may take; none: what the device's driver says is free, where there is one.
+  // Error(does_not_fit) before anything is reserved. All borrowed things outlive the session.
   Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
           const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity = std::nullopt,
           SessionChecks checks = {});
@@ -39,11 +39,13 @@ class Session {
   const models::Model& model() const { return model_; }
   const plan::Layout& layout() const { return layout_; }
   comm::Mesh& mesh() { return mesh_; }
+  Device& device() { return device_; }
+  Stream& stream() { return *stream_; }  // for work outside steps
   const plan::RankPlan& plan(step::Purpose purpose) const;
   step::ModelState& state() { return *state_; }
   const Arena& arena() const { return arena_; }
   std::int64_t arena_bytes() const { return arena_.bytes(); }
-  std::int64_t planned_bytes() const;  // state and arena
+  std::int64_t planned_bytes() const;  // state, arena and the streams' scratch: all that it reserves on the device
 
   // Fills the parameters of this rank's shard; moments become zero.
   void initialise(std::uint64_t seed);
@@ -51,9 +53,7 @@ class Session {
   // After parameters were written from outside (a checkpoint): brings rounded copies up to date.
   void parameters_changed();
 
-  // All that must survive, as this rank holds it: parameters, and moments with `optimizer`. Replicas hold the same;
-  // owns_states() is true on the one that saves them.
-  std::vector<NamedState> states(bool optimizer) const;
+  // True on the one of the replicas that saves the state they all hold (train/host_copy.h has it).
   bool owns_states() const;
 
   // Steps of one purpose follow each other without a stop; a change of purpose waits for the steps before, since all
@@ -77,8 +77,10 @@ class Session {
   comm::Mesh& mesh_;
   std::unique_ptr<step::ModelState> state_;
   Arena arena_;
+  std::int64_t scratch_bytes_ = 0;
   std::optional<step::Purpose> running_;
-  std::unique_ptr<Stream> stream_;  // for work outside steps
+  std::unique_ptr<Stream> stream_;
+  step::Streams streams_;  // of all engines; none where steps are watched: those have their own
   // Last, so that steps still on their way end before the memory they write goes.
   std::map<step::Purpose, std::unique_ptr<Engine>> engines_;
 };

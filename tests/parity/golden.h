@@ -15,6 +15,7 @@
 #include "base/philox.h"
 #include "models/weights.h"
 #include "train/evaluate.h"
+#include "train/host_copy.h"
 
 namespace hawser::testing {
 
@@ -67,12 +68,12 @@ inline std::map<std::string, std::vector<double>> gradient_projections(train::Se
   for (int u = 0; u < static_cast<int>(session.model().units().size()); ++u) {
     const nn::Unit& unit = session.model().units()[static_cast<std::size_t>(u)];
     const step::UnitState& state = session.state().unit(u);
-    const TensorView shard = session.executor(purpose).gradient_shard(u);
+    const std::vector<float> shard = train::values_of(session, session.executor(purpose).gradient_shard(u));
     for (const models::SegmentPiece& piece : models::segment_pieces(unit, state.begin, state.count)) {
       const std::string& name =
           unit.params()[static_cast<std::size_t>(piece.param)].segments[static_cast<std::size_t>(piece.segment)].name;
       auto& projections = out.try_emplace(name, std::vector<double>(kProjections)).first->second;
-      project(name, piece.first, shard.data<float>() + piece.at, piece.count, projections);
+      project(name, piece.first, shard.data() + piece.at, piece.count, projections);
     }
   }
   return out;

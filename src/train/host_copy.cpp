@@ -1,0 +1,107 @@
+#include "train/host_copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "models/weights.h"
+#include "train/session.h"
+
+namespace hawser::train {
+
+Ferry::Ferry(Device& device, Stream& stream) : stream_(stream), pinned_(device, 2 * kFerryBytes, Memory::host) {}
+
+void Ferry::fetch(const TensorView& from, std::byte* to) {
+  HAWSER_CHECK(from.dense(), "a view with gaps: ", from.text());
+  Event landed[2];
+  const std::int64_t pieces = ceil_div(from.bytes(), kFerryBytes);
+  for (std::int64_t i = 0; i <= pieces; ++i) {
+    if (i < pieces) {
+      const std::int64_t begin = i * kFerryBytes, count = std::min(kFerryBytes, from.bytes() - begin);
+      transfer(stream_, {.name = "fetch", .accesses = {reads(from)}}, pinned_.data() + i % 2 * kFerryBytes,
+               from.raw() + begin, count);
+      landed[i % 2] = stream_.record();
+    }
+    if (i == 0) continue;
+    const std::int64_t begin = (i - 1) * kFerryBytes, count = std::min(kFerryBytes, from.bytes() - begin);
+    host_wait(landed[(i - 1) % 2]);
+    std::memcpy(to + begin, pinned_.data() + (i - 1) % 2 * kFerryBytes, static_cast<std::size_t>(count));
+  }
+  stream_.check();
+}
+
+void Ferry::send(const TensorView& to, const Fill& fill) {
+  HAWSER_CHECK(to.dense(), "a view with gaps: ", to.text());
+  Event left[2];
+  for (std::int64_t i = 0, begin = 0; begin < to.bytes(); ++i, begin += kFerryBytes) {
+    const std::int64_t count = std::min(kFerryBytes, to.bytes() - begin);
+    std::byte* piece = pinned_.data() + i % 2 * kFerryBytes;
+    host_wait(left[i % 2]);
+    fill(piece, begin, count);
+    transfer(stream_, {.name = "send", .accesses = {writes(to)}}, to.raw() + begin, piece, count);
+    left[i % 2] = stream_.record();
+  }
+  stream_.synchronize();
+}
+
+HostCopy::HostCopy(Session& session, bool optimizer) : session_(session) {
+  std::int64_t bytes = 0;
+  const auto add = [&](int unit, const char* prefix, const TensorView& view) {
+    parts_.push_back({.unit = unit, .prefix = prefix, .device = view, .host = view});
+    bytes += round_up(view.bytes(), Device::kAlignment);
+  };
+  for (int u = 0; u < static_cast<int>(session.model().units().size()); ++u) {
+    const step::UnitState& unit = session.state().unit(u);
+    add(u, "", unit.weights);
+    if (!optimizer || unit.exp_avg.empty()) continue;
+    add(u, "optimizer/exp_avg/", unit.exp_avg);
+    add(u, "optimizer/exp_avg_sq/", unit.exp_avg_sq);
+  }
+  if (session.device().kind() == DeviceKind::cpu) return;
+  memory_ = make_cpu_device();  // pages that count when they are touched
+  arena_ = Arena(*memory_, bytes);
+  std::byte* at = arena_.data();
+  for (Part& part : parts_) {
+    part.host = TensorView(at, part.device.dtype(), part.device.shape(), DeviceKind::cpu);
+    at += round_up(part.host.bytes(), Device::kAlignment);
+  }
+}
+
+void HostCopy::fetch() {
+  session_.synchronize();
+  if (memory_ == nullptr) return;
+  Ferry ferry(session_.device(), session_.stream());
+  for (const Part& part : parts_) ferry.fetch(part.device, part.host.raw());
+}
+
+void HostCopy::store() {
+  session_.synchronize();
+  if (memory_ == nullptr) return;
+  Ferry ferry(session_.device(), session_.stream());
+  for (const Part& part : parts_) {
+    ferry.send(part.device, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
+      std::memcpy(piece, part.host.raw() + begin, static_cast<std::size_t>(count));
+    });
+  }
+}
+
+std::vector<NamedState> HostCopy::states() const {
+  std::vector<NamedState> states;
+  for (const Part& part : parts_) {
+    const step::UnitState& unit = session_.state().unit(part.unit);
+    for (NamedState& state :
+         models::unit_states(session_.model(), part.unit, unit.begin, unit.count, part.host, part.prefix)) {
+      states.push_back(std::move(state));
+    }
+  }
+  return states;
+}
+
+std::vector<float> values_of(Session& session, const TensorView& view) {
+  session.synchronize();
+  std::vector<float> values(static_cast<std::size_t>(view.elements()));
+  HAWSER_CHECK(view.dtype() == DType::f32 && view.dense(), "values of ", view.text());
+  Ferry(session.device(), session.stream()).fetch(view, reinterpret_cast<std::byte*>(values.data()));
+  return values;
+}
+
+}  // namespace hawser::train

@@ -1,0 +1,69 @@
+// What a session keeps on its device, in host memory: for checkpoints and tests, whose code reads and writes there.
+//
+//   HostCopy copy(session, /*optimizer=*/true);
+//   copy.fetch();                                  // device to host
+//   saving.write(copy.states());
+//
+//   checkpoint.read(copy.states()), copy.store();  // host to device
+//
+// On the CPU the views are the session's own and nothing is copied. Elsewhere the copy takes as much pageable memory as
+// the states; the device sees pinned pieces of kFerryBytes only.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "device/device.h"
+#include "models/model.h"
+#include "step/state.h"
+#include "tensor/named_state.h"
+
+namespace hawser::train {
+
+class Session;
+
+constexpr std::int64_t kFerryBytes = std::int64_t{32} << 20;
+
+// Carries long runs of bytes between device and host: two pinned pieces in turn, so that the host fills or empties one
+// while the other travels. Blocks the host.
+class Ferry {
+ public:
+  Ferry(Device& device, Stream& stream);
+  void fetch(const TensorView& from, std::byte* to);
+  // `fill` writes bytes [begin, begin + count) of what the view shall hold.
+  using Fill = std::function<void(std::byte* piece, std::int64_t begin, std::int64_t count)>;
+  void send(const TensorView& to, const Fill& fill);
+
+ private:
+  Stream& stream_;
+  Arena pinned_;
+};
+
+class HostCopy {
+ public:
+  // The session outlives this. optimizer: the moments too, where it has them.
+  HostCopy(Session& session, bool optimizer);
+  // What the session's steps so far left; waits for them.
+  void fetch();
+  void store();
+  // As Session::states(), in host memory.
+  std::vector<NamedState> states() const;
+
+ private:
+  struct Part {
+    int unit = 0;
+    const char* prefix = "";
+    TensorView device, host;  // one where the device is the CPU
+  };
+
+  Session& session_;
+  std::unique_ptr<Device> memory_;  // null: nothing is copied
+  Arena arena_;
+  std::vector<Part> parts_;
+};
+
+// A float32 view on the session's device, on the host; waits for the session's steps.
+std::vector<float> values_of(Session& session, const TensorView& view);
+
+}  // namespace hawser::train

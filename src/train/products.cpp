@@ -1,0 +1,86 @@
+#include "train/products.h"
+
+#include <algorithm>
+
+#include "ops/gemm/gemm.h"
+
+namespace hawser::train {
+
+namespace {
+
+bool same(const ProductShape& a, const ProductShape& b) {
+  return a.m == b.m && a.n == b.n && a.k == b.k && a.transpose_a == b.transpose_a && a.transpose_b == b.transpose_b &&
+         a.accumulate == b.accumulate && a.in == b.in && a.out == b.out;
+}
+
+class Lister {
+ public:
+  explicit Lister(const plan::Layout& layout) : layout_(layout) {}
+
+  // The three products of a linear layer y [T, O] = x [T, I] W^T, W [O, I].
+  void add_linear(const std::string& name, std::int64_t outputs, std::int64_t inputs) {
+    const std::int64_t rows = layout_.bounds.rows, times = layout_.micro_batches;
+    const DType act = layout_.compute;
+    const bool each = layout_.parts() > 1 && layout_.accumulation == GradientAccumulation::sharded;
+    const DType gradient = each ? layout_.wire : DType::f32;
+    add({name + ", y", rows, outputs, inputs, false, true, false, act, act, times});
+    add({name + ", dx", rows, inputs, outputs, false, false, false, act, act, times});
+    add({name + ", dW", outputs, inputs, rows, true, false, false, act, gradient, each ? times : 1});
+    if (!each && times > 1) add({name + ", dW +=", outputs, inputs, rows, true, false, true, act, gradient, times - 1});
+  }
+  std::vector<ProductShape> take() { return std::move(list_); }
+
+ private:
+  void add(ProductShape shape) {
+    for (ProductShape& there : list_) {
+      if (same(there, shape)) {
+        there.count += shape.count;
+        return;
+      }
+    }
+    list_.push_back(std::move(shape));
+  }
+
+  const plan::Layout& layout_;
+  std::vector<ProductShape> list_;
+};
+
+// "model.layers.0.mlp.gate_up_proj.weight" to "gate_up_proj".
+std::string short_name(const std::string& name) {
+  const auto end = name.rfind('.');
+  const auto begin = end == std::string::npos || end == 0 ? std::string::npos : name.rfind('.', end - 1);
+  if (begin == std::string::npos) return name.substr(0, end);
+  return name.substr(begin + 1, end - begin - 1);
+}
+
+}  // namespace
+
+std::vector<ProductShape> products_of(const models::Model& model, const plan::Layout& layout, bool head) {
+  Lister lister(layout);
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    for (const nn::Param& param : model.layer(layer).params()) {
+      if (param.shape.rank() == 2) lister.add_linear(short_name(param.name), param.shape[0], param.shape[1]);
+    }
+  }
+  if (head) lister.add_linear("head", model.vocabulary(), model.width());
+  return lister.take();
+}
+
+void prepare_products(const models::Model& model, const plan::Layout& layout, Device& device) {
+  if (device.kind() != DeviceKind::cuda) return;
+  const auto stream = device.make_stream("prepare");
+  for (const ProductShape& p : products_of(model, layout, false)) {
+    const Storage a(device, p.in, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
+    const Storage b(device, p.in, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
+    const Storage c(device, p.out, {p.m, p.n});
+    ops::gemm_prepare(*stream, {.a = a,
+                                .b = b,
+                                .c = c,
+                                .transpose_a = p.transpose_a,
+                                .transpose_b = p.transpose_b,
+                                .accumulate = p.accumulate});
+    stream->synchronize();
+  }
+}
+
+}  // namespace hawser::train

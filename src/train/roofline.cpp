@@ -1,0 +1,188 @@
+#include "train/roofline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <string_view>
+
+#include "device/cuda/time_mark.h"
+#include "ops/attention/attention.h"
+#include "ops/copy/copy.h"
+#include "ops/gemm/gemm.h"
+#include "ops/seed/init.h"
+#include "train/products.h"
+
+namespace hawser::train {
+
+double Roofline::seconds() const {
+  double sum = 0;
+  for (const RooflineTerm& term : terms) sum += term.seconds();
+  return sum;
+}
+
+namespace {
+
+class Bench {
+ public:
+  explicit Bench(Device& device) : device_(device), stream_(device.make_stream("roofline")) {}
+
+  Storage numbers(DType dtype, const Shape& shape) {
+    Storage out(device_, dtype, shape);
+    ops::random_normal(*stream_, {.y = out, .seed = 1, .name = ++drawn_});  // zeros run faster than numbers do
+    return out;
+  }
+
+  // Seconds of one call, over enough of them that clocks settle.
+  double time(const std::function<void()>& call) {
+    const auto run = [&](int times) {
+      const cuda::TimeMark begin(*stream_->native());
+      for (int i = 0; i < times; ++i) call();
+      const cuda::TimeMark end(*stream_->native());
+      stream_->synchronize();
+      return end.seconds_since(begin) / times;
+    };
+    const double once = std::max(run(2), 1e-6);
+    return run(std::clamp(static_cast<int>(0.1 / once), 3, 200));
+  }
+
+  Device& device() { return device_; }
+  Stream& stream() { return *stream_; }
+
+ private:
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+  std::uint64_t drawn_ = 0;
+};
+
+void add_products(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
+  for (const ProductShape& p : products_of(model, layout, true)) {
+    const Storage a = bench.numbers(p.in, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
+    const Storage b = bench.numbers(p.in, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
+    const Storage c = bench.numbers(p.out, {p.m, p.n});
+    const ops::Gemm gemm{
+        .a = a, .b = b, .c = c, .transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .accumulate = p.accumulate};
+    ops::gemm_prepare(bench.stream(), gemm);
+    const double each = bench.time([&] { ops::gemm(bench.stream(), gemm); });
+    out.terms.push_back({.what = cat("GEMM ", p.name, " [", p.m, " x ", p.n, " x ", p.k, "]"),
+                         .count = static_cast<double>(p.count),
+                         .each = each,
+                         .rate = p.flops() / each});
+  }
+}
+
+// One whole causal sequence; a context rank's share of it is counted.
+void add_attention(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
+  const nn::AttentionConfig& c = model.description().blocks.front().attention;
+  const std::int64_t length = layout.batch.sequence_length;
+  const DType act = layout.compute;
+  const Storage q = bench.numbers(act, {length, c.heads, c.head_dim}), o = bench.numbers(act, q.view().shape());
+  const Storage k = bench.numbers(act, {length, c.kv_heads, c.head_dim}), v = bench.numbers(act, k.view().shape());
+  const Storage d_o = bench.numbers(act, q.view().shape()), dq = bench.numbers(act, q.view().shape());
+  const Storage dk = bench.numbers(act, k.view().shape()), dv = bench.numbers(act, k.view().shape());
+  const Storage lse = bench.numbers(DType::f32, {c.heads, length});
+  const Storage segments(bench.device(), DType::i32, {1, ops::kSegmentFields}), count(bench.device(), DType::i32, {1});
+  const auto rows = static_cast<std::int32_t>(length);
+  const std::int32_t whole[] = {0, rows, 0, rows, 0, 0}, one = 1;
+  transfer(bench.stream(), {}, segments.view().raw(), whole, sizeof whole);
+  transfer(bench.stream(), {}, count.view().raw(), &one, sizeof one);
+  bench.stream().synchronize();
+  const ops::AttentionSizes sizes{.query_rows = length,
+                                  .key_rows = length,
+                                  .query_heads = c.heads,
+                                  .kv_heads = c.kv_heads,
+                                  .head_dim = c.head_dim,
+                                  .dtype = act};
+  const double scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim));
+  const std::int64_t bytes =
+      std::max(ops::attention_forward_workspace(sizes), ops::attention_backward_workspace(sizes));
+  const Storage workspace(bench.device(), DType::u8, {std::max<std::int64_t>(bytes, 1)});
+  const double forward = bench.time([&] {
+    ops::attention_forward(bench.stream(), {.q = q,
+                                            .k = k,
+                                            .v = v,
+                                            .segments = segments,
+                                            .segment_count = count,
+                                            .window = c.window,
+                                            .scale = scale,
+                                            .o = o,
+                                            .lse = lse,
+                                            .workspace = workspace});
+  });
+  const double backward = bench.time([&] {
+    ops::attention_backward(bench.stream(), {.q = q,
+                                             .k = k,
+                                             .v = v,
+                                             .o = o,
+                                             .d_o = d_o,
+                                             .lse = lse,
+                                             .segments = segments,
+                                             .segment_count = count,
+                                             .window = c.window,
+                                             .scale = scale,
+                                             .dq = dq,
+                                             .dk = dk,
+                                             .dv = dv,
+                                             .workspace = workspace});
+  });
+  const double flops = ops::attention_flops(sizes, ops::visible_pairs(length, length, 0, true, c.window));
+  const double times = static_cast<double>(model.layers() / 2) * static_cast<double>(layout.micro_batches) *
+                       static_cast<double>(layout.batch.sequences) / layout.batch.context;
+  const std::string shape = cat(" [", length, ", ", c.heads, "/", c.kv_heads, " x ", c.head_dim, "]");
+  out.terms.push_back({"attention forward" + shape, times, forward, flops / forward});
+  out.terms.push_back({"attention backward" + shape, times, backward, 2.5 * flops / backward});
+}
+
+// Bytes that a step's other work reads and writes, recompute left out.
+double fused_bytes(const plan::RankPlan& plan) {
+  double sum = 0;
+  for (const TraceItem& item : plan.trace.items) {
+    const Booking& booking = item.booking;
+    const std::string_view name = booking.name;
+    if (item.kind != TraceItem::Kind::work || booking.collective.kind != CollectiveKind::none) continue;
+    if (name == "gemm" || name == "linear_cross_entropy" || name.starts_with("attention_")) continue;
+    if (item.row >= 0 && plan.program.rows[static_cast<std::size_t>(item.row)].op == program::Op::recompute) continue;
+    if (booking.bytes > 0) {
+      sum += booking.bytes;
+      continue;
+    }
+    for (const Access& access : booking.accesses) sum += static_cast<double>(access.row_bytes * access.rows);
+  }
+  return sum;
+}
+
+void add_copies(Bench& bench, const plan::RankPlan& plan, Roofline& out) {
+  constexpr std::int64_t kFloats = std::int64_t{1} << 28;  // 1 GiB, far beyond every cache
+  const Storage x = bench.numbers(DType::f32, {kFloats}), y = bench.numbers(DType::f32, {kFloats});
+  const double each = bench.time([&] { ops::copy(bench.stream(), {.x = x, .y = y}); });
+  const double rate = 2.0 * kFloats * sizeof(float) / each, bytes = fused_bytes(plan);
+  char gib[32];
+  std::snprintf(gib, sizeof gib, "%.1f GiB", bytes / (1 << 30));
+  out.terms.push_back({.what = cat("fused kernels, ", gib, " at copy rate"),
+                       .count = 1,
+                       .each = bytes / rate,
+                       .rate = rate,
+                       .bytes = true});
+}
+
+}  // namespace
+
+Roofline measure_roofline(const models::Model& model, const plan::Layout& layout, const plan::RankPlan& plan,
+                          Device& device) {
+  Roofline out;
+  if (device.kind() != DeviceKind::cuda) {
+    out.problem = "measured on a GPU only";
+    return out;
+  }
+  try {
+    Bench bench(device);
+    add_products(bench, model, layout, out);
+    add_copies(bench, plan, out);
+    add_attention(bench, model, layout, out);
+  } catch (const Error& error) {
+    out.problem = error.what();
+  }
+  return out;
+}
+
+}  // namespace hawser::train

@@ -1,0 +1,34 @@
+// What a training step of one rank could at best take on the GPU at hand (roofline R): its matrix products and its
+// attention at the best rate the ops reach for those shapes alone, plus the bytes that must move once between them at
+// the rate of a copy. Recompute is not counted, nor communication: all of it can hide behind a step of some size.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace hawser::train {
+
+struct RooflineTerm {
+  std::string what;  // "GEMM gate_up_proj, y [16384 x 28672 x 4096]"
+  double count = 0;  // in a step
+  double each = 0;   // seconds
+  double rate = 0;   // FLOP/s; bytes/s where `bytes`
+  bool bytes = false;
+  double seconds() const { return count * each; }
+};
+
+struct Roofline {
+  std::vector<RooflineTerm> terms;
+  std::string problem;  // why there is no R: what could not be measured
+  double seconds() const;
+};
+
+// Measures on a cuda device with nothing else on it; takes seconds, and memory that is given back. `plan`: of a
+// training step of this rank. Sequences split over context ranks count as their share of the whole sequence's
+// attention.
+Roofline measure_roofline(const models::Model& model, const plan::Layout& layout, const plan::RankPlan& plan,
+                          Device& device);
+
+}  // namespace hawser::train

@@ -1,0 +1,76 @@
+#include "train/timed_device.h"
+
+#include <chrono>
+
+namespace hawser::train {
+
+void WorkTimes::add(const char* name, double seconds) {
+  const std::lock_guard lock(mutex_);
+  seconds_[name] += seconds;
+}
+
+void WorkTimes::add(const char* name, std::unique_ptr<cuda::TimeMark> begin, std::unique_ptr<cuda::TimeMark> end) {
+  const std::lock_guard lock(mutex_);
+  spans_.push_back({name, std::move(begin), std::move(end)});
+}
+
+void WorkTimes::clear() {
+  const std::lock_guard lock(mutex_);
+  seconds_.clear();
+  spans_.clear();
+}
+
+std::map<std::string, double> WorkTimes::seconds() {
+  const std::lock_guard lock(mutex_);
+  settle();
+  return seconds_;
+}
+
+void WorkTimes::settle() {
+  for (const Span& span : spans_) seconds_[span.name] += span.end->seconds_since(*span.begin);
+  spans_.clear();
+}
+
+namespace {
+
+class TimedStream : public Stream {
+ public:
+  TimedStream(std::unique_ptr<Stream> inner, WorkTimes& times) : inner_(std::move(inner)), times_(times) {}
+  DeviceKind kind() const override { return inner_->kind(); }
+  DeviceKind target() const override { return inner_->target(); }
+  const CudaNative* native() const override { return inner_->native(); }
+  const std::string& name() const override { return inner_->name(); }
+  void launch(Booking booking, std::function<void()> work) override {
+    const char* what = booking.name;
+    if (const CudaNative* native = inner_->native()) {
+      auto begin = std::make_unique<cuda::TimeMark>(*native);
+      inner_->launch(std::move(booking), std::move(work));
+      times_.add(what, std::move(begin), std::make_unique<cuda::TimeMark>(*native));
+      return;
+    }
+    inner_->launch(std::move(booking), [this, what, work = std::move(work)] {
+      const auto start = std::chrono::steady_clock::now();
+      work();
+      times_.add(what, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    });
+  }
+  void call_host(Booking booking, std::function<void()> work) override {
+    inner_->call_host(std::move(booking), std::move(work));
+  }
+  Event record() override { return inner_->record(); }
+  void wait(const Event& event) override { inner_->wait(event); }
+  void synchronize() override { inner_->synchronize(); }
+  void check() override { inner_->check(); }
+
+ private:
+  std::unique_ptr<Stream> inner_;
+  WorkTimes& times_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stream> TimedDevice::make_stream(const std::string& name) {
+  return std::make_unique<TimedStream>(inner_->make_stream(name), times);
+}
+
+}  // namespace hawser::train

@@ -1,0 +1,216 @@
+// The same step, session and checkpoints on a GPU as on the CPU. Takes an optional folder of golden cases, for hosts
+// where the sources lie elsewhere: session_cuda_test --golden=tests/golden/tiny
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "parity/golden.h"
+#include "plan/support.h"
+#include "train/host_copy.h"
+#include "train/products.h"
+#include "train/saver.h"
+
+namespace hawser {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path golden = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny";
+
+constexpr train::RankDevice kGpu{.kind = DeviceKind::cuda};
+
+std::vector<std::string> cases() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(golden, error)) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+train::EvaluateRequest request_of(const std::string& name, ComputePrecision compute, const train::RankDevice& device) {
+  const nlohmann::json expected = testing::read_json(golden / name / "expected.json");
+  train::EvaluateRequest request{.model = (golden / name).string(),
+                                 .data = (golden / name / "data.jsonl").string(),
+                                 .sequence_length = expected.value("sequence_length", 4096),
+                                 .gradient_norms = true,
+                                 .device = device};
+  request.recipe.precision.compute = compute;
+  return request;
+}
+
+// The bounds of tests/parity, which hold for float32 on any device.
+TEST(SessionCuda, LossAndGradientsInFloat32EqualTransformers) {
+  ASSERT_FALSE(cases().empty()) << golden << " holds no cases";
+  for (const std::string& name : cases()) {
+    SCOPED_TRACE(name);
+    const nlohmann::json expected = testing::read_json(golden / name / "expected.json");
+    train::EvaluateRequest request = request_of(name, ComputePrecision::float32, kGpu);
+    std::map<std::string, std::vector<double>> projections;
+    const train::Evaluation result = train::evaluate(request, nullptr, [&](train::Session& session) {
+      projections = testing::gradient_projections(session, step::Purpose::gradient_norms);
+    });
+    EXPECT_EQ(result.tokens, expected["tokens"].get<std::int64_t>());
+    const double loss = expected["loss"];
+    EXPECT_NEAR(result.loss, loss, 1e-5 * loss);
+    EXPECT_EQ(result.gradient_norms.size(), expected["gradient_norms"].size());
+    for (const auto& [tensor, value] : result.gradient_norms) {
+      const double norm = expected["gradient_norms"][tensor];
+      EXPECT_NEAR(value, norm, 1e-4 * norm + 1e-8) << tensor;
+      const auto reference = expected["projections"][tensor].get<std::vector<double>>();
+      EXPECT_LT(testing::projected_distance(projections.at(tensor), reference), 1e-4 * norm + 1e-8) << tensor;
+    }
+    request.gradient_norms = false;
+    EXPECT_NEAR(train::evaluate(request, nullptr).loss, loss, 1e-5 * loss);
+  }
+}
+
+// Both round every activation to bf16 (2^-9 of it), at slightly different values, since sums are taken in another
+// order: over a few layers of a tiny model that is 1% of the loss, and 5% of a gradient or 1% of the largest one.
+TEST(SessionCuda, Bf16FollowsTheCpuWithinItsRounding) {
+  for (const std::string& name : cases()) {
+    SCOPED_TRACE(name);
+    const train::Evaluation gpu = train::evaluate(request_of(name, ComputePrecision::bf16, kGpu), nullptr);
+    const train::Evaluation cpu = train::evaluate(request_of(name, ComputePrecision::bf16, {}), nullptr);
+    EXPECT_EQ(gpu.tokens, cpu.tokens);
+    EXPECT_NEAR(gpu.loss, cpu.loss, 0.01 * cpu.loss);
+    double largest = 0;
+    for (const auto& [tensor, norm] : cpu.gradient_norms) largest = std::max(largest, norm);
+    ASSERT_EQ(gpu.gradient_norms.size(), cpu.gradient_norms.size());
+    for (std::size_t i = 0; i < cpu.gradient_norms.size(); ++i) {
+      const auto& [tensor, norm] = cpu.gradient_norms[i];
+      EXPECT_NEAR(gpu.gradient_norms[i].second, norm, std::max(0.05 * norm, 0.01 * largest)) << tensor;
+    }
+  }
+}
+
+struct Curve {
+  std::vector<double> losses;
+  std::int64_t allocations = 0;  // inside the steps
+};
+
+Curve curve(const train::RankDevice& place, testing::LayoutOptions options, int steps,
+            train::SessionChecks checks = {.replay = false, .guard = false}) {
+  const models::Model model(testing::llama_description({.width = 128, .head_dim = 32, .inner = 352}));
+  plan::Layout layout = testing::make_test_layout(options, model);
+  layout.device = place.kind;
+  layout.wire = plan::default_wire(place.kind, layout.compute);
+  const auto device = train::make_device(place, 1);
+  const auto mesh = comm::make_self_mesh();
+  train::prepare_products(model, layout, *device);
+  train::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
+                         checks);
+  testing::Steps run(session, layout);
+  Curve out;
+  const std::int64_t before = device->allocations();
+  for (int step = 0; step < steps; ++step) out.losses.push_back(run.run(step::Purpose::train));
+  out.losses.push_back(run.run(step::Purpose::loss));
+  out.allocations = device->allocations() - before;
+  return out;
+}
+
+TEST(SessionCuda, TwentyStepsFollowTheCpu) {
+  for (const auto& [compute, most] : {std::pair{DType::f32, 1e-3}, std::pair{DType::bf16, 1e-2}}) {
+    const testing::LayoutOptions options{.length = 96, .sequences = 2, .micro_batches = 2, .compute = compute};
+    const Curve gpu = curve(kGpu, options, 20), cpu = curve({}, options, 20);
+    EXPECT_LT(cpu.losses.back(), 0.98 * cpu.losses.front());  // it learns
+    for (std::size_t i = 0; i < cpu.losses.size(); ++i) {
+      EXPECT_NEAR(gpu.losses[i], cpu.losses[i], most * cpu.losses[i]) << to_string(compute) << ", step " << i;
+    }
+  }
+}
+
+TEST(SessionCuda, NothingIsAllocatedInsideAStep) {
+  for (const testing::LayoutOptions& policy : testing::all_policies()) {
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      testing::LayoutOptions options = policy;
+      options.compute = compute;
+      EXPECT_EQ(curve(kGpu, options, 3).allocations, 0) << testing::text_of(options);
+    }
+  }
+}
+
+// Workspaces, streams and places are those of the plan that was made without a GPU.
+TEST(SessionCuda, EveryStepIsItsPlanItemByItem) {
+  for (testing::LayoutOptions options : testing::all_policies()) {
+    options.length = 61;
+    options.compute = DType::bf16;
+    EXPECT_TRUE(std::isfinite(curve(kGpu, options, 2, {.replay = true, .guard = false}).losses.back()))
+        << testing::text_of(options);
+  }
+}
+
+TEST(SessionCuda, ASessionThatDoesNotFitIsRefusedBeforeAnythingIsReserved) {
+  const models::Model model(testing::llama_description({}));
+  plan::Layout layout = testing::make_test_layout({}, model);
+  layout.device = DeviceKind::cuda;
+  const auto device = train::make_device(kGpu, 1);
+  const auto mesh = comm::make_self_mesh();
+  EXPECT_THROW(train::Session(model, layout, *device, *mesh, {step::Purpose::train}, Bytes(1 << 20)), Error);
+  EXPECT_EQ(device->allocations(), 0);
+}
+
+// All parameters and moments, by name, as bytes.
+std::map<std::string, std::vector<float>> contents(train::Session& session) {
+  train::HostCopy copy(session, true);
+  copy.fetch();
+  std::map<std::string, std::vector<float>> out;
+  for (const NamedState& state : copy.states()) {
+    for (const Box& box : state.boxes) {
+      const auto* data = box.view.data<float>();
+      out[state.name].insert(out[state.name].end(), data, data + box.view.elements());
+    }
+  }
+  return out;
+}
+
+TEST(SessionCuda, CheckpointsOfOneDeviceLoadOnTheOther) {
+  const fs::path root = fs::temp_directory_path() / cat("hawser-session-cuda-", ::getpid());
+  const models::Model model(testing::llama_description({}));
+  for (const train::RankDevice& from : {kGpu, train::RankDevice()}) {
+    const train::RankDevice to = from.kind == DeviceKind::cuda ? train::RankDevice() : kGpu;
+    std::map<std::string, std::vector<float>> saved;
+    std::string folder;
+    std::vector<double> losses;
+    for (const train::RankDevice& place : {from, to}) {
+      plan::Layout layout = testing::make_test_layout({}, model);
+      layout.device = place.kind;
+      const auto device = train::make_device(place, 1);
+      const auto mesh = comm::make_self_mesh();
+      train::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss});
+      testing::Steps steps(session, layout);
+      if (folder.empty()) {
+        for (int step = 0; step < 3; ++step) steps.run(step::Purpose::train);
+        saved = contents(session);
+        folder = train::save(session, nullptr, root.string(), {.step = 3, .sequences = 3, .recipe = "{}"}, 2);
+      } else {
+        auto checkpoint = checkpoint::Checkpoint::open(folder);
+        train::load(session, checkpoint, true);
+        EXPECT_EQ(contents(session), saved);
+      }
+      losses.push_back(steps.run(step::Purpose::loss));
+    }
+    EXPECT_NEAR(losses[1], losses[0], 1e-5 * losses[0]);
+    fs::remove_all(root);
+  }
+}
+
+}  // namespace
+}  // namespace hawser
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    if (std::strncmp(argv[i], "--golden=", 9) == 0) hawser::golden = argv[i] + 9;
+  }
+  if (const hawser::CudaInfo info = hawser::cuda_info(); info.devices == 0) {
+    std::printf("session_cuda_test: %s: nothing was tested\n", info.problem.c_str());
+    return 77;
+  }
+  return RUN_ALL_TESTS();
+}
