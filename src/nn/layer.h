@@ -33,7 +33,7 @@ struct BatchViews {
 
 // Where a parameter's gradient goes, decided before the GEMM runs.
 struct GradientTarget {
-  TensorView view;  // float32, the parameter's shape; empty: not wanted
+  TensorView view;  // float32 or bf16, the parameter's shape; empty: not wanted
   bool accumulate = false;
 };
 

@@ -38,8 +38,11 @@ std::string percent(double part, double whole) {
   return whole > 0 ? cat(static_cast<int>(std::lround(100 * part / whole)), "%") : "";
 }
 
-std::string dtype_text(DType dtype) {
-  return dtype == DType::bf16 ? "bfloat16, float32 master weights, moments and gradients" : "float32";
+std::string precision_text(const Layout& layout) {
+  if (layout.compute != DType::bf16) return "float32";
+  const bool sent =
+      layout.wire == DType::bf16 && layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
+  return cat("bfloat16, float32 master weights, moments and gradients", sent ? ", sent in bfloat16" : "");
 }
 
 std::string checkpointing_text(const Layout& layout) {
@@ -72,7 +75,7 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
              layout.mesh.replicas() > 1 ? cat(layout.mesh.replicas(), " replicas, ") : "",
              plural(layout.micro_batches, "micro-batch", "micro-batches"), " of ",
              plural(layout.batch.sequences, "sequence", "sequences"), "\n");
-  out += cat("checkpointing: ", checkpointing_text(layout), "\nprecision: ", dtype_text(layout.compute), "\n\n");
+  out += cat("checkpointing: ", checkpointing_text(layout), "\nprecision: ", precision_text(layout), "\n\n");
 
   for (const RankClass& ranks : rank_classes(layout.mesh)) {
     out += cat("memory of ", ranks.first == ranks.last ? "" : "each of ", ranks.text(), " at the peak (",

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/gemm/gemm.h"
+#include "ops/loss/linear_cross_entropy.h"
 
 namespace hawser::train {
 
@@ -53,6 +54,32 @@ std::string short_name(const std::string& name) {
   return name.substr(begin + 1, end - begin - 1);
 }
 
+// Float32 where gradients are not sent on after each micro-batch, or share a unit with the embedding.
+DType head_gradient(const models::Model& model, const plan::Layout& layout) {
+  const bool each = layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
+  return each && !model.description().head.tied ? layout.wire : DType::f32;
+}
+
+// The head's products are of the chunks that the op cuts its logits into: it prepares them itself.
+void prepare_head(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream) {
+  const std::int64_t rows = layout.bounds.rows, width = model.width(), vocabulary = model.vocabulary();
+  const Storage x(device, layout.compute, {rows, width}), dx(device, layout.compute, {rows, width});
+  const Storage weight(device, layout.compute, {vocabulary, width});
+  const Storage gradient(device, head_gradient(model, layout), {vocabulary, width});
+  const Storage labels(device, DType::i32, {rows}), scale(device, DType::f32, {1}), sum(device, DType::f32, {1});
+  const std::int64_t bytes =
+      ops::linear_cross_entropy_workspace(rows, width, vocabulary, layout.compute, 0, stream.target());
+  const Storage workspace(device, DType::u8, {std::max<std::int64_t>(bytes, 1)});
+  ops::linear_cross_entropy_prepare(stream, {.x = x,
+                                             .weight = weight,
+                                             .labels = labels,
+                                             .scale = scale,
+                                             .loss_sum = sum,
+                                             .dx = dx,
+                                             .dweight = gradient,
+                                             .workspace = workspace});
+}
+
 }  // namespace
 
 std::vector<ProductShape> products_of(const models::Model& model, const plan::Layout& layout, bool head) {
@@ -81,6 +108,8 @@ void prepare_products(const models::Model& model, const plan::Layout& layout, De
                                 .accumulate = p.accumulate});
     stream->synchronize();
   }
+  prepare_head(model, layout, device, *stream);
+  stream->synchronize();
 }
 
 }  // namespace hawser::train
