@@ -184,12 +184,12 @@ TEST_F(Run, GenerateShowsNothingBeforeAllIsChecked) {
   copy_of("tied", "model");
   write("model/tokenizer.json", testing::letters_tokenizer());
   const std::string generate = "generate --model model --prompt 'to be' --max-tokens ";
-  for (const std::string& more : {std::string("5 --memory 10KB"), std::string("100000 --memory 10MB")}) {
+  for (const std::string& more : {std::string("5 --memory 10KB"), std::string("100000 --memory 80MB")}) {
     const testing::Ran ran = hawser(generate + more);
     EXPECT_EQ(ran.code, 4) << ran.err;
     EXPECT_EQ(ran.out, "");
   }
-  EXPECT_EQ(hawser(generate + "5 --memory 10MB").code, 0);
+  EXPECT_EQ(hawser(generate + "5 --memory 80MB").code, 0);
 }
 
 TEST_F(Run, PlanSpeaksOfOneRankAndOfMany) {
