@@ -30,9 +30,10 @@
 //
 // On the GPU bf16 goes through cuDNN where one of its forms computes the call, everything else through a plain kernel
 // that is right and slow: attention_implementation() says which, and why. cuDNN multiplies probabilities rounded to
-// bf16, and gives gradients in bf16: where dq, dk or dv are float32 or added to, each kv head's (or segment's) share is
-// rounded to bf16 once, and then added in float32. Its backward adds up dq in an order that differs from run to run,
-// unless `deterministic` is set; all else repeats to the bit. Positions and segments mean what they mean on the CPU.
+// bf16 and gives gradients in bf16, with grouped heads dk and dv of each query head, which are then added up; where dq,
+// dk or dv are float32 or added to, that bf16 share of the call (of each segment, in a call a segment) is added in
+// float32. Its backward adds up dq in an order that differs from run to run, unless `deterministic` is set; all else
+// repeats to the bit. A table that leaves the tensors stops the GPU's context, promises are not checked there.
 // Source: Dao, "FlashAttention-2", 2023 (online softmax, recomputation); the combination as in ring attention (Liu et
 // al., 2023).
 #pragma once

@@ -18,7 +18,7 @@ struct SegmentRow {
 
 // A block for each row of the table. Trapping stops the context: a table is made by the host's own code, and attention
 // over rows that are not there must not go on.
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(1024)
     tables_kernel(const std::int32_t* table, const std::int32_t* count, std::int64_t query_rows, std::int64_t key_rows,
                   TablePointers out, RowStrides rows) {
   const std::int64_t s = blockIdx.x, n = gridDim.x;
@@ -84,15 +84,13 @@ struct LseToStats {
   }
 };
 
+// A warp for each row: most rows are covered, and cost a look.
 template <class T>
-struct ClearRows {
-  Rows2<T> y;
-  const std::int32_t* covered;
-  std::int32_t least;
-  __device__ void operator()(std::int64_t t, std::int64_t c) const {
-    if (covered[t] < least) y.row(t)[c] = from_float<T>(0.0f);
-  }
-};
+__global__ void __launch_bounds__(256) clear_rows_kernel(Rows2<T> y, const std::int32_t* covered, std::int32_t least) {
+  const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
+  if (t >= y.count || covered[t] >= least) return;
+  for (std::int64_t c = threadIdx.x % 32; c < y.columns; c += 32) y.row(t)[c] = from_float<T>(0.0f);
+}
 
 constexpr int kWide = 8;  // cuDNN's rows are multiples of 16 bytes
 
@@ -148,7 +146,7 @@ void make_tables(const CudaNative& native, const TensorView& segments, const Ten
   RowStrides strides{};
   std::copy(std::begin(rows), std::end(rows), strides.of);
   if (segments.size(0) == 0) return;
-  tables_kernel<<<static_cast<unsigned>(segments.size(0)), 256, 0, stream>>>(
+  tables_kernel<<<static_cast<unsigned>(segments.size(0)), 1024, 0, stream>>>(
       segments.data<std::int32_t>(), count.data<std::int32_t>(), query_rows, key_rows, tables, strides);
 }
 
@@ -165,9 +163,11 @@ void lse_to_stats(const CudaNative& native, const TensorView& lse, const StatsOr
 }
 
 void clear_rows(const CudaNative& native, const TensorView& y, const std::int32_t* covered, std::int32_t least) {
+  if (y.size(0) == 0) return;
   with_float(y.dtype(), [&](auto tag) {
     const auto rows = rows2<decltype(tag)>(y);
-    map<1>(native, rows.count, rows.columns, ClearRows<decltype(tag)>{rows, covered, least});
+    clear_rows_kernel<<<static_cast<unsigned>(ceil_div(rows.count, 8)), 256, 0, stream_of(native)>>>(rows, covered,
+                                                                                                     least);
   });
 }
 
