@@ -138,6 +138,7 @@ class Fit {
     std::vector<step::Purpose> purposes{step::Purpose::train};
     if (validation_) purposes.push_back(step::Purpose::loss);
     session_ = std::make_unique<Session>(*open_.model, layout_, *device_, *mesh_, purposes, recipe_.memory.capacity);
+    for (const std::string& note : session_->notes()) say(note);
     if (world_ != nullptr) {
       session_->set_on_row([this](const program::Row& row) {
         std::string text = cat(stage_, " ", program::to_string(row.op));

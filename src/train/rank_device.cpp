@@ -2,12 +2,6 @@
 
 #include "config/config.h"
 
-#ifdef HAWSER_CUDA
-namespace hawser::comm {
-std::unique_ptr<Mesh> make_nccl_mesh(World& world, const MeshSizes& sizes, double timeout_s, Device& device);
-}  // namespace hawser::comm
-#endif
-
 namespace hawser::train {
 
 int gpus_of(const Recipe& recipe) {
@@ -40,12 +34,9 @@ std::unique_ptr<Device> make_device(const RankDevice& place, int threads) {
   return make_cpu_device({.threads = threads});
 }
 
-std::unique_ptr<comm::Mesh> make_mesh(comm::World* world, const MeshSizes& sizes, double timeout_s,
-                                      [[maybe_unused]] Device& device) {
+std::unique_ptr<comm::Mesh> make_mesh(comm::World* world, const MeshSizes& sizes, double timeout_s, Device& device) {
   if (world == nullptr || world->size() == 1) return comm::make_self_mesh();
-#ifdef HAWSER_CUDA
   if (device.kind() == DeviceKind::cuda) return comm::make_nccl_mesh(*world, sizes, timeout_s, device);
-#endif
   return comm::make_mpi_mesh(*world, sizes, timeout_s);
 }
 

@@ -94,37 +94,39 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
                                   .head_dim = c.head_dim,
                                   .dtype = act};
   const double scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim));
+  ops::AttentionForward forward_call{.q = q,
+                                     .k = k,
+                                     .v = v,
+                                     .segments = segments,
+                                     .segment_count = count,
+                                     .form = ops::SegmentForm::squares,
+                                     .uniform = length,
+                                     .window = c.window,
+                                     .scale = scale,
+                                     .o = o,
+                                     .lse = lse};
+  ops::AttentionBackward backward_call{.q = q,
+                                       .k = k,
+                                       .v = v,
+                                       .o = o,
+                                       .d_o = d_o,
+                                       .lse = lse,
+                                       .segments = segments,
+                                       .segment_count = count,
+                                       .form = ops::SegmentForm::squares,
+                                       .uniform = length,
+                                       .window = c.window,
+                                       .scale = scale,
+                                       .dq = dq,
+                                       .dk = dk,
+                                       .dv = dv};
+  const DeviceKind kind = bench.device().kind();
   const std::int64_t bytes =
-      std::max(ops::attention_forward_workspace(sizes), ops::attention_backward_workspace(sizes));
+      std::max(ops::attention_workspace(forward_call, kind), ops::attention_workspace(backward_call, kind));
   const Storage workspace(bench.device(), DType::u8, {std::max<std::int64_t>(bytes, 1)});
-  const double forward = bench.time([&] {
-    ops::attention_forward(bench.stream(), {.q = q,
-                                            .k = k,
-                                            .v = v,
-                                            .segments = segments,
-                                            .segment_count = count,
-                                            .window = c.window,
-                                            .scale = scale,
-                                            .o = o,
-                                            .lse = lse,
-                                            .workspace = workspace});
-  });
-  const double backward = bench.time([&] {
-    ops::attention_backward(bench.stream(), {.q = q,
-                                             .k = k,
-                                             .v = v,
-                                             .o = o,
-                                             .d_o = d_o,
-                                             .lse = lse,
-                                             .segments = segments,
-                                             .segment_count = count,
-                                             .window = c.window,
-                                             .scale = scale,
-                                             .dq = dq,
-                                             .dk = dk,
-                                             .dv = dv,
-                                             .workspace = workspace});
-  });
+  forward_call.workspace = backward_call.workspace = workspace;
+  const double forward = bench.time([&] { ops::attention_forward(bench.stream(), forward_call); });
+  const double backward = bench.time([&] { ops::attention_backward(bench.stream(), backward_call); });
   const double flops = ops::attention_flops(sizes, ops::visible_pairs(length, length, 0, true, c.window));
   const double times = static_cast<double>(model.layers() / 2) * static_cast<double>(layout.micro_batches) *
                        static_cast<double>(layout.batch.sequences) / layout.batch.context;

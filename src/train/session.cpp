@@ -55,6 +55,7 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
           .parts = layout_.parts(), .part = mesh_.shard().index(), .compute = layout_.compute, .optimizer = optimizer},
       device_);
   arena_ = Arena(device_, arena_bytes);
+  register_memory();
   stream_ = device_.make_stream("session");
   if (!checks.replay) {
     streams_ = step::make_streams(device_);
@@ -83,6 +84,16 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
 Session::~Session() {
   // A stream ends when its work has ended; only then may what engines lend to that work go.
   for (auto& stream : streams_) stream.reset();
+  for (auto& [purpose, engine] : engines_) engine->executor.reset();
+  for (std::byte* region : registered_) mesh_.unregister_memory(region);
+}
+
+void Session::register_memory() {
+  for (const auto& [data, bytes] : {std::pair{state_->data(), state_->bytes()}, {arena_.data(), arena_.bytes()}}) {
+    const std::string line = mesh_.register_memory(data, bytes);
+    registered_.push_back(data);
+    if (!line.empty()) notes_.push_back(line);
+  }
 }
 
 Session::Engine& Session::engine(step::Purpose purpose) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "checkpoint/formats/safetensors.h"
@@ -47,6 +48,9 @@ class Session {
   std::int64_t arena_bytes() const { return arena_.bytes(); }
   std::int64_t planned_bytes() const;  // state, arena and the streams' scratch: all that it reserves on the device
 
+  // What came of reserving memory that a user may want to know; the same on every rank.
+  const std::vector<std::string>& notes() const { return notes_; }
+
   // Fills the parameters of this rank's shard; moments become zero.
   void initialise(std::uint64_t seed);
   void load(checkpoint::SafetensorsFolder& folder);  // has passed models::check_weights
@@ -70,6 +74,8 @@ class Session {
  private:
   struct Engine;
   Engine& engine(step::Purpose purpose);
+  // Gathers read the state, all else that travels lies in the arena.
+  void register_memory();
 
   const models::Model& model_;
   plan::Layout layout_;
@@ -77,6 +83,8 @@ class Session {
   comm::Mesh& mesh_;
   std::unique_ptr<step::ModelState> state_;
   Arena arena_;
+  std::vector<std::byte*> registered_;
+  std::vector<std::string> notes_;
   std::int64_t scratch_bytes_ = 0;
   std::optional<step::Purpose> running_;
   std::unique_ptr<Stream> stream_;
