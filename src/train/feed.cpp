@@ -40,4 +40,11 @@ std::shared_ptr<step::HostBatch> to_host_batch(const data::MicroBatch& batch, co
   return out;
 }
 
+double visible_pairs(const data::MicroBatch& batch) {
+  double pairs = 0;
+  for (const auto& s : batch.squares) pairs += 0.5 * s.q_count * (s.q_count + 1.0);
+  for (const auto& s : batch.rectangles) pairs += static_cast<double>(s.q_count) * s.k_count;
+  return pairs;
+}
+
 }  // namespace hawser::train

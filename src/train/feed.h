@@ -12,4 +12,7 @@ namespace hawser::train {
 // row among gathered keys (nn::BatchViews::gathered_row).
 std::shared_ptr<step::HostBatch> to_host_batch(const data::MicroBatch& batch, const data::BatchShape& shape);
 
+// Query-key pairs that see each other in it, a head, causal attention without a window.
+double visible_pairs(const data::MicroBatch& batch);
+
 }  // namespace hawser::train

@@ -61,13 +61,6 @@ std::shared_ptr<const data::SequenceSet> open_set(const Recipe& recipe, const st
                                 recipe.train.seed, vocabulary);
 }
 
-double visible_pairs(const data::MicroBatch& batch) {
-  double pairs = 0;
-  for (const auto& s : batch.squares) pairs += 0.5 * s.q_count * (s.q_count + 1.0);
-  for (const auto& s : batch.rectangles) pairs += static_cast<double>(s.q_count) * s.k_count;
-  return pairs;
-}
-
 class Fit {
  public:
   Fit(const FitRequest& request, comm::World* world) : request_(request), recipe_(request.recipe), world_(world) {}

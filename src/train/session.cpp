@@ -89,7 +89,8 @@ Session::~Session() {
 }
 
 void Session::register_memory() {
-  for (const auto& [data, bytes] : {std::pair{state_->data(), state_->bytes()}, {arena_.data(), arena_.bytes()}}) {
+  for (const auto& [data, bytes] :
+       {std::pair{state_->data(), state_->bytes()}, std::pair{arena_.data(), arena_.bytes()}}) {
     const std::string line = mesh_.register_memory(data, bytes);
     registered_.push_back(data);
     if (!line.empty()) notes_.push_back(line);
