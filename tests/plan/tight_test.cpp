@@ -54,6 +54,8 @@ TEST(Tight, AStepWritesAllOfItsArena) {
   const models::Model model(testing::llama_description(
       {.width = 128, .heads = 4, .kv_heads = 2, .head_dim = 32, .inner = 352, .vocabulary = 512, .blocks = 4}));
   for (LayoutOptions options : all_policies()) {
+    // Products of bf16 may widen their operands in a workspace; processors with bf16 units leave it as it is.
+    if (options.compute == DType::bf16) continue;
     options.length = 128;
     options.sequences = 2;
     const plan::Layout layout = make_test_layout(options, model);
