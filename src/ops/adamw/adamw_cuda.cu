@@ -16,24 +16,25 @@ struct Update {
   const float* hyper;        // AdamHyper, on the device
   const float* coefficient;  // null: 1
   const std::int32_t* skip;  // null: never
+  AdamStep* step;
   std::int64_t count;
   double beta1, beta2, weight_decay;
   float epsilon;
 };
 
-// Once a block, in float64: the same numbers as the CPU's.
+// In float64: the same numbers as the CPU's. One thread, once for all blocks.
 template <class Gradient>
-__device__ AdamStep step_of(const Update<Gradient>& u) {
+__global__ void step_kernel(Update<Gradient> u) {
   const double learning_rate = u.hyper[0], correction1 = u.hyper[1], correction2 = u.hyper[2];
-  return {.beta1 = static_cast<float>(u.beta1),
-          .one_minus_beta1 = static_cast<float>(1.0 - u.beta1),
-          .beta2 = static_cast<float>(u.beta2),
-          .one_minus_beta2 = static_cast<float>(1.0 - u.beta2),
-          .keep = static_cast<float>(1.0 - learning_rate * u.weight_decay),
-          .step_size = static_cast<float>(learning_rate / correction1),
-          .inverse_root_correction2 = static_cast<float>(1.0 / sqrt(correction2)),
-          .epsilon = u.epsilon,
-          .coefficient = u.coefficient != nullptr ? *u.coefficient : 1.0f};
+  *u.step = {.beta1 = static_cast<float>(u.beta1),
+             .one_minus_beta1 = static_cast<float>(1.0 - u.beta1),
+             .beta2 = static_cast<float>(u.beta2),
+             .one_minus_beta2 = static_cast<float>(1.0 - u.beta2),
+             .keep = static_cast<float>(1.0 - learning_rate * u.weight_decay),
+             .step_size = static_cast<float>(learning_rate / correction1),
+             .inverse_root_correction2 = static_cast<float>(1.0 / sqrt(correction2)),
+             .epsilon = u.epsilon,
+             .coefficient = u.coefficient != nullptr ? *u.coefficient : 1.0f};
 }
 
 __device__ __forceinline__ void advance(const AdamStep& s, float gradient, float& w, float& m, float& v) {
@@ -45,27 +46,25 @@ __device__ __forceinline__ void advance(const AdamStep& s, float gradient, float
 
 constexpr int kThreads = 256;
 
-// N elements a thread; what they need is asked for before the step's numbers are worked out.
+// N elements a thread.
 template <class Gradient, int N>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(Update<Gradient> u) {
-  __shared__ AdamStep shared;
   const std::int64_t at = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
   const bool whole = at + N <= u.count;
   Vec<float, N> w{}, m{}, v{};
-  Vec<Gradient, N> g{};
+  Vec<Gradient, N> packed{};
   if (whole) {
     w = load<N>(u.weight + at);
     m = load<N>(u.exp_avg + at);
     v = load<N>(u.exp_avg_sq + at);
-    g = load<N>(u.gradient + at);
+    packed = load<N>(u.gradient + at);
   }
   if (u.skip != nullptr && *u.skip != 0) return;
-  if (threadIdx.x == 0) shared = step_of(u);
-  __syncthreads();
-  const AdamStep step = shared;
+  const AdamStep step = *u.step;
+  const Vec<float, N> g = widen(packed);
   if (whole) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) advance(step, to_float(g.v[i]), w.v[i], m.v[i], v.v[i]);
+    for (int i = 0; i < N; ++i) advance(step, g.v[i], w.v[i], m.v[i], v.v[i]);
     store<N>(u.weight + at, w);
     store<N>(u.exp_avg + at, m);
     store<N>(u.exp_avg_sq + at, v);
@@ -102,14 +101,16 @@ void adamw(const CudaNative& native, const AdamW& args) {
                                   .hyper = pointer<const float>(args.hyper),
                                   .coefficient = pointer<const float>(args.coefficient),
                                   .skip = pointer<const std::int32_t>(args.skip),
+                                  .step = Scratch(native).take<AdamStep>(1),
                                   .count = count,
                                   .beta1 = args.beta1,
                                   .beta2 = args.beta2,
                                   .weight_decay = args.weight_decay,
                                   .epsilon = static_cast<float>(args.epsilon)};
     const auto blocks = [&](int n) { return static_cast<unsigned>(ceil_div(count, kThreads * n)); };
+    step_kernel<<<1, 1, 0, stream_of(native)>>>(update);
     if (wide) {
-      adamw_kernel<Gradient, 8><<<blocks(8), kThreads, 0, stream_of(native)>>>(update);
+      adamw_kernel<Gradient, 4><<<blocks(4), kThreads, 0, stream_of(native)>>>(update);
     } else {
       adamw_kernel<Gradient, 1><<<blocks(1), kThreads, 0, stream_of(native)>>>(update);
     }

@@ -29,7 +29,8 @@ void add_bias(const CudaNative& native, const AddBias& args) {
       const auto y = rows2<Y>(args.y);
       const auto* bias = reinterpret_cast<const B*>(args.bias.raw());
       if (aligned<8>({args.y}) && reinterpret_cast<std::uintptr_t>(bias) % 16 == 0) {
-        map<8>(native, y.count, y.columns, Plus<Y, B, 8>{y, bias});
+        constexpr int kWide = 16 / std::max(sizeof(Y), sizeof(B));
+        map<kWide>(native, y.count, y.columns, Plus<Y, B, kWide>{y, bias});
       } else {
         map<1>(native, y.count, y.columns, Plus<Y, B, 1>{y, bias});
       }

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "ops/copy/copy_cuda.h"
 #include "ops/cuda/kernel.cuh"
 
@@ -65,6 +67,15 @@ void move(const CudaNative& native, const TensorView& x, const TensorView& y, co
 
 template <class Word>
 void set(const CudaNative& native, const TensorView& y, const Extent& extent, Word value) {
+  if constexpr (sizeof(Word) < 16) {
+    constexpr int kEach = 16 / sizeof(Word);
+    if (aligned_as<kEach>(extent, {y})) {
+      uint4 four;
+      for (int i = 0; i < kEach; ++i) std::memcpy(reinterpret_cast<Word*>(&four) + i, &value, sizeof(value));
+      map<1>(native, extent.rows, extent.columns / kEach, Set<uint4>{words_of<uint4>(y, extent), four});
+      return;
+    }
+  }
   map<1>(native, extent.rows, extent.columns, Set<Word>{rows_as<Word>(y, extent), value});
 }
 
@@ -74,9 +85,17 @@ struct Gather {
   Rows2<Word> y;
   const std::int32_t* index;
   CudaFault* fault;
-  __device__ void operator()(std::int64_t row, std::int64_t at) const {
+  struct Loaded {
+    Word word;
+    bool good;
+  };
+  __device__ Loaded load(std::int64_t row, std::int64_t at) const {
     const std::int32_t from = index[row];
-    if (in_range(fault, CudaFault::gather_rows, from, row, x.count)) y.row(row)[at] = x.row(from)[at];
+    if (!in_range(fault, CudaFault::gather_rows, from, row, x.count)) return {.good = false};
+    return {x.row(from)[at], true};
+  }
+  __device__ void store(std::int64_t row, std::int64_t at, const Loaded& loaded) const {
+    if (loaded.good) y.row(row)[at] = loaded.word;
   }
 };
 
@@ -87,17 +106,28 @@ struct Scatter {
   const std::int32_t* index;
   CudaFault* fault;
   bool accumulate;
-  __device__ void operator()(std::int64_t row, std::int64_t at) const {
+  struct Loaded {
+    Vec<X, N> value;
+    Vec<Y, N> old;
+    Y* to;
+  };
+  __device__ Loaded load(std::int64_t row, std::int64_t at) const {
     const std::int32_t to = index[row];
-    if (!in_range(fault, CudaFault::scatter_rows, to, row, y.count)) return;
-    Vec<float, N> value = load_float<N>(x.row(row) + at);
-    Y* const out = y.row(to) + at;
+    Loaded out;
+    out.to = in_range(fault, CudaFault::scatter_rows, to, row, y.count) ? y.row(to) + at : nullptr;
+    out.value = cuda::load<N>(x.row(row) + at);
+    if (accumulate && out.to != nullptr) out.old = cuda::load<N>(out.to);
+    return out;
+  }
+  __device__ void store(std::int64_t, std::int64_t, const Loaded& loaded) const {
+    if (loaded.to == nullptr) return;
+    Vec<float, N> value = widen(loaded.value);
     if (accumulate) {
-      const Vec<float, N> old = load_float<N>(out);
+      const Vec<float, N> old = widen(loaded.old);
 #pragma unroll
       for (int i = 0; i < N; ++i) value.v[i] += old.v[i];
     }
-    store_float<N>(out, value);
+    store_float<N>(loaded.to, value);
   }
 };
 
@@ -136,7 +166,7 @@ void cast(const CudaNative& native, const Cast& args) {
     const auto x = rows_as<X>(args.x, extent);
     const auto y = rows_as<Y>(args.y, extent);
     if (aligned_as<8>(extent, {args.x, args.y})) {
-      map<8>(native, extent.rows, extent.columns, Convert<X, Y, 8>{x, y});
+      map<4>(native, extent.rows, extent.columns, Convert<X, Y, 4>{x, y});
     } else {
       map<1>(native, extent.rows, extent.columns, Convert<X, Y, 1>{x, y});
     }
@@ -171,7 +201,8 @@ void add(const CudaNative& native, const Add& args) {
         const auto b = rows_as<B>(args.b, extent);
         const auto y = rows_as<Y>(args.y, extent);
         if (aligned_as<8>(extent, {args.y, args.a, args.b})) {
-          map<8>(native, extent.rows, extent.columns, Sum<A, B, Y, 8>{a, b, y});
+          constexpr int kWide = 16 / std::max({sizeof(A), sizeof(B), sizeof(Y)});
+          map<kWide>(native, extent.rows, extent.columns, Sum<A, B, Y, kWide>{a, b, y});
         } else {
           map<1>(native, extent.rows, extent.columns, Sum<A, B, Y, 1>{a, b, y});
         }
@@ -186,11 +217,12 @@ template <class Word>
 void gather(const CudaNative& native, const GatherRows& args) {
   const std::int64_t element = size_of(args.x.dtype()), ratio = static_cast<std::int64_t>(sizeof(Word)) / element;
   const std::int64_t columns = args.x.size(1) / ratio;
-  map<1>(native, args.index.size(0), columns,
-         Gather<Word>{{reinterpret_cast<const Word*>(args.x.raw()), args.x.size(0), columns, args.x.stride(0) / ratio},
-                      {reinterpret_cast<Word*>(args.y.raw()), args.y.size(0), columns, args.y.stride(0) / ratio},
-                      args.index.data<std::int32_t>(),
-                      native.fault});
+  map_rows<1, 4>(
+      native, args.index.size(0), columns,
+      Gather<Word>{{reinterpret_cast<const Word*>(args.x.raw()), args.x.size(0), columns, args.x.stride(0) / ratio},
+                   {reinterpret_cast<Word*>(args.y.raw()), args.y.size(0), columns, args.y.stride(0) / ratio},
+                   args.index.data<std::int32_t>(),
+                   native.fault});
 }
 
 }  // namespace
@@ -211,9 +243,11 @@ void scatter_rows(const CudaNative& native, const ScatterRows& args) {
       const auto y = rows2<Y>(args.y);
       const auto* index = args.index.data<std::int32_t>();
       if (aligned<8>({args.x, args.y})) {
-        map<8>(native, x.count, x.columns, Scatter<X, Y, 8>{x, y, index, native.fault, args.accumulate});
+        constexpr int kWide = 16 / std::max(sizeof(X), sizeof(Y));
+        map_rows<kWide, 2>(native, x.count, x.columns,
+                           Scatter<X, Y, kWide>{x, y, index, native.fault, args.accumulate});
       } else {
-        map<1>(native, x.count, x.columns, Scatter<X, Y, 1>{x, y, index, native.fault, args.accumulate});
+        map_rows<1, 2>(native, x.count, x.columns, Scatter<X, Y, 1>{x, y, index, native.fault, args.accumulate});
       }
     });
   });

@@ -91,13 +91,36 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
   T v[N];
 };
 
+// bf16 stays in words of two, as it comes from memory: the compiler would give each half a register.
+template <int N>
+requires(N % 2 == 0) struct alignas(2 * N < 16 ? 2 * N : 16) Vec<Bf, N> {
+  std::uint32_t words[N / 2];
+};
+
+// What a thread moves at once. The compiler cuts a struct of small elements into many stores, words it does not.
+template <int Bytes>
+using Moved = std::conditional_t<
+    Bytes % 16 == 0, uint4,
+    std::conditional_t<Bytes == 8, uint2, std::conditional_t<Bytes == 4, std::uint32_t, std::uint16_t>>>;
+
 template <int N, class T>
 __device__ __forceinline__ Vec<T, N> load(const T* from) {
-  return *reinterpret_cast<const Vec<T, N>*>(from);
+  using W = Moved<static_cast<int>(sizeof(T)) * N>;
+  Vec<T, N> out;
+  static_assert(sizeof(out) % sizeof(W) == 0);
+  W words[sizeof(out) / sizeof(W)];
+#pragma unroll
+  for (std::size_t i = 0; i < sizeof(out) / sizeof(W); ++i) words[i] = reinterpret_cast<const W*>(from)[i];
+  memcpy(&out, words, sizeof(out));
+  return out;
 }
 template <int N, class T>
 __device__ __forceinline__ void store(T* to, const Vec<T, N>& value) {
-  *reinterpret_cast<Vec<T, N>*>(to) = value;
+  using W = Moved<static_cast<int>(sizeof(T)) * N>;
+  W words[sizeof(value) / sizeof(W)];
+  memcpy(words, &value, sizeof(value));
+#pragma unroll
+  for (std::size_t i = 0; i < sizeof(value) / sizeof(W); ++i) reinterpret_cast<W*>(to)[i] = words[i];
 }
 
 __device__ __forceinline__ float to_float(float x) {
@@ -119,14 +142,28 @@ template <class T, int N>
 __device__ __forceinline__ Vec<float, N> widen(const Vec<T, N>& x) {
   Vec<float, N> out;
 #pragma unroll
-  for (int i = 0; i < N; ++i) out.v[i] = to_float(x.v[i]);
+  for (int i = 0; i < N; ++i) {
+    if constexpr (std::is_same_v<T, Bf> && N % 2 == 0) {
+      out.v[i] = __uint_as_float(i % 2 == 0 ? x.words[i / 2] << 16 : x.words[i / 2] & 0xffff0000u);
+    } else {
+      out.v[i] = to_float(x.v[i]);
+    }
+  }
   return out;
 }
 template <class T, int N>
 __device__ __forceinline__ Vec<T, N> narrow(const Vec<float, N>& x) {
   Vec<T, N> out;
+  if constexpr (std::is_same_v<T, Bf> && N % 2 == 0) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) out.v[i] = from_float<T>(x.v[i]);
+    for (int i = 0; i < N; i += 2) {
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(x.v[i], x.v[i + 1]);
+      memcpy(&out.words[i / 2], &pair, sizeof(pair));
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out.v[i] = from_float<T>(x.v[i]);
+  }
   return out;
 }
 template <int N, class T>
@@ -185,17 +222,52 @@ __global__ void __launch_bounds__(256) map_kernel(std::int64_t rows, std::int64_
   if (row < rows && at < vectors) body(row, at * N);
 }
 
+// How map cuts an area: blocks of `height` times U rows and `width` vectors.
+struct MapShape {
+  unsigned width = 256, height = 1, parts = 1, blocks = 1;
+  MapShape(std::int64_t rows, std::int64_t vectors, int u = 1) {
+    while (width > 32 && width / 2 >= vectors) width /= 2;
+    height = rows > 1 ? 256 / width : 1;
+    const std::int64_t across = ceil_div(vectors, width), all = across * ceil_div(rows, height * u);
+    HAWSER_CHECK(all < (std::int64_t{1} << 31), "a grid of ", all, " blocks");
+    parts = static_cast<unsigned>(across);
+    blocks = static_cast<unsigned>(all);
+  }
+};
+
 template <int N, class Body>
 void map(const CudaNative& native, std::int64_t rows, std::int64_t columns, const Body& body) {
   if (rows == 0 || columns == 0) return;
-  const std::int64_t vectors = columns / N;
-  unsigned width = 256;
-  while (width > 32 && width / 2 >= vectors) width /= 2;
-  const unsigned height = rows > 1 ? 256 / width : 1;
-  const std::int64_t parts = ceil_div(vectors, width), blocks = parts * ceil_div(rows, height);
-  HAWSER_CHECK(blocks < (std::int64_t{1} << 31), "a grid of ", blocks, " blocks");
-  map_kernel<N><<<static_cast<unsigned>(blocks), dim3(width, height), 0, stream_of(native)>>>(
-      rows, vectors, static_cast<unsigned>(parts), body);
+  const MapShape shape(rows, columns / N);
+  map_kernel<N>
+      <<<shape.blocks, dim3(shape.width, shape.height), 0, stream_of(native)>>>(rows, columns / N, shape.parts, body);
+}
+
+// The same in two steps, for bodies whose loads wait for one another: body.load(row, column) of U rows, each blockDim.y
+// apart, before body.store(row, column, what was loaded) of the first.
+template <int N, int U, class Body>
+__global__ void __launch_bounds__(256)
+    map_rows_kernel(std::int64_t rows, std::int64_t vectors, unsigned parts, Body body) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x / parts) * blockDim.y * U + threadIdx.y;
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x % parts) * blockDim.x + threadIdx.x;
+  if (at >= vectors) return;
+  typename Body::Loaded loaded[U];
+#pragma unroll
+  for (int u = 0; u < U; ++u) {
+    if (row + u * blockDim.y < rows) loaded[u] = body.load(row + u * blockDim.y, at * N);
+  }
+#pragma unroll
+  for (int u = 0; u < U; ++u) {
+    if (row + u * blockDim.y < rows) body.store(row + u * blockDim.y, at * N, loaded[u]);
+  }
+}
+
+template <int N, int U, class Body>
+void map_rows(const CudaNative& native, std::int64_t rows, std::int64_t columns, const Body& body) {
+  if (rows == 0 || columns == 0) return;
+  const MapShape shape(rows, columns / N, U);
+  map_rows_kernel<N, U>
+      <<<shape.blocks, dim3(shape.width, shape.height), 0, stream_of(native)>>>(rows, columns / N, shape.parts, body);
 }
 
 // The views of one shape as rows: one long row where all are dense.

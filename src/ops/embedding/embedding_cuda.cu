@@ -15,10 +15,17 @@ struct Take {
   std::int64_t y_stride;
   const std::int32_t* ids;
   CudaFault* fault;
-  __device__ void operator()(std::int64_t t, std::int64_t at) const {
+  struct Loaded {
+    Word word;
+    bool good;
+  };
+  __device__ Loaded load(std::int64_t t, std::int64_t at) const {
     const std::int32_t id = ids[t];
-    if (in_range(fault, CudaFault::embedding_forward, id, t, table_rows))
-      y[t * y_stride + at] = table[id * columns + at];
+    if (!in_range(fault, CudaFault::embedding_forward, id, t, table_rows)) return {.good = false};
+    return {table[id * columns + at], true};
+  }
+  __device__ void store(std::int64_t t, std::int64_t at, const Loaded& loaded) const {
+    if (loaded.good) y[t * y_stride + at] = loaded.word;
   }
 };
 
@@ -26,10 +33,10 @@ template <class Word>
 void take(const CudaNative& native, const EmbeddingForward& args) {
   const std::int64_t ratio = static_cast<std::int64_t>(sizeof(Word)) / size_of(args.table.dtype());
   const std::int64_t columns = args.table.size(1) / ratio;
-  map<1>(native, args.ids.size(0), columns,
-         Take<Word>{reinterpret_cast<const Word*>(args.table.raw()), args.table.size(0), columns,
-                    reinterpret_cast<Word*>(args.y.raw()), args.y.stride(0) / ratio, args.ids.data<std::int32_t>(),
-                    native.fault});
+  map_rows<1, 4>(native, args.ids.size(0), columns,
+                 Take<Word>{reinterpret_cast<const Word*>(args.table.raw()), args.table.size(0), columns,
+                            reinterpret_cast<Word*>(args.y.raw()), args.y.stride(0) / ratio,
+                            args.ids.data<std::int32_t>(), native.fault});
 }
 
 // ---- backward ----
@@ -67,13 +74,13 @@ struct Runs {
 };
 
 template <int N>
-__device__ __forceinline__ void add_to(float* to, const Vec<float, N>& sum) {
-  Vec<float, N> out = load<N>(to);
+__device__ __forceinline__ void add_to(float* to, Vec<float, N> old, const Vec<float, N>& sum) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) out.v[i] += sum.v[i];
-  store<N>(to, out);
+  for (int i = 0; i < N; ++i) old.v[i] += sum.v[i];
+  store<N>(to, old);
 }
 
+// Rows of dy, and the rows of the table that runs end in, are asked for kAhead tokens before they are needed.
 template <class Act, int N>
 __global__ void __launch_bounds__(64) runs_kernel(Runs<Act> r) {
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * 64 + threadIdx.x) * N;
@@ -82,32 +89,41 @@ __global__ void __launch_bounds__(64) runs_kernel(Runs<Act> r) {
   float* const head = r.partial + static_cast<std::int64_t>(blockIdx.x) * 2 * r.dy.columns + column;
   constexpr int kAhead = 4;
   Vec<Act, N> next[kAhead];
+  Vec<float, N> old[kAhead];
+  const std::uint32_t before = begin > 0 ? r.keys[begin - 1] : ~0u;
+  const auto table = [&](std::uint32_t key) {
+    return r.dtable + static_cast<std::int64_t>(key) * r.dy.columns + column;
+  };
+  const auto ask = [&](std::int64_t j, Vec<Act, N>& value, Vec<float, N>& in_table) {
+    value = load<N>(r.dy.row(r.places[j]) + column);
+    const std::uint32_t key = r.keys[j];
+    const bool last = j + 1 >= r.tokens || r.keys[j + 1] != key;
+    if (last && key != before && key < r.rows) in_table = load<N>(table(key));
+  };
 #pragma unroll
   for (int a = 0; a < kAhead; ++a) {
-    if (begin + a < end) next[a] = load<N>(r.dy.row(r.places[begin + a]) + column);
+    if (begin + a < end) ask(begin + a, next[a], old[a]);
   }
   Vec<float, N> sum{};
-  bool from_before = begin > 0 && r.keys[begin - 1] == r.keys[begin];
   for (std::int64_t base = begin; base < end; base += kAhead) {
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
       const std::int64_t j = base + a;
       if (j >= end) break;
-      const Vec<float, N> value = widen(next[a]);
-      if (j + kAhead < end) next[a] = load<N>(r.dy.row(r.places[j + kAhead]) + column);
+      const Vec<float, N> value = widen(next[a]), in_table = old[a];
+      if (j + kAhead < end) ask(j + kAhead, next[a], old[a]);
 #pragma unroll
       for (int i = 0; i < N; ++i) sum.v[i] += value.v[i];
       const std::uint32_t key = r.keys[j];
       const bool goes_on = j + 1 < r.tokens && r.keys[j + 1] == key;
       if (goes_on && j + 1 < end) continue;
-      if (from_before) {
-        store<N>(head, sum);
+      if (key == before) {
+        store<N>(head, sum);  // it began in an earlier piece
       } else if (goes_on) {
         store<N>(head + r.dy.columns, sum);
       } else if (key < r.rows) {
-        add_to<N>(r.dtable + static_cast<std::int64_t>(key) * r.dy.columns + column, sum);
+        add_to<N>(table(key), in_table, sum);
       }
-      from_before = false;
       sum = {};
     }
   }
@@ -132,7 +148,8 @@ __global__ void __launch_bounds__(64) borders_kernel(Runs<Act> r) {
     end = (p + 1) * r.piece;
     if (end < r.tokens && r.keys[end - 1] != key) break;
   }
-  add_to<N>(r.dtable + static_cast<std::int64_t>(key) * r.dy.columns + column, sum);
+  float* const to = r.dtable + static_cast<std::int64_t>(key) * r.dy.columns + column;
+  add_to<N>(to, load<N>(to), sum);
 }
 
 template <class Act>
@@ -173,7 +190,7 @@ void backward(const CudaNative& native, const EmbeddingBackward& args) {
     second<<<grid, 64, 0, stream>>>(runs);
   };
   if (aligned<8>({args.dy, args.dtable})) {
-    launch(runs_kernel<Act, 8>, borders_kernel<Act, 8>, 8);
+    launch(runs_kernel<Act, 4>, borders_kernel<Act, 4>, 4);
   } else {
     launch(runs_kernel<Act, 1>, borders_kernel<Act, 1>, 1);
   }

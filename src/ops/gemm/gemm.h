@@ -36,13 +36,15 @@ void gemm(Stream& stream, const Gemm& args);
 // float32, and on CUDA, whose products use the stream's scratch.
 std::int64_t gemm_workspace(const Gemm& args, DeviceKind target = DeviceKind::cpu);
 
-// cuda: times cuBLASLt's algorithms for this product on this stream and keeps the fastest for every later call of the
-// same sizes, strides, dtypes, transposes and accumulate, on all streams of the device. Overwrites a, b and c with
+// cuda: times cuBLASLt's algorithms for this product on this stream, in turns and with cold caches, and keeps one for
+// every later call of the same sizes, strides, dtypes, transposes and accumulate, on all streams of the device: the
+// library's own first choice unless another is faster by a hundredth in both of two rounds. Overwrites a, b and c with
 // random numbers. Blocks the host; not for use inside a step. Does nothing on the other devices. A product never
 // prepared runs with the library's own first choice.
 void gemm_prepare(Stream& stream, const Gemm& args);
 // The choices of the stream's device as text, one line each; empty where there are none. They hold for one GPU kind and
-// one version of cuBLASLt, which the first line names.
+// one version of cuBLASLt, which the first line names. A line with # is a product that cuBLASLt refused: what runs in
+// its place, and why.
 std::string gemm_choices(Stream& stream);
 // Takes such text back. Lines of another GPU kind or version are left out; returns how many were taken.
 std::int64_t gemm_take_choices(Stream& stream, const std::string& text);

@@ -69,8 +69,9 @@ Key key_of(const Product& p) {
 
 struct Choice {
   cublasLtMatmulAlgo_t algorithm{};
-  bool found = false;     // else cuBLASLt has none, and multiply_simply() stands in
+  bool found = false;     // else kernels of ours stand in
   bool measured = false;  // by prepare(), or taken from text
+  std::string instead{};  // not found: what runs, and why
 };
 
 // Kept by the device: one handle, and what has been chosen so far.
@@ -119,7 +120,9 @@ struct Problem {
   }
 };
 
-std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const Problem& problem, const Product& p, int most) {
+// Those the library offers, best first by its own guess; where it has none, `refusal` says what it answered.
+std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const Problem& problem, const Product& p, int most,
+                                                        std::string* refusal = nullptr) {
   Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
   HAWSER_LT_CHECK(cublasLtMatmulPreferenceCreate(preference.out()));
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -142,6 +145,15 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const Problem& p
   std::erase_if(results, [](const auto& r) {
     return r.state != CUBLAS_STATUS_SUCCESS || r.workspaceSize > static_cast<std::size_t>(kProductScratch);
   });
+  if (results.empty() && refusal != nullptr) {
+    const auto bytes = [](const void* data, std::int64_t stride, DType dtype) {
+      return alignment_of(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(data) |
+                                                        static_cast<std::uintptr_t>(stride * size_of(dtype))));
+    };
+    *refusal =
+        cat("cuBLASLt has no algorithm (", cublasLtGetStatusName(status), "; rows of a, b, c start at multiples of ",
+            bytes(p.a, p.lda, p.in), ", ", bytes(p.b, p.ldb, p.in), ", ", bytes(p.c, p.ldc, p.out), " bytes)");
+  }
   return results;
 }
 
@@ -159,9 +171,11 @@ cublasStatus_t run(Lt& lt, const CudaNative& native, const Problem& problem, con
 Choice& choice_for(Lt& lt, const Problem& problem, const Product& p) {
   const auto [entry, fresh] = lt.choices.try_emplace(key_of(p));
   if (fresh) {
-    const auto found = candidates(lt, problem, p, 1);
+    std::string refusal;
+    const auto found = candidates(lt, problem, p, 1, &refusal);
     entry->second.found = !found.empty();
     if (!found.empty()) entry->second.algorithm = found.front().algo;
+    if (found.empty()) entry->second.instead = cat("our own kernel, slow: ", refusal);
   }
   return entry->second;
 }
@@ -184,10 +198,12 @@ void multiply(const CudaNative& native, const Product& p) {
     if (p.bias != nullptr || !p.accumulate) set_rows(native, p);
     return;
   }
-  // float32 operands with a bf16 result do not occur in training, and cuBLASLt does not have them.
-  if (!known(p)) return multiply_simply(native, p);
   Lt& lt = native.keep->get<Lt>();
   const std::lock_guard lock(lt.mutex);
+  if (!known(p)) {
+    lt.choices[key_of(p)].instead = "our own kernel, slow: cuBLASLt has no float32 operands with a bf16 result";
+    return multiply_simply(native, p);
+  }
   const Problem problem(p);
   Choice& choice = choice_for(lt, problem, p);
   if (choice.found) {
@@ -195,6 +211,7 @@ void multiply(const CudaNative& native, const Product& p) {
     if (status == CUBLAS_STATUS_SUCCESS) return;
     // A choice for better aligned addresses than these, say; the library refuses before it writes.
     choice.found = false;
+    choice.instead = "our own kernel, slow: cuBLASLt refused each of its own algorithms";
     for (const auto& candidate : candidates(lt, problem, p, 8)) {
       if (run(lt, native, problem, p, candidate.algo) != CUBLAS_STATUS_SUCCESS) continue;
       choice = {.algorithm = candidate.algo, .found = true};
@@ -209,6 +226,7 @@ void multiply(const CudaNative& native, const Product& p) {
     const Problem without(plain);
     const Choice& other = choice_for(lt, without, plain);
     if (other.found && run(lt, native, without, plain, other.algorithm) == CUBLAS_STATUS_SUCCESS) {
+      choice.instead = "cuBLASLt without the bias, then a kernel that adds it: it has no algorithm with this bias";
       return set_rows(native, bias);
     }
   }
@@ -222,10 +240,14 @@ void prepare(const CudaNative& native, const Product& p) {
   const std::lock_guard lock(lt.mutex);
   if (const auto entry = lt.choices.find(key_of(p)); entry != lt.choices.end() && entry->second.measured) return;
   const Problem problem(p);
-  auto found = candidates(lt, problem, p, 32);
+  std::string refusal;
+  const auto found = candidates(lt, problem, p, 16, &refusal);
   Choice& choice = lt.choices[key_of(p)];
   choice = {.found = !found.empty(), .measured = true};
-  if (found.empty()) return;
+  if (found.empty()) {
+    choice.instead = cat("our own kernel, slow: ", refusal);
+    return;
+  }
   choice.algorithm = found.front().algo;
   // Zeros run faster than numbers do.
   fill_random(native, const_cast<void*>(p.a), p.in, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda, 1);
@@ -235,27 +257,52 @@ void prepare(const CudaNative& native, const Product& p) {
   Handle<cudaEvent_t, cudaEventDestroy> start, stop;
   HAWSER_CUDA_CHECK(cudaEventCreate(start.out()));
   HAWSER_CUDA_CHECK(cudaEventCreate(stop.out()));
-  const auto seconds = [&](const cublasLtMatmulAlgo_t& algorithm, int times) {
+  // Milliseconds of one run with a cold cache.
+  const auto once = [&](const cublasLtMatmulAlgo_t& algorithm) {
+    HAWSER_CUDA_CHECK(cudaMemsetAsync(native.scratch(), 0, static_cast<std::size_t>(kCudaScratchBytes), stream));
     HAWSER_CUDA_CHECK(cudaEventRecord(start.get(), stream));
-    for (int i = 0; i < times; ++i) {
-      if (run(lt, native, problem, p, algorithm) != CUBLAS_STATUS_SUCCESS) return 1e30f;
-    }
+    if (run(lt, native, problem, p, algorithm) != CUBLAS_STATUS_SUCCESS) return 1e30f;
     HAWSER_CUDA_CHECK(cudaEventRecord(stop.get(), stream));
     HAWSER_CUDA_CHECK(cudaEventSynchronize(stop.get()));
     float ms = 0;
     HAWSER_CUDA_CHECK(cudaEventElapsedTime(&ms, start.get(), stop.get()));
-    return ms / static_cast<float>(times);
+    return ms;
   };
-  // Two rounds: all once after a warm-up, then the best four again for longer, since clocks and caches drift.
-  std::vector<std::pair<float, cublasLtMatmulAlgo_t>> timed;
-  seconds(found.front().algo, 3);
-  for (const auto& candidate : found) timed.emplace_back(seconds(candidate.algo, 2), candidate.algo);
-  const auto faster = [](const auto& a, const auto& b) { return a.first < b.first; };
-  std::stable_sort(timed.begin(), timed.end(), faster);
-  timed.resize(std::min<std::size_t>(timed.size(), 4));
-  for (auto& [ms, algorithm] : timed) ms = seconds(algorithm, std::clamp(static_cast<int>(10.0f / ms), 3, 20));
-  std::stable_sort(timed.begin(), timed.end(), faster);
-  choice.algorithm = timed.front().second;
+  // Median of each in turns, so that clocks that drift meet all alike.
+  const auto medians = [&](const std::vector<cublasLtMatmulAlgo_t>& algorithms, int rounds) {
+    std::vector<std::vector<float>> times(algorithms.size());
+    for (int round = 0; round < rounds; ++round) {
+      for (std::size_t i = 0; i < algorithms.size(); ++i) times[i].push_back(once(algorithms[i]));
+    }
+    std::vector<float> out;
+    for (auto& each : times) {
+      std::nth_element(each.begin(), each.begin() + rounds / 2, each.end());
+      out.push_back(each[static_cast<std::size_t>(rounds / 2)]);
+    }
+    return out;
+  };
+  // All a few times, then the library's first and the best others twice for longer. Another takes the first's place
+  // only where it wins both times by a margin: what the first loses to noise alone it keeps.
+  constexpr float kMargin = 0.99f;
+  constexpr std::size_t kFinal = 5;
+  std::vector<cublasLtMatmulAlgo_t> all, last{found.front().algo};
+  for (const auto& candidate : found) all.push_back(candidate.algo);
+  once(all.front());
+  const std::vector<float> screened = medians(all, 3);
+  std::vector<std::size_t> order;
+  for (std::size_t i = 1; i < all.size(); ++i) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return screened[a] < screened[b]; });
+  for (const std::size_t i : order) {
+    if (last.size() < kFinal) last.push_back(all[i]);
+  }
+  const int rounds = std::clamp(static_cast<int>(60.0f / screened.front()), 7, 21);
+  const std::vector<float> one = medians(last, rounds), two = medians(last, rounds);
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < last.size(); ++i) {
+    const bool wins = one[i] < kMargin * one[0] && two[i] < kMargin * two[0];
+    if (wins && (best == 0 || one[i] + two[i] < one[best] + two[best])) best = i;
+  }
+  choice.algorithm = last[best];
 }
 
 std::string choices(const CudaNative& native) {
@@ -264,7 +311,13 @@ std::string choices(const CudaNative& native) {
   std::ostringstream out;
   out << heading(native) << '\n';
   for (const auto& [key, choice] : lt.choices) {
-    if (!choice.found) continue;
+    if (!choice.found) {
+      const auto [m, n, k] = std::tuple(key[0], key[1], key[2]);
+      out << "# " << m << " x " << n << " x " << k << ", strides " << key[3] << ' ' << key[4] << ' ' << key[5] << ", "
+          << to_string(static_cast<DType>(key[6])) << " to " << to_string(static_cast<DType>(key[7])) << ": "
+          << choice.instead << '\n';
+      continue;
+    }
     for (const std::int64_t field : key) out << field << ' ';
     out << std::hex;
     for (const std::uint64_t word : choice.algorithm.data) out << word << ' ';
@@ -281,6 +334,7 @@ std::int64_t take_choices(const CudaNative& native, const std::string& text) {
   if (!std::getline(in, line) || line != heading(native)) return 0;
   std::int64_t taken = 0;
   while (std::getline(in, line)) {
+    if (line.starts_with('#')) continue;
     std::istringstream words(line);
     Key key;
     Choice choice{.found = true, .measured = true};

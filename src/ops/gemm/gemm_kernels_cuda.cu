@@ -6,14 +6,32 @@ namespace hawser::ops::cuda {
 
 namespace {
 
-template <class Dy>
+// N columns a thread; eight rows are on their way at once.
+template <class Dy, int N>
 __global__ void __launch_bounds__(128) bias_partials_kernel(Rows2<const Dy> dy, float* partial, std::int64_t stride) {
-  const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * 128 + threadIdx.x;
+  const std::int64_t c = (static_cast<std::int64_t>(blockIdx.x) * 128 + threadIdx.x) * N;
   if (c >= dy.columns) return;
-  float sum = 0;
-#pragma unroll 4
-  for (std::int64_t t = blockIdx.y; t < dy.count; t += gridDim.y) sum += to_float(dy.row(t)[c]);
-  partial[blockIdx.y * stride + c] = sum;
+  constexpr int kAhead = 8;
+  Vec<float, N> sum{};
+  const std::int64_t step = gridDim.y;
+  std::int64_t t = blockIdx.y;
+  for (; t + (kAhead - 1) * step < dy.count; t += kAhead * step) {
+    Vec<Dy, N> rows[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) rows[a] = load<N>(dy.row(t + a * step) + c);
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const Vec<float, N> row = widen(rows[a]);
+#pragma unroll
+      for (int i = 0; i < N; ++i) sum.v[i] += row.v[i];
+    }
+  }
+  for (; t < dy.count; t += step) {
+    const Vec<float, N> row = load_float<N>(dy.row(t) + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum.v[i] += row.v[i];
+  }
+  store<N>(partial + blockIdx.y * stride + c, sum);
 }
 
 template <class T>
@@ -47,16 +65,26 @@ __global__ void simple_kernel(Product p) {
 
 void bias_gradient(const CudaNative& native, const BiasGradient& args) {
   const std::int64_t columns = args.dy.size(1), stride = round_up(columns, 16);
-  const int blocks = row_blocks(native, args.dy.size(0), columns, 2);
-  auto* const partial = Scratch(native).take<float>(blocks * stride);
   with_float(args.dy.dtype(), [&](auto tag) {
     using Dy = decltype(tag);
+    constexpr int kWide = 16 / sizeof(Dy);
     const auto dy = rows2<Dy>(args.dy);
-    bias_partials_kernel<Dy>
-        <<<dim3(static_cast<unsigned>(ceil_div(columns, 128)), blocks), 128, 0, stream_of(native)>>>(
-            {dy.data, dy.count, dy.columns, dy.stride}, partial, stride);
+    const bool wide = aligned<kWide>({args.dy});
+    // About eight blocks on each multiprocessor.
+    const std::int64_t across = ceil_div(columns, 128 * (wide ? kWide : 1));
+    const int blocks = row_blocks(native, args.dy.size(0), columns, static_cast<int>(ceil_div(8, across)));
+    auto* const partial = Scratch(native).take<float>(blocks * stride);
+    const auto launch = [&](auto kernel) {
+      kernel<<<dim3(static_cast<unsigned>(across), blocks), 128, 0, stream_of(native)>>>(
+          {dy.data, dy.count, dy.columns, dy.stride}, partial, stride);
+    };
+    if (wide) {
+      launch(bias_partials_kernel<Dy, kWide>);
+    } else {
+      launch(bias_partials_kernel<Dy, 1>);
+    }
+    sum_partials(native, partial, blocks, stride, args.db, args.accumulate, columns);
   });
-  sum_partials(native, partial, blocks, stride, args.db, args.accumulate, columns);
 }
 
 void fill_random(const CudaNative& native, void* data, DType dtype, std::int64_t rows, std::int64_t columns,

@@ -1,3 +1,4 @@
+#include "ops/cuda/bulk_copy.cuh"
 #include "ops/cuda/column_sums.cuh"
 #include "ops/norm/rms_norm_cuda.h"
 
@@ -13,11 +14,17 @@ __global__ void forward_kernel(Rows2<const Act> x, const Weight* weight, Rows2<A
   const Act* const from = x.row(t);
   Act* const to = y.row(t);
   Vec<Act, N> kept[K];
+  Vec<Weight, N> weights[K];
   float squares = 0;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     const std::int64_t at = (static_cast<std::int64_t>(k) * blockDim.x + threadIdx.x) * N;
     if (at < x.columns) kept[k] = load<N>(from + at);
+  }
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    const std::int64_t at = (static_cast<std::int64_t>(k) * blockDim.x + threadIdx.x) * N;
+    if (at < x.columns) weights[k] = load<N>(weight + at);
   }
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -35,7 +42,7 @@ __global__ void forward_kernel(Rows2<const Act> x, const Weight* weight, Rows2<A
     const std::int64_t at = (static_cast<std::int64_t>(k) * blockDim.x + threadIdx.x) * N;
     if (at >= x.columns) continue;
     Vec<float, N> v = widen(kept[k]);
-    const Vec<float, N> w = load_float<N>(weight + at);
+    const Vec<float, N> w = widen(weights[k]);
 #pragma unroll
     for (int i = 0; i < N; ++i) v.v[i] = v.v[i] * r * w.v[i];
     store_float<N>(to + at, v);
@@ -102,50 +109,61 @@ struct Gradient {
   std::int64_t stride;
 };
 
+constexpr int kMostStages = 8;
+
 // A block walks over rows t = blockIdx.x, + gridDim.x, ... and keeps its columns of the weight and of the weight's
-// gradient in registers. The next row is on its way while this one is summed.
+// gradient in registers. The copy engine brings the rows of x, dy and residual, `stages` of them ahead.
 template <class Act, class Weight, int N, int K, int Threads>
-__global__ void __launch_bounds__(Threads, 1) backward_kernel(Gradient<Act, Weight> g) {
+__global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
+    backward_kernel(Gradient<Act, Weight> g, int stages) {
+  extern __shared__ uint4 memory[];
+  __shared__ CopyBarrier full[kMostStages];
   __shared__ float shared[2][32];
-  const std::int64_t columns = g.x.columns;
+  const std::int64_t count = g.x.count, columns = g.x.columns;
+  const bool add = g.residual.data != nullptr;
+  const int views = add ? 3 : 2;
+  Act* const rows = reinterpret_cast<Act*>(memory);  // [stages, views, columns]
+  const auto fetch = [&](std::int64_t t, int stage) {
+    const auto bytes = static_cast<unsigned>(columns * static_cast<std::int64_t>(sizeof(Act)));
+    Act* const to = rows + stage * views * columns;
+    full[stage].expect(bytes * views);
+    full[stage].copy(to, g.x.row(t), bytes);
+    full[stage].copy(to + columns, g.dy.row(t), bytes);
+    if (add) full[stage].copy(to + 2 * columns, g.residual.row(t), bytes);
+  };
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < stages; ++s) full[s].make();
+    CopyBarrier::fence_made();
+    for (int s = 0; s < stages; ++s) {
+      const std::int64_t t = blockIdx.x + static_cast<std::int64_t>(s) * gridDim.x;
+      if (t < count) fetch(t, s);
+    }
+  }
+  __syncthreads();
+  const auto place = [&](int k) { return (k * Threads + static_cast<int>(threadIdx.x)) * N; };
   Vec<float, N> dweight[K];
   Vec<Weight, N> weight[K];
-  Vec<Act, N> next_x[K], next_dy[K];
-  const auto place = [&](int k) { return (static_cast<std::int64_t>(k) * Threads + threadIdx.x) * N; };
-  const auto fetch = [&](std::int64_t t) {
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      if (place(k) >= columns) continue;
-      next_x[k] = load<N>(g.x.row(t) + place(k));
-      next_dy[k] = load<N>(g.dy.row(t) + place(k));
-    }
-  };
 #pragma unroll
   for (int k = 0; k < K; ++k) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      dweight[k].v[i] = 0;
-      weight[k].v[i] = from_float<Weight>(0.0f);
-      next_x[k].v[i] = next_dy[k].v[i] = from_float<Act>(0.0f);
-    }
+    dweight[k] = {};
     if (place(k) < columns) weight[k] = load<N>(g.weight + place(k));
   }
-  if (blockIdx.x < g.x.count) fetch(blockIdx.x);
-  int turn = 0;
-  for (std::int64_t t = blockIdx.x; t < g.x.count; t += gridDim.x, turn ^= 1) {
+  int turn = 0, stage = 0;
+  unsigned phase = 0;
+  float next_r = blockIdx.x < count ? g.rstd[blockIdx.x] : 0;
+  for (std::int64_t t = blockIdx.x; t < count; t += gridDim.x, turn ^= 1) {
+    const float r = next_r;
+    if (t + gridDim.x < count) next_r = g.rstd[t + gridDim.x];
+    const Act* const from = rows + stage * views * columns;
+    full[stage].wait(phase);
     Vec<Act, N> x[K], dy[K], residual[K];
-    const bool add = g.residual.data != nullptr;
-#pragma unroll
-    for (int k = 0; k < K; ++k) {
-      x[k] = next_x[k];
-      dy[k] = next_dy[k];
-      if (add && place(k) < columns) residual[k] = load<N>(g.residual.row(t) + place(k));
-    }
-    if (t + gridDim.x < g.x.count) fetch(t + gridDim.x);
-    const float r = g.rstd[t];
     float dot = 0;
 #pragma unroll
     for (int k = 0; k < K; ++k) {
+      if (place(k) >= columns) continue;
+      x[k] = load<N>(from + place(k));
+      dy[k] = load<N>(from + columns + place(k));
+      if (add) residual[k] = load<N>(from + 2 * columns + place(k));
       const Vec<float, N> xf = widen(x[k]), gf = widen(dy[k]), wf = widen(weight[k]);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
@@ -153,8 +171,16 @@ __global__ void __launch_bounds__(Threads, 1) backward_kernel(Gradient<Act, Weig
         dweight[k].v[i] += gf.v[i] * (xf.v[i] * r);
       }
     }
-    if (g.dx.data == nullptr) continue;
+    // Its barrier also says that all have read this stage.
     const float pull = block_sum(dot, shared[turn]) * r * r / static_cast<float>(columns);
+    const std::int64_t later = t + static_cast<std::int64_t>(stages) * gridDim.x;
+    if (threadIdx.x == 0 && later < count) fetch(later, stage);
+    if (++stage == stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+    if (g.dx.data == nullptr) continue;
+    Act* const to = g.dx.row(t);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (place(k) >= columns) continue;
@@ -167,7 +193,7 @@ __global__ void __launch_bounds__(Threads, 1) backward_kernel(Gradient<Act, Weig
 #pragma unroll
         for (int i = 0; i < N; ++i) out.v[i] += rf.v[i];
       }
-      store_float<N>(g.dx.row(t) + place(k), out);
+      store_float<N>(to + place(k), out);
     }
   }
   if (g.partial == nullptr) return;
@@ -224,12 +250,19 @@ void backward(const CudaNative& native, const RmsNormBackward& args) {
     blocks = row_blocks(native, tokens, columns, per_multiprocessor);
     if (!args.dweight.empty()) g.partial = Scratch(native).take<float>(blocks * g.stride);
   };
-  // As many blocks as run at once.
+  // As many blocks as run at once: two a multiprocessor, or one where rows are long, that take its shared memory.
   const auto launch = [&](auto kernel, int threads) {
+    const std::int64_t stage_bytes =
+        (g.residual.data != nullptr ? 3 : 2) * columns * static_cast<std::int64_t>(sizeof(Act));
+    const std::int64_t room = threads <= 256 ? std::int64_t{104} << 10 : std::int64_t{208} << 10;
+    const auto stages = static_cast<int>(std::clamp<std::int64_t>(room / stage_bytes, 1, kMostStages));
+    const auto bytes = static_cast<int>(stages * stage_bytes);
+    HAWSER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     int resident = 1;
-    HAWSER_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, 0));
+    HAWSER_CUDA_CHECK(
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, static_cast<std::size_t>(bytes)));
     reserve(resident);
-    kernel<<<blocks, threads, 0, stream>>>(g);
+    kernel<<<blocks, threads, static_cast<std::size_t>(bytes), stream>>>(g, stages);
   };
   const bool fast = aligned<kWide>({args.x, args.dy, args.residual_gradient, args.dx}) &&
                     reinterpret_cast<std::uintptr_t>(g.weight) % 16 == 0;

@@ -13,9 +13,10 @@ constexpr int kMostBlocks = 1056;  // eight on each of 132 multiprocessors; by t
 template <class T, int N>
 __device__ __forceinline__ double squares(const Vec<T, N>& x) {
   if constexpr (std::is_same_v<T, Bf>) {
+    const Vec<float, N> v = widen(x);
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += to_float(x.v[i]) * to_float(x.v[i]);
+    for (int i = 0; i < N; ++i) sum += v.v[i] * v.v[i];
     return sum;
   } else {
     double sum = 0;

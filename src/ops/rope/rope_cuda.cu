@@ -23,47 +23,57 @@ __device__ __forceinline__ void sine_and_cosine(std::int32_t position, float fre
   if (((quadrant + 1) & 2) != 0) cosine = -cosine;
 }
 
-// One block a token: its angles once, then all heads. The first vectors are asked for before the angles are worked out.
+constexpr int kTokens = 4;
+
+// One block takes kTokens tokens: their angles once, then all heads. The first vectors of each token are asked for
+// before the angles are worked out.
 template <class Act, int N>
-__global__ void rope_kernel(Rows2<Act> x, const std::int32_t* positions, const float* frequencies, int half,
-                            float scale, float sign) {
-  __shared__ alignas(16) float cosines[kRopeMaxHeadDim / 2], sines[kRopeMaxHeadDim / 2];
-  const std::int64_t t = blockIdx.x;
-  Act* const row = x.row(t);
+__global__ void __launch_bounds__(512) rope_kernel(Rows2<Act> x, const std::int32_t* positions,
+                                                   const float* frequencies, int half, float scale, float sign) {
+  extern __shared__ float4 angles[];
+  float* const cosines = reinterpret_cast<float*>(angles);  // [kTokens, half], then the sines
+  float* const sines = cosines + kTokens * half;
+  const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kTokens;
+  const int tokens = begin + kTokens <= x.count ? kTokens : static_cast<int>(x.count - begin);
   const int in_head = half / N;
   const int pairs = static_cast<int>(x.columns / (2 * N));
-  const auto place = [&](int pair) {
-    return row + static_cast<std::int64_t>(pair / in_head) * 2 * half + pair % in_head * N;
+  const auto place = [&](int token, int pair) {
+    return x.row(begin + token) + static_cast<std::int64_t>(pair / in_head) * 2 * half + pair % in_head * N;
   };
-  Vec<Act, N> first{}, second{};
-  if (static_cast<int>(threadIdx.x) < pairs) {
-    first = load<N>(place(threadIdx.x));
-    second = load<N>(place(threadIdx.x) + half);
-  }
-  const std::int32_t position = positions[t];
-  for (int i = threadIdx.x; i < half; i += blockDim.x) {
+  Vec<Act, N> first[kTokens], second[kTokens];
+  const auto fetch = [&](int pair) {
+#pragma unroll
+    for (int k = 0; k < kTokens; ++k) {
+      if (pair >= pairs || k >= tokens) continue;
+      first[k] = load<N>(place(k, pair));
+      second[k] = load<N>(place(k, pair) + half);
+    }
+  };
+  fetch(threadIdx.x);
+  for (int i = threadIdx.x; i < tokens * half; i += blockDim.x) {
     float sine, cosine;
-    sine_and_cosine(position, frequencies[i], sine, cosine);
+    sine_and_cosine(positions[begin + i / half], frequencies[i % half], sine, cosine);
     cosines[i] = scale * cosine;
     sines[i] = sign * scale * sine;
   }
   __syncthreads();
   for (int pair = threadIdx.x; pair < pairs; pair += blockDim.x) {
-    Act* const at = place(pair);
-    if (pair >= static_cast<int>(blockDim.x)) {
-      first = load<N>(at);
-      second = load<N>(at + half);
-    }
-    const Vec<float, N> a = widen(first), b = widen(second);
-    Vec<float, N> left, right;
+    if (pair >= static_cast<int>(blockDim.x)) fetch(pair);
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float c = cosines[pair % in_head * N + i], s = sines[pair % in_head * N + i];
-      left.v[i] = a.v[i] * c - b.v[i] * s;
-      right.v[i] = b.v[i] * c + a.v[i] * s;
+    for (int k = 0; k < kTokens; ++k) {
+      if (k >= tokens) continue;
+      const Vec<float, N> a = widen(first[k]), b = widen(second[k]);
+      const Vec<float, N> c = load<N>(cosines + k * half + pair % in_head * N),
+                          s = load<N>(sines + k * half + pair % in_head * N);
+      Vec<float, N> left, right;
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        left.v[i] = a.v[i] * c.v[i] - b.v[i] * s.v[i];
+        right.v[i] = b.v[i] * c.v[i] + a.v[i] * s.v[i];
+      }
+      store_float<N>(place(k, pair), left);
+      store_float<N>(place(k, pair) + half, right);
     }
-    store_float<N>(at, left);
-    store_float<N>(at + half, right);
   }
 }
 
@@ -82,8 +92,9 @@ void rope(const CudaNative& native, const Rope& args) {
     if (x.count == 0 || x.columns == 0) return;
     const auto launch = [&](auto kernel, int n) {
       const auto threads = static_cast<unsigned>(std::clamp<std::int64_t>(round_up(x.columns / (2 * n), 32), 32, 512));
-      kernel<<<static_cast<unsigned>(x.count), threads, 0, stream_of(native)>>>(x, positions, frequencies, half, scale,
-                                                                                sign);
+      const std::size_t shared = 2 * sizeof(float) * kTokens * static_cast<std::size_t>(half);
+      kernel<<<static_cast<unsigned>(ceil_div(x.count, kTokens)), threads, shared, stream_of(native)>>>(
+          x, positions, frequencies, half, scale, sign);
     };
     if (half % kWide == 0 && aligned<kWide>({args.x})) {
       launch(rope_kernel<Act, kWide>, kWide);
