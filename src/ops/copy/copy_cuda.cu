@@ -217,7 +217,7 @@ template <class Word>
 void gather(const CudaNative& native, const GatherRows& args) {
   const std::int64_t element = size_of(args.x.dtype()), ratio = static_cast<std::int64_t>(sizeof(Word)) / element;
   const std::int64_t columns = args.x.size(1) / ratio;
-  map_rows<1, 4>(
+  map_rows<1, 2>(
       native, args.index.size(0), columns,
       Gather<Word>{{reinterpret_cast<const Word*>(args.x.raw()), args.x.size(0), columns, args.x.stride(0) / ratio},
                    {reinterpret_cast<Word*>(args.y.raw()), args.y.size(0), columns, args.y.stride(0) / ratio},

@@ -97,7 +97,7 @@ requires(N % 2 == 0) struct alignas(2 * N < 16 ? 2 * N : 16) Vec<Bf, N> {
   std::uint32_t words[N / 2];
 };
 
-// What a thread moves at once. The compiler cuts a struct of small elements into many stores, words it does not.
+// What a thread moves at once. Stores say so themselves: the compiler cuts a struct into a store an element.
 template <int Bytes>
 using Moved = std::conditional_t<
     Bytes % 16 == 0, uint4,
@@ -117,10 +117,25 @@ __device__ __forceinline__ Vec<T, N> load(const T* from) {
 template <int N, class T>
 __device__ __forceinline__ void store(T* to, const Vec<T, N>& value) {
   using W = Moved<static_cast<int>(sizeof(T)) * N>;
-  W words[sizeof(value) / sizeof(W)];
-  memcpy(words, &value, sizeof(value));
+  auto* const out = reinterpret_cast<W*>(to);
+  if constexpr (sizeof(W) == 16) {
+    std::uint32_t w[sizeof(value) / 4];
+    memcpy(w, &value, sizeof(value));
 #pragma unroll
-  for (std::size_t i = 0; i < sizeof(value) / sizeof(W); ++i) reinterpret_cast<W*>(to)[i] = words[i];
+    for (std::size_t i = 0; i < sizeof(value) / 16; ++i) {
+      asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(out + i), "r"(w[4 * i]), "r"(w[4 * i + 1]),
+                   "r"(w[4 * i + 2]), "r"(w[4 * i + 3])
+                   : "memory");
+    }
+  } else if constexpr (sizeof(W) == 8) {
+    std::uint32_t w[2];
+    memcpy(w, &value, sizeof(value));
+    asm volatile("st.v2.b32 [%0], {%1, %2};" ::"l"(out), "r"(w[0]), "r"(w[1]) : "memory");
+  } else {
+    W w;
+    memcpy(&w, &value, sizeof(value));
+    *out = w;
+  }
 }
 
 __device__ __forceinline__ float to_float(float x) {

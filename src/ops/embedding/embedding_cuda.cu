@@ -33,7 +33,7 @@ template <class Word>
 void take(const CudaNative& native, const EmbeddingForward& args) {
   const std::int64_t ratio = static_cast<std::int64_t>(sizeof(Word)) / size_of(args.table.dtype());
   const std::int64_t columns = args.table.size(1) / ratio;
-  map_rows<1, 4>(native, args.ids.size(0), columns,
+  map_rows<1, 2>(native, args.ids.size(0), columns,
                  Take<Word>{reinterpret_cast<const Word*>(args.table.raw()), args.table.size(0), columns,
                             reinterpret_cast<Word*>(args.y.raw()), args.y.stride(0) / ratio,
                             args.ids.data<std::int32_t>(), native.fault});

@@ -23,48 +23,28 @@ __device__ __forceinline__ float exponential(float x) {
   }
 }
 
-// A running maximum and the sum of exp(x - most).
-struct Running {
-  float most = -INFINITY, sum = 0;
-};
-
-template <class Act>
-__device__ __forceinline__ Running join(Running a, Running b) {
-  const float most = fmaxf(a.most, b.most);
-  if (most == -INFINITY) return {};
-  return {most, a.sum * exponential<Act>(a.most - most) + b.sum * exponential<Act>(b.most - most)};
-}
-
-template <class Act>
-__device__ __forceinline__ void take(Running& r, const Vec<float, kVector>& x) {
-  const float high = fmaxf(fmaxf(x.v[0], x.v[1]), fmaxf(x.v[2], x.v[3]));
-  if (high > r.most) {
-    r.sum *= exponential<Act>(r.most - high);
-    r.most = high;
-  }
-  if (r.most == -INFINITY) return;
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) r.sum += exponential<Act>(x.v[i] - r.most);
-}
-
-// Over the block, the same bits in every thread.
-template <class Act>
-__device__ Running block_join(Running r, Running* shared) {
+// Over the block, the same bits in every thread: partners add the same two numbers. A barrier lies before its reads of
+// `shared` and none behind.
+template <class Combine>
+__device__ __forceinline__ float over_block(float value, float* shared, float nothing, const Combine& combine) {
   const auto over_warp = [&] {
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) {
-      const Running other{__shfl_xor_sync(0xffffffffu, r.most, offset), __shfl_xor_sync(0xffffffffu, r.sum, offset)};
-      // The lower lane's part is the first argument in both, so that both get the same bits.
-      r = (threadIdx.x & offset) == 0 ? join<Act>(r, other) : join<Act>(other, r);
+      value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
     }
   };
   over_warp();
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = r;
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
   __syncthreads();
-  r = threadIdx.x % 32 < kThreads / 32 ? shared[threadIdx.x % 32] : Running{};
+  value = threadIdx.x % 32 < kThreads / 32 ? shared[threadIdx.x % 32] : nothing;
   over_warp();
-  return r;
+  return value;
 }
+
+// A maximum and the sum of exp(x - most).
+struct Sum {
+  float most, sum;
+};
 
 struct Call {
   SoftmaxRows rows;
@@ -78,7 +58,8 @@ template <class Act, bool Gradients>
 __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
   extern __shared__ float4 memory[];
   __shared__ CopyBarrier full[kPieces];
-  __shared__ Running warps[32], mine, all[8];
+  __shared__ float warps[2][32];
+  __shared__ Sum mine, all[8];
   const SoftmaxRows& a = call.rows;
   const auto cluster = cooperative_groups::this_cluster();
   const int blocks = static_cast<int>(cluster.num_blocks()), rank = static_cast<int>(cluster.block_rank());
@@ -89,15 +70,6 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
   const std::int64_t left = a.stride - begin;
   const int size = left <= 0 ? 0 : left < call.part ? static_cast<int>(left) : call.part;
   const std::int64_t counted = a.vocabulary - begin;  // logits from here on are no logits
-  const std::int32_t label = a.labels[t];
-  if (label < 0 || !in_range(call.fault, CudaFault::cross_entropy, label, a.first_token + t, a.vocabulary)) {
-    if (rank == 0 && threadIdx.x == 0) a.losses[t] = 0;
-    if (Gradients) {
-      for (int i = threadIdx.x * kEach; i < size; i += kThreads * kEach)
-        store_float<kEach>(out + begin + i, Vec<float, kEach>{});
-    }
-    return;
-  }
   float* const logits = reinterpret_cast<float*>(memory);
   const int piece = (call.part / kPieces + kEach) / kEach * kEach;
   if (threadIdx.x == 0) {
@@ -109,42 +81,69 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
       full[p].copy(logits + p * piece, row + begin + p * piece, bytes);
     }
   }
-  const float target = rank == 0 && threadIdx.x == 0 ? row[label] : 0;
+  const std::int32_t label = a.labels[t];
+  const bool counts =
+      label >= 0 && in_range(call.fault, CudaFault::cross_entropy, label, a.first_token + t, a.vocabulary);
+  const float target = counts && rank == 0 && threadIdx.x == 0 ? row[label] : 0;
   __syncthreads();
-  Running r;
+  if (!counts) {
+    // The copies must have ended, here and in the rest of the cluster, before the row is written.
+    for (int p = 0; p * piece < size; ++p) full[p].wait(0);
+    cluster.sync();
+    if (rank == 0 && threadIdx.x == 0) a.losses[t] = 0;
+    if (Gradients) {
+      for (int i = threadIdx.x * kEach; i < size; i += kThreads * kEach)
+        store_float<kEach>(out + begin + i, Vec<float, kEach>{});
+    }
+    return;
+  }
+  float most = -INFINITY;
   for (int p = 0; p * piece < size; ++p) {
     full[p].wait(0);
     const int end = min(size, (p + 1) * piece);
     for (int i = p * piece + threadIdx.x * kVector; i < end; i += kThreads * kVector) {
       Vec<float, kVector> x = load<kVector>(logits + i);
       if (i + kVector > counted) {
-#pragma unroll
         for (int e = 0; e < kVector; ++e) {
-          if (i + e >= counted) x.v[e] = -INFINITY;
+          if (i + e >= counted) logits[i + e] = x.v[e] = -INFINITY;
         }
       }
-      take<Act>(r, x);
+      most = fmaxf(most, fmaxf(fmaxf(x.v[0], x.v[1]), fmaxf(x.v[2], x.v[3])));
     }
   }
-  r = block_join<Act>(r, warps);
-  if (threadIdx.x == 0) mine = r;
+  most = over_block(most, warps[0], -INFINITY, [](float x, float y) { return fmaxf(x, y); });
+  // Where there is no number the sum is 0, or NaN: a NaN among the logits reaches the loss.
+  const float level = most == -INFINITY ? 0 : most;
+  Vec<float, kVector> sums{};
+#pragma unroll 2
+  for (int i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {
+    const Vec<float, kVector> x = load<kVector>(logits + i);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) sums.v[e] += exponential<Act>(x.v[e] - level);
+  }
+  const float sum = over_block((sums.v[0] + sums.v[1]) + (sums.v[2] + sums.v[3]), warps[1], 0.0f,
+                               [](float x, float y) { return x + y; });
+  if (threadIdx.x == 0) mine = {most, sum};
   cluster.sync();
   if (threadIdx.x < blocks) all[threadIdx.x] = *cluster.map_shared_rank(&mine, threadIdx.x);
   auto token = cluster.barrier_arrive();  // nobody leaves before all have read
   __syncthreads();
-  r = {};
-  for (int b = 0; b < blocks; ++b) r = join<Act>(r, all[b]);
+  for (int b = 0; b < blocks; ++b) most = fmaxf(most, all[b].most);
+  float total = 0;
+  for (int b = 0; b < blocks; ++b) {
+    total += all[b].most == -INFINITY ? all[b].sum : all[b].sum * exponential<Act>(all[b].most - most);
+  }
   if (rank == 0 && threadIdx.x == 0) {
-    a.losses[t] = static_cast<double>(r.most) - static_cast<double>(target) + log(static_cast<double>(r.sum));
+    a.losses[t] = static_cast<double>(most) - static_cast<double>(target) + log(static_cast<double>(total));
   }
   if (Gradients) {
-    const float by = *a.scale / r.sum;
+    const float by = *a.scale / total;
     const std::int64_t hot = label - begin;
     for (int i = threadIdx.x * kEach; i < size; i += kThreads * kEach) {
       Vec<float, kEach> x = load<kEach>(logits + i);
 #pragma unroll
       for (int e = 0; e < kEach; ++e) {
-        x.v[e] = exponential<Act>(x.v[e] - r.most) * by;
+        x.v[e] = exponential<Act>(x.v[e] - most) * by;
         if (i + e == hot) x.v[e] -= *a.scale;
       }
       store_float<kEach>(out + begin + i, x);
