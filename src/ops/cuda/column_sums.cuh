@@ -10,6 +10,7 @@ namespace hawser::ops::cuda {
 template <class Out>
 __global__ void __launch_bounds__(1024) sum_partials_kernel(const float* partial, int blocks, std::int64_t stride,
                                                             Out* out, bool accumulate, std::int64_t columns) {
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // the kernel before is over, its writes are here
   __shared__ float sums[32][33];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 32 + lane;
@@ -26,12 +27,22 @@ __global__ void __launch_bounds__(1024) sum_partials_kernel(const float* partial
   if (lane == 0 && mine < columns) out[mine] = from_float<Out>(accumulate ? to_float(out[mine]) + sum : sum);
 }
 
+// Comes right behind the kernel that wrote `partial`, and starts up while that one ends.
 inline void sum_partials(const CudaNative& native, const float* partial, int blocks, std::int64_t stride,
                          const TensorView& out, bool accumulate, std::int64_t columns) {
   with_float(out.dtype(), [&](auto tag) {
     using Out = decltype(tag);
-    sum_partials_kernel<<<static_cast<unsigned>(ceil_div(columns, 32)), 1024, 0, stream_of(native)>>>(
-        partial, blocks, stride, reinterpret_cast<Out*>(out.raw()), accumulate, columns);
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(ceil_div(columns, 32)));
+    config.blockDim = dim3(1024);
+    config.stream = stream_of(native);
+    config.attrs = &early;
+    config.numAttrs = 1;
+    HAWSER_CUDA_CHECK(cudaLaunchKernelEx(&config, sum_partials_kernel<Out>, partial, blocks, stride,
+                                         reinterpret_cast<Out*>(out.raw()), accumulate, columns));
   });
 }
 

@@ -13,15 +13,25 @@ constexpr int kPieces = 4;  // a block's part of a row arrives in so many pieces
 constexpr int kVector = 4;  // float32 logits in 16 bytes
 constexpr int kEach = 8;    // gradients a thread writes at once
 
-// float32 keeps the accurate exponential; under bf16 the fast one's error is lost.
+// exp(x - level). float32 keeps the accurate one; under bf16 one multiplication and the unit's power of two are enough.
 template <class Act>
-__device__ __forceinline__ float exponential(float x) {
-  if constexpr (std::is_same_v<Act, Bf>) {
-    return __expf(x);
-  } else {
-    return expf(x);
+class Exponential {
+ public:
+  __device__ explicit Exponential(float level) : level_(std::is_same_v<Act, Bf> ? -level * kLog2E : level) {}
+  __device__ __forceinline__ float operator()(float x) const {
+    if constexpr (std::is_same_v<Act, Bf>) {
+      float out;
+      asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(fmaf(x, kLog2E, level_)));
+      return out;
+    } else {
+      return expf(x - level_);
+    }
   }
-}
+
+ private:
+  static constexpr float kLog2E = 1.4426950408889634f;
+  float level_;
+};
 
 // Over the block, the same bits in every thread: partners add the same two numbers. A barrier lies before its reads of
 // `shared` and none behind.
@@ -113,13 +123,13 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
   }
   most = over_block(most, warps[0], -INFINITY, [](float x, float y) { return fmaxf(x, y); });
   // Where there is no number the sum is 0, or NaN: a NaN among the logits reaches the loss.
-  const float level = most == -INFINITY ? 0 : most;
+  const Exponential<Act> here(most == -INFINITY ? 0 : most);
   Vec<float, kVector> sums{};
 #pragma unroll 2
   for (int i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {
     const Vec<float, kVector> x = load<kVector>(logits + i);
 #pragma unroll
-    for (int e = 0; e < kVector; ++e) sums.v[e] += exponential<Act>(x.v[e] - level);
+    for (int e = 0; e < kVector; ++e) sums.v[e] += here(x.v[e]);
   }
   const float sum = over_block((sums.v[0] + sums.v[1]) + (sums.v[2] + sums.v[3]), warps[1], 0.0f,
                                [](float x, float y) { return x + y; });
@@ -129,22 +139,29 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
   auto token = cluster.barrier_arrive();  // nobody leaves before all have read
   __syncthreads();
   for (int b = 0; b < blocks; ++b) most = fmaxf(most, all[b].most);
+  const Exponential<Act> power(most);
   float total = 0;
   for (int b = 0; b < blocks; ++b) {
-    total += all[b].most == -INFINITY ? all[b].sum : all[b].sum * exponential<Act>(all[b].most - most);
+    total += all[b].most == -INFINITY ? all[b].sum : all[b].sum * power(all[b].most);
   }
   if (rank == 0 && threadIdx.x == 0) {
     a.losses[t] = static_cast<double>(most) - static_cast<double>(target) + log(static_cast<double>(total));
   }
   if (Gradients) {
     const float by = *a.scale / total;
+    const float scale = *a.scale;
     const std::int64_t hot = label - begin;
     for (int i = threadIdx.x * kEach; i < size; i += kThreads * kEach) {
       Vec<float, kEach> x = load<kEach>(logits + i);
 #pragma unroll
       for (int e = 0; e < kEach; ++e) {
-        x.v[e] = exponential<Act>(x.v[e] - most) * by;
-        if (i + e == hot) x.v[e] -= *a.scale;
+        x.v[e] = power(x.v[e]) * by;
+      }
+      if (hot >= i && hot < i + kEach) {
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+          if (i + e == hot) x.v[e] -= scale;
+        }
       }
       store_float<kEach>(out + begin + i, x);
     }
