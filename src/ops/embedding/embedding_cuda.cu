@@ -80,49 +80,53 @@ __device__ __forceinline__ void add_to(float* to, Vec<float, N> old, const Vec<f
   store<N>(to, old);
 }
 
-// Rows of dy, and the rows of the table that runs end in, are asked for kAhead tokens before they are needed.
+// Eight tokens at a time: their keys, then their rows of dy and the rows of the table that runs end in, then the sums.
 template <class Act, int N>
 __global__ void __launch_bounds__(64) runs_kernel(Runs<Act> r) {
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * 64 + threadIdx.x) * N;
   if (column >= r.dy.columns) return;
   const std::int64_t begin = blockIdx.x * r.piece, end = begin + r.piece < r.tokens ? begin + r.piece : r.tokens;
   float* const head = r.partial + static_cast<std::int64_t>(blockIdx.x) * 2 * r.dy.columns + column;
-  constexpr int kAhead = 4;
-  Vec<Act, N> next[kAhead];
-  Vec<float, N> old[kAhead];
-  const std::uint32_t before = begin > 0 ? r.keys[begin - 1] : ~0u;
+  constexpr int kAtOnce = 8;
+  constexpr std::uint32_t kNone = ~0u;
+  const std::uint32_t before = begin > 0 ? r.keys[begin - 1] : kNone;
   const auto table = [&](std::uint32_t key) {
     return r.dtable + static_cast<std::int64_t>(key) * r.dy.columns + column;
   };
-  const auto ask = [&](std::int64_t j, Vec<Act, N>& value, Vec<float, N>& in_table) {
-    value = load<N>(r.dy.row(r.places[j]) + column);
-    const std::uint32_t key = r.keys[j];
-    const bool last = j + 1 >= r.tokens || r.keys[j + 1] != key;
-    if (last && key != before && key < r.rows) in_table = load<N>(table(key));
-  };
-#pragma unroll
-  for (int a = 0; a < kAhead; ++a) {
-    if (begin + a < end) ask(begin + a, next[a], old[a]);
-  }
   Vec<float, N> sum{};
-  for (std::int64_t base = begin; base < end; base += kAhead) {
+  for (std::int64_t base = begin; base < end; base += kAtOnce) {
+    std::uint32_t key[kAtOnce + 1];
+    std::int32_t place[kAtOnce];
 #pragma unroll
-    for (int a = 0; a < kAhead; ++a) {
+    for (int a = 0; a <= kAtOnce; ++a) key[a] = base + a < r.tokens ? r.keys[base + a] : kNone;
+#pragma unroll
+    for (int a = 0; a < kAtOnce; ++a) place[a] = base + a < end ? r.places[base + a] : 0;
+    Vec<Act, N> value[kAtOnce];
+    Vec<float, N> old[kAtOnce];
+#pragma unroll
+    for (int a = 0; a < kAtOnce; ++a) {
+      if (base + a < end) value[a] = load<N>(r.dy.row(place[a]) + column);
+    }
+#pragma unroll
+    for (int a = 0; a < kAtOnce; ++a) {
+      if (base + a < end && key[a] != key[a + 1] && key[a] != before && key[a] < r.rows)
+        old[a] = load<N>(table(key[a]));
+    }
+#pragma unroll
+    for (int a = 0; a < kAtOnce; ++a) {
       const std::int64_t j = base + a;
       if (j >= end) break;
-      const Vec<float, N> value = widen(next[a]), in_table = old[a];
-      if (j + kAhead < end) ask(j + kAhead, next[a], old[a]);
+      const Vec<float, N> x = widen(value[a]);
 #pragma unroll
-      for (int i = 0; i < N; ++i) sum.v[i] += value.v[i];
-      const std::uint32_t key = r.keys[j];
-      const bool goes_on = j + 1 < r.tokens && r.keys[j + 1] == key;
+      for (int i = 0; i < N; ++i) sum.v[i] += x.v[i];
+      const bool goes_on = key[a] == key[a + 1];
       if (goes_on && j + 1 < end) continue;
-      if (key == before) {
+      if (key[a] == before) {
         store<N>(head, sum);  // it began in an earlier piece
       } else if (goes_on) {
         store<N>(head + r.dy.columns, sum);
-      } else if (key < r.rows) {
-        add_to<N>(table(key), in_table, sum);
+      } else if (key[a] < r.rows) {
+        add_to<N>(table(key[a]), old[a], sum);
       }
       sum = {};
     }

@@ -11,7 +11,7 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kPieces = 4;  // a block's part of a row arrives in so many pieces
 constexpr int kVector = 4;  // float32 logits in 16 bytes
-constexpr int kEach = 8;    // gradients a thread writes at once
+constexpr int kEach = 8;    // parts and pieces are multiples of this
 
 // exp(x - level). float32 keeps the accurate one; under bf16 one multiplication and the unit's power of two are enough.
 template <class Act>
@@ -62,8 +62,9 @@ struct Call {
   CudaFault* fault;
 };
 
-// A cluster of blocks takes a row, each a part that it keeps in shared memory: the row is read once. What is written
-// over the row is written after all of the cluster have read their parts.
+// A cluster of blocks takes row after row, each block a part that it keeps in shared memory: a row is read once. The
+// next row's pieces are asked for as soon as theirs are free. What is written over a row is written after all of the
+// cluster have read their parts of it.
 template <class Act, bool Gradients>
 __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
   extern __shared__ float4 memory[];
@@ -73,100 +74,108 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
   const SoftmaxRows& a = call.rows;
   const auto cluster = cooperative_groups::this_cluster();
   const int blocks = static_cast<int>(cluster.num_blocks()), rank = static_cast<int>(cluster.block_rank());
-  const std::int64_t t = blockIdx.x / blocks;
-  float* const row = a.logits + t * a.stride;
-  Act* const out = reinterpret_cast<Act*>(row) + (std::is_same_v<Act, Bf> ? a.stride : 0);
-  const std::int64_t begin = static_cast<std::int64_t>(rank) * call.part;
-  const std::int64_t left = a.stride - begin;
-  const int size = left <= 0 ? 0 : left < call.part ? static_cast<int>(left) : call.part;
-  const std::int64_t counted = a.vocabulary - begin;  // logits from here on are no logits
+  const std::int64_t begin = static_cast<std::int64_t>(rank) * call.part, step = gridDim.x / blocks;
+  const int size = static_cast<int>(max(min(a.stride - begin, static_cast<std::int64_t>(call.part)), std::int64_t{0}));
+  // Logits from here on are no logits.
+  const int counted =
+      static_cast<int>(max(min(a.vocabulary - begin, static_cast<std::int64_t>(size)), std::int64_t{0}));
   float* const logits = reinterpret_cast<float*>(memory);
   const int piece = (call.part / kPieces + kEach) / kEach * kEach;
+  const auto fetch = [&](std::int64_t t, int p) {
+    const unsigned bytes = 4u * static_cast<unsigned>(min(piece, size - p * piece));
+    full[p].expect(bytes);
+    full[p].copy(logits + p * piece, a.logits + t * a.stride + begin + p * piece, bytes);
+  };
+  const auto masked = [&](int i) {
+    Vec<float, kVector> x = load<kVector>(logits + i);
+    if (i + kVector > counted) {
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) {
+        if (i + e >= counted) x.v[e] = -INFINITY;
+      }
+    }
+    return x;
+  };
+  std::int64_t t = blockIdx.x / blocks;
   if (threadIdx.x == 0) {
     for (CopyBarrier& barrier : full) barrier.make();
     CopyBarrier::fence_made();
+    for (int p = 0; p * piece < size; ++p) fetch(t, p);
+  }
+  __syncthreads();
+  std::int32_t next_label = a.labels[t];
+  for (unsigned phase = 0; t < a.rows; t += step, phase ^= 1) {
+    const std::int32_t label = next_label;
+    const bool more = t + step < a.rows;
+    if (more) next_label = a.labels[t + step];
+    const bool counts =
+        label >= 0 && in_range(call.fault, CudaFault::cross_entropy, label, a.first_token + t, a.vocabulary);
+    float* const row = a.logits + t * a.stride;
+    const float target = counts && rank == 0 && threadIdx.x == 0 ? row[label] : 0;
+    float most = -INFINITY;
     for (int p = 0; p * piece < size; ++p) {
-      const unsigned bytes = 4u * static_cast<unsigned>(min(piece, size - p * piece));
-      full[p].expect(bytes);
-      full[p].copy(logits + p * piece, row + begin + p * piece, bytes);
-    }
-  }
-  const std::int32_t label = a.labels[t];
-  const bool counts =
-      label >= 0 && in_range(call.fault, CudaFault::cross_entropy, label, a.first_token + t, a.vocabulary);
-  const float target = counts && rank == 0 && threadIdx.x == 0 ? row[label] : 0;
-  __syncthreads();
-  if (!counts) {
-    // The copies must have ended, here and in the rest of the cluster, before the row is written.
-    for (int p = 0; p * piece < size; ++p) full[p].wait(0);
-    cluster.sync();
-    if (rank == 0 && threadIdx.x == 0) a.losses[t] = 0;
-    if (Gradients) {
-      for (int i = threadIdx.x * kEach; i < size; i += kThreads * kEach)
-        store_float<kEach>(out + begin + i, Vec<float, kEach>{});
-    }
-    return;
-  }
-  float most = -INFINITY;
-  for (int p = 0; p * piece < size; ++p) {
-    full[p].wait(0);
-    const int end = min(size, (p + 1) * piece);
-    for (int i = p * piece + threadIdx.x * kVector; i < end; i += kThreads * kVector) {
-      Vec<float, kVector> x = load<kVector>(logits + i);
-      if (i + kVector > counted) {
-        for (int e = 0; e < kVector; ++e) {
-          if (i + e >= counted) logits[i + e] = x.v[e] = -INFINITY;
-        }
+      full[p].wait(phase);
+      const int end = min(size, (p + 1) * piece);
+      for (int i = p * piece + threadIdx.x * kVector; i < end; i += kThreads * kVector) {
+        const Vec<float, kVector> x = masked(i);
+        most = fmaxf(most, fmaxf(fmaxf(x.v[0], x.v[1]), fmaxf(x.v[2], x.v[3])));
       }
-      most = fmaxf(most, fmaxf(fmaxf(x.v[0], x.v[1]), fmaxf(x.v[2], x.v[3])));
     }
-  }
-  most = over_block(most, warps[0], -INFINITY, [](float x, float y) { return fmaxf(x, y); });
-  // Where there is no number the sum is 0, or NaN: a NaN among the logits reaches the loss.
-  const Exponential<Act> here(most == -INFINITY ? 0 : most);
-  Vec<float, kVector> sums{};
+    most = over_block(most, warps[0], -INFINITY, [](float x, float y) { return fmaxf(x, y); });
+    // Where there is no number the sum is 0, or NaN: a NaN among the logits reaches the loss.
+    const Exponential<Act> here(most == -INFINITY ? 0 : most);
+    Vec<float, kVector> sums{};
 #pragma unroll 2
-  for (int i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {
-    const Vec<float, kVector> x = load<kVector>(logits + i);
+    for (int i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {
+      const Vec<float, kVector> x = masked(i);
 #pragma unroll
-    for (int e = 0; e < kVector; ++e) sums.v[e] += here(x.v[e]);
-  }
-  const float sum = over_block((sums.v[0] + sums.v[1]) + (sums.v[2] + sums.v[3]), warps[1], 0.0f,
-                               [](float x, float y) { return x + y; });
-  if (threadIdx.x == 0) mine = {most, sum};
-  cluster.sync();
-  if (threadIdx.x < blocks) all[threadIdx.x] = *cluster.map_shared_rank(&mine, threadIdx.x);
-  auto token = cluster.barrier_arrive();  // nobody leaves before all have read
-  __syncthreads();
-  for (int b = 0; b < blocks; ++b) most = fmaxf(most, all[b].most);
-  const Exponential<Act> power(most);
-  float total = 0;
-  for (int b = 0; b < blocks; ++b) {
-    total += all[b].most == -INFINITY ? all[b].sum : all[b].sum * power(all[b].most);
-  }
-  if (rank == 0 && threadIdx.x == 0) {
-    a.losses[t] = static_cast<double>(most) - static_cast<double>(target) + log(static_cast<double>(total));
-  }
-  if (Gradients) {
-    const float by = *a.scale / total;
-    const float scale = *a.scale;
-    const std::int64_t hot = label - begin;
-    for (int i = threadIdx.x * kEach; i < size; i += kThreads * kEach) {
-      Vec<float, kEach> x = load<kEach>(logits + i);
-#pragma unroll
-      for (int e = 0; e < kEach; ++e) {
-        x.v[e] = power(x.v[e]) * by;
-      }
-      if (hot >= i && hot < i + kEach) {
-#pragma unroll
-        for (int e = 0; e < kEach; ++e) {
-          if (i + e == hot) x.v[e] -= scale;
-        }
-      }
-      store_float<kEach>(out + begin + i, x);
+      for (int e = 0; e < kVector; ++e) sums.v[e] += here(x.v[e]);
     }
+    const float sum = over_block((sums.v[0] + sums.v[1]) + (sums.v[2] + sums.v[3]), warps[1], 0.0f,
+                                 [](float x, float y) { return x + y; });
+    if (threadIdx.x == 0) mine = {most, sum};
+    if (!Gradients && more && threadIdx.x == 0) {
+      // All have read: the barrier of the sum says so.
+      for (int p = 0; p * piece < size; ++p) fetch(t + step, p);
+    }
+    cluster.sync();
+    if (threadIdx.x < blocks) all[threadIdx.x] = *cluster.map_shared_rank(&mine, threadIdx.x);
+    auto token = cluster.barrier_arrive();  // nobody writes `mine` anew, or leaves, before all have read
+    __syncthreads();
+    for (int b = 0; b < blocks; ++b) most = fmaxf(most, all[b].most);
+    const Exponential<Act> power(most);
+    float total = 0;
+    for (int b = 0; b < blocks; ++b) {
+      total += all[b].most == -INFINITY ? all[b].sum : all[b].sum * power(all[b].most);
+    }
+    if (rank == 0 && threadIdx.x == 0) {
+      a.losses[t] =
+          counts ? static_cast<double>(most) - static_cast<double>(target) + log(static_cast<double>(total)) : 0.0;
+    }
+    if (Gradients) {
+      Act* const out = reinterpret_cast<Act*>(row) + (std::is_same_v<Act, Bf> ? a.stride : 0) + begin;
+      const float scale = *a.scale, by = scale / total;
+      const int hot = static_cast<int>(label - begin);
+      for (int p = 0; p * piece < size; ++p) {
+        const int end = min(size, (p + 1) * piece);
+        for (int i = p * piece + threadIdx.x * kVector; i < end; i += kThreads * kVector) {
+          Vec<float, kVector> x = load<kVector>(logits + i);
+#pragma unroll
+          for (int e = 0; e < kVector; ++e) x.v[e] = counts ? power(x.v[e]) * by : 0;
+          if (counts && hot >= i && hot < i + kVector) {
+#pragma unroll
+            for (int e = 0; e < kVector; ++e) {
+              if (i + e == hot) x.v[e] -= scale;
+            }
+          }
+          store_float<kVector>(out + i, x);
+        }
+        __syncthreads();
+        if (more && threadIdx.x == 0) fetch(t + step, p);
+      }
+    }
+    cluster.barrier_wait(std::move(token));
   }
-  cluster.barrier_wait(std::move(token));
 }
 
 template <class Act, bool Gradients>
@@ -178,12 +187,16 @@ void launch(const CudaNative& native, const Call& call, int blocks) {
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(call.rows.rows * blocks));
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
   config.stream = stream_of(native);
   config.attrs = &cluster;
   config.numAttrs = 1;
+  int clusters = 0;  // as many as run at once
+  HAWSER_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  clusters = std::max(clusters, 1);
+  config.gridDim.x = static_cast<unsigned>(std::min<std::int64_t>(clusters, call.rows.rows) * blocks);
   HAWSER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, call));
 }
 
@@ -193,7 +206,6 @@ void softmax_rows(const CudaNative& native, const SoftmaxRows& args) {
   if (args.rows == 0) return;
   HAWSER_CHECK(args.vocabulary <= kMostVocabulary, "linear_cross_entropy: a vocabulary of ", args.vocabulary,
                "; CUDA takes at most ", kMostVocabulary);
-  HAWSER_CHECK(args.rows < (std::int64_t{1} << 28), "linear_cross_entropy: ", args.rows, " rows at once");
   // Three blocks a multiprocessor, so that one's reading hides behind the others' work.
   int blocks = 1;
   while (blocks < 8 && args.stride > 18432 * blocks) blocks *= 2;
