@@ -44,6 +44,12 @@ struct Outputs {
   Values o, lse, dq, dk, dv;
 };
 
+// Of each element of o, dq, dk and dv: the sum of the magnitudes that it is a sum of. A relative error of all terms
+// moves the element by that part of this at most.
+struct Magnitudes {
+  Values o, dq, dk, dv;
+};
+
 // body(query row, the key rows that it sees)
 template <class Body>
 void for_each_pair(const Problem& p, const Body& body) {
@@ -61,13 +67,15 @@ void for_each_pair(const Problem& p, const Body& body) {
 
 // Float64, the formulas of the header one by one. `whole`: log-sum-exp and output that backward is given, or null for
 // those of this call.
-inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* whole = nullptr) {
+inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* whole = nullptr,
+                         Magnitudes* magnitudes = nullptr) {
   const std::int64_t group = p.hq / p.hkv;
   Outputs out;
   out.o.assign(x.q.size(), 0.0);
   out.dq.assign(x.q.size(), 0.0);
   out.dk.assign(x.k.size(), 0.0);
   out.dv.assign(x.v.size(), 0.0);
+  if (magnitudes != nullptr) *magnitudes = {out.o, out.dq, out.dk, out.dv};
   out.lse.assign(static_cast<std::size_t>(p.hq * p.tq), -std::numeric_limits<double>::infinity());
   for_each_pair(p, [&](std::int64_t t, const std::vector<std::int64_t>& keys) {
     if (keys.empty()) return;
@@ -104,6 +112,14 @@ inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* whol
           dq[d] += ds * x.k[kv(keys[j]) + d];
           out.dk[kv(keys[j]) + d] += ds * q[d];
           out.dv[kv(keys[j]) + d] += weight * d_o[d];
+        }
+        if (magnitudes == nullptr) continue;
+        const auto row = static_cast<std::size_t>((t * p.hq + h) * p.d);
+        for (std::int64_t d = 0; d < p.d; ++d) {
+          magnitudes->o[row + d] += std::exp(scores[j] - own_lse) * std::abs(x.v[kv(keys[j]) + d]);
+          magnitudes->dq[row + d] += std::abs(ds * x.k[kv(keys[j]) + d]);
+          magnitudes->dk[kv(keys[j]) + d] += std::abs(ds * q[d]);
+          magnitudes->dv[kv(keys[j]) + d] += weight * std::abs(d_o[d]);
         }
       }
     }
