@@ -93,6 +93,8 @@ void backward_through_cudnn(const CudaNative& native, const AttentionBackward& a
   graph.batch = each ? 1 : graph.batch;
   graph.query_heads = heads;
   graph.kv_heads = kv;
+  void* const packed_q = workspace.at(memory.q);
+  if (packed_q != nullptr) graph.q_row = heads * n.d;
   graph.d_o_row = args.d_o.stride(0);
   graph.dq_row = dq.row(heads);
   graph.dk_row = dk.row(kv);
@@ -110,7 +112,8 @@ void backward_through_cudnn(const CudaNative& native, const AttentionBackward& a
   }
   for (std::int64_t begin = 0; begin < n.hkv; begin += kv) {
     const std::int64_t first = begin * n.group();
-    AttentionBuffers b{.q = head(args.q, first),
+    if (packed_q != nullptr) pack_rows(native, args.q.slice(1, first, heads), packed_q);
+    AttentionBuffers b{.q = packed_q != nullptr ? packed_q : head(args.q, first),
                        .k = head(args.k, begin),
                        .v = head(args.v, begin),
                        .d_o = head(args.d_o, first),

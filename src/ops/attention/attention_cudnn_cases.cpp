@@ -368,6 +368,51 @@ TEST(AttentionForms, BackwardOnEveryDevice) {
   }
 }
 
+// Views of every width, one at a time and all at once: cuDNN reads some tensors at the first elements of others.
+TEST(AttentionForms, BackwardOfViews) {
+  struct Width {
+    const char* name;
+    Pads pads;
+  };
+  const Width widths[] = {
+      {"q", {.q = 64}},
+      {"k", {.k = 64}},
+      {"v", {.v = 64}},
+      {"o", {.o = 64}},
+      {"d_o", {.d_o = 64}},
+      {"dq", {.dq = 64}},
+      {"dk", {.dk = 64}},
+      {"dv", {.dv = 64}},
+      {"all", {.q = 8, .k = 16, .v = 24, .o = 32, .d_o = 40, .dq = 48, .dk = 56, .dv = 64}},
+  };
+  const std::vector<Row> documents{{100, 90, 100, 90, 0, 0}, {0, 70, 0, 70, 0, 0}}, whole{{0, 200, 0, 200, 0, 0}},
+      shared{{0, 70, 10, 120, 0, 0}, {100, 50, 60, 140, 0, 0}};
+  for (const std::int64_t kv_heads : {2, 4}) {
+    const auto problem = [&](const char* name, const std::vector<Row>& segments, SegmentForm form,
+                             std::int64_t uniform) {
+      const bool causal = form == SegmentForm::squares;
+      return Problem{name, 200, 200, 4, kv_heads, 64, segments, causal, 0, DType::bf16, 0, form, uniform};
+    };
+    const Form views[] = {
+        {problem("documents", documents, SegmentForm::squares, 0), Kernel::cudnn_ragged, Kernel::cudnn_ragged,
+         Kernel::plain},
+        {problem("one sequence", whole, SegmentForm::squares, 200), Kernel::cudnn_dense, Kernel::cudnn_dense,
+         Kernel::cudnn_dense},
+        {problem("shared keys", shared, SegmentForm::any, 0), Kernel::cudnn_ragged, Kernel::cudnn_each, Kernel::plain},
+    };
+    for (const Form& form : views) {
+      const Tensors x(form.problem);
+      const Expected expected(form.problem, x);
+      for (const Width& width : widths) {
+        SCOPED_TRACE(cat("wide rows: ", width.name, "; key-value heads: ", kv_heads));
+        for (const DeviceKind kind : devices()) {
+          check_backward(form, x, expected, width.pads, {DType::bf16, false, false}, kind);
+        }
+      }
+    }
+  }
+}
+
 TEST(AttentionForms, SaysWhyNotFaster) {
   Problem p{"", 64, 64, 2, 1, 33, {{0, 64, 0, 64, 0, 0}}};
   const auto reason = [&] {
@@ -387,9 +432,11 @@ TEST(AttentionForms, SaysWhyNotFaster) {
 
 // What the plan asks for on a machine without a GPU: Llama-3.1-8B's heads.
 TEST(AttentionForms, WorkspaceIsKnownFromSizes) {
-  const auto bytes = [](std::int64_t rows, std::int64_t uniform, bool deterministic) {
+  const auto bytes = [](std::int64_t rows, std::int64_t uniform, bool deterministic, std::int64_t others = 0) {
     Problem p{"", rows, rows, 32, 8, 128, {{0, rows, 0, rows, 0, 0}}, true, 0, DType::bf16};
-    const TensorView q(reinterpret_cast<std::byte*>(1 << 20), DType::bf16, {rows, 32, 128}, DeviceKind::meta);
+    const TensorView wide(reinterpret_cast<std::byte*>(1 << 20), DType::bf16, {rows, 32 + others, 128},
+                          DeviceKind::meta);
+    const TensorView q = wide.slice(1, 0, 32);
     const TensorView k(reinterpret_cast<std::byte*>(1 << 20), DType::bf16, {rows, 8, 128}, DeviceKind::meta);
     const TensorView lse(reinterpret_cast<std::byte*>(1 << 20), DType::f32, {32, rows}, DeviceKind::meta);
     const TensorView table(reinterpret_cast<std::byte*>(1 << 20), DType::i32, {4, 6}, DeviceKind::meta);
@@ -408,10 +455,12 @@ TEST(AttentionForms, WorkspaceIsKnownFromSizes) {
                                  .deterministic = deterministic};
     return static_cast<double>(attention_workspace(args, DeviceKind::cuda)) / (1 << 20);
   };
-  EXPECT_NEAR(bytes(16384, 16384, false), 517, 3);    // cuDNN asks for 514
-  EXPECT_NEAR(bytes(16384, 0, false), 770 + 192, 5);  // and 770; dq, dk and dv are made apart
-  EXPECT_LT(bytes(1 << 20, 1 << 20, false), 5000);    // a key-value head at a time
-  EXPECT_LT(bytes(16384, 16384, true), 2304 + 10);    // likewise
+  EXPECT_NEAR(bytes(16384, 16384, false), 517, 3);              // cuDNN asks for 514
+  EXPECT_NEAR(bytes(16384, 0, false), 770 + 192, 5);            // and 770; dq, dk and dv are made apart
+  EXPECT_NEAR(bytes(16384, 16384, false, 16), 517, 3);          // heads of keys and values behind those of queries
+  EXPECT_NEAR(bytes(16384, 0, false, 16), 770 + 192 + 128, 5);  // and q is packed
+  EXPECT_LT(bytes(1 << 20, 1 << 20, false), 5000);              // a key-value head at a time
+  EXPECT_LT(bytes(16384, 16384, true), 2304 + 10);              // likewise
   EXPECT_THROW(bytes(32768, 32768, true), UserError);
   EXPECT_THROW(bytes(16384, 0, true), UserError);
 }

@@ -35,6 +35,9 @@ void lse_to_stats(const CudaNative& native, const TensorView& lse, const StatsOr
 void clear_rows(const CudaNative& native, const TensorView& y, const std::int32_t* covered, std::int32_t least);
 void clear(const CudaNative& native, const TensorView& y);
 
+// The rows of x, bf16, that start at 16 bytes, one behind the other.
+void pack_rows(const CudaNative& native, const TensorView& x, void* to);
+
 // y (+)= partial, bf16 [rows of y, columns of y] dense, in rows that count; other rows: y (+)= 0. A row counts where
 // `covered` (may be null: all) is at least `least`.
 void add_partial(const CudaNative& native, const void* partial, const std::int32_t* covered, std::int32_t least,

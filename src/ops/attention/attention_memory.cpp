@@ -198,7 +198,11 @@ BackwardMemory backward_memory(const AttentionBackward& args, Kernel kernel) {
   const auto partial = [&](const TensorView& view, bool accumulate) {
     return !is_dense || accumulate || view.dtype() != DType::bf16;
   };
-  if (partial(args.dq, args.accumulate_q)) out.dq = places.take(2 * n.tq * out.kv_heads * n.group() * n.d);
+  const std::int64_t q_columns = out.kv_heads * n.group() * n.d;
+  // Packed rows: cuDNN adds dq up at the offsets of q, and reads the sums at those of dq: both must have rows of one
+  // width.
+  if (!is_dense && args.q.stride(0) != q_columns) out.q = places.take(2 * n.tq * q_columns);
+  if (partial(args.dq, args.accumulate_q)) out.dq = places.take(2 * n.tq * q_columns);
   if (partial(args.dk, args.accumulate_kv)) out.dk = places.take(2 * n.tk * out.kv_heads * n.d);
   if (partial(args.dv, args.accumulate_kv)) out.dv = places.take(2 * n.tk * out.kv_heads * n.d);
   out.cudnn_bytes = backward_call_bytes(args, n, !is_dense, out.kv_heads);

@@ -48,8 +48,9 @@ struct BackwardMemory {
   std::int64_t stats = -1;    // as above, for all groups of heads, stats_group elements apart
   std::int64_t stats_group = 0;
   std::int64_t delta = -1;  // float32 [Hq, Tq]: plain kernel
-  // bf16 [T, heads of a call, D]: what cuDNN gives where it cannot write the gradient itself.
-  std::int64_t dq = -1, dk = -1, dv = -1;
+  // bf16 [T, heads of a call, D]: a copy of q where cuDNN cannot read it in place, and what cuDNN gives where it cannot
+  // write the gradient itself.
+  std::int64_t q = -1, dq = -1, dk = -1, dv = -1;
   std::int64_t cudnn = -1, cudnn_bytes = 0;
   std::int64_t bytes = 0;
 };

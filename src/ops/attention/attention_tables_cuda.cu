@@ -102,6 +102,14 @@ __device__ __forceinline__ void add_to(T* to, const Vec<float, kWide>& more) {
   store_float<kWide>(to, sum);
 }
 
+struct PackRows {
+  Rows2<Bf> x;
+  Bf* to;
+  __device__ void operator()(std::int64_t t, std::int64_t c) const {
+    store_float<kWide>(to + t * x.columns + c, load_float<kWide>(x.row(t) + c));
+  }
+};
+
 template <class T>
 struct AddPartial {
   Rows2<T> y;
@@ -177,6 +185,11 @@ void clear(const CudaNative& native, const TensorView& y) {
   HAWSER_CUDA_CHECK(cudaMemset2DAsync(y.raw(), static_cast<std::size_t>(y.stride(0) * bytes), 0,
                                       static_cast<std::size_t>(y.size(1) * y.size(2) * bytes),
                                       static_cast<std::size_t>(y.size(0)), stream_of(native)));
+}
+
+void pack_rows(const CudaNative& native, const TensorView& x, void* to) {
+  const auto rows = rows2<Bf>(x);
+  map<kWide>(native, rows.count, rows.columns, PackRows{rows, static_cast<Bf*>(to)});
 }
 
 void add_partial(const CudaNative& native, const void* partial, const std::int32_t* covered, std::int32_t least,
