@@ -204,6 +204,7 @@ int main(int argc, char** argv) {
   bench.shape(sequences(4, 4096, false));
   for (const std::int64_t mean : {1024, 8192}) {
     bench.shape(documents(16384, mean, 0));
+    bench.shape(documents(16384, mean, 64));
     bench.shape(documents(16384, mean, 256));
   }
   bench.shape(rectangle(16384, 49152, SegmentForm::apart, 1));

@@ -33,7 +33,8 @@
 // bf16 and gives gradients in bf16, with grouped heads dk and dv of each query head, which are then added up; where dq,
 // dk or dv are float32 or added to, that bf16 share of the call (of each segment, in a call a segment) is added in
 // float32. Its backward adds up dq in an order that differs from run to run, unless `deterministic` is set; all else
-// repeats to the bit. A table that leaves the tensors stops the GPU's context, promises are not checked there.
+// repeats to the bit. A table that leaves the tensors stops the GPU's context, promises are not checked there. Rows of
+// a table that are not used cost time there, in backward up to 5 % for 64 of them and 11 % for 256 (16K rows, H200).
 // Source: Dao, "FlashAttention-2", 2023 (online softmax, recomputation); the combination as in ring attention (Liu et
 // al., 2023).
 #pragma once
