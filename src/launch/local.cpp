@@ -175,7 +175,8 @@ class Supervisor {
   }
 
  private:
-  static constexpr int kQuiet = 50;                    // ms without output after which an unfinished line is shown
+  static constexpr int kQuiet = 50;  // ms without output after which an unfinished line is shown
+  static constexpr std::chrono::seconds kLastWords{3};
   static constexpr std::chrono::seconds kGrace{8};     // for mpirun, once a rank has ended the run
   static constexpr std::chrono::seconds kPatience{8};  // for the kernel to end what was killed
 
@@ -262,7 +263,9 @@ class Supervisor {
       stop_.page().requested = 1;
     } else if (!launch_.saves || signal != SIGUSR1) {
       interruption_ = Interruption::ended;
-      end_all();
+      if (stop_.page().stopped == 0) return end_all();
+      // What was asked for is done: mpirun passes on the line that says so, and ends.
+      if (!kill_at_) kill_at_ = Clock::now() + kLastWords;
     }
   }
 

@@ -83,14 +83,14 @@ std::unique_ptr<Group> MpiGroup::duplicate(const std::string& suffix) {
 }
 
 MpiGroup::Ticket MpiGroup::ticket(CollectiveKind kind, std::int64_t bytes) {
-  return {{to_string(kind), name(), bytes, service_.phase(), timeout_s_, {}},
-          service_.tag(id_, Service::TagKind::collective, collectives_++)};
+  const int tag = service_.tag(id_, Service::TagKind::collective, collectives_++);
+  return {{to_string(kind), name(), bytes, service_.phase(), timeout_s_, {}}, tag};
 }
 
 MpiGroup::Ticket MpiGroup::pair_ticket(CollectiveKind kind, std::int64_t bytes, int peer) {
   auto& count = (kind == CollectiveKind::send ? sent_ : received_)[static_cast<std::size_t>(peer)];
-  return {{to_string(kind), name(), bytes, service_.phase(), timeout_s_, {}},
-          service_.tag(id_, Service::TagKind::pair, count++)};
+  const int tag = service_.tag(id_, Service::TagKind::pair, count++);
+  return {{to_string(kind), name(), bytes, service_.phase(), timeout_s_, {}}, tag};
 }
 
 // Every member ends with every part of `data`, each from the member that it belongs to.

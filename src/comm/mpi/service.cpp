@@ -31,7 +31,7 @@ constexpr auto kLongestSleep = microseconds(200);
 constexpr auto kLongestIdleSleep = milliseconds(5);
 constexpr int kSleepShare = 8;                         // sleep at most this part of the time waited so far
 constexpr auto kAbortGrace = std::chrono::seconds(5);  // then without the launcher's help
-constexpr int kGroupBits = 10;
+constexpr int kGroupBits = 12;  // a process may make many meshes, and every group has a number of its own
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;  // MPI counts are int
 
 double seconds(Clock::duration d) {
