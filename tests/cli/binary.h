@@ -46,6 +46,17 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+// Forty documents of 5 to 27 ids below 96, the vocabulary of the tiny models, as lines of JSONL.
+inline std::string forty_documents() {
+  std::string lines;
+  for (int line = 0; line < 40; ++line) {
+    nlohmann::json ids = nlohmann::json::array();
+    for (int i = 0; i < 5 + line % 23; ++i) ids.push_back((line * 31 + i * i * 7) % 96);
+    lines += nlohmann::json{{"input_ids", ids}}.dump() + "\n";
+  }
+  return lines;
+}
+
 class Binary : public ::testing::Test {
  protected:
   void SetUp() override {

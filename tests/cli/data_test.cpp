@@ -11,13 +11,7 @@ class Data : public testing::Binary {
  protected:
   void SetUp() override {
     Binary::SetUp();
-    std::string lines;
-    for (int line = 0; line < 40; ++line) {
-      nlohmann::json ids = nlohmann::json::array();
-      for (int i = 0; i < 5 + line % 23; ++i) ids.push_back((line * 31 + i * i * 7) % 96);
-      lines += nlohmann::json{{"input_ids", ids}}.dump() + "\n";
-    }
-    write("text.jsonl", lines);
+    write("text.jsonl", testing::forty_documents());
     write("recipe.yaml", recipe("{train: text.jsonl, validation_fraction: 0.25, sequence_length: 24}", "run"));
   }
   static std::string recipe(const std::string& data, const std::string& output) {

@@ -10,13 +10,7 @@ class Run : public testing::Binary {
  protected:
   void SetUp() override {
     Binary::SetUp();
-    std::string lines;
-    for (int line = 0; line < 40; ++line) {
-      nlohmann::json ids = nlohmann::json::array();
-      for (int i = 0; i < 5 + line % 23; ++i) ids.push_back((line * 31 + i * i * 7) % 96);
-      lines += nlohmann::json{{"input_ids", ids}}.dump() + "\n";
-    }
-    write("text.jsonl", lines);
+    write("text.jsonl", testing::forty_documents());
     write("recipe.yaml", "model: {config: " + (tiny("tied") / "config.json").string() +
                              "}\n"
                              "data: {train: text.jsonl, validation_fraction: 0.25, sequence_length: 24}\n"
