@@ -199,23 +199,6 @@ std::vector<Form> forms() {
   };
 }
 
-AttentionForward forward_args(World& world, const Problem& p, const Tensors& x) {
-  AttentionForward args{.q = world.in(p.dtype, {p.tq, p.hq, p.d}, x.q, p.pad),
-                        .k = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.k, 2 * p.pad),
-                        .v = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.v, 2 * p.pad),
-                        .segments = world.in(DType::i32, p.table_shape(), p.table()),
-                        .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
-                        .form = p.form,
-                        .uniform = p.uniform,
-                        .causal = p.causal,
-                        .window = p.window,
-                        .scale = p.scale(),
-                        .o = world.out(p.dtype, {p.tq, p.hq, p.d}, p.pad),
-                        .lse = world.out(DType::f32, {p.hq, p.tq})};
-  args.workspace = world.workspace(attention_workspace(args, world.stream().target(), 2));
-  return args;
-}
-
 // Roundings to bf16 on the way to a result, each at most kRounding of what it rounds:
 //   of every term: the probability (o, dv) or the score's gradient (dq, dk) that the product takes;
 //   of a sum of terms: dk and dv of one query head, which are then added up, and the call's share of a gradient that it

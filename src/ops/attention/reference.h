@@ -127,4 +127,22 @@ inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* whol
   return out;
 }
 
+// The call of a problem in a world, its tensors made there. threads: what the workspace is sized for.
+inline AttentionForward forward_args(World& world, const Problem& p, const Tensors& x, int threads = 2) {
+  AttentionForward args{.q = world.in(p.dtype, {p.tq, p.hq, p.d}, x.q, p.pad),
+                        .k = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.k, 2 * p.pad),
+                        .v = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.v, 2 * p.pad),
+                        .segments = world.in(DType::i32, p.table_shape(), p.table()),
+                        .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
+                        .form = p.form,
+                        .uniform = p.uniform,
+                        .causal = p.causal,
+                        .window = p.window,
+                        .scale = p.scale(),
+                        .o = world.out(p.dtype, {p.tq, p.hq, p.d}, p.pad),
+                        .lse = world.out(DType::f32, {p.hq, p.tq})};
+  args.workspace = world.workspace(attention_workspace(args, world.stream().target(), threads));
+  return args;
+}
+
 }  // namespace hawser::ops::testing
