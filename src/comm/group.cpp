@@ -63,11 +63,14 @@ const char* to_string(Reduction reduction) {
 
 ReduceSlots reduce_slots(std::int64_t n, DType wire, int size, DeviceKind device) {
   const std::int64_t element = size_of(wire), peers = size - 1;
-  const std::int64_t most = device == DeviceKind::cuda
-                                ? std::max(kCudaReduceBytes / (2 * peers) / kSlotAlign, std::int64_t{1}) * kSlotAlign
-                                : kReduceChunkBytes;
-  const std::int64_t chunk = std::min(n, most / element);
-  return {.chunk = chunk, .slot = round_up(chunk * element, kSlotAlign), .sets = n > chunk ? 2 : 1};
+  const auto of_elements = [&](std::int64_t chunk) {
+    return ReduceSlots{.chunk = chunk, .slot = round_up(chunk * element, kSlotAlign), .sets = n > chunk ? 2 : 1};
+  };
+  if (device != DeviceKind::cuda) return of_elements(std::min(n, kReduceChunkBytes / element));
+  const auto most = [&](std::int64_t slots) {
+    return std::max(kCudaReduceBytes / slots / kSlotAlign, std::int64_t{1}) * kSlotAlign / element;
+  };
+  return of_elements(n <= most(peers) ? n : most(2 * peers));
 }
 
 std::int64_t reduce_scatter_workspace(std::int64_t n, DType wire, int size, DeviceKind device) {

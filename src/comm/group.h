@@ -37,10 +37,10 @@ const char* to_string(Reduction reduction);
 
 // Bytes of workspace, upper bounds that hold for every implementation on `device` (of a stream: its target()). `n` as
 // in the call: elements of recv for reduce_scatter, of data for all_reduce. Bounded, however large n is: at most 2 *
-// (size - 1) * kReduceChunkBytes on the CPU, kCudaReduceBytes on a GPU (where small chunks would leave NVLink idle
-// between them).
+// (size - 1) * kReduceChunkBytes on the CPU, kCudaReduceBytes on a GPU, where a sum waits for
+// the end of whatever product of matrices is under way, and a transfer should not wait for the sum.
 constexpr std::int64_t kReduceChunkBytes = std::int64_t{1} << 20;
-constexpr std::int64_t kCudaReduceBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kCudaReduceBytes = std::int64_t{384} << 20;
 constexpr std::int64_t kGatherReduceBytes = std::int64_t{64} << 10;  // all_reduce: up to here everybody sums everything
 std::int64_t reduce_scatter_workspace(std::int64_t n, DType wire, int size, DeviceKind device);
 std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size, DeviceKind device);

@@ -33,7 +33,7 @@ Mesh::~Mesh() = default;
 
 std::string Mesh::register_memory(std::byte* data, std::int64_t bytes) {
   std::string note;
-  for (const Which which : {kShardGather, kShardReduce, kContext}) {
+  for (const Which which : kTraffic) {
     std::string said = groups_[which]->register_memory(data, bytes);
     if (note.empty()) note = std::move(said);
   }
@@ -41,7 +41,7 @@ std::string Mesh::register_memory(std::byte* data, std::int64_t bytes) {
 }
 
 void Mesh::unregister_memory(std::byte* data) {
-  for (const Which which : {kShardGather, kShardReduce, kContext}) groups_[which]->unregister_memory(data);
+  for (const Which which : kTraffic) groups_[which]->unregister_memory(data);
 }
 
 std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, const MakeGroup& make) {

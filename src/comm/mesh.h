@@ -65,6 +65,7 @@ class Mesh {
  private:
   friend struct MeshBuilder;
   enum Which { kContext, kShard, kShardGather, kShardReduce, kReplicate, kData, kWorld, kGroups };
+  static constexpr std::array kTraffic = {kShardGather, kShardReduce, kContext, kReplicate};  // of more than numbers
 
   Mesh(const MeshSizes& sizes, Rank rank);
 

@@ -1,6 +1,5 @@
 #include "comm/nccl/nccl_group.h"
 
-#include <cuda.h>
 #include <nccl.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "comm/rank_list.h"
 #include "comm/reduce.h"
 #include "device/cuda/check.h"
+#include "device/cuda/driver.h"
 #include "device/cuda/native.h"
 
 namespace hawser::comm {
@@ -27,20 +27,19 @@ cudaStream_t stream_of(const CudaNative& native) {
 
 // Whether NCCL can share the memory at `data` with other processes: it has a handle of the driver's.
 bool mappable(const void* data) {
-  const auto entry = [](const char* name) {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
-    return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? function : nullptr;
-  };
-  const auto retain =
-      reinterpret_cast<CUresult (*)(CUmemGenericAllocationHandle*, void*)>(entry("cuMemRetainAllocationHandle"));
-  const auto release = reinterpret_cast<CUresult (*)(CUmemGenericAllocationHandle)>(entry("cuMemRelease"));
+  static const auto retain =
+      cuda::driver_function<decltype(cuMemRetainAllocationHandle)>("cuMemRetainAllocationHandle");
+  static const auto release = cuda::driver_function<decltype(cuMemRelease)>("cuMemRelease");
   CUmemGenericAllocationHandle handle = 0;
   if (retain == nullptr || release == nullptr) return false;
   if (retain(&handle, const_cast<void*>(data)) != CUDA_SUCCESS) return false;
   release(handle);
   return true;
+}
+
+constexpr std::int64_t kTokens = NCCL_WIN_REQUIRED_ALIGNMENT;  // where a group's small memory holds its tokens
+constexpr std::int64_t small_bytes(int size) {
+  return kTokens + round_up(std::int64_t{2} * size, NCCL_WIN_REQUIRED_ALIGNMENT);
 }
 
 }  // namespace
@@ -81,10 +80,13 @@ NcclGroup::NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector
     : Group(std::move(name), static_cast<int>(ranks.size()), index),
       run_(std::move(run)),
       ranks_(std::move(ranks)),
-      line_(run_->watchdog.add(this->name(), rank_list(ranks_))) {
+      line_(run_->watchdog.add(this->name(), rank_list(ranks_))),
+      peers_(run_->world, this->index(), this->size()) {
   HAWSER_CUDA_CHECK(cudaSetDevice(run_->ordinal));
   sums_ = std::make_unique<Sums>();
-  token_ = Arena(run_->device, 2 * size());
+  void* small = nullptr;
+  expect(ncclMemAlloc(&small, static_cast<std::size_t>(small_bytes(size()))), "ncclMemAlloc");
+  small_.reset(static_cast<std::byte*>(small));
   connect();
 }
 
@@ -100,6 +102,10 @@ NcclGroup::~NcclGroup() {
     });
   }
   run_->watchdog.remove(line_);
+}
+
+void NcclGroup::FreeShared::operator()(std::byte* data) const {
+  ncclMemFree(data);
 }
 
 // Calls that NCCL starts as one.
@@ -135,27 +141,30 @@ void NcclGroup::connect() {
   if (run_->options.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   run_->watchdog.guard(*line_, "connect", [&] {
     expect(ncclCommInitRankConfig(&comm_, size(), id, index(), &config), "ncclCommInitRankConfig");
-    warm_up();
+    // Members connect, and take memory for it, at the first need: here, not inside a step.
+    expect(ncclAllGather(token(index()), token(0), 1, ncclInt8, comm_, sums_->stream), "ncclAllGather");
+    HAWSER_CUDA_CHECK(cudaStreamSynchronize(sums_->stream));
   });
   run_->watchdog.set_communicator(*line_, comm_);
 }
 
-// Members connect, and take memory for it, at the first need: here, not inside a step. Pairs cost more than rings, and
-// most groups only sum a few numbers, by a gather.
-void NcclGroup::warm_up() {
-  const bool reduces =
-      name().ends_with("/reduce") || name().starts_with("replicate:") || name().starts_with("context:");
-  std::byte* mine = token_.data() + index();
-  expect(ncclAllGather(mine, token_.data(), 1, ncclInt8, comm_, sums_->stream), "ncclAllGather");
-  if (reduces) {
+std::byte* NcclGroup::token(int member) const {
+  return small_.get() + kTokens + member;
+}
+
+// Pairs take more memory than a ring, and only large sums that cannot be fetched send anything from one to another.
+void NcclGroup::connect_pairs() {
+  if (pairs_) return;
+  pairs_ = true;
+  run_->watchdog.guard(*line_, "connect", [&] {
     grouped([&] {
       each_peer([&](int p) {
-        expect(ncclRecv(token_.data() + size() + p, 1, ncclInt8, p, comm_, sums_->stream), "ncclRecv");
-        expect(ncclSend(mine, 1, ncclInt8, p, comm_, sums_->stream), "ncclSend");
+        expect(ncclRecv(token(size() + p), 1, ncclInt8, p, comm_, sums_->stream), "ncclRecv");
+        expect(ncclSend(token(index()), 1, ncclInt8, p, comm_, sums_->stream), "ncclSend");
       });
     });
-  }
-  HAWSER_CUDA_CHECK(cudaStreamSynchronize(sums_->stream));
+    HAWSER_CUDA_CHECK(cudaStreamSynchronize(sums_->stream));
+  });
 }
 
 void NcclGroup::expect(int result, const char* what) const {
@@ -175,8 +184,11 @@ std::string NcclGroup::register_memory(std::byte* data, std::int64_t bytes) {
   const std::vector<std::string> all = run_->world.all_gather_strings(cat(fits ? "" : "no ", bytes));
   const auto no = [&](const std::string& why) { return cat("gathers take the GPUs' multiprocessors: ", why); };
   for (const std::string& one : all) {
-    if (one.starts_with("no ")) return no("the memory is not of a kind that processes can share");
-    if (one != all[0]) return no(cat("ranks have regions of different sizes: ", all[0], " and ", one, " bytes"));
+    const bool shareable = !one.starts_with("no ");
+    if (shareable && one == all[0]) continue;
+    connect_pairs();
+    if (!shareable) return no("the memory is not of a kind that processes can share");
+    return no(cat("ranks have regions of different sizes: ", all[0], " and ", one, " bytes"));
   }
   ncclWindow_t window = nullptr;
   ncclResult_t result = ncclSuccess;
@@ -192,11 +204,30 @@ std::string NcclGroup::register_memory(std::byte* data, std::int64_t bytes) {
   std::string why;
   if (result != ncclSuccess) why = cat(ncclGetErrorString(result), ": ", ncclGetLastError(comm_));
   if (window != nullptr) windows_.emplace(data, window);
-  if (!run_->world.any(!symmetric)) return {};
+  const bool reached = !run_->world.any(!symmetric);
+  // From here on every rank does the same.
+  if (!reached || !fetches(window, data, bytes)) connect_pairs();
+  if (reached) return {};
   int version = 0;
   ncclGetVersion(&version);
   return no(cat("NCCL ", version / 10000, '.', version / 100 % 100, '.', version % 100,
                 " did not map the region on all GPUs", why.empty() ? "" : " (", why, why.empty() ? "" : ")"));
+}
+
+// Whether members may fetch from one another's part of this window.
+bool NcclGroup::fetches(void* window, std::byte* data, std::int64_t bytes) {
+  if (!run_->options.copy_engines) return false;
+  if (!windows_.contains(small_.get())) {
+    ncclWindow_t signals = nullptr;
+    run_->watchdog.guard(*line_, "register_memory", [&] {
+      expect(ncclCommWindowRegister(comm_, small_.get(), static_cast<std::size_t>(small_bytes(size())), &signals,
+                                    NCCL_WIN_COLL_SYMMETRIC),
+             "ncclCommWindowRegister");
+    });
+    windows_.emplace(small_.get(), signals);
+    signals_work_ = peers_.map_signals(signals, small_.get());
+  }
+  return signals_work_ && peers_.map(window, data, bytes);
 }
 
 void NcclGroup::unregister_memory(std::byte* data) {
@@ -206,6 +237,7 @@ void NcclGroup::unregister_memory(std::byte* data) {
   run_->watchdog.guard(*line_, "unregister_memory", [&] {
     expect(ncclCommWindowDeregister(comm_, static_cast<ncclWindow_t>(found->second)), "ncclCommWindowDeregister");
   });
+  peers_.unmap(data);
   windows_.erase(found);
 }
 
@@ -217,48 +249,63 @@ Group::Work NcclGroup::watched(CollectiveKind kind, std::int64_t bytes, Enqueue 
   };
 }
 
+// Brings `mine(p)`, which lies at `from` here as it does with member p, for each p; sends `theirs(p)` in return where
+// nobody can fetch.
+template <class Mine, class Theirs>
+void NcclGroup::bring(cudaStream_t stream, const PeerRegion* region, const Mine& mine, const Theirs& theirs) {
+  if (region != nullptr) {
+    std::vector<PeerCopy> copies;
+    each_peer([&](int p) {
+      PeerCopy copy = mine(p);
+      copy.from = region->at(copy.from, p);
+      copies.push_back(copy);
+    });
+    peers_.fetch(stream, copies);
+    return;
+  }
+  grouped([&] {
+    each_peer([&](int p) {
+      const PeerCopy in = mine(p), out = theirs(p);
+      if (in.bytes > 0) expect(ncclRecv(in.to, in.bytes, ncclInt8, p, comm_, stream), "ncclRecv");
+      if (out.bytes > 0) expect(ncclSend(out.from, out.bytes, ncclInt8, p, comm_, stream), "ncclSend");
+    });
+  });
+}
+
 // recv (+)= the members' own parts of mine, in order.
 void NcclGroup::reduce_parts(const CudaNative& native, const std::byte* send, const Parts& parts, Reduction reduction,
                              std::byte* recv, DType recv_dtype, bool accumulate, std::byte* workspace) {
   const ReduceSlots slots = reduce_slots(parts.part, parts.dtype, size(), DeviceKind::cuda);
   const std::int64_t element = size_of(parts.dtype), chunk = slots.chunk, chunks = ceil_div(parts.part, chunk);
   const int me = index();
-  const auto begin = [&](int member, std::int64_t c) { return parts.begin(member) + c * chunk; };
+  const auto from = [&](int member, std::int64_t c) { return send + (parts.begin(member) + c * chunk) * element; };
   const auto bytes = [&](int member, std::int64_t c) {
     return static_cast<std::size_t>(std::clamp<std::int64_t>(parts.count(member) - c * chunk, 0, chunk) * element);
   };
-  cudaStream_t stream = stream_of(native);
-  cudaStream_t sums = chunks > 1 ? sums_->stream : stream;
+  cudaStream_t stream = stream_of(native), sums = sums_->stream;
+  const PeerRegion* region = peers_.region(send, parts.total * element);
+  if (region != nullptr) peers_.meet(stream);
 
   for (std::int64_t c = 0; c < chunks; ++c) {
     const auto set = static_cast<std::size_t>(c % 2);
     std::byte* slot = workspace + static_cast<std::int64_t>(set) * (size() - 1) * slots.slot;
     if (c >= 2) HAWSER_CUDA_CHECK(cudaStreamWaitEvent(stream, sums_->summed[set], 0));
-    grouped([&] {
-      each_peer([&](int p) {
-        if (bytes(me, c) > 0) {
-          std::byte* to = slot + (p < me ? p : p - 1) * slots.slot;
-          expect(ncclRecv(to, bytes(me, c), ncclInt8, p, comm_, stream), "ncclRecv");
-        }
-        if (bytes(p, c) > 0) {
-          expect(ncclSend(send + begin(p, c) * element, bytes(p, c), ncclInt8, p, comm_, stream), "ncclSend");
-        }
-      });
-    });
-    if (sums != stream) {
-      HAWSER_CUDA_CHECK(cudaEventRecord(sums_->arrived[set], stream));
-      HAWSER_CUDA_CHECK(cudaStreamWaitEvent(sums, sums_->arrived[set], 0));
-    }
-    const MemberRuns runs{
-        .own = send + begin(me, c) * element, .index = me, .count = size(), .others = slot, .stride = slots.slot};
+    bring(
+        stream, region,
+        [&](int p) {
+          return PeerCopy{.to = slot + (p < me ? p : p - 1) * slots.slot, .from = from(me, c), .bytes = bytes(me, c)};
+        },
+        [&](int p) { return PeerCopy{.from = from(p, c), .bytes = bytes(p, c)}; });
+    HAWSER_CUDA_CHECK(cudaEventRecord(sums_->arrived[set], stream));
+    HAWSER_CUDA_CHECK(cudaStreamWaitEvent(sums, sums_->arrived[set], 0));
+    const MemberRuns runs{.own = from(me, c), .index = me, .count = size(), .others = slot, .stride = slots.slot};
     reduce_members_cuda(sums, native.multiprocessors, runs, parts.dtype, reduction,
                         static_cast<std::int64_t>(bytes(me, c)) / element, recv + c * chunk * size_of(recv_dtype),
                         recv_dtype, accumulate);
-    if (sums != stream) HAWSER_CUDA_CHECK(cudaEventRecord(sums_->summed[set], sums));
+    HAWSER_CUDA_CHECK(cudaEventRecord(sums_->summed[set], sums));
   }
-  if (sums != stream) {
-    HAWSER_CUDA_CHECK(cudaStreamWaitEvent(stream, sums_->summed[static_cast<std::size_t>((chunks - 1) % 2)], 0));
-  }
+  if (region != nullptr) peers_.meet(stream);  // nobody fetches any more
+  HAWSER_CUDA_CHECK(cudaStreamWaitEvent(stream, sums_->summed[static_cast<std::size_t>((chunks - 1) % 2)], 0));
 }
 
 // Everybody gets everything and sums it all: one transfer.
@@ -287,12 +334,12 @@ void NcclGroup::gather_parts(const CudaNative& native, std::byte* data, const Pa
     expect(ncclAllGather(at(me), data, bytes(me), ncclInt8, comm_, stream_of(native)), "ncclAllGather");
     return;
   }
-  grouped([&] {
-    each_peer([&](int p) {
-      if (bytes(p) > 0) expect(ncclRecv(at(p), bytes(p), ncclInt8, p, comm_, stream_of(native)), "ncclRecv");
-      if (bytes(me) > 0) expect(ncclSend(at(me), bytes(me), ncclInt8, p, comm_, stream_of(native)), "ncclSend");
-    });
-  });
+  const PeerRegion* region = peers_.region(data, parts.total * element);
+  if (region != nullptr) peers_.meet(stream_of(native));
+  bring(
+      stream_of(native), region, [&](int p) { return PeerCopy{.to = at(p), .from = at(p), .bytes = bytes(p)}; },
+      [&](int) { return PeerCopy{.from = at(me), .bytes = bytes(me)}; });
+  if (region != nullptr) peers_.meet(stream_of(native));
 }
 
 Group::Work NcclGroup::all_gather_work(const TensorView& send, const TensorView& recv) {
@@ -359,8 +406,7 @@ Group::Work NcclGroup::receive_work(const TensorView& data, int peer) {
 
 Group::Work NcclGroup::barrier_work() {
   return watched(CollectiveKind::barrier, 0, [this](const CudaNative& native) {
-    expect(ncclAllGather(token_.data() + index(), token_.data(), 1, ncclInt8, comm_, stream_of(native)),
-           "ncclAllGather");
+    expect(ncclAllGather(token(index()), token(0), 1, ncclInt8, comm_, stream_of(native)), "ncclAllGather");
   });
 }
 

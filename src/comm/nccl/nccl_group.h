@@ -1,9 +1,10 @@
 // A group over NCCL: one communicator a group, sums by a kernel of ours.
 //
-// NCCL moves bytes; it never adds. A reduction sends each part to its owner, chunk by chunk through the workspace, and
+// NCCL moves bytes; it never adds. A reduction brings each part to its owner, chunk by chunk into the workspace, and
 // the owner adds the members in order (comm/cuda/reduce_cuda.h) on a stream of its own, so that one chunk is summed
 // while the next arrives: the bits are the CPU's, where NCCL's own order depends on its choice of algorithm and a ring
-// rounds at every hop.
+// rounds at every hop. Out of registered memory the owner fetches the parts by its copy engines (peer_memory.h); else
+// their holders send them, and a product of matrices beside them lacks the multiprocessors that send.
 //
 // Communicators block the host: a non-blocking one starts a thread a call. That nothing waits for ever is the
 // watchdog's part, which also sees to the time the host spends in NCCL (members connect at their first need).
@@ -16,6 +17,7 @@
 
 #include "comm/group.h"
 #include "comm/nccl/nccl_mesh.h"
+#include "comm/nccl/peer_memory.h"
 #include "comm/nccl/watchdog.h"
 
 namespace hawser::comm {
@@ -56,10 +58,13 @@ class NcclGroup : public Group {
 
  private:
   struct Parts;
+  struct FreeShared {  // memory that other processes can map
+    void operator()(std::byte* data) const;
+  };
   struct Sums;  // the stream of the sums, and its events
 
   void connect();
-  void warm_up();
+  void connect_pairs();
   // A work that puts `enqueue(native)` on the stream under watch.
   template <class Enqueue>
   Work watched(CollectiveKind kind, std::int64_t bytes, Enqueue enqueue);
@@ -71,6 +76,10 @@ class NcclGroup : public Group {
                     std::byte* recv, DType recv_dtype, bool accumulate, std::byte* workspace);
   void reduce_whole(const CudaNative& native, const TensorView& data, Reduction reduction, std::byte* workspace);
   void gather_parts(const CudaNative& native, std::byte* data, const Parts& parts);
+  template <class Mine, class Theirs>
+  void bring(cudaStream_t stream, const PeerRegion* region, const Mine& mine, const Theirs& theirs);
+  bool fetches(void* window, std::byte* data, std::int64_t bytes);
+  std::byte* token(int member) const;
   void expect(int result, const char* what) const;  // an ncclResult_t
 
   std::shared_ptr<NcclRun> run_;
@@ -78,8 +87,12 @@ class NcclGroup : public Group {
   std::shared_ptr<Watchdog::Line> line_;
   ncclComm* comm_ = nullptr;
   std::unique_ptr<Sums> sums_;
-  Arena token_;                          // a byte a member: what a barrier sends; and as many for the first pairs
+  std::unique_ptr<std::byte, FreeShared>
+      small_;                            // the signals of peers_; behind them what a barrier sends, a byte a member
   std::map<std::byte*, void*> windows_;  // registered regions
+  PeerMemory peers_;
+  bool signals_work_ = false;
+  bool pairs_ = false;  // members are connected one with another
 };
 
 }  // namespace hawser::comm

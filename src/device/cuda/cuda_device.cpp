@@ -1,4 +1,5 @@
 #include <atomic>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <optional>
@@ -288,6 +289,9 @@ class CudaDevice : public Device {
 
 CudaInfo cuda_info() {
   CudaInfo info;
+  // Streams beyond the number of the driver's queues share one, and what waits in it for another rank holds up the
+  // others' work. The default is 8; read when CUDA starts, which is now.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   const cudaError_t status = cudaGetDeviceCount(&info.devices);
   if (status != cudaSuccess || info.devices == 0) {
     cudaGetLastError();
