@@ -57,3 +57,10 @@ find_path(CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} REQUIRED)
 add_library(hawser_cudnn INTERFACE)
 target_include_directories(hawser_cudnn SYSTEM INTERFACE ${cudnn_frontend}/include ${CUDNN_INCLUDE})
 target_link_libraries(hawser_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::nvrtc)
+
+# CUPTI traces a step (device/cuda/activities.h). Its header alone: the library is loaded when a trace is asked for.
+find_path(CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_TARGET_DIR}/extras/CUPTI/include
+          ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include REQUIRED)
+add_library(hawser_cupti INTERFACE)
+target_include_directories(hawser_cupti SYSTEM INTERFACE ${CUPTI_INCLUDE})
+target_link_libraries(hawser_cupti INTERFACE ${CMAKE_DL_LIBS})

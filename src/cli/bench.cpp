@@ -1,15 +1,19 @@
 // hawser bench step: how fast one training step is on this machine.
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
 #include "cli/ranks.h"
+#include "device/cuda/activities.h"
 #include "launch/environment.h"
 #include "plan/forecast.h"
+#include "report/timeline_summary.h"
 #include "train/bench_step.h"
 
 namespace hawser::cli {
@@ -45,7 +49,39 @@ void print_json(const train::BenchResult& result) {
       roofline["problem"] = result.roofline->problem;
     }
   }
+  if (!result.timelines.empty()) {
+    json["trace"] = {{"step_seconds", result.traced_seconds}};
+    for (const report::RankTimeline& rank : result.timelines) {
+      const report::TimelineSummary summary = report::summarize(rank);
+      nlohmann::ordered_json busy = nlohmann::ordered_json::object();
+      for (const report::LaneUse& lane : summary.lanes) busy[lane.name] = lane.busy_s;
+      json["trace"]["ranks"].push_back({{"seconds", summary.seconds},
+                                        {"busy_seconds", std::move(busy)},
+                                        {"compute_idle_seconds", summary.compute_idle_s},
+                                        {"communication_seconds", summary.communication_s},
+                                        {"exposed_communication_seconds", summary.exposed_communication_s},
+                                        {"spans_of_no_row", summary.unknown_spans}});
+    }
+  }
   std::puts(json.dump().c_str());
+}
+
+void print_timelines(const train::BenchResult& result, const std::string& file) {
+  std::vector<report::TimelineSummary> summaries;
+  for (const report::RankTimeline& rank : result.timelines) summaries.push_back(report::summarize(rank));
+  std::printf("\ntraced step          %s; wrote %s\n", format_seconds(result.traced_seconds).c_str(), file.c_str());
+  std::fputs(report::summary_text(summaries).c_str(), stdout);
+}
+
+void check_trace(const std::string& path, DeviceKind kind, Problems& problems) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  checkpoint::check_writable(folder.empty() ? "." : folder.string(), problems);
+  if (checkpoint::is_folder(path))
+    problems.add({.file = path, .what = "a folder", .expected = "a file to write", .at = "--trace"});
+  if (kind != DeviceKind::cuda) return;
+  if (const std::string why = cuda::activities_problem(); !why.empty()) {
+    problems.add({.what = "the GPU cannot be traced: " + why, .at = "--trace", .hint = "without --trace"});
+  }
 }
 
 void print_roofline(const train::Roofline& roofline, double step_seconds) {
@@ -113,8 +149,9 @@ int bench_step(const BenchStepOptions& options) {
         std::max(1, world / recipe.parallel.context_parallel_degree) * recipe.train.micro_batch_size;
   const train::RankDevice device = device_of(recipe, world);
   train::OpenModel model;
-  const auto check = [&](const RankPlace&, Problems& problems) {
+  const auto check = [&](const RankPlace& place, Problems& problems) {
     check_layout(recipe, world, problems);
+    if (!options.trace.empty() && place.rank == 0) check_trace(options.trace, device.kind, problems);
     model = train::open_model(recipe.model, recipe.folder, problems);
     if (!problems.empty()) return;
     plan::Machine machine = plan::this_machine();
@@ -135,13 +172,18 @@ int bench_step(const BenchStepOptions& options) {
                                                                                .threads = threads,
                                                                                .device = device,
                                                                                .profile = options.profile,
-                                                                               .roofline = options.roofline},
+                                                                               .roofline = options.roofline,
+                                                                               .trace = !options.trace.empty()},
                                                                               model, ranks);
                                         if (ranks != nullptr && ranks->rank().value() > 0) return 0;
+                                        if (!options.trace.empty())
+                                          checkpoint::write_text_atomically(options.trace,
+                                                                            report::to_chrome_trace(result.timelines));
                                         if (options.common.json) {
                                           print_json(result);
                                         } else {
                                           print_table(result, recipe, world, threads);
+                                          if (!options.trace.empty()) print_timelines(result, options.trace);
                                         }
                                         return 0;
                                       }});
@@ -167,6 +209,8 @@ void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_switch(*command, "--profile", options->profile,
              "seconds by family of ops; on the CPU always, on a GPU at a cost");
   add_switch(*command, "--roofline", options->roofline, "on a GPU: what a step could at best take, term by term");
+  add_text(*command, "--trace", "FILE", options->trace,
+           "a timeline of one more step, of all ranks, for Perfetto (ui.perfetto.dev) or chrome://tracing");
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "bench step");
     chosen = [options, &commands] { return commands.bench_step(*options); };

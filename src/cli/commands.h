@@ -86,6 +86,7 @@ struct BenchStepOptions {
   int threads = 0;  // 0: all cores
   bool profile = false;
   bool roofline = false;
+  std::string trace;  // a file to write; "": none
 };
 
 // What runs when a command was chosen; tests put their own in.

@@ -1,5 +1,6 @@
 // Stands for device/cuda/ in builds without CUDA.
 #include "base/error.h"
+#include "device/cuda/activities.h"
 #include "device/cuda/native.h"
 #include "device/cuda/time_mark.h"
 #include "device/device.h"
@@ -27,6 +28,22 @@ TimeMark::TimeMark(const CudaNative&) {
 TimeMark::~TimeMark() = default;
 double TimeMark::seconds_since(const TimeMark&) const {
   return 0;
+}
+
+std::string activities_problem() {
+  return "this binary was built without CUDA";
+}
+
+ActivityRecorder::ActivityRecorder() {
+  throw UserError(Problem{.what = "no GPU: this binary was built without CUDA"});
+}
+ActivityRecorder::~ActivityRecorder() = default;
+std::uint32_t ActivityRecorder::stream_number(const CudaNative&) const {
+  return 0;
+}
+void ActivityRecorder::start() {}
+std::vector<Activity> ActivityRecorder::stop() {
+  return {};
 }
 
 }  // namespace cuda

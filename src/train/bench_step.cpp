@@ -7,10 +7,12 @@
 #include "base/philox.h"
 #include "data/batch_loader.h"
 #include "optim/schedule.h"
+#include "report/work_family.h"
 #include "train/feed.h"
 #include "train/products.h"
 #include "train/session.h"
 #include "train/timed_device.h"
+#include "train/traced_device.h"
 
 namespace hawser::train {
 
@@ -22,35 +24,9 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Families as people think of them; what matches none goes by its own name.
-std::string family_of(const std::string& work) {
-  static constexpr std::pair<const char*, const char*> kFamilies[] = {{"gemm", "gemm"},
-                                                                      {"attention", "attention"},
-                                                                      {"linear_cross_entropy", "head and loss"},
-                                                                      {"rms_norm", "norm"},
-                                                                      {"swiglu", "activation"},
-                                                                      {"rope", "rope"},
-                                                                      {"embedding", "embedding"},
-                                                                      {"adamw", "adamw"},
-                                                                      {"all_", "communication"},
-                                                                      {"reduce_", "communication"},
-                                                                      {"sum_squares", "gradient norm"},
-                                                                      {"add", "residual and bias"},
-                                                                      {"bias", "residual and bias"},
-                                                                      {"copy", "copies"},
-                                                                      {"cast", "copies"},
-                                                                      {"fill", "copies"},
-                                                                      {"gather_rows", "copies"},
-                                                                      {"scatter_rows", "copies"}};
-  for (const auto& [prefix, family] : kFamilies) {
-    if (work.starts_with(prefix)) return family;
-  }
-  return work;
-}
-
 std::vector<std::pair<std::string, double>> families_of(WorkTimes& times, double steps) {
   std::map<std::string, double> by_family;
-  for (const auto& [work, seconds] : times.seconds()) by_family[family_of(work)] += seconds / steps;
+  for (const auto& [work, seconds] : times.seconds()) by_family[report::family_of(work)] += seconds / steps;
   std::vector<std::pair<std::string, double>> out(by_family.begin(), by_family.end());
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   return out;
@@ -81,6 +57,51 @@ class RandomSequences : public data::SequenceSet {
   std::int64_t count_, length_, vocabulary_;
 };
 
+// "forward block 3 mlp".
+std::string name_of(const program::Row& row, const program::Program& program, const models::Model& model) {
+  std::string name = program::to_string(row.op);
+  std::replace(name.begin(), name.end(), '_', ' ');
+  const int blocks = model.layers() / 2;
+  if (row.layer >= 0) {
+    name += cat(" block ", row.layer / 2, row.layer % 2 == 0 ? " attention" : " mlp");
+  } else if (row.unit == 0) {
+    name += " embedding";
+  } else if (row.unit > 0) {
+    name += row.unit <= blocks ? cat(" block ", row.unit - 1) : std::string(" head");
+  }
+  if (program.micro_batches > 1 && row.micro_batch >= 0) name += cat(", micro-batch ", row.micro_batch);
+  return name;
+}
+
+// One step, traced on all ranks. The first under the tracer pays for its start and is not kept.
+void trace_step(Session& session, TracedDevice& device, const step::StepInput& input, comm::World* world,
+                BenchResult& result) {
+  const program::Program& program = session.plan(step::Purpose::train).program;
+  std::vector<std::string> rows;
+  for (const program::Row& row : program.rows) rows.push_back(name_of(row, program, session.model()));
+  session.set_on_row([&](const program::Row& row) { device.begin_row(row.id); });
+  report::RankTimeline timeline;
+  for (int pass = 0; pass < 2; ++pass) {
+    if (world != nullptr) world->barrier();
+    device.start();
+    const Clock::time_point start = Clock::now();
+    session.enqueue(step::Purpose::train, input);
+    device.begin_row(-1);
+    session.synchronize();
+    result.traced_seconds = seconds_since(start);
+    timeline = device.stop(world != nullptr ? world->rank().value() : 0, rows);
+  }
+  session.set_on_row({});
+  if (world == nullptr) {
+    result.timelines.push_back(std::move(timeline));
+    return;
+  }
+  for (const std::string& text : world->all_gather_strings(report::to_chrome_trace({timeline}))) {
+    for (report::RankTimeline& one : report::read_chrome_trace(text, "the trace of another rank"))
+      result.timelines.push_back(std::move(one));
+  }
+}
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
@@ -99,6 +120,12 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   const MeshPlace place = place_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
   std::unique_ptr<Device> device = make_device(request.device, request.threads);
   const DeviceMemory before = device->memory();
+  TracedDevice* traced = nullptr;
+  if (request.trace) {
+    auto wrapped = std::make_unique<TracedDevice>(std::move(device));
+    traced = wrapped.get();
+    device = std::move(wrapped);
+  }
   TimedDevice* timed = nullptr;
   if (kind == DeviceKind::cpu || request.profile) {
     auto wrapped = std::make_unique<TimedDevice>(std::move(device));
@@ -157,6 +184,7 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   result.before = before;
   result.after = device->memory();
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(recipe.train.steps));
+  if (traced != nullptr) trace_step(*session, *traced, input, world, result);
   if (kind == DeviceKind::cuda && request.roofline) {
     const plan::RankPlan plan = session->plan(purpose);
     session.reset();  // its memory goes first

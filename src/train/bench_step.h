@@ -10,6 +10,7 @@
 
 #include "base/recipe.h"
 #include "comm/mpi/world.h"
+#include "report/timeline.h"
 #include "train/open_model.h"
 #include "train/rank_device.h"
 #include "train/roofline.h"
@@ -22,6 +23,7 @@ struct BenchRequest {
   RankDevice device;
   bool profile = false;   // seconds by family; on the CPU always. On a GPU the steps of such a call are slower
   bool roofline = false;  // on a GPU: R, measured behind the steps
+  bool trace = false;     // a timeline of one more step, behind those that are timed
 };
 
 struct BenchResult {
@@ -40,6 +42,9 @@ struct BenchResult {
   // may add up to more than a step.
   std::vector<std::pair<std::string, double>> families;
   std::optional<Roofline> roofline;
+  // With trace: of every rank, the same on all; and the seconds that this rank's traced step took.
+  std::vector<report::RankTimeline> timelines;
+  double traced_seconds = 0;
 };
 
 // Whole training steps with AdamW on random tokens; weights from the folder, or random ones from a config.json. `world`

@@ -1,4 +1,8 @@
 // From text to a trained model in another program's format: prepare, fit, inspect, export, eval, generate, bench.
+#include <map>
+#include <set>
+#include <tuple>
+
 #include "binary.h"
 
 namespace hawser {
@@ -207,6 +211,63 @@ TEST_F(Run, BenchStepTimesWholeSteps) {
   const testing::Ran table = hawser("bench step --model " + tiny("gqa").string() + " --sequence-length 64 --steps 1");
   EXPECT_EQ(table.code, 0);
   EXPECT_NE(table.out.find("tokens/s"), std::string::npos) << table.out;
+}
+
+// Every row of the step is enqueued in its order and shows on a stream; what a stream does, it does one after another.
+void expect_whole_trace(const nlohmann::json& trace, const std::set<int>& ranks) {
+  std::set<int> seen;
+  std::map<std::tuple<int, int, std::string>, double> reached;
+  std::map<int, std::set<std::string>> enqueued, ran;
+  std::map<std::pair<int, int>, std::string> lanes;
+  for (const nlohmann::json& event : trace["traceEvents"]) {
+    const int rank = event["pid"], lane = event["tid"];
+    if (event["name"] == "thread_name") lanes[{rank, lane}] = event["args"]["name"];
+    if (event["ph"] != "X") continue;
+    seen.insert(rank);
+    const std::string category = event["cat"];
+    const double begin = event["ts"], end = begin + event["dur"].get<double>();
+    EXPECT_GE(begin, 0);
+    EXPECT_GE(event["dur"].get<double>(), 0);
+    double& last = reached[{rank, lane, category}];
+    EXPECT_GE(begin, last - 1e-6) << event;
+    last = end;
+    if (category == "host") enqueued[rank].insert(event["name"]);
+    if (category == "row") ran[rank].insert(event["name"]);
+    EXPECT_EQ(category == "host", (lanes[{rank, lane}]) == "host") << event;
+  }
+  EXPECT_EQ(seen, ranks);
+  for (const int rank : ranks) {
+    for (const char* row : {"begin step", "embed", "forward block 0 attention", "forward block 1 mlp", "loss gradient",
+                            "backward block 0 mlp", "embed backward", "update head", "end step"}) {
+      EXPECT_TRUE(enqueued[rank].contains(row)) << row;
+    }
+    EXPECT_EQ(enqueued[rank], ran[rank]);
+  }
+}
+
+TEST_F(Run, BenchStepDrawsATimelineOfEveryRank) {
+  const std::string bench =
+      "bench step --model " + tiny("gqa").string() + " --sequence-length 64 --steps 1 --threads 1 ";
+  const testing::Ran one = hawser(bench + "--trace one.json");
+  EXPECT_EQ(one.code, 0) << one.err;
+  for (const char* word :
+       {"timeline of rank 0: ", "  compute idle ", "  longest gaps of the compute stream\n", "  gemm "})
+    EXPECT_NE(one.out.find(word), std::string::npos) << word << one.out;
+  expect_whole_trace(testing::json_of(folder_ / "one.json"), {0});
+
+  const nlohmann::json two = json(bench + "--ranks 2 --set parallel.context_parallel_degree=2 --trace two.json --json");
+  expect_whole_trace(testing::json_of(folder_ / "two.json"), {0, 1});
+  ASSERT_EQ(two["trace"]["ranks"].size(), 2u);
+  for (const nlohmann::json& rank : two["trace"]["ranks"]) {
+    EXPECT_EQ(rank["spans_of_no_row"], 0);
+    EXPECT_GT(rank["communication_seconds"], 0);
+    EXPECT_LE(rank["exposed_communication_seconds"], rank["communication_seconds"]);
+    EXPECT_LE(rank["communication_seconds"], rank["seconds"]);
+    for (const char* stream : {"compute", "exchange", "gather", "reduce"})
+      EXPECT_GT(rank["busy_seconds"][stream], 0) << stream;
+  }
+  write("file", "");
+  refused(bench + "--trace file/x.json", {"file: a file stands where the folder should be; try another folder"});
 }
 
 }  // namespace
