@@ -46,8 +46,7 @@ struct ExecutorSetup {
   OptimizerSettings optimizer;
   DType compute = DType::f32;
   // Of a micro-batch's whole gradients, on their way to float32 shards; bf16 needs bf16 compute. It has no say where
-  // gradients are not reduced to shards, or gather over micro-batches first: those are float32. So are the units that
-  // hold an embedding, whose rows are sums over repeated ids (ops/embedding).
+  // gradients are not reduced to shards, or gather over micro-batches first: those are float32.
   DType wire = DType::f32;
   int threads = 1;
   bool local_accumulation = false;  // whole gradients gather over micro-batches; else each is reduced to shards
@@ -105,6 +104,7 @@ class Executor {
   void logits(const program::Row& row, StepOutput& output);
   void reduce(const program::Row& row);
   void reduce_replicas(const program::Row& row);
+  void gradient_squares(const program::Row& row);
   void gradient_norm(const program::Row& row);
   void parameter_norms(const program::Row& row, StepOutput& output);
   void update(const program::Row& row);
@@ -115,7 +115,7 @@ class Executor {
   TensorView activation(int row);
   nn::Saved saved_views(const program::Row& row);
   BufferKey gradient_key(int unit, int micro_batch) const;
-  DType wire_of(int unit) const;
+  DType wire() const;
   TensorView unit_gradient(int unit, int micro_batch);
   std::vector<TensorView> weights_of(const program::Row& row, const std::vector<models::ParamPlace>& places);
   TensorView temp(const program::Row& row, DType dtype, const Shape& shape);
@@ -130,6 +130,7 @@ class Executor {
   Event step_end_;
   std::set<std::pair<BufferKey, int>> written_;  // gradients that hold something this step: (buffer, parameter)
   std::set<BufferKey> gaps_filled_;
+  bool squares_begun_ = false;  // a unit's squares are in this step's sum
   int temps_ = 0;
 };
 

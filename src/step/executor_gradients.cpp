@@ -13,16 +13,13 @@ BufferKey Executor::gradient_key(int unit, int micro_batch) const {
   return {Role::unit_gradient, unit, setup_.local_accumulation ? 0 : micro_batch};
 }
 
-DType Executor::wire_of(int unit) const {
+DType Executor::wire() const {
   if (setup_.state->options().parts == 1 || setup_.local_accumulation) return DType::f32;
-  for (const models::ParamPlace& place : setup_.model->embedding_params()) {
-    if (place.unit == unit) return DType::f32;
-  }
   return setup_.wire;
 }
 
 TensorView Executor::unit_gradient(int unit, int micro_batch) {
-  return setup_.buffers->get(gradient_key(unit, micro_batch), wire_of(unit),
+  return setup_.buffers->get(gradient_key(unit, micro_batch), wire(),
                              {setup_.state->unit(unit).count * setup_.state->options().parts});
 }
 
@@ -35,7 +32,7 @@ void Executor::reduce(const Row& row) {
   const TensorView shard = gradient_shard(row.unit);
   const bool accumulate = !written_.emplace(BufferKey{Role::shard_gradient, row.unit, 0}, 0).second;
   const std::int64_t bytes =
-      comm::reduce_scatter_workspace(shard.elements(), wire_of(row.unit), group.size(), stream(row.stream).target());
+      comm::reduce_scatter_workspace(shard.elements(), wire(), group.size(), stream(row.stream).target());
   const TensorView workspace = bytes > 0 ? temp(row, DType::u8, {bytes}) : TensorView();
   group.reduce_scatter(stream(row.stream), unit_gradient(row.unit, row.micro_batch), shard, accumulate, workspace);
 }
@@ -49,13 +46,17 @@ void Executor::reduce_replicas(const Row& row) {
   group.all_reduce(stream(row.stream), shard, comm::Reduction::sum, workspace);
 }
 
+void Executor::gradient_squares(const Row& row) {
+  ops::sum_squares(
+      stream(row.stream),
+      {.x = gradient_shard(row.unit), .out = setup_.state->result().rows(1, 1), .accumulate = squares_begun_});
+  squares_begun_ = true;
+}
+
 void Executor::gradient_norm(const Row& row) {
   Stream& compute = stream(row.stream);
   const ModelState& state = *setup_.state;
   const TensorView sum = state.result().rows(1, 1);
-  for (int unit = 0; unit < static_cast<int>(setup_.model->units().size()); ++unit) {
-    ops::sum_squares(compute, {.x = gradient_shard(unit), .out = sum, .accumulate = unit > 0});
-  }
   all_reduce_small(row, setup_.mesh->shard(), sum);
   ops::clip_coefficient(compute, {.sum_squares = sum,
                                   .max_norm = setup_.optimizer.gradient_clip,

@@ -20,7 +20,7 @@ void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   constexpr auto kOp = "embedding_backward";
   HAWSER_CHECK(args.dtable.rank() == 2 && args.ids.rank() == 1, kOp, ": dtable is a matrix and ids a vector");
   expect(kOp, "ids", args.ids, {DType::i32}, args.ids.shape());
-  expect(kOp, "dtable", args.dtable, {DType::f32}, args.dtable.shape());
+  expect(kOp, "dtable", args.dtable, {DType::f32, DType::bf16}, args.dtable.shape());
   expect(kOp, "dy", args.dy, {DType::f32, DType::bf16}, {args.ids.size(0), args.dtable.size(1)}, Rows::padded);
   expect_apart(kOp, args.dtable, args.dy);
   expect_apart(kOp, args.dtable, args.ids);

@@ -1,9 +1,10 @@
 // Token embedding.
 //
 // forward:   y[t, :] = table[ids[t], :]
-// backward:  dtable[ids[t], :] += dy[t, :] for t in order; dtable is filled with zeros first unless `accumulate`
+// backward:  dtable[i, :] = (old[i, :] +) sum of dy[t, :] over t with ids[t] = i, in order; old with `accumulate`
 //   ids [T] int32 in [0, V): others throw on the stream; table [V, C], y [T, C], dy [T, C] act; y has the dtype of
-//   table; rows of y and dy may be padded. dtable [V, C] float32 (repeated ids would lose bits in bf16).
+//   table; rows of y and dy may be padded. dtable [V, C] float32 or bf16. Sums are
+//   float32 and rounded once, however often an id comes.
 #pragma once
 
 #include "ops/common.h"

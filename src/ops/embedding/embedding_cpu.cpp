@@ -1,6 +1,10 @@
 #include "ops/embedding/embedding_cpu.h"
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <span>
+#include <vector>
 
 #include "ops/cpu/parallel.h"
 
@@ -17,6 +21,51 @@ void check_ids(const char* op, const TensorView& ids, std::int64_t vocabulary) {
     HAWSER_CHECK(id[t] >= 0 && id[t] < vocabulary, op, ": id ", id[t], " of token ", t, " is outside [0, ", vocabulary,
                  ")");
   }
+}
+
+// Into float32 rows, which hold the sums as they grow. Threads share out the columns: every element of the table is
+// summed by one thread, over tokens in order.
+template <class Act>
+void sum_in_place(std::span<const std::int32_t> ids, const RowsOf<Act>& dy, const RowsOf<float>& dtable,
+                  bool accumulate) {
+  if (!accumulate) {
+    parallel_pieces(dtable.count * dtable.columns, 4096, [&](std::int64_t begin, std::int64_t end) {
+      std::fill(dtable.data + begin, dtable.data + end, 0.0f);
+    });
+  }
+  parallel_pieces(dy.columns, 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = 0; t < dy.count; ++t) {
+      HAWSER_DISPATCH(add_to_run, dy.row(t) + begin, dtable.row(ids[static_cast<std::size_t>(t)]) + begin, end - begin);
+    }
+  });
+}
+
+// Into bf16 rows: a row is summed in float32 first, so the tokens of one id must follow each other.
+template <class Act>
+void sum_apart(std::span<const std::int32_t> ids, const RowsOf<Act>& dy, const RowsOf<Bf16>& dtable, bool accumulate) {
+  if (!accumulate) {
+    parallel_pieces(dtable.count * dtable.columns, 4096, [&](std::int64_t begin, std::int64_t end) {
+      std::fill(dtable.data + begin, dtable.data + end, Bf16());
+    });
+  }
+  std::vector<std::int32_t> order(ids.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto id = [&](std::size_t at) { return ids[static_cast<std::size_t>(order[at])]; };
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return ids[static_cast<std::size_t>(a)] < ids[static_cast<std::size_t>(b)];
+  });
+  parallel_pieces(dy.columns, 64, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> sum(static_cast<std::size_t>(end - begin));
+    for (std::size_t first = 0, last = 0; first < order.size(); first = last) {
+      std::fill(sum.begin(), sum.end(), 0.0f);
+      for (; last < order.size() && id(last) == id(first); ++last) {
+        HAWSER_DISPATCH(add_to_run, dy.row(order[last]) + begin, sum.data(), end - begin);
+      }
+      Bf16* to = dtable.row(id(first)) + begin;
+      for (std::size_t c = 0; c < sum.size(); ++c)
+        to[c] = Bf16(sum[c] + (accumulate ? static_cast<float>(to[c]) : 0.0f));
+    }
+  });
 }
 
 }  // namespace
@@ -36,21 +85,14 @@ void embedding_forward(const EmbeddingForward& args) {
 
 void embedding_backward(const EmbeddingBackward& args) {
   check_ids("embedding_backward", args.ids, args.dtable.size(0));
-  const auto* ids = args.ids.data<std::int32_t>();
-  const auto dtable = rows_of<float>(args.dtable);
-  if (!args.accumulate) {
-    parallel_pieces(dtable.count * dtable.columns, 4096, [&](std::int64_t begin, std::int64_t end) {
-      std::fill(dtable.data + begin, dtable.data + end, 0.0f);
-    });
-  }
-  // Threads share out the columns: every element of the table is summed by one thread, over tokens in order.
+  const std::span<const std::int32_t> ids(args.ids.data<std::int32_t>(), static_cast<std::size_t>(args.ids.size(0)));
   with_act(args.dy.dtype(), [&](auto tag) {
     const auto dy = rows_of<decltype(tag)>(args.dy);
-    parallel_pieces(dy.columns, 64, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = 0; t < dy.count; ++t) {
-        HAWSER_DISPATCH(add_to_run, dy.row(t) + begin, dtable.row(ids[t]) + begin, end - begin);
-      }
-    });
+    if (args.dtable.dtype() == DType::f32) {
+      sum_in_place(ids, dy, rows_of<float>(args.dtable), args.accumulate);
+    } else {
+      sum_apart(ids, dy, rows_of<Bf16>(args.dtable), args.accumulate);
+    }
   });
 }
 

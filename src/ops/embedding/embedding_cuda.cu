@@ -61,28 +61,30 @@ struct Key {
   }
 };
 
-template <class Act>
+template <class Act, class Table>
 struct Runs {
   const std::uint32_t* keys;
   const std::int32_t* places;
   std::int64_t tokens, piece;  // length of the list and of a piece
   Rows2<const Act> dy;
-  float* dtable;
+  Table* dtable;
   std::int64_t rows;
   // [pieces][2][columns]: the sum of a run that began in an earlier piece, and of one that goes on in the next
   float* partial;
 };
 
-template <int N>
-__device__ __forceinline__ void add_to(float* to, Vec<float, N> old, const Vec<float, N>& sum) {
+// The one write of a row: a run is summed whole before, so that it is rounded once.
+template <int N, class Table>
+__device__ __forceinline__ void add_to(Table* to, const Vec<Table, N>& old, const Vec<float, N>& sum) {
+  Vec<float, N> x = widen(old);
 #pragma unroll
-  for (int i = 0; i < N; ++i) old.v[i] += sum.v[i];
-  store<N>(to, old);
+  for (int i = 0; i < N; ++i) x.v[i] += sum.v[i];
+  store<N>(to, narrow<Table>(x));
 }
 
 // Eight tokens at a time: their keys, then their rows of dy and the rows of the table that runs end in, then the sums.
-template <class Act, int N>
-__global__ void __launch_bounds__(64) runs_kernel(Runs<Act> r) {
+template <class Act, class Table, int N>
+__global__ void __launch_bounds__(64) runs_kernel(Runs<Act, Table> r) {
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * 64 + threadIdx.x) * N;
   if (column >= r.dy.columns) return;
   const std::int64_t begin = blockIdx.x * r.piece, end = begin + r.piece < r.tokens ? begin + r.piece : r.tokens;
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(64) runs_kernel(Runs<Act> r) {
 #pragma unroll
     for (int a = 0; a < kAtOnce; ++a) place[a] = base + a < end ? r.places[base + a] : 0;
     Vec<Act, N> value[kAtOnce];
-    Vec<float, N> old[kAtOnce];
+    Vec<Table, N> old[kAtOnce];
 #pragma unroll
     for (int a = 0; a < kAtOnce; ++a) {
       if (base + a < end) value[a] = load<N>(r.dy.row(place[a]) + column);
@@ -134,8 +136,8 @@ __global__ void __launch_bounds__(64) runs_kernel(Runs<Act> r) {
 }
 
 // Block (p, columns): where a run begins in piece p and goes on, its partial sums are added up and go to the table.
-template <class Act, int N>
-__global__ void __launch_bounds__(64) borders_kernel(Runs<Act> r) {
+template <class Act, class Table, int N>
+__global__ void __launch_bounds__(64) borders_kernel(Runs<Act, Table> r) {
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * 64 + threadIdx.x) * N;
   std::int64_t p = blockIdx.x;
   std::int64_t end = (p + 1) * r.piece;
@@ -152,11 +154,11 @@ __global__ void __launch_bounds__(64) borders_kernel(Runs<Act> r) {
     end = (p + 1) * r.piece;
     if (end < r.tokens && r.keys[end - 1] != key) break;
   }
-  float* const to = r.dtable + static_cast<std::int64_t>(key) * r.dy.columns + column;
+  Table* const to = r.dtable + static_cast<std::int64_t>(key) * r.dy.columns + column;
   add_to<N>(to, load<N>(to), sum);
 }
 
-template <class Act>
+template <class Act, class Table>
 void backward(const CudaNative& native, const EmbeddingBackward& args) {
   const std::int64_t tokens = args.ids.size(0), columns = args.dtable.size(1), rows = args.dtable.size(0);
   const auto stream = stream_of(native);
@@ -180,23 +182,23 @@ void backward(const CudaNative& native, const EmbeddingBackward& args) {
   const std::int64_t piece = std::max<std::int64_t>(32, ceil_div(tokens, std::min<std::int64_t>(fit, 512)));
   const std::int64_t pieces = ceil_div(tokens, piece);
   const auto dy = rows2<Act>(args.dy);
-  const Runs<Act> runs{.keys = sorted_keys,
-                       .places = sorted_places,
-                       .tokens = tokens,
-                       .piece = piece,
-                       .dy = {dy.data, dy.count, dy.columns, dy.stride},
-                       .dtable = args.dtable.data<float>(),
-                       .rows = rows,
-                       .partial = scratch.take<float>(pieces * 2 * columns)};
+  const Runs<Act, Table> runs{.keys = sorted_keys,
+                              .places = sorted_places,
+                              .tokens = tokens,
+                              .piece = piece,
+                              .dy = {dy.data, dy.count, dy.columns, dy.stride},
+                              .dtable = reinterpret_cast<Table*>(args.dtable.raw()),
+                              .rows = rows,
+                              .partial = scratch.take<float>(pieces * 2 * columns)};
   const auto launch = [&](auto first, auto second, int n) {
     const dim3 grid(static_cast<unsigned>(pieces), static_cast<unsigned>(ceil_div(columns, 64 * n)));
     first<<<grid, 64, 0, stream>>>(runs);
     second<<<grid, 64, 0, stream>>>(runs);
   };
   if (aligned<8>({args.dy, args.dtable})) {
-    launch(runs_kernel<Act, 4>, borders_kernel<Act, 4>, 4);
+    launch(runs_kernel<Act, Table, 4>, borders_kernel<Act, Table, 4>, 4);
   } else {
-    launch(runs_kernel<Act, 1>, borders_kernel<Act, 1>, 1);
+    launch(runs_kernel<Act, Table, 1>, borders_kernel<Act, Table, 1>, 1);
   }
 }
 
@@ -215,7 +217,9 @@ void embedding_backward(const CudaNative& native, const EmbeddingBackward& args)
         cudaMemsetAsync(args.dtable.raw(), 0, static_cast<std::size_t>(args.dtable.bytes()), stream_of(native)));
   }
   if (args.ids.size(0) == 0 || args.dtable.size(1) == 0) return;
-  with_float(args.dy.dtype(), [&](auto tag) { backward<decltype(tag)>(native, args); });
+  with_float(args.dy.dtype(), [&](auto act) {
+    with_float(args.dtable.dtype(), [&](auto table) { backward<decltype(act), decltype(table)>(native, args); });
+  });
 }
 
 }  // namespace hawser::ops::cuda
