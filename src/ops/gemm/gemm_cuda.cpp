@@ -281,10 +281,38 @@ void prepare(const CudaNative& native, const Product& p) {
     }
     return out;
   };
+  // Each at the clock that a step has. Products in a row draw so much power that the GPU slows down, and the
+  // faster algorithm is then the one that draws less: short runs at full clock tell nothing about it. So each runs
+  // without a break for some milliseconds, of which the first part lets the clock settle.
+  const auto sustained = [&](const std::vector<cublasLtMatmulAlgo_t>& algorithms, int rounds, float each_ms) {
+    constexpr float kSettle = 12, kMeasure = 20;
+    const auto several = [&](const cublasLtMatmulAlgo_t& algorithm, float ms) {
+      const int count = std::max(1, static_cast<int>(ms / each_ms));
+      for (int i = 0; i < count; ++i) {
+        if (run(lt, native, problem, p, algorithm) != CUBLAS_STATUS_SUCCESS) return 0;
+      }
+      return count;
+    };
+    several(algorithms.front(), 5 * kMeasure);
+    std::vector<float> out(algorithms.size(), 1e30f);
+    for (int round = 0; round < rounds; ++round) {
+      for (std::size_t i = 0; i < algorithms.size(); ++i) {
+        several(algorithms[i], kSettle);
+        HAWSER_CUDA_CHECK(cudaEventRecord(start.get(), stream));
+        const int count = several(algorithms[i], kMeasure);
+        HAWSER_CUDA_CHECK(cudaEventRecord(stop.get(), stream));
+        HAWSER_CUDA_CHECK(cudaEventSynchronize(stop.get()));
+        float ms = 0;
+        HAWSER_CUDA_CHECK(cudaEventElapsedTime(&ms, start.get(), stop.get()));
+        if (count > 0) out[i] = std::min(out[i], ms / static_cast<float>(count));
+      }
+    }
+    return out;
+  };
   // All a few times, then the library's first and the best others twice for longer. Another takes the first's place
   // only where it wins both times by a margin: what the first loses to noise alone it keeps.
-  constexpr float kMargin = 0.99f;
-  constexpr std::size_t kFinal = 5;
+  constexpr float kMargin = 0.995f, kLong = 0.2f;
+  constexpr std::size_t kFinal = 6;
   std::vector<cublasLtMatmulAlgo_t> all, last{found.front().algo};
   for (const auto& candidate : found) all.push_back(candidate.algo);
   once(all.front());
@@ -296,7 +324,10 @@ void prepare(const CudaNative& native, const Product& p) {
     if (last.size() < kFinal) last.push_back(all[i]);
   }
   const int rounds = std::clamp(static_cast<int>(60.0f / screened.front()), 7, 21);
-  const std::vector<float> one = medians(last, rounds), two = medians(last, rounds);
+  const auto measure = [&] {
+    return screened.front() < kLong ? medians(last, rounds) : sustained(last, 2, screened.front());
+  };
+  const std::vector<float> one = measure(), two = measure();
   std::size_t best = 0;
   for (std::size_t i = 1; i < last.size(); ++i) {
     const bool wins = one[i] < kMargin * one[0] && two[i] < kMargin * two[0];
