@@ -45,6 +45,7 @@ StepOutput Executor::enqueue(const StepInput& input) {
   link_.begin_step();
   written_.clear();
   gaps_filled_.clear();
+  squares_begun_ = false;
   ends_.assign(setup_.program->rows.size(), Event());
   for (const auto& s : streams_) s->wait(step_end_);
   for (const Row& row : setup_.program->rows) {
@@ -88,6 +89,8 @@ void Executor::run(const Row& row, const StepInput& input, StepOutput& output) {
       return reduce(row);
     case Op::reduce_replicas:
       return reduce_replicas(row);
+    case Op::gradient_squares:
+      return gradient_squares(row);
     case Op::gradient_norm:
       return gradient_norm(row);
     case Op::parameter_norms:

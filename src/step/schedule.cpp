@@ -117,14 +117,20 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   program.add({.op = Op::begin_step});
   parallel::ShardOptions shard = options.shard;
   shard.micro_batches = options.micro_batches;
-  const std::vector<int> ends = parallel::write_sharded(program, Lister(model, options).list(), shard);
+  const auto ends = parallel::write_sharded(program, Lister(model, options).list(), shard);
   if (options.purpose == Purpose::train) {
-    program.add({.op = Op::gradient_norm, .after = ends});
+    // In the order in which gradients get whole, so that all but the last are summed while the last is on its way.
+    for (const parallel::GradientEnd& end : ends) {
+      program.add({.op = Op::gradient_squares, .unit = end.unit, .after = {end.row}});
+    }
+    program.add({.op = Op::gradient_norm});
     for (int unit = 0; unit < static_cast<int>(model.units().size()); ++unit) {
       program.add({.op = Op::update, .unit = unit});
     }
   }
-  if (options.purpose == Purpose::gradient_norms) program.add({.op = Op::parameter_norms, .after = ends});
+  if (options.purpose == Purpose::gradient_norms) {
+    program.add({.op = Op::parameter_norms, .after = {ends.back().row}});  // the others were done before, or are here
+  }
   program.add({.op = Op::end_step});
   return program;
 }

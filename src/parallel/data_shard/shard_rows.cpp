@@ -34,7 +34,7 @@ class Writer {
     }
   }
 
-  std::vector<int> write() {
+  std::vector<GradientEnd> write() {
     for (std::size_t i = 0; i < computations_.size(); ++i) write_computation(static_cast<int>(i));
     return ends_;
   }
@@ -114,7 +114,7 @@ class Writer {
     if (options_.replicas) {
       end = program_.add({.op = Op::reduce_replicas, .stream = StreamId::reduce, .unit = unit, .after = {end}});
     }
-    if (end != id) ends_ = {end};  // later ones on the reduce stream cover earlier ones
+    ends_.push_back({unit, end});
   }
 
   Program& program_;
@@ -125,13 +125,14 @@ class Writer {
   std::vector<int> use_of_;
   int gathered_ = 0;
   std::map<Group, int> first_, last_;
-  std::vector<int> reduces_, ends_;
+  std::vector<int> reduces_;
+  std::vector<GradientEnd> ends_;
 };
 
 }  // namespace
 
-std::vector<int> write_sharded(Program& program, const std::vector<Computation>& computations,
-                               const ShardOptions& options) {
+std::vector<GradientEnd> write_sharded(Program& program, const std::vector<Computation>& computations,
+                                       const ShardOptions& options) {
   return Writer(program, computations, options).write();
 }
 

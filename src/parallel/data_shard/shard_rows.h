@@ -31,9 +31,16 @@ struct Computation {
   std::vector<int> gradients;  // units whose gradients it adds to
 };
 
+// The row behind which a unit's gradient is whole.
+struct GradientEnd {
+  int unit = -1;
+  int row = -1;
+};
+
 // Writes `computations` into `program` in order, with the gathers and reductions they need between them, and turns
-// their input and partner into row ids. Returns the rows that everything after the last gradient must wait for.
-std::vector<int> write_sharded(program::Program& program, const std::vector<Computation>& computations,
-                               const ShardOptions& options);
+// their input and partner into row ids. Returns where the gradients of each unit end, in that order; on one stream, so
+// that the last is behind all others.
+std::vector<GradientEnd> write_sharded(program::Program& program, const std::vector<Computation>& computations,
+                                       const ShardOptions& options);
 
 }  // namespace hawser::parallel
