@@ -10,6 +10,7 @@
 #include "cli/common.h"
 #include "cli/line.h"
 #include "cli/ranks.h"
+#include "cli/timeline_json.h"
 #include "device/cuda/activities.h"
 #include "launch/environment.h"
 #include "plan/forecast.h"
@@ -52,15 +53,7 @@ void print_json(const train::BenchResult& result) {
   if (!result.timelines.empty()) {
     json["trace"] = {{"step_seconds", result.traced_seconds}};
     for (const report::RankTimeline& rank : result.timelines) {
-      const report::TimelineSummary summary = report::summarize(rank);
-      nlohmann::ordered_json busy = nlohmann::ordered_json::object();
-      for (const report::LaneUse& lane : summary.lanes) busy[lane.name] = lane.busy_s;
-      json["trace"]["ranks"].push_back({{"seconds", summary.seconds},
-                                        {"busy_seconds", std::move(busy)},
-                                        {"compute_idle_seconds", summary.compute_idle_s},
-                                        {"communication_seconds", summary.communication_s},
-                                        {"exposed_communication_seconds", summary.exposed_communication_s},
-                                        {"spans_of_no_row", summary.unknown_spans}});
+      json["trace"]["ranks"].push_back(timeline_json(report::summarize(rank)));
     }
   }
   std::puts(json.dump().c_str());

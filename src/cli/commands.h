@@ -69,6 +69,8 @@ struct ExportOptions {
 struct InspectOptions {
   CommonOptions common;
   std::string path;
+  std::string svg;                // of a trace: a file to draw it into; "": none
+  double from_ms = 0, to_ms = 0;  // what of it to draw; equal: all
 };
 
 struct RecipeInitOptions {

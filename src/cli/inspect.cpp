@@ -1,6 +1,8 @@
-// hawser inspect: what is in a checkpoint, a model folder or a token file.
+// hawser inspect: what is in a checkpoint, a model folder, a token file or a trace.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,8 +13,11 @@
 #include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "cli/timeline_json.h"
 #include "data/token_file.h"
 #include "models/families.h"
+#include "report/timeline_summary.h"
+#include "report/timeline_svg.h"
 #include "train/export.h"
 #include "train/open_model.h"
 
@@ -184,6 +189,24 @@ void describe_tokens(const std::string& prefix, Report& report) {
   report.row("bytes", with_unit(bytes));
 }
 
+// A trace of `bench step --trace`, and its picture where one is asked for.
+void describe_trace(const InspectOptions& options, Report& report) {
+  constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+  const auto ranks = report::read_chrome_trace(checkpoint::read_text(options.path, kLargest), options.path);
+  report.title("trace", options.path);
+  std::vector<report::TimelineSummary> summaries;
+  for (const report::RankTimeline& rank : ranks) {
+    summaries.push_back(report::summarize(rank));
+    report.json["ranks"].push_back(timeline_json(summaries.back()));
+  }
+  report.text += report::summary_text(summaries);
+  if (options.svg.empty()) return;
+  checkpoint::write_text_atomically(
+      options.svg, report::to_svg(ranks, {.begin_s = 1e-3 * options.from_ms, .end_s = 1e-3 * options.to_ms}));
+  report.json["svg"] = options.svg;
+  report.text += cat("wrote ", options.svg, "\n");
+}
+
 // "runs/x/data/train" of "runs/x/data/train.bin", where there is such a token file.
 std::optional<std::string> token_prefix(const std::string& path) {
   for (const char* ending : {"", ".bin", ".idx", ".labels.bin"}) {
@@ -201,7 +224,13 @@ int inspect(const InspectOptions& options) {
   const std::string& path = options.path;
   const auto has = [&](const char* name) { return checkpoint::exists((fs::path(path) / name).string()); };
   Report report;
-  if (const auto prefix = token_prefix(path)) {
+  const bool is_file = checkpoint::exists(path) && !checkpoint::is_folder(path);
+  if (!options.svg.empty() && !(is_file && path.ends_with(".json"))) {
+    throw UserError(Problem{.file = path, .what = "not a trace, so there is no picture of it", .at = "--svg"});
+  }
+  if (is_file && path.ends_with(".json")) {
+    describe_trace(options, report);
+  } else if (const auto prefix = token_prefix(path)) {
     describe_tokens(*prefix, report);
   } else if (has(checkpoint::kManifestName)) {
     describe_checkpoint(checkpoint::Checkpoint::open(path), report);
@@ -212,7 +241,7 @@ int inspect(const InspectOptions& options) {
   } else {
     throw UserError(Problem{.file = path,
                             .what = checkpoint::exists(path) ? "nothing that can be shown" : "no such file or folder",
-                            .expected = "a run, a checkpoint, a model folder or a token file"});
+                            .expected = "a run, a checkpoint, a model folder, a token file or a trace"});
   }
   std::fputs(options.common.json ? (report.json.dump() + "\n").c_str() : report.text.c_str(), stdout);
   return 0;
@@ -222,11 +251,29 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
   const auto options = std::make_shared<InspectOptions>();
   CLI::App* command = add_command(app,
                                   {.name = "inspect",
-                                   .what = "show what a checkpoint, a model folder or a token file holds",
+                                   .what = "show what a checkpoint, a model folder, a token file or a trace holds",
                                    .examples = {"hawser inspect runs/novels/checkpoints/step-200",
                                                 "hawser inspect runs/novels/data/train.bin --json"}},
                                   options->common);
-  add_positional(*command, "PATH", options->path, "a checkpoint, a model folder or a token file");
+  add_positional(*command, "PATH", options->path, "a checkpoint, a model folder, a token file or a trace");
+  add_text(*command, "--svg", "FILE", options->svg, "of a trace: draw it, a lane a stream");
+  const auto milliseconds = [](const std::string& text) {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (text.empty() || *end != '\0' || !std::isfinite(value) || value < 0)
+      throw UserError(
+          Problem{.what = "wrong value", .expected = "milliseconds", .got = cat("'", text, "'"), .at = "--window"});
+    return value;
+  };
+  add_parsed(
+      *command, "--window", "FROM:TO", "of a trace: the milliseconds to draw; default all",
+      [options, milliseconds](const std::string& text) {
+        const std::size_t colon = std::min(text.find(':'), text.size());
+        options->from_ms = milliseconds(text.substr(0, colon));
+        options->to_ms = milliseconds(text.substr(std::min(colon + 1, text.size())));
+        if (options->to_ms <= options->from_ms)
+          throw UserError(Problem{.what = "wrong value", .expected = "FROM below TO", .got = text, .at = "--window"});
+      });
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->path, "PATH", "inspect");
     chosen = [options, &commands] { return commands.inspect(*options); };

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "report/timeline_summary.h"
+#include "report/timeline_svg.h"
 #include "report/work_family.h"
 
 namespace hawser::report {
@@ -143,6 +144,28 @@ TEST(TimelineSummary, TextHasEveryRank) {
   }
   EXPECT_EQ(summary_text({}), "");
   EXPECT_EQ(summarize(RankTimeline{}).seconds, 0);
+}
+
+TEST(TimelineSvg, DrawsTheWindowThatIsAskedFor) {
+  RankTimeline timeline = two_streams();
+  timeline.lanes[2] = "gather <&>";
+  const auto count = [](const std::string& text, const std::string& what) {
+    int n = 0;
+    for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
+    return n;
+  };
+  const std::string whole = to_svg({timeline});
+  EXPECT_NE(whole.find(">gather &lt;&amp;&gt;</text>"), std::string::npos) << whole;
+  EXPECT_EQ(count(whole, "\"#d9534f\""), 3);  // two transfers, and the legend
+  EXPECT_EQ(count(whole, "\"#f28e2b\""), 2);
+  EXPECT_EQ(count(whole, "rank 3"), 0);
+  const std::string part = to_svg({timeline, timeline}, {.begin_s = 390e-9, .end_s = 590e-9});
+  EXPECT_EQ(count(part, "\"#d9534f\""), 0);
+  EXPECT_EQ(count(part, "\"#f28e2b\""), 3);
+  EXPECT_EQ(count(part, "rank 3"), 2);
+  EXPECT_EQ(count(part, ">forward block 1 mlp</text>"), 2);
+  EXPECT_NE(part.find(">0.0004 ms</text>"), std::string::npos) << part;
+  EXPECT_TRUE(to_svg({}).ends_with("</svg>\n"));
 }
 
 TEST(WorkFamily, IsByTheBeginningOfTheName) {

@@ -198,7 +198,7 @@ TEST_F(BadInput, GenerateExportAndInspect) {
   fs::create_directories(folder_ / "run/checkpoints");
   refused("export run out", {"run/checkpoints: no whole checkpoint"});
   refused("inspect nowhere",
-          {"nowhere: no such file or folder (expected a run, a checkpoint, a model folder or a token file)"});
+          {"nowhere: no such file or folder (expected a run, a checkpoint, a model folder, a token file or a trace)"});
   refused("bench step --model nowhere", {"nowhere: no such model (expected a Hugging Face folder or a config.json)"});
 }
 

@@ -266,6 +266,21 @@ TEST_F(Run, BenchStepDrawsATimelineOfEveryRank) {
     for (const char* stream : {"compute", "exchange", "gather", "reduce"})
       EXPECT_GT(rank["busy_seconds"][stream], 0) << stream;
   }
+
+  const nlohmann::json inspected = json("inspect two.json --svg two.svg --json");
+  EXPECT_EQ(inspected["kind"], "trace");
+  EXPECT_EQ(inspected["ranks"], two["trace"]["ranks"]);
+  const std::string drawn = testing::text_of(folder_ / "two.svg");
+  for (const char* word : {"<svg ", ">rank 1</text>", ">exchange</text>", ">communication</text>"})
+    EXPECT_NE(drawn.find(word), std::string::npos) << word;
+  const testing::Ran part = hawser("inspect one.json --svg part.svg --window 0:0.1");
+  EXPECT_EQ(part.code, 0) << part.err;
+  EXPECT_TRUE(part.out.ends_with("wrote part.svg\n")) << part.out;
+  EXPECT_LT(testing::text_of(folder_ / "part.svg").size(), drawn.size());
+
+  refused("inspect one.json --window 3:2 --svg x.svg", {"wrong value (expected FROM below TO, got 3:2) at --window"});
+  refused("inspect one.json --window 3 --svg x.svg", {"wrong value (expected milliseconds, got '') at --window"});
+  refused("inspect . --svg x.svg", {".: not a trace, so there is no picture of it at --svg"});
   write("file", "");
   refused(bench + "--trace file/x.json", {"file: a file stands where the folder should be; try another folder"});
 }

@@ -1,0 +1,12 @@
+// A timeline's summary for --json. Internal to cli/.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "report/timeline_summary.h"
+
+namespace hawser::cli {
+
+nlohmann::ordered_json timeline_json(const report::TimelineSummary& summary);
+
+}  // namespace hawser::cli

@@ -1,0 +1,18 @@
+// A picture of a timeline: a lane a stream, colours by family of work (report/work_family.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "report/timeline.h"
+
+namespace hawser::report {
+
+struct SvgWindow {
+  double begin_s = 0, end_s = 0;  // since the first work on a stream of any rank; equal: all of it
+};
+
+// For light and dark pages alike: no background, greys and middle tones. Timelines are in order.
+std::string to_svg(const std::vector<RankTimeline>& ranks, const SvgWindow& window = {});
+
+}  // namespace hawser::report
