@@ -1,0 +1,405 @@
+"""Time a training step of PyTorch on GPUs: the peer that Hawser's step there is compared with.
+
+usage: torchrun --nproc-per-node N torch_gpu.py --config config.json --length 16384 [options]     (or under mpirun)
+
+A Llama of the config's shape out of plain modules, with random weights and tokens, set up as PyTorch's users tune it:
+FSDP2 (fully_shard of each block: float32 shards, bf16 weights on their way, gradients reduced in bf16 or float32),
+each block compiled, attention by cuDNN through scaled_dot_product_attention, fused AdamW, the head and its loss over
+chunks of rows, so that no float32 logits of the whole sequence stand. --context-parallel N cuts sequences over N ranks
+with torch.distributed.tensor.experimental.context_parallel. A step is forward, backward, clipping of the gradient norm
+and AdamW, and the loss read by the host. Rotary frequencies are not scaled (the speed is the same).
+
+Rank 0 prints one line of JSON: the median of the steps that count, tokens a second and GPU, memory as PyTorch counts it
+and as the driver does (of the process where NVML tells, else of the device: used now less used before the process
+took it), all as the largest over ranks; and every setting. Needs PyTorch 2.11 and no network. --device cpu is a dry run
+over gloo, with nothing compiled and no context parallelism, that says nothing about speed.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import set_rotate_method
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+WARM_UP = 3
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
+
+
+class Shape:
+    """What a Hugging Face config.json of a Llama says; refuses what this script does not build."""
+
+    def __init__(self, path):
+        with open(path, encoding="utf-8") as file:
+            config = json.load(file)
+        if config.get("model_type") != "llama" or config.get("hidden_act", "silu") != "silu":
+            raise SystemExit(f"{path}: not a Llama with SiLU")
+        if config.get("attention_bias") or config.get("mlp_bias"):
+            raise SystemExit(f"{path}: biases are not built here")
+        self.width = config["hidden_size"]
+        self.inner = config["intermediate_size"]
+        self.layers = config["num_hidden_layers"]
+        self.heads = config["num_attention_heads"]
+        self.kv_heads = config.get("num_key_value_heads") or self.heads
+        self.head_dim = config.get("head_dim") or self.width // self.heads
+        self.vocabulary = config["vocab_size"]
+        self.epsilon = config.get("rms_norm_eps", 1e-6)
+        self.theta = config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta") or 10000.0
+        self.tied = config.get("tie_word_embeddings", False)
+
+
+def attend(q, k, v, grouped):
+    if not grouped:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    # Looked up in F at each call: context parallelism puts its own there.
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, **({"enable_gqa": True} if grouped else {}))
+
+
+class Attention(nn.Module):
+    def __init__(self, shape, grouped, opaque):
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = shape.heads, shape.kv_heads, shape.head_dim
+        self.grouped = grouped and shape.heads != shape.kv_heads
+        self.attend = torch.compiler.disable(attend) if opaque else attend
+        self.q = nn.Linear(shape.width, shape.heads * shape.head_dim, bias=False)
+        self.k = nn.Linear(shape.width, shape.kv_heads * shape.head_dim, bias=False)
+        self.v = nn.Linear(shape.width, shape.kv_heads * shape.head_dim, bias=False)
+        self.o = nn.Linear(shape.heads * shape.head_dim, shape.width, bias=False)
+
+    def rotate(self, x, cos, sin):
+        first, second = x.float().chunk(2, dim=-1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+    def forward(self, x, cos, sin):
+        batch, length, _ = x.shape
+        q, k, v = (p(x).view(batch, length, n, self.head_dim)
+                   for p, n in ((self.q, self.heads), (self.k, self.kv_heads), (self.v, self.kv_heads)))
+        q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
+        out = self.attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+                          self.grouped or self.heads == self.kv_heads)
+        return self.o(out.transpose(1, 2).reshape(batch, length, -1))
+
+
+class Block(nn.Module):
+    def __init__(self, shape, grouped, opaque):
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(shape.width, eps=shape.epsilon)
+        self.attention = Attention(shape, grouped, opaque)
+        self.mlp_norm = nn.RMSNorm(shape.width, eps=shape.epsilon)
+        self.gate = nn.Linear(shape.width, shape.inner, bias=False)
+        self.up = nn.Linear(shape.width, shape.inner, bias=False)
+        self.down = nn.Linear(shape.inner, shape.width, bias=False)
+
+    def forward(self, x, cos, sin):
+        x = x + self.attention(self.attention_norm(x), cos, sin)
+        h = self.mlp_norm(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+def loss_and_logit_gradient(logits, labels, scale):
+    dtype, logits = logits.dtype, logits.float()
+    normaliser = torch.logsumexp(logits, dim=-1, keepdim=True)
+    loss = (normaliser.squeeze(-1) - logits.gather(-1, labels[:, None]).squeeze(-1)).sum() * scale
+    one_hot = (torch.arange(logits.shape[-1], device=logits.device) == labels[:, None]).float()
+    return loss, ((torch.exp(logits - normaliser) - one_hot) * scale).to(dtype)
+
+
+class ChunkedHead(torch.autograd.Function):
+    """Mean cross-entropy of x @ weight.T; both gradients are made in forward, so that one chunk of logits stands at a
+    time."""
+
+    @staticmethod
+    def forward(ctx, x, weight, labels, rows, kernel):
+        dx, dweight = torch.empty_like(x), torch.zeros_like(weight)
+        total = torch.zeros((), dtype=torch.float32, device=x.device)
+        for begin in range(0, x.shape[0], rows):
+            part = x[begin:begin + rows]
+            loss, dlogits = kernel(part @ weight.t(), labels[begin:begin + rows], 1.0 / x.shape[0])
+            total += loss
+            torch.mm(dlogits, weight, out=dx[begin:begin + rows])
+            dweight.addmm_(dlogits.t(), part)
+        ctx.save_for_backward(dx, dweight)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        dx, dweight = ctx.saved_tensors
+        return dx.mul_(gradient), dweight.mul_(gradient), None, None, None
+
+
+class Head(nn.Module):
+    def __init__(self, shape, arguments, compiled):
+        super().__init__()
+        self.norm = nn.RMSNorm(shape.width, eps=shape.epsilon)
+        self.linear = nn.Linear(shape.width, shape.vocabulary, bias=False)
+        self.rows = arguments.loss_rows
+        # Blocks are compiled with shapes of their own; so is this, once for each size of chunk.
+        self.kernel = torch.compile(loss_and_logit_gradient) if compiled else loss_and_logit_gradient
+        self.plain = torch.compile(F.cross_entropy) if compiled else F.cross_entropy
+
+    def forward(self, x, labels):
+        x = self.norm(x).flatten(0, 1)
+        if self.rows > 0:
+            return ChunkedHead.apply(x, self.linear.weight, labels.flatten(), self.rows, self.kernel)
+        return self.plain(self.linear(x).float(), labels.flatten())
+
+
+class Llama(nn.Module):
+    def __init__(self, shape, arguments, grouped, compiled):
+        super().__init__()
+        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
+        opaque = arguments.context_parallel > 1
+        self.blocks = nn.ModuleList(Block(shape, grouped, opaque) for _ in range(shape.layers))
+        self.head = Head(shape, arguments, compiled)
+        if shape.tied:
+            self.head.linear.weight = self.embedding.weight
+
+    def forward(self, ids, labels, cos, sin):
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        return self.head(x, labels)
+
+
+def start_ranks(device):
+    """Joins the others: torchrun's variables, else Open MPI's, else alone."""
+    for name, other, alone in (("RANK", "OMPI_COMM_WORLD_RANK", "0"), ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "1"),
+                               ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "0")):
+        os.environ.setdefault(name, os.environ.get(other, alone))
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29511")
+    local = int(os.environ["LOCAL_RANK"])
+    if device == "cuda":
+        torch.cuda.set_device(local)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", local))
+        return torch.device("cuda", local)
+    dist.init_process_group("gloo")
+    return torch.device("cpu")
+
+
+class DriverCount:
+    """Bytes of the device as the driver counts them."""
+
+    def __init__(self, device):
+        self.handle = self.nvml = None
+        self.before = 0
+        if device != "cuda":
+            return
+        try:
+            import pynvml
+            pynvml.nvmlInit()
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            local = int(os.environ.get("LOCAL_RANK", os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0")))
+            chosen = visible.split(",")[local].strip() if visible else str(local)
+            if chosen.isdigit():
+                self.handle = pynvml.nvmlDeviceGetHandleByIndex(int(chosen))
+            else:
+                self.handle = pynvml.nvmlDeviceGetHandleByUUID(chosen)
+            self.nvml = pynvml
+            self.before = self.used()
+        except Exception as error:  # no NVML, or one that refuses: PyTorch's own call is left
+            print(f"torch_gpu: no NVML ({error})", file=sys.stderr)
+            self.handle = None
+
+    def used(self):
+        if self.handle is not None:
+            return self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+
+    def of_process(self):
+        if self.handle is None:
+            return None
+        try:
+            mine = [p.usedGpuMemory for p in self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
+                    if p.pid == os.getpid()]
+        except self.nvml.NVMLError:
+            return None
+        return mine[0] if mine and mine[0] else None
+
+
+def takes_groups(device, shape, backend):
+    """Whether this backend attends with fewer key-value heads than heads, forward and backward."""
+    if shape.heads == shape.kv_heads:
+        return True
+    try:
+        q, k, v = (torch.randn(1, n, 256, shape.head_dim, device=device, dtype=torch.bfloat16, requires_grad=True)
+                   for n in (shape.heads, shape.kv_heads, shape.kv_heads))
+        with sdpa_kernel(backend):
+            attend(q, k, v, grouped=True).sum().backward()
+        return True
+    except RuntimeError:
+        return False
+
+
+def build(shape, arguments, device, mesh, grouped):
+    compiled = arguments.compile == "yes"
+    with torch.device("meta"):
+        model = Llama(shape, arguments, grouped, compiled)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16,
+                                  reduce_dtype=torch.bfloat16 if arguments.reduce == "bf16" else torch.float32)
+    for i, block in enumerate(model.blocks):
+        if arguments.full_recompute:
+            block = checkpoint_wrapper(block, preserve_rng_state=False)
+        if compiled:
+            block = torch.compile(block, fullgraph=arguments.context_parallel == 1)
+        model.blocks[i] = block
+    settings = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": arguments.reshard == "yes"}
+    if not shape.tied:
+        fully_shard(model.embedding, **settings)
+    for block in model.blocks:
+        fully_shard(block, **settings)
+    if not shape.tied:
+        fully_shard(model.head, **{**settings, "reshard_after_forward": False})
+    fully_shard(model, **settings)
+    model.to_empty(device=device)
+    torch.manual_seed(7 + dist.get_rank())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            local = parameter.to_local()
+            if "norm" in name:
+                local.fill_(1.0)
+            else:
+                local.normal_(0.0, 0.02)
+    return model
+
+
+def rope_tables(shape, length, device):
+    frequencies = shape.theta ** (-torch.arange(0, shape.head_dim, 2, device=device, dtype=torch.float32) /
+                                  shape.head_dim)
+    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequencies)
+    return angles.cos()[:, None, :], angles.sin()[:, None, :]
+
+
+def largest(value):
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, value)
+    known = [one for one in every if one is not None]
+    return max(known) if known else None
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--config", required=True, help="a config.json of a Llama")
+    parser.add_argument("--length", type=int, default=16384, help="tokens of a sequence")
+    parser.add_argument("--sequences", type=int, default=1, help="sequences a step of each group of ranks that share one")
+    parser.add_argument("--steps", type=int, default=5, help="steps that count, at least 5; three warm up before")
+    parser.add_argument("--context-parallel", type=int, default=1, metavar="N", help="ranks that share a sequence")
+    parser.add_argument("--rotate", choices=("allgather", "alltoall"), default="allgather",
+                        help="how context parallelism moves keys and values")
+    parser.add_argument("--full-recompute", action="store_true", help="each block's forward again in its backward")
+    parser.add_argument("--reduce", choices=("bf16", "float32"), default="bf16", help="gradients on their way")
+    parser.add_argument("--reshard", choices=("yes", "no"), default="yes",
+                        help="no: weights stay gathered between forward and backward (faster, where they fit)")
+    parser.add_argument("--attention", choices=tuple(BACKENDS), default="cudnn")
+    parser.add_argument("--loss-rows", type=int, default=2048, help="rows of logits at a time; 0: all, the plain way")
+    parser.add_argument("--compile", choices=("yes", "no"), default="yes")
+    parser.add_argument("--layers", type=int, default=0, help="fewer than the config's, for a quick try")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    arguments = parser.parse_args()
+    if arguments.steps < 5:
+        parser.error("--steps: at least 5, for a median worth quoting")
+    if arguments.device == "cpu":
+        arguments.compile, arguments.attention = "no", "math"
+        if arguments.context_parallel > 1:
+            parser.error("--context-parallel: PyTorch's has no attention for the CPU")
+    elif not torch.cuda.is_available():
+        parser.error("no GPU; --device cpu is a dry run")
+    return arguments
+
+
+def main():
+    arguments = parse()
+    shape = Shape(arguments.config)
+    shape.layers = arguments.layers or shape.layers
+    driver = DriverCount(arguments.device)
+    device = start_ranks(arguments.device)
+    rank, world, context = dist.get_rank(), dist.get_world_size(), arguments.context_parallel
+    if world % context != 0 or arguments.length % (2 * context) != 0:
+        raise SystemExit(f"--context-parallel {context}: must divide the {world} ranks, and twice it the length")
+    if arguments.device == "cuda" and driver.handle is None:
+        driver.before = driver.used()  # with the process's context, which this call needs
+    meshes = init_device_mesh(arguments.device, (world // context, context), mesh_dim_names=("data", "context"))
+    everyone = meshes["data", "context"]._flatten("everyone")
+    if context > 1:
+        set_rotate_method(arguments.rotate)
+
+    backend = BACKENDS[arguments.attention]
+    # Context parallelism's own attention takes whole heads.
+    grouped = context == 1 and takes_groups(device, shape, backend)
+    model = build(shape, arguments, device, everyone, grouped)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    generator = torch.Generator().manual_seed(11 + rank // context)
+    tokens = torch.randint(0, shape.vocabulary, (arguments.sequences, arguments.length + 1), generator=generator)
+    tokens = tokens.to(device)
+    ids, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    cos, sin = rope_tables(shape, arguments.length, device)
+
+    def cut():
+        if context == 1:
+            return contextlib.nullcontext()
+        return context_parallel(meshes["context"], buffers=[ids, labels, cos, sin], buffer_seq_dims=[1, 1, 0, 0])
+
+    times = []
+    for step in range(WARM_UP + arguments.steps):
+        dist.barrier()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        started = time.perf_counter()
+        with cut(), sdpa_kernel(backend):
+            loss = model(ids, labels, cos, sin)
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        value = total.item() / world
+        times.append(time.perf_counter() - started)
+        if rank == 0:
+            print(f"step {step}: {times[-1]:.3f} s, loss {value:.4f}", file=sys.stderr, flush=True)
+
+    counted = times[WARM_UP:]
+    median = largest(statistics.median(counted))
+    result = {
+        "peer": "torch", "torch": torch.__version__, "device": arguments.device, "gpus": world,
+        "tokens_per_second_per_gpu": world // context * arguments.sequences * arguments.length / median / world,
+        "median_seconds": median, "fastest_seconds": largest(min(counted)), "steps": len(counted), "loss": value,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+    if device.type == "cuda":
+        used, mine = driver.used(), driver.of_process()
+        result.update({
+            "gpu": torch.cuda.get_device_name(), "cudnn": torch.backends.cudnn.version(),
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+            "torch_peak_allocated_bytes": largest(torch.cuda.max_memory_allocated()),
+            "torch_peak_reserved_bytes": largest(torch.cuda.max_memory_reserved()),
+            "driver_process_bytes": largest(mine), "driver_used_less_before_bytes": largest(used - driver.before),
+            "driver_before_bytes": largest(driver.before),
+            "driver_before_has_context": driver.handle is None,
+        })
+    result["settings"] = {
+        **{name: value for name, value in vars(arguments).items() if name not in ("config", "device", "steps")},
+        "layers": shape.layers, "sharded_over": world, "grouped_heads_in_attention": grouped,
+        "precision": "bf16 compute, float32 shards", "optimizer": "AdamW, fused",
+    }
+    if rank == 0:
+        print(json.dumps(result), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
