@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Holds losses and gradient norms of `hawser eval` on GPUs against a reference; for scripts/gpu-check.
+
+  gpu_evals.py model --hawser BIN --golden DIR [--model DIR --data FILE]
+      every case of DIR on one GPU: in float32 against transformers' float64 (expected.json), in bf16 against the CPU's
+      bf16; and a model of yours, in both against the CPU's float32
+  gpu_evals.py mesh --hawser BIN --golden DIR --gpus N
+      the cases with packed documents and odd sizes on each mesh of N GPUs (and of 2, where there are more) against one
+
+Prints a table of the largest differences, relative to the value; a norm smaller than a thousandth of the largest
+(in bf16: a fifth) is held against that. The last line is `checks N failed M: FIGURES`. Ends with 1 where a bound is passed. Each run of `hawser`
+that fails or outlives its time is a failed check.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+DTYPES = ("float32", "bf16")
+# Bounds of loss and gradient norms. float32: sums in another order. bf16: other roundings of activations; of a mesh,
+# the sums of attention's parts once more.
+BOUNDS = {
+    "model": {"float32": (1e-5, 1e-4), "bf16": (1e-2, 5e-2)},
+    "mesh": {"float32": (1e-5, 1e-4), "bf16": (2e-3, 2e-2)},
+}
+FLOOR = {"float32": 1e-3, "bf16": 0.2}  # of the largest norm
+MESH_CASES = ["packed", "odd_sizes", "everything"]
+
+
+class Checks:
+    def __init__(self, bounds):
+        self.bounds = bounds
+        self.count = self.failed = 0
+        self.worst = {}  # dtype: (loss, norms)
+
+    def compare(self, what, dtype, got, reference):
+        self.count += 1
+        if got is None or reference is None:
+            self.failed += 1
+            print(f"{what:<52} {dtype:<8} FAILED: no result")
+            return
+        loss = abs(got["loss"] - reference["loss"]) / abs(reference["loss"])
+        norms = reference["gradient_norms"]
+        floor = FLOOR[dtype] * max(norms.values())
+        missing = norms.keys() ^ got["gradient_norms"].keys()
+        name, worst = "", 0.0
+        for key, norm in norms.items():
+            if key in missing:
+                continue
+            difference = abs(got["gradient_norms"][key] - norm) / max(norm, floor)
+            if not difference <= worst:  # a NaN is the worst
+                name, worst = key, difference
+        bounds = self.bounds[dtype]
+        good = loss <= bounds[0] and worst <= bounds[1] and not missing and got["tokens"] == reference["tokens"]
+        self.failed += not good
+        was = self.worst.get(dtype, (0.0, 0.0))
+        self.worst[dtype] = (max(was[0], loss), max(was[1], worst))
+        print(f"{what:<52} {dtype:<8} loss {loss:8.1e}  gradient norms {worst:8.1e} {name}{'' if good else '  FAILED'}",
+              flush=True)
+
+    def end(self):
+        figures = "; ".join(f"{dtype} loss {loss:.1e}, gradients {norms:.1e}"
+                            for dtype, (loss, norms) in self.worst.items())
+        print(f"checks {self.count} failed {self.failed}: largest differences: {figures or 'none'}")
+        return 1 if self.failed else 0
+
+
+class Evals:
+    def __init__(self, arguments):
+        self.binary = arguments.hawser
+        self.limit = arguments.seconds_each
+
+    def __call__(self, model, data, length, *options):
+        command = [self.binary, "eval", "--model", str(model), "--data", str(data), "--gradient-norms",
+                   "--sequence-length", str(length), *options]
+        started = time.monotonic()
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=self.limit, check=False)
+        except subprocess.TimeoutExpired:
+            print(f"{' '.join(command)}: not done within {self.limit} s", flush=True)
+            return None
+        try:
+            if done.returncode == 0:
+                return json.loads(done.stdout.strip().splitlines()[-1])
+        except (ValueError, IndexError):
+            pass
+        print(f"{' '.join(command)}: ended with {done.returncode} after {time.monotonic() - started:.0f} s:\n"
+              f"{done.stdout}{done.stderr}", flush=True)
+        return None
+
+
+def precision(dtype):
+    return "--set", f"precision.compute={dtype}"
+
+
+def check_model(arguments, evaluate, checks):
+    folders = sorted(path.parent for path in arguments.golden.glob("*/expected.json"))
+    if not folders:
+        raise SystemExit(f"gpu_evals: no cases in {arguments.golden}")
+    for folder in folders:
+        expected = json.loads((folder / "expected.json").read_text())
+        here = (folder, folder / "data.jsonl", expected.get("sequence_length", 4096))
+        checks.compare(f"{folder.name}, transformers", "float32",
+                       evaluate(*here, "--device", arguments.device, *precision("float32")), expected)
+        checks.compare(f"{folder.name}, CPU in bf16", "bf16", evaluate(*here, "--device", arguments.device, *precision("bf16")),
+                       evaluate(*here, "--device", "cpu", *precision("bf16")))
+    if arguments.model:
+        here = (arguments.model, arguments.data, 1024)
+        reference = evaluate(*here, "--device", "cpu", *precision("float32"))
+        for dtype in DTYPES:
+            checks.compare(f"{arguments.model.name}, CPU in float32", dtype,
+                           evaluate(*here, "--device", arguments.device, *precision(dtype)), reference)
+
+
+def meshes(gpus):
+    """(ranks, name, keys) for 2 GPUs and for all."""
+    for ranks in sorted({2, gpus} if gpus >= 2 else set()):
+        yield ranks, f"shard {ranks}", {}
+        yield ranks, f"replicate {ranks}", {"hybrid_shard_degree": 1}
+        yield ranks, f"context {ranks}", {"context_parallel_degree": ranks}
+        yield ranks, f"context {ranks}, zig-zag", {"context_parallel_degree": ranks, "context_chunks": 2}
+        if ranks >= 4 and ranks % 2 == 0:
+            half = ranks // 2
+            yield ranks, f"context 2, shard {half}", {"context_parallel_degree": 2}
+            yield ranks, f"shard 2, replicate {half}", {"hybrid_shard_degree": 2}
+            yield ranks, f"context 2, replicate {half}", {"context_parallel_degree": 2, "hybrid_shard_degree": 2}
+
+
+def check_mesh(arguments, evaluate, checks):
+    for name in arguments.cases:
+        folder = arguments.golden / name
+        expected = json.loads((folder / "expected.json").read_text())
+        here = (folder, folder / "data.jsonl", expected["sequence_length"], "--device", arguments.device)
+        for dtype in DTYPES:
+            one = evaluate(*here, *precision(dtype))
+            for ranks, mesh, keys in meshes(arguments.gpus):
+                options = [word for key, value in keys.items() for word in ("--set", f"parallel.{key}={value}")]
+                checks.compare(f"{name}, {mesh}", dtype,
+                               evaluate(*here, *precision(dtype), "--ranks", str(ranks), *options), one)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=("model", "mesh"))
+    parser.add_argument("--hawser", required=True)
+    parser.add_argument("--golden", required=True, type=pathlib.Path)
+    parser.add_argument("--gpus", type=int, default=1, help="mesh: how many there are")
+    parser.add_argument("--cases", nargs="+", default=MESH_CASES, help="mesh: of the golden folder")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry run")
+    parser.add_argument("--model", type=pathlib.Path)
+    parser.add_argument("--data", type=pathlib.Path)
+    parser.add_argument("--seconds-each", type=float, default=60, help="limit of one run of hawser")
+    arguments = parser.parse_args()
+    if bool(arguments.model) != bool(arguments.data):
+        parser.error("--model and --data come together")
+    checks = Checks(BOUNDS[arguments.what])
+    {"model": check_model, "mesh": check_mesh}[arguments.what](arguments, Evals(arguments), checks)
+    return checks.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
