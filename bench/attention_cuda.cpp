@@ -4,7 +4,7 @@
 //   bench_attention_cuda [runs, default 7] [part of a line's name]
 //
 // Each line is the median of the runs, after two that are not counted; TFLOP/s count visible pairs, backward as 2.5
-// times forward.
+// times forward. What run.deterministic costs stands beside it.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -86,6 +86,15 @@ class Bench {
     b.workspace = empty(DType::u8, {attention_workspace(b, DeviceKind::cuda)});
     line(s.name + " backward", 2.5 * work, attention_implementation(b, DeviceKind::cuda), b.workspace.bytes(),
          [&] { attention_backward(*stream_, b); });
+    b.deterministic = true;
+    try {
+      const AttentionImplementation how = attention_implementation(b, DeviceKind::cuda);
+      b.workspace = empty(DType::u8, {attention_workspace(b, DeviceKind::cuda)});
+      line(s.name + " backward, deterministic", 2.5 * work, how, b.workspace.bytes(),
+           [&] { attention_backward(*stream_, b); });
+    } catch (const UserError&) {
+      std::printf("%-58s refused\n", (s.name + " backward, deterministic").c_str());
+    }
     stream_->synchronize();
     kept_.clear();
   }
@@ -198,7 +207,8 @@ Shape2 rectangle(std::int64_t queries, std::int64_t keys, SegmentForm form, std:
 int main(int argc, char** argv) {
   using namespace hawser::ops;
   Bench bench(argc > 1 ? std::atoi(argv[1]) : 7, argc > 2 ? argv[2] : "");
-  for (const std::int64_t length : {4096, 16384, 65536}) bench.shape(sequences(1, length, true));
+  for (const std::int64_t length : {4096, 8192, 16384, 65536}) bench.shape(sequences(1, length, true));
+  bench.shape(documents(4096, 1024, 0));
   bench.shape(sequences(4, 4096, true));
   bench.shape(sequences(1, 16384, false));
   bench.shape(sequences(4, 4096, false));

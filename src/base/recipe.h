@@ -91,7 +91,7 @@ struct RunRecipe {
   int threads = 0;  // CPU threads a rank; 0: cores / ranks on this machine
   DeviceChoice device = DeviceChoice::automatic;
   double collective_timeout_s = 120.0;
-  bool deterministic = true;
+  std::optional<bool> deterministic;  // none: true on the CPU, where it costs nothing, false on CUDA
 };
 
 struct Recipe {

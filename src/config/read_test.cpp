@@ -110,7 +110,7 @@ TEST_F(ReadRecipe, TellsEveryProblemAtOnceWithItsLine) {
             "r.yaml: wrong type (expected a list of paths, got a map) at data.train, line 3\n"
             "r.yaml: wrong type (expected a whole number of at least 1, got many) at train.steps, line 5\n"
             "r.yaml: wrong type (expected a number above 0, got .nan) at optimizer.learning_rate, line 6\n"
-            "r.yaml: wrong type (expected true or false, got 7) at run.deterministic, line 7\n"
+            "r.yaml: wrong type (expected auto, true or false, got 7) at run.deterministic, line 7\n"
             "r.yaml: out of range (expected a whole number of at least 1, got 0) at train.micro_batch_size, line 5\n"
             "r.yaml: not a whole number (expected a whole number of at least 0, got 1.5) at train.seed, line 5\n"
             "r.yaml: unknown value (expected cosine, linear or constant, got cosin) at optimizer.schedule, line 6; "

@@ -249,6 +249,23 @@ Key flag(const char* name, Field field, const char* help) {
   return key;
 }
 
+// A switch with a third value: auto, the default, for a field that is optional.
+template <class Field>
+Key automatic_flag(const char* name, Field field, const char* help) {
+  Key key = row(name, field, "auto, true or false", help);
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+    const bool automatic = node.IsScalar() && node.Scalar() == "auto";
+    const auto value = parse_flag(node);
+    if (!automatic && !value) return Refusal{"wrong type", "auto, true or false", ""};
+    field(recipe) = value;
+    return std::nullopt;
+  };
+  key.write = [field](const Recipe& recipe) {
+    return field(recipe) ? nlohmann::json(*field(recipe)) : nlohmann::json("auto");
+  };
+  return key;
+}
+
 // A switch that recipes may already name and that this build cannot turn on.
 Key later_flag(const char* name, const char* help);
 

@@ -138,7 +138,8 @@ std::vector<Key> make_schema() {
            "where it runs; auto: CUDA where it is built in and a GPU is there; --device says the same"),
       number("run.collective_timeout_s", HAWSER_FIELD(run.collective_timeout_s), positive,
              "seconds a collective may take before the run is ended and the rank named"),
-      flag("run.deterministic", HAWSER_FIELD(run.deterministic), "two runs give the same bits, at some cost on CUDA"),
+      automatic_flag("run.deterministic", HAWSER_FIELD(run.deterministic),
+                     "two runs give the same bits; auto: not on CUDA, where it costs (docs/performance.md)"),
 
       needed(to_train, path("output", HAWSER_FIELD(output), "",
                             "folder of checkpoints, metrics and reports; a new run moves an earlier one's to "

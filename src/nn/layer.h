@@ -58,6 +58,7 @@ class LayerContext {
   virtual const TensorView& rope_frequencies() const = 0;  // f32 [D / 2]
   virtual DType dtype() const = 0;                         // of activations
   virtual int threads() const = 0;                         // of the compute stream (CPU)
+  virtual bool deterministic() const { return false; }     // gradients of attention repeat to the bit (CUDA)
   // The two streams wait for each other's work so far.
   void exchange_after_compute() { exchange().wait(compute().record()); }
   void compute_after_exchange() { compute().wait(exchange().record()); }

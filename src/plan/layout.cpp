@@ -29,6 +29,10 @@ DType default_wire(DeviceKind device, DType compute) {
   return device == DeviceKind::cuda && compute == DType::bf16 ? DType::bf16 : DType::f32;
 }
 
+bool deterministic_of(const Recipe& recipe, DeviceKind device) {
+  return recipe.run.deterministic.value_or(device != DeviceKind::cuda);
+}
+
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device) {
   Layout layout;
@@ -55,6 +59,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
                       .epsilon = recipe.optimizer.epsilon,
                       .weight_decay = recipe.optimizer.weight_decay,
                       .gradient_clip = recipe.optimizer.gradient_clip};
+  layout.deterministic = deterministic_of(recipe, device);
   set_bounds(layout);
   return layout;
 }
@@ -93,6 +98,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .compute = layout.compute,
           .wire = layout.wire,
           .threads = layout.threads,
+          .deterministic = layout.deterministic,
           .local_accumulation = layout.accumulation == GradientAccumulation::local,
           .keep_gradients = purpose == step::Purpose::gradient_norms,
           .keep_saved = !step::forward_only(purpose)};

@@ -32,6 +32,7 @@ struct Layout {
   int in_flight = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   step::OptimizerSettings optimizer;
+  bool deterministic = false;  // two runs give the same bits on CUDA too; on the CPU they always do
 
   int parts() const { return mesh.shard_ranks(); }
   int data_ranks() const { return mesh.shard * mesh.replicate; }  // ranks with sequences of their own
@@ -44,6 +45,10 @@ constexpr std::int64_t kKeepAttentionFrom = 16384;
 // The recipe must have passed config's checks for `world` ranks.
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device = DeviceKind::cpu);
+
+// run.deterministic where it is given; else true on the CPU alone: on CUDA it costs attention's backward memory that
+// grows with the square of the length, time, and all lengths beyond ops::kDeterministicBytes.
+bool deterministic_of(const Recipe& recipe, DeviceKind device);
 
 // What gradients travel in by default: bf16 on CUDA where layers compute in it, float32 elsewhere.
 DType default_wire(DeviceKind device, DType compute);

@@ -216,7 +216,11 @@ class Forecaster::Search {
     std::map<Checkpointing, Sketch> whole;
     for (const Checkpointing policy : {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
       s.light = policy;
-      whole[policy] = sketch(s);
+      try {
+        whole[policy] = sketch(s);
+      } catch (const UserError&) {
+        return;  // what the recipe asks for does not go with this layout (run.deterministic), under any policy
+      }
       add(s, whole[policy]);
     }
     const double capacity = static_cast<double>(on_.capacity_);

@@ -49,6 +49,7 @@ struct ExecutorSetup {
   // gradients are not reduced to shards, or gather over micro-batches first: those are float32.
   DType wire = DType::f32;
   int threads = 1;
+  bool deterministic = false;       // attention's gradients repeat to the bit (ops/attention/attention.h)
   bool local_accumulation = false;  // whole gradients gather over micro-batches; else each is reduced to shards
   bool keep_gradients = false;      // gradient shards stay valid behind the step; needs a program with gradients
   bool keep_saved = true;           // false: forward only, no layer's saved tensors outlive its row

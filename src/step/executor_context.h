@@ -49,6 +49,7 @@ class Executor::Context : public nn::LayerContext {
   const TensorView& rope_frequencies() const override { return executor_.setup_.state->rope_frequencies(); }
   DType dtype() const override { return executor_.setup_.compute; }
   int threads() const override { return executor_.setup_.threads; }
+  bool deterministic() const override { return executor_.setup_.deterministic; }
 
  private:
   Executor& executor_;

@@ -169,6 +169,44 @@ TEST(Plan, LlamaAgreesWithWhatWasMeasured) {
   EXPECT_LT(f.tokens_per_second / 8, 10900);
 }
 
+// run.deterministic reaches attention: nothing on the CPU, on CUDA memory that is booked, and lengths that are refused.
+TEST(Plan, DeterminismIsBookedAndRefusedBeyondItsLengths) {
+  Recipe recipe = read_recipe(cat(HAWSER_SOURCE_DIR, "/recipes/llama-3.1-8b-16k.yaml"), {}, Purpose::plan);
+  Problems problems;
+  const models::Model model(models::read_description(resolve_path(recipe, recipe.model.config), problems));
+  const auto layout = [&](std::int64_t length, std::optional<bool> deterministic, DeviceKind device) {
+    recipe.data.sequence_length = length;
+    recipe.run.deterministic = deterministic;
+    return plan::make_layout(recipe, model, 8, DType::bf16, 1, device);
+  };
+  // A matrix of 16K x 16K in bf16 for each of the four query heads of a key-value head, a head of them at a time.
+  constexpr std::int64_t kMatrices = std::int64_t{4} * 16384 * 16384 * 2;
+  // Buffers that have room for these, and for little more.
+  const auto matrices = [&](std::int64_t length, std::optional<bool> deterministic) {
+    const plan::RankPlan plan =
+        plan::plan_rank(model, layout(length, deterministic, DeviceKind::cuda), step::Purpose::train, 0);
+    return std::count_if(plan.buffers.buffers.begin(), plan.buffers.buffers.end(), [](const program::Buffer& b) {
+      return b.bytes >= kMatrices && b.bytes <= ops::kDeterministicBytes + (64 << 20);
+    });
+  };
+  EXPECT_TRUE(layout(2048, std::nullopt, DeviceKind::cpu).deterministic);
+  EXPECT_FALSE(layout(2048, std::nullopt, DeviceKind::cuda).deterministic);
+  EXPECT_EQ(matrices(16384, false), 0);
+  EXPECT_EQ(matrices(16384, std::nullopt), 0);
+  EXPECT_EQ(matrices(16384, true), 32);  // one a block
+  EXPECT_NO_THROW(matrices(32768, std::nullopt));
+  try {
+    matrices(32768, true);
+    FAIL() << "32K was planned";
+  } catch (const UserError& error) {
+    const std::string line = error.what();
+    for (const char* part : {"deterministic attention is beyond the lengths tested", "at most 2.25 GiB",
+                             "at run.deterministic", "32768 rows", "try run.deterministic: false"}) {
+      EXPECT_NE(line.find(part), std::string::npos) << part << " in\n" << line;
+    }
+  }
+}
+
 TEST(Target, NamesFilesAndMistakes) {
   EXPECT_EQ(plan::shipped_targets(), (std::vector<std::string>{"cpu", "h200"}));
   EXPECT_TRUE(plan::load_target("h200").cuda);

@@ -174,6 +174,7 @@ void AttentionLayer::attend_backward(LayerContext& ctx, const TensorView& qkv, c
                                 .dk = part.dk,
                                 .dv = part.dv,
                                 .accumulate_q = !part.first,
+                                .deterministic = ctx.deterministic(),
                                 .flops = 10.0 * static_cast<double>(count * c.head_dim) * part.visible};
     const std::int64_t bytes = ops::attention_workspace(call, ctx.compute().target(), ctx.threads());
     if (bytes > 0) call.workspace = ctx.temp(DType::u8, {bytes});

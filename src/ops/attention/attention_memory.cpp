@@ -18,6 +18,8 @@ constexpr std::int64_t kCallBytes = std::int64_t{1} << 30;
 std::int64_t slack_bytes(const AttentionDims& n) {
   return (std::int64_t{1} << 20) + n.segments * (512 + 32 * n.hq);
 }
+// Where a user asks for what is refused here.
+constexpr char kDeterministicKey[] = "run.deterministic";
 // A call for each segment costs a pass over all of dq each.
 constexpr std::int64_t kMostCalls = 64;
 
@@ -135,7 +137,8 @@ AttentionImplementation attention_implementation(const AttentionBackward& args, 
           .what = "deterministic attention is beyond the lengths tested",
           .expected = cat("at most ", format_bytes(Bytes(kDeterministicBytes)), " of workspace for a key-value head"),
           .got = cat(format_bytes(Bytes(backward_call_bytes(args, n, false, 1))), " for ", args.uniform, " rows"),
-          .hint = "shorter sequences, or runs that need not repeat to the bit"});
+          .at = kDeterministicKey,
+          .hint = "run.deterministic: false, or shorter sequences"});
     }
     return {Kernel::cudnn_dense, ""};
   }
@@ -144,7 +147,8 @@ AttentionImplementation attention_implementation(const AttentionBackward& args, 
       throw UserError(Problem{.what = "deterministic attention over packed documents is beyond the lengths tested",
                               .expected = cat("at most ", kDeterministicRows, " rows"),
                               .got = cat(std::max(n.tq, n.tk)),
-                              .hint = "one document a sequence, or runs that need not repeat to the bit"});
+                              .at = kDeterministicKey,
+                              .hint = "run.deterministic: false, or one document a sequence"});
     }
     return {Kernel::plain, "deterministic, and segments that need not be of one length"};
   }

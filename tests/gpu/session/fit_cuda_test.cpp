@@ -1,0 +1,120 @@
+// Whole runs on a GPU: what repeats to the bit.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+
+#include "config/config.h"
+#include "train/fit.h"
+
+namespace hawser {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kModel = R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128,
+  "intermediate_size": 352, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+  "vocab_size": 512, "max_position_embeddings": 65536, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+  "tie_word_embeddings": false, "hidden_act": "silu", "initializer_range": 0.05, "bos_token_id": null,
+  "eos_token_id": 0})";
+
+// A tiny model and documents of ids, gone with the object.
+class Workplace {
+ public:
+  // Documents of `document` tokens, or of odd lengths up to it, enough for `sequences` sequences of `length`.
+  Workplace(std::int64_t length, std::int64_t document, bool odd, int sequences = 12) : length_(length) {
+    std::string name = (fs::temp_directory_path() / "hawser-fit-cuda-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    folder_ = name;
+    std::ofstream(folder_ / "model.json") << kModel;
+    std::ofstream text(folder_ / "train.jsonl");
+    std::mt19937 random(7);
+    for (std::int64_t tokens = 0; tokens < length * sequences;) {
+      const std::int64_t count = odd ? 3 + random() % static_cast<unsigned>(document - 3) : document;
+      nlohmann::json ids = nlohmann::json::array();
+      unsigned id = random();
+      for (std::int64_t i = 0; i < count; ++i) {
+        id = random() % 10 == 0 ? random() : id + 3;
+        ids.push_back(id % 512);
+      }
+      text << nlohmann::json{{"input_ids", ids}}.dump() << '\n';
+      tokens += count;
+    }
+  }
+  ~Workplace() {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+  Workplace(const Workplace&) = delete;
+  Workplace& operator=(const Workplace&) = delete;
+
+  fs::path out(const std::string& name) const { return folder_ / name; }
+
+  // Checks a run as `hawser fit` does before it starts ranks, and does it.
+  train::FitResult fit(const std::string& out, std::vector<std::string> settings, bool resume = false) const {
+    std::ofstream(folder_ / "recipe.yaml") << "model: {config: model.json}\ndata: {train: [train.jsonl], "
+                                           << "sequence_length: " << length_ << "}\n"
+                                           << "train: {steps: 4, global_batch_size: 2, seed: 7}\n"
+                                           << "optimizer: {learning_rate: 1.0e-3}\n"
+                                           << "output: " << out << "\n";
+    train::FitRequest request{.recipe = read_recipe((folder_ / "recipe.yaml").string(), settings),
+                              .resume = resume,
+                              .device = {.kind = DeviceKind::cuda}};
+    Problems problems;
+    train::check_fit(request.recipe, {.device = DeviceKind::cuda}, problems);
+    problems.throw_if_any();
+    return train::fit(request, nullptr);
+  }
+
+ private:
+  fs::path folder_;
+  std::int64_t length_;
+};
+
+// Parameters and moments of a run's last checkpoint, byte for byte.
+std::string state_of(const train::FitResult& result) {
+  std::ostringstream bytes;
+  bytes << std::ifstream(fs::path(result.checkpoint) / "rank-00000.bin", std::ios::binary).rdbuf();
+  return bytes.str();
+}
+
+// The lengths that docs/performance.md names: what cuDNN's deterministic backward is taken for, and packed documents,
+// which take the plain kernel.
+TEST(FitCuda, TwoDeterministicRunsAreBitwiseEqual) {
+  struct Case {
+    std::int64_t length, documents;  // documents a sequence at most
+  };
+  for (const Case& c : {Case{512, 16}, Case{1024, 1}, Case{4096, 1}, Case{8192, 16}, Case{8192, 1}, Case{16384, 1}}) {
+    SCOPED_TRACE(::testing::Message() << c.length << " tokens, up to " << c.documents << " documents");
+    const Workplace place(c.length, c.documents == 1 ? c.length : c.length / 4, c.documents > 1);
+    const std::vector<std::string> settings{"run.deterministic=true", "data.max_documents=" + cat(c.documents)};
+    const std::string one = state_of(place.fit("one", settings)), two = state_of(place.fit("two", settings));
+    ASSERT_GT(one.size(), std::size_t{1} << 20);
+    EXPECT_TRUE(one == two);
+    auto other = settings;
+    other.push_back("train.seed=8");
+    EXPECT_FALSE(one == state_of(place.fit("three", other))) << "a comparison that sees nothing";
+  }
+}
+
+TEST(FitCuda, DeterminismBeyondItsLengthsIsRefused) {
+  const Workplace place(32768, 32768, false, 4);
+  for (const char* documents : {"data.max_documents=1", "data.max_documents=8"}) {
+    try {
+      // Two query heads a key-value head: 4 GiB for one of them.
+      place.fit("one", {"run.deterministic=true", documents});
+      FAIL() << documents;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("at run.deterministic; try run.deterministic: false"), std::string::npos)
+          << error.what();
+    }
+    EXPECT_FALSE(fs::exists(place.out("one") / "metrics.jsonl"));
+  }
+}
+
+}  // namespace
+}  // namespace hawser
