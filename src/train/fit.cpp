@@ -18,6 +18,7 @@
 #include "data/token_file.h"
 #include "models/families.h"
 #include "models/weights.h"
+#include "ops/gemm/gemm.h"
 #include "optim/schedule.h"
 #include "plan/forecast.h"
 #include "report/metrics.h"
@@ -126,8 +127,7 @@ class Fit {
     open_data();
     device_ = make_device(request_.device, request_.threads);
     mesh_ = make_mesh(world_, layout_.mesh, recipe_.run.collective_timeout_s, *device_);
-    if (device_->kind() == DeviceKind::cuda) phase("choosing algorithms for matrix products");
-    prepare_products(*open_.model, layout_, *device_);
+    choose_algorithms();
     std::vector<step::Purpose> purposes{step::Purpose::train};
     if (validation_) purposes.push_back(step::Purpose::loss);
     session_ = std::make_unique<Session>(*open_.model, layout_, *device_, *mesh_, purposes, recipe_.memory.capacity);
@@ -139,6 +139,29 @@ class Fit {
         world_->set_phase(std::move(text));
       });
     }
+  }
+
+  // A run that must repeat to the bit takes no part in a measurement, which may turn out otherwise another time.
+  void choose_algorithms() {
+    if (device_->kind() != DeviceKind::cuda) return;
+    phase("choosing algorithms for matrix products");
+    const ChooseProducts how{.measure = !layout_.deterministic, .stored = [this] { return stored_choices(); }};
+    const std::string choices =
+        choose_products(*open_.model, layout_, *device_, world_, how, [this](const std::string& line) { say(line); });
+    if (how.measure && first_rank()) checkpoint::write_text_atomically(products_path(recipe_), choices);
+  }
+
+  // Those of the run that goes on; else of an earlier one in this folder.
+  StoredChoices stored_choices() const {
+    if (request_.resume) {
+      Problems ignored;  // said when it is read
+      const auto found = checkpoint::Checkpoint::latest(checkpoints_folder(recipe_), ignored);
+      if (found) return {run_state_of(found->meta()).products, found->folder()};
+    }
+    const std::string path = products_path(recipe_);
+    std::error_code ignored;
+    if (layout_.deterministic || !fs::exists(path, ignored)) return {};
+    return {checkpoint::read_text(path, kMostChoices), path};
   }
 
   void open_data() {
@@ -370,6 +393,7 @@ class Fit {
                                .config = config_text_,
                                .tokenizer = tokenizer_,
                                .data = data_identity_,
+                               .products = ops::gemm_choices(session_->stream()),
                                .tokenizer_files = tokenizer_files_},
                               recipe_.checkpoint.keep_last);
     saved_step_ = done_;
@@ -382,7 +406,8 @@ class Fit {
     if (progress_) progress_->finish();
   }
 
-  static constexpr std::size_t kInFlight = 2;  // steps enqueued before the oldest is waited for
+  static constexpr std::int64_t kMostChoices = 16 << 20;  // bytes of a text of choices that is read
+  static constexpr std::size_t kInFlight = 2;             // steps enqueued before the oldest is waited for
 
   const FitRequest& request_;
   const Recipe& recipe_;

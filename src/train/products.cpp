@@ -4,6 +4,7 @@
 
 #include "ops/gemm/gemm.h"
 #include "ops/loss/linear_cross_entropy.h"
+#include "train/together.h"
 
 namespace hawser::train {
 
@@ -25,9 +26,11 @@ class Lister {
     const bool each = layout_.parts() > 1 && layout_.accumulation == GradientAccumulation::sharded;
     const DType gradient = each ? layout_.wire : DType::f32;
     add({name + ", y", rows, outputs, inputs, false, true, false, act, act, times});
-    add({name + ", dx", rows, inputs, outputs, false, false, false, act, act, times});
-    add({name + ", dW", outputs, inputs, rows, true, false, false, act, gradient, each ? times : 1});
-    if (!each && times > 1) add({name + ", dW +=", outputs, inputs, rows, true, false, true, act, gradient, times - 1});
+    add({name + ", dx", rows, inputs, outputs, false, false, false, act, act, times, true});
+    add({name + ", dW", outputs, inputs, rows, true, false, false, act, gradient, each ? times : 1, true});
+    if (!each && times > 1) {
+      add({name + ", dW +=", outputs, inputs, rows, true, false, true, act, gradient, times - 1, true});
+    }
   }
   std::vector<ProductShape> take() { return std::move(list_); }
 
@@ -36,6 +39,7 @@ class Lister {
     for (ProductShape& there : list_) {
       if (same(there, shape)) {
         there.count += shape.count;
+        there.gradient = there.gradient && shape.gradient;
         return;
       }
     }
@@ -61,11 +65,15 @@ DType head_gradient(const models::Model& model, const plan::Layout& layout) {
 }
 
 // The head's products are of the chunks that the op cuts its logits into: it prepares them itself.
-void prepare_head(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream) {
+void prepare_head(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream,
+                  bool backward) {
   const std::int64_t rows = layout.bounds.rows, width = model.width(), vocabulary = model.vocabulary();
-  const Storage x(device, layout.compute, {rows, width}), dx(device, layout.compute, {rows, width});
+  const auto gradient_of = [&](DType dtype, const Shape& shape) {
+    return backward ? Storage(device, dtype, shape) : Storage();
+  };
+  const Storage x(device, layout.compute, {rows, width}), dx = gradient_of(layout.compute, {rows, width});
   const Storage weight(device, layout.compute, {vocabulary, width});
-  const Storage gradient(device, head_gradient(model, layout), {vocabulary, width});
+  const Storage gradient = gradient_of(head_gradient(model, layout), {vocabulary, width});
   const Storage labels(device, DType::i32, {rows}), scale(device, DType::f32, {1}), sum(device, DType::f32, {1});
   const std::int64_t bytes =
       ops::linear_cross_entropy_workspace(rows, width, vocabulary, layout.compute, 0, stream.target());
@@ -78,6 +86,16 @@ void prepare_head(const models::Model& model, const plan::Layout& layout, Device
                                              .dx = dx,
                                              .dweight = gradient,
                                              .workspace = workspace});
+  stream.synchronize();
+}
+
+// Of one row, as the head gives them to who generates.
+void prepare_logits(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream) {
+  const Storage x(device, layout.compute, {1, model.width()});
+  const Storage weight(device, layout.compute, {model.vocabulary(), model.width()});
+  const Storage logits(device, DType::f32, {1, model.vocabulary()});
+  ops::gemm_prepare(stream, {.a = x, .b = weight, .c = logits, .transpose_b = true});
+  stream.synchronize();
 }
 
 }  // namespace
@@ -93,10 +111,11 @@ std::vector<ProductShape> products_of(const models::Model& model, const plan::La
   return lister.take();
 }
 
-void prepare_products(const models::Model& model, const plan::Layout& layout, Device& device) {
+void prepare_products(const models::Model& model, const plan::Layout& layout, Device& device, step::Purpose purpose) {
   if (device.kind() != DeviceKind::cuda) return;
   const auto stream = device.make_stream("prepare");
   for (const ProductShape& p : products_of(model, layout, false)) {
+    if (p.gradient && step::forward_only(purpose)) continue;
     const Storage a(device, p.in, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
     const Storage b(device, p.in, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
     const Storage c(device, p.out, {p.m, p.n});
@@ -108,8 +127,55 @@ void prepare_products(const models::Model& model, const plan::Layout& layout, De
                                 .accumulate = p.accumulate});
     stream->synchronize();
   }
-  prepare_head(model, layout, device, *stream);
+  if (purpose == step::Purpose::logits) {
+    prepare_logits(model, layout, device, *stream);
+  } else {
+    prepare_head(model, layout, device, *stream, !step::forward_only(purpose));
+  }
   stream->synchronize();
+}
+
+namespace {
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+std::string choose_products(const models::Model& model, const plan::Layout& layout, Device& device, comm::World* world,
+                            const ChooseProducts& how, const std::function<void(const std::string&)>& say) {
+  if (device.kind() != DeviceKind::cuda) return "";
+  const auto stream = device.make_stream("products");
+  const auto heading = [&] { return first_line(ops::gemm_choices(*stream)); };
+  const std::string text = on_rank_zero(world, [&] {
+    const StoredChoices stored = how.stored ? how.stored() : StoredChoices{};
+    if (!stored.text.empty() && first_line(stored.text) != heading()) {
+      say(cat("hawser: algorithms for matrix products are chosen anew: those of ", stored.origin, " are for ",
+              first_line(stored.text), ", and this is ", heading()));
+    } else if (!stored.text.empty()) {
+      ops::gemm_take_choices(*stream, stored.text);
+    }
+    if (how.measure) prepare_products(model, layout, device, how.purpose);
+    return ops::gemm_choices(*stream);
+  });
+  if (world == nullptr) return text;
+  const bool other = first_line(text) != heading();
+  take_time(world, [&] {
+    if (world->rank().value() == 0) return;
+    if (!other) {
+      ops::gemm_take_choices(*stream, text);
+    } else if (how.measure) {
+      prepare_products(model, layout, device, how.purpose);
+    }
+  });
+  const std::vector<std::string> kinds = world->all_gather_strings(heading());
+  for (std::size_t rank = 1; rank < kinds.size(); ++rank) {
+    if (kinds[rank] == kinds[0] || world->rank().value() != 0) continue;
+    say(cat("hawser: rank ", rank, " has ", kinds[rank], ", rank 0 ", kinds[0],
+            ": each takes algorithms of its own for matrix products"));
+  }
+  return text;
 }
 
 }  // namespace hawser::train

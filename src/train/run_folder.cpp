@@ -19,6 +19,9 @@ std::string checkpoints_folder(const Recipe& recipe) {
 std::string metrics_path(const Recipe& recipe) {
   return output_folder(recipe) + "/metrics.jsonl";
 }
+std::string products_path(const Recipe& recipe) {
+  return output_folder(recipe) + "/products.txt";
+}
 
 File hold_output(const Recipe& recipe) {
   constexpr std::chrono::seconds kPatience{10};

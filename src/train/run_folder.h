@@ -11,6 +11,8 @@ namespace hawser::train {
 std::string output_folder(const Recipe& recipe);
 std::string checkpoints_folder(const Recipe& recipe);
 std::string metrics_path(const Recipe& recipe);
+// Algorithms that a run chose for its matrix products; not set aside, so that the next one here takes the same.
+std::string products_path(const Recipe& recipe);
 
 // Makes the folder and holds it until the file is closed or this process ends, however it ends. UserError when another
 // run still has it after ten seconds (the ranks of one that was killed need a few to end).

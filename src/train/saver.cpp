@@ -20,6 +20,7 @@ std::string to_json(const RunState& state) {
   json["config"] = state.config;
   json["tokenizer"] = state.tokenizer;
   if (!state.data.empty()) json["data"] = nlohmann::ordered_json::parse(state.data);
+  if (!state.products.empty()) json["products"] = state.products;
   return json.dump();
 }
 
@@ -31,7 +32,8 @@ RunState run_state_of(const std::string& text) {
             .recipe = json.at("recipe").dump(),
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),
-            .data = json.contains("data") ? json.at("data").dump() : ""};
+            .data = json.contains("data") ? json.at("data").dump() : "",
+            .products = json.value("products", "")};
   } catch (const nlohmann::json::exception& error) {
     throw UserError(Problem{.what = "the checkpoint was not written by `hawser fit`", .got = error.what()});
   }

@@ -22,6 +22,8 @@ struct RunState {
   std::string config;          // text of the model's config.json
   std::string tokenizer;       // a tokenizer.json or its folder; "" where there is none
   std::string data;            // identity of the training data (data/identity.h) as JSON; "" where nobody knows
+  // Algorithms of the matrix products (ops::gemm_choices): a resumed run takes them again, so that it is the same run.
+  std::string products;  // "": none, as on the CPU
   // The tokenizer's files, which the checkpoint carries along; rank 0's count, and they are not read back.
   std::vector<checkpoint::Attachment> tokenizer_files;
 };

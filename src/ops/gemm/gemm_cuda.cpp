@@ -337,6 +337,7 @@ void prepare(const CudaNative& native, const Product& p) {
 }
 
 std::string choices(const CudaNative& native) {
+  HAWSER_CUDA_CHECK(cudaSetDevice(native.ordinal));  // the thread may be new here, and a handle belongs to its device
   Lt& lt = native.keep->get<Lt>();
   const std::lock_guard lock(lt.mutex);
   std::ostringstream out;
@@ -358,6 +359,7 @@ std::string choices(const CudaNative& native) {
 }
 
 std::int64_t take_choices(const CudaNative& native, const std::string& text) {
+  HAWSER_CUDA_CHECK(cudaSetDevice(native.ordinal));
   Lt& lt = native.keep->get<Lt>();
   const std::lock_guard lock(lt.mutex);
   std::istringstream in(text);

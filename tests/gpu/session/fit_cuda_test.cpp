@@ -1,4 +1,4 @@
-// Whole runs on a GPU: what repeats to the bit.
+// Whole runs on a GPU: what repeats to the bit, and the algorithms that they choose.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -8,8 +8,10 @@
 #include <random>
 #include <sstream>
 
+#include "checkpoint/checkpoint.h"
 #include "config/config.h"
 #include "train/fit.h"
+#include "train/saver.h"
 
 namespace hawser {
 namespace {
@@ -99,6 +101,60 @@ TEST(FitCuda, TwoDeterministicRunsAreBitwiseEqual) {
     other.push_back("train.seed=8");
     EXPECT_FALSE(one == state_of(place.fit("three", other))) << "a comparison that sees nothing";
   }
+}
+
+TEST(FitCuda, ADeterministicRunThatGoesOnIsTheRunThatNeverStopped) {
+  const Workplace place(1024, 1024, false);
+  const std::vector<std::string> settings{"run.deterministic=true", "data.max_documents=1",
+                                          "optimizer.schedule=constant"};
+  const auto with = [&](const char* more) {
+    auto out = settings;
+    out.emplace_back(more);
+    return out;
+  };
+  const std::string whole = state_of(place.fit("whole", with("train.steps=4")));
+  place.fit("parts", with("train.steps=2"));
+  EXPECT_TRUE(whole == state_of(place.fit("parts", with("train.steps=4"), true)));
+}
+
+std::string text_of(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// Choices are followed by a line for a product that no step has: where it comes back, they were taken.
+TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
+  const Workplace place(512, 512, false);
+  const auto choices = [&](const train::FitResult& result) {
+    return train::run_state_of(checkpoint::Checkpoint::open(result.checkpoint).meta()).products;
+  };
+  const std::string first = choices(place.fit("out", {}));
+  const fs::path path = place.out("out") / "products.txt";
+  std::string stored = text_of(path);
+  ASSERT_EQ(stored.substr(0, stored.find('\n')), first.substr(0, first.find('\n')));
+  std::string mark;  // a stored choice, but for its first number
+  std::istringstream lines(stored);
+  for (std::string line; std::getline(lines, line);) {
+    if (std::isdigit(static_cast<unsigned char>(line[0])) != 0) mark = "7777777" + line.substr(line.find(' '));
+  }
+  ASSERT_FALSE(mark.empty()) << stored;
+  std::ofstream(path, std::ios::app) << mark << '\n';
+  // A second run in this folder.
+  EXPECT_NE(choices(place.fit("out", {})).find(mark), std::string::npos);
+  EXPECT_NE(text_of(path).find(mark), std::string::npos);
+  // One that goes on asks its checkpoint.
+  fs::remove(path);
+  EXPECT_NE(choices(place.fit("out", {"train.steps=5"}, true)).find(mark), std::string::npos);
+  // One that must repeat to the bit does not depend on what ran before it.
+  EXPECT_EQ(choices(place.fit("out", {"run.deterministic=true", "data.max_documents=1"})).find(mark),
+            std::string::npos);
+  // Choices for another GPU are made anew.
+  stored = text_of(path);
+  stored.replace(0, stored.find('\n'), "cublasLt 1 on another GPU");
+  std::ofstream(path) << stored << mark << '\n';
+  EXPECT_EQ(choices(place.fit("out", {})).find(mark), std::string::npos);
+  EXPECT_EQ(text_of(path).find("another GPU"), std::string::npos);
 }
 
 TEST(FitCuda, DeterminismBeyondItsLengthsIsRefused) {
