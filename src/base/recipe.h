@@ -17,7 +17,16 @@ enum class Packing { documents, chunks };            // separate documents with 
 enum class ContextComm { all_gather };               // grows with ring, all_to_all, automatic
 enum class ShardPolicy { parameters };               // what is sharded; grows with ZeRO-1 and ZeRO-2
 enum class GradientAccumulation { sharded, local };  // reduce every micro-batch | keep whole gradients, reduce once
-enum class Checkpointing { none, selective, full };
+// What a block's backward computes again, by bytes that a second of it frees: from the cheapest to the dearest.
+enum class Checkpointing {
+  none,
+  selective,    // norms and SwiGLU
+  gate_up,      // and the MLP's first product
+  qkv,          // norms, SwiGLU and attention's first product with its rotation
+  projections,  // both products: attention's output and log-sum-exp are kept
+  full,         // all but the layers' inputs; attention itself too where sequences are short (nn::SavePolicy)
+  automatic,    // the plan chooses one of the others for each block
+};
 enum class ComputePrecision { automatic, float32, bf16 };  // automatic: float32 on the CPU, bf16 on CUDA
 enum class LearningRateSchedule { constant, linear, cosine };
 

@@ -54,6 +54,9 @@ std::string key_place(const Recipe& recipe, std::string_view key);
 // A path of the recipe as the process can open it: relative ones start at the recipe's folder; "" stays "".
 std::string resolve_path(const Recipe& recipe, const std::string& path);
 
+// memory.activation_checkpointing as it is typed after KEY=: "selective", "[20*gate_up,12*none]".
+std::string checkpointing_text(const MemoryRecipe& memory);
+
 // docs/recipe.md: every key with its values, default and help.
 std::string recipe_reference_markdown();
 

@@ -8,9 +8,40 @@
 namespace hawser::rows {
 namespace {
 
-const Words<Checkpointing> kCheckpointing = {
-    {"none", Checkpointing::none}, {"selective", Checkpointing::selective}, {"full", Checkpointing::full}};
+// By what a second of the work frees; `docs/recipe.md` has the second column.
+struct CheckpointingWord {
+  const char* name;
+  Checkpointing value;
+  const char* help;
+};
+constexpr CheckpointingWord kCheckpointingWords[] = {
+    {"none", Checkpointing::none, "nothing: all that backward reads is kept"},
+    {"selective", Checkpointing::selective, "norms and SwiGLU, inside backward"},
+    {"gate_up", Checkpointing::gate_up, "and the MLP's gate-up product"},
+    {"qkv", Checkpointing::qkv, "norms, SwiGLU, the QKV product and its rotation; gate and up are kept"},
+    {"projections", Checkpointing::projections, "both products; attention's output and log-sum-exp are kept"},
+    {"full", Checkpointing::full,
+     "all but the inputs of attention and MLP; from 16,384 tokens on attention's output and log-sum-exp are kept"},
+};
+
+Words<Checkpointing> checkpointing_words() {
+  Words<Checkpointing> words;
+  for (const CheckpointingWord& word : kCheckpointingWords) words.emplace_back(word.name, word.value);
+  return words;
+}
+
+const Words<Checkpointing> kCheckpointing = checkpointing_words();
 const std::vector<std::string> kCheckpointingLater = {"auto"};
+
+// Runs of equal policies: "20*full".
+std::vector<std::string> runs_of(const std::vector<Checkpointing>& list) {
+  std::vector<std::string> out;
+  for (std::size_t i = 0, end = 0; i < list.size(); i = end) {
+    while (end < list.size() && list[end] == list[i]) ++end;
+    out.push_back((end - i > 1 ? cat(end - i, "*") : "") + name_of(kCheckpointing, list[i]));
+  }
+  return out;
+}
 
 std::string joined(const std::vector<std::string>& words, const std::string& last) {
   std::string out;
@@ -77,8 +108,9 @@ constexpr std::size_t kMostBlocks = 100000;
 Key checkpointing(const char* name, const char* help) {
   Key key;
   key.name = name;
-  key.values = word_values(names_of(kCheckpointing), kCheckpointingLater) + "; or one a block: [9*full, none]";
+  key.values = word_values(names_of(kCheckpointing), kCheckpointingLater) + "; or a block each: [9*full, none]";
   key.help = help;
+  for (const CheckpointingWord& word : kCheckpointingWords) key.words.emplace_back(word.name, word.help);
   key.reset = [](Recipe& recipe) {
     recipe.memory.activation_checkpointing = MemoryRecipe{}.activation_checkpointing;
     recipe.memory.per_layer.clear();
@@ -115,11 +147,16 @@ Key checkpointing(const char* name, const char* help) {
   key.write = [](const Recipe& recipe) {
     if (recipe.memory.per_layer.empty())
       return nlohmann::json(name_of(kCheckpointing, recipe.memory.activation_checkpointing));
-    nlohmann::json list = nlohmann::json::array();
-    for (const Checkpointing value : recipe.memory.per_layer) list.push_back(name_of(kCheckpointing, value));
-    return list;
+    return nlohmann::json(runs_of(recipe.memory.per_layer));
   };
   return key;
+}
+
+std::string checkpointing_text(const MemoryRecipe& memory) {
+  if (memory.per_layer.empty()) return name_of(kCheckpointing, memory.activation_checkpointing);
+  std::string out;
+  for (const std::string& run : runs_of(memory.per_layer)) out += (out.empty() ? "[" : ",") + run;
+  return out + "]";
 }
 
 Key bytes(const char* name, const char* help) {

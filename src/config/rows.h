@@ -271,6 +271,7 @@ Key later_flag(const char* name, const char* help);
 
 // One word for all layers, or a list of words, one a layer.
 Key checkpointing(const char* name, const char* help);
+std::string checkpointing_text(const MemoryRecipe& memory);  // config.h has it
 
 // A capacity in bytes with a unit.
 Key bytes(const char* name, const char* help);

@@ -77,7 +77,7 @@ std::vector<Key> make_schema() {
            {{"sharded", GradientAccumulation::sharded}, {"local", GradientAccumulation::local}}, {},
            "sharded: reduce every micro-batch; local: keep whole gradients, reduce once"),
 
-      checkpointing("memory.activation_checkpointing", "what backward computes again: nothing, pointwise work, all"),
+      checkpointing("memory.activation_checkpointing", "what backward computes again"),
       later_flag("memory.activation_offload", "keep activations in host memory between forward and backward"),
       later_flag("memory.optimizer_offload", "keep the optimizer's state in host memory"),
       unset("what the device has", bytes("memory.capacity", "memory a rank may use; --memory says the same")),

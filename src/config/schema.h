@@ -32,8 +32,9 @@ struct Key {
   std::string values;  // what it takes, for people: "whole number, at least 1"
   std::string help;    // one line
   Needed needed = Needed::never;
-  std::string unset;     // what an empty default stands for: "OUTPUT/data"
-  std::string example;   // what a recipe shows, commented out, where nothing is set
+  std::string unset;                                       // what an empty default stands for: "OUTPUT/data"
+  std::string example;                                     // what a recipe shows, commented out, where nothing is set
+  std::vector<std::pair<std::string, std::string>> words;  // what each of its words means, where help cannot say it
   bool is_path = false;  // --set takes it relative to the working directory, not to the recipe
 
   // Stores the value into the recipe, or refuses it and leaves the recipe as it was.

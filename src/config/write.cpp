@@ -93,9 +93,18 @@ void put_table(std::string& out, const std::string& section) {
     if (key.section() != section) continue;
     out += "| `" + key.name + "` | " + key.values + " | " + default_of(key) + " | " + key.help + " |\n";
   }
+  for (const Key& key : schema()) {
+    if (key.section() != section || key.words.empty()) continue;
+    out += "\n| `" + key.name + "` | " + key.help + " |\n| --- | --- |\n";
+    for (const auto& [word, help] : key.words) out += "| `" + word + "` | " + help + " |\n";
+  }
 }
 
 }  // namespace
+
+std::string checkpointing_text(const MemoryRecipe& memory) {
+  return rows::checkpointing_text(memory);
+}
 
 std::string recipe_reference_markdown() {
   std::string out =

@@ -79,6 +79,12 @@ struct SavePolicy {
   Checkpointing checkpointing = Checkpointing::none;
   bool keep_attention = false;  // full: attention output and log-sum-exp are kept all the same (long sequences)
   bool delay_weights = false;   // weight gradients run apart: what they read outlives backward
+
+  // What is made again. Norms and SwiGLU are made inside backward, the rest by Layer::recompute.
+  bool redoes_pointwise() const { return checkpointing != Checkpointing::none; }
+  bool redoes_gate_up() const;
+  bool redoes_qkv() const;
+  bool redoes_attention() const { return checkpointing == Checkpointing::full && !keep_attention; }
 };
 
 // The views of a layer's saved tensors for one micro-batch. `slots` runs parallel to Layer::slots(); a slot that its
@@ -96,7 +102,7 @@ class Layer {
   virtual std::vector<Slot> slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const = 0;
   // y = layer(x). Writes the slots whose writer is forward.
   virtual void forward(LayerContext&, const TensorView& x, const TensorView& y, const Saved&) const = 0;
-  // Writes the slots whose writer is recompute, from x and what forward kept.
+  // Writes the slots whose writer is recompute, from x and what forward kept; called only where recomputes() says so.
   virtual void recompute(LayerContext&, const Saved&, const SavePolicy&) const = 0;
   // dx from dy; with delay_weights the gradients of GEMM weights are left to backward_weight. Saved tensors may be
   // overwritten unless backward_weight reads them.
@@ -106,5 +112,17 @@ class Layer {
   // Model FLOPs of forward for T rows and the given visible query-key pairs; GEMMs and attention only.
   virtual double flops(std::int64_t rows, double pairs) const = 0;
 };
+
+// Whether a layer has a recompute pass under a policy: some slot is written there.
+bool recomputes(const Layer& layer, const SavePolicy& policy);
+
+inline bool SavePolicy::redoes_gate_up() const {
+  return checkpointing == Checkpointing::gate_up || checkpointing == Checkpointing::projections ||
+         checkpointing == Checkpointing::full;
+}
+inline bool SavePolicy::redoes_qkv() const {
+  return checkpointing == Checkpointing::qkv || checkpointing == Checkpointing::projections ||
+         checkpointing == Checkpointing::full;
+}
 
 }  // namespace hawser::nn

@@ -17,18 +17,6 @@ namespace hawser::plan {
 
 namespace {
 
-const char* name_of(Checkpointing value) {
-  switch (value) {
-    case Checkpointing::none:
-      return "none";
-    case Checkpointing::selective:
-      return "selective";
-    case Checkpointing::full:
-      return "full";
-  }
-  return "?";
-}
-
 // What the search may turn.
 struct Settings {
   int context = 1, hybrid = 0;
@@ -38,18 +26,6 @@ struct Settings {
   Checkpointing heavy = Checkpointing::none;  // of the first `mixed` blocks
   int mixed = 0;
 };
-
-std::string checkpointing_text(const Recipe& recipe) {
-  if (recipe.memory.per_layer.empty()) return name_of(recipe.memory.activation_checkpointing);
-  // Runs as the recipe reads them: [20*full,12*none].
-  const std::vector<Checkpointing>& list = recipe.memory.per_layer;
-  std::string out = "[";
-  for (std::size_t i = 0, end = 0; i < list.size(); i = end) {
-    while (end < list.size() && list[end] == list[i]) ++end;
-    out += cat(i > 0 ? "," : "", end - i > 1 ? cat(end - i, "*") : "", name_of(list[i]));
-  }
-  return out + "]";
-}
 
 Recipe with(const Recipe& base, const Settings& s, int blocks) {
   Recipe out = base;
@@ -71,7 +47,7 @@ std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
   const auto add = [&](const char* key, const auto& before, const auto& after) {
     if (before != after) out.push_back({key, cat(after)});
   };
-  add("memory.activation_checkpointing", checkpointing_text(base), checkpointing_text(other));
+  add("memory.activation_checkpointing", checkpointing_text(base.memory), checkpointing_text(other.memory));
   add("train.micro_batch_size", base.train.micro_batch_size, other.train.micro_batch_size);
   add("parallel.context_parallel_degree", base.parallel.context_parallel_degree,
       other.parallel.context_parallel_degree);

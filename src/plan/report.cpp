@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "config/config.h"
 
 namespace hawser::plan {
 
@@ -46,16 +47,12 @@ std::string precision_text(const Layout& layout) {
 }
 
 std::string checkpointing_text(const Layout& layout) {
-  int counts[3] = {0, 0, 0};
+  MemoryRecipe memory;
   for (std::size_t layer = 0; layer < layout.policies.size(); layer += 2) {
-    ++counts[static_cast<int>(layout.policies[layer].checkpointing)];
+    memory.per_layer.push_back(layout.policies[layer].checkpointing);
   }
-  static constexpr const char* kNames[3] = {"none", "selective", "full"};
-  std::string out;
-  for (int p = 0; p < 3; ++p) {
-    if (counts[p] > 0) out += cat(out.empty() ? "" : ", ", kNames[p], " in ", plural(counts[p], "block", "blocks"));
-  }
-  return out;
+  std::string runs = hawser::checkpointing_text(memory);
+  return runs.substr(1, runs.size() - 2);
 }
 
 }  // namespace

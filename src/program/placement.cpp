@@ -156,7 +156,11 @@ class Search {
  public:
   Search(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, const std::vector<int>& used, Packer& packer,
          std::int64_t bound)
-      : lifetimes_(lifetimes), packer_(packer), good_(bound + bound / 100), random_(1, "place") {
+      : lifetimes_(lifetimes),
+        packer_(packer),
+        good_(bound + bound / 100),
+        poor_(bound + bound * 3 / 100),
+        random_(1, "place") {
     std::map<std::int64_t, std::vector<int>, std::greater<>> sizes;
     for (const int b : used) sizes[units_of(buffers[static_cast<std::size_t>(b)])].push_back(b);
     for (auto& [size, group] : sizes) {
@@ -167,9 +171,10 @@ class Search {
 
   std::int64_t run(std::vector<std::int64_t>& offsets) {
     constexpr int kMostTries = 2000;
-    constexpr std::size_t kMostWork = 80'000'000;  // some tenths of a second
+    constexpr std::size_t kMostWork = 80'000'000, kPoorWork = 320'000'000;  // some tenths of a second, a second
     bool reuse = true;
-    for (int i = 0; i < kMostTries && best_ > good_ && (i < 2 || packer_.work() < kMostWork); ++i) {
+    const auto go_on = [&] { return best_ > good_ && packer_.work() < (best_ > poor_ ? kPoorWork : kMostWork); };
+    for (int i = 0; i < kMostTries && (i < 2 ? best_ > good_ : go_on()); ++i) {
       std::vector<std::vector<int>> groups = groups_;
       const bool other = i == 1 || (i > 1 && below(8) == 0);
       if (i > 1 && !other) change(groups);
@@ -227,7 +232,7 @@ class Search {
 
   const Lifetimes& lifetimes_;
   Packer& packer_;
-  std::int64_t good_;
+  std::int64_t good_, poor_;  // at or below the one the search ends, above the other it takes longer
   RandomStream random_;
   std::uint64_t drawn_ = 0;
   std::vector<std::vector<int>> groups_;

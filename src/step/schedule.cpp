@@ -22,7 +22,11 @@ std::vector<int> units_of(const std::vector<models::ParamPlace>& places) {
 // Lists the computations of a step; numbers in `input` and `partner` count them.
 class Lister {
  public:
-  Lister(const models::Model& model, const ScheduleOptions& options) : model_(model), options_(options) {}
+  Lister(const models::Model& model, const ScheduleOptions& options) : model_(model), options_(options) {
+    for (int layer = 0; layer < model.layers(); ++layer) {
+      recomputes_.push_back(nn::recomputes(model.layer(layer), options.policies[static_cast<std::size_t>(layer)]));
+    }
+  }
 
   std::vector<Computation> list() {
     const int group = std::max(1, options_.in_flight);
@@ -72,9 +76,8 @@ class Lister {
     for (int layer = model_.layers() - 1; layer >= 0; --layer) {
       const int forward = pass.forward[static_cast<std::size_t>(layer)];
       const std::vector<int> units = units_of(model_.layer_params(layer));
-      const nn::SavePolicy& policy = options_.policies[static_cast<std::size_t>(layer)];
       const Row row{.layer = layer, .micro_batch = pass.micro_batch, .partner = forward};
-      if (policy.checkpointing == Checkpointing::full) {
+      if (recomputes_[static_cast<std::size_t>(layer)]) {
         Row again = row;
         again.op = Op::recompute;
         add(again, units, {});
@@ -104,6 +107,7 @@ class Lister {
 
   const models::Model& model_;
   const ScheduleOptions& options_;
+  std::vector<bool> recomputes_;  // by layer: backward follows a row of its own that makes tensors again
   std::vector<Computation> list_;
 };
 

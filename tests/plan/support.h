@@ -103,10 +103,13 @@ inline std::vector<MeshSizes> all_meshes(int world) {
   return out;
 }
 
+inline constexpr Checkpointing kPolicies[] = {Checkpointing::none, Checkpointing::selective,   Checkpointing::gate_up,
+                                              Checkpointing::qkv,  Checkpointing::projections, Checkpointing::full};
+
 // The policies that change what a step's program looks like.
 inline std::vector<LayoutOptions> all_policies() {
   std::vector<LayoutOptions> out;
-  for (const auto checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
+  for (const auto checkpointing : kPolicies) {
     out.push_back({.checkpointing = checkpointing});
     out.push_back({.checkpointing = checkpointing, .micro_batches = 3, .accumulation = GradientAccumulation::local});
     out.push_back({.checkpointing = checkpointing, .delay_weights = true, .micro_batches = 2, .in_flight = 2});

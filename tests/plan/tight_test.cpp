@@ -17,7 +17,7 @@ using testing::LayoutOptions;
 using testing::make_test_layout;
 
 void expect_tight(const models::Model& model, LayoutOptions options, const char* name, double most = 1.03) {
-  for (const auto checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
+  for (const auto checkpointing : testing::kPolicies) {
     options.checkpointing = checkpointing;
     const plan::Layout layout = make_test_layout(options, model);
     const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::train, 0);

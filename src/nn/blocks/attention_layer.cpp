@@ -41,15 +41,13 @@ AttentionLayer::AttentionLayer(AttentionConfig config) : config_(std::move(confi
 
 std::vector<Slot> AttentionLayer::slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
   const AttentionConfig& c = config_;
-  const Pass writer = writer_under(policy);
-  const Pass attention_writer = policy.keep_attention ? Pass::forward : writer;
+  const bool again = policy.redoes_qkv();
+  const Pass attention_writer = policy.redoes_attention() ? Pass::recompute : Pass::forward;
   const Pass weight_reader = policy.delay_weights ? Pass::backward_weight : Pass::backward;
   std::vector<Slot> slots(kSlots, absent(""));
-  const bool all = policy.checkpointing == Checkpointing::none;
-  // Where the normed rows are not kept, the qkv weight's gradient makes them again with rstd.
-  slots[kRstd] = kept("rstd", DType::f32, {rows}, writer, all ? Pass::backward : weight_reader);
-  slots[kNormed] = all ? kept("normed", dtype, {rows, c.width}, writer, weight_reader) : absent("normed");
-  slots[kQkv] = kept("qkv", dtype, {rows, c.qkv_size()}, writer, Pass::backward);
+  slots[kRstd] = rstd_slot(policy, again, rows);
+  slots[kNormed] = normed_slot(policy, again, dtype, {rows, c.width});
+  slots[kQkv] = kept("qkv", dtype, {rows, c.qkv_size()}, again ? Pass::recompute : Pass::forward, Pass::backward);
   slots[kOut] = kept("attention", dtype, {rows, c.q_size()}, attention_writer, weight_reader);
   slots[kLse] = kept("log_sum_exp", DType::f32, {c.heads, rows}, attention_writer, Pass::backward);
   slots[kDqkv] = policy.delay_weights ? kept("dqkv", dtype, {rows, c.qkv_size()}, Pass::backward, Pass::backward_weight)
@@ -220,7 +218,7 @@ void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const Save
   const TensorView rstd = slot(ctx, saved, kRstd), normed = slot(ctx, saved, kNormed), qkv = slot(ctx, saved, kQkv);
   norm(ctx, saved.x, normed, rstd);
   project(ctx, ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed), qkv);
-  if (!policy.keep_attention) attend(ctx, qkv, slot(ctx, saved, kOut), slot(ctx, saved, kLse));
+  if (policy.redoes_attention()) attend(ctx, qkv, slot(ctx, saved, kOut), slot(ctx, saved, kLse));
 }
 
 void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dx, const Saved& saved,

@@ -1,5 +1,7 @@
 #include "nn/blocks/common.h"
 
+#include <algorithm>
+
 #include "ops/bias/add_bias.h"
 #include "ops/copy/add.h"
 #include "ops/gemm/gemm.h"
@@ -51,8 +53,23 @@ void add_residual(LayerContext& ctx, const TensorView& x, const TensorView& y, c
   if (!bias.empty()) ops::add_bias(ctx.compute(), {.y = y, .bias = bias});
 }
 
-Pass writer_under(const SavePolicy& policy) {
-  return policy.checkpointing == Checkpointing::full ? Pass::recompute : Pass::forward;
+Slot normed_slot(const SavePolicy& policy, bool recomputed, DType dtype, const Shape& shape) {
+  const Pass weight_reader = policy.delay_weights ? Pass::backward_weight : Pass::backward;
+  if (!policy.redoes_pointwise()) return kept("normed", dtype, shape, Pass::forward, weight_reader);
+  if (recomputed && !policy.delay_weights) return kept("normed", dtype, shape, Pass::recompute, Pass::backward);
+  return absent("normed");
+}
+
+Slot rstd_slot(const SavePolicy& policy, bool recomputed, std::int64_t rows) {
+  const bool read_late = policy.redoes_pointwise() && policy.delay_weights;
+  return kept("rstd", DType::f32, {rows}, recomputed ? Pass::recompute : Pass::forward,
+              read_late ? Pass::backward_weight : Pass::backward);
+}
+
+bool recomputes(const Layer& layer, const SavePolicy& policy) {
+  const std::vector<Slot> slots = layer.slots(1, DType::f32, policy);
+  return std::any_of(slots.begin(), slots.end(),
+                     [](const Slot& slot) { return slot.shape.rank() > 0 && slot.writer == Pass::recompute; });
 }
 
 Slot kept(const char* name, DType dtype, const Shape& shape, Pass writer, Pass last_reader) {

@@ -25,8 +25,11 @@ void rms_norm_gradient(LayerContext&, const TensorView& x, const TensorView& wei
 // y += x + bias, the bias [C] where there is one. Biases behind a row-parallel GEMM belong here: after the sum.
 void add_residual(LayerContext&, const TensorView& x, const TensorView& y, const TensorView& bias);
 
-// A slot's entry for a policy: kept from forward, or made anew by recompute under full checkpointing.
-Pass writer_under(const SavePolicy& policy);
+// The normed rows that a layer's first product reads: kept from forward; or, where recompute makes them, until backward
+// has read them; or absent: backward makes them again with rstd.
+Slot normed_slot(const SavePolicy& policy, bool recomputed, DType dtype, const Shape& shape);
+// 1 / rms of the rows. Where the normed rows are not kept for a delayed weight gradient, it makes them again with this.
+Slot rstd_slot(const SavePolicy& policy, bool recomputed, std::int64_t rows);
 Slot kept(const char* name, DType dtype, const Shape& shape, Pass writer, Pass last_reader);
 Slot absent(const char* name);
 

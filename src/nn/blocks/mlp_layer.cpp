@@ -30,16 +30,14 @@ MlpLayer::MlpLayer(MlpConfig config) : config_(std::move(config)) {
 
 std::vector<Slot> MlpLayer::slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
   const MlpConfig& c = config_;
-  const Pass writer = writer_under(policy);
+  const bool again = policy.redoes_gate_up(), all = !policy.redoes_pointwise();
   const Pass weight_reader = policy.delay_weights ? Pass::backward_weight : Pass::backward;
-  const bool all = policy.checkpointing == Checkpointing::none;
   std::vector<Slot> slots(kSlots, absent(""));
-  // Where the normed rows are not kept, the gate-up weight's gradient makes them again with rstd.
-  slots[kRstd] = kept("rstd", DType::f32, {rows}, writer, all ? Pass::backward : weight_reader);
-  slots[kNormed] = all ? kept("normed", dtype, {rows, c.width}, writer, weight_reader) : absent("normed");
-  slots[kGateUp] = kept("gate_up", dtype, {rows, 2 * c.inner}, writer, Pass::backward);
+  slots[kRstd] = rstd_slot(policy, again, rows);
+  slots[kNormed] = normed_slot(policy, again, dtype, {rows, c.width});
+  slots[kGateUp] = kept("gate_up", dtype, {rows, 2 * c.inner}, again ? Pass::recompute : Pass::forward, Pass::backward);
   slots[kInner] = absent("inner");
-  if (all) slots[kInner] = kept("inner", dtype, {rows, c.inner}, writer, weight_reader);
+  if (all) slots[kInner] = kept("inner", dtype, {rows, c.inner}, Pass::forward, weight_reader);
   // Backward makes the inner activations anew on its way; a delayed weight gradient needs them kept.
   if (!all && policy.delay_weights)
     slots[kInner] = kept("inner", dtype, {rows, c.inner}, Pass::backward, weight_reader);
@@ -115,8 +113,9 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
   const TensorView dz = ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy);
   const TensorView dinner = ctx.temp(ctx.dtype(), {rows, config_.inner});
   multiply(ctx, {.a = dz, .b = ctx.weight(kDownWeight), .c = dinner});
-  const bool inner_kept = policy.checkpointing == Checkpointing::none;
-  const TensorView inner = slot(ctx, saved, kInner);
+  const bool inner_kept = !policy.redoes_pointwise();
+  // Made again, the inner activations take the place of their gradient, which nobody else reads.
+  const TensorView inner = saved.slots[kInner].empty() ? dinner : saved.slots[kInner];
   // Without delayed weight gradients nobody reads gate and up again: their gradient takes their place.
   const TensorView dgate_up = policy.delay_weights ? saved.slots[kDgateUp] : gate_up;
   ops::swiglu_backward(

@@ -222,7 +222,7 @@ class LayerRun {
   // `on_pass` hears of every pass before it is enqueued.
   void run(GradientSink& sink, const std::function<void(Pass)>& on_pass = {}) {
     for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward, Pass::backward_weight}) {
-      if (pass == Pass::recompute && policy_.checkpointing != Checkpointing::full) continue;
+      if (pass == Pass::recompute && !recomputes(layer_, policy_)) continue;
       if (pass == Pass::backward_weight && !policy_.delay_weights) continue;
       if (on_pass) on_pass(pass);
       for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -263,16 +263,18 @@ class LayerRun {
 inline std::vector<SavePolicy> all_policies() {
   std::vector<SavePolicy> out;
   for (const bool delay : {false, true}) {
-    out.push_back({Checkpointing::none, false, delay});
-    out.push_back({Checkpointing::selective, false, delay});
-    out.push_back({Checkpointing::full, false, delay});
+    for (const auto checkpointing :
+         {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up, Checkpointing::qkv,
+          Checkpointing::projections, Checkpointing::full}) {
+      out.push_back({checkpointing, false, delay});
+    }
     out.push_back({Checkpointing::full, true, delay});
   }
   return out;
 }
 
 inline std::string text(const SavePolicy& policy) {
-  const char* names[] = {"none", "selective", "full"};
+  const char* names[] = {"none", "selective", "gate_up", "qkv", "projections", "full"};
   return std::string(names[static_cast<int>(policy.checkpointing)]) +
          (policy.keep_attention ? ", attention kept" : "") + (policy.delay_weights ? ", weights delayed" : "");
 }

@@ -235,6 +235,45 @@ TEST(Mesh, TwoMicroBatchesInFlightWithDelayedWeightGradients) {
   }
 }
 
+// Recompute runs the kernels of forward on what forward saw: the same bits as where everything is kept, on one mesh.
+TEST(Mesh, RecomputeLeavesEveryBitAsItIs) {
+  using Policies = std::vector<Checkpointing>;  // a block each
+  const std::vector<Policies> all = {{Checkpointing::selective, Checkpointing::selective},
+                                     {Checkpointing::gate_up, Checkpointing::gate_up},
+                                     {Checkpointing::qkv, Checkpointing::qkv},
+                                     {Checkpointing::projections, Checkpointing::projections},
+                                     {Checkpointing::full, Checkpointing::full},
+                                     {Checkpointing::full, Checkpointing::none},
+                                     {Checkpointing::projections, Checkpointing::selective},
+                                     {Checkpointing::none, Checkpointing::gate_up}};
+  for (Case c : meshes()) {
+    for (const DType compute : {DType::f32, DType::bf16}) {
+      c.compute = compute;
+      c.accumulation = 2;
+      const models::Model model(testing::toy_description(c.tied));
+      plan::Layout layout = layout_of(c, model);
+      const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation;
+      const auto groups = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
+      const Outcome kept = run(model, layout, *groups, batch_size, 0);
+      for (const Policies& policies : all) {
+        std::string text = c.text();
+        for (int layer = 0; layer < model.layers(); ++layer) {
+          const Checkpointing policy = policies[static_cast<std::size_t>(layer / 2)];
+          layout.policies[static_cast<std::size_t>(layer)].checkpointing = policy;
+          if (layer % 2 == 0) text += cat(", ", static_cast<int>(policy));
+        }
+        const Outcome again = run(model, layout, *groups, batch_size, 0);
+        EXPECT_EQ(again.loss, kept.loss) << text;
+        for (const auto& [name, gradient] : again.gradients) {
+          const std::vector<float>& reference = kept.gradients.at(name);
+          EXPECT_EQ(std::memcmp(gradient.data(), reference.data(), gradient.size() * sizeof(float)), 0)
+              << text << ": " << name;
+        }
+      }
+    }
+  }
+}
+
 // Gradients that travel in bf16. Each rank's share of a micro-batch is rounded once before it is added (to 2^-9 of each
 // element at most), and once more where a parameter is used twice in it; the sum is float32. So the difference from a
 // float32 wire on the same mesh is at most 2^-8 of the shares' norms together, which may exceed the norm of their sum:
