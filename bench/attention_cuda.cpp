@@ -30,7 +30,7 @@ struct Shape2 {
   std::vector<std::int32_t> table;  // 6 numbers a segment
   std::int64_t most_segments;       // N, what the host knows
   SegmentForm form;
-  std::int64_t uniform;
+  std::vector<SegmentBatch> batches;
   bool causal;
 };
 
@@ -59,7 +59,7 @@ class Bench {
                        .segments = numbers(s.table, {s.most_segments, kSegmentFields}),
                        .segment_count = numbers({static_cast<std::int32_t>(s.table.size() / 6)}, {1}),
                        .form = s.form,
-                       .uniform = s.uniform,
+                       .batches = s.batches,
                        .causal = s.causal,
                        .scale = 1.0 / std::sqrt(static_cast<double>(kDim)),
                        .o = empty(DType::bf16, {s.query_rows, kHeads, kDim}),
@@ -77,7 +77,7 @@ class Bench {
                         .segments = f.segments,
                         .segment_count = f.segment_count,
                         .form = s.form,
-                        .uniform = s.uniform,
+                        .batches = s.batches,
                         .causal = s.causal,
                         .scale = f.scale,
                         .dq = part(dqkv, 0, kHeads),
@@ -154,7 +154,7 @@ Shape2 sequences(std::int64_t count, std::int64_t length, bool dense) {
            .key_rows = count * length,
            .most_segments = count,
            .form = SegmentForm::squares,
-           .uniform = dense ? length : 0,
+           .batches = dense ? std::vector{equal_squares(count * length, length)} : std::vector<SegmentBatch>(),
            .causal = true};
   for (std::int64_t i = 0; i < count; ++i) {
     const auto at = static_cast<std::int32_t>(i * length), rows = static_cast<std::int32_t>(length);
@@ -171,7 +171,6 @@ Shape2 documents(std::int64_t total, std::int64_t mean, std::int64_t most) {
            .key_rows = total,
            .most_segments = 0,
            .form = SegmentForm::squares,
-           .uniform = 0,
            .causal = true};
   std::uint64_t state = 12345;
   for (std::int64_t at = 0; at < total;) {
@@ -197,7 +196,6 @@ Shape2 rectangle(std::int64_t queries, std::int64_t keys, SegmentForm form, std:
                     static_cast<std::int32_t>(keys), 0},
           .most_segments = most,
           .form = form,
-          .uniform = 0,
           .causal = false};
 }
 

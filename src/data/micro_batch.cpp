@@ -73,7 +73,7 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
     }
   }
   batch.imbalance = imbalance(work);
-  Segments segments = make_segments(tables, documents, context_rank);
+  Segments segments = make_segments(tables, documents, context_rank, !shape.equal_chunks());
   batch.squares = std::move(segments.squares);
   batch.rectangles = std::move(segments.rectangles);
   return batch;

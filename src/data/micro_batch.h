@@ -23,6 +23,8 @@ struct BatchShape {
   SequenceSplit split = SequenceSplit::zigzag;
 
   int chunks() const { return context * chunks_per_rank; }
+  // One document a sequence, in chunks whose places do not depend on data: every chunk is a piece of its own.
+  bool equal_chunks() const { return max_documents == 1 && (context == 1 || split == SequenceSplit::zigzag); }
   std::int64_t chunk_length() const;
   std::int64_t padded_length() const { return chunks() * chunk_length(); }
   std::int64_t local_rows() const { return sequences * chunks_per_rank * chunk_length(); }  // of a rank

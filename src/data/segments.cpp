@@ -13,11 +13,11 @@ struct Run {
   std::int64_t global, local, count;
 };
 
-std::vector<Run> runs_of(const ChunkTable& table, int rank) {
+std::vector<Run> runs_of(const ChunkTable& table, int rank, bool join) {
   std::vector<Run> runs;
   for (const std::int32_t chunk : table.chunks_of(rank)) {
     const Run next{chunk * table.chunk_length, table.local[chunk] * table.chunk_length, table.chunk_length};
-    if (!runs.empty() && runs.back().global + runs.back().count == next.global) {
+    if (join && !runs.empty() && runs.back().global + runs.back().count == next.global) {
       runs.back().count += next.count;
     } else {
       runs.push_back(next);
@@ -29,7 +29,7 @@ std::vector<Run> runs_of(const ChunkTable& table, int rank) {
 }  // namespace
 
 Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::vector<std::int32_t>> document_lengths,
-                       int rank) {
+                       int rank, bool join) {
   HAWSER_CHECK(tables.size() == document_lengths.size(), tables.size(), " tables, ", document_lengths.size(), " lists");
   Segments out;
   std::int64_t local_base = 0, global_base = 0;
@@ -37,7 +37,7 @@ Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::
     const auto& lengths = document_lengths[s];
     std::size_t document = 0;
     std::int64_t start = 0;  // of that document
-    for (const Run& run : runs_of(tables[s], rank)) {
+    for (const Run& run : runs_of(tables[s], rank, join)) {
       const std::int64_t run_end = run.global + run.count;
       // Runs ascend, so documents that ended before this one need no second look.
       while (document < lengths.size() && start + lengths[document] <= run.global) start += lengths[document++];

@@ -29,9 +29,10 @@ struct Segments {
 };
 
 // Segments of `rank` for sequences of one padded length; tables and lists of document lengths go together. With one
-// rank every document is one square and there are no rectangles.
+// rank every document is one square and there are no rectangles. Without `join`, chunks of a rank that follow one
+// another in the sequence stay pieces of their own.
 Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::vector<std::int32_t>> document_lengths,
-                       int rank);
+                       int rank, bool join = true);
 
 // The most that any rank can get.
 struct SegmentBounds {

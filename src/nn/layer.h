@@ -25,11 +25,18 @@ struct BatchViews {
   // and V rows; its V row lies T further. Only with context parallelism.
   TensorView gathered_row;
   TensorView chosen_row;  // i32 [1]: the row whose logits are wanted. Only with step::Purpose::logits
-  // > 0: a square begins at every so many rows at most, none is longer (ops::AttentionForward::uniform).
+  // The tables' rows where the host knows them as it enqueues, else null (ops::AttentionForward::host_segments).
+  const std::vector<std::int32_t>*host_squares = nullptr, *host_rectangles = nullptr;
+  // > 0: one document a sequence, from its first row on; a square begins at every so many rows at most, none is longer,
+  // and rows of none hold finite numbers. With context parallelism these are the chunks of a zig-zag: every sequence
+  // has two on a rank, and a chunk's rectangle is all of the sequence before it.
   std::int64_t uniform_squares = 0;
   bool rectangles_apart = false;                 // no key row lies in two rectangles
   double square_pairs = 0, rectangle_pairs = 0;  // visible query-key pairs a head, at most (booked FLOPs)
 };
+
+// The batches of the squares' call over this rank's T rows.
+std::vector<ops::SegmentBatch> square_batches(const BatchViews& batch, std::int64_t rows);
 
 // Where a parameter's gradient goes, decided before the GEMM runs.
 struct GradientTarget {

@@ -4,6 +4,11 @@
 
 namespace hawser::nn {
 
+std::vector<ops::SegmentBatch> square_batches(const BatchViews& batch, std::int64_t rows) {
+  if (batch.uniform_squares == 0) return {};
+  return {ops::equal_squares(rows, batch.uniform_squares)};
+}
+
 namespace {
 
 // One part: this rank's own keys, every piece of a document against itself.
@@ -16,7 +21,8 @@ class LocalSession : public AttentionExchange::Session {
               .segments = ctx.batch().squares,
               .segment_count = ctx.batch().square_count,
               .form = ops::SegmentForm::squares,
-              .uniform = ctx.batch().uniform_squares,
+              .batches = square_batches(ctx.batch(), k.size(0)),
+              .host_segments = ctx.batch().host_squares,
               .heads = static_cast<int>(k.size(1)),
               .dk = dk,
               .dv = dv,

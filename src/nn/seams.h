@@ -32,7 +32,8 @@ struct AttentionPart {
   TensorView k, v;                     // [rows, kv_heads, D]
   TensorView segments, segment_count;  // which query rows see which of these keys (ops/attention/attention.h)
   ops::SegmentForm form = ops::SegmentForm::any;
-  std::int64_t uniform = 0;
+  std::vector<ops::SegmentBatch> batches;  // and these two likewise
+  const std::vector<std::int32_t>* host_segments = nullptr;
   bool causal = true;
   int head_begin = 0, heads = 0;  // key-value heads [head_begin, head_begin + heads) and their queries
   bool first = true;              // the first part of these heads writes o and lse, later ones are combined
@@ -56,7 +57,8 @@ class AttentionExchange {
     virtual void finish() {}
   };
   virtual ~AttentionExchange() = default;
-  // k, v [T, kv_heads, D]: this rank's keys and values, in its own row order; rows may be padded.
+  // k, v [T, kv_heads, D]: this rank's keys and values, in its own row order; rows may be padded. They are on their way
+  // from here on: the earlier a session begins, the less its first part waits.
   virtual std::unique_ptr<Session> forward(LayerContext&, const TensorView& k, const TensorView& v);
   virtual std::unique_ptr<Session> backward(LayerContext&, const TensorView& k, const TensorView& v,
                                             const TensorView& dk, const TensorView& dv);

@@ -15,8 +15,8 @@ void set_bounds(Layout& layout) {
   const data::SegmentBounds segments = batch.max_segments();
   b.squares = segments.squares;
   b.rectangles = segments.rectangles;
-  // One document a sequence, whole on this rank, from its first row on. Rectangles of different sequences share no key.
-  b.uniform_squares = batch.max_documents == 1 && batch.context == 1 ? batch.padded_length() : 0;
+  // One document a sequence, from its first row on. Rectangles of different sequences share no key.
+  b.uniform_squares = batch.equal_chunks() ? batch.chunk_length() : 0;
   b.rectangles_apart = batch.chunks_per_rank == 1;
   // Causal attention over whole sequences is the most there can be; a square is one chunk at most.
   const double sequences = static_cast<double>(batch.sequences), length = static_cast<double>(batch.padded_length());
@@ -43,6 +43,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   layout.compute = compute;
   layout.threads = threads;
   layout.batch = data::batch_shape(recipe);
+  if (device == DeviceKind::cuda && layout.batch.context > 1) layout.head_groups = kCudaHeadGroups;
   layout.micro_batches = static_cast<int>(std::max<std::int64_t>(
       1, ceil_div(recipe.train.global_batch_size, layout.data_ranks() * layout.batch.sequences)));
   layout.prefetch = p.prefetch;
@@ -79,7 +80,7 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
 nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
   nn::Seams seams;
   if (layout.mesh.context > 1) {
-    seams.attention = std::make_shared<parallel::AllGatherExchange>(mesh.context(), layout.head_groups);
+    seams.attention = std::make_shared<parallel::AllGatherExchange>(mesh.context(), layout.head_groups, layout.wire);
   }
   return seams;
 }

@@ -21,7 +21,7 @@ struct Layout {
   DeviceKind device = DeviceKind::cpu;  // what it is planned for, or runs on
   MeshSizes mesh;
   DType compute = DType::f32;
-  DType wire = DType::f32;  // of a micro-batch's gradients (step::ExecutorSetup::wire)
+  DType wire = DType::f32;  // of gradients: of a micro-batch (step::ExecutorSetup::wire), of gathered keys
   int threads = 1;          // CPU threads of the compute stream
   int micro_batches = 1;    // a rank and step
   data::BatchShape batch;   // of a micro-batch on one data rank
@@ -41,6 +41,9 @@ struct Layout {
 // Sequences at or above this length keep attention output and log-sum-exp under full checkpointing: attention's share
 // of a block is then more than its other half.
 constexpr std::int64_t kKeepAttentionFrom = 16384;
+
+// Two: one is worked on while the other travels. More would leave each call of attention less to spread over a GPU.
+constexpr int kCudaHeadGroups = 2;
 
 // The recipe must have passed config's checks for `world` ranks.
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,

@@ -42,6 +42,7 @@ void Executor::check() {
 
 StepOutput Executor::enqueue(const StepInput& input) {
   StepOutput output;
+  input_ = &input;
   link_.begin_step();
   written_.clear();
   gaps_filled_.clear();
@@ -62,6 +63,7 @@ StepOutput Executor::enqueue(const StepInput& input) {
   }
   step_end_ = output.end;
   link_.end_step(output.end);
+  input_ = nullptr;
   return output;
 }
 
@@ -70,7 +72,7 @@ void Executor::run(const Row& row, const StepInput& input, StepOutput& output) {
     case Op::begin_step:
       return begin_step(input);
     case Op::load_batch:
-      return load_batch(row, input);
+      return load_batch(row);
     case Op::gather:
       return gather(row);
     case Op::embed:

@@ -98,7 +98,7 @@ class Executor {
 
   void run(const program::Row& row, const StepInput& input, StepOutput& output);
   void begin_step(const StepInput& input);
-  void load_batch(const program::Row& row, const StepInput& input);
+  void load_batch(const program::Row& row);
   void gather(const program::Row& row);
   void run_layer(const program::Row& row);
   void run_ends(const program::Row& row);
@@ -112,6 +112,7 @@ class Executor {
   void end_step(const program::Row& row, StepOutput& output);
   void all_reduce_small(const program::Row& row, comm::Group& group, const TensorView& data);
 
+  const HostBatch* host_batch(int micro_batch) const;  // of the step being enqueued; null on meta
   nn::BatchViews batch_views(int micro_batch);
   TensorView activation(int row);
   nn::Saved saved_views(const program::Row& row);
@@ -133,6 +134,7 @@ class Executor {
   std::set<BufferKey> gaps_filled_;
   bool squares_begun_ = false;  // a unit's squares are in this step's sum
   int temps_ = 0;
+  const StepInput* input_ = nullptr;  // while a step is enqueued
 };
 
 }  // namespace hawser::step

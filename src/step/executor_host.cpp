@@ -70,6 +70,11 @@ void Executor::begin_step(const StepInput& input) {
   compute.launch({.name = "fill", .accesses = {writes(result)}}, [] {});
 }
 
+const HostBatch* Executor::host_batch(int mb) const {
+  if (setup_.device->kind() == DeviceKind::meta || mb < 0) return nullptr;
+  return input_->batches.at(static_cast<std::size_t>(mb)).get();
+}
+
 nn::BatchViews Executor::batch_views(int mb) {
   const BatchBounds& b = setup_.bounds;
   nn::BatchViews views{.uniform_squares = b.uniform_squares,
@@ -79,18 +84,19 @@ nn::BatchViews Executor::batch_views(int mb) {
   TensorView* const places[] = {&views.ids,          &views.labels,     &views.positions,       &views.squares,
                                 &views.square_count, &views.rectangles, &views.rectangle_count, &views.gathered_row,
                                 &views.chosen_row};
+  if (const HostBatch* host = host_batch(mb)) {
+    views.host_squares = &host->squares;
+    views.host_rectangles = &host->rectangles;
+  }
   for (const Table& table : tables(b)) {
     *places[table.which] = setup_.buffers->get({Role::batch, mb, table.which}, DType::i32, table.shape);
   }
   return views;
 }
 
-void Executor::load_batch(const Row& row, const StepInput& input) {
+void Executor::load_batch(const Row& row) {
   Stream& compute = stream(row.stream);
-  const HostBatch* batch = nullptr;
-  if (setup_.device->kind() != DeviceKind::meta) {
-    batch = input.batches.at(static_cast<std::size_t>(row.micro_batch)).get();
-  }
+  const HostBatch* const batch = host_batch(row.micro_batch);
   for (const Table& table : tables(setup_.bounds)) {
     const TensorView to = setup_.buffers->get({Role::batch, row.micro_batch, table.which}, DType::i32, table.shape);
     if (batch == nullptr) {

@@ -14,6 +14,11 @@ namespace {
 
 enum ParamIndex { kNorm, kQkvWeight, kOutputWeight };
 
+// Places of squares say nothing of a call that sees all keys: those behind a sequence's end must not be seen.
+std::vector<ops::SegmentBatch> batches_of(const AttentionPart& part, bool causal) {
+  return part.causal && !causal ? std::vector<ops::SegmentBatch>() : part.batches;
+}
+
 }  // namespace
 
 AttentionLayer::AttentionLayer(AttentionConfig config) : config_(std::move(config)) {
@@ -122,7 +127,8 @@ void AttentionLayer::attend(LayerContext& ctx, const TensorView& qkv, const Tens
                                .segments = part.segments,
                                .segment_count = part.segment_count,
                                .form = part.form,
-                               .uniform = part.uniform,
+                               .batches = batches_of(part, c.causal),
+                               .host_segments = part.host_segments,
                                .causal = part.causal && c.causal,
                                .window = c.window,
                                .scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
@@ -143,14 +149,13 @@ void AttentionLayer::attend(LayerContext& ctx, const TensorView& qkv, const Tens
   session->finish();
 }
 
-void AttentionLayer::attend_backward(LayerContext& ctx, const TensorView& qkv, const TensorView& o,
-                                     const TensorView& lse, const TensorView& d_o, const TensorView& dqkv) const {
+void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Session& session, const TensorView& qkv,
+                                     const TensorView& o, const TensorView& lse, const TensorView& d_o,
+                                     const TensorView& dqkv) const {
   const AttentionConfig& c = config_;
-  const Heads heads = heads_of(qkv), gradients = heads_of(dqkv);
   const std::int64_t group = c.heads / c.kv_heads;
-  const auto session = ctx.seams().attention->backward(ctx, heads.k, heads.v, gradients.k, gradients.v);
-  for (int p = 0; p < session->parts(); ++p) {
-    const AttentionPart part = session->wait(p);
+  for (int p = 0; p < session.parts(); ++p) {
+    const AttentionPart part = session.wait(p);
     const std::int64_t head = part.head_begin * group, count = part.heads * group;
     const auto columns = [&](const TensorView& view) {
       return view.columns(head * c.head_dim, count * c.head_dim).split_last(count, c.head_dim);
@@ -164,7 +169,8 @@ void AttentionLayer::attend_backward(LayerContext& ctx, const TensorView& qkv, c
                                 .segments = part.segments,
                                 .segment_count = part.segment_count,
                                 .form = part.form,
-                                .uniform = part.uniform,
+                                .batches = batches_of(part, c.causal),
+                                .host_segments = part.host_segments,
                                 .causal = part.causal && c.causal,
                                 .window = c.window,
                                 .scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim)),
@@ -177,17 +183,17 @@ void AttentionLayer::attend_backward(LayerContext& ctx, const TensorView& qkv, c
     const std::int64_t bytes = ops::attention_workspace(call, ctx.compute().target(), ctx.threads());
     if (bytes > 0) call.workspace = ctx.temp(DType::u8, {bytes});
     ops::attention_backward(ctx.compute(), call);
-    session->add_gradient(p);
+    session.add_gradient(p);
   }
-  session->finish();
-  if (!c.rope) return;
-  for (const TensorView& x : {gradients.q, gradients.k}) {
-    ops::rope(ctx.compute(), {.x = x,
-                              .positions = ctx.batch().positions,
-                              .frequencies = ctx.rope_frequencies(),
-                              .scale = c.rope_scale,
-                              .inverse = true});
-  }
+}
+
+void AttentionLayer::rope_backward(LayerContext& ctx, const TensorView& gradient) const {
+  if (!config_.rope) return;
+  ops::rope(ctx.compute(), {.x = gradient,
+                            .positions = ctx.batch().positions,
+                            .frequencies = ctx.rope_frequencies(),
+                            .scale = config_.rope_scale,
+                            .inverse = true});
 }
 
 void AttentionLayer::output_weight_gradient(LayerContext& ctx, const TensorView& dy, const TensorView& o,
@@ -225,12 +231,18 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
                               GradientSink& sink, const SavePolicy& policy) const {
   const std::int64_t rows = saved.x.size(0);
   const TensorView o = saved.slots[kOut], rstd = saved.slots[kRstd];
+  const TensorView qkv = saved.slots[kQkv], dqkv = slot(ctx, saved, kDqkv);
+  const Heads heads = heads_of(qkv), gradients = heads_of(dqkv);
+  // Keys of other ranks come while d_o is made, and sums of their gradients while the output weight's gradient is.
+  const auto session = ctx.seams().attention->backward(ctx, heads.k, heads.v, gradients.k, gradients.v);
   const TensorView dz = ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy);
-  if (!policy.delay_weights) output_weight_gradient(ctx, dz, o, sink);
   const TensorView d_o = ctx.temp(ctx.dtype(), {rows, config_.q_size()});
   multiply(ctx, {.a = dz, .b = ctx.weight(kOutputWeight), .c = d_o});
-  const TensorView dqkv = slot(ctx, saved, kDqkv);
-  attend_backward(ctx, saved.slots[kQkv], o, saved.slots[kLse], d_o, dqkv);
+  attend_backward(ctx, *session, qkv, o, saved.slots[kLse], d_o, dqkv);
+  if (!policy.delay_weights) output_weight_gradient(ctx, dz, o, sink);
+  rope_backward(ctx, gradients.q);
+  session->finish();
+  rope_backward(ctx, gradients.k);
   if (!policy.delay_weights) {
     TensorView normed = saved.slots[kNormed];
     if (normed.empty()) {

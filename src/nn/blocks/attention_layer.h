@@ -48,8 +48,10 @@ class AttentionLayer : public Layer {
   void norm(LayerContext&, const TensorView& x, const TensorView& normed, const TensorView& rstd) const;
   void project(LayerContext&, const TensorView& normed, const TensorView& qkv) const;
   void attend(LayerContext&, const TensorView& qkv, const TensorView& o, const TensorView& lse) const;
-  void attend_backward(LayerContext&, const TensorView& qkv, const TensorView& o, const TensorView& lse,
-                       const TensorView& d_o, const TensorView& dqkv) const;
+  // dq, and dk and dv up to session.finish().
+  void attend_backward(LayerContext&, AttentionExchange::Session&, const TensorView& qkv, const TensorView& o,
+                       const TensorView& lse, const TensorView& d_o, const TensorView& dqkv) const;
+  void rope_backward(LayerContext&, const TensorView& gradient) const;
   void output_weight_gradient(LayerContext&, const TensorView& dy, const TensorView& o, GradientSink&) const;
   void qkv_weight_gradient(LayerContext&, const TensorView& dqkv, const TensorView& normed, GradientSink&) const;
 

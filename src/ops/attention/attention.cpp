@@ -28,9 +28,15 @@ AttentionDims check(const char* op, const Args& args) {
   expect(op, "lse", args.lse, {DType::f32}, {n.hq, n.tq});
   expect(op, "segments", args.segments, {DType::i32}, {args.segments.size(0), kSegmentFields});
   expect(op, "segment_count", args.segment_count, {DType::i32}, {1});
-  if (args.uniform != 0) {
-    HAWSER_CHECK(args.form == SegmentForm::squares && args.uniform > 0 && n.tq == n.tk && n.tq % args.uniform == 0, op,
-                 ": squares of ", args.uniform, " rows at most cannot fill ", n.tq, " query and ", n.tk, " key rows");
+  for (const SegmentBatch& b : args.batches) {
+    const bool rows = b.entries > 0 && b.q_begin >= 0 && b.q_rows > 0 && b.k_begin >= 0 && b.k_rows > 0;
+    HAWSER_CHECK(rows && (b.entries == 1 || (b.q_step >= b.q_rows && b.k_step >= b.k_rows)) &&
+                     b.q_begin + (b.entries - 1) * b.q_step + b.q_rows <= n.tq &&
+                     b.k_begin + (b.entries - 1) * b.k_step + b.k_rows <= n.tk,
+                 op, ": ", b.entries, " places of ", b.q_rows, " x ", b.k_rows, " rows do not fit ", n.tq,
+                 " query and ", n.tk, " key rows");
+    HAWSER_CHECK(!args.causal || (args.form == SegmentForm::squares && b.q_rows == b.k_rows), op,
+                 ": places of causal segments are squares, these are ", b.q_rows, " x ", b.k_rows);
   }
   return n;
 }
@@ -45,6 +51,11 @@ void expect_all_apart(const char* op, std::initializer_list<TensorView> written,
 }
 
 }  // namespace
+
+SegmentBatch equal_squares(std::int64_t rows, std::int64_t length) {
+  HAWSER_CHECK(length > 0 && rows % length == 0, rows, " rows in sequences of ", length);
+  return {.entries = rows / length, .q_rows = length, .q_step = length, .k_rows = length, .k_step = length};
+}
 
 void attention_forward(Stream& stream, const AttentionForward& args) {
   constexpr auto kOp = "attention_forward";

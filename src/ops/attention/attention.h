@@ -31,13 +31,17 @@
 // On the GPU bf16 goes through cuDNN where one of its forms computes the call, everything else through a plain kernel
 // that is right and slow: attention_implementation() says which, and why. cuDNN multiplies probabilities rounded to
 // bf16 and gives gradients in bf16, with grouped heads dk and dv of each query head, which are then added up; where dq,
-// dk or dv are float32 or added to, that bf16 share of the call (of each segment, in a call a segment) is added in
-// float32. Its backward adds up dq in an order that differs from run to run, unless `deterministic` is set; all else
-// repeats to the bit. A table that leaves the tensors stops the GPU's context, promises are not checked there. Rows of
-// a table that are not used cost time there, in backward up to 5 % for 64 of them and 11 % for 256 (16K rows, H200).
+// dk or dv are float32, added to, or made of several batches or of segments that share keys, that bf16 share (of the
+// call, of a batch, of a segment) is added in float32 and the sum rounded once a batch or call of cuDNN. Its backward
+// adds up dq in an order that differs from run to run, unless `deterministic` is set; all else repeats to the bit. A
+// table that leaves the tensors stops the GPU's context, promises are not checked there. Rows of a table that are not
+// used cost time there, in backward up to 5 % for 64 of them and 11 % for 256 (16K rows, H200), unless host_segments
+// says that they are not.
 // Source: Dao, "FlashAttention-2", 2023 (online softmax, recomputation); the combination as in ring attention (Liu et
 // al., 2023).
 #pragma once
+
+#include <vector>
 
 #include "ops/common.h"
 
@@ -53,14 +57,30 @@ enum class SegmentForm {
   squares,  // and q_count == k_count, q_position == k_position
 };
 
+// Places of one size at equal distances: place e, 0 <= e < entries, is query rows [q_begin + e * q_step, + q_rows) and
+// key rows [k_begin + e * k_step, + k_rows).
+struct SegmentBatch {
+  std::int64_t entries = 0;
+  std::int64_t q_begin = 0, q_rows = 0, q_step = 0;
+  std::int64_t k_begin = 0, k_rows = 0, k_step = 0;
+
+  bool operator==(const SegmentBatch&) const = default;
+};
+// Sequences of one padded length, each against itself: rows / length places.
+SegmentBatch equal_squares(std::int64_t rows, std::int64_t length);
+
 struct AttentionForward {
   TensorView q, k, v;
   TensorView segments, segment_count;
   SegmentForm form = SegmentForm::any;
-  // > 0, with squares: every segment begins at a multiple of this, with its keys at the same rows, no two at the same
-  // one, and has at most this many rows; all rows are a multiple of it; rows of no segment hold finite numbers. So a
-  // batch of sequences of one padded length.
-  std::int64_t uniform = 0;
+  // Not empty: every segment lies in a place of these, no two in one, and begins where it begins; rows of places that
+  // no segment covers hold finite numbers. Causal: places are squares, and with them the form; a segment has at most
+  // their rows. Not causal: a segment has at most the place's query rows, and all of its key rows. Places share no
+  // query row. So sequences of one padded length, and the keys before a chunk at the same place of each.
+  std::vector<SegmentBatch> batches;
+  // The rows of the table that count, where the host knows them when it calls; else null. Read during the call: the GPU
+  // then gets no more places than there is work for. They must be those that the device finds.
+  const std::vector<std::int32_t>* host_segments = nullptr;
   bool causal = true;
   std::int64_t window = 0;  // keys each query sees at most, itself included; 0: all
   double scale = 1.0;
@@ -76,7 +96,8 @@ struct AttentionBackward {
   TensorView q, k, v, o, d_o, lse;
   TensorView segments, segment_count;
   SegmentForm form = SegmentForm::any;
-  std::int64_t uniform = 0;
+  std::vector<SegmentBatch> batches;
+  const std::vector<std::int32_t>* host_segments = nullptr;
   bool causal = true;
   std::int64_t window = 0;
   double scale = 1.0;
@@ -127,9 +148,9 @@ std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind devic
 struct AttentionImplementation {
   enum Kernel {
     cpu,           // tiles on the CPU
-    cudnn_dense,   // cuDNN over a batch of equal sequences
+    cudnn_dense,   // cuDNN over batches of equal places
     cudnn_ragged,  // cuDNN over segments, all in one call
-    cudnn_each,    // backward: cuDNN, a call for each segment, since their keys may overlap
+    cudnn_shared,  // backward: cuDNN over segments whose keys may overlap, each with key gradients of its own
     plain,         // a warp for each row
   };
   Kernel kernel = cpu;

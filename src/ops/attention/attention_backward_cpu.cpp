@@ -64,7 +64,7 @@ class Backward {
         sums_row_(args.dq.dtype() == DType::f32 ? args.dq.stride(0) : heads_ * head_dim_),
         turns_(reinterpret_cast<std::atomic<std::int32_t>*>(delta_ + layout_.delta + layout_.sums)),
         segments_(read_segments("attention_backward", args.segments, args.segment_count, query_rows_, key_rows_,
-                                args.form, args.uniform)) {
+                                args.form, args.batches, args.causal)) {
     static_assert(sizeof(std::atomic<std::int32_t>) == sizeof(float));
   }
 

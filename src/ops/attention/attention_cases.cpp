@@ -30,7 +30,8 @@ AttentionBackward backward_args(World& world, const Problem& p, const Tensors& x
       .segments = world.in(DType::i32, p.table_shape(), p.table()),
       .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
       .form = p.form,
-      .uniform = p.uniform,
+      .batches = p.batches(),
+      .host_segments = p.told ? &p.host : nullptr,
       .causal = p.causal,
       .window = p.window,
       .scale = p.scale(),
@@ -259,7 +260,8 @@ TEST(Attention, RefusesBadArguments) {
   refused([&](auto& a) { a.lse = world.out(DType::f32, {77, 3}); }, "lse has shape");
   refused([&](auto& a) { a.workspace = a.workspace.rows(0, 64); }, "workspace has 64 bytes");
   refused([&](auto& a) { a.o = a.q; }, "share memory");
-  refused([&](auto& a) { a.uniform = 77; }, "squares of 77 rows");
+  refused([&](auto& a) { a.batches = {equal_squares(77, 77)}; }, "are squares");
+  refused([&](auto& a) { a.batches = {{1, 70, 10, 10, 0, 10, 10}}; }, "1 places of 10 x 10 rows");
   refused([&](auto& a) { a.segments = world.in(DType::i32, {1, 5}, Values(5)); }, "segments has shape");
   refused(
       [&](auto& a) {
@@ -309,6 +311,23 @@ TEST(Attention, BrokenPromisesPoisonTheStream) {
   broken(SegmentForm::squares, 40, {{0, 41, 0, 41, 0, 0}});
   broken(SegmentForm::squares, 40, {{10, 30, 10, 30, 0, 0}});
   broken(SegmentForm::squares, 40, {{0, 40, 40, 40, 0, 0}});
+}
+
+TEST(Attention, PlacesOfRectanglesPoisonTheStreamWhereBroken) {
+  Problem p{"places", 80, 160, 1, 1, 8, {}, false, 0, DType::f32};
+  p.places = {{2, 20, 20, 40, 0, 60, 80}};
+  const auto run = [&](const std::vector<Row>& segments) {
+    p.segments = segments;
+    const Tensors x(p);
+    World world(DeviceKind::cpu, 1);
+    attention_forward(world.stream(), forward_args(world, p, x));
+    world.stream().synchronize();
+  };
+  EXPECT_NO_THROW(run({{20, 20, 0, 60, 60, 0}, {60, 7, 80, 60, 60, 0}}));
+  EXPECT_THROW(run({{20, 20, 0, 59, 60, 0}}), InternalError);   // not all keys
+  EXPECT_THROW(run({{20, 20, 80, 60, 60, 0}}), InternalError);  // another place's
+  EXPECT_THROW(run({{0, 20, 0, 60, 60, 0}}), InternalError);    // no place
+  EXPECT_THROW(run({{60, 21, 80, 60, 60, 0}}), InternalError);  // leaves it
 }
 
 TEST(Attention, CountsVisiblePairs) {

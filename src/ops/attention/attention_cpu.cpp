@@ -58,7 +58,7 @@ class Forward {
         rows_(block_rows(group_)),
         scratch_(group_, head_dim_),
         segments_(read_segments("attention_forward", args.segments, args.segment_count, query_rows_, args.k.size(0),
-                                args.form, args.uniform)) {}
+                                args.form, args.batches, args.causal)) {}
 
   void run() {
     clear_uncovered();

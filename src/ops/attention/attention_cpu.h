@@ -48,7 +48,7 @@ struct Visible {
 // Reads the table, sorted by q_begin; throws where it leaves the tensors, covers a query row twice or breaks a promise.
 std::vector<Segment> read_segments(const char* op, const TensorView& table, const TensorView& count,
                                    std::int64_t query_rows, std::int64_t key_rows, SegmentForm form,
-                                   std::int64_t uniform);
+                                   const std::vector<SegmentBatch>& batches, bool causal);
 
 // Visible keys of the rows of a block against a block of keys: row r sees keys
 // [max(first, low + r), min(last, high + r)) of the block; where a mask is absent low or high is out of reach.

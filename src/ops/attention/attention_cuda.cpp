@@ -18,9 +18,9 @@ class Workspace {
   T* at(std::int64_t offset) const {
     return offset < 0 ? nullptr : reinterpret_cast<T*>(base_ + offset);
   }
-  TablePointers tables(const SegmentTables& t) const {
-    return {at<std::int32_t>(t.query_segment), at<std::int32_t>(t.key_covered), at<std::int32_t>(t.query_length),
-            at<std::int32_t>(t.key_length), at<std::int64_t>(t.offsets)};
+  TablePointers tables(const SegmentTables& t, const TensorView& count) const {
+    return {count.data<std::int32_t>(),       at<std::int32_t>(t.query_segment), at<std::int32_t>(t.key_covered),
+            at<std::int32_t>(t.query_length), at<std::int32_t>(t.key_length),    at<std::int64_t>(t.offsets)};
   }
 
  private:
@@ -47,15 +47,12 @@ void point_at(AttentionBuffers& b, const TablePointers& tables, std::int64_t seg
   b.dkv_offset = offset(kOffsetDkv);
 }
 
+// What every graph of a call has in common.
 template <class Args>
-AttentionGraph graph_of(const Args& args, const AttentionDims& n, bool dense) {
-  return {.ragged = !dense,
-          .causal = args.causal,
+AttentionGraph graph_of(const Args& args, const AttentionDims& n) {
+  return {.causal = args.causal,
           .window = args.window,
           .scale = static_cast<float>(args.scale),
-          .batch = dense ? n.tq / args.uniform : n.segments,
-          .query_rows = dense ? args.uniform : n.tq,
-          .key_rows = dense ? args.uniform : n.tk,
           .query_heads = n.hq,
           .kv_heads = n.hkv,
           .head_dim = n.d,
@@ -65,82 +62,265 @@ AttentionGraph graph_of(const Args& args, const AttentionDims& n, bool dense) {
           .o_row = args.o.stride(0)};
 }
 
+void lay_out(AttentionGraph& graph, const SegmentBatch& b) {
+  graph.batch = b.entries;
+  graph.query_rows = b.q_rows;
+  graph.key_rows = b.k_rows;
+  // Of a single entry it has no meaning, and should not make two plans.
+  graph.query_step = b.entries > 1 ? b.q_step : b.q_rows;
+  graph.key_step = graph.dk_step = graph.dv_step = b.entries > 1 ? b.k_step : b.k_rows;
+}
+
+// Room for what the host knows of the segments, rounded up: few plans serve many batches.
+void lay_out(AttentionGraph& graph, const AttentionDims& n, const SegmentBound& bound, std::int64_t segments) {
+  graph.ragged = true;
+  graph.batch = rounded_size(segments, 4, n.segments);
+  graph.query_rows = rounded_size(bound.q_rows, 512, n.tq);
+  graph.key_rows = rounded_size(bound.k_rows, 512, n.tk);
+}
+
+std::int64_t query_rows_of(const std::vector<SegmentBatch>& batches) {
+  std::int64_t rows = 0;
+  for (const SegmentBatch& b : batches) rows += b.entries * b.q_rows;
+  return rows;
+}
+
+// The rows of x from `row` on.
+std::byte* from_row(std::byte* x, std::int64_t row, std::int64_t stride, DType dtype) {
+  return x + row * stride * size_of(dtype);
+}
+
+// Where the log-sum-exps of each batch lie behind one another.
+std::vector<StatsOrder> orders_of(const std::vector<SegmentBatch>& batches, std::int64_t heads, std::int64_t group) {
+  if (batches.empty()) return {{.heads = heads, .group = group}};
+  std::vector<StatsOrder> out;
+  std::int64_t base = 0;
+  for (const SegmentBatch& b : batches) {
+    out.push_back({.heads = heads, .group = group, .base = base, .batch = b});
+    base += round_up(heads * b.entries * b.q_rows, kStatsAlign);
+  }
+  return out;
+}
+
+RowPlaces keys_of(const SegmentBatch& b) {
+  return {.entries = b.entries, .begin = b.k_begin, .rows = b.k_rows, .step = b.k_step};
+}
+
 // dq, dk or dv of one kind of head, and what cuDNN writes instead where it cannot write it.
 struct Gradient {
   const TensorView& view;
   void* partial;
   bool accumulate;
-
-  void* target(std::int64_t begin) const { return partial != nullptr ? partial : head(view, begin); }
-  std::int64_t row(std::int64_t heads) const { return partial != nullptr ? heads * view.size(2) : view.stride(0); }
+  bool in_place() const { return !accumulate && view.dtype() == DType::bf16; }
   TensorView part(std::int64_t begin, std::int64_t heads) const { return view.slice(1, begin, heads); }
 };
 
-void backward_through_cudnn(const CudaNative& native, const AttentionBackward& args, Kernel kernel) {
-  const AttentionDims n = dims_of(args);
-  const BackwardMemory memory = backward_memory(args, kernel);
-  const Workspace workspace(args.workspace);
-  const TablePointers tables = workspace.tables(memory.tables);
-  const bool dense = kernel == Kernel::cudnn_dense, each = kernel == Kernel::cudnn_each;
-  const std::int64_t kv = memory.kv_heads, heads = kv * n.group();
-  const Gradient dq{args.dq, workspace.at(memory.dq), args.accumulate_q};
-  const Gradient dk{args.dk, workspace.at(memory.dk), args.accumulate_kv};
-  const Gradient dv{args.dv, workspace.at(memory.dv), args.accumulate_kv};
+// One backward call of the op, on its way through calls of cuDNN: for each group of heads, one for each batch (dense)
+// or for each run of segments whose key gradients fit (ragged).
+class Backward {
+ public:
+  Backward(const CudaNative& native, const AttentionBackward& args, Kernel kernel)
+      : native_(native),
+        args_(args),
+        n_(dims_of(args)),
+        dense_(kernel == Kernel::cudnn_dense),
+        shared_(kernel == Kernel::cudnn_shared),
+        bound_(bound_of(args)),
+        memory_(backward_memory(args, kernel, args.workspace.bytes())),
+        workspace_(args.workspace),
+        tables_(workspace_.tables(memory_.tables, args.segment_count)),
+        kv_(memory_.kv_heads),
+        heads_(kv_ * n_.group()),
+        packed_q_(workspace_.at(memory_.q)),
+        dq_{args.dq, workspace_.at(memory_.dq), args.accumulate_q},
+        dk_{args.dk, workspace_.at(memory_.dk), args.accumulate_kv},
+        dv_{args.dv, workspace_.at(memory_.dv), args.accumulate_kv} {
+    HAWSER_CHECK(memory_.bytes <= args.workspace.bytes(), "attention: a workspace of ", args.workspace.bytes(),
+                 " bytes, planned for ", memory_.bytes);
+    graph_ = graph_of(args, n_);
+    graph_.backward = true;
+    graph_.deterministic = args.deterministic;
+    graph_.query_heads = heads_;
+    graph_.kv_heads = kv_;
+    if (packed_q_ != nullptr) graph_.q_row = heads_ * n_.d;
+    graph_.d_o_row = args.d_o.stride(0);
+    graph_.dq_row = dq_.partial != nullptr ? heads_ * n_.d : args.dq.stride(0);
+    graph_.dk_row = graph_.dv_row = kv_ * n_.d;  // of partials
+  }
 
-  AttentionGraph graph = graph_of(args, n, dense);
-  graph.backward = true;
-  graph.deterministic = args.deterministic;
-  graph.batch = each ? 1 : graph.batch;
-  graph.query_heads = heads;
-  graph.kv_heads = kv;
-  void* const packed_q = workspace.at(memory.q);
-  if (packed_q != nullptr) graph.q_row = heads * n.d;
-  graph.d_o_row = args.d_o.stride(0);
-  graph.dq_row = dq.row(heads);
-  graph.dk_row = dk.row(kv);
-  graph.dv_row = dv.row(kv);
-  const std::int64_t rows[kOffsetTables] = {graph.q_row, graph.k_row,   graph.v_row,  graph.o_row,
-                                            heads,       graph.d_o_row, graph.dq_row, graph.dk_row};
-  make_tables(native, args.segments, args.segment_count, n.tq, n.tk, tables, rows);
-  float* const stats = workspace.at<float>(memory.stats);
-  lse_to_stats(native, args.lse, {.heads = heads, .group = memory.stats_group, .entry = dense ? args.uniform : 0},
-               tables.query_segment, stats);
-  if (each) {
-    for (const Gradient* g : {&dq, &dk, &dv}) {
-      if (!g->accumulate) clear(native, g->view);
+  void run() {
+    const std::int64_t rows[kOffsetTables] = {graph_.q_row, graph_.k_row,   graph_.v_row,  graph_.o_row,
+                                              heads_,       graph_.d_o_row, graph_.dq_row, graph_.dk_row};
+    make_tables(native_, args_.segments, args_.segment_count, n_.tq, n_.tk, tables_, rows);
+    if (!dense_ && bound_.known && bound_.segments == 0) return clear_all();
+    if (!refused().empty()) {
+      return plain_backward(native_, args_, tables_.query_segment, workspace_.at<float>(memory_.delta));
+    }
+    for (const StatsOrder& order : orders_of(args_.batches, heads_, memory_.stats_group)) {
+      lse_to_stats(native_, args_.lse, order, tables_.query_segment, stats());
+    }
+    for (std::int64_t begin = 0; begin < n_.hkv; begin += kv_) {
+      const std::int64_t first = begin * n_.group();
+      if (packed_q_ != nullptr) pack_rows(native_, args_.q.slice(1, first, heads_), packed_q_);
+      if (dense_) {
+        for (std::size_t i = 0; i < args_.batches.size(); ++i) run_batch(i, begin);
+      } else {
+        run_segments(begin);
+      }
+      const TensorView dq = dq_.part(first, heads_);
+      if (dq_.partial != nullptr) {
+        add_partial(native_, dq_.partial, {.rows = n_.tq}, tables_.query_segment, 0, dq_.accumulate, dq);
+      } else if (query_rows_of(args_.batches) < n_.tq) {
+        clear_rows(native_, dq, tables_.query_segment, 0);
+      }
     }
   }
-  for (std::int64_t begin = 0; begin < n.hkv; begin += kv) {
-    const std::int64_t first = begin * n.group();
-    if (packed_q != nullptr) pack_rows(native, args.q.slice(1, first, heads), packed_q);
-    AttentionBuffers b{.q = packed_q != nullptr ? packed_q : head(args.q, first),
-                       .k = head(args.k, begin),
-                       .v = head(args.v, begin),
-                       .d_o = head(args.d_o, first),
-                       .o = head(args.o, first),
-                       .stats = stats + begin / kv * memory.stats_group,
-                       .dq = dq.target(first),
-                       .dk = dk.target(begin),
-                       .dv = dv.target(begin),
-                       .workspace = workspace.at(memory.cudnn)};
-    for (std::int64_t s = 0; s < (each ? n.segments : 1); ++s) {
-      if (!dense) point_at(b, tables, n.segments, s);
-      run_attention(native, graph, b, memory.cudnn_bytes);
-      if (!each) continue;
-      add_partial_of(native, dq.partial, args.segments, args.segment_count, s, false, dq.part(first, heads));
-      add_partial_of(native, dk.partial, args.segments, args.segment_count, s, true, dk.part(begin, kv));
-      add_partial_of(native, dv.partial, args.segments, args.segment_count, s, true, dv.part(begin, kv));
+
+ private:
+  float* stats() const { return workspace_.at<float>(memory_.stats); }
+
+  // Nothing is seen, and the host knows it.
+  void clear_all() {
+    for (const Gradient* g : {&dq_, &dk_, &dv_}) {
+      if (!g->accumulate) clear(native_, g->view);
     }
-    if (each) continue;
-    const auto finish = [&](const Gradient& g, const TensorView& part, const std::int32_t* covered,
-                            std::int32_t least) {
-      if (g.partial != nullptr) add_partial(native, g.partial, covered, least, g.accumulate, part);
+  }
+
+  AttentionGraph batch_graph(std::size_t index) const {
+    AttentionGraph graph = graph_;
+    const SegmentBatch& b = args_.batches[index];
+    lay_out(graph, b);
+    const auto key_gradient = [&](const Gradient& g, std::int64_t& row, std::int64_t& step) {
+      if (index == 0 && g.in_place()) {
+        row = g.view.stride(0);
+      } else {
+        step = b.k_rows;
+      }
     };
-    finish(dq, dq.part(first, heads), tables.query_segment, 0);
-    finish(dk, dk.part(begin, kv), tables.key_covered, 1);
-    finish(dv, dv.part(begin, kv), tables.key_covered, 1);
+    key_gradient(dk_, graph.dk_row, graph.dk_step);
+    key_gradient(dv_, graph.dv_row, graph.dv_step);
+    return graph;
   }
-}
+  AttentionGraph segments_graph(std::int64_t count) const {
+    AttentionGraph graph = graph_;
+    lay_out(graph, n_, bound_, count);
+    graph.query_total = n_.tq;
+    graph.key_total = memory_.keys;
+    return graph;
+  }
+
+  // Why cuDNN cannot do it, or nothing.
+  std::string refused() const {
+    for (std::size_t i = 0; i < args_.batches.size() && dense_; ++i) {
+      if (std::string why = prepare_attention(native_, batch_graph(i)); !why.empty()) return why;
+    }
+    if (dense_) return "";
+    for (const Run& run : runs()) {
+      if (std::string why = prepare_attention(native_, segments_graph(run.count)); !why.empty()) return why;
+    }
+    return "";
+  }
+
+  AttentionBuffers buffers(std::int64_t begin) const {
+    const std::int64_t first = begin * n_.group();
+    return {.q = packed_q_ != nullptr ? packed_q_ : head(args_.q, first),
+            .k = head(args_.k, begin),
+            .v = head(args_.v, begin),
+            .d_o = head(args_.d_o, first),
+            .o = head(args_.o, first),
+            .stats = stats() + begin / kv_ * memory_.stats_group,
+            .dq = dq_.partial != nullptr ? dq_.partial : head(args_.dq, first),
+            .dk = dk_.partial,
+            .dv = dv_.partial,
+            .workspace = workspace_.at(memory_.cudnn)};
+  }
+
+  void run_batch(std::size_t index, std::int64_t begin) {
+    const SegmentBatch& batch = args_.batches[index];
+    const AttentionGraph graph = batch_graph(index);
+    AttentionBuffers b = buffers(begin);
+    const auto row = [](auto* x, std::int64_t at, std::int64_t stride) {
+      return from_row(static_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(x))), at, stride, DType::bf16);
+    };
+    b.q = row(b.q, batch.q_begin, graph.q_row);
+    b.o = row(b.o, batch.q_begin, graph.o_row);
+    b.d_o = row(b.d_o, batch.q_begin, graph.d_o_row);
+    b.dq = row(b.dq, batch.q_begin, graph.dq_row);
+    b.k = row(b.k, batch.k_begin, graph.k_row);
+    b.v = row(b.v, batch.k_begin, graph.v_row);
+    b.stats = static_cast<float*>(b.stats) + orders_of(args_.batches, heads_, 0)[index].base;
+    const auto place = [&](const Gradient& g, void*& to) {
+      if (index == 0 && g.in_place()) to = row(head(g.view, begin), batch.k_begin, g.view.stride(0));
+    };
+    place(dk_, b.dk);
+    place(dv_, b.dv);
+    run_attention(native_, graph, b, memory_.cudnn_bytes);
+    for (const Gradient* g : {&dk_, &dv_}) {
+      const TensorView part = g->part(begin, kv_);
+      if (index > 0 || !g->in_place()) {
+        add_partial(native_, g->partial, keys_of(batch), tables_.key_covered, 1, index > 0 || g->accumulate, part);
+      } else if (batch.entries * batch.k_rows < n_.tk) {
+        clear_outside(native_, part, keys_of(batch));
+      }
+    }
+  }
+
+  struct Run {
+    std::int64_t first, count;
+  };
+  // Segments in the order of the table, as many a call as have room for their key gradients.
+  std::vector<Run> runs() const {
+    if (!shared_) return {{0, bound_.segments}};
+    std::vector<Run> out;
+    std::int64_t keys = memory_.keys;
+    for (std::int64_t s = 0; s < bound_.segments; ++s) {
+      const std::int64_t more =
+          bound_.known ? (*args_.host_segments)[static_cast<std::size_t>(s * kSegmentFields + 3)] : n_.tk;
+      if (out.empty() || keys + more > memory_.keys) {
+        out.push_back({s, 0});
+        keys = 0;
+      }
+      ++out.back().count;
+      keys += more;
+    }
+    return out;
+  }
+
+  void run_segments(std::int64_t begin) {
+    bool accumulate_k = dk_.accumulate, accumulate_v = dv_.accumulate;
+    for (const Run& run : runs()) {
+      AttentionBuffers b = buffers(begin);
+      const AttentionGraph graph = segments_graph(run.count);
+      if (shared_) key_gradient_offsets(native_, args_.segments, tables_, run.first, run.count, graph.dk_row);
+      point_at(b, tables_, n_.segments, run.first);
+      run_attention(native_, graph, b, memory_.cudnn_bytes);
+      if (shared_) {
+        add_key_gradients(native_, dk_.partial, args_.segments, tables_, run.first, run.count, accumulate_k,
+                          dk_.part(begin, kv_));
+        add_key_gradients(native_, dv_.partial, args_.segments, tables_, run.first, run.count, accumulate_v,
+                          dv_.part(begin, kv_));
+        accumulate_k = accumulate_v = true;
+        continue;
+      }
+      const RowPlaces all{.rows = n_.tk};
+      add_partial(native_, dk_.partial, all, tables_.key_covered, 1, dk_.accumulate, dk_.part(begin, kv_));
+      add_partial(native_, dv_.partial, all, tables_.key_covered, 1, dv_.accumulate, dv_.part(begin, kv_));
+    }
+  }
+
+  const CudaNative& native_;
+  const AttentionBackward& args_;
+  AttentionDims n_;
+  bool dense_, shared_;
+  SegmentBound bound_;
+  BackwardMemory memory_;
+  Workspace workspace_;
+  TablePointers tables_;
+  std::int64_t kv_, heads_;
+  void* packed_q_;
+  Gradient dq_, dk_, dv_;
+  AttentionGraph graph_;
+};
 
 }  // namespace
 
@@ -150,13 +330,22 @@ void attention_forward(const CudaNative& native, const AttentionForward& args) {
   const ForwardMemory memory = forward_memory(args, kernel);
   if (n.tq == 0) return;
   const Workspace workspace(args.workspace);
-  const TablePointers tables = workspace.tables(memory.tables);
+  const TablePointers tables = workspace.tables(memory.tables, args.segment_count);
   const bool dense = kernel == Kernel::cudnn_dense;
   const std::int64_t rows[kOffsetTables] = {args.q.stride(0), args.k.stride(0), args.v.stride(0), args.o.stride(0),
                                             n.hq};
   make_tables(native, args.segments, args.segment_count, n.tq, n.tk, tables, rows);
   if (kernel == Kernel::plain) return plain_forward(native, args, tables.query_segment);
 
+  std::vector<AttentionGraph> graphs;
+  const SegmentBound bound = bound_of(args);
+  for (const SegmentBatch& b : args.batches) lay_out(graphs.emplace_back(graph_of(args, n)), b);
+  if (!dense && !(bound.known && bound.segments == 0)) {
+    lay_out(graphs.emplace_back(graph_of(args, n)), n, bound, bound.segments);
+  }
+  for (const AttentionGraph& graph : graphs) {
+    if (!prepare_attention(native, graph).empty()) return plain_forward(native, args, tables.query_segment);
+  }
   float* const stats = memory.stats >= 0 ? workspace.at<float>(memory.stats) : args.lse.data<float>();
   AttentionBuffers b{.q = args.q.raw(),
                      .k = args.k.raw(),
@@ -164,19 +353,35 @@ void attention_forward(const CudaNative& native, const AttentionForward& args) {
                      .o = args.o.raw(),
                      .stats = stats,
                      .workspace = workspace.at(memory.cudnn)};
-  if (!dense) point_at(b, tables, n.segments, 0);
-  run_attention(native, graph_of(args, n, dense), b, memory.cudnn_bytes);
-  stats_to_lse(native, stats, {.heads = n.hq, .entry = dense ? args.uniform : 0}, tables.query_segment, args.lse);
+  if (!dense) {
+    point_at(b, tables, n.segments, 0);
+    if (!graphs.empty()) run_attention(native, graphs.front(), b, memory.cudnn_bytes);
+  }
+  const std::vector<StatsOrder> orders = orders_of(args.batches, n.hq, 0);
+  for (std::size_t i = 0; i < args.batches.size(); ++i) {
+    const SegmentBatch& batch = args.batches[i];
+    const auto row = [](const TensorView& x, std::int64_t at) { return from_row(x.raw(), at, x.stride(0), x.dtype()); };
+    b.q = row(args.q, batch.q_begin);
+    b.o = row(args.o, batch.q_begin);
+    b.k = row(args.k, batch.k_begin);
+    b.v = row(args.v, batch.k_begin);
+    b.stats = stats + orders[i].base;
+    run_attention(native, graphs[i], b, memory.cudnn_bytes);
+  }
+  for (const StatsOrder& order : orders) {
+    stats_to_lse(native, stats, order, tables.query_segment, args.lse);
+  }
+  if (dense && query_rows_of(args.batches) < n.tq) clear_lse(native, tables.query_segment, args.lse);
   clear_rows(native, args.o, tables.query_segment, 0);
 }
 
 void attention_backward(const CudaNative& native, const AttentionBackward& args) {
   const AttentionDims n = dims_of(args);
   const Kernel kernel = attention_implementation(args, DeviceKind::cuda).kernel;
-  if (kernel != Kernel::plain) return backward_through_cudnn(native, args, kernel);
+  if (kernel != Kernel::plain) return Backward(native, args, kernel).run();
   const BackwardMemory memory = backward_memory(args, kernel);
   const Workspace workspace(args.workspace);
-  const TablePointers tables = workspace.tables(memory.tables);
+  const TablePointers tables = workspace.tables(memory.tables, args.segment_count);
   const std::int64_t rows[kOffsetTables] = {};
   make_tables(native, args.segments, args.segment_count, n.tq, n.tk, tables, rows);
   plain_backward(native, args, tables.query_segment, workspace.at<float>(memory.delta));

@@ -17,10 +17,84 @@ struct Form {
 
 std::vector<Form> forms() {
   constexpr auto kSquares = SegmentForm::squares, kApart = SegmentForm::apart, kAny = SegmentForm::any;
-  constexpr auto kDense = Kernel::cudnn_dense, kRagged = Kernel::cudnn_ragged, kEach = Kernel::cudnn_each,
+  constexpr auto kDense = Kernel::cudnn_dense, kRagged = Kernel::cudnn_ragged, kShared = Kernel::cudnn_shared,
                  kPlain = Kernel::plain;
   const auto bf16 = DType::bf16;
+  // Two sequences of 4 chunks of 50 rows, chunks 1 and 2 of each here: the keys before a chunk lie at one place of
+  // each.
+  const auto before_chunks = [&](const char* name, std::int64_t d, std::vector<Row> segments) {
+    Problem p{name, 200, 400, 4, 2, d, std::move(segments), false, 0, bf16, 8};
+    p.places = {{2, 50, 50, 100, 0, 100, 200}, {2, 0, 50, 100, 0, 50, 200}};
+    return p;
+  };
+  // One chunk of a sequence has keys before it, the other none.
+  Problem one_chunk{"keys before one of two chunks", 130, 260, 2, 2, 64, {{65, 40, 0, 195, 195, 0}}, false, 0, bf16};
+  one_chunk.places = {{1, 65, 65, 130, 0, 195, 260}};
+  const auto told = [](Problem p) {
+    for (const Row& row : p.segments) p.host.insert(p.host.end(), row.begin(), row.end());
+    p.told = true;
+    p.name += ", the host knows them";
+    return p;
+  };
+  const Problem documents{"documents",
+                          430,
+                          430,
+                          4,
+                          2,
+                          64,
+                          {{0, 1, 0, 1, 0, 0},
+                           {1, 95, 1, 95, 0, 0},
+                           {297, 3, 297, 3, 0, 0},
+                           {96, 201, 96, 201, 0, 0},
+                           {310, 50, 310, 50, 7, 7}},
+                          true,
+                          0,
+                          bf16,
+                          8,
+                          kSquares};
+  const Problem shared{
+      "rectangles that share keys, one all of them",
+      700,
+      900,
+      4,
+      2,
+      64,
+      {{0, 70, 10, 300, 0, 0}, {100, 50, 250, 150, 0, 0}, {150, 530, 0, 900, 0, 0}, {690, 10, 20, 880, 0, 0}},
+      false,
+      0,
+      bf16,
+      8,
+      kAny};
   return {
+      {told(documents), kRagged, kRagged, kPlain},
+      {told({"no document", 40, 40, 2, 1, 16, {}, true, 0, bf16, 0, kSquares}), kRagged, kRagged, kPlain},
+      {shared, kRagged, kShared, kPlain},
+      {told(shared), kRagged, kShared, kPlain},
+      {before_chunks(
+           "keys before chunks", 64,
+           {{0, 50, 0, 50, 50, 0}, {50, 50, 0, 100, 100, 0}, {100, 50, 200, 50, 50, 0}, {150, 50, 200, 100, 100, 0}}),
+       kDense, kDense, kDense},
+      {before_chunks("keys before chunks, sequences that end in one", 128,
+                     {{0, 50, 0, 50, 50, 0}, {50, 13, 0, 100, 100, 0}, {100, 31, 200, 50, 50, 0}}),
+       kDense, kDense, kDense},
+      {before_chunks("keys before chunks, no sequence gets there", 64, {}), kDense, kDense, kDense},
+      {one_chunk, kDense, kDense, kDense},
+      {{"chunks of two sequences against themselves",
+        240,
+        240,
+        4,
+        2,
+        64,
+        {{0, 60, 0, 60, 60, 60}, {60, 60, 60, 60, 120, 120}, {120, 41, 120, 41, 60, 60}},
+        true,
+        0,
+        bf16,
+        8,
+        kSquares,
+        60},
+       kDense,
+       kDense,
+       kDense},
       {{"one sequence", 300, 300, 4, 2, 64, {{0, 300, 0, 300, 0, 0}}, true, 0, bf16, 0, kSquares, 300},
        kDense,
        kDense,
@@ -185,7 +259,7 @@ std::vector<Form> forms() {
         0,
         kAny},
        kRagged,
-       kEach,
+       kShared,
        kPlain},
       {{"no segment", 40, 40, 2, 1, 16, {}, true, 0, bf16, 0, kSquares}, kRagged, kRagged, kPlain},
       {{"queries behind their keys", 40, 260, 2, 1, 64, {{0, 40, 0, 260, 220, 0}}, true, 0, bf16, 0, kAny},
@@ -308,7 +382,8 @@ void check_backward(const Form& form, const Tensors& x, const Expected& e, const
                            .segments = world.in(DType::i32, p.table_shape(), p.table()),
                            .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
                            .form = p.form,
-                           .uniform = p.uniform,
+                           .batches = p.batches(),
+                           .host_segments = p.told ? &p.host : nullptr,
                            .causal = p.causal,
                            .window = p.window,
                            .scale = p.scale(),
@@ -322,7 +397,9 @@ void check_backward(const Form& form, const Tensors& x, const Expected& e, const
     EXPECT_EQ(attention_implementation(args, DeviceKind::cuda).kernel, g.deterministic ? form.repeated : form.backward);
     attention_backward(world.stream(), args);
     const std::vector<Values> got{world.values(args.dq), world.values(args.dk), world.values(args.dv)};
-    const double shares = form.backward == Kernel::cudnn_each ? static_cast<double>(p.segments.size()) : 1;
+    const double shares = form.backward == Kernel::cudnn_shared
+                              ? static_cast<double>(p.segments.size())
+                              : std::max<double>(1, static_cast<double>(p.places.size()));
     expect_near(got[0], expected.dq, e.magnitudes.dq, shares, "dq");
     expect_near(got[1], expected.dk, e.magnitudes.dk, shares, "dk");
     expect_near(got[2], expected.dv, e.magnitudes.dv, shares, "dv");
@@ -381,7 +458,8 @@ TEST(AttentionForms, BackwardOfViews) {
          Kernel::plain},
         {problem("one sequence", whole, SegmentForm::squares, 200), Kernel::cudnn_dense, Kernel::cudnn_dense,
          Kernel::cudnn_dense},
-        {problem("shared keys", shared, SegmentForm::any, 0), Kernel::cudnn_ragged, Kernel::cudnn_each, Kernel::plain},
+        {problem("shared keys", shared, SegmentForm::any, 0), Kernel::cudnn_ragged, Kernel::cudnn_shared,
+         Kernel::plain},
     };
     for (const Form& form : views) {
       const Tensors x(form.problem);
@@ -411,6 +489,10 @@ TEST(AttentionForms, SaysWhyNotFaster) {
   EXPECT_EQ(reason(), "segments that need not be of one length");
   p.uniform = 64;
   EXPECT_EQ(reason(), "");
+  p.uniform = 0;
+  p.causal = false;
+  p.places = {{1, 0, 64, 64, 0, 64, 64}};
+  EXPECT_EQ(reason(), "");
 }
 
 // What the plan asks for on a machine without a GPU: Llama-3.1-8B's heads.
@@ -423,19 +505,20 @@ TEST(AttentionForms, WorkspaceIsKnownFromSizes) {
     const TensorView k(reinterpret_cast<std::byte*>(1 << 20), DType::bf16, {rows, 8, 128}, DeviceKind::meta);
     const TensorView lse(reinterpret_cast<std::byte*>(1 << 20), DType::f32, {32, rows}, DeviceKind::meta);
     const TensorView table(reinterpret_cast<std::byte*>(1 << 20), DType::i32, {4, 6}, DeviceKind::meta);
-    const AttentionBackward args{.q = q,
-                                 .k = k,
-                                 .v = k,
-                                 .o = q,
-                                 .d_o = q,
-                                 .lse = lse,
-                                 .segments = table,
-                                 .form = SegmentForm::squares,
-                                 .uniform = uniform,
-                                 .dq = q,
-                                 .dk = k,
-                                 .dv = k,
-                                 .deterministic = deterministic};
+    const AttentionBackward args{
+        .q = q,
+        .k = k,
+        .v = k,
+        .o = q,
+        .d_o = q,
+        .lse = lse,
+        .segments = table,
+        .form = SegmentForm::squares,
+        .batches = uniform > 0 ? std::vector{equal_squares(rows, uniform)} : std::vector<SegmentBatch>(),
+        .dq = q,
+        .dk = k,
+        .dv = k,
+        .deterministic = deterministic};
     return static_cast<double>(attention_workspace(args, DeviceKind::cuda)) / (1 << 20);
   };
   EXPECT_NEAR(bytes(16384, 16384, false), 517, 3);              // cuDNN asks for 514

@@ -64,18 +64,18 @@ class Builder {
       const Tensor o = queries("o", kO, a_.o_row, kOOffset), d_o = queries("d_o", kDo, a_.d_o_row, kDoOffset);
       auto options = fe::graph::SDPA_backward_attributes().set_name("attention_backward").set_attn_scale(a_.scale);
       mask(options);
-      if (a_.ragged) options.set_max_total_seq_len_q(a_.query_rows).set_max_total_seq_len_kv(a_.key_rows);
+      if (a_.ragged) options.set_max_total_seq_len_q(a_.query_total).set_max_total_seq_len_kv(a_.key_total);
       options.set_deterministic_algorithm(a_.deterministic);
       auto [dq, dk, dv] = graph_->sdpa_backward(q, k, v, o, d_o, stats(graph_->tensor(named("stats"))), options);
-      result(dq, kDq, a_.query_heads, a_.query_rows, a_.dq_row, kDqOffset);
-      result(dk, kDk, a_.kv_heads, a_.key_rows, a_.dk_row, kDkvOffset);
-      result(dv, kDv, a_.kv_heads, a_.key_rows, a_.dv_row, kDkvOffset);
+      result(dq, kDq, a_.query_heads, a_.query_rows, a_.query_step, a_.dq_row, kDqOffset);
+      result(dk, kDk, a_.kv_heads, a_.key_rows, a_.dk_step, a_.dk_row, kDkvOffset);
+      result(dv, kDv, a_.kv_heads, a_.key_rows, a_.dv_step, a_.dv_row, kDkvOffset);
     } else {
       auto options = fe::graph::SDPA_attributes().set_name("attention").set_attn_scale(a_.scale);
       options.set_generate_stats(true);
       mask(options);
       auto [o, lse] = graph_->sdpa(q, k, v, options);
-      result(o, kO, a_.query_heads, a_.query_rows, a_.o_row, kOOffset);
+      result(o, kO, a_.query_heads, a_.query_rows, a_.query_step, a_.o_row, kOOffset);
       stats(lse)->set_output(true);
     }
     return graph_;
@@ -93,27 +93,29 @@ class Builder {
     return made;
   }
 
-  void place(fe::graph::Tensor_attributes& t, std::int64_t uid, std::int64_t heads, std::int64_t rows, std::int64_t row,
-             Uid offset) {
+  // step: rows from entry to entry.
+  void place(fe::graph::Tensor_attributes& t, std::int64_t uid, std::int64_t heads, std::int64_t rows,
+             std::int64_t step, std::int64_t row, Uid offset) {
     t.set_uid(uid)
         .set_dim({a_.batch, heads, rows, a_.head_dim})
-        .set_stride({rows * row, a_.head_dim, row, 1})
+        .set_stride({(a_.ragged ? rows : step) * row, a_.head_dim, row, 1})
         .set_data_type(fe::DataType_t::BFLOAT16);
     if (a_.ragged) t.set_ragged_offset(table("offset", offset, a_.batch + 1, fe::DataType_t::INT64));
   }
 
   Tensor queries(const char* name, Uid uid, std::int64_t row, Uid offset) {
     auto t = named(name);
-    place(t, uid, a_.query_heads, a_.query_rows, row, offset);
+    place(t, uid, a_.query_heads, a_.query_rows, a_.query_step, row, offset);
     return graph_->tensor(t);
   }
   Tensor keys(const char* name, Uid uid, std::int64_t row, Uid offset) {
     auto t = named(name);
-    place(t, uid, a_.kv_heads, a_.key_rows, row, offset);
+    place(t, uid, a_.kv_heads, a_.key_rows, a_.key_step, row, offset);
     return graph_->tensor(t);
   }
-  void result(const Tensor& t, Uid uid, std::int64_t heads, std::int64_t rows, std::int64_t row, Uid offset) {
-    place(*t, uid, heads, rows, row, offset);
+  void result(const Tensor& t, Uid uid, std::int64_t heads, std::int64_t rows, std::int64_t step, std::int64_t row,
+              Uid offset) {
+    place(*t, uid, heads, rows, step, row, offset);
     t->set_output(true);
   }
 
@@ -148,23 +150,33 @@ class Builder {
   std::map<Uid, Tensor> tables_;
 };
 
-std::int64_t finish(fe::graph::Graph& graph) {
-  check(graph.create_execution_plans({fe::HeurMode_t::A}), "plans");
-  check(graph.check_support(), "support");
-  check(graph.build_plans(), "build");
-  std::int64_t bytes = 0;
-  check(graph.get_workspace_size(bytes), "workspace");
-  return bytes;
-}
-
 // Before 9.15.1 backward copies from the host in every call where the keys are no multiple of 128; 9.14 is wrong under
 // a window.
 constexpr std::size_t kLeastVersion = 91501;
 
 struct Plan {
-  std::shared_ptr<fe::graph::Graph> graph;
+  std::shared_ptr<fe::graph::Graph> graph;  // null: not made yet, or refused
   std::int64_t workspace = 0;
+  std::string refused;
 };
+
+// Why there is no plan, or nothing.
+std::string make(Plan& plan, const AttentionGraph& a, cudnnHandle_t handle) {
+  const auto graph = Builder(a).build();
+  const std::pair<const char*, std::function<fe::error_t()>> steps[] = {
+      {"validation", [&] { return graph->validate(); }},
+      {"graph", [&] { return graph->build_operation_graph(handle); }},
+      {"plans", [&] { return graph->create_execution_plans({fe::HeurMode_t::A}); }},
+      {"support", [&] { return graph->check_support(); }},
+      {"build", [&] { return graph->build_plans(); }},
+      {"workspace", [&] { return graph->get_workspace_size(plan.workspace); }}};
+  for (const auto& [during, step] : steps) {
+    const fe::error_t status = step();
+    if (!status.is_good()) return cat("cuDNN, ", during, ": ", status.err_msg);
+  }
+  plan.graph = graph;
+  return "";
+}
 
 // Kept by the device.
 struct Cudnn {
@@ -184,18 +196,28 @@ struct Cudnn {
 
 }  // namespace
 
+namespace {
+
+Plan& plan_of(Cudnn& cudnn, const AttentionGraph& a) {
+  Plan& plan = cudnn.plans[a];
+  if (plan.graph == nullptr && plan.refused.empty()) plan.refused = make(plan, a, cudnn.handle);
+  return plan;
+}
+
+}  // namespace
+
+std::string prepare_attention(const CudaNative& native, const AttentionGraph& a) {
+  auto& cudnn = native.keep->get<Cudnn>();
+  const std::lock_guard lock(cudnn.mutex);
+  return plan_of(cudnn, a).refused;
+}
+
 void run_attention(const CudaNative& native, const AttentionGraph& a, const AttentionBuffers& b,
                    std::int64_t workspace_bytes) {
   auto& cudnn = native.keep->get<Cudnn>();
   const std::lock_guard lock(cudnn.mutex);
-  Plan& plan = cudnn.plans[a];
-  if (plan.graph == nullptr) {
-    const auto graph = Builder(a).build();
-    check(graph->validate(), "validation");
-    check(graph->build_operation_graph(cudnn.handle), "graph");
-    plan.workspace = finish(*graph);
-    plan.graph = graph;
-  }
+  const Plan& plan = plan_of(cudnn, a);
+  HAWSER_CHECK(plan.refused.empty(), plan.refused);
   HAWSER_CHECK(plan.workspace <= workspace_bytes, "cuDNN asks for a workspace of ", plan.workspace,
                " bytes, planned were ", workspace_bytes);
   std::unordered_map<std::int64_t, void*> pack;

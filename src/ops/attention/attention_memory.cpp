@@ -20,8 +20,9 @@ std::int64_t slack_bytes(const AttentionDims& n) {
 }
 // Where a user asks for what is refused here.
 constexpr char kDeterministicKey[] = "run.deterministic";
-// A call for each segment costs a pass over all of dq each.
-constexpr std::int64_t kMostCalls = 64;
+// Segments that share keys: key rows of one call, in key rows of the tensor. Chunks that are dealt by work have twice
+// the tensor's on average, where one document fills the sequence.
+constexpr std::int64_t kSharedKeys = 2;
 
 bool starts_at_16(const TensorView& view) {
   return reinterpret_cast<std::uintptr_t>(view.raw()) % 16 == 0 &&
@@ -46,8 +47,7 @@ std::string no_cudnn(const Args& args, std::initializer_list<TensorView> rows) {
 
 template <class Args>
 bool dense(const Args& args) {
-  // Rows behind a sequence's end see it, and are cleared; without a causal mask it would see them.
-  return args.uniform > 0 && args.causal;
+  return !args.batches.empty();
 }
 
 // Hands out places in the order in which they are asked for.
@@ -77,18 +77,39 @@ SegmentTables tables_for(Places& places, const AttentionDims& n, bool cudnn) {
 
 // What cuDNN's backward needs: dq in float32, the products of o and d_o, and with grouped heads dk and dv of every
 // query head (packed rows: room for float32).
-std::int64_t backward_call_bytes(const AttentionBackward& args, const AttentionDims& n, bool ragged,
-                                 std::int64_t kv_heads) {
+std::int64_t dense_call_bytes(const AttentionBackward& args, const AttentionDims& n, std::int64_t kv_heads) {
   const std::int64_t heads = kv_heads * n.group();
-  std::int64_t bytes = heads * n.tq * 4 + slack_bytes(n);
-  if (args.deterministic) {
-    const std::int64_t side = round_up(args.uniform, 128);
-    bytes += n.tq / args.uniform * heads * side * side * 2;
-  } else {
-    bytes += heads * n.tq * n.d * 4;
+  std::int64_t most = 0;
+  for (const SegmentBatch& b : args.batches) {
+    std::int64_t bytes = heads * b.entries * b.q_rows * 4;
+    bytes += args.deterministic ? b.entries * heads * round_up(b.q_rows, 128) * round_up(b.k_rows, 128) * 2
+                                : heads * b.entries * b.q_rows * n.d * 4;
+    if (n.group() > 1) bytes += 2 * heads * b.entries * b.k_rows * n.d * 2;
+    most = std::max(most, bytes);
   }
-  if (n.group() > 1) bytes += 2 * heads * n.tk * n.d * (ragged ? 4 : 2);
-  return bytes;
+  return most + slack_bytes(n);
+}
+std::int64_t ragged_call_bytes(const AttentionDims& n, std::int64_t keys, std::int64_t kv_heads) {
+  const std::int64_t heads = kv_heads * n.group();
+  return heads * n.tq * (4 + n.d * 4) + slack_bytes(n) + (n.group() > 1 ? 2 * heads * keys * n.d * 4 : 0);
+}
+
+std::int64_t stats_elements(const std::vector<SegmentBatch>& batches, std::int64_t heads, std::int64_t rows) {
+  return round_up(heads * rows, kStatsAlign) + static_cast<std::int64_t>(batches.size()) * kStatsAlign;
+}
+
+template <class Args>
+SegmentBound bound(const Args& args) {
+  const AttentionDims n = dims_of(args);
+  if (args.host_segments == nullptr) return {false, n.segments, n.tq, n.tk, n.segments * n.tk};
+  SegmentBound out{.known = true};
+  for (std::size_t row = 0; row < args.host_segments->size(); row += kSegmentFields) {
+    ++out.segments;
+    out.q_rows = std::max<std::int64_t>(out.q_rows, (*args.host_segments)[row + 1]);
+    out.k_rows = std::max<std::int64_t>(out.k_rows, (*args.host_segments)[row + 3]);
+    out.keys += (*args.host_segments)[row + 3];
+  }
+  return out;
 }
 
 }  // namespace
@@ -100,6 +121,19 @@ AttentionDims dims_of(const AttentionBackward& args) {
   return {args.q.size(0), args.k.size(0), args.q.size(1), args.k.size(1), args.q.size(2), args.segments.size(0)};
 }
 
+SegmentBound bound_of(const AttentionForward& args) {
+  return bound(args);
+}
+SegmentBound bound_of(const AttentionBackward& args) {
+  return bound(args);
+}
+
+std::int64_t rounded_size(std::int64_t size, std::int64_t least, std::int64_t most) {
+  std::int64_t out = least;
+  while (out < size) out *= 2;
+  return std::min(out, most);
+}
+
 const char* AttentionImplementation::name() const {
   switch (kernel) {
     case cpu:
@@ -108,8 +142,8 @@ const char* AttentionImplementation::name() const {
       return "cudnn dense";
     case cudnn_ragged:
       return "cudnn ragged";
-    case cudnn_each:
-      return "cudnn, a call a segment";
+    case cudnn_shared:
+      return "cudnn ragged, shared keys";
     case plain:
       return "plain";
   }
@@ -131,12 +165,14 @@ AttentionImplementation attention_implementation(const AttentionBackward& args, 
   std::string why = no_cudnn(args, {args.q, args.k, args.v, args.o, args.d_o, args.dq, args.dk, args.dv});
   if (!why.empty()) return {Kernel::plain, why};
   if (dense(args)) {
-    if (args.uniform == 1) return {Kernel::plain, "sequences of one token"};
-    if (args.deterministic && backward_call_bytes(args, n, false, 1) > kDeterministicBytes) {
+    for (const SegmentBatch& b : args.batches) {
+      if (b.q_rows == 1 || b.k_rows == 1) return {Kernel::plain, "places of one row"};
+    }
+    if (args.deterministic && dense_call_bytes(args, n, 1) > kDeterministicBytes) {
       throw UserError(Problem{
           .what = "deterministic attention is beyond the lengths tested",
           .expected = cat("at most ", format_bytes(Bytes(kDeterministicBytes)), " of workspace for a key-value head"),
-          .got = cat(format_bytes(Bytes(backward_call_bytes(args, n, false, 1))), " for ", args.uniform, " rows"),
+          .got = cat(format_bytes(Bytes(dense_call_bytes(args, n, 1))), " for ", args.batches.front().q_rows, " rows"),
           .at = kDeterministicKey,
           .hint = "run.deterministic: false, or shorter sequences"});
     }
@@ -157,8 +193,7 @@ AttentionImplementation attention_implementation(const AttentionBackward& args, 
   if (args.form != SegmentForm::any || n.segments == 1) {
     return {Kernel::cudnn_ragged, "segments that need not be of one length"};
   }
-  if (n.segments <= kMostCalls) return {Kernel::cudnn_each, "segments that may share keys"};
-  return {Kernel::plain, cat("up to ", n.segments, " segments that may share keys")};
+  return {Kernel::cudnn_shared, "segments that may share keys"};
 }
 
 ForwardMemory forward_memory(const AttentionForward& args, Kernel kernel) {
@@ -166,9 +201,11 @@ ForwardMemory forward_memory(const AttentionForward& args, Kernel kernel) {
   Places places;
   ForwardMemory out;
   out.tables = tables_for(places, n, kernel == Kernel::cudnn_ragged);
-  if (kernel == Kernel::cudnn_ragged ||
-      (kernel == Kernel::cudnn_dense && (n.tq > args.uniform || !starts_at_16(args.lse)))) {
-    out.stats = places.take(4 * n.hq * n.tq);
+  const auto in_order = [&] {  // cuDNN's log-sum-exps are the call's
+    return args.batches.size() == 1 && args.batches.front().q_rows == n.tq && starts_at_16(args.lse);
+  };
+  if (kernel == Kernel::cudnn_ragged || (kernel == Kernel::cudnn_dense && !in_order())) {
+    out.stats = places.take(4 * stats_elements(args.batches, n.hq, n.tq));
   }
   if (kernel != Kernel::plain) {
     out.cudnn_bytes = slack_bytes(n);
@@ -178,41 +215,64 @@ ForwardMemory forward_memory(const AttentionForward& args, Kernel kernel) {
   return out;
 }
 
-BackwardMemory backward_memory(const AttentionBackward& args, Kernel kernel) {
-  const AttentionDims n = dims_of(args);
-  const bool is_dense = kernel == Kernel::cudnn_dense;
+namespace {
+
+// With so many key-value heads a call of cuDNN, and so many key rows of gradients.
+BackwardMemory through_cudnn(const AttentionBackward& args, const AttentionDims& n, bool is_dense,
+                             std::int64_t kv_heads, std::int64_t keys) {
   Places places;
   BackwardMemory out;
-  out.tables = tables_for(places, n, !is_dense && kernel != Kernel::plain);
-  if (kernel == Kernel::plain) {
-    out.delta = places.take(4 * n.hq * n.tq);
-    out.bytes = places.bytes();
-    return out;
-  }
-  const std::int64_t most = args.deterministic ? kDeterministicBytes : kCallBytes;
-  out.kv_heads = n.hkv;
-  while (out.kv_heads > 1 &&
-         (n.hkv % out.kv_heads != 0 || backward_call_bytes(args, n, !is_dense, out.kv_heads) > most)) {
-    --out.kv_heads;
-  }
-  const std::int64_t groups = n.hkv / out.kv_heads;
-  out.stats_group = round_up(n.hq / groups * n.tq, 64);
+  out.tables = tables_for(places, n, !is_dense);
+  out.kv_heads = kv_heads;
+  out.keys = keys;
+  const std::int64_t groups = n.hkv / kv_heads;
+  out.stats_group = stats_elements(args.batches, n.hq / groups, n.tq);
   out.stats = places.take(4 * groups * out.stats_group);
+  out.delta = out.stats;  // where cuDNN refuses and the plain kernel steps in
   // Packed rows: the frontend makes its accumulators as wide as the rows of what it writes, which may be a packed QKV.
   const auto partial = [&](const TensorView& view, bool accumulate) {
     return !is_dense || accumulate || view.dtype() != DType::bf16;
   };
-  const std::int64_t q_columns = out.kv_heads * n.group() * n.d;
+  // The first batch may write key gradients in place, the others are added to them.
+  const bool more = args.batches.size() > 1;
+  const std::int64_t q_columns = kv_heads * n.group() * n.d;
   // Packed rows: cuDNN adds dq up at the offsets of q, and reads the sums at those of dq: both must have rows of one
   // width.
   if (!is_dense && args.q.stride(0) != q_columns) out.q = places.take(2 * n.tq * q_columns);
   if (partial(args.dq, args.accumulate_q)) out.dq = places.take(2 * n.tq * q_columns);
-  if (partial(args.dk, args.accumulate_kv)) out.dk = places.take(2 * n.tk * out.kv_heads * n.d);
-  if (partial(args.dv, args.accumulate_kv)) out.dv = places.take(2 * n.tk * out.kv_heads * n.d);
-  out.cudnn_bytes = backward_call_bytes(args, n, !is_dense, out.kv_heads);
+  if (more || partial(args.dk, args.accumulate_kv)) out.dk = places.take(2 * keys * kv_heads * n.d);
+  if (more || partial(args.dv, args.accumulate_kv)) out.dv = places.take(2 * keys * kv_heads * n.d);
+  out.cudnn_bytes = is_dense ? dense_call_bytes(args, n, kv_heads) : ragged_call_bytes(n, keys, kv_heads);
   out.cudnn = places.take(out.cudnn_bytes);
   out.bytes = places.bytes();
   return out;
+}
+
+}  // namespace
+
+BackwardMemory backward_memory(const AttentionBackward& args, Kernel kernel, std::int64_t most) {
+  const AttentionDims n = dims_of(args);
+  if (kernel == Kernel::plain) {
+    Places places;
+    BackwardMemory out;
+    out.tables = tables_for(places, n, false);
+    out.delta = places.take(4 * n.hq * n.tq);
+    out.bytes = places.bytes();
+    return out;
+  }
+  const bool is_dense = kernel == Kernel::cudnn_dense;
+  std::int64_t keys = n.tk;
+  if (kernel == Kernel::cudnn_shared) {
+    keys = std::min(n.segments, kSharedKeys) * n.tk;
+    const SegmentBound known = bound_of(args);
+    if (most > 0 && known.known) keys = std::min(keys, rounded_size(known.keys, 1024, keys));
+  }
+  const std::int64_t call_bytes = args.deterministic ? kDeterministicBytes : kCallBytes;
+  for (std::int64_t kv_heads = n.hkv;; --kv_heads) {
+    if (n.hkv % kv_heads != 0) continue;
+    const BackwardMemory out = through_cudnn(args, n, is_dense, kv_heads, keys);
+    if (kv_heads == 1 || (out.cudnn_bytes <= call_bytes && (most == 0 || out.bytes <= most))) return out;
+  }
 }
 
 namespace {

@@ -51,12 +51,41 @@ __global__ void __launch_bounds__(1024)
   if (s == n - 1) offsets[n] = (begin + length) * rows.of[t];
 }
 
-// Where the log-sum-exp of (head, row) lies in cuDNN's order.
-__device__ __forceinline__ std::int64_t place(const StatsOrder& order, std::int64_t head, std::int64_t row) {
-  const std::int64_t group = head / order.heads, h = head % order.heads;
-  const std::int64_t at = order.entry == 0 ? row * order.heads + h
-                                           : (row / order.entry * order.heads + h) * order.entry + row % order.entry;
-  return group * order.group + at;
+// One warp; the sums before each segment, 32 at a time.
+__global__ void __launch_bounds__(32)
+    key_gradient_offsets_kernel(const std::int32_t* table, const std::int32_t* count, std::int64_t first,
+                                std::int64_t many, std::int64_t row, std::int64_t* offsets) {
+  const int lane = threadIdx.x;
+  std::int64_t before = 0;
+  for (std::int64_t s = first; s < first + many; s += 32) {
+    const bool there = s + lane < first + many && s + lane < *count;
+    const std::int32_t* const segment = table + (s + lane) * kSegmentFields;
+    const std::int64_t rows = there && segment[1] > 0 ? segment[3] : 0;
+    std::int64_t sum = rows;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const std::int64_t other = __shfl_up_sync(0xffffffffu, sum, offset);
+      if (lane >= offset) sum += other;
+    }
+    if (s + lane < first + many) offsets[s + lane] = (before + sum - rows) * row;
+    before += __shfl_sync(0xffffffffu, sum, 31);
+    if (s + 32 >= first + many && lane == 0) offsets[first + many] = before * row;
+  }
+}
+
+// Row r of those that an order has, among the rows of the call; and where its log-sum-exp lies in cuDNN's.
+__device__ __forceinline__ std::int64_t row_of(const StatsOrder& order, std::int64_t r) {
+  const SegmentBatch& b = order.batch;
+  return b.entries == 0 ? r : b.q_begin + r / b.q_rows * b.q_step + r % b.q_rows;
+}
+__device__ __forceinline__ std::int64_t place(const StatsOrder& order, std::int64_t head, std::int64_t r) {
+  const std::int64_t group = head / order.heads, h = head % order.heads, rows = order.batch.q_rows;
+  const std::int64_t at =
+      order.batch.entries == 0 ? r * order.heads + h : (r / rows * order.heads + h) * rows + r % rows;
+  return group * order.group + order.base + at;
+}
+std::int64_t rows_of(const StatsOrder& order, std::int64_t all) {
+  return order.batch.entries == 0 ? all : order.batch.entries * order.batch.q_rows;
 }
 
 struct StatsToLse {
@@ -65,9 +94,10 @@ struct StatsToLse {
   const std::int32_t* query_segment;
   float* lse;
   std::int64_t rows;
-  __device__ void operator()(std::int64_t h, std::int64_t t) const {
+  __device__ void operator()(std::int64_t h, std::int64_t r) const {
+    const std::int64_t t = row_of(order, r);
     const bool covered = query_segment[t] >= 0;
-    lse[h * rows + t] = covered ? stats[place(order, h, t)] : -INFINITY;
+    lse[h * rows + t] = covered ? stats[place(order, h, r)] : -INFINITY;
   }
 };
 
@@ -78,9 +108,19 @@ struct LseToStats {
   float* stats;
   std::int64_t rows;
   // A row of no segment gets probabilities of zero, and with them no gradient, should cuDNN look at it.
-  __device__ void operator()(std::int64_t h, std::int64_t t) const {
+  __device__ void operator()(std::int64_t h, std::int64_t r) const {
+    const std::int64_t t = row_of(order, r);
     const bool covered = query_segment[t] >= 0;
-    stats[place(order, h, t)] = covered ? lse[h * rows + t] : 1e30f;
+    stats[place(order, h, r)] = covered ? lse[h * rows + t] : 1e30f;
+  }
+};
+
+struct ClearLse {
+  const std::int32_t* query_segment;
+  float* lse;
+  std::int64_t rows;
+  __device__ void operator()(std::int64_t h, std::int64_t t) const {
+    if (query_segment[t] < 0) lse[h * rows + t] = -INFINITY;
   }
 };
 
@@ -110,37 +150,69 @@ struct PackRows {
   }
 };
 
+// The row of a dense buffer that holds row t of the tensor, -1: none.
+__device__ __forceinline__ std::int64_t within(const RowPlaces& places, std::int64_t t) {
+  const std::int64_t from = t - places.begin;
+  if (from < 0) return -1;
+  const std::int64_t entry = places.entries == 1 ? 0 : from / places.step, row = from - entry * places.step;
+  return entry < places.entries && row < places.rows ? entry * places.rows + row : -1;
+}
+
+template <class T>
+struct ClearOutside {
+  Rows2<T> y;
+  RowPlaces places;
+  __device__ void operator()(std::int64_t t, std::int64_t c) const {
+    if (within(places, t) < 0) store_float<kWide>(y.row(t) + c, Vec<float, kWide>{});
+  }
+};
+
 template <class T>
 struct AddPartial {
   Rows2<T> y;
   const Bf* partial;
+  RowPlaces places;
   const std::int32_t* covered;
   std::int32_t least;
   bool accumulate;
   __device__ void operator()(std::int64_t t, std::int64_t c) const {
-    const bool counts = covered == nullptr || covered[t] >= least;
+    const std::int64_t from = covered[t] >= least ? within(places, t) : -1;
     Vec<float, kWide> more{};
-    if (counts) more = load_float<kWide>(partial + t * y.columns + c);
+    if (from >= 0) more = load_float<kWide>(partial + from * y.columns + c);
     if (!accumulate) {
       store_float<kWide>(y.row(t) + c, more);
-    } else if (counts) {
+    } else if (from >= 0) {
       add_to(y.row(t) + c, more);
     }
   }
 };
 
 template <class T>
-struct AddPartialOf {
+struct AddKeyGradients {
   Rows2<T> y;
   const Bf* partial;
-  const std::int32_t* row;  // of the table
+  const std::int32_t* table;
   const std::int32_t* count;
-  std::int64_t segment;
-  bool keys;
+  const std::int64_t* offsets;
+  std::int64_t first, many;
+  bool accumulate;
   __device__ void operator()(std::int64_t t, std::int64_t c) const {
-    if (segment >= *count || row[1] == 0 || row[3] == 0) return;
-    const std::int64_t begin = keys ? row[2] : row[0], length = keys ? row[3] : row[1];
-    if (t >= begin && t < begin + length) add_to(y.row(t) + c, load_float<kWide>(partial + t * y.columns + c));
+    Vec<float, kWide> sum{};
+    bool any = false;
+    for (std::int64_t s = first; s < first + many && s < *count; ++s) {
+      const std::int32_t* const row = table + s * kSegmentFields;
+      const std::int64_t from = t - row[2];
+      if (row[1] == 0 || from < 0 || from >= row[3]) continue;
+      const Vec<float, kWide> more = load_float<kWide>(partial + offsets[s] + from * y.columns + c);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) sum.v[i] += more.v[i];
+      any = true;
+    }
+    if (!accumulate) {
+      store_float<kWide>(y.row(t) + c, sum);
+    } else if (any) {
+      add_to(y.row(t) + c, sum);
+    }
   }
 };
 
@@ -158,16 +230,27 @@ void make_tables(const CudaNative& native, const TensorView& segments, const Ten
       segments.data<std::int32_t>(), count.data<std::int32_t>(), query_rows, key_rows, tables, strides);
 }
 
+void key_gradient_offsets(const CudaNative& native, const TensorView& segments, const TablePointers& tables,
+                          std::int64_t first, std::int64_t count, std::int64_t row) {
+  std::int64_t* const offsets = tables.offsets + kOffsetDkv * (segments.size(0) + 1);
+  key_gradient_offsets_kernel<<<1, 32, 0, stream_of(native)>>>(segments.data<std::int32_t>(), tables.count, first,
+                                                               count, row, offsets);
+}
+
 void stats_to_lse(const CudaNative& native, const float* stats, const StatsOrder& order,
                   const std::int32_t* query_segment, const TensorView& lse) {
   const std::int64_t rows = lse.size(1);
-  map<1>(native, lse.size(0), rows, StatsToLse{stats, order, query_segment, lse.data<float>(), rows});
+  map<1>(native, lse.size(0), rows_of(order, rows), StatsToLse{stats, order, query_segment, lse.data<float>(), rows});
 }
 
 void lse_to_stats(const CudaNative& native, const TensorView& lse, const StatsOrder& order,
                   const std::int32_t* query_segment, float* stats) {
   const std::int64_t rows = lse.size(1);
-  map<1>(native, lse.size(0), rows, LseToStats{lse.data<float>(), order, query_segment, stats, rows});
+  map<1>(native, lse.size(0), rows_of(order, rows), LseToStats{lse.data<float>(), order, query_segment, stats, rows});
+}
+
+void clear_lse(const CudaNative& native, const std::int32_t* query_segment, const TensorView& lse) {
+  map<1>(native, lse.size(0), lse.size(1), ClearLse{query_segment, lse.data<float>(), lse.size(1)});
 }
 
 void clear_rows(const CudaNative& native, const TensorView& y, const std::int32_t* covered, std::int32_t least) {
@@ -192,23 +275,31 @@ void pack_rows(const CudaNative& native, const TensorView& x, void* to) {
   map<kWide>(native, rows.count, rows.columns, PackRows{rows, static_cast<Bf*>(to)});
 }
 
-void add_partial(const CudaNative& native, const void* partial, const std::int32_t* covered, std::int32_t least,
-                 bool accumulate, const TensorView& y) {
+void clear_outside(const CudaNative& native, const TensorView& y, const RowPlaces& places) {
   with_float(y.dtype(), [&](auto tag) {
     const auto rows = rows2<decltype(tag)>(y);
-    map<kWide>(native, rows.count, rows.columns,
-               AddPartial<decltype(tag)>{rows, static_cast<const Bf*>(partial), covered, least, accumulate});
+    map<kWide>(native, rows.count, rows.columns, ClearOutside<decltype(tag)>{rows, places});
   });
 }
 
-void add_partial_of(const CudaNative& native, const void* partial, const TensorView& segments, const TensorView& count,
-                    std::int64_t segment, bool keys, const TensorView& y) {
-  const std::int32_t* const row = segments.data<std::int32_t>() + segment * kSegmentFields;
+void add_partial(const CudaNative& native, const void* partial, const RowPlaces& places, const std::int32_t* covered,
+                 std::int32_t least, bool accumulate, const TensorView& y) {
   with_float(y.dtype(), [&](auto tag) {
     const auto rows = rows2<decltype(tag)>(y);
     map<kWide>(native, rows.count, rows.columns,
-               AddPartialOf<decltype(tag)>{rows, static_cast<const Bf*>(partial), row, count.data<std::int32_t>(),
-                                           segment, keys});
+               AddPartial<decltype(tag)>{rows, static_cast<const Bf*>(partial), places, covered, least, accumulate});
+  });
+}
+
+void add_key_gradients(const CudaNative& native, const void* partial, const TensorView& segments,
+                       const TablePointers& tables, std::int64_t first, std::int64_t count, bool accumulate,
+                       const TensorView& y) {
+  const std::int64_t* const offsets = tables.offsets + kOffsetDkv * (segments.size(0) + 1);
+  with_float(y.dtype(), [&](auto tag) {
+    const auto rows = rows2<decltype(tag)>(y);
+    map<kWide>(native, rows.count, rows.columns,
+               AddKeyGradients<decltype(tag)>{rows, static_cast<const Bf*>(partial), segments.data<std::int32_t>(),
+                                              tables.count, offsets, first, count, accumulate});
   });
 }
 

@@ -19,8 +19,12 @@ struct Problem {
   DType dtype = DType::f32;
   std::int64_t pad = 0;
   SegmentForm form = SegmentForm::any;
-  std::int64_t uniform = 0;
+  std::int64_t uniform = 0;          // > 0: equal_squares of so many rows
+  std::vector<SegmentBatch> places;  // or these
+  std::vector<std::int32_t> host;    // host_segments, where `told`
+  bool told = false;
 
+  std::vector<SegmentBatch> batches() const { return uniform > 0 ? std::vector{equal_squares(tq, uniform)} : places; }
   double scale() const { return 0.7 / std::sqrt(static_cast<double>(d)); }
   Values table() const {
     Values out;
@@ -135,7 +139,8 @@ inline AttentionForward forward_args(World& world, const Problem& p, const Tenso
                         .segments = world.in(DType::i32, p.table_shape(), p.table()),
                         .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
                         .form = p.form,
-                        .uniform = p.uniform,
+                        .batches = p.batches(),
+                        .host_segments = p.told ? &p.host : nullptr,
                         .causal = p.causal,
                         .window = p.window,
                         .scale = p.scale(),

@@ -13,11 +13,18 @@ void check_apart(const char* op, std::vector<Segment> segments) {
   }
 }
 
+bool lies_in(const Segment& segment, const SegmentBatch& batch, bool causal) {
+  const std::int64_t step = std::max<std::int64_t>(batch.q_step, 1), from = segment.q_begin - batch.q_begin;
+  if (from < 0 || from % step != 0 || from / step >= batch.entries) return false;
+  return segment.k_begin == batch.k_begin + from / step * batch.k_step && segment.q_count <= batch.q_rows &&
+         (causal ? segment.k_count <= batch.k_rows : segment.k_count == batch.k_rows);
+}
+
 }  // namespace
 
 std::vector<Segment> read_segments(const char* op, const TensorView& table, const TensorView& count,
                                    std::int64_t query_rows, std::int64_t key_rows, SegmentForm form,
-                                   std::int64_t uniform) {
+                                   const std::vector<SegmentBatch>& batches, bool causal) {
   const std::int64_t n = *count.data<std::int32_t>();
   HAWSER_CHECK(n >= 0 && n <= table.size(0), op, ": ", n, " segments in a table of ", table.size(0));
   std::vector<Segment> out;
@@ -31,9 +38,11 @@ std::vector<Segment> read_segments(const char* op, const TensorView& table, cons
       HAWSER_CHECK(segment.q_count == segment.k_count && segment.q_position == segment.k_position, op, ": segment ", s,
                    " is promised to be a square");
     }
-    if (uniform > 0) {
-      HAWSER_CHECK(segment.q_begin == segment.k_begin && segment.q_begin % uniform == 0 && segment.q_count <= uniform,
-                   op, ": segment ", s, " is promised to be a sequence of at most ", uniform, " rows");
+    if (!batches.empty()) {
+      HAWSER_CHECK(std::any_of(batches.begin(), batches.end(),
+                               [&](const SegmentBatch& batch) { return lies_in(segment, batch, causal); }),
+                   op, ": segment ", s, " is promised to lie in one of some places, but is rows ", segment.q_begin,
+                   " + ", segment.q_count, " against keys ", segment.k_begin, " + ", segment.k_count);
     }
     if (segment.q_count > 0) out.push_back(segment);
   }

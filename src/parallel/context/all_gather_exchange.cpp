@@ -20,15 +20,15 @@ struct HeadGroup {
   int begin = 0, count = 0;
   TensorView k, v;  // [S, K, D] in sequence order
   Event arrived;
-  TensorView dk, dv;   // [S, K, D] float32, backward
+  TensorView dk, dv;   // [S, K, D] wire, backward
   TensorView reduced;  // [2, T, K * D] float32: this rank's rows of dk and dv
 };
 
 class GatherSession : public nn::AttentionExchange::Session {
  public:
-  GatherSession(LayerContext& ctx, comm::Group& group, int head_groups, const TensorView& k, const TensorView& v,
-                const TensorView& dk, const TensorView& dv)
-      : ctx_(ctx), group_(group), k_(k), v_(v), dk_(dk), dv_(dv), rows_(k.size(0)), head_dim_(k.size(2)) {
+  GatherSession(LayerContext& ctx, comm::Group& group, int head_groups, DType wire, const TensorView& k,
+                const TensorView& v, const TensorView& dk, const TensorView& dv)
+      : ctx_(ctx), group_(group), wire_(wire), k_(k), v_(v), dk_(dk), dv_(dv), rows_(k.size(0)), head_dim_(k.size(2)) {
     const int heads = static_cast<int>(k.size(1));
     int groups = std::min(head_groups, heads);
     while (heads % groups != 0) --groups;
@@ -50,7 +50,8 @@ class GatherSession : public nn::AttentionExchange::Session {
               .segments = batch.squares,
               .segment_count = batch.square_count,
               .form = ops::SegmentForm::squares,
-              .uniform = batch.uniform_squares,
+              .batches = nn::square_batches(batch, rows_),
+              .host_segments = batch.host_squares,
               .heads = static_cast<int>(k_.size(1)),
               .dk = dk_,
               .dv = dv_,
@@ -59,14 +60,16 @@ class GatherSession : public nn::AttentionExchange::Session {
     HeadGroup& g = groups_[static_cast<std::size_t>(p - 1)];
     ctx_.compute().wait(g.arrived);
     if (!dk_.empty()) {
-      g.dk = ctx_.temp(DType::f32, g.k.shape());
-      g.dv = ctx_.temp(DType::f32, g.k.shape());
+      g.dk = ctx_.temp(wire_, g.k.shape());
+      g.dv = ctx_.temp(wire_, g.k.shape());
     }
     return {.k = g.k,
             .v = g.v,
             .segments = batch.rectangles,
             .segment_count = batch.rectangle_count,
             .form = batch.rectangles_apart ? ops::SegmentForm::apart : ops::SegmentForm::any,
+            .batches = rectangle_batches(),
+            .host_segments = batch.host_rectangles,
             .causal = false,
             .head_begin = g.begin,
             .heads = g.count,
@@ -81,7 +84,7 @@ class GatherSession : public nn::AttentionExchange::Session {
     if (p == 0) return;
     HeadGroup& g = groups_[static_cast<std::size_t>(p - 1)];
     const std::int64_t width = g.count * head_dim_, all = group_.size() * 2 * rows_;
-    const TensorView send = ctx_.temp(DType::f32, {all, width});
+    const TensorView send = ctx_.temp(wire_, {all, width});
     ctx_.exchange_after_compute();
     const TensorView index = ctx_.batch().gathered_row;
     const Shape flat{g.dk.size(0), width};
@@ -89,7 +92,7 @@ class GatherSession : public nn::AttentionExchange::Session {
     ops::scatter_rows(ctx_.exchange(), {.x = g.dv.reshape(flat), .index = index, .y = send.rows(rows_, all - rows_)});
     g.reduced = ctx_.temp(DType::f32, {2 * rows_, width});
     const std::int64_t bytes =
-        comm::reduce_scatter_workspace(g.reduced.elements(), DType::f32, group_.size(), ctx_.exchange().target());
+        comm::reduce_scatter_workspace(g.reduced.elements(), wire_, group_.size(), ctx_.exchange().target());
     group_.reduce_scatter(ctx_.exchange(), send, g.reduced, false,
                           bytes > 0 ? ctx_.temp(DType::u8, {bytes}) : TensorView());
   }
@@ -108,6 +111,25 @@ class GatherSession : public nn::AttentionExchange::Session {
   TensorView columns(const TensorView& x, const HeadGroup& g) const {
     HAWSER_CHECK(x.stride(1) == head_dim_, "heads of ", x.text(), " are not side by side");
     return x.slice(1, g.begin, g.count);
+  }
+
+  // The keys before this rank's two chunks of every sequence, the larger batch first.
+  std::vector<ops::SegmentBatch> rectangle_batches() const {
+    const std::int64_t chunk = ctx_.batch().uniform_squares, ranks = group_.size(), rank = group_.index();
+    if (chunk == 0) return {};
+    const std::int64_t sequences = rows_ / (2 * chunk);
+    const auto before = [&](std::int64_t place, std::int64_t chunks) {
+      return ops::SegmentBatch{.entries = sequences,
+                               .q_begin = place * chunk,
+                               .q_rows = chunk,
+                               .q_step = 2 * chunk,
+                               .k_begin = 0,
+                               .k_rows = chunks * chunk,
+                               .k_step = 2 * ranks * chunk};
+    };
+    std::vector<ops::SegmentBatch> out{before(1, 2 * ranks - 1 - rank)};
+    if (rank > 0) out.push_back(before(0, rank));
+    return out;
   }
 
   void gather(HeadGroup& g) {
@@ -136,6 +158,7 @@ class GatherSession : public nn::AttentionExchange::Session {
 
   LayerContext& ctx_;
   comm::Group& group_;
+  DType wire_;
   TensorView k_, v_, dk_, dv_;
   std::int64_t rows_, head_dim_;
   std::vector<HeadGroup> groups_;
@@ -145,13 +168,13 @@ class GatherSession : public nn::AttentionExchange::Session {
 
 std::unique_ptr<nn::AttentionExchange::Session> AllGatherExchange::forward(LayerContext& ctx, const TensorView& k,
                                                                            const TensorView& v) {
-  return std::make_unique<GatherSession>(ctx, group_, head_groups_, k, v, TensorView(), TensorView());
+  return std::make_unique<GatherSession>(ctx, group_, head_groups_, wire_, k, v, TensorView(), TensorView());
 }
 
 std::unique_ptr<nn::AttentionExchange::Session> AllGatherExchange::backward(LayerContext& ctx, const TensorView& k,
                                                                             const TensorView& v, const TensorView& dk,
                                                                             const TensorView& dv) {
-  return std::make_unique<GatherSession>(ctx, group_, head_groups_, k, v, dk, dv);
+  return std::make_unique<GatherSession>(ctx, group_, head_groups_, wire_, k, v, dk, dv);
 }
 
 }  // namespace hawser::parallel

@@ -4,7 +4,13 @@
 // V of all ranks and puts them into sequence order; backward gathers them again, so that they live for one layer at a
 // time, and scatters the sums of their gradients. Attention is the square part (a piece of a document against itself,
 // local keys, needs no message) and rectangles (a document's earlier rows), which wait for the gather; key-value heads
-// may be gathered in groups so that the first rectangle starts before the last key has arrived.
+// may be gathered in groups so that the first rectangle starts before the last key has arrived, and the sums of its
+// gradients travel while the next is worked on. Where sequences are one document each in a zig-zag
+// (nn::BatchViews::uniform_squares), the rectangles of a rank's two chunks are two batches of equal places.
+//
+// Gradients of gathered keys travel in `wire`. float32: what attention gives is summed as it is. bf16 (with bf16
+// compute): each rank's share, a sum over its queries, is rounded once, and once more in between where both of its
+// chunks see the key; the shares are added in float32 in the order of the ranks, and that sum to the local keys' own.
 // Source: Llama 3 (arXiv 2407.21783) section 3.3.2; parts combined by log-sum-exp, see ops/attention/attention.h.
 #pragma once
 
@@ -16,7 +22,8 @@ namespace hawser::parallel {
 class AllGatherExchange : public nn::AttentionExchange {
  public:
   // `group` outlives this. head_groups divides kv_heads, else the largest divisor below it is taken.
-  explicit AllGatherExchange(comm::Group& group, int head_groups = 1) : group_(group), head_groups_(head_groups) {}
+  explicit AllGatherExchange(comm::Group& group, int head_groups = 1, DType wire = DType::f32)
+      : group_(group), head_groups_(head_groups), wire_(wire) {}
 
   std::unique_ptr<Session> forward(nn::LayerContext&, const TensorView& k, const TensorView& v) override;
   std::unique_ptr<Session> backward(nn::LayerContext&, const TensorView& k, const TensorView& v, const TensorView& dk,
@@ -25,6 +32,7 @@ class AllGatherExchange : public nn::AttentionExchange {
  private:
   comm::Group& group_;
   int head_groups_;
+  DType wire_;
 };
 
 }  // namespace hawser::parallel

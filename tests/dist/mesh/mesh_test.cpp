@@ -7,6 +7,7 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "comm/mpi/world.h"
 #include "models/weights.h"
@@ -37,6 +38,7 @@ struct Case {
   double random_delay_s = 0;
   bool tied = true;
   DType compute = DType::f32, wire = DType::f32;
+  bool packed = true;        // else a sequence is one document, of any length
   std::int64_t missing = 0;  // sequences that the global batch lacks to divide
 
   std::string text() const {
@@ -45,7 +47,8 @@ struct Case {
                keep_attention ? " keep attention" : "", delay_weights ? " delayed weights" : "", " in flight ",
                in_flight, by_work ? " by work" : "", " head groups ", head_groups, " prefetch ", prefetch,
                policy == GradientAccumulation::local ? " local" : "",
-               compute == DType::bf16 ? cat(" bf16, wire ", to_string(wire)) : "", " missing ", missing);
+               compute == DType::bf16 ? cat(" bf16, wire ", to_string(wire)) : "", packed ? "" : " unpacked",
+               " missing ", missing);
   }
 };
 
@@ -54,7 +57,7 @@ plan::Layout layout_of(const Case& c, const models::Model& model) {
   layout.mesh = {.context = c.context, .shard = c.shard, .replicate = c.replicate, .shard_context = c.sharded};
   layout.batch = {.sequences = 2,
                   .sequence_length = kLength,
-                  .max_documents = kDocuments,
+                  .max_documents = c.packed ? kDocuments : 1,
                   .context = c.context,
                   .chunks_per_rank = c.context == 1 ? 1 : (c.by_work ? 4 : 2),
                   .split = c.by_work ? data::SequenceSplit::by_work : data::SequenceSplit::zigzag};
@@ -78,7 +81,8 @@ struct Outcome {
 
 Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
             double random_delay_s) {
-  const auto set = std::make_shared<testing::ToySequences>(batch_size, kLength, kDocuments);
+  const std::int64_t documents = layout.batch.max_documents;
+  const auto set = std::make_shared<testing::ToySequences>(batch_size, kLength, documents, documents > 1 ? 5 : 50);
   const MeshPlace place = mesh.place();
   const data::BatchLoader loader(set, layout.batch,
                                  {.data_rank = place.shard + layout.mesh.shard * place.replicate,
@@ -164,11 +168,11 @@ void check(const Case& c) {
   const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
   const Outcome ours = run(model, layout, *mesh, batch_size, c.random_delay_s);
   // The oracle: one rank, one micro-batch after another, nothing recomputed.
-  static std::map<std::pair<std::int64_t, bool>, Outcome> references;
-  auto& one = references[{batch_size, c.tied}];
+  static std::map<std::tuple<std::int64_t, bool, bool>, Outcome> references;
+  auto& one = references[{batch_size, c.tied, c.packed}];
   if (one.gradients.empty()) {
     const auto self = comm::make_self_mesh();
-    one = run(model, layout_of({}, model), *self, batch_size, 0);
+    one = run(model, layout_of({.packed = c.packed}, model), *self, batch_size, 0);
   }
   compare(c, ours, one);
 }
@@ -219,6 +223,49 @@ TEST(Mesh, OptionsLeaveGradientsEqual) {
     c.prefetch = 3;
     c.random_delay_s = 0.0005;
     check(c);
+  }
+}
+
+// The tables and batches of places that a GPU's dense attention is called with, which the CPU holds to their promise:
+// sequences that end in any chunk, and one that no rank has.
+TEST(Mesh, OneDocumentASequenceInEqualChunks) {
+  for (const Case& mesh : meshes()) {
+    for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
+      Case c = mesh;
+      c.packed = false;
+      c.checkpointing = checkpointing;
+      c.accumulation = 3;
+      c.missing = 1;
+      c.head_groups = checkpointing == Checkpointing::none ? 2 : 1;
+      check(c);
+      c.by_work = true;  // and where chunks go by work, which knows no places
+      c.random_delay_s = 0.0005;
+      check(c);
+    }
+  }
+}
+
+// Gradients of gathered keys that travel in bf16 are those in float32 but for their roundings: each share once, and the
+// sum of two chunks' once; parameters get a few such elements each.
+TEST(Mesh, KeyGradientsInBf16LoseTheirRoundingAlone) {
+  for (const Case& mesh : meshes()) {
+    if (mesh.context == 1) continue;
+    for (const bool packed : {false, true}) {
+      Case c = mesh;
+      c.compute = DType::bf16;
+      c.packed = packed;
+      c.sharded = false;
+      c.shard = 1;
+      c.replicate = the_world->size() / c.context;
+      const models::Model model(testing::toy_description(c.tied));
+      const std::int64_t batch_size = 2LL * c.replicate;
+      const auto groups = comm::make_mpi_mesh(*the_world, layout_of(c, model).mesh, 60.0);
+      const Outcome exact = run(model, layout_of(c, model), *groups, batch_size, 0);
+      c.wire = DType::bf16;
+      const Outcome rounded = run(model, layout_of(c, model), *groups, batch_size, 0);
+      EXPECT_EQ(rounded.loss, exact.loss) << c.text();
+      compare_shards(c, rounded, exact, 0.02);
+    }
   }
 }
 

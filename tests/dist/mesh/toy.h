@@ -47,11 +47,12 @@ inline models::ModelDescription toy_description(bool tied = true) {
   return d;
 }
 
-// Sequence i is made of documents of odd lengths, drawn by i; some labels are masked. Lengths vary below `length`.
+// Sequence i is made of documents of odd lengths, drawn by i; some labels are masked. Lengths lack less than `slack` of
+// `length`.
 class ToySequences : public data::SequenceSet {
  public:
-  ToySequences(std::int64_t count, std::int64_t length, std::int64_t documents)
-      : count_(count), length_(length), documents_(documents) {}
+  ToySequences(std::int64_t count, std::int64_t length, std::int64_t documents, std::uint64_t slack = 5)
+      : count_(count), length_(length), documents_(documents), slack_(slack) {}
   std::int64_t size() const override { return count_; }
   std::int64_t max_documents() const override { return documents_; }
 
@@ -59,7 +60,7 @@ class ToySequences : public data::SequenceSet {
     const RandomStream random(11, static_cast<std::uint64_t>(index));
     data::Sequence sequence;
     std::uint64_t draw = 0;
-    const std::int64_t total = length_ - static_cast<std::int64_t>(random.below(5, draw++));
+    const std::int64_t total = length_ - static_cast<std::int64_t>(random.below(slack_, draw++));
     std::int64_t left = total;
     for (std::int64_t d = 0; d < documents_ && left > 0; ++d) {
       const std::int64_t size =
@@ -79,6 +80,7 @@ class ToySequences : public data::SequenceSet {
 
  private:
   std::int64_t count_, length_, documents_;
+  std::uint64_t slack_;
 };
 
 }  // namespace hawser::testing
