@@ -8,6 +8,7 @@
 #include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/ranks.h"
 #include "cli/timeline_json.h"
@@ -35,6 +36,7 @@ void print_json(const train::BenchResult& result) {
     auto& families = json["seconds_by_family"] = nlohmann::ordered_json::object();
     for (const auto& [family, seconds] : result.families) families[family] = seconds;
   }
+  if (!result.notes.empty()) json["notes"] = result.notes;
   if (result.roofline) {
     auto& roofline = json["roofline"] = nlohmann::ordered_json::object();
     for (const train::RooflineTerm& term : result.roofline->terms) {
@@ -172,6 +174,7 @@ int bench_step(const BenchStepOptions& options) {
                                         if (!options.trace.empty())
                                           checkpoint::write_text_atomically(options.trace,
                                                                             report::to_chrome_trace(result.timelines));
+                                        for (const std::string& note : result.notes) say("", note);
                                         if (options.common.json) {
                                           print_json(result);
                                         } else {

@@ -76,8 +76,10 @@ int eval(const EvalOptions& options) {
   return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {
                                         if (ranks == nullptr || ranks->rank().value() == 0) warn(*input);
                                         const train::Evaluation result = train::evaluate(*input, ranks);
-                                        if (ranks == nullptr || ranks->rank().value() == 0)
+                                        if (ranks == nullptr || ranks->rank().value() == 0) {
+                                          for (const std::string& note : result.notes) say("", note);
                                           print_result(result, options.gradient_norms);
+                                        }
                                         return 0;
                                       }});
 }

@@ -25,6 +25,7 @@ void print_result(const train::FitResult& result, bool json) {
                                {"checkpoint", result.checkpoint}};
     if (result.train_loss) out["train_loss"] = *result.train_loss;
     if (result.validation_loss) out["validation_loss"] = *result.validation_loss;
+    if (!result.notes.empty()) out["notes"] = result.notes;
     std::puts(out.dump().c_str());
     return;
   }

@@ -90,8 +90,9 @@ int generate(const GenerateOptions& options) {
   if (as_text) {
     show(true);
     std::puts("");
-    return 0;
   }
+  for (const std::string& note : generation.notes) say("", note);
+  if (as_text) return 0;
   if (options.common.json) {
     nlohmann::ordered_json json{
         {"prompt_ids", input->prompt_ids}, {"ids", generation.ids}, {"ended", generation.ended}};

@@ -53,6 +53,9 @@ struct Booking {
   double flops = 0;
   double bytes = 0;  // memory traffic; 0: the sum of the accesses
   CollectiveNote collective;
+  // Which of its kernels an op with several takes on the device that is planned for, and why it is not a faster one:
+  // "plain (float32 operands; cuDNN takes bf16)". On meta alone.
+  std::string implementation{};
 };
 
 struct TraceItem {

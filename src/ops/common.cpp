@@ -60,8 +60,9 @@ void expect_backend(const char* op, DeviceKind kind, bool there) {
 }
 
 void run(Stream& stream, const char* op, std::initializer_list<TensorView> read,
-         std::initializer_list<TensorView> written, double flops, std::function<void()> kernel) {
-  Booking booking{.name = op, .flops = flops};
+         std::initializer_list<TensorView> written, double flops, std::function<void()> kernel,
+         std::string implementation) {
+  Booking booking{.name = op, .flops = flops, .implementation = std::move(implementation)};
   const auto book = [&](const TensorView& view, bool write) {
     if (view.empty() || view.elements() == 0) return;
     HAWSER_CHECK(view.device() == stream.kind(), op, ": ", view.text(), " given to stream ", stream.name(), " of ",

@@ -21,6 +21,7 @@
 #include <initializer_list>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "base/error.h"
 #include "device/cuda/native.h"
@@ -49,21 +50,23 @@ void expect_backend(const char* op, DeviceKind kind, bool there);
 // Enqueues `kernel` with the op's booking; empty views are left out, all others must live on the stream's device.
 // `kernel` runs on the stream's worker: it must hold views, not references.
 void run(Stream& stream, const char* op, std::initializer_list<TensorView> read,
-         std::initializer_list<TensorView> written, double flops, std::function<void()> kernel);
+         std::initializer_list<TensorView> written, double flops, std::function<void()> kernel,
+         std::string implementation = {});
 
 // The same with the backend of the stream's device: run(stream, kOp, {...}, {...}, flops, args, HAWSER_BACKENDS(x))
 // calls cpu::x(args) or cuda::x(native, args). HAWSER_CPU_ONLY(x): there is no CUDA backend yet, and the op says so.
 template <class Args>
 void run(Stream& stream, const char* op, std::initializer_list<TensorView> read,
          std::initializer_list<TensorView> written, double flops, const Args& args, void (*cpu)(const Args&),
-         void (*cuda)(const CudaNative&, const std::type_identity_t<Args>&)) {
+         void (*cuda)(const CudaNative&, const std::type_identity_t<Args>&), std::string implementation = {}) {
   if (stream.kind() == DeviceKind::cuda) {
     const CudaNative* native = stream.native();
     expect_backend(op, DeviceKind::cuda, cuda != nullptr && native != nullptr);
     run(stream, op, read, written, flops,
         [native, cuda, &args] { cuda(*native, args); });  // runs before launch returns
   } else {
-    run(stream, op, read, written, flops, [cpu, args] { cpu(args); });
+    run(
+        stream, op, read, written, flops, [cpu, args] { cpu(args); }, std::move(implementation));
   }
 }
 

@@ -39,6 +39,16 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   return plan;
 }
 
+std::vector<std::string> implementations(const RankPlan& plan) {
+  std::vector<std::string> out;
+  for (const TraceItem& item : plan.trace.items) {
+    if (item.booking.implementation.empty()) continue;
+    std::string line = cat(item.booking.name, ": ", item.booking.implementation);
+    if (std::find(out.begin(), out.end(), line) == out.end()) out.push_back(std::move(line));
+  }
+  return out;
+}
+
 std::int64_t scratch_bytes(DeviceKind device) {
   return device == DeviceKind::cuda ? kCudaScratchBytes : 0;
 }

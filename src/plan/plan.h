@@ -30,6 +30,10 @@ struct RankPlan {
 RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
                    bool optimizer = false, program::Placing placing = program::Placing::offsets);
 
+// Which kernels the ops of a plan take where they have several, and why not a faster one, each once and in the order of
+// the step: "attention_forward: plain (float32 operands; cuDNN takes bf16)". None on the CPU.
+std::vector<std::string> implementations(const RankPlan& plan);
+
 // What the streams of a step reserve on such a device. Ops that need scratch run on the compute stream.
 std::int64_t scratch_bytes(DeviceKind device);
 

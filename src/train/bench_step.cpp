@@ -183,6 +183,8 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   result.allocations = device->allocations() - allocations;
   result.before = before;
   result.after = device->memory();
+  result.notes = session->notes();
+  for (std::string& line : slow_products(session->stream())) result.notes.push_back(std::move(line));
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(recipe.train.steps));
   if (traced != nullptr) trace_step(*session, *traced, input, world, result);
   if (kind == DeviceKind::cuda && request.roofline) {

@@ -45,6 +45,7 @@ struct BenchResult {
   // With trace: of every rank, the same on all; and the seconds that this rank's traced step took.
   std::vector<report::RankTimeline> timelines;
   double traced_seconds = 0;
+  std::vector<std::string> notes;  // which kernels the steps took, for people
 };
 
 // Whole training steps with AdamW on random tokens; weights from the folder, or random ones from a config.json. `world`

@@ -38,6 +38,7 @@ struct Evaluation {
   std::vector<std::pair<std::string, double>> gradient_norms;  // Hugging Face names, in model order
   std::optional<double> bits_per_byte;  // of the text, for a token file whose tokenizer lies beside the model
   std::optional<double> bigram_loss;
+  std::vector<std::string> notes;  // which kernels it took, for people
 };
 
 // What an evaluation reads, found sound: model and weights, and this rank's part of the data.

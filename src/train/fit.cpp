@@ -131,7 +131,7 @@ class Fit {
     std::vector<step::Purpose> purposes{step::Purpose::train};
     if (validation_) purposes.push_back(step::Purpose::loss);
     session_ = std::make_unique<Session>(*open_.model, layout_, *device_, *mesh_, purposes, recipe_.memory.capacity);
-    for (const std::string& note : session_->notes()) say(note);
+    for (const std::string& note : session_->notes()) remark(note);
     if (world_ != nullptr) {
       session_->set_on_row([this](const program::Row& row) {
         std::string text = cat(stage_, " ", program::to_string(row.op));
@@ -256,6 +256,12 @@ class Fit {
     if (progress_) progress_->message(line);
   }
 
+  // The same, and in the result.
+  void remark(const std::string& line) {
+    say("hawser: " + line);
+    result_.notes.push_back(line);
+  }
+
   void train() {
     if (done_ >= total_steps()) {
       say(cat("nothing to do: ", done_, " of ", total_steps(), " steps are done"));
@@ -340,6 +346,9 @@ class Fit {
     if (evaluate_behind && flights_.empty()) metrics.validation_loss = evaluate();
     result_.train_loss = metrics.loss;
     result_.steps = flight.step;
+    if (landed_ == 0) {
+      for (const std::string& line : slow_products(session_->stream())) remark(line);
+    }
     if (landed_++ > 0) {
       counted_tokens_ += tokens;
       counted_seconds_ += seconds;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/recipe.h"
@@ -31,6 +32,8 @@ struct FitResult {
   std::optional<double> validation_loss;  // of the last evaluation, nats a target
   double tokens_per_second = 0;           // mean over this call's steps but the first
   std::string checkpoint;                 // folder of the last one written
+  // What was said of this run's kernels: which attention it took, and products that run slowly.
+  std::vector<std::string> notes;
 };
 
 // Where a rank that is checked stands.

@@ -8,6 +8,7 @@
 #include "models/families.h"
 #include "plan/forecast.h"
 #include "train/feed.h"
+#include "train/products.h"
 #include "train/saver.h"
 #include "train/session.h"
 
@@ -71,6 +72,7 @@ class Forward {
   Forward(OpenGeneration& input, Device& device, comm::Mesh& mesh, std::int64_t rows) : rows_(rows) {
     const plan::Layout layout = layout_for(input.recipe, *input.open.model, input.threads, rows, device.kind());
     shape_ = layout.batch;
+    if (!layout.deterministic) prepare_products(*input.open.model, layout, device, step::Purpose::logits);
     session_ =
         std::make_unique<Session>(*input.open.model, layout, device, mesh,
                                   std::vector<step::Purpose>{step::Purpose::logits}, input.recipe.memory.capacity);
@@ -78,6 +80,12 @@ class Forward {
   }
 
   std::int64_t rows() const { return rows_; }
+
+  std::vector<std::string> notes() {
+    std::vector<std::string> out = session_->notes();
+    for (std::string& line : slow_products(session_->stream())) out.push_back(std::move(line));
+    return out;
+  }
 
   std::int32_t likeliest_after(const std::vector<std::int32_t>& ids) {
     const auto length = static_cast<std::int32_t>(ids.size());
@@ -154,6 +162,7 @@ Generation generate(OpenGeneration& input, const std::function<void(std::int32_t
     generation.ended = std::find(input.ends.begin(), input.ends.end(), next) != input.ends.end();
     if (on_token) on_token(next);
   }
+  if (forward) generation.notes = forward->notes();
   return generation;
 }
 

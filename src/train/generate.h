@@ -49,8 +49,9 @@ struct OpenGeneration {
 std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Problems& problems);
 
 struct Generation {
-  std::vector<std::int32_t> ids;  // after the prompt
-  bool ended = false;             // by one of OpenGeneration::ends, not by max_tokens
+  std::vector<std::int32_t> ids;   // after the prompt
+  std::vector<std::string> notes;  // which kernels it took, for people
+  bool ended = false;              // by one of OpenGeneration::ends, not by max_tokens
 };
 
 // `on_token` hears each token as it comes.

@@ -1,6 +1,7 @@
 #include "train/products.h"
 
 #include <algorithm>
+#include <sstream>
 
 #include "ops/gemm/gemm.h"
 #include "ops/loss/linear_cross_entropy.h"
@@ -176,6 +177,21 @@ std::string choose_products(const models::Model& model, const plan::Layout& layo
             ": each takes algorithms of its own for matrix products"));
   }
   return text;
+}
+
+std::vector<std::string> slow_products(Stream& stream) {
+  constexpr std::size_t kLines = 5;
+  std::vector<std::string> out;
+  std::istringstream text(ops::gemm_choices(stream));
+  for (std::string line; std::getline(text, line);) {
+    if (line.starts_with("# ")) out.push_back("matrix product " + line.substr(2));
+  }
+  if (out.size() > kLines) {
+    const std::size_t more = out.size() - kLines;
+    out.resize(kLines);
+    out.push_back(cat("and ", more, " more products like these"));
+  }
+  return out;
 }
 
 }  // namespace hawser::train

@@ -52,4 +52,8 @@ struct ChooseProducts {
 std::string choose_products(const models::Model& model, const plan::Layout& layout, Device& device, comm::World* world,
                             const ChooseProducts& how, const std::function<void(const std::string&)>& say);
 
+// Products of the steps so far that cuBLASLt refused, for people: what runs in their place, and why. A few lines at
+// most.
+std::vector<std::string> slow_products(Stream& stream);
+
 }  // namespace hawser::train

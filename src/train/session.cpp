@@ -38,6 +38,9 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
     plan::check_plans({&engine->plan}, {mesh_.rank().value()});
     arena_bytes = std::max(arena_bytes, engine->plan.buffers.placement.bytes);
     state_bytes = std::max(state_bytes, engine->plan.state_bytes);
+    for (std::string& line : plan::implementations(engine->plan)) {
+      if (std::find(notes_.begin(), notes_.end(), line) == notes_.end()) notes_.push_back(std::move(line));
+    }
     engines_[purpose] = std::move(engine);
   }
   scratch_bytes_ = plan::scratch_bytes(device_.kind());

@@ -48,7 +48,8 @@ class Session {
   std::int64_t arena_bytes() const { return arena_.bytes(); }
   std::int64_t planned_bytes() const;  // state, arena and the streams' scratch: all that it reserves on the device
 
-  // What came of reserving memory that a user may want to know; the same on every rank.
+  // What a user may want to know: the kernels that steps take where an op has several, and what came of reserving
+  // memory. The same on every rank.
   const std::vector<std::string>& notes() const { return notes_; }
 
   // Fills the parameters of this rank's shard; moments become zero.

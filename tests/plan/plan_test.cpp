@@ -207,6 +207,30 @@ TEST(Plan, DeterminismIsBookedAndRefusedBeyondItsLengths) {
   }
 }
 
+// No silent slow path: what a step's attention takes on a GPU stands in its plan, with the reason.
+TEST(Plan, SaysWhichAttentionItTakes) {
+  const models::Model model(testing::llama_description({}));
+  const auto lines = [&](DType compute, std::int64_t documents, DeviceKind device, bool deterministic = false) {
+    plan::Layout layout = make_test_layout({.documents = documents, .compute = compute}, model);
+    layout.device = device;
+    layout.deterministic = deterministic;
+    std::string out;
+    for (const std::string& line : plan::implementations(plan::plan_rank(model, layout, step::Purpose::train, 0))) {
+      out += line + "; ";
+    }
+    return out;
+  };
+  EXPECT_EQ(lines(DType::f32, 4, DeviceKind::cpu), "");
+  EXPECT_EQ(lines(DType::bf16, 1, DeviceKind::cuda),
+            "attention_forward: cudnn dense; attention_backward: cudnn dense; ");
+  EXPECT_EQ(lines(DType::f32, 1, DeviceKind::cuda),
+            "attention_forward: plain (float32 operands; cuDNN takes bf16); "
+            "attention_backward: plain (float32 operands; cuDNN takes bf16); ");
+  EXPECT_EQ(lines(DType::bf16, 4, DeviceKind::cuda, true),
+            "attention_forward: cudnn ragged (segments that need not be of one length); "
+            "attention_backward: plain (deterministic, and segments that need not be of one length); ");
+}
+
 TEST(Target, NamesFilesAndMistakes) {
   EXPECT_EQ(plan::shipped_targets(), (std::vector<std::string>{"cpu", "h200"}));
   EXPECT_TRUE(plan::load_target("h200").cuda);

@@ -50,6 +50,14 @@ void expect_all_apart(const char* op, std::initializer_list<TensorView> written,
   }
 }
 
+// What a plan says about the call.
+template <class Args>
+std::string planned(const Stream& stream, const Args& args) {
+  if (stream.kind() != DeviceKind::meta || stream.target() != DeviceKind::cuda) return "";
+  const AttentionImplementation how = attention_implementation(args, stream.target());
+  return how.reason.empty() ? how.name() : cat(how.name(), " (", how.reason, ")");
+}
+
 }  // namespace
 
 SegmentBatch equal_squares(std::int64_t rows, std::int64_t length) {
@@ -64,7 +72,7 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   expect_all_apart(kOp, {args.o, args.lse, args.workspace},
                    {args.q, args.k, args.v, args.segments, args.segment_count});
   run(stream, kOp, {args.q, args.k, args.v, args.segments, args.segment_count}, {args.o, args.lse, args.workspace},
-      args.flops, args, HAWSER_BACKENDS(attention_forward));
+      args.flops, args, HAWSER_BACKENDS(attention_forward), planned(stream, args));
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args) {
@@ -81,7 +89,8 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   run(stream, kOp,
       {args.q, args.k, args.v, args.o, args.d_o, args.lse, args.segments, args.segment_count,
        args.accumulate_q ? args.dq : none, args.accumulate_kv ? args.dk : none, args.accumulate_kv ? args.dv : none},
-      {args.dq, args.dk, args.dv, args.workspace}, args.flops, args, HAWSER_BACKENDS(attention_backward));
+      {args.dq, args.dk, args.dv, args.workspace}, args.flops, args, HAWSER_BACKENDS(attention_backward),
+      planned(stream, args));
 }
 
 void attention_combine(Stream& stream, const AttentionCombine& args) {

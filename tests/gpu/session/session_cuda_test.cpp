@@ -56,6 +56,8 @@ TEST(SessionCuda, LossAndGradientsInFloat32EqualTransformers) {
       projections = testing::gradient_projections(session, step::Purpose::gradient_norms);
     });
     EXPECT_EQ(result.tokens, expected["tokens"].get<std::int64_t>());
+    ASSERT_FALSE(result.notes.empty());
+    EXPECT_EQ(result.notes.front(), "attention_forward: plain (float32 operands; cuDNN takes bf16)");
     const double loss = expected["loss"];
     EXPECT_NEAR(result.loss, loss, 1e-5 * loss);
     EXPECT_EQ(result.gradient_norms.size(), expected["gradient_norms"].size());
