@@ -180,6 +180,10 @@ TEST_F(Binary, RefusesAWrongCommandLineWithOneLine) {
   refused("fit a.yaml -x", "unexpected argument -x; try hawser fit --help");
   refused("fit a.yaml --ranks", "--ranks needs a value; try hawser fit --help");
   refused("fit a.yaml --ranks 0", "wrong value (expected a whole number of at least 1, got 0) at --ranks");
+  refused("fit a.yaml --ranks 010",
+          "a number with a leading zero (expected a whole number of at least 1, got 010) at --ranks; try 10");
+  refused("fit a.yaml --ranks 00",
+          "a number with a leading zero (expected a whole number of at least 1, got 00) at --ranks; try 0");
   refused("fit a.yaml --ranks 2x", "wrong value (expected a whole number of at least 1, got 2x) at --ranks");
   refused("fit a.yaml --memory lots",
           "wrong value (expected bytes with a unit, got lots) at --memory; try --memory 24GB");

@@ -17,6 +17,16 @@ std::int64_t whole_number(const std::string& name, const std::string& text, std:
   std::int64_t value = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
+  // 010 is ten to some readers and eight to others; the recipe refuses it too.
+  const std::size_t first = text.starts_with('-') ? 1 : 0;
+  if (stop == end && text.size() > first + 1 && text[first] == '0') {
+    const std::size_t digits = std::min(text.find_first_not_of('0', first), text.size() - 1);
+    throw UserError(Problem{.what = "a number with a leading zero",
+                            .expected = cat("a whole number of at least ", least),
+                            .got = text,
+                            .at = name,
+                            .hint = text.substr(digits)});
+  }
   // Too long to read is too large.
   const bool more = (error == std::errc::result_out_of_range && text[0] != '-') || (stop == end && value > most);
   if (error != std::errc() || stop != end || value < least || value > most)
