@@ -98,7 +98,7 @@ class Device {
   virtual std::byte* allocate(std::int64_t bytes) = 0;
   virtual void free(std::byte* data, std::int64_t bytes) noexcept = 0;
   // cuda: regions of kLargeRegion bytes and more are allocated so from here on.
-  virtual void set_allocator(DeviceAllocator) {}
+  virtual void set_allocator(const DeviceAllocator&) {}
   virtual std::byte* allocate_host(std::int64_t bytes) { return allocate(bytes); }
   virtual void free_host(std::byte* data, std::int64_t bytes) noexcept { free(data, bytes); }
   // How often memory was asked of the system so far, ops' own scratch included; equal before and after a step. Only

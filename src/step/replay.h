@@ -77,7 +77,7 @@ class ReplayDevice : public Device {
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
   std::byte* allocate(std::int64_t bytes) override { return device_.allocate(bytes); }
   void free(std::byte* data, std::int64_t bytes) noexcept override { device_.free(data, bytes); }
-  void set_allocator(DeviceAllocator allocator) override { device_.set_allocator(std::move(allocator)); }
+  void set_allocator(const DeviceAllocator& allocator) override { device_.set_allocator(allocator); }
   std::byte* allocate_host(std::int64_t bytes) override { return device_.allocate_host(bytes); }
   void free_host(std::byte* data, std::int64_t bytes) noexcept override { device_.free_host(data, bytes); }
   std::int64_t allocations() const override { return device_.allocations(); }

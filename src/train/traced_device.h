@@ -42,7 +42,7 @@ class TracedDevice : public Device {
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
   std::byte* allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
   void free(std::byte* data, std::int64_t bytes) noexcept override { inner_->free(data, bytes); }
-  void set_allocator(DeviceAllocator allocator) override { inner_->set_allocator(std::move(allocator)); }
+  void set_allocator(const DeviceAllocator& allocator) override { inner_->set_allocator(allocator); }
   std::byte* allocate_host(std::int64_t bytes) override { return inner_->allocate_host(bytes); }
   void free_host(std::byte* data, std::int64_t bytes) noexcept override { inner_->free_host(data, bytes); }
   std::int64_t allocations() const override { return inner_->allocations(); }

@@ -251,7 +251,7 @@ class CudaDevice : public Device {
       cudaFree(data);
     }
   }
-  void set_allocator(DeviceAllocator allocator) override { allocator_ = std::move(allocator); }
+  void set_allocator(const DeviceAllocator& allocator) override { allocator_ = allocator; }
 
   std::byte* allocate_host(std::int64_t bytes) override {
     void* data = nullptr;
