@@ -160,6 +160,7 @@ class Supervisor {
       if (ready == 0) write_all(STDERR_FILENO, filter_.flush());
       if (files[1].revents != 0) take_errors();
       while (const auto signal = signals_.next()) take_signal(*signal);
+      look_after_child();
       // A rank has ended the run, and mpirun ends the others: within seconds, unless it is stuck itself.
       if (!kill_at_ && !filter_.ends().empty()) kill_at_ = Clock::now() + kGrace;
       if (!status_ && kill_at_ && Clock::now() >= *kill_at_) end_all();
@@ -250,11 +251,7 @@ class Supervisor {
   }
 
   void take_signal(int signal) {
-    if (signal == SIGCHLD) {
-      int status = 0;
-      if (!status_ && waitpid(child_, &status, WNOHANG) == child_) take_status(status);
-      return;
-    }
+    if (signal == SIGCHLD) return;  // it only wakes us
     signals_.answered();
     if (status_) return;  // it was over before
     if (launch_.saves && interruption_ == Interruption::none) {
@@ -267,6 +264,13 @@ class Supervisor {
       // What was asked for is done: mpirun passes on the line that says so, and ends.
       if (!kill_at_) kill_at_ = Clock::now() + kLastWords;
     }
+  }
+
+  // Asked in every turn: a library may have left a thread in this process that blocks no signals (the GPU's driver
+  // does), and where such a thread is the first to meet SIGCHLD, whose default is to be ignored, nobody else sees it.
+  void look_after_child() {
+    int status = 0;
+    if (!status_ && waitpid(child_, &status, WNOHANG) == child_) take_status(status);
   }
 
   void take_status(int status) { status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }

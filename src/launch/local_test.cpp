@@ -34,7 +34,8 @@ std::string slurp(const fs::path& path) {
 // A launcher in a process of its own, as `hawser fit` is, with its two streams in files.
 class Launched {
  public:
-  Launched(int ranks, std::vector<std::string> words, bool bare = false) {
+  // crowded: with a thread of somebody else's that blocks no signal, as a GPU's driver may start one.
+  Launched(int ranks, std::vector<std::string> words, bool bare = false, bool crowded = false) {
     std::string name = (fs::temp_directory_path() / "hawser-launch-XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) std::abort();
     folder = name;
@@ -47,6 +48,11 @@ class Launched {
       dup2(open((folder / "out").c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
       dup2(open((folder / "err").c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
       if (bare) clearenv();
+      if (crowded) {
+        std::thread([] {
+          for (;;) pause();
+        }).detach();
+      }
       int code = 99;
       try {
         code = launch_local({.ranks = ranks, .threads = 3, .command = words, .saves = true});
@@ -125,6 +131,16 @@ TEST(LaunchLocal, StandardOutputIsRankZerosByteForByte) {
   const std::string err = run.err();
   for (int rank = 0; rank < 3; ++rank) EXPECT_NE(err.find(cat("rank ", rank, "\r3\n")), std::string::npos) << err;
   EXPECT_EQ(err.size(), 3 * std::string("rank 0\r3\n").size());
+}
+
+// Such a thread is given SIGCHLD in two of three runs, and it is then lost: the end of mpirun must be seen all the
+// same.
+TEST(LaunchLocal, EndsWhereAnotherThreadMeetsItsSignals) {
+  for (int turn = 0; turn < 4; ++turn) {
+    Launched run(1, {"code", "0"}, /*bare=*/false, /*crowded=*/true);
+    ASSERT_TRUE(end_within(run.process, 30)) << "turn " << turn;
+    EXPECT_EQ(run.wait(), 0);
+  }
 }
 
 TEST(LaunchLocal, ReturnsTheCodeOnWhichRanksAgree) {

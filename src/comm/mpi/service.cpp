@@ -230,8 +230,7 @@ bool Service::take(Requests& requests) {
       } while (begin < message.bytes);
     }
     if (exchange->total_open_ == 0) {
-      exchange->done_.store(1, std::memory_order_release);
-      exchange->done_.notify_all();
+      exchange->finish();
     } else {
       active_.push_back(std::move(exchange));
     }
@@ -285,8 +284,7 @@ bool Service::complete(Requests& r) {
   if (exchanged) {
     std::erase_if(active_, [](const ExchangePtr& exchange) {
       if (exchange->total_open_ > 0) return false;
-      exchange->done_.store(1, std::memory_order_release);
-      exchange->done_.notify_all();
+      exchange->finish();
       return true;
     });
   }

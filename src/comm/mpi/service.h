@@ -53,6 +53,13 @@ class Exchange {
 
  private:
   friend class Service;
+  // Sequentially consistent: with a release alone the notification may look for sleepers before the waiter, who goes to
+  // sleep just then, can see the 1, and find none; nothing would wake it again.
+  void finish() {
+    done_.store(1);
+    done_.notify_all();
+  }
+
   OperationPtr operation_;
   std::vector<Message> messages_;
   std::vector<int> open_;  // MPI requests of each message not yet done
