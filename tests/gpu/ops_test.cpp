@@ -1,9 +1,11 @@
 // Ops at sizes of a real model: what the case tables are too small for.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/philox.h"
 #include "ops/activation/swiglu.h"
+#include "ops/attention/attention.h"
 #include "ops/copy/copy.h"
 #include "ops/embedding/embedding.h"
 #include "ops/gemm/gemm.h"
@@ -74,6 +76,178 @@ TEST_F(CudaOps, EmbeddingGradientOfAWholeVocabulary) {
     EXPECT_LT(worst, 1e-3);  // sums of thousands of numbers of order one
     if (turn == 0) first = got;
     EXPECT_EQ(got, first);
+  }
+}
+
+// A number that is none reaches the loss and both gradients as on the CPU; a row without a target keeps its own to
+// itself.
+TEST_F(CudaOps, NumbersThatAreNoneReachTheLoss) {
+  constexpr std::int64_t kRows = 40, kWidth = 64, kVocabulary = 3000;
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+  struct Result {
+    float loss;
+    std::vector<float> dx;
+  };
+  const auto on = [&](Device& device, DType dtype, std::int64_t row, float value) {
+    const auto stream = device.make_stream("loss");
+    const RandomStream random(3, "loss");
+    const auto numbers = [&](std::int64_t count) {
+      std::vector<float> out;
+      for (std::int64_t i = 0; i < count; ++i) {
+        out.push_back(static_cast<float>(Bf16(static_cast<float>(random.normal(static_cast<std::uint64_t>(i))))));
+      }
+      return out;
+    };
+    const auto upload = [&](const TensorView& view, const std::vector<float>& values) {
+      if (view.dtype() == DType::f32) return put(*stream, view, values);
+      put(*stream, view, std::vector<Bf16>(values.begin(), values.end()));
+    };
+    const Storage x(device, dtype, {kRows, kWidth}), weight(device, dtype, {kVocabulary, kWidth});
+    const Storage dx(device, DType::f32, {kRows, kWidth}), dweight(device, DType::f32, {kVocabulary, kWidth});
+    const Storage labels(device, DType::i32, {kRows}), scale(device, DType::f32, {1}), loss(device, DType::f32, {1});
+    auto values = numbers(kRows * kWidth);
+    if (row >= 0) values[static_cast<std::size_t>(row * kWidth + 5)] = value;
+    upload(x, values);
+    upload(weight, numbers(kVocabulary * kWidth));
+    std::vector<std::int32_t> targets;
+    for (int t = 0; t < kRows; ++t) targets.push_back(t % 8 == 3 ? -100 : 71 * t);  // rows 3, 11, ... have none
+    put(*stream, labels, targets);
+    put<float>(*stream, scale, {0.01f});
+    ops::fill(*stream, {.y = loss});
+    const std::int64_t bytes =
+        ops::linear_cross_entropy_workspace(kRows, kWidth, kVocabulary, dtype, 0, stream->target());
+    const Storage workspace(device, DType::u8, {std::max<std::int64_t>(bytes, 1)});
+    ops::linear_cross_entropy(*stream, {.x = x,
+                                        .weight = weight,
+                                        .labels = labels,
+                                        .scale = scale,
+                                        .loss_sum = loss,
+                                        .dx = dx,
+                                        .dweight = dweight,
+                                        .workspace = workspace});
+    return Result{get<float>(*stream, loss)[0], get<float>(*stream, dx)};
+  };
+  const auto cpu = make_cpu_device();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const float value : {kNan, kInf, -kInf}) {
+      const Result spoilt = on(*device_, dtype, 9, value), same = on(*cpu, dtype, 9, value);
+      EXPECT_TRUE(std::isnan(same.loss)) << value;
+      EXPECT_TRUE(std::isnan(spoilt.loss)) << value << " in " << to_string(dtype) << ": " << spoilt.loss;
+      for (std::int64_t t = 0; t < kRows; ++t) {
+        const auto at = static_cast<std::size_t>(t * kWidth);
+        EXPECT_EQ(std::isnan(spoilt.dx[at]), t == 9) << "row " << t;
+      }
+    }
+    EXPECT_TRUE(std::isfinite(on(*device_, dtype, -1, 0).loss));
+    EXPECT_EQ(std::isfinite(on(*device_, dtype, 11, kNan).loss), std::isfinite(on(*cpu, dtype, 11, kNan).loss));
+  }
+}
+
+// A table that leaves the tensors is reported with its place by the stream that ran it, and nothing outside of the
+// tensors is written: they lie between rows that are looked at.
+TEST_F(CudaOps, BrokenSegmentTablesAreReportedAndTouchNothing) {
+  constexpr std::int64_t kRows = 64, kGuard = 64, kHeads = 4, kKvHeads = 2, kDim = 32, kTable = 3;
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  struct Broken {
+    std::vector<std::int32_t> row;  // the second of the table
+    std::int32_t count;
+    const char* what;
+  };
+  const std::vector<Broken> tables = {
+      {{-1, 16, 16, 16, 0, 0}, 2, "attention: first row or number of rows -1 at 1 is outside [0, 65)"},
+      {{16, 49, 16, 16, 0, 0}, 2, "attention: first row or number of rows 49 at 1 is outside [0, 49)"},
+      {{16, 16, 16, -3, 0, 0}, 2, "attention: first row or number of rows -3 at 1 is outside [0, 49)"},
+      {{16, 16, 60, 16, 0, 0}, 2, "attention: first row or number of rows 16 at 1 is outside [0, 5)"},
+      {{kMost, kMost, 16, 16, 0, 0}, 2, "attention: first row or number of rows 2147483647 at 1 is outside [0, 65)"},
+      {{16, 16, 16, 16, 0, 0}, 4, "attention: number of segments 4 at 0 is outside [0, 4)"},
+      {{16, 16, 16, 16, 0, 0}, -1, "attention: number of segments -1 at 0 is outside [0, 4)"},
+  };
+  struct Way {
+    DType dtype;
+    ops::SegmentForm form;
+    std::int64_t uniform;
+    bool causal;
+    const char* name;  // of backward's kernel
+  };
+  for (const Way& way : {Way{DType::f32, ops::SegmentForm::any, 0, true, "plain"},
+                         Way{DType::bf16, ops::SegmentForm::squares, 0, true, "cudnn ragged"},
+                         Way{DType::bf16, ops::SegmentForm::any, 0, false, "cudnn, a call a segment"},
+                         Way{DType::bf16, ops::SegmentForm::squares, kRows, true, "cudnn dense"}}) {
+    for (const Broken& broken : tables) {
+      SCOPED_TRACE(cat(way.name, ": ", broken.what));
+      // Rows of a tensor between guards of 1.5.
+      std::vector<Storage> kept;
+      const auto guarded = [&](std::int64_t heads) {
+        kept.emplace_back(*device_, way.dtype, Shape{kRows + 2 * kGuard, heads, kDim});
+        ops::fill(*stream_, {.y = kept.back(), .value = 1.5f});
+        return kept.back().view().rows(kGuard, kRows);
+      };
+      const TensorView q = guarded(kHeads), k = guarded(kKvHeads), v = guarded(kKvHeads), o = guarded(kHeads),
+                       d_o = guarded(kHeads), dq = guarded(kHeads), dk = guarded(kKvHeads), dv = guarded(kKvHeads);
+      const Storage lse(*device_, DType::f32, {kHeads, kRows});
+      ops::fill(*stream_, {.y = lse, .value = 1.0f});
+      const Storage table(*device_, DType::i32, {kTable, 6}), count(*device_, DType::i32, {1});
+      std::vector<std::int32_t> numbers{0, 16, 0, 16, 0, 0};
+      numbers.insert(numbers.end(), broken.row.begin(), broken.row.end());
+      numbers.insert(numbers.end(), {0, 0, 0, 0, 0, 0});
+      put(*stream_, table, numbers);
+      put<std::int32_t>(*stream_, count, {broken.count});
+      ops::AttentionForward forward{.q = q,
+                                    .k = k,
+                                    .v = v,
+                                    .segments = table,
+                                    .segment_count = count,
+                                    .form = way.form,
+                                    .uniform = way.uniform,
+                                    .causal = way.causal,
+                                    .o = o,
+                                    .lse = lse};
+      ops::AttentionBackward backward{.q = q,
+                                      .k = k,
+                                      .v = v,
+                                      .o = o,
+                                      .d_o = d_o,
+                                      .lse = lse,
+                                      .segments = table,
+                                      .segment_count = count,
+                                      .form = way.form,
+                                      .uniform = way.uniform,
+                                      .causal = way.causal,
+                                      .dq = dq,
+                                      .dk = dk,
+                                      .dv = dv};
+      EXPECT_STREQ(ops::attention_implementation(backward, DeviceKind::cuda).name(), way.name);
+      const Storage workspace(*device_, DType::u8,
+                              {std::max<std::int64_t>({ops::attention_workspace(forward, DeviceKind::cuda),
+                                                       ops::attention_workspace(backward, DeviceKind::cuda), 1})});
+      forward.workspace = backward.workspace = workspace;
+      for (const bool back : {false, true}) {
+        const auto own = device_->make_stream("broken");
+        if (back) {
+          ops::attention_backward(*own, backward);
+        } else {
+          ops::attention_forward(*own, forward);
+        }
+        try {
+          own->synchronize();
+          ADD_FAILURE() << "not reported" << (back ? " in backward" : "");
+        } catch (const InternalError& error) {
+          EXPECT_NE(std::string(error.what()).find(broken.what), std::string::npos) << error.what();
+        }
+      }
+      for (const Storage& whole : kept) {
+        for (const std::int64_t begin : {std::int64_t{0}, kGuard + kRows}) {
+          const TensorView guard = whole.view().rows(begin, kGuard);
+          const Storage wide(*device_, DType::f32, guard.shape());
+          if (way.dtype == DType::f32) {
+            ops::copy(*stream_, {.x = guard, .y = wide});
+          } else {
+            ops::cast(*stream_, {.x = guard, .y = wide});
+          }
+          for (const float x : get<float>(*stream_, wide)) ASSERT_EQ(x, 1.5f);
+        }
+      }
+    }
   }
 }
 

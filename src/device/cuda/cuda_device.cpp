@@ -26,6 +26,10 @@ const char* to_string(std::int32_t op) {
       return "scatter_rows: index ";
     case CudaFault::cross_entropy:
       return "linear_cross_entropy: label ";
+    case CudaFault::segment_count:
+      return "attention: number of segments ";
+    case CudaFault::segment_rows:
+      return "attention: first row or number of rows ";  // at: the row of the table
   }
   return "?";
 }

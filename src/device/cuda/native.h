@@ -12,10 +12,20 @@
 
 namespace hawser {
 
-// A kernel's report that its data is broken: an id outside a table. Lies in host memory that the device writes; the
-// first reporter wins, and the stream throws it at its next check() or synchronize().
+// A kernel's report that its data is broken: an id outside a table, a table of segments that leaves its tensors. Lies
+// in host memory that the device writes; the first reporter wins, and the stream throws it at its next check() or
+// synchronize().
 struct CudaFault {
-  enum Op : std::int32_t { none, embedding_forward, embedding_backward, gather_rows, scatter_rows, cross_entropy };
+  enum Op : std::int32_t {
+    none,
+    embedding_forward,
+    embedding_backward,
+    gather_rows,
+    scatter_rows,
+    cross_entropy,
+    segment_count,
+    segment_rows
+  };
   std::int32_t op = none;
   std::int32_t value = 0;
   std::int64_t at = 0;     // which element of the ids

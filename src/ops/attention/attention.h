@@ -34,9 +34,9 @@
 // dk or dv are float32, added to, or made of several batches or of segments that share keys, that bf16 share (of the
 // call, of a batch, of a segment) is added in float32 and the sum rounded once a batch or call of cuDNN. Its backward
 // adds up dq in an order that differs from run to run, unless `deterministic` is set; all else repeats to the bit. A
-// table that leaves the tensors stops the GPU's context, promises are not checked there. Rows of a table that are not
-// used cost time there, in backward up to 5 % for 64 of them and 11 % for 256 (16K rows, H200), unless host_segments
-// says that they are not.
+// segment that leaves the tensors, or a count above N, is thrown when the stream is next waited for, and touches
+// nothing; promises are not checked there. Rows of a table that are not used cost time there, in backward up to 5 % for
+// 64 of them and 11 % for 256 (16K rows, H200), unless host_segments says that they are not.
 // Source: Dao, "FlashAttention-2", 2023 (online softmax, recomputation); the combination as in ring attention (Liu et
 // al., 2023).
 #pragma once

@@ -15,7 +15,8 @@ struct TablePointers {
   std::int64_t* offsets = nullptr;  // [kOffsetTables, N + 1]
 };
 
-// rows[t]: elements from row to row of tensor t of OffsetTable.
+// rows[t]: elements from row to row of tensor t of OffsetTable. A segment that leaves the tensors is reported
+// (CudaFault) and counts as one without rows; so do all where their number is not in [0, N].
 void make_tables(const CudaNative& native, const TensorView& segments, const TensorView& count, std::int64_t query_rows,
                  std::int64_t key_rows, const TablePointers& tables, const std::int64_t (&rows)[kOffsetTables]);
 

@@ -23,6 +23,7 @@ __device__ __forceinline__ std::int64_t clamp(std::int64_t x, std::int64_t low, 
 struct Mask {
   const std::int32_t* segments;  // [N, 6]
   const std::int32_t* count;
+  std::int64_t rows;  // N
   bool causal;
   std::int64_t window;
 
@@ -89,8 +90,8 @@ Rows2<const T> reading(const TensorView& view) {
 
 template <class Args>
 Mask mask_of(const Args& args) {
-  return {args.segments.template data<std::int32_t>(), args.segment_count.template data<std::int32_t>(), args.causal,
-          args.window};
+  return {args.segments.template data<std::int32_t>(), args.segment_count.template data<std::int32_t>(),
+          args.segments.size(0), args.causal, args.window};
 }
 
 // blockDim (32, kWarps); a warp for each row, blockIdx.y the head.
@@ -207,8 +208,10 @@ __global__ void __launch_bounds__(32 * kWarps)
   fetch(v, a.v.row(row) + g * a.d, a.d);
   __syncwarp();
   float k_sums[kMaxColumns] = {}, v_sums[kMaxColumns] = {};
-  for (std::int64_t n = 0; n < *a.mask.count; ++n) {
+  const std::int64_t segments = *a.mask.count <= a.mask.rows ? *a.mask.count : 0;  // else reported with the tables
+  for (std::int64_t n = 0; n < segments; ++n) {
     const std::int32_t* const s = a.mask.segments + n * kSegmentFields;
+    if (s[0] < 0 || s[1] < 0 || static_cast<std::int64_t>(s[0]) + s[1] > a.q.count) continue;
     if (row < s[2] || row >= static_cast<std::int64_t>(s[2]) + s[3]) continue;
     const Range queries = a.mask.queries(s, row - s[2]);
     for (std::int64_t h = g * a.group; h < (g + 1) * a.group; ++h) {

@@ -16,22 +16,26 @@ struct SegmentRow {
   std::int32_t q_begin, q_count, k_begin, k_count, q_position, k_position;
 };
 
-// A block for each row of the table. Trapping stops the context: a table is made by the host's own code, and attention
-// over rows that are not there must not go on.
+// Rows [begin, begin + count) of `rows`; the first that are not there leave a report.
+__device__ __forceinline__ bool lies_in(CudaFault* fault, std::int64_t s, std::int32_t begin, std::int32_t count,
+                                        std::int64_t rows) {
+  return in_range(fault, CudaFault::segment_rows, begin, s, rows + 1) &&
+         in_range(fault, CudaFault::segment_rows, count, s, rows - begin + 1);
+}
+
+// A block for each row of the table. What later kernels read of the tables lies in the tensors, whatever the table
+// says.
 __global__ void __launch_bounds__(1024)
     tables_kernel(const std::int32_t* table, const std::int32_t* count, std::int64_t query_rows, std::int64_t key_rows,
-                  TablePointers out, RowStrides rows) {
+                  TablePointers out, RowStrides rows, CudaFault* fault) {
   const std::int64_t s = blockIdx.x, n = gridDim.x;
-  if (*count < 0 || *count > n) __trap();
   SegmentRow segment{};
-  if (s < *count) {
+  if (in_range(fault, CudaFault::segment_count, *count, 0, n + 1) && s < *count) {
     const std::int32_t* const row = table + s * kSegmentFields;
     segment = {row[0], row[1], row[2], row[3], row[4], row[5]};
-    if (segment.q_begin < 0 || segment.q_count < 0 || segment.q_begin + segment.q_count > query_rows ||
-        segment.k_begin < 0 || segment.k_count < 0 || segment.k_begin + segment.k_count > key_rows) {
-      __trap();
-    }
-    if (segment.q_count == 0 || segment.k_count == 0) segment = {};
+    const bool sound = lies_in(fault, s, segment.q_begin, segment.q_count, query_rows) &&
+                       lies_in(fault, s, segment.k_begin, segment.k_count, key_rows);
+    if (!sound || segment.q_count == 0 || segment.k_count == 0) segment = {};
   }
   for (std::int64_t i = threadIdx.x; i < segment.q_count; i += blockDim.x) {
     out.query_segment[segment.q_begin + i] = static_cast<std::int32_t>(s);
@@ -227,7 +231,7 @@ void make_tables(const CudaNative& native, const TensorView& segments, const Ten
   std::copy(std::begin(rows), std::end(rows), strides.of);
   if (segments.size(0) == 0) return;
   tables_kernel<<<static_cast<unsigned>(segments.size(0)), 1024, 0, stream>>>(
-      segments.data<std::int32_t>(), count.data<std::int32_t>(), query_rows, key_rows, tables, strides);
+      segments.data<std::int32_t>(), count.data<std::int32_t>(), query_rows, key_rows, tables, strides, native.fault);
 }
 
 void key_gradient_offsets(const CudaNative& native, const TensorView& segments, const TablePointers& tables,
