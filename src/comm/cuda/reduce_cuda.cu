@@ -1,39 +1,21 @@
-#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <type_traits>
 
 #include "comm/cuda/reduce_cuda.h"
 #include "device/cuda/check.h"
+#include "device/cuda/vector.cuh"
 
 namespace hawser::comm {
 
 namespace {
 
-using Bf = __nv_bfloat16;
+using cuda::Bf;
+using cuda::load_float;
+using cuda::store_float;
+using cuda::Vec;
 constexpr int kThreads = 512;
 constexpr int kBlocksEach = 2;  // of a multiprocessor: loads enough under way for the memory's full rate
-
-template <class T, int N>
-struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
-  T v[N];
-};
-
-__device__ __forceinline__ float to_float(float x) {
-  return x;
-}
-__device__ __forceinline__ float to_float(Bf x) {
-  return __bfloat162float(x);
-}
-template <class T>
-__device__ __forceinline__ T from_float(float x) {
-  if constexpr (std::is_same_v<T, Bf>) {
-    return __float2bfloat16_rn(x);
-  } else {
-    return x;
-  }
-}
 
 template <Reduction reduction>
 __device__ __forceinline__ float combine(float a, float b) {
@@ -50,29 +32,21 @@ __global__ void __launch_bounds__(kThreads)
     const auto load = [&](int m) {
       const std::byte* base =
           m == runs.index ? runs.own : runs.others + (runs.own_place || m < runs.index ? m : m - 1) * runs.stride;
-      return reinterpret_cast<const Vec<Wire, N>*>(base)[i];
+      return load_float<N>(reinterpret_cast<const Wire*>(base) + i * N);
     };
-    float sum[N];
-    const Vec<Wire, N> first = load(0);
-#pragma unroll
-    for (int k = 0; k < N; ++k) sum[k] = to_float(first.v[k]);
+    Vec<float, N> sum = load(0);
 #pragma unroll 4
     for (int m = 1; m < runs.count; ++m) {
-      const Vec<Wire, N> next = load(m);
+      const Vec<float, N> next = load(m);
 #pragma unroll
-      for (int k = 0; k < N; ++k) sum[k] = combine<reduction>(sum[k], to_float(next.v[k]));
+      for (int k = 0; k < N; ++k) sum.v[k] = combine<reduction>(sum.v[k], next.v[k]);
     }
-    auto* to = reinterpret_cast<Vec<Out, N>*>(out) + i;
-    Vec<Out, N> result;
     if (accumulate) {
-      result = *to;
+      const Vec<float, N> before = load_float<N>(out + i * N);
 #pragma unroll
-      for (int k = 0; k < N; ++k) result.v[k] = from_float<Out>(to_float(result.v[k]) + sum[k]);
-    } else {
-#pragma unroll
-      for (int k = 0; k < N; ++k) result.v[k] = from_float<Out>(sum[k]);
+      for (int k = 0; k < N; ++k) sum.v[k] += before.v[k];
     }
-    *to = result;
+    store_float<N>(out + i * N, sum);
   }
 }
 
