@@ -1,6 +1,7 @@
 // Rates of comm/nccl's collectives, and what they cost a matrix product that runs beside them.
 //
 //   mpirun -np 4 bench_comm_nccl [--max-ctas N] [--min-ctas N] [--only all_gather]
+//   mpirun -np 4 bench_comm_nccl --memory     what communicators take of the GPU, one by one
 //
 // One GPU a rank. Bytes are those of the whole buffer (size * n elements); bus GB/s as NCCL's own tests count them:
 // what every link must carry at least. Each figure is the median of separately timed runs, of the slowest rank.
@@ -208,6 +209,71 @@ double memory_of_a_mesh(World& world, Device& device, const NcclOptions& options
   return static_cast<double>(before - after) / static_cast<double>(kMiB);
 }
 
+// What each step of making a mesh takes of rank 0's GPU, and what its first collectives take then, which should be
+// nothing: a step must not.
+void tell_memory(World& world, Device& device, NcclOptions options) {
+  const int n = world.size();
+  const bool speaks = world.rank().value() == 0;
+  std::int64_t before = device.memory().used, first = before;
+  const auto tell = [&](const std::string& what) {
+    const std::int64_t now = device.memory().used;
+    if (speaks) std::printf("  %-44s %9.1f MiB\n", what.c_str(), static_cast<double>(now - before) / kMiB);
+    before = now;
+  };
+  options.made = tell;
+  const std::vector<std::pair<const char*, MeshSizes>> meshes = {
+      {"sharded", {.shard = n}}, {"replicated", {.replicate = n, .shard_context = false}}, {"context", {.context = n}}};
+  for (const auto& [name, sizes] : meshes) {
+    if (speaks) std::printf("%s over %d GPUs:\n", name, n);
+    const auto stream = device.make_stream("memory");
+    before = first = device.memory().used;
+    const auto mesh = make_nccl_mesh(world, sizes, 120.0, device, options);
+    const std::int64_t meshes_end = device.memory().used;
+    {
+      constexpr std::int64_t kPart = 64 * kMiB;
+      const Arena arena(device, kPart * (n + 1) + 2 * kCudaReduceBytes);
+      tell("(a region to register)");
+      const std::string note = mesh->register_memory(arena.data(), arena.bytes());
+      if (speaks && !note.empty()) std::printf("  %s\n", note.c_str());
+      tell("registered");
+      const TensorView part(arena.data(), DType::bf16, {kPart / 2}, DeviceKind::cuda);
+      const TensorView whole(arena.data() + kPart, DType::bf16, {kPart / 2 * n}, DeviceKind::cuda);
+      const TensorView workspace(arena.data() + kPart * (n + 1), DType::u8, {2 * kCudaReduceBytes}, DeviceKind::cuda);
+      const auto done = [&](const char* what) {
+        stream->synchronize();
+        tell(what);
+      };
+      if (mesh->shard().size() > 1) {
+        mesh->shard_gather().all_gather(*stream, part, whole);
+        done("first all_gather of shards");
+        mesh->shard_reduce().reduce_scatter(*stream, whole, part, /*accumulate=*/false, workspace);
+        done("first reduce_scatter of shards");
+        mesh->shard().all_reduce(*stream, part.rows(0, 64), Reduction::sum, workspace);
+        done("first sum of numbers over shards");
+      }
+      if (mesh->context().size() > 1) {
+        mesh->context().all_gather(*stream, part, whole);
+        mesh->context().reduce_scatter(*stream, whole, part, /*accumulate=*/false, workspace);
+        done("first gather and reduction of context");
+      }
+      if (mesh->replicate().size() > 1) {
+        mesh->replicate().all_reduce(*stream, part, Reduction::sum, workspace);
+        done("first sum over replicas");
+      }
+      mesh->data().all_reduce(*stream, part.rows(0, 64), Reduction::sum, workspace);
+      done("first sum of numbers over all");
+      mesh->unregister_memory(arena.data());
+    }
+    if (speaks) {
+      std::printf("  the mesh took %.1f MiB, what came later %.1f MiB\n",
+                  static_cast<double>(meshes_end - first) / kMiB,
+                  static_cast<double>(device.memory().used - meshes_end) / kMiB);
+      std::fflush(stdout);
+    }
+    world.barrier();
+  }
+}
+
 void run(World& world, Device& device, const NcclOptions& options, const std::string& only) {
   const double memory = memory_of_a_mesh(world, device, options);
   Bench bench(world, device, options);
@@ -255,6 +321,7 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--min-ctas") == 0) options.min_ctas = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
   }
+  const bool memory = argc == 2 && std::strcmp(argv[1], "--memory") == 0;
   comm::World world(120.0);
   const CudaInfo info = cuda_info();
   const int gpu = world.local_rank();
@@ -264,7 +331,11 @@ int main(int argc, char** argv) {
   }
   try {
     const auto device = make_cuda_device(gpu);
-    comm::run(world, *device, options, only);
+    if (memory) {
+      comm::tell_memory(world, *device, options);
+    } else {
+      comm::run(world, *device, options, only);
+    }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     world.abort(1);

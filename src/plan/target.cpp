@@ -240,12 +240,13 @@ std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machi
 }
 
 std::int64_t overhead_of(const Target& target, const MeshSizes& mesh) {
-  // As comm::Mesh makes them: shard three times (itself, gather, reduce), context, replicate, data, world.
+  // As comm::Mesh makes them: context, replicate, shard twice for its traffic; and one for the sums of numbers of
+  // shard, data and world wherever these are the same ranks.
   int groups = 0;
   if (mesh.context > 1) ++groups;
   if (mesh.shard_ranks() > 1) groups += 3;
   if (mesh.replicas() > 1) ++groups;
-  if (mesh.world() > 1) groups += 2;
+  if (mesh.world() > mesh.shard_ranks()) ++groups;
   return target.context + groups * target.communicator;
 }
 

@@ -76,7 +76,8 @@ struct NcclGroup::Sums {
   std::array<cudaEvent_t, 2> arrived{}, summed{};  // of each set of slots
 };
 
-NcclGroup::NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector<int> ranks, int index)
+NcclGroup::NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector<int> ranks, int index,
+                     const NcclGroup* lender)
     : Group(std::move(name), static_cast<int>(ranks.size()), index),
       run_(std::move(run)),
       ranks_(std::move(ranks)),
@@ -87,7 +88,7 @@ NcclGroup::NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector
   void* small = nullptr;
   expect(ncclMemAlloc(&small, static_cast<std::size_t>(small_bytes(size()))), "ncclMemAlloc");
   small_.reset(static_cast<std::byte*>(small));
-  connect();
+  connect(lender);
 }
 
 NcclGroup::~NcclGroup() {
@@ -98,7 +99,7 @@ NcclGroup::~NcclGroup() {
     run_->watchdog.guard(*line_, "close", [&] {
       for (const auto& [data, window] : windows_) ncclCommWindowDeregister(comm_, static_cast<ncclWindow_t>(window));
       run_->watchdog.set_communicator(*line_, nullptr);
-      if (comm_ != nullptr) ncclCommDestroy(comm_);
+      if (comm_ != nullptr && !borrowed_) ncclCommDestroy(comm_);
     });
   }
   run_->watchdog.remove(line_);
@@ -127,7 +128,21 @@ void NcclGroup::each_peer(const Do& act) const {
   for (int k = 1; k < size(); ++k) act((index() + k) % size());
 }
 
-void NcclGroup::connect() {
+bool NcclGroup::sums_numbers(const std::string& name) {
+  const bool whole = name.find('/') == std::string::npos;
+  return whole && (name.starts_with("shard:") || name.starts_with("data:") || name.starts_with("world:"));
+}
+
+void NcclGroup::connect(const NcclGroup* lender) {
+  if (lender != nullptr) {
+    HAWSER_CHECK(lender->ranks_ == ranks_, name(), " borrows from ", lender->name());
+    comm_ = lender->comm_;
+    borrowed_ = true;
+    return;
+  }
+  const auto made = [&](const char* what) {
+    if (run_->options.made) run_->options.made(cat(name(), ": ", what));
+  };
   ncclUniqueId id{};
   if (index() == 0) expect(ncclGetUniqueId(&id), "ncclGetUniqueId");
   const std::vector<std::string> ids = run_->world.all_gather_strings(std::string(id.internal, sizeof id.internal));
@@ -138,13 +153,17 @@ void NcclGroup::connect() {
   config.commName = name().c_str();
   if (run_->options.min_ctas > 0) config.minCTAs = run_->options.min_ctas;
   if (run_->options.max_ctas > 0) config.maxCTAs = run_->options.max_ctas;
+  // Each thread block has buffers of its own with each neighbour.
+  if (sums_numbers(name())) config.minCTAs = config.maxCTAs = 1;
   if (run_->options.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   run_->watchdog.guard(*line_, "connect", [&] {
     expect(ncclCommInitRankConfig(&comm_, size(), id, index(), &config), "ncclCommInitRankConfig");
+    made("communicator");
     // Members connect, and take memory for it, at the first need: here, not inside a step.
     expect(ncclAllGather(token(index()), token(0), 1, ncclInt8, comm_, sums_->stream), "ncclAllGather");
     HAWSER_CUDA_CHECK(cudaStreamSynchronize(sums_->stream));
   });
+  made("ring");
   run_->watchdog.set_communicator(*line_, comm_);
 }
 
@@ -165,6 +184,7 @@ void NcclGroup::connect_pairs() {
     });
     HAWSER_CUDA_CHECK(cudaStreamSynchronize(sums_->stream));
   });
+  if (run_->options.made) run_->options.made(cat(name(), ": pairs"));
 }
 
 void NcclGroup::expect(int result, const char* what) const {

@@ -36,7 +36,10 @@ struct NcclRun {
 class NcclGroup : public Group {
  public:
   // Collective over the run: every rank makes a group, or, in the same place, another one of its own.
-  NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector<int> ranks, int index);
+  // `lender`: a group of the same ranks that outlives this one and lends it its communicator, whose calls then follow
+  // one another in the order in which the host makes them; null: it gets its own.
+  NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector<int> ranks, int index,
+            const NcclGroup* lender = nullptr);
   ~NcclGroup() override;
 
   std::unique_ptr<Group> duplicate(const std::string& suffix) override;
@@ -44,6 +47,8 @@ class NcclGroup : public Group {
   void unregister_memory(std::byte* data) override;
 
   ncclComm* communicator() const { return comm_; }  // for measurements
+  // Whether a group of this name only ever sums a few numbers (comm/mesh.h): it needs no bandwidth, and may lend.
+  static bool sums_numbers(const std::string& name);
 
  protected:
   Work all_gather_work(const TensorView& send, const TensorView& recv) override;
@@ -63,7 +68,7 @@ class NcclGroup : public Group {
   };
   struct Sums;  // the stream of the sums, and its events
 
-  void connect();
+  void connect(const NcclGroup* lender);
   void connect_pairs();
   // A work that puts `enqueue(native)` on the stream under watch.
   template <class Enqueue>
@@ -92,7 +97,8 @@ class NcclGroup : public Group {
   std::map<std::byte*, void*> windows_;  // registered regions
   PeerMemory peers_;
   bool signals_work_ = false;
-  bool pairs_ = false;  // members are connected one with another
+  bool borrowed_ = false;  // the communicator is a lender's
+  bool pairs_ = false;     // members are connected one with another
 };
 
 }  // namespace hawser::comm

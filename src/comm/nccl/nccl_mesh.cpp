@@ -3,6 +3,7 @@
 #include <nccl.h>
 
 #include <cstdlib>
+#include <map>
 
 #include "base/error.h"
 #include "comm/mesh_builder.h"
@@ -39,10 +40,18 @@ std::unique_ptr<Mesh> make_nccl_mesh(World& world, const MeshSizes& sizes, doubl
   const int ordinal = device.make_stream("nccl")->native()->ordinal;
   const auto run = std::make_shared<NcclRun>(world, device, ordinal, timeout_s, options);
   device.set_allocator(mappable_memory());
-  return MeshBuilder::build(sizes, world.rank(),
-                            [&](const std::string& name, std::vector<int> ranks, int index) -> std::unique_ptr<Group> {
-                              return std::make_unique<NcclGroup>(run, name, std::move(ranks), index);
-                            });
+  // Communicators take memory. Groups that only sum a few numbers, between the same ranks and all on the compute
+  // stream, share one; the mesh makes the lender first and ends it last.
+  std::map<std::vector<int>, const NcclGroup*> lenders;
+  const auto make = [&](const std::string& name, std::vector<int> ranks, int index) -> std::unique_ptr<Group> {
+    const bool small = NcclGroup::sums_numbers(name);
+    const auto found = small ? lenders.find(ranks) : lenders.end();
+    const NcclGroup* lender = found != lenders.end() ? found->second : nullptr;
+    auto group = std::make_unique<NcclGroup>(run, name, ranks, index, lender);
+    if (small && lender == nullptr) lenders.emplace(std::move(ranks), group.get());
+    return group;
+  };
+  return MeshBuilder::build(sizes, world.rank(), make);
 }
 
 std::unique_ptr<Mesh> make_nccl_mesh(World& world, const MeshSizes& sizes, double timeout_s, Device& device) {
