@@ -1,7 +1,10 @@
-// Whole runs on a GPU: what repeats to the bit, and the algorithms that they choose.
+// Whole runs on a GPU: what repeats to the bit, the algorithms that they choose, what does not fit, how they end.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -10,7 +13,10 @@
 
 #include "checkpoint/checkpoint.h"
 #include "config/config.h"
+#include "plan/forecast.h"
+#include "train/bench_step.h"
 #include "train/fit.h"
+#include "train/open_model.h"
 #include "train/saver.h"
 
 namespace hawser {
@@ -129,7 +135,10 @@ TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
   const auto choices = [&](const train::FitResult& result) {
     return train::run_state_of(checkpoint::Checkpoint::open(result.checkpoint).meta()).products;
   };
-  const std::string first = choices(place.fit("out", {}));
+  const train::FitResult result = place.fit("out", {});
+  const std::string first = choices(result);
+  EXPECT_TRUE(std::any_of(result.notes.begin(), result.notes.end(),
+                          [](const std::string& note) { return note.starts_with("attention_backward: cudnn "); }));
   const fs::path path = place.out("out") / "products.txt";
   std::string stored = text_of(path);
   ASSERT_EQ(stored.substr(0, stored.find('\n')), first.substr(0, first.find('\n')));
@@ -169,6 +178,108 @@ TEST(FitCuda, DeterminismBeyondItsLengthsIsRefused) {
           << error.what();
     }
     EXPECT_FALSE(fs::exists(place.out("one") / "metrics.jsonl"));
+  }
+}
+
+// A recipe that does not fit is refused while the GPU still has all its memory.
+TEST(FitCuda, ARecipeThatDoesNotFitTakesNothing) {
+  const Workplace place(1024, 1024, false, 4);
+  const auto device = train::make_device({.kind = DeviceKind::cuda}, 1);
+  const std::int64_t before = device->memory().used;
+  try {
+    place.fit("one", {"memory.capacity=64MiB"});
+    FAIL() << "it ran";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::does_not_fit) << error.what();
+  }
+  EXPECT_EQ(device->memory().used, before);
+  EXPECT_FALSE(fs::exists(place.out("one") / "metrics.jsonl"));
+}
+
+// Llama of 0.6 billion parameters on sequences of 4,096.
+Recipe large_recipe(const fs::path& folder) {
+  std::ofstream(folder / "large.json")
+      << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
+  "intermediate_size": 5632, "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 4,
+  "head_dim": 128, "vocab_size": 32000, "max_position_embeddings": 65536, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+  "tie_word_embeddings": true, "hidden_act": "silu", "initializer_range": 0.02, "bos_token_id": null,
+  "eos_token_id": 0})";
+  Recipe recipe;
+  recipe.model.config = (folder / "large.json").string();
+  recipe.data.sequence_length = 4096;
+  recipe.data.max_documents = 1;
+  recipe.train.steps = 2;
+  return recipe;
+}
+
+// Takes so much of the GPU that `left` bytes stay free.
+class Hog {
+ public:
+  Hog(Device& device, std::int64_t left) : arena_(device, device.memory().total - device.memory().used - left) {}
+
+ private:
+  Arena arena_;
+};
+
+TEST(FitCuda, WhatFitsByThePlanRunsWithTwoGigabytesToSpare) {
+  const Workplace place(512, 512, false, 2);
+  fs::create_directories(place.out(""));
+  const Recipe recipe = large_recipe(place.out(""));
+  Problems problems;
+  train::OpenModel model = train::open_model(recipe.model, "", problems);
+  problems.throw_if_any();
+  const plan::Forecast plan =
+      plan::Forecaster(recipe, *model.model, 1, plan::load_target("h200"), plan::this_machine(), 1).forecast();
+  const auto device = train::make_device({.kind = DeviceKind::cuda}, 1);
+  // The plan counts the process's context, which is there already.
+  const Hog hog(*device, plan.needed() - plan.overhead + (std::int64_t{2} << 30));
+  const train::BenchResult result =
+      train::bench_step({.recipe = recipe, .device = {.kind = DeviceKind::cuda}}, model, nullptr);
+  EXPECT_TRUE(std::isfinite(result.loss));
+  EXPECT_EQ(result.allocations, 0);
+  EXPECT_EQ(result.planned_bytes, plan.costs.total_bytes);
+}
+
+TEST(FitCuda, WhatTheDriverHasNotIsRefusedBeforeAnythingIsReserved) {
+  const Workplace place(512, 512, false, 2);
+  fs::create_directories(place.out(""));
+  const Recipe recipe = large_recipe(place.out(""));
+  Problems problems;
+  const train::OpenModel model = train::open_model(recipe.model, "", problems);
+  problems.throw_if_any();
+  const plan::Layout layout = plan::make_layout(recipe, *model.model, 1, DType::bf16, 1, DeviceKind::cuda);
+  const auto device = train::make_device({.kind = DeviceKind::cuda}, 1);
+  const auto mesh = comm::make_self_mesh();
+  const Hog hog(*device, std::int64_t{4} << 30);
+  const std::int64_t before = device->memory().used, allocations = device->allocations();
+  try {
+    const train::Session session(*model.model, layout, *device, *mesh, {step::Purpose::train});
+    FAIL() << "it was made";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::does_not_fit) << error.what();
+  }
+  EXPECT_EQ(device->memory().used, before);
+  EXPECT_EQ(device->allocations(), allocations);
+}
+
+// As on the CPU (tests/faults, Diverge).
+TEST(FitCuda, ARunThatLosesItsNumbersEndsUnsaved) {
+  const Workplace place(512, 256, true);
+  const train::FitResult sound = place.fit("out", {"train.steps=3"});
+  for (const char* compute : {"precision.compute=bf16", "precision.compute=float32"}) {
+    try {
+      place.fit("out", {compute, "train.steps=50", "checkpoint.every_steps=25", "optimizer.learning_rate=1e30"}, true);
+      FAIL() << "it went on";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::internal);
+      EXPECT_NE(std::string(error.what())
+                    .find("not finite, so the run ends and is not saved; the last checkpoint is of "
+                          "step 3"),
+                std::string::npos)
+          << error.what();
+    }
+    EXPECT_TRUE(fs::exists(sound.checkpoint));
+    EXPECT_FALSE(fs::exists(place.out("out") / "checkpoints" / "step-00000025"));
   }
 }
 
