@@ -7,14 +7,19 @@
   gpu_evals.py mesh --hawser BIN --golden DIR --gpus N
       the cases with packed documents and odd sizes on each mesh of N GPUs (and of 2, where there are more) against one
 
+Several runs of `hawser` go on at once: they are small. What one of them waits for when its time is over is printed.
 Prints a table of the largest differences, relative to the value; a norm smaller than a thousandth of the largest
 (in bf16: a fifth) is held against that. The last line is `checks N failed M: FIGURES`. Ends with 1 where a bound is passed. Each run of `hawser`
 that fails or outlives its time is a failed check.
 """
 
 import argparse
+import concurrent.futures
 import json
+import os
 import pathlib
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -38,6 +43,8 @@ class Checks:
 
     def compare(self, what, dtype, got, reference):
         self.count += 1
+        got, reference = (one.result() if isinstance(one, concurrent.futures.Future) else one
+                          for one in (got, reference))
         if got is None or reference is None:
             self.failed += 1
             print(f"{what:<52} {dtype:<8} FAILED: no result")
@@ -68,27 +75,77 @@ class Checks:
         return 1 if self.failed else 0
 
 
+def tree_of(root):
+    """{process: (parent, command line)} of a process and all that come from it."""
+    every = {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            every[int(folder.name)] = parent, (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(
+                errors="replace")
+        except OSError:
+            continue  # it ended meanwhile
+    tree, found = {}, {root} & every.keys()
+    while found:
+        tree |= {pid: every[pid] for pid in found}
+        found = {pid for pid, (parent, _) in every.items() if parent in found} - tree.keys()
+    return tree
+
+
+def say_what_waits(tree, binary):
+    debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
+    parents = {parent for parent, _ in tree.values()}
+    for pid, (_, line) in sorted(tree.items()):
+        print(f"  -- process {pid}: {line[:160]}")
+        for thread in sorted(pathlib.Path(f"/proc/{pid}/task").glob("*")):
+            try:
+                print("    ", thread.name, *((thread / name).read_text().strip()[:60] for name in ("comm", "wchan")))
+            except OSError:
+                continue
+        sys.stdout.flush()
+        if debugger and line.startswith(binary) and pid not in parents:  # a rank
+            try:
+                subprocess.run([debugger, "-batch", "-p", str(pid), "-ex", "thread apply all bt 16"], timeout=30,
+                               check=False, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+            except subprocess.TimeoutExpired:
+                print(f"     {debugger} did not end", flush=True)
+
+
 class Evals:
     def __init__(self, arguments):
         self.binary = arguments.hawser
         self.limit = arguments.seconds_each
+        self.workers = concurrent.futures.ThreadPoolExecutor(arguments.at_once)
 
-    def __call__(self, model, data, length, *options):
+    def __call__(self, *arguments):
+        """What later answers result(): the JSON that `hawser eval` printed, or None."""
+        return self.workers.submit(self.run, *arguments)
+
+    def run(self, model, data, length, *options):
         command = [self.binary, "eval", "--model", str(model), "--data", str(data), "--gradient-norms",
                    "--sequence-length", str(length), *options]
         started = time.monotonic()
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True) as process:
+            try:
+                out, errors = process.communicate(timeout=self.limit)
+            except subprocess.TimeoutExpired:
+                print(f"not done within {self.limit:.0f} s: {' '.join(command)}", flush=True)
+                tree = tree_of(process.pid)
+                say_what_waits(tree, self.binary)
+                for pid in tree:
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except ProcessLookupError:
+                        pass
+                return None
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=self.limit, check=False)
-        except subprocess.TimeoutExpired:
-            print(f"{' '.join(command)}: not done within {self.limit} s", flush=True)
-            return None
-        try:
-            if done.returncode == 0:
-                return json.loads(done.stdout.strip().splitlines()[-1])
+            if process.returncode == 0:
+                return json.loads(out.strip().splitlines()[-1])
         except (ValueError, IndexError):
             pass
-        print(f"{' '.join(command)}: ended with {done.returncode} after {time.monotonic() - started:.0f} s:\n"
-              f"{done.stdout}{done.stderr}", flush=True)
+        print(f"ended with {process.returncode} after {time.monotonic() - started:.0f} s: {' '.join(command)}\n"
+              f"{out}{errors}", flush=True)
         return None
 
 
@@ -96,23 +153,24 @@ def precision(dtype):
     return "--set", f"precision.compute={dtype}"
 
 
-def check_model(arguments, evaluate, checks):
+def check_model(arguments, evaluate):
+    """Yields what Checks.compare takes."""
     folders = sorted(path.parent for path in arguments.golden.glob("*/expected.json"))
     if not folders:
         raise SystemExit(f"gpu_evals: no cases in {arguments.golden}")
     for folder in folders:
         expected = json.loads((folder / "expected.json").read_text())
         here = (folder, folder / "data.jsonl", expected.get("sequence_length", 4096))
-        checks.compare(f"{folder.name}, transformers", "float32",
-                       evaluate(*here, "--device", arguments.device, *precision("float32")), expected)
-        checks.compare(f"{folder.name}, CPU in bf16", "bf16", evaluate(*here, "--device", arguments.device, *precision("bf16")),
-                       evaluate(*here, "--device", "cpu", *precision("bf16")))
+        gpu = ("--device", arguments.device)
+        yield f"{folder.name}, transformers", "float32", evaluate(*here, *gpu, *precision("float32")), expected
+        yield (f"{folder.name}, CPU in bf16", "bf16", evaluate(*here, *gpu, *precision("bf16")),
+               evaluate(*here, "--device", "cpu", *precision("bf16")))
     if arguments.model:
         here = (arguments.model, arguments.data, 1024)
         reference = evaluate(*here, "--device", "cpu", *precision("float32"))
         for dtype in DTYPES:
-            checks.compare(f"{arguments.model.name}, CPU in float32", dtype,
-                           evaluate(*here, "--device", arguments.device, *precision(dtype)), reference)
+            yield (f"{arguments.model.name}, CPU in float32", dtype,
+                   evaluate(*here, "--device", arguments.device, *precision(dtype)), reference)
 
 
 def meshes(gpus):
@@ -129,7 +187,7 @@ def meshes(gpus):
             yield ranks, f"context 2, replicate {half}", {"context_parallel_degree": 2, "hybrid_shard_degree": 2}
 
 
-def check_mesh(arguments, evaluate, checks):
+def check_mesh(arguments, evaluate):
     for name in arguments.cases:
         folder = arguments.golden / name
         expected = json.loads((folder / "expected.json").read_text())
@@ -138,8 +196,8 @@ def check_mesh(arguments, evaluate, checks):
             one = evaluate(*here, *precision(dtype))
             for ranks, mesh, keys in meshes(arguments.gpus):
                 options = [word for key, value in keys.items() for word in ("--set", f"parallel.{key}={value}")]
-                checks.compare(f"{name}, {mesh}", dtype,
-                               evaluate(*here, *precision(dtype), "--ranks", str(ranks), *options), one)
+                yield (f"{name}, {mesh}", dtype,
+                       evaluate(*here, *precision(dtype), "--ranks", str(ranks), *options), one)
 
 
 def main():
@@ -152,12 +210,15 @@ def main():
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry run")
     parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--data", type=pathlib.Path)
-    parser.add_argument("--seconds-each", type=float, default=60, help="limit of one run of hawser")
+    parser.add_argument("--seconds-each", type=float, default=40, help="limit of one run of hawser")
+    parser.add_argument("--at-once", type=int, default=4, help="runs of hawser")
     arguments = parser.parse_args()
     if bool(arguments.model) != bool(arguments.data):
         parser.error("--model and --data come together")
     checks = Checks(BOUNDS[arguments.what])
-    {"model": check_model, "mesh": check_mesh}[arguments.what](arguments, Evals(arguments), checks)
+    check = {"model": check_model, "mesh": check_mesh}[arguments.what]
+    for one in list(check(arguments, Evals(arguments))):  # all are asked for before the first is waited for
+        checks.compare(*one)
     return checks.end()
 
 

@@ -12,8 +12,8 @@ namespace hawser::report {
 
 namespace {
 
-constexpr double kWidth = 1200, kLabels = 130, kLane = 20, kStrip = 18, kTop = 10;
-constexpr double kLetter = 6.2;  // of 11 px text, about
+constexpr double kWidth = 1200, kLabels = 130, kRight = 24, kLane = 20, kStrip = 18, kTop = 10;
+constexpr double kLetter = 6.6;  // of 11 px text, at most, on the average
 constexpr std::size_t kNamedRows = 40;
 
 struct Colour {
@@ -78,7 +78,7 @@ class Picture {
  private:
   double x(std::int64_t time) const {
     const double share = static_cast<double>(time - begin_) / static_cast<double>(end_ - begin_);
-    return kLabels + std::clamp(share, 0.0, 1.0) * (kWidth - kLabels - 10);
+    return kLabels + std::clamp(share, 0.0, 1.0) * (kWidth - kLabels - kRight);
   }
   bool visible(std::int64_t begin, std::int64_t end) const { return end > begin_ && begin < end_; }
   void text(double at, double y, const std::string& what, const char* anchor = "start") {
@@ -126,7 +126,7 @@ class Picture {
 
   void add_lane(const RankTimeline& rank, int lane) {
     text(kLabels - 6, y_ + 13, rank.lanes[static_cast<std::size_t>(lane)], "end");
-    bar(kLabels, kWidth - 10, y_, kLane - 4, "fill=\"#8a8a8a\" fill-opacity=\"0.12\"");
+    bar(kLabels, kWidth - kRight, y_, kLane - 4, "fill=\"#8a8a8a\" fill-opacity=\"0.12\"");
     // Neighbours of one colour that a quarter of a pixel parts are one bar.
     double from = 0, to = -1;
     int colour = -1;
@@ -160,13 +160,13 @@ class Picture {
       }
     }
     const double begin = static_cast<double>(begin_ - origin_) / 1e6;
-    for (double at = std::ceil(begin / step - 1e-9) * step; at <= begin + all * 1.0001; at += step) {
+    for (double at = std::ceil(begin / step - 1e-9) * step + 0.0; at <= begin + all * 1.0001; at += step) {
       const double here = x(origin_ + static_cast<std::int64_t>(at * 1e6));
       body_ += fmt::format(
           "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#8a8a8a\" "
           "stroke-opacity=\"0.35\"/>\n",
           here, kTop, y_);
-      text(here, y_ + 12, fmt::format("{:.6g} ms", at), "middle");
+      text(here, y_ + 12, fmt::format("{:.6g} ms", at + 0.0), "middle");
     }
     y_ += 22;
   }
@@ -178,7 +178,7 @@ class Picture {
       const std::string name = i < std::size(kColours) ? kColours[i].family : "other";
       bar(at, at + 11, y_, 11, fmt::format("fill=\"{}\"", i < std::size(kColours) ? kColours[i].colour : kOther));
       text(at + 15, y_ + 10, name);
-      at += 28 + kLetter * static_cast<double>(name.size());
+      at += 32 + kLetter * static_cast<double>(name.size());
     }
     y_ += 20;
   }
