@@ -64,6 +64,11 @@ struct MemoryRecipe {
   std::optional<Bytes> capacity;         // what a rank may use; `--memory`
 };
 
+// `auto` that nobody has turned into a list yet.
+inline bool is_automatic(const MemoryRecipe& memory) {
+  return memory.per_layer.empty() && memory.activation_checkpointing == Checkpointing::automatic;
+}
+
 struct PrecisionRecipe {
   ComputePrecision compute = ComputePrecision::automatic;
 };

@@ -27,6 +27,7 @@ void print_json(const train::BenchResult& result) {
                               {"steps", result.steps},
                               {"model_flops_per_second", result.model_flops_per_second},
                               {"planned_bytes", result.planned_bytes},
+                              {"activation_checkpointing", result.checkpointing},
                               {"loss", result.loss}};
   if (result.after.total > 0) {
     json["driver_bytes"] = {{"before", result.before.used}, {"after", result.after.used}};
@@ -108,6 +109,7 @@ void print_table(const train::BenchResult& result, const Recipe& recipe, int wor
   row("tokens/s", text);
   std::snprintf(text, sizeof text, "%.1f GFLOP/s%s", result.model_flops_per_second / 1e9, world > 1 ? " a rank" : "");
   row("model FLOP/s", text);
+  row("checkpointing", result.checkpointing);
   row("planned memory", cat(format_bytes(Bytes(result.planned_bytes)), world > 1 ? " a rank" : ""));
   if (result.after.total > 0) {
     row("driver's count", cat(format_bytes(Bytes(result.after.used)), " of ", format_bytes(Bytes(result.after.total)),
@@ -165,6 +167,7 @@ int bench_step(const BenchStepOptions& options) {
   return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {
                                         const auto result = train::bench_step({.recipe = recipe,
                                                                                .threads = threads,
+                                                                               .ranks_here = launched_as().local_ranks,
                                                                                .device = device,
                                                                                .profile = options.profile,
                                                                                .roofline = options.roofline,

@@ -22,6 +22,7 @@ void print_result(const train::FitResult& result, bool json) {
     nlohmann::ordered_json out{{"steps", result.steps},
                                {"interrupted", result.interrupted},
                                {"tokens_per_second", result.tokens_per_second},
+                               {"activation_checkpointing", result.checkpointing},
                                {"checkpoint", result.checkpoint}};
     if (result.train_loss) out["train_loss"] = *result.train_loss;
     if (result.validation_loss) out["validation_loss"] = *result.validation_loss;
@@ -58,6 +59,7 @@ int fit_here(const Recipe& recipe, int world, const train::RankDevice& device, c
     train::FitRequest request{.recipe = recipe,
                               .resume = options.resume,
                               .threads = threads_of(recipe),
+                              .ranks_here = launched_as().local_ranks,
                               .device = device,
                               .stop_requested = stop_requested,
                               .progress = {.terminal = terminal.is_terminal, .columns = terminal.columns}};

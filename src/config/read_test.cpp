@@ -133,14 +133,14 @@ TEST_F(ReadRecipe, SaysWhatIsNotSupportedYet) {
   const std::string text = std::string(kSmallest) +
                            "parallel: {context_comm: ring, tensor_parallel_degree: 2, expert_parallel_degree: 8}\n"
                            "precision: {compute: fp8}\n"
-                           "memory: {activation_offload: true, activation_checkpointing: auto}\n";
+                           "memory: {activation_offload: true, optimizer_offload: true}\n";
   const std::string lines = errors(text);
   EXPECT_NE(lines.find("r.yaml: not supported yet (expected all_gather, got ring) at parallel.context_comm, line 6"),
             std::string::npos)
       << lines;
   EXPECT_NE(lines.find("not supported yet (expected 1, got 2) at parallel.tensor_parallel_degree"), std::string::npos);
   EXPECT_NE(lines.find("(expected false, got true) at memory.activation_offload, line 8"), std::string::npos);
-  EXPECT_NE(lines.find("and 1 more: not supported yet"), std::string::npos);
+  EXPECT_NE(lines.find("and 1 more: not supported yet"), std::string::npos) << lines;
 #ifdef HAWSER_CUDA
   EXPECT_EQ(errors(std::string(kSmallest) + "run: {device: cuda}\n"), "");
 #else
@@ -232,6 +232,22 @@ TEST_F(ReadRecipe, OverridesReplaceKeys) {
             (std::vector<Checkpointing>{Checkpointing::full, Checkpointing::full, Checkpointing::none}));
   EXPECT_EQ(recipe.memory.capacity->value(), 24'000'000'000);
   EXPECT_EQ(key_place(recipe, "train.steps"), "train.steps, --set");
+}
+
+TEST_F(ReadRecipe, CheckpointingIsAWordOrRunsOfWords) {
+  const auto memory = [&](const std::string& value) {
+    return read(kSmallest, {"memory.activation_checkpointing=" + value}).memory;
+  };
+  EXPECT_TRUE(is_automatic(memory("auto")));
+  EXPECT_EQ(checkpointing_text(memory("auto")), "auto");
+  EXPECT_EQ(checkpointing_text(memory("gate_up")), "gate_up");
+  EXPECT_FALSE(is_automatic(memory("none")));
+  const std::string runs = "[3*full,2*projections,qkv,gate_up,4*selective,none]";
+  EXPECT_EQ(checkpointing_text(memory(runs)), runs);
+  // The choice is for a whole model.
+  EXPECT_NE(errors(std::string(kSmallest) + "memory: {activation_checkpointing: [auto, none]}\n")
+                .find("unknown value (expected none, selective, gate_up, qkv, projections or full as number 0"),
+            std::string::npos);
 }
 
 TEST_F(ReadRecipe, AnEmptyOverrideGoesBackToTheDefault) {

@@ -31,7 +31,14 @@ Words<Checkpointing> checkpointing_words() {
 }
 
 const Words<Checkpointing> kCheckpointing = checkpointing_words();
-const std::vector<std::string> kCheckpointingLater = {"auto"};
+
+// For a whole model, not in a list.
+Words<Checkpointing> whole_words() {
+  Words<Checkpointing> words = checkpointing_words();
+  words.emplace_back("auto", Checkpointing::automatic);
+  return words;
+}
+const Words<Checkpointing> kWholeCheckpointing = whole_words();
 
 // Runs of equal policies: "20*full".
 std::vector<std::string> runs_of(const std::vector<Checkpointing>& list) {
@@ -108,9 +115,11 @@ constexpr std::size_t kMostBlocks = 100000;
 Key checkpointing(const char* name, const char* help) {
   Key key;
   key.name = name;
-  key.values = word_values(names_of(kCheckpointing), kCheckpointingLater) + "; or a block each: [9*full, none]";
+  key.values = word_values(names_of(kWholeCheckpointing), {}) + "; or a list: [9*full, none]";
   key.help = help;
   for (const CheckpointingWord& word : kCheckpointingWords) key.words.emplace_back(word.name, word.help);
+  key.words.emplace_back("auto",
+                         "one of these for each block: the fastest mix whose plan leaves 1% of the capacity free");
   key.reset = [](Recipe& recipe) {
     recipe.memory.activation_checkpointing = MemoryRecipe{}.activation_checkpointing;
     recipe.memory.per_layer.clear();
@@ -119,7 +128,7 @@ Key checkpointing(const char* name, const char* help) {
     Checkpointing one = Checkpointing::none;
     std::vector<Checkpointing> list;
     if (!node.IsSequence()) {
-      if (auto refusal = read_word(node, kCheckpointing, kCheckpointingLater, one)) return refusal;
+      if (auto refusal = read_word(node, kWholeCheckpointing, {}, one)) return refusal;
     } else if (node.size() == 0) {
       return Refusal{"empty list", any_of(names_of(kCheckpointing)) + ", or one of them for each block", ""};
     }
@@ -134,7 +143,7 @@ Key checkpointing(const char* name, const char* help) {
       }
       const YAML::Node word = star == std::string::npos ? node[i] : YAML::Node(text.substr(star + 1));
       Checkpointing value = Checkpointing::none;
-      if (auto refusal = read_word(word, kCheckpointing, kCheckpointingLater, value)) {
+      if (auto refusal = read_word(word, kCheckpointing, {}, value)) {
         refusal->expected += cat(" as number ", i, " of the list");
         return refusal;
       }
@@ -146,14 +155,14 @@ Key checkpointing(const char* name, const char* help) {
   };
   key.write = [](const Recipe& recipe) {
     if (recipe.memory.per_layer.empty())
-      return nlohmann::json(name_of(kCheckpointing, recipe.memory.activation_checkpointing));
+      return nlohmann::json(name_of(kWholeCheckpointing, recipe.memory.activation_checkpointing));
     return nlohmann::json(runs_of(recipe.memory.per_layer));
   };
   return key;
 }
 
 std::string checkpointing_text(const MemoryRecipe& memory) {
-  if (memory.per_layer.empty()) return name_of(kCheckpointing, memory.activation_checkpointing);
+  if (memory.per_layer.empty()) return name_of(kWholeCheckpointing, memory.activation_checkpointing);
   std::string out;
   for (const std::string& run : runs_of(memory.per_layer)) out += (out.empty() ? "[" : ",") + run;
   return out + "]";

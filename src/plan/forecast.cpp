@@ -29,6 +29,24 @@ Forecaster::Forecaster(const Recipe& recipe, const models::Model& model, int wor
       threads_(threads),
       capacity_(capacity_of(recipe, target_, machine, world)) {}
 
+std::vector<Checkpointing> Forecast::checkpointing() const {
+  std::vector<Checkpointing> out;
+  for (std::size_t layer = 0; layer < layout.policies.size(); layer += 2) {
+    out.push_back(layout.policies[layer].checkpointing);
+  }
+  return out;
+}
+
+Layout Forecaster::layout_of(const Recipe& recipe) const {
+  return make_layout(recipe, model_, world_, compute_dtype(recipe.precision, target_), threads_,
+                     target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
+}
+
+Forecast Forecaster::forecast() const {
+  if (is_automatic(recipe_.memory)) return choose(recipe_);
+  return forecast(recipe_, model_, program::Placing::offsets);
+}
+
 Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, program::Placing placing) const {
   const auto start = std::chrono::steady_clock::now();
   Forecast out;

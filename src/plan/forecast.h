@@ -33,10 +33,17 @@ struct Forecast {
   StepTime time;
   double tokens_per_second = 0;  // of all ranks
   double planning_seconds = 0;
+  bool chosen = false;  // the policies of layout are those that memory.activation_checkpointing: auto came to
 
+  // The policy of each block.
+  std::vector<Checkpointing> checkpointing() const;
   std::int64_t needed() const { return costs.total_bytes + overhead; }
   bool fits() const { return needed() <= capacity; }
 };
+
+// What memory.activation_checkpointing: auto leaves free of a rank's capacity, for what the plan cannot know: the
+// context and the communicators are estimates, and another process may hold some of a device.
+constexpr double kAutoMargin = 0.01;
 
 // A change of a recipe: "memory.activation_checkpointing=full".
 struct Change {
@@ -61,12 +68,19 @@ class Forecaster {
   const Target& target() const { return target_; }
   std::int64_t capacity() const { return capacity_; }
 
-  Forecast forecast() const { return forecast(recipe_, model_, program::Placing::offsets); }
+  // Of a recipe that says memory.activation_checkpointing: auto, the forecast of what is chosen: the policies of the
+  // blocks with which a step is fastest and needs at most 1 - kAutoMargin of the capacity; where there are none, those
+  // with which it needs least. Equal arguments give equal choices.
+  Forecast forecast() const;
   // At most `count` settings whose own plans fit, fastest first; takes seconds at most. Empty: none was found.
   std::vector<Offer> offers(int count) const;
 
  private:
   class Search;
+  class Choice;
+  Layout layout_of(const Recipe& recipe) const;
+  Forecast choose(const Recipe& recipe) const;
+  // auto counts as none here.
   Forecast forecast(const Recipe& recipe, const models::Model& model, program::Placing placing) const;
 
   const Recipe& recipe_;

@@ -25,6 +25,16 @@ void set_bounds(Layout& layout) {
   b.rectangle_pairs = sequences * length * (length + 1) / 2 / batch.context - b.square_pairs;
 }
 
+void set_policies(Layout& layout, const MemoryRecipe& memory) {
+  const std::vector<Checkpointing>& list = memory.per_layer;
+  for (std::size_t layer = 0; layer < layout.policies.size(); ++layer) {
+    const std::size_t block = layer / 2;
+    layout.policies[layer].checkpointing = block < list.size()    ? list[block]
+                                           : is_automatic(memory) ? Checkpointing::none
+                                                                  : memory.activation_checkpointing;
+  }
+}
+
 DType default_wire(DeviceKind device, DType compute) {
   return device == DeviceKind::cuda && compute == DType::bf16 ? DType::bf16 : DType::f32;
 }
@@ -49,12 +59,9 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   layout.prefetch = p.prefetch;
   layout.accumulation = p.gradient_accumulation;
   for (int layer = 0; layer < model.layers(); ++layer) {
-    const auto block = static_cast<std::size_t>(layer / 2);
-    const auto& list = recipe.memory.per_layer;
-    layout.policies.push_back(
-        {.checkpointing = block < list.size() ? list[block] : recipe.memory.activation_checkpointing,
-         .keep_attention = layout.batch.sequence_length >= kKeepAttentionFrom});
+    layout.policies.push_back({.keep_attention = layout.batch.sequence_length >= kKeepAttentionFrom});
   }
+  set_policies(layout, recipe.memory);
   layout.optimizer = {.beta1 = recipe.optimizer.beta1,
                       .beta2 = recipe.optimizer.beta2,
                       .epsilon = recipe.optimizer.epsilon,

@@ -45,7 +45,8 @@ constexpr std::int64_t kKeepAttentionFrom = 16384;
 // Two: one is worked on while the other travels. More would leave each call of attention less to spread over a GPU.
 constexpr int kCudaHeadGroups = 2;
 
-// The recipe must have passed config's checks for `world` ranks.
+// The recipe must have passed config's checks for `world` ranks. activation_checkpointing: auto counts as none: what it
+// stands for, Forecaster::forecast() finds out.
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device = DeviceKind::cpu);
 
@@ -58,6 +59,9 @@ DType default_wire(DeviceKind device, DType compute);
 
 // Makes `bounds` what `batch` and `mesh` say; for callers that change a layout by hand.
 void set_bounds(Layout& layout);
+
+// Gives each block the policy that the recipe says.
+void set_policies(Layout& layout, const MemoryRecipe& memory);
 
 // A forward-only purpose runs one micro-batch a step, however many a training step has.
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose);

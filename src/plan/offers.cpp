@@ -2,16 +2,15 @@
 //
 // Settings are tried on the same model with few blocks first: bytes and seconds are close to linear in the number of
 // blocks, so two small plans say where the whole one will be. Those that look as if they fit are planned whole, fastest
-// first, and only what then fits is offered.
+// first, and only what then fits is offered. Checkpointing stays as it is or becomes `auto` (choose.cpp).
 #include <algorithm>
-#include <functional>
-#include <map>
 #include <memory>
 #include <set>
 
 #include "base/error.h"
 #include "config/config.h"
 #include "plan/forecast.h"
+#include "plan/ladder.h"
 
 namespace hawser::plan {
 
@@ -22,22 +21,18 @@ struct Settings {
   int context = 1, hybrid = 0;
   std::int64_t micro_batch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
-  Checkpointing light = Checkpointing::none;  // of the later blocks
-  Checkpointing heavy = Checkpointing::none;  // of the first `mixed` blocks
-  int mixed = 0;
+  bool automatic = false;  // checkpointing is chosen by the plan; else as the recipe says
 };
 
-Recipe with(const Recipe& base, const Settings& s, int blocks) {
+Recipe with(const Recipe& base, const Settings& s) {
   Recipe out = base;
   out.parallel.context_parallel_degree = s.context;
   out.parallel.hybrid_shard_degree = s.hybrid;
   out.parallel.gradient_accumulation = s.accumulation;
   out.train.micro_batch_size = s.micro_batch;
-  out.memory.activation_checkpointing = s.light;
-  out.memory.per_layer.clear();
-  if (s.mixed > 0) {
-    out.memory.per_layer.assign(static_cast<std::size_t>(blocks), s.light);
-    std::fill_n(out.memory.per_layer.begin(), s.mixed, s.heavy);
+  if (s.automatic) {
+    out.memory.activation_checkpointing = Checkpointing::automatic;
+    out.memory.per_layer.clear();
   }
   return out;
 }
@@ -124,7 +119,6 @@ class Forecaster::Search {
   struct Candidate {
     Settings settings;
     Sketch sketch;
-    double freed = 0;  // bytes that one block more of the heavier policy frees; mixes only
     std::vector<Change> changes;
     // Fast first; of two that are as good as equal, the one that changes less.
     double score() const { return (1.0 - 0.004 * static_cast<double>(changes.size())) / sketch.seconds; }
@@ -148,7 +142,7 @@ class Forecaster::Search {
             if (!accumulates && accumulation != base.parallel.gradient_accumulation) continue;
             s.accumulation = accumulation;
             Problems problems;
-            check_layout(with(base, s, blocks_), on_.world_, problems);
+            check_layout(with(base, s), on_.world_, problems);
             if (!problems.empty()) continue;
             try_checkpointing(s);
             if (++looked_at == kMostSettings) return;
@@ -187,49 +181,48 @@ class Forecaster::Search {
     return nearest_few(out, train.micro_batch_size, 4);
   }
 
-  // The three policies, and mixes of two where the lighter one is too large.
-  void try_checkpointing(Settings s) {
-    std::map<Checkpointing, Sketch> whole;
-    for (const Checkpointing policy : {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
-      s.light = policy;
-      try {
-        whole[policy] = sketch(s);
-      } catch (const UserError&) {
-        return;  // what the recipe asks for does not go with this layout (run.deterministic), under any policy
-      }
-      add(s, whole[policy]);
+  // What the recipe says, and the mix that `auto` would choose.
+  void try_checkpointing(const Settings& s) {
+    try {
+      try_mixes(s);
+    } catch (const UserError&) {
+      return;  // what the recipe asks for does not go with this layout (run.deterministic), under any policy
+    }
+  }
+
+  void try_mixes(Settings s) {
+    if (!is_automatic(on_.recipe_.memory)) add(s, sketch(with(on_.recipe_, s)));
+    s.automatic = true;
+    const Recipe recipe = with(on_.recipe_, s);
+    std::vector<Rung> rungs = rungs_of(on_.layout_of(recipe), on_.model_);
+    for (Rung& rung : rungs) {
+      Recipe uniform = recipe;
+      uniform.memory.activation_checkpointing = rung.policy;
+      const Sketch whole = sketch(uniform);
+      rung.needed = whole.needed, rung.seconds = whole.seconds;
     }
     const double capacity = static_cast<double>(on_.capacity_);
-    for (const auto& [light, a] : whole) {
-      for (const auto& [heavy, b] : whole) {
-        if (heavy <= light || a.needed <= capacity || b.needed > capacity || a.needed <= b.needed) continue;
-        if (b.seconds < kWorthMixing * a.seconds) continue;
-        const double share = (a.needed - capacity) / (a.needed - b.needed);
-        Settings mixed = s;
-        mixed.light = light, mixed.heavy = heavy;
-        mixed.mixed = static_cast<int>(share * blocks_) + 1;
-        if (mixed.mixed >= blocks_) continue;
-        const double part = static_cast<double>(mixed.mixed) / blocks_;
-        add(mixed, {a.needed + part * (b.needed - a.needed), a.seconds + part * (b.seconds - a.seconds)},
-            (a.needed - b.needed) / blocks_);
-      }
+    const Ladder ladder(rungs, blocks_);
+    if (const std::optional<Mix> mix = ladder.fastest((1 - kAutoMargin) * capacity)) {
+      add(s, {mix->needed, mix->seconds});
+    } else {
+      add(s, {rungs.back().needed, rungs.back().seconds});
     }
   }
-  static constexpr double kWorthMixing = 1.02;
 
-  void add(const Settings& s, const Sketch& sketch, double freed = 0) {
+  void add(const Settings& s, const Sketch& sketch) {
     // A sketch may be off by a little; the whole plan has the last word.
     if (sketch.needed > 1.03 * static_cast<double>(on_.capacity_)) return;
-    std::vector<Change> changes = changes_between(on_.recipe_, with(on_.recipe_, s, blocks_));
-    if (!changes.empty()) candidates_.push_back({s, sketch, freed, std::move(changes)});
+    std::vector<Change> changes = changes_between(on_.recipe_, with(on_.recipe_, s));
+    if (!changes.empty()) candidates_.push_back({s, sketch, std::move(changes)});
   }
 
-  Sketch sketch(const Settings& s) const {
+  Sketch sketch(const Recipe& recipe) const {
     const auto at = [&](const models::Model& model) {
-      const Forecast f = on_.forecast(with(on_.recipe_, s, 0), model, program::Placing::estimate);
+      const Forecast f = on_.forecast(recipe, model, program::Placing::estimate);
       return Sketch{static_cast<double>(f.needed()), f.time.seconds};
     };
-    if (small_.empty()) return at(on_.model_);
+    if (small_.empty() || !recipe.memory.per_layer.empty()) return at(on_.model_);
     const Sketch a = at(*small_[0]), b = at(*small_[1]);
     const double more = static_cast<double>(blocks_ - 2 * kSmall) / kSmall;
     return {b.needed + more * (b.needed - a.needed), b.seconds + more * (b.seconds - a.seconds)};
@@ -252,20 +245,11 @@ class Forecaster::Search {
   }
 
   std::optional<Offer> plan(const Candidate& candidate) const {
-    Settings s = candidate.settings;
-    // A mix that is a little too large takes a few blocks more.
-    for (int attempt = 0; attempt < (s.mixed > 0 ? 4 : 1); ++attempt) {
-      Recipe recipe = with(on_.recipe_, s, blocks_);
-      const Forecast f = on_.forecast(recipe, on_.model_, program::Placing::offsets);
-      if (f.fits()) {
-        std::vector<Change> changes = changes_between(on_.recipe_, recipe);
-        return Offer{std::move(changes), std::move(recipe), f.needed(), f.tokens_per_second};
-      }
-      if (s.mixed == 0) break;
-      s.mixed += 1 + static_cast<int>(static_cast<double>(f.needed() - on_.capacity_) / candidate.freed);
-      if (s.mixed >= blocks_) break;
-    }
-    return std::nullopt;
+    Recipe recipe = with(on_.recipe_, candidate.settings);
+    const Forecast f =
+        is_automatic(recipe.memory) ? on_.choose(recipe) : on_.forecast(recipe, on_.model_, program::Placing::offsets);
+    if (!f.fits()) return std::nullopt;
+    return Offer{candidate.changes, std::move(recipe), f.needed(), f.tokens_per_second};
   }
 
   const Forecaster& on_;

@@ -46,13 +46,12 @@ std::string precision_text(const Layout& layout) {
   return cat("bfloat16, float32 master weights, moments and gradients", sent ? ", sent in bfloat16" : "");
 }
 
-std::string checkpointing_text(const Layout& layout) {
+// "auto: 20*gate_up,12*none", "32*none".
+std::string checkpointing_text(const Forecast& forecast) {
   MemoryRecipe memory;
-  for (std::size_t layer = 0; layer < layout.policies.size(); layer += 2) {
-    memory.per_layer.push_back(layout.policies[layer].checkpointing);
-  }
-  std::string runs = hawser::checkpointing_text(memory);
-  return runs.substr(1, runs.size() - 2);
+  memory.per_layer = forecast.checkpointing();
+  const std::string runs = hawser::checkpointing_text(memory);
+  return (forecast.chosen ? "auto: " : "") + runs.substr(1, runs.size() - 2);
 }
 
 }  // namespace
@@ -72,7 +71,7 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
              layout.mesh.replicas() > 1 ? cat(layout.mesh.replicas(), " replicas, ") : "",
              plural(layout.micro_batches, "micro-batch", "micro-batches"), " of ",
              plural(layout.batch.sequences, "sequence", "sequences"), "\n");
-  out += cat("checkpointing: ", checkpointing_text(layout), "\nprecision: ", precision_text(layout), "\n\n");
+  out += cat("checkpointing: ", checkpointing_text(forecast), "\nprecision: ", precision_text(layout), "\n\n");
 
   for (const RankClass& ranks : rank_classes(layout.mesh)) {
     out += cat("memory of ", ranks.first == ranks.last ? "" : "each of ", ranks.text(), " at the peak (",
@@ -115,6 +114,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
                                {"shard", layout.parts()},
                                {"replicas", layout.mesh.replicas()}}},
                              {"micro_batches", layout.micro_batches},
+                             {"checkpointing", checkpointing_text(forecast)},
                              {"compute", layout.compute == DType::bf16 ? "bf16" : "float32"}};
   nlohmann::ordered_json memory{
       {"by_purpose", costs.live_bytes}, {"plan", costs.total_bytes},   {"live", costs.live},

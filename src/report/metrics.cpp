@@ -63,6 +63,7 @@ std::string to_json(const StepMetrics& m) {
                {"step_seconds", finite(m.step_seconds)},
                {"peak_arena_bytes", m.peak_arena_bytes},
                {"data_position", {{"sequences", m.data_position.sequences}, {"epoch", finite(m.data_position.epoch)}}}};
+  if (!m.checkpointing.empty()) json["activation_checkpointing"] = m.checkpointing;
   if (m.validation_loss) json["validation_loss"] = finite(*m.validation_loss);
   return json.dump();
 }

@@ -24,6 +24,7 @@ struct StepMetrics {
   double step_seconds = 0;
   std::int64_t peak_arena_bytes = 0;  // the largest over ranks
   DataPosition data_position;
+  std::string checkpointing;              // memory.activation_checkpointing; where a run begins or goes on
   std::optional<double> validation_loss;  // where an evaluation followed the step
 };
 

@@ -5,9 +5,11 @@
 #include <map>
 
 #include "base/philox.h"
+#include "config/config.h"
 #include "data/batch_loader.h"
 #include "optim/schedule.h"
 #include "report/work_family.h"
+#include "train/checkpointing.h"
 #include "train/feed.h"
 #include "train/products.h"
 #include "train/session.h"
@@ -115,7 +117,7 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   recipe.data.max_documents = 1;
   const int ranks = world != nullptr ? world->size() : 1;
   const DeviceKind kind = request.device.kind;
-  const plan::Layout layout =
+  plan::Layout layout =
       plan::make_layout(recipe, *model.model, ranks, compute_dtype(recipe.precision, kind), request.threads, kind);
   const MeshPlace place = place_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
   std::unique_ptr<Device> device = make_device(request.device, request.threads);
@@ -135,6 +137,7 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   const std::unique_ptr<comm::Mesh> mesh = make_mesh(world, layout.mesh, recipe.run.collective_timeout_s, *device);
   const step::Purpose purpose = step::Purpose::train;
   prepare_products(*model.model, layout, *device);
+  choose_checkpointing(recipe, layout, *model.model, *device, world, request.ranks_here);
   auto session =
       std::make_unique<Session>(*model.model, layout, *device, *mesh, std::vector{purpose}, recipe.memory.capacity);
   if (model.weights) {
@@ -158,6 +161,7 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   }
 
   BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
+  result.checkpointing = checkpointing_text(recipe.memory);
   std::int64_t allocations = 0;
   for (std::int64_t step = 0; step <= recipe.train.steps; ++step) {
     const ops::AdamHyper hyper = optim::adam_hyper(recipe.optimizer, recipe.train, step + 1);

@@ -20,6 +20,7 @@ namespace hawser::train {
 struct BenchRequest {
   Recipe recipe;  // model, data.sequence_length, train.steps and batch sizes, parallel, memory, precision, optimizer
   int threads = 1;
+  int ranks_here = 1;  // ranks on this machine
   RankDevice device;
   bool profile = false;   // seconds by family; on the CPU always. On a GPU the steps of such a call are slower
   bool roofline = false;  // on a GPU: R, measured behind the steps
@@ -38,6 +39,7 @@ struct BenchResult {
   DeviceMemory before, after;
   std::int64_t allocations = 0;  // asked of the device inside the timed steps
   double loss = 0;               // of the last step
+  std::string checkpointing;     // memory.activation_checkpointing: what auto came to, or what the recipe said
   // Seconds a step that this rank's streams spent in each family of ops, most first. Streams run side by side, so they
   // may add up to more than a step.
   std::vector<std::pair<std::string, double>> families;

@@ -22,6 +22,7 @@
 #include "optim/schedule.h"
 #include "plan/forecast.h"
 #include "report/metrics.h"
+#include "train/checkpointing.h"
 #include "train/evaluate.h"
 #include "train/feed.h"
 #include "train/open_model.h"
@@ -128,6 +129,10 @@ class Fit {
     device_ = make_device(request_.device, request_.threads);
     mesh_ = make_mesh(world_, layout_.mesh, recipe_.run.collective_timeout_s, *device_);
     choose_algorithms();
+    const std::string chosen =
+        choose_checkpointing(recipe_, layout_, *open_.model, *device_, world_, request_.ranks_here);
+    if (!chosen.empty()) say(chosen);
+    result_.checkpointing = checkpointing_text(recipe_.memory);
     std::vector<step::Purpose> purposes{step::Purpose::train};
     if (validation_) purposes.push_back(step::Purpose::loss);
     session_ = std::make_unique<Session>(*open_.model, layout_, *device_, *mesh_, purposes, recipe_.memory.capacity);
@@ -341,6 +346,7 @@ class Fit {
         .data_position = {.sequences = flight.step * recipe_.train.global_batch_size,
                           .epoch = static_cast<double>(flight.step * recipe_.train.global_batch_size) /
                                    static_cast<double>(sequences_)}};
+    if (landed_ == 0) metrics.checkpointing = result_.checkpointing;
     if (flight.targets == 0) say(cat("step ", flight.step, " has no token to predict: skipped"));
     if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.gradient_norm)) diverged(metrics);
     if (evaluate_behind && flights_.empty()) metrics.validation_loss = evaluate();
@@ -419,7 +425,7 @@ class Fit {
   static constexpr std::size_t kInFlight = 2;             // steps enqueued before the oldest is waited for
 
   const FitRequest& request_;
-  const Recipe& recipe_;
+  Recipe recipe_;  // the request's; auto becomes what it stands for
   comm::World* world_;
   std::string stage_;
   checkpoint::File lock_;

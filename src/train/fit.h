@@ -19,6 +19,7 @@ struct FitRequest {
   Recipe recipe;
   bool resume = false;  // go on from the newest whole checkpoint; none: from the start
   int threads = 1;      // CPU threads of a rank
+  int ranks_here = 1;   // ranks on this machine
   RankDevice device;
   // Asked once a step on every rank; true on one: all save and stop.
   std::function<bool()> stop_requested = [] { return false; };
@@ -31,6 +32,7 @@ struct FitResult {
   std::optional<double> train_loss;       // of the last step; none where this call did none
   std::optional<double> validation_loss;  // of the last evaluation, nats a target
   double tokens_per_second = 0;           // mean over this call's steps but the first
+  std::string checkpointing;              // as typed: what auto came to, or what the recipe said
   std::string checkpoint;                 // folder of the last one written
   // What was said of this run's kernels: which attention it took, and products that run slowly.
   std::vector<std::string> notes;

@@ -50,7 +50,7 @@ TEST(Offers, AreRankedFitKeepTheBatchAndRun) {
     EXPECT_TRUE(problems.empty()) << problems.lines();
     EXPECT_NO_THROW(plan::check_capacity(typed, model, 1, 1));
 
-    const plan::Layout layout = plan::make_layout(typed, model, 1, DType::f32, 1);
+    const plan::Layout layout = forecaster(typed, model).forecast().layout;
     const auto mesh = comm::make_self_mesh();
     const auto device = make_cpu_device();
     train::Session session(model, layout, *device, *mesh, {step::Purpose::train}, typed.memory.capacity);

@@ -1,0 +1,274 @@
+// memory.activation_checkpointing: auto. What is chosen fits and leaves its margin, and of all assignments of policies
+// to blocks that do so none is faster by more than a stated part.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+
+#include "config/config.h"
+#include "models/families.h"
+#include "plan/forecast.h"
+#include "plan/ladder.h"
+#include "support.h"
+
+namespace hawser {
+namespace {
+
+using Policies = std::vector<Checkpointing>;
+
+struct Setting {
+  const char* target;
+  int world, context;
+  std::int64_t length, global_batch, micro_batch;
+  testing::Sizes sizes;
+};
+
+// Small, but with more activations than parameters; launches would hide what work takes on a GPU.
+std::vector<Setting> settings() {
+  const testing::Sizes sizes{.width = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .inner = 224, .blocks = 4};
+  const testing::Sizes wide{
+      .width = 1024, .heads = 8, .kv_heads = 2, .head_dim = 128, .inner = 3584, .vocabulary = 1024, .blocks = 4};
+  return {{"cpu", 1, 1, 128, 8, 8, sizes},   {"cpu", 1, 1, 128, 12, 4, sizes},  {"cpu", 4, 1, 2048, 4, 1, wide},
+          {"h200", 1, 1, 16384, 1, 1, wide}, {"h200", 4, 4, 65536, 1, 1, wide}, {"h200", 8, 2, 2048, 32, 8, wide}};
+}
+
+Recipe recipe_of(const Setting& s) {
+  Recipe recipe;
+  recipe.data.sequence_length = s.length;
+  recipe.data.pack = Packing::chunks;
+  recipe.parallel.context_parallel_degree = s.context;
+  recipe.train.global_batch_size = s.global_batch;
+  recipe.train.micro_batch_size = s.micro_batch;
+  recipe.memory.activation_checkpointing = Checkpointing::automatic;
+  return recipe;
+}
+
+std::string runs(const Policies& policies) {
+  MemoryRecipe memory;
+  memory.per_layer = policies;
+  return checkpointing_text(memory);
+}
+
+class Auto : public ::testing::TestWithParam<int> {
+ protected:
+  Auto()
+      : setting_(settings()[static_cast<std::size_t>(GetParam())]),
+        model_(testing::llama_description(setting_.sizes)),
+        recipe_(recipe_of(setting_)),
+        target_(plan::load_target(setting_.target)) {
+    std::vector<Policies> found{{}};
+    for (int block = 0; block < setting_.sizes.blocks; ++block) {
+      std::vector<Policies> longer;
+      for (const Policies& begun : found) {
+        for (const Checkpointing policy : testing::kPolicies) {
+          longer.push_back(begun);
+          longer.back().push_back(policy);
+        }
+      }
+      found = std::move(longer);
+    }
+    for (Policies& policies : found) all_.push_back(sketch(std::move(policies)));
+    std::stable_sort(all_.begin(), all_.end(),
+                     [](const Assignment& a, const Assignment& b) { return a.seconds < b.seconds; });
+  }
+
+  struct Assignment {
+    Policies policies;
+    std::int64_t live = 0;    // no placement needs less
+    std::int64_t needed = 0;  // 0: not placed yet
+    double seconds = 0;
+  };
+
+  plan::Forecaster forecaster(const Recipe& recipe) const {
+    return {recipe, model_, setting_.world, target_, {.cores = 4, .memory = std::int64_t{1} << 50}, 1};
+  }
+
+  plan::Forecast forecast(const Policies& policies) const {
+    Recipe recipe = recipe_;
+    recipe.memory.per_layer = policies;
+    return forecaster(recipe).forecast();
+  }
+
+  Assignment sketch(Policies policies) const {
+    Recipe recipe = recipe_;
+    recipe.memory.per_layer = policies;
+    const DType compute = plan::compute_dtype(recipe.precision, target_);
+    const plan::Layout layout = plan::make_layout(recipe, model_, setting_.world, compute, 1,
+                                                  target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
+    const auto plan = plan::plan_rank(model_, layout, step::Purpose::train, 0, false, program::Placing::estimate);
+    return {std::move(policies), plan.bytes() + plan::overhead_of(target_, layout.mesh), 0,
+            plan::step_time(plan.trace, target_, compute, 1.0).seconds};
+  }
+
+  // The fastest assignment that leaves `limit` alone.
+  const Assignment* fastest(std::int64_t limit) {
+    for (Assignment& a : all_) {
+      if (a.live > limit) continue;
+      if (a.needed == 0) a.needed = forecast(a.policies).needed();
+      if (a.needed <= limit) return &a;
+    }
+    return nullptr;
+  }
+
+  Setting setting_;
+  models::Model model_;
+  Recipe recipe_;
+  plan::Target target_;
+  std::vector<Assignment> all_;  // fastest first
+};
+
+// How much slower than the best of all assignments the choice may be, as a part of what recompute costs at most. One
+// policy of one block of four is up to a quarter of that; most choices here are the best.
+constexpr double kWorse = 0.1;
+
+TEST_P(Auto, IsAsFastAsTheBestOfAllAssignments) {
+  const std::int64_t most = forecast(Policies(4, Checkpointing::none)).needed();
+  std::int64_t least = most;
+  double slowest = 0, quickest = 1e300, worst = 0;
+  for (const Checkpointing policy : testing::kPolicies) {
+    const plan::Forecast f = forecast(Policies(4, policy));
+    least = std::min(least, f.needed());
+    slowest = std::max(slowest, f.time.seconds);
+    quickest = std::min(quickest, f.time.seconds);
+  }
+  ASSERT_LT(least, most);
+  for (int part = 0; part <= 20; ++part) {
+    const std::int64_t limit = least + (most - least) * part / 20;
+    Recipe recipe = recipe_;
+    recipe.memory.capacity = Bytes(static_cast<std::int64_t>(static_cast<double>(limit) / (1 - plan::kAutoMargin)) + 1);
+    const plan::Forecast chosen = forecaster(recipe).forecast();
+    const Assignment* best = fastest(limit);
+    ASSERT_NE(best, nullptr);
+    const std::string where = cat(part, "/20: ", runs(chosen.checkpointing()), ", best ", runs(best->policies));
+    EXPECT_TRUE(chosen.fits());
+    EXPECT_TRUE(chosen.chosen);
+    EXPECT_LE(static_cast<double>(chosen.needed()), (1 - plan::kAutoMargin) * static_cast<double>(chosen.capacity))
+        << where;
+    const double worse = (chosen.time.seconds - best->seconds) / (slowest - quickest);
+    worst = std::max(worst, worse);
+    EXPECT_LE(worse, kWorse) << where;
+    if (worse > kWorse / 5) std::printf("%s: %.4f of recompute slower\n", where.c_str(), worse);
+    for (const Checkpointing policy : testing::kPolicies) {
+      const plan::Forecast uniform = forecast(Policies(4, policy));
+      EXPECT_TRUE(uniform.needed() > limit || chosen.time.seconds <= uniform.time.seconds * (1 + 1e-12)) << where;
+    }
+    // The same again, and by name.
+    EXPECT_EQ(forecaster(recipe).forecast().checkpointing(), chosen.checkpointing());
+    recipe.memory.per_layer = chosen.checkpointing();
+    EXPECT_EQ(forecaster(recipe).forecast().needed(), chosen.needed());
+  }
+  std::printf("%s on %d: at worst %.4f of recompute slower than the best\n", setting_.target, setting_.world, worst);
+}
+
+// Of all orders of the same policies, that in which later blocks keep more never has more live at once.
+TEST_P(Auto, BlocksThatKeepLeastComeFirst) {
+  for (const Assignment& a : all_) {
+    Policies sorted = a.policies;
+    // As rungs stand on the ladder: gate_up keeps less than qkv.
+    const auto weight = [](Checkpointing p) {
+      return p == Checkpointing::qkv ? 3 : p == Checkpointing::gate_up ? 4 : 2 * static_cast<int>(p);
+    };
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [&](Checkpointing x, Checkpointing y) { return weight(x) > weight(y); });
+    if (sorted == a.policies) continue;
+    const auto ordered =
+        std::find_if(all_.begin(), all_.end(), [&](const Assignment& other) { return other.policies == sorted; });
+    EXPECT_LE(ordered->live, a.live) << runs(a.policies);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Small, Auto, ::testing::Range(0, static_cast<int>(settings().size())));
+
+TEST(AutoRefuses, WhatNothingMakesFit) {
+  const models::Model model(testing::llama_description({.blocks = 2}));
+  Recipe recipe = recipe_of(settings()[0]);
+  recipe.memory.capacity = Bytes(1 << 20);
+  try {
+    plan::check_capacity(recipe, model, 1, 1);
+    FAIL() << "a megabyte is not enough";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::does_not_fit);
+    EXPECT_NE(std::string(error.what()).find("no settings were found"), std::string::npos) << error.what();
+  }
+  // Where the margin cannot be left, what needs least may still run.
+  recipe.memory.per_layer.assign(2, Checkpointing::full);
+  const std::int64_t least =
+      plan::Forecaster(recipe, model, 1, plan::load_target("cpu"), plan::this_machine(), 1).forecast().needed();
+  recipe.memory.per_layer.clear();
+  recipe.memory.capacity = Bytes(least);
+  EXPECT_NO_THROW(plan::check_capacity(recipe, model, 1, 1));
+  recipe.memory.capacity = Bytes(least - 1);
+  EXPECT_THROW(plan::check_capacity(recipe, model, 1, 1), Error);
+}
+
+struct Speed {
+  const char* recipe;
+  int ranks, context;
+  std::int64_t length, batch;
+  double seconds;
+};
+
+class AutoSpeed : public ::testing::TestWithParam<Speed> {};
+
+TEST_P(AutoSpeed, ChoosesSoon) {
+  const Speed& s = GetParam();
+  const Recipe recipe =
+      read_recipe(cat(HAWSER_SOURCE_DIR, "/recipes/", s.recipe),
+                  {"memory.activation_checkpointing=auto", cat("data.sequence_length=", s.length),
+                   cat("parallel.context_parallel_degree=", s.context), cat("train.global_batch_size=", s.batch)},
+                  Purpose::plan);
+  Problems problems;
+  const models::Model model(models::read_description(resolve_path(recipe, recipe.model.config), problems));
+  const std::clock_t start = std::clock();  // of this process: the machine may have other work
+  const plan::Forecaster forecaster(recipe, model, s.ranks, plan::load_target("h200"), plan::this_machine(), 1);
+  const plan::Forecast f = forecaster.forecast();
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  std::printf("%s on %d ranks: %s in %.3f s\n", s.recipe, s.ranks, runs(f.checkpointing()).c_str(), seconds);
+  EXPECT_TRUE(f.fits());
+  EXPECT_LT(seconds, (step::kAddressSanitizer ? 10 : 1) * s.seconds);
+}
+
+INSTANTIATE_TEST_SUITE_P(Llama, AutoSpeed,
+                         ::testing::Values(Speed{"llama-3.1-8b-16k.yaml", 4, 4, 131072, 1, 2.0},
+                                           Speed{"llama-3.1-8b-16k.yaml", 8, 1, 16384, 64, 2.0},
+                                           Speed{"llama-3.1-70b-16k.yaml", 1024, 1, 16384, 1024, 5.0},
+                                           Speed{"llama-3.1-70b-16k.yaml", 1024, 8, 131072, 256, 5.0}));
+
+// The ladder's answer against every way to give blocks to rungs.
+TEST(Ladder, FindsTheFastestMixOfItsModel) {
+  const RandomStream random(5, "ladder");
+  std::uint64_t drawn = 0;
+  for (int round = 0; round < 50; ++round) {
+    std::vector<plan::Rung> rungs;
+    double kept = 1000, seconds = 10;
+    for (int r = 0; r < 5; ++r) {
+      rungs.push_back({testing::kPolicies[r], kept, 4000 + 6 * kept, seconds});
+      kept -= 1 + static_cast<double>(random.below(240, drawn++));
+      seconds += 0.01 * static_cast<double>(1 + random.below(100, drawn++));
+    }
+    const plan::Ladder ladder(rungs, 6);
+    for (double budget = rungs.back().needed - 100; budget < rungs.front().needed + 200; budget += 97) {
+      double best = 1e300;
+      for (int code = 0; code < 5 * 5 * 5 * 5 * 5 * 5; ++code) {
+        double keeps = 0, takes = 0;
+        for (int block = 0, rest = code; block < 6; ++block, rest /= 5) {
+          keeps += rungs[static_cast<std::size_t>(rest % 5)].kept;
+          takes += rungs[static_cast<std::size_t>(rest % 5)].seconds / 6;
+        }
+        if (4000 + keeps <= budget) best = std::min(best, takes);
+      }
+      const auto mix = ladder.fastest(budget);
+      ASSERT_EQ(mix.has_value(), best < 1e300) << budget;
+      if (!mix) continue;
+      EXPECT_NEAR(mix->seconds, best, 1e-9);
+      EXPECT_LE(mix->needed, budget);
+      const Policies list = ladder.list(*mix);
+      EXPECT_EQ(list.size(), 6u);
+      EXPECT_TRUE(std::is_sorted(list.rbegin(), list.rend()));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hawser
