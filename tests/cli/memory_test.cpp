@@ -89,6 +89,52 @@ TEST_F(Memory, AModelLargerThanTheMachineIsRefused) {
   does_not_fit("bench step --model huge.json --sequence-length 64", "does not fit");
 }
 
+// What `plan` says auto is, `fit` runs and records; results are those of a run that keeps everything, bit by bit, and a
+// run that is resumed with other memory chooses again.
+TEST_F(Memory, AutoIsChosenByThePlanAndLeavesResultsAsTheyAre) {
+  const std::string automatic = " --set memory.activation_checkpointing=auto --set train.steps=2";
+  for (const std::string ranks : {" --ranks 1", " --ranks 2"}) {
+    const auto needed = [&](const std::string& policy) {
+      const std::string command = "plan recipe.yaml --json --set memory.activation_checkpointing=" + policy + ranks;
+      return json(command)["memory"][0]["needed"].get<std::int64_t>();
+    };
+    const std::int64_t none = needed("none"), least = needed("projections");
+    ASSERT_LT(least, none);
+    const std::string same = "recipe.yaml" + ranks + automatic, kept = " --set output=kept",
+                      again = " --set output=again";
+    const std::string tight = " --memory " + std::to_string(least + (none - least) / 2 + least / 90) + "B";
+    const nlohmann::json all = json("fit " + same + kept + " --json --set memory.activation_checkpointing=none");
+    EXPECT_EQ(all["activation_checkpointing"], "none");
+    const std::string chosen = json("plan " + same + tight + " --json")["checkpointing"];
+    ASSERT_TRUE(chosen.starts_with("auto: ")) << chosen;
+    EXPECT_NE(chosen, "auto: 2*none");
+    const std::string list = "[" + chosen.substr(6) + "]";
+
+    const nlohmann::json some = json("fit " + same + again + tight + " --json");
+    EXPECT_EQ(some["activation_checkpointing"], list);
+    EXPECT_EQ(some["train_loss"], all["train_loss"]);
+    const auto metrics = testing::lines_of(testing::text_of(folder_ / "again/metrics.jsonl"));
+    ASSERT_EQ(metrics.size(), 2u);
+    EXPECT_EQ(nlohmann::json::parse(metrics[0])["activation_checkpointing"], list);
+    EXPECT_FALSE(nlohmann::json::parse(metrics[1]).contains("activation_checkpointing"));
+    for (const char* what : {"loss", "gradient_norm"}) {
+      const auto plain = testing::lines_of(testing::text_of(folder_ / "kept/metrics.jsonl"));
+      EXPECT_EQ(nlohmann::json::parse(metrics[1])[what], nlohmann::json::parse(plain[1])[what]) << what;
+    }
+    // The folder's recipe has the list in place of auto, and is one that `plan` takes.
+    const auto saved = testing::json_of(folder_ / "again/recipe.json")["memory"]["activation_checkpointing"];
+    EXPECT_TRUE(saved.is_array());
+    EXPECT_EQ(json("plan again/recipe.json --json" + ranks)["checkpointing"], chosen.substr(6));
+
+    const std::string more = " --resume --json --set train.steps=3";
+    const nlohmann::json resumed = json("fit " + same + again + more);
+    EXPECT_EQ(resumed["activation_checkpointing"], "[2*none]");
+    EXPECT_EQ(resumed["train_loss"], json("fit " + same + kept + more + tight)["train_loss"]);
+    for (const char* folder : {"kept", "again"}) testing::fs::remove_all(folder_ / folder);
+  }
+  does_not_fit("fit recipe.yaml --memory 1MB" + automatic, "does not fit");
+}
+
 TEST_F(Memory, EvalGenerateAndBenchKeepToIt) {
   const std::string model = " --model " + tiny("gqa").string() + " --memory 1MB";
   does_not_fit("eval --data text.jsonl --sequence-length 60" + model, "try a shorter --sequence-length");
