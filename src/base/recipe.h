@@ -50,7 +50,7 @@ struct ParallelRecipe {
   int hybrid_shard_degree = 0;  // 0: over all; 1: none; N: shard over N ranks (context included), replicate across
   int context_parallel_degree = 1;
   ContextComm context_comm = ContextComm::all_gather;
-  int context_chunks = 0;  // chunks a rank of each sequence; 0: 2 (zig-zag), packed batches 4
+  int context_chunks = 0;  // chunks a rank of each sequence; 0: 2 (zig-zag), packed batches 4 to 16
   int tensor_parallel_degree = 1;
   int pipeline_parallel_degree = 1;
   int expert_parallel_degree = 1;

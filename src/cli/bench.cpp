@@ -1,5 +1,6 @@
 // hawser bench step: how fast one training step is on this machine.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -21,14 +22,20 @@
 namespace hawser::cli {
 namespace {
 
-void print_json(const train::BenchResult& result) {
+void print_json(const train::BenchResult& result, const train::DocumentMix& documents) {
   nlohmann::ordered_json json{{"tokens_per_second", result.tokens_per_second},
                               {"step_seconds", result.step_seconds},
                               {"steps", result.steps},
                               {"model_flops_per_second", result.model_flops_per_second},
                               {"planned_bytes", result.planned_bytes},
                               {"activation_checkpointing", result.checkpointing},
+                              {"attention_imbalance", result.imbalance},
                               {"loss", result.loss}};
+  if (documents.kind != train::DocumentMix::Kind::one) {
+    json["documents"] = {{"kind", documents.text()},
+                         {"a_sequence", result.documents},
+                         {"equivalent_sequence_length", result.equivalent_length}};
+  }
   if (result.after.total > 0) {
     json["driver_bytes"] = {{"before", result.before.used}, {"after", result.after.used}};
     json["allocations_in_steps"] = result.allocations;
@@ -94,17 +101,27 @@ void print_roofline(const train::Roofline& roofline, double step_seconds) {
               roofline.seconds() / step_seconds);
 }
 
-void print_table(const train::BenchResult& result, const Recipe& recipe, int world, int threads) {
+void print_table(const train::BenchResult& result, const Recipe& recipe, const train::DocumentMix& documents, int world,
+                 int threads) {
   const auto row = [](const char* what, const std::string& value) { std::printf("%-20s %s\n", what, value.c_str()); };
   row("model", cat(recipe.model.path.empty() ? recipe.model.config : recipe.model.path, ", ",
                    format_count(static_cast<double>(result.parameters)), " parameters",
                    recipe.model.path.empty() ? ", random weights" : ""));
   row("step", cat(recipe.train.global_batch_size, " x ", recipe.data.sequence_length, " tokens, ", world,
                   world == 1 ? " rank x " : " ranks x ", threads, threads == 1 ? " thread" : " threads"));
+  char text[96];
+  if (documents.kind != train::DocumentMix::Kind::one) {
+    std::snprintf(text, sizeof text, "%s, %.1f a sequence, made up; as many attention FLOPs a token as",
+                  documents.text().c_str(), result.documents);
+    row("documents", cat(text, " unpacked sequences of ", std::llround(result.equivalent_length), " tokens"));
+  }
+  if (recipe.parallel.context_parallel_degree > 1) {
+    std::snprintf(text, sizeof text, "%.3f (most work of a rank over the mean)", result.imbalance);
+    row("attention imbalance", text);
+  }
   row("seconds a step", cat(format_seconds(result.step_seconds), " (median of ", result.steps.size(), ": ",
                             format_seconds(*std::ranges::min_element(result.steps)), " to ",
                             format_seconds(*std::ranges::max_element(result.steps)), ")"));
-  char text[32];
   std::snprintf(text, sizeof text, "%.1f", result.tokens_per_second);
   row("tokens/s", text);
   std::snprintf(text, sizeof text, "%.1f GFLOP/s%s", result.model_flops_per_second / 1e9, world > 1 ? " a rank" : "");
@@ -140,6 +157,10 @@ int bench_step(const BenchStepOptions& options) {
   base.train.steps = options.steps;
   base.run.threads = options.threads;
   Recipe recipe = recipe_without_file(base, options.common);
+  const train::DocumentMix documents =
+      options.documents.empty() ? train::DocumentMix() : train::parse_documents(options.documents);
+  train::set_packing(recipe, documents);
+  train::document_lengths(documents, recipe.data.sequence_length, data::max_documents_of(recipe.data), 0);
   const int world = world_size(options.common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
   if (!recipe.places.contains("train.global_batch_size"))  // one sequence for each group of data ranks
     recipe.train.global_batch_size =
@@ -153,9 +174,7 @@ int bench_step(const BenchStepOptions& options) {
     if (!problems.empty()) return;
     plan::Machine machine = plan::this_machine();
     machine.ranks = must_launch(world) ? world : launched_as().local_ranks;
-    Recipe planned = recipe;
-    planned.data.max_documents = 1;
-    plan::check_capacity(planned, *model.model, world, threads_of(recipe), machine, plan::target_of(device.kind));
+    plan::check_capacity(recipe, *model.model, world, threads_of(recipe), machine, plan::target_of(device.kind));
   };
   if (must_launch(world)) {
     Problems problems;
@@ -166,6 +185,7 @@ int bench_step(const BenchStepOptions& options) {
   const int threads = threads_of(recipe);
   return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {
                                         const auto result = train::bench_step({.recipe = recipe,
+                                                                               .documents = documents,
                                                                                .threads = threads,
                                                                                .ranks_here = launched_as().local_ranks,
                                                                                .device = device,
@@ -179,9 +199,9 @@ int bench_step(const BenchStepOptions& options) {
                                                                             report::to_chrome_trace(result.timelines));
                                         for (const std::string& note : result.notes) say("", note);
                                         if (options.common.json) {
-                                          print_json(result);
+                                          print_json(result, documents);
                                         } else {
-                                          print_table(result, recipe, world, threads);
+                                          print_table(result, recipe, documents, world, threads);
                                           if (!options.trace.empty()) print_timelines(result, options.trace);
                                         }
                                         return 0;
@@ -196,11 +216,14 @@ void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
                   {.name = "step",
                    .what = "time training steps of a model on made-up tokens",
                    .examples = {"hawser bench step --model models/SmolLM2-135M --sequence-length 1024 --threads 2",
-                                "hawser bench step --model config.json --sequence-length 4096 --steps 3 --json"}},
+                                "hawser bench step --model config.json --sequence-length 4096 --steps 3 --json",
+                                "hawser bench step --model config.json --sequence-length 16384 --documents mean=1024"}},
                   options->common);
   add_text(*command, "--model", "PATH", options->model, "a model folder, or a config.json for random weights");
   add_number(*command, "--sequence-length", 2, kMostTokens, "tokens a sequence; default 1024",
              [options](std::int64_t value) { options->sequence_length = value; });
+  add_text(*command, "--documents", "MIX", options->documents,
+           "pack sequences: mean=TOKENS, or long=TOKENS for one among documents around 1,024; default: one document");
   add_number(*command, "--steps", 1, 1'000'000, "steps to time, after one to warm up; default 5",
              [options](std::int64_t value) { options->steps = value; });
   add_number(*command, "--threads", 1, 1024, "CPU threads a rank; default: cores / ranks",

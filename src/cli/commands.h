@@ -84,6 +84,7 @@ struct BenchStepOptions {
   CommonOptions common;
   std::string model;  // a model folder or a config.json
   std::int64_t sequence_length = 1024;
+  std::string documents;  // "": a sequence is one
   std::int64_t steps = 5;
   int threads = 0;  // 0: all cores
   bool profile = false;

@@ -27,6 +27,7 @@ void print_result(const train::FitResult& result, bool json) {
     if (result.train_loss) out["train_loss"] = *result.train_loss;
     if (result.validation_loss) out["validation_loss"] = *result.validation_loss;
     if (!result.notes.empty()) out["notes"] = result.notes;
+    if (result.imbalance) out["attention_imbalance"] = *result.imbalance;
     std::puts(out.dump().c_str());
     return;
   }
@@ -35,6 +36,7 @@ void print_result(const train::FitResult& result, bool json) {
   if (result.validation_loss) {
     line += fmt::format("{} validation loss {:.4f}", result.train_loss ? "," : ":", *result.validation_loss);
   }
+  if (result.imbalance) line += fmt::format("; attention imbalance {:.3f}", *result.imbalance);
   if (!result.checkpoint.empty()) line += "; checkpoint " + result.checkpoint;
   if (result.interrupted) {
     line += result.checkpoint.empty() ? "; nothing to save" : "; `hawser fit --resume` goes on from it";

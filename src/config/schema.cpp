@@ -63,8 +63,9 @@ std::vector<Key> make_schema() {
               {.least = 1, .most = kMostRanks}, "ranks that share each sequence"),
       word("parallel.context_comm", HAWSER_FIELD(parallel.context_comm), {{"all_gather", ContextComm::all_gather}},
            {"ring", "all_to_all", "auto"}, "how those ranks exchange keys and values"),
-      integer("parallel.context_chunks", HAWSER_FIELD(parallel.context_chunks), {.least = 0, .most = 1024},
-              "chunks of each sequence a rank holds; 0: 2 (zig-zag), or 4 with packed documents"),
+      integer(
+          "parallel.context_chunks", HAWSER_FIELD(parallel.context_chunks), {.least = 0, .most = 1024},
+          "chunks of each sequence a rank holds; 0: 2 (zig-zag), or with packed documents 4 to 16, as few as balance"),
       integer("parallel.tensor_parallel_degree", HAWSER_FIELD(parallel.tensor_parallel_degree),
               {.least = 1, .supported = 1}, "ranks that share each matrix"),
       integer("parallel.pipeline_parallel_degree", HAWSER_FIELD(parallel.pipeline_parallel_degree),

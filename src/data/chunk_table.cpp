@@ -59,30 +59,57 @@ ChunkTable make_zigzag(std::int64_t length, int context) {
   return table;
 }
 
+namespace {
+
+struct Deal {
+  std::vector<std::int32_t> owner;  // by chunk
+  std::vector<double> load;         // of each rank, with what it had before
+};
+
+Deal deal(std::span<const double> work, int context, int together, std::span<const double> load) {
+  const int groups = static_cast<int>(work.size()) / together, places = groups / context;
+  std::vector<double> of_group(groups, 0.0);
+  for (std::size_t chunk = 0; chunk < work.size(); ++chunk) of_group[chunk / together] += work[chunk];
+  std::vector<int> order(groups), held(context, 0);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return of_group[a] > of_group[b]; });
+  Deal out{.owner = std::vector<std::int32_t>(work.size()), .load = {load.begin(), load.end()}};
+  for (const int group : order) {
+    int least = -1;
+    for (int rank = 0; rank < context; ++rank) {
+      if (held[rank] < places && (least < 0 || out.load[rank] < out.load[least])) least = rank;
+    }
+    std::fill_n(out.owner.begin() + group * together, together, least);
+    ++held[least];
+    out.load[least] += of_group[group];
+  }
+  return out;
+}
+
+}  // namespace
+
 ChunkTable deal_by_work(std::int64_t length, std::span<const std::int32_t> document_lengths, int context,
-                        int chunks_per_rank, std::span<double> load) {
+                        int chunks_per_rank, std::span<double> load, int together) {
   HAWSER_CHECK(length >= 0 && context >= 1 && chunks_per_rank >= 1, "length ", length, ", context ", context);
   HAWSER_CHECK(load.empty() || load.size() == static_cast<std::size_t>(context), load.size(), " loads");
   HAWSER_CHECK(std::accumulate(document_lengths.begin(), document_lengths.end(), std::int64_t{0}) <= length,
                "documents longer than the sequence of ", length);
   ChunkTable table{.context = context, .chunks_per_rank = context == 1 ? 1 : chunks_per_rank};
+  if (context == 1) together = 1;
+  HAWSER_CHECK(together >= 1 && (together & (together - 1)) == 0 && table.chunks_per_rank % together == 0, together,
+               " of ", table.chunks_per_rank, " chunks together");
   table.chunk_length = ceil_div(length, table.chunks());
   const auto work = work_by_chunk(table.chunk_length, table.chunks(), document_lengths);
-  std::vector<double> own(context, 0.0);
-  if (load.empty()) load = own;
-  std::vector<int> order(table.chunks()), held(context, 0);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return work[a] > work[b]; });
-  table.owner.resize(table.chunks());
-  for (const int chunk : order) {
-    int least = -1;
-    for (int rank = 0; rank < context; ++rank) {
-      if (held[rank] < table.chunks_per_rank && (least < 0 || load[rank] < load[least])) least = rank;
-    }
-    table.owner[chunk] = least;
-    ++held[least];
-    load[least] += work[chunk];
+  const std::vector<double> none(context, 0.0);
+  const std::span<const double> before = load.empty() ? std::span<const double>(none) : load;
+  Deal best = deal(work, context, together, before);
+  while (together > 1 && imbalance(best.load) > kBalanced) {
+    together /= 2;
+    Deal next = deal(work, context, together, before);
+    if (imbalance(next.load) < imbalance(best.load)) best = std::move(next);
   }
+  table.owner = std::move(best.owner);
+  if (!load.empty()) std::copy(best.load.begin(), best.load.end(), load.begin());
   number_locals(table);
   return table;
 }

@@ -1,6 +1,7 @@
 #include "data/micro_batch.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -26,6 +27,12 @@ BatchShape batch_shape(const Recipe& recipe) {
   const bool zigzag = chunks == 0 && recipe.data.pack == Packing::chunks;
   shape.split = zigzag ? SequenceSplit::zigzag : SequenceSplit::by_work;
   shape.chunks_per_rank = zigzag ? 2 : chunks > 0 ? chunks : 4;
+  // Short sequences would be mostly padding in more chunks.
+  constexpr std::int64_t kLeastChunk = 64;
+  if (!zigzag && chunks == 0 && shape.sequence_length >= 16 * shape.context * kLeastChunk) {
+    shape.chunks_per_rank = 16;
+    shape.together = 4;
+  }
   return shape;
 }
 
@@ -53,7 +60,7 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
     tables.push_back(shape.split == SequenceSplit::zigzag
                          ? make_zigzag(shape.sequence_length, shape.context)
                          : deal_by_work(shape.sequence_length, sequence.document_lengths, shape.context,
-                                        shape.chunks_per_rank, load));
+                                        shape.chunks_per_rank, load, shape.together));
     documents.push_back(sequence.document_lengths);
     const ChunkTable& table = tables.back();
     const auto of_this = work_by_rank(table, sequence.document_lengths);
@@ -73,6 +80,7 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
     }
   }
   batch.imbalance = imbalance(work);
+  batch.pairs = std::accumulate(work.begin(), work.end(), 0.0);
   Segments segments = make_segments(tables, documents, context_rank, !shape.equal_chunks());
   batch.squares = std::move(segments.squares);
   batch.rectangles = std::move(segments.rectangles);

@@ -20,6 +20,7 @@ struct BatchShape {
   std::int64_t max_documents = 1;    // in one sequence
   int context = 1;
   int chunks_per_rank = 1;
+  int together = 1;  // by_work: neighbouring chunks that are dealt as one where that balances (deal_by_work)
   SequenceSplit split = SequenceSplit::zigzag;
 
   int chunks() const { return context * chunks_per_rank; }
@@ -32,8 +33,8 @@ struct BatchShape {
   SegmentBounds max_segments() const { return data::max_segments(sequences, max_documents, chunks_per_rank, context); }
 };
 
-// From a recipe: packed documents are dealt by work, in 4 chunks a rank; running text zig-zags; `context_chunks` says
-// otherwise. With one context rank there is one chunk.
+// From a recipe: packed documents are dealt by work, in 4 pieces a rank and up to 16 where that is more even; running
+// text zig-zags; `context_chunks` says otherwise. With one context rank there is one chunk.
 BatchShape batch_shape(const Recipe& recipe);
 
 // Documents a sequence at most: data.max_documents, by default sequence_length / 64 and at least 8; 1 for chunks.
@@ -51,6 +52,7 @@ struct MicroBatch {
   std::int64_t step_targets =
       0;                   // of the whole step, over all data ranks and micro-batches: what the loss is divided by
   double imbalance = 1.0;  // of attention work over the context group: most over mean
+  double pairs = 0;        // that work: visible (query, key) pairs of the micro-batch, causal
 };
 
 // The part of `context_rank`. At most shape.sequences sequences; missing ones are empty. step_targets is left 0.

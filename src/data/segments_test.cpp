@@ -79,6 +79,22 @@ TEST(ChunkTable, DealsEqualCountsAndBalancesPackedDocuments) {
   EXPECT_EQ(imbalance(work_by_rank(deal_by_work(100, {}, 4, 4), {})), 1.0);
 }
 
+TEST(ChunkTable, DealsNeighboursTogetherWhereThatBalances) {
+  // Equal documents: fours of chunks are even already.
+  const ChunkTable even = deal_by_work(64, Lengths(16, 4), 4, 4, {}, 4);
+  for (int chunk = 0; chunk < 16; ++chunk) EXPECT_EQ(even.owner[chunk], even.owner[chunk / 4 * 4]) << chunk;
+  EXPECT_DOUBLE_EQ(imbalance(work_by_rank(even, Lengths(16, 4))), 1.0);
+  // One document: the last of four quarters has 7/16 of the work, single chunks are within a chunk's.
+  const Lengths one{64};
+  std::vector<double> load(4, 0.0);
+  const ChunkTable table = deal_by_work(64, one, 4, 4, load, 4);
+  const auto work = work_by_rank(table, one);
+  EXPECT_LT(imbalance(work), 1.1);
+  EXPECT_EQ(load, work);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(table.chunks_of(rank).size(), 4u);
+  EXPECT_THROW(deal_by_work(64, one, 4, 4, {}, 3), InternalError);
+}
+
 TEST(ChunkTable, CarriesTheLoadToTheNextSequence) {
   // One heavy chunk each: dealt apart only when the load is carried.
   std::vector<double> load(2, 0.0);
@@ -95,6 +111,16 @@ TEST(Segments, OneRankHasOneSquareADocument) {
   EXPECT_TRUE(segments.rectangles.empty());
   EXPECT_EQ(segments.squares,
             (std::vector<Segment>{{0, 3, 0, 3, 0, 0}, {3, 1, 3, 1, 0, 0}, {4, 5, 4, 5, 0, 0}, {10, 10, 10, 10, 0, 0}}));
+}
+
+TEST(Segments, ChunksStayApartWhereTheyAreNotToJoin) {
+  const std::vector<ChunkTable> tables = {make_zigzag(16, 2)};
+  const std::vector<Lengths> documents = {{13}};
+  const Segments middle = make_segments(tables, documents, 1, false);
+  EXPECT_EQ(middle.squares, (std::vector<Segment>{{0, 4, 4, 4, 4, 4}, {4, 4, 8, 4, 8, 8}}));
+  EXPECT_EQ(middle.rectangles, (std::vector<Segment>{{0, 4, 0, 4, 4, 0}, {4, 4, 0, 8, 8, 0}}));
+  const Segments outer = make_segments(tables, documents, 0, false);
+  EXPECT_EQ(outer.rectangles, (std::vector<Segment>{{4, 1, 0, 12, 12, 0}}));
 }
 
 TEST(Segments, MiddleChunksOfAZigZagAreOnePiece) {

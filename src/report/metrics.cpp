@@ -62,6 +62,7 @@ std::string to_json(const StepMetrics& m) {
                {"model_flops_per_second", finite(m.model_flops_per_second)},
                {"step_seconds", finite(m.step_seconds)},
                {"peak_arena_bytes", m.peak_arena_bytes},
+               {"attention_imbalance", finite(m.attention_imbalance)},
                {"data_position", {{"sequences", m.data_position.sequences}, {"epoch", finite(m.data_position.epoch)}}}};
   if (!m.checkpointing.empty()) json["activation_checkpointing"] = m.checkpointing;
   if (m.validation_loss) json["validation_loss"] = finite(*m.validation_loss);

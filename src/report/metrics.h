@@ -23,6 +23,8 @@ struct StepMetrics {
   double model_flops_per_second = 0;  // of the whole run; recompute does not count
   double step_seconds = 0;
   std::int64_t peak_arena_bytes = 0;  // the largest over ranks
+  // Attention work of the step's micro-batches over the ranks that share them (rank 0's context group): most over mean.
+  double attention_imbalance = 1;
   DataPosition data_position;
   std::string checkpointing;              // memory.activation_checkpointing; where a run begins or goes on
   std::optional<double> validation_loss;  // where an evaluation followed the step

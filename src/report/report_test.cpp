@@ -52,6 +52,7 @@ StepMetrics metrics_of(std::int64_t step) {
           .model_flops_per_second = 1e12,
           .step_seconds = 0.5,
           .peak_arena_bytes = std::int64_t{5} << 28,
+          .attention_imbalance = 1.25,
           .data_position = {.sequences = 8 * step, .epoch = 0.5}};
 }
 
@@ -115,6 +116,7 @@ TEST(Metrics, ALineHoldsAllNumbers) {
   EXPECT_EQ(to_json(metrics),
             R"({"step":3,"loss":3.5,"gradient_norm":1.25,"learning_rate":2e-05,"tokens_per_second":12345.0,)"
             R"("model_flops_per_second":1000000000000.0,"step_seconds":0.5,"peak_arena_bytes":1342177280,)"
+            R"("attention_imbalance":1.25,)"
             R"("data_position":{"sequences":24,"epoch":0.5}})");
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   metrics.gradient_norm = std::numeric_limits<double>::infinity();

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <map>
 
-#include "base/philox.h"
 #include "config/config.h"
 #include "data/batch_loader.h"
 #include "optim/schedule.h"
@@ -34,30 +33,14 @@ std::vector<std::pair<std::string, double>> families_of(WorkTimes& times, double
   return out;
 }
 
-// Sequence i is one document of random ids.
-class RandomSequences : public data::SequenceSet {
- public:
-  RandomSequences(std::int64_t count, std::int64_t length, std::int64_t vocabulary)
-      : count_(count), length_(length), vocabulary_(vocabulary) {}
-  std::int64_t size() const override { return count_; }
-  std::int64_t max_documents() const override { return 1; }
-  std::int64_t targets(std::int64_t) const override { return length_; }
-  data::Sequence get(std::int64_t index) const override {
-    const RandomStream random(1, static_cast<std::uint64_t>(index));
-    data::Sequence sequence{.document_lengths = {static_cast<std::int32_t>(length_)}};
-    for (std::int64_t i = 0; i <= length_; ++i) {
-      const auto id = static_cast<std::int32_t>(
-          random.below(static_cast<std::uint64_t>(vocabulary_), static_cast<std::uint64_t>(i)));
-      if (i < length_) sequence.ids.push_back(id);
-      if (i > 0) sequence.labels.push_back(id);
-    }
-    sequence.positions = data::positions_of(sequence.document_lengths);
-    return sequence;
+double documents_a_sequence(const DocumentMix& mix, const plan::Layout& layout, std::int64_t sequences) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < sequences; ++i) {
+    sum +=
+        static_cast<double>(document_lengths(mix, layout.batch.sequence_length, layout.batch.max_documents, i).size());
   }
-
- private:
-  std::int64_t count_, length_, vocabulary_;
-};
+  return sum / static_cast<double>(std::max<std::int64_t>(sequences, 1));
+}
 
 // "forward block 3 mlp".
 std::string name_of(const program::Row& row, const program::Program& program, const models::Model& model) {
@@ -114,7 +97,6 @@ double median(std::vector<double> values) {
 
 BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::World* world) {
   Recipe recipe = request.recipe;
-  recipe.data.max_documents = 1;
   const int ranks = world != nullptr ? world->size() : 1;
   const DeviceKind kind = request.device.kind;
   plan::Layout layout =
@@ -147,17 +129,24 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   }
 
   const std::int64_t batch = recipe.train.global_batch_size;
-  const data::BatchLoader loader(
-      std::make_shared<RandomSequences>(batch, recipe.data.sequence_length, model.model->vocabulary()), layout.batch,
-      {.data_rank = place.shard + layout.mesh.shard * place.replicate,
-       .data_ranks = layout.data_ranks(),
-       .context_rank = place.context,
-       .context_ranks = layout.mesh.context},
-      {.global_batch_size = batch, .shuffle = false});
+  const data::BatchLoader loader(made_up_sequences(request.documents, batch, recipe.data.sequence_length,
+                                                   layout.batch.max_documents, model.model->vocabulary()),
+                                 layout.batch,
+                                 {.data_rank = place.shard + layout.mesh.shard * place.replicate,
+                                  .data_ranks = layout.data_ranks(),
+                                  .context_rank = place.context,
+                                  .context_ranks = layout.mesh.context},
+                                 {.global_batch_size = batch, .shuffle = false});
   step::StepInput input;
   const double targets = static_cast<double>(loader.step_targets(0));
+  data::MeanImbalance work;
+  double flops = 0, tokens = 0;
   for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
-    input.batches.push_back(to_host_batch(loader.load(0, m), loader.shape()));
+    const data::MicroBatch micro_batch = loader.load(0, m);
+    work.add(micro_batch.imbalance, micro_batch.pairs);
+    tokens += static_cast<double>(micro_batch.tokens);
+    flops += model.model->training_flops(layout.bounds.rows, micro_batch.pairs / layout.batch.context);
+    input.batches.push_back(to_host_batch(micro_batch, loader.shape()));
   }
 
   BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
@@ -182,8 +171,10 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   }
   result.step_seconds = median(result.steps);
   result.tokens_per_second = static_cast<double>(batch * recipe.data.sequence_length) / result.step_seconds;
-  result.model_flops_per_second =
-      plan::costs_of(session->plan(purpose), *model.model, layout).model_flops / result.step_seconds;
+  result.model_flops_per_second = flops / result.step_seconds;
+  result.imbalance = work.value();
+  result.documents = documents_a_sequence(request.documents, layout, batch);
+  result.equivalent_length = tokens > 0 ? 2 * work.work() / tokens - 1 : 0;
   result.allocations = device->allocations() - allocations;
   result.before = before;
   result.after = device->memory();
@@ -194,7 +185,10 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   if (kind == DeviceKind::cuda && request.roofline) {
     const plan::RankPlan plan = session->plan(purpose);
     session.reset();  // its memory goes first
-    result.roofline = measure_roofline(*model.model, layout, plan, *device);
+    const AttentionWork attention{
+        .documents = document_lengths(request.documents, layout.batch.sequence_length, layout.batch.max_documents, 0),
+        .pairs = work.work() / layout.batch.context};
+    result.roofline = measure_roofline(*model.model, layout, plan, attention, *device);
   }
   return result;
 }

@@ -11,6 +11,7 @@
 #include "base/recipe.h"
 #include "comm/mpi/world.h"
 #include "report/timeline.h"
+#include "train/made_up.h"
 #include "train/open_model.h"
 #include "train/rank_device.h"
 #include "train/roofline.h"
@@ -19,6 +20,7 @@ namespace hawser::train {
 
 struct BenchRequest {
   Recipe recipe;  // model, data.sequence_length, train.steps and batch sizes, parallel, memory, precision, optimizer
+  DocumentMix documents;  // of every sequence; set_packing has been called with it
   int threads = 1;
   int ranks_here = 1;  // ranks on this machine
   RankDevice device;
@@ -28,10 +30,15 @@ struct BenchRequest {
 };
 
 struct BenchResult {
-  std::vector<double> steps;          // seconds each, after one step to warm up
-  double step_seconds = 0;            // their median
-  double tokens_per_second = 0;       // of all ranks, at the median
-  double model_flops_per_second = 0;  // of this rank: forward and backward, recompute not counted
+  std::vector<double> steps;     // seconds each, after one step to warm up
+  double step_seconds = 0;       // their median
+  double tokens_per_second = 0;  // of all ranks, at the median
+  // A rank's mean: forward and backward, recompute not counted, attention as far as its documents see.
+  double model_flops_per_second = 0;
+  double imbalance = 1;  // of attention work over this rank's context group, as in metrics.jsonl
+  double documents = 1;  // a sequence, mean
+  // Sequences of one document of so many tokens cost attention the same FLOPs a token.
+  double equivalent_length = 0;
   std::int64_t parameters = 0;
   std::int64_t planned_bytes = 0;  // all that this rank reserves on its device
   // What the GPU's driver counts, of all processes: before the device was taken (its context is there, which the count

@@ -87,6 +87,7 @@ class Fit {
     double flops = 0;  // model FLOPs of this rank
     double learning_rate = 0;
     step::StepOutput output;
+    data::MeanImbalance imbalance;
   };
 
   bool first_rank() const { return world_ == nullptr || world_->rank().value() == 0; }
@@ -307,6 +308,7 @@ class Fit {
     for (int m = 0; m < layout_.micro_batches; ++m) {
       const data::MicroBatch batch = prefetcher.next();
       flight.targets = batch.step_targets;
+      flight.imbalance.add(batch.imbalance, batch.pairs);
       flight.flops += open_.model->training_flops(layout_.bounds.rows, visible_pairs(batch));
       input.batches.push_back(to_host_batch(batch, layout_.batch));
     }
@@ -343,6 +345,7 @@ class Fit {
         .model_flops_per_second = flight.flops * ranks / seconds,
         .step_seconds = seconds,
         .peak_arena_bytes = session_->planned_bytes(),
+        .attention_imbalance = flight.imbalance.value(),
         .data_position = {.sequences = flight.step * recipe_.train.global_batch_size,
                           .epoch = static_cast<double>(flight.step * recipe_.train.global_batch_size) /
                                    static_cast<double>(sequences_)}};
@@ -355,6 +358,7 @@ class Fit {
     if (landed_ == 0) {
       for (const std::string& line : slow_products(session_->stream())) remark(line);
     }
+    imbalance_.add(metrics.attention_imbalance, flight.imbalance.work());
     if (landed_++ > 0) {
       counted_tokens_ += tokens;
       counted_seconds_ += seconds;
@@ -417,6 +421,7 @@ class Fit {
 
   void finish() {
     if (landed_ > 0) save_checkpoint();
+    if (layout_.batch.context > 1 && landed_ > 0) result_.imbalance = imbalance_.value();
     if (counted_seconds_ > 0) result_.tokens_per_second = counted_tokens_ / counted_seconds_;
     if (progress_) progress_->finish();
   }
@@ -446,6 +451,7 @@ class Fit {
   std::deque<Flight> flights_;
   std::int64_t done_ = 0, landed_ = 0, saved_step_ = -1;
   double counted_tokens_ = 0, counted_seconds_ = 0;
+  data::MeanImbalance imbalance_;
   Clock::time_point last_end_;
   FitResult result_;
 };

@@ -33,6 +33,7 @@ struct FitResult {
   std::optional<double> validation_loss;  // of the last evaluation, nats a target
   double tokens_per_second = 0;           // mean over this call's steps but the first
   std::string checkpointing;              // as typed: what auto came to, or what the recipe said
+  std::optional<double> imbalance;        // with context parallelism: of attention work, mean over this call's steps
   std::string checkpoint;                 // folder of the last one written
   // What was said of this run's kernels: which attention it took, and products that run slowly.
   std::vector<std::string> notes;

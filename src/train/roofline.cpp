@@ -71,8 +71,9 @@ void add_products(Bench& bench, const models::Model& model, const plan::Layout& 
   }
 }
 
-// One whole causal sequence; a context rank's share of it is counted.
-void add_attention(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
+// One whole sequence; a context rank's share of it is counted.
+void add_attention(Bench& bench, const models::Model& model, const plan::Layout& layout, const AttentionWork& work,
+                   Roofline& out) {
   const nn::AttentionConfig& c = model.description().blocks.front().attention;
   const std::int64_t length = layout.batch.sequence_length;
   const DType act = layout.compute;
@@ -81,11 +82,23 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   const Storage d_o = bench.numbers(act, q.view().shape()), dq = bench.numbers(act, q.view().shape());
   const Storage dk = bench.numbers(act, k.view().shape()), dv = bench.numbers(act, k.view().shape());
   const Storage lse = bench.numbers(DType::f32, {c.heads, length});
-  const Storage segments(bench.device(), DType::i32, {1, ops::kSegmentFields}), count(bench.device(), DType::i32, {1});
-  const auto rows = static_cast<std::int32_t>(length);
-  const std::int32_t whole[] = {0, rows, 0, rows, 0, 0}, one = 1;
-  transfer(bench.stream(), {}, segments.view().raw(), whole, sizeof whole);
-  transfer(bench.stream(), {}, count.view().raw(), &one, sizeof one);
+  std::vector<std::int32_t> squares;
+  std::int32_t begin = 0;
+  double pairs = 0, full_pairs = 0;
+  for (const std::int32_t rows : work.documents) {
+    squares.insert(squares.end(), {begin, rows, begin, rows, 0, 0});
+    begin += rows;
+    pairs += ops::visible_pairs(rows, rows, 0, true, c.window);
+    full_pairs += ops::visible_pairs(rows, rows, 0, true, 0);
+  }
+  const auto used = static_cast<std::int32_t>(work.documents.size());
+  std::vector<ops::SegmentBatch> batches;
+  if (used == 1) batches = {ops::equal_squares(length, length)};
+  const Storage segments(bench.device(), DType::i32, {used, ops::kSegmentFields}),
+      count(bench.device(), DType::i32, {1});
+  transfer(bench.stream(), {}, segments.view().raw(), squares.data(),
+           static_cast<std::int64_t>(squares.size() * sizeof(std::int32_t)));
+  transfer(bench.stream(), {}, count.view().raw(), &used, sizeof used);
   bench.stream().synchronize();
   const ops::AttentionSizes sizes{.query_rows = length,
                                   .key_rows = length,
@@ -100,7 +113,8 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
                                      .segments = segments,
                                      .segment_count = count,
                                      .form = ops::SegmentForm::squares,
-                                     .batches = {ops::equal_squares(length, length)},
+                                     .batches = batches,
+                                     .host_segments = &squares,
                                      .window = c.window,
                                      .scale = scale,
                                      .o = o,
@@ -114,7 +128,8 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
                                        .segments = segments,
                                        .segment_count = count,
                                        .form = ops::SegmentForm::squares,
-                                       .batches = {ops::equal_squares(length, length)},
+                                       .batches = batches,
+                                       .host_segments = &squares,
                                        .window = c.window,
                                        .scale = scale,
                                        .dq = dq,
@@ -127,10 +142,11 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   forward_call.workspace = backward_call.workspace = workspace;
   const double forward = bench.time([&] { ops::attention_forward(bench.stream(), forward_call); });
   const double backward = bench.time([&] { ops::attention_backward(bench.stream(), backward_call); });
-  const double flops = ops::attention_flops(sizes, ops::visible_pairs(length, length, 0, true, c.window));
-  const double times = static_cast<double>(model.layers() / 2) * static_cast<double>(layout.micro_batches) *
-                       static_cast<double>(layout.batch.sequences) / layout.batch.context;
-  const std::string shape = cat(" [", length, ", ", c.heads, "/", c.kv_heads, " x ", c.head_dim, "]");
+  const double flops = ops::attention_flops(sizes, pairs);
+  // The same share of a window's pairs as of all.
+  const double times = static_cast<double>(model.layers() / 2) * work.pairs / full_pairs;
+  const std::string shape = cat(" [", length, used > 1 ? cat(" in ", used, " documents") : "", ", ", c.heads, "/",
+                                c.kv_heads, " x ", c.head_dim, "]");
   out.terms.push_back({"attention forward" + shape, times, forward, flops / forward});
   out.terms.push_back({"attention backward" + shape, times, backward, 2.5 * flops / backward});
 }
@@ -170,7 +186,7 @@ void add_copies(Bench& bench, const plan::RankPlan& plan, Roofline& out) {
 }  // namespace
 
 Roofline measure_roofline(const models::Model& model, const plan::Layout& layout, const plan::RankPlan& plan,
-                          Device& device) {
+                          const AttentionWork& attention, Device& device) {
   Roofline out;
   if (device.kind() != DeviceKind::cuda) {
     out.problem = "measured on a GPU only";
@@ -180,7 +196,7 @@ Roofline measure_roofline(const models::Model& model, const plan::Layout& layout
     Bench bench(device);
     add_products(bench, model, layout, out);
     add_copies(bench, plan, out);
-    add_attention(bench, model, layout, out);
+    add_attention(bench, model, layout, attention, out);
   } catch (const Error& error) {
     out.problem = error.what();
   }

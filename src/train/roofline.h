@@ -25,10 +25,16 @@ struct Roofline {
   double seconds() const;
 };
 
+// What a step's attention is: the documents of one sequence stand for all of them.
+struct AttentionWork {
+  std::vector<std::int32_t> documents;  // lengths
+  double pairs = 0;                     // visible (query, key) pairs of a step, a rank's mean
+};
+
 // Measures on a cuda device with nothing else on it; takes seconds, and memory that is given back. `plan`: of a
-// training step of this rank. Sequences split over context ranks count as their share of the whole sequence's
-// attention.
+// training step of this rank. Attention is timed on one whole sequence, all documents at once; its time a pair
+// counts, so sequences split over context ranks are their share of that.
 Roofline measure_roofline(const models::Model& model, const plan::Layout& layout, const plan::RankPlan& plan,
-                          Device& device);
+                          const AttentionWork& attention, Device& device);
 
 }  // namespace hawser::train

@@ -60,6 +60,7 @@ plan::Layout layout_of(const Case& c, const models::Model& model) {
                   .max_documents = c.packed ? kDocuments : 1,
                   .context = c.context,
                   .chunks_per_rank = c.context == 1 ? 1 : (c.by_work ? 4 : 2),
+                  .together = c.by_work && c.context > 1 ? 2 : 1,
                   .split = c.by_work ? data::SequenceSplit::by_work : data::SequenceSplit::zigzag};
   layout.compute = c.compute;
   layout.wire = c.wire;
