@@ -32,6 +32,7 @@ struct Shape2 {
   SegmentForm form;
   std::vector<SegmentBatch> batches;
   bool causal;
+  bool told = false;  // the host knows the segments
 };
 
 class Bench {
@@ -60,6 +61,7 @@ class Bench {
                        .segment_count = numbers({static_cast<std::int32_t>(s.table.size() / 6)}, {1}),
                        .form = s.form,
                        .batches = s.batches,
+                       .host_segments = s.told ? &s.table : nullptr,
                        .causal = s.causal,
                        .scale = 1.0 / std::sqrt(static_cast<double>(kDim)),
                        .o = empty(DType::bf16, {s.query_rows, kHeads, kDim}),
@@ -78,6 +80,7 @@ class Bench {
                         .segment_count = f.segment_count,
                         .form = s.form,
                         .batches = s.batches,
+                        .host_segments = s.told ? &s.table : nullptr,
                         .causal = s.causal,
                         .scale = f.scale,
                         .dq = part(dqkv, 0, kHeads),
@@ -199,6 +202,42 @@ Shape2 rectangle(std::int64_t queries, std::int64_t keys, SegmentForm form, std:
           .causal = false};
 }
 
+// The keys before a chunk of each of `count` sequences, with context parallelism in a zig-zag.
+Shape2 before_chunks(std::int64_t count, std::int64_t queries, std::int64_t keys) {
+  Shape2 s = rectangle(queries, keys, SegmentForm::any, count);
+  s.name = cat(count, " rectangles ", queries / 1024, "K x ", keys / 1024, "K at equal places");
+  s.query_rows = count * queries;
+  s.key_rows = count * keys;
+  s.batches = {{count, 0, queries, queries, 0, keys, keys}};
+  s.table.clear();
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (const std::int64_t field : {i * queries, queries, i * keys, keys, keys, std::int64_t{0}}) {
+      s.table.push_back(static_cast<std::int32_t>(field));
+    }
+  }
+  return s;
+}
+
+// A long document's four pieces on one rank, which share its first rows.
+Shape2 shared_rectangles(std::int64_t rows, std::int64_t keys) {
+  Shape2 s = rectangle(rows, keys, SegmentForm::any, 16);
+  s.name = cat("4 rectangles that share keys, ", rows / 1024, "K x up to ", keys / 1024, "K");
+  s.table.clear();
+  for (std::int64_t i = 0; i < 4; ++i) {
+    const std::int64_t position = keys * (i + 1) / 4;
+    for (const std::int64_t field : {i * rows / 4, rows / 4, std::int64_t{0}, position, position, std::int64_t{0}}) {
+      s.table.push_back(static_cast<std::int32_t>(field));
+    }
+  }
+  return s;
+}
+
+Shape2 told(Shape2 s) {
+  s.told = true;
+  s.name += ", told";
+  return s;
+}
+
 }  // namespace
 }  // namespace hawser::ops
 
@@ -215,6 +254,16 @@ int main(int argc, char** argv) {
     bench.shape(documents(16384, mean, 64));
     bench.shape(documents(16384, mean, 256));
   }
+  for (const std::int64_t mean : {1024, 8192}) {
+    bench.shape(documents(32768, mean, 2048));
+    bench.shape(told(documents(32768, mean, 2048)));
+  }
+  bench.shape(before_chunks(4, 2048, 14336));
+  bench.shape(before_chunks(4, 2048, 8192));
+  bench.shape(before_chunks(1, 16384, 114688));
+  bench.shape(shared_rectangles(32768, 114688));
+  bench.shape(told(shared_rectangles(32768, 114688)));
+  bench.shape(told(shared_rectangles(32768, 8192)));
   bench.shape(rectangle(16384, 49152, SegmentForm::apart, 1));
   bench.shape(rectangle(16384, 49152, SegmentForm::any, 4));
   return 0;

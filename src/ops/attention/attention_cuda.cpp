@@ -71,10 +71,16 @@ void lay_out(AttentionGraph& graph, const SegmentBatch& b) {
   graph.key_step = graph.dk_step = graph.dv_step = b.entries > 1 ? b.k_step : b.k_rows;
 }
 
-// Room for what the host knows of the segments, rounded up: few plans serve many batches.
-void lay_out(AttentionGraph& graph, const AttentionDims& n, const SegmentBound& bound, std::int64_t segments) {
+struct Run {
+  std::int64_t first, count;
+};
+
+// Room for what the host knows of the segments, rounded up: few plans serve many batches. Behind the last that counts
+// the table has segments without rows; behind others it has those of the next run.
+void lay_out(AttentionGraph& graph, const AttentionDims& n, const SegmentBound& bound, const Run& run) {
   graph.ragged = true;
-  graph.batch = rounded_size(segments, 4, n.segments);
+  const bool last = run.first + run.count == bound.segments;
+  graph.batch = last ? rounded_size(run.count, 4, n.segments - run.first) : run.count;
   graph.query_rows = rounded_size(bound.q_rows, 512, n.tq);
   graph.key_rows = rounded_size(bound.k_rows, 512, n.tk);
 }
@@ -201,9 +207,9 @@ class Backward {
     key_gradient(dv_, graph.dv_row, graph.dv_step);
     return graph;
   }
-  AttentionGraph segments_graph(std::int64_t count) const {
+  AttentionGraph segments_graph(const Run& run) const {
     AttentionGraph graph = graph_;
-    lay_out(graph, n_, bound_, count);
+    lay_out(graph, n_, bound_, run);
     graph.query_total = n_.tq;
     graph.key_total = memory_.keys;
     return graph;
@@ -216,7 +222,7 @@ class Backward {
     }
     if (dense_) return "";
     for (const Run& run : runs()) {
-      if (std::string why = prepare_attention(native_, segments_graph(run.count)); !why.empty()) return why;
+      if (std::string why = prepare_attention(native_, segments_graph(run)); !why.empty()) return why;
     }
     return "";
   }
@@ -265,9 +271,6 @@ class Backward {
     }
   }
 
-  struct Run {
-    std::int64_t first, count;
-  };
   // Segments in the order of the table, as many a call as have room for their key gradients.
   std::vector<Run> runs() const {
     if (!shared_) return {{0, bound_.segments}};
@@ -290,7 +293,7 @@ class Backward {
     bool accumulate_k = dk_.accumulate, accumulate_v = dv_.accumulate;
     for (const Run& run : runs()) {
       AttentionBuffers b = buffers(begin);
-      const AttentionGraph graph = segments_graph(run.count);
+      const AttentionGraph graph = segments_graph(run);
       if (shared_) key_gradient_offsets(native_, args_.segments, tables_, run.first, run.count, graph.dk_row);
       point_at(b, tables_, n_.segments, run.first);
       run_attention(native_, graph, b, memory_.cudnn_bytes);
@@ -341,7 +344,7 @@ void attention_forward(const CudaNative& native, const AttentionForward& args) {
   const SegmentBound bound = bound_of(args);
   for (const SegmentBatch& b : args.batches) lay_out(graphs.emplace_back(graph_of(args, n)), b);
   if (!dense && !(bound.known && bound.segments == 0)) {
-    lay_out(graphs.emplace_back(graph_of(args, n)), n, bound, bound.segments);
+    lay_out(graphs.emplace_back(graph_of(args, n)), n, bound, {0, bound.segments});
   }
   for (const AttentionGraph& graph : graphs) {
     if (!prepare_attention(native, graph).empty()) return plain_forward(native, args, tables.query_segment);
