@@ -19,7 +19,7 @@ namespace {
 // PCRE2's \s also takes U+180E; its \w leaves out marks and connectors. These are Oniguruma's sets, fit for a class.
 constexpr std::string_view kSpace =
     "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{N}\\p{Pc}";
 
 std::invalid_argument refused(std::string_view construct) {
   return std::invalid_argument(cat("regular expression construct not supported: ", construct));
@@ -81,13 +81,13 @@ class Translator {
     if (kind == 's' || kind == 'S') {
       set(std::string(kSpace), kind == 'S', construct);
     } else if (kind == 'w' || kind == 'W') {
-      set(cat(kWord, recent_ ? recent_members({"L", "M", "Nl", "Nd", "Pc"}) : ""), kind == 'W', construct);
+      set(cat(kWord, recent_ ? recent_members({"L", "M", "N", "Pc"}) : ""), kind == 'W', construct);
     } else if (recent_ && (kind == 'd' || kind == 'D')) {
       set("\\d" + recent_members({"Nd"}), kind == 'D', construct);
     } else if (kind == 'p' || kind == 'P') {
       property(kind == 'P');
       return;
-    } else if (kind != '\0' && (std::string_view("dDrntfaeAzx").find(kind) != std::string_view::npos ||
+    } else if (kind != '\0' && (std::string_view("dDrntfaeAzxX").find(kind) != std::string_view::npos ||
                                 (static_cast<unsigned char>(kind) < 0x80 && std::ispunct(kind)))) {
       out_ += construct;
     } else {

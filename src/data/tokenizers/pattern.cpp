@@ -1,0 +1,31 @@
+#include "data/tokenizers/pattern.h"
+
+#include "data/utf8.h"
+
+namespace hawser::data {
+
+Pattern::Pattern(std::string_view pattern) : scanner_(Scanner::compile(pattern)) {
+  if (!scanner_) regex_.emplace(pattern);
+}
+
+std::optional<RegexMatch> Pattern::find(std::string_view subject, std::size_t from, Regex::Scratch& scratch) const {
+  if (regex_) return regex_->find(subject, from, scratch);
+  const char* text = subject.data();
+  for (std::size_t at = from; at <= subject.size();) {
+    if (!scanner_->matches_empty()) {
+      while (at < subject.size() && !scanner_->can_start(static_cast<unsigned char>(text[at]))) ++at;
+      if (at == subject.size()) return std::nullopt;
+    }
+    // Bytes inside a character start nothing.
+    if (at < subject.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) {
+      ++at;
+      continue;
+    }
+    const std::size_t end = scanner_->match(text, at, subject.size());
+    if (end != Scanner::kNone) return RegexMatch{at, end};
+    ++at;
+  }
+  return std::nullopt;
+}
+
+}  // namespace hawser::data

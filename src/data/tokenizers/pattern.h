@@ -1,0 +1,29 @@
+// A pattern of a tokenizer.json: a Scanner where that can be, else PCRE2. Both find the same.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "data/tokenizers/regex.h"
+#include "data/tokenizers/scanner.h"
+
+namespace hawser::data {
+
+class Pattern {
+ public:
+  // Throws std::invalid_argument with the reason.
+  explicit Pattern(std::string_view pattern);
+
+  // As Regex::find.
+  std::optional<RegexMatch> find(std::string_view subject, std::size_t from, Regex::Scratch& scratch) const;
+
+  // nullptr where PCRE2 runs the pattern.
+  const Scanner* scanner() const { return scanner_ ? &*scanner_ : nullptr; }
+
+ private:
+  std::optional<Scanner> scanner_;
+  std::optional<Regex> regex_;
+};
+
+}  // namespace hawser::data

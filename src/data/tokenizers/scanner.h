@@ -1,0 +1,91 @@
+// Patterns of tokenizer.json files as deterministic automata: one table look-up a character, however many alternatives
+// a pattern has. They find what a backtracking engine finds: the leftmost match, and of those at one place the one that
+// the pattern's alternatives and greedy quantifiers prefer.
+//
+// The subset: characters, classes, \p{..}, \s \d \w, groups, (?i:..) over ASCII letters, | ? * + {n,m}, and lookahead
+// at one character, (?!\S). Everything else (lazy or possessive quantifiers, lookbehind, back references, anchors) is
+// left to Regex; Pattern chooses.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace hawser::data {
+
+class Scanner {
+ public:
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+
+  // nullopt: not of the subset, or too many states. Never throws for any pattern.
+  static std::optional<Scanner> compile(std::string_view pattern);
+
+  // End of the match that starts at `at` in text[0, size), which is valid UTF-8; kNone when none starts there.
+  std::size_t match(const char* text, std::size_t at, std::size_t size) const {
+    std::size_t end = kNone;
+    const std::uint16_t* row = table_.data() + start_;
+    const std::uint8_t* stay = stay_.data() + start_ / classes_ * 256;
+    for (;;) {
+      if (at >= size) return row[end_class_] & kMatch ? size : end;
+      const auto lead = static_cast<unsigned char>(text[at]);
+      std::size_t width = 1;
+      std::uint8_t kind = ascii_[lead];
+      if (lead >= 0x80) kind = wide(text + at, lead, width);
+      const std::uint16_t next = row[kind];
+      if (next & kMatch) end = at;
+      if (next & kDead) return end;
+      at += width;
+      const std::size_t state = next & kState;
+      row = table_.data() + state * classes_;
+      stay = stay_.data() + state * 256;
+      // ASCII characters that lead back to this state; the flag says whether the text before each of them matches.
+      if (const std::uint8_t flags = stay[255]) {
+        const std::size_t from = at;
+        while (at < size && stay[static_cast<unsigned char>(text[at])]) ++at;
+        if (at > from && flags == 2) end = at - 1;  // the last match before a character that stays
+      }
+    }
+  }
+
+  // Whether a match could start with this byte; false is certain.
+  bool can_start(unsigned char byte) const { return starts_[byte]; }
+  // Whether one character, whatever it is, always matches: then matches follow each other without gaps.
+  bool total() const { return total_; }
+  // Whether the empty text may match somewhere.
+  bool matches_empty() const { return matches_empty_; }
+
+ private:
+  static constexpr std::uint16_t kMatch = 0x8000, kDead = 0x4000, kState = 0x3FFF;
+  friend class ScannerBuilder;
+
+  std::uint8_t wide(const char* text, unsigned char lead, std::size_t& width) const {
+    const auto low = [&](int i) { return static_cast<char32_t>(text[i]) & 0x3F; };
+    char32_t c;
+    if (lead < 0xE0) {
+      width = 2;
+      c = (lead & 0x1Fu) << 6 | low(1);
+    } else if (lead < 0xF0) {
+      width = 3;
+      c = (lead & 0x0Fu) << 12 | low(1) << 6 | low(2);
+    } else {
+      width = 4;
+      c = (lead & 0x07u) << 18 | low(1) << 12 | low(2) << 6 | low(3);
+    }
+    return pages_[page_[c >> 8]][c & 255];
+  }
+
+  std::array<std::uint8_t, 256> ascii_{};
+  std::vector<std::uint16_t> page_;                   // character >> 8 -> index of its page
+  std::vector<std::array<std::uint8_t, 256>> pages_;  // class of each character
+  std::size_t classes_ = 0;                           // the end of the text is the last of them
+  std::size_t end_class_ = 0;
+  std::size_t start_ = 0;             // index of the first state's row
+  std::vector<std::uint16_t> table_;  // state x class -> next state, kMatch: a match ends before this character
+  std::vector<std::uint8_t> stay_;    // state x byte -> 1: leads back; [255]: 0 no byte does, 1, or 2 with kMatch
+  std::array<bool, 256> starts_{};
+  bool total_ = false, matches_empty_ = false;
+};
+
+}  // namespace hawser::data
