@@ -3,15 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "data/tokenizers/unicode.h"
 #include "data/utf8.h"
 
 namespace hawser::data {
 namespace {
-
-bool is_white_space(char32_t c) {
-  return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
 
 // Start of the last character of `text`, which is valid UTF-8 and not empty.
 std::size_t last_character(std::string_view text) {
@@ -22,7 +18,7 @@ std::size_t last_character(std::string_view text) {
 
 }  // namespace
 
-void AddedTokens::Trie::add(std::string_view content, int token) {
+void AddedTokens::Search::add(std::string_view content, int token) {
   starts[static_cast<unsigned char>(content[0])] = true;
   int node = 0;
   for (const char c : content) {
@@ -42,27 +38,21 @@ void AddedTokens::Trie::add(std::string_view content, int token) {
                    : -1;
 }
 
-int AddedTokens::Trie::child(int node, unsigned char byte) const {
+int AddedTokens::Search::child(int node, unsigned char byte) const {
   const auto& children = nodes[node].children;
   const auto at = std::lower_bound(children.begin(), children.end(), std::pair(byte, 0));
   return at != children.end() && at->first == byte ? at->second : -1;
 }
 
-AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)), word_("\\w") {
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, FunctionRef<std::string(const std::string&)> normalize)
+    : tokens_(std::move(tokens)) {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
-    if (tokens_[i].content.empty()) continue;
-    (tokens_[i].normalized ? normalized_ : plain_).add(tokens_[i].content, static_cast<int>(i));
+    const std::string content = tokens_[i].normalized ? normalize(tokens_[i].content) : tokens_[i].content;
+    if (!content.empty()) (tokens_[i].normalized ? normalized_ : plain_).add(content, static_cast<int>(i));
   }
 }
 
-void AddedTokens::find(std::string_view text, Regex::Scratch& scratch, Visit visit) const {
-  find_in(plain_, text, scratch, [&](std::string_view run, std::int32_t id) {
-    if (id >= 0) return visit(run, id);
-    find_in(normalized_, run, scratch, visit);
-  });
-}
-
-void AddedTokens::find_in(const Trie& trie, std::string_view text, Regex::Scratch& scratch, Visit visit) const {
+void AddedTokens::find_in(const Search& trie, std::string_view text, Visit visit) const {
   std::size_t done = 0;
   std::size_t at = trie.nodes.size() == 1 ? text.size() : 0;
   while (at < text.size()) {
@@ -92,7 +82,7 @@ void AddedTokens::find_in(const Trie& trie, std::string_view text, Regex::Scratc
     const AddedToken& added = tokens_[token];
     std::size_t begin = at;
     at = end;  // also when discarded below: a match is searched past, never into
-    if (added.single_word && !stands_alone(text, begin, end, scratch)) continue;
+    if (added.single_word && !stands_alone(text, begin, end)) continue;
     // Two tokens may both want the white space between them: the first takes it.
     begin = std::max(begin, done);
     while (added.lstrip && begin > done) {
@@ -112,11 +102,8 @@ void AddedTokens::find_in(const Trie& trie, std::string_view text, Regex::Scratc
   if (done < text.size()) visit(text.substr(done), -1);
 }
 
-bool AddedTokens::stands_alone(std::string_view text, std::size_t begin, std::size_t end,
-                               Regex::Scratch& scratch) const {
-  const auto is_word = [&](std::size_t at) {
-    return word_.find(text.substr(at, utf8_step(text.substr(at)).bytes), 0, scratch).has_value();
-  };
+bool AddedTokens::stands_alone(std::string_view text, std::size_t begin, std::size_t end) {
+  const auto is_word = [&](std::size_t at) { return character_of(utf8_step(text.substr(at)).character).word(); };
   return (begin == 0 || !is_word(last_character(text.substr(0, begin)))) && (end == text.size() || !is_word(end));
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "data/function_ref.h"
-#include "data/tokenizers/regex.h"
 
 namespace hawser::data {
 
@@ -17,7 +16,7 @@ struct AddedToken {
   bool single_word = false;  // matches only where no word character touches it
   bool lstrip = false;       // takes the white space before it along
   bool rstrip = false;       // and after it
-  bool normalized = false;   // searched for after those that are not
+  bool normalized = false;   // searched for after those that are not, in normalized text
   bool special = false;      // left out by decode(skip_special)
 };
 
@@ -27,11 +26,14 @@ class AddedTokens {
   // Called with a run of text and id -1, or with a match and its id.
   using Visit = FunctionRef<void(std::string_view, std::int32_t)>;
 
-  AddedTokens() : AddedTokens(std::vector<AddedToken>{}) {}
-  explicit AddedTokens(std::vector<AddedToken> tokens);
+  AddedTokens() = default;
+  // `normalize` says what the normalizer makes of a token.
+  explicit AddedTokens(std::vector<AddedToken> tokens, FunctionRef<std::string(const std::string&)> normalize);
 
-  // Calls `visit` for all of `text` in order; runs of text are not empty.
-  void find(std::string_view text, Regex::Scratch& scratch, Visit visit) const;
+  // Calls `visit` for all of `text` in order; runs of text are not empty. The first finds tokens that are searched for
+  // in the text as it is, the second those with `normalized`, in what the normalizer makes of a run.
+  void find(std::string_view text, Visit visit) const { find_in(plain_, text, visit); }
+  void find_normalized(std::string_view text, Visit visit) const { find_in(normalized_, text, visit); }
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
@@ -41,7 +43,7 @@ class AddedTokens {
     std::vector<std::pair<unsigned char, int>> children;
     int token = -1;  // index into tokens_
   };
-  struct Trie {
+  struct Search {
     std::vector<Node> nodes{1};
     bool starts[256] = {};  // bytes that some token begins with
     int only_start = -1;    // that byte, if there is one only
@@ -49,12 +51,11 @@ class AddedTokens {
     int child(int node, unsigned char byte) const;
   };
 
-  void find_in(const Trie& trie, std::string_view text, Regex::Scratch& scratch, Visit visit) const;
-  bool stands_alone(std::string_view text, std::size_t begin, std::size_t end, Regex::Scratch& scratch) const;
+  void find_in(const Search& trie, std::string_view text, Visit visit) const;
+  static bool stands_alone(std::string_view text, std::size_t begin, std::size_t end);
 
   std::vector<AddedToken> tokens_;
-  Trie plain_, normalized_;
-  Regex word_;
+  Search plain_, normalized_;
 };
 
 }  // namespace hawser::data

@@ -1,8 +1,11 @@
 #include "data/tokenizers/bpe.h"
 
+#include <algorithm>
 #include <bit>
-#include <cstring>
 #include <queue>
+
+#include "base/cat.h"
+#include "data/utf8.h"
 
 namespace hawser::data {
 namespace {
@@ -15,78 +18,94 @@ MergeTable::MergeTable(std::size_t expected)
     : entries_(std::bit_ceil(expected * 2 + 2), Entry{kEmpty, {kNone, 0}}), mask_(entries_.size() - 1) {}
 
 void MergeTable::add(std::int32_t left, std::int32_t right, Merge merge) {
-  const std::uint64_t key = pack(left, right);
+  if (2 * (count_ + 1) > entries_.size()) {
+    MergeTable larger(entries_.size());
+    for (const Entry& entry : entries_) {
+      if (entry.key != kEmpty) larger.put(entry.key, entry.merge);
+    }
+    *this = std::move(larger);
+  }
+  put(pack(left, right), merge);
+}
+
+void MergeTable::put(std::uint64_t key, Merge merge) {
   std::size_t i = slot(key);
   while (entries_[i].key != kEmpty && entries_[i].key != key) i = (i + 1) & mask_;
+  count_ += entries_[i].key == kEmpty;
   entries_[i] = {key, merge};
 }
 
-std::array<std::uint64_t, 3> WordCache::pack(std::string_view word) {
-  std::array<std::uint64_t, 3> packed{};
-  std::memcpy(packed.data(), word.data(), word.size());
-  return packed;
-}
-
-std::size_t WordCache::slot(const std::array<std::uint64_t, 3>& packed) {
-  std::uint64_t hash = packed[0] * 0x9E3779B97F4A7C15u;
-  hash = (hash ^ hash >> 32 ^ packed[1]) * 0xC2B2AE3D27D4EB4Fu;
-  hash = (hash ^ hash >> 32 ^ packed[2]) * 0x9E3779B97F4A7C15u;
-  return hash >> 40 & (kEntries - 1);
-}
-
-bool WordCache::find(std::string_view word, std::vector<std::int32_t>& ids) const {
-  if (word.size() > kLongestWord) return false;
-  const auto packed = pack(word);
-  const Entry& entry = entries_[slot(packed)];
-  if (entry.length != word.size() || entry.word != packed) return false;
-  ids.insert(ids.end(), entry.ids.data(), entry.ids.data() + entry.count);
-  return true;
-}
-
-void WordCache::add(std::string_view word, const std::int32_t* ids, std::size_t count) {
-  if (word.empty() || word.size() > kLongestWord || count > kMostIds) return;
-  const auto packed = pack(word);
-  Entry& entry = entries_[slot(packed)];
-  entry.word = packed;
-  entry.length = static_cast<std::uint8_t>(word.size());
-  entry.count = static_cast<std::uint8_t>(count);
-  std::copy(ids, ids + count, entry.ids.data());
-}
-
-void Bpe::encode(std::string_view word, WordCache& cache, std::vector<std::int32_t>& ids) const {
-  if (cache.find(word, ids)) return;
-  const std::size_t before = ids.size();
-  bool whole = false;
+void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids) const {
   if (ignore_merges) {
-    if (const auto found = words.find(std::string(word)); found != words.end()) {
+    if (const auto found = words.find(word); found != words.end()) {
       ids.push_back(found->second);
-      whole = true;
+      return;
     }
   }
-  if (!whole) {
+  // The symbols go where their merged form will stand.
+  const std::size_t before = ids.size();
+  if (unit == Unit::byte) {
+    start_with_bytes(word, ids);
+  } else {
+    start_with_characters(word, ids);
+  }
+  const std::size_t count = ids.size() - before;
+  if (count <= kShortWord) {
     std::array<std::int32_t, kShortWord> few;
-    std::vector<std::int32_t> many;
-    if (word.size() > kShortWord) many.resize(word.size());
-    std::int32_t* symbols = many.empty() ? few.data() : many.data();
-    std::size_t count = 0;
-    bool after_unknown = false;
-    for (const char c : word) {
-      const std::int32_t id = byte_ids[static_cast<unsigned char>(c)];
-      if (id >= 0) {
-        symbols[count++] = id;
-      } else if (unknown && !(fuse_unknown && after_unknown)) {
-        symbols[count++] = *unknown;
-      }
-      after_unknown = id < 0;
-    }
-    if (many.empty()) {
-      merge_short(symbols, count, ids);
-    } else {
-      many.resize(count);
-      merge_long(many, ids);
-    }
+    std::copy(ids.begin() + static_cast<std::ptrdiff_t>(before), ids.end(), few.begin());
+    ids.resize(before);
+    merge_short(few.data(), count, ids);
+  } else {
+    const std::vector<std::int32_t> many(ids.begin() + static_cast<std::ptrdiff_t>(before), ids.end());
+    ids.resize(before);
+    merge_long(many, ids);
   }
-  cache.add(word, ids.data() + before, ids.size() - before);
+}
+
+void Bpe::start_with_bytes(std::string_view word, std::vector<std::int32_t>& out) const {
+  bool after_unknown = false;
+  for (const char c : word) {
+    const std::int32_t id = byte_ids[static_cast<unsigned char>(c)];
+    if (id >= 0) {
+      out.push_back(id);
+    } else if (unknown && !(fuse_unknown && after_unknown)) {
+      out.push_back(*unknown);
+    }
+    after_unknown = id < 0;
+  }
+}
+
+void Bpe::start_with_characters(std::string_view word, std::vector<std::int32_t>& out) const {
+  bool pending = false;  // an unknown that waits to see whether the next one joins it
+  std::string decorated;
+  for (std::size_t at = 0; at < word.size();) {
+    const std::size_t width = utf8_step(word.substr(at)).bytes;
+    const std::string_view bare = word.substr(at, width);
+    std::string_view symbol = bare;
+    const bool first = at == 0;
+    at += width;
+    const bool last = at == word.size();
+    if ((!first && !continuing_prefix.empty()) || (last && !end_suffix.empty())) {
+      decorated = cat(first ? "" : continuing_prefix, bare, last ? end_suffix : "");
+      symbol = decorated;
+    }
+    if (const auto found = words.find(symbol); found != words.end()) {
+      if (pending) out.push_back(*unknown);
+      pending = false;
+      out.push_back(found->second);
+      continue;
+    }
+    if (byte_fallback && std::all_of(symbol.begin(), symbol.end(),
+                                     [&](char c) { return byte_ids[static_cast<unsigned char>(c)] >= 0; })) {
+      // What is pending comes after these, as in the `tokenizers` library.
+      for (const char c : symbol) out.push_back(byte_ids[static_cast<unsigned char>(c)]);
+      continue;
+    }
+    if (!unknown) continue;
+    if (pending && !fuse_unknown) out.push_back(*unknown);
+    pending = true;
+  }
+  if (pending) out.push_back(*unknown);
 }
 
 void Bpe::merge_short(std::int32_t* symbols, std::size_t count, std::vector<std::int32_t>& ids) const {

@@ -7,12 +7,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "data/tokenizers/word_model.h"
 
 namespace hawser::data {
 
-// (left id, right id) -> rank and the id they merge to. Open addressing; filled once, then read.
+// (left id, right id) -> rank and the id they merge to. Open addressing.
 class MergeTable {
  public:
   struct Merge {
@@ -44,47 +45,36 @@ class MergeTable {
   }
   std::size_t slot(std::uint64_t key) const { return (key * 0x9E3779B97F4A7C15u >> 32) & mask_; }
 
-  std::vector<Entry> entries_;
-  std::size_t mask_;
+  void put(std::uint64_t key, Merge merge);
+
+  std::vector<Entry> entries_;  // at most half of them taken
+  std::size_t mask_, count_ = 0;
 };
 
-// Words seen before and their ids: a fixed table, newest wins, one cache line an entry. One a thread.
-class WordCache {
- public:
-  static constexpr std::size_t kLongestWord = 24;
-  static constexpr std::size_t kMostIds = 7;
+// Byte-pair encoding of words. They start as bytes (byte-level vocabularies) or as characters.
+struct Bpe final : WordModel {
+  enum class Unit { byte, character };
 
-  WordCache() : entries_(kEntries) {}
-  // Appends the ids of `word` and returns true, if it is here.
-  bool find(std::string_view word, std::vector<std::int32_t>& ids) const;
-  void add(std::string_view word, const std::int32_t* ids, std::size_t count);
-
- private:
-  static constexpr std::size_t kEntries = std::size_t{1} << 15;
-  struct alignas(64) Entry {
-    std::array<std::uint64_t, 3> word{};
-    std::uint8_t length = 0;
-    std::uint8_t count = 0;
-    std::array<std::int32_t, kMostIds> ids{};
-  };
-  static std::array<std::uint64_t, 3> pack(std::string_view word);
-  static std::size_t slot(const std::array<std::uint64_t, 3>& packed);
-
-  std::vector<Entry> entries_;
-};
-
-struct Bpe {
+  Unit unit = Unit::byte;
   MergeTable merges;
-  std::array<std::int32_t, 256> byte_ids;               // -1: the vocabulary lacks this byte
-  std::unordered_map<std::string, std::int32_t> words;  // raw bytes -> id; filled where ignore_merges asks for it
-  bool ignore_merges = false;                           // a word that is a token stays whole, whatever the merges say
-  std::optional<std::int32_t> unknown;                  // stands for a missing byte; none: the byte is dropped
-  bool fuse_unknown = false;                            // a run of missing bytes is one unknown
+  // byte: id of each byte; character: of the tokens <0x00> to <0xFF>, where byte_fallback asks for them. -1: the
+  // vocabulary lacks it.
+  std::array<std::int32_t, 256> byte_ids;
+  bool byte_fallback = false;                 // a character that the vocabulary lacks becomes its bytes
+  TokenIds words;                             // character: the vocabulary; byte: raw bytes -> id, for ignore_merges
+  std::string continuing_prefix, end_suffix;  // character: put before all but the first, after the last
+  bool ignore_merges = false;                 // a word that is a token stays whole, whatever the merges say
+  std::optional<std::int32_t> unknown;        // stands for what the vocabulary lacks; none: that is dropped
+  bool fuse_unknown = false;                  // a run of such is one unknown
 
-  // Appends the ids of one word (raw bytes). O(n log n) in the word's length.
-  void encode(std::string_view word, WordCache& cache, std::vector<std::int32_t>& ids) const;
+  Bpe() { byte_ids.fill(-1); }
+
+  // O(n log n) in the word's length.
+  void encode(std::string_view word, std::vector<std::int32_t>& ids) const override;
 
  private:
+  void start_with_bytes(std::string_view word, std::vector<std::int32_t>& symbols) const;
+  void start_with_characters(std::string_view word, std::vector<std::int32_t>& symbols) const;
   void merge_short(std::int32_t* symbols, std::size_t count, std::vector<std::int32_t>& ids) const;
   void merge_long(const std::vector<std::int32_t>& symbols, std::vector<std::int32_t>& ids) const;
 };

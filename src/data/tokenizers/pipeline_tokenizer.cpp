@@ -1,19 +1,47 @@
-#include "data/tokenizers/byte_bpe_tokenizer.h"
+#include "data/tokenizers/pipeline_tokenizer.h"
 
+#include <functional>
+
+#include "data/tokenizers/byte_level.h"
 #include "data/utf8.h"
 
 namespace hawser::data {
 
+void TokenizerParts::put_token(std::int32_t id, std::string token) {
+  if (static_cast<std::size_t>(id) >= tokens.size()) {
+    tokens.resize(id + 1);
+    present.resize(id + 1);
+  }
+  tokens[id] = std::move(token);
+  present[id] = true;
+}
+
+std::optional<std::int32_t> first_of(const TokenIds& ids, std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) {
+    if (const auto found = ids.find(name); found != ids.end()) return found->second;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::int32_t> usual_bos(const TokenIds& ids) {
+  return first_of(ids, {"<|begin_of_text|>", "<|startoftext|>", "<s>", "<bos>", "[CLS]", "<｜begin▁of▁sentence｜>"});
+}
+
+std::optional<std::int32_t> usual_eos(const TokenIds& ids) {
+  return first_of(ids, {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]", "<｜end▁of▁sentence｜>"});
+}
+
 // What one encode() call needs for itself; the cache of words outlives the call.
-struct ByteBpeTokenizer::Scratch {
+struct PipelineTokenizer::Scratch {
+  Normalizer::Scratch normalizer;
   PreTokenizer::Scratch pre_tokenizer;
   WordCache words;
 };
 
 // Borrows a Scratch from the idle ones, or makes one.
-class ByteBpeTokenizer::Lease {
+class PipelineTokenizer::Lease {
  public:
-  explicit Lease(const ByteBpeTokenizer& owner) : owner_(owner) {
+  explicit Lease(const PipelineTokenizer& owner) : owner_(owner) {
     const std::lock_guard lock(owner_.mutex_);
     if (!owner_.idle_.empty()) {
       scratch_ = std::move(owner_.idle_.back());
@@ -33,54 +61,90 @@ class ByteBpeTokenizer::Lease {
   }
 
  private:
-  const ByteBpeTokenizer& owner_;
+  const PipelineTokenizer& owner_;
   std::unique_ptr<Scratch> scratch_;
 };
 
-ByteBpeTokenizer::ByteBpeTokenizer(ByteBpeParts parts) : parts_(std::move(parts)), special_(parts_.bytes.size()) {
+PipelineTokenizer::PipelineTokenizer(TokenizerParts parts) : parts_(std::move(parts)), special_(parts_.tokens.size()) {
   for (const AddedToken& token : parts_.added.tokens()) special_[token.id] = token.special;
-  const auto first_of = [&](std::initializer_list<std::string_view> names) -> std::optional<std::int32_t> {
-    for (const std::string_view name : names) {
-      if (const auto id = id_of(name)) return id;
-    }
-    return std::nullopt;
-  };
-  eos_ = first_of({"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"});
-  bos_ = parts_.prefix.empty() ? first_of({"<|begin_of_text|>", "<|startoftext|>", "<s>", "<bos>"})
-                               : std::optional(parts_.prefix.front());
+  for (const std::int32_t id : parts_.special) special_[id] = true;
+  eos_ = usual_eos(parts_.ids);
+  bos_ = parts_.prefix.empty() ? usual_bos(parts_.ids) : std::optional(parts_.prefix.front());
 }
 
-ByteBpeTokenizer::~ByteBpeTokenizer() = default;
+PipelineTokenizer::~PipelineTokenizer() = default;
 
-void ByteBpeTokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids, bool add_special) const {
+void PipelineTokenizer::encode(std::string_view text, std::vector<std::int32_t>& ids, bool add_special) const {
   std::string repaired;
   if (find_invalid_utf8(text) != std::string_view::npos) text = repaired = replace_invalid_utf8(text);
   Lease lease(*this);
   Scratch& scratch = lease.get();
   Regex::Scratch& regex = scratch.pre_tokenizer.regex;
-  regex.look_at(text);
-  if (add_special) ids.insert(ids.end(), parts_.prefix.begin(), parts_.prefix.end());
-  parts_.added.find(text, regex, [&](std::string_view run, std::int32_t id) {
-    if (id >= 0) {
-      ids.push_back(id);
-      return;
-    }
-    parts_.pre_tokenizer.split(run, scratch.pre_tokenizer,
-                               [&](std::string_view word) { parts_.bpe.encode(word, scratch.words, ids); });
+  if (parts_.pre_tokenizer.uses_regex()) regex.look_at(text);
+  IdSink sink(ids);
+  if (add_special) sink.put_all(parts_.prefix);
+  parts_.added.find(text, [&](std::string_view run, std::int32_t id) {
+    if (id >= 0) return sink.put(id);
+    bool first = run.data() == text.data();
+    const std::string_view normal =
+        parts_.normalizer.empty() ? run : parts_.normalizer.run(run, scratch.normalizer, regex);
+    parts_.added.find_normalized(normal, [&](std::string_view part, std::int32_t added) {
+      if (added >= 0) {
+        sink.put(added);
+      } else {
+        encode_run(part, first, scratch, sink);
+      }
+      first = false;
+    });
   });
-  if (add_special) ids.insert(ids.end(), parts_.suffix.begin(), parts_.suffix.end());
+  if (add_special) sink.put_all(parts_.suffix);
 }
 
-std::string ByteBpeTokenizer::decode_bytes(std::span<const std::int32_t> ids, bool skip_special) const {
-  std::string out;
-  for (const std::int32_t id : ids) {
-    if (id < 0 || id >= vocab_size() || (skip_special && special_[id])) continue;
-    out += parts_.bytes[id];
+void PipelineTokenizer::encode_run(std::string_view run, bool first, Scratch& scratch, IdSink& sink) const {
+  const WordModel& model = *parts_.model;
+  const char* const end = run.data() + run.size();
+  if (const Scanner* scanner = parts_.pre_tokenizer.only_scanner()) {
+    for (std::size_t at = 0; at < run.size();) {
+      const std::size_t next = scanner->match(run.data(), at, run.size());
+      scratch.words.encode(run.substr(at, next - at), end, model, sink);
+      at = next;
+    }
+    return;
   }
-  return out;
+  if (parts_.pre_tokenizer.only_cuts_at_space_marks()) {
+    for (std::size_t at = 0; at < run.size();) {
+      const std::size_t next = end_of_space_mark_piece(run, at);
+      scratch.words.encode(run.substr(at, next - at), end, model, sink);
+      at = next;
+    }
+    return;
+  }
+  parts_.pre_tokenizer.split(run, first, scratch.pre_tokenizer, [&](std::string_view word) {
+    if (parts_.words_in_byte_level) {
+      const std::string bytes = bytes_of_byte_level(word).value_or(std::string(word));
+      scratch.words.encode(bytes, bytes.data() + bytes.size(), model, sink);
+    } else {
+      const bool of_run = !std::less<>{}(word.data(), run.data()) && std::less<>{}(word.data(), end);
+      scratch.words.encode(word, of_run ? end : word.data() + word.size(), model, sink);
+    }
+  });
 }
 
-std::optional<std::int32_t> ByteBpeTokenizer::id_of(std::string_view token) const {
+std::string PipelineTokenizer::decode_bytes(std::span<const std::int32_t> ids, bool skip_special) const {
+  std::string out;
+  std::vector<std::string> tokens;
+  for (const std::int32_t id : ids) {
+    if (id < 0 || id >= vocab_size() || !parts_.present[id] || (skip_special && special_[id])) continue;
+    if (parts_.bytes.empty()) {
+      tokens.push_back(parts_.tokens[id]);
+    } else {
+      out += parts_.bytes[id];
+    }
+  }
+  return parts_.bytes.empty() ? parts_.decoder.run(std::move(tokens)) : out;
+}
+
+std::optional<std::int32_t> PipelineTokenizer::id_of(std::string_view token) const {
   const auto found = parts_.ids.find(token);
   return found == parts_.ids.end() ? std::nullopt : std::optional(found->second);
 }

@@ -210,20 +210,26 @@ TEST_F(TokenizerTest, NamesWhatItDoesNotSupport) {
     file[Json::json_pointer(pointer)] = value;
     return file;
   };
-  EXPECT_EQ(refusal(with("/model/type", "Unigram")), "model not supported: Unigram at model");
+  EXPECT_EQ(refusal(with("/model/type", "WordLevel")), "model not supported: WordLevel at model");
   EXPECT_EQ(refusal(with("/model/byte_fallback", true)), "byte_fallback not supported at model.byte_fallback");
   EXPECT_EQ(refusal(with("/model/dropout", 0.1)), "dropout not supported at model.dropout");
   EXPECT_EQ(refusal(with("/model/end_of_word_suffix", "</w>")), "not supported at model.end_of_word_suffix");
-  EXPECT_EQ(refusal(with("/normalizer", {{"type", "NFC"}})), "normalizer not supported: NFC at normalizer");
-  EXPECT_EQ(refusal(with("/decoder", {{"type", "WordPiece"}})), "decoder not supported: WordPiece at decoder");
-  EXPECT_EQ(refusal(with("/post_processor", {{"type", "BertProcessing"}})),
-            "post_processor not supported: BertProcessing at post_processor");
+  EXPECT_EQ(refusal(with("/normalizer", {{"type", "Rot13"}})), "normalizer not supported: Rot13 at normalizer");
+  EXPECT_EQ(refusal(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "?"}})),
+            "not base64 at normalizer.precompiled_charsmap");
+  EXPECT_EQ(refusal(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "////////"}})),
+            "broken precompiled_charsmap: its table does not fit in it at normalizer.precompiled_charsmap");
+  EXPECT_EQ(refusal(with("/decoder", {{"type", "CTC"}})), "decoder not supported: CTC at decoder");
+  EXPECT_EQ(refusal(with("/post_processor", {{"type", "Own"}})), "post_processor not supported: Own at post_processor");
+  EXPECT_EQ(refusal(with("/post_processor", {{"type", "BertProcessing"}, {"cls", {"a", -1}}, {"sep", {"b", 1}}}))
+                .substr(0, 12),
+            "bad token id");
   EXPECT_EQ(refusal(with("/surprise", 1)), "unknown key at surprise");
-  EXPECT_EQ(refusal(with("/pre_tokenizer", {{"type", "Digits"}, {"individual_digits", true}})),
-            "pre_tokenizer without ByteLevel: only byte-level BPE is supported at pre_tokenizer");
-  EXPECT_EQ(refusal(with("/pre_tokenizer",
-                         {{"type", "Sequence"}, {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}})),
-            "step after ByteLevel not supported at pre_tokenizer.pretokenizers[1]");
+  EXPECT_EQ(refusal(with("/pre_tokenizer", {{"type", "UnicodeScripts"}})),
+            "pre_tokenizer not supported: UnicodeScripts at pre_tokenizer");
+  EXPECT_EQ(refusal(with("/pre_tokenizer", {{"type", "Sequence"},
+                                            {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "ByteLevel"}}}}})),
+            "second ByteLevel not supported at pre_tokenizer.pretokenizers[1]");
   EXPECT_NE(
       refusal(with("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}}))
           .find("regular expression does not compile"),
@@ -248,10 +254,10 @@ TEST_F(TokenizerTest, ReportsFilesThatCannotBeRead) {
 
 std::vector<std::string> split(const char* pattern, SplitBehavior behavior, bool invert, std::string_view text) {
   PreTokenizer pre;
-  pre.add_split(Regex(pattern), behavior, invert);
+  pre.add(PreTokenizer::Split{Pattern(pattern), behavior, invert});
   PreTokenizer::Scratch scratch;
   std::vector<std::string> pieces;
-  pre.split(text, scratch, [&](std::string_view piece) { pieces.emplace_back(piece); });
+  pre.split(text, true, scratch, [&](std::string_view piece) { pieces.emplace_back(piece); });
   return pieces;
 }
 

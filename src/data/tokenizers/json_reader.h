@@ -1,0 +1,100 @@
+// What the readers of tokenizer files in JSON share: looking things up, and saying what is wrong with them.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "data/tokenizers/pipeline_tokenizer.h"
+
+namespace hawser::data {
+
+using Json = nlohmann::json;
+
+// No vocabulary is near this; a larger id would only make us allocate.
+inline constexpr std::int64_t kMostIds = std::int64_t{1} << 24;
+
+class JsonReader {
+ public:
+  explicit JsonReader(std::string path) : path_(std::move(path)) {}
+
+  // The file's text as JSON, which must be an object; UserError otherwise.
+  Json parse(std::string_view text) const;
+
+  void refuse(std::string what, std::string at) {
+    problems_.add({.file = path_, .what = std::move(what), .at = std::move(at)});
+  }
+  void add(Problem problem) { problems_.add(std::move(problem)); }
+  void unsupported(std::string_view kind, const Json& object, const std::string& at) {
+    refuse(cat(kind, " not supported: ", object.is_null() ? "null" : type_of(object)), at);
+  }
+  void wrong_type(const char* expected, const Json& value, const std::string& at) {
+    problems_.add({.file = path_, .what = "wrong type", .expected = expected, .got = value.type_name(), .at = at});
+  }
+
+  // Runs a part of a reader; what JSON's accessors throw becomes a problem of this part.
+  template <class Body>
+  void section(const std::string& name, Body body) {
+    try {
+      body();
+    } catch (const Json::exception& error) {
+      const std::string_view what = error.what();  // "[json.exception.type_error.302] type must be ..."
+      refuse(cat("unexpected value: ", what.substr(what.find("] ") + 2)), name);
+    } catch (const std::invalid_argument& error) {
+      refuse(error.what(), name);
+    }
+  }
+
+  static const Json& member(const Json& object, const char* key) {
+    static const Json kNull;
+    const auto found = object.find(key);
+    return found == object.end() ? kNull : *found;
+  }
+  static std::string type_of(const Json& object) { return object.value("type", std::string()); }
+  static bool flag(const Json& object, const char* key, bool otherwise) {
+    const Json& value = member(object, key);
+    return value.is_null() ? otherwise : value.get<bool>();
+  }
+  static std::string text(const Json& object, const char* key, const char* otherwise) {
+    const Json& value = member(object, key);
+    return value.is_null() ? otherwise : value.get<std::string>();
+  }
+
+  void known_keys(const Json& object, const std::string& at, const std::set<std::string>& keys);
+  // A list's items; reports another type and yields nothing for it, nor for null.
+  const Json& list(const Json& value, const std::string& at);
+  // True when the value is a usable token id.
+  bool check_id(const Json& value, const std::string& at);
+
+  const std::string& path() const { return path_; }
+  const Problems& problems() const { return problems_; }
+
+ private:
+  std::string path_;
+  Problems problems_;
+};
+
+// {"Regex": ".."} or {"String": ".."} as a pattern in Oniguruma's words, or, for a string, itself. False: neither;
+// said already.
+struct NamedPattern {
+  bool regex = false;
+  std::string text;
+};
+bool read_pattern(JsonReader& reader, const Json& value, const std::string& at, NamedPattern& out);
+
+// The parts of a tokenizer.json; each refuses what it does not know, by name.
+void read_model(JsonReader& reader, const Json& model, TokenizerParts& parts);
+void read_added_tokens(JsonReader& reader, const Json& items, TokenizerParts& parts);
+void read_normalizer(JsonReader& reader, const Json& step, const std::string& at, Normalizer& out);
+// True when its words are bytes: the model then works on those, and not on characters.
+bool read_pre_tokenizer(JsonReader& reader, const Json& step, TokenizerParts& parts);
+void read_post_processor(JsonReader& reader, const Json& step, const std::string& at, TokenizerParts& parts);
+void read_decoder(JsonReader& reader, const Json& step, TokenizerParts& parts);
+
+// tekken.json and SentencePiece's files; UserError, all problems together.
+std::unique_ptr<Tokenizer> read_tekken(const std::string& path, const Json& file, std::uint64_t fingerprint);
+std::unique_ptr<Tokenizer> read_sentence_piece(const std::string& path, std::string_view bytes);
+
+}  // namespace hawser::data

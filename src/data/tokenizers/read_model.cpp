@@ -1,0 +1,235 @@
+// The `model` and the `added_tokens` of a tokenizer.json.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "data/tokenizers/bpe.h"
+#include "data/tokenizers/byte_level.h"
+#include "data/tokenizers/json_reader.h"
+#include "data/tokenizers/unigram.h"
+#include "data/tokenizers/word_piece.h"
+
+namespace hawser::data {
+namespace {
+
+class ModelReader {
+ public:
+  ModelReader(JsonReader& reader, const Json& model, TokenizerParts& parts)
+      : reader_(reader), model_(model), parts_(parts) {}
+
+  void run() {
+    std::string type = model_.is_object() ? JsonReader::type_of(model_) : "";
+    // Older files leave the type out.
+    if (type.empty() && model_.is_object() && model_.contains("vocab")) type = model_.contains("merges") ? "BPE" : "";
+    if (type == "BPE") return read_bpe();
+    if (type == "WordPiece") return read_word_piece();
+    if (type == "Unigram") return read_unigram();
+    reader_.unsupported("model", model_.is_object() ? model_ : Json(), "model");
+  }
+
+ private:
+  const Json& member(const char* key) const { return JsonReader::member(model_, key); }
+
+  std::string affix(const char* key) const {
+    const Json& value = member(key);
+    return value.is_null() ? "" : value.get<std::string>();
+  }
+
+  // Tokens and their ids; false when there is nothing to go on with, which is said.
+  bool read_vocabulary() {
+    const Json& vocabulary = model_.at("vocab");
+    if (!vocabulary.is_object()) {
+      reader_.wrong_type("an object", vocabulary, "model.vocab");
+      return false;
+    }
+    parts_.ids.reserve(vocabulary.size() + 512);
+    for (const auto& [token, value] : vocabulary.items()) {
+      if (!reader_.check_id(value, "model.vocab." + token)) continue;
+      const auto id = value.get<std::int32_t>();
+      if (static_cast<std::size_t>(id) < parts_.present.size() && parts_.present[id]) {
+        reader_.refuse("token id used twice", "model.vocab." + token);
+      }
+      parts_.ids.emplace(token, id);
+      parts_.put_token(id, token);
+    }
+    if (parts_.ids.empty()) reader_.refuse("empty vocabulary", "model.vocab");
+    return !parts_.ids.empty();
+  }
+
+  std::optional<std::int32_t> unknown_token() {
+    const Json& value = member("unk_token");
+    if (value.is_null()) return std::nullopt;
+    const auto found = parts_.ids.find(value.get_ref<const std::string&>());
+    if (found == parts_.ids.end()) {
+      reader_.refuse("not in the vocabulary", "model.unk_token");
+      return std::nullopt;
+    }
+    return found->second;
+  }
+
+  static std::string byte_token(unsigned byte) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", byte);
+    return name;
+  }
+
+  void read_bpe() {
+    reader_.known_keys(model_, "model",
+                       {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                        "byte_fallback", "ignore_merges", "vocab", "merges"});
+    const Json& dropout = member("dropout");
+    if (!dropout.is_null() && dropout != 0.0) reader_.refuse("dropout not supported", "model.dropout");
+    auto bpe = std::make_unique<Bpe>();
+    bpe->ignore_merges = JsonReader::flag(model_, "ignore_merges", false);
+    bpe->fuse_unknown = JsonReader::flag(model_, "fuse_unk", false);
+    bpe->byte_fallback = JsonReader::flag(model_, "byte_fallback", false);
+    bpe->continuing_prefix = affix("continuing_subword_prefix");
+    bpe->end_suffix = affix("end_of_word_suffix");
+    bpe->unit = Bpe::Unit::character;
+    if (!read_vocabulary()) return;  // said already; every merge would only say it again
+    read_merges(reader_.list(model_.at("merges"), "model.merges"), *bpe);
+    bpe->unknown = unknown_token();
+    if (bpe->byte_fallback) {
+      for (unsigned byte = 0; byte < 256; ++byte) {
+        const auto found = parts_.ids.find(byte_token(byte));
+        if (found != parts_.ids.end()) bpe->byte_ids[byte] = found->second;
+      }
+    }
+    bpe->words = parts_.ids;
+    parts_.model = std::move(bpe);
+  }
+
+  void read_merges(const Json& merges, Bpe& bpe) {
+    bpe.merges = MergeTable(merges.size());
+    std::uint32_t rank = 0;
+    for (const Json& merge : merges) {
+      const std::string at = cat("model.merges[", rank, "]");
+      std::string_view left, right;
+      if (merge.is_string()) {
+        const std::string_view both = merge.get_ref<const std::string&>();
+        const std::size_t space = both.find(' ');
+        left = both.substr(0, space);
+        if (space != std::string_view::npos) right = both.substr(space + 1);
+      } else if (merge.is_array() && merge.size() == 2) {
+        left = merge[0].get_ref<const std::string&>();
+        right = merge[1].get_ref<const std::string&>();
+      }
+      std::string_view tail = right;
+      if (tail.size() >= bpe.continuing_prefix.size()) tail.remove_prefix(bpe.continuing_prefix.size());
+      const std::string joined = cat(left, tail);
+      const auto a = parts_.ids.find(left), b = parts_.ids.find(right), c = parts_.ids.find(joined);
+      if (left.empty() || right.empty()) {
+        reader_.refuse("not a pair of tokens", at);
+      } else if (a == parts_.ids.end() || b == parts_.ids.end() || c == parts_.ids.end()) {
+        reader_.add({.file = reader_.path(),
+                     .what = "merge of tokens that the vocabulary lacks",
+                     .got = merge.dump(),
+                     .at = at});
+      } else {
+        bpe.merges.add(a->second, b->second, {rank, c->second});
+      }
+      ++rank;
+    }
+  }
+
+  void read_word_piece() {
+    reader_.known_keys(model_, "model",
+                       {"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"});
+    if (!read_vocabulary()) return;
+    auto pieces = std::make_unique<WordPiece>();
+    if (member("unk_token").is_null()) return reader_.refuse("a WordPiece model needs it", "model.unk_token");
+    pieces->unknown = unknown_token().value_or(0);
+    if (!member("continuing_subword_prefix").is_null()) pieces->continuing_prefix = affix("continuing_subword_prefix");
+    if (const Json& most = member("max_input_chars_per_word"); !most.is_null()) {
+      if (!most.is_number_unsigned())
+        return reader_.refuse("not a number of characters", "model.max_input_chars_per_word");
+      pieces->most_characters = most.get<std::size_t>();
+    }
+    pieces->tokens = Trie({parts_.ids.begin(), parts_.ids.end()});
+    parts_.model = std::move(pieces);
+  }
+
+  void read_unigram() {
+    reader_.known_keys(model_, "model", {"type", "unk_id", "vocab", "byte_fallback"});
+    const Json& vocabulary = model_.at("vocab");
+    if (!vocabulary.is_array()) return reader_.wrong_type("a list", vocabulary, "model.vocab");
+    if (vocabulary.empty()) return reader_.refuse("empty vocabulary", "model.vocab");
+    if (vocabulary.size() >= static_cast<std::size_t>(kMostIds)) return reader_.refuse("too large", "model.vocab");
+    auto unigram = std::make_unique<Unigram>();
+    unigram->least = std::numeric_limits<double>::infinity();
+    for (const Json& entry : vocabulary) {
+      const std::string at = cat("model.vocab[", unigram->scores.size(), "]");
+      if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
+        return reader_.add({.file = reader_.path(),
+                            .what = "not a token with its score",
+                            .expected = "[\"token\", -1.5]",
+                            .got = entry.dump(),
+                            .at = at});
+      }
+      const auto id = static_cast<std::int32_t>(unigram->scores.size());
+      const auto token = entry[0].get<std::string>();
+      parts_.ids[token] = id;
+      parts_.put_token(id, token);
+      unigram->scores.push_back(entry[1].get<double>());
+      unigram->least = std::min(unigram->least, unigram->scores.back());
+    }
+    if (const Json& unknown = member("unk_id"); !unknown.is_null()) {
+      if (!reader_.check_id(unknown, "model.unk_id")) return;
+      if (unknown >= vocabulary.size()) return reader_.refuse("not in the vocabulary", "model.unk_id");
+      unigram->unknown = unknown.get<std::int32_t>();
+    }
+    if (JsonReader::flag(model_, "byte_fallback", false)) {
+      for (unsigned byte = 0; byte < 256; ++byte) {
+        const auto found = parts_.ids.find(byte_token(byte));
+        if (found != parts_.ids.end()) unigram->byte_ids[byte] = found->second;
+      }
+    }
+    unigram->tokens = Trie({parts_.ids.begin(), parts_.ids.end()});
+    parts_.model = std::move(unigram);
+  }
+
+  JsonReader& reader_;
+  const Json& model_;
+  TokenizerParts& parts_;
+};
+
+}  // namespace
+
+void read_model(JsonReader& reader, const Json& model, TokenizerParts& parts) {
+  ModelReader(reader, model, parts).run();
+}
+
+void read_added_tokens(JsonReader& reader, const Json& items, TokenizerParts& parts) {
+  std::vector<AddedToken> tokens;
+  std::size_t index = 0;
+  for (const Json& item : items) {
+    const std::string at = cat("added_tokens[", index++, "]");
+    reader.known_keys(item, at, {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+    AddedToken token{.content = item.at("content").get<std::string>(),
+                     .single_word = JsonReader::flag(item, "single_word", false),
+                     .lstrip = JsonReader::flag(item, "lstrip", false),
+                     .rstrip = JsonReader::flag(item, "rstrip", false),
+                     .normalized = JsonReader::flag(item, "normalized", false),
+                     .special = JsonReader::flag(item, "special", false)};
+    if (!reader.check_id(item.at("id"), at + ".id")) continue;
+    token.id = item.at("id").get<std::int32_t>();
+    const auto [known, fresh] = parts.ids.emplace(token.content, token.id);
+    if (!fresh && known->second != token.id) {
+      reader.add({.file = reader.path(),
+                  .what = "added token with another id in the vocabulary",
+                  .expected = cat(known->second),
+                  .got = cat(token.id),
+                  .at = at + ".id"});
+      continue;
+    }
+    parts.put_token(token.id, token.content);
+    tokens.push_back(std::move(token));
+  }
+  Normalizer::Scratch scratch;
+  Regex::Scratch regex;
+  parts.added = AddedTokens(std::move(tokens), [&](const std::string& content) {
+    return std::string(parts.normalizer.run(content, scratch, regex));
+  });
+}
+
+}  // namespace hawser::data

@@ -1,0 +1,129 @@
+// What turns one word into ids (Bpe, WordPiece, Unigram), and the memory of words seen before that stands in front.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace hawser::data {
+
+// A map from strings that is asked with string_views.
+struct StringHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+};
+using TokenIds = std::unordered_map<std::string, std::int32_t, StringHash, std::equal_to<>>;
+
+class WordModel {
+ public:
+  virtual ~WordModel() = default;
+  // Appends the ids of one word. A pure function of the word.
+  virtual void encode(std::string_view word, std::vector<std::int32_t>& ids) const = 0;
+};
+
+// Appends ids to a vector by way of a small array, so that a few can be written without a look at the vector's room.
+class IdSink {
+ public:
+  explicit IdSink(std::vector<std::int32_t>& out) : out_(out) {}
+  ~IdSink() { flush(); }
+  IdSink(const IdSink&) = delete;
+  IdSink& operator=(const IdSink&) = delete;
+
+  void put(std::int32_t id) {
+    if (count_ == kRoom) flush();
+    buffer_[count_++] = id;
+  }
+  // The first `count` of four.
+  void put_up_to_four(const std::int32_t* ids, std::size_t count) {
+    if (count_ + 4 > kRoom) flush();
+    std::memcpy(buffer_.data() + count_, ids, 4 * sizeof *ids);
+    count_ += count;
+  }
+  void put_all(const std::vector<std::int32_t>& ids) {
+    flush();
+    out_.insert(out_.end(), ids.begin(), ids.end());
+  }
+  void flush() {
+    out_.insert(out_.end(), buffer_.begin(), buffer_.begin() + count_);
+    count_ = 0;
+  }
+
+ private:
+  static constexpr std::size_t kRoom = 1024;
+  std::vector<std::int32_t>& out_;
+  std::size_t count_ = 0;
+  std::array<std::int32_t, kRoom> buffer_;
+};
+
+// Words seen before and their ids: fixed tables, newest wins. Most words fit half a cache line; others take a whole
+// one; what is longer or has more ids is not kept. One a thread.
+class WordCache {
+ public:
+  static constexpr std::size_t kLongestWord = 32;
+
+  WordCache() : short_(kShortEntries), long_(kLongEntries) {}
+
+  // Sends the ids of `word`, which is not empty, to `sink`; from `model` where they are not known yet. The bytes from
+  // `word` to `readable_end` may be read.
+  void encode(std::string_view word, const char* readable_end, const WordModel& model, IdSink& sink) {
+    if (word.size() > kShortWord) return encode_long(word, model, sink);
+    std::array<std::uint64_t, 2> key{};
+    if (word.data() + 16 <= readable_end) {
+      std::memcpy(key.data(), word.data(), 16);
+      key[0] &= kMasks[word.size()][0];
+      key[1] &= kMasks[word.size()][1];
+    } else {
+      std::memcpy(key.data(), word.data(), word.size());
+    }
+    key[1] |= std::uint64_t{word.size()} << 56;
+    Short& entry = short_[slot(key[0], key[1]) >> kShortShift];
+    if (entry.key == key) return sink.put_up_to_four(entry.ids.data(), entry.ids[3]);
+    ids_.clear();
+    model.encode(word, ids_);
+    if (ids_.size() <= 3) {
+      entry.key = key;
+      std::copy(ids_.begin(), ids_.end(), entry.ids.begin());
+      entry.ids[3] = static_cast<std::int32_t>(ids_.size());
+    }
+    sink.put_all(ids_);
+  }
+
+ private:
+  static constexpr std::size_t kShortWord = 15, kShortEntries = std::size_t{1} << 15,
+                               kLongEntries = std::size_t{1} << 13;
+  static constexpr int kShortShift = 64 - 15, kLongShift = 64 - 13;
+  struct alignas(32) Short {
+    std::array<std::uint64_t, 2> key{};  // the bytes, and the length in the last one
+    std::array<std::int32_t, 4> ids{};   // up to three, and how many
+  };
+  struct alignas(64) Long {
+    std::array<std::uint64_t, 4> word{};
+    std::uint16_t length = 0, count = 0;
+    std::array<std::int32_t, 7> ids{};
+  };
+  static constexpr auto kMasks = [] {
+    std::array<std::array<std::uint64_t, 2>, kShortWord + 1> masks{};
+    for (std::size_t n = 0; n <= kShortWord; ++n) {
+      masks[n][0] = n >= 8 ? ~std::uint64_t{0} : (std::uint64_t{1} << 8 * n) - 1;
+      masks[n][1] = n <= 8 ? 0 : (std::uint64_t{1} << 8 * (n - 8)) - 1;
+    }
+    return masks;
+  }();
+
+  static std::uint64_t slot(std::uint64_t a, std::uint64_t b) {
+    const std::uint64_t mixed = (a ^ (b * 0x9E3779B97F4A7C15u)) * 0xC2B2AE3D27D4EB4Fu;
+    return (mixed ^ mixed >> 32) * 0x9E3779B97F4A7C15u;
+  }
+
+  void encode_long(std::string_view word, const WordModel& model, IdSink& sink);
+
+  std::vector<Short> short_;
+  std::vector<Long> long_;
+  std::vector<std::int32_t> ids_;  // of the word at hand
+};
+
+}  // namespace hawser::data
