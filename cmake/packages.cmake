@@ -19,6 +19,11 @@ find_library(PCRE2_LIBRARY pcre2-8 REQUIRED)
 add_library(hawser_pcre2 INTERFACE)
 target_link_libraries(hawser_pcre2 INTERFACE ${PCRE2_LIBRARY})
 
+find_package(ZLIB REQUIRED)
+find_library(ZSTD_LIBRARY zstd REQUIRED)
+add_library(hawser_zstd INTERFACE)
+target_link_libraries(hawser_zstd INTERFACE ${ZSTD_LIBRARY})
+
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(hawser_xxhash INTERFACE)
 target_link_libraries(hawser_xxhash INTERFACE ${XXHASH_LIBRARY})

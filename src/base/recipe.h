@@ -44,6 +44,7 @@ struct DataRecipe {
   Packing pack = Packing::documents;
   std::int64_t max_documents = 0;  // documents a sequence at most; 0: sequence_length / 64, at least 8
   double validation_fraction = 0.0;
+  bool deduplicate = false;
 };
 
 struct ParallelRecipe {

@@ -3,11 +3,13 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/error.h"
 #include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/exit.h"
 #include "cli/line.h"
 #include "data/prepare.h"
 #include "data/token_file.h"
@@ -25,16 +27,31 @@ class ProgressLine {
  public:
   void show(const data::PrepareProgress& progress) {
     const auto now = Clock::now();
+    if (progress.counting != counting_) {
+      counting_ = progress.counting;
+      start_ = now;
+    }
+    if (progress.bytes_before > 0 && !told_) {
+      told_ = true;
+      say("", cat("going on where an earlier prepare stopped: ",
+                  static_cast<int>(100 * share_of(progress.bytes_before, progress)), "% is done"));
+    }
     const bool last = progress.bytes_done == progress.bytes_total;
     if (!terminal_.is_terminal && (last || now - shown_ < std::chrono::seconds(5))) return;
     shown_ = now;
-    const double share =
-        static_cast<double>(progress.bytes_done) / static_cast<double>(std::max<std::int64_t>(1, progress.bytes_total));
-    std::string line =
-        cat("preparing text ", static_cast<int>(100 * share), "% of ", format_bytes(Bytes(progress.bytes_total)), "  ",
-            format_count(static_cast<double>(progress.tokens)), " tokens");
+    const double share = share_of(progress.bytes_done, progress);
+    std::string line = cat(progress.counting ? "counting documents " : "preparing text ", static_cast<int>(100 * share),
+                           "% of ", format_bytes(Bytes(progress.bytes_total)));
+    if (!progress.counting) line += cat("  ", format_count(static_cast<double>(progress.tokens)), " tokens");
+    // What an earlier prepare did says nothing about this one's speed.
+    const double now_done = progress.counting ? share : share - share_of(progress.bytes_before, progress);
     const double seconds = std::chrono::duration<double>(now - start_).count();
-    if (share > 0 && !last) line += cat("  ", format_seconds(seconds * (1 - share) / share), " left");
+    if (now_done > 0 && !last) {
+      line += cat("  ",
+                  format_bytes(Bytes(static_cast<std::int64_t>(now_done * static_cast<double>(progress.bytes_total) /
+                                                               std::max(1e-3, seconds)))),
+                  "/s  ", format_seconds(seconds * (1 - share) / now_done), " left");
+    }
     if (terminal_.is_terminal) {
       line = cat("\r\033[K", line.substr(0, static_cast<std::size_t>(terminal_.columns)));
       drawn_ = true;
@@ -48,9 +65,13 @@ class ProgressLine {
   }
 
  private:
+  static double share_of(std::int64_t bytes, const data::PrepareProgress& progress) {
+    return static_cast<double>(bytes) / static_cast<double>(std::max<std::int64_t>(1, progress.bytes_total));
+  }
+
   Terminal terminal_ = user_terminal();
   Clock::time_point start_ = Clock::now(), shown_ = start_;
-  bool drawn_ = false;
+  bool drawn_ = false, counting_ = false, told_ = false;
 };
 
 std::string plural(std::int64_t count, const std::string& what) {
@@ -58,9 +79,10 @@ std::string plural(std::int64_t count, const std::string& what) {
 }
 
 // What lies in the folder of token files, whether made now or before.
-void print_summary(const data::PrepareOptions& job, bool made_now, double source_bytes, bool as_json) {
+void print_summary(const data::PrepareOptions& job, const std::optional<data::Prepared>& made, bool as_json) {
   const data::TokenFiles files = data::token_files(job);
-  made_now = made_now && !files.in_place;
+  const bool made_now = made && !files.in_place;
+  const double source_bytes = made ? static_cast<double>(made->source_bytes) : 0.0;
   nlohmann::ordered_json json{{"output", job.output}, {"made_now", made_now}};
   std::string text = files.in_place
                          ? "token files already, read where they lie\n"
@@ -85,6 +107,10 @@ void print_summary(const data::PrepareOptions& job, bool made_now, double source
     std::snprintf(line, sizeof line, "%.2f bytes a token\n", source_bytes / static_cast<double>(tokens));
     text += cat("  read ", format_bytes(Bytes(static_cast<std::int64_t>(source_bytes))), ", ", line);
   }
+  if (made && job.deduplicate) {
+    json["duplicates"] = made->duplicates;
+    text += cat("  left out ", plural(made->duplicates, "duplicate"), "\n");
+  }
   std::fputs(as_json ? (json.dump() + "\n").c_str() : text.c_str(), stdout);
 }
 
@@ -106,7 +132,7 @@ int prepare(const PrepareOptions& options) {
                                                        : checkpoint::check_may_write(job.output, problems);
   problems.throw_if_any();
   if (data::is_prepared(job)) {
-    print_summary(job, false, 0, options.common.json);
+    print_summary(job, std::nullopt, options.common.json);
     return 0;
   }
   data::Prepared prepared;
@@ -115,7 +141,7 @@ int prepare(const PrepareOptions& options) {
     job.progress = [&line](const data::PrepareProgress& progress) { line.show(progress); };
     prepared = data::prepare(job);
   }
-  print_summary(job, true, static_cast<double>(prepared.source_bytes), options.common.json);
+  print_summary(job, prepared, options.common.json);
   return 0;
 }
 

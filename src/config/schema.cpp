@@ -43,7 +43,7 @@ std::vector<Key> make_schema() {
       path("model.config", HAWSER_FIELD(model.config), "", "or a config.json; training starts from random weights"),
 
       example("[text/*.jsonl]", paths("data.train", HAWSER_FIELD(data.train), "",
-                                      "training text: .jsonl or .txt files, or token files by prefix")),
+                                      "training text: .jsonl or .txt, also .gz or .zst, or token files by prefix")),
       paths("data.validation", HAWSER_FIELD(data.validation), "a part of data.train", "held-out text, same kinds"),
       path("data.tokenizer", HAWSER_FIELD(data.tokenizer), "the model folder's", "a tokenizer.json"),
       path("data.prepared", HAWSER_FIELD(data.prepared), "OUTPUT/data", "folder of the token files"),
@@ -55,6 +55,7 @@ std::vector<Key> make_schema() {
               "documents a sequence at most; 0: sequence_length / 64, at least 8"),
       number("data.validation_fraction", HAWSER_FIELD(data.validation_fraction), fraction,
              "share of data.train held out when data.validation is not given"),
+      flag("data.deduplicate", HAWSER_FIELD(data.deduplicate), "leave out documents whose content was there before"),
 
       integer("parallel.hybrid_shard_degree", HAWSER_FIELD(parallel.hybrid_shard_degree),
               {.least = 0, .most = kMostRanks},

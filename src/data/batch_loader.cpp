@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "data/sampler.h"
+#include "data/sources.h"
 
 namespace hawser::data {
 
@@ -137,7 +138,7 @@ std::shared_ptr<const BatchLoader> listed_batch(const std::string& path, const T
                                                 const BatchLayout& layout) {
   Problems problems;
   const std::vector<Line> lines =
-      path.ends_with(".txt") ? read_text_file(path, problems) : read_jsonl(path, vocab_size, problems);
+      kind_by_name(path) == SourceKind::text ? read_text_file(path, problems) : read_jsonl(path, vocab_size, problems);
   const bool text = std::ranges::any_of(lines, [](const Line& line) { return line.text.has_value(); });
   if (text && !tokenizer && !without.empty()) {
     problems.add(without);

@@ -52,24 +52,41 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), temporary_(path_ + ".tmp") {
-  descriptor_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw UserError({.file = path_, .what = cat("cannot write: ", std::strerror(errno))});
+AppendFile::AppendFile(std::string path, std::int64_t size) : path_(std::move(path)), size_(size) {
+  descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) fail();
   buffer_.reserve(kBuffer);
+  try {
+    struct stat status;
+    if (::fstat(descriptor_, &status) != 0) fail();
+    if (status.st_size < size) {
+      throw UserError(
+          {.file = path_, .what = "shorter than it was", .expected = cat(size), .got = cat(status.st_size)});
+    }
+    truncate(size);
+  } catch (...) {
+    ::close(descriptor_);
+    throw;
+  }
 }
 
-AtomicFile::~AtomicFile() {
-  if (descriptor_ < 0) return;
-  ::close(descriptor_);
-  ::unlink(temporary_.c_str());
+AppendFile::AppendFile(AppendFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      size_(other.size_),
+      buffer_(std::move(other.buffer_)) {}
+
+AppendFile::~AppendFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-void AtomicFile::fail(const char* what) {
-  throw UserError({.file = path_, .what = cat("cannot ", what, ": ", std::strerror(errno))});
+void AppendFile::fail() const {
+  throw UserError({.file = path_, .what = cat("cannot write: ", std::strerror(errno))});
 }
 
-void AtomicFile::write(const void* data, std::size_t bytes) {
+void AppendFile::write(const void* data, std::size_t bytes) {
   const char* from = static_cast<const char*>(data);
+  size_ += static_cast<std::int64_t>(bytes);
   while (bytes > 0) {
     const std::size_t part = std::min(bytes, kBuffer - buffer_.size());
     buffer_.insert(buffer_.end(), from, from + part);
@@ -79,27 +96,50 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
   }
 }
 
-void AtomicFile::flush() {
+void AppendFile::flush() {
   for (std::size_t done = 0; done < buffer_.size();) {
     const ssize_t written = ::write(descriptor_, buffer_.data() + done, buffer_.size() - done);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("write");
+    if (written < 0) fail();
     done += static_cast<std::size_t>(written);
   }
   buffer_.clear();
 }
 
-void AtomicFile::sync() {
+void AppendFile::sync() {
   flush();
-  if (::fsync(descriptor_) != 0) fail("write");
-  synced_ = true;
+  if (::fsync(descriptor_) != 0) fail();
+}
+
+void AppendFile::truncate(std::int64_t size) {
+  flush();
+  if (::ftruncate(descriptor_, size) != 0 || ::lseek(descriptor_, size, SEEK_SET) < 0) fail();
+  size_ = size;
+}
+
+void AppendFile::close() {
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail();
+}
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), file_(path_ + ".tmp") {}
+
+AtomicFile::~AtomicFile() {
+  if (!committed_) ::unlink(file_.path().c_str());
 }
 
 void AtomicFile::commit() {
-  if (!synced_ || !buffer_.empty()) sync();
-  if (::close(std::exchange(descriptor_, -1)) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write");
+  file_.sync();
+  file_.close();
+  rename_file(file_.path(), path_);
+  committed_ = true;
+}
+
+void rename_file(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    throw UserError({.file = to, .what = cat("cannot write: ", std::strerror(errno))});
+  }
   // The new name is durable only once its folder is.
-  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  const std::string folder = std::filesystem::path(to).parent_path().string();
   const int descriptor = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor >= 0) {
     ::fsync(descriptor);

@@ -3,7 +3,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "data/files.h"
+#include "data/byte_reader.h"
 #include "data/token_file.h"
 #include "data/utf8.h"
 
@@ -145,29 +145,27 @@ bool is_utf16(const std::string& path, std::string_view text, Problems& problems
 }  // namespace
 
 std::vector<Line> read_text_file(const std::string& path, Problems& problems) {
-  const MappedFile file(path);
-  const std::string_view text = file.text();
+  const std::string text = read_all_bytes(path);
   if (is_utf16(path, text, problems)) return {};
   if (text.empty()) {
     problems.add({.file = path, .what = "empty file"});
   } else if (const std::size_t bad = find_invalid_utf8(text); bad != std::string_view::npos) {
     problems.add({.file = path, .what = "not UTF-8", .at = cat("byte ", bad), .hint = "iconv -c -t utf-8"});
   } else {
-    return {Line{.text = std::string(text)}};
+    return {Line{.text = text}};
   }
   return {};
 }
 
 std::vector<Line> read_jsonl(const std::string& path, std::int64_t vocab_size, Problems& problems) {
-  const MappedFile file(path);
-  const std::string_view text = file.text();
+  const std::string text = read_all_bytes(path);
   std::vector<Line> lines;
   if (is_utf16(path, text, problems)) return lines;
   bool any = false;
   LinePlace place{.file = path, .vocab_size = vocab_size};
   for (std::size_t at = 0; at < text.size(); ++place.number) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view line = text.substr(at, end - at);
+    const std::string_view line = std::string_view(text).substr(at, end - at);
     place.byte = static_cast<std::int64_t>(at);
     if (!is_blank(line)) {
       any = true;

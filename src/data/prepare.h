@@ -7,9 +7,14 @@
 // Token files are sources too: one alone is read where it lies (token_files); several, or one of which a share is held
 // out, or one beside text, are joined in OUTPUT, their ids as they are.
 //
-// Memory is bounded: a window of blocks (1 MiB of lines, or one text file) is in flight at a time.
+// Memory is bounded: a window of blocks (1 MiB of lines or text) is in flight at a time, whatever the sources' size.
+//
+// A prepare that was stopped, in whatever way, goes on where it was: what is done so far lies in OUTPUT/unfinished,
+// with a note that is renewed every few seconds. The token files are the same bytes in any case, for any number of
+// threads. Nothing has its final name before all of it is on the disk.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -21,7 +26,9 @@
 namespace hawser::data {
 
 struct PrepareProgress {
+  bool counting = false;  // the documents, before the first is read: for validation_fraction
   std::int64_t bytes_done = 0, bytes_total = 0;
+  std::int64_t bytes_before = 0;  // of bytes_done: what an earlier, unfinished prepare had done
   std::int64_t documents = 0, tokens = 0;
 };
 
@@ -34,7 +41,10 @@ struct PrepareOptions {
   double validation_fraction = 0.0;
   std::uint64_t seed = 0;
   std::int64_t vocab_size = 0;  // the model's: ids of lines must be below it; 0: the tokenizer's
+  bool deduplicate = false;     // leave out documents whose content was there before
   int threads = 1;
+  std::chrono::milliseconds save_every{5000};            // how much work a stop may cost
+  std::int64_t block_bytes = 0;                          // 0: 1 MiB; tests take less
   std::function<void(const PrepareProgress&)> progress;  // on the calling thread, a few times a second at most
 };
 
@@ -46,6 +56,8 @@ struct PreparedCounts {
 struct Prepared {
   PreparedCounts train, validation;
   std::int64_t source_bytes = 0;
+  std::int64_t duplicates = 0;  // documents left out
+  bool resumed = false;
 };
 
 // A recipe's data section with its defaults filled in: the tokenizer beside the model, token files in OUTPUT/data.
@@ -70,9 +82,5 @@ Prepared prepare(const PrepareOptions& options);
 // Whether the token files in options.output were made from the same sources (path, size, time of change), tokenizer and
 // options. False also when something is missing or cannot be read, and for files in place.
 bool is_prepared(const PrepareOptions& options);
-
-// Which documents are held out: the share `fraction` of `documents`, at least one and not all, chosen by the seed
-// alone.
-std::vector<bool> hold_out(std::int64_t documents, double fraction, std::uint64_t seed);
 
 }  // namespace hawser::data

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "data/held_out.h"
 #include "data/sources.h"
 #include "data/testing/scratch_folder.h"
 #include "data/token_file.h"
@@ -119,14 +120,20 @@ TEST_F(PrepareTest, IsTheSameForAnyNumberOfThreads) {
 }
 
 TEST_F(PrepareTest, HoldsOutAShareChosenBySeed) {
-  const auto chosen = hold_out(1000, 0.05, 7);
-  EXPECT_EQ(std::count(chosen.begin(), chosen.end(), true), 50);
-  EXPECT_NE(chosen, hold_out(1000, 0.05, 8));
-  EXPECT_EQ(chosen, hold_out(1000, 0.05, 7));
-  const auto few = hold_out(3, 0.01, 7), most = hold_out(2, 0.99, 7);
-  EXPECT_EQ(std::count(few.begin(), few.end(), true), 1);
-  EXPECT_EQ(std::count(most.begin(), most.end(), true), 1);
-  EXPECT_EQ(hold_out(5, 0.0, 7), std::vector<bool>(5));
+  const auto chosen = [](std::int64_t documents, double fraction, std::uint64_t seed) {
+    const HeldOut held_out(documents, fraction, seed);
+    std::vector<bool> out;
+    for (std::int64_t i = 0; i < documents; ++i) out.push_back(held_out(i));
+    return out;
+  };
+  const auto count = [](const std::vector<bool>& list) { return std::count(list.begin(), list.end(), true); };
+  EXPECT_EQ(count(chosen(1000, 0.05, 7)), 50);
+  EXPECT_EQ(count(chosen(100000, 0.5, 7)), 50000);
+  EXPECT_NE(chosen(1000, 0.05, 7), chosen(1000, 0.05, 8));
+  EXPECT_EQ(chosen(1000, 0.05, 7), chosen(1000, 0.05, 7));
+  EXPECT_EQ(count(chosen(3, 0.01, 7)), 1);
+  EXPECT_EQ(count(chosen(2, 0.99, 7)), 1);
+  EXPECT_EQ(count(chosen(5, 0.0, 7)), 0);
 }
 
 TEST_F(PrepareTest, TakesGivenValidationFilesAndKnowsWhenItIsDone) {
@@ -242,9 +249,10 @@ TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
   folder_.write("empty.jsonl", "");
   folder_.write("other.csv", "a,b");
   const std::string files = refusal(options({"none*.jsonl", "empty.jsonl", "other.csv"}));
-  EXPECT_EQ(files,
-            "none*.jsonl: no such file at data.train[0]\nempty.jsonl: empty file at data.train[1]\n"
-            "other.csv: unknown kind of file (expected .jsonl, .txt or a token file) at data.train[2]");
+  EXPECT_EQ(
+      files,
+      "none*.jsonl: no such file at data.train[0]\nempty.jsonl: empty file at data.train[1]\n"
+      "other.csv: unknown kind of file (expected .jsonl or .txt, also .gz or .zst, or a token file) at data.train[2]");
   const std::string lines = refusal(options({"bad.jsonl", "bad.txt"}));
   EXPECT_NE(lines.find("bad.jsonl: broken JSON"), std::string::npos) << lines;
   EXPECT_NE(lines.find("at line 2, byte 14"), std::string::npos) << lines;

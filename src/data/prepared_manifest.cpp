@@ -11,7 +11,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Goes up whenever the same sources would give other token files.
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 const char* name_of(SourceKind kind) {
   return kind == SourceKind::jsonl ? "jsonl" : kind == SourceKind::text ? "text" : "tokens";
@@ -44,39 +44,114 @@ Json to_json(const PreparedCounts& counts) {
   return {{"documents", counts.documents}, {"sequences", counts.sequences}, {"tokens", counts.tokens}};
 }
 
-}  // namespace
+Json to_json(const PreparedFrom& from) {
+  return {{"tokenizer", from.tokenizer},
+          {"vocab_size", from.vocab_size},
+          {"validation_fraction", from.validation_fraction},
+          {"seed", from.seed},
+          {"deduplicate", from.deduplicate},
+          {"train_sources", to_json(from.train)},
+          {"validation_sources", to_json(from.validation)}};
+}
 
-void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts) {
-  const Json json = {{"version", kVersion},
-                     {"tokenizer", from.tokenizer},
-                     {"vocab_size", from.vocab_size},
-                     {"validation_fraction", from.validation_fraction},
-                     {"seed", from.seed},
-                     {"train", to_json(counts.train)},
-                     {"validation", to_json(counts.validation)},
-                     {"train_sources", to_json(from.train)},
-                     {"validation_sources", to_json(from.validation)}};
+PreparedFrom from_of(const Json& json) {
+  return {.train = sources_of(json.at("train_sources")),
+          .validation = sources_of(json.at("validation_sources")),
+          .tokenizer = json.at("tokenizer"),
+          .validation_fraction = json.at("validation_fraction"),
+          .seed = json.at("seed"),
+          .vocab_size = json.at("vocab_size"),
+          .deduplicate = json.at("deduplicate")};
+}
+
+Json to_json(const DraftPosition& at) {
+  return {{"tokens", at.tokens}, {"sequences", at.sequences},           {"documents", at.documents},
+          {"open", at.open},     {"first_sequence", at.first_sequence}, {"first_token", at.first_token},
+          {"labels", at.labels}};
+}
+
+DraftPosition position_of(const Json& json) {
+  return {.tokens = json.at("tokens"),
+          .sequences = json.at("sequences"),
+          .documents = json.at("documents"),
+          .open = json.at("open"),
+          .first_sequence = json.at("first_sequence"),
+          .first_token = json.at("first_token"),
+          .labels = json.at("labels")};
+}
+
+void write_json(const std::string& path, const Json& json) {
   const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   AtomicFile file(path);
   file.write(text.data(), text.size());
   file.commit();
 }
 
-std::optional<PreparedFrom> read_manifest(const std::string& path) {
+// What `read` makes of a file of this version; nullopt when there is none.
+template <class Read>
+auto read_json(const std::string& path, Read read) -> std::optional<decltype(read(Json()))> {
   std::ifstream stream(path);
   if (!stream) return std::nullopt;
   try {
     const Json json = Json::parse(stream);
     if (json.at("version") != kVersion) return std::nullopt;
-    return PreparedFrom{.train = sources_of(json.at("train_sources")),
-                        .validation = sources_of(json.at("validation_sources")),
-                        .tokenizer = json.at("tokenizer"),
-                        .validation_fraction = json.at("validation_fraction"),
-                        .seed = json.at("seed"),
-                        .vocab_size = json.at("vocab_size")};
+    return read(json);
   } catch (const Json::exception&) {
     return std::nullopt;
   }
+}
+
+}  // namespace
+
+void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts) {
+  write_json(path, {{"version", kVersion},
+                    {"train", to_json(counts.train)},
+                    {"validation", to_json(counts.validation)},
+                    {"duplicates", counts.duplicates},
+                    {"from", to_json(from)}});
+}
+
+std::optional<PreparedFrom> read_manifest(const std::string& path) {
+  return read_json(path, [](const Json& json) { return from_of(json.at("from")); });
+}
+
+void write_state(const std::string& path, const PrepareState& state) {
+  write_json(path, {{"version", kVersion},
+                    {"complete", state.complete},
+                    {"validation", state.validation},
+                    {"source", state.source},
+                    {"byte", state.place.byte},
+                    {"line", state.place.line},
+                    {"counted", state.counted},
+                    {"documents", state.documents},
+                    {"duplicates", state.duplicates},
+                    {"contents", state.contents},
+                    {"bytes_done", state.progress.bytes_done},
+                    {"documents_done", state.progress.documents},
+                    {"tokens_done", state.progress.tokens},
+                    {"train", to_json(state.train)},
+                    {"valid", state.valid ? to_json(*state.valid) : Json()},
+                    {"from", to_json(state.from)}});
+}
+
+std::optional<PrepareState> read_state(const std::string& path) {
+  return read_json(path, [](const Json& json) {
+    PrepareState state{.from = from_of(json.at("from")),
+                       .complete = json.at("complete"),
+                       .validation = json.at("validation"),
+                       .source = json.at("source"),
+                       .place = {.byte = json.at("byte"), .line = json.at("line")},
+                       .counted = json.at("counted"),
+                       .documents = json.at("documents"),
+                       .duplicates = json.at("duplicates"),
+                       .contents = json.at("contents"),
+                       .progress = {.bytes_done = json.at("bytes_done"),
+                                    .documents = json.at("documents_done"),
+                                    .tokens = json.at("tokens_done")},
+                       .train = position_of(json.at("train"))};
+    if (!json.at("valid").is_null()) state.valid = position_of(json.at("valid"));
+    return state;
+  });
 }
 
 }  // namespace hawser::data

@@ -8,22 +8,16 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <set>
 
+#include "data/byte_reader.h"
 #include "data/utf8.h"
 
 namespace hawser::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::optional<SourceKind> kind_of(const fs::path& path) {
-  if (path.extension() == ".jsonl") return SourceKind::jsonl;
-  if (path.extension() == ".txt") return SourceKind::text;
-  return std::nullopt;
-}
 
 // What a pattern matches, sorted.
 std::vector<std::string> expand(const std::string& pattern) {
@@ -43,17 +37,36 @@ std::vector<std::string> files_under(const std::string& folder) {
   std::vector<std::string> paths;
   std::error_code ignored;
   for (const auto& entry : fs::recursive_directory_iterator(folder, ignored)) {
-    if (entry.is_regular_file(ignored) && kind_of(entry.path())) paths.push_back(entry.path().string());
+    if (entry.is_regular_file(ignored) && kind_by_name(entry.path().string())) paths.push_back(entry.path().string());
   }
   std::sort(paths.begin(), paths.end());
   return paths;
 }
 
-bool is_utf16(const std::string& path) {
+// Adds the problem of a file whose beginning cannot be that of text.
+bool begins_badly(const std::string& path, const std::string& at, Problems& problems) {
   std::array<char, 512> bytes{};
-  std::ifstream in(path, std::ios::binary);
-  in.read(bytes.data(), bytes.size());
-  return looks_like_utf16({bytes.data(), static_cast<std::size_t>(in.gcount())});
+  std::string_view start;
+  try {
+    start = {bytes.data(), open_bytes(path)->read(bytes)};
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+    return true;
+  }
+  if (start.empty()) {
+    problems.add({.file = path, .what = "empty file", .at = at});
+  } else if (const char* ending = compressed_ending(start)) {
+    problems.add({.file = path,
+                  .what = "compressed, but not by its name",
+                  .expected = "text",
+                  .at = at,
+                  .hint = cat("mv ", path, " ", path, ending)});
+  } else if (looks_like_utf16(start)) {
+    problems.add({.file = path, .what = "UTF-16 text", .expected = "UTF-8", .at = at, .hint = kFromUtf16});
+  } else {
+    return false;
+  }
+  return true;
 }
 
 // Labels lie beside the .bin of their token file and are never named alone.
@@ -79,6 +92,13 @@ std::optional<Source> token_source(const std::string& prefix) {
 }
 
 }  // namespace
+
+std::optional<SourceKind> kind_by_name(const std::string& path) {
+  const std::string_view name = without_compression(path);
+  if (name.ends_with(".jsonl")) return SourceKind::jsonl;
+  if (name.ends_with(".txt")) return SourceKind::text;
+  return std::nullopt;
+}
 
 std::string resolve_path(const std::string& path, const std::string& folder) {
   if (path.starts_with('~')) return path;  // left to glob
@@ -140,22 +160,19 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       if (is_label_file(path) && is_token_prefix(path.substr(0, path.size() - std::strlen(".labels.bin")), ""))
         continue;
       std::error_code error;
-      const auto kind = kind_of(path);
+      const auto kind = kind_by_name(path);
       const auto bytes = fs::file_size(path, error);
       if (!kind) {
         const fs::path file(path);
         const bool half = file.extension() == ".bin" || file.extension() == ".idx";
-        problems.add({.file = path,
-                      .what = half ? "half of a token file" : "unknown kind of file",
-                      .expected = half ? "a .bin and an .idx side by side" : ".jsonl, .txt or a token file",
-                      .at = at});
+        problems.add(
+            {.file = path,
+             .what = half ? "half of a token file" : "unknown kind of file",
+             .expected = half ? "a .bin and an .idx side by side" : ".jsonl or .txt, also .gz or .zst, or a token file",
+             .at = at});
       } else if (error || ::access(path.c_str(), R_OK) != 0) {
         problems.add({.file = path, .what = "cannot be read", .at = at});
-      } else if (bytes == 0) {
-        problems.add({.file = path, .what = "empty file", .at = at});
-      } else if (is_utf16(path)) {
-        problems.add({.file = path, .what = "UTF-16 text", .expected = "UTF-8", .at = at, .hint = kFromUtf16});
-      } else {
+      } else if (!begins_badly(path, at, problems)) {
         const auto modified = fs::last_write_time(path, error).time_since_epoch();
         sources.push_back({path, *kind, static_cast<std::int64_t>(bytes),
                            std::chrono::duration_cast<std::chrono::nanoseconds>(modified).count()});

@@ -22,11 +22,14 @@ struct Source {
 };
 
 // A path, a glob ("books/*.jsonl", "{a,b}.txt", "~/x"), a folder (all .jsonl and .txt files under it), or a token file:
-// its prefix, its .bin or its .idx. Relative ones start at `folder`. Files come in the order of the patterns, sorted by
-// name within one, each once. Adds a problem at `key` for a pattern without files, a file of another kind, one that
-// cannot be read and one that is empty.
+// its prefix, its .bin or its .idx. .jsonl and .txt files may be compressed (.gz, .zst). Relative ones start at
+// `folder`. Files come in the order of the patterns, sorted by name within one, each once. Adds a problem at `key` for
+// a pattern without files, a file of another kind, one that cannot be read and one that is empty.
 std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
                                  const std::string& key, Problems& problems);
+
+// What a file of this name holds: .jsonl or .txt, perhaps with .gz or .zst behind; none for others.
+std::optional<SourceKind> kind_by_name(const std::string& path);
 
 // Whether a pattern names token files (PATTERN.bin and PATTERN.idx exist), made by `prepare` or by Megatron.
 bool is_token_prefix(const std::string& pattern, const std::string& folder);

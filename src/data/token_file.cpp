@@ -6,14 +6,12 @@
 #include <limits>
 
 #include "base/error.h"
+#include "data/token_index.h"
 
 namespace hawser::data {
 namespace {
 
-constexpr char kMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
-constexpr std::size_t kHeader = sizeof kMagic + 8 + 1 + 8 + 8;
-constexpr std::uint8_t kInt32 = 4, kUint16 = 8;
-constexpr std::int64_t kNarrowVocabulary = 65500;
+using namespace token_index;
 
 // The value at a byte offset that need not be aligned.
 template <class T>
@@ -155,71 +153,6 @@ void TokenFile::check_ids(std::int64_t vocab_size) const {
     read(from, std::span(block).first(count), vocab_size);
     if (has_labels_) read_labels(from, std::span(block).first(count), vocab_size);
   }
-}
-
-TokenFileWriter::TokenFileWriter(const std::string& prefix, std::int64_t vocab_size)
-    : prefix_(prefix),
-      wide_(vocab_size == 0 || vocab_size >= kNarrowVocabulary),
-      index_(prefix + ".idx"),
-      ids_(prefix + ".bin") {}
-
-void TokenFileWriter::add_sequence(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) {
-  HAWSER_CHECK(labels.empty() || labels.size() == ids.size(), labels.size(), " labels for ", ids.size(), " ids");
-  HAWSER_CHECK(ids.size() <= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()), "sequence too long");
-  if (!labels.empty() && !labels_) start_labels();
-  if (wide_) {
-    ids_.write(ids.data(), ids.size_bytes());
-  } else {
-    for (const std::int32_t id : ids) {
-      HAWSER_CHECK(id >= 0 && id <= 0xFFFF, "id ", id, " in a file of uint16");
-      ids_.write_value(static_cast<std::uint16_t>(id));
-    }
-  }
-  if (labels_) labels_->write(labels.empty() ? ids.data() : labels.data(), ids.size_bytes());
-  lengths_.push_back(static_cast<std::int32_t>(ids.size()));
-  tokens_ += static_cast<std::int64_t>(ids.size());
-}
-
-// The first labels came: all tokens before are their own labels.
-void TokenFileWriter::start_labels() {
-  labels_.emplace(prefix_ + ".labels.bin");
-  if (tokens_ == 0) return;
-  ids_.flush();
-  const MappedFile written(ids_.temporary_path());
-  for (std::int64_t i = 0; i < tokens_; ++i) {
-    labels_->write_value(wide_ ? load<std::int32_t>(written.bytes(), i * 4)
-                               : std::int32_t{load<std::uint16_t>(written.bytes(), i * 2)});
-  }
-}
-
-void TokenFileWriter::end_document() {
-  if (documents_.back() != sequences()) documents_.push_back(sequences());
-}
-
-void TokenFileWriter::finish() {
-  end_document();
-  index_.write(kMagic, sizeof kMagic);
-  index_.write_value(std::uint64_t{1});
-  index_.write_value(wide_ ? kInt32 : kUint16);
-  index_.write_value(static_cast<std::uint64_t>(lengths_.size()));
-  index_.write_value(static_cast<std::uint64_t>(documents_.size()));
-  index_.write(lengths_.data(), lengths_.size() * sizeof lengths_[0]);
-  std::int64_t offset = 0;
-  for (const std::int32_t length : lengths_) {
-    index_.write_value(offset);
-    offset += std::int64_t{length} * (wide_ ? 4 : 2);
-  }
-  index_.write(documents_.data(), documents_.size() * sizeof documents_[0]);
-  // Everything is on disk before any name changes; an index without its .bin never shows.
-  index_.sync();
-  ids_.sync();
-  if (labels_) labels_->sync();
-  std::error_code ignored;
-  std::filesystem::remove(prefix_ + ".idx", ignored);
-  std::filesystem::remove(prefix_ + ".labels.bin", ignored);
-  ids_.commit();
-  if (labels_) labels_->commit();
-  index_.commit();
 }
 
 }  // namespace hawser::data

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -61,32 +60,82 @@ class TokenFile {
   bool has_labels_ = false;
 };
 
-// Writes a token file sequence by sequence; memory is 4 bytes a sequence and 8 a document. The files appear under their
-// names in finish(), the index last; without finish() nothing remains. UserError when writing fails.
-class TokenFileWriter {
+// How far a draft has come: all that is needed to go on with it in another process.
+struct DraftPosition {
+  std::int64_t tokens = 0, sequences = 0, documents = 0;  // the last sequence may still be open: it is not counted
+  std::int64_t open = 0;                                  // tokens of that one
+  std::int64_t first_sequence = 0, first_token = 0;       // of the open document
+  bool labels = false;
+
+  bool operator==(const DraftPosition&) const = default;
+};
+
+// A token file in the making: PREFIX.bin, PREFIX.labels.bin, PREFIX.lengths, PREFIX.bounds, and after finish()
+// PREFIX.idx. Memory does not depend on what is written. UserError when writing fails.
+class TokenFileDraft {
  public:
   // Ids are below vocab_size, which chooses uint16 (below 65,500, as Megatron does) or int32; 0: unknown, int32.
+  // Where `from` is not the beginning, the files of a draft that had come at least so far are there, and are cut.
+  TokenFileDraft(const std::string& prefix, std::int64_t vocab_size, const DraftPosition& from = {});
+
+  // Appends to the open sequence. `labels` is empty or as long as `ids`. UserError for a sequence of 2^31 tokens.
+  void append(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels = {});
+  void end_sequence();      // one without tokens leaves no trace
+  void end_document();      // ends the open sequence too; a document without sequences leaves no trace
+  void abandon_document();  // as if the open document had never begun
+
+  // After sync() all that was written is on the disk, and a draft may start from position().
+  void sync();
+  const DraftPosition& position() const { return at_; }
+
+  // Ends the open document and writes the index; everything is on the disk, and nothing more can be written.
+  void finish();
+
+  std::int64_t sequences() const { return at_.sequences; }
+  std::int64_t documents() const { return at_.documents; }
+  std::int64_t tokens() const { return at_.tokens; }
+
+ private:
+  std::int64_t id_bytes() const { return wide_ ? 4 : 2; }
+  void start_labels();
+
+  std::string prefix_;
+  bool wide_;
+  DraftPosition at_;
+  AppendFile ids_, lengths_, bounds_;
+  std::optional<AppendFile> labels_;
+  std::vector<std::uint16_t> narrow_;  // scratch
+};
+
+// Gives the files of a finished draft their names: FROM.bin becomes TO.bin, and so on. What else the draft left is
+// removed. Between the first and the last change there is no TO.idx, so nobody takes the files for a token file; called
+// again after a crash, it goes on.
+void publish_token_file(const std::string& from, const std::string& to);
+
+// Removes the files of a token file or of a draft, those that there are.
+void remove_token_file(const std::string& prefix);
+
+// Writes a token file sequence by sequence, by way of a draft. The files appear under their names in finish(); without
+// it nothing remains.
+class TokenFileWriter {
+ public:
   TokenFileWriter(const std::string& prefix, std::int64_t vocab_size);
+  ~TokenFileWriter();
+  TokenFileWriter(const TokenFileWriter&) = delete;
+  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
 
   // `labels` is empty or as long as `ids`.
   void add_sequence(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels = {});
   void end_document();  // those without a sequence leave no trace
   void finish();
 
-  std::int64_t sequences() const { return static_cast<std::int64_t>(lengths_.size()); }
-  std::int64_t documents() const { return static_cast<std::int64_t>(documents_.size()) - 1; }
-  std::int64_t tokens() const { return tokens_; }
+  std::int64_t sequences() const { return draft_.sequences(); }
+  std::int64_t documents() const { return draft_.documents(); }
+  std::int64_t tokens() const { return draft_.tokens(); }
 
  private:
-  void start_labels();
-
   std::string prefix_;
-  bool wide_;
-  AtomicFile index_, ids_;
-  std::optional<AtomicFile> labels_;
-  std::vector<std::int32_t> lengths_;
-  std::vector<std::int64_t> documents_{0};
-  std::int64_t tokens_ = 0;
+  TokenFileDraft draft_;
 };
 
 }  // namespace hawser::data

@@ -1,0 +1,114 @@
+#include "data/block_encoder.h"
+
+#include <algorithm>
+#include <span>
+
+#include "data/jsonl.h"
+#include "data/utf8.h"
+
+namespace hawser::data {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+bool begins_with(std::span<const std::int32_t> ids, std::span<const std::int32_t> start) {
+  return ids.size() >= start.size() && std::equal(start.begin(), start.end(), ids.begin());
+}
+
+}  // namespace
+
+BlockEncoder::BlockEncoder(const Tokenizer* tokenizer, std::int64_t vocab_size, bool hashes)
+    : tokenizer_(tokenizer), vocab_size_(vocab_size), hashes_(hashes) {
+  if (!tokenizer_) return;
+  Ids plain, framed;
+  tokenizer_->encode("a", plain, false);
+  tokenizer_->encode("a", framed, true);
+  const auto found = std::search(framed.begin(), framed.end(), plain.begin(), plain.end());
+  HAWSER_CHECK(found != framed.end(), "a text's ids are not among those with what stands around it");
+  before_.assign(framed.begin(), found);
+  after_.assign(found + static_cast<std::ptrdiff_t>(plain.size()), framed.end());
+}
+
+EncodedBlock BlockEncoder::encode(const Block& block) const {
+  EncodedBlock out{.first = block.first, .last = block.last, .end = block.end, .file_bytes = block.file_bytes};
+  if (block.kind == SourceKind::text) {
+    encode_part(block, out);
+  } else {
+    encode_lines(block, out);
+  }
+  return out;
+}
+
+std::vector<std::int32_t> BlockEncoder::encode_text(std::string_view text) const {
+  Ids ids;
+  if (text.empty()) return ids;
+  tokenizer_->encode(text, ids, true);
+  const auto end = tokenizer_->eos();
+  if (end && !ids.empty() && ids.back() != *end) ids.push_back(*end);
+  return ids;
+}
+
+void BlockEncoder::encode_part(const Block& block, EncodedBlock& out) const {
+  if (!tokenizer_) {
+    if (block.first) out.problems.add({.file = block.file, .what = "text needs a tokenizer", .hint = "data.tokenizer"});
+    return;
+  }
+  if (const std::size_t bad = find_invalid_utf8(block.text); bad != std::string_view::npos) {
+    out.problems.add({.file = block.file,
+                      .what = "not UTF-8",
+                      .at = cat("byte ", block.start.byte + static_cast<std::int64_t>(bad)),
+                      .hint = "iconv -c -t utf-8"});
+    return;
+  }
+  if (block.first && block.last) {
+    out.documents.push_back({.ids = encode_text(block.text), .content = block.content});
+    return;
+  }
+  Ids context, ids;
+  tokenizer_->encode(block.context, context, false);
+  tokenizer_->encode(block.context + block.text, ids, false);
+  if (!begins_with(ids, context)) {
+    out.problems.add({.file = block.file,
+                      .what = "text cannot be cut for this tokenizer",
+                      .at = cat("byte ", block.start.byte),
+                      .hint = "smaller files"});
+    return;
+  }
+  ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(context.size()));
+  if (block.first) ids.insert(ids.begin(), before_.begin(), before_.end());
+  if (block.last) {
+    ids.insert(ids.end(), after_.begin(), after_.end());
+    const auto end = tokenizer_->eos();
+    if (end && (ids.empty() || ids.back() != *end)) ids.push_back(*end);
+  }
+  out.documents.push_back({.ids = std::move(ids), .content = block.content});
+}
+
+void BlockEncoder::encode_lines(const Block& block, EncodedBlock& out) const {
+  LinePlace place{.file = block.file, .number = block.start.line, .vocab_size = vocab_size_};
+  const std::string_view all = block.text;
+  for (std::size_t at = 0; at < all.size(); ++place.number) {
+    const std::size_t end = std::min(all.find('\n', at), all.size());
+    const std::string_view text = all.substr(at, end - at);
+    place.byte = block.start.byte + static_cast<std::int64_t>(at);
+    at = end + 1;
+    if (is_blank(text)) continue;
+    auto line = parse_line(text, place, out.problems);
+    if (!line) continue;
+    if (!line->text) {
+      out.documents.push_back({std::move(line->ids), std::move(line->labels), std::move(line->document_lengths)});
+      EncodedDocument& last = out.documents.back();
+      if (hashes_) last.content = hash_of_ids(last.ids, last.labels, last.document_lengths);
+    } else if (tokenizer_) {
+      out.documents.push_back({.ids = encode_text(*line->text)});
+      if (hashes_) out.documents.back().content = hash_of_text(*line->text);
+    } else {
+      out.problems.add({.file = block.file,
+                        .what = "text needs a tokenizer",
+                        .at = cat("line ", place.number),
+                        .hint = "data.tokenizer"});
+    }
+  }
+}
+
+}  // namespace hawser::data

@@ -1,0 +1,101 @@
+#include "data/byte_reader.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "data/testing/archives.h"
+#include "data/testing/scratch_folder.h"
+
+namespace hawser::data {
+namespace {
+
+// Words in no order, so that an archive of them has many blocks.
+std::string words(int count) {
+  const RandomStream random(1, "words");
+  std::string text;
+  for (int i = 0; i < count; ++i) text += "w" + std::to_string(random.below(100000, i)) + (i % 9 == 0 ? "\n" : " ");
+  return text;
+}
+
+class ByteReaderTest : public testing::Test {
+ protected:
+  std::string refusal(const std::string& name) {
+    try {
+      read_all_bytes(folder_.path(name));
+    } catch (const UserError& error) {
+      return std::string(error.what()).substr(folder_.path("").size());
+    }
+    return "accepted";
+  }
+  ScratchFolder folder_;
+};
+
+TEST_F(ByteReaderTest, ReadsTheSameTextInEveryForm) {
+  const std::string text = words(300000), half = text.substr(0, text.size() / 2), rest = text.substr(half.size());
+  folder_.write("a.txt", text);
+  folder_.write("a.txt.gz", gzip(text));
+  folder_.write("a.txt.zst", zstd(text));
+  folder_.write("members.txt.gz", gzip(half) + gzip("") + gzip(rest));
+  folder_.write("padded.txt.gz", gzip(half) + gzip(rest) + std::string(1000, '\0'));
+  folder_.write("frames.txt.zst", zstd(half) + zstd("") + zstd(rest));
+  for (const char* name : {"a.txt", "a.txt.gz", "a.txt.zst", "members.txt.gz", "padded.txt.gz", "frames.txt.zst"}) {
+    EXPECT_TRUE(read_all_bytes(folder_.path(name)) == text) << name;
+    // In odd pieces, and from the middle on.
+    const auto reader = open_bytes(folder_.path(name));
+    reader->skip(1000003);
+    std::string read(text.size(), '\0');
+    std::size_t size = 0;
+    for (std::size_t piece = 1; std::size_t got = reader->read(std::span(read).subspan(size, piece));
+         piece = std::min<std::size_t>(piece * 3 + 1, read.size() - size)) {
+      size += got;
+    }
+    EXPECT_TRUE(read.substr(0, size) == text.substr(1000003)) << name;
+    EXPECT_EQ(static_cast<std::uintmax_t>(reader->file_bytes()), std::filesystem::file_size(folder_.path(name)));
+  }
+}
+
+TEST_F(ByteReaderTest, NamesArchivesThatAreBroken) {
+  const std::string text = words(100000);
+  for (const auto& [ending, kind, whole] :
+       {std::tuple(".gz", "gzip", gzip(text)), std::tuple(".zst", "zstd", zstd(text))}) {
+    const std::string name = std::string("a.txt") + ending;
+    const auto refused = [&](const std::string& bytes) {
+      folder_.write(name, bytes);
+      return refusal(name);
+    };
+    EXPECT_EQ(refused(whole), "accepted");
+    EXPECT_EQ(refused("{\"text\": \"not an archive\"}\n"),
+              cat(name, ": not a ", kind, " archive; try the name that fits its content"));
+    EXPECT_EQ(refused(""), cat(name, ": not a ", kind, " archive; try the name that fits its content"));
+    for (const std::size_t size : {whole.size() - 1, whole.size() - 4, whole.size() / 2, std::size_t{12}}) {
+      EXPECT_EQ(refused(whole.substr(0, size)), cat(name, ": ", kind, " archive cut short at byte ", size));
+    }
+    EXPECT_EQ(refused(whole + "rest").substr(0, name.size() + 10), name + ": damaged ") << refusal(name);
+    // Whatever bit is wrong, the text does not pass for another one.
+    const RandomStream random(2, kind);
+    for (int i = 0; i < 100; ++i) {
+      std::string broken = whole;
+      broken[random.below(broken.size(), 2 * i)] ^= static_cast<char>(1 << random.below(8, 2 * i + 1));
+      folder_.write(name, broken);
+      const std::string line = refusal(name);
+      if (line == "accepted") {
+        EXPECT_TRUE(read_all_bytes(folder_.path(name)) == text) << i;  // a bit without meaning, as gzip's header has
+      } else {
+        EXPECT_TRUE(line.starts_with(name + ": ")) << line;
+      }
+    }
+  }
+}
+
+TEST_F(ByteReaderTest, RefusesAWindowBeyondItsMemory) {
+  folder_.write("far.txt.zst", zstd(words(1000), 30));
+  EXPECT_EQ(refusal("far.txt.zst"),
+            "far.txt.zst: zstd archive with too large a window (expected 128 MiB at most); try zstd without --long, or "
+            "with --long=27");
+}
+
+}  // namespace
+}  // namespace hawser::data

@@ -1,0 +1,273 @@
+// Prepare on sources of every kind and size: archives, long texts, duplicates; stopped at any point.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "data/prepare.h"
+#include "data/testing/archives.h"
+#include "data/testing/scratch_folder.h"
+#include "data/token_file.h"
+
+namespace hawser::data {
+namespace {
+
+namespace fs = std::filesystem;
+using Ids = std::vector<std::int32_t>;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+class PrepareSources : public testing::Test {
+ protected:
+  PrepareOptions options(std::vector<std::string> train, const std::string& output = "out") {
+    return {.train = std::move(train),
+            .folder = folder_.path(""),
+            .tokenizer = HAWSER_SOURCE_DIR "/recipes/quickstart-tokenizer/tokenizer.json",
+            .output = folder_.path(output),
+            .seed = 3,
+            .threads = 2,
+            .block_bytes = 2000};
+  }
+  std::string refusal(const PrepareOptions& with) {
+    try {
+      prepare(with);
+    } catch (const UserError& error) {
+      std::string text = error.what();
+      const std::string name = folder_.path("");
+      for (std::size_t at; (at = text.find(name)) != text.npos;) text.erase(at, name.size());
+      return text;
+    }
+    return "accepted";
+  }
+  // Everything in a folder of token files but what was made from when.
+  std::map<std::string, std::string> files(const std::string& output) {
+    std::map<std::string, std::string> found;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_.path(output))) {
+      if (entry.path().filename() != "prepared.json") found[entry.path().filename()] = read_file(entry.path());
+    }
+    return found;
+  }
+  std::vector<Ids> documents(const std::string& prefix) {
+    const TokenFile file(folder_.path(prefix));
+    std::vector<Ids> out;
+    for (std::int64_t i = 0; i < file.documents(); ++i) {
+      const std::int64_t begin = file.begin(file.first_sequence(i)), end = file.begin(file.first_sequence(i + 1));
+      file.read(begin, out.emplace_back(end - begin));
+    }
+    return out;
+  }
+  static std::string text(int words, std::uint64_t seed) {
+    const RandomStream random(seed, "text");
+    std::string out;
+    for (int i = 0; i < words; ++i) out += "word" + std::to_string(random.below(5000, i)) + (i % 11 == 10 ? "\n" : " ");
+    return out;
+  }
+  std::string lines(int count, std::uint64_t seed) {
+    std::string out;
+    for (int i = 0; i < count; ++i) {
+      std::string line = text(5 + i % 40, seed * 1000 + static_cast<std::uint64_t>(i));
+      std::replace(line.begin(), line.end(), '\n', ' ');
+      out += i % 5 == 4 ? "{\"input_ids\": [" + std::to_string(i % 7) + ",2,3], \"labels\": [-100,2,-100]}\n"
+                        : "{\"text\": \"" + line + "\"}\n";
+    }
+    return out;
+  }
+  ScratchFolder folder_;
+};
+
+TEST_F(PrepareSources, ArchivesAndFoldersGiveWhatTheirTextGives) {
+  fs::create_directories(folder_.path("plain/deep"));
+  fs::create_directories(folder_.path("packed/deep"));
+  folder_.write("plain/a.jsonl", lines(300, 1));
+  folder_.write("plain/deep/b.txt", text(4000, 2));
+  folder_.write("plain/deep/c.jsonl", lines(200, 3));
+  folder_.write("packed/a.jsonl.gz", gzip(lines(300, 1)));
+  folder_.write("packed/deep/b.txt.zst", zstd(text(4000, 2)));
+  folder_.write("packed/deep/c.jsonl.zst", zstd(lines(200, 3)));
+  PrepareOptions plain = options({"plain"}, "one"), packed = options({"packed"}, "two");
+  for (PrepareOptions* with : {&plain, &packed}) with->validation_fraction = 0.1;
+  std::int64_t done = 0, total = 0;
+  packed.progress = [&](const PrepareProgress& progress) {
+    EXPECT_LE(progress.bytes_done, progress.bytes_total);
+    done = progress.bytes_done, total = progress.bytes_total;
+  };
+  EXPECT_EQ(prepare(plain).train.documents, 451);
+  prepare(packed);
+  EXPECT_EQ(done, total);
+  EXPECT_TRUE(files("one") == files("two"));
+  EXPECT_EQ(files("one").size(), 6u) << "train and valid, each with .bin, .idx and .labels.bin";
+}
+
+TEST_F(PrepareSources, SaysWhereAnArchiveIsBroken) {
+  const std::string whole = gzip(lines(5000, 1));
+  folder_.write("short.jsonl.gz", whole.substr(0, 20000));
+  folder_.write("line.jsonl.zst", zstd("{\"text\": \"fine\"}\n\n{\"text\": 5}\n"));
+  folder_.write("named.txt.gz", "plain text");
+  folder_.write("named.jsonl", gzip("{}"));
+  folder_.write("empty.txt.gz", gzip(""));
+  EXPECT_EQ(refusal(options({"short.jsonl.gz", "line.jsonl.zst"})),
+            "short.jsonl.gz: gzip archive cut short at byte 20000\n"
+            "line.jsonl.zst: wrong type (expected a string, got number) at line 3, text");
+  EXPECT_EQ(refusal(options({"named.txt.gz", "named.jsonl", "empty.txt.gz"})),
+            "named.txt.gz: not a gzip archive; try the name that fits its content\n"
+            "named.jsonl: compressed, but not by its name (expected text) at data.train[1]; try mv named.jsonl "
+            "named.jsonl.gz\nempty.txt.gz: empty file at data.train[2]");
+  EXPECT_EQ(files("out").size(), 0u) << "nothing remains of what was refused";
+}
+
+TEST_F(PrepareSources, ALongTextIsOneDocumentInTheIdsOfTheWhole) {
+  folder_.write("a.txt", text(30000, 1));
+  PrepareOptions parts = options({"a.txt"}, "parts"), whole = options({"a.txt"}, "whole");
+  whole.block_bytes = 1 << 30;
+  EXPECT_EQ(prepare(parts).train.sequences, 1);
+  prepare(whole);
+  EXPECT_TRUE(files("parts") == files("whole"));
+}
+
+TEST_F(PrepareSources, LeavesOutDuplicates) {
+  folder_.write("a.jsonl",
+                "{\"text\": \"one\"}\n{\"text\": \"two\"}\n{\"text\": \"one\", \"source\": \"elsewhere\"}\n"
+                "{\"input_ids\": [5, 6]}\n{\"input_ids\": [5, 6], \"labels\": [-100, 6]}\n{\"input_ids\": [5, 6]}\n");
+  folder_.write("b.txt", "two");
+  const std::string book = text(3000, 5);  // several parts
+  folder_.write("book.txt", book);
+  folder_.write("copy.txt.gz", gzip(book));
+  folder_.write("other.txt", book + "and on");
+  folder_.write("v.jsonl", "{\"text\": \"held out\"}\n{\"text\": \"one\"}\n");
+  PrepareOptions with = options({"a.jsonl", "b.txt", "book.txt", "copy.txt.gz", "other.txt"});
+  with.validation = {"v.jsonl"};
+  EXPECT_EQ(prepare(with).train.documents, 10);
+  const auto all = documents("out/train");
+  with.deduplicate = true;
+  EXPECT_FALSE(is_prepared(with)) << "the token files are others";
+  const Prepared prepared = prepare(with);
+  EXPECT_EQ(prepared.duplicates, 5);
+  EXPECT_EQ(documents("out/train"), (std::vector<Ids>{all[0], all[1], all[3], all[4], all[7], all[9]}));
+  EXPECT_EQ(prepared.validation.documents, 1) << "what is trained on is not held out";
+  // Token files know theirs as well.
+  fs::rename(folder_.path("out"), folder_.path("first"));
+  PrepareOptions joined = options({"first/train", "a.jsonl"});
+  joined.deduplicate = true;
+  EXPECT_EQ(prepare(joined).duplicates, 4) << "ids are not the text they came from, and equal only ids";
+}
+
+TEST_F(PrepareSources, GoesOnWhereItWasKilled) {
+  folder_.write("a.jsonl.gz", gzip(lines(1500, 1)));
+  folder_.write("b.txt", text(40000, 2));
+  folder_.write("c.jsonl", lines(1500, 3) + lines(700, 1));
+  folder_.write("d.txt", text(9000, 4));
+  prepare(options({"d.txt", "c.jsonl"}, "tokens"));
+  for (const bool deduplicate : {false, true}) {
+    const auto with_output = [&](const std::string& output) {
+      PrepareOptions with = options({"a.jsonl.gz", "tokens/train", "b.txt", "c.jsonl", "d.txt"}, output);
+      with.validation_fraction = 0.2;
+      with.deduplicate = deduplicate;
+      with.save_every = std::chrono::milliseconds(20);
+      with.block_bytes = 10000;
+      return with;
+    };
+    const PrepareOptions expected = with_output(deduplicate ? "expected2" : "expected");
+    const auto began = std::chrono::steady_clock::now();
+    prepare(expected);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    const RandomStream random(7, "kills");
+    int kills = 0, finished = 0, resumed = 0;
+    for (int round = 0; round < 4; ++round) {
+      const std::string output = "run" + std::to_string(round) + (deduplicate ? "d" : "");
+      PrepareOptions with = with_output(output);
+      while (true) {
+        with.threads = 1 + (kills % 3);
+        const pid_t child = ::fork();
+        if (child == 0) {
+          try {
+            std::_Exit(prepare(with).resumed ? 2 : 0);
+          } catch (...) {
+            std::_Exit(1);
+          }
+        }
+        const double wait = random.uniform(static_cast<std::uint64_t>(100 * round + kills)) * seconds * 0.9;
+        std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+        ::kill(child, SIGKILL);
+        int status = 0;
+        ::waitpid(child, &status, 0);
+        if (WIFEXITED(status)) {
+          ASSERT_NE(WEXITSTATUS(status), 1);
+          resumed += WEXITSTATUS(status) == 2;
+          break;
+        }
+        ++kills;
+        // Under a final name there is a whole file or none.
+        for (const char* name : {"train", "valid"}) {
+          const std::string prefix = folder_.path(output + "/" + name);
+          if (fs::exists(prefix + ".idx")) TokenFile(prefix).check_ids(4096);
+        }
+        ASSERT_LT(kills, 400);
+      }
+      ++finished;
+      EXPECT_TRUE(is_prepared(with));
+      EXPECT_TRUE(files(output) == files(deduplicate ? "expected2" : "expected")) << output;
+      fs::remove_all(folder_.path(output));
+    }
+    EXPECT_GT(kills, 3);
+    EXPECT_GT(resumed, 0);
+    EXPECT_EQ(finished, 4);
+  }
+}
+
+TEST_F(PrepareSources, WhatIsLeftOfAnotherPrepareIsNotGoneOnWith) {
+  folder_.write("a.jsonl", lines(900, 1));
+  const PrepareOptions with = options({"a.jsonl"});
+  const auto stop = [&](PrepareOptions stopped) {
+    stopped.save_every = std::chrono::milliseconds(0);
+    stopped.progress = [](const PrepareProgress& progress) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (progress.bytes_done > progress.bytes_total / 2) throw std::runtime_error("stopped");
+    };
+    EXPECT_THROW(prepare(stopped), std::runtime_error);
+  };
+  prepare(options({"a.jsonl"}, "expected"));
+  stop(with);
+  EXPECT_TRUE(fs::exists(folder_.path("out/unfinished/state.json")));
+  EXPECT_FALSE(fs::exists(folder_.path("out/train.idx")));
+  // Another tokenizer's ids, another source, a draft that lost bytes: all anew.
+  folder_.write("a.jsonl", lines(900, 2));
+  EXPECT_FALSE(prepare(with).resumed);
+  EXPECT_FALSE(fs::exists(folder_.path("out/unfinished")));
+  fs::remove_all(folder_.path("out"));
+  stop(with);
+  fs::resize_file(folder_.path("out/unfinished/train.lengths"), 4);
+  EXPECT_FALSE(prepare(with).resumed);
+  prepare(options({"a.jsonl"}, "second"));
+  EXPECT_TRUE(files("out") == files("second"));
+  // And from where it was, where nothing changed.
+  fs::remove_all(folder_.path("out"));
+  stop(with);
+  EXPECT_TRUE(prepare(with).resumed);
+  EXPECT_TRUE(files("out") == files("second"));
+}
+
+TEST_F(PrepareSources, OneProcessAtATime) {
+  folder_.write("a.txt", "words");
+  fs::create_directories(folder_.path("out/unfinished"));
+  const int lock = ::open(folder_.path("out/unfinished/lock").c_str(), O_RDWR | O_CREAT, 0644);
+  ASSERT_EQ(::flock(lock, LOCK_EX), 0);
+  EXPECT_EQ(refusal(options({"a.txt"})), "out: another hawser prepares data here; try another data.prepared");
+  ::close(lock);
+  EXPECT_EQ(refusal(options({"a.txt"})), "accepted");
+}
+
+}  // namespace
+}  // namespace hawser::data

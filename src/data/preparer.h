@@ -1,0 +1,92 @@
+// Makes the token files of a checked job. Internal to prepare.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/block_encoder.h"
+#include "data/block_pool.h"
+#include "data/held_out.h"
+#include "data/prepare.h"
+#include "data/prepared_manifest.h"
+#include "data/seen_contents.h"
+
+namespace hawser::data {
+
+// What is checked and opened before the sources are read.
+struct PrepareJob {
+  PreparedFrom from;
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+
+// OUTPUT/unfinished, which one process at a time may have.
+class UnfinishedFolder {
+ public:
+  // UserError while another process has it.
+  explicit UnfinishedFolder(const std::string& output);
+  ~UnfinishedFolder();
+  UnfinishedFolder(const UnfinishedFolder&) = delete;
+  UnfinishedFolder& operator=(const UnfinishedFolder&) = delete;
+
+  std::string path(const std::string& name) const;
+  void clear();   // all but the lock
+  void remove();  // with the lock
+
+ private:
+  std::string folder_;
+  int lock_ = -1;
+};
+
+class Preparer {
+ public:
+  Preparer(const PrepareOptions& options, const PrepareJob& job);
+  Prepared run();
+
+ private:
+  void open();
+  bool open_unfinished();
+  void open_drafts();
+  void hold_out();
+  void read(bool validation);
+  void read_source(const Source& source, bool validation, std::int64_t index, SourcePlace start);
+  void join(const Source& source, bool validation, std::int64_t index, std::int64_t first);
+  void take_all();
+  void take_one();
+  void write(const EncodedBlock& block, bool validation);
+  void write_document(const EncodedDocument& document, bool last, TokenFileDraft& file);
+  bool is_duplicate(const ContentHash& hash);
+  TokenFileDraft& file_of_next(bool validation);
+  void count_read(std::int64_t file_bytes);
+  void save(bool at_once);
+  void publish();
+  Prepared result() const;
+
+  struct InFlight {
+    bool validation = false;
+    std::int64_t source = 0, bytes = 0;
+  };
+
+  const PrepareOptions& options_;
+  const PrepareJob& job_;
+  std::int64_t vocab_size_;
+  BlockEncoder encoder_;
+  std::optional<UnfinishedFolder> folder_;
+  PrepareState state_;
+  bool resumed_ = false;
+  Problems problems_;
+  HeldOut held_out_;
+  SeenContents seen_;
+  std::optional<AppendFile> contents_;
+  std::optional<TokenFileDraft> train_, valid_;
+  TokenFileDraft* open_ = nullptr;  // where the text goes whose parts are coming
+  std::deque<InFlight> in_flight_;
+  std::int64_t bytes_in_flight_ = 0;
+  std::chrono::steady_clock::time_point reported_{}, saved_ = std::chrono::steady_clock::now();
+  BlockPool pool_;  // last: its threads stop before anything else goes
+};
+
+}  // namespace hawser::data
