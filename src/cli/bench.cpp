@@ -71,6 +71,7 @@ void print_json(const train::BenchResult& result, const train::DocumentMix& docu
 
 void print_timelines(const train::BenchResult& result, const std::string& file) {
   std::vector<report::TimelineSummary> summaries;
+  summaries.reserve(result.timelines.size());
   for (const report::RankTimeline& rank : result.timelines) summaries.push_back(report::summarize(rank));
   std::printf("\ntraced step          %s; wrote %s\n", format_seconds(result.traced_seconds).c_str(), file.c_str());
   std::fputs(report::summary_text(summaries).c_str(), stdout);

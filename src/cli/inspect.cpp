@@ -195,6 +195,7 @@ void describe_trace(const InspectOptions& options, Report& report) {
   const auto ranks = report::read_chrome_trace(checkpoint::read_text(options.path, kLargest), options.path);
   report.title("trace", options.path);
   std::vector<report::TimelineSummary> summaries;
+  summaries.reserve(ranks.size());
   for (const report::RankTimeline& rank : ranks) {
     summaries.push_back(report::summarize(rank));
     report.json["ranks"].push_back(timeline_json(summaries.back()));

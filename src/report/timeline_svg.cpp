@@ -160,13 +160,16 @@ class Picture {
       }
     }
     const double begin = static_cast<double>(begin_ - origin_) / 1e6;
-    for (double at = std::ceil(begin / step - 1e-9) * step + 0.0; at <= begin + all * 1.0001; at += step) {
+    const auto first = static_cast<std::int64_t>(std::ceil(begin / step - 1e-9));
+    const auto last = static_cast<std::int64_t>(std::floor((begin + all) / step + 1e-3));
+    for (std::int64_t tick = first; tick <= last; ++tick) {
+      const double at = static_cast<double>(tick) * step;
       const double here = x(origin_ + static_cast<std::int64_t>(at * 1e6));
       body_ += fmt::format(
           "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#8a8a8a\" "
           "stroke-opacity=\"0.35\"/>\n",
           here, kTop, y_);
-      text(here, y_ + 12, fmt::format("{:.6g} ms", at + 0.0), "middle");
+      text(here, y_ + 12, fmt::format("{:.6g} ms", at), "middle");
     }
     y_ += 22;
   }
