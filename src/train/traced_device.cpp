@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <iterator>
 #include <map>
 
 namespace hawser::train {
@@ -31,6 +32,7 @@ std::function<void()> timed(TracedWork* traced, std::function<void()> work) {
 // Lanes that saw work, a step's streams in their usual order and others behind them.
 void arrange(RankTimeline& timeline) {
   std::vector<int> used;
+  used.reserve(timeline.spans.size());
   for (const TimelineSpan& span : timeline.spans) used.push_back(span.lane);
   std::sort(used.begin(), used.end());
   used.erase(std::unique(used.begin(), used.end()), used.end());
@@ -146,29 +148,30 @@ RankTimeline TracedDevice::stop(int rank, std::vector<std::string> rows) {
                          .op_name = work.name,
                          .communication = work.communication});
   }
-  if (recorder_) add_activities(out);
+  if (recorder_) add_activities(recorder_->stop(), out);
   arrange(out);
   report::put_in_order(out);
   return out;
 }
 
-void TracedDevice::add_activities(RankTimeline& out) {
-  const std::vector<cuda::Activity> activities = recorder_->stop();
+void TracedDevice::add_activities(const std::vector<cuda::Activity>& activities, RankTimeline& out) {
   std::vector<int> work(activities.size(), -1);
   std::map<std::uint32_t, std::map<int, int>> asked;  // for a stream of CUPTI's, by lane: how many it was asked for
   for (std::size_t i = 0; i < activities.size(); ++i) {
     const std::int64_t launched = activities[i].launched;
-    auto it = std::upper_bound(work_.begin(), work_.end(), launched,
-                               [](std::int64_t time, const TracedWork& one) { return time < one.enqueued; });
-    if (it != work_.begin() && launched <= (--it)->enqueued_end) {
-      work[i] = static_cast<int>(it - work_.begin());
-      ++asked[activities[i].stream][it->lane];
-    }
+    const auto later = std::upper_bound(work_.begin(), work_.end(), launched,
+                                        [](std::int64_t time, const TracedWork& one) { return time < one.enqueued; });
+    if (later == work_.begin()) continue;
+    const auto asker = std::prev(later);
+    if (launched > asker->enqueued_end) continue;
+    work[i] = static_cast<int>(asker - work_.begin());
+    ++asked[activities[i].stream][asker->lane];
   }
   // Streams that a library made for itself lie below the one that most of their work was asked on.
   std::map<std::uint32_t, int> lane_of;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    if (lanes_[lane].number) lane_of.emplace(*lanes_[lane].number, 1 + static_cast<int>(lane));
+    const std::optional<std::uint32_t>& number = lanes_[lane].number;
+    if (number) lane_of.emplace(*number, 1 + static_cast<int>(lane));
   }
   for (const cuda::Activity& activity : activities) {
     if (lane_of.contains(activity.stream)) continue;

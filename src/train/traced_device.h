@@ -56,7 +56,7 @@ class TracedDevice : public Device {
   };
   // Null while nothing is recorded.
   TracedWork* enqueue(int lane, const Booking& booking);
-  void add_activities(report::RankTimeline& timeline);
+  void add_activities(const std::vector<cuda::Activity>& activities, report::RankTimeline& timeline);
 
   std::unique_ptr<Device> inner_;
   std::optional<cuda::ActivityRecorder> recorder_;
