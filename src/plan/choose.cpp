@@ -2,6 +2,7 @@
 // the fastest mix within a number of bytes, and whole plans say whether that number was right: what a plan needs more
 // or less than the ladder thought corrects it. All by count, so that every rank and every run finds the same.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -163,8 +164,10 @@ class Forecaster::Choice {
 };
 
 Forecast Forecaster::choose(const Recipe& recipe) const {
+  const auto start = std::chrono::steady_clock::now();
   Forecast out = Choice(*this, recipe).run();
   out.chosen = true;
+  out.planning_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
 }
 
