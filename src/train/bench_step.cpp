@@ -183,12 +183,11 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(recipe.train.steps));
   if (traced != nullptr) trace_step(*session, *traced, input, world, result);
   if (kind == DeviceKind::cuda && request.roofline) {
-    const plan::RankPlan plan = session->plan(purpose);
     session.reset();  // its memory goes first
     const AttentionWork attention{
         .documents = document_lengths(request.documents, layout.batch.sequence_length, layout.batch.max_documents, 0),
         .pairs = work.work() / layout.batch.context};
-    result.roofline = measure_roofline(*model.model, layout, plan, attention, *device);
+    result.roofline = measure_roofline(*model.model, layout, attention, *device);
   }
   return result;
 }

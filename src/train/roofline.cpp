@@ -151,15 +151,17 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   out.terms.push_back({"attention backward" + shape, times, backward, 2.5 * flops / backward});
 }
 
-// Bytes that a step's other work reads and writes, recompute left out.
-double fused_bytes(const plan::RankPlan& plan) {
+// Bytes that the other work of a step without recompute reads and writes.
+double fused_bytes(const models::Model& model, plan::Layout layout) {
+  for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = Checkpointing::none;
+  const plan::RankPlan plan =
+      plan::plan_rank(model, layout, step::Purpose::train, 0, false, program::Placing::estimate);
   double sum = 0;
   for (const TraceItem& item : plan.trace.items) {
     const Booking& booking = item.booking;
     const std::string_view name = booking.name;
     if (item.kind != TraceItem::Kind::work || booking.collective.kind != CollectiveKind::none) continue;
     if (name == "gemm" || name == "linear_cross_entropy" || name.starts_with("attention_")) continue;
-    if (item.row >= 0 && plan.program.rows[static_cast<std::size_t>(item.row)].op == program::Op::recompute) continue;
     if (booking.bytes > 0) {
       sum += booking.bytes;
       continue;
@@ -169,11 +171,11 @@ double fused_bytes(const plan::RankPlan& plan) {
   return sum;
 }
 
-void add_copies(Bench& bench, const plan::RankPlan& plan, Roofline& out) {
+void add_copies(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
   constexpr std::int64_t kFloats = std::int64_t{1} << 28;  // 1 GiB, far beyond every cache
   const Storage x = bench.numbers(DType::f32, {kFloats}), y = bench.numbers(DType::f32, {kFloats});
   const double each = bench.time([&] { ops::copy(bench.stream(), {.x = x, .y = y}); });
-  const double rate = 2.0 * kFloats * sizeof(float) / each, bytes = fused_bytes(plan);
+  const double rate = 2.0 * kFloats * sizeof(float) / each, bytes = fused_bytes(model, layout);
   char gib[32];
   std::snprintf(gib, sizeof gib, "%.1f GiB", bytes / (1 << 30));
   out.terms.push_back({.what = cat("fused kernels, ", gib, " at copy rate"),
@@ -185,8 +187,8 @@ void add_copies(Bench& bench, const plan::RankPlan& plan, Roofline& out) {
 
 }  // namespace
 
-Roofline measure_roofline(const models::Model& model, const plan::Layout& layout, const plan::RankPlan& plan,
-                          const AttentionWork& attention, Device& device) {
+Roofline measure_roofline(const models::Model& model, const plan::Layout& layout, const AttentionWork& attention,
+                          Device& device) {
   Roofline out;
   if (device.kind() != DeviceKind::cuda) {
     out.problem = "measured on a GPU only";
@@ -195,7 +197,7 @@ Roofline measure_roofline(const models::Model& model, const plan::Layout& layout
   try {
     Bench bench(device);
     add_products(bench, model, layout, out);
-    add_copies(bench, plan, out);
+    add_copies(bench, model, layout, out);
     add_attention(bench, model, layout, attention, out);
   } catch (const Error& error) {
     out.problem = error.what();

@@ -31,10 +31,10 @@ struct AttentionWork {
   double pairs = 0;                     // visible (query, key) pairs of a step, a rank's mean
 };
 
-// Measures on a cuda device with nothing else on it; takes seconds, and memory that is given back. `plan`: of a
-// training step of this rank. Attention is timed on one whole sequence, all documents at once; its time a pair
-// counts, so sequences split over context ranks are their share of that.
-Roofline measure_roofline(const models::Model& model, const plan::Layout& layout, const plan::RankPlan& plan,
-                          const AttentionWork& attention, Device& device);
+// Measures on a cuda device with nothing else on it; takes seconds, and memory that is given back. The layout's
+// policies have no say. Attention is timed on one whole sequence, all documents at once; its time a pair counts, so
+// sequences split over context ranks are their share of that.
+Roofline measure_roofline(const models::Model& model, const plan::Layout& layout, const AttentionWork& attention,
+                          Device& device);
 
 }  // namespace hawser::train
