@@ -149,30 +149,31 @@ TEST_F(CudaOps, BrokenSegmentTablesAreReportedAndTouchNothing) {
   constexpr std::int64_t kRows = 64, kGuard = 64, kHeads = 4, kKvHeads = 2, kDim = 32, kTable = 3;
   constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
   struct Broken {
-    std::vector<std::int32_t> row;  // the second of the table
+    std::vector<std::int32_t> row;  // the second of three in the table
     std::int32_t count;
     const char* what;
   };
   const std::vector<Broken> tables = {
-      {{-1, 16, 16, 16, 0, 0}, 2, "attention: first row or number of rows -1 at 1 is outside [0, 65)"},
-      {{16, 49, 16, 16, 0, 0}, 2, "attention: first row or number of rows 49 at 1 is outside [0, 49)"},
-      {{16, 16, 16, -3, 0, 0}, 2, "attention: first row or number of rows -3 at 1 is outside [0, 49)"},
-      {{16, 16, 60, 16, 0, 0}, 2, "attention: first row or number of rows 16 at 1 is outside [0, 5)"},
-      {{kMost, kMost, 16, 16, 0, 0}, 2, "attention: first row or number of rows 2147483647 at 1 is outside [0, 65)"},
+      {{-1, 16, 16, 16, 0, 0}, 3, "attention: first row or number of rows -1 at 1 is outside [0, 65)"},
+      {{16, 49, 16, 16, 0, 0}, 3, "attention: first row or number of rows 49 at 1 is outside [0, 49)"},
+      {{16, 16, 16, -3, 0, 0}, 3, "attention: first row or number of rows -3 at 1 is outside [0, 49)"},
+      {{16, 16, 60, 16, 0, 0}, 3, "attention: first row or number of rows 16 at 1 is outside [0, 5)"},
+      {{kMost, kMost, 16, 16, 0, 0}, 3, "attention: first row or number of rows 2147483647 at 1 is outside [0, 65)"},
       {{16, 16, 16, 16, 0, 0}, 4, "attention: number of segments 4 at 0 is outside [0, 4)"},
       {{16, 16, 16, 16, 0, 0}, -1, "attention: number of segments -1 at 0 is outside [0, 4)"},
   };
   struct Way {
     DType dtype;
     ops::SegmentForm form;
-    std::int64_t uniform;
+    std::vector<ops::SegmentBatch> batches;
     bool causal;
     const char* name;  // of backward's kernel
   };
-  for (const Way& way : {Way{DType::f32, ops::SegmentForm::any, 0, true, "plain"},
-                         Way{DType::bf16, ops::SegmentForm::squares, 0, true, "cudnn ragged"},
-                         Way{DType::bf16, ops::SegmentForm::any, 0, false, "cudnn, a call a segment"},
-                         Way{DType::bf16, ops::SegmentForm::squares, kRows, true, "cudnn dense"}}) {
+  for (const Way& way :
+       {Way{DType::f32, ops::SegmentForm::any, {}, true, "plain"},
+        Way{DType::bf16, ops::SegmentForm::squares, {}, true, "cudnn ragged"},
+        Way{DType::bf16, ops::SegmentForm::any, {}, false, "cudnn ragged, shared keys"},
+        Way{DType::bf16, ops::SegmentForm::squares, {ops::equal_squares(kRows, kRows)}, true, "cudnn dense"}}) {
     for (const Broken& broken : tables) {
       SCOPED_TRACE(cat(way.name, ": ", broken.what));
       // Rows of a tensor between guards of 1.5.
@@ -189,7 +190,7 @@ TEST_F(CudaOps, BrokenSegmentTablesAreReportedAndTouchNothing) {
       const Storage table(*device_, DType::i32, {kTable, 6}), count(*device_, DType::i32, {1});
       std::vector<std::int32_t> numbers{0, 16, 0, 16, 0, 0};
       numbers.insert(numbers.end(), broken.row.begin(), broken.row.end());
-      numbers.insert(numbers.end(), {0, 0, 0, 0, 0, 0});
+      numbers.insert(numbers.end(), {48, 16, 48, 16, 0, 0});  // its places do not depend on the broken one's
       put(*stream_, table, numbers);
       put<std::int32_t>(*stream_, count, {broken.count});
       ops::AttentionForward forward{.q = q,
@@ -198,7 +199,7 @@ TEST_F(CudaOps, BrokenSegmentTablesAreReportedAndTouchNothing) {
                                     .segments = table,
                                     .segment_count = count,
                                     .form = way.form,
-                                    .uniform = way.uniform,
+                                    .batches = way.batches,
                                     .causal = way.causal,
                                     .o = o,
                                     .lse = lse};
@@ -211,7 +212,7 @@ TEST_F(CudaOps, BrokenSegmentTablesAreReportedAndTouchNothing) {
                                       .segments = table,
                                       .segment_count = count,
                                       .form = way.form,
-                                      .uniform = way.uniform,
+                                      .batches = way.batches,
                                       .causal = way.causal,
                                       .dq = dq,
                                       .dk = dk,

@@ -18,9 +18,9 @@ class Workspace {
   T* at(std::int64_t offset) const {
     return offset < 0 ? nullptr : reinterpret_cast<T*>(base_ + offset);
   }
-  TablePointers tables(const SegmentTables& t, const TensorView& count) const {
-    return {count.data<std::int32_t>(),       at<std::int32_t>(t.query_segment), at<std::int32_t>(t.key_covered),
-            at<std::int32_t>(t.query_length), at<std::int32_t>(t.key_length),    at<std::int64_t>(t.offsets)};
+  TablePointers tables(const SegmentTables& t) const {
+    return {at<std::int32_t>(t.query_segment), at<std::int32_t>(t.key_covered), at<std::int32_t>(t.query_length),
+            at<std::int32_t>(t.key_length), at<std::int64_t>(t.offsets)};
   }
 
  private:
@@ -134,7 +134,7 @@ class Backward {
         bound_(bound_of(args)),
         memory_(backward_memory(args, kernel, args.workspace.bytes())),
         workspace_(args.workspace),
-        tables_(workspace_.tables(memory_.tables, args.segment_count)),
+        tables_(workspace_.tables(memory_.tables)),
         kv_(memory_.kv_heads),
         heads_(kv_ * n_.group()),
         packed_q_(workspace_.at(memory_.q)),
@@ -333,7 +333,7 @@ void attention_forward(const CudaNative& native, const AttentionForward& args) {
   const ForwardMemory memory = forward_memory(args, kernel);
   if (n.tq == 0) return;
   const Workspace workspace(args.workspace);
-  const TablePointers tables = workspace.tables(memory.tables, args.segment_count);
+  const TablePointers tables = workspace.tables(memory.tables);
   const bool dense = kernel == Kernel::cudnn_dense;
   const std::int64_t rows[kOffsetTables] = {args.q.stride(0), args.k.stride(0), args.v.stride(0), args.o.stride(0),
                                             n.hq};
@@ -384,7 +384,7 @@ void attention_backward(const CudaNative& native, const AttentionBackward& args)
   if (kernel != Kernel::plain) return Backward(native, args, kernel).run();
   const BackwardMemory memory = backward_memory(args, kernel);
   const Workspace workspace(args.workspace);
-  const TablePointers tables = workspace.tables(memory.tables, args.segment_count);
+  const TablePointers tables = workspace.tables(memory.tables);
   const std::int64_t rows[kOffsetTables] = {};
   make_tables(native, args.segments, args.segment_count, n.tq, n.tk, tables, rows);
   plain_backward(native, args, tables.query_segment, workspace.at<float>(memory.delta));

@@ -7,7 +7,6 @@ namespace hawser::ops::cuda {
 
 // The tables in the workspace, see SegmentTables; what a call does not use is null.
 struct TablePointers {
-  const std::int32_t* count = nullptr;  // [1] on the device, as given
   std::int32_t* query_segment = nullptr;
   std::int32_t* key_covered = nullptr;
   std::int32_t* query_length = nullptr;

@@ -55,16 +55,15 @@ __global__ void __launch_bounds__(1024)
   if (s == n - 1) offsets[n] = (begin + length) * rows.of[t];
 }
 
-// One warp; the sums before each segment, 32 at a time.
+// One warp; the sums before each segment, 32 at a time. `key_length`: as tables_kernel left it, zero where there is no
+// segment or a broken one, whose numbers would send the gradients of those behind it anywhere.
 __global__ void __launch_bounds__(32)
-    key_gradient_offsets_kernel(const std::int32_t* table, const std::int32_t* count, std::int64_t first,
-                                std::int64_t many, std::int64_t row, std::int64_t* offsets) {
+    key_gradient_offsets_kernel(const std::int32_t* key_length, std::int64_t first, std::int64_t many, std::int64_t row,
+                                std::int64_t* offsets) {
   const int lane = threadIdx.x;
   std::int64_t before = 0;
   for (std::int64_t s = first; s < first + many; s += 32) {
-    const bool there = s + lane < first + many && s + lane < *count;
-    const std::int32_t* const segment = table + (s + lane) * kSegmentFields;
-    const std::int64_t rows = there && segment[1] > 0 ? segment[3] : 0;
+    const std::int64_t rows = s + lane < first + many ? key_length[s + lane] : 0;
     std::int64_t sum = rows;
 #pragma unroll
     for (int offset = 1; offset < 32; offset *= 2) {
@@ -196,17 +195,16 @@ struct AddKeyGradients {
   Rows2<T> y;
   const Bf* partial;
   const std::int32_t* table;
-  const std::int32_t* count;
+  const std::int32_t* key_length;
   const std::int64_t* offsets;
   std::int64_t first, many;
   bool accumulate;
   __device__ void operator()(std::int64_t t, std::int64_t c) const {
     Vec<float, kWide> sum{};
     bool any = false;
-    for (std::int64_t s = first; s < first + many && s < *count; ++s) {
-      const std::int32_t* const row = table + s * kSegmentFields;
-      const std::int64_t from = t - row[2];
-      if (row[1] == 0 || from < 0 || from >= row[3]) continue;
+    for (std::int64_t s = first; s < first + many; ++s) {
+      const std::int64_t from = t - table[s * kSegmentFields + 2];
+      if (from < 0 || from >= key_length[s]) continue;
       const Vec<float, kWide> more = load_float<kWide>(partial + offsets[s] + from * y.columns + c);
 #pragma unroll
       for (int i = 0; i < kWide; ++i) sum.v[i] += more.v[i];
@@ -237,8 +235,7 @@ void make_tables(const CudaNative& native, const TensorView& segments, const Ten
 void key_gradient_offsets(const CudaNative& native, const TensorView& segments, const TablePointers& tables,
                           std::int64_t first, std::int64_t count, std::int64_t row) {
   std::int64_t* const offsets = tables.offsets + kOffsetDkv * (segments.size(0) + 1);
-  key_gradient_offsets_kernel<<<1, 32, 0, stream_of(native)>>>(segments.data<std::int32_t>(), tables.count, first,
-                                                               count, row, offsets);
+  key_gradient_offsets_kernel<<<1, 32, 0, stream_of(native)>>>(tables.key_length, first, count, row, offsets);
 }
 
 void stats_to_lse(const CudaNative& native, const float* stats, const StatsOrder& order,
@@ -303,7 +300,7 @@ void add_key_gradients(const CudaNative& native, const void* partial, const Tens
     const auto rows = rows2<decltype(tag)>(y);
     map<kWide>(native, rows.count, rows.columns,
                AddKeyGradients<decltype(tag)>{rows, static_cast<const Bf*>(partial), segments.data<std::int32_t>(),
-                                              tables.count, offsets, first, count, accumulate});
+                                              tables.key_length, offsets, first, count, accumulate});
   });
 }
 
