@@ -47,7 +47,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
                    DeviceKind device) {
   Layout layout;
   layout.device = device;
-  layout.wire = default_wire(device, compute);
+  layout.wire = layout.key_wire = default_wire(device, compute);
   const ParallelRecipe& p = recipe.parallel;
   layout.mesh = comm::mesh_sizes(world, p.hybrid_shard_degree, p.context_parallel_degree);
   layout.compute = compute;
@@ -87,7 +87,8 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
 nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
   nn::Seams seams;
   if (layout.mesh.context > 1) {
-    seams.attention = std::make_shared<parallel::AllGatherExchange>(mesh.context(), layout.head_groups, layout.wire);
+    seams.attention =
+        std::make_shared<parallel::AllGatherExchange>(mesh.context(), layout.head_groups, layout.key_wire);
   }
   return seams;
 }

@@ -21,11 +21,12 @@ struct Layout {
   DeviceKind device = DeviceKind::cpu;  // what it is planned for, or runs on
   MeshSizes mesh;
   DType compute = DType::f32;
-  DType wire = DType::f32;  // of gradients: of a micro-batch (step::ExecutorSetup::wire), of gathered keys
-  int threads = 1;          // CPU threads of the compute stream
-  int micro_batches = 1;    // a rank and step
-  data::BatchShape batch;   // of a micro-batch on one data rank
-  int head_groups = 1;      // key-value heads are gathered in so many groups
+  DType wire = DType::f32;      // of a micro-batch's gradients (step::ExecutorSetup::wire)
+  DType key_wire = DType::f32;  // of gathered keys' gradients (parallel::AllGatherExchange)
+  int threads = 1;              // CPU threads of the compute stream
+  int micro_batches = 1;        // a rank and step
+  data::BatchShape batch;       // of a micro-batch on one data rank
+  int head_groups = 1;          // key-value heads are gathered in so many groups
   step::BatchBounds bounds;
   std::vector<nn::SavePolicy> policies;
   int prefetch = 1;

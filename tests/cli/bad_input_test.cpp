@@ -199,6 +199,10 @@ TEST_F(BadInput, GenerateExportAndInspect) {
   refused("export run out", {"run/checkpoints: no whole checkpoint"});
   refused("inspect nowhere",
           {"nowhere: no such file or folder (expected a run, a checkpoint, a model folder, a token file or a trace)"});
+  refused("bench step --model nowhere --documents 8k",
+          {"wrong value (expected mean=TOKENS or long=TOKENS, got 8k) at --documents"});
+  refused("bench step --model nowhere --sequence-length 64 --documents long=65",
+          {"a document longer than a sequence (expected at most 64, got 65) at --documents"});
   refused("bench step --model nowhere", {"nowhere: no such model (expected a Hugging Face folder or a config.json)"});
 }
 

@@ -208,6 +208,15 @@ TEST_F(Run, BenchStepTimesWholeSteps) {
                                   " --sequence-length 64 --steps 1 --ranks 2 --json "
                                   "--set parallel.context_parallel_degree=2");
   EXPECT_TRUE(two["seconds_by_family"].contains("communication"));
+  EXPECT_EQ(two["attention_imbalance"].get<double>(), 1.0);  // a zig-zag of one document
+  EXPECT_FALSE(two.contains("documents"));
+  const nlohmann::json packed = json("bench step --model " + (tiny("gqa") / "config.json").string() +
+                                     " --sequence-length 256 --documents mean=30 --steps 1 --ranks 2 --json "
+                                     "--set parallel.context_parallel_degree=2");
+  EXPECT_GE(packed["attention_imbalance"].get<double>(), 1.0);
+  EXPECT_EQ(packed["documents"]["kind"], "mean=30");
+  EXPECT_GT(packed["documents"]["a_sequence"].get<double>(), 1);
+  EXPECT_LT(packed["documents"]["equivalent_sequence_length"].get<double>(), 256);
   const testing::Ran table = hawser("bench step --model " + tiny("gqa").string() + " --sequence-length 64 --steps 1");
   EXPECT_EQ(table.code, 0);
   EXPECT_NE(table.out.find("tokens/s"), std::string::npos) << table.out;

@@ -37,7 +37,7 @@ struct Case {
   GradientAccumulation policy = GradientAccumulation::sharded;
   double random_delay_s = 0;
   bool tied = true;
-  DType compute = DType::f32, wire = DType::f32;
+  DType compute = DType::f32, wire = DType::f32, key_wire = DType::f32;
   bool packed = true;        // else a sequence is one document, of any length
   std::int64_t missing = 0;  // sequences that the global batch lacks to divide
 
@@ -47,8 +47,8 @@ struct Case {
                keep_attention ? " keep attention" : "", delay_weights ? " delayed weights" : "", " in flight ",
                in_flight, by_work ? " by work" : "", " head groups ", head_groups, " prefetch ", prefetch,
                policy == GradientAccumulation::local ? " local" : "",
-               compute == DType::bf16 ? cat(" bf16, wire ", to_string(wire)) : "", packed ? "" : " unpacked",
-               " missing ", missing);
+               compute == DType::bf16 ? cat(" bf16, wire ", to_string(wire), ", of keys ", to_string(key_wire)) : "",
+               packed ? "" : " unpacked", " missing ", missing);
   }
 };
 
@@ -64,6 +64,7 @@ plan::Layout layout_of(const Case& c, const models::Model& model) {
                   .split = c.by_work ? data::SequenceSplit::by_work : data::SequenceSplit::zigzag};
   layout.compute = c.compute;
   layout.wire = c.wire;
+  layout.key_wire = c.key_wire;
   layout.head_groups = c.head_groups;
   layout.prefetch = c.prefetch;
   layout.in_flight = c.in_flight;
@@ -262,7 +263,7 @@ TEST(Mesh, KeyGradientsInBf16LoseTheirRoundingAlone) {
       const std::int64_t batch_size = 2LL * c.replicate;
       const auto groups = comm::make_mpi_mesh(*the_world, layout_of(c, model).mesh, 60.0);
       const Outcome exact = run(model, layout_of(c, model), *groups, batch_size, 0);
-      c.wire = DType::bf16;
+      c.key_wire = DType::bf16;
       const Outcome rounded = run(model, layout_of(c, model), *groups, batch_size, 0);
       EXPECT_EQ(rounded.loss, exact.loss) << c.text();
       compare_shards(c, rounded, exact, 0.02);
