@@ -39,6 +39,7 @@ struct DataRecipe {
   std::vector<std::string> train;  // files and globs, relative to the recipe; .jsonl or .txt; or a token-file prefix
   std::vector<std::string> validation;  // held-out files; else validation_fraction of train
   std::string tokenizer;                // a tokenizer.json; default: the model folder's
+  std::string chat_template;            // a name, a file; default: the tokenizer's; for lines with messages
   std::string prepared;                 // folder of token files; default OUTPUT/data
   std::int64_t sequence_length = 0;
   Packing pack = Packing::documents;

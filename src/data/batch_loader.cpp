@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "data/answers.h"
 #include "data/sampler.h"
 #include "data/sources.h"
 
@@ -133,22 +134,27 @@ std::int64_t longest_piece(const SequenceSet& set, const std::string& path, std:
 
 }  // namespace
 
-std::shared_ptr<const BatchLoader> listed_batch(const std::string& path, const Tokenizer* tokenizer,
-                                                const Problems& without, std::int64_t vocab_size, BatchShape shape,
-                                                const BatchLayout& layout) {
+std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchShape shape, const BatchLayout& layout) {
   Problems problems;
-  const std::vector<Line> lines =
-      kind_by_name(path) == SourceKind::text ? read_text_file(path, problems) : read_jsonl(path, vocab_size, problems);
-  const bool text = std::ranges::any_of(lines, [](const Line& line) { return line.text.has_value(); });
-  if (text && !tokenizer && !without.empty()) {
-    problems.add(without);
-  } else if (text && !tokenizer) {
-    problems.add({.file = path, .what = "lines of text need a tokenizer", .hint = "a tokenizer.json beside the model"});
+  std::vector<Line> lines = kind_by_name(from.path) == SourceKind::text
+                                ? read_text_file(from.path, problems)
+                                : read_jsonl(from.path, from.vocab_size, problems);
+  const bool text = std::ranges::any_of(lines, [](const Line& line) { return line.ids.empty(); });
+  if (text && !from.tokenizer && !from.without.empty()) {
+    problems.add(from.without);
+  } else if (text && !from.tokenizer) {
+    problems.add(
+        {.file = from.path, .what = "lines of text need a tokenizer", .hint = "a tokenizer.json beside the model"});
+  } else if (from.tokenizer) {
+    const AnswerEncoder answers(*from.tokenizer, from.chat_template, from.without_template);
+    for (Line& line : lines) {
+      if (line.chat || line.completion) answers.encode(line, {.file = from.path, .number = line.number}, problems);
+    }
   }
-  problems.throw_if_any();
-  std::shared_ptr<const SequenceSet> set = listed_sequences(lines, tokenizer, shape.sequence_length);
+  without_repeats(problems).throw_if_any();
+  std::shared_ptr<const SequenceSet> set = listed_sequences(lines, from.tokenizer, shape.sequence_length);
   shape.max_documents = std::max(shape.max_documents, set->max_documents());
-  shape.sequence_length = std::min(shape.sequence_length, longest_piece(*set, path, vocab_size));
+  shape.sequence_length = std::min(shape.sequence_length, longest_piece(*set, from.path, from.vocab_size));
   const BatchOrder order{.global_batch_size = std::max<std::int64_t>(1, set->size()), .shuffle = false};
   return std::make_shared<const BatchLoader>(std::move(set), shape, layout, order);
 }

@@ -90,10 +90,17 @@ class Prefetcher {
 
 // A whole JSONL file, or a .txt file as one document, as one batch, for `hawser eval`: step 0 of a loader whose every
 // rank has equally many micro-batches. `shape.max_documents` is raised to what the file holds, `shape.sequence_length`
-// lowered to its longest piece. `tokenizer` may be null if every line brings ids; `without` says why it is, where that
-// is more than that there is none. UserError, all problems of the file together.
-std::shared_ptr<const BatchLoader> listed_batch(const std::string& path, const Tokenizer* tokenizer,
-                                                const Problems& without, std::int64_t vocab_size, BatchShape shape,
-                                                const BatchLayout& layout);
+// lowered to its longest piece. `tokenizer` may be null if every line brings ids, `chat_template` if none is a
+// conversation; `without` and `without_template` say why they are, where that is more than that there is none.
+// UserError, all problems of the file together.
+struct ListedBatch {
+  std::string path;
+  const Tokenizer* tokenizer = nullptr;
+  Problems without;
+  std::shared_ptr<const chat::ChatTemplate> chat_template;
+  Problems without_template;
+  std::int64_t vocab_size = 0;
+};
+std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchShape shape, const BatchLayout& layout);
 
 }  // namespace hawser::data

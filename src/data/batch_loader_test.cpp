@@ -114,7 +114,7 @@ TEST(JsonlBatch, IsOneBatchWithEquallyManyMicroBatchesOnEveryRank) {
         for (int c = 0; c < context; ++c) {
           BatchShape shape = shape_of(1, 4, context);
           shape.max_documents = 1;
-          const auto loader = listed_batch(path, nullptr, {}, 100, shape, {data, data_ranks, c, context});
+          const auto loader = listed_batch({.path = path, .vocab_size = 100}, shape, {data, data_ranks, c, context});
           EXPECT_EQ(loader->shape().max_documents, 4);
           EXPECT_TRUE(micro_batches < 0 || micro_batches == loader->micro_batches());
           micro_batches = loader->micro_batches();
@@ -128,9 +128,11 @@ TEST(JsonlBatch, IsOneBatchWithEquallyManyMicroBatchesOnEveryRank) {
       EXPECT_EQ(targets, expected);
     }
   }
-  EXPECT_THROW(listed_batch(folder.write("t.jsonl", "{\"text\":\"a\"}"), nullptr, {}, 100, shape_of(1, 4, 1), {}),
+  EXPECT_THROW(
+      listed_batch({.path = folder.write("t.jsonl", "{\"text\":\"a\"}"), .vocab_size = 100}, shape_of(1, 4, 1), {}),
+      UserError);
+  EXPECT_THROW(listed_batch({.path = folder.write("t.jsonl", "\n"), .vocab_size = 100}, shape_of(1, 4, 1), {}),
                UserError);
-  EXPECT_THROW(listed_batch(folder.write("t.jsonl", "\n"), nullptr, {}, 100, shape_of(1, 4, 1), {}), UserError);
 }
 
 TEST(Prefetcher, GivesMicroBatchesInOrderAndThenEnds) {

@@ -17,16 +17,11 @@ bool begins_with(std::span<const std::int32_t> ids, std::span<const std::int32_t
 
 }  // namespace
 
-BlockEncoder::BlockEncoder(const Tokenizer* tokenizer, std::int64_t vocab_size, bool hashes)
-    : tokenizer_(tokenizer), vocab_size_(vocab_size), hashes_(hashes) {
+BlockEncoder::BlockEncoder(Options options)
+    : tokenizer_(options.tokenizer), vocab_size_(options.vocab_size), hashes_(options.hashes) {
   if (!tokenizer_) return;
-  Ids plain, framed;
-  tokenizer_->encode("a", plain, false);
-  tokenizer_->encode("a", framed, true);
-  const auto found = std::search(framed.begin(), framed.end(), plain.begin(), plain.end());
-  HAWSER_CHECK(found != framed.end(), "a text's ids are not among those with what stands around it");
-  before_.assign(framed.begin(), found);
-  after_.assign(found + static_cast<std::ptrdiff_t>(plain.size()), framed.end());
+  frame_ = frame_of(*tokenizer_);
+  answers_.emplace(*tokenizer_, std::move(options.chat_template), std::move(options.without));
 }
 
 EncodedBlock BlockEncoder::encode(const Block& block) const {
@@ -75,9 +70,9 @@ void BlockEncoder::encode_part(const Block& block, EncodedBlock& out) const {
     return;
   }
   ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(context.size()));
-  if (block.first) ids.insert(ids.begin(), before_.begin(), before_.end());
+  if (block.first) ids.insert(ids.begin(), frame_.before.begin(), frame_.before.end());
   if (block.last) {
-    ids.insert(ids.end(), after_.begin(), after_.end());
+    ids.insert(ids.end(), frame_.after.begin(), frame_.after.end());
     const auto end = tokenizer_->eos();
     if (end && (ids.empty() || ids.back() != *end)) ids.push_back(*end);
   }
@@ -95,7 +90,9 @@ void BlockEncoder::encode_lines(const Block& block, EncodedBlock& out) const {
     if (is_blank(text)) continue;
     auto line = parse_line(text, place, out.problems);
     if (!line) continue;
-    if (!line->text) {
+    const bool answered = line->chat || line->completion;
+    if (answered && tokenizer_ && !answers_->encode(*line, place, out.problems)) continue;
+    if (!line->text && (!answered || tokenizer_)) {
       out.documents.push_back({std::move(line->ids), std::move(line->labels), std::move(line->document_lengths)});
       EncodedDocument& last = out.documents.back();
       if (hashes_) last.content = hash_of_ids(last.ids, last.labels, last.document_lengths);

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
+#include "data/answers.h"
 #include "data/block_reader.h"
 #include "data/seen_contents.h"
 #include "data/tokenizers/tokenizer.h"
@@ -28,8 +31,14 @@ struct EncodedBlock {
 // Thread-safe.
 class BlockEncoder {
  public:
-  // `tokenizer` may be null: then text is a problem. `vocab_size` bounds the ids that lines bring; 0: unknown.
-  BlockEncoder(const Tokenizer* tokenizer, std::int64_t vocab_size, bool hashes);
+  struct Options {
+    const Tokenizer* tokenizer = nullptr;                     // null: text is a problem
+    std::int64_t vocab_size = 0;                              // bounds the ids that lines bring; 0: unknown
+    bool hashes = false;                                      // whether contents are asked for
+    std::shared_ptr<const chat::ChatTemplate> chat_template;  // null: conversations are a problem,
+    Problems without;                                         // these, where there is more to say
+  };
+  explicit BlockEncoder(Options options);
 
   EncodedBlock encode(const Block& block) const;
 
@@ -40,8 +49,9 @@ class BlockEncoder {
 
   const Tokenizer* tokenizer_;
   std::int64_t vocab_size_;
-  bool hashes_;                               // whether contents are asked for
-  std::vector<std::int32_t> before_, after_;  // what the tokenizer puts around a text
+  bool hashes_;  // whether contents are asked for
+  TextFrame frame_;
+  std::optional<AnswerEncoder> answers_;
 };
 
 }  // namespace hawser::data

@@ -80,7 +80,7 @@ TEST(BlockReader, PartsOfATextHaveTheIdsOfTheWhole) {
     const std::string file = std::string(HAWSER_SOURCE_DIR) + path + "/tokenizer.json";
     if (!fs::exists(file)) continue;
     const auto tokenizer = load_tokenizer(file);
-    const BlockEncoder encoder(tokenizer.get(), 0, false);
+    const BlockEncoder encoder({.tokenizer = tokenizer.get()});
     for (std::uint64_t seed = 0; seed < 4; ++seed) {
       const std::string text = prose(6000, seed);
       folder.write("a.txt", text);

@@ -4,13 +4,14 @@
 #include <nlohmann/json.hpp>
 
 #include "data/byte_reader.h"
+#include "data/chat/from_json.h"
 #include "data/token_file.h"
 #include "data/utf8.h"
 
 namespace hawser::data {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;  // templates see the order of keys
 
 // Reports what is wrong with one line.
 class LineReader {
@@ -39,18 +40,16 @@ class LineReader {
       return std::nullopt;
     }
     if (!json.is_object()) return refuse("line is not an object", "{...}", json.type_name(), "");
-    for (const char* key : {"messages", "prompt", "completion"}) {
-      if (json.contains(key)) {
-        problems_.add({.file = place_.file,
-                       .what = "chat lines are not supported yet",
-                       .at = at(key),
-                       .hint = "text, or input_ids with labels"});
-        return std::nullopt;
-      }
+    std::string got;
+    for (const char* key : {"text", "input_ids", "messages", "prompt"}) {
+      if (json.contains(key)) got += cat(got.empty() ? "" : " and ", key);
     }
-    if (json.contains("text") == json.contains("input_ids")) {
-      return refuse("line needs one of two keys", "text or input_ids", json.contains("text") ? "both" : "neither", "");
+    if (got.empty() || got.find(' ') != got.npos) {
+      return refuse("line needs one of its keys", "text, input_ids, messages, or prompt and completion",
+                    got.empty() ? "none" : got, "");
     }
+    if (json.contains("messages")) return conversation(json);
+    if (json.contains("prompt")) return completion(json);
     Line line;
     if (json.contains("text")) {
       if (!json["text"].is_string()) return refuse("wrong type", "a string", json["text"].type_name(), "text");
@@ -86,6 +85,71 @@ class LineReader {
   }
 
  private:
+  std::optional<Line> conversation(const Json& json) {
+    if (!check_messages(json["messages"], "messages")) return std::nullopt;
+    Line line{.chat = chat::Conversation{chat::from_json(json["messages"]), {}}};
+    return with_tools(json, std::move(line));
+  }
+
+  std::optional<Line> with_tools(const Json& json, Line line) {
+    const auto tools = json.find("tools");
+    if (tools == json.end() || tools->is_null()) return line;
+    if (!tools->is_array()) return refuse("wrong type", "a list of tools", tools->type_name(), "tools");
+    line.chat->tools = chat::from_json(*tools);
+    return line;
+  }
+
+  std::optional<Line> completion(const Json& json) {
+    const auto found = json.find("completion");
+    if (found == json.end()) return refuse("prompt without completion", "both", "prompt", "");
+    const Json& prompt = json["prompt"];
+    if (prompt.is_string() && found->is_string()) {
+      Line line{.prompt = prompt.get<std::string>(), .completion = found->get<std::string>()};
+      if (line.completion->empty()) return refuse("empty completion", "text", "", "completion");
+      return line;
+    }
+    if (!prompt.is_array() || !found->is_array()) {
+      return refuse("wrong type", "two texts, or two lists of messages",
+                    cat(prompt.type_name(), " and ", found->type_name()), "prompt, completion");
+    }
+    if (!check_messages(prompt, "prompt") || !check_messages(*found, "completion")) return std::nullopt;
+    Json messages = prompt;
+    messages.insert(messages.end(), found->begin(), found->end());
+    Line line{.chat = chat::Conversation{chat::from_json(messages), {}}, .asked = prompt.size()};
+    return with_tools(json, std::move(line));
+  }
+
+  // A list of objects that say who speaks, and what.
+  bool check_messages(const Json& messages, const std::string& key) {
+    if (!messages.is_array() || messages.empty()) {
+      refuse("wrong type", "a list of messages", messages.is_array() ? "an empty one" : messages.type_name(), key);
+      return false;
+    }
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      const Json& message = messages[i];
+      const std::string place = cat(key, "[", i, "]");
+      if (!message.is_object()) {
+        refuse("wrong type", "a message: {\"role\": ..., \"content\": ...}", message.type_name(), place);
+        return false;
+      }
+      const auto role = message.find("role"), content = message.find("content");
+      if (role == message.end() || !role->is_string()) {
+        refuse("a message without a role", "user, assistant, system or the like",
+               role == message.end() ? "none" : role->type_name(), place + ".role");
+        return false;
+      }
+      if (content == message.end() && !message.contains("tool_calls")) {
+        refuse("a message without content", "text", "none", place + ".content");
+        return false;
+      }
+      if (content != message.end() && !content->is_string() && !content->is_null() && !content->is_array()) {
+        refuse("wrong type", "text", content->type_name(), place + ".content");
+        return false;
+      }
+    }
+    return true;
+  }
+
   std::string at(const std::string& key) const { return cat("line ", place_.number, key.empty() ? "" : ", ", key); }
 
   std::nullopt_t refuse(std::string what, std::string expected, std::string got, const std::string& key) {
@@ -126,7 +190,9 @@ class LineReader {
 }  // namespace
 
 std::optional<Line> parse_line(std::string_view line, const LinePlace& place, Problems& problems) {
-  return LineReader(place, problems).read(line);
+  auto read = LineReader(place, problems).read(line);
+  if (read) read->number = place.number;
+  return read;
 }
 
 bool is_blank(std::string_view line) {

@@ -1,5 +1,6 @@
 // Lines of JSONL: `text`; or `input_ids` with optional `labels` (aligned with the ids, shifted later; -100 ignored) and
-// optional `document_lengths` (they add up to the line; tokens attend within theirs).
+// optional `document_lengths` (they add up to the line; tokens attend within theirs); or `messages`, a conversation,
+// with optional `tools`; or `prompt` and `completion`, both texts or both lists of messages.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +10,21 @@
 #include <vector>
 
 #include "base/error.h"
+#include "data/chat/chat_template.h"
 
 namespace hawser::data {
 
 struct Line {
-  std::optional<std::string> text;  // else ids
+  std::int64_t number = 0;          // in its file
+  std::optional<std::string> text;  // else one of the others
   std::vector<std::int32_t> ids;
   std::vector<std::int32_t> labels;            // empty: the ids
   std::vector<std::int32_t> document_lengths;  // empty: one document
+
+  std::optional<chat::Conversation> chat;
+  std::size_t asked = 0;  // how many of its messages are the prompt: nothing in them is to be learned
+  std::string prompt;
+  std::optional<std::string> completion;
 };
 
 // Where a line stands, for messages, and what its ids must be below (0: unknown).

@@ -29,6 +29,15 @@ TEST(Jsonl, ReadsTextAndIds) {
   EXPECT_EQ(ids->document_lengths, (Ids{1, 2}));
   const auto plain = parse_line(R"({"input_ids": [1], "labels": null})", {}, problems);
   EXPECT_TRUE(plain->labels.empty());
+  const auto chat = parse_line(R"({"messages": [{"role": "user", "content": "hi"}]})", {}, problems);
+  EXPECT_EQ(chat->chat->messages.list().size(), 1u);
+  const auto pair = parse_line(R"({"prompt": "a", "completion": " b"})", {}, problems);
+  EXPECT_EQ(pair->prompt + *pair->completion, "a b");
+  const auto lists = parse_line(
+      R"({"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "ho"}]})", {},
+      problems);
+  EXPECT_EQ(lists->chat->messages.list().size(), 2u);
+  EXPECT_EQ(lists->asked, 1u);
   EXPECT_TRUE(problems.empty());
 }
 
@@ -37,14 +46,33 @@ TEST(Jsonl, SaysWhatIsWrongAndWhere) {
   EXPECT_NE(refusal("{\"text\" 5}").find(" at line 12, byte 1008"), std::string::npos);
   EXPECT_NE(refusal("{\"text\": \"\xFF\"}").find("broken JSON"), std::string::npos);
   EXPECT_EQ(refusal("[1]"), "f: line is not an object (expected {...}, got array) at line 12");
-  EXPECT_EQ(refusal("{}"), "f: line needs one of two keys (expected text or input_ids, got neither) at line 12");
-  EXPECT_EQ(refusal(R"({"text":"a","input_ids":[1]})"),
-            "f: line needs one of two keys (expected text or input_ids, got both) at line 12");
+  const std::string keys =
+      "f: line needs one of its keys (expected text, input_ids, messages, or prompt and completion, got ";
+  EXPECT_EQ(refusal("{}"), keys + "none) at line 12");
+  EXPECT_EQ(refusal(R"({"text":"a","input_ids":[1]})"), keys + "text and input_ids) at line 12");
+  EXPECT_EQ(refusal(R"({"text":"a","messages":[]})"), keys + "text and messages) at line 12");
   EXPECT_EQ(refusal(R"({"text":5})"), "f: wrong type (expected a string, got number) at line 12, text");
   EXPECT_EQ(refusal(R"({"messages":[]})"),
-            "f: chat lines are not supported yet at line 12, messages; try text, or input_ids with labels");
-  EXPECT_EQ(refusal(R"({"prompt":"a","completion":"b"})"),
-            "f: chat lines are not supported yet at line 12, prompt; try text, or input_ids with labels");
+            "f: wrong type (expected a list of messages, got an empty one) at line 12, messages");
+  EXPECT_EQ(refusal(R"({"messages":"hi"})"),
+            "f: wrong type (expected a list of messages, got string) at line 12, messages");
+  EXPECT_EQ(
+      refusal(R"({"messages":["hi"]})"),
+      "f: wrong type (expected a message: {\"role\": ..., \"content\": ...}, got string) at line 12, messages[0]");
+  EXPECT_EQ(refusal(R"({"messages":[{"role":"user","content":"a"},{"from":"gpt","value":"b"}]})"),
+            "f: a message without a role (expected user, assistant, system or the like, got none) at line 12, "
+            "messages[1].role");
+  EXPECT_EQ(refusal(R"({"messages":[{"role":"user"}]})"),
+            "f: a message without content (expected text, got none) at line 12, messages[0].content");
+  EXPECT_EQ(refusal(R"({"messages":[{"role":"user","content":5}]})"),
+            "f: wrong type (expected text, got number) at line 12, messages[0].content");
+  EXPECT_EQ(refusal(R"({"messages":[{"role":"user","content":"a"}],"tools":{}})"),
+            "f: wrong type (expected a list of tools, got object) at line 12, tools");
+  EXPECT_EQ(refusal(R"({"prompt":"a"})"), "f: prompt without completion (expected both, got prompt) at line 12");
+  EXPECT_EQ(refusal(R"({"prompt":"a","completion":""})"), "f: empty completion (expected text) at line 12, completion");
+  EXPECT_EQ(refusal(R"({"prompt":"a","completion":[]})"),
+            "f: wrong type (expected two texts, or two lists of messages, got string and array) at line 12, prompt, "
+            "completion");
   EXPECT_EQ(refusal(R"({"input_ids":[]})"), "f: no ids (expected one or more, got none) at line 12, input_ids");
   EXPECT_EQ(refusal(R"({"input_ids":"a"})"),
             "f: wrong type (expected a list of whole numbers, got string) at line 12, input_ids");

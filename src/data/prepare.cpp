@@ -35,6 +35,11 @@ PrepareJob check(const PrepareOptions& options, Problems& problems) {
       problems.add_lines(error.what());
     }
   }
+  // The tokenizer's own template matters only where there are conversations.
+  job.chat_template =
+      chat::open_chat_template(options.chat_template, options.tokenizer, options.folder, "data.chat_template",
+                               options.chat_template.empty() ? job.without_template : problems);
+  job.from.chat_template = job.chat_template ? job.chat_template->fingerprint() : 0;
   job.from.tokenizer = job.tokenizer ? job.tokenizer->fingerprint() : 0;
   job.from.vocab_size = options.vocab_size;
   job.from.deduplicate = options.deduplicate;
@@ -89,6 +94,7 @@ PrepareOptions prepare_options(const Recipe& recipe) {
                          .output = recipe.data.prepared,
                          .validation_fraction = recipe.data.validation_fraction,
                          .seed = recipe.train.seed,
+                         .chat_template = recipe.data.chat_template,
                          .deduplicate = recipe.data.deduplicate,
                          .threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()))};
   if (options.tokenizer.empty()) {

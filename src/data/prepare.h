@@ -41,6 +41,7 @@ struct PrepareOptions {
   double validation_fraction = 0.0;
   std::uint64_t seed = 0;
   std::int64_t vocab_size = 0;  // the model's: ids of lines must be below it; 0: the tokenizer's
+  std::string chat_template;    // a name or a file; "": the tokenizer's; see chat/chat_template.h
   bool deduplicate = false;     // leave out documents whose content was there before
   int threads = 1;
   std::chrono::milliseconds save_every{5000};            // how much work a stop may cost

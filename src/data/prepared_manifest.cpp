@@ -50,6 +50,7 @@ Json to_json(const PreparedFrom& from) {
           {"validation_fraction", from.validation_fraction},
           {"seed", from.seed},
           {"deduplicate", from.deduplicate},
+          {"chat_template", from.chat_template},
           {"train_sources", to_json(from.train)},
           {"validation_sources", to_json(from.validation)}};
 }
@@ -61,7 +62,8 @@ PreparedFrom from_of(const Json& json) {
           .validation_fraction = json.at("validation_fraction"),
           .seed = json.at("seed"),
           .vocab_size = json.at("vocab_size"),
-          .deduplicate = json.at("deduplicate")};
+          .deduplicate = json.at("deduplicate"),
+          .chat_template = json.at("chat_template")};
 }
 
 Json to_json(const DraftPosition& at) {

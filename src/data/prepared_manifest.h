@@ -21,6 +21,7 @@ struct PreparedFrom {
   std::uint64_t seed = 0;
   std::int64_t vocab_size = 0;
   bool deduplicate = false;
+  std::uint64_t chat_template = 0;  // fingerprint; 0: none
 
   bool operator==(const PreparedFrom&) const = default;
 };

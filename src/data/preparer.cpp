@@ -78,7 +78,11 @@ Preparer::Preparer(const PrepareOptions& options, const PrepareJob& job)
       vocab_size_(options.vocab_size > 0 ? options.vocab_size
                   : job.tokenizer        ? job.tokenizer->vocab_size()
                                          : 0),
-      encoder_(job.tokenizer.get(), vocab_size_, job.from.deduplicate),
+      encoder_({.tokenizer = job.tokenizer.get(),
+                .vocab_size = vocab_size_,
+                .hashes = job.from.deduplicate,
+                .chat_template = job.chat_template,
+                .without = job.without_template}),
       pool_(std::max(1, options.threads), encoder_) {}
 
 Prepared Preparer::run() {
@@ -88,7 +92,7 @@ Prepared Preparer::run() {
       hold_out();
       read(false);
       read(true);
-      problems_.throw_if_any();
+      without_repeats(problems_).throw_if_any();
       const auto check_not_empty = [](const TokenFileDraft& file, const char* key) {
         if (file.tokens() == 0) throw UserError(Problem{.what = "no tokens in any document", .at = key});
       };

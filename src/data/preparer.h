@@ -21,6 +21,8 @@ namespace hawser::data {
 struct PrepareJob {
   PreparedFrom from;
   std::unique_ptr<Tokenizer> tokenizer;
+  std::shared_ptr<const chat::ChatTemplate> chat_template;  // null: none
+  Problems without_template;                                // why, where there is more to say
 };
 
 // OUTPUT/unfinished, which one process at a time may have.

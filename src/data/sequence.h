@@ -50,7 +50,8 @@ std::unique_ptr<SequenceSet> packed_sequences(std::shared_ptr<const TokenFile> f
 
 // Lines for evaluation, in order: text encoded (with what the tokenizer puts around it, no end of text added), a line
 // longer than `length` cut into pieces of it. A piece is a sequence: positions start anew and its last row predicts
-// nothing, and so does the last of every document. `tokenizer` may be null if every line brings ids; UserError if not.
+// nothing, and so does the last of every document. Conversations have their ids and labels already (AnswerEncoder).
+// `tokenizer` may be null if no line is text; UserError if not.
 std::unique_ptr<SequenceSet> listed_sequences(const std::vector<Line>& lines, const Tokenizer* tokenizer,
                                               std::int64_t length);
 

@@ -64,8 +64,14 @@ EvalData open_eval_data(const EvalDataRequest& request, const data::BatchShape& 
     if (!tokens) {
       Problems of_tokenizer;  // of interest only where text needs one
       const auto tokenizer = load(request.tokenizer, of_tokenizer);
-      opened.loader =
-          data::listed_batch(request.data, tokenizer.get(), of_tokenizer, request.vocabulary, shape, layout);
+      data::ListedBatch from{.path = request.data,
+                             .tokenizer = tokenizer.get(),
+                             .without = of_tokenizer,
+                             .vocab_size = request.vocabulary};
+      from.chat_template =
+          data::chat::open_chat_template(request.chat_template, request.tokenizer, "", "data.chat_template",
+                                         request.chat_template.empty() ? from.without_template : problems);
+      opened.loader = data::listed_batch(from, shape, layout);
       return opened;
     }
     opened.tokens = open_tokens(request.data, request.vocabulary, problems);

@@ -12,9 +12,10 @@
 namespace hawser::train {
 
 struct EvalDataRequest {
-  std::string data;       // a .txt file, the prefix, .bin or .idx of a token file, or else a JSONL file
-  std::string bigram;     // a token file likewise, for the bigram model; "": none
-  std::string tokenizer;  // a tokenizer.json; "": none
+  std::string data;           // a .txt file, the prefix, .bin or .idx of a token file, or else a JSONL file
+  std::string bigram;         // a token file likewise, for the bigram model; "": none
+  std::string tokenizer;      // a tokenizer.json; "": none
+  std::string chat_template;  // for lines with messages: a name or a file; "": the tokenizer's
   std::int64_t vocabulary = 0;
   // A token file: the documents apart, as `pack: documents` has them, or as one running text.
   bool across_documents = false;

@@ -48,6 +48,11 @@ void lay_under(const std::string& json, EvaluateRequest& request, EvalDataReques
   if (request.sequence_length == 0) request.sequence_length = number("/data/sequence_length");
   request.recipe.data.max_documents = number("/data/max_documents");
   const auto word = [&](const char* key) { return stored.value(nlohmann::json::json_pointer(key), nlohmann::json()); };
+  // A file's name would be relative to a recipe that need not be here.
+  const auto chat = word("/data/chat_template");
+  if (data.chat_template.empty() && chat.is_string() && data::chat::is_named(chat.get<std::string>())) {
+    data.chat_template = chat;
+  }
   if (word("/data/pack") == "chunks") data.across_documents = true;
   if (!request.recipe.places.contains("precision.compute") && word("/precision/compute") == "bf16") {
     request.recipe.precision.compute = ComputePrecision::bf16;
@@ -70,7 +75,10 @@ StoredChoices stored_choices(const OpenModel& open) {
 std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int rank, int ranks, Problems& problems) {
   const std::size_t before = problems.size();
   EvaluateRequest request = asked;
-  EvalDataRequest data{.data = request.data, .bigram = request.bigram, .across_documents = request.across_documents};
+  EvalDataRequest data{.data = request.data,
+                       .bigram = request.bigram,
+                       .chat_template = request.recipe.data.chat_template,
+                       .across_documents = request.across_documents};
   OpenEvaluation input{.folder = request.model,
                        .threads = request.threads,
                        .device = request.device,

@@ -15,7 +15,10 @@
 #include "checkpoint/formats/safetensors.h"
 #include "checkpoint/testing.h"
 #include "config/config.h"
+#include "data/byte_reader.h"
+#include "data/chat/chat_template.h"
 #include "data/jsonl.h"
+#include "data/testing/archives.h"
 #include "data/token_file.h"
 #include "data/tokenizers/tokenizer.h"
 #include "models/families.h"
@@ -216,6 +219,57 @@ TEST(Fuzz, Jsonl) {
         EXPECT_LT(id, 11);
       }
     });
+  }
+}
+
+TEST(Fuzz, Conversation) {
+  const std::string line =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "tools": [{"x": [1]}]})";
+  const std::string pair =
+      R"({"prompt": [{"role": "user", "content": null, "tool_calls": []}], "completion": [{"role": "b", "content": ["c"]}]})";
+  Problems none;
+  const auto chatml = data::chat::open_chat_template("chatml", "", "", "", none);
+  for (const std::string& sound : {line, pair}) {
+    fuzz("conversation", sound, 10000, [&](const std::string& text, Problems& problems) {
+      const auto read = data::parse_line(text, {.file = "a.jsonl"}, problems);
+      EXPECT_EQ(read.has_value(), problems.empty());
+      if (!read || !read->chat) return;
+      try {
+        chatml->render(*read->chat);
+      } catch (const data::chat::TemplateError& error) {
+        EXPECT_STRNE(error.what(), "");
+      }
+    });
+  }
+}
+
+TEST(Fuzz, ChatTemplate) {
+  data::chat::Dict user, assistant;
+  user.items = {{"role", "user"}, {"content", "a <think>b</think> c"}};
+  assistant.items = {{"role", "assistant"}, {"content", "d"}};
+  const data::chat::Conversation conversation{data::chat::List{user, assistant}, {}};
+  for (const data::chat::NamedTemplate& one : data::chat::named_templates()) {
+    fuzz(one.name, one.source, 400, [&](const std::string& text, Problems&) {
+      try {
+        data::chat::ChatTemplate(text, one.tokens, "a.jinja").render(conversation);
+      } catch (const data::chat::TemplateError& error) {
+        throw UserError(Problem{.what = error.what()});
+      }
+    });
+  }
+}
+
+TEST(Fuzz, Archive) {
+  const TempFolder folder(true);
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "line " + std::to_string(i * i) + "\n";
+  for (const char* ending : {".gz", ".zst"}) {
+    const std::string path = folder / (std::string("a.txt") + ending);
+    fuzz(path.substr(path.rfind('/') + 1), *ending == '.' && ending[1] == 'g' ? data::gzip(text) : data::zstd(text),
+         2000, [&](const std::string& bytes, Problems&) {
+           write_file(path, bytes);
+           EXPECT_LE(data::read_all_bytes(path).size(), 10 * text.size());
+         });
   }
 }
 

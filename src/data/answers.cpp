@@ -1,0 +1,219 @@
+#include "data/answers.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <span>
+
+#include "data/token_file.h"
+
+namespace hawser::data {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+using chat::Range;
+
+// Which tokens of a text hold which of its bytes.
+class TokenPlaces {
+ public:
+  TokenPlaces(std::string_view text, const Ids& ids, const Tokenizer& tokenizer)
+      : text_(text), ids_(ids), tokenizer_(tokenizer) {
+    // Where the tokens' own bytes are the text, they say it.
+    std::size_t at = 0;
+    for (const std::int32_t id : ids) {
+      const std::string bytes = tokenizer.decode_bytes(std::span(&id, 1));
+      if (text.substr(at, bytes.size()) != bytes) break;
+      ends_.push_back(at += bytes.size());
+    }
+    exact_ = ends_.size() == ids.size() && at == text.size();
+  }
+
+  // The tokens from the one with the first byte of the range to the one with its last.
+  std::pair<std::size_t, std::size_t> of(const Range& range) const {
+    if (range.begin >= range.end) return {0, 0};
+    if (exact_) {
+      const auto holding = [&](std::size_t byte) {
+        return static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), byte) - ends_.begin());
+      };
+      return {holding(range.begin), holding(range.end - 1) + 1};
+    }
+    // Else the ids of what stands before do, as far as they are those of the whole.
+    const auto [begin, ignored] = before(range.begin);
+    const auto [end, whole] = before(range.end);
+    return {begin, whole ? end : std::min(end + 1, ids_.size())};
+  }
+
+  // Where the first token ends that lies in `from` .. `until` and is one that `wanted` takes.
+  template <class Wanted>
+  std::optional<std::size_t> end_of_first(std::size_t from, std::size_t until, Wanted wanted) const {
+    if (!exact_) {
+      // Special tokens stand in the text as they are written.
+      std::size_t token = before(from).first;
+      for (; token < ids_.size() && from < until; ++token) {
+        const std::string bytes = tokenizer_.decode_bytes(std::span(&ids_[token], 1));
+        if (!wanted(ids_[token])) continue;
+        const std::size_t found = text_.find(bytes, from);
+        if (found == text_.npos || found >= until) return std::nullopt;
+        return found + bytes.size();
+      }
+      return std::nullopt;
+    }
+    auto token = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), from) - ends_.begin());
+    for (; token < ids_.size() && (token == 0 ? 0 : ends_[token - 1]) < until; ++token) {
+      if (wanted(ids_[token])) return ends_[token];
+    }
+    return std::nullopt;
+  }
+
+ private:
+  std::pair<std::size_t, bool> before(std::size_t byte) const {
+    Ids start;
+    tokenizer_.encode(text_.substr(0, byte), start, false);
+    const auto same = static_cast<std::size_t>(
+        std::mismatch(start.begin(), start.end(), ids_.begin(), ids_.end()).first - start.begin());
+    return {same, same == start.size()};
+  }
+
+  std::string_view text_;
+  const Ids& ids_;
+  const Tokenizer& tokenizer_;
+  std::vector<std::size_t> ends_;
+  bool exact_ = false;
+};
+
+Ids labels_of(const Ids& ids, const std::vector<Range>& answers, const TokenPlaces& places) {
+  Ids labels(ids.size(), kIgnoredLabel);
+  for (const Range& answer : answers) {
+    const auto [begin, end] = places.of(answer);
+    for (std::size_t i = begin; i < end; ++i) labels[i] = ids[i];
+  }
+  return labels;
+}
+
+// Behind the end-of-turn text, where the tokenizer has no special token for it; `from` where it does not follow.
+std::size_t end_of_turn(const std::string& text, std::size_t from, const std::string& eos_token) {
+  const std::size_t at = std::min(text.find_first_not_of(" \n", from), text.size());
+  return !eos_token.empty() && text.compare(at, eos_token.size(), eos_token) == 0 ? at + eos_token.size() : from;
+}
+
+bool is_answer(const chat::Value& message) {
+  const chat::Value* role = message.dict().find("role");
+  return role && role->is_text() && role->text().bytes == "assistant";
+}
+
+}  // namespace
+
+TextFrame frame_of(const Tokenizer& tokenizer) {
+  Ids plain, framed;
+  tokenizer.encode("a", plain, false);
+  tokenizer.encode("a", framed, true);
+  const auto found = std::search(framed.begin(), framed.end(), plain.begin(), plain.end());
+  HAWSER_CHECK(found != framed.end(), "a text's ids are not among those with what stands around it");
+  return {{framed.begin(), found}, {found + static_cast<std::ptrdiff_t>(plain.size()), framed.end()}};
+}
+
+Problems without_repeats(const Problems& problems) {
+  Problems once;
+  std::set<std::string> said;
+  for (const Problem& problem : problems.all()) {
+    if (said.insert(problem.line()).second) once.add(problem);
+  }
+  return once;
+}
+
+AnswerEncoder::AnswerEncoder(const Tokenizer& tokenizer, std::shared_ptr<const chat::ChatTemplate> chat_template,
+                             Problems without)
+    : tokenizer_(tokenizer),
+      template_(std::move(chat_template)),
+      without_(std::move(without)),
+      frame_(frame_of(tokenizer)) {}
+
+bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problems) const {
+  const auto refuse = [&](std::string what, std::string hint = "") {
+    problems.add(
+        {.file = place.file, .what = std::move(what), .at = cat("line ", place.number), .hint = std::move(hint)});
+    return false;
+  };
+  if (line.completion) {
+    const std::string text = line.prompt + *line.completion;
+    Ids ids;
+    tokenizer_.encode(text, ids, false);
+    line.labels = labels_of(ids, {{line.prompt.size(), text.size()}}, TokenPlaces(text, ids, tokenizer_));
+    Ids end = frame_.after;
+    if (const auto eos = tokenizer_.eos(); eos && (end.empty() || end.back() != *eos)) end.push_back(*eos);
+    line.labels.insert(line.labels.begin(), frame_.before.size(), kIgnoredLabel);
+    line.labels.insert(line.labels.end(), end.begin(), end.end());
+    line.ids = frame_.before;
+    line.ids.insert(line.ids.end(), ids.begin(), ids.end());
+    line.ids.insert(line.ids.end(), end.begin(), end.end());
+    return true;
+  }
+  if (!template_) {
+    if (without_.empty()) return refuse("messages need a chat template", "data.chat_template: chatml, or another name");
+    problems.add(without_);
+    return false;
+  }
+  try {
+    const chat::Rendered rendered = template_->render(*line.chat);
+    tokenizer_.encode(rendered.text, line.ids, false);
+    const std::vector<Range> answers = answers_of(rendered, line, line.ids);
+    line.labels = labels_of(line.ids, answers, TokenPlaces(rendered.text, line.ids, tokenizer_));
+  } catch (const chat::TemplateError& error) {
+    return refuse(cat("chat template ", template_->file(),
+                      error.line > 0 ? cat(", its line ", error.line, ": ") : std::string(": "), error.what()));
+  }
+  if (std::ranges::all_of(line.labels, [](std::int32_t label) { return label == kIgnoredLabel; })) {
+    return refuse("nothing to learn from: no answer of the assistant comes out of the chat template");
+  }
+  return true;
+}
+
+std::vector<Range> AnswerEncoder::answers_of(const chat::Rendered& rendered, const Line& line, const Ids& ids) const {
+  const std::string& text = rendered.text;
+  std::size_t asked_until = 0;  // bytes of the messages that are the prompt
+  for (std::size_t i = 0; i < line.asked && i < rendered.contents.size(); ++i) {
+    if (rendered.contents[i]) asked_until = std::max(asked_until, rendered.contents[i]->end);
+  }
+  std::vector<Range> answers;
+  if (rendered.has_generations) {
+    for (const Range& range : rendered.generations) {
+      if (range.begin >= asked_until) answers.push_back(range);
+    }
+    return answers;
+  }
+  const chat::List& messages = line.chat->messages.list();
+  const TokenPlaces places(text, ids, tokenizer_);
+  const std::string& prompt = template_->generation_prompt();
+  const auto is_special = [&](std::int32_t id) {
+    const std::span<const std::int32_t> one(&id, 1);
+    return tokenizer_.decode_bytes(one, true).empty() && !tokenizer_.decode_bytes(one, false).empty();
+  };
+  std::size_t before = 0;  // end of the contents so far
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const auto& content = rendered.contents[i];
+    if (!content) continue;
+    const std::size_t floor = std::exchange(before, std::max(before, content->end));
+    if (i < line.asked || !is_answer(messages[i])) continue;
+    Range answer = *content;
+    if (prompt.empty()) {
+      // Spaces before it are of one token with its first word.
+      while (answer.begin > floor && text[answer.begin - 1] == ' ') --answer.begin;
+    } else if (content->begin >= prompt.size()) {
+      const std::size_t found = text.rfind(prompt, content->begin - prompt.size());
+      if (found != text.npos && found >= floor) answer.begin = found + prompt.size();
+    }
+    std::size_t until = text.size();  // where the next message's content begins
+    for (std::size_t j = i + 1; j < messages.size(); ++j) {
+      if (rendered.contents[j] && rendered.contents[j]->begin >= content->end) {
+        until = rendered.contents[j]->begin;
+        break;
+      }
+    }
+    answer.end = places.end_of_first(content->end, until, is_special)
+                     .value_or(end_of_turn(text, content->end, template_->eos_token()));
+    answers.push_back(answer);
+  }
+  return answers;
+}
+
+}  // namespace hawser::data

@@ -1,0 +1,148 @@
+#include "data/answers.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "data/chat/from_json.h"
+#include "data/token_file.h"
+
+namespace hawser::data {
+namespace {
+
+namespace fs = std::filesystem;
+using Ids = std::vector<std::int32_t>;
+using Json = nlohmann::ordered_json;
+
+const fs::path kRoot = HAWSER_SOURCE_DIR;
+
+std::shared_ptr<const chat::ChatTemplate> named(const std::string& name) {
+  Problems problems;
+  auto found = chat::open_chat_template(name, "", "", "", problems);
+  EXPECT_TRUE(found) << problems.lines();
+  return found;
+}
+
+// What is to be learned of a line, as text; its tokens apart.
+class Learned {
+ public:
+  Learned(const std::string& tokenizer, const std::string& name)
+      : tokenizer_(load_tokenizer((kRoot / tokenizer).string())), encoder_(*tokenizer_, named(name), {}) {}
+
+  std::string operator()(const std::string& text) const {
+    Problems problems;
+    auto line = parse_line(text, {.file = "f", .number = 7}, problems);
+    if (!line || !encoder_.encode(*line, {.file = "f", .number = 7}, problems)) return problems.lines();
+    EXPECT_EQ(line->ids.size(), line->labels.size());
+    std::string out;
+    for (std::size_t i = 0; i < line->ids.size(); ++i) {
+      EXPECT_TRUE(line->labels[i] == line->ids[i] || line->labels[i] == kIgnoredLabel);
+      if (line->labels[i] == kIgnoredLabel) continue;
+      if (i > 0 && line->labels[i - 1] == kIgnoredLabel && !out.empty()) out += "//";
+      out += tokenizer_->decode(std::span(&line->ids[i], 1)) + "|";
+    }
+    return out;
+  }
+
+ private:
+  std::unique_ptr<Tokenizer> tokenizer_;
+  AnswerEncoder encoder_;
+};
+
+const std::string kQuickstart = "recipes/quickstart-tokenizer/tokenizer.json";
+const std::string kTwoTurns =
+    R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"},
+                     {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}]})";
+
+TEST(Answers, AreThoseOfTransformers) {
+  const Json golden = Json::parse(std::ifstream(kRoot / "tests/golden/chat/expected.json"));
+  int checked = 0;
+  for (const auto& [tokenizer, name, file] :
+       {std::tuple("llama3", "llama-3", "inputs/tokenizers/llama3/tokenizer.json"),
+        std::tuple("smollm2", "chatml", "inputs/smollm2/tokenizer.json")}) {
+    if (!fs::exists(kRoot / file)) continue;
+    const auto opened = load_tokenizer((kRoot / file).string());
+    const AnswerEncoder encoder(*opened, named(name), {});
+    const Json& expected = golden["answers"][tokenizer];
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      Line line{.chat = chat::Conversation{chat::from_json(golden["plain"][i]["messages"]), {}}};
+      Problems problems;
+      ASSERT_TRUE(encoder.encode(line, {}, problems)) << problems.lines();
+      const Ids ids = expected[i]["ids"];
+      const std::vector<int> answers = expected[i]["answers"];
+      Ids labels;
+      for (std::size_t t = 0; t < ids.size(); ++t) labels.push_back(answers[t] ? ids[t] : kIgnoredLabel);
+      EXPECT_EQ(line.ids, ids) << tokenizer << " " << i;
+      EXPECT_EQ(line.labels, labels) << tokenizer << " " << i;
+      ++checked;
+    }
+  }
+  if (checked == 0) GTEST_SKIP() << "scripts/fetch-inputs";
+}
+
+TEST(Answers, EndWithTheEndOfTurn) {
+  if (!fs::exists(kRoot / "inputs/smollm2/tokenizer.json")) GTEST_SKIP() << "scripts/fetch-inputs";
+  const Learned smollm2("inputs/smollm2/tokenizer.json", "chatml");
+  EXPECT_EQ(smollm2(kTwoTurns), "bc|<|im_end|>|//e|<|im_end|>|");
+  EXPECT_EQ(smollm2(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]})"),
+            "<|im_end|>|");
+  // Only what answers the prompt, where a line says which part is one.
+  EXPECT_EQ(smollm2(R"({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+                                   {"role": "user", "content": "c"}], "completion": [{"role": "assistant", "content": "d"}]})"),
+            "d|<|im_end|>|");
+  // What the template writes for the model to write itself belongs to the answer.
+  const Learned qwen("inputs/smollm2/tokenizer.json", "qwen-3");
+  const std::string thoughts = qwen(kTwoTurns);
+  EXPECT_TRUE(thoughts.starts_with("bc|<|im_end|>|//<|")) << thoughts;
+  EXPECT_TRUE(thoughts.ends_with("e|<|im_end|>|")) << thoughts;
+  EXPECT_NE(thoughts.find("think"), std::string::npos) << thoughts;
+}
+
+TEST(Answers, WithoutSpecialTokensEndWithTheTemplatesEndOfText) {
+  // The quickstart's tokenizer knows none of these as tokens.
+  const Learned llama2(kQuickstart, "llama-2"), chatml(kQuickstart, "chatml");
+  const auto joined = [](std::string text) {
+    std::erase(text, '|');
+    return text;
+  };
+  EXPECT_EQ(joined(llama2(kTwoTurns)), " bc </s>// e </s>");
+  EXPECT_EQ(joined(chatml(kTwoTurns)), "bc//e") << "chatml names no end-of-text token";
+}
+
+TEST(Answers, OfAPromptAreItsCompletionAndTheEndOfText) {
+  const Learned quickstart(kQuickstart, "chatml");
+  const auto tokenizer = load_tokenizer((kRoot / kQuickstart).string());
+  const Ids eos{*tokenizer->eos()};
+  const std::string end = tokenizer->decode(eos);
+  std::string learned = quickstart(R"({"prompt": "Question: what?\nAnswer:", "completion": " the whale"})");
+  std::erase(learned, '|');
+  std::string plain_end = end;
+  std::erase(plain_end, '|');
+  EXPECT_EQ(learned, " the whale" + plain_end);
+  // A token across the border is learned whole.
+  learned = quickstart(R"({"prompt": "Answer: ", "completion": "the"})");
+  std::erase(learned, '|');
+  EXPECT_EQ(learned, " the" + plain_end);
+}
+
+TEST(Answers, SayWhatIsWrong) {
+  const Learned mistral(kQuickstart, "mistral-v3");
+  EXPECT_EQ(
+      mistral(R"({"messages": [{"role": "assistant", "content": "a"}]})"),
+      "f: chat template template mistral-v3, its line 7: after an optional system message, user and assistant must "
+      "alternate, the user first at line 7");
+  EXPECT_EQ(mistral(R"({"messages": [{"role": "user", "content": "a"}]})"),
+            "f: nothing to learn from: no answer of the assistant comes out of the chat template at line 7");
+  const auto tokenizer = load_tokenizer((kRoot / kQuickstart).string());
+  const AnswerEncoder none(*tokenizer, nullptr, {});
+  Problems problems;
+  auto line = parse_line(kTwoTurns, {.file = "f"}, problems);
+  EXPECT_FALSE(none.encode(*line, {.file = "f"}, problems));
+  EXPECT_EQ(problems.lines(),
+            "f: messages need a chat template at line 1; try data.chat_template: chatml, or another name");
+}
+
+}  // namespace
+}  // namespace hawser::data

@@ -1,0 +1,258 @@
+// Operators, functions and tests of templates.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/cat.h"
+#include "data/chat/program.h"
+
+namespace hawser::data::chat {
+namespace {
+
+constexpr std::int64_t kMostSteps = 1'000'000, kMostItems = 10'000'000;
+constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+
+std::int64_t checked(std::int64_t value, bool overflow) {
+  if (overflow) throw TemplateError("a number that is too large");
+  return value;
+}
+
+}  // namespace
+
+Value Context::get(const std::string& name) const {
+  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
+    if (const auto found = scope->find(name); found != scope->end()) return found->second;
+  }
+  return Undefined{name};
+}
+
+std::vector<std::map<std::string, Value>> Context::enter() {
+  if (++macros_ > 100) throw TemplateError("macros nested too deeply");
+  auto scopes = std::move(scopes_);
+  scopes_ = {scopes.front(), {}};
+  return scopes;
+}
+
+void Context::write(const Text& text) {
+  output_.append(text);
+  if (output_.bytes.size() > kMostBytes) throw TemplateError("the text grows beyond 256 MiB");
+}
+
+void Context::count_step() {
+  if (++steps_ > kMostSteps) throw TemplateError("the template does not come to an end");
+}
+
+Value attribute(const Value& object, const std::string& name) {
+  if (object.is_undefined()) throw TemplateError(cat("'", object.undefined_name(), "' is undefined"));
+  if (object.is_dict()) {
+    if (const Value* found = object.dict().find(name)) return *found;
+  }
+  return Undefined{name};
+}
+
+namespace {
+
+// Python's index into `size` items; none when it is outside.
+bool place(std::int64_t index, std::size_t size, std::size_t& out) {
+  if (index < 0) index += static_cast<std::int64_t>(size);
+  if (index < 0 || index >= static_cast<std::int64_t>(size)) return false;
+  out = static_cast<std::size_t>(index);
+  return true;
+}
+
+}  // namespace
+
+Value subscript(const Value& object, const Value& index) {
+  if (object.is_undefined()) throw TemplateError(cat("'", object.undefined_name(), "' is undefined"));
+  if (object.is_dict()) {
+    if (!index.is_text()) return Undefined{index.repr()};
+    const Value* found = object.dict().find(index.text().bytes);
+    return found ? *found : Value(Undefined{index.text().bytes});
+  }
+  std::size_t at = 0;
+  if (object.is_list() && index.is_int()) {
+    return place(index.integer(), object.list().size(), at) ? object.list()[at]
+                                                            : Value(Undefined{"item " + index.repr()});
+  }
+  if (object.is_text() && index.is_int()) {
+    const auto starts = character_starts(object.text().bytes);
+    if (place(index.integer(), starts.size() - 1, at)) return object.text().part(starts[at], starts[at + 1]);
+  }
+  return Undefined{index.is_text() ? index.text().bytes : "item " + index.repr()};
+}
+
+Value slice(const Value& object, const Value& from, const Value& to, const Value& step) {
+  const bool text = object.is_text();
+  if (!text && !object.is_list()) throw TemplateError(cat("a slice of ", object.type_name()));
+  const std::vector<std::size_t> starts = text ? character_starts(object.text().bytes) : std::vector<std::size_t>{};
+  const auto size = static_cast<std::int64_t>(text ? starts.size() - 1 : object.list().size());
+  const std::int64_t by = step.is_none() ? 1 : step.integer();
+  if (by == 0) throw TemplateError("a slice by steps of zero");
+  const auto bound = [&](const Value& given, std::int64_t otherwise) {
+    if (given.is_none()) return otherwise;
+    std::int64_t at = given.integer();
+    if (at < 0) at += size;
+    return std::clamp<std::int64_t>(at, by < 0 ? -1 : 0, by < 0 ? size - 1 : size);
+  };
+  const std::int64_t first = bound(from, by < 0 ? size - 1 : 0), end = bound(to, by < 0 ? -1 : size);
+  if (text && by == 1) {
+    return first < end ? object.text().part(starts[first], starts[end])
+                       : object.text().part(starts[first], starts[first]);
+  }
+  List list;
+  Text out;
+  for (std::int64_t i = first; by > 0 ? i < end : i > end; i += by) {
+    if (text) {
+      out.append(object.text().part(starts[i], starts[i + 1]));
+    } else {
+      list.push_back(object.list()[i]);
+    }
+  }
+  return text ? Value(std::move(out)) : Value(std::move(list));
+}
+
+namespace {
+
+Value times(const Value& what, std::int64_t count) {
+  count = std::max<std::int64_t>(0, count);
+  if (what.is_text()) {
+    if (static_cast<double>(count) * static_cast<double>(what.text().bytes.size()) > static_cast<double>(kMostBytes)) {
+      throw TemplateError("a text that is too long");
+    }
+    Text out;
+    for (std::int64_t i = 0; i < count; ++i) out.append(what.text());
+    return out;
+  }
+  if (static_cast<double>(count) * static_cast<double>(what.list().size()) > static_cast<double>(kMostItems)) {
+    throw TemplateError("a list that is too long");
+  }
+  List out;
+  for (std::int64_t i = 0; i < count; ++i) out.insert(out.end(), what.list().begin(), what.list().end());
+  return out;
+}
+
+Value of_integers(const std::string& symbol, std::int64_t x, std::int64_t y) {
+  std::int64_t out = 0;
+  if (symbol == "+") return checked(out, __builtin_add_overflow(x, y, &out)), Value(out);
+  if (symbol == "-") return checked(out, __builtin_sub_overflow(x, y, &out)), Value(out);
+  if (symbol == "*") return checked(out, __builtin_mul_overflow(x, y, &out)), Value(out);
+  if (symbol == "**") {
+    const double power = std::pow(static_cast<double>(x), static_cast<double>(y));
+    if (y < 0) return power;
+    if (std::abs(power) > 9e15) throw TemplateError("a number that is too large");
+    return static_cast<std::int64_t>(power);
+  }
+  if (y == 0) throw TemplateError("division by zero");
+  if (symbol == "/") return static_cast<double>(x) / static_cast<double>(y);
+  if (y == -1) return of_integers(symbol == "%" ? "*" : "-", 0, symbol == "%" ? 0 : x);
+  // Python rounds down, and the rest has the divisor's sign.
+  const std::int64_t quotient = x / y - ((x % y != 0) && ((x < 0) != (y < 0)));
+  return symbol == "//" ? Value(quotient) : Value(x - quotient * y);
+}
+
+}  // namespace
+
+Value arithmetic(const std::string& symbol, const Value& a, const Value& b) {
+  for (const Value* one : {&a, &b}) {
+    if (one->is_undefined()) throw TemplateError(cat("'", one->undefined_name(), "' is undefined"));
+  }
+  if (a.is_number() && b.is_number()) {
+    if (!a.is_real() && !b.is_real()) return of_integers(symbol, a.integer(), b.integer());
+    const double x = a.real(), y = b.real();
+    if (symbol == "+") return x + y;
+    if (symbol == "-") return x - y;
+    if (symbol == "*") return x * y;
+    if (symbol == "**") return std::pow(x, y);
+    if (y == 0) throw TemplateError("division by zero");
+    if (symbol == "/") return x / y;
+    return symbol == "//" ? std::floor(x / y) : x - std::floor(x / y) * y;
+  }
+  if (symbol == "+" && a.is_text() && b.is_text()) {
+    Text out = a.text();
+    out.append(b.text());
+    return out;
+  }
+  if (symbol == "+" && a.is_list() && b.is_list()) {
+    List out = a.list();
+    out.insert(out.end(), b.list().begin(), b.list().end());
+    return out;
+  }
+  if (symbol == "*" && (a.is_text() || a.is_list()) && b.is_int()) return times(a, b.integer());
+  if (symbol == "*" && a.is_int() && (b.is_text() || b.is_list())) return times(b, a.integer());
+  throw TemplateError(cat("cannot compute ", a.type_name(), " ", symbol, " ", b.type_name()));
+}
+
+Test find_test(const std::string& name) {
+  using V = const Value&;
+  using A = const Arguments&;
+  static const auto other = [](A arguments) -> V {
+    if (arguments.positional.empty()) throw TemplateError("a test without what to compare with");
+    return arguments.positional[0];
+  };
+  static const std::map<std::string, Test> kTests = {
+      {"defined", [](V v, A) { return !v.is_undefined(); }},
+      {"undefined", [](V v, A) { return v.is_undefined(); }},
+      {"none", [](V v, A) { return v.is_none(); }},
+      {"string", [](V v, A) { return v.is_text(); }},
+      {"mapping", [](V v, A) { return v.is_dict(); }},
+      {"sequence", [](V v, A) { return v.is_text() || v.is_list() || v.is_dict(); }},
+      {"iterable", [](V v, A) { return v.is_text() || v.is_list() || v.is_dict() || v.is_undefined(); }},
+      {"number", [](V v, A) { return v.is_number(); }},
+      {"integer", [](V v, A) { return v.is_int(); }},
+      {"float", [](V v, A) { return v.is_real(); }},
+      {"boolean", [](V v, A) { return v.is_bool(); }},
+      {"true", [](V v, A) { return v.is_bool() && v.truth(); }},
+      {"false", [](V v, A) { return v.is_bool() && !v.truth(); }},
+      {"callable", [](V v, A) { return v.is_function(); }},
+      {"odd", [](V v, A) { return v.integer() % 2 != 0; }},
+      {"even", [](V v, A) { return v.integer() % 2 == 0; }},
+      {"divisibleby", [](V v, A a) { return of_integers("%", v.integer(), other(a).integer()).integer() == 0; }},
+      {"equalto", [](V v, A a) { return equal(v, other(a)); }},
+      {"eq", [](V v, A a) { return equal(v, other(a)); }},
+      {"==", [](V v, A a) { return equal(v, other(a)); }},
+      {"sameas", [](V v, A a) { return equal(v, other(a)); }},
+      {"ne", [](V v, A a) { return !equal(v, other(a)); }},
+      {"!=", [](V v, A a) { return !equal(v, other(a)); }},
+      {"lt", [](V v, A a) { return compare(v, other(a)) < 0; }},
+      {"le", [](V v, A a) { return compare(v, other(a)) <= 0; }},
+      {"gt", [](V v, A a) { return compare(v, other(a)) > 0; }},
+      {"ge", [](V v, A a) { return compare(v, other(a)) >= 0; }},
+      {"in", [](V v, A a) { return contains(other(a), v); }},
+  };
+  const auto found = kTests.find(name);
+  return found == kTests.end() ? nullptr : found->second;
+}
+
+void set_functions(Context& context) {
+  context.set("range", Function([](const Arguments& arguments) -> Value {
+                std::vector<std::int64_t> given;
+                for (const Value& value : arguments.positional) given.push_back(value.integer());
+                if (given.empty() || given.size() > 3) throw TemplateError("range takes one to three numbers");
+                const std::int64_t from = given.size() > 1 ? given[0] : 0, to = given.size() > 1 ? given[1] : given[0];
+                const std::int64_t step = given.size() > 2 ? given[2] : 1;
+                if (step == 0) throw TemplateError("range by steps of zero");
+                List out;
+                for (std::int64_t i = from; step > 0 ? i < to : i > to; i += step) {
+                  out.emplace_back(i);
+                  if (out.size() > static_cast<std::size_t>(100000)) throw TemplateError("a range that is too long");
+                }
+                return out;
+              }));
+  const auto dict_of = [](const Arguments& arguments, bool is_namespace) {
+    Dict dict;
+    for (const Value& value : arguments.positional) {
+      for (const auto& [key, item] : value.dict().items) dict.set(key, item);
+    }
+    for (const auto& [key, value] : arguments.named) dict.set(key, value);
+    dict.is_namespace = is_namespace;
+    return dict;
+  };
+  context.set("namespace", Function([=](const Arguments& arguments) -> Value { return dict_of(arguments, true); }));
+  context.set("dict", Function([=](const Arguments& arguments) -> Value { return dict_of(arguments, false); }));
+  context.set("raise_exception", Function([](const Arguments& arguments) -> Value {
+                const Value* what = arguments.get(0, "message");
+                throw TemplateError(what ? what->str().bytes : "the template refuses this conversation");
+              }));
+}
+
+}  // namespace hawser::data::chat

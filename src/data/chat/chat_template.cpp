@@ -1,0 +1,65 @@
+#include "data/chat/chat_template.h"
+
+#include <algorithm>
+
+#include "base/philox.h"
+
+namespace hawser::data::chat {
+
+ChatTemplate::ChatTemplate(const std::string& source, std::map<std::string, std::string> variables, std::string file)
+    : variables_(std::move(variables)), file_(std::move(file)) {
+  try {
+    program_ = parse_program(source, has_generations_);
+  } catch (const TemplateError& error) {
+    throw UserError({.file = file_,
+                     .what = cat("chat template: ", error.what()),
+                     .at = cat("the template's line ", error.line),
+                     .hint = "data.chat_template with a template of the subset in docs/data.md"});
+  }
+  fingerprint_ = fnv1a(source);
+  for (const auto& [name, text] : variables_) fingerprint_ = fnv1a(cat(name, "=", text, "\n"), fingerprint_);
+
+  Dict message;
+  message.items = {{"role", "user"}, {"content", "x"}};
+  const Conversation probe{List{message}, {}};
+  try {
+    const std::string without = render(probe, false).text, with = render(probe, true).text;
+    if (with.starts_with(without)) generation_prompt_ = with.substr(without.size());
+  } catch (const TemplateError&) {
+    // One that refuses this is asked about conversations that it takes.
+  }
+}
+
+std::string ChatTemplate::eos_token() const {
+  const auto found = variables_.find("eos_token");
+  return found == variables_.end() ? "" : found->second;
+}
+
+Rendered ChatTemplate::render(const Conversation& conversation, bool add_generation_prompt) const {
+  Context context;
+  set_functions(context);
+  for (const auto& [name, text] : variables_) context.set(name, text);
+  List messages;
+  for (const Value& message : iterate(conversation.messages)) {
+    messages.push_back(marked(message, static_cast<int>(messages.size())));
+  }
+  Rendered out{.contents = std::vector<std::optional<Range>>(messages.size()), .has_generations = has_generations_};
+  context.set("messages", std::move(messages));
+  // Not given, it is none to transformers, not undefined.
+  context.set("tools", conversation.tools.is_undefined() ? Value(None{}) : conversation.tools);
+  context.set("documents", None{});
+  context.set("add_generation_prompt", add_generation_prompt);
+  program_(context);
+  Text text = context.take_output();
+  for (const Mark& mark : text.marks) {
+    auto& range = out.contents[static_cast<std::size_t>(mark.message)];
+    if (!range) range = Range{mark.begin, mark.end};
+    range->begin = std::min(range->begin, mark.begin);
+    range->end = std::max(range->end, mark.end);
+  }
+  for (const auto& [begin, end] : context.generations) out.generations.push_back({begin, end});
+  out.text = std::move(text.bytes);
+  return out;
+}
+
+}  // namespace hawser::data::chat

@@ -1,0 +1,261 @@
+#include "data/chat/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "data/chat/from_json.h"
+#include "data/testing/scratch_folder.h"
+
+namespace hawser::data::chat {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+const fs::path kRoot = HAWSER_SOURCE_DIR;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+// What transformers gives for random conversations, see tests/golden/README.md.
+const Json& golden() {
+  static const Json kGolden = Json::parse(read_file(kRoot / "tests/golden/chat/expected.json"));
+  return kGolden;
+}
+
+std::vector<Range> ranges_of(const Json& list) {
+  std::vector<Range> out;
+  for (const Json& item : list) out.push_back({item[0], item[1]});
+  return out;
+}
+
+// Compares a template's texts for one group of conversations; returns how many it has.
+int check(const ChatTemplate& with, const std::string& group, const Json& expected, const std::string& what) {
+  int texts = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const Json& one = golden()[group][i / 2];
+    const Conversation conversation{from_json(one["messages"]),
+                                    one["tools"].is_null() ? Value() : from_json(one["tools"])};
+    const std::string where = what + ", " + group + " " + std::to_string(i);
+    try {
+      const Rendered rendered = with.render(conversation, i % 2 == 1);
+      EXPECT_FALSE(expected[i]["text"].is_null()) << where << " was refused";
+      if (expected[i]["text"].is_null()) continue;
+      EXPECT_EQ(rendered.text, expected[i]["text"]) << where;
+      if (expected[i].contains("generated")) {
+        EXPECT_EQ(rendered.generations, ranges_of(expected[i]["generated"])) << where;
+      }
+      ++texts;
+    } catch (const TemplateError& error) {
+      EXPECT_TRUE(expected[i]["text"].is_null()) << where << ": " << error.what() << " at line " << error.line;
+    }
+  }
+  return texts;
+}
+
+std::map<std::string, std::string> tokens_of(const Json& of) {
+  return of["tokens"].get<std::map<std::string, std::string>>();
+}
+
+TEST(ChatTemplate, NamedOnesGiveWhatTheModelsOwnGive) {
+  int texts = 0;
+  for (const auto& [name, of] : golden()["templates"].items()) {
+    if (of["named"].is_null()) continue;
+    Problems problems;
+    const auto named = open_chat_template(of["named"], "", "", "data.chat_template", problems);
+    ASSERT_TRUE(named) << problems.lines();
+    texts += check(*named, "plain", of["plain"], name);
+  }
+  EXPECT_GT(texts, 400);
+}
+
+// The templates as they are published, where scripts/fetch-inputs put them.
+TEST(ChatTemplate, PublishedOnesGiveWhatTheyGiveInTransformers) {
+  const fs::path folder = kRoot / "inputs/chat_templates";
+  if (!fs::exists(folder)) GTEST_SKIP() << "scripts/fetch-inputs --what chat";
+  int texts = 0, generations = 0;
+  for (const auto& [name, of] : golden()["templates"].items()) {
+    const fs::path file = folder / (name + ".jinja");
+    if (!fs::exists(file)) continue;
+    const ChatTemplate own(read_file(file), tokens_of(of), name);
+    texts += check(own, "plain", of["plain"], name);
+    if (of.contains("tools")) texts += check(own, "tools", of["tools"], name);
+    generations += name.ends_with("training");
+  }
+  EXPECT_GT(texts, 500);
+  EXPECT_EQ(generations, 3);
+}
+
+Rendered render(const std::string& source, const std::string& messages = R"([{"role": "user", "content": "hi"}])") {
+  return ChatTemplate(source, {{"bos_token", "<s>"}, {"eos_token", "</s>"}}, "t")
+      .render({from_json(Json::parse(messages)), {}});
+}
+
+// Each line: a template, and what Jinja makes of it.
+TEST(ChatTemplate, SpeaksJinja) {
+  const std::vector<std::pair<std::string, std::string>> kCases = {
+      {"{{ 1 + 2 * 3 ** 2 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 2 - 3 - 4 }}", "19 3 -4 2 3.5 -5"},
+      {"{{ 'a' ~ 1 ~ none ~ true ~ x }}", "a1NoneTrue"},
+      {"{{ 'a' + 'b' * 3 }}{{ [1] + [2, 'x'] }}{{ {'k': [1.0, none]} }}", "abbb[1, 2, 'x']{'k': [1.0, None]}"},
+      {"{{ 1 < 2 < 3 }}{{ 3 > 2 > 2 }}{{ 'a' in 'cat' }}{{ 'x' not in ['x'] }}", "TrueFalseTrueFalse"},
+      {"{{ not 1 == 2 }}{{ 1 and 0 or 5 }}{{ '' or none }}", "True5None"},
+      {"{{ 'yes' if 1 else 'no' }}{{ 'yes' if 0 }}", "yes"},
+      {"{{ 'a' + ' b ' | trim + 'c' }}", "abc"},
+      {"{{ 'héllo'[1:3] }}{{ 'héllo'[-1] }}{{ 'héllo'[::-1] }}{{ [1,2,3,4][1:-1] }}{{ [1,2][5:] }}",
+       "éloolléh[2, 3][]"},
+      {"{% for i in range(3) %}{{ i }}{% if not loop.last %},{% endif %}{% else %}none{% endfor %}", "0,1,2"},
+      {"{% for i in [] %}{{ i }}{% else %}none{% endfor %}", "none"},
+      {"{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}{{ v }}{{ loop.index }}{{ loop.revindex0 }}{% endfor %}",
+       "a111b220"},
+      {"{% for i in range(6) if i is odd %}{{ loop.length }}{{ i }}{% endfor %}", "313335"},
+      {"{% for i in range(9) %}{% if i == 2 %}{% continue %}{% elif i > 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+       "0134"},
+      {"{% set x = 1 %}{% for i in [1] %}{% set x = 2 %}{% endfor %}{{ x }}", "1"},
+      {"{% set n = namespace(x=1) %}{% for i in [1, 2] %}{% set n.x = n.x + i %}{% endfor %}{{ n.x }}", "4"},
+      {"{% set x %}a{{ 1 }}b{% endset %}{{ x | upper }}", "A1B"},
+      {"{% macro m(a, b='z') %}<{{ a }}{{ b }}>{% endmacro %}{{ m(1) }}{{ m('x', b=2) }}", "<1z><x2>"},
+      {"{% set a, b = 1, 'two' %}{{ b }}{{ a }}", "two1"},
+      {"{{ x is defined }}{{ none is none }}{{ 'a' is string }}{{ {} is mapping }}{{ [] is iterable }}{{ 4 is "
+       "divisibleby 2 }}"
+       "{{ 1 is not number }}",
+       "FalseTrueTrueTrueTrueTrueFalse"},
+      {"{{ {'a': 'é\"', 'b': [1, 2.5, true, none], 'c': {}} | tojson }}",
+       R"({"a": "é\"", "b": [1, 2.5, true, null], "c": {}})"},
+      {"{{ {'a': [1, {}]} | tojson(indent=2) }}", "{\n  \"a\": [\n    1,\n    {}\n  ]\n}"},
+      {"{{ ' a b  c '.split() }}{{ 'a,b,,c'.split(',') }}{{ 'a,b,c'.split(',', 1) }}{{ 'a,b,c'.rsplit(',', 1) }}",
+       "['a', 'b', 'c']['a', 'b', '', 'c']['a', 'b,c']['a,b', 'c']"},
+      {"{{ 'xxaxx'.strip('x') }}{{ ' a '.lstrip() }}|{{ ' a '.rstrip() }}|{{ '\u3000a\u00a0'.strip() }}", "aa | a|a"},
+      {"{{ 'abc'.startswith('ab') }}{{ 'abc'.endswith(('x', 'c')) }}{{ 'abab'.replace('a', 'x', 1) }}", "TrueTruexbab"},
+      {"{{ [3, 1, 2] | sort | join('-') }}{{ [1, 2, 1] | unique | list }}{{ [1, 2] | sum }}{{ 'abc' | reverse }}",
+       "1-2-3[1, 2]3cba"},
+      {"{{ [{'n': 'a', 'v': 1}, {'n': 'b', 'v': 0}] | selectattr('v') | map(attribute='n') | join }}", "a"},
+      {"{{ ['a', 'b'] | reject('equalto', 'a') | list }}{{ [' x '] | map('trim') | list }}", "['b']['x']"},
+      {"{{ x | default('d') }}{{ '' | default('e', true) }}{{ ' 42 ' | int + 1 }}{{ 'a' | length }}", "de431"},
+      {"{{ {'b': 1, 'a': 2} | dictsort | map('first') | join }}{{ {'a': 1}.get('z', 9) }}{{ {'a': 1} | items | "
+       "map('last') | list }}",
+       "ab9[1]"},
+      {"{{ 'it\\'s' \"\\n\\x41\\u00e9\" }}", "it's\nAé"},
+      {"a\n  {% if true %}\n  b\n  {% endif %}\nc\n", "a\n  b\nc"},
+      {"a \n {%- if true -%} \n b \n {%- endif -%} \n c", "abc"},
+      {"a {# comment #} b\n{# line #}\nc\n\n", "a  b\nc\n"},
+      {"  {%+ if true %}x{% endif +%}\ny", "  x\ny"},
+      {"{{ messages[0].role }}{{ messages[0]['nothing'] }}{{ messages[-1].content }}{{ bos_token }}", "userhi<s>"},
+      {"{{ 0.1 }} {{ 1e16 }} {{ 1e-5 }} {{ 100.0 }} {{ 3 | float }}", "0.1 1e+16 1e-05 100.0 3.0"},
+  };
+  for (const auto& [source, expected] : kCases) {
+    try {
+      EXPECT_EQ(render(source).text, expected) << source;
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << source << ": " << error.what();
+    }
+  }
+}
+
+std::string refusal(const std::string& source) {
+  try {
+    render(source);
+  } catch (const UserError& error) {
+    return error.what();
+  } catch (const TemplateError& error) {
+    return cat("while rendering, line ", error.line, ": ", error.what());
+  }
+  return "accepted";
+}
+
+TEST(ChatTemplate, RefusesWhatItDoesNotKnow) {
+  const auto unread = [](const std::string& what, int line = 1) {
+    return cat("t: chat template: ", what, " at the template's line ", line,
+               "; try data.chat_template with a template of the subset in docs/data.md");
+  };
+  EXPECT_EQ(refusal("\n\n{{ 'x' | wordwrap }}"), unread("filter 'wordwrap' is not supported", 3));
+  EXPECT_EQ(refusal("{{ 1 is prime }}"), unread("test 'prime' is not supported"));
+  EXPECT_EQ(refusal("{% include 'x' %}"), unread("{% include %} is not supported"));
+  EXPECT_EQ(refusal("{% if 1 %}\n x"), unread("{% if %} without {% endif %}", 2));
+  EXPECT_EQ(refusal("{{ 'x"), unread("a string without an end"));
+  EXPECT_EQ(refusal("{# x"), unread("a comment without an end"));
+  EXPECT_EQ(refusal("{{ (1 }}"), unread("unexpected '}'"));
+  EXPECT_EQ(refusal("{{ }}"), unread("an expression is missing"));
+  EXPECT_EQ(refusal("{% endfor %}"), unread("unexpected 'endfor'"));
+  EXPECT_EQ(refusal("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"),
+            unread("nested too deeply"));
+  EXPECT_EQ(refusal("{{ x.y }}"), "while rendering, line 1: 'x' is undefined");
+  EXPECT_EQ(refusal("\n{{ 'a' + 1 }}"), "while rendering, line 2: cannot compute str + int");
+  EXPECT_EQ(refusal("{{ raise_exception('not like this') }}"), "while rendering, line 1: not like this");
+  EXPECT_EQ(refusal("{{ 'a'.encode() }}"), "while rendering, line 1: method 'encode' of str is not supported");
+  EXPECT_EQ(refusal("{{ 'É' | lower }}"), "while rendering, line 1: lower of text beyond ASCII is not supported");
+  EXPECT_EQ(refusal("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
+            "while rendering, line 1: macros nested too deeply");
+  EXPECT_EQ(refusal("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"),
+            "while rendering, line 0: the template does not come to an end");
+}
+
+TEST(ChatTemplate, KnowsWhatCameFromWhichMessage) {
+  const std::string messages =
+      R"([{"role": "user", "content": "  ask "}, {"role": "assistant", "content": "<x>\nan|swer\n"},
+          {"role": "assistant", "content": ""}])";
+  const Rendered rendered = render(
+      "{% for m in messages %}[{{ m.role }}]{% set c = ('(' + m.content + ')').split('|') | join('/') %}{{ c[1:-1] | "
+      "trim }}"
+      "{% endfor %}",
+      messages);
+  EXPECT_EQ(rendered.text, "[user]ask[assistant]<x>\nan/swer[assistant]");
+  ASSERT_EQ(rendered.contents.size(), 3u);
+  EXPECT_EQ(rendered.contents[0], (Range{6, 9}));
+  EXPECT_EQ(rendered.contents[1], (Range{20, 31}));
+  EXPECT_EQ(rendered.contents[2], (Range{42, 42}));
+  EXPECT_FALSE(render("{{ messages | length }}", messages).contents[0]);
+}
+
+TEST(ChatTemplate, IsFoundByNameInFilesAndBesideTheTokenizer) {
+  const ScratchFolder folder;
+  const auto open = [&](const std::string& wanted, const std::string& tokenizer) {
+    Problems problems;
+    const auto found = open_chat_template(wanted, tokenizer, folder.path(""), "data.chat_template", problems);
+    if (!problems.empty()) {
+      std::string text = problems.lines();
+      const std::string name = folder.path("");
+      for (std::size_t at; (at = text.find(name)) != text.npos;) text.erase(at, name.size());
+      return text;
+    }
+    Dict message;
+    message.items = {{"role", "user"}, {"content", "hi"}};
+    return found ? found->render({List{message}, {}}).text : "none";
+  };
+  fs::create_directories(folder.path("model"));
+  EXPECT_EQ(open("", ""), "none");
+  EXPECT_EQ(open("", "model/tokenizer.json"), "none");
+  EXPECT_EQ(open("zephyr", ""), "<|user|>\nhi</s>\n");
+  folder.write(
+      "model/tokenizer_config.json",
+      R"({"eos_token": {"content": "<end>"}, "bos_token": "<begin>", "chat_template": "{{ bos_token }}config"})");
+  EXPECT_EQ(open("", "model/tokenizer.json"), "<begin>config");
+  EXPECT_EQ(open("", "model"), "<begin>config");
+  EXPECT_EQ(open("zephyr", "model"), "<|user|>\nhi<end>\n");
+  folder.write("own.jinja", "{{ eos_token }}own");
+  EXPECT_EQ(open("own.jinja", "model"), "<end>own");
+  EXPECT_EQ(open("model/tokenizer_config.json", ""), "<begin>config");
+  folder.write("model/chat_template.jinja", "{{ bos_token }}file");
+  EXPECT_EQ(open("", "model"), "<begin>file");
+  EXPECT_EQ(open("model", ""), "<begin>file");
+  folder.write("many.json",
+               R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]})");
+  EXPECT_EQ(open("many.json", ""), "d");
+  EXPECT_EQ(
+      open("chatm", ""),
+      "chatm: no such chat template (expected a file, or one of chatml, smollm2, qwen-2.5, qwen-3, llama-2, llama-3, "
+      "llama-3.1, mistral-v1, mistral-v3, zephyr, gemma, phi-3) at data.chat_template");
+  folder.write("none.json", "{}");
+  EXPECT_EQ(open("none.json", ""), "none.json: no chat template in it (expected chat_template) at data.chat_template");
+  folder.write("broken.json", "{");
+  EXPECT_EQ(open("broken.json", ""), "broken.json: broken JSON at byte 2");
+  folder.write("wrong.json", R"({"chat_template": 5})");
+  EXPECT_EQ(open("wrong.json", ""), "wrong.json: wrong type (expected a text) at chat_template");
+}
+
+}  // namespace
+}  // namespace hawser::data::chat

@@ -1,0 +1,27 @@
+// JSON as the values of a template. Slow to compile: only sources include it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "data/chat/value.h"
+
+namespace hawser::data::chat {
+
+inline Value from_json(const nlohmann::ordered_json& json) {
+  if (json.is_null()) return None{};
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_unsigned() && json.get<std::uint64_t>() > std::uint64_t{1} << 62) return json.get<double>();
+  if (json.is_number_integer()) return json.get<std::int64_t>();
+  if (json.is_number()) return json.get<double>();
+  if (json.is_string()) return json.get<std::string>();
+  if (json.is_array()) {
+    List list;
+    for (const auto& item : json) list.push_back(from_json(item));
+    return list;
+  }
+  Dict dict;
+  for (const auto& [key, item] : json.items()) dict.items.emplace_back(key, from_json(item));
+  return dict;
+}
+
+}  // namespace hawser::data::chat

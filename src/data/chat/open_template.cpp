@@ -1,0 +1,133 @@
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "data/chat/chat_template.h"
+#include "data/sources.h"
+
+namespace hawser::data::chat {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+std::string read(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  if (!stream) throw UserError({.file = path.string(), .what = "cannot read the chat template"});
+  return text;
+}
+
+struct TokenizerConfig {
+  std::optional<std::string> chat_template;
+  std::map<std::string, std::string> tokens;
+};
+
+TokenizerConfig read_config(const fs::path& path) {
+  TokenizerConfig config;
+  const auto fail = [&](std::string what, std::string at, std::string expected = "") {
+    throw UserError(
+        {.file = path.string(), .what = std::move(what), .expected = std::move(expected), .at = std::move(at)});
+  };
+  try {
+    const Json json = Json::parse(read(path));
+    if (!json.is_object()) fail("not a tokenizer_config.json", "", "an object");
+    for (const auto& [key, value] : json.items()) {
+      if (!key.ends_with("_token")) continue;
+      if (value.is_string()) config.tokens[key] = value;
+      if (value.is_object() && value.contains("content") && value["content"].is_string())
+        config.tokens[key] = value["content"];
+    }
+    const auto found = json.find("chat_template");
+    if (found == json.end() || found->is_null()) return config;
+    if (found->is_string()) {
+      config.chat_template = *found;
+    } else if (found->is_array()) {
+      // Several by name: the one for plain conversations.
+      for (const Json& item : *found) {
+        if (item.is_object() && item.value("name", "") == "default") config.chat_template = item.at("template");
+      }
+      if (!config.chat_template) fail("several chat templates, none of them named default", "chat_template");
+    } else {
+      fail("wrong type", "chat_template", "a text");
+    }
+  } catch (const Json::parse_error& error) {
+    fail("broken JSON", cat("byte ", error.byte));
+  } catch (const Json::exception&) {
+    fail("not a tokenizer_config.json", "chat_template", "texts");
+  }
+  return config;
+}
+
+std::string all_names() {
+  std::string names;
+  for (const NamedTemplate& one : named_templates()) names += cat(names.empty() ? "" : ", ", one.name);
+  return names;
+}
+
+}  // namespace
+
+std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted, const std::string& tokenizer,
+                                                       const std::string& folder, const std::string& key,
+                                                       Problems& problems) {
+  try {
+    const fs::path beside = tokenizer.empty() ? "" : resolve_path(tokenizer, folder);
+    std::error_code ignored;
+    const fs::path home = fs::is_directory(beside, ignored) ? beside : beside.parent_path();
+    TokenizerConfig config;
+    const bool has_config = !tokenizer.empty() && is_file(home / "tokenizer_config.json");
+    if (wanted.empty()) {
+      if (tokenizer.empty()) return nullptr;
+      if (has_config) config = read_config(home / "tokenizer_config.json");
+      const fs::path file = home / "chat_template.jinja";
+      if (is_file(file)) return std::make_shared<const ChatTemplate>(read(file), config.tokens, file.string());
+      if (!config.chat_template) return nullptr;
+      return std::make_shared<const ChatTemplate>(*config.chat_template, config.tokens,
+                                                  (home / "tokenizer_config.json").string());
+    }
+    for (const NamedTemplate& one : named_templates()) {
+      if (wanted != one.name) continue;
+      std::map<std::string, std::string> tokens = one.tokens;
+      if (has_config) {
+        for (const auto& [name, text] : read_config(home / "tokenizer_config.json").tokens) tokens[name] = text;
+      }
+      return std::make_shared<const ChatTemplate>(one.source, tokens, cat("template ", one.name));
+    }
+    fs::path file = resolve_path(wanted, folder);
+    if (fs::is_directory(file, ignored)) {
+      file /= is_file(file / "chat_template.jinja") ? "chat_template.jinja" : "tokenizer_config.json";
+    }
+    if (!is_file(file)) {
+      problems.add({.file = wanted,
+                    .what = "no such chat template",
+                    .expected = cat("a file, or one of ", all_names()),
+                    .at = key});
+      return nullptr;
+    }
+    if (file.extension() != ".json") {
+      const fs::path own = file.parent_path() / "tokenizer_config.json";
+      if (is_file(own)) {
+        config = read_config(own);
+      } else if (has_config) {
+        config = read_config(home / "tokenizer_config.json");
+      }
+      return std::make_shared<const ChatTemplate>(read(file), config.tokens, file.string());
+    }
+    config = read_config(file);
+    if (!config.chat_template) {
+      problems.add({.file = file.string(), .what = "no chat template in it", .expected = "chat_template", .at = key});
+      return nullptr;
+    }
+    return std::make_shared<const ChatTemplate>(*config.chat_template, config.tokens, file.string());
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+  }
+  return nullptr;
+}
+
+}  // namespace hawser::data::chat

@@ -1,0 +1,74 @@
+// A parsed template: closures over a context. Internal to chat/.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/chat/value.h"
+
+namespace hawser::data::chat {
+
+// What a rendering has: variables in scopes, innermost last, and what is written so far.
+class Context {
+ public:
+  Context() { scopes_.emplace_back(); }
+
+  Value get(const std::string& name) const;
+  void set(const std::string& name, Value value) { scopes_.back()[name] = std::move(value); }
+  void push() { scopes_.emplace_back(); }
+  void pop() { scopes_.pop_back(); }
+  // For a macro's body: the template's own variables alone. Returns what to give to leave().
+  std::vector<std::map<std::string, Value>> enter();
+  void leave(std::vector<std::map<std::string, Value>> scopes) {
+    --macros_;
+    scopes_ = std::move(scopes);
+  }
+
+  void write(const Text& text);
+  Text take_output() { return std::exchange(output_, {}); }
+  void put_output(Text output) { output_ = std::move(output); }
+  std::size_t written() const { return output_.bytes.size(); }
+  // Every turn of a loop and every call: a template that never ends is stopped.
+  void count_step();
+
+  std::vector<std::pair<std::size_t, std::size_t>> generations;  // {% generation %} ... {% endgeneration %}
+  bool capturing = false;
+
+ private:
+  std::vector<std::map<std::string, Value>> scopes_;
+  Text output_;
+  std::int64_t steps_ = 0;
+  int macros_ = 0;
+};
+
+using Expression = std::function<Value(Context&)>;
+enum class Flow { on, next, stop };  // after `continue`, after `break`
+using Statement = std::function<Flow(Context&)>;
+
+// Filters, tests and methods by name; null for one that is not supported.
+using Filter = Value (*)(const Value& input, const Arguments& arguments);
+using Test = bool (*)(const Value& input, const Arguments& arguments);
+Filter find_filter(const std::string& name);
+Test find_test(const std::string& name);
+Value call_method(const Value& object, const std::string& name, const Arguments& arguments);
+// `select`, `rejectattr`, `map` and the like, which name a test or filter by their first argument.
+bool is_selecting(const std::string& filter);
+Value select_items(const std::string& filter, const Value& input, const Arguments& arguments);
+
+Value attribute(const Value& object, const std::string& name);
+Value subscript(const Value& object, const Value& index);
+Value slice(const Value& object, const Value& from, const Value& to, const Value& step);
+Value arithmetic(const std::string& symbol, const Value& a, const Value& b);
+
+// range, namespace, dict, raise_exception.
+void set_functions(Context& context);
+
+// TemplateError for what is wrong or not supported.
+// `has_generations`: whether there are {% generation %} blocks.
+Statement parse_program(std::string_view source, bool& has_generations);
+
+}  // namespace hawser::data::chat

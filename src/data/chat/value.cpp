@@ -1,0 +1,358 @@
+#include "data/chat/value.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/cat.h"
+#include "data/utf8.h"
+
+namespace hawser::data::chat {
+
+void Text::append(const Text& other) {
+  const std::size_t at = bytes.size();
+  bytes += other.bytes;
+  for (const Mark& mark : other.marks) marks.push_back({mark.begin + at, mark.end + at, mark.message});
+}
+
+Text Text::part(std::size_t begin, std::size_t end) const {
+  Text out{bytes.substr(begin, end - begin), {}};
+  for (const Mark& mark : marks) {
+    if (mark.begin > end || mark.end < begin) continue;
+    out.marks.push_back({std::max(mark.begin, begin) - begin, std::min(mark.end, end) - begin, mark.message});
+  }
+  return out;
+}
+
+Text Text::remade(std::string changed) const {
+  Text out{std::move(changed), {}};
+  if (!marks.empty()) out.marks.push_back({0, out.bytes.size(), marks[0].message});
+  return out;
+}
+
+const Value* Dict::find(std::string_view key) const {
+  for (const auto& [name, value] : items) {
+    if (name == key) return &value;
+  }
+  return nullptr;
+}
+
+void Dict::set(const std::string& key, Value value) {
+  for (auto& [name, old] : items) {
+    if (name == key) {
+      old = std::move(value);
+      return;
+    }
+  }
+  items.emplace_back(key, std::move(value));
+}
+
+const Value* Arguments::get(std::size_t place, std::string_view name) const {
+  if (place < positional.size()) return &positional[place];
+  for (const auto& [key, value] : named) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+
+namespace {
+
+[[noreturn]] void wrong_type(const char* expected, const Value& got) {
+  if (got.is_undefined()) throw TemplateError(cat("'", got.undefined_name(), "' is undefined"));
+  throw TemplateError(cat("expected ", expected, ", got ", got.type_name()));
+}
+
+}  // namespace
+
+const Text& Value::text() const {
+  if (const auto* text = std::get_if<TextPointer>(&data_)) return **text;
+  wrong_type("str", *this);
+}
+
+const List& Value::list() const {
+  if (const auto* list = std::get_if<ListPointer>(&data_)) return **list;
+  wrong_type("list", *this);
+}
+
+Dict& Value::dict() const {
+  if (const auto* dict = std::get_if<DictPointer>(&data_)) return **dict;
+  wrong_type("dict", *this);
+}
+
+const Function& Value::function() const {
+  if (const auto* function = std::get_if<FunctionPointer>(&data_)) return **function;
+  wrong_type("something to call", *this);
+}
+
+std::int64_t Value::integer() const {
+  if (is_int()) return std::get<std::int64_t>(data_);
+  if (is_bool()) return std::get<bool>(data_) ? 1 : 0;
+  wrong_type("int", *this);
+}
+
+double Value::real() const {
+  if (is_real()) return std::get<double>(data_);
+  if (is_int() || is_bool()) return static_cast<double>(integer());
+  wrong_type("a number", *this);
+}
+
+const char* Value::type_name() const {
+  if (is_undefined()) return "undefined";
+  if (is_none()) return "None";
+  if (is_bool()) return "bool";
+  if (is_int()) return "int";
+  if (is_real()) return "float";
+  if (is_text()) return "str";
+  if (is_list()) return "list";
+  if (is_dict()) return "dict";
+  return "function";
+}
+
+bool Value::truth() const {
+  if (is_undefined() || is_none()) return false;
+  if (is_bool()) return std::get<bool>(data_);
+  if (is_int()) return std::get<std::int64_t>(data_) != 0;
+  if (is_real()) return std::get<double>(data_) != 0.0;
+  if (is_text()) return !text().bytes.empty();
+  if (is_list()) return !list().empty();
+  if (is_dict()) return dict().is_namespace || !dict().items.empty();
+  return true;
+}
+
+Text Value::str() const {
+  if (is_text()) return text();
+  if (is_undefined()) return {};
+  return {repr(), {}};
+}
+
+std::string format_real(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  char buffer[64];
+  const double size = std::abs(value);
+  const bool plain = size == 0.0 || (size >= 1e-4 && size < 1e16);
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value,
+                                 plain ? std::chars_format::fixed : std::chars_format::scientific)
+                       .ptr;
+  std::string text(buffer, end);
+  if (plain && text.find('.') == std::string::npos) text += ".0";
+  return text;
+}
+
+namespace {
+
+std::string repr_of_text(const std::string& bytes) {
+  const char quote = bytes.find('\'') != std::string::npos && bytes.find('"') == std::string::npos ? '"' : '\'';
+  std::string out(1, quote);
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == quote || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      static constexpr char kDigits[] = "0123456789abcdef";
+      out += "\\x";
+      out += kDigits[byte >> 4];
+      out += kDigits[byte & 15];
+    } else {
+      out += c;
+    }
+  }
+  return out + quote;
+}
+
+void json_text(const Text& text, Text& out) {
+  out.bytes += '"';
+  // A mark reaches from the first to the last byte that its own became.
+  std::vector<std::size_t> places(text.bytes.size() + 1);
+  for (std::size_t i = 0; i < text.bytes.size(); ++i) {
+    places[i] = out.bytes.size();
+    const char c = text.bytes[i];
+    switch (c) {
+      case '"':
+        out.bytes += "\\\"";
+        break;
+      case '\\':
+        out.bytes += "\\\\";
+        break;
+      case '\n':
+        out.bytes += "\\n";
+        break;
+      case '\r':
+        out.bytes += "\\r";
+        break;
+      case '\t':
+        out.bytes += "\\t";
+        break;
+      case '\b':
+        out.bytes += "\\b";
+        break;
+      case '\f':
+        out.bytes += "\\f";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20) {
+          static constexpr char kDigits[] = "0123456789abcdef";
+          out.bytes += "\\u00";
+          out.bytes += kDigits[c >> 4];
+          out.bytes += kDigits[c & 15];
+        } else {
+          out.bytes += c;
+        }
+    }
+  }
+  places.back() = out.bytes.size();
+  for (const Mark& mark : text.marks) out.marks.push_back({places[mark.begin], places[mark.end], mark.message});
+  out.bytes += '"';
+}
+
+void json_value(const Value& value, int indent, int depth, Text& out) {
+  if (depth > 200) throw TemplateError("tojson: nested too deeply");
+  const auto line = [&](int level) {
+    if (indent >= 0) out.bytes += "\n" + std::string(static_cast<std::size_t>(indent * level), ' ');
+  };
+  const char* const comma = indent >= 0 ? "," : ", ";
+  if (value.is_none()) {
+    out.bytes += "null";
+  } else if (value.is_bool()) {
+    out.bytes += value.truth() ? "true" : "false";
+  } else if (value.is_real() && !std::isfinite(value.real())) {
+    out.bytes += std::isnan(value.real()) ? "NaN" : value.real() > 0 ? "Infinity" : "-Infinity";
+  } else if (value.is_number()) {
+    out.bytes += value.repr();
+  } else if (value.is_text()) {
+    json_text(value.text(), out);
+  } else if (value.is_list()) {
+    out.bytes += '[';
+    for (std::size_t i = 0; i < value.list().size(); ++i) {
+      if (i > 0) out.bytes += comma;
+      line(depth + 1);
+      json_value(value.list()[i], indent, depth + 1, out);
+    }
+    if (!value.list().empty()) line(depth);
+    out.bytes += ']';
+  } else if (value.is_dict()) {
+    out.bytes += '{';
+    bool first = true;
+    for (const auto& [key, item] : value.dict().items) {
+      if (!first) out.bytes += comma;
+      first = false;
+      line(depth + 1);
+      json_text({key, {}}, out);
+      out.bytes += ": ";
+      json_value(item, indent, depth + 1, out);
+    }
+    if (!first) line(depth);
+    out.bytes += '}';
+  } else {
+    throw TemplateError(cat("tojson of ", value.is_undefined() ? value.undefined_name() + ", which is undefined"
+                                                               : std::string(value.type_name())));
+  }
+}
+
+}  // namespace
+
+Text to_json(const Value& value, int indent) {
+  Text out;
+  json_value(value, indent, 0, out);
+  return out;
+}
+
+std::string Value::repr() const {
+  if (is_undefined()) return "Undefined";
+  if (is_none()) return "None";
+  if (is_bool()) return truth() ? "True" : "False";
+  if (is_int()) return std::to_string(integer());
+  if (is_real()) return format_real(real());
+  if (is_text()) return repr_of_text(text().bytes);
+  std::string out;
+  if (is_list()) {
+    for (const Value& item : list()) out += (out.empty() ? "" : ", ") + item.repr();
+    return "[" + out + "]";
+  }
+  if (is_dict()) {
+    for (const auto& [key, item] : dict().items)
+      out += (out.empty() ? "" : ", ") + repr_of_text(key) + ": " + item.repr();
+    return "{" + out + "}";
+  }
+  return "<function>";
+}
+
+bool equal(const Value& a, const Value& b) {
+  if (a.is_number() && b.is_number()) {
+    return a.is_real() || b.is_real() ? a.real() == b.real() : a.integer() == b.integer();
+  }
+  if (a.is_text() && b.is_text()) return a.text().bytes == b.text().bytes;
+  if (a.is_list() && b.is_list()) return std::ranges::equal(a.list(), b.list(), equal);
+  if (a.is_dict() && b.is_dict()) {
+    if (&a.dict() == &b.dict()) return true;
+    if (a.dict().items.size() != b.dict().items.size()) return false;
+    return std::ranges::all_of(a.dict().items, [&](const auto& item) {
+      const Value* other = b.dict().find(item.first);
+      return other && equal(item.second, *other);
+    });
+  }
+  return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
+}
+
+int compare(const Value& a, const Value& b) {
+  if (a.is_number() && b.is_number()) {
+    const double x = a.real(), y = b.real();
+    return x < y ? -1 : x > y ? 1 : 0;
+  }
+  if (a.is_text() && b.is_text()) return a.text().bytes.compare(b.text().bytes);
+  throw TemplateError(cat("cannot compare ", a.type_name(), " and ", b.type_name()));
+}
+
+bool contains(const Value& container, const Value& item) {
+  if (container.is_text()) return container.text().bytes.find(item.text().bytes) != std::string::npos;
+  if (container.is_dict()) return item.is_text() && container.dict().find(item.text().bytes) != nullptr;
+  const List items = iterate(container);
+  return std::ranges::any_of(items, [&](const Value& other) { return equal(item, other); });
+}
+
+std::vector<std::size_t> character_starts(std::string_view bytes) {
+  std::vector<std::size_t> starts;
+  for (std::size_t at = 0; at < bytes.size(); at += static_cast<std::size_t>(utf8_step(bytes.substr(at)).bytes)) {
+    starts.push_back(at);
+  }
+  starts.push_back(bytes.size());
+  return starts;
+}
+
+List iterate(const Value& value) {
+  if (value.is_list()) return value.list();
+  List items;
+  if (value.is_dict()) {
+    for (const auto& [key, item] : value.dict().items) items.emplace_back(key);
+  } else if (value.is_text()) {
+    const auto starts = character_starts(value.text().bytes);
+    for (std::size_t i = 0; i + 1 < starts.size(); ++i) items.emplace_back(value.text().part(starts[i], starts[i + 1]));
+  } else if (!value.is_undefined()) {
+    throw TemplateError(cat(value.type_name(), " cannot be gone through"));
+  }
+  return items;
+}
+
+Value marked(const Value& value, int message) {
+  if (value.is_text()) return Text{value.text().bytes, {{0, value.text().bytes.size(), message}}};
+  if (value.is_list()) {
+    List out;
+    for (const Value& item : value.list()) out.push_back(marked(item, message));
+    return out;
+  }
+  if (!value.is_dict()) return value;
+  Dict out;
+  for (const auto& [key, item] : value.dict().items) {
+    out.items.emplace_back(key, key == "role" ? item : marked(item, message));
+  }
+  return out;
+}
+
+}  // namespace hawser::data::chat
