@@ -1,22 +1,11 @@
 #include "report/metrics.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
-
-#include "base/error.h"
-#include "checkpoint/storage/posix.h"
 
 namespace hawser::report {
 namespace {
-
-constexpr std::chrono::seconds kSyncEvery{1};
 
 using Json = nlohmann::ordered_json;
 
@@ -24,34 +13,42 @@ Json finite(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
 }
 
-[[noreturn]] void fail(const std::string& path, const char* doing, int error, std::int64_t needed = 0) {
-  throw UserError(checkpoint::io_problem(path, doing, error, needed));
+double number(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end()) return 0;
+  return found->is_number() ? found->get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
-// The step of a whole line that this writer wrote; -1 for any other.
-std::int64_t step_of(const std::string& line) {
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) return -1;
-  return json["step"].get<std::int64_t>();
+std::int64_t whole(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_number_integer() ? found->get<std::int64_t>() : 0;
 }
 
-struct Kept {
-  std::int64_t bytes = 0, last_step = 0;
-};
+std::optional<double> perhaps(const Json& json, const char* key) {
+  return json.contains(key) ? std::optional(number(json, key)) : std::nullopt;
+}
 
-// The lines from the beginning on whose steps grow and are not beyond `last`.
-Kept lines_to_keep(const std::string& path, std::int64_t last) {
-  Kept kept;
-  std::ifstream in(path, std::ios::binary);
-  for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: the last line has no end
-    const std::int64_t step = step_of(line);
-    if (step <= kept.last_step || step > last) break;
-    kept = {kept.bytes + static_cast<std::int64_t>(line.size()) + 1, step};
-  }
-  return kept;
+std::string words(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 }  // namespace
+
+std::vector<std::pair<const char*, double>> scalars(const StepMetrics& m) {
+  std::vector<std::pair<const char*, double>> out;
+  if (m.targets > 0) out.insert(out.end(), {{"loss/train", m.loss}, {"optimizer/gradient_norm", m.gradient_norm}});
+  if (m.validation_loss) out.emplace_back("loss/validation", *m.validation_loss);
+  out.insert(out.end(), {{"optimizer/learning_rate", m.learning_rate},
+                         {"speed/tokens_per_second", m.tokens_per_second},
+                         {"speed/step_seconds", m.step_seconds},
+                         {"speed/model_flops_per_second", m.model_flops_per_second}});
+  if (m.model_flops_utilization) out.emplace_back("speed/model_flops_utilization", *m.model_flops_utilization);
+  out.insert(out.end(), {{"memory/reserved_bytes", static_cast<double>(m.peak_arena_bytes)},
+                         {"data/epoch", m.data_position.epoch},
+                         {"data/targets", static_cast<double>(m.targets)}});
+  return out;
+}
 
 std::string to_json(const StepMetrics& m) {
   Json json = {{"step", m.step},
@@ -61,63 +58,41 @@ std::string to_json(const StepMetrics& m) {
                {"tokens_per_second", finite(m.tokens_per_second)},
                {"model_flops_per_second", finite(m.model_flops_per_second)},
                {"step_seconds", finite(m.step_seconds)},
+               {"targets", m.targets},
                {"peak_arena_bytes", m.peak_arena_bytes},
                {"attention_imbalance", finite(m.attention_imbalance)},
                {"data_position", {{"sequences", m.data_position.sequences}, {"epoch", finite(m.data_position.epoch)}}}};
   if (!m.checkpointing.empty()) json["activation_checkpointing"] = m.checkpointing;
+  if (m.model_flops_utilization) json["model_flops_utilization"] = finite(*m.model_flops_utilization);
   if (m.validation_loss) json["validation_loss"] = finite(*m.validation_loss);
-  return json.dump();
+  for (const Finding& f : m.findings)
+    json["findings"].push_back({{"step", f.step}, {"rule", f.rule}, {"text", f.text}});
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-MetricsWriter::MetricsWriter(const std::string& path, std::int64_t resumed_step)
-    : path_(path), synced_(std::chrono::steady_clock::now()) {
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  if (!parent.empty()) checkpoint::make_folders(parent);
-  const Kept kept = resumed_step > 0 ? lines_to_keep(path, resumed_step) : Kept{};
-  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (file_ < 0) fail(path, "cannot write", errno);
-  try {
-    if (::ftruncate(file_, kept.bytes) != 0) fail(path, "cannot cut", errno);
-    if (::fsync(file_) != 0) fail(path, "cannot write", errno);
-    checkpoint::sync_folder(parent.empty() ? "." : parent);
-  } catch (...) {
-    ::close(file_);
-    throw;
+std::optional<StepMetrics> from_json(const std::string& line) {
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || whole(json, "step") <= 0) return std::nullopt;
+  StepMetrics m{.step = whole(json, "step"),
+                .loss = number(json, "loss"),
+                .gradient_norm = number(json, "gradient_norm"),
+                .learning_rate = number(json, "learning_rate"),
+                .tokens_per_second = number(json, "tokens_per_second"),
+                .model_flops_per_second = number(json, "model_flops_per_second"),
+                .step_seconds = number(json, "step_seconds"),
+                .targets = whole(json, "targets"),
+                .peak_arena_bytes = whole(json, "peak_arena_bytes"),
+                .model_flops_utilization = perhaps(json, "model_flops_utilization"),
+                .validation_loss = perhaps(json, "validation_loss")};
+  if (const auto found = json.find("data_position"); found != json.end() && found->is_object()) {
+    m.data_position = {whole(*found, "sequences"), number(*found, "epoch")};
   }
-  bytes_ = kept.bytes;
-  last_step_ = kept.last_step;
-}
-
-MetricsWriter::~MetricsWriter() {
-  if (dirty_) ::fdatasync(file_);
-  ::close(file_);
-}
-
-void MetricsWriter::write(const StepMetrics& metrics) {
-  HAWSER_CHECK(metrics.step > last_step_, "metrics of step ", metrics.step, " after step ", last_step_);
-  const std::string line = to_json(metrics) + "\n";
-  for (std::size_t done = 0; done < line.size();) {
-    const ssize_t count = ::write(file_, line.data() + done, line.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      const int error = count < 0 ? errno : EIO;
-      // Best effort: a torn line that stays is cut off by the next resume.
-      if (::ftruncate(file_, bytes_) != 0) dirty_ = true;
-      fail(path_, "cannot write", error, static_cast<std::int64_t>(line.size()));
+  if (const auto found = json.find("findings"); found != json.end() && found->is_array()) {
+    for (const Json& f : *found) {
+      if (f.is_object()) m.findings.push_back({whole(f, "step"), words(f, "rule"), words(f, "text")});
     }
-    done += static_cast<std::size_t>(count);
   }
-  bytes_ += static_cast<std::int64_t>(line.size());
-  last_step_ = metrics.step;
-  dirty_ = true;
-  if (std::chrono::steady_clock::now() - synced_ >= kSyncEvery) sync();
-}
-
-void MetricsWriter::sync() {
-  if (!dirty_) return;
-  if (::fdatasync(file_) != 0) fail(path_, "cannot write", errno);
-  dirty_ = false;
-  synced_ = std::chrono::steady_clock::now();
+  return m;
 }
 
 }  // namespace hawser::report

@@ -14,47 +14,12 @@
 
 #include "base/error.h"
 #include "report/bigram.h"
-#include "report/metrics.h"
+#include "report/metrics_file.h"
 #include "report/progress.h"
+#include "report/test_support.h"
 
 namespace hawser::report {
 namespace {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "hawser-report-XXXXXX").string();
-    HAWSER_CHECK(mkdtemp(pattern.data()) != nullptr, "mkdtemp ", pattern);
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  std::string path(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-StepMetrics metrics_of(std::int64_t step) {
-  return {.step = step,
-          .loss = 3.5,
-          .gradient_norm = 1.25,
-          .learning_rate = 2e-5,
-          .tokens_per_second = 12345,
-          .model_flops_per_second = 1e12,
-          .step_seconds = 0.5,
-          .peak_arena_bytes = std::int64_t{5} << 28,
-          .attention_imbalance = 1.25,
-          .data_position = {.sequences = 8 * step, .epoch = 0.5}};
-}
 
 // --- Witten-Bell ---
 
@@ -113,11 +78,11 @@ TEST(WittenBell, NothingSeenIsUniformAndIdsAreChecked) {
 
 TEST(Metrics, ALineHoldsAllNumbers) {
   StepMetrics metrics = metrics_of(3);
-  EXPECT_EQ(to_json(metrics),
-            R"({"step":3,"loss":3.5,"gradient_norm":1.25,"learning_rate":2e-05,"tokens_per_second":12345.0,)"
-            R"("model_flops_per_second":1000000000000.0,"step_seconds":0.5,"peak_arena_bytes":1342177280,)"
-            R"("attention_imbalance":1.25,)"
-            R"("data_position":{"sequences":24,"epoch":0.5}})");
+  EXPECT_EQ(
+      to_json(metrics),
+      R"({"step":3,"loss":3.5,"gradient_norm":1.25,"learning_rate":2e-05,"tokens_per_second":12345.0,)"
+      R"("model_flops_per_second":1000000000000.0,"step_seconds":0.5,"targets":4000,"peak_arena_bytes":1342177280,)"
+      R"("attention_imbalance":1.25,"data_position":{"sequences":24,"epoch":0.5}})");
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   metrics.gradient_norm = std::numeric_limits<double>::infinity();
   metrics.validation_loss = 4.5;
@@ -125,6 +90,22 @@ TEST(Metrics, ALineHoldsAllNumbers) {
   EXPECT_TRUE(json["loss"].is_null());
   EXPECT_TRUE(json["gradient_norm"].is_null());
   EXPECT_EQ(json["validation_loss"], 4.5);
+}
+
+TEST(Metrics, ALineIsReadAsItWasWritten) {
+  StepMetrics metrics = metrics_of(3);
+  metrics.model_flops_utilization = 0.25;
+  metrics.validation_loss = 4.5;
+  metrics.findings = {{2, "stall", "no \"step\""}, {3, "overfitting", "\xff is no UTF-8"}};
+  const std::string line = to_json(metrics);
+  const auto read = from_json(line);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(to_json(*read), line);
+  EXPECT_EQ(read->findings.at(0).text, "no \"step\"");
+  metrics.loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(from_json(to_json(metrics))->loss));
+  for (const char* other : {"", "[]", "{\"step\": 0}", "{\"loss\": 1}", "{\"step\": 1"}) EXPECT_FALSE(from_json(other));
+  EXPECT_TRUE(from_json("{\"step\": 1, \"data_position\": 7, \"findings\": [1]}"));
 }
 
 TEST(Metrics, NumbersSurviveToTheLastBit) {
@@ -144,45 +125,45 @@ TEST(Metrics, ResumeCutsOffLaterAndTornLines) {
   const TemporaryFolder folder;
   const std::string path = folder.path("deep/run/metrics.jsonl");
   {
-    MetricsWriter writer(path);
-    for (int step = 1; step <= 9; ++step) writer.write(metrics_of(step));
-    EXPECT_THROW(writer.write(metrics_of(9)), InternalError);
+    MetricsFile writer(path);
+    for (int step = 1; step <= 9; ++step) writer.step(metrics_of(step));
+    EXPECT_THROW(writer.step(metrics_of(9)), InternalError);
   }
   const std::string whole = read_file(path);
-  { const MetricsWriter writer(path, 20); }
+  { const MetricsFile writer(path, 20); }
   EXPECT_EQ(read_file(path), whole);
   {
-    MetricsWriter writer(path, 6);
+    MetricsFile writer(path, 6);
     EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}));
-    EXPECT_THROW(writer.write(metrics_of(6)), InternalError);
-    writer.write(metrics_of(7));
+    EXPECT_THROW(writer.step(metrics_of(6)), InternalError);
+    writer.step(metrics_of(7));
   }
   std::ofstream(path, std::ios::app) << R"({"step": 8, "loss": 3.)";  // a torn line
-  { const MetricsWriter writer(path, 8); }
+  { const MetricsFile writer(path, 8); }
   EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
   std::ofstream(path, std::ios::app) << R"({"step": 8})";  // complete, but for its end
-  { const MetricsWriter writer(path, 8); }
+  { const MetricsFile writer(path, 8); }
   EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
   std::ofstream(path, std::ios::app) << "no json\n" << to_json(metrics_of(8)) << "\n";
-  { const MetricsWriter writer(path, 8); }
+  { const MetricsFile writer(path, 8); }
   EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
-  { const MetricsWriter writer(path); }
+  { const MetricsFile writer(path); }
   EXPECT_EQ(read_file(path), "");
 }
 
 TEST(Metrics, AFileThatCannotBeWrittenIsTheUsersError) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path("metrics.jsonl"));
-  EXPECT_THROW(MetricsWriter(folder.path("metrics.jsonl")), UserError);
+  EXPECT_THROW(MetricsFile(folder.path("metrics.jsonl")), UserError);
   std::ofstream(folder.path("file")) << "x";
-  EXPECT_THROW(MetricsWriter(folder.path("file/metrics.jsonl")), UserError);
+  EXPECT_THROW(MetricsFile(folder.path("file/metrics.jsonl")), UserError);
 }
 
 TEST(Metrics, NothingOfALineStaysWhenTheDiskIsFull) {
   const TemporaryFolder folder;
   const std::string path = folder.path("metrics.jsonl");
-  MetricsWriter writer(path);
-  writer.write(metrics_of(1));
+  MetricsFile writer(path);
+  writer.step(metrics_of(1));
   const std::string before = read_file(path);
   // A file-size limit in the middle of the next line stands for a full disk.
   rlimit old{};
@@ -190,11 +171,11 @@ TEST(Metrics, NothingOfALineStaysWhenTheDiskIsFull) {
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit tight{before.size() + 10, old.rlim_max};
   setrlimit(RLIMIT_FSIZE, &tight);
-  EXPECT_THROW(writer.write(metrics_of(2)), UserError);
+  EXPECT_THROW(writer.step(metrics_of(2)), UserError);
   setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(read_file(path), before);
-  writer.write(metrics_of(2));
+  writer.step(metrics_of(2));
   EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2}));
 }
 

@@ -23,6 +23,7 @@
 #include "plan/forecast.h"
 #include "report/metrics.h"
 #include "train/checkpointing.h"
+#include "report/metrics_file.h"
 #include "train/evaluate.h"
 #include "train/feed.h"
 #include "train/open_model.h"
@@ -232,7 +233,7 @@ class Fit {
     result_.steps = done_;
     if (!first_rank()) return;
     checkpoint::write_text_atomically(output_folder(recipe_) + "/recipe.json", recipe_json(recipe_) + "\n");
-    metrics_ = std::make_unique<report::MetricsWriter>(metrics_path(recipe_), done_);
+    metrics_ = std::make_unique<report::MetricsFile>(metrics_path(recipe_), done_);
   }
 
   // A batch is a function of its step: the run goes on with the data that follows only when steps are as large as
@@ -344,6 +345,7 @@ class Fit {
         .tokens_per_second = tokens / seconds,
         .model_flops_per_second = flight.flops * ranks / seconds,
         .step_seconds = seconds,
+        .targets = flight.targets,
         .peak_arena_bytes = session_->planned_bytes(),
         .attention_imbalance = flight.imbalance.value(),
         .data_position = {.sequences = flight.step * recipe_.train.global_batch_size,
@@ -363,14 +365,14 @@ class Fit {
       counted_tokens_ += tokens;
       counted_seconds_ += seconds;
     }
-    if (metrics_) metrics_->write(metrics);
+    if (metrics_) metrics_->step(metrics);
     if (progress_) progress_->step(metrics);
   }
 
   // The weights are spoilt from this step on: nothing is saved, and what was saved before stays.
   [[noreturn]] void diverged(const report::StepMetrics& metrics) {
     if (metrics_) {
-      metrics_->write(metrics);
+      metrics_->step(metrics);
       metrics_->sync();
     }
     const bool saved = saved_step_ > 0;
@@ -447,7 +449,7 @@ class Fit {
   std::unique_ptr<comm::Mesh> mesh_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<report::Progress> progress_;
-  std::unique_ptr<report::MetricsWriter> metrics_;
+  std::unique_ptr<report::MetricsFile> metrics_;
   std::deque<Flight> flights_;
   std::int64_t done_ = 0, landed_ = 0, saved_step_ = -1;
   double counted_tokens_ = 0, counted_seconds_ = 0;

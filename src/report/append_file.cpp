@@ -1,0 +1,65 @@
+#include "report/append_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "base/error.h"
+#include "checkpoint/storage/posix.h"
+
+namespace hawser::report {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const char* doing, int error, std::int64_t needed = 0) {
+  throw UserError(checkpoint::io_problem(path, doing, error, needed));
+}
+
+}  // namespace
+
+AppendFile::AppendFile(const std::string& path, std::int64_t keep) : path_(path), bytes_(keep) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  if (!parent.empty()) checkpoint::make_folders(parent);
+  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file_ < 0) fail(path, "cannot write", errno);
+  try {
+    if (::ftruncate(file_, keep) != 0) fail(path, "cannot cut", errno);
+    if (::fsync(file_) != 0) fail(path, "cannot write", errno);
+    checkpoint::sync_folder(parent.empty() ? "." : parent);
+  } catch (...) {
+    ::close(file_);
+    throw;
+  }
+}
+
+AppendFile::~AppendFile() {
+  if (dirty_) ::fdatasync(file_);
+  ::close(file_);
+}
+
+void AppendFile::append(std::string_view record) {
+  // A torn record in the middle would spoil what follows it.
+  if (torn_ && ::ftruncate(file_, bytes_) != 0) fail(path_, "cannot cut", errno);
+  torn_ = false;
+  dirty_ = true;
+  for (std::size_t done = 0; done < record.size();) {
+    const ssize_t count = ::write(file_, record.data() + done, record.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      const int error = count < 0 ? errno : EIO;
+      torn_ = ::ftruncate(file_, bytes_) != 0;
+      fail(path_, "cannot write", error, static_cast<std::int64_t>(record.size()));
+    }
+    done += static_cast<std::size_t>(count);
+  }
+  bytes_ += static_cast<std::int64_t>(record.size());
+}
+
+void AppendFile::sync() {
+  if (!dirty_) return;
+  if (::fdatasync(file_) != 0) fail(path_, "cannot write", errno);
+  dirty_ = false;
+}
+
+}  // namespace hawser::report

@@ -1,0 +1,59 @@
+#include "report/metrics_file.h"
+
+#include <fstream>
+
+#include "base/error.h"
+
+namespace hawser::report {
+namespace {
+
+constexpr std::chrono::seconds kSyncEvery{1};
+
+}  // namespace
+
+// The lines from the beginning on whose steps grow and are not beyond `last`.
+MetricsFile::Kept MetricsFile::lines_to_keep(const std::string& path, std::int64_t last) {
+  Kept kept;
+  if (last <= 0) return kept;
+  std::ifstream in(path, std::ios::binary);
+  for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: the last line has no end
+    const auto metrics = from_json(line);
+    if (!metrics || metrics->step <= kept.last_step || metrics->step > last) break;
+    kept = {kept.bytes + static_cast<std::int64_t>(line.size()) + 1, metrics->step};
+  }
+  return kept;
+}
+
+MetricsFile::MetricsFile(const std::string& path, std::int64_t resumed_step)
+    : MetricsFile(path, lines_to_keep(path, resumed_step)) {}
+
+MetricsFile::MetricsFile(const std::string& path, Kept kept)
+    : file_(path, kept.bytes), last_step_(kept.last_step), synced_(std::chrono::steady_clock::now()) {}
+
+void MetricsFile::step(const StepMetrics& metrics) {
+  HAWSER_CHECK(metrics.step > last_step_, "metrics of step ", metrics.step, " after step ", last_step_);
+  if (waiting_.empty()) {
+    file_.append(to_json(metrics) + "\n");
+  } else {
+    StepMetrics all = metrics;
+    all.findings.insert(all.findings.begin(), waiting_.begin(), waiting_.end());
+    file_.append(to_json(all) + "\n");
+    waiting_.clear();
+  }
+  last_step_ = metrics.step;
+  if (std::chrono::steady_clock::now() - synced_ >= kSyncEvery) sync();
+}
+
+void MetricsFile::sync() {
+  file_.sync();
+  synced_ = std::chrono::steady_clock::now();
+}
+
+void read_metrics(const std::string& path, const std::function<void(const StepMetrics&)>& use) {
+  std::ifstream in(path, std::ios::binary);
+  for (std::string line; std::getline(in, line);) {
+    if (const auto metrics = from_json(line)) use(*metrics);
+  }
+}
+
+}  // namespace hawser::report

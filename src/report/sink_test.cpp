@@ -1,0 +1,85 @@
+#include "report/sink.h"
+
+#include <gtest/gtest.h>
+
+#include "report/test_support.h"
+
+namespace hawser::report {
+namespace {
+
+struct Log {
+  std::vector<std::string> calls, lines;
+  Sinks::Say say() {
+    return [this](const std::string& line) { lines.push_back(line); };
+  }
+};
+
+// Fails at the steps it is told to, or behind the scenes.
+class Fragile : public Sink {
+ public:
+  explicit Fragile(Log& log, std::int64_t from = 0, std::int64_t to = -1) : log_(log), from_(from), to_(to) {}
+  void step(const StepMetrics& metrics) override {
+    if (metrics.step >= from_ && metrics.step <= to_) throw UserError(cat("no room for step ", metrics.step, "\nmore"));
+    log_.calls.push_back(cat("step ", metrics.step));
+  }
+  void finding(const Finding& finding) override { log_.calls.push_back(finding.rule); }
+  void sync() override { throw UserError("cannot sync"); }
+  void finish(Ending) override { log_.calls.push_back("finish"); }
+  std::string trouble() override { return std::exchange(trouble_, ""); }
+  std::int64_t lost() const override { return lost_; }
+
+  std::string trouble_;
+  std::int64_t lost_ = 0;
+
+ private:
+  Log& log_;
+  std::int64_t from_, to_;
+};
+
+TEST(Sinks, AFailureIsOneLineAndACountAndTheOthersGoOn) {
+  Log log;
+  Sinks sinks(log.say());
+  sinks.add("first", std::make_unique<Fragile>(log, 2, 4));
+  sinks.add("second", std::make_unique<Fragile>(log));
+  for (int step = 1; step <= 5; ++step) sinks.step(metrics_of(step));
+  EXPECT_EQ(log.lines, (std::vector<std::string>{"hawser: warning: first: no room for step 2; the run goes on"}));
+  sinks.finding({.step = 5, .rule = "stall"});
+  sinks.finish(Ending::done);
+  EXPECT_EQ(log.lines.back(), "hawser: warning: first: 3 of 5 steps were not written");
+  EXPECT_EQ(log.lines.size(), 2u);
+  EXPECT_EQ(log.calls, (std::vector<std::string>{"step 1", "step 1", "step 2", "step 3", "step 4", "step 5", "step 5",
+                                                 "stall", "stall", "finish", "finish"}));
+  sinks.step(metrics_of(6));
+  sinks.finish(Ending::done);
+  EXPECT_EQ(log.lines.size(), 2u);
+}
+
+TEST(Sinks, WhatFailsBehindTheScenesIsSaidToo) {
+  Log log;
+  Sinks sinks(log.say());
+  auto sink = std::make_unique<Fragile>(log);
+  Fragile& inner = *sink;
+  sinks.add("far away", std::move(sink));
+  sinks.step(metrics_of(1));
+  EXPECT_TRUE(log.lines.empty());
+  inner.trouble_ = "no answer";
+  inner.lost_ = 1;
+  sinks.step(metrics_of(2));
+  sinks.sync();  // fails, but the place has been named
+  sinks.finish(Ending::done);
+  EXPECT_EQ(log.lines, (std::vector<std::string>{"hawser: warning: far away: no answer; the run goes on",
+                                                 "hawser: warning: far away: 1 of 2 steps were not written"}));
+}
+
+TEST(Sinks, APlaceThatCannotBeOpenedIsLeftOut) {
+  Log log;
+  Sinks sinks(log.say());
+  sinks.open("port", []() -> std::unique_ptr<Sink> { throw UserError("127.0.0.1:1: taken"); });
+  sinks.step(metrics_of(1));
+  sinks.finish(Ending::failed);
+  EXPECT_EQ(log.lines, (std::vector<std::string>{
+                           "hawser: warning: port: 127.0.0.1:1: taken; nothing is reported there; the run goes on"}));
+}
+
+}  // namespace
+}  // namespace hawser::report

@@ -1,0 +1,53 @@
+// What the tests of this room share.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "report/metrics.h"
+
+namespace hawser::report {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "hawser-report-XXXXXX").string();
+    HAWSER_CHECK(mkdtemp(pattern.data()) != nullptr, "mkdtemp ", pattern);
+    path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  std::string path(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline StepMetrics metrics_of(std::int64_t step) {
+  return {.step = step,
+          .loss = 3.5,
+          .gradient_norm = 1.25,
+          .learning_rate = 2e-5,
+          .tokens_per_second = 12345,
+          .model_flops_per_second = 1e12,
+          .step_seconds = 0.5,
+          .targets = 4000,
+          .peak_arena_bytes = std::int64_t{5} << 28,
+          .attention_imbalance = 1.25,
+          .data_position = {.sequences = 8 * step, .epoch = 0.5}};
+}
+
+}  // namespace hawser::report
