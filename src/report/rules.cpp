@@ -1,0 +1,155 @@
+#include "report/rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/units.h"
+
+namespace hawser::report {
+namespace {
+
+constexpr std::size_t kNorms = 100, kFewestNorms = 20;
+constexpr double kExploded = 10, kCalm = 3;
+constexpr int kCalmSteps = 20;
+constexpr double kVanished = 1e-3, kBack = 1e-2, kLossLeft = 0.1;
+constexpr std::int64_t kFirstSteps = 20;
+constexpr std::int64_t kBlock = 100;
+constexpr double kHighRate = 0.5;
+constexpr int kBlocks = 2, kRises = 2;
+constexpr double kOverfit = 1.01;
+constexpr std::size_t kTimes = 50, kFewestTimes = 3;
+constexpr double kStall = 10, kShortestStall = 30;
+
+void push(std::deque<double>& values, double value, std::size_t most) {
+  values.push_back(value);
+  if (values.size() > most) values.pop_front();
+}
+
+}  // namespace
+
+double median(std::deque<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+Rules::Rules(const RulesOptions& options) : options_(options), block_steps_(std::max(kBlock, options.steps / 10)) {}
+
+std::vector<Finding> Rules::step(const StepMetrics& m) {
+  found_.clear();
+  if (m.targets > 0) {
+    if (!std::isfinite(m.loss) || !std::isfinite(m.gradient_norm)) {
+      find(m.step, kNotANumber,
+           "loss or gradient is not finite; try a lower optimizer.learning_rate or a longer optimizer.warmup_steps");
+      return std::move(found_);
+    }
+    gradients(m);
+    falling(m);
+  }
+  overfitting(m);
+  return std::move(found_);
+}
+
+void Rules::gradients(const StepMetrics& m) {
+  const double usual = median(norms_);
+  const bool known = norms_.size() >= kFewestNorms && usual > 0;
+  const bool high = known && m.gradient_norm > kExploded * usual;
+  if (high && !exploding_) {
+    exploding_ = true;
+    find(m.step, "exploding gradients",
+         fmt::format("the gradient norm is {:.3g}, {:.0f} times its usual {:.3g}; try a lower optimizer.learning_rate, "
+                     "a longer optimizer.warmup_steps{}, or look at the data of this step",
+                     m.gradient_norm, m.gradient_norm / usual, usual,
+                     options_.gradient_clip > 0 ? "" : ", optimizer.gradient_clip=1"));
+  }
+  calm_ = known && m.gradient_norm > kCalm * usual ? 0 : calm_ + 1;
+  if (calm_ >= kCalmSteps) exploding_ = false;
+  // A single high norm is not what is usual; one that stays becomes it.
+  push(norms_, m.gradient_norm, kNorms);
+
+  if (norms_.size() < kFewestNorms) return;
+  const double now = median({norms_.end() - static_cast<std::ptrdiff_t>(kFewestNorms), norms_.end()});
+  highest_norm_ = std::max(highest_norm_, now);
+  const bool learned = first_.steps > 0 && m.loss < kLossLeft * first_.mean();
+  if (!vanishing_ && !learned && (now == 0 || now < kVanished * highest_norm_)) {
+    vanishing_ = true;
+    find(m.step, "vanishing gradients",
+         fmt::format("the gradient norm is {:.3g}, and was {:.3g}, while the loss is {:.4g}; try a lower "
+                     "optimizer.learning_rate (weights may have grown until units saturate), or "
+                     "precision.compute=float32",
+                     now, highest_norm_, m.loss));
+  }
+  if (now > kBack * highest_norm_) vanishing_ = false;
+}
+
+void Rules::falling(const StepMetrics& m) {
+  if (first_.steps < kFirstSteps) first_ = {first_.sum + m.loss, first_.steps + 1};
+  if (m.step <= options_.warmup_steps) return;
+  block_ = {block_.sum + m.loss, block_.steps + 1};
+  if (block_.steps < block_steps_) return;
+  const double mean = block_.mean();
+  block_ = {};
+  const bool high_rate = m.learning_rate >= kHighRate * options_.peak_learning_rate;
+  const bool fell = !block_before_ || mean < *block_before_;
+  blocks_not_falling_ = fell || !high_rate ? 0 : blocks_not_falling_ + 1;
+  if (!lowest_block_ || mean < *lowest_block_) {
+    lowest_block_ = mean;
+    not_falling_ = false;
+  }
+  if (blocks_not_falling_ >= kBlocks && !not_falling_) {
+    not_falling_ = true;
+    const bool rose = mean > first_.mean();
+    find(
+        m.step, "loss not falling",
+        fmt::format("the mean loss of the last {} steps is {:.4f}, no lower than the {:.4f} that it was before; try {}",
+                    block_steps_, mean, *lowest_block_,
+                    rose ? "a lower optimizer.learning_rate"
+                         : "a lower optimizer.learning_rate or a larger train.global_batch_size, and look whether the "
+                           "labels fit the text"));
+  }
+  block_before_ = mean;
+}
+
+void Rules::overfitting(const StepMetrics& m) {
+  if (m.targets > 0) since_evaluation_ = {since_evaluation_.sum + m.loss, since_evaluation_.steps + 1};
+  if (!m.validation_loss || since_evaluation_.steps == 0) return;
+  const double validation = *m.validation_loss, train = since_evaluation_.mean();
+  since_evaluation_ = {};
+  rises_ = last_validation_ && validation > *last_validation_ ? rises_ + 1 : 0;
+  last_validation_ = validation;
+  if (!lowest_validation_ || validation < *lowest_validation_) {
+    lowest_validation_ = validation;
+    train_at_lowest_ = train;
+    overfit_ = false;
+  }
+  const bool worse = validation > kOverfit * *lowest_validation_ && train < *train_at_lowest_;
+  if (rises_ >= kRises && worse && !overfit_) {
+    overfit_ = true;
+    find(m.step, "overfitting",
+         fmt::format("the validation loss is {:.4f}, and was {:.4f}, while the training loss fell from {:.4f} to "
+                     "{:.4f}; try fewer train.steps, more text, or a higher optimizer.weight_decay; an earlier "
+                     "checkpoint may be the better model",
+                     validation, *lowest_validation_, *train_at_lowest_, train));
+  }
+}
+
+void StallRule::step(double seconds) {
+  push(seconds_, seconds, kTimes);
+}
+
+std::optional<Finding> StallRule::waiting(std::int64_t step, double waited) {
+  if (seconds_.size() < kFewestTimes || told_ == step) return std::nullopt;
+  const double usual = median(seconds_);
+  if (waited < std::max(kShortestStall, kStall * usual)) return std::nullopt;
+  told_ = step;
+  return Finding{
+      step, "stall",
+      fmt::format("no step for {}, where one takes {}; look for a rank that is gone or slow, another program "
+                  "on the GPU or the cores, a disk that does not answer",
+                  format_seconds(waited), format_seconds(usual))};
+}
+
+}  // namespace hawser::report

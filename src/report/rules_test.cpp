@@ -1,0 +1,176 @@
+#include "report/rules.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <random>
+
+#include "report/metrics_file.h"
+#include "report/phase_clock.h"
+#include "report/test_support.h"
+
+namespace hawser::report {
+namespace {
+
+// A run as it should be: the loss falls by a power law from 8 towards 2.5, with noise; the norm falls from 3 to 0.5.
+class Series {
+ public:
+  explicit Series(std::int64_t steps, std::uint64_t seed = 1) : steps_(steps), random_(seed) {}
+  StepMetrics at(std::int64_t step) {
+    const double t = static_cast<double>(step);
+    std::normal_distribution<double> noise(0, 1);
+    StepMetrics m = metrics_of(step);
+    m.loss = 2.5 + 5.5 * std::pow(1 + t / 10, -0.4) + 0.08 * noise(random_);
+    m.gradient_norm = (0.5 + 2.5 / (1 + t / 20)) * std::exp(0.25 * noise(random_));
+    const double done = t / static_cast<double>(steps_);
+    m.learning_rate = t < 50 ? 3e-3 * t / 50 : 3e-3 * 0.5 * (1 + std::cos(M_PI * done));
+    return m;
+  }
+  std::int64_t steps() const { return steps_; }
+
+ private:
+  std::int64_t steps_;
+  std::mt19937_64 random_;
+};
+
+RulesOptions options(std::int64_t steps) {
+  return {.steps = steps, .warmup_steps = 50, .peak_learning_rate = 3e-3, .gradient_clip = 1};
+}
+
+std::vector<std::string> found(
+    Series series, const std::function<void(StepMetrics&)>& change = [](StepMetrics&) {}) {
+  Rules rules(options(series.steps()));
+  std::vector<std::string> out;
+  for (std::int64_t step = 1; step <= series.steps(); ++step) {
+    StepMetrics metrics = series.at(step);
+    change(metrics);
+    for (const Finding& finding : rules.step(metrics)) {
+      EXPECT_EQ(finding.step, step);
+      EXPECT_NE(finding.text.find("try "), std::string::npos) << finding.text;
+      out.push_back(cat(finding.rule, " ", step));
+    }
+  }
+  return out;
+}
+
+using Words = std::vector<std::string>;
+
+TEST(Rules, AreSilentWhileARunGoesAsItShould) {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    for (const std::int64_t steps : {30, 800, 5000})
+      EXPECT_EQ(found(Series(steps, seed)), Words{}) << seed << " " << steps;
+  }
+}
+
+// Every step of `recipes/quickstart.yaml`, as it ran.
+TEST(Rules, AreSilentOnTheQuickstart) {
+  Rules rules({.steps = 800, .warmup_steps = 200, .peak_learning_rate = 3e-3, .gradient_clip = 1});
+  std::int64_t steps = 0;
+  read_metrics(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/runs/quickstart.jsonl", [&](const StepMetrics& metrics) {
+    ++steps;
+    for (const Finding& finding : rules.step(metrics)) ADD_FAILURE() << finding.step << " " << finding.text;
+  });
+  EXPECT_GE(steps, 400);
+}
+
+TEST(Rules, SpeakOnceOfEachExplosion) {
+  EXPECT_EQ(found(Series(800),
+                  [](StepMetrics& m) {
+                    if ((m.step >= 300 && m.step <= 305) || m.step == 310 || m.step == 500) m.gradient_norm *= 40;
+                  }),
+            (Words{"exploding gradients 300", "exploding gradients 500"}));
+  // Warm-up begins high: no median yet.
+  EXPECT_EQ(found(Series(100),
+                  [](StepMetrics& m) {
+                    if (m.step < 10) m.gradient_norm *= 100;
+                  }),
+            Words{});
+}
+
+TEST(Rules, SpeakOfGradientsThatVanish) {
+  EXPECT_EQ(found(Series(800),
+                  [](StepMetrics& m) {
+                    if (m.step >= 300) m.gradient_norm *= 1e-5;
+                  }),
+            (Words{"vanishing gradients 310"}));
+  EXPECT_EQ(found(Series(100), [](StepMetrics& m) { m.gradient_norm = 0; }), (Words{"vanishing gradients 20"}));
+  // Nothing left to learn.
+  EXPECT_EQ(found(Series(800),
+                  [](StepMetrics& m) {
+                    if (m.step < 300) return;
+                    m.gradient_norm *= 1e-5;
+                    m.loss = 1e-4;
+                  }),
+            Words{});
+}
+
+TEST(Rules, SpeakOfALossThatDoesNotFall) {
+  // After warm-up, three blocks: 51-150, then two that do not fall.
+  EXPECT_EQ(found(Series(800), [](StepMetrics& m) { m.loss = 6 + static_cast<double>(m.step) / 1000; }),
+            (Words{"loss not falling 350"}));
+  // At the end of a schedule it may lie still.
+  EXPECT_EQ(found(Series(800),
+                  [](StepMetrics& m) {
+                    if (m.step > 500) m.loss = 3 + static_cast<double>(m.step) / 1000;
+                  }),
+            Words{});
+}
+
+TEST(Rules, SpeakOfOverfitting) {
+  const auto evaluated = [](const std::vector<double>& losses) {
+    return found(Series(800), [&](StepMetrics& m) {
+      const auto i = static_cast<std::size_t>(m.step / 100);
+      if (m.step % 100 == 0 && i <= losses.size()) m.validation_loss = losses[i - 1];
+    });
+  };
+  EXPECT_EQ(evaluated({4, 3.5, 3.3, 3.35, 3.4, 3.5, 3.6, 3.7}), (Words{"overfitting 500"}));
+  EXPECT_EQ(evaluated({4, 3.5, 3.3, 3.35, 3.3, 3.35, 3.3, 3.35}), Words{});
+  EXPECT_EQ(evaluated({4, 3.5, 3.3, 3.31, 3.32, 3.3, 3.2, 3.1}), Words{});
+  EXPECT_EQ(evaluated({4, 3.5, 3.6, 3.7, 3.2, 3.3, 3.4, 3.5}), (Words{"overfitting 400", "overfitting 700"}));
+}
+
+TEST(Rules, PassOverStepsWithoutTargetsAndNameWhatIsNoNumber) {
+  EXPECT_EQ(found(Series(800),
+                  [](StepMetrics& m) {
+                    if (m.step % 2 == 0) m.targets = 0, m.loss = m.gradient_norm = 0;
+                  }),
+            Words{});
+  Rules rules(options(10));
+  StepMetrics metrics = metrics_of(1);
+  metrics.loss = std::nan("");
+  EXPECT_EQ(rules.step(metrics).at(0).rule, kNotANumber);
+}
+
+TEST(StallRule, SpeaksOnceAStep) {
+  StallRule rule;
+  EXPECT_FALSE(rule.waiting(1, 1e6));  // nothing is known of steps yet
+  for (int i = 0; i < 3; ++i) rule.step(1.0);
+  EXPECT_FALSE(rule.waiting(4, 29));
+  EXPECT_TRUE(rule.waiting(4, 31));
+  EXPECT_FALSE(rule.waiting(4, 40));
+  EXPECT_TRUE(rule.waiting(5, 40));
+  for (int i = 0; i < 100; ++i) rule.step(60.0);
+  EXPECT_FALSE(rule.waiting(6, 599));
+  EXPECT_TRUE(rule.waiting(6, 601));
+}
+
+TEST(PhaseClock, AddsUpByKind) {
+  PhaseClock clock;
+  const PhaseClock::Clock::time_point zero{};
+  const auto at = [&](int seconds) { return zero + std::chrono::seconds(seconds); };
+  EXPECT_EQ(clock.now(at(9)).kind, "");
+  EXPECT_TRUE(clock.totals(at(9)).empty());
+  clock.enter("starting", "reading", at(10));
+  clock.enter("training", "step 1", at(13));
+  clock.enter("saving", "saving step 1", at(20));
+  clock.enter("training", "step 2", at(21));
+  EXPECT_EQ(clock.now(at(25)).text, "step 2");
+  EXPECT_EQ(clock.now(at(25)).seconds, 4);
+  EXPECT_EQ(clock.totals(at(25)),
+            (std::vector<std::pair<std::string, double>>{{"starting", 3}, {"training", 11}, {"saving", 1}}));
+}
+
+}  // namespace
+}  // namespace hawser::report
