@@ -1,0 +1,172 @@
+#include "report/tensorboard.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cstdio>
+#include <cstring>
+
+#include "checkpoint/storage/posix.h"
+#include "report/crc32c.h"
+
+namespace hawser::report {
+namespace {
+
+constexpr const char* kPrefix = "events.out.tfevents.";
+constexpr const char* kSuffix = ".hawser";
+
+template <class Number>
+void put_little_endian(std::string& out, Number value) {
+  for (std::size_t i = 0; i < sizeof value; ++i) out += static_cast<char>((value >> (8 * i)) & 0xFF);
+}
+
+std::uint32_t masked_crc(std::string_view bytes) {
+  return std::rotr(crc32c(bytes), 15) + 0xA282EAD8U;
+}
+
+// A message of protocol buffers, field by field.
+class Message {
+ public:
+  Message& whole(int field, std::int64_t value) {
+    tag(field, 0);
+    varint(static_cast<std::uint64_t>(value));
+    return *this;
+  }
+  Message& real64(int field, double value) {
+    tag(field, 1);
+    put_little_endian(bytes_, std::bit_cast<std::uint64_t>(value));
+    return *this;
+  }
+  Message& real32(int field, float value) {
+    tag(field, 5);
+    put_little_endian(bytes_, std::bit_cast<std::uint32_t>(value));
+    return *this;
+  }
+  Message& text(int field, std::string_view value) {
+    tag(field, 2);
+    varint(value.size());
+    bytes_ += value;
+    return *this;
+  }
+  Message& inner(int field, const Message& value) { return text(field, value.bytes_); }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void tag(int field, unsigned wire_type) { varint(static_cast<unsigned>(field) << 3 | wire_type); }
+  void varint(std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>((value & 0x7F) | 0x80);
+    bytes_ += static_cast<char>(value);
+  }
+  std::string bytes_;
+};
+
+// Numbers of fields in event.proto, summary.proto, tensor.proto and types.proto.
+namespace event {
+constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
+}
+namespace summary {
+constexpr int kValue = 1;
+constexpr int kTag = 1, kSimpleValue = 2, kTensor = 8, kMetadata = 9;  // of a value
+constexpr int kPluginData = 1, kPluginName = 1;
+}  // namespace summary
+namespace tensor {
+constexpr int kType = 1, kString = 8, kTypeString = 7;
+}
+constexpr int kSessionStatus = 1, kSessionStart = 1;
+
+Message event_of(std::int64_t step) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  Message out;
+  out.real64(event::kWallTime, std::chrono::duration<double>(now).count());
+  if (step > 0) out.whole(event::kStep, step);
+  return out;
+}
+
+std::string file_name() {
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) != 0 || host[0] == 0) std::strcpy(host.data(), "host");
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("{}{:010}.{}.{}{}", kPrefix, std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+                     host.data(), getpid(), kSuffix);
+}
+
+// The folder is ready for a file; its path.
+std::string make_room(const std::string& folder, std::int64_t resumed_step) {
+  checkpoint::make_folders(folder);
+  for (const std::string& name : checkpoint::list_folder(folder)) {
+    const bool ours = name.starts_with(kPrefix) && name.ends_with(kSuffix);
+    if (ours && resumed_step == 0) checkpoint::remove_tree(folder + "/" + name);
+  }
+  return folder + "/" + file_name();
+}
+
+// Of a table: one line, with no bar of its own.
+std::string cell(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c == '\n' ? ' ' : c;
+  }
+  return out;
+}
+
+std::string markdown_table(const Table& table) {
+  std::string out = "| | |\n| --- | --- |\n";
+  for (const auto& [name, value] : table) out += "| " + cell(name) + " | " + cell(value) + " |\n";
+  return out;
+}
+
+}  // namespace
+
+std::string tfrecord(std::string_view data) {
+  std::string out;
+  put_little_endian(out, static_cast<std::uint64_t>(data.size()));
+  put_little_endian(out, masked_crc(out));
+  out += data;
+  put_little_endian(out, masked_crc(data));
+  return out;
+}
+
+TensorBoard::TensorBoard(const std::string& folder, const RunFacts& facts, std::int64_t resumed_step)
+    : file_(make_room(folder, resumed_step)) {
+  file_.append(tfrecord(event_of(0).text(event::kFileVersion, "brain.Event:2").bytes()));
+  if (resumed_step > 0) {
+    const Message start = Message().whole(kSessionStatus, kSessionStart);
+    file_.append(tfrecord(event_of(resumed_step + 1).inner(event::kSessionLog, start).bytes()));
+  }
+  std::string recipe = "| key | value | |\n| --- | --- | --- |\n";
+  for (const RecipeEntry& entry : facts.recipe) {
+    recipe += "| " + entry.key + " | " + cell(entry.value) + " | " + (entry.given ? "" : "default") + " |\n";
+  }
+  write_text("recipe", resumed_step, recipe);
+  write_text("environment", resumed_step, markdown_table(facts.environment));
+  if (!facts.data.empty()) write_text("data", resumed_step, markdown_table(facts.data));
+}
+
+void TensorBoard::write_text(const char* tag, std::int64_t step, const std::string& markdown) {
+  const Message plugin = Message().text(summary::kPluginName, "text");
+  const Message metadata = Message().inner(summary::kPluginData, plugin);
+  const Message text = Message().whole(tensor::kType, tensor::kTypeString).text(tensor::kString, markdown);
+  const Message value =
+      Message().text(summary::kTag, tag).inner(summary::kTensor, text).inner(summary::kMetadata, metadata);
+  const Message all = Message().inner(summary::kValue, value);
+  file_.append(tfrecord(event_of(step).inner(event::kSummary, all).bytes()));
+}
+
+void TensorBoard::step(const StepMetrics& m) {
+  Message values;
+  for (const auto& [name, value] : scalars(m)) {
+    const Message one = Message().text(summary::kTag, name).real32(summary::kSimpleValue, static_cast<float>(value));
+    values.inner(summary::kValue, one);
+  }
+  file_.append(tfrecord(event_of(m.step).inner(event::kSummary, values).bytes()));
+  for (const Finding& one : m.findings) finding(one);
+}
+
+void TensorBoard::finding(const Finding& finding) {
+  write_text("findings", finding.step, "**" + finding.rule + "** " + finding.text);
+}
+
+}  // namespace hawser::report
