@@ -1,0 +1,113 @@
+#include "report/prometheus.h"
+
+#include <cmath>
+#include <sstream>
+
+#include "base/cat.h"
+
+namespace hawser::report {
+namespace {
+
+std::string number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  std::ostringstream out;
+  out.imbue(std::locale::classic());
+  out.precision(17);
+  out << value;
+  return out.str();
+}
+
+// A label's value: backslash, quote and end of line are escaped.
+std::string label(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') out += '\\';
+    out += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  return out;
+}
+
+class Page {
+ public:
+  void family(const char* name, const char* type, const char* help) {
+    name_ = name;
+    text_ += cat("# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
+  }
+  void sample(double value, const std::string& labels = "") {
+    text_ += name_ + (labels.empty() ? "" : "{" + labels + "}") + " " + number(value) + "\n";
+  }
+  void gauge(const char* name, const char* help, double value) { family(name, "gauge", help), sample(value); }
+  void counter(const char* name, const char* help, double value) { family(name, "counter", help), sample(value); }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string name_, text_;
+};
+
+}  // namespace
+
+Prometheus::Prometheus(const std::string& address, int port, const RunFacts& facts, std::int64_t resumed_step)
+    : name_(facts.name),
+      version_(facts.version),
+      planned_(facts.steps),
+      done_(resumed_step),
+      server_(address, port, {.path = "/metrics", .type = "text/plain; version=0.0.4; charset=utf-8", .body = [this] {
+                                return text();
+                              }}) {}
+
+void Prometheus::step(const StepMetrics& metrics) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  last_ = metrics;
+  done_ = metrics.step;
+  if (metrics.validation_loss) validation_ = metrics.validation_loss;
+  train_seconds_ += metrics.step_seconds;
+  tokens_ += metrics.tokens_per_second * metrics.step_seconds;
+  targets_ += metrics.targets;
+  updated_ = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  for (const Finding& finding : metrics.findings) ++findings_[finding.rule];
+}
+
+void Prometheus::finding(const Finding& finding) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++findings_[finding.rule];
+}
+
+std::string Prometheus::text() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Page page;
+  page.family("hawser_info", "gauge", "The run, as labels; always 1.");
+  page.sample(1, cat("run=\"", label(name_), "\",version=\"", label(version_), "\""));
+  page.gauge("hawser_planned_steps", "Optimizer steps of the whole run.", static_cast<double>(planned_));
+  page.counter("hawser_steps_total", "Optimizer steps done, those before a resume included.",
+               static_cast<double>(done_));
+  page.counter("hawser_train_seconds_total", "Time in training steps since the process started.", train_seconds_);
+  page.counter("hawser_tokens_total", "Tokens trained on since the process started, padding included.",
+               std::round(tokens_));
+  page.counter("hawser_targets_total", "Tokens predicted since the process started.", static_cast<double>(targets_));
+  page.family("hawser_findings_total", "counter", "What the rules that watch training found, by rule.");
+  for (const auto& [rule, count] : findings_)
+    page.sample(static_cast<double>(count), cat("rule=\"", label(rule), "\""));
+  if (updated_ == 0) return page.text();  // no step yet
+  page.gauge("hawser_last_step_timestamp_seconds", "When the last step ended, since the epoch.", updated_);
+  if (last_.targets > 0) {
+    page.gauge("hawser_train_loss_nats", "Training loss of the last step, a target.", last_.loss);
+    page.gauge("hawser_gradient_norm", "Norm of the whole gradient, before clipping.", last_.gradient_norm);
+  }
+  if (validation_) page.gauge("hawser_validation_loss_nats", "Loss of the last evaluation, a target.", *validation_);
+  page.gauge("hawser_learning_rate", "Learning rate of the last step.", last_.learning_rate);
+  page.gauge("hawser_step_duration_seconds", "Time of the last step.", last_.step_seconds);
+  page.gauge("hawser_tokens_per_second", "Tokens a second of all ranks, in the last step.", last_.tokens_per_second);
+  page.gauge("hawser_model_flops_per_second", "Model FLOPs a second of all ranks, recompute not counted.",
+             last_.model_flops_per_second);
+  if (last_.model_flops_utilization) {
+    page.gauge("hawser_model_flops_utilization_ratio", "The same over what the devices can do at most.",
+               *last_.model_flops_utilization);
+  }
+  page.gauge("hawser_memory_reserved_bytes", "What a rank reserves on its device, the largest over ranks.",
+             static_cast<double>(last_.peak_arena_bytes));
+  page.gauge("hawser_epochs", "Passes over the training data.", last_.data_position.epoch);
+  return page.text();
+}
+
+}  // namespace hawser::report
