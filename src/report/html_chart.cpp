@@ -1,0 +1,258 @@
+#include "report/html_chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/units.h"
+
+namespace hawser::report {
+namespace {
+
+constexpr double kWidth = 560, kHeight = 220;
+constexpr double kLeft = 58, kRight = 12, kTop = 10, kBottom = 28;
+constexpr double kLogFrom = 50;
+constexpr int kColours = 8;          // of the style sheet: c0 to c7
+constexpr std::size_t kMarked = 40;  // a curve of so few points shows each
+
+// 1, 2 or 5 times a power of ten, so that about `count` of them fill the range.
+double nice_step(double range, int count) {
+  const double raw = range / count, power = std::pow(10, std::floor(std::log10(raw)));
+  for (const double times : {1.0, 2.0, 5.0}) {
+    if (times * power >= raw * 0.999) return times * power;
+  }
+  return 10 * power;
+}
+
+std::string short_number(double value) {
+  const double size = std::abs(value);
+  if (size >= 1e4) return format_count(value);
+  if (size != 0 && size < 1e-3) return fmt::format("{:.1e}", value);
+  return fmt::format("{:.4g}", value);
+}
+
+// From values to places of the picture.
+struct Scale {
+  double least = 0, most = 1, from = 0, to = 1;
+  bool logarithmic = false;
+
+  double at(double value) const {
+    const double part =
+        logarithmic ? std::log(value / least) / std::log(most / least) : (value - least) / (most - least);
+    return from + part * (to - from);
+  }
+  std::vector<double> ticks(int count) const {
+    std::vector<double> out;
+    if (logarithmic) {
+      for (double power = std::pow(10, std::ceil(std::log10(least) - 1e-9)); power <= most * 1.001; power *= 10) {
+        out.push_back(power);
+      }
+      if (out.size() >= 2) return out;
+      out = {least, most};
+      return out;
+    }
+    const double step = nice_step(most - least, count);
+    for (double tick = std::ceil(least / step - 1e-9) * step; tick <= most + step * 1e-6; tick += step) {
+      out.push_back(std::abs(tick) < step * 1e-6 ? 0 : tick);
+    }
+    return out;
+  }
+};
+
+Scale y_scale(const std::vector<std::vector<Curve::Point>>& all) {
+  double least = INFINITY, most = -INFINITY;
+  for (const auto& points : all) {
+    for (const Curve::Point& p : points) {
+      least = std::min(least, p.least);
+      most = std::max(most, p.most);
+    }
+  }
+  Scale scale{.from = kHeight - kBottom, .to = kTop};
+  scale.logarithmic = least > 0 && most > kLogFrom * least;
+  if (least == most) {
+    const double around = least == 0 ? 1 : std::abs(least) * 0.1;
+    least -= around, most += around;
+  } else if (!scale.logarithmic) {
+    const double around = 0.04 * (most - least);
+    // Nothing below zero where no value is.
+    least = least >= 0 ? std::max(0.0, least - around) : least - around;
+    most += around;
+  }
+  scale.least = least, scale.most = most;
+  return scale;
+}
+
+std::string axes(const Scale& x, const Scale& y) {
+  std::string out;
+  for (const double tick : y.ticks(4)) {
+    const double at = y.at(tick);
+    out += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>", kLeft,
+                       kWidth - kRight, at);
+    out += fmt::format("<text class=\"tick\" text-anchor=\"end\" x=\"{}\" y=\"{:.1f}\">{}</text>", kLeft - 6, at + 4,
+                       short_number(tick));
+  }
+  for (const double tick : x.ticks(5)) {
+    out += fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{:.1f}\" y=\"{}\">{}</text>", x.at(tick),
+                       kHeight - 8, short_number(tick));
+  }
+  return out + fmt::format("<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\"/>", kLeft, kWidth - kRight,
+                           kHeight - kBottom);
+}
+
+std::string line(const Curve& curve, const std::vector<Curve::Point>& points, const Scale& x, const Scale& y,
+                 std::size_t colour) {
+  std::string mean, above, below, steps, values;
+  bool band = false;
+  for (const Curve::Point& p : points) {
+    const double at = x.at(p.step);
+    mean += fmt::format("{:.1f},{:.1f} ", at, y.at(p.mean));
+    above += fmt::format("{:.1f},{:.1f} ", at, y.at(p.most));
+    below.insert(0, fmt::format("{:.1f},{:.1f} ", at, y.at(p.least)));
+    steps += fmt::format("{}{:.0f}", steps.empty() ? "" : " ", p.step);
+    values += fmt::format("{}{:.5g}", values.empty() ? "" : " ", p.mean);
+    band = band || p.least < p.most;
+  }
+  std::string out;
+  if (band) out += fmt::format("<polygon class=\"band c{}\" points=\"{}\"/>", colour, above + below);
+  out += fmt::format(
+      "<polyline class=\"curve c{}\" points=\"{}\" data-name=\"{}\" data-unit=\"{}\" data-step=\"{}\" "
+      "data-value=\"{}\"/>",
+      colour, mean, html_escape(curve.name()), html_escape(curve.unit()), steps, values);
+  if (points.size() > kMarked) return out;
+  for (const Curve::Point& p : points) {
+    out += fmt::format("<circle class=\"mark c{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.5\"/>", colour, x.at(p.step),
+                       y.at(p.mean));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string html_escape(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += static_cast<unsigned char>(c) < 32 && c != '\n' && c != '\t' ? '?' : c;
+    }
+  }
+  return out;
+}
+
+void Curve::merge(Bucket& into, const Bucket& from) {
+  into.last = from.last;
+  into.count += from.count;
+  into.sum += from.sum;
+  into.least = std::min(into.least, from.least);
+  into.most = std::max(into.most, from.most);
+}
+
+void Curve::add(std::int64_t step, double value) {
+  if (!std::isfinite(value)) {
+    ++left_out_;
+    return;
+  }
+  const Bucket one{(step - 1) / width_, step, 1, value, value, value};
+  if (!buckets_.empty() && buckets_.back().index == one.index) {
+    merge(buckets_.back(), one);
+    return;
+  }
+  buckets_.push_back(one);
+  while (buckets_.size() > kPoints) {
+    width_ *= 2;
+    std::vector<Bucket> wider;
+    for (Bucket bucket : buckets_) {
+      bucket.index /= 2;
+      if (!wider.empty() && wider.back().index == bucket.index) {
+        merge(wider.back(), bucket);
+      } else {
+        wider.push_back(bucket);
+      }
+    }
+    buckets_ = std::move(wider);
+  }
+}
+
+std::vector<Curve::Point> Curve::points() const {
+  std::vector<Point> out;
+  for (const Bucket& b : buckets_) {
+    out.push_back({static_cast<double>(b.last), b.sum / static_cast<double>(b.count), b.least, b.most});
+  }
+  return out;
+}
+
+std::string chart(const std::string& title, const std::vector<const Curve*>& curves) {
+  std::vector<std::vector<Curve::Point>> all;
+  Scale x{.least = INFINITY, .most = -INFINITY, .from = kLeft, .to = kWidth - kRight};
+  std::int64_t left_out = 0;
+  for (const Curve* curve : curves) {
+    all.push_back(curve->points());
+    left_out += curve->left_out();
+    if (all.back().empty()) continue;
+    x.least = std::min(x.least, all.back().front().step);
+    x.most = std::max(x.most, all.back().back().step);
+  }
+  if (x.least > x.most) return "";
+  if (x.least == x.most) x.least -= 1, x.most += 1;
+  const Scale y = y_scale(all);
+  std::string legend, lines;
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    if (all[i].empty()) continue;
+    legend += fmt::format("<span class=\"key c{}\"></span>{} ", i, html_escape(curves[i]->name()));
+    lines += line(*curves[i], all[i], x, y, i);
+  }
+  std::string note = y.logarithmic ? "logarithmic scale" : "";
+  if (left_out > 0) note += fmt::format("{}{} values are not finite", note.empty() ? "" : "; ", left_out);
+  return fmt::format(
+      "<figure class=\"chart\"><figcaption><b>{}</b> {}<i>{}</i></figcaption>"
+      "<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\">{}{}"
+      "<line class=\"cursor\" y1=\"{}\" y2=\"{}\" x1=\"-9\" x2=\"-9\"/></svg><output></output></figure>\n",
+      html_escape(title), curves.size() > 1 ? legend : "", note, kWidth, kHeight, html_escape(title), axes(x, y), lines,
+      kTop, kHeight - kBottom);
+}
+
+std::string part_bar(const std::string& title, std::vector<std::pair<std::string, double>> parts, PartText text) {
+  std::erase_if(parts, [](const auto& part) { return !(part.second > 0); });
+  std::ranges::stable_sort(parts, [](const auto& a, const auto& b) { return a.second > b.second; });
+  double whole = 0;
+  for (const auto& [name, size] : parts) whole += size;
+  if (parts.empty()) return "";
+  std::string bar, rows;
+  double at = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto& [name, size] = parts[i];
+    const std::size_t colour = std::min<std::size_t>(i, kColours - 1);
+    const double width = 1000 * size / whole;
+    bar +=
+        fmt::format("<rect class=\"part c{}\" x=\"{:.2f}\" width=\"{:.2f}\" height=\"28\"><title>{}: {}</title></rect>",
+                    colour, at, std::max(width - 1.5, 0.5), html_escape(name), text(size));
+    rows += fmt::format(
+        "<tr><td><span class=\"key c{}\"></span>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1f} %</td></tr>",
+        colour, html_escape(name), text(size), 100 * size / whole);
+    at += width;
+  }
+  return fmt::format(
+      "<figure><figcaption><b>{}</b></figcaption><svg class=\"bar\" viewBox=\"0 0 1000 28\" "
+      "preserveAspectRatio=\"none\" "
+      "role=\"img\" aria-label=\"{}\">{}</svg><table>{}<tr class=\"sum\"><td>together</td><td class=\"n\">{}</td>"
+      "<td></td></tr></table></figure>\n",
+      html_escape(title), html_escape(title), bar, rows, text(whole));
+}
+
+}  // namespace hawser::report

@@ -1,0 +1,190 @@
+#include "report/html_report.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "base/units.h"
+#include "report/html_chart.h"
+#include "report/html_style.h"
+#include "report/metrics_file.h"
+
+namespace hawser::report {
+namespace {
+
+constexpr std::size_t kMostFindings = 200;
+
+// What metrics.jsonl tells, in memory that does not grow with the steps.
+struct Run {
+  Curve loss{"training", "nats"}, validation{"validation", "nats"}, norm{"gradient norm"}, rate{"learning rate"};
+  Curve tokens{"tokens a second"}, use{"utilization"};
+  std::vector<Finding> findings;
+  std::int64_t more_findings = 0;
+  std::optional<StepMetrics> last;
+  std::optional<double> last_validation;
+  double seconds = 0, all_tokens = 0;
+  std::int64_t targets = 0, skipped = 0;
+
+  void add(const StepMetrics& m) {
+    if (m.targets > 0) {
+      loss.add(m.step, m.loss);
+      norm.add(m.step, m.gradient_norm);
+    } else {
+      ++skipped;
+    }
+    if (m.validation_loss) validation.add(m.step, *m.validation_loss), last_validation = m.validation_loss;
+    rate.add(m.step, m.learning_rate);
+    tokens.add(m.step, m.tokens_per_second);
+    if (m.model_flops_utilization) use.add(m.step, 100 * *m.model_flops_utilization);
+    for (const Finding& finding : m.findings) {
+      if (findings.size() < kMostFindings) {
+        findings.push_back(finding);
+      } else {
+        ++more_findings;
+      }
+    }
+    seconds += m.step_seconds;
+    all_tokens += m.step_seconds * m.tokens_per_second;
+    targets += m.targets;
+    last = m;
+  }
+};
+
+std::string tile(const std::string& value, const std::string& what) {
+  return "<div class=\"tile\"><b>" + html_escape(value) + "</b><span>" + html_escape(what) + "</span></div>\n";
+}
+
+std::string tiles(const Run& run, const RunFacts& facts) {
+  const std::int64_t done = run.last ? run.last->step : 0;
+  std::string out = tile(fmt::format("{} / {}", done, facts.steps), "steps");
+  if (run.last && run.last->targets > 0) out += tile(fmt::format("{:.4f}", run.last->loss), "training loss, last step");
+  if (run.last_validation) out += tile(fmt::format("{:.4f}", *run.last_validation), "validation loss, last");
+  if (run.seconds > 0) out += tile(format_count(run.all_tokens / run.seconds), "tokens a second, mean");
+  if (run.last && run.last->model_flops_utilization) {
+    out += tile(fmt::format("{:.1f} %", 100 * *run.last->model_flops_utilization), "of the devices' FLOPs, last step");
+  }
+  if (run.last) {
+    out += tile(format_bytes(Bytes(run.last->peak_arena_bytes)), "memory of a rank");
+    out += tile(format_seconds(run.seconds), "in training steps");
+    out += tile(fmt::format("{:.2f}", run.last->data_position.epoch), "epochs");
+  }
+  return "<div class=\"tiles\">\n" + out + "</div>\n";
+}
+
+std::string state(const Run& run, const HtmlInput& input) {
+  const auto chip = [](const char* kind, const std::string& text) {
+    return fmt::format("<span class=\"state {}\">{}</span>", kind, text);
+  };
+  const std::int64_t done = run.last ? run.last->step : 0;
+  if (input.ending == Ending::failed) return chip("bad", fmt::format("ended by an error after step {}", done));
+  if (input.ending == Ending::diverged) return chip("bad", fmt::format("diverged in step {}", done));
+  if (input.ending == Ending::interrupted) return chip("warn", fmt::format("stopped after step {}", done));
+  return chip("good", "done");
+}
+
+std::string findings(const Run& run, bool asked) {
+  std::string out = "<h2>What the rules said</h2>\n";
+  if (!asked) return out + "<p class=\"quiet\">They were turned off (report.rules).</p>\n";
+  if (run.findings.empty()) {
+    return out +
+           "<p class=\"quiet\">Nothing: no exploding or vanishing gradients, a loss that falls, no stall, no "
+           "overfitting.</p>\n";
+  }
+  out += "<ul class=\"findings\">\n";
+  for (const Finding& finding : run.findings) {
+    out += fmt::format("<li><b>{}</b>, step {}: {}</li>\n", html_escape(finding.rule), finding.step,
+                       html_escape(finding.text));
+  }
+  out += "</ul>\n";
+  if (run.more_findings > 0) out += fmt::format("<p class=\"quiet\">and {} more</p>\n", run.more_findings);
+  return out;
+}
+
+std::string table(const std::string& title, const Table& rows) {
+  if (rows.empty()) return "";
+  std::string out = "<div class=\"card\"><h3>" + html_escape(title) + "</h3><table>";
+  for (const auto& [name, value] : rows) {
+    out += "<tr><td>" + html_escape(name) + "</td><td>" + html_escape(value) + "</td></tr>";
+  }
+  return out + "</table></div>\n";
+}
+
+std::string recipe(const std::vector<RecipeEntry>& entries) {
+  std::string out =
+      "<h2>Recipe</h2>\n<p class=\"quiet\">As it was given; defaults are grey.</p>\n<div class=\"grid2\">\n";
+  std::string section, rows;
+  const auto flush = [&] {
+    if (!rows.empty()) {
+      out += "<div class=\"card\"><h3>" + html_escape(section) + "</h3><table>" + rows + "</table></div>\n";
+    }
+    rows.clear();
+  };
+  for (const bool top : {true, false}) {
+    for (const RecipeEntry& entry : entries) {
+      const std::size_t dot = entry.key.find('.');
+      if ((dot == std::string::npos) != top) continue;
+      const std::string of = top ? "run" : entry.key.substr(0, dot);
+      if (of != section) {
+        flush();
+        section = of;
+      }
+      rows += fmt::format("<tr{}><td>{}</td><td>{}</td></tr>", entry.given ? "" : " class=\"default\"",
+                          html_escape(top ? entry.key : entry.key.substr(dot + 1)), html_escape(entry.value));
+    }
+    flush();
+    section.clear();
+  }
+  return out + "</div>\n";
+}
+
+std::string seconds_text(double seconds) {
+  return format_seconds(seconds);
+}
+
+std::string bytes_text(double bytes) {
+  return format_bytes(Bytes(static_cast<std::int64_t>(bytes)));
+}
+
+}  // namespace
+
+std::string html_report(const HtmlInput& input) {
+  Run run;
+  read_metrics(input.metrics_file, [&](const StepMetrics& metrics) { run.add(metrics); });
+  const RunFacts& facts = input.facts;
+  const std::string name = html_escape(facts.name);
+  std::string out =
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+      "script-src "
+      "'unsafe-inline'\">\n<title>" +
+      name + " - Hawser</title>\n<style>" + kHtmlStyle + "</style>\n</head>\n<body>\n<h1>" + name + "</h1>\n<p>" +
+      state(run, input) + " <span class=\"quiet\">" + html_escape(input.when) + "</span></p>\n";
+  out += tiles(run, facts);
+  out += findings(run, input.rules);
+  out += "<h2>Curves</h2>\n<div class=\"grid2\">\n";
+  out += chart("Loss, nats a target", {&run.loss, &run.validation});
+  out += chart("Gradient norm, before clipping", {&run.norm});
+  out += chart("Learning rate", {&run.rate});
+  out += chart("Tokens a second", {&run.tokens});
+  out += chart("Model FLOPs, percent of what the devices can do", {&run.use});
+  out += "</div>\n<h2>Memory and time</h2>\n<div class=\"grid2\">\n";
+  std::vector<std::pair<std::string, double>> memory;
+  for (const auto& [purpose, bytes] : facts.memory) memory.emplace_back(purpose, static_cast<double>(bytes));
+  out += part_bar("Memory of a rank, by purpose, when most is live", std::move(memory), bytes_text);
+  out += part_bar("Time of this process", input.phases, seconds_text);
+  out += "</div>\n" + recipe(facts.recipe);
+  Table data = facts.data;
+  if (run.last) {
+    data.emplace_back("sequences drawn", fmt::format("{}", run.last->data_position.sequences));
+    data.emplace_back("tokens predicted", fmt::format("{}", run.targets));
+    if (run.skipped > 0) data.emplace_back("steps without a token to predict", fmt::format("{}", run.skipped));
+  }
+  out += "<h2>Environment and data</h2>\n<div class=\"grid2\">\n" + table("Environment", facts.environment) +
+         table("Data", data) + "</div>\n";
+  out += "<footer>" + html_escape(facts.folder) + ", hawser " + html_escape(facts.version) + "</footer>\n<script>" +
+         kHtmlScript + "</script>\n</body>\n</html>\n";
+  return out;
+}
+
+}  // namespace hawser::report

@@ -1,0 +1,176 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "base/units.h"
+#include "report/html_chart.h"
+#include "report/html_report.h"
+#include "report/metrics_file.h"
+#include "report/test_support.h"
+
+namespace hawser::report {
+namespace {
+
+TEST(HtmlEscape, LeavesNothingThatBreaksOut) {
+  EXPECT_EQ(html_escape("<a href=\"x\" b='y'>&\x01\n"), "&lt;a href=&quot;x&quot; b=&#39;y&#39;&gt;&amp;?\n");
+}
+
+TEST(Curve, KeepsMeansAndRangesInBoundedMemory) {
+  Curve few("few");
+  for (int step = 1; step <= 600; ++step) few.add(step, step);
+  ASSERT_EQ(few.points().size(), 600u);
+  EXPECT_EQ(few.points()[9].mean, 10);
+
+  Curve many("many");
+  double sum = 0;
+  for (int step = 1; step <= 100000; ++step) many.add(step, step % 7), sum += step % 7;
+  const auto points = many.points();
+  EXPECT_LE(points.size(), 600u);
+  EXPECT_GT(points.size(), 300u);
+  EXPECT_EQ(points.back().step, 100000);
+  const double width = points[0].step;  // 256 steps
+  double weighted = 0, before = 0;
+  for (const Curve::Point& p : points) {
+    weighted += p.mean * (p.step - before);
+    before = p.step;
+    if (p.step < 100000) {
+      EXPECT_EQ(std::fmod(p.step, width), 0);
+      EXPECT_EQ(p.least, 0);
+      EXPECT_EQ(p.most, 6);
+    }
+  }
+  EXPECT_NEAR(weighted, sum, 1e-6);
+  many.add(100001, std::nan(""));
+  EXPECT_EQ(many.left_out(), 1);
+  EXPECT_EQ(many.points().size(), points.size());
+}
+
+// Steps far apart, as those of evaluations are.
+TEST(Curve, SparseStepsStayApart) {
+  Curve curve("validation");
+  for (int i = 1; i <= 10; ++i) curve.add(i * 100000, i);
+  EXPECT_EQ(curve.points().size(), 10u);
+}
+
+TEST(Chart, DrawsWhatThereIs) {
+  const Curve empty("none");
+  EXPECT_EQ(chart("nothing", {&empty}), "");
+  Curve one("one"), wide("wide");
+  one.add(5, 2);
+  EXPECT_NE(chart("one", {&one, &empty}).find("<circle"), std::string::npos);
+  for (int step = 1; step <= 100; ++step) wide.add(step, std::pow(10, step % 5));
+  EXPECT_NE(chart("a <wide> one", {&wide}).find("logarithmic"), std::string::npos);
+  EXPECT_EQ(chart("a <wide> one", {&wide}).find("<wide>"), std::string::npos);
+  for (const char* bad : {"nan", "inf"}) EXPECT_EQ(chart("x", {&wide}).find(bad), std::string::npos);
+}
+
+// Every number of a picture lies in it.
+TEST(Chart, StaysInItsFrame) {
+  for (const double scale : {1e-8, 1.0, 1e12}) {
+    for (const double shift : {0.0, -5.0, 3.0}) {
+      Curve curve("c");
+      for (int step = 1; step <= 50; ++step) curve.add(step, scale * (shift + std::sin(step)));
+      const std::string text = chart("c", {&curve});
+      const std::size_t from = text.find("<polyline"), begin = text.find("points=\"", from) + 8;
+      std::istringstream in(text.substr(begin, text.find('"', begin) - begin));
+      char comma = 0;
+      int count = 0;
+      for (double x = 0, y = 0; in >> x >> comma >> y; ++count) {
+        EXPECT_TRUE(x >= 0 && x <= 560 && y >= 0 && y <= 220) << x << " " << y;
+      }
+      EXPECT_EQ(count, 50);
+    }
+  }
+}
+
+class Html : public ::testing::Test {
+ protected:
+  std::string page(const RunFacts& facts, int steps, Ending ending = Ending::done, bool rules = true) {
+    {
+      MetricsFile file(folder_.path("metrics.jsonl"));
+      for (int step = 1; step <= steps; ++step) {
+        StepMetrics metrics = metrics_of(step);
+        metrics.loss = 9.0 - step * 0.01;
+        if (step % 10 == 0) metrics.validation_loss = 9.5 - step * 0.01;
+        if (step == 7) metrics.findings = {{7, "exploding gradients", "<script>alert(1)</script>; try less"}};
+        file.step(metrics);
+      }
+    }
+    return html_report({.facts = facts,
+                        .metrics_file = folder_.path("metrics.jsonl"),
+                        .ending = ending,
+                        .rules = rules,
+                        .phases = {{"starting", 1.5}, {"training", 65}},
+                        .when = "today"});
+  }
+  TemporaryFolder folder_;
+};
+
+RunFacts facts() {
+  return {.name = "</title><script>evil()</script>",
+          .version = "1.2",
+          .folder = "/runs/\"x\"",
+          .steps = 20,
+          .recipe = {{"name", "a&b", true}, {"train.steps", "20", true}, {"train.seed", "1234", false}},
+          .environment = {{"host", "<b>here</b>"}},
+          .data = {{"training tokens", "77"}},
+          .memory = {{"parameters", 1 << 20}, {"saved", 3 << 20}, {"nothing", 0}}};
+}
+
+TEST_F(Html, HoldsAllOfTheRunAndFetchesNothing) {
+  const std::string text = page(facts(), 20);
+  for (const std::string& part : std::vector<std::string>{"Loss, nats a target",
+                                                          "Gradient norm",
+                                                          "Learning rate",
+                                                          "Tokens a second",
+                                                          "data-name=\"validation\"",
+                                                          "20 / 20",
+                                                          "8.8000",
+                                                          "9.3000",
+                                                          "saved</td>",
+                                                          format_bytes(Bytes(3 << 20)),
+                                                          "75.0 %",
+                                                          format_bytes(Bytes(4 << 20)),
+                                                          "1m 05s",
+                                                          "training tokens",
+                                                          "&lt;b&gt;here&lt;/b&gt;",
+                                                          "<tr class=\"default\"><td>seed</td><td>1234</td></tr>",
+                                                          "<tr><td>steps</td><td>20</td></tr>",
+                                                          "prefers-color-scheme: dark",
+                                                          "@media print",
+                                                          ">done<",
+                                                          "<b>exploding gradients</b>, step 7: &lt;script&gt;"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part;
+  }
+  for (const char* never : {"evil()</", "<script>alert", "http://", "https://", "//cdn", "@import", "url(",
+                            " src=", "nothing</td>", ">nan<", "inf<"}) {
+    EXPECT_EQ(text.find(never), std::string::npos) << never;
+  }
+}
+
+TEST_F(Html, SaysHowItEndedAndWhatWasNotAsked) {
+  EXPECT_NE(page(facts(), 5, Ending::interrupted).find("stopped after step 5"), std::string::npos);
+  EXPECT_NE(page(facts(), 5, Ending::diverged).find("diverged in step 5"), std::string::npos);
+  EXPECT_NE(page(facts(), 5).find("Nothing: no exploding"), std::string::npos);
+  EXPECT_NE(page(facts(), 5, Ending::done, false).find("turned off"), std::string::npos);
+  EXPECT_NE(page({.name = "empty"}, 0).find("0 / 0"), std::string::npos);
+}
+
+TEST_F(Html, TagsAreClosed) {
+  const std::string text = page(facts(), 20);
+  for (const char* tag : {"html", "head", "body", "div", "figure", "figcaption", "svg",   "table", "tr", "td",   "p",
+                          "ul",   "li",   "h1",   "h2",  "h3",     "script",     "style", "span",  "b",  "title"}) {
+    const auto count = [&](const std::string& what) {
+      std::size_t n = 0;
+      for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
+      return n;
+    };
+    const std::string open = std::string("<") + tag;
+    EXPECT_EQ(count(open + ">") + count(open + " "), count(std::string("</") + tag + ">")) << tag;
+  }
+}
+
+}  // namespace
+}  // namespace hawser::report
