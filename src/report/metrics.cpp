@@ -82,6 +82,8 @@ std::optional<StepMetrics> from_json(const std::string& line) {
                 .step_seconds = number(json, "step_seconds"),
                 .targets = whole(json, "targets"),
                 .peak_arena_bytes = whole(json, "peak_arena_bytes"),
+                .attention_imbalance = perhaps(json, "attention_imbalance").value_or(1.0),
+                .checkpointing = words(json, "activation_checkpointing"),
                 .model_flops_utilization = perhaps(json, "model_flops_utilization"),
                 .validation_loss = perhaps(json, "validation_loss")};
   if (const auto found = json.find("data_position"); found != json.end() && found->is_object()) {
