@@ -32,7 +32,10 @@ struct AttentionPart {
   TensorView k, v;                     // [rows, kv_heads, D]
   TensorView segments, segment_count;  // which query rows see which of these keys (ops/attention/attention.h)
   ops::SegmentForm form = ops::SegmentForm::any;
-  std::vector<ops::SegmentBatch> batches;  // and these two likewise
+  std::vector<ops::SegmentBatch> batches;  // likewise, with host_segments
+  // Where batches differ between ranks: batches no smaller than any rank's, which workspace is asked for, so that
+  // buffers lie at the same places on all ranks. Else empty.
+  std::vector<ops::SegmentBatch> largest;
   const std::vector<std::int32_t>* host_segments = nullptr;
   bool causal = true;
   int head_begin = 0, heads = 0;  // key-value heads [head_begin, head_begin + heads) and their queries

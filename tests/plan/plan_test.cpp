@@ -53,6 +53,39 @@ TEST(Plan, EveryRankOfEveryMeshIsProvedUnderEveryPolicy) {
   std::printf("%d programs proved\n", proved);
 }
 
+// On a GPU the batches of attention differ between the ranks of a context group; what is booked and planned must not.
+TEST(Plan, RanksOfAContextGroupHaveOnePlanOnAGpu) {
+  const models::Model model(testing::llama_description({}));
+  for (const std::int64_t documents : {1, 8}) {
+    for (const int context : {2, 4}) {
+      LayoutOptions options;
+      options.mesh = {.context = context};
+      plan::Layout layout = make_test_layout(options, model);
+      layout.device = DeviceKind::cuda;
+      layout.compute = layout.wire = layout.key_wire = DType::bf16;
+      layout.head_groups = plan::kCudaHeadGroups;
+      layout.batch = {.sequences = 3, .sequence_length = 1000, .max_documents = documents, .context = context};
+      layout.batch.chunks_per_rank = documents == 1 ? 2 : 4;
+      layout.batch.split = documents == 1 ? data::SequenceSplit::zigzag : data::SequenceSplit::by_work;
+      plan::set_bounds(layout);
+      std::vector<plan::RankPlan> plans;
+      std::vector<const plan::RankPlan*> views;
+      std::vector<int> ranks;
+      for (int rank = 0; rank < context; ++rank) {
+        plans.push_back(plan::plan_rank(model, layout, step::Purpose::train, rank));
+        ranks.push_back(rank);
+      }
+      for (const plan::RankPlan& plan : plans) {
+        views.push_back(&plan);
+        EXPECT_EQ(plan.bytes(), plans[0].bytes());
+        EXPECT_EQ(plan.buffers.index, plans[0].buffers.index);
+        EXPECT_EQ(plan.buffers.placement.offsets, plans[0].buffers.placement.offsets);
+      }
+      EXPECT_NO_THROW(plan::check_plans(views, ranks));
+    }
+  }
+}
+
 // The slow way to say whether a plan of one rank is safe: reachability between every two accesses.
 bool safe(const plan::RankPlan& plan) {
   const program::testing::Reachability truth(plan.trace);

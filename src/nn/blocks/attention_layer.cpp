@@ -19,6 +19,14 @@ std::vector<ops::SegmentBatch> batches_of(const AttentionPart& part, bool causal
   return part.causal && !causal ? std::vector<ops::SegmentBatch>() : part.batches;
 }
 
+// A call's workspace, of one size on all ranks.
+template <class Call>
+TensorView workspace_of(LayerContext& ctx, Call call, const AttentionPart& part) {
+  if (!part.largest.empty()) call.batches = part.largest;
+  const std::int64_t bytes = ops::attention_workspace(call, ctx.compute().target(), ctx.threads());
+  return bytes > 0 ? ctx.temp(DType::u8, {bytes}) : TensorView();
+}
+
 }  // namespace
 
 AttentionLayer::AttentionLayer(AttentionConfig config) : config_(std::move(config)) {
@@ -139,8 +147,7 @@ void AttentionLayer::attend(LayerContext& ctx, const TensorView& qkv, const Tens
       call.o = ctx.temp(ctx.dtype(), {rows, count, c.head_dim});
       call.lse = ctx.temp(DType::f32, {count, rows});
     }
-    const std::int64_t bytes = ops::attention_workspace(call, ctx.compute().target(), ctx.threads());
-    if (bytes > 0) call.workspace = ctx.temp(DType::u8, {bytes});
+    call.workspace = workspace_of(ctx, call, part);
     ops::attention_forward(ctx.compute(), call);
     if (!part.first) {
       ops::attention_combine(ctx.compute(), {.o_a = o_part, .lse_a = lse_part, .o_b = call.o, .lse_b = call.lse});
@@ -180,8 +187,7 @@ void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Sessi
                                 .accumulate_q = !part.first,
                                 .deterministic = ctx.deterministic(),
                                 .flops = 10.0 * static_cast<double>(count * c.head_dim) * part.visible};
-    const std::int64_t bytes = ops::attention_workspace(call, ctx.compute().target(), ctx.threads());
-    if (bytes > 0) call.workspace = ctx.temp(DType::u8, {bytes});
+    call.workspace = workspace_of(ctx, call, part);
     ops::attention_backward(ctx.compute(), call);
     session.add_gradient(p);
   }

@@ -68,7 +68,8 @@ class GatherSession : public nn::AttentionExchange::Session {
             .segments = batch.rectangles,
             .segment_count = batch.rectangle_count,
             .form = batch.rectangles_apart ? ops::SegmentForm::apart : ops::SegmentForm::any,
-            .batches = rectangle_batches(),
+            .batches = rectangle_batches(group_.index(), group_.index()),
+            .largest = rectangle_batches(0, group_.size() - 1),
             .host_segments = batch.host_rectangles,
             .causal = false,
             .head_begin = g.begin,
@@ -113,9 +114,9 @@ class GatherSession : public nn::AttentionExchange::Session {
     return x.slice(1, g.begin, g.count);
   }
 
-  // The keys before this rank's two chunks of every sequence, the larger batch first.
-  std::vector<ops::SegmentBatch> rectangle_batches() const {
-    const std::int64_t chunk = ctx_.batch().uniform_squares, ranks = group_.size(), rank = group_.index();
+  // The keys before the second chunk that rank `second` has of every sequence, and before the first of rank `first`.
+  std::vector<ops::SegmentBatch> rectangle_batches(std::int64_t second, std::int64_t first) const {
+    const std::int64_t chunk = ctx_.batch().uniform_squares, ranks = group_.size();
     if (chunk == 0) return {};
     const std::int64_t sequences = rows_ / (2 * chunk);
     const auto before = [&](std::int64_t place, std::int64_t chunks) {
@@ -127,8 +128,8 @@ class GatherSession : public nn::AttentionExchange::Session {
                                .k_rows = chunks * chunk,
                                .k_step = 2 * ranks * chunk};
     };
-    std::vector<ops::SegmentBatch> out{before(1, 2 * ranks - 1 - rank)};
-    if (rank > 0) out.push_back(before(0, rank));
+    std::vector<ops::SegmentBatch> out{before(1, 2 * ranks - 1 - second)};
+    if (first > 0) out.push_back(before(0, first));
     return out;
   }
 
