@@ -19,14 +19,37 @@ void for_each_character(std::string_view text, Visit visit) {
   }
 }
 
-// Leaves out the characters that `drop` names; `first` is the lowest byte that may begin one.
+int count_characters(std::string_view text) {
+  int count = 0;
+  for_each_character(text, [&](char32_t, std::string_view) { ++count; });
+  return count;
+}
+
+int count_leading_space(std::string_view text) {
+  int count = 0;
+  for (std::size_t at = 0; at < text.size(); ++count) {
+    const Utf8Step step = utf8_step(text.substr(at));
+    if (!is_white_space(step.character)) break;
+    at += step.bytes;
+  }
+  return count;
+}
+
+// Leaves out the characters that `drop` names; `least` is the lowest byte that may begin one.
 template <class Drop>
-bool leave_out(std::string_view text, unsigned char first, Drop drop, std::string& out) {
-  if (std::none_of(text.begin(), text.end(), [&](char c) { return static_cast<unsigned char>(c) >= first; })) {
+bool leave_out(std::string_view text, unsigned char least, Drop drop, std::string& out, int& first) {
+  if (std::none_of(text.begin(), text.end(), [&](char c) { return static_cast<unsigned char>(c) >= least; })) {
     return false;
   }
+  int index = 0;
+  const int before = first;
   for_each_character(text, [&](char32_t c, std::string_view bytes) {
-    if (!drop(c)) out += bytes;
+    if (!drop(c)) {
+      out += bytes;
+    } else if (index < before) {
+      --first;
+    }
+    ++index;
   });
   return true;
 }
@@ -37,22 +60,25 @@ bool lowercase(std::string_view text, std::string& out) {
   return true;
 }
 
-bool strip_marks(std::string_view text, std::string& out) {
+bool strip_marks(std::string_view text, std::string& out, int& first) {
   return leave_out(
-      text, 0xCC, [](char32_t c) { return character_of(c).mark(); }, out);
+      text, 0xCC, [](char32_t c) { return character_of(c).mark(); }, out, first);
 }
 
-bool strip_accents(std::string_view text, std::string& out) {
+bool strip_accents(std::string_view text, std::string& out, int& first) {
   return leave_out(
-      text, 0xCC, [](char32_t c) { return character_of(c).accent(); }, out);
+      text, 0xCC, [](char32_t c) { return character_of(c).accent(); }, out, first);
 }
 
 // U+FFFD and NUL go with the control characters; white space becomes spaces; Chinese characters get spaces around.
-bool clean(std::string_view text, const Normalizer::Bert& step, std::string& out) {
+bool clean(std::string_view text, const Normalizer::Bert& step, std::string& out, int& first) {
   out.reserve(text.size() + 16);
   for_each_character(text, [&](char32_t c, std::string_view bytes) {
     if (step.clean_text) {
-      if (c == 0 || c == 0xFFFD || (c != '\t' && c != '\n' && c != '\r' && character_of(c).control())) return;
+      if (c == 0 || c == 0xFFFD || (c != '\t' && c != '\n' && c != '\r' && character_of(c).control())) {
+        if (out.empty() && first > 0) --first;
+        return;
+      }
       if (is_white_space(c)) {
         out += ' ';
         return;
@@ -69,9 +95,12 @@ bool clean(std::string_view text, const Normalizer::Bert& step, std::string& out
   return true;
 }
 
-bool nmt(std::string_view text, std::string& out) {
+bool nmt(std::string_view text, std::string& out, int& first) {
   for_each_character(text, [&](char32_t c, std::string_view bytes) {
-    if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return;
+    if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) {
+      if (out.empty() && first > 0) --first;
+      return;
+    }
     const bool space = c == 9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
                        c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
     if (space) {
@@ -83,11 +112,19 @@ bool nmt(std::string_view text, std::string& out) {
   return true;
 }
 
-bool replace(std::string_view text, const Normalizer::Replace& step, Regex::Scratch& regex, std::string& out) {
+bool replace(std::string_view text, const Normalizer::Replace& step, Regex::Scratch& regex, std::string& out,
+             int& first) {
   std::size_t done = 0;
+  // What stands for several characters counts as the last of them.
+  const auto replaced = [&](std::size_t begin, std::size_t end) {
+    if (begin > 0 || end == 0) return;
+    const int count = count_characters(text.substr(0, end));
+    first = count > first ? 0 : first - count + count_characters(step.content);
+  };
   if (!step.pattern) {
     if (step.string.empty()) return false;
     for (std::size_t at; (at = text.find(step.string, done)) != std::string_view::npos;) {
+      replaced(at, at + step.string.size());
       out += text.substr(done, at - done);
       out += step.content;
       done = at + step.string.size();
@@ -102,6 +139,7 @@ bool replace(std::string_view text, const Normalizer::Replace& step, Regex::Scra
         from += utf8_step(text.substr(from)).bytes;
         continue;
       }
+      replaced(match->begin, match->end);
       out += text.substr(done, match->begin - done);
       out += step.content;
       done = from = last_end = match->end;
@@ -166,12 +204,20 @@ struct Apply {
   std::string_view text;
   Regex::Scratch& regex;
   std::string& out;
+  int& first;
 
-  bool operator()(const Normalizer::Form& step) const { return !normalize(step.form, text, out); }
+  bool operator()(const Normalizer::Form& step) const {
+    if (normalize(step.form, text, out)) return false;
+    std::size_t end = 0;
+    for (int i = 0; i < first && end < text.size(); ++i) end += utf8_step(text.substr(end)).bytes;
+    std::string start;
+    if (!normalize(step.form, text.substr(0, end), start)) first = count_characters(start);
+    return true;
+  }
   bool operator()(const Normalizer::Lowercase&) const { return lowercase(text, out); }
-  bool operator()(const Normalizer::StripAccents&) const { return strip_marks(text, out); }
-  bool operator()(const Normalizer::Replace& step) const { return replace(text, step, regex, out); }
-  bool operator()(const Normalizer::Nmt&) const { return nmt(text, out); }
+  bool operator()(const Normalizer::StripAccents&) const { return strip_marks(text, out, first); }
+  bool operator()(const Normalizer::Replace& step) const { return replace(text, step, regex, out, first); }
+  bool operator()(const Normalizer::Nmt&) const { return nmt(text, out, first); }
   bool operator()(const Normalizer::ByteLevel&) const { return byte_level(text, out); }
   bool operator()(const Normalizer::Precompiled& step) const { return precompiled(text, step, regex, out); }
   bool operator()(const Normalizer::Prepend& step) const {
@@ -182,6 +228,7 @@ struct Apply {
   }
   bool operator()(const Normalizer::Strip& step) const {
     out = stripped(text, step);
+    if (step.left) first = std::max(0, first - count_leading_space(text));
     return true;
   }
   bool operator()(const Normalizer::Bert& step) const {
@@ -194,11 +241,11 @@ struct Apply {
       at = now;
     };
     if (step.clean_text || step.handle_chinese_chars) {
-      then([&](std::string_view t, std::string& o) { return clean(t, step, o); });
+      then([&](std::string_view t, std::string& o) { return clean(t, step, o, first); });
     }
     if (step.strip_accents) {
       then([](std::string_view t, std::string& o) { return !normalize(NormalForm::nfd, t, o); });
-      then([](std::string_view t, std::string& o) { return strip_accents(t, o); });
+      then([&](std::string_view t, std::string& o) { return strip_accents(t, o, first); });
     }
     if (step.lowercase) then([](std::string_view t, std::string& o) { return lowercase(t, o); });
     if (at.data() == text.data()) return false;
@@ -209,10 +256,10 @@ struct Apply {
 
 }  // namespace
 
-std::string_view Normalizer::run(std::string_view text, Scratch& scratch, Regex::Scratch& regex) const {
+std::string_view Normalizer::run(std::string_view text, Scratch& scratch, Regex::Scratch& regex, int& first) const {
   for (const Step& step : steps_) {
     scratch.next.clear();
-    if (!std::visit(Apply{text, regex, scratch.next}, step)) continue;
+    if (!std::visit(Apply{text, regex, scratch.next, first}, step)) continue;
     scratch.now.swap(scratch.next);
     text = scratch.now;
   }

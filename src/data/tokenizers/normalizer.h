@@ -50,8 +50,9 @@ class Normalizer {
   void add(Step step) { steps_.push_back(std::move(step)); }
   bool empty() const { return steps_.empty(); }
 
-  // `text`, valid UTF-8, after all steps: a view of `text` itself or of the scratch.
-  std::string_view run(std::string_view text, Scratch& scratch, Regex::Scratch& regex) const;
+  // `text`, valid UTF-8, after all steps: a view of `text` itself or of the scratch. `first` is how many characters at
+  // the start stand for the document's first one; it is kept up to date, down to 0 when they are dropped.
+  std::string_view run(std::string_view text, Scratch& scratch, Regex::Scratch& regex, int& first) const;
 
  private:
   std::vector<Step> steps_;

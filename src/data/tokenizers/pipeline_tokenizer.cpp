@@ -85,16 +85,16 @@ void PipelineTokenizer::encode(std::string_view text, std::vector<std::int32_t>&
   if (add_special) sink.put_all(parts_.prefix);
   parts_.added.find(text, [&](std::string_view run, std::int32_t id) {
     if (id >= 0) return sink.put(id);
-    bool first = run.data() == text.data();
+    int first = run.data() == text.data() ? 1 : 0;
     const std::string_view normal =
-        parts_.normalizer.empty() ? run : parts_.normalizer.run(run, scratch.normalizer, regex);
+        parts_.normalizer.empty() ? run : parts_.normalizer.run(run, scratch.normalizer, regex, first);
     parts_.added.find_normalized(normal, [&](std::string_view part, std::int32_t added) {
       if (added >= 0) {
         sink.put(added);
       } else {
-        encode_run(part, first, scratch, sink);
+        encode_run(part, first > 0, scratch, sink);
       }
-      first = false;
+      first = 0;
     });
   });
   if (add_special) sink.put_all(parts_.suffix);

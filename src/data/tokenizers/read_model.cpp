@@ -156,7 +156,7 @@ class ModelReader {
     if (vocabulary.empty()) return reader_.refuse("empty vocabulary", "model.vocab");
     if (vocabulary.size() >= static_cast<std::size_t>(kMostIds)) return reader_.refuse("too large", "model.vocab");
     auto unigram = std::make_unique<Unigram>();
-    unigram->least = std::numeric_limits<double>::infinity();
+    double least = std::numeric_limits<double>::infinity();
     for (const Json& entry : vocabulary) {
       const std::string at = cat("model.vocab[", unigram->scores.size(), "]");
       if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
@@ -171,8 +171,9 @@ class ModelReader {
       parts_.ids[token] = id;
       parts_.put_token(id, token);
       unigram->scores.push_back(entry[1].get<double>());
-      unigram->least = std::min(unigram->least, unigram->scores.back());
+      least = std::min(least, unigram->scores.back());
     }
+    unigram->unknown_score = least - 10;
     if (const Json& unknown = member("unk_id"); !unknown.is_null()) {
       if (!reader_.check_id(unknown, "model.unk_id")) return;
       if (unknown >= vocabulary.size()) return reader_.refuse("not in the vocabulary", "model.unk_id");
@@ -228,7 +229,8 @@ void read_added_tokens(JsonReader& reader, const Json& items, TokenizerParts& pa
   Normalizer::Scratch scratch;
   Regex::Scratch regex;
   parts.added = AddedTokens(std::move(tokens), [&](const std::string& content) {
-    return std::string(parts.normalizer.run(content, scratch, regex));
+    int first = 1;
+    return std::string(parts.normalizer.run(content, scratch, regex, first));
   });
 }
 

@@ -120,22 +120,21 @@ void SentencePieceTokenizer::make_bpe() {
 
 void SentencePieceTokenizer::make_unigram() {
   auto unigram = std::make_unique<Unigram>();
-  unigram->sums = Unigram::Sums::float32;
   unigram->unknown = model_.unknown;
-  unigram->least = std::numeric_limits<float>::max();
-  unigram->greatest = std::numeric_limits<float>::min();
-  unigram->always.resize(model_.pieces.size());
+  unigram->float32_sums = true;
+  float least = std::numeric_limits<float>::max();
   std::vector<std::pair<std::string, std::int32_t>> tokens;
   for (std::int32_t id = 0; id < vocab_size(); ++id) {
     const auto& piece = model_.pieces[id];
-    unigram->scores.push_back(piece.score);
-    unigram->always[id] = piece.type == Type::user_defined;
+    // A user-defined symbol is worth more than anything else, and a long one more than two short ones.
+    const bool preferred = piece.type == Type::user_defined;
+    unigram->scores.push_back(preferred ? static_cast<float>(0.1 * (piece.text.size() - 1.0)) : piece.score);
     if (piece.type == Type::byte && model_.byte_fallback) unigram->byte_ids[byte_named(piece.text)] = id;
     if (is_text(piece.type) && piece.type != Type::unused) tokens.emplace_back(piece.text, id);
     if (piece.type != Type::normal) continue;
-    unigram->least = std::min<double>(unigram->least, piece.score);
-    unigram->greatest = std::max<double>(unigram->greatest, piece.score);
+    least = std::min(least, piece.score);
   }
+  unigram->unknown_score = least - 10.0F;  // rounded, as the library has it
   unigram->tokens = Trie(std::move(tokens));
   words_ = std::move(unigram);
 }

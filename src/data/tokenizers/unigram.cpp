@@ -1,13 +1,13 @@
 #include "data/tokenizers/unigram.h"
 
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
 
 #include "data/utf8.h"
 
 namespace hawser::data {
 namespace {
-
-constexpr double kUnknownPenalty = 10;
 
 // The best way to reach a place in the text.
 template <class Sum>
@@ -17,42 +17,41 @@ struct Best {
   std::int64_t start = -1;  // -1: not reached
 };
 
+constexpr float kFarFromZero = 100000;
+
 }  // namespace
 
 void Unigram::encode(std::string_view text, std::vector<std::int32_t>& ids) const {
-  sums == Sums::float64 ? encode_as<double>(text, ids) : encode_as<float>(text, ids);
+  float32_sums ? encode_as<float>(text, ids) : encode_as<double>(text, ids);
 }
 
 template <class Sum>
 void Unigram::encode_as(std::string_view text, std::vector<std::int32_t>& ids) const {
   std::vector<Best<Sum>> best(text.size() + 1);
-  const Sum unknown_score = static_cast<Sum>(static_cast<Sum>(least) - static_cast<Sum>(kUnknownPenalty));
-  const auto offer = [&](std::size_t end, std::size_t start, std::int32_t id, auto score) {
-    const auto sum = score + best[start].score;
+  std::size_t farthest = 0;
+  const auto offer = [&](std::size_t end, std::size_t start, std::int32_t id, Sum score) {
+    const Sum sum = score + best[start].score;
     Best<Sum>& there = best[end];
-    if (there.start >= 0 && !(sum > there.score)) return;
-    there = {static_cast<Sum>(sum), id, static_cast<std::int64_t>(start)};
+    if (there.start < 0 || sum > there.score) there = {sum, id, static_cast<std::int64_t>(start)};
+    farthest = std::max(farthest, end);
   };
   for (std::size_t at = 0; at < text.size();) {
+    if (std::is_same_v<Sum, float> && std::abs(best[at].score) > kFarFromZero) {
+      const Sum score = best[at].score;
+      for (std::size_t i = at; i <= farthest; ++i) {
+        if (i == at || best[i].start >= 0) best[i].score -= score;
+      }
+    }
     const std::size_t width = std::min<std::size_t>(utf8_step(text.substr(at)).bytes, text.size() - at);
     bool single = false;
     std::uint32_t node = Trie::kRoot;
     for (std::size_t i = at; i < text.size() && tokens.go(node, static_cast<unsigned char>(text[i])); ++i) {
       const std::int32_t id = tokens.value(node);
       if (id == Trie::kNone) continue;
-      const std::size_t length = i + 1 - at;
-      if constexpr (std::is_same_v<Sum, float>) {
-        // SentencePiece adds in float64 and keeps float32.
-        const bool preferred = !always.empty() && always[id];
-        offer(i + 1, at, id,
-              preferred ? static_cast<float>(length) * static_cast<float>(greatest) - 0.1
-                        : static_cast<double>(static_cast<float>(scores[id])));
-      } else {
-        offer(i + 1, at, id, scores[id]);
-      }
-      single |= length == width;
+      offer(i + 1, at, id, static_cast<Sum>(scores[id]));
+      single |= i + 1 - at == width;
     }
-    if (!single) offer(at + width, at, -1, unknown_score);
+    if (!single) offer(at + width, at, -1, static_cast<Sum>(unknown_score));
     at += width;
   }
   // From the end back to the start; runs of unknown characters join.
@@ -78,9 +77,9 @@ void Unigram::encode_as(std::string_view text, std::vector<std::int32_t>& ids) c
 }
 
 void Unigram::put_unknown(std::string_view text, std::vector<std::int32_t>& ids) const {
-  // The unknown token's own name, written in the text; SentencePiece keeps it out of the tokens.
+  // The unknown token's own name, written in the text.
   std::uint32_t node = Trie::kRoot;
-  if (sums == Sums::float64 && tokens.go(node, text) && tokens.value(node) != Trie::kNone) {
+  if (tokens.go(node, text) && tokens.value(node) != Trie::kNone) {
     ids.push_back(tokens.value(node));
     return;
   }

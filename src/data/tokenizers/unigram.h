@@ -1,4 +1,8 @@
-// Unigram: of all ways to cut a text into tokens, the one whose scores (log probabilities) have the greatest sum.
+// Unigram: of all ways to cut a text into tokens, the one whose scores (log probabilities) have the greatest sum. Sums
+// go from left to right as in the originals, since their rounding decides between equals: float64 in `tokenizers`,
+// float32 in SentencePiece, which counts from 0 again after 100,000.
+//
+// Source: the original's optimised encoder; Kudo, "Subword regularization", ACL 2018.
 #pragma once
 
 #include <array>
@@ -10,17 +14,13 @@
 namespace hawser::data {
 
 struct Unigram final : WordModel {
-  // Sums as the original takes them: the `tokenizers` library in float64, SentencePiece in float32.
-  enum class Sums { float64, float32 };
-
   Trie tokens;
   std::vector<double> scores;           // by id
-  std::vector<bool> always;             // by id, may be empty: SentencePiece's user-defined symbols, always preferred
-  double least = 0, greatest = 0;       // of the scores; a character without a token scores `least` - 10
+  double unknown_score = 0;             // of a character without a token
   std::optional<std::int32_t> unknown;  // stands for a character without a token; a run of them is one
   bool fuse_unknown = true;
+  bool float32_sums = false;
   std::array<std::int32_t, 256> byte_ids;  // of <0x00> to <0xFF>, which take unknown's place; -1: not there
-  Sums sums = Sums::float64;
 
   Unigram() { byte_ids.fill(-1); }
 

@@ -1,0 +1,235 @@
+// Tokenizers of every kind against what the originals made of hard strings; and broken files of the kinds that are no
+// tokenizer.json.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "data/testing/scratch_folder.h"
+#include "data/tokenizers/charsmap.h"
+#include "data/tokenizers/sentence_piece.h"
+#include "data/tokenizers/tokenizer.h"
+#include "data/tokenizers/trie.h"
+
+namespace hawser::data {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+const fs::path kSource = HAWSER_SOURCE_DIR;
+const fs::path kGolden = kSource / "tests/golden/tokenizers";
+
+std::string read_file(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+std::vector<std::string> hard_strings() {
+  const std::string data = read_file(kGolden / "hard_strings.bin");
+  std::vector<std::string> out;
+  for (std::size_t at = 0; at + 4 <= data.size();) {
+    std::uint32_t size;
+    std::memcpy(&size, data.data() + at, 4);
+    out.push_back(data.substr(at + 4, size));
+    at += 4 + size;
+  }
+  return out;
+}
+
+// 8 hexadecimal digits for the ids of a text and what they decode to, as small.json has them.
+std::string answer_of(const Tokenizer& tokenizer, const std::string& text) {
+  std::vector<std::int32_t> ids;
+  tokenizer.encode(text, ids, false);
+  std::string data(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]);
+  data += tokenizer.decode(ids);
+  char digits[9];
+  std::snprintf(digits, sizeof digits, "%08x", static_cast<unsigned>(fnv1a(data)));
+  return digits;
+}
+
+// The folder of a tokenizer of small.json: beside it, or among the inputs.
+fs::path folder_of(const std::string& name) {
+  for (const fs::path& folder : {kGolden / name, kSource / "inputs/tokenizers" / name, kSource / "inputs" / name}) {
+    if (fs::exists(folder / "tokenizer.json") || fs::exists(folder / "tokenizer.model") ||
+        fs::exists(folder / "tekken.json")) {
+      return folder;
+    }
+  }
+  return {};
+}
+
+TEST(TokenizerKinds, AnswerAsTheOriginals) {
+  const Json expected = Json::parse(read_file(kGolden / "small.json"))["tokenizers"];
+  const auto texts = hard_strings();
+  ASSERT_GT(texts.size(), 500u);
+  ASSERT_GE(expected.size(), 16u);
+  std::string missing;
+  for (const auto& [name, answers] : expected.items()) {
+    const fs::path folder = folder_of(name);
+    if (folder.empty()) {
+      missing += " " + name;
+      continue;
+    }
+    const auto tokenizer = load_tokenizer(folder.string());
+    const std::string& digits = answers.get_ref<const std::string&>();
+    ASSERT_EQ(digits.size(), texts.size() * 8) << name;
+    int wrong = 0;
+    for (std::size_t i = 0; i < texts.size() && wrong < 3; ++i) {
+      const bool same = answer_of(*tokenizer, texts[i]) == digits.substr(i * 8, 8);
+      EXPECT_TRUE(same) << name << ", text " << i << ": " << texts[i];
+      wrong += !same;
+    }
+  }
+  EXPECT_TRUE(missing.find("style") == missing.npos && missing.find("sp-") == missing.npos) << missing;
+  if (!missing.empty()) GTEST_SKIP() << "not there, scripts/fetch-inputs:" << missing;
+}
+
+TEST(TokenizerKinds, PutsWhatTheFileSaysAroundATextOfEachKind) {
+  const auto around = [](const char* name) {
+    const auto tokenizer = load_tokenizer((kGolden / name).string());
+    std::vector<std::int32_t> ids, bare;
+    tokenizer->encode("the", ids, true);
+    tokenizer->encode("the", bare, false);
+    EXPECT_TRUE(std::search(ids.begin(), ids.end(), bare.begin(), bare.end()) != ids.end());
+    return std::vector<std::int32_t>{ids.front(), ids.back(), static_cast<std::int32_t>(ids.size() - bare.size())};
+  };
+  EXPECT_EQ(around("bert-style"), (std::vector<std::int32_t>{2, 3, 2}));
+  EXPECT_EQ(around("xlm-style"), (std::vector<std::int32_t>{1, 2, 2}));
+  EXPECT_EQ(around("llama2-style")[0], 1);
+  EXPECT_EQ(around("sp-bpe")[0], 1);
+  EXPECT_EQ(load_tokenizer((kGolden / "sp-bpe").string())->bos(), 1);
+  EXPECT_EQ(load_tokenizer((kGolden / "sp-bpe").string())->eos(), 2);
+}
+
+class TokenizerFiles : public testing::Test {
+ protected:
+  std::string refusal(const char* name, const std::string& content) {
+    std::ofstream(folder_.path(name), std::ios::binary) << content;
+    try {
+      load_tokenizer(folder_.path(name));
+    } catch (const UserError& error) {
+      const std::string text = error.what();
+      return text.substr(text.find(name) + std::strlen(name) + 2);
+    }
+    return "accepted";
+  }
+  ScratchFolder folder_;
+};
+
+std::string piece(const std::string& text, int type) {
+  const std::string inner =
+      std::string("\x0A") + static_cast<char>(text.size()) + text + "\x18" + static_cast<char>(type);
+  return std::string("\x0A") + static_cast<char>(inner.size()) + inner;
+}
+
+TEST_F(TokenizerFiles, SentencePieceModelsThatAreBroken) {
+  const std::string bpe("\x12\x02\x18\x02", 4), word("\x12\x02\x18\x03", 4);
+  const std::string unknown = piece("<unk>", 2);
+  EXPECT_EQ(refusal("a.model", unknown + piece("a", 1) + bpe), "accepted");
+  EXPECT_EQ(refusal("a.model", unknown + piece("ab", 1) + bpe),
+            "piece \"ab\" has the character \"a\", which is no piece of its own");
+  EXPECT_EQ(refusal("a.model", unknown + piece("a", 1) + word),
+            "only BPE and Unigram models are supported, not WORD or CHAR");
+  EXPECT_EQ(refusal("a.model", unknown + piece("a", 1) + piece("a", 1)), "piece \"a\" comes twice");
+  EXPECT_EQ(refusal("a.model", piece("a", 1)), "no piece of type UNKNOWN");
+  EXPECT_EQ(refusal("a.model", unknown + piece("<0xZZ>", 6)), "piece \"<0xZZ>\" names no byte");
+  EXPECT_EQ(refusal("a.model", unknown + piece("a", 9)), "unknown type 9 of piece \"a\"");
+  EXPECT_EQ(refusal("a.model", unknown + piece("a", 1).substr(0, 4)).substr(0, 27), "not a SentencePiece model: ");
+  EXPECT_EQ(refusal("a.model", std::string("\x12\x00", 2)), "not a SentencePiece model: it has no pieces");
+  EXPECT_EQ(refusal("a.model", "IQ== 0\nIg== 1\n").substr(0, 25), "ranks of tiktoken alone a");
+  // Cut anywhere, a real one is refused or read, and never crashes.
+  const std::string model = read_file(kGolden / "sp-bpe/tokenizer.model");
+  for (std::size_t size = 0; size < model.size(); size += 97) {
+    EXPECT_FALSE(refusal("a.model", model.substr(0, size)).empty());
+  }
+}
+
+Json tekken() {
+  static constexpr char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  Json file = {{"config",
+                {{"pattern", "\\p{L}+|[^\\p{L}]"},
+                 {"num_vocab_tokens", 258},
+                 {"default_vocab_size", 268},
+                 {"default_num_special_tokens", 10},
+                 {"version", "v3"}}}};
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string code = {kAlphabet[byte >> 2], kAlphabet[(byte & 3) << 4], '=', '='};
+    file["vocab"].push_back({{"rank", byte}, {"token_bytes", code}, {"token_str", nullptr}});
+  }
+  file["vocab"].push_back({{"rank", 256}, {"token_bytes", "YWI="}, {"token_str", "ab"}});
+  file["vocab"].push_back({{"rank", 257}, {"token_bytes", "YmM="}, {"token_str", "bc"}});
+  return file;
+}
+
+TEST_F(TokenizerFiles, Tekken) {
+  std::ofstream(folder_.path("tekken.json")) << tekken().dump();
+  const auto tokenizer = load_tokenizer(folder_.path(""));  // by its name in a folder
+  std::vector<std::int32_t> ids;
+  tokenizer->encode("abc<s>", ids, true);
+  EXPECT_EQ(ids,
+            (std::vector<std::int32_t>{1, 266, 10 + 'c', 10 + '<', 10 + 's', 10 + '>'}));  // special tokens are text
+  EXPECT_EQ(tokenizer->decode(ids), "<s>abc<s>");
+  EXPECT_EQ(tokenizer->decode(ids, true), "abc<s>");
+  EXPECT_EQ(tokenizer->eos(), 2);
+  EXPECT_EQ(tokenizer->vocab_size(), 268);
+  const auto with = [](const char* pointer, const Json& value) {
+    Json file = tekken();
+    file[Json::json_pointer(pointer)] = value;
+    return file.dump();
+  };
+  EXPECT_EQ(refusal("t.json", with("/vocab/7/token_bytes", "?")).substr(0, 50),
+            "not base64, or empty at vocab[7].token_bytes\n" + folder_.path("t.json").substr(0, 5));
+  EXPECT_EQ(refusal("t.json", with("/vocab/7/rank", 8)).substr(0, 32), "rank used twice at vocab[8].rank");
+  EXPECT_EQ(refusal("t.json", with("/config/default_vocab_size", 100)),
+            "fewer tokens than bytes at config.default_vocab_size");
+  EXPECT_EQ(refusal("t.json", with("/config/pattern", "(")).substr(0, 41), "regular expression does not compile: miss");
+  EXPECT_EQ(refusal("t.json", with("/config/pattern", 5)).substr(0, 16), "unexpected value");
+  EXPECT_EQ(refusal("t.json", with("/special_tokens", Json::array({{{"rank", 99}, {"token_str", "x"}}}))),
+            "above config.default_num_special_tokens at special_tokens[0].rank");
+}
+
+TEST_F(TokenizerFiles, FoldersWithoutOne) {
+  try {
+    load_tokenizer(folder_.path(""));
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("no tokenizer in this folder (expected tokenizer.json, tekken.json or "),
+              std::string::npos);
+  }
+}
+
+TEST(Trie, FindsAllPrefixes) {
+  const Trie trie({{"a", 0}, {"abc", 1}, {"abd", 2}, {"\xFF\xFE", 3}, {"abc", 4}, {std::string(1, '\0'), 5}});
+  const auto values = [&](std::string_view text) {
+    std::vector<std::int32_t> out;
+    std::uint32_t node = Trie::kRoot;
+    for (const char c : text) {
+      if (!trie.go(node, static_cast<unsigned char>(c))) break;
+      if (trie.value(node) != Trie::kNone) out.push_back(trie.value(node));
+    }
+    return out;
+  };
+  EXPECT_EQ(values("abcd"), (std::vector<std::int32_t>{0, 4}));
+  EXPECT_EQ(values("abd"), (std::vector<std::int32_t>{0, 2}));
+  EXPECT_EQ(values("\xFF\xFE"), std::vector<std::int32_t>{3});
+  EXPECT_EQ(values(std::string(1, '\0')), std::vector<std::int32_t>{5});
+  EXPECT_TRUE(values("b").empty());
+}
+
+TEST(Charsmap, SurvivesBrokenTables) {
+  EXPECT_TRUE(Charsmap().empty());
+  for (const std::string& bytes :
+       {std::string("abc"), std::string(8, '\xFF'), std::string("\4\0\0\0aaaa", 8), std::string("\4\0\0\0aaaab", 9)}) {
+    EXPECT_THROW(Charsmap{bytes}, std::invalid_argument);
+  }
+  const Charsmap map(std::string("\4\0\0\0", 4) + "\xFF\xFF\xFF\x7F" + std::string("x\0", 2));
+  EXPECT_FALSE(map.longest("abc"));
+}
+
+}  // namespace
+}  // namespace hawser::data
