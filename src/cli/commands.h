@@ -68,9 +68,13 @@ struct ExportOptions {
 
 struct InspectOptions {
   CommonOptions common;
-  std::string path;
+  std::string path;               // or the word "data", with `data`
   std::string svg;                // of a trace: a file to draw it into; "": none
   double from_ms = 0, to_ms = 0;  // what of it to draw; equal: all
+  std::string data;               // a recipe or a token file
+  std::string tokenizer;          // of a bare token file
+  std::int64_t samples = 3, first = 0;
+  bool validation = false;
 };
 
 struct RecipeInitOptions {
@@ -118,6 +122,7 @@ int eval(const EvalOptions& options);
 int generate(const GenerateOptions& options);
 int export_model(const ExportOptions& options);
 int inspect(const InspectOptions& options);
+int inspect_data(const InspectOptions& options);
 int recipe_init(const RecipeInitOptions& options);
 int bench_step(const BenchStepOptions& options);
 

@@ -14,6 +14,7 @@
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/timeline_json.h"
+#include "data/statistics.h"
 #include "data/token_file.h"
 #include "models/families.h"
 #include "report/timeline_summary.h"
@@ -187,6 +188,7 @@ void describe_tokens(const std::string& prefix, Report& report) {
   report.row("tokens", cat(file.tokens(), file.has_labels() ? ", with labels of their own" : ""));
   report.row("lengths", cat(at(0), " to ", at(1), ", median ", at(0.5), ", 90% within ", at(0.9)));
   report.row("bytes", with_unit(bytes));
+  report.text += data::histogram(data::length_statistics(file), 80);
 }
 
 // A trace of `bench step --trace`, and its picture where one is asked for.
@@ -221,6 +223,11 @@ std::optional<std::string> token_prefix(const std::string& path) {
 }  // namespace
 
 int inspect(const InspectOptions& options) {
+  if (!options.data.empty()) {
+    if (options.path == "data") return inspect_data(options);
+    throw UserError(
+        Problem{.what = "inspect takes one path", .got = options.data, .hint = "hawser inspect data RECIPE"});
+  }
   recipe_without_file({}, options.common);  // refuses what every command refuses
   const std::string& path = options.path;
   const auto has = [&](const char* name) { return checkpoint::exists((fs::path(path) / name).string()); };
@@ -250,13 +257,24 @@ int inspect(const InspectOptions& options) {
 
 void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
   const auto options = std::make_shared<InspectOptions>();
-  CLI::App* command = add_command(app,
-                                  {.name = "inspect",
-                                   .what = "show what a checkpoint, a model folder, a token file or a trace holds",
-                                   .examples = {"hawser inspect runs/novels/checkpoints/step-200",
-                                                "hawser inspect runs/novels/data/train.bin --json"}},
-                                  options->common);
-  add_positional(*command, "PATH", options->path, "a checkpoint, a model folder, a token file or a trace");
+  CLI::App* command = add_command(
+      app,
+      {.name = "inspect",
+       .what = "show what a checkpoint, a model folder, a token file or a trace holds; samples of data",
+       .examples = {"hawser inspect runs/novels/checkpoints/step-200",
+                    "hawser inspect runs/novels/data/train.bin --json", "hawser inspect data recipe.yaml --samples 5"}},
+      options->common);
+  add_positional(*command, "PATH", options->path,
+                 "a checkpoint, a model folder, a token file or a trace; or the word data");
+  add_positional(*command, "RECIPE", options->data,
+                 "behind the word data: a recipe whose data is prepared, or a token file");
+  add_number(*command, "--samples", 0, 1 << 20, "data: how many sequences to show (default: 3)",
+             [options](std::int64_t value) { options->samples = value; });
+  add_number(*command, "--first", 0, std::int64_t{1} << 40,
+             "data: the first of them, counted from 0 in the order of training",
+             [options](std::int64_t value) { options->first = value; });
+  add_switch(*command, "--validation", options->validation, "data: of the recipe's held-out data");
+  add_text(*command, "--tokenizer", "FILE", options->tokenizer, "data: a tokenizer.json, for a bare token file");
   add_text(*command, "--svg", "FILE", options->svg, "of a trace: draw it, a lane a stream");
   const auto milliseconds = [](const std::string& text) {
     char* end = nullptr;

@@ -9,6 +9,7 @@
 #include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/data_summary.h"
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "data/prepare.h"
@@ -79,7 +80,8 @@ std::string plural(std::int64_t count, const std::string& what) {
 }
 
 // What lies in the folder of token files, whether made now or before.
-void print_summary(const data::PrepareOptions& job, const std::optional<data::Prepared>& made, bool as_json) {
+void print_summary(const data::PrepareOptions& job, const DataRecipe& recipe, const std::optional<data::Prepared>& made,
+                   bool as_json) {
   const data::TokenFiles files = data::token_files(job);
   const bool made_now = made && !files.in_place;
   const double source_bytes = made ? static_cast<double>(made->source_bytes) : 0.0;
@@ -88,6 +90,7 @@ void print_summary(const data::PrepareOptions& job, const std::optional<data::Pr
                          ? "token files already, read where they lie\n"
                          : cat(made_now ? "prepared " : "already prepared, nothing to do: ", job.output, "\n");
   std::int64_t tokens = 0;
+  std::string lengths;  // of the training data
   for (const auto& [name, prefix] : {std::pair("train", files.train), std::pair("valid", files.validation)}) {
     if (prefix.empty() || !fs::exists(prefix + ".idx")) continue;
     const data::TokenFile file(prefix);
@@ -99,6 +102,9 @@ void print_summary(const data::PrepareOptions& job, const std::optional<data::Pr
     if (file.has_labels()) json[name]["files"].push_back(prefix + ".labels.bin");
     text += cat("  ", name, "  ", plural(file.tokens(), "token"), " in ", plural(file.documents(), "document"), "  ",
                 prefix, file.has_labels() ? ".{bin,idx,labels.bin}" : ".{bin,idx}", "\n");
+    const bool train = std::string(name) == "train";
+    const std::string summary = data_summary(file, train ? &recipe : nullptr, job.seed, 80, json[name]);
+    if (train) lengths = summary;
   }
   if (source_bytes > 0 && tokens > 0) {
     json["source_bytes"] = source_bytes;
@@ -111,6 +117,7 @@ void print_summary(const data::PrepareOptions& job, const std::optional<data::Pr
     json["duplicates"] = made->duplicates;
     text += cat("  left out ", plural(made->duplicates, "duplicate"), "\n");
   }
+  text += lengths;
   std::fputs(as_json ? (json.dump() + "\n").c_str() : text.c_str(), stdout);
 }
 
@@ -132,7 +139,7 @@ int prepare(const PrepareOptions& options) {
                                                        : checkpoint::check_may_write(job.output, problems);
   problems.throw_if_any();
   if (data::is_prepared(job)) {
-    print_summary(job, std::nullopt, options.common.json);
+    print_summary(job, recipe.data, std::nullopt, options.common.json);
     return 0;
   }
   data::Prepared prepared;
@@ -141,7 +148,7 @@ int prepare(const PrepareOptions& options) {
     job.progress = [&line](const data::PrepareProgress& progress) { line.show(progress); };
     prepared = data::prepare(job);
   }
-  print_summary(job, prepared, options.common.json);
+  print_summary(job, recipe.data, prepared, options.common.json);
   return 0;
 }
 

@@ -46,7 +46,7 @@ std::vector<Key> make_schema() {
                                       "training text: .jsonl or .txt, also .gz or .zst, or token files by prefix")),
       paths("data.validation", HAWSER_FIELD(data.validation), "a part of data.train", "held-out text, same kinds"),
       path("data.tokenizer", HAWSER_FIELD(data.tokenizer), "the model folder's", "a tokenizer.json"),
-      path("data.chat_template", HAWSER_FIELD(data.chat_template), "the tokenizer's",
+      text("data.chat_template", HAWSER_FIELD(data.chat_template), "the tokenizer's",
            "how lines with messages become text: a name or a file, see docs/data.md"),
       path("data.prepared", HAWSER_FIELD(data.prepared), "OUTPUT/data", "folder of the token files"),
       needed(always, integer("data.sequence_length", HAWSER_FIELD(data.sequence_length),

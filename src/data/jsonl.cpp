@@ -48,8 +48,13 @@ class LineReader {
       return refuse("line needs one of its keys", "text, input_ids, messages, or prompt and completion",
                     got.empty() ? "none" : got, "");
     }
-    if (json.contains("messages")) return conversation(json);
-    if (json.contains("prompt")) return completion(json);
+    if (json.contains("messages") || json.contains("prompt")) {
+      try {
+        return json.contains("messages") ? conversation(json) : completion(json);
+      } catch (const chat::TemplateError& error) {
+        return refuse(error.what(), "messages of texts", "", "");
+      }
+    }
     Line line;
     if (json.contains("text")) {
       if (!json["text"].is_string()) return refuse("wrong type", "a string", json["text"].type_name(), "text");

@@ -68,6 +68,9 @@ TEST(Jsonl, SaysWhatIsWrongAndWhere) {
             "f: wrong type (expected text, got number) at line 12, messages[0].content");
   EXPECT_EQ(refusal(R"({"messages":[{"role":"user","content":"a"}],"tools":{}})"),
             "f: wrong type (expected a list of tools, got object) at line 12, tools");
+  const std::string deep =
+      R"({"messages":[{"role":"user","content":)" + std::string(100000, '[') + std::string(100000, ']') + "}]}";
+  EXPECT_EQ(refusal(deep), "f: nested too deeply (expected messages of texts) at line 12");
   EXPECT_EQ(refusal(R"({"prompt":"a"})"), "f: prompt without completion (expected both, got prompt) at line 12");
   EXPECT_EQ(refusal(R"({"prompt":"a","completion":""})"), "f: empty completion (expected text) at line 12, completion");
   EXPECT_EQ(refusal(R"({"prompt":"a","completion":[]})"),

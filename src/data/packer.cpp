@@ -12,8 +12,6 @@
 namespace hawser::data {
 namespace {
 
-constexpr std::size_t kWindow = 65536;
-
 class PackedSequences final : public SequenceSet {
  public:
   PackedSequences(std::shared_ptr<const TokenFile> file, std::int64_t length, std::int64_t max_documents,
@@ -30,9 +28,9 @@ class PackedSequences final : public SequenceSet {
     if (cut.empty()) {
       throw UserError({.file = file_->prefix() + ".bin", .what = "no document of two tokens or more"});
     }
-    const Shuffle shuffle(seed, "data/packing", static_cast<std::int64_t>(cut.size()));
-    for (std::size_t from = 0; from < cut.size(); from += kWindow) {
-      const std::size_t count = std::min(kWindow, cut.size() - from);
+    const Shuffle shuffle(seed, kPackingName, static_cast<std::int64_t>(cut.size()));
+    for (std::size_t from = 0; from < cut.size(); from += kPackingWindow) {
+      const std::size_t count = std::min(kPackingWindow, cut.size() - from);
       std::vector<Piece> window(count);
       std::vector<std::int32_t> lengths(count);
       for (std::size_t i = 0; i < count; ++i) {
@@ -121,6 +119,17 @@ std::vector<std::int32_t> best_fit(std::span<const std::int32_t> lengths, std::i
     if (++pieces[bin] < max_pieces && room > length) open.insert({room - length, bin});
   }
   return bins;
+}
+
+std::vector<std::int32_t> piece_lengths(const TokenFile& file, std::int64_t length) {
+  std::vector<std::int32_t> lengths;
+  for (std::int64_t i = 0; i < file.sequences(); ++i) {
+    // As PackedSequences cuts: never a document's last token alone.
+    for (std::int64_t left = file.length(i); left > 1; left -= length) {
+      lengths.push_back(static_cast<std::int32_t>(std::min(length, left)));
+    }
+  }
+  return lengths;
 }
 
 std::unique_ptr<SequenceSet> packed_sequences(std::shared_ptr<const TokenFile> file, std::int64_t length,

@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
+
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>
 
 #include "base/error.h"
+#include "base/philox.h"
 #include "data/packer.h"
 #include "data/sampler.h"
 #include "data/testing/scratch_folder.h"
@@ -120,6 +124,43 @@ TEST(BestFit, FillsTheFullestThatHasRoom) {
   EXPECT_EQ(best_fit(Ids{3, 7, 5, 5, 10}, 10, 9), (Ids{1, 1, 2, 2, 0}));
   EXPECT_EQ(best_fit(Ids{1, 1, 1, 1, 1}, 10, 2), (Ids{0, 0, 1, 1, 2}));
   EXPECT_EQ(best_fit(Ids{}, 10, 2), Ids{});
+}
+
+// The rule, written as it is said: each piece, longest first, into the fullest bin that has room.
+Ids best_fit_by_search(const Ids& lengths, std::int64_t capacity, std::int64_t most) {
+  Ids order(lengths.size()), bins(lengths.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](int a, int b) { return lengths[a] > lengths[b]; });
+  std::vector<std::pair<std::int64_t, std::int64_t>> held;  // tokens and pieces of each bin
+  for (const int piece : order) {
+    int best = -1;
+    for (int b = 0; b < static_cast<int>(held.size()); ++b) {
+      const bool fits = held[b].first + lengths[piece] <= capacity && held[b].second < most;
+      if (fits && (best < 0 || held[b].first > held[best].first)) best = b;
+    }
+    if (best < 0) {
+      best = static_cast<int>(held.size());
+      held.push_back({0, 0});
+    }
+    held[best].first += lengths[piece];
+    ++held[best].second;
+    bins[piece] = best;
+  }
+  return bins;
+}
+
+TEST(BestFit, IsTheRuleForRandomLengths) {
+  const RandomStream random(11, "best fit");
+  for (int round = 0; round < 60; ++round) {
+    const std::int64_t capacity = 20 + 10 * round;
+    Ids lengths;
+    for (int i = 0; i < 300; ++i) {
+      lengths.push_back(1 + static_cast<std::int32_t>(random.below(capacity >> (i % 4), 1000 * round + i)));
+    }
+    for (const std::int64_t most : {2, 5, 1000}) {
+      EXPECT_EQ(best_fit(lengths, capacity, most), best_fit_by_search(lengths, capacity, most));
+    }
+  }
 }
 
 TEST(ListedSequences, CutLinesAndRestartDocuments) {

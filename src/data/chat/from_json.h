@@ -7,7 +7,9 @@
 
 namespace hawser::data::chat {
 
-inline Value from_json(const nlohmann::ordered_json& json) {
+// TemplateError for what is nested too deeply to be gone through.
+inline Value from_json(const nlohmann::ordered_json& json, int depth = 0) {
+  if (depth > 100) throw TemplateError("nested too deeply");
   if (json.is_null()) return None{};
   if (json.is_boolean()) return json.get<bool>();
   if (json.is_number_unsigned() && json.get<std::uint64_t>() > std::uint64_t{1} << 62) return json.get<double>();
@@ -16,11 +18,11 @@ inline Value from_json(const nlohmann::ordered_json& json) {
   if (json.is_string()) return json.get<std::string>();
   if (json.is_array()) {
     List list;
-    for (const auto& item : json) list.push_back(from_json(item));
+    for (const auto& item : json) list.push_back(from_json(item, depth + 1));
     return list;
   }
   Dict dict;
-  for (const auto& [key, item] : json.items()) dict.items.emplace_back(key, from_json(item));
+  for (const auto& [key, item] : json.items()) dict.items.emplace_back(key, from_json(item, depth + 1));
   return dict;
 }
 

@@ -1,0 +1,57 @@
+#include "cli/data_summary.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/cat.h"
+#include "data/micro_batch.h"
+#include "data/prepare.h"
+#include "data/sequence.h"
+#include "data/statistics.h"
+
+namespace hawser::cli {
+namespace {
+
+std::string percent(double share) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%.1f%%", 100.0 * share);
+  return text;
+}
+
+}  // namespace
+
+std::string data_summary(const data::TokenFile& file, const DataRecipe* recipe, std::uint64_t seed, int columns,
+                         nlohmann::ordered_json& json) {
+  const data::LengthStatistics lengths = data::length_statistics(file);
+  json["lengths"] = {{"count", lengths.count},   {"tokens", lengths.tokens}, {"least", lengths.least},
+                     {"median", lengths.median}, {"mean", lengths.mean},     {"p90", lengths.p90},
+                     {"p99", lengths.p99},       {"most", lengths.most}};
+  for (const data::LengthBin& bin : lengths.bins) {
+    json["lengths"]["histogram"].push_back({{"least", bin.least}, {"most", bin.most}, {"count", bin.count}});
+  }
+  char mean[32];
+  std::snprintf(mean, sizeof mean, "%.1f", lengths.mean);
+  std::string text =
+      cat("  lengths  ", lengths.least, " to ", lengths.most, " tokens, median ", lengths.median, ", mean ", mean,
+          ", 90% within ", lengths.p90, ", 99% within ", lengths.p99, "\n", data::histogram(lengths, columns));
+  if (file.has_labels() && lengths.tokens > 0) {
+    const data::LearnedStatistics learned = data::learned_statistics(file);
+    json["learned"] = learned.learned;
+    text += cat("  learned  ", learned.learned, " of ", learned.tokens, " tokens (",
+                percent(static_cast<double>(learned.learned) / static_cast<double>(learned.tokens)),
+                "), the rest masked\n");
+  }
+  if (recipe != nullptr && recipe->sequence_length > 0) {
+    const bool chunks = recipe->pack == Packing::chunks;
+    const data::FillStatistics fill =
+        chunks ? data::chunked_fill(file, recipe->sequence_length)
+               : data::packed_fill(file, recipe->sequence_length, data::max_documents_of(*recipe), seed);
+    json["packing"] = {
+        {"sequences", fill.sequences}, {"sequence_length", recipe->sequence_length}, {"fill", fill.fill}};
+    text += cat("  packed   into ", fill.sequences, " sequences of ", recipe->sequence_length, " tokens, ",
+                percent(fill.fill), " full\n");
+  }
+  return text;
+}
+
+}  // namespace hawser::cli

@@ -1,0 +1,211 @@
+// hawser inspect data: samples as text, where documents begin, what is masked; lengths, and how full sequences are.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/common.h"
+#include "cli/data_summary.h"
+#include "data/micro_batch.h"
+#include "data/prepare.h"
+#include "data/sampler.h"
+#include "data/sequence.h"
+#include "data/sources.h"
+#include "data/statistics.h"
+#include "data/utf8.h"
+
+namespace hawser::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// What to show and how it becomes sequences.
+struct DataView {
+  std::string prefix;
+  std::unique_ptr<data::Tokenizer> tokenizer;  // null: ids are shown
+  std::shared_ptr<const data::TokenFile> file;
+  std::shared_ptr<const data::SequenceSet> set;  // null: the file's own sequences, one after another
+  std::uint64_t seed = 0;
+  std::optional<Recipe> recipe;
+};
+
+struct Run {
+  std::string text;
+  std::int64_t tokens = 0;
+  bool masked = false;
+};
+
+class Painter {
+ public:
+  Painter() {
+    const char* no = std::getenv("NO_COLOR");
+    const char* term = std::getenv("TERM");
+    colour_ = isatty(STDOUT_FILENO) != 0 && (no == nullptr || *no == '\0') &&
+              !(term != nullptr && std::string(term) == "dumb");
+    winsize size{};
+    if (isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+      columns_ = size.ws_col;
+  }
+  int columns() const { return columns_; }
+
+  std::string masked(const std::string& text) const {
+    return colour_ ? "\033[2;31m" + text + "\033[0m" : "[[" + text + "]]";
+  }
+  std::string border(std::string text) const {
+    text = "-- " + text + " ";
+    text.resize(std::max<std::size_t>(text.size(), static_cast<std::size_t>(std::min(columns_, 100))), '-');
+    return (colour_ ? "\033[36m" + text + "\033[0m" : text) + "\n";
+  }
+  std::string title(const std::string& text) const { return (colour_ ? "\033[1m" + text + "\033[0m" : text) + "\n"; }
+  std::string legend() const {
+    return colour_ ? masked("text like this") + " is masked: it is read, not learned\n"
+                   : "text in [[ ]] is masked: it is read, not learned\n";
+  }
+
+ private:
+  bool colour_ = false;
+  int columns_ = 80;
+};
+
+// Text whose control characters do no harm to a terminal.
+std::string harmless(const std::string& text) {
+  std::string out;
+  for (const char c : data::replace_invalid_utf8(text)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n' || c == '\t' || byte >= 0x20) {
+      if (byte != 0x7f) out += c;
+      continue;
+    }
+    out += '^';
+    out += static_cast<char>(byte + 64);
+  }
+  return out;
+}
+
+std::string text_of(const DataView& view, std::span<const std::int32_t> ids) {
+  if (view.tokenizer) return harmless(view.tokenizer->decode_bytes(ids));
+  std::string out;
+  for (const std::int32_t id : ids) out += cat(out.empty() ? "" : " ", id);
+  return out;
+}
+
+DataView open_view(const std::string& path, const InspectOptions& options) {
+  DataView view;
+  std::string tokenizer;
+  if (const auto prefix = data::token_prefix(path, "")) {
+    view.prefix = *prefix;
+    tokenizer = options.tokenizer;
+  } else {
+    view.recipe = read_recipe_for(path, options.common, Purpose::prepare);
+    const data::PrepareOptions job = data::prepare_options(*view.recipe);
+    const data::TokenFiles files = data::token_files(job);
+    view.prefix = options.validation ? files.validation : files.train;
+    if (view.prefix.empty() || !fs::exists(view.prefix + ".idx")) {
+      throw UserError(Problem{.file = path,
+                              .what = options.validation ? "no prepared validation data" : "its data is not prepared",
+                              .expected = view.prefix.empty() ? "" : view.prefix + ".idx",
+                              .hint = cat("hawser prepare ", path)});
+    }
+    tokenizer = options.tokenizer.empty() ? job.tokenizer : options.tokenizer;
+    view.seed = view.recipe->train.seed;
+  }
+  if (!tokenizer.empty()) view.tokenizer = data::load_tokenizer(tokenizer);
+  view.file = std::make_shared<const data::TokenFile>(view.prefix);
+  if (view.recipe) {
+    const DataRecipe& data = view.recipe->data;
+    view.set = data.pack == Packing::chunks ? data::chunked_sequences(view.file, data.sequence_length, 0)
+                                            : data::packed_sequences(view.file, data.sequence_length,
+                                                                     data::max_documents_of(data), view.seed, 0);
+  }
+  return view;
+}
+
+// A sequence of the file as it lies, its own labels as targets.
+data::Sequence stored_sequence(const data::TokenFile& file, std::int64_t index) {
+  data::Sequence sequence;
+  const std::int64_t count = file.length(index), begin = file.begin(index);
+  sequence.ids.resize(count);
+  file.read(begin, sequence.ids);
+  sequence.labels.assign(count, data::kIgnoredLabel);
+  if (count > 1) file.read_labels(begin + 1, std::span(sequence.labels).first(count - 1));
+  sequence.document_lengths = {static_cast<std::int32_t>(count)};
+  return sequence;
+}
+
+// A document's tokens, in runs of what is learned and what is masked. A token is learned where the one before predicts
+// it; the first of a document is shown as the one after it.
+std::vector<Run> runs_of(const DataView& view, const data::Sequence& sequence, std::int64_t begin, std::int64_t count) {
+  std::vector<Run> runs;
+  const auto masked = [&](std::int64_t i) {
+    const std::int64_t target = std::max<std::int64_t>(i, 1);
+    return count > 1 && sequence.labels[begin + target - 1] == data::kIgnoredLabel;
+  };
+  for (std::int64_t from = 0; from < count;) {
+    std::int64_t to = from + 1;
+    while (to < count && masked(to) == masked(from)) ++to;
+    runs.push_back({text_of(view, std::span(sequence.ids).subspan(begin + from, to - from)), to - from, masked(from)});
+    from = to;
+  }
+  return runs;
+}
+
+void show_sample(const DataView& view, std::int64_t number, const Painter& paint, std::string& text, Json& json) {
+  const std::int64_t count = view.set ? view.set->size() : view.file->sequences();
+  // In the order of training.
+  const std::int64_t index = view.set ? data::sequence_at(view.seed, count, number) : number;
+  const data::Sequence sequence = view.set ? view.set->get(index) : stored_sequence(*view.file, index);
+  const auto documents = static_cast<std::int64_t>(sequence.document_lengths.size());
+  text += paint.title(cat("sequence ", number, ": ", sequence.length(), " tokens, ", documents,
+                          documents == 1 ? " document, " : " documents, ", sequence.targets(), " learned"));
+  Json sample{{"sequence", number},
+              {"tokens", sequence.length()},
+              {"learned", sequence.targets()},
+              {"documents", Json::array()}};
+  std::int64_t begin = 0;
+  for (std::int64_t d = 0; d < documents; ++d) {
+    const std::int64_t length = sequence.document_lengths[d];
+    text += paint.border(cat("document ", d + 1, " of ", documents, ", ", length, " tokens"));
+    Json parts = Json::array();
+    for (const Run& run : runs_of(view, sequence, begin, length)) {
+      text += run.masked ? paint.masked(run.text) : run.text;
+      parts.push_back({{"text", run.text}, {"tokens", run.tokens}, {"masked", run.masked}});
+    }
+    if (!text.ends_with('\n')) text += '\n';
+    sample["documents"].push_back({{"tokens", length}, {"parts", std::move(parts)}});
+    begin += length;
+  }
+  json.push_back(std::move(sample));
+}
+
+}  // namespace
+
+int inspect_data(const InspectOptions& options) {
+  const DataView view = open_view(options.data, options);
+  const Painter paint;
+  Json json{{"kind", "data"}, {"path", view.prefix}};
+  std::string text;
+  const std::int64_t count = view.set ? view.set->size() : view.file->sequences();
+  Json& samples = json["samples"] = Json::array();
+  for (std::int64_t i = options.first; i < std::min(count, options.first + options.samples); ++i) {
+    show_sample(view, i, paint, text, samples);
+  }
+  if (!text.empty()) {
+    text += paint.border("");
+    text += paint.legend();
+  }
+  Json statistics;
+  text += data_summary(*view.file, view.recipe ? &view.recipe->data : nullptr, view.seed, paint.columns(), statistics);
+  json["statistics"] = std::move(statistics);
+  std::fputs(
+      options.common.json ? (json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n").c_str() : text.c_str(),
+      stdout);
+  return 0;
+}
+
+}  // namespace hawser::cli

@@ -1,0 +1,74 @@
+#include "data/statistics.h"
+
+#include <gtest/gtest.h>
+
+#include "base/philox.h"
+#include "data/sequence.h"
+#include "data/testing/scratch_folder.h"
+
+namespace hawser::data {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+
+class Statistics : public testing::Test {
+ protected:
+  std::shared_ptr<const TokenFile> write(const Ids& lengths, bool labels = false) {
+    TokenFileWriter writer(folder_.path("t"), 100);
+    for (const std::int32_t length : lengths) {
+      Ids ids(length, 7), other(length, 7);
+      for (int i = 0; i < length / 2; ++i) other[i] = kIgnoredLabel;
+      writer.add_sequence(ids, labels ? std::span<const std::int32_t>(other) : std::span<const std::int32_t>());
+      writer.end_document();
+    }
+    writer.finish();
+    return std::make_shared<const TokenFile>(folder_.path("t"));
+  }
+  ScratchFolder folder_;
+};
+
+TEST_F(Statistics, OfLengths) {
+  const LengthStatistics found = length_statistics(*write({1, 2, 3, 3, 40, 64, 5, 3, 3, 3}));
+  EXPECT_EQ(found.count, 10);
+  EXPECT_EQ(found.tokens, 127);
+  EXPECT_EQ(found.least, 1);
+  EXPECT_EQ(found.median, 3);
+  EXPECT_EQ(found.p90, 40);
+  EXPECT_EQ(found.most, 64);
+  EXPECT_DOUBLE_EQ(found.mean, 12.7);
+  Ids counts;
+  for (const LengthBin& bin : found.bins) counts.push_back(static_cast<std::int32_t>(bin.count));
+  EXPECT_EQ(counts, (Ids{1, 6, 1, 0, 0, 1, 1})) << "1, 2 to 3, 4 to 7, ..., 32 to 63, 64 to 127";
+  EXPECT_EQ(histogram(found, 40),
+            "    1 to   1  ### 10.0%\n    2 to   3  ################## 60.0%\n    4 to   7  ### 10.0%\n"
+            "    8 to  15   0.0%\n   16 to  31   0.0%\n   32 to  63  ### 10.0%\n   64 to 127  ### 10.0%\n");
+}
+
+TEST_F(Statistics, FillIsThatOfTheSequencesThatTrainingSees) {
+  const RandomStream random(5, "fill");
+  Ids lengths;
+  for (int i = 0; i < 3000; ++i)
+    lengths.push_back(1 + static_cast<std::int32_t>(random.below(i % 7 == 0 ? 200 : 30, i)));
+  const auto file = write(lengths);
+  for (const std::int64_t length : {16, 64, 100}) {
+    const auto packed = packed_sequences(file, length, 8, 3, 0), chunked = chunked_sequences(file, length, 0);
+    const auto check = [&](const SequenceSet& set, const FillStatistics& fill) {
+      std::int64_t tokens = 0;
+      for (std::int64_t i = 0; i < set.size(); ++i) tokens += set.get(i).length();
+      EXPECT_EQ(fill.sequences, set.size());
+      EXPECT_EQ(fill.tokens, tokens);
+      EXPECT_DOUBLE_EQ(fill.fill, static_cast<double>(tokens) / static_cast<double>(set.size() * length));
+    };
+    check(*packed, packed_fill(*file, length, 8, 3));
+    check(*chunked, chunked_fill(*file, length));
+    EXPECT_GT(packed_fill(*file, length, 1000, 3).fill, 0.99);
+  }
+}
+
+TEST_F(Statistics, OfWhatIsLearned) {
+  EXPECT_EQ(learned_statistics(*write({4, 5}, true)).learned, 5);
+  EXPECT_EQ(learned_statistics(*write({4, 5})).learned, 9);
+}
+
+}  // namespace
+}  // namespace hawser::data

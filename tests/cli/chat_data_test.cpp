@@ -1,0 +1,123 @@
+// Conversations, archives and token files as a user meets them: prepare, inspect data, fit, eval.
+#include "binary.h"
+
+namespace hawser {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::tiny;
+
+class ChatData : public testing::Binary {
+ protected:
+  void SetUp() override {
+    Binary::SetUp();
+    copy_of("tied", "model");
+    write("model/tokenizer.json", testing::letters_tokenizer());
+    write(
+        "model/tokenizer_config.json",
+        "{\"eos_token\": \"~\", \"chat_template\": \"{% for m in messages %}{% if m.role == 'user' %}<{{ m.content }}>"
+        "{% else %}{{ m.content + eos_token }}{% endif %}{% endfor %}\"}");
+    write(
+        "chat.jsonl",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"abc\"}, {\"role\": \"assistant\", \"content\": \"de\"}, "
+        "{\"role\": \"user\", \"content\": \"f\"}, {\"role\": \"assistant\", \"content\": \"ghi\"}]}\n"
+        "{\"prompt\": \"jk\", \"completion\": \"lm\"}\n"
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"n\"}, {\"role\": \"assistant\", \"content\": \"op\"}]}\n");
+    write("recipe.yaml", recipe("{train: chat.jsonl, sequence_length: 32}"));
+  }
+  static std::string recipe(const std::string& data) {
+    return "model: {path: model}\ndata: " + data +
+           "\ntrain: {steps: 2, global_batch_size: 2}\nprecision: {compute: float32}\noutput: run\n";
+  }
+};
+
+TEST_F(ChatData, IsPreparedShownTrainedAndEvaluated) {
+  const nlohmann::json prepared = json("prepare recipe.yaml --json");
+  EXPECT_EQ(prepared["train"]["documents"], 3);
+  EXPECT_EQ(prepared["train"]["tokens"], 15 + 4 + 6);
+  EXPECT_EQ(prepared["train"]["learned"], 3 + 4 + 2 + 3);
+  EXPECT_EQ(prepared["train"]["packing"]["sequences"], 1);
+  EXPECT_NEAR(prepared["train"]["packing"]["fill"].get<double>(), 25.0 / 32.0, 1e-9);
+
+  const testing::Ran shown = hawser("inspect data recipe.yaml");
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  for (const char* part :
+       {"sequence 0: 25 tokens, 3 documents, 12 learned", "[[<abc>]]de~[[<f>]]ghi~", "[[jk]]lm", "[[<n>]]op~",
+        "-- document 1 of 3, ", "packed   into 1 sequences of 32 tokens, 78.1% full"}) {
+    EXPECT_NE(shown.out.find(part), std::string::npos) << part << "\n" << shown.out;
+  }
+  EXPECT_EQ(shown.out.find('\033'), std::string::npos) << "no terminal, no colour";
+  const nlohmann::json same =
+      json("inspect data run/data/train.bin --tokenizer model/tokenizer.json --samples 1 --json");
+  EXPECT_EQ(same["samples"][0]["documents"][0]["parts"][1]["text"], "de~");
+  EXPECT_EQ(same["samples"][0]["documents"][0]["parts"][0]["masked"], true);
+  EXPECT_EQ(same["statistics"]["lengths"]["count"], 3);
+
+  // The loss is that of the answers, read as text or as token file.
+  const nlohmann::json text = json("eval --model model --data chat.jsonl --sequence-length 32");
+  const nlohmann::json tokens = json("eval --model model --data run/data/train --sequence-length 32");
+  EXPECT_EQ(text["tokens"], 12);
+  EXPECT_EQ(tokens["tokens"], 12);
+  EXPECT_NEAR(text["loss"].get<double>(), tokens["loss"].get<double>(), 1e-6);
+  EXPECT_EQ(hawser("fit recipe.yaml").code, 0);
+
+  const nlohmann::json named = json("prepare recipe.yaml --json --set data.chat_template=chatml");
+  EXPECT_EQ(named["made_now"], true) << "another template makes other ids";
+}
+
+TEST_F(ChatData, IsInColourOnATerminal) {
+  if (shell("command -v script > /dev/null").code != 0) GTEST_SKIP() << "util-linux's script";
+  ASSERT_EQ(hawser("prepare recipe.yaml").code, 0);
+  const std::string show = "script -qec '" + std::string(HAWSER_BINARY) + " inspect data recipe.yaml' /dev/null";
+  const testing::Ran colour = shell("TERM=xterm " + show), plain = shell("NO_COLOR=1 TERM=xterm " + show);
+  EXPECT_NE(colour.out.find("\033[2;31m<abc>\033[0mde~"), std::string::npos) << colour.out;
+  EXPECT_EQ(plain.out.find('\033'), std::string::npos) << plain.out;
+  EXPECT_NE(plain.out.find("[[<abc>]]de~"), std::string::npos) << plain.out;
+}
+
+TEST_F(ChatData, SaysWhatIsWrong) {
+  const std::string chat = (folder_ / "bad.jsonl").string();
+  write("bad.jsonl", "{\"messages\": []}\n{\"prompt\": \"a\"}\n");
+  write("bad.yaml", recipe("{train: bad.jsonl, sequence_length: 32}"));
+  refused("prepare bad.yaml",
+          {chat + ": wrong type (expected a list of messages, got an empty one) at line 1, messages",
+           chat + ": prompt without completion (expected both, got prompt) at line 2"});
+  refused("prepare recipe.yaml --set data.chat_template=chatmal",
+          {"chatmal: no such chat template (expected a file, or one of chatml, smollm2, qwen-2.5, qwen-3, llama-2, "
+           "llama-3, "
+           "llama-3.1, mistral-v1, mistral-v3, zephyr, gemma, phi-3) at data.chat_template"});
+  write("model/tokenizer_config.json", "{\"chat_template\": \"{{ messages | wordwrap }}\"}");
+  const std::string config = (folder_ / "model/tokenizer_config.json").string();
+  refused(
+      "prepare recipe.yaml",
+      {config + ": chat template: filter 'wordwrap' is not supported at the template's line 1; try data.chat_template "
+                "with a template of the subset in docs/data.md"});
+  EXPECT_FALSE(fs::exists(folder_ / "run/data/unfinished"));
+  refused("inspect data recipe.yaml",
+          {"recipe.yaml: its data is not prepared (expected " + (folder_ / "run/data/train.idx").string() +
+           "); try hawser prepare recipe.yaml"});
+  refused("inspect run recipe.yaml", {"inspect takes one path (got recipe.yaml); try hawser inspect data RECIPE"});
+}
+
+// Megatron-LM's layout, read by a program that shares nothing with ours.
+TEST_F(ChatData, TokenFilesAreThoseOfMegatron) {
+  if (shell("python3 --version").code != 0) GTEST_SKIP() << "python3";
+  write("ids.jsonl", "{\"input_ids\": [1, 2, 3, 95], \"document_lengths\": [3, 1]}\n{\"input_ids\": [5]}\n");
+  nlohmann::json config = testing::json_of(tiny("tied") / "config.json");
+  for (const auto& [vocabulary, type] : {std::pair(96, "H"), std::pair(70000, "i")}) {
+    config["vocab_size"] = vocabulary;
+    write("config.json", config.dump());
+    write("ids.yaml", "model: {config: config.json}\ndata: {train: ids.jsonl, sequence_length: 4}\noutput: " +
+                          std::string(type) + "\n");
+    ASSERT_EQ(hawser("prepare ids.yaml").code, 0);
+    const testing::Ran read =
+        shell("python3 " HAWSER_SOURCE_DIR "/tests/cli/read_indexed.py " + std::string(type) + "/data/train");
+    ASSERT_EQ(read.code, 0) << read.err;
+    const nlohmann::json held = nlohmann::json::parse(read.out);
+    EXPECT_EQ(held["type"], type);
+    EXPECT_EQ(held["documents"], nlohmann::json::parse("[[[1, 2, 3], [95]], [[5]]]"));
+  }
+}
+
+}  // namespace
+}  // namespace hawser
