@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "base/units.h"
@@ -26,7 +27,7 @@ struct Run {
   std::int64_t targets = 0, skipped = 0;
 
   void add(const StepMetrics& m) {
-    if (m.targets > 0) {
+    if (m.targets != 0) {
       loss.add(m.step, m.loss);
       norm.add(m.step, m.gradient_norm);
     } else {
@@ -45,7 +46,7 @@ struct Run {
     }
     seconds += m.step_seconds;
     all_tokens += m.step_seconds * m.tokens_per_second;
-    targets += m.targets;
+    targets += std::max<std::int64_t>(m.targets, 0);
     last = m;
   }
 };
@@ -57,7 +58,8 @@ std::string tile(const std::string& value, const std::string& what) {
 std::string tiles(const Run& run, const RunFacts& facts) {
   const std::int64_t done = run.last ? run.last->step : 0;
   std::string out = tile(fmt::format("{} / {}", done, facts.steps), "steps");
-  if (run.last && run.last->targets > 0) out += tile(fmt::format("{:.4f}", run.last->loss), "training loss, last step");
+  if (run.last && run.last->targets != 0)
+    out += tile(fmt::format("{:.4f}", run.last->loss), "training loss, last step");
   if (run.last_validation) out += tile(fmt::format("{:.4f}", *run.last_validation), "validation loss, last");
   if (run.seconds > 0) out += tile(format_count(run.all_tokens / run.seconds), "tokens a second, mean");
   if (run.last && run.last->model_flops_utilization) {
@@ -177,7 +179,7 @@ std::string html_report(const HtmlInput& input) {
   Table data = facts.data;
   if (run.last) {
     data.emplace_back("sequences drawn", fmt::format("{}", run.last->data_position.sequences));
-    data.emplace_back("tokens predicted", fmt::format("{}", run.targets));
+    if (run.targets > 0) data.emplace_back("tokens predicted", fmt::format("{}", run.targets));
     if (run.skipped > 0) data.emplace_back("steps without a token to predict", fmt::format("{}", run.skipped));
   }
   out += "<h2>Environment and data</h2>\n<div class=\"grid2\">\n" + table("Environment", facts.environment) +

@@ -38,7 +38,7 @@ td, th { padding: 3px 8px 3px 0; border-bottom: 1px solid var(--rule); text-alig
   overflow-wrap: anywhere; }
 tr:last-child td { border-bottom: 0; } td.n { text-align: right; white-space: nowrap; padding-left: 12px; }
 td:first-child { white-space: nowrap; } .sum td { font-weight: 600; } .default td { color: var(--quiet); }
-.card { padding: 10px 14px; break-inside: avoid; } .card h3 { margin: 0 0 6px; font-size: 14px; }
+.card { padding: 10px 14px; break-inside: avoid; } .card td:first-child { width: 42%; padding-right: 14px; } .card h3 { margin: 0 0 6px; font-size: 14px; }
 ul.findings { margin: 0; padding: 0; list-style: none; }
 ul.findings li { padding: 8px 14px; margin-bottom: 8px; background: var(--card); border: 1px solid var(--rule);
   border-left: 4px solid var(--warn); border-radius: 6px; }

@@ -80,7 +80,8 @@ std::optional<StepMetrics> from_json(const std::string& line) {
                 .tokens_per_second = number(json, "tokens_per_second"),
                 .model_flops_per_second = number(json, "model_flops_per_second"),
                 .step_seconds = number(json, "step_seconds"),
-                .targets = whole(json, "targets"),
+                // Lines of earlier versions do not say: any, but not none.
+                .targets = json.contains("targets") ? whole(json, "targets") : -1,
                 .peak_arena_bytes = whole(json, "peak_arena_bytes"),
                 .attention_imbalance = perhaps(json, "attention_imbalance").value_or(1.0),
                 .checkpointing = words(json, "activation_checkpointing"),

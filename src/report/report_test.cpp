@@ -105,6 +105,7 @@ TEST(Metrics, ALineIsReadAsItWasWritten) {
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   EXPECT_TRUE(std::isnan(from_json(to_json(metrics))->loss));
   for (const char* other : {"", "[]", "{\"step\": 0}", "{\"loss\": 1}", "{\"step\": 1"}) EXPECT_FALSE(from_json(other));
+  EXPECT_EQ(from_json("{\"step\": 1, \"loss\": 2}")->targets, -1);  // as earlier versions wrote it
   EXPECT_TRUE(from_json("{\"step\": 1, \"data_position\": 7, \"findings\": [1]}"));
 }
 
