@@ -27,3 +27,9 @@ target_link_libraries(hawser_zstd INTERFACE ${ZSTD_LIBRARY})
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(hawser_xxhash INTERFACE)
 target_link_libraries(hawser_xxhash INTERFACE ${XXHASH_LIBRARY})
+
+# libcurl sends metrics to MLflow (report/http_client.h). Its header alone: the library is loaded when it is needed.
+find_path(CURL_INCLUDE curl/curl.h REQUIRED)
+add_library(hawser_curl INTERFACE)
+target_include_directories(hawser_curl SYSTEM INTERFACE ${CURL_INCLUDE})
+target_link_libraries(hawser_curl INTERFACE ${CMAKE_DL_LIBS})

@@ -1,0 +1,336 @@
+#include "report/mlflow.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "checkpoint/storage/posix.h"
+
+namespace hawser::report {
+namespace {
+
+using nlohmann::json;
+
+// What the server takes in one request, and in one value.
+constexpr std::size_t kMetrics = 1000, kParameters = 100;
+constexpr std::size_t kLongestParameter = 500, kLongestTag = 5000, kLongestName = 250;
+
+// The server said no: the same request will get the same answer.
+class Refused : public std::runtime_error {
+ public:
+  Refused(long of, const std::string& what) : std::runtime_error(what), status(of) {}
+  long status;
+};
+
+std::int64_t now_milliseconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+}
+
+std::string cut(const std::string& text, std::size_t most) {
+  return text.substr(0, most);
+}
+
+// Letters, digits and _-./ and the space are what a name may hold.
+std::string name_of(const std::string& text) {
+  std::string out = cut(text, kLongestName);
+  for (char& c : out) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    if (!plain && std::string("_-./ ").find(c) == std::string::npos) c = '_';
+  }
+  return out;
+}
+
+json pair_of(const std::string& key, const std::string& value, std::size_t most) {
+  return {{"key", name_of(key)}, {"value", cut(value, most)}};
+}
+
+std::string text_of(const json& body) {
+  return body.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string in_url(const std::string& text) {
+  std::string out;
+  constexpr const char* kDigits = "0123456789ABCDEF";
+  for (const unsigned char c : text) {
+    if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+      out += static_cast<char>(c);
+    } else {
+      out += {'%', kDigits[c >> 4], kDigits[c & 15]};
+    }
+  }
+  return out;
+}
+
+// The string at a path of keys in an answer.
+std::string field(const std::string& answer, std::initializer_list<const char*> path) {
+  const json whole = json::parse(answer, nullptr, /*allow_exceptions=*/false);
+  const json* at = &whole;
+  for (const char* key : path) {
+    const auto found = at->is_object() ? at->find(key) : at->end();
+    if (!at->is_object() || found == at->end()) throw NoAnswer(cat("an answer without ", key, ": is it MLflow?"));
+    at = &*found;
+  }
+  if (!at->is_string()) throw NoAnswer("an answer of another form: is it MLflow?");
+  return at->get<std::string>();
+}
+
+const char* status_of(Ending ending) {
+  return ending == Ending::done ? "FINISHED" : ending == Ending::interrupted ? "KILLED" : "FAILED";
+}
+
+}  // namespace
+
+Mlflow::Mlflow(MlflowOptions options, RunFacts facts)
+    : options_(std::move(options)), facts_(std::move(facts)), http_(options_.http) {
+  while (options_.server.ends_with('/')) options_.server.pop_back();
+  if (options_.experiment.empty()) options_.experiment = "hawser";
+  thread_ = std::thread([this] { work(); });
+}
+
+Mlflow::~Mlflow() {
+  finish(Ending::failed);
+}
+
+void Mlflow::step(const StepMetrics& metrics) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (given_up_ || over_) {
+    ++lost_;
+    return;
+  }
+  if (waiting_.size() >= options_.most_steps) {
+    waiting_.pop_front();
+    ++lost_;
+  }
+  waiting_.push_back({metrics, now_milliseconds()});
+  findings_.insert(findings_.end(), metrics.findings.begin(), metrics.findings.end());
+}
+
+void Mlflow::finding(const Finding& finding) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  findings_.push_back(finding);
+}
+
+void Mlflow::finish(Ending ending) {
+  if (!thread_.joinable()) return;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ending_ = ending;
+    ending_asked_ = true;
+    changed_.notify_all();
+    const auto rest = failures_ > 0 ? options_.rest_without_answer : options_.rest;
+    changed_.wait_for(lock, rest, [this] { return over_; });
+  }
+  http_.cancel();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    given_up_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  lost_ += static_cast<std::int64_t>(waiting_.size());
+  waiting_.clear();
+}
+
+std::string Mlflow::trouble() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(trouble_, "");
+}
+
+std::int64_t Mlflow::lost() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return lost_;
+}
+
+void Mlflow::work() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!given_up_) {
+    const bool last = ending_asked_;
+    lock.unlock();
+    bool more = false;
+    std::string why;
+    bool for_good = false;
+    try {
+      if (run_.empty()) open_run();
+      more = send_some();
+      if (last && !more) close_run();
+    } catch (const Refused& error) {
+      why = error.what();
+      for_good = true;
+    } catch (const std::exception& error) {
+      why = error.what();
+    }
+    lock.lock();
+    if (!why.empty()) {
+      failed(why, for_good);
+      auto pause = options_.first_pause;
+      for (int i = 1; i < failures_ && pause < options_.longest_pause; ++i) pause *= 2;
+      pause = std::min(pause, ending_asked_ ? options_.first_pause : options_.longest_pause);
+      const bool before = ending_asked_;
+      changed_.wait_for(lock, pause, [&] { return given_up_ || ending_asked_ != before; });
+      continue;
+    }
+    failures_ = 0;
+    if (last && !more) break;
+    if (!more) changed_.wait_for(lock, options_.every, [this] { return given_up_ || ending_asked_; });
+  }
+  over_ = true;
+  changed_.notify_all();
+}
+
+// With the mutex held.
+void Mlflow::failed(const std::string& why, bool for_good) {
+  if (given_up_) return;  // cancelled: the run's end waits for nothing more
+  if (failures_++ == 0) first_failure_ = Clock::now();
+  if (trouble_.empty()) trouble_ = cat(options_.server, ": ", why);
+  if (for_good || Clock::now() - first_failure_ >= options_.give_up) {
+    given_up_ = true;
+    lost_ += static_cast<std::int64_t>(waiting_.size());
+    waiting_.clear();
+  }
+}
+
+std::string Mlflow::call(const std::string& path, const std::string& body) {
+  const HttpAnswer answer = http_.send(options_.server + "/api/2.0/mlflow/" + path, body);
+  if (answer.status >= 200 && answer.status < 300) return answer.body;
+  const json said = json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+  std::string why = cat("status ", answer.status);
+  if (said.is_object() && said.contains("message") && said["message"].is_string()) {
+    why += ": " + cut(said["message"].get<std::string>(), 200);
+  }
+  const bool again = answer.status >= 500 || answer.status == 408 || answer.status == 429;
+  if (again) throw NoAnswer(why);
+  throw Refused(answer.status, why);
+}
+
+// What has been done is not done again when a later request fails.
+void Mlflow::open_run() {
+  if (options_.resumed && go_on_with_earlier()) return;
+  if (experiment_.empty()) find_experiment();
+  if (made_.empty()) make_run();
+  send_parameters();
+  run_ = made_;
+}
+
+bool Mlflow::go_on_with_earlier() {
+  std::string id;
+  try {
+    const json state = json::parse(checkpoint::read_text(options_.state_file, 1 << 16));
+    if (state.at("server") != options_.server) return false;
+    id = state.at("run_id").get<std::string>();
+  } catch (const std::exception&) {
+    return false;  // the run was not sent there before
+  }
+  try {
+    call("runs/update", text_of({{"run_id", id}, {"status", "RUNNING"}}));
+  } catch (const Refused&) {
+    return false;  // gone from the server
+  }
+  run_ = id;
+  return true;
+}
+
+void Mlflow::find_experiment() {
+  if (!experiment_missing_) {
+    try {
+      const std::string answer = call("experiments/get-by-name?experiment_name=" + in_url(options_.experiment), "");
+      experiment_ = field(answer, {"experiment", "experiment_id"});
+      return;
+    } catch (const Refused& refused) {
+      if (refused.status != 404) throw;
+      experiment_missing_ = true;
+    }
+  }
+  experiment_ = field(call("experiments/create", text_of({{"name", options_.experiment}})), {"experiment_id"});
+}
+
+void Mlflow::make_run() {
+  json tags = json::array();
+  const auto tag = [&](const std::string& key, const std::string& value) {
+    tags.push_back(pair_of(key, value, kLongestTag));
+  };
+  tag("mlflow.source.name", "hawser");
+  tag("hawser.version", facts_.version);
+  tag("hawser.folder", facts_.folder);
+  for (const auto& [name, value] : facts_.environment) tag("environment." + name, value);
+  for (const auto& [name, value] : facts_.data) tag("data." + name, value);
+  const std::string answer = call("runs/create", text_of({{"experiment_id", experiment_},
+                                                          {"run_name", facts_.name},
+                                                          {"start_time", now_milliseconds()},
+                                                          {"tags", tags}}));
+  made_ = field(answer, {"run", "info", "run_id"});
+  try {
+    checkpoint::write_text_atomically(options_.state_file,
+                                      text_of({{"server", options_.server}, {"run_id", made_}}) + "\n");
+  } catch (const UserError& error) {
+    // Its numbers arrive all the same; a resume starts another run there.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (trouble_.empty()) trouble_ = error.what();
+  }
+}
+
+void Mlflow::send_parameters() {
+  std::vector<json> parameters;
+  for (const RecipeEntry& entry : facts_.recipe) {
+    if (!entry.value.empty()) parameters.push_back(pair_of(entry.key, entry.value, kLongestParameter));
+  }
+  while (parameters_sent_ < parameters.size()) {
+    const std::size_t count = std::min(kParameters, parameters.size() - parameters_sent_);
+    const auto from = parameters.begin() + static_cast<std::ptrdiff_t>(parameters_sent_);
+    const std::vector<json> some(from, from + static_cast<std::ptrdiff_t>(count));
+    call("runs/log-batch", text_of({{"run_id", made_}, {"params", some}}));
+    parameters_sent_ += count;
+  }
+}
+
+bool Mlflow::send_some() {
+  std::vector<Item> items;
+  std::vector<Finding> findings;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::size_t metrics = 0;
+    for (const Item& item : waiting_) {
+      metrics += scalars(item.metrics).size();
+      if (metrics > kMetrics) break;
+      items.push_back(item);
+    }
+    findings = {findings_.begin(),
+                findings_.begin() + static_cast<std::ptrdiff_t>(std::min(findings_.size(), kParameters))};
+  }
+  if (items.empty() && findings.empty()) return false;
+  send(items, findings);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  // More may have come meanwhile, and the oldest may have been dropped.
+  while (!waiting_.empty() && !items.empty() && waiting_.front().metrics.step <= items.back().metrics.step) {
+    waiting_.pop_front();
+  }
+  findings_.erase(findings_.begin(), findings_.begin() + static_cast<std::ptrdiff_t>(findings.size()));
+  return !waiting_.empty() || !findings_.empty();
+}
+
+void Mlflow::send(const std::vector<Item>& items, const std::vector<Finding>& findings) {
+  json metrics = json::array(), tags = json::array();
+  for (const Item& item : items) {
+    for (const auto& [name, value] : scalars(item.metrics)) {
+      if (!std::isfinite(value)) continue;
+      metrics.push_back(
+          {{"key", name}, {"value", value}, {"timestamp", item.milliseconds}, {"step", item.metrics.step}});
+    }
+  }
+  for (const Finding& finding : findings) {
+    tags.push_back(pair_of("finding." + finding.rule, cat("step ", finding.step, ": ", finding.text), kLongestTag));
+  }
+  call("runs/log-batch", text_of({{"run_id", run_}, {"metrics", metrics}, {"tags", tags}}));
+}
+
+void Mlflow::close_run() {
+  Ending ending = Ending::done;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ending = ending_;
+  }
+  call("runs/update", text_of({{"run_id", run_}, {"status", status_of(ending)}, {"end_time", now_milliseconds()}}));
+}
+
+}  // namespace hawser::report
