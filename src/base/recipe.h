@@ -110,6 +110,17 @@ struct RunRecipe {
   std::optional<bool> deterministic;  // none: true on the CPU, where it costs nothing, false on CUDA
 };
 
+// How a run is watched beside the progress bar and metrics.jsonl.
+struct ReportRecipe {
+  bool html = true;   // report.html at the end
+  bool rules = true;  // warnings about the course of training
+  bool tensorboard = false;
+  int prometheus_port = 0;  // 0: none
+  std::string prometheus_address = "127.0.0.1";
+  std::string mlflow;             // a server's address; "": none
+  std::string mlflow_experiment;  // "": "hawser"
+};
+
 struct Recipe {
   std::string name;
   ModelRecipe model;
@@ -121,6 +132,7 @@ struct Recipe {
   OptimizerRecipe optimizer;
   CheckpointRecipe checkpoint;
   RunRecipe run;
+  ReportRecipe report;
   std::string output;
 
   std::string file;                           // where it was read from; "" when made in memory

@@ -206,7 +206,7 @@ void Reader::store(Recipe& recipe) {
     problems.add({.file = entry.file,
                   .what = refusal->what,
                   .expected = refusal->expected,
-                  .got = quoted(entry.node),
+                  .got = refusal->secret ? "" : quoted(entry.node),
                   .at = typed ? key.name : key.name + ", " + entry.place,
                   .hint = refusal->hint});
   }

@@ -120,6 +120,25 @@ TEST_F(ReadRecipe, TellsEveryProblemAtOnceWithItsLine) {
             "r.yaml: missing key at model.path; try model: {path: MODEL_FOLDER}, or model: {config: config.json}");
 }
 
+TEST_F(ReadRecipe, TakesAddressesOfServersWithoutCredentials) {
+  const auto refusal = [&](const std::string& set) {
+    const std::string line = errors(kSmallest, {set});
+    return line.substr(0, line.find(" (expected"));
+  };
+  for (const char* good : {"http://127.0.0.1:5000", "https://host/a/b@c", "http://[::1]:5000"}) {
+    EXPECT_EQ(read(kSmallest, {std::string("report.mlflow=") + good}).report.mlflow, good);
+  }
+  for (const char* bad :
+       {"127.0.0.1:5000", "ftp://host", "http://", "http://:80", "http://host/?a=b", "'http://a b'"}) {
+    EXPECT_EQ(refusal(std::string("report.mlflow=") + bad), "--set: no web address") << bad;
+  }
+  EXPECT_EQ(refusal("report.mlflow=http://me:secret@host"), "--set: credentials in an address");
+  EXPECT_EQ(errors(kSmallest, {"report.mlflow=http://me:secret@host"}).find("secret"), std::string::npos);
+  EXPECT_EQ(read(kSmallest, {"report.prometheus_address=::1"}).report.prometheus_address, "::1");
+  EXPECT_EQ(refusal("report.prometheus_address=localhost"), "--set: no numeric address");
+  EXPECT_EQ(refusal("report.prometheus_port=65536"), "--set: out of range");
+}
+
 TEST_F(ReadRecipe, GroupsManyOfOneKind) {
   std::string text = kSmallest;
   text += "run:\n";

@@ -1,5 +1,8 @@
 #include "config/rows.h"
 
+#include <arpa/inet.h>
+
+#include <algorithm>
 #include <charconv>
 
 #include "base/units.h"
@@ -92,6 +95,27 @@ std::optional<bool> parse_flag(const YAML::Node& node) {
   if (text == "true" || text == "True" || text == "yes" || text == "on") return true;
   if (text == "false" || text == "False" || text == "no" || text == "off") return false;
   return std::nullopt;
+}
+
+std::optional<Refusal> refuse_server(const std::string& text) {
+  const std::string expected = "http://HOST:PORT or https://HOST";
+  const std::size_t scheme = text.starts_with("http://") ? 7 : text.starts_with("https://") ? 8 : 0;
+  if (scheme == 0) return Refusal{"no web address", expected, ""};
+  const std::string host = text.substr(scheme, text.find('/', scheme) - scheme);
+  if (host.find('@') != std::string::npos) {
+    return Refusal{"credentials in an address", expected, "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+                   /*secret=*/true};
+  }
+  const bool strange = std::ranges::any_of(text, [](unsigned char c) { return c <= ' ' || c >= 127 || c == '"'; });
+  if (host.empty() || host.starts_with(':') || strange || text.find_first_of("?#") != std::string::npos) {
+    return Refusal{"no web address", expected, ""};
+  }
+  return std::nullopt;
+}
+
+bool is_address(const std::string& text) {
+  in6_addr out{};
+  return inet_pton(AF_INET, text.c_str(), &out) == 1 || inet_pton(AF_INET6, text.c_str(), &out) == 1;
 }
 
 Key later_flag(const char* name, const char* help) {

@@ -210,6 +210,36 @@ Key path(const char* name, Field field, const char* unset, const char* help) {
   return key;
 }
 
+// http://HOST[:PORT][/PATH] or https://...; credentials in it are refused: recipes are kept in every run's folder.
+std::optional<Refusal> refuse_server(const std::string& text);
+template <class Field>
+Key server(const char* name, Field field, const char* unset, const char* help) {
+  Key key = text(name, field, unset, help);
+  key.values = "http://HOST:PORT or https://HOST";
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+    if (!node.IsScalar()) return Refusal{"wrong type", "http://HOST:PORT or https://HOST", ""};
+    if (auto refusal = refuse_server(node.Scalar())) return refusal;
+    field(recipe) = node.Scalar();
+    return std::nullopt;
+  };
+  return key;
+}
+
+// A numeric address of this machine: IPv4 or IPv6.
+bool is_address(const std::string& text);
+template <class Field>
+Key address(const char* name, Field field, const char* help) {
+  Key key = row(name, field, "IPv4 or IPv6 address", help);
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+    if (!node.IsScalar()) return Refusal{"wrong type", "an address as in 127.0.0.1", ""};
+    if (!is_address(node.Scalar())) return Refusal{"no numeric address", "one as in 127.0.0.1, 0.0.0.0 or ::1", ""};
+    field(recipe) = node.Scalar();
+    return std::nullopt;
+  };
+  key.write = [field](const Recipe& recipe) { return nlohmann::json(field(recipe)); };
+  return key;
+}
+
 // A list of paths; a single one may stand without its brackets.
 template <class Field>
 Key paths(const char* name, Field field, const char* unset, const char* help) {

@@ -145,6 +145,18 @@ std::vector<Key> make_schema() {
       automatic_flag("run.deterministic", HAWSER_FIELD(run.deterministic),
                      "two runs give the same bits; auto: not on CUDA, where it costs (docs/performance.md)"),
 
+      flag("report.html", HAWSER_FIELD(report.html), "OUTPUT/report.html at the end of a run"),
+      flag("report.rules", HAWSER_FIELD(report.rules),
+           "warn of exploding or vanishing gradients, a loss that does not fall, a stall, overfitting"),
+      flag("report.tensorboard", HAWSER_FIELD(report.tensorboard), "event files in OUTPUT/tensorboard"),
+      integer("report.prometheus_port", HAWSER_FIELD(report.prometheus_port), {.least = 0, .most = 65535},
+              "port of an HTTP endpoint /metrics, as in 9400; 0: none"),
+      address("report.prometheus_address", HAWSER_FIELD(report.prometheus_address),
+              "where it listens; 0.0.0.0 or ::: other hosts may ask too"),
+      server("report.mlflow", HAWSER_FIELD(report.mlflow), "none", "an MLflow server that gets the run's metrics"),
+      text("report.mlflow_experiment", HAWSER_FIELD(report.mlflow_experiment), "hawser",
+           "the experiment there; made when missing"),
+
       needed(to_train, path("output", HAWSER_FIELD(output), "",
                             "folder of checkpoints, metrics and reports; a new run moves an earlier one's to "
                             "earlier-N, kept until you remove it")),
@@ -180,6 +192,7 @@ const std::vector<Section>& sections() {
       {"optimizer", "AdamW and its learning rate."},
       {"checkpoint", "What is saved, how often."},
       {"run", "Where it runs."},
+      {"report", "How it is watched; docs/watching.md shows each."},
   };
   return table;
 }

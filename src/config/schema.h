@@ -22,6 +22,7 @@ struct Refusal {
   std::string what;      // "wrong type", "out of range", "unknown value", "not supported yet"
   std::string expected;  // "a whole number of at least 1"
   std::string hint;
+  bool secret = false;  // the value is not repeated
 };
 
 // Which commands cannot do without the key.

@@ -21,13 +21,13 @@
 #include "ops/gemm/gemm.h"
 #include "optim/schedule.h"
 #include "plan/forecast.h"
-#include "report/metrics.h"
 #include "train/checkpointing.h"
-#include "report/metrics_file.h"
 #include "train/evaluate.h"
 #include "train/feed.h"
 #include "train/open_model.h"
 #include "train/products.h"
+#include "train/run_facts.h"
+#include "train/run_watch.h"
 #include "train/saver.h"
 #include "train/together.h"
 
@@ -78,6 +78,7 @@ class Fit {
 
   // After an error: what is said next stands on a line of its own.
   void end_progress() {
+    if (watch_) watch_->finish(report::Ending::failed);
     if (progress_) progress_->finish();
   }
 
@@ -233,7 +234,12 @@ class Fit {
     result_.steps = done_;
     if (!first_rank()) return;
     checkpoint::write_text_atomically(output_folder(recipe_) + "/recipe.json", recipe_json(recipe_) + "\n");
-    metrics_ = std::make_unique<report::MetricsFile>(metrics_path(recipe_), done_);
+    const int ranks = world_ != nullptr ? world_->size() : 1;
+    peak_flops_ = peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "",
+                             layout_.compute, ranks);
+    watch_ = std::make_unique<RunWatch>(
+        recipe_, run_facts({.recipe = recipe_, .session = *session_, .ranks = ranks, .sequences = sequences_}), done_,
+        phases_, [this](const std::string& line) { say(line); });
   }
 
   // A batch is a function of its step: the run goes on with the data that follows only when steps are as large as
@@ -254,8 +260,9 @@ class Fit {
   }
 
   // What this rank does from now on, for the line about a time limit that passed.
-  void phase(const std::string& text) {
+  void phase(const std::string& text, const char* kind = "starting") {
     stage_ = text;
+    phases_.enter(kind, text);
     if (world_ != nullptr) world_->set_phase(text);
   }
 
@@ -303,7 +310,7 @@ class Fit {
   }
 
   Flight enqueue(std::int64_t step, data::Prefetcher& prefetcher) {
-    phase(cat("step ", step));
+    phase(cat("step ", step), kTraining);
     Flight flight{.step = step};
     step::StepInput input;
     for (int m = 0; m < layout_.micro_batches; ++m) {
@@ -352,6 +359,7 @@ class Fit {
                           .epoch = static_cast<double>(flight.step * recipe_.train.global_batch_size) /
                                    static_cast<double>(sequences_)}};
     if (landed_ == 0) metrics.checkpointing = result_.checkpointing;
+    if (peak_flops_) metrics.model_flops_utilization = metrics.model_flops_per_second / *peak_flops_;
     if (flight.targets == 0) say(cat("step ", flight.step, " has no token to predict: skipped"));
     if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.gradient_norm)) diverged(metrics);
     if (evaluate_behind && flights_.empty()) metrics.validation_loss = evaluate();
@@ -365,15 +373,15 @@ class Fit {
       counted_tokens_ += tokens;
       counted_seconds_ += seconds;
     }
-    if (metrics_) metrics_->step(metrics);
+    if (watch_) watch_->step(metrics);
     if (progress_) progress_->step(metrics);
   }
 
   // The weights are spoilt from this step on: nothing is saved, and what was saved before stays.
   [[noreturn]] void diverged(const report::StepMetrics& metrics) {
-    if (metrics_) {
-      metrics_->step(metrics);
-      metrics_->sync();
+    if (watch_) {
+      watch_->step(metrics);
+      watch_->finish(report::Ending::diverged);
     }
     const bool saved = saved_step_ > 0;
     throw Error(ExitCode::internal,
@@ -388,7 +396,7 @@ class Fit {
     if (!validation_) return std::nullopt;
     std::int64_t steps = validation_->steps();
     if (recipe_.train.evaluate_batches > 0) steps = std::min(steps, recipe_.train.evaluate_batches);
-    phase(cat("evaluation after step ", done_));
+    phase(cat("evaluation after step ", done_), "evaluating");
     const auto [sum, tokens] = evaluate_loss(*session_, *validation_, steps, [&](std::int64_t s) {
       if (progress_) progress_->phase("evaluating", s, steps);
     });
@@ -405,8 +413,8 @@ class Fit {
 
   void save_checkpoint() {
     if (saved_step_ == done_) return;
-    phase(cat("saving step ", done_));
-    if (metrics_) metrics_->sync();  // a checkpoint's steps are in the metrics, whatever happens
+    phase(cat("saving step ", done_), "saving");
+    if (watch_) watch_->sync();
     result_.checkpoint = save(*session_, world_, checkpoints_folder(recipe_),
                               {.step = done_,
                                .sequences = done_ * recipe_.train.global_batch_size,
@@ -425,6 +433,8 @@ class Fit {
     if (landed_ > 0) save_checkpoint();
     if (layout_.batch.context > 1 && landed_ > 0) result_.imbalance = imbalance_.value();
     if (counted_seconds_ > 0) result_.tokens_per_second = counted_tokens_ / counted_seconds_;
+    phase("ending", "ending");
+    if (watch_) watch_->finish(result_.interrupted ? report::Ending::interrupted : report::Ending::done);
     if (progress_) progress_->finish();
   }
 
@@ -449,7 +459,9 @@ class Fit {
   std::unique_ptr<comm::Mesh> mesh_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<report::Progress> progress_;
-  std::unique_ptr<report::MetricsFile> metrics_;
+  report::PhaseClock phases_;
+  std::optional<double> peak_flops_;  // of all ranks
+  std::unique_ptr<RunWatch> watch_;   // rank 0's
   std::deque<Flight> flights_;
   std::int64_t done_ = 0, landed_ = 0, saved_step_ = -1;
   double counted_tokens_ = 0, counted_seconds_ = 0;

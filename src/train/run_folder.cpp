@@ -19,6 +19,12 @@ std::string checkpoints_folder(const Recipe& recipe) {
 std::string metrics_path(const Recipe& recipe) {
   return output_folder(recipe) + "/metrics.jsonl";
 }
+std::string tensorboard_folder(const Recipe& recipe) {
+  return output_folder(recipe) + "/tensorboard";
+}
+std::string html_path(const Recipe& recipe) {
+  return output_folder(recipe) + "/report.html";
+}
 std::string products_path(const Recipe& recipe) {
   return output_folder(recipe) + "/products.txt";
 }
@@ -42,14 +48,18 @@ File hold_output(const Recipe& recipe) {
 }
 
 std::string set_aside_earlier(const Recipe& recipe) {
-  const std::string checkpoints = checkpoints_folder(recipe), metrics = metrics_path(recipe);
+  const std::string checkpoints = checkpoints_folder(recipe);
   if (checkpoint::step_folders(checkpoints).empty()) return "";
   int number = 1;
   const auto folder = [&] { return cat(output_folder(recipe), "/earlier-", number); };
   while (checkpoint::exists(folder())) ++number;
   checkpoint::make_folder(folder());
   checkpoint::rename_path(checkpoints, folder() + "/checkpoints");
-  if (checkpoint::exists(metrics)) checkpoint::rename_path(metrics, folder() + "/metrics.jsonl");
+  const std::string output = output_folder(recipe);
+  for (const char* name : {"metrics.jsonl", "report.html", "tensorboard", "mlflow.json"}) {
+    const std::string path = output + "/" + name;
+    if (checkpoint::exists(path)) checkpoint::rename_path(path, folder() + "/" + name);
+  }
   checkpoint::sync_folder(folder());
   return folder();
 }

@@ -11,6 +11,8 @@ namespace hawser::train {
 std::string output_folder(const Recipe& recipe);
 std::string checkpoints_folder(const Recipe& recipe);
 std::string metrics_path(const Recipe& recipe);
+std::string tensorboard_folder(const Recipe& recipe);
+std::string html_path(const Recipe& recipe);
 // Algorithms that a run chose for its matrix products; not set aside, so that the next one here takes the same.
 std::string products_path(const Recipe& recipe);
 

@@ -91,20 +91,48 @@ TEST(Disk, WriteThatFailsOnOneRank) {
   EXPECT_FALSE(saving(place.out()));
 }
 
-// Rank 0 alone writes the metrics, while the others are on their way to the next steps.
+// A run outlives the places that it reports to: one line, then a count.
 TEST(Disk, MetricsThatCannotBeWritten) {
   const Workplace place;
   for (const char* ranks : {"1", "4"}) {
     SCOPED_TRACE(ranks);
-    Fit going(place, {"--ranks", ranks, "train.steps=100000", "checkpoint.every_steps=0"});
+    Fit going(place, {"--ranks", ranks, "train.steps=100000", "checkpoint.every_steps=0", "report.tensorboard=true"});
     ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 10 || !going.going(); }));
-    const rlimit small{100 << 10, 100 << 10};
-    ASSERT_EQ(prlimit(going.ranks().at(0), RLIMIT_FSIZE, &small, nullptr), 0);
+    const pid_t first = going.ranks().at(0);
+    const rlimit small{100 << 10, RLIM_INFINITY};
+    ASSERT_EQ(prlimit(first, RLIMIT_FSIZE, &small, nullptr), 0);
+    const auto said = [&](const std::string& what) { return going.err().find(what) != std::string::npos; };
+    ASSERT_TRUE(eventually([&] {
+      return said("metrics.jsonl: file size limit exceeded") && said("warning: TensorBoard: ") && said("step 1");
+    })) << going.err();
+    const std::size_t before = metrics(place.out()).size();
+    const rlimit room{RLIM_INFINITY, RLIM_INFINITY};
+    ASSERT_EQ(prlimit(first, RLIMIT_FSIZE, &room, nullptr), 0);
+    // With room it writes again, and the steps between are missing.
+    ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() > before + 10; }));
+    ASSERT_EQ(kill(going.pid(), SIGTERM), 0);
     const Ended ended = going.wait();
-    expect_refusal(ended, "metrics.jsonl: file size limit exceeded");
-    EXPECT_LT(ended.seconds, 10);
+    EXPECT_EQ(ended.code, 130) << ended.err;
+    EXPECT_EQ(ended.lines().size(), 5u) << ended.err;  // two warnings, that it stops, two counts
+    EXPECT_NE(ended.err.find("warning: metrics.jsonl: "), std::string::npos) << ended.err;
+    EXPECT_NE(ended.err.find(" steps were not written"), std::string::npos) << ended.err;
+    EXPECT_GT(verified_step(place.out()), 10);
     fs::remove_all(place.out());
   }
+}
+
+// A port that is taken and a server that is not there.
+TEST(Disk, PlacesThatCannotBeReached) {
+  const Workplace place;
+  const Ended ended = run(place, {"--ranks", "1", "train.steps=5", "report.prometheus_port=1",
+                                  "report.prometheus_address=192.0.2.1", "report.mlflow=http://127.0.0.1:1"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  ASSERT_EQ(ended.lines().size(), 3u) << ended.err;
+  EXPECT_NE(ended.err.find("hawser: warning: Prometheus: 192.0.2.1:1: cannot listen"), std::string::npos) << ended.err;
+  EXPECT_NE(ended.err.find("hawser: warning: MLflow: http://127.0.0.1:1: "), std::string::npos) << ended.err;
+  EXPECT_NE(ended.err.find("hawser: warning: MLflow: 5 of 5 steps were not written"), std::string::npos) << ended.err;
+  EXPECT_EQ(metrics(place.out()).size(), 5u);
+  EXPECT_TRUE(fs::exists(place.out() / "report.html"));
 }
 
 // What rank 0 alone finds in the text, all say in one line.

@@ -1,0 +1,144 @@
+#include "train/run_facts.h"
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/units.h"
+#include "config/config.h"
+#include "data/sources.h"
+#include "data/token_file.h"
+#include "plan/target.h"
+#include "train/run_folder.h"
+
+namespace hawser::train {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string text_of(const ordered_json& value) {
+  if (value.is_null()) return "";
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return value.dump();
+  std::string out;
+  for (const ordered_json& one : value) out += (out.empty() ? "" : ", ") + text_of(one);
+  return out;
+}
+
+std::vector<report::RecipeEntry> entries(const Recipe& recipe) {
+  std::vector<report::RecipeEntry> out;
+  const auto add = [&](const std::string& key, const ordered_json& value) {
+    const bool given = recipe.places.contains(key);
+    if (given || !value.is_null()) out.push_back({key, text_of(value), given});
+  };
+  const ordered_json json = ordered_json::parse(recipe_json(recipe));
+  for (const auto& [name, value] : json.items()) {
+    if (!value.is_object()) {
+      add(name, value);
+      continue;
+    }
+    for (const auto& [leaf, inner] : value.items()) add(name + "." + leaf, inner);
+  }
+  return out;
+}
+
+std::string cpu_model() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "";
+}
+
+std::string mesh_text(const MeshSizes& mesh) {
+  return fmt::format("{} replicated x {} sharded x {} context", mesh.replicate, mesh.shard, mesh.context);
+}
+
+report::Table environment(const RunPlace& place) {
+  const plan::Layout& layout = place.session.layout();
+  const plan::Machine machine = plan::this_machine();
+  report::Table out;
+  utsname system{};
+  if (uname(&system) == 0) {
+    out.emplace_back("host", system.nodename);
+    out.emplace_back("system", cat(system.sysname, " ", system.release, " ", system.machine));
+  }
+  if (const std::string model = cpu_model(); !model.empty()) out.emplace_back("CPU", model);
+  out.emplace_back("cores", cat(machine.cores));
+  out.emplace_back("memory", format_bytes(Bytes(machine.memory)));
+  if (layout.device == DeviceKind::cuda) {
+    out.emplace_back("GPU", cuda_info().name);
+#ifdef HAWSER_CUDA_VERSION
+    out.emplace_back("CUDA", HAWSER_CUDA_VERSION);
+#endif
+  }
+  out.emplace_back("ranks", cat(place.ranks, ": ", mesh_text(layout.mesh)));
+  out.emplace_back("threads a rank", cat(layout.threads));
+  out.emplace_back("arithmetic", to_string(layout.compute));
+  out.emplace_back("repeats to the bit", layout.deterministic ? "yes" : "no");
+  out.emplace_back("hawser", HAWSER_VERSION);
+  out.emplace_back("compiled with", cat("g++ ", __VERSION__));
+  return out;
+}
+
+void add_file(report::Table& out, const std::string& name, const std::string& prefix) {
+  const data::TokenFile file(prefix);
+  const auto count = [](std::int64_t n) { return cat(n, " (", format_count(static_cast<double>(n)), ")"); };
+  out.emplace_back(name + " documents", count(file.documents()));
+  out.emplace_back(name + " tokens", count(file.tokens()));
+  if (file.documents() > 0) {
+    const double mean = static_cast<double>(file.tokens()) / static_cast<double>(file.documents());
+    out.emplace_back(name + " tokens a document", fmt::format("{:.1f}", mean));
+  }
+}
+
+report::Table data_table(const RunPlace& place) {
+  const Recipe& recipe = place.recipe;
+  const data::TokenFiles files = data::token_files(data::prepare_options(recipe));
+  report::Table out;
+  add_file(out, "training", files.train);
+  const std::int64_t room = place.sequences * recipe.data.sequence_length;
+  const std::int64_t tokens = data::TokenFile(files.train).tokens();
+  out.emplace_back("training sequences", cat(place.sequences));
+  out.emplace_back("their places filled",
+                   fmt::format("{:.1f} %", 100 * static_cast<double>(tokens) / static_cast<double>(room)));
+  out.emplace_back("steps an epoch", cat(ceil_div(place.sequences, recipe.train.global_batch_size)));
+  std::error_code ignored;
+  if (std::filesystem::exists(files.validation + ".idx", ignored)) add_file(out, "validation", files.validation);
+  return out;
+}
+
+}  // namespace
+
+report::RunFacts run_facts(const RunPlace& place) {
+  const Recipe& recipe = place.recipe;
+  report::RunFacts facts{.name = recipe.name,
+                         .version = HAWSER_VERSION,
+                         .folder = std::filesystem::absolute(output_folder(recipe)).lexically_normal().string(),
+                         .steps = recipe.train.steps,
+                         .recipe = entries(recipe),
+                         .environment = environment(place),
+                         .data = data_table(place)};
+  const plan::Costs costs =
+      plan::costs_of(place.session.plan(step::Purpose::train), place.session.model(), place.session.layout());
+  for (const auto& [purpose, bytes] : costs.live_bytes) facts.memory.emplace_back(purpose, bytes);
+  return facts;
+}
+
+std::optional<double> peak_flops(DeviceKind device, const std::string& name, DType compute, int ranks) {
+  if (device != DeviceKind::cuda || compute != DType::bf16) return std::nullopt;
+  // Tensor cores in bf16, without sparsity.
+  const auto has = [&](const char* word) { return name.find(word) != std::string::npos; };
+  if (has("H100") && has("PCIe")) return 756e12 * ranks;
+  if (has("H100") && has("NVL")) return 835e12 * ranks;
+  if (has("H100") || has("H200")) return 989e12 * ranks;
+  return std::nullopt;
+}
+
+}  // namespace hawser::train

@@ -1,0 +1,139 @@
+#include "train/run_watch.h"
+
+#include <cstdlib>
+#include <ctime>
+
+#include "base/cat.h"
+#include "checkpoint/storage/posix.h"
+#include "report/html_report.h"
+#include "report/metrics_file.h"
+#include "report/mlflow.h"
+#include "report/prometheus.h"
+#include "report/tensorboard.h"
+#include "train/run_folder.h"
+
+namespace hawser::train {
+namespace {
+
+constexpr std::chrono::seconds kLookForStalls{1};
+
+// Credentials, by the names that MLflow's own client has for them: a recipe is kept in the run's folder.
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+std::string time_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  char text[64] = "";
+  if (gmtime_r(&now, &parts) != nullptr) std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
+  return text;
+}
+
+}  // namespace
+
+RunWatch::RunWatch(const Recipe& recipe, report::RunFacts facts, std::int64_t resumed_step,
+                   const report::PhaseClock& phases, Say say)
+    : recipe_(recipe), facts_(std::move(facts)), phases_(phases), say_(std::move(say)), sinks_(say_) {
+  const ReportRecipe& report = recipe_.report;
+  sinks_.add("metrics.jsonl", std::make_unique<report::MetricsFile>(metrics_path(recipe_), resumed_step));
+  if (report.tensorboard) {
+    sinks_.open("TensorBoard", [&] {
+      return std::make_unique<report::TensorBoard>(tensorboard_folder(recipe_), facts_, resumed_step);
+    });
+  }
+  if (report.prometheus_port > 0) {
+    sinks_.open("Prometheus", [&] {
+      return std::make_unique<report::Prometheus>(report.prometheus_address, report.prometheus_port, facts_,
+                                                  resumed_step);
+    });
+  }
+  if (!report.mlflow.empty()) {
+    sinks_.open("MLflow", [&] {
+      report::MlflowOptions options{.server = report.mlflow,
+                                    .experiment = report.mlflow_experiment,
+                                    .state_file = output_folder(recipe_) + "/mlflow.json",
+                                    .resumed = resumed_step > 0};
+      options.http.token = variable("MLFLOW_TRACKING_TOKEN");
+      options.http.user = variable("MLFLOW_TRACKING_USERNAME");
+      options.http.password = variable("MLFLOW_TRACKING_PASSWORD");
+      return std::make_unique<report::Mlflow>(std::move(options), facts_);
+    });
+  }
+  step_ = resumed_step;
+  if (!report.rules) return;
+  rules_.emplace(report::RulesOptions{.steps = recipe_.train.steps,
+                                      .warmup_steps = recipe_.optimizer.warmup_steps,
+                                      .peak_learning_rate = recipe_.optimizer.learning_rate,
+                                      .gradient_clip = recipe_.optimizer.gradient_clip});
+  thread_ = std::thread([this] { watch_for_stalls(); });
+}
+
+RunWatch::~RunWatch() {
+  finish(report::Ending::failed);
+}
+
+void RunWatch::tell(const report::Finding& finding) {
+  say_(cat("hawser: watch: step ", finding.step, ": ", finding.rule, ": ", finding.text));
+}
+
+void RunWatch::step(report::StepMetrics metrics) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  step_ = metrics.step;
+  if (rules_) {
+    stall_.step(metrics.step_seconds);
+    metrics.findings = rules_->step(metrics);
+    for (const report::Finding& finding : metrics.findings) {
+      if (finding.rule != report::kNotANumber) tell(finding);  // the run ends with a line about it
+    }
+  }
+  sinks_.step(metrics);
+}
+
+void RunWatch::watch_for_stalls() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!changed_.wait_for(lock, kLookForStalls, [this] { return ended_; })) {
+    const report::PhaseClock::Now now = phases_.now();
+    if (now.kind != kTraining) continue;
+    if (const auto finding = stall_.waiting(step_ + 1, now.seconds)) {
+      tell(*finding);
+      sinks_.finding(*finding);
+    }
+  }
+}
+
+void RunWatch::sync() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  sinks_.sync();
+}
+
+void RunWatch::finish(report::Ending ending) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (ended_) return;
+    ended_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  sinks_.finish(ending);
+  if (recipe_.report.html && ending != report::Ending::failed) write_html(ending);
+}
+
+void RunWatch::write_html(report::Ending ending) {
+  const std::string path = html_path(recipe_);
+  try {
+    checkpoint::write_text_atomically(path, report::html_report({.facts = facts_,
+                                                                 .metrics_file = metrics_path(recipe_),
+                                                                 .ending = ending,
+                                                                 .rules = recipe_.report.rules,
+                                                                 .phases = phases_.totals(),
+                                                                 .when = time_text()}));
+  } catch (const UserError& error) {
+    say_(cat("hawser: warning: ", error.what(), "; there is no report"));
+    return;
+  }
+  say_("report " + path);
+}
+
+}  // namespace hawser::train

@@ -1,0 +1,185 @@
+"""Hold what a run reports against the programs that read it: TensorBoard, Prometheus' parser, a real MLflow server.
+
+usage: check_reports.py --hawser BINARY [--steps N]
+
+Trains a tiny model with everything turned on, reads all of it back with the real packages, compares every number with
+metrics.jsonl, and does it again after a resume. Needs the packages of tools/requirements-reports.txt. Ends with 1 where
+something differs.
+"""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+EXPERIMENT = "check reports"
+# Names of curves by key of metrics.jsonl.
+CURVES = {
+    "loss": "loss/train",
+    "gradient_norm": "optimizer/gradient_norm",
+    "learning_rate": "optimizer/learning_rate",
+    "tokens_per_second": "speed/tokens_per_second",
+    "step_seconds": "speed/step_seconds",
+    "peak_arena_bytes": "memory/reserved_bytes",
+    "targets": "data/targets",
+    "validation_loss": "loss/validation",
+}
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def get(url: str) -> tuple[str, str]:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return answer.read().decode(), answer.headers["Content-Type"]
+
+
+def eventually(what: str, attempt, seconds: float = 120):
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            result = attempt()
+            if result is not None:
+                return result
+        except OSError:
+            pass
+        if time.monotonic() > end:
+            sys.exit(f"check_reports: no {what} in {seconds:.0f} s")
+        time.sleep(0.05)
+
+
+def metrics_of(run: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def check(condition: bool, what: str):
+    if not condition:
+        sys.exit(f"check_reports: {what}")
+
+
+def same(a: list[tuple[int, float]], b: list[tuple[int, float]], relative: float, what: str):
+    check([step for step, _ in a] == [step for step, _ in b], f"{what}: other steps: {len(a)} and {len(b)}")
+    for (step, x), (_, y) in zip(a, b):
+        check(math.isclose(x, y, rel_tol=relative, abs_tol=1e-30), f"{what}, step {step}: {x} and {y}")
+
+
+def check_tensorboard(run: pathlib.Path, metrics: list[dict]):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    tags = events.Tags()
+    for key, name in CURVES.items():
+        wanted = [(m["step"], m[key]) for m in metrics if key in m]
+        same([(e.step, e.value) for e in events.Scalars(name)], wanted, 1e-6, f"TensorBoard {name}")
+    check({"recipe", "environment", "data"} <= set(tags["tensors"]), f"TensorBoard has texts {tags['tensors']}")
+    recipe = events.Tensors("recipe")[0].tensor_proto.string_val[0].decode()
+    check("| train.micro_batch_size | 1 | default |" in recipe, "TensorBoard has another recipe: " + recipe)
+    print(f"TensorBoard: {len(CURVES)} curves of {len(metrics)} steps, and the texts")
+
+
+def check_prometheus(port: int):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    def scrape():
+        text, kind = get(f"http://127.0.0.1:{port}/metrics")
+        check(kind.startswith("text/plain; version=0.0.4"), f"Prometheus: {kind}")
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        return families if "hawser_train_loss_nats" in families else None
+
+    families = eventually("step in Prometheus", scrape)
+    for family in families.values():
+        check(family.documentation != "" and family.type in ("gauge", "counter"), f"Prometheus: {family}")
+    check(families["hawser_steps"].type == "counter", "Prometheus: hawser_steps_total is no counter")
+    check(families["hawser_steps"].samples[0].value >= 1, "Prometheus: no step")
+    check(families["hawser_info"].samples[0].labels["run"] == "check", "Prometheus: another run")
+    lint = subprocess.run(["curl", "--silent", "--fail", f"http://127.0.0.1:{port}/metrics"], capture_output=True)
+    check(lint.returncode == 0 and b"hawser_steps_total" in lint.stdout, "curl got another answer")
+    print(f"Prometheus: {len(families)} families while the run went on; curl as well")
+
+
+def check_mlflow(server: str, metrics: list[dict]) -> str:
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=server)
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    runs = client.search_runs([experiment.experiment_id])
+    check(len(runs) == 1, f"MLflow has {len(runs)} runs")
+    run = runs[0]
+    check(run.info.status == "FINISHED" and run.info.run_name == "check", f"MLflow: {run.info}")
+    check(run.data.params["data.sequence_length"] == "24", f"MLflow: {run.data.params}")
+    for key, name in CURVES.items():
+        history = sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, name))
+        same(history, [(m["step"], m[key]) for m in metrics if key in m], 1e-12, f"MLflow {name}")
+    print(f"MLflow: run {run.info.run_id}: {len(CURVES)} curves of {len(metrics)} steps, {len(run.data.params)} parameters")
+    return run.info.run_id
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--hawser", required=True, type=pathlib.Path)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--keep", type=pathlib.Path, help="a folder for the run; else one that goes away")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        work(arguments, pathlib.Path(folder))
+
+
+def work(arguments, scratch: pathlib.Path):
+    folder = arguments.keep or scratch
+    folder.mkdir(parents=True, exist_ok=True)
+    documents = [[(d * 31 + i * i * 7) % 96 for i in range(5 + d % 23)] for d in range(40)]
+    (folder / "text.jsonl").write_text("".join(json.dumps({"input_ids": d}) + "\n" for d in documents))
+    prometheus, server_port = free_port(), free_port()
+    server = f"http://127.0.0.1:{server_port}"
+    recipe = folder / "check.yaml"
+    recipe.write_text(
+        f"""name: check
+model: {{config: {ROOT / 'tests/golden/tiny/tied/config.json'}}}
+data: {{train: text.jsonl, validation_fraction: 0.25, sequence_length: 24}}
+train: {{steps: {arguments.steps}, global_batch_size: 4, evaluate_every: 50}}
+optimizer: {{learning_rate: 1.0e-3, warmup_steps: 20}}
+output: run
+report: {{tensorboard: true, prometheus_port: {prometheus}, mlflow: "{server}", mlflow_experiment: {EXPERIMENT}}}
+"""
+    )
+    run = folder / "run"
+    log = (scratch / "mlflow.log").open("w")
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{scratch}/mlflow.db",
+               "--artifacts-destination", str(scratch / "artifacts"), "--host", "127.0.0.1", "--port", str(server_port),
+               "--workers", "1"]  # fmt: skip
+    mlflow_server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        eventually("MLflow server", lambda: get(server + "/health")[0] or None)
+        fit = [str(arguments.hawser.resolve()), "fit", str(recipe), "--ranks", "1"]
+        going = subprocess.Popen(fit, stderr=subprocess.PIPE, text=True)
+        check_prometheus(prometheus)
+        said = going.communicate()[1]
+        check(going.returncode == 0 and "warning" not in said, f"fit ended with {going.returncode}:\n{said}")
+        check_tensorboard(run, metrics_of(run))
+        first = check_mlflow(server, metrics_of(run))
+
+        more = [*fit, "--resume", "--set", f"train.steps={arguments.steps + 50}"]
+        again = subprocess.run(more, stderr=subprocess.PIPE, text=True)
+        check(again.returncode == 0 and "warning" not in again.stderr, f"resume: {again.stderr}")
+        check(len(metrics_of(run)) == arguments.steps + 50, "metrics.jsonl lacks steps after the resume")
+        check_tensorboard(run, metrics_of(run))
+        check(check_mlflow(server, metrics_of(run)) == first, "MLflow: the resumed run is another one")
+    finally:
+        os.killpg(mlflow_server.pid, 15)
+        mlflow_server.wait()
+    print("all of it reads back as it was written")
+
+
+if __name__ == "__main__":
+    main()
