@@ -84,12 +84,17 @@ Message event_of(std::int64_t step) {
   return out;
 }
 
-std::string file_name() {
+// Of no file yet in `folder`: names are in the order of time.
+std::string file_name(const std::string& folder) {
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0 || host[0] == 0) std::strcpy(host.data(), "host");
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return fmt::format("{}{:010}.{}.{}{}", kPrefix, std::chrono::duration_cast<std::chrono::seconds>(now).count(),
-                     host.data(), getpid(), kSuffix);
+  auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  std::string path;
+  do {
+    path = fmt::format("{}/{}{:010}.{}.{}{}", folder, kPrefix, seconds++, host.data(), getpid(), kSuffix);
+  } while (checkpoint::exists(path));
+  return path;
 }
 
 // The folder is ready for a file; its path.
@@ -99,7 +104,7 @@ std::string make_room(const std::string& folder, std::int64_t resumed_step) {
     const bool ours = name.starts_with(kPrefix) && name.ends_with(kSuffix);
     if (ours && resumed_step == 0) checkpoint::remove_tree(folder + "/" + name);
   }
-  return folder + "/" + file_name();
+  return file_name(folder);
 }
 
 // Of a table: one line, with no bar of its own.

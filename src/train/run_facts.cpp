@@ -87,8 +87,7 @@ report::Table environment(const RunPlace& place) {
   return out;
 }
 
-void add_file(report::Table& out, const std::string& name, const std::string& prefix) {
-  const data::TokenFile file(prefix);
+void add_file(report::Table& out, const std::string& name, const data::TokenFile& file) {
   const auto count = [](std::int64_t n) { return cat(n, " (", format_count(static_cast<double>(n)), ")"); };
   out.emplace_back(name + " documents", count(file.documents()));
   out.emplace_back(name + " tokens", count(file.tokens()));
@@ -102,15 +101,17 @@ report::Table data_table(const RunPlace& place) {
   const Recipe& recipe = place.recipe;
   const data::TokenFiles files = data::token_files(data::prepare_options(recipe));
   report::Table out;
-  add_file(out, "training", files.train);
+  const data::TokenFile train(files.train);
+  add_file(out, "training", train);
   const std::int64_t room = place.sequences * recipe.data.sequence_length;
-  const std::int64_t tokens = data::TokenFile(files.train).tokens();
   out.emplace_back("training sequences", cat(place.sequences));
   out.emplace_back("their places filled",
-                   fmt::format("{:.1f} %", 100 * static_cast<double>(tokens) / static_cast<double>(room)));
+                   fmt::format("{:.1f} %", 100 * static_cast<double>(train.tokens()) / static_cast<double>(room)));
   out.emplace_back("steps an epoch", cat(ceil_div(place.sequences, recipe.train.global_batch_size)));
   std::error_code ignored;
-  if (std::filesystem::exists(files.validation + ".idx", ignored)) add_file(out, "validation", files.validation);
+  if (std::filesystem::exists(files.validation + ".idx", ignored)) {
+    add_file(out, "validation", data::TokenFile(files.validation));
+  }
   return out;
 }
 
