@@ -98,8 +98,10 @@ struct OptimizerRecipe {
 };
 
 struct CheckpointRecipe {
-  std::int64_t every_steps = 0;  // 0: at the end only
+  std::int64_t every_steps = 0;  // 0: not by steps
+  double every_minutes = 0;      // 0: not by time
   int keep_last = 3;
+  bool asynchronous = true;  // steps wait for a snapshot in host memory, not for the disk
 };
 
 struct RunRecipe {

@@ -17,24 +17,70 @@ struct FreeHash {
 }  // namespace
 
 std::optional<Checkpoint> Checkpoint::latest(const std::string& root, Problems& skipped) {
-  for (const std::string& folder : step_folders(root)) {
-    if (auto manifest = read_manifest(folder, skipped)) return Checkpoint(folder, *std::move(manifest));
+  std::vector<std::string> folders = step_folders(root);
+  while (true) {
+    Problems passed_over;
+    for (const std::string& folder : folders) {
+      try {
+        File held = hold(folder);
+        if (auto manifest = read_manifest(held, passed_over)) {
+          skipped.add(passed_over);
+          return Checkpoint(std::move(held), *std::move(manifest));
+        }
+      } catch (const UserError& error) {
+        passed_over.add_lines(error.what());
+      }
+    }
+    // A run that is going on may have saved a newer one meanwhile and removed those that were listed.
+    std::vector<std::string> now = step_folders(root);
+    if (now == folders) {
+      skipped.add(passed_over);
+      return std::nullopt;
+    }
+    folders = std::move(now);
   }
-  return std::nullopt;
 }
 
 Checkpoint Checkpoint::open(const std::string& folder) {
   Problems problems;
-  auto manifest = read_manifest(folder, problems);
-  problems.throw_if_any();
-  return Checkpoint(folder, *std::move(manifest));
+  File held = hold(folder);
+  auto manifest = read_manifest(held, problems);
+  if (!manifest) {
+    Problems offered;
+    const std::string before = whole_before(folder);
+    for (Problem problem : problems.all()) {
+      if (problem.hint.empty()) problem.hint = before;
+      offered.add(std::move(problem));
+    }
+    offered.throw_if_any();
+  }
+  return Checkpoint(std::move(held), *std::move(manifest));
 }
 
-Checkpoint::Checkpoint(std::string folder, Manifest manifest)
-    : folder_(std::move(folder)), manifest_(std::move(manifest)) {
+Checkpoint::Checkpoint(File folder, Manifest manifest)
+    : held_(std::move(folder)), folder_(held_.path()), manifest_(std::move(manifest)) {
+  struct End {
+    std::int64_t begin, end;
+    std::int64_t* padding;
+  };
+  std::vector<std::vector<End>> in_file(manifest_.files.size());
   for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) {
-    places_.emplace(manifest_.tensors[i].name, static_cast<int>(i));
-    verified_.emplace_back(manifest_.tensors[i].boxes.size(), false);
+    const SavedTensor& tensor = manifest_.tensors[i];
+    places_.emplace(tensor.name, static_cast<int>(i));
+    verified_.emplace_back(tensor.boxes.size(), false);
+    padding_.emplace_back(tensor.boxes.size());
+    for (std::size_t b = 0; b < tensor.boxes.size(); ++b) {
+      const SavedBox& box = tensor.boxes[b];
+      in_file[static_cast<std::size_t>(box.file)].push_back({box.begin, box.begin + box.bytes, &padding_[i][b]});
+    }
+  }
+  for (std::vector<End>& boxes : in_file) {
+    std::ranges::sort(boxes, {}, &End::begin);
+    std::int64_t end = 0;
+    for (const End& box : boxes) {
+      *box.padding = std::min(end, box.begin);
+      end = std::max(end, box.end);
+    }
   }
 }
 
@@ -50,7 +96,7 @@ const File& Checkpoint::file(int index) {
     constexpr std::size_t kMaxOpenFiles = 64;
     if (files_.size() >= kMaxOpenFiles) files_.erase(files_.begin());
     const SavedFile& saved = manifest_.files[static_cast<std::size_t>(index)];
-    found = files_.emplace(index, File::open(cat(folder_, "/", saved.name))).first;
+    found = files_.emplace(index, File::open_in(held_, saved.name)).first;
   }
   return found->second;
 }
@@ -115,11 +161,31 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
       try {
         problem = read_box(saved, static_cast<int>(i), targets, cast);
       } catch (const UserError& error) {
-        throw Damaged(error.what());
+        problem = Problem{.what = error.what()};
       }
-      if (problem) throw Damaged(*problem);
+      if (!problem) continue;
+      problem->hint = whole_before(folder_);
+      throw Damaged(*problem);
     }
   }
+}
+
+std::optional<Problem> Checkpoint::check_padding(const File& data, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t at = begin; at < end;) {
+    const std::int64_t count = std::min(kStagingBytes, end - at);
+    if (static_cast<std::int64_t>(staging_.size()) < count) staging_.resize(static_cast<std::size_t>(count));
+    data.read_at(at, staging_.data(), count);
+    const auto wrong =
+        std::find_if(staging_.begin(), staging_.begin() + count, [](std::byte b) { return b != std::byte{0}; });
+    if (wrong != staging_.begin() + count) {
+      return Problem{.file = data.path(),
+                     .what = "the bytes between tensors changed since it was saved",
+                     .expected = "zeros",
+                     .at = cat("byte ", at + (wrong - staging_.begin()))};
+    }
+    at += count;
+  }
+  return std::nullopt;
 }
 
 std::optional<Problem> Checkpoint::read_box(const SavedTensor& tensor, int index, const std::vector<Target>& targets,
@@ -145,8 +211,13 @@ std::optional<Problem> Checkpoint::read_box(const SavedTensor& tensor, int index
   const std::unique_ptr<XXH3_state_t, FreeHash> hash(verify ? XXH3_createState() : nullptr);
   if (verify) XXH3_64bits_reset(hash.get());
   const std::int64_t step = kStagingBytes / element;
-  staging_.resize(static_cast<std::size_t>(std::min(step, end - begin) * element));
   const File& data = file(box.file);
+  if (verify) {
+    const std::int64_t padding =
+        padding_[static_cast<std::size_t>(places_.at(tensor.name))][static_cast<std::size_t>(index)];
+    if (auto problem = check_padding(data, padding, box.begin)) return problem;
+  }
+  staging_.resize(static_cast<std::size_t>(std::min(step, end - begin) * element));
   for (std::int64_t at = begin; at < end; at += step) {
     const std::int64_t count = std::min(step, end - at);
     data.read_at(box.begin + at * element, staging_.data(), count * element);
@@ -170,8 +241,7 @@ std::optional<Problem> Checkpoint::read_box(const SavedTensor& tensor, int index
         .what = "checksum mismatch: the data changed since it was saved",
         .expected = checksum_text(box.checksum),
         .got = checksum_text(checksum),
-        .at = cat("bytes ", box.begin, " to ", box.begin + box.bytes, ", ", tensor.name, " ", box.region.text()),
-        .hint = "an older checkpoint"};
+        .at = cat("bytes ", box.begin, " to ", box.begin + box.bytes, ", ", tensor.name, " ", box.region.text())};
   }
   verified[static_cast<std::size_t>(index)] = true;
   return std::nullopt;
@@ -187,26 +257,56 @@ std::string Checkpoint::read_attached(const std::string& name) const {
   const auto saved = std::ranges::find(manifest_.attached, name, &SavedAttachment::name);
   HAWSER_CHECK(saved != manifest_.attached.end(), "no ", name, " in ", folder_);
   const std::string path = cat(folder_, "/", name);
-  if (!exists(path)) throw Damaged(Problem{.file = path, .what = "a file of the checkpoint is gone"});
-  const std::string text = read_text(path, std::max(saved->bytes, File::open(path).bytes()));
-  if (static_cast<std::int64_t>(text.size()) != saved->bytes ||
-      XXH3_64bits(text.data(), text.size()) != saved->checksum) {
+  if (!held_.has(name)) throw Damaged(Problem{.file = path, .what = "a file of the checkpoint is gone"});
+  const File file = File::open_in(held_, name);
+  const std::int64_t bytes = file.bytes();
+  if (bytes != saved->bytes) {
+    throw Damaged(Problem{.file = path,
+                          .what = bytes < saved->bytes ? "truncated file" : "file too long",
+                          .expected = cat(saved->bytes, " bytes"),
+                          .got = cat(bytes)});
+  }
+  const std::string text = read_text(file, bytes);
+  if (XXH3_64bits(text.data(), text.size()) != saved->checksum) {
     throw Damaged(Problem{.file = path, .what = "checksum mismatch: the file changed since it was saved"});
   }
   return text;
 }
 
-void Checkpoint::verify(Problems& problems) {
+std::int64_t Checkpoint::data_bytes() const {
+  std::int64_t bytes = 0;
+  for (const SavedTensor& tensor : manifest_.tensors) {
+    for (const SavedBox& box : tensor.boxes) bytes += box.bytes;
+  }
+  return bytes;
+}
+
+void Checkpoint::verify_attached(Problems& problems) const {
+  for (const SavedAttachment& small : manifest_.attached) {
+    try {
+      read_attached(small.name);
+    } catch (const UserError& error) {
+      problems.add_lines(error.what());
+    }
+  }
+}
+
+void Checkpoint::verify(Problems& problems, const Progress& progress) {
+  const std::int64_t total = data_bytes();
+  std::int64_t done = 0;
   for (const SavedTensor& tensor : manifest_.tensors) {
     for (std::size_t i = 0; i < tensor.boxes.size(); ++i) {
+      done += tensor.boxes[i].bytes;
       if (verified_[static_cast<std::size_t>(places_.at(tensor.name))][i]) continue;
       try {
         if (auto problem = read_box(tensor, static_cast<int>(i), {}, nullptr)) problems.add(*std::move(problem));
       } catch (const UserError& error) {
         problems.add({.what = error.what()});
       }
+      if (progress) progress(done, total);
     }
   }
+  verify_attached(problems);
 }
 
 }  // namespace hawser::checkpoint

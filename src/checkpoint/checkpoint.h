@@ -4,10 +4,12 @@
 //   if (auto checkpoint = Checkpoint::latest(root, skipped)) checkpoint->read(states);
 //
 // Files are read with pread through a buffer of kStagingBytes: mapped pages would count as this process's memory,
-// which is planned to the byte, and a failing disk would be a signal instead of an error.
+// which is planned to the byte, and a failing disk would be a signal instead of an error. An open checkpoint is held
+// (root.h): a run that goes on saving beside its reader does not take it away.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -46,16 +48,22 @@ class Checkpoint {
   // Fills the wanted boxes (views on the cpu device, dense) from the saved ones; float32 and bfloat16 convert into each
   // other. First, before a byte is read, a UserError of all that cannot be: missing tensors, other shapes or types,
   // elements that were not saved. Then every saved box that is touched is read whole and its checksum verified, once in
-  // this object's life; a mismatch, or a file that cannot be read, is Damaged and leaves the views with undefined
-  // values.
+  // this object's life, with the padding before it; a mismatch, or a file that cannot be read, is Damaged and leaves
+  // the views with undefined values.
   void read(const std::vector<NamedState>& wanted);
 
   // Names of the files that it carries along, and the bytes of one of them; Damaged when those are not what was saved.
   std::vector<std::string> attached() const;
   std::string read_attached(const std::string& name) const;
 
-  // Reads and verifies every box; adds a problem for each that is damaged.
-  void verify(Problems& problems);
+  // Reads and verifies every box and what is attached; adds a problem for each that is damaged. `progress` hears the
+  // bytes read so far.
+  using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
+  void verify(Problems& problems, const Progress& progress = {});
+  // The part of it that read() leaves out: what is attached.
+  void verify_attached(Problems& problems) const;
+  std::int64_t data_bytes() const;  // of all boxes
+  const std::vector<SavedFile>& files() const { return manifest_.files; }
 
  private:
   struct Target {
@@ -63,14 +71,18 @@ class Checkpoint {
     BoxMemory memory;
   };
 
-  Checkpoint(std::string folder, Manifest manifest);
+  Checkpoint(File folder, Manifest manifest);
   std::optional<Problem> read_box(const SavedTensor& tensor, int box, const std::vector<Target>& targets, CastRun cast);
   const File& file(int index);
 
+  std::optional<Problem> check_padding(const File& data, std::int64_t begin, std::int64_t end);
+
+  File held_;  // as hold() gives it: what is read stays, whoever removes or replaces the folder
   std::string folder_;
   Manifest manifest_;
-  std::unordered_map<std::string, int> places_;  // name to place in manifest_.tensors
-  std::vector<std::vector<bool>> verified_;      // a tensor, a box
+  std::unordered_map<std::string, int> places_;     // name to place in manifest_.tensors
+  std::vector<std::vector<bool>> verified_;         // a tensor, a box
+  std::vector<std::vector<std::int64_t>> padding_;  // the same: where the padding before the box begins
   std::map<int, File> files_;
   std::vector<std::byte> staging_;
 };

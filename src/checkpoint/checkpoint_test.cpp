@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "checkpoint/json.h"
+#include "checkpoint/root.h"
 #include "checkpoint/testing.h"
 
 namespace hawser::checkpoint {
@@ -183,45 +186,168 @@ TEST(Checkpoint, RefusesManifestsThatContradictThemselves) {
   expect_line(error_with([&](Manifest& m) { m.tensors[0].boxes[1].begin = 8; }), "behind its file's end");
 }
 
-// Every byte of a checkpoint, changed or cut off: an error of one line, or the same content.
+// Every byte of a checkpoint, changed, left out, or cut off with all behind it: an error of one line that names the
+// file. Headers, lengths, checksums, tensor data, padding and white space are all among them.
 TEST(Checkpoint, FindsEveryDamagedByte) {
   const TempFolder root(true);
   const std::vector<Spec> specs{{"a", {4, 6}}, {"b", {5}, DType::bf16}};
   const std::string folder = save({.root = root.path(), .step = 1}, cut_flat(specs, 2, 1));
-  int found = 0, harmless = 0;
-  const auto check = [&](bool data) {
+  int found = 0;
+  const auto check = [&](const std::string& path, std::size_t at) {
     const auto wanted = cut_flat(specs, 1);
     const std::string line = error_of([&] { Checkpoint::open(folder).read(wanted[0].states); });
-    if (line.empty()) {
-      EXPECT_TRUE(wanted[0].holds(1));
-      ++harmless;
-    } else {
-      expect_line(line, folder);
-      if (data) expect_line(line, "rank-0000");
-      ++found;
-    }
+    expect_line(line, path);
+    EXPECT_NE(line, "") << "byte " << at;
+    ++found;
   };
   for (const std::string name : {"manifest.json", "rank-00000.bin", "rank-00001.bin"}) {
     const std::string path = folder + "/" + name, sound = read_file(path);
-    const bool data = name != "manifest.json";
     for (std::size_t i = 0; i < sound.size(); ++i) {
-      for (const int flip : {0x01, 0x80, 0xff}) {
-        std::string bytes = sound;
-        bytes[i] = static_cast<char>(bytes[i] ^ flip);
-        write_file(path, bytes);
-        check(data);
+      std::vector<std::string> damaged = {sound.substr(0, i)};
+      for (const int flip : {0x01, 0x20, 0x80, 0xff}) {
+        damaged.push_back(sound);
+        damaged.back()[i] = static_cast<char>(sound[i] ^ flip);
       }
-      write_file(path, sound.substr(0, i));
-      check(data);
+      // A byte that is like its neighbour makes the same file whichever of the two is left out, but a shorter one.
+      damaged.push_back(sound.substr(0, i) + sound.substr(i + 1));
+      if (name == "manifest.json") damaged.push_back(sound.substr(0, i) + " " + sound.substr(i));
+      for (const std::string& bytes : damaged) {
+        write_file(path, bytes);
+        check(path, i);
+      }
     }
     write_file(path, sound + "x");
-    check(data);
+    check(path, sound.size());
+    std::filesystem::remove(path);
+    check(path, 0);
     write_file(path, sound);
   }
-  EXPECT_GT(found, 1000);
-  EXPECT_LT(harmless, 200);  // white space in the manifest, padding between boxes
+  EXPECT_GT(found, 3000);
   const auto wanted = cut_flat(specs, 1);
   Checkpoint::open(folder).read(wanted[0].states);
+}
+
+TEST(Checkpoint, FindsFilesOfOthersUnderItsNames) {
+  const TempFolder root(true);
+  const std::vector<Spec> specs{{"a", {4, 6}}, {"b", {4}, DType::bf16}};
+  const std::string older = save({.root = root.path(), .step = 1}, cut_flat(specs, 2, 1));
+  const std::string folder = save({.root = root.path(), .step = 2}, cut_flat(specs, 2, 2));
+  const auto error = [&] {
+    const auto wanted = cut_flat(specs, 1);
+    return error_of([&] { Checkpoint::open(folder).read(wanted[0].states); });
+  };
+  const auto swap = [](const std::string& a, const std::string& b) {
+    const std::string of_a = read_file(a);
+    write_file(a, read_file(b));
+    write_file(b, of_a);
+  };
+  for (const auto& [a, b] : {std::pair{folder + "/rank-00000.bin", folder + "/rank-00001.bin"},
+                             std::pair{folder + "/rank-00001.bin", older + "/rank-00001.bin"}}) {
+    swap(a, b);
+    expect_line(error(), "checksum mismatch: the data changed since it was saved");
+    expect_line(error(), "try " + older);
+    swap(a, b);
+  }
+  swap(folder + "/manifest.json", older + "/manifest.json");
+  expect_line(error(), folder + "/manifest.json: the manifest of another step (expected 2, got 1)");
+  swap(folder + "/manifest.json", older + "/manifest.json");
+  EXPECT_EQ(error(), "");
+}
+
+// At random places of larger files with what a run's checkpoint has: the newest one is passed over or Damaged, the one
+// before it is offered and is whole.
+TEST(Checkpoint, OffersTheOneBeforeWhereverItIsDamaged) {
+  const TempFolder root(true);
+  const std::vector<Spec> specs{{"model.embed", {61, 32}}, {"model.norm", {33}}, {"head", {7, 5}, DType::bf16}};
+  const std::string older = save({.root = root.path(), .step = 1}, cut_flat(specs, 3, 1));
+  const std::string folder = save({.root = root.path(), .step = 2, .max_box_bytes = 512}, cut_flat(specs, 3, 2));
+  const std::vector<std::string> names = list_folder(folder);
+  ASSERT_EQ(names.size(), 4u);
+  const RandomStream random(5, "damage");
+  int passed_over = 0, damaged = 0;
+  for (std::uint64_t draw = 0; draw < 4000;) {
+    const std::string path = folder + "/" + names[random.below(names.size(), draw++)], sound = read_file(path);
+    std::string bytes = sound;
+    const std::size_t at = random.below(sound.size(), draw++);
+    switch (random.below(3, draw++)) {
+      case 0:
+        bytes[at] = static_cast<char>(bytes[at] ^ (1 + random.below(255, draw)));
+        break;
+      case 1:
+        bytes.resize(at);
+        break;
+      default:
+        bytes.erase(at, 1 + random.below(100, draw));
+    }
+    ++draw;
+    write_file(path, bytes);
+    Problems skipped;
+    auto checkpoint = Checkpoint::latest(root.path(), skipped);
+    ASSERT_TRUE(checkpoint.has_value());
+    const auto wanted = cut_flat(specs, 2);
+    if (checkpoint->step() == 1) {
+      ++passed_over;
+      expect_line(skipped.lines(), path);
+      expect_line(error_of([&] { Checkpoint::open(folder); }), "try " + older);
+    } else {
+      ++damaged;
+      std::string line;
+      for (const Host& host : wanted) {
+        const std::string mine = error_of([&] { checkpoint->read(host.states); });
+        if (line.empty()) line = mine;
+      }
+      expect_line(line, path + ": ");
+      expect_line(line, "try " + older);
+      Problems verified;
+      checkpoint->verify(verified);
+      EXPECT_FALSE(verified.empty());
+    }
+    write_file(path, sound);
+  }
+  EXPECT_GT(passed_over, 300);
+  EXPECT_GT(damaged, 300);
+  Problems skipped;
+  EXPECT_EQ(Checkpoint::latest(root.path(), skipped)->step(), 2);
+  EXPECT_TRUE(skipped.empty());
+}
+
+// A run that goes on saving neither takes away nor changes what a reader has opened.
+TEST(Checkpoint, AReaderKeepsWhatItOpened) {
+  const TempFolder root;
+  const std::vector<Spec> specs{{"a", {40, 6}}};
+  const std::string checkpoints = root / "checkpoints", best = root / "best";
+  const auto save_step = [&](std::int64_t step) {
+    const std::string folder =
+        save({.root = checkpoints, .step = step}, cut_flat(specs, 2, static_cast<std::uint64_t>(step)));
+    keep_also_as(folder, best);
+    keep_last(checkpoints, 1);
+    return folder;
+  };
+  const auto holds = [&](Checkpoint& checkpoint, std::uint64_t version) {
+    const auto wanted = cut_flat(specs, 1);
+    checkpoint.read(wanted[0].states);
+    return wanted[0].holds(version);
+  };
+  const std::string first = save_step(1);
+  {
+    auto of_run = Checkpoint::open(first), of_best = Checkpoint::open(best);
+    EXPECT_EQ(of_best.step(), 1);
+    save_step(2);
+    const std::string third = save_step(3);
+    EXPECT_TRUE(exists(first)) << "it is being read";
+    EXPECT_FALSE(exists(checkpoints + "/step-00000002"));
+    EXPECT_TRUE(holds(of_run, 1));
+    EXPECT_TRUE(holds(of_best, 1)) << "of the folder that was best when it was opened";
+    auto newest = Checkpoint::open(best);
+    EXPECT_TRUE(holds(newest, 3));
+  }
+  save_step(4);
+  EXPECT_FALSE(exists(first));
+  auto left = Checkpoint::open(best);
+  std::filesystem::remove_all(checkpoints);
+  auto again = Checkpoint::open(best);  // its own links
+  EXPECT_TRUE(holds(again, 4));
+  EXPECT_EQ(list_folder(root.path()), std::vector<std::string>{"best"});
 }
 
 TEST(Checkpoint, RefusesOtherVersionsAndNamesByteRanges) {

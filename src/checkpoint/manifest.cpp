@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "checkpoint/json.h"
-#include "checkpoint/storage/posix.h"
+#include "checkpoint/root.h"
 
 namespace hawser::checkpoint {
 namespace {
@@ -99,6 +99,28 @@ std::string read_tensor(const Json& value, const std::vector<SavedFile>& files, 
 std::string checksum_of(const Json& document) {
   const std::string text = document.dump();
   return checksum_text(XXH3_64bits(text.data(), text.size()));
+}
+
+// One key and one tensor a line, for people.
+std::string printed(const Json& document) {
+  std::string text = "{";
+  for (const char* key : {"format", "version", "step", "world", "meta", "files", "attached", "checksum"}) {
+    if (!document.contains(key)) continue;
+    text += cat("\"", key, "\": ", document[key].dump(), ",\n ");
+  }
+  text += "\"tensors\": [";
+  const char* between = "\n  ";
+  for (const Json& tensor : document["tensors"]) {
+    text += between + tensor.dump();
+    between = ",\n  ";
+  }
+  return text + "]}\n";
+}
+
+// The last component of a path.
+std::string name_of(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path.substr(path.rfind('/') + 1);
 }
 
 }  // namespace
@@ -224,36 +246,32 @@ std::string manifest_text(const Manifest& manifest) {
     }
   }
   document["checksum"] = checksum_of(document);
-  // One key and one tensor a line, for people.
-  std::string text = "{";
-  for (const char* key : {"format", "version", "step", "world", "meta", "files", "attached", "checksum"}) {
-    if (!document.contains(key)) continue;
-    text += cat("\"", key, "\": ", document[key].dump(), ",\n ");
-  }
-  text += "\"tensors\": [";
-  const char* between = "\n  ";
-  for (const Json& tensor : document["tensors"]) {
-    text += between + tensor.dump();
-    between = ",\n  ";
-  }
-  return text + "]}\n";
+  return printed(document);
 }
 
 std::optional<Manifest> read_manifest(const std::string& folder, Problems& problems) {
-  const std::string path = cat(folder, "/", kManifestName);
+  if (!is_folder(folder)) {
+    problems.add({.file = folder, .what = "no such checkpoint folder"});
+    return std::nullopt;
+  }
+  try {
+    return read_manifest(File::open_folder(folder), problems);
+  } catch (const UserError& error) {
+    return problems.add({.what = error.what()}), std::nullopt;
+  }
+}
+
+std::optional<Manifest> read_manifest(const File& folder, Problems& problems) {
+  const std::string path = cat(folder.path(), "/", kManifestName);
   const auto refuse = [&](Problem problem) {
     problem.file = path;
     problems.add(std::move(problem));
     return std::nullopt;
   };
   std::string text;
-  if (!is_folder(folder)) {
-    problems.add({.file = folder, .what = "no such checkpoint folder"});
-    return std::nullopt;
-  }
-  if (!exists(path)) return refuse({.what = "no manifest: the save was not finished"});
+  if (!folder.has(kManifestName)) return refuse({.what = "no manifest: the save was not finished"});
   try {
-    text = read_text(path, kMaxManifestBytes);
+    text = read_text(File::open_in(folder, kManifestName), kMaxManifestBytes);
   } catch (const UserError& error) {
     return problems.add({.what = error.what()}), std::nullopt;
   }
@@ -274,6 +292,8 @@ std::optional<Manifest> read_manifest(const std::string& folder, Problems& probl
                    .got = version ? cat(*version) : "none",
                    .hint = "the Hawser that wrote it"});
   }
+  const bool printable = document.contains("tensors") && document["tensors"].is_array();
+  const std::string canonical = printable ? printed(document) : "";
   const Json checksum = take("checksum");
   document.erase("checksum");
   const std::string computed = checksum_of(document);
@@ -282,11 +302,18 @@ std::optional<Manifest> read_manifest(const std::string& folder, Problems& probl
                    .expected = checksum.dump(),
                    .got = cat("\"", computed, "\"")});
   }
+  if (printable && canonical != text) {
+    const auto differs = std::ranges::mismatch(canonical, text).in2 - text.begin();
+    return refuse({.what = "changed since it was saved", .at = cat("byte ", differs)});
+  }
   const auto step = count_at(document, "step"), world = count_at(document, "world");
   const Json files = take("files"), tensors = take("tensors"), meta = take("meta"), attached = take("attached");
   if (!step || !world || *world < 1 || *world > INT32_MAX || !files.is_array() || !tensors.is_array() ||
       !meta.is_object()) {
     return refuse({.what = "a manifest without step, world, files, tensors or meta"});
+  }
+  if (const auto named = step_of(name_of(folder.path())); named && *named != *step) {
+    return refuse({.what = "the manifest of another step", .expected = cat(*named), .got = cat(*step)});
   }
   Manifest manifest{.step = *step, .world = static_cast<int>(*world), .meta = meta.dump()};
   const std::size_t before = problems.size();
@@ -294,9 +321,9 @@ std::optional<Manifest> read_manifest(const std::string& folder, Problems& probl
     const auto file = file_from(entry);
     if (!file) return refuse({.what = "a manifest with a wrong file entry"});
     manifest.files.push_back(*file);
-    const std::string data = cat(folder, "/", file->name);
+    const std::string data = cat(folder.path(), "/", file->name);
     try {
-      const std::int64_t bytes = File::open(data).bytes();
+      const std::int64_t bytes = File::open_in(folder, file->name).bytes();
       if (bytes != file->bytes) {
         problems.add({.file = data,
                       .what = bytes < file->bytes ? "truncated file" : "file too long",

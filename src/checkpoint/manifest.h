@@ -12,10 +12,11 @@
 //                         "checksum": "…"}
 //
 // FILE is a place in "files", BEGIN and BYTES are bytes in it, XXH3 is the 64-bit XXH3 of those bytes in hexadecimal.
-// "checksum" is that of the whole document without this key, printed without white space and with sorted keys: so a
-// changed byte is found wherever it matters. A folder is whole when its manifest is, and every file has its size; what
-// is attached is checked when it is read, since a run can go on without it.
-// "meta" belongs to the caller: data position, RNG key, schedule, recipe.
+// "checksum" is that of the whole document without this key, printed without white space and with sorted keys, and the
+// file is its document as manifest_text prints it: so any changed byte is found, white space too. Bytes between boxes
+// are zero. A folder is whole when its manifest is, its name is not another step's, and every file has its size; what
+// is attached is checked when it is read, since a run can go on without it. "meta" belongs to the caller: data
+// position, RNG key, schedule, recipe.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,7 @@
 
 #include "base/error.h"
 #include "checkpoint/boxes.h"
+#include "checkpoint/storage/posix.h"
 
 namespace hawser::checkpoint {
 
@@ -89,6 +91,7 @@ std::string manifest_text(const Manifest& manifest);
 // Reads FOLDER/manifest.json and checks it against itself and against the sizes of the files beside it. Adds every
 // problem found and returns none when there is one.
 std::optional<Manifest> read_manifest(const std::string& folder, Problems& problems);
+std::optional<Manifest> read_manifest(const File& folder, Problems& problems);  // of a folder that was opened
 
 // A pair of boxes of the tensor that share elements, as "[0:4] and [2:6]"; "" when there is none.
 std::string find_overlap(const SavedTensor& tensor);

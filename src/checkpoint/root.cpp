@@ -15,17 +15,6 @@ namespace {
 constexpr const char* kPrefix = "step-";
 constexpr const char* kDigits = "0123456789";
 
-// "step-00000120" to 120.
-std::optional<std::int64_t> step_of(const std::string& name) {
-  const std::string prefix = kPrefix;
-  if (name.rfind(prefix, 0) != 0) return std::nullopt;
-  const std::string digits = name.substr(prefix.size());
-  if (digits.size() < 8 || digits.size() > 18 || digits.find_first_not_of(kDigits) != std::string::npos) {
-    return std::nullopt;
-  }
-  return std::stoll(digits);
-}
-
 bool is_live(const std::string& folder, const std::string& lock_name) {
   const std::string path = cat(folder, "/", lock_name);
   if (!exists(path)) return false;  // made together with the folder, under the root's lock: its maker is gone
@@ -42,6 +31,16 @@ bool is_live(const std::string& folder, const std::string& lock_name) {
 std::string step_name(std::int64_t step) {
   const std::string digits = cat(step);
   return cat(kPrefix, std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0'), digits);
+}
+
+std::optional<std::int64_t> step_of(const std::string& name) {
+  const std::string prefix = kPrefix;
+  if (name.rfind(prefix, 0) != 0) return std::nullopt;
+  const std::string digits = name.substr(prefix.size());
+  if (digits.size() < 8 || digits.size() > 18 || digits.find_first_not_of(kDigits) != std::string::npos) {
+    return std::nullopt;
+  }
+  return std::stoll(digits);
 }
 
 std::string temporary_name(std::int64_t step) {
@@ -122,10 +121,73 @@ std::vector<std::string> keep_last(const std::string& root, int count) {
   std::vector<std::string> removed;
   // Oldest first, so that a crash in between leaves the newest.
   for (std::size_t i = folders.size(); i > static_cast<std::size_t>(count); --i) {
+    File folder = File::open_folder(folders[i - 1]);
+    if (folder.try_lock() == File::Lock::held_elsewhere) continue;
     discard(root, folders[i - 1].substr(root.size() + 1));
     removed.push_back(folders[i - 1]);
   }
   return removed;
+}
+
+File hold(const std::string& folder) {
+  constexpr std::chrono::seconds kPatience{2};
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (true) {
+    if (!is_folder(folder)) throw UserError(Problem{.file = folder, .what = "no such checkpoint folder"});
+    File file = File::open_folder(folder);
+    // Held elsewhere: it is being removed or replaced right now.
+    const bool locked = file.try_lock_shared() != File::Lock::held_elsewhere;
+    if (locked && file.still_at(folder)) return file;
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw UserError(Problem{.file = folder, .what = "the checkpoint is being replaced", .hint = "again"});
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+std::string whole_before(const std::string& folder) {
+  std::string path = folder;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const auto slash = path.rfind('/');
+  const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
+  const auto step = step_of(path.substr(slash + 1));
+  Problems ignored;
+  for (const std::string& other : step_folders(step ? parent : cat(parent, "/checkpoints"))) {
+    if (step && step_of(other.substr(other.rfind('/') + 1)) >= step) continue;
+    if (read_manifest(other, ignored)) return other;
+  }
+  return "";
+}
+
+void keep_also_as(const std::string& folder, const std::string& path) {
+  const auto slash = path.rfind('/');
+  const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
+  const std::string hidden = cat(".", path.substr(slash == std::string::npos ? 0 : slash + 1), ".tmp-");
+  // Of earlier calls: what a crash left, and what somebody still read when it was replaced.
+  for (const std::string& name : list_folder(parent)) {
+    if (!name.starts_with(hidden)) continue;
+    File left = File::open_folder(cat(parent, "/", name));
+    if (left.try_lock() != File::Lock::held_elsewhere) remove_tree(cat(parent, "/", name));
+  }
+  const std::string fresh = cat(parent, "/", hidden, make_nonce());
+  make_folder(fresh);
+  try {
+    for (const std::string& name : list_folder(folder)) link_or_copy(cat(folder, "/", name), cat(fresh, "/", name));
+    sync_folder(fresh);
+    bool swapped = false;
+    if (exists(path)) {
+      swapped = exchange_paths(fresh, path);
+      if (!swapped) rename_path(path, cat(parent, "/", hidden, make_nonce()));
+    }
+    if (!swapped) rename_path(fresh, path);
+    sync_folder(parent);
+    if (!swapped) return;
+    File before = File::open_folder(fresh);
+    if (before.try_lock() != File::Lock::held_elsewhere) remove_tree(fresh);
+  } catch (...) {
+    remove_tree(fresh);
+    throw;
+  }
 }
 
 }  // namespace hawser::checkpoint

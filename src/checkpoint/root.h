@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace hawser::checkpoint {
 
 // "step-00000120"
 std::string step_name(std::int64_t step);
+std::optional<std::int64_t> step_of(const std::string& name);  // and back; none for any other name
 
 // All folders named like a checkpoint, whole or not, newest first, as ROOT/NAME. A root that does not exist has none.
 std::vector<std::string> step_folders(const std::string& root);
@@ -21,7 +23,20 @@ std::vector<std::string> whole_checkpoints(const std::string& root, Problems& sk
 
 // Removes the oldest whole checkpoints until `count` (at least 1) are left and returns their folders. Each is renamed
 // to a dot-name before anything in it is removed; what a crash leaves under such a name goes at the next save.
+// One that somebody reads now (its folder is locked, see hold()) stays until a later call.
 std::vector<std::string> keep_last(const std::string& root, int count);
+
+// Opens a checkpoint's folder and holds a shared lock on it as long as the file lives: keep_last leaves it alone. Where
+// the file system has no locks, the folder is open only. UserError where there is no such folder.
+File hold(const std::string& folder);
+
+// The newest whole checkpoint before this one, which need not be whole itself: of its root, or for one that is kept as
+// PARENT/best of PARENT/checkpoints. "": none.
+std::string whole_before(const std::string& folder);
+
+// Makes `path`, beside or anywhere outside the root, the same checkpoint as `folder`: hard links, or copies where there
+// are none. It replaces what is there in one step; a reader of that goes on with what it holds. One process at a time.
+void keep_also_as(const std::string& folder, const std::string& path);
 
 // Names of folders that are not checkpoints yet, or no more: ".step-00000120.tmp-NONCE", ".step-00000120.trash-NONCE".
 enum class Leftover { none, temporary, trash };

@@ -68,7 +68,8 @@ struct ExportOptions {
 
 struct InspectOptions {
   CommonOptions common;
-  std::string path;               // or the word "data", with `data`
+  std::string path;               // or the word "data", with `data`, or "checkpoint", with its folder in `data`
+  bool verify = false;            // of a checkpoint: hold all of it against its checksums
   std::string svg;                // of a trace: a file to draw it into; "": none
   double from_ms = 0, to_ms = 0;  // what of it to draw; equal: all
   std::string data;               // a recipe or a token file

@@ -24,6 +24,11 @@ void print_result(const train::FitResult& result, bool json) {
                                {"tokens_per_second", result.tokens_per_second},
                                {"activation_checkpointing", result.checkpointing},
                                {"checkpoint", result.checkpoint}};
+    if (result.saving.saves > 0) {
+      out["saving"] = {{"saves", result.saving.saves},
+                       {"waited_seconds", result.saving.waited_s},
+                       {"writing_seconds", result.saving.writing_s}};
+    }
     if (result.train_loss) out["train_loss"] = *result.train_loss;
     if (result.validation_loss) out["validation_loss"] = *result.validation_loss;
     if (!result.notes.empty()) out["notes"] = result.notes;

@@ -16,11 +16,13 @@
 #include "cli/timeline_json.h"
 #include "data/statistics.h"
 #include "data/token_file.h"
+#include "launch/environment.h"
 #include "models/families.h"
 #include "report/timeline_summary.h"
 #include "report/timeline_svg.h"
 #include "train/export.h"
 #include "train/open_model.h"
+#include "train/saver.h"
 
 namespace hawser::cli {
 namespace {
@@ -96,6 +98,103 @@ void describe_meta(const checkpoint::Checkpoint& checkpoint, Report& report) {
   if (!meta.tokenizer.empty()) report.row("tokenizer", meta.tokenizer);
 }
 
+// The layout that wrote it, as its recipe says; any other reads it as well.
+std::string saved_layout(const checkpoint::Checkpoint& checkpoint, Report& report) {
+  const auto meta = nlohmann::json::parse(checkpoint.meta(), nullptr, /*allow_exceptions=*/false);
+  const auto parallel = meta.value("/recipe/parallel"_json_pointer, nlohmann::json());
+  std::string text = cat(checkpoint.world(), checkpoint.world() == 1 ? " rank" : " ranks");
+  if (!parallel.is_object()) return text;
+  report.json["parallel"] = parallel;
+  for (const char* key : {"context_parallel_degree", "hybrid_shard_degree", "tensor_parallel_degree",
+                          "pipeline_parallel_degree", "expert_parallel_degree"}) {
+    const auto value = parallel.find(key);
+    if (value == parallel.end() || !value->is_number_integer()) continue;
+    const bool shard = key == std::string("hybrid_shard_degree");
+    if (*value != (shard ? 0 : 1)) text += cat(", ", key, " ", value->get<std::int64_t>());
+  }
+  return text;
+}
+
+// A line a parameter; what the optimizer keeps of it has its shape.
+void list_tensors(const checkpoint::Checkpoint& checkpoint, Report& report) {
+  struct Line {
+    std::string name, shape;
+    std::int64_t bytes = 0, boxes = 0, moments = 0;
+  };
+  std::vector<std::pair<Line, std::string>> lines;
+  std::size_t widest = 0, longest = 0;
+  Json& list = report.json["tensor_list"] = Json::array();
+  for (const checkpoint::SavedTensor& tensor : checkpoint.tensors()) {
+    std::int64_t bytes = 0;
+    for (const checkpoint::SavedBox& box : tensor.boxes) bytes += box.bytes;
+    list.push_back({{"name", tensor.name},
+                    {"dtype", to_string(tensor.dtype)},
+                    {"shape", std::vector<std::int64_t>(tensor.shape.begin(), tensor.shape.end())},
+                    {"bytes", bytes},
+                    {"boxes", tensor.boxes.size()}});
+    if (tensor.name.starts_with("optimizer/")) continue;
+    Line line{.name = tensor.name,
+              .shape = cat(to_string(tensor.dtype), " ", tensor.shape.text()),
+              .bytes = bytes,
+              .boxes = static_cast<std::int64_t>(tensor.boxes.size())};
+    for (const char* kind : {"optimizer/exp_avg/", "optimizer/exp_avg_sq/"}) {
+      line.moments += checkpoint.find(kind + tensor.name) != nullptr ? 1 : 0;
+    }
+    widest = std::max(widest, line.name.size());
+    longest = std::max(longest, line.shape.size());
+    lines.emplace_back(std::move(line), "");
+  }
+  for (auto& [line, ignored] : lines) {
+    line.name.resize(widest + 2, ' ');
+    line.shape.resize(longest + 2, ' ');
+    report.text += cat(
+        "    ", line.name, line.shape, with_unit(line.bytes), " in ", line.boxes, line.boxes == 1 ? " box" : " boxes",
+        line.moments > 0 ? cat(", and ", line.moments, line.moments == 1 ? " moment" : " moments") : "", "\n");
+  }
+}
+
+void list_files(const checkpoint::Checkpoint& checkpoint, Report& report) {
+  Json& list = report.json["files"] = Json::array();
+  std::int64_t bytes = 0, count = 0;
+  const auto add = [&](const std::string& name, std::int64_t size) {
+    list.push_back({{"name", name}, {"bytes", size}});
+    bytes += size, ++count;
+  };
+  const auto size_of_file = [&](const std::string& name) {
+    std::error_code gone;
+    const auto size = fs::file_size(fs::path(checkpoint.folder()) / name, gone);
+    return gone ? std::int64_t{0} : static_cast<std::int64_t>(size);
+  };
+  for (const checkpoint::SavedFile& file : checkpoint.files()) add(file.name, file.bytes);
+  for (const std::string& name : checkpoint.attached()) add(name, size_of_file(name));
+  add(checkpoint::kManifestName, size_of_file(checkpoint::kManifestName));
+  report.json["disk_bytes"] = bytes;
+  report.row("on disk", cat(with_unit(bytes), " in ", count, " files"));
+}
+
+// Reads all of it and holds it against its checksums.
+void verify_checkpoint(checkpoint::Checkpoint& checkpoint, Report& report, bool quiet) {
+  const Terminal terminal = user_terminal();
+  const bool shown = terminal.is_terminal && !quiet;
+  std::int64_t percent = -1;
+  Problems problems;
+  checkpoint.verify(problems, [&](std::int64_t done, std::int64_t total) {
+    const std::int64_t now = total > 0 ? 100 * done / total : 100;
+    if (!shown || now == percent) return;
+    percent = now;
+    std::fprintf(stderr, "\rverifying %3lld%% of %s", static_cast<long long>(now), with_unit(total).c_str());
+  });
+  if (shown) std::fputs("\r\033[K", stderr);
+  if (!problems.empty()) {
+    const std::string before = checkpoint::whole_before(checkpoint.folder());
+    throw checkpoint::Damaged(
+        problems.lines() +
+        (before.empty() ? "" : cat("\nthe checkpoint before it: hawser inspect ", before, " --verify")));
+  }
+  report.json["verified"] = true;
+  report.row("verified", cat(with_unit(checkpoint.data_bytes()), " of tensors, padding and all that is attached"));
+}
+
 void describe_checkpoint(const checkpoint::Checkpoint& checkpoint, Report& report) {
   report.title("checkpoint", checkpoint.folder());
   std::int64_t parameters = 0, others = 0, bytes = 0;
@@ -110,17 +209,17 @@ void describe_checkpoint(const checkpoint::Checkpoint& checkpoint, Report& repor
   report.json["tensors"] = {{"parameters", parameters}, {"optimizer", others}};
   report.json["bytes"] = bytes;
   report.json["bytes_by_dtype"] = dtypes;
-  report.row("step",
-             cat(checkpoint.step(), ", saved by ", checkpoint.world(), checkpoint.world() == 1 ? " rank" : " ranks"));
+  report.row("step", cat(checkpoint.step(), ", saved by ", saved_layout(checkpoint, report)));
   report.row("tensors", cat(parameters, " of parameters, ", others, " of the optimizer"));
   std::string types;
   for (const auto& [name, size] : dtypes) types += cat(types.empty() ? "" : ", ", name, " ", with_unit(size));
   report.row("bytes", cat(with_unit(bytes),
                           dtypes.size() > 1 ? cat(" (", types, ")") : cat(" of ", types.substr(0, types.find(' ')))));
+  list_files(checkpoint, report);
   describe_meta(checkpoint, report);
 }
 
-void describe_run(const std::string& path, const std::string& root, Report& report) {
+void describe_run(const std::string& path, const std::string& root, bool verify, bool quiet, Report& report) {
   Problems skipped;
   const auto whole = checkpoint::whole_checkpoints(root, skipped);
   if (!skipped.empty()) say("not whole: ", skipped.lines());
@@ -131,8 +230,18 @@ void describe_run(const std::string& path, const std::string& root, Report& repo
     names += cat(names.empty() ? "" : ", ", fs::path(*it).filename().string());
   report.row("checkpoints", names.empty() ? "none" : names);
   if (whole.empty()) return;
+  const std::string best = (fs::path(path) / "best").string();
+  if (checkpoint::exists(best)) {
+    const auto meta = train::run_state_of(checkpoint::Checkpoint::open(best).meta());
+    report.json["best"] = {{"path", best}, {"step", meta.step}};
+    if (meta.validation_loss) report.json["best"]["validation_loss"] = *meta.validation_loss;
+    report.row("best",
+               cat("step ", meta.step, meta.validation_loss ? cat(", validation loss ", *meta.validation_loss) : ""));
+  }
   Report newest;
-  describe_checkpoint(checkpoint::Checkpoint::open(whole.front()), newest);
+  auto checkpoint = checkpoint::Checkpoint::open(whole.front());
+  describe_checkpoint(checkpoint, newest);
+  if (verify) verify_checkpoint(checkpoint, newest, quiet);
   report.json["newest"] = newest.json;
   report.text += newest.text;
 }
@@ -223,27 +332,40 @@ std::optional<std::string> token_prefix(const std::string& path) {
 }  // namespace
 
 int inspect(const InspectOptions& options) {
-  if (!options.data.empty()) {
+  const bool named = options.path == "checkpoint" && !options.data.empty();
+  if (!options.data.empty() && !named) {
     if (options.path == "data") return inspect_data(options);
-    throw UserError(
-        Problem{.what = "inspect takes one path", .got = options.data, .hint = "hawser inspect data RECIPE"});
+    throw UserError(Problem{.what = "inspect takes one path",
+                            .got = options.data,
+                            .hint = "hawser inspect data RECIPE, or hawser inspect checkpoint DIR"});
   }
   recipe_without_file({}, options.common);  // refuses what every command refuses
-  const std::string& path = options.path;
+  const std::string& path = named ? options.data : options.path;
   const auto has = [&](const char* name) { return checkpoint::exists((fs::path(path) / name).string()); };
   Report report;
   const bool is_file = checkpoint::exists(path) && !checkpoint::is_folder(path);
   if (!options.svg.empty() && !(is_file && path.ends_with(".json"))) {
     throw UserError(Problem{.file = path, .what = "not a trace, so there is no picture of it", .at = "--svg"});
   }
+  const bool is_checkpoint = has(checkpoint::kManifestName);
+  const auto run = is_checkpoint || is_file ? std::nullopt : train::checkpoints_below(path);
+  if ((named || options.verify) && !is_checkpoint && !run && checkpoint::exists(path)) {
+    throw UserError(Problem{.file = path,
+                            .what = "not a checkpoint",
+                            .expected = "a folder with a manifest.json, or a run's folder",
+                            .at = options.verify ? "--verify" : ""});
+  }
   if (is_file && path.ends_with(".json")) {
     describe_trace(options, report);
   } else if (const auto prefix = token_prefix(path)) {
     describe_tokens(*prefix, report);
-  } else if (has(checkpoint::kManifestName)) {
-    describe_checkpoint(checkpoint::Checkpoint::open(path), report);
-  } else if (const auto root = train::checkpoints_below(path)) {
-    describe_run(path, *root, report);
+  } else if (is_checkpoint) {
+    auto checkpoint = checkpoint::Checkpoint::open(path);
+    describe_checkpoint(checkpoint, report);
+    list_tensors(checkpoint, report);
+    if (options.verify) verify_checkpoint(checkpoint, report, options.common.json);
+  } else if (run) {
+    describe_run(path, *run, options.verify, options.common.json, report);
   } else if (has("config.json")) {
     describe_folder_model(path, report);
   } else {
@@ -261,13 +383,14 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
       app,
       {.name = "inspect",
        .what = "show what a checkpoint, a model folder, a token file or a trace holds; samples of data",
-       .examples = {"hawser inspect runs/novels/checkpoints/step-200",
+       .examples = {"hawser inspect checkpoint runs/novels/best --verify",
                     "hawser inspect runs/novels/data/train.bin --json", "hawser inspect data recipe.yaml --samples 5"}},
       options->common);
   add_positional(*command, "PATH", options->path,
-                 "a checkpoint, a model folder, a token file or a trace; or the word data");
+                 "a checkpoint, a model folder, a token file or a trace; or the word data, or checkpoint");
   add_positional(*command, "RECIPE", options->data,
-                 "behind the word data: a recipe whose data is prepared, or a token file");
+                 "behind the word data: a recipe whose data is prepared, or a token file; behind the word checkpoint: "
+                 "its folder");
   add_number(*command, "--samples", 0, 1 << 20, "data: how many sequences to show (default: 3)",
              [options](std::int64_t value) { options->samples = value; });
   add_number(*command, "--first", 0, std::int64_t{1} << 40,
@@ -275,6 +398,8 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
              [options](std::int64_t value) { options->first = value; });
   add_switch(*command, "--validation", options->validation, "data: of the recipe's held-out data");
   add_text(*command, "--tokenizer", "FILE", options->tokenizer, "data: a tokenizer.json, for a bare token file");
+  add_switch(*command, "--verify", options->verify,
+             "of a checkpoint: read all of it and hold it against its checksums");
   add_text(*command, "--svg", "FILE", options->svg, "of a trace: draw it, a lane a stream");
   const auto milliseconds = [](const std::string& text) {
     char* end = nullptr;

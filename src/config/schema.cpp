@@ -129,9 +129,13 @@ std::vector<Key> make_schema() {
              "largest norm of the whole gradient; 0: no clipping"),
 
       integer("checkpoint.every_steps", HAWSER_FIELD(checkpoint.every_steps), {.least = 0},
-              "steps between checkpoints; 0: at the end only"),
+              "steps between checkpoints; 0: not by steps; there is always one at the end"),
+      number("checkpoint.every_minutes", HAWSER_FIELD(checkpoint.every_minutes), not_negative,
+             "minutes between checkpoints, as rank 0's clock has them; 0: not by time"),
       integer("checkpoint.keep_last", HAWSER_FIELD(checkpoint.keep_last), {.least = 1},
-              "checkpoints kept; older ones are removed"),
+              "checkpoints kept; older ones are removed, OUTPUT/best never"),
+      flag("checkpoint.asynchronous", HAWSER_FIELD(checkpoint.asynchronous),
+           "steps wait for a copy in host memory only, and the disk is written beside them (docs/checkpoints.md)"),
 
       integer("run.ranks", HAWSER_FIELD(run.ranks), {.least = 0, .most = kMostRanks},
               "processes; 0: one a GPU, on the CPU the product of the degrees; --ranks says the same"),

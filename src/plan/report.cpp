@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "config/config.h"
+#include "plan/snapshot_room.h"
 
 namespace hawser::plan {
 
@@ -54,6 +55,11 @@ std::string checkpointing_text(const Forecast& forecast) {
   return (forecast.chosen ? "auto: " : "") + runs.substr(1, runs.size() - 2);
 }
 
+// Of the rank that keeps it; its replicas keep none.
+std::int64_t snapshot_of(const Costs& costs) {
+  return snapshot_bytes(costs.live_bytes.at("optimizer state"));
+}
+
 }  // namespace
 
 std::string plan_text(const Recipe& recipe, const models::Model& model, const Target& target,
@@ -90,6 +96,15 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
                  left >= 0 ? cat("fits, ", format_bytes(Bytes(left)), " left")
                            : cat("does not fit, ", format_bytes(Bytes(-left)), " too much")));
 
+  if (saves_beside_steps(recipe)) {
+    const std::int64_t snapshot = snapshot_of(costs);
+    const bool fits = target.cuda || snapshot <= snapshot_room_cpu(forecast.capacity, forecast.needed());
+    out += row("host memory, snapshot", format_bytes(Bytes(snapshot)),
+               target.cuda ? "pinned, beside the above: checkpoints are written while steps go on"
+               : fits      ? "beside the above: checkpoints are written while steps go on"
+                           : "does not fit beside it: steps wait for checkpoints to be written");
+  }
+
   out += "\na step, each rank\n";
   out += row("FLOPs", format_count(costs.flops), "all products and attention, recomputed ones too");
   out += row("model FLOPs", format_count(costs.model_flops), "forward and backward once");
@@ -120,6 +135,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
       {"by_purpose", costs.live_bytes}, {"plan", costs.total_bytes},   {"live", costs.live},
       {"overhead", forecast.overhead},  {"needed", forecast.needed()}, {"capacity", forecast.capacity},
       {"peak", costs.peak_row}};
+  if (saves_beside_steps(recipe)) memory["host_snapshot"] = snapshot_of(costs);
   for (const RankClass& ranks : rank_classes(layout.mesh)) {
     memory["ranks"] = cat(ranks.first, "-", ranks.last);
     out["memory"].push_back(memory);

@@ -234,6 +234,16 @@ Machine this_machine() {
   return {.cores = std::max(1, cores), .memory = std::min(all, control_group_limit())};
 }
 
+std::int64_t free_host_memory() {
+  std::int64_t free = this_machine().memory;
+  std::ifstream in("/proc/meminfo");
+  for (std::string line; std::getline(in, line);) {
+    constexpr std::string_view kName = "MemAvailable:";
+    if (line.starts_with(kName)) free = std::min<std::int64_t>(free, std::stoll(line.substr(kName.size())) << 10);
+  }
+  return free;
+}
+
 std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machine& machine, int world) {
   if (recipe.memory.capacity) return recipe.memory.capacity->value();
   return target.capacity > 0 ? target.capacity : machine.memory / (machine.ranks > 0 ? machine.ranks : world);

@@ -67,6 +67,9 @@ struct Machine {
 };
 Machine this_machine();
 
+// Bytes of this machine's memory that a process may still take, as the system counts them now.
+std::int64_t free_host_memory();
+
 // What a rank may use of a target: memory.capacity, else the target's, else its share of the machine's memory.
 std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machine& machine, int world);
 

@@ -63,6 +63,7 @@ StepOutput Executor::enqueue(const StepInput& input) {
   }
   step_end_ = output.end;
   link_.end_step(output.end);
+  held_.clear();
   input_ = nullptr;
   return output;
 }

@@ -82,6 +82,8 @@ class Executor {
   ~Executor();
 
   StepOutput enqueue(const StepInput& input);
+  // The next step's update of unit u starts after until[u]: somebody still reads the state as this step found it.
+  void hold_updates(std::vector<Event> until) { held_ = std::move(until); }
   // Blocks until everything enqueued is over; rethrows what failed on any stream.
   void synchronize();
   // Rethrows what failed so far, without waiting.
@@ -130,6 +132,7 @@ class Executor {
   HostLink link_;
   std::vector<Event> ends_;  // of each row, this step
   Event step_end_;
+  std::vector<Event> held_;                      // what the next updates wait for, a unit each; empty: nothing
   std::set<std::pair<BufferKey, int>> written_;  // gradients that hold something this step: (buffer, parameter)
   std::set<BufferKey> gaps_filled_;
   bool squares_begun_ = false;  // a unit's squares are in this step's sum

@@ -76,6 +76,7 @@ void Executor::all_reduce_small(const Row& row, comm::Group& group, const Tensor
 void Executor::update(const Row& row) {
   const nn::Unit& unit = setup_.model->units()[static_cast<std::size_t>(row.unit)];
   const UnitState& state = setup_.state->unit(row.unit);
+  if (!held_.empty()) stream(row.stream).wait(held_[static_cast<std::size_t>(row.unit)]);
   const TensorView gradient = gradient_shard(row.unit);
   const OptimizerSettings& settings = setup_.optimizer;
   const bool rounded = setup_.compute != DType::f32;

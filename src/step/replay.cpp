@@ -150,7 +150,12 @@ void ReplayDevice::begin_step() {
   held_.clear();
 }
 
+void ReplayDevice::allow_waits(const std::vector<Event>& events) {
+  foreign_ = events;
+}
+
 void ReplayDevice::end_step() {
+  foreign_.clear();
   const std::size_t planned = setup_.trace->items.size();
   HAWSER_CHECK(static_cast<std::size_t>(next_) == planned, "the step ended after ", next_, " of the plan's ", planned,
                " items");
@@ -202,6 +207,7 @@ int ReplayDevice::record(int stream) {
 int ReplayDevice::wait(int stream, const Event& event) {
   const auto it = recorded_.find(event.state().get());
   if (it == recorded_.end()) {
+    if (std::ranges::find(foreign_, event.state(), &Event::state) != foreign_.end()) return -1;
     // The end of the step before: nothing of this one has been asked for yet.
     if (next_ != 0) refuse(next_, "a wait for an event of another step");
     return -1;

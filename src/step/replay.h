@@ -72,6 +72,8 @@ class ReplayDevice : public Device {
   // Around the enqueueing of each step; end_step throws InternalError where the step stopped short of its plan.
   void begin_step();
   void end_step();
+  // The next step may wait for these besides what is planned: work beside the steps that reads their state.
+  void allow_waits(const std::vector<Event>& events);
 
   DeviceKind kind() const override { return device_.kind(); }
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
@@ -100,6 +102,7 @@ class ReplayDevice : public Device {
   int next_ = 0;
   std::unordered_map<const Event::State*, int> recorded_;  // this step's records
   std::vector<Event> held_;                                // so that no address is used twice
+  std::vector<Event> foreign_;                             // of work beside the step
 };
 
 }  // namespace hawser::step

@@ -140,6 +140,19 @@ class Fit {
     if (validation_) purposes.push_back(step::Purpose::loss);
     session_ = std::make_unique<Session>(*open_.model, layout_, *device_, *mesh_, purposes, recipe_.memory.capacity);
     for (const std::string& note : session_->notes()) remark(note);
+    saver_ = std::make_unique<RunSaver>(
+        recipe_, world_, *session_, request_.ranks_here,
+        RunSaverHooks{.state = [this](std::int64_t step) { return state_of(step); },
+                      .before =
+                          [this] {
+                            if (watch_) watch_->sync();  // a checkpoint's steps are in them, whatever happens
+                          },
+                      .say = [this](const std::string& line) { say(line); },
+                      .saved =
+                          [this](const std::string& folder) {
+                            result_.checkpoint = folder;
+                            say("saved " + folder);
+                          }});
     if (world_ != nullptr) {
       session_->set_on_row([this](const program::Row& row) {
         std::string text = cat(stage_, " ", program::to_string(row.op));
@@ -218,7 +231,8 @@ class Fit {
     }
     phase("reading weights");
     if (checkpoint) {
-      done_ = saved_step_ = checkpoint->step();
+      done_ = checkpoint->step();
+      saver_->resumed(done_);
       result_.checkpoint = checkpoint->folder();
       say(cat("going on from ", checkpoint->folder(), " (step ", done_, ")"));
     } else {
@@ -294,19 +308,31 @@ class Fit {
       flights_.push_back(enqueue(step, prefetcher));
       const bool last = step == total_steps();
       const bool evaluate = validation_ && (last || on_beat(recipe_.train.evaluate_every));
-      const bool save = on_beat(recipe_.checkpoint.every_steps);
-      const bool pause = evaluate || save || last;
+      const bool due = !last && saver_->due(step), between = due && !saver_->asynchronous();
+      if (due && !between) {
+        saver_->take(step, flights_.back().output.end, [this] {
+          while (flights_.size() > 1) land(false);
+        });
+      }
+      const bool pause = evaluate || between || last;
       while (flights_.size() > (pause ? 0u : kInFlight)) land(evaluate);
-      if (save) save_checkpoint();
+      if (between) {
+        phase(cat("saving step ", done_), "saving");
+        saver_->save(done_);
+      }
       if (pause) last_end_ = Clock::now();
     }
   }
 
   bool on_beat(std::int64_t every) const { return every > 0 && done_ % every == 0; }
 
+  // The ranks' meeting before each step: what any of them has to say, all hear.
   bool asked_to_stop() {
-    const bool mine = request_.stop_requested();
-    return world_ != nullptr ? world_->any(mine) : mine;
+    constexpr std::uint64_t kStop = 1;
+    const std::uint64_t mine = (request_.stop_requested() ? kStop : 0) | saver_->says();
+    const std::uint64_t all = world_ != nullptr ? world_->any_of(mine) : mine;
+    saver_->heard(all);
+    return (all & kStop) != 0;
   }
 
   Flight enqueue(std::int64_t step, data::Prefetcher& prefetcher) {
@@ -375,6 +401,7 @@ class Fit {
     }
     if (watch_) watch_->step(metrics);
     if (progress_) progress_->step(metrics);
+    saver_->landed(flight.step, flight.output.end);
   }
 
   // The weights are spoilt from this step on: nothing is saved, and what was saved before stays.
@@ -383,11 +410,12 @@ class Fit {
       watch_->step(metrics);
       watch_->finish(report::Ending::diverged);
     }
-    const bool saved = saved_step_ > 0;
+    saver_->settle();  // an earlier step's checkpoint is sound
+    const bool saved = saver_->saved_step() > 0;
     throw Error(ExitCode::internal,
                 cat("step ", metrics.step, ": loss ", fmt::format("{:.4g}", metrics.loss), ", gradient norm ",
                     fmt::format("{:.4g}", metrics.gradient_norm), ": not finite, so the run ends and is not saved",
-                    saved ? cat("; the last checkpoint is of step ", saved_step_) : "",
+                    saved ? cat("; the last checkpoint is of step ", saver_->saved_step()) : "",
                     "; try a lower optimizer.learning_rate or a longer optimizer.warmup_steps",
                     metrics.step == 1 ? ", and look whether the weights it began with are sound" : ""));
   }
@@ -403,34 +431,33 @@ class Fit {
     if (tokens == 0) return std::nullopt;
     result_.validation_loss = sum / static_cast<double>(tokens);
     if (!std::isfinite(*result_.validation_loss)) {
+      saver_->settle();
       throw Error(ExitCode::internal,
                   cat("after step ", done_, ": the validation loss is not finite, so the run ends and ",
                       "is not saved; try a lower optimizer.learning_rate"));
     }
     say(fmt::format("step {}: validation loss {:.4f} over {} tokens", done_, *result_.validation_loss, tokens));
+    saver_->evaluated(done_, *result_.validation_loss);
     return result_.validation_loss;
   }
 
-  void save_checkpoint() {
-    if (saved_step_ == done_) return;
-    phase(cat("saving step ", done_), "saving");
-    if (watch_) watch_->sync();
-    result_.checkpoint = save(*session_, world_, checkpoints_folder(recipe_),
-                              {.step = done_,
-                               .sequences = done_ * recipe_.train.global_batch_size,
-                               .recipe = recipe_json(recipe_),
-                               .config = config_text_,
-                               .tokenizer = tokenizer_,
-                               .data = data_identity_,
-                               .products = ops::gemm_choices(session_->stream()),
-                               .tokenizer_files = tokenizer_files_},
-                              recipe_.checkpoint.keep_last);
-    saved_step_ = done_;
-    say(cat("saved ", result_.checkpoint));
+  RunState state_of(std::int64_t step) {
+    return {.step = step,
+            .sequences = step * recipe_.train.global_batch_size,
+            .recipe = recipe_json(recipe_),
+            .config = config_text_,
+            .tokenizer = tokenizer_,
+            .data = data_identity_,
+            .products = ops::gemm_choices(session_->stream()),
+            .tokenizer_files = tokenizer_files_};
   }
 
   void finish() {
-    if (landed_ > 0) save_checkpoint();
+    if (landed_ > 0) {
+      phase(cat("saving step ", done_), "saving");
+      saver_->save(done_);
+    }
+    result_.saving = saver_->times();
     if (layout_.batch.context > 1 && landed_ > 0) result_.imbalance = imbalance_.value();
     if (counted_seconds_ > 0) result_.tokens_per_second = counted_tokens_ / counted_seconds_;
     phase("ending", "ending");
@@ -462,8 +489,9 @@ class Fit {
   report::PhaseClock phases_;
   std::optional<double> peak_flops_;  // of all ranks
   std::unique_ptr<RunWatch> watch_;   // rank 0's
+  std::unique_ptr<RunSaver> saver_;   // ends before what it reads and says
   std::deque<Flight> flights_;
-  std::int64_t done_ = 0, landed_ = 0, saved_step_ = -1;
+  std::int64_t done_ = 0, landed_ = 0;
   double counted_tokens_ = 0, counted_seconds_ = 0;
   data::MeanImbalance imbalance_;
   Clock::time_point last_end_;

@@ -12,6 +12,7 @@
 #include "report/progress.h"
 #include "train/rank_device.h"
 #include "train/run_folder.h"
+#include "train/run_saver.h"
 
 namespace hawser::train {
 
@@ -37,6 +38,7 @@ struct FitResult {
   std::string checkpoint;                 // folder of the last one written
   // What was said of this run's kernels: which attention it took, and products that run slowly.
   std::vector<std::string> notes;
+  SaveTimes saving;
 };
 
 // Where a rank that is checked stands.

@@ -43,11 +43,10 @@ void Ferry::send(const TensorView& to, const Fill& fill) {
   stream_.synchronize();
 }
 
-HostCopy::HostCopy(Session& session, bool optimizer) : session_(session) {
-  std::int64_t bytes = 0;
+std::vector<StatePart> state_parts(Session& session, bool optimizer) {
+  std::vector<StatePart> parts;
   const auto add = [&](int unit, const char* prefix, const TensorView& view) {
-    parts_.push_back({.unit = unit, .prefix = prefix, .device = view, .host = view});
-    bytes += round_up(view.bytes(), Device::kAlignment);
+    parts.push_back({.unit = unit, .prefix = prefix, .device = view, .host = view});
   };
   for (int u = 0; u < static_cast<int>(session.model().units().size()); ++u) {
     const step::UnitState& unit = session.state().unit(u);
@@ -56,28 +55,51 @@ HostCopy::HostCopy(Session& session, bool optimizer) : session_(session) {
     add(u, "optimizer/exp_avg/", unit.exp_avg);
     add(u, "optimizer/exp_avg_sq/", unit.exp_avg_sq);
   }
+  return parts;
+}
+
+std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at) {
+  std::int64_t bytes = 0;
+  for (StatePart& part : parts) {
+    if (at != nullptr) {
+      part.host = TensorView(at + bytes, part.device.dtype(), part.device.shape(), DeviceKind::cpu);
+    }
+    bytes += round_up(part.device.bytes(), Device::kAlignment);
+  }
+  return bytes;
+}
+
+std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts) {
+  std::vector<NamedState> states;
+  for (const StatePart& part : parts) {
+    const step::UnitState& unit = session.state().unit(part.unit);
+    for (NamedState& state :
+         models::unit_states(session.model(), part.unit, unit.begin, unit.count, part.host, part.prefix)) {
+      states.push_back(std::move(state));
+    }
+  }
+  return states;
+}
+
+HostCopy::HostCopy(Session& session, bool optimizer) : session_(session), parts_(state_parts(session, optimizer)) {
   if (session.device().kind() == DeviceKind::cpu) return;
   memory_ = make_cpu_device();  // pages that count when they are touched
-  arena_ = Arena(*memory_, bytes);
-  std::byte* at = arena_.data();
-  for (Part& part : parts_) {
-    part.host = TensorView(at, part.device.dtype(), part.device.shape(), DeviceKind::cpu);
-    at += round_up(part.host.bytes(), Device::kAlignment);
-  }
+  arena_ = Arena(*memory_, place_copies(parts_, nullptr));
+  place_copies(parts_, arena_.data());
 }
 
 void HostCopy::fetch() {
   session_.synchronize();
   if (memory_ == nullptr) return;
   Ferry ferry(session_.device(), session_.stream());
-  for (const Part& part : parts_) ferry.fetch(part.device, part.host.raw());
+  for (const StatePart& part : parts_) ferry.fetch(part.device, part.host.raw());
 }
 
 void HostCopy::store() {
   session_.synchronize();
   if (memory_ == nullptr) return;
   Ferry ferry(session_.device(), session_.stream());
-  for (const Part& part : parts_) {
+  for (const StatePart& part : parts_) {
     ferry.send(part.device, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
       std::memcpy(piece, part.host.raw() + begin, static_cast<std::size_t>(count));
     });
@@ -85,15 +107,7 @@ void HostCopy::store() {
 }
 
 std::vector<NamedState> HostCopy::states() const {
-  std::vector<NamedState> states;
-  for (const Part& part : parts_) {
-    const step::UnitState& unit = session_.state().unit(part.unit);
-    for (NamedState& state :
-         models::unit_states(session_.model(), part.unit, unit.begin, unit.count, part.host, part.prefix)) {
-      states.push_back(std::move(state));
-    }
-  }
-  return states;
+  return named_states(session_, parts_);
 }
 
 std::vector<float> values_of(Session& session, const TensorView& view) {

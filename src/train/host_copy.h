@@ -40,6 +40,19 @@ class Ferry {
   Arena pinned_;
 };
 
+// A stretch of a session's state and where its copy lies in host memory.
+struct StatePart {
+  int unit = 0;
+  const char* prefix = "";
+  TensorView device, host;  // one until the copy has a place
+};
+// Weights, and with `optimizer` the moments where there are any, unit by unit.
+std::vector<StatePart> state_parts(Session& session, bool optimizer);
+// Bytes that copies of all parts take; with `at`, they lie there from now on.
+std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at);
+// The copies as tensors of the model.
+std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts);
+
 class HostCopy {
  public:
   // The session outlives this. optimizer: the moments too, where it has them.
@@ -51,16 +64,10 @@ class HostCopy {
   std::vector<NamedState> states() const;
 
  private:
-  struct Part {
-    int unit = 0;
-    const char* prefix = "";
-    TensorView device, host;  // one where the device is the CPU
-  };
-
   Session& session_;
   std::unique_ptr<Device> memory_;  // null: nothing is copied
   Arena arena_;
-  std::vector<Part> parts_;
+  std::vector<StatePart> parts_;
 };
 
 // A float32 view on the session's device, on the host; waits for the session's steps.

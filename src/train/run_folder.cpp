@@ -16,6 +16,9 @@ std::string output_folder(const Recipe& recipe) {
 std::string checkpoints_folder(const Recipe& recipe) {
   return output_folder(recipe) + "/checkpoints";
 }
+std::string best_path(const Recipe& recipe) {
+  return output_folder(recipe) + "/best";
+}
 std::string metrics_path(const Recipe& recipe) {
   return output_folder(recipe) + "/metrics.jsonl";
 }
@@ -48,13 +51,14 @@ File hold_output(const Recipe& recipe) {
 }
 
 std::string set_aside_earlier(const Recipe& recipe) {
-  const std::string checkpoints = checkpoints_folder(recipe);
-  if (checkpoint::step_folders(checkpoints).empty()) return "";
+  const std::string checkpoints = checkpoints_folder(recipe), best = best_path(recipe);
+  if (checkpoint::step_folders(checkpoints).empty() && !checkpoint::exists(best)) return "";
   int number = 1;
   const auto folder = [&] { return cat(output_folder(recipe), "/earlier-", number); };
   while (checkpoint::exists(folder())) ++number;
   checkpoint::make_folder(folder());
-  checkpoint::rename_path(checkpoints, folder() + "/checkpoints");
+  if (checkpoint::exists(checkpoints)) checkpoint::rename_path(checkpoints, folder() + "/checkpoints");
+  if (checkpoint::exists(best)) checkpoint::rename_path(best, folder() + "/best");
   const std::string output = output_folder(recipe);
   for (const char* name : {"metrics.jsonl", "report.html", "tensorboard", "mlflow.json"}) {
     const std::string path = output + "/" + name;

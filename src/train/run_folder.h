@@ -10,6 +10,8 @@ namespace hawser::train {
 
 std::string output_folder(const Recipe& recipe);
 std::string checkpoints_folder(const Recipe& recipe);
+// The checkpoint with the lowest validation loss.
+std::string best_path(const Recipe& recipe);
 std::string metrics_path(const Recipe& recipe);
 std::string tensorboard_folder(const Recipe& recipe);
 std::string html_path(const Recipe& recipe);
@@ -20,8 +22,8 @@ std::string products_path(const Recipe& recipe);
 // run still has it after ten seconds (the ranks of one that was killed need a few to end).
 checkpoint::File hold_output(const Recipe& recipe);
 
-// For a run that starts anew: moves checkpoints and metrics of an earlier one to OUTPUT/earlier-N, so that they neither
-// mix with the new ones nor are lost. Returns that folder; "" when there was nothing.
+// For a run that starts anew: moves checkpoints, best and metrics of an earlier one to OUTPUT/earlier-N, so that they
+// neither mix with the new ones nor are lost. Returns that folder; "" when there was nothing.
 std::string set_aside_earlier(const Recipe& recipe);
 
 }  // namespace hawser::train

@@ -20,6 +20,7 @@ std::string to_json(const RunState& state) {
   json["config"] = state.config;
   json["tokenizer"] = state.tokenizer;
   if (!state.data.empty()) json["data"] = nlohmann::ordered_json::parse(state.data);
+  if (state.validation_loss) json["validation_loss"] = *state.validation_loss;
   if (!state.products.empty()) json["products"] = state.products;
   return json.dump();
 }
@@ -33,6 +34,8 @@ RunState run_state_of(const std::string& text) {
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),
             .data = json.contains("data") ? json.at("data").dump() : "",
+            .validation_loss =
+                json.contains("validation_loss") ? std::optional<double>(json.at("validation_loss")) : std::nullopt,
             .products = json.value("products", "")};
   } catch (const nlohmann::json::exception& error) {
     throw UserError(Problem{.what = "the checkpoint was not written by `hawser fit`", .got = error.what()});
@@ -68,44 +71,49 @@ std::string data_changes(const RunState& state, const std::string& data) {
 namespace {
 
 // The ranks' strings, in order; one process has its own only.
-std::vector<std::string> all_of(comm::World* world, const std::string& mine) {
+std::vector<std::string> all_of(comm::Channel* world, const std::string& mine) {
   return world != nullptr ? world->all_gather_strings(mine) : std::vector<std::string>{mine};
 }
 
 }  // namespace
 
-std::string save(Session& session, comm::World* world, const std::string& root, const RunState& state, int keep) {
+std::string save(Session& session, comm::World* world, const SaveTo& to, const RunState& state) {
   session.synchronize();
-  const int rank = world != nullptr ? world->rank().value() : 0;
-  std::optional<HostCopy> copy;
-  std::vector<NamedState> states;
-  if (session.owns_states()) states = copy.emplace(session, true).states();
+  if (!session.owns_states()) return save_states(world, to, state, {}, [] {});
+  HostCopy copy(session, true);
+  return save_states(world, to, state, copy.states(), [&copy] { copy.fetch(); });
+}
+
+std::string save_states(comm::Channel* ranks, const SaveTo& to, const RunState& state,
+                        const std::vector<NamedState>& states, const std::function<void()>& fetch) {
+  const int rank = ranks != nullptr ? ranks->rank().value() : 0;
   std::int64_t bytes = 0;
   for (const NamedState& s : states) {
     for (const Box& box : s.boxes) bytes += box.view.bytes();
   }
-  checkpoint::SaveOptions options{.root = root, .step = state.step, .world = world != nullptr ? world->size() : 1};
-  for (const std::string& text : all_of(world, std::to_string(bytes))) options.expected_bytes += std::stoll(text);
+  checkpoint::SaveOptions options{.root = to.root, .step = state.step, .world = ranks != nullptr ? ranks->size() : 1};
+  for (const std::string& text : all_of(ranks, std::to_string(bytes))) options.expected_bytes += std::stoll(text);
 
   std::optional<checkpoint::SaveSession> saving;
-  const std::string ticket = on_rank_zero(world, [&] {
+  const std::string ticket = on_rank_zero(ranks, [&] {
     saving.emplace(checkpoint::SaveSession::begin(options));
     return saving->ticket();
   });
   if (rank != 0) saving.emplace(checkpoint::SaveSession::join(options, ticket, rank));
   std::string part;
-  take_time(world, [&] {
+  take_time(ranks, [&] {
     try {
-      if (copy) copy->fetch();
+      fetch();
       part = saving->write(states);
     } catch (const UserError& error) {
       part = checkpoint::SaveSession::failed_part(rank, error.what());
     }
   });
-  const std::vector<std::string> parts = all_of(world, part);
-  return on_rank_zero(world, [&] {
+  const std::vector<std::string> parts = all_of(ranks, part);
+  return on_rank_zero(ranks, [&] {
     const std::string folder = saving->commit(parts, to_json(state), state.tokenizer_files);
-    checkpoint::keep_last(root, keep);
+    if (!to.best.empty()) checkpoint::keep_also_as(folder, to.best);
+    checkpoint::keep_last(to.root, to.keep);
     return folder;
   });
 }

@@ -22,6 +22,7 @@ struct RunState {
   std::string config;          // text of the model's config.json
   std::string tokenizer;       // a tokenizer.json or its folder; "" where there is none
   std::string data;            // identity of the training data (data/identity.h) as JSON; "" where nobody knows
+  std::optional<double> validation_loss;  // of the evaluation after this step, where there was one
   // Algorithms of the matrix products (ops::gemm_choices): a resumed run takes them again, so that it is the same run.
   std::string products;  // "": none, as on the CPU
   // The tokenizer's files, which the checkpoint carries along; rank 0's count, and they are not read back.
@@ -37,9 +38,21 @@ std::string data_order_changes(const RunState& state, const std::string& recipe)
 // "the training data are not those of before: ..."; "" when they are, as far as both are known.
 std::string data_changes(const RunState& state, const std::string& data);
 
-// Writes the session's state under `root` and keeps the newest `keep` checkpoints. Every rank calls it between steps;
-// all return the new folder or throw the same UserError, and then older checkpoints are as they were.
-std::string save(Session& session, comm::World* world, const std::string& root, const RunState& state, int keep);
+// Where a checkpoint goes.
+struct SaveTo {
+  std::string root;
+  int keep = 1;      // the newest so many stay
+  std::string best;  // this path becomes the same checkpoint (checkpoint::keep_also_as); "": none does
+};
+
+// Writes the session's state and waits until it is on the disk. Every rank calls it between steps; all return the new
+// folder or throw the same UserError, and then older checkpoints are as they were.
+std::string save(Session& session, comm::World* world, const SaveTo& to, const RunState& state);
+
+// The same with states in host memory, which `fetch` fills. `ranks`: the channel of the thread that calls; null: this
+// process alone. Touches no device but through `fetch`.
+std::string save_states(comm::Channel* ranks, const SaveTo& to, const RunState& state,
+                        const std::vector<NamedState>& states, const std::function<void()>& fetch);
 
 // Fills the session's parameters and, with `optimizer`, its moments.
 void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer);

@@ -163,6 +163,12 @@ step::StepOutput Session::enqueue(step::Purpose purpose, const step::StepInput& 
   return output;
 }
 
+void Session::hold_updates(const std::vector<Event>& until) {
+  Engine& training = engine(step::Purpose::train);
+  if (training.replay) training.replay->allow_waits(until);
+  training.executor->hold_updates(until);
+}
+
 void Session::synchronize() {
   for (auto& [purpose, engine] : engines_) engine->executor->synchronize();
 }

@@ -65,6 +65,8 @@ class Session {
   // share one arena.
   step::StepOutput enqueue(step::Purpose purpose, const step::StepInput& input);
   step::Executor& executor(step::Purpose purpose);
+  // The next training step's update of unit u starts after until[u] (train/snapshot.h).
+  void hold_updates(const std::vector<Event>& until);
   void synchronize();
   // Rethrows what failed on a stream so far, without waiting.
   void check();

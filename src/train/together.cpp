@@ -10,7 +10,7 @@
 
 namespace hawser::train {
 
-void take_time(comm::World* world, const std::function<void()>& work) {
+void take_time(comm::Channel* world, const std::function<void()>& work) {
   if (world == nullptr) return work();
   std::atomic<bool> done = false;
   std::exception_ptr error;
@@ -31,7 +31,7 @@ void take_time(comm::World* world, const std::function<void()>& work) {
   if (error) std::rethrow_exception(error);
 }
 
-std::string on_rank_zero(comm::World* world, const std::function<std::string()>& work) {
+std::string on_rank_zero(comm::Channel* world, const std::function<std::string()>& work) {
   if (world == nullptr) return work();
   std::string answer;
   take_time(world, [&] {

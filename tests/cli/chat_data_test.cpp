@@ -96,7 +96,9 @@ TEST_F(ChatData, SaysWhatIsWrong) {
   refused("inspect data recipe.yaml",
           {"recipe.yaml: its data is not prepared (expected " + (folder_ / "run/data/train.idx").string() +
            "); try hawser prepare recipe.yaml"});
-  refused("inspect run recipe.yaml", {"inspect takes one path (got recipe.yaml); try hawser inspect data RECIPE"});
+  refused(
+      "inspect run recipe.yaml",
+      {"inspect takes one path (got recipe.yaml); try hawser inspect data RECIPE, or hawser inspect checkpoint DIR"});
 }
 
 // Megatron-LM's layout, read by a program that shares nothing with ours.

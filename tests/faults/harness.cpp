@@ -247,6 +247,16 @@ Ended run(const Workplace& place, const std::vector<std::string>& words, rlim_t 
   return Fit(place, words, largest_file).wait();
 }
 
+void flip(const fs::path& path, std::uintmax_t at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const auto place = static_cast<std::streamoff>(at);
+  file.seekg(place);
+  const int byte = file.get();
+  file.seekp(place);
+  file.put(static_cast<char>(byte ^ 0x40));
+  ASSERT_TRUE(file.good()) << path;
+}
+
 bool eventually(const std::function<bool()>& condition, double seconds) {
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   while (!condition()) {

@@ -81,6 +81,9 @@ void kill_at_once(const std::vector<pid_t>& pids);
 
 Ended run(const Workplace& place, const std::vector<std::string>& words, rlim_t largest_file = RLIM_INFINITY);
 
+// Changes one byte of a file; its size stays.
+void flip(const fs::path& path, std::uintmax_t at);
+
 // Looks every half millisecond until it is so; false after `seconds`.
 bool eventually(const std::function<bool()>& condition, double seconds = 60);
 

@@ -70,15 +70,28 @@ File& File::operator=(File&& other) noexcept {
   return *this;
 }
 
-File File::open(const std::string& path) {
+File File::open_at(int folder, const std::string& name, const std::string& path) {
   // Non-blocking, so that a pipe under this name cannot hold us.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int fd = ::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail(path, "cannot open", errno);
   File file(fd, path);
   struct stat status {};
   if (::fstat(fd, &status) != 0) fail(path, "cannot open", errno);
   if (!S_ISREG(status.st_mode)) throw UserError(Problem{.file = path, .what = "not a regular file"});
   return file;
+}
+
+File File::open(const std::string& path) {
+  return open_at(AT_FDCWD, path, path);
+}
+
+File File::open_in(const File& folder, const std::string& name) {
+  return open_at(folder.fd_, name, cat(folder.path_, "/", name));
+}
+
+bool File::has(const std::string& name) const {
+  struct stat status {};
+  return ::fstatat(fd_, name.c_str(), &status, 0) == 0;
 }
 
 File File::create(const std::string& path) {
@@ -145,12 +158,31 @@ void File::close() {
   if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) fail(path_, "cannot write", errno);
 }
 
-File::Lock File::try_lock() {
-  while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+namespace {
+
+File::Lock lock_as(int fd, int kind) {
+  while (::flock(fd, kind | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
-    return errno == EWOULDBLOCK ? Lock::held_elsewhere : Lock::unsupported;
+    return errno == EWOULDBLOCK ? File::Lock::held_elsewhere : File::Lock::unsupported;
   }
-  return Lock::taken;
+  return File::Lock::taken;
+}
+
+}  // namespace
+
+File::Lock File::try_lock() {
+  return lock_as(fd_, LOCK_EX);
+}
+
+File::Lock File::try_lock_shared() {
+  return lock_as(fd_, LOCK_SH);
+}
+
+bool File::still_at(const std::string& path) const {
+  struct stat mine {
+  }, there{};
+  return ::fstat(fd_, &mine) == 0 && ::stat(path.c_str(), &there) == 0 && mine.st_dev == there.st_dev &&
+         mine.st_ino == there.st_ino;
 }
 
 bool exists(const std::string& path) {
@@ -195,6 +227,23 @@ void sync_folder(const std::string& path) {
   ::close(fd);
   // Some network file systems do not sync folders (EINVAL): their renames are durable by themselves.
   if (result != 0 && error != EINVAL && error != ENOTSUP) fail(path, "cannot write", error);
+}
+
+void link_or_copy(const std::string& from, const std::string& to) {
+  if (::link(from.c_str(), to.c_str()) == 0) return;
+  const File source = File::open(from);
+  const std::int64_t bytes = source.bytes();
+  check_space(to, bytes);
+  File copy = File::create(to);
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min<std::int64_t>(bytes, std::int64_t{4} << 20)));
+  for (std::int64_t at = 0; at < bytes;) {
+    const std::int64_t count = std::min(static_cast<std::int64_t>(piece.size()), bytes - at);
+    source.read_at(at, piece.data(), count);
+    copy.write_at(at, piece.data(), count);
+    at += count;
+  }
+  copy.sync();
+  copy.close();
 }
 
 void rename_path(const std::string& from, const std::string& to) {
@@ -267,11 +316,14 @@ void check_writable(const std::string& folder, Problems& problems) {
 }
 
 std::string read_text(const std::string& path, std::int64_t limit) {
-  const File file = File::open(path);
+  return read_text(File::open(path), limit);
+}
+
+std::string read_text(const File& file, std::int64_t limit) {
   const std::int64_t bytes = file.bytes();
   if (bytes > limit) {
     throw UserError(Problem{
-        .file = path, .what = "file too long", .expected = cat("at most ", limit, " bytes"), .got = cat(bytes)});
+        .file = file.path(), .what = "file too long", .expected = cat("at most ", limit, " bytes"), .got = cat(bytes)});
   }
   std::string text(static_cast<std::size_t>(bytes), '\0');
   file.read_at(0, reinterpret_cast<std::byte*>(text.data()), bytes);

@@ -31,8 +31,12 @@ class File {
   // For reading and writing, made when missing; what a lock needs on every file system.
   static File open_or_create(const std::string& path);
 
-  // A folder, for its lock only.
+  // A folder, for its lock and for what lies in it.
   static File open_folder(const std::string& path);
+  // As open(), for a name in a folder that was opened: found there even when the folder has another name by now.
+  static File open_in(const File& folder, const std::string& name);
+
+  bool has(const std::string& name) const;  // of a folder: that name lies in it; links followed
 
   const std::string& path() const { return path_; }
   bool is_open() const { return fd_ >= 0; }
@@ -47,9 +51,14 @@ class File {
   // An advisory lock of the whole file, held until the file is closed or the process ends, however it ends.
   enum class Lock { taken, held_elsewhere, unsupported };
   Lock try_lock();
+  Lock try_lock_shared();  // beside other shared ones
+
+  // Whether the path names what was opened, and nothing else took its place.
+  bool still_at(const std::string& path) const;
 
  private:
   File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  static File open_at(int folder, const std::string& name, const std::string& path);
   int fd_ = -1;
   std::string path_;
 };
@@ -66,6 +75,9 @@ void make_folders(const std::string& path);  // with parents; existing ones are 
 void make_folder(const std::string& path);   // throws when it exists
 void sync_folder(const std::string& path);   // makes names created, renamed or removed in it durable
 void rename_path(const std::string& from, const std::string& to);  // replaces a file or an empty folder, atomically
+// `to`, which must not exist, is the file `from` under another name, or a synced copy where file systems differ or have
+// no hard links.
+void link_or_copy(const std::string& from, const std::string& to);
 // Swaps two paths atomically; false where the file system cannot.
 bool exchange_paths(const std::string& a, const std::string& b);
 // Removes a tree, as far as it can be removed; never throws, never follows links.
@@ -83,6 +95,7 @@ void check_may_write(const std::string& folder, Problems& problems);
 
 // The whole of a file of at most `limit` bytes.
 std::string read_text(const std::string& path, std::int64_t limit);
+std::string read_text(const File& file, std::int64_t limit);
 // Writes beside, syncs, renames: `path` holds either its old content or all of the new. The folder is not synced.
 void write_text_atomically(const std::string& path, std::string_view text);
 

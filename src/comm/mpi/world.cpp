@@ -25,13 +25,13 @@ std::byte* bytes_of(std::uint64_t& number) {
 
 }  // namespace
 
-// A control operation: rounds of messages, from the host's thread, on group 0's tags.
-class World::Control {
+// A control operation: rounds of messages, from the thread that asks, on the channel's tags.
+class Channel::Control {
  public:
-  Control(World& world, const char* name) : service_(*world.service_) {
-    operation_ =
-        std::make_shared<Operation>(Operation{name, "the run", 0, service_.phase(), world.timeout_s_, Clock::now()});
-    tag_ = service_.tag(0, Service::TagKind::collective, world.controls_++);
+  Control(Channel& channel, const char* name) : service_(*channel.service_) {
+    operation_ = std::make_shared<Operation>(
+        Operation{name, channel.name_, 0, service_.phase(), channel.timeout_s_, Clock::now()});
+    tag_ = service_.tag(channel.group_, Service::TagKind::collective, channel.controls_++);
   }
   ~Control() { service_.finished(operation_); }
 
@@ -73,18 +73,29 @@ class World::Control {
   std::vector<Message> messages_;
 };
 
+Channel::Channel(std::shared_ptr<Service> service, std::string name, int group, double timeout_s)
+    : service_(std::move(service)), name_(std::move(name)), group_(group), timeout_s_(timeout_s) {}
+
+Channel::~Channel() = default;
+
 World::World(double timeout_s)
-    : service_(std::make_unique<Service>()), timeout_s_(timeout_s), exceptions_(std::uncaught_exceptions()) {}
+    : Channel(std::make_shared<Service>(), "the run", 0, timeout_s),
+      timeout_s_(timeout_s),
+      exceptions_(std::uncaught_exceptions()) {}
 
 World::~World() {
   if (std::uncaught_exceptions() > exceptions_) abort(static_cast<int>(ExitCode::internal));
   barrier();
 }
 
-Rank World::rank() const {
+std::unique_ptr<Channel> World::open_channel(const std::string& name) {
+  return std::make_unique<Channel>(service_, name, service_->new_group(), timeout_s_);
+}
+
+Rank Channel::rank() const {
   return Rank(service_->rank());
 }
-int World::size() const {
+int Channel::size() const {
   return service_->size();
 }
 void World::set_phase(std::string phase) {
@@ -94,7 +105,7 @@ void World::abort(int code) {
   service_->abort(code);
 }
 
-std::vector<std::string> World::all_gather_strings(const std::string& mine) {
+std::vector<std::string> Channel::all_gather_strings(const std::string& mine) {
   Control control(*this, "all_gather_strings");
   const auto ranks = static_cast<std::size_t>(size());
   const bool first = service_->rank() == 0;
@@ -134,7 +145,7 @@ std::vector<std::string> World::all_gather_strings(const std::string& mine) {
   return texts;
 }
 
-std::string World::broadcast_bytes(const std::string& bytes, Rank root) {
+std::string Channel::broadcast_bytes(const std::string& bytes, Rank root) {
   HAWSER_CHECK(root.value() >= 0 && root.value() < size(), "rank ", root, " of ", size());
   Control control(*this, "broadcast_bytes");
   std::string out = rank() == root ? bytes : std::string();
@@ -149,18 +160,23 @@ int World::local_rank() {
   return static_cast<int>(std::count(names.begin(), names.begin() + service_->rank(), name));
 }
 
-bool World::any(bool mine) {
+bool Channel::any(bool mine) {
+  Control control(*this, "any");
+  return meet(control, mine ? 1 : 0) != 0;
+}
+
+std::uint64_t Channel::any_of(std::uint64_t mine) {
   Control control(*this, "any");
   return meet(control, mine);
 }
 
-void World::barrier() {
+void Channel::barrier() {
   Control control(*this, "barrier");
-  meet(control, false);
+  meet(control, 0);
 }
 
-bool World::meet(Control& control, bool mine) {
-  std::vector<std::uint64_t> said(static_cast<std::size_t>(size()), mine ? 1 : 0);
+std::uint64_t Channel::meet(Control& control, std::uint64_t mine) {
+  std::vector<std::uint64_t> said(static_cast<std::size_t>(size()), mine);
   std::uint64_t answer = 0;
   if (service_->rank() == 0) {
     for (int r = 1; r < size(); ++r) control.receive(r, said[static_cast<std::size_t>(r)]);
@@ -173,7 +189,7 @@ bool World::meet(Control& control, bool mine) {
     control.send(0, said[0]);
     control.run();
   }
-  return answer != 0;
+  return answer;
 }
 
 void expect_one_mesh(World& world, const MeshSizes& sizes) {

@@ -34,18 +34,46 @@ namespace hawser::comm {
 
 class Service;
 
-class World {
+// Control traffic of all ranks outside steps, blocking the thread that asks; every rank calls the same in the same
+// order, from one thread at a time. Costs two messages a rank through rank 0. Independent of all groups, and of other
+// channels: a thread with a channel of its own never waits for what the others are at.
+class Channel {
  public:
-  // Starts MPI; once in a process. timeout_s is the limit of each control operation below (and of closing).
-  explicit World(double timeout_s = 120.0);
-  // Meets the other ranks, then ends MPI. Destroyed by an exception: aborts the run with ExitCode::internal instead.
-  // Meshes and streams with work on them must be gone.
-  ~World();
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
+  Channel(std::shared_ptr<Service> service, std::string name, int group, double timeout_s);
+  ~Channel();
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
 
   Rank rank() const;
   int size() const;
+
+  std::vector<std::string> all_gather_strings(const std::string& mine);        // by rank
+  std::string broadcast_bytes(const std::string& bytes, Rank root = Rank(0));  // root's; others' argument is ignored
+  bool any(bool mine);                                                         // true where one rank says true
+  std::uint64_t any_of(std::uint64_t mine);                                    // the same for 64 questions, a bit each
+  void barrier();
+
+ protected:
+  std::shared_ptr<Service> service_;
+
+ private:
+  class Control;
+  std::uint64_t meet(Control& control, std::uint64_t mine);
+
+  std::string name_;
+  int group_;
+  double timeout_s_;
+  std::uint64_t controls_ = 0;  // control operations so far
+};
+
+// The run's processes, and their first channel.
+class World : public Channel {
+ public:
+  // Starts MPI; once in a process. timeout_s is the limit of each control operation (and of closing).
+  explicit World(double timeout_s = 120.0);
+  // Meets the other ranks, then ends MPI. Destroyed by an exception: aborts the run with ExitCode::internal instead.
+  // Meshes, channels and streams with work on them must be gone.
+  ~World();
 
   // What this rank is doing, for the line about a failure. Kept with each collective enqueued from now on.
   void set_phase(std::string phase);
@@ -53,12 +81,9 @@ class World {
   // Ends every rank of the run; this process's exit code is `code`, and the launcher's too. Any thread.
   [[noreturn]] void abort(int code);
 
-  // Control traffic outside steps, blocking the host; every rank calls the same in the same order, from one thread at a
-  // time. Costs two messages a rank through rank 0. Independent of all groups.
-  std::vector<std::string> all_gather_strings(const std::string& mine);        // by rank
-  std::string broadcast_bytes(const std::string& bytes, Rank root = Rank(0));  // root's; others' argument is ignored
-  bool any(bool mine);                                                         // true where one rank says true
-  void barrier();
+  // One more channel, for another thread; `name` stands in the line about a failure. Every rank calls it, in the same
+  // order as what else makes groups.
+  std::unique_ptr<Channel> open_channel(const std::string& name);
 
   // This rank's number among the ranks of its machine: which of its GPUs to take.
   int local_rank();
@@ -66,13 +91,8 @@ class World {
   Service& service() { return *service_; }  // for comm/ only
 
  private:
-  class Control;
-  bool meet(Control& control, bool mine);
-
-  std::unique_ptr<Service> service_;
   double timeout_s_;
-  int exceptions_;              // in flight when this was made
-  std::uint64_t controls_ = 0;  // control operations so far
+  int exceptions_;  // in flight when this was made
 };
 
 }  // namespace hawser::comm

@@ -1,11 +1,11 @@
 // Control operations, meshes, large buffers, many collectives at once, repeatability, and how long things take.
 #include <gtest/gtest.h>
-
 #include <unistd.h>
 
 #include <chrono>
 #include <cstring>
 #include <iostream>
+#include <thread>
 #include <vector>
 
 #include "base/philox.h"
@@ -36,6 +36,30 @@ TEST(WorldControl, StringsAnyAndBroadcast) {
   for (int root = 0; root < world().size(); ++root) {
     EXPECT_EQ(world().broadcast_bytes(me == root ? cat("from ", root) : "mine", Rank(root)), cat("from ", root));
   }
+  EXPECT_EQ(world().any_of(std::uint64_t{1} << me), (std::uint64_t{1} << world().size()) - 1);
+  world().barrier();
+}
+
+// A thread with a channel of its own talks while the host talks on the run's, and neither hears the other.
+TEST(WorldControl, ChannelsAreIndependent) {
+  const int me = world().rank().value();
+  const auto channel = world().open_channel("test");
+  EXPECT_EQ(channel->size(), world().size());
+  std::thread other([&] {
+    for (int round = 0; round < 50; ++round) {
+      const auto all = channel->all_gather_strings(cat("thread ", round, " of ", me));
+      for (int r = 0; r < world().size(); ++r) {
+        EXPECT_EQ(all[static_cast<std::size_t>(r)], cat("thread ", round, " of ", r));
+      }
+    }
+  });
+  // The ranks' hosts are at other places of their talk than their threads are.
+  for (int round = 0; round < 20; ++round) {
+    if (me == round % world().size()) std::this_thread::sleep_for(std::chrono::microseconds(300));
+    EXPECT_EQ(world().broadcast_bytes(cat("host ", round)), cat("host ", round));
+    EXPECT_FALSE(world().any(false));
+  }
+  other.join();
   world().barrier();
 }
 

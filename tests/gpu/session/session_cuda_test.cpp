@@ -13,6 +13,7 @@
 #include "train/host_copy.h"
 #include "train/products.h"
 #include "train/saver.h"
+#include "train/snapshot.h"
 
 namespace hawser {
 namespace {
@@ -189,7 +190,8 @@ TEST(SessionCuda, CheckpointsOfOneDeviceLoadOnTheOther) {
       if (folder.empty()) {
         for (int step = 0; step < 3; ++step) steps.run(step::Purpose::train);
         saved = contents(session);
-        folder = train::save(session, nullptr, root.string(), {.step = 3, .sequences = 3, .recipe = "{}"}, 2);
+        folder = train::save(session, nullptr, {.root = root.string(), .keep = 2},
+                             {.step = 3, .sequences = 3, .recipe = "{}"});
       } else {
         auto checkpoint = checkpoint::Checkpoint::open(folder);
         train::load(session, checkpoint, true);
@@ -199,6 +201,43 @@ TEST(SessionCuda, CheckpointsOfOneDeviceLoadOnTheOther) {
     }
     EXPECT_NEAR(losses[1], losses[0], 1e-5 * losses[0]);
     fs::remove_all(root);
+  }
+}
+
+// Taken beside the next steps, by the copy engine: what the step left, not what the next ones make of it. The model is
+// large enough that the copies take longer than a step's start.
+TEST(SessionCuda, ASnapshotHoldsTheStepItWasTakenOf) {
+  const models::Model model(testing::llama_description(
+      {.width = 1024, .heads = 16, .kv_heads = 8, .head_dim = 64, .inner = 2816, .vocabulary = 4096, .blocks = 8}));
+  plan::Layout layout = testing::make_test_layout({}, model);
+  layout.device = DeviceKind::cuda;
+  layout.deterministic = true;
+  const auto device = train::make_device(kGpu, 1);
+  const auto mesh = comm::make_self_mesh();
+  std::vector<std::map<std::string, std::vector<float>>> after;
+  for (const bool beside : {false, true}) {
+    train::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+    testing::Steps steps(session, layout);
+    std::optional<train::Snapshot> snapshot;
+    if (beside) snapshot.emplace(session);
+    for (int step = 0; step < 4; ++step) {
+      const step::StepOutput output = steps.enqueue(step::Purpose::train);
+      if (!beside) {
+        after.push_back(contents(session));
+        continue;
+      }
+      snapshot->take(output.end);
+      for (int ahead = 0; ahead < 2 && step + 1 < 4; ++ahead, ++step) steps.enqueue(step::Purpose::train);
+      snapshot->wait();
+      std::map<std::string, std::vector<float>> taken;
+      for (const NamedState& state : snapshot->states()) {
+        for (const Box& box : state.boxes) {
+          const auto* data = box.view.data<float>();
+          taken[state.name].insert(taken[state.name].end(), data, data + box.view.elements());
+        }
+      }
+      EXPECT_TRUE(taken == after[step == 2 ? 0 : 3]) << "step " << step;
+    }
   }
 }
 

@@ -1,0 +1,181 @@
+#include "train/run_saver.h"
+
+#include <fmt/format.h>
+
+#include "plan/snapshot_room.h"
+#include "plan/target.h"
+#include "train/run_folder.h"
+#include "train/session.h"
+#include "train/together.h"
+
+namespace hawser::train {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+RunSaver::RunSaver(const Recipe& recipe, comm::World* world, Session& session, int ranks_here, RunSaverHooks hooks)
+    : recipe_(recipe), world_(world), session_(session), hooks_(std::move(hooks)), last_save_(Clock::now()) {
+  if (plan::saves_beside_steps(recipe)) reserve(ranks_here);
+}
+
+void RunSaver::reserve(int ranks_here) {
+  const bool cpu = session_.device().kind() == DeviceKind::cpu;
+  std::vector<StatePart> parts = state_parts(session_, /*optimizer=*/true);
+  const std::int64_t bytes = session_.owns_states() ? place_copies(parts, nullptr) : 0;
+  std::int64_t room = 0;
+  if (cpu) {
+    plan::Machine machine = plan::this_machine();
+    machine.ranks = ranks_here;
+    const plan::Target target = plan::load_target(plan::target_of(DeviceKind::cpu));
+    const MeshSizes& mesh = session_.layout().mesh;
+    room = plan::snapshot_room_cpu(plan::capacity_of(recipe_, target, machine, mesh.world()),
+                                   session_.planned_bytes() + plan::overhead_of(target, mesh));
+  } else {
+    room = plan::snapshot_room_host(ranks_here);
+  }
+  std::string refused;
+  if (bytes > room) {
+    refused = cat("expected at most ", format_bytes(Bytes(room)), " a rank, got ", format_bytes(Bytes(bytes)));
+  }
+  // Nobody takes memory before everybody has looked at what is there.
+  bool all_fit = !(world_ != nullptr ? world_->any(!refused.empty()) : !refused.empty());
+  if (all_fit) {
+    auto channel = world_ != nullptr ? world_->open_channel("checkpoints") : nullptr;
+    try {
+      background_ = std::make_unique<BackgroundSaver>(session_, std::move(channel));
+    } catch (const Error& error) {
+      refused = error.what();
+    }
+    all_fit = !(world_ != nullptr ? world_->any(!refused.empty()) : !refused.empty());
+  }
+  if (all_fit) return;
+  background_.reset();
+  hooks_.say(cat("hawser: no room in host memory for a snapshot",
+                 refused.empty() ? std::string(" on every rank") : cat(" (", refused, ")"),
+                 ": steps wait for checkpoints to be written"));
+}
+
+std::uint64_t RunSaver::says() const {
+  std::uint64_t bits = background_ && background_->failed() ? kFailed : 0;
+  const bool first = world_ == nullptr || world_->rank().value() == 0;
+  const double every = recipe_.checkpoint.every_minutes;
+  if (first && every > 0 && seconds_since(last_save_) >= 60 * every) bits |= kDue;
+  return bits;
+}
+
+void RunSaver::heard(std::uint64_t bits) {
+  if ((bits & kFailed) != 0) settle();
+  due_by_time_ = (bits & kDue) != 0;
+  if (!background_) return;
+  if (const auto saved = background_->collect()) note(*saved);
+}
+
+bool RunSaver::due(std::int64_t step) const {
+  const std::int64_t every = recipe_.checkpoint.every_steps;
+  return due_by_time_ || (every > 0 && step % every == 0);
+}
+
+void RunSaver::take(std::int64_t step, const Event& step_end, const std::function<void()>& land_earlier) {
+  const Clock::time_point begin = Clock::now();
+  if (taken_step_ >= 0) land_earlier();
+  HAWSER_CHECK(taken_step_ < 0, "step ", taken_step_, " was taken and has not landed");
+  if (background_->under_way()) {
+    settle();
+    const double waited = seconds_since(begin);
+    if (waited > 1 && !said_slow_) {
+      said_slow_ = true;
+      hooks_.say(
+          fmt::format("step {} waited {:.1f} s until the checkpoint of step {} was written: saves come faster "
+                      "than the disk takes them",
+                      step, waited, saved_step_));
+    }
+  }
+  background_->take(step_end);
+  taken_step_ = step;
+  last_save_ = Clock::now();
+  due_by_time_ = false;
+  times_.waited_s += seconds_since(begin);
+}
+
+void RunSaver::evaluated(std::int64_t step, double loss) {
+  evaluated_step_ = step;
+  evaluated_loss_ = loss;
+  if (recipe_.train.evaluate_every == 0) return;
+  if (best_step_ < 0) read_best();
+  if (loss >= best_loss_) return;
+  best_loss_ = loss;
+  best_step_ = step;
+}
+
+// The best of the run so far, when it goes on: the loss stands in the checkpoint.
+void RunSaver::read_best() {
+  best_step_ = 0;
+  const std::string text = on_rank_zero(world_, [&]() -> std::string {
+    try {
+      const auto loss = run_state_of(checkpoint::Checkpoint::open(best_path(recipe_)).meta()).validation_loss;
+      return loss ? fmt::format("{:a}", *loss) : "";
+    } catch (const UserError&) {
+      return "";  // there is none, or it is damaged: the next evaluation makes one
+    }
+  });
+  if (!text.empty()) best_loss_ = std::stod(text);
+}
+
+void RunSaver::landed(std::int64_t step, const Event& step_end) {
+  const bool best = best_step_ == step && recipe_.train.steps > step;  // the last step is saved at the end
+  if (best && taken_step_ != step) {
+    if (!background_) return save(step);
+    take(step, step_end, [] {});
+  }
+  if (taken_step_ == step) start(step);
+}
+
+SaveTo RunSaver::destination(std::int64_t step) const {
+  return {.root = checkpoints_folder(recipe_),
+          .keep = recipe_.checkpoint.keep_last,
+          .best = best_step_ == step ? best_path(recipe_) : ""};
+}
+
+RunState RunSaver::state_of(std::int64_t step) const {
+  RunState state = hooks_.state(step);
+  if (evaluated_step_ == step) state.validation_loss = evaluated_loss_;
+  return state;
+}
+
+void RunSaver::start(std::int64_t step) {
+  started_ = Clock::now();
+  hooks_.before();
+  background_->start(destination(step), state_of(step));
+  taken_step_ = -1;
+  times_.waited_s += seconds_since(started_);
+}
+
+void RunSaver::note(const BackgroundSaver::Saved& saved) {
+  saved_step_ = saved.step;
+  ++times_.saves;
+  times_.writing_s += saved.seconds;
+  hooks_.saved(saved.folder);
+}
+
+void RunSaver::settle() {
+  if (!background_) return;
+  if (const auto saved = background_->finish()) note(*saved);
+}
+
+void RunSaver::save(std::int64_t step) {
+  const Clock::time_point begin = Clock::now();
+  settle();
+  if (saved_step_ == step) return;
+  hooks_.before();
+  const std::string folder = train::save(session_, world_, destination(step), state_of(step));
+  last_save_ = Clock::now();
+  due_by_time_ = false;
+  times_.waited_s += seconds_since(begin);
+  note({.folder = folder, .step = step, .seconds = seconds_since(begin)});
+}
+
+}  // namespace hawser::train

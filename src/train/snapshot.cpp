@@ -1,0 +1,35 @@
+#include "train/snapshot.h"
+
+#include <cstring>
+
+#include "train/session.h"
+
+namespace hawser::train {
+
+Snapshot::Snapshot(Session& session) : session_(session), parts_(state_parts(session, /*optimizer=*/true)) {
+  arena_ = Arena(session.device(), place_copies(parts_, nullptr), Memory::host);
+  place_copies(parts_, arena_.data());
+  stream_ = session.device().make_stream("snapshot");
+  if (session.device().kind() != DeviceKind::cpu) return;
+  // The first copy is to be no slower than the others: the system hands out pages when they are first written.
+  stream_->launch({.name = "touch"}, [data = arena_.data(), bytes = arena_.bytes()] {
+    std::memset(data, 0, static_cast<std::size_t>(bytes));
+  });
+}
+
+void Snapshot::take(const Event& step_end) {
+  stream_->wait(step_end);
+  std::vector<Event> copied(session_.model().units().size());
+  for (const StatePart& part : parts_) {
+    transfer(*stream_, {.name = "snapshot", .accesses = {reads(part.device)}}, part.host.raw(), part.device.raw(),
+             part.device.bytes());
+    copied[static_cast<std::size_t>(part.unit)] = stream_->record();
+  }
+  session_.hold_updates(copied);
+}
+
+void Snapshot::wait() {
+  stream_->synchronize();
+}
+
+}  // namespace hawser::train

@@ -1,0 +1,55 @@
+// A snapshot holds the step it was taken of, whatever the steps behind it do meanwhile.
+#include "train/snapshot.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "support.h"
+
+namespace hawser {
+namespace {
+
+std::vector<std::byte> bytes_of(const std::vector<NamedState>& states) {
+  std::vector<std::byte> out;
+  for (const NamedState& state : states) {
+    for (const Box& box : state.boxes) out.insert(out.end(), box.view.raw(), box.view.raw() + box.view.bytes());
+  }
+  return out;
+}
+
+TEST(Snapshot, HoldsTheStepItWasTakenOf) {
+  const models::Model model(testing::llama_description({.blocks = 2}));
+  const plan::Layout layout = testing::make_test_layout({.length = 32}, model);
+  const auto mesh = comm::make_self_mesh();
+  const auto quiet = make_cpu_device();
+  train::Session twin(model, layout, *quiet, *mesh, {step::Purpose::train});
+  testing::Steps alone(twin, layout);
+  std::vector<std::vector<std::byte>> after{{}};
+  for (int step = 1; step <= 12; ++step) {
+    alone.run(step::Purpose::train);
+    after.push_back(bytes_of(train::HostCopy(twin, true).states()));
+    ASSERT_NE(after.back(), after[after.size() - 2]);
+  }
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    // Work starts late at random, so that what is not ordered comes in another order; and no step leaves its plan.
+    const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = seed});
+    train::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    testing::Steps steps(session, layout);
+    train::Snapshot snapshot(session);
+    EXPECT_GE(snapshot.bytes(), static_cast<std::int64_t>(after[1].size()));
+    for (int step = 1; step <= 12; step += 3) {
+      snapshot.take(steps.enqueue(step::Purpose::train).end);
+      steps.enqueue(step::Purpose::train);
+      const step::StepOutput last = steps.enqueue(step::Purpose::train);
+      snapshot.wait();
+      EXPECT_TRUE(bytes_of(snapshot.states()) == after[static_cast<std::size_t>(step)]) << "step " << step;
+      host_wait(last.end);
+    }
+    session.synchronize();
+    EXPECT_TRUE(bytes_of(train::HostCopy(session, true).states()) == after[12]);
+  }
+}
+
+}  // namespace
+}  // namespace hawser
