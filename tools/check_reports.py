@@ -45,7 +45,7 @@ def get(url: str) -> tuple[str, str]:
         return answer.read().decode(), answer.headers["Content-Type"]
 
 
-def eventually(what: str, attempt, seconds: float = 120):
+def eventually(what: str, attempt, seconds: float = 300):
     end = time.monotonic() + seconds
     while True:
         try:
