@@ -34,8 +34,9 @@ RunState run_state_of(const std::string& text) {
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),
             .data = json.contains("data") ? json.at("data").dump() : "",
-            .validation_loss =
-                json.contains("validation_loss") ? std::optional<double>(json.at("validation_loss")) : std::nullopt,
+            .validation_loss = json.contains("validation_loss")
+                                   ? std::optional<double>(json.at("validation_loss").get<double>())
+                                   : std::nullopt,
             .products = json.value("products", "")};
   } catch (const nlohmann::json::exception& error) {
     throw UserError(Problem{.what = "the checkpoint was not written by `hawser fit`", .got = error.what()});
