@@ -5,8 +5,8 @@
 //   tokenizer->encode("Once upon a time", ids, true);
 //
 // What load_tokenizer reads: Hugging Face's tokenizer.json (BPE, WordPiece, Unigram), SentencePiece's .model and
-// Mistral's tekken.json, with ids and decoded texts equal to those of the originals; docs/tokenizers.md has the list and
-// the proof. Like transformers, it leaves a tokenizer.json's `truncation` and `padding` unused.
+// Mistral's tekken.json, with ids and decoded texts equal to those of the originals; docs/tokenizers.md has the list
+// and the proof. Like transformers, it leaves a tokenizer.json's `truncation` and `padding` unused.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,15 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // Appends the ids of `text` to `ids`. Added tokens of a tokenizer.json ("<|endoftext|>") written in the text become
-  // their ids; the special tokens of a .model or tekken.json are text, as in the originals. With `add_special`, what the
-  // file's post-processor puts before and after a text comes too (a .model, tekken.json: begin of text before it). Bad
-  // UTF-8 is read as U+FFFD, as Python's errors="replace" does (SentencePiece: one for each byte); never throws for any
-  // bytes.
+  // their ids; the special tokens of a .model or tekken.json are text, as in the originals. With `add_special`, what
+  // the file's post-processor puts before and after a text comes too (a .model, tekken.json: begin of text before it).
+  // Bad UTF-8 is read as U+FFFD, as Python's errors="replace" does (SentencePiece: one for each byte); never throws for
+  // any bytes.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids, bool add_special) const = 0;
 
   // The bytes that the ids stand for. In byte-level vocabularies they may start or end inside a character; others give
-  // whole characters, U+FFFD for what is none. Ids without a token (a model's padded vocabulary) stand for nothing; with
-  // `skip_special`, special tokens neither.
+  // whole characters, U+FFFD for what is none. Ids without a token (a model's padded vocabulary) stand for nothing;
+  // with `skip_special`, special tokens neither.
   virtual std::string decode_bytes(std::span<const std::int32_t> ids, bool skip_special = false) const = 0;
 
   // The same as valid UTF-8, bad sequences replaced by U+FFFD: what the `tokenizers` library's decode returns.
