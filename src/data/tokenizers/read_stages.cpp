@@ -262,12 +262,17 @@ void read_template(JsonReader& reader, const Json& step, const std::string& at, 
 }
 
 // ["</s>", 2]
-std::optional<std::int32_t> read_token(JsonReader& reader, const Json& value, const std::string& at) {
+std::optional<std::int32_t> read_token(JsonReader& reader, const Json& value, const std::string& at,
+                                       std::size_t vocabulary) {
   if (!value.is_array() || value.size() != 2) {
     reader.add({.file = reader.path(), .what = "not a token with its id", .got = value.dump(), .at = at});
     return std::nullopt;
   }
   if (!reader.check_id(value[1], at)) return std::nullopt;
+  if (value[1] >= vocabulary) {
+    reader.refuse("id outside the vocabulary", at);
+    return std::nullopt;
+  }
   return value[1].get<std::int32_t>();
 }
 
@@ -284,8 +289,8 @@ void read_post_processor(JsonReader& reader, const Json& step, const std::string
     read_template(reader, step, at, parts);
   } else if (type == "BertProcessing" || type == "RobertaProcessing") {
     reader.known_keys(step, at, {"type", "sep", "cls", "trim_offsets", "add_prefix_space"});
-    const auto first = read_token(reader, step.at("cls"), at + ".cls");
-    const auto last = read_token(reader, step.at("sep"), at + ".sep");
+    const auto first = read_token(reader, step.at("cls"), at + ".cls", parts.tokens.size());
+    const auto last = read_token(reader, step.at("sep"), at + ".sep", parts.tokens.size());
     if (!first || !last) return;
     parts.prefix.insert(parts.prefix.begin(), *first);
     parts.suffix.push_back(*last);

@@ -1,6 +1,7 @@
 #include "data/tokenizers/sentence_piece.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
@@ -47,6 +48,7 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, std::ui
   model_.unknown = -1;
   for (std::int32_t id = 0; id < vocab_size(); ++id) {
     const auto& piece = model_.pieces[id];
+    if (!std::isfinite(piece.score)) throw std::invalid_argument(cat("score of piece ", id, " is not finite"));
     if (piece.text.empty()) throw std::invalid_argument(cat("piece ", id, " is empty"));
     if (!ids_.emplace(piece.text, id).second)
       throw std::invalid_argument(cat("piece \"", piece.text, "\" comes twice"));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -147,6 +148,56 @@ TEST_F(TokenizerFiles, SentencePieceModelsThatAreBroken) {
   for (std::size_t size = 0; size < model.size(); size += 97) {
     EXPECT_FALSE(refusal("a.model", model.substr(0, size)).empty());
   }
+}
+
+// Files of every kind, broken at random, are refused in whole lines or give ids of their vocabulary.
+TEST_F(TokenizerFiles, BrokenAtRandom) {
+  std::mt19937 dice(1);
+  const auto below = [&](std::size_t bound) { return static_cast<std::size_t>(dice()) % bound; };
+  int accepted = 0, refused = 0;
+  for (const auto& entry : fs::directory_iterator(kGolden)) {
+    if (!entry.is_directory()) continue;
+    const bool json = fs::exists(entry.path() / "tokenizer.json");
+    const std::string name = json ? "tokenizer.json" : "tokenizer.model";
+    const std::string sound = read_file(entry.path() / name);
+    for (int round = 0; round < 60; ++round) {
+      std::string broken = sound;
+      // Most of what is not vocabulary stands at a JSON file's start.
+      const std::size_t reach = json && round % 2 ? std::min<std::size_t>(3000, broken.size()) : broken.size();
+      for (std::size_t n = 1 + below(3); n > 0; --n) {
+        const std::size_t at = below(reach);
+        switch (below(4)) {
+          case 0:
+            broken[at] = static_cast<char>(below(256));
+            break;
+          case 1:
+            broken.erase(at, 1 + below(8));
+            break;
+          case 2:
+            broken.insert(at, broken.substr(below(reach), below(20)));
+            break;
+          default:
+            broken[at] = "0123456789\"{}[],:-"[below(18)];
+        }
+        if (broken.size() < reach) break;
+      }
+      const std::string path = folder_.path(name);
+      std::ofstream(path, std::ios::binary) << broken;
+      try {
+        const auto tokenizer = load_tokenizer(path);
+        std::vector<std::int32_t> ids;
+        tokenizer->encode("It is, universally \xf0\x9f\x98\x80 acknowledged:\t1813! \xff", ids, true);
+        for (const std::int32_t id : ids) ASSERT_LT(id, tokenizer->vocab_size()) << entry.path();
+        tokenizer->decode(ids);
+        ++accepted;
+      } catch (const UserError& error) {
+        EXPECT_EQ(std::string(error.what()).substr(0, path.size()), path);
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(accepted, 50);
+  EXPECT_GT(refused, 100);
 }
 
 Json tekken() {
