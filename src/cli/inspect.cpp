@@ -382,7 +382,7 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command = add_command(
       app,
       {.name = "inspect",
-       .what = "show what a checkpoint, a model folder, a token file or a trace holds; samples of data",
+       .what = "show what a checkpoint, a model, a token file, a trace or prepared data holds",
        .examples = {"hawser inspect checkpoint runs/novels/best --verify",
                     "hawser inspect runs/novels/data/train.bin --json", "hawser inspect data recipe.yaml --samples 5"}},
       options->common);
