@@ -139,7 +139,8 @@ TEST(Background, TheBestEvaluationIsKept) {
       // It goes on being the best when the run goes on, and moves with the run when another begins.
       ASSERT_EQ(run(place, with(words, {"train.steps=130", "--resume"})).code, 0);
       EXPECT_EQ(checkpoint::Checkpoint::open((place.out() / "best").string()).step(), best);
-      ASSERT_EQ(run(place, {"train.steps=3"}).code, 0);
+      const Ended another = run(place, {"train.steps=6"});
+      ASSERT_EQ(another.code, 0) << another.err;
       EXPECT_FALSE(fs::exists(place.out() / "best"));
       EXPECT_EQ(checkpoint::Checkpoint::open((place.out() / "earlier-1/best").string()).step(), best);
     }
