@@ -263,9 +263,8 @@ class LayerRun {
 inline std::vector<SavePolicy> all_policies() {
   std::vector<SavePolicy> out;
   for (const bool delay : {false, true}) {
-    for (const auto checkpointing :
-         {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up, Checkpointing::qkv,
-          Checkpointing::projections, Checkpointing::full}) {
+    for (const auto checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::gate_up,
+                                     Checkpointing::qkv, Checkpointing::projections, Checkpointing::full}) {
       out.push_back({checkpointing, false, delay});
     }
     out.push_back({Checkpointing::full, true, delay});
