@@ -188,6 +188,7 @@ TEST_F(PrepareSources, GoesOnWhereItWasKilled) {
     for (int round = 0; round < 4; ++round) {
       const std::string output = "run" + std::to_string(round) + (deduplicate ? "d" : "");
       PrepareOptions with = with_output(output);
+      const int before = kills;
       while (true) {
         with.threads = 1 + (kills % 3);
         const pid_t child = ::fork();
@@ -198,7 +199,9 @@ TEST_F(PrepareSources, GoesOnWhereItWasKilled) {
             std::_Exit(1);
           }
         }
-        const double wait = random.uniform(static_cast<std::uint64_t>(100 * round + kills)) * seconds * 0.9;
+        // A child that is slower to start than this process was (under a sanitizer) is left more and more time.
+        const double patience = 0.9 + 0.1 * (kills - before);
+        const double wait = random.uniform(static_cast<std::uint64_t>(100 * round + kills)) * seconds * patience;
         std::this_thread::sleep_for(std::chrono::duration<double>(wait));
         ::kill(child, SIGKILL);
         int status = 0;
