@@ -79,11 +79,11 @@ TEST(Answers, AreThoseOfTransformers) {
       ++checked;
     }
   }
-  if (checked == 0) GTEST_SKIP() << "scripts/fetch-inputs";
+  EXPECT_GT(checked, 0) << "scripts/fetch-inputs brings the tokenizers";
 }
 
 TEST(Answers, EndWithTheEndOfTurn) {
-  if (!fs::exists(kRoot / "inputs/smollm2/tokenizer.json")) GTEST_SKIP() << "scripts/fetch-inputs";
+  ASSERT_TRUE(fs::exists(kRoot / "inputs/smollm2/tokenizer.json")) << "scripts/fetch-inputs brings it";
   const Learned smollm2("inputs/smollm2/tokenizer.json", "chatml");
   EXPECT_EQ(smollm2(kTwoTurns), "bc|<|im_end|>|//e|<|im_end|>|");
   EXPECT_EQ(smollm2(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]})"),

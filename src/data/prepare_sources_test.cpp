@@ -41,17 +41,7 @@ class PrepareSources : public testing::Test {
             .threads = 2,
             .block_bytes = 2000};
   }
-  std::string refusal(const PrepareOptions& with) {
-    try {
-      prepare(with);
-    } catch (const UserError& error) {
-      std::string text = error.what();
-      const std::string name = folder_.path("");
-      for (std::size_t at; (at = text.find(name)) != text.npos;) text.erase(at, name.size());
-      return text;
-    }
-    return "accepted";
-  }
+  std::string refusal(const PrepareOptions& with) { return refusal_of(with, folder_); }
   // Everything in a folder of token files but what was made from when.
   std::map<std::string, std::string> files(const std::string& output) {
     std::map<std::string, std::string> found;

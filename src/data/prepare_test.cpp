@@ -41,17 +41,7 @@ class PrepareTest : public testing::Test {
             .seed = 3,
             .threads = 2};
   }
-  std::string refusal(const PrepareOptions& with) {
-    try {
-      prepare(with);
-    } catch (const UserError& error) {
-      std::string text = error.what();
-      const std::string name = folder_.path("");
-      for (std::size_t at; (at = text.find(name)) != text.npos;) text.erase(at, name.size());
-      return text;
-    }
-    return "accepted";
-  }
+  std::string refusal(const PrepareOptions& with) { return refusal_of(with, folder_); }
   // `count` lines of text that tell themselves apart; long ones, so that a file has several blocks.
   void write_lines(const std::string& name, int count, int words = 10) {
     std::string text;

@@ -9,27 +9,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/testing/temporary_folder.h"
 #include "report/metrics.h"
 
 namespace hawser::report {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "hawser-report-XXXXXX").string();
-    HAWSER_CHECK(mkdtemp(pattern.data()) != nullptr, "mkdtemp ", pattern);
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  std::string path(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 inline std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

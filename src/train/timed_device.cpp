@@ -33,13 +33,9 @@ void WorkTimes::settle() {
 
 namespace {
 
-class TimedStream : public Stream {
+class TimedStream : public ForwardingStream {
  public:
-  TimedStream(std::unique_ptr<Stream> inner, WorkTimes& times) : inner_(std::move(inner)), times_(times) {}
-  DeviceKind kind() const override { return inner_->kind(); }
-  DeviceKind target() const override { return inner_->target(); }
-  const CudaNative* native() const override { return inner_->native(); }
-  const std::string& name() const override { return inner_->name(); }
+  TimedStream(std::unique_ptr<Stream> inner, WorkTimes& times) : ForwardingStream(std::move(inner)), times_(times) {}
   void launch(Booking booking, std::function<void()> work) override {
     const char* what = booking.name;
     if (const CudaNative* native = inner_->native()) {
@@ -57,13 +53,8 @@ class TimedStream : public Stream {
   void call_host(Booking booking, std::function<void()> work) override {
     inner_->call_host(std::move(booking), std::move(work));
   }
-  Event record() override { return inner_->record(); }
-  void wait(const Event& event) override { inner_->wait(event); }
-  void synchronize() override { inner_->synchronize(); }
-  void check() override { inner_->check(); }
 
  private:
-  std::unique_ptr<Stream> inner_;
   WorkTimes& times_;
 };
 

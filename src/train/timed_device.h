@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "device/cuda/time_mark.h"
-#include "device/device.h"
+#include "device/forwarding_device.h"
 
 namespace hawser::train {
 
@@ -34,23 +34,14 @@ class WorkTimes {
   std::vector<Span> spans_;
 };
 
-class TimedDevice : public Device {
+class TimedDevice : public ForwardingDevice {
  public:
-  explicit TimedDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
-  DeviceKind kind() const override { return inner_->kind(); }
+  using ForwardingDevice::ForwardingDevice;
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
-  std::byte* allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
-  void free(std::byte* data, std::int64_t bytes) noexcept override { inner_->free(data, bytes); }
-  void set_allocator(const DeviceAllocator& allocator) override { inner_->set_allocator(allocator); }
-  std::byte* allocate_host(std::int64_t bytes) override { return inner_->allocate_host(bytes); }
-  void free_host(std::byte* data, std::int64_t bytes) noexcept override { inner_->free_host(data, bytes); }
-  std::int64_t allocations() const override { return inner_->allocations(); }
-  DeviceMemory memory() const override { return inner_->memory(); }
 
   WorkTimes times;
 
  private:
-  std::unique_ptr<Device> inner_;
 };
 
 }  // namespace hawser::train

@@ -55,14 +55,10 @@ void arrange(RankTimeline& timeline) {
 
 }  // namespace
 
-class TracedStream : public Stream {
+class TracedStream : public ForwardingStream {
  public:
   TracedStream(std::unique_ptr<Stream> inner, TracedDevice& device, int lane)
-      : inner_(std::move(inner)), device_(device), lane_(lane) {}
-  DeviceKind kind() const override { return inner_->kind(); }
-  DeviceKind target() const override { return inner_->target(); }
-  const CudaNative* native() const override { return inner_->native(); }
-  const std::string& name() const override { return inner_->name(); }
+      : ForwardingStream(std::move(inner)), device_(device), lane_(lane) {}
   void launch(Booking booking, std::function<void()> work) override {
     TracedWork* traced = device_.enqueue(lane_, booking);
     if (traced != nullptr && inner_->native() == nullptr) work = timed(traced, std::move(work));
@@ -75,18 +71,13 @@ class TracedStream : public Stream {
     inner_->call_host(std::move(booking), std::move(work));
     if (traced != nullptr) traced->enqueued_end = now();
   }
-  Event record() override { return inner_->record(); }
-  void wait(const Event& event) override { inner_->wait(event); }
-  void synchronize() override { inner_->synchronize(); }
-  void check() override { inner_->check(); }
 
  private:
-  std::unique_ptr<Stream> inner_;
   TracedDevice& device_;
   int lane_;
 };
 
-TracedDevice::TracedDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {
+TracedDevice::TracedDevice(std::unique_ptr<Device> inner) : ForwardingDevice(std::move(inner)) {
   if (inner_->kind() == DeviceKind::cuda) recorder_.emplace();
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "device/cuda/activities.h"
-#include "device/device.h"
+#include "device/forwarding_device.h"
 #include "report/timeline.h"
 
 namespace hawser::train {
@@ -28,7 +28,7 @@ struct TracedWork {
   std::int64_t begin = 0, end = 0;              // where our own code ran it: on the CPU, or a host function
 };
 
-class TracedDevice : public Device {
+class TracedDevice : public ForwardingDevice {
  public:
   // UserError where the device is a GPU and cannot be traced.
   explicit TracedDevice(std::unique_ptr<Device> inner);
@@ -38,15 +38,7 @@ class TracedDevice : public Device {
   // All streams are synchronized. `rows`: names, by the numbers given to begin_row.
   report::RankTimeline stop(int rank, std::vector<std::string> rows);
 
-  DeviceKind kind() const override { return inner_->kind(); }
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
-  std::byte* allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
-  void free(std::byte* data, std::int64_t bytes) noexcept override { inner_->free(data, bytes); }
-  void set_allocator(const DeviceAllocator& allocator) override { inner_->set_allocator(allocator); }
-  std::byte* allocate_host(std::int64_t bytes) override { return inner_->allocate_host(bytes); }
-  void free_host(std::byte* data, std::int64_t bytes) noexcept override { inner_->free_host(data, bytes); }
-  std::int64_t allocations() const override { return inner_->allocations(); }
-  DeviceMemory memory() const override { return inner_->memory(); }
 
  private:
   friend class TracedStream;
@@ -58,7 +50,6 @@ class TracedDevice : public Device {
   TracedWork* enqueue(int lane, const Booking& booking);
   void add_activities(const std::vector<cuda::Activity>& activities, report::RankTimeline& timeline);
 
-  std::unique_ptr<Device> inner_;
   std::optional<cuda::ActivityRecorder> recorder_;
   std::vector<Lane> lanes_;
   bool recording_ = false;

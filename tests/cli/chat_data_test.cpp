@@ -66,7 +66,7 @@ TEST_F(ChatData, IsPreparedShownTrainedAndEvaluated) {
 }
 
 TEST_F(ChatData, IsInColourOnATerminal) {
-  if (shell("command -v script > /dev/null").code != 0) GTEST_SKIP() << "util-linux's script";
+  ASSERT_EQ(shell("command -v script > /dev/null").code, 0) << "util-linux's script is not there";
   ASSERT_EQ(hawser("prepare recipe.yaml").code, 0);
   const std::string show = "script -qec '" + std::string(HAWSER_BINARY) + " inspect data recipe.yaml' /dev/null";
   const testing::Ran colour = shell("TERM=xterm " + show), plain = shell("NO_COLOR=1 TERM=xterm " + show);
@@ -103,7 +103,7 @@ TEST_F(ChatData, SaysWhatIsWrong) {
 
 // Megatron-LM's layout, read by a program that shares nothing with ours.
 TEST_F(ChatData, TokenFilesAreThoseOfMegatron) {
-  if (shell("python3 --version").code != 0) GTEST_SKIP() << "python3";
+  ASSERT_EQ(shell("python3 --version").code, 0) << "python3 is not there";
   write("ids.jsonl", "{\"input_ids\": [1, 2, 3, 95], \"document_lengths\": [3, 1]}\n{\"input_ids\": [5]}\n");
   nlohmann::json config = testing::json_of(tiny("tied") / "config.json");
   for (const auto& [vocabulary, type] : {std::pair(96, "H"), std::pair(70000, "i")}) {

@@ -1,41 +1,27 @@
-// For tests: a folder of its own that goes away with the object.
+// For tests of data/: their folder, and what a prepare in it is refused with.
 #pragma once
 
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <string>
-#include <string_view>
+
+#include "base/error.h"
+#include "base/testing/temporary_folder.h"
+#include "data/prepare.h"
 
 namespace hawser::data {
 
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "hawser-test-XXXXXX").string();
-    if (!::mkdtemp(pattern.data())) std::abort();
-    folder_ = pattern;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
+using ScratchFolder = TemporaryFolder;
 
-  std::string path(std::string_view name) const { return (folder_ / name).string(); }
-  std::string write(std::string_view name, std::string_view text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-    return path(name);
+// What the error says, without the folder's name; "accepted" where there is none.
+inline std::string refusal_of(const PrepareOptions& with, const ScratchFolder& folder) {
+  try {
+    prepare(with);
+  } catch (const UserError& error) {
+    std::string text = error.what();
+    const std::string name = folder.path("");
+    for (std::size_t at; (at = text.find(name)) != text.npos;) text.erase(at, name.size());
+    return text;
   }
-  std::size_t count() const {
-    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder_), {}));
-  }
-
- private:
-  std::filesystem::path folder_;
-};
+  return "accepted";
+}
 
 }  // namespace hawser::data

@@ -96,7 +96,7 @@ class Golden : public testing::TestWithParam<std::tuple<const char*, const char*
 
 TEST_P(Golden, EqualsTheTokenizersLibrary) {
   const auto [name, file] = GetParam();
-  if (!fs::exists(kSource / file)) GTEST_SKIP() << file << " is not there: scripts/fetch-inputs";
+  ASSERT_TRUE(fs::exists(kSource / file)) << file << " is not there: scripts/fetch-inputs brings it";
   const Json expected = Json::parse(read_file(kSource / "tests/golden/tokenizers/expected.json"))["tokenizers"][name];
   const auto tokenizer = load_tokenizer((kSource / file).string());
   EXPECT_EQ(tokenizer->vocab_size(), expected["entries"].get<int>());
@@ -115,7 +115,7 @@ TEST_P(Golden, EqualsTheTokenizersLibrary) {
     EXPECT_EQ(tokenizer->decode(ids), item["text"].get<std::string>());
     EXPECT_EQ(tokenizer->decode(ids, true), item["text_without_special"].get<std::string>());
   }
-  if (!fs::exists(kSource / "inputs/text")) GTEST_SKIP() << "inputs/text is not there: scripts/fetch-inputs";
+  ASSERT_TRUE(fs::exists(kSource / "inputs/text")) << "scripts/fetch-inputs brings it";
   for (const auto& [novel, facts] : expected["novels"].items()) {
     const std::string text = read_file(kSource / "inputs/text" / novel);
     const auto ids = encode(*tokenizer, text);

@@ -1,0 +1,46 @@
+// A device, and a stream, that hand everything on to another but the making of streams and work: what wrappers that
+// watch work begin with.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "device/device.h"
+
+namespace hawser {
+
+class ForwardingDevice : public Device {
+ public:
+  explicit ForwardingDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
+
+  DeviceKind kind() const override { return inner_->kind(); }
+  std::byte* allocate(std::int64_t bytes) override { return inner_->allocate(bytes); }
+  void free(std::byte* data, std::int64_t bytes) noexcept override { inner_->free(data, bytes); }
+  void set_allocator(const DeviceAllocator& allocator) override { inner_->set_allocator(allocator); }
+  std::byte* allocate_host(std::int64_t bytes) override { return inner_->allocate_host(bytes); }
+  void free_host(std::byte* data, std::int64_t bytes) noexcept override { inner_->free_host(data, bytes); }
+  std::int64_t allocations() const override { return inner_->allocations(); }
+  DeviceMemory memory() const override { return inner_->memory(); }
+
+ protected:
+  std::unique_ptr<Device> inner_;
+};
+
+class ForwardingStream : public Stream {
+ public:
+  explicit ForwardingStream(std::unique_ptr<Stream> inner) : inner_(std::move(inner)) {}
+
+  DeviceKind kind() const override { return inner_->kind(); }
+  DeviceKind target() const override { return inner_->target(); }
+  const std::string& name() const override { return inner_->name(); }
+  const CudaNative* native() const override { return inner_->native(); }
+  Event record() override { return inner_->record(); }
+  void wait(const Event& event) override { inner_->wait(event); }
+  void synchronize() override { inner_->synchronize(); }
+  void check() override { inner_->check(); }
+
+ protected:
+  std::unique_ptr<Stream> inner_;
+};
+
+}  // namespace hawser
