@@ -72,8 +72,7 @@ int fit_here(const Recipe& recipe, int world, const train::RankDevice& device, c
                               .progress = {.terminal = terminal.is_terminal, .columns = terminal.columns}};
     const train::FitResult result = train::fit(request, ranks);
     if (ranks == nullptr || ranks->rank().value() == 0) {
-      print_result(result, options.common.json);
-      stopped();
+      say_last_word([&] { print_result(result, options.common.json); });
     }
     return static_cast<int>(result.interrupted ? ExitCode::interrupted : ExitCode::done);
   };

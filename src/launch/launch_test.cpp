@@ -2,14 +2,18 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <thread>
 
 #include "base/error.h"
 #include "launch/environment.h"
 #include "launch/local.h"
 #include "launch/noise.h"
 #include "launch/stop.h"
+#include "launch/stop_page.h"
 
 namespace hawser {
 namespace {
@@ -172,6 +176,33 @@ TEST(Outcome, MapsWhatMpirunReturnsToOurCodes) {
   EXPECT_EQ(outcome(138, Interruption::asked, {{Kind::killed, 0, SIGUSR1}}, {}, false).code, 130);
   EXPECT_EQ(outcome(139, Interruption::asked, {{Kind::killed, 0, SIGSEGV}}, {}, false).code, 3);
   EXPECT_EQ(outcome(2, Interruption::asked, {{Kind::exited, 0, 2}}, {}, true).code, 2);
+}
+
+// The launcher's and the ranks' last words meet: one of both is said, whoever is first.
+TEST(StopPage, HasOneLastWord) {
+  for (int turn = 0; turn < 1000; ++turn) {
+    StopPage page;
+    std::atomic<int> said{0};
+    std::thread ranks([&] { said += page.claim(StopPage::of_ranks); });
+    said += page.claim(StopPage::of_launcher);
+    ranks.join();
+    EXPECT_EQ(said, 1);
+    EXPECT_EQ(page.claim(StopPage::of_ranks), page.last_word == StopPage::of_ranks);
+  }
+}
+
+TEST(StopSignals, LeaveTheLastWordWhole) {
+  EXPECT_EXIT(
+      {
+        catch_stop_signals();
+        raise(SIGINT);
+        say_last_word([] {
+          raise(SIGINT);
+          std::fprintf(stderr, "stopped\n");
+        });
+        raise(SIGINT);
+      },
+      ::testing::ExitedWithCode(130), "^hawser: saving and stopping[^\n]*\nstopped\n$");
 }
 
 TEST(StopSignals, TheFirstIsARequest) {

@@ -167,7 +167,7 @@ class Supervisor {
     }
     end_all();  // mpirun may leave ranks behind: stopped ones, or all when it was killed
     drain();
-    if (interruption_ == Interruption::ended && stop_.page().stopped == 0) {
+    if (interruption_ == Interruption::ended && stop_.page().claim(StopPage::of_launcher)) {
       say_after_signal(launch_.saves ? kEndedLine : kInterruptedLine);
     }
     const Outcome end = outcome(*status_, interruption_, filter_.ends(), filter_.notices(), filter_.explained());
@@ -257,10 +257,10 @@ class Supervisor {
     if (launch_.saves && interruption_ == Interruption::none) {
       interruption_ = Interruption::asked;
       say_after_signal(kSavingLine);
-      stop_.page().requested = 1;
+      stop_.page().requested = true;
     } else if (!launch_.saves || signal != SIGUSR1) {
       interruption_ = Interruption::ended;
-      if (stop_.page().stopped == 0) return end_all();
+      if (stop_.page().claim(StopPage::of_launcher)) return end_all();
       // What was asked for is done: mpirun passes on the line that says so, and ends.
       if (!kill_at_) kill_at_ = Clock::now() + kLastWords;
     }

@@ -16,8 +16,9 @@ namespace hawser {
 namespace {
 
 volatile std::sig_atomic_t g_requested = 0;
-volatile std::sig_atomic_t g_speaks = 0;    // of several ranks the first
-volatile std::sig_atomic_t g_terminal = 0;  // standard error is one: a progress bar may stand on the line
+volatile std::sig_atomic_t g_finishing = 0;  // the last word is being said
+volatile std::sig_atomic_t g_speaks = 0;     // of several ranks the first
+volatile std::sig_atomic_t g_terminal = 0;   // standard error is one: a progress bar may stand on the line
 StopPage* g_page = nullptr;
 
 // From a signal handler: write() alone is allowed.
@@ -39,6 +40,11 @@ void on_interrupt(int) {
 }
 
 void on_request(int signal) {
+  // It ends in a moment by itself; once more, and nobody takes its words.
+  if (g_finishing != 0) {
+    g_finishing = 0;
+    return;
+  }
   const int before = errno;
   if (g_requested != 0 && signal != SIGUSR1) end_at_once(kEndedLine);
   if (g_requested == 0) say(kSavingLine);
@@ -85,12 +91,15 @@ void catch_stop_signals() {
 }
 
 bool stop_requested() {
-  return g_requested != 0 || (g_page != nullptr && g_page->requested != 0);
+  return g_requested != 0 || (g_page != nullptr && g_page->requested);
 }
 
-void stopped() {
+void say_last_word(const std::function<void()>& say) {
+  if (g_page != nullptr && !g_page->claim(StopPage::of_ranks)) return;
+  g_finishing = 1;
+  say();
   g_speaks = 0;
-  if (g_page != nullptr) g_page->stopped = 1;
+  g_finishing = 0;
 }
 
 }  // namespace hawser

@@ -3,7 +3,7 @@
 //   end_when_interrupted();   // every command, first of all
 //   catch_stop_signals();     // a command that saves
 //   while (!stop_requested()) train_one_step();
-//   save(), say_so(), stopped();
+//   save(), say_last_word(say_so);
 //
 // A command that saves is asked to save and stop by the first SIGINT, SIGTERM, SIGHUP or SIGUSR1; a second SIGINT,
 // SIGTERM or SIGHUP ends it at once. Any other command ends at once with the first. Both say so in a line, and both
@@ -13,15 +13,18 @@
 // (stop_page.h), and ends its ranks itself. SIGUSR1 sent to a rank asks as well, SIGTERM ends it.
 #pragma once
 
+#include <functional>
+
 namespace hawser {
 
 void end_when_interrupted();
 
 void catch_stop_signals();
 bool stop_requested();
-// All ranks have done what was asked, and the first rank has said it: a further signal may end the process, but nothing
-// is lost by that and nothing more is said.
-void stopped();
+// All ranks have done what was asked: calls `say`, by which the first rank tells it. A signal that comes meanwhile may
+// end the process thereafter, but nothing is lost by that and nothing more is said. Where a signal has ended the run
+// before, `say` is not called: one of both is heard, never both and never none.
+void say_last_word(const std::function<void()>& say);
 
 // What is said; the launcher says the same.
 inline constexpr char kSavingLine[] = "saving and stopping; once more ends the run at once";

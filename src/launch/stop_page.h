@@ -3,14 +3,25 @@
 // handler would be lost, or end it. Internal to launch/.
 #pragma once
 
+#include <atomic>
 #include <string>
 
 namespace hawser {
 
 struct StopPage {
-  volatile char requested;
-  volatile char stopped;  // what was asked for is done
+  // Who has the last word on a run that was asked to stop: the first of both to claim it, and only that one speaks.
+  enum Word : char { nobodys, of_ranks, of_launcher };
+
+  std::atomic<bool> requested{false};
+  std::atomic<Word> last_word{nobodys};
+
+  // True where `by` has it now, or had it before.
+  bool claim(Word by) {
+    Word had = nobodys;
+    return last_word.compare_exchange_strong(had, by) || had == by;
+  }
 };
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<StopPage::Word>::is_always_lock_free);
 
 // The launcher's side: a file of its own in the folder of a run.
 class StopFile {
