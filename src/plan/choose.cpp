@@ -32,11 +32,10 @@ Recipe with_policies(const Recipe& recipe, std::vector<Checkpointing> policies) 
 class Forecaster::Choice {
  public:
   Choice(const Forecaster& on, const Recipe& recipe)
-      : on_(on), blocks_(static_cast<int>(on.model_.description().blocks.size())), recipe_(recipe), short_(recipe) {
-    const Layout layout = on.layout_of(recipe);
-    short_.train.global_batch_size = std::min<std::int64_t>(
-        recipe.train.global_batch_size, kSearchedMicroBatches * layout.data_ranks() * layout.batch.sequences);
-  }
+      : on_(on),
+        blocks_(static_cast<int>(on.model_.description().blocks.size())),
+        recipe_(recipe),
+        short_(on.shortened(recipe, kSearchedMicroBatches)) {}
 
   Forecast run() {
     std::vector<Rung> rungs = rungs_of(on_.layout_of(short_), on_.model_);

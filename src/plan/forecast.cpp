@@ -42,6 +42,14 @@ Layout Forecaster::layout_of(const Recipe& recipe) const {
                      target_.cuda ? DeviceKind::cuda : DeviceKind::cpu);
 }
 
+Recipe Forecaster::shortened(const Recipe& recipe, int micro_batches) const {
+  const Layout layout = layout_of(recipe);
+  Recipe out = recipe;
+  out.train.global_batch_size = std::min<std::int64_t>(
+      recipe.train.global_batch_size, std::int64_t{1} * micro_batches * layout.data_ranks() * layout.batch.sequences);
+  return out;
+}
+
 Forecast Forecaster::forecast() const {
   if (is_automatic(recipe_.memory)) return choose(recipe_);
   return forecast(recipe_, model_, program::Placing::offsets);

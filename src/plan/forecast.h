@@ -79,6 +79,8 @@ class Forecaster {
   class Search;
   class Choice;
   Layout layout_of(const Recipe& recipe) const;
+  // The recipe with a step of at most so many micro-batches.
+  Recipe shortened(const Recipe& recipe, int micro_batches) const;
   Forecast choose(const Recipe& recipe) const;
   // auto counts as none here.
   Forecast forecast(const Recipe& recipe, const models::Model& model, program::Placing placing) const;

@@ -218,9 +218,16 @@ class Forecaster::Search {
   }
 
   Sketch sketch(const Recipe& recipe) const {
+    // Each micro-batch from the second on takes as long as the second, and needs nothing that the second did not.
+    const int micro_batches = on_.layout_of(recipe).micro_batches;
+    const Recipe one = on_.shortened(recipe, 1), two = on_.shortened(recipe, 2);
     const auto at = [&](const models::Model& model) {
-      const Forecast f = on_.forecast(recipe, model, program::Placing::estimate);
-      return Sketch{static_cast<double>(f.needed()), f.time.seconds};
+      const Forecast f = on_.forecast(two, model, program::Placing::estimate);
+      Sketch out{static_cast<double>(f.needed()), f.time.seconds};
+      if (micro_batches <= 2) return out;
+      const double first = on_.forecast(one, model, program::Placing::estimate).time.seconds;
+      out.seconds += (micro_batches - 2) * (out.seconds - first);
+      return out;
     };
     if (small_.empty() || !recipe.memory.per_layer.empty()) return at(on_.model_);
     const Sketch a = at(*small_[0]), b = at(*small_[1]);
