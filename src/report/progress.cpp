@@ -48,6 +48,10 @@ void write_all(int file, std::string_view text) {
 
 }  // namespace
 
+double plain_interval(double elapsed, double least) {
+  return least <= 0 ? 0 : std::clamp(elapsed / 20, least, std::max(least, 60.0));
+}
+
 Progress::Progress(const ProgressOptions& options) : options_(options) {
   const std::string kind = variable("TERM");
   if (kind.empty() || kind == "dumb") options_.terminal = false;
@@ -81,7 +85,9 @@ void Progress::draw(bool at_once) {
 void Progress::write_line(bool at_once) {
   const auto now = Clock::now();
   if (last_.step == printed_step_ || last_.step == 0) return;
-  if (!at_once && shown_ && std::chrono::duration<double>(now - last_output_).count() < options_.plain_seconds) return;
+  const auto seconds_since = [&](Clock::time_point then) { return std::chrono::duration<double>(now - then).count(); };
+  if (!at_once && shown_ && seconds_since(last_output_) < plain_interval(seconds_since(begin_), options_.plain_seconds))
+    return;
   last_output_ = now;
   shown_ = true;
   printed_step_ = last_.step;

@@ -6,8 +6,9 @@
 //   progress.finish();
 //
 // Terminal: at most ten updates a second, each one write, never wider than the terminal; where it is narrow, fields are
-// left out, the least useful first. Plain: the first step, the last, and every log_every-th between, but at most one
-// line in plain_seconds. Members may be called from any thread. A reader that left is no error (SIGPIPE ignored).
+// left out, the least useful first. Plain: the first step, the last, and every log_every-th between, but only so
+// often that a log stays readable (plain_interval). Members may be called from any thread. A reader that left is no
+// error (SIGPIPE ignored).
 #pragma once
 
 #include <chrono>
@@ -24,11 +25,15 @@ struct ProgressOptions {
   std::int64_t total = 0;  // steps of the run
   std::int64_t first = 0;  // steps done before (resumed)
   std::int64_t log_every = 1;
-  bool terminal = false;  // may the cursor be moved?
-  int columns = 80;       // of that terminal; asked anew at each update where `file` is the terminal itself
-  double plain_seconds = 1.0;
-  int file = 2;  // a file descriptor
+  bool terminal = false;       // may the cursor be moved?
+  int columns = 80;            // of that terminal; asked anew at each update where `file` is the terminal itself
+  double plain_seconds = 1.0;  // between plain lines at the start of a run
+  int file = 2;                // a file descriptor
 };
+
+// Seconds between plain lines `elapsed` seconds into a run: a twentieth of that time, from `least` (at the start) to a
+// minute (from twenty minutes on); 0 where `least` is.
+double plain_interval(double elapsed, double least);
 
 class Progress {
  public:
@@ -59,6 +64,7 @@ class Progress {
   double step_seconds_ = 0;  // smoothed, for the estimate of the time left
   std::int64_t printed_step_ = -1;
   bool drawn_ = false, shown_ = false;
+  const Clock::time_point begin_ = Clock::now();
   Clock::time_point last_output_;
 };
 

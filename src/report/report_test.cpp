@@ -274,6 +274,17 @@ TEST(Progress, PlainLinesKeepToLogEvery) {
   EXPECT_EQ(plain_steps(written({.total = 20}, steps)), (std::vector<std::int64_t>{1, 10}));
 }
 
+TEST(Progress, PlainLinesOfALongRunAreFew) {
+  double at = 0;
+  int lines = 0;
+  for (; at < 24 * 3600; ++lines) at += plain_interval(at, 1);
+  EXPECT_EQ(plain_interval(0, 1), 1);
+  EXPECT_EQ(plain_interval(600, 1), 30);
+  EXPECT_EQ(plain_interval(7200, 1), 60);
+  EXPECT_EQ(plain_interval(7200, 90), 90);
+  EXPECT_LT(lines, 1600);
+}
+
 TEST(Progress, MessagesAreWholeLines) {
   const std::string text = written({.total = 2}, [](Progress& progress) {
     progress.message("before");
