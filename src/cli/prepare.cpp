@@ -108,10 +108,15 @@ void print_summary(const data::PrepareOptions& job, const DataRecipe& recipe, co
   }
   if (source_bytes > 0 && tokens > 0) {
     json["source_bytes"] = source_bytes;
-    json["bytes_per_token"] = source_bytes / static_cast<double>(tokens);
-    char line[64];
-    std::snprintf(line, sizeof line, "%.2f bytes a token\n", source_bytes / static_cast<double>(tokens));
-    text += cat("  read ", format_bytes(Bytes(static_cast<std::int64_t>(source_bytes))), ", ", line);
+    text += "  read " + format_bytes(Bytes(static_cast<std::int64_t>(source_bytes)));
+    if (made->compressed) {
+      text += ", compressed\n";  // how long the texts are is another number
+    } else {
+      json["bytes_per_token"] = source_bytes / static_cast<double>(tokens);
+      char line[64];
+      std::snprintf(line, sizeof line, ", %.2f bytes a token\n", source_bytes / static_cast<double>(tokens));
+      text += line;
+    }
   }
   if (made && job.deduplicate) {
     json["duplicates"] = made->duplicates;

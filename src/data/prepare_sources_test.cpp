@@ -94,8 +94,10 @@ TEST_F(PrepareSources, ArchivesAndFoldersGiveWhatTheirTextGives) {
     EXPECT_LE(progress.bytes_done, progress.bytes_total);
     done = progress.bytes_done, total = progress.bytes_total;
   };
-  EXPECT_EQ(prepare(plain).train.documents, 451);
-  prepare(packed);
+  const Prepared as_they_are = prepare(plain);
+  EXPECT_EQ(as_they_are.train.documents, 451);
+  EXPECT_FALSE(as_they_are.compressed);
+  EXPECT_TRUE(prepare(packed).compressed);
   EXPECT_EQ(done, total);
   EXPECT_TRUE(files("one") == files("two"));
   EXPECT_EQ(files("one").size(), 6u) << "train and valid, each with .bin, .idx and .labels.bin";

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "data/byte_reader.h"
 #include "data/jsonl.h"
 
 namespace hawser::data {
@@ -390,9 +391,14 @@ void Preparer::publish() {
 }
 
 Prepared Preparer::result() const {
+  const auto compressed = [](const std::vector<Source>& sources) {
+    return std::ranges::any_of(sources,
+                               [](const Source& source) { return compression_of(source.path) != Compression::none; });
+  };
   const auto counts = [](const DraftPosition& at) { return PreparedCounts{at.documents, at.sequences, at.tokens}; };
   Prepared prepared{.train = counts(state_.train),
                     .source_bytes = state_.progress.bytes_total,
+                    .compressed = compressed(job_.from.train) || compressed(job_.from.validation),
                     .duplicates = state_.duplicates,
                     .resumed = resumed_};
   if (state_.valid) prepared.validation = counts(*state_.valid);
