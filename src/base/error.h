@@ -22,7 +22,7 @@
 
 namespace hawser {
 
-// What the process returns; stated in the README.
+// What the process returns; stated in docs/troubleshooting.md.
 enum class ExitCode : int {
   done = 0,
   internal = 1,
