@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "config/config.h"
 #include "config/rows.h"
@@ -100,6 +101,12 @@ void put_table(std::string& out, const std::string& section) {
   }
 }
 
+// Help names pages as docs/data.md; the reference lies beside them.
+std::string with_links(const std::string& text) {
+  static const std::regex kPage(R"(docs/([a-z-]+\.md))");
+  return std::regex_replace(text, kPage, "[docs/$1]($1)");
+}
+
 }  // namespace
 
 std::string checkpointing_text(const MemoryRecipe& memory) {
@@ -119,7 +126,7 @@ std::string recipe_reference_markdown() {
     out += "\n## " + section.name + "\n\n" + section.help + "\n\n";
     put_table(out, section.name);
   }
-  return out;
+  return with_links(out);
 }
 
 std::string commented_recipe(const Recipe& recipe) {
