@@ -63,8 +63,11 @@ TEST(CommandLine, FillsInTheOptionsOfEachCommand) {
   EXPECT_EQ(run_words({"export", "a", "b"}, commands), 15);
   commands.inspect = [](const InspectOptions& options) { return options.path == "p" ? 16 : 0; };
   EXPECT_EQ(run_words({"inspect", "p"}, commands), 16);
-  commands.recipe_init = [](const RecipeInitOptions& options) { return options.model == "m" ? 17 : 0; };
-  EXPECT_EQ(run_words({"recipe", "init", "--model", "m"}, commands), 17);
+  commands.recipe_init = [](const RecipeInitOptions& options) {
+    EXPECT_EQ(options.data, (std::vector<std::string>{"a", "b"}));
+    return options.model == "m" && options.force ? 17 : 0;
+  };
+  EXPECT_EQ(run_words({"recipe", "init", "--model", "m", "--data", "a", "--force", "--data=b"}, commands), 17);
   commands.bench_step = [](const BenchStepOptions& options) { return options.threads == 2 ? 18 : 0; };
   EXPECT_EQ(run_words({"bench", "step", "--model", "m", "--threads", "2"}, commands), 18);
   commands.prepare = [](const PrepareOptions& options) { return options.recipe == "r" ? 19 : 0; };
@@ -223,12 +226,12 @@ TEST_F(Binary, RefusesAWrongRecipeBeforeAnythingStarts) {
 }
 
 TEST_F(Binary, WritesARecipeThatReadsBack) {
-  write("models/tiny/config.json", R"({"max_position_embeddings": 512})");
-  write("books/a.txt", "one");
-  write("books/b.txt", "two");
+  fs::create_directories(folder_ / "models");
+  fs::copy(fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny/gqa", folder_ / "models/tiny", fs::copy_options::recursive);
+  write("books/a.jsonl", "{\"input_ids\": [1, 2, 3, 4]}\n{\"input_ids\": [5, 6, 7]}\n");
   const Ran ran = hawser("recipe init --model models/tiny --data books --set train.steps=7");
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_NE(ran.out.find("sequence_length: 512"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("sequence_length: 128"), std::string::npos) << ran.out;
   write("r.yaml", ran.out);
   const Recipe recipe = read_recipe((folder_ / "r.yaml").string(), {});
   EXPECT_EQ(recipe.train.steps, 7);
@@ -237,17 +240,17 @@ TEST_F(Binary, WritesARecipeThatReadsBack) {
   EXPECT_GT(recipe.data.validation_fraction, 0);
   refused("recipe init --model models/tiny --data none", "none: no such file at --data");
 
-  // Without --data: what lies in text/, else an example that says what to put there.
+  // Without --data: what lies in text/, else an example that says what to put there, and a warning.
   const Ran bare = hawser("recipe init --model models/tiny");
   EXPECT_NE(bare.out.find("\n  # train: [text/*.jsonl] "), std::string::npos) << bare.out;
-  write("text/novel.txt", "one");
+  EXPECT_EQ(bare.err, "hawser: warning: no data yet: put text into text/, or name it as data.train\n");
+  write("text/lines.jsonl", "{\"input_ids\": [1, 2, 3, 4]}\n");
   const Ran found = hawser("recipe init --model models/tiny");
-  EXPECT_NE(found.out.find("\n  train: [text/*.txt]"), std::string::npos) << found.out;
-  EXPECT_NE(found.out.find("validation_fraction: 0.0 "), std::string::npos) << "one text, nothing to hold out";
-  write("text/lines.jsonl", "{}");
-  EXPECT_NE(hawser("recipe init --model models/tiny").out.find("train: [text/*.jsonl]"), std::string::npos);
+  EXPECT_NE(found.out.find("\n  train: [text/*.jsonl]"), std::string::npos) << found.out;
+  EXPECT_NE(found.out.find("validation_fraction: 0.0 "), std::string::npos) << "one document, nothing to hold out";
   EXPECT_EQ(hawser("recipe init --model models/tiny --output new.yaml").code, 0);
-  refused("recipe init --model models/tiny --output new.yaml", "new.yaml: is there already; try another --output");
+  refused("recipe init --model models/tiny --output new.yaml",
+          "new.yaml: is there already; try another --output, or --force to write over it");
   refused("recipe init --model models/none", "models/none: no such model (expected a model folder or a config.json)");
 }
 

@@ -80,9 +80,11 @@ struct InspectOptions {
 
 struct RecipeInitOptions {
   CommonOptions common;
-  std::string model;   // a model folder or a config.json
-  std::string data;    // a file, a folder or a token file; "": what lies in text/, if anything
-  std::string output;  // "": standard output
+  std::string model;              // a model folder or a config.json
+  std::vector<std::string> data;  // files, folders or token files; none: what lies in text/, if anything
+  std::string output;             // "": standard output
+  std::string target;             // a name of targets/ or a file; "": this machine
+  bool force = false;             // an output that is there is written over
 };
 
 struct BenchStepOptions {
@@ -96,6 +98,7 @@ struct BenchStepOptions {
   bool roofline = false;
   std::string trace;  // a file to write; "": none
 };
+
 
 // What runs when a command was chosen; tests put their own in.
 struct Commands {

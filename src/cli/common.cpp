@@ -32,9 +32,9 @@ Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Pur
   return recipe;
 }
 
-Recipe recipe_without_file(Recipe base, const CommonOptions& common) {
+Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs) {
   Recipe recipe = override_recipe(std::move(base), common.overrides);
-  lay_over(recipe, common, true);
+  lay_over(recipe, common, runs);
   return recipe;
 }
 

@@ -37,6 +37,23 @@ std::int64_t whole_number(const std::string& name, const std::string& text, std:
   return value;
 }
 
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+void put_paragraph(std::string& out, const std::string& text) {
+  std::istringstream words(text);
+  std::string line;
+  for (std::string word; words >> word;) {
+    if (!line.empty() && line.size() + 1 + word.size() > kWidth) {
+      out += line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  out += line + "\n";
+}
+
 // `left`, then `right` from kColumn on, wrapped at kWidth.
 void put_entry(std::string& out, const std::string& left, const std::string& right) {
   std::string line = "  " + left;
@@ -69,14 +86,21 @@ std::string full_name(const CLI::App& app) {
   return app.get_parent() == nullptr ? app.get_name() : full_name(*app.get_parent()) + " " + app.get_name();
 }
 
+std::string lines_of(const std::vector<std::string>& examples) {
+  std::string out;
+  for (const std::string& example : examples) out += "  " + example + "\n";
+  return out;
+}
+
+// What CLI11 says of an option that takes text, where nobody said more.
+constexpr char kAnyText[] = "TEXT";
+
 }  // namespace
 
 CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& common) {
   CLI::App* app = parent.add_subcommand(text.name, text.what);
   app->set_help_flag("-h,--help", "this text")->group(kCommonGroup);
-  std::string examples;
-  for (const std::string& example : text.examples) examples += "  " + example + "\n";
-  app->footer(examples);
+  app->footer(lines_of(text.examples));
 
   const auto add_common = [&](CLI::Option* option, const char* takes) {
     option->group(kCommonGroup)->option_text(takes);
@@ -120,13 +144,15 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
                  },
                  "where to run: auto, cpu or cuda"),
              "DEVICE");
+  offer_words(*app, "--device", {"auto", "cpu", "cuda"});
   add_common(app->add_flag("--json", common.json, "print the result as one JSON object"), "");
   return app;
 }
 
-CLI::App* add_family(CLI::App& parent, const char* name, const char* what) {
+CLI::App* add_family(CLI::App& parent, const char* name, const char* what, const std::vector<std::string>& examples) {
   CLI::App* app = parent.add_subcommand(name, what);
   app->set_help_flag("-h,--help", "this text")->group(kCommonGroup);
+  app->footer(lines_of(examples));
   return app;
 }
 
@@ -136,6 +162,15 @@ void add_positional(CLI::App& app, const char* name, std::string& value, const c
 
 void add_text(CLI::App& app, const char* name, const char* takes, std::string& value, const char* help) {
   app.add_option(name, value, help)->group(kOwnGroup)->option_text(takes);
+}
+
+void add_texts(CLI::App& app, const char* name, const char* takes, std::vector<std::string>& values, const char* help) {
+  app.add_option(name, values, help)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->group(kOwnGroup)
+      ->option_text(takes);
 }
 
 void add_switch(CLI::App& app, const char* name, bool& value, const char* help) {
@@ -153,6 +188,17 @@ void add_number(CLI::App& app, const char* name, std::int64_t least, std::int64_
   add_parsed(app, name, "N", help, [option, least, most, store](const std::string& value) {
     store(whole_number(option, value, least, most));
   });
+}
+
+void offer_words(CLI::App& app, const char* name, const std::vector<std::string>& words) {
+  std::string joined;
+  for (const std::string& word : words) joined += (joined.empty() ? "" : " ") + word;
+  app.get_option(name)->type_name(joined);  // our help does not show it
+}
+
+std::string offered_words(const CLI::Option& option) {
+  const std::string words = option.get_type_name();
+  return words == kAnyText ? "" : words;
 }
 
 void on_chosen(CLI::App& app, const std::function<void()>& then) {
@@ -175,19 +221,21 @@ std::string help_text(const CLI::App& app) {
     if (!option->nonpositional()) {
       placed.push_back(option);
       positionals += " " + option->get_name(true);
-    } else {
+    } else if (!option->get_group().empty()) {  // those without a group are for the program itself
       (option->get_group() == kCommonGroup ? common : own).push_back(option);
     }
   }
-  std::string out = name + ": " + app.get_description() + "\n\n";
+  const std::string about = app.get_description();
+  std::string out = name + ": " + first_line(about) + "\n\n";
   out += "Usage: " + name + (commands.empty() ? positionals + " [options]" : " COMMAND [options]") + "\n";
+  if (about.find('\n') != std::string::npos) put_paragraph(out += "\n", about.substr(about.find('\n') + 1));
   const auto put = [&](const std::string& title, const std::vector<const CLI::Option*>& options) {
     if (options.empty()) return;
     out += "\n" + title + ":\n";
     for (const CLI::Option* option : options) put_entry(out, option_name(*option), option->get_description());
   };
   if (!commands.empty()) out += "\nCommands:\n";
-  for (const CLI::App* command : commands) put_entry(out, command->get_name(), command->get_description());
+  for (const CLI::App* command : commands) put_entry(out, command->get_name(), first_line(command->get_description()));
   put("Arguments", placed);
   put(kOwnGroup, own);
   put(kCommonGroup, common);

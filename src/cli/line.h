@@ -11,6 +11,7 @@
 
 namespace CLI {  // slow to compile: only line.cpp and run.cpp include it
 class App;
+class Option;
 }  // namespace CLI
 
 namespace hawser::cli {
@@ -23,7 +24,7 @@ using Chosen = std::function<int()>;
 
 struct CommandText {
   const char* name;
-  const char* what;                   // one line, for the list of commands
+  const char* what;                   // one line, for the list of commands; lines behind it are for its own help
   std::vector<std::string> examples;  // whole command lines
 };
 
@@ -31,12 +32,15 @@ struct CommandText {
 CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& common);
 
 // A word that only stands before subcommands: `bench` of `bench step`.
-CLI::App* add_family(CLI::App& parent, const char* name, const char* what);
+CLI::App* add_family(CLI::App& parent, const char* name, const char* what,
+                     const std::vector<std::string>& examples = {});
 
 // A positional argument; those that are required are checked by us after parsing (need), so that a mistyped option is
 // named first.
 void add_positional(CLI::App& app, const char* name, std::string& value, const char* help);
 void add_text(CLI::App& app, const char* name, const char* takes, std::string& value, const char* help);
+// One that may be given again and again.
+void add_texts(CLI::App& app, const char* name, const char* takes, std::vector<std::string>& values, const char* help);
 void add_switch(CLI::App& app, const char* name, bool& value, const char* help);
 
 // An option whose text the command reads itself; `store` throws UserError when it is wrong.
@@ -47,6 +51,11 @@ void add_parsed(CLI::App& app, const char* name, const char* takes, const char* 
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 26;
 void add_number(CLI::App& app, const char* name, std::int64_t least, std::int64_t most, const char* help,
                 const std::function<void(std::int64_t)>& store);
+
+// Words that the shell completes as the value of an option or argument; help and checks say them on their own.
+void offer_words(CLI::App& app, const char* name, const std::vector<std::string>& words);
+// Those, divided by spaces; "" where there are none.
+std::string offered_words(const CLI::Option& option);
 
 // Throws UserError when a value that the command cannot do without is missing.
 void need(const std::string& value, const char* name, const char* command);

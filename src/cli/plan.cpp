@@ -9,6 +9,7 @@
 #include "cli/line.h"
 #include "models/families.h"
 #include "plan/report.h"
+#include "plan/target.h"
 
 namespace hawser::cli {
 namespace {
@@ -71,6 +72,7 @@ void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_positional(*command, "RECIPE", options->recipe, "a YAML recipe; `hawser recipe init` writes one");
   add_text(*command, "--target", "NAME", options->target,
            "h200, cpu, or a file like targets/h200.yaml; default: cpu, or h200 where the device is cuda");
+  offer_words(*command, "--target", plan::shipped_targets());
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->recipe, "RECIPE", "plan");
     chosen = [options, &commands] { return commands.plan(*options); };

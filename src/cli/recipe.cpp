@@ -1,63 +1,44 @@
 // hawser recipe init: a commented recipe for a model.
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/exit.h"
 #include "cli/line.h"
+#include "cli/recipe/propose.h"
 #include "data/sources.h"
+#include "plan/target.h"
 
 namespace hawser::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t kUsualLength = 2048;
-
-// The longest sequence the model was made for, from its config.json.
-std::int64_t longest_sequence(const fs::path& config) {
-  std::ifstream in(config);
-  if (!in)
-    throw UserError(Problem{.file = config.string(), .what = "no such file", .expected = "a model's config.json"});
-  const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) throw UserError(Problem{.file = config.string(), .what = "not a JSON object"});
-  for (const char* key : {"max_position_embeddings", "n_positions"}) {
-    const auto found = json.find(key);
-    if (found != json.end() && found->is_number_integer() && found->get<std::int64_t>() > 1) return *found;
-  }
-  return kUsualLength;
-}
-
 // What a recipe that lies in `folder` should train on: the user's own words, absolute; else what lies in text/; none.
-std::vector<std::string> first_data(const std::string& named, const std::string& folder) {
+std::vector<std::string> first_data(const std::vector<std::string>& named, const std::string& folder) {
   Problems problems;
-  if (!named.empty()) {
-    data::find_sources({named}, "", "", problems);
-    // One pattern only: its number in a list says nothing.
-    for (Problem problem : problems.all()) {
+  std::vector<std::string> out;
+  for (const std::string& pattern : named) {
+    Problems wrong;
+    data::find_sources({pattern}, "", "", wrong);
+    for (Problem problem : wrong.all()) {  // found one pattern at a time: the number in a list says nothing
       problem.at = "--data";
-      throw UserError(problem);
+      problems.add(problem);
     }
-    return {data::resolve_path(named, "")};
+    out.push_back(data::resolve_path(pattern, ""));
   }
+  problems.throw_if_any();
+  if (!named.empty()) return out;
   for (const char* pattern : {"text/*.jsonl", "text/*.txt"}) {
     if (!data::find_sources({pattern}, folder, "", problems).empty()) return {pattern};
   }
   return {};
 }
 
-// Two documents at least: one of them can be held out.
-bool can_hold_out(const std::vector<std::string>& patterns, const std::string& folder) {
-  Problems ignored;
-  const auto sources = data::find_sources(patterns, folder, "", ignored);
-  return sources.size() != 1 || sources[0].kind == data::SourceKind::jsonl;
-}
-
-// A first recipe for the model: fine-tuning from a folder, random weights from a config.json.
+// What the command line says of the recipe: fine-tuning from a folder, random weights from a config.json.
 Recipe first_recipe(const RecipeInitOptions& options) {
   const std::string& model = options.model;
   const fs::path path = fs::absolute(model).lexically_normal();
@@ -68,34 +49,40 @@ Recipe first_recipe(const RecipeInitOptions& options) {
   Recipe recipe;
   recipe.name = named.filename().string() + (folder ? "-tuned" : "-scratch");
   (folder ? recipe.model.path : recipe.model.config) = (folder ? named : path).string();
-  const std::string home = fs::path(options.output).parent_path().string();
-  recipe.data.train = first_data(options.data, home);
-  recipe.data.validation_fraction = can_hold_out(recipe.data.train, home) ? 0.01 : 0.0;
-  recipe.data.sequence_length = std::min(kUsualLength, longest_sequence(folder ? path / "config.json" : path));
-  recipe.train.steps = 1000;
-  recipe.train.global_batch_size = 8;
-  recipe.optimizer.learning_rate = folder ? 2e-5 : 3e-4;
-  recipe.checkpoint.every_steps = 200;
+  const fs::path home = fs::path(options.output).parent_path();
+  recipe.folder = fs::absolute(home.empty() ? "." : home).lexically_normal();
+  recipe.data.train = first_data(options.data, recipe.folder);
+  recipe.train.steps = 1000;  // what has to be there for all else to be read; chosen anew
+  recipe.data.sequence_length = 2;
   recipe.output = "runs/" + recipe.name;
   return recipe;
+}
+
+void write_file(const std::string& file, const std::string& text) {
+  std::ofstream out(file);
+  out << text << std::flush;
+  if (!out) throw UserError(Problem{.file = file, .what = "cannot be written"});
 }
 
 }  // namespace
 
 int recipe_init(const RecipeInitOptions& options) {
-  Recipe recipe = recipe_without_file(first_recipe(options), options.common);
-  if (!recipe.places.contains("optimizer.warmup_steps"))
-    recipe.optimizer.warmup_steps = std::min<std::int64_t>(100, recipe.train.steps / 10);
-  const std::string text = options.common.json ? recipe_json(recipe) : commented_recipe(recipe);
+  if (!options.output.empty() && fs::exists(options.output) && !options.force) {
+    throw UserError(Problem{
+        .file = options.output, .what = "is there already", .hint = "another --output, or --force to write over it"});
+  }
+  const Recipe said = recipe_without_file(first_recipe(options), options.common, /*runs=*/options.target.empty());
+  const Proposal proposal = propose(said, options.target);
+  const Recipe& recipe = proposal.recipe;
+  if (recipe.data.train.empty()) say("warning: ", "no data yet: put text into text/, or name it as data.train");
+  const std::string text = options.common.json ? recipe_json(recipe) : commented_recipe(recipe, proposal.notes);
   if (options.output.empty()) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return 0;
   }
-  if (fs::exists(options.output))
-    throw UserError(Problem{.file = options.output, .what = "is there already", .hint = "another --output"});
-  std::ofstream out(options.output);
-  out << text << std::flush;
-  if (!out) throw UserError(Problem{.file = options.output, .what = "cannot be written"});
+  write_file(options.output, text);
+  say("", cat("wrote ", options.output, ": ", proposal.summary));
+  say("", cat("next: hawser plan ", options.output, ", hawser fit ", options.output));
   return 0;
 }
 
@@ -105,15 +92,26 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command =
       add_command(*recipe,
                   {.name = "init",
-                   .what = "a commented recipe for a model, every key with its help",
-                   .examples = {"hawser recipe init --model models/SmolLM2-135M --data books > recipe.yaml",
-                                "hawser recipe init --model config.json --set train.steps=500 --output recipe.yaml"}},
+                   .what = "a commented recipe that fits a model, its data and this machine\n"
+                           "Ranks, sequence length, batch, sharding and activation checkpointing are chosen with the "
+                           "plan, so that what it writes goes through `hawser plan`, `prepare` and `fit` as it stands; "
+                           "each choice has its reason as a comment. What --set, --ranks, --memory and --device say "
+                           "stays. Data may be text, conversations, prompts with completions, or token ids: a sample "
+                           "of it is read. Where nothing fits it says what would, and ends with 4.",
+                   .examples = {"hawser recipe init --model models/SmolLM2-135M --data books --output recipe.yaml",
+                                "hawser recipe init --model config.json --set train.steps=500 > recipe.yaml",
+                                "hawser recipe init --model models/Llama-3.1-8B --data chats.jsonl --target h200 "
+                                "--ranks 8"}},
                   options->common);
   add_text(*command, "--model", "PATH", options->model, "a model folder, or a config.json to train from scratch");
-  add_text(*command, "--data", "PATH", options->data,
-           "what to train on: a .jsonl or .txt file, a folder of them, or a token file; default: text/*.jsonl or "
-           "text/*.txt, where there are any");
+  add_texts(*command, "--data", "PATH", options->data,
+            "what to train on: a .jsonl or .txt file, a folder of them, or a token file; may be given again; default: "
+            "text/*.jsonl or text/*.txt, where there are any");
   add_text(*command, "--output", "FILE", options->output, "where to write it; default: standard output");
+  add_switch(*command, "--force", options->force, "write over an --output that is there");
+  add_text(*command, "--target", "NAME", options->target,
+           "the devices it is for: h200, cpu, or a file like targets/h200.yaml; default: those of this machine");
+  offer_words(*command, "--target", plan::shipped_targets());
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "recipe init");
     chosen = [options, &commands] { return commands.recipe_init(*options); };

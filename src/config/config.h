@@ -6,6 +6,7 @@
 //   problems.throw_if_any();
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -60,8 +61,14 @@ std::string checkpointing_text(const MemoryRecipe& memory);
 // docs/recipe.md: every key with its values, default and help.
 std::string recipe_reference_markdown();
 
+// What a written recipe says beside its keys' help; each text is plain, of one line or several.
+struct RecipeNotes {
+  std::string head;                        // at the top
+  std::map<std::string, std::string> why;  // by dotted key: why it has its value
+};
+
 // The recipe as YAML, every key with its help as a comment; a key without a value is commented out. Reads back equal.
-std::string commented_recipe(const Recipe& recipe);
+std::string commented_recipe(const Recipe& recipe, const RecipeNotes& notes = {});
 
 // The recipe as JSON, every key, null where nothing is set; kept in the run folder. Reads back equal (JSON is YAML).
 std::string recipe_json(const Recipe& recipe);

@@ -2,6 +2,7 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <sstream>
 
 #include "config/config.h"
 #include "config/rows.h"
@@ -59,12 +60,31 @@ std::string help_of(const Key& key) {
   return help + " [" + values + "]";
 }
 
-// `KEY: VALUE   # HELP`, the help in one column unless the value is too long for it.
-void put_key(std::string& out, const Key& key, const Recipe& recipe) {
+constexpr std::size_t kWidth = 120;
+
+// Comment lines of at most kWidth columns; what the text has of line ends stays.
+void put_comment(std::string& out, const std::string& indent, const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::string filled = indent + "#";
+    std::istringstream words(line);
+    for (std::string word; words >> word;) {
+      if (filled.size() > indent.size() + 1 && filled.size() + 1 + word.size() > kWidth) {
+        out += filled + "\n";
+        filled = indent + "#";
+      }
+      filled += " " + word;
+    }
+    out += filled + "\n";
+  }
+}
+
+// `KEY: VALUE   # HELP`, the help in one column unless the value is too long for it; above it why it has that value.
+void put_key(std::string& out, const Key& key, const Recipe& recipe, const std::string& why) {
   constexpr std::size_t kHelpColumn = 38;
-  constexpr std::size_t kWidth = 120;
   const auto value = key.write(recipe);
   const std::string indent = key.section().empty() ? "" : "  ";
+  if (!why.empty()) put_comment(out, indent, "why: " + why);
   std::string line = indent;
   line += value.is_null() ? "# " + key.leaf() + ":" + (key.example.empty() ? "" : " " + key.example)
                           : key.leaf() + ": " + yaml_text(value);
@@ -129,17 +149,19 @@ std::string recipe_reference_markdown() {
   return with_links(out);
 }
 
-std::string commented_recipe(const Recipe& recipe) {
+std::string commented_recipe(const Recipe& recipe, const RecipeNotes& notes) {
   std::string out =
       "# A Hawser recipe: every key with its value and its help (docs/recipe.md has more). Lines left as they are may\n"
       "# be deleted: they are the defaults. Relative paths start at this file's folder.\n";
+  if (!notes.head.empty()) put_comment(out += "#\n", "", notes.head);
   std::string section;
   for (const Key& key : schema()) {
     if (key.section() != section) {
       section = key.section();
       out += section.empty() ? "\n" : "\n" + section + ":\n";
     }
-    put_key(out, key, recipe);
+    const auto why = notes.why.find(key.name);
+    put_key(out, key, recipe, why == notes.why.end() ? "" : why->second);
   }
   return out;
 }

@@ -1,0 +1,142 @@
+#include "cli/recipe/fit_machine.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "config/config.h"
+
+namespace hawser::cli {
+namespace {
+
+constexpr double kClearlyFaster = 1.05;
+constexpr int kOffersLookedAt = 12;  // where some change what the user has set; each is a plan of its own
+constexpr int kMostRanks = 4096;
+constexpr std::int64_t kLengthStep = 64;
+
+class Fitting {
+ public:
+  Fitting(const Recipe& recipe, const models::Model& model, const Place& place, std::int64_t least)
+      : recipe_(recipe), model_(model), place_(place), least_(std::min(least, recipe.data.sequence_length)) {}
+
+  Fitted run() const {
+    const std::int64_t wanted = recipe_.data.sequence_length;
+    const bool may_shrink = !fixed("data.sequence_length") && least_ < wanted;
+    for (std::int64_t length = wanted;;) {
+      if (std::optional<Fitted> found = at(length)) {
+        found->wanted_length = wanted;
+        return std::move(*found);
+      }
+      // Where the shortest does not fit either, nothing between needs to be looked at.
+      if (length == wanted && (!may_shrink || !at(least_))) refuse(may_shrink ? least_ : wanted);
+      length = std::max(least_, length / 2 / kLengthStep * kLengthStep);
+    }
+  }
+
+ private:
+  bool fixed(const std::string& key) const { return recipe_.places.contains(key); }
+
+  Recipe with_length(std::int64_t length) const {
+    Recipe out = recipe_;
+    out.data.sequence_length = length;
+    return out;
+  }
+
+  plan::Forecaster forecaster(const Recipe& recipe) const {
+    return plan::Forecaster(recipe, model_, place_.world, place_.target, place_.machine, place_.threads);
+  }
+
+  // Whether an offer may change what is not to be changed.
+  bool set_by_user() const {
+    return !place_.target.cuda || std::ranges::any_of(recipe_.places, [](const auto& place) {
+      return place.first.starts_with("parallel.") || place.first.starts_with("memory.") ||
+             place.first == "train.micro_batch_size";
+    });
+  }
+
+  // Settings that the plan found and that leave alone what the user has set. On the CPU a recipe should go on any
+  // number of ranks, which a larger micro-batch would be in the way of.
+  bool allowed(const plan::Offer& offer) const {
+    return std::ranges::none_of(offer.changes, [&](const plan::Change& change) {
+      return fixed(change.key) || (!place_.target.cuda && change.key == "train.micro_batch_size");
+    });
+  }
+
+  std::optional<Fitted> at(std::int64_t length) const {
+    const Recipe base = with_length(length);
+    const plan::Forecaster planned = forecaster(base);
+    const plan::Forecast forecast = planned.forecast();
+    const double margin = fixed("memory.activation_checkpointing") ? 1.0 : 1 - plan::kAutoMargin;
+    const bool fits = double(forecast.needed()) <= margin * double(forecast.capacity);
+    if (fits && !place_.target.cuda) return Fitted{base, forecast};
+    for (const plan::Offer& offer :
+         planned.offers(set_by_user() ? kOffersLookedAt : plan::kOffers)) {  // the fastest comes first
+      if (!allowed(offer)) continue;
+      if (fits && offer.tokens_per_second < kClearlyFaster * forecast.tokens_per_second) break;
+      return Fitted{offer.recipe, forecaster(offer.recipe).forecast()};
+    }
+    if (fits) return Fitted{base, forecast};
+    return std::nullopt;
+  }
+
+  // What a rank needs at the least with this length, on so many ranks.
+  struct Least {
+    std::int64_t needed = 0, capacity = 0;
+    bool fits() const { return needed <= capacity; }
+  };
+  Least least(std::int64_t length, int world) const {
+    Recipe recipe = with_length(length);
+    if (!fixed("memory.activation_checkpointing")) {
+      recipe.memory.activation_checkpointing = Checkpointing::full;
+      recipe.memory.per_layer.clear();
+    }
+    recipe.train.global_batch_size = world * recipe.train.micro_batch_size;  // so that it divides, on any number
+    const plan::Forecaster planned(recipe, model_, world, place_.target, place_.machine,
+                                   std::max(1, place_.machine.cores / world));
+    const plan::Forecast forecast = planned.forecast();
+    return {forecast.needed(), forecast.capacity};
+  }
+
+  [[noreturn]] void refuse(std::int64_t length) const {
+    const Least here = least(length, place_.world);
+    std::string out =
+        Problem{.file = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path,
+                .what = cat("does not fit, the least that was tried being sequences of ", length, " tokens",
+                            fixed("memory.activation_checkpointing") ? "" : " and all activations computed again"),
+                .expected = cat("at most ", format_bytes(Bytes(here.capacity)), " a rank on ", place_.world,
+                                place_.world == 1 ? " rank" : " ranks"),
+                .got = format_bytes(Bytes(here.needed))}
+            .line();
+    std::string more;
+    // Ranks of one CPU share its memory: more of them hold no more, unless each has been told what it may use.
+    const bool own_memory = place_.target.cuda || recipe_.memory.capacity;
+    for (int world = place_.world * 2; own_memory && world <= kMostRanks && more.empty(); world *= 2) {
+      Problems problems;
+      Recipe layout = with_length(length);
+      layout.train.global_batch_size = world * layout.train.micro_batch_size;
+      check_layout(layout, world, problems);
+      if (!problems.empty()) break;
+      if (const Least there = least(length, world); there.fits()) {
+        more = cat("--ranks ", world, " (", format_bytes(Bytes(there.needed)), " each)");
+      }
+    }
+    const std::int64_t mebibytes = (here.needed >> 20) + 1;
+    const std::string memory = cat("--memory ", mebibytes, "MiB");
+    out += cat("\nit would fit with ", more.empty() ? "" : more + " or ", memory, " a rank, on a machine that has it",
+               place_.target.cuda ? "" : "; --target h200 writes a recipe for GPUs of that kind");
+    throw Error(ExitCode::does_not_fit, out);
+  }
+
+  const Recipe& recipe_;
+  const models::Model& model_;
+  const Place& place_;
+  std::int64_t least_;
+};
+
+}  // namespace
+
+Fitted fit_to(const Recipe& recipe, const models::Model& model, const Place& place, std::int64_t least_length) {
+  return Fitting(recipe, model, place, least_length).run();
+}
+
+}  // namespace hawser::cli

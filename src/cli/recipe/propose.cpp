@@ -1,0 +1,330 @@
+#include "cli/recipe/propose.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/error.h"
+#include "cli/recipe/fit_machine.h"
+#include "cli/recipe/sample_data.h"
+#include "data/sources.h"
+#include "device/device.h"
+#include "train/open_model.h"
+
+namespace hawser::cli {
+namespace {
+
+constexpr std::int64_t kUsualLength = 2048;   // where nothing says more, and the most on a CPU
+constexpr std::int64_t kLeastLength = 128;    // a recipe is not made to fit with less
+constexpr std::int64_t kUsualBatch = 8;       // sequences
+constexpr std::int64_t kGpuTokens = 1 << 16;  // of a step on GPUs
+constexpr std::int64_t kMostBatch = 256;
+constexpr double kShareOfFree = 0.9;  // of the memory that is free now: others may come to need a little
+
+std::string tokens_text(double tokens) {
+  return tokens < 10000 ? cat(std::llround(tokens)) : format_count(tokens);
+}
+
+std::string plural(double count, const std::string& what) {
+  return tokens_text(count) + " " + what + (std::llround(count) == 1 ? "" : "s");
+}
+
+// Peak rates that models of a size were trained from scratch with: those of GPT-3's table.
+double scratch_rate(std::int64_t parameters) {
+  const std::vector<std::pair<double, double>> rates = {{50e6, 1e-3}, {250e6, 6e-4},   {550e6, 3e-4}, {1e9, 2.5e-4},
+                                                        {2e9, 2e-4},  {4.5e9, 1.6e-4}, {9e9, 1.2e-4}, {50e9, 1e-4}};
+  for (const auto& [most, rate] : rates) {
+    if (double(parameters) <= most) return rate;
+  }
+  return 6e-5;
+}
+
+class Proposer {
+ public:
+  Proposer(Recipe recipe, std::string target) : recipe_(std::move(recipe)), target_(std::move(target)) {}
+
+  Proposal run() {
+    Problems problems;
+    const train::OpenModel open = train::open_model(recipe_.model, recipe_.folder, problems);
+    problems.throw_if_any();
+    const models::Model& model = *open.model;
+    if (!recipe_.data.train.empty()) sample_ = sample_data(recipe_, model.vocabulary());
+    find_place();
+    choose_data(model);
+    choose_training(model);
+    Problems layout;
+    check_layout(recipe_, place_.world, layout);
+    check_blocks(recipe_, static_cast<std::int64_t>(model.description().blocks.size()), layout);
+    layout.throw_if_any();
+    fit(model);
+    choose_schedule();
+    return {recipe_, notes_, summary_};
+  }
+
+ private:
+  bool fixed(const std::string& key) const { return recipe_.places.contains(key); }
+  void why(const std::string& key, const std::string& text) { notes_.why[key] = text; }
+  bool fine_tuned() const { return !recipe_.model.path.empty(); }
+
+  // Which devices, how many, and what each holds.
+  void find_place() {
+    const int gpus = recipe_.run.device == DeviceChoice::cpu ? 0 : cuda_info().devices;
+    std::string name = target_;
+    if (name.empty()) {
+      const bool cuda = recipe_.run.device == DeviceChoice::cuda || gpus > 0;
+      name = plan::target_of(cuda ? DeviceKind::cuda : DeviceKind::cpu);
+    }
+    place_.target = plan::load_target(name);
+    place_.machine = plan::this_machine();
+    const bool told = recipe_.run.ranks > 0;
+    const bool cuda = place_.target.cuda;
+    place_.world = told ? recipe_.run.ranks : cuda ? std::max(1, gpus) : default_ranks(recipe_, DeviceChoice::cpu);
+    if (!told && place_.world > 1) recipe_.run.ranks = place_.world;
+    place_.threads = recipe_.run.threads > 0 ? recipe_.run.threads : std::max(1, place_.machine.cores / place_.world);
+    if (told) {
+      why("run.ranks", "as you said; data, batch and memory below go with that number");
+    } else if (place_.world > 1) {
+      why("run.ranks", cat("one a GPU: this machine has ", gpus));
+    } else if (!cuda) {
+      why("run.ranks", cat("one rank uses all of this machine's ", place_.machine.cores,
+                           place_.machine.cores == 1 ? " core" : " cores", " and shares its memory with nobody"));
+    }
+    if (!fixed("run.device")) {
+      if (cuda) recipe_.run.device = DeviceChoice::cuda;
+      if (!cuda && gpus > 0) recipe_.run.device = DeviceChoice::cpu;
+    }
+    why("run.device", cuda ? cat("planned for ", place_.target.about)
+                           : cat("planned for this machine's CPU",
+                                 gpus > 0 ? ", as you said" : ": it has no GPU that this build can use"));
+    find_capacity(gpus);
+  }
+
+  void find_capacity(int gpus) {
+    const plan::Target& target = place_.target;
+    if (recipe_.memory.capacity) return;
+    // `hawser plan` takes the shipped target of the device; what differs from it has to be said.
+    const std::int64_t usual =
+        plan::load_target(plan::target_of(target.cuda ? DeviceKind::cuda : DeviceKind::cpu)).capacity;
+    if (target.capacity != usual && target.capacity > 0) {
+      recipe_.memory.capacity = Bytes(target.capacity);
+      why("memory.capacity", cat("what ", target.name, " has"));
+    }
+    if (!target.cuda || gpus == 0) return;
+    const std::int64_t total = make_cuda_device()->memory().total;
+    if (total > 0 && double(total) < 0.98 * double(target.capacity)) {
+      recipe_.memory.capacity = Bytes(total);
+      why("memory.capacity", "what this machine's GPUs have");
+    }
+  }
+
+  void choose_data(const models::Model& model) {
+    if (!sample_.empty()) {
+      why("data.train", cat(sample_.all ? "" : "about ", plural(sample_.tokens, "token"), " in ",
+                            plural(sample_.documents, "document"), sample_.all ? "" : ", as a sample of it shows",
+                            sample_.answers_only() ? "; only the answers are learned" : "",
+                            "; half of the documents have at most ", plural(double(sample_.quantile(0.5)), "token")));
+    }
+    if (!sample_.chat_template.empty() && recipe_.data.chat_template.empty()) {
+      recipe_.data.chat_template = sample_.chat_template;
+      why("data.chat_template", "the tokenizer brings none; this one is written with tokens that it knows");
+    } else if (sample_.conversations && recipe_.data.chat_template.empty()) {
+      why("data.chat_template", "the tokenizer brings one, and the data are conversations: it is used");
+    }
+    if (!fixed("data.validation_fraction")) choose_validation();
+    if (!fixed("data.sequence_length")) choose_length(model);
+  }
+
+  void choose_validation() {
+    double& fraction = recipe_.data.validation_fraction;
+    if (!recipe_.data.validation.empty()) return;
+    Problems ignored;
+    const auto sources = data::find_sources(recipe_.data.train, recipe_.folder, "", ignored);
+    const bool tokens = sources.size() == 1 && sources[0].kind == data::SourceKind::tokens;
+    if (sample_.empty()) {
+      fraction = 0.01;
+    } else if (tokens || sample_.documents < 2) {
+      fraction = 0;
+      why("data.validation_fraction", tokens ? "a token file is read where it lies: name another as data.validation"
+                                             : "one document: there is none to hold out");
+    } else {
+      fraction = sample_.documents < 1000 ? 0.05 : 0.01;
+      why("data.validation_fraction", cat("at least one of ", plural(sample_.documents, "document"),
+                                          " shows what the model makes of text that it never saw"));
+    }
+  }
+
+  void choose_length(const models::Model& model) {
+    const std::int64_t made_for = model.description().max_position;
+    const std::int64_t most = made_for > 1 ? made_for : kUsualLength;
+    const std::string limit =
+        made_for > 1 ? cat("the model was made for up to ", made_for) : "the model names no limit";
+    std::int64_t& length = recipe_.data.sequence_length;
+    const std::int64_t device_most = place_.target.cuda ? most : std::min(most, kUsualLength);
+    const char* slow = device_most < most ? "; more takes long on a CPU" : "";
+    if (sample_.empty()) {
+      length = device_most;
+      why("data.sequence_length", cat(limit, slow));
+      return;
+    }
+    // Long enough for nearly all documents; and no longer than leaves some steps in the data.
+    const std::int64_t long_document = sample_.quantile(0.98);
+    const std::int64_t usual = sample_.tokens < 5e5 ? 512 : sample_.tokens < 2e6 ? 1024 : kUsualLength;
+    const auto wanted = static_cast<std::int64_t>(
+        std::bit_ceil(static_cast<std::uint64_t>(std::max({std::int64_t{2}, long_document, usual}))));
+    length = std::min(wanted, device_most);
+    const std::string documents = cat("98 of 100 documents have at most ", plural(double(long_document), "token"));
+    why("data.sequence_length",
+        cat(documents, long_document > length ? ": longer ones are cut" : ", and several share a sequence", "; ", limit,
+            length == device_most && wanted > device_most ? slow : ""));
+  }
+
+  void choose_training(const models::Model& model) {
+    const std::int64_t length = recipe_.data.sequence_length;
+    if (!fixed("train.global_batch_size")) {
+      const std::int64_t wanted =
+          place_.target.cuda ? std::clamp(kGpuTokens / length, kUsualBatch, kMostBatch) : kUsualBatch;
+      recipe_.train.global_batch_size = round_up(wanted, place_.world * recipe_.train.micro_batch_size);
+      why("train.global_batch_size",
+          cat(tokens_text(double(recipe_.train.global_batch_size * length)), " tokens a step",
+              place_.world > 1 ? cat(", a multiple of the ", place_.world, " ranks") : ""));
+    }
+    const std::int64_t parameters = model.parameters();
+    if (!fixed("optimizer.learning_rate")) {
+      recipe_.optimizer.learning_rate = fine_tuned() ? 2e-5 : scratch_rate(parameters);
+      why("optimizer.learning_rate",
+          fine_tuned() ? "fine-tuning: small, so that what the model knows is kept"
+                       : cat("from scratch: usual for ", format_count(double(parameters)), " parameters"));
+    }
+    if (!fine_tuned() && !fixed("optimizer.minimum_learning_rate")) {
+      recipe_.optimizer.minimum_learning_rate = recipe_.optimizer.learning_rate / 10;
+      why("optimizer.minimum_learning_rate", "a tenth of the peak, as is usual from scratch");
+    }
+  }
+
+  void fit(const models::Model& model) {
+    Fitted fitted = fit_to(recipe_, model, place_, kLeastLength);
+    // What the machine has may be in use: then what is free is what there is.
+    if (place_.target.capacity == 0 && !recipe_.memory.capacity) {
+      const std::int64_t free = plan::free_host_memory();
+      const auto room = static_cast<std::int64_t>(kShareOfFree * double(free)) / place_.world >> 20 << 20;
+      if (fitted.forecast.needed() > room) {
+        recipe_.memory.capacity = Bytes(room);
+        why("memory.capacity", cat("nine tenths of what is free now of this machine's ",
+                                   format_bytes(Bytes(place_.machine.memory)), ", a rank's share"));
+        fitted = fit_to(recipe_, model, place_, kLeastLength);
+      }
+    }
+    const Recipe before = recipe_;
+    recipe_ = fitted.recipe;
+    say_what_fits(before, fitted);
+  }
+
+  void say_what_fits(const Recipe& before, const Fitted& fitted) {
+    const plan::Forecast& f = fitted.forecast;
+    if (recipe_.data.sequence_length < fitted.wanted_length) {
+      why("data.sequence_length", cat("the longest that fits the memory, halved from ", fitted.wanted_length));
+      if (!fixed("train.global_batch_size")) {
+        why("train.global_batch_size",
+            cat(tokens_text(double(recipe_.train.global_batch_size * recipe_.data.sequence_length)), " tokens a step"));
+      }
+    }
+    if (!fixed("memory.activation_checkpointing")) {
+      MemoryRecipe chosen;
+      chosen.per_layer = f.checkpointing();
+      const bool nothing =
+          std::ranges::all_of(chosen.per_layer, [](Checkpointing policy) { return policy == Checkpointing::none; });
+      why("memory.activation_checkpointing",
+          nothing ? std::string("all that backward needs fits, so nothing is computed twice")
+                  : cat("the fastest mix that fits, found by the plan; here ", checkpointing_text(chosen)));
+    }
+    const std::string compute = f.layout.compute == DType::bf16 ? "bf16" : "float32";
+    if (!fixed("precision.compute")) {
+      why("precision.compute", place_.target.cuda
+                                   ? cat("comes to ", compute, " on a GPU, with weights and sums in float32")
+                                   : cat("comes to ", compute,
+                                         "; bf16 takes about half the time "
+                                         "on a CPU with bf16 units, and less memory"));
+    }
+    if (!fixed("train.micro_batch_size")) {
+      const auto micro = f.layout.micro_batches;
+      why("train.micro_batch_size",
+          cat("the step adds up ", micro, micro == 1 ? " micro-batch" : " micro-batches", " a rank",
+              recipe_.train.micro_batch_size == 1 ? ": one sequence at a time takes the least memory"
+                                                  : ", the size predicted to be fastest"));
+    }
+    if (place_.world > 1) {
+      if (!fixed("parallel.hybrid_shard_degree")) {
+        why("parallel.hybrid_shard_degree",
+            recipe_.parallel.hybrid_shard_degree == 0
+                ? cat("state is cut over all ", place_.world, " ranks: the least memory")
+                : std::string("the plan predicts this to be fastest of what fits"));
+      }
+      if (!fixed("parallel.context_parallel_degree")) {
+        why("parallel.context_parallel_degree",
+            recipe_.parallel.context_parallel_degree == 1
+                ? std::string("a whole sequence fits on one rank: the ranks take different ones")
+                : std::string("the ranks share each sequence: the fastest that the plan found to fit"));
+      }
+    }
+    if (before.parallel.gradient_accumulation != recipe_.parallel.gradient_accumulation) {
+      why("parallel.gradient_accumulation", "the plan predicts this to be fastest of what fits");
+    }
+    summary_ =
+        cat(place_.world, place_.world == 1 ? " rank" : " ranks", " of ", place_.target.name, ", sequences of ",
+            recipe_.data.sequence_length, " tokens: a rank needs ", format_bytes(Bytes(f.needed())), " of ",
+            format_bytes(Bytes(f.capacity)), ", about ", format_count(f.tokens_per_second), " tokens/s predicted");
+    tokens_per_second_ = f.tokens_per_second;
+  }
+
+  // Steps, and what goes by their number.
+  void choose_schedule() {
+    TrainRecipe& train = recipe_.train;
+    const double step_tokens = double(train.global_batch_size) * double(recipe_.data.sequence_length);
+    if (!fixed("train.steps")) {
+      const double passes = sample_.answers_only() ? 3 : 1;
+      constexpr std::int64_t kFewest = 20, kMost = 1000;
+      const double wanted = sample_.empty() ? double(kMost) : std::ceil(passes * sample_.tokens / step_tokens);
+      train.steps = std::llround(std::clamp(wanted, double(kFewest), double(kMost)));
+      const double made = double(train.steps) * step_tokens / std::max(1.0, sample_.tokens);
+      std::array<char, 64> times{};
+      std::snprintf(times.data(), times.size(), made < 10 ? "%.2g times" : "%.0f times", made);
+      const bool once = std::abs(made - 1) < 0.05;
+      why("train.steps", sample_.empty() ? std::string("a beginning; the data are not known")
+                                         : cat("reads the data about ", once ? "once" : times.data(),
+                                               wanted > double(kMost) ? "; more steps read more of them" : ""));
+    }
+    const std::int64_t steps = train.steps;
+    const bool validates = recipe_.data.validation_fraction > 0 || !recipe_.data.validation.empty();
+    if (validates && steps >= 100 && !fixed("train.evaluate_every")) train.evaluate_every = steps / 10;
+    if (validates && !fixed("train.evaluate_batches")) {
+      train.evaluate_batches = 8;
+      why("train.evaluate_batches", "enough to see a trend; 0 reads all of the held-out text each time");
+    }
+    if (!fixed("optimizer.warmup_steps")) recipe_.optimizer.warmup_steps = std::min<std::int64_t>(100, steps / 10);
+    if (!fixed("checkpoint.every_steps")) {
+      recipe_.checkpoint.every_steps = std::clamp<std::int64_t>(steps / 5, 1, 200);
+    }
+    const double seconds = double(steps) * step_tokens / std::max(1e-9, tokens_per_second_);
+    notes_.head = cat("Fitted by the plan for ", summary_, "; ", steps, " steps take about ", format_seconds(seconds),
+                      ".\nLines that begin with why: say what a value was chosen for.");
+  }
+
+  Recipe recipe_;
+  std::string target_;
+  DataSample sample_;
+  Place place_;
+  RecipeNotes notes_;
+  std::string summary_;
+  double tokens_per_second_ = 0;
+};
+
+}  // namespace
+
+Proposal propose(const Recipe& recipe, const std::string& target) {
+  return Proposer(recipe, target).run();
+}
+
+}  // namespace hawser::cli

@@ -1,0 +1,241 @@
+#include "cli/recipe/sample_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <set>
+
+#include "base/error.h"
+#include "data/answers.h"
+#include "data/byte_reader.h"
+#include "data/jsonl.h"
+#include "data/prepare.h"
+#include "data/sources.h"
+#include "data/token_file.h"
+
+namespace hawser::cli {
+namespace {
+
+constexpr std::size_t kMostSources = 16;
+constexpr std::size_t kSampleBytes = std::size_t{256} << 10;
+constexpr std::size_t kLongestLine = std::size_t{16} << 20;  // a longer one is taken for a text of its length
+constexpr std::int64_t kMostSequences = 10000;               // of a token file
+
+// `most` of them, evenly spread.
+std::vector<data::Source> some_of(const std::vector<data::Source>& sources, std::size_t most) {
+  if (sources.size() <= most) return sources;
+  std::vector<data::Source> out;
+  for (std::size_t i = 0; i < most; ++i) out.push_back(sources[i * sources.size() / most]);
+  return out;
+}
+
+// The beginning of a source, decompressed.
+struct Beginning {
+  std::string text;
+  double file_bytes = 0;  // of the source that went into it
+  bool whole = false;     // the text is all there is
+};
+
+Beginning begin_of(const data::Source& source, bool whole_line) {
+  const auto reader = data::open_bytes(source.path);
+  Beginning out;
+  while (!out.whole && out.text.size() < kLongestLine) {
+    const std::size_t before = out.text.size();
+    out.text.resize(before + kSampleBytes);
+    const std::size_t size = reader->read({out.text.data() + before, kSampleBytes});
+    out.text.resize(before + size);
+    out.whole = size < kSampleBytes;
+    if (!whole_line || out.text.find('\n', before) != std::string::npos) break;
+  }
+  if (!out.whole) {
+    char more = 0;
+    out.whole = reader->read({&more, 1}) == 0;
+  }
+  // A reader of archives reads ahead: a small one is read whole before much of it is asked for.
+  out.file_bytes = out.whole ? static_cast<double>(source.bytes)
+                             : static_cast<double>(std::min<std::int64_t>(source.bytes, reader->file_bytes()));
+  if (data::compression_of(source.path) == data::Compression::none)
+    out.file_bytes = static_cast<double>(out.text.size());
+  return out;
+}
+
+// The template whose turns are written with this tokenizer's special tokens; "" where none is known.
+std::string template_for(const data::Tokenizer& tokenizer) {
+  const std::vector<std::pair<const char*, const char*>> known = {{"<|im_start|>", "chatml"},
+                                                                  {"<|start_header_id|>", "llama-3"},
+                                                                  {"<start_of_turn>", "gemma"},
+                                                                  {"<|assistant|>", "phi-3"},
+                                                                  {"[INST]", "mistral-v3"}};
+  for (const auto& [token, name] : known) {
+    if (tokenizer.id_of(token)) return name;
+  }
+  return "";
+}
+
+class Sampler {
+ public:
+  Sampler(const Recipe& recipe, std::int64_t vocabulary)
+      : options_(data::prepare_options(recipe)), vocabulary_(vocabulary) {
+    options_.vocab_size = vocabulary;
+  }
+
+  DataSample run() {
+    data::check_sources(options_, problems_);  // the tokenizer too
+    problems_.throw_if_any();
+    const auto sources = data::find_sources(options_.train, options_.folder, "data.train", problems_);
+    const bool texts =
+        std::ranges::any_of(sources, [](const data::Source& s) { return s.kind != data::SourceKind::tokens; });
+    if (texts && !options_.tokenizer.empty()) {
+      tokenizer_ = data::load_tokenizer(data::resolve_path(options_.tokenizer, options_.folder));
+    }
+    const auto looked_at = some_of(sources, kMostSources);
+    for (const data::Source& source : looked_at) look_at(source);
+    data::without_repeats(problems_).throw_if_any();
+    // What was left out is taken to be as what was not, by the bytes of the sources.
+    double bytes = 0;
+    for (const data::Source& source : sources) bytes += static_cast<double>(source.bytes);
+    const double share = bytes_ > 0 ? bytes / bytes_ : 1.0;
+    out_.all = all_ && looked_at.size() == sources.size();
+    out_.documents *= out_.all ? 1.0 : share;
+    out_.tokens *= out_.all ? 1.0 : share;
+    std::ranges::sort(out_.lengths);
+    if (out_.conversations) out_.chat_template = named_;
+    return std::move(out_);
+  }
+
+ private:
+  void look_at(const data::Source& source) {
+    if (source.kind == data::SourceKind::tokens) return look_at_tokens(source);
+    if (source.kind == data::SourceKind::text) return look_at_text(source);
+    look_at_lines(source);
+  }
+
+  void look_at_tokens(const data::Source& source) {
+    const data::TokenFile file(source.path);
+    out_.ids = true;
+    if (file.has_labels()) out_.completions = true;
+    const std::int64_t step = std::max<std::int64_t>(1, file.sequences() / kMostSequences);
+    for (std::int64_t i = 0; i < file.sequences(); i += step) out_.lengths.push_back(file.length(i));
+    out_.documents += static_cast<double>(file.documents());
+    out_.tokens += static_cast<double>(file.tokens());
+    bytes_ += static_cast<double>(source.bytes);
+  }
+
+  void look_at_text(const data::Source& source) {
+    if (needs_tokenizer(source.path)) return;
+    Beginning begin = begin_of(source, false);
+    std::vector<std::int32_t> ids;
+    tokenizer_->encode(begin.text, ids, false);
+    if (begin.file_bytes <= 0 || ids.empty()) return;
+    // One document; its length is that of its beginning, stretched.
+    const double stretch = begin.whole ? 1.0 : static_cast<double>(source.bytes) / begin.file_bytes;
+    const double tokens = static_cast<double>(ids.size()) * stretch + 1;  // and its end of text
+    out_.text = true;
+    out_.lengths.push_back(std::llround(tokens));
+    out_.documents += 1;
+    out_.tokens += tokens;
+    bytes_ += static_cast<double>(source.bytes);
+    all_ = all_ && begin.whole;
+  }
+
+  void look_at_lines(const data::Source& source) {
+    const Beginning begin = begin_of(source, true);
+    std::size_t end = 0;
+    std::int64_t number = 0;
+    double documents = 0, tokens = 0;
+    for (std::size_t start = 0; start < begin.text.size(); start = end) {
+      const std::size_t feed = begin.text.find('\n', start);
+      if (feed == std::string::npos && !begin.whole) break;  // the rest of a line
+      end = feed == std::string::npos ? begin.text.size() : feed + 1;
+      ++number;
+      const std::string_view line(begin.text.data() + start, end - start);
+      if (data::is_blank(line)) continue;
+      const std::int64_t length = length_of(
+          line,
+          {.file = source.path, .number = number, .byte = static_cast<std::int64_t>(start), .vocab_size = vocabulary_});
+      if (length <= 0) continue;
+      out_.lengths.push_back(length);
+      documents += 1;
+      tokens += static_cast<double>(length);
+    }
+    if (end == 0) return;  // a line longer than any that is looked at
+    const double stretch = begin.whole ? 1.0
+                                       : static_cast<double>(source.bytes) * static_cast<double>(begin.text.size()) /
+                                             (begin.file_bytes * static_cast<double>(end));
+    out_.documents += documents * stretch;
+    out_.tokens += tokens * stretch;
+    bytes_ += static_cast<double>(source.bytes);
+    all_ = all_ && begin.whole;
+  }
+
+  // Tokens of a line's documents; 0 with a problem added where it is wrong.
+  std::int64_t length_of(std::string_view text, const data::LinePlace& place) {
+    std::optional<data::Line> line = data::parse_line(text, place, problems_);
+    if (!line) return 0;
+    if (!line->ids.empty()) {
+      out_.ids = true;
+      if (!line->labels.empty()) out_.completions = true;
+      const auto longest = std::ranges::max_element(line->document_lengths);
+      return line->document_lengths.empty() ? std::int64_t(line->ids.size()) : std::int64_t{*longest};
+    }
+    if (needs_tokenizer(place.file)) return 0;
+    if (line->text) {
+      out_.text = true;
+      std::vector<std::int32_t> ids;
+      tokenizer_->encode(*line->text, ids, true);
+      return std::int64_t(ids.size()) + 1;
+    }
+    (line->chat ? out_.conversations : out_.completions) = true;
+    if (!answers().encode(*line, place, problems_)) return 0;
+    return std::int64_t(line->ids.size());
+  }
+
+  bool needs_tokenizer(const std::string& file) {
+    if (tokenizer_) return false;
+    problems_.add({.file = file,
+                   .what = "text needs a tokenizer, and there is none beside the model",
+                   .hint = "--set data.tokenizer=FILE",
+                   .cause = "no tokenizer"});
+    return true;
+  }
+
+  // The tokenizer's template; else a named one that goes with its tokens, which the recipe will name.
+  const data::AnswerEncoder& answers() {
+    if (answers_) return *answers_;
+    Problems without;
+    const auto open = [&](const std::string& name) {
+      return data::chat::open_chat_template(name, options_.tokenizer, options_.folder, "data.chat_template", without);
+    };
+    auto used = open(options_.chat_template);
+    if (!used && without.empty()) {
+      named_ = template_for(*tokenizer_);
+      if (!named_.empty()) used = open(named_);
+    }
+    answers_ = std::make_unique<data::AnswerEncoder>(*tokenizer_, used, without);
+    return *answers_;
+  }
+
+  data::PrepareOptions options_;
+  std::int64_t vocabulary_;
+  Problems problems_;
+  std::unique_ptr<data::Tokenizer> tokenizer_;
+  std::unique_ptr<data::AnswerEncoder> answers_;
+  std::string named_;  // the template that stands in for the tokenizer's
+  DataSample out_;
+  double bytes_ = 0;  // of the sources that were looked at
+  bool all_ = true;
+};
+
+}  // namespace
+
+std::int64_t DataSample::quantile(double share) const {
+  if (lengths.empty()) return 0;
+  const auto last = static_cast<double>(lengths.size() - 1);
+  return lengths[static_cast<std::size_t>(std::ceil(share * last))];
+}
+
+DataSample sample_data(const Recipe& recipe, std::int64_t vocabulary) {
+  return Sampler(recipe, vocabulary).run();
+}
+
+}  // namespace hawser::cli

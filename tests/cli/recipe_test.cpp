@@ -1,0 +1,224 @@
+// hawser recipe init: what it writes goes through plan, prepare and fit as it stands, and fits what memory there is.
+#include "binary.h"
+
+namespace hawser {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RecipeInit : public testing::Binary {
+ protected:
+  // Writes a recipe and returns it as the program reads it back.
+  nlohmann::json init(const std::string& arguments) {
+    const testing::Ran ran = hawser("recipe init --force --output recipe.yaml " + arguments);
+    EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err;
+    const testing::Ran read = hawser("recipe init --json " + arguments);
+    EXPECT_EQ(read.code, 0) << arguments << "\n" << read.err;
+    return nlohmann::json::parse(read.out);
+  }
+  void goes(const std::string& arguments) {
+    const testing::Ran ran = hawser(arguments);
+    EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err << testing::text_of(folder_ / "recipe.yaml");
+  }
+  std::string text() const { return testing::text_of(folder_ / "recipe.yaml"); }
+  std::string tiny(const std::string& name) { return testing::tiny(name).string(); }
+
+  static std::string chats(int count) {
+    std::string lines;
+    for (int i = 0; i < count; ++i) {
+      const nlohmann::json messages = {{{"role", "user"}, {"content", "What is " + std::to_string(i) + "?"}},
+                                       {{"role", "assistant"}, {"content", "A number."}}};
+      lines += nlohmann::json{{"messages", messages}}.dump() + "\n";
+    }
+    return lines;
+  }
+};
+
+TEST_F(RecipeInit, GoesThroughPlanPrepareAndFitAsItStands) {
+  write("data.jsonl", testing::forty_documents());
+  for (const std::string model : {"gqa", "tied", "rope_llama3"}) {
+    for (const std::string how : {"", "--ranks 2", "--ranks 4 --memory 64MiB", "--memory 1GiB"}) {
+      init("--model " + tiny(model) + " --data data.jsonl --set train.steps=2 " + how);
+      goes("plan recipe.yaml");
+      goes("prepare recipe.yaml");
+      if (model == "gqa") goes("fit recipe.yaml");
+      fs::remove_all(folder_ / "runs");
+    }
+  }
+}
+
+TEST_F(RecipeInit, SaysWhyAndWhatIsPlanned) {
+  write("data.jsonl", testing::forty_documents());
+  const auto recipe = init("--model " + tiny("gqa") + " --data data.jsonl --ranks 2 --memory 100MiB");
+  EXPECT_EQ(recipe["run"]["ranks"], 2);
+  EXPECT_EQ(recipe["memory"]["capacity"], 100 << 20);
+  EXPECT_LE(recipe["data"]["sequence_length"], 128) << "the model's maximum";
+  EXPECT_EQ(recipe["train"]["global_batch_size"].get<int>() % 2, 0);
+  EXPECT_EQ(recipe["optimizer"]["learning_rate"], 2e-5);
+  for (const char* part : {"\n# Fitted by the plan for 2 ranks of cpu", "a rank needs ", " of 100.0 MiB",
+                           "# why: 98 of 100 documents", "# why: fine-tuning"}) {
+    EXPECT_NE(text().find(part), std::string::npos) << part << "\n" << text();
+  }
+  EXPECT_NE(text().find(" in 40 documents"), std::string::npos) << text();
+  for (const std::string& line : testing::lines_of(text())) {
+    if (line.find('/') != std::string::npos) continue;
+    EXPECT_LE(line.size(), 120u) << line;
+  }
+  // What plan says is what the comment says.
+  const auto plan = json("plan recipe.yaml --json");
+  EXPECT_TRUE(plan.value("fits", false)) << plan.dump();
+  // From scratch another rate is right.
+  const auto scratch = init("--model " + tiny("gqa") + "/config.json --data data.jsonl");
+  EXPECT_EQ(scratch["optimizer"]["learning_rate"], 1e-3);
+  EXPECT_EQ(scratch["name"], "gqa-scratch");
+}
+
+TEST_F(RecipeInit, ShrinksUntilItFits) {
+  write("data.jsonl", testing::forty_documents());
+  // A model whose activations are most of what it needs.
+  nlohmann::json config = testing::json_of(testing::tiny("gqa") / "config.json");
+  config["max_position_embeddings"] = 2048;
+  config["num_hidden_layers"] = 12;
+  config["vocab_size"] = 4096;
+  write("model/config.json", config.dump());
+  const std::string model = "--model model/config.json ";
+  const auto roomy = init(model + "--memory 4GiB");
+  EXPECT_EQ(roomy["data"]["sequence_length"], 2048);
+  EXPECT_EQ(roomy["memory"]["activation_checkpointing"], "none");
+  goes("plan recipe.yaml");
+  // Less and less memory: first activations are computed again, then sequences get shorter, at last nothing fits.
+  bool checkpointed = false, shorter = false, refused = false;
+  for (int mebibytes = 160; mebibytes > 40; mebibytes -= 10) {
+    const std::string how = model + "--memory " + std::to_string(mebibytes) + "MiB";
+    const testing::Ran ran = hawser("recipe init --force --output recipe.yaml " + how);
+    if (ran.code == 4) {
+      refused = true;
+      EXPECT_NE(ran.err.find("does not fit, the least that was tried being sequences of 128 tokens"),
+                std::string::npos);
+      // The nearest that would fit does.
+      const auto at = ran.err.find("it would fit with ");
+      ASSERT_NE(at, std::string::npos) << ran.err;
+      const auto memory = ran.err.find("--memory ", at);
+      const std::string flag = ran.err.substr(memory, ran.err.find(' ', memory + 9) - memory);
+      goes("recipe init " + model + flag);
+      break;
+    }
+    ASSERT_EQ(ran.code, 0) << how << "\n" << ran.err;
+    goes("plan recipe.yaml");
+    const auto recipe = nlohmann::json::parse(hawser("recipe init --json " + how).out);
+    checkpointed = checkpointed || recipe["memory"]["activation_checkpointing"] == "auto";
+    if (recipe["data"]["sequence_length"] < 2048) {
+      shorter = true;
+      EXPECT_NE(text().find("# why: the longest that fits the memory, halved from 2048"), std::string::npos);
+    }
+  }
+  EXPECT_TRUE(checkpointed);
+  EXPECT_TRUE(shorter);
+  EXPECT_TRUE(refused);
+  // What was said stays as it was said.
+  const testing::Ran fixed = hawser("recipe init " + model + "--memory 60MiB --set data.sequence_length=2048");
+  EXPECT_EQ(fixed.code, 4);
+  EXPECT_NE(fixed.err.find("sequences of 2048 tokens"), std::string::npos) << fixed.err;
+}
+
+TEST_F(RecipeInit, SetsUpConversationsTextAndTokens) {
+  const std::string model = copy_of("tied", "mine");
+  write("mine/tokenizer.json", testing::letters_tokenizer());
+  write("chats.jsonl", chats(30));
+  // No template, and a tokenizer that has none of the usual tokens: said, not guessed.
+  const testing::Ran none = hawser("recipe init --model mine --data chats.jsonl");
+  EXPECT_EQ(none.code, 2) << none.out;
+  EXPECT_NE(none.err.find("chats.jsonl"), std::string::npos) << none.err;
+  const auto named = init(
+      "--model mine --data chats.jsonl --set data.chat_template=chatml --set train.steps=2 --set "
+      "train.global_batch_size=2");
+  EXPECT_EQ(named["data"]["chat_template"], "chatml");
+  EXPECT_NE(text().find("only the answers are learned"), std::string::npos) << text();
+  goes("plan recipe.yaml");
+  // The tokenizer's own.
+  write("mine/tokenizer_config.json",
+        nlohmann::json{{"chat_template", "{% for m in messages %}{{ m.role + m.content }}{% endfor %}"}}.dump());
+  init("--model mine --data chats.jsonl --set train.steps=2 --set train.global_batch_size=2");
+  EXPECT_NE(text().find("the tokenizer brings one"), std::string::npos) << text();
+  goes("prepare recipe.yaml");
+  goes("fit recipe.yaml");
+
+  write("answers.jsonl",
+        "{\"prompt\": \"One?\", \"completion\": \" Two.\"}\n{\"prompt\": \"Two?\", \"completion\": \" Three.\"}\n");
+  init("--model mine --data answers.jsonl --data chats.jsonl --set train.steps=1");
+  EXPECT_NE(text().find(" in 32 documents; only the answers are learned"), std::string::npos) << text();
+
+  // Token files that prepare made, and a text that is the only one.
+  const auto tokens = init("--model mine --data runs/mine-tuned/data/train --set train.steps=1");
+  EXPECT_EQ(tokens["data"]["validation_fraction"], 0.0);
+  goes("plan recipe.yaml");
+  write("one.txt", std::string(2000, 'x'));
+  EXPECT_EQ(init("--model mine --data one.txt")["data"]["validation_fraction"], 0.0);
+}
+
+TEST_F(RecipeInit, NamesWhatIsWrong) {
+  copy_of("gqa", "model");
+  write("words.jsonl", "{\"text\": \"some words\"}\n");
+  write("broken.jsonl", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 2}\n");
+  refused("recipe init --model model --data nowhere --data never.txt",
+          {"nowhere: no such file at --data", "never.txt: no such file at --data"});
+  const testing::Ran text = hawser("recipe init --model model --data words.jsonl");
+  EXPECT_EQ(text.code, 2);
+  EXPECT_NE(text.err.find("text needs a tokenizer, and there is none beside the model; try --set data.tokenizer=FILE"),
+            std::string::npos)
+      << text.err;
+  const testing::Ran broken = hawser("recipe init --model model --data broken.jsonl");
+  EXPECT_EQ(broken.code, 2);
+  EXPECT_NE(broken.err.find("broken.jsonl"), std::string::npos) << broken.err;
+  EXPECT_NE(broken.err.find("line 2"), std::string::npos) << broken.err;
+  refused(
+      "recipe init --model model --ranks 4 --set train.global_batch_size=6",
+      {"--set: batch does not divide over the ranks (expected a multiple of 4: 4 data ranks x micro_batch_size 1, got "
+       "6) at train.global_batch_size; try train.global_batch_size: 4 or 8"});
+  write("mine.yaml", "mine");
+  refused("recipe init --model model --output mine.yaml",
+          {"mine.yaml: is there already; try another --output, or --force to write over it"});
+  EXPECT_EQ(testing::text_of(folder_ / "mine.yaml"), "mine");
+  EXPECT_EQ(hawser("recipe init --model model --output mine.yaml --force").code, 0);
+  EXPECT_NE(testing::text_of(folder_ / "mine.yaml"), "mine");
+}
+
+// For GPUs that are not here the recipe says so, and plan on this machine agrees.
+TEST_F(RecipeInit, WritesForAnotherMachine) {
+  nlohmann::json config = testing::json_of(testing::tiny("gqa") / "config.json");
+  config.update({{"hidden_size", 4096},
+                 {"intermediate_size", 14336},
+                 {"num_hidden_layers", 32},
+                 {"num_attention_heads", 32},
+                 {"num_key_value_heads", 8},
+                 {"vocab_size", 128256},
+                 {"max_position_embeddings", 131072}});
+  write("llama/config.json", config.dump());
+  const auto recipe = init("--model llama/config.json --target h200 --ranks 8");
+  EXPECT_EQ(recipe["run"]["device"], "cuda");
+  EXPECT_EQ(recipe["run"]["ranks"], 8);
+  EXPECT_EQ(recipe["data"]["sequence_length"], 131072);
+  goes("plan recipe.yaml");
+  const testing::Ran one = hawser("recipe init --model llama/config.json --target h200 --ranks 1 --memory 40GB");
+  EXPECT_EQ(one.code, 4);
+  EXPECT_NE(one.err.find("it would fit with --ranks "), std::string::npos) << one.err;
+}
+
+// A real model and real text, where scripts/fetch-inputs has put them.
+TEST_F(RecipeInit, FitsSmolLm2) {
+  const fs::path inputs = fs::path(HAWSER_SOURCE_DIR) / "inputs";
+  if (!fs::exists(inputs / "smollm2/config.json") || !fs::exists(inputs / "text/austen")) {
+    GTEST_SKIP() << "inputs/smollm2 and inputs/text are not here: scripts/fetch-inputs";
+  }
+  const std::string model =
+      "--model " + (inputs / "smollm2").string() + " --data " + (inputs / "text/austen").string() + " ";
+  for (const std::string how : {"--memory 16GiB", "--memory 3GiB", "--memory 2200MiB", "--memory 2GiB --ranks 2"}) {
+    const auto recipe = init(model + how);
+    EXPECT_GE(recipe["data"]["sequence_length"], 128) << how;
+    goes("plan recipe.yaml");
+  }
+  EXPECT_EQ(hawser("recipe init " + model + "--memory 1GiB").code, 4);
+}
+
+}  // namespace
+}  // namespace hawser
