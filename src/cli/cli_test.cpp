@@ -170,7 +170,8 @@ TEST_F(Binary, SaysItsVersion) {
 
 TEST_F(Binary, RefusesAWrongCommandLineWithOneLine) {
   refused("",
-          "no command (expected one of recipe, prepare, plan, fit, eval, generate, export, inspect, bench); try "
+          "no command (expected one of recipe, prepare, plan, fit, eval, generate, export, inspect, bench, "
+          "completion); try "
           "hawser --help");
   refused("fti r.yaml", "unknown command fti; try hawser fit");
   refused("xyzzy", "unknown command xyzzy; try hawser --help");

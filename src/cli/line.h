@@ -74,5 +74,6 @@ void add_export(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen);
+void add_completion(CLI::App& app, Chosen& chosen);  // the last: it describes all that `app` has
 
 }  // namespace hawser::cli

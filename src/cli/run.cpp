@@ -103,6 +103,7 @@ int run_line(int argc, const char* const* argv, const Commands& commands) {
   add_export(app, commands, chosen);
   add_inspect(app, commands, chosen);
   add_bench(app, commands, chosen);
+  add_completion(app, chosen);
 
   const std::vector<std::string> words(argv + 1, argv + argc);
   const CLI::App& command = check_words(app, words);

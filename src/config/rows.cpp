@@ -122,6 +122,7 @@ Key later_flag(const char* name, const char* help) {
   Key key;
   key.name = name;
   key.values = "false (true is not supported yet)";
+  key.choices = {"false"};
   key.help = help;
   key.reset = [](Recipe&) {};
   key.read = [](const YAML::Node& node, Recipe&) -> std::optional<Refusal> {
@@ -140,6 +141,7 @@ Key checkpointing(const char* name, const char* help) {
   Key key;
   key.name = name;
   key.values = word_values(names_of(kWholeCheckpointing), {}) + "; or a list: [9*full, none]";
+  key.choices = names_of(kWholeCheckpointing);
   key.help = help;
   for (const CheckpointingWord& word : kCheckpointingWords) key.words.emplace_back(word.name, word.help);
   key.words.emplace_back("auto",

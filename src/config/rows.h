@@ -174,6 +174,7 @@ template <class Field>
 Key word(const char* name, Field field, Words<ValueOf<Field>> words, std::vector<std::string> later, const char* help,
          Aliases aliases = {}) {
   Key key = row(name, field, word_values(names_of(words), later), help);
+  key.choices = names_of(words);
   key.read = [field, words, later, aliases](const YAML::Node& node, Recipe& recipe) {
     for (const auto& [other, written] : aliases) {
       if (node.IsScalar() && node.Scalar() == other) {
@@ -269,6 +270,7 @@ std::optional<bool> parse_flag(const YAML::Node& node);
 template <class Field>
 Key flag(const char* name, Field field, const char* help) {
   Key key = row(name, field, "true or false", help);
+  key.choices = {"true", "false"};
   key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
     const auto value = parse_flag(node);
     if (!value) return Refusal{"wrong type", "true or false", ""};
@@ -283,6 +285,7 @@ Key flag(const char* name, Field field, const char* help) {
 template <class Field>
 Key automatic_flag(const char* name, Field field, const char* help) {
   Key key = row(name, field, "auto, true or false", help);
+  key.choices = {"auto", "true", "false"};
   key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
     const bool automatic = node.IsScalar() && node.Scalar() == "auto";
     const auto value = parse_flag(node);

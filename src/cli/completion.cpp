@@ -1,0 +1,304 @@
+// hawser completion: what a shell needs to complete command lines.
+//
+// The script is a table, made from the command tree and the recipe's schema, and a few lines that walk over the words
+// typed so far. Table and walk are the same in bash and zsh: `case` on quoted words, nothing that the two read
+// differently. Only the last step, handing the candidates over, is each shell's own.
+#include "cli/completion.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+
+#include "base/error.h"
+#include "cli/line.h"
+#include "config/choices.h"
+#include "config/nearest.h"
+
+namespace hawser::cli {
+namespace {
+
+// In single quotes, for either shell.
+std::string quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out + "'";
+}
+
+bool wants_path(const std::string& takes) {
+  static const std::vector<std::string> kPaths = {"PATH", "FILE", "DIR", "OUT_DIR", "RECIPE", "SOURCE", "PREFIX"};
+  return std::ranges::find(kPaths, takes) != kPaths.end();
+}
+
+// What may stand as a value: "none" (a switch), "keys" (of --set), "any", or words to complete, "files" last of them
+// where a path will do.
+std::string kind_of(const CLI::Option& option) {
+  if (option.nonpositional() && option.get_items_expected_max() == 0) return "none";
+  const std::string takes = option.nonpositional() ? option.get_option_text() : option.get_name(true);
+  if (takes == "KEY=VALUE") return "keys";
+  const std::string words = offered_words(option);
+  // --target takes a file too; --device nothing but its words.
+  const bool files = wants_path(takes) || takes == "NAME";
+  if (words.empty()) return files ? "files" : "any";
+  return words + (files ? " files" : "");
+}
+
+struct Tables {
+  std::string commands, options, values, arguments;  // lines of `case`
+};
+
+// A line of a table, "name:help": zsh shows the help; bash cuts it off.
+std::string entry(const std::string& name, const std::string& help) {
+  std::string out;
+  for (const char c : name) out += c == ':' ? std::string("\\:") : std::string(1, c);
+  return out + ":" + help.substr(0, help.find_first_of(";\n"));
+}
+
+void put_case(std::string& out, const std::string& word, const std::vector<std::string>& lines) {
+  if (lines.empty()) return;
+  out += "    " + quoted(word) + ")\n";
+  for (const std::string& line : lines) out += "      echo " + quoted(line) + "\n";
+  out += "      ;;\n";
+}
+
+void describe(const CLI::App& app, const std::string& path, Tables& tables) {
+  std::vector<std::string> commands, options, arguments;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    commands.push_back(entry(command->get_name(), command->get_description()));
+    describe(*command, path.empty() ? command->get_name() : path + " " + command->get_name(), tables);
+  }
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // of no use to a person
+    if (!option->nonpositional()) {
+      arguments.push_back(kind_of(*option));
+      continue;
+    }
+    for (const std::string& name : option->get_lnames()) {
+      options.push_back(entry("--" + name, option->get_description()));
+      put_case(tables.values, path + " --" + name, {kind_of(*option)});
+    }
+  }
+  put_case(tables.commands, path, commands);
+  put_case(tables.options, path, options);
+  put_case(tables.arguments, path, arguments);
+}
+
+std::string function(const std::string& name, const std::string& argument, const std::string& cases) {
+  return name + "() {\n  case \"" + argument + "\" in\n" + cases + "    *) ;;\n  esac\n}\n\n";
+}
+
+// clang-format off
+// Goes over the words before the one at the cursor. Sets _hawser_path, the command they name, and _hawser_kind, what
+// the next word may be (kind_of); "words": commands, options or the command's arguments.
+constexpr char kWalk[] = R"sh(_hawser_walk() {
+  _hawser_path='' _hawser_kind='words' _hawser_place=0
+  local word known
+  for word in "$@"; do
+    if [ "$_hawser_kind" != words ]; then
+      _hawser_kind='words'
+      continue
+    fi
+    case "$word" in
+      --*=*) ;;
+      -*)
+        known="$(_hawser_value "$_hawser_path $word")"
+        case "$known" in '' | none) ;; *) _hawser_kind="$known" ;; esac
+        ;;
+      *)
+        if _hawser_commands "$_hawser_path" | grep -q "^$word:"; then
+          _hawser_path="${_hawser_path:+$_hawser_path }$word"
+        else
+          _hawser_place=$((_hawser_place + 1))
+        fi
+        ;;
+    esac
+  done
+}
+
+# What the next argument of the command may be.
+_hawser_argument() {
+  _hawser_arguments "$_hawser_path" | sed -n "$((_hawser_place + 1))p"
+}
+
+)sh";
+
+constexpr char kBash[] = R"sh(_hawser_complete() {
+  # Readline takes "=" for the end of a word; put such words together again.
+  local words=() word i current prefix joined=''
+  for ((i = 1; i <= COMP_CWORD; ++i)); do
+    word="${COMP_WORDS[i]}"
+    if [ "$word" = '=' ] && ((${#words[@]} > 0)); then
+      words[${#words[@]}-1]+='='
+      joined=yes
+    elif [ -n "$joined" ]; then
+      words[${#words[@]}-1]+="$word"
+      joined=''
+    else
+      words+=("$word")
+    fi
+  done
+  current="${words[${#words[@]}-1]}"
+  unset "words[${#words[@]}-1]"
+  _hawser_walk "${words[@]}"
+  prefix=''
+  local kind="$_hawser_kind"
+  case "$current" in
+    --*=*)
+      if [ "$kind" = words ]; then
+        prefix="${current%%=*}="
+        kind="$(_hawser_value "$_hawser_path ${current%%=*}")"
+        current="${current#*=}"
+      fi
+      ;;
+  esac
+  local list='' files=''
+  case "$kind" in
+    any | none | '') ;;
+    words)
+      case "$current" in
+        -*) list="$(_hawser_options "$_hawser_path" | sed 's/:.*//')" ;;
+        *)
+          list="$(_hawser_commands "$_hawser_path" | sed 's/:.*//')"
+          kind="$(_hawser_argument)"
+          case "$kind" in *files) files=yes kind="${kind%files}" ;; esac
+          case "$kind" in any) ;; *) list="$list $kind" ;; esac
+          ;;
+      esac
+      ;;
+    keys)
+      case "$current" in
+        *=*)
+          prefix="$prefix${current%%=*}="
+          list="$(_hawser_key_values "${current%%=*}")"
+          case "$list" in *files) files=yes list='' ;; esac
+          current="${current#*=}"
+          ;;
+        *)
+          list="$(_hawser_keys | sed 's/:.*/=/')"
+          compopt -o nospace 2> /dev/null
+          ;;
+      esac
+      ;;
+    *files) files=yes list="${kind%files}" ;;
+    *) list="$kind" ;;
+  esac
+  local IFS=$' \t\n'
+  COMPREPLY=($(compgen -W "$list" -- "$current"))
+  if [ -n "$files" ]; then
+    IFS=$'\n'
+    compopt -o filenames 2> /dev/null
+    COMPREPLY+=($(compgen -f -- "$current"))
+  fi
+  # What stands before "=" is on the line already, where readline ends words there.
+  case "$COMP_WORDBREAKS" in
+    *=*) ;;
+    *) if [ -n "$prefix" ]; then COMPREPLY=("${COMPREPLY[@]/#/$prefix}"); fi ;;
+  esac
+}
+complete -F _hawser_complete hawser
+)sh";
+
+constexpr char kZsh[] = R"sh(_hawser() {
+  local current="$PREFIX" kind
+  local -a before list
+  before=("${(@)words[2,CURRENT-1]}")
+  _hawser_walk "${before[@]}"
+  kind="$_hawser_kind"
+  if [[ "$kind" == words && "$current" == --*=* ]]; then
+    kind="$(_hawser_value "$_hawser_path ${current%%=*}")"
+    current="${current#*=}"
+    compset -P 1 '*='
+  fi
+  case "$kind" in
+    any | none | '') ;;
+    words)
+      if [[ "$current" == -* ]]; then
+        list=("${(@f)$(_hawser_options "$_hawser_path")}")
+        _describe -o option list
+        return
+      fi
+      list=("${(@f)$(_hawser_commands "$_hawser_path")}")
+      [[ -n "${list[1]}" ]] && _describe command list
+      kind="$(_hawser_argument)"
+      case "$kind" in any | '') ;; *) _hawser_offer "$kind" ;; esac
+      ;;
+    keys)
+      if [[ "$current" == *=* ]]; then
+        kind="$(_hawser_key_values "${current%%=*}")"
+        compset -P 1 '*='
+        _hawser_offer "$kind"
+      else
+        list=("${(@f)$(_hawser_keys)}")
+        _describe key list -S '='
+      fi
+      ;;
+    *) _hawser_offer "$kind" ;;
+  esac
+}
+
+# Words, and files where the last of them says so.
+_hawser_offer() {
+  local -a offered
+  offered=(${=${1%files}})
+  (( ${#offered} )) && compadd -a offered
+  case "$1" in *files) _files ;; esac
+}
+
+if [ "$funcstack[1]" = _hawser ]; then _hawser "$@"; else compdef _hawser hawser; fi
+)sh";
+// clang-format on
+
+}  // namespace
+
+std::string completion_script(const CLI::App& app, Shell shell) {
+  Tables tables;
+  describe(app, "", tables);
+  std::string keys, values;
+  for (const KeyChoices& key : key_choices()) {
+    keys += "  echo " + quoted(entry(key.name, key.help)) + "\n";
+    std::string words;
+    for (const std::string& value : key.values) words += (words.empty() ? "" : " ") + value;
+    if (key.is_path) words = "files";
+    if (!words.empty()) put_case(values, key.name, {words});
+  }
+  std::string out = shell == Shell::zsh ? "#compdef hawser\n" : "";
+  out += shell == Shell::zsh ? "# Completion of hawser " HAWSER_VERSION " for zsh; made by `hawser completion zsh`.\n\n"
+                             : "# Completion of hawser " HAWSER_VERSION
+                               " for bash; made by `hawser completion bash`.\n\n";
+  out += function("_hawser_commands", "$1", tables.commands);
+  out += function("_hawser_options", "$1", tables.options);
+  out += function("_hawser_value", "$1", tables.values);
+  out += function("_hawser_arguments", "$1", tables.arguments);
+  out += "_hawser_keys() {\n" + keys + "}\n\n";
+  out += function("_hawser_key_values", "$1", values);
+  out += kWalk;
+  out += shell == Shell::zsh ? kZsh : kBash;
+  return out;
+}
+
+void add_completion(CLI::App& app, Chosen& chosen) {
+  CLI::App* command =
+      add_family(app, "completion", "a script by which bash or zsh completes commands, options, files and recipe keys",
+                 {"source <(hawser completion bash)                     # this shell; for all, in ~/.bashrc",
+                  "source <(hawser completion zsh)                      # the same in ~/.zshrc, after compinit",
+                  "hawser completion zsh > \"${fpath[1]}/_hawser\"        # or once, for compinit to find"});
+  const auto shell = std::make_shared<std::string>();
+  add_positional(*command, "SHELL", *shell, "bash or zsh");
+  offer_words(*command, "SHELL", {"bash", "zsh"});
+  on_chosen(*command, [&app, shell, &chosen] {
+    need(*shell, "SHELL", "completion");
+    if (*shell != "bash" && *shell != "zsh") {
+      const std::string hint = nearest(*shell, {"bash", "zsh"});
+      throw UserError(Problem{.what = "unknown shell",
+                              .expected = "bash or zsh",
+                              .got = *shell,
+                              .hint = hint.empty() ? "" : "hawser completion " + hint});
+    }
+    chosen = [&app, shell] {
+      const std::string script = completion_script(app, *shell == "zsh" ? Shell::zsh : Shell::bash);
+      std::fwrite(script.data(), 1, script.size(), stdout);
+      return 0;
+    };
+  });
+}
+
+}  // namespace hawser::cli

@@ -1,0 +1,136 @@
+// hawser completion: the scripts, in the shells that they are for.
+#include <unistd.h>
+
+#include "binary.h"
+#include "config/choices.h"
+
+namespace hawser {
+namespace {
+
+class Completion : public testing::Binary {
+ protected:
+  void SetUp() override {
+    Binary::SetUp();
+    write("recipe.yaml", "");
+    write("my model/config.json", "{}");
+    // Readline gives the words of a line, "=" being a word of its own.
+    write("complete.bash", R"sh(
+source <("$1" completion bash)
+shift
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+_hawser_complete
+((${#COMPREPLY[@]} == 0)) || printf '%s\n' "${COMPREPLY[@]}"
+)sh");
+    // Zsh completes only on a terminal: one is made, and what a line became after a tab is printed by a stand-in.
+    write("complete.zsh", R"sh(
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell 'PS1=; unsetopt zle_bracketed_paste; autoload -Uz compinit; compinit -u -D; source <('$1' completion zsh)'
+zpty -w shell 'hawser() { print -r -- "L""INE[$*]"; }; print -r -- "RE""ADY"'
+zpty -r shell out '*READY*'
+zpty -w -n shell "$2"$'\t\n'
+zpty -r shell out '*LINE\[*\]*'
+print -r -- ${${out##*LINE\[}%%\]*}
+zpty -d shell
+)sh");
+  }
+
+  // What bash would offer behind these words, the last one begun.
+  std::vector<std::string> bash(const std::string& words) {
+    const testing::Ran ran = shell("bash --norc complete.bash " HAWSER_BINARY " hawser " + words);
+    EXPECT_EQ(ran.err, "") << words;
+    return testing::lines_of(ran.out);
+  }
+  bool offers(const std::string& words, const std::string& candidate) {
+    const auto all = bash(words);
+    return std::find(all.begin(), all.end(), candidate) != all.end();
+  }
+  // What zsh makes of a line at a tab.
+  std::string zsh(const std::string& line) {
+    const testing::Ran ran = shell("timeout 60 zsh -f complete.zsh " HAWSER_BINARY " '" + line + "'");
+    auto lines = testing::lines_of(ran.out);
+    return lines.empty() ? ran.err : lines.back();
+  }
+
+  using Words = std::vector<std::string>;
+};
+
+TEST_F(Completion, CommandsAndOptionsInBash) {
+  EXPECT_TRUE(offers("''", "fit"));
+  EXPECT_TRUE(offers("''", "completion"));
+  EXPECT_EQ(bash("gen"), Words{"generate"});
+  EXPECT_EQ(bash("recipe ''"), Words{"init"});
+  EXPECT_EQ(bash("fit --res"), Words{"--resume"});
+  EXPECT_EQ(bash("recipe init --fo"), Words{"--force"});
+  EXPECT_EQ(bash("prepare --fo"), Words{}) << "another command's option";
+  EXPECT_TRUE(offers("fit --resume --", "--memory")) << "a switch takes no value";
+  EXPECT_EQ(bash("fit --ranks ''"), Words{}) << "any number";
+  // Every option that --help names is offered, so the script holds all of the tree.
+  for (const std::string command : {"fit", "plan", "recipe init", "inspect", "bench step"}) {
+    std::istringstream help(hawser(command + " --help").out);
+    for (std::string word; help >> word;) {
+      if (word.starts_with("--") && word.size() > 2 && word.find_first_of("=.,;:)") == std::string::npos) {
+        EXPECT_TRUE(offers(command + " --", word)) << command << " " << word;
+      }
+    }
+  }
+}
+
+TEST_F(Completion, ValuesInBash) {
+  EXPECT_EQ(bash("fit --device ''"), (Words{"auto", "cpu", "cuda"}));
+  EXPECT_EQ(bash("fit --device = c"), (Words{"cpu", "cuda"}));
+  EXPECT_EQ(bash("plan --target h"), Words{"h200"});
+  EXPECT_EQ(bash("fit rec"), Words{"recipe.yaml"});
+  EXPECT_EQ(bash("plan --target rec"), Words{"recipe.yaml"});
+  EXPECT_EQ(bash("eval --model my"), Words{"my model"});
+  EXPECT_EQ(bash("fit recipe.yaml rec"), Words{}) << "one recipe is all";
+  EXPECT_EQ(bash("completion z"), Words{"zsh"});
+}
+
+TEST_F(Completion, RecipeKeysInBash) {
+  EXPECT_EQ(bash("fit --set optimizer.sch"), Words{"optimizer.schedule="});
+  EXPECT_EQ(bash("fit --set = optimizer.sch"), Words{"optimizer.schedule="});
+  EXPECT_EQ(bash("fit --set optimizer.schedule ="), (Words{"cosine", "linear", "constant"}));
+  EXPECT_EQ(bash("fit --set optimizer.schedule = l"), Words{"linear"});
+  EXPECT_EQ(bash("fit --set model.config = rec"), Words{"recipe.yaml"});
+  EXPECT_EQ(bash("fit --set train.steps = ''"), Words{});
+  const auto offered = bash("fit --set ''");
+  const auto keys = key_choices();
+  ASSERT_EQ(offered.size(), keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(offered[i], keys[i].name + "=");
+  // Words of the schema are words that it takes.
+  write("r.yaml",
+        "data: {sequence_length: 8}\nmodel: {config: " + (testing::tiny("gqa") / "config.json").string() + "}\n");
+  for (const KeyChoices& key : keys) {
+    if (key.name == "run.device") continue;  // cuda is for builds that have it
+    for (const std::string& value : key.values) {
+      const testing::Ran ran = hawser("plan r.yaml --set " + key.name + "=" + value);
+      EXPECT_EQ(ran.code, 0) << key.name << "=" << value << "\n" << ran.err;
+    }
+  }
+}
+
+TEST_F(Completion, InZsh) {
+  if (shell("command -v zsh").code != 0) GTEST_SKIP() << "zsh is not installed";
+  EXPECT_EQ(shell(HAWSER_BINARY " completion zsh > script && zsh -n script").code, 0);
+  EXPECT_EQ(zsh("hawser gen"), "generate");
+  EXPECT_EQ(zsh("hawser recipe in"), "recipe init");
+  EXPECT_EQ(zsh("hawser fit --resu"), "fit --resume");
+  EXPECT_EQ(zsh("hawser fit --device cu"), "fit --device cuda");
+  EXPECT_EQ(zsh("hawser fit --device=cu"), "fit --device=cuda");
+  EXPECT_EQ(zsh("hawser fit rec"), "fit recipe.yaml");
+  EXPECT_EQ(zsh("hawser fit --set optimizer.sch"), "fit --set optimizer.schedule=");
+  EXPECT_EQ(zsh("hawser fit --set optimizer.schedule=li"), "fit --set optimizer.schedule=linear");
+  EXPECT_EQ(zsh("hawser plan --target h"), "plan --target h200");
+}
+
+TEST_F(Completion, AnotherShellIsRefused) {
+  refused("completion", {"completion: SHELL is missing; try hawser completion --help"});
+  refused("completion basj", {"unknown shell (expected bash or zsh, got basj); try hawser completion bash"});
+  const testing::Ran help = hawser("completion --help");
+  EXPECT_EQ(help.code, 0);
+  EXPECT_NE(help.out.find("source <(hawser completion bash)"), std::string::npos) << help.out;
+}
+
+}  // namespace
+}  // namespace hawser
