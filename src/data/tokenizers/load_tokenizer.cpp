@@ -1,5 +1,7 @@
 // Reads tokenizer files: Hugging Face's tokenizer.json here, others by their own readers.
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -102,9 +104,10 @@ bool is_rank_file(std::string_view text) {
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   std::error_code ignored;
   const std::string file = fs::is_directory(path, ignored) ? file_in(path) : path;
+  errno = 0;
   std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw UserError({.file = file, .what = cat("cannot read the tokenizer: ", std::strerror(errno))});
   const std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-  if (!stream) throw UserError({.file = file, .what = "cannot read the tokenizer"});
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   const bool json = text.size() < 2 || (first != std::string::npos && (text[first] == '{' || text[first] == '['));
   if (!json) {

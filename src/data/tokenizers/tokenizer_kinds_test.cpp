@@ -251,6 +251,13 @@ TEST_F(TokenizerFiles, FoldersWithoutOne) {
     EXPECT_NE(std::string(error.what()).find("no tokenizer in this folder (expected tokenizer.json, tekken.json or "),
               std::string::npos);
   }
+  try {
+    load_tokenizer(folder_.path("gone.json"));
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              folder_.path("gone.json") + ": cannot read the tokenizer: No such file or directory");
+  }
 }
 
 TEST(Trie, FindsAllPrefixes) {
