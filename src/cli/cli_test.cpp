@@ -192,9 +192,11 @@ TEST_F(Binary, RefusesAWrongCommandLineWithOneLine) {
   refused("fit a.yaml --memory lots",
           "wrong value (expected bytes with a unit, got lots) at --memory; try --memory 24GB");
   refused("fit a.yaml --device gpu", "wrong value (expected auto, cpu or cuda, got gpu) at --device");
-  refused("generate --model m", "generate: --prompt or --prompt-ids is missing; try hawser generate --help");
+  refused("generate --model m",
+          "generate: nothing to go on from (expected --prompt, --prompt-ids, --prompts or --chat); try hawser generate "
+          "--help");
   refused("generate --model m --prompt a --prompt-ids 1",
-          "generate: both --prompt and --prompt-ids (expected one of the two)");
+          "generate: both --prompt and --prompt-ids (expected one of --prompt, --prompt-ids, --prompts or --chat)");
   refused("generate --model m --prompt-ids 1,x",
           "wrong value (expected token ids, got 1,x) at --prompt-ids; try --prompt-ids 1,2,3");
   refused("eval --model m --data d",

@@ -55,9 +55,18 @@ struct EvalOptions {
 struct GenerateOptions {
   CommonOptions common;
   std::string model;
-  std::optional<std::string> prompt;  // this or the next
+  std::optional<std::string> prompt;  // one of these four
   std::vector<std::int64_t> prompt_ids;
+  std::string prompts;  // a file
+  bool chat = false;
+  std::string system, chat_template;
+  std::string output;  // of `prompts`; "": standard output
   std::int64_t max_tokens = 64;
+  std::int64_t batch = 0, context = 0;  // 0: not said
+  double temperature = 0, top_p = 1;
+  std::int64_t top_k = 0;
+  std::uint64_t seed = 0;
+  std::vector<std::string> stops;
 };
 
 struct ExportOptions {

@@ -1,22 +1,14 @@
-// hawser generate: a model goes on from a prompt.
+// hawser generate: its options.
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
-#include <nlohmann/json.hpp>
+#include <limits>
 
 #include "base/error.h"
 #include "cli/commands.h"
-#include "cli/common.h"
-#include "cli/exit.h"
 #include "cli/line.h"
-#include "cli/ranks.h"
-#include "models/families.h"
-#include "train/generate.h"
 
 namespace hawser::cli {
 namespace {
-
-constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD: bytes that are no character, or not yet
 
 // "1,2,3"; spaces may stand around the numbers.
 std::vector<std::int64_t> parse_ids(const std::string& text) {
@@ -42,92 +34,120 @@ std::vector<std::int64_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-}  // namespace
+// What was typed, besides its values.
+struct Typed {
+  Problems problems;  // of values
+  std::vector<std::string> options;
+};
 
-int generate(const GenerateOptions& options) {
-  Recipe base;
-  base.model.path = options.model;
-  const Recipe recipe = recipe_without_file(base, options.common);
-  if (const int world = world_size(options.common, std::max(1, recipe.run.ranks)); world > 1) {
-    throw UserError(Problem{
-        .what = "generate runs on one rank", .expected = "1", .got = cat(world), .at = "--ranks", .hint = "--ranks 1"});
-  }
-  Problems problems;
-  auto input = train::open_generation({.model = options.model,
-                                       .prompt = options.prompt,
-                                       .prompt_ids = options.prompt_ids,
-                                       .max_tokens = options.max_tokens,
-                                       .recipe = recipe,
-                                       .threads = threads_of(recipe),
-                                       .device = device_of(recipe, 1)},
-                                      problems);
-  problems.throw_if_any();
-  if (!input->open.skipped.empty()) say("passed over: ", input->open.skipped.lines());
-  const std::string beyond = models::beyond_positions(
-      input->open.model->description(), static_cast<std::int64_t>(input->prompt_ids.size()) + options.max_tokens);
-  if (!beyond.empty()) say("warning: ", beyond);
-  const data::Tokenizer* tokenizer = input->tokenizer.get();
-  const bool as_text = tokenizer != nullptr && !options.common.json;
-  const auto text_of = [&](const std::vector<std::int32_t>& ids) { return tokenizer->decode(ids, true); };
-
-  // Text is shown as it comes, up to the last whole character.
-  std::vector<std::int32_t> ids = input->prompt_ids;
-  std::string shown;
-  const auto show = [&](bool end) {
-    const std::string text = text_of(ids);
-    std::size_t size = text.size();
-    while (!end && size >= 3 && text.compare(size - 3, 3, kReplacement) == 0) size -= 3;
-    if (size <= shown.size()) return;
-    std::fwrite(text.data() + shown.size(), 1, size - shown.size(), stdout);
-    std::fflush(stdout);
-    shown = text.substr(0, size);
+void check(const GenerateOptions& options, const Typed& typed, Problems& problems) {
+  const auto is_there = [&](const char* name) {
+    return std::find(typed.options.begin(), typed.options.end(), name) != typed.options.end();
   };
-  // The prompt comes with the first token: by then nothing can be refused any more.
-  const train::Generation generation = train::generate(*input, [&](std::int32_t id) {
-    ids.push_back(id);
-    if (as_text) show(false);
-  });
-  if (as_text) {
-    show(true);
-    std::puts("");
+  if (options.model.empty()) {
+    problems.add({.what = "generate: --model is missing", .hint = "hawser generate --help"});
   }
-  for (const std::string& note : generation.notes) say("", note);
-  if (as_text) return 0;
-  if (options.common.json) {
-    nlohmann::ordered_json json{
-        {"prompt_ids", input->prompt_ids}, {"ids", generation.ids}, {"ended", generation.ended}};
-    if (tokenizer != nullptr) json["text"] = text_of(generation.ids);
-    std::puts(json.dump().c_str());
-    return 0;
+  std::string sources;
+  int count = 0;
+  const auto source = [&](bool there, const char* name) {
+    if (!there) return;
+    sources += cat(sources.empty() ? "" : " and ", name);
+    ++count;
+  };
+  source(options.prompt.has_value(), "--prompt");
+  source(is_there("--prompt-ids"), "--prompt-ids");
+  source(!options.prompts.empty(), "--prompts");
+  source(options.chat, "--chat");
+  constexpr const char* kSources = "--prompt, --prompt-ids, --prompts or --chat";
+  if (count == 0) {
+    problems.add({.what = "generate: nothing to go on from", .expected = kSources, .hint = "hawser generate --help"});
   }
-  std::string line;
-  for (const std::int32_t id : generation.ids) line += cat(line.empty() ? "" : ",", id);
-  std::puts(line.c_str());
-  return 0;
+  if (count > 1) problems.add({.what = cat("generate: both ", sources), .expected = cat("one of ", kSources)});
+  const auto needs = [&](bool met, const char* name, const std::string& what) {
+    if (!met && is_there(name)) problems.add({.what = cat("generate: ", name, " without ", what)});
+  };
+  for (const char* name : {"--batch", "--output"}) needs(!options.prompts.empty(), name, "--prompts");
+  for (const char* name : {"--system", "--context"}) needs(options.chat, name, "--chat");
+  needs(options.chat || !options.prompts.empty(), "--chat-template", "--chat or --prompts");
+  for (const char* name : {"--top-k", "--top-p", "--seed"}) {
+    needs(options.temperature > 0, name, "a --temperature above 0: without it the likeliest token is taken");
+  }
+  if (std::find(options.stops.begin(), options.stops.end(), "") != options.stops.end()) {
+    problems.add({.what = "an empty text", .at = "--stop"});
+  }
+  if (options.chat && options.common.json) problems.add({.what = "generate: --chat gives text", .got = "--json"});
 }
+
+}  // namespace
 
 void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
   const auto options = std::make_shared<GenerateOptions>();
+  const auto typed = std::make_shared<Typed>();
   CLI::App* command = add_command(
       app,
       {.name = "generate",
-       .what = "let a model go on from a prompt, always with the likeliest token",
+       .what = "let a model go on from a prompt, from many at once, or chat with it",
        .examples = {"hawser generate --model models/SmolLM2-135M --prompt \"It is a truth\" --max-tokens 32",
+                    "hawser generate --model runs/tuned --prompt \"It is\" --temperature 0.8 --top-p 0.95 --seed 7",
+                    "hawser generate --model runs/tuned --prompts questions.jsonl --output answers.jsonl --batch 16",
+                    "hawser generate --model runs/tuned --chat --system \"Answer in one sentence.\"",
                     "hawser generate --model DIR --prompt-ids 504,3,12 --max-tokens 8 --json"}},
       options->common);
+  // Values that are wrong are said together, with whatever else is.
+  const auto add = [&](const char* name, const char* takes, const char* help,
+                       const std::function<void(const std::string&)>& store) {
+    add_parsed(*command, name, takes, help, [typed, name, store](const std::string& value) {
+      typed->options.emplace_back(name);
+      try {
+        store(value);
+      } catch (const UserError& error) {
+        typed->problems.add_lines(error.what());
+      }
+    });
+  };
+  const auto number = [&](const char* name, std::int64_t least, std::int64_t most, const char* help,
+                          std::int64_t GenerateOptions::*field) {
+    add(name, "N", help,
+        [=](const std::string& value) { options.get()->*field = whole_number(name, value, least, most); });
+  };
   add_text(*command, "--model", "DIR", options->model,
            "a Hugging Face model folder, a checkpoint, or a run's folder (its last checkpoint)");
-  add_parsed(*command, "--prompt", "TEXT", "text; one that begins with a dash goes as --prompt=TEXT",
-             [options](const std::string& value) { options->prompt = value; });
-  add_parsed(*command, "--prompt-ids", "IDS", "or token ids, as in 1,2,3",
-             [options](const std::string& value) { options->prompt_ids = parse_ids(value); });
-  add_number(*command, "--max-tokens", 1, kMostTokens, "tokens to add at most; default 64",
-             [options](std::int64_t value) { options->max_tokens = value; });
-  on_chosen(*command, [options, &commands, &chosen] {
-    need(options->model, "--model", "generate");
-    if (options->prompt && !options->prompt_ids.empty())
-      throw UserError(Problem{.what = "generate: both --prompt and --prompt-ids", .expected = "one of the two"});
-    need(options->prompt || !options->prompt_ids.empty() ? "given" : "", "--prompt or --prompt-ids", "generate");
+  add("--prompt", "TEXT", "text to go on from; one that begins with a dash goes as --prompt=TEXT",
+      [options](const std::string& value) { options->prompt = value; });
+  add("--prompt-ids", "IDS", "or token ids, as in 1,2,3",
+      [options](const std::string& value) { options->prompt_ids = parse_ids(value); });
+  add("--prompts", "FILE",
+      "or a file of them: .jsonl with prompt, messages or input_ids, or .txt with one a line, perhaps .gz or .zst; "
+      "gives one JSON line each",
+      [options](const std::string& value) { options->prompts = value; });
+  add_switch(*command, "--chat", options->chat,
+             "or a conversation: answers each line of standard input; /reset forgets it, /exit ends");
+  number("--max-tokens", 1, kMostTokens, "tokens to add at most; default 64", &GenerateOptions::max_tokens);
+  add_texts(*command, "--stop", "TEXT", options->stops, "end before this text; may be given again and again");
+  add("--temperature", "T",
+      "draw tokens: 1 as the model says, below more certain, above less; default 0: the likeliest",
+      [options](const std::string& value) { options->temperature = real_number("--temperature", value, 0, 100); });
+  number("--top-k", 1, kMostTokens, "draw from the N likeliest", &GenerateOptions::top_k);
+  add("--top-p", "P", "draw from the likeliest that together have this probability",
+      [options](const std::string& value) { options->top_p = real_number("--top-p", value, 1e-6, 1); });
+  add("--seed", "N", "of the draws; default 0", [options](const std::string& value) {
+    options->seed =
+        static_cast<std::uint64_t>(whole_number("--seed", value, 0, std::numeric_limits<std::int64_t>::max()));
+  });
+  number("--batch", 1, 4096, "prompts that run at once; default as many as fit, at most 8 (a GPU: 32)",
+         &GenerateOptions::batch);
+  add("--output", "FILE", "where the answers to --prompts go, in their order; default standard output",
+      [options](const std::string& value) { options->output = value; });
+  add("--system", "TEXT", "what the model is told before a chat",
+      [options](const std::string& value) { options->system = value; });
+  number("--context", 2, kMostTokens, "tokens of a chat at most; default the model's positions, at most 4096",
+         &GenerateOptions::context);
+  add("--chat-template", "NAME", "a named template, a .jinja file or a tokenizer_config.json; default the model's",
+      [options](const std::string& value) { options->chat_template = value; });
+  on_chosen(*command, [options, typed, &commands, &chosen] {
+    Problems problems = typed->problems;
+    check(*options, *typed, problems);
+    problems.throw_if_any();
     chosen = [options, &commands] { return commands.generate(*options); };
   });
 }

@@ -13,30 +13,6 @@ namespace {
 constexpr std::size_t kWidth = 100;
 constexpr std::size_t kColumn = 26;  // where help begins
 
-std::int64_t whole_number(const std::string& name, const std::string& text, std::int64_t least, std::int64_t most) {
-  std::int64_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  // 010 is ten to some readers and eight to others; the recipe refuses it too.
-  const std::size_t first = text.starts_with('-') ? 1 : 0;
-  if (stop == end && text.size() > first + 1 && text[first] == '0') {
-    const std::size_t digits = std::min(text.find_first_not_of('0', first), text.size() - 1);
-    throw UserError(Problem{.what = "a number with a leading zero",
-                            .expected = cat("a whole number of at least ", least),
-                            .got = text,
-                            .at = name,
-                            .hint = text.substr(digits)});
-  }
-  // Too long to read is too large.
-  const bool more = (error == std::errc::result_out_of_range && text[0] != '-') || (stop == end && value > most);
-  if (error != std::errc() || stop != end || value < least || value > most)
-    throw UserError(Problem{.what = "wrong value",
-                            .expected = more ? cat("at most ", most) : cat("a whole number of at least ", least),
-                            .got = text,
-                            .at = name});
-  return value;
-}
-
 std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
@@ -96,6 +72,41 @@ std::string lines_of(const std::vector<std::string>& examples) {
 constexpr char kAnyText[] = "TEXT";
 
 }  // namespace
+
+std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t least, std::int64_t most) {
+  std::int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  // 010 is ten to some readers and eight to others; the recipe refuses it too.
+  const std::size_t first = text.starts_with('-') ? 1 : 0;
+  if (stop == end && text.size() > first + 1 && text[first] == '0') {
+    const std::size_t digits = std::min(text.find_first_not_of('0', first), text.size() - 1);
+    throw UserError(Problem{.what = "a number with a leading zero",
+                            .expected = cat("a whole number of at least ", least),
+                            .got = text,
+                            .at = option,
+                            .hint = text.substr(digits)});
+  }
+  // Too long to read is too large.
+  const bool more = (error == std::errc::result_out_of_range && text[0] != '-') || (stop == end && value > most);
+  if (error != std::errc() || stop != end || value < least || value > most)
+    throw UserError(Problem{.what = "wrong value",
+                            .expected = more ? cat("at most ", most) : cat("a whole number of at least ", least),
+                            .got = text,
+                            .at = option});
+  return value;
+}
+
+double real_number(const std::string& option, const std::string& text, double least, double most) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || !(value >= least && value <= most)) {
+    throw UserError(Problem{
+        .what = "wrong value", .expected = cat("a number from ", least, " to ", most), .got = text, .at = option});
+  }
+  return value;
+}
 
 CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& common) {
   CLI::App* app = parent.add_subcommand(text.name, text.what);

@@ -57,6 +57,10 @@ void offer_words(CLI::App& app, const char* name, const std::vector<std::string>
 // Those, divided by spaces; "" where there are none.
 std::string offered_words(const CLI::Option& option);
 
+// A whole number, or any, from `least` to `most`: UserError with one line that names the option.
+std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t least, std::int64_t most);
+double real_number(const std::string& option, const std::string& text, double least, double most);
+
 // Throws UserError when a value that the command cannot do without is missing.
 void need(const std::string& value, const char* name, const char* command);
 

@@ -24,7 +24,10 @@ struct BatchViews {
   // i32 [T * context]: where the K row of each row of the sequence order lies in a gathered [context, 2, T] buffer of K
   // and V rows; its V row lies T further. Only with context parallelism.
   TensorView gathered_row;
-  TensorView chosen_row;  // i32 [1]: the row whose logits are wanted. Only with step::Purpose::logits
+  TensorView chosen_rows;  // i32 [B]: rows whose logits are wanted. Only with step::Purpose::logits
+  // i32 [T]: the row of the kept keys and values that is this row's, or ops::kNoRow (padding); keys of squares are then
+  // rows of those. Only where keys and values are kept (nn/kept_keys.h).
+  TensorView kept_row;
   // The tables' rows where the host knows them as it enqueues, else null (ops::AttentionForward::host_segments).
   const std::vector<std::int32_t>*host_squares = nullptr, *host_rectangles = nullptr;
   // > 0: one document a sequence, from its first row on; a square begins at every so many rows at most, none is longer,
@@ -33,6 +36,11 @@ struct BatchViews {
   std::int64_t uniform_squares = 0;
   bool rectangles_apart = false;                 // no key row lies in two rectangles
   double square_pairs = 0, rectangle_pairs = 0;  // visible query-key pairs a head, at most (booked FLOPs)
+};
+
+// Keys and values that outlive a pass, in the compute dtype: [rows, kv_heads, D]. Empty where none are kept.
+struct KeptKeys {
+  TensorView k, v;
 };
 
 // The batches of the squares' call over this rank's T rows.
@@ -66,6 +74,7 @@ class LayerContext {
   virtual DType dtype() const = 0;                         // of activations
   virtual int threads() const = 0;                         // of the compute stream (CPU)
   virtual bool deterministic() const { return false; }     // gradients of attention repeat to the bit (CUDA)
+  virtual KeptKeys kept_keys() const { return {}; }        // of the layer that is running; for its attention seam
   // The two streams wait for each other's work so far.
   void exchange_after_compute() { exchange().wait(compute().record()); }
   void compute_after_exchange() { compute().wait(exchange().record()); }

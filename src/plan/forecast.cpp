@@ -112,9 +112,14 @@ void check_capacity(const Recipe& recipe, const models::Model& model, int world,
 
 void check_capacity(const Recipe& recipe, const models::Model& model, const Layout& layout, step::Purpose purpose,
                     const std::string& hint, const Machine& machine, const std::string& target) {
-  const Target on = load_target(target);
-  const std::int64_t capacity = capacity_of(recipe, on, machine, layout.mesh.world());
-  const std::int64_t needed = plan_rank(model, layout, purpose, 0).bytes() + overhead_of(on, layout.mesh);
+  const std::int64_t needed =
+      plan_rank(model, layout, purpose, 0).bytes() + overhead_of(load_target(target), layout.mesh);
+  check_capacity(recipe, needed, layout.mesh.world(), hint, machine, target);
+}
+
+void check_capacity(const Recipe& recipe, std::int64_t needed, int world, const std::string& hint,
+                    const Machine& machine, const std::string& target) {
+  const std::int64_t capacity = capacity_of(recipe, load_target(target), machine, world);
   if (needed <= capacity) return;
   throw Error(ExitCode::does_not_fit, does_not_fit(recipe, capacity, needed, hint));
 }

@@ -109,4 +109,8 @@ void check_capacity(const Recipe& recipe, const models::Model& model, const Layo
                     const std::string& hint, const Machine& machine = this_machine(),
                     const std::string& target = "cpu");
 
+// The same for what was planned elsewhere: `needed` bytes of a rank, with overhead_of the target.
+void check_capacity(const Recipe& recipe, std::int64_t needed, int world, const std::string& hint,
+                    const Machine& machine = this_machine(), const std::string& target = "cpu");
+
 }  // namespace hawser::plan

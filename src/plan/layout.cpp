@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "nn/kept_keys.h"
 #include "parallel/context/all_gather_exchange.h"
 
 namespace hawser::plan {
@@ -84,11 +85,23 @@ step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpo
                     .accumulation = layout.accumulation}};
 }
 
+step::StateOptions state_options(const Layout& layout, int part, bool optimizer) {
+  return {.parts = layout.parts(),
+          .part = part,
+          .compute = layout.compute,
+          .optimizer = optimizer,
+          .kept_rows = layout.kept_rows};
+}
+
 nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
   nn::Seams seams;
   if (layout.mesh.context > 1) {
     seams.attention =
         std::make_shared<parallel::AllGatherExchange>(mesh.context(), layout.head_groups, layout.key_wire);
+  }
+  if (layout.kept_rows > 0) {
+    HAWSER_CHECK(layout.mesh.context == 1, "keys that are kept, with context parallelism");
+    seams.attention = std::make_shared<nn::KeepingExchange>();
   }
   return seams;
 }
@@ -96,7 +109,8 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose) {
   step::BatchBounds bounds = layout.bounds;
-  bounds.chosen_row = purpose == step::Purpose::logits;
+  bounds.chosen_rows = purpose == step::Purpose::logits ? layout.chosen_rows : 0;
+  bounds.keeps_keys = layout.kept_rows > 0;
   return {.model = &model,
           .program = &program,
           .mesh = &mesh,

@@ -33,6 +33,9 @@ struct Layout {
   int in_flight = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   step::OptimizerSettings optimizer;
+  std::int64_t chosen_rows = 1;  // Purpose::logits: rows whose logits are wanted
+  // Rows of keys and values that each attention layer keeps from pass to pass; 0: a pass sees its own rows alone.
+  std::int64_t kept_rows = 0;
   bool deterministic = false;  // two runs give the same bits on CUDA too; on the CPU they always do
 
   int parts() const { return mesh.shard_ranks(); }
@@ -66,6 +69,9 @@ void set_policies(Layout& layout, const MemoryRecipe& memory);
 
 // A forward-only purpose runs one micro-batch a step, however many a training step has.
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose);
+
+// How a rank's state is cut and what it holds.
+step::StateOptions state_options(const Layout& layout, int part, bool optimizer);
 
 // The seams of this layout, over the mesh's groups; `mesh` outlives them.
 nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh);

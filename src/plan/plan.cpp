@@ -15,12 +15,8 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.program = step::make_program(model, schedule_options(layout, purpose));
   MetaDevice device(layout.device);
   const auto mesh = comm::make_meta_mesh(layout.mesh, Rank(rank));
-  step::ModelState state(model,
-                         {.parts = layout.parts(),
-                          .part = mesh->shard().index(),
-                          .compute = layout.compute,
-                          .optimizer = optimizer || purpose == step::Purpose::train},
-                         device);
+  step::ModelState state(
+      model, state_options(layout, mesh->shard().index(), optimizer || purpose == step::Purpose::train), device);
   step::MetaBuffers buffers(device);
   buffers.add_persistent("state", state.data(), state.bytes());
   step::ExecutorSetup setup = executor_setup(layout, model, plan.program, *mesh, purpose);
@@ -34,6 +30,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.buffers.placement = program::place(plan.trace, plan.buffers.buffers, placing);
   plan.parameter_bytes = state.parameter_bytes();
   plan.optimizer_bytes = state.optimizer_bytes();
+  plan.kept_bytes = state.kept_bytes();
   plan.state_bytes = state.bytes();
   plan.scratch_bytes = scratch_bytes(layout.device);
   return plan;
@@ -116,7 +113,8 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   Costs costs;
   costs.live_bytes["parameters"] = plan.parameter_bytes;
   costs.live_bytes["optimizer state"] = plan.optimizer_bytes;
-  costs.live_bytes["tables"] = plan.state_bytes - plan.parameter_bytes - plan.optimizer_bytes;
+  if (plan.kept_bytes > 0) costs.live_bytes["kept keys and values"] = plan.kept_bytes;
+  costs.live_bytes["tables"] = plan.state_bytes - plan.parameter_bytes - plan.optimizer_bytes - plan.kept_bytes;
   if (plan.scratch_bytes > 0) costs.live_bytes["scratch of the streams"] = plan.scratch_bytes;
   for (const int buffer : plan.buffers.placement.peak_buffers) {
     const program::Buffer& b = plan.buffers.buffers[static_cast<std::size_t>(buffer)];

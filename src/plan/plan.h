@@ -16,8 +16,8 @@ struct RankPlan {
   program::Program program;
   Trace trace;
   step::BufferPlan buffers;  // with its placement
-  std::int64_t parameter_bytes = 0, optimizer_bytes = 0;
-  std::int64_t state_bytes = 0;    // with the two above
+  std::int64_t parameter_bytes = 0, optimizer_bytes = 0, kept_bytes = 0;
+  std::int64_t state_bytes = 0;    // with the three above
   std::int64_t scratch_bytes = 0;  // of the streams: what ops on a GPU use between their kernels
 
   // All that a session for this purpose reserves on the device.

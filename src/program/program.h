@@ -17,7 +17,7 @@ enum class Op {
   embed,            // ids to the first activations
   forward,          // one layer
   loss,             // head: loss only
-  logits,           // head: the logits of the chosen row, to the host
+  logits,           // head: the logits of the chosen rows, to the host
   loss_gradient,    // head: loss and the gradient of its input
   recompute,        // one layer's saved tensors again
   backward,         // one layer

@@ -11,7 +11,8 @@ struct HostBatch {
   std::vector<std::int32_t> ids, labels, positions;
   std::vector<std::int32_t> squares, rectangles;
   std::vector<std::int32_t> gathered_row;  // empty without context parallelism
-  std::vector<std::int32_t> chosen_row;    // one number with Purpose::logits, else empty
+  std::vector<std::int32_t> chosen_rows;   // BatchBounds::chosen_rows at most; what is missing counts as row 0
+  std::vector<std::int32_t> kept_row;      // a number each row where keys are kept, else empty
 };
 
 // Known from the recipe, never from the data.
@@ -22,8 +23,9 @@ struct BatchBounds {
   std::int64_t rectangles = 0;
   std::int64_t uniform_squares = 0;  // as in nn::BatchViews
   bool rectangles_apart = false;
-  bool chosen_row = false;  // Purpose::logits
-  double square_pairs = 0;  // visible query-key pairs a head at most: what the plan books
+  std::int64_t chosen_rows = 0;  // Purpose::logits: rows whose logits are wanted
+  bool keeps_keys = false;       // nn/kept_keys.h
+  double square_pairs = 0;       // visible query-key pairs a head at most: what the plan books
   double rectangle_pairs = 0;
 };
 

@@ -70,7 +70,7 @@ struct StepOutput {
   Event end;
   std::shared_ptr<StepResult> result = std::make_shared<StepResult>();
   std::shared_ptr<std::vector<float>> parameter_norms;  // Purpose::gradient_norms: a segment each, in model order
-  std::shared_ptr<std::vector<float>> logits;           // Purpose::logits: of the last micro-batch's chosen row, [V]
+  std::shared_ptr<std::vector<float>> logits;  // Purpose::logits: of the last micro-batch's chosen rows, [B, V]
 };
 
 // The name of the work that reads, last of all, the gradients that keep_gradients keeps.
@@ -124,6 +124,7 @@ class Executor {
   std::vector<TensorView> weights_of(const program::Row& row, const std::vector<models::ParamPlace>& places);
   TensorView temp(const program::Row& row, DType dtype, const Shape& shape);
   Stream& stream(program::StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
+  Shape logits_shape() const;
   std::int64_t staged_bytes() const;  // what one step hands over between host and device
 
   ExecutorSetup setup_;

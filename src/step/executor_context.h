@@ -50,6 +50,9 @@ class Executor::Context : public nn::LayerContext {
   DType dtype() const override { return executor_.setup_.compute; }
   int threads() const override { return executor_.setup_.threads; }
   bool deterministic() const override { return executor_.setup_.deterministic; }
+  nn::KeptKeys kept_keys() const override {
+    return row_.layer < 0 ? nn::KeptKeys() : executor_.setup_.state->kept_keys(row_.layer);
+  }
 
  private:
   Executor& executor_;

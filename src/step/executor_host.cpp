@@ -35,7 +35,8 @@ std::vector<Table> tables(const BatchBounds& b) {
     out.push_back({6, {1}, &HostBatch::rectangles, true});
     out.push_back({7, {b.rows * b.context}, &HostBatch::gathered_row});
   }
-  if (b.chosen_row) out.push_back({8, {1}, &HostBatch::chosen_row});
+  if (b.chosen_rows > 0) out.push_back({8, {b.chosen_rows}, &HostBatch::chosen_rows});
+  if (b.keeps_keys) out.push_back({9, {b.rows}, &HostBatch::kept_row});
   return out;
 }
 
@@ -51,10 +52,14 @@ std::int64_t Executor::staged_bytes() const {
   for (const Row& row : setup_.program->rows) {
     if (row.op == Op::load_batch) bytes += batch;
     if (row.op == Op::parameter_norms) bytes += HostLink::staged(state.parameter_norms().bytes());
-    if (row.op == Op::logits) bytes += HostLink::staged(setup_.model->vocabulary() * size_of(DType::f32));
+    if (row.op == Op::logits) bytes += HostLink::staged(logits_shape().elements() * size_of(DType::f32));
     if (row.op == Op::end_step) bytes += HostLink::staged(state.result().bytes()) + HostLink::staged(sizeof(float));
   }
   return bytes;
+}
+
+Shape Executor::logits_shape() const {
+  return {setup_.bounds.chosen_rows, setup_.model->vocabulary()};
 }
 
 void Executor::begin_step(const StepInput& input) {
@@ -83,7 +88,7 @@ nn::BatchViews Executor::batch_views(int mb) {
                        .rectangle_pairs = b.rectangle_pairs};
   TensorView* const places[] = {&views.ids,          &views.labels,     &views.positions,       &views.squares,
                                 &views.square_count, &views.rectangles, &views.rectangle_count, &views.gathered_row,
-                                &views.chosen_row};
+                                &views.chosen_rows,  &views.kept_row};
   if (const HostBatch* host = host_batch(mb)) {
     views.host_squares = &host->squares;
     views.host_rectangles = &host->rectangles;
@@ -117,11 +122,11 @@ void Executor::load_batch(const Row& row) {
 void Executor::logits(const Row& row, StepOutput& output) {
   const models::Model& model = *setup_.model;
   Context context(*this, row, model.head_params());
-  const TensorView x = context.temp(setup_.compute, {1, model.width()});
-  const TensorView logits = context.temp(DType::f32, {1, model.vocabulary()});
-  ops::gather_rows(context.compute(), {.x = activation(row.input), .index = context.batch().chosen_row, .y = x});
+  const TensorView x = context.temp(setup_.compute, {setup_.bounds.chosen_rows, model.width()});
+  const TensorView logits = context.temp(DType::f32, logits_shape());
+  ops::gather_rows(context.compute(), {.x = activation(row.input), .index = context.batch().chosen_rows, .y = x});
   model.head().logits(context, x, logits);
-  output.logits = std::make_shared<std::vector<float>>(static_cast<std::size_t>(model.vocabulary()));
+  output.logits = std::make_shared<std::vector<float>>(static_cast<std::size_t>(logits.elements()));
   const auto* from = reinterpret_cast<const float*>(link_.download(context.compute(), "read_logits", logits));
   context.compute().call_host({.name = "hand_over_logits"},
                               [from, to = output.logits] { std::copy_n(from, to->size(), to->data()); });

@@ -15,7 +15,7 @@ enum class Purpose {
   train,           // gradients, clip, update
   gradient_norms,  // gradients and the norm of each parameter's
   loss,            // forward only
-  logits,          // forward only, to the logits of one chosen row
+  logits,          // forward only, to the logits of chosen rows
 };
 constexpr bool forward_only(Purpose purpose) {
   return purpose == Purpose::loss || purpose == Purpose::logits;

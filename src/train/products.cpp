@@ -90,11 +90,11 @@ void prepare_head(const models::Model& model, const plan::Layout& layout, Device
   stream.synchronize();
 }
 
-// Of one row, as the head gives them to who generates.
+// Of chosen rows, as the head gives them to who generates.
 void prepare_logits(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream) {
-  const Storage x(device, layout.compute, {1, model.width()});
+  const Storage x(device, layout.compute, {layout.chosen_rows, model.width()});
   const Storage weight(device, layout.compute, {model.vocabulary(), model.width()});
-  const Storage logits(device, DType::f32, {1, model.vocabulary()});
+  const Storage logits(device, DType::f32, {layout.chosen_rows, model.vocabulary()});
   ops::gemm_prepare(stream, {.a = x, .b = weight, .c = logits, .transpose_b = true});
   stream.synchronize();
 }

@@ -10,6 +10,7 @@
 namespace hawser::train {
 
 struct Session::Engine {
+  SessionStep step;
   plan::RankPlan plan;
   std::unique_ptr<step::PlannedBuffers> buffers;
   std::unique_ptr<step::ReplayDevice> replay;  // null: steps are not watched
@@ -23,25 +24,37 @@ void reserve_scratch(Stream& stream) {
   if (stream.native() != nullptr) stream.native()->scratch();
 }
 
+std::vector<SessionStep> steps_of(const plan::Layout& layout, const std::vector<step::Purpose>& purposes) {
+  std::vector<SessionStep> steps;
+  for (const step::Purpose purpose : purposes) steps.push_back({purpose, layout});
+  return steps;
+}
+
 }  // namespace
 
 Session::Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
                  const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity, SessionChecks checks)
-    : model_(model), layout_(layout), device_(device), mesh_(mesh) {
-  HAWSER_CHECK(layout_.device == device_.kind(), "a layout for ", to_string(layout_.device), " on ",
-               to_string(device_.kind()));
+    : Session(model, steps_of(layout, purposes), device, mesh, capacity, checks) {}
+
+Session::Session(const models::Model& model, std::vector<SessionStep> steps, Device& device, comm::Mesh& mesh,
+                 std::optional<Bytes> capacity, SessionChecks checks)
+    : model_(model), device_(device), mesh_(mesh) {
   std::int64_t arena_bytes = 0, state_bytes = 0;
-  const bool optimizer = std::find(purposes.begin(), purposes.end(), step::Purpose::train) != purposes.end();
-  for (const step::Purpose purpose : purposes) {
+  const bool optimizer = std::any_of(steps.begin(), steps.end(),
+                                     [](const SessionStep& step) { return step.purpose == step::Purpose::train; });
+  for (SessionStep& step : steps) {
+    HAWSER_CHECK(step.layout.device == device_.kind(), "a layout for ", to_string(step.layout.device), " on ",
+                 to_string(device_.kind()));
     auto engine = std::make_unique<Engine>();
-    engine->plan = plan::plan_rank(model_, layout_, purpose, mesh_.rank().value(), optimizer);
+    engine->step = std::move(step);
+    engine->plan = plan::plan_rank(model_, engine->step.layout, engine->step.purpose, mesh_.rank().value(), optimizer);
     plan::check_plans({&engine->plan}, {mesh_.rank().value()});
     arena_bytes = std::max(arena_bytes, engine->plan.buffers.placement.bytes);
     state_bytes = std::max(state_bytes, engine->plan.state_bytes);
     for (std::string& line : plan::implementations(engine->plan)) {
       if (std::find(notes_.begin(), notes_.end(), line) == notes_.end()) notes_.push_back(std::move(line));
     }
-    engines_[purpose] = std::move(engine);
+    engines_.push_back(std::move(engine));
   }
   scratch_bytes_ = plan::scratch_bytes(device_.kind());
   const std::int64_t needed = arena_bytes + state_bytes + scratch_bytes_;
@@ -52,11 +65,9 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
     throw Error(ExitCode::does_not_fit,
                 cat("a rank needs ", format_bytes(Bytes(needed)), " and may use ", format_bytes(*capacity)));
   }
-  state_ = std::make_unique<step::ModelState>(
-      model_,
-      step::StateOptions{
-          .parts = layout_.parts(), .part = mesh_.shard().index(), .compute = layout_.compute, .optimizer = optimizer},
-      device_);
+  state_ = std::make_unique<step::ModelState>(model_, plan::state_options(layout(), mesh_.shard().index(), optimizer),
+                                              device_);
+  HAWSER_CHECK(state_->bytes() == state_bytes, "kinds of steps with states of different sizes");
   arena_ = Arena(device_, arena_bytes);
   register_memory();
   stream_ = device_.make_stream("session");
@@ -64,9 +75,10 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
     streams_ = step::make_streams(device_);
     reserve_scratch(*streams_[static_cast<std::size_t>(program::StreamId::compute)]);
   }
-  for (auto& [purpose, engine] : engines_) {
+  for (auto& engine : engines_) {
     engine->buffers = std::make_unique<step::PlannedBuffers>(engine->plan.buffers, arena_.data(), device_.kind());
-    step::ExecutorSetup setup = plan::executor_setup(layout_, model_, engine->plan.program, mesh_, purpose);
+    step::ExecutorSetup setup =
+        plan::executor_setup(engine->step.layout, model_, engine->plan.program, mesh_, engine->step.purpose);
     setup.device = &device_;
     setup.streams = checks.replay ? nullptr : &streams_;
     if (checks.replay) {
@@ -87,7 +99,7 @@ Session::Session(const models::Model& model, const plan::Layout& layout, Device&
 Session::~Session() {
   // A stream ends when its work has ended; only then may what engines lend to that work go.
   for (auto& stream : streams_) stream.reset();
-  for (auto& [purpose, engine] : engines_) engine->executor.reset();
+  for (auto& engine : engines_) engine->executor.reset();
   for (std::byte* region : registered_) mesh_.unregister_memory(region);
 }
 
@@ -100,14 +112,19 @@ void Session::register_memory() {
   }
 }
 
-Session::Engine& Session::engine(step::Purpose purpose) {
-  const auto it = engines_.find(purpose);
-  HAWSER_CHECK(it != engines_.end(), "this session was not made for that kind of step");
-  return *it->second;
+std::size_t Session::find(step::Purpose purpose) const {
+  for (std::size_t i = 0; i < engines_.size(); ++i) {
+    if (engines_[i]->step.purpose == purpose) return i;
+  }
+  HAWSER_CHECK(false, "this session was not made for that kind of step");
+}
+
+const plan::Layout& Session::layout() const {
+  return engines_.front()->step.layout;
 }
 
 const plan::RankPlan& Session::plan(step::Purpose purpose) const {
-  return engines_.at(purpose)->plan;
+  return engines_[find(purpose)]->plan;
 }
 
 std::int64_t Session::planned_bytes() const {
@@ -154,9 +171,13 @@ bool Session::owns_states() const {
 }
 
 step::StepOutput Session::enqueue(step::Purpose purpose, const step::StepInput& input) {
-  if (running_ && *running_ != purpose) engine(*running_).executor->synchronize();
-  running_ = purpose;
-  Engine& runs = engine(purpose);
+  return enqueue(find(purpose), input);
+}
+
+step::StepOutput Session::enqueue(std::size_t which, const step::StepInput& input) {
+  if (running_ && *running_ != which) engines_[*running_]->executor->synchronize();
+  running_ = which;
+  Engine& runs = *engines_[which];
   if (runs.replay) runs.replay->begin_step();
   step::StepOutput output = runs.executor->enqueue(input);
   if (runs.replay) runs.replay->end_step();
@@ -170,15 +191,15 @@ void Session::hold_updates(const std::vector<Event>& until) {
 }
 
 void Session::synchronize() {
-  for (auto& [purpose, engine] : engines_) engine->executor->synchronize();
+  for (auto& engine : engines_) engine->executor->synchronize();
 }
 
 void Session::check() {
-  for (auto& [purpose, engine] : engines_) engine->executor->check();
+  for (auto& engine : engines_) engine->executor->check();
 }
 
 void Session::set_on_row(std::function<void(const program::Row&)> on_row) {
-  for (auto& [purpose, engine] : engines_) engine->executor->set_on_row(on_row);
+  for (auto& engine : engines_) engine->executor->set_on_row(on_row);
 }
 
 }  // namespace hawser::train

@@ -7,7 +7,6 @@
 // All plans are made first; then state and arena are reserved, once, and nothing is allocated inside a step.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,17 +27,26 @@ struct SessionChecks {
   bool guard = step::kAddressSanitizer;
 };
 
+// A kind of step, and what it is planned for: sizes of a step may differ between kinds of one session.
+struct SessionStep {
+  step::Purpose purpose = step::Purpose::train;
+  plan::Layout layout;
+};
+
 class Session {
  public:
   // `capacity`: what the session may take; none: what the device's driver says is free, where there is one.
-  // Error(does_not_fit) before anything is reserved. All borrowed things outlive the session.
+  // Error(does_not_fit) before anything is reserved. All borrowed things outlive the session. Layouts agree in what the
+  // state is made of (plan::state_options).
+  Session(const models::Model& model, std::vector<SessionStep> steps, Device& device, comm::Mesh& mesh,
+          std::optional<Bytes> capacity = std::nullopt, SessionChecks checks = {});
   Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
           const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity = std::nullopt,
           SessionChecks checks = {});
   ~Session();
 
   const models::Model& model() const { return model_; }
-  const plan::Layout& layout() const { return layout_; }
+  const plan::Layout& layout() const;  // of the first kind of step
   comm::Mesh& mesh() { return mesh_; }
   Device& device() { return device_; }
   Stream& stream() { return *stream_; }  // for work outside steps
@@ -64,6 +72,8 @@ class Session {
   // Steps of one purpose follow each other without a stop; a change of purpose waits for the steps before, since all
   // share one arena.
   step::StepOutput enqueue(step::Purpose purpose, const step::StepInput& input);
+  // The same of the steps given to the constructor, by their place among them.
+  step::StepOutput enqueue(std::size_t which, const step::StepInput& input);
   step::Executor& executor(step::Purpose purpose);
   // The next training step's update of unit u starts after until[u] (train/snapshot.h).
   void hold_updates(const std::vector<Event>& until);
@@ -76,12 +86,12 @@ class Session {
 
  private:
   struct Engine;
-  Engine& engine(step::Purpose purpose);
+  std::size_t find(step::Purpose purpose) const;
+  Engine& engine(step::Purpose purpose) { return *engines_[find(purpose)]; }
   // Gathers read the state, all else that travels lies in the arena.
   void register_memory();
 
   const models::Model& model_;
-  plan::Layout layout_;
   Device& device_;
   comm::Mesh& mesh_;
   std::unique_ptr<step::ModelState> state_;
@@ -89,11 +99,11 @@ class Session {
   std::vector<std::byte*> registered_;
   std::vector<std::string> notes_;
   std::int64_t scratch_bytes_ = 0;
-  std::optional<step::Purpose> running_;
+  std::optional<std::size_t> running_;
   std::unique_ptr<Stream> stream_;
   step::Streams streams_;  // of all engines; none where steps are watched: those have their own
   // Last, so that steps still on their way end before the memory they write goes.
-  std::map<step::Purpose, std::unique_ptr<Engine>> engines_;
+  std::vector<std::unique_ptr<Engine>> engines_;
 };
 
 }  // namespace hawser::train

@@ -142,7 +142,7 @@ TEST_F(Run, ARunThatWasMovedIsExportedWithItsTokenizer) {
 TEST_F(Run, GenerateStopsAtTheEndTokenAndPrintsIdsWithoutATokenizer) {
   const std::string generate = "generate --model " + tiny("gqa").string() + " --prompt-ids 5,6 ";
   const nlohmann::json whole = json(generate + "--max-tokens 50 --json");
-  ASSERT_EQ(whole["ids"].size(), 50u);  // from a padding of 32 rows into one of 64
+  ASSERT_EQ(whole["ids"].size(), 50u);
   EXPECT_EQ(whole["ended"], false);
   const testing::Ran plain = hawser(generate + "--max-tokens 3");
   EXPECT_EQ(plain.code, 0);
@@ -182,7 +182,7 @@ TEST_F(Run, GenerateShowsNothingBeforeAllIsChecked) {
   copy_of("tied", "model");
   write("model/tokenizer.json", testing::letters_tokenizer());
   const std::string generate = "generate --model model --prompt 'to be' --max-tokens ";
-  for (const std::string& more : {std::string("5 --memory 10KB"), std::string("100000 --memory 80MB")}) {
+  for (const std::string& more : {std::string("5 --memory 10KB"), std::string("1000000 --memory 80MB")}) {
     const testing::Ran ran = hawser(generate + more);
     EXPECT_EQ(ran.code, 4) << ran.err;
     EXPECT_EQ(ran.out, "");

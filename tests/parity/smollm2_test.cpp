@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "data/tokenizers/tokenizer.h"
+#include "generate/generate.h"
 #include "golden.h"
-#include "train/generate.h"
 
 namespace hawser {
 namespace {
@@ -60,13 +60,35 @@ TEST_F(SmolLM2, GreedyTextEqualsTransformers) {
     const std::string prompt = entry["prompt"];
     const auto ids = entry["ids"].get<std::vector<std::int32_t>>();
     Problems problems;
-    auto input = train::open_generation(
-        {.model = model_.string(), .prompt = prompt, .max_tokens = static_cast<std::int64_t>(ids.size())}, problems);
+    auto input = generate::open_generation({.model = model_.string(),
+                                            .prompt = prompt,
+                                            .max_tokens = static_cast<std::int64_t>(ids.size()),
+                                            .threads = threads_},
+                                           problems);
     ASSERT_TRUE(problems.empty()) << problems.lines();
-    EXPECT_EQ(input->prompt_ids, entry["prompt_ids"].get<std::vector<std::int32_t>>());
-    EXPECT_EQ(train::generate(*input).ids, ids) << prompt;
-    EXPECT_EQ(input->tokenizer->decode(ids), entry["text"].get<std::string>());
+    EXPECT_EQ(input->prompts[0].ids, entry["prompt_ids"].get<std::vector<std::int32_t>>());
+    const generate::Answer answer = generate::Generator(*input).answer_all()[0];
+    EXPECT_EQ(answer.ids, ids) << prompt;
+    EXPECT_EQ(answer.text, entry["text"].get<std::string>());
   }
+}
+
+// All prompts at once, and twice as many as run together.
+TEST_F(SmolLM2, GreedyTextOfABatchEqualsTransformers) {
+  Problems problems;
+  auto input = generate::open_generation(
+      {.model = model_.string(), .prompt = "", .max_tokens = 32, .threads = threads_}, problems);
+  ASSERT_TRUE(problems.empty()) << problems.lines();
+  input->prompts.clear();
+  std::vector<std::vector<std::int32_t>> expected;
+  for (int i = 0; i < 6; ++i) {
+    const nlohmann::json& entry = expected_["generations"][static_cast<std::size_t>(i % 3)];
+    input->prompts.push_back({.ids = entry["prompt_ids"].get<std::vector<std::int32_t>>()});
+    expected.push_back(entry["ids"].get<std::vector<std::int32_t>>());
+  }
+  input->size = {.sequences = 4, .positions = 80};
+  const std::vector<generate::Answer> answers = generate::Generator(*input).answer_all();
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(answers[i].ids, expected[i]) << i;
 }
 
 }  // namespace

@@ -48,8 +48,9 @@ void gather_rows(Stream& stream, const GatherRows& args) {
 }
 
 void scatter_rows(Stream& stream, const ScatterRows& args) {
-  HAWSER_CHECK(args.y.rank() == 2 && args.index.rank() == 1, "scatter_rows: y is a matrix and index a vector");
-  const Shape shape{args.index.size(0), args.y.size(1)};
+  HAWSER_CHECK(args.y.rank() >= 2 && args.index.rank() == 1, "scatter_rows: y has rows and index is a vector");
+  Shape shape = args.y.shape();
+  shape[0] = args.index.size(0);
   expect("scatter_rows", "x", args.x, {DType::f32, DType::bf16}, shape, Rows::padded);
   expect("scatter_rows", "index", args.index, {DType::i32}, args.index.shape());
   expect("scatter_rows", "y", args.y, {args.x.dtype(), DType::f32}, args.y.shape(), Rows::padded);

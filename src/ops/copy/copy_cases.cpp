@@ -196,7 +196,35 @@ TEST(PermuteRows, GatherAndScatterAreInverse) {
   }
 }
 
+TEST(PermuteRows, ScatterLeavesOutRowsThatGoNowhere) {
+  const Values rows = random_values(std::int64_t{5} * 8, 4, DType::f32), old = random_values(6 * 8, 5, DType::f32);
+  Values expected = old;
+  for (std::size_t i = 0; i < 8; ++i) {
+    expected[4 * 8 + i] = rows[1 * 8 + i];
+    expected[2 * 8 + i] = rows[3 * 8 + i];
+  }
+  check_case({"scatter_rows",
+              [&](World& world) -> std::vector<Values> {
+                const ScatterRows args{.x = world.in(DType::f32, {5, 8}, rows),
+                                       .index = world.in(DType::i32, {5}, {-1, 4, -1, 2, -1}),
+                                       .y = world.out(DType::f32, {6, 8}, 0, old)};
+                scatter_rows(world.stream(), args);
+                return {world.values(args.y)};
+              },
+              {expected},
+              0});
+}
+
 TEST(PermuteRows, RefusesBadArguments) {
+  for (const double bad : {-2.0, 6.0}) {
+    for (const DeviceKind kind : devices()) {
+      World world(kind, 1);
+      scatter_rows(world.stream(), {.x = world.in(DType::f32, {2, 2}, Values(4)),
+                                    .index = world.in(DType::i32, {2}, {0, bad}),
+                                    .y = world.out(DType::f32, {6, 2})});
+      EXPECT_THROW(world.stream().synchronize(), InternalError);
+    }
+  }
   for (const double bad : {-1.0, 6.0}) {
     for (const DeviceKind kind : devices()) {
       World world(kind, 1);

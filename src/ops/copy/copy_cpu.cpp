@@ -25,10 +25,11 @@ void fill_with(const TensorView& y, T value) {
   });
 }
 
-void check_index(const char* op, const TensorView& index, std::int64_t rows) {
+void check_index(const char* op, const TensorView& index, std::int64_t rows, std::int32_t least = 0) {
   const auto* i = index.data<std::int32_t>();
   for (std::int64_t n = 0; n < index.size(0); ++n) {
-    HAWSER_CHECK(i[n] >= 0 && i[n] < rows, op, ": index ", i[n], " at ", n, " is outside [0, ", rows, ")");
+    HAWSER_CHECK(i[n] >= least && i[n] < rows, op, ": index ", i[n], " at ", n, " is outside [", least, ", ", rows,
+                 ")");
   }
 }
 
@@ -93,7 +94,7 @@ void gather_rows(const GatherRows& args) {
 }
 
 void scatter_rows(const ScatterRows& args) {
-  check_index("scatter_rows", args.index, args.y.size(0));
+  check_index("scatter_rows", args.index, args.y.size(0), kNoRow);
   const auto* index = args.index.data<std::int32_t>();
   with_act(args.x.dtype(), [&](auto x_tag) {
     with_act(args.y.dtype(), [&](auto y_tag) {
@@ -101,6 +102,7 @@ void scatter_rows(const ScatterRows& args) {
       const auto y = rows_of<decltype(y_tag)>(args.y);
       parallel_pieces(x.count, 16, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t n = begin; n < end; ++n) {
+          if (index[n] == kNoRow) continue;
           auto* to = y.row(index[n]);
           if (args.accumulate) {
             HAWSER_DISPATCH(add_run, to, x.row(n), to, x.columns);

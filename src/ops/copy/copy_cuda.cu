@@ -114,7 +114,8 @@ struct Scatter {
   __device__ Loaded load(std::int64_t row, std::int64_t at) const {
     const std::int32_t to = index[row];
     Loaded out;
-    out.to = in_range(fault, CudaFault::scatter_rows, to, row, y.count) ? y.row(to) + at : nullptr;
+    const bool goes = to != kNoRow && in_range(fault, CudaFault::scatter_rows, to, row, y.count);
+    out.to = goes ? y.row(to) + at : nullptr;
     out.value = cuda::load<N>(x.row(row) + at);
     if (accumulate && out.to != nullptr) out.old = cuda::load<N>(out.to);
     return out;

@@ -50,6 +50,51 @@ Case make_case(const GemmCase& g) {
   return {name_of(g), run, {expected}, g.out == DType::bf16 ? kBf16Tolerance : 1e-5};
 }
 
+// Few rows against a weight have a kernel of their own; the sizes on both sides of its borders.
+TEST(Gemm, FewRowsAgreeWithFloat64) {
+  for (const DType in : {DType::f32, DType::bf16}) {
+    for (const DType out : {DType::f32, DType::bf16}) {
+      for (const std::int64_t m : {1, 2, 5, 9, 32, 33}) {
+        for (const std::int64_t n : {1, 9, 75}) {
+          for (const std::int64_t k : {5, 16, 67}) {
+            const bool odd = (m + n + k) % 2 == 1;
+            check_case(make_case({.m = m,
+                                  .n = n,
+                                  .k = k,
+                                  .in = in,
+                                  .out = out,
+                                  .transpose_b = true,
+                                  .accumulate = odd,
+                                  .bias = m % 2 == 1,
+                                  .pad = odd ? 3 : 0}));
+          }
+        }
+      }
+    }
+  }
+}
+
+// What generation builds on: the same bits for a row, whatever rows are computed with it.
+TEST(Gemm, ARowOfFewDoesNotDependOnTheOthers) {
+  constexpr std::int64_t kRows = 32, kN = 131, kK = 77;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    World world(DeviceKind::cpu, 2);
+    const TensorView a = world.in(dtype, {kRows, kK}, random_values(kRows * kK, 1, dtype)),
+                     b = world.in(dtype, {kN, kK}, random_values(kN * kK, 2, dtype));
+    const auto product = [&](std::int64_t begin, std::int64_t rows) {
+      const TensorView c = world.out(DType::f32, {rows, kN});
+      gemm(world.stream(), {.a = a.rows(begin, rows), .b = b, .c = c, .transpose_b = true});
+      return world.values(c);
+    };
+    const Values all = product(0, kRows);
+    for (const std::int64_t rows : {1, 2, 3, 7, 16}) {
+      for (std::int64_t begin = 0; begin + rows <= kRows; begin += 5) {
+        EXPECT_EQ(product(begin, rows), Values(all.begin() + begin * kN, all.begin() + (begin + rows) * kN));
+      }
+    }
+  }
+}
+
 TEST(Gemm, AgreesWithFloat64) {
   for (const DType in : {DType::f32, DType::bf16}) {
     for (const DType out : {DType::f32, DType::bf16}) {

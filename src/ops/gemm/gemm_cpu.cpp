@@ -233,6 +233,41 @@ void run_sgemm(const Product& p) {
   });
 }
 
+// Few rows against a weight [N, K]: bound by reading the weight, which oneDNN reads slowly for one row (and widened is
+// written first). Each number of C is one sum in one order, so a row's results do not depend on the rows beside it.
+constexpr std::int64_t kFewRows = 32;
+
+bool few_rows(const Product& p) {
+  return p.m <= kFewRows && p.transpose_b && !p.transpose_a;
+}
+
+void run_few_rows(const Product& p) {
+  constexpr std::int64_t kColumns = 64;
+  with_act(p.in, [&](auto in_tag) {
+    with_act(p.out, [&](auto out_tag) {
+      using In = decltype(in_tag);
+      using Out = decltype(out_tag);
+      const auto* a = static_cast<const In*>(p.a);
+      const auto* b = static_cast<const In*>(p.b);
+      parallel_items(ceil_div(p.n, kColumns), [&](std::int64_t item) {
+        const std::int64_t begin = item * kColumns, count = std::min(kColumns, p.n - begin);
+        float sums[kFewRows * kColumns];
+        HAWSER_DISPATCH(dot_rows, a, p.lda, p.m, b + begin * p.ldb, p.ldb, count, p.k, sums, kColumns);
+        for (std::int64_t r = 0; r < p.m; ++r) {
+          float* const sum = sums + r * kColumns;
+          if (p.bias != nullptr) {
+            with_act(p.bias_dtype, [&](auto bias_tag) {
+              const auto* bias = static_cast<const decltype(bias_tag)*>(p.bias) + begin;
+              for (std::int64_t j = 0; j < count; ++j) sum[j] += static_cast<float>(bias[j]);
+            });
+          }
+          HAWSER_DISPATCH(move_run, sum, static_cast<Out*>(p.c) + r * p.ldc + begin, p.accumulate, count);
+        }
+      });
+    });
+  });
+}
+
 // Float32 copies of what is not float32, for processors without bf16 units.
 struct Widened {
   std::int64_t a = 0, b = 0, c = 0;  // elements
@@ -299,7 +334,7 @@ bool empty(const Product& p) {
 }  // namespace
 
 std::int64_t product_workspace(const Product& p) {
-  if (plain(p) || empty(p)) return 0;
+  if (plain(p) || empty(p) || few_rows(p)) return 0;
   if (p.in == DType::bf16 && has_bf16_units()) {
     const Tiles tiles(p);
     return matmul_slot(p, tiles) * std::min<std::int64_t>(tiles.count, most_threads());
@@ -310,6 +345,7 @@ std::int64_t product_workspace(const Product& p) {
 void multiply(const Product& p, std::byte* workspace, std::int64_t workspace_bytes) {
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) return run_empty_sum(p);
+  if (few_rows(p)) return run_few_rows(p);
   if (plain(p)) return run_sgemm(p);
   if (p.in == DType::bf16 && has_bf16_units()) return run_matmul(p, workspace, workspace_bytes);
   run_widened(p, workspace, workspace_bytes);

@@ -1,0 +1,205 @@
+// hawser generate: what it does with its options.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/common.h"
+#include "cli/exit.h"
+#include "cli/ranks.h"
+#include "data/files.h"
+#include "generate/chat.h"
+#include "models/families.h"
+
+namespace hawser::cli {
+namespace {
+
+using generate::Answer;
+using generate::Counts;
+using generate::Generator;
+using generate::Listener;
+using generate::OpenGeneration;
+using Json = nlohmann::ordered_json;
+
+void put(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+std::string line_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void say_rates(const Counts& counts) {
+  const auto part = [](const char* what, std::int64_t tokens, double rate) {
+    char text[96];
+    std::snprintf(text, sizeof text, "%s %lld tokens at %.1f tokens/s", what, static_cast<long long>(tokens), rate);
+    return std::string(text);
+  };
+  std::string line = part("prompts", counts.prefill_tokens, counts.prefill_rate());
+  if (counts.decode_tokens > 0) line += ", " + part("answers", counts.decode_tokens, counts.decode_rate());
+  say("", line);
+}
+
+Json answer_json(const OpenGeneration& input, const generate::Prompt& prompt, const Answer& answer, bool ids) {
+  Json json;
+  if (prompt.line > 0) json["line"] = prompt.line;
+  if (prompt.line > 0 && !prompt.text.empty()) json["prompt"] = prompt.text;
+  if (ids) json["prompt_ids"] = prompt.ids;
+  if (ids || !input.tokenizer) json["ids"] = answer.ids;
+  json["ended"] = answer.end != Answer::End::length;
+  json["end"] = to_string(answer.end);
+  if (input.tokenizer) json["text"] = answer.text;
+  return json;
+}
+
+int run_one(OpenGeneration& input, bool as_json) {
+  const bool as_text = input.tokenizer != nullptr && !as_json;
+  const generate::Prompt& prompt = input.prompts[0];
+  Generator generator(input);
+  // The prompt comes with the first token: by then nothing can be refused any more.
+  bool first = true;
+  const auto show = [&](std::size_t, std::int32_t, const std::string& text) {
+    if (!as_text) return;
+    std::string before;
+    if (std::exchange(first, false)) {
+      const std::size_t whole = generate::whole_characters(*input.tokenizer, prompt.ids);
+      before = input.tokenizer->decode(std::span(prompt.ids).first(whole), true);
+    }
+    put(before + text);
+  };
+  const Answer answer = generator.answer_all({.token = show, .answer = {}, .progress = {}})[0];
+  if (as_text) {
+    put("\n");
+  } else if (as_json) {
+    Json json = answer_json(input, prompt, answer, true);
+    const Counts& counts = generator.counts();
+    json["tokens_per_second"] = {{"prompt", counts.prefill_rate()}, {"answer", counts.decode_rate()}};
+    put(line_of(json));
+  } else {
+    std::string line;
+    for (const std::int32_t id : answer.ids) line += cat(line.empty() ? "" : ",", id);
+    put(line + "\n");
+  }
+  for (const std::string& note : generator.decoder().notes()) say("", note);
+  if (as_text) say_rates(generator.counts());
+  return 0;
+}
+
+// A line about how far it is, from time to time.
+class Progress {
+ public:
+  explicit Progress(std::size_t prompts) : prompts_(prompts) {}
+  void operator()(const Counts& counts) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - said_ < std::chrono::seconds(10)) return;
+    said_ = now;
+    const double seconds = std::chrono::duration<double>(now - start_).count();
+    const auto tokens = counts.decode_tokens + counts.prompts;
+    say("", cat(counts.prompts, " of ", prompts_, " prompts answered, ", tokens, " tokens, ",
+                static_cast<std::int64_t>(static_cast<double>(tokens) / seconds), " tokens/s"));
+  }
+
+ private:
+  std::size_t prompts_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), said_ = start_;
+};
+
+int run_many(OpenGeneration& input, const GenerateOptions& options) {
+  std::optional<data::AtomicFile> file;
+  if (!options.output.empty()) file.emplace(options.output);
+  Generator generator(input);
+  // Answers end in any order and are written in that of the prompts.
+  std::map<std::size_t, std::string> waiting;
+  std::size_t next = 0;
+  const auto write = [&](std::size_t i, const Answer& answer) {
+    waiting[i] = line_of(answer_json(input, input.prompts[i], answer, options.common.json));
+    for (auto it = waiting.find(next); it != waiting.end(); it = waiting.find(++next)) {
+      if (file) {
+        file->write(it->second.data(), it->second.size());
+      } else {
+        put(it->second);
+      }
+      waiting.erase(it);
+    }
+  };
+  generator.answer_all({.token = {}, .answer = write, .progress = Progress(input.prompts.size())});
+  if (file) file->commit();
+  for (const std::string& note : generator.decoder().notes()) say("", note);
+  say_rates(generator.counts());
+  return 0;
+}
+
+int run_chat(OpenGeneration& input, const GenerateOptions& options) {
+  Generator generator(input);
+  generate::Chat chat(input, generator, options.system);
+  const bool person = isatty(STDIN_FILENO) != 0 && isatty(STDERR_FILENO) != 0;
+  if (person) say("", "/reset forgets the conversation, /exit ends");
+  for (std::string line;;) {
+    if (person) std::fputs("> ", stderr);
+    if (!std::getline(std::cin, line)) break;
+    if (line.ends_with('\r')) line.pop_back();
+    if (line == "/exit") break;
+    if (line == "/reset") {
+      chat.reset();
+      continue;
+    }
+    if (line.find_first_not_of(" \t") == std::string::npos) continue;
+    Problems problems;
+    chat.say(line, put, problems);
+    if (!problems.empty()) {
+      say("", problems.lines());
+    } else {
+      put("\n");
+    }
+  }
+  if (generator.counts().prompts > 0) say_rates(generator.counts());
+  return 0;
+}
+
+}  // namespace
+
+int generate(const GenerateOptions& options) {
+  Recipe base;
+  base.model.path = options.model;
+  const Recipe recipe = recipe_without_file(base, options.common);
+  if (const int world = world_size(options.common, std::max(1, recipe.run.ranks)); world > 1) {
+    throw UserError(Problem{
+        .what = "generate runs on one rank", .expected = "1", .got = cat(world), .at = "--ranks", .hint = "--ranks 1"});
+  }
+  Problems problems;
+  auto input = generate::open_generation({.model = options.model,
+                                          .prompt = options.prompt,
+                                          .prompt_ids = options.prompt_ids,
+                                          .prompts = options.prompts,
+                                          .chat = options.chat,
+                                          .chat_template = options.chat_template,
+                                          .max_tokens = options.max_tokens,
+                                          .batch = options.batch,
+                                          .context = options.context,
+                                          .sampling = {.temperature = options.temperature,
+                                                       .top_k = options.top_k,
+                                                       .top_p = options.top_p,
+                                                       .seed = options.seed},
+                                          .stops = options.stops,
+                                          .recipe = recipe,
+                                          .threads = threads_of(recipe),
+                                          .device = device_of(recipe, 1)},
+                                         problems);
+  problems.throw_if_any();
+  if (!input->open.skipped.empty()) say("passed over: ", input->open.skipped.lines());
+  // A token more than is kept: the last is not gone on from.
+  const std::string beyond =
+      models::beyond_positions(input->open.model->description(), input->size.positions + (options.chat ? 0 : 1));
+  if (!beyond.empty()) say("warning: ", beyond);
+  if (options.chat) return run_chat(*input, options);
+  if (!options.prompts.empty()) return run_many(*input, options);
+  return run_one(*input, options.common.json);
+}
+
+}  // namespace hawser::cli

@@ -1,0 +1,86 @@
+#include "generate/decoder.h"
+
+#include <algorithm>
+
+#include "ops/copy/permute_rows.h"
+#include "train/products.h"
+#include "train/saver.h"
+
+namespace hawser::generate {
+
+Decoder::Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device)
+    : size_(size), forms_(pass_forms(size)), vocabulary_(open.model->vocabulary()), mesh_(comm::make_self_mesh()) {
+  std::vector<train::SessionStep> steps;
+  for (plan::Layout& layout : pass_layouts(recipe, *open.model, size, threads, device.kind())) {
+    steps.push_back({step::Purpose::logits, std::move(layout)});
+  }
+  // A GPU's products: those of long prompts and of a full batch are worth measuring.
+  for (const std::size_t form :
+       {form_of_rows(forms_, std::min(size.positions, kChunkRows)), form_of_sequences(forms_, size.sequences)}) {
+    const plan::Layout& layout = steps[form].layout;
+    if (!layout.deterministic) train::prepare_products(*open.model, layout, device, step::Purpose::logits);
+  }
+  session_ = std::make_unique<train::Session>(*open.model, std::move(steps), device, *mesh_, recipe.memory.capacity);
+  train::load_weights(*session_, open);
+}
+
+std::span<const float> Decoder::prefill(std::int64_t slot, std::int64_t position, std::span<const std::int32_t> ids) {
+  HAWSER_CHECK(!ids.empty(), "a pass over no tokens");
+  for (std::size_t at = 0; at < ids.size();) {
+    const std::size_t count = std::min<std::size_t>(ids.size() - at, kChunkRows);
+    const Piece piece{slot, position + static_cast<std::int64_t>(at), ids.subspan(at, count)};
+    run(form_of_rows(forms_, static_cast<std::int64_t>(count)), {&piece, 1});
+    at += count;
+  }
+  return logits(0);
+}
+
+void Decoder::decode(std::span<const NewToken> tokens) {
+  std::vector<Piece> pieces;
+  for (const NewToken& token : tokens) pieces.push_back({token.slot, token.position, {&token.id, 1}});
+  run(form_of_sequences(forms_, static_cast<std::int64_t>(tokens.size())), pieces);
+}
+
+std::span<const float> Decoder::logits(std::int64_t i) const {
+  HAWSER_CHECK(logits_ != nullptr && (i + 1) * vocabulary_ <= static_cast<std::int64_t>(logits_->size()),
+               "no logits of row ", i);
+  return {logits_->data() + i * vocabulary_, static_cast<std::size_t>(vocabulary_)};
+}
+
+void Decoder::run(std::size_t form, std::span<const Piece> pieces) {
+  const auto rows = static_cast<std::size_t>(forms_[form].rows);
+  auto batch = std::make_shared<step::HostBatch>();
+  for (const Piece& piece : pieces) {
+    const auto begin = static_cast<std::int32_t>(batch->ids.size()),
+               count = static_cast<std::int32_t>(piece.ids.size());
+    const auto position = static_cast<std::int32_t>(piece.position);
+    HAWSER_CHECK(
+        piece.slot >= 0 && piece.slot < size_.sequences && position >= 0 && position + count <= size_.positions,
+        "rows ", position, " + ", count, " of slot ", piece.slot, " lie outside");
+    const auto first = static_cast<std::int32_t>(piece.slot * size_.positions);
+    for (std::int32_t i = 0; i < count; ++i) {
+      batch->ids.push_back(piece.ids[static_cast<std::size_t>(i)]);
+      batch->positions.push_back(position + i);
+      batch->kept_row.push_back(first + position + i);
+    }
+    batch->squares.insert(batch->squares.end(), {begin, count, first, position + count, position, 0});
+    batch->chosen_rows.push_back(begin + count - 1);
+  }
+  HAWSER_CHECK(batch->ids.size() <= rows, batch->ids.size(), " rows in a pass of ", rows);
+  batch->ids.resize(rows, 0);
+  batch->positions.resize(rows, 0);
+  batch->kept_row.resize(rows, ops::kNoRow);
+  step::StepInput input;
+  input.batches.push_back(std::move(batch));
+  const step::StepOutput output = session_->enqueue(form, input);
+  session_->synchronize();
+  logits_ = output.logits;
+}
+
+std::vector<std::string> Decoder::notes() {
+  std::vector<std::string> out = session_->notes();
+  for (std::string& line : train::slow_products(session_->stream())) out.push_back(std::move(line));
+  return out;
+}
+
+}  // namespace hawser::generate

@@ -1,0 +1,221 @@
+// Passes with kept keys and values against whole forward passes.
+#include "generate/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/philox.h"
+#include "data/micro_batch.h"
+#include "train/feed.h"
+
+namespace hawser::generate {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string tiny(const std::string& name) {
+  return (fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny" / name).string();
+}
+
+train::OpenModel open(const std::string& name) {
+  Problems problems;
+  train::OpenModel model = train::open_trained_model(tiny(name), problems);
+  HAWSER_CHECK(problems.empty(), problems.lines());
+  return model;
+}
+
+std::vector<std::int32_t> some_ids(std::int64_t count, std::int64_t vocabulary, std::uint64_t seed) {
+  const RandomStream random(seed, "ids");
+  std::vector<std::int32_t> ids;
+  for (std::int64_t i = 0; i < count; ++i) {
+    ids.push_back(
+        static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(vocabulary), static_cast<std::uint64_t>(i))));
+  }
+  return ids;
+}
+
+// Logits behind any number of tokens, by one pass over all of them and nothing kept: the oracle.
+class WholeForward {
+ public:
+  WholeForward(train::OpenModel& model, std::int64_t rows, Device& device) : mesh_(comm::make_self_mesh()) {
+    Recipe recipe;
+    recipe.data.sequence_length = rows;
+    recipe.data.max_documents = 1;
+    recipe.train.global_batch_size = recipe.train.micro_batch_size = 1;
+    const plan::Layout layout = plan::make_layout(recipe, *model.model, 1, DType::f32, 1, device.kind());
+    shape_ = layout.batch;
+    session_ = std::make_unique<train::Session>(*model.model, layout, device, *mesh_,
+                                                std::vector<step::Purpose>{step::Purpose::logits});
+    if (model.checkpoint) HAWSER_CHECK(false, "a folder was expected");
+    session_->load(*model.weights);
+  }
+
+  std::vector<float> operator()(std::span<const std::int32_t> ids) {
+    const auto length = static_cast<std::int32_t>(ids.size());
+    data::Sequence sequence{.ids = {ids.begin(), ids.end()}, .document_lengths = {length}};
+    sequence.labels.assign(ids.size(), data::kIgnoredLabel);
+    sequence.positions = data::positions_of(sequence.document_lengths);
+    auto batch = train::to_host_batch(data::make_micro_batch({&sequence, 1}, shape_, 0), shape_);
+    batch->chosen_rows = {length - 1};
+    step::StepInput input;
+    input.batches.push_back(batch);
+    const step::StepOutput output = session_->enqueue(step::Purpose::logits, input);
+    session_->synchronize();
+    return *output.logits;
+  }
+
+ private:
+  std::unique_ptr<comm::Mesh> mesh_;
+  data::BatchShape shape_;
+  std::unique_ptr<train::Session> session_;
+};
+
+// The largest difference, relative to the largest logit.
+double distance(std::span<const float> a, const std::vector<float>& b) {
+  double most = 0, largest = 0;
+  HAWSER_CHECK(a.size() == b.size(), a.size(), " logits and ", b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(static_cast<double>(a[i]) - b[i]));
+  for (const float x : b) largest = std::max(largest, std::abs(static_cast<double>(x)));
+  return most / largest;
+}
+
+constexpr double kBound = 5e-6;
+
+TEST(Decoder, PromptsOfEveryLengthAroundTheChunksBorders) {
+  const auto device = make_cpu_device();
+  for (const std::string name : {"gqa", "everything"}) {
+    train::OpenModel model = open(name);
+    const std::int64_t longest = 2 * kChunkRows + 3, vocabulary = model.model->vocabulary();
+    Decoder decoder(model, {}, {.sequences = 2, .positions = longest + 2}, 1, *device);
+    WholeForward whole(model, longest + 2, *device);
+    const std::vector<std::int32_t> ids = some_ids(longest + 2, vocabulary, 5);
+    double worst = 0;
+    for (const std::int64_t length : {1L,   2L,   7L,   8L,   9L,   15L,  16L,  17L,  33L,  64L,  65L,
+                                      128L, 255L, 256L, 257L, 258L, 264L, 265L, 511L, 512L, 513L, 515L}) {
+      const auto prompt = std::span(ids).first(static_cast<std::size_t>(length));
+      worst = std::max(worst, distance(decoder.prefill(length % 2, 0, prompt), whole(prompt)));
+      // Two more tokens, one at a time.
+      for (std::int64_t more = length; more < length + 2; ++more) {
+        const Decoder::NewToken token{length % 2, more, ids[static_cast<std::size_t>(more)]};
+        decoder.decode({&token, 1});
+        worst = std::max(worst,
+                         distance(decoder.logits(0), whole(std::span(ids).first(static_cast<std::size_t>(more + 1)))));
+      }
+    }
+    EXPECT_LT(worst, kBound) << name;
+    EXPECT_GT(worst, 0) << name << ": the same program twice?";
+    RecordProperty(name, cat(worst));
+    std::printf("%s: logits differ by %.1e of the largest at most\n", name.c_str(), worst);
+  }
+}
+
+// Sequences of unequal lengths side by side, slots used again, in another order: each as if it were alone.
+TEST(Decoder, SequencesOfABatchDoNotTouchEachOther) {
+  const auto device = make_cpu_device({.threads = 2});
+  train::OpenModel model = open("gqa");
+  const std::int64_t vocabulary = model.model->vocabulary();
+  constexpr std::int64_t kLengths[] = {1, 40, 9, 3, 300};
+  std::vector<std::vector<std::int32_t>> ids;
+  for (const std::int64_t length : kLengths) ids.push_back(some_ids(length + 6, vocabulary, 60 + length));
+  WholeForward whole(model, 306, *device);
+
+  // Alone: one slot.
+  std::map<std::pair<std::size_t, std::int64_t>, std::vector<float>> alone;
+  {
+    Decoder decoder(model, {}, {.sequences = 1, .positions = 306}, 1, *device);
+    for (std::size_t s = 0; s < ids.size(); ++s) {
+      const std::int64_t length = kLengths[s];
+      auto logits = decoder.prefill(0, 0, std::span(ids[s]).first(static_cast<std::size_t>(length)));
+      alone[{s, length}] = {logits.begin(), logits.end()};
+      for (std::int64_t at = length; at < length + 6; ++at) {
+        const Decoder::NewToken token{0, at, ids[s][static_cast<std::size_t>(at)]};
+        decoder.decode({&token, 1});
+        alone[{s, at + 1}] = {decoder.logits(0).begin(), decoder.logits(0).end()};
+      }
+    }
+  }
+  for (const auto& [key, logits] : alone) {
+    const auto until = std::span(ids[key.first]).first(static_cast<std::size_t>(key.second));
+    EXPECT_LT(distance(logits, whole(until)), kBound) << "sequence " << key.first << ", " << key.second << " tokens";
+  }
+
+  Decoder decoder(model, {}, {.sequences = 3, .positions = 306}, 2, *device);
+  const auto check = [&](std::size_t s, std::int64_t tokens, std::span<const float> logits) {
+    const std::vector<float>& expected = alone.at({s, tokens});
+    EXPECT_TRUE(std::equal(logits.begin(), logits.end(), expected.begin(), expected.end()))
+        << "sequence " << s << ", " << tokens << " tokens: " << distance(logits, expected);
+  };
+  const auto begin = [&](std::size_t s, std::int64_t slot) {
+    check(s, kLengths[s], decoder.prefill(slot, 0, std::span(ids[s]).first(static_cast<std::size_t>(kLengths[s]))));
+  };
+  std::vector<std::int64_t> at(std::begin(kLengths), std::end(kLengths));
+  const auto step = [&](const std::vector<std::pair<std::size_t, std::int64_t>>& running) {
+    std::vector<Decoder::NewToken> tokens;
+    for (const auto& [s, slot] : running) tokens.push_back({slot, at[s], ids[s][static_cast<std::size_t>(at[s])]});
+    decoder.decode(tokens);
+    for (std::size_t i = 0; i < running.size(); ++i) {
+      check(running[i].first, ++at[running[i].first], decoder.logits(static_cast<std::int64_t>(i)));
+    }
+  };
+  begin(0, 0);
+  begin(4, 1);
+  step({{0, 0}, {4, 1}});
+  begin(1, 2);
+  step({{0, 0}, {4, 1}, {1, 2}});
+  step({{1, 2}, {0, 0}});
+  begin(2, 1);  // where the longest was
+  step({{2, 1}, {1, 2}, {0, 0}});
+  begin(3, 0);
+  for (int i = 0; i < 3; ++i) step({{3, 0}, {2, 1}, {1, 2}});
+}
+
+// What lay behind the place from which a sequence goes on is forgotten.
+TEST(Decoder, ASequenceGoesOnFromAnyPlace) {
+  const auto device = make_cpu_device();
+  train::OpenModel model = open("mqa");
+  Decoder decoder(model, {}, {.sequences = 1, .positions = 80}, 1, *device);
+  WholeForward whole(model, 80, *device);
+  std::vector<std::int32_t> ids = some_ids(80, model.model->vocabulary(), 1);
+  decoder.prefill(0, 0, ids);
+  const std::vector<std::int32_t> other = some_ids(20, model.model->vocabulary(), 2);
+  std::copy(other.begin(), other.end(), ids.begin() + 30);
+  const auto logits = decoder.prefill(0, 30, other);
+  EXPECT_LT(distance(logits, whole(std::span(ids).first(50))), kBound);
+}
+
+TEST(Decoder, FormsHoldWhatTheyAreAskedFor) {
+  for (const std::int64_t sequences : {1, 2, 3, 8, 13}) {
+    for (const std::int64_t positions : {1, 8, 9, 100, 5000}) {
+      const auto forms = pass_forms({sequences, positions});
+      for (std::int64_t rows = 1; rows <= std::min(positions, kChunkRows); ++rows) {
+        const PassForm& form = forms[form_of_rows(forms, rows)];
+        EXPECT_GE(form.rows, rows);
+        EXPECT_LE(form.rows, std::max<std::int64_t>(8, 2 * rows));
+        EXPECT_EQ(form.sequences, 1);
+      }
+      for (std::int64_t n = 1; n <= sequences; ++n) {
+        const PassForm& form = forms[form_of_sequences(forms, n)];
+        EXPECT_GE(form.sequences, n);
+        EXPECT_LT(form.sequences, 2 * n);
+      }
+      EXPECT_EQ(forms[form_of_sequences(forms, sequences)].sequences, sequences);
+    }
+  }
+}
+
+// Memory: the cache is all that grows with the length of a sequence.
+TEST(Decoder, OnlyTheCacheGrowsWithThePositions) {
+  train::OpenModel model = open("gqa");
+  const nn::AttentionConfig& c = model.model->description().blocks[0].attention;
+  const auto bytes = [&](std::int64_t sequences, std::int64_t positions) {
+    return planned_bytes(*model.model, pass_layouts({}, *model.model, {sequences, positions}, 1, DeviceKind::cpu));
+  };
+  const std::int64_t row = 2 * 2 * c.kv_size() * 4;  // two layers, keys and values, float32
+  EXPECT_EQ(bytes(4, 20000) - bytes(4, 10000), 4 * 10000 * row);
+  EXPECT_EQ(bytes(1, 20000) - bytes(1, 10000), 10000 * row);
+}
+
+}  // namespace
+}  // namespace hawser::generate

@@ -1,0 +1,162 @@
+#include "generate/generate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+namespace hawser::generate {
+
+const char* to_string(Answer::End end) {
+  switch (end) {
+    case Answer::End::length:
+      return "length";
+    case Answer::End::token:
+      return "end token";
+    case Answer::End::text:
+      return "stop text";
+  }
+  return "?";
+}
+
+// A sequence in a slot.
+struct Generator::Running {
+  const Prompt* prompt = nullptr;
+  std::size_t index = 0;    // of its prompt, for the listener
+  std::int64_t number = 0;  // of its prompt, for draws
+  std::int64_t slot = 0;
+  std::int64_t positions = 0;  // tokens whose keys are kept
+  Answer answer;
+  std::unique_ptr<TextStream> text;  // null without a tokenizer
+  bool ended = false;
+};
+
+namespace {
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds), start_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  Stopwatch(const Stopwatch&) = delete;
+
+ private:
+  double& seconds_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace
+
+Generator::Generator(OpenGeneration& input)
+    : input_(input),
+      device_(train::make_device(input.device, input.threads)),
+      decoder_(std::make_unique<Decoder>(input.open, input.recipe, input.size, input.threads, *device_)),
+      sampler_(input.sampling) {}
+
+Generator::~Generator() = default;
+
+Generator::Running Generator::start(const Prompt& prompt, std::size_t index, std::int64_t number, std::int64_t slot,
+                                    std::size_t known, const Listener& listener) {
+  HAWSER_CHECK(known < prompt.ids.size(), "a prompt of which nothing is left to compute");
+  Running running{.prompt = &prompt, .index = index, .number = number, .slot = slot};
+  running.positions = static_cast<std::int64_t>(prompt.ids.size());
+  if (input_.tokenizer) running.text = std::make_unique<TextStream>(*input_.tokenizer, prompt.ids, input_.stops);
+  const std::span<const std::int32_t> fresh = std::span(prompt.ids).subspan(known);
+  std::span<const float> logits;
+  {
+    const Stopwatch watch(counts_.prefill_seconds);
+    logits = decoder_->prefill(slot, static_cast<std::int64_t>(known), fresh);
+  }
+  counts_.prefill_tokens += static_cast<std::int64_t>(fresh.size());
+  running.ended = take(running, logits, listener);
+  return running;
+}
+
+bool Generator::take(Running& running, std::span<const float> logits, const Listener& listener) {
+  Answer& answer = running.answer;
+  const std::int64_t position =
+      static_cast<std::int64_t>(running.prompt->ids.size()) + static_cast<std::int64_t>(answer.ids.size());
+  const std::int32_t id = sampler_.pick(logits, running.number, position);
+  answer.ids.push_back(id);
+  const std::vector<std::int64_t>& ends = running.prompt->chat ? input_.turns : input_.ends;
+  std::string text;
+  if (running.text) text = running.text->push(id);
+  if (listener.token) listener.token(running.index, id, text);
+  if (running.text && running.text->stopped()) {
+    answer.end = Answer::End::text;
+    return true;
+  }
+  if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
+    answer.end = Answer::End::token;
+    return true;
+  }
+  return static_cast<std::int64_t>(answer.ids.size()) == input_.max_tokens ||
+         running.positions == input_.size.positions;
+}
+
+Answer Generator::finish(Running& running, const Listener& listener) {
+  ++counts_.prompts;
+  if (running.text) {
+    const std::string rest = running.text->finish();
+    if (!rest.empty() && listener.token) listener.token(running.index, -1, rest);
+    running.answer.text = running.text->text();
+  }
+  if (listener.answer) listener.answer(running.index, running.answer);
+  return std::move(running.answer);
+}
+
+void Generator::decode(std::vector<Running>& running) {
+  std::vector<Decoder::NewToken> tokens;
+  for (Running& one : running) tokens.push_back({one.slot, one.positions++, one.answer.ids.back()});
+  const Stopwatch watch(counts_.decode_seconds);
+  decoder_->decode(tokens);
+  counts_.decode_tokens += static_cast<std::int64_t>(tokens.size());
+}
+
+std::vector<Answer> Generator::answer_all(const Listener& listener) {
+  std::vector<Answer> answers(input_.prompts.size());
+  std::vector<Running> running;
+  std::vector<std::int64_t> free;
+  for (std::int64_t slot = input_.size.sequences - 1; slot >= 0; --slot) free.push_back(slot);
+  std::size_t next = 0;
+  const auto progress = [&] {
+    if (listener.progress) listener.progress(counts_);
+  };
+  while (next < answers.size() || !running.empty()) {
+    while (next < answers.size() && !free.empty()) {
+      Running one = start(input_.prompts[next], next, static_cast<std::int64_t>(next), free.back(), 0, listener);
+      if (one.ended) {
+        answers[next] = finish(one, listener);
+      } else {
+        free.pop_back();
+        running.push_back(std::move(one));
+      }
+      ++next;
+      progress();
+    }
+    if (running.empty()) continue;
+    decode(running);
+    for (std::size_t i = 0; i < running.size(); ++i) {
+      running[i].ended = take(running[i], decoder_->logits(static_cast<std::int64_t>(i)), listener);
+    }
+    std::erase_if(running, [&](Running& one) {
+      if (!one.ended) return false;
+      free.push_back(one.slot);
+      const std::size_t index = one.index;
+      answers[index] = finish(one, listener);
+      return true;
+    });
+    progress();
+  }
+  return answers;
+}
+
+Answer Generator::answer(const Prompt& prompt, std::size_t known, std::int64_t number, const Listener& listener) {
+  std::vector<Running> running;
+  running.push_back(start(prompt, 0, number, 0, known, listener));
+  while (!running[0].ended) {
+    decode(running);
+    running[0].ended = take(running[0], decoder_->logits(0), listener);
+  }
+  return finish(running[0], listener);
+}
+
+}  // namespace hawser::generate

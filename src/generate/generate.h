@@ -1,0 +1,83 @@
+// Text from a model.
+//
+//   Problems problems;
+//   auto input = open_generation({.model = folder, .prompt = "It is a truth", .max_tokens = 32}, problems);
+//   problems.throw_if_any();
+//   Generator generator(*input);
+//   std::vector<Answer> answers = generator.answer_all();
+//
+// Prompts go through one at a time, in chunks; then all that run get their next token together, until one ends and the
+// next prompt takes its place. On this process alone.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "generate/decoder.h"
+#include "generate/open.h"
+#include "generate/text_stream.h"
+
+namespace hawser::generate {
+
+struct Answer {
+  enum class End { length, token, text };  // max_tokens; an end token; a stop text
+  std::vector<std::int32_t> ids;           // after the prompt; with the token that ended it
+  std::string text;                        // special tokens left out; ends before a stop text. "" without a tokenizer
+  End end = End::length;
+};
+const char* to_string(Answer::End end);  // "length", "end token", "stop text"
+
+// What was computed, and how long it took.
+struct Counts {
+  std::int64_t prompts = 0;  // answered
+  std::int64_t prefill_tokens = 0, decode_tokens = 0;
+  double prefill_seconds = 0, decode_seconds = 0;
+
+  double prefill_rate() const {
+    return prefill_seconds > 0 ? static_cast<double>(prefill_tokens) / prefill_seconds : 0;
+  }
+  double decode_rate() const { return decode_seconds > 0 ? static_cast<double>(decode_tokens) / decode_seconds : 0; }
+};
+
+// What a caller may hear; each may be empty.
+struct Listener {
+  // A token of the answer to prompt i, and the text that is certain with it. In the end perhaps text that was held
+  // back, with id -1.
+  std::function<void(std::size_t i, std::int32_t id, const std::string& text)> token;
+  std::function<void(std::size_t i, const Answer& answer)> answer;  // complete; in the order in which they end
+  std::function<void(const Counts&)> progress;                      // between passes
+};
+
+class Generator {
+ public:
+  // Reserves memory and loads the weights. Error(does_not_fit). The input outlives this.
+  explicit Generator(OpenGeneration& input);
+  ~Generator();
+
+  // Answers to input.prompts, in their order.
+  std::vector<Answer> answer_all(const Listener& listener = {});
+  // The answer to one more prompt, of which the first `known` tokens are as in the prompt and the answer before it and
+  // are not computed again. The prompt counts as the `number`th for its draws. Uses the first slot.
+  Answer answer(const Prompt& prompt, std::size_t known, std::int64_t number, const Listener& listener = {});
+
+  const Counts& counts() const { return counts_; }
+  Decoder& decoder() { return *decoder_; }
+
+ private:
+  struct Running;
+  Running start(const Prompt& prompt, std::size_t index, std::int64_t number, std::int64_t slot, std::size_t known,
+                const Listener& listener);
+  // Takes the next token out of the logits. True where the answer has ended.
+  bool take(Running& running, std::span<const float> logits, const Listener& listener);
+  Answer finish(Running& running, const Listener& listener);
+  void decode(std::vector<Running>& running);
+
+  OpenGeneration& input_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Decoder> decoder_;
+  Sampler sampler_;
+  Counts counts_;
+};
+
+}  // namespace hawser::generate

@@ -1,0 +1,140 @@
+#include "generate/open.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "plan/forecast.h"
+
+namespace hawser::generate {
+
+namespace {
+
+// The chat template of the run whose checkpoint this is, where the user named none.
+void lay_under(const std::string& json, std::string& chat_template) {
+  const auto stored = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!stored.is_object()) return;
+  const auto word = [&](const char* key) {
+    const auto value = stored.value(nlohmann::json::json_pointer(key), nlohmann::json());
+    return value.is_string() ? value.get<std::string>() : std::string();
+  };
+  // A file's name would be relative to a recipe that need not be here.
+  if (chat_template.empty() && data::chat::is_named(word("/data/chat_template"))) {
+    chat_template = word("/data/chat_template");
+  }
+}
+
+void add(std::vector<std::int64_t>& ends, const std::optional<std::int64_t>& id) {
+  if (id && std::find(ends.begin(), ends.end(), *id) == ends.end()) ends.push_back(*id);
+}
+
+// Encodes what was asked. Adds problems.
+void read_asked(const GenerateRequest& request, OpenGeneration& input, Problems& problems) {
+  std::optional<Prompt> one;
+  if (request.prompt) one = input.encoder->text(*request.prompt, {"", "--prompt"}, problems);
+  if (!request.prompt_ids.empty()) one = input.encoder->ids(request.prompt_ids, {"", "--prompt-ids"}, problems);
+  if (one) input.prompts.push_back(std::move(*one));
+  if (!request.prompts.empty()) input.prompts = read_prompts(request.prompts, *input.encoder, problems);
+  if (!request.chat) return;
+  // Says what is missing, before anybody has typed a line.
+  using data::chat::Dict;
+  using data::chat::List;
+  Dict hello;
+  hello.set("role", data::chat::Value("user"));
+  hello.set("content", data::chat::Value("hello"));
+  input.encoder->conversation({.messages = List{hello}, .tools = {}}, {"", "--chat"}, problems);
+}
+
+std::int64_t positions_of(const GenerateRequest& request, const OpenGeneration& input) {
+  if (request.chat) {
+    if (request.context > 0) return request.context;
+    const std::int64_t model = input.open.model->description().max_position;
+    return std::max(request.max_tokens + 1, model > 0 ? std::min(model, kContext) : kContext);
+  }
+  std::size_t longest = 0;
+  for (const Prompt& prompt : input.prompts) longest = std::max(longest, prompt.ids.size());
+  return static_cast<std::int64_t>(longest) + request.max_tokens - 1;  // the last token is not gone on from
+}
+
+// Chooses the batch, or throws Error(does_not_fit).
+void fit(const GenerateRequest& request, OpenGeneration& input) {
+  const plan::Machine machine = plan::this_machine();
+  const std::string target = plan::target_of(input.device.kind);
+  const models::Model& model = *input.open.model;
+  const std::int64_t capacity = plan::capacity_of(input.recipe, plan::load_target(target), machine, 1);
+  const auto needed = [&] {
+    return planned_bytes(model, pass_layouts(input.recipe, model, input.size, input.threads, input.device.kind)) +
+           plan::overhead_of(plan::load_target(target), MeshSizes());
+  };
+  const std::int64_t most = input.device.kind == DeviceKind::cuda ? kBatchCuda : kBatchCpu;
+  const auto asked = std::max<std::int64_t>(1, static_cast<std::int64_t>(input.prompts.size()));
+  input.size.positions = positions_of(request, input);
+  input.size.sequences = std::min(asked, request.batch > 0 ? request.batch : most);
+  // Rows of the cache are counted in 32 bits.
+  const std::int64_t rows = std::numeric_limits<std::int32_t>::max() / input.size.positions;
+  if (request.batch == 0) input.size.sequences = std::max<std::int64_t>(1, std::min(input.size.sequences, rows));
+  if (input.size.sequences > rows) {
+    throw UserError(Problem{.what = "too many tokens to keep at once",
+                            .expected = cat("at most ", rows, " sequences of ", input.size.positions, " tokens"),
+                            .got = cat(input.size.sequences),
+                            .at = "--batch",
+                            .hint = cat("--batch ", rows)});
+  }
+  std::int64_t bytes = needed();
+  while (request.batch == 0 && input.size.sequences > 1 && bytes > capacity) {
+    input.size.sequences /= 2;
+    bytes = needed();
+  }
+  const bool several = input.size.sequences > 1;
+  plan::check_capacity(input.recipe, bytes, 1,
+                       several        ? "a smaller --batch, or fewer --max-tokens"
+                       : request.chat ? "a smaller --context"
+                                      : "fewer --max-tokens",
+                       machine, target);
+}
+
+}  // namespace
+
+std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Problems& problems) {
+  const std::size_t before = problems.size();
+  OpenGeneration input{.max_tokens = request.max_tokens,
+                       .sampling = request.sampling,
+                       .stops = request.stops,
+                       .recipe = request.recipe,
+                       .threads = request.threads,
+                       .device = request.device};
+  input.open = train::open_trained_model(request.model, problems);
+  if (input.open.model == nullptr) return std::nullopt;
+  const models::SpecialTokens& special = input.open.special;
+  input.ends = special.ends;
+  const bool texts = request.prompt || !request.prompts.empty() || request.chat || !request.stops.empty();
+  try {
+    if (!input.open.tokenizer.empty()) input.tokenizer = data::load_tokenizer(input.open.tokenizer);
+  } catch (const UserError& error) {
+    if (texts) {
+      problems.add_lines(error.what());
+      return std::nullopt;
+    }
+  }
+  if (input.tokenizer == nullptr && !request.stops.empty()) {
+    problems.add({.file = request.model, .what = "no tokenizer.json beside the model", .at = "--stop"});
+  }
+  std::string wanted = request.chat_template;
+  lay_under(input.open.recipe, wanted);
+  Problems without;
+  std::shared_ptr<const data::chat::ChatTemplate> chat_template;
+  if (input.tokenizer != nullptr && (request.chat || !request.prompts.empty())) {
+    chat_template = data::chat::open_chat_template(wanted, input.open.tokenizer, "", "--chat-template", without);
+    if (!request.chat_template.empty()) problems.add(without);
+  }
+  input.encoder = std::make_unique<PromptEncoder>(request.model, input.tokenizer.get(), chat_template, without,
+                                                  special.begin, input.open.model->vocabulary());
+  read_asked(request, input, problems);
+  if (problems.size() != before) return std::nullopt;
+  input.turns = input.ends;
+  add(input.turns, input.encoder->end_of_turn());
+  fit(request, input);
+  return input;
+}
+
+}  // namespace hawser::generate

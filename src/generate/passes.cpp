@@ -1,0 +1,72 @@
+#include "generate/passes.h"
+
+#include <algorithm>
+
+#include "plan/plan.h"
+#include "train/open_model.h"
+
+namespace hawser::generate {
+
+std::vector<PassForm> pass_forms(const CacheSize& size) {
+  std::vector<PassForm> forms{{1, 1}};
+  for (std::int64_t rows = 8; rows <= kChunkRows; rows *= 2) {
+    forms.push_back({rows, 1});
+    if (rows >= size.positions) break;
+  }
+  for (std::int64_t n = 2; n < 2 * size.sequences; n *= 2) {
+    const std::int64_t sequences = std::min(n, size.sequences);
+    forms.push_back({sequences, sequences});
+  }
+  return forms;
+}
+
+std::size_t form_of_rows(const std::vector<PassForm>& forms, std::int64_t rows) {
+  for (std::size_t i = 0; i < forms.size(); ++i) {
+    if (forms[i].sequences == 1 && forms[i].rows >= rows) return i;
+  }
+  HAWSER_CHECK(false, "no pass of ", rows, " rows");
+}
+
+std::size_t form_of_sequences(const std::vector<PassForm>& forms, std::int64_t sequences) {
+  for (std::size_t i = 0; i < forms.size(); ++i) {
+    if (forms[i].sequences >= sequences && forms[i].rows == forms[i].sequences) return i;
+  }
+  HAWSER_CHECK(false, "no pass of ", sequences, " sequences");
+}
+
+std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model& model, const CacheSize& size,
+                                       int threads, DeviceKind device) {
+  Recipe one = recipe;
+  one.parallel = {};
+  one.data = {};
+  one.data.max_documents = 1;
+  one.train.global_batch_size = 1;
+  one.train.micro_batch_size = 1;
+  std::vector<plan::Layout> layouts;
+  for (const PassForm& form : pass_forms(size)) {
+    one.data.sequence_length = form.rows;
+    plan::Layout layout =
+        plan::make_layout(one, model, 1, train::compute_dtype(one.precision, device), threads, device);
+    layout.kept_rows = size.sequences * size.positions;
+    layout.chosen_rows = form.sequences;
+    layout.bounds.rows = form.rows;
+    layout.bounds.squares = form.sequences;
+    layout.bounds.uniform_squares = 0;
+    layout.bounds.square_pairs = static_cast<double>(form.rows) * static_cast<double>(size.positions);
+    layouts.push_back(std::move(layout));
+  }
+  return layouts;
+}
+
+std::int64_t planned_bytes(const models::Model& model, const std::vector<plan::Layout>& layouts) {
+  std::int64_t state = 0, arena = 0, scratch = 0;
+  for (const plan::Layout& layout : layouts) {
+    const plan::RankPlan plan = plan::plan_rank(model, layout, step::Purpose::logits, 0);
+    state = std::max(state, plan.state_bytes);
+    arena = std::max(arena, plan.buffers.placement.bytes);
+    scratch = plan.scratch_bytes;
+  }
+  return state + arena + scratch;
+}
+
+}  // namespace hawser::generate

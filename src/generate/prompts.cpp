@@ -1,0 +1,236 @@
+#include "generate/prompts.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "data/byte_reader.h"
+#include "data/jsonl.h"
+#include "data/sources.h"
+#include "data/utf8.h"
+
+namespace hawser::generate {
+
+using data::chat::Dict;
+using data::chat::List;
+using data::chat::Value;
+
+PromptEncoder::PromptEncoder(std::string model, const data::Tokenizer* tokenizer,
+                             std::shared_ptr<const data::chat::ChatTemplate> chat_template, Problems without,
+                             std::optional<std::int64_t> begin, std::int64_t vocabulary)
+    : model_(std::move(model)),
+      tokenizer_(tokenizer),
+      template_(std::move(chat_template)),
+      without_(std::move(without)),
+      begin_(begin),
+      vocabulary_(vocabulary) {}
+
+bool PromptEncoder::has_tokenizer(const PromptPlace& place, Problems& problems) const {
+  if (tokenizer_ != nullptr) return true;
+  const bool option = place.at.starts_with("--");
+  problems.add({.file = option ? model_ : place.file,
+                .what = "no tokenizer.json beside the model",
+                .at = place.at,
+                .hint = option ? "--prompt-ids with token ids" : "input_ids in place of a text"});
+  return false;
+}
+
+std::optional<Prompt> PromptEncoder::checked(Prompt prompt, const PromptPlace& place, Problems& problems) const {
+  const auto outside =
+      std::find_if(prompt.ids.begin(), prompt.ids.end(), [&](std::int32_t id) { return id >= vocabulary_; });
+  if (outside != prompt.ids.end()) {
+    problems.add({.file = model_,
+                  .what = "the tokenizer makes ids that the model does not have",
+                  .expected = cat("ids below ", vocabulary_),
+                  .got = cat(*outside)});
+    return std::nullopt;
+  }
+  if (prompt.ids.empty()) {
+    problems.add({.file = place.file, .what = "empty prompt", .expected = "one token or more", .at = place.at});
+    return std::nullopt;
+  }
+  return prompt;
+}
+
+std::optional<Prompt> PromptEncoder::text(const std::string& text, const PromptPlace& place, Problems& problems) const {
+  if (!has_tokenizer(place, problems)) return std::nullopt;
+  Prompt prompt{.text = text};
+  tokenizer_->encode(text, prompt.ids, true);
+  if (prompt.ids.empty() && begin_) prompt.ids.push_back(static_cast<std::int32_t>(*begin_));
+  return checked(std::move(prompt), place, problems);
+}
+
+std::optional<Prompt> PromptEncoder::conversation(const data::chat::Conversation& conversation,
+                                                  const PromptPlace& place, Problems& problems) const {
+  if (!has_tokenizer(place, problems)) return std::nullopt;
+  if (template_ == nullptr) {
+    if (without_.empty()) {
+      problems.add({.file = place.file.empty() ? model_ : place.file,
+                    .what = "messages need a chat template, and the model has none",
+                    .at = place.at,
+                    .hint = "--chat-template chatml, or another name or file"});
+    } else {
+      problems.add(without_);
+    }
+    return std::nullopt;
+  }
+  try {
+    Prompt prompt{.text = template_->render(conversation, true).text, .chat = true};
+    tokenizer_->encode(prompt.text, prompt.ids, false);
+    return checked(std::move(prompt), place, problems);
+  } catch (const data::chat::TemplateError& error) {
+    problems.add({.file = place.file,
+                  .what = cat("chat template ", template_->file(),
+                              error.line > 0 ? cat(", its line ", error.line, ": ") : std::string(": "), error.what()),
+                  .at = place.at});
+    return std::nullopt;
+  }
+}
+
+std::optional<Prompt> PromptEncoder::ids(const std::vector<std::int64_t>& ids, const PromptPlace& place,
+                                         Problems& problems) const {
+  Prompt prompt;
+  bool good = true;
+  for (const std::int64_t id : ids) {
+    if (id >= 0 && id < vocabulary_) {
+      prompt.ids.push_back(static_cast<std::int32_t>(id));
+      continue;
+    }
+    problems.add({.file = place.file,
+                  .what = "id outside the vocabulary",
+                  .expected = cat("below ", vocabulary_),
+                  .got = cat(id),
+                  .at = place.at});
+    good = false;
+  }
+  return good ? checked(std::move(prompt), place, problems) : std::nullopt;
+}
+
+namespace {
+
+Value message(const char* role, const char* content) {
+  Dict dict;
+  dict.set("role", Value(role));
+  dict.set("content", Value(content));
+  return dict;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> PromptEncoder::end_of_turn() const {
+  if (template_ == nullptr || tokenizer_ == nullptr) return std::nullopt;
+  try {
+    const data::chat::Rendered rendered =
+        template_->render({.messages = List{message("user", "a"), message("assistant", "b")}, .tools = {}});
+    if (rendered.contents.size() == 2 && rendered.contents[1]) {
+      std::vector<std::int32_t> ids;
+      tokenizer_->encode(rendered.text.substr(rendered.contents[1]->end), ids, false);
+      for (const std::int32_t id : ids) {
+        if (tokenizer_->decode_bytes({&id, 1}, true).empty() && !tokenizer_->decode_bytes({&id, 1}).empty()) return id;
+      }
+    }
+  } catch (const data::chat::TemplateError&) {
+    // It has its own ideas of a conversation; its eos_token may still be one.
+  }
+  const std::string token = template_->eos_token();
+  const auto id = token.empty() ? std::nullopt : tokenizer_->id_of(token);
+  return id ? std::optional<std::int64_t>(*id) : std::nullopt;
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// One line of a .jsonl file.
+std::optional<Prompt> read_line(std::string_view line, const data::LinePlace& place, const PromptEncoder& encoder,
+                                Problems& problems) {
+  const PromptPlace here{place.file, cat("line ", place.number)};
+  const auto refuse = [&](const char* what, std::string expected, std::string got, const char* key) {
+    problems.add({.file = place.file,
+                  .what = what,
+                  .expected = std::move(expected),
+                  .got = std::move(got),
+                  .at = cat(here.at, *key == 0 ? "" : ", ", key)});
+    return std::nullopt;
+  };
+  Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {  // what is wrong with it, the reader of training data says
+    data::parse_line(line, place, problems);
+    return std::nullopt;
+  }
+  std::string keys;
+  for (const char* key : {"prompt", "messages", "input_ids"}) {
+    if (json.contains(key)) keys += cat(keys.empty() ? "" : " and ", key);
+  }
+  if (keys.empty() || keys.find(' ') != std::string::npos) {
+    return refuse("line needs one of its keys", "prompt, messages or input_ids", keys.empty() ? "none" : keys, "");
+  }
+  Json reduced;
+  if (json.contains("prompt")) {
+    const Json& prompt = json["prompt"];
+    if (prompt.is_string()) return encoder.text(prompt.get<std::string>(), here, problems);
+    if (!prompt.is_array()) return refuse("wrong type", "a text or a list of messages", prompt.type_name(), "prompt");
+    reduced["messages"] = prompt;
+  } else if (json.contains("messages")) {
+    reduced["messages"] = json["messages"];
+  } else {
+    reduced["input_ids"] = json["input_ids"];
+  }
+  if (json.contains("tools") && reduced.contains("messages")) reduced["tools"] = json["tools"];
+  const auto parsed = data::parse_line(reduced.dump(-1, ' ', false, Json::error_handler_t::replace), place, problems);
+  if (!parsed) return std::nullopt;
+  if (parsed->chat) return encoder.conversation(*parsed->chat, here, problems);
+  return encoder.ids({parsed->ids.begin(), parsed->ids.end()}, here, problems);
+}
+
+}  // namespace
+
+std::vector<Prompt> read_prompts(const std::string& path, const PromptEncoder& encoder, Problems& problems) {
+  std::vector<Prompt> prompts;
+  const auto kind = data::kind_by_name(path);
+  if (!kind || *kind == data::SourceKind::tokens) {
+    problems.add({.file = path,
+                  .what = "what kind of file is this?",
+                  .expected = ".jsonl or .txt, perhaps with .gz or .zst",
+                  .at = "--prompts"});
+    return prompts;
+  }
+  std::string text;
+  try {
+    text = data::read_all_bytes(path);
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+    return prompts;
+  }
+  if (data::looks_like_utf16(text)) {
+    problems.add({.file = path, .what = "UTF-16 text", .expected = "UTF-8", .hint = data::kFromUtf16});
+    return prompts;
+  }
+  bool any = false;
+  data::LinePlace place{.file = path, .vocab_size = encoder.vocabulary()};
+  Problems found;
+  for (std::size_t at = 0; at < text.size(); ++place.number) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = std::string_view(text).substr(at, end - at);
+    place.byte = static_cast<std::int64_t>(at);
+    at = end + 1;
+    if (data::is_blank(line)) continue;
+    any = true;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    std::optional<Prompt> prompt;
+    if (*kind == data::SourceKind::jsonl) {
+      prompt = read_line(line, place, encoder, found);
+    } else if (const std::size_t bad = data::find_invalid_utf8(line); bad != std::string_view::npos) {
+      found.add({.file = path, .what = "not UTF-8", .at = cat("line ", place.number), .hint = "iconv -c -t utf-8"});
+    } else {
+      prompt = encoder.text(std::string(line), {path, cat("line ", place.number)}, found);
+    }
+    if (!prompt) continue;
+    prompt->line = place.number;
+    prompts.push_back(std::move(*prompt));
+  }
+  if (!any) problems.add({.file = path, .what = "no prompts", .expected = "one line or more", .at = "--prompts"});
+  problems.add(found);
+  return prompts;
+}
+
+}  // namespace hawser::generate

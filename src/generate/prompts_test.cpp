@@ -1,0 +1,131 @@
+#include "generate/prompts.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace hawser::generate {
+namespace {
+
+namespace fs = std::filesystem;
+using data::chat::ChatTemplate;
+
+class Prompts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / cat("hawser-prompts-", ::getpid());
+    fs::create_directories(folder_);
+    tokenizer_ = data::load_tokenizer((fs::path(HAWSER_SOURCE_DIR) / "recipes/quickstart-tokenizer").string());
+    for (const auto& one : data::chat::named_templates()) {
+      if (one.name == std::string("chatml")) {
+        template_ = std::make_shared<const ChatTemplate>(one.source, one.tokens, "template chatml");
+      }
+    }
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return (folder_ / name).string();
+  }
+  PromptEncoder encoder(bool with_template = true) const {
+    return {"DIR", tokenizer_.get(), with_template ? template_ : nullptr, {}, 0, tokenizer_->vocab_size()};
+  }
+  std::vector<std::int32_t> encoded(const std::string& text, bool special) const {
+    std::vector<std::int32_t> ids;
+    tokenizer_->encode(text, ids, special);
+    return ids;
+  }
+
+  fs::path folder_;
+  std::unique_ptr<data::Tokenizer> tokenizer_;
+  std::shared_ptr<const ChatTemplate> template_;
+};
+
+TEST_F(Prompts, LinesOfEveryKind) {
+  const std::string path = write("a.jsonl",
+                                 "{\"prompt\": \"Once upon\"}\n"
+                                 "\n"
+                                 "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"id\": 7}\r\n"
+                                 "{\"input_ids\": [5, 6, 7], \"labels\": \"anything\"}\n"
+                                 "{\"prompt\": [{\"role\": \"user\", \"content\": \"Hello\"}], \"completion\": []}\n"
+                                 "{\"prompt\": \"\"}");
+  Problems problems;
+  const std::vector<Prompt> prompts = read_prompts(path, encoder(), problems);
+  ASSERT_TRUE(problems.empty()) << problems.lines();
+  ASSERT_EQ(prompts.size(), 5u);
+  const std::string chat = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(prompts[0].ids, encoded("Once upon", true));
+  EXPECT_EQ(prompts[0].line, 1);
+  EXPECT_FALSE(prompts[0].chat);
+  EXPECT_NE(prompts[1].text.find(chat), std::string::npos) << prompts[1].text;
+  EXPECT_EQ(prompts[1].ids, encoded(prompts[1].text, false));
+  EXPECT_EQ(prompts[1].line, 3);
+  EXPECT_TRUE(prompts[1].chat);
+  EXPECT_EQ(prompts[2].ids, (std::vector<std::int32_t>{5, 6, 7}));
+  EXPECT_EQ(prompts[2].text, "");
+  EXPECT_EQ(prompts[3].ids, prompts[1].ids);
+  EXPECT_EQ(prompts[4].ids, std::vector<std::int32_t>{0}) << "the token that begins a text";
+  EXPECT_EQ(prompts[4].line, 6);
+}
+
+TEST_F(Prompts, ATextFileHasOneALine) {
+  Problems problems;
+  const auto prompts = read_prompts(write("a.txt", "one\r\n\n  two {\nthree"), encoder(), problems);
+  ASSERT_TRUE(problems.empty()) << problems.lines();
+  ASSERT_EQ(prompts.size(), 3u);
+  EXPECT_EQ(prompts[0].text, "one");
+  EXPECT_EQ(prompts[1].text, "  two {");
+  EXPECT_EQ(prompts[1].line, 3);
+}
+
+TEST_F(Prompts, EveryBadLineIsNamedAtOnce) {
+  const std::string path = write("a.jsonl",
+                                 "{\"prompt\": 5}\n"
+                                 "{\"prompt\": \"fine\"}\n"
+                                 "{\"text\": \"no\"}\n"
+                                 "{broken\n"
+                                 "{\"prompt\": \"a\", \"input_ids\": [1]}\n"
+                                 "{\"input_ids\": [1, 99999999]}\n"
+                                 "{\"messages\": [{\"content\": \"a\"}]}\n"
+                                 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n");
+  Problems problems;
+  EXPECT_EQ(read_prompts(path, encoder(false), problems).size(), 1u);
+  const std::string lines = problems.lines();
+  for (const std::string& part :
+       {path + ": wrong type (expected a text or a list of messages, got number) at line 1, prompt",
+        path + ": line needs one of its keys (expected prompt, messages or input_ids, got none) at line 3",
+        path + ": broken JSON",
+        path +
+            ": line needs one of its keys (expected prompt, messages or input_ids, got prompt and input_ids) at line 5",
+        path + ": id outside the vocabulary", std::string(" at line 6"),
+        path + ": a message without a role (expected user, assistant, system or the like, got none) at line 7",
+        path + ": messages need a chat template, and the model has none at line 8; try --chat-template chatml"}) {
+    EXPECT_NE(lines.find(part), std::string::npos) << part << "\nin\n" << lines;
+  }
+  EXPECT_EQ(problems.size(), 7u) << lines;
+}
+
+TEST_F(Prompts, WhatIsNoFileOfPromptsIsRefused) {
+  const auto said = [&](const std::string& path) {
+    Problems problems;
+    EXPECT_TRUE(read_prompts(path, encoder(), problems).empty());
+    return problems.lines();
+  };
+  EXPECT_NE(said(write("a.csv", "a,b\n")).find("expected .jsonl or .txt"), std::string::npos);
+  EXPECT_NE(said(write("b.txt", "\n \n")).find("no prompts"), std::string::npos);
+  EXPECT_NE(said((folder_ / "none.txt").string()).find("none.txt"), std::string::npos);
+  EXPECT_NE(said(write("c.txt", "a\xFF\n")).find("not UTF-8 at line 1"), std::string::npos);
+  Problems problems;
+  const PromptEncoder without("DIR", nullptr, nullptr, {}, std::nullopt, 100);
+  EXPECT_TRUE(read_prompts(write("d.jsonl", "{\"prompt\": \"a\"}\n{\"input_ids\": [3]}\n"), without, problems).size() ==
+              1);
+  EXPECT_NE(problems.lines().find("no tokenizer.json beside the model at line 1; try input_ids in place of a text"),
+            std::string::npos)
+      << problems.lines();
+}
+
+}  // namespace
+}  // namespace hawser::generate

@@ -1,0 +1,47 @@
+#include "nn/kept_keys.h"
+
+#include "nn/layer.h"
+#include "ops/copy/permute_rows.h"
+
+namespace hawser::nn {
+
+namespace {
+
+class KeptSession : public AttentionExchange::Session {
+ public:
+  KeptSession(LayerContext& ctx, const TensorView& k, const TensorView& v) {
+    const KeptKeys kept = ctx.kept_keys();
+    HAWSER_CHECK(!kept.k.empty() && !kept.v.empty(), "a layer whose keys and values are to be kept has no place");
+    const BatchViews& batch = ctx.batch();
+    ops::scatter_rows(ctx.compute(), {.x = k, .index = batch.kept_row, .y = kept.k});
+    ops::scatter_rows(ctx.compute(), {.x = v, .index = batch.kept_row, .y = kept.v});
+    part_ = {.k = kept.k,
+             .v = kept.v,
+             .segments = batch.squares,
+             .segment_count = batch.square_count,
+             .form = ops::SegmentForm::apart,
+             .host_segments = batch.host_squares,
+             .heads = static_cast<int>(k.size(1)),
+             .visible = batch.square_pairs};
+  }
+  int parts() const override { return 1; }
+  AttentionPart wait(int) override { return part_; }
+
+ private:
+  AttentionPart part_;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionExchange::Session> KeepingExchange::forward(LayerContext& ctx, const TensorView& k,
+                                                                     const TensorView& v) {
+  return std::make_unique<KeptSession>(ctx, k, v);
+}
+
+std::unique_ptr<AttentionExchange::Session> KeepingExchange::backward(LayerContext&, const TensorView&,
+                                                                      const TensorView&, const TensorView&,
+                                                                      const TensorView&) {
+  HAWSER_CHECK(false, "kept keys and values have no gradient");
+}
+
+}  // namespace hawser::nn

@@ -1,0 +1,237 @@
+// hawser generate: prompts of a file, draws, stop texts, conversations, and what it goes on from.
+#include "binary.h"
+
+namespace hawser {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::lines_of;
+using testing::Ran;
+using testing::text_of;
+using testing::tiny;
+
+class Generate : public testing::Binary {
+ protected:
+  void SetUp() override {
+    Binary::SetUp();
+    copy_of("tied", "model");
+    write("model/tokenizer.json", testing::letters_tokenizer());
+  }
+
+  std::vector<nlohmann::json> answers(const std::string& arguments) {
+    const Ran ran = hawser("generate --model model " + arguments);
+    EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err;
+    std::vector<nlohmann::json> out;
+    for (const std::string& line : lines_of(ran.out)) out.push_back(nlohmann::json::parse(line));
+    return out;
+  }
+};
+
+constexpr const char* kChat = " generate --model model --chat --chat-template chatml --max-tokens 6";
+
+constexpr const char* kPrompts =
+    "{\"prompt\": \"to be\"}\n"
+    "{\"input_ids\": [5, 6, 7, 8, 9, 10, 11, 12, 13]}\n"
+    "\n"
+    "{\"prompt\": \"or not\"}\n"
+    "{\"prompt\": \"x\"}\n"
+    "{\"prompt\": \"that is the question\"}\n";
+
+// The same answers alone, in batches of any size, in another order of ending, drawn or not.
+TEST_F(Generate, AFilesAnswersDoNotDependOnTheBatch) {
+  write("prompts.jsonl", kPrompts);
+  for (const std::string draw : {"", " --temperature 1.2 --top-k 30 --top-p 0.95 --seed 3"}) {
+    const std::string same = "--prompts prompts.jsonl --json --max-tokens 40 --stop qq --batch ";
+    const auto one = answers(same + "1" + draw);
+    ASSERT_EQ(one.size(), 5u);
+    EXPECT_EQ(one[0]["line"], 1);
+    EXPECT_EQ(one[0]["prompt"], "to be");
+    EXPECT_EQ(one[1]["prompt_ids"].size(), 9u);
+    EXPECT_FALSE(one[1].contains("prompt"));
+    EXPECT_EQ(one[4]["line"], 6);
+    for (const auto& answer : one) EXPECT_LE(answer["ids"].size(), 40u);
+    for (const char* batch : {"2", "3", "16"}) EXPECT_EQ(answers(same + batch + draw), one) << batch << draw;
+  }
+  const std::string drawn = "--prompts prompts.jsonl --json --max-tokens 20 --temperature 1.2";
+  EXPECT_EQ(answers(drawn), answers(drawn + " --seed 0"));
+  EXPECT_NE(answers(drawn), answers(drawn + " --seed 1"));
+}
+
+TEST_F(Generate, AFilesAnswerIsThatOfItsPromptAlone) {
+  write("prompts.jsonl", kPrompts);
+  const auto all = answers("--prompts prompts.jsonl --json --max-tokens 12");
+  const auto alone = answers("--prompt 'or not' --json --max-tokens 12");
+  for (const char* key : {"ids", "text", "ended", "end", "prompt_ids"}) EXPECT_EQ(all[2][key], alone[0][key]) << key;
+  EXPECT_TRUE(alone[0].contains("tokens_per_second"));
+  // A text file, and one that is compressed.
+  write("prompts.txt", "or not\nx\n");
+  const auto plain = answers("--prompts prompts.txt --max-tokens 12");
+  ASSERT_EQ(plain.size(), 2u);
+  EXPECT_EQ(plain[0]["text"], alone[0]["text"]);
+  EXPECT_FALSE(plain[0].contains("ids"));
+  ASSERT_EQ(shell("gzip -k " + (folder_ / "prompts.txt").string()).code, 0);
+  EXPECT_EQ(answers("--prompts prompts.txt.gz --max-tokens 12"), plain);
+}
+
+TEST_F(Generate, AnswersGoToAFileThatIsThereWhenTheyAreAll) {
+  write("prompts.jsonl", kPrompts);
+  const Ran ran = hawser("generate --model model --prompts prompts.jsonl --max-tokens 5 --output out.jsonl");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.out, "");
+  EXPECT_NE(ran.err.find("hawser: prompts "), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find(" tokens/s"), std::string::npos) << ran.err;
+  const Ran shown = hawser("generate --model model --prompts prompts.jsonl --max-tokens 5");
+  EXPECT_EQ(text_of(folder_ / "out.jsonl"), shown.out);
+  EXPECT_EQ(lines_of(shown.out).size(), 5u);
+  EXPECT_FALSE(fs::exists(folder_ / "out.jsonl.tmp"));
+
+  const Ran missing = hawser("generate --model model --prompts prompts.jsonl --output nowhere/out.jsonl");
+  EXPECT_EQ(missing.code, 2) << missing.err;
+  EXPECT_NE(missing.err.find("nowhere/out.jsonl"), std::string::npos) << missing.err;
+  // Refused before anything is made.
+  EXPECT_EQ(hawser("generate --model model --prompts prompts.jsonl --output other.jsonl --memory 1MB").code, 4);
+  EXPECT_FALSE(fs::exists(folder_ / "other.jsonl"));
+  EXPECT_FALSE(fs::exists(folder_ / "other.jsonl.tmp"));
+}
+
+TEST_F(Generate, BadLinesAreSaidTogetherBeforeAnythingRuns) {
+  write("prompts.jsonl", "{\"prompt\": 1}\n{\"prompt\": \"fine\"}\n{\"text\": \"a\"}\n{\"input_ids\": [1, 9999]}\n");
+  const Ran ran = hawser("generate --model model --prompts prompts.jsonl --output out.jsonl");
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_EQ(ran.out, "");
+  const std::string file = "hawser: prompts.jsonl: ";
+  for (const std::string& line :
+       {file + "wrong type (expected a text or a list of messages, got number) at line 1, prompt",
+        file + "line needs one of its keys (expected prompt, messages or input_ids, got none) at line 3",
+        file + "id outside the vocabulary"}) {
+    EXPECT_NE(ran.err.find(line), std::string::npos) << line << "\nin\n" << ran.err;
+  }
+  EXPECT_EQ(ran.err.find("line 2"), std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_ / "out.jsonl.tmp"));
+}
+
+TEST_F(Generate, WhatDoesNotFitNamesWhatToMakeSmaller) {
+  write("prompts.jsonl", kPrompts);
+  const std::string same = "generate --model model --prompts prompts.jsonl --memory 20MB --max-tokens ";
+  const Ran batch = hawser(same + "20000 --batch 5");
+  EXPECT_EQ(batch.code, 4) << batch.err;
+  EXPECT_NE(batch.err.find("try a smaller --batch, or fewer --max-tokens"), std::string::npos) << batch.err;
+  const Ran tokens = hawser(same + "1000000");
+  EXPECT_EQ(tokens.code, 4) << tokens.err;
+  EXPECT_NE(tokens.err.find("try fewer --max-tokens"), std::string::npos) << tokens.err;
+  const Ran chat = hawser("generate --model model --chat --chat-template chatml --memory 2MB --context 100000");
+  EXPECT_EQ(chat.code, 4) << chat.err;
+  EXPECT_NE(chat.err.find("try a smaller --context"), std::string::npos) << chat.err;
+}
+
+TEST_F(Generate, AStopTextEndsTheAnswerBeforeIt) {
+  const auto whole = answers("--prompt 'to be' --max-tokens 40 --json")[0];
+  const std::string text = whole["text"];
+  ASSERT_GT(text.size(), 12u);
+  EXPECT_EQ(whole["end"], "length");
+  const std::string stop = text.substr(8, 3);
+  const auto got = answers("--prompt 'to be' --max-tokens 40 --json --stop 'no such text' --stop '" + stop + "'")[0];
+  EXPECT_EQ(got["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(got["end"], "stop text");
+  EXPECT_EQ(got["ended"], true);
+  const Ran shown = hawser("generate --model model --prompt 'to be' --max-tokens 40 --stop '" + stop + "'");
+  EXPECT_EQ(shown.out, "to be" + text.substr(0, text.find(stop)) + "\n");
+}
+
+// ---- conversations ----
+
+TEST_F(Generate, AChatAnswersEachLineAndForgetsOnReset) {
+  const auto chat = [&](const std::string& lines, const std::string& more = "") {
+    const Ran ran = shell("(printf '" + lines + "' | " + HAWSER_BINARY + kChat + " --context 400" + more + ")");
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return ran;
+  };
+  const Ran two = chat("to be\\n\\nor not\\n");
+  const std::string first = chat("to be\\n").out;
+  EXPECT_TRUE(two.out.starts_with(first)) << two.out << "\n" << first;
+  EXPECT_GT(two.out.size(), first.size());
+  EXPECT_EQ(chat("or not\\n/reset\\nto be\\n/exit\\nor not\\n").out, chat("or not\\n").out + first);
+  EXPECT_NE(two.err.find("hawser: prompts "), std::string::npos) << two.err;
+
+  // What a turn gives is what the whole conversation gives to somebody who asks for it at once.
+  nlohmann::json line;
+  line["messages"] = {{{"role", "user"}, {"content", "to be"}},
+                      {{"role", "assistant"}, {"content", first.substr(0, first.size() - 1)}},
+                      {{"role", "user"}, {"content", "or not"}}};
+  write("chat.jsonl", line.dump() + "\n");
+  const auto at_once = answers("--prompts chat.jsonl --chat-template chatml --max-tokens 6");
+  ASSERT_EQ(at_once.size(), 1u);
+  EXPECT_EQ(at_once[0]["text"].get<std::string>() + "\n", two.out.substr(first.size()));
+  nlohmann::json told;
+  told["messages"] = {{{"role", "system"}, {"content", "say little"}}, {{"role", "user"}, {"content", "to be"}}};
+  write("told.jsonl", told.dump() + "\n");
+  EXPECT_EQ(answers("--prompts told.jsonl --chat-template chatml --max-tokens 6")[0]["text"].get<std::string>() + "\n",
+            chat("to be\\n", " --system 'say little'").out);
+}
+
+TEST_F(Generate, AChatThatHasNoRoomSaysSoAndGoesOn) {
+  const std::string longer(200, 'a');
+  const Ran ran = shell("(printf '" + longer + "\\nx\\n' | " + HAWSER_BINARY + kChat + " --context 150)");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.err.find("hawser: the conversation is too long (expected at most 150 tokens, got "), std::string::npos)
+      << ran.err;
+  EXPECT_FALSE(ran.out.empty());
+}
+
+TEST_F(Generate, AChatWithoutATemplateSaysWhatNamesOne) {
+  const Ran ran = hawser("generate --model model --chat");
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_NE(ran.err.find("model: messages need a chat template, and the model has none at --chat; try --chat-template "
+                         "chatml, or another name or file"),
+            std::string::npos)
+      << ran.err;
+  EXPECT_NE(hawser("generate --model model --chat --chat-template nothing").err.find("nothing: no such chat template"),
+            std::string::npos);
+}
+
+// ---- options ----
+
+TEST_F(Generate, WrongOptionsAreSaidTogether) {
+  const Ran ran = hawser(
+      "generate --prompt a --prompts b.txt --batch 0 --temperature warm --top-p 2 --system s --max-tokens 1.5 --seed "
+      "-1");
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_EQ(ran.out, "");
+  for (const char* line :
+       {"generate: --model is missing", "generate: both --prompt and --prompts (expected one of --prompt, ",
+        "wrong value (expected a whole number of at least 1, got 0) at --batch",
+        "wrong value (expected a number from 0 to 100, got warm) at --temperature",
+        "wrong value (expected a number from 1e-06 to 1, got 2) at --top-p", "generate: --system without --chat",
+        "wrong value (expected a whole number of at least 1, got 1.5) at --max-tokens",
+        "wrong value (expected a whole number of at least 0, got -1) at --seed"}) {
+    EXPECT_NE(ran.err.find(line), std::string::npos) << line << "\nin\n" << ran.err;
+  }
+  refused("generate --model model --prompt a --top-k 5",
+          {"generate: --top-k without a --temperature above 0: without it the likeliest token is taken"});
+}
+
+// ---- what it goes on from ----
+
+// A checkpoint of two ranks, a run's folder and its best give what the exported folder gives.
+TEST_F(Generate, GoesOnFromCheckpointsOfTwoRanks) {
+  write("words.jsonl", "{\"text\": \"to be or not to be\"}\n{\"text\": \"that is the question\"}\n");
+  write("tune.yaml",
+        "model: {path: model}\n"
+        "data: {train: words.jsonl, validation: words.jsonl, sequence_length: 16}\n"
+        "train: {steps: 4, global_batch_size: 2, evaluate_every: 2}\n"
+        "checkpoint: {every_steps: 2}\n"
+        "output: tuned\n");
+  const Ran fit = hawser("fit tune.yaml --ranks 2");
+  ASSERT_EQ(fit.code, 0) << fit.err;
+  ASSERT_EQ(hawser("export tuned out").code, 0);
+  ASSERT_EQ(hawser("export tuned/best best").code, 0);
+  const auto ids = [&](const std::string& model) {
+    return json("generate --prompt 'to be' --max-tokens 12 --json --model " + model)["ids"];
+  };
+  EXPECT_EQ(ids("tuned"), ids("out"));
+  EXPECT_EQ(ids("tuned/checkpoints/step-00000004"), ids("out"));
+  EXPECT_EQ(ids("tuned/best"), ids("best"));
+}
+
+}  // namespace
+}  // namespace hawser
