@@ -106,7 +106,7 @@ void PipelineTokenizer::encode_run(std::string_view run, bool first, Scratch& sc
   if (const Scanner* scanner = parts_.pre_tokenizer.only_scanner()) {
     for (std::size_t at = 0; at < run.size();) {
       const std::size_t next = scanner->match(run.data(), at, run.size());
-      scratch.words.encode(run.substr(at, next - at), end, model, sink);
+      scratch.words.encode({run.data() + at, next - at}, end, model, sink);
       at = next;
     }
     return;

@@ -216,6 +216,7 @@ class ScannerBuilder {
       }
       out_.stay_[s * 256 + 255] = matches ? 2 : 1;
     }
+    describe_run(count);
     // By the first character alone: can a match start, and does one always?
     out_.total_ = true;
     bool some = false;
@@ -232,6 +233,55 @@ class ScannerBuilder {
     }
     out_.total_ &= !out_.matches_empty_;
     for (unsigned byte = 128; byte < 256; ++byte) out_.starts_[byte] = some;
+  }
+
+  // Finds the state whose run most ASCII bytes stay in or lead to.
+  void describe_run(std::size_t count) {
+    int best = 0;
+    for (std::size_t s = 1; s < count; ++s) {
+      CommonRun run;
+      if (out_.stay_[s * 256 + 255] != 2 || !describe_range(s, run)) continue;
+      int leads = 0;
+      for (unsigned byte = 0; byte < 256; ++byte) {
+        run.lead[byte] = byte < 128 ? lead_of(byte, s, run) : CommonRun::kNoLead;
+        leads += run.lead[byte] <= 1;
+        run.ends[byte] = byte < 128 && entry(s, byte) == (Scanner::kDead | Scanner::kMatch);
+      }
+      if (leads <= best) continue;
+      best = leads;
+      out_.run_ = run;
+    }
+  }
+
+  // The bytes that stay in state `s` as one range, or as one with both cases of its letters.
+  bool describe_range(std::size_t s, CommonRun& run) const {
+    const auto stays = [&](unsigned byte) { return byte < 128 && out_.stay_[s * 256 + byte] != 0; };
+    for (const std::uint8_t fold : {0, 0x20}) {
+      unsigned first = 0;
+      while (first < 128 && !(stays(first) && (first & fold) == fold)) ++first;
+      run = {.fold = fold, .first = static_cast<std::uint8_t>(first)};
+      while (stays(first + run.count)) ++run.count;
+      bool exact = run.count > 0;
+      for (unsigned byte = 0; byte < 256; ++byte) exact &= run.has(static_cast<std::uint8_t>(byte)) == stays(byte);
+      if (exact) return true;
+    }
+    return false;
+  }
+
+  // What a match that starts with this byte has to do with the run of state `s`.
+  std::uint8_t lead_of(unsigned byte, std::size_t s, const CommonRun& run) const {
+    const std::uint16_t start = entry(0, byte);
+    if (start & (Scanner::kDead | Scanner::kMatch)) return CommonRun::kNoLead;
+    if (run.has(static_cast<std::uint8_t>(byte))) return start == s ? 0 : CommonRun::kNoLead;
+    for (unsigned next = 0; next < 128; ++next) {
+      const bool leads = (entry(start & Scanner::kState, next) & (Scanner::kState | Scanner::kDead)) == s;
+      if (run.has(static_cast<std::uint8_t>(next)) && !leads) return CommonRun::kNoLead;
+    }
+    return 1;
+  }
+
+  std::uint16_t entry(std::size_t state, unsigned ascii) const {
+    return out_.table_[state * out_.classes_ + out_.ascii_[ascii]];
   }
 
   // Whether the text that led to this state matches, whatever follows.

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/tokenizers/common_run.h"
+
 namespace hawser::data {
 
 class Scanner {
@@ -24,6 +26,9 @@ class Scanner {
 
   // End of the match that starts at `at` in text[0, size), which is valid UTF-8; kNone when none starts there.
   std::size_t match(const char* text, std::size_t at, std::size_t size) const {
+    if (run_.count > 0 && at + CommonRun::kBlock <= size) {
+      if (const std::size_t length = run_.find(text + at)) return at + length;
+    }
     std::size_t end = kNone;
     const std::uint16_t* row = table_.data() + start_;
     const std::uint8_t* stay = stay_.data() + start_ / classes_ * 256;
@@ -84,6 +89,7 @@ class Scanner {
   std::size_t start_ = 0;             // index of the first state's row
   std::vector<std::uint16_t> table_;  // state x class -> next state, kMatch: a match ends before this character
   std::vector<std::uint8_t> stay_;    // state x byte -> 1: leads back; [255]: 0 no byte does, 1, or 2 with kMatch
+  CommonRun run_;
   std::array<bool, 256> starts_{};
   bool total_ = false, matches_empty_ = false;
 };

@@ -59,13 +59,13 @@ class IdSink {
   std::array<std::int32_t, kRoom> buffer_;
 };
 
-// Words seen before and their ids: fixed tables, newest wins. Most words fit half a cache line; others take a whole
-// one; what is longer or has more ids is not kept. One a thread.
+// Words seen before and their ids: fixed tables, newest wins. Most words fit half a cache line, and the two of a line
+// may hold either's; others take a whole one; what is longer or has more ids is not kept. One a thread.
 class WordCache {
  public:
   static constexpr std::size_t kLongestWord = 32;
 
-  WordCache() : short_(kShortEntries), long_(kLongEntries) {}
+  WordCache() : short_(kShortLines), long_(kLongEntries) {}
 
   // Sends the ids of `word`, which is not empty, to `sink`; from `model` where they are not known yet. The bytes from
   // `word` to `readable_end` may be read.
@@ -80,25 +80,29 @@ class WordCache {
       std::memcpy(key.data(), word.data(), word.size());
     }
     key[1] |= std::uint64_t{word.size()} << 56;
-    Short& entry = short_[slot(key[0], key[1]) >> kShortShift];
-    if (entry.key == key) return sink.put_up_to_four(entry.ids.data(), entry.ids[3]);
+    auto& [newer, older] = short_[slot(key[0], key[1]) >> kShortShift].entries;
+    if (newer.key == key) return sink.put_up_to_four(newer.ids.data(), newer.ids[3]);
+    if (older.key == key) return sink.put_up_to_four(older.ids.data(), older.ids[3]);
     ids_.clear();
     model.encode(word, ids_);
     if (ids_.size() <= 3) {
-      entry.key = key;
-      std::copy(ids_.begin(), ids_.end(), entry.ids.begin());
-      entry.ids[3] = static_cast<std::int32_t>(ids_.size());
+      older = newer;
+      newer.key = key;
+      std::copy(ids_.begin(), ids_.end(), newer.ids.begin());
+      newer.ids[3] = static_cast<std::int32_t>(ids_.size());
     }
     sink.put_all(ids_);
   }
 
  private:
-  static constexpr std::size_t kShortWord = 15, kShortEntries = std::size_t{1} << 15,
-                               kLongEntries = std::size_t{1} << 13;
+  static constexpr std::size_t kShortWord = 15, kShortLines = std::size_t{1} << 15, kLongEntries = std::size_t{1} << 13;
   static constexpr int kShortShift = 64 - 15, kLongShift = 64 - 13;
-  struct alignas(32) Short {
+  struct Short {
     std::array<std::uint64_t, 2> key{};  // the bytes, and the length in the last one
     std::array<std::int32_t, 4> ids{};   // up to three, and how many
+  };
+  struct alignas(64) Line {
+    std::array<Short, 2> entries;
   };
   struct alignas(64) Long {
     std::array<std::uint64_t, 4> word{};
@@ -121,7 +125,7 @@ class WordCache {
 
   void encode_long(std::string_view word, const WordModel& model, IdSink& sink);
 
-  std::vector<Short> short_;
+  std::vector<Line> short_;
   std::vector<Long> long_;
   std::vector<std::int32_t> ids_;  // of the word at hand
 };
