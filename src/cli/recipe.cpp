@@ -48,6 +48,9 @@ Recipe first_recipe(const RecipeInitOptions& options) {
   const fs::path named = folder ? (path.has_filename() ? path : path.parent_path()) : path.parent_path();
   Recipe recipe;
   recipe.name = named.filename().string() + (folder ? "-tuned" : "-scratch");
+  for (const std::string& set : options.common.overrides) {  // the output's folder is called like it
+    if (set.starts_with("name=") && set.size() > 5) recipe.name = set.substr(5);
+  }
   (folder ? recipe.model.path : recipe.model.config) = (folder ? named : path).string();
   const fs::path home = fs::path(options.output).parent_path();
   recipe.folder = fs::absolute(home.empty() ? "." : home).lexically_normal();

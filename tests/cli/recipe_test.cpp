@@ -156,6 +156,14 @@ TEST_F(RecipeInit, SetsUpConversationsTextAndTokens) {
   EXPECT_EQ(init("--model mine --data one.txt")["data"]["validation_fraction"], 0.0);
 }
 
+TEST_F(RecipeInit, CallsTheOutputLikeTheRun) {
+  write("data.jsonl", testing::forty_documents());
+  const std::string both = "--model " + tiny("gqa") + " --data data.jsonl ";
+  EXPECT_EQ(init(both)["output"], "runs/gqa-tuned");
+  EXPECT_EQ(init(both + "--set name=mine")["output"], "runs/mine");
+  EXPECT_EQ(init(both + "--set name=mine --set output=there")["output"], "there");
+}
+
 TEST_F(RecipeInit, NamesWhatIsWrong) {
   copy_of("gqa", "model");
   write("words.jsonl", "{\"text\": \"some words\"}\n");
