@@ -1,0 +1,91 @@
+"""Walks the road of a new user, from a clone of this repository to a model of one's own, and writes what was seen.
+
+usage: python3 tools/walkthrough/walk.py [--output docs/walkthrough.md] [--from TITLE]
+
+Run it in a clone on a bare Debian 12 machine, as root: it installs packages, builds, fetches a model and text, trains,
+kills the training and goes on. docs/walkthrough.md is its output. --from begins at the section of that title.
+"""
+
+import argparse
+import os
+import pathlib
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+
+from steps import STEPS
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Walk:
+    def __init__(self, path):
+        self.out = open(path, "w", encoding="utf-8")
+        self.environment = dict(os.environ, PATH=f"{ROOT}/build/release:{os.environ['PATH']}", COLUMNS="110")
+
+    def write(self, text):
+        self.out.write(text + "\n")
+        self.out.flush()
+        print(text, flush=True)
+
+    def run(self, step):
+        began = time.time()
+        process = subprocess.Popen(["bash", "-c", step["run"]], cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+        text = process.communicate(timeout=3600)[0].decode("utf-8", "replace")
+        seconds = time.time() - began
+        if process.returncode not in step.get("codes", [0]):
+            self.write(text)
+            sys.exit(f"{step['run']}: ended with code {process.returncode}")
+        missing = [word for word in step.get("says", []) if word not in text]
+        if missing:
+            self.write(text)
+            sys.exit(f"{step['run']}: does not say {missing}")
+        if "show" in step:
+            text = (ROOT / step["show"]).read_text(encoding="utf-8")
+        # What a terminal would show: of a line that was written over, the last state.
+        lines = [re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line).rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
+        lines = [line.replace(str(ROOT), "~/hawser") for line in lines]
+        while lines and not lines[-1]:
+            lines.pop()
+        first, last = step.get("lines", (12, 12))
+        if len(lines) > first + last + 1:
+            gone = len(lines) - first - last
+            lines = lines[:first] + [f"[... {gone} lines ...]"] + lines[len(lines) - last:]
+        note = f"  # {seconds:.0f} s" if seconds >= 2 else ""
+        self.write("```")
+        self.write("$ " + step["run"].replace("\n", "\n> ") + note)
+        for line in lines:
+            self.write(line if len(line) <= 160 else line[:157] + "...")
+        self.write("```")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs/walkthrough.md")
+    parser.add_argument("--from", dest="begin")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    walk = Walk(arguments.output)
+    going = arguments.begin is None
+    walk.write("# A walk from nothing to a model of one's own\n")
+    walk.write(f"What a bare Debian 12 machine showed: {os.cpu_count()} cores, {platform.machine()}, no GPU, packages of "
+               "`debootstrap --variant=minbase`\nand no other. `tools/walkthrough/walk.py` wrote this page: the commands "
+               "are those of `steps.py` beside it, the output is\nwhat came, with its middle left out where it is long. "
+               "Seconds stand behind what took two or more.")
+    for step in STEPS:
+        if "title" in step:
+            going = going or step["title"] == arguments.begin
+            if going:
+                walk.write(f"\n## {step['title']}\n")
+        elif going and "text" in step:
+            walk.write(step["text"].strip() + "\n")
+        elif going and "run" in step:
+            walk.run(step)
+
+
+if __name__ == "__main__":
+    main()
