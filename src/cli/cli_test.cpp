@@ -134,7 +134,7 @@ class Binary : public ::testing::Test {
   fs::path folder_;
 };
 
-const std::vector<std::string> kCommands = {"fit",    "prepare", "plan",        "eval",      "generate",
+const std::vector<std::string> kCommands = {"fit",    "prepare", "plan",        "eval",       "generate",
                                             "export", "inspect", "recipe init", "bench step"};
 
 TEST_F(Binary, HelpsWithEachCommandInAHundredColumns) {
@@ -165,15 +165,20 @@ TEST_F(Binary, HelpsWithEachCommandInAHundredColumns) {
 TEST_F(Binary, SaysItsVersion) {
   const Ran ran = hawser("--version");
   EXPECT_EQ(ran.code, 0);
-  EXPECT_EQ(ran.out, "hawser " HAWSER_VERSION "\n");
+  EXPECT_TRUE(ran.out.starts_with("hawser " HAWSER_VERSION "\nbuild: ")) << ran.out;
+  EXPECT_NE(ran.out.find("\ndevices: cpu"), std::string::npos) << ran.out;
 }
 
 TEST_F(Binary, RefusesAWrongCommandLineWithOneLine) {
-  refused("",
-          "no command (expected one of recipe, prepare, plan, fit, eval, generate, export, inspect, bench, "
-          "completion); try "
-          "hawser --help");
   refused("fti r.yaml", "unknown command fti; try hawser fit");
+  refused("train r.yaml", "unknown command train; try hawser fit");
+  refused("version", "unknown command version; try hawser --version");
+  refused("init", "unknown command init; try hawser recipe init");
+  write("here.yaml", "");
+  refused("here.yaml --ranks 2", "unknown command here.yaml; try hawser fit here.yaml");
+  refused("--ranks 2 fit r.yaml", "--ranks stands before the command; try hawser COMMAND --ranks");
+  refused("fit r.yaml --steps 5", "unknown option --steps; try --set train.steps=VALUE");
+  refused("fit r.yaml --data.pack=chunks", "unknown option --data.pack; try --set data.pack=VALUE");
   refused("xyzzy", "unknown command xyzzy; try hawser --help");
   refused("recipe inti", "unknown command recipe inti; try hawser recipe init");
   refused("recipe", "no command (expected one of init); try hawser recipe --help");
@@ -204,6 +209,29 @@ TEST_F(Binary, RefusesAWrongCommandLineWithOneLine) {
           "hawser: eval: --sequence-length is missing; try hawser eval --help");
   refused("inspect x --set nonsense",
           "--set: not an assignment (expected KEY=VALUE, got nonsense); try train.steps=10");
+}
+
+TEST_F(Binary, AnswersWhoKnowsNothingYet) {
+  const Ran help = hawser("--help");
+  for (const char* words : {"", "help", "-h"}) {
+    const Ran ran = hawser(words);
+    EXPECT_EQ(ran.code, 0) << words;
+    EXPECT_EQ(ran.out, help.out) << words;
+  }
+  EXPECT_EQ(hawser("help recipe init").out, hawser("recipe init --help").out);
+  EXPECT_NE(hawser("recipe init --help").out.find("\nRanks, sequence length, batch"), std::string::npos);
+  refused("help fti", "unknown command fti; try hawser fit");
+}
+
+TEST_F(Binary, NamesTheFileThatIsMeant) {
+  write("novels.yaml", "");
+  refused("fit novel.yaml", "novel.yaml: no such recipe; try novels.yaml");
+  refused("plan runs/novel.yaml", "runs/novel.yaml: no such recipe; try hawser recipe init");
+  write("models/SmolLM2/config.json", "{}");
+  write("books/a.txt", "one");
+  refused("recipe init --model models/SmolLM",
+          "models/SmolLM: no such model (expected a model folder or a config.json); try models/SmolLM2");
+  refused("recipe init --model models/SmolLM2 --data boks", "boks: no such file at --data; try books");
 }
 
 TEST_F(Binary, RefusesAWrongRecipeBeforeAnythingStarts) {

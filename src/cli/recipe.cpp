@@ -9,6 +9,7 @@
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/recipe/propose.h"
+#include "config/nearest.h"
 #include "data/sources.h"
 #include "plan/target.h"
 
@@ -26,6 +27,7 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, const
     data::find_sources({pattern}, "", "", wrong);
     for (Problem problem : wrong.all()) {  // found one pattern at a time: the number in a list says nothing
       problem.at = "--data";
+      if (problem.hint.empty()) problem.hint = nearest_file(pattern);
       problems.add(problem);
     }
     out.push_back(data::resolve_path(pattern, ""));
@@ -44,7 +46,10 @@ Recipe first_recipe(const RecipeInitOptions& options) {
   const fs::path path = fs::absolute(model).lexically_normal();
   const bool folder = fs::is_directory(path);
   if (!folder && !fs::exists(path))
-    throw UserError(Problem{.file = model, .what = "no such model", .expected = "a model folder or a config.json"});
+    throw UserError(Problem{.file = model,
+                            .what = "no such model",
+                            .expected = "a model folder or a config.json",
+                            .hint = nearest_file(model)});
   const fs::path named = folder ? (path.has_filename() ? path : path.parent_path()) : path.parent_path();
   Recipe recipe;
   recipe.name = named.filename().string() + (folder ? "-tuned" : "-scratch");

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "cli/version.h"
+#include "config/choices.h"
 #include "config/nearest.h"
 #include "launch/environment.h"
 #include "launch/stop.h"
@@ -38,6 +41,50 @@ std::string quote_list(const std::vector<std::string>& names) {
   return out;
 }
 
+// What people call a command of ours.
+std::string our_name(const std::string& word) {
+  static const std::vector<std::pair<const char*, const char*>> kNames = {{"version", "hawser --version"},
+                                                                          {"-v", "hawser --version"},
+                                                                          {"-V", "hawser --version"},
+                                                                          {"train", "hawser fit"},
+                                                                          {"run", "hawser fit"},
+                                                                          {"finetune", "hawser fit"},
+                                                                          {"resume", "hawser fit RECIPE --resume"},
+                                                                          {"init", "hawser recipe init"},
+                                                                          {"new", "hawser recipe init"},
+                                                                          {"evaluate", "hawser eval"},
+                                                                          {"tokenize", "hawser prepare"},
+                                                                          {"sample", "hawser generate"},
+                                                                          {"chat", "hawser generate"},
+                                                                          {"estimate", "hawser plan"},
+                                                                          {"benchmark", "hawser bench step"},
+                                                                          {"convert", "hawser export"},
+                                                                          {"show", "hawser inspect"}};
+  for (const auto& [name, ours] : kNames) {
+    if (word == name) return ours;
+  }
+  std::error_code ignored;
+  const bool recipe = word.ends_with(".yaml") || word.ends_with(".yml");
+  return recipe && std::filesystem::exists(word, ignored) ? "hawser fit " + word : "";
+}
+
+// An option that is a key of the recipe: "--steps" is "--set train.steps=".
+std::string as_key(const std::string& option) {
+  const std::string name = option.substr(option.find_first_not_of('-'));
+  for (const KeyChoices& key : key_choices()) {
+    const bool leaf = key.name.ends_with("." + name);
+    if (key.name == name || leaf) return "--set " + key.name + "=VALUE";
+  }
+  return "";
+}
+
+// Whether the command or one below it has such an option.
+bool has_option(const CLI::App& app, const std::string& name) {
+  const auto known = option_names(app);
+  if (std::ranges::find(known, name) != known.end()) return true;
+  return std::ranges::any_of(commands_of(app), [&](const CLI::App* below) { return has_option(*below, name); });
+}
+
 // Mistyped commands and options are named before anything else is judged, with the nearest that there is. Returns the
 // command that the words name.
 const CLI::App& check_words(const CLI::App& app, const std::vector<std::string>& words) {
@@ -51,6 +98,8 @@ const CLI::App& check_words(const CLI::App& app, const std::vector<std::string>&
     for (const CLI::App* candidate : commands_of(*command))
       if (candidate->get_name() == words[i]) next = candidate;
     if (next == nullptr) {
+      const std::string ours = command == &app ? our_name(words[i]) : "";
+      if (!ours.empty()) throw UserError(Problem{.what = "unknown command " + words[i], .hint = ours});
       const std::string hint = nearest(words[i], names);
       const std::string parents = command == &app ? "" : path.substr(std::string("hawser ").size()) + " ";
       throw UserError(Problem{.what = "unknown command " + parents + words[i],
@@ -64,7 +113,11 @@ const CLI::App& check_words(const CLI::App& app, const std::vector<std::string>&
     if (!words[i].starts_with("--")) continue;
     const std::string name = words[i].substr(0, words[i].find('='));
     if (std::ranges::find(known, name) != known.end()) continue;
-    const std::string hint = nearest(name, known);
+    if (!commands_of(*command).empty() && has_option(*command, name)) {
+      throw UserError(Problem{.what = name + " stands before the command", .hint = path + " COMMAND " + name});
+    }
+    std::string hint = nearest(name, known);
+    if (const std::string key = as_key(name); !key.empty() && has_option(*command, "--set")) hint = key;
     throw UserError(Problem{.what = "unknown option " + name, .hint = hint.empty() ? path + " --help" : hint});
   }
   return *command;
@@ -92,8 +145,14 @@ int run_line(int argc, const char* const* argv, const Commands& commands) {
   Chosen chosen;
   CLI::App app("trains transformer language models on long sequences over many devices", "hawser");
   app.set_help_flag("-h,--help", "this text")->group(kOwnGroup);
-  app.set_version_flag("--version", "hawser " HAWSER_VERSION)->group(kOwnGroup)->description("the version");
-  app.footer("  hawser recipe init --model models/SmolLM2-135M > recipe.yaml\n  hawser fit recipe.yaml\n");
+  app.set_version_flag("--version", "hawser " HAWSER_VERSION)
+      ->group(kOwnGroup)
+      ->description("the version, the build, and the devices it is for");
+  app.footer(
+      "  hawser recipe init --model models/SmolLM2-135M --data books --output recipe.yaml\n"
+      "  hawser plan recipe.yaml             # what it will take\n"
+      "  hawser fit recipe.yaml              # trains\n"
+      "  hawser COMMAND --help               # options and examples of a command\n");
   add_recipe(app, commands, chosen);
   add_prepare(app, commands, chosen);
   add_plan(app, commands, chosen);
@@ -105,19 +164,25 @@ int run_line(int argc, const char* const* argv, const Commands& commands) {
   add_bench(app, commands, chosen);
   add_completion(app, chosen);
 
-  const std::vector<std::string> words(argv + 1, argv + argc);
+  std::vector<std::string> words(argv + 1, argv + argc);
+  // `hawser` alone is a question, and so is `hawser help fit`.
+  if (words.empty()) words = {"--help"};
+  if (words[0] == "help") {
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
   const CLI::App& command = check_words(app, words);
   std::string name = command.get_name();
   for (const CLI::App* up = command.get_parent(); up != nullptr; up = up->get_parent())
     name = up->get_name() + " " + name;
   try {
-    app.parse(argc, argv);
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // it takes them from the back
   } catch (const CLI::CallForHelp&) {
     const std::string text = help_text(command);
     std::fwrite(text.data(), 1, text.size(), stdout);
     return 0;
   } catch (const CLI::CallForVersion&) {
-    std::puts("hawser " HAWSER_VERSION);
+    std::fputs(version_text().c_str(), stdout);
     return 0;
   } catch (const CLI::ParseError& error) {
     throw UserError(in_our_words(error, name));

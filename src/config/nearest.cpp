@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 
 namespace hawser {
 namespace {
@@ -46,6 +47,21 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
     }
   }
   return best;
+}
+
+std::string nearest_file(const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path given(path), folder = given.parent_path();
+  std::vector<std::string> names;
+  std::error_code error;
+  constexpr std::size_t kMost = 10000;  // a folder of more is searched in part
+  for (fs::directory_iterator it(folder.empty() ? "." : folder, error), end;
+       !error && it != end && names.size() < kMost; it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  std::ranges::sort(names);  // the same of two that are as near, in whatever order the disk has them
+  const std::string found = nearest(given.filename().string(), names);
+  return found.empty() ? "" : (folder / found).string();
 }
 
 }  // namespace hawser

@@ -13,4 +13,7 @@ int edit_distance(std::string_view a, std::string_view b);
 // The candidate nearest to `word`, the first of several; "" when none is near enough to be what was meant.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
+// The entry of the path's folder whose name is nearest, as a path like the one given; "" when none is near.
+std::string nearest_file(const std::string& path);
+
 }  // namespace hawser

@@ -124,7 +124,11 @@ void Reader::read_file(const std::string& path) {
   seen_.clear();
   std::error_code error;
   const auto status = fs::status(path, error);
-  if (!fs::exists(status)) throw UserError({.file = path, .what = "no such recipe", .hint = "hawser recipe init"});
+  if (!fs::exists(status)) {
+    const std::string near = nearest_file(path);
+    const bool is_yaml = near.ends_with(".yaml") || near.ends_with(".yml") || near.ends_with(".json");
+    throw UserError({.file = path, .what = "no such recipe", .hint = is_yaml ? near : "hawser recipe init"});
+  }
   if (fs::is_directory(status))
     throw UserError({.file = path, .what = "a folder", .expected = "a recipe file", .hint = path + "/recipe.yaml"});
   if (fs::is_regular_file(status) && fs::file_size(path, error) > kLargestRecipe)

@@ -1,0 +1,14 @@
+// What this program is: its version, how it was built, what it can use.
+#pragma once
+
+#include <string>
+
+namespace hawser::cli {
+
+// "cpu" or "cpu and cuda (H100, H200)".
+std::string devices_text();
+
+// Three lines: the version, the build, the devices.
+std::string version_text();
+
+}  // namespace hawser::cli
