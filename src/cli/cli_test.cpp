@@ -70,6 +70,8 @@ TEST(CommandLine, FillsInTheOptionsOfEachCommand) {
   EXPECT_EQ(run_words({"recipe", "init", "--model", "m", "--data", "a", "--force", "--data=b"}, commands), 17);
   commands.bench_step = [](const BenchStepOptions& options) { return options.threads == 2 ? 18 : 0; };
   EXPECT_EQ(run_words({"bench", "step", "--model", "m", "--threads", "2"}, commands), 18);
+  commands.doctor = [](const DoctorOptions& options) { return options.output == "o" && !options.as_rank ? 20 : 0; };
+  EXPECT_EQ(run_words({"doctor", "--output", "o"}, commands), 20);
   commands.prepare = [](const PrepareOptions& options) { return options.recipe == "r" ? 19 : 0; };
   EXPECT_EQ(run_words({"prepare", "r"}, commands), 19);
 }
@@ -135,7 +137,7 @@ class Binary : public ::testing::Test {
 };
 
 const std::vector<std::string> kCommands = {"fit",    "prepare", "plan",        "eval",       "generate",
-                                            "export", "inspect", "recipe init", "bench step"};
+                                            "export", "inspect", "recipe init", "bench step", "doctor"};
 
 TEST_F(Binary, HelpsWithEachCommandInAHundredColumns) {
   for (const std::string& command : kCommands) {

@@ -108,6 +108,11 @@ struct BenchStepOptions {
   std::string trace;  // a file to write; "": none
 };
 
+struct DoctorOptions {
+  CommonOptions common;
+  std::string output = ".";  // the folder whose disk is looked at
+  bool as_rank = false;      // a rank that doctor has started: measures sums and prints them
+};
 
 // What runs when a command was chosen; tests put their own in.
 struct Commands {
@@ -120,6 +125,7 @@ struct Commands {
   std::function<int(const InspectOptions&)> inspect;
   std::function<int(const RecipeInitOptions&)> recipe_init;
   std::function<int(const BenchStepOptions&)> bench_step;
+  std::function<int(const DoctorOptions&)> doctor;
 };
 Commands built_in_commands();
 
@@ -138,5 +144,6 @@ int inspect(const InspectOptions& options);
 int inspect_data(const InspectOptions& options);
 int recipe_init(const RecipeInitOptions& options);
 int bench_step(const BenchStepOptions& options);
+int doctor(const DoctorOptions& options);
 
 }  // namespace hawser::cli

@@ -188,6 +188,10 @@ void add_switch(CLI::App& app, const char* name, bool& value, const char* help) 
   app.add_flag(name, value, help)->group(kOwnGroup);
 }
 
+void add_hidden_switch(CLI::App& app, const char* name, bool& value) {
+  app.add_flag(name, value)->group("");
+}
+
 void add_parsed(CLI::App& app, const char* name, const char* takes, const char* help,
                 const std::function<void(const std::string&)>& store) {
   app.add_option_function<std::string>(name, store, help)->group(kOwnGroup)->option_text(takes);

@@ -42,6 +42,8 @@ void add_text(CLI::App& app, const char* name, const char* takes, std::string& v
 // One that may be given again and again.
 void add_texts(CLI::App& app, const char* name, const char* takes, std::vector<std::string>& values, const char* help);
 void add_switch(CLI::App& app, const char* name, bool& value, const char* help);
+// One that the program says to itself: help and completion leave it out.
+void add_hidden_switch(CLI::App& app, const char* name, bool& value);
 
 // An option whose text the command reads itself; `store` throws UserError when it is wrong.
 void add_parsed(CLI::App& app, const char* name, const char* takes, const char* help,
@@ -78,6 +80,7 @@ void add_export(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen);
+void add_doctor(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_completion(CLI::App& app, Chosen& chosen);  // the last: it describes all that `app` has
 
 }  // namespace hawser::cli

@@ -57,6 +57,7 @@ std::string our_name(const std::string& word) {
                                                                           {"sample", "hawser generate"},
                                                                           {"chat", "hawser generate"},
                                                                           {"estimate", "hawser plan"},
+                                                                          {"check", "hawser doctor"},
                                                                           {"benchmark", "hawser bench step"},
                                                                           {"convert", "hawser export"},
                                                                           {"show", "hawser inspect"}};
@@ -149,6 +150,7 @@ int run_line(int argc, const char* const* argv, const Commands& commands) {
       ->group(kOwnGroup)
       ->description("the version, the build, and the devices it is for");
   app.footer(
+      "  hawser doctor                       # is this machine fit for it\n"
       "  hawser recipe init --model models/SmolLM2-135M --data books --output recipe.yaml\n"
       "  hawser plan recipe.yaml             # what it will take\n"
       "  hawser fit recipe.yaml              # trains\n"
@@ -162,6 +164,7 @@ int run_line(int argc, const char* const* argv, const Commands& commands) {
   add_export(app, commands, chosen);
   add_inspect(app, commands, chosen);
   add_bench(app, commands, chosen);
+  add_doctor(app, commands, chosen);
   add_completion(app, chosen);
 
   std::vector<std::string> words(argv + 1, argv + argc);
@@ -205,7 +208,8 @@ Commands built_in_commands() {
           .export_model = export_model,
           .inspect = inspect,
           .recipe_init = recipe_init,
-          .bench_step = bench_step};
+          .bench_step = bench_step,
+          .doctor = doctor};
 }
 
 int run(int argc, const char* const* argv, const Commands& commands) {

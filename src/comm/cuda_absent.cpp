@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "comm/cuda/reduce_cuda.h"
 #include "comm/mesh.h"
+#include "comm/nccl/version.h"
 
 namespace hawser::comm {
 
@@ -13,6 +14,10 @@ namespace {
 }
 
 }  // namespace
+
+std::string nccl_version() {
+  return "";
+}
 
 void reduce_members_cuda(void*, int, const MemberRuns&, DType, Reduction, std::int64_t, std::byte*, DType, bool) {
   refuse();

@@ -1,6 +1,7 @@
 // Stands for device/cuda/ in builds without CUDA.
 #include "base/error.h"
 #include "device/cuda/activities.h"
+#include "device/cuda/links.h"
 #include "device/cuda/native.h"
 #include "device/cuda/time_mark.h"
 #include "device/device.h"
@@ -28,6 +29,10 @@ TimeMark::TimeMark(const CudaNative&) {
 TimeMark::~TimeMark() = default;
 double TimeMark::seconds_since(const TimeMark&) const {
   return 0;
+}
+
+GpuLinks gpu_links() {
+  return {};
 }
 
 std::string activities_problem() {

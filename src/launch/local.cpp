@@ -30,22 +30,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Debian's name first: where several MPIs are installed, plain mpirun may be another's.
-std::string find_mpirun() {
-  const char* path = std::getenv("PATH");
-  const std::string folders = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
-  for (const char* name : {"mpirun.openmpi", "mpirun"}) {
-    for (std::size_t begin = 0; begin <= folders.size();) {
-      const std::size_t end = std::min(folders.find(':', begin), folders.size());
-      const std::string file = folders.substr(begin, end - begin) + "/" + name;
-      if (end > begin && access(file.c_str(), X_OK) == 0) return file;
-      begin = end + 1;
-    }
-  }
-  throw UserError(Problem{.what = "mpirun is not installed; it starts the ranks",
-                          .hint = "apt-get install openmpi-bin, or --ranks 1"});
-}
-
 std::vector<std::string> own_command() {
   std::ifstream in("/proc/self/cmdline", std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(in), {}};
@@ -311,6 +295,22 @@ class Supervisor {
 };
 
 }  // namespace
+
+// Debian's name first: where several MPIs are installed, plain mpirun may be another's.
+std::string find_mpirun() {
+  const char* path = std::getenv("PATH");
+  const std::string folders = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";
+  for (const char* name : {"mpirun.openmpi", "mpirun"}) {
+    for (std::size_t begin = 0; begin <= folders.size();) {
+      const std::size_t end = std::min(folders.find(':', begin), folders.size());
+      const std::string file = folders.substr(begin, end - begin) + "/" + name;
+      if (end > begin && access(file.c_str(), X_OK) == 0) return file;
+      begin = end + 1;
+    }
+  }
+  throw UserError(Problem{.what = "mpirun is not installed; it starts the ranks",
+                          .hint = "apt-get install openmpi-bin, or --ranks 1"});
+}
 
 int launch_local(const LocalLaunch& launch) {
   HAWSER_CHECK(launch.ranks >= 1, "ranks ", launch.ranks);

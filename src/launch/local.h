@@ -26,6 +26,9 @@ struct LocalLaunch {
   bool saves = false;                // ranks ask stop_requested(), save and end
 };
 
+// The launcher that will be used. Throws UserError when none is installed.
+std::string find_mpirun();
+
 // Returns the exit code of the run (base/error.h): what the ranks agreed on; 3 where one was killed, crashed or left;
 // 130 where the run was interrupted, which a line explains unless the ranks saved. Throws UserError when mpirun is not
 // installed.

@@ -1,0 +1,106 @@
+// hawser doctor: is this machine fit for a run, and what to do where it is not.
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "base/cat.h"
+#include "cli/commands.h"
+#include "cli/doctor/findings.h"
+#include "cli/line.h"
+#include "launch/environment.h"
+
+namespace hawser::cli {
+namespace {
+
+using checks::Findings;
+using checks::State;
+
+struct Check {
+  std::string doing;  // for the line that shows while it lasts
+  std::function<void(Findings&)> run;
+};
+
+// What is being looked at, on a terminal; gone when it is over.
+class Doing {
+ public:
+  explicit Doing(const std::string& what) {
+    if (!terminal_.is_terminal) return;
+    std::fprintf(stderr, "\r\033[K%s ...", what.c_str());
+    std::fflush(stderr);
+  }
+  ~Doing() {
+    if (terminal_.is_terminal) std::fputs("\r\033[K", stderr);
+  }
+  Doing(const Doing&) = delete;
+  Doing& operator=(const Doing&) = delete;
+
+ private:
+  Terminal terminal_ = user_terminal();
+};
+
+std::string plural(int count, const std::string& what) {
+  return cat(count, " ", what, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+int doctor(const DoctorOptions& options) {
+  if (options.as_rank) return checks::measure_as_rank();
+  const bool cuda = options.common.device == DeviceChoice::cuda;
+  const bool gpus = options.common.device != DeviceChoice::cpu;
+  std::vector<Check> checks = {
+      {"build and processor", checks::check_build},
+      {"memory", checks::check_memory},
+      {"limits", checks::check_limits},
+      {"clock", checks::check_clock},
+      {"network", checks::check_network},
+      {"writing to " + options.output, [&](Findings& out) { checks::check_disk(options.output, out); }},
+  };
+  if (gpus) checks.push_back({"GPUs", [&](Findings& out) { checks::check_gpus(cuda, out); }});
+  checks.push_back({"starting ranks", [&](Findings& out) { checks::check_ranks(options, out); }});
+
+  Findings findings;
+  std::size_t shown = 0;
+  for (const Check& check : checks) {
+    {
+      const Doing doing(check.doing);
+      check.run(findings);
+    }
+    for (; !options.common.json && shown < findings.all().size(); ++shown) {
+      std::fputs(checks::text_of(findings.all()[shown]).c_str(), stdout);
+    }
+    std::fflush(stdout);
+  }
+  const int problems = findings.count(State::problem), warnings = findings.count(State::warning);
+  if (options.common.json) {
+    nlohmann::ordered_json out{{"problems", problems}, {"warnings", warnings}};
+    for (const auto& finding : findings.all()) out["findings"].push_back(checks::json_of(finding));
+    std::puts(out.dump().c_str());
+  } else {
+    std::printf("%s, %s\n", plural(problems, "problem").c_str(), plural(warnings, "warning").c_str());
+  }
+  return problems == 0 ? 0 : 1;
+}
+
+void add_doctor(CLI::App& app, const Commands& commands, Chosen& chosen) {
+  const auto options = std::make_shared<DoctorOptions>();
+  CLI::App* command = add_command(
+      app,
+      {.name = "doctor",
+       .what =
+           "what this machine has and lacks for a run\n"
+           "Looks at the build, the processor, memory, limits, the clock, the network, the disk, GPUs and MPI, for "
+           "which it starts two ranks (or --ranks N); takes some seconds. A line each: ok, warning or problem, what "
+           "was seen, what it means, and below it what to do. Ends with 1 where there is a problem, with 0 "
+           "otherwise. --device cpu leaves out GPUs; with --device cuda having none is a problem.",
+       .examples = {"hawser doctor --output runs", "hawser doctor --output /scratch/runs --ranks 4 --json"}},
+      options->common);
+  add_text(*command, "--output", "DIR", options->output,
+           "the folder that runs will write to: its disk is measured with a file that has no name; default: here");
+  add_hidden_switch(*command, "--as-rank", options->as_rank);
+  on_chosen(*command,
+            [options, &commands, &chosen] { chosen = [options, &commands] { return commands.doctor(*options); }; });
+}
+
+}  // namespace hawser::cli

@@ -1,0 +1,122 @@
+// The disk that a run will write its checkpoints to.
+#include <fcntl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "base/cat.h"
+#include "base/units.h"
+#include "cli/doctor/findings.h"
+
+namespace hawser::cli::checks {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+constexpr std::int64_t kBlock = 4 * kMiB, kSync = 32 * kMiB, kMost = 256 * kMiB;
+constexpr double kWriting = 1.5;  // seconds of writing after which no more is begun
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// A file without a name, which is gone with the process however that ends; -1 with errno.
+int nameless_file(const std::string& folder) {
+  const int file = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOENT)) return file;
+  // A file system without such files: one with a name, which it keeps for an instant.
+  std::string name = folder + "/.hawser-doctor-XXXXXX";
+  const int named = mkostemp(name.data(), O_CLOEXEC);
+  if (named >= 0) unlink(name.c_str());
+  return named;
+}
+
+struct Speed {
+  double written = 0, read = 0;  // bytes a second; written with fsync
+  int error = 0;
+};
+
+Speed measure(int file) {
+  Speed out;
+  std::vector<char> block(kBlock, 'h');
+  const auto start = Clock::now();
+  std::int64_t bytes = 0;
+  while (bytes < kMost && seconds_since(start) < kWriting) {
+    const ssize_t size = write(file, block.data(), block.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) return {.error = errno};
+    bytes += size;
+    // So that little is left to wait for where the disk is slow.
+    if (bytes % kSync < size && fdatasync(file) != 0) return {.error = errno};
+  }
+  if (fsync(file) != 0) return {.error = errno};
+  out.written = static_cast<double>(bytes) / seconds_since(start);
+  posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);  // from the disk, not from memory, where the system follows
+  const auto reading = Clock::now();
+  std::int64_t read_bytes = 0;
+  while (read_bytes < bytes && seconds_since(reading) < kWriting) {
+    const ssize_t size = pread(file, block.data(), block.size(), read_bytes);
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) return {.error = errno};
+    read_bytes += size;
+  }
+  out.read = static_cast<double>(read_bytes) / seconds_since(reading);
+  return out;
+}
+
+}  // namespace
+
+void check_disk(const std::string& folder, Findings& out) {
+  // A run makes the folder: until then its nearest parent tells.
+  std::error_code error;
+  fs::path there = fs::absolute(folder, error).lexically_normal();
+  while (!fs::is_directory(there, error) && !fs::exists(there, error) && there != there.root_path()) {
+    there = there.has_filename() ? there.parent_path() : there.parent_path().parent_path();
+  }
+  const std::string name =
+      there.has_filename() || there == there.root_path() ? there.string() : there.parent_path().string();
+  const std::string advice = "--output FOLDER names another; a recipe's is its key output";
+  if (!fs::is_directory(there, error)) {
+    return out.problem("output folder", name, "it is no folder", advice);
+  }
+  const int file = nameless_file(name);
+  if (file < 0) {
+    return out.problem("output folder", name, cat("cannot be written: ", std::strerror(errno)), advice);
+  }
+  struct statvfs space {};
+  const bool known = statvfs(name.c_str(), &space) == 0;
+  const auto free = static_cast<std::int64_t>(space.f_bavail) * static_cast<std::int64_t>(space.f_frsize);
+  const std::string room = known ? cat(format_bytes(Bytes(free)), " free") : "";
+  if (known && free < 64 * kMiB) {
+    close(file);
+    return out.problem("output folder", cat(name, ", ", room), "a checkpoint takes 12 bytes a parameter",
+                       "make room, or " + advice);
+  }
+  const Speed speed = measure(file);
+  close(file);
+  if (speed.error != 0) {
+    return out.problem("output folder", name, cat("writing fails: ", std::strerror(speed.error)), advice);
+  }
+  const std::string value = cat(name, ", ", room, ", writes ", format_bytes(Bytes(std::int64_t(speed.written))),
+                                "/s, reads ", format_bytes(Bytes(std::int64_t(speed.read))), "/s");
+  // A billion parameters are 12 GB of checkpoint.
+  const std::string meaning = cat("a checkpoint of a billion parameters takes ", format_seconds(12e9 / speed.written));
+  if (speed.written < 50e6) {
+    out.warn("output folder", value, meaning,
+             "a faster disk, or checkpoints more rarely (checkpoint.every_steps); " + advice);
+  } else if (free < std::int64_t{12} << 30) {
+    out.warn("output folder", value, meaning + ", which finds no room here", "make room, or " + advice);
+  } else {
+    out.ok("output folder", value, meaning);
+  }
+}
+
+}  // namespace hawser::cli::checks

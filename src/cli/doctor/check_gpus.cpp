@@ -1,0 +1,126 @@
+// GPUs: what the driver says through nvidia-smi, and what this build can do with them.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
+#include <vector>
+
+#include "base/cat.h"
+#include "base/units.h"
+#include "cli/doctor/findings.h"
+#include "comm/nccl/version.h"
+#include "device/cuda/links.h"
+#include "device/device.h"
+
+namespace hawser::cli::checks {
+namespace {
+
+constexpr int kSeconds = 4;  // the first call after a while wakes the driver
+
+// Fields of a line of nvidia-smi's CSV.
+std::vector<std::string> fields_of(const std::string& line) {
+  std::vector<std::string> out;
+  std::istringstream in(line);
+  for (std::string field; std::getline(in, field, ',');) {
+    const auto begin = field.find_first_not_of(' ');
+    const auto end = field.find_last_not_of(" \r");
+    out.push_back(begin == std::string::npos ? "" : field.substr(begin, end - begin + 1));
+  }
+  return out;
+}
+
+std::vector<std::vector<std::string>> ask(const std::string& query) {
+  std::vector<std::vector<std::string>> rows;
+  std::istringstream in(output_of("nvidia-smi " + query + " --format=csv,noheader,nounits", kSeconds));
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty()) rows.push_back(fields_of(line));
+  }
+  return rows;
+}
+
+double number(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  return end == text.c_str() ? -1 : value;
+}
+
+// One GPU as the driver's own tool tells: all of it works without this build's knowing CUDA.
+void check_one(const std::vector<std::string>& gpu, Findings& out) {
+  const std::string check = "GPU " + gpu[0];
+  const double used = number(gpu[3]), total = number(gpu[4]);
+  const std::string memory = cat(gpu[1], ", ", gpu[3], " of ", gpu[4], " MiB used, driver ", gpu[2]);
+  if (total > 0 && used > 0.05 * total) {
+    out.warn(check, memory, "a plan counts with all of its memory, and others hold a part",
+             "end them (below), or --memory what is left");
+  } else {
+    out.ok(check, memory, "free for a run");
+  }
+  const double clock = number(gpu[5]), most = number(gpu[6]), limit = number(gpu[7]), highest = number(gpu[8]);
+  const std::string power = cat("clock ", gpu[5], " of ", gpu[6], " MHz, power limit ", gpu[7], " of ", gpu[8], " W");
+  if (limit > 0 && highest > 0 && limit < 0.95 * highest) {
+    out.warn(check, power, "products of matrices will be slower than the plan's rates",
+             cat("nvidia-smi -pl ", std::lround(highest)));
+  } else if (clock > 0 && most > 0) {
+    out.ok(check, power, "at rest the clock is low; the limit is what counts");
+  }
+}
+
+void check_links(const CudaInfo& info, Findings& out) {
+  if (info.devices < 2) return;
+  const cuda::GpuLinks links = cuda::gpu_links();
+  int apart = 0, slow = 0;
+  std::string first;
+  for (const cuda::GpuLink& link : links.pairs) {
+    if (!link.access) ++apart;
+    if (link.access && !link.native_atomics) ++slow;
+    if (first.empty() && (!link.access || !link.native_atomics)) first = cat(link.from, "-", link.to);
+  }
+  const std::string value = cat(links.pairs.size(), " pairs of ", info.devices, " GPUs");
+  if (apart > 0) {
+    out.warn("GPU links", cat(value, ", ", apart, " without access to each other's memory (", first, ")"),
+             "what they exchange goes through the host, many times slower",
+             "in a virtual machine or container give all GPUs of one NVLink group; BIOS: disable ACS");
+  } else if (slow > 0) {
+    out.warn("GPU links", cat(value, ", ", slow, " over PCIe (", first, ")"),
+             "the plan's h200 target counts with NVLink: exchange will take longer than predicted",
+             "few shards and little context parallelism, or machines with NVLink");
+  } else {
+    out.ok("GPU links", value, "all reach each other's memory over NVLink");
+  }
+}
+
+}  // namespace
+
+void check_gpus(bool wanted, Findings& out) {
+  const auto gpus =
+      ask("--query-gpu=index,name,driver_version,memory.used,memory.total,clocks.sm,clocks.max.sm,power.limit,"
+          "power.max_limit");
+  for (const auto& gpu : gpus) {
+    if (gpu.size() >= 9) check_one(gpu, out);
+  }
+  for (const auto& user : ask("--query-compute-apps=pid,process_name,used_memory")) {
+    if (user.size() >= 3) {
+      out.warn("GPU in use", cat("process ", user[0], " (", user[1], ") holds ", user[2], " MiB"),
+               "it computes there, or forgot to end", cat("is it yours and done? kill ", user[0]));
+    }
+  }
+  const CudaInfo info = cuda_info();
+  if (info.devices > 0) {
+    const cuda::GpuLinks links = cuda::gpu_links();
+    out.ok("CUDA",
+           cat(info.devices, " x ", info.name, ", runtime ", links.runtime_version, ", driver for ",
+               links.driver_version, ", NCCL ", comm::nccl_version()),
+           "this build can use them");
+    return check_links(info, out);
+  }
+  if (wanted) {
+    out.problem("CUDA", info.problem, "a run with --device cuda cannot start",
+                "cmake --preset cuda on a machine with GPUs");
+  } else if (!gpus.empty()) {
+    out.warn("CUDA", info.problem, "the GPUs above are not used", "cmake --preset cuda && cmake --build --preset cuda");
+  } else {
+    out.ok("CUDA", info.problem, "runs are on the CPU");
+  }
+}
+
+}  // namespace hawser::cli::checks

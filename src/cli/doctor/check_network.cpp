@@ -1,0 +1,70 @@
+// Interfaces over which MPI and NCCL would look for other hosts in vain.
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "base/cat.h"
+#include "cli/doctor/findings.h"
+
+namespace hawser::cli::checks {
+namespace {
+
+namespace fs = std::filesystem;
+
+// By the names that those who make them give them, or as the kernel tells.
+bool is_virtual(const std::string& name) {
+  for (const char* start : {"docker", "br-", "virbr", "veth", "vmnet", "vboxnet", "cni", "flannel", "cali", "lxc",
+                            "lxdbr", "podman", "tun", "tap", "wg", "tailscale", "zt", "kube", "weave"}) {
+    if (name.starts_with(start)) return true;
+  }
+  std::error_code ignored;
+  const fs::path device = fs::path("/sys/class/net") / name;
+  return fs::exists(device / "bridge", ignored) || fs::exists(device / "tun_flags", ignored);
+}
+
+std::string joined(const std::set<std::string>& names) {
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ",") + name;
+  return out;
+}
+
+}  // namespace
+
+void check_network(Findings& out) {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) {
+    return out.warn("network", "interfaces cannot be listed", "nothing is known of links to other hosts",
+                    "ip address shows what the system says");
+  }
+  std::set<std::string> real, made_up;
+  bool loopback = false;
+  for (const ifaddrs* at = first; at != nullptr; at = at->ifa_next) {
+    const bool ip = at->ifa_addr != nullptr && at->ifa_addr->sa_family == AF_INET;
+    if (!ip || (at->ifa_flags & IFF_UP) == 0) continue;
+    if ((at->ifa_flags & IFF_LOOPBACK) != 0) {
+      loopback = true;
+    } else {
+      (is_virtual(at->ifa_name) ? made_up : real).insert(at->ifa_name);
+    }
+  }
+  freeifaddrs(first);
+  if (!loopback) {
+    out.problem("loopback", "is down", "the ranks of one machine find each other over it", "ip link set lo up");
+  }
+  if (!made_up.empty()) {
+    out.warn("network", cat(real.empty() ? "" : joined(real) + ", and virtual ", joined(made_up)),
+             "runs over several hosts may try the virtual ones and hang; runs on this host alone use none",
+             real.empty() ? "on several hosts name one: OMPI_MCA_btl_tcp_if_include, NCCL_SOCKET_IFNAME"
+                          : cat("on several hosts: OMPI_MCA_btl_tcp_if_include=", joined(real),
+                                " OMPI_MCA_oob_tcp_if_include=", joined(real), " NCCL_SOCKET_IFNAME=", joined(real)));
+  } else {
+    out.ok("network", real.empty() ? "loopback alone" : joined(real),
+           real.empty() ? "enough for runs on this host" : "none that leads nowhere");
+  }
+}
+
+}  // namespace hawser::cli::checks

@@ -1,0 +1,189 @@
+// Ranks, started as a run starts them: does mpirun work, how fast do two sum.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/doctor/findings.h"
+#include "cli/exit.h"
+#include "comm/mesh.h"
+#include "comm/mpi/world.h"
+#include "device/device.h"
+#include "launch/environment.h"
+#include "launch/local.h"
+
+namespace hawser::cli::checks {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kTimeLimit = 8.0;        // seconds that a sum may take before the ranks are ended
+constexpr double kMeasuring = 1.0;        // seconds of each of the two measurements
+constexpr std::int64_t kSmall = 1;        // elements
+constexpr std::int64_t kLarge = 4 << 20;  // 16 MiB
+constexpr double kSlowSum = 2e-3;         // of a few bytes, within a machine
+constexpr double kSlowRate = 200e6;       // bytes a second
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The middle one of the seconds that a sum over all ranks takes. InternalError where the sum is wrong.
+double time_sum(comm::Mesh& mesh, Device& device, std::int64_t elements) {
+  const int ranks = mesh.world().size();
+  const auto stream = device.make_stream("doctor");
+  const std::int64_t scratch = comm::all_reduce_workspace(elements, DType::f32, ranks, DeviceKind::cpu);
+  Arena data(device, elements * 4), room(device, std::max<std::int64_t>(scratch, 4));
+  const TensorView view(data.data(), DType::f32, {elements}, DeviceKind::cpu);
+  const TensorView workspace(room.data(), DType::f32, {room.bytes() / 4}, DeviceKind::cpu);
+  auto* values = reinterpret_cast<float*>(data.data());
+  std::vector<double> times;
+  // All ranks go round equally often: by count, the count from the first round's time, as the slowest has it.
+  int rounds = 3;
+  for (int i = 0; i < rounds; ++i) {
+    std::fill(values, values + elements, 1.0f);
+    mesh.world().barrier(*stream);
+    stream->synchronize();
+    const auto start = Clock::now();
+    mesh.world().all_reduce(*stream, view, comm::Reduction::sum, workspace);
+    stream->synchronize();
+    const double seconds = seconds_since(start);
+    if (i > 0) times.push_back(seconds);
+    HAWSER_CHECK(values[0] == float(ranks) && values[elements - 1] == float(ranks), "a sum over ", ranks, " ranks is ",
+                 values[0]);
+    if (i == 2) {
+      // The number of rounds that all can do, agreed on by a sum of what each would do.
+      std::fill(values, values + elements,
+                static_cast<float>(std::clamp(kMeasuring / std::max(seconds, 1e-6), 0.0, 200.0)));
+      mesh.world().all_reduce(*stream, view, comm::Reduction::sum, workspace);
+      stream->synchronize();
+      rounds = 3 + static_cast<int>(values[0] / static_cast<float>(ranks));
+    }
+  }
+  std::ranges::sort(times);
+  return times[times.size() / 2];
+}
+
+std::string own_path() {
+  std::array<char, 4096> self{};
+  const ssize_t size = readlink("/proc/self/exe", self.data(), self.size() - 1);
+  return size > 0 ? std::string(self.data(), static_cast<std::size_t>(size)) : "/proc/self/exe";
+}
+
+// Standard output goes into memory while it lives.
+class Caught {
+ public:
+  Caught() {
+    std::fflush(stdout);
+    out_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    memory_ = memfd_create("doctor", MFD_CLOEXEC);
+    HAWSER_CHECK(memory_ >= 0, "memfd_create");
+    dup2(memory_, STDOUT_FILENO);
+  }
+  ~Caught() {
+    dup2(out_, STDOUT_FILENO);
+    close(out_);
+    close(memory_);
+  }
+  Caught(const Caught&) = delete;
+  Caught& operator=(const Caught&) = delete;
+
+  std::string text() const {
+    std::string text(static_cast<std::size_t>(std::max<off_t>(0, lseek(memory_, 0, SEEK_END))), ' ');
+    const ssize_t size = pread(memory_, text.data(), text.size(), 0);
+    text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, size)));
+    return text;
+  }
+
+ private:
+  int out_ = -1, memory_ = -1;
+};
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+}  // namespace
+
+int measure_as_rank() {
+  comm::World world(kTimeLimit);
+  try {
+    const auto device = make_cpu_device();
+    const auto mesh = comm::make_mpi_mesh(world, comm::mesh_sizes(world.size(), 0, 1), kTimeLimit);
+    world.set_phase("measuring sums");
+    const nlohmann::json out{{"ranks", world.size()},
+                             {"small_s", time_sum(*mesh, *device, kSmall)},
+                             {"large_s", time_sum(*mesh, *device, kLarge)},
+                             {"large_bytes", kLarge * 4}};
+    if (world.rank().value() == 0) std::puts(out.dump().c_str());
+    return 0;
+  } catch (const std::exception& error) {
+    world.abort(report_error(error));
+  }
+}
+
+void check_ranks(const DoctorOptions& options, Findings& out) {
+  if (under_launcher()) {
+    return out.warn("MPI", "not looked at", "another launcher has started this process",
+                    "run hawser doctor without it");
+  }
+  std::string mpirun;
+  try {
+    mpirun = find_mpirun();
+  } catch (const UserError&) {
+    return out.problem("MPI", "mpirun is not installed", "runs of more than one rank cannot be started here",
+                       "apt-get install openmpi-bin");
+  }
+  // "mpirun (Open MPI) 4.1.4", or, called by another name, "mpirun.openmpi (OpenRTE) 4.1.4".
+  const std::string said_of_itself = first_line(output_of("'" + mpirun + "' --version", 3));
+  const bool ours =
+      said_of_itself.find("(Open MPI)") != std::string::npos || said_of_itself.find("(OpenRTE)") != std::string::npos;
+  if (!ours) {
+    return out.problem("MPI", cat(mpirun, said_of_itself.empty() ? " does not say what it is" : ": " + said_of_itself),
+                       "ranks are started by Open MPI's mpirun",
+                       "apt-get install openmpi-bin, and its mpirun first in PATH");
+  }
+  out.ok("MPI", cat("Open MPI", said_of_itself.substr(said_of_itself.rfind(')') + 1), ", ", mpirun),
+         "starts the ranks of a run");
+
+  const int ranks = options.common.ranks > 0 ? options.common.ranks : 2;
+  const auto start = Clock::now();
+  int code = 0;
+  std::string said;
+  {
+    const Caught caught;
+    code = launch_local({.ranks = ranks, .threads = 1, .command = {own_path(), "doctor", "--as-rank"}});
+    said = caught.text();
+  }
+  if (code == static_cast<int>(ExitCode::interrupted)) throw Error(ExitCode::interrupted, "");
+  const double seconds = seconds_since(start);
+  const auto json = nlohmann::json::parse(said, nullptr, /*allow_exceptions=*/false);
+  if (code != 0 || !json.is_object()) {
+    return out.problem("ranks", cat(ranks, " started, and ended with exit code ", code), "a run would end like that",
+                       "the lines above say why; `mpirun -np 2 hostname` shows whether it is MPI itself");
+  }
+  const double small = json.value("small_s", 0.0), large = json.value("large_s", 0.0);
+  const double rate = json.value("large_bytes", 0.0) / std::max(large, 1e-9);
+  std::array<char, 64> time{};
+  std::snprintf(time.data(), time.size(), small < 1e-3 ? "%.0f us" : "%.3g ms", small * (small < 1e-3 ? 1e6 : 1e3));
+  const std::string value = cat(ranks, " ranks sum 4 bytes in ", time.data(), ", 16 MiB at ",
+                                format_bytes(Bytes(std::int64_t(rate))), "/s; all in ", format_seconds(seconds));
+  const int cores = usable_cores();
+  if (ranks > cores) {
+    out.warn("ranks", value, cat("they take turns on ", cores, cores == 1 ? " core" : " cores"),
+             cat("no more ranks than cores for speed; more is right for trying things out"));
+  } else if (small > kSlowSum || rate < kSlowRate) {
+    out.warn("ranks", value, "slow within one machine: others compute here, or /dev/shm is not used",
+             "try again when the machine is idle");
+  } else {
+    out.ok("ranks", value, "as it should be within one machine");
+  }
+}
+
+}  // namespace hawser::cli::checks

@@ -1,0 +1,11 @@
+// The NCCL that this process has loaded.
+#pragma once
+
+#include <string>
+
+namespace hawser::comm {
+
+// "2.28.3"; "" in builds without CUDA.
+std::string nccl_version();
+
+}  // namespace hawser::comm
