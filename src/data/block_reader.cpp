@@ -13,6 +13,8 @@ constexpr std::size_t kRead = std::size_t{256} << 10;
 // What is looked at on both sides of a cut: longer than any word or token of ordinary text.
 constexpr std::size_t kContext = 1024;
 constexpr int kMostRefused = 1000;
+// A block is held whole, and a line or a part that cannot be cut is a block: an archive may unpack to any size.
+constexpr std::size_t kLargestBlock = std::size_t{256} << 20;
 
 bool is_space(char c) {
   return c == ' ' || (c >= '\t' && c <= '\r');
@@ -92,6 +94,13 @@ bool BlockReader::next_lines(Block& block) {
       return true;
     }
     looked_at = buffer_.size();
+    if (looked_at > kLargestBlock) {
+      throw UserError({.file = source_.path,
+                       .what = "a line that is too long",
+                       .expected = cat("at most ", kLargestBlock >> 20, " MiB"),
+                       .at = cat("line ", at_.line + std::count(buffer_.begin(), buffer_.end(), '\n')),
+                       .hint = "shorter documents"});
+    }
     if (!more()) break;
   }
   block.text = std::exchange(buffer_, {});
@@ -104,6 +113,13 @@ bool BlockReader::next_part(Block& block) {
   std::size_t cut = std::string::npos;
   while (cut == std::string::npos) {
     cut = find_cut(looked_at);
+    if (cut == std::string::npos && buffer_.size() > kLargestBlock) {
+      throw UserError({.file = source_.path,
+                       .what = "a text without a place to cut it",
+                       .expected = cat("a line or word that starts anew within ", kLargestBlock >> 20, " MiB"),
+                       .at = cat("line ", at_.line),
+                       .hint = "several files"});
+    }
     if (cut == std::string::npos && !more()) break;
   }
   if (cut == std::string::npos) {

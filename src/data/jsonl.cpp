@@ -3,6 +3,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/json_depth.h"
 #include "data/byte_reader.h"
 #include "data/chat/from_json.h"
 #include "data/token_file.h"
@@ -13,12 +14,19 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // templates see the order of keys
 
+constexpr int kDeepest = 200;
+
 // Reports what is wrong with one line.
 class LineReader {
  public:
   LineReader(const LinePlace& place, Problems& problems) : place_(place), problems_(problems) {}
 
   std::optional<Line> read(std::string_view text) {
+    // Copies of JSON, which an ordered object makes as it grows, go down recursively.
+    if (const auto deep = deeper_than(text, kDeepest)) {
+      return refuse("JSON nested too deeply", cat("at most ", kDeepest, " levels"), "",
+                    cat("byte ", place_.byte + static_cast<std::int64_t>(*deep)));
+    }
     Json json;
     try {
       json = Json::parse(text);
@@ -118,9 +126,10 @@ class LineReader {
                     cat(prompt.type_name(), " and ", found->type_name()), "prompt, completion");
     }
     if (!check_messages(prompt, "prompt") || !check_messages(*found, "completion")) return std::nullopt;
-    Json messages = prompt;
-    messages.insert(messages.end(), found->begin(), found->end());
-    Line line{.chat = chat::Conversation{chat::from_json(messages), {}}, .asked = prompt.size()};
+    chat::List messages = chat::from_json(prompt).list();
+    const chat::Value answers = chat::from_json(*found);
+    messages.insert(messages.end(), answers.list().begin(), answers.list().end());
+    Line line{.chat = chat::Conversation{std::move(messages), {}}, .asked = prompt.size()};
     return with_tools(json, std::move(line));
   }
 
@@ -180,7 +189,8 @@ class LineReader {
           item.is_number_integer() && !(item.is_number_unsigned() && item.get<std::uint64_t>() > 1ull << 62);
       const std::int64_t value = whole ? item.get<std::int64_t>() : 0;
       if (!whole || ((value < least || value > most) && !(ignored && value == kIgnoredLabel))) {
-        refuse(what, cat(ignored ? "-100, or " : "", least, " to ", most), item.dump(), cat(key, "[", out.size(), "]"));
+        refuse(what, cat(ignored ? "-100, or " : "", least, " to ", most),
+               item.is_structured() ? item.type_name() : item.dump(), cat(key, "[", out.size(), "]"));
         return false;
       }
       out.push_back(static_cast<std::int32_t>(value));

@@ -68,9 +68,22 @@ TEST(Jsonl, SaysWhatIsWrongAndWhere) {
             "f: wrong type (expected text, got number) at line 12, messages[0].content");
   EXPECT_EQ(refusal(R"({"messages":[{"role":"user","content":"a"}],"tools":{}})"),
             "f: wrong type (expected a list of tools, got object) at line 12, tools");
-  const std::string deep =
-      R"({"messages":[{"role":"user","content":)" + std::string(100000, '[') + std::string(100000, ']') + "}]}";
-  EXPECT_EQ(refusal(deep), "f: nested too deeply (expected messages of texts) at line 12");
+  const auto nested = [](const std::string& before, int levels, const std::string& after) {
+    const auto count = static_cast<std::size_t>(levels);
+    return before + std::string(count, '[') + std::string(count, ']') + after;
+  };
+  EXPECT_EQ(refusal(nested(R"({"messages":[{"role":"user","content":)", 150, "}]}")),
+            "f: nested too deeply (expected messages of texts) at line 12");
+  EXPECT_EQ(refusal(nested(R"({"messages":[{"role":"user","content":)", 300000, "}]}")),
+            "f: JSON nested too deeply (expected at most 200 levels) at line 12, byte 1235");
+  EXPECT_EQ(refusal(nested(R"({"input_ids":[)", 300000, "]}")),
+            "f: JSON nested too deeply (expected at most 200 levels) at line 12, byte 1212");
+  EXPECT_EQ(refusal(nested(R"({"more":)", 300000, R"(,"input_ids":[1]})")),
+            "f: JSON nested too deeply (expected at most 200 levels) at line 12, byte 1207");
+  EXPECT_EQ(refusal(R"({"input_ids":[[1]]})"),
+            "f: id outside the vocabulary (expected 0 to 99, got array) at line 12, input_ids[0]");
+  EXPECT_EQ(refusal(nested(R"({"text":5, "more":"\")", 300, R"("})")),
+            "f: wrong type (expected a string, got number) at line 12, text");
   EXPECT_EQ(refusal(R"({"prompt":"a"})"), "f: prompt without completion (expected both, got prompt) at line 12");
   EXPECT_EQ(refusal(R"({"prompt":"a","completion":""})"), "f: empty completion (expected text) at line 12, completion");
   EXPECT_EQ(refusal(R"({"prompt":"a","completion":[]})"),

@@ -4,10 +4,14 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/json_depth.h"
+
 namespace hawser::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int kDeepest = 32;  // of a line that is read: copies of JSON go down recursively
 
 Json finite(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
@@ -71,6 +75,7 @@ std::string to_json(const StepMetrics& m) {
 }
 
 std::optional<StepMetrics> from_json(const std::string& line) {
+  if (deeper_than(line, kDeepest)) return std::nullopt;
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || whole(json, "step") <= 0) return std::nullopt;
   StepMetrics m{.step = whole(json, "step"),

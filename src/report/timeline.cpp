@@ -7,12 +7,15 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 
 namespace hawser::report {
 
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int kDeepest = 32;
 using Kind = TimelineSpan::Kind;
 
 constexpr std::pair<Kind, const char*> kKinds[] = {
@@ -132,6 +135,7 @@ std::string to_chrome_trace(const std::vector<RankTimeline>& ranks) {
 std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::string& file) {
   std::map<int, RankTimeline> ranks;
   try {
+    if (deeper_than(text, kDeepest)) throw UserError(Problem{.file = file, .what = "JSON nested too deeply"});
     const Json json = Json::parse(text);
     const Json& data = json.at("otherData");
     if (data.at("program") != "hawser") throw UserError(Problem{.file = file, .what = "a trace of another program"});

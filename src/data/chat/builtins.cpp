@@ -10,7 +10,7 @@ namespace hawser::data::chat {
 namespace {
 
 constexpr std::int64_t kMostSteps = 1'000'000, kMostItems = 10'000'000;
-constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+constexpr std::size_t kMostWork = std::size_t{2} << 30;  // bytes gone through by all operations together
 
 std::int64_t checked(std::int64_t value, bool overflow) {
   if (overflow) throw TemplateError("a number that is too large");
@@ -35,11 +35,15 @@ std::vector<std::map<std::string, Value>> Context::enter() {
 
 void Context::write(const Text& text) {
   output_.append(text);
-  if (output_.bytes.size() > kMostBytes) throw TemplateError("the text grows beyond 256 MiB");
 }
 
 void Context::count_step() {
   if (++steps_ > kMostSteps) throw TemplateError("the template does not come to an end");
+}
+
+void Context::count_work(const Value& value) {
+  work_ += value.bytes();
+  if (work_ > kMostWork) throw TemplateError("the template does not come to an end");
 }
 
 Value attribute(const Value& object, const std::string& name) {

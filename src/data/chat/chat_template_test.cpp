@@ -194,6 +194,57 @@ TEST(ChatTemplate, RefusesWhatItDoesNotKnow) {
             "while rendering, line 0: the template does not come to an end");
 }
 
+// What a template may do to the machine that renders it.
+TEST(ChatTemplate, TakesNeitherAllMemoryNorAllTime) {
+  const auto while_rendering = [](const std::string& what) { return "while rendering, line 1: " + what; };
+  const std::string without_end = while_rendering("the template does not come to an end");
+  const std::string large = while_rendering("a value beyond 64 MiB");
+  const auto often = [](const std::string& start, const std::string& body, const std::string& end = "") {
+    return "{% set ns = namespace(" + start + ") %}{% for i in range(60) %}" + body + "{% endfor %}" + end;
+  };
+  EXPECT_EQ(refusal("{% for i in range(10**9) %}x{% endfor %}"), while_rendering("a range that is too long"));
+  EXPECT_EQ(refusal(often("x='ab'", "{% set ns.x = ns.x + ns.x %}")), large);
+  EXPECT_EQ(refusal(often("x='ab'", "{% set ns.x = ns.x ~ ns.x %}")), large);
+  EXPECT_EQ(refusal(often("x=[1]", "{% set ns.x = ns.x + ns.x %}")), large);
+  EXPECT_EQ(refusal(often("x=[1]", "{% set ns.x = [ns.x, ns.x] %}", "{{ ns.x }}")), large);
+  EXPECT_EQ(refusal("{% set x = 'a' * 1000000 %}{{ x | replace('a', x) }}"), large);
+  EXPECT_EQ(refusal("{% set x = 'a' * 1000000 %}{{ x | list | join(x) }}"), large);
+  EXPECT_EQ(refusal("{{ ('\\n' * 1000000) | indent(1000, true, true) }}"), large);
+  EXPECT_EQ(refusal("{{ ([1] * 1500000) | tojson(indent=64) }}"), while_rendering("tojson beyond 64 MiB"));
+  EXPECT_EQ(refusal("{% set ns = namespace(x=[]) %}{% for i in range(999) %}{% set ns.x = [ns.x] %}{% endfor %}"),
+            "while rendering, line 0: values nested too deeply");
+  EXPECT_EQ(refusal("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}").substr(0, 64),
+            "while rendering, line 0: a namespace inside another value is not");
+  EXPECT_EQ(refusal("{% set ns = namespace() %}{{ [ns] }}").substr(0, 64),
+            "while rendering, line 1: a namespace inside another value is not");
+  EXPECT_EQ(refusal("{% set x = 'a' * 30000000 %}{% for i in range(99999) %}{% if x | upper %}{% endif %}{% endfor %}"),
+            without_end);
+  EXPECT_EQ(refusal("{{ range(99999) | unique | length }}"), while_rendering("more than 10000 unique items"));
+  EXPECT_EQ(render("{{ ('a' * 30000000) | replace('a' * 15000000 + 'b', '') | length }}").text, "30000000");
+  EXPECT_EQ(render("{{ ('a' * 1000000).rsplit('a') | length }}").text, "1000001");
+  EXPECT_EQ(refusal("{{ 'a'.strip('b' * 2000) }}"), while_rendering("strip of that many characters"));
+  EXPECT_EQ(refusal("{{ 'a'.rfind('b' * 2000) }}"), while_rendering("rfind of so long a text"));
+  EXPECT_EQ(refusal("{{ 'a'.rsplit('b' * 2000) }}"), while_rendering("rsplit by so long a text"));
+  for (const char* more :
+       {" + 1", " ~ 1", " * 1", " ** 1", " and 1", " or 1", ".a", "[0]", "()", " | trim", " is none"}) {
+    std::string chain = "1";
+    for (int i = 0; i < 5000; ++i) chain += more;
+    EXPECT_NE(refusal("{{ " + chain + " }}").find("too many operators in a row"), std::string::npos) << more;
+  }
+  // Macros within macros, each through as many blocks and brackets as there may be.
+  const auto repeated = [](const char* text, int count) {
+    std::string out;
+    for (int i = 0; i < count; ++i) out += text;
+    return out;
+  };
+  EXPECT_EQ(refusal("{% macro m() %}" + repeated("{% if 1 %}", 140) + "{{ m() }}" + repeated("{% endif %}", 140) +
+                    "{% endmacro %}{{ m() }}"),
+            while_rendering("macros nested too deeply"));
+  EXPECT_EQ(
+      refusal("{% macro m() %}{{ " + repeated("[", 30) + "m()" + repeated("]", 30) + " }}{% endmacro %}{{ m() }}"),
+      while_rendering("macros nested too deeply"));
+}
+
 TEST(ChatTemplate, KnowsWhatCameFromWhichMessage) {
   const std::string messages =
       R"([{"role": "user", "content": "  ask "}, {"role": "assistant", "content": "<x>\nan|swer\n"},

@@ -2,6 +2,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/json_depth.h"
 #include "data/chat/chat_template.h"
 #include "data/sources.h"
 
@@ -23,6 +24,8 @@ std::string read(const fs::path& path) {
   return text;
 }
 
+constexpr int kDeepestJson = 64;
+
 struct TokenizerConfig {
   std::optional<std::string> chat_template;
   std::map<std::string, std::string> tokens;
@@ -35,7 +38,9 @@ TokenizerConfig read_config(const fs::path& path) {
         {.file = path.string(), .what = std::move(what), .expected = std::move(expected), .at = std::move(at)});
   };
   try {
-    const Json json = Json::parse(read(path));
+    const std::string text = read(path);
+    if (deeper_than(text, kDeepestJson)) fail("JSON nested too deeply", "", cat("at most ", kDeepestJson, " levels"));
+    const Json json = Json::parse(text);
     if (!json.is_object()) fail("not a tokenizer_config.json", "", "an object");
     for (const auto& [key, value] : json.items()) {
       if (!key.ends_with("_token")) continue;

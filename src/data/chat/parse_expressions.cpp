@@ -7,8 +7,10 @@ namespace hawser::data::chat {
 Expression Parser::expression(bool with_condition) {
   const Depth depth(*this);
   Expression value = or_expression();
+  int chain = 0;
   while (with_condition && is_name("if")) {
     take();
+    check_chain(chain);
     Expression condition = or_expression();
     Expression otherwise;
     if (take_name("else")) otherwise = expression(true);
@@ -30,7 +32,9 @@ Expression Parser::tuple() {
 
 Expression Parser::or_expression() {
   Expression left = and_expression();
+  int chain = 0;
   while (take_name("or")) {
+    check_chain(chain);
     Expression right = and_expression();
     left = [=](Context& context) {
       const Value value = left(context);
@@ -42,7 +46,9 @@ Expression Parser::or_expression() {
 
 Expression Parser::and_expression() {
   Expression left = not_expression();
+  int chain = 0;
   while (take_name("and")) {
+    check_chain(chain);
     Expression right = not_expression();
     left = [=](Context& context) {
       const Value value = left(context);
@@ -88,6 +94,8 @@ Expression Parser::comparison() {
     Value left = first(context);
     for (const auto& [symbol, expression] : rest) {
       Value right = expression(context);
+      context.count_work(left);
+      context.count_work(right);
       if (!holds(symbol, left, right)) return Value(false);
       left = std::move(right);
     }
@@ -106,29 +114,36 @@ bool Parser::holds(const std::string& symbol, const Value& a, const Value& b) {
 
 Expression Parser::binary(Expression (Parser::*next)(), std::initializer_list<const char*> symbols) {
   Expression left = (this->*next)();
-  while (true) {
+  for (int chain = 0;;) {
     std::string symbol;
     for (const char* one : symbols) {
       if (is_symbol(one)) symbol = one;
     }
     if (symbol.empty()) return left;
     take();
+    check_chain(chain);
     Expression right = (this->*next)();
     left = [=](Context& context) {
       const Value a = left(context);
-      return arithmetic(symbol, a, right(context));
+      Value value = arithmetic(symbol, a, right(context));
+      context.count_work(value);
+      return value;
     };
   }
 }
 
 Expression Parser::joined() {
   Expression left = product();
+  int chain = 0;
   while (take_symbol("~")) {
+    check_chain(chain);
     Expression right = product();
     left = [=](Context& context) {
       Text text = left(context).str();
       text.append(right(context).str());
-      return Value(std::move(text));
+      Value value(std::move(text));
+      context.count_work(value);
+      return value;
     };
   }
   return left;
@@ -136,7 +151,9 @@ Expression Parser::joined() {
 
 Expression Parser::power() {
   Expression left = unary(true);
+  int chain = 0;
   while (take_symbol("**")) {
+    check_chain(chain);
     Expression right = unary(true);
     left = [=](Context& context) {
       const Value a = left(context);
@@ -263,7 +280,7 @@ Call Parser::call() {
 }
 
 Expression Parser::postfix(Expression value) {
-  while (true) {
+  for (int chain = 0;; check_chain(chain)) {
     const int line = peek().line;
     if (take_symbol(".")) {
       if (peek().kind == TokenKind::integer) {
@@ -301,7 +318,10 @@ Value Parser::method(Context& context, const Value& object, const std::string& n
     if (const Value* field = object.dict().find(name); field && field->is_function())
       return field->function()(arguments);
   }
-  return call_method(object, name, arguments);
+  context.count_work(object);
+  Value made = call_method(object, name, arguments);
+  context.count_work(made);
+  return made;
 }
 
 Expression Parser::brackets(Expression object) {
@@ -328,12 +348,13 @@ Expression Parser::brackets(Expression object) {
   return [object = std::move(object), from = parts[0], to = parts[1], step = parts[2]](Context& context) {
     const auto given = [&](const Expression& one) { return one ? one(context) : Value(None{}); };
     const Value of = object(context);
+    context.count_work(of);
     return slice(of, given(from), given(to), given(step));
   };
 }
 
 Expression Parser::filtered(Expression value) {
-  while (true) {
+  for (int chain = 0;; check_chain(chain)) {
     const int line = peek().line;
     if (take_symbol("|")) {
       const std::string name = need_any_name();
@@ -346,7 +367,10 @@ Expression Parser::filtered(Expression value) {
           [=](Context& context) {
             const Value input = value(context);
             const Arguments given = arguments.evaluate(context);
-            return selecting ? select_items(name, input, given) : filter(input, given);
+            context.count_work(input);
+            Value made = selecting ? select_items(name, input, given) : filter(input, given);
+            context.count_work(made);
+            return made;
           },
           line);
     } else if (take_name("is")) {
@@ -378,6 +402,7 @@ Expression Parser::test(Expression value, int line) {
   if (!found) throw TemplateError(cat("test '", name, "' is not supported"), line);
   return [=](Context& context) {
     const Value input = value(context);
+    context.count_work(input);
     return Value(found(input, arguments.evaluate(context)) != negated);
   };
 }

@@ -187,7 +187,9 @@ Statement Parser::set_statement(int line) {
       if (!target.is_dict() || !target.dict().is_namespace) {
         throw TemplateError(cat("'", object, "' is no namespace: its fields cannot be set"), line);
       }
-      target.dict().set(field, value(context));
+      Value given = value(context);
+      given.check_can_be_held();
+      target.dict().set(field, std::move(given));
       return Flow::on;
     };
   }

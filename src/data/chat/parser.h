@@ -40,6 +40,12 @@ class Parser {
  private:
   static constexpr int kDeepest = 150;
 
+  // Each of a chain of operators holds the one before it.
+  static constexpr int kLongestChain = 300;
+  void check_chain(int& length) const {
+    if (++length > kLongestChain) fail("too many operators in a row");
+  }
+
   // Bounds how deep expressions and blocks nest: they are gone through recursively.
   struct Depth {
     explicit Depth(Parser& of) : parser(of) {

@@ -34,6 +34,8 @@ class Context {
   std::size_t written() const { return output_.bytes.size(); }
   // Every turn of a loop and every call: a template that never ends is stopped.
   void count_step();
+  // Every value that an operator, filter, test or method is given or makes, by its size; the same end.
+  void count_work(const Value& value);
 
   std::vector<std::pair<std::size_t, std::size_t>> generations;  // {% generation %} ... {% endgeneration %}
   bool capturing = false;
@@ -42,6 +44,7 @@ class Context {
   std::vector<std::map<std::string, Value>> scopes_;
   Text output_;
   std::int64_t steps_ = 0;
+  std::size_t work_ = 0;
   int macros_ = 0;
 };
 

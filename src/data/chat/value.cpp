@@ -5,11 +5,23 @@
 #include <cmath>
 
 #include "base/cat.h"
+#include "data/chat/texts.h"
 #include "data/utf8.h"
 
 namespace hawser::data::chat {
 
+namespace {
+
+constexpr std::size_t kItemBytes = 16;  // what an item counts beside its text
+
+void check_bytes(std::size_t bytes) {
+  if (bytes > kMostBytes) throw TemplateError(cat("a value beyond ", kMostBytes >> 20, " MiB"));
+}
+
+}  // namespace
+
 void Text::append(const Text& other) {
+  check_bytes(bytes.size() + other.bytes.size());
   const std::size_t at = bytes.size();
   bytes += other.bytes;
   for (const Mark& mark : other.marks) marks.push_back({mark.begin + at, mark.end + at, mark.message});
@@ -64,18 +76,63 @@ namespace {
 
 }  // namespace
 
+Value::Value(Text text) {
+  check_bytes(text.bytes.size());
+  data_ = std::make_shared<const Text>(std::move(text));
+}
+
+Value::Value(List list) {
+  Extent extent;
+  for (const Value& item : list) extent.add(item);
+  data_ = std::make_shared<const HeldList>(HeldList{std::move(list), extent});
+}
+
+Value::Value(Dict dict) {
+  Extent extent;
+  for (const auto& [key, item] : dict.items) {
+    extent.bytes += key.size();
+    extent.add(item);
+  }
+  data_ = std::make_shared<HeldDict>(HeldDict{std::move(dict), extent});
+}
+
+void Value::Extent::add(const Value& item) {
+  item.check_can_be_held();
+  const Extent of = item.extent();
+  bytes += of.bytes + kItemBytes;
+  depth = std::max(depth, of.depth + 1);
+  check_bytes(bytes);
+}
+
+Value::Extent Value::extent() const {
+  if (const auto* text = std::get_if<TextPointer>(&data_)) return {(*text)->bytes.size(), 0};
+  if (const auto* list = std::get_if<ListPointer>(&data_)) return (*list)->extent;
+  if (const auto* dict = std::get_if<DictPointer>(&data_)) return (*dict)->extent;
+  return {};
+}
+
+void Value::check_can_be_held() const {
+  if (extent().depth >= kDeepestValue) throw TemplateError("values nested too deeply");
+  if (is_dict() && dict().is_namespace) throw TemplateError("a namespace inside another value is not supported");
+}
+
+std::size_t Value::bytes() const {
+  if (is_text()) return text().bytes.size();
+  return kItemBytes * (is_list() ? list().size() : is_dict() ? dict().items.size() : 1);
+}
+
 const Text& Value::text() const {
   if (const auto* text = std::get_if<TextPointer>(&data_)) return **text;
   wrong_type("str", *this);
 }
 
 const List& Value::list() const {
-  if (const auto* list = std::get_if<ListPointer>(&data_)) return **list;
+  if (const auto* list = std::get_if<ListPointer>(&data_)) return (*list)->list;
   wrong_type("list", *this);
 }
 
 Dict& Value::dict() const {
-  if (const auto* dict = std::get_if<DictPointer>(&data_)) return **dict;
+  if (const auto* dict = std::get_if<DictPointer>(&data_)) return (*dict)->dict;
   wrong_type("dict", *this);
 }
 
@@ -167,102 +224,7 @@ std::string repr_of_text(const std::string& bytes) {
   return out + quote;
 }
 
-void json_text(const Text& text, Text& out) {
-  out.bytes += '"';
-  // A mark reaches from the first to the last byte that its own became.
-  std::vector<std::size_t> places(text.bytes.size() + 1);
-  for (std::size_t i = 0; i < text.bytes.size(); ++i) {
-    places[i] = out.bytes.size();
-    const char c = text.bytes[i];
-    switch (c) {
-      case '"':
-        out.bytes += "\\\"";
-        break;
-      case '\\':
-        out.bytes += "\\\\";
-        break;
-      case '\n':
-        out.bytes += "\\n";
-        break;
-      case '\r':
-        out.bytes += "\\r";
-        break;
-      case '\t':
-        out.bytes += "\\t";
-        break;
-      case '\b':
-        out.bytes += "\\b";
-        break;
-      case '\f':
-        out.bytes += "\\f";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          static constexpr char kDigits[] = "0123456789abcdef";
-          out.bytes += "\\u00";
-          out.bytes += kDigits[c >> 4];
-          out.bytes += kDigits[c & 15];
-        } else {
-          out.bytes += c;
-        }
-    }
-  }
-  places.back() = out.bytes.size();
-  for (const Mark& mark : text.marks) out.marks.push_back({places[mark.begin], places[mark.end], mark.message});
-  out.bytes += '"';
-}
-
-void json_value(const Value& value, int indent, int depth, Text& out) {
-  if (depth > 200) throw TemplateError("tojson: nested too deeply");
-  const auto line = [&](int level) {
-    if (indent >= 0) out.bytes += "\n" + std::string(static_cast<std::size_t>(indent * level), ' ');
-  };
-  const char* const comma = indent >= 0 ? "," : ", ";
-  if (value.is_none()) {
-    out.bytes += "null";
-  } else if (value.is_bool()) {
-    out.bytes += value.truth() ? "true" : "false";
-  } else if (value.is_real() && !std::isfinite(value.real())) {
-    out.bytes += std::isnan(value.real()) ? "NaN" : value.real() > 0 ? "Infinity" : "-Infinity";
-  } else if (value.is_number()) {
-    out.bytes += value.repr();
-  } else if (value.is_text()) {
-    json_text(value.text(), out);
-  } else if (value.is_list()) {
-    out.bytes += '[';
-    for (std::size_t i = 0; i < value.list().size(); ++i) {
-      if (i > 0) out.bytes += comma;
-      line(depth + 1);
-      json_value(value.list()[i], indent, depth + 1, out);
-    }
-    if (!value.list().empty()) line(depth);
-    out.bytes += ']';
-  } else if (value.is_dict()) {
-    out.bytes += '{';
-    bool first = true;
-    for (const auto& [key, item] : value.dict().items) {
-      if (!first) out.bytes += comma;
-      first = false;
-      line(depth + 1);
-      json_text({key, {}}, out);
-      out.bytes += ": ";
-      json_value(item, indent, depth + 1, out);
-    }
-    if (!first) line(depth);
-    out.bytes += '}';
-  } else {
-    throw TemplateError(cat("tojson of ", value.is_undefined() ? value.undefined_name() + ", which is undefined"
-                                                               : std::string(value.type_name())));
-  }
-}
-
 }  // namespace
-
-Text to_json(const Value& value, int indent) {
-  Text out;
-  json_value(value, indent, 0, out);
-  return out;
-}
 
 std::string Value::repr() const {
   if (is_undefined()) return "Undefined";
@@ -273,12 +235,17 @@ std::string Value::repr() const {
   if (is_text()) return repr_of_text(text().bytes);
   std::string out;
   if (is_list()) {
-    for (const Value& item : list()) out += (out.empty() ? "" : ", ") + item.repr();
+    for (const Value& item : list()) {
+      out += (out.empty() ? "" : ", ") + item.repr();
+      check_bytes(out.size());
+    }
     return "[" + out + "]";
   }
   if (is_dict()) {
-    for (const auto& [key, item] : dict().items)
+    for (const auto& [key, item] : dict().items) {
       out += (out.empty() ? "" : ", ") + repr_of_text(key) + ": " + item.repr();
+      check_bytes(out.size());
+    }
     return "{" + out + "}";
   }
   return "<function>";
@@ -311,7 +278,7 @@ int compare(const Value& a, const Value& b) {
 }
 
 bool contains(const Value& container, const Value& item) {
-  if (container.is_text()) return container.text().bytes.find(item.text().bytes) != std::string::npos;
+  if (container.is_text()) return find_in(container.text().bytes, item.text().bytes) != std::string::npos;
   if (container.is_dict()) return item.is_text() && container.dict().find(item.text().bytes) != nullptr;
   const List items = iterate(container);
   return std::ranges::any_of(items, [&](const Value& other) { return equal(item, other); });

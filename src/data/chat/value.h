@@ -28,6 +28,11 @@ struct Mark {
   int message = 0;
 };
 
+// What a template may make, so that none takes all memory or never comes to an end: bytes of a text, or of a list or
+// dict written out, and how deep those nest. TemplateError beyond.
+inline constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+inline constexpr int kDeepestValue = 200;
+
 struct Text {
   std::string bytes;
   std::vector<Mark> marks;
@@ -68,11 +73,11 @@ class Value {
   Value(bool value) : data_(value) {}
   Value(std::int64_t value) : data_(value) {}
   Value(double value) : data_(value) {}
-  Value(Text text) : data_(std::make_shared<const Text>(std::move(text))) {}
+  Value(Text text);
   Value(std::string text) : Value(Text{std::move(text), {}}) {}
   Value(const char* text) : Value(std::string(text)) {}
-  Value(List list) : data_(std::make_shared<const List>(std::move(list))) {}
-  Value(Dict dict) : data_(std::make_shared<Dict>(std::move(dict))) {}
+  Value(List list);
+  Value(Dict dict);
   Value(Function function) : data_(std::make_shared<const Function>(std::move(function))) {}
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
@@ -100,10 +105,32 @@ class Value {
   Text str() const;          // Python's str(); nothing for what is undefined
   std::string repr() const;  // Python's repr()
 
+  // Throws where no list, dict or namespace may hold this value: it nests too deeply, or is a namespace, which could
+  // come to hold itself.
+  void check_can_be_held() const;
+  // About how many bytes an operation goes through that looks at all of a text, or at each item of a list.
+  std::size_t bytes() const;
+
  private:
+  // Of a list or dict with all that is in it.
+  struct Extent {
+    std::size_t bytes = 0;
+    int depth = 0;
+    void add(const Value& item);
+  };
+  struct HeldList {
+    List list;
+    Extent extent;
+  };
+  struct HeldDict {
+    Dict dict;
+    Extent extent;  // as it was made: a namespace grows
+  };
+  Extent extent() const;
+
   using TextPointer = std::shared_ptr<const Text>;
-  using ListPointer = std::shared_ptr<const List>;
-  using DictPointer = std::shared_ptr<Dict>;
+  using ListPointer = std::shared_ptr<const HeldList>;
+  using DictPointer = std::shared_ptr<HeldDict>;
   using FunctionPointer = std::shared_ptr<const Function>;
   std::variant<Undefined, None, bool, std::int64_t, double, TextPointer, ListPointer, DictPointer, FunctionPointer>
       data_;

@@ -1,8 +1,21 @@
 #include "data/tokenizers/json_reader.h"
 
+#include "base/json_depth.h"
+
 namespace hawser::data {
+namespace {
+
+constexpr int kDeepestJson = 64;  // its parts are gone through recursively
+
+}  // namespace
 
 Json JsonReader::parse(std::string_view text) const {
+  if (const auto deep = deeper_than(text, kDeepestJson)) {
+    throw UserError({.file = path_,
+                     .what = "JSON nested too deeply",
+                     .expected = cat("at most ", kDeepestJson, " levels"),
+                     .at = cat("byte ", *deep)});
+  }
   try {
     Json json = Json::parse(text);
     if (!json.is_object()) throw UserError({.file = path_, .what = "not a tokenizer.json", .expected = "an object"});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "data/tokenizers/byte_level.h"
 #include "data/utf8.h"
 
@@ -112,6 +113,18 @@ bool nmt(std::string_view text, std::string& out, int& first) {
   return true;
 }
 
+// A file may replace every letter by a book, and again.
+void append_bounded(std::string_view kept, std::string_view put_in, std::string& out) {
+  constexpr std::size_t kMost = std::size_t{1} << 30;
+  if (out.size() + kept.size() + put_in.size() > kMost) {
+    throw UserError(Problem{.what = "the tokenizer's normalizer makes more than 1 GiB of a text",
+                            .at = "normalizer",
+                            .hint = "another tokenizer, or shorter texts"});
+  }
+  out += kept;
+  out += put_in;
+}
+
 bool replace(std::string_view text, const Normalizer::Replace& step, Regex::Scratch& regex, std::string& out,
              int& first) {
   std::size_t done = 0;
@@ -125,8 +138,7 @@ bool replace(std::string_view text, const Normalizer::Replace& step, Regex::Scra
     if (step.string.empty()) return false;
     for (std::size_t at; (at = text.find(step.string, done)) != std::string_view::npos;) {
       replaced(at, at + step.string.size());
-      out += text.substr(done, at - done);
-      out += step.content;
+      append_bounded(text.substr(done, at - done), step.content, out);
       done = at + step.string.size();
     }
   } else {
@@ -140,8 +152,7 @@ bool replace(std::string_view text, const Normalizer::Replace& step, Regex::Scra
         continue;
       }
       replaced(match->begin, match->end);
-      out += text.substr(done, match->begin - done);
-      out += step.content;
+      append_bounded(text.substr(done, match->begin - done), step.content, out);
       done = from = last_end = match->end;
     }
   }

@@ -139,6 +139,8 @@ class Translator {
   std::string out_;
 };
 
+constexpr std::size_t kShown = 60;  // of a pattern, before the place that does not compile
+
 // One compiled form of a pattern.
 struct Code {
   pcre2_code* code = nullptr;
@@ -156,8 +158,10 @@ struct Code {
     if (!code) {
       unsigned char message[256];
       pcre2_get_error_message(error, message, sizeof message);
-      throw std::invalid_argument(cat("regular expression does not compile: ", reinterpret_cast<const char*>(message),
-                                      " after ", std::string_view(pattern).substr(0, offset)));
+      throw std::invalid_argument(
+          cat("regular expression does not compile: ", reinterpret_cast<const char*>(message), " after ",
+              offset > kShown ? "..." : "",
+              std::string_view(pattern).substr(0, offset).substr(offset > kShown ? offset - kShown : 0)));
     }
     jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
   }

@@ -1,0 +1,106 @@
+#include <cmath>
+
+#include "base/cat.h"
+#include "data/chat/value.h"
+
+namespace hawser::data::chat {
+namespace {
+
+void json_text(const Text& text, Text& out) {
+  out.bytes += '"';
+  // A mark reaches from the first to the last byte that its own became.
+  std::vector<std::size_t> places(text.bytes.size() + 1);
+  for (std::size_t i = 0; i < text.bytes.size(); ++i) {
+    places[i] = out.bytes.size();
+    const char c = text.bytes[i];
+    switch (c) {
+      case '"':
+        out.bytes += "\\\"";
+        break;
+      case '\\':
+        out.bytes += "\\\\";
+        break;
+      case '\n':
+        out.bytes += "\\n";
+        break;
+      case '\r':
+        out.bytes += "\\r";
+        break;
+      case '\t':
+        out.bytes += "\\t";
+        break;
+      case '\b':
+        out.bytes += "\\b";
+        break;
+      case '\f':
+        out.bytes += "\\f";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20) {
+          static constexpr char kDigits[] = "0123456789abcdef";
+          out.bytes += "\\u00";
+          out.bytes += kDigits[c >> 4];
+          out.bytes += kDigits[c & 15];
+        } else {
+          out.bytes += c;
+        }
+    }
+  }
+  places.back() = out.bytes.size();
+  for (const Mark& mark : text.marks) out.marks.push_back({places[mark.begin], places[mark.end], mark.message});
+  out.bytes += '"';
+}
+
+void json_value(const Value& value, int indent, int depth, Text& out) {
+  if (out.bytes.size() > kMostBytes) throw TemplateError(cat("tojson beyond ", kMostBytes >> 20, " MiB"));
+  const auto line = [&](int level) {
+    if (indent >= 0) out.bytes += "\n" + std::string(static_cast<std::size_t>(indent * level), ' ');
+  };
+  const char* const comma = indent >= 0 ? "," : ", ";
+  if (value.is_none()) {
+    out.bytes += "null";
+  } else if (value.is_bool()) {
+    out.bytes += value.truth() ? "true" : "false";
+  } else if (value.is_real() && !std::isfinite(value.real())) {
+    out.bytes += std::isnan(value.real()) ? "NaN" : value.real() > 0 ? "Infinity" : "-Infinity";
+  } else if (value.is_number()) {
+    out.bytes += value.repr();
+  } else if (value.is_text()) {
+    json_text(value.text(), out);
+  } else if (value.is_list()) {
+    out.bytes += '[';
+    for (std::size_t i = 0; i < value.list().size(); ++i) {
+      if (i > 0) out.bytes += comma;
+      line(depth + 1);
+      json_value(value.list()[i], indent, depth + 1, out);
+    }
+    if (!value.list().empty()) line(depth);
+    out.bytes += ']';
+  } else if (value.is_dict()) {
+    out.bytes += '{';
+    bool first = true;
+    for (const auto& [key, item] : value.dict().items) {
+      if (!first) out.bytes += comma;
+      first = false;
+      line(depth + 1);
+      json_text({key, {}}, out);
+      out.bytes += ": ";
+      json_value(item, indent, depth + 1, out);
+    }
+    if (!first) line(depth);
+    out.bytes += '}';
+  } else {
+    throw TemplateError(cat("tojson of ", value.is_undefined() ? value.undefined_name() + ", which is undefined"
+                                                               : std::string(value.type_name())));
+  }
+}
+
+}  // namespace
+
+Text to_json(const Value& value, int indent) {
+  Text out;
+  json_value(value, indent, 0, out);
+  return out;
+}
+
+}  // namespace hawser::data::chat

@@ -1,0 +1,129 @@
+// What `prepare` takes of memory for sources larger than it may take: a real process, by the peak that the system
+// counted for it (VmHWM), on each kind of source. Anything that reads a file whole, or keeps what it read, breaks this.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "binary.h"
+#include "data/testing/archives.h"
+
+namespace hawser {
+namespace {
+
+constexpr std::int64_t kTextBytes = std::int64_t{96} << 20;
+// Program and libraries, the tokenizer with a cache of words a thread, blocks of 1 MiB in flight on two threads with
+// their ids, buffers of writers.
+constexpr std::int64_t kBound = std::int64_t{80} << 20;
+constexpr std::int64_t kBytesAContent = 29;  // data.deduplicate keeps so much of each content (seen_contents.h)
+
+class PrepareMemory : public testing::Binary {
+ protected:
+  // Made-up sentences, none like another: words from the number of the document and their place in it.
+  static std::string document(std::int64_t number, std::size_t bytes) {
+    static constexpr const char* kWords[] = {"the", "sea", "of", "whales", "said", "Ahab", "under", "1851", "again"};
+    std::string text = "No " + std::to_string(number) + ":";
+    for (std::uint64_t i = 1; text.size() < bytes; ++i) {
+      const std::uint64_t drawn = (static_cast<std::uint64_t>(number) * 0x9E3779B97F4A7C15u ^ i) * 0xC2B2AE3D27D4EB4Fu;
+      text += std::string(" ") + kWords[(drawn >> 40) % 9];
+      if (drawn >> 61 == 0) text += ".\nThen";
+    }
+    return text + ".\n";
+  }
+
+  // JSONL of `all` bytes: documents of `bytes`, each `copies` times.
+  static std::string lines(std::int64_t all, std::size_t bytes, int copies, std::int64_t& distinct) {
+    std::string out;
+    out.reserve(static_cast<std::size_t>(all) + 4096);
+    for (distinct = 0; static_cast<std::int64_t>(out.size()) < all; ++distinct) {
+      const std::string line = nlohmann::json{{"text", document(distinct, bytes)}}.dump() + "\n";
+      for (int i = 0; i < copies; ++i) out += line;
+    }
+    return out;
+  }
+
+  struct Peak {
+    std::int64_t bytes = 0;
+    nlohmann::json result;
+  };
+  // `prepare` of one source in a process of its own. What this process holds now counts for the other one's peak.
+  Peak prepare(const std::string& source, const std::string& more = "") {
+    const std::string root = HAWSER_SOURCE_DIR;
+    write("recipe.yaml", "model: {config: " + root + "/recipes/quickstart-model.json}\ndata: {train: " + source +
+                             ", tokenizer: " + root + "/recipes/quickstart-tokenizer, sequence_length: 64" + more +
+                             "}\ntrain: {steps: 1}\nrun: {threads: 2}\noutput: run\n");
+    Peak peak;
+    std::fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+      if (chdir(folder_.c_str()) != 0 || !freopen("out", "w", stdout) || !freopen("err", "w", stderr)) _exit(99);
+      execl(HAWSER_BINARY, HAWSER_BINARY, "prepare", "recipe.yaml", "--json", nullptr);
+      _exit(98);
+    }
+    int status = 0;
+    rusage usage{};
+    EXPECT_EQ(wait4(child, &status, 0, &usage), child);
+    EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0) << testing::text_of(folder_ / "err");
+    peak.bytes = std::int64_t{usage.ru_maxrss} * 1024;
+    peak.result = nlohmann::json::parse(testing::text_of(folder_ / "out"), nullptr, false);
+    std::printf("%s%s: %.1f MB at the peak\n", source.c_str(), more.c_str(), static_cast<double>(peak.bytes) / 1e6);
+    testing::fs::remove_all(folder_ / "run");
+    return peak;
+  }
+};
+
+TEST_F(PrepareMemory, DoesNotGrowWithTheSources) {
+  {
+    std::int64_t distinct = 0;
+    const std::string jsonl = lines(kTextBytes, 4000, 1, distinct);
+    write("text.jsonl", jsonl);
+    write("text.jsonl.gz", data::gzip(jsonl));
+    write("text.jsonl.zst", data::zstd(jsonl));
+  }
+  EXPECT_LT(prepare("text.jsonl").bytes, kBound);
+  EXPECT_LT(prepare("text.jsonl.gz").bytes, kBound);
+  EXPECT_LT(prepare("text.jsonl.zst").bytes, kBound);
+  EXPECT_LT(prepare("text.jsonl.zst", ", validation_fraction: 0.01").bytes, kBound);
+}
+
+// One text is one document, however long.
+TEST_F(PrepareMemory, DoesNotGrowWithOneText) {
+  {
+    std::string text;
+    for (std::int64_t i = 0; static_cast<std::int64_t>(text.size()) < kTextBytes; ++i) text += document(i, 4000);
+    write("text.txt", text);
+    write("text.txt.zst", data::zstd(text));
+  }
+  const Peak peak = prepare("text.txt");
+  EXPECT_LT(peak.bytes, kBound);
+  EXPECT_EQ(peak.result["train"]["documents"], 1) << peak.result;
+  EXPECT_LT(prepare("text.txt.zst", ", deduplicate: true").bytes, kBound);
+}
+
+TEST_F(PrepareMemory, GrowsByAHashForEachContentThatIsKeptApart) {
+  std::int64_t distinct = 0;
+  write("text.jsonl", lines(kTextBytes / 2, 100, 2, distinct));
+  ASSERT_GT(distinct, 150000);
+  EXPECT_LT(prepare("text.jsonl").bytes, kBound);
+  const Peak peak = prepare("text.jsonl", ", deduplicate: true");
+  EXPECT_LT(peak.bytes, kBound + kBytesAContent * distinct);
+  EXPECT_EQ(peak.result["train"]["documents"], distinct) << peak.result;
+}
+
+// An archive that unpacks to one line without end is refused before it takes the machine.
+TEST_F(PrepareMemory, IsBoundedForALineWithoutEnd) {
+  const std::string bomb(std::size_t{400} << 20, 'a');
+  for (const char* name : {"bomb.jsonl.gz", "bomb.txt.gz"}) {
+    write(name, data::gzip(bomb));
+    const std::string root = HAWSER_SOURCE_DIR;
+    write("recipe.yaml", "model: {config: " + root + "/recipes/quickstart-model.json}\ndata: {train: " +
+                             std::string(name) + ", tokenizer: " + root +
+                             "/recipes/quickstart-tokenizer, sequence_length: 64}\ntrain: {steps: 1}\noutput: run\n");
+    const testing::Ran ran = shell("ulimit -v 1500000; " + std::string(HAWSER_BINARY) + " prepare recipe.yaml");
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_NE(ran.err.find(std::string(name) + ": a "), std::string::npos) << ran.err;
+    EXPECT_NE(ran.err.find("256 MiB) at line 1; try "), std::string::npos) << ran.err;
+    EXPECT_FALSE(testing::fs::exists(folder_ / "run/data/train.idx"));
+  }
+}
+
+}  // namespace
+}  // namespace hawser
