@@ -81,7 +81,7 @@ struct TrainRecipe {
   std::int64_t micro_batch_size = 1;   // sequences a data rank at a time
   std::uint64_t seed = 1234;
   std::int64_t evaluate_every = 0;    // steps; 0: at the end only
-  std::int64_t evaluate_batches = 0;  // 0: the whole validation set
+  std::int64_t evaluate_batches = 0;  // of global_batch_size sequences; 0: the whole validation set
   std::int64_t log_every = 1;
 };
 

@@ -107,7 +107,7 @@ std::vector<Key> make_schema() {
       integer("train.evaluate_every", HAWSER_FIELD(train.evaluate_every), {.least = 0},
               "steps between evaluations; 0: at the end only"),
       integer("train.evaluate_batches", HAWSER_FIELD(train.evaluate_batches), {.least = 0},
-              "batches an evaluation reads; 0: the whole validation set"),
+              "global batches an evaluation reads, the same text on any layout; 0: the whole validation set"),
       integer("train.log_every", HAWSER_FIELD(train.log_every), {.least = 1}, "steps between lines of metrics"),
 
       number("optimizer.learning_rate", HAWSER_FIELD(optimizer.learning_rate), positive, "its peak, after warm-up"),

@@ -25,14 +25,18 @@ std::int64_t BatchLoader::micro_batches() const {
 }
 
 std::int64_t BatchLoader::steps() const {
-  return ceil_div(set_->size(), order_.global_batch_size);
+  return ceil_div(in_order(), order_.global_batch_size);
 }
 
 std::int64_t BatchLoader::sequence_of(std::int64_t step, std::int64_t i) const {
   if (i >= order_.global_batch_size || set_->size() == 0) return -1;
   const std::int64_t index = step * order_.global_batch_size + i;
   if (order_.shuffle) return sequence_at(order_.seed, set_->size(), index);
-  return index < set_->size() ? index : -1;
+  return index < in_order() ? index : -1;
+}
+
+std::int64_t BatchLoader::in_order() const {
+  return order_.first > 0 ? std::min(order_.first, set_->size()) : set_->size();
 }
 
 std::int64_t BatchLoader::step_targets(std::int64_t step) const {

@@ -31,6 +31,7 @@ struct BatchOrder {
   std::int64_t global_batch_size = 1;  // sequences a step, over all data ranks and micro-batches
   std::uint64_t seed = 0;
   bool shuffle = true;  // endless, a new order each epoch; false: the set once, in order, for evaluation
+  std::int64_t first = 0;  // without shuffling: so many sequences of the set alone; 0: all of it
 };
 
 class BatchLoader {
@@ -39,7 +40,7 @@ class BatchLoader {
               const BatchOrder& order);
 
   std::int64_t micro_batches() const;  // of a step, on every rank
-  std::int64_t steps() const;          // without shuffling: until the set is used up
+  std::int64_t steps() const;          // without shuffling: until they are used up
 
   // Thread-safe. UserError for ids outside the vocabulary.
   MicroBatch load(std::int64_t step, std::int64_t micro_batch) const;
@@ -52,6 +53,8 @@ class BatchLoader {
  private:
   // Index in the set of a step's i-th sequence; -1: none.
   std::int64_t sequence_of(std::int64_t step, std::int64_t i) const;
+  // Sequences that are read without shuffling.
+  std::int64_t in_order() const;
 
   std::shared_ptr<const SequenceSet> set_;
   BatchShape shape_;

@@ -91,6 +91,25 @@ TEST(BatchLoader, EvaluationReadsTheSetOnce) {
   for (int i = 0; i < 99; ++i) EXPECT_EQ(all[i], std::pair(i, i + 1));
 }
 
+// However many are computed at a time.
+TEST(BatchLoader, EvaluationReadsAsMuchAsItIsTold) {
+  const ScratchFolder folder;
+  const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 100), 10, 0);  // 10 of them
+  for (const std::int64_t at_once : {1, 2, 3, 6, 16}) {
+    for (const std::int64_t first : {6, 10, 12, 0}) {
+      const BatchOrder order{.global_batch_size = at_once, .shuffle = false, .first = first};
+      const BatchLoader loader(set, shape_of(1, 10, 1), {0, 1, 0, 1}, order);
+      std::int64_t rows = 0, targets = 0;
+      for (std::int64_t step = 0; step < loader.steps(); ++step) {
+        rows += static_cast<std::int64_t>(step_rows(set, shape_of(1, 10, 1), 1, order, step).size());
+        targets += loader.step_targets(step);
+      }
+      EXPECT_EQ(rows, first == 6 ? 60 : 99) << at_once << " at once, the first " << first;
+      EXPECT_EQ(targets, rows);
+    }
+  }
+}
+
 TEST(BatchLoader, RefusesWhatBreaksItsBounds) {
   const ScratchFolder folder;
   const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 100), 10, 0);

@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/json_depth.h"
 #include "checkpoint/root.h"
 #include "checkpoint/save.h"
 #include "train/host_copy.h"
@@ -26,6 +27,11 @@ std::string to_json(const RunState& state) {
 }
 
 RunState run_state_of(const std::string& text) {
+  const auto refused = [](std::string why) {
+    return UserError(Problem{.what = "the checkpoint was not written by `hawser fit`", .got = std::move(why)});
+  };
+  constexpr int kDeepest = 32;
+  if (deeper_than(text, kDeepest)) throw refused("JSON nested too deeply");
   try {
     const auto json = nlohmann::ordered_json::parse(text);
     return {.step = json.at("step"),
@@ -39,7 +45,7 @@ RunState run_state_of(const std::string& text) {
                                    : std::nullopt,
             .products = json.value("products", "")};
   } catch (const nlohmann::json::exception& error) {
-    throw UserError(Problem{.what = "the checkpoint was not written by `hawser fit`", .got = error.what()});
+    throw refused(error.what());
   }
 }
 
@@ -67,6 +73,27 @@ std::string data_changes(const RunState& state, const std::string& data) {
   const std::string then = size(saved), today = size(now);
   return "the training data are not those of before: " +
          (then == today ? cat(today, " as then, of other content") : cat(then, " then, ", today, " now"));
+}
+
+std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint,
+                              const std::vector<checkpoint::Attachment>& now) {
+  std::vector<std::string> then = checkpoint.attached();
+  if (then.empty() || now.empty()) return "";  // an earlier version's, or data that bring their ids
+  std::string out;
+  const auto add = [&out](const std::string& name, const char* what) {
+    out += cat(out.empty() ? "" : ", ", name, what);
+  };
+  for (const checkpoint::Attachment& file : now) {
+    const auto saved = std::find(then.begin(), then.end(), file.name);
+    if (saved == then.end()) {
+      add(file.name, " is new");
+      continue;
+    }
+    if (checkpoint.read_attached(file.name) != file.text) add(file.name, " has other content than its copy there");
+    then.erase(saved);
+  }
+  for (const std::string& name : then) add(name, " is gone");
+  return out.empty() ? "" : cat("the tokenizer is not that of before, in ", checkpoint.folder(), ": ", out);
 }
 
 namespace {

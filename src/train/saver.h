@@ -25,7 +25,8 @@ struct RunState {
   std::optional<double> validation_loss;  // of the evaluation after this step, where there was one
   // Algorithms of the matrix products (ops::gemm_choices): a resumed run takes them again, so that it is the same run.
   std::string products;  // "": none, as on the CPU
-  // The tokenizer's files, which the checkpoint carries along; rank 0's count, and they are not read back.
+  // The tokenizer's files, which the checkpoint carries along; rank 0's count, and a resumed run compares them with its
+  // own.
   std::vector<checkpoint::Attachment> tokenizer_files;
 };
 std::string to_json(const RunState& state);
@@ -37,6 +38,10 @@ std::string data_order_changes(const RunState& state, const std::string& recipe)
 
 // "the training data are not those of before: ..."; "" when they are, as far as both are known.
 std::string data_changes(const RunState& state, const std::string& data);
+
+// "the tokenizer is not that of before: ...", by the files that the checkpoint carries along and those of now; "" when
+// it is, as far as both are known.
+std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, const std::vector<checkpoint::Attachment>& now);
 
 // Where a checkpoint goes.
 struct SaveTo {

@@ -181,6 +181,62 @@ TEST(Resume, SaysThatTheDataAreOthers) {
   EXPECT_NE(content.find(" as then, of other content"), std::string::npos) << content;
 }
 
+TEST(Resume, SaysThatTheTokenizerIsAnother) {
+  const Workplace place;
+  const auto write_tokenizer = [&](const std::string& more) {
+    std::ofstream(place.folder() / "tokenizer.json")
+        << R"({"model": {"type": "BPE", "vocab": {"a": 1, "b": 2)" + more + R"(}, "merges": []}})";
+  };
+  write_tokenizer("");
+  const Words words = {"data.tokenizer=tokenizer.json"};
+  const Ended first = run(place, with(words, {"train.steps=5"}));
+  ASSERT_EQ(first.code, 0) << first.err;
+  const auto said = [&](const char* steps) {
+    const Ended ended = run(place, with(words, {"--resume", steps}));
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    return ended.err;
+  };
+  EXPECT_EQ(said("train.steps=6").find("tokenizer"), std::string::npos);
+  write_tokenizer(R"(, "c": 3)");
+  std::ofstream(place.folder() / "special_tokens_map.json") << "{}";
+  const std::string other = said("train.steps=7");
+  EXPECT_NE(other.find("hawser: the tokenizer is not that of before, in "), std::string::npos) << other;
+  EXPECT_NE(
+      other.find("step-00000006: tokenizer.json has other content than its copy there, special_tokens_map.json is "
+                 "new\n"),
+      std::string::npos)
+      << other;
+  fs::remove(place.folder() / "special_tokens_map.json");
+  EXPECT_NE(said("train.steps=8").find("step-00000007: special_tokens_map.json is gone\n"), std::string::npos);
+}
+
+// train.evaluate_batches counts text, not what some layout computes at a time.
+TEST(Evaluation, ReadsTheSameTextOnAnyLayout) {
+  const Workplace place;
+  std::string expected;
+  double loss = 0;
+  for (const Words& layout : {Words{"--ranks", "1"}, Words{"--ranks", "1", "train.micro_batch_size=1"},
+                              Words{"--ranks", "2"}, Words{"--ranks", "2", "parallel.context_parallel_degree=2"},
+                              Words{"--ranks", "4", "train.micro_batch_size=1"}}) {
+    const Ended ended =
+        run(place, with(layout, {"train.steps=1", "optimizer.warmup_steps=0", "train.evaluate_batches=2"}));
+    ASSERT_EQ(ended.code, 0) << ended.err;
+    const auto from = ended.err.find(" over "), end = ended.err.find(" tokens", from);
+    ASSERT_NE(end, std::string::npos) << ended.err;
+    const std::string tokens = ended.err.substr(from, end - from);
+    const double now = metrics(place.out()).back().validation_loss;
+    if (expected.empty()) {
+      expected = tokens;
+      loss = now;
+      // 8 sequences of up to 64 tokens: some of the set.
+      EXPECT_LT(std::stoi(tokens.substr(6)), 8 * 64);
+      EXPECT_GT(std::stoi(tokens.substr(6)), 4 * 64);
+    }
+    EXPECT_EQ(tokens, expected) << ended.err;
+    EXPECT_NEAR(now, loss, 1e-5);
+  }
+}
+
 TEST(NewRun, SetsAnEarlierRunAside) {
   const Workplace place;
   ASSERT_EQ(run(place, {"train.steps=12"}).code, 0);

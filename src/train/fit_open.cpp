@@ -1,0 +1,233 @@
+// What a run has before its first step: data, plan, session, weights, the checkpoint that it goes on from.
+#include <filesystem>
+
+#include "base/units.h"
+#include "config/config.h"
+#include "data/identity.h"
+#include "data/prepare.h"
+#include "data/sources.h"
+#include "data/token_file.h"
+#include "models/families.h"
+#include "models/weights.h"
+#include "plan/forecast.h"
+#include "train/checkpointing.h"
+#include "train/fit_run.h"
+#include "train/run_facts.h"
+#include "train/together.h"
+
+namespace hawser::train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Token files are made by rank 0 while the others wait.
+void prepare_data(const Recipe& recipe, std::int64_t vocabulary, comm::World* world, report::Progress* progress) {
+  if (recipe.data.train.empty()) return;  // data.prepared was made elsewhere
+  on_rank_zero(world, [&]() -> std::string {
+    data::PrepareOptions options = data::prepare_options(recipe);
+    options.vocab_size = vocabulary;
+    if (progress != nullptr) {
+      options.progress = [progress](const data::PrepareProgress& p) {
+        progress->phase("preparing text, MiB", p.bytes_done >> 20, p.bytes_total >> 20);
+      };
+    }
+    if (!data::is_prepared(options)) data::prepare(options);
+    return "";
+  });
+}
+
+std::shared_ptr<const data::SequenceSet> open_set(const Recipe& recipe, const std::string& prefix,
+                                                  std::int64_t vocabulary) {
+  auto file = std::make_shared<const data::TokenFile>(prefix);
+  if (recipe.data.pack == Packing::chunks) {
+    return data::chunked_sequences(std::move(file), recipe.data.sequence_length, vocabulary);
+  }
+  return data::packed_sequences(std::move(file), recipe.data.sequence_length, data::max_documents_of(recipe.data),
+                                recipe.train.seed, vocabulary);
+}
+
+}  // namespace
+
+void FitRun::open() {
+  if (first_rank()) {
+    report::ProgressOptions options = request_.progress;
+    options.total = total_steps();
+    options.log_every = recipe_.train.log_every;
+    progress_ = std::make_unique<report::Progress>(options);
+  }
+  Problems problems;
+  open_ = open_model(recipe_.model, recipe_.folder, problems);
+  problems.throw_if_any();
+  const std::string beyond = models::beyond_positions(open_.model->description(), recipe_.data.sequence_length);
+  if (!beyond.empty()) say("hawser: warning: " + beyond);
+  // Read now: the file may change or go while the run lasts.
+  const std::string& model = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path;
+  config_text_ = checkpoint::read_text(models::config_path(resolve_path(recipe_, model)), 1 << 20);
+  tokenizer_ = data::prepare_options(recipe_).tokenizer;
+  if (!tokenizer_.empty()) tokenizer_ = data::resolve_path(tokenizer_, recipe_.folder);
+  phase("preparing text");
+  on_rank_zero(world_, [&]() -> std::string {
+    lock_ = hold_output(recipe_);
+    if (!tokenizer_.empty()) tokenizer_files_ = models::tokenizer_files(tokenizer_);
+    return "";
+  });
+  prepare_data(recipe_, open_.model->vocabulary(), world_, progress_.get());
+
+  const int ranks = world_ != nullptr ? world_->size() : 1;
+  layout_ = plan::make_layout(recipe_, *open_.model, ranks, compute_dtype(recipe_.precision, request_.device.kind),
+                              request_.threads, request_.device.kind);
+  const MeshPlace place = place_of(world_ != nullptr ? world_->rank().value() : 0, layout_.mesh);
+  batch_layout_ = {.data_rank = place.shard + layout_.mesh.shard * place.replicate,
+                   .data_ranks = layout_.data_ranks(),
+                   .context_rank = place.context,
+                   .context_ranks = layout_.mesh.context};
+  open_data();
+  device_ = make_device(request_.device, request_.threads);
+  mesh_ = make_mesh(world_, layout_.mesh, recipe_.run.collective_timeout_s, *device_);
+  choose_algorithms();
+  const std::string chosen =
+      choose_checkpointing(recipe_, layout_, *open_.model, *device_, world_, request_.ranks_here);
+  if (!chosen.empty()) say(chosen);
+  result_.checkpointing = checkpointing_text(recipe_.memory);
+  std::vector<step::Purpose> purposes{step::Purpose::train};
+  if (validation_) purposes.push_back(step::Purpose::loss);
+  session_ = std::make_unique<Session>(*open_.model, layout_, *device_, *mesh_, purposes, recipe_.memory.capacity);
+  for (const std::string& note : session_->notes()) remark(note);
+  saver_ = std::make_unique<RunSaver>(
+      recipe_, world_, *session_, request_.ranks_here,
+      RunSaverHooks{.state = [this](std::int64_t step) { return state_of(step); },
+                    .before =
+                        [this] {
+                          if (watch_) watch_->sync();  // a checkpoint's steps are in them, whatever happens
+                        },
+                    .say = [this](const std::string& line) { say(line); },
+                    .saved =
+                        [this](const std::string& folder) {
+                          result_.checkpoint = folder;
+                          say("saved " + folder);
+                        }});
+  if (world_ != nullptr) {
+    session_->set_on_row([this](const program::Row& row) {
+      std::string text = cat(stage_, " ", program::to_string(row.op));
+      if (row.layer >= 0) text += cat(" layer ", row.layer);
+      world_->set_phase(std::move(text));
+    });
+  }
+}
+
+void FitRun::choose_algorithms() {
+  if (device_->kind() != DeviceKind::cuda) return;
+  phase("choosing algorithms for matrix products");
+  const ChooseProducts how{.measure = !layout_.deterministic, .stored = [this] { return stored_choices(); }};
+  const std::string choices =
+      choose_products(*open_.model, layout_, *device_, world_, how, [this](const std::string& line) { say(line); });
+  if (how.measure && first_rank()) checkpoint::write_text_atomically(products_path(recipe_), choices);
+}
+
+StoredChoices FitRun::stored_choices() const {
+  if (request_.resume) {
+    Problems ignored;  // said when it is read
+    const auto found = checkpoint::Checkpoint::latest(checkpoints_folder(recipe_), ignored);
+    if (found) return {run_state_of(found->meta()).products, found->folder()};
+  }
+  const std::string path = products_path(recipe_);
+  std::error_code ignored;
+  if (layout_.deterministic || !fs::exists(path, ignored)) return {};
+  return {checkpoint::read_text(path, kMostChoices), path};
+}
+
+void FitRun::open_data() {
+  const data::TokenFiles files = data::token_files(data::prepare_options(recipe_));
+  const std::int64_t vocabulary = open_.model->vocabulary();
+  const auto set = open_set(recipe_, files.train, vocabulary);
+  if (first_rank()) data_identity_ = data::to_json(data::identity_of(data::TokenFile(files.train)));
+  sequences_ = set->size();
+  if (sequences_ == 0) {
+    throw UserError(Problem{
+        .file = files.train + ".idx", .what = "no text to train on", .expected = "a document of two tokens or more"});
+  }
+  loader_ = std::make_shared<const data::BatchLoader>(
+      set, layout_.batch, batch_layout_,
+      data::BatchOrder{.global_batch_size = recipe_.train.global_batch_size, .seed = recipe_.train.seed});
+  // A run that has nothing to learn from would end well. The first step of most runs has a target.
+  std::int64_t targets = 0;
+  const std::int64_t epoch = ceil_div(sequences_, recipe_.train.global_batch_size);
+  for (std::int64_t s = 0; s < epoch && targets == 0; ++s) targets = loader_->step_targets(s);
+  if (targets == 0) {
+    throw UserError(Problem{.file = files.train + ".idx",
+                            .what = "no token to predict",
+                            .expected = "documents of two tokens or more, and labels that are not all -100"});
+  }
+  HAWSER_CHECK(loader_->micro_batches() == layout_.micro_batches, loader_->micro_batches(), " micro-batches, planned ",
+               layout_.micro_batches);
+  std::error_code ignored;
+  if (!fs::exists(files.validation + ".idx", ignored)) return;
+  const auto held_out = open_set(recipe_, files.validation, vocabulary);
+  if (held_out->size() == 0) return;
+  // How many are computed at once follows the layout; how much text that is in all does not.
+  const std::int64_t at_once = layout_.data_ranks() * layout_.batch.sequences;
+  validation_ = std::make_shared<const data::BatchLoader>(
+      held_out, layout_.batch, batch_layout_,
+      data::BatchOrder{.global_batch_size = at_once,
+                       .shuffle = false,
+                       .first = recipe_.train.evaluate_batches * recipe_.train.global_batch_size});
+}
+
+void FitRun::resume() {
+  std::optional<checkpoint::Checkpoint> checkpoint;
+  if (request_.resume) {
+    phase("reading a checkpoint");
+    checkpoint = load_newest(
+        *session_, world_, checkpoints_folder(recipe_), [this](const auto& found) { check_position(found); },
+        [this](const std::string& line) { say(line); });
+  } else {
+    const std::string earlier = on_rank_zero(world_, [&] { return set_aside_earlier(recipe_); });
+    if (!earlier.empty()) say("kept what an earlier run saved here in " + earlier);
+  }
+  phase("reading weights");
+  if (checkpoint) {
+    done_ = checkpoint->step();
+    saver_->resumed(done_);
+    result_.checkpoint = checkpoint->folder();
+    say(cat("going on from ", checkpoint->folder(), " (step ", done_, ")"));
+  } else {
+    take_time(world_, [&] {
+      if (open_.weights) {
+        session_->load(*open_.weights);
+      } else {
+        session_->initialise(recipe_.train.seed);
+      }
+    });
+    if (request_.resume) say("no checkpoint to resume from: starting at the beginning");
+  }
+  result_.steps = done_;
+  if (!first_rank()) return;
+  checkpoint::write_text_atomically(output_folder(recipe_) + "/recipe.json", recipe_json(recipe_) + "\n");
+  const int ranks = world_ != nullptr ? world_->size() : 1;
+  peak_flops_ =
+      peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "", layout_.compute, ranks);
+  watch_ = std::make_unique<RunWatch>(
+      recipe_, run_facts({.recipe = recipe_, .session = *session_, .ranks = ranks, .sequences = sequences_}), done_,
+      phases_, [this](const std::string& line) { say(line); });
+}
+
+void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
+  const RunState state = run_state_of(checkpoint.meta());
+  if (state.step > 0 && state.sequences != state.step * recipe_.train.global_batch_size) {
+    throw UserError(Problem{.file = checkpoint.folder(),
+                            .what = "the checkpoint is of a run with another batch size",
+                            .expected = cat(state.sequences / state.step),
+                            .got = cat(recipe_.train.global_batch_size),
+                            .at = "train.global_batch_size"});
+  }
+  const std::string changes = data_order_changes(state, recipe_json(recipe_));
+  if (!changes.empty()) say("hawser: the data come in another order than before: " + changes);
+  const std::string others = data_changes(state, data_identity_);
+  if (!others.empty()) say("hawser: " + others);
+  if (!first_rank()) return;
+  const std::string tokenizer = tokenizer_changes(checkpoint, tokenizer_files_);
+  if (!tokenizer.empty()) say("hawser: " + tokenizer);
+}
+
+}  // namespace hawser::train
