@@ -115,9 +115,9 @@ bool nmt(std::string_view text, std::string& out, int& first) {
 
 // A file may replace every letter by a book, and again.
 void append_bounded(std::string_view kept, std::string_view put_in, std::string& out) {
-  constexpr std::size_t kMost = std::size_t{1} << 30;
+  constexpr std::size_t kMost = std::size_t{512} << 20;
   if (out.size() + kept.size() + put_in.size() > kMost) {
-    throw UserError(Problem{.what = "the tokenizer's normalizer makes more than 1 GiB of a text",
+    throw UserError(Problem{.what = "the tokenizer's normalizer makes more than 512 MiB of a text",
                             .at = "normalizer",
                             .hint = "another tokenizer, or shorter texts"});
   }
