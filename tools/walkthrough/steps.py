@@ -34,7 +34,9 @@ STEPS = [
 
     {"title": "Training, a power cut, and going on"},
     {"text": "The training is killed at a time drawn by chance, with a signal that nothing can catch."},
-    {"run": "hawser fit recipe.yaml --ranks 2 &\nsleep $((60 + RANDOM % 60)); kill -9 $!; wait $!", "codes": [137],
+    {"run": "hawser fit recipe.yaml --ranks 2 &\n"
+            "until [ -e runs/austen-chat/checkpoints/step-00000004 ]; do sleep 1; done\n"
+            "sleep $((RANDOM % 60)); kill -9 $!; wait $!", "codes": [137],
      "lines": (10, 6)},
     {"run": "hawser inspect checkpoint runs/austen-chat --verify", "lines": (14, 4)},
     {"run": "hawser fit recipe.yaml --ranks 2 --resume", "lines": (8, 12), "says": ["done after step 32"]},
