@@ -125,6 +125,27 @@ TEST(Texts, TheCommentedRecipeHoldsEveryKeyWithItsHelp) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
 }
 
+TEST(Texts, TheCommentedRecipeSaysWhy) {
+  Recipe recipe;
+  recipe.name = "a";
+  recipe.model.config = "c.json";
+  recipe.data.train = {"t.jsonl"};
+  recipe.train.steps = 7;
+  recipe.data.sequence_length = 8;
+  recipe.output = "o";
+  std::string reason = "for a reason that takes more than a line";
+  for (int i = 0; i < 12; ++i) reason += ", and another one";
+  const std::string text =
+      commented_recipe(recipe, {.head = "Fits.\nTwo lines.", .why = {{"train.steps", reason}, {"name", "short: yes"}}});
+  EXPECT_NE(text.find("\n#\n# Fits.\n# Two lines.\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n# why: short: yes\nname: a"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  # why: for a reason"), std::string::npos) << text;
+  EXPECT_NE(text.find("another one\n  steps: 7 "), std::string::npos) << text;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
+  EXPECT_EQ(recipe_json(read_back(text)), recipe_json(recipe));
+}
+
 TEST(Texts, JsonHoldsEveryKey) {
   const auto json = nlohmann::json::parse(recipe_json(unlike_the_default()));
   EXPECT_EQ(json["memory"]["activation_checkpointing"], nlohmann::json({"full", "selective"}));
@@ -133,6 +154,25 @@ TEST(Texts, JsonHoldsEveryKey) {
     const auto& place = key.section().empty() ? json : json[key.section()];
     EXPECT_TRUE(place.contains(key.leaf())) << key.name;
   }
+}
+
+// What a shell completes is what the reader takes.
+TEST(Schema, ChoicesAreWhatAKeyTakes) {
+  int keys_with_choices = 0;
+  for (const Key& key : schema()) {
+    keys_with_choices += key.choices.empty() ? 0 : 1;
+    for (const std::string& choice : key.choices) {
+      Recipe recipe;
+      EXPECT_FALSE(key.read(YAML::Node(choice), recipe)) << key.name << ": " << choice;
+      EXPECT_NE(key.values.find(choice), std::string::npos) << key.name << ": " << choice;
+    }
+    // Every switch and every list of words has them.
+    const bool words = key.values.find(", ") != std::string::npos && key.write(Recipe{}).is_string() &&
+                       key.name != "report.prometheus_address";
+    EXPECT_TRUE(!words || !key.choices.empty()) << key.name << ": " << key.values;
+    EXPECT_TRUE(!key.write(Recipe{}).is_boolean() || !key.choices.empty()) << key.name;
+  }
+  EXPECT_GE(keys_with_choices, 14);
 }
 
 TEST(Schema, NamesAreUniqueAndSectionsKnown) {

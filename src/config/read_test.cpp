@@ -331,6 +331,30 @@ TEST(OverrideRecipe, NeedsNoKeys) {
   EXPECT_THROW(override_recipe({}, {"parallel.context=2"}), UserError);
 }
 
+TEST_F(ReadRecipe, NamesTheRecipeBesideThatIsMeant) {
+  const std::string folder = std::filesystem::temp_directory_path() / ("hawser-near-" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/novels.yaml") << "name: n\n";
+  std::ofstream(folder + "/novels.txt") << "text\n";
+  EXPECT_EQ(nearest_file(folder + "/novel.yaml"), folder + "/novels.yaml");
+  EXPECT_EQ(nearest_file(folder + "/something-else"), "");
+  EXPECT_EQ(nearest_file(folder + "/no/folder.yaml"), "");
+  try {
+    read_recipe(folder + "/novel.yaml", {});
+    FAIL() << "there is none";
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()), folder + "/novel.yaml: no such recipe; try " + folder + "/novels.yaml");
+  }
+  std::filesystem::remove(folder + "/novels.yaml");
+  try {
+    read_recipe(folder + "/novels.yaml", {});
+    FAIL() << "there is none";
+  } catch (const UserError& error) {  // a file of another kind is not offered
+    EXPECT_EQ(std::string(error.what()), folder + "/novels.yaml: no such recipe; try hawser recipe init");
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Nearest, OffersWhatIsNear) {
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
   EXPECT_EQ(edit_distance("stpes", "steps"), 1);
