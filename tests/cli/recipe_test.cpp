@@ -88,7 +88,7 @@ TEST_F(RecipeInit, ShrinksUntilItFits) {
   goes("plan recipe.yaml");
   // Less and less memory: first activations are computed again, then sequences get shorter, at last nothing fits.
   bool checkpointed = false, shorter = false, refused = false;
-  for (int mebibytes = 160; mebibytes > 40; mebibytes -= 10) {
+  for (const int mebibytes : {140, 100, 80, 60, 52, 46}) {
     const std::string how = model + "--memory " + std::to_string(mebibytes) + "MiB";
     const testing::Ran ran = hawser("recipe init --force --output recipe.yaml " + how);
     if (ran.code == 4) {
@@ -220,7 +220,7 @@ TEST_F(RecipeInit, FitsSmolLm2) {
   }
   const std::string model =
       "--model " + (inputs / "smollm2").string() + " --data " + (inputs / "text/austen").string() + " ";
-  for (const std::string how : {"--memory 16GiB", "--memory 3GiB", "--memory 2200MiB", "--memory 2GiB --ranks 2"}) {
+  for (const std::string how : {"--memory 3GiB", "--memory 2200MiB", "--memory 2GiB --ranks 2"}) {
     const auto recipe = init(model + how);
     EXPECT_GE(recipe["data"]["sequence_length"], 128) << how;
     goes("plan recipe.yaml");
