@@ -7,7 +7,7 @@ inline constexpr const char* kHtmlStyle = R"css(
 :root { color-scheme: light dark; --page: #fbfbf9; --card: #ffffff; --text: #1d2326; --quiet: #667074; --rule: #dfe3e2;
   --good: #17734a; --warn: #a85400; --bad: #b3261e;
   --c0: #1f66ad; --c1: #c2571a; --c2: #2b8a5e; --c3: #8a4fae; --c4: #a8891c; --c5: #b23a61; --c6: #3d8fa3; --c7: #7b7f83; }
-@media (prefers-color-scheme: dark) { :root { --page: #14181a; --card: #1c2225; --text: #e4e8e8; --quiet: #98a3a6;
+@media screen and (prefers-color-scheme: dark) { :root { --page: #14181a; --card: #1c2225; --text: #e4e8e8; --quiet: #98a3a6;
   --rule: #333c40; --good: #5cc894; --warn: #f0a050; --bad: #ff8a80;
   --c0: #6db0f2; --c1: #f09a5e; --c2: #62c898; --c3: #c493e4; --c4: #d8bd58; --c5: #ec7fa2; --c6: #74c4d6; --c7: #a2a8ab; } }
 * { box-sizing: border-box; }
@@ -43,7 +43,9 @@ ul.findings { margin: 0; padding: 0; list-style: none; }
 ul.findings li { padding: 8px 14px; margin-bottom: 8px; background: var(--card); border: 1px solid var(--rule);
   border-left: 4px solid var(--warn); border-radius: 6px; }
 footer { margin-top: 36px; color: var(--quiet); font-size: 13px; overflow-wrap: anywhere; }
-@media print { body { max-width: none; padding: 0; font-size: 12px; } .grid2 { grid-template-columns: 1fr 1fr; }
+@page { margin: 10mm; }
+@media print { :root { color-scheme: light; --page: #ffffff; } h2, h2 + p { break-after: avoid; }
+  ul.findings li, tr { break-inside: avoid; } body { max-width: none; padding: 0; font-size: 12px; } .grid2 { grid-template-columns: 1fr 1fr; }
   svg, .key { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 )css";
 

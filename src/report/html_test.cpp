@@ -138,8 +138,9 @@ TEST_F(Html, HoldsAllOfTheRunAndFetchesNothing) {
                                                           "&lt;b&gt;here&lt;/b&gt;",
                                                           "<tr class=\"default\"><td>seed</td><td>1234</td></tr>",
                                                           "<tr><td>steps</td><td>20</td></tr>",
-                                                          "prefers-color-scheme: dark",
+                                                          "@media screen and (prefers-color-scheme: dark)",
                                                           "@media print",
+                                                          "h2, h2 + p { break-after: avoid; }",
                                                           ">done<",
                                                           "<b>exploding gradients</b>, step 7: &lt;script&gt;"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part;
