@@ -8,6 +8,7 @@ something differs.
 """
 
 import argparse
+import importlib.util
 import json
 import math
 import os
@@ -131,6 +132,8 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--keep", type=pathlib.Path, help="a folder for the run; else one that goes away")
     arguments = parser.parse_args()
+    missing = [name for name in ("mlflow", "prometheus_client", "tensorboard") if not importlib.util.find_spec(name)]
+    check(not missing, f"not installed: {', '.join(missing)}; pip install -r tools/requirements-reports.txt")
     with tempfile.TemporaryDirectory() as folder:
         work(arguments, pathlib.Path(folder))
 
