@@ -251,9 +251,12 @@ def speed(name, tool, path, oracle, texts, scratch, seconds):
         except Exception as error:  # a file that it does not read
             print(f"  iree-tokenizer: {str(error)[:100]}")
     if name in ("llama3", "llama3.2"):
-        import quicktok
-        quick = quicktok.get_encoding("llama3")
-        peers["quicktok"] = lambda part: quick.encode_batch(part, threads=1)
+        try:
+            import quicktok
+            quick = quicktok.get_encoding("llama3")
+            peers["quicktok"] = lambda part: quick.encode_batch(part, threads=1)
+        except Exception as error:  # not installed, or another version of it
+            print(f"  quicktok: {str(error)[:100]}")
     for peer, encode in peers.items():
         part = given if encode == oracle.encode else text
         once = best_rate(size, seconds, lambda: encode(part), time.process_time)
