@@ -62,23 +62,22 @@ class Forward {
 
   void run() {
     clear_uncovered();
+    const bool rows = std::all_of(segments_.begin(), segments_.end(), [](const Segment& s) { return s.q_count == 1; });
+    if (rows)
+      return for_each(static_cast<std::int64_t>(segments_.size()) * kv_heads_ * group_,
+                      [&](std::int64_t i, float* scratch) {
+                        const std::int64_t heads = kv_heads_ * group_;
+                        work_row(segments_[static_cast<std::size_t>(i / heads)], i % heads, scratch);
+                      });
     std::vector<Item> items;
     for (const Segment& segment : segments_) {
       for (std::int64_t row = 0; row < segment.q_count; row += rows_) items.push_back({&segment, row});
     }
     const auto count = static_cast<std::int64_t>(items.size()) * kv_heads_;
-    const std::int64_t fitting = args_.workspace.bytes() / (scratch_.floats() * 4);
-    const auto threads = static_cast<int>(std::min<std::int64_t>(omp_get_max_threads(), fitting));
-    auto* const scratch = reinterpret_cast<float*>(args_.workspace.raw());
-    std::atomic<std::int64_t> next = 0;
-#pragma omp parallel
-    if (const int thread = omp_get_thread_num(); thread < threads) {
-      // Late rows see most keys under a causal mask: they go first.
-      for (std::int64_t i = next++; i < count; i = next++) {
-        const Item& item = items[static_cast<std::size_t>((count - 1 - i) / kv_heads_)];
-        work(item, i % kv_heads_, scratch + thread * scratch_.floats());
-      }
-    }
+    // Late rows see most keys under a causal mask: they go first.
+    for_each(count, [&](std::int64_t i, float* scratch) {
+      work(items[static_cast<std::size_t>((count - 1 - i) / kv_heads_)], i % kv_heads_, scratch);
+    });
   }
 
  private:
@@ -86,6 +85,19 @@ class Forward {
     const Segment* segment;
     std::int64_t row;  // in the segment
   };
+
+  // Calls body(i, scratch) for each i below count, each thread with scratch of its own.
+  template <class Body>
+  void for_each(std::int64_t count, const Body& body) const {
+    const std::int64_t fitting = args_.workspace.bytes() / (scratch_.floats() * 4);
+    const auto threads = static_cast<int>(std::min<std::int64_t>(omp_get_max_threads(), fitting));
+    auto* const scratch = reinterpret_cast<float*>(args_.workspace.raw());
+    std::atomic<std::int64_t> next = 0;
+#pragma omp parallel
+    if (const int thread = omp_get_thread_num(); thread < threads) {
+      for (std::int64_t i = next++; i < count; i = next++) body(i, scratch + thread * scratch_.floats());
+    }
+  }
 
   void clear_uncovered() {
     std::int64_t at = 0;
@@ -103,6 +115,32 @@ class Forward {
       at = segment.q_begin + segment.q_count;
     }
     clear(query_rows_);
+  }
+
+  // A segment of one query row, one head: what a model does that goes on from kept keys.
+  void work_row(const Segment& s, std::int64_t head, float* scratch) const {
+    const std::int64_t width = scratch_.width, kv_head = head / group_;
+    float* const q = scratch;
+    float* const o = q + width;
+    float* const sums = o + width;
+    float* const scores = sums + kHeadPad;
+    float most = -std::numeric_limits<float>::infinity(), factor = 0;
+    const auto scale = static_cast<float>(args_.scale * 1.4426950408889634);  // exponentials are powers of two
+    HAWSER_DISPATCH(load_rows, q_ + s.q_begin * args_.q.stride(0) + head * head_dim_, args_.q.stride(0), 1, head_dim_,
+                    scale, q, 1, width);
+    std::fill_n(o, width, 0.0f);
+    std::fill_n(sums, kHeadPad, 0.0f);
+    const Visible visible{s, args_.causal, args_.window};
+    const std::int64_t end = visible.end(0);
+    for (std::int64_t key = visible.begin(0); key < end; key += kKeyBlock) {
+      const std::int64_t row = s.k_begin + key;
+      HAWSER_DISPATCH(forward_row, q, k_ + row * args_.k.stride(0) + kv_head * head_dim_, args_.k.stride(0),
+                      v_ + row * args_.v.stride(0) + kv_head * head_dim_, args_.v.stride(0),
+                      std::min(kKeyBlock, end - key), head_dim_, o, &most, sums, scores);
+    }
+    HAWSER_DISPATCH(finish_rows, &most, sums, 1, &factor, lse_ + head * query_rows_ + s.q_begin);
+    HAWSER_DISPATCH(store_rows, o, width, &factor, o_ + s.q_begin * args_.o.stride(0) + head * head_dim_,
+                    args_.o.stride(0), 1, head_dim_, false);
   }
 
   void work(const Item& item, std::int64_t kv_head, float* scratch) const {
