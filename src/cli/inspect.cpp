@@ -349,6 +349,11 @@ int inspect(const InspectOptions& options) {
   }
   const bool is_checkpoint = has(checkpoint::kManifestName);
   const auto run = is_checkpoint || is_file ? std::nullopt : train::checkpoints_below(path);
+  if ((named || options.verify) && !is_checkpoint && !run && has("recipe.json")) {
+    throw UserError(Problem{.file = path,
+                            .what = "no checkpoint yet",
+                            .hint = "again, when the run has saved; metrics.jsonl says how far it is"});
+  }
   if ((named || options.verify) && !is_checkpoint && !run && checkpoint::exists(path)) {
     throw UserError(Problem{.file = path,
                             .what = "not a checkpoint",
