@@ -161,7 +161,7 @@ TEST_F(RecipeInit, CallsTheOutputLikeTheRun) {
   const std::string both = "--model " + tiny("gqa") + " --data data.jsonl ";
   EXPECT_EQ(init(both)["output"], "runs/gqa-tuned");
   EXPECT_EQ(init(both + "--set name=mine")["output"], "runs/mine");
-  EXPECT_EQ(init(both + "--set name=mine --set output=there")["output"], "there");
+  EXPECT_EQ(init(both + "--set name=mine --set output=there")["output"], (folder_ / "there").string());
 }
 
 TEST_F(RecipeInit, NamesWhatIsWrong) {
