@@ -8,7 +8,8 @@
 
 namespace hawser::generate {
 
-Decoder::Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device)
+Decoder::Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device,
+                 train::SessionChecks checks)
     : size_(size), forms_(pass_forms(size)), vocabulary_(open.model->vocabulary()), mesh_(comm::make_self_mesh()) {
   std::vector<train::SessionStep> steps;
   for (plan::Layout& layout : pass_layouts(recipe, *open.model, size, threads, device.kind())) {
@@ -20,7 +21,8 @@ Decoder::Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& 
     const plan::Layout& layout = steps[form].layout;
     if (!layout.deterministic) train::prepare_products(*open.model, layout, device, step::Purpose::logits);
   }
-  session_ = std::make_unique<train::Session>(*open.model, std::move(steps), device, *mesh_, recipe.memory.capacity);
+  session_ =
+      std::make_unique<train::Session>(*open.model, std::move(steps), device, *mesh_, recipe.memory.capacity, checks);
   train::load_weights(*session_, open);
 }
 

@@ -26,7 +26,8 @@ namespace hawser::generate {
 class Decoder {
  public:
   // Plans, reserves and loads the weights. Error(does_not_fit) before anything is reserved. The model outlives this.
-  Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device);
+  Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device,
+          train::SessionChecks checks = {});
 
   const CacheSize& size() const { return size_; }
   std::int64_t vocabulary() const { return vocabulary_; }

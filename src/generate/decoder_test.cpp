@@ -185,6 +185,30 @@ TEST(Decoder, ASequenceGoesOnFromAnyPlace) {
   EXPECT_LT(distance(logits, whole(std::span(ids).first(50))), kBound);
 }
 
+// Every item of every form is the planned one, and what is not live is not a number.
+TEST(Decoder, PassesKeepToTheirPlans) {
+  const auto device = make_cpu_device({.threads = 2});
+  train::OpenModel model = open("everything");
+  Decoder watched(model, {}, {.sequences = 3, .positions = 300}, 2, *device, {.replay = true, .guard = true});
+  Decoder plain(model, {}, {.sequences = 3, .positions = 300}, 2, *device);
+  const std::vector<std::int32_t> ids = some_ids(300, model.model->vocabulary(), 3);
+  const auto same = [](std::span<const float> a, std::span<const float> b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+  };
+  for (const std::int64_t length : {1, 5, 20, 270}) {
+    const auto prompt = std::span(ids).first(static_cast<std::size_t>(length));
+    EXPECT_TRUE(same(watched.prefill(length % 3, 0, prompt), plain.prefill(length % 3, 0, prompt)));
+  }
+  const std::vector<Decoder::NewToken> tokens{{2, 20, 5}, {0, 270, 7}, {1, 1, 9}};
+  for (const std::size_t count : {1, 2, 3}) {
+    watched.decode(std::span(tokens).first(count));
+    plain.decode(std::span(tokens).first(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      EXPECT_TRUE(same(watched.logits(static_cast<std::int64_t>(i)), plain.logits(static_cast<std::int64_t>(i))));
+    }
+  }
+}
+
 TEST(Decoder, FormsHoldWhatTheyAreAskedFor) {
   for (const std::int64_t sequences : {1, 2, 3, 8, 13}) {
     for (const std::int64_t positions : {1, 8, 9, 100, 5000}) {
