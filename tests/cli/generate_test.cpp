@@ -162,6 +162,14 @@ TEST_F(Generate, AChatAnswersEachLineAndForgetsOnReset) {
   const auto at_once = answers("--prompts chat.jsonl --chat-template chatml --max-tokens 6");
   ASSERT_EQ(at_once.size(), 1u);
   EXPECT_EQ(at_once[0]["text"].get<std::string>() + "\n", two.out.substr(first.size()));
+  // The second turn computed what was new alone.
+  const auto computed = [](const Ran& ran) {
+    return std::stoul(ran.err.substr(ran.err.find("hawser: prompts ") + std::strlen("hawser: prompts ")));
+  };
+  const std::size_t all =
+      answers("--prompts chat.jsonl --chat-template chatml --max-tokens 6 --json")[0]["prompt_ids"].size();
+  EXPECT_LE(computed(two), all);
+  EXPECT_GT(computed(two), all / 2);
   nlohmann::json told;
   told["messages"] = {{{"role", "system"}, {"content", "say little"}}, {{"role", "user"}, {"content", "to be"}}};
   write("told.jsonl", told.dump() + "\n");
