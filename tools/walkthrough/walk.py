@@ -1,9 +1,10 @@
 """Walks the road of a new user, from a clone of this repository to a model of one's own, and writes what was seen.
 
-usage: python3 tools/walkthrough/walk.py [--output docs/walkthrough.md] [--from TITLE]
+usage: python3 tools/walkthrough/walk.py [--output docs/walkthrough.md] [--from TITLE] [--chroot FOLDER]
 
 Run it in a clone on a bare Debian 12 machine, as root: it installs packages, builds, fetches a model and text, trains,
-kills the training and goes on. docs/walkthrough.md is its output. --from begins at the section of that title.
+kills the training and goes on. docs/walkthrough.md is its output. --from begins at the section of that title. With
+--chroot it walks in the clone that lies at root/hawser of such a machine's folder, as debootstrap makes it.
 """
 
 import argparse
@@ -22,9 +23,16 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Walk:
-    def __init__(self, path):
+    def __init__(self, path, machine):
         self.out = open(path, "w", encoding="utf-8")
-        self.environment = dict(os.environ, PATH=f"{ROOT}/build/release:{os.environ['PATH']}", COLUMNS="110")
+        self.clone = (machine / "root/hawser") if machine else ROOT
+        home = "/root/hawser" if machine else str(ROOT)
+        settings = {"HOME": os.environ.get("HOME", "/root"), "COLUMNS": "110", "LANG": "C.UTF-8",
+                    "PATH": f"{home}/build/release:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        settings |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+        self.command = (["chroot", str(machine)] if machine else []) + ["env", "-i"]
+        self.command += [f"{name}={value}" for name, value in settings.items()] + ["bash", "-c"]
+        self.home = home
 
     def write(self, text):
         self.out.write(text + "\n")
@@ -33,7 +41,7 @@ class Walk:
 
     def run(self, step):
         began = time.time()
-        process = subprocess.Popen(["bash", "-c", step["run"]], cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL,
+        process = subprocess.Popen(self.command + [f"cd {self.home}\n{step['run']}"], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         text = process.communicate(timeout=3600)[0].decode("utf-8", "replace")
         seconds = time.time() - began
@@ -45,10 +53,10 @@ class Walk:
             self.write(text)
             sys.exit(f"{step['run']}: does not say {missing}")
         if "show" in step:
-            text = (ROOT / step["show"]).read_text(encoding="utf-8")
+            text = (self.clone / step["show"]).read_text(encoding="utf-8")
         # What a terminal would show: of a line that was written over, the last state.
         lines = [re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line).rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
-        lines = [line.replace(str(ROOT), "~/hawser") for line in lines]
+        lines = [line.replace(self.home, "~/hawser") for line in lines]
         while lines and not lines[-1]:
             lines.pop()
         first, last = step.get("lines", (12, 12))
@@ -67,9 +75,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs/walkthrough.md")
     parser.add_argument("--from", dest="begin")
+    parser.add_argument("--chroot", type=pathlib.Path)
     arguments = parser.parse_args()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    walk = Walk(arguments.output)
+    walk = Walk(arguments.output, arguments.chroot)
     going = arguments.begin is None
     walk.write("# A walk from nothing to a model of one's own\n")
     walk.write(f"What a bare Debian 12 machine showed: {os.cpu_count()} cores, {platform.machine()}, no GPU, packages of "
