@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/result_file.h"
 #include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -78,8 +79,9 @@ void print_timelines(const train::BenchResult& result, const std::string& file) 
 }
 
 void check_trace(const std::string& path, DeviceKind kind, Problems& problems) {
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  checkpoint::check_writable(folder.empty() ? "." : folder.string(), problems);
+  const ResultPlace place = find_result_place(path);
+  const std::filesystem::path folder = std::filesystem::path(place.path).parent_path();
+  if (!place.straight) checkpoint::check_writable(folder.empty() ? "." : folder.string(), problems);
   if (checkpoint::is_folder(path))
     problems.add({.file = path, .what = "a folder", .expected = "a file to write", .at = "--trace"});
   if (kind != DeviceKind::cuda) return;
@@ -196,8 +198,7 @@ int bench_step(const BenchStepOptions& options) {
                                                                               model, ranks);
                                         if (ranks != nullptr && ranks->rank().value() > 0) return 0;
                                         if (!options.trace.empty())
-                                          checkpoint::write_text_atomically(options.trace,
-                                                                            report::to_chrome_trace(result.timelines));
+                                          write_result(options.trace, report::to_chrome_trace(result.timelines));
                                         for (const std::string& note : result.notes) say("", note);
                                         if (options.common.json) {
                                           print_json(result, documents);

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/result_file.h"
 #include "checkpoint/root.h"
 #include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
@@ -313,8 +314,7 @@ void describe_trace(const InspectOptions& options, Report& report) {
   }
   report.text += report::summary_text(summaries);
   if (options.svg.empty()) return;
-  checkpoint::write_text_atomically(
-      options.svg, report::to_svg(ranks, {.begin_s = 1e-3 * options.from_ms, .end_s = 1e-3 * options.to_ms}));
+  write_result(options.svg, report::to_svg(ranks, {.begin_s = 1e-3 * options.from_ms, .end_s = 1e-3 * options.to_ms}));
   report.json["svg"] = options.svg;
   report.text += cat("wrote ", options.svg, "\n");
 }

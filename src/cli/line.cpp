@@ -156,7 +156,7 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
                  "where to run: auto, cpu or cuda"),
              "DEVICE");
   offer_words(*app, "--device", {"auto", "cpu", "cuda"});
-  add_common(app->add_flag("--json", common.json, "print the result as one JSON object"), "");
+  add_common(app->add_flag("--json", common.json, text.json), "");
   return app;
 }
 

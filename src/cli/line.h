@@ -26,6 +26,7 @@ struct CommandText {
   const char* name;
   const char* what;                   // one line, for the list of commands; lines behind it are for its own help
   std::vector<std::string> examples;  // whole command lines
+  const char* json = "print the result as one JSON object";  // what --json does
 };
 
 // A subcommand with its --help and the common options.

@@ -1,9 +1,9 @@
 // hawser recipe init: a commented recipe for a model.
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
+#include "base/result_file.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/exit.h"
@@ -66,12 +66,6 @@ Recipe first_recipe(const RecipeInitOptions& options) {
   return recipe;
 }
 
-void write_file(const std::string& file, const std::string& text) {
-  std::ofstream out(file);
-  out << text << std::flush;
-  if (!out) throw UserError(Problem{.file = file, .what = "cannot be written"});
-}
-
 }  // namespace
 
 int recipe_init(const RecipeInitOptions& options) {
@@ -88,7 +82,7 @@ int recipe_init(const RecipeInitOptions& options) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return 0;
   }
-  write_file(options.output, text);
+  write_result(options.output, text);
   say("", cat("wrote ", options.output, ": ", proposal.summary));
   say("", cat("next: hawser plan ", options.output, ", hawser fit ", options.output));
   return 0;
@@ -109,7 +103,8 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
                    .examples = {"hawser recipe init --model models/SmolLM2-135M --data books --output recipe.yaml",
                                 "hawser recipe init --model config.json --set train.steps=500 > recipe.yaml",
                                 "hawser recipe init --model models/Llama-3.1-8B --data chats.jsonl --target h200 "
-                                "--ranks 8"}},
+                                "--ranks 8"},
+                   .json = "write the recipe as one JSON object, to where it goes: --output or standard output"},
                   options->common);
   add_text(*command, "--model", "PATH", options->model, "a model folder, or a config.json to train from scratch");
   add_texts(*command, "--data", "PATH", options->data,
