@@ -38,12 +38,14 @@ std::vector<std::int64_t> parse_ids(const std::string& text) {
 struct Typed {
   Problems problems;  // of values
   std::vector<std::string> options;
+  std::vector<std::string> wrong;  // options among them whose values are
 };
 
 void check(const GenerateOptions& options, const Typed& typed, Problems& problems) {
-  const auto is_there = [&](const char* name) {
-    return std::find(typed.options.begin(), typed.options.end(), name) != typed.options.end();
+  const auto is_among = [](const std::vector<std::string>& names, const char* name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
   };
+  const auto is_there = [&](const char* name) { return is_among(typed.options, name); };
   if (options.model.empty()) {
     problems.add({.what = "generate: --model is missing", .hint = "hawser generate --help"});
   }
@@ -70,7 +72,9 @@ void check(const GenerateOptions& options, const Typed& typed, Problems& problem
   for (const char* name : {"--system", "--context"}) needs(options.chat, name, "--chat");
   needs(options.chat || !options.prompts.empty(), "--chat-template", "--chat or --prompts");
   for (const char* name : {"--top-k", "--top-p", "--seed"}) {
-    needs(options.temperature > 0, name, "a --temperature above 0: without it the likeliest token is taken");
+    // Nothing is said of a value that is wrong already, nor because of one.
+    needs(options.temperature > 0 || is_among(typed.wrong, name) || is_among(typed.wrong, "--temperature"), name,
+          "a --temperature above 0: without it the likeliest token is taken");
   }
   if (std::find(options.stops.begin(), options.stops.end(), "") != options.stops.end()) {
     problems.add({.what = "an empty text", .at = "--stop"});
@@ -91,7 +95,8 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
                     "hawser generate --model runs/tuned --prompt \"It is\" --temperature 0.8 --top-p 0.95 --seed 7",
                     "hawser generate --model runs/tuned --prompts questions.jsonl --output answers.jsonl --batch 16",
                     "hawser generate --model runs/tuned --chat --system \"Answer in one sentence.\"",
-                    "hawser generate --model DIR --prompt-ids 504,3,12 --max-tokens 8 --json"}},
+                    "hawser generate --model DIR --prompt-ids 504,3,12 --max-tokens 8 --json"},
+       .json = "give the answer as one JSON object; with --prompts, whose answers are one each anyway, put the ids in"},
       options->common);
   // Values that are wrong are said together, with whatever else is.
   const auto add = [&](const char* name, const char* takes, const char* help,
@@ -101,6 +106,7 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
       try {
         store(value);
       } catch (const UserError& error) {
+        typed->wrong.emplace_back(name);
         typed->problems.add_lines(error.what());
       }
     });
@@ -117,8 +123,9 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add("--prompt-ids", "IDS", "or token ids, as in 1,2,3",
       [options](const std::string& value) { options->prompt_ids = parse_ids(value); });
   add("--prompts", "FILE",
-      "or a file of them: .jsonl with prompt, messages or input_ids, or .txt with one a line, perhaps .gz or .zst; "
-      "gives one JSON line each",
+      "or a file of them: .jsonl with prompt, messages or input_ids, or .txt with one a line, perhaps .gz or .zst; - "
+      "is "
+      "standard input, read as .jsonl; gives one JSON object a line",
       [options](const std::string& value) { options->prompts = value; });
   add_switch(*command, "--chat", options->chat,
              "or a conversation: answers each line of standard input; /reset forgets it, /exit ends");
@@ -136,7 +143,9 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
   });
   number("--batch", 1, 4096, "prompts that run at once; default as many as fit, at most 8 (a GPU: 32)",
          &GenerateOptions::batch);
-  add("--output", "FILE", "where the answers to --prompts go, in their order; default standard output",
+  add("--output", "FILE",
+      "where the answers to --prompts go, in their order, when all are there; Ctrl-C leaves those so far in FILE.part; "
+      "default standard output, each when it is there",
       [options](const std::string& value) { options->output = value; });
   add("--system", "TEXT", "what the model is told before a chat",
       [options](const std::string& value) { options->system = value; });

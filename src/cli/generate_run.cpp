@@ -1,4 +1,5 @@
 // hawser generate: what it does with its options.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -8,12 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/result_file.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/ranks.h"
-#include "data/files.h"
 #include "generate/chat.h"
+#include "launch/stop.h"
 #include "models/families.h"
 
 namespace hawser::cli {
@@ -38,7 +40,8 @@ std::string line_of(const Json& json) {
 void say_rates(const Counts& counts) {
   const auto part = [](const char* what, std::int64_t tokens, double rate) {
     char text[96];
-    std::snprintf(text, sizeof text, "%s %lld tokens at %.1f tokens/s", what, static_cast<long long>(tokens), rate);
+    std::snprintf(text, sizeof text, "%s %lld token%s at %.1f tokens/s", what, static_cast<long long>(tokens),
+                  tokens == 1 ? "" : "s", rate);
     return std::string(text);
   };
   std::string line = part("prompts", counts.prefill_tokens, counts.prefill_rate());
@@ -110,26 +113,73 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), said_ = start_;
 };
 
-int run_many(OpenGeneration& input, const GenerateOptions& options) {
-  std::optional<data::AtomicFile> file;
-  if (!options.output.empty()) file.emplace(options.output);
-  Generator generator(input);
-  // Answers end in any order and are written in that of the prompts.
-  std::map<std::size_t, std::string> waiting;
-  std::size_t next = 0;
-  const auto write = [&](std::size_t i, const Answer& answer) {
-    waiting[i] = line_of(answer_json(input, input.prompts[i], answer, options.common.json));
-    for (auto it = waiting.find(next); it != waiting.end(); it = waiting.find(++next)) {
-      if (file) {
-        file->write(it->second.data(), it->second.size());
-      } else {
-        put(it->second);
-      }
-      waiting.erase(it);
+// Thrown between passes where the user wants the answers so far.
+struct Stopped {};
+
+// Answers end in any order and are written in that of the prompts: to a file, or each at once to standard output.
+class AnswerWriter {
+ public:
+  explicit AnswerWriter(const std::string& output) {
+    if (!output.empty()) file_.emplace(output, ResultFile::Unfinished::kept_as_part);
+  }
+
+  bool to_file() const { return file_.has_value(); }
+  void add(std::size_t i, std::string line) {
+    waiting_[i] = std::move(line);
+    for (auto it = waiting_.find(next_); it != waiting_.end(); it = waiting_.find(++next_)) {
+      write(it->second);
+      waiting_.erase(it);
     }
+  }
+  void commit() {
+    if (file_) file_->commit();
+  }
+  // What there is, also behind answers that are still missing: a line says which prompt it belongs to.
+  int stop(std::size_t prompts) {
+    for (const auto& [i, line] : waiting_) write(line);
+    if (written_ == 0) {
+      say("", "stopped before the first answer");
+    } else {
+      say("", cat("stopped: ", file_->keep_part(), " holds ", written_, " of ", prompts, " answers"));
+    }
+    return static_cast<int>(ExitCode::interrupted);
+  }
+
+ private:
+  void write(const std::string& line) {
+    ++written_;
+    if (file_) {
+      file_->write(line);
+    } else {
+      put(line);
+    }
+  }
+
+  std::optional<ResultFile> file_;
+  std::map<std::size_t, std::string> waiting_;
+  std::size_t next_ = 0, written_ = 0;
+};
+
+int run_many(OpenGeneration& input, const GenerateOptions& options) {
+  AnswerWriter writer(options.output);
+  Generator generator(input);
+  const std::size_t prompts = input.prompts.size();
+  const auto write = [&](std::size_t i, const Answer& answer) {
+    writer.add(i, line_of(answer_json(input, input.prompts[i], answer, options.common.json)));
   };
-  generator.answer_all({.token = {}, .answer = write, .progress = Progress(input.prompts.size())});
-  if (file) file->commit();
+  Progress progress(prompts);
+  const auto between_passes = [&](const Counts& counts) {
+    progress(counts);
+    const bool done = counts.prompts == static_cast<std::int64_t>(prompts);
+    if (writer.to_file() && !done && stop_requested()) throw Stopped();
+  };
+  if (writer.to_file()) catch_stop_signals(kEndedAnsweringLine);
+  try {
+    generator.answer_all({.token = {}, .answer = write, .progress = between_passes});
+  } catch (const Stopped&) {
+    return writer.stop(prompts);
+  }
+  writer.commit();
   for (const std::string& note : generator.decoder().notes()) say("", note);
   say_rates(generator.counts());
   return 0;
@@ -138,7 +188,9 @@ int run_many(OpenGeneration& input, const GenerateOptions& options) {
 int run_chat(OpenGeneration& input, const GenerateOptions& options) {
   Generator generator(input);
   generate::Chat chat(input, generator, options.system);
-  const bool person = isatty(STDIN_FILENO) != 0 && isatty(STDERR_FILENO) != 0;
+  const bool typed = isatty(STDIN_FILENO) != 0;
+  const bool person = typed && isatty(STDERR_FILENO) != 0;
+  bool refused = false;  // the last turn
   if (person) say("", "/reset forgets the conversation, /exit ends");
   for (std::string line;;) {
     if (person) std::fputs("> ", stderr);
@@ -152,14 +204,26 @@ int run_chat(OpenGeneration& input, const GenerateOptions& options) {
     if (line.find_first_not_of(" \t") == std::string::npos) continue;
     Problems problems;
     chat.say(line, put, problems);
-    if (!problems.empty()) {
+    refused = !problems.empty();
+    if (refused) {
       say("", problems.lines());
     } else {
       put("\n");
     }
   }
   if (generator.counts().prompts > 0) say_rates(generator.counts());
-  return 0;
+  // Somebody who types has seen it; a script has the code alone.
+  return static_cast<int>(refused && !typed ? ExitCode::bad_input : ExitCode::done);
+}
+
+// The answers would take the place of what they are answers to.
+void check_output(const GenerateOptions& options, Problems& problems) {
+  struct stat from {
+  }, to{};
+  if (options.output.empty() || ::stat(options.prompts.c_str(), &from) != 0 || ::stat(options.output.c_str(), &to) != 0)
+    return;
+  if (!S_ISREG(from.st_mode) || from.st_dev != to.st_dev || from.st_ino != to.st_ino) return;
+  problems.add({.file = options.output, .what = "the file of --prompts", .expected = "another file", .at = "--output"});
 }
 
 }  // namespace
@@ -173,11 +237,13 @@ int generate(const GenerateOptions& options) {
         .what = "generate runs on one rank", .expected = "1", .got = cat(world), .at = "--ranks", .hint = "--ranks 1"});
   }
   Problems problems;
+  check_output(options, problems);
   auto input = generate::open_generation({.model = options.model,
                                           .prompt = options.prompt,
                                           .prompt_ids = options.prompt_ids,
                                           .prompts = options.prompts,
                                           .chat = options.chat,
+                                          .system = options.system,
                                           .chat_template = options.chat_template,
                                           .max_tokens = options.max_tokens,
                                           .batch = options.batch,

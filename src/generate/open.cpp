@@ -37,12 +37,27 @@ void read_asked(const GenerateRequest& request, OpenGeneration& input, Problems&
   if (!request.prompts.empty()) input.prompts = read_prompts(request.prompts, *input.encoder, problems);
   if (!request.chat) return;
   // Says what is missing, before anybody has typed a line.
-  using data::chat::Dict;
   using data::chat::List;
-  Dict hello;
-  hello.set("role", data::chat::Value("user"));
-  hello.set("content", data::chat::Value("hello"));
-  input.encoder->conversation({.messages = List{hello}, .tools = {}}, {"", "--chat"}, problems);
+  const auto message = [](const char* role, const std::string& content) {
+    data::chat::Dict dict;
+    dict.set("role", data::chat::Value(role));
+    dict.set("content", data::chat::Value(content));
+    return dict;
+  };
+  const data::chat::Value hello = message("user", "hello");
+  if (!input.encoder->conversation({.messages = List{hello}, .tools = {}}, {"", "--chat"}, problems)) return;
+  if (request.system.empty()) return;
+  const data::chat::Value system = message("system", request.system);
+  input.encoder->conversation({.messages = List{system, hello}, .tools = {}}, {"", "--system"}, problems);
+}
+
+// What was said already is not said again.
+void add_new(const Problems& found, Problems& problems) {
+  for (const Problem& one : found.all()) {
+    const bool said = std::any_of(problems.all().begin(), problems.all().end(),
+                                  [&](const Problem& other) { return other.line() == one.line(); });
+    if (!said) problems.add(one);
+  }
 }
 
 std::int64_t positions_of(const GenerateRequest& request, const OpenGeneration& input) {
@@ -129,7 +144,9 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
   }
   input.encoder = std::make_unique<PromptEncoder>(request.model, input.tokenizer.get(), chat_template, without,
                                                   special.begin, input.open.model->vocabulary());
-  read_asked(request, input, problems);
+  Problems found;
+  read_asked(request, input, found);
+  add_new(found, problems);
   if (problems.size() != before) return std::nullopt;
   input.turns = input.ends;
   add(input.turns, input.encoder->end_of_turn());

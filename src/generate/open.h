@@ -24,6 +24,7 @@ struct GenerateRequest {
   std::vector<std::int64_t> prompt_ids;
   std::string prompts;  // a file (read_prompts)
   bool chat = false;
+  std::string system;            // of a chat; "": none
   std::string chat_template;     // as data.chat_template; "": the run's, or the one beside the tokenizer
   std::int64_t max_tokens = 64;  // of an answer
   std::int64_t batch = 0;        // sequences at once; 0: as many as fit, kBatchCpu or kBatchCuda at most

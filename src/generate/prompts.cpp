@@ -1,6 +1,10 @@
 #include "generate/prompts.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "data/byte_reader.h"
@@ -182,21 +186,34 @@ std::optional<Prompt> read_line(std::string_view line, const data::LinePlace& pl
   return encoder.ids({parsed->ids.begin(), parsed->ids.end()}, here, problems);
 }
 
+std::string read_standard_input(const std::string& name) {
+  std::string text;
+  for (char bytes[1 << 16];;) {
+    const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw UserError({.file = name, .what = cat("cannot read: ", std::strerror(errno))});
+    if (count == 0) return text;
+    text.append(bytes, static_cast<std::size_t>(count));
+  }
+}
+
 }  // namespace
 
-std::vector<Prompt> read_prompts(const std::string& path, const PromptEncoder& encoder, Problems& problems) {
+std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& encoder, Problems& problems) {
+  const bool piped = named == "-";
+  const std::string path = piped ? "standard input" : named;
   std::vector<Prompt> prompts;
-  const auto kind = data::kind_by_name(path);
+  const auto kind = piped ? std::optional(data::SourceKind::jsonl) : data::kind_by_name(path);
   if (!kind || *kind == data::SourceKind::tokens) {
     problems.add({.file = path,
                   .what = "what kind of file is this?",
-                  .expected = ".jsonl or .txt, perhaps with .gz or .zst",
+                  .expected = ".jsonl or .txt, perhaps with .gz or .zst, or - for .jsonl on standard input",
                   .at = "--prompts"});
     return prompts;
   }
   std::string text;
   try {
-    text = data::read_all_bytes(path);
+    text = piped ? read_standard_input(path) : data::read_all_bytes(path);
   } catch (const UserError& error) {
     problems.add_lines(error.what());
     return prompts;

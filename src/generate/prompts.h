@@ -60,7 +60,8 @@ class PromptEncoder {
   std::int64_t vocabulary_;
 };
 
-// A file of prompts, perhaps compressed (.gz, .zst): .txt has one a line; .jsonl has an object a line with `prompt` (a
+// A file of prompts, perhaps compressed (.gz, .zst), or "-" for standard input, which is .jsonl: .txt has one a line;
+// .jsonl has an object a line with `prompt` (a
 // text, or a list of messages), `messages` (with `tools`, if any) or `input_ids`; other keys do not count. Blank lines
 // are passed over. All problems of all lines.
 std::vector<Prompt> read_prompts(const std::string& path, const PromptEncoder& encoder, Problems& problems);

@@ -9,6 +9,7 @@
 #include <initializer_list>
 
 #include "base/error.h"
+#include "base/result_file.h"
 #include "launch/environment.h"
 #include "launch/stop_page.h"
 
@@ -19,6 +20,7 @@ volatile std::sig_atomic_t g_requested = 0;
 volatile std::sig_atomic_t g_finishing = 0;  // the last word is being said
 volatile std::sig_atomic_t g_speaks = 0;     // of several ranks the first
 volatile std::sig_atomic_t g_terminal = 0;   // standard error is one: a progress bar may stand on the line
+const char* volatile g_ended = kEndedLine;
 StopPage* g_page = nullptr;
 
 // From a signal handler: write() alone is allowed.
@@ -31,6 +33,7 @@ void say(const char* line) {
 }
 
 [[noreturn]] void end_at_once(const char* line) {
+  drop_unfinished_result();
   say(line);
   _exit(static_cast<int>(ExitCode::interrupted));
 }
@@ -46,7 +49,7 @@ void on_request(int signal) {
     return;
   }
   const int before = errno;
-  if (g_requested != 0 && signal != SIGUSR1) end_at_once(kEndedLine);
+  if (g_requested != 0 && signal != SIGUSR1) end_at_once(g_ended);
   if (g_requested == 0) say(kSavingLine);
   g_requested = 1;
   errno = before;
@@ -79,7 +82,8 @@ void end_when_interrupted() {
   handle({SIGINT, SIGTERM, SIGHUP}, on_interrupt);
 }
 
-void catch_stop_signals() {
+void catch_stop_signals(const char* ended) {
+  g_ended = ended;
   if (launcher_decides()) {
     if (const char* path = std::getenv(kStopVariable)) g_page = open_stop_page(path);
     handle({SIGUSR1}, on_request);

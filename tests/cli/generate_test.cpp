@@ -195,6 +195,47 @@ TEST_F(Generate, AChatWithoutATemplateSaysWhatNamesOne) {
       << ran.err;
   EXPECT_NE(hawser("generate --model model --chat --chat-template nothing").err.find("nothing: no such chat template"),
             std::string::npos);
+  // Once, though the conversation says the same.
+  const Ran wrong = hawser("generate --model model --chat --chat-template nothing");
+  EXPECT_EQ(lines_of(wrong.err).size(), 1u) << wrong.err;
+}
+
+constexpr const char* kNoSystem =
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% if m.content == 'bad' %}{{ raise_exception('a bad word') }}{% endif %}{{ m.content }}{% endfor %}";
+
+TEST_F(Generate, ARefusedSystemTextIsSaidBeforeAnybodyTypes) {
+  write("no_system.jinja", kNoSystem);
+  const Ran ran = hawser("generate --model model --chat --chat-template no_system.jinja --system 'say little'");
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_EQ(lines_of(ran.err).size(), 1u) << ran.err;
+  EXPECT_NE(ran.err.find("no system role"), std::string::npos) << ran.err;
+  EXPECT_TRUE(ran.err.ends_with(" at --system\n")) << ran.err;
+}
+
+TEST_F(Generate, AScriptHearsByTheCodeThatTheLastTurnWasRefused) {
+  write("no_system.jinja", kNoSystem);
+  const auto code = [&](const std::string& lines, const std::string& options) {
+    return shell("(printf '" + lines + "' | " + HAWSER_BINARY + " generate --model model --chat --max-tokens 4 " +
+                 options + ")")
+        .code;
+  };
+  const std::string same = "--chat-template no_system.jinja";
+  EXPECT_EQ(code("to be\\nbad\\n", same), 2);
+  EXPECT_EQ(code("bad\\n", same), 2);
+  EXPECT_EQ(code("bad\\nto be\\n", same), 0);
+  EXPECT_EQ(code(std::string(100, 'a') + "\\n", same + " --context 50"), 2);
+}
+
+TEST_F(Generate, PromptsMayComeFromStandardInput) {
+  write("prompts.jsonl", kPrompts);
+  const std::string same = "generate --model model --max-tokens 5 --prompts ";
+  const Ran piped = shell("(cat prompts.jsonl | " + std::string(HAWSER_BINARY) + " " + same + "-)");
+  EXPECT_EQ(piped.code, 0) << piped.err;
+  EXPECT_EQ(piped.out, hawser(same + "prompts.jsonl").out);
+  refused(same + "-", {"standard input: no prompts (expected one line or more) at --prompts"});
+  const Ran wrong = shell("(echo '{}' | " + std::string(HAWSER_BINARY) + " " + same + "-)");
+  EXPECT_TRUE(wrong.err.starts_with("hawser: standard input: line needs one of its keys ")) << wrong.err;
 }
 
 // ---- options ----
@@ -214,6 +255,13 @@ TEST_F(Generate, WrongOptionsAreSaidTogether) {
         "wrong value (expected a whole number of at least 0, got -1) at --seed"}) {
     EXPECT_NE(ran.err.find(line), std::string::npos) << line << "\nin\n" << ran.err;
   }
+  // Nothing more is said of a value that is wrong.
+  refused("generate --model model --prompt a --top-p 0",
+          {"wrong value (expected a number from 1e-06 to 1, got 0) at --top-p"});
+  refused("generate --model model --prompt a --top-p 0.5 --temperature warm",
+          {"wrong value (expected a number from 0 to 100, got warm) at --temperature"});
+  EXPECT_TRUE(
+      hawser("generate --model model --prompt a --max-tokens 1").err.starts_with("hawser: prompts 1 token at "));
   refused("generate --model model --prompt a --top-k 5",
           {"generate: --top-k without a --temperature above 0: without it the likeliest token is taken"});
 }

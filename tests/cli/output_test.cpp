@@ -1,0 +1,180 @@
+// The files that the user names for results: what they are stays what it is, and they are whole or as they were.
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "binary.h"
+
+namespace hawser {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::lines_of;
+using testing::Ran;
+using testing::text_of;
+
+class Output : public testing::Binary {
+ protected:
+  void SetUp() override {
+    Binary::SetUp();
+    copy_of("tied", "model");
+    write("model/tokenizer.json", testing::letters_tokenizer());
+    write("prompts.jsonl", "{\"prompt\": \"to be\"}\n{\"prompt\": \"or not\"}\n");
+  }
+  // More than a machine answers in the time of a test.
+  void write_many(int prompts) {
+    std::string lines;
+    for (int i = 0; i < prompts; ++i) lines += "{\"prompt\": \"to be\"}\n";
+    write("many.jsonl", lines);
+  }
+  std::vector<std::string> names_with(const std::string& part) const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      if (entry.path().filename().string().find(part) != std::string::npos) {
+        names.push_back(entry.path().filename().string());
+      }
+    }
+    return names;
+  }
+  // Runs until `file` (a pattern of the shell) holds a line, and sends what Ctrl-C sends.
+  Ran interrupted(const std::string& arguments, const std::string& file) {
+    return shell("( " + std::string(HAWSER_BINARY) + " " + arguments +
+                 " & p=$!; i=0; while [ $i -lt 1200 ] && ! grep -qs . " + file +
+                 "; do sleep 0.05; i=$((i+1)); done; kill -INT $p; wait $p )");
+  }
+  static void expect_whole_lines(const std::string& text, std::size_t least, std::size_t most) {
+    EXPECT_TRUE(text.ends_with('\n')) << text;
+    EXPECT_GE(lines_of(text).size(), least);
+    EXPECT_LE(lines_of(text).size(), most);
+    for (const std::string& line : lines_of(text)) EXPECT_TRUE(nlohmann::json::accept(line)) << line;
+  }
+
+  const std::string generate_ = "generate --model model --prompts prompts.jsonl --max-tokens 5 ";
+};
+
+TEST_F(Output, LinksRightsPipesAndDevicesStay) {
+  const std::string answers = hawser(generate_).out;
+  ASSERT_EQ(lines_of(answers).size(), 2u);
+  write("far/private", "old\n");
+  ::chmod((folder_ / "far/private").c_str(), 0600);
+  fs::create_symlink("far/private", folder_ / "link");
+  EXPECT_EQ(hawser(generate_ + "--output link").code, 0);
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_EQ(text_of(folder_ / "far/private"), answers);
+  EXPECT_EQ(fs::status(folder_ / "far/private").permissions(), fs::perms::owner_read | fs::perms::owner_write);
+
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  const Ran piped = shell("( cat pipe & " + std::string(HAWSER_BINARY) + " " + generate_ + "--output pipe; wait )");
+  EXPECT_EQ(piped.out, answers) << piped.err;
+  EXPECT_TRUE(fs::is_fifo(folder_ / "pipe"));
+  const Ran substituted = shell("bash -c '" + std::string(HAWSER_BINARY) + " " + generate_ +
+                                "--output >(cat > got; mv got done); code=$?; i=0; "
+                                "while [ $i -lt 600 ] && ! [ -e done ]; do sleep 0.05; i=$((i+1)); done; exit $code'");
+  EXPECT_EQ(substituted.code, 0) << substituted.err;
+  EXPECT_EQ(text_of(folder_ / "done"), answers);
+  EXPECT_EQ(hawser(generate_ + "--output /dev/stdout").out, answers);
+
+  // A device of our own with the numbers of /dev/null, where one may be made and opened.
+  if (::mknod((folder_ / "null").c_str(), S_IFCHR | 0666, makedev(1, 3)) == 0 &&
+      std::ofstream(folder_ / "null").good()) {
+    EXPECT_EQ(hawser(generate_ + "--output null").code, 0);
+    EXPECT_TRUE(fs::is_character_file(folder_ / "null"));
+  }
+  EXPECT_TRUE(names_with(".tmp").empty());
+}
+
+TEST_F(Output, TracesAndPicturesGoWhereLinksAndPipesLead) {
+  fs::create_directories(folder_ / "far");
+  fs::create_symlink("far/trace.json", folder_ / "trace.json");
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  ASSERT_EQ(hawser("bench step --model model --sequence-length 16 --steps 1 --trace trace.json").code, 0);
+  EXPECT_TRUE(fs::is_symlink(folder_ / "trace.json"));
+  EXPECT_TRUE(testing::json_of(folder_ / "far/trace.json").contains("traceEvents"));
+  const Ran picture =
+      shell("( cat pipe > drawn & " + std::string(HAWSER_BINARY) + " inspect trace.json --svg pipe; wait )");
+  EXPECT_TRUE(picture.out.ends_with("wrote pipe\n")) << picture.out << picture.err;
+  EXPECT_TRUE(fs::is_fifo(folder_ / "pipe"));
+  EXPECT_TRUE(text_of(folder_ / "drawn").starts_with("<svg")) << text_of(folder_ / "drawn").substr(0, 80);
+}
+
+TEST_F(Output, TwoAtOnceDoNotMix) {
+  const std::string binary = HAWSER_BINARY;
+  const std::string a = generate_, b = generate_ + "--json ";
+  const Ran both = shell("( " + binary + " " + a + "--output both.jsonl & p=$!; " + binary + " " + b +
+                         "--output both.jsonl; c=$?; wait $p && exit $c )");
+  EXPECT_EQ(both.code, 0) << both.err;
+  const std::string got = text_of(folder_ / "both.jsonl");
+  EXPECT_TRUE(got == hawser(a).out || got == hawser(b).out) << got;
+  EXPECT_TRUE(names_with(".tmp").empty());
+}
+
+TEST_F(Output, CtrlCLeavesTheAnswersSoFar) {
+  write_many(3000);
+  write("out.jsonl", "old\n");
+  const std::string many = "generate --model model --prompts many.jsonl --max-tokens 60 --batch 2 ";
+  const Ran ran = interrupted(many + "--output out.jsonl", "out.jsonl.tmp-*");
+  EXPECT_EQ(ran.code, 130) << ran.err;
+  EXPECT_EQ(text_of(folder_ / "out.jsonl"), "old\n");
+  const std::string part = text_of(folder_ / "out.jsonl.part");
+  expect_whole_lines(part, 1, 2999);
+  EXPECT_NE(ran.err.find("hawser: stopped: out.jsonl.part holds " + std::to_string(lines_of(part).size()) +
+                         " of 3000 answers\n"),
+            std::string::npos)
+      << ran.err;
+  EXPECT_TRUE(names_with(".tmp").empty());
+  // Standard output has each line as soon as it is there.
+  const Ran shown = interrupted(many + "> shown", "shown");
+  EXPECT_EQ(shown.code, 130) << shown.err;
+  expect_whole_lines(text_of(folder_ / "shown"), 1, 2999);
+}
+
+TEST_F(Output, AnswersDoNotReplaceTheirPrompts) {
+  fs::create_hard_link(folder_ / "prompts.jsonl", folder_ / "same.jsonl");
+  const std::string before = text_of(folder_ / "prompts.jsonl");
+  for (const std::string name : {"prompts.jsonl", "./prompts.jsonl", "same.jsonl"}) {
+    refused(generate_ + "--output " + name, {name + ": the file of --prompts (expected another file) at --output"});
+  }
+  EXPECT_EQ(text_of(folder_ / "prompts.jsonl"), before);
+}
+
+TEST_F(Output, ARecipeThatCannotBeWrittenLeavesTheOldOne) {
+  const std::string init = " recipe init --model model --output recipe.yaml --force";
+  const std::string limited = "( ulimit -f 1; " + std::string(HAWSER_BINARY) + init + " )";
+  const std::string line = "hawser: recipe.yaml: cannot write: File too large\n";
+  Ran ran = shell(limited);
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_NE(ran.err.find(line), std::string::npos) << ran.err;
+  EXPECT_FALSE(fs::exists(folder_ / "recipe.yaml"));
+  write("recipe.yaml", "name: mine\n");
+  ran = shell(limited);
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_NE(ran.err.find(line), std::string::npos) << ran.err;
+  EXPECT_EQ(text_of(folder_ / "recipe.yaml"), "name: mine\n");
+  EXPECT_TRUE(names_with(".tmp").empty());
+  EXPECT_EQ(hawser(init).code, 0);
+  EXPECT_NE(text_of(folder_ / "recipe.yaml"), "name: mine\n");
+}
+
+// Their results are JSON where --json says so, and help says where it goes.
+TEST_F(Output, JsonGoesWhereTheResultGoes) {
+  Ran ran = hawser("recipe init --model model --output recipe.json --json");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(ran.out, "");
+  EXPECT_TRUE(testing::json_of(folder_ / "recipe.json").is_object());
+  ran = hawser(generate_ + "--json --output out.jsonl");
+  EXPECT_EQ(ran.out, "");
+  EXPECT_EQ(text_of(folder_ / "out.jsonl"), hawser(generate_ + "--json").out);
+  const auto help = [&](const std::string& command) {
+    std::string words;  // however the lines are broken
+    std::istringstream in(hawser(command + " --help").out);
+    for (std::string word; in >> word;) words += word + " ";
+    return words;
+  };
+  EXPECT_NE(help("recipe init").find("write the recipe as one JSON object, to where it goes: --output or standard"),
+            std::string::npos);
+  EXPECT_NE(help("generate").find("give the answer as one JSON object; with --prompts, whose answers are one each"),
+            std::string::npos);
+  EXPECT_NE(help("plan").find("print the result as one JSON object"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hawser
