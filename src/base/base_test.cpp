@@ -1,6 +1,12 @@
 #include <gtest/gtest.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
 
 #include "base/error.h"
+#include "base/paths.h"
 #include "base/philox.h"
 #include "base/units.h"
 
@@ -28,6 +34,59 @@ TEST(Philox, NormalHasTheRightMoments) {
   EXPECT_NE(stream.bits(3), RandomStream(8, "weights").bits(3));
   EXPECT_NE(stream.bits(3), RandomStream(7, "bias").bits(3));
   EXPECT_NE(stream.bits(3), stream.bits(3, 1));
+}
+
+class Paths : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const char* home = std::getenv("HOME")) home_ = home;
+  }
+  void TearDown() override { ::setenv("HOME", home_.c_str(), 1); }
+  std::string home_;
+};
+
+TEST_F(Paths, AWaveIsTheHomeFolder) {
+  ::setenv("HOME", "/home/somebody", 1);
+  EXPECT_EQ(expand_home("~"), "/home/somebody");
+  EXPECT_EQ(expand_home("~/"), "/home/somebody/");
+  EXPECT_EQ(expand_home("~/x/~y"), "/home/somebody/x/~y");
+  for (const char* path : {"", "x/~", "./~/x", "/~", "http://a/~b"}) EXPECT_EQ(expand_home(path), path);
+  // Of others, and where HOME does not say, the password database knows.
+  const std::string known = ::getpwuid(0)->pw_dir, name = ::getpwuid(0)->pw_name;
+  EXPECT_EQ(expand_home("~" + name + "/x"), known + "/x");
+  const std::string mine = ::getpwuid(::getuid()) == nullptr ? "" : ::getpwuid(::getuid())->pw_dir;
+  for (const bool empty : {true, false}) {
+    ::setenv("HOME", "", 1);
+    if (!empty) ::unsetenv("HOME");
+    if (!mine.empty()) EXPECT_EQ(expand_home("~/x"), mine + "/x");
+  }
+  EXPECT_EQ(expand_home("~no-such-user-here/x"), std::nullopt);
+  try {
+    with_home("~no-such-user-here/x");
+    ADD_FAILURE() << "taken";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "no home folder (expected ~ or ~NAME of a user that there is, got ~no-such-user-here); try "
+                 "./~no-such-user-here/x for a file of that name");
+  }
+}
+
+TEST_F(Paths, AbsoluteOnesNeedNoWorkingDirectory) {
+  namespace fs = std::filesystem;
+  const fs::path before = fs::current_path();
+  EXPECT_EQ(absolute_path("a/../b"), (before / "b").string());
+  std::string gone = (fs::temp_directory_path() / "hawser-gone-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(gone.data()), nullptr);
+  fs::current_path(gone);
+  fs::remove(gone);
+  EXPECT_EQ(absolute_path("/a/./b"), "/a/b");
+  try {
+    absolute_path("a");
+    ADD_FAILURE() << "taken";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "a: the working directory does not exist any more");
+  }
+  fs::current_path(before);
 }
 
 TEST(Problem, PrintsOneLineThatLeavesOutWhatIsEmpty) {

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "cli/line.h"
+#include "cli/takes_path.h"
 #include "config/choices.h"
 #include "config/nearest.h"
 
@@ -24,11 +25,6 @@ std::string quoted(const std::string& text) {
   return out + "'";
 }
 
-bool wants_path(const std::string& takes) {
-  static const std::vector<std::string> kPaths = {"PATH", "FILE", "DIR", "OUT_DIR", "RECIPE", "SOURCE", "PREFIX"};
-  return std::ranges::find(kPaths, takes) != kPaths.end();
-}
-
 // What may stand as a value: "none" (a switch), "keys" (of --set), "any", or words to complete, "files" last of them
 // where a path will do.
 std::string kind_of(const CLI::Option& option) {
@@ -36,8 +32,7 @@ std::string kind_of(const CLI::Option& option) {
   const std::string takes = option.nonpositional() ? option.get_option_text() : option.get_name(true);
   if (takes == "KEY=VALUE") return "keys";
   const std::string words = offered_words(option);
-  // --target takes a file too; --device nothing but its words.
-  const bool files = wants_path(takes) || takes == "NAME";
+  const bool files = takes_path(takes);
   if (words.empty()) return files ? "files" : "any";
   return words + (files ? " files" : "");
 }

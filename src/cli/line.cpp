@@ -1,10 +1,13 @@
 #include "cli/line.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/paths.h"
+#include "cli/takes_path.h"
 #include "config/config.h"
 
 namespace hawser::cli {
@@ -167,21 +170,38 @@ CLI::App* add_family(CLI::App& parent, const char* name, const char* what, const
   return app;
 }
 
+bool takes_path(const std::string& takes) {
+  // --target and --chat-template take a NAME or a file; --device nothing but its words.
+  static const std::vector<std::string> kPaths = {"PATH",   "FILE",   "DIR",    "OUT_DIR",
+                                                  "RECIPE", "SOURCE", "PREFIX", "NAME"};
+  const bool optional = takes.starts_with('[') && takes.ends_with(']');
+  return std::ranges::find(kPaths, optional ? takes.substr(1, takes.size() - 2) : takes) != kPaths.end();
+}
+
+namespace {
+
+void read_as_path(CLI::Option* option, const std::string& takes) {
+  if (takes_path(takes)) option->transform([](const std::string& value) { return with_home(value); }, "");
+}
+
+}  // namespace
+
 void add_positional(CLI::App& app, const char* name, std::string& value, const char* help) {
-  app.add_option(name, value, help)->group(kOwnGroup);
+  read_as_path(app.add_option(name, value, help)->group(kOwnGroup), name);
 }
 
 void add_text(CLI::App& app, const char* name, const char* takes, std::string& value, const char* help) {
-  app.add_option(name, value, help)->group(kOwnGroup)->option_text(takes);
+  read_as_path(app.add_option(name, value, help)->group(kOwnGroup)->option_text(takes), takes);
 }
 
 void add_texts(CLI::App& app, const char* name, const char* takes, std::vector<std::string>& values, const char* help) {
-  app.add_option(name, values, help)
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false)
-      ->group(kOwnGroup)
-      ->option_text(takes);
+  read_as_path(app.add_option(name, values, help)
+                   ->expected(1)
+                   ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+                   ->allow_extra_args(false)
+                   ->group(kOwnGroup)
+                   ->option_text(takes),
+               takes);
 }
 
 void add_switch(CLI::App& app, const char* name, bool& value, const char* help) {
@@ -194,7 +214,10 @@ void add_hidden_switch(CLI::App& app, const char* name, bool& value) {
 
 void add_parsed(CLI::App& app, const char* name, const char* takes, const char* help,
                 const std::function<void(const std::string&)>& store) {
-  app.add_option_function<std::string>(name, store, help)->group(kOwnGroup)->option_text(takes);
+  const auto read = [store, path = takes_path(takes)](const std::string& value) {
+    store(path ? with_home(value) : value);
+  };
+  app.add_option_function<std::string>(name, read, help)->group(kOwnGroup)->option_text(takes);
 }
 
 void add_number(CLI::App& app, const char* name, std::int64_t least, std::int64_t most, const char* help,

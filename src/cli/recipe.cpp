@@ -1,14 +1,17 @@
 // hawser recipe init: a commented recipe for a model.
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/paths.h"
 #include "base/result_file.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/recipe/propose.h"
+#include "config/check_to_write.h"
 #include "config/nearest.h"
 #include "data/sources.h"
 #include "plan/target.h"
@@ -18,8 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a recipe that lies in `folder` should train on: the user's own words, absolute; else what lies in text/; none.
-std::vector<std::string> first_data(const std::vector<std::string>& named, const std::string& folder) {
+constexpr double kManyPasses = 10;
+
+// What a recipe should train on: the user's own words, absolute; else what lies in text/ here; none. `stays`: the
+// recipe is written here, so that it may name text/ as seen from itself.
+std::vector<std::string> first_data(const std::vector<std::string>& named, bool stays) {
   Problems problems;
   std::vector<std::string> out;
   for (const std::string& pattern : named) {
@@ -34,8 +40,11 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, const
   }
   problems.throw_if_any();
   if (!named.empty()) return out;
+  std::error_code ignored;
+  if (!fs::is_directory("text", ignored)) return {};
   for (const char* pattern : {"text/*.jsonl", "text/*.txt"}) {
-    if (!data::find_sources({pattern}, folder, "", problems).empty()) return {pattern};
+    if (data::find_sources({pattern}, "", "", problems).empty()) continue;
+    return {stays ? pattern : absolute_path(pattern)};
   }
   return {};
 }
@@ -43,7 +52,7 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, const
 // What the command line says of the recipe: fine-tuning from a folder, random weights from a config.json.
 Recipe first_recipe(const RecipeInitOptions& options) {
   const std::string& model = options.model;
-  const fs::path path = fs::absolute(model).lexically_normal();
+  const fs::path path = absolute_path(model);
   const bool folder = fs::is_directory(path);
   if (!folder && !fs::exists(path))
     throw UserError(Problem{.file = model,
@@ -58,8 +67,11 @@ Recipe first_recipe(const RecipeInitOptions& options) {
   }
   (folder ? recipe.model.path : recipe.model.config) = (folder ? named : path).string();
   const fs::path home = fs::path(options.output).parent_path();
-  recipe.folder = fs::absolute(home.empty() ? "." : home).lexically_normal();
-  recipe.data.train = first_data(options.data, recipe.folder);
+  recipe.folder = home.string();
+  // Where standard output goes nobody knows.
+  std::error_code ignored;
+  const bool stays = !options.output.empty() && (home.empty() || fs::equivalent(home, ".", ignored));
+  recipe.data.train = first_data(options.data, stays);
   recipe.train.steps = 1000;  // what has to be there for all else to be read; chosen anew
   recipe.data.sequence_length = 2;
   recipe.output = "runs/" + recipe.name;
@@ -74,10 +86,19 @@ int recipe_init(const RecipeInitOptions& options) {
         .file = options.output, .what = "is there already", .hint = "another --output, or --force to write over it"});
   }
   const Recipe said = recipe_without_file(first_recipe(options), options.common, /*runs=*/options.target.empty());
+  if (said.output.empty())
+    throw UserError(Problem{.file = "--set", .what = "missing key", .at = "output", .hint = "output: runs/NAME"});
   const Proposal proposal = propose(said, options.target);
   const Recipe& recipe = proposal.recipe;
-  if (recipe.data.train.empty()) say("warning: ", "no data yet: put text into text/, or name it as data.train");
   const std::string text = options.common.json ? recipe_json(recipe) : commented_recipe(recipe, proposal.notes);
+  const std::string path = options.output.empty() ? "the recipe" : options.output;
+  check_recipe_to_write(recipe, text, path, Purpose::plan);
+  if (!recipe.data.train.empty()) check_recipe_to_write(recipe, text, path, Purpose::prepare);
+  if (recipe.data.train.empty()) say("warning: ", "no data yet: put text into text/, or name it as data.train");
+  if (proposal.passes > kManyPasses) {
+    say("warning: ", cat("little data: ", recipe.train.steps, " steps read it about ", std::llround(proposal.passes),
+                         " times, and what is read so often is learned by heart"));
+  }
   if (options.output.empty()) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return 0;

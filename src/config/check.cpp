@@ -104,7 +104,8 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
   if (judged({"optimizer.warmup_steps", "train.steps"}) && train.steps > 0 && optimizer.warmup_steps > train.steps) {
     add("optimizer.warmup_steps", {.what = "warm-up is longer than the run",
                                    .expected = cat("at most train.steps ", train.steps),
-                                   .got = cat(optimizer.warmup_steps)});
+                                   .got = cat(optimizer.warmup_steps),
+                                   .hint = cat("optimizer.warmup_steps: 0, or train.steps: ", optimizer.warmup_steps)});
   }
   if (judged({"optimizer.minimum_learning_rate", "optimizer.learning_rate"}) &&
       optimizer.minimum_learning_rate > optimizer.learning_rate) {

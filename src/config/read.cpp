@@ -4,7 +4,9 @@
 #include <set>
 #include <sstream>
 
+#include "base/paths.h"
 #include "config/check.h"
+#include "config/check_to_write.h"
 #include "config/config.h"
 #include "config/nearest.h"
 #include "config/schema.h"
@@ -26,6 +28,7 @@ struct Entry {
 class Reader {
  public:
   void read_file(const std::string& path);
+  void read_text(const std::string& path, const std::string& text);
   void read_override(const std::string& text);
   void store(Recipe& recipe);
   void require(const Recipe& recipe, Purpose purpose);
@@ -120,8 +123,6 @@ int line_indented_by_tab(const std::string& text) {
 
 void Reader::read_file(const std::string& path) {
   namespace fs = std::filesystem;
-  file_ = recipe_file_ = path;
-  seen_.clear();
   std::error_code error;
   const auto status = fs::status(path, error);
   if (!fs::exists(status)) {
@@ -137,8 +138,14 @@ void Reader::read_file(const std::string& path) {
   std::ostringstream text;
   text << in.rdbuf();
   if (!in) throw UserError({.file = path, .what = "cannot be read"});
+  read_text(path, text.str());
+}
+
+void Reader::read_text(const std::string& path, const std::string& text) {
+  file_ = recipe_file_ = path;
+  seen_.clear();
   try {
-    const auto documents = read_yaml_documents(text.str());
+    const auto documents = read_yaml_documents(text);
     if (documents.size() > 1)
       throw UserError({.file = path, .what = "more than one YAML document", .hint = "one recipe a file"});
     const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
@@ -152,7 +159,7 @@ void Reader::read_file(const std::string& path) {
                        .at = cat("line ", line_of(root))});
     }
   } catch (const YAML::Exception& broken) {
-    if (const int line = line_indented_by_tab(text.str()); line > 0 && line <= broken.mark.line + 2) {
+    if (const int line = line_indented_by_tab(text); line > 0 && line <= broken.mark.line + 2) {
       throw UserError({.file = path,
                        .what = "broken YAML: a tab in the indentation",
                        .expected = "spaces",
@@ -181,15 +188,19 @@ void Reader::read_override(const std::string& text) {
   }
 }
 
-// "runs/x" typed in a shell means the working directory, wherever the recipe lies.
-YAML::Node from_working_directory(const YAML::Node& node) {
+// What a path, or a list of them, means: ~ is the home folder, and "runs/x" typed in a shell starts at the working
+// directory, wherever the recipe lies. `unknown`: the first path that names the home of nobody.
+YAML::Node as_path(const YAML::Node& node, bool typed, std::string& unknown) {
   if (node.IsSequence()) {
     YAML::Node out(YAML::NodeType::Sequence);
-    for (const auto& item : node) out.push_back(from_working_directory(item));
+    for (const auto& item : node) out.push_back(as_path(item, typed, unknown));
     return out;
   }
   if (!node.IsScalar() || node.Scalar().empty() || node.Scalar().find("://") != std::string::npos) return node;
-  return YAML::Node(std::filesystem::absolute(node.Scalar()).lexically_normal().string());
+  const auto path = expand_home(node.Scalar());
+  if (!path && unknown.empty()) unknown = node.Scalar();
+  if (!path) return node;
+  return YAML::Node(typed ? absolute_path(*path) : *path);
 }
 
 void Reader::store(Recipe& recipe) {
@@ -203,15 +214,25 @@ void Reader::store(Recipe& recipe) {
       continue;
     }
     const bool typed = entry.file == "--set";
-    const auto refusal = key.read(typed && key.is_path ? from_working_directory(entry.node) : entry.node, recipe);
+    const std::string at = typed ? key.name : key.name + ", " + entry.place;
+    std::string unknown;
+    const YAML::Node node = key.is_path ? as_path(entry.node, typed, unknown) : entry.node;
+    const auto refusal = unknown.empty() ? key.read(node, recipe) : std::nullopt;
     recipe.places[key.name] = entry.place;
-    if (!refusal) continue;
+    if (!refusal && unknown.empty()) continue;
     refused_.insert(key.name);
+    if (!unknown.empty()) {
+      Problem problem = no_such_user(unknown);
+      problem.file = entry.file;
+      problem.at = at;
+      problems.add(problem);
+      continue;
+    }
     problems.add({.file = entry.file,
                   .what = refusal->what,
                   .expected = refusal->expected,
                   .got = refusal->secret ? "" : quoted(entry.node),
-                  .at = typed ? key.name : key.name + ", " + entry.place,
+                  .at = at,
                   .hint = refusal->hint});
   }
 }
@@ -249,19 +270,43 @@ void Reader::require(const Recipe& recipe, Purpose purpose) {
 
 }  // namespace
 
-Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides, Purpose purpose) {
+namespace {
+
+// What a reader has gathered from the recipe of this path, stored and checked.
+Recipe finish(Reader& reader, const std::string& path, Purpose purpose) {
   Recipe recipe;
   recipe.file = path;
   recipe.folder = std::filesystem::path(path).parent_path().string();
-  Reader reader;
-  reader.read_file(path);
-  for (const std::string& text : overrides) reader.read_override(text);
   reader.store(recipe);
   reader.require(recipe, purpose);
   if (recipe.name.empty()) recipe.name = std::filesystem::path(path).stem().string();
   check_across(recipe, purpose, reader.refused(), reader.problems);
   reader.problems.throw_if_any();
   return recipe;
+}
+
+}  // namespace
+
+Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides, Purpose purpose) {
+  Reader reader;
+  reader.read_file(path);
+  for (const std::string& text : overrides) reader.read_override(text);
+  return finish(reader, path, purpose);
+}
+
+void check_recipe_to_write(const Recipe& recipe, const std::string& text, const std::string& path, Purpose purpose) {
+  Problems problems;
+  check_across(recipe, purpose, {}, problems);
+  problems.throw_if_any();
+  Reader reader;
+  reader.read_text(path, text);
+  const Recipe back = finish(reader, path, purpose);
+  for (const Key& key : schema()) {
+    if (!key.is_path || key.write(back) == key.write(recipe)) continue;
+    problems.add(
+        {.file = path, .what = "a path that cannot be written into a recipe", .expected = "UTF-8", .at = key.name});
+  }
+  problems.throw_if_any();
 }
 
 Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides) {

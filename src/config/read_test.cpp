@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -253,6 +254,42 @@ TEST_F(ReadRecipe, OverridesReplaceKeys) {
   EXPECT_EQ(key_place(recipe, "train.steps"), "train.steps, --set");
 }
 
+TEST_F(ReadRecipe, AWaveIsTheHomeFolderInEveryPath) {
+  const std::string before = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
+  ::setenv("HOME", "/home/somebody", 1);
+  const std::string text =
+      "model: {path: ~/m}\ndata: {train: [~/a.jsonl, ~/b/*.txt, ./~], validation: ~/v.txt, tokenizer: ~/t.json,\n"
+      "  prepared: ~/p, sequence_length: 64}\ntrain: {steps: 10}\noutput: ~/x\n";
+  const std::vector<std::string> sets = {"model.path=~/m",          "data.train=[~/a.jsonl, '~/b/*.txt', ./~]",
+                                         "data.validation=~/v.txt", "data.tokenizer=~/t.json",
+                                         "data.prepared='~/p'",     "output=~/x"};
+  for (const bool typed : {false, true}) {
+    const Recipe recipe = typed ? read(kSmallest,
+                                       [&] {
+                                         auto all = sets;
+                                         all.emplace_back("model.config=");
+                                         return all;
+                                       }())
+                                : read(text);
+    EXPECT_EQ(recipe.model.path, "/home/somebody/m");
+    const std::string plain = typed ? (fs::current_path() / "~").string() : "./~";
+    EXPECT_EQ(recipe.data.train, (std::vector<std::string>{"/home/somebody/a.jsonl", "/home/somebody/b/*.txt", plain}));
+    EXPECT_EQ(recipe.data.validation, (std::vector<std::string>{"/home/somebody/v.txt"}));
+    EXPECT_EQ(recipe.data.tokenizer, "/home/somebody/t.json");
+    EXPECT_EQ(recipe.data.prepared, "/home/somebody/p");
+    EXPECT_EQ(resolve_path(recipe, recipe.output), "/home/somebody/x");
+  }
+  EXPECT_EQ(read(kSmallest, {"model.config=~/config.json"}).model.config, "/home/somebody/config.json");
+  const std::string nobody =
+      "no home folder (expected ~ or ~NAME of a user that there is, got ~no-such-user-here) at data.tokenizer";
+  const std::string hint = "; try ./~no-such-user-here/t for a file of that name";
+  EXPECT_EQ(errors(kSmallest, {"data.tokenizer=~no-such-user-here/t"}), "--set: " + nobody + hint);
+  EXPECT_EQ(errors("output: o\n" + std::string("model: {config: c}\ntrain: {steps: 1}\n") +
+                   "data: {train: a, sequence_length: 8, tokenizer: ~no-such-user-here/t}\n"),
+            "r.yaml: " + nobody + ", line 4" + hint);
+  ::setenv("HOME", before.c_str(), 1);
+}
+
 TEST_F(ReadRecipe, CheckpointingIsAWordOrRunsOfWords) {
   const auto memory = [&](const std::string& value) {
     return read(kSmallest, {"memory.activation_checkpointing=" + value}).memory;
@@ -313,7 +350,7 @@ TEST_F(ReadRecipe, ChecksKeysAgainstEachOther) {
             "r.yaml: degrees do not divide (expected a multiple of parallel.context_parallel_degree 4, got 6) at "
             "parallel.hybrid_shard_degree, line 3; try parallel.hybrid_shard_degree: 4 or 8\n"
             "r.yaml: warm-up is longer than the run (expected at most train.steps 10, got 11) at "
-            "optimizer.warmup_steps, line 5\n"
+            "optimizer.warmup_steps, line 5; try optimizer.warmup_steps: 0, or train.steps: 11\n"
             "r.yaml: learning rates the wrong way round (expected at most learning_rate 0.0003, got 1) at "
             "optimizer.minimum_learning_rate, line 5");
 }

@@ -188,7 +188,8 @@ const std::vector<Section>& sections() {
   static const std::vector<Section> table = {
       {"model", "What is trained: one of the two."},
       {"data",
-       "What it reads. Relative paths start at the recipe's folder; those of `--set` at the working directory."},
+       "What it reads. Relative paths start at the recipe's folder; those of `--set` at the working directory; `~` is "
+       "the home folder."},
       {"parallel", "How the ranks share the work. Ranks = replicas x shard x context."},
       {"memory", "What is kept, and what is computed again."},
       {"precision", "Arithmetic."},

@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 
+#include "base/paths.h"
 #include "data/byte_reader.h"
 #include "data/utf8.h"
 
@@ -25,7 +26,7 @@ std::vector<std::string> expand(const std::string& pattern) {
   if (fs::exists(pattern, ignored)) return {pattern};  // a name may hold * or [
   glob_t found{};
   std::vector<std::string> paths;
-  if (::glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, nullptr, &found) == 0) {
+  if (::glob(pattern.c_str(), GLOB_BRACE, nullptr, &found) == 0) {
     paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   }
   ::globfree(&found);
@@ -101,8 +102,7 @@ std::optional<SourceKind> kind_by_name(const std::string& path) {
 }
 
 std::string resolve_path(const std::string& path, const std::string& folder) {
-  if (path.starts_with('~')) return path;  // left to glob
-  return fs::absolute(fs::path(folder) / path).lexically_normal().string();
+  return absolute_path((fs::path(folder) / with_home(path)).string());
 }
 
 bool is_token_prefix(const std::string& pattern, const std::string& folder) {

@@ -73,6 +73,104 @@ TEST_F(RecipeInit, SaysWhyAndWhatIsPlanned) {
   EXPECT_EQ(scratch["name"], "gqa-scratch");
 }
 
+TEST_F(RecipeInit, RefusesWhatPlanWould) {
+  write("data.jsonl", testing::forty_documents());
+  const std::string config = tiny("gqa") + "/config.json";
+  const auto refused = [&](const std::string& arguments, const std::string& line) {
+    for (const char* where : {"--output r.yaml", ""}) {
+      const testing::Ran ran = hawser("recipe init " + arguments + " " + where);
+      EXPECT_EQ(ran.code, 2) << arguments << ran.out;
+      EXPECT_NE(ran.err.find(line), std::string::npos) << ran.err;
+      EXPECT_EQ(ran.out, "");
+      EXPECT_FALSE(fs::exists(folder_ / "r.yaml"));
+    }
+  };
+  const std::string model = "--model " + config + " --data data.jsonl ";
+  refused(model + "--set output=/", "--set: the root folder (expected a folder of its own, got /) at output");
+  refused(model + "--set output=", "--set: missing key at output; try output: runs/NAME");
+  refused(model + "--set model.path=" + tiny("gqa"), "both model.path and model.config (expected one of the two)");
+  refused(model + "--set train.steps=1 --set optimizer.warmup_steps=2", "warm-up is longer than the run");
+  const std::string odd = "odd\xff.jsonl";
+  write(odd, testing::forty_documents());
+  refused("--model " + config + " --data " + odd,
+          "a path that cannot be written into a recipe (expected UTF-8) at data.train");
+  refused("--json --model " + config + " --data " + odd,
+          "a path that cannot be written into a recipe (expected UTF-8) at data.train");
+}
+
+TEST_F(RecipeInit, SaysThatDataAreFew) {
+  write("one.jsonl", "{\"input_ids\": [1, 2]}\n");
+  const testing::Ran ran = hawser("recipe init --model " + tiny("gqa") + " --data one.jsonl --output recipe.yaml");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.err.find("warning: little data: 20 steps read it about "), std::string::npos) << ran.err;
+  EXPECT_NE(text().find("# why: the one document has 2 tokens"), std::string::npos) << text();
+  EXPECT_EQ(text().find("98 of 100"), std::string::npos) << text();
+  EXPECT_EQ(text().find("half of the documents"), std::string::npos) << text();
+  // What was chosen by the user is no matter for a warning.
+  const testing::Ran set =
+      hawser("recipe init --model " + tiny("gqa") + " --data one.jsonl --set train.steps=9 --set name=few");
+  EXPECT_EQ(set.err, "");
+}
+
+TEST_F(RecipeInit, FindsTextInTheWorkingDirectory) {
+  write("text/data.jsonl", testing::forty_documents());
+  fs::create_directory(folder_ / "sub");
+  const std::string model = "recipe init --model " + tiny("gqa") + " --set train.steps=2 ";
+  for (const char* where : {"--output sub/r.yaml", "> sub/r.yaml", "--output r.yaml", "> r.yaml"}) {
+    const testing::Ran ran = hawser(model + where);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(ran.err.find("no data yet"), std::string::npos) << ran.err;
+    const std::string path = fs::exists(folder_ / "r.yaml") ? "r.yaml" : "sub/r.yaml";
+    goes("prepare " + path);
+    // Beside text/ it names it as seen from itself, so that both can be moved.
+    const std::string all = testing::text_of(folder_ / path);
+    const bool stays = std::string(where) == "--output r.yaml";
+    EXPECT_EQ(all.find("train: [text/*.jsonl]") != std::string::npos, stays) << all;
+    for (const char* written : {"r.yaml", "sub/r.yaml"}) fs::remove(folder_ / written);
+    for (const char* run : {"runs", "sub/runs"}) fs::remove_all(folder_ / run);
+  }
+}
+
+TEST_F(RecipeInit, NeedsNoWorkingDirectory) {
+  const std::string gone = "(mkdir gone && cd gone && rmdir ../gone && " HAWSER_BINARY " recipe init ";
+  const std::string at = folder_.string() + "/";
+  write("data.jsonl", testing::forty_documents());
+  const testing::Ran ran =
+      shell(gone + "--model " + tiny("gqa") + " --data " + at + "data.jsonl --output " + at + "r.yaml)");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  goes("prepare r.yaml");
+  const testing::Ran plain = shell(gone + "--model " + tiny("gqa") + ")");
+  EXPECT_EQ(plain.code, 0) << plain.err;
+  const testing::Ran relative = shell(gone + "--model some/model)");
+  EXPECT_EQ(relative.code, 2);
+  EXPECT_EQ(relative.err, "hawser: some/model: the working directory does not exist any more\n");
+}
+
+TEST_F(RecipeInit, AWaveIsTheHomeFolder) {
+  write("data.jsonl", testing::forty_documents());
+  copy_of("gqa", "model");
+  const std::string home = "(mkdir -p here && cd here && HOME=" + folder_.string() + " " HAWSER_BINARY " ";
+  const auto goes_home = [&](const std::string& arguments) {
+    const testing::Ran ran = shell(home + arguments + ")");
+    EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err;
+  };
+  // In quotes, so that the shell leaves it.
+  goes_home(
+      "recipe init --model '~/model' --data '~/data.jsonl' --output '~/r.yaml' --set 'output=~/run' "
+      "--set train.steps=2");
+  goes_home("plan '~/r.yaml'");
+  goes_home("fit '~/r.yaml' --set 'output=~/other' --set 'data.train=[~/data.jsonl]'");
+  goes_home("inspect checkpoint '~/other'");
+  goes_home("generate --model '~/other' --prompt-ids 1,2 --max-tokens 1");
+  for (const char* made : {"run", "other"})
+    EXPECT_EQ(fs::exists(folder_ / made / "recipe.json"), std::string(made) == "other");
+  EXPECT_TRUE(fs::exists(folder_ / "other/data/train.bin"));
+  EXPECT_TRUE(fs::is_empty(folder_ / "here"));
+  const testing::Ran nobody = hawser("plan '~no-such-user-here/r.yaml'");
+  EXPECT_EQ(nobody.code, 2);
+  EXPECT_NE(nobody.err.find("no home folder"), std::string::npos) << nobody.err;
+}
+
 TEST_F(RecipeInit, ShrinksUntilItFits) {
   write("data.jsonl", testing::forty_documents());
   // A model whose activations are most of what it needs.

@@ -61,12 +61,13 @@ class Proposer {
     layout.throw_if_any();
     fit(model);
     choose_schedule();
-    return {recipe_, notes_, summary_};
+    return {recipe_, notes_, summary_, passes_};
   }
 
  private:
   bool fixed(const std::string& key) const { return recipe_.places.contains(key); }
   void why(const std::string& key, const std::string& text) { notes_.why[key] = text; }
+  bool one_document() const { return sample_.all && sample_.lengths.size() == 1; }
   bool fine_tuned() const { return !recipe_.model.path.empty(); }
 
   // Which devices, how many, and what each holds.
@@ -125,7 +126,8 @@ class Proposer {
       why("data.train", cat(sample_.all ? "" : "about ", plural(sample_.tokens, "token"), " in ",
                             plural(sample_.documents, "document"), sample_.all ? "" : ", as a sample of it shows",
                             sample_.answers_only() ? "; only the answers are learned" : "",
-                            "; half of the documents have at most ", plural(double(sample_.quantile(0.5)), "token")));
+                            one_document() ? "" : "; half of the documents have at most ",
+                            one_document() ? "" : plural(double(sample_.quantile(0.5)), "token")));
     }
     if (!sample_.chat_template.empty() && recipe_.data.chat_template.empty()) {
       recipe_.data.chat_template = sample_.chat_template;
@@ -175,10 +177,12 @@ class Proposer {
     const auto wanted = static_cast<std::int64_t>(
         std::bit_ceil(static_cast<std::uint64_t>(std::max({std::int64_t{2}, long_document, usual}))));
     length = std::min(wanted, device_most);
-    const std::string documents = cat("98 of 100 documents have at most ", plural(double(long_document), "token"));
-    why("data.sequence_length",
-        cat(documents, long_document > length ? ": longer ones are cut" : ", and several share a sequence", "; ", limit,
-            length == device_most && wanted > device_most ? slow : ""));
+    const std::string tokens = plural(double(long_document), "token");
+    const std::string documents =
+        one_document() ? cat("the one document has ", tokens, long_document > length ? ": it is cut" : "")
+                       : cat("98 of 100 documents have at most ", tokens,
+                             long_document > length ? ": longer ones are cut" : ", and several share a sequence");
+    why("data.sequence_length", cat(documents, "; ", limit, length == device_most && wanted > device_most ? slow : ""));
   }
 
   void choose_training(const models::Model& model) {
@@ -292,6 +296,7 @@ class Proposer {
       std::array<char, 64> times{};
       std::snprintf(times.data(), times.size(), made < 10 ? "%.2g times" : "%.0f times", made);
       const bool once = std::abs(made - 1) < 0.05;
+      passes_ = sample_.empty() ? 0 : made;
       why("train.steps", sample_.empty() ? std::string("a beginning; the data are not known")
                                          : cat("reads the data about ", once ? "once" : times.data(),
                                                wanted > double(kMost) ? "; more steps read more of them" : ""));
@@ -319,6 +324,7 @@ class Proposer {
   RecipeNotes notes_;
   std::string summary_;
   double tokens_per_second_ = 0;
+  double passes_ = 0;
 };
 
 }  // namespace

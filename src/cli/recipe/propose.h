@@ -12,6 +12,7 @@ struct Proposal {
   Recipe recipe;
   RecipeNotes notes;
   std::string summary;  // one line: what a rank needs, how fast it will be
+  double passes = 0;    // how often the steps that were chosen read the data; 0: not chosen, or no data are known
 };
 
 // `recipe` says model, output and (if any) data.train; what its `places` name was set by the user and stays. `target`:

@@ -1,0 +1,57 @@
+#include "base/paths.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+
+namespace hawser {
+namespace {
+
+// "" where the password database has none.
+std::string home_of(const std::string& name) {
+  const char* const home = std::getenv("HOME");
+  if (name.empty() && home != nullptr && *home != '\0') return home;
+  passwd entry{};
+  passwd* found = nullptr;
+  std::array<char, 16384> texts{};
+  if (name.empty()) {
+    ::getpwuid_r(::getuid(), &entry, texts.data(), texts.size(), &found);
+  } else {
+    ::getpwnam_r(name.c_str(), &entry, texts.data(), texts.size(), &found);
+  }
+  return found == nullptr || found->pw_dir == nullptr ? "" : found->pw_dir;
+}
+
+}  // namespace
+
+std::optional<std::string> expand_home(const std::string& path) {
+  if (!path.starts_with('~')) return path;
+  const std::size_t slash = std::min(path.find('/'), path.size());
+  const std::string home = home_of(path.substr(1, slash - 1));
+  if (home.empty()) return std::nullopt;
+  return home + path.substr(slash);
+}
+
+Problem no_such_user(const std::string& path) {
+  return {.what = "no home folder",
+          .expected = "~ or ~NAME of a user that there is",
+          .got = path.substr(0, path.find('/')),
+          .hint = cat("./", path, " for a file of that name")};
+}
+
+std::string with_home(const std::string& path) {
+  if (auto expanded = expand_home(path)) return *std::move(expanded);
+  throw UserError(no_such_user(path));
+}
+
+std::string absolute_path(const std::string& path) {
+  std::error_code gone;
+  const auto absolute = std::filesystem::absolute(path, gone);
+  if (gone) throw UserError(Problem{.file = path, .what = "the working directory does not exist any more"});
+  return absolute.lexically_normal().string();
+}
+
+}  // namespace hawser
