@@ -340,6 +340,12 @@ int inspect(const InspectOptions& options) {
                             .hint = "hawser inspect data RECIPE, or hawser inspect checkpoint DIR"});
   }
   recipe_without_file({}, options.common);  // refuses what every command refuses
+  const bool word = options.data.empty() && (options.path == "data" || options.path == "checkpoint");
+  if (word && !checkpoint::exists(options.path)) {
+    const bool data = options.path == "data";
+    throw UserError(Problem{.what = data ? "inspect data: RECIPE is missing" : "inspect checkpoint: DIR is missing",
+                            .hint = data ? "hawser inspect data RECIPE" : "hawser inspect checkpoint DIR"});
+  }
   const std::string& path = named ? options.data : options.path;
   const auto has = [&](const char* name) { return checkpoint::exists((fs::path(path) / name).string()); };
   Report report;
@@ -393,7 +399,7 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
       options->common);
   add_positional(*command, "PATH", options->path,
                  "a checkpoint, a model folder, a token file or a trace; or the word data, or checkpoint");
-  add_positional(*command, "RECIPE", options->data,
+  add_positional(*command, "[RECIPE]", options->data,
                  "behind the word data: a recipe whose data is prepared, or a token file; behind the word checkpoint: "
                  "its folder");
   add_number(*command, "--samples", 0, 1 << 20, "data: how many sequences to show (default: 3)",

@@ -191,6 +191,14 @@ int inspect_data(const InspectOptions& options) {
   Json json{{"kind", "data"}, {"path", view.prefix}};
   std::string text;
   const std::int64_t count = view.set ? view.set->size() : view.file->sequences();
+  if (options.first > 0 && options.first >= count) {
+    throw UserError(Problem{.file = options.data,
+                            .what = "no such sequence",
+                            .expected = count == 1 ? std::string("0: there is one sequence")
+                                                   : cat("at most ", count - 1, ": there are ", count, " sequences"),
+                            .got = cat(options.first),
+                            .at = "--first"});
+  }
   Json& samples = json["samples"] = Json::array();
   for (std::int64_t i = options.first; i < std::min(count, options.first + options.samples); ++i) {
     show_sample(view, i, paint, text, samples);

@@ -1,5 +1,6 @@
 #include "data/jsonl.h"
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,42 @@ namespace {
 using Json = nlohmann::ordered_json;  // templates see the order of keys
 
 constexpr int kDeepest = 200;
+
+// A key that an object of this JSON, which is well-formed, has twice. The parser would take the first and say nothing;
+// a parser with callbacks would make one for each of a line's ids.
+std::optional<std::string> repeated_key(std::string_view json) {
+  struct Open {
+    bool object = false;
+    std::vector<std::string> keys;
+  };
+  std::vector<Open> open;
+  bool key = false;  // whether a string that comes now is one
+  for (std::size_t at = 0; at < json.size(); ++at) {
+    const char c = json[at];
+    if (c == '"') {
+      const std::size_t begin = at++;
+      for (; json[at] != '"'; ++at) at += json[at] == '\\' ? 1 : 0;
+      if (!key) continue;
+      const std::string_view quoted = json.substr(begin, at + 1 - begin);
+      const bool plain = quoted.find('\\') == quoted.npos;
+      open.back().keys.push_back(plain ? std::string(quoted.substr(1, quoted.size() - 2))
+                                       : Json::parse(quoted).get<std::string>());
+      key = false;
+    } else if (c == '{' || c == '[') {
+      open.push_back({.object = c == '{', .keys = {}});
+      key = c == '{';
+    } else if (c == ',') {
+      key = open.back().object;
+    } else if (c == '}' || c == ']') {
+      std::vector<std::string>& keys = open.back().keys;
+      std::sort(keys.begin(), keys.end());
+      if (const auto twice = std::adjacent_find(keys.begin(), keys.end()); twice != keys.end()) return *twice;
+      open.pop_back();
+      key = false;
+    }
+  }
+  return std::nullopt;
+}
 
 // Reports what is wrong with one line.
 class LineReader {
@@ -47,6 +84,7 @@ class LineReader {
                      .cause = "broken JSON"});
       return std::nullopt;
     }
+    if (const auto twice = repeated_key(text)) return refuse("key given twice", "once", *twice, "");
     if (!json.is_object()) return refuse("line is not an object", "{...}", json.type_name(), "");
     std::string got;
     for (const char* key : {"text", "input_ids", "messages", "prompt"}) {

@@ -107,6 +107,17 @@ TEST(Jsonl, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(refusal(R"({"input_ids":[1,2],"document_lengths":[1,2]})"),
             "f: document_lengths do not add up (expected 2, got 3) at line 12, document_lengths");
   EXPECT_EQ(refusal(R"({"input_ids":[1,2],"document_lengths":[2,0]})").substr(0, 22), "f: bad document length");
+  // A key twice, at any depth and however it is written: none of the two is dropped without a word.
+  for (const char* twice : {R"({"text":"a","text":"b"})", R"({"text":"a", "t\u0065xt" : "b"})",
+                            R"({"text":"a","more":[{},{"text":1,"text":1}]})",
+                            R"({"messages":[{"role":"user","content":"a","text":1,"b":{"c":[1,"text"]},"text":2}]})"}) {
+    EXPECT_EQ(refusal(twice), "f: key given twice (expected once, got text) at line 12") << twice;
+  }
+  for (const char* once :
+       {R"({"text":"\"text\":1,\\","b":[{"text":1},{"text":2}],"c":["text","text"],"d":{"text":{"text":""}}})",
+        R"({"input_ids":[1,2],"":{},"a":[]})"}) {
+    EXPECT_EQ(refusal(once), "accepted") << once;
+  }
   // Both mistakes of a line.
   EXPECT_EQ(refusal(R"({"input_ids":[700],"document_lengths":[0]})").find('\n') != std::string::npos, true);
 }

@@ -41,9 +41,8 @@ TEST_F(ChatData, IsPreparedShownTrainedAndEvaluated) {
 
   const testing::Ran shown = hawser("inspect data recipe.yaml");
   EXPECT_EQ(shown.code, 0) << shown.err;
-  for (const char* part :
-       {"sequence 0: 25 tokens, 3 documents, 12 learned", "[[<abc>]]de~[[<f>]]ghi~", "[[jk]]lm", "[[<n>]]op~",
-        "-- document 1 of 3, ", "packed   into 1 sequences of 32 tokens, 78.1% full"}) {
+  for (const char* part : {"sequence 0: 25 tokens, 3 documents, 12 learned", "[[<abc>]]de~[[<f>]]ghi~", "[[jk]]lm",
+                           "[[<n>]]op~", "-- document 1 of 3, ", "packed   into 1 sequence of 32 tokens, 78.1% full"}) {
     EXPECT_NE(shown.out.find(part), std::string::npos) << part << "\n" << shown.out;
   }
   EXPECT_EQ(shown.out.find('\033'), std::string::npos) << "no terminal, no colour";
@@ -52,6 +51,10 @@ TEST_F(ChatData, IsPreparedShownTrainedAndEvaluated) {
   EXPECT_EQ(same["samples"][0]["documents"][0]["parts"][1]["text"], "de~");
   EXPECT_EQ(same["samples"][0]["documents"][0]["parts"][0]["masked"], true);
   EXPECT_EQ(same["statistics"]["lengths"]["count"], 3);
+  refused("inspect data recipe.yaml --first 99999",
+          {"recipe.yaml: no such sequence (expected 0: there is one sequence, got 99999) at --first"});
+  refused("inspect data run/data/train.bin --first 3",
+          {"run/data/train.bin: no such sequence (expected at most 2: there are 3 sequences, got 3) at --first"});
 
   // The loss is that of the answers, read as text or as token file.
   const nlohmann::json text = json("eval --model model --data chat.jsonl --sequence-length 32");
@@ -96,6 +99,9 @@ TEST_F(ChatData, SaysWhatIsWrong) {
   refused("inspect data recipe.yaml",
           {"recipe.yaml: its data is not prepared (expected " + (folder_ / "run/data/train.idx").string() +
            "); try hawser prepare recipe.yaml"});
+  refused("inspect data", {"inspect data: RECIPE is missing; try hawser inspect data RECIPE"});
+  refused("inspect checkpoint", {"inspect checkpoint: DIR is missing; try hawser inspect checkpoint DIR"});
+  EXPECT_NE(hawser("inspect --help").out.find("hawser inspect PATH [RECIPE] [options]"), std::string::npos);
   refused(
       "inspect run recipe.yaml",
       {"inspect takes one path (got recipe.yaml); try hawser inspect data RECIPE, or hawser inspect checkpoint DIR"});
