@@ -181,7 +181,8 @@ void FitRun::resume() {
     checkpoint = load_newest(
         *session_, world_, checkpoints_folder(recipe_), [this](const auto& found) { check_position(found); },
         [this](const std::string& line) { say(line); });
-  } else {
+  }
+  if (!checkpoint) {  // with --resume too: there may be a best one though no other is left
     const std::string earlier = on_rank_zero(world_, [&] { return set_aside_earlier(recipe_); });
     if (!earlier.empty()) say("kept what an earlier run saved here in " + earlier);
   }

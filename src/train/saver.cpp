@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/json_depth.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/root.h"
 #include "checkpoint/save.h"
 #include "train/host_copy.h"
@@ -158,6 +159,36 @@ void load_weights(Session& session, OpenModel& open) {
   session.load(*open.weights);
 }
 
+namespace {
+
+// What a user may do where no checkpoint under `root` is whole: RUN/best is one of the run like the others.
+std::string other_ways_on(const std::string& root) {
+  const std::string anew = "without --resume to start anew, which keeps this run aside";
+  const std::string best = root.substr(0, root.rfind('/')) + "/best";
+  // It may share its files with the damaged one of its step, which the copy leaves behind.
+  Problems ignored;
+  const auto manifest = checkpoint::exists(best) ? checkpoint::read_manifest(best, ignored) : std::nullopt;
+  if (!manifest) return anew;
+  return cat("`cp -r --remove-destination ", best, "/. ", root, "/", checkpoint::step_name(manifest->step),
+             "` and --resume to go on from the best one, or ", anew);
+}
+
+// Checkpoints that are there and not whole are a run that somebody wants back: nothing begins over it.
+void refuse_if_all_are_damaged(const std::string& root) {
+  constexpr std::size_t kNamed = 5;
+  const std::vector<std::string> folders = checkpoint::step_folders(root);
+  if (folders.empty()) return;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(folders.size(), kNamed); ++i) {
+    names += cat(i > 0 ? ", " : "", folders[i].substr(root.size() + 1));
+  }
+  if (folders.size() > kNamed) names += cat(" and ", folders.size() - kNamed, " more");
+  throw UserError(
+      Problem{.file = root, .what = "none of the checkpoints is whole: " + names, .hint = other_ways_on(root)});
+}
+
+}  // namespace
+
 std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World* world, const std::string& root,
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
                                                   const std::function<void(const std::string&)>& say) {
@@ -193,6 +224,7 @@ std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World*
       Problems skipped;
       const auto found = checkpoint::Checkpoint::latest(root, skipped);
       pass_over(skipped.lines());
+      if (!found) refuse_if_all_are_damaged(root);
       return found ? found->folder() : "";
     });
     if (folder.empty()) return std::nullopt;
@@ -212,7 +244,8 @@ std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World*
     on_rank_zero(world, [&]() -> std::string {
       Problems ignored;
       if (checkpoint::whole_checkpoints(root, ignored).size() < 2) {
-        throw UserError(cat(lines, "\n", root, ": no older checkpoint to go back to"));
+        const Problem none{.file = root, .what = "no older checkpoint to go back to", .hint = other_ways_on(root)};
+        throw UserError(cat(lines, "\n", none.line()));
       }
       pass_over(lines);
       say("hawser: going back to the checkpoint before; the damaged one is kept as " +

@@ -65,10 +65,11 @@ void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer);
 // Fills the parameters with a model's weights, or those of its checkpoint.
 void load_weights(Session& session, OpenModel& open);
 
-// Fills the session, moments too, from the newest checkpoint under `root` that every rank can read; none: there is no
-// checkpoint. Rank 0 chooses, so that all agree whatever their views of a shared disk are. One that turns out damaged
-// on any rank is set aside (checkpoint/root.h) and all go back to the next older; UserError when there is none. `judge`
-// throws for a checkpoint that is not to be loaded; `say` hears, on rank 0, what is passed over.
+// Fills the session, moments too, from the newest checkpoint under `root` (RUN/checkpoints) that every rank can read;
+// none: there is no checkpoint, whole or not. UserError where there are some and none is whole. Rank 0 chooses, so that
+// all agree whatever their views of a shared disk are. One that turns out damaged on any rank is set aside
+// (checkpoint/root.h) and all go back to the next older; UserError when there is none. `judge` throws for a checkpoint
+// that is not to be loaded; `say` hears, on rank 0, what is passed over.
 std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World* world, const std::string& root,
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
                                                   const std::function<void(const std::string&)>& say);

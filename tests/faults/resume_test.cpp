@@ -1,8 +1,12 @@
 // A run that goes on is the run that never stopped.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <map>
 
 #include "harness.h"
 
@@ -156,6 +160,110 @@ TEST(Resume, SaysThatAnUnfinishedCheckpointIsPassedOver) {
   ASSERT_EQ(resumed.lines().size(), 1u) << resumed.err;
   EXPECT_NE(resumed.lines()[0].find("hawser: passed over: "), std::string::npos);
   EXPECT_NE(resumed.lines()[0].find("truncated file"), std::string::npos) << resumed.err;
+}
+
+// Every file below a folder, by its path in it, with its bytes.
+std::map<std::string, std::string> contents(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream in(entry.path(), std::ios::binary);
+    files[fs::relative(entry.path(), folder).string()] = {std::istreambuf_iterator<char>(in), {}};
+  }
+  return files;
+}
+
+TEST(Resume, BeginsNothingOverARunWhoseCheckpointsAreAllDamaged) {
+  const Words same = {"train.evaluate_every=4", "optimizer.schedule=constant", "checkpoint.keep_last=3"};
+  struct Case {
+    const char *name, *ranks;
+    std::function<void(const fs::path& step)> damage;
+  };
+  const std::vector<Case> cases = {
+      {"truncated", "2",
+       [](const fs::path& step) {
+         // Not in place: best has the same file.
+         const fs::path file = step / "rank-00000.bin";
+         fs::copy_file(file, step / "short");
+         fs::resize_file(step / "short", fs::file_size(file) - 1);
+         fs::rename(step / "short", file);
+       }},
+      {"manifest removed", "1", [](const fs::path& step) { fs::remove(step / "manifest.json"); }},
+      {"file removed", "1", [](const fs::path& step) { fs::remove(step / "rank-00000.bin"); }},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const Workplace place;
+    const Words words = with(same, {"--ranks", c.ranks}), again = with(words, {"train.steps=20"});
+    ASSERT_EQ(run(place, with(again, {"output=whole"})).code, 0);
+    ASSERT_EQ(run(place, with(words, {"train.steps=16"})).code, 0);
+    std::vector<std::string> steps;
+    for (const auto& entry : fs::directory_iterator(place.out() / "checkpoints")) {
+      if (!entry.path().filename().string().starts_with("step-")) continue;
+      steps.push_back(entry.path().filename().string());
+      c.damage(entry.path());
+    }
+    std::sort(steps.rbegin(), steps.rend());
+    ASSERT_EQ(steps.size(), 3u);
+    fs::copy(place.out(), place.out("kept"), fs::copy_options::recursive);
+
+    const auto before = contents(place.out());
+    const Ended refused = run(place, with(again, {"--resume"}));
+    EXPECT_EQ(refused.code, 2) << refused.err;
+    const auto lines = refused.lines();
+    ASSERT_EQ(lines.size(), 4u) << refused.err;
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(lines[i].starts_with("hawser: passed over: out/checkpoints/" + steps[i])) << lines[i];
+    }
+    const std::string& last = lines[3];
+    EXPECT_NE(last.find("out/checkpoints: none of the checkpoints is whole: " + steps[0] + ", " + steps[1] + ", " +
+                        steps[2] + "; try `cp -r "),
+              std::string::npos)
+        << last;
+    const auto after = contents(place.out());
+    for (const auto& [file, bytes] : before) {
+      ASSERT_TRUE(after.contains(file)) << file;
+      EXPECT_TRUE(after.at(file) == bytes) << file << " has other content";
+    }
+    EXPECT_FALSE(fs::exists(place.out() / "earlier-1"));
+
+    // What it offers, first: the best one, from which the run is the one that never stopped.
+    const auto from = last.find('`'), end = last.find('`', from + 1);
+    ASSERT_NE(end, std::string::npos) << last;
+    const std::string copy = "cd " + place.folder().string() + " && " + last.substr(from + 1, end - from - 1);
+    ASSERT_EQ(std::system(copy.c_str()), 0) << copy;
+    const Ended resumed = run(place, with(again, {"--resume"}));
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_NE(resumed.err.find("going on from "), std::string::npos) << resumed.err;
+    expect_equal_runs(place.out("whole"), place.out(), 20);
+
+    // And second: anew, with the run as it was set aside.
+    fs::remove_all(place.out());
+    fs::rename(place.out("kept"), place.out());
+    fs::remove_all(place.out() / "best");
+    const Ended no_best = run(place, with(again, {"--resume"}));
+    EXPECT_EQ(no_best.code, 2) << no_best.err;
+    EXPECT_NE(no_best.err.find("; try without --resume to start anew, which keeps this run aside\n"), std::string::npos)
+        << no_best.err;
+    const Ended anew = run(place, again);
+    EXPECT_EQ(anew.code, 0) << anew.err;
+    EXPECT_TRUE(fs::exists(place.out() / "earlier-1/checkpoints" / steps[0]));
+    EXPECT_TRUE(fs::exists(place.out() / "earlier-1/metrics.jsonl"));
+    expect_equal_runs(place.out("whole"), place.out(), 20);
+  }
+}
+
+TEST(Resume, KeepsABestThatIsAllThatIsLeft) {
+  const Workplace place;
+  ASSERT_EQ(run(place, {"--ranks", "1", "train.steps=8", "train.evaluate_every=4"}).code, 0);
+  const auto best = contents(place.out() / "best");
+  ASSERT_FALSE(best.empty());
+  fs::remove_all(place.out() / "checkpoints");
+  const Ended anew = run(place, {"--ranks", "1", "train.steps=8", "train.evaluate_every=4", "--resume"});
+  EXPECT_EQ(anew.code, 0) << anew.err;
+  EXPECT_NE(anew.err.find("no checkpoint to resume from"), std::string::npos) << anew.err;
+  EXPECT_TRUE(contents(place.out() / "earlier-1/best") == best);
+  EXPECT_EQ(metrics(place.out() / "earlier-1").size(), 8u);
 }
 
 TEST(Resume, SaysThatTheDataAreOthers) {
