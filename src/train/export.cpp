@@ -44,7 +44,9 @@ checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skippe
   if (!checkpoint::exists(path)) {
     throw UserError({.file = path, .what = "no such folder", .expected = "a run's folder or a checkpoint"});
   }
-  if (checkpoint::exists((fs::path(path) / checkpoint::kManifestName).string())) {
+  // A checkpoint that lost its manifest is refused as one.
+  if (checkpoint::exists((fs::path(path) / checkpoint::kManifestName).string()) ||
+      checkpoint::exists((fs::path(path) / "rank-00000.bin").string())) {
     return checkpoint::Checkpoint::open(path);
   }
   const auto root = checkpoints_below(path);

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/root.h"
 #include "checkpoint/storage/posix.h"
 #include "models/weights.h"
 #include "train/export.h"
@@ -30,6 +31,8 @@ OpenModel open_model(const ModelRecipe& recipe, const std::string& folder, Probl
 
 namespace {
 
+constexpr const char* kFirstFile = "rank-00000.bin";  // every checkpoint has it, one that lost its manifest too
+
 // "FOLDER/tokenizer.json", or the path itself where it is a file; "" where there is none.
 std::string tokenizer_file(const std::string& path) {
   if (path.empty()) return "";
@@ -38,11 +41,26 @@ std::string tokenizer_file(const std::string& path) {
   return checkpoint::exists(file) ? file : "";
 }
 
+// The tokenizer and its settings are read from the checkpoint by their paths: what they say must be what was saved.
+void check_attached(const checkpoint::Checkpoint& checkpoint, Problems& problems) {
+  Problems damaged;
+  checkpoint.verify_attached(damaged);
+  if (damaged.empty()) return;
+  const std::string before = checkpoint::whole_before(checkpoint.folder());
+  for (Problem problem : damaged.all()) {
+    problem.hint = before;
+    problems.add(std::move(problem));
+  }
+}
+
 }  // namespace
 
 OpenModel open_trained_model(const std::string& path, Problems& problems) {
-  const bool is_checkpoint = checkpoint::exists((std::filesystem::path(path) / checkpoint::kManifestName).string());
-  const bool is_model = checkpoint::exists((std::filesystem::path(path) / "config.json").string());
+  const auto has = [&path](const char* name) {
+    return checkpoint::exists((std::filesystem::path(path) / name).string());
+  };
+  const bool is_model = has("config.json");
+  const bool is_checkpoint = has(checkpoint::kManifestName) || (!is_model && has(kFirstFile));
   if (!is_checkpoint && (is_model || !checkpoints_below(path))) {
     OpenModel open = open_model({.path = path}, "", problems);
     open.tokenizer = tokenizer_file((std::filesystem::path(path) / "tokenizer.json").string());
@@ -52,6 +70,7 @@ OpenModel open_trained_model(const std::string& path, Problems& problems) {
   OpenModel open;
   try {
     open.checkpoint = open_checkpoint(path, open.skipped);
+    check_attached(*open.checkpoint, problems);
     const CheckpointMeta meta = read_meta(*open.checkpoint);
     open.recipe = meta.recipe;
     open.tokenizer = tokenizer_file(meta.tokenizer);

@@ -1,0 +1,104 @@
+// What reads a checkpoint refuses one whose small files are not what was saved, or whose manifest is gone.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "harness.h"
+
+namespace hawser::faults {
+namespace {
+
+// A letter each for the ids of the tiny model.
+std::string tokenizer(char first = 'A') {
+  nlohmann::json vocabulary = nlohmann::json::object();
+  for (int id = 0; id < 60; ++id) vocabulary[std::string(1, static_cast<char>(first + id))] = id;
+  const nlohmann::json byte_level{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  return nlohmann::json{
+      {"version", "1.0"},
+      {"added_tokens", nlohmann::json::array()},
+      {"pre_tokenizer", byte_level},
+      {"decoder", byte_level},
+      {"model", {{"type", "BPE"}, {"unk_token", nullptr}, {"vocab", vocabulary}, {"merges", nlohmann::json::array()}}}}
+      .dump();
+}
+
+class Damaged : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs::create_directory(place_.folder() / "tokenizer");
+    write(place_.folder() / "tokenizer/tokenizer.json", tokenizer());
+    write(place_.folder() / "tokenizer/tokenizer_config.json", "{\"note\": 1}");
+    const Ended ended = run(place_, {"--ranks", "1", "train.steps=10", "data.tokenizer=tokenizer"});
+    ASSERT_EQ(ended.code, 0) << ended.err;
+    ASSERT_TRUE(fs::exists(newest() / "tokenizer_config.json"));
+  }
+
+  static void write(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+  fs::path newest() const { return place_.out() / "checkpoints/step-00000010"; }
+  Ended hawser(const std::vector<std::string>& words) const {
+    Fit command(place_, Fit::Command{.words = words});
+    return command.wait();
+  }
+  std::vector<std::vector<std::string>> readers(const std::string& model) const {
+    return {{"eval", "--model", model, "--data", "valid.jsonl", "--sequence-length", "64", "--ranks", "1"},
+            {"generate", "--model", model, "--prompt-ids", "3,6,9", "--max-tokens", "4"}};
+  }
+
+  const Workplace place_;
+};
+
+TEST_F(Damaged, AttachedFilesAreHeldAgainstTheirChecksumsBeforeTheyAreUsed) {
+  for (const auto& words : readers("out")) {
+    const Ended sound = hawser(words);
+    ASSERT_EQ(sound.code, 0) << sound.err;
+  }
+  struct Case {
+    const char* file;
+    std::string text;  // "": removed
+    const char* said;
+  };
+  // The first has the same length: another letter for every id.
+  for (const Case& c :
+       {Case{"tokenizer.json", tokenizer('B'), "checksum mismatch: the file changed since it was saved"},
+        Case{"tokenizer.json", "{", "truncated file (expected "},
+        Case{"tokenizer.json", "", "a file of the checkpoint is gone"},
+        Case{"tokenizer_config.json", "{\"note\": 2}", "checksum mismatch"},
+        Case{"tokenizer_config.json", "", "a file of the checkpoint is gone"}}) {
+    SCOPED_TRACE(std::string(c.file) + ": " + c.said);
+    const fs::path file = newest() / c.file, kept = place_.folder() / "kept";
+    fs::rename(file, kept);
+    if (!c.text.empty()) write(file, c.text);
+    for (const std::string model : {"out", "out/checkpoints/step-00000010"}) {
+      for (const auto& words : readers(model)) {
+        const Ended refused = hawser(words);
+        EXPECT_EQ(refused.code, 2) << refused.err;
+        ASSERT_EQ(refused.lines().size(), 1u) << refused.err;
+        EXPECT_NE(refused.err.find(std::string("step-00000010/") + c.file + ": " + c.said), std::string::npos)
+            << refused.err;
+        EXPECT_NE(refused.err.find("; try out/checkpoints/step-00000005\n"), std::string::npos) << refused.err;
+      }
+    }
+    fs::rename(kept, file);
+  }
+}
+
+TEST_F(Damaged, ACheckpointWithoutItsManifestIsRefusedAsOne) {
+  fs::remove(newest() / "manifest.json");
+  auto commands = readers("out/checkpoints/step-00000010");
+  commands.push_back({"export", "out/checkpoints/step-00000010", "exported"});
+  for (const auto& words : commands) {
+    SCOPED_TRACE(words[0]);
+    const Ended refused = hawser(words);
+    EXPECT_EQ(refused.code, 2) << refused.err;
+    ASSERT_EQ(refused.lines().size(), 1u) << refused.err;
+    EXPECT_NE(refused.err.find("out/checkpoints/step-00000010/manifest.json: no manifest: the save was not finished; "
+                               "try out/checkpoints/step-00000005\n"),
+              std::string::npos)
+        << refused.err;
+  }
+}
+
+}  // namespace
+}  // namespace hawser::faults
