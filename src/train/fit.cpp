@@ -147,10 +147,10 @@ void FitRun::land(bool evaluate_behind) {
     for (const std::string& line : slow_products(session_->stream())) remark(line);
   }
   imbalance_.add(metrics.attention_imbalance, flight.imbalance.work());
-  if (landed_++ > 0) {
-    counted_tokens_ += tokens;
-    counted_seconds_ += seconds;
-  }
+  if (landed_ <= 1) counted_tokens_ = counted_seconds_ = 0;  // the first step, which starts things up, counts if alone
+  ++landed_;
+  counted_tokens_ += tokens;
+  counted_seconds_ += seconds;
   if (watch_) watch_->step(metrics);
   if (progress_) progress_->step(metrics);
   saver_->landed(flight.step, flight.output.end);

@@ -32,7 +32,7 @@ struct FitResult {
   bool interrupted = false;
   std::optional<double> train_loss;       // of the last step; none where this call did none
   std::optional<double> validation_loss;  // of the last evaluation, nats a target
-  double tokens_per_second = 0;           // mean over this call's steps but the first
+  double tokens_per_second = 0;           // mean over this call's steps but the first, unless it is the only one
   std::string checkpointing;              // as typed: what auto came to, or what the recipe said
   std::optional<double> imbalance;        // with context parallelism: of attention work, mean over this call's steps
   std::string checkpoint;                 // folder of the last one written

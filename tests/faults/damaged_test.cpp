@@ -100,5 +100,13 @@ TEST_F(Damaged, ACheckpointWithoutItsManifestIsRefusedAsOne) {
   }
 }
 
+TEST_F(Damaged, OneFurtherStepHasARate) {
+  const Ended one = run(place_, {"--ranks", "1", "train.steps=11", "data.tokenizer=tokenizer", "--resume", "--json"});
+  ASSERT_EQ(one.code, 0) << one.err;
+  const auto json = nlohmann::json::parse(one.out);
+  EXPECT_EQ(json["steps"], 11);
+  EXPECT_GT(json["tokens_per_second"].get<double>(), 0);
+}
+
 }  // namespace
 }  // namespace hawser::faults
