@@ -7,8 +7,8 @@
 //
 // A command that saves is asked to save and stop by the first SIGINT, SIGTERM, SIGHUP or SIGUSR1; a second SIGINT,
 // SIGTERM or SIGHUP ends it at once. Any other command ends at once with the first. Both say so in a line, and both
-// return ExitCode::interrupted; a result's file that was begun is dropped (base/result_file.h). What is ignored from the
-// start stays ignored where it is SIGHUP: nohup.
+// return ExitCode::interrupted; a result's file that was begun is dropped (base/result_file.h). What is ignored from
+// the start stays ignored where it is SIGHUP: nohup.
 //
 // In a rank that our launcher started the launcher does all that (local.h): it asks through memory they share
 // (stop_page.h), and ends its ranks itself. SIGUSR1 sent to a rank asks as well, SIGTERM ends it.
