@@ -25,7 +25,7 @@ enum class Purpose {
 
 // Reads `path` and lays `overrides` over it: each "KEY=VALUE", the key dotted, the value read as YAML, a later one
 // winning. An empty value goes back to the default. A relative path in an override starts at the working directory,
-// one in the file at the file's folder (Recipe::folder).
+// one in the file at the file's folder (Recipe::folder); ~ is the home folder in both.
 // Throws UserError with every problem at once: unreadable file, broken YAML, unknown, repeated and missing keys, wrong
 // types and ranges, values not supported yet, keys that contradict each other.
 Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides,

@@ -38,7 +38,7 @@ bool is_token_prefix(const std::string& pattern, const std::string& folder);
 // token file; none otherwise.
 std::optional<std::string> token_prefix(const std::string& path, const std::string& folder);
 
-// `path` as seen from `folder`, absolute and without "..".
+// `path` as seen from `folder`, absolute and without ".."; ~ is the home folder.
 std::string resolve_path(const std::string& path, const std::string& folder);
 
 }  // namespace hawser::data
