@@ -58,7 +58,9 @@ TEST_F(Paths, AWaveIsTheHomeFolder) {
   for (const bool empty : {true, false}) {
     ::setenv("HOME", "", 1);
     if (!empty) ::unsetenv("HOME");
-    if (!mine.empty()) EXPECT_EQ(expand_home("~/x"), mine + "/x");
+    if (!mine.empty()) {
+      EXPECT_EQ(expand_home("~/x"), mine + "/x");
+    }
   }
   EXPECT_EQ(expand_home("~no-such-user-here/x"), std::nullopt);
   try {

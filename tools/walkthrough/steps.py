@@ -23,8 +23,8 @@ STEPS = [
     {"title": "A recipe"},
     {"text": "`recipe init` looks at the model, the data and the machine, and asks the plan what fits."},
     {"run": "hawser recipe init --model inputs/smollm2 --data chat.jsonl --ranks 2 --output recipe.yaml \\\n"
-            "  --set name=austen-chat --set data.sequence_length=512 \\\n"
-            "  --set train.steps=16 --set train.global_batch_size=4 --set train.evaluate_every=4 \\\n"
+            "  --set name=austen-chat --set data.sequence_length=256 \\\n"
+            "  --set train.steps=12 --set train.global_batch_size=4 --set train.evaluate_every=4 \\\n"
             "  --set train.evaluate_batches=4 --set optimizer.learning_rate=2e-4 --set optimizer.warmup_steps=5 \\\n"
             "  --set checkpoint.every_steps=2 --set report.tensorboard=true",
      "show": "recipe.yaml", "lines": (36, 6)},
@@ -36,10 +36,10 @@ STEPS = [
     {"text": "The training is killed at a time drawn by chance, with a signal that nothing can catch."},
     {"run": "hawser fit recipe.yaml --ranks 2 &\n"
             "until [ -e runs/austen-chat/checkpoints/step-00000002 ]; do sleep 1; done\n"
-            "sleep $((RANDOM % 45)); kill -9 $!; wait $!", "codes": [137],
+            "sleep $((RANDOM % 15)); kill -9 $!; wait $!", "codes": [137],
      "lines": (10, 6)},
     {"run": "hawser inspect checkpoint runs/austen-chat --verify", "lines": (14, 4)},
-    {"run": "hawser fit recipe.yaml --ranks 2 --resume", "lines": (8, 12), "says": ["done after step 16"]},
+    {"run": "hawser fit recipe.yaml --ranks 2 --resume", "lines": (8, 12), "says": ["done after step 12"]},
     {"run": "ls runs/austen-chat runs/austen-chat/checkpoints"},
 
     {"title": "Looking at it"},
