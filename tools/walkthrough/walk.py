@@ -29,7 +29,9 @@ class Walk:
         home = "/root/hawser" if machine else str(ROOT)
         settings = {"HOME": os.environ.get("HOME", "/root"), "COLUMNS": "110", "LANG": "C.UTF-8",
                     "PATH": f"{home}/build/release:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-        settings |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+        for name in ("PIP_CERT", "PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT"):  # how this network reaches the packages
+            if name in os.environ:
+                settings[name] = os.environ[name]
         self.command = (["chroot", str(machine)] if machine else []) + ["env", "-i"]
         self.command += [f"{name}={value}" for name, value in settings.items()] + ["bash", "-c"]
         self.home = home
