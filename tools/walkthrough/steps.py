@@ -71,7 +71,7 @@ STEPS = [
     {"run": "hawser export runs/austen-chat/best models/austen-chat && ls models/austen-chat", "lines": (10, 10)},
     {"run": "apt-get install -y -q --no-install-recommends python3-torch > /dev/null 2>&1 &&\n"
             "python3 -m venv --system-site-packages build/hf &&\n"
-            "build/hf/bin/pip install -q 'transformers==4.46.3' 'numpy<2' 2>&1 | grep -v notice", "codes": [0, 1]},
+            "build/hf/bin/pip install -q 'transformers==4.45.2' 'numpy<2' 2>&1 | grep -v notice", "codes": [0, 1]},
     {"run": "build/hf/bin/python - 2> /dev/null <<'END'\n"
             "import torch\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
             "tokenizer = AutoTokenizer.from_pretrained('models/austen-chat')\n"
