@@ -30,7 +30,7 @@ struct BatchLayout {
 struct BatchOrder {
   std::int64_t global_batch_size = 1;  // sequences a step, over all data ranks and micro-batches
   std::uint64_t seed = 0;
-  bool shuffle = true;  // endless, a new order each epoch; false: the set once, in order, for evaluation
+  bool shuffle = true;     // endless, a new order each epoch; false: the set once, in order, for evaluation
   std::int64_t first = 0;  // without shuffling: so many sequences of the set alone; 0: all of it
 };
 

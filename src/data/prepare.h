@@ -58,7 +58,7 @@ struct Prepared {
   PreparedCounts train, validation;
   std::int64_t source_bytes = 0;  // as the files lie there
   bool compressed = false;        // one of them at least is
-  std::int64_t duplicates = 0;  // documents left out
+  std::int64_t duplicates = 0;    // documents left out
   bool resumed = false;
 };
 
