@@ -314,7 +314,7 @@ TEST_F(RecipeInit, WritesForAnotherMachine) {
 TEST_F(RecipeInit, FitsSmolLm2) {
   const fs::path inputs = fs::path(HAWSER_SOURCE_DIR) / "inputs";
   if (!fs::exists(inputs / "smollm2/config.json") || !fs::exists(inputs / "text/austen")) {
-    GTEST_SKIP() << "inputs/smollm2 and inputs/text are not here: scripts/fetch-inputs";
+    FAIL() << "inputs/smollm2 and inputs/text are not here: scripts/fetch-inputs";
   }
   const std::string model =
       "--model " + (inputs / "smollm2").string() + " --data " + (inputs / "text/austen").string() + " ";
