@@ -84,6 +84,10 @@ class LineReader {
                      .cause = "broken JSON"});
       return std::nullopt;
     }
+    // The parser takes a zero byte for the end; what stands behind it would be dropped, unseen.
+    if (const std::size_t zero = text.find('\0'); zero != text.npos) {
+      return refuse("broken JSON: a zero byte", "", "", cat("byte ", place_.byte + static_cast<std::int64_t>(zero)));
+    }
     if (const auto twice = repeated_key(text)) return refuse("key given twice", "once", *twice, "");
     if (!json.is_object()) return refuse("line is not an object", "{...}", json.type_name(), "");
     std::string got;

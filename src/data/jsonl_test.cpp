@@ -107,6 +107,12 @@ TEST(Jsonl, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(refusal(R"({"input_ids":[1,2],"document_lengths":[1,2]})"),
             "f: document_lengths do not add up (expected 2, got 3) at line 12, document_lengths");
   EXPECT_EQ(refusal(R"({"input_ids":[1,2],"document_lengths":[2,0]})").substr(0, 22), "f: bad document length");
+  // What stands behind a zero byte is not dropped unseen.
+  const std::string line = R"({"text":"a"})";
+  for (const std::string& rest :
+       {std::string("\0", 1), std::string("\0]]}", 4), std::string("\0{\"text\":\"b\"}", 13)}) {
+    EXPECT_EQ(refusal(line + rest), "f: broken JSON: a zero byte at line 12, byte 1012");
+  }
   // A key twice, at any depth and however it is written: none of the two is dropped without a word.
   for (const char* twice : {R"({"text":"a","text":"b"})", R"({"text":"a", "t\u0065xt" : "b"})",
                             R"({"text":"a","more":[{},{"text":1,"text":1}]})",
