@@ -10,6 +10,7 @@ Statement Parser::block(const std::set<std::string>& ends) {
     body.push_back(statement());
   }
   return [body = std::move(body)](Context& context) {
+    const Context::Level level(context);
     for (const Statement& one : body) {
       if (const Flow flow = one(context); flow != Flow::on) return flow;
     }

@@ -28,6 +28,23 @@ class Context {
     scopes_ = std::move(scopes);
   }
 
+  // A block that is being rendered, within those that are: they nest on the thread's stack, and macros repeat them.
+  class Level {
+   public:
+    explicit Level(Context& context) : context_(context) {
+      if (++context_.levels_ > kMostLevels) {
+        --context_.levels_;
+        throw TemplateError("macros nested too deeply");
+      }
+    }
+    ~Level() { --context_.levels_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+   private:
+    Context& context_;
+  };
+
   void write(const Text& text);
   Text take_output() { return std::exchange(output_, {}); }
   void put_output(Text output) { output_ = std::move(output); }
@@ -45,7 +62,8 @@ class Context {
   Text output_;
   std::int64_t steps_ = 0;
   std::size_t work_ = 0;
-  int macros_ = 0;
+  static constexpr int kMostLevels = 600;
+  int macros_ = 0, levels_ = 0;
 };
 
 using Expression = std::function<Value(Context&)>;
