@@ -82,7 +82,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   expect(kOp, "dq", args.dq, {DType::f32, DType::bf16}, args.q.shape(), Rows::padded);
   expect(kOp, "dk", args.dk, {DType::f32, DType::bf16}, args.k.shape(), Rows::padded);
   expect(kOp, "dv", args.dv, {DType::f32, DType::bf16}, args.k.shape(), Rows::padded);
-  expect_workspace(kOp, args.workspace, attention_workspace(args, stream.target()));
+  expect_workspace(kOp, args.workspace, attention_workspace_within(args, stream.target(), args.workspace.bytes()));
   expect_all_apart(kOp, {args.dq, args.dk, args.dv, args.workspace},
                    {args.q, args.k, args.v, args.o, args.d_o, args.lse, args.segments, args.segment_count});
   const TensorView none;

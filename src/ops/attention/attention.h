@@ -142,6 +142,10 @@ std::int64_t attention_backward_workspace(const AttentionSizes& sizes);
 // when the work first runs. threads: CPU, see above.
 std::int64_t attention_workspace(const AttentionForward& args, DeviceKind device, int threads = 1);
 std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind device, int threads = 1);
+// What a call asks for that finds `bytes` of workspace: no more than that where fewer heads at a time do. A call's
+// places may be smaller than those that its workspace was made for, and yet want more of it: then more heads at a time
+// pay.
+std::int64_t attention_workspace_within(const AttentionBackward& args, DeviceKind device, std::int64_t bytes);
 
 // Which kernel a call takes on a device, and why it is not a faster one; for logs and plans. Depends on shapes,
 // strides, dtypes and promises alone.

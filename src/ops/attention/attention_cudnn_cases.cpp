@@ -531,5 +531,47 @@ TEST(AttentionForms, WorkspaceIsKnownFromSizes) {
   EXPECT_THROW(bytes(16384, 0, true), UserError);
 }
 
+// Ranks of a context-parallel group ask for the workspace of the largest places among them. A rank with smaller ones
+// may do more heads at a time, and then wants more: it must take what is there.
+TEST(AttentionForms, SmallerPlacesMakeDoWithTheWorkspaceOfLargerOnes) {
+  int wanted_more = 0;
+  for (const std::int64_t ranks : {2, 4, 8}) {
+    for (std::int64_t chunk = 1024; ranks * chunk <= 1 << 19; chunk *= 2) {
+      const TensorView q(reinterpret_cast<std::byte*>(1 << 20), DType::bf16, {2 * chunk, 32, 128}, DeviceKind::meta);
+      const TensorView k(reinterpret_cast<std::byte*>(1 << 20), DType::bf16, {2 * ranks * chunk, 8, 128},
+                         DeviceKind::meta);
+      const TensorView lse(reinterpret_cast<std::byte*>(1 << 20), DType::f32, {32, 2 * chunk}, DeviceKind::meta);
+      const TensorView table(reinterpret_cast<std::byte*>(1 << 20), DType::i32, {2, 6}, DeviceKind::meta);
+      // The keys before the second chunk of rank `second` and before the first of rank `first`.
+      const auto call = [&](std::int64_t second, std::int64_t first) {
+        const std::int64_t whole = 2 * ranks * chunk;
+        AttentionBackward args{.q = q,
+                               .k = k,
+                               .v = k,
+                               .o = q,
+                               .d_o = q,
+                               .lse = lse,
+                               .segments = table,
+                               .form = SegmentForm::apart,
+                               .batches = {{1, chunk, chunk, whole, 0, (2 * ranks - 1 - second) * chunk, whole}},
+                               .causal = false,
+                               .dq = q,
+                               .dk = k,
+                               .dv = k};
+        if (first > 0) args.batches.push_back({1, 0, chunk, whole, 0, first * chunk, whole});
+        return args;
+      };
+      const std::int64_t there = attention_workspace(call(0, ranks - 1), DeviceKind::cuda);
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const AttentionBackward args = call(rank, rank);
+        EXPECT_LE(attention_workspace_within(args, DeviceKind::cuda, there), there)
+            << ranks << " ranks, rank " << rank << ", chunks of " << chunk;
+        if (attention_workspace(args, DeviceKind::cuda) > there) ++wanted_more;
+      }
+    }
+  }
+  EXPECT_GT(wanted_more, 0);
+}
+
 }  // namespace
 }  // namespace hawser::ops

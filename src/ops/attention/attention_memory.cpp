@@ -306,4 +306,9 @@ std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind devic
   return backward_memory(args, attention_implementation(args, device).kernel).bytes;
 }
 
+std::int64_t attention_workspace_within(const AttentionBackward& args, DeviceKind device, std::int64_t bytes) {
+  if (device != DeviceKind::cuda) return attention_workspace(args, device);
+  return backward_memory(args, attention_implementation(args, device).kernel, bytes).bytes;
+}
+
 }  // namespace hawser::ops
