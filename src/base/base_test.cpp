@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/paths.h"
 #include "base/philox.h"
+#include "base/testing/temporary_folder.h"
 #include "base/units.h"
 
 namespace hawser {
@@ -77,10 +78,9 @@ TEST_F(Paths, AbsoluteOnesNeedNoWorkingDirectory) {
   namespace fs = std::filesystem;
   const fs::path before = fs::current_path();
   EXPECT_EQ(absolute_path("a/../b"), (before / "b").string());
-  std::string gone = (fs::temp_directory_path() / "hawser-gone-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(gone.data()), nullptr);
-  fs::current_path(gone);
-  fs::remove(gone);
+  const TemporaryFolder gone;
+  fs::current_path(gone.path());
+  fs::remove(gone.path());
   EXPECT_EQ(absolute_path("/a/./b"), "/a/b");
   try {
     absolute_path("a");

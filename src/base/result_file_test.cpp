@@ -9,14 +9,12 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <sstream>
 #include <thread>
 
 #include "base/error.h"
+#include "base/testing/temporary_folder.h"
 
 namespace hawser {
 namespace {
@@ -25,30 +23,17 @@ namespace fs = std::filesystem;
 
 class ResultFileTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "hawser-result-file-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  std::string text(const std::string& name) const {
-    std::ostringstream out;
-    out << std::ifstream(folder_ / name).rdbuf();
-    return out.str();
-  }
-  void write(const std::string& name, const std::string& content) const { std::ofstream(folder_ / name) << content; }
-  std::size_t names() const {
-    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
-  }
+  std::string path(const std::string& name) const { return folder_.path(name); }
+  std::string text(const std::string& name) const { return folder_.read(name); }
+  void write(const std::string& name, const std::string& content) const { folder_.write(name, content); }
+  std::size_t names() const { return folder_.count(); }
   static int rights(const std::string& path) {
     struct stat status {};
     EXPECT_EQ(::stat(path.c_str(), &status), 0);
     return status.st_mode & 07777;
   }
 
-  fs::path folder_;
+  TemporaryFolder folder_;
 };
 
 std::string refusal(const std::function<void()>& body) {
@@ -107,11 +92,7 @@ TEST_F(ResultFileTest, FollowsLinks) {
 TEST_F(ResultFileTest, WritesStraightIntoPipesDescriptorsAndDevices) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   std::string got;
-  std::thread reader([&] {
-    std::ostringstream out;
-    out << std::ifstream(path("pipe")).rdbuf();
-    got = out.str();
-  });
+  std::thread reader([&] { got = text("pipe"); });
   {
     ResultFile file(path("pipe"));
     EXPECT_TRUE(file.straight());
@@ -155,7 +136,7 @@ TEST_F(ResultFileTest, OfTwoAtOnceTheLastToCommitWins) {
 TEST_F(ResultFileTest, WhatCannotBeWrittenLeavesTheOldFile) {
   EXPECT_EQ(refusal([&] { write_result(path("nowhere/x"), "x"); }),
             path("nowhere/x") + ": cannot write: No such file or directory");
-  EXPECT_EQ(refusal([&] { write_result(folder_.string(), "x"); }), folder_.string() + ": cannot write: Is a directory");
+  EXPECT_EQ(refusal([&] { write_result(folder_.path(), "x"); }), folder_.path() + ": cannot write: Is a directory");
   write("full", "old");
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};

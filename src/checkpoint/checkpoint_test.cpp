@@ -61,7 +61,7 @@ std::vector<Host> cut_mesh(const std::vector<Spec>& specs, int world, const Rand
 }
 
 TEST(Checkpoint, AnyMeshLoadsWhatAnyMeshSaved) {
-  const TempFolder root;
+  const TemporaryFolder root;
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     const RandomStream random(seed, "meshes");
     std::uint64_t draw = 0;
@@ -98,7 +98,7 @@ TEST(Checkpoint, AnyMeshLoadsWhatAnyMeshSaved) {
 }
 
 TEST(Checkpoint, ReadsThroughASmallBufferAndScalars) {
-  const TempFolder root;
+  const TemporaryFolder root;
   // Larger than the staging buffer, so that boxes come in chunks.
   const Spec large{"large", {3, 701, 1009}}, scalar{"scalar", {}}, none{"none", {0, 4}};
   Host host;
@@ -119,7 +119,7 @@ TEST(Checkpoint, ReadsThroughASmallBufferAndScalars) {
 }
 
 TEST(Checkpoint, ConvertsFloat32AndBfloat16) {
-  const TempFolder root;
+  const TemporaryFolder root;
   const std::vector<Spec> narrow{{"a", {5, 7}, DType::bf16}}, wide{{"a", {5, 7}, DType::f32}};
   auto from_wide = Checkpoint::open(save({.root = root.path(), .step = 1}, cut_flat(wide, 3, 9)));
   const auto as_narrow = cut_flat(narrow, 2);
@@ -137,7 +137,7 @@ TEST(Checkpoint, ConvertsFloat32AndBfloat16) {
 }
 
 TEST(Checkpoint, NamesAllThatCannotBeReadAtOnce) {
-  const TempFolder root;
+  const TemporaryFolder root;
   auto checkpoint = Checkpoint::open(
       save({.root = root.path(), .step = 1}, cut_flat({{"a", {4, 4}}, {"b", {8}}, {"c", {2}, DType::bf16}}, 2, 1)));
   Host wanted;
@@ -153,7 +153,7 @@ TEST(Checkpoint, NamesAllThatCannotBeReadAtOnce) {
 
 // A whole checkpoint whose manifest was changed by `change`, its checksum made to fit.
 std::string error_with(const std::function<void(Manifest&)>& change, bool read = true) {
-  const TempFolder root;
+  const TemporaryFolder root;
   const std::vector<Spec> specs{{"a", {4, 4}}};
   const std::string folder = save({.root = root.path(), .step = 1}, cut_flat(specs, 2, 1));
   Problems problems;
@@ -189,7 +189,7 @@ TEST(Checkpoint, RefusesManifestsThatContradictThemselves) {
 // Every byte of a checkpoint, changed, left out, or cut off with all behind it: an error of one line that names the
 // file. Headers, lengths, checksums, tensor data, padding and white space are all among them.
 TEST(Checkpoint, FindsEveryDamagedByte) {
-  const TempFolder root(true);
+  const TemporaryFolder root(memory_folder());
   const std::vector<Spec> specs{{"a", {4, 6}}, {"b", {5}, DType::bf16}};
   const std::string folder = save({.root = root.path(), .step = 1}, cut_flat(specs, 2, 1));
   int found = 0;
@@ -228,7 +228,7 @@ TEST(Checkpoint, FindsEveryDamagedByte) {
 }
 
 TEST(Checkpoint, FindsFilesOfOthersUnderItsNames) {
-  const TempFolder root(true);
+  const TemporaryFolder root(memory_folder());
   const std::vector<Spec> specs{{"a", {4, 6}}, {"b", {4}, DType::bf16}};
   const std::string older = save({.root = root.path(), .step = 1}, cut_flat(specs, 2, 1));
   const std::string folder = save({.root = root.path(), .step = 2}, cut_flat(specs, 2, 2));
@@ -257,7 +257,7 @@ TEST(Checkpoint, FindsFilesOfOthersUnderItsNames) {
 // At random places of larger files with what a run's checkpoint has: the newest one is passed over or Damaged, the one
 // before it is offered and is whole.
 TEST(Checkpoint, OffersTheOneBeforeWhereverItIsDamaged) {
-  const TempFolder root(true);
+  const TemporaryFolder root(memory_folder());
   const std::vector<Spec> specs{{"model.embed", {61, 32}}, {"model.norm", {33}}, {"head", {7, 5}, DType::bf16}};
   const std::string older = save({.root = root.path(), .step = 1}, cut_flat(specs, 3, 1));
   const std::string folder = save({.root = root.path(), .step = 2, .max_box_bytes = 512}, cut_flat(specs, 3, 2));
@@ -313,7 +313,7 @@ TEST(Checkpoint, OffersTheOneBeforeWhereverItIsDamaged) {
 
 // A run that goes on saving neither takes away nor changes what a reader has opened.
 TEST(Checkpoint, AReaderKeepsWhatItOpened) {
-  const TempFolder root;
+  const TemporaryFolder root;
   const std::vector<Spec> specs{{"a", {40, 6}}};
   const std::string checkpoints = root / "checkpoints", best = root / "best";
   const auto save_step = [&](std::int64_t step) {
@@ -351,7 +351,7 @@ TEST(Checkpoint, AReaderKeepsWhatItOpened) {
 }
 
 TEST(Checkpoint, RefusesOtherVersionsAndNamesByteRanges) {
-  const TempFolder root;
+  const TemporaryFolder root;
   const std::vector<Spec> specs{{"a", {4, 6}}};
   const std::string folder = save({.root = root.path(), .step = 1}, cut_flat(specs, 1, 1));
   std::string text = read_file(folder + "/manifest.json");

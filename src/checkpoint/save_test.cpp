@@ -51,7 +51,7 @@ TEST(Save, NamesLeftoversExactly) {
 }
 
 TEST(Save, LatestSkipsWhatIsNotWholeAndSaysSo) {
-  const TempFolder root;
+  const TemporaryFolder root;
   Problems skipped;
   EXPECT_FALSE(Checkpoint::latest(root / "absent", skipped).has_value());
   for (const int step : {1, 2, 3, 4}) save_step(root.path(), step);
@@ -68,19 +68,19 @@ TEST(Save, LatestSkipsWhatIsNotWholeAndSaysSo) {
 }
 
 TEST(Save, KeepsTheLastWholeOnes) {
-  const TempFolder root;
+  const TemporaryFolder root;
   for (const int step : {10, 20, 30, 40}) save_step(root.path(), step);
   ::unlink((root / "step-00000040/rank-00000.bin").c_str());
   const auto removed = keep_last(root.path(), 2);
-  EXPECT_EQ(removed, std::vector<std::string>{root / "step-00000010"});
-  EXPECT_EQ(keep_last(root.path(), 1), std::vector<std::string>{root / "step-00000020"});
+  EXPECT_EQ(removed, std::vector<std::string>{root.path("step-00000010")});
+  EXPECT_EQ(keep_last(root.path(), 1), std::vector<std::string>{root.path("step-00000020")});
   EXPECT_TRUE(keep_last(root.path(), 1).empty());
   expect_loads(root.path(), 30);
   EXPECT_EQ(count_leftovers(root.path()), 0);
 }
 
 TEST(Save, ReplacesTheSameStep) {
-  const TempFolder root;
+  const TemporaryFolder root;
   save_step(root.path(), 5, 4);
   ::truncate((root / "step-00000005/rank-00001.bin").c_str(), 5);
   save_step(root.path(), 5, 1);
@@ -90,7 +90,7 @@ TEST(Save, ReplacesTheSameStep) {
 }
 
 TEST(Save, CleansWhatTheDeadLeftAndSparesTheLiving) {
-  const TempFolder root;
+  const TemporaryFolder root;
   // A child dies in the middle of a save.
   wait_child(start_child([&] {
     SaveSession session = SaveSession::begin({.root = root.path(), .step = 1});
@@ -112,7 +112,7 @@ TEST(Save, CleansWhatTheDeadLeftAndSparesTheLiving) {
 }
 
 TEST(Save, AFailedRankFailsTheSaveAndLeavesNothing) {
-  const TempFolder root;
+  const TemporaryFolder root;
   save_step(root.path(), 1);
   {
     const auto ranks = cut_flat(kSpecs, 2, 2);
@@ -129,7 +129,7 @@ TEST(Save, AFailedRankFailsTheSaveAndLeavesNothing) {
     SaveSession session = SaveSession::begin(options);
     const std::string part = session.write(ranks[0].states);
     const std::string other = SaveSession::join(options, session.ticket(), 1).write(ranks[1].states);
-    ::unlink((root / session.ticket() + "/rank-00001.bin").c_str());
+    ::unlink((root / session.ticket() / "rank-00001.bin").c_str());
     expect_line(error_of([&] { session.commit({part, other}, "{}"); }), "an output folder that all nodes share");
   }
   {  // never committed
@@ -141,7 +141,7 @@ TEST(Save, AFailedRankFailsTheSaveAndLeavesNothing) {
 }
 
 TEST(Save, RefusesBoxesThatDoNotTileTheTensor) {
-  const TempFolder root;
+  const TemporaryFolder root;
   const Spec spec{"a", {4}};
   const auto commit = [&](const std::vector<Region>& regions, const std::string& meta = "{}") {
     std::vector<Host> ranks(1);
@@ -159,7 +159,7 @@ TEST(Save, RefusesBoxesThatDoNotTileTheTensor) {
 // A child saves without end and is killed at a random moment, fifty times: what it last said it had saved, or a newer
 // one, loads and is right, bit for bit.
 TEST(Save, SurvivesKillsAtRandomMoments) {
-  const TempFolder root;
+  const TemporaryFolder root;
   const std::vector<Spec> specs{{"w", {64, 513}}, {"m", {64, 513}}, {"v", {77}, DType::bf16}};
   const RandomStream random(static_cast<std::uint64_t>(::getpid()), "kills");
   std::int64_t newest = 0;
@@ -215,7 +215,7 @@ TEST(Save, SurvivesKillsAtRandomMoments) {
 }
 
 TEST(Save, SaysThatTheDiskIsFullBeforeItIs) {
-  const TempFolder root;
+  const TemporaryFolder root;
   save_step(root.path(), 1);
   const auto begin = [&] { SaveSession::begin({.root = root.path(), .step = 2, .expected_bytes = INT64_MAX}); };
   expect_line(error_of(begin), "no space left on the disk (expected room for 9223372036854775807 bytes, got ");
@@ -233,10 +233,10 @@ class Tmpfs {
     if (mounted_) ::umount2(folder_.path().c_str(), MNT_DETACH);
   }
   bool mounted() const { return mounted_; }
-  const std::string& path() const { return folder_.path(); }
+  std::string path() const { return folder_.path(); }
 
  private:
-  TempFolder folder_;
+  TemporaryFolder folder_;
   bool mounted_ = false;
 };
 
@@ -285,7 +285,7 @@ TEST(Save, ADiskThatFillsInTheMiddleLeavesOldCheckpointsIntact) {
 
 // The system refuses in the middle of a file: short writes, then an error.
 TEST(Save, AFileSizeLimitIsAnErrorOfOneLine) {
-  const TempFolder root;
+  const TemporaryFolder root;
   save_step(root.path(), 1);
   for (const rlim_t limit : {rlim_t{0}, rlim_t{1}, rlim_t{700}, rlim_t{2000}, rlim_t{2700}}) {
     const int status = wait_child(start_child([&] {
@@ -303,7 +303,7 @@ TEST(Save, AFileSizeLimitIsAnErrorOfOneLine) {
 }
 
 TEST(Save, CarriesSmallFilesAlong) {
-  const TempFolder root;
+  const TemporaryFolder root;
   SaveSession session = SaveSession::begin({.root = root.path(), .step = 3});
   const std::vector<std::string> parts = {session.write({})};
   const std::string folder = session.commit(parts, "{}", {{"notes.txt", "kept"}, {"empty", ""}});
@@ -321,7 +321,7 @@ TEST(Save, CarriesSmallFilesAlong) {
 }
 
 TEST(Save, FoldersThatCannotBeWrittenAreFoundAhead) {
-  const TempFolder root;
+  const TemporaryFolder root;
   write_file(root / "file", "x");
   Problems problems;
   check_writable(root / "new/folder", problems);

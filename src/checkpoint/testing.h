@@ -1,4 +1,4 @@
-// What this room's tests share: folders that clean up after themselves, states over host memory, children.
+// What this room's tests share: states over host memory, children.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,42 +7,17 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <list>
 #include <string>
 #include <vector>
 
 #include "base/philox.h"
+#include "base/testing/temporary_folder.h"
 #include "checkpoint/save.h"
 
 namespace hawser::checkpoint::testing {
-
-class TempFolder {
- public:
-  // `in_memory`: for thousands of small files, where the machine has a folder for that.
-  explicit TempFolder(bool in_memory = false) {
-    const std::filesystem::path memory = "/dev/shm";
-    const bool use_memory = in_memory && ::access(memory.c_str(), W_OK) == 0;
-    const auto parent = use_memory ? memory : std::filesystem::temp_directory_path();
-    std::string pattern = (parent / "hawser-checkpoint-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TempFolder() { remove_tree(path_); }
-  TempFolder(const TempFolder&) = delete;
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
-inline std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
 
 inline void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);

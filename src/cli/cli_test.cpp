@@ -1,16 +1,12 @@
 // Command lines: into options (in this process), and through the binary itself.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/testing/binary.h"
 #include "config/config.h"
 
 namespace hawser::cli {
@@ -88,53 +84,8 @@ TEST(CommandLine, TurnsExceptionsIntoExitCodes) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "hawser: internal error: odd\n");
 }
 
-struct Ran {
-  int code = 0;
-  std::string out;
-  std::string err;
-};
-
-class Binary : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "hawser-cli-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  // Runs `hawser ARGUMENTS` in the test's folder, through a shell.
-  Ran hawser(const std::string& arguments) {
-    const std::string line = cat("cd ", folder_.string(), " && ", HAWSER_BINARY, " ", arguments, " 2>err");
-    Ran ran;
-    FILE* pipe = popen(line.c_str(), "r");
-    std::array<char, 4096> bytes{};
-    for (std::size_t size = 0; (size = fread(bytes.data(), 1, bytes.size(), pipe)) > 0;)
-      ran.out.append(bytes.data(), size);
-    const int status = pclose(pipe);
-    ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    ran.err = text("err");
-    return ran;
-  }
-  std::string text(const std::string& file) const {
-    std::ostringstream out;
-    out << std::ifstream(folder_ / file).rdbuf();
-    return out.str();
-  }
-  void write(const std::string& file, const std::string& content) {
-    fs::create_directories((folder_ / file).parent_path());
-    std::ofstream(folder_ / file) << content;
-  }
-  // The command is refused with these lines, all problems together.
-  void refused(const std::string& arguments, const std::string& line) {
-    const Ran ran = hawser(arguments);
-    EXPECT_EQ(ran.code, 2) << arguments;
-    EXPECT_EQ(ran.out, "") << arguments;
-    EXPECT_EQ(ran.err, "hawser: " + line + "\n") << arguments;
-  }
-
-  fs::path folder_;
-};
+using testing::Binary;
+using testing::Ran;
 
 const std::vector<std::string> kCommands = {"fit",    "prepare", "plan",        "eval",       "generate",
                                             "export", "inspect", "recipe init", "bench step", "doctor"};
@@ -172,45 +123,45 @@ TEST_F(Binary, SaysItsVersion) {
 }
 
 TEST_F(Binary, RefusesAWrongCommandLineWithOneLine) {
-  refused("fti r.yaml", "unknown command fti; try hawser fit");
-  refused("train r.yaml", "unknown command train; try hawser fit");
-  refused("version", "unknown command version; try hawser --version");
-  refused("init", "unknown command init; try hawser recipe init");
+  refused("fti r.yaml", {"unknown command fti; try hawser fit"});
+  refused("train r.yaml", {"unknown command train; try hawser fit"});
+  refused("version", {"unknown command version; try hawser --version"});
+  refused("init", {"unknown command init; try hawser recipe init"});
   write("here.yaml", "");
-  refused("here.yaml --ranks 2", "unknown command here.yaml; try hawser fit here.yaml");
-  refused("--ranks 2 fit r.yaml", "--ranks stands before the command; try hawser COMMAND --ranks");
-  refused("fit r.yaml --steps 5", "unknown option --steps; try --set train.steps=VALUE");
-  refused("fit r.yaml --data.pack=chunks", "unknown option --data.pack; try --set data.pack=VALUE");
-  refused("xyzzy", "unknown command xyzzy; try hawser --help");
-  refused("recipe inti", "unknown command recipe inti; try hawser recipe init");
-  refused("recipe", "no command (expected one of init); try hawser recipe --help");
-  refused("fit --rnaks 4 r.yaml", "unknown option --rnaks; try --ranks");
-  refused("fit --zzzzzzzz r.yaml", "unknown option --zzzzzzzz; try hawser fit --help");
-  refused("fit", "fit: RECIPE is missing; try hawser fit --help");
-  refused("fit a.yaml b.yaml", "unexpected argument b.yaml; try hawser fit --help");
-  refused("fit a.yaml -x", "unexpected argument -x; try hawser fit --help");
-  refused("fit a.yaml --ranks", "--ranks needs a value; try hawser fit --help");
-  refused("fit a.yaml --ranks 0", "wrong value (expected a whole number of at least 1, got 0) at --ranks");
+  refused("here.yaml --ranks 2", {"unknown command here.yaml; try hawser fit here.yaml"});
+  refused("--ranks 2 fit r.yaml", {"--ranks stands before the command; try hawser COMMAND --ranks"});
+  refused("fit r.yaml --steps 5", {"unknown option --steps; try --set train.steps=VALUE"});
+  refused("fit r.yaml --data.pack=chunks", {"unknown option --data.pack; try --set data.pack=VALUE"});
+  refused("xyzzy", {"unknown command xyzzy; try hawser --help"});
+  refused("recipe inti", {"unknown command recipe inti; try hawser recipe init"});
+  refused("recipe", {"no command (expected one of init); try hawser recipe --help"});
+  refused("fit --rnaks 4 r.yaml", {"unknown option --rnaks; try --ranks"});
+  refused("fit --zzzzzzzz r.yaml", {"unknown option --zzzzzzzz; try hawser fit --help"});
+  refused("fit", {"fit: RECIPE is missing; try hawser fit --help"});
+  refused("fit a.yaml b.yaml", {"unexpected argument b.yaml; try hawser fit --help"});
+  refused("fit a.yaml -x", {"unexpected argument -x; try hawser fit --help"});
+  refused("fit a.yaml --ranks", {"--ranks needs a value; try hawser fit --help"});
+  refused("fit a.yaml --ranks 0", {"wrong value (expected a whole number of at least 1, got 0) at --ranks"});
   refused("fit a.yaml --ranks 010",
-          "a number with a leading zero (expected a whole number of at least 1, got 010) at --ranks; try 10");
+          {"a number with a leading zero (expected a whole number of at least 1, got 010) at --ranks; try 10"});
   refused("fit a.yaml --ranks 00",
-          "a number with a leading zero (expected a whole number of at least 1, got 00) at --ranks; try 0");
-  refused("fit a.yaml --ranks 2x", "wrong value (expected a whole number of at least 1, got 2x) at --ranks");
+          {"a number with a leading zero (expected a whole number of at least 1, got 00) at --ranks; try 0"});
+  refused("fit a.yaml --ranks 2x", {"wrong value (expected a whole number of at least 1, got 2x) at --ranks"});
   refused("fit a.yaml --memory lots",
-          "wrong value (expected bytes with a unit, got lots) at --memory; try --memory 24GB");
-  refused("fit a.yaml --device gpu", "wrong value (expected auto, cpu or cuda, got gpu) at --device");
-  refused("generate --model m",
-          "generate: nothing to go on from (expected --prompt, --prompt-ids, --prompts or --chat); try hawser generate "
-          "--help");
+          {"wrong value (expected bytes with a unit, got lots) at --memory; try --memory 24GB"});
+  refused("fit a.yaml --device gpu", {"wrong value (expected auto, cpu or cuda, got gpu) at --device"});
+  refused(
+      "generate --model m",
+      {"generate: nothing to go on from (expected --prompt, --prompt-ids, --prompts or --chat); try hawser generate "
+       "--help"});
   refused("generate --model m --prompt a --prompt-ids 1",
-          "generate: both --prompt and --prompt-ids (expected one of --prompt, --prompt-ids, --prompts or --chat)");
+          {"generate: both --prompt and --prompt-ids (expected one of --prompt, --prompt-ids, --prompts or --chat)"});
   refused("generate --model m --prompt-ids 1,x",
-          "wrong value (expected token ids, got 1,x) at --prompt-ids; try --prompt-ids 1,2,3");
-  refused("eval --model m --data d",
-          "m: no such model (expected a Hugging Face folder or a config.json)\n"
-          "hawser: eval: --sequence-length is missing; try hawser eval --help");
+          {"wrong value (expected token ids, got 1,x) at --prompt-ids; try --prompt-ids 1,2,3"});
+  refused("eval --model m --data d", {"m: no such model (expected a Hugging Face folder or a config.json)",
+                                      "eval: --sequence-length is missing; try hawser eval --help"});
   refused("inspect x --set nonsense",
-          "--set: not an assignment (expected KEY=VALUE, got nonsense); try train.steps=10");
+          {"--set: not an assignment (expected KEY=VALUE, got nonsense); try train.steps=10"});
 }
 
 TEST_F(Binary, AnswersWhoKnowsNothingYet) {
@@ -222,56 +173,55 @@ TEST_F(Binary, AnswersWhoKnowsNothingYet) {
   }
   EXPECT_EQ(hawser("help recipe init").out, hawser("recipe init --help").out);
   EXPECT_NE(hawser("recipe init --help").out.find("\nRanks, sequence length, batch"), std::string::npos);
-  refused("help fti", "unknown command fti; try hawser fit");
+  refused("help fti", {"unknown command fti; try hawser fit"});
 }
 
 TEST_F(Binary, NamesTheFileThatIsMeant) {
   write("novels.yaml", "");
-  refused("fit novel.yaml", "novel.yaml: no such recipe; try novels.yaml");
-  refused("plan runs/novel.yaml", "runs/novel.yaml: no such recipe; try hawser recipe init");
+  refused("fit novel.yaml", {"novel.yaml: no such recipe; try novels.yaml"});
+  refused("plan runs/novel.yaml", {"runs/novel.yaml: no such recipe; try hawser recipe init"});
   write("models/SmolLM2/config.json", "{}");
   write("books/a.txt", "one");
   refused("recipe init --model models/SmolLM",
-          "models/SmolLM: no such model (expected a model folder or a config.json); try models/SmolLM2");
-  refused("recipe init --model models/SmolLM2 --data boks", "boks: no such file at --data; try books");
+          {"models/SmolLM: no such model (expected a model folder or a config.json); try models/SmolLM2"});
+  refused("recipe init --model models/SmolLM2 --data boks", {"boks: no such file at --data; try books"});
 }
 
 TEST_F(Binary, RefusesAWrongRecipeBeforeAnythingStarts) {
-  refused("fit none.yaml", "none.yaml: no such recipe; try hawser recipe init");
+  refused("fit none.yaml", {"none.yaml: no such recipe; try hawser recipe init"});
   write("r.yaml", "model: {path: m}\ndata: {train: a, sequence_length: 64}\ntrain: {steps: 3}\noutput: o\n");
   refused("fit r.yaml --ranks 3 --set train.global_batch_size=4",
-          "--set: batch does not divide over the ranks (expected a multiple of 3: 3 data ranks x micro_batch_size 1, "
-          "got 4) at train.global_batch_size; try train.global_batch_size: 3 or 6\n"
-          "hawser: m: no such model (expected a Hugging Face folder or a config.json)\n"
-          "hawser: a: no such file at data.train[0]");
+          {"--set: batch does not divide over the ranks (expected a multiple of 3: 3 data ranks x micro_batch_size 1, "
+           "got 4) at train.global_batch_size; try train.global_batch_size: 3 or 6",
+           "m: no such model (expected a Hugging Face folder or a config.json)", "a: no such file at data.train[0]"});
   refused("plan r.yaml --ranks 4 --set parallel.hybrid_shard_degree=3 --set train.global_batch_size=4",
-          "--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; "
-          "try parallel.hybrid_shard_degree: 1, 2 or 4");
+          {"--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; "
+           "try parallel.hybrid_shard_degree: 1, 2 or 4"});
 #ifndef HAWSER_CUDA
   refused("fit r.yaml --device cuda",
-          "this binary was built without CUDA (expected auto or cpu, got cuda) at --device; try --device cpu");
+          {"this binary was built without CUDA (expected auto or cpu, got cuda) at --device; try --device cpu"});
 #endif
   refused("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
-          "--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
-          "parallel.context_parallel_degree; try --ranks 2\n"
-          "hawser: m: no such model (expected a Hugging Face folder or a config.json)\n"
-          "hawser: d: cannot read: No such file or directory");
+          {"--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
+           "parallel.context_parallel_degree; try --ranks 2",
+           "m: no such model (expected a Hugging Face folder or a config.json)",
+           "d: cannot read: No such file or directory"});
 }
 
 TEST_F(Binary, WritesARecipeThatReadsBack) {
   fs::create_directories(folder_ / "models");
-  fs::copy(fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny/gqa", folder_ / "models/tiny", fs::copy_options::recursive);
+  fs::copy(testing::tiny("gqa"), folder_ / "models/tiny", fs::copy_options::recursive);
   write("books/a.jsonl", "{\"input_ids\": [1, 2, 3, 4]}\n{\"input_ids\": [5, 6, 7]}\n");
   const Ran ran = hawser("recipe init --model models/tiny --data books --set train.steps=7");
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_NE(ran.out.find("sequence_length: 128"), std::string::npos) << ran.out;
   write("r.yaml", ran.out);
-  const Recipe recipe = read_recipe((folder_ / "r.yaml").string(), {});
+  const Recipe recipe = read_recipe(folder_.path("r.yaml"), {});
   EXPECT_EQ(recipe.train.steps, 7);
   EXPECT_EQ(recipe.name, "tiny-tuned");
-  EXPECT_EQ(recipe.data.train, std::vector<std::string>{(folder_ / "books").string()});
+  EXPECT_EQ(recipe.data.train, std::vector<std::string>{folder_.path("books")});
   EXPECT_GT(recipe.data.validation_fraction, 0);
-  refused("recipe init --model models/tiny --data none", "none: no such file at --data");
+  refused("recipe init --model models/tiny --data none", {"none: no such file at --data"});
 
   // Without --data: what lies in text/, else an example that says what to put there, and a warning.
   const Ran bare = hawser("recipe init --model models/tiny");
@@ -280,12 +230,12 @@ TEST_F(Binary, WritesARecipeThatReadsBack) {
   write("text/lines.jsonl", "{\"input_ids\": [1, 2, 3, 4]}\n");
   const Ran found = hawser("recipe init --model models/tiny");
   // Standard output may go anywhere.
-  EXPECT_NE(found.out.find("\n  train: [" + (folder_ / "text/*.jsonl").string() + "]"), std::string::npos) << found.out;
+  EXPECT_NE(found.out.find("\n  train: [" + folder_.path("text/*.jsonl") + "]"), std::string::npos) << found.out;
   EXPECT_NE(found.out.find("validation_fraction: 0.0 "), std::string::npos) << "one document, nothing to hold out";
   EXPECT_EQ(hawser("recipe init --model models/tiny --output new.yaml").code, 0);
   refused("recipe init --model models/tiny --output new.yaml",
-          "new.yaml: is there already; try another --output, or --force to write over it");
-  refused("recipe init --model models/none", "models/none: no such model (expected a model folder or a config.json)");
+          {"new.yaml: is there already; try another --output, or --force to write over it"});
+  refused("recipe init --model models/none", {"models/none: no such model (expected a model folder or a config.json)"});
 }
 
 }  // namespace

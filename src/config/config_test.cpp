@@ -1,15 +1,14 @@
 // The layout, the defaults of ranks, and the texts made from the schema table.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
+#include "base/testing/temporary_folder.h"
 #include "config/config.h"
 #include "config/schema.h"
 
@@ -99,14 +98,8 @@ Recipe unlike_the_default() {
 }
 
 Recipe read_back(const std::string& text) {
-  std::string name = (std::filesystem::temp_directory_path() / "hawser-recipe-XXXXXX").string();
-  const int file = mkstemp(name.data());
-  EXPECT_GE(file, 0);
-  close(file);
-  std::ofstream(name) << text;
-  const Recipe recipe = read_recipe(name, {});
-  std::filesystem::remove(name);
-  return recipe;
+  const TemporaryFolder folder;
+  return read_recipe(folder.write("recipe.yaml", text), {});
 }
 
 TEST(Texts, RecipesReadBackEqual) {
@@ -193,9 +186,7 @@ TEST(Schema, NamesAreUniqueAndSectionsKnown) {
 TEST(Docs, TheReferenceIsThatOfTheSchema) {
   const std::string path = std::string(HAWSER_SOURCE_DIR) + "/docs/recipe.md";
   if (std::getenv("HAWSER_UPDATE_DOCS") != nullptr) std::ofstream(path) << recipe_reference_markdown();
-  std::ostringstream page;
-  page << std::ifstream(path).rdbuf();
-  EXPECT_EQ(page.str(), recipe_reference_markdown()) << "run HAWSER_UPDATE_DOCS=1 build/cpu/config_test";
+  EXPECT_EQ(read_file(path), recipe_reference_markdown()) << "run HAWSER_UPDATE_DOCS=1 build/cpu/config_test";
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
+#include "base/testing/temporary_folder.h"
 #include "config/config.h"
 #include "config/nearest.h"
 
@@ -22,18 +21,7 @@ output: out
 
 class ReadRecipe : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "hawser-config-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string file(const std::string& text) {
-    const std::string path = (folder_ / "r.yaml").string();
-    std::ofstream(path) << text;
-    return path;
-  }
+  std::string file(const std::string& text) { return folder_.write("r.yaml", text); }
   Recipe read(const std::string& text, const std::vector<std::string>& sets = {}, Purpose purpose = Purpose::train) {
     return read_recipe(file(text), sets, purpose);
   }
@@ -45,14 +33,14 @@ class ReadRecipe : public ::testing::Test {
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::bad_input);
       std::string out = error.what();
-      const std::string prefix = folder_.string() + "/";
+      const std::string prefix = folder_.path("");
       for (auto at = out.find(prefix); at != std::string::npos; at = out.find(prefix)) out.erase(at, prefix.size());
       return out;
     }
     return "";
   }
 
-  fs::path folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(ReadRecipe, TakesTheRecipeOfTheSpec) {
@@ -81,10 +69,10 @@ output: runs/llama31-8b-16k
   EXPECT_EQ(recipe.precision.compute, ComputePrecision::bf16);
   EXPECT_EQ(recipe.train.seed, 7u);
   EXPECT_DOUBLE_EQ(recipe.optimizer.learning_rate, 2e-5);
-  EXPECT_EQ(recipe.folder, folder_.string());
+  EXPECT_EQ(recipe.folder, folder_.path());
   EXPECT_EQ(key_place(recipe, "data.sequence_length"), "data.sequence_length, line 6");
   EXPECT_EQ(key_place(recipe, "run.threads"), "run.threads");
-  EXPECT_EQ(resolve_path(recipe, "a/b"), (folder_ / "a/b").string());
+  EXPECT_EQ(resolve_path(recipe, "a/b"), folder_.path("a/b"));
   EXPECT_EQ(resolve_path(recipe, "/a/b"), "/a/b");
   EXPECT_EQ(resolve_path(recipe, ""), "");
 }
@@ -234,8 +222,8 @@ TEST_F(ReadRecipe, RefusesFoldersAndListsThatNobodyMeans) {
 }
 
 TEST_F(ReadRecipe, RefusesWhatIsNoFile) {
-  EXPECT_THROW(read_recipe((folder_ / "none.yaml").string(), {}), UserError);
-  EXPECT_THROW(read_recipe(folder_.string(), {}), UserError);
+  EXPECT_THROW(read_recipe(folder_.path("none.yaml"), {}), UserError);
+  EXPECT_THROW(read_recipe(folder_.path(), {}), UserError);
   EXPECT_NE(errors(std::string(2 << 20, ' ')).find("too large"), std::string::npos);
 }
 
@@ -369,10 +357,9 @@ TEST(OverrideRecipe, NeedsNoKeys) {
 }
 
 TEST_F(ReadRecipe, NamesTheRecipeBesideThatIsMeant) {
-  const std::string folder = std::filesystem::temp_directory_path() / ("hawser-near-" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/novels.yaml") << "name: n\n";
-  std::ofstream(folder + "/novels.txt") << "text\n";
+  const std::string folder = folder_.path();
+  folder_.write("novels.yaml", "name: n\n");
+  folder_.write("novels.txt", "text\n");
   EXPECT_EQ(nearest_file(folder + "/novel.yaml"), folder + "/novels.yaml");
   EXPECT_EQ(nearest_file(folder + "/something-else"), "");
   EXPECT_EQ(nearest_file(folder + "/no/folder.yaml"), "");
@@ -389,7 +376,6 @@ TEST_F(ReadRecipe, NamesTheRecipeBesideThatIsMeant) {
   } catch (const UserError& error) {  // a file of another kind is not offered
     EXPECT_EQ(std::string(error.what()), folder + "/novels.yaml: no such recipe; try hawser recipe init");
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Nearest, OffersWhatIsNear) {

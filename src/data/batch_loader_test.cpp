@@ -6,14 +6,14 @@
 #include <map>
 
 #include "base/error.h"
-#include "data/testing/scratch_folder.h"
+#include "base/testing/temporary_folder.h"
 
 namespace hawser::data {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-std::shared_ptr<const TokenFile> counting_file(const ScratchFolder& folder, std::int32_t tokens) {
+std::shared_ptr<const TokenFile> counting_file(const TemporaryFolder& folder, std::int32_t tokens) {
   TokenFileWriter writer(folder.path("train"), 100000);
   for (std::int32_t i = 0; i < tokens; ++i) writer.add_sequence(Ids{i});
   writer.finish();
@@ -58,7 +58,7 @@ BatchShape shape_of(std::int64_t sequences, std::int64_t length, int context,
 }
 
 TEST(BatchLoader, StepIsTheSameOnEveryLayout) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 500), 13, 0);
   const BatchOrder order{.global_batch_size = 5, .seed = 11};
   for (const std::int64_t step : {0, 3, 20}) {
@@ -77,7 +77,7 @@ TEST(BatchLoader, StepIsTheSameOnEveryLayout) {
 }
 
 TEST(BatchLoader, EvaluationReadsTheSetOnce) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 100), 10, 0);
   const BatchOrder order{.global_batch_size = 4, .shuffle = false};
   const BatchLoader loader(set, shape_of(1, 10, 1), {0, 1, 0, 1}, order);
@@ -93,7 +93,7 @@ TEST(BatchLoader, EvaluationReadsTheSetOnce) {
 
 // However many are computed at a time.
 TEST(BatchLoader, EvaluationReadsAsMuchAsItIsTold) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 100), 10, 0);  // 10 of them
   for (const std::int64_t at_once : {1, 2, 3, 6, 16}) {
     for (const std::int64_t first : {6, 10, 12, 0}) {
@@ -111,14 +111,14 @@ TEST(BatchLoader, EvaluationReadsAsMuchAsItIsTold) {
 }
 
 TEST(BatchLoader, RefusesWhatBreaksItsBounds) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 100), 10, 0);
   EXPECT_THROW(BatchLoader(set, shape_of(1, 10, 2), {0, 1, 0, 1}, {}), InternalError);
   EXPECT_THROW(BatchLoader(set, shape_of(1, 9, 1), {0, 1, 0, 1}, {.seed = 1}).load(0, 0), InternalError);
 }
 
 TEST(JsonlBatch, IsOneBatchWithEquallyManyMicroBatchesOnEveryRank) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder.write("e.jsonl",
                                         "{\"input_ids\":[1,2,3,4,5,6,7,8,9]}\n"
                                         "{\"input_ids\":[11,12,13,14],\"document_lengths\":[1,1,1,1]}\n"
@@ -155,7 +155,7 @@ TEST(JsonlBatch, IsOneBatchWithEquallyManyMicroBatchesOnEveryRank) {
 }
 
 TEST(Prefetcher, GivesMicroBatchesInOrderAndThenEnds) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 300), 10, 0);
   const auto loader = std::make_shared<const BatchLoader>(set, shape_of(1, 10, 1), BatchLayout{0, 2, 0, 1},
                                                           BatchOrder{.global_batch_size = 6, .seed = 2});
@@ -169,7 +169,7 @@ TEST(Prefetcher, GivesMicroBatchesInOrderAndThenEnds) {
 }
 
 TEST(Prefetcher, PassesErrorsOn) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 300), 10, 50);
   const auto loader = std::make_shared<const BatchLoader>(set, shape_of(1, 10, 1), BatchLayout{},
                                                           BatchOrder{.global_batch_size = 30, .shuffle = false});

@@ -5,9 +5,9 @@
 #include <filesystem>
 
 #include "base/philox.h"
+#include "base/testing/temporary_folder.h"
 #include "data/block_encoder.h"
 #include "data/testing/archives.h"
-#include "data/testing/scratch_folder.h"
 
 namespace hawser::data {
 namespace {
@@ -48,7 +48,7 @@ std::string prose(int count, std::uint64_t seed) {
 }
 
 TEST(BlockReader, CutsLinesAndKnowsWhereItStands) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 500; ++i) text += std::string(static_cast<std::size_t>(i * 37 % 90), 'x') + "\n";
   text += "the last line has no end";
@@ -75,7 +75,7 @@ TEST(BlockReader, CutsLinesAndKnowsWhereItStands) {
 }
 
 TEST(BlockReader, PartsOfATextHaveTheIdsOfTheWhole) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   for (const char* path : {"/recipes/quickstart-tokenizer", "/inputs/smollm2", "/inputs/tokenizers/llama3"}) {
     const std::string file = std::string(HAWSER_SOURCE_DIR) + path + "/tokenizer.json";
     if (!fs::exists(file)) continue;
@@ -129,7 +129,7 @@ class Uncuttable final : public Tokenizer {
 };
 
 TEST(BlockReader, ATokenizerThatAllowsNoCutGetsTheTextWhole) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const std::string text = prose(60000, 9);
   folder.write("a.txt", text);
   const Uncuttable tokenizer;

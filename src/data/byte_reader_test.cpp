@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "base/testing/temporary_folder.h"
 #include "data/testing/archives.h"
-#include "data/testing/scratch_folder.h"
 
 namespace hawser::data {
 namespace {
@@ -30,7 +30,7 @@ class ByteReaderTest : public testing::Test {
     }
     return "accepted";
   }
-  ScratchFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(ByteReaderTest, ReadsTheSameTextInEveryForm) {

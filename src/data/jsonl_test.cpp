@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "data/testing/scratch_folder.h"
+#include "base/testing/temporary_folder.h"
 
 namespace hawser::data {
 namespace {
@@ -129,7 +129,7 @@ TEST(Jsonl, SaysWhatIsWrongAndWhere) {
 }
 
 TEST(Jsonl, CollectsAllProblemsOfAFile) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   Problems problems;
   const auto lines = read_jsonl(
       folder.write("a.jsonl", "{\"text\":\"a\"}\r\n\n{bad\n{\"input_ids\":[5000]}\n{\"text\":\"b\"}"), 100, problems);

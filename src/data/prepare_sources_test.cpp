@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <thread>
 
@@ -16,7 +15,7 @@
 #include "base/philox.h"
 #include "data/prepare.h"
 #include "data/testing/archives.h"
-#include "data/testing/scratch_folder.h"
+#include "data/testing/prepare_refusal.h"
 #include "data/token_file.h"
 
 namespace hawser::data {
@@ -24,11 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Ids = std::vector<std::int32_t>;
-
-std::string read_file(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
 
 class PrepareSources : public testing::Test {
  protected:
@@ -75,7 +69,7 @@ class PrepareSources : public testing::Test {
     }
     return out;
   }
-  ScratchFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(PrepareSources, ArchivesAndFoldersGiveWhatTheirTextGives) {

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "data/held_out.h"
 #include "data/sources.h"
-#include "data/testing/scratch_folder.h"
+#include "data/testing/prepare_refusal.h"
 #include "data/token_file.h"
 #include "data/tokenizers/tokenizer.h"
 
@@ -53,7 +53,7 @@ class PrepareTest : public testing::Test {
     }
     folder_.write(name, text);
   }
-  ScratchFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(PrepareTest, WritesDocumentsInOrderWithEndOfText) {

@@ -12,9 +12,9 @@
 
 #include "base/error.h"
 #include "base/philox.h"
+#include "base/testing/temporary_folder.h"
 #include "data/packer.h"
 #include "data/sampler.h"
-#include "data/testing/scratch_folder.h"
 
 namespace hawser::data {
 namespace {
@@ -22,7 +22,7 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 
 // A file of documents of these lengths, one sequence each; ids count up from 0 over the whole file.
-std::shared_ptr<const TokenFile> file_of(const ScratchFolder& folder, const Ids& lengths, bool with_labels = false) {
+std::shared_ptr<const TokenFile> file_of(const TemporaryFolder& folder, const Ids& lengths, bool with_labels = false) {
   TokenFileWriter writer(folder.path("train"), 100000);
   std::int32_t next = 0;
   for (const std::int32_t length : lengths) {
@@ -51,7 +51,7 @@ void expect_consistent(const SequenceSet& set, std::int64_t length) {
 }
 
 TEST(ChunkedSequences, CutsRunningTextAndCrossesTheCuts) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const auto set = chunked_sequences(file_of(folder, {5, 1, 4}), 4, 0);  // 10 tokens
   expect_consistent(*set, 4);
   ASSERT_EQ(set->size(), 3);
@@ -68,7 +68,7 @@ TEST(ChunkedSequences, CutsRunningTextAndCrossesTheCuts) {
 }
 
 TEST(ChunkedSequences, TakesLabelsFromTheFileAndChecksIds) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const auto set = chunked_sequences(file_of(folder, {10}, true), 4, 10);
   EXPECT_EQ(set->get(0).labels, (Ids{1, 2, kIgnoredLabel, 4}));
   expect_consistent(*set, 4);
@@ -76,7 +76,7 @@ TEST(ChunkedSequences, TakesLabelsFromTheFileAndChecksIds) {
 }
 
 TEST(PackedSequences, HoldEveryTokenOnceAndEveryTargetWithinItsDocument) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   Ids lengths;
   const RandomStream random(1, "lengths");
   for (int i = 0; i < 300; ++i)
@@ -112,7 +112,7 @@ TEST(PackedSequences, HoldEveryTokenOnceAndEveryTargetWithinItsDocument) {
 }
 
 TEST(PackedSequences, DependOnTheSeedOnly) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const auto file = file_of(folder, Ids(100, 20));
   const auto first = [&](std::uint64_t seed) { return packed_sequences(file, 64, 8, seed, 0)->get(0).ids; };
   EXPECT_EQ(first(1), first(1));

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "base/philox.h"
+#include "base/testing/temporary_folder.h"
 #include "data/sequence.h"
-#include "data/testing/scratch_folder.h"
 
 namespace hawser::data {
 namespace {
@@ -24,7 +24,7 @@ class Statistics : public testing::Test {
     writer.finish();
     return std::make_shared<const TokenFile>(folder_.path("t"));
   }
-  ScratchFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(Statistics, OfLengths) {

@@ -6,17 +6,12 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "data/testing/scratch_folder.h"
+#include "base/testing/temporary_folder.h"
 
 namespace hawser::data {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
-
-std::string read_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
 
 Ids all_ids(const TokenFile& file) {
   Ids ids(file.tokens());
@@ -51,7 +46,7 @@ class TokenFileTest : public testing::Test {
     std::memcpy(text.data() + at, &value, sizeof value);
     std::ofstream(prefix_ + ".idx", std::ios::binary) << text;
   }
-  ScratchFolder folder_;
+  TemporaryFolder folder_;
   std::string prefix_ = folder_.path("train");
 };
 

@@ -1,10 +1,10 @@
 #include "generate/prompts.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
+
+#include "base/testing/temporary_folder.h"
 
 namespace hawser::generate {
 namespace {
@@ -15,8 +15,6 @@ using data::chat::ChatTemplate;
 class Prompts : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::temp_directory_path() / cat("hawser-prompts-", ::getpid());
-    fs::create_directories(folder_);
     tokenizer_ = data::load_tokenizer((fs::path(HAWSER_SOURCE_DIR) / "recipes/quickstart-tokenizer").string());
     for (const auto& one : data::chat::named_templates()) {
       if (one.name == std::string("chatml")) {
@@ -24,12 +22,8 @@ class Prompts : public ::testing::Test {
       }
     }
   }
-  void TearDown() override { fs::remove_all(folder_); }
 
-  std::string write(const std::string& name, const std::string& text) {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-    return (folder_ / name).string();
-  }
+  std::string write(const std::string& name, const std::string& text) { return folder_.write(name, text); }
   PromptEncoder encoder(bool with_template = true) const {
     return {"DIR", tokenizer_.get(), with_template ? template_ : nullptr, {}, 0, tokenizer_->vocab_size()};
   }
@@ -39,7 +33,7 @@ class Prompts : public ::testing::Test {
     return ids;
   }
 
-  fs::path folder_;
+  TemporaryFolder folder_;
   std::unique_ptr<data::Tokenizer> tokenizer_;
   std::shared_ptr<const ChatTemplate> template_;
 };
@@ -116,7 +110,7 @@ TEST_F(Prompts, WhatIsNoFileOfPromptsIsRefused) {
   };
   EXPECT_NE(said(write("a.csv", "a,b\n")).find("expected .jsonl or .txt"), std::string::npos);
   EXPECT_NE(said(write("b.txt", "\n \n")).find("no prompts"), std::string::npos);
-  EXPECT_NE(said((folder_ / "none.txt").string()).find("none.txt"), std::string::npos);
+  EXPECT_NE(said(folder_.path("none.txt")).find("none.txt"), std::string::npos);
   EXPECT_NE(said(write("c.txt", "a\xFF\n")).find("not UTF-8 at line 1"), std::string::npos);
   Problems problems;
   const PromptEncoder without("DIR", nullptr, nullptr, {}, std::nullopt, 100);

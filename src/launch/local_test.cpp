@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/testing/temporary_folder.h"
 #include "launch/environment.h"
 #include "launch/local.h"
 
@@ -25,22 +26,13 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-std::string slurp(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
 // A launcher in a process of its own, as `hawser fit` is, with its two streams in files.
 class Launched {
  public:
   // crowded: with a thread of somebody else's that blocks no signal, as a GPU's driver may start one.
   Launched(int ranks, std::vector<std::string> words, bool bare = false, bool crowded = false) {
-    std::string name = (fs::temp_directory_path() / "hawser-launch-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) std::abort();
-    folder = name;
     for (std::string& word : words)
-      if (word == "PIDS") word = (folder / "pid").string();
+      if (word == "PIDS") word = folder.path("pid");
     words.insert(words.begin(), HAWSER_TEST_RANK);
     process = fork();
     if (process < 0) std::abort();
@@ -68,7 +60,6 @@ class Launched {
       kill(process, SIGKILL);
       waitpid(process, nullptr, 0);
     }
-    fs::remove_all(folder);
   }
   Launched(const Launched&) = delete;
   Launched& operator=(const Launched&) = delete;
@@ -83,16 +74,16 @@ class Launched {
   pid_t pid_of(int rank) const {
     const fs::path file = folder / ("pid." + std::to_string(rank));
     for (const auto end = Clock::now() + std::chrono::seconds(20); Clock::now() < end;) {
-      const std::string text = slurp(file);
+      const std::string text = read_file(file);
       if (!text.empty() && std::stoi(text) > 1) return std::stoi(text);
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     throw std::runtime_error(cat("rank ", rank, " did not start: ", err()));
   }
-  std::string out() const { return slurp(folder / "out"); }
-  std::string err() const { return slurp(folder / "err"); }
+  std::string out() const { return folder.read("out"); }
+  std::string err() const { return folder.read("err"); }
 
-  fs::path folder;
+  TemporaryFolder folder;
   pid_t process = -1;
 };
 
@@ -105,7 +96,7 @@ bool ended(pid_t pid) {
 }
 
 pid_t parent_of(pid_t pid) {
-  std::istringstream stat(slurp(cat("/proc/", pid, "/stat")));
+  std::istringstream stat(read_file(cat("/proc/", pid, "/stat")));
   std::string number, name, state;
   pid_t parent = 0;
   stat >> number >> name >> state >> parent;

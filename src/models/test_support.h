@@ -3,10 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -17,11 +13,6 @@
 #include "models/weights.h"
 
 namespace hawser::models {
-
-inline std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 inline std::string golden(const std::string& name) {
   return std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny/" + name;

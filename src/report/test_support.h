@@ -1,9 +1,6 @@
 // What the tests of this room share.
 #pragma once
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,11 +10,6 @@
 #include "report/metrics.h"
 
 namespace hawser::report {
-
-inline std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 inline StepMetrics metrics_of(std::int64_t step) {
   return {.step = step,

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "data/testing/scratch_folder.h"
+#include "base/testing/temporary_folder.h"
 #include "train/evaluate.h"
 
 namespace hawser::train {
@@ -12,7 +12,7 @@ namespace {
 
 const std::string kSource = HAWSER_SOURCE_DIR;
 
-std::string write_tokens(const data::ScratchFolder& folder, std::string_view name,
+std::string write_tokens(const TemporaryFolder& folder, std::string_view name,
                          const std::vector<std::vector<std::int32_t>>& documents) {
   data::TokenFileWriter writer(folder.path(name), 4096);
   for (const auto& ids : documents) {
@@ -24,7 +24,7 @@ std::string write_tokens(const data::ScratchFolder& folder, std::string_view nam
 }
 
 TEST(Baseline, BigramLossTakesTheFileAsRunningText) {
-  const data::ScratchFolder folder;
+  const TemporaryFolder folder;
   const data::TokenFile train(write_tokens(folder, "train", {{0, 1, 0, 1}}));
   const data::TokenFile held_out(write_tokens(folder, "held_out", {{1, 0}, {1}}));
   // Of three ids: c(0) = c(1) = 2, N = 4, T = 2. c(h): 0 twice, followed by 1; 1 once, followed by 0.
@@ -44,7 +44,7 @@ TEST(Baseline, TextBytesCountsWhatIsPredicted) {
   tokenizer->encode(second, more, true);
   ids.push_back(tokenizer->eos().value());
   const auto of_first_token = tokenizer->decode_bytes(std::span(ids).first(1)).size();
-  const data::ScratchFolder folder;
+  const TemporaryFolder folder;
   const data::TokenFile file(write_tokens(folder, "text", {ids, more}));
   EXPECT_EQ(text_bytes(file, *tokenizer, true),
             static_cast<std::int64_t>(first.size() + second.size() - of_first_token));
@@ -55,7 +55,7 @@ TEST(Baseline, TextBytesCountsWhatIsPredicted) {
 
 // The ids of one line are the same data as a token file that holds them.
 TEST(Baseline, EvaluationOfATokenFileIsThatOfItsIds) {
-  const data::ScratchFolder folder;
+  const TemporaryFolder folder;
   const std::vector<std::int32_t> ids{5, 17, 3, 8, 9, 2, 11, 4, 7, 1, 1, 6};
   std::string line = "{\"input_ids\": [";
   for (const std::int32_t& id : ids) line += std::to_string(id) + (&id == &ids.back() ? "]}\n" : ", ");
@@ -77,7 +77,7 @@ TEST(Baseline, EvaluationOfATokenFileIsThatOfItsIds) {
 }
 
 TEST(Baseline, RefusesWhatCannotBeScored) {
-  const data::ScratchFolder folder;
+  const TemporaryFolder folder;
   EvaluateRequest request{.model = kSource + "/tests/golden/tiny/gqa",
                           .data = folder.write("line.jsonl", "{\"input_ids\": [1, 2, 3]}\n"),
                           .bigram = folder.path("none"),

@@ -1,7 +1,7 @@
 // What a user may get wrong: one line each, all of it together, exit code 2, nothing on standard output.
 #include <functional>
 
-#include "binary.h"
+#include "cli/testing/binary.h"
 
 namespace hawser {
 namespace {
@@ -172,7 +172,7 @@ TEST_F(BadInput, OutputNotWritable) {
   write("recipe.yaml", "model: {path: " + tiny("gqa").string() +
                            "}\ndata: {train: good.jsonl, sequence_length: 16}\ntrain: {steps: 1}\noutput: file/run\n");
   const std::string reason = ": the folder is not writable (got Not a directory)";
-  refused("prepare recipe.yaml", {(folder_ / "file/run/data").string() + reason});
+  refused("prepare recipe.yaml", {folder_.path("file/run/data") + reason});
   refused("fit recipe.yaml", {"file/run" + reason});
   refused("fit recipe.yaml --ranks 2 --set train.global_batch_size=2", {"file/run" + reason});
 }

@@ -1,5 +1,5 @@
 // Conversations, archives and token files as a user meets them: prepare, inspect data, fit, eval.
-#include "binary.h"
+#include "cli/testing/binary.h"
 
 namespace hawser {
 namespace {
@@ -79,7 +79,7 @@ TEST_F(ChatData, IsInColourOnATerminal) {
 }
 
 TEST_F(ChatData, SaysWhatIsWrong) {
-  const std::string chat = (folder_ / "bad.jsonl").string();
+  const std::string chat = folder_.path("bad.jsonl");
   write("bad.jsonl", "{\"messages\": []}\n{\"prompt\": \"a\"}\n");
   write("bad.yaml", recipe("{train: bad.jsonl, sequence_length: 32}"));
   refused("prepare bad.yaml",
@@ -90,15 +90,14 @@ TEST_F(ChatData, SaysWhatIsWrong) {
            "llama-3, "
            "llama-3.1, mistral-v1, mistral-v3, zephyr, gemma, phi-3) at data.chat_template"});
   write("model/tokenizer_config.json", "{\"chat_template\": \"{{ messages | wordwrap }}\"}");
-  const std::string config = (folder_ / "model/tokenizer_config.json").string();
+  const std::string config = folder_.path("model/tokenizer_config.json");
   refused(
       "prepare recipe.yaml",
       {config + ": chat template: filter 'wordwrap' is not supported at the template's line 1; try data.chat_template "
                 "with a template of the subset in docs/data.md"});
   EXPECT_FALSE(fs::exists(folder_ / "run/data/unfinished"));
-  refused("inspect data recipe.yaml",
-          {"recipe.yaml: its data is not prepared (expected " + (folder_ / "run/data/train.idx").string() +
-           "); try hawser prepare recipe.yaml"});
+  refused("inspect data recipe.yaml", {"recipe.yaml: its data is not prepared (expected " +
+                                       folder_.path("run/data/train.idx") + "); try hawser prepare recipe.yaml"});
   refused("inspect data", {"inspect data: RECIPE is missing; try hawser inspect data RECIPE"});
   refused("inspect checkpoint", {"inspect checkpoint: DIR is missing; try hawser inspect checkpoint DIR"});
   EXPECT_NE(hawser("inspect --help").out.find("hawser inspect PATH [RECIPE] [options]"), std::string::npos);

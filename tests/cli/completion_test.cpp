@@ -1,7 +1,7 @@
 // hawser completion: the scripts, in the shells that they are for.
 #include <unistd.h>
 
-#include "binary.h"
+#include "cli/testing/binary.h"
 #include "config/choices.h"
 
 namespace hawser {

@@ -1,5 +1,5 @@
 // What a recipe and a command line may name as data: token files by prefix, text by its ending.
-#include "binary.h"
+#include "cli/testing/binary.h"
 
 namespace hawser {
 namespace {
@@ -135,7 +135,7 @@ TEST_F(Data, AllWrongPathsAtOnce) {
   const std::vector<std::string> lines = {
       "nowhere.json: no such model (expected a Hugging Face folder or a config.json)",
       "none.jsonl: no such file at data.train[0]", "gone.txt: no such file at data.validation[0]",
-      (folder_ / "no.json").string() + ": cannot read the tokenizer: No such file or directory"};
+      folder_.path("no.json") + ": cannot read the tokenizer: No such file or directory"};
   refused("fit wrong.yaml", lines);
   refused("fit wrong.yaml --ranks 2", lines);
   refused("prepare wrong.yaml", lines);

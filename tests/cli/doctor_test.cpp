@@ -1,7 +1,7 @@
 // hawser doctor: on this machine as it is, and with what can be taken from it.
 #include <map>
 
-#include "binary.h"
+#include "cli/testing/binary.h"
 
 namespace hawser {
 namespace {
@@ -54,7 +54,7 @@ class Doctor : public testing::Binary {
     fs::permissions(folder_ / file, fs::perms::owner_all);
   }
   // The folder's own programs come first.
-  std::string ours() const { return "PATH=" + (folder_ / "bin").string() + ":$PATH"; }
+  std::string ours() const { return "PATH=" + folder_.path("bin") + ":$PATH"; }
 };
 
 TEST_F(Doctor, LooksAtThisMachineAndStartsRanks) {
@@ -91,8 +91,8 @@ TEST_F(Doctor, SeesADiskThatCannotBeWritten) {
   EXPECT_TRUE(doctor("", "--output file").is("output folder", "problem", "it is no folder"));
   EXPECT_TRUE(doctor("", "--output /proc").is("output folder", "problem", "cannot be written"));
   // A folder that is not there yet: that above it.
-  EXPECT_TRUE(doctor("", "--output not/yet").is("output folder", "ok", folder_.string() + ",") ||
-              doctor("", "--output not/yet").is("output folder", "warning", folder_.string() + ","));
+  EXPECT_TRUE(doctor("", "--output not/yet").is("output folder", "ok", folder_.path() + ",") ||
+              doctor("", "--output not/yet").is("output folder", "warning", folder_.path() + ","));
   EXPECT_FALSE(fs::exists(folder_ / "not"));
 }
 

@@ -1,5 +1,5 @@
 // hawser eval: the same numbers as transformers, on every number of ranks, and one JSON object on standard output.
-#include "binary.h"
+#include "cli/testing/binary.h"
 
 namespace hawser {
 namespace {

@@ -1,5 +1,5 @@
 // hawser generate: prompts of a file, draws, stop texts, conversations, and what it goes on from.
-#include "binary.h"
+#include "cli/testing/binary.h"
 
 namespace hawser {
 namespace {
@@ -7,7 +7,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::lines_of;
 using testing::Ran;
-using testing::text_of;
 using testing::tiny;
 
 class Generate : public testing::Binary {
@@ -69,7 +68,7 @@ TEST_F(Generate, AFilesAnswerIsThatOfItsPromptAlone) {
   ASSERT_EQ(plain.size(), 2u);
   EXPECT_EQ(plain[0]["text"], alone[0]["text"]);
   EXPECT_FALSE(plain[0].contains("ids"));
-  ASSERT_EQ(shell("gzip -k " + (folder_ / "prompts.txt").string()).code, 0);
+  ASSERT_EQ(shell("gzip -k " + folder_.path("prompts.txt")).code, 0);
   EXPECT_EQ(answers("--prompts prompts.txt.gz --max-tokens 12"), plain);
 }
 
@@ -81,7 +80,7 @@ TEST_F(Generate, AnswersGoToAFileThatIsThereWhenTheyAreAll) {
   EXPECT_NE(ran.err.find("hawser: prompts "), std::string::npos) << ran.err;
   EXPECT_NE(ran.err.find(" tokens/s"), std::string::npos) << ran.err;
   const Ran shown = hawser("generate --model model --prompts prompts.jsonl --max-tokens 5");
-  EXPECT_EQ(text_of(folder_ / "out.jsonl"), shown.out);
+  EXPECT_EQ(folder_.read("out.jsonl"), shown.out);
   EXPECT_EQ(lines_of(shown.out).size(), 5u);
   EXPECT_FALSE(fs::exists(folder_ / "out.jsonl.tmp"));
 

@@ -1,6 +1,6 @@
 // What needs more memory than there is, is refused before any of it is taken: by every command that runs a model, with
 // the words of `hawser plan`.
-#include "binary.h"
+#include "cli/testing/binary.h"
 
 namespace hawser {
 namespace {
@@ -113,12 +113,12 @@ TEST_F(Memory, AutoIsChosenByThePlanAndLeavesResultsAsTheyAre) {
     const nlohmann::json some = json("fit " + same + again + tight + " --json");
     EXPECT_EQ(some["activation_checkpointing"], list);
     EXPECT_EQ(some["train_loss"], all["train_loss"]);
-    const auto metrics = testing::lines_of(testing::text_of(folder_ / "again/metrics.jsonl"));
+    const auto metrics = testing::lines_of(folder_.read("again/metrics.jsonl"));
     ASSERT_EQ(metrics.size(), 2u);
     EXPECT_EQ(nlohmann::json::parse(metrics[0])["activation_checkpointing"], list);
     EXPECT_FALSE(nlohmann::json::parse(metrics[1]).contains("activation_checkpointing"));
     for (const char* what : {"loss", "gradient_norm"}) {
-      const auto plain = testing::lines_of(testing::text_of(folder_ / "kept/metrics.jsonl"));
+      const auto plain = testing::lines_of(folder_.read("kept/metrics.jsonl"));
       EXPECT_EQ(nlohmann::json::parse(metrics[1])[what], nlohmann::json::parse(plain[1])[what]) << what;
     }
     // The folder's recipe has the list in place of auto, and is one that `plan` takes.

@@ -2,7 +2,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-#include "binary.h"
+#include "cli/testing/binary.h"
 
 namespace hawser {
 namespace {
@@ -10,7 +10,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::lines_of;
 using testing::Ran;
-using testing::text_of;
 
 class Output : public testing::Binary {
  protected:
@@ -28,7 +27,7 @@ class Output : public testing::Binary {
   }
   std::vector<std::string> names_with(const std::string& part) const {
     std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(folder_)) {
+    for (const auto& entry : fs::directory_iterator(folder_.path())) {
       if (entry.path().filename().string().find(part) != std::string::npos) {
         names.push_back(entry.path().filename().string());
       }
@@ -59,7 +58,7 @@ TEST_F(Output, LinksRightsPipesAndDevicesStay) {
   fs::create_symlink("far/private", folder_ / "link");
   EXPECT_EQ(hawser(generate_ + "--output link").code, 0);
   EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
-  EXPECT_EQ(text_of(folder_ / "far/private"), answers);
+  EXPECT_EQ(folder_.read("far/private"), answers);
   EXPECT_EQ(fs::status(folder_ / "far/private").permissions(), fs::perms::owner_read | fs::perms::owner_write);
 
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
@@ -70,7 +69,7 @@ TEST_F(Output, LinksRightsPipesAndDevicesStay) {
                                 "--output >(cat > got; mv got done); code=$?; i=0; "
                                 "while [ $i -lt 600 ] && ! [ -e done ]; do sleep 0.05; i=$((i+1)); done; exit $code'");
   EXPECT_EQ(substituted.code, 0) << substituted.err;
-  EXPECT_EQ(text_of(folder_ / "done"), answers);
+  EXPECT_EQ(folder_.read("done"), answers);
   EXPECT_EQ(hawser(generate_ + "--output /dev/stdout").out, answers);
 
   // A device of our own with the numbers of /dev/null, where one may be made and opened.
@@ -93,7 +92,7 @@ TEST_F(Output, TracesAndPicturesGoWhereLinksAndPipesLead) {
       shell("( cat pipe > drawn & " + std::string(HAWSER_BINARY) + " inspect trace.json --svg pipe; wait )");
   EXPECT_TRUE(picture.out.ends_with("wrote pipe\n")) << picture.out << picture.err;
   EXPECT_TRUE(fs::is_fifo(folder_ / "pipe"));
-  EXPECT_TRUE(text_of(folder_ / "drawn").starts_with("<svg")) << text_of(folder_ / "drawn").substr(0, 80);
+  EXPECT_TRUE(folder_.read("drawn").starts_with("<svg")) << folder_.read("drawn").substr(0, 80);
 }
 
 TEST_F(Output, TwoAtOnceDoNotMix) {
@@ -102,7 +101,7 @@ TEST_F(Output, TwoAtOnceDoNotMix) {
   const Ran both = shell("( " + binary + " " + a + "--output both.jsonl & p=$!; " + binary + " " + b +
                          "--output both.jsonl; c=$?; wait $p && exit $c )");
   EXPECT_EQ(both.code, 0) << both.err;
-  const std::string got = text_of(folder_ / "both.jsonl");
+  const std::string got = folder_.read("both.jsonl");
   EXPECT_TRUE(got == hawser(a).out || got == hawser(b).out) << got;
   EXPECT_TRUE(names_with(".tmp").empty());
 }
@@ -113,8 +112,8 @@ TEST_F(Output, CtrlCLeavesTheAnswersSoFar) {
   const std::string many = "generate --model model --prompts many.jsonl --max-tokens 60 --batch 2 ";
   const Ran ran = interrupted(many + "--output out.jsonl", "out.jsonl.tmp-*");
   EXPECT_EQ(ran.code, 130) << ran.err;
-  EXPECT_EQ(text_of(folder_ / "out.jsonl"), "old\n");
-  const std::string part = text_of(folder_ / "out.jsonl.part");
+  EXPECT_EQ(folder_.read("out.jsonl"), "old\n");
+  const std::string part = folder_.read("out.jsonl.part");
   expect_whole_lines(part, 1, 2999);
   EXPECT_NE(ran.err.find("hawser: stopped: out.jsonl.part holds " + std::to_string(lines_of(part).size()) +
                          " of 3000 answers\n"),
@@ -124,16 +123,16 @@ TEST_F(Output, CtrlCLeavesTheAnswersSoFar) {
   // Standard output has each line as soon as it is there.
   const Ran shown = interrupted(many + "> shown", "shown");
   EXPECT_EQ(shown.code, 130) << shown.err;
-  expect_whole_lines(text_of(folder_ / "shown"), 1, 2999);
+  expect_whole_lines(folder_.read("shown"), 1, 2999);
 }
 
 TEST_F(Output, AnswersDoNotReplaceTheirPrompts) {
   fs::create_hard_link(folder_ / "prompts.jsonl", folder_ / "same.jsonl");
-  const std::string before = text_of(folder_ / "prompts.jsonl");
+  const std::string before = folder_.read("prompts.jsonl");
   for (const std::string name : {"prompts.jsonl", "./prompts.jsonl", "same.jsonl"}) {
     refused(generate_ + "--output " + name, {name + ": the file of --prompts (expected another file) at --output"});
   }
-  EXPECT_EQ(text_of(folder_ / "prompts.jsonl"), before);
+  EXPECT_EQ(folder_.read("prompts.jsonl"), before);
 }
 
 TEST_F(Output, ARecipeThatCannotBeWrittenLeavesTheOldOne) {
@@ -148,10 +147,10 @@ TEST_F(Output, ARecipeThatCannotBeWrittenLeavesTheOldOne) {
   ran = shell(limited);
   EXPECT_EQ(ran.code, 2);
   EXPECT_NE(ran.err.find(line), std::string::npos) << ran.err;
-  EXPECT_EQ(text_of(folder_ / "recipe.yaml"), "name: mine\n");
+  EXPECT_EQ(folder_.read("recipe.yaml"), "name: mine\n");
   EXPECT_TRUE(names_with(".tmp").empty());
   EXPECT_EQ(hawser(init).code, 0);
-  EXPECT_NE(text_of(folder_ / "recipe.yaml"), "name: mine\n");
+  EXPECT_NE(folder_.read("recipe.yaml"), "name: mine\n");
 }
 
 // Their results are JSON where --json says so, and help says where it goes.
@@ -162,7 +161,7 @@ TEST_F(Output, JsonGoesWhereTheResultGoes) {
   EXPECT_TRUE(testing::json_of(folder_ / "recipe.json").is_object());
   ran = hawser(generate_ + "--json --output out.jsonl");
   EXPECT_EQ(ran.out, "");
-  EXPECT_EQ(text_of(folder_ / "out.jsonl"), hawser(generate_ + "--json").out);
+  EXPECT_EQ(folder_.read("out.jsonl"), hawser(generate_ + "--json").out);
   const auto help = [&](const std::string& command) {
     std::string words;  // however the lines are broken
     std::istringstream in(hawser(command + " --help").out);

@@ -3,7 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "binary.h"
+#include "cli/testing/binary.h"
 #include "data/testing/archives.h"
 
 namespace hawser {
@@ -54,16 +54,16 @@ class PrepareMemory : public testing::Binary {
     std::fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
-      if (chdir(folder_.c_str()) != 0 || !freopen("out", "w", stdout) || !freopen("err", "w", stderr)) _exit(99);
+      if (chdir(folder_.path().c_str()) != 0 || !freopen("out", "w", stdout) || !freopen("err", "w", stderr)) _exit(99);
       execl(HAWSER_BINARY, HAWSER_BINARY, "prepare", "recipe.yaml", "--json", nullptr);
       _exit(98);
     }
     int status = 0;
     rusage usage{};
     EXPECT_EQ(wait4(child, &status, 0, &usage), child);
-    EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0) << testing::text_of(folder_ / "err");
+    EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0) << folder_.read("err");
     peak.bytes = std::int64_t{usage.ru_maxrss} * 1024;
-    peak.result = nlohmann::json::parse(testing::text_of(folder_ / "out"), nullptr, false);
+    peak.result = nlohmann::json::parse(folder_.read("out"), nullptr, false);
     std::printf("%s%s: %.1f MB at the peak\n", source.c_str(), more.c_str(), static_cast<double>(peak.bytes) / 1e6);
     testing::fs::remove_all(folder_ / "run");
     return peak;

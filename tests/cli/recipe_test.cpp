@@ -1,5 +1,5 @@
 // hawser recipe init: what it writes goes through plan, prepare and fit as it stands, and fits what memory there is.
-#include "binary.h"
+#include "cli/testing/binary.h"
 
 namespace hawser {
 namespace {
@@ -18,9 +18,9 @@ class RecipeInit : public testing::Binary {
   }
   void goes(const std::string& arguments) {
     const testing::Ran ran = hawser(arguments);
-    EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err << testing::text_of(folder_ / "recipe.yaml");
+    EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err << folder_.read("recipe.yaml");
   }
-  std::string text() const { return testing::text_of(folder_ / "recipe.yaml"); }
+  std::string text() const { return folder_.read("recipe.yaml"); }
   std::string tiny(const std::string& name) { return testing::tiny(name).string(); }
 
   static std::string chats(int count) {
@@ -123,7 +123,7 @@ TEST_F(RecipeInit, FindsTextInTheWorkingDirectory) {
     const std::string path = fs::exists(folder_ / "r.yaml") ? "r.yaml" : "sub/r.yaml";
     goes("prepare " + path);
     // Beside text/ it names it as seen from itself, so that both can be moved.
-    const std::string all = testing::text_of(folder_ / path);
+    const std::string all = folder_.read(path);
     const bool stays = std::string(where) == "--output r.yaml";
     EXPECT_EQ(all.find("train: [text/*.jsonl]") != std::string::npos, stays) << all;
     for (const char* written : {"r.yaml", "sub/r.yaml"}) fs::remove(folder_ / written);
@@ -133,7 +133,7 @@ TEST_F(RecipeInit, FindsTextInTheWorkingDirectory) {
 
 TEST_F(RecipeInit, NeedsNoWorkingDirectory) {
   const std::string gone = "(mkdir gone && cd gone && rmdir ../gone && " HAWSER_BINARY " recipe init ";
-  const std::string at = folder_.string() + "/";
+  const std::string at = folder_.path("");
   write("data.jsonl", testing::forty_documents());
   const testing::Ran ran =
       shell(gone + "--model " + tiny("gqa") + " --data " + at + "data.jsonl --output " + at + "r.yaml)");
@@ -149,7 +149,7 @@ TEST_F(RecipeInit, NeedsNoWorkingDirectory) {
 TEST_F(RecipeInit, AWaveIsTheHomeFolder) {
   write("data.jsonl", testing::forty_documents());
   copy_of("gqa", "model");
-  const std::string home = "(mkdir -p here && cd here && HOME=" + folder_.string() + " " HAWSER_BINARY " ";
+  const std::string home = "(mkdir -p here && cd here && HOME=" + folder_.path() + " " HAWSER_BINARY " ";
   const auto goes_home = [&](const std::string& arguments) {
     const testing::Ran ran = shell(home + arguments + ")");
     EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err;
@@ -259,7 +259,7 @@ TEST_F(RecipeInit, CallsTheOutputLikeTheRun) {
   const std::string both = "--model " + tiny("gqa") + " --data data.jsonl ";
   EXPECT_EQ(init(both)["output"], "runs/gqa-tuned");
   EXPECT_EQ(init(both + "--set name=mine")["output"], "runs/mine");
-  EXPECT_EQ(init(both + "--set name=mine --set output=there")["output"], (folder_ / "there").string());
+  EXPECT_EQ(init(both + "--set name=mine --set output=there")["output"], folder_.path("there"));
 }
 
 TEST_F(RecipeInit, NamesWhatIsWrong) {
@@ -284,9 +284,9 @@ TEST_F(RecipeInit, NamesWhatIsWrong) {
   write("mine.yaml", "mine");
   refused("recipe init --model model --output mine.yaml",
           {"mine.yaml: is there already; try another --output, or --force to write over it"});
-  EXPECT_EQ(testing::text_of(folder_ / "mine.yaml"), "mine");
+  EXPECT_EQ(folder_.read("mine.yaml"), "mine");
   EXPECT_EQ(hawser("recipe init --model model --output mine.yaml --force").code, 0);
-  EXPECT_NE(testing::text_of(folder_ / "mine.yaml"), "mine");
+  EXPECT_NE(folder_.read("mine.yaml"), "mine");
 }
 
 // For GPUs that are not here the recipe says so, and plan on this machine agrees.

@@ -3,7 +3,7 @@
 #include <set>
 #include <tuple>
 
-#include "binary.h"
+#include "cli/testing/binary.h"
 
 namespace hawser {
 namespace {
@@ -33,7 +33,7 @@ TEST_F(Run, PrepareSaysWhatItWroteAndIsDoneOnce) {
   for (const char* name : {"train", "valid"}) {
     for (const auto& file : first[name]["files"]) EXPECT_TRUE(std::filesystem::exists(file.get<std::string>())) << file;
   }
-  const std::string bytes = testing::text_of(folder_ / "run/data/train.bin");
+  const std::string bytes = folder_.read("run/data/train.bin");
   const nlohmann::json second = json("prepare recipe.yaml --json");
   EXPECT_EQ(second["made_now"], false);
   EXPECT_EQ(second["train"], first["train"]);
@@ -41,7 +41,7 @@ TEST_F(Run, PrepareSaysWhatItWroteAndIsDoneOnce) {
   EXPECT_EQ(shown.code, 0);
   EXPECT_TRUE(shown.out.starts_with("already prepared, nothing to do: ")) << shown.out;
   EXPECT_EQ(shown.err, "");
-  EXPECT_EQ(testing::text_of(folder_ / "run/data/train.bin"), bytes);
+  EXPECT_EQ(folder_.read("run/data/train.bin"), bytes);
 
   const nlohmann::json file = json("inspect run/data/train.bin --json");
   EXPECT_EQ(file["kind"], "token file");
@@ -107,7 +107,7 @@ TEST_F(Run, AFineTunedModelKeepsConfigAndTokenizer) {
   ASSERT_EQ(fit.code, 0) << fit.err;
   const testing::Ran exported = hawser("export tuned out");
   ASSERT_EQ(exported.code, 0) << exported.err;
-  EXPECT_EQ(testing::text_of(folder_ / "out/tokenizer.json"), testing::letters_tokenizer());
+  EXPECT_EQ(folder_.read("out/tokenizer.json"), testing::letters_tokenizer());
   EXPECT_EQ(testing::json_of(folder_ / "out/config.json"), testing::json_of(folder_ / "model/config.json"));
   const testing::Ran text = hawser("generate --model out --prompt 'to be' --max-tokens 5");
   EXPECT_EQ(text.code, 0) << text.err;
@@ -128,8 +128,8 @@ TEST_F(Run, ARunThatWasMovedIsExportedWithItsTokenizer) {
   fs::rename(folder_ / "tuned/checkpoints/step-00000001", folder_ / "elsewhere");
   const testing::Ran exported = hawser("export elsewhere out");
   ASSERT_EQ(exported.code, 0) << exported.err;
-  EXPECT_EQ(testing::text_of(folder_ / "out/tokenizer.json"), testing::letters_tokenizer());
-  EXPECT_EQ(testing::text_of(folder_ / "out/special_tokens_map.json"), "{}");
+  EXPECT_EQ(folder_.read("out/tokenizer.json"), testing::letters_tokenizer());
+  EXPECT_EQ(folder_.read("out/special_tokens_map.json"), "{}");
   EXPECT_TRUE(hawser("generate --model out --prompt 'to be' --max-tokens 5").out.starts_with("to be"));
 
   write("elsewhere/tokenizer.json", "{}");
@@ -279,13 +279,13 @@ TEST_F(Run, BenchStepDrawsATimelineOfEveryRank) {
   const nlohmann::json inspected = json("inspect two.json --svg two.svg --json");
   EXPECT_EQ(inspected["kind"], "trace");
   EXPECT_EQ(inspected["ranks"], two["trace"]["ranks"]);
-  const std::string drawn = testing::text_of(folder_ / "two.svg");
+  const std::string drawn = folder_.read("two.svg");
   for (const char* word : {"<svg ", ">rank 1</text>", ">exchange</text>", ">communication</text>"})
     EXPECT_NE(drawn.find(word), std::string::npos) << word;
   const testing::Ran part = hawser("inspect one.json --svg part.svg --window 0:0.1");
   EXPECT_EQ(part.code, 0) << part.err;
   EXPECT_TRUE(part.out.ends_with("wrote part.svg\n")) << part.out;
-  EXPECT_LT(testing::text_of(folder_ / "part.svg").size(), drawn.size());
+  EXPECT_LT(folder_.read("part.svg").size(), drawn.size());
 
   refused("inspect one.json --window 3:2 --svg x.svg", {"wrong value (expected FROM below TO, got 3:2) at --window"});
   refused("inspect one.json --window 3 --svg x.svg", {"wrong value (expected milliseconds, got '') at --window"});

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <list>
@@ -45,16 +44,6 @@ run: {threads: 1, collective_timeout_s: 30}
 output: out
 )";
 
-void write(const fs::path& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
-
-std::string read(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
 // Counting on from somewhere, with some noise: there is something to learn, and it is not over at once.
 std::string documents(int count, unsigned seed) {
   constexpr int kLengths[] = {3, 5, 7, 11, 17, 29, 41, 53, 77};
@@ -74,7 +63,7 @@ std::string documents(int count, unsigned seed) {
 
 // Parent and state of a process; (0, 'X') when it is gone.
 std::pair<pid_t, char> status_of(pid_t pid) {
-  const std::string text = read(cat("/proc/", pid, "/stat"));
+  const std::string text = read_file(cat("/proc/", pid, "/stat"));
   const auto end = text.rfind(") ");
   if (end == std::string::npos) return {0, 'X'};
   return {static_cast<pid_t>(std::stol(text.substr(end + 4))), text[end + 2]};
@@ -83,18 +72,10 @@ std::pair<pid_t, char> status_of(pid_t pid) {
 }  // namespace
 
 Workplace::Workplace() {
-  std::string name = (fs::temp_directory_path() / "hawser-faults-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-  folder_ = name;
-  write(folder_ / "model.json", kModel);
-  write(folder_ / "train.jsonl", documents(200, 1));
-  write(folder_ / "valid.jsonl", documents(12, 2));
-  write(folder_ / "recipe.yaml", kRecipe);
-}
-
-Workplace::~Workplace() {
-  std::error_code ignored;
-  fs::remove_all(folder_, ignored);
+  folder_.write("model.json", kModel);
+  folder_.write("train.jsonl", documents(200, 1));
+  folder_.write("valid.jsonl", documents(12, 2));
+  folder_.write("recipe.yaml", kRecipe);
 }
 
 std::vector<std::string> Ended::lines() const {
@@ -161,7 +142,7 @@ std::vector<pid_t> Fit::left() const {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const pid_t pid = std::stoi(name);
-    if (('\0' + read(cat("/proc/", pid, "/environ"))).find('\0' + tag_ + '\0') == std::string::npos) continue;
+    if (('\0' + read_file(cat("/proc/", pid, "/environ"))).find('\0' + tag_ + '\0') == std::string::npos) continue;
     const char state = status_of(pid).second;
     if (state != 'X' && state != 'Z') found.push_back(pid);
   }
@@ -199,7 +180,7 @@ std::map<int, pid_t> Fit::ranks() const {
   constexpr const char* kRank = "OMPI_COMM_WORLD_RANK=";
   std::map<int, pid_t> found;
   for (const pid_t pid : all()) {
-    std::istringstream environment(read(cat("/proc/", pid, "/environ")));
+    std::istringstream environment(read_file(cat("/proc/", pid, "/environ")));
     for (std::string variable; std::getline(environment, variable, '\0');) {
       if (variable.starts_with(kRank)) found[std::stoi(variable.substr(std::strlen(kRank)))] = pid;
     }
@@ -230,7 +211,7 @@ Ended Fit::wait(double seconds) {
   pid_ = -1;
   ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
   ended.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  ended.out = read(log_.string() + ".out");
+  ended.out = read_file(log_.string() + ".out");
   ended.err = err();
   return ended;
 }
@@ -240,7 +221,7 @@ std::string Fit::err() const {
     read_terminal();
     return typed_out_;
   }
-  return read(log_.string() + ".err");
+  return read_file(log_.string() + ".err");
 }
 
 Ended run(const Workplace& place, const std::vector<std::string>& words, rlim_t largest_file) {

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/testing/temporary_folder.h"
+
 namespace hawser::faults {
 
 namespace fs = std::filesystem;
@@ -20,15 +22,12 @@ namespace fs = std::filesystem;
 class Workplace {
  public:
   Workplace();
-  ~Workplace();
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
 
-  const fs::path& folder() const { return folder_; }
+  fs::path folder() const { return folder_.path(); }
   fs::path out(const std::string& name = "out") const { return folder_ / name; }
 
  private:
-  fs::path folder_;
+  TemporaryFolder folder_;
 };
 
 // How a run ended.

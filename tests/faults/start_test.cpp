@@ -3,23 +3,17 @@
 #include <sys/resource.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <sstream>
 
+#include "base/testing/temporary_folder.h"
 #include "harness.h"
 
 namespace hawser::faults {
 namespace {
 
-std::string slurp(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
 // As the process's libraries found it.
 std::string variable(pid_t pid, const std::string& name) {
-  std::istringstream all(slurp("/proc/" + std::to_string(pid) + "/environ"));
+  std::istringstream all(read_file("/proc/" + std::to_string(pid) + "/environ"));
   for (std::string one; std::getline(all, one, '\0');) {
     if (one.starts_with(name + "=")) return one.substr(name.size() + 1);
   }
@@ -33,7 +27,7 @@ TEST(Start, ThreadsThatWaitGiveTheirCoreAway) {
     ASSERT_TRUE(eventually([&] { return !metrics(place.out()).empty() || !going.going(); })) << going.err();
     for (const auto& [rank, pid] : going.ranks()) {
       EXPECT_EQ(variable(pid, "OMP_WAIT_POLICY"), "passive");
-      EXPECT_EQ(slurp("/proc/" + std::to_string(pid) + "/comm"), "hawser\n") << "by its own name";
+      EXPECT_EQ(read_file("/proc/" + std::to_string(pid) + "/comm"), "hawser\n") << "by its own name";
     }
   }
 }

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <functional>
 
 #include "base/json_depth.h"
@@ -20,8 +19,6 @@
 namespace hawser {
 namespace {
 
-using checkpoint::testing::read_file;
-using checkpoint::testing::TempFolder;
 using checkpoint::testing::write_file;
 
 constexpr double kSeconds = 60;  // a moment, on a busy machine under the sanitizers
@@ -60,12 +57,12 @@ class Attack : public ::testing::Test {
       data::load_tokenizer(folder_ / "tokenizer.json");
     });
   }
-  const TempFolder folder_{true};
+  const TemporaryFolder folder_{memory_folder()};
 };
 
 TEST_F(Attack, TokenizersThatNestWithoutEnd) {
   const std::string name =
-      (folder_ / "tokenizer.json") + ": JSON nested too deeply (expected at most 64 levels) at byte ";
+      folder_.path("tokenizer.json") + ": JSON nested too deeply (expected at most 64 levels) at byte ";
   EXPECT_EQ(tokenizer("{\"model\":" + brackets(300000) + "}"), name + "72");
   EXPECT_EQ(tokenizer(repeated("{\"a\":", 300000)), name + "320");
   for (const auto& [kind, list] : {std::pair("normalizer", "normalizers"), std::pair("pre_tokenizer", "pretokenizers"),
@@ -107,7 +104,7 @@ TEST_F(Attack, TokenizerConfigsThatNestWithoutEnd) {
   Problems problems;
   data::chat::open_chat_template("", folder_ / "tokenizer.json", "", "data.chat_template", problems);
   EXPECT_EQ(problems.lines(),
-            (folder_ / "tokenizer_config.json") + ": JSON nested too deeply (expected at most 64 levels)");
+            folder_.path("tokenizer_config.json") + ": JSON nested too deeply (expected at most 64 levels)");
 }
 
 // Index files whose counts and lengths are not what lies in them.
@@ -128,7 +125,7 @@ TEST_F(Attack, TokenIndexesThatLie) {
       const data::TokenFile file(folder_ / "a");
       file.check_ids(100);
     });
-    return said.starts_with(folder_ / "a.") ? said.substr((folder_ / "a.").size()) : said;
+    return said.starts_with(folder_.path("a.")) ? said.substr(folder_.path("a.").size()) : said;
   };
   const std::uint64_t most = ~std::uint64_t{0};
   for (const std::uint8_t type : {std::uint8_t{4}, std::uint8_t{8}}) {

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <iterator>
 
@@ -27,8 +26,6 @@ namespace hawser {
 namespace {
 
 namespace fs = std::filesystem;
-using checkpoint::testing::read_file;
-using checkpoint::testing::TempFolder;
 using checkpoint::testing::write_file;
 
 std::string shipped(const std::string& path) {
@@ -165,7 +162,7 @@ void fuzz(const std::string& name, const std::string& sound, int count,
 }
 
 TEST(Fuzz, Recipe) {
-  const TempFolder folder(true);
+  const TemporaryFolder folder(memory_folder());
   const std::string path = folder / "recipe.yaml";
   for (const char* recipe : {"quickstart", "smollm2-novels"}) {
     fuzz(recipe, shipped(cat("recipes/", recipe, ".yaml")), 3000, [&](const std::string& text, Problems&) {
@@ -192,7 +189,7 @@ TEST(Fuzz, ModelConfig) {
 }
 
 TEST(Fuzz, Tokenizer) {
-  const TempFolder folder(true);
+  const TemporaryFolder folder(memory_folder());
   const std::string path = folder / "tokenizer.json";
   const std::string sentence = "It is a truth, universally \xf0\x9f\x98\x80 acknowledged:\t1813!\n";
   fuzz("tokenizer", shipped("recipes/quickstart-tokenizer/tokenizer.json"), 200,
@@ -260,7 +257,7 @@ TEST(Fuzz, ChatTemplate) {
 }
 
 TEST(Fuzz, Archive) {
-  const TempFolder folder(true);
+  const TemporaryFolder folder(memory_folder());
   std::string text;
   for (int i = 0; i < 3000; ++i) text += "line " + std::to_string(i * i) + "\n";
   for (const char* ending : {".gz", ".zst"}) {
@@ -274,7 +271,7 @@ TEST(Fuzz, Archive) {
 }
 
 TEST(Fuzz, TokenFile) {
-  const TempFolder folder(true);
+  const TemporaryFolder folder(memory_folder());
   {
     data::TokenFileWriter writer(folder / "sound", 100);
     const std::vector<std::int32_t> ids = {1, 2, 3, 4, 5, 6, 7};
@@ -304,7 +301,7 @@ TEST(Fuzz, TokenFile) {
 
 TEST(Fuzz, Checkpoint) {
   using checkpoint::testing::Host;
-  const TempFolder folder(true);
+  const TemporaryFolder folder(memory_folder());
   const std::vector<checkpoint::testing::Spec> specs = {{"embed", {5, 3}}, {"norm", {4}, DType::bf16}};
   const std::string saved =
       checkpoint::testing::save({.root = folder.path(), .step = 3}, checkpoint::testing::cut_flat(specs, 2, 1));

@@ -1,4 +1,4 @@
-// For tests: a folder of its own that goes away with the object.
+// For tests: a folder of its own that goes away with the object, and the text of a file.
 #pragma once
 
 #include <unistd.h>
@@ -7,16 +7,29 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
 namespace hawser {
 
+// "" where there is no such file.
+inline std::string read_file(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// A parent for thousands of small files: in memory, where the machine has a folder for that.
+inline std::filesystem::path memory_folder() {
+  const std::filesystem::path memory = "/dev/shm";
+  return ::access(memory.c_str(), W_OK) == 0 ? memory : std::filesystem::temp_directory_path();
+}
+
 class TemporaryFolder {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "hawser-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) std::abort();
+  explicit TemporaryFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string name = (parent / "hawser-test-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make the folder " + name);
     folder_ = name;
   }
   ~TemporaryFolder() {
@@ -28,10 +41,14 @@ class TemporaryFolder {
 
   std::string path() const { return folder_.string(); }
   std::string path(std::string_view name) const { return (folder_ / name).string(); }  // "": ends in a slash
+  std::filesystem::path operator/(std::string_view name) const { return folder_ / name; }
+  // With the folders on its way; gives its path.
   std::string write(std::string_view name, std::string_view text) const {
+    std::filesystem::create_directories((folder_ / name).parent_path());
     std::ofstream(path(name), std::ios::binary) << text;
     return path(name);
   }
+  std::string read(std::string_view name) const { return read_file(folder_ / name); }
   std::size_t count() const {
     return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder_), {}));
   }

@@ -49,16 +49,16 @@ std::vector<float> read_floats(SafetensorsFolder& folder, const std::string& nam
 
 // The one line with which this file is refused.
 std::string refusal(const std::string& bytes) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_file(folder / "model.safetensors", bytes);
   Problems problems;
   EXPECT_FALSE(SafetensorsFolder::open(folder.path(), problems).has_value());
-  expect_line(problems.lines(), folder / "model.safetensors: ");
+  expect_line(problems.lines(), folder.path("model.safetensors: "));
   return problems.lines();
 }
 
 TEST(Safetensors, ReadsBoxesOfEveryType) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_file(folder / "model.safetensors", file_of(kHeader, sample_data()));
   Problems problems;
   auto file = SafetensorsFolder::open(folder.path(), problems);
@@ -86,7 +86,7 @@ TEST(Safetensors, ReadsBoxesOfEveryType) {
 TEST(Safetensors, Float16IsExact) {
   std::vector<std::uint16_t> halves(1 << 16);
   for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
-  const TempFolder folder;
+  const TemporaryFolder folder;
   write_file(folder / "x.safetensors",
              file_of(R"({"h":{"dtype":"F16","shape":[65536],"data_offsets":[0,131072]}})", bytes_of(halves)));
   Problems problems;
@@ -164,7 +164,7 @@ TEST(Safetensors, RefusesBrokenHeadersInOneLine) {
 }
 
 TEST(Safetensors, RefusesWhatIsNoFile) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   Problems problems;
   EXPECT_FALSE(SafetensorsFolder::open(folder.path(), problems).has_value());
   EXPECT_FALSE(SafetensorsFolder::open(folder / "absent.safetensors", problems).has_value());
@@ -192,7 +192,7 @@ class Index : public ::testing::Test {
     EXPECT_EQ(file.has_value(), problems.empty());
     return problems.lines();
   }
-  TempFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(Index, MustAgreeWithItsFiles) {
@@ -226,7 +226,7 @@ TEST_F(Index, NamesOnlyFilesOfItsFolder) {
 
 // Each byte changed to several others, and each length: an error of one line a problem, or tensors that can be read.
 TEST(Safetensors, SurvivesEveryFlipAndTruncation) {
-  const TempFolder folder(true);
+  const TemporaryFolder folder(memory_folder());
   const std::string path = folder / "model.safetensors";
   const std::string sound = file_of(kHeader, sample_data());
   int refused = 0, read = 0;

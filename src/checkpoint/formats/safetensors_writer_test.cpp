@@ -62,7 +62,7 @@ void expect_holds(const std::string& folder, std::uint64_t version = 1) {
 }
 
 TEST(SafetensorsWriter, WritesOneFileOrShards) {
-  const TempFolder root;
+  const TemporaryFolder root;
   write(root / "single");
   EXPECT_EQ(list_folder(root / "single"), std::vector<std::string>{"model.safetensors"});
   expect_holds(root / "single");
@@ -83,7 +83,7 @@ TEST(SafetensorsWriter, WritesOneFileOrShards) {
 }
 
 TEST(SafetensorsWriter, TakesPiecesAndConverts) {
-  const TempFolder root;
+  const TemporaryFolder root;
   std::vector<float> values(35);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) + 0.001f;
   const TensorView view(reinterpret_cast<std::byte*>(values.data()), DType::f32, {35}, DeviceKind::cpu);
@@ -109,7 +109,7 @@ TEST(SafetensorsWriter, TakesPiecesAndConverts) {
 }
 
 TEST(SafetensorsWriter, ReplacesOnlyExportsAndLeavesNothingHalf) {
-  const TempFolder root;
+  const TemporaryFolder root;
   const std::string folder = root / "export";
   make_folders(folder);
   write(folder);  // an empty folder is fine
@@ -129,7 +129,7 @@ TEST(SafetensorsWriter, ReplacesOnlyExportsAndLeavesNothingHalf) {
 }
 
 TEST(SafetensorsWriter, CleansWhatAKilledExportLeft) {
-  const TempFolder root;
+  const TemporaryFolder root;
   const auto specs = specs_of(kTensors);
   wait_child(start_child([&] {
     const SafetensorsWriter killed(root / "export", specs);
@@ -143,7 +143,7 @@ TEST(SafetensorsWriter, CleansWhatAKilledExportLeft) {
 }
 
 TEST(SafetensorsWriter, AFullDiskLeavesTheOldExport) {
-  const TempFolder root;
+  const TemporaryFolder root;
   write(root / "export");
   const int status = wait_child(start_child([&] {
     ::signal(SIGXFSZ, SIG_IGN);

@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/testing/temporary_folder.h"
 #include "data/chat/from_json.h"
-#include "data/testing/scratch_folder.h"
 
 namespace hawser::data::chat {
 namespace {
@@ -16,11 +15,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 const fs::path kRoot = HAWSER_SOURCE_DIR;
-
-std::string read_file(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
 
 // What transformers gives for random conversations, see tests/golden/README.md.
 const Json& golden() {
@@ -263,7 +257,7 @@ TEST(ChatTemplate, KnowsWhatCameFromWhichMessage) {
 }
 
 TEST(ChatTemplate, IsFoundByNameInFilesAndBesideTheTokenizer) {
-  const ScratchFolder folder;
+  const TemporaryFolder folder;
   const auto open = [&](const std::string& wanted, const std::string& tokenizer) {
     Problems problems;
     const auto found = open_chat_template(wanted, tokenizer, folder.path(""), "data.chat_template", problems);

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
-#include "data/testing/scratch_folder.h"
+#include "base/testing/temporary_folder.h"
 #include "data/tokenizers/charsmap.h"
 #include "data/tokenizers/sentence_piece.h"
 #include "data/tokenizers/tokenizer.h"
@@ -24,11 +24,6 @@ namespace fs = std::filesystem;
 
 const fs::path kSource = HAWSER_SOURCE_DIR;
 const fs::path kGolden = kSource / "tests/golden/tokenizers";
-
-std::string read_file(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
 
 std::vector<std::string> hard_strings() {
   const std::string data = read_file(kGolden / "hard_strings.bin");
@@ -118,7 +113,7 @@ class TokenizerFiles : public testing::Test {
     }
     return "accepted";
   }
-  ScratchFolder folder_;
+  TemporaryFolder folder_;
 };
 
 std::string piece(const std::string& text, int type) {

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/philox.h"
-#include "data/testing/scratch_folder.h"
+#include "base/testing/temporary_folder.h"
 #include "data/tokenizers/pre_tokenizer.h"
 #include "data/tokenizers/recent_unicode.h"
 #include "data/tokenizers/regex.h"
@@ -24,11 +24,6 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 const fs::path kSource = HAWSER_SOURCE_DIR;
-
-std::string read_file(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
 
 // FNV-1a over little-endian int32, as tools/golden writes it.
 std::string hash_of(const std::vector<std::int32_t>& ids) {
@@ -88,7 +83,7 @@ class TokenizerTest : public testing::Test {
     }
     return "accepted";
   }
-  ScratchFolder folder_;
+  TemporaryFolder folder_;
 };
 
 // Every tokenizer of tests/golden/tokenizers: ids of hard lines, of the page, of whole novels; and decoding.

@@ -11,6 +11,7 @@
 #include <random>
 #include <sstream>
 
+#include "base/testing/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "config/config.h"
 #include "plan/forecast.h"
@@ -35,10 +36,7 @@ class Workplace {
  public:
   // Documents of `document` tokens, or of odd lengths up to it, enough for `sequences` sequences of `length`.
   Workplace(std::int64_t length, std::int64_t document, bool odd, int sequences = 12) : length_(length) {
-    std::string name = (fs::temp_directory_path() / "hawser-fit-cuda-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    folder_ = name;
-    std::ofstream(folder_ / "model.json") << kModel;
+    folder_.write("model.json", kModel);
     std::ofstream text(folder_ / "train.jsonl");
     std::mt19937 random(7);
     for (std::int64_t tokens = 0; tokens < length * sequences;) {
@@ -53,12 +51,6 @@ class Workplace {
       tokens += count;
     }
   }
-  ~Workplace() {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
 
   fs::path out(const std::string& name) const { return folder_ / name; }
 
@@ -69,7 +61,7 @@ class Workplace {
                                            << "train: {steps: 4, global_batch_size: 2, seed: 7}\n"
                                            << "optimizer: {learning_rate: 1.0e-3}\n"
                                            << "output: " << out << "\n";
-    train::FitRequest request{.recipe = read_recipe((folder_ / "recipe.yaml").string(), settings),
+    train::FitRequest request{.recipe = read_recipe(folder_.path("recipe.yaml"), settings),
                               .resume = resume,
                               .device = {.kind = DeviceKind::cuda}};
     Problems problems;
@@ -79,15 +71,13 @@ class Workplace {
   }
 
  private:
-  fs::path folder_;
+  TemporaryFolder folder_;
   std::int64_t length_;
 };
 
 // Parameters and moments of a run's last checkpoint, byte for byte.
 std::string state_of(const train::FitResult& result) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(fs::path(result.checkpoint) / "rank-00000.bin", std::ios::binary).rdbuf();
-  return bytes.str();
+  return read_file(fs::path(result.checkpoint) / "rank-00000.bin");
 }
 
 // The lengths that docs/performance.md names: what cuDNN's deterministic backward is taken for, and packed documents,
@@ -123,12 +113,6 @@ TEST(FitCuda, ADeterministicRunThatGoesOnIsTheRunThatNeverStopped) {
   EXPECT_TRUE(whole == state_of(place.fit("parts", with("train.steps=4"), true)));
 }
 
-std::string text_of(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
-
 // Choices are followed by a line for a product that no step has: where it comes back, they were taken.
 TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
   const Workplace place(512, 512, false);
@@ -140,7 +124,7 @@ TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
   EXPECT_TRUE(std::any_of(result.notes.begin(), result.notes.end(),
                           [](const std::string& note) { return note.starts_with("attention_backward: cudnn "); }));
   const fs::path path = place.out("out") / "products.txt";
-  std::string stored = text_of(path);
+  std::string stored = read_file(path);
   ASSERT_EQ(stored.substr(0, stored.find('\n')), first.substr(0, first.find('\n')));
   std::string mark;  // a stored choice, but for its first number
   std::istringstream lines(stored);
@@ -151,7 +135,7 @@ TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
   std::ofstream(path, std::ios::app) << mark << '\n';
   // A second run in this folder.
   EXPECT_NE(choices(place.fit("out", {})).find(mark), std::string::npos);
-  EXPECT_NE(text_of(path).find(mark), std::string::npos);
+  EXPECT_NE(read_file(path).find(mark), std::string::npos);
   // One that goes on asks its checkpoint.
   fs::remove(path);
   EXPECT_NE(choices(place.fit("out", {"train.steps=5"}, true)).find(mark), std::string::npos);
@@ -159,11 +143,11 @@ TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
   EXPECT_EQ(choices(place.fit("out", {"run.deterministic=true", "data.max_documents=1"})).find(mark),
             std::string::npos);
   // Choices for another GPU are made anew.
-  stored = text_of(path);
+  stored = read_file(path);
   stored.replace(0, stored.find('\n'), "cublasLt 1 on another GPU");
   std::ofstream(path) << stored << mark << '\n';
   EXPECT_EQ(choices(place.fit("out", {})).find(mark), std::string::npos);
-  EXPECT_EQ(text_of(path).find("another GPU"), std::string::npos);
+  EXPECT_EQ(read_file(path).find("another GPU"), std::string::npos);
 }
 
 TEST(FitCuda, DeterminismBeyondItsLengthsIsRefused) {

@@ -1,13 +1,13 @@
 // The same step, session and checkpoints on a GPU as on the CPU. Takes an optional folder of golden cases, for hosts
 // where the sources lie elsewhere: session_cuda_test --golden=tests/golden/tiny
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 
+#include "base/testing/temporary_folder.h"
 #include "parity/golden.h"
 #include "plan/support.h"
 #include "train/host_copy.h"
@@ -173,7 +173,7 @@ std::map<std::string, std::vector<float>> contents(train::Session& session) {
 }
 
 TEST(SessionCuda, CheckpointsOfOneDeviceLoadOnTheOther) {
-  const fs::path root = fs::temp_directory_path() / cat("hawser-session-cuda-", ::getpid());
+  const TemporaryFolder root;
   const models::Model model(testing::llama_description({}));
   for (const train::RankDevice& from : {kGpu, train::RankDevice()}) {
     const train::RankDevice to = from.kind == DeviceKind::cuda ? train::RankDevice() : kGpu;
@@ -190,7 +190,7 @@ TEST(SessionCuda, CheckpointsOfOneDeviceLoadOnTheOther) {
       if (folder.empty()) {
         for (int step = 0; step < 3; ++step) steps.run(step::Purpose::train);
         saved = contents(session);
-        folder = train::save(session, nullptr, {.root = root.string(), .keep = 2},
+        folder = train::save(session, nullptr, {.root = root.path(), .keep = 2},
                              {.step = 3, .sequences = 3, .recipe = "{}"});
       } else {
         auto checkpoint = checkpoint::Checkpoint::open(folder);
@@ -200,7 +200,7 @@ TEST(SessionCuda, CheckpointsOfOneDeviceLoadOnTheOther) {
       losses.push_back(steps.run(step::Purpose::loss));
     }
     EXPECT_NEAR(losses[1], losses[0], 1e-5 * losses[0]);
-    fs::remove_all(root);
+    fs::remove_all(root.path());
   }
 }
 

@@ -1,4 +1,4 @@
-// For tests of data/: their folder, and what a prepare in it is refused with.
+// For tests of data/: what a prepare in a folder is refused with.
 #pragma once
 
 #include <string>
@@ -9,10 +9,8 @@
 
 namespace hawser::data {
 
-using ScratchFolder = TemporaryFolder;
-
 // What the error says, without the folder's name; "accepted" where there is none.
-inline std::string refusal_of(const PrepareOptions& with, const ScratchFolder& folder) {
+inline std::string refusal_of(const PrepareOptions& with, const TemporaryFolder& folder) {
   try {
     prepare(with);
   } catch (const UserError& error) {

@@ -1,4 +1,4 @@
-// Runs the program as a user does: through a shell, in a folder of its own, with no variable set for it.
+// For tests: runs the program as a user does: through a shell, in a folder of its own, with no variable set for it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +14,8 @@
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "base/testing/temporary_folder.h"
 
 namespace hawser::testing {
 
@@ -29,14 +30,8 @@ inline fs::path tiny(const std::string& name) {
   return fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny" / name;
 }
 
-inline std::string text_of(const fs::path& path) {
-  std::ostringstream out;
-  out << std::ifstream(path, std::ios::binary).rdbuf();
-  return out.str();
-}
-
 inline nlohmann::json json_of(const fs::path& path) {
-  return nlohmann::json::parse(text_of(path));
+  return nlohmann::json::parse(read_file(path));
 }
 
 inline std::vector<std::string> lines_of(const std::string& text) {
@@ -59,17 +54,10 @@ inline std::string forty_documents() {
 
 class Binary : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "hawser-end-to-end-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   Ran hawser(const std::string& arguments) { return shell(std::string(HAWSER_BINARY) + " " + arguments); }
 
   Ran shell(const std::string& command) {
-    const std::string line = "cd " + folder_.string() + " && " + command + " 2>err </dev/null";
+    const std::string line = "cd " + folder_.path() + " && " + command + " 2>err </dev/null";
     Ran ran;
     FILE* pipe = popen(line.c_str(), "r");
     std::array<char, 4096> bytes{};
@@ -78,14 +66,11 @@ class Binary : public ::testing::Test {
     }
     const int status = pclose(pipe);
     ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-    ran.err = text_of(folder_ / "err");
+    ran.err = folder_.read("err");
     return ran;
   }
 
-  void write(const std::string& file, const std::string& content) {
-    fs::create_directories((folder_ / file).parent_path());
-    std::ofstream(folder_ / file, std::ios::binary) << content;
-  }
+  void write(const std::string& file, const std::string& content) { folder_.write(file, content); }
 
   // The command is done, and what it printed is one line that is one JSON object.
   nlohmann::json json(const std::string& arguments) {
@@ -113,7 +98,7 @@ class Binary : public ::testing::Test {
     return as;
   }
 
-  fs::path folder_;
+  TemporaryFolder folder_;
 };
 
 // A byte-level tokenizer without merges: one token a character, in ASCII's order from '!', the space (as "Ġ") last.
@@ -140,7 +125,7 @@ struct SafetensorsParts {
   std::string data;
 
   static SafetensorsParts read(const fs::path& path) {
-    const std::string bytes = text_of(path);
+    const std::string bytes = read_file(path);
     std::uint64_t size = 0;
     std::memcpy(&size, bytes.data(), sizeof size);
     return {nlohmann::json::parse(bytes.substr(8, size)), bytes.substr(8 + size)};
