@@ -35,7 +35,7 @@ class Environment {
 };
 
 TEST(UnderLauncher, KnowsMpirunAndSlurmSteps) {
-  if (under_launcher()) GTEST_SKIP() << "this test itself runs under a launcher";
+  if (under_launcher()) GTEST_SKIP() << "needs a process that no launcher started";
   EXPECT_EQ(launched_as().ranks, 1);
   {
     const Environment mpirun({{"OMPI_COMM_WORLD_SIZE", "8"},
@@ -70,7 +70,7 @@ TEST(UnderLauncher, KnowsMpirunAndSlurmSteps) {
 }
 
 TEST(UnderLauncher, CountsTheRanksOfItsNode) {
-  if (under_launcher()) GTEST_SKIP() << "this test itself runs under a launcher";
+  if (under_launcher()) GTEST_SKIP() << "needs a process that no launcher started";
   const struct {
     const char *list, *node;
     int ranks;

@@ -111,7 +111,7 @@ TEST_F(Completion, RecipeKeysInBash) {
 }
 
 TEST_F(Completion, InZsh) {
-  if (shell("command -v zsh").code != 0) GTEST_SKIP() << "zsh is not installed";
+  ASSERT_EQ(shell("command -v zsh").code, 0) << "no zsh: its package is zsh (scripts/install-packages --for tests)";
   EXPECT_EQ(shell(HAWSER_BINARY " completion zsh > script && zsh -n script").code, 0);
   EXPECT_EQ(zsh("hawser gen"), "generate");
   EXPECT_EQ(zsh("hawser recipe in"), "recipe init");

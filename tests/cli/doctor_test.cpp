@@ -98,7 +98,7 @@ TEST_F(Doctor, SeesADiskThatCannotBeWritten) {
 
 // In a mount namespace of its own, where that is allowed.
 TEST_F(Doctor, SeesSmallFileSystems) {
-  if (shell("unshare -m mount -t tmpfs -o size=8m none .").code != 0) GTEST_SKIP() << "no mounts of one's own here";
+  if (shell("unshare -m mount -t tmpfs -o size=8m none .").code != 0) GTEST_SKIP() << "mounts of one's own need root";
   fs::create_directories(folder_ / "small");
   write("in-small", "mount -t tmpfs -o size=32m none small && " HAWSER_BINARY " doctor --json --output small");
   write("in-shm", "mount -t tmpfs -o size=16m none /dev/shm && " HAWSER_BINARY " doctor --json");

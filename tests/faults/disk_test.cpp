@@ -42,7 +42,7 @@ TEST(Disk, OutputThatCannotBeMadeIsRefusedAtOnce) {
 TEST(Disk, FullWhileSaving) {
   const Workplace place;
   const SmallDisk disk(place.folder() / "disk", "700k");
-  if (!disk.mounted) GTEST_SKIP() << "this user may not mount a tmpfs";
+  if (!disk.mounted) GTEST_SKIP() << "mounting a tmpfs needs root";
   for (const char* ranks : {"1", "4"}) {
     SCOPED_TRACE(ranks);
     const std::string out = std::string("disk/out") + ranks;

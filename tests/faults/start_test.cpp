@@ -46,7 +46,7 @@ TEST(Start, TheUsersChoiceOfWaitingStands) {
 
 TEST(Start, WithTooLittleMemoryEndsInALine) {
 #ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "the sanitizer takes terabytes of addresses";
+  GTEST_SKIP() << "needs a build without AddressSanitizer, which takes terabytes of addresses";
 #endif
   const Workplace place;
   int refused = 0;

@@ -50,7 +50,7 @@ TEST(Tight, ArenasAreNearWhatIsLiveAtThePeak) {
 // Bytes of the arena that a step leaves as they were: a step over two patterns, so that a byte that happens to be
 // written with the pattern's value counts as written.
 TEST(Tight, AStepWritesAllOfItsArena) {
-  if (step::kAddressSanitizer) GTEST_SKIP() << "the arena is poisoned";
+  if (step::kAddressSanitizer) GTEST_SKIP() << "needs a build without AddressSanitizer, which poisons the arena";
   const models::Model model(testing::llama_description(
       {.width = 128, .heads = 4, .kv_heads = 2, .head_dim = 32, .inner = 352, .vocabulary = 512, .blocks = 4}));
   for (LayoutOptions options : all_policies()) {

@@ -281,7 +281,7 @@ TEST(Safetensors, ReadsThePackagesFiles) {
     EXPECT_NE(file->find("model.embed_tokens.weight"), nullptr);
     ++files;
   }
-  if (files == 0) GTEST_SKIP() << "no golden files";
+  EXPECT_GT(files, 0) << "no golden files in " << tiny;
 }
 
 }  // namespace

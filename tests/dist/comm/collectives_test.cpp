@@ -193,7 +193,7 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
 // Everybody sends right and receives from the left, on two streams as one after the other would wait for ever; on GPUs
 // neighbours take turns (comm/group.h).
 TEST_P(Collectives, SendAndReceiveInARing) {
-  if (size() == 1) GTEST_SKIP() << "one rank";
+  if (size() == 1) GTEST_SKIP() << "needs two ranks or more";
   const DType dtype = GetParam();
   const auto other = ranks::device().make_stream("other");
   const int right = (index() + 1) % size(), left = (index() + size() - 1) % size();

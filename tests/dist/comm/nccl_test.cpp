@@ -161,7 +161,7 @@ TEST(Nccl, TrafficOnManyStreamsLeavesTheCpusBits) {
 }
 
 TEST(Nccl, GathersWithinRegisteredMemory) {
-  if (size() == 1) GTEST_SKIP() << "one rank";
+  if (size() == 1) GTEST_SKIP() << "needs two ranks or more";
   constexpr std::int64_t kBytes = std::int64_t{64} << 20, kPart = 1 << 20;
   const auto mesh = make_nccl_mesh(world(), {.shard = size()}, 60.0, device());
   const auto stream = device().make_stream("gather");
@@ -197,7 +197,7 @@ TEST(Nccl, GathersWithinRegisteredMemory) {
 // Reductions within registered memory, one behind another: what a member fetches must be what the others wrote last,
 // and nobody may write while it is fetched.
 TEST(Nccl, ReducesWithinRegisteredMemory) {
-  if (size() == 1) GTEST_SKIP() << "one rank";
+  if (size() == 1) GTEST_SKIP() << "needs two ranks or more";
   constexpr int kRounds = 12;
   const auto mesh = make_nccl_mesh(world(), {.shard = size()}, 60.0, device());
   const Arena arena(device(), std::int64_t{512} << 20);

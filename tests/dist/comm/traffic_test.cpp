@@ -103,7 +103,7 @@ TEST(MpiMesh, EveryGroupOfEveryMesh) {
 }
 
 TEST(MpiMesh, RanksMustAgree) {
-  if (world().size() == 1) GTEST_SKIP() << "one rank";
+  if (world().size() == 1) GTEST_SKIP() << "needs two ranks or more";
   MeshSizes sizes{.replicate = world().size()};
   if (world().rank().value() == 1) sizes = {.shard = world().size()};
   EXPECT_THROW(make_mpi_mesh(world(), sizes, 60.0), InternalError);
