@@ -9,6 +9,7 @@
 #include "base/paths.h"
 #include "base/philox.h"
 #include "base/testing/temporary_folder.h"
+#include "base/text.h"
 #include "base/units.h"
 
 namespace hawser {
@@ -89,6 +90,15 @@ TEST_F(Paths, AbsoluteOnesNeedNoWorkingDirectory) {
     EXPECT_STREQ(error.what(), "a: the working directory does not exist any more");
   }
   fs::current_path(before);
+}
+
+TEST(Text, LinesListsAndPlurals) {
+  EXPECT_EQ(first_line("a\nb\n"), "a");
+  EXPECT_EQ(first_line("a"), "a");
+  EXPECT_EQ(joined(std::vector<std::string>{"a", "", "b"}, ", "), "a, , b");
+  EXPECT_EQ(joined(std::vector<std::string>{}, ", "), "");
+  EXPECT_EQ(plural(1, "document"), "1 document");
+  EXPECT_EQ(plural(0, "document"), "0 documents");
 }
 
 TEST(Problem, PrintsOneLineThatLeavesOutWhatIsEmpty) {

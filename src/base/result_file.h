@@ -55,7 +55,7 @@ class ResultFile {
 
 void write_result(const std::string& path, std::string_view text);
 
-// For a signal's handler that ends the process: removes the unfinished file of the ResultFile that was opened last, or
+// For a signal's handler that ends the process: removes the unfinished file of the ResultFile that was opened first, or
 // renames it to PATH.part where it is to be kept and holds something.
 void drop_unfinished_result() noexcept;
 

@@ -10,6 +10,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/line.h"
 #include "cli/takes_path.h"
 #include "config/choices.h"
@@ -250,9 +251,7 @@ std::string completion_script(const CLI::App& app, Shell shell) {
   std::string keys, values;
   for (const KeyChoices& key : key_choices()) {
     keys += "  echo " + quoted(entry(key.name, key.help)) + "\n";
-    std::string words;
-    for (const std::string& value : key.values) words += (words.empty() ? "" : " ") + value;
-    if (key.is_path) words = "files";
+    const std::string words = key.is_path ? "files" : joined(key.values, " ");
     if (!words.empty()) put_case(values, key.name, {words});
   }
   std::string out = shell == Shell::zsh ? "#compdef hawser\n" : "";

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cat.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/doctor/findings.h"
 #include "cli/line.h"
@@ -38,10 +39,6 @@ class Doing {
  private:
   Terminal terminal_ = user_terminal();
 };
-
-std::string plural(int count, const std::string& what) {
-  return cat(count, " ", what, count == 1 ? "" : "s");
-}
 
 }  // namespace
 

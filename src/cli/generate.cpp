@@ -124,8 +124,7 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
       [options](const std::string& value) { options->prompt_ids = parse_ids(value); });
   add("--prompts", "FILE",
       "or a file of them: .jsonl with prompt, messages or input_ids, or .txt with one a line, perhaps .gz or .zst; - "
-      "is "
-      "standard input, read as .jsonl; gives one JSON object a line",
+      "is standard input, read as .jsonl; gives one JSON object a line",
       [options](const std::string& value) { options->prompts = value; });
   add_switch(*command, "--chat", options->chat,
              "or a conversation: answers each line of standard input; /reset forgets it, /exit ends");

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/paths.h"
+#include "base/text.h"
 #include "cli/takes_path.h"
 #include "config/config.h"
 
@@ -15,10 +16,6 @@ namespace {
 
 constexpr std::size_t kWidth = 100;
 constexpr std::size_t kColumn = 26;  // where help begins
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
 
 void put_paragraph(std::string& out, const std::string& text) {
   std::istringstream words(text);
@@ -229,9 +226,7 @@ void add_number(CLI::App& app, const char* name, std::int64_t least, std::int64_
 }
 
 void offer_words(CLI::App& app, const char* name, const std::vector<std::string>& words) {
-  std::string joined;
-  for (const std::string& word : words) joined += (joined.empty() ? "" : " ") + word;
-  app.get_option(name)->type_name(joined);  // our help does not show it
+  app.get_option(name)->type_name(joined(words, " "));  // our help does not show it
 }
 
 std::string offered_words(const CLI::Option& option) {

@@ -9,7 +9,7 @@
 
 #include "cli/commands.h"
 
-namespace CLI {  // slow to compile: only line.cpp and run.cpp include it
+namespace CLI {  // slow to compile: only what adds or reads options includes it
 class App;
 class Option;
 }  // namespace CLI

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -74,10 +75,6 @@ class ProgressLine {
   Clock::time_point start_ = Clock::now(), shown_ = start_;
   bool drawn_ = false, counting_ = false, told_ = false;
 };
-
-std::string plural(std::int64_t count, const std::string& what) {
-  return cat(count, " ", what, count == 1 ? "" : "s");
-}
 
 // What lies in the folder of token files, whether made now or before.
 void print_summary(const data::PrepareOptions& job, const DataRecipe& recipe, const std::optional<data::Prepared>& made,

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/line.h"
@@ -33,12 +34,6 @@ std::vector<std::string> option_names(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   return names;
-}
-
-std::string quote_list(const std::vector<std::string>& names) {
-  std::string out;
-  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
-  return out;
 }
 
 // What people call a command of ours.
@@ -192,7 +187,7 @@ int run_line(int argc, const char* const* argv, const Commands& commands) {
   }
   if (!chosen) {
     throw UserError(Problem{
-        .what = "no command", .expected = "one of " + quote_list(command_names(command)), .hint = name + " --help"});
+        .what = "no command", .expected = "one of " + joined(command_names(command), ", "), .hint = name + " --help"});
   }
   return chosen();
 }

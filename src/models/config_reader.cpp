@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/text.h"
 #include "checkpoint/storage/posix.h"
 
 namespace hawser::models {
@@ -86,9 +87,7 @@ std::string ConfigReader::choice(const char* key, const std::vector<std::string>
   if (value == nullptr) return absent;
   const std::string text = value->is_string() ? value->get<std::string>() : "";
   if (std::find(supported.begin(), supported.end(), text) != supported.end()) return text;
-  std::string list;
-  for (const std::string& name : supported) list += (list.empty() ? "" : " or ") + name;
-  refuse(key, "not supported", list, shown(*value));
+  refuse(key, "not supported", joined(supported, " or "), shown(*value));
   return absent;
 }
 

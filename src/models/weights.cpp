@@ -58,10 +58,6 @@ bool same_bytes(const checkpoint::SafetensorsFolder& folder, const std::string& 
   return true;
 }
 
-bool ends_with(const std::string& text, const std::string& tail) {
-  return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
-}
-
 }  // namespace
 
 std::vector<SegmentPiece> segment_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count) {
@@ -142,7 +138,7 @@ void check_weights(const Model& model, const checkpoint::SafetensorsFolder& fold
     }
   }
   for (const std::string& name : folder.names()) {
-    if (known.contains(name) || ends_with(name, "rotary_emb.inv_freq")) continue;
+    if (known.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;
     const checkpoint::TensorInfo* info = folder.find(name);
     if (description.head.tied && name == head && folder.find(table) != nullptr) {
       if (same_bytes(folder, name, table)) continue;

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "config/nearest.h"
 #include "config/yaml.h"
 #include "plan/shipped_targets.h"
@@ -185,19 +186,21 @@ Target load_target(const std::string& name_or_file) {
     if (in.bad()) throw UserError(Problem{.file = name_or_file, .what = "cannot be read"});
     return parse_target(text.str(), name_or_file);
   }
-  std::string names;
-  for (const std::string& name : shipped_targets()) names += (names.empty() ? "" : ", ") + name;
   const std::string hint = nearest(name_or_file, shipped_targets());
   throw UserError(Problem{.what = "unknown target",
-                          .expected = cat(names, ", or a file like targets/h200.yaml"),
+                          .expected = cat(joined(shipped_targets(), ", "), ", or a file like targets/h200.yaml"),
                           .got = name_or_file,
                           .at = "--target",
                           .hint = hint.empty() ? "" : "--target " + hint});
 }
 
-DType compute_dtype(const PrecisionRecipe& precision, const Target& target) {
-  if (precision.compute == ComputePrecision::automatic) return target.cuda ? DType::bf16 : DType::f32;
+DType compute_dtype(const PrecisionRecipe& precision, DeviceKind device) {
+  if (precision.compute == ComputePrecision::automatic) return device == DeviceKind::cuda ? DType::bf16 : DType::f32;
   return precision.compute == ComputePrecision::bf16 ? DType::bf16 : DType::f32;
+}
+
+DType compute_dtype(const PrecisionRecipe& precision, const Target& target) {
+  return compute_dtype(precision, target.cuda ? DeviceKind::cuda : DeviceKind::cpu);
 }
 
 namespace {

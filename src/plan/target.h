@@ -57,6 +57,7 @@ std::string target_of(DeviceKind device);
 Target parse_target(const std::string& text, const std::string& file);
 
 // precision.compute where it is given; else bf16 on CUDA and float32 on the CPU.
+DType compute_dtype(const PrecisionRecipe& precision, DeviceKind device);
 DType compute_dtype(const PrecisionRecipe& precision, const Target& target);
 
 // The machine a rank runs on, as far as a plan must know it: used by targets that share or scale.

@@ -3,15 +3,10 @@
 #include <exception>
 
 #include "base/cat.h"
+#include "base/text.h"
 
 namespace hawser::report {
-namespace {
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void Sinks::warn(Place& place, const std::string& why) {
   if (place.warned) return;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "base/text.h"
 #include "ops/gemm/gemm.h"
 #include "ops/loss/linear_cross_entropy.h"
 #include "train/together.h"
@@ -136,13 +137,7 @@ void prepare_products(const models::Model& model, const plan::Layout& layout, De
   stream->synchronize();
 }
 
-namespace {
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::string choose_products(const models::Model& model, const plan::Layout& layout, Device& device, comm::World* world,
                             const ChooseProducts& how, const std::function<void(const std::string&)>& say) {

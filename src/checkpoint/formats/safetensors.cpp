@@ -48,10 +48,6 @@ CastRun cast_from(const SafetensorsType& type, DType to) {
   return nullptr;
 }
 
-bool ends_with(const std::string& text, const std::string& tail) {
-  return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
-}
-
 // File name of each tensor, in an index; adds problems.
 std::map<std::string, std::string> read_index(const std::string& path, Problems& problems) {
   std::map<std::string, std::string> files;
@@ -69,7 +65,7 @@ std::map<std::string, std::string> read_index(const std::string& path, Problems&
   }
   for (const auto& [name, value] : map->items()) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";
-    if (!is_plain_name(file) || !ends_with(file, ".safetensors")) {
+    if (!is_plain_name(file) || !file.ends_with(".safetensors")) {
       problems.add({.file = path,
                     .what = "the index names a file that is not a .safetensors file of its own folder",
                     .got = value.is_string() ? in_quotes(file) : "no text",
@@ -117,7 +113,7 @@ std::optional<SafetensorsFolder> SafetensorsFolder::open(const std::string& path
     }
   }
   SafetensorsFolder folder;
-  if (ends_with(file, ".json")) {
+  if (file.ends_with(".json")) {
     const auto index = read_index(file, problems);
     std::string parent = std::filesystem::path(file).parent_path().string();
     if (!parent.empty()) parent += '/';

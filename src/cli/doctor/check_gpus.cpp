@@ -65,9 +65,8 @@ void check_one(const std::vector<std::string>& gpu, Findings& out) {
   }
 }
 
-void check_links(const CudaInfo& info, Findings& out) {
+void check_links(const CudaInfo& info, const cuda::GpuLinks& links, Findings& out) {
   if (info.devices < 2) return;
-  const cuda::GpuLinks links = cuda::gpu_links();
   int apart = 0, slow = 0;
   std::string first;
   for (const cuda::GpuLink& link : links.pairs) {
@@ -111,7 +110,7 @@ void check_gpus(bool wanted, Findings& out) {
            cat(info.devices, " x ", info.name, ", runtime ", links.runtime_version, ", driver for ",
                links.driver_version, ", NCCL ", comm::nccl_version()),
            "this build can use them");
-    return check_links(info, out);
+    return check_links(info, links, out);
   }
   if (wanted) {
     out.problem("CUDA", info.problem, "a run with --device cuda cannot start",

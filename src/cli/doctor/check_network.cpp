@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/cat.h"
+#include "base/text.h"
 #include "cli/doctor/findings.h"
 
 namespace hawser::cli::checks {
@@ -24,12 +25,6 @@ bool is_virtual(const std::string& name) {
   std::error_code ignored;
   const fs::path device = fs::path("/sys/class/net") / name;
   return fs::exists(device / "bridge", ignored) || fs::exists(device / "tun_flags", ignored);
-}
-
-std::string joined(const std::set<std::string>& names) {
-  std::string out;
-  for (const std::string& name : names) out += (out.empty() ? "" : ",") + name;
-  return out;
 }
 
 }  // namespace
@@ -56,13 +51,14 @@ void check_network(Findings& out) {
     out.problem("loopback", "is down", "the ranks of one machine find each other over it", "ip link set lo up");
   }
   if (!made_up.empty()) {
-    out.warn("network", cat(real.empty() ? "" : joined(real) + ", and virtual ", joined(made_up)),
+    out.warn("network", cat(real.empty() ? "" : joined(real, ",") + ", and virtual ", joined(made_up, ",")),
              "runs over several hosts may try the virtual ones and hang; runs on this host alone use none",
-             real.empty() ? "on several hosts name one: OMPI_MCA_btl_tcp_if_include, NCCL_SOCKET_IFNAME"
-                          : cat("on several hosts: OMPI_MCA_btl_tcp_if_include=", joined(real),
-                                " OMPI_MCA_oob_tcp_if_include=", joined(real), " NCCL_SOCKET_IFNAME=", joined(real)));
+             real.empty()
+                 ? "on several hosts name one: OMPI_MCA_btl_tcp_if_include, NCCL_SOCKET_IFNAME"
+                 : cat("on several hosts: OMPI_MCA_btl_tcp_if_include=", joined(real, ","),
+                       " OMPI_MCA_oob_tcp_if_include=", joined(real, ","), " NCCL_SOCKET_IFNAME=", joined(real, ",")));
   } else {
-    out.ok("network", real.empty() ? "loopback alone" : joined(real),
+    out.ok("network", real.empty() ? "loopback alone" : joined(real, ","),
            real.empty() ? "enough for runs on this host" : "none that leads nowhere");
   }
 }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/doctor/findings.h"
 #include "cli/exit.h"
 #include "comm/mesh.h"
@@ -104,10 +105,6 @@ class Caught {
  private:
   int out_ = -1, memory_ = -1;
 };
-
-std::string first_line(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
 
 }  // namespace
 

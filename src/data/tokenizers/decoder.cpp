@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "base/text.h"
 #include "data/tokenizers/byte_level.h"
 #include "data/utf8.h"
 
@@ -9,15 +10,6 @@ namespace hawser::data {
 namespace {
 
 using Tokens = std::vector<std::string>;
-
-std::string joined(const Tokens& tokens, std::string_view between = "") {
-  std::string out;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (i > 0) out += between;
-    out += tokens[i];
-  }
-  return out;
-}
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
@@ -73,7 +65,7 @@ struct Apply {
     tokens = std::move(out);
   }
 
-  void operator()(const Decoder::Fuse&) const { tokens = {joined(tokens)}; }
+  void operator()(const Decoder::Fuse&) const { tokens = {joined(tokens, "")}; }
 
   void operator()(const Decoder::Replace& step) const {
     Regex::Scratch scratch;

@@ -1,0 +1,33 @@
+// Small things done to texts that people read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace hawser {
+
+// Up to the first line's end, without it.
+inline std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+// joined({"a", "b"}, ", ") == "a, b".
+template <class Texts>
+std::string joined(const Texts& texts, std::string_view between) {
+  std::string out;
+  bool first = true;
+  for (const auto& text : texts) {
+    if (!first) out += between;
+    out += text;
+    first = false;
+  }
+  return out;
+}
+
+// "1 document", "2 documents".
+inline std::string plural(std::int64_t count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+}  // namespace hawser
