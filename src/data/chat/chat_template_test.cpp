@@ -120,6 +120,8 @@ TEST(ChatTemplate, SpeaksJinja) {
        "FalseTrueTrueTrueTrueTrueFalse"},
       {"{{ {'a': 'é\"', 'b': [1, 2.5, true, none], 'c': {}} | tojson }}",
        R"({"a": "é\"", "b": [1, 2.5, true, null], "c": {}})"},
+      {"{{ '\"\\\\/\\n\\r\\t\\b\\f\\0\\x1f\\x7f' | tojson }}", R"("\"\\/\n\r\t\b\f\u0000\u001f)"
+                                                               "\x7f\""},
       {"{{ {'a': [1, {}]} | tojson(indent=2) }}", "{\n  \"a\": [\n    1,\n    {}\n  ]\n}"},
       {"{{ ' a b  c '.split() }}{{ 'a,b,,c'.split(',') }}{{ 'a,b,c'.split(',', 1) }}{{ 'a,b,c'.rsplit(',', 1) }}",
        "['a', 'b', 'c']['a', 'b', '', 'c']['a', 'b,c']['a,b', 'c']"},
@@ -254,6 +256,10 @@ TEST(ChatTemplate, KnowsWhatCameFromWhichMessage) {
   EXPECT_EQ(rendered.contents[1], (Range{20, 31}));
   EXPECT_EQ(rendered.contents[2], (Range{42, 42}));
   EXPECT_FALSE(render("{{ messages | length }}", messages).contents[0]);
+  // Escapes lie within what came from the message.
+  const Rendered json = render("{{ messages[1].content | tojson }}.", messages);
+  EXPECT_EQ(json.text, R"("<x>\nan|swer\n".)");
+  EXPECT_EQ(json.contents[1], (Range{1, 15}));
 }
 
 TEST(ChatTemplate, IsFoundByNameInFilesAndBesideTheTokenizer) {

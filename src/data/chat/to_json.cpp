@@ -1,4 +1,5 @@
 #include <cmath>
+#include <string_view>
 
 #include "base/cat.h"
 #include "data/chat/value.h"
@@ -6,47 +7,25 @@
 namespace hawser::data::chat {
 namespace {
 
+// What a byte becomes within quotes.
+std::string escaped(char c) {
+  constexpr std::string_view kSpecial = "\"\\\n\r\t\b\f", kLetters = "\"\\nrtbf";
+  if (const auto at = kSpecial.find(c); at != kSpecial.npos) return {'\\', kLetters[at]};
+  if (static_cast<unsigned char>(c) >= 0x20) return {c};
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  return {'\\', 'u', '0', '0', kDigits[c >> 4], kDigits[c & 15]};
+}
+
 void json_text(const Text& text, Text& out) {
   out.bytes += '"';
   // A mark reaches from the first to the last byte that its own became.
-  std::vector<std::size_t> places(text.bytes.size() + 1);
-  for (std::size_t i = 0; i < text.bytes.size(); ++i) {
-    places[i] = out.bytes.size();
-    const char c = text.bytes[i];
-    switch (c) {
-      case '"':
-        out.bytes += "\\\"";
-        break;
-      case '\\':
-        out.bytes += "\\\\";
-        break;
-      case '\n':
-        out.bytes += "\\n";
-        break;
-      case '\r':
-        out.bytes += "\\r";
-        break;
-      case '\t':
-        out.bytes += "\\t";
-        break;
-      case '\b':
-        out.bytes += "\\b";
-        break;
-      case '\f':
-        out.bytes += "\\f";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          static constexpr char kDigits[] = "0123456789abcdef";
-          out.bytes += "\\u00";
-          out.bytes += kDigits[c >> 4];
-          out.bytes += kDigits[c & 15];
-        } else {
-          out.bytes += c;
-        }
-    }
+  std::vector<std::size_t> places;
+  places.reserve(text.bytes.size() + 1);
+  for (const char c : text.bytes) {
+    places.push_back(out.bytes.size());
+    out.bytes += escaped(c);
   }
-  places.back() = out.bytes.size();
+  places.push_back(out.bytes.size());
   for (const Mark& mark : text.marks) out.marks.push_back({places[mark.begin], places[mark.end], mark.message});
   out.bytes += '"';
 }
