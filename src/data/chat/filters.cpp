@@ -3,7 +3,6 @@
 #include <charconv>
 #include <cmath>
 #include <map>
-#include <memory>
 
 #include "base/cat.h"
 #include "data/chat/program.h"
@@ -13,12 +12,14 @@ namespace hawser::data::chat {
 namespace {
 
 constexpr std::size_t kMostUnique = 10000;  // each is compared with all before it
+constexpr std::size_t kNoPlace = 99;        // of an argument that is given by its name alone
 
 // "function.name": fields of fields.
 Value field(const Value& item, const Value& path) {
   if (!path.is_text()) return subscript(item, path);
   Value value = item;
-  for (const Value& part : split(path.text(), std::make_unique<Value>(".").get(), -1, false)) {
+  const Value dot(".");
+  for (const Value& part : split(path.text(), &dot, -1, false)) {
     const std::string& name = part.text().bytes;
     std::int64_t index = 0;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
@@ -216,8 +217,8 @@ Value select_items(const std::string& filter, const Value& input, const Argument
     return first;
   };
   if (filter == "map") {
-    if (const Value* of = arguments.get(99, "attribute")) {
-      const Value* otherwise = arguments.get(99, "default");
+    if (const Value* of = arguments.get(kNoPlace, "attribute")) {
+      const Value* otherwise = arguments.get(kNoPlace, "default");
       for (const Value& item : iterate(input)) {
         const Value value = field(item, *of);
         out.push_back(value.is_undefined() && otherwise ? *otherwise : value);

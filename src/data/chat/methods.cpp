@@ -9,8 +9,6 @@
 namespace hawser::data::chat {
 namespace {
 
-constexpr std::size_t kLongestFromRight = 256;  // as std::string::rfind goes, by both lengths multiplied
-
 std::optional<Value> text_method(const Text& text, const std::string& name, const Arguments& a) {
   const auto most = [&](std::size_t place, const char* named) {
     const Value* value = a.get(place, named);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "base/cat.h"
@@ -11,8 +10,7 @@
 namespace hawser::data::chat {
 namespace {
 
-// Both are gone through for each character of a text.
-constexpr std::size_t kMostStripped = 1024, kLongestFromRight = 256;
+constexpr std::size_t kMostStripped = 1024;  // gone through for each character of a text
 
 bool is_python_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
@@ -176,7 +174,8 @@ Text indented(const Text& text, const Arguments& arguments) {
       width && width->is_text()
           ? width->text().bytes
           : std::string(static_cast<std::size_t>(width ? std::clamp<std::int64_t>(width->integer(), 0, 1000) : 4), ' ');
-  const List lines = split(text, std::make_unique<Value>("\n").get(), -1, false);
+  const Value line_end("\n");
+  const List lines = split(text, &line_end, -1, false);
   Text out;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out.append({"\n", {}});

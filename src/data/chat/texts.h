@@ -14,6 +14,9 @@ const Value& need(const Arguments& arguments, std::size_t place, const char* nam
 
 // Without `characters`: white space as Python knows it.
 Text strip(const Text& text, const Value* characters, bool left, bool right);
+// The longest text that is looked for from the right, which takes the product of both lengths.
+inline constexpr std::size_t kLongestFromRight = 256;
+
 // At a separator, or without one at runs of white space; `most` cuts, or all where it is negative.
 List split(const Text& text, const Value* separator, std::int64_t most, bool from_right);
 Text replace(const Text& text, const std::string& from, const std::string& to, std::int64_t most);
