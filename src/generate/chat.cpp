@@ -6,17 +6,6 @@
 
 namespace hawser::generate {
 
-namespace {
-
-data::chat::Value message(const char* role, const std::string& content) {
-  data::chat::Dict dict;
-  dict.set("role", data::chat::Value(role));
-  dict.set("content", data::chat::Value(content));
-  return dict;
-}
-
-}  // namespace
-
 Chat::Chat(const OpenGeneration& input, Generator& generator, std::string system)
     : input_(input), generator_(generator), system_(std::move(system)) {
   reset();

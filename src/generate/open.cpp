@@ -2,27 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "plan/forecast.h"
 
 namespace hawser::generate {
-
 namespace {
-
-// The chat template of the run whose checkpoint this is, where the user named none.
-void lay_under(const std::string& json, std::string& chat_template) {
-  const auto stored = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!stored.is_object()) return;
-  const auto word = [&](const char* key) {
-    const auto value = stored.value(nlohmann::json::json_pointer(key), nlohmann::json());
-    return value.is_string() ? value.get<std::string>() : std::string();
-  };
-  // A file's name would be relative to a recipe that need not be here.
-  if (chat_template.empty() && data::chat::is_named(word("/data/chat_template"))) {
-    chat_template = word("/data/chat_template");
-  }
-}
 
 void add(std::vector<std::int64_t>& ends, const std::optional<std::int64_t>& id) {
   if (id && std::find(ends.begin(), ends.end(), *id) == ends.end()) ends.push_back(*id);
@@ -38,12 +22,6 @@ void read_asked(const GenerateRequest& request, OpenGeneration& input, Problems&
   if (!request.chat) return;
   // Says what is missing, before anybody has typed a line.
   using data::chat::List;
-  const auto message = [](const char* role, const std::string& content) {
-    data::chat::Dict dict;
-    dict.set("role", data::chat::Value(role));
-    dict.set("content", data::chat::Value(content));
-    return dict;
-  };
   const data::chat::Value hello = message("user", "hello");
   if (!input.encoder->conversation({.messages = List{hello}, .tools = {}}, {"", "--chat"}, problems)) return;
   if (request.system.empty()) return;
@@ -134,8 +112,8 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
   if (input.tokenizer == nullptr && !request.stops.empty()) {
     problems.add({.file = request.model, .what = "no tokenizer.json beside the model", .at = "--stop"});
   }
-  std::string wanted = request.chat_template;
-  lay_under(input.open.recipe, wanted);
+  const std::string wanted =
+      request.chat_template.empty() ? train::stored_chat_template(input.open.recipe) : request.chat_template;
   Problems without;
   std::shared_ptr<const data::chat::ChatTemplate> chat_template;
   if (input.tokenizer != nullptr && (request.chat || !request.prompts.empty())) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/plan.h"
+#include "plan/target.h"
 #include "train/open_model.h"
 
 namespace hawser::generate {
@@ -45,8 +46,7 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
   std::vector<plan::Layout> layouts;
   for (const PassForm& form : pass_forms(size)) {
     one.data.sequence_length = form.rows;
-    plan::Layout layout =
-        plan::make_layout(one, model, 1, train::compute_dtype(one.precision, device), threads, device);
+    plan::Layout layout = plan::make_layout(one, model, 1, plan::compute_dtype(one.precision, device), threads, device);
     layout.kept_rows = size.sequences * size.positions;
     layout.chosen_rows = form.sequences;
     layout.bounds.rows = form.rows;

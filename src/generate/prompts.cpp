@@ -109,16 +109,12 @@ std::optional<Prompt> PromptEncoder::ids(const std::vector<std::int64_t>& ids, c
   return good ? checked(std::move(prompt), place, problems) : std::nullopt;
 }
 
-namespace {
-
-Value message(const char* role, const char* content) {
+Value message(const std::string& role, const std::string& content) {
   Dict dict;
   dict.set("role", Value(role));
   dict.set("content", Value(content));
   return dict;
 }
-
-}  // namespace
 
 std::optional<std::int64_t> PromptEncoder::end_of_turn() const {
   if (template_ == nullptr || tokenizer_ == nullptr) return std::nullopt;

@@ -26,11 +26,14 @@ struct PromptPlace {
   std::string at;  // "line 3", "--prompt"
 };
 
+// A message of a conversation: {"role": role, "content": content}.
+data::chat::Value message(const std::string& role, const std::string& content);
+
 // Makes ids. Each function adds a problem and returns none where there is one.
 class PromptEncoder {
  public:
   // tokenizer: null where the model has none. chat_template: null where there is none; `without` then says why, where
-  // more is known than that. `begin`: what an empty text is. Both outlive this.
+  // more is known than that. `begin`: what an empty text is. The tokenizer outlives this.
   PromptEncoder(std::string model, const data::Tokenizer* tokenizer,
                 std::shared_ptr<const data::chat::ChatTemplate> chat_template, Problems without,
                 std::optional<std::int64_t> begin, std::int64_t vocabulary);
@@ -61,9 +64,9 @@ class PromptEncoder {
 };
 
 // A file of prompts, perhaps compressed (.gz, .zst), or "-" for standard input, which is .jsonl: .txt has one a line;
-// .jsonl has an object a line with `prompt` (a
-// text, or a list of messages), `messages` (with `tools`, if any) or `input_ids`; other keys do not count. Blank lines
-// are passed over. All problems of all lines.
+// .jsonl has an object a line with `prompt` (a text, or a list of messages), `messages` (with `tools`, if any) or
+// `input_ids`; other keys do not count. Blank lines are passed over. Adds the problems of all lines, or that the file
+// cannot be read.
 std::vector<Prompt> read_prompts(const std::string& path, const PromptEncoder& encoder, Problems& problems);
 
 }  // namespace hawser::generate

@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "data/batch_loader.h"
 #include "optim/schedule.h"
+#include "plan/target.h"
 #include "report/work_family.h"
 #include "train/checkpointing.h"
 #include "train/feed.h"
@@ -99,8 +100,8 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   Recipe recipe = request.recipe;
   const int ranks = world != nullptr ? world->size() : 1;
   const DeviceKind kind = request.device.kind;
-  plan::Layout layout =
-      plan::make_layout(recipe, *model.model, ranks, compute_dtype(recipe.precision, kind), request.threads, kind);
+  plan::Layout layout = plan::make_layout(recipe, *model.model, ranks, plan::compute_dtype(recipe.precision, kind),
+                                          request.threads, kind);
   const MeshPlace place = place_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
   std::unique_ptr<Device> device = make_device(request.device, request.threads);
   const DeviceMemory before = device->memory();

@@ -48,11 +48,7 @@ void lay_under(const std::string& json, EvaluateRequest& request, EvalDataReques
   if (request.sequence_length == 0) request.sequence_length = number("/data/sequence_length");
   request.recipe.data.max_documents = number("/data/max_documents");
   const auto word = [&](const char* key) { return stored.value(nlohmann::json::json_pointer(key), nlohmann::json()); };
-  // A file's name would be relative to a recipe that need not be here.
-  const auto chat = word("/data/chat_template");
-  if (data.chat_template.empty() && chat.is_string() && data::chat::is_named(chat.get<std::string>())) {
-    data.chat_template = chat;
-  }
+  if (data.chat_template.empty()) data.chat_template = stored_chat_template(json);
   if (word("/data/pack") == "chunks") data.across_documents = true;
   if (!request.recipe.places.contains("precision.compute") && word("/precision/compute") == "bf16") {
     request.recipe.precision.compute = ComputePrecision::bf16;
@@ -112,8 +108,9 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
     return std::nullopt;
   }
   plan::Layout& layout = input.layout;
-  layout = plan::make_layout(recipe, *input.open.model, ranks, compute_dtype(recipe.precision, request.device.kind),
-                             request.threads, request.device.kind);
+  layout =
+      plan::make_layout(recipe, *input.open.model, ranks, plan::compute_dtype(recipe.precision, request.device.kind),
+                        request.threads, request.device.kind);
   const MeshPlace place = place_of(rank, layout.mesh);
   const data::BatchLayout part{.data_rank = place.shard + layout.mesh.shard * place.replicate,
                                .data_ranks = layout.data_ranks(),

@@ -75,8 +75,9 @@ void FitRun::open() {
   prepare_data(recipe_, open_.model->vocabulary(), world_, progress_.get());
 
   const int ranks = world_ != nullptr ? world_->size() : 1;
-  layout_ = plan::make_layout(recipe_, *open_.model, ranks, compute_dtype(recipe_.precision, request_.device.kind),
-                              request_.threads, request_.device.kind);
+  layout_ =
+      plan::make_layout(recipe_, *open_.model, ranks, plan::compute_dtype(recipe_.precision, request_.device.kind),
+                        request_.threads, request_.device.kind);
   const MeshPlace place = place_of(world_ != nullptr ? world_->rank().value() : 0, layout_.mesh);
   batch_layout_ = {.data_rank = place.shard + layout_.mesh.shard * place.replicate,
                    .data_ranks = layout_.data_ranks(),

@@ -1,10 +1,12 @@
 #include "train/open_model.h"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/manifest.h"
 #include "checkpoint/root.h"
 #include "checkpoint/storage/posix.h"
+#include "data/chat/chat_template.h"
 #include "models/weights.h"
 #include "train/export.h"
 
@@ -90,9 +92,11 @@ std::unique_ptr<data::Tokenizer> tokenizer_beside(const std::string& model_folde
   return std::filesystem::exists(path, error) ? data::load_tokenizer(path.string()) : nullptr;
 }
 
-DType compute_dtype(const PrecisionRecipe& recipe, DeviceKind device) {
-  if (recipe.compute == ComputePrecision::automatic) return device == DeviceKind::cuda ? DType::bf16 : DType::f32;
-  return recipe.compute == ComputePrecision::bf16 ? DType::bf16 : DType::f32;
+std::string stored_chat_template(const std::string& recipe) {
+  const auto stored = nlohmann::json::parse(recipe, nullptr, /*allow_exceptions=*/false);
+  if (!stored.is_object()) return "";
+  const auto name = stored.value(nlohmann::json::json_pointer("/data/chat_template"), nlohmann::json());
+  return name.is_string() && data::chat::is_named(name.get<std::string>()) ? name.get<std::string>() : "";
 }
 
 }  // namespace hawser::train

@@ -35,7 +35,8 @@ OpenModel open_trained_model(const std::string& path, Problems& problems);
 // The tokenizer beside a model; null where there is none.
 std::unique_ptr<data::Tokenizer> tokenizer_beside(const std::string& model_folder);
 
-// The element type of a run: what the recipe says, or what the device prefers.
-DType compute_dtype(const PrecisionRecipe& recipe, DeviceKind device);
+// data.chat_template of a run's recipe (OpenModel::recipe), where it is a named one; else "": a file's name would be
+// relative to a recipe that need not be here.
+std::string stored_chat_template(const std::string& recipe);
 
 }  // namespace hawser::train
