@@ -101,6 +101,13 @@ TEST(Text, LinesListsAndPlurals) {
   EXPECT_EQ(plural(0, "document"), "0 documents");
 }
 
+TEST_F(Paths, AFilesFolder) {
+  EXPECT_EQ(folder_of("a"), ".");
+  EXPECT_EQ(folder_of("b/a"), "b");
+  EXPECT_EQ(folder_of("/a"), "/");
+  EXPECT_EQ(folder_of("b/"), "b");
+}
+
 TEST(Problem, PrintsOneLineThatLeavesOutWhatIsEmpty) {
   EXPECT_EQ((Problem{.file = "a.yaml", .what = "unknown key", .at = "modle", .hint = "model"}.line()),
             "a.yaml: unknown key at modle; try model");

@@ -1,5 +1,6 @@
 #include "base/paths.h"
 
+#include <fcntl.h>
 #include <pwd.h>
 #include <unistd.h>
 
@@ -52,6 +53,18 @@ std::string absolute_path(const std::string& path) {
   const auto absolute = std::filesystem::absolute(path, gone);
   if (gone) throw UserError(Problem{.file = path, .what = "the working directory does not exist any more"});
   return absolute.lexically_normal().string();
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+void sync_name(const std::string& path) {
+  const int folder = ::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return;
+  ::fsync(folder);
+  ::close(folder);
 }
 
 }  // namespace hawser

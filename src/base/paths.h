@@ -1,4 +1,5 @@
-// Paths as people type them. All that takes one from a recipe or a command line goes through here.
+// Paths as people type them: all that takes one from a recipe or a command line goes through here. And the folder that
+// a file lies in.
 #pragma once
 
 #include <optional>
@@ -21,5 +22,12 @@ std::string with_home(const std::string& path);
 // Absolute and without "..": a relative path starts at the working directory. Throws UserError where it is needed and
 // does not exist any more.
 std::string absolute_path(const std::string& path);
+
+// The folder that the path's last part lies in; "." where the path names none.
+std::string folder_of(const std::string& path);
+
+// Makes a name that a file was just given durable, which takes its folder. Where that cannot be synced (some network
+// file systems, a folder that may not be read) the name is there all the same.
+void sync_name(const std::string& path);
 
 }  // namespace hawser

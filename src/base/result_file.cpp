@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/paths.h"
 
 namespace hawser {
 namespace {
@@ -35,11 +36,6 @@ void remember(const std::string& temporary, const std::string& part) {
 
 void forget(const std::string& temporary) {
   if (temporary == g_temporary) g_unfinished = false;
-}
-
-std::string folder_of(const std::string& path) {
-  const std::string folder = fs::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
 }
 
 // Beside `path`; of a name that no other process chooses.
@@ -138,12 +134,7 @@ void ResultFile::finish(const std::string& name) {
   if (::rename(temporary_.c_str(), name.c_str()) != 0) fail(errno);
   forget(temporary_);
   temporary_.clear();
-  // The new name is durable only once its folder is; where that cannot be, it is there all the same.
-  const int folder = ::open(folder_of(name).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder >= 0) {
-    ::fsync(folder);
-    ::close(folder);
-  }
+  sync_name(name);
 }
 
 void ResultFile::commit() {

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/paths.h"
 #include "base/result_file.h"
 #include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
@@ -80,8 +80,7 @@ void print_timelines(const train::BenchResult& result, const std::string& file) 
 
 void check_trace(const std::string& path, DeviceKind kind, Problems& problems) {
   const ResultPlace place = find_result_place(path);
-  const std::filesystem::path folder = std::filesystem::path(place.path).parent_path();
-  if (!place.straight) checkpoint::check_writable(folder.empty() ? "." : folder.string(), problems);
+  if (!place.straight) checkpoint::check_writable(folder_of(place.path), problems);
   if (checkpoint::is_folder(path))
     problems.add({.file = path, .what = "a folder", .expected = "a file to write", .at = "--trace"});
   if (kind != DeviceKind::cuda) return;

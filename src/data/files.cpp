@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/paths.h"
 
 namespace hawser::data {
 namespace {
@@ -138,13 +139,7 @@ void rename_file(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
     throw UserError({.file = to, .what = cat("cannot write: ", std::strerror(errno))});
   }
-  // The new name is durable only once its folder is.
-  const std::string folder = std::filesystem::path(to).parent_path().string();
-  const int descriptor = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor >= 0) {
-    ::fsync(descriptor);
-    ::close(descriptor);
-  }
+  sync_name(to);
 }
 
 void make_folders(const std::string& path) {

@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 
 #include "base/error.h"
+#include "base/paths.h"
 #include "checkpoint/storage/posix.h"
 
 namespace hawser::report {
@@ -19,14 +19,14 @@ namespace {
 }  // namespace
 
 AppendFile::AppendFile(const std::string& path, std::int64_t keep) : path_(path), bytes_(keep) {
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  if (!parent.empty()) checkpoint::make_folders(parent);
+  const std::string folder = folder_of(path);
+  checkpoint::make_folders(folder);
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file_ < 0) fail(path, "cannot write", errno);
   try {
     if (::ftruncate(file_, keep) != 0) fail(path, "cannot cut", errno);
     if (::fsync(file_) != 0) fail(path, "cannot write", errno);
-    checkpoint::sync_folder(parent.empty() ? "." : parent);
+    checkpoint::sync_folder(folder);
   } catch (...) {
     ::close(file_);
     throw;

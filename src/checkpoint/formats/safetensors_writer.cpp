@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/paths.h"
 #include "checkpoint/boxes.h"
 #include "checkpoint/json.h"
 
@@ -63,15 +64,14 @@ SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<Safetensors
   HAWSER_CHECK(!specs_.empty() && options_.max_shard_bytes > 0, specs_.size(), " tensors in shards of ",
                options_.max_shard_bytes, " bytes");
   plan_shards();
-  const std::filesystem::path target(folder_);
-  const std::string parent = target.has_parent_path() ? target.parent_path().string() : ".";
+  const std::string parent = folder_of(folder_);
   make_folders(parent);
   check_target();
   std::int64_t needed = 0;
   for (const SafetensorsSpec& spec : specs_) needed += bytes_of(spec);
   for (const std::string& header : headers_) needed += static_cast<std::int64_t>(header.size());
   check_space(folder_, needed);
-  const std::string prefix = cat(".", target.filename().string(), ".tmp-");
+  const std::string prefix = cat(".", std::filesystem::path(folder_).filename().string(), ".tmp-");
   clean_leftovers_of_exports(parent, prefix);
   temporary_ = cat(parent, "/", prefix, make_nonce());
   make_folder(temporary_);
@@ -235,8 +235,7 @@ void SafetensorsWriter::finish() {
   }
   if (swapped) remove_tree(temporary_);  // what was there before
   temporary_.clear();
-  const std::filesystem::path parent = std::filesystem::path(folder_).parent_path();
-  sync_folder(parent.empty() ? "." : parent.string());
+  sync_folder(folder_of(folder_));
 }
 
 void write_safetensors(const std::string& folder, const std::vector<SafetensorsSpec>& specs,

@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/paths.h"
 #include "base/philox.h"
 #include "base/units.h"
 
@@ -30,11 +31,6 @@ constexpr std::int64_t kCallBytes = std::int64_t{1} << 30;
   throw UserError(io_problem(path, doing, error, needed));
 }
 
-std::string parent_of(const std::string& path) {
-  const std::string parent = std::filesystem::path(path).parent_path().string();
-  return parent.empty() ? "." : parent;
-}
-
 }  // namespace
 
 Problem io_problem(const std::string& path, const std::string& doing, int error, std::int64_t needed) {
@@ -45,7 +41,7 @@ Problem io_problem(const std::string& path, const std::string& doing, int error,
                    : error == EDQUOT ? "disk quota exceeded"
                                      : "file size limit exceeded";
     if (needed > 0) problem.expected = cat("room for ", needed, " bytes");
-    const auto free = free_bytes(parent_of(path));
+    const auto free = free_bytes(folder_of(path));
     if (needed > 0 && free && error == ENOSPC) problem.got = cat(*free, " bytes");
     problem.hint = "freeing space, a smaller checkpoint.keep_last, or another output folder";
   } else {
@@ -268,7 +264,7 @@ std::optional<std::int64_t> free_bytes(const std::string& path) {
 }
 
 void check_space(const std::string& file, std::int64_t needed) {
-  const auto free = free_bytes(parent_of(file));
+  const auto free = free_bytes(folder_of(file));
   if (free && *free < needed) fail(file, "cannot write", ENOSPC, needed);
 }
 
