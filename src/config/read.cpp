@@ -268,10 +268,6 @@ void Reader::require(const Recipe& recipe, Purpose purpose) {
     missing("output", "output: runs/NAME");
 }
 
-}  // namespace
-
-namespace {
-
 // What a reader has gathered from the recipe of this path, stored and checked.
 Recipe finish(Reader& reader, const std::string& path, Purpose purpose) {
   Recipe recipe;

@@ -6,7 +6,6 @@
 #include "base/text.h"
 
 namespace hawser::report {
-namespace {}  // namespace
 
 void Sinks::warn(Place& place, const std::string& why) {
   if (place.warned) return;

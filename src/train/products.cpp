@@ -137,8 +137,6 @@ void prepare_products(const models::Model& model, const plan::Layout& layout, De
   stream->synchronize();
 }
 
-namespace {}  // namespace
-
 std::string choose_products(const models::Model& model, const plan::Layout& layout, Device& device, comm::World* world,
                             const ChooseProducts& how, const std::function<void(const std::string&)>& say) {
   if (device.kind() != DeviceKind::cuda) return "";
