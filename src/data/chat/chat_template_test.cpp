@@ -207,6 +207,11 @@ TEST(ChatTemplate, TakesNeitherAllMemoryNorAllTime) {
   EXPECT_EQ(refusal("{% set x = 'a' * 1000000 %}{{ x | list | join(x) }}"), large);
   EXPECT_EQ(refusal("{{ ('\\n' * 1000000) | indent(1000, true, true) }}"), large);
   EXPECT_EQ(refusal("{{ ([1] * 1500000) | tojson(indent=64) }}"), while_rendering("tojson beyond 64 MiB"));
+  for (const char* large_number :
+       {"{{ 1e300 | int }}", "{{ -1e300 | int }}", "{{ (-9223372036854775807 - 1) | abs }}"}) {
+    EXPECT_EQ(refusal(large_number), while_rendering("a number that is too large")) << large_number;
+  }
+  EXPECT_EQ(render("{{ (1e308 * 10 - 1e308 * 10) | int(7) }}{{ -3 | abs }}{{ 2.9 | int }}").text, "732");
   EXPECT_EQ(refusal("{% set ns = namespace(x=[]) %}{% for i in range(999) %}{% set ns.x = [ns.x] %}{% endfor %}"),
             "while rendering, line 0: values nested too deeply");
   EXPECT_EQ(refusal("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}").substr(0, 64),

@@ -12,6 +12,7 @@ namespace hawser::data::chat {
 namespace {
 
 constexpr std::size_t kMostUnique = 10000;  // each is compared with all before it
+constexpr double kMostInteger = 9.2e18;     // of 64 bits
 constexpr std::size_t kNoPlace = 99;        // of an argument that is given by its name alone
 
 // "function.name": fields of fields.
@@ -62,7 +63,11 @@ List sorted(List items, const Arguments& arguments, std::size_t reverse_place) {
 Value to_integer(const Value& value, const Arguments& arguments) {
   const Value* given = arguments.get(0, "default");
   const Value otherwise = given ? *given : Value(std::int64_t{0});
-  if (value.is_real()) return static_cast<std::int64_t>(value.real());
+  if (value.is_real()) {
+    if (std::isnan(value.real())) return otherwise;
+    if (!(std::abs(value.real()) < kMostInteger)) throw TemplateError("a number that is too large");
+    return static_cast<std::int64_t>(value.real());
+  }
   if (value.is_number()) return value.integer();
   if (!value.is_text()) return otherwise;
   const Text text = strip(value.text(), nullptr, true, true);
@@ -138,7 +143,11 @@ Filter find_filter(const std::string& name) {
          const auto [stop, error] = std::from_chars(text.bytes.data(), end, real);
          return error == std::errc() && stop == end ? real : 0.0;
        }},
-      {"abs", [](V v, A) -> Value { return v.is_real() ? Value(std::abs(v.real())) : Value(std::abs(v.integer())); }},
+      {"abs",
+       [](V v, A) -> Value {
+         if (v.is_real()) return std::abs(v.real());
+         return v.integer() < 0 ? arithmetic("-", std::int64_t{0}, v) : Value(v.integer());
+       }},
       {"default",
        [](V v, A a) -> Value {
          const Value* otherwise = a.get(0, "default_value");
