@@ -28,7 +28,7 @@ class Tokenizer {
   // their ids; the special tokens of a .model or tekken.json are text, as in the originals. With `add_special`, what
   // the file's post-processor puts before and after a text comes too (a .model, tekken.json: begin of text before it).
   // Bad UTF-8 is read as U+FFFD, as Python's errors="replace" does (SentencePiece: one for each byte); never throws for
-  // any bytes.
+  // any bytes, but UserError for a text of which the file's normalizer makes more than 512 MiB.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids, bool add_special) const = 0;
 
   // The bytes that the ids stand for. In byte-level vocabularies they may start or end inside a character; others give
