@@ -4,9 +4,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/json_depth.h"
 #include "data/byte_reader.h"
 #include "data/chat/from_json.h"
+#include "data/json_line.h"
 #include "data/token_file.h"
 #include "data/utf8.h"
 
@@ -15,81 +15,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // templates see the order of keys
 
-constexpr int kDeepest = 200;
-
-// A key that an object of this JSON, which is well-formed, has twice. The parser would take the first and say nothing;
-// a parser with callbacks would make one for each of a line's ids.
-std::optional<std::string> repeated_key(std::string_view json) {
-  struct Open {
-    bool object = false;
-    std::vector<std::string> keys;
-  };
-  std::vector<Open> open;
-  bool key = false;  // whether a string that comes now is one
-  for (std::size_t at = 0; at < json.size(); ++at) {
-    const char c = json[at];
-    if (c == '"') {
-      const std::size_t begin = at++;
-      for (; json[at] != '"'; ++at) at += json[at] == '\\' ? 1 : 0;
-      if (!key) continue;
-      const std::string_view quoted = json.substr(begin, at + 1 - begin);
-      const bool plain = quoted.find('\\') == quoted.npos;
-      open.back().keys.push_back(plain ? std::string(quoted.substr(1, quoted.size() - 2))
-                                       : Json::parse(quoted).get<std::string>());
-      key = false;
-    } else if (c == '{' || c == '[') {
-      open.push_back({.object = c == '{', .keys = {}});
-      key = c == '{';
-    } else if (c == ',') {
-      key = open.back().object;
-    } else if (c == '}' || c == ']') {
-      std::vector<std::string>& keys = open.back().keys;
-      std::sort(keys.begin(), keys.end());
-      if (const auto twice = std::adjacent_find(keys.begin(), keys.end()); twice != keys.end()) return *twice;
-      open.pop_back();
-      key = false;
-    }
-  }
-  return std::nullopt;
-}
-
 // Reports what is wrong with one line.
 class LineReader {
  public:
   LineReader(const LinePlace& place, Problems& problems) : place_(place), problems_(problems) {}
 
   std::optional<Line> read(std::string_view text) {
-    // Copies of JSON, which an ordered object makes as it grows, go down recursively.
-    if (const auto deep = deeper_than(text, kDeepest)) {
-      return refuse("JSON nested too deeply", cat("at most ", kDeepest, " levels"), "",
-                    cat("byte ", place_.byte + static_cast<std::int64_t>(*deep)));
-    }
-    Json json;
-    try {
-      json = Json::parse(text);
-    } catch (const Json::parse_error& error) {
-      // "[json.exception.parse_error.101] parse error at line 1, column 7: syntax error while ...: REASON"
-      const std::string_view what = error.what();
-      const std::size_t colon = what.find(": ");
-      const std::size_t byte = error.byte > 0 ? error.byte - 1 : 0;
-      problems_.add({.file = place_.file,
-                     .what = cat("broken JSON: ", colon == what.npos ? what : what.substr(colon + 2)),
-                     .at = cat("line ", place_.number, ", byte ", place_.byte + static_cast<std::int64_t>(byte)),
-                     .cause = "broken JSON"});
-      return std::nullopt;
-    } catch (const Json::out_of_range&) {
-      problems_.add({.file = place_.file,
-                     .what = "broken JSON: a number is too large",
-                     .at = cat("line ", place_.number),
-                     .cause = "broken JSON"});
-      return std::nullopt;
-    }
-    // The parser takes a zero byte for the end; what stands behind it would be dropped, unseen.
-    if (const std::size_t zero = text.find('\0'); zero != text.npos) {
-      return refuse("broken JSON: a zero byte", "", "", cat("byte ", place_.byte + static_cast<std::int64_t>(zero)));
-    }
-    if (const auto twice = repeated_key(text)) return refuse("key given twice", "once", *twice, "");
-    if (!json.is_object()) return refuse("line is not an object", "{...}", json.type_name(), "");
+    std::optional<Json> parsed = parse_json_line(text, place_, problems_);
+    if (!parsed) return std::nullopt;
+    Json& json = *parsed;
     std::string got;
     for (const char* key : {"text", "input_ids", "messages", "prompt"}) {
       if (json.contains(key)) got += cat(got.empty() ? "" : " and ", key);

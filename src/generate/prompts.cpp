@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/byte_reader.h"
-#include "data/jsonl.h"
+#include "data/json_line.h"
 #include "data/sources.h"
 #include "data/utf8.h"
 
@@ -152,11 +152,9 @@ std::optional<Prompt> read_line(std::string_view line, const data::LinePlace& pl
                   .at = cat(here.at, *key == 0 ? "" : ", ", key)});
     return std::nullopt;
   };
-  Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {  // what is wrong with it, the reader of training data says
-    data::parse_line(line, place, problems);
-    return std::nullopt;
-  }
+  std::optional<Json> parsed_line = data::parse_json_line(line, place, problems);
+  if (!parsed_line) return std::nullopt;
+  Json& json = *parsed_line;
   std::string keys;
   for (const char* key : {"prompt", "messages", "input_ids"}) {
     if (json.contains(key)) keys += cat(keys.empty() ? "" : " and ", key);

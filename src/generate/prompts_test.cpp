@@ -112,6 +112,17 @@ TEST_F(Prompts, WhatIsNoFileOfPromptsIsRefused) {
   EXPECT_NE(said(write("b.txt", "\n \n")).find("no prompts"), std::string::npos);
   EXPECT_NE(said(folder_.path("none.txt")).find("none.txt"), std::string::npos);
   EXPECT_NE(said(write("c.txt", "a\xFF\n")).find("not UTF-8 at line 1"), std::string::npos);
+  // As of training data: nothing is dropped unseen, and no depth of brackets goes down the stack.
+  const std::string deep(300000, '[');
+  EXPECT_NE(said(write("d.jsonl", "{\"prompt\": " + deep + std::string(300000, ']') + "}\n"))
+                .find("JSON nested too deeply (expected at most 200 levels) at line 1, byte 210"),
+            std::string::npos);
+  EXPECT_NE(said(write("e.jsonl", std::string("{\"prompt\": \"a\"}\0{\"prompt\": \"b\"}\n", 32)))
+                .find("broken JSON: a zero byte at line 1, byte 15"),
+            std::string::npos);
+  EXPECT_NE(said(write("f.jsonl", "\n{\"prompt\": \"a\", \"prompt\": \"b\"}\n"))
+                .find("key given twice (expected once, got prompt) at line 2"),
+            std::string::npos);
   Problems problems;
   const PromptEncoder without("DIR", nullptr, nullptr, {}, std::nullopt, 100);
   EXPECT_TRUE(read_prompts(write("d.jsonl", "{\"prompt\": \"a\"}\n{\"input_ids\": [3]}\n"), without, problems).size() ==
