@@ -125,6 +125,11 @@ std::string name_of(std::string path) {
 
 }  // namespace
 
+std::string rank_file(int rank) {
+  const std::string digits = cat(rank);
+  return cat("rank-", std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0'), digits, ".bin");
+}
+
 std::string checksum_text(std::uint64_t checksum) {
   char text[17];
   std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(checksum));

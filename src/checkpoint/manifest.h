@@ -33,6 +33,7 @@ namespace hawser::checkpoint {
 
 constexpr int kManifestVersion = 1;
 constexpr const char* kManifestName = "manifest.json";
+std::string rank_file(int rank);  // "rank-00012.bin"; every checkpoint has rank 0's, one that lost its manifest too
 constexpr std::int64_t kMaxManifestBytes = std::int64_t{1} << 31;
 
 struct SavedFile {

@@ -14,11 +14,6 @@ namespace {
 
 constexpr std::int64_t kAlignment = 64;  // of a box in its file
 
-std::string rank_file(int rank) {
-  const std::string digits = cat(rank);
-  return cat("rank-", std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0'), digits, ".bin");
-}
-
 std::string path_in(const std::string& folder, const std::string& name) {
   return cat(folder, "/", name);
 }

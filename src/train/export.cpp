@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/manifest.h"
 #include "checkpoint/root.h"
 #include "checkpoint/storage/posix.h"
 #include "models/families.h"
@@ -46,7 +47,7 @@ checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skippe
   }
   // A checkpoint that lost its manifest is refused as one.
   if (checkpoint::exists((fs::path(path) / checkpoint::kManifestName).string()) ||
-      checkpoint::exists((fs::path(path) / "rank-00000.bin").string())) {
+      checkpoint::exists((fs::path(path) / checkpoint::rank_file(0)).string())) {
     return checkpoint::Checkpoint::open(path);
   }
   const auto root = checkpoints_below(path);

@@ -33,8 +33,6 @@ OpenModel open_model(const ModelRecipe& recipe, const std::string& folder, Probl
 
 namespace {
 
-constexpr const char* kFirstFile = "rank-00000.bin";  // every checkpoint has it, one that lost its manifest too
-
 // "FOLDER/tokenizer.json", or the path itself where it is a file; "" where there is none.
 std::string tokenizer_file(const std::string& path) {
   if (path.empty()) return "";
@@ -58,11 +56,11 @@ void check_attached(const checkpoint::Checkpoint& checkpoint, Problems& problems
 }  // namespace
 
 OpenModel open_trained_model(const std::string& path, Problems& problems) {
-  const auto has = [&path](const char* name) {
+  const auto has = [&path](const std::string& name) {
     return checkpoint::exists((std::filesystem::path(path) / name).string());
   };
   const bool is_model = has("config.json");
-  const bool is_checkpoint = has(checkpoint::kManifestName) || (!is_model && has(kFirstFile));
+  const bool is_checkpoint = has(checkpoint::kManifestName) || (!is_model && has(checkpoint::rank_file(0)));
   if (!is_checkpoint && (is_model || !checkpoints_below(path))) {
     OpenModel open = open_model({.path = path}, "", problems);
     open.tokenizer = tokenizer_file((std::filesystem::path(path) / "tokenizer.json").string());
