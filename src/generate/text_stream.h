@@ -14,9 +14,9 @@ std::size_t whole_characters(const data::Tokenizer& tokenizer, std::span<const s
 
 class TextStream {
  public:
-  // `before`: the tokens that the answer goes on from; they decide whether it begins with a space. A character that they
-  // begin is the answer's (whole_characters). A stop text, which is not empty, ends the answer where it first stands in
-  // the text behind them, and is not part of it. The tokenizer outlives this.
+  // `before`: the tokens that the answer goes on from; they decide whether it begins with a space. A character that
+  // they begin is the answer's (whole_characters). A stop text, which is not empty, ends the answer where it first
+  // stands in the text behind them, and is not part of it. The tokenizer outlives this.
   TextStream(const data::Tokenizer& tokenizer, std::span<const std::int32_t> before, std::vector<std::string> stops);
 
   // The text that is certain now; "" while a character is not whole, or while what came may be the start of a stop
