@@ -103,15 +103,6 @@ bool is_answer(const chat::Value& message) {
 
 }  // namespace
 
-TextFrame frame_of(const Tokenizer& tokenizer) {
-  Ids plain, framed;
-  tokenizer.encode("a", plain, false);
-  tokenizer.encode("a", framed, true);
-  const auto found = std::search(framed.begin(), framed.end(), plain.begin(), plain.end());
-  HAWSER_CHECK(found != framed.end(), "a text's ids are not among those with what stands around it");
-  return {{framed.begin(), found}, {found + static_cast<std::ptrdiff_t>(plain.size()), framed.end()}};
-}
-
 Problems without_repeats(const Problems& problems) {
   Problems once;
   std::set<std::string> said;
@@ -126,7 +117,7 @@ AnswerEncoder::AnswerEncoder(const Tokenizer& tokenizer, std::shared_ptr<const c
     : tokenizer_(tokenizer),
       template_(std::move(chat_template)),
       without_(std::move(without)),
-      frame_(frame_of(tokenizer)) {}
+      frame_(tokenizer.frame()) {}
 
 bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problems) const {
   const auto refuse = [&](std::string what, std::string hint = "") {

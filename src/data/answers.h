@@ -14,12 +14,6 @@
 
 namespace hawser::data {
 
-// What a tokenizer puts before and after a text.
-struct TextFrame {
-  std::vector<std::int32_t> before, after;
-};
-TextFrame frame_of(const Tokenizer& tokenizer);
-
 // Ids of the whole text, as the tokenizer gives them, and labels: the ids where something is to be learned, else -100.
 //
 // A conversation is what its template makes of it; nothing is added. To be learned are the turns of the assistant: each

@@ -127,6 +127,32 @@ TEST(Answers, OfAPromptAreItsCompletionAndTheEndOfText) {
   EXPECT_EQ(learned, " the" + plain_end);
 }
 
+// What stands around a text is known without encoding one: this tokenizer has tokens for "b" and "c" alone.
+TEST(Answers, NeedNoTokenOfTheTokenizerForThemselves) {
+  const auto ids_of = [](const std::string& post_processor, const std::string& text) {
+    const std::string path = (fs::path(::testing::TempDir()) / "two-letters.json").string();
+    std::ofstream(path) << R"({"post_processor":)" << post_processor
+                        << R"(,"added_tokens":[{"id":2,"content":"</s>","special":true}],)"
+                        << R"("model":{"type":"BPE","vocab":{"b":0,"c":1},"merges":[]}})";
+    const auto tokenizer = load_tokenizer(path);
+    Ids none;
+    tokenizer->encode("a", none, false);
+    EXPECT_TRUE(none.empty());
+    const AnswerEncoder encoder(*tokenizer, named("chatml"), {});
+    Problems problems;
+    auto line = parse_line(text, {.file = "f", .number = 7}, problems);
+    EXPECT_TRUE(line && encoder.encode(*line, {.file = "f", .number = 7}, problems)) << problems.lines();
+    return line->ids;
+  };
+  const std::string framed =
+      R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"</s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],
+          "pair":[],"special_tokens":{"</s>":{"id":"</s>","ids":[2],"tokens":["</s>"]}}})";
+  const std::string prompt = R"({"prompt": "b", "completion": "cac"})";
+  EXPECT_EQ(ids_of("null", prompt), (Ids{0, 1, 1, 2}));
+  EXPECT_EQ(ids_of(framed, prompt), (Ids{2, 0, 1, 1, 2}));
+  EXPECT_EQ(ids_of("null", R"({"messages": [{"role": "assistant", "content": "bc"}]})").back(), 1);
+}
+
 TEST(Answers, SayWhatIsWrong) {
   const Learned mistral(kQuickstart, "mistral-v3");
   EXPECT_EQ(

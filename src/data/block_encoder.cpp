@@ -20,7 +20,7 @@ bool begins_with(std::span<const std::int32_t> ids, std::span<const std::int32_t
 BlockEncoder::BlockEncoder(Options options)
     : tokenizer_(options.tokenizer), vocab_size_(options.vocab_size), hashes_(options.hashes) {
   if (!tokenizer_) return;
-  frame_ = frame_of(*tokenizer_);
+  frame_ = tokenizer_->frame();
   answers_.emplace(*tokenizer_, std::move(options.chat_template), std::move(options.without));
 }
 

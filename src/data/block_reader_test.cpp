@@ -118,6 +118,7 @@ class Uncuttable final : public Tokenizer {
     ++calls;
     ids.push_back(static_cast<std::int32_t>(text.size()));
   }
+  TextFrame frame() const override { return {}; }
   std::string decode_bytes(std::span<const std::int32_t>, bool) const override { return ""; }
   std::int32_t vocab_size() const override { return 1 << 30; }
   std::optional<std::int32_t> id_of(std::string_view) const override { return std::nullopt; }

@@ -260,6 +260,12 @@ void SentencePieceTokenizer::encode(std::string_view text, std::vector<std::int3
   idle_.push_back(std::move(words));
 }
 
+TextFrame SentencePieceTokenizer::frame() const {
+  TextFrame frame;
+  if (bos()) frame.before.push_back(*bos());
+  return frame;
+}
+
 void SentencePieceTokenizer::encode_words(std::string_view run, WordCache& words, IdSink& sink) const {
   for (std::size_t at = 0; at < run.size();) {
     const std::size_t end = cut_ ? end_of_space_mark_piece(run, at) : run.size();

@@ -44,6 +44,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   // As Tokenizer::encode, but each byte of bad UTF-8 is a U+FFFD of its own, as in the library. add_special puts the
   // begin-of-text piece first. Control pieces written in the text are text.
   void encode(std::string_view text, std::vector<std::int32_t>& ids, bool add_special) const override;
+  TextFrame frame() const override;
   std::string decode_bytes(std::span<const std::int32_t> ids, bool skip_special) const override;
   std::int32_t vocab_size() const override { return static_cast<std::int32_t>(model_.pieces.size()); }
   std::optional<std::int32_t> id_of(std::string_view token) const override;

@@ -19,6 +19,11 @@
 
 namespace hawser::data {
 
+// What a tokenizer puts before and after a text.
+struct TextFrame {
+  std::vector<std::int32_t> before, after;
+};
+
 // Immutable; every method may be called from several threads at once.
 class Tokenizer {
  public:
@@ -30,6 +35,9 @@ class Tokenizer {
   // Bad UTF-8 is read as U+FFFD, as Python's errors="replace" does (SentencePiece: one for each byte); never throws for
   // any bytes, but UserError for a text of which the file's normalizer makes more than 512 MiB.
   virtual void encode(std::string_view text, std::vector<std::int32_t>& ids, bool add_special) const = 0;
+
+  // What `add_special` puts around any text.
+  virtual TextFrame frame() const = 0;
 
   // The bytes that the ids stand for. In byte-level vocabularies they may start or end inside a character; others give
   // whole characters, U+FFFD for what is none. Ids without a token (a model's padded vocabulary) stand for nothing;
