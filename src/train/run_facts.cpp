@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/paths.h"
 #include "base/units.h"
 #include "config/config.h"
 #include "data/sources.h"
@@ -121,7 +122,7 @@ report::RunFacts run_facts(const RunPlace& place) {
   const Recipe& recipe = place.recipe;
   report::RunFacts facts{.name = recipe.name,
                          .version = HAWSER_VERSION,
-                         .folder = std::filesystem::absolute(output_folder(recipe)).lexically_normal().string(),
+                         .folder = absolute_path(output_folder(recipe)),
                          .steps = recipe.train.steps,
                          .recipe = entries(recipe),
                          .environment = environment(place),
