@@ -223,6 +223,10 @@ void describe_checkpoint(const checkpoint::Checkpoint& checkpoint, Report& repor
 void describe_run(const std::string& path, const std::string& root, bool verify, bool quiet, Report& report) {
   Problems skipped;
   const auto whole = checkpoint::whole_checkpoints(root, skipped);
+  if (verify && whole.empty()) {
+    skipped.add({.file = root, .what = "no whole checkpoint"});
+    throw UserError(skipped.lines());
+  }
   if (!skipped.empty()) say("not whole: ", skipped.lines());
   report.title("run", path);
   report.json["checkpoints"] = whole;
@@ -353,12 +357,10 @@ int inspect(const InspectOptions& options) {
   if (!options.svg.empty() && !(is_file && path.ends_with(".json"))) {
     throw UserError(Problem{.file = path, .what = "not a trace, so there is no picture of it", .at = "--svg"});
   }
-  const bool is_checkpoint = has(checkpoint::kManifestName);
+  const bool is_checkpoint = train::looks_like_checkpoint(path);
   const auto run = is_checkpoint || is_file ? std::nullopt : train::checkpoints_below(path);
-  if ((named || options.verify) && !is_checkpoint && !run && has("recipe.json")) {
-    throw UserError(Problem{.file = path,
-                            .what = "no checkpoint yet",
-                            .hint = "again, when the run has saved; metrics.jsonl says how far it is"});
+  if (!is_checkpoint && !run && !has("config.json")) {
+    if (const auto other = train::other_folder(path)) throw UserError(*other);
   }
   if ((named || options.verify) && !is_checkpoint && !run && checkpoint::exists(path)) {
     throw UserError(Problem{.file = path,

@@ -102,6 +102,7 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
     view.prefix = *prefix;
     tokenizer = options.tokenizer;
   } else {
+    if (const auto prepared = data::prepared_folder(path)) throw UserError(*prepared);
     view.recipe = read_recipe_for(path, options.common, Purpose::prepare);
     const data::PrepareOptions job = data::prepare_options(*view.recipe);
     const data::TokenFiles files = data::token_files(job);

@@ -150,4 +150,27 @@ bool is_prepared(const PrepareOptions& options) {
   }
 }
 
+std::optional<Problem> prepared_folder(const std::string& folder) {
+  std::error_code ignored;
+  const auto has = [&](const char* name) { return fs::is_regular_file(fs::path(folder) / name, ignored); };
+  const bool manifest = has("prepared.json"), tokens = has("train.idx");
+  const std::string show = cat("hawser inspect data ", (fs::path(folder) / "train.bin").string());
+  Problem problem{.file = folder, .hint = "hawser prepare RECIPE"};
+  if (manifest && tokens) {
+    problem.what = "a folder of prepared data";
+    problem.hint = show;
+  } else if (manifest) {
+    problem.what = "prepared data without its token files";
+  } else if (tokens) {
+    problem.what = "looks like prepared data without its prepared.json";
+    problem.hint = cat("hawser prepare RECIPE, which makes it anew, or ", show);
+  } else if (has("unfinished/state.json")) {
+    problem.what = "prepared data that is not finished";
+    problem.hint = "hawser prepare RECIPE, which goes on";
+  } else {
+    return std::nullopt;
+  }
+  return problem;
+}
+
 }  // namespace hawser::data

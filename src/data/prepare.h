@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -84,5 +85,9 @@ Prepared prepare(const PrepareOptions& options);
 // Whether the token files in options.output were made from the same sources (path, size, time of change), tokenizer and
 // options. False also when something is missing or cannot be read, and for files in place.
 bool is_prepared(const PrepareOptions& options);
+
+// What to say of a folder that was taken for something else and is one of prepared data, be it unfinished or without
+// its prepared.json; none for any other.
+std::optional<Problem> prepared_folder(const std::string& folder);
 
 }  // namespace hawser::data

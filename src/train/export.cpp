@@ -6,6 +6,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/root.h"
 #include "checkpoint/storage/posix.h"
+#include "data/prepare.h"
 #include "models/families.h"
 #include "models/weights.h"
 
@@ -41,16 +42,29 @@ std::optional<std::string> checkpoints_below(const std::string& path) {
   return std::nullopt;
 }
 
+bool looks_like_checkpoint(const std::string& path) {
+  const auto has = [&path](const std::string& name) { return checkpoint::exists((fs::path(path) / name).string()); };
+  // Every checkpoint has the first rank's file.
+  return has(checkpoint::kManifestName) || (!has("config.json") && has(checkpoint::rank_file(0)));
+}
+
+std::optional<Problem> other_folder(const std::string& path) {
+  if (!checkpoint::exists((fs::path(path) / "recipe.json").string())) return data::prepared_folder(path);
+  return Problem{.file = path,
+                 .what = "no checkpoint yet",
+                 .hint = "again, when the run has saved; metrics.jsonl says how far it is"};
+}
+
 checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skipped) {
   if (!checkpoint::exists(path)) {
     throw UserError({.file = path, .what = "no such folder", .expected = "a run's folder or a checkpoint"});
   }
-  // A checkpoint that lost its manifest is refused as one.
-  if (checkpoint::exists((fs::path(path) / checkpoint::kManifestName).string()) ||
-      checkpoint::exists((fs::path(path) / checkpoint::rank_file(0)).string())) {
-    return checkpoint::Checkpoint::open(path);
-  }
+  // One that lost its manifest is refused as a checkpoint.
+  if (looks_like_checkpoint(path)) return checkpoint::Checkpoint::open(path);
   const auto root = checkpoints_below(path);
+  if (!root) {
+    if (const auto other = other_folder(path)) throw UserError(*other);
+  }
   if (!root) throw UserError({.file = path, .what = "neither a run's folder nor a checkpoint"});
   auto newest = checkpoint::Checkpoint::latest(*root, skipped);
   if (!newest) {

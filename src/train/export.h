@@ -28,6 +28,13 @@ CheckpointMeta read_meta(const checkpoint::Checkpoint& checkpoint);
 // The folder of checkpoints that `path` is or has: a run's folder, or its `checkpoints`; none for any other.
 std::optional<std::string> checkpoints_below(const std::string& path);
 
+// Whether a folder is a checkpoint, or was one that lost its manifest.
+bool looks_like_checkpoint(const std::string& path);
+
+// What to say of a folder that is no model, checkpoint or run with checkpoints, where it can be told what it is:
+// prepared data, or a run that has not saved.
+std::optional<Problem> other_folder(const std::string& path);
+
 // A checkpoint's folder, or the newest whole checkpoint of a run. `skipped` gets a line for each newer one that is not
 // whole. UserError when there is none.
 checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skipped);

@@ -56,12 +56,12 @@ void check_attached(const checkpoint::Checkpoint& checkpoint, Problems& problems
 }  // namespace
 
 OpenModel open_trained_model(const std::string& path, Problems& problems) {
-  const auto has = [&path](const std::string& name) {
-    return checkpoint::exists((std::filesystem::path(path) / name).string());
-  };
-  const bool is_model = has("config.json");
-  const bool is_checkpoint = has(checkpoint::kManifestName) || (!is_model && has(checkpoint::rank_file(0)));
-  if (!is_checkpoint && (is_model || !checkpoints_below(path))) {
+  const bool is_model = checkpoint::exists((std::filesystem::path(path) / "config.json").string());
+  if (!looks_like_checkpoint(path) && (is_model || !checkpoints_below(path))) {
+    if (const auto other = is_model ? std::nullopt : other_folder(path)) {
+      problems.add(*other);
+      return {};
+    }
     OpenModel open = open_model({.path = path}, "", problems);
     open.tokenizer = tokenizer_file((std::filesystem::path(path) / "tokenizer.json").string());
     if (open.model) open.special = models::read_special_tokens(path, problems);

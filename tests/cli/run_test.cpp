@@ -86,6 +86,46 @@ TEST_F(Run, ATrainedModelLeavesAsAFolderThatEveryRankCountReadsAlike) {
   EXPECT_NE(passed.err.find("hawser: passed over: "), std::string::npos) << passed.err;
 }
 
+// A folder that is nearly what was asked for is called by its name, whatever was to be done with it.
+TEST_F(Run, FoldersThatLackAPartAreKnown) {
+  ASSERT_EQ(hawser("fit recipe.yaml").code, 0);
+  const auto refused_by_all = [&](const std::string& folder, const std::string& line) {
+    for (const std::string& command :
+         {"inspect " + folder, "inspect checkpoint " + folder, "inspect " + folder + " --verify",
+          "export " + folder + " out", "eval --data text.jsonl --sequence-length 24 --model " + folder,
+          "generate --prompt-ids 1 --model " + folder}) {
+      refused(command, {line});
+    }
+  };
+  const std::string show = "hawser inspect data run/data/train.bin";
+  refused_by_all("run/data", "run/data: a folder of prepared data; try " + show);
+  refused("inspect data run/data", {"run/data: a folder of prepared data; try " + show});
+  std::filesystem::remove(folder_ / "run/data/prepared.json");
+  const std::string lost =
+      "run/data: looks like prepared data without its prepared.json; try hawser prepare RECIPE, "
+      "which makes it anew, or " +
+      show;
+  refused_by_all("run/data", lost);
+  refused("inspect data run/data", {lost});
+  EXPECT_EQ(json("prepare recipe.yaml --json")["made_now"], true);
+  std::filesystem::remove(folder_ / "run/data/train.idx");
+  refused_by_all("run/data", "run/data: prepared data without its token files; try hawser prepare RECIPE");
+  std::filesystem::create_directories(folder_ / "half/unfinished");
+  write("half/unfinished/state.json", "{}");
+  refused_by_all("half", "half: prepared data that is not finished; try hawser prepare RECIPE, which goes on");
+
+  std::filesystem::remove(folder_ / "run/checkpoints/step-00000004/manifest.json");
+  refused_by_all("run/checkpoints/step-00000004",
+                 "run/checkpoints/step-00000004/manifest.json: no manifest: the save was not finished; try "
+                 "run/checkpoints/step-00000002");
+
+  std::filesystem::remove_all(folder_ / "run/checkpoints");
+  refused_by_all("run", "run: no checkpoint yet; try again, when the run has saved; metrics.jsonl says how far it is");
+  std::filesystem::create_directory(folder_ / "run/checkpoints");
+  refused("inspect run --verify", {"run/checkpoints: no whole checkpoint"});
+  EXPECT_EQ(json("inspect run --json")["checkpoints"].size(), 0u);
+}
+
 TEST_F(Run, ARunInBf16IsExportedInBf16) {
   const testing::Ran fit = hawser("fit recipe.yaml --set precision.compute=bf16 --set train.steps=1");
   ASSERT_EQ(fit.code, 0) << fit.err;
