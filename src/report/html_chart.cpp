@@ -214,7 +214,8 @@ std::string chart(const std::string& title, const std::vector<const Curve*>& cur
   std::string legend, lines;
   for (std::size_t i = 0; i < curves.size(); ++i) {
     if (all[i].empty()) continue;
-    legend += fmt::format("<span class=\"key c{}\"></span>{} ", i, html_escape(curves[i]->name()));
+    legend += fmt::format("<span class=\"entry\"><span class=\"key c{}\"></span>{}</span> ", i,
+                          html_escape(curves[i]->name()));
     lines += line(*curves[i], all[i], x, y, i);
   }
   std::string note = y.logarithmic ? "logarithmic scale" : "";

@@ -29,7 +29,7 @@ svg { display: block; width: 100%; height: auto; } svg.bar { height: 26px; margi
 .curve { fill: none; stroke: var(--c); stroke-width: 1.8; stroke-linejoin: round; } .mark, .part { fill: var(--c); }
 .band { fill: var(--c); opacity: 0.16; stroke: none; }
 .key { display: inline-block; width: 11px; height: 11px; border-radius: 3px; background: var(--c); margin: 0 6px 0 8px; }
-td .key { margin-left: 0; }
+td .key { margin-left: 0; } .entry { display: inline-block; }
 .c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); } .c3 { --c: var(--c3); }
 .c4 { --c: var(--c4); } .c5 { --c: var(--c5); } .c6 { --c: var(--c6); } .c7 { --c: var(--c7); }
 output { position: absolute; right: 14px; top: 12px; font-size: 12px; background: var(--card); padding: 0 4px; }
@@ -45,7 +45,7 @@ ul.findings li { padding: 8px 14px; margin-bottom: 8px; background: var(--card);
 footer { margin-top: 36px; color: var(--quiet); font-size: 13px; overflow-wrap: anywhere; }
 @page { margin: 10mm; }
 @media print { :root { color-scheme: light; --page: #ffffff; } h2, h2 + p { break-after: avoid; }
-  ul.findings li, tr { break-inside: avoid; } body { max-width: none; padding: 0; font-size: 12px; } .grid2 { grid-template-columns: 1fr 1fr; }
+  ul.findings li, tr { break-inside: avoid; } body { max-width: none; padding: 0 1px; font-size: 12px; } .grid2 { grid-template-columns: 1fr 1fr; }
   svg, .key { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 )css";
 

@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "report/html_chart.h"
 #include "report/html_report.h"
+#include "report/html_style.h"
 #include "report/metrics_file.h"
 #include "report/test_support.h"
 
@@ -63,6 +64,13 @@ TEST(Chart, DrawsWhatThereIs) {
   for (int step = 1; step <= 100; ++step) wide.add(step, std::pow(10, step % 5));
   EXPECT_NE(chart("a <wide> one", {&wide}).find("logarithmic"), std::string::npos);
   EXPECT_EQ(chart("a <wide> one", {&wide}).find("<wide>"), std::string::npos);
+  // A key of the legend and its name are one piece, which no line break parts.
+  const std::string both = chart("both", {&one, &wide});
+  for (const char* entry : {R"(<span class="entry"><span class="key c0"></span>one</span> )",
+                            R"(<span class="entry"><span class="key c1"></span>wide</span> )"}) {
+    EXPECT_NE(both.find(entry), std::string::npos) << both;
+  }
+  EXPECT_NE(std::string(kHtmlStyle).find(".entry { display: inline-block; }"), std::string::npos);
   for (const char* bad : {"nan", "inf"}) EXPECT_EQ(chart("x", {&wide}).find(bad), std::string::npos);
 }
 
