@@ -2,6 +2,7 @@
 // schema table (one row a key: name, default, help, check); every room may read it. Names are those of the YAML keys.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -34,6 +35,11 @@ struct ModelRecipe {
   std::string path;    // a Hugging Face folder: fine-tune its weights
   std::string config;  // or a config.json: train from scratch
 };
+
+// The chat templates that have a name; data/chat has their texts. Any other data.chat_template is a file.
+inline constexpr std::array<const char*, 12> kChatTemplateNames = {"chatml",     "smollm2", "qwen-2.5",  "qwen-3",
+                                                                   "llama-2",    "llama-3", "llama-3.1", "mistral-v1",
+                                                                   "mistral-v3", "zephyr",  "gemma",     "phi-3"};
 
 struct DataRecipe {
   std::vector<std::string> train;  // files and globs, relative to the recipe; .jsonl or .txt; or a token-file prefix

@@ -165,7 +165,7 @@ constexpr char kBash[] = R"sh(_hawser_complete() {
         *=*)
           prefix="$prefix${current%%=*}="
           list="$(_hawser_key_values "${current%%=*}")"
-          case "$list" in *files) files=yes list='' ;; esac
+          case "$list" in *files) files=yes list="${list%files}" ;; esac
           current="${current#*=}"
           ;;
         *)
@@ -251,7 +251,8 @@ std::string completion_script(const CLI::App& app, Shell shell) {
   std::string keys, values;
   for (const KeyChoices& key : key_choices()) {
     keys += "  echo " + quoted(entry(key.name, key.help)) + "\n";
-    const std::string words = key.is_path ? "files" : joined(key.values, " ");
+    std::string words = joined(key.values, " ");
+    if (key.is_path) words += words.empty() ? "files" : " files";
     if (!words.empty()) put_case(values, key.name, {words});
   }
   std::string out = shell == Shell::zsh ? "#compdef hawser\n" : "";

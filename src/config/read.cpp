@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -189,13 +190,14 @@ void Reader::read_override(const std::string& text) {
 }
 
 // What a path, or a list of them, means: ~ is the home folder, and "runs/x" typed in a shell starts at the working
-// directory, wherever the recipe lies. `unknown`: the first path that names the home of nobody.
-YAML::Node as_path(const YAML::Node& node, bool typed, std::string& unknown) {
+// directory, wherever the recipe lies. The key's names stay. `unknown`: the first path that names the home of nobody.
+YAML::Node as_path(const YAML::Node& node, const Key& key, bool typed, std::string& unknown) {
   if (node.IsSequence()) {
     YAML::Node out(YAML::NodeType::Sequence);
-    for (const auto& item : node) out.push_back(as_path(item, typed, unknown));
+    for (const auto& item : node) out.push_back(as_path(item, key, typed, unknown));
     return out;
   }
+  if (node.IsScalar() && std::ranges::find(key.choices, node.Scalar()) != key.choices.end()) return node;
   if (!node.IsScalar() || node.Scalar().empty() || node.Scalar().find("://") != std::string::npos) return node;
   const auto path = expand_home(node.Scalar());
   if (!path && unknown.empty()) unknown = node.Scalar();
@@ -216,7 +218,7 @@ void Reader::store(Recipe& recipe) {
     const bool typed = entry.file == "--set";
     const std::string at = typed ? key.name : key.name + ", " + entry.place;
     std::string unknown;
-    const YAML::Node node = key.is_path ? as_path(entry.node, typed, unknown) : entry.node;
+    const YAML::Node node = key.is_path ? as_path(entry.node, key, typed, unknown) : entry.node;
     const auto refusal = unknown.empty() ? key.read(node, recipe) : std::nullopt;
     recipe.places[key.name] = entry.place;
     if (!refusal && unknown.empty()) continue;

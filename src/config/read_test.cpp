@@ -2,10 +2,12 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/testing/temporary_folder.h"
 #include "config/config.h"
 #include "config/nearest.h"
+#include "config/schema.h"
 
 namespace hawser {
 namespace {
@@ -242,15 +244,46 @@ TEST_F(ReadRecipe, OverridesReplaceKeys) {
   EXPECT_EQ(key_place(recipe, "train.steps"), "train.steps, --set");
 }
 
+// Every key that takes a path: what is typed starts where it is typed, what is written where it is written.
+TEST_F(ReadRecipe, RelativePathsStartWhereTheyAreGiven) {
+  int paths = 0;
+  for (const Key& key : schema()) {
+    if (!key.is_path) continue;
+    ++paths;
+    const auto value = [&](const Recipe& recipe) {
+      const nlohmann::json json = key.write(recipe);
+      return (json.is_array() ? json.at(0) : json).get<std::string>();
+    };
+    std::vector<std::string> sets{key.name + "=some/file"};
+    if (key.name == "model.path") sets.emplace_back("model.config=");
+    EXPECT_EQ(value(read(kSmallest, sets)), (fs::current_path() / "some/file").string()) << key.name;
+  }
+  EXPECT_EQ(paths, 8);
+  EXPECT_EQ(read(kSmallest, {"data.chat_template=mine.jinja"}).data.chat_template,
+            (fs::current_path() / "mine.jinja").string());
+  EXPECT_EQ(read(kSmallest, {"data.chat_template=llama-3.1"}).data.chat_template, "llama-3.1");
+  const auto written = [&](const std::string& value) {
+    return read(
+        "output: o\nmodel: {config: c}\ntrain: {steps: 1}\ndata: {train: a, sequence_length: 8, chat_template: " +
+        value + "}\n");
+  };
+  EXPECT_EQ(written("mine.jinja").data.chat_template, "mine.jinja");
+  EXPECT_EQ(written("chatml").data.chat_template, "chatml");
+}
+
 TEST_F(ReadRecipe, AWaveIsTheHomeFolderInEveryPath) {
   const std::string before = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
   ::setenv("HOME", "/home/somebody", 1);
   const std::string text =
       "model: {path: ~/m}\ndata: {train: [~/a.jsonl, ~/b/*.txt, ./~], validation: ~/v.txt, tokenizer: ~/t.json,\n"
-      "  prepared: ~/p, sequence_length: 64}\ntrain: {steps: 10}\noutput: ~/x\n";
-  const std::vector<std::string> sets = {"model.path=~/m",          "data.train=[~/a.jsonl, '~/b/*.txt', ./~]",
-                                         "data.validation=~/v.txt", "data.tokenizer=~/t.json",
-                                         "data.prepared='~/p'",     "output=~/x"};
+      "  prepared: ~/p, chat_template: ~/c.jinja, sequence_length: 64}\ntrain: {steps: 10}\noutput: ~/x\n";
+  const std::vector<std::string> sets = {"model.path=~/m",
+                                         "data.train=[~/a.jsonl, '~/b/*.txt', ./~]",
+                                         "data.validation=~/v.txt",
+                                         "data.tokenizer=~/t.json",
+                                         "data.prepared='~/p'",
+                                         "output=~/x",
+                                         "data.chat_template=~/c.jinja"};
   for (const bool typed : {false, true}) {
     const Recipe recipe = typed ? read(kSmallest,
                                        [&] {
@@ -265,6 +298,7 @@ TEST_F(ReadRecipe, AWaveIsTheHomeFolderInEveryPath) {
     EXPECT_EQ(recipe.data.validation, (std::vector<std::string>{"/home/somebody/v.txt"}));
     EXPECT_EQ(recipe.data.tokenizer, "/home/somebody/t.json");
     EXPECT_EQ(recipe.data.prepared, "/home/somebody/p");
+    EXPECT_EQ(recipe.data.chat_template, "/home/somebody/c.jinja");
     EXPECT_EQ(resolve_path(recipe, recipe.output), "/home/somebody/x");
   }
   EXPECT_EQ(read(kSmallest, {"model.config=~/config.json"}).model.config, "/home/somebody/config.json");

@@ -4,6 +4,7 @@
 //   integer("train.steps", HAWSER_FIELD(train.steps), {.least = 1}, "optimizer steps of the whole run")
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -208,6 +209,16 @@ Key path(const char* name, Field field, const char* unset, const char* help) {
   Key key = text(name, field, unset, help);
   key.values = "path";
   key.is_path = true;
+  return key;
+}
+
+// A path, or one of the names.
+template <class Field, std::size_t count>
+Key path_or_name(const char* name, Field field, const std::array<const char*, count>& names, const char* unset,
+                 const char* help) {
+  Key key = path(name, field, unset, help);
+  key.values = "name or path";
+  key.choices.assign(names.begin(), names.end());
   return key;
 }
 

@@ -37,7 +37,9 @@ struct Key {
   std::string example;                                     // what a recipe shows, commented out, where nothing is set
   std::vector<std::pair<std::string, std::string>> words;  // what each of its words means, where help cannot say it
   std::vector<std::string> choices;                        // all that it takes, where these are words
-  bool is_path = false;  // ~ is the home folder; --set takes it relative to the working directory, not to the recipe
+  // ~ is the home folder; --set takes it relative to the working directory, not to the recipe. Of such a key `choices`
+  // are names that are no paths.
+  bool is_path = false;
 
   // Stores the value into the recipe, or refuses it and leaves the recipe as it was.
   std::function<std::optional<Refusal>(const YAML::Node&, Recipe&)> read;

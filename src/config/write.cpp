@@ -140,7 +140,9 @@ std::string recipe_reference_markdown() {
       "A recipe is one YAML file. Every key has a default unless it says *required*; `hawser recipe init --model DIR`\n"
       "writes a recipe with every key and its help. On the command line `--set KEY=VALUE` (again and again, dotted:\n"
       "`--set parallel.context_parallel_degree=2`) replaces what the file says; an empty value goes back to the\n"
-      "default. All problems of a recipe are told at once, before anything is allocated.\n\n";
+      "default. Relative paths in the file start at its folder, those typed with `--set` at the working directory; "
+      "`~`\n"
+      "is the home folder. All problems of a recipe are told at once, before anything is allocated.\n\n";
   put_table(out, "");
   for (const Section& section : sections()) {
     out += "\n## " + section.name + "\n\n" + section.help + "\n\n";

@@ -93,6 +93,8 @@ TEST_F(Completion, RecipeKeysInBash) {
   EXPECT_EQ(bash("fit --set optimizer.schedule ="), (Words{"cosine", "linear", "constant"}));
   EXPECT_EQ(bash("fit --set optimizer.schedule = l"), Words{"linear"});
   EXPECT_EQ(bash("fit --set model.config = rec"), Words{"recipe.yaml"});
+  EXPECT_EQ(bash("fit --set data.chat_template = qwen"), (Words{"qwen-2.5", "qwen-3"}));
+  EXPECT_EQ(bash("fit --set data.chat_template = rec"), Words{"recipe.yaml"});
   EXPECT_EQ(bash("fit --set train.steps = ''"), Words{});
   const auto offered = bash("fit --set ''");
   const auto keys = key_choices();

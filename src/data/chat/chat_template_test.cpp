@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/recipe.h"
 #include "base/testing/temporary_folder.h"
 #include "data/chat/from_json.h"
 
@@ -54,6 +55,13 @@ int check(const ChatTemplate& with, const std::string& group, const Json& expect
 
 std::map<std::string, std::string> tokens_of(const Json& of) {
   return of["tokens"].get<std::map<std::string, std::string>>();
+}
+
+// A recipe's reader tells names from files without their texts.
+TEST(ChatTemplate, NamesAreThoseThatARecipeKnows) {
+  std::vector<std::string> names;
+  for (const NamedTemplate& one : named_templates()) names.emplace_back(one.name);
+  EXPECT_EQ(names, std::vector<std::string>(kChatTemplateNames.begin(), kChatTemplateNames.end()));
 }
 
 TEST(ChatTemplate, NamedOnesGiveWhatTheModelsOwnGive) {
