@@ -23,11 +23,12 @@ constexpr std::size_t kBuffer = std::size_t{1} << 20;
 
 MappedFile::MappedFile(const std::string& path) {
   const auto fail = [&] { throw UserError({.file = path, .what = cat("cannot read: ", std::strerror(errno))}); };
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Non-blocking, so that a pipe under this name cannot hold us.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail();
-  struct stat status;
-  if (::fstat(descriptor, &status) != 0 || S_ISDIR(status.st_mode)) {
-    if (S_ISDIR(status.st_mode)) errno = EISDIR;
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    if (!S_ISREG(status.st_mode)) errno = S_ISDIR(status.st_mode) ? EISDIR : ENODEV;
     ::close(descriptor);
     fail();
   }
@@ -54,7 +55,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 AppendFile::AppendFile(std::string path, std::int64_t size) : path_(std::move(path)), size_(size) {
-  descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
   if (descriptor_ < 0) fail();
   buffer_.reserve(kBuffer);
   try {

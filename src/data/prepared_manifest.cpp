@@ -1,5 +1,6 @@
 #include "data/prepared_manifest.h"
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -92,6 +93,8 @@ void write_json(const std::string& path, const Json& json) {
 // What `read` makes of a file of this version; nullopt when there is none.
 template <class Read>
 auto read_json(const std::string& path, Read read) -> std::optional<decltype(read(Json()))> {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;  // a pipe would hold us
   std::ifstream stream(path);
   if (!stream) return std::nullopt;
   try {

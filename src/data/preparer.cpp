@@ -122,10 +122,35 @@ void Preparer::open() {
   open_drafts();
 }
 
+namespace {
+
+// Whether a note may be what a prepare of these sources wrote: places in them, counts that files can have.
+bool may_be(const PrepareState& state) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 48;
+  const auto is_count = [](std::initializer_list<std::int64_t> values) {
+    return std::ranges::all_of(values, [](std::int64_t value) { return value >= 0 && value <= kMost; });
+  };
+  const auto is_position = [&](const DraftPosition& at) {
+    return is_count({at.tokens, at.sequences, at.documents, at.open, at.first_sequence, at.first_token});
+  };
+  const auto& sources = state.validation ? state.from.validation : state.from.train;
+  const auto size = static_cast<std::int64_t>(sources.size());
+  if (!is_count({state.source, state.place.byte, state.place.line, state.counted + 1, state.documents, state.duplicates,
+                 state.contents, state.progress.bytes_done, state.progress.documents, state.progress.tokens}) ||
+      !is_position(state.train) || (state.valid && !is_position(*state.valid))) {
+    return false;
+  }
+  // Archives are counted as they are unpacked.
+  return state.source <= size &&
+         state.valid.has_value() == (state.from.validation_fraction > 0.0 || !state.from.validation.empty());
+}
+
+}  // namespace
+
 // Goes on with what an earlier prepare left, if it is of the same sources and whole.
 bool Preparer::open_unfinished() {
   auto state = read_state(folder_->path("state.json"));
-  if (!state || state->from != job_.from) return false;
+  if (!state || state->from != job_.from || !may_be(*state)) return false;
   state_ = *std::move(state);
   for (const auto* sources : {&job_.from.train, &job_.from.validation}) {
     for (const Source& source : *sources) state_.progress.bytes_total += source.bytes;

@@ -1,11 +1,20 @@
 #include "report/metrics_file.h"
 
+#include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
 
 namespace hawser::report {
 namespace {
+
+// A pipe in the file's place would hold who opens it.
+std::ifstream open_regular(const std::string& path) {
+  std::error_code ignored;
+  std::ifstream in;
+  if (std::filesystem::is_regular_file(path, ignored)) in.open(path, std::ios::binary);
+  return in;
+}
 
 constexpr std::chrono::seconds kSyncEvery{1};
 
@@ -15,7 +24,7 @@ constexpr std::chrono::seconds kSyncEvery{1};
 MetricsFile::Kept MetricsFile::lines_to_keep(const std::string& path, std::int64_t last) {
   Kept kept;
   if (last <= 0) return kept;
-  std::ifstream in(path, std::ios::binary);
+  std::ifstream in = open_regular(path);
   for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: the last line has no end
     const auto metrics = from_json(line);
     if (!metrics || metrics->step <= kept.last_step || metrics->step > last) break;
@@ -50,7 +59,7 @@ void MetricsFile::sync() {
 }
 
 void read_metrics(const std::string& path, const std::function<void(const StepMetrics&)>& use) {
-  std::ifstream in(path, std::ios::binary);
+  std::ifstream in = open_regular(path);
   for (std::string line; std::getline(in, line);) {
     if (const auto metrics = from_json(line)) use(*metrics);
   }

@@ -2,18 +2,24 @@
 // UserError of one line that names the file, in a moment and without the memory that the file speaks of.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "base/json_depth.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/testing.h"
 #include "data/chat/chat_template.h"
+#include "data/prepare.h"
 #include "data/token_file.h"
 #include "data/tokenizers/tokenizer.h"
 #include "report/metrics.h"
+#include "report/metrics_file.h"
 #include "train/saver.h"
 
 namespace hawser {
@@ -87,6 +93,122 @@ TEST_F(Attack, TokenizersWhoseTextsGrow) {
   std::vector<std::int32_t> ids;
   EXPECT_EQ(refusal([&] { loaded->encode("hh", ids, false); }).substr(0, 57),
             "the tokenizer's normalizer makes more than 512 MiB of a t");
+}
+
+// Counts of a tekken.json without what they count.
+TEST_F(Attack, TekkenFilesThatLie) {
+  // The bytes, and then further tokens.
+  const auto tekken = [&](const std::string& size, const std::string& special, const std::string& more = "") {
+    std::string vocabulary;
+    for (int byte = 0; byte < 256; ++byte) {
+      constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+      vocabulary += cat(byte > 0 ? "," : "", R"({"rank":)", byte, R"(,"token_bytes":")", kDigits[byte >> 2],
+                        kDigits[(byte & 3) << 4], R"(=="})");
+    }
+    return tokenizer(R"({"config":{"pattern":"a","default_vocab_size":)" + size + R"(,"default_num_special_tokens":)" +
+                     special + R"(},"vocab":[)" + vocabulary + more + "]}");
+  };
+  EXPECT_EQ(tekken("266", "10"), "accepted");
+  const std::string file = (folder_ / "tokenizer.json") + ": ";
+  EXPECT_EQ(tekken("16777000", "10"), file + "fewer tokens than config says: 256 of 16776990 at vocab");
+  EXPECT_EQ(tekken("16777000", "16000000"), file + "too large at config.default_num_special_tokens");
+  for (const char* number : {"-1", "1e308", "99999999999999999999", "4294967296", "\"1\"", "null"}) {
+    EXPECT_TRUE(tekken(number, "10").starts_with(file)) << number;
+    EXPECT_TRUE(tekken("266", number).starts_with(file)) << number;
+  }
+  EXPECT_EQ(tekken("267", "10", R"(,{"rank":256,"token_bytes":")" + std::string(4000000, 'A') + "\"}"),
+            file + "a token of more than 1024 bytes at vocab[256].token_bytes");
+  EXPECT_EQ(tekken("267", "10", R"(,{"rank":3,"token_bytes":"AAAA"})"), file + "rank used twice at vocab[256].rank");
+}
+
+// Lengths and numbers of a SentencePiece model that reach beyond it, and every model that is cut short.
+TEST_F(Attack, SentencePieceModelsThatLie) {
+  const auto model = [&](const std::string& bytes) {
+    return refusal([&] {
+      write_file(folder_ / "tokenizer.model", bytes);
+      data::load_tokenizer(folder_ / "tokenizer.model");
+    });
+  };
+  const std::string most = std::string(9, '\xff') + "\x01";  // 2^64 - 1
+  const std::string file = (folder_ / "tokenizer.model") + ": ";
+  EXPECT_TRUE(model("\x0a" + most + "abc").starts_with(file));
+  EXPECT_TRUE(model("\x0a" + std::string(20, '\xff')).starts_with(file));
+  EXPECT_TRUE(model(std::string("\x0a\x00", 2)).starts_with(file)) << "an empty piece";
+  EXPECT_TRUE(model(std::string(100000, '\x0b')).starts_with(file)) << "groups, opened and never closed";
+  // One sound piece of type UNKNOWN and a letter; then the trainer's numbers.
+  const auto piece = [](const std::string& text, char type) {
+    const std::string body =
+        "\x0a" + std::string(1, static_cast<char>(text.size())) + text + "\x15" + std::string(4, '\0') + "\x18" + type;
+    return "\x0a" + std::string(1, static_cast<char>(body.size())) + body;
+  };
+  const auto trainer = [&](const std::string& fields) {
+    return piece("<unk>", '\2') + piece("a", '\1') + "\x12" + std::string(1, static_cast<char>(fields.size())) + fields;
+  };
+  EXPECT_EQ(model(trainer("\x18\x01")), "accepted");
+  EXPECT_TRUE(model(trainer("\x18" + most)).starts_with(file)) << "kind of model";
+  for (const std::string& id : {most, std::string("\xff\xff\xff\xff\x07")}) {  // bos and eos: -1, 2^31 - 1
+    const std::string said = model(trainer("\x18\x01\xc8\x02" + id + "\xd0\x02" + id));
+    EXPECT_TRUE(said == "accepted" || said.starts_with(file)) << said;
+  }
+  const std::string sound = trainer("\x18\x01");
+  for (std::size_t cut = 0; cut + 1 < sound.size(); ++cut) {
+    const std::string said = model(sound.substr(0, cut));
+    EXPECT_TRUE(said == "accepted" || said.starts_with(file)) << cut << ": " << said;
+  }
+}
+
+// A pipe or a folder where a file should lie.
+TEST_F(Attack, PipesAndFoldersInTheirPlaceHoldNobody) {
+  const std::string pipe = folder_ / "tokenizer.json";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(refusal([&] { data::load_tokenizer(pipe); }), pipe + ": cannot read the tokenizer: not a regular file");
+  ASSERT_EQ(::mkfifo((folder_ / "a.idx").c_str(), 0600), 0);
+  EXPECT_EQ(refusal([&] { const data::TokenFile file(folder_ / "a"); }),
+            (folder_ / "a.idx") + ": cannot read: No such device");
+  ASSERT_EQ(::mkfifo((folder_ / "metrics.jsonl").c_str(), 0600), 0);
+  EXPECT_TRUE(refusal([&] {
+                const report::MetricsFile file(folder_ / "metrics.jsonl", 3);
+              }).starts_with((folder_ / "metrics.jsonl") + ": cannot "));
+  write_file(folder_ / "text.jsonl", "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n");
+  const data::PrepareOptions options{.train = {folder_ / "text.jsonl"}, .output = folder_ / "data", .vocab_size = 9};
+  std::filesystem::create_directories(folder_ / "data/unfinished");
+  ASSERT_EQ(::mkfifo((folder_ / "data/prepared.json").c_str(), 0600), 0);
+  ASSERT_EQ(::mkfifo((folder_ / "data/unfinished/state.json").c_str(), 0600), 0);
+  EXPECT_FALSE(data::is_prepared(options));
+  EXPECT_EQ(data::prepare(options).train.documents, 2);
+  EXPECT_TRUE(data::is_prepared(options));
+}
+
+// What a prepare left of itself, with numbers that it cannot have written, is made anew.
+TEST_F(Attack, UnfinishedPreparesAndManifestsThatLie) {
+  write_file(folder_ / "text.jsonl", "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n");
+  const data::PrepareOptions options{.train = {folder_ / "text.jsonl"}, .output = folder_ / "data", .vocab_size = 9};
+  data::prepare(options);
+  const std::string manifest = read_file(folder_ / "data/prepared.json");
+  const nlohmann::json from = nlohmann::json::parse(manifest)["from"];
+  for (const std::string& bad : {brackets(300000), std::string(), manifest.substr(0, manifest.size() / 2),
+                                 std::string("\xff\xfe\0", 3), std::string("[]"), std::string("{\"version\":-1}")}) {
+    write_file(folder_ / "data/prepared.json", bad);
+    EXPECT_FALSE(data::is_prepared(options)) << bad.substr(0, 20);
+  }
+  const nlohmann::json at{{"tokens", 0},         {"sequences", 0},   {"documents", 0}, {"open", 0},
+                          {"first_sequence", 0}, {"first_token", 0}, {"labels", false}};
+  const nlohmann::json sound{{"version", 2},     {"complete", false}, {"validation", false}, {"source", 0},
+                             {"byte", 0},        {"line", 1},         {"counted", -1},       {"documents", 0},
+                             {"duplicates", 0},  {"contents", 0},     {"bytes_done", 0},     {"documents_done", 0},
+                             {"tokens_done", 0}, {"train", at},       {"valid", nullptr},    {"from", from}};
+  for (const char* key : {"source", "byte", "line", "counted", "documents", "duplicates", "contents", "bytes_done",
+                          "documents_done", "tokens_done", "train/tokens", "train/sequences", "train/documents",
+                          "train/open", "train/first_sequence", "train/first_token"}) {
+    for (const std::int64_t number : {std::int64_t{-5}, std::int64_t{1} << 62, INT64_MIN, INT64_MAX}) {
+      nlohmann::json state = sound;
+      state[nlohmann::json::json_pointer(cat("/", key))] = number;
+      std::filesystem::create_directories(folder_ / "data/unfinished");
+      write_file(folder_ / "data/unfinished/state.json", state.dump());
+      EXPECT_EQ(data::prepare(options).train.documents, 2) << key << " " << number;
+      EXPECT_EQ(data::TokenFile(folder_ / "data/train").tokens(), 6) << key << " " << number;
+    }
+  }
 }
 
 TEST_F(Attack, PatternsThatDoNotCompileAreNotShownWhole) {

@@ -104,6 +104,9 @@ bool is_rank_file(std::string_view text) {
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   std::error_code ignored;
   const std::string file = fs::is_directory(path, ignored) ? file_in(path) : path;
+  if (fs::exists(file, ignored) && !fs::is_regular_file(file, ignored)) {  // a pipe would hold us
+    throw UserError({.file = file, .what = "cannot read the tokenizer: not a regular file"});
+  }
   errno = 0;
   std::ifstream stream(file, std::ios::binary);
   if (!stream) throw UserError({.file = file, .what = cat("cannot read the tokenizer: ", std::strerror(errno))});

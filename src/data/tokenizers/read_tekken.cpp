@@ -31,6 +31,9 @@ constexpr const char* kSpecialTokens[] = {"<unk>",
                                           "[/SYSTEM_PROMPT]",
                                           "[TOOL_CONTENT]"};
 
+constexpr std::int32_t kMostSpecial = 1 << 16;  // each has a name in memory, also where the file gives none
+constexpr std::size_t kLongestToken = 1024;     // every cut of a token is looked up
+
 class TekkenReader {
  public:
   TekkenReader(JsonReader& reader, const Json& file) : reader_(reader), file_(file) {}
@@ -57,6 +60,7 @@ class TekkenReader {
     }
     special_ = special.get<std::int32_t>();
     words_ = size.get<std::int32_t>() - special_;
+    if (special_ > kMostSpecial) reader_.refuse("too large", "config.default_num_special_tokens");
     if (words_ < 256) reader_.refuse("fewer tokens than bytes", "config.default_vocab_size");
   }
 
@@ -89,10 +93,15 @@ class TekkenReader {
 
   // Tokens by rank; those beyond the vocabulary's size are not used.
   void read_vocabulary() {
+    const auto& vocabulary = reader_.list(file_.at("vocab"), "vocab");
+    if (vocabulary.size() < static_cast<std::size_t>(words_)) {
+      return reader_.refuse(cat("fewer tokens than config says: ", vocabulary.size(), " of ", words_), "vocab");
+    }
     parts_.bytes.resize(static_cast<std::size_t>(special_) + words_);
     bytes_.resize(words_);
     std::size_t index = 0;
-    for (const Json& token : reader_.list(file_.at("vocab"), "vocab")) {
+    const std::size_t before = reader_.problems().size();
+    for (const Json& token : vocabulary) {
       const std::string at = cat("vocab[", index++, "]");
       const Json& rank = token.at("rank");
       if (!reader_.check_id(rank, at + ".rank")) continue;
@@ -101,6 +110,8 @@ class TekkenReader {
       const auto r = rank.get<std::int32_t>();
       if (!bytes || bytes->empty()) {
         reader_.refuse("not base64, or empty", at + ".token_bytes");
+      } else if (bytes->size() > kLongestToken) {
+        reader_.refuse(cat("a token of more than ", kLongestToken, " bytes"), at + ".token_bytes");
       } else if (!bytes_[r].empty()) {
         reader_.refuse("rank used twice", at + ".rank");
       } else {
@@ -112,6 +123,7 @@ class TekkenReader {
         words_by_bytes_.emplace(*bytes, id);
       }
     }
+    if (reader_.problems().size() > before) return;  // a refused token is missing too
     const auto missing = std::find_if(bytes_.begin(), bytes_.end(), [](const auto& b) { return b.empty(); });
     if (missing != bytes_.end()) reader_.refuse(cat("no token of rank ", missing - bytes_.begin()), "vocab");
     for (unsigned byte = 0; byte < 256 && missing == bytes_.end(); ++byte) {
