@@ -156,8 +156,12 @@ std::string find_overlap(const SavedTensor& tensor) {
     stretches.push_back({flat_index(tensor.shape, box.region.offset), flat_index(tensor.shape, last), &box.region});
   }
   std::sort(stretches.begin(), stretches.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  // Boxes of a run interleave as its ranks do; thousands upon thousands were made up to be compared for hours.
+  constexpr std::int64_t kMostPairs = 10'000'000;
+  std::int64_t pairs = 0;
   for (std::size_t i = 0; i < stretches.size(); ++i) {
     for (std::size_t j = i + 1; j < stretches.size() && stretches[j].first <= stretches[i].last; ++j) {
+      if (++pairs > kMostPairs) return cat("more than ", kMostPairs, " pairs of them may");
       if (intersect(*stretches[i].region, *stretches[j].region)) {
         return cat(stretches[i].region->text(), " and ", stretches[j].region->text());
       }

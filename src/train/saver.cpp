@@ -35,8 +35,15 @@ RunState run_state_of(const std::string& text) {
   if (deeper_than(text, kDeepest)) throw refused("JSON nested too deeply");
   try {
     const auto json = nlohmann::ordered_json::parse(text);
-    return {.step = json.at("step"),
-            .sequences = json.at("sequences"),
+    // Counts that a run can have; a number such as 1e300 is none.
+    const auto count = [&](const char* key) {
+      const auto& value = json.at(key);
+      if (value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{1} << 60)
+        return value.get<std::int64_t>();
+      throw refused(cat(key, " ", value.dump()));
+    };
+    return {.step = count("step"),
+            .sequences = count("sequences"),
             .recipe = json.at("recipe").dump(),
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),
@@ -68,8 +75,11 @@ std::string data_changes(const RunState& state, const std::string& data) {
              now = nlohmann::json::parse(data, nullptr, false);
   if (!saved.is_object() || !now.is_object() || saved == now) return "";
   const auto size = [](const nlohmann::json& of) {
-    return cat(of.value("tokens", std::int64_t{0}), " tokens in ", of.value("documents", std::int64_t{0}),
-               " documents");
+    const auto count = [&](const char* key) {
+      const auto found = of.find(key);
+      return found != of.end() && found->is_number_integer() ? found->get<std::int64_t>() : 0;
+    };
+    return cat(count("tokens"), " tokens in ", count("documents"), " documents");
   };
   const std::string then = size(saved), today = size(now);
   return "the training data are not those of before: " +

@@ -13,6 +13,8 @@
 
 #include "base/json_depth.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/storage/posix.h"
 #include "checkpoint/testing.h"
 #include "data/chat/chat_template.h"
 #include "data/prepare.h"
@@ -289,6 +291,94 @@ TEST_F(Attack, LinesOfMetricsThatNestWithoutEnd) {
 TEST_F(Attack, StateOfARunThatNestsWithoutEnd) {
   EXPECT_EQ(refusal([] { train::run_state_of(R"({"step":1,"recipe":)" + brackets(300000) + R"(,"sequences":1})"); }),
             "the checkpoint was not written by `hawser fit` (got JSON nested too deeply)");
+}
+
+TEST_F(Attack, StateOfARunWithNumbersThatNoRunHas) {
+  const auto state = [](const std::string& step, const std::string& sequences) {
+    return refusal([&] {
+      train::run_state_of(
+          cat(R"({"step":)", step, R"(,"sequences":)", sequences, R"(,"recipe":{},"config":"","tokenizer":""})"));
+    });
+  };
+  EXPECT_EQ(state("1", "4"), "accepted");
+  const std::string other = "the checkpoint was not written by `hawser fit` (got ";
+  for (const char* bad :
+       {"-1", "1e300", "1.5", "9223372036854775807", "18446744073709551615", "\"1\"", "[1]", "null"}) {
+    EXPECT_TRUE(state(bad, "4").starts_with(other + "step ")) << state(bad, "4");
+    EXPECT_TRUE(state("1", bad).starts_with(other + "sequences ")) << state("1", bad);
+  }
+}
+
+TEST_F(Attack, DataOfARunThatAreNoNumbers) {
+  const train::RunState state{.data = R"({"tokens":"many","documents":[1],"content":7})"};
+  EXPECT_EQ(train::data_changes(state, R"({"tokens":5,"documents":2})"),
+            "the training data are not those of before: 0 tokens in 0 documents then, 5 tokens in 2 documents now");
+}
+
+// Columns of a matrix: all their stretches overlap, none of the columns does.
+TEST_F(Attack, BoxesWithoutNumber) {
+  const auto columns = [](std::int64_t count) {
+    checkpoint::SavedTensor tensor{.name = "a", .shape = {2, count}, .dtype = DType::f32};
+    for (std::int64_t i = 0; i < count; ++i) tensor.boxes.push_back({.region = {{0, i}, {2, 1}}});
+    return tensor;
+  };
+  EXPECT_EQ(checkpoint::find_overlap(columns(4000)), "");
+  EXPECT_EQ(checkpoint::find_overlap(columns(400000)), "more than 10000000 pairs of them may");
+}
+
+TEST_F(Attack, ManifestsOfCheckpoints) {
+  const std::vector<checkpoint::testing::Spec> specs = {{"embed", {5, 3}}};
+  const std::string saved =
+      checkpoint::testing::save({.root = folder_.path(), .step = 3}, checkpoint::testing::cut_flat(specs, 2, 1));
+  const std::string path = saved + "/manifest.json", sound = read_file(path);
+  const auto opened = [&] { return refusal([&] { checkpoint::Checkpoint::open(saved); }); };
+  EXPECT_EQ(opened(), "accepted");
+  const auto manifest = [&](const std::string& text) {
+    write_file(path, text);
+    return opened();
+  };
+  EXPECT_EQ(manifest(brackets(300000)), path + ": manifest: JSON nested too deeply (expected at most 32 levels)");
+  EXPECT_EQ(manifest(repeated("{\"a\":", 300000)),
+            path + ": manifest: JSON nested too deeply (expected at most 32 levels)");
+  for (const std::string& text :
+       {std::string(), std::string("{}"), std::string("null"), std::string("\xff\xfe"), std::string(100, '\0'),
+        std::string("{\"format\":\"hawser-checkpoint\",\"version\":") + std::string(100000, '9') + "}",
+        sound.substr(0, sound.size() / 2), sound + sound}) {
+    EXPECT_TRUE(manifest(text).starts_with(path + ": ")) << text.substr(0, 40);
+  }
+  for (const auto& [from, to] : {std::pair("\"step\": 3", "\"step\": 99999999999999999999"),
+                                 {"\"world\": 2", "\"world\": -2"},
+                                 {"rank-00000.bin", "../../../etc/passwd"}}) {
+    std::string text = sound;
+    ASSERT_NE(text.find(from), std::string::npos) << from;
+    text.replace(text.find(from), std::strlen(from), to);
+    EXPECT_TRUE(manifest(text).starts_with(path + ": ")) << from;
+  }
+  std::filesystem::remove(path);
+  std::filesystem::create_directory(path);
+  EXPECT_EQ(opened(), path + ": not a regular file");
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(opened(), path + ": not a regular file");
+  std::filesystem::remove(path);
+  write_file(path, sound);
+  std::filesystem::remove(saved + "/rank-00001.bin");
+  ASSERT_EQ(::mkfifo((saved + "/rank-00001.bin").c_str(), 0600), 0);
+  EXPECT_EQ(opened(), saved + "/rank-00001.bin: not a regular file");
+}
+
+// Stored choices of products: a file for the text alone, as large as such a text can be.
+TEST_F(Attack, PipesAndFoldersInThePlaceOfStoredProducts) {
+  const std::string path = folder_ / "products.txt";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(refusal([&] { checkpoint::read_text(path, 100); }), path + ": not a regular file");
+  std::filesystem::remove(path);
+  std::filesystem::create_directory(path);
+  EXPECT_EQ(refusal([&] { checkpoint::read_text(path, 100); }), path + ": not a regular file");
+  std::filesystem::remove(path);
+  write_file(path, std::string(101, 'x'));
+  EXPECT_EQ(refusal([&] { checkpoint::read_text(path, 100); }),
+            path + ": file too long (expected at most 100 bytes, got 101)");
 }
 
 TEST(JsonDepth, CountsBracketsOutsideOfTexts) {
