@@ -86,7 +86,8 @@ TEST_F(ChatData, SaysWhatIsWrong) {
           {chat + ": wrong type (expected a list of messages, got an empty one) at line 1, messages",
            chat + ": prompt without completion (expected both, got prompt) at line 2"});
   refused("prepare recipe.yaml --set data.chat_template=chatmal",
-          {"chatmal: no such chat template (expected a file, or one of chatml, smollm2, qwen-2.5, qwen-3, llama-2, "
+          {(folder_ / "chatmal").string() +
+           ": no such chat template (expected a file, or one of chatml, smollm2, qwen-2.5, qwen-3, llama-2, "
            "llama-3, "
            "llama-3.1, mistral-v1, mistral-v3, zephyr, gemma, phi-3) at data.chat_template"});
   write("model/tokenizer_config.json", "{\"chat_template\": \"{{ messages | wordwrap }}\"}");

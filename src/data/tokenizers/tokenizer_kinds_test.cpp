@@ -227,8 +227,7 @@ TEST_F(TokenizerFiles, Tekken) {
     file[Json::json_pointer(pointer)] = value;
     return file.dump();
   };
-  EXPECT_EQ(refusal("t.json", with("/vocab/7/token_bytes", "?")).substr(0, 50),
-            "not base64, or empty at vocab[7].token_bytes\n" + folder_.path("t.json").substr(0, 5));
+  EXPECT_EQ(refusal("t.json", with("/vocab/7/token_bytes", "?")), "not base64, or empty at vocab[7].token_bytes");
   EXPECT_EQ(refusal("t.json", with("/vocab/7/rank", 8)).substr(0, 32), "rank used twice at vocab[8].rank");
   EXPECT_EQ(refusal("t.json", with("/config/default_vocab_size", 100)),
             "fewer tokens than bytes at config.default_vocab_size");
