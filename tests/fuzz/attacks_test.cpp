@@ -111,7 +111,7 @@ TEST_F(Attack, TekkenFilesThatLie) {
                      special + R"(},"vocab":[)" + vocabulary + more + "]}");
   };
   EXPECT_EQ(tekken("266", "10"), "accepted");
-  const std::string file = (folder_ / "tokenizer.json") + ": ";
+  const std::string file = folder_.path("tokenizer.json") + ": ";
   EXPECT_EQ(tekken("16777000", "10"), file + "fewer tokens than config says: 256 of 16776990 at vocab");
   EXPECT_EQ(tekken("16777000", "16000000"), file + "too large at config.default_num_special_tokens");
   for (const char* number : {"-1", "1e308", "99999999999999999999", "4294967296", "\"1\"", "null"}) {
@@ -127,12 +127,12 @@ TEST_F(Attack, TekkenFilesThatLie) {
 TEST_F(Attack, SentencePieceModelsThatLie) {
   const auto model = [&](const std::string& bytes) {
     return refusal([&] {
-      write_file(folder_ / "tokenizer.model", bytes);
-      data::load_tokenizer(folder_ / "tokenizer.model");
+      write_file(folder_.path("tokenizer.model"), bytes);
+      data::load_tokenizer(folder_.path("tokenizer.model"));
     });
   };
   const std::string most = std::string(9, '\xff') + "\x01";  // 2^64 - 1
-  const std::string file = (folder_ / "tokenizer.model") + ": ";
+  const std::string file = folder_.path("tokenizer.model") + ": ";
   EXPECT_TRUE(model("\x0a" + most + "abc").starts_with(file));
   EXPECT_TRUE(model("\x0a" + std::string(20, '\xff')).starts_with(file));
   EXPECT_TRUE(model(std::string("\x0a\x00", 2)).starts_with(file)) << "an empty piece";
@@ -161,21 +161,22 @@ TEST_F(Attack, SentencePieceModelsThatLie) {
 
 // A pipe or a folder where a file should lie.
 TEST_F(Attack, PipesAndFoldersInTheirPlaceHoldNobody) {
-  const std::string pipe = folder_ / "tokenizer.json";
+  const std::string pipe = folder_.path("tokenizer.json");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_EQ(refusal([&] { data::load_tokenizer(pipe); }), pipe + ": cannot read the tokenizer: not a regular file");
-  ASSERT_EQ(::mkfifo((folder_ / "a.idx").c_str(), 0600), 0);
-  EXPECT_EQ(refusal([&] { const data::TokenFile file(folder_ / "a"); }),
-            (folder_ / "a.idx") + ": cannot read: No such device");
-  ASSERT_EQ(::mkfifo((folder_ / "metrics.jsonl").c_str(), 0600), 0);
+  ASSERT_EQ(::mkfifo(folder_.path("a.idx").c_str(), 0600), 0);
+  EXPECT_EQ(refusal([&] { const data::TokenFile file(folder_.path("a")); }),
+            folder_.path("a.idx") + ": cannot read: No such device");
+  ASSERT_EQ(::mkfifo(folder_.path("metrics.jsonl").c_str(), 0600), 0);
   EXPECT_TRUE(refusal([&] {
-                const report::MetricsFile file(folder_ / "metrics.jsonl", 3);
-              }).starts_with((folder_ / "metrics.jsonl") + ": cannot "));
-  write_file(folder_ / "text.jsonl", "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n");
-  const data::PrepareOptions options{.train = {folder_ / "text.jsonl"}, .output = folder_ / "data", .vocab_size = 9};
-  std::filesystem::create_directories(folder_ / "data/unfinished");
-  ASSERT_EQ(::mkfifo((folder_ / "data/prepared.json").c_str(), 0600), 0);
-  ASSERT_EQ(::mkfifo((folder_ / "data/unfinished/state.json").c_str(), 0600), 0);
+                const report::MetricsFile file(folder_.path("metrics.jsonl"), 3);
+              }).starts_with(folder_.path("metrics.jsonl") + ": cannot "));
+  write_file(folder_.path("text.jsonl"), "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n");
+  const data::PrepareOptions options{
+      .train = {folder_.path("text.jsonl")}, .output = folder_.path("data"), .vocab_size = 9};
+  std::filesystem::create_directories(folder_.path("data/unfinished"));
+  ASSERT_EQ(::mkfifo(folder_.path("data/prepared.json").c_str(), 0600), 0);
+  ASSERT_EQ(::mkfifo(folder_.path("data/unfinished/state.json").c_str(), 0600), 0);
   EXPECT_FALSE(data::is_prepared(options));
   EXPECT_EQ(data::prepare(options).train.documents, 2);
   EXPECT_TRUE(data::is_prepared(options));
@@ -183,14 +184,15 @@ TEST_F(Attack, PipesAndFoldersInTheirPlaceHoldNobody) {
 
 // What a prepare left of itself, with numbers that it cannot have written, is made anew.
 TEST_F(Attack, UnfinishedPreparesAndManifestsThatLie) {
-  write_file(folder_ / "text.jsonl", "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n");
-  const data::PrepareOptions options{.train = {folder_ / "text.jsonl"}, .output = folder_ / "data", .vocab_size = 9};
+  write_file(folder_.path("text.jsonl"), "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n");
+  const data::PrepareOptions options{
+      .train = {folder_.path("text.jsonl")}, .output = folder_.path("data"), .vocab_size = 9};
   data::prepare(options);
-  const std::string manifest = read_file(folder_ / "data/prepared.json");
+  const std::string manifest = read_file(folder_.path("data/prepared.json"));
   const nlohmann::json from = nlohmann::json::parse(manifest)["from"];
   for (const std::string& bad : {brackets(300000), std::string(), manifest.substr(0, manifest.size() / 2),
                                  std::string("\xff\xfe\0", 3), std::string("[]"), std::string("{\"version\":-1}")}) {
-    write_file(folder_ / "data/prepared.json", bad);
+    write_file(folder_.path("data/prepared.json"), bad);
     EXPECT_FALSE(data::is_prepared(options)) << bad.substr(0, 20);
   }
   const nlohmann::json at{{"tokens", 0},         {"sequences", 0},   {"documents", 0}, {"open", 0},
@@ -205,10 +207,10 @@ TEST_F(Attack, UnfinishedPreparesAndManifestsThatLie) {
     for (const std::int64_t number : {std::int64_t{-5}, std::int64_t{1} << 62, INT64_MIN, INT64_MAX}) {
       nlohmann::json state = sound;
       state[nlohmann::json::json_pointer(cat("/", key))] = number;
-      std::filesystem::create_directories(folder_ / "data/unfinished");
-      write_file(folder_ / "data/unfinished/state.json", state.dump());
+      std::filesystem::create_directories(folder_.path("data/unfinished"));
+      write_file(folder_.path("data/unfinished/state.json"), state.dump());
       EXPECT_EQ(data::prepare(options).train.documents, 2) << key << " " << number;
-      EXPECT_EQ(data::TokenFile(folder_ / "data/train").tokens(), 6) << key << " " << number;
+      EXPECT_EQ(data::TokenFile(folder_.path("data/train")).tokens(), 6) << key << " " << number;
     }
   }
 }
@@ -223,10 +225,10 @@ TEST_F(Attack, PatternsThatDoNotCompileAreNotShownWhole) {
 }
 
 TEST_F(Attack, TokenizerConfigsThatNestWithoutEnd) {
-  write_file(folder_ / "tokenizer.json", "{}");
-  write_file(folder_ / "tokenizer_config.json", "{\"chat_template\":" + brackets(300000) + "}");
+  write_file(folder_.path("tokenizer.json"), "{}");
+  write_file(folder_.path("tokenizer_config.json"), "{\"chat_template\":" + brackets(300000) + "}");
   Problems problems;
-  data::chat::open_chat_template("", folder_ / "tokenizer.json", "", "data.chat_template", problems);
+  data::chat::open_chat_template("", folder_.path("tokenizer.json"), "", "data.chat_template", problems);
   EXPECT_EQ(problems.lines(),
             folder_.path("tokenizer_config.json") + ": JSON nested too deeply (expected at most 64 levels)");
 }
@@ -243,10 +245,10 @@ TEST_F(Attack, TokenIndexesThatLie) {
     return magic + number(std::uint64_t{1}) + number(type) + number(sequences) + number(bounds) + rest;
   };
   const auto read = [&](const std::string& idx, const std::string& bin) {
-    write_file(folder_ / "a.idx", idx);
-    write_file(folder_ / "a.bin", bin);
+    write_file(folder_.path("a.idx"), idx);
+    write_file(folder_.path("a.bin"), bin);
     const std::string said = refusal([&] {
-      const data::TokenFile file(folder_ / "a");
+      const data::TokenFile file(folder_.path("a"));
       file.check_ids(100);
     });
     return said.starts_with(folder_.path("a.")) ? said.substr(folder_.path("a.").size()) : said;
@@ -369,7 +371,7 @@ TEST_F(Attack, ManifestsOfCheckpoints) {
 
 // Stored choices of products: a file for the text alone, as large as such a text can be.
 TEST_F(Attack, PipesAndFoldersInThePlaceOfStoredProducts) {
-  const std::string path = folder_ / "products.txt";
+  const std::string path = folder_.path("products.txt");
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_EQ(refusal([&] { checkpoint::read_text(path, 100); }), path + ": not a regular file");
   std::filesystem::remove(path);
