@@ -218,6 +218,27 @@ Shape2 before_chunks(std::int64_t count, std::int64_t queries, std::int64_t keys
   return s;
 }
 
+// What a rank of a context-parallel group sees of the others' keys: those before its two chunks of `count` sequences.
+Shape2 remote_keys(std::int64_t rank, std::int64_t ranks, std::int64_t count, std::int64_t chunk) {
+  const std::int64_t length = 2 * ranks * chunk;
+  Shape2 s = rectangle(2 * chunk, length, SegmentForm::any, 2 * count);
+  s.name = cat("rank ", rank, " of ", ranks, ", ", count, " x ", length / 1024, "K, keys of others");
+  s.query_rows = count * 2 * chunk;
+  s.key_rows = count * length;
+  s.table.clear();
+  for (const auto& [place, keys] :
+       {std::pair{chunk, (2 * ranks - 1 - rank) * chunk}, {std::int64_t{0}, rank * chunk}}) {
+    if (keys == 0) continue;
+    s.batches.push_back({count, place, chunk, 2 * chunk, 0, keys, length});
+    for (std::int64_t i = 0; i < count; ++i) {
+      for (const std::int64_t field : {i * 2 * chunk + place, chunk, i * length, keys, keys, std::int64_t{0}}) {
+        s.table.push_back(static_cast<std::int32_t>(field));
+      }
+    }
+  }
+  return s;
+}
+
 // A long document's four pieces on one rank, which share its first rows.
 Shape2 shared_rectangles(std::int64_t rows, std::int64_t keys) {
   Shape2 s = rectangle(rows, keys, SegmentForm::any, 16);
@@ -261,6 +282,9 @@ int main(int argc, char** argv) {
   bench.shape(before_chunks(4, 2048, 14336));
   bench.shape(before_chunks(4, 2048, 8192));
   bench.shape(before_chunks(1, 16384, 114688));
+  for (std::int64_t rank = 0; rank < 2; ++rank) bench.shape(remote_keys(rank, 2, 2, 4096));
+  for (std::int64_t rank = 0; rank < 4; ++rank) bench.shape(remote_keys(rank, 4, 4, 2048));
+  for (std::int64_t rank = 0; rank < 2; ++rank) bench.shape(remote_keys(rank, 2, 1, 16384));
   bench.shape(shared_rectangles(32768, 114688));
   bench.shape(told(shared_rectangles(32768, 114688)));
   bench.shape(told(shared_rectangles(32768, 8192)));

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -69,6 +70,9 @@ struct StepInput {
 struct StepOutput {
   Event end;
   std::shared_ptr<StepResult> result = std::make_shared<StepResult>();
+  // When the device had got to `result`: the host may look long after, or at several steps at once.
+  std::shared_ptr<std::chrono::steady_clock::time_point> reached =
+      std::make_shared<std::chrono::steady_clock::time_point>();
   std::shared_ptr<std::vector<float>> parameter_norms;  // Purpose::gradient_norms: a segment each, in model order
   std::shared_ptr<std::vector<float>> logits;  // Purpose::logits: of the last micro-batch's chosen rows, [B, V]
 };

@@ -186,8 +186,9 @@ void Executor::end_step(const Row& row, StepOutput& output) {
   all_reduce_small(row, setup_.mesh->data(), total);
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_result", result));
   const auto* sum = reinterpret_cast<const float*>(link_.download(compute, "read_loss", total));
-  compute.call_host({.name = "hand_over_result"}, [from, sum, to = output.result] {
+  compute.call_host({.name = "hand_over_result"}, [from, sum, to = output.result, when = output.reached] {
     *to = {.loss_sum = *sum, .sum_squares = from[1], .gradient_norm = from[2], .clip = from[3]};
+    *when = std::chrono::steady_clock::now();
   });
   if (setup_.keep_gradients) {
     // A last use, so that nothing of this step takes their place.

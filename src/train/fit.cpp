@@ -115,9 +115,9 @@ void FitRun::land(bool evaluate_behind) {
   flights_.pop_front();
   host_wait(flight.output.end);
   session_->check();
-  const Clock::time_point now = Clock::now();
-  const double seconds = std::chrono::duration<double>(now - last_end_).count();
-  last_end_ = now;
+  // Not when the host looks: before a pause it looks at several that ended long ago.
+  const double seconds = std::chrono::duration<double>(*flight.output.reached - last_end_).count();
+  last_end_ = *flight.output.reached;
   const step::StepResult& r = *flight.output.result;
   const int ranks = world_ != nullptr ? world_->size() : 1;
   const double tokens =

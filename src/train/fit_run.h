@@ -105,7 +105,7 @@ class FitRun {
   std::int64_t done_ = 0, landed_ = 0;
   double counted_tokens_ = 0, counted_seconds_ = 0;
   data::MeanImbalance imbalance_;
-  std::chrono::steady_clock::time_point last_end_;
+  std::chrono::steady_clock::time_point last_end_;  // of the step before, or of what the loop paused for
   FitResult result_;
 };
 

@@ -2,6 +2,7 @@
 // planned, nothing touched before or after its time.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 
@@ -120,6 +121,25 @@ TEST(SessionEnds, WithAStepOnItsWay) {
     output = steps.enqueue(step::Purpose::train);
   }
   EXPECT_GT(output.result->loss_sum, 0);
+}
+
+// Each step's own time, however late and at how many at once the host looks.
+TEST(StepOutputs, SayWhenTheyWereReached) {
+  using Clock = std::chrono::steady_clock;
+  const models::Model model(testing::toy_description());
+  const plan::Layout layout = make_test_layout({}, model);
+  const auto device = make_cpu_device({.random_delay_s = 1e-3});
+  const auto mesh = comm::make_self_mesh();
+  train::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+  testing::Steps steps(session, layout);
+  const Clock::time_point begun = Clock::now();
+  const step::StepOutput first = steps.enqueue(step::Purpose::train), second = steps.enqueue(step::Purpose::train);
+  session.synchronize();
+  const Clock::time_point done = Clock::now();
+  EXPECT_GT(*first.reached, begun);
+  // The second is as much work as the first, which began with the host's enqueueing.
+  EXPECT_GT(*second.reached - *first.reached, (*first.reached - begun) / 10);
+  EXPECT_LT(*second.reached, done);
 }
 
 // A plan of some work on two buffers of an arena, and a device that is held to it.
