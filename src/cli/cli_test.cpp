@@ -132,6 +132,8 @@ TEST_F(Binary, RefusesAWrongCommandLineWithOneLine) {
   refused("--ranks 2 fit r.yaml", {"--ranks stands before the command; try hawser COMMAND --ranks"});
   refused("fit r.yaml --steps 5", {"unknown option --steps; try --set train.steps=VALUE"});
   refused("fit r.yaml --data.pack=chunks", {"unknown option --data.pack; try --set data.pack=VALUE"});
+  refused("fit r.yaml ---", {"unknown option ---; try hawser fit --help"});
+  refused("fit r.yaml --=3", {"unknown option --; try hawser fit --help"});
   refused("xyzzy", {"unknown command xyzzy; try hawser --help"});
   refused("recipe inti", {"unknown command recipe inti; try hawser recipe init"});
   refused("recipe", {"no command (expected one of init); try hawser recipe --help"});

@@ -39,8 +39,6 @@ std::vector<std::string> option_names(const CLI::App& app) {
 // What people call a command of ours.
 std::string our_name(const std::string& word) {
   static const std::vector<std::pair<const char*, const char*>> kNames = {{"version", "hawser --version"},
-                                                                          {"-v", "hawser --version"},
-                                                                          {"-V", "hawser --version"},
                                                                           {"train", "hawser fit"},
                                                                           {"run", "hawser fit"},
                                                                           {"finetune", "hawser fit"},
@@ -66,7 +64,7 @@ std::string our_name(const std::string& word) {
 
 // An option that is a key of the recipe: "--steps" is "--set train.steps=".
 std::string as_key(const std::string& option) {
-  const std::string name = option.substr(option.find_first_not_of('-'));
+  const std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
   for (const KeyChoices& key : key_choices()) {
     const bool leaf = key.name.ends_with("." + name);
     if (key.name == name || leaf) return "--set " + key.name + "=VALUE";
