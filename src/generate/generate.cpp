@@ -4,6 +4,8 @@
 #include <chrono>
 #include <memory>
 
+#include "base/clock.h"
+
 namespace hawser::generate {
 
 const char* to_string(Answer::End end) {
@@ -35,7 +37,7 @@ namespace {
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds), start_(std::chrono::steady_clock::now()) {}
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  ~Stopwatch() { seconds_ += seconds_since(start_); }
   Stopwatch(const Stopwatch&) = delete;
 
  private:

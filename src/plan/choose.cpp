@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "plan/forecast.h"
 #include "plan/ladder.h"
@@ -166,7 +167,7 @@ Forecast Forecaster::choose(const Recipe& recipe) const {
   const auto start = std::chrono::steady_clock::now();
   Forecast out = Choice(*this, recipe).run();
   out.chosen = true;
-  out.planning_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  out.planning_seconds = seconds_since(start);
   return out;
 }
 

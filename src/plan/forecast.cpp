@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "config/config.h"
 
@@ -68,7 +69,7 @@ Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, 
   out.time = step_time(plan.trace, target_, compute, share);
   out.tokens_per_second = static_cast<double>(recipe.train.global_batch_size) *
                           static_cast<double>(recipe.data.sequence_length) / out.time.seconds;
-  out.planning_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  out.planning_seconds = seconds_since(start);
   return out;
 }
 

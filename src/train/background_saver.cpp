@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "base/clock.h"
 #include "train/session.h"
 
 namespace hawser::train {
@@ -32,7 +33,7 @@ void BackgroundSaver::start(SaveTo to, RunState state) {
                                         if (snapshot_) snapshot_->wait();
                                       }),
                 .step = state.step,
-                .seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+                .seconds = seconds_since(begin)};
     } catch (...) {
       error_ = std::current_exception();
     }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <map>
 
+#include "base/clock.h"
 #include "config/config.h"
 #include "data/batch_loader.h"
 #include "optim/schedule.h"
@@ -21,10 +22,6 @@ namespace hawser::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 std::vector<std::pair<std::string, double>> families_of(WorkTimes& times, double steps) {
   std::map<std::string, double> by_family;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/clock.h"
 #include "plan/snapshot_room.h"
 #include "plan/target.h"
 #include "train/run_folder.h"
@@ -9,13 +10,6 @@
 #include "train/together.h"
 
 namespace hawser::train {
-namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-}  // namespace
 
 RunSaver::RunSaver(const Recipe& recipe, comm::World* world, Session& session, int ranks_here, RunSaverHooks hooks)
     : recipe_(recipe), world_(world), session_(session), hooks_(std::move(hooks)), last_save_(Clock::now()) {

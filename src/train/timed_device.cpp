@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "base/clock.h"
+
 namespace hawser::train {
 
 void WorkTimes::add(const char* name, double seconds) {
@@ -47,7 +49,7 @@ class TimedStream : public ForwardingStream {
     inner_->launch(std::move(booking), [this, what, work = std::move(work)] {
       const auto start = std::chrono::steady_clock::now();
       work();
-      times_.add(what, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      times_.add(what, seconds_since(start));
     });
   }
   void call_host(Booking booking, std::function<void()> work) override {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/cat.h"
+#include "base/clock.h"
 #include "base/units.h"
 #include "cli/doctor/findings.h"
 
@@ -23,10 +24,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int64_t kBlock = 4 * kMiB, kSync = 32 * kMiB, kMost = 256 * kMiB;
 constexpr double kWriting = 1.5;  // seconds of writing after which no more is begun
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // A file without a name, which is gone with the process however that ends; -1 with errno.
 int nameless_file(const std::string& folder) {

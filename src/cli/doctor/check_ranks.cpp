@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/doctor/findings.h"
@@ -30,10 +31,6 @@ constexpr std::int64_t kSmall = 1;        // elements
 constexpr std::int64_t kLarge = 4 << 20;  // 16 MiB
 constexpr double kSlowSum = 2e-3;         // of a few bytes, within a machine
 constexpr double kSlowRate = 200e6;       // bytes a second
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // The middle one of the seconds that a sum over all ranks takes. InternalError where the sum is wrong.
 double time_sum(comm::Mesh& mesh, Device& device, std::int64_t elements) {
