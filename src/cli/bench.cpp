@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/paths.h"
 #include "base/result_file.h"
+#include "base/text.h"
 #include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -109,8 +110,8 @@ void print_table(const train::BenchResult& result, const Recipe& recipe, const t
   row("model", cat(recipe.model.path.empty() ? recipe.model.config : recipe.model.path, ", ",
                    format_count(static_cast<double>(result.parameters)), " parameters",
                    recipe.model.path.empty() ? ", random weights" : ""));
-  row("step", cat(recipe.train.global_batch_size, " x ", recipe.data.sequence_length, " tokens, ", world,
-                  world == 1 ? " rank x " : " ranks x ", threads, threads == 1 ? " thread" : " threads"));
+  row("step", cat(recipe.train.global_batch_size, " x ", recipe.data.sequence_length, " tokens, ",
+                  plural(world, "rank"), " x ", plural(threads, "thread")));
   char text[96];
   if (documents.kind != train::DocumentMix::Kind::one) {
     std::snprintf(text, sizeof text, "%s, %.1f a sequence, made up; as many attention FLOPs a token as",

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cat.h"
+#include "base/text.h"
 #include "data/micro_batch.h"
 #include "data/prepare.h"
 #include "data/sequence.h"
@@ -48,8 +49,8 @@ std::string data_summary(const data::TokenFile& file, const DataRecipe* recipe, 
                : data::packed_fill(file, recipe->sequence_length, data::max_documents_of(*recipe), seed);
     json["packing"] = {
         {"sequences", fill.sequences}, {"sequence_length", recipe->sequence_length}, {"fill", fill.fill}};
-    text += cat("  packed   into ", fill.sequences, fill.sequences == 1 ? " sequence of " : " sequences of ",
-                recipe->sequence_length, " tokens, ", percent(fill.fill), " full\n");
+    text += cat("  packed   into ", plural(fill.sequences, "sequence"), " of ", recipe->sequence_length, " tokens, ",
+                percent(fill.fill), " full\n");
   }
   return text;
 }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/result_file.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/exit.h"
@@ -40,8 +41,7 @@ std::string line_of(const Json& json) {
 void say_rates(const Counts& counts) {
   const auto part = [](const char* what, std::int64_t tokens, double rate) {
     char text[96];
-    std::snprintf(text, sizeof text, "%s %lld token%s at %.1f tokens/s", what, static_cast<long long>(tokens),
-                  tokens == 1 ? "" : "s", rate);
+    std::snprintf(text, sizeof text, "%s %s at %.1f tokens/s", what, plural(tokens, "token").c_str(), rate);
     return std::string(text);
   };
   std::string line = part("prompts", counts.prefill_tokens, counts.prefill_rate());

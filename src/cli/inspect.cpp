@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/result_file.h"
+#include "base/text.h"
 #include "checkpoint/root.h"
 #include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
@@ -103,7 +104,7 @@ void describe_meta(const checkpoint::Checkpoint& checkpoint, Report& report) {
 std::string saved_layout(const checkpoint::Checkpoint& checkpoint, Report& report) {
   const auto meta = nlohmann::json::parse(checkpoint.meta(), nullptr, /*allow_exceptions=*/false);
   const auto parallel = meta.value("/recipe/parallel"_json_pointer, nlohmann::json());
-  std::string text = cat(checkpoint.world(), checkpoint.world() == 1 ? " rank" : " ranks");
+  std::string text = plural(checkpoint.world(), "rank");
   if (!parallel.is_object()) return text;
   report.json["parallel"] = parallel;
   for (const char* key : {"context_parallel_degree", "hybrid_shard_degree", "tensor_parallel_degree",
@@ -148,9 +149,9 @@ void list_tensors(const checkpoint::Checkpoint& checkpoint, Report& report) {
   for (auto& [line, ignored] : lines) {
     line.name.resize(widest + 2, ' ');
     line.shape.resize(longest + 2, ' ');
-    report.text += cat(
-        "    ", line.name, line.shape, with_unit(line.bytes), " in ", line.boxes, line.boxes == 1 ? " box" : " boxes",
-        line.moments > 0 ? cat(", and ", line.moments, line.moments == 1 ? " moment" : " moments") : "", "\n");
+    report.text += cat("    ", line.name, line.shape, with_unit(line.bytes), " in ", line.boxes,
+                       line.boxes == 1 ? " box" : " boxes",
+                       line.moments > 0 ? ", and " + plural(line.moments, "moment") : "", "\n");
   }
 }
 

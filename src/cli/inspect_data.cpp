@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/data_summary.h"
@@ -162,8 +163,8 @@ void show_sample(const DataView& view, std::int64_t number, const Painter& paint
   const std::int64_t index = view.set ? data::sequence_at(view.seed, count, number) : number;
   const data::Sequence sequence = view.set ? view.set->get(index) : stored_sequence(*view.file, index);
   const auto documents = static_cast<std::int64_t>(sequence.document_lengths.size());
-  text += paint.title(cat("sequence ", number, ": ", sequence.length(), " tokens, ", documents,
-                          documents == 1 ? " document, " : " documents, ", sequence.targets(), " learned"));
+  text += paint.title(cat("sequence ", number, ": ", sequence.length(), " tokens, ", plural(documents, "document"),
+                          ", ", sequence.targets(), " learned"));
   Json sample{{"sequence", number},
               {"tokens", sequence.length()},
               {"learned", sequence.targets()},

@@ -4,6 +4,8 @@
 #include <limits>
 #include <numeric>
 
+#include "base/text.h"
+
 namespace hawser {
 namespace {
 
@@ -143,7 +145,7 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
         {.what = "ranks do not divide by the degrees",
          .expected = model == 1 ? cat("ranks a multiple of ", context)
                                 : cat("ranks a multiple of tensor x pipeline x context = ", inner),
-         .got = cat(world, world == 1 ? " rank" : " ranks"),
+         .got = plural(world, "rank"),
          .hint = hint});
     return;  // no hybrid degree could be right
   }
@@ -151,7 +153,7 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
   const int hybrid = parallel.hybrid_shard_degree;
   if (hybrid > 1 && (hybrid % context != 0 || ranks % hybrid != 0)) {
     const std::string expected =
-        context == 1 ? cat("a divisor of ", ranks, ranks == 1 ? " rank" : " ranks")
+        context == 1 ? "a divisor of " + plural(ranks, "rank")
                      : cat("a multiple of context_parallel_degree ", context, " that divides ", ranks, " ranks");
     add("parallel.hybrid_shard_degree",
         {.what = "degrees do not divide",
@@ -184,9 +186,8 @@ void check_layout(const Recipe& recipe, int world, Problems& problems) {
     problems.add({.file = file_of(recipe, "train.global_batch_size"),
                   .what = "too many micro-batches in a step",
                   .expected = cat("at most ", kMostMicroBatches),
-                  .got = cat(micro_batches, ": ", recipe.train.global_batch_size, " sequences, ", data_ranks,
-                             data_ranks == 1 ? " data rank" : " data ranks", ", micro_batch_size ",
-                             recipe.train.micro_batch_size),
+                  .got = cat(micro_batches, ": ", recipe.train.global_batch_size, " sequences, ",
+                             plural(data_ranks, "data rank"), ", micro_batch_size ", recipe.train.micro_batch_size),
                   .at = at(recipe, "train.global_batch_size"),
                   .hint = "more ranks, a larger train.micro_batch_size, or a smaller global batch"});
   }

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "config/config.h"
 
 namespace hawser::plan {
@@ -94,8 +95,8 @@ std::string refusal(const Recipe& recipe, const Forecast& forecast, const std::v
   if (offers.empty()) {
     return out + "\nno settings were found that fit and keep sequence length and global batch: more ranks are needed";
   }
-  out += cat("\n", offers.size() < kOffers ? cat("only ", offers.size()) : cat(offers.size()),
-             offers.size() == 1 ? " way" : " ways", " to fit with the same sequence length and global batch, ",
+  out += cat("\n", offers.size() < kOffers ? "only " : "", plural(static_cast<std::int64_t>(offers.size()), "way"),
+             " to fit with the same sequence length and global batch, ",
              offers.size() == 1 ? "with" : "fastest first, with", " the tokens/s predicted for all ranks:");
   for (const Offer& offer : offers) {
     out += cat("\n  ", offer.flags(), "   (", format_bytes(Bytes(offer.needed)), ", ",

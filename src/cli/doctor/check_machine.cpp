@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/cat.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "cli/doctor/findings.h"
 #include "cli/version.h"
@@ -80,8 +81,7 @@ void check_cpu(Findings& out) {
   const int cores = usable_cores();
   const auto all = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   const double granted = granted_cores();
-  const std::string value =
-      cores == all ? cat(cores, cores == 1 ? " core" : " cores") : cat(cores, " of ", all, " cores");
+  const std::string value = cores == all ? plural(cores, "core") : cat(cores, " of ", all, " cores");
   if (granted > 0 && granted < cores - 0.01) {
     out.warn("cores", value,
              cat("the control group grants the time of ", granted, "; threads beyond it stand still in turns"),

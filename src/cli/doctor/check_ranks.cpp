@@ -170,8 +170,8 @@ void check_ranks(const DoctorOptions& options, Findings& out) {
                                 format_bytes(Bytes(std::int64_t(rate))), "/s; all in ", format_seconds(seconds));
   const int cores = usable_cores();
   if (ranks > cores) {
-    out.warn("ranks", value, cat("they take turns on ", cores, cores == 1 ? " core" : " cores"),
-             cat("no more ranks than cores for speed; more is right for trying things out"));
+    out.warn("ranks", value, "they take turns on " + plural(cores, "core"),
+             "no more ranks than cores for speed; more is right for trying things out");
   } else if (small > kSlowSum || rate < kSlowRate) {
     out.warn("ranks", value, "slow within one machine: others compute here, or /dev/shm is not used",
              "try again when the machine is idle");

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "config/config.h"
 
 namespace hawser::cli {
@@ -103,8 +104,8 @@ class Fitting {
         Problem{.file = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path,
                 .what = cat("does not fit, the least that was tried being sequences of ", length, " tokens",
                             fixed("memory.activation_checkpointing") ? "" : " and all activations computed again"),
-                .expected = cat("at most ", format_bytes(Bytes(here.capacity)), " a rank on ", place_.world,
-                                place_.world == 1 ? " rank" : " ranks"),
+                .expected =
+                    cat("at most ", format_bytes(Bytes(here.capacity)), " a rank on ", plural(place_.world, "rank")),
                 .got = format_bytes(Bytes(here.needed))}
             .line();
     std::string more;

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/recipe/fit_machine.h"
 #include "cli/recipe/sample_data.h"
 #include "data/sources.h"
@@ -28,7 +29,8 @@ std::string tokens_text(double tokens) {
   return tokens < 10000 ? cat(std::llround(tokens)) : format_count(tokens);
 }
 
-std::string plural(double count, const std::string& what) {
+// "1 token", "2 tokens", "12.3K tokens".
+std::string rounded_plural(double count, const std::string& what) {
   return tokens_text(count) + " " + what + (std::llround(count) == 1 ? "" : "s");
 }
 
@@ -90,8 +92,8 @@ class Proposer {
     } else if (place_.world > 1) {
       why("run.ranks", cat("one a GPU: this machine has ", gpus));
     } else if (!cuda) {
-      why("run.ranks", cat("one rank uses all of this machine's ", place_.machine.cores,
-                           place_.machine.cores == 1 ? " core" : " cores", " and shares its memory with nobody"));
+      why("run.ranks", cat("one rank uses all of this machine's ", plural(place_.machine.cores, "core"),
+                           " and shares its memory with nobody"));
     }
     if (!fixed("run.device")) {
       if (cuda) recipe_.run.device = DeviceChoice::cuda;
@@ -123,11 +125,12 @@ class Proposer {
 
   void choose_data(const models::Model& model) {
     if (!sample_.empty()) {
-      why("data.train", cat(sample_.all ? "" : "about ", plural(sample_.tokens, "token"), " in ",
-                            plural(sample_.documents, "document"), sample_.all ? "" : ", as a sample of it shows",
-                            sample_.answers_only() ? "; only the answers are learned" : "",
-                            one_document() ? "" : "; half of the documents have at most ",
-                            one_document() ? "" : plural(double(sample_.quantile(0.5)), "token")));
+      why("data.train",
+          cat(sample_.all ? "" : "about ", rounded_plural(sample_.tokens, "token"), " in ",
+              rounded_plural(sample_.documents, "document"), sample_.all ? "" : ", as a sample of it shows",
+              sample_.answers_only() ? "; only the answers are learned" : "",
+              one_document() ? "" : "; half of the documents have at most ",
+              one_document() ? "" : rounded_plural(double(sample_.quantile(0.5)), "token")));
     }
     if (!sample_.chat_template.empty() && recipe_.data.chat_template.empty()) {
       recipe_.data.chat_template = sample_.chat_template;
@@ -153,7 +156,7 @@ class Proposer {
                                              : "one document: there is none to hold out");
     } else {
       fraction = sample_.documents < 1000 ? 0.05 : 0.01;
-      why("data.validation_fraction", cat("at least one of ", plural(sample_.documents, "document"),
+      why("data.validation_fraction", cat("at least one of ", rounded_plural(sample_.documents, "document"),
                                           " shows what the model makes of text that it never saw"));
     }
   }
@@ -177,7 +180,7 @@ class Proposer {
     const auto wanted = static_cast<std::int64_t>(
         std::bit_ceil(static_cast<std::uint64_t>(std::max({std::int64_t{2}, long_document, usual}))));
     length = std::min(wanted, device_most);
-    const std::string tokens = plural(double(long_document), "token");
+    const std::string tokens = rounded_plural(double(long_document), "token");
     const std::string documents =
         one_document() ? cat("the one document has ", tokens, long_document > length ? ": it is cut" : "")
                        : cat("98 of 100 documents have at most ", tokens,
@@ -277,9 +280,9 @@ class Proposer {
       why("parallel.gradient_accumulation", "the plan predicts this to be fastest of what fits");
     }
     summary_ =
-        cat(place_.world, place_.world == 1 ? " rank" : " ranks", " of ", place_.target.name, ", sequences of ",
-            recipe_.data.sequence_length, " tokens: a rank needs ", format_bytes(Bytes(f.needed())), " of ",
-            format_bytes(Bytes(f.capacity)), ", about ", format_count(f.tokens_per_second), " tokens/s predicted");
+        cat(plural(place_.world, "rank"), " of ", place_.target.name, ", sequences of ", recipe_.data.sequence_length,
+            " tokens: a rank needs ", format_bytes(Bytes(f.needed())), " of ", format_bytes(Bytes(f.capacity)),
+            ", about ", format_count(f.tokens_per_second), " tokens/s predicted");
     tokens_per_second_ = f.tokens_per_second;
   }
 
