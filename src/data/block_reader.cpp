@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "data/ascii.h"
 
 namespace hawser::data {
 namespace {
@@ -15,10 +16,6 @@ constexpr std::size_t kContext = 1024;
 constexpr int kMostRefused = 1000;
 // A block is held whole, and a line or a part that cannot be cut is a block: an archive may unpack to any size.
 constexpr std::size_t kLargestBlock = std::size_t{256} << 20;
-
-bool is_space(char c) {
-  return c == ' ' || (c >= '\t' && c <= '\r');
-}
 
 // The last `most` bytes or a little less, from the start of a character on.
 std::string tail(std::string_view text, std::size_t most) {

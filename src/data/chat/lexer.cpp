@@ -5,15 +5,12 @@
 #include <cctype>
 
 #include "base/cat.h"
+#include "data/ascii.h"
 #include "data/chat/value.h"
 #include "data/utf8.h"
 
 namespace hawser::data::chat {
 namespace {
-
-bool is_space(char c) {
-  return c == ' ' || (c >= '\t' && c <= '\r');
-}
 
 class Lexer {
  public:
