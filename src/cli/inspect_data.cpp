@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/environment.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -45,10 +45,8 @@ struct Run {
 class Painter {
  public:
   Painter() {
-    const char* no = std::getenv("NO_COLOR");
-    const char* term = std::getenv("TERM");
-    colour_ = isatty(STDOUT_FILENO) != 0 && (no == nullptr || *no == '\0') &&
-              !(term != nullptr && std::string(term) == "dumb");
+    colour_ = isatty(STDOUT_FILENO) != 0 && environment_variable("NO_COLOR").empty() &&
+              environment_variable("TERM") != "dumb";
     winsize size{};
     if (isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
       columns_ = size.ws_col;

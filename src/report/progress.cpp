@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <string_view>
 
 #include "base/cat.h"
+#include "base/environment.h"
 
 namespace hawser::report {
 namespace {
@@ -19,15 +19,10 @@ constexpr double kSmooth = 0.1;  // weight of the newest step in the smoothed st
 constexpr const char* kToLineStart = "\r";
 constexpr const char* kEraseToEnd = "\x1b[K";
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
-
 // By the variables, not by setlocale, which would change how numbers are read and printed everywhere.
 bool locale_is_utf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    const std::string value = variable(name);
+    const std::string value = environment_variable(name);
     if (value.empty()) continue;
     for (const char* utf8 : {"UTF-8", "utf-8", "UTF8", "utf8"}) {
       if (value.find(utf8) != std::string::npos) return true;
@@ -53,11 +48,11 @@ double plain_interval(double elapsed, double least) {
 }
 
 Progress::Progress(const ProgressOptions& options) : options_(options) {
-  const std::string kind = variable("TERM");
+  const std::string kind = environment_variable("TERM");
   if (kind.empty() || kind == "dumb") options_.terminal = false;
   bar_.step = options.first;
   bar_.total = options.total;
-  bar_.colour = options_.terminal && variable("NO_COLOR").empty();
+  bar_.colour = options_.terminal && environment_variable("NO_COLOR").empty();
   bar_.unicode = locale_is_utf8();
 }
 

@@ -1,9 +1,9 @@
 #include "train/run_watch.h"
 
-#include <cstdlib>
 #include <ctime>
 
 #include "base/cat.h"
+#include "base/environment.h"
 #include "checkpoint/storage/posix.h"
 #include "report/html_report.h"
 #include "report/metrics_file.h"
@@ -16,12 +16,6 @@ namespace hawser::train {
 namespace {
 
 constexpr std::chrono::seconds kLookForStalls{1};
-
-// Credentials, by the names that MLflow's own client has for them: a recipe is kept in the run's folder.
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
 
 std::string time_text() {
   const std::time_t now = std::time(nullptr);
@@ -55,9 +49,10 @@ RunWatch::RunWatch(const Recipe& recipe, report::RunFacts facts, std::int64_t re
                                     .experiment = report.mlflow_experiment,
                                     .state_file = output_folder(recipe_) + "/mlflow.json",
                                     .resumed = resumed_step > 0};
-      options.http.token = variable("MLFLOW_TRACKING_TOKEN");
-      options.http.user = variable("MLFLOW_TRACKING_USERNAME");
-      options.http.password = variable("MLFLOW_TRACKING_PASSWORD");
+      // Credentials, by the names that MLflow's own client has for them: a recipe is kept in the run's folder.
+      options.http.token = environment_variable("MLFLOW_TRACKING_TOKEN");
+      options.http.user = environment_variable("MLFLOW_TRACKING_USERNAME");
+      options.http.password = environment_variable("MLFLOW_TRACKING_PASSWORD");
       return std::make_unique<report::Mlflow>(std::move(options), facts_);
     });
   }
