@@ -324,8 +324,9 @@ void describe_trace(const InspectOptions& options, Report& report) {
   report.text += cat("wrote ", options.svg, "\n");
 }
 
-// "runs/x/data/train" of "runs/x/data/train.bin", where there is such a token file.
-std::optional<std::string> token_prefix(const std::string& path) {
+// "runs/x/data/train" of "runs/x/data/train.bin", as it was typed. Unlike data::token_prefix, which says what a recipe
+// may train on, it takes the file of labels too, and an index alone: TokenFile says what that lacks.
+std::optional<std::string> prefix_to_show(const std::string& path) {
   for (const char* ending : {"", ".bin", ".idx", ".labels.bin"}) {
     if (!path.ends_with(ending)) continue;
     const std::string prefix = path.substr(0, path.size() - std::string(ending).size());
@@ -371,7 +372,7 @@ int inspect(const InspectOptions& options) {
   }
   if (is_file && path.ends_with(".json")) {
     describe_trace(options, report);
-  } else if (const auto prefix = token_prefix(path)) {
+  } else if (const auto prefix = prefix_to_show(path)) {
     describe_tokens(*prefix, report);
   } else if (is_checkpoint) {
     auto checkpoint = checkpoint::Checkpoint::open(path);

@@ -4,7 +4,6 @@
 #include "ops/copy/permute_rows.h"
 
 namespace hawser::nn {
-
 namespace {
 
 class KeptSession : public AttentionExchange::Session {

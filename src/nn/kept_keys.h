@@ -11,6 +11,8 @@
 
 namespace hawser::nn {
 
+// k, v [T, kv_heads, D] in the compute dtype, of the layer that is running; its kept ones are [rows, kv_heads, D].
+// InternalError where the context keeps none, and where a backward pass asks.
 class KeepingExchange : public AttentionExchange {
  public:
   std::unique_ptr<Session> forward(LayerContext&, const TensorView& k, const TensorView& v) override;

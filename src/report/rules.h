@@ -90,6 +90,7 @@ class StallRule {
   std::int64_t told_ = -1;
 };
 
-double median(std::deque<double> values);  // 0 of none
+// Of an even number the upper of the two in the middle: a value that was measured. 0 of none.
+double median(std::deque<double> values);
 
 }  // namespace hawser::report

@@ -14,9 +14,9 @@ namespace hawser::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int kDeepest = 32;
 using Kind = TimelineSpan::Kind;
+
+constexpr int kDeepest = 32;  // of a trace that is read: copies of JSON go down recursively
 
 constexpr std::pair<Kind, const char*> kKinds[] = {
     {Kind::kernel, "kernel"}, {Kind::copy, "copy"}, {Kind::work, "work"}, {Kind::host, "host"}};

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/json_depth.h"
+#include "base/paths.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/root.h"
 #include "checkpoint/save.h"
@@ -174,7 +175,7 @@ namespace {
 // What a user may do where no checkpoint under `root` is whole: RUN/best is one of the run like the others.
 std::string other_ways_on(const std::string& root) {
   const std::string anew = "without --resume to start anew, which keeps this run aside";
-  const std::string best = root.substr(0, root.rfind('/')) + "/best";
+  const std::string best = folder_of(root) + "/best";
   // It may share its files with the damaged one of its step, which the copy leaves behind.
   Problems ignored;
   const auto manifest = checkpoint::exists(best) ? checkpoint::read_manifest(best, ignored) : std::nullopt;

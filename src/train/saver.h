@@ -39,8 +39,8 @@ std::string data_order_changes(const RunState& state, const std::string& recipe)
 // "the training data are not those of before: ..."; "" when they are, as far as both are known.
 std::string data_changes(const RunState& state, const std::string& data);
 
-// "the tokenizer is not that of before: ...", by the files that the checkpoint carries along and those of now; "" when
-// it is, as far as both are known.
+// "the tokenizer is not that of before, in FOLDER: ...", by the files that the checkpoint carries along and those of
+// now; "" when it is, as far as both are known. Damaged where a file that it carries is not what was saved.
 std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, const std::vector<checkpoint::Attachment>& now);
 
 // Where a checkpoint goes.

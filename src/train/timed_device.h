@@ -40,8 +40,6 @@ class TimedDevice : public ForwardingDevice {
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
 
   WorkTimes times;
-
- private:
 };
 
 }  // namespace hawser::train

@@ -1,5 +1,6 @@
 // What `prepare` takes of memory for sources larger than it may take: a real process, by the peak that the system
-// counted for it (VmHWM), on each kind of source. Anything that reads a file whole, or keeps what it read, breaks this.
+// counted for it (ru_maxrss), on each kind of source. Anything that reads a file whole, or keeps what it read, breaks
+// this.
 #include <sys/resource.h>
 #include <unistd.h>
 

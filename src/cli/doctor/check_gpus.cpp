@@ -1,5 +1,4 @@
 // GPUs: what the driver says through nvidia-smi, and what this build can do with them.
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <sstream>

@@ -32,7 +32,8 @@ constexpr std::int64_t kLarge = 4 << 20;  // 16 MiB
 constexpr double kSlowSum = 2e-3;         // of a few bytes, within a machine
 constexpr double kSlowRate = 200e6;       // bytes a second
 
-// The middle one of the seconds that a sum over all ranks takes. InternalError where the sum is wrong.
+// Seconds that a sum of `elements` float32 over all ranks takes: the middle one of several, the upper of two. All ranks
+// call it. InternalError where the sum is wrong.
 double time_sum(comm::Mesh& mesh, Device& device, std::int64_t elements) {
   const int ranks = mesh.world().size();
   const auto stream = device.make_stream("doctor");
@@ -42,7 +43,7 @@ double time_sum(comm::Mesh& mesh, Device& device, std::int64_t elements) {
   const TensorView workspace(room.data(), DType::f32, {room.bytes() / 4}, DeviceKind::cpu);
   auto* values = reinterpret_cast<float*>(data.data());
   std::vector<double> times;
-  // All ranks go round equally often: by count, the count from the first round's time, as the slowest has it.
+  // All ranks go round equally often: by count, which they agree on by the third round's time. The first warms up.
   int rounds = 3;
   for (int i = 0; i < rounds; ++i) {
     std::fill(values, values + elements, 1.0f);
@@ -56,7 +57,7 @@ double time_sum(comm::Mesh& mesh, Device& device, std::int64_t elements) {
     HAWSER_CHECK(values[0] == float(ranks) && values[elements - 1] == float(ranks), "a sum over ", ranks, " ranks is ",
                  values[0]);
     if (i == 2) {
-      // The number of rounds that all can do, agreed on by a sum of what each would do.
+      // The mean of what each would do, by a sum.
       std::fill(values, values + elements,
                 static_cast<float>(std::clamp(kMeasuring / std::max(seconds, 1e-6), 0.0, 200.0)));
       mesh.world().all_reduce(*stream, view, comm::Reduction::sum, workspace);

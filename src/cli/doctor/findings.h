@@ -39,7 +39,8 @@ class Findings {
   std::vector<Finding> all_;
 };
 
-// "ok       memory     23.5 GiB, 20.1 GiB free: what ranks share", and where there is something to do a second line.
+// "ok       memory          23.5 GiB, 20.1 GiB free: what ranks share", and where there is something to do a second
+// line.
 std::string text_of(const Finding& finding);
 nlohmann::ordered_json json_of(const Finding& finding);
 
@@ -56,7 +57,8 @@ void check_ranks(const DoctorOptions& options, Findings& out);  // starts ranks 
 // The body of a rank that check_ranks has started.
 int measure_as_rank();
 
-// First lines of a command's standard output, or "" where it cannot be run or takes longer than `seconds`.
+// What a command of the shell writes to its standard output; "" where it cannot be run, fails, or takes longer than
+// `seconds`.
 std::string output_of(const std::string& command, int seconds);
 
 }  // namespace hawser::cli::checks

@@ -25,7 +25,8 @@ struct CommonRun {
 
   bool has(std::uint8_t byte) const { return static_cast<std::uint8_t>((byte | fold) - first) < count; }
 
-  // Length of the match at the start of text[0, kBlock), or 0: ask the automaton.
+  // Length of the match at the start of text[0, kBlock), or 0: ask the automaton. Only where count > 0; without SSE2
+  // always 0.
   std::size_t find(const char* text) const {
 #ifdef __SSE2__
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(text));
