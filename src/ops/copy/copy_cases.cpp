@@ -203,16 +203,20 @@ TEST(PermuteRows, ScatterLeavesOutRowsThatGoNowhere) {
     expected[4 * 8 + i] = rows[1 * 8 + i];
     expected[2 * 8 + i] = rows[3 * 8 + i];
   }
-  check_case({"scatter_rows",
-              [&](World& world) -> std::vector<Values> {
-                const ScatterRows args{.x = world.in(DType::f32, {5, 8}, rows),
-                                       .index = world.in(DType::i32, {5}, {-1, 4, -1, 2, -1}),
-                                       .y = world.out(DType::f32, {6, 8}, 0, old)};
-                scatter_rows(world.stream(), args);
-                return {world.values(args.y)};
-              },
-              {expected},
-              0});
+  // A row may be heads side by side, as keys and values are kept.
+  for (const bool heads : {false, true}) {
+    const auto shape = [&](std::int64_t count) { return heads ? Shape{count, 2, 4} : Shape{count, 8}; };
+    check_case({cat("scatter_rows", heads ? ", heads" : ""),
+                [&](World& world) -> std::vector<Values> {
+                  const ScatterRows args{.x = world.in(DType::f32, shape(5), rows),
+                                         .index = world.in(DType::i32, {5}, {-1, 4, -1, 2, -1}),
+                                         .y = world.out(DType::f32, shape(6), 0, old)};
+                  scatter_rows(world.stream(), args);
+                  return {world.values(args.y)};
+                },
+                {expected},
+                0});
+  }
 }
 
 TEST(PermuteRows, RefusesBadArguments) {
