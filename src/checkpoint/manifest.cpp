@@ -117,6 +117,55 @@ std::string printed(const Json& document) {
   return text + "]}\n";
 }
 
+// The value of a key, moved out; null where there is none.
+Json take(Json& document, const char* key) {
+  const auto found = document.find(key);
+  return found == document.end() ? Json() : std::move(*found);
+}
+
+// What tells that `text`, read as `document`, is not a manifest as we wrote it: another format or version, a change
+// since. None where it is one; its checksum is taken out of it.
+std::optional<Problem> find_change(Json& document, const std::string& text) {
+  if (!document.is_object() || !document.contains("format") || document["format"] != Json(kFormat)) {
+    return Problem{.what = "not the manifest of a checkpoint", .expected = cat("\"format\": \"", kFormat, "\"")};
+  }
+  const auto version = count_at(document, "version");
+  if (version != kManifestVersion) {
+    return Problem{.what = "unknown checkpoint version",
+                   .expected = cat(kManifestVersion),
+                   .got = version ? cat(*version) : "none",
+                   .hint = "the Hawser that wrote it"};
+  }
+  const bool printable = document.contains("tensors") && document["tensors"].is_array();
+  const std::string canonical = printable ? printed(document) : "";
+  const Json checksum = take(document, "checksum");
+  document.erase("checksum");
+  const std::string computed = checksum_of(document);
+  if (checksum != Json(computed)) {
+    return Problem{.what = "checksum mismatch: the manifest changed since it was saved",
+                   .expected = checksum.dump(),
+                   .got = cat("\"", computed, "\"")};
+  }
+  if (printable && canonical != text) {
+    const auto differs = std::ranges::mismatch(canonical, text).in2 - text.begin();
+    return Problem{.what = "changed since it was saved", .at = cat("byte ", differs)};
+  }
+  return std::nullopt;
+}
+
+void check_length(const File& folder, const SavedFile& file, Problems& problems) {
+  try {
+    const std::int64_t bytes = File::open_in(folder, file.name).bytes();
+    if (bytes == file.bytes) return;
+    problems.add({.file = cat(folder.path(), "/", file.name),
+                  .what = bytes < file.bytes ? "truncated file" : "file too long",
+                  .expected = cat(file.bytes, " bytes"),
+                  .got = cat(bytes)});
+  } catch (const UserError& error) {
+    problems.add({.what = error.what(), .cause = "a file of the checkpoint cannot be opened"});
+  }
+}
+
 // The last component of a path.
 std::string name_of(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -287,36 +336,10 @@ std::optional<Manifest> read_manifest(const File& folder, Problems& problems) {
   auto parsed = parse_json(text, path, "manifest", 0, problems);
   if (!parsed) return std::nullopt;
   Json& document = *parsed;
-  const auto take = [&document](const char* key) {
-    const auto found = document.find(key);
-    return found == document.end() ? Json() : std::move(*found);
-  };
-  if (!document.is_object() || !document.contains("format") || document["format"] != Json(kFormat)) {
-    return refuse({.what = "not the manifest of a checkpoint", .expected = cat("\"format\": \"", kFormat, "\"")});
-  }
-  const auto version = count_at(document, "version");
-  if (version != kManifestVersion) {
-    return refuse({.what = "unknown checkpoint version",
-                   .expected = cat(kManifestVersion),
-                   .got = version ? cat(*version) : "none",
-                   .hint = "the Hawser that wrote it"});
-  }
-  const bool printable = document.contains("tensors") && document["tensors"].is_array();
-  const std::string canonical = printable ? printed(document) : "";
-  const Json checksum = take("checksum");
-  document.erase("checksum");
-  const std::string computed = checksum_of(document);
-  if (checksum != Json(computed)) {
-    return refuse({.what = "checksum mismatch: the manifest changed since it was saved",
-                   .expected = checksum.dump(),
-                   .got = cat("\"", computed, "\"")});
-  }
-  if (printable && canonical != text) {
-    const auto differs = std::ranges::mismatch(canonical, text).in2 - text.begin();
-    return refuse({.what = "changed since it was saved", .at = cat("byte ", differs)});
-  }
+  if (auto wrong = find_change(document, text)) return refuse(*std::move(wrong));
   const auto step = count_at(document, "step"), world = count_at(document, "world");
-  const Json files = take("files"), tensors = take("tensors"), meta = take("meta"), attached = take("attached");
+  const Json files = take(document, "files"), tensors = take(document, "tensors"), meta = take(document, "meta"),
+             attached = take(document, "attached");
   if (!step || !world || *world < 1 || *world > INT32_MAX || !files.is_array() || !tensors.is_array() ||
       !meta.is_object()) {
     return refuse({.what = "a manifest without step, world, files, tensors or meta"});
@@ -330,18 +353,7 @@ std::optional<Manifest> read_manifest(const File& folder, Problems& problems) {
     const auto file = file_from(entry);
     if (!file) return refuse({.what = "a manifest with a wrong file entry"});
     manifest.files.push_back(*file);
-    const std::string data = cat(folder.path(), "/", file->name);
-    try {
-      const std::int64_t bytes = File::open_in(folder, file->name).bytes();
-      if (bytes != file->bytes) {
-        problems.add({.file = data,
-                      .what = bytes < file->bytes ? "truncated file" : "file too long",
-                      .expected = cat(file->bytes, " bytes"),
-                      .got = cat(bytes)});
-      }
-    } catch (const UserError& error) {
-      problems.add({.what = error.what(), .cause = "a file of the checkpoint cannot be opened"});
-    }
+    check_length(folder, *file, problems);
   }
   for (const Json& entry : attached) {  // null has no entries
     const auto file = attachment_from(entry);
