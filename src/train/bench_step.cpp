@@ -85,10 +85,66 @@ void trace_step(Session& session, TracedDevice& device, const step::StepInput& i
   }
 }
 
+// Of an even number the mean of the two in the middle: of a handful of steps either alone would lean to one side.
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+// This rank's micro-batches of one step, made up, and what they come to.
+struct MadeUpStep {
+  step::StepInput input;
+  double targets = 0;  // of all ranks
+  double tokens = 0, flops = 0;
+  data::MeanImbalance work;
+};
+
+MadeUpStep made_up_step(const DocumentMix& documents, const Recipe& recipe, const models::Model& model,
+                        const plan::Layout& layout, const MeshPlace& place) {
+  const std::int64_t batch = recipe.train.global_batch_size;
+  const data::BatchLoader loader(
+      made_up_sequences(documents, batch, recipe.data.sequence_length, layout.batch.max_documents, model.vocabulary()),
+      layout.batch,
+      {.data_rank = place.shard + layout.mesh.shard * place.replicate,
+       .data_ranks = layout.data_ranks(),
+       .context_rank = place.context,
+       .context_ranks = layout.mesh.context},
+      {.global_batch_size = batch, .shuffle = false});
+  MadeUpStep out{.targets = static_cast<double>(loader.step_targets(0))};
+  for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
+    const data::MicroBatch micro_batch = loader.load(0, m);
+    out.work.add(micro_batch.imbalance, micro_batch.pairs);
+    out.tokens += static_cast<double>(micro_batch.tokens);
+    out.flops += model.training_flops(layout.bounds.rows, micro_batch.pairs / layout.batch.context);
+    out.input.batches.push_back(to_host_batch(micro_batch, loader.shape()));
+  }
+  return out;
+}
+
+// One step that is not counted, since it does for all what is done once (pages, primitives), then recipe.train.steps
+// that are: their seconds, allocations, and the last one's loss. The input keeps the last step's record.
+void time_steps(const Recipe& recipe, MadeUpStep& made_up, Session& session, const Device& device, TimedDevice* timed,
+                comm::World* world, BenchResult& result) {
+  std::int64_t allocations = 0;
+  for (std::int64_t step = 0; step <= recipe.train.steps; ++step) {
+    const ops::AdamHyper hyper = optim::adam_hyper(recipe.optimizer, recipe.train, step + 1);
+    made_up.input.record = {.learning_rate = hyper.learning_rate,
+                            .bias_correction1 = hyper.bias_correction1,
+                            .bias_correction2 = hyper.bias_correction2,
+                            .loss_scale = static_cast<float>(1.0 / made_up.targets)};
+    if (world != nullptr) world->barrier();
+    if (step == 1) {
+      if (timed != nullptr) timed->times.clear();
+      allocations = device.allocations();
+    }
+    const Clock::time_point start = Clock::now();
+    const step::StepOutput output = session.enqueue(step::Purpose::train, made_up.input);
+    session.synchronize();
+    if (step > 0) result.steps.push_back(seconds_since(start));
+    result.loss = output.result->loss_sum / made_up.targets;
+  }
+  result.allocations = device.allocations() - allocations;
 }
 
 }  // namespace
@@ -115,76 +171,38 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
     device = std::move(wrapped);
   }
   const std::unique_ptr<comm::Mesh> mesh = make_mesh(world, layout.mesh, recipe.run.collective_timeout_s, *device);
-  const step::Purpose purpose = step::Purpose::train;
   prepare_products(*model.model, layout, *device);
   choose_checkpointing(recipe, layout, *model.model, *device, world, request.ranks_here);
-  auto session =
-      std::make_unique<Session>(*model.model, layout, *device, *mesh, std::vector{purpose}, recipe.memory.capacity);
+  auto session = std::make_unique<Session>(*model.model, layout, *device, *mesh, std::vector{step::Purpose::train},
+                                           recipe.memory.capacity);
   if (model.weights) {
     session->load(*model.weights);
   } else {
     session->initialise(recipe.train.seed);
   }
 
-  const std::int64_t batch = recipe.train.global_batch_size;
-  const data::BatchLoader loader(made_up_sequences(request.documents, batch, recipe.data.sequence_length,
-                                                   layout.batch.max_documents, model.model->vocabulary()),
-                                 layout.batch,
-                                 {.data_rank = place.shard + layout.mesh.shard * place.replicate,
-                                  .data_ranks = layout.data_ranks(),
-                                  .context_rank = place.context,
-                                  .context_ranks = layout.mesh.context},
-                                 {.global_batch_size = batch, .shuffle = false});
-  step::StepInput input;
-  const double targets = static_cast<double>(loader.step_targets(0));
-  data::MeanImbalance work;
-  double flops = 0, tokens = 0;
-  for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
-    const data::MicroBatch micro_batch = loader.load(0, m);
-    work.add(micro_batch.imbalance, micro_batch.pairs);
-    tokens += static_cast<double>(micro_batch.tokens);
-    flops += model.model->training_flops(layout.bounds.rows, micro_batch.pairs / layout.batch.context);
-    input.batches.push_back(to_host_batch(micro_batch, loader.shape()));
-  }
-
+  MadeUpStep made_up = made_up_step(request.documents, recipe, *model.model, layout, place);
   BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
   result.checkpointing = checkpointing_text(recipe.memory);
-  std::int64_t allocations = 0;
-  for (std::int64_t step = 0; step <= recipe.train.steps; ++step) {
-    const ops::AdamHyper hyper = optim::adam_hyper(recipe.optimizer, recipe.train, step + 1);
-    input.record = {.learning_rate = hyper.learning_rate,
-                    .bias_correction1 = hyper.bias_correction1,
-                    .bias_correction2 = hyper.bias_correction2,
-                    .loss_scale = static_cast<float>(1.0 / targets)};
-    if (world != nullptr) world->barrier();
-    if (step == 1) {  // what the first step did, it did for all: pages, primitives
-      if (timed != nullptr) timed->times.clear();
-      allocations = device->allocations();
-    }
-    const Clock::time_point start = Clock::now();
-    const step::StepOutput output = session->enqueue(purpose, input);
-    session->synchronize();
-    if (step > 0) result.steps.push_back(seconds_since(start));
-    result.loss = output.result->loss_sum / targets;
-  }
+  time_steps(recipe, made_up, *session, *device, timed, world, result);
+  const std::int64_t batch = recipe.train.global_batch_size;
   result.step_seconds = median(result.steps);
   result.tokens_per_second = static_cast<double>(batch * recipe.data.sequence_length) / result.step_seconds;
-  result.model_flops_per_second = flops / result.step_seconds;
-  result.imbalance = work.value();
+  result.model_flops_per_second = made_up.flops / result.step_seconds;
+  result.imbalance = made_up.work.value();
   result.documents = documents_a_sequence(request.documents, layout, batch);
-  result.equivalent_length = tokens > 0 ? 2 * work.work() / tokens - 1 : 0;
-  result.allocations = device->allocations() - allocations;
+  result.equivalent_length = made_up.tokens > 0 ? 2 * made_up.work.work() / made_up.tokens - 1 : 0;
   result.before = before;
   result.after = device->memory();
   result.notes = session->notes();
   for (std::string& line : slow_products(session->stream())) result.notes.push_back(std::move(line));
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(recipe.train.steps));
-  if (traced != nullptr) trace_step(*session, *traced, input, world, result);
+  if (traced != nullptr) trace_step(*session, *traced, made_up.input, world, result);
   if (kind == DeviceKind::cuda && request.roofline) {
     session.reset();  // its memory goes first
     const AttentionWork attention{
         .documents = document_lengths(request.documents, layout.batch.sequence_length, layout.batch.max_documents, 0),
-        .pairs = work.work() / layout.batch.context};
+        .pairs = made_up.work.work() / layout.batch.context};
     result.roofline = measure_roofline(*model.model, layout, attention, *device);
   }
   return result;
