@@ -325,7 +325,7 @@ void describe_trace(const InspectOptions& options, Report& report) {
 }
 
 // "runs/x/data/train" of "runs/x/data/train.bin", as it was typed. Unlike data::token_prefix, which says what a recipe
-// may train on, it takes the file of labels too, and an index alone: TokenFile says what that lacks.
+// may train on, it takes an index alone: TokenFile says what that lacks.
 std::optional<std::string> prefix_to_show(const std::string& path) {
   for (const char* ending : {"", ".bin", ".idx", ".labels.bin"}) {
     if (!path.ends_with(ending)) continue;

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "data/prepare.h"
+#include "data/sources.h"
 #include "data/testing/archives.h"
 #include "data/testing/prepare_refusal.h"
 #include "data/token_file.h"
@@ -95,6 +96,19 @@ TEST_F(PrepareSources, ArchivesAndFoldersGiveWhatTheirTextGives) {
   EXPECT_EQ(done, total);
   EXPECT_TRUE(files("one") == files("two"));
   EXPECT_EQ(files("one").size(), 6u) << "train and valid, each with .bin, .idx and .labels.bin";
+}
+
+// Whichever of its files is named, or all of them by a glob.
+TEST_F(PrepareSources, EachFileOfATokenFileNamesIt) {
+  folder_.write("a.jsonl", lines(50, 1));
+  prepare(options({"a.jsonl"}, "one"));
+  for (const char* name : {"one/train", "one/train.bin", "one/train.idx", "one/train.labels.bin", "one/train.*"}) {
+    Problems problems;
+    const auto found = find_sources({name}, folder_.path(), "data.train", problems);
+    EXPECT_TRUE(problems.empty()) << problems.lines();
+    ASSERT_EQ(found.size(), 1u) << name;
+    EXPECT_EQ(found[0].path, folder_.path("one/train")) << name;
+  }
 }
 
 TEST_F(PrepareSources, SaysWhereAnArchiveIsBroken) {

@@ -70,7 +70,7 @@ bool begins_badly(const std::string& path, const std::string& at, Problems& prob
   return true;
 }
 
-// Labels lie beside the .bin of their token file and are never named alone.
+// Labels lie beside the .bin of their token file; without one there are none.
 bool is_label_file(const std::string& path) {
   return path.ends_with(".labels.bin");
 }
@@ -112,7 +112,7 @@ bool is_token_prefix(const std::string& pattern, const std::string& folder) {
 }
 
 std::optional<std::string> token_prefix(const std::string& path, const std::string& folder) {
-  for (const char* ending : {"", ".bin", ".idx"}) {
+  for (const char* ending : {"", ".bin", ".idx", ".labels.bin"}) {
     if (!path.ends_with(ending)) continue;
     const std::string prefix = path.substr(0, path.size() - std::strlen(ending));
     if (is_token_prefix(prefix, folder)) return resolve_path(prefix, folder);
@@ -156,9 +156,6 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
         }
         continue;
       }
-      // A glob over a folder of token files matches these too.
-      if (is_label_file(path) && is_token_prefix(path.substr(0, path.size() - std::strlen(".labels.bin")), ""))
-        continue;
       std::error_code error;
       const auto kind = kind_by_name(path);
       const auto bytes = fs::file_size(path, error);

@@ -22,7 +22,7 @@ struct Source {
 };
 
 // A path, a glob ("books/*.jsonl", "{a,b}.txt", "~/x"), a folder (all .jsonl and .txt files under it), or a token file:
-// its prefix, its .bin or its .idx. .jsonl and .txt files may be compressed (.gz, .zst). Relative ones start at
+// its prefix or one of its files. .jsonl and .txt files may be compressed (.gz, .zst). Relative ones start at
 // `folder`. Files come in the order of the patterns, sorted by name within one, each once. Adds a problem at `key` for
 // a pattern without files, a file of another kind, one that cannot be read and one that is empty.
 std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
@@ -34,8 +34,8 @@ std::optional<SourceKind> kind_by_name(const std::string& path);
 // Whether a pattern names token files (PATTERN.bin and PATTERN.idx exist), made by `prepare` or by Megatron.
 bool is_token_prefix(const std::string& pattern, const std::string& folder);
 
-// "data/train" of "data/train", "data/train.bin" or "data/train.idx", as seen from `folder`, where there is such a
-// token file; none otherwise.
+// "data/train" of "data/train", "data/train.bin", "data/train.idx" or "data/train.labels.bin", as seen from `folder`,
+// where there is such a token file; none otherwise.
 std::optional<std::string> token_prefix(const std::string& path, const std::string& folder);
 
 // `path` as seen from `folder`, absolute and without ".."; ~ is the home folder.
