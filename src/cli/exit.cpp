@@ -4,14 +4,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <initializer_list>
 #include <new>
-#include <sstream>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "base/error.h"
@@ -22,56 +26,103 @@ std::string undelivered(int reason) {
   return "standard output: cannot be written" + (reason != 0 ? std::string(": ") + std::strerror(reason) : "");
 }
 
-void say(const std::string& prefix, const std::string& lines) {
-  std::string out;  // one write, so that lines of several ranks do not mix
-  std::istringstream in(lines);
-  for (std::string line; std::getline(in, line);) out += "hawser: " + prefix + line + "\n";
-  std::fflush(stdout);
-  std::fwrite(out.data(), 1, out.size(), stderr);
-  std::fflush(stderr);
-}
-
 namespace {
 
+constexpr int kDoesNotFit = static_cast<int>(ExitCode::does_not_fit);
 constexpr char kOutOfMemory[] = "out of memory; try fewer ranks, a smaller model or a higher limit (ulimit -v)";
+constexpr char kRefusedThread[] = "the operating system refused a thread (";
+constexpr char kTerminated[] = "internal error: terminated";
+constexpr char kUnknownKind[] = "internal error: of an unknown kind";
 
-// oneDNN writes its code to where memory should be, also when it was refused. Where the system refuses this process
-// little more, that is taken for the reason; any other fault is left to end the process as it does.
-void on_fault(int signal) {
-  constexpr std::size_t kLittle = std::size_t{32} << 20;
-  if (mmap(nullptr, kLittle, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) {
-    const char* const parts[] = {"hawser: ", kOutOfMemory, "\n"};
-    for (const char* part : parts) {
-      if (write(STDERR_FILENO, part, std::strlen(part)) < 0) break;
+// Bytes to standard error that take no memory, as the line about having none must not; few writes, so that lines of
+// several ranks do not mix.
+class ErrorWriter {
+ public:
+  ErrorWriter() = default;
+  ~ErrorWriter() { flush(); }
+  ErrorWriter(const ErrorWriter&) = delete;
+  ErrorWriter& operator=(const ErrorWriter&) = delete;
+
+  void put(std::string_view text) {
+    for (const char c : text) {
+      if (size_ == bytes_.size()) flush();
+      bytes_[size_++] = c;
     }
-    _exit(static_cast<int>(ExitCode::does_not_fit));
   }
-  std::signal(signal, SIG_DFL);  // it happens again at once
+
+ private:
+  void flush() {
+    for (std::size_t done = 0; done < size_;) {
+      const ssize_t written = write(STDERR_FILENO, bytes_.data() + done, size_ - done);
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) break;  // nobody reads it
+      done += static_cast<std::size_t>(written);
+    }
+    size_ = 0;
+  }
+
+  std::array<char, 4096> bytes_{};
+  std::size_t size_ = 0;
+};
+
+// `hawser: PREFIX LINE` for each line of the pieces joined.
+void put_lines(std::string_view prefix, std::initializer_list<std::string_view> pieces) {
+  ErrorWriter out;
+  bool line_begins = true;
+  for (const std::string_view piece : pieces) {
+    for (std::size_t i = 0; i < piece.size(); ++i) {
+      if (line_begins) {
+        out.put("hawser: ");
+        out.put(prefix);
+      }
+      line_begins = piece[i] == '\n';
+      out.put(piece.substr(i, 1));
+    }
+  }
+  if (!line_begins) out.put("\n");
 }
 
-// "" where the error is not one of the system's refusals.
-std::string refusal(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return kOutOfMemory;
-  const auto* system = dynamic_cast<const std::system_error*>(&error);
-  if (system == nullptr) return "";
-  // What threads get for want of memory, and of leave for more of them.
-  if (system->code() == std::errc::resource_unavailable_try_again || system->code() == std::errc::not_enough_memory) {
-    return std::string("the operating system refused a thread (") + system->what() +
-           "); try fewer ranks or threads, or higher limits (ulimit -v, ulimit -u)";
+std::atomic<bool> refusal_told = false;   // what else a refusal breaks on the way out needs no line
+std::atomic<bool> ending = false;         // some thread says the last line, from where nothing can be caught, and ends
+thread_local bool ending_myself = false;  // it is this one
+
+// Says what the error is, and returns its code; `again`: a refusal too where one was told before. Takes no memory.
+int tell(const std::exception& error, bool again) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  if (known != nullptr) {
+    if (known->code() == ExitCode::does_not_fit) refusal_told = true;
+    put_lines("", {error.what()});
+    return static_cast<int>(known->code());
   }
-  return "";
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    if (!refusal_told.exchange(true) || again) put_lines("", {kOutOfMemory});
+    return kDoesNotFit;
+  }
+  // What threads get for want of memory, and of leave for more of them.
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr &&
+      (system->code() == std::errc::resource_unavailable_try_again || system->code() == std::errc::not_enough_memory)) {
+    if (!refusal_told.exchange(true) || again) {
+      put_lines("", {kRefusedThread, system->what(),
+                     "); try fewer ranks or threads, or higher limits (ulimit -v, ulimit -u)"});
+    }
+    return kDoesNotFit;
+  }
+  put_lines("", {"internal error: ", error.what()});
+  return static_cast<int>(ExitCode::internal);
 }
 
 }  // namespace
 
+void say(const std::string& prefix, const std::string& lines) {
+  std::fflush(stdout);
+  put_lines(prefix, {lines});
+}
+
 int report_error(const std::exception& error) {
-  const auto* known = dynamic_cast<const Error*>(&error);
-  if (const std::string refused = refusal(error); known == nullptr && !refused.empty()) {
-    say("", refused);
-    return static_cast<int>(ExitCode::does_not_fit);
-  }
-  say("", (known == nullptr ? "internal error: " : "") + std::string(error.what()));
-  return static_cast<int>(known != nullptr ? known->code() : ExitCode::internal);
+  while (ending && !ending_myself) pause();
+  std::fflush(stdout);
+  return tell(error, /*again=*/true);
 }
 
 namespace {
@@ -86,27 +137,77 @@ int deliver(int code) {
   return code == 0 ? static_cast<int>(ExitCode::internal) : code;
 }
 
+std::atomic<bool> returning = false;  // the command is done, and main returns
+
+// One thread alone goes on from here, once.
+void end_alone() {
+  if (ending_myself) _exit(kDoesNotFit);
+  while (ending.exchange(true)) pause();
+  ending_myself = true;
+}
+
+// The system refuses this process little more; true is then taken for the reason of what went wrong.
+bool memory_is_short() {
+  constexpr std::size_t kLittle = std::size_t{32} << 20;
+  void* const room = mmap(nullptr, kLittle, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) return true;
+  munmap(room, kLittle);
+  return false;
+}
+
+[[noreturn]] void say_out_of_memory_and_end() {
+  if (!refusal_told.exchange(true)) put_lines("", {kOutOfMemory});
+  _exit(kDoesNotFit);
+}
+
+[[noreturn]] void end_out_of_memory() {
+  end_alone();
+  say_out_of_memory_and_end();
+}
+
+// Libraries that were refused memory write to where it should be (oneDNN its code), or abort.
+void on_fault(int signal) {
+  if (memory_is_short()) end_out_of_memory();
+  std::signal(signal, SIG_DFL);  // it happens again at once
+}
+
+// Others call exit after a line of their own (OpenMP's does).
+void on_library_exit(int code, void*) {
+  if (code != 0 && !returning && memory_is_short()) end_out_of_memory();
+}
+
+// No more than what failed is known here, and nothing may need memory: an exception out of this function aborts.
+[[noreturn]] void on_terminate() {
+  end_alone();
+  int code = static_cast<int>(ExitCode::internal);
+  if (!std::current_exception()) {
+    if (memory_is_short()) say_out_of_memory_and_end();
+    put_lines("", {kTerminated});
+    _exit(code);
+  }
+  try {
+    throw;  // what is thrown already takes no memory to throw again
+  } catch (const std::exception& error) {
+    code = tell(error, /*again=*/false);
+  } catch (...) {
+    put_lines("", {kUnknownKind});
+  }
+  _exit(code);
+}
+
 }  // namespace
 
 void expect_to_run_out_of_memory() {
   // The C library loads its unwinder when it is first asked to unwind, and aborts when it cannot.
   void* frame = nullptr;
   backtrace(&frame, 1);
-  struct sigaction before {};
-  sigaction(SIGSEGV, nullptr, &before);
-  if (before.sa_handler == SIG_DFL) std::signal(SIGSEGV, on_fault);  // a sanitizer has its own
-  std::set_terminate([] {
-    int code = static_cast<int>(ExitCode::internal);
-    try {
-      if (const auto error = std::current_exception()) std::rethrow_exception(error);
-      say("", "internal error: terminated");
-    } catch (const std::exception& error) {
-      code = report_error(error);
-    } catch (...) {
-      say("", "internal error: of an unknown kind");
-    }
-    _exit(code);
-  });
+  for (const int signal : {SIGSEGV, SIGABRT}) {
+    struct sigaction before {};
+    sigaction(signal, nullptr, &before);
+    if (before.sa_handler == SIG_DFL) std::signal(signal, on_fault);  // a sanitizer has its own
+  }
+  on_exit(on_library_exit, nullptr);
+  std::set_terminate(on_terminate);
 }
 
 int guarded(const std::function<int()>& body) {
@@ -116,7 +217,9 @@ int guarded(const std::function<int()>& body) {
   } catch (const std::exception& error) {
     code = report_error(error);
   }
-  return deliver(code);
+  code = deliver(code);
+  returning = true;
+  return code;
 }
 
 }  // namespace hawser::cli

@@ -19,9 +19,10 @@ std::string undelivered(int reason);
 // Prints `hawser: PREFIX LINE` for each line to standard error: what the user should know and need not act on.
 void say(const std::string& prefix, const std::string& lines);
 
-// For main: an error that nobody could catch (in a thread's own function, say) is reported and ends the process with
-// its code; what is needed to throw one is loaded while there is memory for it; and a library that takes no notice of
-// being refused memory ends with the same line and code.
+// For main: what ends the process without coming back to guarded() ends it with one line and its code too. That is an
+// error that nobody could catch (in a thread's own function; in a destructor, which JSON values have one of that needs
+// memory), and, where memory is short, a library that takes no notice of being refused some, aborts or exits. What is
+// needed to throw an error is loaded while there is memory for it, and no line takes any.
 void expect_to_run_out_of_memory();
 
 // Runs `body`; an exception becomes report_error's code. Results that did not reach standard output are an error of

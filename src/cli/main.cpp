@@ -3,7 +3,7 @@
 #include "launch/environment.h"
 
 int main(int argc, char** argv) {
-  hawser::let_waiting_threads_sleep(argv);
   hawser::cli::expect_to_run_out_of_memory();
+  hawser::let_waiting_threads_sleep(argv);
   return hawser::cli::run(argc, argv, hawser::cli::built_in_commands());
 }

@@ -1,0 +1,144 @@
+// The last line of a process that has no memory left, not even for the line.
+#include "cli/exit.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+
+namespace hawser::cli {
+namespace {
+
+constexpr const char* kLine =
+    "^hawser: out of memory; try fewer ranks, a smaller model or a higher limit \\(ulimit -v\\)\n$";
+constexpr int kDoesNotFit = static_cast<int>(ExitCode::does_not_fit);
+
+// From here on the C library has nothing to give: what it had is taken, and the system refuses more.
+void take_all_memory() {
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit limit{static_cast<rlim_t>(pages) << 12, RLIM_INFINITY};
+  setrlimit(RLIMIT_AS, &limit);
+  for (std::size_t size = std::size_t{1} << 24; size >= 16; size /= 2) {
+    while (void* volatile taken = std::malloc(size)) static_cast<void>(taken);
+  }
+}
+
+class WithoutMemory : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#ifdef __SANITIZE_ADDRESS__
+    GTEST_SKIP() << "needs a build without AddressSanitizer, which takes terabytes of addresses";
+#endif
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+  }
+};
+using WithoutMemoryDeathTest = WithoutMemory;
+
+void expect_the_line(const std::function<void()>& work) {
+  EXPECT_EXIT(
+      {
+        expect_to_run_out_of_memory();
+        work();
+      },
+      ::testing::ExitedWithCode(kDoesNotFit), kLine);
+}
+
+// A container's copy, say, made by a destructor.
+struct Copied {
+  ~Copied() { ::operator delete(::operator new (std::size_t{1} << 20)); }
+};
+
+TEST_F(WithoutMemoryDeathTest, AnErrorThatIsCaughtEndsInTheLine) {
+  expect_the_line([] {
+    std::_Exit(guarded([]() -> int {
+      take_all_memory();
+      throw std::bad_alloc();
+    }));
+  });
+}
+
+TEST_F(WithoutMemoryDeathTest, ADestructorThatNeedsMemoryEndsInTheLine) {
+  expect_the_line([] {
+    const Copied copied;
+    take_all_memory();
+  });
+}
+
+TEST_F(WithoutMemoryDeathTest, AThreadsOwnFunctionEndsInTheLine) {
+  expect_the_line([] {
+    std::thread([] {
+      take_all_memory();
+      throw std::bad_alloc();
+    }).join();
+  });
+}
+
+TEST_F(WithoutMemoryDeathTest, SeveralThreadsEndInOneLine) {
+  expect_the_line([] {
+    std::vector<std::thread> threads;
+    std::atomic<bool> taken = false;
+    for (int i = 0; i < 8; ++i) {
+      threads.emplace_back([&] {
+        taken.wait(false);
+        throw std::bad_alloc();
+      });
+    }
+    take_all_memory();
+    taken = true;
+    taken.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST_F(WithoutMemoryDeathTest, LibrariesThatGiveUpEndInTheLine) {
+  expect_the_line([] {
+    take_all_memory();
+    std::abort();
+  });
+  expect_the_line([] {
+    take_all_memory();
+    std::exit(1);
+  });
+}
+
+TEST(ReportError, SaysEveryLineAndTheCode) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(report_error(Error(ExitCode::bad_input, "one\ntwo\n\nfour")), 2);
+  EXPECT_EQ(report_error(std::runtime_error(std::string(10000, 'x') + "\nnext")), 1);
+  say("rank 1: ", "a\nb\n");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "hawser: one\nhawser: two\nhawser: \nhawser: four\nhawser: internal error: " + std::string(10000, 'x') +
+                "\nhawser: next\nhawser: rank 1: a\nhawser: rank 1: b\n");
+}
+
+TEST(ReportError, WithMemoryAbortsAndExitsStayWhatTheyAre) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        expect_to_run_out_of_memory();
+        std::abort();
+      },
+      ::testing::KilledBySignal(SIGABRT), "^$");
+  EXPECT_EXIT(
+      {
+        expect_to_run_out_of_memory();
+        std::exit(7);
+      },
+      ::testing::ExitedWithCode(7), "^$");
+}
+
+}  // namespace
+}  // namespace hawser::cli
