@@ -2,13 +2,10 @@
 #include "cli/exit.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <atomic>
 #include <csignal>
-#include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <new>
 #include <stdexcept>
@@ -17,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/testing/address_limit.h"
 
 namespace hawser::cli {
 namespace {
@@ -27,10 +25,7 @@ constexpr int kDoesNotFit = static_cast<int>(ExitCode::does_not_fit);
 
 // From here on the C library has nothing to give: what it had is taken, and the system refuses more.
 void take_all_memory() {
-  std::int64_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages;
-  const rlimit limit{static_cast<rlim_t>(pages) << 12, RLIM_INFINITY};
-  setrlimit(RLIMIT_AS, &limit);
+  new AddressLimit(0);  // to the end of the process
   for (std::size_t size = std::size_t{1} << 24; size >= 16; size /= 2) {
     while (void* volatile taken = std::malloc(size)) static_cast<void>(taken);
   }
@@ -39,9 +34,7 @@ void take_all_memory() {
 class WithoutMemory : public ::testing::Test {
  protected:
   void SetUp() override {
-#ifdef __SANITIZE_ADDRESS__
-    GTEST_SKIP() << "needs a build without AddressSanitizer, which takes terabytes of addresses";
-#endif
+    if (!AddressLimit::kPossible) GTEST_SKIP() << "needs a build without AddressSanitizer";
     GTEST_FLAG_SET(death_test_style, "threadsafe");
   }
 };

@@ -3,10 +3,19 @@
 namespace hawser::data {
 
 BlockPool::BlockPool(int threads, const BlockEncoder& encoder) : encoder_(encoder) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  try {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  } catch (...) {
+    end();  // those that were not refused
+    throw;
+  }
 }
 
 BlockPool::~BlockPool() {
+  end();
+}
+
+void BlockPool::end() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

@@ -19,7 +19,7 @@ namespace hawser::data {
 
 class BlockPool {
  public:
-  // `encoder` outlives the pool.
+  // `encoder` outlives the pool. std::system_error where a thread is refused.
   BlockPool(int threads, const BlockEncoder& encoder);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
@@ -35,6 +35,7 @@ class BlockPool {
     std::exception_ptr error;
   };
   void work();
+  void end();
 
   const BlockEncoder& encoder_;
   std::int64_t put_ = 0, taken_ = 0;

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/paths.h"
+#include "base/units.h"
 
 namespace hawser::data {
 namespace {
@@ -36,7 +37,14 @@ MappedFile::MappedFile(const std::string& path) {
   if (size_ > 0) {
     void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (mapped == MAP_FAILED) {
+      const int error = errno;
       ::close(descriptor);
+      if (error == ENOMEM) {
+        throw Error(ExitCode::does_not_fit,
+                    cat("memory: the operating system refused ", format_bytes(Bytes(status.st_size)), " for ", path,
+                        " (", std::strerror(error), "); try fewer ranks or a higher limit (ulimit -v)"));
+      }
+      errno = error;
       fail();
     }
     data_ = static_cast<const std::byte*>(mapped);

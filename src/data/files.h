@@ -15,7 +15,7 @@ namespace hawser::data {
 class MappedFile {
  public:
   MappedFile() = default;
-  // UserError when the file cannot be opened.
+  // UserError when the file cannot be opened; Error(does_not_fit) when the system refuses the addresses.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }

@@ -2,8 +2,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <system_error>
 #include <thread>
 
+#include "base/testing/address_limit.h"
 #include "device/device.h"
 
 namespace hawser {
@@ -23,6 +25,17 @@ TEST(CpuStream, RunsInOrderAndEventsOrderStreams) {
   a->synchronize();
   ASSERT_EQ(order.size(), 40u);
   for (int i = 0; i < 40; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(CpuStream, AThreadThatIsRefusedToItsTeamIsAnError) {
+  if (!AddressLimit::kPossible) GTEST_SKIP() << "needs a build without AddressSanitizer";
+  const auto device = make_cpu_device({.threads = 256});
+  const auto stream = device->make_stream("s");
+  bool ran = false;
+  const AddressLimit limit(std::int64_t{16} << 20);
+  stream->launch({}, [&] { ran = true; });
+  EXPECT_THROW(stream->synchronize(), std::system_error);
+  EXPECT_FALSE(ran);
 }
 
 TEST(CpuStream, AFailurePoisonsTheStreamAndHangsNobody) {

@@ -220,7 +220,11 @@ FitResult fit(const FitRequest& request, comm::World* world) {
   try {
     return fit->run();
   } catch (...) {
-    fit->end_progress();
+    try {
+      fit->end_progress();
+    } catch (const std::exception&) {
+      // Most likely what the first error was: too little memory. That one is told.
+    }
     // Its streams may wait for messages that other ranks will never send, and would wait here before the error is said.
     if (world != nullptr) static_cast<void>(fit.release());
     throw;

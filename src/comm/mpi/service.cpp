@@ -334,10 +334,15 @@ void Service::abort(int code) {
 }
 
 void Service::end_run(int code) {
-  std::thread([code] {
-    std::this_thread::sleep_for(kAbortGrace);
+  try {
+    std::thread([code] {
+      std::this_thread::sleep_for(kAbortGrace);
+      _exit(code);
+    }).detach();
+  } catch (const std::exception&) {
+    // No thread for want of memory, say: nobody may wait then for others to be told. They see that this rank is gone.
     _exit(code);
-  }).detach();
+  }
   MPI_Abort(MPI_COMM_WORLD, code);
   _exit(code);
 }

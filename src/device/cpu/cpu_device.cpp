@@ -1,12 +1,14 @@
 #include <omp.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "base/philox.h"
@@ -38,6 +40,25 @@ CpuEvent& cpu_event(const Event& event) {
   auto* state = dynamic_cast<CpuEvent*>(event.state().get());
   HAWSER_CHECK(state != nullptr, "an event of another device");
   return *state;
+}
+
+// libgomp ends the process where it is refused a thread. A team as large as its own tells before, by std::system_error;
+// the C library keeps the stacks of threads that have ended, and gives them to the next.
+void try_team(int threads) {
+  std::atomic<bool> over = false;
+  std::vector<std::thread> team;
+  const auto end = [&] {
+    over = true;
+    over.notify_all();
+    for (std::thread& thread : team) thread.join();
+  };
+  try {
+    for (int others = 1; others < threads; ++others) team.emplace_back([&] { over.wait(false); });
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
 }
 
 class CpuStream : public Stream {
@@ -112,6 +133,8 @@ class CpuStream : public Stream {
       }
       if (!(task.skippable && failed_)) {
         try {
+          if (task.skippable && !team_tried_) try_team(options_.threads);
+          team_tried_ |= task.skippable;
           task.run();
         } catch (...) {
           const std::lock_guard lock(mutex_);
@@ -135,7 +158,8 @@ class CpuStream : public Stream {
   std::condition_variable changed_, idle_;
   std::deque<Task> queue_;
   bool busy_ = false, closing_ = false;
-  bool failed_ = false;  // the worker's own copy of failure_ != nullptr
+  bool team_tried_ = false;  // the worker's
+  bool failed_ = false;      // the worker's own copy of failure_ != nullptr
   std::exception_ptr failure_;
   std::uint64_t done_ = 0;
   std::thread worker_;  // last: starts when all else stands

@@ -1,0 +1,41 @@
+// Want of memory in reading data: an error with its own code, never the process's end.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/testing/address_limit.h"
+#include "base/testing/temporary_folder.h"
+#include "data/block_pool.h"
+#include "data/files.h"
+
+namespace hawser::data {
+namespace {
+
+constexpr std::int64_t kLittle = std::int64_t{16} << 20;
+
+TEST(WithoutMemory, AFileThatCannotBeMappedDoesNotFit) {
+  if (!AddressLimit::kPossible) GTEST_SKIP() << "needs a build without AddressSanitizer";
+  const TemporaryFolder folder;
+  folder.write("ids.bin", "");
+  std::filesystem::resize_file(folder / "ids.bin", 1 << 30);
+  const AddressLimit limit(kLittle);
+  try {
+    const MappedFile file(folder / "ids.bin");
+    FAIL() << "it was mapped";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::does_not_fit) << error.what();
+    EXPECT_NE(std::string(error.what()).find("refused 1.00 GiB for "), std::string::npos) << error.what();
+  }
+}
+
+TEST(WithoutMemory, APoolThatIsRefusedAThreadEndsTheOthers) {
+  if (!AddressLimit::kPossible) GTEST_SKIP() << "needs a build without AddressSanitizer";
+  const BlockEncoder encoder({});
+  const AddressLimit limit(kLittle);
+  EXPECT_THROW(BlockPool(1000, encoder), std::system_error);
+}
+
+}  // namespace
+}  // namespace hawser::data
