@@ -1,13 +1,13 @@
 #include "cli/exit.h"
 
 #include <execinfo.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +18,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/addresses.h"
 #include "base/error.h"
 
 namespace hawser::cli {
@@ -148,11 +149,7 @@ void end_alone() {
 
 // The system refuses this process little more; true is then taken for the reason of what went wrong.
 bool memory_is_short() {
-  constexpr std::size_t kLittle = std::size_t{32} << 20;
-  void* const room = mmap(nullptr, kLittle, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (room == MAP_FAILED) return true;
-  munmap(room, kLittle);
-  return false;
+  return !addresses_left(std::int64_t{32} << 20);
 }
 
 [[noreturn]] void say_out_of_memory_and_end() {

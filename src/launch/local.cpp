@@ -18,6 +18,7 @@
 #include <iterator>
 #include <optional>
 
+#include "base/addresses.h"
 #include "base/error.h"
 #include "launch/environment.h"
 #include "launch/scratch.h"
@@ -314,6 +315,7 @@ std::string find_mpirun() {
 
 int launch_local(const LocalLaunch& launch) {
   HAWSER_CHECK(launch.ranks >= 1, "ranks ", launch.ranks);
+  expect_addresses_for_mpi();
   return Supervisor(launch).run();
 }
 

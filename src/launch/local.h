@@ -31,7 +31,7 @@ std::string find_mpirun();
 
 // Returns the exit code of the run (base/error.h): what the ranks agreed on; 3 where one was killed, crashed or left;
 // 130 where the run was interrupted, which a line explains unless the ranks saved. Throws UserError when mpirun is not
-// installed.
+// installed, Error(does_not_fit) where mpirun would be refused memory.
 int launch_local(const LocalLaunch& launch);
 
 // How far a user's interruption went.

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "base/testing/address_limit.h"
 #include "base/testing/temporary_folder.h"
 #include "harness.h"
 
@@ -44,31 +45,42 @@ TEST(Start, TheUsersChoiceOfWaitingStands) {
   }
 }
 
-TEST(Start, WithTooLittleMemoryEndsInALine) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "needs a build without AddressSanitizer, which takes terabytes of addresses";
-#endif
+// With limits of `mib`; how many runs there was too little memory for.
+int expect_a_line(const std::string& ranks, const std::string& threads, const std::vector<rlim_t>& limits) {
   const Workplace place;
   int refused = 0;
-  for (const char* threads : {"1", "2"}) {
-    for (rlim_t mib = 150; mib <= 1000; mib += 50) {
-      SCOPED_TRACE(std::string(threads) + " threads, " + std::to_string(mib) + " MiB");
-      rlimit before{};
-      getrlimit(RLIMIT_AS, &before);
-      const rlimit limit{mib << 20, before.rlim_max};
-      setrlimit(RLIMIT_AS, &limit);
-      Fit going(place, {"train.steps=6", std::string("run.threads=") + threads});
-      setrlimit(RLIMIT_AS, &before);
-      const Ended ended = going.wait(20);
-      if (ended.code == 0) continue;
-      ++refused;
-      EXPECT_EQ(ended.code, 4) << ended.err;
-      auto lines = ended.lines();
-      std::erase_if(lines, [](const std::string& line) { return line.find("no room in host memory") != line.npos; });
-      EXPECT_EQ(lines.size(), 1u) << ended.err;
-    }
+  for (const rlim_t mib : limits) {
+    SCOPED_TRACE(ranks + " ranks, " + threads + " threads, " + std::to_string(mib) + " MiB");
+    rlimit before{};
+    getrlimit(RLIMIT_AS, &before);
+    const rlimit limit{mib << 20, before.rlim_max};
+    setrlimit(RLIMIT_AS, &limit);
+    Fit going(place, {"--ranks", ranks, "train.steps=6", "run.threads=" + threads});
+    setrlimit(RLIMIT_AS, &before);
+    const Ended ended = going.wait(40);
+    if (ended.code == 0) continue;
+    ++refused;
+    EXPECT_EQ(ended.code, 4) << ended.err;
+    auto lines = ended.lines();
+    // A warning of a run that went on.
+    std::erase_if(lines, [](const std::string& line) { return line.find("no room in host memory") != line.npos; });
+    EXPECT_EQ(lines.size(), 1u) << ended.err;
   }
-  EXPECT_GT(refused, 0) << "memory was never short";
+  return refused;
+}
+
+TEST(Start, WithTooLittleMemoryEndsInALine) {
+  if (!AddressLimit::kPossible) GTEST_SKIP() << "needs a build without AddressSanitizer";
+  std::vector<rlim_t> limits;
+  for (rlim_t mib = 150; mib <= 600; mib += 40) limits.push_back(mib);
+  EXPECT_GT(expect_a_line("1", "1", limits) + expect_a_line("1", "2", limits) + expect_a_line("1", "3", limits), 0)
+      << "memory was never short";
+}
+
+TEST(Start, RanksWithTooLittleMemoryEndInALine) {
+  if (!AddressLimit::kPossible) GTEST_SKIP() << "needs a build without AddressSanitizer";
+  // Too little for mpirun, for MPI, and for the ranks.
+  EXPECT_EQ(expect_a_line("2", "2", {160, 250, 400, 450, 500}), 5) << "memory was not short";
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "base/addresses.h"
 #include "base/error.h"
 #include "comm/rank_list.h"
 
@@ -72,6 +73,7 @@ struct Service::Requests {
 };
 
 Service::Service() : phase_(std::make_shared<std::string>("start")) {
+  expect_addresses_for_mpi();
   const sigset_t block = asynchronous_signals();
   sigset_t before;
   pthread_sigmask(SIG_BLOCK, &block, &before);

@@ -1,0 +1,31 @@
+#include "base/addresses.h"
+
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "base/units.h"
+
+namespace hawser {
+namespace {
+
+// Open MPI 4.1 takes 210 MiB, and with less leaves out modules, with a line for each; the ranks take twice as much
+// afterwards.
+constexpr std::int64_t kOfMpi = std::int64_t{256} << 20;
+
+}  // namespace
+
+bool addresses_left(std::int64_t bytes) noexcept {
+  const auto size = static_cast<std::size_t>(bytes);
+  void* const room = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return false;
+  munmap(room, size);
+  return true;
+}
+
+void expect_addresses_for_mpi() {
+  if (addresses_left(kOfMpi)) return;
+  throw Error(ExitCode::does_not_fit, cat("memory: the operating system refused ", format_bytes(Bytes(kOfMpi)),
+                                          " to begin MPI with; try a higher limit (ulimit -v), or --ranks 1"));
+}
+
+}  // namespace hawser
