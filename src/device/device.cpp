@@ -23,6 +23,10 @@ void host_wait(const Event& event) {
   if (event.state() != nullptr) event.state()->host_wait();
 }
 
+bool host_wait_for(const Event& event, double seconds) {
+  return event.state() == nullptr || event.state()->host_wait_for(seconds);
+}
+
 void transfer(Stream& stream, Booking booking, void* to, const void* from, std::int64_t bytes) {
   if (booking.name[0] == '\0') booking.name = "transfer";
   stream.launch(std::move(booking), [native = stream.native(), to, from, bytes] {

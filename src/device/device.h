@@ -30,6 +30,11 @@ class Event {
   struct State {
     virtual ~State() = default;
     virtual void host_wait() {}
+    // False: not reached after so long. A device may wait for good instead.
+    virtual bool host_wait_for(double /*seconds*/) {
+      host_wait();
+      return true;
+    }
   };
   Event() = default;
   explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -68,6 +73,9 @@ class Stream {
 
 // Blocks the host until the event is reached. Does not report errors: synchronize the stream for those.
 void host_wait(const Event& event);
+// The same for about so long at a time, where the device is the CPU; false: it has not been reached. Meanwhile the host
+// may look for errors: work of one stream that failed may leave another waiting for ranks that wait for this one.
+bool host_wait_for(const Event& event, double seconds);
 
 // Enqueues a copy of `bytes` between memory of the device and of the host, either way, or within one of them. Host
 // memory stays as it is until the stream has passed; from Memory::host the copy does not hold up the caller.

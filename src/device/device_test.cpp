@@ -27,6 +27,19 @@ TEST(CpuStream, RunsInOrderAndEventsOrderStreams) {
   for (int i = 0; i < 40; ++i) EXPECT_EQ(order[i], i);
 }
 
+TEST(CpuStream, TheHostMayLookUpFromWaiting) {
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream("s");
+  std::atomic<bool> go = false;
+  stream->launch({}, [&] { go.wait(false); });
+  const Event end = stream->record();
+  EXPECT_FALSE(host_wait_for(end, 0.01));
+  go = true;
+  go.notify_all();
+  EXPECT_TRUE(host_wait_for(end, 60));
+  EXPECT_TRUE(host_wait_for(Event(), 0));
+}
+
 TEST(CpuStream, AThreadThatIsRefusedToItsTeamIsAnError) {
   if (!AddressLimit::kPossible) GTEST_SKIP() << "needs a build without AddressSanitizer";
   const auto device = make_cpu_device({.threads = 256});

@@ -26,7 +26,7 @@ std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::Batc
       step::StepInput input{.keep_loss_sum = !first};
       input.batches.push_back(to_host_batch(loader.load(s, m), loader.shape()));
       output = session.enqueue(step::Purpose::loss, input);
-      host_wait(output.end);  // keeps the queue short: batches are held until they are copied
+      session.wait(output.end);  // keeps the queue short: batches are held until they are copied
       first = false;
     }
     if (progress) progress(s + 1);

@@ -113,8 +113,7 @@ FitRun::Flight FitRun::enqueue(std::int64_t step, data::Prefetcher& prefetcher) 
 void FitRun::land(bool evaluate_behind) {
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
-  host_wait(flight.output.end);
-  session_->check();
+  session_->wait(flight.output.end);
   // Not when the host looks: before a pause it looks at several that ended long ago.
   const double seconds = std::chrono::duration<double>(*flight.output.reached - last_end_).count();
   last_end_ = *flight.output.reached;

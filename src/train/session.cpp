@@ -194,6 +194,12 @@ void Session::synchronize() {
   for (auto& engine : engines_) engine->executor->synchronize();
 }
 
+void Session::wait(const Event& end) {
+  constexpr double kLook = 0.2;  // seconds
+  while (!host_wait_for(end, kLook)) check();
+  check();
+}
+
 void Session::check() {
   for (auto& engine : engines_) engine->executor->check();
 }

@@ -78,6 +78,9 @@ class Session {
   // The next training step's update of unit u starts after until[u] (train/snapshot.h).
   void hold_updates(const std::vector<Event>& until);
   void synchronize();
+  // Blocks until a step's end is reached; rethrows what failed on a stream, also where that keeps the end from coming:
+  // another stream may be waiting for ranks that wait for this one.
+  void wait(const Event& end);
   // Rethrows what failed on a stream so far, without waiting.
   void check();
 

@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -33,6 +34,10 @@ struct CpuEvent : Event::State {
   void host_wait() override {
     std::unique_lock lock(mutex);
     reached_changed.wait(lock, [this] { return reached; });
+  }
+  bool host_wait_for(double seconds) override {
+    std::unique_lock lock(mutex);
+    return reached_changed.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return reached; });
   }
 };
 
