@@ -154,6 +154,16 @@ TEST(NoiseFilter, OneRankThatWaitedInVainIsEnough) {
             "");
 }
 
+TEST(NoiseFilter, OneRankThatWasRefusedMemoryIsEnough) {
+  NoiseFilter filter;
+  const std::string first = "hawser: out of memory; try fewer ranks\n";
+  const std::string warning = "hawser: no room in host memory for a snapshot\n";
+  EXPECT_EQ(filter.feed(first + "hawser: the operating system refused a thread (Resource temporarily unavailable)\n" +
+                        "hawser: memory: the operating system refused 1 GiB\n" + warning),
+            first + warning);
+  EXPECT_TRUE(filter.explained());
+}
+
 TEST(NoiseFilter, KeepsARuleThatIsStillComing) {
   NoiseFilter filter;
   EXPECT_EQ(filter.feed(std::string(30, '-')), "");

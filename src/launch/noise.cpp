@@ -25,6 +25,15 @@ bool is_time_limit(const std::string& text) {
   return std::regex_match(text, kTimeLimit);
 }
 
+// Ranks with the same limits run out of memory together, each in its own words.
+bool is_refusal(const std::string& text) {
+  for (const char* begin : {"hawser: out of memory; ", "hawser: the operating system refused a thread ",
+                            "hawser: memory: the operating system refused "}) {
+    if (text.starts_with(begin)) return true;
+  }
+  return false;
+}
+
 std::string one_line(const std::vector<std::string>& block) {
   std::string out;
   for (const std::string& text : block) {
@@ -106,6 +115,7 @@ std::string NoiseFilter::line(std::string text) {
   shown_in_part_ = behind_bar;
   if (droppable(text) || (text.starts_with("hawser: ") && !said_.insert(text).second)) return bar;
   if (is_time_limit(text) && std::exchange(waited_, true)) return bar;
+  if (is_refusal(text) && std::exchange(refused_, true)) return bar;
   shown_in_part_ = false;
   return bar + (behind_bar ? "\n" : "") + text + "\n";
 }

@@ -50,6 +50,7 @@ class NoiseFilter {
   std::vector<std::string> block_;
   std::set<std::string> said_;  // lines of ours, each shown once however many ranks say it
   bool waited_ = false;         // a rank has said that its time limit passed
+  bool refused_ = false;        // a rank has said that it was refused memory or a thread
   std::vector<RankEnd> ends_;
   std::vector<std::string> notices_;
 };
