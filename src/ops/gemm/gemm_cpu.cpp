@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <tuple>
 
 #include "ops/cpu/parallel.h"
@@ -229,6 +230,7 @@ void run_sgemm(const Product& p) {
     const auto status = dnnl_sgemm(t.transpose_a ? 'T' : 'N', t.transpose_b ? 'T' : 'N', t.m, t.n, t.k, 1.0f,
                                    static_cast<const float*>(t.a), t.lda, static_cast<const float*>(t.b), t.ldb, beta,
                                    static_cast<float*>(t.c), t.ldc);
+    if (status == dnnl_out_of_memory) throw std::bad_alloc();
     HAWSER_CHECK(status == dnnl_success, "gemm: dnnl_sgemm returned ", static_cast<int>(status));
   });
 }
