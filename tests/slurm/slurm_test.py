@@ -111,6 +111,8 @@ KillWait=8
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={node} CPUs=4 State=UNKNOWN
 PartitionName=all Nodes=n1 Default=YES MaxTime=5 State=UP
 """)
+        # Nothing here uses control groups, and a container may have none: named, the plugin looks for none either.
+        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self.launch("munged", "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge/socket",
                     f"--pid-file={folder}/munge/pid", f"--log-file={folder}/munged.log",
                     f"--seed-file={folder}/munge/seed")
