@@ -135,9 +135,10 @@ bool may_be(const PrepareState& state) {
   };
   const auto& sources = state.validation ? state.from.validation : state.from.train;
   const auto size = static_cast<std::int64_t>(sources.size());
-  if (!is_count({state.source, state.place.byte, state.place.line, state.counted + 1, state.documents, state.duplicates,
-                 state.contents, state.progress.bytes_done, state.progress.documents, state.progress.tokens}) ||
-      !is_position(state.train) || (state.valid && !is_position(*state.valid))) {
+  if (!is_count({state.source, state.place.byte, state.place.line, state.documents, state.duplicates, state.contents,
+                 state.progress.bytes_done, state.progress.documents, state.progress.tokens}) ||
+      state.counted < -1 || state.counted > kMost || !is_position(state.train) ||
+      (state.valid && !is_position(*state.valid))) {
     return false;
   }
   // Archives are counted as they are unpacked.
