@@ -495,30 +495,35 @@ TEST(AttentionForms, SaysWhyNotFaster) {
   EXPECT_EQ(reason(), "");
 }
 
-// What the plan asks for on a machine without a GPU: Llama-3.1-8B's heads.
+// Sizes alone, as the plan has them on a machine without a GPU: Llama-3.1-8B's heads over so many rows. `others`: heads
+// that stand behind those of q in a row.
+AttentionBackward planned_call(std::int64_t q_rows, std::int64_t k_rows, std::vector<SegmentBatch> batches,
+                               std::int64_t others = 0) {
+  const auto view = [](DType dtype, Shape shape) {
+    return TensorView(reinterpret_cast<std::byte*>(1 << 20), dtype, shape, DeviceKind::meta);
+  };
+  const TensorView q = view(DType::bf16, {q_rows, 32 + others, 128}).slice(1, 0, 32);
+  const TensorView k = view(DType::bf16, {k_rows, 8, 128});
+  return {.q = q,
+          .k = k,
+          .v = k,
+          .o = q,
+          .d_o = q,
+          .lse = view(DType::f32, {32, q_rows}),
+          .segments = view(DType::i32, {4, 6}),
+          .form = SegmentForm::squares,
+          .batches = std::move(batches),
+          .dq = q,
+          .dk = k,
+          .dv = k};
+}
+
 TEST(AttentionForms, WorkspaceIsKnownFromSizes) {
   const auto bytes = [](std::int64_t rows, std::int64_t uniform, bool deterministic, std::int64_t others = 0) {
-    Problem p{"", rows, rows, 32, 8, 128, {{0, rows, 0, rows, 0, 0}}, true, 0, DType::bf16};
-    const TensorView wide(reinterpret_cast<std::byte*>(1 << 20), DType::bf16, {rows, 32 + others, 128},
-                          DeviceKind::meta);
-    const TensorView q = wide.slice(1, 0, 32);
-    const TensorView k(reinterpret_cast<std::byte*>(1 << 20), DType::bf16, {rows, 8, 128}, DeviceKind::meta);
-    const TensorView lse(reinterpret_cast<std::byte*>(1 << 20), DType::f32, {32, rows}, DeviceKind::meta);
-    const TensorView table(reinterpret_cast<std::byte*>(1 << 20), DType::i32, {4, 6}, DeviceKind::meta);
-    const AttentionBackward args{
-        .q = q,
-        .k = k,
-        .v = k,
-        .o = q,
-        .d_o = q,
-        .lse = lse,
-        .segments = table,
-        .form = SegmentForm::squares,
-        .batches = uniform > 0 ? std::vector{equal_squares(rows, uniform)} : std::vector<SegmentBatch>(),
-        .dq = q,
-        .dk = k,
-        .dv = k,
-        .deterministic = deterministic};
+    std::vector<SegmentBatch> batches;
+    if (uniform > 0) batches.push_back(equal_squares(rows, uniform));
+    AttentionBackward args = planned_call(rows, rows, std::move(batches), others);
+    args.deterministic = deterministic;
     return static_cast<double>(attention_workspace(args, DeviceKind::cuda)) / (1 << 20);
   };
   EXPECT_NEAR(bytes(16384, 16384, false), 517, 3);              // cuDNN asks for 514
@@ -537,28 +542,14 @@ TEST(AttentionForms, SmallerPlacesMakeDoWithTheWorkspaceOfLargerOnes) {
   int wanted_more = 0;
   for (const std::int64_t ranks : {2, 4, 8}) {
     for (std::int64_t chunk = 1024; ranks * chunk <= 1 << 19; chunk *= 2) {
-      const TensorView q(reinterpret_cast<std::byte*>(1 << 20), DType::bf16, {2 * chunk, 32, 128}, DeviceKind::meta);
-      const TensorView k(reinterpret_cast<std::byte*>(1 << 20), DType::bf16, {2 * ranks * chunk, 8, 128},
-                         DeviceKind::meta);
-      const TensorView lse(reinterpret_cast<std::byte*>(1 << 20), DType::f32, {32, 2 * chunk}, DeviceKind::meta);
-      const TensorView table(reinterpret_cast<std::byte*>(1 << 20), DType::i32, {2, 6}, DeviceKind::meta);
       // The keys before the second chunk of rank `second` and before the first of rank `first`.
       const auto call = [&](std::int64_t second, std::int64_t first) {
         const std::int64_t whole = 2 * ranks * chunk;
-        AttentionBackward args{.q = q,
-                               .k = k,
-                               .v = k,
-                               .o = q,
-                               .d_o = q,
-                               .lse = lse,
-                               .segments = table,
-                               .form = SegmentForm::apart,
-                               .batches = {{1, chunk, chunk, whole, 0, (2 * ranks - 1 - second) * chunk, whole}},
-                               .causal = false,
-                               .dq = q,
-                               .dk = k,
-                               .dv = k};
-        if (first > 0) args.batches.push_back({1, 0, chunk, whole, 0, first * chunk, whole});
+        std::vector<SegmentBatch> batches{{1, chunk, chunk, whole, 0, (2 * ranks - 1 - second) * chunk, whole}};
+        if (first > 0) batches.push_back({1, 0, chunk, whole, 0, first * chunk, whole});
+        AttentionBackward args = planned_call(2 * chunk, whole, std::move(batches));
+        args.form = SegmentForm::apart;
+        args.causal = false;
         return args;
       };
       const std::int64_t there = attention_workspace(call(0, ranks - 1), DeviceKind::cuda);
