@@ -71,6 +71,10 @@ std::string lines_of(const std::vector<std::string>& examples) {
 // What CLI11 says of an option that takes text, where nobody said more.
 constexpr char kAnyText[] = "TEXT";
 
+void read_as_path(CLI::Option* option, const std::string& takes) {
+  if (takes_path(takes)) option->transform([](const std::string& value) { return with_home(value); }, "");
+}
+
 }  // namespace
 
 std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t least, std::int64_t most) {
@@ -174,14 +178,6 @@ bool takes_path(const std::string& takes) {
   const bool optional = takes.starts_with('[') && takes.ends_with(']');
   return std::ranges::find(kPaths, optional ? takes.substr(1, takes.size() - 2) : takes) != kPaths.end();
 }
-
-namespace {
-
-void read_as_path(CLI::Option* option, const std::string& takes) {
-  if (takes_path(takes)) option->transform([](const std::string& value) { return with_home(value); }, "");
-}
-
-}  // namespace
 
 void add_positional(CLI::App& app, const char* name, std::string& value, const char* help) {
   read_as_path(app.add_option(name, value, help)->group(kOwnGroup), name);
