@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "base/testing/temporary_folder.h"
+#include "checkpoint/checkpoint.h"
+
 namespace hawser::train {
 namespace {
 
@@ -21,6 +24,16 @@ TEST(RunState, ComesBackAsItWasWritten) {
   // A run on the CPU chooses nothing, and says nothing; older checkpoints did not either.
   EXPECT_EQ(to_json({.recipe = "{}"}).find("products"), std::string::npos);
   EXPECT_EQ(run_state_of(to_json({.recipe = "{}"})).products, "");
+}
+
+TEST(RunState, OfAnEarlierBuildIsRead) {
+  const std::string run = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/runs/e0aa1b5/run";
+  const auto checkpoint = checkpoint::Checkpoint::open(run + "/checkpoints/step-00000009");
+  const RunState state = run_state_of(checkpoint.meta());
+  EXPECT_EQ(state.step, 9);
+  EXPECT_EQ(state.sequences, 18);
+  EXPECT_TRUE(state.products.starts_with("cublasLt ")) << state.products;
+  EXPECT_EQ(state.products, read_file(run + "/products.txt"));
 }
 
 }  // namespace
