@@ -46,7 +46,7 @@ class Bench {
       pairs += visible_pairs(s.table[i + 1], s.table[i + 3], s.table[i + 4] - s.table[i + 5], s.causal, 0);
     }
     const double work = 4.0 * static_cast<double>(kHeads * kDim) * pairs;
-    // Packed as the projection writes them; keys of a rectangle are gathered, and lie apart.
+    // Packed as the projection writes them; keys of a off-diagonal block are gathered, and lie apart.
     const bool packed = s.causal;
     const std::int64_t width = packed ? (kHeads + 2 * kKvHeads) * kDim : kHeads * kDim;
     const TensorView qkv = normal({s.query_rows, width}), dqkv = empty(DType::bf16, {s.query_rows, width});
@@ -156,8 +156,8 @@ Shape2 sequences(std::int64_t count, std::int64_t length, bool dense) {
            .query_rows = count * length,
            .key_rows = count * length,
            .most_segments = count,
-           .form = SegmentForm::squares,
-           .batches = dense ? std::vector{equal_squares(count * length, length)} : std::vector<SegmentBatch>(),
+           .form = SegmentForm::diagonal,
+           .batches = dense ? std::vector{equal_diagonal_blocks(count * length, length)} : std::vector<SegmentBatch>(),
            .causal = true};
   for (std::int64_t i = 0; i < count; ++i) {
     const auto at = static_cast<std::int32_t>(i * length), rows = static_cast<std::int32_t>(length);
@@ -173,7 +173,7 @@ Shape2 documents(std::int64_t total, std::int64_t mean, std::int64_t most) {
            .query_rows = total,
            .key_rows = total,
            .most_segments = 0,
-           .form = SegmentForm::squares,
+           .form = SegmentForm::diagonal,
            .causal = true};
   std::uint64_t state = 12345;
   for (std::int64_t at = 0; at < total;) {
@@ -190,8 +190,8 @@ Shape2 documents(std::int64_t total, std::int64_t mean, std::int64_t most) {
   return s;
 }
 
-Shape2 rectangle(std::int64_t queries, std::int64_t keys, SegmentForm form, std::int64_t most) {
-  return {.name = cat("rectangle ", queries / 1024, "K x ", keys / 1024, "K, table of ", most,
+Shape2 off_diagonal(std::int64_t queries, std::int64_t keys, SegmentForm form, std::int64_t most) {
+  return {.name = cat("off-diagonal block ", queries / 1024, "K x ", keys / 1024, "K, table of ", most,
                       form == SegmentForm::any ? ", keys may be shared" : ""),
           .query_rows = queries,
           .key_rows = keys,
@@ -204,8 +204,8 @@ Shape2 rectangle(std::int64_t queries, std::int64_t keys, SegmentForm form, std:
 
 // The keys before a chunk of each of `count` sequences, with context parallelism in a zig-zag.
 Shape2 before_chunks(std::int64_t count, std::int64_t queries, std::int64_t keys) {
-  Shape2 s = rectangle(queries, keys, SegmentForm::any, count);
-  s.name = cat(count, " rectangles ", queries / 1024, "K x ", keys / 1024, "K at equal places");
+  Shape2 s = off_diagonal(queries, keys, SegmentForm::any, count);
+  s.name = cat(count, " off-diagonal blocks ", queries / 1024, "K x ", keys / 1024, "K at equal places");
   s.query_rows = count * queries;
   s.key_rows = count * keys;
   s.batches = {{count, 0, queries, queries, 0, keys, keys}};
@@ -221,7 +221,7 @@ Shape2 before_chunks(std::int64_t count, std::int64_t queries, std::int64_t keys
 // What a rank of a context-parallel group sees of the others' keys: those before its two chunks of `count` sequences.
 Shape2 remote_keys(std::int64_t rank, std::int64_t ranks, std::int64_t count, std::int64_t chunk) {
   const std::int64_t length = 2 * ranks * chunk;
-  Shape2 s = rectangle(2 * chunk, length, SegmentForm::any, 2 * count);
+  Shape2 s = off_diagonal(2 * chunk, length, SegmentForm::any, 2 * count);
   s.name = cat("rank ", rank, " of ", ranks, ", ", count, " x ", length / 1024, "K, keys of others");
   s.query_rows = count * 2 * chunk;
   s.key_rows = count * length;
@@ -240,9 +240,9 @@ Shape2 remote_keys(std::int64_t rank, std::int64_t ranks, std::int64_t count, st
 }
 
 // A long document's four pieces on one rank, which share its first rows.
-Shape2 shared_rectangles(std::int64_t rows, std::int64_t keys) {
-  Shape2 s = rectangle(rows, keys, SegmentForm::any, 16);
-  s.name = cat("4 rectangles that share keys, ", rows / 1024, "K x up to ", keys / 1024, "K");
+Shape2 shared_off_diagonal(std::int64_t rows, std::int64_t keys) {
+  Shape2 s = off_diagonal(rows, keys, SegmentForm::any, 16);
+  s.name = cat("4 off-diagonal blocks that share keys, ", rows / 1024, "K x up to ", keys / 1024, "K");
   s.table.clear();
   for (std::int64_t i = 0; i < 4; ++i) {
     const std::int64_t position = keys * (i + 1) / 4;
@@ -285,10 +285,10 @@ int main(int argc, char** argv) {
   for (std::int64_t rank = 0; rank < 2; ++rank) bench.shape(remote_keys(rank, 2, 2, 4096));
   for (std::int64_t rank = 0; rank < 4; ++rank) bench.shape(remote_keys(rank, 4, 4, 2048));
   for (std::int64_t rank = 0; rank < 2; ++rank) bench.shape(remote_keys(rank, 2, 1, 16384));
-  bench.shape(shared_rectangles(32768, 114688));
-  bench.shape(told(shared_rectangles(32768, 114688)));
-  bench.shape(told(shared_rectangles(32768, 8192)));
-  bench.shape(rectangle(16384, 49152, SegmentForm::apart, 1));
-  bench.shape(rectangle(16384, 49152, SegmentForm::any, 4));
+  bench.shape(shared_off_diagonal(32768, 114688));
+  bench.shape(told(shared_off_diagonal(32768, 114688)));
+  bench.shape(told(shared_off_diagonal(32768, 8192)));
+  bench.shape(off_diagonal(16384, 49152, SegmentForm::apart, 1));
+  bench.shape(off_diagonal(16384, 49152, SegmentForm::any, 4));
   return 0;
 }

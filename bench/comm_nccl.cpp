@@ -1,4 +1,4 @@
-// Rates of comm/nccl's collectives, and what they cost a matrix product that runs beside them.
+// Rates of comm/nccl's collectives, and what they cost a GEMM that runs beside them.
 //
 //   mpirun -np 4 bench_comm_nccl [--max-ctas N] [--min-ctas N] [--only all_gather]
 //   mpirun -np 4 bench_comm_nccl --memory     what communicators take of the GPU, one by one
@@ -110,23 +110,23 @@ class Bench {
   }
 
   // A product of the gate and up projection's shape at 16,384 tokens, many times.
-  void prepare_product() {
+  void prepare_gemm() {
     const auto take = [&](std::int64_t rows, std::int64_t columns) {
       kept_.emplace_back(device_, DType::bf16, Shape{rows, columns});
       return kept_.back().view();
     };
-    product_ = {.a = take(16384, 4096), .b = take(28672, 4096), .c = take(16384, 28672), .transpose_b = true};
-    ops::gemm_prepare(*compute_, product_);
+    gemm_ = {.a = take(16384, 4096), .b = take(28672, 4096), .c = take(16384, 28672), .transpose_b = true};
+    ops::gemm_prepare(*compute_, gemm_);
     compute_->synchronize();
   }
   // Seconds of kProducts products, with `beside` enqueued before them on the other stream.
-  double products(const std::function<void()>& beside) {
+  double gemms(const std::function<void()>& beside) {
     std::vector<double> times;
     for (int i = 0; i < 11; ++i) {
       world_.barrier();
       if (beside) beside();
       HAWSER_CUDA_CHECK(cudaEventRecord(start_, native(*compute_)));
-      for (int k = 0; k < kProducts; ++k) ops::gemm(*compute_, product_);
+      for (int k = 0; k < kGemms; ++k) ops::gemm(*compute_, gemm_);
       HAWSER_CUDA_CHECK(cudaEventRecord(stop_, native(*compute_)));
       compute_->synchronize();
       stream_->synchronize();
@@ -134,7 +134,7 @@ class Bench {
     }
     return slowest(world_, median(times));
   }
-  static constexpr int kProducts = 8;
+  static constexpr int kGemms = 8;
 
  private:
   static constexpr std::int64_t kWorkspace = 2 * kCudaReduceBytes;
@@ -197,7 +197,7 @@ class Bench {
   cudaEvent_t start_ = nullptr, stop_ = nullptr;
   std::string note_;
   std::vector<Storage> kept_;
-  ops::Gemm product_;
+  ops::Gemm gemm_;
 };
 
 // What a mesh's communicators take of the GPU, in MiB.
@@ -288,8 +288,8 @@ void run(World& world, Device& device, const NcclOptions& options, const std::st
     for (const std::int64_t bytes : kSizes) std::printf("%*lld", kColumn, static_cast<long long>(bytes / kMiB));
     std::printf("%*s\n", 2 * kColumn, "product beside it");
   }
-  bench.prepare_product();
-  const double alone = bench.products(nullptr);
+  bench.prepare_gemm();
+  const double alone = bench.gemms(nullptr);
   for (const Bench::Line& line : bench.lines()) {
     if (std::string(line.name).find(only) == std::string::npos) continue;
     if (speaks) std::printf("%-34s", line.name);
@@ -301,12 +301,12 @@ void run(World& world, Device& device, const NcclOptions& options, const std::st
     }
     // As many as keep the links busy while the products run, which they slow down.
     const int times = static_cast<int>(1.5 * alone / large) + 2;
-    const double beside = bench.products([&] {
+    const double beside = bench.gemms([&] {
       for (int i = 0; i < times; ++i) line.run(436 * kMiB);
     });
     if (speaks) std::printf("%*s%+.1f%%\n", 2 * kColumn - 6, "", (beside / alone - 1) * 100), std::fflush(stdout);
   }
-  if (speaks) std::printf("product alone: %.3f ms\n", alone / Bench::kProducts * 1e3);
+  if (speaks) std::printf("product alone: %.3f ms\n", alone / Bench::kGemms * 1e3);
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ void peak(Bench& bench) {
              [&] { bench.stream().launch({}, [=] { dnnl_sgemm('N', 'N', n, n, n, 1, a, n, b, n, 0, c, n); }); });
 }
 
-void products(Bench& bench, DType dtype, std::int64_t t) {
+void gemms(Bench& bench, DType dtype, std::int64_t t) {
   struct Line {
     const char* name;
     std::int64_t m, n, k;
@@ -256,7 +256,7 @@ int main(int argc, char** argv) {
   std::printf("%d threads\n", threads);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     peak(bench);
-    products(bench, dtype, 1024);
+    gemms(bench, dtype, 1024);
     attention(bench, dtype, 1024, 64, 1024);
     attention(bench, dtype, 4096, 64, 4096);
     attention(bench, dtype, 4096, 64, 300);

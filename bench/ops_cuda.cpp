@@ -111,7 +111,7 @@ class Bench {
     clear();
   }
 
-  void product(const std::string& name, const Gemm& args) {
+  void gemm_line(const std::string& name, const Gemm& args) {
     const auto count = [](std::int64_t n) { return static_cast<double>(n); };
     const double work =
         2 * count(args.c.size(0)) * count(args.c.size(1)) * count(args.a.size(args.transpose_a ? 0 : 1));
@@ -268,32 +268,32 @@ void ends(Bench& b) {
   b.memory("random_normal float32", 4 * d(n), [&] { random_normal(b.stream(), draw); });
 }
 
-void products(Bench& b) {
+void gemms(Bench& b) {
   struct Linear {
     const char* name;
     std::int64_t out, in;
   };
   const auto act = DType::bf16;
   for (const Linear& l : {Linear{"qkv", kQkv, kC}, {"o", kC, kC}, {"gate+up", 2 * kF, kC}, {"down", kC, kF}}) {
-    b.product(cat("gemm ", l.name, " fprop"), {.a = b.normal(act, {kT, l.in}),
-                                               .b = b.normal(act, {l.out, l.in}),
-                                               .c = b.empty(act, {kT, l.out}),
-                                               .transpose_b = true});
-    b.product(cat("gemm ", l.name, " dgrad"),
-              {.a = b.normal(act, {kT, l.out}), .b = b.normal(act, {l.out, l.in}), .c = b.empty(act, {kT, l.in})});
+    b.gemm_line(cat("gemm ", l.name, " fprop"), {.a = b.normal(act, {kT, l.in}),
+                                                 .b = b.normal(act, {l.out, l.in}),
+                                                 .c = b.empty(act, {kT, l.out}),
+                                                 .transpose_b = true});
+    b.gemm_line(cat("gemm ", l.name, " dgrad"),
+                {.a = b.normal(act, {kT, l.out}), .b = b.normal(act, {l.out, l.in}), .c = b.empty(act, {kT, l.in})});
     for (const bool accumulate : {false, true}) {
-      b.product(cat("gemm ", l.name, accumulate ? " wgrad, adding to float32" : " wgrad to float32"),
-                {.a = b.normal(act, {kT, l.out}),
-                 .b = b.normal(act, {kT, l.in}),
-                 .c = b.normal(DType::f32, {l.out, l.in}),
-                 .transpose_a = true,
-                 .accumulate = accumulate});
+      b.gemm_line(cat("gemm ", l.name, accumulate ? " wgrad, adding to float32" : " wgrad to float32"),
+                  {.a = b.normal(act, {kT, l.out}),
+                   .b = b.normal(act, {kT, l.in}),
+                   .c = b.normal(DType::f32, {l.out, l.in}),
+                   .transpose_a = true,
+                   .accumulate = accumulate});
     }
   }
-  b.product("gemm float32 4096^3", {.a = b.normal(DType::f32, {kC, kC}),
-                                    .b = b.normal(DType::f32, {kC, kC}),
-                                    .c = b.empty(DType::f32, {kC, kC}),
-                                    .transpose_b = true});
+  b.gemm_line("gemm float32 4096^3", {.a = b.normal(DType::f32, {kC, kC}),
+                                      .b = b.normal(DType::f32, {kC, kC}),
+                                      .c = b.empty(DType::f32, {kC, kC}),
+                                      .transpose_b = true});
 }
 
 void loss(Bench& b) {
@@ -352,7 +352,7 @@ int main(int argc, char** argv) {
     copies(bench);
     layers(bench);
     ends(bench);
-    products(bench);
+    gemms(bench);
     loss(bench);
     if (argc > 2) std::ofstream(argv[2]) << gemm_choices(bench.stream());
   } catch (const Error& error) {

@@ -8,7 +8,7 @@ nlohmann::ordered_json timeline_json(const report::TimelineSummary& summary) {
   json["compute_idle_seconds"] = summary.compute_idle_s;
   json["communication_seconds"] = summary.communication_s;
   json["exposed_communication_seconds"] = summary.exposed_communication_s;
-  json["spans_of_no_row"] = summary.unknown_spans;
+  json["spans_without_instruction"] = summary.unknown_spans;
   for (const report::TimelineGap& gap : summary.gaps) {
     json["gaps"].push_back({{"at", gap.at_s},
                             {"seconds", gap.seconds},

@@ -76,8 +76,8 @@ TEST(MetaMesh, HoldsAThousandRanks) {
   EXPECT_EQ(mesh->shard().size() * mesh->replicate().size(), mesh->data().size());
 }
 
-// What a rank books, as text, addresses left out.
-std::vector<std::string> booked(const MeshSizes& sizes, int rank) {
+// What a rank records, as text, addresses left out.
+std::vector<std::string> recorded(const MeshSizes& sizes, int rank) {
   MetaDevice device;
   const auto mesh = make_meta_mesh(sizes, Rank(rank));
   const auto stream = device.make_stream("gather");
@@ -93,31 +93,31 @@ std::vector<std::string> booked(const MeshSizes& sizes, int rank) {
   mesh->world().barrier(*stream);
   std::vector<std::string> out;
   for (const TraceItem& item : device.trace().items) {
-    const CollectiveNote& note = item.booking.collective;
+    const CollectiveNote& note = item.record.collective;
     out.push_back(cat(to_string(note.kind), ' ', note.communicator, ' ', note.bytes, ' ', note.peer));
   }
   return out;
 }
 
-TEST(MetaGroup, MembersBookEqualSequences) {
+TEST(MetaGroup, MembersRecordEqualSequences) {
   const MeshSizes sizes{.context = 2, .shard = 2, .replicate = 2};
-  const auto reference = booked(sizes, 0);
+  const auto reference = recorded(sizes, 0);
   ASSERT_EQ(reference.size(), 6u);
   EXPECT_EQ(reference[0], "all_gather shard:0-3/gather 192 -1");
   EXPECT_EQ(reference[1], "reduce_scatter shard:0-3/reduce 384 -1");
   EXPECT_EQ(reference[5], "barrier world:0-7 0 -1");
   for (int rank = 1; rank < 4; ++rank) {
-    const auto other = booked(sizes, rank);
+    const auto other = recorded(sizes, rank);
     EXPECT_EQ(other[0], reference[0]);
     EXPECT_EQ(other[1], reference[1]);
     EXPECT_EQ(other[4], reference[4]);
     EXPECT_EQ(other[5], reference[5]);
   }
-  EXPECT_EQ(booked(sizes, 1)[3], reference[3]);
-  EXPECT_EQ(booked(sizes, 4)[2], reference[2]);
+  EXPECT_EQ(recorded(sizes, 1)[3], reference[3]);
+  EXPECT_EQ(recorded(sizes, 4)[2], reference[2]);
 }
 
-TEST(MetaGroup, BooksWhatIsTouched) {
+TEST(MetaGroup, RecordsWhatIsTouched) {
   MetaDevice device;
   MetaGroup group("pair:0-1", 2, 1);
   const auto stream = device.make_stream("reduce");
@@ -127,13 +127,13 @@ TEST(MetaGroup, BooksWhatIsTouched) {
   group.send(*stream, recv, 0);
   const auto& items = device.trace().items;
   ASSERT_EQ(items.size(), 2u);
-  const auto& accesses = items[0].booking.accesses;
+  const auto& accesses = items[0].record.accesses;
   ASSERT_EQ(accesses.size(), 4u);
   EXPECT_EQ(accesses[0].row_bytes, 400);
   EXPECT_TRUE(accesses[1].write);
   EXPECT_FALSE(accesses[2].write);
   EXPECT_EQ(accesses[3].row_bytes, reduce_scatter_workspace(100, DType::bf16, 2, DeviceKind::cpu));
-  EXPECT_EQ(items[1].booking.collective.peer, 0);
+  EXPECT_EQ(items[1].record.collective.peer, 0);
 }
 
 TEST(MetaGroup, RunsOnMetaStreamsOnly) {
@@ -188,7 +188,7 @@ TEST(Group, RefusesWhatTheContractRefuses) {
   EXPECT_THROW(group.broadcast(*stream, a, -1), InternalError);
 }
 
-TEST(SelfMesh, CopiesWhereNeededAndBooksNoCollective) {
+TEST(SelfMesh, CopiesWhereNeededAndRecordsNoCollective) {
   const auto mesh = make_self_mesh();
   EXPECT_EQ(mesh->world().size(), 1);
   const auto device = make_cpu_device();
@@ -207,13 +207,13 @@ TEST(SelfMesh, CopiesWhereNeededAndBooksNoCollective) {
   EXPECT_EQ(b.view().data<float>()[3], 103.0f);
 
   MetaDevice meta;
-  const auto books = meta.make_stream("x");
+  const auto meta_stream = meta.make_stream("x");
   const Storage x(meta, DType::f32, {5}), y(meta, DType::f32, {5});
-  mesh->shard().all_gather(*books, x, x);
-  mesh->shard().all_gather(*books, x, y);
-  mesh->shard().all_reduce(*books, x, Reduction::max, {});
+  mesh->shard().all_gather(*meta_stream, x, x);
+  mesh->shard().all_gather(*meta_stream, x, y);
+  mesh->shard().all_reduce(*meta_stream, x, Reduction::max, {});
   ASSERT_EQ(meta.trace().items.size(), 1u);
-  EXPECT_EQ(meta.trace().items[0].booking.collective.kind, CollectiveKind::none);
+  EXPECT_EQ(meta.trace().items[0].record.collective.kind, CollectiveKind::none);
 }
 
 TEST(ReduceMembers, AddsInOrderAndRoundsOnce) {

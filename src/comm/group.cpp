@@ -50,7 +50,7 @@ void expect_peer(const Group& group, const char* what, int member, bool other) {
                ": member ", member, " of ", group.size(), " (this is ", group.index(), ")");
 }
 
-// The workspace as it is used: without the bytes beyond the bound, which stay out of the booking.
+// The workspace as it is used: without the bytes beyond the bound, which stay out of the op record.
 Access writes_first(const TensorView& workspace, std::int64_t bytes) {
   return {.address = reinterpret_cast<std::uint64_t>(workspace.raw()), .row_bytes = bytes, .write = true};
 }
@@ -61,8 +61,8 @@ const char* to_string(Reduction reduction) {
   return reduction == Reduction::sum ? "sum" : "max";
 }
 
-ReduceSlots reduce_slots(std::int64_t n, DType wire, int size, DeviceKind device) {
-  const std::int64_t element = size_of(wire), peers = size - 1;
+ReduceSlots reduce_slots(std::int64_t n, DType reduce_dtype, int size, DeviceKind device) {
+  const std::int64_t element = size_of(reduce_dtype), peers = size - 1;
   const auto of_elements = [&](std::int64_t chunk) {
     return ReduceSlots{.chunk = chunk, .slot = round_up(chunk * element, kSlotAlign), .sets = n > chunk ? 2 : 1};
   };
@@ -73,9 +73,9 @@ ReduceSlots reduce_slots(std::int64_t n, DType wire, int size, DeviceKind device
   return of_elements(n <= most(peers) ? n : most(2 * peers));
 }
 
-std::int64_t reduce_scatter_workspace(std::int64_t n, DType wire, int size, DeviceKind device) {
+std::int64_t reduce_scatter_workspace(std::int64_t n, DType reduce_dtype, int size, DeviceKind device) {
   if (size <= 1 || n <= 0) return 0;
-  const ReduceSlots slots = reduce_slots(n, wire, size, device);
+  const ReduceSlots slots = reduce_slots(n, reduce_dtype, size, device);
   return slots.sets * (size - 1) * slots.slot;
 }
 
@@ -95,9 +95,9 @@ Group::Group(std::string name, int size, int index) : name_(std::move(name)), si
 void Group::launch(Stream& stream, CollectiveKind kind, std::int64_t bytes, int peer, std::vector<Access> accesses,
                    Work work) {
   if (!work) return;
-  Booking booking{.name = to_string(kind), .accesses = std::move(accesses)};
-  if (size_ > 1) booking.collective = {.kind = kind, .communicator = name_, .bytes = bytes, .peer = peer};
-  stream.launch(std::move(booking), [native = stream.native(), work = std::move(work)] { work(native); });
+  OpRecord record{.name = to_string(kind), .accesses = std::move(accesses)};
+  if (size_ > 1) record.collective = {.kind = kind, .communicator = name_, .bytes = bytes, .peer = peer};
+  stream.launch(std::move(record), [native = stream.native(), work = std::move(work)] { work(native); });
 }
 
 void Group::all_gather(Stream& stream, const TensorView& send, const TensorView& recv) {

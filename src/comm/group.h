@@ -13,8 +13,8 @@
 // `workspace`, any dense view of at least the bytes that the *_workspace function says; it is free again when the
 // stream gets there.
 //
-// Booking: each call books one piece of work with its accesses and a CollectiveNote. A group of one member moves
-// nothing between ranks: it books a plain copy where one is needed, and nothing where data already lies right.
+// OpRecord: each call records one piece of work with its accesses and a CollectiveNote. A group of one member moves
+// nothing between ranks: it records a plain copy where one is needed, and nothing where data already lies right.
 //
 // Errors: a broken promise about views throws InternalError at once. A member that does not come within the group's
 // time limit, or a broken link, ends every rank (comm/mpi/world.h); it is not reported through the stream.
@@ -38,11 +38,11 @@ const char* to_string(Reduction reduction);
 // Bytes of workspace, upper bounds that hold for every implementation on `device` (of a stream: its target()). `n` as
 // in the call: elements of recv for reduce_scatter, of data for all_reduce. Bounded, however large n is: at most 2 *
 // (size - 1) * kReduceChunkBytes on the CPU, kCudaReduceBytes on a GPU, where a sum waits for
-// the end of whatever product of matrices is under way, and a transfer should not wait for the sum.
+// the end of whatever GEMM is under way, and a transfer should not wait for the sum.
 constexpr std::int64_t kReduceChunkBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kCudaReduceBytes = std::int64_t{384} << 20;
 constexpr std::int64_t kGatherReduceBytes = std::int64_t{64} << 10;  // all_reduce: up to here everybody sums everything
-std::int64_t reduce_scatter_workspace(std::int64_t n, DType wire, int size, DeviceKind device);
+std::int64_t reduce_scatter_workspace(std::int64_t n, DType reduce_dtype, int size, DeviceKind device);
 std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size, DeviceKind device);
 
 class Group {
@@ -97,7 +97,7 @@ class Group {
 
   // Each returns what the stream's worker does when it gets there (cuda: at once, with what it enqueues on; elsewhere
   // null); called on the host in the order of the calls above, with checked arguments and n > 0. Empty: there is
-  // nothing to do and nothing is booked.
+  // nothing to do and nothing is recorded.
   using Work = std::function<void(const CudaNative* native)>;
   virtual Work all_gather_work(const TensorView& send, const TensorView& recv) = 0;
   virtual Work reduce_scatter_work(const TensorView& send, const TensorView& recv, bool accumulate,

@@ -86,7 +86,7 @@ std::unique_ptr<Mesh> make_mpi_mesh(World& world, const MeshSizes& sizes, double
 // that was built without CUDA throws UserError. Large regions of `device` can be registered from here on.
 std::unique_ptr<Mesh> make_nccl_mesh(World& world, const MeshSizes& sizes, double timeout_s, Device& device);
 
-// What `rank` of such a run would see; books only (meta streams), any world size, no processes.
+// What `rank` of such a run would see; records only (meta streams), any world size, no processes.
 std::unique_ptr<Mesh> make_meta_mesh(const MeshSizes& sizes, Rank rank);
 
 }  // namespace hawser::comm

@@ -57,10 +57,10 @@ void reduce_all(std::span<const std::byte* const> members, std::int64_t n, std::
 }
 
 template <Reduction reduction>
-void dispatch(std::span<const std::byte* const> members, DType wire, std::int64_t n, std::byte* out, DType out_dtype,
-              bool accumulate) {
-  if (wire == DType::f32) {
-    HAWSER_CHECK(out_dtype == DType::f32, "a float32 wire reduced into ", to_string(out_dtype));
+void dispatch(std::span<const std::byte* const> members, DType reduce_dtype, std::int64_t n, std::byte* out,
+              DType out_dtype, bool accumulate) {
+  if (reduce_dtype == DType::f32) {
+    HAWSER_CHECK(out_dtype == DType::f32, "float32 reduced into ", to_string(out_dtype));
     reduce_all<float, float, reduction>(members, n, out, accumulate);
   } else if (out_dtype == DType::f32) {
     reduce_all<Bf16, float, reduction>(members, n, out, accumulate);
@@ -71,12 +71,12 @@ void dispatch(std::span<const std::byte* const> members, DType wire, std::int64_
 
 }  // namespace
 
-void reduce_members(std::span<const std::byte* const> members, DType wire, Reduction reduction, std::int64_t n,
+void reduce_members(std::span<const std::byte* const> members, DType reduce_dtype, Reduction reduction, std::int64_t n,
                     std::byte* out, DType out_dtype, bool accumulate) {
   if (reduction == Reduction::sum) {
-    dispatch<Reduction::sum>(members, wire, n, out, out_dtype, accumulate);
+    dispatch<Reduction::sum>(members, reduce_dtype, n, out, out_dtype, accumulate);
   } else {
-    dispatch<Reduction::max>(members, wire, n, out, out_dtype, accumulate);
+    dispatch<Reduction::max>(members, reduce_dtype, n, out, out_dtype, accumulate);
   }
 }
 

@@ -17,12 +17,12 @@ struct ReduceSlots {
   int sets = 1;
 };
 constexpr std::int64_t kSlotAlign = 64;  // keeps every slot aligned for any dtype and vector unit
-ReduceSlots reduce_slots(std::int64_t n, DType wire, int size, DeviceKind device);
+ReduceSlots reduce_slots(std::int64_t n, DType reduce_dtype, int size, DeviceKind device);
 
 // out[k] (+)= r(... r(r(m0[k], m1[k]), m2[k]) ...) for n elements, in float32, rounded once when written. Members are
-// `wire` (float32 or bf16), out is `out_dtype` (float32, or the wire). accumulate (sums only) adds the finished sum to
+// `reduce_dtype` (float32 or bf16), out is `out_dtype` (float32, or the wire). accumulate (sums only) adds the finished sum to
 // out. A member may lie exactly at `out` when the dtypes are equal.
-void reduce_members(std::span<const std::byte* const> members, DType wire, Reduction reduction, std::int64_t n,
+void reduce_members(std::span<const std::byte* const> members, DType reduce_dtype, Reduction reduction, std::int64_t n,
                     std::byte* out, DType out_dtype, bool accumulate);
 
 }  // namespace hawser::comm

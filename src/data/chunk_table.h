@@ -34,7 +34,7 @@ ChunkTable make_zigzag(std::int64_t length, int context);
 // Chunks dealt heaviest first, each to the rank with the least work that still has a place. A row's work is the keys it
 // attends to. `together` (a power of two that divides chunks_per_rank) neighbours are dealt as one, half as many where
 // the work of a rank would be more than kBalanced of the mean, and so on to single chunks; the most even table is
-// taken. Larger pieces make larger squares, and fewer rectangles. `load`, one number a rank, is the work dealt before
+// taken. Larger pieces make larger diagonal blocks, and fewer off-diagonal blocks. `load`, one number a rank, is the work dealt before
 // (other sequences of the micro-batch) and is added to; empty: none. Documents start at row 0 one after another; rows
 // beyond them are padding.
 constexpr double kBalanced = 1.05;

@@ -82,8 +82,8 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
   batch.imbalance = imbalance(work);
   batch.pairs = std::accumulate(work.begin(), work.end(), 0.0);
   Segments segments = make_segments(tables, documents, context_rank, !shape.equal_chunks());
-  batch.squares = std::move(segments.squares);
-  batch.rectangles = std::move(segments.rectangles);
+  batch.diagonal = std::move(segments.diagonal);
+  batch.off_diagonal = std::move(segments.off_diagonal);
   return batch;
 }
 

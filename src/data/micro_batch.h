@@ -44,7 +44,7 @@ struct MicroBatch {
   // One value a local row: sequence by sequence, within it the rank's chunks in ascending order. Padding rows have id
   // 0, label kIgnoredLabel and position 0, and are in no segment.
   std::vector<std::int32_t> ids, labels, positions;
-  std::vector<Segment> squares, rectangles;
+  std::vector<Segment> diagonal, off_diagonal;
   // For each sequence and global chunk, [sequences * chunks]: its rank in the context group and its place there.
   std::vector<std::int32_t> chunk_owner, chunk_local;
   std::int64_t tokens = 0;         // of the micro-batch on all context ranks, padding not counted

@@ -47,9 +47,9 @@ Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::
           const auto narrow = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
           const std::int32_t q_begin = narrow(local_base + run.local + begin - run.global);
           const std::int32_t count = narrow(end - begin), position = narrow(begin - start);
-          out.squares.push_back({q_begin, count, narrow(global_base + begin), count, position, position});
+          out.diagonal.push_back({q_begin, count, narrow(global_base + begin), count, position, position});
           if (position > 0)
-            out.rectangles.push_back({q_begin, count, narrow(global_base + start), position, position, 0});
+            out.off_diagonal.push_back({q_begin, count, narrow(global_base + start), position, position, 0});
         }
         if (start + lengths[d] > run_end) break;  // goes on in a later run
         start += lengths[d];

@@ -104,12 +104,12 @@ TEST(ChunkTable, CarriesTheLoadToTheNextSequence) {
   EXPECT_DOUBLE_EQ(load[0], load[1]);
 }
 
-TEST(Segments, OneRankHasOneSquareADocument) {
+TEST(Segments, OneRankHasOneDiagonalBlockPerDocument) {
   const std::vector<ChunkTable> tables(2, make_zigzag(10, 1));
   const std::vector<Lengths> documents = {{3, 1, 5}, {10}};
   const Segments segments = make_segments(tables, documents, 0);
-  EXPECT_TRUE(segments.rectangles.empty());
-  EXPECT_EQ(segments.squares,
+  EXPECT_TRUE(segments.off_diagonal.empty());
+  EXPECT_EQ(segments.diagonal,
             (std::vector<Segment>{{0, 3, 0, 3, 0, 0}, {3, 1, 3, 1, 0, 0}, {4, 5, 4, 5, 0, 0}, {10, 10, 10, 10, 0, 0}}));
 }
 
@@ -117,21 +117,21 @@ TEST(Segments, ChunksStayApartWhereTheyAreNotToJoin) {
   const std::vector<ChunkTable> tables = {make_zigzag(16, 2)};
   const std::vector<Lengths> documents = {{13}};
   const Segments middle = make_segments(tables, documents, 1, false);
-  EXPECT_EQ(middle.squares, (std::vector<Segment>{{0, 4, 4, 4, 4, 4}, {4, 4, 8, 4, 8, 8}}));
-  EXPECT_EQ(middle.rectangles, (std::vector<Segment>{{0, 4, 0, 4, 4, 0}, {4, 4, 0, 8, 8, 0}}));
+  EXPECT_EQ(middle.diagonal, (std::vector<Segment>{{0, 4, 4, 4, 4, 4}, {4, 4, 8, 4, 8, 8}}));
+  EXPECT_EQ(middle.off_diagonal, (std::vector<Segment>{{0, 4, 0, 4, 4, 0}, {4, 4, 0, 8, 8, 0}}));
   const Segments outer = make_segments(tables, documents, 0, false);
-  EXPECT_EQ(outer.rectangles, (std::vector<Segment>{{4, 1, 0, 12, 12, 0}}));
+  EXPECT_EQ(outer.off_diagonal, (std::vector<Segment>{{4, 1, 0, 12, 12, 0}}));
 }
 
 TEST(Segments, MiddleChunksOfAZigZagAreOnePiece) {
   const std::vector<ChunkTable> tables = {make_zigzag(16, 2)};
   const std::vector<Lengths> documents = {{16}};
   const Segments middle = make_segments(tables, documents, 1);
-  EXPECT_EQ(middle.squares, (std::vector<Segment>{{0, 8, 4, 8, 4, 4}}));
-  EXPECT_EQ(middle.rectangles, (std::vector<Segment>{{0, 8, 0, 4, 4, 0}}));
+  EXPECT_EQ(middle.diagonal, (std::vector<Segment>{{0, 8, 4, 8, 4, 4}}));
+  EXPECT_EQ(middle.off_diagonal, (std::vector<Segment>{{0, 8, 0, 4, 4, 0}}));
   const Segments outer = make_segments(tables, documents, 0);
-  EXPECT_EQ(outer.squares, (std::vector<Segment>{{0, 4, 0, 4, 0, 0}, {4, 4, 12, 4, 12, 12}}));
-  EXPECT_EQ(outer.rectangles, (std::vector<Segment>{{4, 4, 0, 12, 12, 0}}));
+  EXPECT_EQ(outer.diagonal, (std::vector<Segment>{{0, 4, 0, 4, 0, 0}, {4, 4, 12, 4, 12, 12}}));
+  EXPECT_EQ(outer.off_diagonal, (std::vector<Segment>{{4, 4, 0, 12, 12, 0}}));
 }
 
 // Over all ranks, every causal pair within a document is in exactly one segment; rows arrive with their ids, labels and
@@ -163,8 +163,8 @@ TEST(MicroBatch, SplitOverRanksEqualsTheUnsplitByBruteForce) {
     for (int rank = 0; rank < shape.context; ++rank) {
       const MicroBatch batch = make_micro_batch(sequences, shape, rank);
       ASSERT_EQ(static_cast<std::int64_t>(batch.ids.size()), shape.local_rows());
-      ASSERT_LE(static_cast<std::int64_t>(batch.squares.size()), bounds.squares);
-      ASSERT_LE(static_cast<std::int64_t>(batch.rectangles.size()), bounds.rectangles);
+      ASSERT_LE(static_cast<std::int64_t>(batch.diagonal.size()), bounds.diagonal);
+      ASSERT_LE(static_cast<std::int64_t>(batch.off_diagonal.size()), bounds.off_diagonal);
       // Where each local row lies in the micro-batch, by the chunk table that travels with it.
       std::vector<std::int64_t> global(shape.local_rows(), -1);
       for (std::int64_t s = 0; s < shape.sequences; ++s) {
@@ -196,20 +196,23 @@ TEST(MicroBatch, SplitOverRanksEqualsTheUnsplitByBruteForce) {
           }
         }
       };
-      for (const Segment& square : batch.squares) {
-        ASSERT_TRUE(square.q_count == square.k_count && square.q_position == square.k_position && square.q_count > 0);
-        ASSERT_EQ(global[square.q_begin], square.k_begin);  // keys are the queries' own rows, together in both orders
-        ASSERT_EQ(global[square.q_begin + square.q_count - 1], square.k_begin + square.k_count - 1);
-        mark(square);
+      for (const Segment& diagonal : batch.diagonal) {
+        ASSERT_TRUE(diagonal.q_count == diagonal.k_count && diagonal.q_position == diagonal.k_position &&
+                    diagonal.q_count > 0);
+        ASSERT_EQ(global[diagonal.q_begin],
+                  diagonal.k_begin);  // keys are the queries' own rows, together in both orders
+        ASSERT_EQ(global[diagonal.q_begin + diagonal.q_count - 1], diagonal.k_begin + diagonal.k_count - 1);
+        mark(diagonal);
       }
-      for (const Segment& rectangle : batch.rectangles) {
-        ASSERT_TRUE(rectangle.k_position == 0 && rectangle.k_count == rectangle.q_position && rectangle.k_count > 0);
-        mark(rectangle);
+      for (const Segment& off_diagonal : batch.off_diagonal) {
+        ASSERT_TRUE(off_diagonal.k_position == 0 && off_diagonal.k_count == off_diagonal.q_position &&
+                    off_diagonal.k_count > 0);
+        mark(off_diagonal);
       }
       if (shape.context == 1) {
         std::size_t documents = 0;
         for (const Sequence& sequence : sequences) documents += sequence.document_lengths.size();
-        ASSERT_EQ(batch.squares.size(), documents);
+        ASSERT_EQ(batch.diagonal.size(), documents);
       }
     }
     for (const int count : held) ASSERT_EQ(count, 1);
@@ -228,15 +231,15 @@ TEST(MicroBatch, SplitOverRanksEqualsTheUnsplitByBruteForce) {
 }
 
 TEST(Segments, BoundsAreReached) {
-  // Two documents whose border lies inside the second run: 3 squares of 2 + 2 - 1, 1 rectangle of each run but the
+  // Two documents whose border lies inside the second run: 3 diagonal blocks of 2 + 2 - 1, 1 off-diagonal block of each run but the
   // first.
   const std::vector<ChunkTable> tables = {make_zigzag(16, 2)};
   const Segments segments = make_segments(tables, std::vector<Lengths>{{14, 2}}, 0);
-  EXPECT_EQ(static_cast<std::int64_t>(segments.squares.size()), max_segments(1, 2, 2, 2).squares);
-  EXPECT_EQ(max_segments(3, 5, 1, 1).squares, 15);
-  EXPECT_EQ(max_segments(3, 5, 1, 1).rectangles, 0);
-  EXPECT_EQ(max_segments(3, 5, 4, 2).squares, 24);
-  EXPECT_EQ(max_segments(3, 5, 4, 2).rectangles, 12);
+  EXPECT_EQ(static_cast<std::int64_t>(segments.diagonal.size()), max_segments(1, 2, 2, 2).diagonal);
+  EXPECT_EQ(max_segments(3, 5, 1, 1).diagonal, 15);
+  EXPECT_EQ(max_segments(3, 5, 1, 1).off_diagonal, 0);
+  EXPECT_EQ(max_segments(3, 5, 4, 2).diagonal, 24);
+  EXPECT_EQ(max_segments(3, 5, 4, 2).off_diagonal, 12);
 }
 
 }  // namespace

@@ -27,9 +27,9 @@ bool host_wait_for(const Event& event, double seconds) {
   return event.state() == nullptr || event.state()->host_wait_for(seconds);
 }
 
-void transfer(Stream& stream, Booking booking, void* to, const void* from, std::int64_t bytes) {
-  if (booking.name[0] == '\0') booking.name = "transfer";
-  stream.launch(std::move(booking), [native = stream.native(), to, from, bytes] {
+void transfer(Stream& stream, OpRecord record, void* to, const void* from, std::int64_t bytes) {
+  if (record.name[0] == '\0') record.name = "transfer";
+  stream.launch(std::move(record), [native = stream.native(), to, from, bytes] {
     if (native != nullptr) {
       cuda::copy_async(*native, to, from, bytes);
     } else {

@@ -56,11 +56,11 @@ class Stream {
   virtual const CudaNative* native() const { return nullptr; }
   // Enqueues `work` (cpu: runs later on the stream's thread; cuda: runs now and enqueues; meta: dropped) and returns
   // at once.
-  virtual void launch(Booking booking, std::function<void()> work) = 0;
+  virtual void launch(OpRecord record, std::function<void()> work) = 0;
   // The same for work that runs on the host when the stream gets there, on a thread of the device's (cuda:
   // cudaLaunchHostFunc). It must be short and call neither the device nor a stream. What it throws is kept for check()
   // and synchronize().
-  virtual void call_host(Booking booking, std::function<void()> work) { launch(std::move(booking), std::move(work)); }
+  virtual void call_host(OpRecord record, std::function<void()> work) { launch(std::move(record), std::move(work)); }
   // The point after all work enqueued so far.
   virtual Event record() = 0;
   // Work enqueued from here on starts after the event. Does not block the host.
@@ -79,7 +79,7 @@ bool host_wait_for(const Event& event, double seconds);
 
 // Enqueues a copy of `bytes` between memory of the device and of the host, either way, or within one of them. Host
 // memory stays as it is until the stream has passed; from Memory::host the copy does not hold up the caller.
-void transfer(Stream& stream, Booking booking, void* to, const void* from, std::int64_t bytes);
+void transfer(Stream& stream, OpRecord record, void* to, const void* from, std::int64_t bytes);
 
 // Memory of a device as its driver counts it: of all processes, contexts and libraries too.
 struct DeviceMemory {
@@ -168,13 +168,13 @@ class MetaDevice : public Device {
 
   const Trace& trace() const { return trace_; }
   Trace take_trace() { return std::move(trace_); }
-  void set_row(int row) { row_ = row; }  // stamped on the items that follow
+  void set_instruction(int instruction) { instruction_ = instruction; }  // stamped on the items that follow
 
  private:
   friend class MetaStream;
   DeviceKind target_;
   Trace trace_;
-  int row_ = -1;
+  int instruction_ = -1;
   std::uint64_t next_address_ = kFirstAddress;
   static constexpr std::uint64_t kFirstAddress = std::uint64_t{1} << 40;
 };

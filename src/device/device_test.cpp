@@ -81,15 +81,15 @@ TEST(MetaStream, KeepsWorkRecordsAndWaits) {
   MetaDevice device;
   const auto a = device.make_stream("compute");
   const auto b = device.make_stream("gather");
-  device.set_row(5);
+  device.set_instruction(5);
   a->launch({.name = "gemm", .flops = 10}, [] { FAIL() << "meta runs nothing"; });
   const Event event = a->record();
   b->wait(event);
   b->wait(Event());
   const Trace& trace = device.trace();
   ASSERT_EQ(trace.items.size(), 3u);
-  EXPECT_EQ(trace.items[0].row, 5);
-  EXPECT_STREQ(trace.items[0].booking.name, "gemm");
+  EXPECT_EQ(trace.items[0].instruction, 5);
+  EXPECT_STREQ(trace.items[0].record.name, "gemm");
   EXPECT_EQ(trace.items[2].kind, TraceItem::Kind::wait);
   EXPECT_EQ(trace.items[2].target, 1);
   EXPECT_EQ(trace.items[2].stream, 1);

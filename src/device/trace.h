@@ -1,7 +1,7 @@
 // What a device is asked to do, as data.
 //
-// Every piece of work enqueued on a stream comes with a Booking: its name, the bytes it reads and writes, its FLOPs,
-// its memory traffic and, for communication, the collective it takes part in. The meta device keeps the bookings, in
+// Every piece of work enqueued on a stream comes with a OpRecord: its name, the bytes it reads and writes, its FLOPs,
+// its memory traffic and, for communication, the collective it takes part in. The meta device keeps the op records, in
 // order, as a Trace; plan/ places buffers from it, program/ proves it free of races and deadlocks. The other devices
 // do the work; a debug mode holds them to the trace that the plan was made from.
 #pragma once
@@ -39,7 +39,7 @@ enum class CollectiveKind {
 };
 const char* to_string(CollectiveKind kind);
 
-// One member's part in a collective. Members of one communicator must book equal sequences of these.
+// One member's part in a collective. Members of one communicator must record equal sequences of these.
 struct CollectiveNote {
   CollectiveKind kind = CollectiveKind::none;
   std::string communicator;  // the same string on every member: "shard:0,1,2,3/gather"
@@ -47,7 +47,7 @@ struct CollectiveNote {
   int peer = -1;             // send and receive: the other member's index in the communicator
 };
 
-struct Booking {
+struct OpRecord {
   const char* name = "";  // a literal: "rms_norm_forward"
   std::vector<Access> accesses;
   double flops = 0;
@@ -62,9 +62,9 @@ struct TraceItem {
   enum class Kind { work, record, wait };
   Kind kind = Kind::work;
   int stream = 0;
-  int row = -1;     // instruction of the program that asked for it; -1 outside any
-  int target = -1;  // wait: index of the record item that it waits for
-  Booking booking;  // work only
+  int instruction = -1;  // instruction of the program that asked for it; -1 outside any
+  int target = -1;       // wait: index of the record item that it waits for
+  OpRecord record;       // work only
 };
 
 struct Trace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ops/copy/permute_rows.h"
-#include "train/products.h"
+#include "train/gemm_algorithms.h"
 #include "train/saver.h"
 
 namespace hawser::generate {
@@ -19,7 +19,7 @@ Decoder::Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& 
   for (const std::size_t form :
        {form_of_rows(forms_, std::min(size.positions, kChunkRows)), form_of_sequences(forms_, size.sequences)}) {
     const plan::Layout& layout = steps[form].layout;
-    if (!layout.deterministic) train::prepare_products(*open.model, layout, device, step::Purpose::logits);
+    if (!layout.deterministic) train::prepare_gemms(*open.model, layout, device, step::Purpose::logits);
   }
   session_ =
       std::make_unique<train::Session>(*open.model, std::move(steps), device, *mesh_, recipe.memory.capacity, checks);
@@ -63,15 +63,15 @@ void Decoder::run(std::size_t form, std::span<const Piece> pieces) {
     for (std::int32_t i = 0; i < count; ++i) {
       batch->ids.push_back(piece.ids[static_cast<std::size_t>(i)]);
       batch->positions.push_back(position + i);
-      batch->kept_row.push_back(first + position + i);
+      batch->slot_mapping.push_back(first + position + i);
     }
-    batch->squares.insert(batch->squares.end(), {begin, count, first, position + count, position, 0});
-    batch->chosen_rows.push_back(begin + count - 1);
+    batch->diagonal.insert(batch->diagonal.end(), {begin, count, first, position + count, position, 0});
+    batch->logit_positions.push_back(begin + count - 1);
   }
   HAWSER_CHECK(batch->ids.size() <= rows, batch->ids.size(), " rows in a pass of ", rows);
   batch->ids.resize(rows, 0);
   batch->positions.resize(rows, 0);
-  batch->kept_row.resize(rows, ops::kNoRow);
+  batch->slot_mapping.resize(rows, ops::kNoRow);
   step::StepInput input;
   input.batches.push_back(std::move(batch));
   const step::StepOutput output = session_->enqueue(form, input);
@@ -81,7 +81,7 @@ void Decoder::run(std::size_t form, std::span<const Piece> pieces) {
 
 std::vector<std::string> Decoder::notes() {
   std::vector<std::string> out = session_->notes();
-  for (std::string& line : train::slow_products(session_->stream())) out.push_back(std::move(line));
+  for (std::string& line : train::slow_gemms(session_->stream())) out.push_back(std::move(line));
   return out;
 }
 

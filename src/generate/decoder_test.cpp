@@ -1,4 +1,4 @@
-// Passes with kept keys and values against whole forward passes.
+// Passes with the KV cache against whole forward passes.
 #include "generate/decoder.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ class WholeForward {
     sequence.labels.assign(ids.size(), data::kIgnoredLabel);
     sequence.positions = data::positions_of(sequence.document_lengths);
     auto batch = train::to_host_batch(data::make_micro_batch({&sequence, 1}, shape_, 0), shape_);
-    batch->chosen_rows = {length - 1};
+    batch->logit_positions = {length - 1};
     step::StepInput input;
     input.batches.push_back(batch);
     const step::StepOutput output = session_->enqueue(step::Purpose::logits, input);

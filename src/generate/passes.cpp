@@ -47,12 +47,12 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
   for (const PassForm& form : pass_forms(size)) {
     one.data.sequence_length = form.rows;
     plan::Layout layout = plan::make_layout(one, model, 1, plan::compute_dtype(one.precision, device), threads, device);
-    layout.kept_rows = size.sequences * size.positions;
-    layout.chosen_rows = form.sequences;
+    layout.kv_cache_rows = size.sequences * size.positions;
+    layout.logit_positions = form.sequences;
     layout.bounds.rows = form.rows;
-    layout.bounds.squares = form.sequences;
-    layout.bounds.uniform_squares = 0;
-    layout.bounds.square_pairs = static_cast<double>(form.rows) * static_cast<double>(size.positions);
+    layout.bounds.diagonal = form.sequences;
+    layout.bounds.uniform_diagonal = 0;
+    layout.bounds.diagonal_pairs = static_cast<double>(form.rows) * static_cast<double>(size.positions);
     layouts.push_back(std::move(layout));
   }
   return layouts;

@@ -1,9 +1,9 @@
 // The passes that generation is made of, and what they need, before anything is taken.
 //
-// A pass computes new rows of sequences whose earlier keys and values are kept (nn/kept_keys.h). Rows come in two ways:
+// A pass computes new rows of sequences whose earlier keys and values are kept (nn/kv_cache.h). Rows come in two ways:
 // a piece of one prompt, or the newest token of each sequence that runs. Passes are planned for a few numbers of rows
 // each (forms); one runs in the smallest form that holds it, the rest is padding. All forms share one arena, which is
-// as large as the largest needs, and one state: the weights, and the kept keys and values of
+// as large as the largest needs, and one state: the weights, and the KV cache of
 // `sequences` * `positions` tokens. Prompts go through in chunks, so that memory does not grow with them otherwise.
 #pragma once
 

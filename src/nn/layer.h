@@ -16,35 +16,36 @@ namespace hawser::nn {
 
 // A micro-batch on the device. Rows are in this rank's order: sequence by sequence, chunk by chunk.
 struct BatchViews {
-  TensorView ids;                          // i32 [T]
-  TensorView labels;                       // i32 [T], already shifted; negative: predicts nothing
-  TensorView positions;                    // i32 [T], restarting in each document
-  TensorView squares, square_count;        // i32 [N, 6], i32 [1]: pieces of documents against their own rows (local)
-  TensorView rectangles, rectangle_count;  // i32 [M, 6], i32 [1]: against a document's earlier rows (sequence order)
+  TensorView ids;                       // i32 [T]
+  TensorView labels;                    // i32 [T], already shifted; negative: predicts nothing
+  TensorView positions;                 // i32 [T], restarting in each document
+  TensorView diagonal, diagonal_count;  // i32 [N, 6], i32 [1]: pieces of documents against their own rows (local)
+  TensorView off_diagonal,
+      off_diagonal_count;  // i32 [M, 6], i32 [1]: against a document's earlier rows (sequence order)
   // i32 [T * context]: where the K row of each row of the sequence order lies in a gathered [context, 2, T] buffer of K
   // and V rows; its V row lies T further. Only with context parallelism.
-  TensorView gathered_row;
-  TensorView chosen_rows;  // i32 [B]: rows whose logits are wanted. Only with step::Purpose::logits
-  // i32 [T]: the row of the kept keys and values that is this row's, or ops::kNoRow (padding); keys of squares are then
-  // rows of those. Only where keys and values are kept (nn/kept_keys.h).
-  TensorView kept_row;
+  TensorView gather_index;
+  TensorView logit_positions;  // i32 [B]: rows whose logits are wanted. Only with step::Purpose::logits
+  // i32 [T]: the row of the KV cache that is this row's, or ops::kNoRow (padding); keys of diagonal blocks are then
+  // rows of those. Only where keys and values are kept (nn/kv_cache.h).
+  TensorView slot_mapping;
   // The tables' rows where the host knows them as it enqueues, else null (ops::AttentionForward::host_segments).
-  const std::vector<std::int32_t>*host_squares = nullptr, *host_rectangles = nullptr;
-  // > 0: one document a sequence, from its first row on; a square begins at every so many rows at most, none is longer,
+  const std::vector<std::int32_t>*host_diagonal = nullptr, *host_off_diagonal = nullptr;
+  // > 0: one document a sequence, from its first row on; a diagonal block begins at every so many rows at most, none is longer,
   // and rows of none hold finite numbers. With context parallelism these are the chunks of a zig-zag: every sequence
-  // has two on a rank, and a chunk's rectangle is all of the sequence before it.
-  std::int64_t uniform_squares = 0;
-  bool rectangles_apart = false;                 // no key row lies in two rectangles
-  double square_pairs = 0, rectangle_pairs = 0;  // visible query-key pairs a head, at most (booked FLOPs)
+  // has two on a rank, and a chunk's off-diagonal block is all of the sequence before it.
+  std::int64_t uniform_diagonal = 0;
+  bool off_diagonal_apart = false;                    // no key row lies in two off-diagonal blocks
+  double diagonal_pairs = 0, off_diagonal_pairs = 0;  // visible query-key pairs a head, at most (recorded FLOPs)
 };
 
 // Keys and values that outlive a pass, in the compute dtype: [rows, kv_heads, D]. Empty where none are kept.
-struct KeptKeys {
+struct KvCache {
   TensorView k, v;
 };
 
-// The batches of the squares' call over this rank's T rows.
-std::vector<ops::SegmentBatch> square_batches(const BatchViews& batch, std::int64_t rows);
+// The batches of the diagonal blocks' call over this rank's T rows.
+std::vector<ops::SegmentBatch> diagonal_batches(const BatchViews& batch, std::int64_t rows);
 
 // Where a parameter's gradient goes, decided before the GEMM runs.
 struct GradientTarget {
@@ -74,7 +75,7 @@ class LayerContext {
   virtual DType dtype() const = 0;                         // of activations
   virtual int threads() const = 0;                         // of the compute stream (CPU)
   virtual bool deterministic() const { return false; }     // gradients of attention repeat to the bit (CUDA)
-  virtual KeptKeys kept_keys() const { return {}; }        // of the layer that is running; for its attention seam
+  virtual KvCache kv_cache() const { return {}; }          // of the layer that is running; for its attention seam
   // The two streams wait for each other's work so far.
   void exchange_after_compute() { exchange().wait(compute().record()); }
   void compute_after_exchange() { compute().wait(exchange().record()); }
@@ -97,10 +98,10 @@ struct SavePolicy {
   bool delay_weights = false;   // weight gradients run apart: what they read outlives backward
 
   // What is made again. Norms and SwiGLU are made inside backward, the rest by Layer::recompute.
-  bool redoes_pointwise() const { return checkpointing != Checkpointing::none; }
-  bool redoes_gate_up() const;
-  bool redoes_qkv() const;
-  bool redoes_attention() const { return checkpointing == Checkpointing::full && !keep_attention; }
+  bool recomputes_pointwise() const { return checkpointing != Checkpointing::none; }
+  bool recomputes_gate_up() const;
+  bool recomputes_qkv() const;
+  bool recomputes_attention() const { return checkpointing == Checkpointing::full && !keep_attention; }
 };
 
 // The views of a layer's saved tensors for one micro-batch. `slots` runs parallel to Layer::slots(); a slot that its
@@ -132,11 +133,11 @@ class Layer {
 // Whether a layer has a recompute pass under a policy: some slot is written there.
 bool recomputes(const Layer& layer, const SavePolicy& policy);
 
-inline bool SavePolicy::redoes_gate_up() const {
+inline bool SavePolicy::recomputes_gate_up() const {
   return checkpointing == Checkpointing::gate_up || checkpointing == Checkpointing::projections ||
          checkpointing == Checkpointing::full;
 }
-inline bool SavePolicy::redoes_qkv() const {
+inline bool SavePolicy::recomputes_qkv() const {
   return checkpointing == Checkpointing::qkv || checkpointing == Checkpointing::projections ||
          checkpointing == Checkpointing::full;
 }

@@ -186,7 +186,7 @@ TEST(Layers, SlotsAreWrittenAndReadWhenTheySay) {
       LayerRun layer_run(ctx, *c.layer, c.documents.rows(), c.width, policy);
       std::vector<TensorView> views(layer_run.slots().size());
       layer_run.on_slot = [&](std::size_t slot, const TensorView& view) { views[slot] = view; };
-      layer_run.run(sink, [&](Pass pass) { device.set_row(static_cast<int>(pass)); });
+      layer_run.run(sink, [&](Pass pass) { device.set_instruction(static_cast<int>(pass)); });
       for (std::size_t s = 0; s < views.size(); ++s) {
         const Slot& slot = layer_run.slots()[s];
         ASSERT_EQ(views[s].empty(), slot.shape.rank() == 0);
@@ -196,15 +196,15 @@ TEST(Layers, SlotsAreWrittenAndReadWhenTheySay) {
         bool written = false, read_behind = false;
         int last = -1;
         for (const TraceItem& item : device.trace().items) {
-          for (const Access& access : item.booking.accesses) {
+          for (const Access& access : item.record.accesses) {
             if (!overlap(access, whole)) continue;
-            EXPECT_TRUE(written || access.write) << where << " is read by " << item.booking.name << " too early";
-            EXPECT_GE(item.row, static_cast<int>(slot.writer)) << where;
-            EXPECT_LE(item.row, static_cast<int>(slot.last_reader)) << where << ": " << item.booking.name;
-            EXPECT_TRUE(written || item.row == static_cast<int>(slot.writer)) << where;
+            EXPECT_TRUE(written || access.write) << where << " is read by " << item.record.name << " too early";
+            EXPECT_GE(item.instruction, static_cast<int>(slot.writer)) << where;
+            EXPECT_LE(item.instruction, static_cast<int>(slot.last_reader)) << where << ": " << item.record.name;
+            EXPECT_TRUE(written || item.instruction == static_cast<int>(slot.writer)) << where;
             written = true;
             read_behind = read_behind || !access.write;
-            last = item.row;
+            last = item.instruction;
           }
         }
         EXPECT_TRUE(read_behind) << where << " is read by nobody";
@@ -214,22 +214,22 @@ TEST(Layers, SlotsAreWrittenAndReadWhenTheySay) {
   }
 }
 
-TEST(Layers, MetaBooksWhatTheCpuDoes) {
+TEST(Layers, MetaRecordsWhatTheCpuDoes) {
   for (const Case& c : cases()) {
     for (const SavePolicy& policy : testing::all_policies()) {
       const auto cpu = make_cpu_device({.threads = 1});
       MetaDevice meta;
-      std::vector<std::vector<Booking>> booked;
+      std::vector<std::vector<OpRecord>> records;
       for (Device* device : {cpu.get(), static_cast<Device*>(&meta)}) {
         TestContext ctx(*device, DType::f32);
         prepare(ctx, c);
         TestSink sink(ctx, c.layer->params());
         LayerRun(ctx, *c.layer, c.documents.rows(), c.width, policy).run(sink);
-        booked.push_back(ctx.booked());
+        records.push_back(ctx.records());
       }
-      ASSERT_EQ(booked[0].size(), booked[1].size()) << c.name;
-      for (std::size_t i = 0; i < booked[0].size(); ++i) {
-        const Booking &a = booked[0][i], &b = booked[1][i];
+      ASSERT_EQ(records[0].size(), records[1].size()) << c.name;
+      for (std::size_t i = 0; i < records[0].size(); ++i) {
+        const OpRecord &a = records[0][i], &b = records[1][i];
         ASSERT_STREQ(a.name, b.name);
         EXPECT_EQ(a.flops, b.flops) << a.name;
         ASSERT_EQ(a.accesses.size(), b.accesses.size()) << a.name;
@@ -254,51 +254,51 @@ TEST(Layers, RecomputeDoesNoMoreThanItMust) {
       prepare(ctx, c);
       TestSink sink(ctx, c.layer->params());
       LayerRun layer_run(ctx, *c.layer, c.documents.rows(), c.width, policy);
-      layer_run.run(sink, [&](Pass pass) { device.set_row(static_cast<int>(pass)); });
-      const bool redoes = attention ? policy.redoes_qkv() : policy.redoes_gate_up();
-      EXPECT_EQ(recomputes(*c.layer, policy), redoes);
-      int norms = 0, products = 0, attentions = 0;
+      layer_run.run(sink, [&](Pass pass) { device.set_instruction(static_cast<int>(pass)); });
+      const bool expected = attention ? policy.recomputes_qkv() : policy.recomputes_gate_up();
+      EXPECT_EQ(recomputes(*c.layer, policy), expected);
+      int norms = 0, gemms = 0, attentions = 0;
       double flops = 0;
       for (const TraceItem& item : device.trace().items) {
-        const std::string name = item.booking.name;
-        if (item.row != static_cast<int>(Pass::forward) && name == "rms_norm_forward") ++norms;
-        if (item.row != static_cast<int>(Pass::recompute)) continue;
+        const std::string name = item.record.name;
+        if (item.instruction != static_cast<int>(Pass::forward) && name == "rms_norm_forward") ++norms;
+        if (item.instruction != static_cast<int>(Pass::recompute)) continue;
         if (name == "attention_forward") ++attentions;
         if (name != "gemm") continue;
-        ++products;
-        flops += item.booking.flops;
+        ++gemms;
+        flops += item.record.flops;
       }
       const std::string where = c.name + ": " + testing::text(policy);
-      EXPECT_EQ(products, redoes ? 1 : 0) << where;
+      EXPECT_EQ(gemms, expected ? 1 : 0) << where;
       const double first = 2.0 * static_cast<double>(c.documents.rows() * c.layer->params()[1].elements());
-      EXPECT_EQ(flops, redoes ? first : 0) << where;
-      EXPECT_EQ(attentions, attention && policy.redoes_attention() ? 1 : 0) << where;
+      EXPECT_EQ(flops, expected ? first : 0) << where;
+      EXPECT_EQ(attentions, attention && policy.recomputes_attention() ? 1 : 0) << where;
       // A delayed weight gradient makes the normed rows a second time rather than have them kept for it.
-      EXPECT_EQ(norms, policy.redoes_pointwise() ? (redoes && policy.delay_weights ? 2 : 1) : 0) << where;
+      EXPECT_EQ(norms, policy.recomputes_pointwise() ? (expected && policy.delay_weights ? 2 : 1) : 0) << where;
     }
   }
 }
 
-TEST(Layers, BookedFlopsAreTheFormula) {
+TEST(Layers, RecordedFlopsAreTheFormula) {
   for (const Case& c : cases()) {
     MetaDevice device;
     TestContext ctx(device, DType::f32);
     prepare(ctx, c);
-    ctx.batch_.square_pairs = 23;
+    ctx.batch_.diagonal_pairs = 23;
     TestSink sink(ctx, c.layer->params());
     LayerRun layer_run(ctx, *c.layer, c.documents.rows(), c.width, {});
-    double products[2] = {0, 0};  // GEMMs and attention of forward, of backward
+    double gemms[2] = {0, 0};  // GEMMs and attention of forward, of backward
     int pass = 0;
-    layer_run.run(sink, [&](Pass p) { pass = static_cast<int>(p), device.set_row(pass); });
+    layer_run.run(sink, [&](Pass p) { pass = static_cast<int>(p), device.set_instruction(pass); });
     for (const TraceItem& item : device.trace().items) {
-      const std::string name = item.booking.name;
+      const std::string name = item.record.name;
       if (name.find("gemm") == 0 || name.find("attention") == 0) {
-        products[item.row == static_cast<int>(Pass::forward) ? 0 : 1] += item.booking.flops;
+        gemms[item.instruction == static_cast<int>(Pass::forward) ? 0 : 1] += item.record.flops;
       }
     }
-    EXPECT_NEAR(products[0], c.layer->flops(c.documents.rows(), 23), 1e-6 * products[0]) << c.name;
-    EXPECT_GE(products[1], 2 * products[0]) << c.name;
-    EXPECT_LE(products[1], 2.5 * products[0]) << c.name;
+    EXPECT_NEAR(gemms[0], c.layer->flops(c.documents.rows(), 23), 1e-6 * gemms[0]) << c.name;
+    EXPECT_GE(gemms[1], 2 * gemms[0]) << c.name;
+    EXPECT_LE(gemms[1], 2.5 * gemms[0]) << c.name;
   }
 }
 

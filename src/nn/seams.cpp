@@ -4,9 +4,9 @@
 
 namespace hawser::nn {
 
-std::vector<ops::SegmentBatch> square_batches(const BatchViews& batch, std::int64_t rows) {
-  if (batch.uniform_squares == 0) return {};
-  return {ops::equal_squares(rows, batch.uniform_squares)};
+std::vector<ops::SegmentBatch> diagonal_batches(const BatchViews& batch, std::int64_t rows) {
+  if (batch.uniform_diagonal == 0) return {};
+  return {ops::equal_diagonal_blocks(rows, batch.uniform_diagonal)};
 }
 
 namespace {
@@ -18,15 +18,15 @@ class LocalSession : public AttentionExchange::Session {
                const TensorView& dv)
       : part_{.k = k,
               .v = v,
-              .segments = ctx.batch().squares,
-              .segment_count = ctx.batch().square_count,
-              .form = ops::SegmentForm::squares,
-              .batches = square_batches(ctx.batch(), k.size(0)),
-              .host_segments = ctx.batch().host_squares,
+              .segments = ctx.batch().diagonal,
+              .segment_count = ctx.batch().diagonal_count,
+              .form = ops::SegmentForm::diagonal,
+              .batches = diagonal_batches(ctx.batch(), k.size(0)),
+              .host_segments = ctx.batch().host_diagonal,
               .heads = static_cast<int>(k.size(1)),
               .dk = dk,
               .dv = dv,
-              .visible = ctx.batch().square_pairs} {}
+              .visible = ctx.batch().diagonal_pairs} {}
   int parts() const override { return 1; }
   AttentionPart wait(int) override { return part_; }
 

@@ -41,7 +41,7 @@ struct AttentionPart {
   int head_begin = 0, heads = 0;  // key-value heads [head_begin, head_begin + heads) and their queries
   bool first = true;              // the first part of these heads writes o and lse, later ones are combined
   TensorView dk, dv;              // backward: where this part's key and value gradients go, float32 or as k
-  double visible = 0;             // expected visible query-key pairs a head: what meta books, and progress counts
+  double visible = 0;             // expected visible query-key pairs a head: what meta records, and progress counts
 };
 
 // Attention as parts that are combined by log-sum-exp: local keys first, keys of other ranks when they have arrived.

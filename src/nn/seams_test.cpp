@@ -28,7 +28,7 @@ TEST(Seams, DefaultsEnqueueNothingAndReturnWhatTheyGet) {
   EXPECT_TRUE(device.trace().items.empty());
 }
 
-TEST(Seams, AttentionIsOnePartOverTheLocalSquares) {
+TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {
   MetaDevice device;
   TestContext ctx(device, DType::f32);
   testing::set_batch(ctx, {{2, 4}}, 4);
@@ -41,8 +41,8 @@ TEST(Seams, AttentionIsOnePartOverTheLocalSquares) {
     const AttentionPart part = session->wait(0);
     EXPECT_EQ(part.k.raw(), k.raw());
     EXPECT_EQ(part.v.raw(), v.raw());
-    EXPECT_EQ(part.segments.raw(), ctx.batch().squares.raw());
-    EXPECT_EQ(part.segment_count.raw(), ctx.batch().square_count.raw());
+    EXPECT_EQ(part.segments.raw(), ctx.batch().diagonal.raw());
+    EXPECT_EQ(part.segment_count.raw(), ctx.batch().diagonal_count.raw());
     EXPECT_TRUE(part.causal && part.first);
     EXPECT_EQ(part.head_begin, 0);
     EXPECT_EQ(part.heads, 3);

@@ -3,7 +3,7 @@
 // A case is one lambda that makes its tensors in a World, runs the op and returns the values of its outputs. check_case
 // runs it at every vector level, with one thread and with two, twice, against the expected values; asks that all runs
 // of one level agree bit for bit and that gaps between padded rows stay untouched; and runs it on the meta device,
-// where it must book one piece of work that reads exactly the inputs and writes exactly the outputs. Where there is a
+// where it must record one piece of work that reads exactly the inputs and writes exactly the outputs. Where there is a
 // GPU it runs there too, twice, with the same bits, within the case's tolerance of the expected values and within twice
 // that of the CPU's; what lies between and behind the tensors must stay untouched. HAWSER_CASES=cuda in the environment
 // leaves out all CPU runs but one; without a GPU it fails.
@@ -127,7 +127,7 @@ inline void check_case(const Case& c) {
   set_vector_level(best);
   World world(DeviceKind::meta, 1);
   c.run(world);
-  world.check_booking();
+  world.check_record();
 }
 
 // d loss / d x by central differences of a float64 function that reads x.

@@ -132,10 +132,10 @@ class World {
     }
   }
 
-  void check_booking() {
-    ASSERT_EQ(trace().items.size(), 1u) << "one op books one piece of work";
+  void check_record() {
+    ASSERT_EQ(trace().items.size(), 1u) << "one op records one piece of work";
     std::set<std::uint64_t> read, written;
-    for (const Access& access : trace().items[0].booking.accesses)
+    for (const Access& access : trace().items[0].record.accesses)
       (access.write ? written : read).insert(access.address);
     const auto addresses = [](const std::set<std::byte*>& from) {
       std::set<std::uint64_t> out;

@@ -62,16 +62,16 @@ void expect_backend(const char* op, DeviceKind kind, bool there) {
 void run(Stream& stream, const char* op, std::initializer_list<TensorView> read,
          std::initializer_list<TensorView> written, double flops, std::function<void()> kernel,
          std::string implementation) {
-  Booking booking{.name = op, .flops = flops, .implementation = std::move(implementation)};
-  const auto book = [&](const TensorView& view, bool write) {
+  OpRecord record{.name = op, .flops = flops, .implementation = std::move(implementation)};
+  const auto record_access = [&](const TensorView& view, bool write) {
     if (view.empty() || view.elements() == 0) return;
     HAWSER_CHECK(view.device() == stream.kind(), op, ": ", view.text(), " given to stream ", stream.name(), " of ",
                  to_string(stream.kind()));
-    booking.accesses.push_back(write ? writes(view) : reads(view));
+    record.accesses.push_back(write ? writes(view) : reads(view));
   };
-  for (const TensorView& view : read) book(view, false);
-  for (const TensorView& view : written) book(view, true);
-  stream.launch(std::move(booking), std::move(kernel));
+  for (const TensorView& view : read) record_access(view, false);
+  for (const TensorView& view : written) record_access(view, true);
+  stream.launch(std::move(record), std::move(kernel));
 }
 
 }  // namespace hawser::ops

@@ -1,8 +1,8 @@
-// What every op does the same way: check the arguments once, then either book (meta) or run.
+// What every op does the same way: check the arguments once, then either record (meta) or run.
 //
 // An op family is one folder:
 //   x.h            the contract: formula, shapes, dtypes, aliasing, errors, source
-//   x.cpp          checks and booking; hands checked arguments to the backend
+//   x.cpp          checks and op record; hands checked arguments to the backend
 //   x_cpu.{h,cpp}  the CPU backend: threads and memory
 //   x_kernels.inc  its inner loops, compiled once for each vector level (ops/cpu/levels.h)
 //   x_cuda.{h,cu}  the CUDA backend: enqueues kernels (ops/cuda/kernel.cuh); built with HAWSER_CUDA
@@ -47,7 +47,7 @@ void expect_apart(const char* op, const TensorView& a, const TensorView& b);
 // Throws an InternalError unless `kernel` is there.
 void expect_backend(const char* op, DeviceKind kind, bool there);
 
-// Enqueues `kernel` with the op's booking; empty views are left out, all others must live on the stream's device.
+// Enqueues `kernel` with the op's op record; empty views are left out, all others must live on the stream's device.
 // `kernel` runs on the stream's worker: it must hold views, not references.
 void run(Stream& stream, const char* op, std::initializer_list<TensorView> read,
          std::initializer_list<TensorView> written, double flops, std::function<void()> kernel,

@@ -79,11 +79,11 @@ class Pricer {
   Pricer(const Target& target, DType compute, double share)
       : target_(target), rates_(target.rates(compute)), share_(share) {}
 
-  Duration price(const Booking& booking) {
-    if (booking.collective.kind != CollectiveKind::none) return message(booking.collective);
+  Duration price(const OpRecord& record) {
+    if (record.collective.kind != CollectiveKind::none) return message(record.collective);
     Duration out;
     double rate = 0;
-    const std::string_view name = booking.name;
+    const std::string_view name = record.name;
     if (name == "gemm" || name == "linear_cross_entropy") {
       rate = rates_.gemm, out.what = "GEMM";
     } else if (name == "attention_forward") {
@@ -91,13 +91,13 @@ class Pricer {
     } else if (name == "attention_backward") {
       rate = rates_.attention.backward, out.what = "attention";
     }
-    double bytes = booking.bytes;
+    double bytes = record.bytes;
     if (bytes == 0) {
-      for (const Access& a : booking.accesses) bytes += static_cast<double>(a.row_bytes * a.rows);
+      for (const Access& a : record.accesses) bytes += static_cast<double>(a.row_bytes * a.rows);
     }
     // A product's tiles are read from cache: its FLOPs are its time unless it is a small one.
     out.seconds = bytes / (target_.copy * share_);
-    if (rate > 0) out.seconds = std::max(out.seconds, booking.flops / (rate * share_));
+    if (rate > 0) out.seconds = std::max(out.seconds, record.flops / (rate * share_));
     out.seconds = std::max(out.seconds, target_.launch);
     return out;
   }
@@ -152,7 +152,7 @@ StepTime step_time(const Trace& trace, const Target& target, DType compute, doub
         now = std::max(now, reached[static_cast<std::size_t>(item.target)]);
         break;
       case TraceItem::Kind::work: {
-        const Duration duration = pricer.price(item.booking);
+        const Duration duration = pricer.price(item.record);
         now += duration.seconds;
         sum += duration.seconds;
         out.busy[duration.what] += duration.seconds;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
-#include "nn/kept_keys.h"
+#include "nn/kv_cache.h"
 #include "parallel/context/all_gather_exchange.h"
 
 namespace hawser::plan {
@@ -14,16 +14,16 @@ void set_bounds(Layout& layout) {
   b.context = batch.context;
   b.rows = batch.local_rows();
   const data::SegmentBounds segments = batch.max_segments();
-  b.squares = segments.squares;
-  b.rectangles = segments.rectangles;
-  // One document a sequence, from its first row on. Rectangles of different sequences share no key.
-  b.uniform_squares = batch.equal_chunks() ? batch.chunk_length() : 0;
-  b.rectangles_apart = batch.chunks_per_rank == 1;
-  // Causal attention over whole sequences is the most there can be; a square is one chunk at most.
+  b.diagonal = segments.diagonal;
+  b.off_diagonal = segments.off_diagonal;
+  // One document a sequence, from its first row on. Off-diagonal blocks of different sequences share no key.
+  b.uniform_diagonal = batch.equal_chunks() ? batch.chunk_length() : 0;
+  b.off_diagonal_apart = batch.chunks_per_rank == 1;
+  // Causal attention over whole sequences is the most there can be; a diagonal block is one chunk at most.
   const double sequences = static_cast<double>(batch.sequences), length = static_cast<double>(batch.padded_length());
   const double chunk = static_cast<double>(batch.chunk_length());
-  b.square_pairs = sequences * batch.chunks_per_rank * chunk * (chunk + 1) / 2;
-  b.rectangle_pairs = sequences * length * (length + 1) / 2 / batch.context - b.square_pairs;
+  b.diagonal_pairs = sequences * batch.chunks_per_rank * chunk * (chunk + 1) / 2;
+  b.off_diagonal_pairs = sequences * length * (length + 1) / 2 / batch.context - b.diagonal_pairs;
 }
 
 void set_policies(Layout& layout, const MemoryRecipe& memory) {
@@ -36,7 +36,7 @@ void set_policies(Layout& layout, const MemoryRecipe& memory) {
   }
 }
 
-DType default_wire(DeviceKind device, DType compute) {
+DType default_reduce_dtype(DeviceKind device, DType compute) {
   return device == DeviceKind::cuda && compute == DType::bf16 ? DType::bf16 : DType::f32;
 }
 
@@ -48,7 +48,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
                    DeviceKind device) {
   Layout layout;
   layout.device = device;
-  layout.wire = layout.key_wire = default_wire(device, compute);
+  layout.reduce_dtype = layout.kv_reduce_dtype = default_reduce_dtype(device, compute);
   const ParallelRecipe& p = recipe.parallel;
   layout.mesh = comm::mesh_sizes(world, p.hybrid_shard_degree, p.context_parallel_degree);
   layout.compute = compute;
@@ -90,18 +90,18 @@ step::StateOptions state_options(const Layout& layout, int part, bool optimizer)
           .part = part,
           .compute = layout.compute,
           .optimizer = optimizer,
-          .kept_rows = layout.kept_rows};
+          .kv_cache_rows = layout.kv_cache_rows};
 }
 
 nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
   nn::Seams seams;
   if (layout.mesh.context > 1) {
     seams.attention =
-        std::make_shared<parallel::AllGatherExchange>(mesh.context(), layout.head_groups, layout.key_wire);
+        std::make_shared<parallel::AllGatherExchange>(mesh.context(), layout.head_groups, layout.kv_reduce_dtype);
   }
-  if (layout.kept_rows > 0) {
+  if (layout.kv_cache_rows > 0) {
     HAWSER_CHECK(layout.mesh.context == 1, "keys that are kept, with context parallelism");
-    seams.attention = std::make_shared<nn::KeepingExchange>();
+    seams.attention = std::make_shared<nn::KvCacheExchange>();
   }
   return seams;
 }
@@ -109,8 +109,8 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose) {
   step::BatchBounds bounds = layout.bounds;
-  bounds.chosen_rows = purpose == step::Purpose::logits ? layout.chosen_rows : 0;
-  bounds.keeps_keys = layout.kept_rows > 0;
+  bounds.logit_positions = purpose == step::Purpose::logits ? layout.logit_positions : 0;
+  bounds.uses_kv_cache = layout.kv_cache_rows > 0;
   return {.model = &model,
           .program = &program,
           .mesh = &mesh,
@@ -119,7 +119,7 @@ step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& mo
           .policies = layout.policies,
           .optimizer = layout.optimizer,
           .compute = layout.compute,
-          .wire = layout.wire,
+          .reduce_dtype = layout.reduce_dtype,
           .threads = layout.threads,
           .deterministic = layout.deterministic,
           .local_accumulation = layout.accumulation == GradientAccumulation::local,

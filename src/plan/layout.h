@@ -21,21 +21,21 @@ struct Layout {
   DeviceKind device = DeviceKind::cpu;  // what it is planned for, or runs on
   MeshSizes mesh;
   DType compute = DType::f32;
-  DType wire = DType::f32;      // of a micro-batch's gradients (step::ExecutorSetup::wire)
-  DType key_wire = DType::f32;  // of gathered keys' gradients (parallel::AllGatherExchange)
-  int threads = 1;              // CPU threads of the compute stream
-  int micro_batches = 1;        // a rank and step
-  data::BatchShape batch;       // of a micro-batch on one data rank
-  int head_groups = 1;          // key-value heads are gathered in so many groups
+  DType reduce_dtype = DType::f32;     // of a micro-batch's gradients (step::ExecutorSetup::reduce_dtype)
+  DType kv_reduce_dtype = DType::f32;  // of gathered keys' gradients (parallel::AllGatherExchange)
+  int threads = 1;                     // CPU threads of the compute stream
+  int micro_batches = 1;               // a rank and step
+  data::BatchShape batch;              // of a micro-batch on one data rank
+  int head_groups = 1;                 // key-value heads are gathered in so many groups
   step::BatchBounds bounds;
   std::vector<nn::SavePolicy> policies;
   int prefetch = 1;
   int in_flight = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   step::OptimizerSettings optimizer;
-  std::int64_t chosen_rows = 1;  // Purpose::logits: rows whose logits are wanted
+  std::int64_t logit_positions = 1;  // Purpose::logits: rows whose logits are wanted
   // Rows of keys and values that each attention layer keeps from pass to pass; 0: a pass sees its own rows alone.
-  std::int64_t kept_rows = 0;
+  std::int64_t kv_cache_rows = 0;
   bool deterministic = false;  // two runs give the same bits on CUDA too; on the CPU they always do
 
   int parts() const { return mesh.shard_ranks(); }
@@ -59,7 +59,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
 bool deterministic_of(const Recipe& recipe, DeviceKind device);
 
 // What gradients travel in by default: bf16 on CUDA where layers compute in it, float32 elsewhere.
-DType default_wire(DeviceKind device, DType compute);
+DType default_reduce_dtype(DeviceKind device, DType compute);
 
 // Makes `bounds` what `batch` and `mesh` say; for callers that change a layout by hand.
 void set_bounds(Layout& layout);

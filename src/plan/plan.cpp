@@ -23,7 +23,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   setup.device = &device;
   setup.state = &state;
   setup.buffers = &buffers;
-  setup.on_row = [&device](const program::Row& row) { device.set_row(row.id); };
+  setup.on_instruction = [&device](const program::Instruction& instruction) { device.set_instruction(instruction.id); };
   step::Executor(std::move(setup)).enqueue({});
   plan.trace = device.take_trace();
   plan.buffers = buffers.take();
@@ -39,8 +39,8 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
 std::vector<std::string> implementations(const RankPlan& plan) {
   std::vector<std::string> out;
   for (const TraceItem& item : plan.trace.items) {
-    if (item.booking.implementation.empty()) continue;
-    std::string line = cat(item.booking.name, ": ", item.booking.implementation);
+    if (item.record.implementation.empty()) continue;
+    std::string line = cat(item.record.name, ": ", item.record.implementation);
     if (std::find(out.begin(), out.end(), line) == out.end()) out.push_back(std::move(line));
   }
   return out;
@@ -67,8 +67,9 @@ void check_end(const RankPlan& plan, int rank, std::vector<std::string>& defects
   for (const int i : last) {
     if (i < 0 || i == end || order.before(i, end)) continue;
     const TraceItem& item = items[static_cast<std::size_t>(i)];
-    defects.push_back(cat("rank ", rank, ": the step may end before ", item.booking.name, " (row ", item.row,
-                          ", stream ", plan.trace.streams[static_cast<std::size_t>(item.stream)], ")"));
+    defects.push_back(cat("rank ", rank, ": the step may end before ", item.record.name, " (instruction ",
+                          item.instruction, ", stream ", plan.trace.streams[static_cast<std::size_t>(item.stream)],
+                          ")"));
   }
 }
 
@@ -95,15 +96,16 @@ void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<in
 namespace {
 
 // "backward of block 3's MLP, micro-batch 0"
-std::string peak_row_text(const RankPlan& plan) {
+std::string peak_instruction_text(const RankPlan& plan) {
   const TraceItem& item = plan.trace.items[static_cast<std::size_t>(plan.buffers.placement.peak_item)];
-  if (item.row < 0) return item.booking.name;
-  const program::Row& row = plan.program.rows[static_cast<std::size_t>(item.row)];
-  std::string out = program::to_string(row.op);
+  if (item.instruction < 0) return item.record.name;
+  const program::Instruction& instruction = plan.program.instructions[static_cast<std::size_t>(item.instruction)];
+  std::string out = program::to_string(instruction.op);
   std::replace(out.begin(), out.end(), '_', ' ');
-  if (row.layer >= 0) out += cat(" of block ", row.layer / 2, row.layer % 2 == 0 ? "'s attention" : "'s MLP");
-  if (row.unit >= 0) out += cat(" of unit ", row.unit);
-  if (row.micro_batch >= 0) out += cat(", micro-batch ", row.micro_batch);
+  if (instruction.layer >= 0)
+    out += cat(" of block ", instruction.layer / 2, instruction.layer % 2 == 0 ? "'s attention" : "'s MLP");
+  if (instruction.unit >= 0) out += cat(" of unit ", instruction.unit);
+  if (instruction.micro_batch >= 0) out += cat(", micro-batch ", instruction.micro_batch);
   return out;
 }
 
@@ -113,7 +115,7 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   Costs costs;
   costs.live_bytes["parameters"] = plan.parameter_bytes;
   costs.live_bytes["optimizer state"] = plan.optimizer_bytes;
-  if (plan.kept_bytes > 0) costs.live_bytes["kept keys and values"] = plan.kept_bytes;
+  if (plan.kept_bytes > 0) costs.live_bytes["the KV cache"] = plan.kept_bytes;
   costs.live_bytes["tables"] = plan.state_bytes - plan.parameter_bytes - plan.optimizer_bytes - plan.kept_bytes;
   if (plan.scratch_bytes > 0) costs.live_bytes["scratch of the streams"] = plan.scratch_bytes;
   for (const int buffer : plan.buffers.placement.peak_buffers) {
@@ -125,15 +127,15 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   costs.total_bytes = plan.bytes();
   costs.live = plan.state_bytes + plan.scratch_bytes + plan.buffers.placement.live_bytes;
   for (const TraceItem& item : plan.trace.items) {
-    costs.flops += item.booking.flops;
-    const CollectiveNote& note = item.booking.collective;
+    costs.flops += item.record.flops;
+    const CollectiveNote& note = item.record.collective;
     if (note.kind == CollectiveKind::none) continue;
     costs.traffic[group_kind(note.communicator)] += bytes_sent(note, members_of(note.communicator, 0).count);
   }
-  if (plan.buffers.placement.peak_item >= 0) costs.peak_row = peak_row_text(plan);
+  if (plan.buffers.placement.peak_item >= 0) costs.peak_instruction = peak_instruction_text(plan);
   const step::BatchBounds& bounds = layout.bounds;
   costs.model_flops =
-      layout.micro_batches * model.training_flops(bounds.rows, bounds.square_pairs + bounds.rectangle_pairs);
+      layout.micro_batches * model.training_flops(bounds.rows, bounds.diagonal_pairs + bounds.off_diagonal_pairs);
   return costs;
 }
 

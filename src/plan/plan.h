@@ -45,10 +45,10 @@ struct Costs {
   std::map<std::string, std::int64_t> live_bytes;  // by purpose, at the peak; with parameters and optimizer state
   std::int64_t total_bytes = 0;                    // state, scratch and arena
   std::int64_t live = 0;                           // of them, what holds something at the peak
-  double flops = 0;                                // of all work of one step on this rank, as booked
+  double flops = 0;                                // of all work of one step on this rank, as recorded
   double model_flops = 0;                          // forward and backward without recompute, causal attention once
   std::map<std::string, double> traffic;           // bytes this rank sends in a step, by kind of group
-  std::string peak_row;                            // what the step is at when most is live
+  std::string peak_instruction;                    // what the step is at when most is live
 };
 Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout);
 

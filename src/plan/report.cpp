@@ -43,7 +43,7 @@ std::string percent(double part, double whole) {
 std::string precision_text(const Layout& layout) {
   if (layout.compute != DType::bf16) return "float32";
   const bool sent =
-      layout.wire == DType::bf16 && layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
+      layout.reduce_dtype == DType::bf16 && layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
   return cat("bfloat16, float32 master weights, moments and gradients", sent ? ", sent in bfloat16" : "");
 }
 
@@ -81,7 +81,7 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
 
   for (const RankClass& ranks : rank_classes(layout.mesh)) {
     out += cat("memory of ", ranks.first == ranks.last ? "" : "each of ", ranks.text(), " at the peak (",
-               costs.peak_row, ")\n");
+               costs.peak_instruction, ")\n");
   }
   std::vector<std::pair<std::string, std::int64_t>> parts(costs.live_bytes.begin(), costs.live_bytes.end());
   std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -134,7 +134,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
   nlohmann::ordered_json memory{
       {"by_purpose", costs.live_bytes}, {"plan", costs.total_bytes},   {"live", costs.live},
       {"overhead", forecast.overhead},  {"needed", forecast.needed()}, {"capacity", forecast.capacity},
-      {"peak", costs.peak_row}};
+      {"peak", costs.peak_instruction}};
   if (saves_beside_steps(recipe)) memory["host_snapshot"] = snapshot_of(costs);
   for (const RankClass& ranks : rank_classes(layout.mesh)) {
     memory["ranks"] = cat(ranks.first, "-", ranks.last);

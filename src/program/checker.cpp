@@ -110,7 +110,7 @@ std::vector<std::string> check_memory(const RankTrace& rank) {
   bool inside = true;
   std::vector<std::vector<Use>> uses(buffers.size());
   for (std::size_t i = 0; i < trace.items.size(); ++i) {
-    for (const Access& access : trace.items[i].booking.accesses) {
+    for (const Access& access : trace.items[i].record.accesses) {
       if (access.row_bytes == 0 || access.rows == 0) continue;
       const int buffer = index.find(access.address);
       if (buffer < 0) {

@@ -130,10 +130,11 @@ TEST(CheckMemory, FindsRacesExactlyOnRandomTraces) {
 TEST(CheckMemory, NamesARace) {
   Recorder r({"compute", "gather"});
   const int x = r.buffer("weights 3", "weights", 100);
-  r.row(7);
+  r.instruction(7);
   r.work(1, "all_gather", {}, {x});
   r.work(0, "gemm", {x}, {});
-  expect_defect(memory_of(r), {"race on weights 3", "all_gather", "row 7", "stream gather", "gemm", "stream compute"});
+  expect_defect(memory_of(r),
+                {"race on weights 3", "all_gather", "instruction 7", "stream gather", "gemm", "stream compute"});
 }
 
 TEST(CheckMemory, LetsDisjointColumnsOfOneMatrixBeUsedAtOnce) {

@@ -40,7 +40,7 @@ class Conversation {
       const auto& items = ranks[r].trace->items;
       std::map<std::tuple<int, int, int>, int> numbers;
       for (std::size_t i = 0; i < items.size(); ++i) {
-        const CollectiveNote& note = items[i].booking.collective;
+        const CollectiveNote& note = items[i].record.collective;
         if (note.kind == CollectiveKind::none) continue;
         const auto [id, added] = ids.try_emplace(note.communicator, static_cast<int>(members_.size()));
         if (added) members_.emplace_back(), most_peer_.push_back(-1);
@@ -189,10 +189,10 @@ class Simulation {
         if (states_[r].queues[s].empty()) continue;
         const int item = states_[r].queues[s].front();
         const TraceItem& it = item_of(r, item);
-        defects.add(cat(
-            "deadlock: rank ", ranks_[r].rank, ", stream ", ranks_[r].trace->streams[s], " waits for ",
-            it.kind == TraceItem::Kind::wait ? cat("an event of item ", it.target) : describe(it.booking.collective),
-            " (row ", it.row, ", item ", item, ")"));
+        defects.add(
+            cat("deadlock: rank ", ranks_[r].rank, ", stream ", ranks_[r].trace->streams[s], " waits for ",
+                it.kind == TraceItem::Kind::wait ? cat("an event of item ", it.target) : describe(it.record.collective),
+                " (instruction ", it.instruction, ", item ", item, ")"));
       }
     }
   }

@@ -24,8 +24,8 @@ class Defects {
 
 inline std::string describe(const Trace& trace, int item) {
   const TraceItem& it = trace.items[static_cast<std::size_t>(item)];
-  return cat(it.booking.name, " (row ", it.row, ", stream ", trace.streams[static_cast<std::size_t>(it.stream)],
-             ", item ", item, ")");
+  return cat(it.record.name, " (instruction ", it.instruction, ", stream ",
+             trace.streams[static_cast<std::size_t>(it.stream)], ", item ", item, ")");
 }
 
 }  // namespace hawser::program

@@ -29,12 +29,12 @@ Lifetimes::Lifetimes(const Trace& trace, const Order& order, const std::vector<B
   const BufferIndex index(buffers);
   for (std::size_t i = 0; i < trace.items.size(); ++i) {
     const TraceItem& item = trace.items[i];
-    for (const Access& access : item.booking.accesses) {
+    for (const Access& access : item.record.accesses) {
       const int buffer = index.find(access.address);
       if (buffer < 0) continue;
       const auto b = static_cast<std::size_t>(buffer);
       const Buffer& owner = buffers[b];
-      HAWSER_CHECK(access.end() <= owner.address + static_cast<std::uint64_t>(owner.bytes), item.booking.name,
+      HAWSER_CHECK(access.end() <= owner.address + static_cast<std::uint64_t>(owner.bytes), item.record.name,
                    " runs over the end of ", owner.name);
       used_[b] = true;
       if (first_[b] < 0) first_[b] = static_cast<int>(i);

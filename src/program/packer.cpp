@@ -19,7 +19,7 @@ class KnownFloor {
  public:
   KnownFloor(const Trace& trace, const Order& order) : order_(order), next_(static_cast<std::size_t>(order.streams())) {
     for (std::size_t i = trace.items.size(); i-- > 0;) {
-      if (!trace.items[i].booking.accesses.empty()) {
+      if (!trace.items[i].record.accesses.empty()) {
         next_[static_cast<std::size_t>(trace.items[i].stream)].push_back(static_cast<int>(i));
       }
     }

@@ -100,7 +100,7 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
   for (const int b : used) wanted[static_cast<std::size_t>(b)] = true;
   std::vector<std::vector<int>> touched(trace.items.size());
   for (std::size_t i = 0; i < trace.items.size(); ++i) {
-    for (const Access& access : trace.items[i].booking.accesses) {
+    for (const Access& access : trace.items[i].record.accesses) {
       const int b = index.find(access.address);
       if (b >= 0 && wanted[static_cast<std::size_t>(b)]) touched[i].push_back(b);
     }

@@ -66,23 +66,24 @@ const char* to_string(StreamId stream) {
   return "?";
 }
 
-int Program::add(Row row) {
-  row.id = static_cast<int>(rows.size());
-  for (const int other : row.after) HAWSER_CHECK(other >= 0 && other < row.id, "row ", row.id, " waits for ", other);
-  rows.push_back(std::move(row));
-  return rows.back().id;
+int Program::add(Instruction instruction) {
+  instruction.id = static_cast<int>(instructions.size());
+  for (const int other : instruction.after)
+    HAWSER_CHECK(other >= 0 && other < instruction.id, "row ", instruction.id, " waits for ", other);
+  instructions.push_back(std::move(instruction));
+  return instructions.back().id;
 }
 
 std::string Program::text() const {
   std::ostringstream out;
-  for (const Row& row : rows) {
-    out << row.id << '\t' << to_string(row.stream) << '\t' << to_string(row.op);
-    if (row.micro_batch >= 0) out << " mb" << row.micro_batch;
-    if (row.layer >= 0) out << " layer " << row.layer;
-    if (row.unit >= 0) out << " unit " << row.unit;
-    if (!row.after.empty()) {
+  for (const Instruction& instruction : instructions) {
+    out << instruction.id << '\t' << to_string(instruction.stream) << '\t' << to_string(instruction.op);
+    if (instruction.micro_batch >= 0) out << " mb" << instruction.micro_batch;
+    if (instruction.layer >= 0) out << " layer " << instruction.layer;
+    if (instruction.unit >= 0) out << " unit " << instruction.unit;
+    if (!instruction.after.empty()) {
       out << "\tafter";
-      for (const int other : row.after) out << ' ' << other;
+      for (const int other : instruction.after) out << ' ' << other;
     }
     out << '\n';
   }

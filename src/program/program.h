@@ -36,7 +36,7 @@ const char* to_string(Op op);
 enum class StreamId { compute, exchange, gather, reduce, count };
 const char* to_string(StreamId stream);
 
-struct Row {
+struct Instruction {
   int id = 0;  // its index in the program
   Op op = Op::begin_step;
   StreamId stream = StreamId::compute;
@@ -48,11 +48,11 @@ struct Row {
 };
 
 struct Program {
-  std::vector<Row> rows;
+  std::vector<Instruction> instructions;
   int micro_batches = 1;
 
   // Appends a row, fills in its id and returns it.
-  int add(Row row);
+  int add(Instruction instruction);
   std::string text() const;  // one line a row, for people and for tests
 };
 

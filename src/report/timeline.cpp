@@ -69,22 +69,22 @@ void add_rank(const RankTimeline& rank, std::int64_t base, Json& events) {
     events.push_back(label("thread_sort_index", rank.rank, lane, "sort_index", lane));
   }
   // What holds others comes before them: a viewer nests slices of equal beginning by their order.
-  const auto rows = groups_by_row(rank), ops = groups_by_op(rank);
-  std::size_t row = 0, op = 0;
+  const auto instructions = groups_by_instruction(rank), ops = groups_by_op(rank);
+  std::size_t instruction = 0, op = 0;
   for (std::size_t i = 0; i < rank.spans.size(); ++i) {
     const TimelineSpan& span = rank.spans[i];
-    const bool leaf_is_row = span.kind == Kind::host;
-    while (row < rows.size() && rows[row].first < i) ++row;
-    if (!leaf_is_row && row < rows.size() && rows[row].first == i) {
-      events.push_back(slice("row", rank.rows[static_cast<std::size_t>(span.row)], rank.rank, span.lane,
-                             rows[row].begin - base, rows[row].end - base));
+    const bool leaf_is_instruction = span.kind == Kind::host;
+    while (instruction < instructions.size() && instructions[instruction].first < i) ++instruction;
+    if (!leaf_is_instruction && instruction < instructions.size() && instructions[instruction].first == i) {
+      events.push_back(slice("instruction", rank.instructions[static_cast<std::size_t>(span.instruction)], rank.rank,
+                             span.lane, instructions[instruction].begin - base, instructions[instruction].end - base));
     }
     while (op < ops.size() && ops[op].first < i) ++op;
-    if (span.kind != Kind::work && !leaf_is_row && op < ops.size() && ops[op].first == i) {
+    if (span.kind != Kind::work && !leaf_is_instruction && op < ops.size() && ops[op].first == i) {
       events.push_back(slice("op", span.op_name, rank.rank, span.lane, ops[op].begin - base, ops[op].end - base));
     }
     Json event = slice(name_of(span.kind), span.name, rank.rank, span.lane, span.begin - base, span.end - base);
-    event["args"] = {{"row", span.row}, {"op", span.op}, {"work", span.op_name}};
+    event["args"] = {{"instruction", span.instruction}, {"op", span.op}, {"work", span.op_name}};
     if (span.communication) event["args"]["communication"] = true;
     events.push_back(std::move(event));
   }
@@ -104,15 +104,17 @@ void put_in_order(RankTimeline& timeline) {
   }
 }
 
-std::vector<TimelineGroup> groups_by_row(const RankTimeline& timeline) {
-  auto out = groups(timeline, [](const TimelineSpan& a, const TimelineSpan& b) { return a.row == b.row; });
-  std::erase_if(out, [&](const TimelineGroup& group) { return timeline.spans[group.first].row < 0; });
+std::vector<TimelineGroup> groups_by_instruction(const RankTimeline& timeline) {
+  auto out =
+      groups(timeline, [](const TimelineSpan& a, const TimelineSpan& b) { return a.instruction == b.instruction; });
+  std::erase_if(out, [&](const TimelineGroup& group) { return timeline.spans[group.first].instruction < 0; });
   return out;
 }
 
 std::vector<TimelineGroup> groups_by_op(const RankTimeline& timeline) {
-  auto out =
-      groups(timeline, [](const TimelineSpan& a, const TimelineSpan& b) { return a.row == b.row && a.op == b.op; });
+  auto out = groups(timeline, [](const TimelineSpan& a, const TimelineSpan& b) {
+    return a.instruction == b.instruction && a.op == b.op;
+  });
   std::erase_if(out, [&](const TimelineGroup& group) { return timeline.spans[group.first].op < 0; });
   return out;
 }
@@ -123,10 +125,10 @@ std::string to_chrome_trace(const std::vector<RankTimeline>& ranks) {
     for (const TimelineSpan& span : rank.spans) base = std::min(base, span.begin);
   }
   if (base == INT64_MAX) base = 0;
-  Json rows = Json::object();
-  for (const RankTimeline& rank : ranks) rows[std::to_string(rank.rank)] = rank.rows;
+  Json instructions = Json::object();
+  for (const RankTimeline& rank : ranks) instructions[std::to_string(rank.rank)] = rank.instructions;
   Json file{{"displayTimeUnit", "ms"},
-            {"otherData", {{"program", "hawser"}, {"base_ns", base}, {"rows", std::move(rows)}}},
+            {"otherData", {{"program", "hawser"}, {"base_ns", base}, {"instructions", std::move(instructions)}}},
             {"traceEvents", Json::array()}};
   for (const RankTimeline& rank : ranks) add_rank(rank, base, file["traceEvents"]);
   return file.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
@@ -140,10 +142,10 @@ std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::
     const Json& data = json.at("otherData");
     if (data.at("program") != "hawser") throw UserError(Problem{.file = file, .what = "a trace of another program"});
     const auto base = data.at("base_ns").get<std::int64_t>();
-    for (const auto& [rank, rows] : data.at("rows").items()) {
+    for (const auto& [rank, instructions] : data.at("instructions").items()) {
       RankTimeline& one = ranks[std::stoi(rank)];
       one.rank = std::stoi(rank);
-      one.rows = rows.get<std::vector<std::string>>();
+      one.instructions = instructions.get<std::vector<std::string>>();
     }
     const auto nanoseconds = [](const Json& value) {
       return static_cast<std::int64_t>(std::llround(value.get<double>() * 1e3));
@@ -165,13 +167,14 @@ std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::
                             .begin = begin,
                             .end = begin + nanoseconds(event.at("dur")),
                             .lane = static_cast<int>(lane),
-                            .row = args.at("row").get<int>(),
+                            .instruction = args.at("instruction").get<int>(),
                             .op = args.at("op").get<int>(),
                             .name = event.at("name").get<std::string>(),
                             .op_name = args.at("work").get<std::string>(),
                             .communication = args.contains("communication")});
-      if (lane >= rank.lanes.size() || rank.spans.back().row >= static_cast<int>(rank.rows.size()))
-        throw UserError(Problem{.file = file, .what = "a span of a stream or row that the trace does not name"});
+      if (lane >= rank.lanes.size() || rank.spans.back().instruction >= static_cast<int>(rank.instructions.size()))
+        throw UserError(
+            Problem{.file = file, .what = "a span of a stream or instruction that the trace does not name"});
     }
   } catch (const nlohmann::json::exception& error) {
     throw UserError(Problem{.file = file, .what = "not a trace of hawser bench step --trace", .got = error.what()});

@@ -12,23 +12,23 @@ struct TimelineSpan {
   enum class Kind {
     kernel,  // cuda
     copy,    // cuda: memory copies and fills
-    work,    // cpu: what a booking asked for; cuda: what it had the host do
+    work,    // cpu: what an op record asked for; cuda: what it had the host do
     host     // the host enqueues a row
   };
   Kind kind = Kind::kernel;
   std::int64_t begin = 0, end = 0;  // ns since the epoch, of one clock for all ranks of a machine
   int lane = 0;                     // index into RankTimeline::lanes
-  int row = -1;                     // index into RankTimeline::rows; -1: of no row
-  int op = -1;                      // which piece of booked work, in the order of the host; -1 unknown
+  int instruction = -1;             // index into RankTimeline::rows; -1: of no row
+  int op = -1;                      // which piece of recorded work, in the order of the host; -1 unknown
   std::string name;                 // "nvjet_sm90_tst_128x256…", of an op its own
-  std::string op_name;              // of the booking: "gemm"
+  std::string op_name;              // of the op record: "gemm"
   bool communication = false;
 };
 
 struct RankTimeline {
   int rank = 0;
-  std::vector<std::string> lanes;  // "host", then streams: "compute", "gather", "reduce, internal"
-  std::vector<std::string> rows;   // of the program: "forward block 3 mlp"
+  std::vector<std::string> lanes;         // "host", then streams: "compute", "gather", "reduce, internal"
+  std::vector<std::string> instructions;  // of the program: "forward block 3 mlp"
   std::vector<TimelineSpan> spans;
 };
 
@@ -42,7 +42,8 @@ struct TimelineGroup {
   int lane = 0;
   std::size_t first = 0, count = 0;  // spans
 };
-std::vector<TimelineGroup> groups_by_row(const RankTimeline& timeline);  // rows of -1 are left out; `timeline` in order
+std::vector<TimelineGroup> groups_by_instruction(
+    const RankTimeline& timeline);  // rows of -1 are left out; `timeline` in order
 std::vector<TimelineGroup> groups_by_op(const RankTimeline& timeline);
 
 // One JSON object in Chrome's trace format, times in microseconds since the first span of all: a rank is a process, a

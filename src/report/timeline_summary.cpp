@@ -50,9 +50,9 @@ std::int64_t covered(const Stretches& stretches, std::int64_t begin, std::int64_
 }
 
 // "forward block 3 mlp" is "forward block # mlp": rows that do the same work.
-std::string kind_of_row(const std::string& row) {
+std::string kind_of_instruction(const std::string& instruction) {
   std::string out;
-  for (const char c : row) {
+  for (const char c : instruction) {
     const bool digit = c >= '0' && c <= '9';
     if (!digit) out += c;
     if (digit && !out.ends_with('#')) out += '#';
@@ -61,8 +61,9 @@ std::string kind_of_row(const std::string& row) {
 }
 
 std::string place_of(const RankTimeline& timeline, const TimelineSpan& span) {
-  const std::string row = span.row >= 0 ? timeline.rows[static_cast<std::size_t>(span.row)] : "no row";
-  return row + ": " + (span.op_name.empty() ? span.name : span.op_name);
+  const std::string instruction =
+      span.instruction >= 0 ? timeline.instructions[static_cast<std::size_t>(span.instruction)] : "no instruction";
+  return instruction + ": " + (span.op_name.empty() ? span.name : span.op_name);
 }
 
 struct Lanes {
@@ -133,7 +134,7 @@ std::vector<FamilyUse> families_of(const RankTimeline& timeline, const Stretches
   };
   std::map<std::pair<std::string, std::size_t>, Same> same;
   std::map<std::string, FamilyUse> families;
-  for (const TimelineGroup& group : groups_by_row(timeline)) {
+  for (const TimelineGroup& group : groups_by_instruction(timeline)) {
     if (group.lane != compute) continue;
     for (std::size_t i = 0; i < group.count; ++i) {
       const TimelineSpan& span = timeline.spans[group.first + i];
@@ -144,7 +145,7 @@ std::vector<FamilyUse> families_of(const RankTimeline& timeline, const Stretches
       FamilyUse& use = families[family];
       use.busy_s += took;
       use.beside_s += beside;
-      Same& work = same[{kind_of_row(timeline.rows[static_cast<std::size_t>(span.row)]), i}];
+      Same& work = same[{kind_of_instruction(timeline.instructions[static_cast<std::size_t>(span.instruction)]), i}];
       work.family = family;
       if (beside < 0.02 * took) work.alone += took, ++work.count_alone;
       if (beside > 0.9 * took) work.beside += took, ++work.count_beside;
@@ -181,7 +182,7 @@ TimelineSummary summarize(const RankTimeline& timeline, std::size_t most_gaps) {
     if (span.kind == TimelineSpan::Kind::host) continue;
     begin = std::min(begin, span.begin), end = std::max(end, span.end);
     ++counts[static_cast<std::size_t>(span.lane)];
-    if (span.row < 0) ++out.unknown_spans;
+    if (span.instruction < 0) ++out.unknown_spans;
   }
   if (begin >= end) return out;
   out.seconds = seconds(end - begin);
@@ -222,7 +223,7 @@ std::string summary_text(const std::vector<TimelineSummary>& ranks) {
                   "with nothing computed beside it",
                   1e3 * first.compute_idle_s, share(first.compute_idle_s), 1e3 * first.communication_s,
                   1e3 * first.exposed_communication_s, share(first.exposed_communication_s)));
-  if (first.unknown_spans > 0) line(fmt::format("  {} spans are of no row", first.unknown_spans));
+  if (first.unknown_spans > 0) line(fmt::format("  {} spans belong to no instruction", first.unknown_spans));
   if (!first.gaps.empty()) {
     line("  longest gaps of the compute stream");
     line(fmt::format("  {:>9} {:>10}  {}", "ms", "at ms", "after -> before (busiest stream meanwhile)"));

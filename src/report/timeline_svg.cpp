@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kWidth = 1200, kLabels = 130, kRight = 24, kLane = 20, kStrip = 18, kTop = 10;
 constexpr double kLetter = 6.6;  // of 11 px text, at most, on the average
-constexpr std::size_t kNamedRows = 40;
+constexpr std::size_t kNamedInstructions = 40;
 
 struct Colour {
   const char* family;
@@ -98,28 +98,29 @@ class Picture {
       std::string name;
       std::int64_t begin, end;
     };
-    std::vector<Named> rows;
-    for (const TimelineGroup& group : groups_by_row(rank)) {
+    std::vector<Named> instructions;
+    for (const TimelineGroup& group : groups_by_instruction(rank)) {
       if (group.lane != found - rank.lanes.begin() || !visible(group.begin, group.end)) continue;
-      rows.push_back({rank.rows[static_cast<std::size_t>(rank.spans[group.first].row)], group.begin, group.end});
+      instructions.push_back(
+          {rank.instructions[static_cast<std::size_t>(rank.spans[group.first].instruction)], group.begin, group.end});
     }
-    if (rows.size() > kNamedRows) {
+    if (instructions.size() > kNamedInstructions) {
       std::vector<Named> passes;
-      for (Named& row : rows) {
-        row.name = row.name.substr(0, row.name.find(" block"));
-        if (!passes.empty() && passes.back().name == row.name) {
-          passes.back().end = row.end;
+      for (Named& instruction : instructions) {
+        instruction.name = instruction.name.substr(0, instruction.name.find(" block"));
+        if (!passes.empty() && passes.back().name == instruction.name) {
+          passes.back().end = instruction.end;
         } else {
-          passes.push_back(row);
+          passes.push_back(instruction);
         }
       }
-      rows = std::move(passes);
+      instructions = std::move(passes);
     }
-    for (const Named& row : rows) {
-      const double from = x(row.begin), to = x(row.end);
+    for (const Named& instruction : instructions) {
+      const double from = x(instruction.begin), to = x(instruction.end);
       bar(from, to, y_, kStrip - 3, "fill=\"none\" stroke=\"#8a8a8a\" stroke-opacity=\"0.6\"");
-      if (to - from > kLetter * static_cast<double>(row.name.size()) + 6)
-        text((from + to) / 2, y_ + 11.5, row.name, "middle");
+      if (to - from > kLetter * static_cast<double>(instruction.name.size()) + 6)
+        text((from + to) / 2, y_ + 11.5, instruction.name, "middle");
     }
     y_ += kStrip;
   }

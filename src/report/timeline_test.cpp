@@ -11,12 +11,12 @@ namespace {
 using Kind = TimelineSpan::Kind;
 constexpr std::int64_t kStart = 1'790'000'000'000'000'001;  // a moment of these years, in ns
 
-TimelineSpan span(int lane, std::int64_t begin, std::int64_t end, int row, int op, const std::string& name,
+TimelineSpan span(int lane, std::int64_t begin, std::int64_t end, int instruction, int op, const std::string& name,
                   const std::string& op_name, bool communication = false) {
   return {.begin = kStart + begin,
           .end = kStart + end,
           .lane = lane,
-          .row = row,
+          .instruction = instruction,
           .op = op,
           .name = name,
           .op_name = op_name,
@@ -28,13 +28,17 @@ TimelineSpan span(int lane, std::int64_t begin, std::int64_t end, int row, int o
 RankTimeline two_streams() {
   RankTimeline out{.rank = 3,
                    .lanes = {"host", "compute", "gather"},
-                   .rows = {"forward block 0 mlp", "forward block 1 mlp", "gather block 1", "gather head"}};
+                   .instructions = {"forward block 0 mlp", "forward block 1 mlp", "gather block 1", "gather head"}};
   out.spans = {span(1, 400, 500, 1, 4, "sdpa", "attention_forward"), span(1, 0, 40, 0, 0, "nvjet", "gemm"),
                span(1, 40, 100, 0, 0, "epilogue", "gemm"),           span(1, 150, 200, 1, 2, "nvjet", "gemm"),
                span(1, 200, 280, 1, 2, "epilogue", "gemm"),          span(2, 50, 300, 2, 1, "copy", "all_gather", true),
                span(2, 600, 650, 3, 5, "copy", "all_gather", true)};
-  out.spans.push_back(
-      {.kind = Kind::host, .begin = kStart - 20, .end = kStart - 10, .lane = 0, .row = 0, .name = out.rows[0]});
+  out.spans.push_back({.kind = Kind::host,
+                       .begin = kStart - 20,
+                       .end = kStart - 10,
+                       .lane = 0,
+                       .instruction = 0,
+                       .name = out.instructions[0]});
   put_in_order(out);
   return out;
 }
@@ -51,11 +55,11 @@ TEST(Timeline, SpansOfALaneFollowOneAnother) {
 
 TEST(Timeline, RowsAndOpsAreRunsOfTheirSpans) {
   const RankTimeline timeline = two_streams();
-  const auto rows = groups_by_row(timeline), ops = groups_by_op(timeline);
-  ASSERT_EQ(rows.size(), 5u);
-  EXPECT_EQ(rows[1].begin, kStart);
-  EXPECT_EQ(rows[1].end, kStart + 100);
-  EXPECT_EQ(rows[2].end, kStart + 500);
+  const auto instructions = groups_by_instruction(timeline), ops = groups_by_op(timeline);
+  ASSERT_EQ(instructions.size(), 5u);
+  EXPECT_EQ(instructions[1].begin, kStart);
+  EXPECT_EQ(instructions[1].end, kStart + 100);
+  EXPECT_EQ(instructions[2].end, kStart + 500);
   ASSERT_EQ(ops.size(), 5u);  // the host's span is of none
   EXPECT_EQ(ops[1].begin, kStart + 150);
   EXPECT_EQ(ops[1].count, 2u);
@@ -69,14 +73,14 @@ TEST(Timeline, AChromeTraceReadsBackAsItWas) {
   ASSERT_EQ(back.size(), 2u);
   EXPECT_EQ(back[1].rank, 4);
   EXPECT_EQ(back[0].lanes, first.lanes);
-  EXPECT_EQ(back[0].rows, first.rows);
+  EXPECT_EQ(back[0].instructions, first.instructions);
   ASSERT_EQ(back[0].spans.size(), first.spans.size());
   for (std::size_t i = 0; i < first.spans.size(); ++i) {
     const TimelineSpan &a = back[0].spans[i], &b = first.spans[i];
     EXPECT_EQ(a.kind, b.kind);
     EXPECT_EQ(a.begin, b.begin);
     EXPECT_EQ(a.end, b.end);
-    EXPECT_EQ(a.row, b.row);
+    EXPECT_EQ(a.instruction, b.instruction);
     EXPECT_EQ(a.op, b.op);
     EXPECT_EQ(a.name, b.name);
     EXPECT_EQ(a.op_name, b.op_name);
@@ -92,9 +96,9 @@ TEST(Timeline, WhatIsNoTraceOfOursIsRefused) {
                                   std::string(R"({"traceEvents":[]})"), whole.substr(0, whole.size() / 2), foreign}) {
     EXPECT_THROW(read_chrome_trace(text, "t.json"), UserError) << text.substr(0, 60);
   }
-  const std::size_t row = whole.find("\"row\":3");
+  const std::size_t instruction = whole.find("\"instruction\":3");
   std::string beyond = whole;
-  beyond.replace(row, 7, "\"row\":7");
+  beyond.replace(instruction, 15, "\"instruction\":7");
   EXPECT_THROW(read_chrome_trace(beyond, "t.json"), UserError);
 }
 

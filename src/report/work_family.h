@@ -5,7 +5,7 @@
 
 namespace hawser::report {
 
-// Of a booking's name ("rms_norm_forward" is "norm"); what belongs to none is a family of its own name.
+// Of an op record's name ("rms_norm_forward" is "norm"); what belongs to none is a family of its own name.
 std::string family_of(const std::string& work);
 
 }  // namespace hawser::report

@@ -5,8 +5,8 @@
 namespace hawser::step {
 
 using models::ParamPlace;
+using program::Instruction;
 using program::Op;
-using program::Row;
 using program::StreamId;
 
 Streams make_streams(Device& device) {
@@ -22,8 +22,8 @@ Executor::Executor(ExecutorSetup setup)
       own_streams_(setup_.streams == nullptr ? make_streams(*setup_.device) : Streams()),
       streams_(setup_.streams == nullptr ? own_streams_ : *setup_.streams),
       link_(*setup_.device, staged_bytes()) {
-  HAWSER_CHECK(setup_.wire == DType::f32 || setup_.wire == setup_.compute, "gradients in ", to_string(setup_.wire),
-               " of layers that compute in ", to_string(setup_.compute));
+  HAWSER_CHECK(setup_.reduce_dtype == DType::f32 || setup_.reduce_dtype == setup_.compute, "gradients in ",
+               to_string(setup_.reduce_dtype), " of layers that compute in ", to_string(setup_.compute));
 }
 
 Executor::~Executor() = default;
@@ -47,19 +47,19 @@ StepOutput Executor::enqueue(const StepInput& input) {
   written_.clear();
   gaps_filled_.clear();
   squares_begun_ = false;
-  ends_.assign(setup_.program->rows.size(), Event());
+  ends_.assign(setup_.program->instructions.size(), Event());
   for (const auto& s : streams_) s->wait(step_end_);
-  for (const Row& row : setup_.program->rows) {
-    if (setup_.on_row) setup_.on_row(row);
+  for (const Instruction& instruction : setup_.program->instructions) {
+    if (setup_.on_instruction) setup_.on_instruction(instruction);
     temps_ = 0;
-    for (const int other : row.after) {
+    for (const int other : instruction.after) {
       // Rows of the same stream are in order anyway.
-      if (setup_.program->rows[static_cast<std::size_t>(other)].stream != row.stream) {
-        stream(row.stream).wait(ends_[static_cast<std::size_t>(other)]);
+      if (setup_.program->instructions[static_cast<std::size_t>(other)].stream != instruction.stream) {
+        stream(instruction.stream).wait(ends_[static_cast<std::size_t>(other)]);
       }
     }
-    run(row, input, output);
-    ends_[static_cast<std::size_t>(row.id)] = stream(row.stream).record();
+    run(instruction, input, output);
+    ends_[static_cast<std::size_t>(instruction.id)] = stream(instruction.stream).record();
   }
   step_end_ = output.end;
   link_.end_step(output.end);
@@ -68,67 +68,69 @@ StepOutput Executor::enqueue(const StepInput& input) {
   return output;
 }
 
-void Executor::run(const Row& row, const StepInput& input, StepOutput& output) {
-  switch (row.op) {
+void Executor::run(const Instruction& instruction, const StepInput& input, StepOutput& output) {
+  switch (instruction.op) {
     case Op::begin_step:
       return begin_step(input);
     case Op::load_batch:
-      return load_batch(row);
+      return load_batch(instruction);
     case Op::gather:
-      return gather(row);
+      return gather(instruction);
     case Op::embed:
     case Op::loss:
     case Op::loss_gradient:
     case Op::embed_backward:
-      return run_ends(row);
+      return run_ends(instruction);
     case Op::logits:
-      return logits(row, output);
+      return logits(instruction, output);
     case Op::forward:
     case Op::recompute:
     case Op::backward:
     case Op::backward_weight:
-      return run_layer(row);
+      return run_layer(instruction);
     case Op::reduce:
-      return reduce(row);
+      return reduce(instruction);
     case Op::reduce_replicas:
-      return reduce_replicas(row);
+      return reduce_replicas(instruction);
     case Op::gradient_squares:
-      return gradient_squares(row);
+      return gradient_squares(instruction);
     case Op::gradient_norm:
-      return gradient_norm(row);
+      return gradient_norm(instruction);
     case Op::parameter_norms:
-      return parameter_norms(row, output);
+      return parameter_norms(instruction, output);
     case Op::update:
-      return update(row);
+      return update(instruction);
     case Op::end_step:
-      return end_step(row, output);
+      return end_step(instruction, output);
   }
 }
 
-TensorView Executor::temp(const Row& row, DType dtype, const Shape& shape) {
-  return setup_.buffers->get({Role::temp, row.id, temps_++}, dtype, shape);
+TensorView Executor::temp(const Instruction& instruction, DType dtype, const Shape& shape) {
+  return setup_.buffers->get({Role::temp, instruction.id, temps_++}, dtype, shape);
 }
 
-TensorView Executor::activation(int row) {
-  return setup_.buffers->get({Role::activation, row, 0}, setup_.compute, {setup_.bounds.rows, setup_.model->width()});
+TensorView Executor::activation(int instruction) {
+  return setup_.buffers->get({Role::activation, instruction, 0}, setup_.compute,
+                             {setup_.bounds.rows, setup_.model->width()});
 }
 
-void Executor::gather(const Row& row) {
-  const UnitState& unit = setup_.state->unit(row.unit);
+void Executor::gather(const Instruction& instruction) {
+  const UnitState& unit = setup_.state->unit(instruction.unit);
   comm::Group& group = setup_.mesh->shard_gather();
-  const TensorView whole = setup_.buffers->get({Role::weights, row.id, 0}, setup_.compute, {unit.count * group.size()});
-  group.all_gather(stream(row.stream), unit.compute, whole);
+  const TensorView whole =
+      setup_.buffers->get({Role::weights, instruction.id, 0}, setup_.compute, {unit.count * group.size()});
+  group.all_gather(stream(instruction.stream), unit.compute, whole);
 }
 
-std::vector<TensorView> Executor::weights_of(const Row& row, const std::vector<ParamPlace>& places) {
+std::vector<TensorView> Executor::weights_of(const Instruction& instruction, const std::vector<ParamPlace>& places) {
   std::vector<TensorView> weights;
   const bool gathered = setup_.state->options().parts > 1;
-  if (gathered && row.gathered.empty()) return weights;  // a row that reads none
+  if (gathered && instruction.gathered.empty()) return weights;  // a row that reads none
   for (const ParamPlace& place : places) {
     const nn::Unit& unit = setup_.model->units()[static_cast<std::size_t>(place.unit)];
     TensorView flat = setup_.state->unit(place.unit).compute;
-    for (const int id : row.gathered) {
-      if (setup_.program->rows[static_cast<std::size_t>(id)].unit != place.unit) continue;
+    for (const int id : instruction.gathered) {
+      if (setup_.program->instructions[static_cast<std::size_t>(id)].unit != place.unit) continue;
       flat = setup_.buffers->get({Role::weights, id, 0}, setup_.compute, {unit.total(setup_.state->options().parts)});
     }
     weights.push_back(unit.view(flat, place.index));
@@ -136,13 +138,13 @@ std::vector<TensorView> Executor::weights_of(const Row& row, const std::vector<P
   return weights;
 }
 
-nn::Saved Executor::saved_views(const Row& row) {
-  const int forward = row.op == Op::forward ? row.id : row.partner;
-  const Row& forward_row = setup_.program->rows[static_cast<std::size_t>(forward)];
-  const auto& policy = setup_.policies[static_cast<std::size_t>(row.layer)];
-  const auto slots = setup_.model->layer(row.layer).slots(setup_.bounds.rows, setup_.compute, policy);
+nn::Saved Executor::saved_views(const Instruction& instruction) {
+  const int forward = instruction.op == Op::forward ? instruction.id : instruction.partner;
+  const Instruction& forward_instruction = setup_.program->instructions[static_cast<std::size_t>(forward)];
+  const auto& policy = setup_.policies[static_cast<std::size_t>(instruction.layer)];
+  const auto slots = setup_.model->layer(instruction.layer).slots(setup_.bounds.rows, setup_.compute, policy);
   const auto last = [&] {
-    switch (row.op) {
+    switch (instruction.op) {
       case Op::forward:
         return nn::Pass::forward;
       case Op::recompute:
@@ -153,7 +155,7 @@ nn::Saved Executor::saved_views(const Row& row) {
         return nn::Pass::backward_weight;
     }
   }();
-  nn::Saved saved{.x = activation(forward_row.input)};
+  nn::Saved saved{.x = activation(forward_instruction.input)};
   for (std::size_t i = 0; i < slots.size(); ++i) {
     // A slot is there from its writer to its last reader; outside, the layer uses a temp or does not look.
     const bool there =
@@ -165,42 +167,43 @@ nn::Saved Executor::saved_views(const Row& row) {
   return saved;
 }
 
-void Executor::run_layer(const Row& row) {
-  const nn::Layer& layer = setup_.model->layer(row.layer);
-  const auto& places = setup_.model->layer_params(row.layer);
-  const nn::SavePolicy& policy = setup_.policies[static_cast<std::size_t>(row.layer)];
-  Context context(*this, row, places);
-  Sink sink(*this, row, places);
-  const nn::Saved saved = saved_views(row);
-  switch (row.op) {
+void Executor::run_layer(const Instruction& instruction) {
+  const nn::Layer& layer = setup_.model->layer(instruction.layer);
+  const auto& places = setup_.model->layer_params(instruction.layer);
+  const nn::SavePolicy& policy = setup_.policies[static_cast<std::size_t>(instruction.layer)];
+  Context context(*this, instruction, places);
+  Sink sink(*this, instruction, places);
+  const nn::Saved saved = saved_views(instruction);
+  switch (instruction.op) {
     case Op::forward:
-      return layer.forward(context, saved.x, activation(row.id), saved);
+      return layer.forward(context, saved.x, activation(instruction.id), saved);
     case Op::recompute:
       return layer.recompute(context, saved, policy);
     case Op::backward:
-      return layer.backward(context, activation(row.input), activation(row.id), saved, sink, policy);
+      return layer.backward(context, activation(instruction.input), activation(instruction.id), saved, sink, policy);
     default:
-      return layer.backward_weight(context, activation(row.input), saved, sink);
+      return layer.backward_weight(context, activation(instruction.input), saved, sink);
   }
 }
 
-void Executor::run_ends(const Row& row) {
+void Executor::run_ends(const Instruction& instruction) {
   const models::Model& model = *setup_.model;
-  const bool embedding = row.op == Op::embed || row.op == Op::embed_backward;
+  const bool embedding = instruction.op == Op::embed || instruction.op == Op::embed_backward;
   const auto& places = embedding ? model.embedding_params() : model.head_params();
-  Context context(*this, row, places);
-  Sink sink(*this, row, places);
+  Context context(*this, instruction, places);
+  Sink sink(*this, instruction, places);
   const nn::HeadLayer::LossViews loss{.scale = setup_.state->record().rows(3, 1),
                                       .sum = setup_.state->result().rows(0, 1)};
-  switch (row.op) {
+  switch (instruction.op) {
     case Op::embed:
-      return model.embedding().forward(context, activation(row.id));
+      return model.embedding().forward(context, activation(instruction.id));
     case Op::loss:
-      return model.head().loss(context, activation(row.input), loss);
+      return model.head().loss(context, activation(instruction.input), loss);
     case Op::loss_gradient:
-      return model.head().loss_and_gradient(context, activation(row.input), activation(row.id), loss, sink);
+      return model.head().loss_and_gradient(context, activation(instruction.input), activation(instruction.id), loss,
+                                            sink);
     default:
-      return model.embedding().backward(context, activation(row.input), sink);
+      return model.embedding().backward(context, activation(instruction.input), sink);
   }
 }
 

@@ -48,14 +48,14 @@ struct ExecutorSetup {
   DType compute = DType::f32;
   // Of a micro-batch's whole gradients, on their way to float32 shards; bf16 needs bf16 compute. It has no say where
   // gradients are not reduced to shards, or gather over micro-batches first: those are float32.
-  DType wire = DType::f32;
+  DType reduce_dtype = DType::f32;
   int threads = 1;
   bool deterministic = false;       // attention's gradients repeat to the bit (ops/attention/attention.h)
   bool local_accumulation = false;  // whole gradients gather over micro-batches; else each is reduced to shards
   bool keep_gradients = false;      // gradient shards stay valid behind the step; needs a program with gradients
   bool keep_saved = true;           // false: forward only, no layer's saved tensors outlive its row
   // For each row, the start of its enqueueing; meta stamps its trace with it, the host names the phase.
-  std::function<void(const program::Row&)> on_row;
+  std::function<void(const program::Instruction&)> on_instruction;
 };
 
 // What the host gives to one step.
@@ -93,7 +93,9 @@ class Executor {
   // Rethrows what failed so far, without waiting.
   void check();
   Stream& compute_stream();
-  void set_on_row(std::function<void(const program::Row&)> on_row) { setup_.on_row = std::move(on_row); }
+  void set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
+    setup_.on_instruction = std::move(on_instruction);
+  }
   // The shard of a unit's gradient, float32 [count]. With keep_gradients it is valid after synchronize() until the next
   // step.
   TensorView gradient_shard(int unit);
@@ -102,31 +104,32 @@ class Executor {
   class Context;
   class Sink;
 
-  void run(const program::Row& row, const StepInput& input, StepOutput& output);
+  void run(const program::Instruction& instruction, const StepInput& input, StepOutput& output);
   void begin_step(const StepInput& input);
-  void load_batch(const program::Row& row);
-  void gather(const program::Row& row);
-  void run_layer(const program::Row& row);
-  void run_ends(const program::Row& row);
-  void logits(const program::Row& row, StepOutput& output);
-  void reduce(const program::Row& row);
-  void reduce_replicas(const program::Row& row);
-  void gradient_squares(const program::Row& row);
-  void gradient_norm(const program::Row& row);
-  void parameter_norms(const program::Row& row, StepOutput& output);
-  void update(const program::Row& row);
-  void end_step(const program::Row& row, StepOutput& output);
-  void all_reduce_small(const program::Row& row, comm::Group& group, const TensorView& data);
+  void load_batch(const program::Instruction& instruction);
+  void gather(const program::Instruction& instruction);
+  void run_layer(const program::Instruction& instruction);
+  void run_ends(const program::Instruction& instruction);
+  void logits(const program::Instruction& instruction, StepOutput& output);
+  void reduce(const program::Instruction& instruction);
+  void reduce_replicas(const program::Instruction& instruction);
+  void gradient_squares(const program::Instruction& instruction);
+  void gradient_norm(const program::Instruction& instruction);
+  void parameter_norms(const program::Instruction& instruction, StepOutput& output);
+  void update(const program::Instruction& instruction);
+  void end_step(const program::Instruction& instruction, StepOutput& output);
+  void all_reduce_small(const program::Instruction& instruction, comm::Group& group, const TensorView& data);
 
   const HostBatch* host_batch(int micro_batch) const;  // of the step being enqueued; null on meta
   nn::BatchViews batch_views(int micro_batch);
-  TensorView activation(int row);
-  nn::Saved saved_views(const program::Row& row);
+  TensorView activation(int instruction);
+  nn::Saved saved_views(const program::Instruction& instruction);
   BufferKey gradient_key(int unit, int micro_batch) const;
-  DType wire() const;
+  DType reduce_dtype() const;
   TensorView unit_gradient(int unit, int micro_batch);
-  std::vector<TensorView> weights_of(const program::Row& row, const std::vector<models::ParamPlace>& places);
-  TensorView temp(const program::Row& row, DType dtype, const Shape& shape);
+  std::vector<TensorView> weights_of(const program::Instruction& instruction,
+                                     const std::vector<models::ParamPlace>& places);
+  TensorView temp(const program::Instruction& instruction, DType dtype, const Shape& shape);
   Stream& stream(program::StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
   Shape logits_shape() const;
   std::int64_t staged_bytes() const;  // what one step hands over between host and device
@@ -140,7 +143,7 @@ class Executor {
   std::vector<Event> held_;                      // what the next updates wait for, a unit each; empty: nothing
   std::set<std::pair<BufferKey, int>> written_;  // gradients that hold something this step: (buffer, parameter)
   std::set<BufferKey> gaps_filled_;
-  bool squares_begun_ = false;  // a unit's squares are in this step's sum
+  bool squares_begun_ = false;  // a unit's diagonal blocks are in this step's sum
   int temps_ = 0;
   const StepInput* input_ = nullptr;  // while a step is enqueued
 };

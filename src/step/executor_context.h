@@ -9,17 +9,17 @@ namespace hawser::step {
 // Where the gradients of one row's parameters go.
 class Executor::Sink : public nn::GradientSink {
  public:
-  Sink(Executor& executor, const program::Row& row, const std::vector<models::ParamPlace>& places)
-      : executor_(executor), row_(row), places_(places) {}
+  Sink(Executor& executor, const program::Instruction& instruction, const std::vector<models::ParamPlace>& places)
+      : executor_(executor), instruction_(instruction), places_(places) {}
 
   nn::GradientTarget target(int param) override {
     const models::ParamPlace place = places_[static_cast<std::size_t>(param)];
     const nn::Unit& unit = executor_.setup_.model->units()[static_cast<std::size_t>(place.unit)];
-    const BufferKey key = executor_.gradient_key(place.unit, row_.micro_batch);
-    const TensorView flat = executor_.unit_gradient(place.unit, row_.micro_batch);
+    const BufferKey key = executor_.gradient_key(place.unit, instruction_.micro_batch);
+    const TensorView flat = executor_.unit_gradient(place.unit, instruction_.micro_batch);
     if (executor_.gaps_filled_.insert(key).second) {
       for (const nn::Unit::Gap& gap : unit.gaps(flat.elements())) {
-        ops::fill(executor_.stream(row_.stream), {.y = flat.rows(gap.begin, gap.count)});
+        ops::fill(executor_.stream(instruction_.stream), {.y = flat.rows(gap.begin, gap.count)});
       }
     }
     const bool first = executor_.written_.emplace(key, place.index).second;
@@ -28,20 +28,20 @@ class Executor::Sink : public nn::GradientSink {
 
  private:
   Executor& executor_;
-  const program::Row& row_;
+  const program::Instruction& instruction_;
   const std::vector<models::ParamPlace>& places_;
 };
 
 class Executor::Context : public nn::LayerContext {
  public:
-  Context(Executor& executor, const program::Row& row, const std::vector<models::ParamPlace>& places)
+  Context(Executor& executor, const program::Instruction& instruction, const std::vector<models::ParamPlace>& places)
       : executor_(executor),
-        row_(row),
-        batch_(executor.batch_views(row.micro_batch)),
-        weights_(executor.weights_of(row, places)) {}
+        instruction_(instruction),
+        batch_(executor.batch_views(instruction.micro_batch)),
+        weights_(executor.weights_of(instruction, places)) {}
 
-  TensorView temp(DType dtype, const Shape& shape) override { return executor_.temp(row_, dtype, shape); }
-  Stream& compute() override { return executor_.stream(row_.stream); }
+  TensorView temp(DType dtype, const Shape& shape) override { return executor_.temp(instruction_, dtype, shape); }
+  Stream& compute() override { return executor_.stream(instruction_.stream); }
   Stream& exchange() override { return executor_.stream(program::StreamId::exchange); }
   const nn::BatchViews& batch() const override { return batch_; }
   const nn::Seams& seams() const override { return executor_.setup_.seams; }
@@ -50,13 +50,13 @@ class Executor::Context : public nn::LayerContext {
   DType dtype() const override { return executor_.setup_.compute; }
   int threads() const override { return executor_.setup_.threads; }
   bool deterministic() const override { return executor_.setup_.deterministic; }
-  nn::KeptKeys kept_keys() const override {
-    return row_.layer < 0 ? nn::KeptKeys() : executor_.setup_.state->kept_keys(row_.layer);
+  nn::KvCache kv_cache() const override {
+    return instruction_.layer < 0 ? nn::KvCache() : executor_.setup_.state->kv_cache(instruction_.layer);
   }
 
  private:
   Executor& executor_;
-  const program::Row& row_;
+  const program::Instruction& instruction_;
   nn::BatchViews batch_;
   std::vector<TensorView> weights_;
 };

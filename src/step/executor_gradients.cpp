@@ -6,20 +6,20 @@
 
 namespace hawser::step {
 
-using program::Row;
+using program::Instruction;
 
 BufferKey Executor::gradient_key(int unit, int micro_batch) const {
   if (setup_.state->options().parts == 1) return {Role::shard_gradient, unit, 0};
   return {Role::unit_gradient, unit, setup_.local_accumulation ? 0 : micro_batch};
 }
 
-DType Executor::wire() const {
+DType Executor::reduce_dtype() const {
   if (setup_.state->options().parts == 1 || setup_.local_accumulation) return DType::f32;
-  return setup_.wire;
+  return setup_.reduce_dtype;
 }
 
 TensorView Executor::unit_gradient(int unit, int micro_batch) {
-  return setup_.buffers->get(gradient_key(unit, micro_batch), wire(),
+  return setup_.buffers->get(gradient_key(unit, micro_batch), reduce_dtype(),
                              {setup_.state->unit(unit).count * setup_.state->options().parts});
 }
 
@@ -27,37 +27,38 @@ TensorView Executor::gradient_shard(int unit) {
   return setup_.buffers->get({Role::shard_gradient, unit, 0}, DType::f32, {setup_.state->unit(unit).count});
 }
 
-void Executor::reduce(const Row& row) {
+void Executor::reduce(const Instruction& instruction) {
   comm::Group& group = setup_.mesh->shard_reduce();
-  const TensorView shard = gradient_shard(row.unit);
-  const bool accumulate = !written_.emplace(BufferKey{Role::shard_gradient, row.unit, 0}, 0).second;
-  const std::int64_t bytes =
-      comm::reduce_scatter_workspace(shard.elements(), wire(), group.size(), stream(row.stream).target());
-  const TensorView workspace = bytes > 0 ? temp(row, DType::u8, {bytes}) : TensorView();
-  group.reduce_scatter(stream(row.stream), unit_gradient(row.unit, row.micro_batch), shard, accumulate, workspace);
+  const TensorView shard = gradient_shard(instruction.unit);
+  const bool accumulate = !written_.emplace(BufferKey{Role::shard_gradient, instruction.unit, 0}, 0).second;
+  const std::int64_t bytes = comm::reduce_scatter_workspace(shard.elements(), reduce_dtype(), group.size(),
+                                                            stream(instruction.stream).target());
+  const TensorView workspace = bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView();
+  group.reduce_scatter(stream(instruction.stream), unit_gradient(instruction.unit, instruction.micro_batch), shard,
+                       accumulate, workspace);
 }
 
-void Executor::reduce_replicas(const Row& row) {
+void Executor::reduce_replicas(const Instruction& instruction) {
   comm::Group& group = setup_.mesh->replicate();
-  const TensorView shard = gradient_shard(row.unit);
+  const TensorView shard = gradient_shard(instruction.unit);
   const std::int64_t bytes =
-      comm::all_reduce_workspace(shard.elements(), DType::f32, group.size(), stream(row.stream).target());
-  const TensorView workspace = bytes > 0 ? temp(row, DType::u8, {bytes}) : TensorView();
-  group.all_reduce(stream(row.stream), shard, comm::Reduction::sum, workspace);
+      comm::all_reduce_workspace(shard.elements(), DType::f32, group.size(), stream(instruction.stream).target());
+  const TensorView workspace = bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView();
+  group.all_reduce(stream(instruction.stream), shard, comm::Reduction::sum, workspace);
 }
 
-void Executor::gradient_squares(const Row& row) {
+void Executor::gradient_squares(const Instruction& instruction) {
   ops::sum_squares(
-      stream(row.stream),
-      {.x = gradient_shard(row.unit), .out = setup_.state->result().rows(1, 1), .accumulate = squares_begun_});
+      stream(instruction.stream),
+      {.x = gradient_shard(instruction.unit), .out = setup_.state->result().rows(1, 1), .accumulate = squares_begun_});
   squares_begun_ = true;
 }
 
-void Executor::gradient_norm(const Row& row) {
-  Stream& compute = stream(row.stream);
+void Executor::gradient_norm(const Instruction& instruction) {
+  Stream& compute = stream(instruction.stream);
   const ModelState& state = *setup_.state;
   const TensorView sum = state.result().rows(1, 1);
-  all_reduce_small(row, setup_.mesh->shard(), sum);
+  all_reduce_small(instruction, setup_.mesh->shard(), sum);
   ops::clip_coefficient(compute, {.sum_squares = sum,
                                   .max_norm = setup_.optimizer.gradient_clip,
                                   .norm_out = state.result().rows(2, 1),
@@ -65,35 +66,35 @@ void Executor::gradient_norm(const Row& row) {
                                   .skip = state.skip()});
 }
 
-void Executor::all_reduce_small(const Row& row, comm::Group& group, const TensorView& data) {
+void Executor::all_reduce_small(const Instruction& instruction, comm::Group& group, const TensorView& data) {
   if (group.size() == 1) return;
   const std::int64_t bytes =
-      comm::all_reduce_workspace(data.elements(), data.dtype(), group.size(), stream(row.stream).target());
-  group.all_reduce(stream(row.stream), data, comm::Reduction::sum,
-                   bytes > 0 ? temp(row, DType::u8, {bytes}) : TensorView());
+      comm::all_reduce_workspace(data.elements(), data.dtype(), group.size(), stream(instruction.stream).target());
+  group.all_reduce(stream(instruction.stream), data, comm::Reduction::sum,
+                   bytes > 0 ? temp(instruction, DType::u8, {bytes}) : TensorView());
 }
 
-void Executor::update(const Row& row) {
-  const nn::Unit& unit = setup_.model->units()[static_cast<std::size_t>(row.unit)];
-  const UnitState& state = setup_.state->unit(row.unit);
-  if (!held_.empty()) stream(row.stream).wait(held_[static_cast<std::size_t>(row.unit)]);
-  const TensorView gradient = gradient_shard(row.unit);
+void Executor::update(const Instruction& instruction) {
+  const nn::Unit& unit = setup_.model->units()[static_cast<std::size_t>(instruction.unit)];
+  const UnitState& state = setup_.state->unit(instruction.unit);
+  if (!held_.empty()) stream(instruction.stream).wait(held_[static_cast<std::size_t>(instruction.unit)]);
+  const TensorView gradient = gradient_shard(instruction.unit);
   const OptimizerSettings& settings = setup_.optimizer;
   const bool rounded = setup_.compute != DType::f32;
   for (const optim::UpdateRun& run : optim::update_runs(unit, state.begin, state.count)) {
     const auto part = [&](const TensorView& view) { return view.rows(run.begin, run.count); };
-    ops::adamw(stream(row.stream), {.weight = part(state.weights),
-                                    .gradient = part(gradient),
-                                    .exp_avg = part(state.exp_avg),
-                                    .exp_avg_sq = part(state.exp_avg_sq),
-                                    .compute_weight = rounded ? part(state.compute) : TensorView(),
-                                    .hyper = setup_.state->record().rows(0, ops::kAdamHyperFields),
-                                    .coefficient = setup_.state->result().rows(3, 1),
-                                    .skip = setup_.state->skip(),
-                                    .beta1 = settings.beta1,
-                                    .beta2 = settings.beta2,
-                                    .epsilon = settings.epsilon,
-                                    .weight_decay = run.decay ? settings.weight_decay : 0.0});
+    ops::adamw(stream(instruction.stream), {.weight = part(state.weights),
+                                            .gradient = part(gradient),
+                                            .exp_avg = part(state.exp_avg),
+                                            .exp_avg_sq = part(state.exp_avg_sq),
+                                            .compute_weight = rounded ? part(state.compute) : TensorView(),
+                                            .hyper = setup_.state->record().rows(0, ops::kAdamHyperFields),
+                                            .coefficient = setup_.state->result().rows(3, 1),
+                                            .skip = setup_.state->skip(),
+                                            .beta1 = settings.beta1,
+                                            .beta2 = settings.beta2,
+                                            .epsilon = settings.epsilon,
+                                            .weight_decay = run.decay ? settings.weight_decay : 0.0});
   }
 }
 

@@ -10,8 +10,8 @@
 
 namespace hawser::step {
 
+using program::Instruction;
 using program::Op;
-using program::Row;
 using program::StreamId;
 
 namespace {
@@ -28,15 +28,15 @@ std::vector<Table> tables(const BatchBounds& b) {
   std::vector<Table> out{{0, {b.rows}, &HostBatch::ids},
                          {1, {b.rows}, &HostBatch::labels},
                          {2, {b.rows}, &HostBatch::positions},
-                         {3, {b.squares, 6}, &HostBatch::squares},
-                         {4, {1}, &HostBatch::squares, true}};
+                         {3, {b.diagonal, 6}, &HostBatch::diagonal},
+                         {4, {1}, &HostBatch::diagonal, true}};
   if (b.context > 1) {
-    out.push_back({5, {b.rectangles, 6}, &HostBatch::rectangles});
-    out.push_back({6, {1}, &HostBatch::rectangles, true});
-    out.push_back({7, {b.rows * b.context}, &HostBatch::gathered_row});
+    out.push_back({5, {b.off_diagonal, 6}, &HostBatch::off_diagonal});
+    out.push_back({6, {1}, &HostBatch::off_diagonal, true});
+    out.push_back({7, {b.rows * b.context}, &HostBatch::gather_index});
   }
-  if (b.chosen_rows > 0) out.push_back({8, {b.chosen_rows}, &HostBatch::chosen_rows});
-  if (b.keeps_keys) out.push_back({9, {b.rows}, &HostBatch::kept_row});
+  if (b.logit_positions > 0) out.push_back({8, {b.logit_positions}, &HostBatch::logit_positions});
+  if (b.uses_kv_cache) out.push_back({9, {b.rows}, &HostBatch::slot_mapping});
   return out;
 }
 
@@ -49,17 +49,18 @@ std::int64_t Executor::staged_bytes() const {
     batch += HostLink::staged(table.shape.elements() * size_of(DType::i32));
   }
   std::int64_t bytes = HostLink::staged(state.record().bytes()) + HostLink::staged(state.skip().bytes());
-  for (const Row& row : setup_.program->rows) {
-    if (row.op == Op::load_batch) bytes += batch;
-    if (row.op == Op::parameter_norms) bytes += HostLink::staged(state.parameter_norms().bytes());
-    if (row.op == Op::logits) bytes += HostLink::staged(logits_shape().elements() * size_of(DType::f32));
-    if (row.op == Op::end_step) bytes += HostLink::staged(state.result().bytes()) + HostLink::staged(sizeof(float));
+  for (const Instruction& instruction : setup_.program->instructions) {
+    if (instruction.op == Op::load_batch) bytes += batch;
+    if (instruction.op == Op::parameter_norms) bytes += HostLink::staged(state.parameter_norms().bytes());
+    if (instruction.op == Op::logits) bytes += HostLink::staged(logits_shape().elements() * size_of(DType::f32));
+    if (instruction.op == Op::end_step)
+      bytes += HostLink::staged(state.result().bytes()) + HostLink::staged(sizeof(float));
   }
   return bytes;
 }
 
 Shape Executor::logits_shape() const {
-  return {setup_.bounds.chosen_rows, setup_.model->vocabulary()};
+  return {setup_.bounds.logit_positions, setup_.model->vocabulary()};
 }
 
 void Executor::begin_step(const StepInput& input) {
@@ -82,16 +83,23 @@ const HostBatch* Executor::host_batch(int mb) const {
 
 nn::BatchViews Executor::batch_views(int mb) {
   const BatchBounds& b = setup_.bounds;
-  nn::BatchViews views{.uniform_squares = b.uniform_squares,
-                       .rectangles_apart = b.rectangles_apart,
-                       .square_pairs = b.square_pairs,
-                       .rectangle_pairs = b.rectangle_pairs};
-  TensorView* const places[] = {&views.ids,          &views.labels,     &views.positions,       &views.squares,
-                                &views.square_count, &views.rectangles, &views.rectangle_count, &views.gathered_row,
-                                &views.chosen_rows,  &views.kept_row};
+  nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
+                       .off_diagonal_apart = b.off_diagonal_apart,
+                       .diagonal_pairs = b.diagonal_pairs,
+                       .off_diagonal_pairs = b.off_diagonal_pairs};
+  TensorView* const places[] = {&views.ids,
+                                &views.labels,
+                                &views.positions,
+                                &views.diagonal,
+                                &views.diagonal_count,
+                                &views.off_diagonal,
+                                &views.off_diagonal_count,
+                                &views.gather_index,
+                                &views.logit_positions,
+                                &views.slot_mapping};
   if (const HostBatch* host = host_batch(mb)) {
-    views.host_squares = &host->squares;
-    views.host_rectangles = &host->rectangles;
+    views.host_diagonal = &host->diagonal;
+    views.host_off_diagonal = &host->off_diagonal;
   }
   for (const Table& table : tables(b)) {
     *places[table.which] = setup_.buffers->get({Role::batch, mb, table.which}, DType::i32, table.shape);
@@ -99,11 +107,12 @@ nn::BatchViews Executor::batch_views(int mb) {
   return views;
 }
 
-void Executor::load_batch(const Row& row) {
-  Stream& compute = stream(row.stream);
-  const HostBatch* const batch = host_batch(row.micro_batch);
+void Executor::load_batch(const Instruction& instruction) {
+  Stream& compute = stream(instruction.stream);
+  const HostBatch* const batch = host_batch(instruction.micro_batch);
   for (const Table& table : tables(setup_.bounds)) {
-    const TensorView to = setup_.buffers->get({Role::batch, row.micro_batch, table.which}, DType::i32, table.shape);
+    const TensorView to =
+        setup_.buffers->get({Role::batch, instruction.micro_batch, table.which}, DType::i32, table.shape);
     if (batch == nullptr) {
       link_.upload(compute, "load_batch", to, nullptr, 0);
       continue;
@@ -119,12 +128,13 @@ void Executor::load_batch(const Row& row) {
   }
 }
 
-void Executor::logits(const Row& row, StepOutput& output) {
+void Executor::logits(const Instruction& instruction, StepOutput& output) {
   const models::Model& model = *setup_.model;
-  Context context(*this, row, model.head_params());
-  const TensorView x = context.temp(setup_.compute, {setup_.bounds.chosen_rows, model.width()});
+  Context context(*this, instruction, model.head_params());
+  const TensorView x = context.temp(setup_.compute, {setup_.bounds.logit_positions, model.width()});
   const TensorView logits = context.temp(DType::f32, logits_shape());
-  ops::gather_rows(context.compute(), {.x = activation(row.input), .index = context.batch().chosen_rows, .y = x});
+  ops::gather_rows(context.compute(),
+                   {.x = activation(instruction.input), .index = context.batch().logit_positions, .y = x});
   model.head().logits(context, x, logits);
   output.logits = std::make_shared<std::vector<float>>(static_cast<std::size_t>(logits.elements()));
   const auto* from = reinterpret_cast<const float*>(link_.download(context.compute(), "read_logits", logits));
@@ -147,8 +157,8 @@ Piece piece_of(std::int64_t begin, std::int64_t count, const UnitState& state) {
 
 }  // namespace
 
-void Executor::parameter_norms(const Row& row, StepOutput& output) {
-  Stream& compute = stream(row.stream);
+void Executor::parameter_norms(const Instruction& instruction, StepOutput& output) {
+  Stream& compute = stream(instruction.stream);
   const TensorView norms = setup_.state->parameter_norms();
   std::int64_t index = 0;
   for (int u = 0; u < static_cast<int>(setup_.model->units().size()); ++u) {
@@ -168,7 +178,7 @@ void Executor::parameter_norms(const Row& row, StepOutput& output) {
       }
     }
   }
-  all_reduce_small(row, setup_.mesh->shard(), norms);
+  all_reduce_small(instruction, setup_.mesh->shard(), norms);
   output.parameter_norms = std::make_shared<std::vector<float>>(static_cast<std::size_t>(index));
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_parameter_norms", norms));
   compute.call_host({.name = "hand_over_parameter_norms"}, [from, to = output.parameter_norms] {
@@ -176,14 +186,14 @@ void Executor::parameter_norms(const Row& row, StepOutput& output) {
   });
 }
 
-void Executor::end_step(const Row& row, StepOutput& output) {
-  Stream& compute = stream(row.stream);
+void Executor::end_step(const Instruction& instruction, StepOutput& output) {
+  Stream& compute = stream(instruction.stream);
   const TensorView result = setup_.state->result();
   const TensorView loss = result.rows(0, 1);
   // The sum stays local where later steps add to it; what the host reads is the sum over all ranks.
-  const TensorView total = temp(row, DType::f32, {1});
+  const TensorView total = temp(instruction, DType::f32, {1});
   ops::copy(compute, {.x = loss, .y = total});
-  all_reduce_small(row, setup_.mesh->data(), total);
+  all_reduce_small(instruction, setup_.mesh->data(), total);
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_result", result));
   const auto* sum = reinterpret_cast<const float*>(link_.download(compute, "read_loss", total));
   compute.call_host({.name = "hand_over_result"}, [from, sum, to = output.result, when = output.reached] {
@@ -192,11 +202,11 @@ void Executor::end_step(const Row& row, StepOutput& output) {
   });
   if (setup_.keep_gradients) {
     // A last use, so that nothing of this step takes their place.
-    Booking booking{.name = kKeepGradients};
+    OpRecord record{.name = kKeepGradients};
     for (int unit = 0; unit < static_cast<int>(setup_.model->units().size()); ++unit) {
-      booking.accesses.push_back(reads(gradient_shard(unit)));
+      record.accesses.push_back(reads(gradient_shard(unit)));
     }
-    compute.launch(std::move(booking), [] {});
+    compute.launch(std::move(record), [] {});
   }
   for (const auto& other : streams_) {
     if (other.get() != &compute) compute.wait(other->record());

@@ -62,13 +62,13 @@ class ReplayStream : public Stream {
   DeviceKind target() const override { return stream_->target(); }
   const CudaNative* native() const override { return stream_->native(); }
   const std::string& name() const override { return stream_->name(); }
-  void launch(Booking booking, std::function<void()> work) override {
-    work = watched(booking, std::move(work));
-    stream_->launch(std::move(booking), std::move(work));
+  void launch(OpRecord record, std::function<void()> work) override {
+    work = watched(record, std::move(work));
+    stream_->launch(std::move(record), std::move(work));
   }
-  void call_host(Booking booking, std::function<void()> work) override {
-    work = watched(booking, std::move(work));
-    stream_->call_host(std::move(booking), std::move(work));
+  void call_host(OpRecord record, std::function<void()> work) override {
+    work = watched(record, std::move(work));
+    stream_->call_host(std::move(record), std::move(work));
   }
   Event record() override {
     const int item = device_.record(index_);
@@ -87,8 +87,8 @@ class ReplayStream : public Stream {
 
  private:
   // The work, held to the plan's next item and guarded.
-  std::function<void()> watched(const Booking& booking, std::function<void()> work) {
-    const int item = device_.work(index_, booking);
+  std::function<void()> watched(const OpRecord& record, std::function<void()> work) {
+    const int item = device_.work(index_, record);
     ArenaGuard* guard = device_.guard_.get();
     if (guard == nullptr) return work;
     return [guard, item, inner = std::move(work)] {
@@ -111,10 +111,10 @@ ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : device_(d
   std::vector<std::vector<int>> touched(trace.items.size());
   std::vector<int> kept;
   for (std::size_t i = 0; i < trace.items.size(); ++i) {
-    const Booking& booking = trace.items[i].booking;
-    for (Access access : booking.accesses) {
+    const OpRecord& record = trace.items[i].record;
+    for (Access access : record.accesses) {
       const int b = index.find(access.address);
-      HAWSER_CHECK(b >= 0, booking.name, " accesses what is no buffer");
+      HAWSER_CHECK(b >= 0, record.name, " accesses what is no buffer");
       const program::Buffer& buffer = buffers[static_cast<std::size_t>(b)];
       const bool persistent = buffer.purpose == program::kPersistent;
       const std::byte* base =
@@ -123,7 +123,7 @@ ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : device_(d
       accesses_[i].push_back(access);
       if (persistent) continue;
       if (std::find(touched[i].begin(), touched[i].end(), b) == touched[i].end()) touched[i].push_back(b);
-      if (std::string_view(booking.name) == kKeepGradients) kept.push_back(b);
+      if (std::string_view(record.name) == kKeepGradients) kept.push_back(b);
     }
   }
   if (!setup.guard || device.kind() != DeviceKind::cpu) return;  // a GPU's work runs apart from what enqueues it
@@ -163,9 +163,10 @@ void ReplayDevice::end_step() {
 
 void ReplayDevice::refuse(int item, const std::string& what) const {
   const auto index = static_cast<std::size_t>(item);
-  const std::string planned = index < setup_.trace->items.size() ? cat(setup_.trace->items[index].booking.name,
-                                                                       " of row ", setup_.trace->items[index].row)
-                                                                 : std::string("nothing");
+  const std::string planned =
+      index < setup_.trace->items.size()
+          ? cat(setup_.trace->items[index].record.name, " of instruction ", setup_.trace->items[index].instruction)
+          : std::string("nothing");
   HAWSER_CHECK(false, "the step leaves its plan at item ", item, " (planned: ", planned, "): ", what);
 }
 
@@ -179,22 +180,22 @@ int ReplayDevice::next(TraceItem::Kind kind, int stream, const char* name) {
   return item;
 }
 
-int ReplayDevice::work(int stream, const Booking& booking) {
-  const int item = next(TraceItem::Kind::work, stream, booking.name);
-  const Booking& planned = setup_.trace->items[static_cast<std::size_t>(item)].booking;
-  if (std::strcmp(planned.name, booking.name) != 0) refuse(item, booking.name);
-  if (planned.flops != booking.flops) refuse(item, cat(booking.name, " with ", booking.flops, " FLOPs"));
-  const CollectiveNote &a = planned.collective, &b = booking.collective;
+int ReplayDevice::work(int stream, const OpRecord& record) {
+  const int item = next(TraceItem::Kind::work, stream, record.name);
+  const OpRecord& planned = setup_.trace->items[static_cast<std::size_t>(item)].record;
+  if (std::strcmp(planned.name, record.name) != 0) refuse(item, record.name);
+  if (planned.flops != record.flops) refuse(item, cat(record.name, " with ", record.flops, " FLOPs"));
+  const CollectiveNote &a = planned.collective, &b = record.collective;
   if (a.kind != b.kind || a.communicator != b.communicator || a.bytes != b.bytes || a.peer != b.peer) {
-    refuse(item, cat(booking.name, " on ", b.communicator, " of ", b.bytes, " bytes"));
+    refuse(item, cat(record.name, " on ", b.communicator, " of ", b.bytes, " bytes"));
   }
   const std::vector<Access>& places = accesses_[static_cast<std::size_t>(item)];
-  if (places.size() != booking.accesses.size()) refuse(item, cat(booking.name, " with other accesses"));
+  if (places.size() != record.accesses.size()) refuse(item, cat(record.name, " with other accesses"));
   for (std::size_t i = 0; i < places.size(); ++i) {
-    const Access &x = places[i], &y = booking.accesses[i];
+    const Access &x = places[i], &y = record.accesses[i];
     if (x.address != y.address || x.row_bytes != y.row_bytes || x.rows != y.rows || x.stride != y.stride ||
         x.write != y.write) {
-      refuse(item, cat("access ", i, " of ", booking.name, " lies elsewhere"));
+      refuse(item, cat("access ", i, " of ", record.name, " lies elsewhere"));
     }
   }
   return item;

@@ -88,7 +88,7 @@ class ReplayDevice : public Device {
  private:
   friend class ReplayStream;
   // Each checks that the plan's next item is this one, and returns its index.
-  int work(int stream, const Booking& booking);
+  int work(int stream, const OpRecord& record);
   int record(int stream);
   int wait(int stream, const Event& event);
   int next(TraceItem::Kind kind, int stream, const char* name);

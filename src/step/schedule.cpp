@@ -7,8 +7,8 @@ namespace hawser::step {
 namespace {
 
 using parallel::Computation;
+using program::Instruction;
 using program::Op;
-using program::Row;
 using program::StreamId;
 
 std::vector<int> units_of(const std::vector<models::ParamPlace>& places) {
@@ -49,8 +49,8 @@ class Lister {
     int loss = -1;
   };
 
-  int add(Row row, std::vector<int> weights, std::vector<int> gradients) {
-    list_.push_back({std::move(row), std::move(weights), std::move(gradients)});
+  int add(Instruction instruction, std::vector<int> weights, std::vector<int> gradients) {
+    list_.push_back({std::move(instruction), std::move(weights), std::move(gradients)});
     return static_cast<int>(list_.size()) - 1;
   }
 
@@ -76,13 +76,13 @@ class Lister {
     for (int layer = model_.layers() - 1; layer >= 0; --layer) {
       const int forward = pass.forward[static_cast<std::size_t>(layer)];
       const std::vector<int> units = units_of(model_.layer_params(layer));
-      const Row row{.layer = layer, .micro_batch = pass.micro_batch, .partner = forward};
+      const Instruction instruction{.layer = layer, .micro_batch = pass.micro_batch, .partner = forward};
       if (recomputes_[static_cast<std::size_t>(layer)]) {
-        Row again = row;
+        Instruction again = instruction;
         again.op = Op::recompute;
         add(again, units, {});
       }
-      Row back = row;
+      Instruction back = instruction;
       back.op = Op::backward;
       back.input = dy;
       pass.dy[static_cast<std::size_t>(layer)] = dy;
@@ -125,7 +125,7 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   if (options.purpose == Purpose::train) {
     // In the order in which gradients get whole, so that all but the last are summed while the last is on its way.
     for (const parallel::GradientEnd& end : ends) {
-      program.add({.op = Op::gradient_squares, .unit = end.unit, .after = {end.row}});
+      program.add({.op = Op::gradient_squares, .unit = end.unit, .after = {end.instruction}});
     }
     program.add({.op = Op::gradient_norm});
     for (int unit = 0; unit < static_cast<int>(model.units().size()); ++unit) {
@@ -133,7 +133,8 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
     }
   }
   if (options.purpose == Purpose::gradient_norms) {
-    program.add({.op = Op::parameter_norms, .after = {ends.back().row}});  // the others were done before, or are here
+    program.add(
+        {.op = Op::parameter_norms, .after = {ends.back().instruction}});  // the others were done before, or are here
   }
   program.add({.op = Op::end_step});
   return program;

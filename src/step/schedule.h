@@ -6,7 +6,7 @@
 
 #include "models/model.h"
 #include "nn/layer.h"
-#include "parallel/data_shard/shard_rows.h"
+#include "parallel/data_shard/shard_instructions.h"
 #include "program/program.h"
 
 namespace hawser::step {

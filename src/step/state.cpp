@@ -46,12 +46,12 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
     }
     optimizer_bytes_ = carver.used() - parameter_bytes_;
     kept_.assign(static_cast<std::size_t>(model.layers()), {});
-    if (options.kept_rows > 0) {
+    if (options.kv_cache_rows > 0) {
       for (std::size_t block = 0; block < model.description().blocks.size(); ++block) {
         const nn::AttentionConfig& c = model.description().blocks[block].attention;
-        nn::KeptKeys& kept = kept_[2 * block];
-        kept.k = carver.take(options.compute, {options.kept_rows, c.kv_heads, c.head_dim});
-        kept.v = carver.take(options.compute, {options.kept_rows, c.kv_heads, c.head_dim});
+        nn::KvCache& kept = kept_[2 * block];
+        kept.k = carver.take(options.compute, {options.kv_cache_rows, c.kv_heads, c.head_dim});
+        kept.v = carver.take(options.compute, {options.kv_cache_rows, c.kv_heads, c.head_dim});
       }
     }
     kept_bytes_ = carver.used() - optimizer_bytes_ - parameter_bytes_;

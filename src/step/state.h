@@ -39,7 +39,7 @@ struct StateOptions {
   int parts = 1, part = 0;  // the cut of flat buffers over the shard group
   DType compute = DType::f32;
   bool optimizer = true;
-  std::int64_t kept_rows = 0;  // rows of keys and values that each attention layer keeps (nn/kept_keys.h)
+  std::int64_t kv_cache_rows = 0;  // rows of keys and values that each attention layer keeps (nn/kv_cache.h)
 };
 
 class ModelState {
@@ -58,8 +58,8 @@ class ModelState {
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }
   std::int64_t kept_bytes() const { return kept_bytes_; }
-  // The layer's kept keys and values, in the compute dtype; empty for one that keeps none.
-  const nn::KeptKeys& kept_keys(int layer) const { return kept_[static_cast<std::size_t>(layer)]; }
+  // The layer's the KV cache, in the compute dtype; empty for one that keeps none.
+  const nn::KvCache& kv_cache(int layer) const { return kept_[static_cast<std::size_t>(layer)]; }
   std::byte* data() const { return arena_.data(); }
 
   // Rounds the master weights of a unit into the compute copy; nothing where they are one.
@@ -72,7 +72,7 @@ class ModelState {
   std::int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, kept_bytes_ = 0;
   Arena arena_;
   std::vector<UnitState> units_;
-  std::vector<nn::KeptKeys> kept_;  // a layer each
+  std::vector<nn::KvCache> kept_;  // a layer each
   TensorView rope_frequencies_, record_, result_, skip_, norms_;
 };
 

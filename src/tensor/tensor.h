@@ -88,7 +88,7 @@ class TensorView {
   Shape strides_;
 };
 
-// What work on a view touches, for a Booking.
+// What work on a view touches, for a OpRecord.
 Access reads(const TensorView& view);
 Access writes(const TensorView& view);
 

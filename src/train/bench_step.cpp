@@ -12,7 +12,7 @@
 #include "report/work_family.h"
 #include "train/checkpointing.h"
 #include "train/feed.h"
-#include "train/products.h"
+#include "train/gemm_algorithms.h"
 #include "train/session.h"
 #include "train/timed_device.h"
 #include "train/traced_device.h"
@@ -41,18 +41,19 @@ double documents_a_sequence(const DocumentMix& mix, const plan::Layout& layout, 
 }
 
 // "forward block 3 mlp".
-std::string name_of(const program::Row& row, const program::Program& program, const models::Model& model) {
-  std::string name = program::to_string(row.op);
+std::string name_of(const program::Instruction& instruction, const program::Program& program,
+                    const models::Model& model) {
+  std::string name = program::to_string(instruction.op);
   std::replace(name.begin(), name.end(), '_', ' ');
   const int blocks = model.layers() / 2;
-  if (row.layer >= 0) {
-    name += cat(" block ", row.layer / 2, row.layer % 2 == 0 ? " attention" : " mlp");
-  } else if (row.unit == 0) {
+  if (instruction.layer >= 0) {
+    name += cat(" block ", instruction.layer / 2, instruction.layer % 2 == 0 ? " attention" : " mlp");
+  } else if (instruction.unit == 0) {
     name += " embedding";
-  } else if (row.unit > 0) {
-    name += row.unit <= blocks ? cat(" block ", row.unit - 1) : std::string(" head");
+  } else if (instruction.unit > 0) {
+    name += instruction.unit <= blocks ? cat(" block ", instruction.unit - 1) : std::string(" head");
   }
-  if (program.micro_batches > 1 && row.micro_batch >= 0) name += cat(", micro-batch ", row.micro_batch);
+  if (program.micro_batches > 1 && instruction.micro_batch >= 0) name += cat(", micro-batch ", instruction.micro_batch);
   return name;
 }
 
@@ -60,21 +61,23 @@ std::string name_of(const program::Row& row, const program::Program& program, co
 void trace_step(Session& session, TracedDevice& device, const step::StepInput& input, comm::World* world,
                 BenchResult& result) {
   const program::Program& program = session.plan(step::Purpose::train).program;
-  std::vector<std::string> rows;
-  for (const program::Row& row : program.rows) rows.push_back(name_of(row, program, session.model()));
-  session.set_on_row([&](const program::Row& row) { device.begin_row(row.id); });
+  std::vector<std::string> instructions;
+  for (const program::Instruction& instruction : program.instructions)
+    instructions.push_back(name_of(instruction, program, session.model()));
+  session.set_on_instruction(
+      [&](const program::Instruction& instruction) { device.begin_instruction(instruction.id); });
   report::RankTimeline timeline;
   for (int pass = 0; pass < 2; ++pass) {
     if (world != nullptr) world->barrier();
     device.start();
     const Clock::time_point start = Clock::now();
     session.enqueue(step::Purpose::train, input);
-    device.begin_row(-1);
+    device.begin_instruction(-1);
     session.synchronize();
     result.traced_seconds = seconds_since(start);
-    timeline = device.stop(world != nullptr ? world->rank().value() : 0, rows);
+    timeline = device.stop(world != nullptr ? world->rank().value() : 0, instructions);
   }
-  session.set_on_row({});
+  session.set_on_instruction({});
   if (world == nullptr) {
     result.timelines.push_back(std::move(timeline));
     return;
@@ -171,7 +174,7 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
     device = std::move(wrapped);
   }
   const std::unique_ptr<comm::Mesh> mesh = make_mesh(world, layout.mesh, recipe.run.collective_timeout_s, *device);
-  prepare_products(*model.model, layout, *device);
+  prepare_gemms(*model.model, layout, *device);
   choose_checkpointing(recipe, layout, *model.model, *device, world, request.ranks_here);
   auto session = std::make_unique<Session>(*model.model, layout, *device, *mesh, std::vector{step::Purpose::train},
                                            recipe.memory.capacity);
@@ -195,7 +198,7 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   result.before = before;
   result.after = device->memory();
   result.notes = session->notes();
-  for (std::string& line : slow_products(session->stream())) result.notes.push_back(std::move(line));
+  for (std::string& line : slow_gemms(session->stream())) result.notes.push_back(std::move(line));
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(recipe.train.steps));
   if (traced != nullptr) trace_step(*session, *traced, made_up.input, world, result);
   if (kind == DeviceKind::cuda && request.roofline) {

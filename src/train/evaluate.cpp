@@ -9,7 +9,7 @@
 #include "train/baseline.h"
 #include "train/eval_data.h"
 #include "train/feed.h"
-#include "train/products.h"
+#include "train/gemm_algorithms.h"
 #include "train/saver.h"
 #include "train/together.h"
 
@@ -63,7 +63,7 @@ void check_finite(double loss, const std::string& model) {
 // Those of the run whose checkpoint this is: the evaluation is then the run's own.
 StoredChoices stored_choices(const OpenModel& open) {
   if (!open.checkpoint) return {};
-  return {run_state_of(open.checkpoint->meta()).products, open.checkpoint->folder()};
+  return {run_state_of(open.checkpoint->meta()).gemm_algorithms, open.checkpoint->folder()};
 }
 
 }  // namespace
@@ -162,11 +162,11 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   const auto note = [&](const std::string& line) { result.notes.push_back(line); };
   // A measurement takes as long as some micro-batches do.
   constexpr std::int64_t kWorthMeasuring = 16;
-  choose_products(*input.open.model, layout, *device, world,
-                  {.measure = !layout.deterministic && loader.micro_batches() >= kWorthMeasuring,
-                   .purpose = purpose,
-                   .stored = [&] { return stored_choices(input.open); }},
-                  note);
+  choose_gemm_algorithms(*input.open.model, layout, *device, world,
+                         {.measure = !layout.deterministic && loader.micro_batches() >= kWorthMeasuring,
+                          .purpose = purpose,
+                          .stored = [&] { return stored_choices(input.open); }},
+                         note);
   Session session(*input.open.model, layout, *device, *mesh, {purpose}, input.recipe.memory.capacity);
   load_weights(session, input.open);
   for (const std::string& line : session.notes()) note(line);
@@ -179,7 +179,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
     result.tokens = tokens;
     result.loss = sum / static_cast<double>(tokens);
     check_finite(result.loss, input.folder);
-    for (const std::string& line : slow_products(session.stream())) note(line);
+    for (const std::string& line : slow_gemms(session.stream())) note(line);
     if (const std::int64_t bytes =
             input.tokens && input.tokenizer ? text_bytes(*input.tokens, *input.tokenizer, input.across_documents) : 0)
       result.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(bytes);
@@ -196,7 +196,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   session.synchronize();
   result.loss = output.result->loss_sum / static_cast<double>(result.tokens);
   check_finite(result.loss, input.folder);
-  for (const std::string& line : slow_products(session.stream())) note(line);
+  for (const std::string& line : slow_gemms(session.stream())) note(line);
   const auto tensors = models::hf_tensors(*input.open.model);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     result.gradient_norms.emplace_back(tensors[i].name, (*output.parameter_norms)[i]);

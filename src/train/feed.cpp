@@ -23,18 +23,18 @@ std::shared_ptr<step::HostBatch> to_host_batch(const data::MicroBatch& batch, co
   out->ids = batch.ids;
   out->labels = batch.labels;
   out->positions = batch.positions;
-  out->squares = flatten(batch.squares, true);
-  out->rectangles = flatten(batch.rectangles, false);
+  out->diagonal = flatten(batch.diagonal, true);
+  out->off_diagonal = flatten(batch.off_diagonal, false);
   if (shape.context == 1) return out;
   const std::int64_t length = shape.chunk_length(), rows = shape.local_rows();
-  out->gathered_row.reserve(static_cast<std::size_t>(shape.global_rows()));
+  out->gather_index.reserve(static_cast<std::size_t>(shape.global_rows()));
   for (std::int64_t sequence = 0; sequence < shape.sequences; ++sequence) {
     for (int chunk = 0; chunk < shape.chunks(); ++chunk) {
       const auto at = static_cast<std::size_t>(sequence * shape.chunks() + chunk);
       const std::int64_t first =
           batch.chunk_owner[at] * 2 * rows + (sequence * shape.chunks_per_rank + batch.chunk_local[at]) * length;
       HAWSER_CHECK(first + length <= 2 * rows * shape.context, "chunk ", chunk, " lies outside");
-      for (std::int64_t i = 0; i < length; ++i) out->gathered_row.push_back(static_cast<std::int32_t>(first + i));
+      for (std::int64_t i = 0; i < length; ++i) out->gather_index.push_back(static_cast<std::int32_t>(first + i));
     }
   }
   return out;
@@ -42,8 +42,8 @@ std::shared_ptr<step::HostBatch> to_host_batch(const data::MicroBatch& batch, co
 
 double visible_pairs(const data::MicroBatch& batch) {
   double pairs = 0;
-  for (const auto& s : batch.squares) pairs += 0.5 * s.q_count * (s.q_count + 1.0);
-  for (const auto& s : batch.rectangles) pairs += static_cast<double>(s.q_count) * s.k_count;
+  for (const auto& s : batch.diagonal) pairs += 0.5 * s.q_count * (s.q_count + 1.0);
+  for (const auto& s : batch.off_diagonal) pairs += static_cast<double>(s.q_count) * s.k_count;
   return pairs;
 }
 

@@ -8,8 +8,8 @@
 
 namespace hawser::train {
 
-// Squares refer to the rank's own key rows, rectangles to the sequence order; the chunk table becomes the place of each
-// row among gathered keys (nn::BatchViews::gathered_row).
+// Diagonal blocks refer to the rank's own key rows, off-diagonal blocks to the sequence order; the chunk table becomes the place of each
+// row among gathered keys (nn::BatchViews::gather_index).
 std::shared_ptr<step::HostBatch> to_host_batch(const data::MicroBatch& batch, const data::BatchShape& shape);
 
 // Query-key pairs that see each other in it, a head, causal attention without a window.

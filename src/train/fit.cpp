@@ -57,21 +57,21 @@ void FitRun::train() {
   while (done_ < total_steps()) {
     if (asked_to_stop()) {
       result_.interrupted = true;
-      while (!flights_.empty()) land(false);
+      while (!in_flight_.empty()) retire(false);
       return;
     }
     const std::int64_t step = ++done_;
-    flights_.push_back(enqueue(step, prefetcher));
+    in_flight_.push_back(enqueue(step, prefetcher));
     const bool last = step == total_steps();
     const bool evaluate = validation_ && (last || on_beat(recipe_.train.evaluate_every));
     const bool due = !last && saver_->due(step), between = due && !saver_->asynchronous();
     if (due && !between) {
-      saver_->take(step, flights_.back().output.end, [this] {
-        while (flights_.size() > 1) land(false);
+      saver_->take(step, in_flight_.back().output.end, [this] {
+        while (in_flight_.size() > 1) retire(false);
       });
     }
     const bool pause = evaluate || between || last;
-    while (flights_.size() > (pause ? 0u : kInFlight)) land(evaluate);
+    while (in_flight_.size() > (pause ? 0u : kInFlight)) retire(evaluate);
     if (between) {
       phase(cat("saving step ", done_), "saving");
       saver_->save(done_);
@@ -88,71 +88,71 @@ bool FitRun::asked_to_stop() {
   return (all & kStop) != 0;
 }
 
-FitRun::Flight FitRun::enqueue(std::int64_t step, data::Prefetcher& prefetcher) {
+FitRun::InFlightStep FitRun::enqueue(std::int64_t step, data::Prefetcher& prefetcher) {
   phase(cat("step ", step), kTraining);
-  Flight flight{.step = step};
+  InFlightStep pending{.step = step};
   step::StepInput input;
   for (int m = 0; m < layout_.micro_batches; ++m) {
     const data::MicroBatch batch = prefetcher.next();
-    flight.targets = batch.step_targets;
-    flight.imbalance.add(batch.imbalance, batch.pairs);
-    flight.flops += open_.model->training_flops(layout_.bounds.rows, visible_pairs(batch));
+    pending.targets = batch.step_targets;
+    pending.imbalance.add(batch.imbalance, batch.pairs);
+    pending.flops += open_.model->training_flops(layout_.bounds.rows, visible_pairs(batch));
     input.batches.push_back(to_host_batch(batch, layout_.batch));
   }
   const ops::AdamHyper hyper = optim::adam_hyper(recipe_.optimizer, recipe_.train, step);
-  flight.learning_rate = hyper.learning_rate;
+  pending.learning_rate = hyper.learning_rate;
   input.record = {.learning_rate = hyper.learning_rate,
                   .bias_correction1 = hyper.bias_correction1,
                   .bias_correction2 = hyper.bias_correction2,
-                  .loss_scale = flight.targets > 0 ? 1.0f / static_cast<float>(flight.targets) : 0.0f};
-  input.skip = flight.targets == 0;
-  flight.output = session_->enqueue(step::Purpose::train, input);
-  return flight;
+                  .loss_scale = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
+  input.skip = pending.targets == 0;
+  pending.output = session_->enqueue(step::Purpose::train, input);
+  return pending;
 }
 
-void FitRun::land(bool evaluate_behind) {
-  Flight flight = std::move(flights_.front());
-  flights_.pop_front();
-  session_->wait(flight.output.end);
+void FitRun::retire(bool evaluate_behind) {
+  InFlightStep pending = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  session_->wait(pending.output.end);
   // Not when the host looks: before a pause it looks at several that ended long ago.
-  const double seconds = std::chrono::duration<double>(*flight.output.reached - last_end_).count();
-  last_end_ = *flight.output.reached;
-  const step::StepResult& r = *flight.output.result;
+  const double seconds = std::chrono::duration<double>(*pending.output.reached - last_end_).count();
+  last_end_ = *pending.output.reached;
+  const step::StepResult& r = *pending.output.result;
   const int ranks = world_ != nullptr ? world_->size() : 1;
   const double tokens =
       static_cast<double>(recipe_.train.global_batch_size) * static_cast<double>(recipe_.data.sequence_length);
   report::StepMetrics metrics{
-      .step = flight.step,
-      .loss = flight.targets > 0 ? r.loss_sum / static_cast<double>(flight.targets) : 0.0,
+      .step = pending.step,
+      .loss = pending.targets > 0 ? r.loss_sum / static_cast<double>(pending.targets) : 0.0,
       .gradient_norm = r.gradient_norm,
-      .learning_rate = flight.learning_rate,
+      .learning_rate = pending.learning_rate,
       .tokens_per_second = tokens / seconds,
-      .model_flops_per_second = flight.flops * ranks / seconds,
+      .model_flops_per_second = pending.flops * ranks / seconds,
       .step_seconds = seconds,
-      .targets = flight.targets,
+      .targets = pending.targets,
       .peak_arena_bytes = session_->planned_bytes(),
-      .attention_imbalance = flight.imbalance.value(),
-      .data_position = {.sequences = flight.step * recipe_.train.global_batch_size,
-                        .epoch = static_cast<double>(flight.step * recipe_.train.global_batch_size) /
+      .attention_imbalance = pending.imbalance.value(),
+      .data_position = {.sequences = pending.step * recipe_.train.global_batch_size,
+                        .epoch = static_cast<double>(pending.step * recipe_.train.global_batch_size) /
                                  static_cast<double>(sequences_)}};
-  if (landed_ == 0) metrics.checkpointing = result_.checkpointing;
+  if (retired_ == 0) metrics.checkpointing = result_.checkpointing;
   if (peak_flops_) metrics.model_flops_utilization = metrics.model_flops_per_second / *peak_flops_;
-  if (flight.targets == 0) say(cat("step ", flight.step, " has no token to predict: skipped"));
+  if (pending.targets == 0) say(cat("step ", pending.step, " has no token to predict: skipped"));
   if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.gradient_norm)) diverged(metrics);
-  if (evaluate_behind && flights_.empty()) metrics.validation_loss = evaluate();
+  if (evaluate_behind && in_flight_.empty()) metrics.validation_loss = evaluate();
   result_.train_loss = metrics.loss;
-  result_.steps = flight.step;
-  if (landed_ == 0) {
-    for (const std::string& line : slow_products(session_->stream())) remark(line);
+  result_.steps = pending.step;
+  if (retired_ == 0) {
+    for (const std::string& line : slow_gemms(session_->stream())) remark(line);
   }
-  imbalance_.add(metrics.attention_imbalance, flight.imbalance.work());
-  if (landed_ <= 1) counted_tokens_ = counted_seconds_ = 0;  // the first step, which starts things up, counts if alone
-  ++landed_;
+  imbalance_.add(metrics.attention_imbalance, pending.imbalance.work());
+  if (retired_ <= 1) counted_tokens_ = counted_seconds_ = 0;  // the first step, which starts things up, counts if alone
+  ++retired_;
   counted_tokens_ += tokens;
   counted_seconds_ += seconds;
   if (watch_) watch_->step(metrics);
   if (progress_) progress_->step(metrics);
-  saver_->landed(flight.step, flight.output.end);
+  saver_->retired(pending.step, pending.output.end);
 }
 
 void FitRun::diverged(const report::StepMetrics& metrics) {
@@ -197,17 +197,17 @@ RunState FitRun::state_of(std::int64_t step) {
           .config = config_text_,
           .tokenizer = tokenizer_,
           .data = data_identity_,
-          .products = ops::gemm_choices(session_->stream()),
+          .gemm_algorithms = ops::gemm_choices(session_->stream()),
           .tokenizer_files = tokenizer_files_};
 }
 
 void FitRun::finish() {
-  if (landed_ > 0) {
+  if (retired_ > 0) {
     phase(cat("saving step ", done_), "saving");
     saver_->save(done_);
   }
   result_.saving = saver_->times();
-  if (layout_.batch.context > 1 && landed_ > 0) result_.imbalance = imbalance_.value();
+  if (layout_.batch.context > 1 && retired_ > 0) result_.imbalance = imbalance_.value();
   if (counted_seconds_ > 0) result_.tokens_per_second = counted_tokens_ / counted_seconds_;
   phase("ending", "ending");
   if (watch_) watch_->finish(result_.interrupted ? report::Ending::interrupted : report::Ending::done);

@@ -109,9 +109,9 @@ void FitRun::open() {
                           say("saved " + folder);
                         }});
   if (world_ != nullptr) {
-    session_->set_on_row([this](const program::Row& row) {
-      std::string text = cat(stage_, " ", program::to_string(row.op));
-      if (row.layer >= 0) text += cat(" layer ", row.layer);
+    session_->set_on_instruction([this](const program::Instruction& instruction) {
+      std::string text = cat(stage_, " ", program::to_string(instruction.op));
+      if (instruction.layer >= 0) text += cat(" layer ", instruction.layer);
       world_->set_phase(std::move(text));
     });
   }
@@ -119,20 +119,20 @@ void FitRun::open() {
 
 void FitRun::choose_algorithms() {
   if (device_->kind() != DeviceKind::cuda) return;
-  phase("choosing algorithms for matrix products");
-  const ChooseProducts how{.measure = !layout_.deterministic, .stored = [this] { return stored_choices(); }};
-  const std::string choices =
-      choose_products(*open_.model, layout_, *device_, world_, how, [this](const std::string& line) { say(line); });
-  if (how.measure && first_rank()) checkpoint::write_text_atomically(products_path(recipe_), choices);
+  phase("choosing algorithms for GEMMs");
+  const GemmAlgorithmOptions how{.measure = !layout_.deterministic, .stored = [this] { return stored_choices(); }};
+  const std::string choices = choose_gemm_algorithms(*open_.model, layout_, *device_, world_, how,
+                                                     [this](const std::string& line) { say(line); });
+  if (how.measure && first_rank()) checkpoint::write_text_atomically(gemm_algorithms_path(recipe_), choices);
 }
 
 StoredChoices FitRun::stored_choices() const {
   if (request_.resume) {
     Problems ignored;  // said when it is read
     const auto found = checkpoint::Checkpoint::latest(checkpoints_folder(recipe_), ignored);
-    if (found) return {run_state_of(found->meta()).products, found->folder()};
+    if (found) return {run_state_of(found->meta()).gemm_algorithms, found->folder()};
   }
-  const std::string path = products_path(recipe_);
+  const std::string path = gemm_algorithms_path(recipe_);
   std::error_code ignored;
   if (layout_.deterministic || !fs::exists(path, ignored)) return {};
   return {checkpoint::read_text(path, kMostChoices), path};

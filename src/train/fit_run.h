@@ -12,8 +12,8 @@
 #include "checkpoint/storage/posix.h"
 #include "data/batch_loader.h"
 #include "train/fit.h"
+#include "train/gemm_algorithms.h"
 #include "train/open_model.h"
-#include "train/products.h"
 #include "train/run_watch.h"
 #include "train/saver.h"
 
@@ -30,7 +30,7 @@ class FitRun {
 
  private:
   // A step on its way through the device.
-  struct Flight {
+  struct InFlightStep {
     std::int64_t step = 0, targets = 0;
     double flops = 0;  // model FLOPs of this rank
     double learning_rate = 0;
@@ -65,10 +65,10 @@ class FitRun {
 
   // The ranks' meeting before each step: what any of them has to say, all hear.
   bool asked_to_stop();
-  Flight enqueue(std::int64_t step, data::Prefetcher& prefetcher);
+  InFlightStep enqueue(std::int64_t step, data::Prefetcher& prefetcher);
 
   // Waits for the oldest step on its way and reports it; the newest one may be followed by an evaluation.
-  void land(bool evaluate_behind);
+  void retire(bool evaluate_behind);
 
   // The weights are spoilt from this step on: nothing is saved, and what was saved before stays.
   [[noreturn]] void diverged(const report::StepMetrics& metrics);
@@ -101,8 +101,8 @@ class FitRun {
   std::optional<double> peak_flops_;  // of all ranks
   std::unique_ptr<RunWatch> watch_;   // rank 0's
   std::unique_ptr<RunSaver> saver_;   // ends before what it reads and says
-  std::deque<Flight> flights_;
-  std::int64_t done_ = 0, landed_ = 0;
+  std::deque<InFlightStep> in_flight_;
+  std::int64_t done_ = 0, retired_ = 0;
   double counted_tokens_ = 0, counted_seconds_ = 0;
   data::MeanImbalance imbalance_;
   std::chrono::steady_clock::time_point last_end_;  // of the step before, or of what the loop paused for

@@ -8,33 +8,34 @@
 
 namespace hawser::train {
 
-Ferry::Ferry(Device& device, Stream& stream) : stream_(stream), pinned_(device, 2 * kFerryBytes, Memory::host) {}
+PinnedStagingBuffer::PinnedStagingBuffer(Device& device, Stream& stream)
+    : stream_(stream), pinned_(device, 2 * kStagingBytes, Memory::host) {}
 
-void Ferry::fetch(const TensorView& from, std::byte* to) {
+void PinnedStagingBuffer::fetch(const TensorView& from, std::byte* to) {
   HAWSER_CHECK(from.dense(), "a view with gaps: ", from.text());
-  Event landed[2];
-  const std::int64_t pieces = ceil_div(from.bytes(), kFerryBytes);
+  Event retired[2];
+  const std::int64_t pieces = ceil_div(from.bytes(), kStagingBytes);
   for (std::int64_t i = 0; i <= pieces; ++i) {
     if (i < pieces) {
-      const std::int64_t begin = i * kFerryBytes, count = std::min(kFerryBytes, from.bytes() - begin);
-      transfer(stream_, {.name = "fetch", .accesses = {reads(from)}}, pinned_.data() + i % 2 * kFerryBytes,
+      const std::int64_t begin = i * kStagingBytes, count = std::min(kStagingBytes, from.bytes() - begin);
+      transfer(stream_, {.name = "fetch", .accesses = {reads(from)}}, pinned_.data() + i % 2 * kStagingBytes,
                from.raw() + begin, count);
-      landed[i % 2] = stream_.record();
+      retired[i % 2] = stream_.record();
     }
     if (i == 0) continue;
-    const std::int64_t begin = (i - 1) * kFerryBytes, count = std::min(kFerryBytes, from.bytes() - begin);
-    host_wait(landed[(i - 1) % 2]);
-    std::memcpy(to + begin, pinned_.data() + (i - 1) % 2 * kFerryBytes, static_cast<std::size_t>(count));
+    const std::int64_t begin = (i - 1) * kStagingBytes, count = std::min(kStagingBytes, from.bytes() - begin);
+    host_wait(retired[(i - 1) % 2]);
+    std::memcpy(to + begin, pinned_.data() + (i - 1) % 2 * kStagingBytes, static_cast<std::size_t>(count));
   }
   stream_.check();
 }
 
-void Ferry::send(const TensorView& to, const Fill& fill) {
+void PinnedStagingBuffer::send(const TensorView& to, const Fill& fill) {
   HAWSER_CHECK(to.dense(), "a view with gaps: ", to.text());
   Event left[2];
-  for (std::int64_t i = 0, begin = 0; begin < to.bytes(); ++i, begin += kFerryBytes) {
-    const std::int64_t count = std::min(kFerryBytes, to.bytes() - begin);
-    std::byte* piece = pinned_.data() + i % 2 * kFerryBytes;
+  for (std::int64_t i = 0, begin = 0; begin < to.bytes(); ++i, begin += kStagingBytes) {
+    const std::int64_t count = std::min(kStagingBytes, to.bytes() - begin);
+    std::byte* piece = pinned_.data() + i % 2 * kStagingBytes;
     host_wait(left[i % 2]);
     fill(piece, begin, count);
     transfer(stream_, {.name = "send", .accesses = {writes(to)}}, to.raw() + begin, piece, count);
@@ -91,16 +92,16 @@ HostCopy::HostCopy(Session& session, bool optimizer) : session_(session), parts_
 void HostCopy::fetch() {
   session_.synchronize();
   if (memory_ == nullptr) return;
-  Ferry ferry(session_.device(), session_.stream());
-  for (const StatePart& part : parts_) ferry.fetch(part.device, part.host.raw());
+  PinnedStagingBuffer staging(session_.device(), session_.stream());
+  for (const StatePart& part : parts_) staging.fetch(part.device, part.host.raw());
 }
 
 void HostCopy::store() {
   session_.synchronize();
   if (memory_ == nullptr) return;
-  Ferry ferry(session_.device(), session_.stream());
+  PinnedStagingBuffer staging(session_.device(), session_.stream());
   for (const StatePart& part : parts_) {
-    ferry.send(part.device, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
+    staging.send(part.device, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
       std::memcpy(piece, part.host.raw() + begin, static_cast<std::size_t>(count));
     });
   }
@@ -114,7 +115,7 @@ std::vector<float> values_of(Session& session, const TensorView& view) {
   session.synchronize();
   std::vector<float> values(static_cast<std::size_t>(view.elements()));
   HAWSER_CHECK(view.dtype() == DType::f32 && view.dense(), "values of ", view.text());
-  Ferry(session.device(), session.stream()).fetch(view, reinterpret_cast<std::byte*>(values.data()));
+  PinnedStagingBuffer(session.device(), session.stream()).fetch(view, reinterpret_cast<std::byte*>(values.data()));
   return values;
 }
 

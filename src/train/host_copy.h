@@ -7,7 +7,7 @@
 //   checkpoint.read(copy.states()), copy.store();  // host to device
 //
 // On the CPU the views are the session's own and nothing is copied. Elsewhere the copy takes as much pageable memory as
-// the states; the device sees pinned pieces of kFerryBytes only.
+// the states; the device sees pinned pieces of kStagingBytes only.
 #pragma once
 
 #include <functional>
@@ -23,13 +23,13 @@ namespace hawser::train {
 
 class Session;
 
-constexpr std::int64_t kFerryBytes = std::int64_t{32} << 20;
+constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;
 
 // Carries long runs of bytes between device and host: two pinned pieces in turn, so that the host fills or empties one
 // while the other travels. Blocks the host.
-class Ferry {
+class PinnedStagingBuffer {
  public:
-  Ferry(Device& device, Stream& stream);
+  PinnedStagingBuffer(Device& device, Stream& stream);
   void fetch(const TensorView& from, std::byte* to);
   // `fill` writes bytes [begin, begin + count) of what the view shall hold.
   using Fill = std::function<void(std::byte* piece, std::int64_t begin, std::int64_t count)>;

@@ -11,7 +11,7 @@
 #include "ops/copy/copy.h"
 #include "ops/gemm/gemm.h"
 #include "ops/seed/init.h"
-#include "train/products.h"
+#include "train/gemm_algorithms.h"
 
 namespace hawser::train {
 
@@ -55,8 +55,8 @@ class Bench {
   std::uint64_t drawn_ = 0;
 };
 
-void add_products(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
-  for (const ProductShape& p : products_of(model, layout, true)) {
+void add_gemms(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
+  for (const GemmShape& p : gemms_of(model, layout, true)) {
     const Storage a = bench.numbers(p.in, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
     const Storage b = bench.numbers(p.in, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
     const Storage c = bench.numbers(p.out, {p.m, p.n});
@@ -82,22 +82,22 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   const Storage d_o = bench.numbers(act, q.view().shape()), dq = bench.numbers(act, q.view().shape());
   const Storage dk = bench.numbers(act, k.view().shape()), dv = bench.numbers(act, k.view().shape());
   const Storage lse = bench.numbers(DType::f32, {c.heads, length});
-  std::vector<std::int32_t> squares;
+  std::vector<std::int32_t> diagonal;
   std::int32_t begin = 0;
   double pairs = 0, full_pairs = 0;
   for (const std::int32_t rows : work.documents) {
-    squares.insert(squares.end(), {begin, rows, begin, rows, 0, 0});
+    diagonal.insert(diagonal.end(), {begin, rows, begin, rows, 0, 0});
     begin += rows;
     pairs += ops::visible_pairs(rows, rows, 0, true, c.window);
     full_pairs += ops::visible_pairs(rows, rows, 0, true, 0);
   }
   const auto used = static_cast<std::int32_t>(work.documents.size());
   std::vector<ops::SegmentBatch> batches;
-  if (used == 1) batches = {ops::equal_squares(length, length)};
+  if (used == 1) batches = {ops::equal_diagonal_blocks(length, length)};
   const Storage segments(bench.device(), DType::i32, {used, ops::kSegmentFields}),
       count(bench.device(), DType::i32, {1});
-  transfer(bench.stream(), {}, segments.view().raw(), squares.data(),
-           static_cast<std::int64_t>(squares.size() * sizeof(std::int32_t)));
+  transfer(bench.stream(), {}, segments.view().raw(), diagonal.data(),
+           static_cast<std::int64_t>(diagonal.size() * sizeof(std::int32_t)));
   transfer(bench.stream(), {}, count.view().raw(), &used, sizeof used);
   bench.stream().synchronize();
   const ops::AttentionSizes sizes{.query_rows = length,
@@ -112,9 +112,9 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
                                      .v = v,
                                      .segments = segments,
                                      .segment_count = count,
-                                     .form = ops::SegmentForm::squares,
+                                     .form = ops::SegmentForm::diagonal,
                                      .batches = batches,
-                                     .host_segments = &squares,
+                                     .host_segments = &diagonal,
                                      .window = c.window,
                                      .scale = scale,
                                      .o = o,
@@ -127,9 +127,9 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
                                        .lse = lse,
                                        .segments = segments,
                                        .segment_count = count,
-                                       .form = ops::SegmentForm::squares,
+                                       .form = ops::SegmentForm::diagonal,
                                        .batches = batches,
-                                       .host_segments = &squares,
+                                       .host_segments = &diagonal,
                                        .window = c.window,
                                        .scale = scale,
                                        .dq = dq,
@@ -158,15 +158,15 @@ double fused_bytes(const models::Model& model, plan::Layout layout) {
       plan::plan_rank(model, layout, step::Purpose::train, 0, false, program::Placing::estimate);
   double sum = 0;
   for (const TraceItem& item : plan.trace.items) {
-    const Booking& booking = item.booking;
-    const std::string_view name = booking.name;
-    if (item.kind != TraceItem::Kind::work || booking.collective.kind != CollectiveKind::none) continue;
+    const OpRecord& record = item.record;
+    const std::string_view name = record.name;
+    if (item.kind != TraceItem::Kind::work || record.collective.kind != CollectiveKind::none) continue;
     if (name == "gemm" || name == "linear_cross_entropy" || name.starts_with("attention_")) continue;
-    if (booking.bytes > 0) {
-      sum += booking.bytes;
+    if (record.bytes > 0) {
+      sum += record.bytes;
       continue;
     }
-    for (const Access& access : booking.accesses) sum += static_cast<double>(access.row_bytes * access.rows);
+    for (const Access& access : record.accesses) sum += static_cast<double>(access.row_bytes * access.rows);
   }
   return sum;
 }
@@ -196,7 +196,7 @@ Roofline measure_roofline(const models::Model& model, const plan::Layout& layout
   }
   try {
     Bench bench(device);
-    add_products(bench, model, layout, out);
+    add_gemms(bench, model, layout, out);
     add_copies(bench, model, layout, out);
     add_attention(bench, model, layout, attention, out);
   } catch (const Error& error) {

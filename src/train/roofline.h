@@ -1,4 +1,4 @@
-// What a training step of one rank could at best take on the GPU at hand (roofline R): its matrix products and its
+// What a training step of one rank could at best take on the GPU at hand (roofline R): its GEMMs and its
 // attention at the best rate the ops reach for those shapes alone, plus the bytes that must move once between them at
 // the rate of a copy. Recompute is not counted, nor communication: all of it can hide behind a step of some size.
 #pragma once

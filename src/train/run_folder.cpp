@@ -28,7 +28,7 @@ std::string tensorboard_folder(const Recipe& recipe) {
 std::string html_path(const Recipe& recipe) {
   return output_folder(recipe) + "/report.html";
 }
-std::string products_path(const Recipe& recipe) {
+std::string gemm_algorithms_path(const Recipe& recipe) {
   return output_folder(recipe) + "/products.txt";
 }
 

@@ -15,8 +15,8 @@ std::string best_path(const Recipe& recipe);
 std::string metrics_path(const Recipe& recipe);
 std::string tensorboard_folder(const Recipe& recipe);
 std::string html_path(const Recipe& recipe);
-// Algorithms that a run chose for its matrix products; not set aside, so that the next one here takes the same.
-std::string products_path(const Recipe& recipe);
+// Algorithms that a run chose for its GEMMs; not set aside, so that the next one here takes the same.
+std::string gemm_algorithms_path(const Recipe& recipe);
 
 // Makes the folder and holds it until the file is closed or this process ends, however it ends. UserError when another
 // run still has it after ten seconds (the ranks of one that was killed need a few to end).

@@ -119,7 +119,7 @@ void RunSaver::read_best() {
   if (!text.empty()) best_loss_ = std::stod(text);
 }
 
-void RunSaver::landed(std::int64_t step, const Event& step_end) {
+void RunSaver::retired(std::int64_t step, const Event& step_end) {
   const bool best = best_step_ == step && recipe_.train.steps > step;  // the last step is saved at the end
   if (best && taken_step_ != step) {
     if (!background_) return save(step);

@@ -59,7 +59,7 @@ class RunSaver {
   void evaluated(std::int64_t step, double loss);
   // The step has ended and its numbers are sound. Starts writing what take() took of it, and takes and writes the best
   // so far.
-  void landed(std::int64_t step, const Event& step_end);
+  void retired(std::int64_t step, const Event& step_end);
   // Saves the last step between steps, unless it is saved. Waits for what is under way.
   void save(std::int64_t step);
   // Waits for what is under way; throws what the writers found. Every rank calls it.

@@ -23,8 +23,8 @@ struct RunState {
   std::string tokenizer;       // a tokenizer.json or its folder; "" where there is none
   std::string data;            // identity of the training data (data/identity.h) as JSON; "" where nobody knows
   std::optional<double> validation_loss;  // of the evaluation after this step, where there was one
-  // Algorithms of the matrix products (ops::gemm_choices): a resumed run takes them again, so that it is the same run.
-  std::string products;  // "": none, as on the CPU
+  // Algorithms of the GEMMs (ops::gemm_choices): a resumed run takes them again, so that it is the same run.
+  std::string gemm_algorithms;  // "": none, as on the CPU
   // The tokenizer's files, which the checkpoint carries along; rank 0's count, and a resumed run compares them with its
   // own.
   std::vector<checkpoint::Attachment> tokenizer_files;

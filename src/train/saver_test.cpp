@@ -14,16 +14,16 @@ TEST(RunState, ComesBackAsItWasWritten) {
                        .recipe = R"({"train":{"seed":3}})",
                        .config = "{}",
                        .tokenizer = "a/tokenizer.json",
-                       .products = "cublasLt 130100 on NVIDIA H200\n1 2 3\n# 4 x 5 x 6: ours\n"};
+                       .gemm_algorithms = "cublasLt 130100 on NVIDIA H200\n1 2 3\n# 4 x 5 x 6: ours\n"};
   const RunState back = run_state_of(to_json(state));
   EXPECT_EQ(back.step, 7);
   EXPECT_EQ(back.sequences, 21);
   EXPECT_EQ(back.recipe, state.recipe);
-  EXPECT_EQ(back.products, state.products);
+  EXPECT_EQ(back.gemm_algorithms, state.gemm_algorithms);
   EXPECT_EQ(back.data, "");
   // A run on the CPU chooses nothing, and says nothing; older checkpoints did not either.
   EXPECT_EQ(to_json({.recipe = "{}"}).find("products"), std::string::npos);
-  EXPECT_EQ(run_state_of(to_json({.recipe = "{}"})).products, "");
+  EXPECT_EQ(run_state_of(to_json({.recipe = "{}"})).gemm_algorithms, "");
 }
 
 TEST(RunState, OfAnEarlierBuildIsRead) {
@@ -32,8 +32,8 @@ TEST(RunState, OfAnEarlierBuildIsRead) {
   const RunState state = run_state_of(checkpoint.meta());
   EXPECT_EQ(state.step, 9);
   EXPECT_EQ(state.sequences, 18);
-  EXPECT_TRUE(state.products.starts_with("cublasLt ")) << state.products;
-  EXPECT_EQ(state.products, read_file(run + "/products.txt"));
+  EXPECT_TRUE(state.gemm_algorithms.starts_with("cublasLt ")) << state.gemm_algorithms;
+  EXPECT_EQ(state.gemm_algorithms, read_file(run + "/products.txt"));
 }
 
 }  // namespace

@@ -144,16 +144,16 @@ void Session::initialise(std::uint64_t seed) {
 }
 
 void Session::load(checkpoint::SafetensorsFolder& folder) {
-  std::optional<Ferry> ferry;
-  if (device_.kind() != DeviceKind::cpu) ferry.emplace(device_, *stream_);
+  std::optional<PinnedStagingBuffer> staging;
+  if (device_.kind() != DeviceKind::cpu) staging.emplace(device_, *stream_);
   for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) {
     const step::UnitState& unit = state_->unit(u);
-    if (!ferry) {
+    if (!staging) {
       models::load_flat(model_, u, folder, unit.begin, unit.count, unit.weights);
       continue;
     }
     constexpr std::int64_t kElement = size_of(DType::f32);
-    ferry->send(unit.weights, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
+    staging->send(unit.weights, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
       models::load_flat(model_, u, folder, unit.begin + begin / kElement, count / kElement,
                         TensorView(piece, DType::f32, {count / kElement}, DeviceKind::cpu));
     });
@@ -204,8 +204,8 @@ void Session::check() {
   for (auto& engine : engines_) engine->executor->check();
 }
 
-void Session::set_on_row(std::function<void(const program::Row&)> on_row) {
-  for (auto& engine : engines_) engine->executor->set_on_row(on_row);
+void Session::set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
+  for (auto& engine : engines_) engine->executor->set_on_instruction(on_instruction);
 }
 
 }  // namespace hawser::train

@@ -85,7 +85,7 @@ class Session {
   void check();
 
   // Called on the host before a row is enqueued; for the phase that a time-out names.
-  void set_on_row(std::function<void(const program::Row&)> on_row);
+  void set_on_instruction(std::function<void(const program::Instruction&)> on_instruction);
 
  private:
   struct Engine;

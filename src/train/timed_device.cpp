@@ -38,22 +38,22 @@ namespace {
 class TimedStream : public ForwardingStream {
  public:
   TimedStream(std::unique_ptr<Stream> inner, WorkTimes& times) : ForwardingStream(std::move(inner)), times_(times) {}
-  void launch(Booking booking, std::function<void()> work) override {
-    const char* what = booking.name;
+  void launch(OpRecord record, std::function<void()> work) override {
+    const char* what = record.name;
     if (const CudaNative* native = inner_->native()) {
       auto begin = std::make_unique<cuda::TimeMark>(*native);
-      inner_->launch(std::move(booking), std::move(work));
+      inner_->launch(std::move(record), std::move(work));
       times_.add(what, std::move(begin), std::make_unique<cuda::TimeMark>(*native));
       return;
     }
-    inner_->launch(std::move(booking), [this, what, work = std::move(work)] {
+    inner_->launch(std::move(record), [this, what, work = std::move(work)] {
       const auto start = std::chrono::steady_clock::now();
       work();
       times_.add(what, seconds_since(start));
     });
   }
-  void call_host(Booking booking, std::function<void()> work) override {
-    inner_->call_host(std::move(booking), std::move(work));
+  void call_host(OpRecord record, std::function<void()> work) override {
+    inner_->call_host(std::move(record), std::move(work));
   }
 
  private:

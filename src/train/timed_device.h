@@ -13,7 +13,7 @@
 
 namespace hawser::train {
 
-// Seconds of work by its booked name.
+// Seconds of work by its recorded name.
 class WorkTimes {
  public:
   void add(const char* name, double seconds);

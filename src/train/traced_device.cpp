@@ -59,16 +59,16 @@ class TracedStream : public ForwardingStream {
  public:
   TracedStream(std::unique_ptr<Stream> inner, TracedDevice& device, int lane)
       : ForwardingStream(std::move(inner)), device_(device), lane_(lane) {}
-  void launch(Booking booking, std::function<void()> work) override {
-    TracedWork* traced = device_.enqueue(lane_, booking);
+  void launch(OpRecord record, std::function<void()> work) override {
+    TracedWork* traced = device_.enqueue(lane_, record);
     if (traced != nullptr && inner_->native() == nullptr) work = timed(traced, std::move(work));
-    inner_->launch(std::move(booking), std::move(work));
+    inner_->launch(std::move(record), std::move(work));
     if (traced != nullptr) traced->enqueued_end = now();
   }
-  void call_host(Booking booking, std::function<void()> work) override {
-    TracedWork* traced = device_.enqueue(lane_, booking);
+  void call_host(OpRecord record, std::function<void()> work) override {
+    TracedWork* traced = device_.enqueue(lane_, record);
     if (traced != nullptr) work = timed(traced, std::move(work));
-    inner_->call_host(std::move(booking), std::move(work));
+    inner_->call_host(std::move(record), std::move(work));
     if (traced != nullptr) traced->enqueued_end = now();
   }
 
@@ -89,12 +89,12 @@ std::unique_ptr<Stream> TracedDevice::make_stream(const std::string& name) {
   return std::make_unique<TracedStream>(std::move(stream), *this, static_cast<int>(lanes_.size()) - 1);
 }
 
-TracedWork* TracedDevice::enqueue(int lane, const Booking& booking) {
+TracedWork* TracedDevice::enqueue(int lane, const OpRecord& record) {
   if (!recording_) return nullptr;
-  work_.push_back({.name = booking.name,
+  work_.push_back({.name = record.name,
                    .lane = lane,
-                   .row = row_,
-                   .communication = booking.collective.kind != CollectiveKind::none,
+                   .instruction = instruction_,
+                   .communication = record.collective.kind != CollectiveKind::none,
                    .enqueued = now()});
   return &work_.back();
 }
@@ -102,28 +102,31 @@ TracedWork* TracedDevice::enqueue(int lane, const Booking& booking) {
 void TracedDevice::start() {
   work_.clear();
   host_.clear();
-  row_ = -1;
+  instruction_ = -1;
   if (recorder_) recorder_->start();
   recording_ = true;
 }
 
-void TracedDevice::begin_row(int row) {
+void TracedDevice::begin_instruction(int instruction) {
   const std::int64_t time = now();
-  if (recording_ && row_ >= 0) {
-    host_.push_back(
-        {.kind = TimelineSpan::Kind::host, .begin = row_begin_, .end = time, .lane = kHostLane, .row = row_});
+  if (recording_ && instruction_ >= 0) {
+    host_.push_back({.kind = TimelineSpan::Kind::host,
+                     .begin = instruction_begin_,
+                     .end = time,
+                     .lane = kHostLane,
+                     .instruction = instruction_});
   }
-  row_ = row;
-  row_begin_ = time;
+  instruction_ = instruction;
+  instruction_begin_ = time;
 }
 
-RankTimeline TracedDevice::stop(int rank, std::vector<std::string> rows) {
-  begin_row(-1);
+RankTimeline TracedDevice::stop(int rank, std::vector<std::string> instructions) {
+  begin_instruction(-1);
   recording_ = false;
-  RankTimeline out{.rank = rank, .lanes = {"host"}, .rows = std::move(rows)};
+  RankTimeline out{.rank = rank, .lanes = {"host"}, .instructions = std::move(instructions)};
   for (const Lane& lane : lanes_) out.lanes.push_back(lane.name);
   for (TimelineSpan& span : host_) {
-    span.name = out.rows[static_cast<std::size_t>(span.row)];
+    span.name = out.instructions[static_cast<std::size_t>(span.instruction)];
     out.spans.push_back(std::move(span));
   }
   for (std::size_t i = 0; i < work_.size(); ++i) {
@@ -133,7 +136,7 @@ RankTimeline TracedDevice::stop(int rank, std::vector<std::string> rows) {
                          .begin = work.begin,
                          .end = work.end,
                          .lane = 1 + work.lane,
-                         .row = work.row,
+                         .instruction = work.instruction,
                          .op = static_cast<int>(i),
                          .name = work.name,
                          .op_name = work.name,
@@ -186,7 +189,7 @@ void TracedDevice::add_activities(const std::vector<cuda::Activity>& activities,
         .name = activity.name};
     if (work[i] >= 0) {
       const TracedWork& one = work_[static_cast<std::size_t>(work[i])];
-      span.row = one.row;
+      span.instruction = one.instruction;
       span.op_name = one.name;
       span.communication = one.communication;
     }

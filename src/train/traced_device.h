@@ -22,7 +22,7 @@ namespace hawser::train {
 struct TracedWork {
   std::string name;
   int lane = 0;
-  int row = -1;
+  int instruction = -1;
   bool communication = false;
   std::int64_t enqueued = 0, enqueued_end = 0;  // ns: the host's call
   std::int64_t begin = 0, end = 0;              // where our own code ran it: on the CPU, or a host function
@@ -34,9 +34,9 @@ class TracedDevice : public ForwardingDevice {
   explicit TracedDevice(std::unique_ptr<Device> inner);
 
   void start();
-  void begin_row(int row);  // what is enqueued from here on is of this row; -1: of none
+  void begin_instruction(int instruction);  // what is enqueued from here on is of this row; -1: of none
   // All streams are synchronized. `rows`: names, by the numbers given to begin_row.
-  report::RankTimeline stop(int rank, std::vector<std::string> rows);
+  report::RankTimeline stop(int rank, std::vector<std::string> instructions);
 
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
 
@@ -47,14 +47,14 @@ class TracedDevice : public ForwardingDevice {
     std::optional<std::uint32_t> number;  // CUPTI's
   };
   // Null while nothing is recorded.
-  TracedWork* enqueue(int lane, const Booking& booking);
+  TracedWork* enqueue(int lane, const OpRecord& record);
   void add_activities(const std::vector<cuda::Activity>& activities, report::RankTimeline& timeline);
 
   std::optional<cuda::ActivityRecorder> recorder_;
   std::vector<Lane> lanes_;
   bool recording_ = false;
-  int row_ = -1;
-  std::int64_t row_begin_ = 0;
+  int instruction_ = -1;
+  std::int64_t instruction_begin_ = 0;
   std::deque<TracedWork> work_;  // grows while workers write into it
   std::vector<report::TimelineSpan> host_;
 };

@@ -308,7 +308,7 @@ TEST_F(Run, BenchStepDrawsATimelineOfEveryRank) {
   expect_whole_trace(testing::json_of(folder_ / "two.json"), {0, 1});
   ASSERT_EQ(two["trace"]["ranks"].size(), 2u);
   for (const nlohmann::json& rank : two["trace"]["ranks"]) {
-    EXPECT_EQ(rank["spans_of_no_row"], 0);
+    EXPECT_EQ(rank["spans_without_instruction"], 0);
     EXPECT_GT(rank["communication_seconds"], 0);
     EXPECT_LE(rank["exposed_communication_seconds"], rank["communication_seconds"]);
     EXPECT_LE(rank["communication_seconds"], rank["seconds"]);

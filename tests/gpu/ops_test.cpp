@@ -169,11 +169,14 @@ TEST_F(CudaOps, BrokenSegmentTablesAreReportedAndTouchNothing) {
     bool causal;
     const char* name;  // of backward's kernel
   };
-  for (const Way& way :
-       {Way{DType::f32, ops::SegmentForm::any, {}, true, "plain"},
-        Way{DType::bf16, ops::SegmentForm::squares, {}, true, "cudnn ragged"},
-        Way{DType::bf16, ops::SegmentForm::any, {}, false, "cudnn ragged, shared keys"},
-        Way{DType::bf16, ops::SegmentForm::squares, {ops::equal_squares(kRows, kRows)}, true, "cudnn dense"}}) {
+  for (const Way& way : {Way{DType::f32, ops::SegmentForm::any, {}, true, "plain"},
+                         Way{DType::bf16, ops::SegmentForm::diagonal, {}, true, "cudnn ragged"},
+                         Way{DType::bf16, ops::SegmentForm::any, {}, false, "cudnn ragged, shared keys"},
+                         Way{DType::bf16,
+                             ops::SegmentForm::diagonal,
+                             {ops::equal_diagonal_blocks(kRows, kRows)},
+                             true,
+                             "cudnn dense"}}) {
     for (const Broken& broken : tables) {
       SCOPED_TRACE(cat(way.name, ": ", broken.what));
       // Rows of a tensor between guards of 1.5.

@@ -53,7 +53,7 @@ TEST(Plan, EveryRankOfEveryMeshIsProvedUnderEveryPolicy) {
   std::printf("%d programs proved\n", proved);
 }
 
-// On a GPU the batches of attention differ between the ranks of a context group; what is booked and planned must not.
+// On a GPU the batches of attention differ between the ranks of a context group; what is recorded and planned must not.
 TEST(Plan, RanksOfAContextGroupHaveOnePlanOnAGpu) {
   const models::Model model(testing::llama_description({}));
   for (const std::int64_t documents : {1, 8}) {
@@ -62,7 +62,7 @@ TEST(Plan, RanksOfAContextGroupHaveOnePlanOnAGpu) {
       options.mesh = {.context = context};
       plan::Layout layout = make_test_layout(options, model);
       layout.device = DeviceKind::cuda;
-      layout.compute = layout.wire = layout.key_wire = DType::bf16;
+      layout.compute = layout.reduce_dtype = layout.kv_reduce_dtype = DType::bf16;
       layout.head_groups = plan::kCudaHeadGroups;
       layout.batch = {.sequences = 3, .sequence_length = 1000, .max_documents = documents, .context = context};
       layout.batch.chunks_per_rank = documents == 1 ? 2 : 4;
@@ -150,7 +150,7 @@ TEST(Plan, AProgramWithOneEventRemovedIsRefused) {
         refuses = true;
       }
       refused += refuses ? 1 : 0;
-      EXPECT_EQ(refuses, !safe(broken)) << "wait " << i << " of row " << item.row;
+      EXPECT_EQ(refuses, !safe(broken)) << "wait " << i << " of instruction " << item.instruction;
     }
     std::printf("%d waits: %d refused without them\n", waits, refused);
     EXPECT_GT(refused, waits / 3);
@@ -202,8 +202,8 @@ TEST(Plan, LlamaAgreesWithWhatWasMeasured) {
   EXPECT_LT(f.tokens_per_second / 8, 10900);
 }
 
-// run.deterministic reaches attention: nothing on the CPU, on CUDA memory that is booked, and lengths that are refused.
-TEST(Plan, DeterminismIsBookedAndRefusedBeyondItsLengths) {
+// run.deterministic reaches attention: nothing on the CPU, on CUDA memory that is recorded, and lengths that are refused.
+TEST(Plan, DeterminismIsPlannedAndRejectedBeyondItsLengths) {
   Recipe recipe = read_recipe(cat(HAWSER_SOURCE_DIR, "/recipes/llama-3.1-8b-16k.yaml"), {}, Purpose::plan);
   Problems problems;
   const models::Model model(models::read_description(resolve_path(recipe, recipe.model.config), problems));

@@ -67,14 +67,14 @@ struct LayoutOptions {
   bool keep_attention = false, delay_weights = false;
   int micro_batches = 1, in_flight = 1, prefetch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
-  DType compute = DType::f32, wire = DType::f32;
+  DType compute = DType::f32, reduce_dtype = DType::f32;
 };
 
 inline plan::Layout make_test_layout(const LayoutOptions& o, const models::Model& model) {
   plan::Layout layout;
   layout.mesh = o.mesh;
   layout.compute = o.compute;
-  layout.wire = o.wire;
+  layout.reduce_dtype = o.reduce_dtype;
   layout.batch = {.sequences = o.sequences,
                   .sequence_length = o.length,
                   .max_documents = o.documents,
@@ -116,7 +116,7 @@ inline std::vector<LayoutOptions> all_policies() {
   }
   out.push_back({.checkpointing = Checkpointing::full, .keep_attention = true, .micro_batches = 3, .prefetch = 3});
   out.push_back({.prefetch = 0});
-  out.push_back({.micro_batches = 2, .compute = DType::bf16, .wire = DType::bf16});
+  out.push_back({.micro_batches = 2, .compute = DType::bf16, .reduce_dtype = DType::bf16});
   return out;
 }
 

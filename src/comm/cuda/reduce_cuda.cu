@@ -77,10 +77,10 @@ void reduce_all(cudaStream_t stream, int multiprocessors, MemberRuns runs, std::
 }
 
 template <Reduction reduction>
-void dispatch(cudaStream_t stream, int multiprocessors, const MemberRuns& runs, DType wire, std::int64_t n,
+void dispatch(cudaStream_t stream, int multiprocessors, const MemberRuns& runs, DType reduce_dtype, std::int64_t n,
               std::byte* out, DType out_dtype, bool accumulate) {
-  if (wire == DType::f32) {
-    HAWSER_CHECK(out_dtype == DType::f32, "a float32 wire reduced into ", to_string(out_dtype));
+  if (reduce_dtype == DType::f32) {
+    HAWSER_CHECK(out_dtype == DType::f32, "float32 reduced into ", to_string(out_dtype));
     reduce_all<float, float, reduction>(stream, multiprocessors, runs, n, out, accumulate);
   } else if (out_dtype == DType::f32) {
     reduce_all<Bf, float, reduction>(stream, multiprocessors, runs, n, out, accumulate);
@@ -91,14 +91,14 @@ void dispatch(cudaStream_t stream, int multiprocessors, const MemberRuns& runs, 
 
 }  // namespace
 
-void reduce_members_cuda(void* stream, int multiprocessors, const MemberRuns& runs, DType wire, Reduction reduction,
-                         std::int64_t n, std::byte* out, DType out_dtype, bool accumulate) {
+void reduce_members_cuda(void* stream, int multiprocessors, const MemberRuns& runs, DType reduce_dtype,
+                         Reduction reduction, std::int64_t n, std::byte* out, DType out_dtype, bool accumulate) {
   if (n == 0) return;
   auto* on = static_cast<cudaStream_t>(stream);
   if (reduction == Reduction::sum) {
-    dispatch<Reduction::sum>(on, multiprocessors, runs, wire, n, out, out_dtype, accumulate);
+    dispatch<Reduction::sum>(on, multiprocessors, runs, reduce_dtype, n, out, out_dtype, accumulate);
   } else {
-    dispatch<Reduction::max>(on, multiprocessors, runs, wire, n, out, out_dtype, accumulate);
+    dispatch<Reduction::max>(on, multiprocessors, runs, reduce_dtype, n, out, out_dtype, accumulate);
   }
 }
 

@@ -1,4 +1,4 @@
-// One member of a group that does not exist: checks and books like a real one, on meta streams only.
+// One member of a group that does not exist: checks and records like a real one, on meta streams only.
 #pragma once
 
 #include <memory>

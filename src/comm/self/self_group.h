@@ -1,4 +1,4 @@
-// A group of one member: copies where data must move, nothing else. Runs on cpu and cuda streams, books on meta
+// A group of one member: copies where data must move, nothing else. Runs on cpu and cuda streams, records on meta
 // streams.
 #pragma once
 

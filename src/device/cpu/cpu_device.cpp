@@ -83,7 +83,7 @@ class CpuStream : public Stream {
   DeviceKind kind() const override { return DeviceKind::cpu; }
   const std::string& name() const override { return name_; }
 
-  void launch(Booking, std::function<void()> work) override { push({std::move(work), true}); }
+  void launch(OpRecord, std::function<void()> work) override { push({std::move(work), true}); }
 
   Event record() override {
     auto state = std::make_shared<CpuEvent>();

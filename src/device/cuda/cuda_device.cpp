@@ -106,18 +106,18 @@ class CudaStream : public Stream {
   const std::string& name() const override { return name_; }
   const CudaNative* native() const override { return &native_; }
 
-  void launch(Booking booking, std::function<void()> work) override {
+  void launch(OpRecord record, std::function<void()> work) override {
     if (failure_) return;
     enter();
     try {
       work();
-      if (const cudaError_t status = cudaPeekAtLastError(); status != cudaSuccess) fail(status, booking.name);
+      if (const cudaError_t status = cudaPeekAtLastError(); status != cudaSuccess) fail(status, record.name);
     } catch (...) {
       failure_ = std::current_exception();
     }
   }
 
-  void call_host(Booking booking, std::function<void()> work) override {
+  void call_host(OpRecord record, std::function<void()> work) override {
     if (failure_) return;
     enter();
     auto call = std::make_unique<HostCall>(HostCall{std::move(work), host_failure_});
@@ -136,7 +136,7 @@ class CudaStream : public Stream {
     if (status == cudaSuccess) {
       static_cast<void>(call.release());  // the function above ends it
     } else {
-      fail(status, booking.name);
+      fail(status, record.name);
     }
   }
 

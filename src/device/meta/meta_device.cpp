@@ -20,8 +20,8 @@ class MetaStream : public Stream {
   DeviceKind target() const override { return device_.target_; }
   const std::string& name() const override { return name_; }
 
-  void launch(Booking booking, std::function<void()>) override {
-    push({.kind = TraceItem::Kind::work, .booking = std::move(booking)});
+  void launch(OpRecord record, std::function<void()>) override {
+    push({.kind = TraceItem::Kind::work, .record = std::move(record)});
   }
 
   Event record() override {
@@ -43,7 +43,7 @@ class MetaStream : public Stream {
  private:
   int push(TraceItem item) {
     item.stream = index_;
-    item.row = device_.row_;
+    item.instruction = device_.instruction_;
     device_.trace_.items.push_back(std::move(item));
     return static_cast<int>(device_.trace_.items.size()) - 1;
   }

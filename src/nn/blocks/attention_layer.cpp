@@ -14,7 +14,7 @@ namespace {
 
 enum ParamIndex { kNorm, kQkvWeight, kOutputWeight };
 
-// Places of squares say nothing of a call that sees all keys: those behind a sequence's end must not be seen.
+// Places of diagonal blocks say nothing of a call that sees all keys: those behind a sequence's end must not be seen.
 std::vector<ops::SegmentBatch> batches_of(const AttentionPart& part, bool causal) {
   return part.causal && !causal ? std::vector<ops::SegmentBatch>() : part.batches;
 }
@@ -54,8 +54,8 @@ AttentionLayer::AttentionLayer(AttentionConfig config) : config_(std::move(confi
 
 std::vector<Slot> AttentionLayer::slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
   const AttentionConfig& c = config_;
-  const bool again = policy.redoes_qkv();
-  const Pass attention_writer = policy.redoes_attention() ? Pass::recompute : Pass::forward;
+  const bool again = policy.recomputes_qkv();
+  const Pass attention_writer = policy.recomputes_attention() ? Pass::recompute : Pass::forward;
   const Pass weight_reader = policy.delay_weights ? Pass::backward_weight : Pass::backward;
   std::vector<Slot> slots(kSlots, absent(""));
   slots[kRstd] = rstd_slot(policy, again, rows);
@@ -103,11 +103,11 @@ void AttentionLayer::norm(LayerContext& ctx, const TensorView& x, const TensorVi
 }
 
 void AttentionLayer::project(LayerContext& ctx, const TensorView& normed, const TensorView& qkv) const {
-  multiply(ctx, {.a = normed,
-                 .b = ctx.weight(kQkvWeight),
-                 .c = qkv,
-                 .transpose_b = true,
-                 .bias = qkv_bias_ >= 0 ? ctx.weight(qkv_bias_) : TensorView()});
+  gemm(ctx, {.a = normed,
+             .b = ctx.weight(kQkvWeight),
+             .c = qkv,
+             .transpose_b = true,
+             .bias = qkv_bias_ >= 0 ? ctx.weight(qkv_bias_) : TensorView()});
   if (!config_.rope) return;
   const Heads heads = heads_of(qkv);
   for (const TensorView& x : {heads.q, heads.k}) {
@@ -221,7 +221,7 @@ void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const Tenso
   project(ctx, ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed), qkv);
   const TensorView o = slot(ctx, saved, kOut), lse = slot(ctx, saved, kLse);
   attend(ctx, qkv, o, lse);
-  multiply(ctx, {.a = o, .b = ctx.weight(kOutputWeight), .c = y, .transpose_b = true});
+  gemm(ctx, {.a = o, .b = ctx.weight(kOutputWeight), .c = y, .transpose_b = true});
   add_residual(ctx, x, ctx.seams().redistribute->forward(ctx, Boundary::row_output, y),
                output_bias_ >= 0 ? ctx.weight(output_bias_) : TensorView());
 }
@@ -230,7 +230,7 @@ void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const Save
   const TensorView rstd = slot(ctx, saved, kRstd), normed = slot(ctx, saved, kNormed), qkv = slot(ctx, saved, kQkv);
   norm(ctx, saved.x, normed, rstd);
   project(ctx, ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed), qkv);
-  if (policy.redoes_attention()) attend(ctx, qkv, slot(ctx, saved, kOut), slot(ctx, saved, kLse));
+  if (policy.recomputes_attention()) attend(ctx, qkv, slot(ctx, saved, kOut), slot(ctx, saved, kLse));
 }
 
 void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dx, const Saved& saved,
@@ -243,7 +243,7 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   const auto session = ctx.seams().attention->backward(ctx, heads.k, heads.v, gradients.k, gradients.v);
   const TensorView dz = ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy);
   const TensorView d_o = ctx.temp(ctx.dtype(), {rows, config_.q_size()});
-  multiply(ctx, {.a = dz, .b = ctx.weight(kOutputWeight), .c = d_o});
+  gemm(ctx, {.a = dz, .b = ctx.weight(kOutputWeight), .c = d_o});
   attend_backward(ctx, *session, qkv, o, saved.slots[kLse], d_o, dqkv);
   if (!policy.delay_weights) output_weight_gradient(ctx, dz, o, sink);
   rope_backward(ctx, gradients.q);
@@ -258,7 +258,7 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
     qkv_weight_gradient(ctx, dqkv, normed, sink);
   }
   const TensorView dnormed = ctx.temp(ctx.dtype(), {rows, config_.width});
-  multiply(ctx, {.a = dqkv, .b = ctx.weight(kQkvWeight), .c = dnormed});
+  gemm(ctx, {.a = dqkv, .b = ctx.weight(kQkvWeight), .c = dnormed});
   rms_norm_gradient(ctx, saved.x, ctx.weight(kNorm), rstd,
                     ctx.seams().redistribute->backward(ctx, Boundary::column_input, dnormed), dy, dx,
                     sink.target(kNorm));

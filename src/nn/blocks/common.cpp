@@ -9,7 +9,7 @@
 
 namespace hawser::nn {
 
-void multiply(LayerContext& ctx, const Product& p) {
+void gemm(LayerContext& ctx, const Gemm& p) {
   ops::Gemm gemm{.a = p.a,
                  .b = p.b,
                  .c = p.c,
@@ -25,7 +25,7 @@ void multiply(LayerContext& ctx, const Product& p) {
 void linear_weight_gradient(LayerContext& ctx, const TensorView& dy, const TensorView& x, GradientSink& sink,
                             int weight, int bias) {
   if (const GradientTarget target = sink.target(weight); !target.view.empty()) {
-    multiply(ctx, {.a = dy, .b = x, .c = target.view, .transpose_a = true, .accumulate = target.accumulate});
+    gemm(ctx, {.a = dy, .b = x, .c = target.view, .transpose_a = true, .accumulate = target.accumulate});
   }
   if (bias < 0) return;
   if (const GradientTarget target = sink.target(bias); !target.view.empty()) {
@@ -55,13 +55,13 @@ void add_residual(LayerContext& ctx, const TensorView& x, const TensorView& y, c
 
 Slot normed_slot(const SavePolicy& policy, bool recomputed, DType dtype, const Shape& shape) {
   const Pass weight_reader = policy.delay_weights ? Pass::backward_weight : Pass::backward;
-  if (!policy.redoes_pointwise()) return kept("normed", dtype, shape, Pass::forward, weight_reader);
+  if (!policy.recomputes_pointwise()) return kept("normed", dtype, shape, Pass::forward, weight_reader);
   if (recomputed && !policy.delay_weights) return kept("normed", dtype, shape, Pass::recompute, Pass::backward);
   return absent("normed");
 }
 
 Slot rstd_slot(const SavePolicy& policy, bool recomputed, std::int64_t rows) {
-  const bool read_late = policy.redoes_pointwise() && policy.delay_weights;
+  const bool read_late = policy.recomputes_pointwise() && policy.delay_weights;
   return kept("rstd", DType::f32, {rows}, recomputed ? Pass::recompute : Pass::forward,
               read_late ? Pass::backward_weight : Pass::backward);
 }

@@ -6,13 +6,13 @@
 namespace hawser::nn {
 
 // c (+)= op(a) op(b) [+ bias]: one GEMM with its workspace out of the context.
-struct Product {
+struct Gemm {
   TensorView a, b, c;
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
   TensorView bias;
 };
-void multiply(LayerContext&, const Product&);
+void gemm(LayerContext&, const Gemm&);
 
 // The gradients of y = x W^T + b: dW (+)= dy^T x, db (+)= column sums of dy. `bias` is -1 where there is none.
 void linear_weight_gradient(LayerContext&, const TensorView& dy, const TensorView& x, GradientSink&, int weight,

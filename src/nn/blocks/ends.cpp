@@ -75,7 +75,7 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
 
 void HeadLayer::logits(LayerContext& ctx, const TensorView& x, const TensorView& logits) const {
   const TensorView h = normed(ctx, x, ctx.temp(DType::f32, {x.size(0)}));
-  multiply(ctx, {.a = h, .b = ctx.weight(1), .c = logits, .transpose_b = true});
+  gemm(ctx, {.a = h, .b = ctx.weight(1), .c = logits, .transpose_b = true});
 }
 
 double HeadLayer::flops(std::int64_t rows) const {

@@ -30,7 +30,7 @@ MlpLayer::MlpLayer(MlpConfig config) : config_(std::move(config)) {
 
 std::vector<Slot> MlpLayer::slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
   const MlpConfig& c = config_;
-  const bool again = policy.redoes_gate_up(), all = !policy.redoes_pointwise();
+  const bool again = policy.recomputes_gate_up(), all = !policy.recomputes_pointwise();
   const Pass weight_reader = policy.delay_weights ? Pass::backward_weight : Pass::backward;
   std::vector<Slot> slots(kSlots, absent(""));
   slots[kRstd] = rstd_slot(policy, again, rows);
@@ -72,11 +72,11 @@ void MlpLayer::norm(LayerContext& ctx, const TensorView& x, const TensorView& no
 }
 
 void MlpLayer::project(LayerContext& ctx, const TensorView& normed, const TensorView& gate_up) const {
-  multiply(ctx, {.a = ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed),
-                 .b = ctx.weight(kGateUpWeight),
-                 .c = gate_up,
-                 .transpose_b = true,
-                 .bias = gate_up_bias_ >= 0 ? ctx.weight(gate_up_bias_) : TensorView()});
+  gemm(ctx, {.a = ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed),
+             .b = ctx.weight(kGateUpWeight),
+             .c = gate_up,
+             .transpose_b = true,
+             .bias = gate_up_bias_ >= 0 ? ctx.weight(gate_up_bias_) : TensorView()});
 }
 
 void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& y, const Saved& saved) const {
@@ -86,7 +86,7 @@ void MlpLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView&
   project(ctx, normed, gate_up);
   const TensorView inner = slot(ctx, saved, kInner);
   ops::swiglu_forward(ctx.compute(), {.gate_up = gate_up, .y = inner});
-  multiply(ctx, {.a = inner, .b = ctx.weight(kDownWeight), .c = y, .transpose_b = true});
+  gemm(ctx, {.a = inner, .b = ctx.weight(kDownWeight), .c = y, .transpose_b = true});
   add_residual(ctx, x, ctx.seams().redistribute->forward(ctx, Boundary::row_output, y),
                down_bias_ >= 0 ? ctx.weight(down_bias_) : TensorView());
 }
@@ -112,8 +112,8 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
   const TensorView rstd = saved.slots[kRstd], gate_up = saved.slots[kGateUp];
   const TensorView dz = ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy);
   const TensorView dinner = ctx.temp(ctx.dtype(), {rows, config_.inner});
-  multiply(ctx, {.a = dz, .b = ctx.weight(kDownWeight), .c = dinner});
-  const bool inner_kept = !policy.redoes_pointwise();
+  gemm(ctx, {.a = dz, .b = ctx.weight(kDownWeight), .c = dinner});
+  const bool inner_kept = !policy.recomputes_pointwise();
   // Made again, the inner activations take the place of their gradient, which nobody else reads.
   const TensorView inner = saved.slots[kInner].empty() ? dinner : saved.slots[kInner];
   // Without delayed weight gradients nobody reads gate and up again: their gradient takes their place.
@@ -125,7 +125,7 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
     linear_weight_gradient(ctx, dgate_up, gemm_input(ctx, saved), sink, kGateUpWeight, gate_up_bias_);
   }
   const TensorView dnormed = ctx.temp(ctx.dtype(), {rows, config_.width});
-  multiply(ctx, {.a = dgate_up, .b = ctx.weight(kGateUpWeight), .c = dnormed});
+  gemm(ctx, {.a = dgate_up, .b = ctx.weight(kGateUpWeight), .c = dnormed});
   rms_norm_gradient(ctx, saved.x, ctx.weight(kNorm), rstd,
                     ctx.seams().redistribute->backward(ctx, Boundary::column_input, dnormed), dy, dx,
                     sink.target(kNorm));

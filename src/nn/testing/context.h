@@ -15,7 +15,7 @@
 
 namespace hawser::nn::testing {
 
-// Passes everything on and keeps the bookings.
+// Passes everything on and keeps the op records.
 class NotingStream : public Stream {
  public:
   explicit NotingStream(std::unique_ptr<Stream> inner) : inner_(std::move(inner)) {}
@@ -23,19 +23,19 @@ class NotingStream : public Stream {
   DeviceKind target() const override { return inner_->target(); }
   const CudaNative* native() const override { return inner_->native(); }
   const std::string& name() const override { return inner_->name(); }
-  void launch(Booking booking, std::function<void()> work) override {
-    booked_.push_back(booking);
-    inner_->launch(std::move(booking), std::move(work));
+  void launch(OpRecord record, std::function<void()> work) override {
+    records_.push_back(record);
+    inner_->launch(std::move(record), std::move(work));
   }
   Event record() override { return inner_->record(); }
   void wait(const Event& event) override { inner_->wait(event); }
   void synchronize() override { inner_->synchronize(); }
   void check() override { inner_->check(); }
-  const std::vector<Booking>& booked() const { return booked_; }
+  const std::vector<OpRecord>& records() const { return records_; }
 
  private:
   std::unique_ptr<Stream> inner_;
-  std::vector<Booking> booked_;
+  std::vector<OpRecord> records_;
 };
 
 inline void fill_with_nan(const TensorView& view) {
@@ -118,7 +118,7 @@ class TestContext : public LayerContext {
   Seams seams_;
   std::vector<TensorView> weights_;
   TensorView frequencies_;
-  const std::vector<Booking>& booked() const { return compute_.booked(); }
+  const std::vector<OpRecord>& records() const { return compute_.records(); }
 
  private:
   Device& device_;
@@ -190,9 +190,9 @@ inline void set_batch(TestContext& ctx, const Documents& documents, std::int64_t
   }
   const auto count = static_cast<std::int64_t>(documents.lengths.size());
   ctx.batch_.positions = ctx.make(DType::i32, {documents.rows()}, positions);
-  ctx.batch_.squares = ctx.make(DType::i32, {count, 6}, segments);
-  ctx.batch_.square_count = ctx.make(DType::i32, {1}, {static_cast<double>(count)});
-  ctx.batch_.square_pairs = begin;
+  ctx.batch_.diagonal = ctx.make(DType::i32, {count, 6}, segments);
+  ctx.batch_.diagonal_count = ctx.make(DType::i32, {1}, {static_cast<double>(count)});
+  ctx.batch_.diagonal_pairs = begin;
   ctx.frequencies_ = ctx.make(DType::f32, {head_dim / 2}, frequencies);
 }
 

@@ -35,8 +35,8 @@ AttentionDims check(const char* op, const Args& args) {
                      b.k_begin + (b.entries - 1) * b.k_step + b.k_rows <= n.tk,
                  op, ": ", b.entries, " places of ", b.q_rows, " x ", b.k_rows, " rows do not fit ", n.tq,
                  " query and ", n.tk, " key rows");
-    HAWSER_CHECK(!args.causal || (args.form == SegmentForm::squares && b.q_rows == b.k_rows), op,
-                 ": places of causal segments are squares, these are ", b.q_rows, " x ", b.k_rows);
+    HAWSER_CHECK(!args.causal || (args.form == SegmentForm::diagonal && b.q_rows == b.k_rows), op,
+                 ": places of causal segments are diagonal blocks, these are ", b.q_rows, " x ", b.k_rows);
   }
   return n;
 }
@@ -60,7 +60,7 @@ std::string planned(const Stream& stream, const Args& args) {
 
 }  // namespace
 
-SegmentBatch equal_squares(std::int64_t rows, std::int64_t length) {
+SegmentBatch equal_diagonal_blocks(std::int64_t rows, std::int64_t length) {
   HAWSER_CHECK(length > 0 && rows % length == 0, rows, " rows in sequences of ", length);
   return {.entries = rows / length, .q_rows = length, .q_step = length, .k_rows = length, .k_step = length};
 }

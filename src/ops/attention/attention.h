@@ -10,7 +10,7 @@
 // A query row that no segment covers, or that sees no key, gets o = 0 and lse = -inf. A query row is covered by at most
 // one segment of a call (else the work throws); key rows may be shared by any number of segments. One causal sequence
 // is the one segment {0, T, 0, T, 0, 0}; packed documents are one each; a chunk of a sequence that sits behind other
-// keys is two calls, a square (causal) and a rectangle (the keys before it, not causal), put together by
+// keys is two calls, a diagonal block (causal) and a off-diagonal block (the keys before it, not causal), put together by
 // attention_combine:
 //
 //   lse = log(exp(lse_a) + exp(lse_b));  o = exp(lse_a - lse) * o_a + exp(lse_b - lse) * o_b      (-inf counts as zero)
@@ -25,7 +25,7 @@
 //   dv float32 or bf16 each by itself. lse [Hq, Tq] float32, natural log. Hq % Hkv == 0; D <= 256. segments [N, 6]
 //   int32 {q_begin, q_count, k_begin, k_count, q_position, k_position}; segment_count [1] int32, read when the work
 //   runs, at most N. Both lie on the device. No view that is written shares a byte with another view. `flops` is what
-//   the caller books for the call (the work depends on the segments, which the host does not see).
+//   the caller records for the call (the work depends on the segments, which the host does not see).
 // Scores are float32; tiles that no visible pair touches are skipped.
 //
 // On the GPU bf16 goes through cuDNN where one of its forms computes the call, everything else through a plain kernel
@@ -53,8 +53,8 @@ constexpr std::int64_t kSegmentFields = 6;
 // broken, the CUDA backend takes a faster kernel at its word.
 enum class SegmentForm {
   any,
-  apart,    // no key row lies in two segments
-  squares,  // and q_count == k_count, q_position == k_position
+  apart,     // no key row lies in two segments
+  diagonal,  // and q_count == k_count, q_position == k_position
 };
 
 // Places of one size at equal distances: place e, 0 <= e < entries, is query rows [q_begin + e * q_step, + q_rows) and
@@ -67,14 +67,14 @@ struct SegmentBatch {
   bool operator==(const SegmentBatch&) const = default;
 };
 // Sequences of one padded length, each against itself: rows / length places.
-SegmentBatch equal_squares(std::int64_t rows, std::int64_t length);
+SegmentBatch equal_diagonal_blocks(std::int64_t rows, std::int64_t length);
 
 struct AttentionForward {
   TensorView q, k, v;
   TensorView segments, segment_count;
   SegmentForm form = SegmentForm::any;
   // Not empty: every segment lies in a place of these, no two in one, and begins where it begins; rows of places that
-  // no segment covers hold finite numbers. Causal: places are squares, and with them the form; a segment has at most
+  // no segment covers hold finite numbers. Causal: places are diagonal blocks, and with them the form; a segment has at most
   // their rows. Not causal: a segment has at most the place's query rows, and all of its key rows. Places share no
   // query row. So sequences of one padded length, and the keys before a chunk at the same place of each.
   std::vector<SegmentBatch> batches;

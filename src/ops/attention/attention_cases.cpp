@@ -98,7 +98,14 @@ std::vector<Problem> problems() {
       {"window", 300, 300, 2, 1, 24, {{0, 300, 0, 300, 0, 0}}, true, 37},
       {"window of one", 60, 60, 1, 1, 8, {{0, 60, 0, 60, 0, 0}}, true, 1},
       {"window without causal", 90, 120, 2, 2, 12, {{0, 90, 0, 120, 40, 0}}, false, 25},
-      {"rectangles that share keys", 150, 400, 3, 3, 16, {{0, 70, 10, 300, 0, 0}, {100, 50, 250, 150, 0, 0}}, false},
+      {"off-diagonal blocks that share keys",
+       150,
+       400,
+       3,
+       3,
+       16,
+       {{0, 70, 10, 300, 0, 0}, {100, 50, 250, 150, 0, 0}},
+       false},
       {"queries behind their keys", 40, 260, 2, 1, 64, {{0, 40, 0, 260, 220, 0}}},
       {"queries before their keys", 100, 80, 2, 1, 16, {{0, 100, 0, 80, 30, 60}}},
       {"rows without keys", 64, 64, 1, 1, 16, {{8, 10, 0, 0, 0, 0}, {40, 20, 5, 20, 0, 0}}},
@@ -107,7 +114,7 @@ std::vector<Problem> problems() {
       {"wide heads", 100, 100, 2, 1, 128, {{0, 100, 0, 100, 0, 0}}},
       {"odd head dim", 70, 70, 5, 5, 33, {{0, 70, 0, 70, 0, 0}}, true, 0, DType::f32, 3},
       {"bf16", 210, 210, 3, 1, 64, {{0, 100, 0, 100, 0, 0}, {100, 110, 100, 110, 0, 0}}, true, 0, DType::bf16, 8},
-      // What goes on from kept keys.
+      // What goes on from the KV cache.
       {"one row each", 4, 900, 6, 2, 64, {{0, 1, 0, 7, 6, 0}, {1, 1, 7, 200, 199, 0}, {3, 1, 210, 650, 649, 0}}},
       {"one row each, a window", 3, 500, 5, 1, 33, {{0, 1, 0, 400, 399, 0}, {2, 1, 400, 90, 89, 0}}, true, 50},
       {"one row each, all keys", 2, 300, 4, 4, 128, {{0, 1, 3, 290, 0, 0}, {1, 1, 0, 300, 0, 0}}, false},
@@ -152,30 +159,30 @@ TEST(Attention, TheReferenceAgreesWithFiniteDifferences) {
   expect_close(analytic.dv, numeric_gradient(loss, x.v), 1e-7, "dv");
 }
 
-// A chunk in the middle of a packed sequence: squares and rectangles, combined, give what the whole gives, and the
+// A chunk in the middle of a packed sequence: diagonal blocks and off-diagonal blocks, combined, give what the whole gives, and the
 // parts' gradients add up to the whole's.
 TEST(Attention, PartsMakeTheWhole) {
   // Documents of 100 and 150 tokens; the chunk holds tokens 60 to 200.
   Problem whole{"whole", 140, 200, 4, 2, 16, {{0, 40, 0, 100, 60, 0}, {40, 100, 100, 100, 0, 0}}};
-  Problem square = whole, rectangle = whole;
-  square.segments = {{0, 40, 60, 40, 0, 0}, {40, 100, 100, 100, 0, 0}};
-  rectangle.segments = {{0, 40, 0, 60, 0, 0}};
-  rectangle.causal = false;
+  Problem diagonal = whole, off_diagonal = whole;
+  diagonal.segments = {{0, 40, 60, 40, 0, 0}, {40, 100, 100, 100, 0, 0}};
+  off_diagonal.segments = {{0, 40, 0, 60, 0, 0}};
+  off_diagonal.causal = false;
   const Tensors x(whole);
   const Outputs expected = reference(whole, x);
 
   for (const DeviceKind kind : devices()) {
     World world(kind, 2);
-    const AttentionForward a = forward_args(world, square, x), b = forward_args(world, rectangle, x);
+    const AttentionForward a = forward_args(world, diagonal, x), b = forward_args(world, off_diagonal, x);
     attention_forward(world.stream(), a);
     attention_forward(world.stream(), b);
     attention_combine(world.stream(), {.o_a = a.o, .lse_a = a.lse, .o_b = b.o, .lse_b = b.lse});
     expect_close(world.values(a.o), expected.o, 4e-6, "o");
     expect_close(world.values(a.lse), expected.lse, 4e-6, "lse");
 
-    AttentionBackward first = backward_args(world, square, x, expected, {});
+    AttentionBackward first = backward_args(world, diagonal, x, expected, {});
     attention_backward(world.stream(), first);
-    AttentionBackward second = backward_args(world, rectangle, x, expected, {});
+    AttentionBackward second = backward_args(world, off_diagonal, x, expected, {});
     second.dq = first.dq;
     second.dk = first.dk;
     second.dv = first.dv;
@@ -275,7 +282,7 @@ TEST(Attention, RefusesBadArguments) {
   refused([&](auto& a) { a.lse = world.out(DType::f32, {77, 3}); }, "lse has shape");
   refused([&](auto& a) { a.workspace = a.workspace.rows(0, 64); }, "workspace has 64 bytes");
   refused([&](auto& a) { a.o = a.q; }, "share memory");
-  refused([&](auto& a) { a.batches = {equal_squares(77, 77)}; }, "are squares");
+  refused([&](auto& a) { a.batches = {equal_diagonal_blocks(77, 77)}; }, "are diagonal blocks");
   refused([&](auto& a) { a.batches = {{1, 70, 10, 10, 0, 10, 10}}; }, "1 places of 10 x 10 rows");
   refused([&](auto& a) { a.segments = world.in(DType::i32, {1, 5}, Values(5)); }, "segments has shape");
   refused(
@@ -319,16 +326,16 @@ TEST(Attention, BrokenPromisesPoisonTheStream) {
     attention_forward(world.stream(), forward_args(world, p, x));
     EXPECT_THROW(world.stream().synchronize(), InternalError);
   };
-  broken(SegmentForm::squares, 0, {{0, 10, 0, 11, 0, 0}});
-  broken(SegmentForm::squares, 0, {{0, 10, 0, 10, 5, 0}});
-  broken(SegmentForm::squares, 0, {{0, 10, 0, 10, 0, 0}, {10, 10, 9, 10, 0, 0}});
+  broken(SegmentForm::diagonal, 0, {{0, 10, 0, 11, 0, 0}});
+  broken(SegmentForm::diagonal, 0, {{0, 10, 0, 10, 5, 0}});
+  broken(SegmentForm::diagonal, 0, {{0, 10, 0, 10, 0, 0}, {10, 10, 9, 10, 0, 0}});
   broken(SegmentForm::apart, 0, {{0, 10, 0, 20, 0, 0}, {10, 10, 19, 30, 0, 0}});
-  broken(SegmentForm::squares, 40, {{0, 41, 0, 41, 0, 0}});
-  broken(SegmentForm::squares, 40, {{10, 30, 10, 30, 0, 0}});
-  broken(SegmentForm::squares, 40, {{0, 40, 40, 40, 0, 0}});
+  broken(SegmentForm::diagonal, 40, {{0, 41, 0, 41, 0, 0}});
+  broken(SegmentForm::diagonal, 40, {{10, 30, 10, 30, 0, 0}});
+  broken(SegmentForm::diagonal, 40, {{0, 40, 40, 40, 0, 0}});
 }
 
-TEST(Attention, PlacesOfRectanglesPoisonTheStreamWhereBroken) {
+TEST(Attention, PlacesOfOffDiagonalBlocksPoisonTheStreamWhereBroken) {
   Problem p{"places", 80, 160, 1, 1, 8, {}, false, 0, DType::f32};
   p.places = {{2, 20, 20, 40, 0, 60, 80}};
   const auto run = [&](const std::vector<Row>& segments) {

@@ -16,7 +16,7 @@ struct Form {
 };
 
 std::vector<Form> forms() {
-  constexpr auto kSquares = SegmentForm::squares, kApart = SegmentForm::apart, kAny = SegmentForm::any;
+  constexpr auto kDiagonal = SegmentForm::diagonal, kApart = SegmentForm::apart, kAny = SegmentForm::any;
   constexpr auto kDense = Kernel::cudnn_dense, kRagged = Kernel::cudnn_ragged, kShared = Kernel::cudnn_shared,
                  kPlain = Kernel::plain;
   const auto bf16 = DType::bf16;
@@ -51,9 +51,9 @@ std::vector<Form> forms() {
                           0,
                           bf16,
                           8,
-                          kSquares};
+                          kDiagonal};
   const Problem shared{
-      "rectangles that share keys, one all of them",
+      "off-diagonal blocks that share keys, one all of them",
       700,
       900,
       4,
@@ -67,7 +67,7 @@ std::vector<Form> forms() {
       kAny};
   return {
       {told(documents), kRagged, kRagged, kPlain},
-      {told({"no document", 40, 40, 2, 1, 16, {}, true, 0, bf16, 0, kSquares}), kRagged, kRagged, kPlain},
+      {told({"no document", 40, 40, 2, 1, 16, {}, true, 0, bf16, 0, kDiagonal}), kRagged, kRagged, kPlain},
       {shared, kRagged, kShared, kPlain},
       {told(shared), kRagged, kShared, kPlain},
       {before_chunks(
@@ -90,16 +90,16 @@ std::vector<Form> forms() {
         0,
         bf16,
         8,
-        kSquares,
+        kDiagonal,
         60},
        kDense,
        kDense,
        kDense},
-      {{"one sequence", 300, 300, 4, 2, 64, {{0, 300, 0, 300, 0, 0}}, true, 0, bf16, 0, kSquares, 300},
+      {{"one sequence", 300, 300, 4, 2, 64, {{0, 300, 0, 300, 0, 0}}, true, 0, bf16, 0, kDiagonal, 300},
        kDense,
        kDense,
        kDense},
-      {{"one sequence of odd length", 431, 431, 3, 1, 128, {{0, 431, 0, 431, 0, 0}}, true, 0, bf16, 8, kSquares, 431},
+      {{"one sequence of odd length", 431, 431, 3, 1, 128, {{0, 431, 0, 431, 0, 0}}, true, 0, bf16, 8, kDiagonal, 431},
        kDense,
        kDense,
        kDense},
@@ -114,12 +114,12 @@ std::vector<Form> forms() {
         0,
         bf16,
         16,
-        kSquares,
+        kDiagonal,
         128},
        kDense,
        kDense,
        kDense},
-      {{"a piece of a sequence", 100, 100, 2, 2, 32, {{0, 100, 0, 100, 500, 500}}, true, 0, bf16, 0, kSquares, 100},
+      {{"a piece of a sequence", 100, 100, 2, 2, 32, {{0, 100, 0, 100, 500, 500}}, true, 0, bf16, 0, kDiagonal, 100},
        kDense,
        kDense,
        kDense},
@@ -134,7 +134,7 @@ std::vector<Form> forms() {
         0,
         bf16,
         0,
-        kSquares,
+        kDiagonal,
         1},
        kDense,
        kPlain,
@@ -150,20 +150,20 @@ std::vector<Form> forms() {
         37,
         bf16,
         0,
-        kSquares,
+        kDiagonal,
         200},
        kDense,
        kDense,
        kDense},
-      {{"narrow heads", 150, 150, 2, 1, 8, {{0, 150, 0, 150, 0, 0}}, true, 0, bf16, 8, kSquares, 150},
+      {{"narrow heads", 150, 150, 2, 1, 8, {{0, 150, 0, 150, 0, 0}}, true, 0, bf16, 8, kDiagonal, 150},
        kDense,
        kDense,
        kDense},
-      {{"heads of 80", 150, 150, 2, 1, 80, {{0, 150, 0, 150, 0, 0}}, true, 0, bf16, 0, kSquares, 150},
+      {{"heads of 80", 150, 150, 2, 1, 80, {{0, 150, 0, 150, 0, 0}}, true, 0, bf16, 0, kDiagonal, 150},
        kDense,
        kDense,
        kDense},
-      {{"heads of 256", 150, 150, 2, 1, 256, {{0, 150, 0, 150, 0, 0}}, true, 0, bf16, 0, kSquares, 150},
+      {{"heads of 256", 150, 150, 2, 1, 256, {{0, 150, 0, 150, 0, 0}}, true, 0, bf16, 0, kDiagonal, 150},
        kDense,
        kDense,
        kDense},
@@ -182,7 +182,7 @@ std::vector<Form> forms() {
         0,
         bf16,
         8,
-        kSquares},
+        kDiagonal},
        kRagged,
        kRagged,
        kPlain},
@@ -197,7 +197,7 @@ std::vector<Form> forms() {
         0,
         bf16,
         0,
-        kSquares},
+        kDiagonal},
        kRagged,
        kRagged,
        kPlain},
@@ -212,7 +212,7 @@ std::vector<Form> forms() {
         50,
         bf16,
         0,
-        kSquares},
+        kDiagonal},
        kRagged,
        kRagged,
        kPlain},
@@ -227,11 +227,11 @@ std::vector<Form> forms() {
         0,
         bf16,
         0,
-        kSquares},
+        kDiagonal},
        kRagged,
        kPlain,
        kPlain},
-      {{"rectangles",
+      {{"off-diagonal blocks",
         200,
         600,
         4,
@@ -246,7 +246,7 @@ std::vector<Form> forms() {
        kRagged,
        kRagged,
        kPlain},
-      {{"rectangles that share keys",
+      {{"off-diagonal blocks that share keys",
         150,
         400,
         4,
@@ -261,12 +261,12 @@ std::vector<Form> forms() {
        kRagged,
        kShared,
        kPlain},
-      {{"no segment", 40, 40, 2, 1, 16, {}, true, 0, bf16, 0, kSquares}, kRagged, kRagged, kPlain},
+      {{"no segment", 40, 40, 2, 1, 16, {}, true, 0, bf16, 0, kDiagonal}, kRagged, kRagged, kPlain},
       {{"queries behind their keys", 40, 260, 2, 1, 64, {{0, 40, 0, 260, 220, 0}}, true, 0, bf16, 0, kAny},
        kPlain,
        kPlain,
        kPlain},
-      {{"rows that are not aligned", 100, 100, 2, 1, 32, {{0, 100, 0, 100, 0, 0}}, true, 0, bf16, 3, kSquares, 100},
+      {{"rows that are not aligned", 100, 100, 2, 1, 32, {{0, 100, 0, 100, 0, 0}}, true, 0, bf16, 3, kDiagonal, 100},
        kPlain,
        kPlain,
        kPlain},
@@ -450,13 +450,13 @@ TEST(AttentionForms, BackwardOfViews) {
   for (const std::int64_t kv_heads : {2, 4}) {
     const auto problem = [&](const char* name, const std::vector<Row>& segments, SegmentForm form,
                              std::int64_t uniform) {
-      const bool causal = form == SegmentForm::squares;
+      const bool causal = form == SegmentForm::diagonal;
       return Problem{name, 200, 200, 4, kv_heads, 64, segments, causal, 0, DType::bf16, 0, form, uniform};
     };
     const Form views[] = {
-        {problem("documents", documents, SegmentForm::squares, 0), Kernel::cudnn_ragged, Kernel::cudnn_ragged,
+        {problem("documents", documents, SegmentForm::diagonal, 0), Kernel::cudnn_ragged, Kernel::cudnn_ragged,
          Kernel::plain},
-        {problem("one sequence", whole, SegmentForm::squares, 200), Kernel::cudnn_dense, Kernel::cudnn_dense,
+        {problem("one sequence", whole, SegmentForm::diagonal, 200), Kernel::cudnn_dense, Kernel::cudnn_dense,
          Kernel::cudnn_dense},
         {problem("shared keys", shared, SegmentForm::any, 0), Kernel::cudnn_ragged, Kernel::cudnn_shared,
          Kernel::plain},
@@ -484,8 +484,8 @@ TEST(AttentionForms, SaysWhyNotFaster) {
   p.dtype = DType::bf16;
   EXPECT_EQ(reason(), "head dim 33; cuDNN takes multiples of 8");
   p.d = 32;
-  EXPECT_EQ(reason(), "causal segments that need not be squares");
-  p.form = SegmentForm::squares;
+  EXPECT_EQ(reason(), "causal segments that need not be diagonal blocks");
+  p.form = SegmentForm::diagonal;
   EXPECT_EQ(reason(), "segments that need not be of one length");
   p.uniform = 64;
   EXPECT_EQ(reason(), "");
@@ -511,7 +511,7 @@ AttentionBackward planned_call(std::int64_t q_rows, std::int64_t k_rows, std::ve
           .d_o = q,
           .lse = view(DType::f32, {32, q_rows}),
           .segments = view(DType::i32, {4, 6}),
-          .form = SegmentForm::squares,
+          .form = SegmentForm::diagonal,
           .batches = std::move(batches),
           .dq = q,
           .dk = k,
@@ -521,7 +521,7 @@ AttentionBackward planned_call(std::int64_t q_rows, std::int64_t k_rows, std::ve
 TEST(AttentionForms, WorkspaceIsKnownFromSizes) {
   const auto bytes = [](std::int64_t rows, std::int64_t uniform, bool deterministic, std::int64_t others = 0) {
     std::vector<SegmentBatch> batches;
-    if (uniform > 0) batches.push_back(equal_squares(rows, uniform));
+    if (uniform > 0) batches.push_back(equal_diagonal_blocks(rows, uniform));
     AttentionBackward args = planned_call(rows, rows, std::move(batches), others);
     args.deterministic = deterministic;
     return static_cast<double>(attention_workspace(args, DeviceKind::cuda)) / (1 << 20);

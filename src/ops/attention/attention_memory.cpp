@@ -40,7 +40,7 @@ std::string no_cudnn(const Args& args, std::initializer_list<TensorView> rows) {
   for (const TensorView& view : rows) {
     if (!starts_at_16(view)) return "rows that do not start at 16 bytes";
   }
-  if (args.causal && args.form != SegmentForm::squares) return "causal segments that need not be squares";
+  if (args.causal && args.form != SegmentForm::diagonal) return "causal segments that need not be diagonal blocks";
   if (args.window > 0 && !args.causal) return "a window without a causal mask";
   return "";
 }

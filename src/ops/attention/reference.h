@@ -19,12 +19,14 @@ struct Problem {
   DType dtype = DType::f32;
   std::int64_t pad = 0;
   SegmentForm form = SegmentForm::any;
-  std::int64_t uniform = 0;          // > 0: equal_squares of so many rows
+  std::int64_t uniform = 0;          // > 0: equal_diagonal_blocks of so many rows
   std::vector<SegmentBatch> places;  // or these
   std::vector<std::int32_t> host;    // host_segments, where `told`
   bool told = false;
 
-  std::vector<SegmentBatch> batches() const { return uniform > 0 ? std::vector{equal_squares(tq, uniform)} : places; }
+  std::vector<SegmentBatch> batches() const {
+    return uniform > 0 ? std::vector{equal_diagonal_blocks(tq, uniform)} : places;
+  }
   double scale() const { return 0.7 / std::sqrt(static_cast<double>(d)); }
   Values table() const {
     Values out;

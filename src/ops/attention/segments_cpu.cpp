@@ -34,7 +34,7 @@ std::vector<Segment> read_segments(const char* op, const TensorView& table, cons
     HAWSER_CHECK(segment.q_begin >= 0 && segment.q_count >= 0 && segment.q_begin + segment.q_count <= query_rows &&
                      segment.k_begin >= 0 && segment.k_count >= 0 && segment.k_begin + segment.k_count <= key_rows,
                  op, ": segment ", s, " leaves ", query_rows, " query rows and ", key_rows, " key rows");
-    if (form == SegmentForm::squares) {
+    if (form == SegmentForm::diagonal) {
       HAWSER_CHECK(segment.q_count == segment.k_count && segment.q_position == segment.k_position, op, ": segment ", s,
                    " is promised to be a square");
     }

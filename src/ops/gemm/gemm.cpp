@@ -23,7 +23,7 @@ Sizes check(const Gemm& args) {
   return s;
 }
 
-Product product(const Gemm& args) {
+GemmProblem problem(const Gemm& args) {
   const Sizes s = check(args);
   return {.m = s.m,
           .n = s.n,
@@ -46,7 +46,7 @@ Product product(const Gemm& args) {
 }  // namespace
 
 void gemm(Stream& stream, const Gemm& args) {
-  const Product p = product(args);
+  const GemmProblem p = problem(args);
   expect("gemm", "a", args.a, {DType::f32, DType::bf16}, args.a.shape(), Rows::padded);
   expect("gemm", "b", args.b, {args.a.dtype()}, args.b.shape(), Rows::padded);
   expect("gemm", "c", args.c, {DType::f32, DType::bf16}, args.c.shape(), Rows::padded);
@@ -55,17 +55,17 @@ void gemm(Stream& stream, const Gemm& args) {
   expect_workspace("gemm", args.workspace, gemm_workspace(args, stream.target()));
   run(stream, "gemm", {args.a, args.b, args.bias, args.accumulate ? args.c : TensorView()}, {args.c, args.workspace},
       2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
-      ProductCall{p, args.workspace.raw(), args.workspace.empty() ? 0 : args.workspace.bytes()}, HAWSER_BACKENDS(gemm));
+      GemmCall{p, args.workspace.raw(), args.workspace.empty() ? 0 : args.workspace.bytes()}, HAWSER_BACKENDS(gemm));
 }
 
 std::int64_t gemm_workspace(const Gemm& args, DeviceKind target) {
-  return target == DeviceKind::cuda ? 0 : cpu::product_workspace(product(args));
+  return target == DeviceKind::cuda ? 0 : cpu::problem_workspace(problem(args));
 }
 
 #ifdef HAWSER_CUDA
 
 void gemm_prepare(Stream& stream, const Gemm& args) {
-  if (stream.kind() == DeviceKind::cuda) cuda::prepare(*stream.native(), product(args));
+  if (stream.kind() == DeviceKind::cuda) cuda::prepare(*stream.native(), problem(args));
 }
 
 std::string gemm_choices(Stream& stream) {

@@ -1,4 +1,4 @@
-// Matrix products.
+// GEMMs.
 //
 // gemm:           C = op(A) op(B) + bias, or C += op(A) op(B) + bias
 //   op(A) [M, K]  act; transpose_a: A is stored [K, M]

@@ -81,15 +81,15 @@ TEST(Gemm, ARowOfFewDoesNotDependOnTheOthers) {
     World world(DeviceKind::cpu, 2);
     const TensorView a = world.in(dtype, {kRows, kK}, random_values(kRows * kK, 1, dtype)),
                      b = world.in(dtype, {kN, kK}, random_values(kN * kK, 2, dtype));
-    const auto product = [&](std::int64_t begin, std::int64_t rows) {
+    const auto run_rows = [&](std::int64_t begin, std::int64_t rows) {
       const TensorView c = world.out(DType::f32, {rows, kN});
       gemm(world.stream(), {.a = a.rows(begin, rows), .b = b, .c = c, .transpose_b = true});
       return world.values(c);
     };
-    const Values all = product(0, kRows);
+    const Values all = run_rows(0, kRows);
     for (const std::int64_t rows : {1, 2, 3, 7, 16}) {
       for (std::int64_t begin = 0; begin + rows <= kRows; begin += 5) {
-        EXPECT_EQ(product(begin, rows), Values(all.begin() + begin * kN, all.begin() + (begin + rows) * kN));
+        EXPECT_EQ(run_rows(begin, rows), Values(all.begin() + begin * kN, all.begin() + (begin + rows) * kN));
       }
     }
   }
@@ -169,22 +169,22 @@ TEST(Gemm, ThreadsDoNotChangeTheBits) {
   }
 }
 
-TEST(Gemm, RefusesBadArguments) {
+TEST(Gemm, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView a = world.in(DType::f32, {2, 3}, Values(6)), b = world.in(DType::f32, {3, 4}, Values(12));
   const TensorView c = world.out(DType::f32, {2, 4});
   Stream& s = world.stream();
-  expect_refused([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::f32, {2, 5})}); }, "is not c");
-  expect_refused([&] { gemm(s, {.a = a, .b = b, .c = c, .transpose_b = true}); }, "is not c");
-  expect_refused([&] { gemm(s, {.a = a, .b = world.in(DType::bf16, {3, 4}, Values(12)), .c = c}); }, "b is bfloat16");
-  expect_refused([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::i32, {2, 4})}); }, "c is int32");
-  expect_refused([&] { gemm(s, {.a = a, .b = b, .c = c, .bias = world.in(DType::f32, {2}, Values(2))}); },
-                 "bias has shape");
-  expect_refused([&] { gemm(s, {.a = a, .b = world.in(DType::f32, {3, 3}, Values(9)), .c = a}); }, "share memory");
-  expect_refused([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::bf16, {2, 4})}); }, "workspace is missing");
-  expect_refused([&] { gemm(s, {.a = TensorView(), .b = b, .c = c}); }, "not all matrices");
+  expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::f32, {2, 5})}); }, "is not c");
+  expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = c, .transpose_b = true}); }, "is not c");
+  expect_rejected([&] { gemm(s, {.a = a, .b = world.in(DType::bf16, {3, 4}, Values(12)), .c = c}); }, "b is bfloat16");
+  expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::i32, {2, 4})}); }, "c is int32");
+  expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = c, .bias = world.in(DType::f32, {2}, Values(2))}); },
+                  "bias has shape");
+  expect_rejected([&] { gemm(s, {.a = a, .b = world.in(DType::f32, {3, 3}, Values(9)), .c = a}); }, "share memory");
+  expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::bf16, {2, 4})}); }, "workspace is missing");
+  expect_rejected([&] { gemm(s, {.a = TensorView(), .b = b, .c = c}); }, "not all matrices");
   World other(DeviceKind::meta, 1);
-  expect_refused([&] { gemm(other.stream(), {.a = a, .b = b, .c = c}); }, "given to stream");
+  expect_rejected([&] { gemm(other.stream(), {.a = a, .b = b, .c = c}); }, "given to stream");
 }
 
 TEST(BiasGradient, AgreesWithFloat64) {
@@ -210,11 +210,11 @@ TEST(BiasGradient, AgreesWithFloat64) {
   }
 }
 
-TEST(BiasGradient, RefusesBadArguments) {
+TEST(BiasGradient, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView dy = world.in(DType::f32, {2, 3}, Values(6));
-  expect_refused([&] { bias_gradient(world.stream(), {.dy = dy, .db = world.out(DType::f32, {2})}); }, "db has shape");
-  expect_refused([&] { bias_gradient(world.stream(), {.dy = dy}); }, "db is missing");
+  expect_rejected([&] { bias_gradient(world.stream(), {.dy = dy, .db = world.out(DType::f32, {2})}); }, "db has shape");
+  expect_rejected([&] { bias_gradient(world.stream(), {.dy = dy}); }, "db is missing");
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ dnnl::memory::data_type dnnl_type(DType dtype) {
   return dtype == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
-dnnl::matmul::primitive_desc describe(const Product& p, Matmul& out) {
+dnnl::matmul::primitive_desc describe(const GemmProblem& p, Matmul& out) {
   using dnnl::memory;
   const auto strides = [](std::int64_t ld, bool transposed) {
     return transposed ? memory::dims{1, ld} : memory::dims{ld, 1};
@@ -82,12 +82,12 @@ dnnl::matmul::primitive_desc describe(const Product& p, Matmul& out) {
 using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, DType, DType,
                        int, bool, bool, bool>;
 
-Key key_of(const Product& p) {
+Key key_of(const GemmProblem& p) {
   const int bias = p.bias == nullptr ? -1 : static_cast<int>(p.bias_dtype);
   return {p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.in, p.out, bias, p.transpose_a, p.transpose_b, p.accumulate};
 }
 
-std::shared_ptr<const Matmul> matmul_for(const Product& p) {
+std::shared_ptr<const Matmul> matmul_for(const GemmProblem& p) {
   static std::mutex mutex;
   static std::map<Key, std::shared_ptr<const Matmul>> cache;
   const std::lock_guard lock(mutex);
@@ -104,7 +104,7 @@ std::shared_ptr<const Matmul> matmul_for(const Product& p) {
 }
 
 // From the description alone, so that nothing is compiled for a plan.
-std::int64_t matmul_scratchpad(const Product& p) {
+std::int64_t matmul_scratchpad(const GemmProblem& p) {
   static std::mutex mutex;
   static std::map<Key, std::int64_t> cache;
   const std::lock_guard lock(mutex);
@@ -117,7 +117,7 @@ std::int64_t matmul_scratchpad(const Product& p) {
   return entry->second;
 }
 
-void execute(const Matmul& matmul, const Product& p, std::byte* scratchpad) {
+void execute(const Matmul& matmul, const GemmProblem& p, std::byte* scratchpad) {
   const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
     return dnnl::memory(desc, engine(), const_cast<void*>(data));
   };
@@ -138,7 +138,7 @@ struct Tiles {
   std::int64_t count = 1, width = 0;
   bool rows = true;
 
-  explicit Tiles(const Product& p) : rows(p.m >= p.n) {
+  explicit Tiles(const GemmProblem& p) : rows(p.m >= p.n) {
     const std::int64_t side = std::max(p.m, p.n);
     std::int64_t parts = side >= 256 ? 2 : 1;
     while (parts < 64 && side / (2 * parts) >= 256) parts *= 2;
@@ -146,12 +146,12 @@ struct Tiles {
     count = ceil_div(side, width);
   }
 
-  Product tile(const Product& p, std::int64_t index) const {
+  GemmProblem tile(const GemmProblem& p, std::int64_t index) const {
     const auto move = [](const void* data, std::int64_t elements, DType dtype) -> const void* {
       return data == nullptr ? nullptr : static_cast<const std::byte*>(data) + elements * size_of(dtype);
     };
     const std::int64_t at = index * width;
-    Product out = p;
+    GemmProblem out = p;
     if (rows) {
       out.m = std::min(width, p.m - at);
       out.a = move(p.a, p.transpose_a ? at : at * p.lda, p.in);
@@ -189,11 +189,11 @@ void for_each_tile(const Tiles& tiles, std::int64_t slots, const Body& body) {
   if (failure) std::rethrow_exception(failure);
 }
 
-std::int64_t matmul_slot(const Product& p, const Tiles& tiles) {
+std::int64_t matmul_slot(const GemmProblem& p, const Tiles& tiles) {
   return std::max(matmul_scratchpad(tiles.tile(p, 0)), matmul_scratchpad(tiles.tile(p, tiles.count - 1)));
 }
 
-void run_matmul(const Product& p, std::byte* workspace, std::int64_t workspace_bytes) {
+void run_matmul(const GemmProblem& p, std::byte* workspace, std::int64_t workspace_bytes) {
   const Tiles tiles(p);
   const std::int64_t slot = matmul_slot(p, tiles), slots = slot > 0 ? workspace_bytes / slot : tiles.count;
   HAWSER_CHECK(slots >= 1, "gemm: oneDNN needs ", slot, " bytes, the workspace has ", workspace_bytes);
@@ -219,14 +219,14 @@ void move_rows(const void* from, DType from_dtype, std::int64_t from_stride, voi
   });
 }
 
-void run_sgemm(const Product& p) {
+void run_sgemm(const GemmProblem& p) {
   if (p.bias != nullptr) {
     move_rows(p.bias, p.bias_dtype, 0, p.c, DType::f32, p.ldc, p.accumulate, p.m, p.n);
   }
   const float beta = p.accumulate || p.bias != nullptr ? 1.0f : 0.0f;
   const Tiles tiles(p);
   for_each_tile(tiles, tiles.count, [&](std::int64_t i, std::int64_t) {
-    const Product t = tiles.tile(p, i);
+    const GemmProblem t = tiles.tile(p, i);
     const auto status = dnnl_sgemm(t.transpose_a ? 'T' : 'N', t.transpose_b ? 'T' : 'N', t.m, t.n, t.k, 1.0f,
                                    static_cast<const float*>(t.a), t.lda, static_cast<const float*>(t.b), t.ldb, beta,
                                    static_cast<float*>(t.c), t.ldc);
@@ -239,11 +239,11 @@ void run_sgemm(const Product& p) {
 // written first). Each number of C is one sum in one order, so a row's results do not depend on the rows beside it.
 constexpr std::int64_t kFewRows = 32;
 
-bool few_rows(const Product& p) {
+bool few_rows(const GemmProblem& p) {
   return p.m <= kFewRows && p.transpose_b && !p.transpose_a;
 }
 
-void run_few_rows(const Product& p) {
+void run_few_rows(const GemmProblem& p) {
   constexpr std::int64_t kColumns = 64;
   with_act(p.in, [&](auto in_tag) {
     with_act(p.out, [&](auto out_tag) {
@@ -276,7 +276,7 @@ struct Widened {
   std::int64_t bytes() const { return 4 * (a + b + c); }
 };
 
-Widened widened(const Product& p) {
+Widened widened(const GemmProblem& p) {
   Widened w;
   if (p.in == DType::bf16) {
     w.a = round_up(p.m * p.k, 16);
@@ -286,13 +286,13 @@ Widened widened(const Product& p) {
   return w;
 }
 
-void run_widened(const Product& p, std::byte* workspace, std::int64_t workspace_bytes) {
+void run_widened(const GemmProblem& p, std::byte* workspace, std::int64_t workspace_bytes) {
   const Widened w = widened(p);
   HAWSER_CHECK(w.bytes() <= workspace_bytes, "gemm: needs ", w.bytes(), " bytes, the workspace has ", workspace_bytes);
   auto* const a = reinterpret_cast<float*>(workspace);
   float* const b = a + w.a;
   float* const c = b + w.b;
-  Product wide = p;
+  GemmProblem wide = p;
   wide.in = wide.out = DType::f32;
   if (w.a > 0) {
     const std::int64_t rows = p.transpose_a ? p.k : p.m, columns = p.transpose_a ? p.m : p.k;
@@ -315,7 +315,7 @@ void run_widened(const Product& p, std::byte* workspace, std::int64_t workspace_
 }
 
 // No sum to take: C = bias, or C += bias.
-void run_empty_sum(const Product& p) {
+void run_empty_sum(const GemmProblem& p) {
   if (p.bias != nullptr) {
     move_rows(p.bias, p.bias_dtype, 0, p.c, p.out, p.ldc, p.accumulate, p.m, p.n);
   } else if (!p.accumulate) {
@@ -326,16 +326,16 @@ void run_empty_sum(const Product& p) {
   }
 }
 
-bool plain(const Product& p) {
+bool plain(const GemmProblem& p) {
   return p.in == DType::f32 && p.out == DType::f32;
 }
-bool empty(const Product& p) {
+bool empty(const GemmProblem& p) {
   return p.m == 0 || p.n == 0 || p.k == 0;
 }
 
 }  // namespace
 
-std::int64_t product_workspace(const Product& p) {
+std::int64_t problem_workspace(const GemmProblem& p) {
   if (plain(p) || empty(p) || few_rows(p)) return 0;
   if (p.in == DType::bf16 && has_bf16_units()) {
     const Tiles tiles(p);
@@ -344,7 +344,7 @@ std::int64_t product_workspace(const Product& p) {
   return widened(p).bytes();
 }
 
-void multiply(const Product& p, std::byte* workspace, std::int64_t workspace_bytes) {
+void multiply(const GemmProblem& p, std::byte* workspace, std::int64_t workspace_bytes) {
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) return run_empty_sum(p);
   if (few_rows(p)) return run_few_rows(p);

@@ -49,7 +49,7 @@ std::uint32_t alignment_of(const void* data) {
 constexpr int kKeyFields = 13;
 using Key = std::array<std::int64_t, kKeyFields>;
 
-Key key_of(const Product& p) {
+Key key_of(const GemmProblem& p) {
   const std::int64_t bias = p.bias == nullptr ? 0 : 1 + static_cast<std::int64_t>(p.bias_dtype);
   const bool aligned = alignment_of(p.a) >= 16 && alignment_of(p.b) >= 16 && alignment_of(p.c) >= 16;
   return {p.m,
@@ -89,11 +89,11 @@ cudaDataType_t cuda_type(DType dtype) {
 
 // cuBLASLt is column-major: what is stored row-major [r, c] it sees as the transpose [c, r]. So C^T = op(B)^T op(A)^T:
 // our B is its A.
-struct Problem {
+struct LtOperands {
   Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> description;
   Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> a, b, c;
 
-  explicit Problem(const Product& p) {
+  explicit LtOperands(const GemmProblem& p) {
     HAWSER_LT_CHECK(cublasLtMatmulDescCreate(description.out(), CUBLAS_COMPUTE_32F, CUDA_R_32F));
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -121,14 +121,14 @@ struct Problem {
 };
 
 // Those the library offers, best first by its own guess; where it has none, `refusal` says what it answered.
-std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const Problem& problem, const Product& p, int most,
-                                                        std::string* refusal = nullptr) {
+std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const LtOperands& operands, const GemmProblem& p,
+                                                        int most, std::string* refusal = nullptr) {
   Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
   HAWSER_LT_CHECK(cublasLtMatmulPreferenceCreate(preference.out()));
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
     HAWSER_LT_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
   };
-  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kProductScratch));
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kGemmScratch));
   // A sum over K that is cut goes through the workspace, in order; never by atomic additions to C.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.b));
@@ -137,13 +137,13 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const Problem& p
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.c));
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
   int found = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(lt.handle.get(), problem.description.get(), problem.a.get(), problem.b.get(),
-                                     problem.c.get(), problem.c.get(), preference.get(), most, results.data(), &found);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      lt.handle.get(), operands.description.get(), operands.a.get(), operands.b.get(), operands.c.get(),
+      operands.c.get(), preference.get(), most, results.data(), &found);
   if (status != CUBLAS_STATUS_SUCCESS) found = 0;
   results.resize(static_cast<std::size_t>(found));
   std::erase_if(results, [](const auto& r) {
-    return r.state != CUBLAS_STATUS_SUCCESS || r.workspaceSize > static_cast<std::size_t>(kProductScratch);
+    return r.state != CUBLAS_STATUS_SUCCESS || r.workspaceSize > static_cast<std::size_t>(kGemmScratch);
   });
   if (results.empty() && refusal != nullptr) {
     const auto bytes = [](const void* data, std::int64_t stride, DType dtype) {
@@ -157,22 +157,22 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const Problem& p
   return results;
 }
 
-cublasStatus_t run(Lt& lt, const CudaNative& native, const Problem& problem, const Product& p,
+cublasStatus_t run(Lt& lt, const CudaNative& native, const LtOperands& operands, const GemmProblem& p,
                    const cublasLtMatmulAlgo_t& algorithm) {
   const float one = 1.0f, beta = p.accumulate ? 1.0f : 0.0f;
   const cublasStatus_t status =
-      cublasLtMatmul(lt.handle.get(), problem.description.get(), &one, p.b, problem.a.get(), p.a, problem.b.get(),
-                     &beta, p.c, problem.c.get(), p.c, problem.c.get(), &algorithm, native.scratch(),
-                     static_cast<std::size_t>(kProductScratch), static_cast<cudaStream_t>(native.stream));
+      cublasLtMatmul(lt.handle.get(), operands.description.get(), &one, p.b, operands.a.get(), p.a, operands.b.get(),
+                     &beta, p.c, operands.c.get(), p.c, operands.c.get(), &algorithm, native.scratch(),
+                     static_cast<std::size_t>(kGemmScratch), static_cast<cudaStream_t>(native.stream));
   if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();  // a refusal of the library is no error of the stream
   return status;
 }
 
-Choice& choice_for(Lt& lt, const Problem& problem, const Product& p) {
+Choice& choice_for(Lt& lt, const LtOperands& operands, const GemmProblem& p) {
   const auto [entry, fresh] = lt.choices.try_emplace(key_of(p));
   if (fresh) {
     std::string refusal;
-    const auto found = candidates(lt, problem, p, 1, &refusal);
+    const auto found = candidates(lt, operands, p, 1, &refusal);
     entry->second.found = !found.empty();
     if (!found.empty()) entry->second.algorithm = found.front().algo;
     if (found.empty()) entry->second.instead = cat("our own kernel, slow: ", refusal);
@@ -180,7 +180,7 @@ Choice& choice_for(Lt& lt, const Problem& problem, const Product& p) {
   return entry->second;
 }
 
-bool known(const Product& p) {
+bool known(const GemmProblem& p) {
   return p.in == p.out || p.out == DType::f32;
 }
 
@@ -192,7 +192,7 @@ std::string heading(const CudaNative& native) {
 
 }  // namespace
 
-void multiply(const CudaNative& native, const Product& p) {
+void multiply(const CudaNative& native, const GemmProblem& p) {
   if (p.m == 0 || p.n == 0) return;
   if (p.k == 0) {
     if (p.bias != nullptr || !p.accumulate) set_rows(native, p);
@@ -204,26 +204,26 @@ void multiply(const CudaNative& native, const Product& p) {
     lt.choices[key_of(p)].instead = "our own kernel, slow: cuBLASLt has no float32 operands with a bf16 result";
     return multiply_simply(native, p);
   }
-  const Problem problem(p);
-  Choice& choice = choice_for(lt, problem, p);
+  const LtOperands operands(p);
+  Choice& choice = choice_for(lt, operands, p);
   if (choice.found) {
-    const cublasStatus_t status = run(lt, native, problem, p, choice.algorithm);
+    const cublasStatus_t status = run(lt, native, operands, p, choice.algorithm);
     if (status == CUBLAS_STATUS_SUCCESS) return;
     // A choice for better aligned addresses than these, say; the library refuses before it writes.
     choice.found = false;
     choice.instead = "our own kernel, slow: cuBLASLt refused each of its own algorithms";
-    for (const auto& candidate : candidates(lt, problem, p, 8)) {
-      if (run(lt, native, problem, p, candidate.algo) != CUBLAS_STATUS_SUCCESS) continue;
+    for (const auto& candidate : candidates(lt, operands, p, 8)) {
+      if (run(lt, native, operands, p, candidate.algo) != CUBLAS_STATUS_SUCCESS) continue;
       choice = {.algorithm = candidate.algo, .found = true};
       return;
     }
   }
   if (p.bias != nullptr) {
     // No algorithm with a bias of this type: it is added afterwards, rounded twice.
-    Product plain = p, bias = p;
+    GemmProblem plain = p, bias = p;
     plain.bias = nullptr;
     bias.accumulate = true;
-    const Problem without(plain);
+    const LtOperands without(plain);
     const Choice& other = choice_for(lt, without, plain);
     if (other.found && run(lt, native, without, plain, other.algorithm) == CUBLAS_STATUS_SUCCESS) {
       choice.instead = "cuBLASLt without the bias, then a kernel that adds it: it has no algorithm with this bias";
@@ -233,15 +233,15 @@ void multiply(const CudaNative& native, const Product& p) {
   multiply_simply(native, p);
 }
 
-void prepare(const CudaNative& native, const Product& p) {
+void prepare(const CudaNative& native, const GemmProblem& p) {
   if (p.m == 0 || p.n == 0 || p.k == 0 || !known(p)) return;
   HAWSER_CUDA_CHECK(cudaSetDevice(native.ordinal));
   Lt& lt = native.keep->get<Lt>();
   const std::lock_guard lock(lt.mutex);
   if (const auto entry = lt.choices.find(key_of(p)); entry != lt.choices.end() && entry->second.measured) return;
-  const Problem problem(p);
+  const LtOperands operands(p);
   std::string refusal;
-  const auto found = candidates(lt, problem, p, 16, &refusal);
+  const auto found = candidates(lt, operands, p, 16, &refusal);
   Choice& choice = lt.choices[key_of(p)];
   choice = {.found = !found.empty(), .measured = true};
   if (found.empty()) {
@@ -261,7 +261,7 @@ void prepare(const CudaNative& native, const Product& p) {
   const auto once = [&](const cublasLtMatmulAlgo_t& algorithm) {
     HAWSER_CUDA_CHECK(cudaMemsetAsync(native.scratch(), 0, static_cast<std::size_t>(kCudaScratchBytes), stream));
     HAWSER_CUDA_CHECK(cudaEventRecord(start.get(), stream));
-    if (run(lt, native, problem, p, algorithm) != CUBLAS_STATUS_SUCCESS) return 1e30f;
+    if (run(lt, native, operands, p, algorithm) != CUBLAS_STATUS_SUCCESS) return 1e30f;
     HAWSER_CUDA_CHECK(cudaEventRecord(stop.get(), stream));
     HAWSER_CUDA_CHECK(cudaEventSynchronize(stop.get()));
     float ms = 0;
@@ -289,7 +289,7 @@ void prepare(const CudaNative& native, const Product& p) {
     const auto several = [&](const cublasLtMatmulAlgo_t& algorithm, float ms) {
       const int count = std::max(1, static_cast<int>(ms / each_ms));
       for (int i = 0; i < count; ++i) {
-        if (run(lt, native, problem, p, algorithm) != CUBLAS_STATUS_SUCCESS) return 0;
+        if (run(lt, native, operands, p, algorithm) != CUBLAS_STATUS_SUCCESS) return 0;
       }
       return count;
     };

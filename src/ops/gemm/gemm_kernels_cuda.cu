@@ -46,7 +46,7 @@ struct Random {
 };
 
 template <class In, class Out, class Bias>
-__global__ void simple_kernel(Product p) {
+__global__ void simple_kernel(GemmProblem p) {
   const std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, m = blockIdx.y;
   if (n >= p.n) return;
   const auto* a = static_cast<const In*>(p.a);
@@ -95,13 +95,13 @@ void fill_random(const CudaNative& native, void* data, DType dtype, std::int64_t
   });
 }
 
-void multiply_simply(const CudaNative& native, const Product& p) {
+void multiply_simply(const CudaNative& native, const GemmProblem& p) {
   with_float(p.in, [&](auto in) {
     with_float(p.out, [&](auto out) {
       with_float(p.bias_dtype, [&](auto bias) {
         // Rows of C in slices: the grid's second dim ends at 65535.
         for (std::int64_t row = 0; row < p.m; row += 32768) {
-          Product part = p;
+          GemmProblem part = p;
           part.m = std::min<std::int64_t>(32768, p.m - row);
           part.a = static_cast<const std::byte*>(p.a) + row * (p.transpose_a ? 1 : p.lda) * size_of(p.in);
           part.c = static_cast<std::byte*>(p.c) + row * p.ldc * size_of(p.out);
@@ -113,8 +113,8 @@ void multiply_simply(const CudaNative& native, const Product& p) {
   });
 }
 
-void set_rows(const CudaNative& native, const Product& product) {
-  Product p = product;
+void set_rows(const CudaNative& native, const GemmProblem& problem) {
+  GemmProblem p = problem;
   p.k = 0;
   multiply_simply(native, p);
 }

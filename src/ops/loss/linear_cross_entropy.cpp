@@ -49,14 +49,14 @@ void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args) {
   HAWSER_CHECK(args.chunk_rows >= 0, kOp, ": chunk_rows is ", args.chunk_rows);
   expect_workspace(kOp, args.workspace,
                    linear_cross_entropy_workspace(tokens, channels, vocabulary, act, args.chunk_rows, stream.target()));
-  const int products = 1 + (args.dx.empty() ? 0 : 1) + (args.dweight.empty() ? 0 : 1);
+  const int gemms = 1 + (args.dx.empty() ? 0 : 1) + (args.dweight.empty() ? 0 : 1);
   const TensorView none;
   run(stream, kOp,
       {args.x, args.weight, args.labels, gradients ? args.scale : none, args.loss_sum,
        args.accumulate_weight ? args.dweight : none},
       {args.loss_sum, args.dx, args.dweight, args.workspace},
-      2.0 * products * static_cast<double>(tokens) * static_cast<double>(channels) * static_cast<double>(vocabulary),
-      args, HAWSER_BACKENDS(linear_cross_entropy));
+      2.0 * gemms * static_cast<double>(tokens) * static_cast<double>(channels) * static_cast<double>(vocabulary), args,
+      HAWSER_BACKENDS(linear_cross_entropy));
 }
 
 void linear_cross_entropy_prepare([[maybe_unused]] Stream& stream, [[maybe_unused]] const LinearCrossEntropy& args) {

@@ -13,12 +13,12 @@ namespace hawser::ops::cpu {
 namespace {
 
 // The three products of a chunk of `rows` rows.
-struct Products {
-  Product logits, dx, dweight;
+struct LossGemms {
+  GemmProblem logits, dx, dweight;
 };
 
-Products products_of(std::int64_t rows, std::int64_t channels, std::int64_t vocabulary, std::int64_t stride, DType act,
-                     DType dx, DType dweight) {
+LossGemms gemms_of(std::int64_t rows, std::int64_t channels, std::int64_t vocabulary, std::int64_t stride, DType act,
+                   DType dx, DType dweight) {
   const std::int64_t gradient_stride = act == DType::f32 ? stride : 2 * stride;  // bf16 over the floats of the logits
   return {.logits = {.m = rows,
                      .n = vocabulary,
@@ -65,11 +65,11 @@ LossLayout loss_layout(std::int64_t tokens, std::int64_t channels, std::int64_t 
   for (const std::int64_t count : {rows, tail}) {
     if (count == 0) continue;
     for (const DType out : {DType::f32, dtype}) {
-      Products p = products_of(count, channels, vocabulary, layout.stride, dtype, out, out);
+      LossGemms p = gemms_of(count, channels, vocabulary, layout.stride, dtype, out, out);
       for (const bool accumulate : {false, true}) {
         p.dweight.accumulate = accumulate;
-        for (const Product& product : {p.logits, p.dx, p.dweight}) {
-          layout.products = std::max(layout.products, product_workspace(product));
+        for (const GemmProblem& problem : {p.logits, p.dx, p.dweight}) {
+          layout.gemms = std::max(layout.gemms, problem_workspace(problem));
         }
       }
     }
@@ -96,7 +96,7 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
   // An empty batch still writes its weight gradient: one chunk of no rows.
   for (std::int64_t begin = 0; begin == 0 || begin < tokens; begin += chunk) {
     const std::int64_t rows = std::min(chunk, tokens - begin);
-    Products p = products_of(rows, channels, vocabulary, layout.stride, act, args.dx.dtype(), args.dweight.dtype());
+    LossGemms p = gemms_of(rows, channels, vocabulary, layout.stride, act, args.dx.dtype(), args.dweight.dtype());
     const std::byte* const x = args.x.raw() + begin * channels * size_of(act);
     p.logits.a = x;
     p.logits.b = args.weight.raw();

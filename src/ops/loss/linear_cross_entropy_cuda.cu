@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(kThreads) total_kernel(const double* losses, s
   if (threadIdx.x == 0) *loss_sum = static_cast<float>(static_cast<double>(*loss_sum) + sum);
 }
 
-struct Products {
-  Product logits, dweight, dx;
+struct LossGemms {
+  GemmProblem logits, dweight, dx;
 };
 
 // The chunks of a call, and the products of each.
@@ -32,7 +32,7 @@ struct Chunks {
                call.chunk_rows > 0 ? std::min(call.chunk_rows, call.x.size(0))
                                    : loss_chunk_rows(call.x.size(0), call.weight.size(0), DeviceKind::cuda)) {}
 
-  Products products(std::int64_t begin, std::int64_t rows) const {
+  LossGemms gemms(std::int64_t begin, std::int64_t rows) const {
     const std::int64_t channels = args.x.size(1), vocabulary = args.weight.size(0);
     const DType act = args.x.dtype();
     auto* const logits = reinterpret_cast<float*>(args.workspace.raw());
@@ -90,7 +90,7 @@ void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& ar
   // An empty batch still writes its weight gradient: one chunk of no rows.
   for (std::int64_t begin = 0; begin == 0 || begin < tokens; begin += chunks.layout.rows) {
     const std::int64_t rows = std::min(chunks.layout.rows, tokens - begin);
-    const Products p = chunks.products(begin, rows);
+    const LossGemms p = chunks.gemms(begin, rows);
     multiply(native, p.logits);
     softmax_rows(native, {.act = args.x.dtype(),
                           .logits = static_cast<float*>(p.logits.c),
@@ -112,7 +112,7 @@ void prepare(const CudaNative& native, const LinearCrossEntropy& args) {
   const std::int64_t tokens = args.x.size(0);
   const Chunks chunks(args);
   for (std::int64_t begin = 0; begin < tokens; begin += chunks.layout.rows) {
-    const Products p = chunks.products(begin, std::min(chunks.layout.rows, tokens - begin));
+    const LossGemms p = chunks.gemms(begin, std::min(chunks.layout.rows, tokens - begin));
     prepare(native, p.logits);
     if (!args.dweight.empty()) prepare(native, p.dweight);
     if (!args.dx.empty()) prepare(native, p.dx);

@@ -26,9 +26,17 @@ struct HeadGroup {
 
 class GatherSession : public nn::AttentionExchange::Session {
  public:
-  GatherSession(LayerContext& ctx, comm::Group& group, int head_groups, DType wire, const TensorView& k,
+  GatherSession(LayerContext& ctx, comm::Group& group, int head_groups, DType reduce_dtype, const TensorView& k,
                 const TensorView& v, const TensorView& dk, const TensorView& dv)
-      : ctx_(ctx), group_(group), wire_(wire), k_(k), v_(v), dk_(dk), dv_(dv), rows_(k.size(0)), head_dim_(k.size(2)) {
+      : ctx_(ctx),
+        group_(group),
+        reduce_dtype_(reduce_dtype),
+        k_(k),
+        v_(v),
+        dk_(dk),
+        dv_(dv),
+        rows_(k.size(0)),
+        head_dim_(k.size(2)) {
     const int heads = static_cast<int>(k.size(1));
     int groups = std::min(head_groups, heads);
     while (heads % groups != 0) --groups;
@@ -47,37 +55,37 @@ class GatherSession : public nn::AttentionExchange::Session {
     if (p == 0) {
       return {.k = k_,
               .v = v_,
-              .segments = batch.squares,
-              .segment_count = batch.square_count,
-              .form = ops::SegmentForm::squares,
-              .batches = nn::square_batches(batch, rows_),
-              .host_segments = batch.host_squares,
+              .segments = batch.diagonal,
+              .segment_count = batch.diagonal_count,
+              .form = ops::SegmentForm::diagonal,
+              .batches = nn::diagonal_batches(batch, rows_),
+              .host_segments = batch.host_diagonal,
               .heads = static_cast<int>(k_.size(1)),
               .dk = dk_,
               .dv = dv_,
-              .visible = batch.square_pairs};
+              .visible = batch.diagonal_pairs};
     }
     HeadGroup& g = groups_[static_cast<std::size_t>(p - 1)];
     ctx_.compute().wait(g.arrived);
     if (!dk_.empty()) {
-      g.dk = ctx_.temp(wire_, g.k.shape());
-      g.dv = ctx_.temp(wire_, g.k.shape());
+      g.dk = ctx_.temp(reduce_dtype_, g.k.shape());
+      g.dv = ctx_.temp(reduce_dtype_, g.k.shape());
     }
     return {.k = g.k,
             .v = g.v,
-            .segments = batch.rectangles,
-            .segment_count = batch.rectangle_count,
-            .form = batch.rectangles_apart ? ops::SegmentForm::apart : ops::SegmentForm::any,
-            .batches = rectangle_batches(group_.index(), group_.index()),
-            .largest = rectangle_batches(0, group_.size() - 1),
-            .host_segments = batch.host_rectangles,
+            .segments = batch.off_diagonal,
+            .segment_count = batch.off_diagonal_count,
+            .form = batch.off_diagonal_apart ? ops::SegmentForm::apart : ops::SegmentForm::any,
+            .batches = off_diagonal_batches(group_.index(), group_.index()),
+            .largest = off_diagonal_batches(0, group_.size() - 1),
+            .host_segments = batch.host_off_diagonal,
             .causal = false,
             .head_begin = g.begin,
             .heads = g.count,
             .first = false,
             .dk = g.dk,
             .dv = g.dv,
-            .visible = batch.rectangle_pairs};
+            .visible = batch.off_diagonal_pairs};
   }
 
   // Backward: brings the part's dk and dv into gathered order and sums each rank's rows over the group.
@@ -85,15 +93,15 @@ class GatherSession : public nn::AttentionExchange::Session {
     if (p == 0) return;
     HeadGroup& g = groups_[static_cast<std::size_t>(p - 1)];
     const std::int64_t width = g.count * head_dim_, all = group_.size() * 2 * rows_;
-    const TensorView send = ctx_.temp(wire_, {all, width});
+    const TensorView send = ctx_.temp(reduce_dtype_, {all, width});
     ctx_.exchange_after_compute();
-    const TensorView index = ctx_.batch().gathered_row;
+    const TensorView index = ctx_.batch().gather_index;
     const Shape flat{g.dk.size(0), width};
     ops::scatter_rows(ctx_.exchange(), {.x = g.dk.reshape(flat), .index = index, .y = send.rows(0, all - rows_)});
     ops::scatter_rows(ctx_.exchange(), {.x = g.dv.reshape(flat), .index = index, .y = send.rows(rows_, all - rows_)});
     g.reduced = ctx_.temp(DType::f32, {2 * rows_, width});
     const std::int64_t bytes =
-        comm::reduce_scatter_workspace(g.reduced.elements(), wire_, group_.size(), ctx_.exchange().target());
+        comm::reduce_scatter_workspace(g.reduced.elements(), reduce_dtype_, group_.size(), ctx_.exchange().target());
     group_.reduce_scatter(ctx_.exchange(), send, g.reduced, false,
                           bytes > 0 ? ctx_.temp(DType::u8, {bytes}) : TensorView());
   }
@@ -115,8 +123,8 @@ class GatherSession : public nn::AttentionExchange::Session {
   }
 
   // The keys before the second chunk that rank `second` has of every sequence, and before the first of rank `first`.
-  std::vector<ops::SegmentBatch> rectangle_batches(std::int64_t second, std::int64_t first) const {
-    const std::int64_t chunk = ctx_.batch().uniform_squares, ranks = group_.size();
+  std::vector<ops::SegmentBatch> off_diagonal_batches(std::int64_t second, std::int64_t first) const {
+    const std::int64_t chunk = ctx_.batch().uniform_diagonal, ranks = group_.size();
     if (chunk == 0) return {};
     const std::int64_t sequences = rows_ / (2 * chunk);
     const auto before = [&](std::int64_t place, std::int64_t chunks) {
@@ -142,7 +150,7 @@ class GatherSession : public nn::AttentionExchange::Session {
     ops::copy(exchange, {.x = columns(v_, g), .y = packed.rows(rows_, rows_).split_last(g.count, head_dim_)});
     const TensorView gathered = ctx_.temp(dtype, {all, width});  // [context, 2, T] rows
     group_.all_gather(exchange, packed, gathered);
-    const TensorView index = ctx_.batch().gathered_row;
+    const TensorView index = ctx_.batch().gather_index;
     const TensorView k = ctx_.temp(dtype, {group_.size() * rows_, width});
     const TensorView v = ctx_.temp(dtype, {group_.size() * rows_, width});
     // The index counts to the K row; the V row of the same token lies T rows behind.
@@ -159,7 +167,7 @@ class GatherSession : public nn::AttentionExchange::Session {
 
   LayerContext& ctx_;
   comm::Group& group_;
-  DType wire_;
+  DType reduce_dtype_;
   TensorView k_, v_, dk_, dv_;
   std::int64_t rows_, head_dim_;
   std::vector<HeadGroup> groups_;
@@ -169,13 +177,13 @@ class GatherSession : public nn::AttentionExchange::Session {
 
 std::unique_ptr<nn::AttentionExchange::Session> AllGatherExchange::forward(LayerContext& ctx, const TensorView& k,
                                                                            const TensorView& v) {
-  return std::make_unique<GatherSession>(ctx, group_, head_groups_, wire_, k, v, TensorView(), TensorView());
+  return std::make_unique<GatherSession>(ctx, group_, head_groups_, reduce_dtype_, k, v, TensorView(), TensorView());
 }
 
 std::unique_ptr<nn::AttentionExchange::Session> AllGatherExchange::backward(LayerContext& ctx, const TensorView& k,
                                                                             const TensorView& v, const TensorView& dk,
                                                                             const TensorView& dv) {
-  return std::make_unique<GatherSession>(ctx, group_, head_groups_, wire_, k, v, dk, dv);
+  return std::make_unique<GatherSession>(ctx, group_, head_groups_, reduce_dtype_, k, v, dk, dv);
 }
 
 }  // namespace hawser::parallel

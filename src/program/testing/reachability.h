@@ -46,7 +46,7 @@ struct ItemAccess {
 inline std::vector<ItemAccess> accesses_of(const Trace& trace, const std::vector<Buffer>& buffers) {
   std::vector<ItemAccess> out;
   for (std::size_t i = 0; i < trace.items.size(); ++i) {
-    for (const Access& access : trace.items[i].booking.accesses) {
+    for (const Access& access : trace.items[i].record.accesses) {
       for (std::size_t b = 0; b < buffers.size(); ++b) {
         if (access.address >= buffers[b].address &&
             access.end() <= buffers[b].address + static_cast<std::uint64_t>(buffers[b].bytes)) {

@@ -29,17 +29,17 @@ class Recorder {
   // One piece of work that reads and writes whole buffers.
   void work(int stream, const char* name, const std::vector<int>& reads, const std::vector<int>& writes,
             CollectiveNote note = {}) {
-    Booking booking{.name = name, .collective = std::move(note)};
-    for (const int b : reads) booking.accesses.push_back(read(b));
-    for (const int b : writes) booking.accesses.push_back(write(b));
-    launch(stream, std::move(booking));
+    OpRecord record{.name = name, .collective = std::move(note)};
+    for (const int b : reads) record.accesses.push_back(read(b));
+    for (const int b : writes) record.accesses.push_back(write(b));
+    launch(stream, std::move(record));
   }
-  void launch(int stream, Booking booking) { at(stream).launch(std::move(booking), {}); }
+  void launch(int stream, OpRecord record) { at(stream).launch(std::move(record), {}); }
   Event record(int stream) { return at(stream).record(); }
   void wait(int stream, const Event& event) { at(stream).wait(event); }
   // `later` goes on when `earlier` has done its work so far.
   void after(int later, int earlier) { wait(later, record(earlier)); }
-  void row(int row) { device_.set_row(row); }
+  void instruction(int instruction) { device_.set_instruction(instruction); }
 
   const Trace& trace() const { return device_.trace(); }
   const std::vector<Buffer>& buffers() const { return buffers_; }
@@ -78,7 +78,7 @@ inline std::unique_ptr<Recorder> random_trace(unsigned seed, int streams, int it
       const int back = std::min(static_cast<int>(events.size()), 6);
       out->wait(stream, events[events.size() - static_cast<std::size_t>(pick(random, 1, back + 1))]);
     } else {
-      Booking booking{.name = "work"};
+      OpRecord record{.name = "work"};
       const int count = pick(random, 1, 4);
       for (int k = 0; k < count; ++k) {
         // A window over the buffers that moves with the items, and now and then one from anywhere.
@@ -90,9 +90,9 @@ inline std::unique_ptr<Recorder> random_trace(unsigned seed, int streams, int it
           access.address += static_cast<std::uint64_t>(begin);
           access.row_bytes = pick(random, 1, static_cast<int>(access.row_bytes) - begin + 1);
         }
-        booking.accesses.push_back(access);
+        record.accesses.push_back(access);
       }
-      out->launch(stream, std::move(booking));
+      out->launch(stream, std::move(record));
     }
   }
   return out;
@@ -260,13 +260,13 @@ class StepTrace {
 
   void micro_batch(int m) {
     std::vector<Saved> saved(static_cast<std::size_t>(s_.layers));
-    const auto row = [&](int unit, int phase) { r_.row((m * 2 + phase) * units() + unit); };
-    row(0, 0);
+    const auto instruction = [&](int unit, int phase) { r_.instruction((m * 2 + phase) * units() + unit); };
+    instruction(0, 0);
     int weights = gather(0);
     Event ready = gathered_;
     int x = r_.buffer("x 0", "saved", wide(s_.width));
     for (int u = 0; u < units() - 1; ++u) {
-      row(u, 0);
+      instruction(u, 0);
       const int next = gather(u + 1);
       const Event next_ready = gathered_;
       use_gathered(ready);
@@ -285,7 +285,7 @@ class StepTrace {
       weights = next, ready = next_ready;
     }
     // Head.
-    row(units() - 1, 0);
+    instruction(units() - 1, 0);
     int next = gather(units() - 2);
     Event next_ready = gathered_;
     use_gathered(ready);
@@ -299,7 +299,7 @@ class StepTrace {
     done_with_unit();
     reduce(units() - 1, gradient, m > 0);
     for (int u = units() - 2; u >= 0; --u) {
-      row(u, 1);
+      instruction(u, 1);
       weights = next, ready = next_ready;
       if (u > 1) {
         next = gather(u - 1);

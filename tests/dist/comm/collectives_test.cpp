@@ -69,9 +69,9 @@ class Collectives : public testing::TestWithParam<DType> {
   }
   static float rounded(DType dtype, float x) { return dtype == DType::f32 ? x : static_cast<float>(Bf16(x)); }
   // The contract's sum: members in order, float32; not yet rounded.
-  float sum(DType wire, std::uint64_t site, std::int64_t k) {
-    float total = rounded(wire, value(site, 0, k));
-    for (int m = 1; m < size(); ++m) total += rounded(wire, value(site, m, k));
+  float sum(DType reduce_dtype, std::uint64_t site, std::int64_t k) {
+    float total = rounded(reduce_dtype, value(site, 0, k));
+    for (int m = 1; m < size(); ++m) total += rounded(reduce_dtype, value(site, m, k));
     return total;
   }
   // Counts instead of one message an element.
@@ -112,36 +112,37 @@ TEST_P(Collectives, AllGather) {
 }
 
 TEST_P(Collectives, ReduceScatter) {
-  const DType wire = GetParam();
+  const DType reduce_dtype = GetParam();
   for (const std::int64_t n : sizes()) {
-    for (const DType out : {DType::f32, wire}) {
+    for (const DType out : {DType::f32, reduce_dtype}) {
       for (const bool accumulate : {false, true}) {
-        const TensorView send = filled(wire, n * size(), 2);
+        const TensorView send = filled(reduce_dtype, n * size(), 2);
         const TensorView recv = made_of(out, n, [](std::int64_t) { return 0.75f; });
         group().reduce_scatter(*stream_, send, recv, accumulate,
-                               workspace(reduce_scatter_workspace(n, wire, size(), kKind)));
+                               workspace(reduce_scatter_workspace(n, reduce_dtype, size(), kKind)));
         stream_->synchronize();
         const auto expected = [&](std::int64_t k) {
-          const float total = sum(wire, 2, index() * n + k);
+          const float total = sum(reduce_dtype, 2, index() * n + k);
           return rounded(out, accumulate ? 0.75f + total : total);
         };
         expect_all(recv, expected, accumulate ? "added" : "written");
         expect_all(
-            send, [&](std::int64_t k) { return rounded(wire, value(2, index(), k)); }, "send is kept");
+            send, [&](std::int64_t k) { return rounded(reduce_dtype, value(2, index(), k)); }, "send is kept");
       }
     }
   }
 }
 
 TEST_P(Collectives, ReduceScatterInPlace) {
-  const DType wire = GetParam();
+  const DType reduce_dtype = GetParam();
   for (const std::int64_t n : {std::int64_t{5}, std::int64_t{600000}}) {
-    const TensorView send = filled(wire, n * size(), 3);
+    const TensorView send = filled(reduce_dtype, n * size(), 3);
     const TensorView recv = send.rows(index() * n, n);
-    group().reduce_scatter(*stream_, send, recv, false, workspace(reduce_scatter_workspace(n, wire, size(), kKind)));
+    group().reduce_scatter(*stream_, send, recv, false,
+                           workspace(reduce_scatter_workspace(n, reduce_dtype, size(), kKind)));
     stream_->synchronize();
     expect_all(
-        recv, [&](std::int64_t k) { return rounded(wire, sum(wire, 3, index() * n + k)); }, "in place");
+        recv, [&](std::int64_t k) { return rounded(reduce_dtype, sum(reduce_dtype, 3, index() * n + k)); }, "in place");
   }
 }
 

@@ -58,12 +58,12 @@ Storage scratch(Device& on, std::int64_t bytes) {
 }
 
 // reduce_scatter, twice into one buffer, and all_reduce of the same numbers on any device.
-std::vector<Bytes> sums(Device& on, Group& group, DType wire, DType out, std::int64_t n) {
+std::vector<Bytes> sums(Device& on, Group& group, DType reduce_dtype, DType out, std::int64_t n) {
   const auto stream = on.make_stream("sums");
-  const Storage send = filled(on, wire, n * size(), 1), data = filled(on, wire, n * size() - 1, 2);
+  const Storage send = filled(on, reduce_dtype, n * size(), 1), data = filled(on, reduce_dtype, n * size() - 1, 2);
   const Storage part = filled(on, out, n, 3);
-  const Storage a = scratch(on, reduce_scatter_workspace(n, wire, size(), on.kind()));
-  const Storage b = scratch(on, all_reduce_workspace(n * size() - 1, wire, size(), on.kind()));
+  const Storage a = scratch(on, reduce_scatter_workspace(n, reduce_dtype, size(), on.kind()));
+  const Storage b = scratch(on, all_reduce_workspace(n * size() - 1, reduce_dtype, size(), on.kind()));
   group.reduce_scatter(*stream, send, part, /*accumulate=*/false, a);
   group.reduce_scatter(*stream, send, part, /*accumulate=*/true, a);
   group.all_reduce(*stream, data, Reduction::sum, b);
@@ -77,14 +77,14 @@ TEST(Nccl, SumsEqualTheCpusInEveryBit) {
   // Odd, so that rows of one member are not aligned; the last is one more float32 than fits the slots whole.
   const std::int64_t many = kCudaReduceBytes / std::max(size() - 1, 1) / 4 + 1;
   for (const std::int64_t n : {std::int64_t{4099}, (std::int64_t{1} << 20) + 5, many}) {
-    for (const auto& [wire, out] :
+    for (const auto& [reduce_dtype, out] :
          {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::f32}, {DType::bf16, DType::bf16}}) {
-      if (n == many && wire == DType::bf16) continue;  // the CPU's ranks take long
-      const auto expected = sums(*cpu, over_mpi->data(), wire, out, n);
-      const auto first = sums(device(), flat_mesh().data(), wire, out, n);
-      EXPECT_TRUE(first == expected) << n << ' ' << to_string(wire) << " into " << to_string(out);
+      if (n == many && reduce_dtype == DType::bf16) continue;  // the CPU's ranks take long
+      const auto expected = sums(*cpu, over_mpi->data(), reduce_dtype, out, n);
+      const auto first = sums(device(), flat_mesh().data(), reduce_dtype, out, n);
+      EXPECT_TRUE(first == expected) << n << ' ' << to_string(reduce_dtype) << " into " << to_string(out);
       if (n < many) {
-        EXPECT_TRUE(sums(device(), flat_mesh().data(), wire, out, n) == first) << "again, " << n;
+        EXPECT_TRUE(sums(device(), flat_mesh().data(), reduce_dtype, out, n) == first) << "again, " << n;
       }
     }
   }

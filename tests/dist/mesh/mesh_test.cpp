@@ -37,18 +37,20 @@ struct Case {
   GradientAccumulation policy = GradientAccumulation::sharded;
   double random_delay_s = 0;
   bool tied = true;
-  DType compute = DType::f32, wire = DType::f32, key_wire = DType::f32;
+  DType compute = DType::f32, reduce_dtype = DType::f32, kv_reduce_dtype = DType::f32;
   bool packed = true;        // else a sequence is one document, of any length
   std::int64_t missing = 0;  // sequences that the global batch lacks to divide
 
   std::string text() const {
-    return cat("context ", context, " shard ", shard, " replicate ", replicate, sharded ? "" : " unsharded",
-               " accumulation ", accumulation, " checkpointing ", static_cast<int>(checkpointing),
-               keep_attention ? " keep attention" : "", delay_weights ? " delayed weights" : "", " in flight ",
-               in_flight, by_work ? " by work" : "", " head groups ", head_groups, " prefetch ", prefetch,
-               policy == GradientAccumulation::local ? " local" : "",
-               compute == DType::bf16 ? cat(" bf16, wire ", to_string(wire), ", of keys ", to_string(key_wire)) : "",
-               packed ? "" : " unpacked", " missing ", missing);
+    return cat(
+        "context ", context, " shard ", shard, " replicate ", replicate, sharded ? "" : " unsharded", " accumulation ",
+        accumulation, " checkpointing ", static_cast<int>(checkpointing), keep_attention ? " keep attention" : "",
+        delay_weights ? " delayed weights" : "", " in flight ", in_flight, by_work ? " by work" : "", " head groups ",
+        head_groups, " prefetch ", prefetch, policy == GradientAccumulation::local ? " local" : "",
+        compute == DType::bf16
+            ? cat(" bf16, reduce_dtype ", to_string(reduce_dtype), ", kv_reduce_dtype ", to_string(kv_reduce_dtype))
+            : "",
+        packed ? "" : " unpacked", " missing ", missing);
   }
 };
 
@@ -63,8 +65,8 @@ plan::Layout layout_of(const Case& c, const models::Model& model) {
                   .together = c.by_work && c.context > 1 ? 2 : 1,
                   .split = c.by_work ? data::SequenceSplit::by_work : data::SequenceSplit::zigzag};
   layout.compute = c.compute;
-  layout.wire = c.wire;
-  layout.key_wire = c.key_wire;
+  layout.reduce_dtype = c.reduce_dtype;
+  layout.kv_reduce_dtype = c.kv_reduce_dtype;
   layout.head_groups = c.head_groups;
   layout.prefetch = c.prefetch;
   layout.in_flight = c.in_flight;
@@ -263,7 +265,7 @@ TEST(Mesh, KeyGradientsInBf16LoseTheirRoundingAlone) {
       const std::int64_t batch_size = 2LL * c.replicate;
       const auto groups = comm::make_mpi_mesh(*the_world, layout_of(c, model).mesh, 60.0);
       const Outcome exact = run(model, layout_of(c, model), *groups, batch_size, 0);
-      c.key_wire = DType::bf16;
+      c.kv_reduce_dtype = DType::bf16;
       const Outcome rounded = run(model, layout_of(c, model), *groups, batch_size, 0);
       EXPECT_EQ(rounded.loss, exact.loss) << c.text();
       compare_shards(c, rounded, exact, 0.02);
@@ -323,7 +325,7 @@ TEST(Mesh, RecomputeLeavesEveryBitAsItIs) {
 // element at most), and once more where a parameter is used twice in it; the sum is float32. So the difference from a
 // float32 wire on the same mesh is at most 2^-8 of the shares' norms together, which may exceed the norm of their sum:
 // 2% is allowed for that. Whatever is not reduced each micro-batch travels in float32: nothing differs.
-TEST(Mesh, AWireInBf16LosesItsRoundingAlone) {
+TEST(Mesh, ReducingInBf16LosesOnlyItsRounding) {
   for (const Case& mesh : meshes()) {
     for (const int accumulation : {1, 3}) {
       for (const auto policy : {GradientAccumulation::sharded, GradientAccumulation::local}) {
@@ -336,7 +338,7 @@ TEST(Mesh, AWireInBf16LosesItsRoundingAlone) {
         const std::int64_t batch_size = 2LL * c.shard * c.replicate * accumulation;
         const auto groups = comm::make_mpi_mesh(*the_world, layout_of(c, model).mesh, 60.0);
         const Outcome exact = run(model, layout_of(c, model), *groups, batch_size, 0);
-        c.wire = DType::bf16;
+        c.reduce_dtype = DType::bf16;
         const Outcome rounded = run(model, layout_of(c, model), *groups, batch_size, 0);
         EXPECT_EQ(rounded.loss, exact.loss) << c.text();
         const bool travels = layout_of(c, model).mesh.shard_ranks() > 1 && policy == GradientAccumulation::sharded;

@@ -290,7 +290,7 @@ void expect_one_ranks_results(const Documents& documents, const nn::SavePolicy& 
   std::vector<double> positions;
   for (const std::size_t row : mine) positions.push_back(static_cast<double>(documents.positions()[row]));
   ctx.batch_.positions = ctx.make(DType::i32, {line.rows()}, positions);
-  ctx.batch_.squares = ctx.batch_.square_count = {};  // the fillings bring their own
+  ctx.batch_.diagonal = ctx.batch_.diagonal_count = {};  // the fillings bring their own
   ctx.seams_.attention = std::make_shared<Exchange>(ctx, line, rank);
   TestSink sink(ctx, layer.params());
   LayerRun run(ctx, layer, kWidth, policy, rows_of(x, kWidth, mine), rows_of(dy, kWidth, mine));

@@ -117,7 +117,7 @@ TEST(FitCuda, ADeterministicRunThatGoesOnIsTheRunThatNeverStopped) {
 TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
   const Workplace place(512, 512, false);
   const auto choices = [&](const train::FitResult& result) {
-    return train::run_state_of(checkpoint::Checkpoint::open(result.checkpoint).meta()).products;
+    return train::run_state_of(checkpoint::Checkpoint::open(result.checkpoint).meta()).gemm_algorithms;
   };
   const train::FitResult result = place.fit("out", {});
   const std::string first = choices(result);

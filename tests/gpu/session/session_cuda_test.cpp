@@ -10,8 +10,8 @@
 #include "base/testing/temporary_folder.h"
 #include "parity/golden.h"
 #include "plan/support.h"
+#include "train/gemm_algorithms.h"
 #include "train/host_copy.h"
-#include "train/products.h"
 #include "train/saver.h"
 #include "train/snapshot.h"
 
@@ -102,10 +102,10 @@ Curve curve(const train::RankDevice& place, testing::LayoutOptions options, int 
   const models::Model model(testing::llama_description({.width = 128, .head_dim = 32, .inner = 352}));
   plan::Layout layout = testing::make_test_layout(options, model);
   layout.device = place.kind;
-  layout.wire = plan::default_wire(place.kind, layout.compute);
+  layout.reduce_dtype = plan::default_reduce_dtype(place.kind, layout.compute);
   const auto device = train::make_device(place, 1);
   const auto mesh = comm::make_self_mesh();
-  train::prepare_products(model, layout, *device);
+  train::prepare_gemms(model, layout, *device);
   train::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
                          checks);
   testing::Steps run(session, layout);

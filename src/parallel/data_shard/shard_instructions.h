@@ -24,9 +24,9 @@ struct ShardOptions {
   int micro_batches = 1;
 };
 
-// A row of the computation and what sharding must know about it. `row.input` and `row.partner` count computations.
+// A row of the computation and what sharding must know about it. `instruction.input` and `instruction.partner` count computations.
 struct Computation {
-  program::Row row;
+  program::Instruction instruction;
   std::vector<int> weights;    // units whose weights it reads
   std::vector<int> gradients;  // units whose gradients it adds to
 };
@@ -34,7 +34,7 @@ struct Computation {
 // The row behind which a unit's gradient is whole.
 struct GradientEnd {
   int unit = -1;
-  int row = -1;
+  int instruction = -1;
 };
 
 // Writes `computations` into `program` in order, with the gathers and reductions they need between them, and turns

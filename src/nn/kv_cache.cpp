@@ -1,4 +1,4 @@
-#include "nn/kept_keys.h"
+#include "nn/kv_cache.h"
 
 #include "nn/layer.h"
 #include "ops/copy/permute_rows.h"
@@ -9,19 +9,19 @@ namespace {
 class KeptSession : public AttentionExchange::Session {
  public:
   KeptSession(LayerContext& ctx, const TensorView& k, const TensorView& v) {
-    const KeptKeys kept = ctx.kept_keys();
+    const KvCache kept = ctx.kv_cache();
     HAWSER_CHECK(!kept.k.empty() && !kept.v.empty(), "a layer whose keys and values are to be kept has no place");
     const BatchViews& batch = ctx.batch();
-    ops::scatter_rows(ctx.compute(), {.x = k, .index = batch.kept_row, .y = kept.k});
-    ops::scatter_rows(ctx.compute(), {.x = v, .index = batch.kept_row, .y = kept.v});
+    ops::scatter_rows(ctx.compute(), {.x = k, .index = batch.slot_mapping, .y = kept.k});
+    ops::scatter_rows(ctx.compute(), {.x = v, .index = batch.slot_mapping, .y = kept.v});
     part_ = {.k = kept.k,
              .v = kept.v,
-             .segments = batch.squares,
-             .segment_count = batch.square_count,
+             .segments = batch.diagonal,
+             .segment_count = batch.diagonal_count,
              .form = ops::SegmentForm::apart,
-             .host_segments = batch.host_squares,
+             .host_segments = batch.host_diagonal,
              .heads = static_cast<int>(k.size(1)),
-             .visible = batch.square_pairs};
+             .visible = batch.diagonal_pairs};
   }
   int parts() const override { return 1; }
   AttentionPart wait(int) override { return part_; }
@@ -32,15 +32,15 @@ class KeptSession : public AttentionExchange::Session {
 
 }  // namespace
 
-std::unique_ptr<AttentionExchange::Session> KeepingExchange::forward(LayerContext& ctx, const TensorView& k,
+std::unique_ptr<AttentionExchange::Session> KvCacheExchange::forward(LayerContext& ctx, const TensorView& k,
                                                                      const TensorView& v) {
   return std::make_unique<KeptSession>(ctx, k, v);
 }
 
-std::unique_ptr<AttentionExchange::Session> KeepingExchange::backward(LayerContext&, const TensorView&,
+std::unique_ptr<AttentionExchange::Session> KvCacheExchange::backward(LayerContext&, const TensorView&,
                                                                       const TensorView&, const TensorView&,
                                                                       const TensorView&) {
-  HAWSER_CHECK(false, "kept keys and values have no gradient");
+  HAWSER_CHECK(false, "the KV cache have no gradient");
 }
 
 }  // namespace hawser::nn

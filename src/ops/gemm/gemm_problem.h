@@ -1,4 +1,4 @@
-// A matrix product as backends see it; checked. The fused loss makes its own.
+// A GEMM as backends see it; checked. The fused loss makes its own.
 #pragma once
 
 #include "ops/gemm/gemm.h"
@@ -6,7 +6,7 @@
 namespace hawser::ops {
 
 // C[m, n] (+)= op(A) op(B) + bias, row-major with row strides in elements; `in` is the dtype of A and B.
-struct Product {
+struct GemmProblem {
   std::int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;
   const void* b = nullptr;
@@ -18,8 +18,8 @@ struct Product {
   bool accumulate = false;
 };
 
-struct ProductCall {
-  Product product;
+struct GemmCall {
+  GemmProblem problem;
   std::byte* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
 };

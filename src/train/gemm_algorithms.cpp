@@ -1,4 +1,4 @@
-#include "train/products.h"
+#include "train/gemm_algorithms.h"
 
 #include <algorithm>
 #include <sstream>
@@ -12,7 +12,7 @@ namespace hawser::train {
 
 namespace {
 
-bool same(const ProductShape& a, const ProductShape& b) {
+bool same(const GemmShape& a, const GemmShape& b) {
   return a.m == b.m && a.n == b.n && a.k == b.k && a.transpose_a == b.transpose_a && a.transpose_b == b.transpose_b &&
          a.accumulate == b.accumulate && a.in == b.in && a.out == b.out;
 }
@@ -26,7 +26,7 @@ class Lister {
     const std::int64_t rows = layout_.bounds.rows, times = layout_.micro_batches;
     const DType act = layout_.compute;
     const bool each = layout_.parts() > 1 && layout_.accumulation == GradientAccumulation::sharded;
-    const DType gradient = each ? layout_.wire : DType::f32;
+    const DType gradient = each ? layout_.reduce_dtype : DType::f32;
     add({name + ", y", rows, outputs, inputs, false, true, false, act, act, times});
     add({name + ", dx", rows, inputs, outputs, false, false, false, act, act, times, true});
     add({name + ", dW", outputs, inputs, rows, true, false, false, act, gradient, each ? times : 1, true});
@@ -34,11 +34,11 @@ class Lister {
       add({name + ", dW +=", outputs, inputs, rows, true, false, true, act, gradient, times - 1, true});
     }
   }
-  std::vector<ProductShape> take() { return std::move(list_); }
+  std::vector<GemmShape> take() { return std::move(list_); }
 
  private:
-  void add(ProductShape shape) {
-    for (ProductShape& there : list_) {
+  void add(GemmShape shape) {
+    for (GemmShape& there : list_) {
       if (same(there, shape)) {
         there.count += shape.count;
         there.gradient = there.gradient && shape.gradient;
@@ -49,7 +49,7 @@ class Lister {
   }
 
   const plan::Layout& layout_;
-  std::vector<ProductShape> list_;
+  std::vector<GemmShape> list_;
 };
 
 // "model.layers.0.mlp.gate_up_proj.weight" to "gate_up_proj".
@@ -63,7 +63,7 @@ std::string short_name(const std::string& name) {
 // Float32 where gradients are not sent on after each micro-batch, or share a unit with the embedding.
 DType head_gradient(const models::Model& model, const plan::Layout& layout) {
   const bool each = layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
-  return each && !model.description().head.tied ? layout.wire : DType::f32;
+  return each && !model.description().head.tied ? layout.reduce_dtype : DType::f32;
 }
 
 // The head's products are of the chunks that the op cuts its logits into: it prepares them itself.
@@ -93,16 +93,16 @@ void prepare_head(const models::Model& model, const plan::Layout& layout, Device
 
 // Of chosen rows, as the head gives them to who generates.
 void prepare_logits(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream) {
-  const Storage x(device, layout.compute, {layout.chosen_rows, model.width()});
+  const Storage x(device, layout.compute, {layout.logit_positions, model.width()});
   const Storage weight(device, layout.compute, {model.vocabulary(), model.width()});
-  const Storage logits(device, DType::f32, {layout.chosen_rows, model.vocabulary()});
+  const Storage logits(device, DType::f32, {layout.logit_positions, model.vocabulary()});
   ops::gemm_prepare(stream, {.a = x, .b = weight, .c = logits, .transpose_b = true});
   stream.synchronize();
 }
 
 }  // namespace
 
-std::vector<ProductShape> products_of(const models::Model& model, const plan::Layout& layout, bool head) {
+std::vector<GemmShape> gemms_of(const models::Model& model, const plan::Layout& layout, bool head) {
   Lister lister(layout);
   for (int layer = 0; layer < model.layers(); ++layer) {
     for (const nn::Param& param : model.layer(layer).params()) {
@@ -113,10 +113,10 @@ std::vector<ProductShape> products_of(const models::Model& model, const plan::La
   return lister.take();
 }
 
-void prepare_products(const models::Model& model, const plan::Layout& layout, Device& device, step::Purpose purpose) {
+void prepare_gemms(const models::Model& model, const plan::Layout& layout, Device& device, step::Purpose purpose) {
   if (device.kind() != DeviceKind::cuda) return;
   const auto stream = device.make_stream("prepare");
-  for (const ProductShape& p : products_of(model, layout, false)) {
+  for (const GemmShape& p : gemms_of(model, layout, false)) {
     if (p.gradient && step::forward_only(purpose)) continue;
     const Storage a(device, p.in, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
     const Storage b(device, p.in, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
@@ -137,20 +137,21 @@ void prepare_products(const models::Model& model, const plan::Layout& layout, De
   stream->synchronize();
 }
 
-std::string choose_products(const models::Model& model, const plan::Layout& layout, Device& device, comm::World* world,
-                            const ChooseProducts& how, const std::function<void(const std::string&)>& say) {
+std::string choose_gemm_algorithms(const models::Model& model, const plan::Layout& layout, Device& device,
+                                   comm::World* world, const GemmAlgorithmOptions& how,
+                                   const std::function<void(const std::string&)>& say) {
   if (device.kind() != DeviceKind::cuda) return "";
   const auto stream = device.make_stream("products");
   const auto heading = [&] { return first_line(ops::gemm_choices(*stream)); };
   const std::string text = on_rank_zero(world, [&] {
     const StoredChoices stored = how.stored ? how.stored() : StoredChoices{};
     if (!stored.text.empty() && first_line(stored.text) != heading()) {
-      say(cat("hawser: algorithms for matrix products are chosen anew: those of ", stored.origin, " are for ",
+      say(cat("hawser: algorithms for GEMMs are chosen anew: those of ", stored.origin, " are for ",
               first_line(stored.text), ", and this is ", heading()));
     } else if (!stored.text.empty()) {
       ops::gemm_take_choices(*stream, stored.text);
     }
-    if (how.measure) prepare_products(model, layout, device, how.purpose);
+    if (how.measure) prepare_gemms(model, layout, device, how.purpose);
     return ops::gemm_choices(*stream);
   });
   if (world == nullptr) return text;
@@ -160,24 +161,24 @@ std::string choose_products(const models::Model& model, const plan::Layout& layo
     if (!other) {
       ops::gemm_take_choices(*stream, text);
     } else if (how.measure) {
-      prepare_products(model, layout, device, how.purpose);
+      prepare_gemms(model, layout, device, how.purpose);
     }
   });
   const std::vector<std::string> kinds = world->all_gather_strings(heading());
   for (std::size_t rank = 1; rank < kinds.size(); ++rank) {
     if (kinds[rank] == kinds[0] || world->rank().value() != 0) continue;
     say(cat("hawser: rank ", rank, " has ", kinds[rank], ", rank 0 ", kinds[0],
-            ": each takes algorithms of its own for matrix products"));
+            ": each takes algorithms of its own for GEMMs"));
   }
   return text;
 }
 
-std::vector<std::string> slow_products(Stream& stream) {
+std::vector<std::string> slow_gemms(Stream& stream) {
   constexpr std::size_t kLines = 5;
   std::vector<std::string> out;
   std::istringstream text(ops::gemm_choices(stream));
   for (std::string line; std::getline(text, line);) {
-    if (line.starts_with("# ")) out.push_back("matrix product " + line.substr(2));
+    if (line.starts_with("# ")) out.push_back("GEMM " + line.substr(2));
   }
   if (out.size() > kLines) {
     const std::size_t more = out.size() - kLines;

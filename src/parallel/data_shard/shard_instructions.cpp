@@ -1,4 +1,4 @@
-#include "parallel/data_shard/shard_rows.h"
+#include "parallel/data_shard/shard_instructions.h"
 
 #include <algorithm>
 
@@ -8,9 +8,9 @@ namespace hawser::parallel {
 
 namespace {
 
+using program::Instruction;
 using program::Op;
 using program::Program;
-using program::Row;
 using program::StreamId;
 
 // A run of computations that use the same weights: gathered once, given up together.
@@ -23,7 +23,7 @@ struct Use {
 class Writer {
  public:
   Writer(Program& program, const std::vector<Computation>& computations, const ShardOptions& options)
-      : program_(program), computations_(computations), options_(options), row_of_(computations.size(), -1) {
+      : program_(program), computations_(computations), options_(options), instruction_of_(computations.size(), -1) {
     if (options.gather) find_uses();
     for (std::size_t i = 0; i < computations.size(); ++i) {
       for (const int unit : computations[i].gradients) {
@@ -45,7 +45,7 @@ class Writer {
 
   Group group_of(const Computation& computation, int unit) const {
     const bool apart = options_.reduce && options_.accumulation == GradientAccumulation::sharded;
-    return {unit, apart ? computation.row.micro_batch : 0};
+    return {unit, apart ? computation.instruction.micro_batch : 0};
   }
 
   void find_uses() {
@@ -69,7 +69,7 @@ class Writer {
       std::vector<int> after;
       const int gives_up = gathered_ - options_.prefetch - 1;
       if (gives_up >= 0)
-        after.push_back(row_of_[static_cast<std::size_t>(uses_[static_cast<std::size_t>(gives_up)].last)]);
+        after.push_back(instruction_of_[static_cast<std::size_t>(uses_[static_cast<std::size_t>(gives_up)].last)]);
       for (const int unit : use.units) {
         use.gathers.push_back(
             program_.add({.op = Op::gather, .stream = StreamId::gather, .unit = unit, .after = after}));
@@ -79,21 +79,21 @@ class Writer {
 
   void write_computation(int i) {
     const Computation& computation = computations_[static_cast<std::size_t>(i)];
-    Row row = computation.row;
-    if (row.input >= 0) row.input = row_of_[static_cast<std::size_t>(row.input)];
-    if (row.partner >= 0) row.partner = row_of_[static_cast<std::size_t>(row.partner)];
+    Instruction instruction = computation.instruction;
+    if (instruction.input >= 0) instruction.input = instruction_of_[static_cast<std::size_t>(instruction.input)];
+    if (instruction.partner >= 0) instruction.partner = instruction_of_[static_cast<std::size_t>(instruction.partner)];
     if (options_.gather && use_of_[static_cast<std::size_t>(i)] >= 0) {
       const int use = use_of_[static_cast<std::size_t>(i)];
       write_gathers(use + options_.prefetch);
-      row.gathered = uses_[static_cast<std::size_t>(use)].gathers;
-      row.after.insert(row.after.end(), row.gathered.begin(), row.gathered.end());
+      instruction.gathered = uses_[static_cast<std::size_t>(use)].gathers;
+      instruction.after.insert(instruction.after.end(), instruction.gathered.begin(), instruction.gathered.end());
     }
     for (const int unit : computation.gradients) {
       if (!options_.reduce || first_.at(group_of(computation, unit)) != i || reduces_.size() < 2) continue;
-      row.after.push_back(reduces_[reduces_.size() - 2]);
+      instruction.after.push_back(reduces_[reduces_.size() - 2]);
     }
-    const int id = program_.add(std::move(row));
-    row_of_[static_cast<std::size_t>(i)] = id;
+    const int id = program_.add(std::move(instruction));
+    instruction_of_[static_cast<std::size_t>(i)] = id;
     for (const int unit : computation.gradients) write_reductions(i, unit, id);
   }
 
@@ -101,7 +101,7 @@ class Writer {
     const Computation& computation = computations_[static_cast<std::size_t>(i)];
     const Group group = group_of(computation, unit);
     if (last_.at(group) != i) return;
-    const int micro_batch = computation.row.micro_batch;
+    const int micro_batch = computation.instruction.micro_batch;
     int end = id;
     if (options_.reduce) {
       end = program_.add(
@@ -120,7 +120,7 @@ class Writer {
   Program& program_;
   const std::vector<Computation>& computations_;
   const ShardOptions& options_;
-  std::vector<int> row_of_;
+  std::vector<int> instruction_of_;
   std::vector<Use> uses_;
   std::vector<int> use_of_;
   int gathered_ = 0;
