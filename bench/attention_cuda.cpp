@@ -28,11 +28,11 @@ struct Shape2 {
   std::string name;
   std::int64_t query_rows, key_rows;
   std::vector<std::int32_t> table;  // 6 numbers a segment
-  std::int64_t most_segments;       // N, what the host knows
+  std::int64_t max_segments;        // N, what the host knows
   SegmentForm form;
   std::vector<SegmentBatch> batches;
   bool causal;
-  bool told = false;  // the host knows the segments
+  bool host_known = false;  // the host knows the segments
 };
 
 class Bench {
@@ -46,7 +46,7 @@ class Bench {
       pairs += visible_pairs(s.table[i + 1], s.table[i + 3], s.table[i + 4] - s.table[i + 5], s.causal, 0);
     }
     const double work = 4.0 * static_cast<double>(kHeads * kDim) * pairs;
-    // Packed as the projection writes them; keys of a off-diagonal block are gathered, and lie apart.
+    // Packed as the projection writes them; keys of an off-diagonal block are gathered, and lie apart.
     const bool packed = s.causal;
     const std::int64_t width = packed ? (kHeads + 2 * kKvHeads) * kDim : kHeads * kDim;
     const TensorView qkv = normal({s.query_rows, width}), dqkv = empty(DType::bf16, {s.query_rows, width});
@@ -57,11 +57,11 @@ class Bench {
     AttentionForward f{.q = part(qkv, 0, kHeads),
                        .k = packed ? part(qkv, kHeads, kKvHeads) : normal(keys),
                        .v = packed ? part(qkv, kHeads + kKvHeads, kKvHeads) : normal(keys),
-                       .segments = numbers(s.table, {s.most_segments, kSegmentFields}),
+                       .segments = numbers(s.table, {s.max_segments, kSegmentFields}),
                        .segment_count = numbers({static_cast<std::int32_t>(s.table.size() / 6)}, {1}),
                        .form = s.form,
                        .batches = s.batches,
-                       .host_segments = s.told ? &s.table : nullptr,
+                       .host_segments = s.host_known ? &s.table : nullptr,
                        .causal = s.causal,
                        .scale = 1.0 / std::sqrt(static_cast<double>(kDim)),
                        .o = empty(DType::bf16, {s.query_rows, kHeads, kDim}),
@@ -80,7 +80,7 @@ class Bench {
                         .segment_count = f.segment_count,
                         .form = s.form,
                         .batches = s.batches,
-                        .host_segments = s.told ? &s.table : nullptr,
+                        .host_segments = s.host_known ? &s.table : nullptr,
                         .causal = s.causal,
                         .scale = f.scale,
                         .dq = part(dqkv, 0, kHeads),
@@ -96,7 +96,7 @@ class Bench {
       line(s.name + " backward, deterministic", 2.5 * work, how, b.workspace.bytes(),
            [&] { attention_backward(*stream_, b); });
     } catch (const UserError&) {
-      std::printf("%-58s refused\n", (s.name + " backward, deterministic").c_str());
+      std::printf("%-58s rejected\n", (s.name + " backward, deterministic").c_str());
     }
     stream_->synchronize();
     kept_.clear();
@@ -155,7 +155,7 @@ Shape2 sequences(std::int64_t count, std::int64_t length, bool dense) {
   Shape2 s{.name = cat(count, " x ", length / 1024, "K causal", dense ? "" : ", as segments"),
            .query_rows = count * length,
            .key_rows = count * length,
-           .most_segments = count,
+           .max_segments = count,
            .form = SegmentForm::diagonal,
            .batches = dense ? std::vector{equal_diagonal_blocks(count * length, length)} : std::vector<SegmentBatch>(),
            .causal = true};
@@ -168,11 +168,11 @@ Shape2 sequences(std::int64_t count, std::int64_t length, bool dense) {
 
 // Lengths from a fixed sequence of numbers around the mean. `most`: rows of the table, most of them not used, where the
 // host must allow for many short documents.
-Shape2 documents(std::int64_t total, std::int64_t mean, std::int64_t most) {
+Shape2 documents(std::int64_t total, std::int64_t mean, std::int64_t max_count) {
   Shape2 s{.name = cat("documents of ", mean / 1024, "K in ", total / 1024, "K"),
            .query_rows = total,
            .key_rows = total,
-           .most_segments = 0,
+           .max_segments = 0,
            .form = SegmentForm::diagonal,
            .causal = true};
   std::uint64_t state = 12345;
@@ -185,19 +185,19 @@ Shape2 documents(std::int64_t total, std::int64_t mean, std::int64_t most) {
     at += rows;
   }
   const auto used = static_cast<std::int64_t>(s.table.size()) / 6;
-  s.most_segments = std::max(used, most);
-  s.name += cat(" (", used, ", table of ", s.most_segments, ")");
+  s.max_segments = std::max(used, max_count);
+  s.name += cat(" (", used, ", table of ", s.max_segments, ")");
   return s;
 }
 
-Shape2 off_diagonal(std::int64_t queries, std::int64_t keys, SegmentForm form, std::int64_t most) {
-  return {.name = cat("off-diagonal block ", queries / 1024, "K x ", keys / 1024, "K, table of ", most,
+Shape2 off_diagonal(std::int64_t queries, std::int64_t keys, SegmentForm form, std::int64_t max_count) {
+  return {.name = cat("off-diagonal block ", queries / 1024, "K x ", keys / 1024, "K, table of ", max_count,
                       form == SegmentForm::any ? ", keys may be shared" : ""),
           .query_rows = queries,
           .key_rows = keys,
           .table = {0, static_cast<std::int32_t>(queries), 0, static_cast<std::int32_t>(keys),
                     static_cast<std::int32_t>(keys), 0},
-          .most_segments = most,
+          .max_segments = max_count,
           .form = form,
           .causal = false};
 }
@@ -253,8 +253,8 @@ Shape2 shared_off_diagonal(std::int64_t rows, std::int64_t keys) {
   return s;
 }
 
-Shape2 told(Shape2 s) {
-  s.told = true;
+Shape2 host_known(Shape2 s) {
+  s.host_known = true;
   s.name += ", told";
   return s;
 }
@@ -277,7 +277,7 @@ int main(int argc, char** argv) {
   }
   for (const std::int64_t mean : {1024, 8192}) {
     bench.shape(documents(32768, mean, 2048));
-    bench.shape(told(documents(32768, mean, 2048)));
+    bench.shape(host_known(documents(32768, mean, 2048)));
   }
   bench.shape(before_chunks(4, 2048, 14336));
   bench.shape(before_chunks(4, 2048, 8192));
@@ -286,8 +286,8 @@ int main(int argc, char** argv) {
   for (std::int64_t rank = 0; rank < 4; ++rank) bench.shape(remote_keys(rank, 4, 4, 2048));
   for (std::int64_t rank = 0; rank < 2; ++rank) bench.shape(remote_keys(rank, 2, 1, 16384));
   bench.shape(shared_off_diagonal(32768, 114688));
-  bench.shape(told(shared_off_diagonal(32768, 114688)));
-  bench.shape(told(shared_off_diagonal(32768, 8192)));
+  bench.shape(host_known(shared_off_diagonal(32768, 114688)));
+  bench.shape(host_known(shared_off_diagonal(32768, 8192)));
   bench.shape(off_diagonal(16384, 49152, SegmentForm::apart, 1));
   bench.shape(off_diagonal(16384, 49152, SegmentForm::any, 4));
   return 0;

@@ -120,11 +120,11 @@ class Bench {
     compute_->synchronize();
   }
   // Seconds of kProducts products, with `beside` enqueued before them on the other stream.
-  double gemms(const std::function<void()>& beside) {
+  double gemms(const std::function<void()>& overlapped) {
     std::vector<double> times;
     for (int i = 0; i < 11; ++i) {
       world_.barrier();
-      if (beside) beside();
+      if (overlapped) overlapped();
       HAWSER_CUDA_CHECK(cudaEventRecord(start_, native(*compute_)));
       for (int k = 0; k < kGemms; ++k) ops::gemm(*compute_, gemm_);
       HAWSER_CUDA_CHECK(cudaEventRecord(stop_, native(*compute_)));
@@ -211,16 +211,16 @@ double memory_of_a_mesh(World& world, Device& device, const NcclOptions& options
 
 // What each step of making a mesh takes of rank 0's GPU, and what its first collectives take then, which should be
 // nothing: a step must not.
-void tell_memory(World& world, Device& device, NcclOptions options) {
+void report_memory(World& world, Device& device, NcclOptions options) {
   const int n = world.size();
   const bool speaks = world.rank().value() == 0;
   std::int64_t before = device.memory().used, first = before;
-  const auto tell = [&](const std::string& what) {
+  const auto log = [&](const std::string& what) {
     const std::int64_t now = device.memory().used;
     if (speaks) std::printf("  %-44s %9.1f MiB\n", what.c_str(), static_cast<double>(now - before) / kMiB);
     before = now;
   };
-  options.made = tell;
+  options.made = log;
   const std::vector<std::pair<const char*, MeshSizes>> meshes = {
       {"sharded", {.shard = n}}, {"replicated", {.replicate = n, .shard_context = false}}, {"context", {.context = n}}};
   for (const auto& [name, sizes] : meshes) {
@@ -232,16 +232,16 @@ void tell_memory(World& world, Device& device, NcclOptions options) {
     {
       constexpr std::int64_t kPart = 64 * kMiB;
       const Arena arena(device, kPart * (n + 1) + 2 * kCudaReduceBytes);
-      tell("(a region to register)");
+      log("(a region to register)");
       const std::string note = mesh->register_memory(arena.data(), arena.bytes());
       if (speaks && !note.empty()) std::printf("  %s\n", note.c_str());
-      tell("registered");
+      log("registered");
       const TensorView part(arena.data(), DType::bf16, {kPart / 2}, DeviceKind::cuda);
       const TensorView whole(arena.data() + kPart, DType::bf16, {kPart / 2 * n}, DeviceKind::cuda);
       const TensorView workspace(arena.data() + kPart * (n + 1), DType::u8, {2 * kCudaReduceBytes}, DeviceKind::cuda);
       const auto done = [&](const char* what) {
         stream->synchronize();
-        tell(what);
+        log(what);
       };
       if (mesh->shard().size() > 1) {
         mesh->shard_gather().all_gather(*stream, part, whole);
@@ -301,10 +301,10 @@ void run(World& world, Device& device, const NcclOptions& options, const std::st
     }
     // As many as keep the links busy while the products run, which they slow down.
     const int times = static_cast<int>(1.5 * alone / large) + 2;
-    const double beside = bench.gemms([&] {
+    const double overlapped = bench.gemms([&] {
       for (int i = 0; i < times; ++i) line.run(436 * kMiB);
     });
-    if (speaks) std::printf("%*s%+.1f%%\n", 2 * kColumn - 6, "", (beside / alone - 1) * 100), std::fflush(stdout);
+    if (speaks) std::printf("%*s%+.1f%%\n", 2 * kColumn - 6, "", (overlapped / alone - 1) * 100), std::fflush(stdout);
   }
   if (speaks) std::printf("product alone: %.3f ms\n", alone / Bench::kGemms * 1e3);
 }
@@ -332,7 +332,7 @@ int main(int argc, char** argv) {
   try {
     const auto device = make_cuda_device(gpu);
     if (memory) {
-      comm::tell_memory(world, *device, options);
+      comm::report_memory(world, *device, options);
     } else {
       comm::run(world, *device, options, only);
     }

@@ -3,7 +3,7 @@
 
 usage: generation_speed.py MODEL --hawser BINARY [--prompt 16] [--new 64] [--threads 2] [--rounds 3]
 
-Greedy, one prompt of made-up ids. Loading is left out on both sides. Besides the time on the clock there is the processor
+Greedy, one prompt of synthetic ids. Loading is left out on both sides. Besides the time on the clock there is the processor
 time of a token, which says more where others use the machine too; with one thread nothing of it is waiting.
 Needs torch and transformers (tools/requirements-golden.txt).
 """

@@ -39,7 +39,7 @@ BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTEN
 
 
 class Shape:
-    """What a Hugging Face config.json of a Llama says; refuses what this script does not build."""
+    """What a Hugging Face config.json of a Llama says; rejects what this script does not build."""
 
     def __init__(self, path):
         with open(path, encoding="utf-8") as file:
@@ -209,7 +209,7 @@ class DriverCount:
                 self.handle = pynvml.nvmlDeviceGetHandleByUUID(chosen)
             self.nvml = pynvml
             self.before = self.used()
-        except Exception as error:  # no NVML, or one that refuses: PyTorch's own call is left
+        except Exception as error:  # no NVML, or one that rejects: PyTorch's own call is left
             print(f"torch_gpu: no NVML ({error})", file=sys.stderr)
             self.handle = None
 

@@ -16,9 +16,9 @@ constexpr std::int64_t kOfMpi = std::int64_t{256} << 20;
 
 bool addresses_left(std::int64_t bytes) noexcept {
   const auto size = static_cast<std::size_t>(bytes);
-  void* const room = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (room == MAP_FAILED) return false;
-  munmap(room, size);
+  void* const reserved = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return false;
+  munmap(reserved, size);
   return true;
 }
 

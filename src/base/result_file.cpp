@@ -60,8 +60,8 @@ ResultPlace find_result_place(const std::string& path) {
     place.straight = !S_ISDIR(status.st_mode);
     return place;
   }
-  constexpr int kMostLinks = 40;  // as the system; a chain that is longer fails where it is opened
-  for (int i = 0; i < kMostLinks; ++i) {
+  constexpr int kMaxLinks = 40;  // as the system; a chain that is longer fails where it is opened
+  for (int i = 0; i < kMaxLinks; ++i) {
     std::error_code none;
     const fs::path here = place.path;
     if (!fs::is_symlink(here, none)) break;

@@ -36,7 +36,7 @@ class ResultFileTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-std::string refusal(const std::function<void()>& body) {
+std::string rejection(const std::function<void()>& body) {
   try {
     body();
   } catch (const UserError& error) {
@@ -85,7 +85,7 @@ TEST_F(ResultFileTest, FollowsLinks) {
   EXPECT_EQ(text("far/later"), "there");
   EXPECT_TRUE(fs::is_symlink(folder_ / "dangling"));
   fs::create_symlink("round", folder_ / "round");
-  EXPECT_EQ(refusal([&] { write_result(path("round"), "x"); }),
+  EXPECT_EQ(rejection([&] { write_result(path("round"), "x"); }),
             path("round") + ": cannot write: Too many levels of symbolic links");
 }
 
@@ -134,16 +134,16 @@ TEST_F(ResultFileTest, OfTwoAtOnceTheLastToCommitWins) {
 }
 
 TEST_F(ResultFileTest, WhatCannotBeWrittenLeavesTheOldFile) {
-  EXPECT_EQ(refusal([&] { write_result(path("nowhere/x"), "x"); }),
+  EXPECT_EQ(rejection([&] { write_result(path("nowhere/x"), "x"); }),
             path("nowhere/x") + ": cannot write: No such file or directory");
-  EXPECT_EQ(refusal([&] { write_result(folder_.path(), "x"); }), folder_.path() + ": cannot write: Is a directory");
+  EXPECT_EQ(rejection([&] { write_result(folder_.path(), "x"); }), folder_.path() + ": cannot write: Is a directory");
   write("full", "old");
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   getrlimit(RLIMIT_FSIZE, &before);
   const rlimit little{.rlim_cur = 1000, .rlim_max = before.rlim_max};
   setrlimit(RLIMIT_FSIZE, &little);
-  const std::string line = refusal([&] { write_result(path("full"), std::string(5000, 'x')); });
+  const std::string line = rejection([&] { write_result(path("full"), std::string(5000, 'x')); });
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(line, path("full") + ": cannot write: File too large");
@@ -151,7 +151,7 @@ TEST_F(ResultFileTest, WhatCannotBeWrittenLeavesTheOldFile) {
   EXPECT_EQ(names(), 1u);
   if (::geteuid() != 0) {
     ::chmod(path("full").c_str(), 0400);
-    EXPECT_EQ(refusal([&] { write_result(path("full"), "x"); }), path("full") + ": cannot write: Permission denied");
+    EXPECT_EQ(rejection([&] { write_result(path("full"), "x"); }), path("full") + ": cannot write: Permission denied");
   }
 }
 

@@ -13,7 +13,7 @@ std::string Region::text() const {
   return out + "]";
 }
 
-Region whole(const Shape& shape) {
+Region full(const Shape& shape) {
   Region region{.extent = shape};
   for (int dim = 0; dim < shape.rank(); ++dim) region.offset.push_back(0);
   return region;
@@ -32,7 +32,7 @@ std::optional<Region> intersect(const Region& a, const Region& b) {
   return common;
 }
 
-bool lies_in(const Region& region, const Shape& shape) {
+bool is_inside(const Region& region, const Shape& shape) {
   if (region.offset.rank() != shape.rank() || region.extent.rank() != shape.rank()) return false;
   for (int dim = 0; dim < shape.rank(); ++dim) {
     if (region.offset[dim] > shape[dim] || region.extent[dim] > shape[dim] - region.offset[dim]) return false;

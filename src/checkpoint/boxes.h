@@ -20,7 +20,7 @@ struct Region {
   std::string text() const;  // "[0:4, 16:32]"
 };
 
-Region whole(const Shape& shape);
+Region full(const Shape& shape);
 inline Region region_of(const Box& box) {
   return {box.offset, box.extent};
 }
@@ -28,7 +28,7 @@ inline Region region_of(const Box& box) {
 // The common part; none when it has no elements. Both of one rank.
 std::optional<Region> intersect(const Region& a, const Region& b);
 
-bool lies_in(const Region& region, const Shape& shape);
+bool is_inside(const Region& region, const Shape& shape);
 
 // Elements before `position` in a dense row-major box of this extent.
 std::int64_t flat_index(const Shape& extent, const Shape& position);

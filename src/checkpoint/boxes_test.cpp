@@ -7,21 +7,21 @@
 namespace hawser::checkpoint {
 namespace {
 
-TEST(Boxes, IntersectAndLieIn) {
+TEST(Boxes, IntersectAndContain) {
   const Region a{{0, 2}, {4, 4}}, b{{3, 0}, {5, 3}};
   EXPECT_EQ(intersect(a, b), (Region{{3, 2}, {1, 1}}));
   EXPECT_EQ(a.text(), "[0:4, 2:6]");
   EXPECT_FALSE(intersect(a, {{4, 2}, {1, 1}}).has_value());
-  EXPECT_TRUE(intersect(whole({}), whole({})).has_value());
-  EXPECT_TRUE(lies_in(a, {4, 6}));
-  EXPECT_FALSE(lies_in(a, {4, 5}));
-  EXPECT_FALSE(lies_in({{INT64_MAX}, {INT64_MAX}}, {4}));
-  EXPECT_FALSE(lies_in({{1}, {1}}, {4, 4}));
+  EXPECT_TRUE(intersect(full({}), full({})).has_value());
+  EXPECT_TRUE(is_inside(a, {4, 6}));
+  EXPECT_FALSE(is_inside(a, {4, 5}));
+  EXPECT_FALSE(is_inside({{INT64_MAX}, {INT64_MAX}}, {4}));
+  EXPECT_FALSE(is_inside({{1}, {1}}, {4, 4}));
 }
 
 TEST(Boxes, RunsCoverABoxInOrder) {
   const Shape shape{3, 4, 5};
-  for (const Region& region : {whole(shape), Region{{1, 0, 0}, {2, 4, 5}}, Region{{0, 1, 0}, {3, 2, 5}},
+  for (const Region& region : {full(shape), Region{{1, 0, 0}, {2, 4, 5}}, Region{{0, 1, 0}, {3, 2, 5}},
                                Region{{1, 1, 1}, {2, 3, 4}}, Region{{2, 3, 4}, {1, 1, 1}}}) {
     std::vector<std::int64_t> seen, expected;
     int runs = 0;

@@ -47,7 +47,7 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   auto manifest = read_manifest(held, problems);
   if (!manifest) {
     Problems offered;
-    const std::string before = whole_before(folder);
+    const std::string before = complete_before(folder);
     for (Problem problem : problems.all()) {
       if (problem.hint.empty()) problem.hint = before;
       offered.add(std::move(problem));
@@ -127,7 +127,7 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
     }
     for (const Box& box : state.boxes) {
       const Region region = region_of(box);
-      HAWSER_CHECK(lies_in(region, state.shape), state.name, " ", state.shape.text(), " has a box ", region.text());
+      HAWSER_CHECK(is_inside(region, state.shape), state.name, " ", state.shape.text(), " has a box ", region.text());
       HAWSER_CHECK(box.view.device() == DeviceKind::cpu && box.view.dense() && box.view.dtype() == state.dtype &&
                        box.view.elements() == region.elements(),
                    state.name, ": a box ", region.text(), " in a view of ", box.view.text());
@@ -164,8 +164,8 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
         problem = Problem{.what = error.what()};
       }
       if (!problem) continue;
-      problem->hint = whole_before(folder_);
-      throw Damaged(*problem);
+      problem->hint = complete_before(folder_);
+      throw CorruptCheckpoint(*problem);
     }
   }
 }
@@ -257,18 +257,18 @@ std::string Checkpoint::read_attached(const std::string& name) const {
   const auto saved = std::ranges::find(manifest_.attached, name, &SavedAttachment::name);
   HAWSER_CHECK(saved != manifest_.attached.end(), "no ", name, " in ", folder_);
   const std::string path = cat(folder_, "/", name);
-  if (!held_.has(name)) throw Damaged(Problem{.file = path, .what = "a file of the checkpoint is gone"});
+  if (!held_.has(name)) throw CorruptCheckpoint(Problem{.file = path, .what = "a file of the checkpoint is gone"});
   const File file = File::open_in(held_, name);
   const std::int64_t bytes = file.bytes();
   if (bytes != saved->bytes) {
-    throw Damaged(Problem{.file = path,
-                          .what = bytes < saved->bytes ? "truncated file" : "file too long",
-                          .expected = cat(saved->bytes, " bytes"),
-                          .got = cat(bytes)});
+    throw CorruptCheckpoint(Problem{.file = path,
+                                    .what = bytes < saved->bytes ? "truncated file" : "file too long",
+                                    .expected = cat(saved->bytes, " bytes"),
+                                    .got = cat(bytes)});
   }
   const std::string text = read_text(file, bytes);
   if (XXH3_64bits(text.data(), text.size()) != saved->checksum) {
-    throw Damaged(Problem{.file = path, .what = "checksum mismatch: the file changed since it was saved"});
+    throw CorruptCheckpoint(Problem{.file = path, .what = "checksum mismatch: the file changed since it was saved"});
   }
   return text;
 }

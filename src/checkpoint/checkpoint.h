@@ -23,7 +23,7 @@
 namespace hawser::checkpoint {
 
 // A checkpoint whose files are not what was saved: another one may do, since nothing is wrong with the request.
-class Damaged : public UserError {
+class CorruptCheckpoint : public UserError {
  public:
   using UserError::UserError;
 };

@@ -52,7 +52,7 @@ std::vector<Host> cut_mesh(const std::vector<Spec>& specs, int world, const Rand
                                                      at[static_cast<std::size_t>(i) + 1], version);
       }
     } else {
-      for (const Region& region : cut_randomly(whole(spec.shape), 2 * world, random, draw)) {
+      for (const Region& region : cut_randomly(full(spec.shape), 2 * world, random, draw)) {
         ranks[random.below(static_cast<std::uint64_t>(world), draw++)].add(spec, {region}, version);
       }
     }
@@ -91,9 +91,9 @@ TEST(Checkpoint, AnyMeshLoadsWhatAnyMeshSaved) {
       checkpoint->read(host.states);
       EXPECT_TRUE(host.holds(seed)) << "seed " << seed;
     }
-    Problems damaged;
-    checkpoint->verify(damaged);
-    EXPECT_TRUE(damaged.empty()) << damaged.lines();
+    Problems corrupt;
+    checkpoint->verify(corrupt);
+    EXPECT_TRUE(corrupt.empty()) << corrupt.lines();
   }
 }
 
@@ -103,15 +103,15 @@ TEST(Checkpoint, ReadsThroughASmallBufferAndScalars) {
   const Spec large{"large", {3, 701, 1009}}, scalar{"scalar", {}}, none{"none", {0, 4}};
   Host host;
   host.add_range(large, 0, large.shape.elements(), 5);
-  host.add(scalar, {whole(scalar.shape)}, 5);
-  host.add(none, {whole(none.shape)}, 5);
+  host.add(scalar, {full(scalar.shape)}, 5);
+  host.add(none, {full(none.shape)}, 5);
   std::vector<Host> ranks;
   ranks.push_back(std::move(host));
   auto checkpoint = Checkpoint::open(save({.root = root.path(), .step = 3}, ranks));
   Host wanted;
   wanted.add(large, {{{1, 5, 7}, {2, 690, 1000}}, {{0, 0, 1008}, {3, 701, 1}}});
-  wanted.add(scalar, {whole(scalar.shape)});
-  wanted.add(none, {whole(none.shape)});
+  wanted.add(scalar, {full(scalar.shape)});
+  wanted.add(none, {full(none.shape)});
   for (int again = 0; again < 2; ++again) {  // the second time without checksums
     checkpoint.read(wanted.states);
     EXPECT_TRUE(wanted.holds(5));
@@ -141,9 +141,9 @@ TEST(Checkpoint, NamesAllThatCannotBeReadAtOnce) {
   auto checkpoint = Checkpoint::open(
       save({.root = root.path(), .step = 1}, cut_flat({{"a", {4, 4}}, {"b", {8}}, {"c", {2}, DType::bf16}}, 2, 1)));
   Host wanted;
-  wanted.add({"missing", {4}}, {whole({4})});
-  wanted.add({"a", {4, 5}}, {whole({4, 5})});
-  wanted.add({"b", {8}, DType::i32}, {whole({8})});
+  wanted.add({"missing", {4}}, {full({4})});
+  wanted.add({"a", {4, 5}}, {full({4, 5})});
+  wanted.add({"b", {8}, DType::i32}, {full({8})});
   const std::string lines = error_of([&] { checkpoint.read(wanted.states); });
   EXPECT_NE(lines.find("lacks a tensor at missing"), std::string::npos) << lines;
   EXPECT_NE(lines.find("another shape in the checkpoint (expected [4, 5], got [4, 4]) at a"), std::string::npos);
@@ -167,7 +167,7 @@ std::string error_with(const std::function<void(Manifest&)>& change, bool read =
   });
 }
 
-TEST(Checkpoint, RefusesManifestsThatContradictThemselves) {
+TEST(Checkpoint, RejectsManifestsThatContradictThemselves) {
   EXPECT_EQ(error_with([](Manifest&) {}), "");
   const auto box = [](Manifest& m) -> SavedBox& { return m.tensors[0].boxes[0]; };
   expect_line(error_with([&](Manifest& m) { m.tensors[0].boxes.pop_back(); }), "elements that were not saved");
@@ -203,15 +203,15 @@ TEST(Checkpoint, FindsEveryDamagedByte) {
   for (const std::string name : {"manifest.json", "rank-00000.bin", "rank-00001.bin"}) {
     const std::string path = folder + "/" + name, sound = read_file(path);
     for (std::size_t i = 0; i < sound.size(); ++i) {
-      std::vector<std::string> damaged = {sound.substr(0, i)};
+      std::vector<std::string> corrupt = {sound.substr(0, i)};
       for (const int flip : {0x01, 0x20, 0x80, 0xff}) {
-        damaged.push_back(sound);
-        damaged.back()[i] = static_cast<char>(sound[i] ^ flip);
+        corrupt.push_back(sound);
+        corrupt.back()[i] = static_cast<char>(sound[i] ^ flip);
       }
       // A byte that is like its neighbour makes the same file whichever of the two is left out, but a shorter one.
-      damaged.push_back(sound.substr(0, i) + sound.substr(i + 1));
-      if (name == "manifest.json") damaged.push_back(sound.substr(0, i) + " " + sound.substr(i));
-      for (const std::string& bytes : damaged) {
+      corrupt.push_back(sound.substr(0, i) + sound.substr(i + 1));
+      if (name == "manifest.json") corrupt.push_back(sound.substr(0, i) + " " + sound.substr(i));
+      for (const std::string& bytes : corrupt) {
         write_file(path, bytes);
         check(path, i);
       }
@@ -256,7 +256,7 @@ TEST(Checkpoint, FindsFilesOfOthersUnderItsNames) {
 
 // At random places of larger files with what a run's checkpoint has: the newest one is passed over or Damaged, the one
 // before it is offered and is whole.
-TEST(Checkpoint, OffersTheOneBeforeWhereverItIsDamaged) {
+TEST(Checkpoint, SuggestsThePreviousOneWhereverItIsCorrupt) {
   const TemporaryFolder root(memory_folder());
   const std::vector<Spec> specs{{"model.embed", {61, 32}}, {"model.norm", {33}}, {"head", {7, 5}, DType::bf16}};
   const std::string older = save({.root = root.path(), .step = 1}, cut_flat(specs, 3, 1));
@@ -264,7 +264,7 @@ TEST(Checkpoint, OffersTheOneBeforeWhereverItIsDamaged) {
   const std::vector<std::string> names = list_folder(folder);
   ASSERT_EQ(names.size(), 4u);
   const RandomStream random(5, "damage");
-  int passed_over = 0, damaged = 0;
+  int passed_over = 0, corrupt = 0;
   for (std::uint64_t draw = 0; draw < 4000;) {
     const std::string path = folder + "/" + names[random.below(names.size(), draw++)], sound = read_file(path);
     std::string bytes = sound;
@@ -290,7 +290,7 @@ TEST(Checkpoint, OffersTheOneBeforeWhereverItIsDamaged) {
       expect_line(skipped.lines(), path);
       expect_line(error_of([&] { Checkpoint::open(folder); }), "try " + older);
     } else {
-      ++damaged;
+      ++corrupt;
       std::string line;
       for (const Host& host : wanted) {
         const std::string mine = error_of([&] { checkpoint->read(host.states); });
@@ -305,7 +305,7 @@ TEST(Checkpoint, OffersTheOneBeforeWhereverItIsDamaged) {
     write_file(path, sound);
   }
   EXPECT_GT(passed_over, 300);
-  EXPECT_GT(damaged, 150);
+  EXPECT_GT(corrupt, 150);
   Problems skipped;
   EXPECT_EQ(Checkpoint::latest(root.path(), skipped)->step(), 2);
   EXPECT_TRUE(skipped.empty());
@@ -350,7 +350,7 @@ TEST(Checkpoint, AReaderKeepsWhatItOpened) {
   EXPECT_EQ(list_folder(root.path()), std::vector<std::string>{"best"});
 }
 
-TEST(Checkpoint, RefusesOtherVersionsAndNamesByteRanges) {
+TEST(Checkpoint, RejectsOtherVersionsAndNamesByteRanges) {
   const TemporaryFolder root;
   const std::vector<Spec> specs{{"a", {4, 6}}};
   const std::string folder = save({.root = root.path(), .step = 1}, cut_flat(specs, 1, 1));
@@ -365,9 +365,9 @@ TEST(Checkpoint, RefusesOtherVersionsAndNamesByteRanges) {
   write_file(folder + "/rank-00000.bin", data);
   const auto wanted = cut_flat(specs, 1);
   expect_line(error_of([&] { Checkpoint::open(folder).read(wanted[0].states); }), "at bytes 0 to 96, a [0:4, 0:6]");
-  Problems damaged;
-  Checkpoint::open(folder).verify(damaged);
-  EXPECT_EQ(damaged.size(), 1u);
+  Problems corrupt;
+  Checkpoint::open(folder).verify(corrupt);
+  EXPECT_EQ(corrupt.size(), 1u);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ std::string read_box(const Json& value, const std::vector<SavedFile>& files, con
   const auto checksum = checksum_from(value[5]);
   if (!file || !begin || !bytes || !offset || !extent || !checksum) return "a box with a wrong entry";
   box.region = {*offset, *extent};
-  if (!lies_in(box.region, tensor.shape) || box.region.elements() == 0) return "a box outside its tensor";
+  if (!is_inside(box.region, tensor.shape) || box.region.elements() == 0) return "a box outside its tensor";
   if (*bytes != box.region.elements() * size_of(tensor.dtype)) return "a box whose bytes do not fit its extent";
   if (*file >= static_cast<std::int64_t>(files.size())) return "a box in a file that is not listed";
   const std::int64_t limit = files[static_cast<std::size_t>(*file)].bytes;
@@ -205,12 +205,12 @@ std::string find_overlap(const SavedTensor& tensor) {
     stretches.push_back({flat_index(tensor.shape, box.region.offset), flat_index(tensor.shape, last), &box.region});
   }
   std::sort(stretches.begin(), stretches.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  // Boxes of a run interleave as its ranks do; thousands upon thousands were made up to be compared for hours.
-  constexpr std::int64_t kMostPairs = 10'000'000;
+  // Boxes of a run interleave as its ranks do; thousands upon thousands were synthetic to be compared for hours.
+  constexpr std::int64_t kMaxPairs = 10'000'000;
   std::int64_t pairs = 0;
   for (std::size_t i = 0; i < stretches.size(); ++i) {
     for (std::size_t j = i + 1; j < stretches.size() && stretches[j].first <= stretches[i].last; ++j) {
-      if (++pairs > kMostPairs) return cat("more than ", kMostPairs, " pairs of them may");
+      if (++pairs > kMaxPairs) return cat("more than ", kMaxPairs, " pairs of them may");
       if (intersect(*stretches[i].region, *stretches[j].region)) {
         return cat(stretches[i].region->text(), " and ", stretches[j].region->text());
       }
@@ -321,13 +321,13 @@ std::optional<Manifest> read_manifest(const std::string& folder, Problems& probl
 
 std::optional<Manifest> read_manifest(const File& folder, Problems& problems) {
   const std::string path = cat(folder.path(), "/", kManifestName);
-  const auto refuse = [&](Problem problem) {
+  const auto reject = [&](Problem problem) {
     problem.file = path;
     problems.add(std::move(problem));
     return std::nullopt;
   };
   std::string text;
-  if (!folder.has(kManifestName)) return refuse({.what = "no manifest: the save was not finished"});
+  if (!folder.has(kManifestName)) return reject({.what = "no manifest: the save was not finished"});
   try {
     text = read_text(File::open_in(folder, kManifestName), kMaxManifestBytes);
   } catch (const UserError& error) {
@@ -336,28 +336,28 @@ std::optional<Manifest> read_manifest(const File& folder, Problems& problems) {
   auto parsed = parse_json(text, path, "manifest", 0, problems);
   if (!parsed) return std::nullopt;
   Json& document = *parsed;
-  if (auto wrong = find_change(document, text)) return refuse(*std::move(wrong));
+  if (auto wrong = find_change(document, text)) return reject(*std::move(wrong));
   const auto step = count_at(document, "step"), world = count_at(document, "world");
   const Json files = take(document, "files"), tensors = take(document, "tensors"), meta = take(document, "meta"),
              attached = take(document, "attached");
   if (!step || !world || *world < 1 || *world > INT32_MAX || !files.is_array() || !tensors.is_array() ||
       !meta.is_object()) {
-    return refuse({.what = "a manifest without step, world, files, tensors or meta"});
+    return reject({.what = "a manifest without step, world, files, tensors or meta"});
   }
   if (const auto named = step_of(name_of(folder.path())); named && *named != *step) {
-    return refuse({.what = "the manifest of another step", .expected = cat(*named), .got = cat(*step)});
+    return reject({.what = "the manifest of another step", .expected = cat(*named), .got = cat(*step)});
   }
   Manifest manifest{.step = *step, .world = static_cast<int>(*world), .meta = meta.dump()};
   const std::size_t before = problems.size();
   for (const Json& entry : files) {
     const auto file = file_from(entry);
-    if (!file) return refuse({.what = "a manifest with a wrong file entry"});
+    if (!file) return reject({.what = "a manifest with a wrong file entry"});
     manifest.files.push_back(*file);
     check_length(folder, *file, problems);
   }
   for (const Json& entry : attached) {  // null has no entries
     const auto file = attachment_from(entry);
-    if (!file) return refuse({.what = "a manifest with a wrong entry of an attached file"});
+    if (!file) return reject({.what = "a manifest with a wrong entry of an attached file"});
     manifest.attached.push_back(*file);
   }
   std::unordered_map<std::string, int> seen;

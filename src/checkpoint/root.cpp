@@ -86,7 +86,7 @@ void discard(const std::string& root, const std::string& name) {
   remove_tree(trash);
 }
 
-std::string set_aside_damaged(const std::string& folder) {
+std::string set_aside_corrupt(const std::string& folder) {
   const auto slash = folder.rfind('/');
   const std::string root = folder.substr(0, slash), name = cat(root, "/damaged-", folder.substr(slash + 1));
   std::string aside = name;
@@ -106,7 +106,7 @@ std::vector<std::string> step_folders(const std::string& root) {
   return folders;
 }
 
-std::vector<std::string> whole_checkpoints(const std::string& root, Problems& skipped) {
+std::vector<std::string> complete_checkpoints(const std::string& root, Problems& skipped) {
   std::vector<std::string> folders;
   for (const std::string& folder : step_folders(root)) {
     if (read_manifest(folder, skipped)) folders.push_back(folder);
@@ -117,7 +117,7 @@ std::vector<std::string> whole_checkpoints(const std::string& root, Problems& sk
 std::vector<std::string> keep_last(const std::string& root, int count) {
   HAWSER_CHECK(count >= 1, "keep_last of ", count);
   Problems ignored;
-  const std::vector<std::string> folders = whole_checkpoints(root, ignored);
+  const std::vector<std::string> folders = complete_checkpoints(root, ignored);
   std::vector<std::string> removed;
   // Oldest first, so that a crash in between leaves the newest.
   for (std::size_t i = folders.size(); i > static_cast<std::size_t>(count); --i) {
@@ -145,7 +145,7 @@ File hold(const std::string& folder) {
   }
 }
 
-std::string whole_before(const std::string& folder) {
+std::string complete_before(const std::string& folder) {
   std::string path = folder;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   const auto slash = path.rfind('/');

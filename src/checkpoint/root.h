@@ -19,7 +19,7 @@ std::optional<std::int64_t> step_of(const std::string& name);  // and back; none
 std::vector<std::string> step_folders(const std::string& root);
 
 // Those that are whole: the manifest is sound and every file has its size. `skipped` gets lines for the others.
-std::vector<std::string> whole_checkpoints(const std::string& root, Problems& skipped);
+std::vector<std::string> complete_checkpoints(const std::string& root, Problems& skipped);
 
 // Removes the oldest whole checkpoints until `count` (at least 1) are left and returns their folders. Each is renamed
 // to a dot-name before anything in it is removed; what a crash leaves under such a name goes at the next save.
@@ -32,7 +32,7 @@ File hold(const std::string& folder);
 
 // The newest whole checkpoint before this one, which need not be whole itself: of its root, or for one that is kept as
 // PARENT/best of PARENT/checkpoints. "": none.
-std::string whole_before(const std::string& folder);
+std::string complete_before(const std::string& folder);
 
 // Makes `path`, beside or anywhere outside the root, the same checkpoint as `folder`: hard links, or copies where there
 // are none. It replaces what is there in one step; a reader of that goes on with what it holds. One process at a time.
@@ -61,7 +61,7 @@ void clean_leftovers(const std::string& root, const std::string& lock_name);
 
 // Renames a checkpoint that turned out to be damaged to ROOT/damaged-NAME, so that it neither is taken for the newest
 // nor counts among those that are kept. Returns the new path.
-std::string set_aside_damaged(const std::string& folder);
+std::string set_aside_corrupt(const std::string& folder);
 
 // Removes ROOT/NAME, out of sight first: a crash in between must not leave a folder that looks like a checkpoint.
 void discard(const std::string& root, const std::string& name);

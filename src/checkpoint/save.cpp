@@ -39,7 +39,7 @@ std::vector<Box> pieces_of(const Box& box, DType dtype, std::int64_t max_bytes) 
 }
 
 void check_box(const NamedState& state, const Box& box) {
-  HAWSER_CHECK(lies_in(region_of(box), state.shape), state.name, " ", state.shape.text(), " has a box ",
+  HAWSER_CHECK(is_inside(region_of(box), state.shape), state.name, " ", state.shape.text(), " has a box ",
                region_of(box).text());
   HAWSER_CHECK(box.view.device() == DeviceKind::cpu && box.view.dense() && box.view.dtype() == state.dtype &&
                    box.view.elements() == box.extent.elements(),

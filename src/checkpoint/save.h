@@ -33,7 +33,7 @@ struct SaveOptions {
   std::string root;  // the folder that holds the run's checkpoints; created when missing; seen by all ranks
   std::int64_t step = 0;
   int world = 1;
-  std::int64_t expected_bytes = 0;  // of all ranks together; begin() refuses when they do not fit. 0: not checked there
+  std::int64_t expected_bytes = 0;  // of all ranks together; begin() rejects when they do not fit. 0: not checked there
   // Larger boxes are saved in pieces, so that another mesh reads and verifies little more than it wants.
   std::int64_t max_box_bytes = std::int64_t{64} << 20;
 };

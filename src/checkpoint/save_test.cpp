@@ -50,7 +50,7 @@ TEST(Save, NamesLeftoversExactly) {
   }
 }
 
-TEST(Save, LatestSkipsWhatIsNotWholeAndSaysSo) {
+TEST(Save, LatestSkipsWhatIsNotWholeAndReportsSo) {
   const TemporaryFolder root;
   Problems skipped;
   EXPECT_FALSE(Checkpoint::latest(root / "absent", skipped).has_value());
@@ -108,7 +108,7 @@ TEST(Save, CleansWhatTheDeadLeftAndSparesTheLiving) {
   living.commit({part}, "{}");
   EXPECT_EQ(count_leftovers(root.path()), 0);
   Problems skipped;
-  EXPECT_EQ(whole_checkpoints(root.path(), skipped).size(), 2u);
+  EXPECT_EQ(complete_checkpoints(root.path(), skipped).size(), 2u);
 }
 
 TEST(Save, AFailedRankFailsTheSaveAndLeavesNothing) {
@@ -140,7 +140,7 @@ TEST(Save, AFailedRankFailsTheSaveAndLeavesNothing) {
   expect_loads(root.path(), 1);
 }
 
-TEST(Save, RefusesBoxesThatDoNotTileTheTensor) {
+TEST(Save, RejectsBoxesThatDoNotTileTheTensor) {
   const TemporaryFolder root;
   const Spec spec{"a", {4}};
   const auto commit = [&](const std::vector<Region>& regions, const std::string& meta = "{}") {
@@ -150,10 +150,10 @@ TEST(Save, RefusesBoxesThatDoNotTileTheTensor) {
   };
   EXPECT_THROW(commit({{{0}, {3}}, {{2}, {2}}}), InternalError);
   EXPECT_THROW(commit({{{0}, {3}}}), InternalError);
-  EXPECT_THROW(commit({whole({4})}, "[1]"), InternalError);
+  EXPECT_THROW(commit({full({4})}, "[1]"), InternalError);
   EXPECT_TRUE(step_folders(root.path()).empty());
   EXPECT_EQ(count_leftovers(root.path()), 0);
-  commit({whole({4})});
+  commit({full({4})});
 }
 
 // A child saves without end and is killed at a random moment, fifty times: what it last said it had saved, or a newer
@@ -214,7 +214,7 @@ TEST(Save, SurvivesKillsAtRandomMoments) {
   EXPECT_EQ(count_leftovers(root.path()), 0);
 }
 
-TEST(Save, SaysThatTheDiskIsFullBeforeItIs) {
+TEST(Save, ReportsThatTheDiskIsFullBeforeItIs) {
   const TemporaryFolder root;
   save_step(root.path(), 1);
   const auto begin = [&] { SaveSession::begin({.root = root.path(), .step = 2, .expected_bytes = INT64_MAX}); };
@@ -283,7 +283,7 @@ TEST(Save, ADiskThatFillsInTheMiddleLeavesOldCheckpointsIntact) {
   }
 }
 
-// The system refuses in the middle of a file: short writes, then an error.
+// The system rejects in the middle of a file: short writes, then an error.
 TEST(Save, AFileSizeLimitIsAnErrorOfOneLine) {
   const TemporaryFolder root;
   save_step(root.path(), 1);
@@ -314,7 +314,7 @@ TEST(Save, CarriesSmallFilesAlong) {
   write_file(folder + "/notes.txt", "Kept");
   expect_line(error_of([&] { checkpoint.read_attached("notes.txt"); }), "checksum mismatch");
   write_file(folder + "/notes.txt", "kept longer");
-  EXPECT_THROW(checkpoint.read_attached("notes.txt"), Damaged);
+  EXPECT_THROW(checkpoint.read_attached("notes.txt"), CorruptCheckpoint);
   remove_tree(folder + "/notes.txt");
   expect_line(error_of([&] { checkpoint.read_attached("notes.txt"); }), "is gone");
   EXPECT_EQ(Checkpoint::open(folder).step(), 3) << "a run can go on without it";

@@ -114,7 +114,7 @@ void print_table(const train::BenchResult& result, const Recipe& recipe, const t
                   plural(world, "rank"), " x ", plural(threads, "thread")));
   char text[96];
   if (documents.kind != train::DocumentMix::Kind::one) {
-    std::snprintf(text, sizeof text, "%s, %.1f a sequence, made up; as many attention FLOPs a token as",
+    std::snprintf(text, sizeof text, "%s, %.1f a sequence, synthetic; as many attention FLOPs a token as",
                   documents.text().c_str(), result.documents);
     row("documents", cat(text, " unpacked sequences of ", std::llround(result.equivalent_length), " tokens"));
   }
@@ -199,7 +199,7 @@ int bench_step(const BenchStepOptions& options) {
                                         if (ranks != nullptr && ranks->rank().value() > 0) return 0;
                                         if (!options.trace.empty())
                                           write_result(options.trace, report::to_chrome_trace(result.timelines));
-                                        for (const std::string& note : result.notes) say("", note);
+                                        for (const std::string& note : result.notes) print("", note);
                                         if (options.common.json) {
                                           print_json(result, documents);
                                         } else {
@@ -216,13 +216,13 @@ void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command =
       add_command(*bench,
                   {.name = "step",
-                   .what = "time training steps of a model on made-up tokens",
+                   .what = "time training steps of a model on synthetic tokens",
                    .examples = {"hawser bench step --model models/SmolLM2-135M --sequence-length 1024 --threads 2",
                                 "hawser bench step --model config.json --sequence-length 4096 --steps 3 --json",
                                 "hawser bench step --model config.json --sequence-length 16384 --documents mean=1024"}},
                   options->common);
   add_text(*command, "--model", "PATH", options->model, "a model folder, or a config.json for random weights");
-  add_number(*command, "--sequence-length", 2, kMostTokens, "tokens a sequence; default 1024",
+  add_number(*command, "--sequence-length", 2, kMaxTokens, "tokens a sequence; default 1024",
              [options](std::int64_t value) { options->sequence_length = value; });
   add_text(*command, "--documents", "MIX", options->documents,
            "pack sequences: mean=TOKENS, or long=TOKENS for one among documents around 1,024; default: one document");

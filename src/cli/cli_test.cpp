@@ -115,55 +115,55 @@ TEST_F(Binary, HelpsWithEachCommandInAHundredColumns) {
   EXPECT_EQ(hawser("bench --help").code, 0);
 }
 
-TEST_F(Binary, SaysItsVersion) {
+TEST_F(Binary, ReportsItsVersion) {
   const Ran ran = hawser("--version");
   EXPECT_EQ(ran.code, 0);
   EXPECT_TRUE(ran.out.starts_with("hawser " HAWSER_VERSION "\nbuild: ")) << ran.out;
   EXPECT_NE(ran.out.find("\ndevices: cpu"), std::string::npos) << ran.out;
 }
 
-TEST_F(Binary, RefusesAWrongCommandLineWithOneLine) {
-  refused("fti r.yaml", {"unknown command fti; try hawser fit"});
-  refused("train r.yaml", {"unknown command train; try hawser fit"});
-  refused("version", {"unknown command version; try hawser --version"});
-  refused("init", {"unknown command init; try hawser recipe init"});
+TEST_F(Binary, RejectsAWrongCommandLineWithOneLine) {
+  rejected("fti r.yaml", {"unknown command fti; try hawser fit"});
+  rejected("train r.yaml", {"unknown command train; try hawser fit"});
+  rejected("version", {"unknown command version; try hawser --version"});
+  rejected("init", {"unknown command init; try hawser recipe init"});
   write("here.yaml", "");
-  refused("here.yaml --ranks 2", {"unknown command here.yaml; try hawser fit here.yaml"});
-  refused("--ranks 2 fit r.yaml", {"--ranks stands before the command; try hawser COMMAND --ranks"});
-  refused("fit r.yaml --steps 5", {"unknown option --steps; try --set train.steps=VALUE"});
-  refused("fit r.yaml --data.pack=chunks", {"unknown option --data.pack; try --set data.pack=VALUE"});
-  refused("fit r.yaml ---", {"unknown option ---; try hawser fit --help"});
-  refused("fit r.yaml --=3", {"unknown option --; try hawser fit --help"});
-  refused("xyzzy", {"unknown command xyzzy; try hawser --help"});
-  refused("recipe inti", {"unknown command recipe inti; try hawser recipe init"});
-  refused("recipe", {"no command (expected one of init); try hawser recipe --help"});
-  refused("fit --rnaks 4 r.yaml", {"unknown option --rnaks; try --ranks"});
-  refused("fit --zzzzzzzz r.yaml", {"unknown option --zzzzzzzz; try hawser fit --help"});
-  refused("fit", {"fit: RECIPE is missing; try hawser fit --help"});
-  refused("fit a.yaml b.yaml", {"unexpected argument b.yaml; try hawser fit --help"});
-  refused("fit a.yaml -x", {"unexpected argument -x; try hawser fit --help"});
-  refused("fit a.yaml --ranks", {"--ranks needs a value; try hawser fit --help"});
-  refused("fit a.yaml --ranks 0", {"wrong value (expected a whole number of at least 1, got 0) at --ranks"});
-  refused("fit a.yaml --ranks 010",
-          {"a number with a leading zero (expected a whole number of at least 1, got 010) at --ranks; try 10"});
-  refused("fit a.yaml --ranks 00",
-          {"a number with a leading zero (expected a whole number of at least 1, got 00) at --ranks; try 0"});
-  refused("fit a.yaml --ranks 2x", {"wrong value (expected a whole number of at least 1, got 2x) at --ranks"});
-  refused("fit a.yaml --memory lots",
-          {"wrong value (expected bytes with a unit, got lots) at --memory; try --memory 24GB"});
-  refused("fit a.yaml --device gpu", {"wrong value (expected auto, cpu or cuda, got gpu) at --device"});
-  refused(
+  rejected("here.yaml --ranks 2", {"unknown command here.yaml; try hawser fit here.yaml"});
+  rejected("--ranks 2 fit r.yaml", {"--ranks stands before the command; try hawser COMMAND --ranks"});
+  rejected("fit r.yaml --steps 5", {"unknown option --steps; try --set train.steps=VALUE"});
+  rejected("fit r.yaml --data.pack=chunks", {"unknown option --data.pack; try --set data.pack=VALUE"});
+  rejected("fit r.yaml ---", {"unknown option ---; try hawser fit --help"});
+  rejected("fit r.yaml --=3", {"unknown option --; try hawser fit --help"});
+  rejected("xyzzy", {"unknown command xyzzy; try hawser --help"});
+  rejected("recipe inti", {"unknown command recipe inti; try hawser recipe init"});
+  rejected("recipe", {"no command (expected one of init); try hawser recipe --help"});
+  rejected("fit --rnaks 4 r.yaml", {"unknown option --rnaks; try --ranks"});
+  rejected("fit --zzzzzzzz r.yaml", {"unknown option --zzzzzzzz; try hawser fit --help"});
+  rejected("fit", {"fit: RECIPE is missing; try hawser fit --help"});
+  rejected("fit a.yaml b.yaml", {"unexpected argument b.yaml; try hawser fit --help"});
+  rejected("fit a.yaml -x", {"unexpected argument -x; try hawser fit --help"});
+  rejected("fit a.yaml --ranks", {"--ranks needs a value; try hawser fit --help"});
+  rejected("fit a.yaml --ranks 0", {"wrong value (expected a whole number of at least 1, got 0) at --ranks"});
+  rejected("fit a.yaml --ranks 010",
+           {"a number with a leading zero (expected a whole number of at least 1, got 010) at --ranks; try 10"});
+  rejected("fit a.yaml --ranks 00",
+           {"a number with a leading zero (expected a whole number of at least 1, got 00) at --ranks; try 0"});
+  rejected("fit a.yaml --ranks 2x", {"wrong value (expected a whole number of at least 1, got 2x) at --ranks"});
+  rejected("fit a.yaml --memory lots",
+           {"wrong value (expected bytes with a unit, got lots) at --memory; try --memory 24GB"});
+  rejected("fit a.yaml --device gpu", {"wrong value (expected auto, cpu or cuda, got gpu) at --device"});
+  rejected(
       "generate --model m",
       {"generate: nothing to go on from (expected --prompt, --prompt-ids, --prompts or --chat); try hawser generate "
        "--help"});
-  refused("generate --model m --prompt a --prompt-ids 1",
-          {"generate: both --prompt and --prompt-ids (expected one of --prompt, --prompt-ids, --prompts or --chat)"});
-  refused("generate --model m --prompt-ids 1,x",
-          {"wrong value (expected token ids, got 1,x) at --prompt-ids; try --prompt-ids 1,2,3"});
-  refused("eval --model m --data d", {"m: no such model (expected a Hugging Face folder or a config.json)",
-                                      "eval: --sequence-length is missing; try hawser eval --help"});
-  refused("inspect x --set nonsense",
-          {"--set: not an assignment (expected KEY=VALUE, got nonsense); try train.steps=10"});
+  rejected("generate --model m --prompt a --prompt-ids 1",
+           {"generate: both --prompt and --prompt-ids (expected one of --prompt, --prompt-ids, --prompts or --chat)"});
+  rejected("generate --model m --prompt-ids 1,x",
+           {"wrong value (expected token ids, got 1,x) at --prompt-ids; try --prompt-ids 1,2,3"});
+  rejected("eval --model m --data d", {"m: no such model (expected a Hugging Face folder or a config.json)",
+                                       "eval: --sequence-length is missing; try hawser eval --help"});
+  rejected("inspect x --set nonsense",
+           {"--set: not an assignment (expected KEY=VALUE, got nonsense); try train.steps=10"});
 }
 
 TEST_F(Binary, AnswersWhoKnowsNothingYet) {
@@ -175,39 +175,39 @@ TEST_F(Binary, AnswersWhoKnowsNothingYet) {
   }
   EXPECT_EQ(hawser("help recipe init").out, hawser("recipe init --help").out);
   EXPECT_NE(hawser("recipe init --help").out.find("\nRanks, sequence length, batch"), std::string::npos);
-  refused("help fti", {"unknown command fti; try hawser fit"});
+  rejected("help fti", {"unknown command fti; try hawser fit"});
 }
 
 TEST_F(Binary, NamesTheFileThatIsMeant) {
   write("novels.yaml", "");
-  refused("fit novel.yaml", {"novel.yaml: no such recipe; try novels.yaml"});
-  refused("plan runs/novel.yaml", {"runs/novel.yaml: no such recipe; try hawser recipe init"});
+  rejected("fit novel.yaml", {"novel.yaml: no such recipe; try novels.yaml"});
+  rejected("plan runs/novel.yaml", {"runs/novel.yaml: no such recipe; try hawser recipe init"});
   write("models/SmolLM2/config.json", "{}");
   write("books/a.txt", "one");
-  refused("recipe init --model models/SmolLM",
-          {"models/SmolLM: no such model (expected a model folder or a config.json); try models/SmolLM2"});
-  refused("recipe init --model models/SmolLM2 --data boks", {"boks: no such file at --data; try books"});
+  rejected("recipe init --model models/SmolLM",
+           {"models/SmolLM: no such model (expected a model folder or a config.json); try models/SmolLM2"});
+  rejected("recipe init --model models/SmolLM2 --data boks", {"boks: no such file at --data; try books"});
 }
 
-TEST_F(Binary, RefusesAWrongRecipeBeforeAnythingStarts) {
-  refused("fit none.yaml", {"none.yaml: no such recipe; try hawser recipe init"});
+TEST_F(Binary, RejectsAWrongRecipeBeforeAnythingStarts) {
+  rejected("fit none.yaml", {"none.yaml: no such recipe; try hawser recipe init"});
   write("r.yaml", "model: {path: m}\ndata: {train: a, sequence_length: 64}\ntrain: {steps: 3}\noutput: o\n");
-  refused("fit r.yaml --ranks 3 --set train.global_batch_size=4",
-          {"--set: batch does not divide over the ranks (expected a multiple of 3: 3 data ranks x micro_batch_size 1, "
-           "got 4) at train.global_batch_size; try train.global_batch_size: 3 or 6",
-           "m: no such model (expected a Hugging Face folder or a config.json)", "a: no such file at data.train[0]"});
-  refused("plan r.yaml --ranks 4 --set parallel.hybrid_shard_degree=3 --set train.global_batch_size=4",
-          {"--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; "
-           "try parallel.hybrid_shard_degree: 1, 2 or 4"});
+  rejected("fit r.yaml --ranks 3 --set train.global_batch_size=4",
+           {"--set: batch does not divide over the ranks (expected a multiple of 3: 3 data ranks x micro_batch_size 1, "
+            "got 4) at train.global_batch_size; try train.global_batch_size: 3 or 6",
+            "m: no such model (expected a Hugging Face folder or a config.json)", "a: no such file at data.train[0]"});
+  rejected("plan r.yaml --ranks 4 --set parallel.hybrid_shard_degree=3 --set train.global_batch_size=4",
+           {"--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; "
+            "try parallel.hybrid_shard_degree: 1, 2 or 4"});
 #ifndef HAWSER_CUDA
-  refused("fit r.yaml --device cuda",
-          {"this binary was built without CUDA (expected auto or cpu, got cuda) at --device; try --device cpu"});
+  rejected("fit r.yaml --device cuda",
+           {"this binary was built without CUDA (expected auto or cpu, got cuda) at --device; try --device cpu"});
 #endif
-  refused("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
-          {"--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
-           "parallel.context_parallel_degree; try --ranks 2",
-           "m: no such model (expected a Hugging Face folder or a config.json)",
-           "d: cannot read: No such file or directory"});
+  rejected("eval --model m --data d --sequence-length 8 --set parallel.context_parallel_degree=2",
+           {"--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 1 rank) at "
+            "parallel.context_parallel_degree; try --ranks 2",
+            "m: no such model (expected a Hugging Face folder or a config.json)",
+            "d: cannot read: No such file or directory"});
 }
 
 TEST_F(Binary, WritesARecipeThatReadsBack) {
@@ -223,7 +223,7 @@ TEST_F(Binary, WritesARecipeThatReadsBack) {
   EXPECT_EQ(recipe.name, "tiny-tuned");
   EXPECT_EQ(recipe.data.train, std::vector<std::string>{folder_.path("books")});
   EXPECT_GT(recipe.data.validation_fraction, 0);
-  refused("recipe init --model models/tiny --data none", {"none: no such file at --data"});
+  rejected("recipe init --model models/tiny --data none", {"none: no such file at --data"});
 
   // Without --data: what lies in text/, else an example that says what to put there, and a warning.
   const Ran bare = hawser("recipe init --model models/tiny");
@@ -235,9 +235,10 @@ TEST_F(Binary, WritesARecipeThatReadsBack) {
   EXPECT_NE(found.out.find("\n  train: [" + folder_.path("text/*.jsonl") + "]"), std::string::npos) << found.out;
   EXPECT_NE(found.out.find("validation_fraction: 0.0 "), std::string::npos) << "one document, nothing to hold out";
   EXPECT_EQ(hawser("recipe init --model models/tiny --output new.yaml").code, 0);
-  refused("recipe init --model models/tiny --output new.yaml",
-          {"new.yaml: is there already; try another --output, or --force to write over it"});
-  refused("recipe init --model models/none", {"models/none: no such model (expected a model folder or a config.json)"});
+  rejected("recipe init --model models/tiny --output new.yaml",
+           {"new.yaml: is there already; try another --output, or --force to write over it"});
+  rejected("recipe init --model models/none",
+           {"models/none: no such model (expected a model folder or a config.json)"});
 }
 
 }  // namespace

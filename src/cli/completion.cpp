@@ -32,7 +32,7 @@ std::string kind_of(const CLI::Option& option) {
   if (option.nonpositional() && option.get_items_expected_max() == 0) return "none";
   const std::string takes = option.nonpositional() ? option.get_option_text() : option.get_name(true);
   if (takes == "KEY=VALUE") return "keys";
-  const std::string words = offered_words(option);
+  const std::string words = completions_of(option);
   const bool files = takes_path(takes);
   if (words.empty()) return files ? "files" : "any";
   return words + (files ? " files" : "");
@@ -215,27 +215,27 @@ constexpr char kZsh[] = R"sh(_hawser() {
       list=("${(@f)$(_hawser_commands "$_hawser_path")}")
       [[ -n "${list[1]}" ]] && _describe command list
       kind="$(_hawser_argument)"
-      case "$kind" in any | '') ;; *) _hawser_offer "$kind" ;; esac
+      case "$kind" in any | '') ;; *) _hawser_complete "$kind" ;; esac
       ;;
     keys)
       if [[ "$current" == *=* ]]; then
         kind="$(_hawser_key_values "${current%%=*}")"
         compset -P 1 '*='
-        _hawser_offer "$kind"
+        _hawser_complete "$kind"
       else
         list=("${(@f)$(_hawser_keys)}")
         _describe key list -S '='
       fi
       ;;
-    *) _hawser_offer "$kind" ;;
+    *) _hawser_complete "$kind" ;;
   esac
 }
 
 # Words, and files where the last of them says so.
-_hawser_offer() {
-  local -a offered
-  offered=(${=${1%files}})
-  (( ${#offered} )) && compadd -a offered
+_hawser_complete() {
+  local -a candidates
+  candidates=(${=${1%files}})
+  (( ${#candidates} )) && compadd -a candidates
   case "$1" in *files) _files ;; esac
 }
 
@@ -278,7 +278,7 @@ void add_completion(CLI::App& app, Chosen& chosen) {
                   "hawser completion zsh > \"${fpath[1]}/_hawser\"        # or once, for compinit to find"});
   const auto shell = std::make_shared<std::string>();
   add_positional(*command, "SHELL", *shell, "bash or zsh");
-  offer_words(*command, "SHELL", {"bash", "zsh"});
+  set_completions(*command, "SHELL", {"bash", "zsh"});
   on_chosen(*command, [&app, shell, &chosen] {
     need(*shell, "SHELL", "completion");
     if (*shell != "bash" && *shell != "zsh") {

@@ -24,16 +24,16 @@ std::string percent(double share) {
 std::string data_summary(const data::TokenFile& file, const DataRecipe* recipe, std::uint64_t seed, int columns,
                          nlohmann::ordered_json& json) {
   const data::LengthStatistics lengths = data::length_statistics(file);
-  json["lengths"] = {{"count", lengths.count},   {"tokens", lengths.tokens}, {"least", lengths.least},
+  json["lengths"] = {{"count", lengths.count},   {"tokens", lengths.tokens}, {"min", lengths.min},
                      {"median", lengths.median}, {"mean", lengths.mean},     {"p90", lengths.p90},
-                     {"p99", lengths.p99},       {"most", lengths.most}};
+                     {"p99", lengths.p99},       {"max", lengths.max}};
   for (const data::LengthBin& bin : lengths.bins) {
-    json["lengths"]["histogram"].push_back({{"least", bin.least}, {"most", bin.most}, {"count", bin.count}});
+    json["lengths"]["histogram"].push_back({{"min", bin.min}, {"max", bin.max}, {"count", bin.count}});
   }
   char mean[32];
   std::snprintf(mean, sizeof mean, "%.1f", lengths.mean);
   std::string text =
-      cat("  lengths  ", lengths.least, " to ", lengths.most, " tokens, median ", lengths.median, ", mean ", mean,
+      cat("  lengths  ", lengths.min, " to ", lengths.max, " tokens, median ", lengths.median, ", mean ", mean,
           ", 90% within ", lengths.p90, ", 99% within ", lengths.p99, "\n", data::histogram(lengths, columns));
   if (file.has_labels() && lengths.tokens > 0) {
     const data::LearnedStatistics learned = data::learned_statistics(file);

@@ -28,10 +28,10 @@ void print_result(const train::Evaluation& result, bool gradient_norms) {
 
 // What the user should know before the number comes.
 void warn(const train::OpenEvaluation& input) {
-  if (!input.open.skipped.empty()) say("passed over: ", input.open.skipped.lines());
+  if (!input.open.skipped.empty()) print("passed over: ", input.open.skipped.lines());
   const std::string beyond =
       models::beyond_positions(input.open.model->description(), input.layout.batch.sequence_length);
-  if (!beyond.empty()) say("warning: ", beyond);
+  if (!beyond.empty()) print("warning: ", beyond);
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ int eval(const EvalOptions& options) {
                                         if (ranks == nullptr || ranks->rank().value() == 0) warn(*input);
                                         const train::Evaluation result = train::evaluate(*input, ranks);
                                         if (ranks == nullptr || ranks->rank().value() == 0) {
-                                          for (const std::string& note : result.notes) say("", note);
+                                          for (const std::string& note : result.notes) print("", note);
                                           print_result(result, options.gradient_norms);
                                         }
                                         return 0;
@@ -106,7 +106,7 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
              "read a token file as one running text, as data.pack: chunks does");
   add_text(*command, "--bigram", "PREFIX", options->bigram,
            "also the loss, on the same token file, of a bigram model fitted on this one");
-  add_number(*command, "--sequence-length", 1, kMostTokens,
+  add_number(*command, "--sequence-length", 1, kMaxTokens,
              "longer texts are cut into pieces of N tokens; default: that of the checkpoint's run",
              [options](std::int64_t value) { options->sequence_length = value; });
   add_switch(*command, "--gradient-norms", options->gradient_norms, "also the norm of each parameter's gradient");

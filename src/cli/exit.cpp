@@ -83,27 +83,27 @@ void put_lines(std::string_view prefix, std::initializer_list<std::string_view> 
   if (!line_begins) out.put("\n");
 }
 
-std::atomic<bool> refusal_told = false;   // what else a refusal breaks on the way out needs no line
+std::atomic<bool> failure_printed = false;  // what else a rejection breaks on the way out needs no line
 std::atomic<bool> ending = false;         // some thread says the last line, from where nothing can be caught, and ends
 thread_local bool ending_myself = false;  // it is this one
 
 // Says what the error is, and returns its code; `again`: a refusal too where one was told before. Takes no memory.
-int tell(const std::exception& error, bool again) {
+int print_error(const std::exception& error, bool again) {
   const auto* known = dynamic_cast<const Error*>(&error);
   if (known != nullptr) {
-    if (known->code() == ExitCode::does_not_fit) refusal_told = true;
+    if (known->code() == ExitCode::does_not_fit) failure_printed = true;
     put_lines("", {error.what()});
     return static_cast<int>(known->code());
   }
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    if (!refusal_told.exchange(true) || again) put_lines("", {kOutOfMemory});
+    if (!failure_printed.exchange(true) || again) put_lines("", {kOutOfMemory});
     return kDoesNotFit;
   }
   // What threads get for want of memory, and of leave for more of them.
   const auto* system = dynamic_cast<const std::system_error*>(&error);
   if (system != nullptr &&
       (system->code() == std::errc::resource_unavailable_try_again || system->code() == std::errc::not_enough_memory)) {
-    if (!refusal_told.exchange(true) || again) {
+    if (!failure_printed.exchange(true) || again) {
       put_lines("", {kRefusedThread, system->what(),
                      "); try fewer ranks or threads, or higher limits (ulimit -v, ulimit -u)"});
     }
@@ -115,7 +115,7 @@ int tell(const std::exception& error, bool again) {
 
 }  // namespace
 
-void say(const std::string& prefix, const std::string& lines) {
+void print(const std::string& prefix, const std::string& lines) {
   std::fflush(stdout);
   put_lines(prefix, {lines});
 }
@@ -123,7 +123,7 @@ void say(const std::string& prefix, const std::string& lines) {
 int report_error(const std::exception& error) {
   while (ending && !ending_myself) pause();
   std::fflush(stdout);
-  return tell(error, /*again=*/true);
+  return print_error(error, /*again=*/true);
 }
 
 namespace {
@@ -134,7 +134,7 @@ int deliver(int code) {
   const bool flushed = std::fflush(stdout) == 0;
   const int reason = errno;
   if (flushed && std::ferror(stdout) == 0) return code;
-  say("", undelivered(flushed ? 0 : reason));
+  print("", undelivered(flushed ? 0 : reason));
   return code == 0 ? static_cast<int>(ExitCode::internal) : code;
 }
 
@@ -147,19 +147,19 @@ void end_alone() {
   ending_myself = true;
 }
 
-// The system refuses this process little more; true is then taken for the reason of what went wrong.
+// The system rejects this process little more; true is then taken for the reason of what went wrong.
 bool memory_is_short() {
   return !addresses_left(std::int64_t{32} << 20);
 }
 
-[[noreturn]] void say_out_of_memory_and_end() {
-  if (!refusal_told.exchange(true)) put_lines("", {kOutOfMemory});
+[[noreturn]] void print_out_of_memory_and_exit() {
+  if (!failure_printed.exchange(true)) put_lines("", {kOutOfMemory});
   _exit(kDoesNotFit);
 }
 
 [[noreturn]] void end_out_of_memory() {
   end_alone();
-  say_out_of_memory_and_end();
+  print_out_of_memory_and_exit();
 }
 
 // Libraries that were refused memory write to where it should be (oneDNN its code), or abort.
@@ -178,14 +178,14 @@ void on_library_exit(int code, void*) {
   end_alone();
   int code = static_cast<int>(ExitCode::internal);
   if (!std::current_exception()) {
-    if (memory_is_short()) say_out_of_memory_and_end();
+    if (memory_is_short()) print_out_of_memory_and_exit();
     put_lines("", {kTerminated});
     _exit(code);
   }
   try {
     throw;  // what is thrown already takes no memory to throw again
   } catch (const std::exception& error) {
-    code = tell(error, /*again=*/false);
+    code = print_error(error, /*again=*/false);
   } catch (...) {
     put_lines("", {kUnknownKind});
   }

@@ -17,7 +17,7 @@ int report_error(const std::exception& error);
 std::string undelivered(int reason);
 
 // Prints `hawser: PREFIX LINE` for each line to standard error: what the user should know and need not act on.
-void say(const std::string& prefix, const std::string& lines);
+void print(const std::string& prefix, const std::string& lines);
 
 // For main: what ends the process without coming back to guarded() ends it with one line and its code too. That is an
 // error that nobody could catch (in a thread's own function; in a destructor, which JSON values have one of that needs

@@ -23,7 +23,7 @@ constexpr const char* kLine =
     "^hawser: out of memory; try fewer ranks, a smaller model or a higher limit \\(ulimit -v\\)\n$";
 constexpr int kDoesNotFit = static_cast<int>(ExitCode::does_not_fit);
 
-// From here on the C library has nothing to give: what it had is taken, and the system refuses more.
+// From here on the C library has nothing to give: what it had is taken, and the system rejects more.
 void take_all_memory() {
   new AddressLimit(0);  // to the end of the process
   for (std::size_t size = std::size_t{1} << 24; size >= 16; size /= 2) {
@@ -107,11 +107,11 @@ TEST_F(WithoutMemoryDeathTest, LibrariesThatGiveUpEndInTheLine) {
   });
 }
 
-TEST(ReportError, SaysEveryLineAndTheCode) {
+TEST(ReportError, ReportsEveryLineAndTheCode) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(report_error(Error(ExitCode::bad_input, "one\ntwo\n\nfour")), 2);
   EXPECT_EQ(report_error(std::runtime_error(std::string(10000, 'x') + "\nnext")), 1);
-  say("rank 1: ", "a\nb\n");
+  print("rank 1: ", "a\nb\n");
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "hawser: one\nhawser: two\nhawser: \nhawser: four\nhawser: internal error: " + std::string(10000, 'x') +
                 "\nhawser: next\nhawser: rank 1: a\nhawser: rank 1: b\n");

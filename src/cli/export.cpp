@@ -11,10 +11,10 @@
 namespace hawser::cli {
 
 int export_model(const ExportOptions& options) {
-  recipe_without_file({}, options.common);  // refuses what every command refuses
+  recipe_without_file({}, options.common);  // rejects what every command rejects
   Problems skipped;
   checkpoint::Checkpoint checkpoint = train::open_checkpoint(options.source, skipped);
-  if (!skipped.empty()) say("passed over: ", skipped.lines());
+  if (!skipped.empty()) print("passed over: ", skipped.lines());
   const train::Exported done = train::export_checkpoint(checkpoint, options.output);
   const std::string dtype = to_string(done.stored);
   if (options.common.json) {

@@ -72,7 +72,7 @@ int fit_here(const Recipe& recipe, int world, const train::RankDevice& device, c
                               .progress = {.terminal = terminal.is_terminal, .columns = terminal.columns}};
     const train::FitResult result = train::fit(request, ranks);
     if (ranks == nullptr || ranks->rank().value() == 0) {
-      say_last_word([&] { print_result(result, options.common.json); });
+      print_last_message([&] { print_result(result, options.common.json); });
     }
     return static_cast<int>(result.interrupted ? ExitCode::interrupted : ExitCode::done);
   };

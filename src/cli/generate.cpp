@@ -111,10 +111,10 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
       }
     });
   };
-  const auto number = [&](const char* name, std::int64_t least, std::int64_t most, const char* help,
+  const auto number = [&](const char* name, std::int64_t min, std::int64_t max, const char* help,
                           std::int64_t GenerateOptions::*field) {
     add(name, "N", help,
-        [=](const std::string& value) { options.get()->*field = whole_number(name, value, least, most); });
+        [=](const std::string& value) { options.get()->*field = whole_number(name, value, min, max); });
   };
   add_text(*command, "--model", "DIR", options->model,
            "a Hugging Face model folder, a checkpoint, or a run's folder (its last checkpoint)");
@@ -128,12 +128,12 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
       [options](const std::string& value) { options->prompts = value; });
   add_switch(*command, "--chat", options->chat,
              "or a conversation: answers each line of standard input; /reset forgets it, /exit ends");
-  number("--max-tokens", 1, kMostTokens, "tokens to add at most; default 64", &GenerateOptions::max_tokens);
+  number("--max-tokens", 1, kMaxTokens, "tokens to add at most; default 64", &GenerateOptions::max_tokens);
   add_texts(*command, "--stop", "TEXT", options->stops, "end before this text; may be given again and again");
   add("--temperature", "T",
       "draw tokens: 1 as the model says, below more certain, above less; default 0: the likeliest",
       [options](const std::string& value) { options->temperature = real_number("--temperature", value, 0, 100); });
-  number("--top-k", 1, kMostTokens, "draw from the N likeliest", &GenerateOptions::top_k);
+  number("--top-k", 1, kMaxTokens, "draw from the N likeliest", &GenerateOptions::top_k);
   add("--top-p", "P", "draw from the likeliest that together have this probability",
       [options](const std::string& value) { options->top_p = real_number("--top-p", value, 1e-6, 1); });
   add("--seed", "N", "of the draws; default 0", [options](const std::string& value) {
@@ -148,7 +148,7 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
       [options](const std::string& value) { options->output = value; });
   add("--system", "TEXT", "what the model is told before a chat",
       [options](const std::string& value) { options->system = value; });
-  number("--context", 2, kMostTokens, "tokens of a chat at most; default the model's positions, at most 4096",
+  number("--context", 2, kMaxTokens, "tokens of a chat at most; default the model's positions, at most 4096",
          &GenerateOptions::context);
   add("--chat-template", "NAME", "a named template, a .jinja file or a tokenizer_config.json; default the model's",
       [options](const std::string& value) { options->chat_template = value; });

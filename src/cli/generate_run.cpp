@@ -38,7 +38,7 @@ std::string line_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-void say_rates(const Counts& counts) {
+void print_rates(const Counts& counts) {
   const auto part = [](const char* what, std::int64_t tokens, double rate) {
     char text[96];
     std::snprintf(text, sizeof text, "%s %s at %.1f tokens/s", what, plural(tokens, "token").c_str(), rate);
@@ -46,7 +46,7 @@ void say_rates(const Counts& counts) {
   };
   std::string line = part("prompts", counts.prefill_tokens, counts.prefill_rate());
   if (counts.decode_tokens > 0) line += ", " + part("answers", counts.decode_tokens, counts.decode_rate());
-  say("", line);
+  print("", line);
 }
 
 Json answer_json(const OpenGeneration& input, const generate::Prompt& prompt, const Answer& answer, bool ids) {
@@ -65,7 +65,7 @@ int run_one(OpenGeneration& input, bool as_json) {
   const bool as_text = input.tokenizer != nullptr && !as_json;
   const generate::Prompt& prompt = input.prompts[0];
   Generator generator(input);
-  // The prompt comes with the first token: by then nothing can be refused any more.
+  // The prompt comes with the first token: by then nothing can be rejected any more.
   bool first = true;
   const auto show = [&](std::size_t, std::int32_t, const std::string& text) {
     if (!as_text) return;
@@ -89,8 +89,8 @@ int run_one(OpenGeneration& input, bool as_json) {
     for (const std::int32_t id : answer.ids) line += cat(line.empty() ? "" : ",", id);
     put(line + "\n");
   }
-  for (const std::string& note : generator.decoder().notes()) say("", note);
-  if (as_text) say_rates(generator.counts());
+  for (const std::string& note : generator.decoder().notes()) print("", note);
+  if (as_text) print_rates(generator.counts());
   return 0;
 }
 
@@ -100,17 +100,17 @@ class Progress {
   explicit Progress(std::size_t prompts) : prompts_(prompts) {}
   void operator()(const Counts& counts) {
     const auto now = std::chrono::steady_clock::now();
-    if (now - said_ < std::chrono::seconds(10)) return;
-    said_ = now;
+    if (now - last_report_ < std::chrono::seconds(10)) return;
+    last_report_ = now;
     const double seconds = std::chrono::duration<double>(now - start_).count();
     const auto tokens = counts.decode_tokens + counts.prompts;
-    say("", cat(counts.prompts, " of ", prompts_, " prompts answered, ", tokens, " tokens, ",
-                static_cast<std::int64_t>(static_cast<double>(tokens) / seconds), " tokens/s"));
+    print("", cat(counts.prompts, " of ", prompts_, " prompts answered, ", tokens, " tokens, ",
+                  static_cast<std::int64_t>(static_cast<double>(tokens) / seconds), " tokens/s"));
   }
 
  private:
   std::size_t prompts_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), said_ = start_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), last_report_ = start_;
 };
 
 // Thrown between passes where the user wants the answers so far.
@@ -138,9 +138,9 @@ class AnswerWriter {
   int stop(std::size_t prompts) {
     for (const auto& [i, line] : waiting_) write(line);
     if (written_ == 0) {
-      say("", "stopped before the first answer");
+      print("", "stopped before the first answer");
     } else {
-      say("", cat("stopped: ", file_->keep_part(), " holds ", written_, " of ", prompts, " answers"));
+      print("", cat("stopped: ", file_->keep_part(), " holds ", written_, " of ", prompts, " answers"));
     }
     return static_cast<int>(ExitCode::interrupted);
   }
@@ -180,8 +180,8 @@ int run_many(OpenGeneration& input, const GenerateOptions& options) {
     return writer.stop(prompts);
   }
   writer.commit();
-  for (const std::string& note : generator.decoder().notes()) say("", note);
-  say_rates(generator.counts());
+  for (const std::string& note : generator.decoder().notes()) print("", note);
+  print_rates(generator.counts());
   return 0;
 }
 
@@ -190,8 +190,8 @@ int run_chat(OpenGeneration& input, const GenerateOptions& options) {
   generate::Chat chat(input, generator, options.system);
   const bool typed = isatty(STDIN_FILENO) != 0;
   const bool person = typed && isatty(STDERR_FILENO) != 0;
-  bool refused = false;  // the last turn
-  if (person) say("", "/reset forgets the conversation, /exit ends");
+  bool rejected = false;  // the last turn
+  if (person) print("", "/reset forgets the conversation, /exit ends");
   for (std::string line;;) {
     if (person) std::fputs("> ", stderr);
     if (!std::getline(std::cin, line)) break;
@@ -203,17 +203,17 @@ int run_chat(OpenGeneration& input, const GenerateOptions& options) {
     }
     if (line.find_first_not_of(" \t") == std::string::npos) continue;
     Problems problems;
-    chat.say(line, put, problems);
-    refused = !problems.empty();
-    if (refused) {
-      say("", problems.lines());
+    chat.send(line, put, problems);
+    rejected = !problems.empty();
+    if (rejected) {
+      print("", problems.lines());
     } else {
       put("\n");
     }
   }
-  if (generator.counts().prompts > 0) say_rates(generator.counts());
+  if (generator.counts().prompts > 0) print_rates(generator.counts());
   // Somebody who types has seen it; a script has the code alone.
-  return static_cast<int>(refused && !typed ? ExitCode::bad_input : ExitCode::done);
+  return static_cast<int>(rejected && !typed ? ExitCode::bad_input : ExitCode::done);
 }
 
 // The answers would take the place of what they are answers to.
@@ -258,11 +258,11 @@ int generate(const GenerateOptions& options) {
                                           .device = device_of(recipe, 1)},
                                          problems);
   problems.throw_if_any();
-  if (!input->open.skipped.empty()) say("passed over: ", input->open.skipped.lines());
+  if (!input->open.skipped.empty()) print("passed over: ", input->open.skipped.lines());
   // A token more than is kept: the last is not gone on from.
   const std::string beyond =
       models::beyond_positions(input->open.model->description(), input->size.positions + (options.chat ? 0 : 1));
-  if (!beyond.empty()) say("warning: ", beyond);
+  if (!beyond.empty()) print("warning: ", beyond);
   if (options.chat) return run_chat(*input, options);
   if (!options.prompts.empty()) return run_many(*input, options);
   return run_one(*input, options.common.json);

@@ -188,8 +188,8 @@ void verify_checkpoint(checkpoint::Checkpoint& checkpoint, Report& report, bool 
   });
   if (shown) std::fputs("\r\033[K", stderr);
   if (!problems.empty()) {
-    const std::string before = checkpoint::whole_before(checkpoint.folder());
-    throw checkpoint::Damaged(
+    const std::string before = checkpoint::complete_before(checkpoint.folder());
+    throw checkpoint::CorruptCheckpoint(
         problems.lines() +
         (before.empty() ? "" : cat("\nthe checkpoint before it: hawser inspect ", before, " --verify")));
   }
@@ -223,12 +223,12 @@ void describe_checkpoint(const checkpoint::Checkpoint& checkpoint, Report& repor
 
 void describe_run(const std::string& path, const std::string& root, bool verify, bool quiet, Report& report) {
   Problems skipped;
-  const auto whole = checkpoint::whole_checkpoints(root, skipped);
+  const auto whole = checkpoint::complete_checkpoints(root, skipped);
   if (verify && whole.empty()) {
     skipped.add({.file = root, .what = "no whole checkpoint"});
     throw UserError(skipped.lines());
   }
-  if (!skipped.empty()) say("not whole: ", skipped.lines());
+  if (!skipped.empty()) print("not whole: ", skipped.lines());
   report.title("run", path);
   report.json["checkpoints"] = whole;
   std::string names;
@@ -273,7 +273,7 @@ void describe_folder_model(const std::string& path, Report& report) {
   }
   report.row("weights", text);
   try {
-    const auto tokenizer = train::tokenizer_beside(path);
+    const auto tokenizer = train::tokenizer_of_model(path);
     report.json["tokenizer"] = tokenizer ? Json{{"entries", tokenizer->vocab_size()}} : Json();
     report.row("tokenizer", tokenizer ? cat(tokenizer->vocab_size(), " entries") : "none");
   } catch (const UserError& error) {
@@ -345,7 +345,7 @@ int inspect(const InspectOptions& options) {
                             .got = options.data,
                             .hint = "hawser inspect data RECIPE, or hawser inspect checkpoint DIR"});
   }
-  recipe_without_file({}, options.common);  // refuses what every command refuses
+  recipe_without_file({}, options.common);  // rejects what every command rejects
   const bool word = options.data.empty() && (options.path == "data" || options.path == "checkpoint");
   if (word && !checkpoint::exists(options.path)) {
     const bool data = options.path == "data";

@@ -87,7 +87,7 @@ int launch_ranks(const LocalLaunch& launch) {
   const int code = launch_local(launch);
   const int error = delivery.finish();
   if (error == 0) return code;
-  say("", undelivered(error));
+  print("", undelivered(error));
   return code == 0 ? static_cast<int>(ExitCode::internal) : code;
 }
 

@@ -77,37 +77,37 @@ void read_as_path(CLI::Option* option, const std::string& takes) {
 
 }  // namespace
 
-std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t least, std::int64_t most) {
+std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t min, std::int64_t max) {
   std::int64_t value = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  // 010 is ten to some readers and eight to others; the recipe refuses it too.
+  // 010 is ten to some readers and eight to others; the recipe rejects it too.
   const std::size_t first = text.starts_with('-') ? 1 : 0;
   if (stop == end && text.size() > first + 1 && text[first] == '0') {
     const std::size_t digits = std::min(text.find_first_not_of('0', first), text.size() - 1);
     throw UserError(Problem{.what = "a number with a leading zero",
-                            .expected = cat("a whole number of at least ", least),
+                            .expected = cat("a whole number of at least ", min),
                             .got = text,
                             .at = option,
                             .hint = text.substr(digits)});
   }
   // Too long to read is too large.
-  const bool more = (error == std::errc::result_out_of_range && text[0] != '-') || (stop == end && value > most);
-  if (error != std::errc() || stop != end || value < least || value > most)
+  const bool more = (error == std::errc::result_out_of_range && text[0] != '-') || (stop == end && value > max);
+  if (error != std::errc() || stop != end || value < min || value > max)
     throw UserError(Problem{.what = "wrong value",
-                            .expected = more ? cat("at most ", most) : cat("a whole number of at least ", least),
+                            .expected = more ? cat("at most ", max) : cat("a whole number of at least ", min),
                             .got = text,
                             .at = option});
   return value;
 }
 
-double real_number(const std::string& option, const std::string& text, double least, double most) {
+double real_number(const std::string& option, const std::string& text, double min, double max) {
   double value = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || !(value >= least && value <= most)) {
-    throw UserError(Problem{
-        .what = "wrong value", .expected = cat("a number from ", least, " to ", most), .got = text, .at = option});
+  if (error != std::errc() || stop != end || !(value >= min && value <= max)) {
+    throw UserError(
+        Problem{.what = "wrong value", .expected = cat("a number from ", min, " to ", max), .got = text, .at = option});
   }
   return value;
 }
@@ -159,7 +159,7 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
                  },
                  "where to run: auto, cpu or cuda"),
              "DEVICE");
-  offer_words(*app, "--device", {"auto", "cpu", "cuda"});
+  set_completions(*app, "--device", {"auto", "cpu", "cuda"});
   add_common(app->add_flag("--json", common.json, text.json), "");
   return app;
 }
@@ -213,19 +213,18 @@ void add_parsed(CLI::App& app, const char* name, const char* takes, const char* 
   app.add_option_function<std::string>(name, read, help)->group(kOwnGroup)->option_text(takes);
 }
 
-void add_number(CLI::App& app, const char* name, std::int64_t least, std::int64_t most, const char* help,
+void add_number(CLI::App& app, const char* name, std::int64_t min, std::int64_t max, const char* help,
                 const std::function<void(std::int64_t)>& store) {
   const std::string option = name;
-  add_parsed(app, name, "N", help, [option, least, most, store](const std::string& value) {
-    store(whole_number(option, value, least, most));
-  });
+  add_parsed(app, name, "N", help,
+             [option, min, max, store](const std::string& value) { store(whole_number(option, value, min, max)); });
 }
 
-void offer_words(CLI::App& app, const char* name, const std::vector<std::string>& words) {
+void set_completions(CLI::App& app, const char* name, const std::vector<std::string>& words) {
   app.get_option(name)->type_name(joined(words, " "));  // our help does not show it
 }
 
-std::string offered_words(const CLI::Option& option) {
+std::string completions_of(const CLI::Option& option) {
   const std::string words = option.get_type_name();
   return words == kAnyText ? "" : words;
 }

@@ -1,4 +1,4 @@
-// Describing a command to CLI11 in Hawser's way: typed options that refuse with one line of ours, help in groups.
+// Describing a command to CLI11 in Hawser's way: typed options that reject with one line of ours, help in groups.
 // Internal to cli/.
 #pragma once
 
@@ -50,19 +50,19 @@ void add_hidden_switch(CLI::App& app, const char* name, bool& value);
 void add_parsed(CLI::App& app, const char* name, const char* takes, const char* help,
                 const std::function<void(const std::string&)>& store);
 
-// A whole number from `least` to `most`; refuses anything else with one line.
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 26;
-void add_number(CLI::App& app, const char* name, std::int64_t least, std::int64_t most, const char* help,
+// A whole number from `least` to `most`; rejects anything else with one line.
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 26;
+void add_number(CLI::App& app, const char* name, std::int64_t min, std::int64_t max, const char* help,
                 const std::function<void(std::int64_t)>& store);
 
 // Words that the shell completes as the value of an option or argument; help and checks say them on their own.
-void offer_words(CLI::App& app, const char* name, const std::vector<std::string>& words);
+void set_completions(CLI::App& app, const char* name, const std::vector<std::string>& words);
 // Those, divided by spaces; "" where there are none.
-std::string offered_words(const CLI::Option& option);
+std::string completions_of(const CLI::Option& option);
 
 // A whole number, or any, from `least` to `most`: UserError with one line that names the option.
-std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t least, std::int64_t most);
-double real_number(const std::string& option, const std::string& text, double least, double most);
+std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t min, std::int64_t max);
+double real_number(const std::string& option, const std::string& text, double min, double max);
 
 // Throws UserError when a value that the command cannot do without is missing.
 void need(const std::string& value, const char* name, const char* command);

@@ -33,19 +33,19 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
   check_blocks(recipe, static_cast<std::int64_t>(description.blocks.size()), problems);
   problems.throw_if_any();
   const std::string beyond = models::beyond_positions(description, recipe.data.sequence_length);
-  if (!beyond.empty()) say("warning: ", beyond);
+  if (!beyond.empty()) print("warning: ", beyond);
   const models::Model model(description);
   const plan::Machine machine = plan::this_machine();
   const plan::Forecaster forecaster(recipe, model, world, target, machine, threads_of_a_rank(recipe, machine, world));
   const plan::Forecast forecast = forecaster.forecast();
-  const std::vector<plan::Offer> offers =
-      forecast.fits() ? std::vector<plan::Offer>() : forecaster.offers(plan::kOffers);
+  const std::vector<plan::Suggestion> suggestions =
+      forecast.fits() ? std::vector<plan::Suggestion>() : forecaster.suggestions(plan::kSuggestions);
   if (options.common.json) {
-    std::puts(plan::plan_json(recipe, model, target, forecast, offers).c_str());
+    std::puts(plan::plan_json(recipe, model, target, forecast, suggestions).c_str());
   } else {
     std::fputs(plan::plan_text(recipe, model, target, forecast).c_str(), stdout);
   }
-  if (!forecast.fits()) throw Error(ExitCode::does_not_fit, plan::refusal(recipe, forecast, offers));
+  if (!forecast.fits()) throw Error(ExitCode::does_not_fit, plan::rejection(recipe, forecast, suggestions));
   return 0;
 }
 
@@ -72,7 +72,7 @@ void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_positional(*command, "RECIPE", options->recipe, "a YAML recipe; `hawser recipe init` writes one");
   add_text(*command, "--target", "NAME", options->target,
            "h200, cpu, or a file like targets/h200.yaml; default: cpu, or h200 where the device is cuda");
-  offer_words(*command, "--target", plan::shipped_targets());
+  set_completions(*command, "--target", plan::shipped_targets());
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->recipe, "RECIPE", "plan");
     chosen = [options, &commands] { return commands.plan(*options); };

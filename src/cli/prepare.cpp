@@ -33,10 +33,10 @@ class ProgressLine {
       counting_ = progress.counting;
       start_ = now;
     }
-    if (progress.bytes_before > 0 && !told_) {
-      told_ = true;
-      say("", cat("going on where an earlier prepare stopped: ",
-                  static_cast<int>(100 * share_of(progress.bytes_before, progress)), "% is done"));
+    if (progress.bytes_before > 0 && !printed_) {
+      printed_ = true;
+      print("", cat("going on where an earlier prepare stopped: ",
+                    static_cast<int>(100 * share_of(progress.bytes_before, progress)), "% is done"));
     }
     const bool last = progress.bytes_done == progress.bytes_total;
     if (!terminal_.is_terminal && (last || now - shown_ < std::chrono::seconds(5))) return;
@@ -73,7 +73,7 @@ class ProgressLine {
 
   Terminal terminal_ = user_terminal();
   Clock::time_point start_ = Clock::now(), shown_ = start_;
-  bool drawn_ = false, counting_ = false, told_ = false;
+  bool drawn_ = false, counting_ = false, printed_ = false;
 };
 
 // What lies in the folder of token files, whether made now or before.

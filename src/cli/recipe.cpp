@@ -85,27 +85,27 @@ int recipe_init(const RecipeInitOptions& options) {
     throw UserError(Problem{
         .file = options.output, .what = "is there already", .hint = "another --output, or --force to write over it"});
   }
-  const Recipe said = recipe_without_file(first_recipe(options), options.common, /*runs=*/options.target.empty());
-  if (said.output.empty())
+  const Recipe requested = recipe_without_file(first_recipe(options), options.common, /*runs=*/options.target.empty());
+  if (requested.output.empty())
     throw UserError(Problem{.file = "--set", .what = "missing key", .at = "output", .hint = "output: runs/NAME"});
-  const Proposal proposal = propose(said, options.target);
+  const Proposal proposal = propose(requested, options.target);
   const Recipe& recipe = proposal.recipe;
   const std::string text = options.common.json ? recipe_json(recipe) : commented_recipe(recipe, proposal.notes);
   const std::string path = options.output.empty() ? "the recipe" : options.output;
   check_recipe_to_write(recipe, text, path, Purpose::plan);
   if (!recipe.data.train.empty()) check_recipe_to_write(recipe, text, path, Purpose::prepare);
-  if (recipe.data.train.empty()) say("warning: ", "no data yet: put text into text/, or name it as data.train");
+  if (recipe.data.train.empty()) print("warning: ", "no data yet: put text into text/, or name it as data.train");
   if (proposal.passes > kManyPasses) {
-    say("warning: ", cat("little data: ", recipe.train.steps, " steps read it about ", std::llround(proposal.passes),
-                         " times, and what is read so often is learned by heart"));
+    print("warning: ", cat("little data: ", recipe.train.steps, " steps read it about ", std::llround(proposal.passes),
+                           " times, and what is read so often is learned by heart"));
   }
   if (options.output.empty()) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return 0;
   }
   write_result(options.output, text);
-  say("", cat("wrote ", options.output, ": ", proposal.summary));
-  say("", cat("next: hawser plan ", options.output, ", hawser fit ", options.output));
+  print("", cat("wrote ", options.output, ": ", proposal.summary));
+  print("", cat("next: hawser plan ", options.output, ", hawser fit ", options.output));
   return 0;
 }
 
@@ -135,7 +135,7 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_switch(*command, "--force", options->force, "write over an --output that is there");
   add_text(*command, "--target", "NAME", options->target,
            "the devices it is for: h200, cpu, or a file like targets/h200.yaml; default: those of this machine");
-  offer_words(*command, "--target", plan::shipped_targets());
+  set_completions(*command, "--target", plan::shipped_targets());
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "recipe init");
     chosen = [options, &commands] { return commands.recipe_init(*options); };

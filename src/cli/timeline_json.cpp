@@ -17,7 +17,7 @@ nlohmann::ordered_json timeline_json(const report::TimelineSummary& summary) {
                             {"meanwhile", gap.meanwhile}});
   }
   for (const report::FamilyUse& use : summary.families) {
-    json["families"][use.family] = {{"seconds", use.busy_s}, {"beside_communication", use.beside_s}};
+    json["families"][use.family] = {{"seconds", use.busy_s}, {"overlapping_communication", use.overlapped_s}};
     if (use.slowdown > 0) json["families"][use.family]["slowdown"] = use.slowdown;
   }
   return json;

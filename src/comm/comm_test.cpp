@@ -17,7 +17,7 @@ std::string list(std::vector<int> ranks) {
   return rank_list(ranks);
 }
 
-TEST(RankList, IsShortAndTellsListsApart) {
+TEST(RankList, IsShortAndDistinguishesLists) {
   EXPECT_EQ(list({3}), "3");
   EXPECT_EQ(list({0, 1, 2, 3}), "0-3");
   EXPECT_EQ(list({0, 4, 8}), "0-8:4");
@@ -82,13 +82,13 @@ std::vector<std::string> recorded(const MeshSizes& sizes, int rank) {
   const auto mesh = make_meta_mesh(sizes, Rank(rank));
   const auto stream = device.make_stream("gather");
   const int parts = mesh->shard().size();
-  const Storage piece(device, DType::bf16, {96}), whole(device, DType::bf16, {96 * parts});
+  const Storage piece(device, DType::bf16, {96}), full(device, DType::bf16, {96 * parts});
   const Storage gradient(device, DType::f32, {96 * parts}), shard(device, DType::f32, {96});
   const Storage workspace(device, DType::u8, {1 << 20});
-  mesh->shard_gather().all_gather(*stream, piece, whole);
+  mesh->shard_gather().all_gather(*stream, piece, full);
   mesh->shard_reduce().reduce_scatter(*stream, gradient, shard, true, workspace);
   mesh->replicate().all_reduce(*stream, shard, Reduction::sum, workspace);
-  mesh->context().all_to_all(*stream, piece, whole.view().rows(0, 96));
+  mesh->context().all_to_all(*stream, piece, full.view().rows(0, 96));
   mesh->data().broadcast(*stream, piece, 1);
   mesh->world().barrier(*stream);
   std::vector<std::string> out;
@@ -155,16 +155,16 @@ TEST(Workspace, IsBounded) {
 
 TEST(Workspace, OnAGpuIsBoundedByBytesInAll) {
   for (const int size : {2, 4, 8, 64}) {
-    const std::int64_t most = reduce_scatter_workspace(std::int64_t{1} << 40, DType::bf16, size, DeviceKind::cuda);
-    EXPECT_LE(most, kCudaReduceBytes);
-    EXPECT_GT(most, kCudaReduceBytes * 9 / 10);
-    EXPECT_EQ(most, reduce_scatter_workspace(std::int64_t{1} << 40, DType::f32, size, DeviceKind::cuda));
+    const std::int64_t max = reduce_scatter_workspace(std::int64_t{1} << 40, DType::bf16, size, DeviceKind::cuda);
+    EXPECT_LE(max, kCudaReduceBytes);
+    EXPECT_GT(max, kCudaReduceBytes * 9 / 10);
+    EXPECT_EQ(max, reduce_scatter_workspace(std::int64_t{1} << 40, DType::f32, size, DeviceKind::cuda));
   }
   EXPECT_EQ(reduce_scatter_workspace(16, DType::f32, 2, DeviceKind::cuda), 64);
   EXPECT_EQ(all_reduce_workspace(1, DType::f32, 4, DeviceKind::cuda), 4 * 64);
 }
 
-TEST(Group, RefusesWhatTheContractRefuses) {
+TEST(Group, RefusesWhatTheContractRejects) {
   MetaDevice device;
   MetaGroup group("pair:0-1", 2, 1);
   const auto stream = device.make_stream("x");

@@ -8,7 +8,7 @@ namespace hawser::comm {
 
 namespace {
 
-[[noreturn]] void refuse() {
+[[noreturn]] void reject() {
   throw UserError(Problem{.what = "no GPU: this binary was built without CUDA",
                           .hint = "cmake --preset cuda && cmake --build --preset cuda"});
 }
@@ -20,11 +20,11 @@ std::string nccl_version() {
 }
 
 void reduce_members_cuda(void*, int, const MemberRuns&, DType, Reduction, std::int64_t, std::byte*, DType, bool) {
-  refuse();
+  reject();
 }
 
 std::unique_ptr<Mesh> make_nccl_mesh(World&, const MeshSizes&, double, Device&) {
-  refuse();
+  reject();
 }
 
 }  // namespace hawser::comm

@@ -40,9 +40,9 @@ void expect_apart(const Group& group, const char* what, const TensorView& a, con
 }
 
 // `part` may be the member's own part of `whole`, or lie apart from it.
-void expect_own_part_or_apart(const Group& group, const char* what, const TensorView& part, const TensorView& whole) {
-  if (part.dtype() == whole.dtype() && part.raw() == whole.raw() + group.index() * part.bytes()) return;
-  expect_apart(group, what, part, whole);
+void expect_own_part_or_apart(const Group& group, const char* what, const TensorView& part, const TensorView& full) {
+  if (part.dtype() == full.dtype() && part.raw() == full.raw() + group.index() * part.bytes()) return;
+  expect_apart(group, what, part, full);
 }
 
 void expect_peer(const Group& group, const char* what, int member, bool other) {
@@ -67,10 +67,10 @@ ReduceSlots reduce_slots(std::int64_t n, DType reduce_dtype, int size, DeviceKin
     return ReduceSlots{.chunk = chunk, .slot = round_up(chunk * element, kSlotAlign), .sets = n > chunk ? 2 : 1};
   };
   if (device != DeviceKind::cuda) return of_elements(std::min(n, kReduceChunkBytes / element));
-  const auto most = [&](std::int64_t slots) {
+  const auto max = [&](std::int64_t slots) {
     return std::max(kCudaReduceBytes / slots / kSlotAlign, std::int64_t{1}) * kSlotAlign / element;
   };
-  return of_elements(n <= most(peers) ? n : most(2 * peers));
+  return of_elements(n <= max(peers) ? n : max(2 * peers));
 }
 
 std::int64_t reduce_scatter_workspace(std::int64_t n, DType reduce_dtype, int size, DeviceKind device) {

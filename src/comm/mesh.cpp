@@ -34,8 +34,8 @@ Mesh::~Mesh() = default;
 std::string Mesh::register_memory(std::byte* data, std::int64_t bytes) {
   std::string note;
   for (const Which which : kTraffic) {
-    std::string said = groups_[which]->register_memory(data, bytes);
-    if (note.empty()) note = std::move(said);
+    std::string message = groups_[which]->register_memory(data, bytes);
+    if (note.empty()) note = std::move(message);
   }
   return note;
 }

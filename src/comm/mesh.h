@@ -54,7 +54,7 @@ class Mesh {
   Group& world() { return *groups_[kWorld]; }
 
   // Tells the groups of large traffic that their views will lie in this region: on GPUs a gather within registered
-  // memory is done by the copy engines and takes no multiprocessor, and sums fetch parts without a copy between.
+  // memory is done by the copy engines and takes no SM, and sums fetch parts without a copy between.
   // Every rank calls it, outside steps, with regions of one size that `device` allocated after the mesh was made, and
   // with views at equal offsets. Returns a line for the log where the region could not be registered (all goes on
   // without), the same on every rank; else, and on all other devices, nothing. The region outlives the mesh, or is

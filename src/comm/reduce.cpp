@@ -23,16 +23,16 @@ float combine(float a, float b) {
   return (b > a || b != b) ? b : a;  // a NaN on either side stays
 }
 
-template <class Wire, class Out, Reduction reduction>
+template <class Sent, class Out, Reduction reduction>
 void reduce_block(std::span<const std::byte* const> members, std::int64_t begin, std::int64_t n, Out* out,
                   bool accumulate) {
   float sum[kBlock];
-  const auto member = [&](std::size_t m) { return reinterpret_cast<const Wire*>(members[m]) + begin; };
+  const auto member = [&](std::size_t m) { return reinterpret_cast<const Sent*>(members[m]) + begin; };
   const auto fold = [&](std::int64_t count) {
-    const Wire* first = member(0);
+    const Sent* first = member(0);
     for (std::int64_t k = 0; k < count; ++k) sum[k] = load(first[k]);
     for (std::size_t m = 1; m < members.size(); ++m) {
-      const Wire* next = member(m);
+      const Sent* next = member(m);
       for (std::int64_t k = 0; k < count; ++k) sum[k] = combine<reduction>(sum[k], load(next[k]));
     }
     if (accumulate) {
@@ -48,10 +48,10 @@ void reduce_block(std::span<const std::byte* const> members, std::int64_t begin,
   }
 }
 
-template <class Wire, class Out, Reduction reduction>
+template <class Sent, class Out, Reduction reduction>
 void reduce_all(std::span<const std::byte* const> members, std::int64_t n, std::byte* out, bool accumulate) {
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
-    reduce_block<Wire, Out, reduction>(members, begin, std::min(kBlock, n - begin), reinterpret_cast<Out*>(out),
+    reduce_block<Sent, Out, reduction>(members, begin, std::min(kBlock, n - begin), reinterpret_cast<Out*>(out),
                                        accumulate);
   }
 }

@@ -10,7 +10,7 @@ namespace hawser {
 namespace {
 
 // Every micro-batch has rows of its own in the step's program: planning a thousand takes seconds and gigabytes.
-constexpr std::int64_t kMostMicroBatches = 1024;
+constexpr std::int64_t kMaxMicroBatches = 1024;
 
 // Multiples of `step` around `value`, as a hint: "train.global_batch_size: 8 or 12".
 std::string multiples_near(const std::string& key, std::int64_t value, std::int64_t step) {
@@ -47,9 +47,9 @@ std::string at(const Recipe& recipe, std::string_view key) {
 
 }  // namespace
 
-void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::string>& refused, Problems& problems) {
+void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::string>& rejected, Problems& problems) {
   const auto judged = [&](std::initializer_list<const char*> keys) {
-    return std::ranges::none_of(keys, [&](const char* key) { return refused.contains(key); });
+    return std::ranges::none_of(keys, [&](const char* key) { return rejected.contains(key); });
   };
   const auto add = [&](const char* key, Problem problem) {
     problem.file = file_of(recipe, key);
@@ -182,10 +182,10 @@ void check_layout(const Recipe& recipe, int world, Problems& problems) {
     return;
   }
   const std::int64_t micro_batches = recipe.train.global_batch_size / step;
-  if (micro_batches > kMostMicroBatches) {
+  if (micro_batches > kMaxMicroBatches) {
     problems.add({.file = file_of(recipe, "train.global_batch_size"),
                   .what = "too many micro-batches in a step",
-                  .expected = cat("at most ", kMostMicroBatches),
+                  .expected = cat("at most ", kMaxMicroBatches),
                   .got = cat(micro_batches, ": ", recipe.train.global_batch_size, " sequences, ",
                              plural(data_ranks, "data rank"), ", micro_batch_size ", recipe.train.micro_batch_size),
                   .at = at(recipe, "train.global_batch_size"),

@@ -8,7 +8,7 @@
 
 namespace hawser {
 
-// `refused`: keys whose own value was not taken; what depends on them is not judged again.
-void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::string>& refused, Problems& problems);
+// `rejected`: keys whose own value was not taken; what depends on them is not judged again.
+void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::string>& rejected, Problems& problems);
 
 }  // namespace hawser

@@ -118,7 +118,7 @@ TEST(Texts, TheCommentedRecipeHoldsEveryKeyWithItsHelp) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
 }
 
-TEST(Texts, TheCommentedRecipeSaysWhy) {
+TEST(Texts, TheCommentedRecipeGivesReasons) {
   Recipe recipe;
   recipe.name = "a";
   recipe.model.config = "c.json";
@@ -160,9 +160,9 @@ TEST(Schema, ChoicesAreWhatAKeyTakes) {
       EXPECT_TRUE(key.is_path || key.values.find(choice) != std::string::npos) << key.name << ": " << choice;
     }
     // Every switch and every list of words has them.
-    const bool words = key.values.find(", ") != std::string::npos && key.write(Recipe{}).is_string() &&
-                       key.name != "report.prometheus_address";
-    EXPECT_TRUE(!words || !key.choices.empty()) << key.name << ": " << key.values;
+    const bool choices = key.values.find(", ") != std::string::npos && key.write(Recipe{}).is_string() &&
+                         key.name != "report.prometheus_address";
+    EXPECT_TRUE(!choices || !key.choices.empty()) << key.name << ": " << key.values;
     EXPECT_TRUE(!key.write(Recipe{}).is_boolean() || !key.choices.empty()) << key.name;
   }
   EXPECT_GE(keys_with_choices, 14);

@@ -35,15 +35,15 @@ int edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
-  int least = 0;
+  int min = 0;
   for (const std::string& candidate : candidates) {
     const int distance = edit_distance(word, candidate);
     // Half of the longer word wrong is no longer a slip of the finger, unless one begins with the other ("seq").
     const bool prefix = word.size() >= 3 && candidate.starts_with(word);
     const bool near = prefix || 2 * distance <= static_cast<int>(std::max(word.size(), candidate.size()));
-    if (near && (best.empty() || distance < least)) {
+    if (near && (best.empty() || distance < min)) {
       best = candidate;
-      least = distance;
+      min = distance;
     }
   }
   return best;
@@ -54,9 +54,9 @@ std::string nearest_file(const std::string& path) {
   const fs::path given(path), folder = given.parent_path();
   std::vector<std::string> names;
   std::error_code error;
-  constexpr std::size_t kMost = 10000;  // a folder of more is searched in part
-  for (fs::directory_iterator it(folder.empty() ? "." : folder, error), end;
-       !error && it != end && names.size() < kMost; it.increment(error)) {
+  constexpr std::size_t kMax = 10000;  // a folder of more is searched in part
+  for (fs::directory_iterator it(folder.empty() ? "." : folder, error), end; !error && it != end && names.size() < kMax;
+       it.increment(error)) {
     names.push_back(it->path().filename().string());
   }
   std::ranges::sort(names);  // the same of two that are as near, in whatever order the disk has them

@@ -33,7 +33,7 @@ class Reader {
   void read_override(const std::string& text);
   void store(Recipe& recipe);
   void require(const Recipe& recipe, Purpose purpose);
-  const std::set<std::string>& refused() const { return refused_; }
+  const std::set<std::string>& rejected() const { return rejected_; }
   Problems problems;
 
  private:
@@ -48,8 +48,8 @@ class Reader {
   std::string file_;
   std::string recipe_file_;
   std::map<std::string, Entry> entries_;
-  std::set<std::string> seen_;     // keys given in the file being read
-  std::set<std::string> refused_;  // keys whose value was not taken
+  std::set<std::string> seen_;      // keys given in the file being read
+  std::set<std::string> rejected_;  // keys whose value was not taken
 };
 
 int line_of(const YAML::Node& node) {
@@ -219,10 +219,10 @@ void Reader::store(Recipe& recipe) {
     const std::string at = typed ? key.name : key.name + ", " + entry.place;
     std::string unknown;
     const YAML::Node node = key.is_path ? as_path(entry.node, key, typed, unknown) : entry.node;
-    const auto refusal = unknown.empty() ? key.read(node, recipe) : std::nullopt;
+    const auto rejection = unknown.empty() ? key.read(node, recipe) : std::nullopt;
     recipe.places[key.name] = entry.place;
-    if (!refusal && unknown.empty()) continue;
-    refused_.insert(key.name);
+    if (!rejection && unknown.empty()) continue;
+    rejected_.insert(key.name);
     if (!unknown.empty()) {
       Problem problem = no_such_user(unknown);
       problem.file = entry.file;
@@ -231,11 +231,11 @@ void Reader::store(Recipe& recipe) {
       continue;
     }
     problems.add({.file = entry.file,
-                  .what = refusal->what,
-                  .expected = refusal->expected,
-                  .got = refusal->secret ? "" : quoted(entry.node),
+                  .what = rejection->what,
+                  .expected = rejection->expected,
+                  .got = rejection->secret ? "" : quoted(entry.node),
                   .at = at,
-                  .hint = refusal->hint});
+                  .hint = rejection->hint});
   }
 }
 
@@ -243,10 +243,11 @@ void Reader::require(const Recipe& recipe, Purpose purpose) {
   const auto missing = [&](const std::string& key, const std::string& hint) {
     problems.add({.file = recipe_file_, .what = "missing key", .at = key, .hint = hint, .cause = "missing key"});
   };
-  const auto given = [&](const std::string& key) { return recipe.places.contains(key) || refused_.contains(key); };
+  const auto given = [&](const std::string& key) { return recipe.places.contains(key) || rejected_.contains(key); };
   for (const Key& key : schema()) {
     const bool wanted = key.needed == Needed::always || (key.needed == Needed::to_train && purpose == Purpose::train);
-    const bool empty = key.name == "output" && given(key.name) && !refused_.contains(key.name) && recipe.output.empty();
+    const bool empty =
+        key.name == "output" && given(key.name) && !rejected_.contains(key.name) && recipe.output.empty();
     if (wanted && (!given(key.name) || empty)) {
       const std::string example = key.name == "output"                 ? "output: runs/NAME"
                                   : key.name == "data.sequence_length" ? "data: {sequence_length: 4096}"
@@ -256,7 +257,7 @@ void Reader::require(const Recipe& recipe, Purpose purpose) {
   }
   const bool reads_text = purpose != Purpose::plan;
   const bool prepared = purpose == Purpose::train && given("data.prepared");
-  const bool empty = given("data.train") && !refused_.contains("data.train") && recipe.data.train.empty();
+  const bool empty = given("data.train") && !rejected_.contains("data.train") && recipe.data.train.empty();
   if (reads_text && empty && !prepared) {
     const Entry& entry = entries_.at("data.train");
     problems.add({.file = entry.file,
@@ -278,7 +279,7 @@ Recipe finish(Reader& reader, const std::string& path, Purpose purpose) {
   reader.store(recipe);
   reader.require(recipe, purpose);
   if (recipe.name.empty()) recipe.name = std::filesystem::path(path).stem().string();
-  check_across(recipe, purpose, reader.refused(), reader.problems);
+  check_across(recipe, purpose, reader.rejected(), reader.problems);
   reader.problems.throw_if_any();
   return recipe;
 }

@@ -87,7 +87,7 @@ TEST_F(ReadRecipe, FillsInDefaults) {
   EXPECT_FALSE(recipe.memory.capacity);
 }
 
-TEST_F(ReadRecipe, TellsEveryProblemAtOnceWithItsLine) {
+TEST_F(ReadRecipe, ReportsEveryProblemAtOnceWithItsLine) {
   EXPECT_EQ(errors("modle: {path: x}\n"
                    "data:\n"
                    "  train: {a: b}\n"
@@ -112,7 +112,7 @@ TEST_F(ReadRecipe, TellsEveryProblemAtOnceWithItsLine) {
 }
 
 TEST_F(ReadRecipe, TakesAddressesOfServersWithoutCredentials) {
-  const auto refusal = [&](const std::string& set) {
+  const auto rejection = [&](const std::string& set) {
     const std::string line = errors(kSmallest, {set});
     return line.substr(0, line.find(" (expected"));
   };
@@ -121,13 +121,13 @@ TEST_F(ReadRecipe, TakesAddressesOfServersWithoutCredentials) {
   }
   for (const char* bad :
        {"127.0.0.1:5000", "ftp://host", "http://", "http://:80", "http://host/?a=b", "'http://a b'"}) {
-    EXPECT_EQ(refusal(std::string("report.mlflow=") + bad), "--set: no web address") << bad;
+    EXPECT_EQ(rejection(std::string("report.mlflow=") + bad), "--set: no web address") << bad;
   }
-  EXPECT_EQ(refusal("report.mlflow=http://me:secret@host"), "--set: credentials in an address");
+  EXPECT_EQ(rejection("report.mlflow=http://me:secret@host"), "--set: credentials in an address");
   EXPECT_EQ(errors(kSmallest, {"report.mlflow=http://me:secret@host"}).find("secret"), std::string::npos);
   EXPECT_EQ(read(kSmallest, {"report.prometheus_address=::1"}).report.prometheus_address, "::1");
-  EXPECT_EQ(refusal("report.prometheus_address=localhost"), "--set: no numeric address");
-  EXPECT_EQ(refusal("report.prometheus_port=65536"), "--set: out of range");
+  EXPECT_EQ(rejection("report.prometheus_address=localhost"), "--set: no numeric address");
+  EXPECT_EQ(rejection("report.prometheus_port=65536"), "--set: out of range");
 }
 
 TEST_F(ReadRecipe, GroupsManyOfOneKind) {
@@ -139,7 +139,7 @@ TEST_F(ReadRecipe, GroupsManyOfOneKind) {
   EXPECT_NE(lines.find("and 4 more: unknown key"), std::string::npos) << lines;
 }
 
-TEST_F(ReadRecipe, SaysWhatIsNotSupportedYet) {
+TEST_F(ReadRecipe, ReportsWhatIsNotSupportedYet) {
   const std::string text = std::string(kSmallest) +
                            "parallel: {context_comm: ring, tensor_parallel_degree: 2, expert_parallel_degree: 8}\n"
                            "precision: {compute: fp8}\n"
@@ -161,7 +161,7 @@ TEST_F(ReadRecipe, SaysWhatIsNotSupportedYet) {
   EXPECT_EQ(errors(std::string(kSmallest) + "run: {device: cuda}\n", {}, Purpose::plan), "");
 }
 
-TEST_F(ReadRecipe, RefusesWhatIsGivenTwice) {
+TEST_F(ReadRecipe, RejectsWhatIsGivenTwice) {
   EXPECT_EQ(errors(std::string(kSmallest) + "train: {steps: 3}\n"),
             "r.yaml: section given twice at train, line 6; try one section\n"
             "r.yaml: key given twice at train.steps, line 6; try one of the two");
@@ -200,7 +200,7 @@ TEST_F(ReadRecipe, TakesOtherNamesOfAPrecision) {
   }
 }
 
-TEST_F(ReadRecipe, RefusesWhatReadersOfYamlReadDifferently) {
+TEST_F(ReadRecipe, RejectsWhatReadersOfYamlReadDifferently) {
   EXPECT_EQ(errors(kSmallest, {"train.steps=010", "train.seed=00"}),
             "--set: a number with a leading zero (expected a whole number of at least 1, got 010) at train.steps; try "
             "10\n"
@@ -209,7 +209,7 @@ TEST_F(ReadRecipe, RefusesWhatReadersOfYamlReadDifferently) {
   EXPECT_EQ(errors(kSmallest, {"train.seed=+0"}), "");
 }
 
-TEST_F(ReadRecipe, RefusesFoldersAndListsThatNobodyMeans) {
+TEST_F(ReadRecipe, RejectsFoldersAndListsThatNoOneMeans) {
   for (const char* root : {"/", "/.", "/.."}) {
     EXPECT_EQ(errors(kSmallest, {std::string("output=") + root}),
               "--set: the root folder (expected a folder of its own, got /) at output; try output: runs/NAME")
@@ -223,7 +223,7 @@ TEST_F(ReadRecipe, RefusesFoldersAndListsThatNobodyMeans) {
   EXPECT_EQ(errors(kSmallest, {"data.validation=[]"}), "");
 }
 
-TEST_F(ReadRecipe, RefusesWhatIsNoFile) {
+TEST_F(ReadRecipe, RejectsWhatIsNoFile) {
   EXPECT_THROW(read_recipe(folder_.path("none.yaml"), {}), UserError);
   EXPECT_THROW(read_recipe(folder_.path(), {}), UserError);
   EXPECT_NE(errors(std::string(2 << 20, ' ')).find("too large"), std::string::npos);
@@ -302,17 +302,17 @@ TEST_F(ReadRecipe, AWaveIsTheHomeFolderInEveryPath) {
     EXPECT_EQ(resolve_path(recipe, recipe.output), "/home/somebody/x");
   }
   EXPECT_EQ(read(kSmallest, {"model.config=~/config.json"}).model.config, "/home/somebody/config.json");
-  const std::string nobody =
+  const std::string unused =
       "no home folder (expected ~ or ~NAME of a user that there is, got ~no-such-user-here) at data.tokenizer";
   const std::string hint = "; try ./~no-such-user-here/t for a file of that name";
-  EXPECT_EQ(errors(kSmallest, {"data.tokenizer=~no-such-user-here/t"}), "--set: " + nobody + hint);
+  EXPECT_EQ(errors(kSmallest, {"data.tokenizer=~no-such-user-here/t"}), "--set: " + unused + hint);
   EXPECT_EQ(errors("output: o\n" + std::string("model: {config: c}\ntrain: {steps: 1}\n") +
                    "data: {train: a, sequence_length: 8, tokenizer: ~no-such-user-here/t}\n"),
-            "r.yaml: " + nobody + ", line 4" + hint);
+            "r.yaml: " + unused + ", line 4" + hint);
   ::setenv("HOME", before.c_str(), 1);
 }
 
-TEST_F(ReadRecipe, CheckpointingIsAWordOrRunsOfWords) {
+TEST_F(ReadRecipe, CheckpointingIsAChoiceOrRunsOfChoices) {
   const auto memory = [&](const std::string& value) {
     return read(kSmallest, {"memory.activation_checkpointing=" + value}).memory;
   };
@@ -412,7 +412,7 @@ TEST_F(ReadRecipe, NamesTheRecipeBesideThatIsMeant) {
   }
 }
 
-TEST(Nearest, OffersWhatIsNear) {
+TEST(Nearest, SuggestsWhatIsNear) {
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
   EXPECT_EQ(edit_distance("stpes", "steps"), 1);
   EXPECT_EQ(edit_distance("", "abc"), 3);

@@ -12,12 +12,12 @@ namespace hawser::rows {
 namespace {
 
 // By what a second of the work frees; `docs/recipe.md` has the second column.
-struct CheckpointingWord {
+struct CheckpointingChoice {
   const char* name;
   Checkpointing value;
   const char* help;
 };
-constexpr CheckpointingWord kCheckpointingWords[] = {
+constexpr CheckpointingChoice kCheckpointingChoices[] = {
     {"none", Checkpointing::none, "nothing: all that backward reads is kept"},
     {"selective", Checkpointing::selective, "norms and SwiGLU, inside backward"},
     {"gate_up", Checkpointing::gate_up, "and the MLP's gate-up product"},
@@ -27,21 +27,21 @@ constexpr CheckpointingWord kCheckpointingWords[] = {
      "all but the inputs of attention and MLP; from 16,384 tokens on attention's output and log-sum-exp are kept"},
 };
 
-Words<Checkpointing> checkpointing_words() {
-  Words<Checkpointing> words;
-  for (const CheckpointingWord& word : kCheckpointingWords) words.emplace_back(word.name, word.value);
-  return words;
+EnumChoices<Checkpointing> checkpointing_choices() {
+  EnumChoices<Checkpointing> choices;
+  for (const CheckpointingChoice& word : kCheckpointingChoices) choices.emplace_back(word.name, word.value);
+  return choices;
 }
 
-const Words<Checkpointing> kCheckpointing = checkpointing_words();
+const EnumChoices<Checkpointing> kCheckpointing = checkpointing_choices();
 
 // For a whole model, not in a list.
-Words<Checkpointing> whole_words() {
-  Words<Checkpointing> words = checkpointing_words();
-  words.emplace_back("auto", Checkpointing::automatic);
-  return words;
+EnumChoices<Checkpointing> uniform_choices() {
+  EnumChoices<Checkpointing> choices = checkpointing_choices();
+  choices.emplace_back("auto", Checkpointing::automatic);
+  return choices;
 }
-const Words<Checkpointing> kWholeCheckpointing = whole_words();
+const EnumChoices<Checkpointing> kUniformCheckpointing = uniform_choices();
 
 // Runs of equal policies: "20*full".
 std::vector<std::string> runs_of(const std::vector<Checkpointing>& list) {
@@ -53,26 +53,26 @@ std::vector<std::string> runs_of(const std::vector<Checkpointing>& list) {
   return out;
 }
 
-std::string joined(const std::vector<std::string>& words, const std::string& last) {
+std::string joined(const std::vector<std::string>& choices, const std::string& last) {
   std::string out;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (i > 0) out += i + 1 == words.size() ? last : ", ";
-    out += words[i];
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) out += i + 1 == choices.size() ? last : ", ";
+    out += choices[i];
   }
   return out;
 }
 
 }  // namespace
 
-std::string RealRange::words() const {
+std::string RealRange::text() const {
   std::vector<std::string> parts;
-  if (std::isfinite(least)) parts.push_back(cat(least_open ? "above " : "at least ", least));
-  if (std::isfinite(most)) parts.push_back(cat(most_open ? "below " : "at most ", most));
+  if (std::isfinite(min)) parts.push_back(cat(min_open ? "above " : "at least ", min));
+  if (std::isfinite(max)) parts.push_back(cat(max_open ? "below " : "at most ", max));
   return joined(parts, " and ");
 }
 
-std::string any_of(const std::vector<std::string>& words) {
-  return joined(words, " or ");
+std::string any_of(const std::vector<std::string>& choices) {
+  return joined(choices, " or ");
 }
 
 std::string word_values(const std::vector<std::string>& names, const std::vector<std::string>& later) {
@@ -81,8 +81,8 @@ std::string word_values(const std::vector<std::string>& names, const std::vector
   return out;
 }
 
-Refusal refuse_word(const YAML::Node& node, const std::vector<std::string>& names,
-                    const std::vector<std::string>& later) {
+Rejection reject_word(const YAML::Node& node, const std::vector<std::string>& names,
+                      const std::vector<std::string>& later) {
   if (!node.IsScalar()) return {"wrong type", any_of(names), ""};
   for (const std::string& name : later)
     if (node.Scalar() == name) return {"not supported yet", any_of(names), ""};
@@ -97,18 +97,18 @@ std::optional<bool> parse_flag(const YAML::Node& node) {
   return std::nullopt;
 }
 
-std::optional<Refusal> refuse_server(const std::string& text) {
+std::optional<Rejection> reject_server(const std::string& text) {
   const std::string expected = "http://HOST:PORT or https://HOST";
   const std::size_t scheme = text.starts_with("http://") ? 7 : text.starts_with("https://") ? 8 : 0;
-  if (scheme == 0) return Refusal{"no web address", expected, ""};
+  if (scheme == 0) return Rejection{"no web address", expected, ""};
   const std::string host = text.substr(scheme, text.find('/', scheme) - scheme);
   if (host.find('@') != std::string::npos) {
-    return Refusal{"credentials in an address", expected, "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
-                   /*secret=*/true};
+    return Rejection{"credentials in an address", expected, "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+                     /*secret=*/true};
   }
   const bool strange = std::ranges::any_of(text, [](unsigned char c) { return c <= ' ' || c >= 127 || c == '"'; });
   if (host.empty() || host.starts_with(':') || strange || text.find_first_of("?#") != std::string::npos) {
-    return Refusal{"no web address", expected, ""};
+    return Rejection{"no web address", expected, ""};
   }
   return std::nullopt;
 }
@@ -125,38 +125,38 @@ Key later_flag(const char* name, const char* help) {
   key.choices = {"false"};
   key.help = help;
   key.reset = [](Recipe&) {};
-  key.read = [](const YAML::Node& node, Recipe&) -> std::optional<Refusal> {
+  key.read = [](const YAML::Node& node, Recipe&) -> std::optional<Rejection> {
     const auto value = parse_flag(node);
-    if (!value) return Refusal{"wrong type", "true or false", ""};
-    if (*value) return Refusal{"not supported yet", "false", ""};
+    if (!value) return Rejection{"wrong type", "true or false", ""};
+    if (*value) return Rejection{"not supported yet", "false", ""};
     return std::nullopt;
   };
   key.write = [](const Recipe&) { return nlohmann::json(false); };
   return key;
 }
 
-constexpr std::size_t kMostBlocks = 100000;
+constexpr std::size_t kMaxBlocks = 100000;
 
 Key checkpointing(const char* name, const char* help) {
   Key key;
   key.name = name;
-  key.values = word_values(names_of(kWholeCheckpointing), {}) + "; or a list: [9*full, none]";
-  key.choices = names_of(kWholeCheckpointing);
+  key.values = word_values(names_of(kUniformCheckpointing), {}) + "; or a list: [9*full, none]";
+  key.choices = names_of(kUniformCheckpointing);
   key.help = help;
-  for (const CheckpointingWord& word : kCheckpointingWords) key.words.emplace_back(word.name, word.help);
-  key.words.emplace_back("auto",
-                         "one of these for each block: the fastest mix whose plan leaves 1% of the capacity free");
+  for (const CheckpointingChoice& word : kCheckpointingChoices) key.choice_help.emplace_back(word.name, word.help);
+  key.choice_help.emplace_back(
+      "auto", "one of these for each block: the fastest mix whose plan leaves 1% of the capacity free");
   key.reset = [](Recipe& recipe) {
     recipe.memory.activation_checkpointing = MemoryRecipe{}.activation_checkpointing;
     recipe.memory.per_layer.clear();
   };
-  key.read = [](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+  key.read = [](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
     Checkpointing one = Checkpointing::none;
     std::vector<Checkpointing> list;
     if (!node.IsSequence()) {
-      if (auto refusal = read_word(node, kWholeCheckpointing, {}, one)) return refusal;
+      if (auto rejection = read_choice(node, kUniformCheckpointing, {}, one)) return rejection;
     } else if (node.size() == 0) {
-      return Refusal{"empty list", any_of(names_of(kCheckpointing)) + ", or one of them for each block", ""};
+      return Rejection{"empty list", any_of(names_of(kCheckpointing)) + ", or one of them for each block", ""};
     }
     for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
       // "20*full": twenty blocks in a row.
@@ -164,14 +164,14 @@ Key checkpointing(const char* name, const char* help) {
       const std::size_t star = text.find('*');
       std::size_t times = star == std::string::npos ? 1 : 0;
       if (star != std::string::npos) std::from_chars(text.data(), text.data() + star, times);
-      if (times == 0 || list.size() + times > kMostBlocks) {
-        return Refusal{"wrong count", "COUNT*POLICY as in 20*full", ""};
+      if (times == 0 || list.size() + times > kMaxBlocks) {
+        return Rejection{"wrong count", "COUNT*POLICY as in 20*full", ""};
       }
       const YAML::Node word = star == std::string::npos ? node[i] : YAML::Node(text.substr(star + 1));
       Checkpointing value = Checkpointing::none;
-      if (auto refusal = read_word(word, kCheckpointing, {}, value)) {
-        refusal->expected += cat(" as number ", i, " of the list");
-        return refusal;
+      if (auto rejection = read_choice(word, kCheckpointing, {}, value)) {
+        rejection->expected += cat(" as number ", i, " of the list");
+        return rejection;
       }
       list.insert(list.end(), times, value);
     }
@@ -181,14 +181,14 @@ Key checkpointing(const char* name, const char* help) {
   };
   key.write = [](const Recipe& recipe) {
     if (recipe.memory.per_layer.empty())
-      return nlohmann::json(name_of(kWholeCheckpointing, recipe.memory.activation_checkpointing));
+      return nlohmann::json(name_of(kUniformCheckpointing, recipe.memory.activation_checkpointing));
     return nlohmann::json(runs_of(recipe.memory.per_layer));
   };
   return key;
 }
 
 std::string checkpointing_text(const MemoryRecipe& memory) {
-  if (memory.per_layer.empty()) return name_of(kWholeCheckpointing, memory.activation_checkpointing);
+  if (memory.per_layer.empty()) return name_of(kUniformCheckpointing, memory.activation_checkpointing);
   std::string out;
   for (const std::string& run : runs_of(memory.per_layer)) out += (out.empty() ? "[" : ",") + run;
   return out + "]";
@@ -200,10 +200,10 @@ Key bytes(const char* name, const char* help) {
   key.values = "bytes, as in 24GB or 80GiB";
   key.help = help;
   key.reset = [](Recipe& recipe) { recipe.memory.capacity.reset(); };
-  key.read = [](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+  key.read = [](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
     const auto value = node.IsScalar() ? parse_bytes(node.Scalar()) : std::nullopt;
-    if (!value) return Refusal{"wrong type", "bytes with a unit", "24GB"};
-    if (value->value() <= 0) return Refusal{"out of range", "more than 0 bytes", ""};
+    if (!value) return Rejection{"wrong type", "bytes with a unit", "24GB"};
+    if (value->value() <= 0) return Rejection{"out of range", "more than 0 bytes", ""};
     recipe.memory.capacity = *value;
     return std::nullopt;
   };

@@ -29,21 +29,21 @@ template <class Field>
 using ValueOf = std::remove_cvref_t<std::invoke_result_t<Field, Recipe&>>;
 
 struct Range {
-  std::int64_t least = std::numeric_limits<std::int64_t>::min();
-  std::int64_t most = std::numeric_limits<std::int64_t>::max();       // what arithmetic on it can bear
+  std::int64_t min = std::numeric_limits<std::int64_t>::min();
+  std::int64_t max = std::numeric_limits<std::int64_t>::max();        // what arithmetic on it can bear
   std::int64_t supported = std::numeric_limits<std::int64_t>::max();  // above it: "not supported yet"
 
-  bool bounded() const { return most < std::numeric_limits<std::int64_t>::max(); }
+  bool bounded() const { return max < std::numeric_limits<std::int64_t>::max(); }
 };
 
 struct RealRange {
-  double least = -std::numeric_limits<double>::infinity();
-  double most = std::numeric_limits<double>::infinity();
-  bool least_open = false;  // the end itself is outside
-  bool most_open = false;
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool min_open = false;  // the end itself is outside
+  bool max_open = false;
 
-  bool holds(double x) const { return (least_open ? x > least : x >= least) && (most_open ? x < most : x <= most); }
-  std::string words() const;  // "above 0, below 1"
+  bool holds(double x) const { return (min_open ? x > min : x >= min) && (max_open ? x < max : x <= max); }
+  std::string text() const;  // "above 0, below 1"
 };
 
 // A number as people write it: a sign, no spaces, nothing after it.
@@ -71,39 +71,40 @@ template <class Field>
 Key integer(const char* name, Field field, Range range, const char* help) {
   using Number = ValueOf<Field>;
   std::string values = "whole number";
-  if (range.least > std::numeric_limits<std::int64_t>::min()) values += cat(", at least ", range.least);
+  if (range.min > std::numeric_limits<std::int64_t>::min()) values += cat(", at least ", range.min);
   if (range.supported < std::numeric_limits<std::int64_t>::max())
     values = cat(range.supported, " (more is not supported yet)");
   Key key = row(name, field, values, help);
-  key.read = [field, range](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+  key.read = [field, range](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
     std::string expected = "a whole number";
-    if (range.least > std::numeric_limits<std::int64_t>::min()) expected += cat(" of at least ", range.least);
-    if (!node.IsScalar()) return Refusal{"wrong type", expected, ""};
+    if (range.min > std::numeric_limits<std::int64_t>::min()) expected += cat(" of at least ", range.min);
+    if (!node.IsScalar()) return Rejection{"wrong type", expected, ""};
     const std::string& digits = node.Scalar();
     // 010 is ten to some readers of YAML and eight to others.
     const std::size_t first = digits.find_first_not_of("+-");
     if (first + 1 < digits.size() && digits[first] == '0' &&
         digits.find_first_not_of("0123456789", first) == std::string::npos) {
       const std::size_t start = digits.find_first_not_of('0', first);
-      return Refusal{"a number with a leading zero", expected, start == std::string::npos ? "0" : digits.substr(start)};
+      return Rejection{"a number with a leading zero", expected,
+                       start == std::string::npos ? "0" : digits.substr(start)};
     }
     const auto value = parse_number<Number>(node.Scalar());
     if (!value) {
       // A number of the right kind that is written as a real (1e3, 64.0) is named as it should be.
       const auto real = parse_number<double>(node.Scalar());
       const bool whole = real && std::abs(*real) < 1e15 && *real == std::floor(*real);
-      if (whole && *real < static_cast<double>(range.least)) return Refusal{"out of range", expected, ""};
-      if (range.bounded() && real && *real > static_cast<double>(range.most))
-        return Refusal{"out of range", cat("at most ", range.most), ""};
-      return Refusal{real ? "not a whole number" : "wrong type", expected,
-                     whole ? cat(static_cast<std::int64_t>(*real)) : ""};
+      if (whole && *real < static_cast<double>(range.min)) return Rejection{"out of range", expected, ""};
+      if (range.bounded() && real && *real > static_cast<double>(range.max))
+        return Rejection{"out of range", cat("at most ", range.max), ""};
+      return Rejection{real ? "not a whole number" : "wrong type", expected,
+                       whole ? cat(static_cast<std::int64_t>(*real)) : ""};
     }
-    if (std::cmp_less(*value, range.least)) return Refusal{"out of range", expected, ""};
-    if (range.bounded() && std::cmp_greater(*value, range.most))
-      return Refusal{"out of range", cat("at most ", range.most), ""};
+    if (std::cmp_less(*value, range.min)) return Rejection{"out of range", expected, ""};
+    if (range.bounded() && std::cmp_greater(*value, range.max))
+      return Rejection{"out of range", cat("at most ", range.max), ""};
     const bool limited = range.supported < std::numeric_limits<std::int64_t>::max();
     if (limited && std::cmp_greater(*value, range.supported))
-      return Refusal{"not supported yet", cat(range.supported), ""};
+      return Rejection{"not supported yet", cat(range.supported), ""};
     field(recipe) = *value;
     return std::nullopt;
   };
@@ -113,12 +114,12 @@ Key integer(const char* name, Field field, Range range, const char* help) {
 
 template <class Field>
 Key number(const char* name, Field field, RealRange range, const char* help) {
-  Key key = row(name, field, "number" + (range.words().empty() ? "" : ", " + range.words()), help);
-  key.read = [field, range](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
-    const std::string expected = "a number" + (range.words().empty() ? "" : " " + range.words());
+  Key key = row(name, field, "number" + (range.text().empty() ? "" : ", " + range.text()), help);
+  key.read = [field, range](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
+    const std::string expected = "a number" + (range.text().empty() ? "" : " " + range.text());
     const auto value = node.IsScalar() ? parse_number<double>(node.Scalar()) : std::nullopt;
-    if (!value) return Refusal{"wrong type", expected, ""};
-    if (!std::isfinite(*value) || !range.holds(*value)) return Refusal{"out of range", expected, ""};
+    if (!value) return Rejection{"wrong type", expected, ""};
+    if (!std::isfinite(*value) || !range.holds(*value)) return Rejection{"out of range", expected, ""};
     field(recipe) = *value;
     return std::nullopt;
   };
@@ -127,41 +128,41 @@ Key number(const char* name, Field field, RealRange range, const char* help) {
 }
 
 template <class Value>
-using Words = std::vector<std::pair<std::string, Value>>;
+using EnumChoices = std::vector<std::pair<std::string, Value>>;
 
 // "a", "a or b", "a, b or c"
-std::string any_of(const std::vector<std::string>& words);
+std::string any_of(const std::vector<std::string>& choices);
 
 // A word of the list, or why not; `later` are words the spec promises and this build does not have.
 template <class Value>
-std::optional<Refusal> read_word(const YAML::Node& node, const Words<Value>& words,
-                                 const std::vector<std::string>& later, Value& out);
+std::optional<Rejection> read_choice(const YAML::Node& node, const EnumChoices<Value>& choices,
+                                     const std::vector<std::string>& later, Value& out);
 
-Refusal refuse_word(const YAML::Node& node, const std::vector<std::string>& names,
-                    const std::vector<std::string>& later);
+Rejection reject_word(const YAML::Node& node, const std::vector<std::string>& names,
+                      const std::vector<std::string>& later);
 
 template <class Value>
-std::vector<std::string> names_of(const Words<Value>& words) {
+std::vector<std::string> names_of(const EnumChoices<Value>& choices) {
   std::vector<std::string> names;
-  for (const auto& [name, value] : words) names.push_back(name);
+  for (const auto& [name, value] : choices) names.push_back(name);
   return names;
 }
 
 template <class Value>
-std::optional<Refusal> read_word(const YAML::Node& node, const Words<Value>& words,
-                                 const std::vector<std::string>& later, Value& out) {
-  for (const auto& [name, value] : words) {
+std::optional<Rejection> read_choice(const YAML::Node& node, const EnumChoices<Value>& choices,
+                                     const std::vector<std::string>& later, Value& out) {
+  for (const auto& [name, value] : choices) {
     if (node.IsScalar() && node.Scalar() == name) {
       out = value;
       return std::nullopt;
     }
   }
-  return refuse_word(node, names_of(words), later);
+  return reject_word(node, names_of(choices), later);
 }
 
 template <class Value>
-std::string name_of(const Words<Value>& words, Value value) {
-  for (const auto& [name, candidate] : words)
+std::string name_of(const EnumChoices<Value>& choices, Value value) {
+  for (const auto& [name, candidate] : choices)
     if (candidate == value) return name;
   return "";
 }
@@ -172,19 +173,19 @@ std::string word_values(const std::vector<std::string>& names, const std::vector
 using Aliases = std::vector<std::pair<std::string, std::string>>;
 
 template <class Field>
-Key word(const char* name, Field field, Words<ValueOf<Field>> words, std::vector<std::string> later, const char* help,
-         Aliases aliases = {}) {
-  Key key = row(name, field, word_values(names_of(words), later), help);
-  key.choices = names_of(words);
-  key.read = [field, words, later, aliases](const YAML::Node& node, Recipe& recipe) {
+Key word(const char* name, Field field, EnumChoices<ValueOf<Field>> choices, std::vector<std::string> later,
+         const char* help, Aliases aliases = {}) {
+  Key key = row(name, field, word_values(names_of(choices), later), help);
+  key.choices = names_of(choices);
+  key.read = [field, choices, later, aliases](const YAML::Node& node, Recipe& recipe) {
     for (const auto& [other, written] : aliases) {
       if (node.IsScalar() && node.Scalar() == other) {
-        return read_word(YAML::Node(written), words, later, field(recipe));
+        return read_choice(YAML::Node(written), choices, later, field(recipe));
       }
     }
-    return read_word(node, words, later, field(recipe));
+    return read_choice(node, choices, later, field(recipe));
   };
-  key.write = [field, words](const Recipe& recipe) { return nlohmann::json(name_of(words, field(recipe))); };
+  key.write = [field, choices](const Recipe& recipe) { return nlohmann::json(name_of(choices, field(recipe))); };
   return key;
 }
 
@@ -193,8 +194,8 @@ template <class Field>
 Key text(const char* name, Field field, const char* unset, const char* help) {
   Key key = row(name, field, "text", help);
   key.unset = unset;
-  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
-    if (!node.IsScalar()) return Refusal{"wrong type", "text", ""};
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
+    if (!node.IsScalar()) return Rejection{"wrong type", "text", ""};
     field(recipe) = node.Scalar();
     return std::nullopt;
   };
@@ -222,15 +223,15 @@ Key path_or_name(const char* name, Field field, const std::array<const char*, co
   return key;
 }
 
-// http://HOST[:PORT][/PATH] or https://...; credentials in it are refused: recipes are kept in every run's folder.
-std::optional<Refusal> refuse_server(const std::string& text);
+// http://HOST[:PORT][/PATH] or https://...; credentials in it are rejected: recipes are kept in every run's folder.
+std::optional<Rejection> reject_server(const std::string& text);
 template <class Field>
 Key server(const char* name, Field field, const char* unset, const char* help) {
   Key key = text(name, field, unset, help);
   key.values = "http://HOST:PORT or https://HOST";
-  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
-    if (!node.IsScalar()) return Refusal{"wrong type", "http://HOST:PORT or https://HOST", ""};
-    if (auto refusal = refuse_server(node.Scalar())) return refusal;
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
+    if (!node.IsScalar()) return Rejection{"wrong type", "http://HOST:PORT or https://HOST", ""};
+    if (auto rejection = reject_server(node.Scalar())) return rejection;
     field(recipe) = node.Scalar();
     return std::nullopt;
   };
@@ -242,9 +243,9 @@ bool is_address(const std::string& text);
 template <class Field>
 Key address(const char* name, Field field, const char* help) {
   Key key = row(name, field, "IPv4 or IPv6 address", help);
-  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
-    if (!node.IsScalar()) return Refusal{"wrong type", "an address as in 127.0.0.1", ""};
-    if (!is_address(node.Scalar())) return Refusal{"no numeric address", "one as in 127.0.0.1, 0.0.0.0 or ::1", ""};
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
+    if (!node.IsScalar()) return Rejection{"wrong type", "an address as in 127.0.0.1", ""};
+    if (!is_address(node.Scalar())) return Rejection{"no numeric address", "one as in 127.0.0.1, 0.0.0.0 or ::1", ""};
     field(recipe) = node.Scalar();
     return std::nullopt;
   };
@@ -258,13 +259,13 @@ Key paths(const char* name, Field field, const char* unset, const char* help) {
   Key key = row(name, field, "list of paths and globs", help);
   key.unset = unset;
   key.is_path = true;
-  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
     std::vector<std::string> list;
     if (node.IsScalar()) list.push_back(node.Scalar());
-    if (node.IsScalar() && node.Scalar().empty()) return Refusal{"wrong type", "a list of paths", ""};
-    if (node.IsMap()) return Refusal{"wrong type", "a list of paths", ""};
+    if (node.IsScalar() && node.Scalar().empty()) return Rejection{"wrong type", "a list of paths", ""};
+    if (node.IsMap()) return Rejection{"wrong type", "a list of paths", ""};
     for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
-      if (!node[i].IsScalar() || node[i].Scalar().empty()) return Refusal{"wrong type", "a list of paths", ""};
+      if (!node[i].IsScalar() || node[i].Scalar().empty()) return Rejection{"wrong type", "a list of paths", ""};
       list.push_back(node[i].Scalar());
     }
     field(recipe) = list;
@@ -282,9 +283,9 @@ template <class Field>
 Key flag(const char* name, Field field, const char* help) {
   Key key = row(name, field, "true or false", help);
   key.choices = {"true", "false"};
-  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
     const auto value = parse_flag(node);
-    if (!value) return Refusal{"wrong type", "true or false", ""};
+    if (!value) return Rejection{"wrong type", "true or false", ""};
     field(recipe) = *value;
     return std::nullopt;
   };
@@ -297,10 +298,10 @@ template <class Field>
 Key automatic_flag(const char* name, Field field, const char* help) {
   Key key = row(name, field, "auto, true or false", help);
   key.choices = {"auto", "true", "false"};
-  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Refusal> {
+  key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
     const bool automatic = node.IsScalar() && node.Scalar() == "auto";
     const auto value = parse_flag(node);
-    if (!automatic && !value) return Refusal{"wrong type", "auto, true or false", ""};
+    if (!automatic && !value) return Rejection{"wrong type", "auto, true or false", ""};
     field(recipe) = value;
     return std::nullopt;
   };

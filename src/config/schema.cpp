@@ -24,18 +24,18 @@ Key unset(const char* meaning, Key key) {
 }
 
 // Beyond what anybody has, and small enough that sizes made of them stay whole numbers.
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 26;     // a sequence
-constexpr std::int64_t kMostSequences = std::int64_t{1} << 24;  // a step
-constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;
-constexpr std::int64_t kMostThreads = 1024;
+constexpr std::int64_t kMaxTokens = std::int64_t{1} << 26;     // a sequence
+constexpr std::int64_t kMaxSequences = std::int64_t{1} << 24;  // a step
+constexpr std::int64_t kMaxRanks = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxThreads = 1024;
 
 // One row a key. The order is that of the docs and of `hawser recipe init`.
 std::vector<Key> make_schema() {
   using namespace rows;
   using enum Needed;
-  const RealRange positive{.least = 0, .least_open = true};
-  const RealRange not_negative{.least = 0};
-  const RealRange fraction{.least = 0, .most = 1, .most_open = true};
+  const RealRange positive{.min = 0, .min_open = true};
+  const RealRange not_negative{.min = 0};
+  const RealRange fraction{.min = 0, .max = 1, .max_open = true};
   return {
       text("name", HAWSER_FIELD(name), "the recipe's file name", "what the run is called in reports"),
 
@@ -49,33 +49,32 @@ std::vector<Key> make_schema() {
       path_or_name("data.chat_template", HAWSER_FIELD(data.chat_template), kChatTemplateNames, "the tokenizer's",
                    "how lines with messages become text: a name or a file, see docs/data.md"),
       path("data.prepared", HAWSER_FIELD(data.prepared), "OUTPUT/data", "folder of the token files"),
-      needed(always, integer("data.sequence_length", HAWSER_FIELD(data.sequence_length),
-                             {.least = 2, .most = kMostTokens}, "tokens a sequence")),
+      needed(always, integer("data.sequence_length", HAWSER_FIELD(data.sequence_length), {.min = 2, .max = kMaxTokens},
+                             "tokens a sequence")),
       word("data.pack", HAWSER_FIELD(data.pack), {{"documents", Packing::documents}, {"chunks", Packing::chunks}}, {},
            "documents: each sees itself only; chunks: one running text"),
-      integer("data.max_documents", HAWSER_FIELD(data.max_documents), {.least = 0, .most = kMostTokens},
+      integer("data.max_documents", HAWSER_FIELD(data.max_documents), {.min = 0, .max = kMaxTokens},
               "documents a sequence at most; 0: sequence_length / 64, at least 8"),
       number("data.validation_fraction", HAWSER_FIELD(data.validation_fraction), fraction,
              "share of data.train held out when data.validation is not given"),
       flag("data.deduplicate", HAWSER_FIELD(data.deduplicate), "leave out documents whose content was there before"),
 
-      integer("parallel.hybrid_shard_degree", HAWSER_FIELD(parallel.hybrid_shard_degree),
-              {.least = 0, .most = kMostRanks},
+      integer("parallel.hybrid_shard_degree", HAWSER_FIELD(parallel.hybrid_shard_degree), {.min = 0, .max = kMaxRanks},
               "ranks (context included) that share one copy of the state; 0: all, 1: none"),
       integer("parallel.context_parallel_degree", HAWSER_FIELD(parallel.context_parallel_degree),
-              {.least = 1, .most = kMostRanks}, "ranks that share each sequence"),
+              {.min = 1, .max = kMaxRanks}, "ranks that share each sequence"),
       word("parallel.context_comm", HAWSER_FIELD(parallel.context_comm), {{"all_gather", ContextComm::all_gather}},
            {"ring", "all_to_all", "auto"}, "how those ranks exchange keys and values"),
       integer(
-          "parallel.context_chunks", HAWSER_FIELD(parallel.context_chunks), {.least = 0, .most = 1024},
+          "parallel.context_chunks", HAWSER_FIELD(parallel.context_chunks), {.min = 0, .max = 1024},
           "chunks of each sequence a rank holds; 0: 2 (zig-zag), or with packed documents 4 to 16, as few as balance"),
       integer("parallel.tensor_parallel_degree", HAWSER_FIELD(parallel.tensor_parallel_degree),
-              {.least = 1, .supported = 1}, "ranks that share each matrix"),
+              {.min = 1, .supported = 1}, "ranks that share each matrix"),
       integer("parallel.pipeline_parallel_degree", HAWSER_FIELD(parallel.pipeline_parallel_degree),
-              {.least = 1, .supported = 1}, "stages the layers are cut into"),
+              {.min = 1, .supported = 1}, "stages the layers are cut into"),
       integer("parallel.expert_parallel_degree", HAWSER_FIELD(parallel.expert_parallel_degree),
-              {.least = 1, .supported = 1}, "ranks that share the experts of a layer"),
-      integer("parallel.prefetch", HAWSER_FIELD(parallel.prefetch), {.least = 0, .most = 1024},
+              {.min = 1, .supported = 1}, "ranks that share the experts of a layer"),
+      integer("parallel.prefetch", HAWSER_FIELD(parallel.prefetch), {.min = 0, .max = 1024},
               "layers whose parameters are gathered ahead of use"),
       word("parallel.gradient_accumulation", HAWSER_FIELD(parallel.gradient_accumulation),
            {{"sharded", GradientAccumulation::sharded}, {"local", GradientAccumulation::local}}, {},
@@ -98,17 +97,17 @@ std::vector<Key> make_schema() {
             {"half", "fp16"},
             {"float8", "fp8"}}),
 
-      needed(to_train, integer("train.steps", HAWSER_FIELD(train.steps), {.least = 1}, "optimizer steps of the run")),
-      integer("train.global_batch_size", HAWSER_FIELD(train.global_batch_size), {.least = 1, .most = kMostSequences},
+      needed(to_train, integer("train.steps", HAWSER_FIELD(train.steps), {.min = 1}, "optimizer steps of the run")),
+      integer("train.global_batch_size", HAWSER_FIELD(train.global_batch_size), {.min = 1, .max = kMaxSequences},
               "sequences a step, over all ranks"),
-      integer("train.micro_batch_size", HAWSER_FIELD(train.micro_batch_size), {.least = 1, .most = kMostSequences},
+      integer("train.micro_batch_size", HAWSER_FIELD(train.micro_batch_size), {.min = 1, .max = kMaxSequences},
               "sequences a data rank computes at a time"),
-      integer("train.seed", HAWSER_FIELD(train.seed), {.least = 0}, "of initial weights, data order and the split"),
-      integer("train.evaluate_every", HAWSER_FIELD(train.evaluate_every), {.least = 0},
+      integer("train.seed", HAWSER_FIELD(train.seed), {.min = 0}, "of initial weights, data order and the split"),
+      integer("train.evaluate_every", HAWSER_FIELD(train.evaluate_every), {.min = 0},
               "steps between evaluations; 0: at the end only"),
-      integer("train.evaluate_batches", HAWSER_FIELD(train.evaluate_batches), {.least = 0},
+      integer("train.evaluate_batches", HAWSER_FIELD(train.evaluate_batches), {.min = 0},
               "global batches an evaluation reads, the same text on any layout; 0: the whole validation set"),
-      integer("train.log_every", HAWSER_FIELD(train.log_every), {.least = 1}, "steps between lines of metrics"),
+      integer("train.log_every", HAWSER_FIELD(train.log_every), {.min = 1}, "steps between lines of metrics"),
 
       number("optimizer.learning_rate", HAWSER_FIELD(optimizer.learning_rate), positive, "its peak, after warm-up"),
       word("optimizer.schedule", HAWSER_FIELD(optimizer.schedule),
@@ -116,7 +115,7 @@ std::vector<Key> make_schema() {
             {"linear", LearningRateSchedule::linear},
             {"constant", LearningRateSchedule::constant}},
            {}, "how the learning rate falls after warm-up"),
-      integer("optimizer.warmup_steps", HAWSER_FIELD(optimizer.warmup_steps), {.least = 0},
+      integer("optimizer.warmup_steps", HAWSER_FIELD(optimizer.warmup_steps), {.min = 0},
               "steps over which it rises from 0"),
       number("optimizer.minimum_learning_rate", HAWSER_FIELD(optimizer.minimum_learning_rate), not_negative,
              "where it ends"),
@@ -128,18 +127,18 @@ std::vector<Key> make_schema() {
       number("optimizer.gradient_clip", HAWSER_FIELD(optimizer.gradient_clip), not_negative,
              "largest norm of the whole gradient; 0: no clipping"),
 
-      integer("checkpoint.every_steps", HAWSER_FIELD(checkpoint.every_steps), {.least = 0},
+      integer("checkpoint.every_steps", HAWSER_FIELD(checkpoint.every_steps), {.min = 0},
               "steps between checkpoints; 0: not by steps; there is always one at the end"),
       number("checkpoint.every_minutes", HAWSER_FIELD(checkpoint.every_minutes), not_negative,
              "minutes between checkpoints, as rank 0's clock has them; 0: not by time"),
-      integer("checkpoint.keep_last", HAWSER_FIELD(checkpoint.keep_last), {.least = 1},
+      integer("checkpoint.keep_last", HAWSER_FIELD(checkpoint.keep_last), {.min = 1},
               "checkpoints kept; older ones are removed, OUTPUT/best never"),
       flag("checkpoint.asynchronous", HAWSER_FIELD(checkpoint.asynchronous),
            "steps wait for a copy in host memory only, and the disk is written beside them (docs/checkpoints.md)"),
 
-      integer("run.ranks", HAWSER_FIELD(run.ranks), {.least = 0, .most = kMostRanks},
+      integer("run.ranks", HAWSER_FIELD(run.ranks), {.min = 0, .max = kMaxRanks},
               "processes; 0: one a GPU, on the CPU the product of the degrees; --ranks says the same"),
-      integer("run.threads", HAWSER_FIELD(run.threads), {.least = 0, .most = kMostThreads},
+      integer("run.threads", HAWSER_FIELD(run.threads), {.min = 0, .max = kMaxThreads},
               "CPU threads a rank; 0: cores / ranks"),
       word("run.device", HAWSER_FIELD(run.device),
            {{"auto", DeviceChoice::automatic}, {"cpu", DeviceChoice::cpu}, {"cuda", DeviceChoice::cuda}}, {},
@@ -153,7 +152,7 @@ std::vector<Key> make_schema() {
       flag("report.rules", HAWSER_FIELD(report.rules),
            "warn of exploding or vanishing gradients, a loss that does not fall, a stall, overfitting"),
       flag("report.tensorboard", HAWSER_FIELD(report.tensorboard), "event files in OUTPUT/tensorboard"),
-      integer("report.prometheus_port", HAWSER_FIELD(report.prometheus_port), {.least = 0, .most = 65535},
+      integer("report.prometheus_port", HAWSER_FIELD(report.prometheus_port), {.min = 0, .max = 65535},
               "port of an HTTP endpoint /metrics, as in 9400; 0: none"),
       address("report.prometheus_address", HAWSER_FIELD(report.prometheus_address),
               "where it listens; 0.0.0.0 or ::: other hosts may ask too"),

@@ -18,7 +18,7 @@
 namespace hawser {
 
 // Why a value was not taken; the reader adds the file, the value and the place.
-struct Refusal {
+struct Rejection {
   std::string what;      // "wrong type", "out of range", "unknown value", "not supported yet"
   std::string expected;  // "a whole number of at least 1"
   std::string hint;
@@ -33,16 +33,16 @@ struct Key {
   std::string values;  // what it takes, for people: "whole number, at least 1"
   std::string help;    // one line
   Needed needed = Needed::never;
-  std::string unset;                                       // what an empty default stands for: "OUTPUT/data"
-  std::string example;                                     // what a recipe shows, commented out, where nothing is set
-  std::vector<std::pair<std::string, std::string>> words;  // what each of its words means, where help cannot say it
-  std::vector<std::string> choices;                        // all that it takes, where these are words
+  std::string unset;    // what an empty default stands for: "OUTPUT/data"
+  std::string example;  // what a recipe shows, commented out, where nothing is set
+  std::vector<std::pair<std::string, std::string>> choice_help;  // one line for each choice, where `help` has no space
+  std::vector<std::string> choices;                              // an enum: all values that it takes
   // ~ is the home folder; --set takes it relative to the working directory, not to the recipe. Of such a key `choices`
   // are names that are no paths.
   bool is_path = false;
 
-  // Stores the value into the recipe, or refuses it and leaves the recipe as it was.
-  std::function<std::optional<Refusal>(const YAML::Node&, Recipe&)> read;
+  // Stores the value into the recipe, or rejects it and leaves the recipe as it was.
+  std::function<std::optional<Rejection>(const YAML::Node&, Recipe&)> read;
   // The value as JSON; null when it is not set.
   std::function<nlohmann::json(const Recipe&)> write;
   // Back to the default.

@@ -115,9 +115,9 @@ void put_table(std::string& out, const std::string& section) {
     out += "| `" + key.name + "` | " + key.values + " | " + default_of(key) + " | " + key.help + " |\n";
   }
   for (const Key& key : schema()) {
-    if (key.section() != section || key.words.empty()) continue;
+    if (key.section() != section || key.choice_help.empty()) continue;
     out += "\n| `" + key.name + "` | " + key.help + " |\n| --- | --- |\n";
-    for (const auto& [word, help] : key.words) out += "| `" + word + "` | " + help + " |\n";
+    for (const auto& [choice, help] : key.choice_help) out += "| `" + choice + "` | " + help + " |\n";
   }
 }
 

@@ -10,7 +10,7 @@ namespace {
 // Builds nothing; stops a parser that finds more nodes than a text of this size can hold.
 class Counter : public YAML::EventHandler {
  public:
-  explicit Counter(std::size_t most) : left_(most) {}
+  explicit Counter(std::size_t max) : left_(max) {}
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}

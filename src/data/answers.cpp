@@ -105,9 +105,9 @@ bool is_answer(const chat::Value& message) {
 
 Problems without_repeats(const Problems& problems) {
   Problems once;
-  std::set<std::string> said;
+  std::set<std::string> seen;
   for (const Problem& problem : problems.all()) {
-    if (said.insert(problem.line()).second) once.add(problem);
+    if (seen.insert(problem.line()).second) once.add(problem);
   }
   return once;
 }
@@ -120,7 +120,7 @@ AnswerEncoder::AnswerEncoder(const Tokenizer& tokenizer, std::shared_ptr<const c
       frame_(tokenizer.frame()) {}
 
 bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problems) const {
-  const auto refuse = [&](std::string what, std::string hint = "") {
+  const auto reject = [&](std::string what, std::string hint = "") {
     problems.add(
         {.file = place.file, .what = std::move(what), .at = cat("line ", place.number), .hint = std::move(hint)});
     return false;
@@ -140,7 +140,7 @@ bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problem
     return true;
   }
   if (!template_) {
-    if (without_.empty()) return refuse("messages need a chat template", "data.chat_template: chatml, or another name");
+    if (without_.empty()) return reject("messages need a chat template", "data.chat_template: chatml, or another name");
     problems.add(without_);
     return false;
   }
@@ -150,11 +150,11 @@ bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problem
     const std::vector<Range> answers = answers_of(rendered, line, line.ids);
     line.labels = labels_of(line.ids, answers, TokenPlaces(rendered.text, line.ids, tokenizer_));
   } catch (const chat::TemplateError& error) {
-    return refuse(cat("chat template ", template_->file(),
+    return reject(cat("chat template ", template_->file(),
                       error.line > 0 ? cat(", its line ", error.line, ": ") : std::string(": "), error.what()));
   }
   if (std::ranges::all_of(line.labels, [](std::int32_t label) { return label == kIgnoredLabel; })) {
-    return refuse("nothing to learn from: no answer of the assistant comes out of the chat template");
+    return reject("nothing to learn from: no answer of the assistant comes out of the chat template");
   }
   return true;
 }

@@ -31,7 +31,7 @@ class AnswerEncoder {
   AnswerEncoder(const Tokenizer& tokenizer, std::shared_ptr<const chat::ChatTemplate> chat_template, Problems without);
 
   // Fills ids and labels of a line that has `chat` or `completion`. False with a problem added at `place` when the
-  // template refuses it, or when nothing in it is to be learned.
+  // template rejects it, or when nothing in it is to be learned.
   bool encode(Line& line, const LinePlace& place, Problems& problems) const;
 
  private:

@@ -153,7 +153,7 @@ TEST(Answers, NeedNoTokenOfTheTokenizerForThemselves) {
   EXPECT_EQ(ids_of("null", R"({"messages": [{"role": "assistant", "content": "bc"}]})").back(), 1);
 }
 
-TEST(Answers, SayWhatIsWrong) {
+TEST(Answers, ReportWhatIsWrong) {
   const Learned mistral(kQuickstart, "mistral-v3");
   EXPECT_EQ(
       mistral(R"({"messages": [{"role": "assistant", "content": "a"}]})"),

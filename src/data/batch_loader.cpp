@@ -119,7 +119,7 @@ MicroBatch Prefetcher::next() {
 
 namespace {
 
-// Also refuses ids that the tokenizer made and the model does not have; those of lines were checked in reading.
+// Also rejects ids that the tokenizer made and the model does not have; those of lines were checked in reading.
 std::int64_t longest_piece(const SequenceSet& set, const std::string& path, std::int64_t vocab_size) {
   std::int64_t longest = 1;
   for (std::int64_t i = 0; i < set.size(); ++i) {

@@ -92,7 +92,7 @@ TEST(BatchLoader, EvaluationReadsTheSetOnce) {
 }
 
 // However many are computed at a time.
-TEST(BatchLoader, EvaluationReadsAsMuchAsItIsTold) {
+TEST(BatchLoader, EvaluationReadsAsMuchAsItIsReported) {
   const TemporaryFolder folder;
   const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 100), 10, 0);  // 10 of them
   for (const std::int64_t at_once : {1, 2, 3, 6, 16}) {
@@ -110,7 +110,7 @@ TEST(BatchLoader, EvaluationReadsAsMuchAsItIsTold) {
   }
 }
 
-TEST(BatchLoader, RefusesWhatBreaksItsBounds) {
+TEST(BatchLoader, RejectsWhatBreaksItsBounds) {
   const TemporaryFolder folder;
   const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 100), 10, 0);
   EXPECT_THROW(BatchLoader(set, shape_of(1, 10, 2), {0, 1, 0, 1}, {}), InternalError);

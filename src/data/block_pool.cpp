@@ -6,7 +6,7 @@ BlockPool::BlockPool(int threads, const BlockEncoder& encoder) : encoder_(encode
   try {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
   } catch (...) {
-    end();  // those that were not refused
+    end();  // those that were not rejected
     throw;
   }
 }

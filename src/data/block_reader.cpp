@@ -13,13 +13,13 @@ namespace {
 constexpr std::size_t kRead = std::size_t{256} << 10;
 // What is looked at on both sides of a cut: longer than any word or token of ordinary text.
 constexpr std::size_t kContext = 1024;
-constexpr int kMostRefused = 1000;
+constexpr int kMaxRejected = 1000;
 // A block is held whole, and a line or a part that cannot be cut is a block: an archive may unpack to any size.
 constexpr std::size_t kLargestBlock = std::size_t{256} << 20;
 
 // The last `most` bytes or a little less, from the start of a character on.
-std::string tail(std::string_view text, std::size_t most) {
-  std::size_t from = text.size() - std::min(most, text.size());
+std::string tail(std::string_view text, std::size_t max) {
+  std::size_t from = text.size() - std::min(max, text.size());
   while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80) ++from;
   return std::string(text.substr(from));
 }
@@ -145,7 +145,7 @@ std::size_t BlockReader::find_cut(std::size_t& looked_at) {
 }
 
 bool BlockReader::is_cut(std::size_t at) {
-  if (refused_ >= kMostRefused) return false;
+  if (rejected_ >= kMaxRejected) return false;
   const char before = buffer_[at - 1], after = buffer_[at];
   const bool line = before == '\n' && !is_space(after) && !is_space(buffer_[at - 2]);
   const bool word = after == ' ' && !is_space(before) && !is_space(buffer_[at + 1]);
@@ -159,7 +159,7 @@ bool BlockReader::is_cut(std::size_t at) {
   tokenizer_->encode(left, apart, false);
   tokenizer_->encode(left + buffer_.substr(at, end - at), together, false);
   const bool same = together.size() >= apart.size() && std::equal(apart.begin(), apart.end(), together.begin());
-  refused_ = same ? 0 : refused_ + 1;
+  rejected_ = same ? 0 : rejected_ + 1;
   return same;
 }
 

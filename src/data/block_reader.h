@@ -69,7 +69,7 @@ class BlockReader {
   std::int64_t read_ = 0;        // decompressed bytes, up to the end of the buffer
   std::int64_t file_bytes_ = 0;  // handed out
   bool ended_ = false, any_ = false;
-  int refused_ = 0;  // cuts that the tokenizer does not allow, one after another
+  int rejected_ = 0;  // cuts that the tokenizer does not allow, one after another
 };
 
 }  // namespace hawser::data

@@ -76,7 +76,7 @@ class PlainReader final : public ByteReader {
   OpenFile file_;
 };
 
-// What the two kinds of archive share: a buffer of the file's bytes, and how they are refused.
+// What the two kinds of archive share: a buffer of the file's bytes, and how they are rejected.
 class ArchiveReader : public ByteReader {
  public:
   ArchiveReader(const std::string& path, const char* kind) : file_(path), kind_(kind), input_(kBuffer) {}
@@ -101,15 +101,15 @@ class ArchiveReader : public ByteReader {
     size_ = file_.read(input_.data(), input_.size());
     return size_ > 0;
   }
-  [[noreturn]] void refuse_start() const {
+  [[noreturn]] void reject_start() const {
     throw UserError(
         {.file = file_.path(), .what = cat("not a ", kind_, " archive"), .hint = "the name that fits its content"});
   }
-  [[noreturn]] void refuse_short() const {
+  [[noreturn]] void reject_short() const {
     throw UserError(
         {.file = file_.path(), .what = cat(kind_, " archive cut short"), .at = cat("byte ", file_.position())});
   }
-  [[noreturn]] void refuse_damaged(const char* why) const {
+  [[noreturn]] void reject_corrupt(const char* why) const {
     throw UserError({.file = file_.path(),
                      .what = cat("damaged ", kind_, " archive", why ? cat(": ", why) : ""),
                      .at = cat("byte ", file_bytes())});
@@ -132,8 +132,8 @@ class GzipReader final : public ArchiveReader {
     std::size_t done = 0;
     while (done < out.size() && !ended_) {
       if (!fill()) {
-        if (inside_) refuse_short();
-        if (!any_) refuse_start();
+        if (inside_) reject_short();
+        if (!any_) reject_start();
         ended_ = true;
         break;
       }
@@ -141,19 +141,19 @@ class GzipReader final : public ArchiveReader {
       stream_.next_in = reinterpret_cast<Bytef*>(input_.data() + at_);
       stream_.avail_in = static_cast<uInt>(size_ - at_);
       stream_.next_out = reinterpret_cast<Bytef*>(out.data() + done);
-      const auto room = static_cast<uInt>(std::min<std::size_t>(out.size() - done, std::size_t{1} << 30));
-      stream_.avail_out = room;
+      const auto space = static_cast<uInt>(std::min<std::size_t>(out.size() - done, std::size_t{1} << 30));
+      stream_.avail_out = space;
       const int result = ::inflate(&stream_, Z_NO_FLUSH);
       at_ = size_ - stream_.avail_in;
-      done += room - stream_.avail_out;
+      done += space - stream_.avail_out;
       if (result == Z_STREAM_END) {
         inside_ = false;
         ::inflateReset(&stream_);
       } else if (result == Z_MEM_ERROR) {
         throw std::bad_alloc();
       } else if (result != Z_OK && result != Z_BUF_ERROR) {
-        if (stream_.total_out == 0 && !any_out_ && done == 0) refuse_start();
-        refuse_damaged(stream_.msg);
+        if (stream_.total_out == 0 && !any_out_ && done == 0) reject_start();
+        reject_corrupt(stream_.msg);
       }
       any_out_ = any_out_ || done > 0;
     }
@@ -167,7 +167,7 @@ class GzipReader final : public ArchiveReader {
       do {
         if (!std::all_of(input_.begin() + static_cast<std::ptrdiff_t>(at_),
                          input_.begin() + static_cast<std::ptrdiff_t>(size_), [](char c) { return c == '\0'; })) {
-          refuse_damaged("something stands after its end");
+          reject_corrupt("something stands after its end");
         }
         at_ = size_;
       } while (fill());
@@ -197,7 +197,7 @@ class ZstdReader final : public ArchiveReader {
     while (to.pos < to.size) {
       const bool more = fill();
       if (!more && !inside_) {
-        if (!any_) refuse_start();
+        if (!any_) reject_start();
         break;
       }
       ZSTD_inBuffer from{input_.data(), size_, at_};
@@ -207,18 +207,18 @@ class ZstdReader final : public ArchiveReader {
       at_ = from.pos;
       if (::ZSTD_isError(result)) {
         const auto code = ::ZSTD_getErrorCode(result);
-        if (code == ZSTD_error_prefix_unknown && !any_) refuse_start();
+        if (code == ZSTD_error_prefix_unknown && !any_) reject_start();
         if (code == ZSTD_error_frameParameter_windowTooLarge) {
           throw UserError({.file = file_.path(),
                            .what = "zstd archive with too large a window",
                            .expected = "128 MiB at most",
                            .hint = "zstd without --long, or with --long=27"});
         }
-        refuse_damaged(::ZSTD_getErrorName(result));
+        reject_corrupt(::ZSTD_getErrorName(result));
       }
       inside_ = result != 0;
       any_ = true;
-      if (!more && inside_ && !moved) refuse_short();
+      if (!more && inside_ && !moved) reject_short();
     }
     return to.pos;
   }

@@ -22,7 +22,7 @@ std::string words(int count) {
 
 class ByteReaderTest : public testing::Test {
  protected:
-  std::string refusal(const std::string& name) {
+  std::string rejection(const std::string& name) {
     try {
       read_all_bytes(folder_.path(name));
     } catch (const UserError& error) {
@@ -62,25 +62,25 @@ TEST_F(ByteReaderTest, NamesArchivesThatAreBroken) {
   for (const auto& [ending, kind, whole] :
        {std::tuple(".gz", "gzip", gzip(text)), std::tuple(".zst", "zstd", zstd(text))}) {
     const std::string name = std::string("a.txt") + ending;
-    const auto refused = [&](const std::string& bytes) {
+    const auto rejected = [&](const std::string& bytes) {
       folder_.write(name, bytes);
-      return refusal(name);
+      return rejection(name);
     };
-    EXPECT_EQ(refused(whole), "accepted");
-    EXPECT_EQ(refused("{\"text\": \"not an archive\"}\n"),
+    EXPECT_EQ(rejected(whole), "accepted");
+    EXPECT_EQ(rejected("{\"text\": \"not an archive\"}\n"),
               cat(name, ": not a ", kind, " archive; try the name that fits its content"));
-    EXPECT_EQ(refused(""), cat(name, ": not a ", kind, " archive; try the name that fits its content"));
+    EXPECT_EQ(rejected(""), cat(name, ": not a ", kind, " archive; try the name that fits its content"));
     for (const std::size_t size : {whole.size() - 1, whole.size() - 4, whole.size() / 2, std::size_t{12}}) {
-      EXPECT_EQ(refused(whole.substr(0, size)), cat(name, ": ", kind, " archive cut short at byte ", size));
+      EXPECT_EQ(rejected(whole.substr(0, size)), cat(name, ": ", kind, " archive cut short at byte ", size));
     }
-    EXPECT_EQ(refused(whole + "rest").substr(0, name.size() + 10), name + ": damaged ") << refusal(name);
+    EXPECT_EQ(rejected(whole + "rest").substr(0, name.size() + 10), name + ": damaged ") << rejection(name);
     // Whatever bit is wrong, the text does not pass for another one.
     const RandomStream random(2, kind);
     for (int i = 0; i < 100; ++i) {
       std::string broken = whole;
       broken[random.below(broken.size(), 2 * i)] ^= static_cast<char>(1 << random.below(8, 2 * i + 1));
       folder_.write(name, broken);
-      const std::string line = refusal(name);
+      const std::string line = rejection(name);
       if (line == "accepted") {
         EXPECT_TRUE(read_all_bytes(folder_.path(name)) == text) << i;  // a bit without meaning, as gzip's header has
       } else {
@@ -90,9 +90,9 @@ TEST_F(ByteReaderTest, NamesArchivesThatAreBroken) {
   }
 }
 
-TEST_F(ByteReaderTest, RefusesAWindowBeyondItsMemory) {
+TEST_F(ByteReaderTest, RejectsAWindowBeyondItsMemory) {
   folder_.write("far.txt.zst", zstd(words(1000), 30));
-  EXPECT_EQ(refusal("far.txt.zst"),
+  EXPECT_EQ(rejection("far.txt.zst"),
             "far.txt.zst: zstd archive with too large a window (expected 128 MiB at most); try zstd without --long, or "
             "with --long=27");
 }

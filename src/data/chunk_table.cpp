@@ -75,13 +75,13 @@ Deal deal(std::span<const double> work, int context, int together, std::span<con
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return of_group[a] > of_group[b]; });
   Deal out{.owner = std::vector<std::int32_t>(work.size()), .load = {load.begin(), load.end()}};
   for (const int group : order) {
-    int least = -1;
+    int min = -1;
     for (int rank = 0; rank < context; ++rank) {
-      if (held[rank] < places && (least < 0 || out.load[rank] < out.load[least])) least = rank;
+      if (held[rank] < places && (min < 0 || out.load[rank] < out.load[min])) min = rank;
     }
-    std::fill_n(out.owner.begin() + group * together, together, least);
-    ++held[least];
-    out.load[least] += of_group[group];
+    std::fill_n(out.owner.begin() + group * together, together, min);
+    ++held[min];
+    out.load[min] += of_group[group];
   }
   return out;
 }

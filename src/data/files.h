@@ -15,7 +15,7 @@ namespace hawser::data {
 class MappedFile {
  public:
   MappedFile() = default;
-  // UserError when the file cannot be opened; Error(does_not_fit) when the system refuses the addresses.
+  // UserError when the file cannot be opened; Error(does_not_fit) when the system rejects the addresses.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }

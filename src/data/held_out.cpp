@@ -26,7 +26,7 @@ HeldOut::HeldOut(std::int64_t documents, double fraction, std::uint64_t seed) : 
     if (number >> (64 - kBucketBits) == bucket) inside.push_back(number);
   }
   std::nth_element(inside.begin(), inside.begin() + (wanted - 1), inside.end());
-  most_ = inside[wanted - 1];
+  max_ = inside[wanted - 1];
 }
 
 }  // namespace hawser::data

@@ -14,11 +14,11 @@ class HeldOut {
   HeldOut() = default;  // none
   HeldOut(std::int64_t documents, double fraction, std::uint64_t seed);
 
-  bool operator()(std::int64_t document) const { return any_ && stream_.bits(document) <= most_; }
+  bool operator()(std::int64_t document) const { return any_ && stream_.bits(document) <= max_; }
 
  private:
   bool any_ = false;
-  std::uint64_t most_ = 0;  // the largest number of a document that is held out
+  std::uint64_t max_ = 0;  // the largest number of a document that is held out
   RandomStream stream_{0, "data/validation"};
 };
 

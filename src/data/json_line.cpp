@@ -51,7 +51,7 @@ std::optional<std::string> repeated_key(std::string_view json) {
 }  // namespace
 
 std::optional<Json> parse_json_line(std::string_view text, const LinePlace& place, Problems& problems) {
-  const auto refuse = [&](std::string what, std::string expected, std::string got, const std::string& at) {
+  const auto reject = [&](std::string what, std::string expected, std::string got, const std::string& at) {
     problems.add({.file = place.file,
                   .what = std::move(what),
                   .expected = std::move(expected),
@@ -61,7 +61,7 @@ std::optional<Json> parse_json_line(std::string_view text, const LinePlace& plac
   };
   // Copies of JSON, which an ordered object makes as it grows, go down recursively.
   if (const auto deep = deeper_than(text, kDeepest)) {
-    return refuse("JSON nested too deeply", cat("at most ", kDeepest, " levels"), "",
+    return reject("JSON nested too deeply", cat("at most ", kDeepest, " levels"), "",
                   cat("byte ", place.byte + static_cast<std::int64_t>(*deep)));
   }
   Json json;
@@ -86,10 +86,10 @@ std::optional<Json> parse_json_line(std::string_view text, const LinePlace& plac
   }
   // The parser takes a zero byte for the end; what stands behind it would be dropped, unseen.
   if (const std::size_t zero = text.find('\0'); zero != text.npos) {
-    return refuse("broken JSON: a zero byte", "", "", cat("byte ", place.byte + static_cast<std::int64_t>(zero)));
+    return reject("broken JSON: a zero byte", "", "", cat("byte ", place.byte + static_cast<std::int64_t>(zero)));
   }
-  if (const auto twice = repeated_key(text)) return refuse("key given twice", "once", *twice, "");
-  if (!json.is_object()) return refuse("line is not an object", "{...}", json.type_name(), "");
+  if (const auto twice = repeated_key(text)) return reject("key given twice", "once", *twice, "");
+  if (!json.is_object()) return reject("line is not an object", "{...}", json.type_name(), "");
   return json;
 }
 

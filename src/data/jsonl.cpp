@@ -29,32 +29,32 @@ class LineReader {
       if (json.contains(key)) got += cat(got.empty() ? "" : " and ", key);
     }
     if (got.empty() || got.find(' ') != got.npos) {
-      return refuse("line needs one of its keys", "text, input_ids, messages, or prompt and completion",
+      return reject("line needs one of its keys", "text, input_ids, messages, or prompt and completion",
                     got.empty() ? "none" : got, "");
     }
     if (json.contains("messages") || json.contains("prompt")) {
       try {
         return json.contains("messages") ? conversation(json) : completion(json);
       } catch (const chat::TemplateError& error) {
-        return refuse(error.what(), "messages of texts", "", "");
+        return reject(error.what(), "messages of texts", "", "");
       }
     }
     Line line;
     if (json.contains("text")) {
-      if (!json["text"].is_string()) return refuse("wrong type", "a string", json["text"].type_name(), "text");
+      if (!json["text"].is_string()) return reject("wrong type", "a string", json["text"].type_name(), "text");
       line.text = std::move(json["text"].get_ref<std::string&>());
       return line;
     }
-    const std::int64_t most = place_.vocab_size > 0 ? place_.vocab_size - 1 : std::numeric_limits<std::int32_t>::max();
-    bool good = numbers(json["input_ids"], "input_ids", "id outside the vocabulary", 0, most, false, line.ids);
+    const std::int64_t max = place_.vocab_size > 0 ? place_.vocab_size - 1 : std::numeric_limits<std::int32_t>::max();
+    bool good = numbers(json["input_ids"], "input_ids", "id outside the vocabulary", 0, max, false, line.ids);
     if (good && line.ids.empty()) {
-      refuse("no ids", "one or more", "none", "input_ids");
+      reject("no ids", "one or more", "none", "input_ids");
       good = false;
     }
     if (const auto labels = json.find("labels"); labels != json.end() && !labels->is_null()) {
-      const bool read = numbers(*labels, "labels", "label outside the vocabulary", 0, most, true, line.labels);
+      const bool read = numbers(*labels, "labels", "label outside the vocabulary", 0, max, true, line.labels);
       if (read && good && line.labels.size() != line.ids.size()) {
-        refuse("labels do not match input_ids", cat(line.ids.size()), cat(line.labels.size()), "labels");
+        reject("labels do not match input_ids", cat(line.ids.size()), cat(line.labels.size()), "labels");
         good = false;
       }
       good = good && read;
@@ -65,7 +65,7 @@ class LineReader {
       std::int64_t sum = 0;
       for (const std::int32_t length : line.document_lengths) sum += length;
       if (read && good && sum != static_cast<std::int64_t>(line.ids.size())) {
-        refuse("document_lengths do not add up", cat(line.ids.size()), cat(sum), "document_lengths");
+        reject("document_lengths do not add up", cat(line.ids.size()), cat(sum), "document_lengths");
         good = false;
       }
       good = good && read;
@@ -83,22 +83,22 @@ class LineReader {
   std::optional<Line> with_tools(const Json& json, Line line) {
     const auto tools = json.find("tools");
     if (tools == json.end() || tools->is_null()) return line;
-    if (!tools->is_array()) return refuse("wrong type", "a list of tools", tools->type_name(), "tools");
+    if (!tools->is_array()) return reject("wrong type", "a list of tools", tools->type_name(), "tools");
     line.chat->tools = chat::from_json(*tools);
     return line;
   }
 
   std::optional<Line> completion(const Json& json) {
     const auto found = json.find("completion");
-    if (found == json.end()) return refuse("prompt without completion", "both", "prompt", "");
+    if (found == json.end()) return reject("prompt without completion", "both", "prompt", "");
     const Json& prompt = json["prompt"];
     if (prompt.is_string() && found->is_string()) {
       Line line{.prompt = prompt.get<std::string>(), .completion = found->get<std::string>()};
-      if (line.completion->empty()) return refuse("empty completion", "text", "", "completion");
+      if (line.completion->empty()) return reject("empty completion", "text", "", "completion");
       return line;
     }
     if (!prompt.is_array() || !found->is_array()) {
-      return refuse("wrong type", "two texts, or two lists of messages",
+      return reject("wrong type", "two texts, or two lists of messages",
                     cat(prompt.type_name(), " and ", found->type_name()), "prompt, completion");
     }
     if (!check_messages(prompt, "prompt") || !check_messages(*found, "completion")) return std::nullopt;
@@ -112,28 +112,28 @@ class LineReader {
   // A list of objects that say who speaks, and what.
   bool check_messages(const Json& messages, const std::string& key) {
     if (!messages.is_array() || messages.empty()) {
-      refuse("wrong type", "a list of messages", messages.is_array() ? "an empty one" : messages.type_name(), key);
+      reject("wrong type", "a list of messages", messages.is_array() ? "an empty one" : messages.type_name(), key);
       return false;
     }
     for (std::size_t i = 0; i < messages.size(); ++i) {
       const Json& message = messages[i];
       const std::string place = cat(key, "[", i, "]");
       if (!message.is_object()) {
-        refuse("wrong type", "a message: {\"role\": ..., \"content\": ...}", message.type_name(), place);
+        reject("wrong type", "a message: {\"role\": ..., \"content\": ...}", message.type_name(), place);
         return false;
       }
       const auto role = message.find("role"), content = message.find("content");
       if (role == message.end() || !role->is_string()) {
-        refuse("a message without a role", "user, assistant, system or the like",
+        reject("a message without a role", "user, assistant, system or the like",
                role == message.end() ? "none" : role->type_name(), place + ".role");
         return false;
       }
       if (content == message.end() && !message.contains("tool_calls")) {
-        refuse("a message without content", "text", "none", place + ".content");
+        reject("a message without content", "text", "none", place + ".content");
         return false;
       }
       if (content != message.end() && !content->is_string() && !content->is_null() && !content->is_array()) {
-        refuse("wrong type", "text", content->type_name(), place + ".content");
+        reject("wrong type", "text", content->type_name(), place + ".content");
         return false;
       }
     }
@@ -142,7 +142,7 @@ class LineReader {
 
   std::string at(const std::string& key) const { return cat("line ", place_.number, key.empty() ? "" : ", ", key); }
 
-  std::nullopt_t refuse(std::string what, std::string expected, std::string got, const std::string& key) {
+  std::nullopt_t reject(std::string what, std::string expected, std::string got, const std::string& key) {
     problems_.add({.file = place_.file,
                    .what = std::move(what),
                    .expected = std::move(expected),
@@ -152,10 +152,10 @@ class LineReader {
   }
 
   // Whole numbers from least to most, or -100 where `ignored` allows it. Reports the first bad one only.
-  bool numbers(const Json& list, const std::string& key, const char* what, std::int64_t least, std::int64_t most,
+  bool numbers(const Json& list, const std::string& key, const char* what, std::int64_t min, std::int64_t max,
                bool ignored, std::vector<std::int32_t>& out) {
     if (!list.is_array()) {
-      refuse("wrong type", "a list of whole numbers", list.type_name(), key);
+      reject("wrong type", "a list of whole numbers", list.type_name(), key);
       return false;
     }
     out.reserve(list.size());
@@ -164,8 +164,8 @@ class LineReader {
       const bool whole =
           item.is_number_integer() && !(item.is_number_unsigned() && item.get<std::uint64_t>() > 1ull << 62);
       const std::int64_t value = whole ? item.get<std::int64_t>() : 0;
-      if (!whole || ((value < least || value > most) && !(ignored && value == kIgnoredLabel))) {
-        refuse(what, cat(ignored ? "-100, or " : "", least, " to ", most),
+      if (!whole || ((value < min || value > max) && !(ignored && value == kIgnoredLabel))) {
+        reject(what, cat(ignored ? "-100, or " : "", min, " to ", max),
                item.is_structured() ? item.type_name() : item.dump(), cat(key, "[", out.size(), "]"));
         return false;
       }

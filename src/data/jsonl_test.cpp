@@ -10,7 +10,7 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 
 // What is wrong with a line, without the name of the file.
-std::string refusal(std::string_view text, std::int64_t vocab_size = 100) {
+std::string rejection(std::string_view text, std::int64_t vocab_size = 100) {
   Problems problems;
   const LinePlace place{.file = "f", .number = 12, .byte = 1000, .vocab_size = vocab_size};
   const auto line = parse_line(text, place, problems);
@@ -41,91 +41,92 @@ TEST(Jsonl, ReadsTextAndIds) {
   EXPECT_TRUE(problems.empty());
 }
 
-TEST(Jsonl, SaysWhatIsWrongAndWhere) {
-  EXPECT_EQ(refusal("{\"text\": ").substr(0, 15), "f: broken JSON:");
-  EXPECT_NE(refusal("{\"text\" 5}").find(" at line 12, byte 1008"), std::string::npos);
-  EXPECT_NE(refusal("{\"text\": \"\xFF\"}").find("broken JSON"), std::string::npos);
-  EXPECT_EQ(refusal("[1]"), "f: line is not an object (expected {...}, got array) at line 12");
+TEST(Jsonl, ReportsWhatIsWrongAndWhere) {
+  EXPECT_EQ(rejection("{\"text\": ").substr(0, 15), "f: broken JSON:");
+  EXPECT_NE(rejection("{\"text\" 5}").find(" at line 12, byte 1008"), std::string::npos);
+  EXPECT_NE(rejection("{\"text\": \"\xFF\"}").find("broken JSON"), std::string::npos);
+  EXPECT_EQ(rejection("[1]"), "f: line is not an object (expected {...}, got array) at line 12");
   const std::string keys =
       "f: line needs one of its keys (expected text, input_ids, messages, or prompt and completion, got ";
-  EXPECT_EQ(refusal("{}"), keys + "none) at line 12");
-  EXPECT_EQ(refusal(R"({"text":"a","input_ids":[1]})"), keys + "text and input_ids) at line 12");
-  EXPECT_EQ(refusal(R"({"text":"a","messages":[]})"), keys + "text and messages) at line 12");
-  EXPECT_EQ(refusal(R"({"text":5})"), "f: wrong type (expected a string, got number) at line 12, text");
-  EXPECT_EQ(refusal(R"({"messages":[]})"),
+  EXPECT_EQ(rejection("{}"), keys + "none) at line 12");
+  EXPECT_EQ(rejection(R"({"text":"a","input_ids":[1]})"), keys + "text and input_ids) at line 12");
+  EXPECT_EQ(rejection(R"({"text":"a","messages":[]})"), keys + "text and messages) at line 12");
+  EXPECT_EQ(rejection(R"({"text":5})"), "f: wrong type (expected a string, got number) at line 12, text");
+  EXPECT_EQ(rejection(R"({"messages":[]})"),
             "f: wrong type (expected a list of messages, got an empty one) at line 12, messages");
-  EXPECT_EQ(refusal(R"({"messages":"hi"})"),
+  EXPECT_EQ(rejection(R"({"messages":"hi"})"),
             "f: wrong type (expected a list of messages, got string) at line 12, messages");
   EXPECT_EQ(
-      refusal(R"({"messages":["hi"]})"),
+      rejection(R"({"messages":["hi"]})"),
       "f: wrong type (expected a message: {\"role\": ..., \"content\": ...}, got string) at line 12, messages[0]");
-  EXPECT_EQ(refusal(R"({"messages":[{"role":"user","content":"a"},{"from":"gpt","value":"b"}]})"),
+  EXPECT_EQ(rejection(R"({"messages":[{"role":"user","content":"a"},{"from":"gpt","value":"b"}]})"),
             "f: a message without a role (expected user, assistant, system or the like, got none) at line 12, "
             "messages[1].role");
-  EXPECT_EQ(refusal(R"({"messages":[{"role":"user"}]})"),
+  EXPECT_EQ(rejection(R"({"messages":[{"role":"user"}]})"),
             "f: a message without content (expected text, got none) at line 12, messages[0].content");
-  EXPECT_EQ(refusal(R"({"messages":[{"role":"user","content":5}]})"),
+  EXPECT_EQ(rejection(R"({"messages":[{"role":"user","content":5}]})"),
             "f: wrong type (expected text, got number) at line 12, messages[0].content");
-  EXPECT_EQ(refusal(R"({"messages":[{"role":"user","content":"a"}],"tools":{}})"),
+  EXPECT_EQ(rejection(R"({"messages":[{"role":"user","content":"a"}],"tools":{}})"),
             "f: wrong type (expected a list of tools, got object) at line 12, tools");
   const auto nested = [](const std::string& before, int levels, const std::string& after) {
     const auto count = static_cast<std::size_t>(levels);
     return before + std::string(count, '[') + std::string(count, ']') + after;
   };
-  EXPECT_EQ(refusal(nested(R"({"messages":[{"role":"user","content":)", 150, "}]}")),
+  EXPECT_EQ(rejection(nested(R"({"messages":[{"role":"user","content":)", 150, "}]}")),
             "f: nested too deeply (expected messages of texts) at line 12");
-  EXPECT_EQ(refusal(nested(R"({"messages":[{"role":"user","content":)", 300000, "}]}")),
+  EXPECT_EQ(rejection(nested(R"({"messages":[{"role":"user","content":)", 300000, "}]}")),
             "f: JSON nested too deeply (expected at most 200 levels) at line 12, byte 1235");
-  EXPECT_EQ(refusal(nested(R"({"input_ids":[)", 300000, "]}")),
+  EXPECT_EQ(rejection(nested(R"({"input_ids":[)", 300000, "]}")),
             "f: JSON nested too deeply (expected at most 200 levels) at line 12, byte 1212");
-  EXPECT_EQ(refusal(nested(R"({"more":)", 300000, R"(,"input_ids":[1]})")),
+  EXPECT_EQ(rejection(nested(R"({"more":)", 300000, R"(,"input_ids":[1]})")),
             "f: JSON nested too deeply (expected at most 200 levels) at line 12, byte 1207");
-  EXPECT_EQ(refusal(R"({"input_ids":[[1]]})"),
+  EXPECT_EQ(rejection(R"({"input_ids":[[1]]})"),
             "f: id outside the vocabulary (expected 0 to 99, got array) at line 12, input_ids[0]");
-  EXPECT_EQ(refusal(nested(R"({"text":5, "more":"\")", 300, R"("})")),
+  EXPECT_EQ(rejection(nested(R"({"text":5, "more":"\")", 300, R"("})")),
             "f: wrong type (expected a string, got number) at line 12, text");
-  EXPECT_EQ(refusal(R"({"prompt":"a"})"), "f: prompt without completion (expected both, got prompt) at line 12");
-  EXPECT_EQ(refusal(R"({"prompt":"a","completion":""})"), "f: empty completion (expected text) at line 12, completion");
-  EXPECT_EQ(refusal(R"({"prompt":"a","completion":[]})"),
+  EXPECT_EQ(rejection(R"({"prompt":"a"})"), "f: prompt without completion (expected both, got prompt) at line 12");
+  EXPECT_EQ(rejection(R"({"prompt":"a","completion":""})"),
+            "f: empty completion (expected text) at line 12, completion");
+  EXPECT_EQ(rejection(R"({"prompt":"a","completion":[]})"),
             "f: wrong type (expected two texts, or two lists of messages, got string and array) at line 12, prompt, "
             "completion");
-  EXPECT_EQ(refusal(R"({"input_ids":[]})"), "f: no ids (expected one or more, got none) at line 12, input_ids");
-  EXPECT_EQ(refusal(R"({"input_ids":"a"})"),
+  EXPECT_EQ(rejection(R"({"input_ids":[]})"), "f: no ids (expected one or more, got none) at line 12, input_ids");
+  EXPECT_EQ(rejection(R"({"input_ids":"a"})"),
             "f: wrong type (expected a list of whole numbers, got string) at line 12, input_ids");
   for (const char* id : {"100", "-1", "1.5", "\"a\"", "99999999999999999999", "18446744073709551615", "-9e18"}) {
-    EXPECT_EQ(refusal(std::string(R"({"input_ids":[1,)") + id + "]}").substr(0, 43),
+    EXPECT_EQ(rejection(std::string(R"({"input_ids":[1,)") + id + "]}").substr(0, 43),
               "f: id outside the vocabulary (expected 0 to")
         << id;
   }
-  EXPECT_EQ(refusal(R"({"input_ids":[100]})"),
+  EXPECT_EQ(rejection(R"({"input_ids":[100]})"),
             "f: id outside the vocabulary (expected 0 to 99, got 100) at line 12, input_ids[0]");
-  EXPECT_EQ(refusal(R"({"input_ids":[100]})", 0), "accepted");
-  EXPECT_EQ(refusal(R"({"input_ids":[1,2],"labels":[1]})"),
+  EXPECT_EQ(rejection(R"({"input_ids":[100]})", 0), "accepted");
+  EXPECT_EQ(rejection(R"({"input_ids":[1,2],"labels":[1]})"),
             "f: labels do not match input_ids (expected 2, got 1) at line 12, labels");
-  EXPECT_EQ(refusal(R"({"input_ids":[1,2],"labels":[1,-99]})"),
+  EXPECT_EQ(rejection(R"({"input_ids":[1,2],"labels":[1,-99]})"),
             "f: label outside the vocabulary (expected -100, or 0 to 99, got -99) at line 12, labels[1]");
-  EXPECT_EQ(refusal(R"({"input_ids":[1,2],"document_lengths":[1,2]})"),
+  EXPECT_EQ(rejection(R"({"input_ids":[1,2],"document_lengths":[1,2]})"),
             "f: document_lengths do not add up (expected 2, got 3) at line 12, document_lengths");
-  EXPECT_EQ(refusal(R"({"input_ids":[1,2],"document_lengths":[2,0]})").substr(0, 22), "f: bad document length");
+  EXPECT_EQ(rejection(R"({"input_ids":[1,2],"document_lengths":[2,0]})").substr(0, 22), "f: bad document length");
   // What stands behind a zero byte is not dropped unseen.
   const std::string line = R"({"text":"a"})";
   for (const std::string& rest :
        {std::string("\0", 1), std::string("\0]]}", 4), std::string("\0{\"text\":\"b\"}", 13)}) {
-    EXPECT_EQ(refusal(line + rest), "f: broken JSON: a zero byte at line 12, byte 1012");
+    EXPECT_EQ(rejection(line + rest), "f: broken JSON: a zero byte at line 12, byte 1012");
   }
   // A key twice, at any depth and however it is written: none of the two is dropped without a word.
   for (const char* twice : {R"({"text":"a","text":"b"})", R"({"text":"a", "t\u0065xt" : "b"})",
                             R"({"text":"a","more":[{},{"text":1,"text":1}]})",
                             R"({"messages":[{"role":"user","content":"a","text":1,"b":{"c":[1,"text"]},"text":2}]})"}) {
-    EXPECT_EQ(refusal(twice), "f: key given twice (expected once, got text) at line 12") << twice;
+    EXPECT_EQ(rejection(twice), "f: key given twice (expected once, got text) at line 12") << twice;
   }
   for (const char* once :
        {R"({"text":"\"text\":1,\\","b":[{"text":1},{"text":2}],"c":["text","text"],"d":{"text":{"text":""}}})",
         R"({"input_ids":[1,2],"":{},"a":[]})"}) {
-    EXPECT_EQ(refusal(once), "accepted") << once;
+    EXPECT_EQ(rejection(once), "accepted") << once;
   }
   // Both mistakes of a line.
-  EXPECT_EQ(refusal(R"({"input_ids":[700],"document_lengths":[0]})").find('\n') != std::string::npos, true);
+  EXPECT_EQ(rejection(R"({"input_ids":[700],"document_lengths":[0]})").find('\n') != std::string::npos, true);
 }
 
 TEST(Jsonl, CollectsAllProblemsOfAFile) {

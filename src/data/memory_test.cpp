@@ -26,7 +26,7 @@ TEST(WithoutMemory, AFileThatCannotBeMappedDoesNotFit) {
     FAIL() << "it was mapped";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::does_not_fit) << error.what();
-    EXPECT_NE(std::string(error.what()).find("refused 1.00 GiB for "), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("rejected 1.00 GiB for "), std::string::npos) << error.what();
   }
 }
 

@@ -28,8 +28,8 @@ BatchShape batch_shape(const Recipe& recipe) {
   shape.split = zigzag ? SequenceSplit::zigzag : SequenceSplit::by_work;
   shape.chunks_per_rank = zigzag ? 2 : chunks > 0 ? chunks : 4;
   // Short sequences would be mostly padding in more chunks.
-  constexpr std::int64_t kLeastChunk = 64;
-  if (!zigzag && chunks == 0 && shape.sequence_length >= 16 * shape.context * kLeastChunk) {
+  constexpr std::int64_t kMinChunk = 64;
+  if (!zigzag && chunks == 0 && shape.sequence_length >= 16 * shape.context * kMinChunk) {
     shape.chunks_per_rank = 16;
     shape.together = 4;
   }

@@ -52,7 +52,7 @@ class PackedSequences final : public SequenceSet {
       sequence.ids.resize(at + piece.length);
       sequence.labels.resize(at + piece.length, kIgnoredLabel);
       file_->read(piece.begin, std::span(sequence.ids).subspan(at), vocab_size_);
-      file_->read_labels(piece.begin + 1, std::span(sequence.labels).subspan(at, piece.length - !piece.goes_on),
+      file_->read_labels(piece.begin + 1, std::span(sequence.labels).subspan(at, piece.length - !piece.continues),
                          vocab_size_);
       sequence.document_lengths.push_back(piece.length);
     }
@@ -63,7 +63,8 @@ class PackedSequences final : public SequenceSet {
   std::int64_t targets(std::int64_t index) const override {
     if (file_->has_labels()) return get(index).targets();
     std::int64_t targets = 0;
-    for (std::int64_t p = first_[index]; p < first_[index + 1]; ++p) targets += pieces_[p].length - !pieces_[p].goes_on;
+    for (std::int64_t p = first_[index]; p < first_[index + 1]; ++p)
+      targets += pieces_[p].length - !pieces_[p].continues;
     return targets;
   }
 
@@ -71,7 +72,7 @@ class PackedSequences final : public SequenceSet {
   struct Piece {
     std::int64_t begin = 0;  // first token in the file
     std::int32_t length = 0;
-    bool goes_on = false;  // the document has tokens after it
+    bool continues = false;  // the document has tokens after it
   };
 
   // Appends the window's bins as sequences, pieces in the order of the window.
@@ -107,16 +108,16 @@ std::vector<std::int32_t> best_fit(std::span<const std::int32_t> lengths, std::i
     const std::int64_t length = lengths[piece];
     HAWSER_CHECK(length <= capacity, "piece of ", length, " for ", capacity);
     auto found = open.lower_bound({length, 0});
-    std::int64_t room = capacity;
+    std::int64_t space = capacity;
     std::int32_t bin = static_cast<std::int32_t>(pieces.size());
     if (found == open.end()) {
       pieces.push_back(0);
     } else {
-      std::tie(room, bin) = *found;
+      std::tie(space, bin) = *found;
       open.erase(found);
     }
     bins[piece] = bin;
-    if (++pieces[bin] < max_pieces && room > length) open.insert({room - length, bin});
+    if (++pieces[bin] < max_pieces && space > length) open.insert({space - length, bin});
   }
   return bins;
 }

@@ -16,7 +16,7 @@
 #include "data/prepare.h"
 #include "data/sources.h"
 #include "data/testing/archives.h"
-#include "data/testing/prepare_refusal.h"
+#include "data/testing/prepare_rejection.h"
 #include "data/token_file.h"
 
 namespace hawser::data {
@@ -36,7 +36,7 @@ class PrepareSources : public testing::Test {
             .threads = 2,
             .block_bytes = 2000};
   }
-  std::string refusal(const PrepareOptions& with) { return refusal_of(with, folder_); }
+  std::string rejection(const PrepareOptions& with) { return rejection_of(with, folder_); }
   // Everything in a folder of token files but what was made from when.
   std::map<std::string, std::string> files(const std::string& output) {
     std::map<std::string, std::string> found;
@@ -111,21 +111,21 @@ TEST_F(PrepareSources, EachFileOfATokenFileNamesIt) {
   }
 }
 
-TEST_F(PrepareSources, SaysWhereAnArchiveIsBroken) {
+TEST_F(PrepareSources, ReportsWhereAnArchiveIsBroken) {
   const std::string whole = gzip(lines(5000, 1));
   folder_.write("short.jsonl.gz", whole.substr(0, 20000));
   folder_.write("line.jsonl.zst", zstd("{\"text\": \"fine\"}\n\n{\"text\": 5}\n"));
   folder_.write("named.txt.gz", "plain text");
   folder_.write("named.jsonl", gzip("{}"));
   folder_.write("empty.txt.gz", gzip(""));
-  EXPECT_EQ(refusal(options({"short.jsonl.gz", "line.jsonl.zst"})),
+  EXPECT_EQ(rejection(options({"short.jsonl.gz", "line.jsonl.zst"})),
             "short.jsonl.gz: gzip archive cut short at byte 20000\n"
             "line.jsonl.zst: wrong type (expected a string, got number) at line 3, text");
-  EXPECT_EQ(refusal(options({"named.txt.gz", "named.jsonl", "empty.txt.gz"})),
+  EXPECT_EQ(rejection(options({"named.txt.gz", "named.jsonl", "empty.txt.gz"})),
             "named.txt.gz: not a gzip archive; try the name that fits its content\n"
             "named.jsonl: compressed, but not by its name (expected text) at data.train[1]; try mv named.jsonl "
             "named.jsonl.gz\nempty.txt.gz: empty file at data.train[2]");
-  EXPECT_EQ(files("out").size(), 0u) << "nothing remains of what was refused";
+  EXPECT_EQ(files("out").size(), 0u) << "nothing remains of what was rejected";
 }
 
 TEST_F(PrepareSources, ALongTextIsOneDocumentInTheIdsOfTheWhole) {
@@ -164,7 +164,7 @@ TEST_F(PrepareSources, LeavesOutDuplicates) {
   EXPECT_EQ(prepare(joined).duplicates, 4) << "ids are not the text they came from, and equal only ids";
 }
 
-TEST_F(PrepareSources, GoesOnWhereItWasKilled) {
+TEST_F(PrepareSources, ContinuesWhereItWasKilled) {
   folder_.write("a.jsonl.gz", gzip(lines(1500, 1)));
   folder_.write("b.txt", text(40000, 2));
   folder_.write("c.jsonl", lines(1500, 3) + lines(700, 1));
@@ -267,9 +267,9 @@ TEST_F(PrepareSources, OneProcessAtATime) {
   fs::create_directories(folder_.path("out/unfinished"));
   const int lock = ::open(folder_.path("out/unfinished/lock").c_str(), O_RDWR | O_CREAT, 0644);
   ASSERT_EQ(::flock(lock, LOCK_EX), 0);
-  EXPECT_EQ(refusal(options({"a.txt"})), "out: another hawser prepares data here; try another data.prepared");
+  EXPECT_EQ(rejection(options({"a.txt"})), "out: another hawser prepares data here; try another data.prepared");
   ::close(lock);
-  EXPECT_EQ(refusal(options({"a.txt"})), "accepted");
+  EXPECT_EQ(rejection(options({"a.txt"})), "accepted");
 }
 
 }  // namespace

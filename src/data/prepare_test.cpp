@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "data/held_out.h"
 #include "data/sources.h"
-#include "data/testing/prepare_refusal.h"
+#include "data/testing/prepare_rejection.h"
 #include "data/token_file.h"
 #include "data/tokenizers/tokenizer.h"
 
@@ -41,7 +41,7 @@ class PrepareTest : public testing::Test {
             .seed = 3,
             .threads = 2};
   }
-  std::string refusal(const PrepareOptions& with) { return refusal_of(with, folder_); }
+  std::string rejection(const PrepareOptions& with) { return rejection_of(with, folder_); }
   // `count` lines of text that tell themselves apart; long ones, so that a file has several blocks.
   void write_lines(const std::string& name, int count, int words = 10) {
     std::string text;
@@ -185,7 +185,7 @@ TEST_F(PrepareTest, OneTokenFileIsReadWhereItLies) {
   EXPECT_FALSE(fs::exists(folder_.path("out"))) << "nothing was to be written";
   with.vocab_size = 5;
   with.tokenizer = "";
-  EXPECT_EQ(refusal(with),
+  EXPECT_EQ(rejection(with),
             "a.bin: id outside the vocabulary (expected 0 to 4, got 5) at token 4\n"
             "v.bin: id outside the vocabulary (expected 0 to 4, got 6) at token 0");
 }
@@ -212,7 +212,7 @@ TEST_F(PrepareTest, SeveralTokenFilesAreJoinedWithTextInTheOrderGiven) {
   EXPECT_EQ(token_files(held).train, folder_.path("out/data/train"));
 
   folder_.write("half.bin", "12345678");
-  EXPECT_EQ(refusal(options({"half.bin", "half"})),
+  EXPECT_EQ(rejection(options({"half.bin", "half"})),
             "half.bin: half of a token file (expected a .bin and an .idx side by side) at data.train[0]\n"
             "half: no such file at data.train[1]");
 }
@@ -223,11 +223,11 @@ TEST_F(PrepareTest, NamesUtf16) {
   folder_.write("plain.txt", wide);
   folder_.write("marked.jsonl", "\xFF\xFE" + wide);
   const std::string reason = ": UTF-16 text (expected UTF-8) at data.train";
-  EXPECT_EQ(refusal(options({"plain.txt", "marked.jsonl"})), "plain.txt" + reason +
-                                                                 "[0]; try iconv -f utf-16 -t utf-8\nmarked.jsonl" +
-                                                                 reason + "[1]; try iconv -f utf-16 -t utf-8");
+  EXPECT_EQ(rejection(options({"plain.txt", "marked.jsonl"})), "plain.txt" + reason +
+                                                                   "[0]; try iconv -f utf-16 -t utf-8\nmarked.jsonl" +
+                                                                   reason + "[1]; try iconv -f utf-16 -t utf-8");
   folder_.write("zeros.txt", std::string("ab\0\0cd ef gh", 13));
-  EXPECT_EQ(refusal(options({"zeros.txt"})), "accepted");
+  EXPECT_EQ(rejection(options({"zeros.txt"})), "accepted");
 }
 
 TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
@@ -238,12 +238,12 @@ TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
   folder_.write("bad.txt", "ab\xFFz");
   folder_.write("empty.jsonl", "");
   folder_.write("other.csv", "a,b");
-  const std::string files = refusal(options({"none*.jsonl", "empty.jsonl", "other.csv"}));
+  const std::string files = rejection(options({"none*.jsonl", "empty.jsonl", "other.csv"}));
   EXPECT_EQ(
       files,
       "none*.jsonl: no such file at data.train[0]\nempty.jsonl: empty file at data.train[1]\n"
       "other.csv: unknown kind of file (expected .jsonl or .txt, also .gz or .zst, or a token file) at data.train[2]");
-  const std::string lines = refusal(options({"bad.jsonl", "bad.txt"}));
+  const std::string lines = rejection(options({"bad.jsonl", "bad.txt"}));
   EXPECT_NE(lines.find("bad.jsonl: broken JSON"), std::string::npos) << lines;
   EXPECT_NE(lines.find("at line 2, byte 14"), std::string::npos) << lines;
   EXPECT_NE(lines.find("got 4096) at line 3, input_ids[0]"), std::string::npos) << lines;
@@ -254,22 +254,22 @@ TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
 
   PrepareOptions with = options({"good.txt"});
   with.validation_fraction = 0.1;
-  EXPECT_EQ(refusal(with),
+  EXPECT_EQ(rejection(with),
             "good.txt: one document only, none can be held out at data.validation_fraction; try "
             "data.validation with files of its own");
   with = options({"good.txt"});
   with.tokenizer = "";
-  EXPECT_EQ(refusal(with), "good.txt: text needs a tokenizer; try data.tokenizer");
+  EXPECT_EQ(rejection(with), "good.txt: text needs a tokenizer; try data.tokenizer");
   with = options({});
   with.validation_fraction = 1.5;
-  EXPECT_EQ(refusal(with),
+  EXPECT_EQ(rejection(with),
             "no training data at data.train\nbad fraction (expected 0 or more, below 1, got 1.5) at "
             "data.validation_fraction");
   with = options({"good.txt"});
   with.vocab_size = 4000;
-  EXPECT_NE(refusal(with).find("tokenizer has more ids than the model"), std::string::npos);
+  EXPECT_NE(rejection(with).find("tokenizer has more ids than the model"), std::string::npos);
   folder_.write("blank.jsonl", "{\"text\":\"\"}\n");
-  EXPECT_EQ(refusal(options({"blank.jsonl"})), "no tokens in any document at data.train");
+  EXPECT_EQ(rejection(options({"blank.jsonl"})), "no tokens in any document at data.train");
 }
 
 TEST_F(PrepareTest, FindsFilesByGlobAndFolder) {

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kWindowBytes = std::int64_t{128} << 20;  // in flight at most, unless one block alone is larger
-constexpr std::size_t kMostProblems = 100000;            // a file that is wrong throughout need not be read to its end
+constexpr std::size_t kMaxProblems = 100000;             // a file that is wrong throughout need not be read to its end
 constexpr std::int64_t kJoined = std::int64_t{1} << 20;  // tokens of a token file at a time
 
 std::int64_t count_lines(const Block& block) {
@@ -126,9 +126,9 @@ namespace {
 
 // Whether a note may be what a prepare of these sources wrote: places in them, counts that files can have.
 bool may_be(const PrepareState& state) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 48;
+  constexpr std::int64_t kMax = std::int64_t{1} << 48;
   const auto is_count = [](std::initializer_list<std::int64_t> values) {
-    return std::ranges::all_of(values, [](std::int64_t value) { return value >= 0 && value <= kMost; });
+    return std::ranges::all_of(values, [](std::int64_t value) { return value >= 0 && value <= kMax; });
   };
   const auto is_position = [&](const DraftPosition& at) {
     return is_count({at.tokens, at.sequences, at.documents, at.open, at.first_sequence, at.first_token});
@@ -137,7 +137,7 @@ bool may_be(const PrepareState& state) {
   const auto size = static_cast<std::int64_t>(sources.size());
   if (!is_count({state.source, state.place.byte, state.place.line, state.documents, state.duplicates, state.contents,
                  state.progress.bytes_done, state.progress.documents, state.progress.tokens}) ||
-      state.counted < -1 || state.counted > kMost || !is_position(state.train) ||
+      state.counted < -1 || state.counted > kMax || !is_position(state.train) ||
       (state.valid && !is_position(*state.valid))) {
     return false;
   }
@@ -241,13 +241,13 @@ void Preparer::read(bool validation) {
 }
 
 void Preparer::read_source(const Source& source, bool validation, std::int64_t index, SourcePlace start) {
-  const auto most = 2u * static_cast<unsigned>(std::max(1, options_.threads)) + 1;
+  const auto max = 2u * static_cast<unsigned>(std::max(1, options_.threads)) + 1;
   try {
     BlockReader reader(source, job_.tokenizer.get(), start,
                        options_.block_bytes > 0 ? options_.block_bytes : BlockReader::kBlockBytes);
-    for (Block block; problems_.size() < kMostProblems && reader.next(block);) {
+    for (Block block; problems_.size() < kMaxProblems && reader.next(block);) {
       const auto bytes = static_cast<std::int64_t>(block.text.size());
-      while (!in_flight_.empty() && (in_flight_.size() >= most || bytes_in_flight_ + bytes > kWindowBytes)) take_one();
+      while (!in_flight_.empty() && (in_flight_.size() >= max || bytes_in_flight_ + bytes > kWindowBytes)) take_one();
       in_flight_.push_back({validation, index, bytes});
       bytes_in_flight_ += bytes;
       pool_.put(std::move(block));
@@ -336,7 +336,7 @@ void Preparer::join(const Source& source, bool validation, std::int64_t index, s
       if (from.has_labels()) from.read_labels(at, labels, vocab_size_);
     };
     if (first > 0) counted = source.bytes / std::max<std::int64_t>(1, from.documents()) * first;
-    for (std::int64_t d = first; d < from.documents() && problems_.size() < kMostProblems; ++d) {
+    for (std::int64_t d = first; d < from.documents() && problems_.size() < kMaxProblems; ++d) {
       TokenFileDraft& file = file_of_next(validation);
       const std::int64_t begin = from.begin(from.first_sequence(d)), end = from.begin(from.first_sequence(d + 1));
       bool duplicate = false;

@@ -1,7 +1,7 @@
 // Attention of a rank's rows, cut into parts with simple masks: what the attention ops are called with.
 //
 // A rank's rows are cut where chunks that it holds apart, or documents, meet. A piece of a document attends to itself
-// causally (a diagonal block: keys are its own rows) and to all of the document before it (a off-diagonal block: every query sees every
+// causally (a diagonal block: keys are its own rows) and to all of the document before it (an off-diagonal block: every query sees every
 // key). Padding rows are in no segment. Kernels that skip masked tiles in backward do so for these two forms only.
 #pragma once
 

@@ -15,10 +15,10 @@ namespace {
 using Lengths = std::vector<std::int32_t>;
 
 // Random document lengths that take up most of `length`, sometimes all.
-Lengths random_documents(const RandomStream& random, std::uint64_t trial, std::int64_t length, std::int64_t most) {
+Lengths random_documents(const RandomStream& random, std::uint64_t trial, std::int64_t length, std::int64_t max) {
   Lengths lengths;
   std::int64_t left = length - static_cast<std::int64_t>(random.below(3, trial, 100));
-  const auto count = static_cast<std::int64_t>(random.below(most + 1, trial, 200));
+  const auto count = static_cast<std::int64_t>(random.below(max + 1, trial, 200));
   for (std::int64_t d = 0; d < count && left > 0; ++d) {
     const auto part = 1 + static_cast<std::int64_t>(random.below(left, trial, d));
     lengths.push_back(static_cast<std::int32_t>(random.below(4, trial, 300 + d) == 0 ? 1 : part));

@@ -120,14 +120,14 @@ TEST(PackedSequences, DependOnTheSeedOnly) {
   EXPECT_THROW(packed_sequences(file_of(folder, {1, 1}), 64, 8, 1, 0), UserError);
 }
 
-TEST(BestFit, FillsTheFullestThatHasRoom) {
+TEST(BestFit, FillsTheFullestThatHasSpace) {
   EXPECT_EQ(best_fit(Ids{3, 7, 5, 5, 10}, 10, 9), (Ids{1, 1, 2, 2, 0}));
   EXPECT_EQ(best_fit(Ids{1, 1, 1, 1, 1}, 10, 2), (Ids{0, 0, 1, 1, 2}));
   EXPECT_EQ(best_fit(Ids{}, 10, 2), Ids{});
 }
 
 // The rule, written as it is said: each piece, longest first, into the fullest bin that has room.
-Ids best_fit_by_search(const Ids& lengths, std::int64_t capacity, std::int64_t most) {
+Ids best_fit_by_search(const Ids& lengths, std::int64_t capacity, std::int64_t max) {
   Ids order(lengths.size()), bins(lengths.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, [&](int a, int b) { return lengths[a] > lengths[b]; });
@@ -135,7 +135,7 @@ Ids best_fit_by_search(const Ids& lengths, std::int64_t capacity, std::int64_t m
   for (const int piece : order) {
     int best = -1;
     for (int b = 0; b < static_cast<int>(held.size()); ++b) {
-      const bool fits = held[b].first + lengths[piece] <= capacity && held[b].second < most;
+      const bool fits = held[b].first + lengths[piece] <= capacity && held[b].second < max;
       if (fits && (best < 0 || held[b].first > held[best].first)) best = b;
     }
     if (best < 0) {
@@ -157,8 +157,8 @@ TEST(BestFit, IsTheRuleForRandomLengths) {
     for (int i = 0; i < 300; ++i) {
       lengths.push_back(1 + static_cast<std::int32_t>(random.below(capacity >> (i % 4), 1000 * round + i)));
     }
-    for (const std::int64_t most : {2, 5, 1000}) {
-      EXPECT_EQ(best_fit(lengths, capacity, most), best_fit_by_search(lengths, capacity, most));
+    for (const std::int64_t max : {2, 5, 1000}) {
+      EXPECT_EQ(best_fit(lengths, capacity, max), best_fit_by_search(lengths, capacity, max));
     }
   }
 }

@@ -21,19 +21,19 @@ LengthStatistics length_statistics(const TokenFile& file) {
   const auto at = [&](double share) {  // the shortest that so many are not longer than
     return lengths[static_cast<std::size_t>(std::ceil(share * static_cast<double>(out.count))) - 1];
   };
-  out.least = lengths.front();
+  out.min = lengths.front();
   out.median = at(0.5);
   out.p90 = at(0.9);
   out.p99 = at(0.99);
-  out.most = lengths.back();
+  out.max = lengths.back();
   out.mean = static_cast<double>(out.tokens) / static_cast<double>(out.count);
   for (const std::int32_t length : lengths) {
-    if (out.bins.empty() || length > out.bins.back().most) {
+    if (out.bins.empty() || length > out.bins.back().max) {
       const auto power = std::bit_floor(static_cast<std::uint32_t>(std::max(1, length)));
       // Bins without any in between are shown as such.
-      while (!out.bins.empty() && 2 * out.bins.back().least < power) {
-        const std::int64_t least = 2 * std::max<std::int64_t>(1, out.bins.back().least);
-        out.bins.push_back({least, 2 * least - 1, 0});
+      while (!out.bins.empty() && 2 * out.bins.back().min < power) {
+        const std::int64_t min = 2 * std::max<std::int64_t>(1, out.bins.back().min);
+        out.bins.push_back({min, 2 * min - 1, 0});
       }
       out.bins.push_back({power, 2 * std::int64_t{power} - 1, 0});
     }
@@ -43,11 +43,11 @@ LengthStatistics length_statistics(const TokenFile& file) {
 }
 
 std::string histogram(const LengthStatistics& statistics, int columns) {
-  std::int64_t most = 1;
+  std::int64_t max = 1;
   std::size_t digits = 1;
   for (const LengthBin& bin : statistics.bins) {
-    most = std::max(most, bin.count);
-    digits = std::max(digits, std::to_string(bin.most).size());
+    max = std::max(max, bin.count);
+    digits = std::max(digits, std::to_string(bin.max).size());
   }
   const auto padded = [&](std::int64_t number) {
     const std::string text = std::to_string(number);
@@ -55,13 +55,13 @@ std::string histogram(const LengthStatistics& statistics, int columns) {
   };
   std::string out;
   for (const LengthBin& bin : statistics.bins) {
-    const std::string head = cat("  ", padded(bin.least), " to ", padded(bin.most), "  ");
+    const std::string head = cat("  ", padded(bin.min), " to ", padded(bin.max), "  ");
     char share[16];
     std::snprintf(
         share, sizeof share, " %.1f%%",
         100.0 * static_cast<double>(bin.count) / static_cast<double>(std::max<std::int64_t>(1, statistics.count)));
-    const auto room = std::max<std::int64_t>(10, columns - static_cast<std::int64_t>(head.size()) - 8);
-    auto bar = bin.count * room / most;
+    const auto space = std::max<std::int64_t>(10, columns - static_cast<std::int64_t>(head.size()) - 8);
+    auto bar = bin.count * space / max;
     if (bin.count > 0) bar = std::max<std::int64_t>(1, bar);
     out += head + std::string(static_cast<std::size_t>(bar), '#') + share + "\n";
   }

@@ -10,13 +10,13 @@
 namespace hawser::data {
 
 struct LengthBin {
-  std::int64_t least = 0, most = 0;  // tokens, both included
+  std::int64_t min = 0, max = 0;  // tokens, both included
   std::int64_t count = 0;
 };
 
 struct LengthStatistics {
   std::int64_t count = 0, tokens = 0;
-  std::int64_t least = 0, median = 0, p90 = 0, p99 = 0, most = 0;
+  std::int64_t min = 0, median = 0, p90 = 0, p99 = 0, max = 0;
   double mean = 0.0;
   std::vector<LengthBin> bins;  // powers of two, from the shortest to the longest
 };

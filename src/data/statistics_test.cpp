@@ -31,10 +31,10 @@ TEST_F(Statistics, OfLengths) {
   const LengthStatistics found = length_statistics(*write({1, 2, 3, 3, 40, 64, 5, 3, 3, 3}));
   EXPECT_EQ(found.count, 10);
   EXPECT_EQ(found.tokens, 127);
-  EXPECT_EQ(found.least, 1);
+  EXPECT_EQ(found.min, 1);
   EXPECT_EQ(found.median, 3);
   EXPECT_EQ(found.p90, 40);
-  EXPECT_EQ(found.most, 64);
+  EXPECT_EQ(found.max, 64);
   EXPECT_DOUBLE_EQ(found.mean, 12.7);
   Ids counts;
   for (const LengthBin& bin : found.bins) counts.push_back(static_cast<std::int32_t>(bin.count));

@@ -25,7 +25,7 @@ T load(std::span<const std::byte> bytes, std::size_t at) {
 
 TokenFile::TokenFile(const std::string& prefix) : prefix_(prefix), index_(prefix + ".idx"), ids_(prefix + ".bin") {
   const std::string index_name = prefix + ".idx";
-  const auto refuse = [&](std::string what, std::string expected, std::string got, std::string at = "") {
+  const auto reject = [&](std::string what, std::string expected, std::string got, std::string at = "") {
     throw UserError({.file = index_name,
                      .what = std::move(what),
                      .expected = std::move(expected),
@@ -33,22 +33,22 @@ TokenFile::TokenFile(const std::string& prefix) : prefix_(prefix), index_(prefix
                      .at = std::move(at)});
   };
   const auto index = index_.bytes();
-  if (index.size() < kHeader) refuse("token index cut short", cat(kHeader, " bytes or more"), cat(index.size()));
+  if (index.size() < kHeader) reject("token index cut short", cat(kHeader, " bytes or more"), cat(index.size()));
   if (std::memcmp(index.data(), kMagic, sizeof kMagic) != 0)
-    refuse("not a token index", "MMIDIDX", "other bytes", "byte 0");
+    reject("not a token index", "MMIDIDX", "other bytes", "byte 0");
   if (const auto version = load<std::uint64_t>(index, 9); version != 1) {
-    refuse("unknown version of token index", "1", cat(version), "byte 9");
+    reject("unknown version of token index", "1", cat(version), "byte 9");
   }
   const auto code = load<std::uint8_t>(index, 17);
   if (code != kInt32 && code != kUint16) {
-    refuse("token type not supported", "4 (int32) or 8 (uint16)", cat(int{code}), "byte 17");
+    reject("token type not supported", "4 (int32) or 8 (uint16)", cat(int{code}), "byte 17");
   }
   id_bytes_ = code == kInt32 ? 4 : 2;
   const auto sequences = load<std::uint64_t>(index, 18), bounds = load<std::uint64_t>(index, 26);
   // Divide before multiplying: the counts may be anything.
-  const std::uint64_t room = index.size() - kHeader;
-  if (sequences > room / 12 || bounds > room / 8 || sequences * 12 + bounds * 8 != room) {
-    refuse("token index has the wrong size", cat(sequences, " sequences and ", bounds, " document bounds"),
+  const std::uint64_t space = index.size() - kHeader;
+  if (sequences > space / 12 || bounds > space / 8 || sequences * 12 + bounds * 8 != space) {
+    reject("token index has the wrong size", cat(sequences, " sequences and ", bounds, " document bounds"),
            cat(index.size(), " bytes"));
   }
   sequences_ = static_cast<std::int64_t>(sequences);
@@ -59,9 +59,9 @@ TokenFile::TokenFile(const std::string& prefix) : prefix_(prefix), index_(prefix
   for (std::int64_t i = 0; i < sequences_; ++i) {
     const auto count = load<std::int32_t>(index, kHeader + 4 * i);
     const auto offset = load<std::int64_t>(index, kHeader + 4 * sequences_ + 8 * i);
-    if (count < 0) refuse("negative length of a sequence", "0 or more", cat(count), cat("sequence ", i));
+    if (count < 0) reject("negative length of a sequence", "0 or more", cat(count), cat("sequence ", i));
     if (offset != static_cast<std::int64_t>(at)) {
-      refuse(offset < static_cast<std::int64_t>(at) ? "sequences overlap" : "gap between sequences", cat("offset ", at),
+      reject(offset < static_cast<std::int64_t>(at) ? "sequences overlap" : "gap between sequences", cat("offset ", at),
              cat(offset), cat("sequence ", i));
     }
     at += static_cast<std::uint64_t>(count) * id_bytes_;
@@ -82,12 +82,12 @@ TokenFile::TokenFile(const std::string& prefix) : prefix_(prefix), index_(prefix
   tokens_ = static_cast<std::int64_t>(size) / id_bytes_;
   for (std::int64_t i = 0; i <= documents_; ++i) {
     const std::int64_t bound = first_sequence(i), before = i == 0 ? 0 : first_sequence(i - 1);
-    const std::int64_t least = i == documents_ ? sequences_ : before, most = i == 0 ? 0 : sequences_;
-    if (bound < least || bound > most) {
-      refuse("document bounds do not add up", cat(least, " to ", most), cat(bound), cat("document ", i));
+    const std::int64_t min = i == documents_ ? sequences_ : before, max = i == 0 ? 0 : sequences_;
+    if (bound < min || bound > max) {
+      reject("document bounds do not add up", cat(min, " to ", max), cat(bound), cat("document ", i));
     }
   }
-  if (documents_ < 0) refuse("document bounds do not add up", "1 or more", "0");
+  if (documents_ < 0) reject("document bounds do not add up", "1 or more", "0");
 
   const std::string labels = prefix + ".labels.bin";
   if (std::filesystem::exists(labels)) {

@@ -30,7 +30,7 @@ class TokenFileTest : public testing::Test {
     writer.add_sequence(Ids{5, 60000});
     writer.finish();
   }
-  std::string refusal() {
+  std::string rejection() {
     try {
       TokenFile file(prefix_);
     } catch (const UserError& error) {
@@ -108,50 +108,50 @@ TEST_F(TokenFileTest, LeavesNothingWithoutFinish) {
   EXPECT_THROW(TokenFileWriter(folder_.path("no/such/folder"), 10), UserError);
 }
 
-TEST_F(TokenFileTest, RefusesBrokenFiles) {
-  EXPECT_EQ(refusal(), "train.idx: cannot read: No such file or directory");
+TEST_F(TokenFileTest, RejectsBrokenFiles) {
+  EXPECT_EQ(rejection(), "train.idx: cannot read: No such file or directory");
   const auto fresh = [&] { write(65000); };
   fresh();
   patch(0, 'X');
-  EXPECT_EQ(refusal(), "train.idx: not a token index (expected MMIDIDX, got other bytes) at byte 0");
+  EXPECT_EQ(rejection(), "train.idx: not a token index (expected MMIDIDX, got other bytes) at byte 0");
   fresh();
   patch(9, std::uint64_t{2});
-  EXPECT_EQ(refusal(), "train.idx: unknown version of token index (expected 1, got 2) at byte 9");
+  EXPECT_EQ(rejection(), "train.idx: unknown version of token index (expected 1, got 2) at byte 9");
   fresh();
   patch(17, std::uint8_t{6});
-  EXPECT_EQ(refusal(), "train.idx: token type not supported (expected 4 (int32) or 8 (uint16), got 6) at byte 17");
+  EXPECT_EQ(rejection(), "train.idx: token type not supported (expected 4 (int32) or 8 (uint16), got 6) at byte 17");
   for (const std::uint64_t count : {std::uint64_t{4}, std::uint64_t{0}, std::uint64_t{1} << 60, ~std::uint64_t{0}}) {
     fresh();
     patch(18, count);
-    EXPECT_EQ(refusal().substr(0, 41), "train.idx: token index has the wrong size") << count;
+    EXPECT_EQ(rejection().substr(0, 41), "train.idx: token index has the wrong size") << count;
     fresh();
     patch(26, count);
-    EXPECT_EQ(refusal().substr(0, 41), "train.idx: token index has the wrong size") << count;
+    EXPECT_EQ(rejection().substr(0, 41), "train.idx: token index has the wrong size") << count;
   }
   fresh();
   patch(34, std::int32_t{-3});
-  EXPECT_EQ(refusal(), "train.idx: negative length of a sequence (expected 0 or more, got -3) at sequence 0");
+  EXPECT_EQ(rejection(), "train.idx: negative length of a sequence (expected 0 or more, got -3) at sequence 0");
   fresh();
   patch(34 + 12 + 8, std::int64_t{4});
-  EXPECT_EQ(refusal(), "train.idx: sequences overlap (expected offset 6, got 4) at sequence 1");
+  EXPECT_EQ(rejection(), "train.idx: sequences overlap (expected offset 6, got 4) at sequence 1");
   fresh();
   patch(34 + 12 + 8, std::int64_t{8});
-  EXPECT_EQ(refusal(), "train.idx: gap between sequences (expected offset 6, got 8) at sequence 1");
+  EXPECT_EQ(rejection(), "train.idx: gap between sequences (expected offset 6, got 8) at sequence 1");
   fresh();
   patch(34 + 36 + 8, std::int64_t{7});
-  EXPECT_EQ(refusal(), "train.idx: document bounds do not add up (expected 0 to 3, got 7) at document 1");
+  EXPECT_EQ(rejection(), "train.idx: document bounds do not add up (expected 0 to 3, got 7) at document 1");
   fresh();
   std::filesystem::resize_file(prefix_ + ".bin", 11);
-  EXPECT_EQ(refusal(), "train.bin: token file cut short (expected 12 bytes or more, got 11) at sequence 2");
+  EXPECT_EQ(rejection(), "train.bin: token file cut short (expected 12 bytes or more, got 11) at sequence 2");
   fresh();
   std::filesystem::resize_file(prefix_ + ".bin", 14);
-  EXPECT_EQ(refusal(), "train.bin: token file longer than its index says (expected 12 bytes, got 14)");
+  EXPECT_EQ(rejection(), "train.bin: token file longer than its index says (expected 12 bytes, got 14)");
   fresh();
   std::filesystem::resize_file(prefix_ + ".idx", 20);
-  EXPECT_EQ(refusal(), "train.idx: token index cut short (expected 34 bytes or more, got 20)");
+  EXPECT_EQ(rejection(), "train.idx: token index cut short (expected 34 bytes or more, got 20)");
   fresh();
   folder_.write("train.labels.bin", "abc");
-  EXPECT_EQ(refusal(), "train.labels.bin: label file has the wrong size (expected 24 bytes, got 3)");
+  EXPECT_EQ(rejection(), "train.labels.bin: label file has the wrong size (expected 24 bytes, got 3)");
 }
 
 }  // namespace

@@ -68,9 +68,9 @@ std::string replace_invalid_utf8(std::string_view text) {
 
 bool looks_like_utf16(std::string_view text) {
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return true;
-  constexpr std::size_t kLook = 512, kLeast = 8;
+  constexpr std::size_t kLook = 512, kMin = 8;
   const std::size_t size = std::min(text.size(), kLook) / 2 * 2;
-  if (size < kLeast) return false;
+  if (size < kMin) return false;
   std::size_t zeros[2] = {0, 0};
   for (std::size_t i = 0; i < size; ++i) zeros[i % 2] += text[i] == '\0';
   // Letters of the Latin alphabet on one side, and what is left of them on the other.

@@ -51,7 +51,7 @@ TEST(CpuStream, AThreadThatIsRefusedToItsTeamIsAnError) {
   EXPECT_FALSE(ran);
 }
 
-TEST(CpuStream, AFailurePoisonsTheStreamAndHangsNobody) {
+TEST(CpuStream, AFailurePoisonsTheStreamAndHangsNoOne) {
   const auto device = make_cpu_device();
   const auto a = device->make_stream("a");
   const auto b = device->make_stream("b");

@@ -16,8 +16,8 @@ void Chat::reset() {
   if (!system_.empty()) messages_.push_back(message("system", system_));
 }
 
-std::optional<Answer> Chat::say(const std::string& line, const std::function<void(const std::string&)>& on_text,
-                                Problems& problems) {
+std::optional<Answer> Chat::send(const std::string& line, const std::function<void(const std::string&)>& on_text,
+                                 Problems& problems) {
   messages_.push_back(message("user", data::replace_invalid_utf8(line)));
   const auto prompt = input_.encoder->conversation({.messages = messages_, .tools = {}}, {}, problems);
   const bool fits = prompt && static_cast<std::int64_t>(prompt->ids.size()) <= input_.size.positions;

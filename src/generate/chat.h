@@ -24,9 +24,9 @@ class Chat {
   Chat(const OpenGeneration& input, Generator& generator, std::string system);
 
   // The answer to a line of the user's; `on_text` hears it as it comes. Adds a problem and returns none where the
-  // template refuses the turn or the conversation has no room left; then it is as if it had not been said.
-  std::optional<Answer> say(const std::string& line, const std::function<void(const std::string&)>& on_text,
-                            Problems& problems);
+  // template rejects the turn or the conversation has no room left; then it is as if it had not been said.
+  std::optional<Answer> send(const std::string& line, const std::function<void(const std::string&)>& on_text,
+                             Problems& problems);
   // Forgets all that was said, but for the system's text.
   void reset();
 

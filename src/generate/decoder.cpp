@@ -10,15 +10,15 @@ namespace hawser::generate {
 
 Decoder::Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device,
                  train::SessionChecks checks)
-    : size_(size), forms_(pass_forms(size)), vocabulary_(open.model->vocabulary()), mesh_(comm::make_self_mesh()) {
+    : size_(size), buckets_(shape_buckets(size)), vocabulary_(open.model->vocabulary()), mesh_(comm::make_self_mesh()) {
   std::vector<train::SessionStep> steps;
   for (plan::Layout& layout : pass_layouts(recipe, *open.model, size, threads, device.kind())) {
     steps.push_back({step::Purpose::logits, std::move(layout)});
   }
   // A GPU's products: those of long prompts and of a full batch are worth measuring.
-  for (const std::size_t form :
-       {form_of_rows(forms_, std::min(size.positions, kChunkRows)), form_of_sequences(forms_, size.sequences)}) {
-    const plan::Layout& layout = steps[form].layout;
+  for (const std::size_t bucket : {bucket_for_rows(buckets_, std::min(size.positions, kChunkRows)),
+                                   bucket_for_sequences(buckets_, size.sequences)}) {
+    const plan::Layout& layout = steps[bucket].layout;
     if (!layout.deterministic) train::prepare_gemms(*open.model, layout, device, step::Purpose::logits);
   }
   session_ =
@@ -31,7 +31,7 @@ std::span<const float> Decoder::prefill(std::int64_t slot, std::int64_t position
   for (std::size_t at = 0; at < ids.size();) {
     const std::size_t count = std::min<std::size_t>(ids.size() - at, kChunkRows);
     const Piece piece{slot, position + static_cast<std::int64_t>(at), ids.subspan(at, count)};
-    run(form_of_rows(forms_, static_cast<std::int64_t>(count)), {&piece, 1});
+    run(bucket_for_rows(buckets_, static_cast<std::int64_t>(count)), {&piece, 1});
     at += count;
   }
   return logits(0);
@@ -40,7 +40,7 @@ std::span<const float> Decoder::prefill(std::int64_t slot, std::int64_t position
 void Decoder::decode(std::span<const NewToken> tokens) {
   std::vector<Piece> pieces;
   for (const NewToken& token : tokens) pieces.push_back({token.slot, token.position, {&token.id, 1}});
-  run(form_of_sequences(forms_, static_cast<std::int64_t>(tokens.size())), pieces);
+  run(bucket_for_sequences(buckets_, static_cast<std::int64_t>(tokens.size())), pieces);
 }
 
 std::span<const float> Decoder::logits(std::int64_t i) const {
@@ -49,8 +49,8 @@ std::span<const float> Decoder::logits(std::int64_t i) const {
   return {logits_->data() + i * vocabulary_, static_cast<std::size_t>(vocabulary_)};
 }
 
-void Decoder::run(std::size_t form, std::span<const Piece> pieces) {
-  const auto rows = static_cast<std::size_t>(forms_[form].rows);
+void Decoder::run(std::size_t bucket, std::span<const Piece> pieces) {
+  const auto rows = static_cast<std::size_t>(buckets_[bucket].rows);
   auto batch = std::make_shared<step::HostBatch>();
   for (const Piece& piece : pieces) {
     const auto begin = static_cast<std::int32_t>(batch->ids.size()),
@@ -74,7 +74,7 @@ void Decoder::run(std::size_t form, std::span<const Piece> pieces) {
   batch->slot_mapping.resize(rows, ops::kNoRow);
   step::StepInput input;
   input.batches.push_back(std::move(batch));
-  const step::StepOutput output = session_->enqueue(form, input);
+  const step::StepOutput output = session_->enqueue(bucket, input);
   session_->synchronize();
   logits_ = output.logits;
 }

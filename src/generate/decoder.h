@@ -52,10 +52,10 @@ class Decoder {
     std::int64_t slot = 0, position = 0;
     std::span<const std::int32_t> ids;
   };
-  void run(std::size_t form, std::span<const Piece> pieces);
+  void run(std::size_t bucket, std::span<const Piece> pieces);
 
   CacheSize size_;
-  std::vector<PassForm> forms_;
+  std::vector<ShapeBucket> buckets_;
   std::int64_t vocabulary_;
   std::unique_ptr<comm::Mesh> mesh_;
   std::unique_ptr<train::Session> session_;

@@ -74,11 +74,11 @@ class WholeForward {
 
 // The largest difference, relative to the largest logit.
 double distance(std::span<const float> a, const std::vector<float>& b) {
-  double most = 0, largest = 0;
+  double max = 0, largest = 0;
   HAWSER_CHECK(a.size() == b.size(), a.size(), " logits and ", b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(static_cast<double>(a[i]) - b[i]));
+  for (std::size_t i = 0; i < a.size(); ++i) max = std::max(max, std::abs(static_cast<double>(a[i]) - b[i]));
   for (const float x : b) largest = std::max(largest, std::abs(static_cast<double>(x)));
-  return most / largest;
+  return max / largest;
 }
 
 constexpr double kBound = 5e-6;
@@ -89,19 +89,19 @@ TEST(Decoder, PromptsOfEveryLengthAroundTheChunksBorders) {
     train::OpenModel model = open(name);
     const std::int64_t longest = 2 * kChunkRows + 3, vocabulary = model.model->vocabulary();
     Decoder decoder(model, {}, {.sequences = 2, .positions = longest + 2}, 1, *device);
-    WholeForward whole(model, longest + 2, *device);
+    WholeForward full(model, longest + 2, *device);
     const std::vector<std::int32_t> ids = some_ids(longest + 2, vocabulary, 5);
     double worst = 0;
     for (const std::int64_t length : {1L,   2L,   7L,   8L,   9L,   15L,  16L,  17L,  33L,  64L,  65L,
                                       128L, 255L, 256L, 257L, 258L, 264L, 265L, 511L, 512L, 513L, 515L}) {
       const auto prompt = std::span(ids).first(static_cast<std::size_t>(length));
-      worst = std::max(worst, distance(decoder.prefill(length % 2, 0, prompt), whole(prompt)));
+      worst = std::max(worst, distance(decoder.prefill(length % 2, 0, prompt), full(prompt)));
       // Two more tokens, one at a time.
       for (std::int64_t more = length; more < length + 2; ++more) {
         const Decoder::NewToken token{length % 2, more, ids[static_cast<std::size_t>(more)]};
         decoder.decode({&token, 1});
         worst = std::max(worst,
-                         distance(decoder.logits(0), whole(std::span(ids).first(static_cast<std::size_t>(more + 1)))));
+                         distance(decoder.logits(0), full(std::span(ids).first(static_cast<std::size_t>(more + 1)))));
       }
     }
     EXPECT_LT(worst, kBound) << name;
@@ -119,7 +119,7 @@ TEST(Decoder, SequencesOfABatchDoNotTouchEachOther) {
   constexpr std::int64_t kLengths[] = {1, 40, 9, 3, 300};
   std::vector<std::vector<std::int32_t>> ids;
   for (const std::int64_t length : kLengths) ids.push_back(some_ids(length + 6, vocabulary, 60 + length));
-  WholeForward whole(model, 306, *device);
+  WholeForward full(model, 306, *device);
 
   // Alone: one slot.
   std::map<std::pair<std::size_t, std::int64_t>, std::vector<float>> alone;
@@ -138,7 +138,7 @@ TEST(Decoder, SequencesOfABatchDoNotTouchEachOther) {
   }
   for (const auto& [key, logits] : alone) {
     const auto until = std::span(ids[key.first]).first(static_cast<std::size_t>(key.second));
-    EXPECT_LT(distance(logits, whole(until)), kBound) << "sequence " << key.first << ", " << key.second << " tokens";
+    EXPECT_LT(distance(logits, full(until)), kBound) << "sequence " << key.first << ", " << key.second << " tokens";
   }
 
   Decoder decoder(model, {}, {.sequences = 3, .positions = 306}, 2, *device);
@@ -172,17 +172,17 @@ TEST(Decoder, SequencesOfABatchDoNotTouchEachOther) {
 }
 
 // What lay behind the place from which a sequence goes on is forgotten.
-TEST(Decoder, ASequenceGoesOnFromAnyPlace) {
+TEST(Decoder, ASequenceContinuesFromAnyPlace) {
   const auto device = make_cpu_device();
   train::OpenModel model = open("mqa");
   Decoder decoder(model, {}, {.sequences = 1, .positions = 80}, 1, *device);
-  WholeForward whole(model, 80, *device);
+  WholeForward full(model, 80, *device);
   std::vector<std::int32_t> ids = some_ids(80, model.model->vocabulary(), 1);
   decoder.prefill(0, 0, ids);
   const std::vector<std::int32_t> other = some_ids(20, model.model->vocabulary(), 2);
   std::copy(other.begin(), other.end(), ids.begin() + 30);
   const auto logits = decoder.prefill(0, 30, other);
-  EXPECT_LT(distance(logits, whole(std::span(ids).first(50))), kBound);
+  EXPECT_LT(distance(logits, full(std::span(ids).first(50))), kBound);
 }
 
 // Every item of every form is the planned one, and what is not live is not a number.
@@ -212,19 +212,19 @@ TEST(Decoder, PassesKeepToTheirPlans) {
 TEST(Decoder, FormsHoldWhatTheyAreAskedFor) {
   for (const std::int64_t sequences : {1, 2, 3, 8, 13}) {
     for (const std::int64_t positions : {1, 8, 9, 100, 5000}) {
-      const auto forms = pass_forms({sequences, positions});
+      const auto buckets = shape_buckets({sequences, positions});
       for (std::int64_t rows = 1; rows <= std::min(positions, kChunkRows); ++rows) {
-        const PassForm& form = forms[form_of_rows(forms, rows)];
-        EXPECT_GE(form.rows, rows);
-        EXPECT_LE(form.rows, std::max<std::int64_t>(8, 2 * rows));
-        EXPECT_EQ(form.sequences, 1);
+        const ShapeBucket& bucket = buckets[bucket_for_rows(buckets, rows)];
+        EXPECT_GE(bucket.rows, rows);
+        EXPECT_LE(bucket.rows, std::max<std::int64_t>(8, 2 * rows));
+        EXPECT_EQ(bucket.sequences, 1);
       }
       for (std::int64_t n = 1; n <= sequences; ++n) {
-        const PassForm& form = forms[form_of_sequences(forms, n)];
-        EXPECT_GE(form.sequences, n);
-        EXPECT_LT(form.sequences, 2 * n);
+        const ShapeBucket& bucket = buckets[bucket_for_sequences(buckets, n)];
+        EXPECT_GE(bucket.sequences, n);
+        EXPECT_LT(bucket.sequences, 2 * n);
       }
-      EXPECT_EQ(forms[form_of_sequences(forms, sequences)].sequences, sequences);
+      EXPECT_EQ(buckets[bucket_for_sequences(buckets, sequences)].sequences, sequences);
     }
   }
 }

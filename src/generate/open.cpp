@@ -32,9 +32,9 @@ void read_asked(const GenerateRequest& request, OpenGeneration& input, Problems&
 // What was said already is not said again.
 void add_new(const Problems& found, Problems& problems) {
   for (const Problem& one : found.all()) {
-    const bool said = std::any_of(problems.all().begin(), problems.all().end(),
-                                  [&](const Problem& other) { return other.line() == one.line(); });
-    if (!said) problems.add(one);
+    const bool reported = std::any_of(problems.all().begin(), problems.all().end(),
+                                      [&](const Problem& other) { return other.line() == one.line(); });
+    if (!reported) problems.add(one);
   }
 }
 
@@ -59,10 +59,10 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
     return planned_bytes(model, pass_layouts(input.recipe, model, input.size, input.threads, input.device.kind)) +
            plan::overhead_of(plan::load_target(target), MeshSizes());
   };
-  const std::int64_t most = input.device.kind == DeviceKind::cuda ? kBatchCuda : kBatchCpu;
+  const std::int64_t max = input.device.kind == DeviceKind::cuda ? kBatchCuda : kBatchCpu;
   const auto asked = std::max<std::int64_t>(1, static_cast<std::int64_t>(input.prompts.size()));
   input.size.positions = positions_of(request, input);
-  input.size.sequences = std::min(asked, request.batch > 0 ? request.batch : most);
+  input.size.sequences = std::min(asked, request.batch > 0 ? request.batch : max);
   // Rows of the cache are counted in 32 bits.
   const std::int64_t rows = std::numeric_limits<std::int32_t>::max() / input.size.positions;
   if (request.batch == 0) input.size.sequences = std::max<std::int64_t>(1, std::min(input.size.sequences, rows));

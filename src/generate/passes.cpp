@@ -8,29 +8,29 @@
 
 namespace hawser::generate {
 
-std::vector<PassForm> pass_forms(const CacheSize& size) {
-  std::vector<PassForm> forms{{1, 1}};
+std::vector<ShapeBucket> shape_buckets(const CacheSize& size) {
+  std::vector<ShapeBucket> buckets{{1, 1}};
   for (std::int64_t rows = 8; rows <= kChunkRows; rows *= 2) {
-    forms.push_back({rows, 1});
+    buckets.push_back({rows, 1});
     if (rows >= size.positions) break;
   }
   for (std::int64_t n = 2; n < 2 * size.sequences; n *= 2) {
     const std::int64_t sequences = std::min(n, size.sequences);
-    forms.push_back({sequences, sequences});
+    buckets.push_back({sequences, sequences});
   }
-  return forms;
+  return buckets;
 }
 
-std::size_t form_of_rows(const std::vector<PassForm>& forms, std::int64_t rows) {
-  for (std::size_t i = 0; i < forms.size(); ++i) {
-    if (forms[i].sequences == 1 && forms[i].rows >= rows) return i;
+std::size_t bucket_for_rows(const std::vector<ShapeBucket>& buckets, std::int64_t rows) {
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    if (buckets[i].sequences == 1 && buckets[i].rows >= rows) return i;
   }
   HAWSER_CHECK(false, "no pass of ", rows, " rows");
 }
 
-std::size_t form_of_sequences(const std::vector<PassForm>& forms, std::int64_t sequences) {
-  for (std::size_t i = 0; i < forms.size(); ++i) {
-    if (forms[i].sequences >= sequences && forms[i].rows == forms[i].sequences) return i;
+std::size_t bucket_for_sequences(const std::vector<ShapeBucket>& buckets, std::int64_t sequences) {
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    if (buckets[i].sequences >= sequences && buckets[i].rows == buckets[i].sequences) return i;
   }
   HAWSER_CHECK(false, "no pass of ", sequences, " sequences");
 }
@@ -44,15 +44,15 @@ std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model
   one.train.global_batch_size = 1;
   one.train.micro_batch_size = 1;
   std::vector<plan::Layout> layouts;
-  for (const PassForm& form : pass_forms(size)) {
-    one.data.sequence_length = form.rows;
+  for (const ShapeBucket& bucket : shape_buckets(size)) {
+    one.data.sequence_length = bucket.rows;
     plan::Layout layout = plan::make_layout(one, model, 1, plan::compute_dtype(one.precision, device), threads, device);
     layout.kv_cache_rows = size.sequences * size.positions;
-    layout.logit_positions = form.sequences;
-    layout.bounds.rows = form.rows;
-    layout.bounds.diagonal = form.sequences;
+    layout.logit_positions = bucket.sequences;
+    layout.bounds.rows = bucket.rows;
+    layout.bounds.diagonal = bucket.sequences;
     layout.bounds.uniform_diagonal = 0;
-    layout.bounds.diagonal_pairs = static_cast<double>(form.rows) * static_cast<double>(size.positions);
+    layout.bounds.diagonal_pairs = static_cast<double>(bucket.rows) * static_cast<double>(size.positions);
     layouts.push_back(std::move(layout));
   }
   return layouts;

@@ -24,18 +24,18 @@ struct CacheSize {
 // Rows of a prompt that go through at once, at most.
 constexpr std::int64_t kChunkRows = 256;
 
-struct PassForm {
+struct ShapeBucket {
   std::int64_t rows = 1;
   std::int64_t sequences = 1;  // at most; as many rows of logits
 };
 
 // Of one sequence: 1 row, then 8, 16, ... up to the chunk, at most the positions rounded up. Of several: 2, 4, ... up
 // to all of them, a row each.
-std::vector<PassForm> pass_forms(const CacheSize& size);
+std::vector<ShapeBucket> shape_buckets(const CacheSize& size);
 
 // The smallest form of one sequence with `rows` rows or more; of `sequences` with a row each.
-std::size_t form_of_rows(const std::vector<PassForm>& forms, std::int64_t rows);
-std::size_t form_of_sequences(const std::vector<PassForm>& forms, std::int64_t sequences);
+std::size_t bucket_for_rows(const std::vector<ShapeBucket>& buckets, std::int64_t rows);
+std::size_t bucket_for_sequences(const std::vector<ShapeBucket>& buckets, std::int64_t sequences);
 
 // `recipe`: precision and memory; its data and mesh do not count. A layout each form.
 std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model& model, const CacheSize& size,

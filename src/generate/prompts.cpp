@@ -144,7 +144,7 @@ using Json = nlohmann::ordered_json;
 std::optional<Prompt> read_line(std::string_view line, const data::LinePlace& place, const PromptEncoder& encoder,
                                 Problems& problems) {
   const PromptPlace here{place.file, cat("line ", place.number)};
-  const auto refuse = [&](const char* what, std::string expected, std::string got, const char* key) {
+  const auto reject = [&](const char* what, std::string expected, std::string got, const char* key) {
     problems.add({.file = place.file,
                   .what = what,
                   .expected = std::move(expected),
@@ -160,13 +160,13 @@ std::optional<Prompt> read_line(std::string_view line, const data::LinePlace& pl
     if (json.contains(key)) keys += cat(keys.empty() ? "" : " and ", key);
   }
   if (keys.empty() || keys.find(' ') != std::string::npos) {
-    return refuse("line needs one of its keys", "prompt, messages or input_ids", keys.empty() ? "none" : keys, "");
+    return reject("line needs one of its keys", "prompt, messages or input_ids", keys.empty() ? "none" : keys, "");
   }
   Json reduced;
   if (json.contains("prompt")) {
     const Json& prompt = json["prompt"];
     if (prompt.is_string()) return encoder.text(prompt.get<std::string>(), here, problems);
-    if (!prompt.is_array()) return refuse("wrong type", "a text or a list of messages", prompt.type_name(), "prompt");
+    if (!prompt.is_array()) return reject("wrong type", "a text or a list of messages", prompt.type_name(), "prompt");
     reduced["messages"] = prompt;
   } else if (json.contains("messages")) {
     reduced["messages"] = json["messages"];

@@ -102,25 +102,25 @@ TEST_F(Prompts, EveryBadLineIsNamedAtOnce) {
   EXPECT_EQ(problems.size(), 7u) << lines;
 }
 
-TEST_F(Prompts, WhatIsNoFileOfPromptsIsRefused) {
-  const auto said = [&](const std::string& path) {
+TEST_F(Prompts, WhatIsNoFileOfPromptsIsRejected) {
+  const auto message = [&](const std::string& path) {
     Problems problems;
     EXPECT_TRUE(read_prompts(path, encoder(), problems).empty());
     return problems.lines();
   };
-  EXPECT_NE(said(write("a.csv", "a,b\n")).find("expected .jsonl or .txt"), std::string::npos);
-  EXPECT_NE(said(write("b.txt", "\n \n")).find("no prompts"), std::string::npos);
-  EXPECT_NE(said(folder_.path("none.txt")).find("none.txt"), std::string::npos);
-  EXPECT_NE(said(write("c.txt", "a\xFF\n")).find("not UTF-8 at line 1"), std::string::npos);
+  EXPECT_NE(message(write("a.csv", "a,b\n")).find("expected .jsonl or .txt"), std::string::npos);
+  EXPECT_NE(message(write("b.txt", "\n \n")).find("no prompts"), std::string::npos);
+  EXPECT_NE(message(folder_.path("none.txt")).find("none.txt"), std::string::npos);
+  EXPECT_NE(message(write("c.txt", "a\xFF\n")).find("not UTF-8 at line 1"), std::string::npos);
   // As of training data: nothing is dropped unseen, and no depth of brackets goes down the stack.
   const std::string deep(300000, '[');
-  EXPECT_NE(said(write("d.jsonl", "{\"prompt\": " + deep + std::string(300000, ']') + "}\n"))
+  EXPECT_NE(message(write("d.jsonl", "{\"prompt\": " + deep + std::string(300000, ']') + "}\n"))
                 .find("JSON nested too deeply (expected at most 200 levels) at line 1, byte 210"),
             std::string::npos);
-  EXPECT_NE(said(write("e.jsonl", std::string("{\"prompt\": \"a\"}\0{\"prompt\": \"b\"}\n", 32)))
+  EXPECT_NE(message(write("e.jsonl", std::string("{\"prompt\": \"a\"}\0{\"prompt\": \"b\"}\n", 32)))
                 .find("broken JSON: a zero byte at line 1, byte 15"),
             std::string::npos);
-  EXPECT_NE(said(write("f.jsonl", "\n{\"prompt\": \"a\", \"prompt\": \"b\"}\n"))
+  EXPECT_NE(message(write("f.jsonl", "\n{\"prompt\": \"a\", \"prompt\": \"b\"}\n"))
                 .find("key given twice (expected once, got prompt) at line 2"),
             std::string::npos);
   Problems problems;

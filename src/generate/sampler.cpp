@@ -27,17 +27,17 @@ std::size_t largest_of(std::span<const float> logits) {
 const std::vector<Sampler::Candidate>& Sampler::candidates(std::span<const float> logits) {
   HAWSER_CHECK(sampling_.temperature > 0, "candidates without a temperature");
   const double largest = logits[largest_of(logits)];
-  float least = -std::numeric_limits<float>::infinity();
+  float min = -std::numeric_limits<float>::infinity();
   if (sampling_.top_k > 0 && sampling_.top_k < static_cast<std::int64_t>(logits.size())) {
     values_.assign(logits.begin(), logits.end());
     const auto kth = values_.begin() + (sampling_.top_k - 1);
     std::nth_element(values_.begin(), kth, values_.end(), std::greater<>());
-    least = *kth;
+    min = *kth;
   }
   candidates_.clear();
   double total = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (!(logits[i] >= least)) continue;
+    if (!(logits[i] >= min)) continue;
     const double weight = std::exp((static_cast<double>(logits[i]) - largest) / sampling_.temperature);
     if (weight == 0) continue;  // never drawn
     candidates_.push_back({static_cast<std::int32_t>(i), weight});

@@ -31,13 +31,13 @@ std::vector<double> reference(const std::vector<float>& logits, const Sampling& 
   if (sampling.top_k > 0) {
     std::vector<double> sorted = s;
     std::sort(sorted.rbegin(), sorted.rend());
-    const double least = sorted[std::min<std::size_t>(static_cast<std::size_t>(sampling.top_k), n) - 1];
-    for (double& x : s) x = x < least ? none : x;
+    const double min = sorted[std::min<std::size_t>(static_cast<std::size_t>(sampling.top_k), n) - 1];
+    for (double& x : s) x = x < min ? none : x;
   }
   const auto softmax = [&] {
     std::vector<double> p(n);
-    const double most = *std::max_element(s.begin(), s.end());
-    for (std::size_t i = 0; i < n; ++i) p[i] = std::exp(s[i] - most);
+    const double max = *std::max_element(s.begin(), s.end());
+    for (std::size_t i = 0; i < n; ++i) p[i] = std::exp(s[i] - max);
     const double sum = std::accumulate(p.begin(), p.end(), 0.0);
     for (double& x : p) x /= sum;
     return p;
@@ -105,15 +105,15 @@ TEST(Sampler, FiltersAndTheirOrderAgreeWithTransformers) {
 }
 
 // The sum over tokens of (seen - expected)^2 / expected, held against its distribution: mean n - 1, variance 2 (n - 1).
-TEST(Sampler, DrawsFollowTheDistribution) {
+TEST(Sampler, SamplesFollowTheDistribution) {
   for (const Sampling& sampling : {Sampling{.temperature = 1.0, .seed = 3}, Sampling{.temperature = 0.6, .seed = 4},
                                    Sampling{.temperature = 1.3, .top_k = 20, .top_p = 0.9, .seed = 5}}) {
     const std::vector<float> logits = some_logits(30, 17, 1.0);
     const std::vector<double> expected = probabilities(logits, sampling);
     Sampler sampler(sampling);
-    constexpr int kDraws = 200000;
+    constexpr int kSamples = 200000;
     std::vector<int> seen(logits.size());
-    for (int draw = 0; draw < kDraws; ++draw) {
+    for (int draw = 0; draw < kSamples; ++draw) {
       ++seen[static_cast<std::size_t>(sampler.pick(logits, draw % 7, draw / 7))];
     }
     double chi = 0;
@@ -124,7 +124,7 @@ TEST(Sampler, DrawsFollowTheDistribution) {
         continue;
       }
       ++kept;
-      const double mean = expected[i] * kDraws;
+      const double mean = expected[i] * kSamples;
       chi += (seen[i] - mean) * (seen[i] - mean) / mean;
     }
     ASSERT_GT(kept, 5);
@@ -133,7 +133,7 @@ TEST(Sampler, DrawsFollowTheDistribution) {
   }
 }
 
-TEST(Sampler, ADrawDependsOnSeedPromptAndPositionAlone) {
+TEST(Sampler, ASampleDependsOnSeedPromptAndPositionAlone) {
   const std::vector<float> logits = some_logits(1000, 1);
   const Sampling sampling{.temperature = 1.5, .seed = 9};
   std::map<std::pair<int, int>, std::int32_t> first;

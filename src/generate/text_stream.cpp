@@ -43,8 +43,8 @@ std::string TextStream::take(bool end) {
   const std::span<const std::int32_t> ids(ids_);
   const std::string before = tokenizer_.decode(ids.subspan(from_, known_ - from_), true);
   const std::string all = tokenizer_.decode(ids.subspan(from_), true);
-  const bool whole = !all.ends_with(kReplacement) || end || ids_.size() - known_ > kLongestCharacter;
-  if (whole && all.size() > before.size()) {
+  const bool full = !all.ends_with(kReplacement) || end || ids_.size() - known_ > kLongestCharacter;
+  if (full && all.size() > before.size()) {
     held_ += all.substr(before.size());
     from_ = known_;
     known_ = ids_.size();

@@ -58,8 +58,8 @@ TEST_F(TextStreams, PiecesAreTheWholeTextInWholeCharacters) {
       const std::vector<std::int32_t> before(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(cut)),
           behind(ids.begin() + static_cast<std::ptrdiff_t>(cut), ids.end());
       const Streamed got = stream(*tokenizer, before, behind);
-      const std::size_t whole = whole_characters(*tokenizer, before);
-      const std::string shown = tokenizer->decode(std::span(before).first(whole), true);
+      const std::size_t full = whole_characters(*tokenizer, before);
+      const std::string shown = tokenizer->decode(std::span(before).first(full), true);
       EXPECT_EQ(shown + got.text, tokenizer->decode(ids, true)) << cut;
       for (const std::string& piece : got.pieces) EXPECT_EQ(piece.find("\xEF\xBF\xBD"), std::string::npos) << cut;
     }

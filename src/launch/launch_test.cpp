@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "launch/environment.h"
 #include "launch/local.h"
-#include "launch/noise.h"
+#include "launch/mpirun_output.h"
 #include "launch/stop.h"
 #include "launch/stop_page.h"
 
@@ -99,8 +99,8 @@ TEST(Terminal, IsWhatTheLauncherSays) {
   EXPECT_FALSE(user_terminal().is_terminal);
 }
 
-TEST(NoiseFilter, TakesMpirunsNoticesOutAndRemembersThem) {
-  NoiseFilter filter;
+TEST(MpirunOutputFilter, TakesMpirunsNoticesOutAndRemembersThem) {
+  MpirunOutputFilter filter;
   std::string shown;
   shown += filter.feed("step 1\nhawser: x\n" + kRule + "\nPrimary job  terminated normally, but 1 process returned\n");
   shown += filter.feed("a non-zero exit code. Per user-direction, the job has been aborted.\n" + kRule + "\n" + kRule);
@@ -117,8 +117,8 @@ TEST(NoiseFilter, TakesMpirunsNoticesOutAndRemembersThem) {
   EXPECT_TRUE(filter.explained());
 }
 
-TEST(NoiseFilter, ShowsAProgressBarAsItGrows) {
-  NoiseFilter filter;
+TEST(MpirunOutputFilter, ShowsAProgressBarAsItGrows) {
+  MpirunOutputFilter filter;
   EXPECT_EQ(filter.feed("\rstep 1 [=  ]"), "");
   EXPECT_EQ(filter.flush(), "\rstep 1 [=  ]");
   EXPECT_EQ(filter.feed("\rstep 2 [== ]"), "");
@@ -128,8 +128,8 @@ TEST(NoiseFilter, ShowsAProgressBarAsItGrows) {
   EXPECT_EQ(filter.notices(), std::vector<std::string>{"something else of two lines"});
 }
 
-TEST(NoiseFilter, WhatIsSaidBehindABarGetsALineOfItsOwn) {
-  NoiseFilter filter;
+TEST(MpirunOutputFilter, WhatIsReportedBehindABarGetsALineOfItsOwn) {
+  MpirunOutputFilter filter;
   const std::string bar = "\rstep 1 [=  ]\x1b[K";
   EXPECT_EQ(filter.feed(bar + "hawser: rank 1: no\n"), bar + "\nhawser: rank 1: no\n");
   EXPECT_TRUE(filter.explained());
@@ -144,8 +144,8 @@ TEST(NoiseFilter, WhatIsSaidBehindABarGetsALineOfItsOwn) {
   EXPECT_FALSE(filter.end_line());
 }
 
-TEST(NoiseFilter, OneRankThatWaitedInVainIsEnough) {
-  NoiseFilter filter;
+TEST(MpirunOutputFilter, OneRankThatWaitedInVainIsEnough) {
+  MpirunOutputFilter filter;
   const std::string line =
       "all_gather on shard:0-3 (8192 bytes) waited 3 s for rank 2; phase: step 1; last done: nothing\n";
   EXPECT_EQ(filter.feed("hawser: rank 1: " + line + "hawser: rank 0: " + line), "hawser: rank 1: " + line);
@@ -154,8 +154,8 @@ TEST(NoiseFilter, OneRankThatWaitedInVainIsEnough) {
             "");
 }
 
-TEST(NoiseFilter, OneRankThatWasRefusedMemoryIsEnough) {
-  NoiseFilter filter;
+TEST(MpirunOutputFilter, OneRankThatWasRefusedMemoryIsEnough) {
+  MpirunOutputFilter filter;
   const std::string first = "hawser: out of memory; try fewer ranks\n";
   const std::string warning = "hawser: no room in host memory for a snapshot\n";
   EXPECT_EQ(filter.feed(first + "hawser: the operating system refused a thread (Resource temporarily unavailable)\n" +
@@ -164,8 +164,8 @@ TEST(NoiseFilter, OneRankThatWasRefusedMemoryIsEnough) {
   EXPECT_TRUE(filter.explained());
 }
 
-TEST(NoiseFilter, KeepsARuleThatIsStillComing) {
-  NoiseFilter filter;
+TEST(MpirunOutputFilter, KeepsARuleThatIsStillComing) {
+  MpirunOutputFilter filter;
   EXPECT_EQ(filter.feed(std::string(30, '-')), "");
   EXPECT_EQ(filter.flush(), "");
   EXPECT_EQ(filter.feed(std::string(10, '-') + "\n"), std::string(40, '-') + "\n");
@@ -192,11 +192,11 @@ TEST(Outcome, MapsWhatMpirunReturnsToOurCodes) {
 TEST(StopPage, HasOneLastWord) {
   for (int turn = 0; turn < 1000; ++turn) {
     StopPage page;
-    std::atomic<int> said{0};
-    std::thread ranks([&] { said += page.claim(StopPage::of_ranks); });
-    said += page.claim(StopPage::of_launcher);
+    std::atomic<int> claims{0};
+    std::thread ranks([&] { claims += page.claim(StopPage::of_ranks); });
+    claims += page.claim(StopPage::of_launcher);
     ranks.join();
-    EXPECT_EQ(said, 1);
+    EXPECT_EQ(claims, 1);
     EXPECT_EQ(page.claim(StopPage::of_ranks), page.last_word == StopPage::of_ranks);
   }
 }
@@ -206,7 +206,7 @@ TEST(StopSignals, LeaveTheLastWordWhole) {
       {
         catch_stop_signals();
         raise(SIGINT);
-        say_last_word([] {
+        print_last_message([] {
           raise(SIGINT);
           std::fprintf(stderr, "stopped\n");
         });

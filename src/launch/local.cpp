@@ -153,16 +153,16 @@ class Supervisor {
     end_all();  // mpirun may leave ranks behind: stopped ones, or all when it was killed
     drain();
     if (interruption_ == Interruption::ended && stop_.page().claim(StopPage::of_launcher)) {
-      say_after_signal(launch_.saves ? kEndedLine : kInterruptedLine);
+      print_after_signal(launch_.saves ? kEndedLine : kInterruptedLine);
     }
     const Outcome end = outcome(*status_, interruption_, filter_.ends(), filter_.notices(), filter_.explained());
-    if (!end.line.empty()) say(end.line);
+    if (!end.line.empty()) print(end.line);
     return end.code;
   }
 
  private:
   static constexpr int kQuiet = 50;  // ms without output after which an unfinished line is shown
-  static constexpr std::chrono::seconds kLastWords{3};
+  static constexpr std::chrono::seconds kLastMessageTimeout{3};
   static constexpr std::chrono::seconds kGrace{8};     // for mpirun, once a rank has ended the run
   static constexpr std::chrono::seconds kPatience{8};  // for the kernel to end what was killed
 
@@ -207,12 +207,12 @@ class Supervisor {
     _exit(127);
   }
 
-  void say(const std::string& line) {
+  void print(const std::string& line) {
     write_all(STDERR_FILENO, (filter_.end_line() ? "\nhawser: " : "hawser: ") + line + "\n");
   }
 
   // A terminal shows ^C where the cursor stands.
-  void say_after_signal(const std::string& line) {
+  void print_after_signal(const std::string& line) {
     const bool in_line = filter_.end_line() || terminal_;
     write_all(STDERR_FILENO, (in_line ? "\nhawser: " : "hawser: ") + line + "\n");
   }
@@ -241,13 +241,13 @@ class Supervisor {
     if (status_) return;  // it was over before
     if (launch_.saves && interruption_ == Interruption::none) {
       interruption_ = Interruption::asked;
-      say_after_signal(kSavingLine);
+      print_after_signal(kSavingLine);
       stop_.page().requested = true;
     } else if (!launch_.saves || signal != SIGUSR1) {
       interruption_ = Interruption::ended;
       if (stop_.page().claim(StopPage::of_launcher)) return end_all();
       // What was asked for is done: mpirun passes on the line that says so, and ends.
-      if (!kill_at_) kill_at_ = Clock::now() + kLastWords;
+      if (!kill_at_) kill_at_ = Clock::now() + kLastMessageTimeout;
     }
   }
 
@@ -265,7 +265,7 @@ class Supervisor {
     const std::vector<pid_t> left = end_session(child_, kPatience, &status);
     if (status != -1) take_status(status);
     if (!status_) take_status(SIGKILL);
-    for (const pid_t pid : left) say(cat("process ", pid, " was killed and does not end; does a disk not answer?"));
+    for (const pid_t pid : left) print(cat("process ", pid, " was killed and does not end; does a disk not answer?"));
   }
 
   // mpirun is gone; what it and its ranks said last may still lie in the pipe.
@@ -286,7 +286,7 @@ class Supervisor {
   StopFile stop_;
   std::vector<std::string> words_;
   SignalQueue signals_;
-  NoiseFilter filter_;
+  MpirunOutputFilter filter_;
   pid_t child_ = -1;
   int errors_ = -1;
   const bool terminal_ = isatty(STDERR_FILENO) != 0;

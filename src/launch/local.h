@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/noise.h"
+#include "launch/mpirun_output.h"
 
 namespace hawser {
 

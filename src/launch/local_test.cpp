@@ -151,9 +151,10 @@ TEST(LaunchLocal, PassesOnTheCodeOfAnAbort) {
   Launched five(2, {"abort", "5"});
   EXPECT_EQ(five.wait(), 5);
   // mpirun loses its own notice now and then, and with it the rank.
-  const std::string said = five.err();
-  EXPECT_TRUE(said == "hawser: rank 1 stopped the run with code 5\n" || said == "hawser: mpirun ended with code 5\n")
-      << said;
+  const std::string message = five.err();
+  EXPECT_TRUE(message == "hawser: rank 1 stopped the run with code 5\n" ||
+              message == "hawser: mpirun ended with code 5\n")
+      << message;
   Launched other(2, {"abort", "42"});
   EXPECT_EQ(other.wait(), 3);
 }
@@ -242,7 +243,7 @@ TEST(LaunchLocal, LeavesNoSharedMemoryBehind) {
   EXPECT_LE(count(), before + 1);
 }
 
-TEST(LaunchLocal, SaysWhatToInstallWhenMpirunIsMissing) {
+TEST(LaunchLocal, ReportsWhatToInstallWhenMpirunIsMissing) {
   const std::string path = std::getenv("PATH");
   setenv("PATH", "/nowhere", 1);
   try {
@@ -255,7 +256,7 @@ TEST(LaunchLocal, SaysWhatToInstallWhenMpirunIsMissing) {
   setenv("PATH", path.c_str(), 1);
 }
 
-TEST(LaunchLocal, SaysWhatMpirunSaysWhenNothingStarts) {
+TEST(LaunchLocal, ReportsWhatMpirunReportsWhenNothingStarts) {
   std::string name = (fs::temp_directory_path() / "hawser-none").string();
   const pid_t child = fork();
   if (child == 0) {

@@ -24,7 +24,7 @@ const char* volatile g_ended = kEndedLine;
 StopPage* g_page = nullptr;
 
 // From a signal handler: write() alone is allowed.
-void say(const char* line) {
+void print(const char* line) {
   if (g_speaks == 0) return;
   char text[128] = "";
   if (g_terminal != 0) std::strcat(text, "\n");
@@ -34,7 +34,7 @@ void say(const char* line) {
 
 [[noreturn]] void end_at_once(const char* line) {
   drop_unfinished_result();
-  say(line);
+  print(line);
   _exit(static_cast<int>(ExitCode::interrupted));
 }
 
@@ -50,7 +50,7 @@ void on_request(int signal) {
   }
   const int before = errno;
   if (g_requested != 0 && signal != SIGUSR1) end_at_once(g_ended);
-  if (g_requested == 0) say(kSavingLine);
+  if (g_requested == 0) print(kSavingLine);
   g_requested = 1;
   errno = before;
 }
@@ -98,10 +98,10 @@ bool stop_requested() {
   return g_requested != 0 || (g_page != nullptr && g_page->requested);
 }
 
-void say_last_word(const std::function<void()>& say) {
+void print_last_message(const std::function<void()>& print) {
   if (g_page != nullptr && !g_page->claim(StopPage::of_ranks)) return;
   g_finishing = 1;
-  say();
+  print();
   g_speaks = 0;
   g_finishing = 0;
 }

@@ -31,6 +31,6 @@ bool stop_requested();
 // All ranks have done what was asked: calls `say`, by which the first rank tells it. A signal that comes meanwhile may
 // end the process thereafter, but nothing is lost by that and nothing more is said. Where a signal has ended the run
 // before, `say` is not called: one of both is heard, never both and never none.
-void say_last_word(const std::function<void()>& say);
+void print_last_message(const std::function<void()>& print);
 
 }  // namespace hawser

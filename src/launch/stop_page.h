@@ -10,14 +10,14 @@ namespace hawser {
 
 struct StopPage {
   // Who has the last word on a run that was asked to stop: the first of both to claim it, and only that one speaks.
-  enum Word : char { nobodys, of_ranks, of_launcher };
+  enum Word : char { unused_buffers, of_ranks, of_launcher };
 
   std::atomic<bool> requested{false};
-  std::atomic<Word> last_word{nobodys};
+  std::atomic<Word> last_word{unused_buffers};
 
   // True where `by` has it now, or had it before.
   bool claim(Word by) {
-    Word had = nobodys;
+    Word had = unused_buffers;
     return last_word.compare_exchange_strong(had, by) || had == by;
   }
 };

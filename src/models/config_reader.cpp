@@ -24,60 +24,60 @@ const Json* ConfigReader::find(const char* key) const {
   return found == json_.end() || found->is_null() ? nullptr : &*found;
 }
 
-void ConfigReader::refuse(const char* key, const std::string& what, const std::string& expected, const std::string& got,
+void ConfigReader::reject(const char* key, const std::string& what, const std::string& expected, const std::string& got,
                           const std::string& hint) {
   problems_.add({.file = file_, .what = what, .expected = expected, .got = got, .at = prefix_ + key, .hint = hint});
 }
 
-std::int64_t ConfigReader::whole(const char* key, std::int64_t least, std::int64_t most,
+std::int64_t ConfigReader::whole(const char* key, std::int64_t min, std::int64_t max,
                                  std::optional<std::int64_t> absent) {
   const Json* value = find(key);
-  const std::string expected = cat("a whole number from ", least, " to ", most);
+  const std::string expected = cat("a whole number from ", min, " to ", max);
   if (value == nullptr) {
-    if (!absent) refuse(key, "missing key", expected, "");
-    return absent.value_or(least);
+    if (!absent) reject(key, "missing key", expected, "");
+    return absent.value_or(min);
   }
   const auto count = checkpoint::as_count(*value);
-  if (count && *count >= least && *count <= most) return *count;
-  refuse(key, "value not usable", expected, shown(*value));
-  return absent.value_or(least);
+  if (count && *count >= min && *count <= max) return *count;
+  reject(key, "value not usable", expected, shown(*value));
+  return absent.value_or(min);
 }
 
-double ConfigReader::real(const char* key, bool (*allowed)(double, double), double least, const std::string& expected,
+double ConfigReader::real(const char* key, bool (*allowed)(double, double), double min, const std::string& expected,
                           std::optional<double> absent) {
   const Json* value = find(key);
   if (value == nullptr) {
-    if (!absent) refuse(key, "missing key", expected, "");
-    return absent.value_or(std::max(least, 1.0));
+    if (!absent) reject(key, "missing key", expected, "");
+    return absent.value_or(std::max(min, 1.0));
   }
-  if (value->is_number() && value->get<double>() <= kHuge && allowed(value->get<double>(), least)) {
+  if (value->is_number() && value->get<double>() <= kHuge && allowed(value->get<double>(), min)) {
     return value->get<double>();
   }
-  refuse(key, "value not usable", expected, shown(*value));
-  return absent.value_or(std::max(least, 1.0));
+  reject(key, "value not usable", expected, shown(*value));
+  return absent.value_or(std::max(min, 1.0));
 }
 
 double ConfigReader::positive(const char* key, std::optional<double> absent) {
   return real(
-      key, [](double value, double least) { return value > least; }, 0.0, "a number above 0", absent);
+      key, [](double value, double min) { return value > min; }, 0.0, "a number above 0", absent);
 }
 
-double ConfigReader::number(const char* key, double least, std::optional<double> absent) {
+double ConfigReader::number(const char* key, double min, std::optional<double> absent) {
   return real(
-      key, [](double value, double from) { return value >= from; }, least, cat("a number, at least ", least), absent);
+      key, [](double value, double from) { return value >= from; }, min, cat("a number, at least ", min), absent);
 }
 
 void ConfigReader::only(const char* key, double value) {
   const Json* found = find(key);
   if (found == nullptr || (found->is_number() && found->get<double>() == value)) return;
-  refuse(key, "not supported", cat(value), shown(*found));
+  reject(key, "not supported", cat(value), shown(*found));
 }
 
 bool ConfigReader::flag(const char* key, bool absent) {
   const Json* value = find(key);
   if (value == nullptr) return absent;
   if (value->is_boolean()) return value->get<bool>();
-  refuse(key, "value not usable", "true or false", shown(*value));
+  reject(key, "value not usable", "true or false", shown(*value));
   return absent;
 }
 
@@ -87,7 +87,7 @@ std::string ConfigReader::choice(const char* key, const std::vector<std::string>
   if (value == nullptr) return absent;
   const std::string text = value->is_string() ? value->get<std::string>() : "";
   if (std::find(supported.begin(), supported.end(), text) != supported.end()) return text;
-  refuse(key, "not supported", joined(supported, " or "), shown(*value));
+  reject(key, "not supported", joined(supported, " or "), shown(*value));
   return absent;
 }
 
@@ -95,7 +95,7 @@ std::optional<ConfigReader> ConfigReader::object(const char* key) {
   const Json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (value->is_object()) return ConfigReader(*value, file_, problems_, cat(prefix_, key, "."));
-  refuse(key, "value not usable", "an object", shown(*value));
+  reject(key, "value not usable", "an object", shown(*value));
   return std::nullopt;
 }
 

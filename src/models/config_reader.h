@@ -26,11 +26,11 @@ class ConfigReader {
   const Json& json() const { return json_; }
 
   // A whole number in [least, most]. Without `absent` the key must be there.
-  std::int64_t whole(const char* key, std::int64_t least, std::int64_t most,
+  std::int64_t whole(const char* key, std::int64_t min, std::int64_t max,
                      std::optional<std::int64_t> absent = std::nullopt);
   // A number above zero, or from `least` on; not beyond 1e30, so that arithmetic on it stays finite.
   double positive(const char* key, std::optional<double> absent = std::nullopt);
-  double number(const char* key, double least, std::optional<double> absent = std::nullopt);
+  double number(const char* key, double min, std::optional<double> absent = std::nullopt);
   // A number that may only have its default, for what is not supported.
   void only(const char* key, double value);
   bool flag(const char* key, bool absent);
@@ -40,11 +40,11 @@ class ConfigReader {
   std::optional<ConfigReader> object(const char* key);
 
   // Adds a problem at a key.
-  void refuse(const char* key, const std::string& what, const std::string& expected, const std::string& got,
+  void reject(const char* key, const std::string& what, const std::string& expected, const std::string& got,
               const std::string& hint = "");
 
  private:
-  double real(const char* key, bool (*allowed)(double, double), double least, const std::string& expected,
+  double real(const char* key, bool (*allowed)(double, double), double min, const std::string& expected,
               std::optional<double> absent);
 
   const Json& json_;

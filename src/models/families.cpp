@@ -74,14 +74,14 @@ ModelDescription describe(const Json& json, const std::string& file, Problems& p
   if (family != nullptr) {
     description = family->read(config, found);
   } else {
-    config.refuse("model_type", "model family not supported", supported, type == nullptr ? "none" : shown(*type));
+    config.reject("model_type", "model family not supported", supported, type == nullptr ? "none" : shown(*type));
   }
   problems.add(found);
   return found.empty() ? description : ModelDescription{};
 }
 
 void read_ids(ConfigReader& config, SpecialTokens& tokens) {
-  if (config.has("bos_token_id")) tokens.begin = config.whole("bos_token_id", 0, kMaxId, 0);
+  if (config.has("bos_token_id")) tokens.begin = config.full("bos_token_id", 0, kMaxId, 0);
   const Json* ends = config.find("eos_token_id");
   if (ends == nullptr) return;
   tokens.ends.clear();
@@ -91,7 +91,7 @@ void read_ids(ConfigReader& config, SpecialTokens& tokens) {
     if (id && *id <= kMaxId) {
       tokens.ends.push_back(*id);
     } else {
-      config.refuse("eos_token_id", "value not usable", "a token id, or a list of them", shown(value));
+      config.reject("eos_token_id", "value not usable", "a token id, or a list of them", shown(value));
       return;
     }
   }

@@ -16,7 +16,7 @@ class WeightsTest : public ::testing::Test {
     const checkpoint::TensorInfo* info = folder.find(name);
     if (info == nullptr) return ADD_FAILURE() << name, std::vector<float>{};
     const Storage out = flat(info->shape.elements());
-    folder.read(name, checkpoint::whole(info->shape), out);
+    folder.read(name, checkpoint::full(info->shape), out);
     return values(out);
   }
 
@@ -67,9 +67,9 @@ TEST_F(WeightsTest, InitialValuesDoNotDependOnCuts) {
   for (std::size_t u = 0; u < model->units().size(); ++u) {
     const nn::Unit& unit = model->units()[u];
     const std::int64_t total = unit.total(3);
-    const Storage whole = flat(total);
-    std::fill_n(whole.view().data<float>(), total, -7.0f);
-    initialise_flat(*model, static_cast<int>(u), 11, 0, total, *stream, whole);
+    const Storage full = flat(total);
+    std::fill_n(full.view().data<float>(), total, -7.0f);
+    initialise_flat(*model, static_cast<int>(u), 11, 0, total, *stream, full);
     stream->synchronize();
     for (int round = 0; round < 4; ++round) {
       const std::vector<std::int64_t> cuts = random_cuts(total, round % 2 == 0 ? 1 : nn::Unit::kGrain, random_);
@@ -81,9 +81,9 @@ TEST_F(WeightsTest, InitialValuesDoNotDependOnCuts) {
         const std::vector<float> part = values(piece);
         all.insert(all.end(), part.begin(), part.end());
       }
-      EXPECT_EQ(all, values(whole));
+      EXPECT_EQ(all, values(full));
     }
-    const std::vector<float> all = values(whole);
+    const std::vector<float> all = values(full);
     for (const nn::Unit::Gap& gap : unit.gaps(total)) {
       for (std::int64_t i = 0; i < gap.count; ++i) EXPECT_EQ(all[static_cast<std::size_t>(gap.begin + i)], 0.0f);
     }
@@ -94,10 +94,10 @@ TEST_F(WeightsTest, InitialValuesAreNamedByTensorAndElement) {
   const auto model = load_model(golden("everything"));
   const auto stream = device_->make_stream("compute");
   const nn::Unit& block = model->units()[1];
-  const Storage whole = flat(block.used());
-  initialise_flat(*model, 1, 11, 0, block.used(), *stream, whole);
+  const Storage full = flat(block.used());
+  initialise_flat(*model, 1, 11, 0, block.used(), *stream, full);
   stream->synchronize();
-  const std::vector<float> all = values(whole);
+  const std::vector<float> all = values(full);
   const auto at = [&](const std::string& param, const std::string& segment) {
     for (std::size_t p = 0; p < block.params().size(); ++p) {
       if (block.params()[p].name != param) continue;
@@ -170,7 +170,7 @@ TEST_F(WeightsTest, TensorsAreThoseOfTheFolder) {
   }
 }
 
-TEST_F(WeightsTest, WhatDoesNotFitTheModelIsToldAllAtOnce) {
+TEST_F(WeightsTest, WhatDoesNotFitTheModelIsReportedAllAtOnce) {
   const auto model = load_model(golden("tied"));
   auto source = open_weights(golden("tied"));
   const auto lines = [&](const std::function<void(std::vector<checkpoint::SafetensorsSpec>&)>& change,
@@ -183,7 +183,7 @@ TEST_F(WeightsTest, WhatDoesNotFitTheModelIsToldAllAtOnce) {
     checkpoint::write_safetensors(folder.path("model"), specs, [&](const checkpoint::SafetensorsSpec& spec) {
       out = Storage(*device_, spec.dtype, spec.shape);
       if (spec.name == "lm_head.weight" || spec.name == "model.embed_tokens.weight") {
-        source.read("model.embed_tokens.weight", checkpoint::whole(spec.shape), out);
+        source.read("model.embed_tokens.weight", checkpoint::full(spec.shape), out);
         if (spec.name == "lm_head.weight") out.view().data<float>()[17] += head;
       }
       return out.view();

@@ -35,7 +35,7 @@ void prepare(TestContext& ctx) {
 
 // The table is no parameter of a tied head, but its gradient is asked for all the same, as weight 1.
 std::vector<Param> head_params() {
-  return {whole_param("norm", {kWidth}, {}, false), whole_param("table", {kVocabulary, kWidth}, {}, true)};
+  return {full_param("norm", {kWidth}, {}, false), full_param("table", {kVocabulary, kWidth}, {}, true)};
 }
 
 HeadResult run_head(DType dtype, bool tied, double scale, double loss_before, bool accumulate) {
@@ -59,19 +59,19 @@ TEST(Head, LossAndGradientsAreThoseOfTheReference) {
     for (const bool tied : {false, true}) {
       Vector x = normals("x", kRows * kWidth), norm = normals("norm", kWidth, 0.1, 1.0);
       Vector table = normals("table", kVocabulary * kWidth, 0.5);
-      const double scale = 0.125, most = dtype == DType::f32 ? 3e-6 : 2e-2;
+      const double scale = 0.125, max = dtype == DType::f32 ? 3e-6 : 2e-2;
       const auto loss = [&] { return testing::head_loss(x, norm, table, 1e-5, kLabels); };
       const auto objective = [&] { return scale * loss(); };
       const HeadResult got = run_head(dtype, tied, scale, 2.5, false);
-      EXPECT_NEAR(got.loss, 2.5 + loss(), most * loss());
-      EXPECT_LT(distance(got.dx, testing::differences(objective, x)), most);
-      EXPECT_LT(distance(got.dnorm, testing::differences(objective, norm)), most);
+      EXPECT_NEAR(got.loss, 2.5 + loss(), max * loss());
+      EXPECT_LT(distance(got.dx, testing::differences(objective, x)), max);
+      EXPECT_LT(distance(got.dnorm, testing::differences(objective, norm)), max);
       const Vector dtable = testing::differences(objective, table);
-      EXPECT_LT(distance(got.dtable, dtable), most);
+      EXPECT_LT(distance(got.dtable, dtable), max);
       // A tied table's gradient is added to what the embedding has put there.
       Vector added = dtable;
       for (double& value : added) value += 1.0;
-      EXPECT_LT(distance(run_head(dtype, tied, scale, 0, true).dtable, added), most);
+      EXPECT_LT(distance(run_head(dtype, tied, scale, 0, true).dtable, added), max);
     }
   }
 }
@@ -103,7 +103,7 @@ TEST(Embedding, LooksUpAndAddsUp) {
     const TensorView y = ctx.make(dtype, {kRows, kWidth});
     embedding.forward(ctx, y);
     TestSink fresh(ctx, embedding.params()), added(ctx, embedding.params(), true, 1.0), none(ctx, embedding.params());
-    none.refuse(0);
+    none.reject(0);
     for (TestSink* sink : {&fresh, &added, &none}) {
       embedding.backward(ctx, ctx.make(dtype, {kRows, kWidth}, dy), *sink);
     }
@@ -124,8 +124,8 @@ TEST(Embedding, LooksUpAndAddsUp) {
 }
 
 TEST(Unit, LaysParametersOutInWholeGrains) {
-  const Unit unit("block", {whole_param("a", {3, 50}, {}, true), whole_param("b", {128}, {}, false),
-                            whole_param("c", {5}, {}, false)});
+  const Unit unit("block", {full_param("a", {3, 50}, {}, true), full_param("b", {128}, {}, false),
+                            full_param("c", {5}, {}, false)});
   EXPECT_EQ(unit.offset(0), 0);
   EXPECT_EQ(unit.offset(1), 256);
   EXPECT_EQ(unit.offset(2), 384);

@@ -96,16 +96,16 @@ LayerResult run(const Case& c, DType dtype, const SavePolicy& policy, bool accum
   return layer_run.result(sink);
 }
 
-void expect_derivatives(const Case& c, const LayerResult& got, double most) {
+void expect_derivatives(const Case& c, const LayerResult& got, double max) {
   std::vector<Vector> w = weights_of(c);
   const std::int64_t elements = c.documents.rows() * c.width;
   Vector x = normals("x", elements);
   const Vector dy = normals("dy", elements);
-  EXPECT_LT(distance(got.y, c.reference(x, w)), most) << c.name << ": y";
+  EXPECT_LT(distance(got.y, c.reference(x, w)), max) << c.name << ": y";
   const auto objective = [&] { return testing::dot(dy, c.reference(x, w)); };
-  EXPECT_LT(distance(got.dx, testing::differences(objective, x)), most) << c.name << ": dx";
+  EXPECT_LT(distance(got.dx, testing::differences(objective, x)), max) << c.name << ": dx";
   for (std::size_t p = 0; p < w.size(); ++p) {
-    EXPECT_LT(distance(got.gradients[p], testing::differences(objective, w[p])), most)
+    EXPECT_LT(distance(got.gradients[p], testing::differences(objective, w[p])), max)
         << c.name << ": " << c.layer->params()[p].name;
   }
 }
@@ -140,7 +140,7 @@ TEST(Layers, PoliciesAreEqual) {
   }
 }
 
-TEST(Layers, GradientsAreAddedWhereTheSinkSaysSo) {
+TEST(Layers, GradientsAreAddedWhereTheSinkReportsSo) {
   for (const Case& c : cases()) {
     for (const SavePolicy& policy : {SavePolicy{}, SavePolicy{.delay_weights = true}}) {
       const LayerResult plain = run(c, DType::f32, policy), added = run(c, DType::f32, policy, true, 2.0);
@@ -153,7 +153,7 @@ TEST(Layers, GradientsAreAddedWhereTheSinkSaysSo) {
   }
 }
 
-TEST(Layers, GradientsThatNobodyWantsAreLeftOut) {
+TEST(Layers, GradientsThatNoOneWantsAreLeftOut) {
   for (const Case& c : cases()) {
     const LayerResult plain = run(c, DType::f32, {});
     for (int none = 0; none < static_cast<int>(c.layer->params().size()); ++none) {
@@ -161,7 +161,7 @@ TEST(Layers, GradientsThatNobodyWantsAreLeftOut) {
       TestContext ctx(*device, DType::f32);
       prepare(ctx, c);
       TestSink sink(ctx, c.layer->params());
-      sink.refuse(none);
+      sink.reject(none);
       LayerRun layer_run(ctx, *c.layer, c.documents.rows(), c.width, {});
       layer_run.run(sink);
       const LayerResult got = layer_run.result(sink);
@@ -176,7 +176,7 @@ TEST(Layers, GradientsThatNobodyWantsAreLeftOut) {
 
 // Of every slot: nobody touches it before its writer's pass, it is written there before it is read, and its last reader
 // is the last pass that touches it.
-TEST(Layers, SlotsAreWrittenAndReadWhenTheySay) {
+TEST(Layers, SlotsAreWrittenAndReadWhenDeclared) {
   for (const Case& c : cases()) {
     for (const SavePolicy& policy : testing::all_policies()) {
       MetaDevice device;
@@ -192,22 +192,22 @@ TEST(Layers, SlotsAreWrittenAndReadWhenTheySay) {
         ASSERT_EQ(views[s].empty(), slot.shape.rank() == 0);
         if (views[s].empty()) continue;
         const std::string where = c.name + ": " + testing::text(policy) + ": " + slot.name;
-        const Access whole = reads(views[s]);
-        bool written = false, read_behind = false;
+        const Access full = reads(views[s]);
+        bool written = false, read_later = false;
         int last = -1;
         for (const TraceItem& item : device.trace().items) {
           for (const Access& access : item.record.accesses) {
-            if (!overlap(access, whole)) continue;
+            if (!overlap(access, full)) continue;
             EXPECT_TRUE(written || access.write) << where << " is read by " << item.record.name << " too early";
             EXPECT_GE(item.instruction, static_cast<int>(slot.writer)) << where;
             EXPECT_LE(item.instruction, static_cast<int>(slot.last_reader)) << where << ": " << item.record.name;
             EXPECT_TRUE(written || item.instruction == static_cast<int>(slot.writer)) << where;
             written = true;
-            read_behind = read_behind || !access.write;
+            read_later = read_later || !access.write;
             last = item.instruction;
           }
         }
-        EXPECT_TRUE(read_behind) << where << " is read by nobody";
+        EXPECT_TRUE(read_later) << where << " is read by nobody";
         EXPECT_EQ(last, static_cast<int>(slot.last_reader)) << where << " is kept too long";
       }
     }

@@ -4,7 +4,7 @@
 
 namespace hawser::nn {
 
-Param whole_param(const std::string& name, const Shape& shape, Initial initial, bool decay) {
+Param full_param(const std::string& name, const Shape& shape, Initial initial, bool decay) {
   return {.name = name, .shape = shape, .initial = initial, .decay = decay, .segments = {{name, 0, shape[0]}}};
 }
 

@@ -31,7 +31,7 @@ struct Param {
 };
 
 // A Param that is one tensor in the folder.
-Param whole_param(const std::string& name, const Shape& shape, Initial initial, bool decay);
+Param full_param(const std::string& name, const Shape& shape, Initial initial, bool decay);
 // A Param that holds several tensors of one row length, one after another.
 Param fused_param(const std::string& name, const std::vector<Segment>& segments, const Shape& shape, Initial initial,
                   bool decay);

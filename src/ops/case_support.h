@@ -157,10 +157,10 @@ inline Values plus(Values a, const Values& b) {
 }
 
 // The call throws an InternalError whose text holds `part`.
-inline void expect_refused(const std::function<void()>& call, const std::string& part) {
+inline void expect_rejected(const std::function<void()>& call, const std::string& part) {
   try {
     call();
-    ADD_FAILURE() << "not refused: " << part;
+    ADD_FAILURE() << "not rejected: " << part;
   } catch (const InternalError& error) {
     EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
   }

@@ -155,7 +155,7 @@ class World {
     std::int64_t rows, columns, pad, bytes;
     std::vector<std::byte> mirror;  // cuda: the host's copy, and of kBehind bytes behind the tensor
   };
-  static constexpr std::int64_t kBehind = 256;
+  static constexpr std::int64_t kGuardBytes = 256;
 
   Made& made_of(const TensorView& view) {
     for (Made& made : made_) {
@@ -189,8 +189,8 @@ class World {
     TensorView view;
     if (kind_ == DeviceKind::cuda) {
       view = TensorView(gpu()->arena.data() + used_, dtype, all, kind_);
-      made.mirror.assign(static_cast<std::size_t>(view.bytes() + kBehind), kGap);
-      used_ += round_up(view.bytes() + kBehind, Device::kAlignment);
+      made.mirror.assign(static_cast<std::size_t>(view.bytes() + kGuardBytes), kGap);
+      used_ += round_up(view.bytes() + kGuardBytes, Device::kAlignment);
       if (used_ > gpu()->arena.bytes()) throw std::logic_error("the arena of the tests is too small");
     } else {
       made.storage = Storage(*device_, dtype, all);

@@ -6,7 +6,7 @@
 //   x_cpu.{h,cpp}  the CPU backend: threads and memory
 //   x_kernels.inc  its inner loops, compiled once for each vector level (ops/cpu/levels.h)
 //   x_cuda.{h,cu}  the CUDA backend: enqueues kernels (ops/cuda/kernel.cuh); built with HAWSER_CUDA
-//   x_cases.cpp    one table of cases for all tests: finite differences, refusals, repeatability
+//   x_cases.cpp    one table of cases for all tests: finite differences, rejections, repeatability
 //
 // Every op takes the stream first, returns at once, and may be read when the stream has reached that point. A broken
 // contract is an InternalError, thrown by the call itself; only what depends on the data (an id outside the table) is

@@ -88,9 +88,8 @@ TEST(Schedule, AdamHyperHoldsRateAndBiasCorrections) {
 
 TEST(UpdateRuns, CoverAnyPieceWithTheDecayOfItsParameters) {
   const nn::Initial zeros;
-  const nn::Unit unit("unit",
-                      {nn::whole_param("norm", {100}, zeros, false), nn::whole_param("a", {10, 13}, zeros, true),
-                       nn::whole_param("b", {128}, zeros, true), nn::whole_param("bias", {5}, zeros, false)});
+  const nn::Unit unit("unit", {nn::full_param("norm", {100}, zeros, false), nn::full_param("a", {10, 13}, zeros, true),
+                               nn::full_param("b", {128}, zeros, true), nn::full_param("bias", {5}, zeros, false)});
   const std::int64_t total = unit.total(3);
   // Element by element: 0 no decay, 1 decay.
   std::vector<int> expected;

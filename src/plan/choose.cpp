@@ -1,6 +1,6 @@
-// memory.activation_checkpointing: auto. A sketch of each policy in all blocks gives a ladder (ladder.h), the ladder
+// memory.activation_checkpointing: auto. A sketch of each policy in all blocks gives a candidates (candidates.h), the candidates
 // the fastest mix within a number of bytes, and whole plans say whether that number was right: what a plan needs more
-// or less than the ladder thought corrects it. All by count, so that every rank and every run finds the same.
+// or less than the candidates thought corrects it. All by count, so that every rank and every run finds the same.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "plan/forecast.h"
-#include "plan/ladder.h"
+#include "plan/policy_candidates.h"
 
 namespace hawser::plan {
 
@@ -18,9 +18,9 @@ namespace {
 
 // The search plans no more micro-batches than these: the later ones are as the second.
 constexpr int kSearchedMicroBatches = 2;
-constexpr int kMostMixes = 8;  // for each rung that the last block may have
+constexpr int kMaxMixes = 8;  // for each candidate that the last block may have
 // Neighbours of what was found: so many, and on large models so many blocks of theirs.
-constexpr int kMostNeighbours = 64, kNeighbourBlocks = 768;
+constexpr int kMaxNeighbours = 64, kNeighbourBlocks = 768;
 
 Recipe with_policies(const Recipe& recipe, std::vector<Checkpointing> policies) {
   Recipe out = recipe;
@@ -39,27 +39,28 @@ class Forecaster::Choice {
         short_(on.shortened(recipe, kSearchedMicroBatches)) {}
 
   Forecast run() {
-    std::vector<Rung> rungs = rungs_of(on_.layout_of(short_), on_.model_);
-    for (Rung& rung : rungs) {
-      const Forecast f = plan(short_, uniform(rung.policy), program::Placing::estimate);
-      rung.needed = static_cast<double>(f.needed());
-      rung.seconds = f.time.seconds;
+    std::vector<PolicyCandidate> candidates = list_policy_candidates(on_.layout_of(short_), on_.model_);
+    for (PolicyCandidate& candidate : candidates) {
+      const Forecast f = plan(short_, uniform(candidate.policy), program::Placing::estimate);
+      candidate.needed = static_cast<double>(f.needed());
+      candidate.seconds = f.time.seconds;
     }
-    const auto least =
-        std::min_element(rungs.begin(), rungs.end(), [](const Rung& a, const Rung& b) { return a.needed < b.needed; });
-    const Ladder ladder(rungs, blocks_);
+    const auto min =
+        std::min_element(candidates.begin(), candidates.end(),
+                         [](const PolicyCandidate& a, const PolicyCandidate& b) { return a.needed < b.needed; });
+    const PolicyCandidates policies(candidates, blocks_);
     // A step of more micro-batches may need a little more than the short one; then the search goes again with less.
     double limit = (1 - kAutoMargin) * static_cast<double>(on_.capacity_);
     for (int round = 0; round < 3; ++round) {
-      const std::optional<Planned> found = search(ladder, limit);
+      const std::optional<Planned> found = search(policies, limit);
       if (!found) break;
-      const std::vector<Checkpointing> list = ladder.list(found->mix);
-      Forecast whole = plan(recipe_, list, program::Placing::offsets);
-      if (static_cast<double>(whole.needed()) <= (1 - kAutoMargin) * static_cast<double>(on_.capacity_)) return whole;
-      limit -= static_cast<double>(whole.needed()) - found->needed;
+      const std::vector<Checkpointing> list = policies.list(found->mix);
+      Forecast full = plan(recipe_, list, program::Placing::offsets);
+      if (static_cast<double>(full.needed()) <= (1 - kAutoMargin) * static_cast<double>(on_.capacity_)) return full;
+      limit -= static_cast<double>(full.needed()) - found->needed;
     }
     // Nothing leaves the margin free: what needs least.
-    return plan(recipe_, uniform(least->policy), program::Placing::offsets);
+    return plan(recipe_, uniform(min->policy), program::Placing::offsets);
   }
 
  private:
@@ -77,8 +78,8 @@ class Forecaster::Choice {
   }
 
   // The short step under a mix: where even what is live does not fit, nothing is placed.
-  Planned planned(const Ladder& ladder, const Mix& mix, double limit) {
-    const auto [it, added] = tried_.try_emplace(ladder.list(mix));
+  Planned planned(const PolicyCandidates& policies, const Mix& mix, double limit) {
+    const auto [it, added] = tried_.try_emplace(policies.list(mix));
     Tried& tried = it->second;
     const auto plan_it = [&](program::Placing placing) {
       const Forecast f = plan(short_, it->first, placing);
@@ -89,26 +90,26 @@ class Forecaster::Choice {
     return {mix, tried.needed, tried.seconds};
   }
 
-  std::optional<Planned> search(const Ladder& ladder, double limit) {
+  std::optional<Planned> search(const PolicyCandidates& policies, double limit) {
     std::optional<Planned> best;
     const auto judge = [&](const Mix& mix) {
-      const Planned p = planned(ladder, mix, limit);
+      const Planned p = planned(policies, mix, limit);
       if (p.needed <= limit && (!best || p.seconds < best->seconds)) best = p;
       return p;
     };
-    // The fastest by the model first. It errs by much the same for mixes that end in the same rung.
+    // The fastest by the model first. It errs by much the same for mixes that end in the same candidate.
     std::vector<std::pair<double, std::size_t>> lights;
-    for (std::size_t light = 0; light < ladder.rungs().size(); ++light) {
-      if (const auto mix = ladder.fastest(limit, light)) lights.emplace_back(mix->seconds, light);
+    for (std::size_t light = 0; light < policies.candidates().size(); ++light) {
+      if (const auto mix = policies.fastest(limit, light)) lights.emplace_back(mix->seconds, light);
     }
     std::sort(lights.begin(), lights.end());
     for (const auto& [seconds, light] : lights) {
       if (best && seconds >= best->seconds) continue;
-      // What the ladder is asked for lies between a number that gives nothing or what fits, and one that gives too
+      // What the candidates is asked for lies between a number that gives nothing or what fits, and one that gives too
       // much.
       double budget = limit, low = 0, high = std::numeric_limits<double>::infinity();
-      for (int i = 0; i < kMostMixes && high - low > kFinest * limit; ++i) {
-        const std::optional<Mix> mix = ladder.fastest(budget, light);
+      for (int i = 0; i < kMaxMixes && high - low > kFinest * limit; ++i) {
+        const std::optional<Mix> mix = policies.fastest(budget, light);
         double next = 0;
         if (mix) {
           const Planned p = judge(*mix);
@@ -123,23 +124,23 @@ class Forecaster::Choice {
       }
     }
     // Where the model is wrong about one policy in all blocks: no such is faster and fits.
-    for (std::size_t r = 0; r < ladder.rungs().size(); ++r) {
-      const Rung& rung = ladder.rungs()[r];
-      if (rung.needed <= limit && (!best || rung.seconds < best->seconds)) judge(ladder.uniform(r));
+    for (std::size_t r = 0; r < policies.candidates().size(); ++r) {
+      const PolicyCandidate& candidate = policies.candidates()[r];
+      if (candidate.needed <= limit && (!best || candidate.seconds < best->seconds)) judge(policies.uniform(r));
     }
-    if (best) improve(ladder, limit, *best);
+    if (best) improve(policies, limit, *best);
     return best;
   }
 
   // The model errs by other amounts for other mixes: a faster one near by may fit although the model thinks that it
   // needs more.
-  void improve(const Ladder& ladder, double limit, Planned& best) {
-    const int most = std::min(kMostNeighbours, kNeighbourBlocks / (blocks_ * on_.layout_of(short_).micro_batches));
-    for (int tries = 0; tries < most;) {
+  void improve(const PolicyCandidates& policies, double limit, Planned& best) {
+    const int max = std::min(kMaxNeighbours, kNeighbourBlocks / (blocks_ * on_.layout_of(short_).micro_batches));
+    for (int tries = 0; tries < max;) {
       bool better = false;
-      for (const Mix& mix : ladder.faster_neighbours(best.mix)) {
-        if (tries++ == most) return;
-        const Planned p = planned(ladder, mix, limit);
+      for (const Mix& mix : policies.faster_neighbours(best.mix)) {
+        if (tries++ == max) return;
+        const Planned p = planned(policies, mix, limit);
         if (p.needed > limit || p.seconds >= best.seconds) continue;
         best = p;
         better = true;

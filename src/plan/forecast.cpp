@@ -77,30 +77,31 @@ Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, 
 namespace {
 
 std::string does_not_fit(const Recipe& recipe, std::int64_t capacity, std::int64_t needed, const std::string& hint) {
-  const bool told = recipe.memory.capacity.has_value();
+  const bool given = recipe.memory.capacity.has_value();
   return Problem{
       .file = recipe.file,
       .what = "does not fit",
-      .expected = cat("at most ", format_bytes(Bytes(capacity)), " a rank", told ? "" : ", what the device has"),
+      .expected = cat("at most ", format_bytes(Bytes(capacity)), " a rank", given ? "" : ", what the device has"),
       .got = format_bytes(Bytes(needed)),
-      .at = told ? key_place(recipe, "memory.capacity") : "",
+      .at = given ? key_place(recipe, "memory.capacity") : "",
       .hint = hint}
       .line();
 }
 
 }  // namespace
 
-std::string refusal(const Recipe& recipe, const Forecast& forecast, const std::vector<Offer>& offers) {
+std::string rejection(const Recipe& recipe, const Forecast& forecast, const std::vector<Suggestion>& suggestions) {
   std::string out = does_not_fit(recipe, forecast.capacity, forecast.needed(), "");
-  if (offers.empty()) {
+  if (suggestions.empty()) {
     return out + "\nno settings were found that fit and keep sequence length and global batch: more ranks are needed";
   }
-  out += cat("\n", offers.size() < kOffers ? "only " : "", plural(static_cast<std::int64_t>(offers.size()), "way"),
+  out += cat("\n", suggestions.size() < kSuggestions ? "only " : "",
+             plural(static_cast<std::int64_t>(suggestions.size()), "way"),
              " to fit with the same sequence length and global batch, ",
-             offers.size() == 1 ? "with" : "fastest first, with", " the tokens/s predicted for all ranks:");
-  for (const Offer& offer : offers) {
-    out += cat("\n  ", offer.flags(), "   (", format_bytes(Bytes(offer.needed)), ", ",
-               format_count(offer.tokens_per_second), " tokens/s)");
+             suggestions.size() == 1 ? "with" : "fastest first, with", " the tokens/s predicted for all ranks:");
+  for (const Suggestion& suggestion : suggestions) {
+    out += cat("\n  ", suggestion.flags(), "   (", format_bytes(Bytes(suggestion.needed)), ", ",
+               format_count(suggestion.tokens_per_second), " tokens/s)");
   }
   return out;
 }
@@ -109,7 +110,8 @@ void check_capacity(const Recipe& recipe, const models::Model& model, int world,
                     const std::string& target) {
   const Forecaster forecaster(recipe, model, world, load_target(target), machine, threads);
   const Forecast forecast = forecaster.forecast();
-  if (!forecast.fits()) throw Error(ExitCode::does_not_fit, refusal(recipe, forecast, forecaster.offers(kOffers)));
+  if (!forecast.fits())
+    throw Error(ExitCode::does_not_fit, rejection(recipe, forecast, forecaster.suggestions(kSuggestions)));
 }
 
 void check_capacity(const Recipe& recipe, const models::Model& model, const Layout& layout, step::Purpose purpose,

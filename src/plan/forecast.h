@@ -12,7 +12,7 @@
 
 #include "base/recipe.h"
 #include "models/model.h"
-#include "plan/clock.h"
+#include "plan/cost_model.h"
 #include "plan/plan.h"
 #include "plan/target.h"
 
@@ -52,7 +52,7 @@ struct Change {
 };
 
 // Settings that keep sequence length and global batch.
-struct Offer {
+struct Suggestion {
   std::vector<Change> changes;
   Recipe recipe;  // with the changes
   std::int64_t needed = 0;
@@ -73,7 +73,7 @@ class Forecaster {
   // with which it needs least. Equal arguments give equal choices.
   Forecast forecast() const;
   // At most `count` settings whose own plans fit, fastest first; takes seconds at most. Empty: none was found.
-  std::vector<Offer> offers(int count) const;
+  std::vector<Suggestion> suggestions(int count) const;
 
  private:
   class Search;
@@ -94,10 +94,10 @@ class Forecaster {
   std::int64_t capacity_;
 };
 
-constexpr int kOffers = 3;
+constexpr int kSuggestions = 3;
 
 // The lines about a recipe that does not fit: what is needed, what there is, and the offers.
-std::string refusal(const Recipe& recipe, const Forecast& forecast, const std::vector<Offer>& offers);
+std::string rejection(const Recipe& recipe, const Forecast& forecast, const std::vector<Suggestion>& suggestions);
 
 // Throws Error(ExitCode::does_not_fit) with refusal() where the recipe needs more than a rank may use. Takes no memory
 // to speak of and sends no message: every rank, or the process that starts them, may call it.

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "device/cuda/native.h"
-#include "plan/clock.h"
+#include "plan/cost_model.h"
 #include "program/order.h"
 
 namespace hawser::plan {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "config/config.h"
-#include "plan/snapshot_room.h"
+#include "plan/host_snapshot.h"
 
 namespace hawser::plan {
 
@@ -96,9 +96,9 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
                  left >= 0 ? cat("fits, ", format_bytes(Bytes(left)), " left")
                            : cat("does not fit, ", format_bytes(Bytes(-left)), " too much")));
 
-  if (saves_beside_steps(recipe)) {
+  if (saves_asynchronously(recipe)) {
     const std::int64_t snapshot = snapshot_of(costs);
-    const bool fits = target.cuda || snapshot <= snapshot_room_cpu(forecast.capacity, forecast.needed());
+    const bool fits = target.cuda || snapshot <= snapshot_memory_cpu(forecast.capacity, forecast.needed());
     out += row("host memory, snapshot", format_bytes(Bytes(snapshot)),
                target.cuda ? "pinned, beside the above: checkpoints are written while steps go on"
                : fits      ? "beside the above: checkpoints are written while steps go on"
@@ -117,7 +117,7 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
 }
 
 std::string plan_json(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast,
-                      const std::vector<Offer>& offers) {
+                      const std::vector<Suggestion>& suggestions) {
   const Layout& layout = forecast.layout;
   const Costs& costs = forecast.costs;
   nlohmann::ordered_json out{{"name", recipe.name},
@@ -135,7 +135,7 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
       {"by_purpose", costs.live_bytes}, {"plan", costs.total_bytes},   {"live", costs.live},
       {"overhead", forecast.overhead},  {"needed", forecast.needed()}, {"capacity", forecast.capacity},
       {"peak", costs.peak_instruction}};
-  if (saves_beside_steps(recipe)) memory["host_snapshot"] = snapshot_of(costs);
+  if (saves_asynchronously(recipe)) memory["host_snapshot"] = snapshot_of(costs);
   for (const RankClass& ranks : rank_classes(layout.mesh)) {
     memory["ranks"] = cat(ranks.first, "-", ranks.last);
     out["memory"].push_back(memory);
@@ -148,11 +148,12 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
   out["tokens_per_second"] = forecast.tokens_per_second;
   out["fits"] = forecast.fits();
   if (!forecast.fits()) {
-    out["offers"] = nlohmann::ordered_json::array();
-    for (const Offer& offer : offers) {
+    out["suggestions"] = nlohmann::ordered_json::array();
+    for (const Suggestion& suggestion : suggestions) {
       nlohmann::ordered_json set = nlohmann::ordered_json::array();
-      for (const Change& change : offer.changes) set.push_back(change.key + "=" + change.value);
-      out["offers"].push_back({{"set", set}, {"needed", offer.needed}, {"tokens_per_second", offer.tokens_per_second}});
+      for (const Change& change : suggestion.changes) set.push_back(change.key + "=" + change.value);
+      out["suggestions"].push_back(
+          {{"set", set}, {"needed", suggestion.needed}, {"tokens_per_second", suggestion.tokens_per_second}});
     }
   }
   out["planning_seconds"] = forecast.planning_seconds;

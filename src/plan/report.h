@@ -11,6 +11,6 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
 
 // One JSON object in one line. `offers` only where the recipe does not fit.
 std::string plan_json(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast,
-                      const std::vector<Offer>& offers);
+                      const std::vector<Suggestion>& suggestions);
 
 }  // namespace hawser::plan

@@ -208,11 +208,11 @@ namespace {
 // The least memory.max of this process's control group and those above it (cgroup v2; v1's one file beside it).
 std::int64_t control_group_limit() {
   namespace fs = std::filesystem;
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  std::int64_t min = std::numeric_limits<std::int64_t>::max();
   const auto look = [&](const fs::path& file) {
     std::ifstream in(file);
     std::int64_t bytes = 0;
-    if (in >> bytes && bytes > 0) least = std::min(least, bytes);  // "max" is no number
+    if (in >> bytes && bytes > 0) min = std::min(min, bytes);  // "max" is no number
   };
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
@@ -224,7 +224,7 @@ std::int64_t control_group_limit() {
     for (; !group.empty(); group = group.parent_path()) look(root / group / name);
     look(root / name);  // in a container its own group is the root
   }
-  return least;
+  return min;
 }
 
 }  // namespace

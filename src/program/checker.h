@@ -17,8 +17,8 @@ struct RankTrace {
   const Placement* placement = nullptr;
 };
 
-// One line a defect; empty: none. At most kMostDefects lines.
-constexpr int kMostDefects = 20;
+// One line a defect; empty: none. At most kMaxDefects lines.
+constexpr int kMaxDefects = 20;
 
 // Within one rank: two accesses to the same bytes, one of them a write, must be ordered; bytes are shared by two
 // buffers only if all accesses to the one are over before any to the other; bytes that are read must have been written

@@ -49,7 +49,7 @@ CollectiveNote note(CollectiveKind kind, const char* communicator, std::int64_t 
   return {.kind = kind, .communicator = communicator, .bytes = bytes, .peer = peer};
 }
 
-void say(Recorder& r, int stream, const CollectiveNote& what) {
+void record_collective(Recorder& r, int stream, const CollectiveNote& what) {
   r.launch(stream, {.name = to_string(what.kind), .collective = what});
 }
 
@@ -85,13 +85,13 @@ bool has_race(const Trace& trace, const std::vector<Buffer>& buffers, const Plac
   return false;
 }
 
-// Without one of its waits, a step is either refused or has no two unordered conflicting accesses: then the wait said
+// Without one of its waits, a step is either rejected or has no two unordered conflicting accesses: then the wait said
 // nothing new.
 void expect_every_removed_wait_found(const StepSizes& sizes) {
   StepTrace step(sizes);
   const Recorder& r = step.recorder();
   const Placement placement = place(r.trace(), r.buffers());
-  int waits = 0, refused = 0, redundant = 0;
+  int waits = 0, rejected = 0, redundant = 0;
   for (std::size_t i = 0; i < r.trace().items.size(); ++i) {
     if (r.trace().items[i].kind != TraceItem::Kind::wait) continue;
     ++waits;
@@ -100,13 +100,13 @@ void expect_every_removed_wait_found(const StepSizes& sizes) {
     const bool found = !check_memory({.trace = &trace, .buffers = &r.buffers(), .placement = &placement}).empty();
     const bool race = has_race(trace, r.buffers(), placement);
     ASSERT_TRUE(found || !race) << "the wait at item " << i << " is gone and nobody saw it";
-    (found ? refused : redundant) += 1;
+    (found ? rejected : redundant) += 1;
   }
-  std::printf("%d waits: %d removals refused, %d redundant\n", waits, refused, redundant);
-  EXPECT_GT(refused, waits / 2);
+  std::printf("%d waits: %d removals rejected, %d redundant\n", waits, rejected, redundant);
+  EXPECT_GT(rejected, waits / 2);
 }
 
-TEST(CheckMemory, RefusesAStepWithoutOneOfItsWaits) {
+TEST(CheckMemory, RejectsAStepWithoutOneOfItsWaits) {
   expect_every_removed_wait_found({.layers = 4});
   expect_every_removed_wait_found({.layers = 3, .micro_batches = 2, .full = true});
 }
@@ -151,7 +151,7 @@ TEST(CheckMemory, LetsDisjointColumnsOfOneMatrixBeUsedAtOnce) {
   EXPECT_EQ(text(memory_of(r)), "");
 }
 
-TEST(CheckMemory, FindsReadsOfWhatNobodyWrote) {
+TEST(CheckMemory, FindsReadsOfWhatNoOneWrote) {
   Recorder r({"compute"});
   const int x = r.buffer("x", "temp", 1000), y = r.buffer("y", "temp", 1000), z = r.buffer("z", "temp", 1000);
   const int kept = r.buffer("kept", kPersistent, 1000);
@@ -248,47 +248,47 @@ TEST(Written, IsExactAgainstBytes) {
 
 TEST(CheckCollectives, FindsWhatMembersDoNotAgreeOn) {
   Recorder a({"s"}), b({"s"}), c({"s"});
-  for (Recorder* r : {&a, &b, &c}) say(*r, 0, note(CollectiveKind::all_gather, "shard", 64));
-  say(a, 0, note(CollectiveKind::all_reduce, "shard", 4));
-  say(b, 0, note(CollectiveKind::all_reduce, "shard", 8));
+  for (Recorder* r : {&a, &b, &c}) record_collective(*r, 0, note(CollectiveKind::all_gather, "shard", 64));
+  record_collective(a, 0, note(CollectiveKind::all_reduce, "shard", 4));
+  record_collective(b, 0, note(CollectiveKind::all_reduce, "shard", 8));
   EXPECT_EQ(text(collectives_of({&a, &a})), "");
   expect_defect(collectives_of({&a, &b}), {"collective 1 of shard", "all_reduce of 4 bytes", "all_reduce of 8 bytes"});
   const auto lines = collectives_of({&a, &c});
   expect_defect(lines, {"collective 1 of shard", "rank 1 for nothing"});
   expect_defect(lines, {"deadlock: rank 0", "all_reduce of 4 bytes on shard"});
   Recorder d({"s"}), e({"s"});
-  say(d, 0, note(CollectiveKind::broadcast, "world", 4, 0));
-  say(e, 0, note(CollectiveKind::broadcast, "world", 4, 1));
+  record_collective(d, 0, note(CollectiveKind::broadcast, "world", 4, 0));
+  record_collective(e, 0, note(CollectiveKind::broadcast, "world", 4, 1));
   expect_defect(collectives_of({&d, &e}), {"broadcast", "member 0", "member 1"});
 }
 
 TEST(CheckCollectives, FindsTwoCommunicatorsInTwoOrders) {
   Recorder a({"s"}), b({"s"});
-  say(a, 0, note(CollectiveKind::all_gather, "context", 64));
-  say(a, 0, note(CollectiveKind::all_reduce, "data", 4));
-  say(b, 0, note(CollectiveKind::all_reduce, "data", 4));
-  say(b, 0, note(CollectiveKind::all_gather, "context", 64));
+  record_collective(a, 0, note(CollectiveKind::all_gather, "context", 64));
+  record_collective(a, 0, note(CollectiveKind::all_reduce, "data", 4));
+  record_collective(b, 0, note(CollectiveKind::all_reduce, "data", 4));
+  record_collective(b, 0, note(CollectiveKind::all_gather, "context", 64));
   const auto lines = collectives_of({&a, &b});
   expect_defect(lines, {"deadlock: rank 0", "all_gather"});
   expect_defect(lines, {"deadlock: rank 1", "all_reduce"});
   // On streams of their own they do not wait for each other.
   Recorder c({"s", "t"}), d({"s", "t"});
-  say(c, 0, note(CollectiveKind::all_gather, "context", 64));
-  say(c, 1, note(CollectiveKind::all_reduce, "data", 4));
-  say(d, 1, note(CollectiveKind::all_reduce, "data", 4));
-  say(d, 0, note(CollectiveKind::all_gather, "context", 64));
+  record_collective(c, 0, note(CollectiveKind::all_gather, "context", 64));
+  record_collective(c, 1, note(CollectiveKind::all_reduce, "data", 4));
+  record_collective(d, 1, note(CollectiveKind::all_reduce, "data", 4));
+  record_collective(d, 0, note(CollectiveKind::all_gather, "context", 64));
   EXPECT_EQ(text(collectives_of({&c, &d})), "");
 }
 
 TEST(CheckCollectives, FindsACyclicWaitThroughEvents) {
   // Rank 0: t's collective waits for s's. Rank 1: s's waits for t's.
   Recorder a({"s", "t"}), b({"s", "t"});
-  say(a, 0, note(CollectiveKind::all_gather, "context", 64));
+  record_collective(a, 0, note(CollectiveKind::all_gather, "context", 64));
   a.after(1, 0);
-  say(a, 1, note(CollectiveKind::all_reduce, "data", 4));
-  say(b, 1, note(CollectiveKind::all_reduce, "data", 4));
+  record_collective(a, 1, note(CollectiveKind::all_reduce, "data", 4));
+  record_collective(b, 1, note(CollectiveKind::all_reduce, "data", 4));
   b.after(0, 1);
-  say(b, 0, note(CollectiveKind::all_gather, "context", 64));
+  record_collective(b, 0, note(CollectiveKind::all_gather, "context", 64));
   const auto lines = collectives_of({&a, &b});
   expect_defect(lines, {"deadlock: rank 0, stream t waits for an event"});
   expect_defect(lines, {"deadlock: rank 1, stream s waits for an event"});
@@ -297,13 +297,13 @@ TEST(CheckCollectives, FindsACyclicWaitThroughEvents) {
 
 TEST(CheckCollectives, FindsACommunicatorOnTwoStreamsWithoutOrder) {
   Recorder a({"s", "t"});
-  say(a, 0, note(CollectiveKind::all_gather, "shard", 64));
-  say(a, 1, note(CollectiveKind::all_gather, "shard", 64));
+  record_collective(a, 0, note(CollectiveKind::all_gather, "shard", 64));
+  record_collective(a, 1, note(CollectiveKind::all_gather, "shard", 64));
   expect_defect(collectives_of({&a, &a}), {"rank 0", "use shard without an order"});
   Recorder b({"s", "t"});
-  say(b, 0, note(CollectiveKind::all_gather, "shard", 64));
+  record_collective(b, 0, note(CollectiveKind::all_gather, "shard", 64));
   b.after(1, 0);
-  say(b, 1, note(CollectiveKind::all_gather, "shard", 64));
+  record_collective(b, 1, note(CollectiveKind::all_gather, "shard", 64));
   EXPECT_EQ(text(collectives_of({&b, &b})), "");
 }
 
@@ -312,8 +312,8 @@ TEST(CheckCollectives, PairsSendsAndReceives) {
   const auto ring = [](int member, std::int64_t bytes) {
     auto r = std::make_unique<Recorder>(std::vector<std::string>{"send", "receive"});
     for (int round = 0; round < 2; ++round) {
-      say(*r, 0, note(CollectiveKind::send, "out", bytes + round, (member + 1) % 3));
-      say(*r, 1, note(CollectiveKind::receive, "out", bytes + round, (member + 2) % 3));
+      record_collective(*r, 0, note(CollectiveKind::send, "out", bytes + round, (member + 1) % 3));
+      record_collective(*r, 1, note(CollectiveKind::receive, "out", bytes + round, (member + 2) % 3));
       r->after(0, 1);
       r->after(1, 0);
     }
@@ -334,27 +334,27 @@ TEST(CheckCollectives, PairsSendsAndReceives) {
 
 TEST(CheckCollectives, FindsSendsThatAllWaitForTheirReceives) {
   Recorder a({"s"}), b({"s"}), c({"s"});
-  say(a, 0, note(CollectiveKind::send, "pair", 64, 1));
-  say(a, 0, note(CollectiveKind::receive, "pair", 64, 1));
-  say(b, 0, note(CollectiveKind::send, "pair", 64, 0));
-  say(b, 0, note(CollectiveKind::receive, "pair", 64, 0));
-  say(c, 0, note(CollectiveKind::receive, "pair", 64, 0));
-  say(c, 0, note(CollectiveKind::send, "pair", 64, 0));
+  record_collective(a, 0, note(CollectiveKind::send, "pair", 64, 1));
+  record_collective(a, 0, note(CollectiveKind::receive, "pair", 64, 1));
+  record_collective(b, 0, note(CollectiveKind::send, "pair", 64, 0));
+  record_collective(b, 0, note(CollectiveKind::receive, "pair", 64, 0));
+  record_collective(c, 0, note(CollectiveKind::receive, "pair", 64, 0));
+  record_collective(c, 0, note(CollectiveKind::send, "pair", 64, 0));
   const auto lines = collectives_of({&a, &b});
   expect_defect(lines, {"deadlock: rank 0", "send of 64 bytes on pair with member 1"});
   expect_defect(lines, {"deadlock: rank 1", "send of 64 bytes on pair with member 0"});
   EXPECT_EQ(text(collectives_of({&a, &c})), "");
   Recorder d({"s"});
-  say(d, 0, note(CollectiveKind::receive, "pair", 64, 0));
+  record_collective(d, 0, note(CollectiveKind::receive, "pair", 64, 0));
   expect_defect(collectives_of({&a, &d}), {"message 0 from rank 1 to rank 0", "nothing is sent"});
 }
 
-TEST(CheckCollectives, SaysAtMostAPageful) {
+TEST(CheckCollectives, ReportsAtMostAPageful) {
   Recorder a({"s"});
   const int x = a.buffer("x", "temp", 8);
   (void)x;
   for (int i = 0; i < 100; ++i) a.launch(0, {.name = "wild", .accesses = {{.address = 1, .row_bytes = 4}}});
-  EXPECT_EQ(memory_of(a).size(), static_cast<std::size_t>(kMostDefects));
+  EXPECT_EQ(memory_of(a).size(), static_cast<std::size_t>(kMaxDefects));
 }
 
 }  // namespace

@@ -43,11 +43,11 @@ class Conversation {
         const CollectiveNote& note = items[i].record.collective;
         if (note.kind == CollectiveKind::none) continue;
         const auto [id, added] = ids.try_emplace(note.communicator, static_cast<int>(members_.size()));
-        if (added) members_.emplace_back(), most_peer_.push_back(-1);
+        if (added) members_.emplace_back(), max_peer_.push_back(-1);
         const auto c = static_cast<std::size_t>(id->second);
         if (members_[c].empty() || members_[c].back() != r) members_[c].push_back(r);
         const bool pair = point_to_point(note.kind);
-        if (pair) most_peer_[c] = std::max(most_peer_[c], note.peer);
+        if (pair) max_peer_[c] = std::max(max_peer_[c], note.peer);
         const std::tuple key(id->second, pair ? static_cast<int>(note.kind) : 0, pair ? note.peer : 0);
         parts_[r].push_back(
             {.item = static_cast<int>(i), .note = &note, .communicator = id->second, .number = numbers[key]++});
@@ -60,8 +60,7 @@ class Conversation {
     for (auto& parts : parts_) {
       for (Part& part : parts) {
         const auto& members = members_[static_cast<std::size_t>(part.communicator)];
-        const bool all_here =
-            most_peer_[static_cast<std::size_t>(part.communicator)] < static_cast<int>(members.size());
+        const bool all_here = max_peer_[static_cast<std::size_t>(part.communicator)] < static_cast<int>(members.size());
         if (!point_to_point(part.note->kind) || !all_here || members.size() < 2) continue;
         part.partner = static_cast<int>(members[static_cast<std::size_t>(part.note->peer)]);
       }
@@ -78,10 +77,10 @@ class Conversation {
     const Trace& trace = *ranks_[r].trace;
     const Order order(trace);
     std::map<int, int> last;  // communicator -> item
-    std::set<int> told;
+    std::set<int> reported;
     for (const Part& part : parts_[r]) {
       const auto [it, first] = last.try_emplace(part.communicator, part.item);
-      if (!first && !order.before(it->second, part.item) && told.insert(part.communicator).second) {
+      if (!first && !order.before(it->second, part.item) && reported.insert(part.communicator).second) {
         defects.add(cat("rank ", ranks_[r].rank, ": ", program::describe(trace, it->second), " and ",
                         program::describe(trace, part.item), " use ", part.note->communicator,
                         " without an order between them"));
@@ -123,12 +122,12 @@ class Conversation {
         }
       }
     }
-    std::set<std::tuple<int, int, int>> told;  // one line a pair of members
+    std::set<std::tuple<int, int, int>> reported;  // one line a pair of members
     for (const auto& [key, pair] : pairs) {
       const auto& [communicator, from, to, number] = key;
       const auto& [send, receive] = pair;
       if (send != nullptr && receive != nullptr && send->bytes == receive->bytes) continue;
-      if (!told.insert({communicator, from, to}).second) continue;
+      if (!reported.insert({communicator, from, to}).second) continue;
       defects.add(cat("message ", number, " from rank ", ranks_[static_cast<std::size_t>(from)].rank, " to rank ",
                       ranks_[static_cast<std::size_t>(to)].rank, ": ",
                       send != nullptr ? describe(*send) : "nothing is sent", ", ",
@@ -155,7 +154,7 @@ class Conversation {
   const std::vector<RankTrace>& ranks_;
   std::vector<std::vector<Part>> parts_;           // of each rank, in list order
   std::vector<std::vector<std::size_t>> members_;  // of each communicator, by rank
-  std::vector<int> most_peer_;                     // the largest member index that a send or receive names
+  std::vector<int> max_peer_;                      // the largest member index that a send or receive names
 };
 
 // Runs the streams of all ranks as queues until all are empty or none moves.

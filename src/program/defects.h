@@ -15,7 +15,7 @@ class Defects {
   void add(std::string line) {
     if (!full()) lines_.push_back(std::move(line));
   }
-  bool full() const { return static_cast<int>(lines_.size()) >= kMostDefects; }
+  bool full() const { return static_cast<int>(lines_.size()) >= kMaxDefects; }
   std::vector<std::string> take() { return std::move(lines_); }
 
  private:

@@ -38,7 +38,7 @@ TEST(Order, EventsCarryWhatTheirStreamKnew) {
   EXPECT_FALSE(order.before(last, last));
 }
 
-TEST(Order, RefusesAWaitForWhatIsNotThereYet) {
+TEST(Order, RejectsAWaitForWhatIsNotThereYet) {
   Trace trace;
   trace.streams = {"a"};
   trace.items.push_back({.kind = TraceItem::Kind::wait, .target = 1});

@@ -116,14 +116,14 @@ std::int64_t Packer::fit(std::size_t buffer, bool reuse) {
     lowest = end;
   }
   if (!reuse) return lowest;
-  constexpr std::size_t kMostPlaces = 64;
+  constexpr std::size_t kMaxPlaces = 64;
   auto& places = places_[size];
   for (const std::int64_t place : places) {
     const bool free = std::none_of(taken.begin(), taken.end(),
                                    [&](const auto& run) { return run.first < place + size && place < run.second; });
     if (free) return place;
   }
-  if (places.size() < kMostPlaces) places.insert(std::lower_bound(places.begin(), places.end(), lowest), lowest);
+  if (places.size() < kMaxPlaces) places.insert(std::lower_bound(places.begin(), places.end(), lowest), lowest);
   return lowest;
 }
 

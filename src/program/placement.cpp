@@ -120,11 +120,11 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
     }
     LiveSet live(lifetimes, buffers, streams);
     std::size_t peak = 0;
-    std::int64_t most = -1;
+    std::int64_t max = -1;
     for (std::size_t i = 0; i < by_first.size(); ++i) {
       live.add(by_first[i]);
-      if (live.units_live() <= most) continue;
-      most = live.units_live();
+      if (live.units_live() <= max) continue;
+      max = live.units_live();
       peak = i;
     }
     LiveSet again(lifetimes, buffers, streams);
@@ -136,10 +136,10 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
         continue;
       }
       set.push_back(b);
-      most += units_of(buffers[static_cast<std::size_t>(b)]);
+      max += units_of(buffers[static_cast<std::size_t>(b)]);
     }
-    if (most * Device::kAlignment <= out.live_bytes) continue;
-    out.live_bytes = most * Device::kAlignment;
+    if (max * Device::kAlignment <= out.live_bytes) continue;
+    out.live_bytes = max * Device::kAlignment;
     out.peak_item = lifetimes.first_item(by_first[peak]);
     out.peak_buffers = std::move(set);
   }
@@ -170,11 +170,11 @@ class Search {
   }
 
   std::int64_t run(std::vector<std::int64_t>& offsets) {
-    constexpr int kMostTries = 2000;
-    constexpr std::size_t kMostWork = 80'000'000, kPoorWork = 320'000'000;  // some tenths of a second, a second
+    constexpr int kMaxTries = 2000;
+    constexpr std::size_t kMaxWork = 80'000'000, kPoorWork = 320'000'000;  // some tenths of a second, a second
     bool reuse = true;
-    const auto go_on = [&] { return best_ > good_ && packer_.work() < (best_ > poor_ ? kPoorWork : kMostWork); };
-    for (int i = 0; i < kMostTries && (i < 2 ? best_ > good_ : go_on()); ++i) {
+    const auto resume = [&] { return best_ > good_ && packer_.work() < (best_ > poor_ ? kPoorWork : kMaxWork); };
+    for (int i = 0; i < kMaxTries && (i < 2 ? best_ > good_ : resume()); ++i) {
       std::vector<std::vector<int>> groups = groups_;
       const bool other = i == 1 || (i > 1 && below(8) == 0);
       if (i > 1 && !other) change(groups);

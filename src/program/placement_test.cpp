@@ -84,9 +84,9 @@ std::int64_t heaviest(const std::vector<std::vector<bool>>& conflict, const std:
                       std::vector<int> candidates) {
   std::int64_t best = 0;
   while (!candidates.empty()) {
-    std::int64_t most = 0;
-    for (const int b : candidates) most += aligned(buffers[static_cast<std::size_t>(b)]);
-    if (most <= best) break;
+    std::int64_t max = 0;
+    for (const int b : candidates) max += aligned(buffers[static_cast<std::size_t>(b)]);
+    if (max <= best) break;
     const int pick = candidates.back();
     candidates.pop_back();
     std::vector<int> rest;
@@ -159,7 +159,7 @@ TEST(Placement, LeavesOutPersistentAndUnusedBuffers) {
   EXPECT_EQ(place(nothing.trace(), nothing.buffers()).bytes, 0);
 }
 
-TEST(Placement, RefusesAnAccessOverABuffersEnd) {
+TEST(Placement, RejectsAnAccessOverABuffersEnd) {
   Recorder r({"compute"});
   const int x = r.buffer("x", "temp", 1000);
   Access access = r.write(x);
@@ -171,7 +171,7 @@ TEST(Placement, RefusesAnAccessOverABuffersEnd) {
 struct StepCase {
   std::string name;
   StepSizes sizes;
-  double most = 1.03;
+  double max = 1.03;
 };
 
 std::vector<StepCase> steps() {
@@ -193,9 +193,9 @@ std::vector<StepCase> steps() {
                             {"SmolLM2-135M", smol},
                             {"8B", m8},
                             {"70B, full", m70}};
-  const auto add = [&](const char* name, StepSizes sizes, auto change, double most = 1.03) {
+  const auto add = [&](const char* name, StepSizes sizes, auto change, double max = 1.03) {
     change(sizes);
-    out.push_back({name, sizes, most});
+    out.push_back({name, sizes, max});
   };
   add("SmolLM2-135M, full", smol, [](StepSizes& s) { s.full = true; });
   add("8B, full, 16k", m8, [](StepSizes& s) { s.full = true, s.rows = 16384, s.micro_batches = 2; });
@@ -209,7 +209,7 @@ std::vector<StepCase> steps() {
 }
 
 TEST(Placement, OfAStepIsTight) {
-  for (const auto& [name, sizes, most] : steps()) {
+  for (const auto& [name, sizes, max] : steps()) {
     StepTrace step(sizes);
     const Recorder& r = step.recorder();
     const auto start = std::chrono::steady_clock::now();
@@ -218,7 +218,7 @@ TEST(Placement, OfAStepIsTight) {
     const double ratio = static_cast<double>(placement.bytes) / static_cast<double>(placement.live_bytes);
     std::printf("%-32s %6zu buffers, %6zu items, %10s, ratio %.4f, %.3f s\n", name.c_str(), r.buffers().size(),
                 r.trace().items.size(), format_bytes(Bytes(placement.bytes)).c_str(), ratio, seconds);
-    EXPECT_LE(ratio, most) << name;
+    EXPECT_LE(ratio, max) << name;
     if (r.buffers().size() < 700) expect_sound(r.trace(), r.buffers(), placement);
   }
 }

@@ -36,8 +36,8 @@ const char* to_string(Op op) {
       return "reduce";
     case Op::reduce_replicas:
       return "reduce_replicas";
-    case Op::gradient_squares:
-      return "gradient_squares";
+    case Op::grad_norm_partial:
+      return "grad_norm_partial";
     case Op::gradient_norm:
       return "gradient_norm";
     case Op::parameter_norms:

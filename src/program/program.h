@@ -23,13 +23,13 @@ enum class Op {
   backward,         // one layer
   backward_weight,  // one layer's delayed weight gradients
   embed_backward,
-  reduce,            // a unit's gradients to shards, over shard x context
-  reduce_replicas,   // a unit's gradient shard over replicas
-  gradient_squares,  // a unit's part of the norm
-  gradient_norm,     // global norm and clip coefficient
-  parameter_norms,   // the norm of every parameter's gradient, for `eval --gradient-norms`
-  update,            // a unit's optimizer step
-  end_step,          // loss over all ranks; metrics to the host
+  reduce,             // a unit's gradients to shards, over shard x context
+  reduce_replicas,    // a unit's gradient shard over replicas
+  grad_norm_partial,  // a unit's part of the norm
+  gradient_norm,      // global norm and clip coefficient
+  parameter_norms,    // the norm of every parameter's gradient, for `eval --gradient-norms`
+  update,             // a unit's optimizer step
+  end_step,           // loss over all ranks; metrics to the host
 };
 const char* to_string(Op op);
 

@@ -21,7 +21,7 @@ namespace {
 AppendFile::AppendFile(const std::string& path, std::int64_t keep) : path_(path), bytes_(keep) {
   const std::string folder = folder_of(path);
   checkpoint::make_folders(folder);
-  // Non-blocking, so that a pipe under this name cannot hold us: it is refused, here or when it is cut.
+  // Non-blocking, so that a pipe under this name cannot hold us: it is rejected, here or when it is cut.
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
   if (file_ < 0) fail(path, "cannot write", errno);
   try {

@@ -98,9 +98,9 @@ std::string bar_line(const BarState& state, int columns) {
   for (int dropped = kFields; dropped >= 0; --dropped) {
     if (dropped < kFields) shown[static_cast<std::size_t>(dropped)] = false;
     std::string line = compose(state, shown, kNarrowestBar);
-    const int room = columns - cells(line);
-    if (room < 0) continue;
-    if (shown[kBar]) line = compose(state, shown, std::min(kWidestBar, kNarrowestBar + room));
+    const int space = columns - cells(line);
+    if (space < 0) continue;
+    if (shown[kBar]) line = compose(state, shown, std::min(kWidestBar, kNarrowestBar + space));
     line.erase(line.find_last_not_of(' ') + 1);
     return line;
   }

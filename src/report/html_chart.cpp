@@ -34,26 +34,25 @@ std::string short_number(double value) {
 
 // From values to places of the picture.
 struct Scale {
-  double least = 0, most = 1, from = 0, to = 1;
+  double min = 0, max = 1, from = 0, to = 1;
   bool logarithmic = false;
 
   double at(double value) const {
-    const double part =
-        logarithmic ? std::log(value / least) / std::log(most / least) : (value - least) / (most - least);
+    const double part = logarithmic ? std::log(value / min) / std::log(max / min) : (value - min) / (max - min);
     return from + part * (to - from);
   }
   std::vector<double> ticks(int count) const {
     std::vector<double> out;
     if (logarithmic) {
-      for (double power = std::pow(10, std::ceil(std::log10(least) - 1e-9)); power <= most * 1.001; power *= 10) {
+      for (double power = std::pow(10, std::ceil(std::log10(min) - 1e-9)); power <= max * 1.001; power *= 10) {
         out.push_back(power);
       }
       if (out.size() >= 2) return out;
-      out = {least, most};
+      out = {min, max};
       return out;
     }
-    const double step = nice_step(most - least, count);
-    for (double tick = std::ceil(least / step - 1e-9) * step; tick <= most + step * 1e-6; tick += step) {
+    const double step = nice_step(max - min, count);
+    for (double tick = std::ceil(min / step - 1e-9) * step; tick <= max + step * 1e-6; tick += step) {
       out.push_back(std::abs(tick) < step * 1e-6 ? 0 : tick);
     }
     return out;
@@ -61,25 +60,25 @@ struct Scale {
 };
 
 Scale y_scale(const std::vector<std::vector<Curve::Point>>& all) {
-  double least = INFINITY, most = -INFINITY;
+  double min = INFINITY, max = -INFINITY;
   for (const auto& points : all) {
     for (const Curve::Point& p : points) {
-      least = std::min(least, p.least);
-      most = std::max(most, p.most);
+      min = std::min(min, p.min);
+      max = std::max(max, p.max);
     }
   }
   Scale scale{.from = kHeight - kBottom, .to = kTop};
-  scale.logarithmic = least > 0 && most > kLogFrom * least;
-  if (least == most) {
-    const double around = least == 0 ? 1 : std::abs(least) * 0.1;
-    least -= around, most += around;
+  scale.logarithmic = min > 0 && max > kLogFrom * min;
+  if (min == max) {
+    const double around = min == 0 ? 1 : std::abs(min) * 0.1;
+    min -= around, max += around;
   } else if (!scale.logarithmic) {
-    const double around = 0.04 * (most - least);
+    const double around = 0.04 * (max - min);
     // Nothing below zero where no value is.
-    least = least >= 0 ? std::max(0.0, least - around) : least - around;
-    most += around;
+    min = min >= 0 ? std::max(0.0, min - around) : min - around;
+    max += around;
   }
-  scale.least = least, scale.most = most;
+  scale.min = min, scale.max = max;
   return scale;
 }
 
@@ -107,11 +106,11 @@ std::string line(const Curve& curve, const std::vector<Curve::Point>& points, co
   for (const Curve::Point& p : points) {
     const double at = x.at(p.step);
     mean += fmt::format("{:.1f},{:.1f} ", at, y.at(p.mean));
-    above += fmt::format("{:.1f},{:.1f} ", at, y.at(p.most));
-    below.insert(0, fmt::format("{:.1f},{:.1f} ", at, y.at(p.least)));
+    above += fmt::format("{:.1f},{:.1f} ", at, y.at(p.max));
+    below.insert(0, fmt::format("{:.1f},{:.1f} ", at, y.at(p.min)));
     steps += fmt::format("{}{:.0f}", steps.empty() ? "" : " ", p.step);
     values += fmt::format("{}{:.5g}", values.empty() ? "" : " ", p.mean);
-    band = band || p.least < p.most;
+    band = band || p.min < p.max;
   }
   std::string out;
   if (band) out += fmt::format("<polygon class=\"band c{}\" points=\"{}\"/>", colour, above + below);
@@ -159,8 +158,8 @@ void Curve::merge(Bucket& into, const Bucket& from) {
   into.last = from.last;
   into.count += from.count;
   into.sum += from.sum;
-  into.least = std::min(into.least, from.least);
-  into.most = std::max(into.most, from.most);
+  into.min = std::min(into.min, from.min);
+  into.max = std::max(into.max, from.max);
 }
 
 void Curve::add(std::int64_t step, double value) {
@@ -192,24 +191,24 @@ void Curve::add(std::int64_t step, double value) {
 std::vector<Curve::Point> Curve::points() const {
   std::vector<Point> out;
   for (const Bucket& b : buckets_) {
-    out.push_back({static_cast<double>(b.last), b.sum / static_cast<double>(b.count), b.least, b.most});
+    out.push_back({static_cast<double>(b.last), b.sum / static_cast<double>(b.count), b.min, b.max});
   }
   return out;
 }
 
 std::string chart(const std::string& title, const std::vector<const Curve*>& curves) {
   std::vector<std::vector<Curve::Point>> all;
-  Scale x{.least = INFINITY, .most = -INFINITY, .from = kLeft, .to = kWidth - kRight};
+  Scale x{.min = INFINITY, .max = -INFINITY, .from = kLeft, .to = kWidth - kRight};
   std::int64_t left_out = 0;
   for (const Curve* curve : curves) {
     all.push_back(curve->points());
     left_out += curve->left_out();
     if (all.back().empty()) continue;
-    x.least = std::min(x.least, all.back().front().step);
-    x.most = std::max(x.most, all.back().back().step);
+    x.min = std::min(x.min, all.back().front().step);
+    x.max = std::max(x.max, all.back().back().step);
   }
-  if (x.least > x.most) return "";
-  if (x.least == x.most) x.least -= 1, x.most += 1;
+  if (x.min > x.max) return "";
+  if (x.min == x.max) x.min -= 1, x.max += 1;
   const Scale y = y_scale(all);
   std::string legend, lines;
   for (std::size_t i = 0; i < curves.size(); ++i) {

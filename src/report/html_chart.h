@@ -16,7 +16,7 @@ class Curve {
  public:
   static constexpr std::size_t kPoints = 600;
   struct Point {
-    double step = 0, mean = 0, least = 0, most = 0;  // step: the bucket's last
+    double step = 0, mean = 0, min = 0, max = 0;  // step: the bucket's last
   };
 
   explicit Curve(std::string name, std::string unit = "") : name_(std::move(name)), unit_(std::move(unit)) {}
@@ -29,7 +29,7 @@ class Curve {
  private:
   struct Bucket {
     std::int64_t index = 0, last = 0, count = 0;
-    double sum = 0, least = 0, most = 0;
+    double sum = 0, min = 0, max = 0;
   };
   static void merge(Bucket& into, const Bucket& from);
 

@@ -13,7 +13,7 @@
 namespace hawser::report {
 namespace {
 
-constexpr std::size_t kMostFindings = 200;
+constexpr std::size_t kMaxFindings = 200;
 
 // What metrics.jsonl tells, in memory that does not grow with the steps.
 struct Run {
@@ -38,7 +38,7 @@ struct Run {
     tokens.add(m.step, m.tokens_per_second);
     if (m.model_flops_utilization) use.add(m.step, 100 * *m.model_flops_utilization);
     for (const Finding& finding : m.findings) {
-      if (findings.size() < kMostFindings) {
+      if (findings.size() < kMaxFindings) {
         findings.push_back(finding);
       } else {
         ++more_findings;

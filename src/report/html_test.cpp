@@ -38,8 +38,8 @@ TEST(Curve, KeepsMeansAndRangesInBoundedMemory) {
     before = p.step;
     if (p.step < 100000) {
       EXPECT_EQ(std::fmod(p.step, width), 0);
-      EXPECT_EQ(p.least, 0);
-      EXPECT_EQ(p.most, 6);
+      EXPECT_EQ(p.min, 0);
+      EXPECT_EQ(p.max, 6);
     }
   }
   EXPECT_NEAR(weighted, sum, 1e-6);
@@ -159,7 +159,7 @@ TEST_F(Html, HoldsAllOfTheRunAndFetchesNothing) {
   }
 }
 
-TEST_F(Html, SaysHowItEndedAndWhatWasNotAsked) {
+TEST_F(Html, ReportsHowItEndedAndWhatWasNotAsked) {
   EXPECT_NE(page(facts(), 5, Ending::interrupted).find("stopped after step 5"), std::string::npos);
   EXPECT_NE(page(facts(), 5, Ending::diverged).find("diverged in step 5"), std::string::npos);
   EXPECT_NE(page(facts(), 5).find("Nothing: no exploding"), std::string::npos);

@@ -79,7 +79,7 @@ std::string reply(const char* status, const std::string& type, const std::string
              "\r\nConnection: close\r\n", more, "\r\n", head ? "" : body);
 }
 
-std::string refusal(const char* status, const char* more = "") {
+std::string rejection(const char* status, const char* more = "") {
   return reply(status, "text/plain; charset=utf-8", cat(status, "\n"), false, more);
 }
 
@@ -141,17 +141,17 @@ HttpServer::~HttpServer() {
 }
 
 std::string HttpServer::reply_to(const std::string& request) const {
-  if (request.size() > kLargestRequest) return refusal("431 Request Header Fields Too Large");
+  if (request.size() > kLargestRequest) return rejection("431 Request Header Fields Too Large");
   const std::string line = request.substr(0, request.find("\r\n"));
   const std::size_t first = line.find(' '), second = line.find(' ', first + 1);
   if (first == std::string::npos || second == std::string::npos || !line.substr(second + 1).starts_with("HTTP/1.")) {
-    return refusal("400 Bad Request");
+    return rejection("400 Bad Request");
   }
   const std::string method = line.substr(0, first);
   std::string path = line.substr(first + 1, second - first - 1);
   path = path.substr(0, path.find('?'));
-  if (path != page_.path) return refusal("404 Not Found");
-  if (method != "GET" && method != "HEAD") return refusal("405 Method Not Allowed", "Allow: GET, HEAD\r\n");
+  if (path != page_.path) return rejection("404 Not Found");
+  if (method != "GET" && method != "HEAD") return rejection("405 Method Not Allowed", "Allow: GET, HEAD\r\n");
   return reply("200 OK", page_.type, page_.body(), method == "HEAD");
 }
 

@@ -4,7 +4,7 @@
 //
 // At most 16 connections at a time, where a new one drives out the oldest; 8 KiB a request; 5 s from the first byte to
 // the last: a slow client holds up neither others nor the run. Requests are answered in the standard's way where they
-// are refused: 400, 404, 405, 431.
+// are rejected: 400, 404, 405, 431.
 #pragma once
 
 #include <functional>

@@ -17,9 +17,9 @@ constexpr std::size_t kMetrics = 1000, kParameters = 100;
 constexpr std::size_t kLongestParameter = 500, kLongestTag = 5000, kLongestName = 250;
 
 // The server said no: the same request will get the same answer.
-class Refused : public std::runtime_error {
+class Rejected : public std::runtime_error {
  public:
-  Refused(long of, const std::string& what) : std::runtime_error(what), status(of) {}
+  Rejected(long of, const std::string& what) : std::runtime_error(what), status(of) {}
   long status;
 };
 
@@ -28,8 +28,8 @@ std::int64_t now_milliseconds() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
-std::string cut(const std::string& text, std::size_t most) {
-  return text.substr(0, most);
+std::string cut(const std::string& text, std::size_t max) {
+  return text.substr(0, max);
 }
 
 // Letters, digits and _-./ and the space are what a name may hold.
@@ -42,8 +42,8 @@ std::string name_of(const std::string& text) {
   return out;
 }
 
-json pair_of(const std::string& key, const std::string& value, std::size_t most) {
-  return {{"key", name_of(key)}, {"value", cut(value, most)}};
+json pair_of(const std::string& key, const std::string& value, std::size_t max) {
+  return {{"key", name_of(key)}, {"value", cut(value, max)}};
 }
 
 std::string text_of(const json& body) {
@@ -99,7 +99,7 @@ void Mlflow::step(const StepMetrics& metrics) {
     ++lost_;
     return;
   }
-  if (waiting_.size() >= options_.most_steps) {
+  if (waiting_.size() >= options_.max_steps) {
     waiting_.pop_front();
     ++lost_;
   }
@@ -155,7 +155,7 @@ void Mlflow::work() {
       if (run_.empty()) open_run();
       more = send_some();
       if (last && !more) close_run();
-    } catch (const Refused& error) {
+    } catch (const Rejected& error) {
       why = error.what();
       for_good = true;
     } catch (const std::exception& error) {
@@ -194,26 +194,26 @@ void Mlflow::failed(const std::string& why, bool for_good) {
 std::string Mlflow::call(const std::string& path, const std::string& body) {
   const HttpAnswer answer = http_.send(options_.server + "/api/2.0/mlflow/" + path, body);
   if (answer.status >= 200 && answer.status < 300) return answer.body;
-  const json said = json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+  const json response = json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
   std::string why = cat("status ", answer.status);
-  if (said.is_object() && said.contains("message") && said["message"].is_string()) {
-    why += ": " + cut(said["message"].get<std::string>(), 200);
+  if (response.is_object() && response.contains("message") && response["message"].is_string()) {
+    why += ": " + cut(response["message"].get<std::string>(), 200);
   }
   const bool again = answer.status >= 500 || answer.status == 408 || answer.status == 429;
   if (again) throw NoAnswer(why);
-  throw Refused(answer.status, why);
+  throw Rejected(answer.status, why);
 }
 
 // What has been done is not done again when a later request fails.
 void Mlflow::open_run() {
-  if (options_.resumed && go_on_with_earlier()) return;
+  if (options_.resumed && continue_earlier()) return;
   if (experiment_.empty()) find_experiment();
   if (made_.empty()) make_run();
   send_parameters();
   run_ = made_;
 }
 
-bool Mlflow::go_on_with_earlier() {
+bool Mlflow::continue_earlier() {
   std::string id;
   try {
     const json state = json::parse(checkpoint::read_text(options_.state_file, 1 << 16));
@@ -224,7 +224,7 @@ bool Mlflow::go_on_with_earlier() {
   }
   try {
     call("runs/update", text_of({{"run_id", id}, {"status", "RUNNING"}}));
-  } catch (const Refused&) {
+  } catch (const Rejected&) {
     return false;  // gone from the server
   }
   run_ = id;
@@ -237,8 +237,8 @@ void Mlflow::find_experiment() {
       const std::string answer = call("experiments/get-by-name?experiment_name=" + in_url(options_.experiment), "");
       experiment_ = field(answer, {"experiment", "experiment_id"});
       return;
-    } catch (const Refused& refused) {
-      if (refused.status != 404) throw;
+    } catch (const Rejected& rejected) {
+      if (rejected.status != 404) throw;
       experiment_missing_ = true;
     }
   }

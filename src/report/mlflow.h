@@ -2,7 +2,7 @@
 //
 // A thread of its own sends what has come, every second or so, in batches; the run never waits for it, but at its end a
 // few seconds for the rest. A server that does not answer is asked again after 1, 2, 4, ... 60 s; after ten minutes
-// without success, or when it refuses (a status of 400 to 499, but 408 and 429), nothing more is sent. 10,000 steps
+// without success, or when it rejects (a status of 400 to 499, but 408 and 429), nothing more is sent. 10,000 steps
 // wait at most, then the oldest are lost. Numbers that are not finite are left out.
 #pragma once
 
@@ -28,7 +28,7 @@ struct MlflowOptions {
 
   std::chrono::milliseconds every{1000}, first_pause{1000}, longest_pause{60000}, give_up{600000};
   std::chrono::milliseconds rest{10000}, rest_without_answer{2000};  // for what is left at the end
-  std::size_t most_steps = 10000;
+  std::size_t max_steps = 10000;
 };
 
 class Mlflow : public Sink {
@@ -52,7 +52,7 @@ class Mlflow : public Sink {
   void work();
   bool send_some();  // false: nothing is left
   void open_run();
-  bool go_on_with_earlier();
+  bool continue_earlier();
   void find_experiment();
   void make_run();
   void send_parameters();

@@ -40,18 +40,18 @@ std::string answer_well(const FakeServer::Request& request) {
   return http_answer(200, "{}");
 }
 
-struct Told {
+struct Sent {
   std::vector<std::string> troubles;
   std::int64_t lost = 0;
   double seconds = 0;
 };
 
-Told send_run(MlflowOptions options, std::int64_t steps = 250, Ending ending = Ending::done) {
+Sent send_run(MlflowOptions options, std::int64_t steps = 250, Ending ending = Ending::done) {
   const auto began = std::chrono::steady_clock::now();
-  Told told;
+  Sent sent;
   Mlflow mlflow(std::move(options), facts());
   const auto listen = [&] {
-    if (std::string trouble = mlflow.trouble(); !trouble.empty()) told.troubles.push_back(trouble);
+    if (std::string trouble = mlflow.trouble(); !trouble.empty()) sent.troubles.push_back(trouble);
   };
   for (std::int64_t step = 1; step <= steps; ++step) {
     StepMetrics metrics = metrics_of(step);
@@ -62,17 +62,17 @@ Told send_run(MlflowOptions options, std::int64_t steps = 250, Ending ending = E
   }
   mlflow.finish(ending);
   listen();
-  told.lost = mlflow.lost();
-  told.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  return told;
+  sent.lost = mlflow.lost();
+  sent.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  return sent;
 }
 
 TEST(Mlflow, EveryNumberArrivesOnceInOrder) {
   const TemporaryFolder folder;
   FakeServer server(answer_well);
-  const Told told = send_run(options(server.url() + "/", folder), 250, Ending::interrupted);
-  EXPECT_TRUE(told.troubles.empty()) << told.troubles.front();
-  EXPECT_EQ(told.lost, 0);
+  const Sent sent = send_run(options(server.url() + "/", folder), 250, Ending::interrupted);
+  EXPECT_TRUE(sent.troubles.empty()) << sent.troubles.front();
+  EXPECT_EQ(sent.lost, 0);
   const auto requests = server.requests();
   ASSERT_GE(requests.size(), 6u);
   EXPECT_EQ(requests[0].line, "GET /api/2.0/mlflow/experiments/get-by-name?experiment_name=an%20experiment HTTP/1.1");
@@ -108,7 +108,7 @@ TEST(Mlflow, EveryNumberArrivesOnceInOrder) {
   EXPECT_EQ(json::parse(read_file(folder.path("mlflow.json")))["run_id"], "abc");
 }
 
-TEST(Mlflow, AResumedRunGoesOnWhereItWas) {
+TEST(Mlflow, AResumedRunContinuesWhereItWas) {
   const TemporaryFolder folder;
   FakeServer server(answer_well);
   send_run(options(server.url(), folder), 3);
@@ -121,15 +121,15 @@ TEST(Mlflow, AResumedRunGoesOnWhereItWas) {
   for (std::size_t i = before; i < requests.size(); ++i) EXPECT_EQ(requests[i].line.find("/create"), std::string::npos);
 }
 
-TEST(Mlflow, NobodyThereIsSaidOnceAndGivenUp) {
+TEST(Mlflow, NoOneThereIsReportedOnceAndGivenUp) {
   const TemporaryFolder folder;
   std::string gone;
   { gone = FakeServer(answer_well).url(); }
-  const Told told = send_run(options(gone, folder));
-  ASSERT_EQ(told.troubles.size(), 1u);
-  EXPECT_TRUE(told.troubles.front().starts_with(gone + ": ")) << told.troubles.front();
-  EXPECT_EQ(told.lost, 250);
-  EXPECT_LT(told.seconds, 5);
+  const Sent sent = send_run(options(gone, folder));
+  ASSERT_EQ(sent.troubles.size(), 1u);
+  EXPECT_TRUE(sent.troubles.front().starts_with(gone + ": ")) << sent.troubles.front();
+  EXPECT_EQ(sent.lost, 250);
+  EXPECT_LT(sent.seconds, 5);
 }
 
 TEST(Mlflow, ErrorsGarbageAndSilenceAreSurvived) {
@@ -139,20 +139,20 @@ TEST(Mlflow, ErrorsGarbageAndSilenceAreSurvived) {
         http_answer(200, R"({"experiment": 7})"), http_answer(200, std::string(2 << 20, 'x')), std::string()}) {
     SCOPED_TRACE(answer.substr(0, 60));
     FakeServer server([&](const FakeServer::Request&) { return answer; });
-    const Told told = send_run(options(server.url(), folder));
-    EXPECT_FALSE(told.troubles.empty());
-    EXPECT_EQ(told.lost, 250);
-    EXPECT_LT(told.seconds, 8);
+    const Sent sent = send_run(options(server.url(), folder));
+    EXPECT_FALSE(sent.troubles.empty());
+    EXPECT_EQ(sent.lost, 250);
+    EXPECT_LT(sent.seconds, 8);
   }
 }
 
-TEST(Mlflow, ARefusalEndsItAtOnce) {
+TEST(Mlflow, ARejectionEndsItAtOnce) {
   const TemporaryFolder folder;
   FakeServer server([](const FakeServer::Request&) { return http_answer(403, R"({"message": "not yours"})"); });
-  const Told told = send_run(options(server.url(), folder));
-  ASSERT_EQ(told.troubles.size(), 1u);
-  EXPECT_EQ(told.troubles.front(), server.url() + ": status 403: not yours");
-  EXPECT_EQ(told.lost, 250);
+  const Sent sent = send_run(options(server.url(), folder));
+  ASSERT_EQ(sent.troubles.size(), 1u);
+  EXPECT_EQ(sent.troubles.front(), server.url() + ": status 403: not yours");
+  EXPECT_EQ(sent.lost, 250);
   EXPECT_EQ(server.requests().size(), 1u);
 }
 
@@ -164,16 +164,16 @@ TEST(Mlflow, WhatFailsForAWhileIsSentAgain) {
   });
   MlflowOptions patient = options(server.url(), folder);
   patient.give_up = 60s, patient.rest_without_answer = 5s;
-  const Told told = send_run(patient, 20);
-  EXPECT_EQ(told.lost, 0);
-  EXPECT_FALSE(told.troubles.empty());
+  const Sent sent = send_run(patient, 20);
+  EXPECT_EQ(sent.lost, 0);
+  EXPECT_FALSE(sent.troubles.empty());
 }
 
 TEST(Mlflow, TheOldestStepsAreLostWhereTooManyWait) {
   const TemporaryFolder folder;
   FakeServer server([](const FakeServer::Request&) { return std::string(); });
   MlflowOptions small = options(server.url(), folder);
-  small.most_steps = 10;
+  small.max_steps = 10;
   EXPECT_EQ(send_run(small, 100).lost, 100);
 }
 

@@ -43,8 +43,8 @@ void write_all(int file, std::string_view text) {
 
 }  // namespace
 
-double plain_interval(double elapsed, double least) {
-  return least <= 0 ? 0 : std::clamp(elapsed / 20, least, std::max(least, 60.0));
+double plain_interval(double elapsed, double min) {
+  return min <= 0 ? 0 : std::clamp(elapsed / 20, min, std::max(min, 60.0));
 }
 
 Progress::Progress(const ProgressOptions& options) : options_(options) {

@@ -33,7 +33,7 @@ struct ProgressOptions {
 
 // Seconds between plain lines `elapsed` seconds into a run: a twentieth of that time, from `least` (at the start) to a
 // minute (from twenty minutes on); 0 where `least` is.
-double plain_interval(double elapsed, double least);
+double plain_interval(double elapsed, double min);
 
 class Progress {
  public:

@@ -13,7 +13,7 @@ namespace {
 
 const std::string kGet = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
 
-TEST(HttpServer, AnswersOnePathAndRefusesTheRest) {
+TEST(HttpServer, AnswersOnePathAndRejectsTheRest) {
   HttpServer server("127.0.0.1", 0, {.path = "/metrics", .type = "text/x", .body = [] { return "numbers\n"; }});
   EXPECT_EQ(ask(server.port(), kGet),
             "HTTP/1.1 200 OK\r\nContent-Type: text/x\r\nContent-Length: 8\r\nConnection: close\r\n\r\nnumbers\n");
@@ -30,7 +30,7 @@ TEST(HttpServer, AnswersOnePathAndRefusesTheRest) {
   EXPECT_EQ(status("GET /metrics HTTP/1.1\r\nX: " + std::string(8170, 'x')), "431");
 }
 
-TEST(HttpServer, SlowClientsHoldNobodyUp) {
+TEST(HttpServer, SlowClientsHoldNoOneUp) {
   HttpServer server("127.0.0.1", 0, {.path = "/metrics", .type = "t", .body = [] { return std::string(100, 'x'); }});
   std::vector<int> slow;
   for (int i = 0; i < 40; ++i) {
@@ -56,7 +56,7 @@ TEST(HttpServer, EndsWithARequestOnItsWay) {
   ::close(half);
 }
 
-TEST(HttpServer, APortThatIsTakenIsSaid) {
+TEST(HttpServer, APortThatIsTakenIsReported) {
   const HttpServer first("127.0.0.1", 0, {.path = "/", .type = "t", .body = [] { return ""; }});
   try {
     const HttpServer second("127.0.0.1", first.port(), {.path = "/", .type = "t", .body = [] { return ""; }});

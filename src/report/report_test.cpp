@@ -202,7 +202,7 @@ TEST(Bar, ShrinksWithTheTerminal) {
   EXPECT_EQ(bar_line(state, 6), "step  ");
 }
 
-TEST(Bar, ColourAndUnicodeTakeNoMoreRoom) {
+TEST(Bar, ColourAndUnicodeTakeNoMoreSpace) {
   BarState state = bar_state();
   const std::string plain = bar_line(state, 90);
   state.colour = true;
@@ -212,7 +212,7 @@ TEST(Bar, ColourAndUnicodeTakeNoMoreRoom) {
   for (int columns = 0; columns < 140; ++columns) EXPECT_LE(cells(bar_line(state, columns)), columns);
 }
 
-TEST(Bar, TellsWhatIsNotANumberAndWhatIsNotThere) {
+TEST(Bar, ReportsWhatIsNotANumberAndWhatIsNotThere) {
   BarState state = bar_state();
   state.loss = std::numeric_limits<double>::quiet_NaN();
   EXPECT_NE(bar_line(state, 120).find("loss nan"), std::string::npos);

@@ -22,9 +22,9 @@ constexpr double kOverfit = 1.01;
 constexpr std::size_t kTimes = 50, kFewestTimes = 3;
 constexpr double kStall = 10, kShortestStall = 30;
 
-void push(std::deque<double>& values, double value, std::size_t most) {
+void push(std::deque<double>& values, double value, std::size_t max) {
   values.push_back(value);
-  if (values.size() > most) values.pop_front();
+  if (values.size() > max) values.pop_front();
 }
 
 }  // namespace
@@ -141,10 +141,10 @@ void StallRule::step(double seconds) {
 }
 
 std::optional<Finding> StallRule::waiting(std::int64_t step, double waited) {
-  if (seconds_.size() < kFewestTimes || told_ == step) return std::nullopt;
+  if (seconds_.size() < kFewestTimes || printed_ == step) return std::nullopt;
   const double usual = median(seconds_);
   if (waited < std::max(kShortestStall, kStall * usual)) return std::nullopt;
-  told_ = step;
+  printed_ = step;
   return Finding{
       step, "stall",
       fmt::format("no step for {}, where one takes {}; look for a rank that is gone or slow, another program "

@@ -87,7 +87,7 @@ class StallRule {
 
  private:
   std::deque<double> seconds_;
-  std::int64_t told_ = -1;
+  std::int64_t printed_ = -1;
 };
 
 // Of an even number the upper of the two in the middle: a value that was measured. 0 of none.

@@ -10,7 +10,7 @@ namespace hawser::report {
 void Sinks::warn(Place& place, const std::string& why) {
   if (place.warned) return;
   place.warned = true;
-  say_(cat("hawser: warning: ", place.name, ": ", first_line(why), "; the run goes on"));
+  log_(cat("hawser: warning: ", place.name, ": ", first_line(why), "; the run goes on"));
 }
 
 void Sinks::add(const std::string& name, std::unique_ptr<Sink> sink) {
@@ -58,7 +58,7 @@ void Sinks::finish(Ending ending) {
   each([&](Sink& sink) { sink.finish(ending); }, 0);
   for (Place& place : places_) {
     const std::int64_t lost = place.lost + place.sink->lost();
-    if (lost > 0) say_(cat("hawser: warning: ", place.name, ": ", lost, " of ", steps_, " steps were not written"));
+    if (lost > 0) log_(cat("hawser: warning: ", place.name, ": ", lost, " of ", steps_, " steps were not written"));
   }
   places_.clear();
 }

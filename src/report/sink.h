@@ -37,8 +37,8 @@ class Sink {
 // Never throws for a sink: its first failure is one line to `say`, further ones are counted and told in finish().
 class Sinks {
  public:
-  using Say = std::function<void(const std::string&)>;
-  explicit Sinks(Say say) : say_(std::move(say)) {}
+  using Log = std::function<void(const std::string&)>;
+  explicit Sinks(Log log) : log_(std::move(log)) {}
 
   void add(const std::string& name, std::unique_ptr<Sink> sink);
   // What `make` throws is a warning too: the run goes on without.
@@ -58,7 +58,7 @@ class Sinks {
   void each(const std::function<void(Sink&)>& call, std::int64_t steps);
   void warn(Place& place, const std::string& why);
 
-  Say say_;
+  Log log_;
   std::vector<Place> places_;
   std::int64_t steps_ = 0;
 };

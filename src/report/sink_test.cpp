@@ -9,7 +9,7 @@ namespace {
 
 struct Log {
   std::vector<std::string> calls, lines;
-  Sinks::Say say() {
+  Sinks::Log log() {
     return [this](const std::string& line) { lines.push_back(line); };
   }
 };
@@ -38,7 +38,7 @@ class Fragile : public Sink {
 
 TEST(Sinks, AFailureIsOneLineAndACountAndTheOthersGoOn) {
   Log log;
-  Sinks sinks(log.say());
+  Sinks sinks(log.log());
   sinks.add("first", std::make_unique<Fragile>(log, 2, 4));
   sinks.add("second", std::make_unique<Fragile>(log));
   for (int step = 1; step <= 5; ++step) sinks.step(metrics_of(step));
@@ -54,9 +54,9 @@ TEST(Sinks, AFailureIsOneLineAndACountAndTheOthersGoOn) {
   EXPECT_EQ(log.lines.size(), 2u);
 }
 
-TEST(Sinks, WhatFailsBehindTheScenesIsSaidToo) {
+TEST(Sinks, WhatFailsBehindTheScenesIsReportedToo) {
   Log log;
-  Sinks sinks(log.say());
+  Sinks sinks(log.log());
   auto sink = std::make_unique<Fragile>(log);
   Fragile& inner = *sink;
   sinks.add("far away", std::move(sink));
@@ -73,7 +73,7 @@ TEST(Sinks, WhatFailsBehindTheScenesIsSaidToo) {
 
 TEST(Sinks, APlaceThatCannotBeOpenedIsLeftOut) {
   Log log;
-  Sinks sinks(log.say());
+  Sinks sinks(log.log());
   sinks.open("port", []() -> std::unique_ptr<Sink> { throw UserError("127.0.0.1:1: taken"); });
   sinks.step(metrics_of(1));
   sinks.finish(Ending::failed);

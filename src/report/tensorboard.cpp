@@ -98,7 +98,7 @@ std::string file_name(const std::string& folder) {
 }
 
 // The folder is ready for a file; its path.
-std::string make_room(const std::string& folder, std::int64_t resumed_step) {
+std::string make_folder(const std::string& folder, std::int64_t resumed_step) {
   checkpoint::make_folders(folder);
   for (const std::string& name : checkpoint::list_folder(folder)) {
     const bool ours = name.starts_with(kPrefix) && name.ends_with(kSuffix);
@@ -135,7 +135,7 @@ std::string tfrecord(std::string_view data) {
 }
 
 TensorBoard::TensorBoard(const std::string& folder, const RunFacts& facts, std::int64_t resumed_step)
-    : file_(make_room(folder, resumed_step)) {
+    : file_(make_folder(folder, resumed_step)) {
   file_.append(tfrecord(event_of(0).text(event::kFileVersion, "brain.Event:2").bytes()));
   if (resumed_step > 0) {
     const Message start = Message().whole(kSessionStatus, kSessionStart);

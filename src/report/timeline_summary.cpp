@@ -89,7 +89,7 @@ Lanes lanes_of(const RankTimeline& timeline, int compute) {
 }
 
 std::vector<TimelineGap> gaps_of(const RankTimeline& timeline, const Lanes& lanes, int compute, std::int64_t begin,
-                                 std::int64_t end, std::size_t most) {
+                                 std::int64_t end, std::size_t max) {
   struct Gap {
     std::int64_t begin, end;
     const TimelineSpan *before, *after;
@@ -105,18 +105,18 @@ std::vector<TimelineGap> gaps_of(const RankTimeline& timeline, const Lanes& lane
   if (end > reached) gaps.push_back({reached, end, last, nullptr});
   std::stable_sort(gaps.begin(), gaps.end(),
                    [](const Gap& a, const Gap& b) { return a.end - a.begin > b.end - b.begin; });
-  if (gaps.size() > most) gaps.resize(most);
+  if (gaps.size() > max) gaps.resize(max);
   std::vector<TimelineGap> out;
   for (const Gap& gap : gaps) {
     TimelineGap one{.at_s = seconds(gap.begin - begin),
                     .seconds = seconds(gap.end - gap.begin),
                     .before = gap.before != nullptr ? place_of(timeline, *gap.before) : "start",
                     .after = gap.after != nullptr ? place_of(timeline, *gap.after) : "end"};
-    std::int64_t most_busy = 0;
+    std::int64_t max_busy = 0;
     for (std::size_t lane = 0; lane < lanes.all.size(); ++lane) {
       const std::int64_t busy = covered(lanes.all[lane], gap.begin, gap.end);
-      if (busy <= most_busy) continue;
-      most_busy = busy;
+      if (busy <= max_busy) continue;
+      max_busy = busy;
       one.meanwhile = fmt::format("{} {:.0f}%", timeline.lanes[lane],
                                   100 * static_cast<double>(busy) / static_cast<double>(gap.end - gap.begin));
     }
@@ -129,8 +129,8 @@ std::vector<FamilyUse> families_of(const RankTimeline& timeline, const Stretches
   // The same work: the n-th span of rows of one kind.
   struct Same {
     std::string family;
-    double alone = 0, beside = 0;
-    std::int64_t count_alone = 0, count_beside = 0;
+    double alone = 0, overlapped = 0;
+    std::int64_t count_alone = 0, count_overlapped = 0;
   };
   std::map<std::pair<std::string, std::size_t>, Same> same;
   std::map<std::string, FamilyUse> families;
@@ -141,22 +141,22 @@ std::vector<FamilyUse> families_of(const RankTimeline& timeline, const Stretches
       if (span.communication || span.kind == TimelineSpan::Kind::host || span.end == span.begin) continue;
       const std::string family = family_of(span.op_name.empty() ? span.name : span.op_name);
       const double took = seconds(span.end - span.begin);
-      const double beside = seconds(covered(communication, span.begin, span.end));
+      const double overlapped = seconds(covered(communication, span.begin, span.end));
       FamilyUse& use = families[family];
       use.busy_s += took;
-      use.beside_s += beside;
+      use.overlapped_s += overlapped;
       Same& work = same[{kind_of_instruction(timeline.instructions[static_cast<std::size_t>(span.instruction)]), i}];
       work.family = family;
-      if (beside < 0.02 * took) work.alone += took, ++work.count_alone;
-      if (beside > 0.9 * took) work.beside += took, ++work.count_beside;
+      if (overlapped < 0.02 * took) work.alone += took, ++work.count_alone;
+      if (overlapped > 0.9 * took) work.overlapped += took, ++work.count_overlapped;
     }
   }
   std::map<std::string, std::pair<double, double>> pairs;  // time beside communication; what it would be alone
   for (const auto& [place, work] : same) {
-    if (work.count_alone == 0 || work.count_beside == 0) continue;
-    auto& [beside, alone] = pairs[work.family];
-    beside += work.beside;
-    alone += work.alone / static_cast<double>(work.count_alone) * static_cast<double>(work.count_beside);
+    if (work.count_alone == 0 || work.count_overlapped == 0) continue;
+    auto& [overlapped, alone] = pairs[work.family];
+    overlapped += work.overlapped;
+    alone += work.alone / static_cast<double>(work.count_alone) * static_cast<double>(work.count_overlapped);
   }
   std::vector<FamilyUse> out;
   for (auto& [family, use] : families) {
@@ -172,7 +172,7 @@ std::vector<FamilyUse> families_of(const RankTimeline& timeline, const Stretches
 
 }  // namespace
 
-TimelineSummary summarize(const RankTimeline& timeline, std::size_t most_gaps) {
+TimelineSummary summarize(const RankTimeline& timeline, std::size_t max_gaps) {
   TimelineSummary out{.rank = timeline.rank};
   const auto found = std::find(timeline.lanes.begin(), timeline.lanes.end(), "compute");
   const int compute = found == timeline.lanes.end() ? -1 : static_cast<int>(found - timeline.lanes.begin());
@@ -201,7 +201,7 @@ TimelineSummary summarize(const RankTimeline& timeline, std::size_t most_gaps) {
   out.exposed_communication_s = out.communication_s - seconds(hidden);
   if (compute < 0) return out;
   out.compute_idle_s = out.seconds - seconds(length(lanes.all[static_cast<std::size_t>(compute)]));
-  out.gaps = gaps_of(timeline, lanes, compute, begin, end, most_gaps);
+  out.gaps = gaps_of(timeline, lanes, compute, begin, end, max_gaps);
   out.families = families_of(timeline, united(std::move(elsewhere)), compute);
   return out;
 }
@@ -238,7 +238,7 @@ std::string summary_text(const std::vector<TimelineSummary>& ranks) {
     for (const FamilyUse& use : first.families) {
       if (use.busy_s < 1e-3 * first.seconds) continue;
       line(fmt::format("  {:<24} {:>10.3f} {:>6.1f}% {:>10.3f} {:>8}", use.family, 1e3 * use.busy_s, share(use.busy_s),
-                       1e3 * use.beside_s,
+                       1e3 * use.overlapped_s,
                        use.slowdown > 0 ? fmt::format("{:+.1f}%", 100 * (use.slowdown - 1)) : std::string("-")));
     }
   }

@@ -22,9 +22,9 @@ struct TimelineGap {
 };
 
 struct FamilyUse {
-  std::string family;   // report/work_family.h
-  double busy_s = 0;    // on the compute stream
-  double beside_s = 0;  // of it, while another stream communicated
+  std::string family;       // report/work_family.h
+  double busy_s = 0;        // on the compute stream
+  double overlapped_s = 0;  // of it, while another stream communicated
   // Time of the work that ran beside communication over the time that the same work (the same place of the same kind of
   // row) takes elsewhere in the step with none beside it; 0 where there is no such pair.
   double slowdown = 0;
@@ -43,7 +43,7 @@ struct TimelineSummary {
 };
 
 // `timeline` is in order (put_in_order).
-TimelineSummary summarize(const RankTimeline& timeline, std::size_t most_gaps = 10);
+TimelineSummary summarize(const RankTimeline& timeline, std::size_t max_gaps = 10);
 
 // The first rank's tables, then a line for each further rank.
 std::string summary_text(const std::vector<TimelineSummary>& ranks);

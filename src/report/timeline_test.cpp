@@ -88,7 +88,7 @@ TEST(Timeline, AChromeTraceReadsBackAsItWas) {
   }
 }
 
-TEST(Timeline, WhatIsNoTraceOfOursIsRefused) {
+TEST(Timeline, WhatIsNoTraceOfOursIsRejected) {
   const std::string whole = to_chrome_trace({two_streams()});
   std::string foreign = whole;
   foreign.replace(foreign.find("\"hawser\""), 8, "\"others\"");
@@ -131,7 +131,7 @@ TEST(TimelineSummary, TheSameWorkAloneAndBesideCommunication) {
   ASSERT_EQ(got.families.size(), 2u);
   EXPECT_EQ(got.families[0].family, "gemm");
   EXPECT_NEAR(got.families[0].busy_s, 230e-9, 1e-15);
-  EXPECT_NEAR(got.families[0].beside_s, 180e-9, 1e-15);
+  EXPECT_NEAR(got.families[0].overlapped_s, 180e-9, 1e-15);
   // The first kernel takes 40 alone and 50 beside; the second is never wholly alone.
   EXPECT_NEAR(got.families[0].slowdown, 50.0 / 40, 1e-9);
   EXPECT_EQ(got.families[1].family, "attention");

@@ -46,7 +46,7 @@ StepOutput Executor::enqueue(const StepInput& input) {
   link_.begin_step();
   written_.clear();
   gaps_filled_.clear();
-  squares_begun_ = false;
+  norm_begun_ = false;
   ends_.assign(setup_.program->instructions.size(), Event());
   for (const auto& s : streams_) s->wait(step_end_);
   for (const Instruction& instruction : setup_.program->instructions) {
@@ -92,8 +92,8 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
       return reduce(instruction);
     case Op::reduce_replicas:
       return reduce_replicas(instruction);
-    case Op::gradient_squares:
-      return gradient_squares(instruction);
+    case Op::grad_norm_partial:
+      return grad_norm_partial(instruction);
     case Op::gradient_norm:
       return gradient_norm(instruction);
     case Op::parameter_norms:
@@ -117,9 +117,9 @@ TensorView Executor::activation(int instruction) {
 void Executor::gather(const Instruction& instruction) {
   const UnitState& unit = setup_.state->unit(instruction.unit);
   comm::Group& group = setup_.mesh->shard_gather();
-  const TensorView whole =
+  const TensorView unsharded =
       setup_.buffers->get({Role::weights, instruction.id, 0}, setup_.compute, {unit.count * group.size()});
-  group.all_gather(stream(instruction.stream), unit.compute, whole);
+  group.all_gather(stream(instruction.stream), unit.compute, unsharded);
 }
 
 std::vector<TensorView> Executor::weights_of(const Instruction& instruction, const std::vector<ParamPlace>& places) {

@@ -113,7 +113,7 @@ class Executor {
   void logits(const program::Instruction& instruction, StepOutput& output);
   void reduce(const program::Instruction& instruction);
   void reduce_replicas(const program::Instruction& instruction);
-  void gradient_squares(const program::Instruction& instruction);
+  void grad_norm_partial(const program::Instruction& instruction);
   void gradient_norm(const program::Instruction& instruction);
   void parameter_norms(const program::Instruction& instruction, StepOutput& output);
   void update(const program::Instruction& instruction);
@@ -143,7 +143,7 @@ class Executor {
   std::vector<Event> held_;                      // what the next updates wait for, a unit each; empty: nothing
   std::set<std::pair<BufferKey, int>> written_;  // gradients that hold something this step: (buffer, parameter)
   std::set<BufferKey> gaps_filled_;
-  bool squares_begun_ = false;  // a unit's diagonal blocks are in this step's sum
+  bool norm_begun_ = false;  // a unit's squared norm is in this step's sum
   int temps_ = 0;
   const StepInput* input_ = nullptr;  // while a step is enqueued
 };

@@ -47,11 +47,11 @@ void Executor::reduce_replicas(const Instruction& instruction) {
   group.all_reduce(stream(instruction.stream), shard, comm::Reduction::sum, workspace);
 }
 
-void Executor::gradient_squares(const Instruction& instruction) {
+void Executor::grad_norm_partial(const Instruction& instruction) {
   ops::sum_squares(
       stream(instruction.stream),
-      {.x = gradient_shard(instruction.unit), .out = setup_.state->result().rows(1, 1), .accumulate = squares_begun_});
-  squares_begun_ = true;
+      {.x = gradient_shard(instruction.unit), .out = setup_.state->result().rows(1, 1), .accumulate = norm_begun_});
+  norm_begun_ = true;
 }
 
 void Executor::gradient_norm(const Instruction& instruction) {

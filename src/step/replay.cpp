@@ -161,7 +161,7 @@ void ReplayDevice::end_step() {
                " items");
 }
 
-void ReplayDevice::refuse(int item, const std::string& what) const {
+void ReplayDevice::reject(int item, const std::string& what) const {
   const auto index = static_cast<std::size_t>(item);
   const std::string planned =
       index < setup_.trace->items.size()
@@ -172,10 +172,10 @@ void ReplayDevice::refuse(int item, const std::string& what) const {
 
 int ReplayDevice::next(TraceItem::Kind kind, int stream, const char* name) {
   const int item = next_++;
-  if (static_cast<std::size_t>(item) >= setup_.trace->items.size()) refuse(item, cat(name, " is too much"));
+  if (static_cast<std::size_t>(item) >= setup_.trace->items.size()) reject(item, cat(name, " is too much"));
   const TraceItem& planned = setup_.trace->items[static_cast<std::size_t>(item)];
   if (planned.kind != kind || planned.stream != stream) {
-    refuse(item, cat(name, " on stream ", setup_.trace->streams[static_cast<std::size_t>(stream)]));
+    reject(item, cat(name, " on stream ", setup_.trace->streams[static_cast<std::size_t>(stream)]));
   }
   return item;
 }
@@ -183,19 +183,19 @@ int ReplayDevice::next(TraceItem::Kind kind, int stream, const char* name) {
 int ReplayDevice::work(int stream, const OpRecord& record) {
   const int item = next(TraceItem::Kind::work, stream, record.name);
   const OpRecord& planned = setup_.trace->items[static_cast<std::size_t>(item)].record;
-  if (std::strcmp(planned.name, record.name) != 0) refuse(item, record.name);
-  if (planned.flops != record.flops) refuse(item, cat(record.name, " with ", record.flops, " FLOPs"));
+  if (std::strcmp(planned.name, record.name) != 0) reject(item, record.name);
+  if (planned.flops != record.flops) reject(item, cat(record.name, " with ", record.flops, " FLOPs"));
   const CollectiveNote &a = planned.collective, &b = record.collective;
   if (a.kind != b.kind || a.communicator != b.communicator || a.bytes != b.bytes || a.peer != b.peer) {
-    refuse(item, cat(record.name, " on ", b.communicator, " of ", b.bytes, " bytes"));
+    reject(item, cat(record.name, " on ", b.communicator, " of ", b.bytes, " bytes"));
   }
   const std::vector<Access>& places = accesses_[static_cast<std::size_t>(item)];
-  if (places.size() != record.accesses.size()) refuse(item, cat(record.name, " with other accesses"));
+  if (places.size() != record.accesses.size()) reject(item, cat(record.name, " with other accesses"));
   for (std::size_t i = 0; i < places.size(); ++i) {
     const Access &x = places[i], &y = record.accesses[i];
     if (x.address != y.address || x.row_bytes != y.row_bytes || x.rows != y.rows || x.stride != y.stride ||
         x.write != y.write) {
-      refuse(item, cat("access ", i, " of ", record.name, " lies elsewhere"));
+      reject(item, cat("access ", i, " of ", record.name, " lies elsewhere"));
     }
   }
   return item;
@@ -210,12 +210,12 @@ int ReplayDevice::wait(int stream, const Event& event) {
   if (it == recorded_.end()) {
     if (std::ranges::find(foreign_, event.state(), &Event::state) != foreign_.end()) return -1;
     // The end of the step before: nothing of this one has been asked for yet.
-    if (next_ != 0) refuse(next_, "a wait for an event of another step");
+    if (next_ != 0) reject(next_, "a wait for an event of another step");
     return -1;
   }
   const int item = next(TraceItem::Kind::wait, stream, "a wait");
   const int target = setup_.trace->items[static_cast<std::size_t>(item)].target;
-  if (target != it->second) refuse(item, cat("a wait for item ", it->second, ", not ", target));
+  if (target != it->second) reject(item, cat("a wait for item ", it->second, ", not ", target));
   return item;
 }
 

@@ -92,7 +92,7 @@ class ReplayDevice : public Device {
   int record(int stream);
   int wait(int stream, const Event& event);
   int next(TraceItem::Kind kind, int stream, const char* name);
-  [[noreturn]] void refuse(int item, const std::string& what) const;
+  [[noreturn]] void reject(int item, const std::string& what) const;
 
   Device& device_;
   ReplaySetup setup_;

@@ -125,7 +125,7 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   if (options.purpose == Purpose::train) {
     // In the order in which gradients get whole, so that all but the last are summed while the last is on its way.
     for (const parallel::GradientEnd& end : ends) {
-      program.add({.op = Op::gradient_squares, .unit = end.unit, .after = {end.instruction}});
+      program.add({.op = Op::grad_norm_partial, .unit = end.unit, .after = {end.instruction}});
     }
     program.add({.op = Op::gradient_norm});
     for (int unit = 0; unit < static_cast<int>(model.units().size()); ++unit) {

@@ -76,7 +76,7 @@ TEST(Baseline, EvaluationOfATokenFileIsThatOfItsIds) {
   EXPECT_EQ(evaluate(request, nullptr).tokens, 11);
 }
 
-TEST(Baseline, RefusesWhatCannotBeScored) {
+TEST(Baseline, RejectsWhatCannotBeScored) {
   const TemporaryFolder folder;
   EvaluateRequest request{.model = kSource + "/tests/golden/tiny/gqa",
                           .data = folder.write("line.jsonl", "{\"input_ids\": [1, 2, 3]}\n"),

@@ -95,26 +95,26 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// This rank's micro-batches of one step, made up, and what they come to.
-struct MadeUpStep {
+// This rank's micro-batches of one step, synthetic, and what they come to.
+struct SyntheticStep {
   step::StepInput input;
   double targets = 0;  // of all ranks
   double tokens = 0, flops = 0;
   data::MeanImbalance work;
 };
 
-MadeUpStep made_up_step(const DocumentMix& documents, const Recipe& recipe, const models::Model& model,
-                        const plan::Layout& layout, const MeshPlace& place) {
+SyntheticStep synthetic_step(const DocumentMix& documents, const Recipe& recipe, const models::Model& model,
+                             const plan::Layout& layout, const MeshPlace& place) {
   const std::int64_t batch = recipe.train.global_batch_size;
-  const data::BatchLoader loader(
-      made_up_sequences(documents, batch, recipe.data.sequence_length, layout.batch.max_documents, model.vocabulary()),
-      layout.batch,
-      {.data_rank = place.shard + layout.mesh.shard * place.replicate,
-       .data_ranks = layout.data_ranks(),
-       .context_rank = place.context,
-       .context_ranks = layout.mesh.context},
-      {.global_batch_size = batch, .shuffle = false});
-  MadeUpStep out{.targets = static_cast<double>(loader.step_targets(0))};
+  const data::BatchLoader loader(synthetic_sequences(documents, batch, recipe.data.sequence_length,
+                                                     layout.batch.max_documents, model.vocabulary()),
+                                 layout.batch,
+                                 {.data_rank = place.shard + layout.mesh.shard * place.replicate,
+                                  .data_ranks = layout.data_ranks(),
+                                  .context_rank = place.context,
+                                  .context_ranks = layout.mesh.context},
+                                 {.global_batch_size = batch, .shuffle = false});
+  SyntheticStep out{.targets = static_cast<double>(loader.step_targets(0))};
   for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
     const data::MicroBatch micro_batch = loader.load(0, m);
     out.work.add(micro_batch.imbalance, micro_batch.pairs);
@@ -127,25 +127,25 @@ MadeUpStep made_up_step(const DocumentMix& documents, const Recipe& recipe, cons
 
 // One step that is not counted, since it does for all what is done once (pages, primitives), then recipe.train.steps
 // that are: their seconds, allocations, and the last one's loss. The input keeps the last step's record.
-void time_steps(const Recipe& recipe, MadeUpStep& made_up, Session& session, const Device& device, TimedDevice* timed,
-                comm::World* world, BenchResult& result) {
+void time_steps(const Recipe& recipe, SyntheticStep& synthetic, Session& session, const Device& device,
+                TimedDevice* timed, comm::World* world, BenchResult& result) {
   std::int64_t allocations = 0;
   for (std::int64_t step = 0; step <= recipe.train.steps; ++step) {
     const ops::AdamHyper hyper = optim::adam_hyper(recipe.optimizer, recipe.train, step + 1);
-    made_up.input.record = {.learning_rate = hyper.learning_rate,
-                            .bias_correction1 = hyper.bias_correction1,
-                            .bias_correction2 = hyper.bias_correction2,
-                            .loss_scale = static_cast<float>(1.0 / made_up.targets)};
+    synthetic.input.record = {.learning_rate = hyper.learning_rate,
+                              .bias_correction1 = hyper.bias_correction1,
+                              .bias_correction2 = hyper.bias_correction2,
+                              .loss_scale = static_cast<float>(1.0 / synthetic.targets)};
     if (world != nullptr) world->barrier();
     if (step == 1) {
       if (timed != nullptr) timed->times.clear();
       allocations = device.allocations();
     }
     const Clock::time_point start = Clock::now();
-    const step::StepOutput output = session.enqueue(step::Purpose::train, made_up.input);
+    const step::StepOutput output = session.enqueue(step::Purpose::train, synthetic.input);
     session.synchronize();
     if (step > 0) result.steps.push_back(seconds_since(start));
-    result.loss = output.result->loss_sum / made_up.targets;
+    result.loss = output.result->loss_sum / synthetic.targets;
   }
   result.allocations = device.allocations() - allocations;
 }
@@ -184,28 +184,28 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
     session->initialise(recipe.train.seed);
   }
 
-  MadeUpStep made_up = made_up_step(request.documents, recipe, *model.model, layout, place);
+  SyntheticStep synthetic = synthetic_step(request.documents, recipe, *model.model, layout, place);
   BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
   result.checkpointing = checkpointing_text(recipe.memory);
-  time_steps(recipe, made_up, *session, *device, timed, world, result);
+  time_steps(recipe, synthetic, *session, *device, timed, world, result);
   const std::int64_t batch = recipe.train.global_batch_size;
   result.step_seconds = median(result.steps);
   result.tokens_per_second = static_cast<double>(batch * recipe.data.sequence_length) / result.step_seconds;
-  result.model_flops_per_second = made_up.flops / result.step_seconds;
-  result.imbalance = made_up.work.value();
+  result.model_flops_per_second = synthetic.flops / result.step_seconds;
+  result.imbalance = synthetic.work.value();
   result.documents = documents_a_sequence(request.documents, layout, batch);
-  result.equivalent_length = made_up.tokens > 0 ? 2 * made_up.work.work() / made_up.tokens - 1 : 0;
+  result.equivalent_length = synthetic.tokens > 0 ? 2 * synthetic.work.work() / synthetic.tokens - 1 : 0;
   result.before = before;
   result.after = device->memory();
   result.notes = session->notes();
   for (std::string& line : slow_gemms(session->stream())) result.notes.push_back(std::move(line));
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(recipe.train.steps));
-  if (traced != nullptr) trace_step(*session, *traced, made_up.input, world, result);
+  if (traced != nullptr) trace_step(*session, *traced, synthetic.input, world, result);
   if (kind == DeviceKind::cuda && request.roofline) {
     session.reset();  // its memory goes first
     const AttentionWork attention{
         .documents = document_lengths(request.documents, layout.batch.sequence_length, layout.batch.max_documents, 0),
-        .pairs = made_up.work.work() / layout.batch.context};
+        .pairs = synthetic.work.work() / layout.batch.context};
     result.roofline = measure_roofline(*model.model, layout, attention, *device);
   }
   return result;

@@ -11,10 +11,10 @@
 #include "base/recipe.h"
 #include "comm/mpi/world.h"
 #include "report/timeline.h"
-#include "train/made_up.h"
 #include "train/open_model.h"
 #include "train/rank_device.h"
 #include "train/roofline.h"
+#include "train/synthetic.h"
 
 namespace hawser::train {
 

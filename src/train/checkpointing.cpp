@@ -5,7 +5,7 @@
 #include "base/units.h"
 #include "config/config.h"
 #include "plan/forecast.h"
-#include "train/together.h"
+#include "train/rank_sync.h"
 
 namespace hawser::train {
 
@@ -13,13 +13,13 @@ namespace {
 
 constexpr char kKey[] = "memory.activation_checkpointing";
 
-std::int64_t room_of(const Recipe& recipe, const plan::Target& target, const plan::Machine& machine,
-                     const plan::Layout& layout, const Device& device) {
-  std::int64_t room = plan::capacity_of(recipe, target, machine, layout.mesh.world());
+std::int64_t available_memory(const Recipe& recipe, const plan::Target& target, const plan::Machine& machine,
+                              const plan::Layout& layout, const Device& device) {
+  std::int64_t space = plan::capacity_of(recipe, target, machine, layout.mesh.world());
   const DeviceMemory memory = device.memory();
-  if (recipe.memory.capacity || memory.total == 0) return room;
+  if (recipe.memory.capacity || memory.total == 0) return space;
   // A forecast counts the context and the communicators; the driver has taken them off already.
-  return std::min(room, memory.total - memory.used + plan::overhead_of(target, layout.mesh));
+  return std::min(space, memory.total - memory.used + plan::overhead_of(target, layout.mesh));
 }
 
 }  // namespace
@@ -30,17 +30,17 @@ std::string choose_checkpointing(Recipe& recipe, plan::Layout& layout, const mod
   plan::Target target = plan::load_target(plan::target_of(device.kind()));
   plan::Machine machine = plan::this_machine();
   machine.ranks = ranks_here;
-  target.capacity = room_of(recipe, target, machine, layout, device);
+  target.capacity = available_memory(recipe, target, machine, layout, device);
   if (world != nullptr) {
-    for (const std::string& room : world->all_gather_strings(cat(target.capacity))) {
-      target.capacity = std::min<std::int64_t>(target.capacity, std::stoll(room));
+    for (const std::string& space : world->all_gather_strings(cat(target.capacity))) {
+      target.capacity = std::min<std::int64_t>(target.capacity, std::stoll(space));
     }
   }
   const std::string answer = on_rank_zero(world, [&] {
     const plan::Forecaster forecaster(recipe, model, layout.mesh.world(), target, machine, layout.threads);
     const plan::Forecast forecast = forecaster.forecast();
     if (!forecast.fits()) {
-      throw Error(ExitCode::does_not_fit, plan::refusal(recipe, forecast, forecaster.offers(plan::kOffers)));
+      throw Error(ExitCode::does_not_fit, plan::rejection(recipe, forecast, forecaster.offers(plan::kSuggestions)));
     }
     MemoryRecipe chosen;
     chosen.per_layer = forecast.checkpointing();

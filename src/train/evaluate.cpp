@@ -10,8 +10,8 @@
 #include "train/eval_data.h"
 #include "train/feed.h"
 #include "train/gemm_algorithms.h"
+#include "train/rank_sync.h"
 #include "train/saver.h"
-#include "train/together.h"
 
 namespace hawser::train {
 

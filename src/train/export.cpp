@@ -59,7 +59,7 @@ checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skippe
   if (!checkpoint::exists(path)) {
     throw UserError({.file = path, .what = "no such folder", .expected = "a run's folder or a checkpoint"});
   }
-  // One that lost its manifest is refused as a checkpoint.
+  // One that lost its manifest is rejected as a checkpoint.
   if (looks_like_checkpoint(path)) return checkpoint::Checkpoint::open(path);
   const auto root = checkpoints_below(path);
   if (!root) {

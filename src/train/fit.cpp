@@ -12,7 +12,7 @@
 #include "train/evaluate.h"
 #include "train/feed.h"
 #include "train/fit_run.h"
-#include "train/together.h"
+#include "train/rank_sync.h"
 
 namespace hawser::train {
 
@@ -37,18 +37,18 @@ void FitRun::phase(const std::string& text, const char* kind) {
   if (world_ != nullptr) world_->set_phase(text);
 }
 
-void FitRun::say(const std::string& line) {
+void FitRun::log(const std::string& line) {
   if (progress_) progress_->message(line);
 }
 
 void FitRun::remark(const std::string& line) {
-  say("hawser: " + line);
+  log("hawser: " + line);
   result_.notes.push_back(line);
 }
 
 void FitRun::train() {
   if (done_ >= total_steps()) {
-    say(cat("nothing to do: ", done_, " of ", total_steps(), " steps are done"));
+    log(cat("nothing to do: ", done_, " of ", total_steps(), " steps are done"));
     evaluate();
     return;
   }
@@ -110,7 +110,7 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, data::Prefetcher& prefet
   return pending;
 }
 
-void FitRun::retire(bool evaluate_behind) {
+void FitRun::retire(bool evaluate_after) {
   InFlightStep pending = std::move(in_flight_.front());
   in_flight_.pop_front();
   session_->wait(pending.output.end);
@@ -137,9 +137,9 @@ void FitRun::retire(bool evaluate_behind) {
                                  static_cast<double>(sequences_)}};
   if (retired_ == 0) metrics.checkpointing = result_.checkpointing;
   if (peak_flops_) metrics.model_flops_utilization = metrics.model_flops_per_second / *peak_flops_;
-  if (pending.targets == 0) say(cat("step ", pending.step, " has no token to predict: skipped"));
+  if (pending.targets == 0) log(cat("step ", pending.step, " has no token to predict: skipped"));
   if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.gradient_norm)) diverged(metrics);
-  if (evaluate_behind && in_flight_.empty()) metrics.validation_loss = evaluate();
+  if (evaluate_after && in_flight_.empty()) metrics.validation_loss = evaluate();
   result_.train_loss = metrics.loss;
   result_.steps = pending.step;
   if (retired_ == 0) {
@@ -185,7 +185,7 @@ std::optional<double> FitRun::evaluate() {
                 cat("after step ", done_, ": the validation loss is not finite, so the run ends and ",
                     "is not saved; try a lower optimizer.learning_rate"));
   }
-  say(fmt::format("step {}: validation loss {:.4f} over {} tokens", done_, *result_.validation_loss, tokens));
+  log(fmt::format("step {}: validation loss {:.4f} over {} tokens", done_, *result_.validation_loss, tokens));
   saver_->evaluated(done_, *result_.validation_loss);
   return result_.validation_loss;
 }

@@ -12,8 +12,8 @@
 #include "plan/forecast.h"
 #include "train/checkpointing.h"
 #include "train/fit_run.h"
+#include "train/rank_sync.h"
 #include "train/run_facts.h"
-#include "train/together.h"
 
 namespace hawser::train {
 
@@ -60,7 +60,7 @@ void FitRun::open() {
   open_ = open_model(recipe_.model, recipe_.folder, problems);
   problems.throw_if_any();
   const std::string beyond = models::beyond_positions(open_.model->description(), recipe_.data.sequence_length);
-  if (!beyond.empty()) say("hawser: warning: " + beyond);
+  if (!beyond.empty()) log("hawser: warning: " + beyond);
   // Read now: the file may change or go while the run lasts.
   const std::string& model = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path;
   config_text_ = checkpoint::read_text(models::config_path(resolve_path(recipe_, model)), 1 << 20);
@@ -89,7 +89,7 @@ void FitRun::open() {
   choose_algorithms();
   const std::string chosen =
       choose_checkpointing(recipe_, layout_, *open_.model, *device_, world_, request_.ranks_here);
-  if (!chosen.empty()) say(chosen);
+  if (!chosen.empty()) log(chosen);
   result_.checkpointing = checkpointing_text(recipe_.memory);
   std::vector<step::Purpose> purposes{step::Purpose::train};
   if (validation_) purposes.push_back(step::Purpose::loss);
@@ -102,11 +102,11 @@ void FitRun::open() {
                         [this] {
                           if (watch_) watch_->sync();  // a checkpoint's steps are in them, whatever happens
                         },
-                    .say = [this](const std::string& line) { say(line); },
+                    .log = [this](const std::string& line) { log(line); },
                     .saved =
                         [this](const std::string& folder) {
                           result_.checkpoint = folder;
-                          say("saved " + folder);
+                          log("saved " + folder);
                         }});
   if (world_ != nullptr) {
     session_->set_on_instruction([this](const program::Instruction& instruction) {
@@ -122,7 +122,7 @@ void FitRun::choose_algorithms() {
   phase("choosing algorithms for GEMMs");
   const GemmAlgorithmOptions how{.measure = !layout_.deterministic, .stored = [this] { return stored_choices(); }};
   const std::string choices = choose_gemm_algorithms(*open_.model, layout_, *device_, world_, how,
-                                                     [this](const std::string& line) { say(line); });
+                                                     [this](const std::string& line) { log(line); });
   if (how.measure && first_rank()) checkpoint::write_text_atomically(gemm_algorithms_path(recipe_), choices);
 }
 
@@ -135,7 +135,7 @@ StoredChoices FitRun::stored_choices() const {
   const std::string path = gemm_algorithms_path(recipe_);
   std::error_code ignored;
   if (layout_.deterministic || !fs::exists(path, ignored)) return {};
-  return {checkpoint::read_text(path, kMostChoices), path};
+  return {checkpoint::read_text(path, kMaxChoices), path};
 }
 
 void FitRun::open_data() {
@@ -181,18 +181,18 @@ void FitRun::resume() {
     phase("reading a checkpoint");
     checkpoint = load_newest(
         *session_, world_, checkpoints_folder(recipe_), [this](const auto& found) { check_position(found); },
-        [this](const std::string& line) { say(line); });
+        [this](const std::string& line) { log(line); });
   }
   if (!checkpoint) {  // with --resume too: there may be a best one though no other is left
     const std::string earlier = on_rank_zero(world_, [&] { return set_aside_earlier(recipe_); });
-    if (!earlier.empty()) say("kept what an earlier run saved here in " + earlier);
+    if (!earlier.empty()) log("kept what an earlier run saved here in " + earlier);
   }
   phase("reading weights");
   if (checkpoint) {
     done_ = checkpoint->step();
     saver_->resumed(done_);
     result_.checkpoint = checkpoint->folder();
-    say(cat("going on from ", checkpoint->folder(), " (step ", done_, ")"));
+    log(cat("going on from ", checkpoint->folder(), " (step ", done_, ")"));
   } else {
     take_time(world_, [&] {
       if (open_.weights) {
@@ -201,7 +201,7 @@ void FitRun::resume() {
         session_->initialise(recipe_.train.seed);
       }
     });
-    if (request_.resume) say("no checkpoint to resume from: starting at the beginning");
+    if (request_.resume) log("no checkpoint to resume from: starting at the beginning");
   }
   result_.steps = done_;
   if (!first_rank()) return;
@@ -211,7 +211,7 @@ void FitRun::resume() {
       peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "", layout_.compute, ranks);
   watch_ = std::make_unique<RunWatch>(
       recipe_, run_facts({.recipe = recipe_, .session = *session_, .ranks = ranks, .sequences = sequences_}), done_,
-      phases_, [this](const std::string& line) { say(line); });
+      phases_, [this](const std::string& line) { log(line); });
 }
 
 void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
@@ -224,12 +224,12 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
                             .at = "train.global_batch_size"});
   }
   const std::string changes = data_order_changes(state, recipe_json(recipe_));
-  if (!changes.empty()) say("hawser: the data come in another order than before: " + changes);
+  if (!changes.empty()) log("hawser: the data come in another order than before: " + changes);
   const std::string others = data_changes(state, data_identity_);
-  if (!others.empty()) say("hawser: " + others);
+  if (!others.empty()) log("hawser: " + others);
   if (!first_rank()) return;
   const std::string tokenizer = tokenizer_changes(checkpoint, tokenizer_files_);
-  if (!tokenizer.empty()) say("hawser: " + tokenizer);
+  if (!tokenizer.empty()) log("hawser: " + tokenizer);
 }
 
 }  // namespace hawser::train

@@ -56,7 +56,7 @@ class FitRun {
 
   // What this rank does from now on, for the line about a time limit that passed.
   void phase(const std::string& text, const char* kind = "starting");
-  void say(const std::string& line);
+  void log(const std::string& line);
 
   // The same, and in the result.
   void remark(const std::string& line);
@@ -68,7 +68,7 @@ class FitRun {
   InFlightStep enqueue(std::int64_t step, data::Prefetcher& prefetcher);
 
   // Waits for the oldest step on its way and reports it; the newest one may be followed by an evaluation.
-  void retire(bool evaluate_behind);
+  void retire(bool evaluate_after);
 
   // The weights are spoilt from this step on: nothing is saved, and what was saved before stays.
   [[noreturn]] void diverged(const report::StepMetrics& metrics);
@@ -76,8 +76,8 @@ class FitRun {
   RunState state_of(std::int64_t step);
   void finish();
 
-  static constexpr std::int64_t kMostChoices = 16 << 20;  // bytes of a text of choices that is read
-  static constexpr std::size_t kInFlight = 2;             // steps enqueued before the oldest is waited for
+  static constexpr std::int64_t kMaxChoices = 16 << 20;  // bytes of a text of choices that is read
+  static constexpr std::size_t kInFlight = 2;            // steps enqueued before the oldest is waited for
 
   const FitRequest& request_;
   Recipe recipe_;  // the request's; auto becomes what it stands for

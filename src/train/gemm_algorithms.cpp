@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "ops/gemm/gemm.h"
 #include "ops/loss/linear_cross_entropy.h"
-#include "train/together.h"
+#include "train/rank_sync.h"
 
 namespace hawser::train {
 
@@ -139,14 +139,14 @@ void prepare_gemms(const models::Model& model, const plan::Layout& layout, Devic
 
 std::string choose_gemm_algorithms(const models::Model& model, const plan::Layout& layout, Device& device,
                                    comm::World* world, const GemmAlgorithmOptions& how,
-                                   const std::function<void(const std::string&)>& say) {
+                                   const std::function<void(const std::string&)>& log) {
   if (device.kind() != DeviceKind::cuda) return "";
   const auto stream = device.make_stream("products");
   const auto heading = [&] { return first_line(ops::gemm_choices(*stream)); };
   const std::string text = on_rank_zero(world, [&] {
     const StoredChoices stored = how.stored ? how.stored() : StoredChoices{};
     if (!stored.text.empty() && first_line(stored.text) != heading()) {
-      say(cat("hawser: algorithms for GEMMs are chosen anew: those of ", stored.origin, " are for ",
+      log(cat("hawser: algorithms for GEMMs are chosen anew: those of ", stored.origin, " are for ",
               first_line(stored.text), ", and this is ", heading()));
     } else if (!stored.text.empty()) {
       ops::gemm_take_choices(*stream, stored.text);
@@ -167,7 +167,7 @@ std::string choose_gemm_algorithms(const models::Model& model, const plan::Layou
   const std::vector<std::string> kinds = world->all_gather_strings(heading());
   for (std::size_t rank = 1; rank < kinds.size(); ++rank) {
     if (kinds[rank] == kinds[0] || world->rank().value() != 0) continue;
-    say(cat("hawser: rank ", rank, " has ", kinds[rank], ", rank 0 ", kinds[0],
+    log(cat("hawser: rank ", rank, " has ", kinds[rank], ", rank 0 ", kinds[0],
             ": each takes algorithms of its own for GEMMs"));
   }
   return text;

@@ -51,7 +51,7 @@ struct GemmAlgorithmOptions {
 // their own. `say` hears of both, on rank 0. Every rank calls it; returns rank 0's choices. Elsewhere nothing, and "".
 std::string choose_gemm_algorithms(const models::Model& model, const plan::Layout& layout, Device& device,
                                    comm::World* world, const GemmAlgorithmOptions& how,
-                                   const std::function<void(const std::string&)>& say);
+                                   const std::function<void(const std::string&)>& log);
 
 // Products of the steps so far that cuBLASLt refused, for people: what runs in their place, and why. A few lines at
 // most.

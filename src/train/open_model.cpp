@@ -43,11 +43,11 @@ std::string tokenizer_file(const std::string& path) {
 
 // The tokenizer and its settings are read from the checkpoint by their paths: what they say must be what was saved.
 void check_attached(const checkpoint::Checkpoint& checkpoint, Problems& problems) {
-  Problems damaged;
-  checkpoint.verify_attached(damaged);
-  if (damaged.empty()) return;
-  const std::string before = checkpoint::whole_before(checkpoint.folder());
-  for (Problem problem : damaged.all()) {
+  Problems corrupt;
+  checkpoint.verify_attached(corrupt);
+  if (corrupt.empty()) return;
+  const std::string before = checkpoint::complete_before(checkpoint.folder());
+  for (Problem problem : corrupt.all()) {
     problem.hint = before;
     problems.add(std::move(problem));
   }
@@ -84,7 +84,7 @@ OpenModel open_trained_model(const std::string& path, Problems& problems) {
   return open;
 }
 
-std::unique_ptr<data::Tokenizer> tokenizer_beside(const std::string& model_folder) {
+std::unique_ptr<data::Tokenizer> tokenizer_of_model(const std::string& model_folder) {
   const std::filesystem::path path = std::filesystem::path(model_folder) / "tokenizer.json";
   std::error_code error;
   return std::filesystem::exists(path, error) ? data::load_tokenizer(path.string()) : nullptr;

@@ -33,7 +33,7 @@ OpenModel open_model(const ModelRecipe& recipe, const std::string& folder, Probl
 OpenModel open_trained_model(const std::string& path, Problems& problems);
 
 // The tokenizer beside a model; null where there is none.
-std::unique_ptr<data::Tokenizer> tokenizer_beside(const std::string& model_folder);
+std::unique_ptr<data::Tokenizer> tokenizer_of_model(const std::string& model_folder);
 
 // data.chat_template of a run's recipe (OpenModel::recipe), where it is a named one; else "": a file's name would be
 // relative to a recipe that need not be here.

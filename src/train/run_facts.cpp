@@ -104,10 +104,10 @@ report::Table data_table(const RunPlace& place) {
   report::Table out;
   const data::TokenFile train(files.train);
   add_file(out, "training", train);
-  const std::int64_t room = place.sequences * recipe.data.sequence_length;
+  const std::int64_t space = place.sequences * recipe.data.sequence_length;
   out.emplace_back("training sequences", cat(place.sequences));
   out.emplace_back("their places filled",
-                   fmt::format("{:.1f} %", 100 * static_cast<double>(train.tokens()) / static_cast<double>(room)));
+                   fmt::format("{:.1f} %", 100 * static_cast<double>(train.tokens()) / static_cast<double>(space)));
   out.emplace_back("steps an epoch", cat(ceil_div(place.sequences, recipe.train.global_batch_size)));
   std::error_code ignored;
   if (std::filesystem::exists(files.validation + ".idx", ignored)) {

@@ -3,53 +3,53 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
-#include "plan/snapshot_room.h"
+#include "plan/host_snapshot.h"
 #include "plan/target.h"
+#include "train/rank_sync.h"
 #include "train/run_folder.h"
 #include "train/session.h"
-#include "train/together.h"
 
 namespace hawser::train {
 
 RunSaver::RunSaver(const Recipe& recipe, comm::World* world, Session& session, int ranks_here, RunSaverHooks hooks)
     : recipe_(recipe), world_(world), session_(session), hooks_(std::move(hooks)), last_save_(Clock::now()) {
-  if (plan::saves_beside_steps(recipe)) reserve(ranks_here);
+  if (plan::saves_asynchronously(recipe)) reserve(ranks_here);
 }
 
 void RunSaver::reserve(int ranks_here) {
   const bool cpu = session_.device().kind() == DeviceKind::cpu;
   std::vector<StatePart> parts = state_parts(session_, /*optimizer=*/true);
   const std::int64_t bytes = session_.owns_states() ? place_copies(parts, nullptr) : 0;
-  std::int64_t room = 0;
+  std::int64_t space = 0;
   if (cpu) {
     plan::Machine machine = plan::this_machine();
     machine.ranks = ranks_here;
     const plan::Target target = plan::load_target(plan::target_of(DeviceKind::cpu));
     const MeshSizes& mesh = session_.layout().mesh;
-    room = plan::snapshot_room_cpu(plan::capacity_of(recipe_, target, machine, mesh.world()),
-                                   session_.planned_bytes() + plan::overhead_of(target, mesh));
+    space = plan::snapshot_memory_cpu(plan::capacity_of(recipe_, target, machine, mesh.world()),
+                                      session_.planned_bytes() + plan::overhead_of(target, mesh));
   } else {
-    room = plan::snapshot_room_host(ranks_here);
+    space = plan::snapshot_memory_host(ranks_here);
   }
-  std::string refused;
-  if (bytes > room) {
-    refused = cat("expected at most ", format_bytes(Bytes(room)), " a rank, got ", format_bytes(Bytes(bytes)));
+  std::string rejected;
+  if (bytes > space) {
+    rejected = cat("expected at most ", format_bytes(Bytes(space)), " a rank, got ", format_bytes(Bytes(bytes)));
   }
   // Nobody takes memory before everybody has looked at what is there.
-  bool all_fit = !(world_ != nullptr ? world_->any(!refused.empty()) : !refused.empty());
+  bool all_fit = !(world_ != nullptr ? world_->any(!rejected.empty()) : !rejected.empty());
   if (all_fit) {
     auto channel = world_ != nullptr ? world_->open_channel("checkpoints") : nullptr;
     try {
       background_ = std::make_unique<BackgroundSaver>(session_, std::move(channel));
     } catch (const Error& error) {
-      refused = error.what();
+      rejected = error.what();
     }
-    all_fit = !(world_ != nullptr ? world_->any(!refused.empty()) : !refused.empty());
+    all_fit = !(world_ != nullptr ? world_->any(!rejected.empty()) : !rejected.empty());
   }
   if (all_fit) return;
   background_.reset();
-  hooks_.say(cat("hawser: no room in host memory for a snapshot",
-                 refused.empty() ? std::string(" on every rank") : cat(" (", refused, ")"),
+  hooks_.log(cat("hawser: no room in host memory for a snapshot",
+                 rejected.empty() ? std::string(" on every rank") : cat(" (", rejected, ")"),
                  ": steps wait for checkpoints to be written"));
 }
 
@@ -80,9 +80,9 @@ void RunSaver::take(std::int64_t step, const Event& step_end, const std::functio
   if (background_->under_way()) {
     settle();
     const double waited = seconds_since(begin);
-    if (waited > 1 && !said_slow_) {
-      said_slow_ = true;
-      hooks_.say(
+    if (waited > 1 && !reported_slow_) {
+      reported_slow_ = true;
+      hooks_.log(
           fmt::format("step {} waited {:.1f} s until the checkpoint of step {} was written: saves come faster "
                       "than the disk takes them",
                       step, waited, saved_step_));

@@ -25,7 +25,7 @@ namespace hawser::train {
 struct RunSaverHooks {
   std::function<RunState(std::int64_t step)> state;  // what a checkpoint of that step says
   std::function<void()> before;                      // what must be on the disk first: the metrics
-  std::function<void(const std::string& line)> say;
+  std::function<void(const std::string& line)> log;
   std::function<void(const std::string& folder)> saved;  // a checkpoint is whole; rank 0 says so
 };
 
@@ -89,7 +89,7 @@ class RunSaver {
   std::int64_t saved_step_ = -1;
   std::int64_t best_step_ = -1, evaluated_step_ = -1;
   double best_loss_ = std::numeric_limits<double>::infinity(), evaluated_loss_ = 0;
-  bool due_by_time_ = false, said_slow_ = false;
+  bool due_by_time_ = false, reported_slow_ = false;
   Clock::time_point last_save_, started_;
   SaveTimes times_;
 };

@@ -28,8 +28,8 @@ std::string time_text() {
 }  // namespace
 
 RunWatch::RunWatch(const Recipe& recipe, report::RunFacts facts, std::int64_t resumed_step,
-                   const report::PhaseClock& phases, Say say)
-    : recipe_(recipe), facts_(std::move(facts)), phases_(phases), say_(std::move(say)), sinks_(say_) {
+                   const report::PhaseClock& phases, Log log)
+    : recipe_(recipe), facts_(std::move(facts)), phases_(phases), log_(std::move(log)), sinks_(log_) {
   const ReportRecipe& report = recipe_.report;
   sinks_.add("metrics.jsonl", std::make_unique<report::MetricsFile>(metrics_path(recipe_), resumed_step));
   if (report.tensorboard) {
@@ -69,8 +69,8 @@ RunWatch::~RunWatch() {
   finish(report::Ending::failed);
 }
 
-void RunWatch::tell(const report::Finding& finding) {
-  say_(cat("hawser: watch: step ", finding.step, ": ", finding.rule, ": ", finding.text));
+void RunWatch::print_finding(const report::Finding& finding) {
+  log_(cat("hawser: watch: step ", finding.step, ": ", finding.rule, ": ", finding.text));
 }
 
 void RunWatch::step(report::StepMetrics metrics) {
@@ -80,7 +80,7 @@ void RunWatch::step(report::StepMetrics metrics) {
     stall_.step(metrics.step_seconds);
     metrics.findings = rules_->step(metrics);
     for (const report::Finding& finding : metrics.findings) {
-      if (finding.rule != report::kNotANumber) tell(finding);  // the run ends with a line about it
+      if (finding.rule != report::kNotANumber) print_finding(finding);  // the run ends with a line about it
     }
   }
   sinks_.step(metrics);
@@ -92,7 +92,7 @@ void RunWatch::watch_for_stalls() {
     const report::PhaseClock::Now now = phases_.now();
     if (now.kind != kTraining) continue;
     if (const auto finding = stall_.waiting(step_ + 1, now.seconds)) {
-      tell(*finding);
+      print_finding(*finding);
       sinks_.finding(*finding);
     }
   }
@@ -125,10 +125,10 @@ void RunWatch::write_html(report::Ending ending) {
                                                                  .phases = phases_.totals(),
                                                                  .when = time_text()}));
   } catch (const UserError& error) {
-    say_(cat("hawser: warning: ", error.what(), "; there is no report"));
+    log_(cat("hawser: warning: ", error.what(), "; there is no report"));
     return;
   }
-  say_("report " + path);
+  log_("report " + path);
 }
 
 }  // namespace hawser::train

@@ -23,12 +23,12 @@ inline constexpr const char* kTraining = "training";
 
 class RunWatch {
  public:
-  using Say = std::function<void(const std::string&)>;
+  using Log = std::function<void(const std::string&)>;
 
   // `phases` outlives it. UserError where metrics.jsonl cannot be written; any other place that fails is a warning.
   // `say` may be called from another thread.
   RunWatch(const Recipe& recipe, report::RunFacts facts, std::int64_t resumed_step, const report::PhaseClock& phases,
-           Say say);
+           Log log);
   ~RunWatch();
   RunWatch(const RunWatch&) = delete;
   RunWatch& operator=(const RunWatch&) = delete;
@@ -41,12 +41,12 @@ class RunWatch {
  private:
   void watch_for_stalls();
   void write_html(report::Ending ending);
-  void tell(const report::Finding& finding);
+  void print_finding(const report::Finding& finding);
 
   const Recipe& recipe_;
   report::RunFacts facts_;
   const report::PhaseClock& phases_;
-  Say say_;
+  Log log_;
   std::mutex mutex_;  // guards what the thread shares: sinks, the stall rule, the step
   std::condition_variable changed_;
   report::Sinks sinks_;

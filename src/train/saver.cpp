@@ -11,7 +11,7 @@
 #include "checkpoint/root.h"
 #include "checkpoint/save.h"
 #include "train/host_copy.h"
-#include "train/together.h"
+#include "train/rank_sync.h"
 
 namespace hawser::train {
 
@@ -29,11 +29,11 @@ std::string to_json(const RunState& state) {
 }
 
 RunState run_state_of(const std::string& text) {
-  const auto refused = [](std::string why) {
+  const auto rejected = [](std::string why) {
     return UserError(Problem{.what = "the checkpoint was not written by `hawser fit`", .got = std::move(why)});
   };
   constexpr int kDeepest = 32;
-  if (deeper_than(text, kDeepest)) throw refused("JSON nested too deeply");
+  if (deeper_than(text, kDeepest)) throw rejected("JSON nested too deeply");
   try {
     const auto json = nlohmann::ordered_json::parse(text);
     // Counts that a run can have; a number such as 1e300 is none.
@@ -41,7 +41,7 @@ RunState run_state_of(const std::string& text) {
       const auto& value = json.at(key);
       if (value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{1} << 60)
         return value.get<std::int64_t>();
-      throw refused(cat(key, " ", value.dump()));
+      throw rejected(cat(key, " ", value.dump()));
     };
     return {.step = count("step"),
             .sequences = count("sequences"),
@@ -54,7 +54,7 @@ RunState run_state_of(const std::string& text) {
                                    : std::nullopt,
             .gemm_algorithms = json.value("products", "")};
   } catch (const nlohmann::json::exception& error) {
-    throw refused(error.what());
+    throw rejected(error.what());
   }
 }
 
@@ -185,7 +185,7 @@ std::string other_ways_on(const std::string& root) {
 }
 
 // Checkpoints that are there and not whole are a run that somebody wants back: nothing begins over it.
-void refuse_if_all_are_damaged(const std::string& root) {
+void reject_if_all_are_corrupt(const std::string& root) {
   constexpr std::size_t kNamed = 5;
   const std::vector<std::string> folders = checkpoint::step_folders(root);
   if (folders.empty()) return;
@@ -202,12 +202,12 @@ void refuse_if_all_are_damaged(const std::string& root) {
 
 std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World* world, const std::string& root,
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
-                                                  const std::function<void(const std::string&)>& say) {
-  std::set<std::string> said;
+                                                  const std::function<void(const std::string&)>& log) {
+  std::set<std::string> seen;
   const auto pass_over = [&](const std::string& lines) {
     std::istringstream in(lines);
     for (std::string line; std::getline(in, line);) {
-      if (said.insert(line).second) say("hawser: passed over: " + line);
+      if (seen.insert(line).second) log("hawser: passed over: " + line);
     }
   };
   // What this rank's work found damaged, "" for nothing; the same lines on every rank, each once.
@@ -216,7 +216,7 @@ std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World*
     take_time(world, [&] {
       try {
         work();
-      } catch (const checkpoint::Damaged& error) {
+      } catch (const checkpoint::CorruptCheckpoint& error) {
         mine = error.what();
       }
     });
@@ -235,7 +235,7 @@ std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World*
       Problems skipped;
       const auto found = checkpoint::Checkpoint::latest(root, skipped);
       pass_over(skipped.lines());
-      if (!found) refuse_if_all_are_damaged(root);
+      if (!found) reject_if_all_are_corrupt(root);
       return found ? found->folder() : "";
     });
     if (folder.empty()) return std::nullopt;
@@ -244,7 +244,7 @@ std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World*
       try {
         checkpoint.emplace(checkpoint::Checkpoint::open(folder));
       } catch (const UserError& error) {
-        throw checkpoint::Damaged(error.what());  // rank 0 saw it whole just now
+        throw checkpoint::CorruptCheckpoint(error.what());  // rank 0 saw it whole just now
       }
     });
     if (lines.empty()) {
@@ -254,13 +254,13 @@ std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World*
     if (lines.empty()) return checkpoint;
     on_rank_zero(world, [&]() -> std::string {
       Problems ignored;
-      if (checkpoint::whole_checkpoints(root, ignored).size() < 2) {
+      if (checkpoint::complete_checkpoints(root, ignored).size() < 2) {
         const Problem none{.file = root, .what = "no older checkpoint to go back to", .hint = other_ways_on(root)};
         throw UserError(cat(lines, "\n", none.line()));
       }
       pass_over(lines);
-      say("hawser: going back to the checkpoint before; the damaged one is kept as " +
-          checkpoint::set_aside_damaged(folder));
+      log("hawser: going back to the checkpoint before; the damaged one is kept as " +
+          checkpoint::set_aside_corrupt(folder));
       return "";
     });
   }

@@ -72,6 +72,6 @@ void load_weights(Session& session, OpenModel& open);
 // that is not to be loaded; `say` hears, on rank 0, what is passed over.
 std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World* world, const std::string& root,
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
-                                                  const std::function<void(const std::string&)>& say);
+                                                  const std::function<void(const std::string&)>& log);
 
 }  // namespace hawser::train

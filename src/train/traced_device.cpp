@@ -171,9 +171,9 @@ void TracedDevice::add_activities(const std::vector<cuda::Activity>& activities,
     if (lane_of.contains(activity.stream)) continue;
     std::string name = cat("stream ", activity.stream);
     if (const auto found = asked.find(activity.stream); found != asked.end()) {
-      const auto most = std::max_element(found->second.begin(), found->second.end(),
-                                         [](const auto& a, const auto& b) { return a.second < b.second; });
-      name = cat(lanes_[static_cast<std::size_t>(most->first)].name, ", internal ", activity.stream);
+      const auto max = std::max_element(found->second.begin(), found->second.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+      name = cat(lanes_[static_cast<std::size_t>(max->first)].name, ", internal ", activity.stream);
     }
     lane_of.emplace(activity.stream, static_cast<int>(out.lanes.size()));
     out.lanes.push_back(std::move(name));

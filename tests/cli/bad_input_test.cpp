@@ -17,13 +17,13 @@ class BadInput : public testing::Binary {
     write("good.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
   }
   // `eval` of the model, on sound data.
-  void model_refused(const std::string& model, const std::vector<std::string>& lines) {
-    refused("eval --model " + model + " --data good.jsonl --sequence-length 16", lines);
-    refused("eval --model " + model + " --data good.jsonl --sequence-length 16 --ranks 2", lines);
+  void model_rejected(const std::string& model, const std::vector<std::string>& lines) {
+    rejected("eval --model " + model + " --data good.jsonl --sequence-length 16", lines);
+    rejected("eval --model " + model + " --data good.jsonl --sequence-length 16 --ranks 2", lines);
   }
-  void data_refused(const std::string& content, const std::vector<std::string>& lines) {
+  void data_rejected(const std::string& content, const std::vector<std::string>& lines) {
     write("bad.jsonl", content);
-    refused("eval --model " + tiny("gqa").string() + " --data bad.jsonl --sequence-length 16", lines);
+    rejected("eval --model " + tiny("gqa").string() + " --data bad.jsonl --sequence-length 16", lines);
   }
   // Breaks the header of a copy of `gqa`.
   std::string broken(const std::string& name, const std::function<void(nlohmann::json&)>& change) {
@@ -38,16 +38,16 @@ class BadInput : public testing::Binary {
 TEST_F(BadInput, Weights) {
   copy_of("gqa", "missing");
   fs::remove(folder_ / "missing/model.safetensors");
-  model_refused("missing",
-                {"missing: no weights in this folder (expected model.safetensors or model.safetensors.index.json)"});
+  model_rejected("missing",
+                 {"missing: no weights in this folder (expected model.safetensors or model.safetensors.index.json)"});
   copy_of("gqa", "empty");
   fs::resize_file(folder_ / "empty/model.safetensors", 0);
-  model_refused("empty", {"empty/model.safetensors: not a safetensors file: too short for a header (expected 8 bytes "
-                          "at least, got 0)"});
+  model_rejected("empty", {"empty/model.safetensors: not a safetensors file: too short for a header (expected 8 bytes "
+                           "at least, got 0)"});
   copy_of("gqa", "cut");  // its last tensor is model.norm.weight, 128 bytes
   fs::resize_file(folder_ / "cut/model.safetensors", fs::file_size(folder_ / "cut/model.safetensors") - 1);
-  model_refused("cut", {"cut/model.safetensors: data behind the file's end: the file is truncated, or its header is "
-                        "wrong (expected data_offsets up to 86655, got 86656) at 'model.norm.weight'"});
+  model_rejected("cut", {"cut/model.safetensors: data behind the file's end: the file is truncated, or its header is "
+                         "wrong (expected data_offsets up to 86655, got 86656) at 'model.norm.weight'"});
   copy_of("gqa", "half");
   fs::resize_file(folder_ / "half/model.safetensors", fs::file_size(folder_ / "half/model.safetensors") / 2);
   const testing::Ran half = hawser("eval --model half --data good.jsonl --sequence-length 16");
@@ -63,51 +63,51 @@ TEST_F(BadInput, Weights) {
   EXPECT_NE(overlapping.err.find("overlapping/model.safetensors: overlapping tensors (expected data from byte"),
             std::string::npos)
       << overlapping.err;
-  model_refused(broken("overflowing",
-                       [](nlohmann::json& header) {
-                         header["model.norm.weight"]["shape"] = {std::int64_t{1} << 62, 4, 32};
-                       }),
-                {"overflowing/model.safetensors: shape overflows (got [4611686018427387904, 4, 32]) at "
-                 "'model.norm.weight'"});
-  model_refused(
+  model_rejected(broken("overflowing",
+                        [](nlohmann::json& header) {
+                          header["model.norm.weight"]["shape"] = {std::int64_t{1} << 62, 4, 32};
+                        }),
+                 {"overflowing/model.safetensors: shape overflows (got [4611686018427387904, 4, 32]) at "
+                  "'model.norm.weight'"});
+  model_rejected(
       broken("shape",
              [](nlohmann::json& header) {
                header["model.layers.0.self_attn.q_proj.weight"]["shape"] = {16, 64};
              }),
       {"shape/model.safetensors: a tensor has another shape than config.json asks for (expected [32, 32], got "
        "[16, 64]) at model.layers.0.self_attn.q_proj.weight"});
-  model_refused(broken("absent",
-                       [](nlohmann::json& header) {
-                         header["other"] = header["model.norm.weight"];
-                         header.erase("model.norm.weight");
-                       }),
-                {"absent: a tensor of the model is missing (expected [32], got none) at model.norm.weight",
-                 "absent/model.safetensors: a tensor that the model of config.json does not have (got F32 [32]) at "
-                 "'other'"});
+  model_rejected(broken("absent",
+                        [](nlohmann::json& header) {
+                          header["other"] = header["model.norm.weight"];
+                          header.erase("model.norm.weight");
+                        }),
+                 {"absent: a tensor of the model is missing (expected [32], got none) at model.norm.weight",
+                  "absent/model.safetensors: a tensor that the model of config.json does not have (got F32 [32]) at "
+                  "'other'"});
 
   copy_of("sharded", "traversal");
   nlohmann::json index = testing::json_of(folder_ / "traversal/model.safetensors.index.json");
   index["weight_map"]["model.norm.weight"] = "../outside.safetensors";
   write("traversal/model.safetensors.index.json", index.dump());
-  model_refused("traversal", {"traversal/model.safetensors.index.json: the index names a file that is not a "
-                              ".safetensors file of its own folder (got '../outside.safetensors') at "
-                              "weight_map.'model.norm.weight'"});
-  model_refused("nowhere", {"nowhere: no such model (expected a Hugging Face folder or a config.json)"});
+  model_rejected("traversal", {"traversal/model.safetensors.index.json: the index names a file that is not a "
+                               ".safetensors file of its own folder (got '../outside.safetensors') at "
+                               "weight_map.'model.norm.weight'"});
+  model_rejected("nowhere", {"nowhere: no such model (expected a Hugging Face folder or a config.json)"});
 }
 
 TEST_F(BadInput, Data) {
-  data_refused("", {"bad.jsonl: empty file (expected one line of JSON or more)"});
-  data_refused("\n  \n", {"bad.jsonl: empty file (expected one line of JSON or more)"});
-  data_refused("{\"input_ids\": [1, 2]}\n\n{\"input_ids\": [1, 2\n",
-               {"bad.jsonl: broken JSON: syntax error while parsing array - unexpected end of input; expected ']' at "
-                "line 3, byte 42"});
-  data_refused("{\"input_ids\": [1, 96]}\n{\"input_ids\": [-1]}\n",
-               {"bad.jsonl: id outside the vocabulary (expected 0 to 95, got 96) at line 1, input_ids[1]",
-                "bad.jsonl: id outside the vocabulary (expected 0 to 95, got -1) at line 2, input_ids[0]"});
-  data_refused("{\"input_ids\": [1, 2, 3], \"document_lengths\": [1, 1]}\n",
-               {"bad.jsonl: document_lengths do not add up (expected 3, got 2) at line 1, document_lengths"});
-  data_refused("{\"text\": \"no tokenizer here\"}\n",
-               {"bad.jsonl: lines of text need a tokenizer; try a tokenizer.json beside the model"});
+  data_rejected("", {"bad.jsonl: empty file (expected one line of JSON or more)"});
+  data_rejected("\n  \n", {"bad.jsonl: empty file (expected one line of JSON or more)"});
+  data_rejected("{\"input_ids\": [1, 2]}\n\n{\"input_ids\": [1, 2\n",
+                {"bad.jsonl: broken JSON: syntax error while parsing array - unexpected end of input; expected ']' at "
+                 "line 3, byte 42"});
+  data_rejected("{\"input_ids\": [1, 96]}\n{\"input_ids\": [-1]}\n",
+                {"bad.jsonl: id outside the vocabulary (expected 0 to 95, got 96) at line 1, input_ids[1]",
+                 "bad.jsonl: id outside the vocabulary (expected 0 to 95, got -1) at line 2, input_ids[0]"});
+  data_rejected("{\"input_ids\": [1, 2, 3], \"document_lengths\": [1, 1]}\n",
+                {"bad.jsonl: document_lengths do not add up (expected 3, got 2) at line 1, document_lengths"});
+  data_rejected("{\"text\": \"no tokenizer here\"}\n",
+                {"bad.jsonl: lines of text need a tokenizer; try a tokenizer.json beside the model"});
   std::string many;
   for (int i = 0; i < 12; ++i) many += "{\"input_ids\": [100]}\n";
   write("bad.jsonl", many);
@@ -119,14 +119,14 @@ TEST_F(BadInput, Data) {
 TEST_F(BadInput, Layout) {
   const std::string eval =
       "eval --model " + tiny("gqa").string() + " --data good.jsonl --sequence-length 16 --ranks 4 --set ";
-  refused(eval + "parallel.context_paralel_degree=2",
-          {"--set: unknown key at parallel.context_paralel_degree; try parallel.context_parallel_degree"});
-  refused(eval + "parallel.context_parallel_degree=3",
-          {"--set: ranks do not divide by the degrees (expected ranks a multiple of 3, got 4 ranks) at "
-           "parallel.context_parallel_degree; try --ranks 3 or 6"});
-  refused(eval + "parallel.hybrid_shard_degree=3",
-          {"--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; try "
-           "parallel.hybrid_shard_degree: 1, 2 or 4"});
+  rejected(eval + "parallel.context_paralel_degree=2",
+           {"--set: unknown key at parallel.context_paralel_degree; try parallel.context_parallel_degree"});
+  rejected(eval + "parallel.context_parallel_degree=3",
+           {"--set: ranks do not divide by the degrees (expected ranks a multiple of 3, got 4 ranks) at "
+            "parallel.context_parallel_degree; try --ranks 3 or 6"});
+  rejected(eval + "parallel.hybrid_shard_degree=3",
+           {"--set: degrees do not divide (expected a divisor of 4 ranks, got 3) at parallel.hybrid_shard_degree; try "
+            "parallel.hybrid_shard_degree: 1, 2 or 4"});
 }
 
 TEST_F(BadInput, EverythingAtOnce) {
@@ -143,18 +143,18 @@ TEST_F(BadInput, EverythingAtOnce) {
       "bad.jsonl: id outside the vocabulary (expected 0 to 95, got 200) at line 1, input_ids[1]",
       "bad.jsonl: broken JSON: syntax error while parsing value - invalid literal; last read: 'no' at line 2, byte 25"};
   const std::string eval = "eval --model model --data bad.jsonl --sequence-length 16 ";
-  refused(eval, of_model_and_data);
+  rejected(eval, of_model_and_data);
   std::vector<std::string> all = {
       "--set: ranks do not divide by the degrees (expected ranks a multiple of 2, got 3 ranks) at "
       "parallel.context_parallel_degree; try --ranks 2 or 4"};
   all.insert(all.end(), of_model_and_data.begin(), of_model_and_data.end());
-  refused(eval + "--ranks 3 --set parallel.context_parallel_degree=2", all);
+  rejected(eval + "--ranks 3 --set parallel.context_parallel_degree=2", all);
   all[0] = "--set: unknown key at train.stepz; try train.steps";
-  refused(eval + "--set train.stepz=2", all);
+  rejected(eval + "--set train.stepz=2", all);
 }
 
 // Ranks that someone else started find the same errors, each on its own: said once, ended alike.
-TEST_F(BadInput, UnderMpirunIsSaidOnce) {
+TEST_F(BadInput, UnderMpirunIsReportedOnce) {
   write("bad.jsonl", "{\"input_ids\": [1, 200]}\n");
   const testing::Ran ran = shell(
       "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 3 " +
@@ -172,38 +172,39 @@ TEST_F(BadInput, OutputNotWritable) {
   write("recipe.yaml", "model: {path: " + tiny("gqa").string() +
                            "}\ndata: {train: good.jsonl, sequence_length: 16}\ntrain: {steps: 1}\noutput: file/run\n");
   const std::string reason = ": the folder is not writable (got Not a directory)";
-  refused("prepare recipe.yaml", {folder_.path("file/run/data") + reason});
-  refused("fit recipe.yaml", {"file/run" + reason});
-  refused("fit recipe.yaml --ranks 2 --set train.global_batch_size=2", {"file/run" + reason});
+  rejected("prepare recipe.yaml", {folder_.path("file/run/data") + reason});
+  rejected("fit recipe.yaml", {"file/run" + reason});
+  rejected("fit recipe.yaml --ranks 2 --set train.global_batch_size=2", {"file/run" + reason});
 }
 
 TEST_F(BadInput, OptionsAndFoldersAreNamedForWhatTheyAre) {
-  refused("plan recipe.yaml --ranks 2 --ranks 4", {"--ranks given twice; try hawser plan --help"});
-  refused("plan recipe.yaml --ranks", {"--ranks needs a value; try hawser plan --help"});
+  rejected("plan recipe.yaml --ranks 2 --ranks 4", {"--ranks given twice; try hawser plan --help"});
+  rejected("plan recipe.yaml --ranks", {"--ranks needs a value; try hawser plan --help"});
   write("recipe.yaml", "model: {config: " + (tiny("gqa") / "config.json").string() +
                            "}\ndata: {train: good.jsonl, sequence_length: 16}\ntrain: {steps: 1}\noutput: taken\n");
   write("taken", "a file");
-  refused("fit recipe.yaml", {"taken: a file stands where the folder should be; try another folder"});
+  rejected("fit recipe.yaml", {"taken: a file stands where the folder should be; try another folder"});
 }
 
 TEST_F(BadInput, GenerateExportAndInspect) {
-  refused("generate --model " + tiny("gqa").string() + " --prompt-ids 1,96",
-          {"id outside the vocabulary (expected below 96, got 96) at --prompt-ids"});
-  refused("generate --model " + tiny("gqa").string() + " --prompt words",
-          {tiny("gqa").string() + ": no tokenizer.json beside the model at --prompt; try --prompt-ids with token ids"});
-  refused("generate --model " + tiny("gqa").string() + " --prompt-ids 1 --ranks 2",
-          {"generate runs on one rank (expected 1, got 2) at --ranks; try --ranks 1"});
-  refused("export nowhere out", {"nowhere: no such folder (expected a run's folder or a checkpoint)"});
-  refused("export . out", {".: neither a run's folder nor a checkpoint"});
+  rejected("generate --model " + tiny("gqa").string() + " --prompt-ids 1,96",
+           {"id outside the vocabulary (expected below 96, got 96) at --prompt-ids"});
+  rejected(
+      "generate --model " + tiny("gqa").string() + " --prompt words",
+      {tiny("gqa").string() + ": no tokenizer.json beside the model at --prompt; try --prompt-ids with token ids"});
+  rejected("generate --model " + tiny("gqa").string() + " --prompt-ids 1 --ranks 2",
+           {"generate runs on one rank (expected 1, got 2) at --ranks; try --ranks 1"});
+  rejected("export nowhere out", {"nowhere: no such folder (expected a run's folder or a checkpoint)"});
+  rejected("export . out", {".: neither a run's folder nor a checkpoint"});
   fs::create_directories(folder_ / "run/checkpoints");
-  refused("export run out", {"run/checkpoints: no whole checkpoint"});
-  refused("inspect nowhere",
-          {"nowhere: no such file or folder (expected a run, a checkpoint, a model folder, a token file or a trace)"});
-  refused("bench step --model nowhere --documents 8k",
-          {"wrong value (expected mean=TOKENS or long=TOKENS, got 8k) at --documents"});
-  refused("bench step --model nowhere --sequence-length 64 --documents long=65",
-          {"a document longer than a sequence (expected at most 64, got 65) at --documents"});
-  refused("bench step --model nowhere", {"nowhere: no such model (expected a Hugging Face folder or a config.json)"});
+  rejected("export run out", {"run/checkpoints: no whole checkpoint"});
+  rejected("inspect nowhere",
+           {"nowhere: no such file or folder (expected a run, a checkpoint, a model folder, a token file or a trace)"});
+  rejected("bench step --model nowhere --documents 8k",
+           {"wrong value (expected mean=TOKENS or long=TOKENS, got 8k) at --documents"});
+  rejected("bench step --model nowhere --sequence-length 64 --documents long=65",
+           {"a document longer than a sequence (expected at most 64, got 65) at --documents"});
+  rejected("bench step --model nowhere", {"nowhere: no such model (expected a Hugging Face folder or a config.json)"});
 }
 
 }  // namespace

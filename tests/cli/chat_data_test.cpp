@@ -51,10 +51,10 @@ TEST_F(ChatData, IsPreparedShownTrainedAndEvaluated) {
   EXPECT_EQ(same["samples"][0]["documents"][0]["parts"][1]["text"], "de~");
   EXPECT_EQ(same["samples"][0]["documents"][0]["parts"][0]["masked"], true);
   EXPECT_EQ(same["statistics"]["lengths"]["count"], 3);
-  refused("inspect data recipe.yaml --first 99999",
-          {"recipe.yaml: no such sequence (expected 0: there is one sequence, got 99999) at --first"});
-  refused("inspect data run/data/train.bin --first 3",
-          {"run/data/train.bin: no such sequence (expected at most 2: there are 3 sequences, got 3) at --first"});
+  rejected("inspect data recipe.yaml --first 99999",
+           {"recipe.yaml: no such sequence (expected 0: there is one sequence, got 99999) at --first"});
+  rejected("inspect data run/data/train.bin --first 3",
+           {"run/data/train.bin: no such sequence (expected at most 2: there are 3 sequences, got 3) at --first"});
 
   // The loss is that of the answers, read as text or as token file.
   const nlohmann::json text = json("eval --model model --data chat.jsonl --sequence-length 32");
@@ -78,31 +78,31 @@ TEST_F(ChatData, IsInColourOnATerminal) {
   EXPECT_NE(plain.out.find("[[<abc>]]de~"), std::string::npos) << plain.out;
 }
 
-TEST_F(ChatData, SaysWhatIsWrong) {
+TEST_F(ChatData, ReportsWhatIsWrong) {
   const std::string chat = folder_.path("bad.jsonl");
   write("bad.jsonl", "{\"messages\": []}\n{\"prompt\": \"a\"}\n");
   write("bad.yaml", recipe("{train: bad.jsonl, sequence_length: 32}"));
-  refused("prepare bad.yaml",
-          {chat + ": wrong type (expected a list of messages, got an empty one) at line 1, messages",
-           chat + ": prompt without completion (expected both, got prompt) at line 2"});
-  refused("prepare recipe.yaml --set data.chat_template=chatmal",
-          {(folder_ / "chatmal").string() +
-           ": no such chat template (expected a file, or one of chatml, smollm2, qwen-2.5, qwen-3, llama-2, "
-           "llama-3, "
-           "llama-3.1, mistral-v1, mistral-v3, zephyr, gemma, phi-3) at data.chat_template"});
+  rejected("prepare bad.yaml",
+           {chat + ": wrong type (expected a list of messages, got an empty one) at line 1, messages",
+            chat + ": prompt without completion (expected both, got prompt) at line 2"});
+  rejected("prepare recipe.yaml --set data.chat_template=chatmal",
+           {(folder_ / "chatmal").string() +
+            ": no such chat template (expected a file, or one of chatml, smollm2, qwen-2.5, qwen-3, llama-2, "
+            "llama-3, "
+            "llama-3.1, mistral-v1, mistral-v3, zephyr, gemma, phi-3) at data.chat_template"});
   write("model/tokenizer_config.json", "{\"chat_template\": \"{{ messages | wordwrap }}\"}");
   const std::string config = folder_.path("model/tokenizer_config.json");
-  refused(
+  rejected(
       "prepare recipe.yaml",
       {config + ": chat template: filter 'wordwrap' is not supported at the template's line 1; try data.chat_template "
                 "with a template of the subset in docs/data.md"});
   EXPECT_FALSE(fs::exists(folder_ / "run/data/unfinished"));
-  refused("inspect data recipe.yaml", {"recipe.yaml: its data is not prepared (expected " +
-                                       folder_.path("run/data/train.idx") + "); try hawser prepare recipe.yaml"});
-  refused("inspect data", {"inspect data: RECIPE is missing; try hawser inspect data RECIPE"});
-  refused("inspect checkpoint", {"inspect checkpoint: DIR is missing; try hawser inspect checkpoint DIR"});
+  rejected("inspect data recipe.yaml", {"recipe.yaml: its data is not prepared (expected " +
+                                        folder_.path("run/data/train.idx") + "); try hawser prepare recipe.yaml"});
+  rejected("inspect data", {"inspect data: RECIPE is missing; try hawser inspect data RECIPE"});
+  rejected("inspect checkpoint", {"inspect checkpoint: DIR is missing; try hawser inspect checkpoint DIR"});
   EXPECT_NE(hawser("inspect --help").out.find("hawser inspect PATH [RECIPE] [options]"), std::string::npos);
-  refused(
+  rejected(
       "inspect run recipe.yaml",
       {"inspect takes one path (got recipe.yaml); try hawser inspect data RECIPE, or hawser inspect checkpoint DIR"});
 }

@@ -41,7 +41,7 @@ zpty -d shell
     EXPECT_EQ(ran.err, "") << words;
     return testing::lines_of(ran.out);
   }
-  bool offers(const std::string& words, const std::string& candidate) {
+  bool suggestions(const std::string& words, const std::string& candidate) {
     const auto all = bash(words);
     return std::find(all.begin(), all.end(), candidate) != all.end();
   }
@@ -56,21 +56,21 @@ zpty -d shell
 };
 
 TEST_F(Completion, CommandsAndOptionsInBash) {
-  EXPECT_TRUE(offers("''", "fit"));
-  EXPECT_TRUE(offers("''", "completion"));
+  EXPECT_TRUE(suggestions("''", "fit"));
+  EXPECT_TRUE(suggestions("''", "completion"));
   EXPECT_EQ(bash("gen"), Words{"generate"});
   EXPECT_EQ(bash("recipe ''"), Words{"init"});
   EXPECT_EQ(bash("fit --res"), Words{"--resume"});
   EXPECT_EQ(bash("recipe init --fo"), Words{"--force"});
   EXPECT_EQ(bash("prepare --fo"), Words{}) << "another command's option";
-  EXPECT_TRUE(offers("fit --resume --", "--memory")) << "a switch takes no value";
+  EXPECT_TRUE(suggestions("fit --resume --", "--memory")) << "a switch takes no value";
   EXPECT_EQ(bash("fit --ranks ''"), Words{}) << "any number";
   // Every option that --help names is offered, so the script holds all of the tree.
   for (const std::string command : {"fit", "plan", "recipe init", "inspect", "bench step"}) {
     std::istringstream help(hawser(command + " --help").out);
     for (std::string word; help >> word;) {
       if (word.starts_with("--") && word.size() > 2 && word.find_first_of("=.,;:)") == std::string::npos) {
-        EXPECT_TRUE(offers(command + " --", word)) << command << " " << word;
+        EXPECT_TRUE(suggestions(command + " --", word)) << command << " " << word;
       }
     }
   }
@@ -96,10 +96,10 @@ TEST_F(Completion, RecipeKeysInBash) {
   EXPECT_EQ(bash("fit --set data.chat_template = qwen"), (Words{"qwen-2.5", "qwen-3"}));
   EXPECT_EQ(bash("fit --set data.chat_template = rec"), Words{"recipe.yaml"});
   EXPECT_EQ(bash("fit --set train.steps = ''"), Words{});
-  const auto offered = bash("fit --set ''");
+  const auto completed = bash("fit --set ''");
   const auto keys = key_choices();
-  ASSERT_EQ(offered.size(), keys.size());
-  for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(offered[i], keys[i].name + "=");
+  ASSERT_EQ(completed.size(), keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(completed[i], keys[i].name + "=");
   // Words of the schema are words that it takes.
   write("r.yaml",
         "data: {sequence_length: 8}\nmodel: {config: " + (testing::tiny("gqa") / "config.json").string() + "}\n");
@@ -126,9 +126,9 @@ TEST_F(Completion, InZsh) {
   EXPECT_EQ(zsh("hawser plan --target h"), "plan --target h200");
 }
 
-TEST_F(Completion, AnotherShellIsRefused) {
-  refused("completion", {"completion: SHELL is missing; try hawser completion --help"});
-  refused("completion basj", {"unknown shell (expected bash or zsh, got basj); try hawser completion bash"});
+TEST_F(Completion, AnotherShellIsRejected) {
+  rejected("completion", {"completion: SHELL is missing; try hawser completion --help"});
+  rejected("completion basj", {"unknown shell (expected bash or zsh, got basj); try hawser completion bash"});
   const testing::Ran help = hawser("completion --help");
   EXPECT_EQ(help.code, 0);
   EXPECT_NE(help.out.find("source <(hawser completion bash)"), std::string::npos) << help.out;

@@ -64,12 +64,12 @@ TEST_F(Data, EvalOfACheckpointGivesTheNumberOfItsRun) {
     EXPECT_EQ((pack == "chunks" ? across : apart)["tokens"], got["tokens"]);
     EXPECT_NE(apart["loss"], across["loss"]);
     EXPECT_NE(apart["bigram_loss"], across["bigram_loss"]);
-    refused("eval --model " + pack + "-out --data " + pack + "/data/valid",
-            {"eval: --sequence-length is missing; try hawser eval --help"});
+    rejected("eval --model " + pack + "-out --data " + pack + "/data/valid",
+             {"eval: --sequence-length is missing; try hawser eval --help"});
   }
 }
 
-TEST_F(Data, ARunIsEvaluatedAndGoesOnWithoutAnExport) {
+TEST_F(Data, ARunIsEvaluatedAndContinuesWithoutAnExport) {
   copy_of("tied", "model");
   write("model/tokenizer.json", testing::letters_tokenizer());
   write("words.jsonl", "{\"text\": \"to be or not to be\"}\n{\"text\": \"that is the question\"}\n");
@@ -97,7 +97,7 @@ TEST_F(Data, WhatCannotBeReadIsNamedOnce) {
   write("words.jsonl", "{\"text\": \"to be\"}\n");
   const std::string eval = "eval --model model --sequence-length 16 --data ";
   for (const char* file : {"words.txt", "words.jsonl"}) {
-    refused(eval + file, {"model/tokenizer.json: broken JSON at byte 11"});
+    rejected(eval + file, {"model/tokenizer.json: broken JSON at byte 11"});
   }
   EXPECT_EQ(json("eval --model model --sequence-length 64 --data " + (tiny("gqa") / "data.jsonl").string())["tokens"],
             testing::json_of(tiny("gqa") / "expected.json")["tokens"]);
@@ -106,7 +106,7 @@ TEST_F(Data, WhatCannotBeReadIsNamedOnce) {
   EXPECT_EQ(half.code, 2);
   EXPECT_NE(half.err.find("half.bin.idx: cannot read"), std::string::npos) << half.err;
   write("wide.jsonl", "\xFF\xFE{");
-  refused(eval + "wide.jsonl", {"wide.jsonl: UTF-16 text (expected UTF-8); try iconv -f utf-16 -t utf-8"});
+  rejected(eval + "wide.jsonl", {"wide.jsonl: UTF-16 text (expected UTF-8); try iconv -f utf-16 -t utf-8"});
 }
 
 // The README's walk, as it is typed there, on a small model.
@@ -136,9 +136,9 @@ TEST_F(Data, AllWrongPathsAtOnce) {
       "nowhere.json: no such model (expected a Hugging Face folder or a config.json)",
       "none.jsonl: no such file at data.train[0]", "gone.txt: no such file at data.validation[0]",
       folder_.path("no.json") + ": cannot read the tokenizer: No such file or directory"};
-  refused("fit wrong.yaml", lines);
-  refused("fit wrong.yaml --ranks 2", lines);
-  refused("prepare wrong.yaml", lines);
+  rejected("fit wrong.yaml", lines);
+  rejected("fit wrong.yaml --ranks 2", lines);
+  rejected("prepare wrong.yaml", lines);
   EXPECT_FALSE(fs::exists(folder_ / "made"));
   const testing::Ran started =
       shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 2 " +
@@ -148,12 +148,12 @@ TEST_F(Data, AllWrongPathsAtOnce) {
   EXPECT_FALSE(fs::exists(folder_ / "made"));
 }
 
-TEST_F(Data, AListForAnotherNumberOfBlocksIsRefused) {
+TEST_F(Data, AListForAnotherNumberOfBlocksIsRejected) {
   const std::string list = " --set 'memory.activation_checkpointing=[40*full]'";
   const std::string line =
       "--set: a list for another number of blocks (expected 2, got 40) at memory.activation_checkpointing";
-  refused("plan recipe.yaml" + list, {line});
-  refused("fit recipe.yaml" + list, {line});
+  rejected("plan recipe.yaml" + list, {line});
+  rejected("fit recipe.yaml" + list, {line});
   EXPECT_EQ(hawser("plan recipe.yaml --set 'memory.activation_checkpointing=[full, none]'").code, 0);
 }
 

@@ -87,13 +87,13 @@ TEST_F(Generate, AnswersGoToAFileThatIsThereWhenTheyAreAll) {
   const Ran missing = hawser("generate --model model --prompts prompts.jsonl --output nowhere/out.jsonl");
   EXPECT_EQ(missing.code, 2) << missing.err;
   EXPECT_NE(missing.err.find("nowhere/out.jsonl"), std::string::npos) << missing.err;
-  // Refused before anything is made.
+  // Rejected before anything is made.
   EXPECT_EQ(hawser("generate --model model --prompts prompts.jsonl --output other.jsonl --memory 1MB").code, 4);
   EXPECT_FALSE(fs::exists(folder_ / "other.jsonl"));
   EXPECT_FALSE(fs::exists(folder_ / "other.jsonl.tmp"));
 }
 
-TEST_F(Generate, BadLinesAreSaidTogetherBeforeAnythingRuns) {
+TEST_F(Generate, BadLinesAreReportedTogetherBeforeAnythingRuns) {
   write("prompts.jsonl", "{\"prompt\": 1}\n{\"prompt\": \"fine\"}\n{\"text\": \"a\"}\n{\"input_ids\": [1, 9999]}\n");
   const Ran ran = hawser("generate --model model --prompts prompts.jsonl --output out.jsonl");
   EXPECT_EQ(ran.code, 2);
@@ -169,14 +169,14 @@ TEST_F(Generate, AChatAnswersEachLineAndForgetsOnReset) {
       answers("--prompts chat.jsonl --chat-template chatml --max-tokens 6 --json")[0]["prompt_ids"].size();
   EXPECT_LE(computed(two), all);
   EXPECT_GT(computed(two), all / 2);
-  nlohmann::json told;
-  told["messages"] = {{{"role", "system"}, {"content", "say little"}}, {{"role", "user"}, {"content", "to be"}}};
-  write("told.jsonl", told.dump() + "\n");
+  nlohmann::json with_system;
+  with_system["messages"] = {{{"role", "system"}, {"content", "say little"}}, {{"role", "user"}, {"content", "to be"}}};
+  write("told.jsonl", with_system.dump() + "\n");
   EXPECT_EQ(answers("--prompts told.jsonl --chat-template chatml --max-tokens 6")[0]["text"].get<std::string>() + "\n",
             chat("to be\\n", " --system 'say little'").out);
 }
 
-TEST_F(Generate, AChatThatHasNoRoomSaysSoAndGoesOn) {
+TEST_F(Generate, AChatWithoutSpaceReportsItAndContinues) {
   const std::string longer(200, 'a');
   const Ran ran = shell("(printf '" + longer + "\\nx\\n' | " + HAWSER_BINARY + kChat + " --context 150)");
   EXPECT_EQ(ran.code, 0) << ran.err;
@@ -185,7 +185,7 @@ TEST_F(Generate, AChatThatHasNoRoomSaysSoAndGoesOn) {
   EXPECT_FALSE(ran.out.empty());
 }
 
-TEST_F(Generate, AChatWithoutATemplateSaysWhatNamesOne) {
+TEST_F(Generate, AChatWithoutATemplateReportsWhatNamesOne) {
   const Ran ran = hawser("generate --model model --chat");
   EXPECT_EQ(ran.code, 2);
   EXPECT_NE(ran.err.find("model: messages need a chat template, and the model has none at --chat; try --chat-template "
@@ -203,7 +203,7 @@ constexpr const char* kNoSystem =
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     "{% if m.content == 'bad' %}{{ raise_exception('a bad word') }}{% endif %}{{ m.content }}{% endfor %}";
 
-TEST_F(Generate, ARefusedSystemTextIsSaidBeforeAnybodyTypes) {
+TEST_F(Generate, ARejectedSystemTextIsReportedBeforeAnyInput) {
   write("no_system.jinja", kNoSystem);
   const Ran ran = hawser("generate --model model --chat --chat-template no_system.jinja --system 'say little'");
   EXPECT_EQ(ran.code, 2);
@@ -212,7 +212,7 @@ TEST_F(Generate, ARefusedSystemTextIsSaidBeforeAnybodyTypes) {
   EXPECT_TRUE(ran.err.ends_with(" at --system\n")) << ran.err;
 }
 
-TEST_F(Generate, AScriptHearsByTheCodeThatTheLastTurnWasRefused) {
+TEST_F(Generate, AScriptHearsByTheCodeThatTheLastTurnWasRejected) {
   write("no_system.jinja", kNoSystem);
   const auto code = [&](const std::string& lines, const std::string& options) {
     return shell("(printf '" + lines + "' | " + HAWSER_BINARY + " generate --model model --chat --max-tokens 4 " +
@@ -232,14 +232,14 @@ TEST_F(Generate, PromptsMayComeFromStandardInput) {
   const Ran piped = shell("(cat prompts.jsonl | " + std::string(HAWSER_BINARY) + " " + same + "-)");
   EXPECT_EQ(piped.code, 0) << piped.err;
   EXPECT_EQ(piped.out, hawser(same + "prompts.jsonl").out);
-  refused(same + "-", {"standard input: no prompts (expected one line or more) at --prompts"});
+  rejected(same + "-", {"standard input: no prompts (expected one line or more) at --prompts"});
   const Ran wrong = shell("(echo '{}' | " + std::string(HAWSER_BINARY) + " " + same + "-)");
   EXPECT_TRUE(wrong.err.starts_with("hawser: standard input: line needs one of its keys ")) << wrong.err;
 }
 
 // ---- options ----
 
-TEST_F(Generate, WrongOptionsAreSaidTogether) {
+TEST_F(Generate, WrongOptionsAreReportedTogether) {
   const Ran ran = hawser(
       "generate --prompt a --prompts b.txt --batch 0 --temperature warm --top-p 2 --system s --max-tokens 1.5 --seed "
       "-1");
@@ -255,20 +255,20 @@ TEST_F(Generate, WrongOptionsAreSaidTogether) {
     EXPECT_NE(ran.err.find(line), std::string::npos) << line << "\nin\n" << ran.err;
   }
   // Nothing more is said of a value that is wrong.
-  refused("generate --model model --prompt a --top-p 0",
-          {"wrong value (expected a number from 1e-06 to 1, got 0) at --top-p"});
-  refused("generate --model model --prompt a --top-p 0.5 --temperature warm",
-          {"wrong value (expected a number from 0 to 100, got warm) at --temperature"});
+  rejected("generate --model model --prompt a --top-p 0",
+           {"wrong value (expected a number from 1e-06 to 1, got 0) at --top-p"});
+  rejected("generate --model model --prompt a --top-p 0.5 --temperature warm",
+           {"wrong value (expected a number from 0 to 100, got warm) at --temperature"});
   EXPECT_TRUE(
       hawser("generate --model model --prompt a --max-tokens 1").err.starts_with("hawser: prompts 1 token at "));
-  refused("generate --model model --prompt a --top-k 5",
-          {"generate: --top-k without a --temperature above 0: without it the likeliest token is taken"});
+  rejected("generate --model model --prompt a --top-k 5",
+           {"generate: --top-k without a --temperature above 0: without it the likeliest token is taken"});
 }
 
 // ---- what it goes on from ----
 
 // A checkpoint of two ranks, a run's folder and its best give what the exported folder gives.
-TEST_F(Generate, GoesOnFromCheckpointsOfTwoRanks) {
+TEST_F(Generate, ContinuesFromCheckpointsOfTwoRanks) {
   write("words.jsonl", "{\"text\": \"to be or not to be\"}\n{\"text\": \"that is the question\"}\n");
   write("tune.yaml",
         "model: {path: model}\n"

@@ -35,32 +35,32 @@ class Memory : public testing::Binary {
 };
 
 // The words and the offers of `plan`; the offers, typed behind the same command, run.
-TEST_F(Memory, FitRefusesWhatPlanRefuses) {
+TEST_F(Memory, FitRefusesWhatPlanRejects) {
   for (const std::string ranks : {" --ranks 1", " --ranks 2"}) {
     const nlohmann::json plan = json("plan recipe.yaml --json" + ranks)["memory"][0];
-    const std::int64_t room = plan["needed"].get<std::int64_t>() - plan["plan"].get<std::int64_t>() / 4;
-    const std::string same = "recipe.yaml" + ranks + " --memory " + std::to_string(room) + "B";
+    const std::int64_t space = plan["needed"].get<std::int64_t>() - plan["plan"].get<std::int64_t>() / 4;
+    const std::string same = "recipe.yaml" + ranks + " --memory " + std::to_string(space) + "B";
     const testing::Ran planned = hawser("plan " + same);
     ASSERT_EQ(planned.code, 4) << planned.err;
     const testing::Ran fit = hawser("fit " + same);
     EXPECT_EQ(fit.code, 4);
     EXPECT_EQ(fit.out, "");
     EXPECT_EQ(fit.err, planned.err);
-    EXPECT_FALSE(testing::fs::exists(folder_ / "run")) << "refused after something was made";
-    int offers = 0;
+    EXPECT_FALSE(testing::fs::exists(folder_ / "run")) << "rejected after something was made";
+    int suggestions = 0;
     for (const std::string& line : testing::lines_of(fit.err)) {
       const auto flags = line.find("--set "), end = line.find("   (");
       if (flags == std::string::npos || end == std::string::npos) continue;
-      ++offers;
+      ++suggestions;
       const testing::Ran run = hawser("fit " + same + " " + line.substr(flags, end - flags));
       EXPECT_EQ(run.code, 0) << line << "\n" << run.err;
       testing::fs::remove_all(folder_ / "run");
     }
-    EXPECT_GE(offers, 1) << fit.err;
+    EXPECT_GE(suggestions, 1) << fit.err;
   }
 }
 
-TEST_F(Memory, UnderMpirunIsSaidOnce) {
+TEST_F(Memory, UnderMpirunIsReportedOnce) {
   const testing::Ran ran =
       shell("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun -q --oversubscribe -np 2 " +
             std::string(HAWSER_BINARY) + " fit recipe.yaml --memory 1MB");
@@ -73,7 +73,7 @@ TEST_F(Memory, UnderMpirunIsSaidOnce) {
 }
 
 // Without --memory it is the machine's memory that counts. The shell's limit keeps a mistake from taking the machine.
-TEST_F(Memory, AModelLargerThanTheMachineIsRefused) {
+TEST_F(Memory, AModelLargerThanTheMachineIsRejected) {
   nlohmann::json config = testing::json_of(tiny("gqa") / "config.json");
   config["hidden_size"] = 16384;
   config["intermediate_size"] = 65536;
@@ -98,11 +98,11 @@ TEST_F(Memory, AutoIsChosenByThePlanAndLeavesResultsAsTheyAre) {
       const std::string command = "plan recipe.yaml --json --set memory.activation_checkpointing=" + policy + ranks;
       return json(command)["memory"][0]["needed"].get<std::int64_t>();
     };
-    const std::int64_t none = needed("none"), least = needed("projections");
-    ASSERT_LT(least, none);
+    const std::int64_t none = needed("none"), min = needed("projections");
+    ASSERT_LT(min, none);
     const std::string same = "recipe.yaml" + ranks + automatic, kept = " --set output=kept",
                       again = " --set output=again";
-    const std::string tight = " --memory " + std::to_string(least + (none - least) / 2 + least / 90) + "B";
+    const std::string tight = " --memory " + std::to_string(min + (none - min) / 2 + min / 90) + "B";
     const nlohmann::json all = json("fit " + same + kept + " --json --set memory.activation_checkpointing=none");
     EXPECT_EQ(all["activation_checkpointing"], "none");
     const std::string chosen = json("plan " + same + tight + " --json")["checkpointing"];
@@ -143,21 +143,21 @@ TEST_F(Memory, EvalGenerateAndBenchKeepToIt) {
   does_not_fit("bench step --sequence-length 64" + model, "does not fit");
 }
 
-TEST_F(Memory, NumbersThatNobodyHasAreRefused) {
+TEST_F(Memory, NumbersThatNoOneHasAreRejected) {
   const std::string plan = "plan recipe.yaml --set ";
-  refused(plan + "train.global_batch_size=4294967304",
-          {"--set: out of range (expected at most 16777216, got 4294967304) at train.global_batch_size"});
-  refused(plan + "data.sequence_length=9200000000000000000",
-          {"--set: out of range (expected at most 67108864, got 9200000000000000000) at data.sequence_length"});
-  refused(plan + "run.threads=100000", {"--set: out of range (expected at most 1024, got 100000) at run.threads"});
-  refused(
+  rejected(plan + "train.global_batch_size=4294967304",
+           {"--set: out of range (expected at most 16777216, got 4294967304) at train.global_batch_size"});
+  rejected(plan + "data.sequence_length=9200000000000000000",
+           {"--set: out of range (expected at most 67108864, got 9200000000000000000) at data.sequence_length"});
+  rejected(plan + "run.threads=100000", {"--set: out of range (expected at most 1024, got 100000) at run.threads"});
+  rejected(
       plan + "train.global_batch_size=16777216",
       {"--set: too many micro-batches in a step (expected at most 1024, got 2097152: 16777216 sequences, 1 data "
        "rank, micro_batch_size 8) at train.global_batch_size; try more ranks, a larger train.micro_batch_size, or a "
        "smaller global batch"});
-  refused("bench step --model m --threads 100000", {"wrong value (expected at most 1024, got 100000) at --threads"});
-  refused("bench step --model m --steps 99999999999999999999999",
-          {"wrong value (expected at most 1000000, got 99999999999999999999999) at --steps"});
+  rejected("bench step --model m --threads 100000", {"wrong value (expected at most 1024, got 100000) at --threads"});
+  rejected("bench step --model m --steps 99999999999999999999999",
+           {"wrong value (expected at most 1000000, got 99999999999999999999999) at --steps"});
 }
 
 TEST_F(Memory, NoTokenToPredictIsAnError) {
@@ -166,9 +166,9 @@ TEST_F(Memory, NoTokenToPredictIsAnError) {
   const std::string words =
       ": no token to predict (expected a sequence of two tokens or more, and labels that are not "
       "all -100)";
-  refused(eval + " --data none.jsonl --sequence-length 16", {"none.jsonl" + words});
-  refused(eval + " --data text.jsonl --sequence-length 1",
-          {"text.jsonl" + words + "; try --sequence-length 2 or more"});
+  rejected(eval + " --data none.jsonl --sequence-length 16", {"none.jsonl" + words});
+  rejected(eval + " --data text.jsonl --sequence-length 1",
+           {"text.jsonl" + words + "; try --sequence-length 2 or more"});
 }
 
 }  // namespace

@@ -40,10 +40,10 @@ class Output : public testing::Binary {
                  " & p=$!; i=0; while [ $i -lt 1200 ] && ! grep -qs . " + file +
                  "; do sleep 0.05; i=$((i+1)); done; kill -INT $p; wait $p )");
   }
-  static void expect_whole_lines(const std::string& text, std::size_t least, std::size_t most) {
+  static void expect_whole_lines(const std::string& text, std::size_t min, std::size_t max) {
     EXPECT_TRUE(text.ends_with('\n')) << text;
-    EXPECT_GE(lines_of(text).size(), least);
-    EXPECT_LE(lines_of(text).size(), most);
+    EXPECT_GE(lines_of(text).size(), min);
+    EXPECT_LE(lines_of(text).size(), max);
     for (const std::string& line : lines_of(text)) EXPECT_TRUE(nlohmann::json::accept(line)) << line;
   }
 
@@ -130,7 +130,7 @@ TEST_F(Output, AnswersDoNotReplaceTheirPrompts) {
   fs::create_hard_link(folder_ / "prompts.jsonl", folder_ / "same.jsonl");
   const std::string before = folder_.read("prompts.jsonl");
   for (const std::string name : {"prompts.jsonl", "./prompts.jsonl", "same.jsonl"}) {
-    refused(generate_ + "--output " + name, {name + ": the file of --prompts (expected another file) at --output"});
+    rejected(generate_ + "--output " + name, {name + ": the file of --prompts (expected another file) at --output"});
   }
   EXPECT_EQ(folder_.read("prompts.jsonl"), before);
 }

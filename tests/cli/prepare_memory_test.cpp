@@ -109,7 +109,7 @@ TEST_F(PrepareMemory, GrowsByAHashForEachContentThatIsKeptApart) {
   EXPECT_EQ(peak.result["train"]["documents"], distinct) << peak.result;
 }
 
-// An archive that unpacks to one line without end is refused before it takes the machine.
+// An archive that unpacks to one line without end is rejected before it takes the machine.
 TEST_F(PrepareMemory, IsBoundedForALineWithoutEnd) {
   const std::string bomb(std::size_t{400} << 20, 'a');
   for (const char* name : {"bomb.jsonl.gz", "bomb.txt.gz"}) {

@@ -47,7 +47,7 @@ TEST_F(RecipeInit, GoesThroughPlanPrepareAndFitAsItStands) {
   }
 }
 
-TEST_F(RecipeInit, SaysWhyAndWhatIsPlanned) {
+TEST_F(RecipeInit, ReportsWhyAndWhatIsPlanned) {
   write("data.jsonl", testing::forty_documents());
   const auto recipe = init("--model " + tiny("gqa") + " --data data.jsonl --ranks 2 --memory 100MiB");
   EXPECT_EQ(recipe["run"]["ranks"], 2);
@@ -73,10 +73,10 @@ TEST_F(RecipeInit, SaysWhyAndWhatIsPlanned) {
   EXPECT_EQ(scratch["name"], "gqa-scratch");
 }
 
-TEST_F(RecipeInit, RefusesWhatPlanWould) {
+TEST_F(RecipeInit, RejectsWhatPlanWould) {
   write("data.jsonl", testing::forty_documents());
   const std::string config = tiny("gqa") + "/config.json";
-  const auto refused = [&](const std::string& arguments, const std::string& line) {
+  const auto rejected = [&](const std::string& arguments, const std::string& line) {
     for (const char* where : {"--output r.yaml", ""}) {
       const testing::Ran ran = hawser("recipe init " + arguments + " " + where);
       EXPECT_EQ(ran.code, 2) << arguments << ran.out;
@@ -86,19 +86,19 @@ TEST_F(RecipeInit, RefusesWhatPlanWould) {
     }
   };
   const std::string model = "--model " + config + " --data data.jsonl ";
-  refused(model + "--set output=/", "--set: the root folder (expected a folder of its own, got /) at output");
-  refused(model + "--set output=", "--set: missing key at output; try output: runs/NAME");
-  refused(model + "--set model.path=" + tiny("gqa"), "both model.path and model.config (expected one of the two)");
-  refused(model + "--set train.steps=1 --set optimizer.warmup_steps=2", "warm-up is longer than the run");
+  rejected(model + "--set output=/", "--set: the root folder (expected a folder of its own, got /) at output");
+  rejected(model + "--set output=", "--set: missing key at output; try output: runs/NAME");
+  rejected(model + "--set model.path=" + tiny("gqa"), "both model.path and model.config (expected one of the two)");
+  rejected(model + "--set train.steps=1 --set optimizer.warmup_steps=2", "warm-up is longer than the run");
   const std::string odd = "odd\xff.jsonl";
   write(odd, testing::forty_documents());
-  refused("--model " + config + " --data " + odd,
-          "a path that cannot be written into a recipe (expected UTF-8) at data.train");
-  refused("--json --model " + config + " --data " + odd,
-          "a path that cannot be written into a recipe (expected UTF-8) at data.train");
+  rejected("--model " + config + " --data " + odd,
+           "a path that cannot be written into a recipe (expected UTF-8) at data.train");
+  rejected("--json --model " + config + " --data " + odd,
+           "a path that cannot be written into a recipe (expected UTF-8) at data.train");
 }
 
-TEST_F(RecipeInit, SaysThatDataAreFew) {
+TEST_F(RecipeInit, ReportsThatDataAreFew) {
   write("one.jsonl", "{\"input_ids\": [1, 2]}\n");
   const testing::Ran ran = hawser("recipe init --model " + tiny("gqa") + " --data one.jsonl --output recipe.yaml");
   EXPECT_EQ(ran.code, 0) << ran.err;
@@ -166,9 +166,9 @@ TEST_F(RecipeInit, AWaveIsTheHomeFolder) {
     EXPECT_EQ(fs::exists(folder_ / made / "recipe.json"), std::string(made) == "other");
   EXPECT_TRUE(fs::exists(folder_ / "other/data/train.bin"));
   EXPECT_TRUE(fs::is_empty(folder_ / "here"));
-  const testing::Ran nobody = hawser("plan '~no-such-user-here/r.yaml'");
-  EXPECT_EQ(nobody.code, 2);
-  EXPECT_NE(nobody.err.find("no home folder"), std::string::npos) << nobody.err;
+  const testing::Ran unused = hawser("plan '~no-such-user-here/r.yaml'");
+  EXPECT_EQ(unused.code, 2);
+  EXPECT_NE(unused.err.find("no home folder"), std::string::npos) << unused.err;
 }
 
 TEST_F(RecipeInit, ShrinksUntilItFits) {
@@ -180,17 +180,17 @@ TEST_F(RecipeInit, ShrinksUntilItFits) {
   config["vocab_size"] = 4096;
   write("model/config.json", config.dump());
   const std::string model = "--model model/config.json ";
-  const auto roomy = init(model + "--memory 4GiB");
-  EXPECT_EQ(roomy["data"]["sequence_length"], 2048);
-  EXPECT_EQ(roomy["memory"]["activation_checkpointing"], "none");
+  const auto ample = init(model + "--memory 4GiB");
+  EXPECT_EQ(ample["data"]["sequence_length"], 2048);
+  EXPECT_EQ(ample["memory"]["activation_checkpointing"], "none");
   goes("plan recipe.yaml");
   // Less and less memory: first activations are computed again, then sequences get shorter, at last nothing fits.
-  bool checkpointed = false, shorter = false, refused = false;
+  bool checkpointed = false, shorter = false, rejected = false;
   for (const int mebibytes : {140, 100, 80, 60, 52, 46}) {
     const std::string how = model + "--memory " + std::to_string(mebibytes) + "MiB";
     const testing::Ran ran = hawser("recipe init --force --output recipe.yaml " + how);
     if (ran.code == 4) {
-      refused = true;
+      rejected = true;
       EXPECT_NE(ran.err.find("does not fit, the least that was tried being sequences of 128 tokens"),
                 std::string::npos);
       // The nearest that would fit does.
@@ -212,7 +212,7 @@ TEST_F(RecipeInit, ShrinksUntilItFits) {
   }
   EXPECT_TRUE(checkpointed);
   EXPECT_TRUE(shorter);
-  EXPECT_TRUE(refused);
+  EXPECT_TRUE(rejected);
   // What was said stays as it was said.
   const testing::Ran fixed = hawser("recipe init " + model + "--memory 60MiB --set data.sequence_length=2048");
   EXPECT_EQ(fixed.code, 4);
@@ -266,8 +266,8 @@ TEST_F(RecipeInit, NamesWhatIsWrong) {
   copy_of("gqa", "model");
   write("words.jsonl", "{\"text\": \"some words\"}\n");
   write("broken.jsonl", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 2}\n");
-  refused("recipe init --model model --data nowhere --data never.txt",
-          {"nowhere: no such file at --data", "never.txt: no such file at --data"});
+  rejected("recipe init --model model --data nowhere --data never.txt",
+           {"nowhere: no such file at --data", "never.txt: no such file at --data"});
   const testing::Ran text = hawser("recipe init --model model --data words.jsonl");
   EXPECT_EQ(text.code, 2);
   EXPECT_NE(text.err.find("text needs a tokenizer, and there is none beside the model; try --set data.tokenizer=FILE"),
@@ -277,13 +277,13 @@ TEST_F(RecipeInit, NamesWhatIsWrong) {
   EXPECT_EQ(broken.code, 2);
   EXPECT_NE(broken.err.find("broken.jsonl"), std::string::npos) << broken.err;
   EXPECT_NE(broken.err.find("line 2"), std::string::npos) << broken.err;
-  refused(
+  rejected(
       "recipe init --model model --ranks 4 --set train.global_batch_size=6",
       {"--set: batch does not divide over the ranks (expected a multiple of 4: 4 data ranks x micro_batch_size 1, got "
        "6) at train.global_batch_size; try train.global_batch_size: 4 or 8"});
   write("mine.yaml", "mine");
-  refused("recipe init --model model --output mine.yaml",
-          {"mine.yaml: is there already; try another --output, or --force to write over it"});
+  rejected("recipe init --model model --output mine.yaml",
+           {"mine.yaml: is there already; try another --output, or --force to write over it"});
   EXPECT_EQ(folder_.read("mine.yaml"), "mine");
   EXPECT_EQ(hawser("recipe init --model model --output mine.yaml --force").code, 0);
   EXPECT_NE(folder_.read("mine.yaml"), "mine");

@@ -25,7 +25,7 @@ class Run : public testing::Binary {
   }
 };
 
-TEST_F(Run, PrepareSaysWhatItWroteAndIsDoneOnce) {
+TEST_F(Run, PrepareReportsWhatItWroteAndIsDoneOnce) {
   const nlohmann::json first = json("prepare recipe.yaml --json");
   EXPECT_EQ(first["made_now"], true);
   EXPECT_EQ(first["train"]["documents"], 30);
@@ -47,7 +47,7 @@ TEST_F(Run, PrepareSaysWhatItWroteAndIsDoneOnce) {
   EXPECT_EQ(file["kind"], "token file");
   EXPECT_EQ(file["documents"], 30);
   EXPECT_EQ(file["tokens"], first["train"]["tokens"]);
-  EXPECT_EQ(file["lengths"]["most"], 27);
+  EXPECT_EQ(file["lengths"]["max"], 27);
 }
 
 TEST_F(Run, ATrainedModelLeavesAsAFolderThatEveryRankCountReadsAlike) {
@@ -67,7 +67,7 @@ TEST_F(Run, ATrainedModelLeavesAsAFolderThatEveryRankCountReadsAlike) {
 
   EXPECT_EQ(json("export run out --json")["step"], 4);
   EXPECT_EQ(json("export run/checkpoints/step-00000002 older --json")["step"], 2);
-  refused("export run out", {"out: the export folder is not empty; try another folder"});
+  rejected("export run out", {"out: the export folder is not empty; try another folder"});
   const nlohmann::json model = json("inspect out --json");
   EXPECT_EQ(model["kind"], "model");
   EXPECT_EQ(model["model"]["parameters"], newest["model"]["parameters"]);
@@ -89,40 +89,40 @@ TEST_F(Run, ATrainedModelLeavesAsAFolderThatEveryRankCountReadsAlike) {
 // A folder that is nearly what was asked for is called by its name, whatever was to be done with it.
 TEST_F(Run, FoldersThatLackAPartAreKnown) {
   ASSERT_EQ(hawser("fit recipe.yaml").code, 0);
-  const auto refused_by_all = [&](const std::string& folder, const std::string& line) {
+  const auto rejected_by_all = [&](const std::string& folder, const std::string& line) {
     for (const std::string& command :
          {"inspect " + folder, "inspect checkpoint " + folder, "inspect " + folder + " --verify",
           "export " + folder + " out", "eval --data text.jsonl --sequence-length 24 --model " + folder,
           "generate --prompt-ids 1 --model " + folder}) {
-      refused(command, {line});
+      rejected(command, {line});
     }
   };
   const std::string show = "hawser inspect data run/data/train.bin";
-  refused_by_all("run/data", "run/data: a folder of prepared data; try " + show);
-  refused("inspect data run/data", {"run/data: a folder of prepared data; try " + show});
+  rejected_by_all("run/data", "run/data: a folder of prepared data; try " + show);
+  rejected("inspect data run/data", {"run/data: a folder of prepared data; try " + show});
   std::filesystem::remove(folder_ / "run/data/prepared.json");
   const std::string lost =
       "run/data: looks like prepared data without its prepared.json; try hawser prepare RECIPE, "
       "which makes it anew, or " +
       show;
-  refused_by_all("run/data", lost);
-  refused("inspect data run/data", {lost});
+  rejected_by_all("run/data", lost);
+  rejected("inspect data run/data", {lost});
   EXPECT_EQ(json("prepare recipe.yaml --json")["made_now"], true);
   std::filesystem::remove(folder_ / "run/data/train.idx");
-  refused_by_all("run/data", "run/data: prepared data without its token files; try hawser prepare RECIPE");
+  rejected_by_all("run/data", "run/data: prepared data without its token files; try hawser prepare RECIPE");
   std::filesystem::create_directories(folder_ / "half/unfinished");
   write("half/unfinished/state.json", "{}");
-  refused_by_all("half", "half: prepared data that is not finished; try hawser prepare RECIPE, which goes on");
+  rejected_by_all("half", "half: prepared data that is not finished; try hawser prepare RECIPE, which goes on");
 
   std::filesystem::remove(folder_ / "run/checkpoints/step-00000004/manifest.json");
-  refused_by_all("run/checkpoints/step-00000004",
-                 "run/checkpoints/step-00000004/manifest.json: no manifest: the save was not finished; try "
-                 "run/checkpoints/step-00000002");
+  rejected_by_all("run/checkpoints/step-00000004",
+                  "run/checkpoints/step-00000004/manifest.json: no manifest: the save was not finished; try "
+                  "run/checkpoints/step-00000002");
 
   std::filesystem::remove_all(folder_ / "run/checkpoints");
-  refused_by_all("run", "run: no checkpoint yet; try again, when the run has saved; metrics.jsonl says how far it is");
+  rejected_by_all("run", "run: no checkpoint yet; try again, when the run has saved; metrics.jsonl says how far it is");
   std::filesystem::create_directory(folder_ / "run/checkpoints");
-  refused("inspect run --verify", {"run/checkpoints: no whole checkpoint"});
+  rejected("inspect run --verify", {"run/checkpoints: no whole checkpoint"});
   EXPECT_EQ(json("inspect run --json")["checkpoints"].size(), 0u);
 }
 
@@ -173,10 +173,10 @@ TEST_F(Run, ARunThatWasMovedIsExportedWithItsTokenizer) {
   EXPECT_TRUE(hawser("generate --model out --prompt 'to be' --max-tokens 5").out.starts_with("to be"));
 
   write("elsewhere/tokenizer.json", "{}");
-  refused("export elsewhere other", {"elsewhere/tokenizer.json: truncated file (expected " +
-                                     std::to_string(testing::letters_tokenizer().size()) + " bytes, got 2)"});
+  rejected("export elsewhere other", {"elsewhere/tokenizer.json: truncated file (expected " +
+                                      std::to_string(testing::letters_tokenizer().size()) + " bytes, got 2)"});
   fs::remove(folder_ / "elsewhere/tokenizer.json");
-  refused("export elsewhere other", {"elsewhere/tokenizer.json: a file of the checkpoint is gone"});
+  rejected("export elsewhere other", {"elsewhere/tokenizer.json: a file of the checkpoint is gone"});
 }
 
 TEST_F(Run, GenerateStopsAtTheEndTokenAndPrintsIdsWithoutATokenizer) {
@@ -327,11 +327,11 @@ TEST_F(Run, BenchStepDrawsATimelineOfEveryRank) {
   EXPECT_TRUE(part.out.ends_with("wrote part.svg\n")) << part.out;
   EXPECT_LT(folder_.read("part.svg").size(), drawn.size());
 
-  refused("inspect one.json --window 3:2 --svg x.svg", {"wrong value (expected FROM below TO, got 3:2) at --window"});
-  refused("inspect one.json --window 3 --svg x.svg", {"wrong value (expected milliseconds, got '') at --window"});
-  refused("inspect . --svg x.svg", {".: not a trace, so there is no picture of it at --svg"});
+  rejected("inspect one.json --window 3:2 --svg x.svg", {"wrong value (expected FROM below TO, got 3:2) at --window"});
+  rejected("inspect one.json --window 3 --svg x.svg", {"wrong value (expected milliseconds, got '') at --window"});
+  rejected("inspect . --svg x.svg", {".: not a trace, so there is no picture of it at --svg"});
   write("file", "");
-  refused(bench + "--trace file/x.json", {"file: a file stands where the folder should be; try another folder"});
+  rejected(bench + "--trace file/x.json", {"file: a file stands where the folder should be; try another folder"});
 }
 
 }  // namespace

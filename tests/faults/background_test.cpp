@@ -72,7 +72,7 @@ TEST(Background, SavesByTheClockOfRankZero) {
 }
 
 // Where the plan leaves no room beside it, it is said, and the run is as sound as ever.
-TEST(Background, WithoutRoomStepsWait) {
+TEST(Background, WithoutHostMemoryStepsWait) {
   for (const char* ranks : {"1", "2"}) {
     SCOPED_TRACE(ranks);
     const Workplace place;
@@ -86,11 +86,11 @@ TEST(Background, WithoutRoomStepsWait) {
     const Ended tight =
         run(place, with(words, {"memory.capacity=" + std::to_string(needed + snapshot / 2) + "B", "output=tight"}));
     ASSERT_EQ(tight.code, 0) << tight.err;
-    const std::string said = lines_with(tight.err, "no room in host memory for a snapshot");
-    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << tight.err;
-    const Ended roomy = run(place, words);
-    ASSERT_EQ(roomy.code, 0) << roomy.err;
-    EXPECT_EQ(lines_with(roomy.err, "no room"), "") << roomy.err;
+    const std::string message = lines_with(tight.err, "no room in host memory for a snapshot");
+    EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 1) << tight.err;
+    const Ended ample = run(place, words);
+    ASSERT_EQ(ample.code, 0) << ample.err;
+    EXPECT_EQ(lines_with(ample.err, "no room"), "") << ample.err;
     expect_equal_runs(place.out("tight"), place.out(), 12);
   }
 }
@@ -114,15 +114,15 @@ TEST(Background, TheBestEvaluationIsKept) {
       const Ended ended = run(place, words);
       ASSERT_EQ(ended.code, 0) << ended.err;
       std::int64_t best = 0;
-      double least = 1e30;
+      double min = 1e30;
       for (const Step& step : metrics(place.out())) {
-        if (step.validation_loss >= 0 && step.validation_loss < least) least = step.validation_loss, best = step.step;
+        if (step.validation_loss >= 0 && step.validation_loss < min) min = step.validation_loss, best = step.step;
       }
       ASSERT_LT(best, 120) << "a run whose last step is the best shows nothing";
       ASSERT_NE(best % 25, 0);
       auto kept = checkpoint::Checkpoint::open((place.out() / "best").string());
       EXPECT_EQ(kept.step(), best);
-      EXPECT_EQ(nlohmann::json::parse(kept.meta())["validation_loss"], least);
+      EXPECT_EQ(nlohmann::json::parse(kept.meta())["validation_loss"], min);
       EXPECT_EQ(verified_step(place.out()), 120);
 
       // It is a checkpoint as any other.
@@ -186,11 +186,11 @@ TEST(Background, InspectShowsAndVerifies) {
   EXPECT_EQ(json["parallel"]["context_parallel_degree"], 2);
 
   flip(place.folder() / folder / "rank-00001.bin", 100);
-  const Ended damaged = hawser(place, {"inspect", folder, "--verify"});
-  EXPECT_EQ(damaged.code, 2);
-  EXPECT_EQ(damaged.out, "");
-  EXPECT_NE(damaged.err.find("rank-00001.bin: checksum mismatch"), std::string::npos) << damaged.err;
-  EXPECT_NE(damaged.err.find("the checkpoint before it: hawser inspect " + older), std::string::npos) << damaged.err;
+  const Ended corrupt = hawser(place, {"inspect", folder, "--verify"});
+  EXPECT_EQ(corrupt.code, 2);
+  EXPECT_EQ(corrupt.out, "");
+  EXPECT_NE(corrupt.err.find("rank-00001.bin: checksum mismatch"), std::string::npos) << corrupt.err;
+  EXPECT_NE(corrupt.err.find("the checkpoint before it: hawser inspect " + older), std::string::npos) << corrupt.err;
   for (const Words& words : {Words{"export", folder, "x"}, Words{"generate", "--model", folder, "--prompt-ids", "1"}}) {
     const Ended ended = hawser(place, words);
     EXPECT_EQ(ended.code, 2) << ended.err;

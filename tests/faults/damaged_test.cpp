@@ -1,4 +1,4 @@
-// What reads a checkpoint refuses one whose small files are not what was saved, or whose manifest is gone.
+// What reads a checkpoint rejects one whose small files are not what was saved, or whose manifest is gone.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -24,7 +24,7 @@ std::string tokenizer(char first = 'A') {
       .dump();
 }
 
-class Damaged : public ::testing::Test {
+class CorruptCheckpoint : public ::testing::Test {
  protected:
   void SetUp() override {
     fs::create_directory(place_.folder() / "tokenizer");
@@ -49,7 +49,7 @@ class Damaged : public ::testing::Test {
   const Workplace place_;
 };
 
-TEST_F(Damaged, AttachedFilesAreHeldAgainstTheirChecksumsBeforeTheyAreUsed) {
+TEST_F(CorruptCheckpoint, AttachedFilesAreHeldAgainstTheirChecksumsBeforeTheyAreUsed) {
   for (const auto& words : readers("out")) {
     const Ended sound = hawser(words);
     ASSERT_EQ(sound.code, 0) << sound.err;
@@ -57,7 +57,7 @@ TEST_F(Damaged, AttachedFilesAreHeldAgainstTheirChecksumsBeforeTheyAreUsed) {
   struct Case {
     const char* file;
     std::string text;  // "": removed
-    const char* said;
+    const char* message;
   };
   // The first has the same length: another letter for every id.
   for (const Case& c :
@@ -66,41 +66,41 @@ TEST_F(Damaged, AttachedFilesAreHeldAgainstTheirChecksumsBeforeTheyAreUsed) {
         Case{"tokenizer.json", "", "a file of the checkpoint is gone"},
         Case{"tokenizer_config.json", "{\"note\": 2}", "checksum mismatch"},
         Case{"tokenizer_config.json", "", "a file of the checkpoint is gone"}}) {
-    SCOPED_TRACE(std::string(c.file) + ": " + c.said);
+    SCOPED_TRACE(std::string(c.file) + ": " + c.message);
     const fs::path file = newest() / c.file, kept = place_.folder() / "kept";
     fs::rename(file, kept);
     if (!c.text.empty()) write(file, c.text);
     for (const std::string model : {"out", "out/checkpoints/step-00000010"}) {
       for (const auto& words : readers(model)) {
-        const Ended refused = hawser(words);
-        EXPECT_EQ(refused.code, 2) << refused.err;
-        ASSERT_EQ(refused.lines().size(), 1u) << refused.err;
-        EXPECT_NE(refused.err.find(std::string("step-00000010/") + c.file + ": " + c.said), std::string::npos)
-            << refused.err;
-        EXPECT_NE(refused.err.find("; try out/checkpoints/step-00000005\n"), std::string::npos) << refused.err;
+        const Ended rejected = hawser(words);
+        EXPECT_EQ(rejected.code, 2) << rejected.err;
+        ASSERT_EQ(rejected.lines().size(), 1u) << rejected.err;
+        EXPECT_NE(rejected.err.find(std::string("step-00000010/") + c.file + ": " + c.message), std::string::npos)
+            << rejected.err;
+        EXPECT_NE(rejected.err.find("; try out/checkpoints/step-00000005\n"), std::string::npos) << rejected.err;
       }
     }
     fs::rename(kept, file);
   }
 }
 
-TEST_F(Damaged, ACheckpointWithoutItsManifestIsRefusedAsOne) {
+TEST_F(CorruptCheckpoint, ACheckpointWithoutItsManifestIsRejectedAsOne) {
   fs::remove(newest() / "manifest.json");
   auto commands = readers("out/checkpoints/step-00000010");
   commands.push_back({"export", "out/checkpoints/step-00000010", "exported"});
   for (const auto& words : commands) {
     SCOPED_TRACE(words[0]);
-    const Ended refused = hawser(words);
-    EXPECT_EQ(refused.code, 2) << refused.err;
-    ASSERT_EQ(refused.lines().size(), 1u) << refused.err;
-    EXPECT_NE(refused.err.find("out/checkpoints/step-00000010/manifest.json: no manifest: the save was not finished; "
-                               "try out/checkpoints/step-00000005\n"),
+    const Ended rejected = hawser(words);
+    EXPECT_EQ(rejected.code, 2) << rejected.err;
+    ASSERT_EQ(rejected.lines().size(), 1u) << rejected.err;
+    EXPECT_NE(rejected.err.find("out/checkpoints/step-00000010/manifest.json: no manifest: the save was not finished; "
+                                "try out/checkpoints/step-00000005\n"),
               std::string::npos)
-        << refused.err;
+        << rejected.err;
   }
 }
 
-TEST_F(Damaged, OneFurtherStepHasARate) {
+TEST_F(CorruptCheckpoint, OneFurtherStepHasARate) {
   const Ended one = run(place_, {"--ranks", "1", "train.steps=11", "data.tokenizer=tokenizer", "--resume", "--json"});
   ASSERT_EQ(one.code, 0) << one.err;
   const auto json = nlohmann::json::parse(one.out);

@@ -24,17 +24,17 @@ struct SmallDisk {
   bool mounted = false;
 };
 
-void expect_refusal(const Ended& ended, const std::string& what) {
+void expect_rejection(const Ended& ended, const std::string& what) {
   EXPECT_EQ(ended.code, 2) << ended.err;
   ASSERT_EQ(ended.lines().size(), 1u) << ended.err;
   EXPECT_NE(ended.lines().front().find(what), std::string::npos) << ended.err;
 }
 
-TEST(Disk, OutputThatCannotBeMadeIsRefusedAtOnce) {
+TEST(Disk, OutputThatCannotBeMadeIsRejectedAtOnce) {
   const Workplace place;
   for (const char* ranks : {"1", "4"}) {
     const Ended ended = run(place, {"--ranks", ranks, "output=train.jsonl/out"});
-    expect_refusal(ended, "train.jsonl/out: the folder is not writable");
+    expect_rejection(ended, "train.jsonl/out: the folder is not writable");
     EXPECT_EQ(ended.err.find("step "), std::string::npos) << ended.err;
   }
 }
@@ -47,12 +47,12 @@ TEST(Disk, FullWhileSaving) {
     SCOPED_TRACE(ranks);
     const std::string out = std::string("disk/out") + ranks;
     const std::vector<std::string> words = {"--ranks", ranks, "output=" + out, "checkpoint.keep_last=9", "--resume"};
-    expect_refusal(run(place, words), "no space left on the disk");
+    expect_rejection(run(place, words), "no space left on the disk");
     const std::int64_t saved = verified_step(place.folder() / out);
     EXPECT_GE(saved, 5);
     EXPECT_FALSE(saving(place.folder() / out));
     // With the disk still full nothing is lost by trying again.
-    expect_refusal(run(place, words), "no space left on the disk");
+    expect_rejection(run(place, words), "no space left on the disk");
     EXPECT_EQ(verified_step(place.folder() / out), saved);
     // With room it goes on.
     ASSERT_EQ(mount("", disk.path.c_str(), nullptr, MS_REMOUNT, "size=8m"), 0);
@@ -69,7 +69,7 @@ TEST(Disk, WriteThatFailsHalfWay) {
   const std::vector<std::string> words = {"--ranks", "1", "train.steps=7"};
   ASSERT_EQ(run(place, words).code, 0);
   const std::vector<std::string> more = {"--ranks", "1", "train.steps=20", "--resume"};
-  expect_refusal(run(place, more, 50 << 10), "file size limit exceeded");
+  expect_rejection(run(place, more, 50 << 10), "file size limit exceeded");
   EXPECT_EQ(verified_step(place.out()), 7);
   EXPECT_FALSE(saving(place.out()));
   EXPECT_EQ(run(place, more).code, 0);
@@ -84,7 +84,7 @@ TEST(Disk, WriteThatFailsOnOneRank) {
   const rlimit small{10 << 10, 10 << 10};
   ASSERT_EQ(prlimit(ranks.at(2), RLIMIT_FSIZE, &small, nullptr), 0);
   const Ended ended = going.wait();
-  expect_refusal(ended, "rank 2: ");
+  expect_rejection(ended, "rank 2: ");
   EXPECT_NE(ended.err.find("rank-00002.bin: file size limit exceeded"), std::string::npos) << ended.err;
   EXPECT_LT(ended.seconds, 10);
   EXPECT_GE(verified_step(place.out()), 10);
@@ -101,13 +101,14 @@ TEST(Disk, MetricsThatCannotBeWritten) {
     const pid_t first = going.ranks().at(0);
     const rlimit small{100 << 10, RLIM_INFINITY};
     ASSERT_EQ(prlimit(first, RLIMIT_FSIZE, &small, nullptr), 0);
-    const auto said = [&](const std::string& what) { return going.err().find(what) != std::string::npos; };
+    const auto message = [&](const std::string& what) { return going.err().find(what) != std::string::npos; };
     ASSERT_TRUE(eventually([&] {
-      return said("metrics.jsonl: file size limit exceeded") && said("warning: TensorBoard: ") && said("step 1");
+      return message("metrics.jsonl: file size limit exceeded") && message("warning: TensorBoard: ") &&
+             message("step 1");
     })) << going.err();
     const std::size_t before = metrics(place.out()).size();
-    const rlimit room{RLIM_INFINITY, RLIM_INFINITY};
-    ASSERT_EQ(prlimit(first, RLIMIT_FSIZE, &room, nullptr), 0);
+    const rlimit space{RLIM_INFINITY, RLIM_INFINITY};
+    ASSERT_EQ(prlimit(first, RLIMIT_FSIZE, &space, nullptr), 0);
     // With room it writes again, and the steps between are missing.
     ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() > before + 10; }));
     ASSERT_EQ(kill(going.pid(), SIGTERM), 0);
@@ -139,7 +140,7 @@ TEST(Disk, PlacesThatCannotBeReached) {
 TEST(Disk, TextThatCannotBeRead) {
   const Workplace place;
   std::ofstream(place.folder() / "train.jsonl", std::ios::app) << "{\"input_ids\": [1, 2,\n";
-  expect_refusal(run(place, {"--ranks", "4"}), "train.jsonl");
+  expect_rejection(run(place, {"--ranks", "4"}), "train.jsonl");
 }
 
 }  // namespace

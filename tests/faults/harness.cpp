@@ -278,11 +278,11 @@ std::map<std::string, std::vector<std::byte>> tensors(const fs::path& folder) {
 }
 
 std::int64_t verified_step(const fs::path& out) {
-  Problems skipped, damaged;
+  Problems skipped, corrupt;
   auto newest = checkpoint::Checkpoint::latest((out / "checkpoints").string(), skipped);
   if (!newest) throw std::runtime_error("no whole checkpoint in " + out.string() + ": " + skipped.lines());
-  newest->verify(damaged);
-  damaged.throw_if_any();
+  newest->verify(corrupt);
+  corrupt.throw_if_any();
   return newest->step();
 }
 

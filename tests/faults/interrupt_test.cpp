@@ -30,7 +30,7 @@ std::map<std::string, std::pair<std::uintmax_t, fs::file_time_type>> files(const
   return found;
 }
 
-void expect_nothing_goes_on(const Fit& run, const Workplace& place) {
+void expect_nothing_runs(const Fit& run, const Workplace& place) {
   EXPECT_EQ(run.left(), std::vector<pid_t>{});
   const auto before = files(place.out());
   pause_ms(100);
@@ -63,7 +63,7 @@ TEST(Interrupt, IsHeardHoweverEarly) {
       if (ended.code == 130) {
         EXPECT_TRUE(says(ended, "saving and stopping") || says(ended, "interrupted")) << ended.err;
       }
-      expect_nothing_goes_on(going, place);
+      expect_nothing_runs(going, place);
     }
   }
 }
@@ -81,7 +81,7 @@ TEST(Interrupt, ThreeInARowLeaveNothingBehind) {
           pause_ms(between);
         }
         const Ended ended = going.wait(20);
-        expect_nothing_goes_on(going, place);
+        expect_nothing_runs(going, place);
         if (ended.code != 1000 + SIGINT) {
           EXPECT_EQ(ended.code, 130) << ended.err;
         }
@@ -111,7 +111,7 @@ TEST(Interrupt, OfACommandThatSavesNothingEndsIt) {
       EXPECT_LT(ended.seconds, 3);
       EXPECT_EQ(ended.err, "hawser: interrupted\n");
       EXPECT_EQ(ended.out, "");
-      expect_nothing_goes_on(going, place);
+      expect_nothing_runs(going, place);
     }
   }
 }
@@ -129,11 +129,11 @@ TEST(Interrupt, AtATerminalReachesTheLauncherAlone) {
     EXPECT_TRUE(says(ended, "\nhawser: saving and stopping; once more ends the run at once")) << ended.err;
     EXPECT_TRUE(says(ended, "; `hawser fit --resume` goes on from it")) << ended.err;
     EXPECT_EQ(verified_step(place.out()), static_cast<std::int64_t>(metrics(place.out()).size()));
-    expect_nothing_goes_on(going, place);
+    expect_nothing_runs(going, place);
   }
 }
 
-TEST(Interrupt, TwiceAtATerminalEndsAtOnceAndSaysWhatIsLost) {
+TEST(Interrupt, TwiceAtATerminalEndsAtOnceAndReportsWhatIsLost) {
   for (const char* ranks : {"1", "2"}) {
     SCOPED_TRACE(ranks);
     const Workplace place;
@@ -157,7 +157,7 @@ TEST(Interrupt, TwiceAtATerminalEndsAtOnceAndSaysWhatIsLost) {
       EXPECT_TRUE(says(ended, "ended at once")) << ended.err;
     }
     EXPECT_EQ(count(ended.err, "***"), 0u) << "a trace of a crash: " << ended.err;
-    expect_nothing_goes_on(going, place);
+    expect_nothing_runs(going, place);
   }
 }
 
@@ -173,7 +173,7 @@ TEST(Interrupt, AfterItIsSavedChangesNothing) {
   EXPECT_EQ(ended.code, 130) << ended.err;
   EXPECT_EQ(count(ended.err, "is lost"), 0u) << ended.err;
   verified_step(place.out());
-  expect_nothing_goes_on(going, place);
+  expect_nothing_runs(going, place);
 }
 
 TEST(Interrupt, ARankThatStandsStillDoesNotOutliveTheRun) {
@@ -187,7 +187,7 @@ TEST(Interrupt, ARankThatStandsStillDoesNotOutliveTheRun) {
     kill(going.ranks().at(1), SIGSTOP);
     const Ended ended = going.wait(30);
     EXPECT_EQ(ended.code, 3) << ended.err;
-    expect_nothing_goes_on(going, place);
+    expect_nothing_runs(going, place);
   }
 }
 

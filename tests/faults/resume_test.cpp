@@ -107,7 +107,7 @@ TEST(Resume, WithoutACheckpointStartsAtTheBeginning) {
   EXPECT_EQ(metrics(place.out()).size(), 6u);
 }
 
-TEST(Resume, RefusesABatchSizeThatWouldChangeTheData) {
+TEST(Resume, RejectsABatchSizeThatWouldChangeTheData) {
   const Workplace place;
   ASSERT_EQ(run(place, {"train.steps=5"}).code, 0);
   for (const char* ranks : {"1", "2"}) {
@@ -151,7 +151,7 @@ TEST(Resume, GoesBackToAnOlderCheckpointWhereTheNewestIsDamaged) {
   }
 }
 
-TEST(Resume, SaysThatAnUnfinishedCheckpointIsPassedOver) {
+TEST(Resume, ReportsThatAnUnfinishedCheckpointIsPassedOver) {
   const Workplace place;
   ASSERT_EQ(run(place, {"--ranks", "1", "train.steps=10"}).code, 0);
   fs::resize_file(place.out() / "checkpoints/step-00000010/rank-00000.bin", 100);
@@ -208,10 +208,10 @@ TEST(Resume, BeginsNothingOverARunWhoseCheckpointsAreAllDamaged) {
     fs::copy(place.out(), place.out("kept"), fs::copy_options::recursive);
 
     const auto before = contents(place.out());
-    const Ended refused = run(place, with(again, {"--resume"}));
-    EXPECT_EQ(refused.code, 2) << refused.err;
-    const auto lines = refused.lines();
-    ASSERT_EQ(lines.size(), 4u) << refused.err;
+    const Ended rejected = run(place, with(again, {"--resume"}));
+    EXPECT_EQ(rejected.code, 2) << rejected.err;
+    const auto lines = rejected.lines();
+    ASSERT_EQ(lines.size(), 4u) << rejected.err;
     for (std::size_t i = 0; i < 3; ++i) {
       EXPECT_TRUE(lines[i].starts_with("hawser: passed over: out/checkpoints/" + steps[i])) << lines[i];
     }
@@ -266,16 +266,16 @@ TEST(Resume, KeepsABestThatIsAllThatIsLeft) {
   EXPECT_EQ(metrics(place.out() / "earlier-1").size(), 8u);
 }
 
-TEST(Resume, SaysThatTheDataAreOthers) {
+TEST(Resume, ReportsThatTheDataAreOthers) {
   const Workplace place;
   ASSERT_EQ(run(place, {"train.steps=5"}).code, 0);
-  const auto said = [&](const Words& words) {
+  const auto message = [&](const Words& words) {
     const Ended ended = run(place, with(words, {"--resume"}));
     EXPECT_EQ(ended.code, 0) << ended.err;
     return ended.err;
   };
-  EXPECT_EQ(said({"train.steps=6"}).find("training data"), std::string::npos);
-  const std::string other = said({"train.steps=7", "data.train=valid.jsonl"});
+  EXPECT_EQ(message({"train.steps=6"}).find("training data"), std::string::npos);
+  const std::string other = message({"train.steps=7", "data.train=valid.jsonl"});
   EXPECT_NE(other.find("hawser: the training data are not those of before: "), std::string::npos) << other;
   EXPECT_NE(other.find(" in 200 documents then, "), std::string::npos) << other;
 
@@ -285,11 +285,11 @@ TEST(Resume, SaysThatTheDataAreOthers) {
   const auto digit = text.find_first_of("12345678");
   --text[digit];
   std::ofstream(place.folder() / "other.jsonl") << text;
-  const std::string content = said({"train.steps=8", "data.train=other.jsonl"});
+  const std::string content = message({"train.steps=8", "data.train=other.jsonl"});
   EXPECT_NE(content.find(" as then, of other content"), std::string::npos) << content;
 }
 
-TEST(Resume, SaysThatTheTokenizerIsAnother) {
+TEST(Resume, ReportsThatTheTokenizerIsAnother) {
   const Workplace place;
   const auto write_tokenizer = [&](const std::string& more) {
     std::ofstream(place.folder() / "tokenizer.json")
@@ -299,15 +299,15 @@ TEST(Resume, SaysThatTheTokenizerIsAnother) {
   const Words words = {"data.tokenizer=tokenizer.json"};
   const Ended first = run(place, with(words, {"train.steps=5"}));
   ASSERT_EQ(first.code, 0) << first.err;
-  const auto said = [&](const char* steps) {
+  const auto message = [&](const char* steps) {
     const Ended ended = run(place, with(words, {"--resume", steps}));
     EXPECT_EQ(ended.code, 0) << ended.err;
     return ended.err;
   };
-  EXPECT_EQ(said("train.steps=6").find("tokenizer"), std::string::npos);
+  EXPECT_EQ(message("train.steps=6").find("tokenizer"), std::string::npos);
   write_tokenizer(R"(, "c": 3)");
   std::ofstream(place.folder() / "special_tokens_map.json") << "{}";
-  const std::string other = said("train.steps=7");
+  const std::string other = message("train.steps=7");
   EXPECT_NE(other.find("hawser: the tokenizer is not that of before, in "), std::string::npos) << other;
   EXPECT_NE(
       other.find("step-00000006: tokenizer.json has other content than its copy there, special_tokens_map.json is "
@@ -315,7 +315,7 @@ TEST(Resume, SaysThatTheTokenizerIsAnother) {
       std::string::npos)
       << other;
   fs::remove(place.folder() / "special_tokens_map.json");
-  EXPECT_NE(said("train.steps=8").find("step-00000007: special_tokens_map.json is gone\n"), std::string::npos);
+  EXPECT_NE(message("train.steps=8").find("step-00000007: special_tokens_map.json is gone\n"), std::string::npos);
 }
 
 // train.evaluate_batches counts text, not what some layout computes at a time.

@@ -48,7 +48,7 @@ TEST(Start, TheUsersChoiceOfWaitingStands) {
 // With limits of `mib`; how many runs there was too little memory for.
 int expect_a_line(const std::string& ranks, const std::string& threads, const std::vector<rlim_t>& limits) {
   const Workplace place;
-  int refused = 0;
+  int rejected = 0;
   for (const rlim_t mib : limits) {
     SCOPED_TRACE(ranks + " ranks, " + threads + " threads, " + std::to_string(mib) + " MiB");
     rlimit before{};
@@ -59,14 +59,14 @@ int expect_a_line(const std::string& ranks, const std::string& threads, const st
     setrlimit(RLIMIT_AS, &before);
     const Ended ended = going.wait(40);
     if (ended.code == 0) continue;
-    ++refused;
+    ++rejected;
     EXPECT_EQ(ended.code, 4) << ended.err;
     auto lines = ended.lines();
     // A warning of a run that went on.
     std::erase_if(lines, [](const std::string& line) { return line.find("no room in host memory") != line.npos; });
     EXPECT_EQ(lines.size(), 1u) << ended.err;
   }
-  return refused;
+  return rejected;
 }
 
 TEST(Start, WithTooLittleMemoryEndsInALine) {

@@ -25,7 +25,7 @@ bool listed(const std::string& text, int rank) {
   return false;
 }
 
-TEST(Stop, SavesAndGoesOnBitwiseEqual) {
+TEST(Stop, SavesAndContinuesBitwiseEqual) {
   const struct {
     const char* ranks;
     int signal;

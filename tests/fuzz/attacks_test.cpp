@@ -42,25 +42,25 @@ std::string brackets(int levels) {
 }
 
 // What the reader says.
-std::string refusal(const std::function<void()>& read) {
+std::string rejection(const std::function<void()>& read) {
   const auto start = std::chrono::steady_clock::now();
-  std::string said = "accepted";
+  std::string message = "accepted";
   try {
     read();
   } catch (const UserError& error) {
-    said = error.what();
+    message = error.what();
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(took.count(), kSeconds) << said;
-  EXPECT_EQ(said.find('\n'), std::string::npos) << said;
-  EXPECT_LT(said.size(), 1000u) << said.substr(0, 1000);
-  return said;
+  EXPECT_LT(took.count(), kSeconds) << message;
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  EXPECT_LT(message.size(), 1000u) << message.substr(0, 1000);
+  return message;
 }
 
 class Attack : public ::testing::Test {
  protected:
   std::string tokenizer(const std::string& text) {
-    return refusal([&] {
+    return rejection([&] {
       write_file(folder_ / "tokenizer.json", text);
       data::load_tokenizer(folder_ / "tokenizer.json");
     });
@@ -93,7 +93,7 @@ TEST_F(Attack, TokenizersWhoseTextsGrow) {
                                              R"(]},"model":{"type":"BPE","vocab":{"h":0},"merges":[]}})");
   const auto loaded = data::load_tokenizer(folder_ / "tokenizer.json");
   std::vector<std::int32_t> ids;
-  EXPECT_EQ(refusal([&] { loaded->encode("hh", ids, false); }).substr(0, 57),
+  EXPECT_EQ(rejection([&] { loaded->encode("hh", ids, false); }).substr(0, 57),
             "the tokenizer's normalizer makes more than 512 MiB of a t");
 }
 
@@ -126,14 +126,14 @@ TEST_F(Attack, TekkenFilesThatLie) {
 // Lengths and numbers of a SentencePiece model that reach beyond it, and every model that is cut short.
 TEST_F(Attack, SentencePieceModelsThatLie) {
   const auto model = [&](const std::string& bytes) {
-    return refusal([&] {
+    return rejection([&] {
       write_file(folder_.path("tokenizer.model"), bytes);
       data::load_tokenizer(folder_.path("tokenizer.model"));
     });
   };
-  const std::string most = std::string(9, '\xff') + "\x01";  // 2^64 - 1
+  const std::string max = std::string(9, '\xff') + "\x01";  // 2^64 - 1
   const std::string file = folder_.path("tokenizer.model") + ": ";
-  EXPECT_TRUE(model("\x0a" + most + "abc").starts_with(file));
+  EXPECT_TRUE(model("\x0a" + max + "abc").starts_with(file));
   EXPECT_TRUE(model("\x0a" + std::string(20, '\xff')).starts_with(file));
   EXPECT_TRUE(model(std::string("\x0a\x00", 2)).starts_with(file)) << "an empty piece";
   EXPECT_TRUE(model(std::string(100000, '\x0b')).starts_with(file)) << "groups, opened and never closed";
@@ -147,28 +147,28 @@ TEST_F(Attack, SentencePieceModelsThatLie) {
     return piece("<unk>", '\2') + piece("a", '\1') + "\x12" + std::string(1, static_cast<char>(fields.size())) + fields;
   };
   EXPECT_EQ(model(trainer("\x18\x01")), "accepted");
-  EXPECT_TRUE(model(trainer("\x18" + most)).starts_with(file)) << "kind of model";
-  for (const std::string& id : {most, std::string("\xff\xff\xff\xff\x07")}) {  // bos and eos: -1, 2^31 - 1
-    const std::string said = model(trainer("\x18\x01\xc8\x02" + id + "\xd0\x02" + id));
-    EXPECT_TRUE(said == "accepted" || said.starts_with(file)) << said;
+  EXPECT_TRUE(model(trainer("\x18" + max)).starts_with(file)) << "kind of model";
+  for (const std::string& id : {max, std::string("\xff\xff\xff\xff\x07")}) {  // bos and eos: -1, 2^31 - 1
+    const std::string message = model(trainer("\x18\x01\xc8\x02" + id + "\xd0\x02" + id));
+    EXPECT_TRUE(message == "accepted" || message.starts_with(file)) << message;
   }
   const std::string sound = trainer("\x18\x01");
   for (std::size_t cut = 0; cut + 1 < sound.size(); ++cut) {
-    const std::string said = model(sound.substr(0, cut));
-    EXPECT_TRUE(said == "accepted" || said.starts_with(file)) << cut << ": " << said;
+    const std::string message = model(sound.substr(0, cut));
+    EXPECT_TRUE(message == "accepted" || message.starts_with(file)) << cut << ": " << message;
   }
 }
 
 // A pipe or a folder where a file should lie.
-TEST_F(Attack, PipesAndFoldersInTheirPlaceHoldNobody) {
+TEST_F(Attack, PipesAndFoldersInTheirPlaceHoldNoOne) {
   const std::string pipe = folder_.path("tokenizer.json");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_EQ(refusal([&] { data::load_tokenizer(pipe); }), pipe + ": cannot read the tokenizer: not a regular file");
+  EXPECT_EQ(rejection([&] { data::load_tokenizer(pipe); }), pipe + ": cannot read the tokenizer: not a regular file");
   ASSERT_EQ(::mkfifo(folder_.path("a.idx").c_str(), 0600), 0);
-  EXPECT_EQ(refusal([&] { const data::TokenFile file(folder_.path("a")); }),
+  EXPECT_EQ(rejection([&] { const data::TokenFile file(folder_.path("a")); }),
             folder_.path("a.idx") + ": cannot read: No such device");
   ASSERT_EQ(::mkfifo(folder_.path("metrics.jsonl").c_str(), 0600), 0);
-  EXPECT_TRUE(refusal([&] {
+  EXPECT_TRUE(rejection([&] {
                 const report::MetricsFile file(folder_.path("metrics.jsonl"), 3);
               }).starts_with(folder_.path("metrics.jsonl") + ": cannot "));
   write_file(folder_.path("text.jsonl"), "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n");
@@ -217,11 +217,11 @@ TEST_F(Attack, UnfinishedPreparesAndManifestsThatLie) {
 
 TEST_F(Attack, PatternsThatDoNotCompileAreNotShownWhole) {
   const std::string pattern = std::string(50000, '(') + "a" + std::string(50000, ')');
-  const std::string said =
+  const std::string message =
       tokenizer(R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":")" + pattern +
                 R"("},"behavior":"Isolated","invert":false},"model":{"type":"BPE","vocab":{"h":0},"merges":[]}})");
-  EXPECT_NE(said.find("regular expression does not compile: "), std::string::npos) << said;
-  EXPECT_NE(said.find(" after ...((("), std::string::npos) << said;
+  EXPECT_NE(message.find("regular expression does not compile: "), std::string::npos) << message;
+  EXPECT_NE(message.find(" after ...((("), std::string::npos) << message;
 }
 
 TEST_F(Attack, TokenizerConfigsThatNestWithoutEnd) {
@@ -247,17 +247,17 @@ TEST_F(Attack, TokenIndexesThatLie) {
   const auto read = [&](const std::string& idx, const std::string& bin) {
     write_file(folder_.path("a.idx"), idx);
     write_file(folder_.path("a.bin"), bin);
-    const std::string said = refusal([&] {
+    const std::string message = rejection([&] {
       const data::TokenFile file(folder_.path("a"));
       file.check_ids(100);
     });
-    return said.starts_with(folder_.path("a.")) ? said.substr(folder_.path("a.").size()) : said;
+    return message.starts_with(folder_.path("a.")) ? message.substr(folder_.path("a.").size()) : message;
   };
-  const std::uint64_t most = ~std::uint64_t{0};
+  const std::uint64_t max = ~std::uint64_t{0};
   for (const std::uint8_t type : {std::uint8_t{4}, std::uint8_t{8}}) {
     const std::size_t width = type == 4 ? 4 : 2;
-    for (const std::uint64_t sequences : {std::uint64_t{1} << 62, most, most / 12, std::uint64_t{1}}) {
-      for (const std::uint64_t bounds : {std::uint64_t{1} << 61, most, most / 8 + 1, std::uint64_t{0}}) {
+    for (const std::uint64_t sequences : {std::uint64_t{1} << 62, max, max / 12, std::uint64_t{1}}) {
+      for (const std::uint64_t bounds : {std::uint64_t{1} << 61, max, max / 8 + 1, std::uint64_t{0}}) {
         EXPECT_TRUE(read(index(type, sequences, bounds, std::string(20, '\0')), "").starts_with("idx: ")) << sequences;
       }
     }
@@ -291,13 +291,13 @@ TEST_F(Attack, LinesOfMetricsThatNestWithoutEnd) {
 }
 
 TEST_F(Attack, StateOfARunThatNestsWithoutEnd) {
-  EXPECT_EQ(refusal([] { train::run_state_of(R"({"step":1,"recipe":)" + brackets(300000) + R"(,"sequences":1})"); }),
+  EXPECT_EQ(rejection([] { train::run_state_of(R"({"step":1,"recipe":)" + brackets(300000) + R"(,"sequences":1})"); }),
             "the checkpoint was not written by `hawser fit` (got JSON nested too deeply)");
 }
 
 TEST_F(Attack, StateOfARunWithNumbersThatNoRunHas) {
   const auto state = [](const std::string& step, const std::string& sequences) {
-    return refusal([&] {
+    return rejection([&] {
       train::run_state_of(
           cat(R"({"step":)", step, R"(,"sequences":)", sequences, R"(,"recipe":{},"config":"","tokenizer":""})"));
     });
@@ -333,7 +333,7 @@ TEST_F(Attack, ManifestsOfCheckpoints) {
   const std::string saved =
       checkpoint::testing::save({.root = folder_.path(), .step = 3}, checkpoint::testing::cut_flat(specs, 2, 1));
   const std::string path = saved + "/manifest.json", sound = read_file(path);
-  const auto opened = [&] { return refusal([&] { checkpoint::Checkpoint::open(saved); }); };
+  const auto opened = [&] { return rejection([&] { checkpoint::Checkpoint::open(saved); }); };
   EXPECT_EQ(opened(), "accepted");
   const auto manifest = [&](const std::string& text) {
     write_file(path, text);
@@ -373,13 +373,13 @@ TEST_F(Attack, ManifestsOfCheckpoints) {
 TEST_F(Attack, PipesAndFoldersInThePlaceOfStoredProducts) {
   const std::string path = folder_.path("products.txt");
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  EXPECT_EQ(refusal([&] { checkpoint::read_text(path, 100); }), path + ": not a regular file");
+  EXPECT_EQ(rejection([&] { checkpoint::read_text(path, 100); }), path + ": not a regular file");
   std::filesystem::remove(path);
   std::filesystem::create_directory(path);
-  EXPECT_EQ(refusal([&] { checkpoint::read_text(path, 100); }), path + ": not a regular file");
+  EXPECT_EQ(rejection([&] { checkpoint::read_text(path, 100); }), path + ": not a regular file");
   std::filesystem::remove(path);
   write_file(path, std::string(101, 'x'));
-  EXPECT_EQ(refusal([&] { checkpoint::read_text(path, 100); }),
+  EXPECT_EQ(rejection([&] { checkpoint::read_text(path, 100); }),
             path + ": file too long (expected at most 100 bytes, got 101)");
 }
 

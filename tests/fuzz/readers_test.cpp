@@ -135,10 +135,10 @@ void fuzz(const std::string& name, const std::string& sound, int count,
           const std::function<void(const std::string& text, Problems& problems)>& read) {
   ASSERT_FALSE(sound.empty()) << name;
   Mutator mutator(name);
-  const std::chrono::duration<double> most(static_cast<double>(number_from("HAWSER_FUZZ_SECONDS")));
+  const std::chrono::duration<double> max(static_cast<double>(number_from("HAWSER_FUZZ_SECONDS")));
   const auto start = std::chrono::steady_clock::now();
-  int refused = 0, tried = 0;
-  for (; tried < count || std::chrono::steady_clock::now() - start < most; ++tried) {
+  int rejected = 0, tried = 0;
+  for (; tried < count || std::chrono::steady_clock::now() - start < max; ++tried) {
     const std::string text = tried == 0 ? sound : mutator.broken(sound);
     Problems problems;
     std::string lines;
@@ -153,12 +153,12 @@ void fuzz(const std::string& name, const std::string& sound, int count,
       FAIL() << name << ", text " << tried << " (kept in " << kept << "): " << error.what();
     }
     if (lines.empty()) continue;
-    ASSERT_GT(tried, 0) << "the sound text is refused: " << lines;
+    ASSERT_GT(tried, 0) << "the sound text is rejected: " << lines;
     ASSERT_NO_FATAL_FAILURE(expect_printable(lines)) << name << ", text " << tried;
-    ++refused;
+    ++rejected;
   }
-  std::printf("%s: %d of %d texts refused\n", name.c_str(), refused, tried);
-  EXPECT_GT(refused, tried / 20) << "hardly anything is refused";
+  std::printf("%s: %d of %d texts rejected\n", name.c_str(), rejected, tried);
+  EXPECT_GT(rejected, tried / 20) << "hardly anything is rejected";
 }
 
 TEST(Fuzz, Recipe) {

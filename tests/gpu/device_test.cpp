@@ -55,7 +55,7 @@ TEST_F(CudaDevice, BrokenDataIsReportedWithItsPlace) {
   EXPECT_THROW(stream->check(), InternalError);
 }
 
-TEST_F(CudaDevice, RefusesWhatDoesNotFitAndCountsWhatIsReserved) {
+TEST_F(CudaDevice, RejectsWhatDoesNotFitAndCountsWhatIsReserved) {
   const std::int64_t before = device_->allocations();
   try {
     Arena arena(*device_, std::int64_t{1} << 50);
@@ -90,7 +90,7 @@ TEST_F(CudaDevice, NothingIsReservedAfterTheFirstTime) {
   EXPECT_EQ(device_->allocations(), before);
 }
 
-TEST(CudaInfo, SaysWhatIsThere) {
+TEST(CudaInfo, ReportsWhatIsThere) {
   const CudaInfo info = cuda_info();
   EXPECT_EQ(info.devices == 0, !info.problem.empty());
   EXPECT_THROW(make_cuda_device(info.devices), UserError);

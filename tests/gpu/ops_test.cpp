@@ -147,7 +147,7 @@ TEST_F(CudaOps, NumbersThatAreNoneReachTheLoss) {
 // tensors is written: they lie between rows that are looked at.
 TEST_F(CudaOps, BrokenSegmentTablesAreReportedAndTouchNothing) {
   constexpr std::int64_t kRows = 64, kGuard = 64, kHeads = 4, kKvHeads = 2, kDim = 32, kTable = 3;
-  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int32_t kMax = std::numeric_limits<std::int32_t>::max();
   struct Broken {
     std::vector<std::int32_t> row;  // the second of three in the table
     std::int32_t count;
@@ -158,7 +158,7 @@ TEST_F(CudaOps, BrokenSegmentTablesAreReportedAndTouchNothing) {
       {{16, 49, 16, 16, 0, 0}, 3, "attention: first row or number of rows 49 at 1 is outside [0, 49)"},
       {{16, 16, 16, -3, 0, 0}, 3, "attention: first row or number of rows -3 at 1 is outside [0, 49)"},
       {{16, 16, 60, 16, 0, 0}, 3, "attention: first row or number of rows 16 at 1 is outside [0, 5)"},
-      {{kMost, kMost, 16, 16, 0, 0}, 3, "attention: first row or number of rows 2147483647 at 1 is outside [0, 65)"},
+      {{kMax, kMax, 16, 16, 0, 0}, 3, "attention: first row or number of rows 2147483647 at 1 is outside [0, 65)"},
       {{16, 16, 16, 16, 0, 0}, 4, "attention: number of segments 4 at 0 is outside [0, 4)"},
       {{16, 16, 16, 16, 0, 0}, -1, "attention: number of segments -1 at 0 is outside [0, 4)"},
   };
@@ -239,9 +239,9 @@ TEST_F(CudaOps, BrokenSegmentTablesAreReportedAndTouchNothing) {
           EXPECT_NE(std::string(error.what()).find(broken.what), std::string::npos) << error.what();
         }
       }
-      for (const Storage& whole : kept) {
+      for (const Storage& full : kept) {
         for (const std::int64_t begin : {std::int64_t{0}, kGuard + kRows}) {
-          const TensorView guard = whole.view().rows(begin, kGuard);
+          const TensorView guard = full.view().rows(begin, kGuard);
           const Storage wide(*device_, DType::f32, guard.shape());
           if (way.dtype == DType::f32) {
             ops::copy(*stream_, {.x = guard, .y = wide});

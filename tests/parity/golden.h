@@ -46,9 +46,9 @@ inline void project_part(const std::string& name, std::int64_t first, const floa
 // The same, large pieces on all cores.
 inline void project(const std::string& name, std::int64_t first, const float* values, std::int64_t count,
                     std::vector<double>& projections) {
-  constexpr std::int64_t kLeast = std::int64_t{1} << 18;  // elements worth a thread
+  constexpr std::int64_t kMin = std::int64_t{1} << 18;  // elements worth a thread
   const std::int64_t threads =
-      std::clamp<std::int64_t>(count / kLeast, 1, std::max(1u, std::thread::hardware_concurrency()));
+      std::clamp<std::int64_t>(count / kMin, 1, std::max(1u, std::thread::hardware_concurrency()));
   std::vector<std::vector<double>> parts(static_cast<std::size_t>(threads), std::vector<double>(kProjections));
   std::vector<std::thread> workers;
   for (std::int64_t t = 0; t < threads; ++t) {

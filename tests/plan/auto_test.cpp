@@ -9,7 +9,7 @@
 #include "config/config.h"
 #include "models/families.h"
 #include "plan/forecast.h"
-#include "plan/ladder.h"
+#include "plan/policy_candidates.h"
 #include "support.h"
 
 namespace hawser {
@@ -123,18 +123,18 @@ class Auto : public ::testing::TestWithParam<int> {
 constexpr double kWorse = 0.1;
 
 TEST_P(Auto, IsAsFastAsTheBestOfAllAssignments) {
-  const std::int64_t most = forecast(Policies(4, Checkpointing::none)).needed();
-  std::int64_t least = most;
+  const std::int64_t max = forecast(Policies(4, Checkpointing::none)).needed();
+  std::int64_t min = max;
   double slowest = 0, quickest = 1e300, worst = 0;
   for (const Checkpointing policy : testing::kPolicies) {
     const plan::Forecast f = forecast(Policies(4, policy));
-    least = std::min(least, f.needed());
+    min = std::min(min, f.needed());
     slowest = std::max(slowest, f.time.seconds);
     quickest = std::min(quickest, f.time.seconds);
   }
-  ASSERT_LT(least, most);
+  ASSERT_LT(min, max);
   for (int part = 0; part <= 20; ++part) {
-    const std::int64_t limit = least + (most - least) * part / 20;
+    const std::int64_t limit = min + (max - min) * part / 20;
     Recipe recipe = recipe_;
     recipe.memory.capacity = Bytes(static_cast<std::int64_t>(static_cast<double>(limit) / (1 - plan::kAutoMargin)) + 1);
     const plan::Forecast chosen = forecaster(recipe).forecast();
@@ -165,7 +165,7 @@ TEST_P(Auto, IsAsFastAsTheBestOfAllAssignments) {
 TEST_P(Auto, BlocksThatKeepLeastComeFirst) {
   for (const Assignment& a : all_) {
     Policies sorted = a.policies;
-    // As rungs stand on the ladder: gate_up keeps less than qkv.
+    // As candidates stand on the candidates: gate_up keeps less than qkv.
     const auto weight = [](Checkpointing p) {
       return p == Checkpointing::qkv ? 3 : p == Checkpointing::gate_up ? 4 : 2 * static_cast<int>(p);
     };
@@ -180,7 +180,7 @@ TEST_P(Auto, BlocksThatKeepLeastComeFirst) {
 
 INSTANTIATE_TEST_SUITE_P(Small, Auto, ::testing::Range(0, static_cast<int>(settings().size())));
 
-TEST(AutoRefuses, WhatNothingMakesFit) {
+TEST(AutoRejects, WhatNothingMakesFit) {
   const models::Model model(testing::llama_description({.blocks = 2}));
   Recipe recipe = recipe_of(settings()[0]);
   recipe.memory.capacity = Bytes(1 << 20);
@@ -193,12 +193,12 @@ TEST(AutoRefuses, WhatNothingMakesFit) {
   }
   // Where the margin cannot be left, what needs least may still run.
   recipe.memory.per_layer.assign(2, Checkpointing::full);
-  const std::int64_t least =
+  const std::int64_t min =
       plan::Forecaster(recipe, model, 1, plan::load_target("cpu"), plan::this_machine(), 1).forecast().needed();
   recipe.memory.per_layer.clear();
-  recipe.memory.capacity = Bytes(least);
+  recipe.memory.capacity = Bytes(min);
   EXPECT_NO_THROW(plan::check_capacity(recipe, model, 1, 1));
-  recipe.memory.capacity = Bytes(least - 1);
+  recipe.memory.capacity = Bytes(min - 1);
   EXPECT_THROW(plan::check_capacity(recipe, model, 1, 1), Error);
 }
 
@@ -235,35 +235,35 @@ INSTANTIATE_TEST_SUITE_P(Llama, AutoSpeed,
                                            Speed{"llama-3.1-70b-16k.yaml", 1024, 1, 16384, 1024, 5.0},
                                            Speed{"llama-3.1-70b-16k.yaml", 1024, 8, 131072, 256, 5.0}));
 
-// The ladder's answer against every way to give blocks to rungs.
-TEST(Ladder, FindsTheFastestMixOfItsModel) {
+// The candidates's answer against every way to give blocks to candidates.
+TEST(PolicyCandidates, FindsTheFastestMixOfItsModel) {
   const RandomStream random(5, "ladder");
   std::uint64_t drawn = 0;
   for (int round = 0; round < 50; ++round) {
-    std::vector<plan::Rung> rungs;
+    std::vector<plan::PolicyCandidate> candidates;
     double kept = 1000, seconds = 10;
     for (int r = 0; r < 5; ++r) {
-      rungs.push_back({testing::kPolicies[r], kept, 4000 + 6 * kept, seconds});
+      candidates.push_back({testing::kPolicies[r], kept, 4000 + 6 * kept, seconds});
       kept -= 1 + static_cast<double>(random.below(240, drawn++));
       seconds += 0.01 * static_cast<double>(1 + random.below(100, drawn++));
     }
-    const plan::Ladder ladder(rungs, 6);
-    for (double budget = rungs.back().needed - 100; budget < rungs.front().needed + 200; budget += 97) {
+    const plan::PolicyCandidates policies(candidates, 6);
+    for (double budget = candidates.back().needed - 100; budget < candidates.front().needed + 200; budget += 97) {
       double best = 1e300;
       for (int code = 0; code < 5 * 5 * 5 * 5 * 5 * 5; ++code) {
         double keeps = 0, takes = 0;
         for (int block = 0, rest = code; block < 6; ++block, rest /= 5) {
-          keeps += rungs[static_cast<std::size_t>(rest % 5)].kept;
-          takes += rungs[static_cast<std::size_t>(rest % 5)].seconds / 6;
+          keeps += candidates[static_cast<std::size_t>(rest % 5)].kept;
+          takes += candidates[static_cast<std::size_t>(rest % 5)].seconds / 6;
         }
         if (4000 + keeps <= budget) best = std::min(best, takes);
       }
-      const auto mix = ladder.fastest(budget);
+      const auto mix = policies.fastest(budget);
       ASSERT_EQ(mix.has_value(), best < 1e300) << budget;
       if (!mix) continue;
       EXPECT_NEAR(mix->seconds, best, 1e-9);
       EXPECT_LE(mix->needed, budget);
-      const Policies list = ladder.list(*mix);
+      const Policies list = policies.list(*mix);
       EXPECT_EQ(list.size(), 6u);
       EXPECT_TRUE(std::is_sorted(list.rbegin(), list.rend()));
     }

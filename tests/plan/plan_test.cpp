@@ -125,9 +125,9 @@ bool safe(const plan::RankPlan& plan) {
   return true;
 }
 
-// Every wait of a program in turn: without it the plan is refused, unless it is as safe as before (another wait implies
+// Every wait of a program in turn: without it the plan is rejected, unless it is as safe as before (another wait implies
 // it, or it holds back a gather whose memory this placement does not need at once).
-TEST(Plan, AProgramWithOneEventRemovedIsRefused) {
+TEST(Plan, AProgramWithOneEventRemovedIsRejected) {
   const models::Model model(testing::toy_description());
   for (const MeshSizes& mesh : {MeshSizes{.context = 2, .shard = 2}, MeshSizes{.shard = 2, .replicate = 2},
                                 MeshSizes{.context = 4, .shard_context = false}}) {
@@ -135,7 +135,7 @@ TEST(Plan, AProgramWithOneEventRemovedIsRefused) {
         make_test_layout({.mesh = mesh, .checkpointing = Checkpointing::full, .micro_batches = 2}, model);
     const plan::RankPlan good = plan::plan_rank(model, layout, step::Purpose::train, 0);
     EXPECT_TRUE(safe(good));
-    int waits = 0, refused = 0;
+    int waits = 0, rejected = 0;
     for (std::size_t i = 0; i < good.trace.items.size(); ++i) {
       if (good.trace.items[i].kind != TraceItem::Kind::wait) continue;
       ++waits;
@@ -143,17 +143,17 @@ TEST(Plan, AProgramWithOneEventRemovedIsRefused) {
       TraceItem& item = broken.trace.items[i];
       item.kind = TraceItem::Kind::record;  // an event that nobody waits for: indices stay what they are
       item.target = -1;
-      bool refuses = false;
+      bool rejects = false;
       try {
         plan::check_plans({&broken}, {0});
       } catch (const InternalError&) {
-        refuses = true;
+        rejects = true;
       }
-      refused += refuses ? 1 : 0;
-      EXPECT_EQ(refuses, !safe(broken)) << "wait " << i << " of instruction " << item.instruction;
+      rejected += rejects ? 1 : 0;
+      EXPECT_EQ(rejects, !safe(broken)) << "wait " << i << " of instruction " << item.instruction;
     }
-    std::printf("%d waits: %d refused without them\n", waits, refused);
-    EXPECT_GT(refused, waits / 3);
+    std::printf("%d waits: %d rejected without them\n", waits, rejected);
+    EXPECT_GT(rejected, waits / 3);
   }
 }
 
@@ -241,7 +241,7 @@ TEST(Plan, DeterminismIsPlannedAndRejectedBeyondItsLengths) {
 }
 
 // No silent slow path: what a step's attention takes on a GPU stands in its plan, with the reason.
-TEST(Plan, SaysWhichAttentionItTakes) {
+TEST(Plan, ReportsWhichAttentionItTakes) {
   const models::Model model(testing::llama_description({}));
   const auto lines = [&](DType compute, std::int64_t documents, DeviceKind device, bool deterministic = false) {
     plan::Layout layout = make_test_layout({.documents = documents, .compute = compute}, model);

@@ -17,7 +17,7 @@ using testing::all_policies;
 using testing::LayoutOptions;
 using testing::make_test_layout;
 
-void expect_tight(const models::Model& model, LayoutOptions options, const char* name, double most = 1.03) {
+void expect_tight(const models::Model& model, LayoutOptions options, const char* name, double max = 1.03) {
   for (const auto checkpointing : testing::kPolicies) {
     options.checkpointing = checkpointing;
     const plan::Layout layout = make_test_layout(options, model);
@@ -25,7 +25,7 @@ void expect_tight(const models::Model& model, LayoutOptions options, const char*
     const auto& placement = plan.buffers.placement;
     const double ratio = static_cast<double>(placement.bytes) / static_cast<double>(placement.live_bytes);
     std::printf("%s, %s: arena %.4f of live\n", name, testing::text_of(options).c_str(), ratio);
-    EXPECT_LE(ratio, most) << name << ": " << testing::text_of(options);
+    EXPECT_LE(ratio, max) << name << ": " << testing::text_of(options);
   }
 }
 
@@ -124,7 +124,7 @@ TEST(SessionEnds, WithAStepOnItsWay) {
 }
 
 // Each step's own time, however late and at how many at once the host looks.
-TEST(StepOutputs, SayWhenTheyWereReached) {
+TEST(StepOutputs, ReportWhenTheyWereReached) {
   using Clock = std::chrono::steady_clock;
   const models::Model model(testing::toy_description());
   const plan::Layout layout = make_test_layout({}, model);
@@ -143,9 +143,9 @@ TEST(StepOutputs, SayWhenTheyWereReached) {
 }
 
 // A plan of some work on two buffers of an arena, and a device that is held to it.
-class ReplayRefuses : public ::testing::Test {
+class ReplayRejects : public ::testing::Test {
  protected:
-  ReplayRefuses() : cpu_(make_cpu_device()), arena_(*cpu_, kBytes), state_(*cpu_, 256) {
+  ReplayRejects() : cpu_(make_cpu_device()), arena_(*cpu_, kBytes), state_(*cpu_, 256) {
     step::MetaBuffers buffers(meta_);
     const auto stream = meta_.make_stream("compute");
     const TensorView a = buffers.get({step::Role::temp, 0, 0}, DType::f32, {kFloats});
@@ -171,21 +171,21 @@ class ReplayRefuses : public ::testing::Test {
   std::unique_ptr<Stream> stream_;
 };
 
-TEST_F(ReplayRefuses, OtherWork) {
+TEST_F(ReplayRejects, OtherWork) {
   EXPECT_THROW(stream_->launch({.name = "other", .accesses = {writes(view())}}, [] {}), InternalError);
 }
-TEST_F(ReplayRefuses, OtherPlaces) {
+TEST_F(ReplayRejects, OtherPlaces) {
   EXPECT_THROW(stream_->launch({.name = "make", .accesses = {writes(view(256))}}, [] {}), InternalError);
 }
-TEST_F(ReplayRefuses, AnotherOrder) {
+TEST_F(ReplayRejects, AnotherOrder) {
   EXPECT_THROW(stream_->record(), InternalError);
 }
-TEST_F(ReplayRefuses, TooLittle) {
+TEST_F(ReplayRejects, TooLittle) {
   stream_->launch({.name = "make", .accesses = {writes(view())}}, [] {});
   EXPECT_THROW(replay_->end_step(), InternalError);
   stream_->synchronize();
 }
-TEST_F(ReplayRefuses, TooMuch) {
+TEST_F(ReplayRejects, TooMuch) {
   stream_->launch({.name = "make", .accesses = {writes(view())}}, [] {});
   stream_->record();
   replay_->end_step();
@@ -193,7 +193,7 @@ TEST_F(ReplayRefuses, TooMuch) {
   stream_->synchronize();
 }
 
-TEST_F(ReplayRefuses, AUseBehindTheLastUse) {
+TEST_F(ReplayRejects, AUseBehindTheLastUse) {
   float* data = view().data<float>();
   float seen = 0;
   stream_->launch({.name = "make", .accesses = {writes(view())}}, [&] {
@@ -210,7 +210,7 @@ TEST_F(ReplayRefuses, AUseBehindTheLastUse) {
 #endif
 }
 
-TEST_F(ReplayRefuses, AUseBeforeTheFirstUse) {
+TEST_F(ReplayRejects, AUseBeforeTheFirstUse) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(*const_cast<volatile float*>(view().data<float>()) = 1.0f, "use-after-poison");

@@ -102,7 +102,7 @@ def conversation(draw, with_tools):
 
 
 def render(template, conversation, tokens, prompt):
-    """The text, or none where the template refuses the conversation; and the characters it marks as generated."""
+    """The text, or none where the template rejects the conversation; and the characters it marks as generated."""
     try:
         texts, generated = render_jinja_template(
             conversations=[conversation["messages"]], tools=conversation["tools"], chat_template=template,

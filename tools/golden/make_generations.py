@@ -5,7 +5,7 @@ usage: make_generations.py [--golden tests/golden]
 For each model of tests/golden/tiny, greedy tokens behind prompts of several lengths: from `generate` with its cache in
 float32, of each prompt alone and of all together, padded on the left; they agree with each other and with forward
 passes over everything in float64, where the smallest lead of a winning logit over the second is taken. For
-temperature, top-k and top-p, the probabilities that transformers' processors leave of made-up logits, in its order.
+temperature, top-k and top-p, the probabilities that transformers' processors leave of synthetic logits, in its order.
 tests/golden/README.md tells the format. Takes half a minute.
 """
 

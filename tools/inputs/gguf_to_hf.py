@@ -4,7 +4,7 @@ usage: gguf_to_hf.py MODEL.gguf FOLDER
 
 Weights are de-quantised; the order of the rows of the query and key projections, which GGUF changes for its own rotary
 embedding, is put back. The tokenizer is rebuilt from the tokens and merges that the file holds. Written for
-SmolLM2 (general.architecture `llama`, tokenizer.ggml.pre `smollm`); anything else is refused.
+SmolLM2 (general.architecture `llama`, tokenizer.ggml.pre `smollm`); anything else is rejected.
 """
 
 import json

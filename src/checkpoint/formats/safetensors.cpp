@@ -158,7 +158,7 @@ const std::string& SafetensorsFolder::file_of(const TensorInfo& info) const {
 void SafetensorsFolder::read(const std::string& name, const Region& region, const TensorView& out) {
   const TensorInfo* info = find(name);
   HAWSER_CHECK(info != nullptr, "no tensor ", in_quotes(name));
-  HAWSER_CHECK(lies_in(region, info->shape), in_quotes(name), " ", info->shape.text(), ": box ", region.text());
+  HAWSER_CHECK(is_inside(region, info->shape), in_quotes(name), " ", info->shape.text(), ": box ", region.text());
   HAWSER_CHECK(out.device() == DeviceKind::cpu && out.dense() && out.elements() == region.elements(), in_quotes(name),
                ": box ", region.text(), " into a view of ", out.text());
   const CastRun cast = cast_from(*info->type, out.dtype());
@@ -191,13 +191,13 @@ void SafetensorsFolder::read(const std::string& name, const Region& region, cons
     }
     batch.clear();
   };
-  const std::int64_t most = kStagingBytes / element * element;
+  const std::int64_t max = kStagingBytes / element * element;
   for_each_run(info->shape, region, [&](std::int64_t first, std::int64_t count) {
     std::int64_t begin = info->begin + first * element;
     std::int64_t bytes = count * element;
     while (bytes > 0) {
-      const std::int64_t piece = std::min(bytes, most);
-      if (!batch.empty() && (begin + piece - batch.front().begin > most ||
+      const std::int64_t piece = std::min(bytes, max);
+      if (!batch.empty() && (begin + piece - batch.front().begin > max ||
                              begin - (batch.back().begin + batch.back().bytes) > kGapBytes)) {
         flush();
       }

@@ -1,6 +1,6 @@
 // Reading safetensors: one file, or the files of an index.
 //
-// Source: https://huggingface.co/docs/safetensors (format), and its reference implementation for what is refused.
+// Source: https://huggingface.co/docs/safetensors (format), and its reference implementation for what is rejected.
 // Files are read with pread, not mapped; checkpoint.h says why.
 #pragma once
 
@@ -34,7 +34,7 @@ struct TensorInfo {
 };
 
 // One file's header, checked against the file's size: adds all problems; the map is complete when there are none.
-// Refused: a header too short or too long, broken JSON, a name twice, unknown types, more than Shape::kMaxRank dims,
+// Rejected: a header too short or too long, broken JSON, a name twice, unknown types, more than Shape::kMaxRank dims,
 // sizes that overflow, bytes that do not fit type and shape, ranges that overlap, leave holes, or pass the file's end,
 // data behind the last tensor.
 std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Problems& problems);

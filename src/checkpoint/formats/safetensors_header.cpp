@@ -101,13 +101,13 @@ std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Prob
   std::map<std::string, TensorInfo> tensors;
   const std::string& path = file.path();
   const std::int64_t bytes = file.bytes();
-  const auto refuse = [&](Problem problem) {
+  const auto reject = [&](Problem problem) {
     problem.file = path;
     problems.add(std::move(problem));
     return std::map<std::string, TensorInfo>{};
   };
   if (bytes < kLengthBytes) {
-    return refuse(
+    return reject(
         {.what = "not a safetensors file: too short for a header", .expected = "8 bytes at least", .got = cat(bytes)});
   }
   std::array<std::uint8_t, kLengthBytes> word{};
@@ -115,24 +115,24 @@ std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Prob
   std::uint64_t length = 0;  // little-endian
   for (std::size_t i = 0; i < word.size(); ++i) length |= std::uint64_t{word[i]} << (8 * i);
   if (length > static_cast<std::uint64_t>(kMaxHeaderBytes)) {
-    return refuse({.what = "header too long",
+    return reject({.what = "header too long",
                    .expected = cat("at most ", kMaxHeaderBytes, " bytes"),
                    .got = cat(length),
                    .at = "byte 0"});
   }
   const auto header_bytes = static_cast<std::int64_t>(length);
   if (header_bytes < 2) {
-    return refuse({.what = "header too short", .expected = "2 bytes at least", .got = cat(length), .at = "byte 0"});
+    return reject({.what = "header too short", .expected = "2 bytes at least", .got = cat(length), .at = "byte 0"});
   }
   if (header_bytes > bytes - kLengthBytes) {
-    return refuse({.what = "header longer than the file: the file is truncated, or is not safetensors",
+    return reject({.what = "header longer than the file: the file is truncated, or is not safetensors",
                    .expected = cat(kLengthBytes + header_bytes, " bytes at least"),
                    .got = cat(bytes),
                    .at = "byte 0"});
   }
   std::string text(static_cast<std::size_t>(header_bytes), '\0');
   file.read_at(kLengthBytes, reinterpret_cast<std::byte*>(text.data()), header_bytes);
-  if (text[0] != '{') return refuse({.what = "header does not begin with {", .at = "byte 8"});
+  if (text[0] != '{') return reject({.what = "header does not begin with {", .at = "byte 8"});
   const auto json = parse_json(text, path, "header", kLengthBytes, problems);
   if (!json) return {};
 

@@ -47,8 +47,8 @@ std::vector<float> read_floats(SafetensorsFolder& folder, const std::string& nam
   return out;
 }
 
-// The one line with which this file is refused.
-std::string refusal(const std::string& bytes) {
+// The one line with which this file is rejected.
+std::string rejection(const std::string& bytes) {
   const TemporaryFolder folder;
   write_file(folder / "model.safetensors", bytes);
   Problems problems;
@@ -66,11 +66,11 @@ TEST(Safetensors, ReadsBoxesOfEveryType) {
   EXPECT_EQ(file->names(), (std::vector<std::string>{"a", "b", "e", "h", "s"}));
   EXPECT_EQ(file->find("b")->shape, (Shape{2, 3}));
   EXPECT_EQ(file->find("nothing"), nullptr);
-  EXPECT_EQ(read_floats(*file, "b", whole({2, 3})), (std::vector<float>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(read_floats(*file, "b", full({2, 3})), (std::vector<float>{0, 1, 2, 3, 4, 5}));
   EXPECT_EQ(read_floats(*file, "b", {{0, 1}, {2, 2}}), (std::vector<float>{1, 2, 4, 5}));
-  EXPECT_EQ(read_floats(*file, "a", whole({2})), (std::vector<float>{1.5f, -2.0f}));
-  EXPECT_EQ(read_floats(*file, "h", whole({2})), (std::vector<float>{1.5f, -0x1p-24f}));
-  EXPECT_EQ(read_floats(*file, "s", whole({})), (std::vector<float>{7}));
+  EXPECT_EQ(read_floats(*file, "a", full({2})), (std::vector<float>{1.5f, -2.0f}));
+  EXPECT_EQ(read_floats(*file, "h", full({2})), (std::vector<float>{1.5f, -0x1p-24f}));
+  EXPECT_EQ(read_floats(*file, "s", full({})), (std::vector<float>{7}));
   Bf16 narrow[2];
   file->read("b", {{1, 0}, {1, 2}},
              TensorView(reinterpret_cast<std::byte*>(narrow), DType::bf16, {2}, DeviceKind::cpu));
@@ -79,8 +79,7 @@ TEST(Safetensors, ReadsBoxesOfEveryType) {
   file->read_bytes("h", 2, raw, 2);
   EXPECT_EQ(raw[1], std::byte{0x80});
   EXPECT_THROW(read_floats(*file, "b", {{0, 2}, {2, 2}}), InternalError);
-  expect_line(error_of([&] { read_floats(*file, "e", whole({0})); }),
-              "cannot be used here (expected float32, got I64)");
+  expect_line(error_of([&] { read_floats(*file, "e", full({0})); }), "cannot be used here (expected float32, got I64)");
 }
 
 TEST(Safetensors, Float16IsExact) {
@@ -92,7 +91,7 @@ TEST(Safetensors, Float16IsExact) {
   Problems problems;
   auto file = SafetensorsFolder::open(folder / "x.safetensors", problems);
   ASSERT_TRUE(file.has_value()) << problems.lines();
-  const auto floats = read_floats(*file, "h", whole({65536}));
+  const auto floats = read_floats(*file, "h", full({65536}));
   for (std::size_t i = 0; i < floats.size(); ++i) {
     const int exponent = static_cast<int>(i >> 10 & 31), fraction = static_cast<int>(i & 1023);
     double value = exponent == 0 ? fraction * 0x1p-24 : std::ldexp(1.0 + fraction / 1024.0, exponent - 15);
@@ -106,26 +105,26 @@ TEST(Safetensors, Float16IsExact) {
   }
 }
 
-TEST(Safetensors, RefusesBrokenHeadersInOneLine) {
+TEST(Safetensors, RejectsBrokenHeadersInOneLine) {
   const auto tensor = [](const std::string& entry) { return R"({"t":)" + entry + "}"; };
   const std::string data(24, '\0');
-  const auto entry = [&](const std::string& text) { return refusal(file_of(tensor(text), data)); };
+  const auto entry = [&](const std::string& text) { return rejection(file_of(tensor(text), data)); };
   const auto expect = [](const std::string& line, const std::string& part) { expect_line(line, part); };
-  expect(refusal(""), "too short for a header");
-  expect(refusal("1234567"), "too short for a header");
-  expect(refusal(std::string(8, '\0')), "header too short");
-  expect(refusal(std::string(8, '\xff')), "header too long");
-  expect(refusal(std::string("\x10\0\0\0\0\0\0\0{}", 10)), "header longer than the file");
-  expect(refusal(file_of("[1]", "")), "does not begin with {");
-  expect(refusal(file_of(R"({"t":)", "")), "broken JSON at byte ");
-  expect(refusal(file_of("{\"\xff\":1}", "")), "broken JSON at byte 10");
-  expect(refusal(file_of("{} x", "")), "broken JSON at byte 11");
-  expect(refusal(file_of(R"({"t":1e999})", "")), "a number out of range");
-  expect(refusal(file_of("{\"a\":" + std::string(100000, '['), "")), "nested too deeply");
-  expect(refusal(file_of(R"({"__metadata__":{"a":1}})", "")), "__metadata__ is not an object of texts");
-  expect(refusal(file_of(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)"
-                         R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
-                         "")),
+  expect(rejection(""), "too short for a header");
+  expect(rejection("1234567"), "too short for a header");
+  expect(rejection(std::string(8, '\0')), "header too short");
+  expect(rejection(std::string(8, '\xff')), "header too long");
+  expect(rejection(std::string("\x10\0\0\0\0\0\0\0{}", 10)), "header longer than the file");
+  expect(rejection(file_of("[1]", "")), "does not begin with {");
+  expect(rejection(file_of(R"({"t":)", "")), "broken JSON at byte ");
+  expect(rejection(file_of("{\"\xff\":1}", "")), "broken JSON at byte 10");
+  expect(rejection(file_of("{} x", "")), "broken JSON at byte 11");
+  expect(rejection(file_of(R"({"t":1e999})", "")), "a number out of range");
+  expect(rejection(file_of("{\"a\":" + std::string(100000, '['), "")), "nested too deeply");
+  expect(rejection(file_of(R"({"__metadata__":{"a":1}})", "")), "__metadata__ is not an object of texts");
+  expect(rejection(file_of(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)"
+                           R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
+                           "")),
          "a name stands twice (got 'a')");
   expect(entry("3"), "entry is not an object");
   expect(entry(R"({"dtype":"F32","shape":[6]})"), "without dtype, shape or data_offsets");
@@ -149,21 +148,21 @@ TEST(Safetensors, RefusesBrokenHeadersInOneLine) {
   expect(entry(R"({"dtype":"F4","shape":[3],"data_offsets":[0,1]})"), "bytes do not fit dtype and shape");
   expect(entry(R"({"dtype":"F32","shape":[5],"data_offsets":[4,24]})"), "a hole between tensors");
   expect(entry(R"({"dtype":"F32","shape":[5],"data_offsets":[0,20]})"), "bytes behind the last tensor");
-  expect(refusal(file_of(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},)"
-                         R"("b":{"dtype":"F32","shape":[3],"data_offsets":[12,24]}})",
-                         data)),
+  expect(rejection(file_of(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},)"
+                           R"("b":{"dtype":"F32","shape":[3],"data_offsets":[12,24]}})",
+                           data)),
          "overlapping tensors");
-  expect(refusal(file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
-                         R"("b":{"dtype":"F32","shape":[3],"data_offsets":[12,24]}})",
-                         data)),
+  expect(rejection(file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+                           R"("b":{"dtype":"F32","shape":[3],"data_offsets":[12,24]}})",
+                           data)),
          "a hole between tensors");
   expect(entry("{\"dtype\":\"F32\",\"shape\":[5],\"data_offsets\":[0,24],\"x\\n\":" + std::string(9, '[') + "]"),
          "JSON");
   const std::string truncated = file_of(kHeader, sample_data());
-  expect(refusal(truncated.substr(0, truncated.size() - 1)), "data behind the file's end");
+  expect(rejection(truncated.substr(0, truncated.size() - 1)), "data behind the file's end");
 }
 
-TEST(Safetensors, RefusesWhatIsNoFile) {
+TEST(Safetensors, RejectsWhatIsNoFile) {
   const TemporaryFolder folder;
   Problems problems;
   EXPECT_FALSE(SafetensorsFolder::open(folder.path(), problems).has_value());
@@ -185,7 +184,7 @@ class Index : public ::testing::Test {
   static std::string one(const std::string& name) {
     return file_of("{\"" + name + R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", bytes_of<float>({1}));
   }
-  std::string refusal(const std::string& map) {
+  std::string rejection(const std::string& map) {
     write_file(folder_ / "model.safetensors.index.json", R"({"metadata":{"total_size":8},"weight_map":)" + map + "}");
     Problems problems;
     const auto file = SafetensorsFolder::open(folder_.path(), problems);
@@ -196,32 +195,33 @@ class Index : public ::testing::Test {
 };
 
 TEST_F(Index, MustAgreeWithItsFiles) {
-  EXPECT_EQ(refusal(R"({"a":"x.safetensors","b":"y.safetensors"})"), "");
-  expect_line(refusal(R"({"a":"x.safetensors","b":"x.safetensors"})"), "x.safetensors: lacks a tensor that the index");
-  expect_line(refusal(R"({"a":"x.safetensors","b":"y.safetensors","c":"y.safetensors"})"), "lacks a tensor");
-  expect_line(refusal(R"({"a":"x.safetensors","b":"z.safetensors"})"), "z.safetensors: cannot open");
-  expect_line(refusal(R"({"a":"x.safetensors","a":"y.safetensors"})"), "a name stands twice");
-  expect_line(refusal("{}"), "lists no tensor");
-  expect_line(refusal("[]"), "without a weight_map");
-  expect_line(refusal("{"), "broken JSON at byte ");
-  const std::string swapped = refusal(R"({"a":"y.safetensors","b":"x.safetensors"})");
+  EXPECT_EQ(rejection(R"({"a":"x.safetensors","b":"y.safetensors"})"), "");
+  expect_line(rejection(R"({"a":"x.safetensors","b":"x.safetensors"})"),
+              "x.safetensors: lacks a tensor that the index");
+  expect_line(rejection(R"({"a":"x.safetensors","b":"y.safetensors","c":"y.safetensors"})"), "lacks a tensor");
+  expect_line(rejection(R"({"a":"x.safetensors","b":"z.safetensors"})"), "z.safetensors: cannot open");
+  expect_line(rejection(R"({"a":"x.safetensors","a":"y.safetensors"})"), "a name stands twice");
+  expect_line(rejection("{}"), "lists no tensor");
+  expect_line(rejection("[]"), "without a weight_map");
+  expect_line(rejection("{"), "broken JSON at byte ");
+  const std::string swapped = rejection(R"({"a":"y.safetensors","b":"x.safetensors"})");
   EXPECT_EQ(std::count(swapped.begin(), swapped.end(), '\n'), 1) << swapped;
   write_file(folder_ / "y.safetensors", one("a"));
-  expect_line(refusal(R"({"a":"x.safetensors","b":"y.safetensors"})"), "a tensor that another file holds too (got ");
+  expect_line(rejection(R"({"a":"x.safetensors","b":"y.safetensors"})"), "a tensor that another file holds too (got ");
   write_file(folder_ / "y.safetensors",
              file_of(R"({"b":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"c":{"dtype":"U8","shape":[0],)"
                      R"("data_offsets":[0,0]}})",
                      ""));
-  expect_line(refusal(R"({"a":"x.safetensors","b":"y.safetensors"})"), "holds a tensor that the index does not list");
+  expect_line(rejection(R"({"a":"x.safetensors","b":"y.safetensors"})"), "holds a tensor that the index does not list");
 }
 
 TEST_F(Index, NamesOnlyFilesOfItsFolder) {
   write_file(folder_ / "secret", one("a"));
   for (const char* name : {"../x.safetensors", "/etc/x.safetensors", "sub/x.safetensors", "..", "", ".", "secret",
                            "..\\\\x.safetensors", "x.safetensors\\u0000", "x\\n.safetensors"}) {
-    expect_line(refusal(cat(R"({"a":")", name, R"("})")), "not a .safetensors file of its own folder");
+    expect_line(rejection(cat(R"({"a":")", name, R"("})")), "not a .safetensors file of its own folder");
   }
-  expect_line(refusal(R"({"a":7})"), "of its own folder (got no text)");
+  expect_line(rejection(R"({"a":7})"), "of its own folder (got no text)");
 }
 
 // Each byte changed to several others, and each length: an error of one line a problem, or tensors that can be read.
@@ -229,7 +229,7 @@ TEST(Safetensors, SurvivesEveryFlipAndTruncation) {
   const TemporaryFolder folder(memory_folder());
   const std::string path = folder / "model.safetensors";
   const std::string sound = file_of(kHeader, sample_data());
-  int refused = 0, read = 0;
+  int rejected = 0, read = 0;
   const auto check = [&](const std::string& bytes) {
     write_file(path, bytes);
     Problems problems;
@@ -237,7 +237,7 @@ TEST(Safetensors, SurvivesEveryFlipAndTruncation) {
     if (!file) {
       ASSERT_FALSE(problems.empty());
       for (const Problem& problem : problems.all()) expect_line(problem.line(), path);
-      ++refused;
+      ++rejected;
       return;
     }
     ++read;
@@ -245,7 +245,7 @@ TEST(Safetensors, SurvivesEveryFlipAndTruncation) {
     for (const std::string& name : file->names()) {
       const TensorInfo& info = *file->find(name);
       total += info.bytes;
-      const std::string line = error_of([&] { read_floats(*file, name, whole(info.shape)); });
+      const std::string line = error_of([&] { read_floats(*file, name, full(info.shape)); });
       if (!line.empty()) expect_line(line, "cannot be used here");
     }
     EXPECT_EQ(total, 36);
@@ -265,7 +265,7 @@ TEST(Safetensors, SurvivesEveryFlipAndTruncation) {
     check(sound.substr(0, i));
     check(sound.substr(0, i) + sound.substr(i + 1));
   }
-  EXPECT_GT(refused, 4000);
+  EXPECT_GT(rejected, 4000);
   EXPECT_GT(read, 500);
 }
 

@@ -87,18 +87,18 @@ SafetensorsWriter::~SafetensorsWriter() {
 
 void SafetensorsWriter::check_target() const {
   if (!exists(folder_)) return;
-  const auto refuse = [this](const std::string& what, const std::string& hint) {
+  const auto reject = [this](const std::string& what, const std::string& hint) {
     throw UserError(Problem{.file = folder_, .what = what, .hint = hint});
   };
-  if (!is_folder(folder_)) refuse("a file stands where the export folder should be", "another folder");
+  if (!is_folder(folder_)) reject("a file stands where the export folder should be", "another folder");
   const std::vector<std::string> names = list_folder(folder_);
   if (names.empty()) return;
-  if (!options_.replace) refuse("the export folder is not empty", "another folder");
+  if (!options_.replace) reject("the export folder is not empty", "another folder");
   // Replacing deletes: only what is plainly an export.
   const bool has_weights = exists(cat(folder_, "/", kSingle)) || exists(cat(folder_, "/", kIndex));
   const bool has_folders = std::any_of(names.begin(), names.end(),
                                        [this](const std::string& name) { return is_folder(cat(folder_, "/", name)); });
-  if (!has_weights || has_folders) refuse("the folder holds other things than an export", "another folder");
+  if (!has_weights || has_folders) reject("the folder holds other things than an export", "another folder");
 }
 
 void SafetensorsWriter::plan_shards() {

@@ -30,7 +30,7 @@ struct SafetensorsOptions {
   std::int64_t max_shard_bytes = 5'000'000'000;  // of tensors a file; a larger tensor gets a file of its own
   std::map<std::string, std::string> metadata = {{"format", "pt"}};  // transformers asks for this entry
   // An existing folder is replaced, in one swap, when it looks like an earlier export: files only, with a
-  // model.safetensors or its index among them. An empty folder is always replaced; any other is refused.
+  // model.safetensors or its index among them. An empty folder is always replaced; any other is rejected.
   bool replace = false;
 };
 

@@ -31,7 +31,7 @@ void write(const std::string& folder, SafetensorsOptions options = {}, std::uint
   write_safetensors(
       folder, specs_of(kTensors),
       [&](const SafetensorsSpec& spec) {
-        fill({spec.name, spec.shape, spec.dtype}, version, whole(spec.shape), memory.data());
+        fill({spec.name, spec.shape, spec.dtype}, version, full(spec.shape), memory.data());
         return TensorView(memory.data(), spec.dtype, spec.shape, DeviceKind::cpu);
       },
       options);
@@ -46,9 +46,9 @@ void expect_holds(const std::string& folder, std::uint64_t version = 1) {
   for (const Spec& spec : kTensors) {
     ASSERT_NE(file->find(spec.name), nullptr) << spec.name;
     EXPECT_EQ(file->find(spec.name)->begin % size_of(spec.dtype), 0);
-    host.add(spec, {whole(spec.shape)});
+    host.add(spec, {full(spec.shape)});
     if (spec.shape.rank() > 0 && spec.shape[0] > 2) {
-      Region part = whole(spec.shape);
+      Region part = full(spec.shape);
       part.offset[0] = 1;
       part.extent[0] -= 2;
       if (spec.shape.rank() > 1) part.extent[1] = part.offset[1] = 2;
@@ -102,9 +102,9 @@ TEST(SafetensorsWriter, TakesPiecesAndConverts) {
   ASSERT_TRUE(file.has_value()) << problems.lines();
   std::vector<float> out(35);
   const TensorView to(reinterpret_cast<std::byte*>(out.data()), DType::f32, {35}, DeviceKind::cpu);
-  file->read("b", whole({5, 7}), to);
+  file->read("b", full({5, 7}), to);
   EXPECT_EQ(out, values);
-  file->read("a", whole({5, 7}), to);
+  file->read("a", full({5, 7}), to);
   for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], static_cast<float>(Bf16(values[i])));
 }
 

@@ -23,7 +23,7 @@ class File {
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
 
-  // Throws when the path is not a readable regular file (links are followed; pipes and devices are refused).
+  // Throws when the path is not a readable regular file (links are followed; pipes and devices are rejected).
   static File open(const std::string& path);
   // A new file for reading and writing; throws when the path exists.
   static File create(const std::string& path);

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-constexpr std::int64_t kBlock = 4 * kMiB, kSync = 32 * kMiB, kMost = 256 * kMiB;
+constexpr std::int64_t kBlock = 4 * kMiB, kSync = 32 * kMiB, kMax = 256 * kMiB;
 constexpr double kWriting = 1.5;  // seconds of writing after which no more is begun
 
 // A file without a name, which is gone with the process however that ends; -1 with errno.
@@ -46,7 +46,7 @@ Speed measure(int file) {
   std::vector<char> block(kBlock, 'h');
   const auto start = Clock::now();
   std::int64_t bytes = 0;
-  while (bytes < kMost && seconds_since(start) < kWriting) {
+  while (bytes < kMax && seconds_since(start) < kWriting) {
     const ssize_t size = write(file, block.data(), block.size());
     if (size < 0 && errno == EINTR) continue;
     if (size <= 0) return {.error = errno};
@@ -91,10 +91,10 @@ void check_disk(const std::string& folder, Findings& out) {
   struct statvfs space {};
   const bool known = statvfs(name.c_str(), &space) == 0;
   const auto free = static_cast<std::int64_t>(space.f_bavail) * static_cast<std::int64_t>(space.f_frsize);
-  const std::string room = known ? cat(format_bytes(Bytes(free)), " free") : "";
+  const std::string space = known ? cat(format_bytes(Bytes(free)), " free") : "";
   if (known && free < 64 * kMiB) {
     close(file);
-    return out.problem("output folder", cat(name, ", ", room), "a checkpoint takes 12 bytes a parameter",
+    return out.problem("output folder", cat(name, ", ", space), "a checkpoint takes 12 bytes a parameter",
                        "make room, or " + advice);
   }
   const Speed speed = measure(file);
@@ -102,7 +102,7 @@ void check_disk(const std::string& folder, Findings& out) {
   if (speed.error != 0) {
     return out.problem("output folder", name, cat("writing fails: ", std::strerror(speed.error)), advice);
   }
-  const std::string value = cat(name, ", ", room, ", writes ", format_bytes(Bytes(std::int64_t(speed.written))),
+  const std::string value = cat(name, ", ", space, ", writes ", format_bytes(Bytes(std::int64_t(speed.written))),
                                 "/s, reads ", format_bytes(Bytes(std::int64_t(speed.read))), "/s");
   // A billion parameters are 12 GB of checkpoint.
   const std::string meaning = cat("a checkpoint of a billion parameters takes ", format_seconds(12e9 / speed.written));

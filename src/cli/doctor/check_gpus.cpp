@@ -54,11 +54,11 @@ void check_one(const std::vector<std::string>& gpu, Findings& out) {
   } else {
     out.ok(check, memory, "free for a run");
   }
-  const double clock = number(gpu[5]), most = number(gpu[6]), limit = number(gpu[7]), highest = number(gpu[8]);
+  const double clock = number(gpu[5]), max = number(gpu[6]), limit = number(gpu[7]), highest = number(gpu[8]);
   const std::string power = cat("clock ", gpu[5], " of ", gpu[6], " MHz, power limit ", gpu[7], " of ", gpu[8], " W");
   if (limit > 0 && highest > 0 && limit < 0.95 * highest) {
     out.warn(check, power, "GEMMs will be slower than the plan's rates", cat("nvidia-smi -pl ", std::lround(highest)));
-  } else if (clock > 0 && most > 0) {
+  } else if (clock > 0 && max > 0) {
     out.ok(check, power, "at rest the clock is low; the limit is what counts");
   }
 }

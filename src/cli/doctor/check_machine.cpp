@@ -168,7 +168,7 @@ void check_limits(Findings& out) {
   }
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     out.warn("address space", bytes_text(static_cast<std::int64_t>(limit.rlim_cur)),
-             "a rank reserves all it will need at once, and is refused beyond this", "ulimit -v unlimited");
+             "a rank reserves all it will need at once, and is rejected beyond this", "ulimit -v unlimited");
   }
   struct statvfs shm {};
   if (statvfs("/dev/shm", &shm) != 0 || access("/dev/shm", W_OK) != 0) {

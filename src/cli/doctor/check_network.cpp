@@ -35,7 +35,7 @@ void check_network(Findings& out) {
     return out.warn("network", "interfaces cannot be listed", "nothing is known of links to other hosts",
                     "ip address shows what the system says");
   }
-  std::set<std::string> real, made_up;
+  std::set<std::string> real, virtual_names;
   bool loopback = false;
   for (const ifaddrs* at = first; at != nullptr; at = at->ifa_next) {
     const bool ip = at->ifa_addr != nullptr && at->ifa_addr->sa_family == AF_INET;
@@ -43,15 +43,15 @@ void check_network(Findings& out) {
     if ((at->ifa_flags & IFF_LOOPBACK) != 0) {
       loopback = true;
     } else {
-      (is_virtual(at->ifa_name) ? made_up : real).insert(at->ifa_name);
+      (is_virtual(at->ifa_name) ? virtual_names : real).insert(at->ifa_name);
     }
   }
   freeifaddrs(first);
   if (!loopback) {
     out.problem("loopback", "is down", "the ranks of one machine find each other over it", "ip link set lo up");
   }
-  if (!made_up.empty()) {
-    out.warn("network", cat(real.empty() ? "" : joined(real, ",") + ", and virtual ", joined(made_up, ",")),
+  if (!virtual_names.empty()) {
+    out.warn("network", cat(real.empty() ? "" : joined(real, ",") + ", and virtual ", joined(virtual_names, ",")),
              "runs over several hosts may try the virtual ones and hang; runs on this host alone use none",
              real.empty()
                  ? "on several hosts name one: OMPI_MCA_btl_tcp_if_include, NCCL_SOCKET_IFNAME"

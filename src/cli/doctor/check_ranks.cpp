@@ -38,9 +38,9 @@ double time_sum(comm::Mesh& mesh, Device& device, std::int64_t elements) {
   const int ranks = mesh.world().size();
   const auto stream = device.make_stream("doctor");
   const std::int64_t scratch = comm::all_reduce_workspace(elements, DType::f32, ranks, DeviceKind::cpu);
-  Arena data(device, elements * 4), room(device, std::max<std::int64_t>(scratch, 4));
+  Arena data(device, elements * 4), space(device, std::max<std::int64_t>(scratch, 4));
   const TensorView view(data.data(), DType::f32, {elements}, DeviceKind::cpu);
-  const TensorView workspace(room.data(), DType::f32, {room.bytes() / 4}, DeviceKind::cpu);
+  const TensorView workspace(space.data(), DType::f32, {space.bytes() / 4}, DeviceKind::cpu);
   auto* values = reinterpret_cast<float*>(data.data());
   std::vector<double> times;
   // All ranks go round equally often: by count, which they agree on by the third round's time. The first warms up.
@@ -136,29 +136,29 @@ void check_ranks(const DoctorOptions& options, Findings& out) {
                        "apt-get install openmpi-bin");
   }
   // "mpirun (Open MPI) 4.1.4", or, called by another name, "mpirun.openmpi (OpenRTE) 4.1.4".
-  const std::string said_of_itself = first_line(output_of("'" + mpirun + "' --version", 3));
+  const std::string version_text = first_line(output_of("'" + mpirun + "' --version", 3));
   const bool ours =
-      said_of_itself.find("(Open MPI)") != std::string::npos || said_of_itself.find("(OpenRTE)") != std::string::npos;
+      version_text.find("(Open MPI)") != std::string::npos || version_text.find("(OpenRTE)") != std::string::npos;
   if (!ours) {
-    return out.problem("MPI", cat(mpirun, said_of_itself.empty() ? " does not say what it is" : ": " + said_of_itself),
+    return out.problem("MPI", cat(mpirun, version_text.empty() ? " does not say what it is" : ": " + version_text),
                        "ranks are started by Open MPI's mpirun",
                        "apt-get install openmpi-bin, and its mpirun first in PATH");
   }
-  out.ok("MPI", cat("Open MPI", said_of_itself.substr(said_of_itself.rfind(')') + 1), ", ", mpirun),
+  out.ok("MPI", cat("Open MPI", version_text.substr(version_text.rfind(')') + 1), ", ", mpirun),
          "starts the ranks of a run");
 
   const int ranks = options.common.ranks > 0 ? options.common.ranks : 2;
   const auto start = Clock::now();
   int code = 0;
-  std::string said;
+  std::string output;
   {
     const Caught caught;
     code = launch_local({.ranks = ranks, .threads = 1, .command = {own_path(), "doctor", "--as-rank"}});
-    said = caught.text();
+    output = caught.text();
   }
   if (code == static_cast<int>(ExitCode::interrupted)) throw Error(ExitCode::interrupted, "");
   const double seconds = seconds_since(start);
-  const auto json = nlohmann::json::parse(said, nullptr, /*allow_exceptions=*/false);
+  const auto json = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
   if (code != 0 || !json.is_object()) {
     return out.problem("ranks", cat(ranks, " started, and ended with exit code ", code), "a run would end like that",
                        "the lines above say why; `mpirun -np 2 hostname` shows whether it is MPI itself");

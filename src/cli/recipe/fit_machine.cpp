@@ -11,26 +11,26 @@ namespace hawser::cli {
 namespace {
 
 constexpr double kClearlyFaster = 1.05;
-constexpr int kOffersLookedAt = 12;  // where some change what the user has set; each is a plan of its own
-constexpr int kMostRanks = 4096;
+constexpr int kSuggestionsExamined = 12;  // where some change what the user has set; each is a plan of its own
+constexpr int kMaxRanks = 4096;
 constexpr std::int64_t kLengthStep = 64;
 
 class Fitting {
  public:
-  Fitting(const Recipe& recipe, const models::Model& model, const Place& place, std::int64_t least)
-      : recipe_(recipe), model_(model), place_(place), least_(std::min(least, recipe.data.sequence_length)) {}
+  Fitting(const Recipe& recipe, const models::Model& model, const Place& place, std::int64_t min)
+      : recipe_(recipe), model_(model), place_(place), min_(std::min(min, recipe.data.sequence_length)) {}
 
   Fitted run() const {
     const std::int64_t wanted = recipe_.data.sequence_length;
-    const bool may_shrink = !fixed("data.sequence_length") && least_ < wanted;
+    const bool may_shrink = !fixed("data.sequence_length") && min_ < wanted;
     for (std::int64_t length = wanted;;) {
       if (std::optional<Fitted> found = at(length)) {
         found->wanted_length = wanted;
         return std::move(*found);
       }
       // Where the shortest does not fit either, nothing between needs to be looked at.
-      if (length == wanted && (!may_shrink || !at(least_))) refuse(may_shrink ? least_ : wanted);
-      length = std::max(least_, length / 2 / kLengthStep * kLengthStep);
+      if (length == wanted && (!may_shrink || !at(min_))) reject(may_shrink ? min_ : wanted);
+      length = std::max(min_, length / 2 / kLengthStep * kLengthStep);
     }
   }
 
@@ -57,8 +57,8 @@ class Fitting {
 
   // Settings that the plan found and that leave alone what the user has set. On the CPU a recipe should go on any
   // number of ranks, which a larger micro-batch would be in the way of.
-  bool allowed(const plan::Offer& offer) const {
-    return std::ranges::none_of(offer.changes, [&](const plan::Change& change) {
+  bool allowed(const plan::Suggestion& suggestion) const {
+    return std::ranges::none_of(suggestion.changes, [&](const plan::Change& change) {
       return fixed(change.key) || (!place_.target.cuda && change.key == "train.micro_batch_size");
     });
   }
@@ -70,22 +70,22 @@ class Fitting {
     const double margin = fixed("memory.activation_checkpointing") ? 1.0 : 1 - plan::kAutoMargin;
     const bool fits = double(forecast.needed()) <= margin * double(forecast.capacity);
     if (fits && !place_.target.cuda) return Fitted{base, forecast};
-    for (const plan::Offer& offer :
-         planned.offers(set_by_user() ? kOffersLookedAt : plan::kOffers)) {  // the fastest comes first
-      if (!allowed(offer)) continue;
-      if (fits && offer.tokens_per_second < kClearlyFaster * forecast.tokens_per_second) break;
-      return Fitted{offer.recipe, forecaster(offer.recipe).forecast()};
+    for (const plan::Suggestion& suggestion :
+         planned.suggestions(set_by_user() ? kSuggestionsExamined : plan::kSuggestions)) {  // the fastest comes first
+      if (!allowed(suggestion)) continue;
+      if (fits && suggestion.tokens_per_second < kClearlyFaster * forecast.tokens_per_second) break;
+      return Fitted{suggestion.recipe, forecaster(suggestion.recipe).forecast()};
     }
     if (fits) return Fitted{base, forecast};
     return std::nullopt;
   }
 
   // What a rank needs at the least with this length, on so many ranks.
-  struct Least {
+  struct MinNeed {
     std::int64_t needed = 0, capacity = 0;
     bool fits() const { return needed <= capacity; }
   };
-  Least least(std::int64_t length, int world) const {
+  MinNeed min(std::int64_t length, int world) const {
     Recipe recipe = with_length(length);
     if (!fixed("memory.activation_checkpointing")) {
       recipe.memory.activation_checkpointing = Checkpointing::full;
@@ -98,8 +98,8 @@ class Fitting {
     return {forecast.needed(), forecast.capacity};
   }
 
-  [[noreturn]] void refuse(std::int64_t length) const {
-    const Least here = least(length, place_.world);
+  [[noreturn]] void reject(std::int64_t length) const {
+    const MinNeed here = min(length, place_.world);
     std::string out =
         Problem{.file = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path,
                 .what = cat("does not fit, the least that was tried being sequences of ", length, " tokens",
@@ -111,13 +111,13 @@ class Fitting {
     std::string more;
     // Ranks of one CPU share its memory: more of them hold no more, unless each has been told what it may use.
     const bool own_memory = place_.target.cuda || recipe_.memory.capacity;
-    for (int world = place_.world * 2; own_memory && world <= kMostRanks && more.empty(); world *= 2) {
+    for (int world = place_.world * 2; own_memory && world <= kMaxRanks && more.empty(); world *= 2) {
       Problems problems;
       Recipe layout = with_length(length);
       layout.train.global_batch_size = world * layout.train.micro_batch_size;
       check_layout(layout, world, problems);
       if (!problems.empty()) break;
-      if (const Least there = least(length, world); there.fits()) {
+      if (const MinNeed there = min(length, world); there.fits()) {
         more = cat("--ranks ", world, " (", format_bytes(Bytes(there.needed)), " each)");
       }
     }
@@ -131,13 +131,13 @@ class Fitting {
   const Recipe& recipe_;
   const models::Model& model_;
   const Place& place_;
-  std::int64_t least_;
+  std::int64_t min_;
 };
 
 }  // namespace
 
-Fitted fit_to(const Recipe& recipe, const models::Model& model, const Place& place, std::int64_t least_length) {
-  return Fitting(recipe, model, place, least_length).run();
+Fitted fit_to(const Recipe& recipe, const models::Model& model, const Place& place, std::int64_t min_length) {
+  return Fitting(recipe, model, place, min_length).run();
 }
 
 }  // namespace hawser::cli

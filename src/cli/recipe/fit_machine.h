@@ -28,6 +28,6 @@ struct Fitted {
 // stays, but for layouts that a GPU target is predicted to run clearly faster; where it does not, the fastest of the
 // plan's offers that fits with the longest sequence, which is halved until there is one, down to `least_length`. Throws
 // Error(does_not_fit) where there is none, with the least that is needed and what would be enough.
-Fitted fit_to(const Recipe& recipe, const models::Model& model, const Place& place, std::int64_t least_length);
+Fitted fit_to(const Recipe& recipe, const models::Model& model, const Place& place, std::int64_t min_length);
 
 }  // namespace hawser::cli

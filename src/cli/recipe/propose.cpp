@@ -19,10 +19,10 @@ namespace hawser::cli {
 namespace {
 
 constexpr std::int64_t kUsualLength = 2048;   // where nothing says more, and the most on a CPU
-constexpr std::int64_t kLeastLength = 128;    // a recipe is not made to fit with less
+constexpr std::int64_t kMinLength = 128;      // a recipe is not made to fit with less
 constexpr std::int64_t kUsualBatch = 8;       // sequences
 constexpr std::int64_t kGpuTokens = 1 << 16;  // of a step on GPUs
-constexpr std::int64_t kMostBatch = 256;
+constexpr std::int64_t kMaxBatch = 256;
 constexpr double kShareOfFree = 0.9;  // of the memory that is free now: others may come to need a little
 
 std::string tokens_text(double tokens) {
@@ -38,8 +38,8 @@ std::string rounded_plural(double count, const std::string& what) {
 double scratch_rate(std::int64_t parameters) {
   const std::vector<std::pair<double, double>> rates = {{50e6, 1e-3}, {250e6, 6e-4},   {550e6, 3e-4}, {1e9, 2.5e-4},
                                                         {2e9, 2e-4},  {4.5e9, 1.6e-4}, {9e9, 1.2e-4}, {50e9, 1e-4}};
-  for (const auto& [most, rate] : rates) {
-    if (double(parameters) <= most) return rate;
+  for (const auto& [max, rate] : rates) {
+    if (double(parameters) <= max) return rate;
   }
   return 6e-5;
 }
@@ -82,12 +82,12 @@ class Proposer {
     }
     place_.target = plan::load_target(name);
     place_.machine = plan::this_machine();
-    const bool told = recipe_.run.ranks > 0;
+    const bool given = recipe_.run.ranks > 0;
     const bool cuda = place_.target.cuda;
-    place_.world = told ? recipe_.run.ranks : cuda ? std::max(1, gpus) : default_ranks(recipe_, DeviceChoice::cpu);
-    if (!told && place_.world > 1) recipe_.run.ranks = place_.world;
+    place_.world = given ? recipe_.run.ranks : cuda ? std::max(1, gpus) : default_ranks(recipe_, DeviceChoice::cpu);
+    if (!given && place_.world > 1) recipe_.run.ranks = place_.world;
     place_.threads = recipe_.run.threads > 0 ? recipe_.run.threads : std::max(1, place_.machine.cores / place_.world);
-    if (told) {
+    if (given) {
       why("run.ranks", "as you said; data, batch and memory below go with that number");
     } else if (place_.world > 1) {
       why("run.ranks", cat("one a GPU: this machine has ", gpus));
@@ -163,14 +163,14 @@ class Proposer {
 
   void choose_length(const models::Model& model) {
     const std::int64_t made_for = model.description().max_position;
-    const std::int64_t most = made_for > 1 ? made_for : kUsualLength;
+    const std::int64_t max = made_for > 1 ? made_for : kUsualLength;
     const std::string limit =
         made_for > 1 ? cat("the model was made for up to ", made_for) : "the model names no limit";
     std::int64_t& length = recipe_.data.sequence_length;
-    const std::int64_t device_most = place_.target.cuda ? most : std::min(most, kUsualLength);
-    const char* slow = device_most < most ? "; more takes long on a CPU" : "";
+    const std::int64_t device_max = place_.target.cuda ? max : std::min(max, kUsualLength);
+    const char* slow = device_max < max ? "; more takes long on a CPU" : "";
     if (sample_.empty()) {
-      length = device_most;
+      length = device_max;
       why("data.sequence_length", cat(limit, slow));
       return;
     }
@@ -179,20 +179,20 @@ class Proposer {
     const std::int64_t usual = sample_.tokens < 5e5 ? 512 : sample_.tokens < 2e6 ? 1024 : kUsualLength;
     const auto wanted = static_cast<std::int64_t>(
         std::bit_ceil(static_cast<std::uint64_t>(std::max({std::int64_t{2}, long_document, usual}))));
-    length = std::min(wanted, device_most);
+    length = std::min(wanted, device_max);
     const std::string tokens = rounded_plural(double(long_document), "token");
     const std::string documents =
         one_document() ? cat("the one document has ", tokens, long_document > length ? ": it is cut" : "")
                        : cat("98 of 100 documents have at most ", tokens,
                              long_document > length ? ": longer ones are cut" : ", and several share a sequence");
-    why("data.sequence_length", cat(documents, "; ", limit, length == device_most && wanted > device_most ? slow : ""));
+    why("data.sequence_length", cat(documents, "; ", limit, length == device_max && wanted > device_max ? slow : ""));
   }
 
   void choose_training(const models::Model& model) {
     const std::int64_t length = recipe_.data.sequence_length;
     if (!fixed("train.global_batch_size")) {
       const std::int64_t wanted =
-          place_.target.cuda ? std::clamp(kGpuTokens / length, kUsualBatch, kMostBatch) : kUsualBatch;
+          place_.target.cuda ? std::clamp(kGpuTokens / length, kUsualBatch, kMaxBatch) : kUsualBatch;
       recipe_.train.global_batch_size = round_up(wanted, place_.world * recipe_.train.micro_batch_size);
       why("train.global_batch_size",
           cat(tokens_text(double(recipe_.train.global_batch_size * length)), " tokens a step",
@@ -212,24 +212,24 @@ class Proposer {
   }
 
   void fit(const models::Model& model) {
-    Fitted fitted = fit_to(recipe_, model, place_, kLeastLength);
+    Fitted fitted = fit_to(recipe_, model, place_, kMinLength);
     // What the machine has may be in use: then what is free is what there is.
     if (place_.target.capacity == 0 && !recipe_.memory.capacity) {
       const std::int64_t free = plan::free_host_memory();
-      const auto room = static_cast<std::int64_t>(kShareOfFree * double(free)) / place_.world >> 20 << 20;
-      if (fitted.forecast.needed() > room) {
-        recipe_.memory.capacity = Bytes(room);
+      const auto space = static_cast<std::int64_t>(kShareOfFree * double(free)) / place_.world >> 20 << 20;
+      if (fitted.forecast.needed() > space) {
+        recipe_.memory.capacity = Bytes(space);
         why("memory.capacity", cat("nine tenths of what is free now of this machine's ",
                                    format_bytes(Bytes(place_.machine.memory)), ", a rank's share"));
-        fitted = fit_to(recipe_, model, place_, kLeastLength);
+        fitted = fit_to(recipe_, model, place_, kMinLength);
       }
     }
     const Recipe before = recipe_;
     recipe_ = fitted.recipe;
-    say_what_fits(before, fitted);
+    explain_fit(before, fitted);
   }
 
-  void say_what_fits(const Recipe& before, const Fitted& fitted) {
+  void explain_fit(const Recipe& before, const Fitted& fitted) {
     const plan::Forecast& f = fitted.forecast;
     if (recipe_.data.sequence_length < fitted.wanted_length) {
       why("data.sequence_length", cat("the longest that fits the memory, halved from ", fitted.wanted_length));
@@ -292,9 +292,9 @@ class Proposer {
     const double step_tokens = double(train.global_batch_size) * double(recipe_.data.sequence_length);
     if (!fixed("train.steps")) {
       const double passes = sample_.answers_only() ? 3 : 1;
-      constexpr std::int64_t kFewest = 20, kMost = 1000;
-      const double wanted = sample_.empty() ? double(kMost) : std::ceil(passes * sample_.tokens / step_tokens);
-      train.steps = std::llround(std::clamp(wanted, double(kFewest), double(kMost)));
+      constexpr std::int64_t kMin = 20, kMax = 1000;
+      const double wanted = sample_.empty() ? double(kMax) : std::ceil(passes * sample_.tokens / step_tokens);
+      train.steps = std::llround(std::clamp(wanted, double(kMin), double(kMax)));
       const double made = double(train.steps) * step_tokens / std::max(1.0, sample_.tokens);
       std::array<char, 64> times{};
       std::snprintf(times.data(), times.size(), made < 10 ? "%.2g times" : "%.0f times", made);
@@ -302,7 +302,7 @@ class Proposer {
       passes_ = sample_.empty() ? 0 : made;
       why("train.steps", sample_.empty() ? std::string("a beginning; the data are not known")
                                          : cat("reads the data about ", once ? "once" : times.data(),
-                                               wanted > double(kMost) ? "; more steps read more of them" : ""));
+                                               wanted > double(kMax) ? "; more steps read more of them" : ""));
     }
     const std::int64_t steps = train.steps;
     const bool validates = recipe_.data.validation_fraction > 0 || !recipe_.data.validation.empty();

@@ -16,16 +16,16 @@
 namespace hawser::cli {
 namespace {
 
-constexpr std::size_t kMostSources = 16;
+constexpr std::size_t kMaxSources = 16;
 constexpr std::size_t kSampleBytes = std::size_t{256} << 10;
 constexpr std::size_t kLongestLine = std::size_t{16} << 20;  // a longer one is taken for a text of its length
-constexpr std::int64_t kMostSequences = 10000;               // of a token file
+constexpr std::int64_t kMaxSequences = 10000;                // of a token file
 
 // `most` of them, evenly spread.
-std::vector<data::Source> some_of(const std::vector<data::Source>& sources, std::size_t most) {
-  if (sources.size() <= most) return sources;
+std::vector<data::Source> some_of(const std::vector<data::Source>& sources, std::size_t max) {
+  if (sources.size() <= max) return sources;
   std::vector<data::Source> out;
-  for (std::size_t i = 0; i < most; ++i) out.push_back(sources[i * sources.size() / most]);
+  for (std::size_t i = 0; i < max; ++i) out.push_back(sources[i * sources.size() / max]);
   return out;
 }
 
@@ -88,7 +88,7 @@ class Sampler {
     if (texts && !options_.tokenizer.empty()) {
       tokenizer_ = data::load_tokenizer(data::resolve_path(options_.tokenizer, options_.folder));
     }
-    const auto looked_at = some_of(sources, kMostSources);
+    const auto looked_at = some_of(sources, kMaxSources);
     for (const data::Source& source : looked_at) look_at(source);
     data::without_repeats(problems_).throw_if_any();
     // What was left out is taken to be as what was not, by the bytes of the sources.
@@ -114,7 +114,7 @@ class Sampler {
     const data::TokenFile file(source.path);
     out_.ids = true;
     if (file.has_labels()) out_.completions = true;
-    const std::int64_t step = std::max<std::int64_t>(1, file.sequences() / kMostSequences);
+    const std::int64_t step = std::max<std::int64_t>(1, file.sequences() / kMaxSequences);
     for (std::int64_t i = 0; i < file.sequences(); i += step) out_.lengths.push_back(file.length(i));
     out_.documents += static_cast<double>(file.documents());
     out_.tokens += static_cast<double>(file.tokens());

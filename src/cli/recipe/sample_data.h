@@ -27,7 +27,7 @@ struct DataSample {
 };
 
 // Reads a little of the recipe's data.train, as `prepare` would: at most 16 sources, 256 KiB of each, or one line where
-// that is longer. Throws UserError, all problems together, for what `prepare` would refuse in it: a broken line, text
+// that is longer. Throws UserError, all problems together, for what `prepare` would reject in it: a broken line, text
 // without a tokenizer, conversations without a template that is known. `vocabulary`: the model's.
 DataSample sample_data(const Recipe& recipe, std::int64_t vocabulary);
 

@@ -82,8 +82,8 @@ class Binary : public ::testing::Test {
     return parsed;
   }
 
-  // The command is refused with exactly these lines, and prints nothing else.
-  void refused(const std::string& arguments, const std::vector<std::string>& lines) {
+  // The command is rejected with exactly these lines, and prints nothing else.
+  void rejected(const std::string& arguments, const std::vector<std::string>& lines) {
     const Ran ran = hawser(arguments);
     EXPECT_EQ(ran.code, 2) << arguments << "\n" << ran.err;
     EXPECT_EQ(ran.out, "") << arguments;

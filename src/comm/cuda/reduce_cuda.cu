@@ -15,7 +15,7 @@ using cuda::load_float;
 using cuda::store_float;
 using cuda::Vec;
 constexpr int kThreads = 512;
-constexpr int kBlocksEach = 2;  // of a multiprocessor: loads enough under way for the memory's full rate
+constexpr int kBlocksEach = 2;  // of a SM: loads enough under way for the memory's full rate
 
 template <Reduction reduction>
 __device__ __forceinline__ float combine(float a, float b) {
@@ -24,7 +24,7 @@ __device__ __forceinline__ float combine(float a, float b) {
 }
 
 // Each thread puts N elements of all members together at a time, in the members' order.
-template <class Wire, class Out, Reduction reduction, int N>
+template <class Sent, class Out, Reduction reduction, int N>
 __global__ void __launch_bounds__(kThreads)
     reduce_kernel(MemberRuns runs, std::int64_t vectors, Out* out, bool accumulate) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
     const auto load = [&](int m) {
       const std::byte* base =
           m == runs.index ? runs.own : runs.others + (runs.own_place || m < runs.index ? m : m - 1) * runs.stride;
-      return load_float<N>(reinterpret_cast<const Wire*>(base) + i * N);
+      return load_float<N>(reinterpret_cast<const Sent*>(base) + i * N);
     };
     Vec<float, N> sum = load(0);
 #pragma unroll 4
@@ -50,55 +50,54 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class Wire, class Out, Reduction reduction, int N>
-void enqueue(cudaStream_t stream, int multiprocessors, const MemberRuns& runs, std::int64_t vectors, Out* out,
+template <class Sent, class Out, Reduction reduction, int N>
+void enqueue(cudaStream_t stream, int sm_count, const MemberRuns& runs, std::int64_t vectors, Out* out,
              bool accumulate) {
   const std::int64_t blocks =
-      std::min<std::int64_t>((vectors + kThreads - 1) / kThreads, std::int64_t{multiprocessors} * kBlocksEach);
-  reduce_kernel<Wire, Out, reduction, N>
+      std::min<std::int64_t>((vectors + kThreads - 1) / kThreads, std::int64_t{sm_count} * kBlocksEach);
+  reduce_kernel<Sent, Out, reduction, N>
       <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(runs, vectors, out, accumulate);
   HAWSER_CUDA_CHECK(cudaPeekAtLastError());
 }
 
-template <class Wire, class Out, Reduction reduction>
-void reduce_all(cudaStream_t stream, int multiprocessors, MemberRuns runs, std::int64_t n, std::byte* out,
-                bool accumulate) {
-  constexpr int kWide = 16 / sizeof(Wire);
+template <class Sent, class Out, Reduction reduction>
+void reduce_all(cudaStream_t stream, int sm_count, MemberRuns runs, std::int64_t n, std::byte* out, bool accumulate) {
+  constexpr int kWide = 16 / sizeof(Sent);
   const auto aligned = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at) % 16 == 0; };
   auto* to = reinterpret_cast<Out*>(out);
   const std::int64_t wide =
       aligned(runs.own) && aligned(runs.others) && runs.stride % 16 == 0 && aligned(out) ? n / kWide : 0;
-  if (wide > 0) enqueue<Wire, Out, reduction, kWide>(stream, multiprocessors, runs, wide, to, accumulate);
+  if (wide > 0) enqueue<Sent, Out, reduction, kWide>(stream, sm_count, runs, wide, to, accumulate);
   const std::int64_t done = wide * kWide;
   if (done == n) return;
-  runs.own += done * static_cast<std::int64_t>(sizeof(Wire));
-  if (runs.others != nullptr) runs.others += done * static_cast<std::int64_t>(sizeof(Wire));
-  enqueue<Wire, Out, reduction, 1>(stream, multiprocessors, runs, n - done, to + done, accumulate);
+  runs.own += done * static_cast<std::int64_t>(sizeof(Sent));
+  if (runs.others != nullptr) runs.others += done * static_cast<std::int64_t>(sizeof(Sent));
+  enqueue<Sent, Out, reduction, 1>(stream, sm_count, runs, n - done, to + done, accumulate);
 }
 
 template <Reduction reduction>
-void dispatch(cudaStream_t stream, int multiprocessors, const MemberRuns& runs, DType reduce_dtype, std::int64_t n,
+void dispatch(cudaStream_t stream, int sm_count, const MemberRuns& runs, DType reduce_dtype, std::int64_t n,
               std::byte* out, DType out_dtype, bool accumulate) {
   if (reduce_dtype == DType::f32) {
     HAWSER_CHECK(out_dtype == DType::f32, "float32 reduced into ", to_string(out_dtype));
-    reduce_all<float, float, reduction>(stream, multiprocessors, runs, n, out, accumulate);
+    reduce_all<float, float, reduction>(stream, sm_count, runs, n, out, accumulate);
   } else if (out_dtype == DType::f32) {
-    reduce_all<Bf, float, reduction>(stream, multiprocessors, runs, n, out, accumulate);
+    reduce_all<Bf, float, reduction>(stream, sm_count, runs, n, out, accumulate);
   } else {
-    reduce_all<Bf, Bf, reduction>(stream, multiprocessors, runs, n, out, accumulate);
+    reduce_all<Bf, Bf, reduction>(stream, sm_count, runs, n, out, accumulate);
   }
 }
 
 }  // namespace
 
-void reduce_members_cuda(void* stream, int multiprocessors, const MemberRuns& runs, DType reduce_dtype,
-                         Reduction reduction, std::int64_t n, std::byte* out, DType out_dtype, bool accumulate) {
+void reduce_members_cuda(void* stream, int sm_count, const MemberRuns& runs, DType reduce_dtype, Reduction reduction,
+                         std::int64_t n, std::byte* out, DType out_dtype, bool accumulate) {
   if (n == 0) return;
   auto* on = static_cast<cudaStream_t>(stream);
   if (reduction == Reduction::sum) {
-    dispatch<Reduction::sum>(on, multiprocessors, runs, reduce_dtype, n, out, out_dtype, accumulate);
+    dispatch<Reduction::sum>(on, sm_count, runs, reduce_dtype, n, out, out_dtype, accumulate);
   } else {
-    dispatch<Reduction::max>(on, multiprocessors, runs, reduce_dtype, n, out, out_dtype, accumulate);
+    dispatch<Reduction::max>(on, sm_count, runs, reduce_dtype, n, out, out_dtype, accumulate);
   }
 }
 

@@ -19,7 +19,7 @@ struct MemberRuns {
 };
 
 // Enqueues reduce_members(runs, ...) on a cudaStream_t. Any alignment; runs and out at multiples of 16 bytes are fast.
-void reduce_members_cuda(void* stream, int multiprocessors, const MemberRuns& runs, DType reduce_dtype,
-                         Reduction reduction, std::int64_t n, std::byte* out, DType out_dtype, bool accumulate);
+void reduce_members_cuda(void* stream, int sm_count, const MemberRuns& runs, DType reduce_dtype, Reduction reduction,
+                         std::int64_t n, std::byte* out, DType out_dtype, bool accumulate);
 
 }  // namespace hawser::comm

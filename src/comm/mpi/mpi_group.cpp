@@ -139,7 +139,7 @@ void MpiGroup::reduce_parts(Call& call, std::byte* send, const Parts& parts, Red
 }
 
 // Everybody gets everything and sums it all: one round of messages.
-void MpiGroup::reduce_whole(Call& call, const TensorView& data, Reduction reduction, std::byte* workspace) {
+void MpiGroup::reduce_full(Call& call, const TensorView& data, Reduction reduction, std::byte* workspace) {
   const std::int64_t slot = round_up(data.bytes(), kSlotAlign);
   const auto slot_of = [&](int peer) { return workspace + (peer < call.index() ? peer : peer - 1) * slot; };
   call.each_peer([&](int p) { call.receive(p, slot_of(p), data.bytes()); });
@@ -178,7 +178,7 @@ Group::Work MpiGroup::all_reduce_work(const TensorView& data, Reduction reductio
       [this, ticket = ticket(CollectiveKind::all_reduce, data.bytes()), data, reduction, workspace](const CudaNative*) {
         Call call(*this, ticket);
         if (data.bytes() <= kGatherReduceBytes) {
-          reduce_whole(call, data, reduction, workspace.raw());
+          reduce_full(call, data, reduction, workspace.raw());
         } else {
           const Parts parts{.total = data.elements(), .part = ceil_div(data.elements(), size()), .dtype = data.dtype()};
           std::byte* mine = data.raw() + parts.begin(index()) * size_of(data.dtype());

@@ -49,7 +49,7 @@ class MpiGroup : public Group {
   static void gather_parts(Call& call, std::byte* data, const Parts& parts);
   static void reduce_parts(Call& call, std::byte* send, const Parts& parts, Reduction reduction, std::byte* recv,
                            DType recv_dtype, bool accumulate, std::byte* workspace);
-  static void reduce_whole(Call& call, const TensorView& data, Reduction reduction, std::byte* workspace);
+  static void reduce_full(Call& call, const TensorView& data, Reduction reduction, std::byte* workspace);
 
   Service& service_;
   std::vector<int> ranks_;

@@ -176,17 +176,17 @@ void Channel::barrier() {
 }
 
 std::uint64_t Channel::meet(Control& control, std::uint64_t mine) {
-  std::vector<std::uint64_t> said(static_cast<std::size_t>(size()), mine);
+  std::vector<std::uint64_t> values(static_cast<std::size_t>(size()), mine);
   std::uint64_t answer = 0;
   if (service_->rank() == 0) {
-    for (int r = 1; r < size(); ++r) control.receive(r, said[static_cast<std::size_t>(r)]);
+    for (int r = 1; r < size(); ++r) control.receive(r, values[static_cast<std::size_t>(r)]);
     control.run();
-    for (const std::uint64_t one : said) answer |= one;
+    for (const std::uint64_t one : values) answer |= one;
     for (int r = 1; r < size(); ++r) control.send(r, answer);
     control.run();
   } else {
     control.receive(0, answer);
-    control.send(0, said[0]);
+    control.send(0, values[0]);
     control.run();
   }
   return answer;

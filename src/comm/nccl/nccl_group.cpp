@@ -129,8 +129,8 @@ void NcclGroup::each_peer(const Do& act) const {
 }
 
 bool NcclGroup::sums_numbers(const std::string& name) {
-  const bool whole = name.find('/') == std::string::npos;
-  return whole && (name.starts_with("shard:") || name.starts_with("data:") || name.starts_with("world:"));
+  const bool full = name.find('/') == std::string::npos;
+  return full && (name.starts_with("shard:") || name.starts_with("data:") || name.starts_with("world:"));
 }
 
 void NcclGroup::connect(const NcclGroup* lender) {
@@ -202,7 +202,7 @@ std::string NcclGroup::register_memory(std::byte* data, std::int64_t bytes) {
   // NCCL's own checks differ between versions, and fail on one rank alone: ours come first, on all.
   const bool fits = reinterpret_cast<std::uintptr_t>(data) % NCCL_WIN_REQUIRED_ALIGNMENT == 0 && mappable(data);
   const std::vector<std::string> all = run_->world.all_gather_strings(cat(fits ? "" : "no ", bytes));
-  const auto no = [&](const std::string& why) { return cat("gathers take the GPUs' multiprocessors: ", why); };
+  const auto no = [&](const std::string& why) { return cat("gathers take SMs: ", why); };
   for (const std::string& one : all) {
     const bool shareable = !one.starts_with("no ");
     if (shareable && one == all[0]) continue;
@@ -319,7 +319,7 @@ void NcclGroup::reduce_parts(const CudaNative& native, const std::byte* send, co
     HAWSER_CUDA_CHECK(cudaEventRecord(sums_->arrived[set], stream));
     HAWSER_CUDA_CHECK(cudaStreamWaitEvent(sums, sums_->arrived[set], 0));
     const MemberRuns runs{.own = from(me, c), .index = me, .count = size(), .others = slot, .stride = slots.slot};
-    reduce_members_cuda(sums, native.multiprocessors, runs, parts.dtype, reduction,
+    reduce_members_cuda(sums, native.sm_count, runs, parts.dtype, reduction,
                         static_cast<std::int64_t>(bytes(me, c)) / element, recv + c * chunk * size_of(recv_dtype),
                         recv_dtype, accumulate);
     HAWSER_CUDA_CHECK(cudaEventRecord(sums_->summed[set], sums));
@@ -329,8 +329,8 @@ void NcclGroup::reduce_parts(const CudaNative& native, const std::byte* send, co
 }
 
 // Everybody gets everything and sums it all: one transfer.
-void NcclGroup::reduce_whole(const CudaNative& native, const TensorView& data, Reduction reduction,
-                             std::byte* workspace) {
+void NcclGroup::reduce_full(const CudaNative& native, const TensorView& data, Reduction reduction,
+                            std::byte* workspace) {
   expect(
       ncclAllGather(data.raw(), workspace, static_cast<std::size_t>(data.bytes()), ncclInt8, comm_, stream_of(native)),
       "ncclAllGather");
@@ -340,7 +340,7 @@ void NcclGroup::reduce_whole(const CudaNative& native, const TensorView& data, R
                         .others = workspace,
                         .stride = data.bytes(),
                         .own_place = true};
-  reduce_members_cuda(native.stream, native.multiprocessors, runs, data.dtype(), reduction, data.elements(), data.raw(),
+  reduce_members_cuda(native.stream, native.sm_count, runs, data.dtype(), reduction, data.elements(), data.raw(),
                       data.dtype(), /*accumulate=*/false);
 }
 
@@ -384,7 +384,7 @@ Group::Work NcclGroup::all_reduce_work(const TensorView& data, Reduction reducti
   return watched(
       CollectiveKind::all_reduce, data.bytes(), [this, data, reduction, workspace](const CudaNative& native) {
         if (data.bytes() <= kGatherReduceBytes) {
-          reduce_whole(native, data, reduction, workspace.raw());
+          reduce_full(native, data, reduction, workspace.raw());
           return;
         }
         const Parts parts{.total = data.elements(), .part = ceil_div(data.elements(), size()), .dtype = data.dtype()};

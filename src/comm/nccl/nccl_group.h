@@ -4,7 +4,7 @@
 // the owner adds the members in order (comm/cuda/reduce_cuda.h) on a stream of its own, so that one chunk is summed
 // while the next arrives: the bits are the CPU's, where NCCL's own order depends on its choice of algorithm and a ring
 // rounds at every hop. Out of registered memory the owner fetches the parts by its copy engines (peer_memory.h); else
-// their holders send them, and a GEMM beside them lacks the multiprocessors that send.
+// their holders send them, and a GEMM beside them lacks the SMs that send.
 //
 // Communicators block the host: a non-blocking one starts a thread a call. That nothing waits for ever is the
 // watchdog's part, which also sees to the time the host spends in NCCL (members connect at their first need).
@@ -79,7 +79,7 @@ class NcclGroup : public Group {
   void each_peer(const Do& act) const;
   void reduce_parts(const CudaNative& native, const std::byte* send, const Parts& parts, Reduction reduction,
                     std::byte* recv, DType recv_dtype, bool accumulate, std::byte* workspace);
-  void reduce_whole(const CudaNative& native, const TensorView& data, Reduction reduction, std::byte* workspace);
+  void reduce_full(const CudaNative& native, const TensorView& data, Reduction reduction, std::byte* workspace);
   void gather_parts(const CudaNative& native, std::byte* data, const Parts& parts);
   template <class Mine, class Theirs>
   void bring(cudaStream_t stream, const PeerRegion* region, const Mine& mine, const Theirs& theirs);

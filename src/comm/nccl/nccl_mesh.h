@@ -12,7 +12,7 @@ namespace hawser::comm {
 struct NcclOptions {
   // Gathers within registered memory by the copy engines; else, and outside of it, by NCCL's kernels.
   bool copy_engines = true;
-  // Thread blocks of one communicator's kernels, each on a multiprocessor that a GEMM then lacks: more
+  // Thread blocks of one communicator's kernels, each on a SM that a GEMM then lacks: more
   // than fill the links gain nothing. 0: NCCL's own choice (up to 32).
   int min_ctas = 0;
   int max_ctas = 16;

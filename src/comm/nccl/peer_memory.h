@@ -1,5 +1,5 @@
 // Memory of a group's other members, mapped into this process: a rank fetches what it needs by its own copy engines,
-// which take no multiprocessor, where a send and a receive take some on both sides for as long as the bytes travel.
+// which take no SM, where a send and a receive take some on both sides for as long as the bytes travel.
 //
 // Regions are registered as symmetric windows of NCCL, which maps them; where each lies is read from the window's
 // descriptor on the GPU. Members meet by numbers that they write into one another's memory from their streams:

@@ -24,7 +24,7 @@ Group::Work SelfGroup::reduce_scatter_work(const TensorView& send, const TensorV
   if (send.raw() == recv.raw()) return {};
   return [send, recv, accumulate](const CudaNative* native) {
     if (native != nullptr) {
-      reduce_members_cuda(native->stream, native->multiprocessors, {.own = send.raw(), .count = 1}, send.dtype(),
+      reduce_members_cuda(native->stream, native->sm_count, {.own = send.raw(), .count = 1}, send.dtype(),
                           Reduction::sum, send.elements(), recv.raw(), recv.dtype(), accumulate);
       return;
     }

@@ -24,7 +24,7 @@ class SelfGroup : public Group {
   Work all_reduce_work(const TensorView&, Reduction, const TensorView&) override { return {}; }
   Work all_to_all_work(const TensorView& send, const TensorView& recv) override { return all_gather_work(send, recv); }
   Work broadcast_work(const TensorView&, int) override { return {}; }
-  Work send_work(const TensorView&, int) override { return {}; }     // no other member: refused before
+  Work send_work(const TensorView&, int) override { return {}; }     // no other member: rejected before
   Work receive_work(const TensorView&, int) override { return {}; }  // the same
   Work barrier_work() override { return {}; }
 };

@@ -9,8 +9,8 @@
 namespace hawser::data::chat {
 namespace {
 
-constexpr std::int64_t kMostSteps = 1'000'000, kMostItems = 10'000'000;
-constexpr std::size_t kMostWork = std::size_t{2} << 30;  // bytes gone through by all operations together
+constexpr std::int64_t kMaxSteps = 1'000'000, kMaxItems = 10'000'000;
+constexpr std::size_t kMaxWork = std::size_t{2} << 30;  // bytes gone through by all operations together
 
 std::int64_t checked(std::int64_t value, bool overflow) {
   if (overflow) throw TemplateError("a number that is too large");
@@ -38,12 +38,12 @@ void Context::write(const Text& text) {
 }
 
 void Context::count_step() {
-  if (++steps_ > kMostSteps) throw TemplateError("the template does not come to an end");
+  if (++steps_ > kMaxSteps) throw TemplateError("the template does not come to an end");
 }
 
 void Context::count_work(const Value& value) {
   work_ += value.bytes();
-  if (work_ > kMostWork) throw TemplateError("the template does not come to an end");
+  if (work_ > kMaxWork) throw TemplateError("the template does not come to an end");
 }
 
 Value attribute(const Value& object, const std::string& name) {
@@ -120,14 +120,14 @@ namespace {
 Value times(const Value& what, std::int64_t count) {
   count = std::max<std::int64_t>(0, count);
   if (what.is_text()) {
-    if (static_cast<double>(count) * static_cast<double>(what.text().bytes.size()) > static_cast<double>(kMostBytes)) {
+    if (static_cast<double>(count) * static_cast<double>(what.text().bytes.size()) > static_cast<double>(kMaxBytes)) {
       throw TemplateError("a text that is too long");
     }
     Text out;
     for (std::int64_t i = 0; i < count; ++i) out.append(what.text());
     return out;
   }
-  if (static_cast<double>(count) * static_cast<double>(what.list().size()) > static_cast<double>(kMostItems)) {
+  if (static_cast<double>(count) * static_cast<double>(what.list().size()) > static_cast<double>(kMaxItems)) {
     throw TemplateError("a list that is too long");
   }
   List out;
@@ -255,7 +255,7 @@ void set_functions(Context& context) {
   context.set("dict", Function([=](const Arguments& arguments) -> Value { return dict_of(arguments, false); }));
   context.set("raise_exception", Function([](const Arguments& arguments) -> Value {
                 const Value* what = arguments.get(0, "message");
-                throw TemplateError(what ? what->str().bytes : "the template refuses this conversation");
+                throw TemplateError(what ? what->str().bytes : "the template rejects this conversation");
               }));
 }
 

@@ -26,7 +26,7 @@ ChatTemplate::ChatTemplate(const std::string& source, std::map<std::string, std:
     const std::string without = render(probe, false).text, with = render(probe, true).text;
     if (with.starts_with(without)) generation_prompt_ = with.substr(without.size());
   } catch (const TemplateError&) {
-    // One that refuses this is asked about conversations that it takes.
+    // One that rejects this is asked about conversations that it takes.
   }
 }
 

@@ -1,7 +1,7 @@
 // Conversations to text, with the chat templates of Hugging Face tokenizers.
 //
 // A template is written in a subset of Jinja (docs/data.md lists it). Its text for a conversation is the one that
-// transformers' apply_chat_template gives; what the subset lacks is refused when the template is read, by line.
+// transformers' apply_chat_template gives; what the subset lacks is rejected when the template is read, by line.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class ChatTemplate {
   // for what is wrong in it or not supported.
   ChatTemplate(const std::string& source, std::map<std::string, std::string> variables, std::string file);
 
-  // TemplateError for a conversation that the template refuses (raise_exception) or cannot go through.
+  // TemplateError for a conversation that the template rejects (raise_exception) or cannot go through.
   Rendered render(const Conversation& conversation, bool add_generation_prompt = false) const;
 
   // What the template puts before an answer when it is asked for one: "<|im_start|>assistant\n". May be empty.

@@ -39,7 +39,7 @@ int check(const ChatTemplate& with, const std::string& group, const Json& expect
     const std::string where = what + ", " + group + " " + std::to_string(i);
     try {
       const Rendered rendered = with.render(conversation, i % 2 == 1);
-      EXPECT_FALSE(expected[i]["text"].is_null()) << where << " was refused";
+      EXPECT_FALSE(expected[i]["text"].is_null()) << where << " was rejected";
       if (expected[i]["text"].is_null()) continue;
       EXPECT_EQ(rendered.text, expected[i]["text"]) << where;
       if (expected[i].contains("generated")) {
@@ -160,7 +160,7 @@ TEST(ChatTemplate, SpeaksJinja) {
   }
 }
 
-std::string refusal(const std::string& source) {
+std::string rejection(const std::string& source) {
   try {
     render(source);
   } catch (const UserError& error) {
@@ -171,30 +171,30 @@ std::string refusal(const std::string& source) {
   return "accepted";
 }
 
-TEST(ChatTemplate, RefusesWhatItDoesNotKnow) {
+TEST(ChatTemplate, RejectsWhatItDoesNotKnow) {
   const auto unread = [](const std::string& what, int line = 1) {
     return cat("t: chat template: ", what, " at the template's line ", line,
                "; try data.chat_template with a template of the subset in docs/data.md");
   };
-  EXPECT_EQ(refusal("\n\n{{ 'x' | wordwrap }}"), unread("filter 'wordwrap' is not supported", 3));
-  EXPECT_EQ(refusal("{{ 1 is prime }}"), unread("test 'prime' is not supported"));
-  EXPECT_EQ(refusal("{% include 'x' %}"), unread("{% include %} is not supported"));
-  EXPECT_EQ(refusal("{% if 1 %}\n x"), unread("{% if %} without {% endif %}", 2));
-  EXPECT_EQ(refusal("{{ 'x"), unread("a string without an end"));
-  EXPECT_EQ(refusal("{# x"), unread("a comment without an end"));
-  EXPECT_EQ(refusal("{{ (1 }}"), unread("unexpected '}'"));
-  EXPECT_EQ(refusal("{{ }}"), unread("an expression is missing"));
-  EXPECT_EQ(refusal("{% endfor %}"), unread("unexpected 'endfor'"));
-  EXPECT_EQ(refusal("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"),
+  EXPECT_EQ(rejection("\n\n{{ 'x' | wordwrap }}"), unread("filter 'wordwrap' is not supported", 3));
+  EXPECT_EQ(rejection("{{ 1 is prime }}"), unread("test 'prime' is not supported"));
+  EXPECT_EQ(rejection("{% include 'x' %}"), unread("{% include %} is not supported"));
+  EXPECT_EQ(rejection("{% if 1 %}\n x"), unread("{% if %} without {% endif %}", 2));
+  EXPECT_EQ(rejection("{{ 'x"), unread("a string without an end"));
+  EXPECT_EQ(rejection("{# x"), unread("a comment without an end"));
+  EXPECT_EQ(rejection("{{ (1 }}"), unread("unexpected '}'"));
+  EXPECT_EQ(rejection("{{ }}"), unread("an expression is missing"));
+  EXPECT_EQ(rejection("{% endfor %}"), unread("unexpected 'endfor'"));
+  EXPECT_EQ(rejection("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"),
             unread("nested too deeply"));
-  EXPECT_EQ(refusal("{{ x.y }}"), "while rendering, line 1: 'x' is undefined");
-  EXPECT_EQ(refusal("\n{{ 'a' + 1 }}"), "while rendering, line 2: cannot compute str + int");
-  EXPECT_EQ(refusal("{{ raise_exception('not like this') }}"), "while rendering, line 1: not like this");
-  EXPECT_EQ(refusal("{{ 'a'.encode() }}"), "while rendering, line 1: method 'encode' of str is not supported");
-  EXPECT_EQ(refusal("{{ 'É' | lower }}"), "while rendering, line 1: lower of text beyond ASCII is not supported");
-  EXPECT_EQ(refusal("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
+  EXPECT_EQ(rejection("{{ x.y }}"), "while rendering, line 1: 'x' is undefined");
+  EXPECT_EQ(rejection("\n{{ 'a' + 1 }}"), "while rendering, line 2: cannot compute str + int");
+  EXPECT_EQ(rejection("{{ raise_exception('not like this') }}"), "while rendering, line 1: not like this");
+  EXPECT_EQ(rejection("{{ 'a'.encode() }}"), "while rendering, line 1: method 'encode' of str is not supported");
+  EXPECT_EQ(rejection("{{ 'É' | lower }}"), "while rendering, line 1: lower of text beyond ASCII is not supported");
+  EXPECT_EQ(rejection("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
             "while rendering, line 1: macros nested too deeply");
-  EXPECT_EQ(refusal("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"),
+  EXPECT_EQ(rejection("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"),
             "while rendering, line 0: the template does not come to an end");
 }
 
@@ -206,39 +206,40 @@ TEST(ChatTemplate, TakesNeitherAllMemoryNorAllTime) {
   const auto often = [](const std::string& start, const std::string& body, const std::string& end = "") {
     return "{% set ns = namespace(" + start + ") %}{% for i in range(60) %}" + body + "{% endfor %}" + end;
   };
-  EXPECT_EQ(refusal("{% for i in range(10**9) %}x{% endfor %}"), while_rendering("a range that is too long"));
-  EXPECT_EQ(refusal(often("x='ab'", "{% set ns.x = ns.x + ns.x %}")), large);
-  EXPECT_EQ(refusal(often("x='ab'", "{% set ns.x = ns.x ~ ns.x %}")), large);
-  EXPECT_EQ(refusal(often("x=[1]", "{% set ns.x = ns.x + ns.x %}")), large);
-  EXPECT_EQ(refusal(often("x=[1]", "{% set ns.x = [ns.x, ns.x] %}", "{{ ns.x }}")), large);
-  EXPECT_EQ(refusal("{% set x = 'a' * 1000000 %}{{ x | replace('a', x) }}"), large);
-  EXPECT_EQ(refusal("{% set x = 'a' * 1000000 %}{{ x | list | join(x) }}"), large);
-  EXPECT_EQ(refusal("{{ ('\\n' * 1000000) | indent(1000, true, true) }}"), large);
-  EXPECT_EQ(refusal("{{ ([1] * 1500000) | tojson(indent=64) }}"), while_rendering("tojson beyond 64 MiB"));
+  EXPECT_EQ(rejection("{% for i in range(10**9) %}x{% endfor %}"), while_rendering("a range that is too long"));
+  EXPECT_EQ(rejection(often("x='ab'", "{% set ns.x = ns.x + ns.x %}")), large);
+  EXPECT_EQ(rejection(often("x='ab'", "{% set ns.x = ns.x ~ ns.x %}")), large);
+  EXPECT_EQ(rejection(often("x=[1]", "{% set ns.x = ns.x + ns.x %}")), large);
+  EXPECT_EQ(rejection(often("x=[1]", "{% set ns.x = [ns.x, ns.x] %}", "{{ ns.x }}")), large);
+  EXPECT_EQ(rejection("{% set x = 'a' * 1000000 %}{{ x | replace('a', x) }}"), large);
+  EXPECT_EQ(rejection("{% set x = 'a' * 1000000 %}{{ x | list | join(x) }}"), large);
+  EXPECT_EQ(rejection("{{ ('\\n' * 1000000) | indent(1000, true, true) }}"), large);
+  EXPECT_EQ(rejection("{{ ([1] * 1500000) | tojson(indent=64) }}"), while_rendering("tojson beyond 64 MiB"));
   for (const char* large_number :
        {"{{ 1e300 | int }}", "{{ -1e300 | int }}", "{{ (-9223372036854775807 - 1) | abs }}"}) {
-    EXPECT_EQ(refusal(large_number), while_rendering("a number that is too large")) << large_number;
+    EXPECT_EQ(rejection(large_number), while_rendering("a number that is too large")) << large_number;
   }
   EXPECT_EQ(render("{{ (1e308 * 10 - 1e308 * 10) | int(7) }}{{ -3 | abs }}{{ 2.9 | int }}").text, "732");
-  EXPECT_EQ(refusal("{% set ns = namespace(x=[]) %}{% for i in range(999) %}{% set ns.x = [ns.x] %}{% endfor %}"),
+  EXPECT_EQ(rejection("{% set ns = namespace(x=[]) %}{% for i in range(999) %}{% set ns.x = [ns.x] %}{% endfor %}"),
             "while rendering, line 0: values nested too deeply");
-  EXPECT_EQ(refusal("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}").substr(0, 64),
+  EXPECT_EQ(rejection("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}").substr(0, 64),
             "while rendering, line 0: a namespace inside another value is not");
-  EXPECT_EQ(refusal("{% set ns = namespace() %}{{ [ns] }}").substr(0, 64),
+  EXPECT_EQ(rejection("{% set ns = namespace() %}{{ [ns] }}").substr(0, 64),
             "while rendering, line 1: a namespace inside another value is not");
-  EXPECT_EQ(refusal("{% set x = 'a' * 30000000 %}{% for i in range(99999) %}{% if x | upper %}{% endif %}{% endfor %}"),
-            without_end);
-  EXPECT_EQ(refusal("{{ range(99999) | unique | length }}"), while_rendering("more than 10000 unique items"));
+  EXPECT_EQ(
+      rejection("{% set x = 'a' * 30000000 %}{% for i in range(99999) %}{% if x | upper %}{% endif %}{% endfor %}"),
+      without_end);
+  EXPECT_EQ(rejection("{{ range(99999) | unique | length }}"), while_rendering("more than 10000 unique items"));
   EXPECT_EQ(render("{{ ('a' * 30000000) | replace('a' * 15000000 + 'b', '') | length }}").text, "30000000");
   EXPECT_EQ(render("{{ ('a' * 1000000).rsplit('a') | length }}").text, "1000001");
-  EXPECT_EQ(refusal("{{ 'a'.strip('b' * 2000) }}"), while_rendering("strip of that many characters"));
-  EXPECT_EQ(refusal("{{ 'a'.rfind('b' * 2000) }}"), while_rendering("rfind of so long a text"));
-  EXPECT_EQ(refusal("{{ 'a'.rsplit('b' * 2000) }}"), while_rendering("rsplit by so long a text"));
+  EXPECT_EQ(rejection("{{ 'a'.strip('b' * 2000) }}"), while_rendering("strip of that many characters"));
+  EXPECT_EQ(rejection("{{ 'a'.rfind('b' * 2000) }}"), while_rendering("rfind of so long a text"));
+  EXPECT_EQ(rejection("{{ 'a'.rsplit('b' * 2000) }}"), while_rendering("rsplit by so long a text"));
   for (const char* more :
        {" + 1", " ~ 1", " * 1", " ** 1", " and 1", " or 1", ".a", "[0]", "()", " | trim", " is none"}) {
     std::string chain = "1";
     for (int i = 0; i < 5000; ++i) chain += more;
-    EXPECT_NE(refusal("{{ " + chain + " }}").find("too many operators in a row"), std::string::npos) << more;
+    EXPECT_NE(rejection("{{ " + chain + " }}").find("too many operators in a row"), std::string::npos) << more;
   }
   // Macros within macros, each through as many blocks and brackets as there may be.
   const auto repeated = [](const char* text, int count) {
@@ -246,11 +247,11 @@ TEST(ChatTemplate, TakesNeitherAllMemoryNorAllTime) {
     for (int i = 0; i < count; ++i) out += text;
     return out;
   };
-  EXPECT_EQ(refusal("{% macro m() %}" + repeated("{% if 1 %}", 140) + "{{ m() }}" + repeated("{% endif %}", 140) +
-                    "{% endmacro %}{{ m() }}"),
+  EXPECT_EQ(rejection("{% macro m() %}" + repeated("{% if 1 %}", 140) + "{{ m() }}" + repeated("{% endif %}", 140) +
+                      "{% endmacro %}{{ m() }}"),
             while_rendering("macros nested too deeply"));
   EXPECT_EQ(
-      refusal("{% macro m() %}{{ " + repeated("[", 30) + "m()" + repeated("]", 30) + " }}{% endmacro %}{{ m() }}"),
+      rejection("{% macro m() %}{{ " + repeated("[", 30) + "m()" + repeated("]", 30) + " }}{% endmacro %}{{ m() }}"),
       while_rendering("macros nested too deeply"));
 }
 

@@ -11,9 +11,9 @@
 namespace hawser::data::chat {
 namespace {
 
-constexpr std::size_t kMostUnique = 10000;  // each is compared with all before it
-constexpr double kMostInteger = 9.2e18;     // of 64 bits
-constexpr std::size_t kNoPlace = 99;        // of an argument that is given by its name alone
+constexpr std::size_t kMaxUnique = 10000;  // each is compared with all before it
+constexpr double kMaxInteger = 9.2e18;     // of 64 bits
+constexpr std::size_t kNoPlace = 99;       // of an argument that is given by its name alone
 
 // "function.name": fields of fields.
 Value field(const Value& item, const Value& path) {
@@ -65,7 +65,7 @@ Value to_integer(const Value& value, const Arguments& arguments) {
   const Value otherwise = given ? *given : Value(std::int64_t{0});
   if (value.is_real()) {
     if (std::isnan(value.real())) return otherwise;
-    if (!(std::abs(value.real()) < kMostInteger)) throw TemplateError("a number that is too large");
+    if (!(std::abs(value.real()) < kMaxInteger)) throw TemplateError("a number that is too large");
     return static_cast<std::int64_t>(value.real());
   }
   if (value.is_number()) return value.integer();
@@ -157,9 +157,9 @@ Filter find_filter(const std::string& name) {
        }},
       {"replace",
        [](V v, A a) -> Value {
-         const Value* most = a.get(2, "count");
+         const Value* max = a.get(2, "count");
          return replace(v.str(), need(a, 0, "old", "replace").str().bytes, need(a, 1, "new", "replace").str().bytes,
-                        most && !most->is_none() ? most->integer() : -1);
+                        max && !max->is_none() ? max->integer() : -1);
        }},
       {"items", [](V v, A) -> Value { return items_of(v); }},
       {"dictsort",
@@ -183,7 +183,7 @@ Filter find_filter(const std::string& name) {
          for (const Value& item : iterate(v)) {
            if (std::ranges::any_of(out, [&](const Value& one) { return equal(one, item); })) continue;
            out.push_back(item);
-           if (out.size() > kMostUnique) throw TemplateError(cat("more than ", kMostUnique, " unique items"));
+           if (out.size() > kMaxUnique) throw TemplateError(cat("more than ", kMaxUnique, " unique items"));
          }
          return out;
        }},

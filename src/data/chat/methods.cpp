@@ -10,7 +10,7 @@ namespace hawser::data::chat {
 namespace {
 
 std::optional<Value> text_method(const Text& text, const std::string& name, const Arguments& a) {
-  const auto most = [&](std::size_t place, const char* named) {
+  const auto max = [&](std::size_t place, const char* named) {
     const Value* value = a.get(place, named);
     return value ? value->integer() : -1;
   };
@@ -29,8 +29,8 @@ std::optional<Value> text_method(const Text& text, const std::string& name, cons
   if (name == "strip") return strip(text, a.get(0, "chars"), true, true);
   if (name == "lstrip") return strip(text, a.get(0, "chars"), true, false);
   if (name == "rstrip") return strip(text, a.get(0, "chars"), false, true);
-  if (name == "split") return split(text, a.get(0, "sep"), most(1, "maxsplit"), false);
-  if (name == "rsplit") return split(text, a.get(0, "sep"), most(1, "maxsplit"), true);
+  if (name == "split") return split(text, a.get(0, "sep"), max(1, "maxsplit"), false);
+  if (name == "rsplit") return split(text, a.get(0, "sep"), max(1, "maxsplit"), true);
   if (name == "startswith") return matches(true);
   if (name == "endswith") return matches(false);
   if (name == "upper") return recased(text, "upper", uppercase);
@@ -39,7 +39,7 @@ std::optional<Value> text_method(const Text& text, const std::string& name, cons
   if (name == "title") return recased(text, "title", titled);
   if (name == "replace") {
     return replace(text, need(a, 0, "old", "replace").text().bytes, need(a, 1, "new", "replace").text().bytes,
-                   most(2, "count"));
+                   max(2, "count"));
   }
   if (name == "join") return join(iterate(need(a, 0, "iterable", "join")), text);
   if (name == "find") return position(find_in(text.bytes, need(a, 0, "sub", "find").text().bytes));

@@ -32,7 +32,7 @@ class Context {
   class Level {
    public:
     explicit Level(Context& context) : context_(context) {
-      if (++context_.levels_ > kMostLevels) {
+      if (++context_.levels_ > kMaxLevels) {
         --context_.levels_;
         throw TemplateError("macros nested too deeply");
       }
@@ -62,7 +62,7 @@ class Context {
   Text output_;
   std::int64_t steps_ = 0;
   std::size_t work_ = 0;
-  static constexpr int kMostLevels = 600;
+  static constexpr int kMaxLevels = 600;
   int macros_ = 0, levels_ = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace hawser::data::chat {
 namespace {
 
-constexpr std::size_t kMostStripped = 1024;  // gone through for each character of a text
+constexpr std::size_t kMaxStripped = 1024;  // gone through for each character of a text
 
 bool is_python_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
@@ -44,7 +44,7 @@ Text strip(const Text& text, const Value* characters, bool left, bool right) {
     return std::string_view(text.bytes).substr(starts[i], starts[i + 1] - starts[i]);
   };
   const bool given = characters && !characters->is_none();
-  if (given && characters->text().bytes.size() > kMostStripped) throw TemplateError("strip of that many characters");
+  if (given && characters->text().bytes.size() > kMaxStripped) throw TemplateError("strip of that many characters");
   const auto drops = [&](std::size_t i) {
     if (!given) return is_python_space(utf8_step(at(i)).character);
     return characters->text().bytes.find(at(i)) != std::string::npos;
@@ -55,10 +55,10 @@ Text strip(const Text& text, const Value* characters, bool left, bool right) {
   return text.part(starts[begin], starts[end]);
 }
 
-List split(const Text& text, const Value* separator, std::int64_t most, bool from_right) {
+List split(const Text& text, const Value* separator, std::int64_t max, bool from_right) {
   List out;
   if (!separator || separator->is_none()) {
-    if (from_right && most >= 0) throw TemplateError("rsplit at white space is not supported");
+    if (from_right && max >= 0) throw TemplateError("rsplit at white space is not supported");
     const auto starts = character_starts(text.bytes);
     std::size_t i = 0;
     const std::size_t count = starts.size() - 1;
@@ -69,7 +69,7 @@ List split(const Text& text, const Value* separator, std::int64_t most, bool fro
       while (i < count && space(i)) ++i;
       if (i == count) break;
       std::size_t end = i;
-      if (most >= 0 && static_cast<std::int64_t>(out.size()) == most) {
+      if (max >= 0 && static_cast<std::int64_t>(out.size()) == max) {
         end = count;
         while (end > i && space(end - 1)) --end;
       } else {
@@ -85,7 +85,7 @@ List split(const Text& text, const Value* separator, std::int64_t most, bool fro
   if (from_right && by.size() > kLongestFromRight) throw TemplateError("rsplit by so long a text");
   std::vector<std::size_t> cuts;
   if (from_right) {
-    for (std::size_t at = text.bytes.size(); most < 0 || static_cast<std::int64_t>(cuts.size()) < most;) {
+    for (std::size_t at = text.bytes.size(); max < 0 || static_cast<std::int64_t>(cuts.size()) < max;) {
       if (at < by.size()) break;
       const std::size_t found = text.bytes.rfind(by, at - by.size());
       if (found == std::string::npos) break;
@@ -94,7 +94,7 @@ List split(const Text& text, const Value* separator, std::int64_t most, bool fro
     }
     std::ranges::reverse(cuts);
   } else {
-    for (std::size_t at = 0; most < 0 || static_cast<std::int64_t>(cuts.size()) < most;) {
+    for (std::size_t at = 0; max < 0 || static_cast<std::int64_t>(cuts.size()) < max;) {
       const std::size_t found = find_in(text.bytes, by, at);
       if (found == std::string::npos) break;
       cuts.push_back(found);
@@ -110,11 +110,11 @@ List split(const Text& text, const Value* separator, std::int64_t most, bool fro
   return out;
 }
 
-Text replace(const Text& text, const std::string& from, const std::string& to, std::int64_t most) {
+Text replace(const Text& text, const std::string& from, const std::string& to, std::int64_t max) {
   if (from.empty()) throw TemplateError("replace of an empty text is not supported");
   Text out;
   std::size_t begin = 0;
-  for (std::int64_t done = 0; most < 0 || done < most; ++done) {
+  for (std::int64_t done = 0; max < 0 || done < max; ++done) {
     const std::size_t found = find_in(text.bytes, from, begin);
     if (found == std::string::npos) break;
     out.append(text.part(begin, found));

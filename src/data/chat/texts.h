@@ -18,8 +18,8 @@ Text strip(const Text& text, const Value* characters, bool left, bool right);
 inline constexpr std::size_t kLongestFromRight = 256;
 
 // At a separator, or without one at runs of white space; `most` cuts, or all where it is negative.
-List split(const Text& text, const Value* separator, std::int64_t most, bool from_right);
-Text replace(const Text& text, const std::string& from, const std::string& to, std::int64_t most);
+List split(const Text& text, const Value* separator, std::int64_t max, bool from_right);
+Text replace(const Text& text, const std::string& from, const std::string& to, std::int64_t max);
 Text join(const List& items, const Text& by);
 // Lines after the first moved to the right: arguments width, first, blank.
 Text indented(const Text& text, const Arguments& arguments);

@@ -31,7 +31,7 @@ void json_text(const Text& text, Text& out) {
 }
 
 void json_value(const Value& value, int indent, int depth, Text& out) {
-  if (out.bytes.size() > kMostBytes) throw TemplateError(cat("tojson beyond ", kMostBytes >> 20, " MiB"));
+  if (out.bytes.size() > kMaxBytes) throw TemplateError(cat("tojson beyond ", kMaxBytes >> 20, " MiB"));
   const auto line = [&](int level) {
     if (indent >= 0) out.bytes += "\n" + std::string(static_cast<std::size_t>(indent * level), ' ');
   };

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kItemBytes = 16;  // what an item counts beside its text
 
 void check_bytes(std::size_t bytes) {
-  if (bytes > kMostBytes) throw TemplateError(cat("a value beyond ", kMostBytes >> 20, " MiB"));
+  if (bytes > kMaxBytes) throw TemplateError(cat("a value beyond ", kMaxBytes >> 20, " MiB"));
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ struct Mark {
 
 // What a template may make, so that none takes all memory or never comes to an end: bytes of a text, or of a list or
 // dict written out, and how deep those nest. TemplateError beyond.
-inline constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+inline constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
 inline constexpr int kDeepestValue = 200;
 
 struct Text {

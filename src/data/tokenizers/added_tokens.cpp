@@ -82,7 +82,7 @@ void AddedTokens::find_in(const Search& trie, std::string_view text, Visit visit
     const AddedToken& added = tokens_[token];
     std::size_t begin = at;
     at = end;  // also when discarded below: a match is searched past, never into
-    if (added.single_word && !stands_alone(text, begin, end)) continue;
+    if (added.single_word && !is_whole_word(text, begin, end)) continue;
     // Two tokens may both want the white space between them: the first takes it.
     begin = std::max(begin, done);
     while (added.lstrip && begin > done) {
@@ -102,7 +102,7 @@ void AddedTokens::find_in(const Search& trie, std::string_view text, Visit visit
   if (done < text.size()) visit(text.substr(done), -1);
 }
 
-bool AddedTokens::stands_alone(std::string_view text, std::size_t begin, std::size_t end) {
+bool AddedTokens::is_whole_word(std::string_view text, std::size_t begin, std::size_t end) {
   const auto is_word = [&](std::size_t at) { return character_of(utf8_step(text.substr(at)).character).word(); };
   return (begin == 0 || !is_word(last_character(text.substr(0, begin)))) && (end == text.size() || !is_word(end));
 }

@@ -52,7 +52,7 @@ class AddedTokens {
   };
 
   void find_in(const Search& trie, std::string_view text, Visit visit) const;
-  static bool stands_alone(std::string_view text, std::size_t begin, std::size_t end);
+  static bool is_whole_word(std::string_view text, std::size_t begin, std::size_t end);
 
   std::vector<AddedToken> tokens_;
   Search plain_, normalized_;

@@ -143,13 +143,13 @@ void Bpe::merge_long(const std::vector<std::int32_t>& symbols, std::vector<std::
   const auto count = static_cast<std::int64_t>(symbols.size());
   std::vector<Symbol> list(symbols.size());
   std::priority_queue<Candidate> queue;
-  const auto offer = [&](std::int64_t left) {
+  const auto suggestion = [&](std::int64_t left) {
     if (left < 0 || list[left].next < 0) return;
     const auto merge = merges.find(list[left].id, list[list[left].next].id);
     if (merge.rank != MergeTable::kNone) queue.push({merge.rank, merge.id, left});
   };
   for (std::int64_t i = 0; i < count; ++i) list[i] = {symbols[i], i - 1, i + 1 < count ? i + 1 : -1};
-  for (std::int64_t i = 0; i < count; ++i) offer(i);
+  for (std::int64_t i = 0; i < count; ++i) suggestion(i);
   while (!queue.empty()) {
     const Candidate top = queue.top();
     queue.pop();
@@ -163,8 +163,8 @@ void Bpe::merge_long(const std::vector<std::int32_t>& symbols, std::vector<std::
     left.next = right.next;
     if (right.next >= 0) list[right.next].previous = top.at;
     right.id = -1;
-    offer(left.previous);
-    offer(top.at);
+    suggestion(left.previous);
+    suggestion(top.at);
   }
   for (std::int64_t i = count > 0 ? 0 : -1; i >= 0; i = list[i].next) ids.push_back(list[i].id);
 }

@@ -29,7 +29,7 @@ Json JsonReader::parse(std::string_view text) const {
 
 void JsonReader::known_keys(const Json& object, const std::string& at, const std::set<std::string>& keys) {
   for (const auto& [key, value] : object.items()) {
-    if (!keys.contains(key) && !value.is_null()) refuse("unknown key", at.empty() ? key : at + "." + key);
+    if (!keys.contains(key) && !value.is_null()) reject("unknown key", at.empty() ? key : at + "." + key);
   }
 }
 
@@ -41,16 +41,16 @@ const Json& JsonReader::list(const Json& value, const std::string& at) {
 }
 
 bool JsonReader::check_id(const Json& value, const std::string& at) {
-  if (value.is_number_integer() && value >= 0 && value < kMostIds) return true;
+  if (value.is_number_integer() && value >= 0 && value < kMaxIds) return true;
   problems_.add(
-      {.file = path_, .what = "bad token id", .expected = cat("0 to ", kMostIds - 1), .got = value.dump(), .at = at});
+      {.file = path_, .what = "bad token id", .expected = cat("0 to ", kMaxIds - 1), .got = value.dump(), .at = at});
   return false;
 }
 
 bool read_pattern(JsonReader& reader, const Json& value, const std::string& at, NamedPattern& out) {
   out.regex = value.contains("Regex");
   if (!out.regex && !value.contains("String")) {
-    reader.refuse("pattern not supported", at);
+    reader.reject("pattern not supported", at);
     return false;
   }
   out.text = value.at(out.regex ? "Regex" : "String").get<std::string>();

@@ -14,7 +14,7 @@ namespace hawser::data {
 using Json = nlohmann::json;
 
 // No vocabulary is near this; a larger id would only make us allocate.
-inline constexpr std::int64_t kMostIds = std::int64_t{1} << 24;
+inline constexpr std::int64_t kMaxIds = std::int64_t{1} << 24;
 
 class JsonReader {
  public:
@@ -23,12 +23,12 @@ class JsonReader {
   // The file's text as JSON, which must be an object; UserError otherwise.
   Json parse(std::string_view text) const;
 
-  void refuse(std::string what, std::string at) {
+  void reject(std::string what, std::string at) {
     problems_.add({.file = path_, .what = std::move(what), .at = std::move(at)});
   }
   void add(Problem problem) { problems_.add(std::move(problem)); }
   void unsupported(std::string_view kind, const Json& object, const std::string& at) {
-    refuse(cat(kind, " not supported: ", object.is_null() ? "null" : type_of(object)), at);
+    reject(cat(kind, " not supported: ", object.is_null() ? "null" : type_of(object)), at);
   }
   void wrong_type(const char* expected, const Json& value, const std::string& at) {
     problems_.add({.file = path_, .what = "wrong type", .expected = expected, .got = value.type_name(), .at = at});
@@ -41,9 +41,9 @@ class JsonReader {
       body();
     } catch (const Json::exception& error) {
       const std::string_view what = error.what();  // "[json.exception.type_error.302] type must be ..."
-      refuse(cat("unexpected value: ", what.substr(what.find("] ") + 2)), name);
+      reject(cat("unexpected value: ", what.substr(what.find("] ") + 2)), name);
     } catch (const std::invalid_argument& error) {
-      refuse(error.what(), name);
+      reject(error.what(), name);
     }
   }
 
@@ -84,7 +84,7 @@ struct NamedPattern {
 };
 bool read_pattern(JsonReader& reader, const Json& value, const std::string& at, NamedPattern& out);
 
-// The parts of a tokenizer.json; each refuses what it does not know, by name.
+// The parts of a tokenizer.json; each rejects what it does not know, by name.
 void read_model(JsonReader& reader, const Json& model, TokenizerParts& parts);
 void read_added_tokens(JsonReader& reader, const Json& items, TokenizerParts& parts);
 void read_normalizer(JsonReader& reader, const Json& step, const std::string& at, Normalizer& out);

@@ -17,9 +17,9 @@ namespace fs = std::filesystem;
 
 // The model of a byte-level vocabulary works on bytes, not on the characters that stand for them.
 void work_on_bytes(JsonReader& reader, Bpe& bpe) {
-  if (bpe.byte_fallback) reader.refuse("byte_fallback not supported", "model.byte_fallback");
-  if (!bpe.continuing_prefix.empty()) reader.refuse("not supported", "model.continuing_subword_prefix");
-  if (!bpe.end_suffix.empty()) reader.refuse("not supported", "model.end_of_word_suffix");
+  if (bpe.byte_fallback) reader.reject("byte_fallback not supported", "model.byte_fallback");
+  if (!bpe.continuing_prefix.empty()) reader.reject("not supported", "model.continuing_subword_prefix");
+  if (!bpe.end_suffix.empty()) reader.reject("not supported", "model.end_of_word_suffix");
   bpe.unit = Bpe::Unit::byte;
   bpe.byte_ids.fill(-1);
   TokenIds words;

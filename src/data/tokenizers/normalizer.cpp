@@ -38,8 +38,8 @@ int count_leading_space(std::string_view text) {
 
 // Leaves out the characters that `drop` names; `least` is the lowest byte that may begin one.
 template <class Drop>
-bool leave_out(std::string_view text, unsigned char least, Drop drop, std::string& out, int& first) {
-  if (std::none_of(text.begin(), text.end(), [&](char c) { return static_cast<unsigned char>(c) >= least; })) {
+bool leave_out(std::string_view text, unsigned char min, Drop drop, std::string& out, int& first) {
+  if (std::none_of(text.begin(), text.end(), [&](char c) { return static_cast<unsigned char>(c) >= min; })) {
     return false;
   }
   int index = 0;
@@ -115,8 +115,8 @@ bool nmt(std::string_view text, std::string& out, int& first) {
 
 // A file may replace every letter by a book, and again.
 void append_bounded(std::string_view kept, std::string_view put_in, std::string& out) {
-  constexpr std::size_t kMost = std::size_t{512} << 20;
-  if (out.size() + kept.size() + put_in.size() > kMost) {
+  constexpr std::size_t kMax = std::size_t{512} << 20;
+  if (out.size() + kept.size() + put_in.size() > kMax) {
     throw UserError(Problem{.what = "the tokenizer's normalizer makes more than 512 MiB of a text",
                             .at = "normalizer",
                             .hint = "another tokenizer, or shorter texts"});

@@ -47,12 +47,12 @@ class ModelReader {
       if (!reader_.check_id(value, "model.vocab." + token)) continue;
       const auto id = value.get<std::int32_t>();
       if (static_cast<std::size_t>(id) < parts_.present.size() && parts_.present[id]) {
-        reader_.refuse("token id used twice", "model.vocab." + token);
+        reader_.reject("token id used twice", "model.vocab." + token);
       }
       parts_.ids.emplace(token, id);
       parts_.put_token(id, token);
     }
-    if (parts_.ids.empty()) reader_.refuse("empty vocabulary", "model.vocab");
+    if (parts_.ids.empty()) reader_.reject("empty vocabulary", "model.vocab");
     return !parts_.ids.empty();
   }
 
@@ -61,7 +61,7 @@ class ModelReader {
     if (value.is_null()) return std::nullopt;
     const auto found = parts_.ids.find(value.get_ref<const std::string&>());
     if (found == parts_.ids.end()) {
-      reader_.refuse("not in the vocabulary", "model.unk_token");
+      reader_.reject("not in the vocabulary", "model.unk_token");
       return std::nullopt;
     }
     return found->second;
@@ -78,7 +78,7 @@ class ModelReader {
                        {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                         "byte_fallback", "ignore_merges", "vocab", "merges"});
     const Json& dropout = member("dropout");
-    if (!dropout.is_null() && dropout != 0.0) reader_.refuse("dropout not supported", "model.dropout");
+    if (!dropout.is_null() && dropout != 0.0) reader_.reject("dropout not supported", "model.dropout");
     auto bpe = std::make_unique<Bpe>();
     bpe->ignore_merges = JsonReader::flag(model_, "ignore_merges", false);
     bpe->fuse_unknown = JsonReader::flag(model_, "fuse_unk", false);
@@ -119,7 +119,7 @@ class ModelReader {
       const std::string joined = cat(left, tail);
       const auto a = parts_.ids.find(left), b = parts_.ids.find(right), c = parts_.ids.find(joined);
       if (left.empty() || right.empty()) {
-        reader_.refuse("not a pair of tokens", at);
+        reader_.reject("not a pair of tokens", at);
       } else if (a == parts_.ids.end() || b == parts_.ids.end() || c == parts_.ids.end()) {
         reader_.add({.file = reader_.path(),
                      .what = "merge of tokens that the vocabulary lacks",
@@ -137,13 +137,13 @@ class ModelReader {
                        {"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"});
     if (!read_vocabulary()) return;
     auto pieces = std::make_unique<WordPiece>();
-    if (member("unk_token").is_null()) return reader_.refuse("a WordPiece model needs it", "model.unk_token");
+    if (member("unk_token").is_null()) return reader_.reject("a WordPiece model needs it", "model.unk_token");
     pieces->unknown = unknown_token().value_or(0);
     if (!member("continuing_subword_prefix").is_null()) pieces->continuing_prefix = affix("continuing_subword_prefix");
-    if (const Json& most = member("max_input_chars_per_word"); !most.is_null()) {
-      if (!most.is_number_unsigned())
-        return reader_.refuse("not a number of characters", "model.max_input_chars_per_word");
-      pieces->most_characters = most.get<std::size_t>();
+    if (const Json& max = member("max_input_chars_per_word"); !max.is_null()) {
+      if (!max.is_number_unsigned())
+        return reader_.reject("not a number of characters", "model.max_input_chars_per_word");
+      pieces->max_characters = max.get<std::size_t>();
     }
     pieces->tokens = Trie({parts_.ids.begin(), parts_.ids.end()});
     parts_.model = std::move(pieces);
@@ -153,10 +153,10 @@ class ModelReader {
     reader_.known_keys(model_, "model", {"type", "unk_id", "vocab", "byte_fallback"});
     const Json& vocabulary = model_.at("vocab");
     if (!vocabulary.is_array()) return reader_.wrong_type("a list", vocabulary, "model.vocab");
-    if (vocabulary.empty()) return reader_.refuse("empty vocabulary", "model.vocab");
-    if (vocabulary.size() >= static_cast<std::size_t>(kMostIds)) return reader_.refuse("too large", "model.vocab");
+    if (vocabulary.empty()) return reader_.reject("empty vocabulary", "model.vocab");
+    if (vocabulary.size() >= static_cast<std::size_t>(kMaxIds)) return reader_.reject("too large", "model.vocab");
     auto unigram = std::make_unique<Unigram>();
-    double least = std::numeric_limits<double>::infinity();
+    double min = std::numeric_limits<double>::infinity();
     for (const Json& entry : vocabulary) {
       const std::string at = cat("model.vocab[", unigram->scores.size(), "]");
       if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
@@ -171,12 +171,12 @@ class ModelReader {
       parts_.ids[token] = id;
       parts_.put_token(id, token);
       unigram->scores.push_back(entry[1].get<double>());
-      least = std::min(least, unigram->scores.back());
+      min = std::min(min, unigram->scores.back());
     }
-    unigram->unknown_score = least - 10;
+    unigram->unknown_score = min - 10;
     if (const Json& unknown = member("unk_id"); !unknown.is_null()) {
       if (!reader_.check_id(unknown, "model.unk_id")) return;
-      if (unknown >= vocabulary.size()) return reader_.refuse("not in the vocabulary", "model.unk_id");
+      if (unknown >= vocabulary.size()) return reader_.reject("not in the vocabulary", "model.unk_id");
       unigram->unknown = unknown.get<std::int32_t>();
     }
     if (JsonReader::flag(model_, "byte_fallback", false)) {

@@ -23,7 +23,7 @@ std::shared_ptr<const Pattern> compiled(JsonReader& reader, const NamedPattern& 
   try {
     return std::make_shared<const Pattern>(pattern.text);
   } catch (const std::invalid_argument& error) {
-    reader.refuse(error.what(), at);
+    reader.reject(error.what(), at);
     return nullptr;
   }
 }
@@ -87,11 +87,11 @@ void read_normalizer(JsonReader& reader, const Json& step, const std::string& at
     reader.known_keys(step, at, {"type", "precompiled_charsmap"});
     const Json& map = step.at("precompiled_charsmap");
     const auto bytes = map.is_null() ? std::optional<std::string>("") : from_base64(map.get<std::string>());
-    if (!bytes) return reader.refuse("not base64", at + ".precompiled_charsmap");
+    if (!bytes) return reader.reject("not base64", at + ".precompiled_charsmap");
     try {
       out.add(Normalizer::Precompiled{std::make_shared<const Charsmap>(*bytes), std::make_shared<const Regex>("\\X")});
     } catch (const std::invalid_argument& error) {
-      reader.refuse(error.what(), at + ".precompiled_charsmap");
+      reader.reject(error.what(), at + ".precompiled_charsmap");
     }
   } else {
     reader.unsupported("normalizer", step, at);
@@ -119,7 +119,7 @@ class PreTokenizerReader {
     }
     if (type == "ByteLevel") {
       reader_.known_keys(step, at, {"type", "add_prefix_space", "trim_offsets", "use_regex"});
-      if (byte_level_) return reader_.refuse("second ByteLevel not supported", at);
+      if (byte_level_) return reader_.reject("second ByteLevel not supported", at);
       byte_level_ = true;
       if (JsonReader::flag(step, "add_prefix_space", true)) out.add(PreTokenizer::PrefixSpace{});
       if (JsonReader::flag(step, "use_regex", true)) split_by(kGpt2Pattern, SplitBehavior::isolated, false);
@@ -144,7 +144,7 @@ class PreTokenizerReader {
       const auto delimiter = step.at("delimiter").get<std::string>();
       const Utf8Step character = delimiter.empty() ? Utf8Step{} : utf8_step(delimiter);
       if (delimiter.empty() || static_cast<std::size_t>(character.bytes) != delimiter.size()) {
-        return reader_.refuse("not one character", at + ".delimiter");
+        return reader_.reject("not one character", at + ".delimiter");
       }
       split_characters([](char32_t c, char32_t d) { return c == d; }, SplitBehavior::removed, character.character);
     } else if (type == "Whitespace") {
@@ -182,7 +182,7 @@ class PreTokenizerReader {
         {"Contiguous", SplitBehavior::contiguous}};
     const auto behavior = kBehaviors.find(step.at("behavior").get<std::string>());
     if (behavior == kBehaviors.end()) {
-      reader_.refuse("behavior not supported", at + ".behavior");
+      reader_.reject("behavior not supported", at + ".behavior");
       return false;
     }
     out = behavior->second;
@@ -199,7 +199,7 @@ class PreTokenizerReader {
       split_by(pattern.regex ? pattern.text : literal_pattern(pattern.text), behavior,
                JsonReader::flag(step, "invert", false));
     } catch (const std::invalid_argument& error) {
-      reader_.refuse(error.what(), at + ".pattern");
+      reader_.reject(error.what(), at + ".pattern");
     }
   }
 
@@ -208,7 +208,7 @@ class PreTokenizerReader {
     PreTokenizer::Metaspace out{.mark = JsonReader::text(step, "replacement", "\xE2\x96\x81"),
                                 .prepend = always,
                                 .split = JsonReader::flag(step, "split", true)};
-    if (out.mark.empty()) return reader_.refuse("not one character", at + ".replacement");
+    if (out.mark.empty()) return reader_.reject("not one character", at + ".replacement");
     const std::string scheme =
         JsonReader::text(step, "prepend_scheme", JsonReader::flag(step, "add_prefix_space", true) ? "always" : "never");
     if (scheme == "never") {
@@ -245,18 +245,18 @@ void read_template(JsonReader& reader, const Json& step, const std::string& at, 
   bool seen = false;
   for (const Json& piece : reader.list(step.at("single"), at + ".single")) {
     if (piece.contains("Sequence")) {
-      if (seen || piece.at("Sequence").at("id") != "A") return reader.refuse("template not supported", at + ".single");
+      if (seen || piece.at("Sequence").at("id") != "A") return reader.reject("template not supported", at + ".single");
       seen = true;
       continue;
     }
     const auto name = piece.at("SpecialToken").at("id").get<std::string>();
     for (const Json& id : reader.list(step.at("special_tokens").at(name).at("ids"), at)) {
       if (!reader.check_id(id, at + ".special_tokens." + name)) continue;
-      if (id >= parts.tokens.size()) reader.refuse("id outside the vocabulary", at + ".special_tokens." + name);
+      if (id >= parts.tokens.size()) reader.reject("id outside the vocabulary", at + ".special_tokens." + name);
       (seen ? after : before).push_back(id.get<std::int32_t>());
     }
   }
-  if (!seen) return reader.refuse("template without the text", at + ".single");
+  if (!seen) return reader.reject("template without the text", at + ".single");
   parts.prefix.insert(parts.prefix.begin(), before.begin(), before.end());
   parts.suffix.insert(parts.suffix.end(), after.begin(), after.end());
 }
@@ -270,7 +270,7 @@ std::optional<std::int32_t> read_token(JsonReader& reader, const Json& value, co
   }
   if (!reader.check_id(value[1], at)) return std::nullopt;
   if (value[1] >= vocabulary) {
-    reader.refuse("id outside the vocabulary", at);
+    reader.reject("id outside the vocabulary", at);
     return std::nullopt;
   }
   return value[1].get<std::int32_t>();
@@ -324,7 +324,7 @@ void read_decoder_step(JsonReader& reader, const Json& step, const std::string& 
   } else if (type == "Strip") {
     reader.known_keys(step, at, {"type", "content", "start", "stop"});
     const auto content = step.at("content").get<std::string>();
-    if (content.empty()) return reader.refuse("not one character", at + ".content");
+    if (content.empty()) return reader.reject("not one character", at + ".content");
     out.add(Decoder::Strip{content, step.at("start").get<int>(), step.at("stop").get<int>()});
   } else if (type == "WordPiece") {
     reader.known_keys(step, at, {"type", "prefix", "cleanup"});
@@ -338,7 +338,7 @@ void read_decoder_step(JsonReader& reader, const Json& step, const std::string& 
     reader.known_keys(step, at, {"type", "suffix"});
     out.add(Decoder::Bpe{JsonReader::text(step, "suffix", "</w>")});
   } else {
-    reader.refuse(cat("decoder not supported: ", type), at);
+    reader.reject(cat("decoder not supported: ", type), at);
   }
 }
 

@@ -31,8 +31,8 @@ constexpr const char* kSpecialTokens[] = {"<unk>",
                                           "[/SYSTEM_PROMPT]",
                                           "[TOOL_CONTENT]"};
 
-constexpr std::int32_t kMostSpecial = 1 << 16;  // each has a name in memory, also where the file gives none
-constexpr std::size_t kLongestToken = 1024;     // every cut of a token is looked up
+constexpr std::int32_t kMaxSpecial = 1 << 16;  // each has a name in memory, also where the file gives none
+constexpr std::size_t kLongestToken = 1024;    // every cut of a token is looked up
 
 class TekkenReader {
  public:
@@ -60,8 +60,8 @@ class TekkenReader {
     }
     special_ = special.get<std::int32_t>();
     words_ = size.get<std::int32_t>() - special_;
-    if (special_ > kMostSpecial) reader_.refuse("too large", "config.default_num_special_tokens");
-    if (words_ < 256) reader_.refuse("fewer tokens than bytes", "config.default_vocab_size");
+    if (special_ > kMaxSpecial) reader_.reject("too large", "config.default_num_special_tokens");
+    if (words_ < 256) reader_.reject("fewer tokens than bytes", "config.default_vocab_size");
   }
 
   // The first ids; those without a name get one.
@@ -74,7 +74,7 @@ class TekkenReader {
         const Json& rank = token.at("rank");
         if (!reader_.check_id(rank, at + ".rank")) continue;
         if (rank >= special_) {
-          reader_.refuse("above config.default_num_special_tokens", at + ".rank");
+          reader_.reject("above config.default_num_special_tokens", at + ".rank");
           continue;
         }
         names[rank.get<std::size_t>()] = token.at("token_str").get<std::string>();
@@ -95,7 +95,7 @@ class TekkenReader {
   void read_vocabulary() {
     const auto& vocabulary = reader_.list(file_.at("vocab"), "vocab");
     if (vocabulary.size() < static_cast<std::size_t>(words_)) {
-      return reader_.refuse(cat("fewer tokens than config says: ", vocabulary.size(), " of ", words_), "vocab");
+      return reader_.reject(cat("fewer tokens than config says: ", vocabulary.size(), " of ", words_), "vocab");
     }
     parts_.bytes.resize(static_cast<std::size_t>(special_) + words_);
     bytes_.resize(words_);
@@ -109,11 +109,11 @@ class TekkenReader {
       const auto bytes = from_base64(token.at("token_bytes").get_ref<const std::string&>());
       const auto r = rank.get<std::int32_t>();
       if (!bytes || bytes->empty()) {
-        reader_.refuse("not base64, or empty", at + ".token_bytes");
+        reader_.reject("not base64, or empty", at + ".token_bytes");
       } else if (bytes->size() > kLongestToken) {
-        reader_.refuse(cat("a token of more than ", kLongestToken, " bytes"), at + ".token_bytes");
+        reader_.reject(cat("a token of more than ", kLongestToken, " bytes"), at + ".token_bytes");
       } else if (!bytes_[r].empty()) {
-        reader_.refuse("rank used twice", at + ".rank");
+        reader_.reject("rank used twice", at + ".rank");
       } else {
         const std::int32_t id = special_ + r;
         bytes_[r] = *bytes;
@@ -123,12 +123,12 @@ class TekkenReader {
         words_by_bytes_.emplace(*bytes, id);
       }
     }
-    if (reader_.problems().size() > before) return;  // a refused token is missing too
+    if (reader_.problems().size() > before) return;  // a rejected token is missing too
     const auto missing = std::find_if(bytes_.begin(), bytes_.end(), [](const auto& b) { return b.empty(); });
-    if (missing != bytes_.end()) reader_.refuse(cat("no token of rank ", missing - bytes_.begin()), "vocab");
+    if (missing != bytes_.end()) reader_.reject(cat("no token of rank ", missing - bytes_.begin()), "vocab");
     for (unsigned byte = 0; byte < 256 && missing == bytes_.end(); ++byte) {
       if (!words_by_bytes_.contains(std::string(1, static_cast<char>(byte)))) {
-        reader_.refuse(cat("no token for byte ", byte), "vocab");
+        reader_.reject(cat("no token for byte ", byte), "vocab");
       }
     }
   }

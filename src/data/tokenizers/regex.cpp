@@ -21,7 +21,7 @@ constexpr std::string_view kSpace =
     "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{N}\\p{Pc}";
 
-std::invalid_argument refused(std::string_view construct) {
+std::invalid_argument rejected(std::string_view construct) {
   return std::invalid_argument(cat("regular expression construct not supported: ", construct));
 }
 
@@ -54,11 +54,11 @@ class Translator {
         open_class();
       } else if (in_class_) {
         if (c == ']') in_class_ = false;
-        if (c == '&' && peek(1) == '&') throw refused("&& inside [ ]");
+        if (c == '&' && peek(1) == '&') throw rejected("&& inside [ ]");
         copy();
       } else {
         if (c == '(' && peek(1) == '?') check_options();
-        if (c == '}' && peek(1) == '+') throw refused("{n,m}+");  // greedy there, possessive here
+        if (c == '}' && peek(1) == '+') throw rejected("{n,m}+");  // greedy there, possessive here
         copy();
       }
     }
@@ -71,7 +71,7 @@ class Translator {
 
   // Puts a set: bare inside a class, else as a class of its own.
   void set(const std::string& members, bool negated, std::string_view construct) {
-    if (in_class_ && negated) throw refused(cat(construct, " inside [ ]"));
+    if (in_class_ && negated) throw rejected(cat(construct, " inside [ ]"));
     out_ += in_class_ ? members : cat(negated ? "[^" : "[", members, "]");
   }
 
@@ -91,15 +91,15 @@ class Translator {
                                 (static_cast<unsigned char>(kind) < 0x80 && std::ispunct(kind)))) {
       out_ += construct;
     } else {
-      throw refused(construct);
+      throw rejected(construct);
     }
     at_ += 2;
   }
 
-  // \p{Name}, \P{Name}; \p{^Name} is refused.
+  // \p{Name}, \P{Name}; \p{^Name} is rejected.
   void property(bool negated) {
     const std::size_t close = pattern_.find('}', at_);
-    if (peek(2) != '{' || peek(3) == '^' || close == std::string_view::npos) throw refused("\\p without {Name}");
+    if (peek(2) != '{' || peek(3) == '^' || close == std::string_view::npos) throw rejected("\\p without {Name}");
     const std::string_view name = pattern_.substr(at_ + 3, close - at_ - 3);
     const std::string_view whole = pattern_.substr(at_, close + 1 - at_);
     at_ = close + 1;
@@ -114,7 +114,7 @@ class Translator {
   }
 
   void open_class() {
-    if (in_class_) throw refused("[ inside [ ]");
+    if (in_class_) throw rejected("[ inside [ ]");
     in_class_ = true;
     copy();
     if (peek(0) == '^') copy();
@@ -128,7 +128,7 @@ class Translator {
   // Of the inline options only i means the same in both.
   void check_options() const {
     for (std::size_t i = 2; std::isalpha(static_cast<unsigned char>(peek(i))) || peek(i) == '-'; ++i) {
-      if (peek(i) != 'i' && peek(i) != '-') throw refused(pattern_.substr(at_, i + 1));
+      if (peek(i) != 'i' && peek(i) != '-') throw rejected(pattern_.substr(at_, i + 1));
     }
   }
 

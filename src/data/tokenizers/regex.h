@@ -1,6 +1,6 @@
 // Regular expressions of tokenizer.json files. They are written for Oniguruma, which the `tokenizers` library uses;
 // here PCRE2 runs them (UTF-8, Unicode properties, JIT). Where the two read a construct differently it is rewritten
-// (\s, \w: what they match beyond ASCII differs) or refused; see translate_oniguruma.
+// (\s, \w: what they match beyond ASCII differs) or rejected; see translate_oniguruma.
 #pragma once
 
 #include <cstddef>

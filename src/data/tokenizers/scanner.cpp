@@ -19,7 +19,7 @@ struct Step {
   std::vector<int> next;  // either: first preferred; others: one
 };
 
-constexpr std::size_t kMostSteps = 4000, kMostStates = 2000, kMostClasses = 250;
+constexpr std::size_t kMaxSteps = 4000, kMaxStates = 2000, kMaxClasses = 250;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ class ScannerBuilder {
   std::optional<Scanner> build(const PatternNode& pattern) {
     const int match = add({.kind = Step::Kind::match});
     start_ = compile(pattern, match);
-    if (start_ < 0 || steps_.size() > kMostSteps || !divide_characters() || !follow_all()) return std::nullopt;
+    if (start_ < 0 || steps_.size() > kMaxSteps || !divide_characters() || !follow_all()) return std::nullopt;
     return std::move(out_);
   }
 
@@ -36,7 +36,7 @@ class ScannerBuilder {
   using State = std::vector<int>;  // steps by preference, each once; `either` is never among them
 
   int add(Step step) {
-    if (steps_.size() > kMostSteps) return -1;
+    if (steps_.size() > kMaxSteps) return -1;
     steps_.push_back(std::move(step));
     return static_cast<int>(steps_.size()) - 1;
   }
@@ -76,7 +76,7 @@ class ScannerBuilder {
   int repeat(const PatternNode& node, int next) {
     const PatternNode& child = node.children[0];
     int at = next;
-    if (node.most < 0) {
+    if (node.max < 0) {
       const int loop = add({.kind = Step::Kind::either});
       if (loop < 0) return -1;
       const int body = compile(child, loop);
@@ -84,12 +84,12 @@ class ScannerBuilder {
       steps_[loop].next = {body, next};
       at = loop;
     } else {
-      for (int i = node.least; i < node.most && at >= 0; ++i) {
+      for (int i = node.min; i < node.max && at >= 0; ++i) {
         const int body = compile(child, at);
         at = body < 0 ? -1 : add({.kind = Step::Kind::either, .next = {body, next}});
       }
     }
-    for (int i = 0; i < node.least && at >= 0; ++i) at = compile(child, at);
+    for (int i = 0; i < node.min && at >= 0; ++i) at = compile(child, at);
     return at;
   }
 
@@ -118,7 +118,7 @@ class ScannerBuilder {
       }
       const auto [found, fresh] = classes.emplace(std::move(members), classes.size());
       if (fresh) members_.push_back(found->first);
-      if (classes.size() > kMostClasses) return false;
+      if (classes.size() > kMaxClasses) return false;
       std::fill(class_of.begin() + cuts[i], class_of.begin() + cuts[i + 1], static_cast<std::uint8_t>(found->second));
     }
     std::copy_n(class_of.begin(), 128, out_.ascii_.begin());
@@ -166,7 +166,7 @@ class ScannerBuilder {
         std::erase_if(more,
                       [&](int s) { return std::find(here.begin(), here.begin() + i + 1, s) != here.begin() + i + 1; });
         here.insert(here.begin() + i + 1, more.begin(), more.end());
-        if (here.size() > 4 * kMostSteps) return false;
+        if (here.size() > 4 * kMaxSteps) return false;
       }
     }
     return false;
@@ -185,7 +185,7 @@ class ScannerBuilder {
     close(start_, start, seen);
     number(std::move(start));
     for (std::size_t s = 0; s < states.size(); ++s) {
-      if (states.size() > kMostStates) return false;
+      if (states.size() > kMaxStates) return false;
       for (std::size_t kind = 0; kind < out_.classes_; ++kind) {
         State to;
         const bool match = go(states[s], kind, to);

@@ -68,20 +68,20 @@ class Parser {
   }
 
   PatternNode quantified(PatternNode node) {
-    int least = 1, most = 1;
+    int min = 1, max = 1;
     if (take("?")) {
-      least = 0;
+      min = 0;
     } else if (take("*")) {
-      least = 0;
-      most = -1;
+      min = 0;
+      max = -1;
     } else if (take("+")) {
-      most = -1;
+      max = -1;
     } else if (peek() == '{') {
       ++at_;
-      least = number();
-      most = least;
-      if (take(",")) most = peek() == '}' ? -1 : number();
-      if (!take("}") || (most >= 0 && most < least) || least > 64 || most > 64) throw NotOfTheSubset();
+      min = number();
+      max = min;
+      if (take(",")) max = peek() == '}' ? -1 : number();
+      if (!take("}") || (max >= 0 && max < min) || min > 64 || max > 64) throw NotOfTheSubset();
     } else {
       return node;
     }
@@ -89,7 +89,7 @@ class Parser {
     if (peek() == '?' || peek() == '+' || peek() == '*' || peek() == '{' || node.kind == Kind::look) {
       throw NotOfTheSubset();
     }
-    PatternNode out{.kind = Kind::repeat, .least = least, .most = most};
+    PatternNode out{.kind = Kind::repeat, .min = min, .max = max};
     out.children.push_back(std::move(node));
     return out;
   }

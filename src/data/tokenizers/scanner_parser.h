@@ -15,7 +15,7 @@ struct PatternNode {
   CharacterSet set;                   // set; look: what may follow
   bool end = false;                   // look: the end of the text may follow
   std::vector<PatternNode> children;  // sequence; either: first preferred; repeat: one
-  int least = 0, most = 0;            // repeat; most -1: any number
+  int min = 0, max = 0;               // repeat; most -1: any number
 };
 
 // nullopt: not of the subset.

@@ -124,7 +124,7 @@ void SentencePieceTokenizer::make_unigram() {
   auto unigram = std::make_unique<Unigram>();
   unigram->unknown = model_.unknown;
   unigram->float32_sums = true;
-  float least = std::numeric_limits<float>::max();
+  float min = std::numeric_limits<float>::max();
   std::vector<std::pair<std::string, std::int32_t>> tokens;
   for (std::int32_t id = 0; id < vocab_size(); ++id) {
     const auto& piece = model_.pieces[id];
@@ -134,9 +134,9 @@ void SentencePieceTokenizer::make_unigram() {
     if (piece.type == Type::byte && model_.byte_fallback) unigram->byte_ids[byte_named(piece.text)] = id;
     if (is_text(piece.type) && piece.type != Type::unused) tokens.emplace_back(piece.text, id);
     if (piece.type != Type::normal) continue;
-    least = std::min(least, piece.score);
+    min = std::min(min, piece.score);
   }
-  unigram->unknown_score = least - 10.0F;  // rounded, as the library has it
+  unigram->unknown_score = min - 10.0F;  // rounded, as the library has it
   unigram->tokens = Trie(std::move(tokens));
   words_ = std::move(unigram);
 }

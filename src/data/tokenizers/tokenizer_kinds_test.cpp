@@ -84,7 +84,7 @@ TEST(TokenizerKinds, AnswerAsTheOriginals) {
   EXPECT_EQ(missing, "") << "scripts/fetch-inputs --what tokenizers brings them";
 }
 
-TEST(TokenizerKinds, PutsWhatTheFileSaysAroundATextOfEachKind) {
+TEST(TokenizerKinds, PutsWhatTheFileReportsAroundATextOfEachKind) {
   const auto around = [](const char* name) {
     const auto tokenizer = load_tokenizer((kGolden / name).string());
     std::vector<std::int32_t> ids, bare;
@@ -103,7 +103,7 @@ TEST(TokenizerKinds, PutsWhatTheFileSaysAroundATextOfEachKind) {
 
 class TokenizerFiles : public testing::Test {
  protected:
-  std::string refusal(const char* name, const std::string& content) {
+  std::string rejection(const char* name, const std::string& content) {
     std::ofstream(folder_.path(name), std::ios::binary) << content;
     try {
       load_tokenizer(folder_.path(name));
@@ -125,30 +125,30 @@ std::string piece(const std::string& text, int type) {
 TEST_F(TokenizerFiles, SentencePieceModelsThatAreBroken) {
   const std::string bpe("\x12\x02\x18\x02", 4), word("\x12\x02\x18\x03", 4);
   const std::string unknown = piece("<unk>", 2);
-  EXPECT_EQ(refusal("a.model", unknown + piece("a", 1) + bpe), "accepted");
-  EXPECT_EQ(refusal("a.model", unknown + piece("ab", 1) + bpe),
+  EXPECT_EQ(rejection("a.model", unknown + piece("a", 1) + bpe), "accepted");
+  EXPECT_EQ(rejection("a.model", unknown + piece("ab", 1) + bpe),
             "piece \"ab\" has the character \"a\", which is no piece of its own");
-  EXPECT_EQ(refusal("a.model", unknown + piece("a", 1) + word),
+  EXPECT_EQ(rejection("a.model", unknown + piece("a", 1) + word),
             "only BPE and Unigram models are supported, not WORD or CHAR");
-  EXPECT_EQ(refusal("a.model", unknown + piece("a", 1) + piece("a", 1)), "piece \"a\" comes twice");
-  EXPECT_EQ(refusal("a.model", piece("a", 1)), "no piece of type UNKNOWN");
-  EXPECT_EQ(refusal("a.model", unknown + piece("<0xZZ>", 6)), "piece \"<0xZZ>\" names no byte");
-  EXPECT_EQ(refusal("a.model", unknown + piece("a", 9)), "unknown type 9 of piece \"a\"");
-  EXPECT_EQ(refusal("a.model", unknown + piece("a", 1).substr(0, 4)).substr(0, 27), "not a SentencePiece model: ");
-  EXPECT_EQ(refusal("a.model", std::string("\x12\x00", 2)), "not a SentencePiece model: it has no pieces");
-  EXPECT_EQ(refusal("a.model", "IQ== 0\nIg== 1\n").substr(0, 25), "ranks of tiktoken alone a");
-  // Cut anywhere, a real one is refused or read, and never crashes.
+  EXPECT_EQ(rejection("a.model", unknown + piece("a", 1) + piece("a", 1)), "piece \"a\" comes twice");
+  EXPECT_EQ(rejection("a.model", piece("a", 1)), "no piece of type UNKNOWN");
+  EXPECT_EQ(rejection("a.model", unknown + piece("<0xZZ>", 6)), "piece \"<0xZZ>\" names no byte");
+  EXPECT_EQ(rejection("a.model", unknown + piece("a", 9)), "unknown type 9 of piece \"a\"");
+  EXPECT_EQ(rejection("a.model", unknown + piece("a", 1).substr(0, 4)).substr(0, 27), "not a SentencePiece model: ");
+  EXPECT_EQ(rejection("a.model", std::string("\x12\x00", 2)), "not a SentencePiece model: it has no pieces");
+  EXPECT_EQ(rejection("a.model", "IQ== 0\nIg== 1\n").substr(0, 25), "ranks of tiktoken alone a");
+  // Cut anywhere, a real one is rejected or read, and never crashes.
   const std::string model = read_file(kGolden / "sp-bpe/tokenizer.model");
   for (std::size_t size = 0; size < model.size(); size += 97) {
-    EXPECT_FALSE(refusal("a.model", model.substr(0, size)).empty());
+    EXPECT_FALSE(rejection("a.model", model.substr(0, size)).empty());
   }
 }
 
-// Files of every kind, broken at random, are refused in whole lines or give ids of their vocabulary.
+// Files of every kind, broken at random, are rejected in whole lines or give ids of their vocabulary.
 TEST_F(TokenizerFiles, BrokenAtRandom) {
   std::mt19937 dice(1);
   const auto below = [&](std::size_t bound) { return static_cast<std::size_t>(dice()) % bound; };
-  int accepted = 0, refused = 0;
+  int accepted = 0, rejected = 0;
   for (const auto& entry : fs::directory_iterator(kGolden)) {
     if (!entry.is_directory()) continue;
     const bool json = fs::exists(entry.path() / "tokenizer.json");
@@ -186,12 +186,12 @@ TEST_F(TokenizerFiles, BrokenAtRandom) {
         ++accepted;
       } catch (const UserError& error) {
         EXPECT_EQ(std::string(error.what()).substr(0, path.size()), path);
-        ++refused;
+        ++rejected;
       }
     }
   }
   EXPECT_GT(accepted, 50);
-  EXPECT_GT(refused, 100);
+  EXPECT_GT(rejected, 100);
 }
 
 Json tekken() {
@@ -227,13 +227,14 @@ TEST_F(TokenizerFiles, Tekken) {
     file[Json::json_pointer(pointer)] = value;
     return file.dump();
   };
-  EXPECT_EQ(refusal("t.json", with("/vocab/7/token_bytes", "?")), "not base64, or empty at vocab[7].token_bytes");
-  EXPECT_EQ(refusal("t.json", with("/vocab/7/rank", 8)).substr(0, 32), "rank used twice at vocab[8].rank");
-  EXPECT_EQ(refusal("t.json", with("/config/default_vocab_size", 100)),
+  EXPECT_EQ(rejection("t.json", with("/vocab/7/token_bytes", "?")), "not base64, or empty at vocab[7].token_bytes");
+  EXPECT_EQ(rejection("t.json", with("/vocab/7/rank", 8)).substr(0, 32), "rank used twice at vocab[8].rank");
+  EXPECT_EQ(rejection("t.json", with("/config/default_vocab_size", 100)),
             "fewer tokens than bytes at config.default_vocab_size");
-  EXPECT_EQ(refusal("t.json", with("/config/pattern", "(")).substr(0, 41), "regular expression does not compile: miss");
-  EXPECT_EQ(refusal("t.json", with("/config/pattern", 5)).substr(0, 16), "unexpected value");
-  EXPECT_EQ(refusal("t.json", with("/special_tokens", Json::array({{{"rank", 99}, {"token_str", "x"}}}))),
+  EXPECT_EQ(rejection("t.json", with("/config/pattern", "(")).substr(0, 41),
+            "regular expression does not compile: miss");
+  EXPECT_EQ(rejection("t.json", with("/config/pattern", 5)).substr(0, 16), "unexpected value");
+  EXPECT_EQ(rejection("t.json", with("/special_tokens", Json::array({{{"rank", 99}, {"token_str", "x"}}}))),
             "above config.default_num_special_tokens at special_tokens[0].rank");
 }
 

@@ -72,7 +72,7 @@ class TokenizerTest : public testing::Test {
     std::ofstream(path) << file.dump();
     return load_tokenizer(path);
   }
-  std::string refusal(const Json& file) {
+  std::string rejection(const Json& file) {
     try {
       load(file);
     } catch (const UserError& error) {
@@ -205,38 +205,39 @@ TEST_F(TokenizerTest, NamesWhatItDoesNotSupport) {
     file[Json::json_pointer(pointer)] = value;
     return file;
   };
-  EXPECT_EQ(refusal(with("/model/type", "WordLevel")), "model not supported: WordLevel at model");
-  EXPECT_EQ(refusal(with("/model/byte_fallback", true)), "byte_fallback not supported at model.byte_fallback");
-  EXPECT_EQ(refusal(with("/model/dropout", 0.1)), "dropout not supported at model.dropout");
-  EXPECT_EQ(refusal(with("/model/end_of_word_suffix", "</w>")), "not supported at model.end_of_word_suffix");
-  EXPECT_EQ(refusal(with("/normalizer", {{"type", "Rot13"}})), "normalizer not supported: Rot13 at normalizer");
-  EXPECT_EQ(refusal(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "?"}})),
+  EXPECT_EQ(rejection(with("/model/type", "WordLevel")), "model not supported: WordLevel at model");
+  EXPECT_EQ(rejection(with("/model/byte_fallback", true)), "byte_fallback not supported at model.byte_fallback");
+  EXPECT_EQ(rejection(with("/model/dropout", 0.1)), "dropout not supported at model.dropout");
+  EXPECT_EQ(rejection(with("/model/end_of_word_suffix", "</w>")), "not supported at model.end_of_word_suffix");
+  EXPECT_EQ(rejection(with("/normalizer", {{"type", "Rot13"}})), "normalizer not supported: Rot13 at normalizer");
+  EXPECT_EQ(rejection(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "?"}})),
             "not base64 at normalizer.precompiled_charsmap");
-  EXPECT_EQ(refusal(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "////////"}})),
+  EXPECT_EQ(rejection(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "////////"}})),
             "broken precompiled_charsmap: its table does not fit in it at normalizer.precompiled_charsmap");
-  EXPECT_EQ(refusal(with("/decoder", {{"type", "CTC"}})), "decoder not supported: CTC at decoder");
-  EXPECT_EQ(refusal(with("/post_processor", {{"type", "Own"}})), "post_processor not supported: Own at post_processor");
-  EXPECT_EQ(refusal(with("/post_processor", {{"type", "BertProcessing"}, {"cls", {"a", -1}}, {"sep", {"b", 1}}}))
+  EXPECT_EQ(rejection(with("/decoder", {{"type", "CTC"}})), "decoder not supported: CTC at decoder");
+  EXPECT_EQ(rejection(with("/post_processor", {{"type", "Own"}})),
+            "post_processor not supported: Own at post_processor");
+  EXPECT_EQ(rejection(with("/post_processor", {{"type", "BertProcessing"}, {"cls", {"a", -1}}, {"sep", {"b", 1}}}))
                 .substr(0, 12),
             "bad token id");
-  EXPECT_EQ(refusal(with("/surprise", 1)), "unknown key at surprise");
-  EXPECT_EQ(refusal(with("/pre_tokenizer", {{"type", "UnicodeScripts"}})),
+  EXPECT_EQ(rejection(with("/surprise", 1)), "unknown key at surprise");
+  EXPECT_EQ(rejection(with("/pre_tokenizer", {{"type", "UnicodeScripts"}})),
             "pre_tokenizer not supported: UnicodeScripts at pre_tokenizer");
-  EXPECT_EQ(refusal(with("/pre_tokenizer", {{"type", "Sequence"},
-                                            {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "ByteLevel"}}}}})),
+  EXPECT_EQ(rejection(with("/pre_tokenizer", {{"type", "Sequence"},
+                                              {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "ByteLevel"}}}}})),
             "second ByteLevel not supported at pre_tokenizer.pretokenizers[1]");
   EXPECT_NE(
-      refusal(with("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}}))
+      rejection(with("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}}))
           .find("regular expression does not compile"),
       std::string::npos);
-  EXPECT_EQ(refusal(with("/model/vocab/he", 1e12)).substr(0, 12), "bad token id");
-  EXPECT_EQ(refusal(with("/model/vocab/he", 3)).substr(0, 19), "token id used twice");
-  EXPECT_EQ(refusal(with("/model/merges/0", "h zz")),
+  EXPECT_EQ(rejection(with("/model/vocab/he", 1e12)).substr(0, 12), "bad token id");
+  EXPECT_EQ(rejection(with("/model/vocab/he", 3)).substr(0, 19), "token id used twice");
+  EXPECT_EQ(rejection(with("/model/merges/0", "h zz")),
             "merge of tokens that the vocabulary lacks (got \"h zz\") at model.merges[0]");
-  EXPECT_EQ(refusal(with("/model/merges", 5)), "wrong type (expected a list, got number) at model.merges");
-  EXPECT_EQ(refusal(with("/model/vocab", "x")), "wrong type (expected an object, got string) at model.vocab");
-  EXPECT_EQ(refusal(with("/added_tokens/0/content", 5)).substr(0, 16), "unexpected value");
-  EXPECT_EQ(refusal(with("/added_tokens/0/id", -1)).substr(0, 12), "bad token id");
+  EXPECT_EQ(rejection(with("/model/merges", 5)), "wrong type (expected a list, got number) at model.merges");
+  EXPECT_EQ(rejection(with("/model/vocab", "x")), "wrong type (expected an object, got string) at model.vocab");
+  EXPECT_EQ(rejection(with("/added_tokens/0/content", 5)).substr(0, 16), "unexpected value");
+  EXPECT_EQ(rejection(with("/added_tokens/0/id", -1)).substr(0, 12), "bad token id");
 }
 
 TEST_F(TokenizerTest, ReportsFilesThatCannotBeRead) {
@@ -270,8 +271,8 @@ TEST(PreTokenizer, SplitsAsEachBehaviorSays) {
 
 TEST(Regex, ReadsPatternsAsOnigurumaDoes) {
   EXPECT_EQ(translate_oniguruma("[^\\s\\p{L}]", false).find("\\s"), std::string::npos);
-  for (const char* refused : {"\\h", "\\bx", "a{2}+", "[a&&b]", "[[:alpha:]]", "(?m:.)", "\\p{^L}", "[\\S]", "\\"}) {
-    EXPECT_THROW(Regex{refused}, std::invalid_argument) << refused;
+  for (const char* rejected : {"\\h", "\\bx", "a{2}+", "[a&&b]", "[[:alpha:]]", "(?m:.)", "\\p{^L}", "[\\S]", "\\"}) {
+    EXPECT_THROW(Regex{rejected}, std::invalid_argument) << rejected;
   }
   Regex::Scratch scratch;
   const Regex space("\\s");

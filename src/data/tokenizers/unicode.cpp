@@ -223,11 +223,11 @@ void append_lower(char32_t c, std::string& out) {
 
 bool normalize(NormalForm form, std::string_view text, std::string& out) {
   // Nothing below U+0300 composes or is a mark; below U+0080 nothing decomposes.
-  const unsigned char least = form == NormalForm::nfc ? 0xCC : 0x80;
+  const unsigned char min = form == NormalForm::nfc ? 0xCC : 0x80;
   const NormalForms* forms = nullptr;
   bool same = true;
   for (std::size_t at = 0; same && at < text.size();) {
-    if (static_cast<unsigned char>(text[at]) < least) {
+    if (static_cast<unsigned char>(text[at]) < min) {
       ++at;
       continue;
     }

@@ -29,7 +29,7 @@ template <class Sum>
 void Unigram::encode_as(std::string_view text, std::vector<std::int32_t>& ids) const {
   std::vector<Best<Sum>> best(text.size() + 1);
   std::size_t farthest = 0;
-  const auto offer = [&](std::size_t end, std::size_t start, std::int32_t id, Sum score) {
+  const auto suggestion = [&](std::size_t end, std::size_t start, std::int32_t id, Sum score) {
     const Sum sum = score + best[start].score;
     Best<Sum>& there = best[end];
     if (there.start < 0 || sum > there.score) there = {sum, id, static_cast<std::int64_t>(start)};
@@ -48,10 +48,10 @@ void Unigram::encode_as(std::string_view text, std::vector<std::int32_t>& ids) c
     for (std::size_t i = at; i < text.size() && tokens.go(node, static_cast<unsigned char>(text[i])); ++i) {
       const std::int32_t id = tokens.value(node);
       if (id == Trie::kNone) continue;
-      offer(i + 1, at, id, static_cast<Sum>(scores[id]));
+      suggestion(i + 1, at, id, static_cast<Sum>(scores[id]));
       single |= i + 1 - at == width;
     }
-    if (!single) offer(at + width, at, -1, static_cast<Sum>(unknown_score));
+    if (!single) suggestion(at + width, at, -1, static_cast<Sum>(unknown_score));
     at += width;
   }
   // From the end back to the start; runs of unknown characters join.

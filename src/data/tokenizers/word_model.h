@@ -34,12 +34,12 @@ class IdSink {
   IdSink& operator=(const IdSink&) = delete;
 
   void put(std::int32_t id) {
-    if (count_ == kRoom) flush();
+    if (count_ == kCapacity) flush();
     buffer_[count_++] = id;
   }
   // The first `count` of four.
   void put_up_to_four(const std::int32_t* ids, std::size_t count) {
-    if (count_ + 4 > kRoom) flush();
+    if (count_ + 4 > kCapacity) flush();
     std::memcpy(buffer_.data() + count_, ids, 4 * sizeof *ids);
     count_ += count;
   }
@@ -53,10 +53,10 @@ class IdSink {
   }
 
  private:
-  static constexpr std::size_t kRoom = 1024;
+  static constexpr std::size_t kCapacity = 1024;
   std::vector<std::int32_t>& out_;
   std::size_t count_ = 0;
-  std::array<std::int32_t, kRoom> buffer_;
+  std::array<std::int32_t, kCapacity> buffer_;
 };
 
 // Words seen before and their ids: fixed tables, newest wins. Most words fit half a cache line, and the two of a line

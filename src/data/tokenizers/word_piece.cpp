@@ -7,7 +7,7 @@ namespace hawser::data {
 void WordPiece::encode(std::string_view word, std::vector<std::int32_t>& ids) const {
   const auto starts_character = [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; };
   const std::size_t before = ids.size();
-  bool good = static_cast<std::size_t>(std::count_if(word.begin(), word.end(), starts_character)) <= most_characters;
+  bool good = static_cast<std::size_t>(std::count_if(word.begin(), word.end(), starts_character)) <= max_characters;
   for (std::size_t at = 0; good && at < word.size();) {
     std::uint32_t node = Trie::kRoot;
     good = at == 0 || tokens.go(node, continuing_prefix);

@@ -10,7 +10,7 @@ struct WordPiece final : WordModel {
   Trie tokens;
   std::string continuing_prefix = "##";  // marks tokens that go on
   std::int32_t unknown = 0;              // stands for a whole word that does not come out, or is too long
-  std::size_t most_characters = 100;
+  std::size_t max_characters = 100;
 
   void encode(std::string_view word, std::vector<std::int32_t>& ids) const override;
 };

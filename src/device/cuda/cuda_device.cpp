@@ -37,9 +37,9 @@ const char* to_string(std::int32_t op) {
 // What streams and events share and what outlives the device object where an event does.
 struct Shared {
   int ordinal = 0;
-  int multiprocessors = 0;
+  int sm_count = 0;
   std::atomic<std::int64_t> allocations = 0;
-  CudaKeep keep;
+  CudaCache cache;
   std::mutex mutex;
   std::vector<cudaEvent_t> spare;  // events are made once and used again
 
@@ -87,9 +87,9 @@ class CudaStream : public Stream {
     HAWSER_CUDA_CHECK(cudaHostGetDevicePointer(&fault, fault, 0));
     native_ = {.stream = stream,
                .fault = static_cast<CudaFault*>(fault),
-               .keep = &shared_->keep,
+               .cache = &shared_->cache,
                .ordinal = shared_->ordinal,
-               .multiprocessors = shared_->multiprocessors,
+               .sm_count = shared_->sm_count,
                .scratch = [this] {
                  if (scratch_.data() == nullptr) scratch_ = Arena(device_, kCudaScratchBytes);
                  return scratch_.data();
@@ -226,7 +226,7 @@ class CudaDevice : public Device {
   explicit CudaDevice(int ordinal) : shared_(std::make_shared<Shared>()) {
     shared_->ordinal = ordinal;
     HAWSER_CUDA_CHECK(cudaSetDevice(ordinal));
-    HAWSER_CUDA_CHECK(cudaDeviceGetAttribute(&shared_->multiprocessors, cudaDevAttrMultiProcessorCount, ordinal));
+    HAWSER_CUDA_CHECK(cudaDeviceGetAttribute(&shared_->sm_count, cudaDevAttrMultiProcessorCount, ordinal));
   }
   DeviceKind kind() const override { return DeviceKind::cuda; }
 
@@ -240,10 +240,10 @@ class CudaDevice : public Device {
     ++shared_->allocations;
     if (allocator_.allocate && bytes >= kLargeRegion) {
       data = allocator_.allocate(bytes);
-      refuse(data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation, "the GPU", bytes);
+      reject(data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation, "the GPU", bytes);
       frees_.emplace(data, allocator_.free);
     } else {
-      refuse(cudaMalloc(&data, static_cast<std::size_t>(bytes)), "the GPU", bytes);
+      reject(cudaMalloc(&data, static_cast<std::size_t>(bytes)), "the GPU", bytes);
     }
     return static_cast<std::byte*>(data);
   }
@@ -261,7 +261,7 @@ class CudaDevice : public Device {
     void* data = nullptr;
     HAWSER_CUDA_CHECK(cudaSetDevice(shared_->ordinal));
     ++shared_->allocations;
-    refuse(cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocPortable), "the host (pinned)", bytes);
+    reject(cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocPortable), "the host (pinned)", bytes);
     return static_cast<std::byte*>(data);
   }
   void free_host(std::byte* data, std::int64_t) noexcept override { cudaFreeHost(data); }
@@ -276,7 +276,7 @@ class CudaDevice : public Device {
   }
 
  private:
-  static void refuse(cudaError_t status, const char* whose, std::int64_t bytes) {
+  static void reject(cudaError_t status, const char* whose, std::int64_t bytes) {
     if (status == cudaSuccess) return;
     cudaGetLastError();
     if (status != cudaErrorMemoryAllocation) HAWSER_CUDA_CHECK(status);

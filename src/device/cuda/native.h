@@ -34,7 +34,7 @@ struct CudaFault {
 
 // One object of each type, made at its first use and kept as long as the device: handles of libraries, choices they
 // made.
-class CudaKeep {
+class CudaCache {
  public:
   template <class T>
   T& get() {
@@ -56,9 +56,9 @@ constexpr std::int64_t kCudaScratchBytes = std::int64_t{64} << 20;
 struct CudaNative {
   void* stream = nullptr;      // a cudaStream_t
   CudaFault* fault = nullptr;  // as the device sees it
-  CudaKeep* keep = nullptr;
+  CudaCache* cache = nullptr;
   int ordinal = 0;
-  int multiprocessors = 0;
+  int sm_count = 0;
   std::function<std::byte*()> scratch;  // kCudaScratchBytes, aligned to 256
 };
 

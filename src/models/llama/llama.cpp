@@ -22,25 +22,25 @@ struct Sizes {
 Sizes read_sizes(ConfigReader& config, Problems& problems) {
   const std::size_t before = problems.size();
   Sizes s;
-  s.vocabulary = config.whole("vocab_size", 1, kMaxVocabulary);
-  s.width = config.whole("hidden_size", 1, kMaxWidth);
-  s.inner = config.whole("intermediate_size", 1, kMaxInner);
-  s.layers = config.whole("num_hidden_layers", 1, kMaxLayers);
-  s.heads = config.whole("num_attention_heads", 1, kMaxHeads);
-  s.kv_heads = config.whole("num_key_value_heads", 1, kMaxHeads, s.heads);
-  s.head_dim = config.whole("head_dim", 1, kMaxHeadDim, s.width / s.heads);
+  s.vocabulary = config.full("vocab_size", 1, kMaxVocabulary);
+  s.width = config.full("hidden_size", 1, kMaxWidth);
+  s.inner = config.full("intermediate_size", 1, kMaxInner);
+  s.layers = config.full("num_hidden_layers", 1, kMaxLayers);
+  s.heads = config.full("num_attention_heads", 1, kMaxHeads);
+  s.kv_heads = config.full("num_key_value_heads", 1, kMaxHeads, s.heads);
+  s.head_dim = config.full("head_dim", 1, kMaxHeadDim, s.width / s.heads);
   if (problems.size() > before) return s;
   if (s.heads % s.kv_heads != 0) {
-    config.refuse("num_key_value_heads", "heads do not divide", cat("a divisor of num_attention_heads ", s.heads),
+    config.reject("num_key_value_heads", "heads do not divide", cat("a divisor of num_attention_heads ", s.heads),
                   cat(s.kv_heads));
   }
   const bool given = config.has("head_dim");
   const char* decides = given ? "head_dim" : "num_attention_heads";
   if (!given && s.width % s.heads != 0) {
-    config.refuse(decides, "heads do not divide", cat("a divisor of hidden_size ", s.width), cat(s.heads),
+    config.reject(decides, "heads do not divide", cat("a divisor of hidden_size ", s.width), cat(s.heads),
                   "head_dim: the size of one head");
   } else if (s.head_dim % 2 != 0 || s.head_dim > kMaxHeadDim) {
-    config.refuse(decides, "head size not usable",
+    config.reject(decides, "head size not usable",
                   cat("an even number up to ", kMaxHeadDim, ", for RoPE rotates pairs"), cat(s.head_dim));
   }
   const double width = static_cast<double>(s.width);
@@ -49,7 +49,7 @@ Sizes read_sizes(ConfigReader& config, Problems& problems) {
   const double all =
       2.0 * static_cast<double>(s.vocabulary) * width + static_cast<double>(s.layers) * (attention + mlp);
   if (all > kMaxParameters) {
-    config.refuse("num_hidden_layers", "more parameters than can be counted", cat("at most ", kMaxParameters),
+    config.reject("num_hidden_layers", "more parameters than can be counted", cat("at most ", kMaxParameters),
                   cat(all));
   }
   return s;
@@ -73,7 +73,7 @@ ops::RopeConfig read_rope(ConfigReader& config, std::int64_t head_dim) {
   auto fields = config.object(key);
   if (!fields) return rope;
   if (is_nested(*fields)) {
-    config.refuse(key, "not supported", "one set of RoPE parameters", "one for each kind of layer");
+    config.reject(key, "not supported", "one set of RoPE parameters", "one for each kind of layer");
     return rope;
   }
   rope.theta = fields->positive("rope_theta", theta);
@@ -91,12 +91,12 @@ ops::RopeConfig read_rope(ConfigReader& config, std::int64_t head_dim) {
     rope.high_freq_factor = fields->positive("high_freq_factor");
     if (rope.low_freq_factor >= rope.high_freq_factor && fields->has("low_freq_factor") &&
         fields->has("high_freq_factor")) {
-      fields->refuse("high_freq_factor", "value not usable", cat("more than low_freq_factor ", rope.low_freq_factor),
+      fields->reject("high_freq_factor", "value not usable", cat("more than low_freq_factor ", rope.low_freq_factor),
                      cat(rope.high_freq_factor));
     }
     // At the top level it wins, as in transformers 5.
     ConfigReader& from = config.has("original_max_position_embeddings") ? config : *fields;
-    rope.original_max_position = from.whole("original_max_position_embeddings", 1, kMaxPosition);
+    rope.original_max_position = from.full("original_max_position_embeddings", 1, kMaxPosition);
   }
   return rope;
 }
@@ -118,12 +118,12 @@ ModelDescription read_llama(ConfigReader& config, Problems& problems) {
   config.only("attention_dropout", 0.0);
   config.only("partial_rotary_factor", 1.0);
   if (config.has("quantization_config")) {
-    config.refuse("quantization_config", "not supported", "weights that are not quantised", "quantised ones");
+    config.reject("quantization_config", "not supported", "weights that are not quantised", "quantised ones");
   }
 
   ModelDescription d;
   d.family = "llama";
-  d.max_position = config.whole("max_position_embeddings", 1, kMaxPosition, 2048);
+  d.max_position = config.full("max_position_embeddings", 1, kMaxPosition, 2048);
   d.rope = read_rope(config, s.head_dim);
   if (!problems.empty()) return d;
   d.embedding = {.vocabulary = s.vocabulary, .width = s.width, .initial_std = std, .table = "model.embed_tokens"};

@@ -38,17 +38,17 @@ AttentionLayer::AttentionLayer(AttentionConfig config) : config_(std::move(confi
                                 {c.v + suffix, c.q_size() + c.kv_size(), c.kv_size()}};
   };
   const Initial normal{Initial::Kind::normal, c.initial_std};
-  params_.push_back(whole_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
+  params_.push_back(full_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
   params_.push_back(fused_param(c.fused + ".weight", qkv_segments(".weight"), {c.qkv_size(), c.width}, normal, true));
   params_.push_back(
-      whole_param(c.output + ".weight", {c.width, c.q_size()}, {Initial::Kind::normal, c.output_std}, true));
+      full_param(c.output + ".weight", {c.width, c.q_size()}, {Initial::Kind::normal, c.output_std}, true));
   if (c.qkv_bias) {
     qkv_bias_ = static_cast<int>(params_.size());
     params_.push_back(fused_param(c.fused + ".bias", qkv_segments(".bias"), {c.qkv_size()}, {}, false));
   }
   if (c.output_bias) {
     output_bias_ = static_cast<int>(params_.size());
-    params_.push_back(whole_param(c.output + ".bias", {c.width}, {}, false));
+    params_.push_back(full_param(c.output + ".bias", {c.width}, {}, false));
   }
 }
 

@@ -8,8 +8,8 @@
 namespace hawser::nn {
 
 EmbeddingLayer::EmbeddingLayer(EmbeddingConfig config) : config_(std::move(config)) {
-  params_.push_back(whole_param(config_.table + ".weight", {config_.vocabulary, config_.width},
-                                {Initial::Kind::normal, config_.initial_std}, true));
+  params_.push_back(full_param(config_.table + ".weight", {config_.vocabulary, config_.width},
+                               {Initial::Kind::normal, config_.initial_std}, true));
 }
 
 void EmbeddingLayer::forward(LayerContext& ctx, const TensorView& y) const {
@@ -24,10 +24,10 @@ void EmbeddingLayer::backward(LayerContext& ctx, const TensorView& dy, GradientS
 }
 
 HeadLayer::HeadLayer(HeadConfig config) : config_(std::move(config)) {
-  params_.push_back(whole_param(config_.norm + ".weight", {config_.width}, {Initial::Kind::ones, 0}, false));
+  params_.push_back(full_param(config_.norm + ".weight", {config_.width}, {Initial::Kind::ones, 0}, false));
   if (!config_.tied) {
-    params_.push_back(whole_param(config_.output + ".weight", {config_.vocabulary, config_.width},
-                                  {Initial::Kind::normal, config_.initial_std}, true));
+    params_.push_back(full_param(config_.output + ".weight", {config_.vocabulary, config_.width},
+                                 {Initial::Kind::normal, config_.initial_std}, true));
   }
 }
 

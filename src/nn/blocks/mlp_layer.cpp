@@ -16,15 +16,15 @@ MlpLayer::MlpLayer(MlpConfig config) : config_(std::move(config)) {
   const auto segments = [&](const char* suffix) {
     return std::vector<Segment>{{c.gate + suffix, 0, c.inner}, {c.up + suffix, c.inner, c.inner}};
   };
-  params_.push_back(whole_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
+  params_.push_back(full_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
   params_.push_back(fused_param(c.fused + ".weight", segments(".weight"), {2 * c.inner, c.width},
                                 {Initial::Kind::normal, c.initial_std}, true));
-  params_.push_back(whole_param(c.down + ".weight", {c.width, c.inner}, {Initial::Kind::normal, c.output_std}, true));
+  params_.push_back(full_param(c.down + ".weight", {c.width, c.inner}, {Initial::Kind::normal, c.output_std}, true));
   if (c.bias) {
     gate_up_bias_ = static_cast<int>(params_.size());
     params_.push_back(fused_param(c.fused + ".bias", segments(".bias"), {2 * c.inner}, {}, false));
     down_bias_ = static_cast<int>(params_.size());
-    params_.push_back(whole_param(c.down + ".bias", {c.width}, {}, false));
+    params_.push_back(full_param(c.down + ".bias", {c.width}, {}, false));
   }
 }
 

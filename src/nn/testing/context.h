@@ -141,7 +141,7 @@ class TestSink : public GradientSink {
     ++asked_.at(static_cast<std::size_t>(param));
     return {views_.at(static_cast<std::size_t>(param)), accumulate_};
   }
-  void refuse(int param) { views_.at(static_cast<std::size_t>(param)) = {}; }
+  void reject(int param) { views_.at(static_cast<std::size_t>(param)) = {}; }
   const std::vector<TensorView>& views() const { return views_; }
   const std::vector<int>& asked() const { return asked_; }
 

@@ -62,14 +62,14 @@ TEST(Swiglu, AgreesWithFloat64AndFiniteDifferences) {
   }
 }
 
-TEST(Swiglu, RefusesBadArguments) {
+TEST(Swiglu, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView wide = world.in(DType::f32, {2, 8}, Values(16)), narrow = world.out(DType::f32, {2, 4});
   Stream& s = world.stream();
-  expect_refused([&] { swiglu_forward(s, {.gate_up = narrow, .y = narrow}); }, "gate_up has shape");
-  expect_refused([&] { swiglu_forward(s, {.gate_up = wide, .y = wide.columns(0, 4)}); }, "share memory");
-  expect_refused([&] { swiglu_backward(s, {.gate_up = wide, .dy = narrow}); }, "dgate_up is missing");
-  expect_refused(
+  expect_rejected([&] { swiglu_forward(s, {.gate_up = narrow, .y = narrow}); }, "gate_up has shape");
+  expect_rejected([&] { swiglu_forward(s, {.gate_up = wide, .y = wide.columns(0, 4)}); }, "share memory");
+  expect_rejected([&] { swiglu_backward(s, {.gate_up = wide, .dy = narrow}); }, "dgate_up is missing");
+  expect_rejected(
       [&] { swiglu_backward(s, {.gate_up = wide, .dy = narrow, .dgate_up = wide, .y = wide.columns(4, 4)}); },
       "share memory");
 }

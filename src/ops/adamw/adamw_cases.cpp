@@ -82,24 +82,24 @@ TEST(AdamW, SkipLeavesEverything) {
   }
 }
 
-TEST(AdamW, RefusesBadArguments) {
+TEST(AdamW, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const AdamW good{.weight = world.in_out(DType::f32, {4}, Values(4)),
                    .gradient = world.in(DType::f32, {4}, Values(4)),
                    .exp_avg = world.in_out(DType::f32, {4}, Values(4)),
                    .exp_avg_sq = world.in_out(DType::f32, {4}, Values(4)),
                    .hyper = world.in(DType::f32, {3}, {1, 1, 1})};
-  const auto refused = [&](const std::function<void(AdamW&)>& spoil, const std::string& part) {
+  const auto rejected = [&](const std::function<void(AdamW&)>& spoil, const std::string& part) {
     AdamW args = good;
     spoil(args);
-    expect_refused([&] { adamw(world.stream(), args); }, part);
+    expect_rejected([&] { adamw(world.stream(), args); }, part);
   };
-  refused([&](auto& a) { a.exp_avg = a.exp_avg.rows(0, 3); }, "exp_avg has shape");
-  refused([&](auto& a) { a.exp_avg = a.exp_avg_sq; }, "share memory");
-  refused([&](auto& a) { a.hyper = TensorView(); }, "hyper is missing");
-  refused([&](auto& a) { a.compute_weight = world.out(DType::f32, {4}); }, "compute_weight is float32");
-  refused([&](auto& a) { a.beta1 = 1.0; }, "beta1 1");
-  expect_refused([] { adam_hyper(0.1, 0.9, 0.95, 0); }, "count from 1");
+  rejected([&](auto& a) { a.exp_avg = a.exp_avg.rows(0, 3); }, "exp_avg has shape");
+  rejected([&](auto& a) { a.exp_avg = a.exp_avg_sq; }, "share memory");
+  rejected([&](auto& a) { a.hyper = TensorView(); }, "hyper is missing");
+  rejected([&](auto& a) { a.compute_weight = world.out(DType::f32, {4}); }, "compute_weight is float32");
+  rejected([&](auto& a) { a.beta1 = 1.0; }, "beta1 1");
+  expect_rejected([] { adam_hyper(0.1, 0.9, 0.95, 0); }, "count from 1");
 }
 
 }  // namespace

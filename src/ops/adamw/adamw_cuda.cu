@@ -30,7 +30,7 @@ __global__ void step_kernel(Update<Gradient> u) {
              .one_minus_beta1 = static_cast<float>(1.0 - u.beta1),
              .beta2 = static_cast<float>(u.beta2),
              .one_minus_beta2 = static_cast<float>(1.0 - u.beta2),
-             .keep = static_cast<float>(1.0 - learning_rate * u.weight_decay),
+             .cache = static_cast<float>(1.0 - learning_rate * u.weight_decay),
              .step_size = static_cast<float>(learning_rate / correction1),
              .inverse_root_correction2 = static_cast<float>(1.0 / sqrt(correction2)),
              .epsilon = u.epsilon,
@@ -41,7 +41,7 @@ __device__ __forceinline__ void advance(const AdamStep& s, float gradient, float
   const float g = gradient * s.coefficient;
   m = s.beta1 * m + s.one_minus_beta1 * g;
   v = s.beta2 * v + s.one_minus_beta2 * g * g;
-  w = s.keep * w - s.step_size * m / (sqrtf(v) * s.inverse_root_correction2 + s.epsilon);
+  w = s.cache * w - s.step_size * m / (sqrtf(v) * s.inverse_root_correction2 + s.epsilon);
 }
 
 constexpr int kThreads = 256;

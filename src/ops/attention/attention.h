@@ -10,7 +10,7 @@
 // A query row that no segment covers, or that sees no key, gets o = 0 and lse = -inf. A query row is covered by at most
 // one segment of a call (else the work throws); key rows may be shared by any number of segments. One causal sequence
 // is the one segment {0, T, 0, T, 0, 0}; packed documents are one each; a chunk of a sequence that sits behind other
-// keys is two calls, a diagonal block (causal) and a off-diagonal block (the keys before it, not causal), put together by
+// keys is two calls, a diagonal block (causal) and an off-diagonal block (the keys before it, not causal), put together by
 // attention_combine:
 //
 //   lse = log(exp(lse_a) + exp(lse_b));  o = exp(lse_a - lse) * o_a + exp(lse_b - lse) * o_b      (-inf counts as zero)
@@ -104,7 +104,7 @@ struct AttentionBackward {
   TensorView dq, dk, dv;
   bool accumulate_q = false, accumulate_kv = false;
   // The same bits in every run. On the GPU cuDNN then keeps a matrix of length x length for each head in the workspace:
-  // lengths where one key-value head's exceeds kDeterministicBytes are refused (UserError), as are packed documents of
+  // lengths where one key-value head's exceeds kDeterministicBytes are rejected (UserError), as are packed documents of
   // more than kDeterministicRows rows, which take the plain kernel below that. The CPU always repeats.
   bool deterministic = false;
   TensorView workspace;  // u8 [attention_backward_workspace(...)]

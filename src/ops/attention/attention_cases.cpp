@@ -15,7 +15,7 @@ struct BackwardOptions {
 };
 
 // `old`: gradients already there, to be added to; empty for none.
-AttentionBackward backward_args(World& world, const Problem& p, const Tensors& x, const Outputs& whole,
+AttentionBackward backward_args(World& world, const Problem& p, const Tensors& x, const Outputs& full,
                                 const BackwardOptions& options, const Outputs& old = {}) {
   const DType gradient = options.gradient;
   const Shape q_shape{p.tq, p.hq, p.d}, k_shape{p.tk, p.hkv, p.d};
@@ -24,14 +24,14 @@ AttentionBackward backward_args(World& world, const Problem& p, const Tensors& x
       .q = world.in(p.dtype, q_shape, x.q, p.pad),
       .k = world.in(p.dtype, k_shape, x.k, p.pad),
       .v = world.in(p.dtype, k_shape, x.v, p.pad),
-      .o = world.in(options.o, q_shape, whole.o),
+      .o = world.in(options.o, q_shape, full.o),
       .d_o = world.in(p.dtype, q_shape, x.d_o, 2 * p.pad),
-      .lse = world.in(DType::f32, {p.hq, p.tq}, whole.lse),
+      .lse = world.in(DType::f32, {p.hq, p.tq}, full.lse),
       .segments = world.in(DType::i32, p.table_shape(), p.table()),
       .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
       .form = p.form,
       .batches = p.batches(),
-      .host_segments = p.told ? &p.host : nullptr,
+      .host_segments = p.host_known ? &p.host : nullptr,
       .causal = p.causal,
       .window = p.window,
       .scale = p.scale(),
@@ -163,13 +163,13 @@ TEST(Attention, TheReferenceAgreesWithFiniteDifferences) {
 // parts' gradients add up to the whole's.
 TEST(Attention, PartsMakeTheWhole) {
   // Documents of 100 and 150 tokens; the chunk holds tokens 60 to 200.
-  Problem whole{"whole", 140, 200, 4, 2, 16, {{0, 40, 0, 100, 60, 0}, {40, 100, 100, 100, 0, 0}}};
-  Problem diagonal = whole, off_diagonal = whole;
+  Problem full{"whole", 140, 200, 4, 2, 16, {{0, 40, 0, 100, 60, 0}, {40, 100, 100, 100, 0, 0}}};
+  Problem diagonal = full, off_diagonal = full;
   diagonal.segments = {{0, 40, 60, 40, 0, 0}, {40, 100, 100, 100, 0, 0}};
   off_diagonal.segments = {{0, 40, 0, 60, 0, 0}};
   off_diagonal.causal = false;
-  const Tensors x(whole);
-  const Outputs expected = reference(whole, x);
+  const Tensors x(full);
+  const Outputs expected = reference(full, x);
 
   for (const DeviceKind kind : devices()) {
     World world(kind, 2);
@@ -211,9 +211,9 @@ TEST(AttentionCombine, AgreesWithFloat64AndTakesRowsWithoutKeys) {
     for (std::int64_t row = 0; row < t; ++row) {
       for (std::int64_t head = 0; head < h; ++head) {
         const auto at = static_cast<std::size_t>(head * t + row);
-        const double most = std::max(lse_a[at], lse_b[at]);
-        if (most == kNone) continue;
-        lse[at] = most + std::log(std::exp(lse_a[at] - most) + std::exp(lse_b[at] - most));
+        const double max = std::max(lse_a[at], lse_b[at]);
+        if (max == kNone) continue;
+        lse[at] = max + std::log(std::exp(lse_a[at] - max) + std::exp(lse_b[at] - max));
         for (std::int64_t i = 0; i < d; ++i) {
           const auto e = static_cast<std::size_t>((row * h + head) * d + i);
           o[e] = std::exp(lse_a[at] - lse[at]) * o_a[e] + std::exp(lse_b[at] - lse[at]) * o_b[e];
@@ -265,27 +265,27 @@ TEST(Attention, ThreadsTakeTurnsInOrder) {
   EXPECT_EQ(results[0], results[1]);
 }
 
-TEST(Attention, RefusesBadArguments) {
+TEST(Attention, RejectsBadArguments) {
   const Problem p = problems()[1];
   const Tensors x(p);
   World world(DeviceKind::cpu, 1);
   const AttentionForward good = forward_args(world, p, x);
-  const auto refused = [&](const std::function<void(AttentionForward&)>& spoil, const std::string& part) {
+  const auto rejected = [&](const std::function<void(AttentionForward&)>& spoil, const std::string& part) {
     AttentionForward args = good;
     spoil(args);
-    expect_refused([&] { attention_forward(world.stream(), args); }, part);
+    expect_rejected([&] { attention_forward(world.stream(), args); }, part);
   };
-  refused([&](auto& a) { a.k = world.in(DType::f32, {77, 2, 16}, Values(77 * 32)); }, "3 query heads over 2");
-  refused([&](auto& a) { a.v = a.v.rows(0, 76); }, "v has shape");
-  refused([&](auto& a) { a.q = world.in(DType::bf16, {77, 3, 16}, Values(77 * 48)); }, "k is float32");
-  refused([&](auto& a) { a.window = -1; }, "window -1");
-  refused([&](auto& a) { a.lse = world.out(DType::f32, {77, 3}); }, "lse has shape");
-  refused([&](auto& a) { a.workspace = a.workspace.rows(0, 64); }, "workspace has 64 bytes");
-  refused([&](auto& a) { a.o = a.q; }, "share memory");
-  refused([&](auto& a) { a.batches = {equal_diagonal_blocks(77, 77)}; }, "are diagonal blocks");
-  refused([&](auto& a) { a.batches = {{1, 70, 10, 10, 0, 10, 10}}; }, "1 places of 10 x 10 rows");
-  refused([&](auto& a) { a.segments = world.in(DType::i32, {1, 5}, Values(5)); }, "segments has shape");
-  refused(
+  rejected([&](auto& a) { a.k = world.in(DType::f32, {77, 2, 16}, Values(77 * 32)); }, "3 query heads over 2");
+  rejected([&](auto& a) { a.v = a.v.rows(0, 76); }, "v has shape");
+  rejected([&](auto& a) { a.q = world.in(DType::bf16, {77, 3, 16}, Values(77 * 48)); }, "k is float32");
+  rejected([&](auto& a) { a.window = -1; }, "window -1");
+  rejected([&](auto& a) { a.lse = world.out(DType::f32, {77, 3}); }, "lse has shape");
+  rejected([&](auto& a) { a.workspace = a.workspace.rows(0, 64); }, "workspace has 64 bytes");
+  rejected([&](auto& a) { a.o = a.q; }, "share memory");
+  rejected([&](auto& a) { a.batches = {equal_diagonal_blocks(77, 77)}; }, "are diagonal blocks");
+  rejected([&](auto& a) { a.batches = {{1, 70, 10, 10, 0, 10, 10}}; }, "1 places of 10 x 10 rows");
+  rejected([&](auto& a) { a.segments = world.in(DType::i32, {1, 5}, Values(5)); }, "segments has shape");
+  rejected(
       [&](auto& a) {
         a.q = world.in(DType::f32, {2, 1, 264}, Values(528));
         a.k = a.v = world.in(DType::f32, {2, 1, 264}, Values(528));
@@ -295,10 +295,10 @@ TEST(Attention, RefusesBadArguments) {
   const AttentionBackward backward = backward_args(world, p, x, reference(p, x), {});
   AttentionBackward bad = backward;
   bad.dk = bad.dv;
-  expect_refused([&] { attention_backward(world.stream(), bad); }, "share memory");
+  expect_rejected([&] { attention_backward(world.stream(), bad); }, "share memory");
   bad = backward;
   bad.d_o = TensorView();
-  expect_refused([&] { attention_backward(world.stream(), bad); }, "d_o is missing");
+  expect_rejected([&] { attention_backward(world.stream(), bad); }, "d_o is missing");
 }
 
 TEST(Attention, BadSegmentsPoisonTheStream) {

@@ -124,7 +124,7 @@ class Forward {
     float* const o = q + width;
     float* const sums = o + width;
     float* const scores = sums + kHeadPad;
-    float most = -std::numeric_limits<float>::infinity(), factor = 0;
+    float max = -std::numeric_limits<float>::infinity(), factor = 0;
     const auto scale = static_cast<float>(args_.scale * 1.4426950408889634);  // exponentials are powers of two
     HAWSER_DISPATCH(load_rows, q_ + s.q_begin * args_.q.stride(0) + head * head_dim_, args_.q.stride(0), 1, head_dim_,
                     scale, q, 1, width);
@@ -136,9 +136,9 @@ class Forward {
       const std::int64_t row = s.k_begin + key;
       HAWSER_DISPATCH(forward_instruction, q, k_ + row * args_.k.stride(0) + kv_head * head_dim_, args_.k.stride(0),
                       v_ + row * args_.v.stride(0) + kv_head * head_dim_, args_.v.stride(0),
-                      std::min(kKeyBlock, end - key), head_dim_, o, &most, sums, scores);
+                      std::min(kKeyBlock, end - key), head_dim_, o, &max, sums, scores);
     }
-    HAWSER_DISPATCH(finish_rows, &most, sums, 1, &factor, lse_ + head * query_rows_ + s.q_begin);
+    HAWSER_DISPATCH(finish_rows, &max, sums, 1, &factor, lse_ + head * query_rows_ + s.q_begin);
     HAWSER_DISPATCH(store_rows, o, width, &factor, o_ + s.q_begin * args_.o.stride(0) + head * head_dim_,
                     args_.o.stride(0), 1, head_dim_, false);
   }
@@ -152,8 +152,8 @@ class Forward {
     float* const q = panels + scratch_.keys();
     float* const o = q + scratch_.queries();
     float* const sums = o + scratch_.queries();
-    float* const most = sums + scratch_.rows * kHeadPad;
-    float* const factor = most + scratch_.rows;
+    float* const max = sums + scratch_.rows * kHeadPad;
+    float* const factor = max + scratch_.rows;
     float* const scores = factor + scratch_.rows;
     const std::int64_t first_row = s.q_begin + item.row;
     const auto scale = static_cast<float>(args_.scale * 1.4426950408889634);  // exponentials are powers of two
@@ -164,7 +164,7 @@ class Forward {
     }
     std::fill_n(o, scratch_.queries(), 0.0f);
     std::fill_n(sums, scratch_.rows * kHeadPad, 0.0f);
-    std::fill_n(most, scratch_.rows, -std::numeric_limits<float>::infinity());
+    std::fill_n(max, scratch_.rows, -std::numeric_limits<float>::infinity());
 
     const Visible visible{s, args_.causal, args_.window};
     const std::int64_t end = visible.end(item.row + rows - 1);
@@ -181,7 +181,7 @@ class Forward {
                                  .panels = panels,
                                  .v = v,
                                  .o = o + at * width,
-                                 .most = most + at,
+                                 .max = max + at,
                                  .sums = sums + at * kHeadPad,
                                  .scores = scores,
                                  .rows = round_up(rows, 12),
@@ -193,7 +193,7 @@ class Forward {
     for (std::int64_t g = 0; g < group_; ++g) {
       const std::int64_t head = kv_head * group_ + g, at = g * rows_;
       float* const lse = lse_ + head * query_rows_ + first_row;
-      HAWSER_DISPATCH(finish_rows, most + at, sums + at * kHeadPad, rows, factor, lse);
+      HAWSER_DISPATCH(finish_rows, max + at, sums + at * kHeadPad, rows, factor, lse);
       Out* const to = o_ + first_row * args_.o.stride(0) + head * head_dim_;
       HAWSER_DISPATCH(store_rows, o + at * width, width, factor, to, args_.o.stride(0), rows, head_dim_, false);
     }
@@ -228,9 +228,9 @@ void attention_combine(const AttentionCombine& args) {
         for (std::int64_t h = 0; h < heads; ++h) {
           for (std::int64_t t = begin; t < end; ++t) {
             const double la = lse_a[h * rows + t], lb = lse_b[h * rows + t];
-            const double most = std::max(la, lb);
-            if (most == -std::numeric_limits<double>::infinity()) continue;  // neither sees a key: o_a is zero already
-            const double lse = most + std::log(std::exp(la - most) + std::exp(lb - most));
+            const double max = std::max(la, lb);
+            if (max == -std::numeric_limits<double>::infinity()) continue;  // neither sees a key: o_a is zero already
+            const double lse = max + std::log(std::exp(la - max) + std::exp(lb - max));
             lse_a[h * rows + t] = static_cast<float>(lse);
             HAWSER_DISPATCH(blend_run, a.row(t) + h * head_dim, b.row(t) + h * head_dim,
                             static_cast<float>(std::exp(la - lse)), static_cast<float>(std::exp(lb - lse)), head_dim);

@@ -64,7 +64,7 @@ struct ForwardBlock {
   const float* panels;  // K in columns
   const float* v;       // [kKeyBlock, width]
   float* o;             // [rows, width], sum so far
-  float* most;          // [rows] largest score so far
+  float* max;           // [rows] largest score so far
   float* sums;          // [rows, kHeadPad] sums of exponentials so far, a lane each
   float* scores;        // one strip
   std::int64_t rows;    // a multiple of every level's strip

@@ -159,7 +159,7 @@ class Backward {
                                               heads_,       graph_.d_o_row, graph_.dq_row, graph_.dk_row};
     make_tables(native_, args_.segments, args_.segment_count, n_.tq, n_.tk, tables_, rows);
     if (!dense_ && bound_.known && bound_.segments == 0) return clear_all();
-    if (!refused().empty()) {
+    if (!rejected().empty()) {
       return plain_backward(native_, args_, tables_.query_segment, workspace_.at<float>(memory_.delta));
     }
     for (const StatsOrder& order : orders_of(args_.batches, heads_, memory_.stats_group)) {
@@ -216,7 +216,7 @@ class Backward {
   }
 
   // Why cuDNN cannot do it, or nothing.
-  std::string refused() const {
+  std::string rejected() const {
     for (std::size_t i = 0; i < args_.batches.size() && dense_; ++i) {
       if (std::string why = prepare_attention(native_, batch_graph(i)); !why.empty()) return why;
     }

@@ -30,9 +30,9 @@ std::vector<Form> forms() {
   // One chunk of a sequence has keys before it, the other none.
   Problem one_chunk{"keys before one of two chunks", 130, 260, 2, 2, 64, {{65, 40, 0, 195, 195, 0}}, false, 0, bf16};
   one_chunk.places = {{1, 65, 65, 130, 0, 195, 260}};
-  const auto told = [](Problem p) {
+  const auto host_known = [](Problem p) {
     for (const Row& row : p.segments) p.host.insert(p.host.end(), row.begin(), row.end());
-    p.told = true;
+    p.host_known = true;
     p.name += ", the host knows them";
     return p;
   };
@@ -66,10 +66,10 @@ std::vector<Form> forms() {
       8,
       kAny};
   return {
-      {told(documents), kRagged, kRagged, kPlain},
-      {told({"no document", 40, 40, 2, 1, 16, {}, true, 0, bf16, 0, kDiagonal}), kRagged, kRagged, kPlain},
+      {host_known(documents), kRagged, kRagged, kPlain},
+      {host_known({"no document", 40, 40, 2, 1, 16, {}, true, 0, bf16, 0, kDiagonal}), kRagged, kRagged, kPlain},
       {shared, kRagged, kShared, kPlain},
-      {told(shared), kRagged, kShared, kPlain},
+      {host_known(shared), kRagged, kShared, kPlain},
       {before_chunks(
            "keys before chunks", 64,
            {{0, 50, 0, 50, 50, 0}, {50, 50, 0, 100, 100, 0}, {100, 50, 200, 50, 50, 0}, {150, 50, 200, 100, 100, 0}}),
@@ -295,8 +295,8 @@ void expect_near(const Values& got, const Values& expected, const Values& magnit
   for (std::size_t i = 0; i < got.size(); ++i) {
     // What stands there before the last share is added is at most |expected| + magnitudes.
     const double of_terms = (kRoundings + shares - 1) * magnitudes[i], of_result = shares * std::abs(expected[i]);
-    const double most = kRounding * (of_terms + of_result) * (1 + (kRoundings + shares) * kRounding);
-    ASSERT_LE(std::abs(got[i] - expected[i]), most + kFloat32)
+    const double max = kRounding * (of_terms + of_result) * (1 + (kRoundings + shares) * kRounding);
+    ASSERT_LE(std::abs(got[i] - expected[i]), max + kFloat32)
         << what << ": element " << i << " is " << got[i] << ", expected " << expected[i] << ", magnitudes "
         << magnitudes[i];
     error += (got[i] - expected[i]) * (got[i] - expected[i]);
@@ -343,19 +343,19 @@ struct Pads {
 
 // What backward gets, the gradients that it should give, and their magnitudes.
 struct Expected {
-  Outputs whole, gradients;
+  Outputs full, gradients;
   Magnitudes magnitudes;
 
-  Expected(const Problem& p, const Tensors& x) : whole(reference(p, x)) {
-    for (double& o : whole.o) o = rounded(o, p.dtype);
-    gradients = reference(p, x, &whole, &magnitudes);
+  Expected(const Problem& p, const Tensors& x) : full(reference(p, x)) {
+    for (double& o : full.o) o = rounded(o, p.dtype);
+    gradients = reference(p, x, &full, &magnitudes);
   }
 };
 
 void check_backward(const Form& form, const Tensors& x, const Expected& e, const Pads& pads, const Gradients& g,
                     DeviceKind kind) {
   const Problem& p = form.problem;
-  const Outputs& whole = e.whole;
+  const Outputs& full = e.full;
   Outputs expected = e.gradients;
   SCOPED_TRACE(cat(p.name, ", ", to_string(g.dtype), g.accumulate ? ", added to" : "",
                    g.deterministic ? ", deterministic" : "", ", on ", to_string(kind)));
@@ -376,14 +376,14 @@ void check_backward(const Form& form, const Tensors& x, const Expected& e, const
     AttentionBackward args{.q = world.in(p.dtype, q_shape, x.q, pads.q),
                            .k = world.in(p.dtype, k_shape, x.k, pads.k),
                            .v = world.in(p.dtype, k_shape, x.v, pads.v),
-                           .o = world.in(p.dtype, q_shape, whole.o, pads.o),
+                           .o = world.in(p.dtype, q_shape, full.o, pads.o),
                            .d_o = world.in(p.dtype, q_shape, x.d_o, pads.d_o),
-                           .lse = world.in(DType::f32, {p.hq, p.tq}, whole.lse),
+                           .lse = world.in(DType::f32, {p.hq, p.tq}, full.lse),
                            .segments = world.in(DType::i32, p.table_shape(), p.table()),
                            .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
                            .form = p.form,
                            .batches = p.batches(),
-                           .host_segments = p.told ? &p.host : nullptr,
+                           .host_segments = p.host_known ? &p.host : nullptr,
                            .causal = p.causal,
                            .window = p.window,
                            .scale = p.scale(),
@@ -445,7 +445,7 @@ TEST(AttentionForms, BackwardOfViews) {
       {"dv", {.dv = 64}},
       {"all", {.q = 8, .k = 16, .v = 24, .o = 32, .d_o = 40, .dq = 48, .dk = 56, .dv = 64}},
   };
-  const std::vector<Row> documents{{100, 90, 100, 90, 0, 0}, {0, 70, 0, 70, 0, 0}}, whole{{0, 200, 0, 200, 0, 0}},
+  const std::vector<Row> documents{{100, 90, 100, 90, 0, 0}, {0, 70, 0, 70, 0, 0}}, full{{0, 200, 0, 200, 0, 0}},
       shared{{0, 70, 10, 120, 0, 0}, {100, 50, 60, 140, 0, 0}};
   for (const std::int64_t kv_heads : {2, 4}) {
     const auto problem = [&](const char* name, const std::vector<Row>& segments, SegmentForm form,
@@ -456,7 +456,7 @@ TEST(AttentionForms, BackwardOfViews) {
     const Form views[] = {
         {problem("documents", documents, SegmentForm::diagonal, 0), Kernel::cudnn_ragged, Kernel::cudnn_ragged,
          Kernel::plain},
-        {problem("one sequence", whole, SegmentForm::diagonal, 200), Kernel::cudnn_dense, Kernel::cudnn_dense,
+        {problem("one sequence", full, SegmentForm::diagonal, 200), Kernel::cudnn_dense, Kernel::cudnn_dense,
          Kernel::cudnn_dense},
         {problem("shared keys", shared, SegmentForm::any, 0), Kernel::cudnn_ragged, Kernel::cudnn_shared,
          Kernel::plain},
@@ -474,7 +474,7 @@ TEST(AttentionForms, BackwardOfViews) {
   }
 }
 
-TEST(AttentionForms, SaysWhyNotFaster) {
+TEST(AttentionForms, ReportsWhyNotFaster) {
   Problem p{"", 64, 64, 2, 1, 33, {{0, 64, 0, 64, 0, 0}}};
   const auto reason = [&] {
     World world(DeviceKind::meta, 1);
@@ -544,10 +544,10 @@ TEST(AttentionForms, SmallerPlacesMakeDoWithTheWorkspaceOfLargerOnes) {
     for (std::int64_t chunk = 1024; ranks * chunk <= 1 << 19; chunk *= 2) {
       // The keys before the second chunk of rank `second` and before the first of rank `first`.
       const auto call = [&](std::int64_t second, std::int64_t first) {
-        const std::int64_t whole = 2 * ranks * chunk;
-        std::vector<SegmentBatch> batches{{1, chunk, chunk, whole, 0, (2 * ranks - 1 - second) * chunk, whole}};
-        if (first > 0) batches.push_back({1, 0, chunk, whole, 0, first * chunk, whole});
-        AttentionBackward args = planned_call(2 * chunk, whole, std::move(batches));
+        const std::int64_t full = 2 * ranks * chunk;
+        std::vector<SegmentBatch> batches{{1, chunk, chunk, full, 0, (2 * ranks - 1 - second) * chunk, full}};
+        if (first > 0) batches.push_back({1, 0, chunk, full, 0, first * chunk, full});
+        AttentionBackward args = planned_call(2 * chunk, full, std::move(batches));
         args.form = SegmentForm::apart;
         args.causal = false;
         return args;

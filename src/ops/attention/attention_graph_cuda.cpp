@@ -152,12 +152,12 @@ class Builder {
 
 // Before 9.15.1 backward copies from the host in every call where the keys are no multiple of 128; 9.14 is wrong under
 // a window.
-constexpr std::size_t kLeastVersion = 91501;
+constexpr std::size_t kMinVersion = 91501;
 
 struct Plan {
-  std::shared_ptr<fe::graph::Graph> graph;  // null: not made yet, or refused
+  std::shared_ptr<fe::graph::Graph> graph;  // null: not made yet, or rejected
   std::int64_t workspace = 0;
-  std::string refused;
+  std::string rejected;
 };
 
 // Why there is no plan, or nothing.
@@ -185,7 +185,7 @@ struct Cudnn {
   std::map<AttentionGraph, Plan> plans;
 
   Cudnn() {
-    HAWSER_CHECK(cudnnGetVersion() >= kLeastVersion, "cuDNN ", cudnnGetVersion(), " is loaded, ", kLeastVersion,
+    HAWSER_CHECK(cudnnGetVersion() >= kMinVersion, "cuDNN ", cudnnGetVersion(), " is loaded, ", kMinVersion,
                  " is the least: put the folder of a newer libcudnn.so.9 first in LD_LIBRARY_PATH");
     HAWSER_CUDNN_CHECK(cudnnCreate(&handle));
   }
@@ -200,24 +200,24 @@ namespace {
 
 Plan& plan_of(Cudnn& cudnn, const AttentionGraph& a) {
   Plan& plan = cudnn.plans[a];
-  if (plan.graph == nullptr && plan.refused.empty()) plan.refused = make(plan, a, cudnn.handle);
+  if (plan.graph == nullptr && plan.rejected.empty()) plan.rejected = make(plan, a, cudnn.handle);
   return plan;
 }
 
 }  // namespace
 
 std::string prepare_attention(const CudaNative& native, const AttentionGraph& a) {
-  auto& cudnn = native.keep->get<Cudnn>();
+  auto& cudnn = native.cache->get<Cudnn>();
   const std::lock_guard lock(cudnn.mutex);
-  return plan_of(cudnn, a).refused;
+  return plan_of(cudnn, a).rejected;
 }
 
 void run_attention(const CudaNative& native, const AttentionGraph& a, const AttentionBuffers& b,
                    std::int64_t workspace_bytes) {
-  auto& cudnn = native.keep->get<Cudnn>();
+  auto& cudnn = native.cache->get<Cudnn>();
   const std::lock_guard lock(cudnn.mutex);
   const Plan& plan = plan_of(cudnn, a);
-  HAWSER_CHECK(plan.refused.empty(), plan.refused);
+  HAWSER_CHECK(plan.rejected.empty(), plan.rejected);
   HAWSER_CHECK(plan.workspace <= workspace_bytes, "cuDNN asks for a workspace of ", plan.workspace,
                " bytes, planned were ", workspace_bytes);
   std::unordered_map<std::int64_t, void*> pack;

@@ -41,7 +41,7 @@ void lse_to_stats(const CudaNative& native, const TensorView& lse, const StatsOr
 void clear_lse(const CudaNative& native, const std::int32_t* query_segment, const TensorView& lse);
 
 // Rows of y where covered[row] < least become zero.
-void clear_rows(const CudaNative& native, const TensorView& y, const std::int32_t* covered, std::int32_t least);
+void clear_rows(const CudaNative& native, const TensorView& y, const std::int32_t* covered, std::int32_t min);
 void clear(const CudaNative& native, const TensorView& y);
 
 // The rows of x, bf16, that start at 16 bytes, one behind the other.
@@ -56,7 +56,7 @@ void clear_outside(const CudaNative& native, const TensorView& y, const RowPlace
 // y (+)= partial, bf16 [rows of all places, columns of y] dense, in rows that count; other rows: y (+)= 0. A row counts
 // where it is in a place and `covered` is at least `least`.
 void add_partial(const CudaNative& native, const void* partial, const RowPlaces& places, const std::int32_t* covered,
-                 std::int32_t least, bool accumulate, const TensorView& y);
+                 std::int32_t min, bool accumulate, const TensorView& y);
 // y (+)= the key gradients of segments [first, first + count) of the table, which lie at key_gradient_offsets.
 void add_key_gradients(const CudaNative& native, const void* partial, const TensorView& segments,
                        const TablePointers& tables, std::int64_t first, std::int64_t count, bool accumulate,

@@ -18,7 +18,7 @@ constexpr std::int64_t kCallBytes = std::int64_t{1} << 30;
 std::int64_t slack_bytes(const AttentionDims& n) {
   return (std::int64_t{1} << 20) + n.segments * (512 + 32 * n.hq);
 }
-// Where a user asks for what is refused here.
+// Where a user asks for what is rejected here.
 constexpr char kDeterministicKey[] = "run.deterministic";
 // Segments that share keys: key rows of one call, in key rows of the tensor. Chunks that are dealt by work have twice
 // the tensor's on average, where one document fills the sequence.
@@ -79,15 +79,15 @@ SegmentTables tables_for(Places& places, const AttentionDims& n, bool cudnn) {
 // query head (packed rows: room for float32).
 std::int64_t dense_call_bytes(const AttentionBackward& args, const AttentionDims& n, std::int64_t kv_heads) {
   const std::int64_t heads = kv_heads * n.group();
-  std::int64_t most = 0;
+  std::int64_t max = 0;
   for (const SegmentBatch& b : args.batches) {
     std::int64_t bytes = heads * b.entries * b.q_rows * 4;
     bytes += args.deterministic ? b.entries * heads * round_up(b.q_rows, 128) * round_up(b.k_rows, 128) * 2
                                 : heads * b.entries * b.q_rows * n.d * 4;
     if (n.group() > 1) bytes += 2 * heads * b.entries * b.k_rows * n.d * 2;
-    most = std::max(most, bytes);
+    max = std::max(max, bytes);
   }
-  return most + slack_bytes(n);
+  return max + slack_bytes(n);
 }
 std::int64_t ragged_call_bytes(const AttentionDims& n, std::int64_t keys, std::int64_t kv_heads) {
   const std::int64_t heads = kv_heads * n.group();
@@ -128,10 +128,10 @@ SegmentBound bound_of(const AttentionBackward& args) {
   return bound(args);
 }
 
-std::int64_t rounded_size(std::int64_t size, std::int64_t least, std::int64_t most) {
-  std::int64_t out = least;
+std::int64_t rounded_size(std::int64_t size, std::int64_t min, std::int64_t max) {
+  std::int64_t out = min;
   while (out < size) out *= 2;
-  return std::min(out, most);
+  return std::min(out, max);
 }
 
 const char* AttentionImplementation::name() const {
@@ -228,7 +228,7 @@ BackwardMemory through_cudnn(const AttentionBackward& args, const AttentionDims&
   const std::int64_t groups = n.hkv / kv_heads;
   out.stats_group = stats_elements(args.batches, n.hq / groups, n.tq);
   out.stats = places.take(4 * groups * out.stats_group);
-  out.delta = out.stats;  // where cuDNN refuses and the plain kernel steps in
+  out.delta = out.stats;  // where cuDNN rejects and the plain kernel steps in
   // Packed rows: the frontend makes its accumulators as wide as the rows of what it writes, which may be a packed QKV.
   const auto partial = [&](const TensorView& view, bool accumulate) {
     return !is_dense || accumulate || view.dtype() != DType::bf16;
@@ -250,7 +250,7 @@ BackwardMemory through_cudnn(const AttentionBackward& args, const AttentionDims&
 
 }  // namespace
 
-BackwardMemory backward_memory(const AttentionBackward& args, Kernel kernel, std::int64_t most) {
+BackwardMemory backward_memory(const AttentionBackward& args, Kernel kernel, std::int64_t max) {
   const AttentionDims n = dims_of(args);
   if (kernel == Kernel::plain) {
     Places places;
@@ -265,13 +265,13 @@ BackwardMemory backward_memory(const AttentionBackward& args, Kernel kernel, std
   if (kernel == Kernel::cudnn_shared) {
     keys = std::min(n.segments, kSharedKeys) * n.tk;
     const SegmentBound known = bound_of(args);
-    if (most > 0 && known.known) keys = std::min(keys, rounded_size(known.keys, 1024, keys));
+    if (max > 0 && known.known) keys = std::min(keys, rounded_size(known.keys, 1024, keys));
   }
   const std::int64_t call_bytes = args.deterministic ? kDeterministicBytes : kCallBytes;
   for (std::int64_t kv_heads = n.hkv;; --kv_heads) {
     if (n.hkv % kv_heads != 0) continue;
     const BackwardMemory out = through_cudnn(args, n, is_dense, kv_heads, keys);
-    if (kv_heads == 1 || (out.cudnn_bytes <= call_bytes && (most == 0 || out.bytes <= most))) return out;
+    if (kv_heads == 1 || (out.cudnn_bytes <= call_bytes && (max == 0 || out.bytes <= max))) return out;
   }
 }
 

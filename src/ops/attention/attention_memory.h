@@ -70,9 +70,9 @@ struct BackwardMemory {
 };
 // `most`: bytes that there are, once there are. Segments that share keys are then planned for those of `bound`.
 BackwardMemory backward_memory(const AttentionBackward& args, AttentionImplementation::Kernel kernel,
-                               std::int64_t most = 0);
+                               std::int64_t max = 0);
 
 // What a plan of cuDNN is made for, so that few serve many batches: the power of two above, at most `most`.
-std::int64_t rounded_size(std::int64_t size, std::int64_t least, std::int64_t most);
+std::int64_t rounded_size(std::int64_t size, std::int64_t min, std::int64_t max);
 
 }  // namespace hawser::ops

@@ -17,8 +17,8 @@ struct SegmentRow {
 };
 
 // Rows [begin, begin + count) of `rows`; the first that are not there leave a report.
-__device__ __forceinline__ bool lies_in(CudaFault* fault, std::int64_t s, std::int32_t begin, std::int32_t count,
-                                        std::int64_t rows) {
+__device__ __forceinline__ bool is_inside(CudaFault* fault, std::int64_t s, std::int32_t begin, std::int32_t count,
+                                          std::int64_t rows) {
   return in_range(fault, CudaFault::segment_rows, begin, s, rows + 1) &&
          in_range(fault, CudaFault::segment_rows, count, s, rows - begin + 1);
 }
@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(1024)
   if (in_range(fault, CudaFault::segment_count, *count, 0, n + 1) && s < *count) {
     const std::int32_t* const row = table + s * kSegmentFields;
     segment = {row[0], row[1], row[2], row[3], row[4], row[5]};
-    const bool sound = lies_in(fault, s, segment.q_begin, segment.q_count, query_rows) &&
-                       lies_in(fault, s, segment.k_begin, segment.k_count, key_rows);
+    const bool sound = is_inside(fault, s, segment.q_begin, segment.q_count, query_rows) &&
+                       is_inside(fault, s, segment.k_begin, segment.k_count, key_rows);
     if (!sound || segment.q_count == 0 || segment.k_count == 0) segment = {};
   }
   for (std::int64_t i = threadIdx.x; i < segment.q_count; i += blockDim.x) {
@@ -315,10 +315,10 @@ __global__ void __launch_bounds__(256) combine_kernel(Rows2<A> o_a, float* lse_a
   if (t >= o_a.count) return;
   const int lane = threadIdx.x % 32;
   const float la = lse_a[h * o_a.count + t], lb = lse_b[h * o_a.count + t];
-  const float most = fmaxf(la, lb);
-  if (most == -INFINITY) return;  // neither sees a key: o_a is zero already
+  const float max_count = fmaxf(la, lb);
+  if (max_count == -INFINITY) return;  // neither sees a key: o_a is zero already
   // The larger counts as exp(0): no term overflows, and the sum's logarithm keeps its small part.
-  const float lse = most + log1pf(expf(fminf(la, lb) - most));
+  const float lse = max_count + log1pf(expf(fminf(la, lb) - max_count));
   const float wa = expf(la - lse), wb = expf(lb - lse);
   A* const a = o_a.row(t) + h * d;
   const B* const b = o_b.row(t) + h * d;

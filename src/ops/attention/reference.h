@@ -22,7 +22,7 @@ struct Problem {
   std::int64_t uniform = 0;          // > 0: equal_diagonal_blocks of so many rows
   std::vector<SegmentBatch> places;  // or these
   std::vector<std::int32_t> host;    // host_segments, where `told`
-  bool told = false;
+  bool host_known = false;
 
   std::vector<SegmentBatch> batches() const {
     return uniform > 0 ? std::vector{equal_diagonal_blocks(tq, uniform)} : places;
@@ -73,7 +73,7 @@ void for_each_pair(const Problem& p, const Body& body) {
 
 // Float64, the formulas of the header one by one. `whole`: log-sum-exp and output that backward is given, or null for
 // those of this call.
-inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* whole = nullptr,
+inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* full = nullptr,
                          Magnitudes* magnitudes = nullptr) {
   const std::int64_t group = p.hq / p.hkv;
   Outputs out;
@@ -97,18 +97,18 @@ inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* whol
         for (std::int64_t d = 0; d < p.d; ++d) s += q[d] * x.k[kv(key) + d];
         scores.push_back(s * p.scale());
       }
-      const double most = *std::max_element(scores.begin(), scores.end());
+      const double max = *std::max_element(scores.begin(), scores.end());
       double sum = 0;
-      for (const double s : scores) sum += std::exp(s - most);
+      for (const double s : scores) sum += std::exp(s - max);
       double& own_lse = out.lse[static_cast<std::size_t>(h * p.tq + t)];
-      own_lse = most + std::log(sum);
+      own_lse = max + std::log(sum);
       for (std::size_t j = 0; j < keys.size(); ++j) {
         for (std::int64_t d = 0; d < p.d; ++d) o[d] += std::exp(scores[j] - own_lse) * x.v[kv(keys[j]) + d];
       }
-      const double lse = whole != nullptr ? whole->lse[static_cast<std::size_t>(h * p.tq + t)] : own_lse;
-      const double* whole_o = whole != nullptr ? &whole->o[static_cast<std::size_t>((t * p.hq + h) * p.d)] : o;
+      const double lse = full != nullptr ? full->lse[static_cast<std::size_t>(h * p.tq + t)] : own_lse;
+      const double* full_o = full != nullptr ? &full->o[static_cast<std::size_t>((t * p.hq + h) * p.d)] : o;
       double delta = 0;
-      for (std::int64_t d = 0; d < p.d; ++d) delta += d_o[d] * whole_o[d];
+      for (std::int64_t d = 0; d < p.d; ++d) delta += d_o[d] * full_o[d];
       for (std::size_t j = 0; j < keys.size(); ++j) {
         const double weight = std::exp(scores[j] - lse);
         double dp = 0;
@@ -142,7 +142,7 @@ inline AttentionForward forward_args(World& world, const Problem& p, const Tenso
                         .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
                         .form = p.form,
                         .batches = p.batches(),
-                        .host_segments = p.told ? &p.host : nullptr,
+                        .host_segments = p.host_known ? &p.host : nullptr,
                         .causal = p.causal,
                         .window = p.window,
                         .scale = p.scale(),

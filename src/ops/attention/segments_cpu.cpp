@@ -13,7 +13,7 @@ void check_apart(const char* op, std::vector<Segment> segments) {
   }
 }
 
-bool lies_in(const Segment& segment, const SegmentBatch& batch, bool causal) {
+bool is_inside(const Segment& segment, const SegmentBatch& batch, bool causal) {
   const std::int64_t step = std::max<std::int64_t>(batch.q_step, 1), from = segment.q_begin - batch.q_begin;
   if (from < 0 || from % step != 0 || from / step >= batch.entries) return false;
   return segment.k_begin == batch.k_begin + from / step * batch.k_step && segment.q_count <= batch.q_rows &&
@@ -40,7 +40,7 @@ std::vector<Segment> read_segments(const char* op, const TensorView& table, cons
     }
     if (!batches.empty()) {
       HAWSER_CHECK(std::any_of(batches.begin(), batches.end(),
-                               [&](const SegmentBatch& batch) { return lies_in(segment, batch, causal); }),
+                               [&](const SegmentBatch& batch) { return is_inside(segment, batch, causal); }),
                    op, ": segment ", s, " is promised to lie in one of some places, but is rows ", segment.q_begin,
                    " + ", segment.q_count, " against keys ", segment.k_begin, " + ", segment.k_count);
     }

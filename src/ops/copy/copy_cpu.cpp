@@ -25,11 +25,10 @@ void fill_with(const TensorView& y, T value) {
   });
 }
 
-void check_index(const char* op, const TensorView& index, std::int64_t rows, std::int32_t least = 0) {
+void check_index(const char* op, const TensorView& index, std::int64_t rows, std::int32_t min = 0) {
   const auto* i = index.data<std::int32_t>();
   for (std::int64_t n = 0; n < index.size(0); ++n) {
-    HAWSER_CHECK(i[n] >= least && i[n] < rows, op, ": index ", i[n], " at ", n, " is outside [", least, ", ", rows,
-                 ")");
+    HAWSER_CHECK(i[n] >= min && i[n] < rows, op, ": index ", i[n], " at ", n, " is outside [", min, ", ", rows, ")");
   }
 }
 

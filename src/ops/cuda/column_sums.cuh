@@ -47,10 +47,10 @@ inline void sum_partials(const CudaNative& native, const float* partial, int blo
 }
 
 // How many blocks of rows: by the sizes and the GPU, and never more than the scratch holds.
-inline int row_blocks(const CudaNative& native, std::int64_t rows, std::int64_t columns, int per_multiprocessor) {
+inline int row_blocks(const CudaNative& native, std::int64_t rows, std::int64_t columns, int per_sm) {
   const std::int64_t fit = (kCudaScratchBytes / 2) / (4 * round_up(columns, 64));
-  return static_cast<int>(std::clamp<std::int64_t>(
-      ceil_div(rows, 4), 1, std::min<std::int64_t>(fit, per_multiprocessor * native.multiprocessors)));
+  return static_cast<int>(
+      std::clamp<std::int64_t>(ceil_div(rows, 4), 1, std::min<std::int64_t>(fit, per_sm * native.sm_count)));
 }
 
 }  // namespace hawser::ops::cuda

@@ -2,7 +2,7 @@
 //
 // Kernels come in two widths: N elements that fill 16 bytes of the narrower dtype where every row starts at 16 bytes
 // and holds a multiple of N (aligned()), else N = 1. Sums have an order given by the shapes and the GPU's number of
-// multiprocessors alone: two runs give the same bits. Element indices are 64-bit.
+// SMs alone: two runs give the same bits. Element indices are 64-bit.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -85,17 +85,17 @@ TEST(Embedding, SumsManyTokensOfOneId) {
   }
 }
 
-TEST(Embedding, RefusesBadArguments) {
+TEST(Embedding, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView ids = world.in(DType::i32, {2}, Values(2)), table = world.in(DType::f32, {4, 3}, Values(12));
   Stream& s = world.stream();
-  expect_refused(
+  expect_rejected(
       [&] {
         embedding_forward(s, {.ids = ids, .table = table, .y = world.out(DType::f32, {3, 3})});
       },
       "y has shape");
-  expect_refused([&] { embedding_forward(s, {.ids = ids, .table = table, .y = table.rows(0, 2)}); }, "share memory");
-  expect_refused(
+  expect_rejected([&] { embedding_forward(s, {.ids = ids, .table = table, .y = table.rows(0, 2)}); }, "share memory");
+  expect_rejected(
       [&] {
         embedding_backward(s, {.ids = ids, .dy = table.rows(0, 2), .dtable = world.out(DType::i32, {4, 3})});
       },

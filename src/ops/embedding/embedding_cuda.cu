@@ -121,11 +121,11 @@ __global__ void __launch_bounds__(64) runs_kernel(Runs<Act, Table> r) {
       const Vec<float, N> x = widen(value[a]);
 #pragma unroll
       for (int i = 0; i < N; ++i) sum.v[i] += x.v[i];
-      const bool goes_on = key[a] == key[a + 1];
-      if (goes_on && j + 1 < end) continue;
+      const bool continues = key[a] == key[a + 1];
+      if (continues && j + 1 < end) continue;
       if (key[a] == before) {
         store<N>(head, sum);  // it began in an earlier piece
-      } else if (goes_on) {
+      } else if (continues) {
         store<N>(head + r.dy.columns, sum);
       } else if (key[a] < r.rows) {
         add_to<N>(table(key[a]), old[a], sum);

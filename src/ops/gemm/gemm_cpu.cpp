@@ -22,7 +22,7 @@ namespace hawser::ops::cpu {
 namespace {
 
 // A bound of the machine, so that a plan does not depend on who makes it.
-int most_threads() {
+int max_threads() {
   static const int threads = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
   return threads;
 }
@@ -339,7 +339,7 @@ std::int64_t problem_workspace(const GemmProblem& p) {
   if (plain(p) || empty(p) || few_rows(p)) return 0;
   if (p.in == DType::bf16 && has_bf16_units()) {
     const Tiles tiles(p);
-    return matmul_slot(p, tiles) * std::min<std::int64_t>(tiles.count, most_threads());
+    return matmul_slot(p, tiles) * std::min<std::int64_t>(tiles.count, max_threads());
   }
   return widened(p).bytes();
 }

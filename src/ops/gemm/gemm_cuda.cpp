@@ -120,9 +120,9 @@ struct LtOperands {
   }
 };
 
-// Those the library offers, best first by its own guess; where it has none, `refusal` says what it answered.
+// Those the library offers, best first by its own guess; where it has none, `rejection` says what it answered.
 std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const LtOperands& operands, const GemmProblem& p,
-                                                        int most, std::string* refusal = nullptr) {
+                                                        int max_count, std::string* rejection = nullptr) {
   Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
   HAWSER_LT_CHECK(cublasLtMatmulPreferenceCreate(preference.out()));
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -135,22 +135,22 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const LtOperands
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.a));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(p.c));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.c));
-  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(most));
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(max_count));
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       lt.handle.get(), operands.description.get(), operands.a.get(), operands.b.get(), operands.c.get(),
-      operands.c.get(), preference.get(), most, results.data(), &found);
+      operands.c.get(), preference.get(), max_count, results.data(), &found);
   if (status != CUBLAS_STATUS_SUCCESS) found = 0;
   results.resize(static_cast<std::size_t>(found));
   std::erase_if(results, [](const auto& r) {
     return r.state != CUBLAS_STATUS_SUCCESS || r.workspaceSize > static_cast<std::size_t>(kGemmScratch);
   });
-  if (results.empty() && refusal != nullptr) {
+  if (results.empty() && rejection != nullptr) {
     const auto bytes = [](const void* data, std::int64_t stride, DType dtype) {
       return alignment_of(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(data) |
                                                         static_cast<std::uintptr_t>(stride * size_of(dtype))));
     };
-    *refusal =
+    *rejection =
         cat("cuBLASLt has no algorithm (", cublasLtGetStatusName(status), "; rows of a, b, c start at multiples of ",
             bytes(p.a, p.lda, p.in), ", ", bytes(p.b, p.ldb, p.in), ", ", bytes(p.c, p.ldc, p.out), " bytes)");
   }
@@ -164,18 +164,18 @@ cublasStatus_t run(Lt& lt, const CudaNative& native, const LtOperands& operands,
       cublasLtMatmul(lt.handle.get(), operands.description.get(), &one, p.b, operands.a.get(), p.a, operands.b.get(),
                      &beta, p.c, operands.c.get(), p.c, operands.c.get(), &algorithm, native.scratch(),
                      static_cast<std::size_t>(kGemmScratch), static_cast<cudaStream_t>(native.stream));
-  if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();  // a refusal of the library is no error of the stream
+  if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();  // a rejection of the library is no error of the stream
   return status;
 }
 
 Choice& choice_for(Lt& lt, const LtOperands& operands, const GemmProblem& p) {
   const auto [entry, fresh] = lt.choices.try_emplace(key_of(p));
   if (fresh) {
-    std::string refusal;
-    const auto found = candidates(lt, operands, p, 1, &refusal);
+    std::string rejection;
+    const auto found = candidates(lt, operands, p, 1, &rejection);
     entry->second.found = !found.empty();
     if (!found.empty()) entry->second.algorithm = found.front().algo;
-    if (found.empty()) entry->second.instead = cat("our own kernel, slow: ", refusal);
+    if (found.empty()) entry->second.instead = cat("our own kernel, slow: ", rejection);
   }
   return entry->second;
 }
@@ -198,7 +198,7 @@ void multiply(const CudaNative& native, const GemmProblem& p) {
     if (p.bias != nullptr || !p.accumulate) set_rows(native, p);
     return;
   }
-  Lt& lt = native.keep->get<Lt>();
+  Lt& lt = native.cache->get<Lt>();
   const std::lock_guard lock(lt.mutex);
   if (!known(p)) {
     lt.choices[key_of(p)].instead = "our own kernel, slow: cuBLASLt has no float32 operands with a bf16 result";
@@ -209,7 +209,7 @@ void multiply(const CudaNative& native, const GemmProblem& p) {
   if (choice.found) {
     const cublasStatus_t status = run(lt, native, operands, p, choice.algorithm);
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    // A choice for better aligned addresses than these, say; the library refuses before it writes.
+    // A choice for better aligned addresses than these, say; the library rejects before it writes.
     choice.found = false;
     choice.instead = "our own kernel, slow: cuBLASLt refused each of its own algorithms";
     for (const auto& candidate : candidates(lt, operands, p, 8)) {
@@ -236,16 +236,16 @@ void multiply(const CudaNative& native, const GemmProblem& p) {
 void prepare(const CudaNative& native, const GemmProblem& p) {
   if (p.m == 0 || p.n == 0 || p.k == 0 || !known(p)) return;
   HAWSER_CUDA_CHECK(cudaSetDevice(native.ordinal));
-  Lt& lt = native.keep->get<Lt>();
+  Lt& lt = native.cache->get<Lt>();
   const std::lock_guard lock(lt.mutex);
   if (const auto entry = lt.choices.find(key_of(p)); entry != lt.choices.end() && entry->second.measured) return;
   const LtOperands operands(p);
-  std::string refusal;
-  const auto found = candidates(lt, operands, p, 16, &refusal);
+  std::string rejection;
+  const auto found = candidates(lt, operands, p, 16, &rejection);
   Choice& choice = lt.choices[key_of(p)];
   choice = {.found = !found.empty(), .measured = true};
   if (found.empty()) {
-    choice.instead = cat("our own kernel, slow: ", refusal);
+    choice.instead = cat("our own kernel, slow: ", rejection);
     return;
   }
   choice.algorithm = found.front().algo;
@@ -338,7 +338,7 @@ void prepare(const CudaNative& native, const GemmProblem& p) {
 
 std::string choices(const CudaNative& native) {
   HAWSER_CUDA_CHECK(cudaSetDevice(native.ordinal));  // the thread may be new here, and a handle belongs to its device
-  Lt& lt = native.keep->get<Lt>();
+  Lt& lt = native.cache->get<Lt>();
   const std::lock_guard lock(lt.mutex);
   std::ostringstream out;
   out << heading(native) << '\n';
@@ -360,7 +360,7 @@ std::string choices(const CudaNative& native) {
 
 std::int64_t take_choices(const CudaNative& native, const std::string& text) {
   HAWSER_CUDA_CHECK(cudaSetDevice(native.ordinal));
-  Lt& lt = native.keep->get<Lt>();
+  Lt& lt = native.cache->get<Lt>();
   const std::lock_guard lock(lt.mutex);
   std::istringstream in(text);
   std::string line;

@@ -70,7 +70,7 @@ void bias_gradient(const CudaNative& native, const BiasGradient& args) {
     constexpr int kWide = 16 / sizeof(Dy);
     const auto dy = rows2<Dy>(args.dy);
     const bool wide = aligned<kWide>({args.dy});
-    // About eight blocks on each multiprocessor.
+    // About eight blocks on each SM.
     const std::int64_t across = ceil_div(columns, 128 * (wide ? kWide : 1));
     const int blocks = row_blocks(native, args.dy.size(0), columns, static_cast<int>(ceil_div(8, across)));
     auto* const partial = Scratch(native).take<float>(blocks * stride);

@@ -144,7 +144,7 @@ TEST(LinearCrossEntropy, ChunksAreEvenAndBounded) {
   EXPECT_EQ(loss_chunk_rows(0, 100), 1);
 }
 
-TEST(LinearCrossEntropy, RefusesBadArguments) {
+TEST(LinearCrossEntropy, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const LinearCrossEntropy good{.x = world.in(DType::f32, {2, 3}, Values(6)),
                                 .weight = world.in(DType::f32, {5, 3}, Values(15)),
@@ -153,17 +153,17 @@ TEST(LinearCrossEntropy, RefusesBadArguments) {
                                 .loss_sum = world.in_out(DType::f32, {1}, {0}),
                                 .dx = world.out(DType::f32, {2, 3}),
                                 .workspace = world.workspace(linear_cross_entropy_workspace(2, 3, 5, DType::f32))};
-  const auto refused = [&](const std::function<void(LinearCrossEntropy&)>& spoil, const std::string& part) {
+  const auto rejected = [&](const std::function<void(LinearCrossEntropy&)>& spoil, const std::string& part) {
     LinearCrossEntropy args = good;
     spoil(args);
-    expect_refused([&] { linear_cross_entropy(world.stream(), args); }, part);
+    expect_rejected([&] { linear_cross_entropy(world.stream(), args); }, part);
   };
-  refused([&](auto& a) { a.scale = TensorView(); }, "scale is missing");
-  refused([&](auto& a) { a.labels = a.labels.rows(0, 1); }, "labels has shape");
-  refused([&](auto& a) { a.weight = world.in(DType::bf16, {5, 3}, Values(15)); }, "weight is bfloat16");
-  refused([&](auto& a) { a.dx = world.out(DType::bf16, {2, 3}); }, "dx is bfloat16");
-  refused([&](auto& a) { a.dweight = a.weight; }, "share memory");
-  refused([&](auto& a) { a.workspace = TensorView(); }, "workspace is missing");
+  rejected([&](auto& a) { a.scale = TensorView(); }, "scale is missing");
+  rejected([&](auto& a) { a.labels = a.labels.rows(0, 1); }, "labels has shape");
+  rejected([&](auto& a) { a.weight = world.in(DType::bf16, {5, 3}, Values(15)); }, "weight is bfloat16");
+  rejected([&](auto& a) { a.dx = world.out(DType::bf16, {2, 3}); }, "dx is bfloat16");
+  rejected([&](auto& a) { a.dweight = a.weight; }, "share memory");
+  rejected([&](auto& a) { a.workspace = TensorView(); }, "workspace is missing");
 }
 
 TEST(LinearCrossEntropy, ALabelOutsideTheVocabularyThrowsOnTheStream) {

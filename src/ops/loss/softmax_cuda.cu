@@ -53,7 +53,7 @@ __device__ __forceinline__ float over_block(float value, float* shared, float no
 
 // A maximum and the sum of exp(x - most).
 struct Sum {
-  float most, sum;
+  float max_count, sum;
 };
 
 struct Call {
@@ -112,18 +112,18 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
         label >= 0 && in_range(call.fault, CudaFault::cross_entropy, label, a.first_token + t, a.vocabulary);
     float* const row = a.logits + t * a.stride;
     const float target = counts && rank == 0 && threadIdx.x == 0 ? row[label] : 0;
-    float most = -INFINITY;
+    float max_count = -INFINITY;
     for (int p = 0; p * piece < size; ++p) {
       full[p].wait(phase);
       const int end = min(size, (p + 1) * piece);
       for (int i = p * piece + threadIdx.x * kVector; i < end; i += kThreads * kVector) {
         const Vec<float, kVector> x = masked(i);
-        most = fmaxf(most, fmaxf(fmaxf(x.v[0], x.v[1]), fmaxf(x.v[2], x.v[3])));
+        max_count = fmaxf(max_count, fmaxf(fmaxf(x.v[0], x.v[1]), fmaxf(x.v[2], x.v[3])));
       }
     }
-    most = over_block(most, warps[0], -INFINITY, [](float x, float y) { return fmaxf(x, y); });
+    max_count = over_block(max_count, warps[0], -INFINITY, [](float x, float y) { return fmaxf(x, y); });
     // Where there is no number the sum is 0, or NaN: a NaN among the logits reaches the loss.
-    const Exponential<Act> here(most == -INFINITY ? 0 : most);
+    const Exponential<Act> here(max_count == -INFINITY ? 0 : max_count);
     Vec<float, kVector> sums{};
 #pragma unroll 2
     for (int i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
     }
     const float sum = over_block((sums.v[0] + sums.v[1]) + (sums.v[2] + sums.v[3]), warps[1], 0.0f,
                                  [](float x, float y) { return x + y; });
-    if (threadIdx.x == 0) mine = {most, sum};
+    if (threadIdx.x == 0) mine = {max_count, sum};
     if (!Gradients && more && threadIdx.x == 0) {
       // All have read: the barrier of the sum says so.
       for (int p = 0; p * piece < size; ++p) fetch(t + step, p);
@@ -142,15 +142,15 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
     if (threadIdx.x < blocks) all[threadIdx.x] = *cluster.map_shared_rank(&mine, threadIdx.x);
     auto token = cluster.barrier_arrive();  // nobody writes `mine` anew, or leaves, before all have read
     __syncthreads();
-    for (int b = 0; b < blocks; ++b) most = fmaxf(most, all[b].most);
-    const Exponential<Act> power(most);
+    for (int b = 0; b < blocks; ++b) max_count = fmaxf(max_count, all[b].max_count);
+    const Exponential<Act> power(max_count);
     float total = 0;
     for (int b = 0; b < blocks; ++b) {
-      total += all[b].most == -INFINITY ? all[b].sum : all[b].sum * power(all[b].most);
+      total += all[b].max_count == -INFINITY ? all[b].sum : all[b].sum * power(all[b].max_count);
     }
     if (rank == 0 && threadIdx.x == 0) {
       a.losses[t] =
-          counts ? static_cast<double>(most) - static_cast<double>(target) + log(static_cast<double>(total)) : 0.0;
+          counts ? static_cast<double>(max_count) - static_cast<double>(target) + log(static_cast<double>(total)) : 0.0;
     }
     if (Gradients) {
       Act* const out = reinterpret_cast<Act*>(row) + (std::is_same_v<Act, Bf> ? a.stride : 0) + begin;
@@ -204,9 +204,9 @@ void launch(const CudaNative& native, const Call& call, int blocks) {
 
 void softmax_rows(const CudaNative& native, const SoftmaxRows& args) {
   if (args.rows == 0) return;
-  HAWSER_CHECK(args.vocabulary <= kMostVocabulary, "linear_cross_entropy: a vocabulary of ", args.vocabulary,
-               "; CUDA takes at most ", kMostVocabulary);
-  // Three blocks a multiprocessor, so that one's reading hides behind the others' work.
+  HAWSER_CHECK(args.vocabulary <= kMaxVocabulary, "linear_cross_entropy: a vocabulary of ", args.vocabulary,
+               "; CUDA takes at most ", kMaxVocabulary);
+  // Three blocks a SM, so that one's reading hides behind the others' work.
   int blocks = 1;
   while (blocks < 8 && args.stride > 18432 * blocks) blocks *= 2;
   const Call call{args, static_cast<int>(round_up(ceil_div(args.stride, blocks), kEach)), native.fault};

@@ -141,28 +141,28 @@ TEST(RmsNorm, WorksInPlace) {
   }
 }
 
-TEST(RmsNorm, RefusesBadArguments) {
+TEST(RmsNorm, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView x = world.in(DType::f32, {4, 8}, Values(32)), w = world.in(DType::f32, {8}, Values(8));
   const TensorView y = world.out(DType::f32, {4, 8}), rstd = world.out(DType::f32, {4});
   Stream& s = world.stream();
-  expect_refused([&] { rms_norm_forward(s, {.x = x, .weight = w, .y = y}); }, "rstd is missing");
-  expect_refused([&] { rms_norm_forward(s, {.x = x, .weight = w.rows(0, 7), .y = y, .rstd = rstd}); },
-                 "weight has shape");
-  expect_refused(
+  expect_rejected([&] { rms_norm_forward(s, {.x = x, .weight = w, .y = y}); }, "rstd is missing");
+  expect_rejected([&] { rms_norm_forward(s, {.x = x, .weight = w.rows(0, 7), .y = y, .rstd = rstd}); },
+                  "weight has shape");
+  expect_rejected(
       [&] {
         rms_norm_forward(s, {.x = x, .weight = w, .y = world.out(DType::bf16, {4, 8}), .rstd = rstd});
       },
       "y is bfloat16");
-  expect_refused(
+  expect_rejected(
       [&] { rms_norm_forward(s, {.x = x.rows(0, 3), .weight = w, .y = x.rows(1, 3), .rstd = rstd.rows(0, 3)}); },
       "share memory");
   RmsNormBackward good{.x = x, .weight = w, .rstd = rstd, .dy = y};
-  expect_refused([&] { rms_norm_backward(s, good); }, "neither dx nor dweight");
+  expect_rejected([&] { rms_norm_backward(s, good); }, "neither dx nor dweight");
   good.dweight = world.out(DType::f32, {8});
-  expect_refused([&] { rms_norm_backward(s, good); }, "workspace is missing");
+  expect_rejected([&] { rms_norm_backward(s, good); }, "workspace is missing");
   good.residual_gradient = x;
-  expect_refused([&] { rms_norm_backward(s, good); }, "residual_gradient without dx");
+  expect_rejected([&] { rms_norm_backward(s, good); }, "residual_gradient without dx");
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ struct Gradient {
   std::int64_t stride;
 };
 
-constexpr int kMostStages = 8;
+constexpr int kMaxStages = 8;
 
 // A block walks over rows t = blockIdx.x, + gridDim.x, ... and keeps its columns of the weight and of the weight's
 // gradient in registers. The copy engine brings the rows of x, dy and residual, `stages` of them ahead.
@@ -117,7 +117,7 @@ template <class Act, class Weight, int N, int K, int Threads>
 __global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
     backward_kernel(Gradient<Act, Weight> g, int stages) {
   extern __shared__ uint4 memory[];
-  __shared__ CopyBarrier full[kMostStages];
+  __shared__ CopyBarrier full[kMaxStages];
   __shared__ float shared[2][32];
   const std::int64_t count = g.x.count, columns = g.x.columns;
   const bool add = g.residual.data != nullptr;
@@ -246,16 +246,16 @@ void backward(const CudaNative& native, const RmsNormBackward& args) {
   const std::int64_t tokens = g.x.count, columns = g.x.columns;
   const auto stream = stream_of(native);
   int blocks = 0;
-  const auto reserve = [&](int per_multiprocessor) {
-    blocks = row_blocks(native, tokens, columns, per_multiprocessor);
+  const auto reserve = [&](int per_sm) {
+    blocks = row_blocks(native, tokens, columns, per_sm);
     if (!args.dweight.empty()) g.partial = Scratch(native).take<float>(blocks * g.stride);
   };
-  // As many blocks as run at once: two a multiprocessor, or one where rows are long, that take its shared memory.
+  // As many blocks as run at once: two a SM, or one where rows are long, that take its shared memory.
   const auto launch = [&](auto kernel, int threads) {
     const std::int64_t stage_bytes =
         (g.residual.data != nullptr ? 3 : 2) * columns * static_cast<std::int64_t>(sizeof(Act));
-    const std::int64_t room = threads <= 256 ? std::int64_t{104} << 10 : std::int64_t{208} << 10;
-    const auto stages = static_cast<int>(std::clamp<std::int64_t>(room / stage_bytes, 1, kMostStages));
+    const std::int64_t space = threads <= 256 ? std::int64_t{104} << 10 : std::int64_t{208} << 10;
+    const auto stages = static_cast<int>(std::clamp<std::int64_t>(space / stage_bytes, 1, kMaxStages));
     const auto bytes = static_cast<int>(stages * stage_bytes);
     HAWSER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     int resident = 1;

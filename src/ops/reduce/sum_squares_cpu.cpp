@@ -14,10 +14,10 @@ namespace {
 // Blocks by the count alone; their sums are added in order.
 template <class T>
 double total(const T* x, std::int64_t count) {
-  constexpr std::int64_t kMostBlocks = 256;
-  const std::int64_t block = std::max<std::int64_t>(4096, round_up(ceil_div(count, kMostBlocks), 64));
+  constexpr std::int64_t kMaxBlocks = 256;
+  const std::int64_t block = std::max<std::int64_t>(4096, round_up(ceil_div(count, kMaxBlocks), 64));
   const std::int64_t blocks = ceil_div(count, block);
-  double partial[kMostBlocks];
+  double partial[kMaxBlocks];
   parallel_pieces(blocks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t b = begin; b < end; ++b) {
       partial[b] = HAWSER_DISPATCH(squares, x + b * block, std::min(block, count - b * block));

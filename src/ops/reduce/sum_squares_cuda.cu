@@ -6,7 +6,7 @@ namespace hawser::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostBlocks = 1056;  // eight on each of 132 multiprocessors; by the count alone otherwise
+constexpr int kMaxBlocks = 1056;  // eight on each of 132 SMs; by the count alone otherwise
 
 // Squares of bf16 are exact in float32, and so are short sums of them to well below float64's need; float32 is squared
 // in float64.
@@ -67,7 +67,7 @@ void total(const CudaNative& native, const T* x, std::int64_t count, float* out,
   constexpr int kWide = 16 / sizeof(T);
   const auto off = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(x) % 16 / sizeof(T));
   const std::int64_t head = std::min<std::int64_t>(count, (kWide - off) % kWide);
-  const auto blocks = static_cast<int>(std::clamp<std::int64_t>(ceil_div(count, kThreads * kWide * 4), 1, kMostBlocks));
+  const auto blocks = static_cast<int>(std::clamp<std::int64_t>(ceil_div(count, kThreads * kWide * 4), 1, kMaxBlocks));
   auto* const partial = Scratch(native).take<double>(blocks);
   squares_kernel<T, kWide><<<blocks, kThreads, 0, stream_of(native)>>>(x, head, count, partial);
   total_kernel<<<1, kThreads, 0, stream_of(native)>>>(partial, blocks, out, accumulate);

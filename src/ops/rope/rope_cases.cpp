@@ -101,20 +101,20 @@ TEST(Rope, FrequenciesOfEachKind) {
   EXPECT_EQ(divided, 29);
 }
 
-TEST(Rope, RefusesBadArguments) {
+TEST(Rope, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView x = world.in(DType::f32, {2, 3, 8}, Values(48)), p = world.in(DType::i32, {2}, Values(2));
   const TensorView f = world.in(DType::f32, {4}, Values(4));
   Stream& s = world.stream();
-  expect_refused(
+  expect_rejected(
       [&] {
         rope(s, {.x = world.in(DType::f32, {2, 3, 7}, Values(42)), .positions = p, .frequencies = f});
       },
       "D even");
-  expect_refused([&] { rope(s, {.x = x, .positions = p.rows(0, 1), .frequencies = f}); }, "positions has shape");
-  expect_refused([&] { rope(s, {.x = x, .positions = p, .frequencies = f.rows(0, 3)}); }, "frequencies has shape");
-  expect_refused([&] { rope(s, {.x = x, .positions = f, .frequencies = f}); }, "positions is float32");
-  expect_refused([&] { rope_frequencies({.head_dim = 7}); }, "head_dim 7");
+  expect_rejected([&] { rope(s, {.x = x, .positions = p.rows(0, 1), .frequencies = f}); }, "positions has shape");
+  expect_rejected([&] { rope(s, {.x = x, .positions = p, .frequencies = f.rows(0, 3)}); }, "frequencies has shape");
+  expect_rejected([&] { rope(s, {.x = x, .positions = f, .frequencies = f}); }, "positions is float32");
+  expect_rejected([&] { rope_frequencies({.head_dim = 7}); }, "head_dim 7");
 }
 
 }  // namespace

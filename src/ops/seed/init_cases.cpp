@@ -30,12 +30,12 @@ TEST(RandomNormal, EachShardDrawsItsPartOfTheWhole) {
   }
 }
 
-TEST(RandomNormal, RefusesBadArguments) {
+TEST(RandomNormal, RejectsBadArguments) {
   World world(DeviceKind::cpu, 1);
   const TensorView y = world.out(DType::f32, {4});
-  expect_refused([&] { random_normal(world.stream(), {.y = y, .first_element = -1}); }, "first_element -1");
-  expect_refused([&] { random_normal(world.stream(), {.y = y, .std = -1}); }, "std -1");
-  expect_refused([&] { random_normal(world.stream(), {.y = world.out(DType::i32, {4})}); }, "y is int32");
+  expect_rejected([&] { random_normal(world.stream(), {.y = y, .first_element = -1}); }, "first_element -1");
+  expect_rejected([&] { random_normal(world.stream(), {.y = y, .std = -1}); }, "std -1");
+  expect_rejected([&] { random_normal(world.stream(), {.y = world.out(DType::i32, {4})}); }, "y is int32");
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class Collectives : public testing::TestWithParam<DType> {
     return out;
   }
 
-  // Storage refuses to be empty; a view of none of its elements is.
+  // Storage rejects to be empty; a view of none of its elements is.
   TensorView make(Device& where, DType dtype, std::int64_t n) {
     kept_.emplace_back(where, dtype, Shape{std::max<std::int64_t>(n, 1)});
     return kept_.back().view().rows(0, n);
@@ -156,12 +156,12 @@ TEST_P(Collectives, AllReduce) {
     stream_->synchronize();
     expect_all(
         sums, [&](std::int64_t k) { return rounded(dtype, sum(dtype, 4, k)); }, "sum");
-    const auto most = [&](std::int64_t k) {
+    const auto max = [&](std::int64_t k) {
       float out = rounded(dtype, value(5, 0, k));
       for (int m = 1; m < size(); ++m) out = std::max(out, rounded(dtype, value(5, m, k)));
       return out;
     };
-    expect_all(largest, most, "max");
+    expect_all(largest, max, "max");
   }
 }
 

@@ -53,7 +53,7 @@ TEST(Faults, AWorldLeftByAnExceptionEndsAll) {
   expect_all_ended(out, 3);
 }
 
-TEST(Faults, RanksThatAskForDifferentThingsAreTold) {
+TEST(Faults, RanksThatAskForDifferentThingsAreReported) {
   const Outcome out = run("mismatch", 2);
   EXPECT_EQ(out.code, 3) << out.output;
   EXPECT_GE(count(out.output, "do not ask for the same operations; phase: step 12 backward"), 1) << out.output;

@@ -130,17 +130,17 @@ Bytes storm(Device& on, Mesh& mesh) {
   const auto gather = on.make_stream("gather"), reduce = on.make_stream("reduce"),
              exchange = on.make_stream("exchange");
   constexpr std::int64_t kPart = 100003;
-  const Storage piece = filled(on, DType::f32, kPart, 1), whole(on, DType::f32, {kPart * size()});
+  const Storage piece = filled(on, DType::f32, kPart, 1), full(on, DType::f32, {kPart * size()});
   const Storage shard = filled(on, DType::f32, kPart, 2), swapped(on, DType::f32, {kPart * size()});
   const Storage space = scratch(on, reduce_scatter_workspace(kPart, DType::f32, size(), on.kind()));
   const Storage small = scratch(on, all_reduce_workspace(3, DType::f32, size(), on.kind()));
   for (int round = 0; round < 20; ++round) {
-    mesh.shard_gather().all_gather(*gather, piece, whole);
+    mesh.shard_gather().all_gather(*gather, piece, full);
     const Event gathered = gather->record();
     exchange->wait(gathered);
-    mesh.shard().all_to_all(*exchange, whole, swapped);
+    mesh.shard().all_to_all(*exchange, full, swapped);
     reduce->wait(gathered);
-    mesh.shard_reduce().reduce_scatter(*reduce, whole, shard, round % 3 != 0, space);
+    mesh.shard_reduce().reduce_scatter(*reduce, full, shard, round % 3 != 0, space);
     mesh.data().all_reduce(*reduce, shard.view().rows(round, 3), Reduction::sum, small);
     reduce->wait(exchange->record());
     transfer(*reduce, {}, piece.view().raw(), round % 2 == 0 ? shard.view().raw() : swapped.view().raw(), kPart * 4);
@@ -169,18 +169,18 @@ TEST(Nccl, GathersWithinRegisteredMemory) {
   const std::string note = mesh->register_memory(arena.data(), kBytes);
   if (me() == 0) std::cout << "registered memory: " << (note.empty() ? "by copy engines" : note) << '\n';
   EXPECT_EQ(world().all_gather_strings(note), std::vector<std::string>(static_cast<std::size_t>(size()), note));
-  const std::string refused = mesh->register_memory(small.data(), small.bytes());
-  EXPECT_NE(refused.find("not of a kind that processes can share"), std::string::npos) << refused;
+  const std::string rejected = mesh->register_memory(small.data(), small.bytes());
+  EXPECT_NE(rejected.find("not of a kind that processes can share"), std::string::npos) << rejected;
 
   const Storage source = filled(device(), DType::f32, kPart, 4);
   const TensorView send(arena.data(), DType::f32, {kPart}, DeviceKind::cuda);
-  const TensorView whole(arena.data() + kPart * 4, DType::f32, {kPart * size()}, DeviceKind::cuda);
-  const TensorView in_place = whole.rows(me() * kPart, kPart);
+  const TensorView full(arena.data() + kPart * 4, DType::f32, {kPart * size()}, DeviceKind::cuda);
+  const TensorView in_place = full.rows(me() * kPart, kPart);
   for (const TensorView& from : {send, in_place}) {
     transfer(*stream, {}, from.raw(), source.view().raw(), from.bytes());
-    mesh->shard_gather().all_gather(*stream, from, whole);
+    mesh->shard_gather().all_gather(*stream, from, full);
     stream->synchronize();
-    const Bytes got = bytes_of(device(), whole);
+    const Bytes got = bytes_of(device(), full);
     std::int64_t wrong = 0;
     for (std::int64_t k = 0; k < kPart * size(); ++k) {
       float x = 0;
@@ -190,7 +190,7 @@ TEST(Nccl, GathersWithinRegisteredMemory) {
     EXPECT_EQ(wrong, 0);
   }
   mesh->unregister_memory(arena.data());
-  mesh->shard_gather().all_gather(*stream, send, whole);  // as ever
+  mesh->shard_gather().all_gather(*stream, send, full);  // as ever
   stream->synchronize();
 }
 
@@ -211,25 +211,25 @@ TEST(Nccl, ReducesWithinRegisteredMemory) {
       at += round_up(view.bytes(), 256);
       return view;
     };
-    const TensorView send = take(DType::f32, n * size()), whole = take(DType::f32, n * size() - (n > 1 ? 1 : 0));
+    const TensorView send = take(DType::f32, n * size()), full = take(DType::f32, n * size() - (n > 1 ? 1 : 0));
     const TensorView part = take(DType::f32, n);
     const TensorView a = take(DType::u8, reduce_scatter_workspace(n, DType::f32, size(), DeviceKind::cuda));
-    const TensorView b = take(DType::u8, all_reduce_workspace(whole.elements(), DType::f32, size(), DeviceKind::cuda));
+    const TensorView b = take(DType::u8, all_reduce_workspace(full.elements(), DType::f32, size(), DeviceKind::cuda));
     std::vector<Storage> sources;
     for (int round = 0; round < kRounds; ++round) {
       sources.push_back(filled(device(), DType::f32, n * size(), static_cast<std::uint64_t>(round)));
     }
-    std::vector<Storage> parts, wholes;
+    std::vector<Storage> parts, fulls;
     for (int round = 0; round < kRounds; ++round) {
       const Storage& source = sources[static_cast<std::size_t>(round)];
       transfer(*stream, {}, send.raw(), source.view().raw(), send.bytes());
-      transfer(*stream, {}, whole.raw(), source.view().raw(), whole.bytes());
+      transfer(*stream, {}, full.raw(), source.view().raw(), full.bytes());
       mesh->shard_reduce().reduce_scatter(*stream, send, part, /*accumulate=*/false, a);
-      mesh->shard_reduce().all_reduce(*stream, whole, Reduction::sum, b);
+      mesh->shard_reduce().all_reduce(*stream, full, Reduction::sum, b);
       parts.emplace_back(device(), DType::f32, Shape{n});
-      wholes.emplace_back(device(), DType::f32, whole.shape());
+      fulls.emplace_back(device(), DType::f32, full.shape());
       transfer(*stream, {}, parts.back().view().raw(), part.raw(), part.bytes());
-      transfer(*stream, {}, wholes.back().view().raw(), whole.raw(), whole.bytes());
+      transfer(*stream, {}, fulls.back().view().raw(), full.raw(), full.bytes());
     }
     stream->synchronize();
     for (int round = 0; round < kRounds; ++round) {
@@ -249,7 +249,7 @@ TEST(Nccl, ReducesWithinRegisteredMemory) {
         return count;
       };
       EXPECT_EQ(wrong(parts[static_cast<std::size_t>(round)], me() * n), 0) << n << ", round " << round;
-      EXPECT_EQ(wrong(wholes[static_cast<std::size_t>(round)], 0), 0) << n << ", round " << round;
+      EXPECT_EQ(wrong(fulls[static_cast<std::size_t>(round)], 0), 0) << n << ", round " << round;
     }
   }
   mesh->unregister_memory(arena.data());

@@ -115,17 +115,17 @@ TEST(Traffic, LargeBuffers) {
   const auto stream = device->make_stream("test");
   const auto mesh = make_mpi_mesh(world(), {.shard = world().size()}, 60.0);
   const int size = world().size();
-  const std::int64_t whole = (std::int64_t{64} << 20) / 4 / size * size, n = whole / size;
-  const Storage a(*device, DType::f32, {whole}), shard(*device, DType::f32, {n});
+  const std::int64_t full = (std::int64_t{64} << 20) / 4 / size * size, n = full / size;
+  const Storage a(*device, DType::f32, {full}), shard(*device, DType::f32, {n});
   const Storage scratch(*device, DType::u8,
                         {std::max<std::int64_t>(1, reduce_scatter_workspace(n, DType::f32, size, DeviceKind::cpu))});
-  for (std::int64_t k = 0; k < whole; ++k)
+  for (std::int64_t k = 0; k < full; ++k)
     a.view().data<float>()[k] = static_cast<float>((k % 1000) + mesh->rank().value());
   mesh->shard_reduce().reduce_scatter(*stream, a, shard, false, scratch);
   mesh->shard_gather().all_gather(*stream, shard, a);
   stream->synchronize();
   std::int64_t wrong = 0;
-  for (std::int64_t k = 0; k < whole; ++k) {
+  for (std::int64_t k = 0; k < full; ++k) {
     wrong += a.view().data<float>()[k] != static_cast<float>(size * (k % 1000) + size * (size - 1) / 2);
   }
   EXPECT_EQ(wrong, 0);
@@ -144,7 +144,7 @@ std::vector<float> storm(double delay, std::uint64_t seed) {
   const int size = world().size(), me = world().rank().value();
   constexpr int kRounds = 30;
   constexpr std::int64_t kPart = 1237;
-  const Storage piece(*device, DType::f32, {kPart}), whole(*device, DType::f32, {kPart * size});
+  const Storage piece(*device, DType::f32, {kPart}), full(*device, DType::f32, {kPart * size});
   const Storage gradient(*device, DType::bf16, {kPart * size}), shard(*device, DType::f32, {kPart});
   const Storage keys(*device, DType::f32, {kPart}), all_keys(*device, DType::f32, {kPart * context});
   const Storage norm(*device, DType::f32, {3});
@@ -152,15 +152,15 @@ std::vector<float> storm(double delay, std::uint64_t seed) {
   for (std::int64_t k = 0; k < kPart; ++k) piece.view().data<float>()[k] = value(1, me, k);
 
   for (int round = 0; round < kRounds; ++round) {
-    mesh->shard_gather().all_gather(*gather, piece, whole);
+    mesh->shard_gather().all_gather(*gather, piece, full);
     const Event gathered = gather->record();
     compute->wait(gathered);
     compute->launch({.name = "use"}, [&, round] {
       for (std::int64_t k = 0; k < kPart * size; ++k) {
-        gradient.view().data<Bf16>()[k] = Bf16(whole.view().data<float>()[k] * 0.5f + value(2, me, k + round));
+        gradient.view().data<Bf16>()[k] = Bf16(full.view().data<float>()[k] * 0.5f + value(2, me, k + round));
       }
       for (std::int64_t k = 0; k < kPart; ++k)
-        keys.view().data<float>()[k] = whole.view().data<float>()[k] + static_cast<float>(me);
+        keys.view().data<float>()[k] = full.view().data<float>()[k] + static_cast<float>(me);
     });
     const Event used = compute->record();
     reduce->wait(used);
@@ -226,7 +226,7 @@ TEST(Traffic, Latency) {
   const int size = world().size();
   for (const std::int64_t bytes : {std::int64_t{1} << 10, std::int64_t{1} << 20, std::int64_t{64} << 20}) {
     const std::int64_t n = bytes / 4 / size, repeats = bytes > (1 << 20) ? 3 : bytes > 1024 ? 30 : 300;
-    const Storage whole(*device, DType::f32, {n * size}), part(*device, DType::f32, {n});
+    const Storage full(*device, DType::f32, {n * size}), part(*device, DType::f32, {n});
     const Storage scratch(
         *device, DType::u8,
         {std::max<std::int64_t>(1, all_reduce_workspace(n * size, DType::f32, size, DeviceKind::cpu) +
@@ -240,9 +240,9 @@ TEST(Traffic, Latency) {
       stream->synchronize();
       return since(start) / static_cast<double>(repeats) * 1e3;
     };
-    const double gather = time([&] { mesh->shard().all_gather(*stream, part, whole); });
-    const double reduce = time([&] { mesh->shard().reduce_scatter(*stream, whole, part, true, scratch); });
-    const double all = time([&] { mesh->shard().all_reduce(*stream, whole, Reduction::sum, scratch); });
+    const double gather = time([&] { mesh->shard().all_gather(*stream, part, full); });
+    const double reduce = time([&] { mesh->shard().reduce_scatter(*stream, full, part, true, scratch); });
+    const double all = time([&] { mesh->shard().all_reduce(*stream, full, Reduction::sum, scratch); });
     if (world().rank().value() == 0) {
       std::cout << cat(size, " ranks, ", bytes, " bytes in all: all_gather ", gather, " ms, reduce_scatter ", reduce,
                        " ms, all_reduce ", all, " ms\n");

@@ -128,7 +128,7 @@ Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, s
 }
 
 // What `mesh` has of each gradient on all ranks together, against what `one` has there.
-void compare_shards(const Case& c, const Outcome& mesh, const Outcome& one, double most) {
+void compare_shards(const Case& c, const Outcome& mesh, const Outcome& one, double max) {
   nlohmann::json mine;
   for (const auto& [name, gradient] : mesh.gradients) {
     const std::vector<float>& reference = one.gradients.at(name);
@@ -149,14 +149,14 @@ void compare_shards(const Case& c, const Outcome& mesh, const Outcome& one, doub
       for (std::size_t i = 0; i < 3; ++i) sums[name][i] += value[i].get<double>();
     }
   }
-  double whole = 0;
-  for (const auto& [name, sum] : sums) whole += sum[1];
+  double full = 0;
+  for (const auto& [name, sum] : sums) full += sum[1];
   const double copies = c.sharded ? c.replicate : the_world->size();
   for (const auto& [name, sum] : sums) {
     EXPECT_EQ(sum[2], copies * static_cast<double>(one.gradients.at(name).size())) << c.text() << ": " << name;
     // The floor: a gradient that is nearly nothing beside the model's is held to the model's.
-    const double floor = 1e-3 * std::sqrt(whole);
-    EXPECT_LT(std::sqrt(sum[0]) / std::max(std::sqrt(sum[1]), floor), most) << c.text() << ": " << name;
+    const double floor = 1e-3 * std::sqrt(full);
+    EXPECT_LT(std::sqrt(sum[0]) / std::max(std::sqrt(sum[1]), floor), max) << c.text() << ": " << name;
   }
 }
 

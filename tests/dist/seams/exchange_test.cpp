@@ -195,12 +195,12 @@ TEST(Reduce, SumsAndTakesTheLargest) {
   ctx.seams_.reduce = std::make_shared<GroupReduce>();
   const std::vector<double> values[] = {{1.5, -2.0, 3.0}, {0.25, -1.0, 3.5}};
   const auto& mine = values[static_cast<std::size_t>(pair().index())];
-  const TensorView sum = ctx.make(DType::f32, {3}, mine), most = ctx.make(DType::f32, {3}, mine);
+  const TensorView sum = ctx.make(DType::f32, {3}, mine), max = ctx.make(DType::f32, {3}, mine);
   ctx.seams().reduce->sum(ctx, sum);
-  ctx.seams().reduce->maximum(ctx, most);
+  ctx.seams().reduce->maximum(ctx, max);
   ctx.finish();
   EXPECT_EQ(get(sum), (std::vector<double>{1.75, -3.0, 6.5}));
-  EXPECT_EQ(get(most), (std::vector<double>{1.5, -1.0, 3.5}));
+  EXPECT_EQ(get(max), (std::vector<double>{1.5, -1.0, 3.5}));
 }
 
 }  // namespace

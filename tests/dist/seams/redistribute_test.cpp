@@ -39,7 +39,7 @@ class SumRedistribute : public nn::Redistribute {
 constexpr std::size_t kWidth = 12, kRows = 10;
 
 // How this rank cuts parameter p: rows or columns of the whole, or all of it.
-using Cut = std::function<std::vector<double>(std::size_t p, const std::vector<double>& whole)>;
+using Cut = std::function<std::vector<double>(std::size_t p, const std::vector<double>& full)>;
 
 LayerResult run(const nn::Layer& layer, const std::vector<std::vector<double>>& weights, const nn::SavePolicy& policy,
                 bool split) {
@@ -56,20 +56,20 @@ LayerResult run(const nn::Layer& layer, const std::vector<std::vector<double>>& 
   return layer_run.result(sink);
 }
 
-void expect_equal(const nn::Layer& whole, const nn::Layer& part, const Cut& cut) {
+void expect_equal(const nn::Layer& full, const nn::Layer& part, const Cut& cut) {
   std::vector<std::vector<double>> weights, mine;
-  for (std::size_t p = 0; p < whole.params().size(); ++p) {
-    const nn::Param& param = whole.params()[p];
+  for (std::size_t p = 0; p < full.params().size(); ++p) {
+    const nn::Param& param = full.params()[p];
     weights.push_back(normals(param.name, param.elements(), 0.3));
     mine.push_back(cut(p, weights.back()));
   }
   for (const nn::SavePolicy& policy : nn::testing::all_policies()) {
     SCOPED_TRACE(nn::testing::text(policy));
-    const LayerResult expected = run(whole, weights, policy, false), got = run(part, mine, policy, true);
+    const LayerResult expected = run(full, weights, policy, false), got = run(part, mine, policy, true);
     EXPECT_LT(nn::testing::distance(got.y, expected.y), 1e-5);
     EXPECT_LT(nn::testing::distance(got.dx, expected.dx), 1e-5);
     for (std::size_t p = 0; p < weights.size(); ++p) {
-      EXPECT_LT(nn::testing::distance(got.gradients[p], cut(p, expected.gradients[p])), 1e-5) << whole.params()[p].name;
+      EXPECT_LT(nn::testing::distance(got.gradients[p], cut(p, expected.gradients[p])), 1e-5) << full.params()[p].name;
     }
   }
 }

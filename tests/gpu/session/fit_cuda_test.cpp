@@ -99,7 +99,7 @@ TEST(FitCuda, TwoDeterministicRunsAreBitwiseEqual) {
   }
 }
 
-TEST(FitCuda, ADeterministicRunThatGoesOnIsTheRunThatNeverStopped) {
+TEST(FitCuda, ADeterministicRunThatContinuesIsTheRunThatNeverStopped) {
   const Workplace place(1024, 1024, false);
   const std::vector<std::string> settings{"run.deterministic=true", "data.max_documents=1",
                                           "optimizer.schedule=constant"};
@@ -108,9 +108,9 @@ TEST(FitCuda, ADeterministicRunThatGoesOnIsTheRunThatNeverStopped) {
     out.emplace_back(more);
     return out;
   };
-  const std::string whole = state_of(place.fit("whole", with("train.steps=4")));
+  const std::string full = state_of(place.fit("whole", with("train.steps=4")));
   place.fit("parts", with("train.steps=2"));
-  EXPECT_TRUE(whole == state_of(place.fit("parts", with("train.steps=4"), true)));
+  EXPECT_TRUE(full == state_of(place.fit("parts", with("train.steps=4"), true)));
 }
 
 // Choices are followed by a line for a product that no step has: where it comes back, they were taken.
@@ -150,7 +150,7 @@ TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
   EXPECT_EQ(read_file(path).find("another GPU"), std::string::npos);
 }
 
-TEST(FitCuda, DeterminismBeyondItsLengthsIsRefused) {
+TEST(FitCuda, DeterminismBeyondItsLengthsIsRejected) {
   const Workplace place(32768, 32768, false, 4);
   for (const char* documents : {"data.max_documents=1", "data.max_documents=8"}) {
     try {
@@ -224,7 +224,7 @@ TEST(FitCuda, WhatFitsByThePlanRunsWithTwoGigabytesToSpare) {
   EXPECT_EQ(result.planned_bytes, plan.costs.total_bytes);
 }
 
-TEST(FitCuda, WhatTheDriverHasNotIsRefusedBeforeAnythingIsReserved) {
+TEST(FitCuda, WhatTheDriverHasNotIsRejectedBeforeAnythingIsReserved) {
   const Workplace place(512, 512, false, 2);
   fs::create_directories(place.out(""));
   const Recipe recipe = large_recipe(place.out(""));

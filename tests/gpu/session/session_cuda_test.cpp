@@ -118,12 +118,12 @@ Curve curve(const train::RankDevice& place, testing::LayoutOptions options, int 
 }
 
 TEST(SessionCuda, TwentyStepsFollowTheCpu) {
-  for (const auto& [compute, most] : {std::pair{DType::f32, 1e-3}, std::pair{DType::bf16, 1e-2}}) {
+  for (const auto& [compute, max] : {std::pair{DType::f32, 1e-3}, std::pair{DType::bf16, 1e-2}}) {
     const testing::LayoutOptions options{.length = 96, .sequences = 2, .micro_batches = 2, .compute = compute};
     const Curve gpu = curve(kGpu, options, 20), cpu = curve({}, options, 20);
     EXPECT_LT(cpu.losses.back(), 0.98 * cpu.losses.front());  // it learns
     for (std::size_t i = 0; i < cpu.losses.size(); ++i) {
-      EXPECT_NEAR(gpu.losses[i], cpu.losses[i], most * cpu.losses[i]) << to_string(compute) << ", step " << i;
+      EXPECT_NEAR(gpu.losses[i], cpu.losses[i], max * cpu.losses[i]) << to_string(compute) << ", step " << i;
     }
   }
 }
@@ -148,7 +148,7 @@ TEST(SessionCuda, EveryStepIsItsPlanItemByItem) {
   }
 }
 
-TEST(SessionCuda, ASessionThatDoesNotFitIsRefusedBeforeAnythingIsReserved) {
+TEST(SessionCuda, ASessionThatDoesNotFitIsRejectedBeforeAnythingIsReserved) {
   const models::Model model(testing::llama_description({}));
   plan::Layout layout = testing::make_test_layout({}, model);
   layout.device = DeviceKind::cuda;

@@ -1,18 +1,18 @@
-# hawser_room(NAME USES room... LIBRARIES target... CUDA target...)
+# hawser_module(NAME USES module... LIBRARIES target... CUDA target...)
 #
-# One folder under src/ is one room: a static library hawser_NAME of all its .cpp files, and, with HAWSER_TESTS, one
+# One folder under src/ is one module: a static library hawser_NAME of all its .cpp files, and, with HAWSER_TESTS, one
 # GoogleTest binary NAME_test of its *_test.cpp files. *_cases.cpp files (op case tables) belong to the tests.
 # What needs CUDA (files of a folder cuda/ or nccl/, *_cuda.cpp, *.cu) is taken with HAWSER_CUDA only; cuda_absent.cpp
 # without.
 # A folder without sources (headers only) becomes an interface library.
-function(hawser_room name)
-  cmake_parse_arguments(ROOM "" "" "USES;LIBRARIES;CUDA" ${ARGN})
+function(hawser_module name)
+  cmake_parse_arguments(MODULE "" "" "USES;LIBRARIES;CUDA" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   if(HAWSER_CUDA)
     file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
     list(FILTER sources EXCLUDE REGEX "/cuda_absent\\.cpp$")
     list(APPEND sources ${kernels})
-    list(APPEND ROOM_LIBRARIES ${ROOM_CUDA})
+    list(APPEND MODULE_LIBRARIES ${MODULE_CUDA})
   else()
     list(FILTER sources EXCLUDE REGEX "/src/[a-z]+/(.*/)?(cuda|nccl)/|_cuda\\.cpp$")
   endif()
@@ -20,15 +20,15 @@ function(hawser_room name)
   list(FILTER sources EXCLUDE REGEX "_(test|cases)\\.cpp$")
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
   list(FILTER tests INCLUDE REGEX "_(test|cases)\\.cpp$")
-  list(TRANSFORM ROOM_USES PREPEND hawser_)
+  list(TRANSFORM MODULE_USES PREPEND hawser_)
   if(sources)
     add_library(hawser_${name} STATIC ${sources})
     target_include_directories(hawser_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
-    target_link_libraries(hawser_${name} PUBLIC ${ROOM_USES} ${ROOM_LIBRARIES})
+    target_link_libraries(hawser_${name} PUBLIC ${MODULE_USES} ${MODULE_LIBRARIES})
   else()
     add_library(hawser_${name} INTERFACE)
     target_include_directories(hawser_${name} INTERFACE ${CMAKE_SOURCE_DIR}/src)
-    target_link_libraries(hawser_${name} INTERFACE ${ROOM_USES} ${ROOM_LIBRARIES})
+    target_link_libraries(hawser_${name} INTERFACE ${MODULE_USES} ${MODULE_LIBRARIES})
   endif()
   if(HAWSER_TESTS AND tests)
     add_executable(${name}_test ${tests})

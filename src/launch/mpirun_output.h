@@ -22,7 +22,7 @@ struct RankEnd {
   std::string host;
 };
 
-class NoiseFilter {
+class MpirunOutputFilter {
  public:
   // Takes bytes as they come; returns what is to be shown of them. Whole lines only, until flush().
   std::string feed(std::string_view bytes);
@@ -38,7 +38,7 @@ class NoiseFilter {
   // Notices of mpirun that say nothing about a rank's end, each as one line.
   const std::vector<std::string>& notices() const { return notices_; }
   // A rank has explained itself in a line "hawser: ...".
-  bool explained() const { return !said_.empty(); }
+  bool explained() const { return !printed_.empty(); }
 
  private:
   std::string line(std::string text);
@@ -48,9 +48,9 @@ class NoiseFilter {
   bool shown_in_part_ = false;  // the beginning of this line was shown by flush()
   bool in_block_ = false;
   std::vector<std::string> block_;
-  std::set<std::string> said_;  // lines of ours, each shown once however many ranks say it
-  bool waited_ = false;         // a rank has said that its time limit passed
-  bool refused_ = false;        // a rank has said that it was refused memory or a thread
+  std::set<std::string> printed_;  // lines of ours, each shown once however many ranks say it
+  bool waited_ = false;            // a rank has said that its time limit passed
+  bool rejected_ = false;          // a rank has said that it was refused memory or a thread
   std::vector<RankEnd> ends_;
   std::vector<std::string> notices_;
 };

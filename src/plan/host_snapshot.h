@@ -8,7 +8,7 @@
 namespace hawser::plan {
 
 // Whether a run of the recipe saves while steps go on, and so needs a snapshot.
-bool saves_beside_steps(const Recipe& recipe);
+bool saves_asynchronously(const Recipe& recipe);
 
 // Of a rank whose optimizer state takes so many bytes: float32 master weights, as large as each of the two moments.
 constexpr std::int64_t snapshot_bytes(std::int64_t optimizer_bytes) {
@@ -17,7 +17,7 @@ constexpr std::int64_t snapshot_bytes(std::int64_t optimizer_bytes) {
 
 // What a rank has for it. On the CPU that is what its plan leaves of its capacity; beside a GPU its share of the host's
 // memory that is free now, less a tenth.
-std::int64_t snapshot_room_cpu(std::int64_t capacity, std::int64_t needed);
-std::int64_t snapshot_room_host(int ranks_here);
+std::int64_t snapshot_memory_cpu(std::int64_t capacity, std::int64_t needed);
+std::int64_t snapshot_memory_host(int ranks_here);
 
 }  // namespace hawser::plan

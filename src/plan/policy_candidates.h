@@ -14,36 +14,36 @@
 namespace hawser::plan {
 
 // One policy in all blocks.
-struct Rung {
+struct PolicyCandidate {
   Checkpointing policy = Checkpointing::none;
   double kept = 0;     // bytes that a block keeps from forward to backward
   double needed = 0;   // bytes of a rank
   double seconds = 0;  // of a step
 };
 
-// Policies that differ under a layout, what keeps most first; `rungs` of each has its `kept`.
-std::vector<Rung> rungs_of(const Layout& layout, const models::Model& model);
+// Policies that differ under a layout, what keeps most first; `candidates` of each has its `kept`.
+std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model);
 
 struct Mix {
-  std::vector<int> counts;  // blocks of each rung
+  std::vector<int> counts;  // blocks of each candidate
   double needed = 0, seconds = 0;
   friend bool operator==(const Mix& a, const Mix& b) { return a.counts == b.counts; }
 };
 
-class Ladder {
+class PolicyCandidates {
  public:
-  // Rungs that keep less than another and still take longer to no end (another one is faster and needs less) are left
-  // out. `rungs` as rungs_of gives them, with what each needs and takes.
-  Ladder(std::vector<Rung> rungs, int blocks);
+  // Candidates that keep less than another and still take longer to no end (another one is faster and needs less) are left
+  // out. `candidates` as list_policy_candidates gives them, with what each needs and takes.
+  PolicyCandidates(std::vector<PolicyCandidate> candidates, int blocks);
 
-  const std::vector<Rung>& rungs() const { return rungs_; }
+  const std::vector<PolicyCandidate>& candidates() const { return candidates_; }
   // The fastest mix that needs at most `budget` bytes by the model; nothing where there is none. With `light`: of those
-  // whose lightest rung, that of the last block, is this one.
+  // whose lightest candidate, that of the last block, is this one.
   std::optional<Mix> fastest(double budget) const;
   std::optional<Mix> fastest(double budget, std::size_t light) const;
   // What these counts need and take by the model.
   Mix mix(std::vector<int> counts) const;
-  Mix uniform(std::size_t rung) const;
+  Mix uniform(std::size_t candidate) const;
   // Mixes that the model takes to be faster than `from` and that differ from it in the policy of one or two blocks;
   // what needs least by the model first.
   std::vector<Mix> faster_neighbours(const Mix& from) const;
@@ -53,7 +53,7 @@ class Ladder {
 
  private:
   struct Search;
-  std::vector<Rung> rungs_;
+  std::vector<PolicyCandidate> candidates_;
   int blocks_;
 };
 

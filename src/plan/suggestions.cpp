@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "config/config.h"
 #include "plan/forecast.h"
-#include "plan/ladder.h"
+#include "plan/policy_candidates.h"
 
 namespace hawser::plan {
 
@@ -56,10 +56,10 @@ std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
 
 // The values nearest to `now`, itself first.
 template <class Number>
-std::vector<Number> nearest_few(std::vector<Number> values, Number now, std::size_t most) {
+std::vector<Number> nearest_few(std::vector<Number> values, Number now, std::size_t max) {
   const auto distance = [&](Number v) { return v > now ? double(v) / double(now) : double(now) / double(v); };
   std::stable_sort(values.begin(), values.end(), [&](Number a, Number b) { return distance(a) < distance(b); });
-  if (values.size() > most) values.resize(most);
+  if (values.size() > max) values.resize(max);
   return values;
 }
 
@@ -70,7 +70,7 @@ std::string Change::flag() const {
   return text.find('[') == std::string::npos ? "--set " + text : "--set '" + text + "'";
 }
 
-std::string Offer::flags() const {
+std::string Suggestion::flags() const {
   std::string out;
   for (const Change& change : changes) out += (out.empty() ? "" : " ") + change.flag();
   return out;
@@ -87,31 +87,32 @@ class Forecaster::Search {
     }
   }
 
-  std::vector<Offer> run(int count) {
+  std::vector<Suggestion> run(int count) {
     find_candidates();
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const Candidate& a, const Candidate& b) { return a.score() > b.score(); });
-    std::vector<Offer> offers;
+    std::vector<Suggestion> suggestions;
     std::set<std::size_t> planned;
     // First those that are not a slower and longer way to say what is offered already.
     for (const bool any : {false, true}) {
-      for (std::size_t i = 0; i < candidates_.size() && static_cast<int>(offers.size()) < count; ++i) {
-        if (planned.contains(i) || (!any && repeats(candidates_[i], offers))) continue;
+      for (std::size_t i = 0; i < candidates_.size() && static_cast<int>(suggestions.size()) < count; ++i) {
+        if (planned.contains(i) || (!any && repeats(candidates_[i], suggestions))) continue;
         planned.insert(i);
-        std::optional<Offer> offer = plan(candidates_[i]);
-        if (offer && !changes_nothing(*offer, offers)) offers.push_back(std::move(*offer));
-        if (planned.size() >= kMostWholePlans) break;
+        std::optional<Suggestion> suggestion = plan(candidates_[i]);
+        if (suggestion && !changes_nothing(*suggestion, suggestions)) suggestions.push_back(std::move(*suggestion));
+        if (planned.size() >= kMaxFullPlans) break;
       }
     }
-    std::stable_sort(offers.begin(), offers.end(),
-                     [](const Offer& a, const Offer& b) { return a.tokens_per_second > b.tokens_per_second; });
-    return offers;
+    std::stable_sort(suggestions.begin(), suggestions.end(), [](const Suggestion& a, const Suggestion& b) {
+      return a.tokens_per_second > b.tokens_per_second;
+    });
+    return suggestions;
   }
 
  private:
   static constexpr int kSmall = 2;
-  static constexpr std::size_t kMostWholePlans = 40;
-  static constexpr int kMostSettings = 120;  // looked at: some seconds. By count, so that all ranks find the same
+  static constexpr std::size_t kMaxFullPlans = 40;
+  static constexpr int kMaxSettings = 120;  // looked at: some seconds. By count, so that all ranks find the same
 
   struct Sketch {
     double needed = 0, seconds = 0;
@@ -145,7 +146,7 @@ class Forecaster::Search {
             check_layout(with(base, s), on_.world_, problems);
             if (!problems.empty()) continue;
             try_checkpointing(s);
-            if (++looked_at == kMostSettings) return;
+            if (++looked_at == kMaxSettings) return;
           }
         }
       }
@@ -194,19 +195,19 @@ class Forecaster::Search {
     if (!is_automatic(on_.recipe_.memory)) add(s, sketch(with(on_.recipe_, s)));
     s.automatic = true;
     const Recipe recipe = with(on_.recipe_, s);
-    std::vector<Rung> rungs = rungs_of(on_.layout_of(recipe), on_.model_);
-    for (Rung& rung : rungs) {
+    std::vector<PolicyCandidate> candidates = list_policy_candidates(on_.layout_of(recipe), on_.model_);
+    for (PolicyCandidate& candidate : candidates) {
       Recipe uniform = recipe;
-      uniform.memory.activation_checkpointing = rung.policy;
-      const Sketch whole = sketch(uniform);
-      rung.needed = whole.needed, rung.seconds = whole.seconds;
+      uniform.memory.activation_checkpointing = candidate.policy;
+      const Sketch full = sketch(uniform);
+      candidate.needed = full.needed, candidate.seconds = full.seconds;
     }
     const double capacity = static_cast<double>(on_.capacity_);
-    const Ladder ladder(rungs, blocks_);
-    if (const std::optional<Mix> mix = ladder.fastest((1 - kAutoMargin) * capacity)) {
+    const PolicyCandidates policies(candidates, blocks_);
+    if (const std::optional<Mix> mix = policies.fastest((1 - kAutoMargin) * capacity)) {
       add(s, {mix->needed, mix->seconds});
     } else {
-      add(s, {rungs.back().needed, rungs.back().seconds});
+      add(s, {candidates.back().needed, candidates.back().seconds});
     }
   }
 
@@ -235,9 +236,9 @@ class Forecaster::Search {
     return {b.needed + more * (b.needed - a.needed), b.seconds + more * (b.seconds - a.seconds)};
   }
 
-  static bool repeats(const Candidate& candidate, const std::vector<Offer>& offers) {
-    return std::any_of(offers.begin(), offers.end(), [&](const Offer& offer) {
-      return std::all_of(offer.changes.begin(), offer.changes.end(), [&](const Change& change) {
+  static bool repeats(const Candidate& candidate, const std::vector<Suggestion>& suggestions) {
+    return std::any_of(suggestions.begin(), suggestions.end(), [&](const Suggestion& suggestion) {
+      return std::all_of(suggestion.changes.begin(), suggestion.changes.end(), [&](const Change& change) {
         return std::any_of(candidate.changes.begin(), candidate.changes.end(),
                            [&](const Change& other) { return other.key == change.key && other.value == change.value; });
       });
@@ -245,18 +246,18 @@ class Forecaster::Search {
   }
 
   // As large and as fast as one that is offered: another name for it.
-  static bool changes_nothing(const Offer& offer, const std::vector<Offer>& offers) {
-    return std::any_of(offers.begin(), offers.end(), [&](const Offer& other) {
-      return offer.needed == other.needed && offer.tokens_per_second == other.tokens_per_second;
+  static bool changes_nothing(const Suggestion& suggestion, const std::vector<Suggestion>& suggestions) {
+    return std::any_of(suggestions.begin(), suggestions.end(), [&](const Suggestion& other) {
+      return suggestion.needed == other.needed && suggestion.tokens_per_second == other.tokens_per_second;
     });
   }
 
-  std::optional<Offer> plan(const Candidate& candidate) const {
+  std::optional<Suggestion> plan(const Candidate& candidate) const {
     Recipe recipe = with(on_.recipe_, candidate.settings);
     const Forecast f =
         is_automatic(recipe.memory) ? on_.choose(recipe) : on_.forecast(recipe, on_.model_, program::Placing::offsets);
     if (!f.fits()) return std::nullopt;
-    return Offer{candidate.changes, std::move(recipe), f.needed(), f.tokens_per_second};
+    return Suggestion{candidate.changes, std::move(recipe), f.needed(), f.tokens_per_second};
   }
 
   const Forecaster& on_;
@@ -265,7 +266,7 @@ class Forecaster::Search {
   std::vector<Candidate> candidates_;
 };
 
-std::vector<Offer> Forecaster::offers(int count) const {
+std::vector<Suggestion> Forecaster::suggestions(int count) const {
   return Search(*this).run(count);
 }
 

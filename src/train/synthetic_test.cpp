@@ -1,5 +1,5 @@
 // Documents that a benchmark makes up, and how evenly context parallelism deals them.
-#include "train/made_up.h"
+#include "train/synthetic.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using Kind = DocumentMix::Kind;
 
-TEST(MadeUp, ReadsMixes) {
+TEST(Synthetic, ReadsMixes) {
   EXPECT_EQ(parse_documents("mean=8192").kind, Kind::mean);
   EXPECT_EQ(parse_documents("mean=8192").length, 8192);
   EXPECT_EQ(parse_documents("long=100000").kind, Kind::long_one);
@@ -24,17 +24,17 @@ TEST(MadeUp, ReadsMixes) {
   }
 }
 
-TEST(MadeUp, DocumentsFillTheSequence) {
+TEST(Synthetic, DocumentsFillTheSequence) {
   const std::int64_t length = 131072;
   for (const char* text : {"mean=8192", "mean=1024", "long=100000", "long=131072", "mean=1"}) {
     const DocumentMix mix = parse_documents(text);
-    for (const std::int64_t most : {2, 7, 2048}) {
+    for (const std::int64_t max : {2, 7, 2048}) {
       for (int index = 0; index < 20; ++index) {
-        const auto lengths = document_lengths(mix, length, most, index);
-        EXPECT_LE(static_cast<std::int64_t>(lengths.size()), most);
+        const auto lengths = document_lengths(mix, length, max, index);
+        EXPECT_LE(static_cast<std::int64_t>(lengths.size()), max);
         EXPECT_EQ(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}), length) << text;
         EXPECT_GT(*std::min_element(lengths.begin(), lengths.end()), 0) << text;
-        EXPECT_EQ(lengths, document_lengths(mix, length, most, index));
+        EXPECT_EQ(lengths, document_lengths(mix, length, max, index));
         if (mix.kind == Kind::long_one) {
           EXPECT_GE(std::count(lengths.begin(), lengths.end(), mix.length), 1) << text;
         }
@@ -51,7 +51,7 @@ TEST(MadeUp, DocumentsFillTheSequence) {
 }
 
 // One sequence of 131,072 tokens over four ranks, chunks as a recipe's defaults have them.
-TEST(MadeUp, PackedDocumentsAreDealtEvenly) {
+TEST(Synthetic, PackedDocumentsAreDealtEvenly) {
   for (const char* text : {"mean=8192", "mean=1024", "long=100000"}) {
     const DocumentMix mix = parse_documents(text);
     Recipe recipe;

@@ -1,4 +1,4 @@
-#include "train/together.h"
+#include "train/rank_sync.h"
 
 #include <algorithm>
 #include <atomic>

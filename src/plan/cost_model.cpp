@@ -1,4 +1,4 @@
-#include "plan/clock.h"
+#include "plan/cost_model.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -113,7 +113,7 @@ class Pricer {
     const auto [it, added] = routes_.try_emplace(note.communicator);
     if (added) it->second = route(note.communicator);
     const Route& route = it->second;
-    return {route.link->latency + bytes_sent(note, route.count) / route.rate, "messages", route.link};
+    return {route.link->latency + bytes_sent(note, route.count) / route.rate, "communication", route.link};
   }
 
   Route route(const std::string& communicator) const {

@@ -1,4 +1,4 @@
-// For tests of data/: what a prepare in a folder is refused with.
+// For tests of data/: what a prepare in a folder is rejected with.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace hawser::data {
 
 // What the error says, without the folder's name; "accepted" where there is none.
-inline std::string refusal_of(const PrepareOptions& with, const TemporaryFolder& folder) {
+inline std::string rejection_of(const PrepareOptions& with, const TemporaryFolder& folder) {
   try {
     prepare(with);
   } catch (const UserError& error) {

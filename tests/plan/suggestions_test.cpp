@@ -1,4 +1,4 @@
-// A recipe that does not fit is refused with settings that do: their plans fit, they keep length and batch, they run.
+// A recipe that does not fit is rejected with settings that do: their plans fit, they keep length and batch, they run.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -24,25 +24,25 @@ plan::Forecaster forecaster(const Recipe& recipe, const models::Model& model, in
   return {recipe, model, world, plan::load_target("cpu"), plan::this_machine(), 1};
 }
 
-TEST(Offers, AreRankedFitKeepTheBatchAndRun) {
+TEST(Suggestions, AreRankedFitKeepTheBatchAndRun) {
   const models::Model model(testing::llama_description({.blocks = 6}));
   Recipe recipe = small_recipe();
   const plan::Forecast all = forecaster(recipe, model).forecast();
   recipe.memory.capacity = Bytes(all.overhead + all.costs.total_bytes * 6 / 10);
   const plan::Forecaster tight = forecaster(recipe, model);
   ASSERT_FALSE(tight.forecast().fits());
-  const std::vector<plan::Offer> offers = tight.offers(plan::kOffers);
-  ASSERT_EQ(offers.size(), 3u);
-  std::printf("%s\n", plan::refusal(recipe, tight.forecast(), offers).c_str());
+  const std::vector<plan::Suggestion> suggestions = tight.suggestions(plan::kSuggestions);
+  ASSERT_EQ(suggestions.size(), 3u);
+  std::printf("%s\n", plan::rejection(recipe, tight.forecast(), suggestions).c_str());
   double before = 1e300;
-  for (const plan::Offer& offer : offers) {
-    EXPECT_LE(offer.tokens_per_second, before);
-    before = offer.tokens_per_second;
+  for (const plan::Suggestion& suggestion : suggestions) {
+    EXPECT_LE(suggestion.tokens_per_second, before);
+    before = suggestion.tokens_per_second;
     // The flags, typed, give the offer's recipe.
     std::vector<std::string> flags;
-    for (const plan::Change& change : offer.changes) flags.push_back(change.key + "=" + change.value);
+    for (const plan::Change& change : suggestion.changes) flags.push_back(change.key + "=" + change.value);
     const Recipe typed = override_recipe(recipe, flags);
-    EXPECT_EQ(recipe_json(typed), recipe_json(offer.recipe));
+    EXPECT_EQ(recipe_json(typed), recipe_json(suggestion.recipe));
     EXPECT_EQ(typed.data.sequence_length, recipe.data.sequence_length);
     EXPECT_EQ(typed.train.global_batch_size, recipe.train.global_batch_size);
     Problems problems;
@@ -60,7 +60,7 @@ TEST(Offers, AreRankedFitKeepTheBatchAndRun) {
   }
 }
 
-TEST(Offers, ARefusalIsExitCodeFourAndSaysWhereFewerAreLeft) {
+TEST(Suggestions, ARejectionIsExitCodeFourAndReportsWhereFewerAreLeft) {
   const models::Model model(testing::llama_description({.blocks = 2}));
   Recipe recipe = small_recipe();
   recipe.memory.capacity = Bytes(1 << 20);
@@ -72,35 +72,36 @@ TEST(Offers, ARefusalIsExitCodeFourAndSaysWhereFewerAreLeft) {
     EXPECT_NE(std::string(error.what()).find("no settings were found"), std::string::npos) << error.what();
   }
   // Room for the smallest setting and little more.
-  Recipe least = small_recipe();
-  least.memory.activation_checkpointing = Checkpointing::full;
-  least.train.micro_batch_size = 1;
-  recipe.memory.capacity = Bytes(forecaster(least, model).forecast().needed());
-  const auto offers = forecaster(recipe, model).offers(plan::kOffers);
-  ASSERT_FALSE(offers.empty());
-  for (const plan::Offer& offer : offers) EXPECT_LE(offer.needed, recipe.memory.capacity->value());
-  EXPECT_LT(offers.size(), 3u);
-  EXPECT_NE(plan::refusal(recipe, forecaster(recipe, model).forecast(), offers).find("only "), std::string::npos);
+  Recipe min = small_recipe();
+  min.memory.activation_checkpointing = Checkpointing::full;
+  min.train.micro_batch_size = 1;
+  recipe.memory.capacity = Bytes(forecaster(min, model).forecast().needed());
+  const auto suggestions = forecaster(recipe, model).suggestions(plan::kSuggestions);
+  ASSERT_FALSE(suggestions.empty());
+  for (const plan::Suggestion& suggestion : suggestions) EXPECT_LE(suggestion.needed, recipe.memory.capacity->value());
+  EXPECT_LT(suggestions.size(), 3u);
+  EXPECT_NE(plan::rejection(recipe, forecaster(recipe, model).forecast(), suggestions).find("only "),
+            std::string::npos);
 }
 
-TEST(Offers, UseMoreRanksOfTheMeshOnLargeModels) {
+TEST(Suggestions, UseMoreRanksOfTheMeshOnLargeModels) {
   Recipe recipe = small_recipe();
   recipe.data.sequence_length = 4096;
   recipe.train.micro_batch_size = 1;
   recipe.parallel.hybrid_shard_degree = 1;
   const models::Model model(testing::llama_description(testing::smollm2_sizes()));
   recipe.memory.capacity = Bytes(forecaster(recipe, model, 4).forecast().needed() * 45 / 100);
-  const auto offers = forecaster(recipe, model, 4).offers(plan::kOffers);
-  ASSERT_EQ(offers.size(), 3u);
-  for (const plan::Offer& offer : offers) {
-    std::printf("%s: %.0f tokens/s\n", offer.flags().c_str(), offer.tokens_per_second);
+  const auto suggestions = forecaster(recipe, model, 4).suggestions(plan::kSuggestions);
+  ASSERT_EQ(suggestions.size(), 3u);
+  for (const plan::Suggestion& suggestion : suggestions) {
+    std::printf("%s: %.0f tokens/s\n", suggestion.flags().c_str(), suggestion.tokens_per_second);
     Problems problems;
-    check_layout(offer.recipe, 4, problems);
+    check_layout(suggestion.recipe, 4, problems);
     EXPECT_TRUE(problems.empty());
   }
 }
 
-TEST(Offers, MixesAreTypedAsRuns) {
+TEST(Suggestions, MixesAreTypedAsRuns) {
   const plan::Change mix{"memory.activation_checkpointing", "[3*full,none]"};
   EXPECT_EQ(mix.flag(), "--set 'memory.activation_checkpointing=[3*full,none]'");
   const Recipe typed = override_recipe(small_recipe(), {mix.key + "=" + mix.value});

@@ -1,4 +1,4 @@
-#include "train/made_up.h"
+#include "train/synthetic.h"
 
 #include <algorithm>
 #include <charconv>
@@ -34,7 +34,7 @@ DocumentMix parse_documents(const std::string& text) {
       Problem{.what = "wrong value", .expected = "mean=TOKENS or long=TOKENS", .got = text, .at = "--documents"});
 }
 
-std::vector<std::int32_t> document_lengths(const DocumentMix& mix, std::int64_t sequence_length, std::int64_t most,
+std::vector<std::int32_t> document_lengths(const DocumentMix& mix, std::int64_t sequence_length, std::int64_t max,
                                            std::int64_t index) {
   if (mix.kind == DocumentMix::Kind::one) return {static_cast<std::int32_t>(sequence_length)};
   const bool long_one = mix.kind == DocumentMix::Kind::long_one;
@@ -53,15 +53,15 @@ std::vector<std::int32_t> document_lengths(const DocumentMix& mix, std::int64_t 
   bool placed = !long_one;
   for (std::uint64_t draw = 1; left > 0 || !placed; ++draw) {
     const std::int64_t small = sequence_length - (long_one ? mix.length : 0) - left;
-    const auto room = most - static_cast<std::int64_t>(out.size());
-    if (!placed && (small >= before || left == 0 || room <= 2)) {
+    const auto space = max - static_cast<std::int64_t>(out.size());
+    if (!placed && (small >= before || left == 0 || space <= 2)) {
       out.push_back(static_cast<std::int32_t>(mix.length));
       placed = true;
       continue;
     }
     const double u = (static_cast<double>(random.below(std::uint64_t{1} << 53, draw)) + 0.5) / 9007199254740992.0;
     std::int64_t size = std::min(left, 1 + static_cast<std::int64_t>(-std::log(u) * mean));
-    if (room == 1) size = left;
+    if (space == 1) size = left;
     out.push_back(static_cast<std::int32_t>(size));
     left -= size;
   }
@@ -76,16 +76,16 @@ void set_packing(Recipe& recipe, const DocumentMix& mix) {
 
 namespace {
 
-class MadeUp : public data::SequenceSet {
+class Synthetic : public data::SequenceSet {
  public:
-  MadeUp(const DocumentMix& mix, std::int64_t count, std::int64_t length, std::int64_t most, std::int64_t vocabulary)
-      : mix_(mix), count_(count), length_(length), most_(most), vocabulary_(vocabulary) {}
+  Synthetic(const DocumentMix& mix, std::int64_t count, std::int64_t length, std::int64_t max, std::int64_t vocabulary)
+      : mix_(mix), count_(count), length_(length), max_(max), vocabulary_(vocabulary) {}
   std::int64_t size() const override { return count_; }
-  std::int64_t max_documents() const override { return most_; }
+  std::int64_t max_documents() const override { return max_; }
   std::int64_t targets(std::int64_t) const override { return length_; }
   data::Sequence get(std::int64_t index) const override {
     const RandomStream random(1, static_cast<std::uint64_t>(index));
-    data::Sequence sequence{.document_lengths = document_lengths(mix_, length_, most_, index)};
+    data::Sequence sequence{.document_lengths = document_lengths(mix_, length_, max_, index)};
     for (std::int64_t i = 0; i <= length_; ++i) {
       const auto id = static_cast<std::int32_t>(
           random.below(static_cast<std::uint64_t>(vocabulary_), static_cast<std::uint64_t>(i)));
@@ -98,15 +98,15 @@ class MadeUp : public data::SequenceSet {
 
  private:
   DocumentMix mix_;
-  std::int64_t count_, length_, most_, vocabulary_;
+  std::int64_t count_, length_, max_, vocabulary_;
 };
 
 }  // namespace
 
-std::shared_ptr<const data::SequenceSet> made_up_sequences(const DocumentMix& mix, std::int64_t count,
-                                                           std::int64_t length, std::int64_t max_documents,
-                                                           std::int64_t vocabulary) {
-  return std::make_shared<MadeUp>(mix, count, length, max_documents, vocabulary);
+std::shared_ptr<const data::SequenceSet> synthetic_sequences(const DocumentMix& mix, std::int64_t count,
+                                                             std::int64_t length, std::int64_t max_documents,
+                                                             std::int64_t vocabulary) {
+  return std::make_shared<Synthetic>(mix, count, length, max_documents, vocabulary);
 }
 
 }  // namespace hawser::train

@@ -27,15 +27,15 @@ constexpr std::int64_t kSmallDocuments = 1024;
 DocumentMix parse_documents(const std::string& text);
 
 // Of sequence `index`, repeatable; at most `most` documents. long_one: UserError where it is longer than the sequence.
-std::vector<std::int32_t> document_lengths(const DocumentMix& mix, std::int64_t sequence_length, std::int64_t most,
+std::vector<std::int32_t> document_lengths(const DocumentMix& mix, std::int64_t sequence_length, std::int64_t max,
                                            std::int64_t index);
 
 // Makes the recipe pack as the mix wants, with room for its documents.
 void set_packing(Recipe& recipe, const DocumentMix& mix);
 
 // `count` sequences of `length` tokens; sequence i depends on i alone. Every row has a target.
-std::shared_ptr<const data::SequenceSet> made_up_sequences(const DocumentMix& mix, std::int64_t count,
-                                                           std::int64_t length, std::int64_t max_documents,
-                                                           std::int64_t vocabulary);
+std::shared_ptr<const data::SequenceSet> synthetic_sequences(const DocumentMix& mix, std::int64_t count,
+                                                             std::int64_t length, std::int64_t max_documents,
+                                                             std::int64_t vocabulary);
 
 }  // namespace hawser::train

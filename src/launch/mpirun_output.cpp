@@ -1,4 +1,4 @@
-#include "launch/noise.h"
+#include "launch/mpirun_output.h"
 
 #include <algorithm>
 #include <cstring>
@@ -26,7 +26,7 @@ bool is_time_limit(const std::string& text) {
 }
 
 // Ranks with the same limits run out of memory together, each in its own words.
-bool is_refusal(const std::string& text) {
+bool is_rejection(const std::string& text) {
   for (const char* begin : {"hawser: out of memory; ", "hawser: the operating system refused a thread ",
                             "hawser: memory: the operating system refused "}) {
     if (text.starts_with(begin)) return true;
@@ -69,7 +69,7 @@ std::size_t end_of_bar(const std::string& text) {
   return 0;
 }
 
-bool begins_a_saying(const std::string& text) {
+bool begins_a_message(const std::string& text) {
   return text.starts_with("hawser: ") || text.starts_with("mpirun: ");
 }
 
@@ -80,7 +80,7 @@ std::size_t trailing_dashes(const std::string& text) {
 
 }  // namespace
 
-void NoiseFilter::close_block() {
+void MpirunOutputFilter::close_block() {
   const std::string text = one_line(block_);
   block_.clear();
   if (const auto end = rank_end(text)) {
@@ -90,7 +90,7 @@ void NoiseFilter::close_block() {
   }
 }
 
-std::string NoiseFilter::line(std::string text) {
+std::string MpirunOutputFilter::line(std::string text) {
   std::string shown;
   if (trailing_dashes(text) >= kDashes) {
     // A progress bar may stand unfinished before the rule.
@@ -107,20 +107,20 @@ std::string NoiseFilter::line(std::string text) {
   }
   const std::string bar = text.substr(0, end_of_bar(text));
   text.erase(0, bar.size());
-  if (!begins_a_saying(text) && !droppable(text)) {
+  if (!begins_a_message(text) && !droppable(text)) {
     shown_in_part_ = false;
     return bar + text + "\n";
   }
-  const bool behind_bar = shown_in_part_ || !bar.empty();
-  shown_in_part_ = behind_bar;
-  if (droppable(text) || (text.starts_with("hawser: ") && !said_.insert(text).second)) return bar;
+  const bool after_bar = shown_in_part_ || !bar.empty();
+  shown_in_part_ = after_bar;
+  if (droppable(text) || (text.starts_with("hawser: ") && !printed_.insert(text).second)) return bar;
   if (is_time_limit(text) && std::exchange(waited_, true)) return bar;
-  if (is_refusal(text) && std::exchange(refused_, true)) return bar;
+  if (is_rejection(text) && std::exchange(rejected_, true)) return bar;
   shown_in_part_ = false;
-  return bar + (behind_bar ? "\n" : "") + text + "\n";
+  return bar + (after_bar ? "\n" : "") + text + "\n";
 }
 
-std::string NoiseFilter::feed(std::string_view bytes) {
+std::string MpirunOutputFilter::feed(std::string_view bytes) {
   std::string shown;
   for (const char c : bytes) {
     if (c != '\n') {
@@ -134,18 +134,18 @@ std::string NoiseFilter::feed(std::string_view bytes) {
   return shown;
 }
 
-std::string NoiseFilter::flush() {
+std::string MpirunOutputFilter::flush() {
   if (in_block_ || pending_.empty()) return "";
   // What may still become a rule or a line of ours waits for its end.
   if (trailing_dashes(pending_) > 0) return "";
-  if (begins_a_saying(pending_) || end_of_bar(pending_) > 0) return "";
+  if (begins_a_message(pending_) || end_of_bar(pending_) > 0) return "";
   shown_in_part_ = true;
   std::string shown;
   std::swap(shown, pending_);
   return shown;
 }
 
-std::string NoiseFilter::finish() {
+std::string MpirunOutputFilter::finish() {
   std::string shown;
   if (!pending_.empty()) {
     std::string text;

@@ -1,0 +1,154 @@
+#include "plan/policy_candidates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace hawser::plan {
+
+namespace {
+
+double kept_bytes(const nn::Layer& layer, const Layout& layout, const nn::SavePolicy& policy) {
+  double bytes = 0;
+  for (const nn::Slot& slot : layer.slots(layout.bounds.rows, layout.compute, policy)) {
+    if (slot.shape.rank() == 0 || slot.writer != nn::Pass::forward) continue;
+    bytes += static_cast<double>(round_up(slot.shape.elements() * size_of(slot.dtype), Device::kAlignment));
+  }
+  return bytes * layout.in_flight;
+}
+
+}  // namespace
+
+std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model) {
+  std::vector<PolicyCandidate> out;
+  for (const Checkpointing policy : {Checkpointing::none, Checkpointing::selective, Checkpointing::qkv,
+                                     Checkpointing::gate_up, Checkpointing::projections, Checkpointing::full}) {
+    PolicyCandidate candidate{.policy = policy};
+    for (int layer = 0; layer < model.layers(); ++layer) {
+      nn::SavePolicy save = layout.policies[static_cast<std::size_t>(layer)];
+      save.checkpointing = policy;
+      candidate.kept += kept_bytes(model.layer(layer), layout, save);
+    }
+    candidate.kept /= std::max(1, model.layers() / 2);
+    // Long sequences keep attention under `full` too: another name for `projections`.
+    if (out.empty() || candidate.kept < out.back().kept) out.push_back(candidate);
+  }
+  return out;
+}
+
+PolicyCandidates::PolicyCandidates(std::vector<PolicyCandidate> candidates, int blocks) : blocks_(blocks) {
+  for (const PolicyCandidate& candidate : candidates) {
+    const bool beaten = std::any_of(candidates.begin(), candidates.end(), [&](const PolicyCandidate& other) {
+      return other.seconds < candidate.seconds && other.kept <= candidate.kept && other.needed <= candidate.needed;
+    });
+    if (!beaten) candidates_.push_back(candidate);
+  }
+}
+
+Mix PolicyCandidates::mix(std::vector<int> counts) const {
+  Mix out{.counts = std::move(counts)};
+  const auto lightest = std::find_if(out.counts.begin(), out.counts.end(), [](int n) { return n > 0; });
+  const PolicyCandidate& light = candidates_[static_cast<std::size_t>(lightest - out.counts.begin())];
+  out.needed = light.needed;
+  out.seconds = light.seconds;
+  for (std::size_t r = 0; r < candidates_.size(); ++r) {
+    out.needed -= out.counts[r] * (light.kept - candidates_[r].kept);
+    out.seconds += out.counts[r] * (candidates_[r].seconds - light.seconds) / blocks_;
+  }
+  return out;
+}
+
+Mix PolicyCandidates::uniform(std::size_t candidate) const {
+  std::vector<int> counts(candidates_.size(), 0);
+  counts[candidate] = blocks_;
+  return mix(std::move(counts));
+}
+
+std::vector<Mix> PolicyCandidates::faster_neighbours(const Mix& from) const {
+  std::set<std::vector<int>> near{from.counts};
+  for (int moves = 0; moves < 2; ++moves) {
+    for (const std::vector<int>& counts : std::set<std::vector<int>>(near)) {
+      for (std::size_t a = 0; a < candidates_.size(); ++a) {
+        for (std::size_t b = 0; b < candidates_.size(); ++b) {
+          if (a == b || counts[a] == 0) continue;
+          std::vector<int> moved = counts;
+          --moved[a], ++moved[b];
+          near.insert(std::move(moved));
+        }
+      }
+    }
+  }
+  std::vector<Mix> out;
+  for (const std::vector<int>& counts : near) {
+    if (Mix other = mix(counts); other.seconds < from.seconds) out.push_back(std::move(other));
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Mix& a, const Mix& b) { return a.needed < b.needed; });
+  return out;
+}
+
+std::vector<Checkpointing> PolicyCandidates::list(const Mix& mix) const {
+  std::vector<Checkpointing> out;
+  for (std::size_t r = candidates_.size(); r-- > 0;) {
+    out.insert(out.end(), static_cast<std::size_t>(mix.counts[r]), candidates_[r].policy);
+  }
+  return out;
+}
+
+// All ways to give blocks to the candidates that are heavier than `light`; the last two candidates share what is left in the one
+// way that is fastest.
+struct PolicyCandidates::Search {
+  const std::vector<PolicyCandidate>& candidates;
+  double blocks;
+  std::size_t light = 0;
+  std::vector<int> counts;
+  std::optional<Mix> best;
+
+  double freed(std::size_t candidate) const { return candidates[light].kept - candidates[candidate].kept; }
+  double slower(std::size_t candidate) const {
+    return (candidates[candidate].seconds - candidates[light].seconds) / blocks;
+  }
+
+  void suggestion(double needed, double seconds) {
+    if (!best || seconds < best->seconds) best = Mix{counts, needed, seconds};
+  }
+
+  // `over`: bytes that must still go; `left`: blocks of candidate `light`, at least one of which stays.
+  void give(std::size_t candidate, int left, double over, double budget, double seconds) {
+    if (best && seconds >= best->seconds) return;
+    if (candidate == light) {
+      if (over <= 0) suggestion(budget + over, seconds);
+      return;
+    }
+    const int first = candidate == light + 1 ? static_cast<int>(std::max(0.0, std::ceil(over / freed(candidate)))) : 0;
+    const int last = candidate == light + 1 ? first : left - 1;
+    for (int n = first; n <= std::min(last, left - 1); ++n) {
+      counts[candidate] = n;
+      counts[light] = left - n;
+      give(candidate - 1, left - n, over - n * freed(candidate), budget, seconds + n * slower(candidate));
+      if (over - n * freed(candidate) <= 0) break;  // more only costs
+    }
+    counts[candidate] = 0;
+  }
+};
+
+std::optional<Mix> PolicyCandidates::fastest(double budget, std::size_t light) const {
+  Search search{.candidates = candidates_,
+                .blocks = static_cast<double>(blocks_),
+                .light = light,
+                .counts = std::vector<int>(candidates_.size(), 0),
+                .best = {}};
+  search.counts[light] = blocks_;
+  search.give(candidates_.size() - 1, blocks_, candidates_[light].needed - budget, budget, candidates_[light].seconds);
+  return std::move(search.best);
+}
+
+std::optional<Mix> PolicyCandidates::fastest(double budget) const {
+  std::optional<Mix> best;
+  for (std::size_t light = 0; light < candidates_.size(); ++light) {
+    std::optional<Mix> mix = fastest(budget, light);
+    if (mix && (!best || mix->seconds < best->seconds)) best = std::move(mix);
+  }
+  return best;
+}
+
+}  // namespace hawser::plan
