@@ -25,8 +25,8 @@ EXPERIMENT = "check reports"
 # Names of curves by key of metrics.jsonl.
 CURVES = {
     "loss": "loss/train",
-    "gradient_norm": "optimizer/gradient_norm",
-    "learning_rate": "optimizer/learning_rate",
+    "grad_norm": "optimizer/grad_norm",
+    "learning_rate": "optimizer/lr",
     "tokens_per_second": "speed/tokens_per_second",
     "step_seconds": "speed/step_seconds",
     "peak_arena_bytes": "memory/reserved_bytes",

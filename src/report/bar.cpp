@@ -110,10 +110,9 @@ std::string bar_line(const BarState& state, int columns) {
 }
 
 std::string plain_line(const StepMetrics& m, std::int64_t total, double seconds_left) {
-  std::string line =
-      fmt::format("step {}/{}  {}  gradient {}  rate {}  {} tokens/s  {}", m.step, total, loss_text(m.loss),
-                  number(m.gradient_norm, "{:.4g}"), number(m.learning_rate, "{:.2e}"),
-                  format_count(m.tokens_per_second), format_bytes(Bytes(m.peak_arena_bytes)));
+  std::string line = fmt::format("step {}/{}  {}  grad_norm {}  lr {}  {} tokens/s  {}", m.step, total,
+                                 loss_text(m.loss), number(m.grad_norm, "{:.4g}"), number(m.lr, "{:.2e}"),
+                                 format_count(m.tokens_per_second), format_bytes(Bytes(m.peak_arena_bytes)));
   if (m.step < total) line += fmt::format("  ETA {}", time_left(seconds_left));
   return line;
 }

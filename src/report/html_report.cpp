@@ -29,12 +29,12 @@ struct Run {
   void add(const StepMetrics& m) {
     if (m.targets != 0) {
       loss.add(m.step, m.loss);
-      norm.add(m.step, m.gradient_norm);
+      norm.add(m.step, m.grad_norm);
     } else {
       ++skipped;
     }
     if (m.validation_loss) validation.add(m.step, *m.validation_loss), last_validation = m.validation_loss;
-    rate.add(m.step, m.learning_rate);
+    rate.add(m.step, m.lr);
     tokens.add(m.step, m.tokens_per_second);
     if (m.model_flops_utilization) use.add(m.step, 100 * *m.model_flops_utilization);
     for (const Finding& finding : m.findings) {

@@ -17,8 +17,10 @@ Json finite(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
 }
 
-double number(const Json& json, const char* key) {
-  const auto found = json.find(key);
+// `old_key`: the spelling of lines written before `key` existed.
+double number(const Json& json, const char* key, const char* old_key = nullptr) {
+  auto found = json.find(key);
+  if (found == json.end() && old_key != nullptr) found = json.find(old_key);
   if (found == json.end()) return 0;
   return found->is_number() ? found->get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
@@ -41,9 +43,9 @@ std::string words(const Json& json, const char* key) {
 
 std::vector<std::pair<const char*, double>> scalars(const StepMetrics& m) {
   std::vector<std::pair<const char*, double>> out;
-  if (m.targets > 0) out.insert(out.end(), {{"loss/train", m.loss}, {"optimizer/gradient_norm", m.gradient_norm}});
+  if (m.targets > 0) out.insert(out.end(), {{"loss/train", m.loss}, {"optimizer/grad_norm", m.grad_norm}});
   if (m.validation_loss) out.emplace_back("loss/validation", *m.validation_loss);
-  out.insert(out.end(), {{"optimizer/learning_rate", m.learning_rate},
+  out.insert(out.end(), {{"optimizer/lr", m.lr},
                          {"speed/tokens_per_second", m.tokens_per_second},
                          {"speed/step_seconds", m.step_seconds},
                          {"speed/model_flops_per_second", m.model_flops_per_second}});
@@ -57,8 +59,8 @@ std::vector<std::pair<const char*, double>> scalars(const StepMetrics& m) {
 std::string to_json(const StepMetrics& m) {
   Json json = {{"step", m.step},
                {"loss", finite(m.loss)},
-               {"gradient_norm", finite(m.gradient_norm)},
-               {"learning_rate", finite(m.learning_rate)},
+               {"grad_norm", finite(m.grad_norm)},
+               {"lr", finite(m.lr)},
                {"tokens_per_second", finite(m.tokens_per_second)},
                {"model_flops_per_second", finite(m.model_flops_per_second)},
                {"step_seconds", finite(m.step_seconds)},
@@ -80,8 +82,8 @@ std::optional<StepMetrics> from_json(const std::string& line) {
   if (!json.is_object() || whole(json, "step") <= 0) return std::nullopt;
   StepMetrics m{.step = whole(json, "step"),
                 .loss = number(json, "loss"),
-                .gradient_norm = number(json, "gradient_norm"),
-                .learning_rate = number(json, "learning_rate"),
+                .grad_norm = number(json, "grad_norm", "gradient_norm"),
+                .lr = number(json, "lr", "learning_rate"),
                 .tokens_per_second = number(json, "tokens_per_second"),
                 .model_flops_per_second = number(json, "model_flops_per_second"),
                 .step_seconds = number(json, "step_seconds"),

@@ -23,10 +23,10 @@ struct Finding {
 };
 
 struct StepMetrics {
-  std::int64_t step = 0;     // from 1
-  double loss = 0;           // nats a target, before the update
-  double gradient_norm = 0;  // before clipping
-  double learning_rate = 0;
+  std::int64_t step = 0;  // from 1
+  double loss = 0;        // nats a target, before the update
+  double grad_norm = 0;   // before clipping
+  double lr = 0;
   double tokens_per_second = 0;       // of the whole run
   double model_flops_per_second = 0;  // of the whole run; recompute does not count
   double step_seconds = 0;

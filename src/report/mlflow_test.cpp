@@ -94,7 +94,7 @@ TEST(Mlflow, EveryNumberArrivesOnceInOrder) {
     EXPECT_LE(body.value("metrics", json::array()).size(), 1000u);
     for (const json& metric : body.value("metrics", json::array())) {
       if (metric["key"] == "loss/train") losses.push_back(metric["step"]);
-      if (metric["key"] == "optimizer/gradient_norm") norms.push_back(metric["step"]);
+      if (metric["key"] == "optimizer/grad_norm") norms.push_back(metric["step"]);
     }
     for (const json& tag : body.value("tags", json::array())) {
       found = found || tag == json{{"key", "finding.stall_"}, {"value", "step 3: try"}};

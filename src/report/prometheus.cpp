@@ -92,10 +92,10 @@ std::string Prometheus::text() const {
   page.gauge("hawser_last_step_timestamp_seconds", "When the last step ended, since the epoch.", updated_);
   if (last_.targets > 0) {
     page.gauge("hawser_train_loss_nats", "Training loss of the last step, a target.", last_.loss);
-    page.gauge("hawser_gradient_norm", "Norm of the whole gradient, before clipping.", last_.gradient_norm);
+    page.gauge("hawser_grad_norm", "Norm of the whole gradient, before clipping.", last_.grad_norm);
   }
   if (validation_) page.gauge("hawser_validation_loss_nats", "Loss of the last evaluation, a target.", *validation_);
-  page.gauge("hawser_learning_rate", "Learning rate of the last step.", last_.learning_rate);
+  page.gauge("hawser_lr", "Learning rate of the last step.", last_.lr);
   page.gauge("hawser_step_duration_seconds", "Time of the last step.", last_.step_seconds);
   page.gauge("hawser_tokens_per_second", "Tokens a second of all ranks, in the last step.", last_.tokens_per_second);
   page.gauge("hawser_model_flops_per_second", "Model FLOPs a second of all ranks, recompute not counted.",

@@ -90,7 +90,7 @@ TEST(Prometheus, TheTextHoldsTheLastStepAndTheSums) {
         "hawser_train_seconds_total 1\n", "hawser_tokens_total 12345\n", "hawser_targets_total 8000\n",
         "hawser_findings_total{rule=\"overfitting\"} 1\nhawser_findings_total{rule=\"stall\"} 1\n",
         "hawser_train_loss_nats NaN\n", "hawser_validation_loss_nats 2.25\n",
-        "hawser_memory_reserved_bytes 1342177280\n", "# TYPE hawser_gradient_norm gauge\nhawser_gradient_norm 1.25\n",
+        "hawser_memory_reserved_bytes 1342177280\n", "# TYPE hawser_grad_norm gauge\nhawser_grad_norm 1.25\n",
         "hawser_step_duration_seconds 0.5\n"}) {
     EXPECT_NE(reply.find(line), std::string::npos) << line << "\n" << reply;
   }

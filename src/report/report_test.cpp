@@ -80,15 +80,15 @@ TEST(Metrics, ALineHoldsAllNumbers) {
   StepMetrics metrics = metrics_of(3);
   EXPECT_EQ(
       to_json(metrics),
-      R"({"step":3,"loss":3.5,"gradient_norm":1.25,"learning_rate":2e-05,"tokens_per_second":12345.0,)"
+      R"({"step":3,"loss":3.5,"grad_norm":1.25,"lr":2e-05,"tokens_per_second":12345.0,)"
       R"("model_flops_per_second":1000000000000.0,"step_seconds":0.5,"targets":4000,"peak_arena_bytes":1342177280,)"
       R"("attention_imbalance":1.25,"data_position":{"sequences":24,"epoch":0.5}})");
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
-  metrics.gradient_norm = std::numeric_limits<double>::infinity();
+  metrics.grad_norm = std::numeric_limits<double>::infinity();
   metrics.validation_loss = 4.5;
   const auto json = nlohmann::json::parse(to_json(metrics));
   EXPECT_TRUE(json["loss"].is_null());
-  EXPECT_TRUE(json["gradient_norm"].is_null());
+  EXPECT_TRUE(json["grad_norm"].is_null());
   EXPECT_EQ(json["validation_loss"], 4.5);
 }
 
@@ -106,6 +106,9 @@ TEST(Metrics, ALineIsReadAsItWasWritten) {
   EXPECT_TRUE(std::isnan(from_json(to_json(metrics))->loss));
   for (const char* other : {"", "[]", "{\"step\": 0}", "{\"loss\": 1}", "{\"step\": 1"}) EXPECT_FALSE(from_json(other));
   EXPECT_EQ(from_json("{\"step\": 1, \"loss\": 2}")->targets, -1);  // as earlier versions wrote it
+  const auto old = from_json(R"({"step":1,"loss":2,"gradient_norm":1.5,"learning_rate":3e-4})");  // version 0.1
+  EXPECT_EQ(old->grad_norm, 1.5);
+  EXPECT_EQ(old->lr, 3e-4);
   EXPECT_TRUE(from_json("{\"step\": 1, \"data_position\": 7, \"findings\": [1]}"));
 }
 

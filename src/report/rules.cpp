@@ -41,7 +41,7 @@ Rules::Rules(const RulesOptions& options) : options_(options), block_steps_(std:
 std::vector<Finding> Rules::step(const StepMetrics& m) {
   found_.clear();
   if (m.targets > 0) {
-    if (!std::isfinite(m.loss) || !std::isfinite(m.gradient_norm)) {
+    if (!std::isfinite(m.loss) || !std::isfinite(m.grad_norm)) {
       find(m.step, kNotANumber,
            "loss or gradient is not finite; try a lower optimizer.learning_rate or a longer optimizer.warmup_steps");
       return std::move(found_);
@@ -56,19 +56,19 @@ std::vector<Finding> Rules::step(const StepMetrics& m) {
 void Rules::gradients(const StepMetrics& m) {
   const double usual = median(norms_);
   const bool known = norms_.size() >= kFewestNorms && usual > 0;
-  const bool high = known && m.gradient_norm > kExploded * usual;
+  const bool high = known && m.grad_norm > kExploded * usual;
   if (high && !exploding_) {
     exploding_ = true;
     find(m.step, "exploding gradients",
          fmt::format("the gradient norm is {:.3g}, {:.0f} times its usual {:.3g}; try a lower optimizer.learning_rate, "
                      "a longer optimizer.warmup_steps{}, or look at the data of this step",
-                     m.gradient_norm, m.gradient_norm / usual, usual,
+                     m.grad_norm, m.grad_norm / usual, usual,
                      options_.gradient_clip > 0 ? "" : ", optimizer.gradient_clip=1"));
   }
-  calm_ = known && m.gradient_norm > kCalm * usual ? 0 : calm_ + 1;
+  calm_ = known && m.grad_norm > kCalm * usual ? 0 : calm_ + 1;
   if (calm_ >= kCalmSteps) exploding_ = false;
   // A single high norm is not what is usual; one that stays becomes it.
-  push(norms_, m.gradient_norm, kNorms);
+  push(norms_, m.grad_norm, kNorms);
 
   if (norms_.size() < kFewestNorms) return;
   const double now = median({norms_.end() - static_cast<std::ptrdiff_t>(kFewestNorms), norms_.end()});
@@ -92,7 +92,7 @@ void Rules::falling(const StepMetrics& m) {
   if (block_.steps < block_steps_) return;
   const double mean = block_.mean();
   block_ = {};
-  const bool high_rate = m.learning_rate >= kHighRate * options_.peak_learning_rate;
+  const bool high_rate = m.lr >= kHighRate * options_.peak_learning_rate;
   const bool fell = !block_before_ || mean < *block_before_;
   blocks_not_falling_ = fell || !high_rate ? 0 : blocks_not_falling_ + 1;
   if (!lowest_block_ || mean < *lowest_block_) {

@@ -23,9 +23,9 @@ class Series {
     std::normal_distribution<double> noise(0, 1);
     StepMetrics m = metrics_of(step);
     m.loss = 2.5 + 5.5 * std::pow(1 + t / 10, -0.4) + 0.08 * noise(random_);
-    m.gradient_norm = (0.5 + 2.5 / (1 + t / 20)) * std::exp(0.25 * noise(random_));
+    m.grad_norm = (0.5 + 2.5 / (1 + t / 20)) * std::exp(0.25 * noise(random_));
     const double done = t / static_cast<double>(steps_);
-    m.learning_rate = t < 50 ? 3e-3 * t / 50 : 3e-3 * 0.5 * (1 + std::cos(M_PI * done));
+    m.lr = t < 50 ? 3e-3 * t / 50 : 3e-3 * 0.5 * (1 + std::cos(M_PI * done));
     return m;
   }
   std::int64_t steps() const { return steps_; }
@@ -78,13 +78,13 @@ TEST(Rules, AreSilentOnTheQuickstart) {
 TEST(Rules, SpeakOnceOfEachExplosion) {
   EXPECT_EQ(found(Series(800),
                   [](StepMetrics& m) {
-                    if ((m.step >= 300 && m.step <= 305) || m.step == 310 || m.step == 500) m.gradient_norm *= 40;
+                    if ((m.step >= 300 && m.step <= 305) || m.step == 310 || m.step == 500) m.grad_norm *= 40;
                   }),
             (Words{"exploding gradients 300", "exploding gradients 500"}));
   // Warm-up begins high: no median yet.
   EXPECT_EQ(found(Series(100),
                   [](StepMetrics& m) {
-                    if (m.step < 10) m.gradient_norm *= 100;
+                    if (m.step < 10) m.grad_norm *= 100;
                   }),
             Words{});
 }
@@ -92,15 +92,15 @@ TEST(Rules, SpeakOnceOfEachExplosion) {
 TEST(Rules, SpeakOfGradientsThatVanish) {
   EXPECT_EQ(found(Series(800),
                   [](StepMetrics& m) {
-                    if (m.step >= 300) m.gradient_norm *= 1e-5;
+                    if (m.step >= 300) m.grad_norm *= 1e-5;
                   }),
             (Words{"vanishing gradients 310"}));
-  EXPECT_EQ(found(Series(100), [](StepMetrics& m) { m.gradient_norm = 0; }), (Words{"vanishing gradients 20"}));
+  EXPECT_EQ(found(Series(100), [](StepMetrics& m) { m.grad_norm = 0; }), (Words{"vanishing gradients 20"}));
   // Nothing left to learn.
   EXPECT_EQ(found(Series(800),
                   [](StepMetrics& m) {
                     if (m.step < 300) return;
-                    m.gradient_norm *= 1e-5;
+                    m.grad_norm *= 1e-5;
                     m.loss = 1e-4;
                   }),
             Words{});
@@ -134,7 +134,7 @@ TEST(Rules, SpeakOfOverfitting) {
 TEST(Rules, PassOverStepsWithoutTargetsAndNameWhatIsNoNumber) {
   EXPECT_EQ(found(Series(800),
                   [](StepMetrics& m) {
-                    if (m.step % 2 == 0) m.targets = 0, m.loss = m.gradient_norm = 0;
+                    if (m.step % 2 == 0) m.targets = 0, m.loss = m.grad_norm = 0;
                   }),
             Words{});
   Rules rules(options(10));

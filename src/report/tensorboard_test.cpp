@@ -126,8 +126,8 @@ TEST(TensorBoard, EventsHoldTheNumbersOfEachStep) {
   auto first = scalars(events[3]), second = scalars(events[4]);
   EXPECT_EQ(first.size(), 9u);
   EXPECT_EQ(first["loss/train"], 3.5f);
-  EXPECT_EQ(first["optimizer/learning_rate"], 2e-5f);
-  EXPECT_EQ(first["optimizer/gradient_norm"], 1.25f);
+  EXPECT_EQ(first["optimizer/lr"], 2e-5f);
+  EXPECT_EQ(first["optimizer/grad_norm"], 1.25f);
   EXPECT_EQ(first["speed/tokens_per_second"], 12345.0f);
   EXPECT_EQ(first["memory/reserved_bytes"], 1342177280.0f);
   EXPECT_EQ(first.count("loss/validation"), 0u);

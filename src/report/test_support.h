@@ -14,8 +14,8 @@ namespace hawser::report {
 inline StepMetrics metrics_of(std::int64_t step) {
   return {.step = step,
           .loss = 3.5,
-          .gradient_norm = 1.25,
-          .learning_rate = 2e-5,
+          .grad_norm = 1.25,
+          .lr = 2e-5,
           .tokens_per_second = 12345,
           .model_flops_per_second = 1e12,
           .step_seconds = 0.5,

@@ -141,8 +141,9 @@ std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::
     const Json json = Json::parse(text);
     const Json& data = json.at("otherData");
     if (data.at("program") != "hawser") throw UserError(Problem{.file = file, .what = "a trace of another program"});
+    const bool old = data.contains("rows");  // version 0.1 called instructions rows
     const auto base = data.at("base_ns").get<std::int64_t>();
-    for (const auto& [rank, instructions] : data.at("instructions").items()) {
+    for (const auto& [rank, instructions] : data.at(old ? "rows" : "instructions").items()) {
       RankTimeline& one = ranks[std::stoi(rank)];
       one.rank = std::stoi(rank);
       one.instructions = instructions.get<std::vector<std::string>>();
@@ -160,14 +161,14 @@ std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::
       if (event.at("ph") != "X") continue;
       const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
                                       [&](const auto& one) { return event.at("cat") == one.second; });
-      if (kind == std::end(kKinds)) continue;  // a row or an op, made of the others
+      if (kind == std::end(kKinds)) continue;  // an instruction or an op, made of the others
       const Json& args = event.at("args");
       const std::int64_t begin = base + nanoseconds(event.at("ts"));
       rank.spans.push_back({.kind = kind->first,
                             .begin = begin,
                             .end = begin + nanoseconds(event.at("dur")),
                             .lane = static_cast<int>(lane),
-                            .instruction = args.at("instruction").get<int>(),
+                            .instruction = args.at(old ? "row" : "instruction").get<int>(),
                             .op = args.at("op").get<int>(),
                             .name = event.at("name").get<std::string>(),
                             .op_name = args.at("work").get<std::string>(),
@@ -178,7 +179,7 @@ std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::
     }
   } catch (const nlohmann::json::exception& error) {
     throw UserError(Problem{.file = file, .what = "not a trace of hawser bench step --trace", .got = error.what()});
-  } catch (const std::logic_error&) {  // a number that is none, a rank without rows
+  } catch (const std::logic_error&) {  // a number that is none, a rank without instructions
     throw UserError(Problem{.file = file, .what = "not a trace of hawser bench step --trace"});
   }
   std::vector<RankTimeline> out;

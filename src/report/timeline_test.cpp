@@ -102,6 +102,16 @@ TEST(Timeline, WhatIsNoTraceOfOursIsRejected) {
   EXPECT_THROW(read_chrome_trace(beyond, "t.json"), UserError);
 }
 
+// Traces of version 0.1 have "row" and "rows" for "instruction" and "instructions".
+TEST(Timeline, ReadsTheKeysOfVersion01) {
+  const std::string written = to_chrome_trace({two_streams()});
+  std::string old = written;
+  for (std::size_t at; (at = old.find("\"instructions\":")) != std::string::npos;) old.replace(at, 14, "\"rows\"");
+  for (std::size_t at; (at = old.find("\"instruction\":")) != std::string::npos;) old.replace(at, 13, "\"row\"");
+  ASSERT_NE(old, written);
+  EXPECT_EQ(to_chrome_trace(read_chrome_trace(old, "t.json")), written);
+}
+
 TEST(TimelineSummary, CountsBusyIdleAndWhatNothingHides) {
   const TimelineSummary got = summarize(two_streams());
   EXPECT_EQ(got.rank, 3);

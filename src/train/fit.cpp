@@ -100,7 +100,7 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, data::Prefetcher& prefet
     input.batches.push_back(to_host_batch(batch, layout_.batch));
   }
   const ops::AdamHyper hyper = optim::adam_hyper(recipe_.optimizer, recipe_.train, step);
-  pending.learning_rate = hyper.learning_rate;
+  pending.lr = hyper.learning_rate;
   input.record = {.learning_rate = hyper.learning_rate,
                   .bias_correction1 = hyper.bias_correction1,
                   .bias_correction2 = hyper.bias_correction2,
@@ -124,8 +124,8 @@ void FitRun::retire(bool evaluate_after) {
   report::StepMetrics metrics{
       .step = pending.step,
       .loss = pending.targets > 0 ? r.loss_sum / static_cast<double>(pending.targets) : 0.0,
-      .gradient_norm = r.gradient_norm,
-      .learning_rate = pending.learning_rate,
+      .grad_norm = r.gradient_norm,
+      .lr = pending.lr,
       .tokens_per_second = tokens / seconds,
       .model_flops_per_second = pending.flops * ranks / seconds,
       .step_seconds = seconds,
@@ -138,7 +138,7 @@ void FitRun::retire(bool evaluate_after) {
   if (retired_ == 0) metrics.checkpointing = result_.checkpointing;
   if (peak_flops_) metrics.model_flops_utilization = metrics.model_flops_per_second / *peak_flops_;
   if (pending.targets == 0) log(cat("step ", pending.step, " has no token to predict: skipped"));
-  if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.gradient_norm)) diverged(metrics);
+  if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) diverged(metrics);
   if (evaluate_after && in_flight_.empty()) metrics.validation_loss = evaluate();
   result_.train_loss = metrics.loss;
   result_.steps = pending.step;
@@ -164,7 +164,7 @@ void FitRun::diverged(const report::StepMetrics& metrics) {
   const bool saved = saver_->saved_step() > 0;
   throw Error(ExitCode::internal,
               cat("step ", metrics.step, ": loss ", fmt::format("{:.4g}", metrics.loss), ", gradient norm ",
-                  fmt::format("{:.4g}", metrics.gradient_norm), ": not finite, so the run ends and is not saved",
+                  fmt::format("{:.4g}", metrics.grad_norm), ": not finite, so the run ends and is not saved",
                   saved ? cat("; the last checkpoint is of step ", saver_->saved_step()) : "",
                   "; try a lower optimizer.learning_rate or a longer optimizer.warmup_steps",
                   metrics.step == 1 ? ", and look whether the weights it began with are sound" : ""));

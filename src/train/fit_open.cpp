@@ -132,9 +132,8 @@ StoredChoices FitRun::stored_choices() const {
     const auto found = checkpoint::Checkpoint::latest(checkpoints_folder(recipe_), ignored);
     if (found) return {run_state_of(found->meta()).gemm_algorithms, found->folder()};
   }
-  const std::string path = gemm_algorithms_path(recipe_);
-  std::error_code ignored;
-  if (layout_.deterministic || !fs::exists(path, ignored)) return {};
+  const std::string path = stored_gemm_algorithms_path(recipe_);
+  if (layout_.deterministic || path.empty()) return {};
   return {checkpoint::read_text(path, kMaxChoices), path};
 }
 

@@ -33,7 +33,7 @@ class FitRun {
   struct InFlightStep {
     std::int64_t step = 0, targets = 0;
     double flops = 0;  // model FLOPs of this rank
-    double learning_rate = 0;
+    double lr = 0;
     step::StepOutput output;
     data::MeanImbalance imbalance;
   };

@@ -29,7 +29,13 @@ std::string html_path(const Recipe& recipe) {
   return output_folder(recipe) + "/report.html";
 }
 std::string gemm_algorithms_path(const Recipe& recipe) {
-  return output_folder(recipe) + "/products.txt";
+  return output_folder(recipe) + "/gemm_algorithms.txt";
+}
+std::string stored_gemm_algorithms_path(const Recipe& recipe) {
+  for (const std::string& path : {gemm_algorithms_path(recipe), output_folder(recipe) + "/products.txt"}) {
+    if (checkpoint::exists(path)) return path;
+  }
+  return "";
 }
 
 File hold_output(const Recipe& recipe) {

@@ -17,6 +17,8 @@ std::string tensorboard_folder(const Recipe& recipe);
 std::string html_path(const Recipe& recipe);
 // Algorithms that a run chose for its GEMMs; not set aside, so that the next one here takes the same.
 std::string gemm_algorithms_path(const Recipe& recipe);
+// The file of an earlier run in this folder, whose name was products.txt in version 0.1; "" if there is none.
+std::string stored_gemm_algorithms_path(const Recipe& recipe);
 
 // Makes the folder and holds it until the file is closed or this process ends, however it ends. UserError when another
 // run still has it after ten seconds (the ranks of one that was killed need a few to end).

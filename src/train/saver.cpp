@@ -24,7 +24,7 @@ std::string to_json(const RunState& state) {
   json["tokenizer"] = state.tokenizer;
   if (!state.data.empty()) json["data"] = nlohmann::ordered_json::parse(state.data);
   if (state.validation_loss) json["validation_loss"] = *state.validation_loss;
-  if (!state.gemm_algorithms.empty()) json["products"] = state.gemm_algorithms;
+  if (!state.gemm_algorithms.empty()) json["gemm_algorithms"] = state.gemm_algorithms;
   return json.dump();
 }
 
@@ -52,7 +52,8 @@ RunState run_state_of(const std::string& text) {
             .validation_loss = json.contains("validation_loss")
                                    ? std::optional<double>(json.at("validation_loss").get<double>())
                                    : std::nullopt,
-            .gemm_algorithms = json.value("products", "")};
+            // "products" in checkpoints of version 0.1
+            .gemm_algorithms = json.value("gemm_algorithms", json.value("products", ""))};
   } catch (const nlohmann::json::exception& error) {
     throw rejected(error.what());
   }

@@ -22,8 +22,12 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(back.gemm_algorithms, state.gemm_algorithms);
   EXPECT_EQ(back.data, "");
   // A run on the CPU chooses nothing, and says nothing; older checkpoints did not either.
-  EXPECT_EQ(to_json({.recipe = "{}"}).find("products"), std::string::npos);
+  EXPECT_EQ(to_json({.recipe = "{}"}).find("gemm_algorithms"), std::string::npos);
   EXPECT_EQ(run_state_of(to_json({.recipe = "{}"})).gemm_algorithms, "");
+  // Version 0.1 called the key "products".
+  std::string old = to_json(state);
+  old.replace(old.find("gemm_algorithms"), 15, "products");
+  EXPECT_EQ(run_state_of(old).gemm_algorithms, state.gemm_algorithms);
 }
 
 TEST(RunState, OfAnEarlierBuildIsRead) {

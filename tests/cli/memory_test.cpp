@@ -117,7 +117,7 @@ TEST_F(Memory, AutoIsChosenByThePlanAndLeavesResultsAsTheyAre) {
     ASSERT_EQ(metrics.size(), 2u);
     EXPECT_EQ(nlohmann::json::parse(metrics[0])["activation_checkpointing"], list);
     EXPECT_FALSE(nlohmann::json::parse(metrics[1]).contains("activation_checkpointing"));
-    for (const char* what : {"loss", "gradient_norm"}) {
+    for (const char* what : {"loss", "grad_norm"}) {
       const auto plain = testing::lines_of(folder_.read("kept/metrics.jsonl"));
       EXPECT_EQ(nlohmann::json::parse(metrics[1])[what], nlohmann::json::parse(plain[1])[what]) << what;
     }

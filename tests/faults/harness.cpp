@@ -294,15 +294,15 @@ std::vector<Step> metrics(const fs::path& out) {
     steps.push_back({.step = json["step"],
                      .sequences = json["data_position"]["sequences"],
                      .loss = json["loss"],
-                     .gradient_norm = json["gradient_norm"],
-                     .learning_rate = json["learning_rate"],
+                     .grad_norm = json["grad_norm"],
+                     .lr = json["lr"],
                      .validation_loss = json.value("validation_loss", -1.0)});
   }
   return steps;
 }
 
 std::ostream& operator<<(std::ostream& out, const Step& step) {
-  return out << "step " << step.step << ", loss " << std::hexfloat << step.loss << ", gradient " << step.gradient_norm
+  return out << "step " << step.step << ", loss " << std::hexfloat << step.loss << ", gradient " << step.grad_norm
              << ", validation " << step.validation_loss << std::defaultfloat;
 }
 

@@ -99,7 +99,7 @@ std::int64_t verified_step(const fs::path& out);
 // A line of metrics.jsonl, as far as it must repeat.
 struct Step {
   std::int64_t step = 0, sequences = 0;
-  double loss = 0, gradient_norm = 0, learning_rate = 0, validation_loss = -1;
+  double loss = 0, grad_norm = 0, lr = 0, validation_loss = -1;
   bool operator==(const Step&) const = default;
 };
 std::vector<Step> metrics(const fs::path& out);

@@ -369,9 +369,9 @@ TEST_F(Attack, ManifestsOfCheckpoints) {
   EXPECT_EQ(opened(), saved + "/rank-00001.bin: not a regular file");
 }
 
-// Stored choices of products: a file for the text alone, as large as such a text can be.
-TEST_F(Attack, PipesAndFoldersInThePlaceOfStoredProducts) {
-  const std::string path = folder_.path("products.txt");
+// Stored GEMM algorithms: a file for the text alone, as large as such a text can be.
+TEST_F(Attack, PipesAndFoldersInPlaceOfStoredGemmAlgorithms) {
+  const std::string path = folder_.path("gemm_algorithms.txt");
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_EQ(rejection([&] { checkpoint::read_text(path, 100); }), path + ": not a regular file");
   std::filesystem::remove(path);

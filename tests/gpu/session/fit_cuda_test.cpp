@@ -113,7 +113,7 @@ TEST(FitCuda, ADeterministicRunThatContinuesIsTheRunThatNeverStopped) {
   EXPECT_TRUE(full == state_of(place.fit("parts", with("train.steps=4"), true)));
 }
 
-// Choices are followed by a line for a product that no step has: where it comes back, they were taken.
+// Choices are followed by a line for a GEMM that no step has: where it comes back, they were taken.
 TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
   const Workplace place(512, 512, false);
   const auto choices = [&](const train::FitResult& result) {
@@ -123,7 +123,7 @@ TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
   const std::string first = choices(result);
   EXPECT_TRUE(std::any_of(result.notes.begin(), result.notes.end(),
                           [](const std::string& note) { return note.starts_with("attention_backward: cudnn "); }));
-  const fs::path path = place.out("out") / "products.txt";
+  const fs::path path = place.out("out") / "gemm_algorithms.txt";
   std::string stored = read_file(path);
   ASSERT_EQ(stored.substr(0, stored.find('\n')), first.substr(0, first.find('\n')));
   std::string mark;  // a stored choice, but for its first number
