@@ -29,8 +29,8 @@ void ConfigReader::reject(const char* key, const std::string& what, const std::s
   problems_.add({.file = file_, .what = what, .expected = expected, .got = got, .at = prefix_ + key, .hint = hint});
 }
 
-std::int64_t ConfigReader::whole(const char* key, std::int64_t min, std::int64_t max,
-                                 std::optional<std::int64_t> absent) {
+std::int64_t ConfigReader::integer(const char* key, std::int64_t min, std::int64_t max,
+                                   std::optional<std::int64_t> absent) {
   const Json* value = find(key);
   const std::string expected = cat("a whole number from ", min, " to ", max);
   if (value == nullptr) {

@@ -26,8 +26,8 @@ class ConfigReader {
   const Json& json() const { return json_; }
 
   // A whole number in [least, most]. Without `absent` the key must be there.
-  std::int64_t whole(const char* key, std::int64_t min, std::int64_t max,
-                     std::optional<std::int64_t> absent = std::nullopt);
+  std::int64_t integer(const char* key, std::int64_t min, std::int64_t max,
+                       std::optional<std::int64_t> absent = std::nullopt);
   // A number above zero, or from `least` on; not beyond 1e30, so that arithmetic on it stays finite.
   double positive(const char* key, std::optional<double> absent = std::nullopt);
   double number(const char* key, double min, std::optional<double> absent = std::nullopt);

@@ -81,7 +81,7 @@ ModelDescription describe(const Json& json, const std::string& file, Problems& p
 }
 
 void read_ids(ConfigReader& config, SpecialTokens& tokens) {
-  if (config.has("bos_token_id")) tokens.begin = config.full("bos_token_id", 0, kMaxId, 0);
+  if (config.has("bos_token_id")) tokens.begin = config.integer("bos_token_id", 0, kMaxId, 0);
   const Json* ends = config.find("eos_token_id");
   if (ends == nullptr) return;
   tokens.ends.clear();

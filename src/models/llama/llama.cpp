@@ -22,13 +22,13 @@ struct Sizes {
 Sizes read_sizes(ConfigReader& config, Problems& problems) {
   const std::size_t before = problems.size();
   Sizes s;
-  s.vocabulary = config.full("vocab_size", 1, kMaxVocabulary);
-  s.width = config.full("hidden_size", 1, kMaxWidth);
-  s.inner = config.full("intermediate_size", 1, kMaxInner);
-  s.layers = config.full("num_hidden_layers", 1, kMaxLayers);
-  s.heads = config.full("num_attention_heads", 1, kMaxHeads);
-  s.kv_heads = config.full("num_key_value_heads", 1, kMaxHeads, s.heads);
-  s.head_dim = config.full("head_dim", 1, kMaxHeadDim, s.width / s.heads);
+  s.vocabulary = config.integer("vocab_size", 1, kMaxVocabulary);
+  s.width = config.integer("hidden_size", 1, kMaxWidth);
+  s.inner = config.integer("intermediate_size", 1, kMaxInner);
+  s.layers = config.integer("num_hidden_layers", 1, kMaxLayers);
+  s.heads = config.integer("num_attention_heads", 1, kMaxHeads);
+  s.kv_heads = config.integer("num_key_value_heads", 1, kMaxHeads, s.heads);
+  s.head_dim = config.integer("head_dim", 1, kMaxHeadDim, s.width / s.heads);
   if (problems.size() > before) return s;
   if (s.heads % s.kv_heads != 0) {
     config.reject("num_key_value_heads", "heads do not divide", cat("a divisor of num_attention_heads ", s.heads),
@@ -96,7 +96,7 @@ ops::RopeConfig read_rope(ConfigReader& config, std::int64_t head_dim) {
     }
     // At the top level it wins, as in transformers 5.
     ConfigReader& from = config.has("original_max_position_embeddings") ? config : *fields;
-    rope.original_max_position = from.full("original_max_position_embeddings", 1, kMaxPosition);
+    rope.original_max_position = from.integer("original_max_position_embeddings", 1, kMaxPosition);
   }
   return rope;
 }
@@ -123,7 +123,7 @@ ModelDescription read_llama(ConfigReader& config, Problems& problems) {
 
   ModelDescription d;
   d.family = "llama";
-  d.max_position = config.full("max_position_embeddings", 1, kMaxPosition, 2048);
+  d.max_position = config.integer("max_position_embeddings", 1, kMaxPosition, 2048);
   d.rope = read_rope(config, s.head_dim);
   if (!problems.empty()) return d;
   d.embedding = {.vocabulary = s.vocabulary, .width = s.width, .initial_std = std, .table = "model.embed_tokens"};
