@@ -15,11 +15,11 @@ constexpr char kKey[] = "memory.activation_checkpointing";
 
 std::int64_t available_memory(const Recipe& recipe, const plan::Target& target, const plan::Machine& machine,
                               const plan::Layout& layout, const Device& device) {
-  std::int64_t space = plan::capacity_of(recipe, target, machine, layout.mesh.world());
+  std::int64_t capacity = plan::capacity_of(recipe, target, machine, layout.mesh.world());
   const DeviceMemory memory = device.memory();
-  if (recipe.memory.capacity || memory.total == 0) return space;
+  if (recipe.memory.capacity || memory.total == 0) return capacity;
   // A forecast counts the context and the communicators; the driver has taken them off already.
-  return std::min(space, memory.total - memory.used + plan::overhead_of(target, layout.mesh));
+  return std::min(capacity, memory.total - memory.used + plan::overhead_of(target, layout.mesh));
 }
 
 }  // namespace
@@ -32,26 +32,27 @@ std::string choose_checkpointing(Recipe& recipe, plan::Layout& layout, const mod
   machine.ranks = ranks_here;
   target.capacity = available_memory(recipe, target, machine, layout, device);
   if (world != nullptr) {
-    for (const std::string& space : world->all_gather_strings(cat(target.capacity))) {
-      target.capacity = std::min<std::int64_t>(target.capacity, std::stoll(space));
+    for (const std::string& other : world->all_gather_strings(cat(target.capacity))) {
+      target.capacity = std::min<std::int64_t>(target.capacity, std::stoll(other));
     }
   }
   const std::string answer = on_rank_zero(world, [&] {
     const plan::Forecaster forecaster(recipe, model, layout.mesh.world(), target, machine, layout.threads);
     const plan::Forecast forecast = forecaster.forecast();
     if (!forecast.fits()) {
-      throw Error(ExitCode::does_not_fit, plan::rejection(recipe, forecast, forecaster.offers(plan::kSuggestions)));
+      throw Error(ExitCode::does_not_fit,
+                  plan::rejection(recipe, forecast, forecaster.suggestions(plan::kSuggestions)));
     }
     MemoryRecipe chosen;
     chosen.per_layer = forecast.checkpointing();
     return cat(checkpointing_text(chosen), " ", format_bytes(Bytes(forecast.needed())), " of ",
                format_bytes(Bytes(forecast.capacity)));
   });
-  const std::size_t space = answer.find(' ');
-  const std::string runs = answer.substr(0, space);
+  const std::size_t blank = answer.find(' ');
+  const std::string runs = answer.substr(0, blank);
   recipe.memory.per_layer = override_recipe(Recipe{}, {cat(kKey, "=", runs)}).memory.per_layer;
   plan::set_policies(layout, recipe.memory);
-  return cat("activation checkpointing: auto is ", runs.substr(1, runs.size() - 2), ": ", answer.substr(space + 1),
+  return cat("activation checkpointing: auto is ", runs.substr(1, runs.size() - 2), ": ", answer.substr(blank + 1),
              " a rank");
 }
 
