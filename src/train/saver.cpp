@@ -204,11 +204,11 @@ void reject_if_all_are_corrupt(const std::string& root) {
 std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World* world, const std::string& root,
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
                                                   const std::function<void(const std::string&)>& log) {
-  std::set<std::string> seen;
+  std::set<std::string> reported;
   const auto pass_over = [&](const std::string& lines) {
     std::istringstream in(lines);
     for (std::string line; std::getline(in, line);) {
-      if (seen.insert(line).second) log("hawser: passed over: " + line);
+      if (reported.insert(line).second) log("hawser: passed over: " + line);
     }
   };
   // What this rank's work found damaged, "" for nothing; the same lines on every rank, each once.

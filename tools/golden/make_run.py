@@ -40,7 +40,7 @@ train: {{steps: {STEPS}, global_batch_size: 2, evaluate_every: 3, seed: 5}}
 optimizer: {{learning_rate: 2.0e-2, schedule: constant, warmup_steps: 4, gradient_clip: 0.5}}
 checkpoint: {{every_steps: 5, keep_last: 2}}
 """
-# The algorithms that a run chooses for its GEMMs. Only a run on a GPU writes them; these are made up, in its form: 13
+# The algorithms that a run chooses for its GEMMs. Only a run on a GPU writes them; these are invented, in its form: 13
 # numbers of a shape, then 8 words of cuBLASLt's in hexadecimal. A line with # is a GEMM that cuBLASLt rejects.
 GEMM_ALGORITHMS = """cublasLt 130100 on NVIDIA H100 80GB HBM3
 74 18 18 18 18 18 0 0 0 0 1 0 1 43 1400000012 c0012 0 200000000 0 0 0 \n\
