@@ -76,7 +76,7 @@ TEST(MetaMesh, HoldsAThousandRanks) {
   EXPECT_EQ(mesh->shard().size() * mesh->replicate().size(), mesh->data().size());
 }
 
-// What a rank records, as text, addresses left out.
+// What a rank records, as text without addresses.
 std::vector<std::string> recorded(const MeshSizes& sizes, int rank) {
   MetaDevice device;
   const auto mesh = make_meta_mesh(sizes, Rank(rank));
@@ -117,7 +117,7 @@ TEST(MetaGroup, MembersRecordEqualSequences) {
   EXPECT_EQ(recorded(sizes, 4)[2], reference[2]);
 }
 
-TEST(MetaGroup, RecordsWhatIsTouched) {
+TEST(MetaGroup, RecordsAccesses) {
   MetaDevice device;
   MetaGroup group("pair:0-1", 2, 1);
   const auto stream = device.make_stream("reduce");
@@ -153,7 +153,7 @@ TEST(Workspace, IsBounded) {
   EXPECT_LE(all_reduce_workspace(std::int64_t{1} << 40, DType::bf16, 8, DeviceKind::cpu), 2 * 7 * kReduceChunkBytes);
 }
 
-TEST(Workspace, OnAGpuIsBoundedByBytesInAll) {
+TEST(Workspace, OnAGpuTotalBytesAreBounded) {
   for (const int size : {2, 4, 8, 64}) {
     const std::int64_t max = reduce_scatter_workspace(std::int64_t{1} << 40, DType::bf16, size, DeviceKind::cuda);
     EXPECT_LE(max, kCudaReduceBytes);
@@ -164,7 +164,7 @@ TEST(Workspace, OnAGpuIsBoundedByBytesInAll) {
   EXPECT_EQ(all_reduce_workspace(1, DType::f32, 4, DeviceKind::cuda), 4 * 64);
 }
 
-TEST(Group, RefusesWhatTheContractRejects) {
+TEST(Group, RejectsInvalidArguments) {
   MetaDevice device;
   MetaGroup group("pair:0-1", 2, 1);
   const auto stream = device.make_stream("x");
@@ -174,7 +174,7 @@ TEST(Group, RefusesWhatTheContractRejects) {
   EXPECT_THROW(group.all_gather(*stream, a, h), InternalError);                     // dtype
   EXPECT_THROW(group.all_gather(*stream, b, b), InternalError);                     // size
   EXPECT_THROW(group.all_gather(*stream, wide, b), InternalError);                  // not dense
-  EXPECT_THROW(group.all_gather(*stream, b.view().rows(0, 64), b), InternalError);  // another's part
+  EXPECT_THROW(group.all_gather(*stream, b.view().rows(0, 64), b), InternalError);  // another member's part
   EXPECT_NO_THROW(group.all_gather(*stream, b.view().rows(64, 64), b));             // its own part
   EXPECT_NO_THROW(group.reduce_scatter(*stream, b, b.view().rows(64, 64), false, workspace));
   EXPECT_THROW(group.reduce_scatter(*stream, b, b.view().rows(64, 64), true, workspace), InternalError);
@@ -227,7 +227,7 @@ TEST(ReduceMembers, AddsInOrderAndRoundsOnce) {
   for (const Bf16 x : out) EXPECT_EQ(x.bits, Bf16(1.0f + 0x1p-8f + 0x1p-9f).bits);
 }
 
-TEST(ReduceMembers, TheLargestKeepsNan) {
+TEST(ReduceMembers, MaxKeepsNan) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> a{1, nan, 3, -1}, b{2, 0, nan, -2}, out(4);
   const std::byte* members[] = {reinterpret_cast<std::byte*>(a.data()), reinterpret_cast<std::byte*>(b.data())};

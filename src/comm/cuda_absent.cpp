@@ -1,4 +1,4 @@
-// Stands for comm/cuda/ and comm/nccl/ in builds without CUDA.
+// Replaces comm/cuda/ and comm/nccl/ in builds without CUDA.
 #include "base/error.h"
 #include "comm/cuda/reduce_cuda.h"
 #include "comm/mesh.h"

@@ -30,7 +30,7 @@ void expect_elements(const Group& group, const char* what, const TensorView& vie
 }
 
 void expect_workspace(const Group& group, const char* what, const TensorView& workspace, std::int64_t bytes) {
-  if (bytes == 0) return;  // may be no view at all
+  if (bytes == 0) return;  // the view may be empty
   HAWSER_CHECK(!workspace.empty() && workspace.dense() && workspace.bytes() >= bytes, what, " on ", group.name(),
                ": a workspace of ", workspace.bytes(), " bytes where ", bytes, " are needed");
 }
@@ -39,7 +39,7 @@ void expect_apart(const Group& group, const char* what, const TensorView& a, con
   HAWSER_CHECK(!overlap(reads(a), reads(b)), what, " on ", group.name(), ": ", a.text(), " overlaps ", b.text());
 }
 
-// `part` may be the member's own part of `whole`, or lie apart from it.
+// `part` may be the member's own part of `full`, or must not overlap it.
 void expect_own_part_or_apart(const Group& group, const char* what, const TensorView& part, const TensorView& full) {
   if (part.dtype() == full.dtype() && part.raw() == full.raw() + group.index() * part.bytes()) return;
   expect_apart(group, what, part, full);
@@ -50,7 +50,7 @@ void expect_peer(const Group& group, const char* what, int member, bool other) {
                ": member ", member, " of ", group.size(), " (this is ", group.index(), ")");
 }
 
-// The workspace as it is used: without the bytes beyond the bound, which stay out of the op record.
+// The bytes of the workspace that are used; the rest stays out of the op record.
 Access writes_first(const TensorView& workspace, std::int64_t bytes) {
   return {.address = reinterpret_cast<std::uint64_t>(workspace.raw()), .row_bytes = bytes, .write = true};
 }
@@ -82,7 +82,7 @@ std::int64_t reduce_scatter_workspace(std::int64_t n, DType reduce_dtype, int si
 std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size, DeviceKind device) {
   if (size <= 1 || n <= 0) return 0;
   if (n * size_of(dtype) <= kGatherReduceBytes) {
-    // On a GPU one gather brings everybody's, the own one too.
+    // On a GPU one all-gather brings all members' data, the own included.
     return (device == DeviceKind::cuda ? size : size - 1) * round_up(n * size_of(dtype), kSlotAlign);
   }
   return reduce_scatter_workspace(ceil_div(n, size), dtype, size, device);

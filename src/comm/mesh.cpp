@@ -16,7 +16,7 @@ MeshSizes mesh_sizes(int world, int hybrid_shard_degree, int context) {
   MeshSizes sizes{.context = context};
   if (hybrid_shard_degree == 1) {
     sizes.replicate = world / context;
-    // With one context rank the two readings of degree 1 are the same grid; keep one representation of it.
+    // With one context rank the two meanings of degree 1 are the same grid; keep one representation of it.
     sizes.shard_context = context == 1;
     return sizes;
   }
@@ -50,7 +50,7 @@ std::unique_ptr<Mesh> MeshBuilder::build(const MeshSizes& sizes, Rank rank, cons
   std::unique_ptr<Mesh> mesh(new Mesh(sizes, rank));
   const MeshPlace here = mesh->place_;
 
-  // The ranks of the grid that share this rank's place on every axis but the named ones, innermost axis first.
+  // The ranks that share this rank's place on every axis except the given ones, innermost axis first.
   const auto group = [&](const std::string& name, bool context, bool shard, bool replicate) {
     std::vector<int> ranks;
     int index = 0;

@@ -1,4 +1,4 @@
-// Who is in which group of a mesh, apart from what the groups are made of.
+// `MeshBuilder`: which ranks are in which group of a mesh, independent of the backend.
 #pragma once
 
 #include <functional>
@@ -10,14 +10,14 @@
 
 namespace hawser::comm {
 
-// Throws InternalError on every rank unless all want the same mesh, one of the run's size.
+// Throws InternalError on every rank unless all ranks request the same mesh and it has the run's size.
 void expect_one_mesh(World& world, const MeshSizes& sizes);
 
 struct MeshBuilder {
-  // Makes a group of at least two: its name, its members' ranks by index, and this rank's index among them.
+  // Creates a group of at least two members: its name, the members' ranks by index, and this rank's index among them.
   using MakeGroup = std::function<std::unique_ptr<Group>(const std::string& name, std::vector<int> ranks, int index)>;
 
-  // Groups are made in one fixed order, the same on every rank. Groups of one are SelfGroups.
+  // Creates groups in one fixed order, the same on every rank. Groups of one member are SelfGroups.
   static std::unique_ptr<Mesh> build(const MeshSizes& sizes, Rank rank, const MakeGroup& make);
 
  private:

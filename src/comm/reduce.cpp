@@ -8,8 +8,8 @@ namespace hawser::comm {
 
 namespace {
 
-// Block by block through a buffer that stays in the first-level cache; the constant trip count lets the compiler
-// vectorise. The whole is bound by memory, so the baseline vector unit is enough.
+// Computed in blocks through a buffer that fits the L1 cache; the constant trip count lets the compiler vectorise. The
+// sum is memory-bound, so the baseline vector unit is enough.
 constexpr std::int64_t kBlock = 1024;
 
 template <class T>
@@ -20,7 +20,7 @@ float load(T value) {
 template <Reduction reduction>
 float combine(float a, float b) {
   if constexpr (reduction == Reduction::sum) return a + b;
-  return (b > a || b != b) ? b : a;  // a NaN on either side stays
+  return (b > a || b != b) ? b : a;  // keeps a NaN of either side
 }
 
 template <class Sent, class Out, Reduction reduction>

@@ -39,7 +39,7 @@ std::int64_t ConfigReader::integer(const char* key, std::int64_t min, std::int64
   }
   const auto count = checkpoint::as_count(*value);
   if (count && *count >= min && *count <= max) return *count;
-  reject(key, "value not usable", expected, shown(*value));
+  reject(key, "invalid value", expected, shown(*value));
   return absent.value_or(min);
 }
 
@@ -53,7 +53,7 @@ double ConfigReader::real(const char* key, bool (*allowed)(double, double), doub
   if (value->is_number() && value->get<double>() <= kHuge && allowed(value->get<double>(), min)) {
     return value->get<double>();
   }
-  reject(key, "value not usable", expected, shown(*value));
+  reject(key, "invalid value", expected, shown(*value));
   return absent.value_or(std::max(min, 1.0));
 }
 
@@ -77,7 +77,7 @@ bool ConfigReader::flag(const char* key, bool absent) {
   const Json* value = find(key);
   if (value == nullptr) return absent;
   if (value->is_boolean()) return value->get<bool>();
-  reject(key, "value not usable", "true or false", shown(*value));
+  reject(key, "invalid value", "true or false", shown(*value));
   return absent;
 }
 
@@ -95,7 +95,7 @@ std::optional<ConfigReader> ConfigReader::object(const char* key) {
   const Json* value = find(key);
   if (value == nullptr) return std::nullopt;
   if (value->is_object()) return ConfigReader(*value, file_, problems_, cat(prefix_, key, "."));
-  reject(key, "value not usable", "an object", shown(*value));
+  reject(key, "invalid value", "an object", shown(*value));
   return std::nullopt;
 }
 

@@ -1,6 +1,6 @@
-// Typed access to a config.json for the families' readers: each getter checks kind and bounds, adds a Problem that
-// names file and key, and then returns the default, so that one pass finds all mistakes. A key that is null counts as
-// absent, as in transformers.
+// `ConfigReader`: typed access to a config.json. Each getter checks type and bounds; on an error it adds a Problem that
+// names file and key, and returns the default, so that one pass finds all errors. A null key counts as absent, as in
+// transformers.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +17,26 @@ using checkpoint::Json;
 
 class ConfigReader {
  public:
-  // `json`, an object, must outlive the reader. `prefix` stands before every key in messages: "rope_scaling.".
+  // `json`, an object, must outlive the reader. `prefix` precedes every key in messages: "rope_scaling.".
   ConfigReader(const Json& json, std::string file, Problems& problems, std::string prefix = "")
       : json_(json), file_(std::move(file)), prefix_(std::move(prefix)), problems_(problems) {}
 
-  const Json* find(const char* key) const;  // null where absent or null
+  const Json* find(const char* key) const;  // null if absent or null
   bool has(const char* key) const { return find(key) != nullptr; }
   const Json& json() const { return json_; }
 
-  // A whole number in [least, most]. Without `absent` the key must be there.
+  // An integer in [min, max]. Without `absent` the key is required.
   std::int64_t integer(const char* key, std::int64_t min, std::int64_t max,
                        std::optional<std::int64_t> absent = std::nullopt);
-  // A number above zero, or from `least` on; not beyond 1e30, so that arithmetic on it stays finite.
+  // A number above zero, or at least `min`; at most 1e30, so that arithmetic on it stays finite.
   double positive(const char* key, std::optional<double> absent = std::nullopt);
   double number(const char* key, double min, std::optional<double> absent = std::nullopt);
-  // A number that may only have its default, for what is not supported.
+  // A key that must have the default value if present, because others are not supported.
   void only(const char* key, double value);
   bool flag(const char* key, bool absent);
-  // One of the supported texts.
+  // One of the supported strings.
   std::string choice(const char* key, const std::vector<std::string>& supported, const std::string& absent);
-  // A reader of the object at `key`; none where it is absent, or no object (a problem).
+  // A reader of the object at `key`; empty if it is absent, or not an object (a problem).
   std::optional<ConfigReader> object(const char* key);
 
   // Adds a problem at a key.
@@ -52,7 +52,7 @@ class ConfigReader {
   Problems& problems_;
 };
 
-// A value as a message shows it: short, on one line.
+// A value as messages show it: short, on one line.
 std::string shown(const Json& value);
 
 }  // namespace hawser::models

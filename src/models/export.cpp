@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxTokenizerBytes = std::int64_t{1} << 28;
 
-// What transformers looks for beside the weights.
+// Tokenizer files that transformers reads, besides tokenizer.json.
 constexpr std::array<const char*, 9> kTokenizerFiles{"tokenizer_config.json",
                                                      "special_tokens_map.json",
                                                      "added_tokens.json",
@@ -23,8 +23,8 @@ constexpr std::array<const char*, 9> kTokenizerFiles{"tokenizer_config.json",
                                                      "chat_template.json",
                                                      "generation_config.json"};
 
-// Without a tokenizer_config.json transformers would take the family's own class, which adds a beginning-of-text token
-// whatever tokenizer.json says.
+// Without a tokenizer_config.json transformers would use the family's own class, which adds a beginning-of-text token
+// regardless of tokenizer.json.
 std::string plain_tokenizer_config(const Model& model) {
   return cat("{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"model_max_length\": ",
              model.description().max_position, ",\n  \"clean_up_tokenization_spaces\": false\n}\n");

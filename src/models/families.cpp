@@ -91,7 +91,7 @@ void read_ids(ConfigReader& config, SpecialTokens& tokens) {
     if (id && *id <= kMaxId) {
       tokens.ends.push_back(*id);
     } else {
-      config.reject("eos_token_id", "value not usable", "a token id, or a list of them", shown(value));
+      config.reject("eos_token_id", "invalid value", "a token id, or a list of them", shown(value));
       return;
     }
   }
@@ -147,9 +147,9 @@ std::string beyond_positions(const ModelDescription& description, std::int64_t l
   double positions = static_cast<double>(description.max_position);
   if (description.rope.kind == ops::RopeKind::linear) positions *= description.rope.factor;
   if (description.max_position <= 0 || static_cast<double>(length) <= positions) return "";
-  return cat("sequences of ", length, " tokens reach beyond the ", static_cast<std::int64_t>(positions),
-             " positions that the model was made for (max_position_embeddings); rope_scaling in its config.json "
-             "stretches them");
+  return cat("sequences of ", length, " tokens exceed the model's ", static_cast<std::int64_t>(positions),
+             " positions (max_position_embeddings); rope_scaling in its config.json "
+             "extends them");
 }
 
 std::string config_json(const ModelDescription& description, DType stored, const std::string& original) {
@@ -160,7 +160,7 @@ std::string config_json(const ModelDescription& description, DType stored, const
     return family->write(description, type);
   }
   auto json = nlohmann::ordered_json::parse(original, nullptr, /*allow_exceptions=*/false);
-  HAWSER_CHECK(json.is_object(), "a configuration that was read before is no JSON object");
+  HAWSER_CHECK(json.is_object(), "the original config is not a JSON object");
   // transformers 5 writes `dtype`, 4 `torch_dtype`: the file keeps its style.
   const bool recent = json.contains("dtype") && !json.contains("torch_dtype");
   json[recent ? "dtype" : "torch_dtype"] = type;

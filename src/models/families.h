@@ -1,5 +1,5 @@
-// From a Hugging Face config.json to a description of the model, and back. Each family has a folder of its own; this is
-// the list of them.
+// `read_description`: converts a Hugging Face config.json to a ModelDescription; `config_json`: the inverse. Each
+// family has its own folder; families.cpp lists them.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +13,34 @@
 
 namespace hawser::models {
 
-// Reads FOLDER/config.json, or the file itself, and dispatches on its model_type. Adds every problem it finds, each one
-// line that names the key; where it added one, what it returns is not to be used (it has no blocks).
+// Reads FOLDER/config.json, or the file itself, and dispatches on its model_type. Adds every problem that it finds, one
+// line each, with the key. If it adds one, the returned description has no blocks and must not be used.
 ModelDescription read_description(const std::string& folder_or_config_json, Problems& problems);
 
-// The same from the text of a config.json; `file` names it in messages.
+// As read_description, from the text of a config.json; `file` names it in messages.
 ModelDescription describe_config(const std::string& text, const std::string& file, Problems& problems);
 
-// The config.json in a folder, or the path itself where it is a file.
+// The config.json in a folder, or the path itself if it is a file.
 std::string config_path(const std::string& folder_or_config_json);
 
-// Tokens that a config names; ids only, for their texts see the tokenizer. generation_config.json beside it wins, as in
-// transformers. Adds problems like read_description.
+// Ids of special tokens in a config; the tokenizer has their texts. A generation_config.json in the same folder takes
+// precedence, as in transformers. Adds problems like read_description.
 struct SpecialTokens {
   std::optional<std::int64_t> begin;  // bos_token_id
   std::vector<std::int64_t> ends;     // eos_token_id, one or several: generation stops at any of them
 };
 SpecialTokens read_special_tokens(const std::string& folder_or_config_json, Problems& problems);
 
-// The same from the text of a config.json and the generation_config.json in `folder`, where there is one.
+// As read_special_tokens, from the text of a config.json and the generation_config.json in `folder`, if there is one.
 SpecialTokens describe_special_tokens(const std::string& config, const std::string& folder, Problems& problems);
 
-// One line for a person when sequences of `length` tokens reach beyond the positions that the model was made for; ""
-// when they do not. Linear scaling stretches them by its factor; llama3's is counted in max_position_embeddings
-// already.
+// A warning, one line, if sequences of `length` tokens exceed the model's positions; otherwise "". Linear scaling
+// multiplies the positions by its factor; with llama3, max_position_embeddings already includes it.
 std::string beyond_positions(const ModelDescription& description, std::int64_t length);
 
 // The text of a config.json for an exported folder whose tensors are stored as `stored`; transformers 4 and 5 read it.
-// With `original`, the text of the config.json that the description was read from, all of that is kept and only the
-// stored type is changed. Without it (""), a complete one is written in the style of transformers 4.
+// `original` is the text of the config.json that the description was read from: all of it is kept except the stored
+// dtype. If it is "", a complete config is written in the style of transformers 4.
 std::string config_json(const ModelDescription& description, DType stored, const std::string& original = "");
 
 }  // namespace hawser::models

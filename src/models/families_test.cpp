@@ -17,7 +17,7 @@ ModelDescription read(const Json& json, Problems& problems) {
   return read_description(folder.write("config.json", json.dump()), problems);
 }
 
-// The plain configuration with the keys of `patch`; null removes one.
+// kPlain with the keys of `patch`; null removes a key.
 Json patched(const std::string& patch) {
   Json json = kPlain;
   json.merge_patch(Json::parse(patch));
@@ -61,7 +61,8 @@ TEST(Families, ReadRopeInBothStyles) {
   EXPECT_EQ(load_model(golden("rope_theta"))->description().rope.theta, 500000.0);
 
   Problems problems;
-  // An empty rope_scaling counts as none; rope_scaling wins over rope_parameters; the inner theta over the outer.
+  // An empty rope_scaling counts as none; rope_scaling takes precedence over rope_parameters, the inner theta over the
+  // outer.
   EXPECT_EQ(read(patched(R"({"rope_scaling": {}, "rope_parameters": {"rope_theta": 7.0}})"), problems).rope.theta, 7.0);
   const ops::RopeConfig both = read(patched(R"({"rope_scaling": {"type": "linear", "factor": 2, "rope_type": "default"},
                        "rope_parameters": {"rope_type": "linear", "factor": 9, "rope_theta": 7.0}})"),
@@ -89,7 +90,7 @@ TEST(Families, AbsentAndNullKeysHaveTheDefaultsOfTransformers) {
   EXPECT_EQ(problems.lines(), "");
 }
 
-TEST(Families, EveryMistakeIsOneLineThatNamesItsKey) {
+TEST(Families, EachErrorIsOneLineWithItsKey) {
   const struct {
     const char* patch;
     const char* line;  // after "config.json: "
@@ -99,14 +100,14 @@ TEST(Families, EveryMistakeIsOneLineThatNamesItsKey) {
       {R"({"model_type": ["llama"]})", "model family not supported (expected llama, got a list) at model_type"},
       {R"({"hidden_size": null})", "missing key (expected a whole number from 1 to 1048576) at hidden_size"},
       {R"({"hidden_size": "32"})",
-       "value not usable (expected a whole number from 1 to 1048576, got '32') at hidden_size"},
-      {R"({"vocab_size": 0})", "value not usable (expected a whole number from 1 to 2147483647, got 0) at vocab_size"},
+       "invalid value (expected a whole number from 1 to 1048576, got '32') at hidden_size"},
+      {R"({"vocab_size": 0})", "invalid value (expected a whole number from 1 to 2147483647, got 0) at vocab_size"},
       {R"({"vocab_size": 99999999999})",
-       "value not usable (expected a whole number from 1 to 2147483647, got 99999999999) at vocab_size"},
+       "invalid value (expected a whole number from 1 to 2147483647, got 99999999999) at vocab_size"},
       {R"({"intermediate_size": 1.5})",
-       "value not usable (expected a whole number from 1 to 16777216, got 1.5) at intermediate_size"},
+       "invalid value (expected a whole number from 1 to 16777216, got 1.5) at intermediate_size"},
       {R"({"num_hidden_layers": -1})",
-       "value not usable (expected a whole number from 1 to 10000, got -1) at num_hidden_layers"},
+       "invalid value (expected a whole number from 1 to 10000, got -1) at num_hidden_layers"},
       {R"({"num_key_value_heads": 3})",
        "heads do not divide (expected a divisor of num_attention_heads 4, got 3) at num_key_value_heads"},
       {R"({"num_attention_heads": 6})",
@@ -114,38 +115,38 @@ TEST(Families, EveryMistakeIsOneLineThatNamesItsKey) {
        "size "
        "of one head"},
       {R"({"head_dim": 7})",
-       "head size not usable (expected an even number up to 4096, for RoPE rotates pairs, got 7) at head_dim"},
+       "invalid head size (expected an even number up to 4096: RoPE rotates pairs, got 7) at head_dim"},
       {R"({"num_attention_heads": 32})",
-       "head size not usable (expected an even number up to 4096, for RoPE rotates pairs, got 1) at "
+       "invalid head size (expected an even number up to 4096: RoPE rotates pairs, got 1) at "
        "num_attention_heads"},
       {R"({"hidden_size": 1048576, "intermediate_size": 16777216, "num_hidden_layers": 10000, "head_dim": 128})",
-       "more parameters than can be counted (expected at most 2.81475e+14, got 5.27782e+17) at num_hidden_layers"},
+       "too many parameters (expected at most 2.81475e+14, got 5.27782e+17) at num_hidden_layers"},
       {R"({"hidden_act": "gelu"})", "not supported (expected silu or swish, got 'gelu') at hidden_act"},
-      {R"({"rms_norm_eps": 0})", "value not usable (expected a number above 0, got 0) at rms_norm_eps"},
-      {R"({"rope_theta": "big"})", "value not usable (expected a number above 0, got 'big') at rope_theta"},
-      {R"({"rope_theta": 1e300})", "value not usable (expected a number above 0, got 1e+300) at rope_theta"},
+      {R"({"rms_norm_eps": 0})", "invalid value (expected a number above 0, got 0) at rms_norm_eps"},
+      {R"({"rope_theta": "big"})", "invalid value (expected a number above 0, got 'big') at rope_theta"},
+      {R"({"rope_theta": 1e300})", "invalid value (expected a number above 0, got 1e+300) at rope_theta"},
       {R"({"initializer_range": -0.1})",
-       "value not usable (expected a number, at least 0, got -0.1) at initializer_range"},
-      {R"({"tie_word_embeddings": 1})", "value not usable (expected true or false, got 1) at tie_word_embeddings"},
-      {R"({"attention_bias": "no"})", "value not usable (expected true or false, got 'no') at attention_bias"},
-      {R"({"mlp_bias": []})", "value not usable (expected true or false, got a list) at mlp_bias"},
+       "invalid value (expected a number, at least 0, got -0.1) at initializer_range"},
+      {R"({"tie_word_embeddings": 1})", "invalid value (expected true or false, got 1) at tie_word_embeddings"},
+      {R"({"attention_bias": "no"})", "invalid value (expected true or false, got 'no') at attention_bias"},
+      {R"({"mlp_bias": []})", "invalid value (expected true or false, got a list) at mlp_bias"},
       {R"({"attention_dropout": 0.1})", "not supported (expected 0, got 0.1) at attention_dropout"},
       {R"({"partial_rotary_factor": 0.5})", "not supported (expected 1, got 0.5) at partial_rotary_factor"},
       {R"({"quantization_config": {"bits": 4}})",
        "not supported (expected weights that are not quantised, got quantised ones) at quantization_config"},
       {R"({"max_position_embeddings": 0})",
-       "value not usable (expected a whole number from 1 to 2147483647, got 0) at max_position_embeddings"},
-      {R"({"rope_scaling": "linear"})", "value not usable (expected an object, got 'linear') at rope_scaling"},
+       "invalid value (expected a whole number from 1 to 2147483647, got 0) at max_position_embeddings"},
+      {R"({"rope_scaling": "linear"})", "invalid value (expected an object, got 'linear') at rope_scaling"},
       {R"({"rope_scaling": {"rope_type": "yarn", "factor": 4}})",
        "not supported (expected default or linear or llama3, got 'yarn') at rope_scaling.rope_type"},
       {R"({"rope_scaling": {"type": "dynamic", "factor": 4}})",
        "not supported (expected default or linear or llama3, got 'dynamic') at rope_scaling.type"},
       {R"({"rope_scaling": {"type": "linear"}})", "missing key (expected a number, at least 1) at rope_scaling.factor"},
       {R"({"rope_scaling": {"type": "linear", "factor": 0.5}})",
-       "value not usable (expected a number, at least 1, got 0.5) at rope_scaling.factor"},
+       "invalid value (expected a number, at least 1, got 0.5) at rope_scaling.factor"},
       {R"({"rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4,
            "original_max_position_embeddings": 64}})",
-       "value not usable (expected more than low_freq_factor 4, got 4) at rope_parameters.high_freq_factor"},
+       "invalid value (expected more than low_freq_factor 4, got 4) at rope_parameters.high_freq_factor"},
       {R"({"rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}})",
        "missing key (expected a whole number from 1 to 2147483647) at "
        "rope_parameters.original_max_position_embeddings"},
@@ -162,7 +163,7 @@ TEST(Families, EveryMistakeIsOneLineThatNamesItsKey) {
   }
 }
 
-TEST(Families, AllMistakesComeTogetherAndOthersProblemsDoNotCount) {
+TEST(Families, AllErrorsAreReportedAndEarlierProblemsDoNotCount) {
   Problems problems;
   problems.add({.what = "something else"});
   EXPECT_EQ(read(kPlain, problems).blocks.size(), 2u);
@@ -171,7 +172,7 @@ TEST(Families, AllMistakesComeTogetherAndOthersProblemsDoNotCount) {
   EXPECT_EQ(problems.size(), 5u) << problems.lines();
 }
 
-TEST(Families, FilesThatAreNoConfiguration) {
+TEST(Families, FilesThatAreNotConfigs) {
   const TemporaryFolder folder;
   const auto lines = [](const std::string& path) {
     Problems problems;
@@ -203,10 +204,10 @@ TEST(Families, SpecialTokens) {
   folder.write("config.json", R"({"eos_token_id": "</s>"})");
   read_special_tokens(folder.path(), problems);
   EXPECT_EQ(problems.lines(),
-            path + ": value not usable (expected a token id, or a list of them, got '</s>') at eos_token_id");
+            path + ": invalid value (expected a token id, or a list of them, got '</s>') at eos_token_id");
 }
 
-TEST(Families, AConfigurationThatWasWrittenIsReadBackTheSame) {
+TEST(Families, ConfigRoundTrip) {
   for (const std::string& name : golden_names()) {
     SCOPED_TRACE(name);
     const ModelDescription a = load_model(golden(name))->description();
@@ -225,7 +226,7 @@ TEST(Families, AConfigurationThatWasWrittenIsReadBackTheSame) {
   }
 }
 
-TEST(Families, AnOriginalConfigurationIsKeptButForTheStoredType) {
+TEST(Families, OriginalConfigIsKeptExceptTheStoredDtype) {
   const ModelDescription d = load_model(golden("gqa"))->description();
   Json json = Json::parse(config_json(d, DType::bf16, R"({"torch_dtype": "float32", "answer": 42})"));
   EXPECT_EQ(json, Json::parse(R"({"torch_dtype": "bfloat16", "answer": 42})"));

@@ -1,7 +1,7 @@
-// A model as the engine sees it: units of parameters, and the layers that use them. No data: views come with each call.
+// `Model`: units of parameters, and the layers that use them. It holds no data: views are passed with each call.
 //
-// Layers are numbered in the order of forward; block b has layers 2b (attention) and 2b + 1 (MLP). Units: 0 is the
-// embedding, 1 + b is block b, the last is the head. A family is a config reader, a description and its names; see
+// Layers are numbered in forward order; block b has layers 2b (attention) and 2b + 1 (MLP). Unit 0 is the embedding,
+// unit 1 + b is block b, the last is the head. A family is a config reader, a description and parameter names; see
 // models/llama/.
 #pragma once
 
@@ -16,12 +16,12 @@
 
 namespace hawser::models {
 
-// A parameter of a unit, as a layer uses it.
+// A parameter of a unit, as a layer refers to it.
 struct ParamPlace {
   int unit = 0, index = 0;
 };
 
-// One transformer block described by data. Grows by fields, not by classes.
+// Description of one transformer block. To extend it, add fields, not classes.
 struct BlockDescription {
   nn::AttentionConfig attention;
   nn::MlpConfig mlp;
@@ -33,7 +33,7 @@ struct ModelDescription {
   std::vector<BlockDescription> blocks;
   nn::HeadConfig head;
   ops::RopeConfig rope;
-  std::int64_t max_position = 0;  // longest sequence it was made for
+  std::int64_t max_position = 0;  // longest sequence that the model was trained for
 };
 
 class Model {
@@ -51,7 +51,7 @@ class Model {
   std::int64_t vocabulary() const { return description_.embedding.vocabulary; }
   std::int64_t parameters() const;  // a tied weight counts once
 
-  // Where the parameters of each user lie, in the order of its weights.
+  // The parameters of each layer, in the order of its weights.
   const std::vector<ParamPlace>& layer_params(int layer) const {
     return layer_params_[static_cast<std::size_t>(layer)];
   }
@@ -59,7 +59,7 @@ class Model {
   const std::vector<ParamPlace>& head_params() const { return head_params_; }
 
   // Model FLOPs of one training step (forward and backward, no recompute) over `rows` tokens whose attention has
-  // `pairs` visible query-key pairs a head.
+  // `pairs` visible query-key pairs per head.
   double training_flops(std::int64_t rows, double pairs) const;
 
  private:

@@ -1,4 +1,4 @@
-// What the tests of this room share: folders that go away, golden models, and whole units in memory.
+// Helpers of this module's tests: temporary folders, golden models, complete units in memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ inline std::vector<float> values(const TensorView& view) {
   return {view.data<float>(), view.data<float>() + view.elements()};
 }
 
-// Cuts of [0, total) at random places, some of them empty, at multiples of `grain`.
+// Random boundaries of ranges that cover [0, total), at multiples of `grain`; some ranges are empty.
 inline std::vector<std::int64_t> random_cuts(std::int64_t total, std::int64_t grain, std::mt19937& random) {
   std::uniform_int_distribution<int> count(0, 7);
   std::uniform_int_distribution<std::int64_t> place(0, total / grain);

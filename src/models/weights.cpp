@@ -124,14 +124,14 @@ void check_weights(const Model& model, const checkpoint::SafetensorsFolder& fold
     const std::string& file = folder.file_of(*info);
     if (!(info->shape == tensor.shape)) {
       problems.add({.file = file,
-                    .what = "a tensor has another shape than config.json asks for",
+                    .what = "a tensor's shape differs from config.json",
                     .expected = tensor.shape.text(),
                     .got = info->shape.text(),
                     .at = tensor.name});
     }
     if (!is_readable(*info)) {
       problems.add({.file = file,
-                    .what = "a tensor of a type that is not supported",
+                    .what = "a tensor has an unsupported dtype",
                     .expected = "F32, BF16, F16 or F64",
                     .got = info->type->name,
                     .at = tensor.name});
@@ -150,7 +150,7 @@ void check_weights(const Model& model, const checkpoint::SafetensorsFolder& fold
       continue;
     }
     problems.add({.file = folder.file_of(*info),
-                  .what = "a tensor that the model of config.json does not have",
+                  .what = "a tensor is not part of config.json's model",
                   .got = cat(info->type->name, " ", info->shape.text()),
                   .at = checkpoint::in_quotes(name)});
   }

@@ -20,7 +20,7 @@ class WeightsTest : public ::testing::Test {
     return values(out);
   }
 
-  // A unit as it should lie in memory, tensor by tensor.
+  // A unit's expected flat buffer, built tensor by tensor.
   std::vector<float> expected_unit(const nn::Unit& unit, std::int64_t total,
                                    checkpoint::SafetensorsFolder& folder) const {
     std::vector<float> all(static_cast<std::size_t>(total), 0.0f);
@@ -218,11 +218,11 @@ TEST_F(WeightsTest, WhatDoesNotFitTheModelIsReportedAllAtOnce) {
         specs.push_back({"model.layers.0.self_attn.q_proj.bias", {32}, DType::f32});
       }),
       "model: a tensor of the model is missing (expected [32], got none) at model.layers.0.input_layernorm.weight\n"
-      "model/model.safetensors: a tensor has another shape than config.json asks for (expected [32, 32], got [32, "
+      "model/model.safetensors: a tensor's shape differs from config.json (expected [32, 32], got [32, "
       "31]) at model.layers.0.self_attn.q_proj.weight\n"
-      "model/model.safetensors: a tensor of a type that is not supported (expected F32, BF16, F16 or F64, got I32) "
+      "model/model.safetensors: a tensor has an unsupported dtype (expected F32, BF16, F16 or F64, got I32) "
       "at model.layers.0.self_attn.k_proj.weight\n"
-      "model/model.safetensors: a tensor that the model of config.json does not have (got F32 [32]) at "
+      "model/model.safetensors: a tensor is not part of config.json's model (got F32 [32]) at "
       "'model.layers.0.self_attn.q_proj.bias'");
 }
 

@@ -1,4 +1,4 @@
-// Embedding and head against a float64 reference; parameters in their unit's flat buffer.
+// Embedding and head against a float64 reference; parameters in the flat buffer of their unit.
 #include "nn/blocks/ends.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ void prepare(TestContext& ctx) {
   ctx.batch_.labels = ctx.make(DType::i32, {kRows}, Vector(kLabels.begin(), kLabels.end()));
 }
 
-// The table is no parameter of a tied head, but its gradient is asked for all the same, as weight 1.
+// The table is not a parameter of a tied head, but its gradient is still requested, as weight 1.
 std::vector<Param> head_params() {
   return {full_param("norm", {kWidth}, {}, false), full_param("table", {kVocabulary, kWidth}, {}, true)};
 }
@@ -54,7 +54,7 @@ HeadResult run_head(DType dtype, bool tied, double scale, double loss_before, bo
   return {get(views.sum)[0], get(dx), get(sink.views()[0]), get(sink.views()[1])};
 }
 
-TEST(Head, LossAndGradientsAreThoseOfTheReference) {
+TEST(Head, LossAndGradientsEqualTheReference) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const bool tied : {false, true}) {
       Vector x = normals("x", kRows * kWidth), norm = normals("norm", kWidth, 0.1, 1.0);
@@ -68,7 +68,7 @@ TEST(Head, LossAndGradientsAreThoseOfTheReference) {
       EXPECT_LT(distance(got.dnorm, testing::differences(objective, norm)), max);
       const Vector dtable = testing::differences(objective, table);
       EXPECT_LT(distance(got.dtable, dtable), max);
-      // A tied table's gradient is added to what the embedding has put there.
+      // A tied table's gradient is added to the embedding's.
       Vector added = dtable;
       for (double& value : added) value += 1.0;
       EXPECT_LT(distance(run_head(dtype, tied, scale, 0, true).dtable, added), max);
@@ -76,7 +76,7 @@ TEST(Head, LossAndGradientsAreThoseOfTheReference) {
   }
 }
 
-TEST(Head, LossAloneIsTheSameLossAndLogitsAreThoseOfTheReference) {
+TEST(Head, LossWithoutGradientIsEqualAndLogitsEqualTheReference) {
   const auto device = make_cpu_device();
   TestContext ctx(*device, DType::f32);
   prepare(ctx);
@@ -123,7 +123,7 @@ TEST(Embedding, LooksUpAndAddsUp) {
   }
 }
 
-TEST(Unit, LaysParametersOutInWholeGrains) {
+TEST(Unit, AlignsParametersToGrains) {
   const Unit unit("block", {full_param("a", {3, 50}, {}, true), full_param("b", {128}, {}, false),
                             full_param("c", {5}, {}, false)});
   EXPECT_EQ(unit.offset(0), 0);

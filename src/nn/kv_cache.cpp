@@ -10,7 +10,7 @@ class KeptSession : public AttentionExchange::Session {
  public:
   KeptSession(LayerContext& ctx, const TensorView& k, const TensorView& v) {
     const KvCache kept = ctx.kv_cache();
-    HAWSER_CHECK(!kept.k.empty() && !kept.v.empty(), "a layer whose keys and values are to be kept has no place");
+    HAWSER_CHECK(!kept.k.empty() && !kept.v.empty(), "the layer has no KV cache");
     const BatchViews& batch = ctx.batch();
     ops::scatter_rows(ctx.compute(), {.x = k, .index = batch.slot_mapping, .y = kept.k});
     ops::scatter_rows(ctx.compute(), {.x = v, .index = batch.slot_mapping, .y = kept.v});
@@ -40,7 +40,7 @@ std::unique_ptr<AttentionExchange::Session> KvCacheExchange::forward(LayerContex
 std::unique_ptr<AttentionExchange::Session> KvCacheExchange::backward(LayerContext&, const TensorView&,
                                                                       const TensorView&, const TensorView&,
                                                                       const TensorView&) {
-  HAWSER_CHECK(false, "the KV cache have no gradient");
+  HAWSER_CHECK(false, "the KV cache has no gradient");
 }
 
 }  // namespace hawser::nn

@@ -1,5 +1,5 @@
 // Attention and MLP layers: gradients against differences of a float64 reference, policies against each other, and the
-// bookkeeping of saved tensors.
+// lifetimes of saved tensors.
 #include <gtest/gtest.h>
 
 #include "nn/blocks/common.h"
@@ -50,7 +50,7 @@ Case mlp(const std::string& name, MlpConfig config) {
 std::vector<Case> cases() {
   return {
       attention("plain", {.width = 12, .heads = 3, .kv_heads = 3, .head_dim = 4}),
-      attention("grouped heads, head_dim apart", {.width = 10, .heads = 4, .kv_heads = 2, .head_dim = 6}),
+      attention("grouped heads, independent head_dim", {.width = 10, .heads = 4, .kv_heads = 2, .head_dim = 6}),
       attention("one key head, biases",
                 {.width = 12, .heads = 4, .kv_heads = 1, .head_dim = 4, .qkv_bias = true, .output_bias = true}),
       attention("qkv bias only", {.width = 8, .heads = 2, .kv_heads = 2, .head_dim = 4, .qkv_bias = true}),
@@ -66,7 +66,7 @@ std::vector<Case> cases() {
   };
 }
 
-// The same values for every run of a case.
+// Equal values for every run of a case.
 std::vector<Vector> weights_of(const Case& c) {
   std::vector<Vector> out;
   for (const Param& param : c.layer->params()) {
@@ -110,7 +110,7 @@ void expect_derivatives(const Case& c, const LayerResult& got, double max) {
   }
 }
 
-TEST(Layers, GradientsAreThoseOfTheReference) {
+TEST(Layers, GradientsEqualTheReference) {
   for (const Case& c : cases()) expect_derivatives(c, run(c, DType::f32, {}), 3e-6);
 }
 
@@ -121,8 +121,8 @@ TEST(Layers, GradientsInBf16) {
   }
 }
 
-// Whatever is kept, made anew or delayed, the same kernels see the same numbers: equal bits. (MLP's inner activations
-// come out of two kernels, which compute them by the same formula in the same order.)
+// Whatever is saved, recomputed or delayed, the same kernels get the same numbers: equal bits. (Two kernels compute
+// MLP's inner activations, by the same formula in the same order.)
 TEST(Layers, PoliciesAreEqual) {
   for (const Case& c : cases()) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -140,7 +140,7 @@ TEST(Layers, PoliciesAreEqual) {
   }
 }
 
-TEST(Layers, GradientsAreAddedWhereTheSinkReportsSo) {
+TEST(Layers, GradientsAccumulateIfTheSinkRequestsIt) {
   for (const Case& c : cases()) {
     for (const SavePolicy& policy : {SavePolicy{}, SavePolicy{.delay_weights = true}}) {
       const LayerResult plain = run(c, DType::f32, policy), added = run(c, DType::f32, policy, true, 2.0);
@@ -153,7 +153,7 @@ TEST(Layers, GradientsAreAddedWhereTheSinkReportsSo) {
   }
 }
 
-TEST(Layers, GradientsThatNoOneWantsAreLeftOut) {
+TEST(Layers, UnneededGradientsAreLeftOut) {
   for (const Case& c : cases()) {
     const LayerResult plain = run(c, DType::f32, {});
     for (int none = 0; none < static_cast<int>(c.layer->params().size()); ++none) {
@@ -174,8 +174,8 @@ TEST(Layers, GradientsThatNoOneWantsAreLeftOut) {
   }
 }
 
-// Of every slot: nobody touches it before its writer's pass, it is written there before it is read, and its last reader
-// is the last pass that touches it.
+// Checks of every slot: no access before its writer's pass, it is written there before it is read, and its last reader
+// is the last pass that accesses it.
 TEST(Layers, SlotsAreWrittenAndReadWhenDeclared) {
   for (const Case& c : cases()) {
     for (const SavePolicy& policy : testing::all_policies()) {
@@ -207,14 +207,14 @@ TEST(Layers, SlotsAreWrittenAndReadWhenDeclared) {
             last = item.instruction;
           }
         }
-        EXPECT_TRUE(read_later) << where << " is read by nobody";
+        EXPECT_TRUE(read_later) << where << " is never read";
         EXPECT_EQ(last, static_cast<int>(slot.last_reader)) << where << " is kept too long";
       }
     }
   }
 }
 
-TEST(Layers, MetaRecordsWhatTheCpuDoes) {
+TEST(Layers, MetaRecordsEqualTheCpus) {
   for (const Case& c : cases()) {
     for (const SavePolicy& policy : testing::all_policies()) {
       const auto cpu = make_cpu_device({.threads = 1});
@@ -244,8 +244,8 @@ TEST(Layers, MetaRecordsWhatTheCpuDoes) {
   }
 }
 
-// What is made again is what the policy names and no more: no product but those, each of them once, and norms once.
-TEST(Layers, RecomputeDoesNoMoreThanItMust) {
+// The recompute pass runs only the ops that the policy names, each GEMM once, and norms once.
+TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
   for (const Case& c : cases()) {
     const bool attention = c.layer->params()[1].name == "qkv.weight";
     for (const SavePolicy& policy : testing::all_policies()) {
@@ -273,13 +273,13 @@ TEST(Layers, RecomputeDoesNoMoreThanItMust) {
       const double first = 2.0 * static_cast<double>(c.documents.rows() * c.layer->params()[1].elements());
       EXPECT_EQ(flops, expected ? first : 0) << where;
       EXPECT_EQ(attentions, attention && policy.recomputes_attention() ? 1 : 0) << where;
-      // A delayed weight gradient makes the normed rows a second time rather than have them kept for it.
+      // A delayed weight gradient recomputes the normed rows once more instead of saving them.
       EXPECT_EQ(norms, policy.recomputes_pointwise() ? (expected && policy.delay_weights ? 2 : 1) : 0) << where;
     }
   }
 }
 
-TEST(Layers, RecordedFlopsAreTheFormula) {
+TEST(Layers, RecordedFlopsEqualTheFormula) {
   for (const Case& c : cases()) {
     MetaDevice device;
     TestContext ctx(device, DType::f32);

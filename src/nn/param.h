@@ -1,4 +1,4 @@
-// Parameters as layers declare them, and the unit: the flat buffer that is gathered, reduced and updated as one.
+// `Param`: a parameter as a layer declares it. `Unit`: the flat buffer that is gathered, reduced and updated at once.
 #pragma once
 
 #include <string>
@@ -14,32 +14,32 @@ struct Initial {
   double std = 0;  // normal only; mean 0
 };
 
-// A run of rows of a parameter that is a tensor of its own in a Hugging Face folder.
+// A range of rows of a parameter that is a separate tensor in a Hugging Face folder.
 struct Segment {
   std::string name;  // "model.layers.0.self_attn.q_proj.weight"
   std::int64_t row = 0, rows = 0;
 };
 
 struct Param {
-  std::string name;  // unique in the model; the segment's name where there is only one
+  std::string name;  // unique in the model; the segment's name if there is one segment
   Shape shape;
   Initial initial;
-  bool decay = false;  // weight decay applies: matrices, not norms and biases
+  bool decay = false;  // weight decay applies (matrices, not norms and biases)
   std::vector<Segment> segments;
 
   std::int64_t elements() const { return shape.elements(); }
 };
 
-// A Param that is one tensor in the folder.
+// A Param that is one tensor in the Hugging Face folder.
 Param full_param(const std::string& name, const Shape& shape, Initial initial, bool decay);
-// A Param that holds several tensors of one row length, one after another.
+// A Param of several tensors with the same row length, one after another.
 Param fused_param(const std::string& name, const std::vector<Segment>& segments, const Shape& shape, Initial initial,
                   bool decay);
 // The global shape of a segment: the parameter's, with the segment's rows.
 Shape segment_shape(const Param& param, const Segment& segment);
 
-// The parameters of one unit (embedding, a block, head) laid out in one flat buffer: every parameter starts at a
-// multiple of kGrain elements, so that a cut of the buffer may fall inside a parameter but never inside a grain.
+// The parameters of one unit (embedding, a block, head) in one flat buffer. Every parameter starts at a multiple of
+// kGrain elements, so that a shard boundary may be inside a parameter but never inside a grain.
 class Unit {
  public:
   static constexpr std::int64_t kGrain = 128;
@@ -49,11 +49,11 @@ class Unit {
   const std::string& name() const { return name_; }
   const std::vector<Param>& params() const { return params_; }
   std::int64_t offset(int param) const { return offsets_[static_cast<std::size_t>(param)]; }
-  std::int64_t used() const { return used_; }  // elements up to the end of the last parameter, to the grain
-  std::int64_t total(int parts) const;         // used(), padded so that it divides into `parts` runs of whole grains
-  // The view of a parameter in the unit's whole flat buffer.
+  std::int64_t used() const { return used_; }  // elements up to the end of the last parameter, rounded up to the grain
+  std::int64_t total(int parts) const;         // used(), padded to a multiple of parts * kGrain
+  // The view of a parameter in the unit's unsharded flat buffer.
   TensorView view(const TensorView& flat, int param) const;
-  // What lies between parameters and behind the last one of a flat buffer of `total` elements: must be kept zero in
+  // The elements of a flat buffer of `total` elements between parameters and after the last one. They must stay zero in
   // gradients.
   struct Gap {
     std::int64_t begin, count;

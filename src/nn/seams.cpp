@@ -11,7 +11,7 @@ std::vector<ops::SegmentBatch> diagonal_batches(const BatchViews& batch, std::in
 
 namespace {
 
-// One part: this rank's own keys, every piece of a document against itself.
+// One part: this rank's own keys, each piece of a document against itself.
 class LocalSession : public AttentionExchange::Session {
  public:
   LocalSession(const LayerContext& ctx, const TensorView& k, const TensorView& v, const TensorView& dk,

@@ -1,4 +1,4 @@
-// The defaults of the seams do nothing: layers with them are the single-device layers.
+// The default seams do nothing: layers with them are the single-device layers.
 #include "nn/seams.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace {
 
 using testing::TestContext;
 
-TEST(Seams, DefaultsEnqueueNothingAndReturnWhatTheyGet) {
+TEST(Seams, DefaultsEnqueueNothingAndReturnTheirArguments) {
   MetaDevice device;
   TestContext ctx(device, DType::f32);
   const TensorView x = ctx.make(DType::f32, {6, 4}), counts = ctx.make(DType::i32, {2});

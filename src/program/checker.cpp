@@ -16,14 +16,15 @@ struct Use {
   Access access;
 };
 
-// The uses of one buffer, in list order: unordered conflicting accesses, and reads of what nobody wrote.
+// The uses of one buffer, in list order: finds unordered conflicting accesses, and reads of bytes that were not
+// written.
 class BufferCheck {
  public:
   BufferCheck(const Trace& trace, const Order& order, const Buffer& buffer, const std::vector<Use>& uses,
               Defects& defects)
       : trace_(trace), order_(order), buffer_(buffer), uses_(uses), defects_(defects) {}
 
-  // Of another stream, only the uses behind the last one that is over when this one starts are of interest.
+  // On each other stream, only uses after the last one that is over when this use starts can race with it.
   void races() {
     std::vector<std::vector<const Use*>> streams(trace_.streams.size());
     for (const Use& use : uses_) {
@@ -43,7 +44,7 @@ class BufferCheck {
     }
   }
 
-  // An item's own writes come too late for its reads.
+  // An item's own writes do not count for its reads.
   void unwritten_reads() {
     Written written(buffer_.address);
     for (std::size_t i = 0; i < uses_.size();) {
@@ -83,9 +84,9 @@ void check_placement(const Trace& trace, const Order& order, const std::vector<B
     if (begin(b) >= 0) {
       by_offset.push_back(b);
       if (begin(b) % Device::kAlignment != 0) defects.add(cat(name(b), " is not aligned"));
-      if (end(b) > placement.bytes) defects.add(cat(name(b), " ends behind the arena"));
+      if (end(b) > placement.bytes) defects.add(cat(name(b), " ends after the arena's end"));
     } else if (lifetimes.used(b) && buffers[static_cast<std::size_t>(b)].purpose != kPersistent) {
-      defects.add(cat(name(b), " is used but has no place"));
+      defects.add(cat(name(b), " is used but not placed"));
     }
   }
   std::stable_sort(by_offset.begin(), by_offset.end(), [&](int a, int b) { return begin(a) < begin(b); });
@@ -119,7 +120,7 @@ std::vector<std::string> check_memory(const RankTrace& rank) {
       }
       const Buffer& b = buffers[static_cast<std::size_t>(buffer)];
       if (access.end() > b.address + static_cast<std::uint64_t>(b.bytes)) {
-        defects.add(cat(b.name, " is left at its end: ", describe(trace, static_cast<int>(i))));
+        defects.add(cat(b.name, " is accessed past its end: ", describe(trace, static_cast<int>(i))));
         inside = false;
       }
       uses[static_cast<std::size_t>(buffer)].push_back({static_cast<int>(i), access});

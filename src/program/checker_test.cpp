@@ -22,7 +22,7 @@ std::string text(const std::vector<std::string>& lines) {
   return out;
 }
 
-// One line that has all the words.
+// Expects a line that contains all the words.
 void expect_defect(const std::vector<std::string>& lines, const std::vector<std::string>& words) {
   for (const std::string& line : lines) {
     bool all = true;
@@ -65,7 +65,7 @@ TEST(CheckMemory, PassesGoodSteps) {
   }
 }
 
-// Two accesses to the same byte of the arena (or of one persistent buffer), one a write, that nothing orders.
+// True if two accesses to the same byte of the arena (or of one persistent buffer), one a write, are not ordered.
 bool has_race(const Trace& trace, const std::vector<Buffer>& buffers, const Placement& placement) {
   const testing::Reachability truth(trace);
   auto accesses = testing::accesses_of(trace, buffers);
@@ -85,8 +85,8 @@ bool has_race(const Trace& trace, const std::vector<Buffer>& buffers, const Plac
   return false;
 }
 
-// Without one of its waits, a step is either rejected or has no two unordered conflicting accesses: then the wait said
-// nothing new.
+// Removes each wait of a step in turn. The checker must reject the step, unless no two conflicting accesses have become
+// unordered: then the wait was redundant.
 void expect_every_removed_wait_found(const StepSizes& sizes) {
   StepTrace step(sizes);
   const Recorder& r = step.recorder();
@@ -96,10 +96,10 @@ void expect_every_removed_wait_found(const StepSizes& sizes) {
     if (r.trace().items[i].kind != TraceItem::Kind::wait) continue;
     ++waits;
     Trace trace = r.trace();
-    trace.items[i].kind = TraceItem::Kind::record;  // keeps its place, orders nothing
+    trace.items[i].kind = TraceItem::Kind::record;  // keeps the item, orders nothing
     const bool found = !check_memory({.trace = &trace, .buffers = &r.buffers(), .placement = &placement}).empty();
     const bool race = has_race(trace, r.buffers(), placement);
-    ASSERT_TRUE(found || !race) << "the wait at item " << i << " is gone and nobody saw it";
+    ASSERT_TRUE(found || !race) << "the wait at item " << i << " was removed and no defect was found";
     (found ? rejected : redundant) += 1;
   }
   std::printf("%d waits: %d removals rejected, %d redundant\n", waits, rejected, redundant);
@@ -137,7 +137,7 @@ TEST(CheckMemory, NamesARace) {
                 {"race on weights 3", "all_gather", "instruction 7", "stream gather", "gemm", "stream compute"});
 }
 
-TEST(CheckMemory, LetsDisjointColumnsOfOneMatrixBeUsedAtOnce) {
+TEST(CheckMemory, AllowsConcurrentUseOfDisjointColumns) {
   Recorder r({"a", "b"});
   const int x = r.buffer("x", "temp", 1000);
   const std::uint64_t at = r.buffers()[0].address;
@@ -151,7 +151,7 @@ TEST(CheckMemory, LetsDisjointColumnsOfOneMatrixBeUsedAtOnce) {
   EXPECT_EQ(text(memory_of(r)), "");
 }
 
-TEST(CheckMemory, FindsReadsOfWhatNoOneWrote) {
+TEST(CheckMemory, FindsReadsOfUnwrittenBytes) {
   Recorder r({"compute"});
   const int x = r.buffer("x", "temp", 1000), y = r.buffer("y", "temp", 1000), z = r.buffer("z", "temp", 1000);
   const int kept = r.buffer("kept", kPersistent, 1000);
@@ -179,7 +179,7 @@ TEST(CheckMemory, FindsAccessesOutsideBuffers) {
   placement.offsets = {0};
   placement.bytes = 1024;
   const auto lines = memory_of(r, &placement);
-  expect_defect(lines, {"x is left at its end", "long"});
+  expect_defect(lines, {"x is accessed past its end", "long"});
   expect_defect(lines, {"outside every buffer", "wild"});
 }
 
@@ -196,13 +196,13 @@ TEST(CheckMemory, FindsBadPlacements) {
   placement = good;
   placement.offsets[1] = 1024 + 512 + 8;
   expect_defect(memory_of(r, &placement), {"y is not aligned"});
-  expect_defect(memory_of(r, &placement), {"y ends behind the arena"});
+  expect_defect(memory_of(r, &placement), {"y ends after the arena's end"});
   placement = good;
   placement.offsets[0] = -1;
-  expect_defect(memory_of(r, &placement), {"x is used but has no place"});
+  expect_defect(memory_of(r, &placement), {"x is used but not placed"});
 }
 
-TEST(Written, IsExactAgainstBytes) {
+TEST(Written, EqualsAMapOfBytes) {
   std::mt19937 random(5);
   int covered = 0;
   for (int round = 0; round < 3000; ++round) {
@@ -246,7 +246,7 @@ TEST(Written, IsExactAgainstBytes) {
 
 // ---- collectives
 
-TEST(CheckCollectives, FindsWhatMembersDoNotAgreeOn) {
+TEST(CheckCollectives, FindsMismatchedCollectives) {
   Recorder a({"s"}), b({"s"}), c({"s"});
   for (Recorder* r : {&a, &b, &c}) record_collective(*r, 0, note(CollectiveKind::all_gather, "shard", 64));
   record_collective(a, 0, note(CollectiveKind::all_reduce, "shard", 4));
@@ -254,7 +254,7 @@ TEST(CheckCollectives, FindsWhatMembersDoNotAgreeOn) {
   EXPECT_EQ(text(collectives_of({&a, &a})), "");
   expect_defect(collectives_of({&a, &b}), {"collective 1 of shard", "all_reduce of 4 bytes", "all_reduce of 8 bytes"});
   const auto lines = collectives_of({&a, &c});
-  expect_defect(lines, {"collective 1 of shard", "rank 1 for nothing"});
+  expect_defect(lines, {"collective 1 of shard", "rank 1 calls nothing"});
   expect_defect(lines, {"deadlock: rank 0", "all_reduce of 4 bytes on shard"});
   Recorder d({"s"}), e({"s"});
   record_collective(d, 0, note(CollectiveKind::broadcast, "world", 4, 0));
@@ -262,7 +262,7 @@ TEST(CheckCollectives, FindsWhatMembersDoNotAgreeOn) {
   expect_defect(collectives_of({&d, &e}), {"broadcast", "member 0", "member 1"});
 }
 
-TEST(CheckCollectives, FindsTwoCommunicatorsInTwoOrders) {
+TEST(CheckCollectives, FindsDifferentOrdersOfTwoCommunicators) {
   Recorder a({"s"}), b({"s"});
   record_collective(a, 0, note(CollectiveKind::all_gather, "context", 64));
   record_collective(a, 0, note(CollectiveKind::all_reduce, "data", 4));
@@ -271,7 +271,7 @@ TEST(CheckCollectives, FindsTwoCommunicatorsInTwoOrders) {
   const auto lines = collectives_of({&a, &b});
   expect_defect(lines, {"deadlock: rank 0", "all_gather"});
   expect_defect(lines, {"deadlock: rank 1", "all_reduce"});
-  // On streams of their own they do not wait for each other.
+  // On separate streams they do not wait for each other.
   Recorder c({"s", "t"}), d({"s", "t"});
   record_collective(c, 0, note(CollectiveKind::all_gather, "context", 64));
   record_collective(c, 1, note(CollectiveKind::all_reduce, "data", 4));
@@ -295,7 +295,7 @@ TEST(CheckCollectives, FindsACyclicWaitThroughEvents) {
   EXPECT_EQ(text(collectives_of({&a, &a})), "");
 }
 
-TEST(CheckCollectives, FindsACommunicatorOnTwoStreamsWithoutOrder) {
+TEST(CheckCollectives, FindsUnorderedUseOfACommunicatorOnTwoStreams) {
   Recorder a({"s", "t"});
   record_collective(a, 0, note(CollectiveKind::all_gather, "shard", 64));
   record_collective(a, 1, note(CollectiveKind::all_gather, "shard", 64));
@@ -320,19 +320,19 @@ TEST(CheckCollectives, PairsSendsAndReceives) {
     return r;
   };
   const auto a = ring(0, 100), b = ring(1, 100), c = ring(2, 100), other = ring(2, 200);
-  // One communicator on two streams: members agree on pairs, but NCCL would want an order.
+  // One communicator on two streams: the pairs match, but their order is not fixed, which NCCL requires.
   std::vector<std::string> lines = collectives_of({a.get(), b.get(), c.get()});
   std::erase_if(lines, [](const std::string& line) { return line.find("without an order") != std::string::npos; });
   EXPECT_EQ(text(lines), "");
   expect_defect(collectives_of({a.get(), b.get(), other.get()}),
                 {"message 0 from rank 1 to rank 2", "send of 100", "receive of 200"});
-  // With a member that is not given, nothing is known of pairs.
+  // If a member is not given, pairs are unknown and count as matched.
   lines = collectives_of({a.get(), b.get()});
   std::erase_if(lines, [](const std::string& line) { return line.find("without an order") != std::string::npos; });
   EXPECT_EQ(text(lines), "");
 }
 
-TEST(CheckCollectives, FindsSendsThatAllWaitForTheirReceives) {
+TEST(CheckCollectives, FindsSendsThatWaitForOneAnother) {
   Recorder a({"s"}), b({"s"}), c({"s"});
   record_collective(a, 0, note(CollectiveKind::send, "pair", 64, 1));
   record_collective(a, 0, note(CollectiveKind::receive, "pair", 64, 1));
@@ -349,7 +349,7 @@ TEST(CheckCollectives, FindsSendsThatAllWaitForTheirReceives) {
   expect_defect(collectives_of({&a, &d}), {"message 0 from rank 1 to rank 0", "nothing is sent"});
 }
 
-TEST(CheckCollectives, ReportsAtMostAPageful) {
+TEST(CheckCollectives, ReportsAtMostMaxDefects) {
   Recorder a({"s"});
   const int x = a.buffer("x", "temp", 8);
   (void)x;

@@ -1,4 +1,4 @@
-// The half of the checker that looks across ranks.
+// The checks across ranks: check_collectives.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -22,16 +22,16 @@ std::string describe(const CollectiveNote& note) {
              note.peer >= 0 ? cat(" with member ", note.peer) : "");
 }
 
-// One item's part in a collective, with what it must meet.
+// One item's part in a collective, and the parts that it must match.
 struct Part {
   int item = 0;
   const CollectiveNote* note = nullptr;
   int communicator = 0;
-  int number = 0;    // among this rank's collectives on the communicator; sends and receives: among those to the peer
-  int partner = -1;  // sends and receives: index of the other side in `ranks`, where it is known
+  int number = 0;  // index in this rank's collectives on the communicator; for pairs, in the sends or receives per peer
+  int partner = -1;  // sends and receives: index of the other rank in `ranks`, -1 if unknown
 };
 
-// Everything that all ranks say to each other.
+// All collectives, sends and receives of all ranks.
 class Conversation {
  public:
   explicit Conversation(const std::vector<RankTrace>& ranks) : ranks_(ranks), parts_(ranks.size()) {
@@ -89,7 +89,7 @@ class Conversation {
     }
   }
 
-  // Every member of a communicator must ask for what its first member asks for.
+  // Every member of a communicator must call the same collectives as its first member.
   void check_sequences(Defects& defects) const {
     for (std::size_t c = 0; c < members_.size(); ++c) {
       const std::vector<const CollectiveNote*> expected = sequence(members_[c].front(), static_cast<int>(c));
@@ -101,13 +101,13 @@ class Conversation {
                                           });
         if (a == expected.end() && b == notes.end()) continue;
         defects.add(cat("collective ", a - expected.begin(), " of ", name(c), ": rank ",
-                        ranks_[members_[c].front()].rank, " asks for ", a != expected.end() ? describe(**a) : "nothing",
-                        ", rank ", ranks_[r].rank, " for ", b != notes.end() ? describe(**b) : "nothing"));
+                        ranks_[members_[c].front()].rank, " calls ", a != expected.end() ? describe(**a) : "nothing",
+                        ", rank ", ranks_[r].rank, " calls ", b != notes.end() ? describe(**b) : "nothing"));
       }
     }
   }
 
-  // The k-th send to a member meets that member's k-th receive from here.
+  // The k-th send to a member must match that member's k-th receive from this rank.
   void check_pairs(Defects& defects) const {
     using Key = std::tuple<int, int, int, int>;  // communicator, sender, receiver, number
     std::map<Key, std::pair<const CollectiveNote*, const CollectiveNote*>> pairs;
@@ -122,7 +122,7 @@ class Conversation {
         }
       }
     }
-    std::set<std::tuple<int, int, int>> reported;  // one line a pair of members
+    std::set<std::tuple<int, int, int>> reported;  // one line per pair of members
     for (const auto& [key, pair] : pairs) {
       const auto& [communicator, from, to, number] = key;
       const auto& [send, receive] = pair;
@@ -152,12 +152,12 @@ class Conversation {
   }
 
   const std::vector<RankTrace>& ranks_;
-  std::vector<std::vector<Part>> parts_;           // of each rank, in list order
-  std::vector<std::vector<std::size_t>> members_;  // of each communicator, by rank
-  std::vector<int> max_peer_;                      // the largest member index that a send or receive names
+  std::vector<std::vector<Part>> parts_;           // by rank, in list order
+  std::vector<std::vector<std::size_t>> members_;  // by communicator, sorted by rank
+  std::vector<int> max_peer_;                      // by communicator: largest member index of a send or receive
 };
 
-// Runs the streams of all ranks as queues until all are empty or none moves.
+// Runs the streams of all ranks as queues until all are empty or none can continue.
 class Simulation {
  public:
   Simulation(const std::vector<RankTrace>& ranks, const Conversation& conversation)
@@ -199,7 +199,7 @@ class Simulation {
  private:
   struct RankState {
     std::vector<bool> done;
-    std::vector<const Part*> part;  // of an item; null: it needs nobody
+    std::vector<const Part*> part;  // by item; null: it waits for no other rank
     std::vector<std::deque<int>> queues;
   };
   struct Head {
@@ -210,7 +210,7 @@ class Simulation {
     return ranks_[r].trace->items[static_cast<std::size_t>(item)];
   }
 
-  // Ends every head that can end; true where something moved.
+  // Finishes every queue head that can finish; true if there was one.
   bool step() {
     bool moved = false;
     std::map<std::pair<int, int>, std::vector<Head>> meetings;                          // communicator, number

@@ -1,4 +1,4 @@
-// What the checkers have found so far, and how they name an item of a trace.
+// `Defects`: the list of defects that the checkers have found; `describe` names an item of a trace in them.
 #pragma once
 
 #include <string>

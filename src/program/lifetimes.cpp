@@ -40,7 +40,7 @@ Lifetimes::Lifetimes(const Trace& trace, const Order& order, const std::vector<B
       if (first_[b] < 0) first_[b] = static_cast<int>(i);
       last_[b] = static_cast<int>(i);
       int& last = last_position_[b * static_cast<std::size_t>(streams_) + static_cast<std::size_t>(item.stream)];
-      // A stream's clocks only grow: its first access bounds all its later ones.
+      // A stream's clocks only grow, so the buffer's first access on it bounds its later ones.
       if (last == 0) {
         for (int s = 0; s < streams_; ++s) {
           int& known = known_over_[b * static_cast<std::size_t>(streams_) + static_cast<std::size_t>(s)];

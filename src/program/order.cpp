@@ -12,7 +12,7 @@ Order::Order(const Trace& trace) : streams_(static_cast<int>(trace.streams.size(
   position_.resize(count);
   clock_.resize(count * width);
   std::vector<int> length(width, 0);                                     // items of each stream so far
-  std::vector<std::vector<int>> now(width, std::vector<int>(width, 0));  // what each stream knows to be over
+  std::vector<std::vector<int>> now(width, std::vector<int>(width, 0));  // by stream: its current clock
   for (std::size_t i = 0; i < count; ++i) {
     const TraceItem& item = trace.items[i];
     const auto s = static_cast<std::size_t>(item.stream);

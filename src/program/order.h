@@ -1,7 +1,7 @@
-// The happens-before relation of a trace: what must be over before what starts, through stream order and events.
+// `Order`: the happens-before relation of a trace, from stream order and events.
 //
-// Every item of the trace gets a vector clock: for each stream, how many of that stream's items are known to be over
-// when the item starts. Lifetimes, races and placement are all read from these clocks, never from list order.
+// Every item of the trace has a vector clock: for each stream, how many of its items are known to be over when the item
+// starts. Lifetimes, races and placement are derived from these clocks, never from list order.
 // Source: Lamport 1978; vector clocks as in Mattern 1989.
 #pragma once
 
@@ -24,7 +24,7 @@ class Order {
     return clock_[static_cast<std::size_t>(item) * static_cast<std::size_t>(streams_) +
                   static_cast<std::size_t>(stream)];
   }
-  // True where a is over before b starts.
+  // True if a is over before b starts.
   bool before(int a, int b) const { return position(a) <= clock(b, stream_[static_cast<std::size_t>(a)]); }
 
  private:

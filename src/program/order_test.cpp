@@ -11,7 +11,7 @@ namespace {
 using testing::Reachability;
 using testing::Recorder;
 
-TEST(Order, IsReachabilityOnRandomTraces) {
+TEST(Order, EqualsReachabilityOnRandomTraces) {
   for (unsigned seed = 0; seed < 60; ++seed) {
     const auto recorder = testing::random_trace(seed, 1 + static_cast<int>(seed % 6), 150, 20);
     const Order order(recorder->trace());
@@ -25,7 +25,7 @@ TEST(Order, IsReachabilityOnRandomTraces) {
   }
 }
 
-TEST(Order, EventsCarryWhatTheirStreamKnew) {
+TEST(Order, EventsCarryTheirStreamsClock) {
   Recorder r({"a", "b", "c"});
   r.launch(0, {.name = "first"});
   r.after(1, 0);
@@ -38,7 +38,7 @@ TEST(Order, EventsCarryWhatTheirStreamKnew) {
   EXPECT_FALSE(order.before(last, last));
 }
 
-TEST(Order, RejectsAWaitForWhatIsNotThereYet) {
+TEST(Order, RejectsAWaitForALaterItem) {
   Trace trace;
   trace.streams = {"a"};
   trace.items.push_back({.kind = TraceItem::Kind::wait, .target = 1});

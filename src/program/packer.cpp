@@ -14,7 +14,7 @@ std::int64_t units_of(const Buffer& buffer) {
 
 namespace {
 
-// What every access from an item on knows to be over, at the least: the smallest clock of the streams' next accesses.
+// A lower bound of the clocks of all accesses from an item on: the minimum over the streams' next accesses.
 class KnownFloor {
  public:
   KnownFloor(const Trace& trace, const Order& order) : order_(order), next_(static_cast<std::size_t>(order.streams())) {
@@ -24,7 +24,7 @@ class KnownFloor {
       }
     }
   }
-  // `item` must not fall from call to call.
+  // `item` must not decrease from call to call.
   std::vector<int> from(int item) {
     std::vector<int> floor(next_.size(), std::numeric_limits<int>::max());
     for (auto& items : next_) {
@@ -39,7 +39,7 @@ class KnownFloor {
 
  private:
   const Order& order_;
-  std::vector<std::vector<int>> next_;  // items with accesses that are still to come, the next one last
+  std::vector<std::vector<int>> next_;  // remaining items with accesses, the next one last
 };
 
 }  // namespace
@@ -48,7 +48,7 @@ Packer::Packer(const Trace& trace, const Order& order, const Lifetimes& lifetime
                const std::vector<int>& used)
     : earlier_(buffers.size()), later_(buffers.size()), offsets_(buffers.size(), -1), taken_(buffers.size()) {
   for (const Buffer& buffer : buffers) units_.push_back(units_of(buffer));
-  // A sweep over first accesses. A buffer leaves it when all accesses to come know that it is over.
+  // A sweep over first accesses. A buffer leaves it when the clocks of all remaining accesses include its end.
   KnownFloor floor(trace, order);
   std::vector<int> by_first = used, open;
   std::stable_sort(by_first.begin(), by_first.end(),

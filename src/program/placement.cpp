@@ -14,8 +14,8 @@ namespace hawser::program {
 
 namespace {
 
-// A run of the trace that the relation allows: `eager` goes as far ahead of the other streams as its waits let it.
-// Returns item indices in the order in which they start.
+// An execution order of the trace that the happens-before relation allows: `eager` runs as far ahead of the other
+// streams as its waits allow. Returns item indices in the order in which they start.
 std::vector<int> run_ahead(const Trace& trace, int eager) {
   const std::size_t count = trace.items.size();
   std::vector<int> out;
@@ -41,9 +41,9 @@ std::vector<int> run_ahead(const Trace& trace, int eager) {
   return out;
 }
 
-// Buffers live at one moment of one run: those that have been accessed and are not known to be over by the accesses so
-// far. No two of them are disjoint, so their sum is a bound from below on every placement. A buffer waits in the heap
-// of one stream on which its last access is not known to be over.
+// The buffers live at one moment of one execution order: those that have been accessed and are not known to be over by
+// the accesses so far. No two of them are disjoint, so their sum is a lower bound of every placement. Each buffer is in
+// the heap of one stream on which its last access is not known to be over.
 class LiveSet {
  public:
   LiveSet(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, int streams)
@@ -72,7 +72,7 @@ class LiveSet {
  private:
   using Entry = std::pair<int, int>;  // last position on the heap's stream, buffer
 
-  // Into a heap whose stream shows that the buffer is not over before `newest`; false where it is over.
+  // Puts the buffer into the heap of a stream on which it is not over before `newest`; false if it is over on all.
   bool put(int buffer, int newest) {
     for (std::size_t s = 0; s < heaps_.size(); ++s) {
       const int last = lifetimes_.last_position(buffer, static_cast<int>(s));
@@ -90,8 +90,8 @@ class LiveSet {
   std::int64_t units_ = 0;
 };
 
-// The largest live set over several runs: the host's order, and each stream running ahead (a gather may come long
-// before the host's order says).
+// The largest live set over several execution orders: the host's order, and each stream running ahead (a gather may run
+// long before its position in the host's order).
 void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector<Buffer>& buffers,
                const std::vector<int>& used, Placement& out) {
   const int streams = static_cast<int>(trace.streams.size());
@@ -130,7 +130,8 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
     LiveSet again(lifetimes, buffers, streams);
     for (std::size_t i = 0; i <= peak; ++i) again.add(by_first[i]);
     std::vector<int> set = again.take();
-    // What other runs have at that moment: a reduction that has begun and not ended, a gather that came early.
+    // Adds buffers that are live at that moment in other execution orders, such as those of a running reduction or an
+    // early gather.
     for (const int b : by_size) {
       if (std::any_of(set.begin(), set.end(), [&](int other) { return other == b || lifetimes.disjoint(b, other); })) {
         continue;
@@ -149,9 +150,10 @@ void find_peak(const Trace& trace, const Lifetimes& lifetimes, const std::vector
   });
 }
 
-// Looks for an order of putting buffers down that needs few bytes. Buffers of one size stand together, sizes in
-// descending order: in most traces that is within a percent of the bound. Where it is not (weights of two sizes that
-// take turns over several micro-batches), the order is changed at random, step by step, and what is no worse is kept.
+// Searches for an order of placing buffers that needs few bytes. Initially buffers of one size are adjacent, in
+// descending order of size: in most traces that is within a percent of the bound. Otherwise (weights of two sizes that
+// alternate over several micro-batches) the order is changed at random, step by step, and kept if the result is no
+// worse.
 class Search {
  public:
   Search(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, const std::vector<int>& used, Packer& packer,
@@ -171,7 +173,7 @@ class Search {
 
   std::int64_t run(std::vector<std::int64_t>& offsets) {
     constexpr int kMaxTries = 2000;
-    constexpr std::size_t kMaxWork = 80'000'000, kPoorWork = 320'000'000;  // some tenths of a second, a second
+    constexpr std::size_t kMaxWork = 80'000'000, kPoorWork = 320'000'000;  // tenths of a second; about a second
     bool reuse = true;
     const auto resume = [&] { return best_ > good_ && packer_.work() < (best_ > poor_ ? kPoorWork : kMaxWork); };
     for (int i = 0; i < kMaxTries && (i < 2 ? best_ > good_ : resume()); ++i) {
@@ -204,25 +206,25 @@ class Search {
   }
 
   void change(std::vector<std::vector<int>>& groups) {
-    // Small buffers find their place anyway: only the largest sizes are moved about.
+    // Small buffers fit into gaps anyway: change only the largest sizes.
     const std::size_t count = std::min<std::size_t>(groups.size(), 16), i = below(count), j = below(count);
     switch (below(4)) {
-      case 0: {  // another place in the order
+      case 0: {  // move a group
         std::vector<int> group = std::move(groups[i]);
         groups.erase(groups.begin() + static_cast<std::ptrdiff_t>(i));
         groups.insert(groups.begin() + static_cast<std::ptrdiff_t>(j), std::move(group));
         break;
       }
-      case 1:  // another order inside
+      case 1:  // sort a group differently
         sort(groups[i], below(3));
         break;
-      case 2:  // two groups as one
+      case 2:  // merge two groups
         if (i == j) break;
         groups[i].insert(groups[i].end(), groups[j].begin(), groups[j].end());
         groups.erase(groups.begin() + static_cast<std::ptrdiff_t>(j));
         sort(groups[i > j ? i - 1 : i], below(3));
         break;
-      default: {  // those behind some moment before those ahead of it
+      default: {  // buffers that start after some moment first
         const int moment = lifetimes_.first_item(groups[i][below(groups[i].size())]);
         std::stable_partition(groups[i].begin(), groups[i].end(),
                               [&](int b) { return lifetimes_.first_item(b) >= moment; });
@@ -232,7 +234,7 @@ class Search {
 
   const Lifetimes& lifetimes_;
   Packer& packer_;
-  std::int64_t good_, poor_;  // at or below the one the search ends, above the other it takes longer
+  std::int64_t good_, poor_;  // the search ends at good_ or below; above poor_ it may take longer
   RandomStream random_;
   std::uint64_t drawn_ = 0;
   std::vector<std::vector<int>> groups_;

@@ -1,4 +1,5 @@
-// Where buffers lie: two may share bytes only if every access to the one is over before any access to the other starts.
+// `Placement`: offsets of every buffer in the arena, from their lifetimes. Two buffers may share bytes only if every
+// access to one is over before any access to the other starts.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,11 @@
 
 namespace hawser::program {
 
-// Purpose of buffers that hold their contents from step to step: parameters, moments. They are placed apart, by their
-// owner, and share bytes with nobody.
+// Purpose of buffers whose contents persist from step to step: parameters, moments. Their owner places them, and they
+// share bytes with no other buffer.
 inline const std::string kPersistent = "persistent";
 
-// A buffer as the meta device saw it.
+// A buffer as allocated on the meta device.
 struct Buffer {
   std::string name;           // "saved/attention/layer 3/mb 0", for reports
   std::string purpose;        // "activations", "weights", "gradients", "workspace" …
@@ -23,32 +24,32 @@ struct Buffer {
 };
 
 struct Placement {
-  std::vector<std::int64_t> offsets;  // a buffer each, aligned to Device::kAlignment; -1: persistent or never used
+  std::vector<std::int64_t> offsets;  // by buffer, aligned to Device::kAlignment; -1: persistent or never used
   std::int64_t bytes = 0;             // of the step's arena
-  // The most bytes found that the relation lets exist together, about when `peak_item` starts: no two of these buffers
-  // may share bytes, so no placement can be smaller than this.
+  // A lower bound of `bytes`: the largest sum found of buffers that are live at once, about when `peak_item` starts. No
+  // two of these buffers may share bytes.
   std::int64_t live_bytes = 0;
   int peak_item = -1;
-  std::vector<int> peak_buffers;  // live at the peak, largest first; no two of them may share bytes
+  std::vector<int> peak_buffers;  // live at the peak, largest first
 };
 
-// First accesses and last accesses of every buffer, stream by stream.
+// First and last accesses of every buffer, by stream.
 class Lifetimes {
  public:
   Lifetimes(const Trace& trace, const Order& order, const std::vector<Buffer>& buffers);
 
   bool used(int buffer) const { return used_[static_cast<std::size_t>(buffer)]; }
-  // Every access to a is over before any access to b starts.
+  // True if every access to a is over before any access to b starts.
   bool before(int a, int b) const;
   bool disjoint(int a, int b) const { return before(a, b) || before(b, a); }
   // Items of the first and last access in list order.
   int first_item(int buffer) const { return first_[static_cast<std::size_t>(buffer)]; }
   int last_item(int buffer) const { return last_[static_cast<std::size_t>(buffer)]; }
-  // Position in the stream of the last access there, 0 where there is none.
+  // Position in the stream of the buffer's last access on it, 0 if there is none.
   int last_position(int buffer, int stream) const {
     return last_position_[static_cast<std::size_t>(buffer * streams_ + stream)];
   }
-  // So many items of the stream are over before any access to the buffer starts.
+  // The number of items of the stream that are over before any access to the buffer starts.
   int known_over(int buffer, int stream) const {
     return known_over_[static_cast<std::size_t>(buffer * streams_ + stream)];
   }
@@ -60,7 +61,7 @@ class Lifetimes {
   std::vector<int> last_position_, known_over_;  // [buffer][stream]
 };
 
-// The buffer each address of the trace belongs to.
+// Finds the buffer that an address of the trace belongs to.
 class BufferIndex {
  public:
   explicit BufferIndex(const std::vector<Buffer>& buffers);
@@ -72,11 +73,11 @@ class BufferIndex {
 };
 
 enum class Placing {
-  offsets,   // everything
-  estimate,  // only the bound: no offsets, `bytes` is `live_bytes`
+  offsets,   // the full placement
+  estimate,  // only the lower bound: no offsets, `bytes` is `live_bytes`
 };
 
-// Offsets for all buffers but the persistent ones. The result depends on the arguments alone.
+// Computes offsets of all buffers except the persistent ones. The result depends only on the arguments.
 Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing placing = Placing::offsets);
 
 }  // namespace hawser::program

@@ -22,7 +22,7 @@ std::int64_t aligned(const Buffer& buffer) {
   return round_up(buffer.bytes, Device::kAlignment);
 }
 
-// Which buffers may not share bytes, from reachability between every two accesses.
+// The pairs of buffers that may not share bytes, from reachability between all pairs of accesses.
 std::vector<std::vector<bool>> conflicts_of(const Trace& trace, const std::vector<Buffer>& buffers) {
   const testing::Reachability truth(trace);
   const auto accesses = testing::accesses_of(trace, buffers);
@@ -67,7 +67,7 @@ void expect_sound(const Trace& trace, const std::vector<Buffer>& buffers, const 
     }
   }
   EXPECT_EQ(top, placement.bytes);
-  // live_bytes is a proven bound: its buffers conflict, each with each.
+  // live_bytes is a lower bound: all pairs of its buffers conflict.
   std::int64_t live = 0;
   for (const int a : placement.peak_buffers) {
     live += aligned(buffers[static_cast<std::size_t>(a)]);
@@ -79,7 +79,7 @@ void expect_sound(const Trace& trace, const std::vector<Buffer>& buffers, const 
   EXPECT_GE(placement.bytes, placement.live_bytes);
 }
 
-// The heaviest set of buffers of which no two may share bytes, by trying all sets that are worth it.
+// The heaviest set of pairwise conflicting buffers, by branch and bound.
 std::int64_t heaviest(const std::vector<std::vector<bool>>& conflict, const std::vector<Buffer>& buffers,
                       std::vector<int> candidates) {
   std::int64_t best = 0;
@@ -112,7 +112,7 @@ TEST(Placement, IsSoundOnRandomTraces) {
   EXPECT_LT(sum / count, 1.05);
 }
 
-TEST(Placement, LiveBytesIsNearTheHeaviestSet) {
+TEST(Placement, LiveBytesAreCloseToTheHeaviestSet) {
   double worst = 1, sum = 0;
   int count = 0;
   for (unsigned seed = 100; seed < 160; ++seed) {
@@ -132,8 +132,9 @@ TEST(Placement, LiveBytesIsNearTheHeaviestSet) {
   EXPECT_GT(sum / count, 0.95);
 }
 
-TEST(Placement, KnowsThatAStreamMayRunAhead) {
-  // The host asks for b last, but its stream waits for nothing: it may be live beside a, which is larger than c.
+TEST(Placement, AccountsForStreamsThatRunAhead) {
+  // The host enqueues b last, but its stream waits for nothing: b may be live at the same time as a, which is larger
+  // than c.
   Recorder r({"compute", "gather"});
   const int a = r.buffer("a", "temp", 3000), c = r.buffer("c", "temp", 1000), b = r.buffer("b", "temp", 2000);
   r.work(0, "use", {}, {a});
@@ -202,13 +203,13 @@ std::vector<StepCase> steps() {
   add("8B, full, prefetch 2", m8, [](StepSizes& s) { s.full = true, s.rows = 16384, s.weight_buffers = 3; });
   add("70B, full, 64k", m70, [](StepSizes& s) { s.rows = 65536; });
   add("70B, full, 3 micro-batches", m70, [](StepSizes& s) { s.micro_batches = 3; });
-  // Weights and gradients of one size, and a head of a slightly larger one, that take turns: the hardest known.
+  // The hardest known: weights and gradients of one size alternate with a slightly larger head.
   add(
       "70B in float32, 3 micro-batches", m70, [](StepSizes& s) { s.micro_batches = 3, s.weight_bytes = 4; }, 1.10);
   return out;
 }
 
-TEST(Placement, OfAStepIsTight) {
+TEST(Placement, IsTightForTrainingSteps) {
   for (const auto& [name, sizes, max] : steps()) {
     StepTrace step(sizes);
     const Recorder& r = step.recorder();
@@ -239,7 +240,7 @@ TEST(Placement, IsFast) {
   std::printf("%zu buffers, %zu items: %.3f s, ratio %.4f\n", step.recorder().buffers().size(),
               step.recorder().trace().items.size(), seconds,
               static_cast<double>(placement.bytes) / static_cast<double>(placement.live_bytes));
-  EXPECT_LT(seconds, 20.0);  // a second on a quiet machine; sanitizers and neighbours take their part
+  EXPECT_LT(seconds, 20.0);  // about 1 s on an idle machine; sanitizers and other load add to it
 }
 
 }  // namespace

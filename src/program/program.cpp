@@ -69,7 +69,7 @@ const char* to_string(StreamId stream) {
 int Program::add(Instruction instruction) {
   instruction.id = static_cast<int>(instructions.size());
   for (const int other : instruction.after)
-    HAWSER_CHECK(other >= 0 && other < instruction.id, "row ", instruction.id, " waits for ", other);
+    HAWSER_CHECK(other >= 0 && other < instruction.id, "instruction ", instruction.id, " waits for ", other);
   instructions.push_back(std::move(instruction));
   return instructions.back().id;
 }

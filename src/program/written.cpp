@@ -6,7 +6,7 @@ namespace hawser::program {
 
 namespace {
 
-// Rows [row, row_end) x columns [column, column_end) of the buffer seen as a matrix of `period` bytes a row.
+// Rows [row, row_end) x columns [column, column_end) of the buffer, viewed as a matrix with rows of `period` bytes.
 struct Tile {
   std::int64_t row, row_end, column, column_end;
   bool empty() const { return row >= row_end || column >= column_end; }
@@ -28,7 +28,7 @@ std::vector<Tile> tiles_of(const Access& access, std::uint64_t buffer, std::int6
   return {{first, first + 1, column, period}, {first + 1, last, 0, period}, {last, last + 1, 0, end % period}};
 }
 
-// What is left of the tiles without `cut`.
+// The tiles minus `cut`.
 std::vector<Tile> without(const std::vector<Tile>& tiles, const Tile& cut) {
   std::vector<Tile> out;
   for (const Tile& t : tiles) {
@@ -69,7 +69,7 @@ bool Written::covers(const Access& read) const {
     if (one_run(write) && write.address <= read.address && read.end() <= write.end()) return true;
     if (period == 0 && !one_run(write)) period = write.stride;
   }
-  // Runs only: one row that holds them all.
+  // All accesses are contiguous: one row holds them all.
   if (period == 0) {
     for (const Access& write : writes_) period = std::max(period, static_cast<std::int64_t>(write.end() - buffer_));
     period = std::max(period, static_cast<std::int64_t>(read.end() - buffer_)) + 1;

@@ -1,4 +1,4 @@
-// Which bytes of one buffer have been written.
+// `Written`: the bytes of one buffer that have been written.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ class Written {
   explicit Written(std::uint64_t buffer) : buffer_(buffer) {}
 
   void add(const Access& write);
-  // True where every byte of `read` has been written. Exact while combs of rows have one period; writes of another
-  // period than the read's count with all between their rows.
+  // True if every byte of `read` has been written. Exact for strided accesses of one stride; writes with another stride
+  // than the read's count as covering the gaps between their rows too.
   bool covers(const Access& read) const;
 
  private:

@@ -1,4 +1,4 @@
-// A micro-batch on the host, as one rank gets it, and the bounds that its buffers are planned for.
+// `HostBatch`: a micro-batch of one rank on the host. `BatchBounds`: the bounds that its buffers are planned for.
 #pragma once
 
 #include <cstdint>
@@ -6,26 +6,26 @@
 
 namespace hawser::step {
 
-// Row order and tables as in nn::BatchViews; tables are flat, 6 numbers a segment.
+// Row order and tables as in nn::BatchViews; tables are flat, 6 numbers per segment.
 struct HostBatch {
   std::vector<std::int32_t> ids, labels, positions;
   std::vector<std::int32_t> diagonal, off_diagonal;
   std::vector<std::int32_t> gather_index;     // empty without context parallelism
-  std::vector<std::int32_t> logit_positions;  // BatchBounds::logit_positions at most; what is missing counts as row 0
-  std::vector<std::int32_t> slot_mapping;     // a number each row where keys are kept, else empty
+  std::vector<std::int32_t> logit_positions;  // at most BatchBounds::logit_positions; padded with row 0
+  std::vector<std::int32_t> slot_mapping;     // one per row with a KV cache, else empty
 };
 
-// Known from the recipe, never from the data.
+// Derived from the recipe, never from the data.
 struct BatchBounds {
   std::int64_t rows = 0;  // T of this rank
   int context = 1;
-  std::int64_t diagonal = 1;  // segments at most
+  std::int64_t diagonal = 1;  // max segments
   std::int64_t off_diagonal = 0;
   std::int64_t uniform_diagonal = 0;  // as in nn::BatchViews
   bool off_diagonal_apart = false;
-  std::int64_t logit_positions = 0;  // Purpose::logits: rows whose logits are wanted
+  std::int64_t logit_positions = 0;  // Purpose::logits: max rows whose logits are computed
   bool uses_kv_cache = false;        // nn/kv_cache.h
-  double diagonal_pairs = 0;         // visible query-key pairs a head at most: what the plan records
+  double diagonal_pairs = 0;         // max visible query-key pairs per head, for the plan's FLOPs
   double off_diagonal_pairs = 0;
 };
 

@@ -17,7 +17,7 @@ const char* name_of(Role role) {
     case Role::saved:
       return "saved activations";
     case Role::unit_gradient:
-      return "gradients, whole";
+      return "gradients, unsharded";
     case Role::shard_gradient:
       return "gradients, sharded";
     case Role::temp:
@@ -43,7 +43,7 @@ TensorView MetaBuffers::get(const BufferKey& key, DType dtype, const Shape& shap
                              .bytes = bytes});
   }
   const program::Buffer& buffer = plan_.buffers[static_cast<std::size_t>(it->second)];
-  HAWSER_CHECK(buffer.bytes == bytes, key.text(), " has ", buffer.bytes, " bytes, asked for ", bytes);
+  HAWSER_CHECK(buffer.bytes == bytes, key.text(), " has ", buffer.bytes, " bytes, requested ", bytes);
   return TensorView(reinterpret_cast<std::byte*>(buffer.address), dtype, shape, DeviceKind::meta);  // NOLINT
 }
 
@@ -60,8 +60,8 @@ TensorView PlannedBuffers::get(const BufferKey& key, DType dtype, const Shape& s
   HAWSER_CHECK(it != plan_.index.end(), key.text(), " is not in the plan");
   const auto index = static_cast<std::size_t>(it->second);
   const program::Buffer& buffer = plan_.buffers[index];
-  HAWSER_CHECK(buffer.bytes == bytes, key.text(), " has ", buffer.bytes, " bytes in the plan, asked for ", bytes);
-  // A buffer that no work touches has no place.
+  HAWSER_CHECK(buffer.bytes == bytes, key.text(), " has ", buffer.bytes, " bytes in the plan, requested ", bytes);
+  // A buffer without accesses has no offset.
   const std::int64_t offset = std::max<std::int64_t>(plan_.placement.offsets[index], 0);
   return TensorView(arena_ + offset, dtype, shape, device_);
 }

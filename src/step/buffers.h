@@ -1,5 +1,5 @@
-// The buffers of a step by what they are for. On meta a buffer comes into being when it is first asked for; on a real
-// device it lies where the plan put it, and asking for another size than the plan saw is a broken promise.
+// `Buffers`: the buffers of a step, by purpose. On meta a buffer is allocated when it is first requested. On a real
+// device it is at its planned offset; requesting another size than planned is an InternalError.
 #pragma once
 
 #include <compare>
@@ -14,13 +14,13 @@
 namespace hawser::step {
 
 enum class Role {
-  batch,           // (micro-batch, which)
-  weights,         // (gather row)
-  activation,      // (row that makes it): a layer's output, or the gradient of its input
-  saved,           // (forward row, slot)
-  unit_gradient,   // (unit, micro-batch): whole
+  batch,           // (micro-batch, which table)
+  weights,         // (gather instruction)
+  activation,      // (instruction that writes it): a layer's output, or the gradient of its input
+  saved,           // (forward instruction, slot)
+  unit_gradient,   // (unit, micro-batch): unsharded
   shard_gradient,  // (unit)
-  temp,            // (row, count)
+  temp,            // (instruction, count)
 };
 
 struct BufferKey {
@@ -37,9 +37,9 @@ class Buffers {
   virtual TensorView get(const BufferKey& key, DType dtype, const Shape& shape) = 0;
 };
 
-// What the plan hands from meta to a real device.
+// The plan made on meta, for a real device.
 struct BufferPlan {
-  std::map<BufferKey, int> index;  // into buffers
+  std::map<BufferKey, int> index;  // of `buffers`
   std::vector<program::Buffer> buffers;
   program::Placement placement;
 };
@@ -48,7 +48,7 @@ class MetaBuffers : public Buffers {
  public:
   explicit MetaBuffers(MetaDevice& device) : device_(device) {}
   TensorView get(const BufferKey& key, DType dtype, const Shape& shape) override;
-  // Persistent memory that lies elsewhere but must be known to the checker.
+  // Persistent memory that is allocated elsewhere but must be known to the checker.
   void add_persistent(const std::string& name, const std::byte* data, std::int64_t bytes);
   BufferPlan take() { return std::move(plan_); }
 
@@ -59,7 +59,7 @@ class MetaBuffers : public Buffers {
 
 class PlannedBuffers : public Buffers {
  public:
-  // Both outlive this.
+  // Both arguments outlive this.
   PlannedBuffers(const BufferPlan& plan, std::byte* arena, DeviceKind device)
       : plan_(plan), arena_(arena), device_(device) {}
   TensorView get(const BufferKey& key, DType dtype, const Shape& shape) override;

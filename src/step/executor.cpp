@@ -53,7 +53,7 @@ StepOutput Executor::enqueue(const StepInput& input) {
     if (setup_.on_instruction) setup_.on_instruction(instruction);
     temps_ = 0;
     for (const int other : instruction.after) {
-      // Rows of the same stream are in order anyway.
+      // Instructions of one stream are in order anyway.
       if (setup_.program->instructions[static_cast<std::size_t>(other)].stream != instruction.stream) {
         stream(instruction.stream).wait(ends_[static_cast<std::size_t>(other)]);
       }
@@ -125,7 +125,7 @@ void Executor::gather(const Instruction& instruction) {
 std::vector<TensorView> Executor::weights_of(const Instruction& instruction, const std::vector<ParamPlace>& places) {
   std::vector<TensorView> weights;
   const bool gathered = setup_.state->options().parts > 1;
-  if (gathered && instruction.gathered.empty()) return weights;  // a row that reads none
+  if (gathered && instruction.gathered.empty()) return weights;  // the instruction reads no weights
   for (const ParamPlace& place : places) {
     const nn::Unit& unit = setup_.model->units()[static_cast<std::size_t>(place.unit)];
     TensorView flat = setup_.state->unit(place.unit).compute;
@@ -157,7 +157,7 @@ nn::Saved Executor::saved_views(const Instruction& instruction) {
   }();
   nn::Saved saved{.x = activation(forward_instruction.input)};
   for (std::size_t i = 0; i < slots.size(); ++i) {
-    // A slot is there from its writer to its last reader; outside, the layer uses a temp or does not look.
+    // A slot exists from its writer to its last reader; in other passes the layer uses a temp or none.
     const bool there =
         slots[i].shape.rank() > 0 && slots[i].writer <= last && last <= slots[i].last_reader && setup_.keep_saved;
     saved.slots.push_back(

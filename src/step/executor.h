@@ -1,8 +1,8 @@
-// Runs a program: turns its rows into calls of layers, ops and collectives on one device. The same executor on meta is
-// the plan, on the CPU the reference.
+// `Executor`: runs a program; turns its instructions into calls of layers, ops and collectives on one device. On meta
+// the same executor makes the plan; on the CPU it is the reference.
 //
-// A step is enqueued without waiting for anything but the end of the third step before it (step/host_link.h), and no
-// row reads device memory on the host: results of step n are read when its end event has been reached.
+// Enqueueing a step waits only for the end of the third step before it (step/host_link.h), and no instruction reads
+// device memory on the host: the results of a step are read when its end event has been reached.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@
 
 namespace hawser::step {
 
-// The streams of a step, by program::StreamId. Executors whose steps do not run side by side may share them.
+// The streams of a step, by program::StreamId. Executors whose steps do not run concurrently may share them.
 using Streams = std::array<std::unique_ptr<Stream>, static_cast<std::size_t>(program::StreamId::count)>;
 Streams make_streams(Device& device);
 
@@ -32,12 +32,12 @@ struct OptimizerSettings {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0, gradient_clip = 0;
 };
 
-// Everything the executor borrows; all of it outlives the executor.
+// Everything the executor refers to; all of it outlives the executor.
 struct ExecutorSetup {
   const models::Model* model = nullptr;
   const program::Program* program = nullptr;
   Device* device = nullptr;
-  Streams* streams = nullptr;  // null: the executor makes its own
+  Streams* streams = nullptr;  // null: the executor creates its own
   comm::Mesh* mesh = nullptr;
   ModelState* state = nullptr;
   Buffers* buffers = nullptr;
@@ -46,38 +46,38 @@ struct ExecutorSetup {
   std::vector<nn::SavePolicy> policies;
   OptimizerSettings optimizer;
   DType compute = DType::f32;
-  // Of a micro-batch's whole gradients, on their way to float32 shards; bf16 needs bf16 compute. It has no say where
-  // gradients are not reduced to shards, or gather over micro-batches first: those are float32.
+  // dtype of a micro-batch's unsharded gradients that are reduced to float32 shards; bf16 needs bf16 compute. Ignored
+  // if gradients are not reduced to shards, or accumulate over micro-batches first: those are float32.
   DType reduce_dtype = DType::f32;
   int threads = 1;
-  bool deterministic = false;       // attention's gradients repeat to the bit (ops/attention/attention.h)
-  bool local_accumulation = false;  // whole gradients gather over micro-batches; else each is reduced to shards
-  bool keep_gradients = false;      // gradient shards stay valid behind the step; needs a program with gradients
-  bool keep_saved = true;           // false: forward only, no layer's saved tensors outlive its row
-  // For each row, the start of its enqueueing; meta stamps its trace with it, the host names the phase.
+  bool deterministic = false;       // attention gradients are bitwise repeatable (ops/attention/attention.h)
+  bool local_accumulation = false;  // unsharded gradients accumulate over micro-batches; else each is reduced to shards
+  bool keep_gradients = false;      // gradient shards stay valid after the step; needs a program with gradients
+  bool keep_saved = true;           // false: forward only; no saved tensor outlives its instruction
+  // Called before each instruction is enqueued: meta tags its trace with it, the host sets the phase.
   std::function<void(const program::Instruction&)> on_instruction;
 };
 
-// What the host gives to one step.
+// The host's input of one step.
 struct StepInput {
   StepRecord record;
-  bool skip = false;                                      // no valid target anywhere: nothing is updated
-  std::vector<std::shared_ptr<const HostBatch>> batches;  // a micro-batch each; ignored on meta
+  bool skip = false;                                      // no valid target on any rank: nothing is updated
+  std::vector<std::shared_ptr<const HostBatch>> batches;  // one per micro-batch; ignored on meta
   bool keep_loss_sum = false;                             // evaluation: add to the loss of earlier steps
 };
 
-// What comes back; filled in when `end` has been reached.
+// The outputs of a step; filled in when `end` has been reached.
 struct StepOutput {
   Event end;
   std::shared_ptr<StepResult> result = std::make_shared<StepResult>();
-  // When the device had got to `result`: the host may look long after, or at several steps at once.
+  // When the device reached `result`: the host may look much later, or at several steps at once.
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
       std::make_shared<std::chrono::steady_clock::time_point>();
-  std::shared_ptr<std::vector<float>> parameter_norms;  // Purpose::gradient_norms: a segment each, in model order
-  std::shared_ptr<std::vector<float>> logits;  // Purpose::logits: of the last micro-batch's chosen rows, [B, V]
+  std::shared_ptr<std::vector<float>> parameter_norms;  // Purpose::gradient_norms: by segment, in model order
+  std::shared_ptr<std::vector<float>> logits;  // Purpose::logits: of the last micro-batch's logit_positions, [B, V]
 };
 
-// The name of the work that reads, last of all, the gradients that keep_gradients keeps.
+// The name of the op that reads, at the end of a step, the gradients that keep_gradients keeps.
 inline constexpr char kKeepGradients[] = "keep_gradients";
 
 class Executor {
@@ -86,11 +86,11 @@ class Executor {
   ~Executor();
 
   StepOutput enqueue(const StepInput& input);
-  // The next step's update of unit u starts after until[u]: somebody still reads the state as this step found it.
+  // The next step's update of unit u waits for until[u]: other work still reads the state before the update.
   void hold_updates(std::vector<Event> until) { held_ = std::move(until); }
-  // Blocks until everything enqueued is over; rethrows what failed on any stream.
+  // Blocks until all enqueued work is over; rethrows any stream's error.
   void synchronize();
-  // Rethrows what failed so far, without waiting.
+  // Rethrows errors so far, without waiting.
   void check();
   Stream& compute_stream();
   void set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
@@ -120,7 +120,7 @@ class Executor {
   void end_step(const program::Instruction& instruction, StepOutput& output);
   void all_reduce_small(const program::Instruction& instruction, comm::Group& group, const TensorView& data);
 
-  const HostBatch* host_batch(int micro_batch) const;  // of the step being enqueued; null on meta
+  const HostBatch* host_batch(int micro_batch) const;  // of the step that is being enqueued; null on meta
   nn::BatchViews batch_views(int micro_batch);
   TensorView activation(int instruction);
   nn::Saved saved_views(const program::Instruction& instruction);
@@ -132,18 +132,18 @@ class Executor {
   TensorView temp(const program::Instruction& instruction, DType dtype, const Shape& shape);
   Stream& stream(program::StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
   Shape logits_shape() const;
-  std::int64_t staged_bytes() const;  // what one step hands over between host and device
+  std::int64_t staged_bytes() const;  // what one step copies between host and device
 
   ExecutorSetup setup_;
   Streams own_streams_;
   Streams& streams_;
   HostLink link_;
-  std::vector<Event> ends_;  // of each row, this step
+  std::vector<Event> ends_;  // by instruction, of this step
   Event step_end_;
-  std::vector<Event> held_;                      // what the next updates wait for, a unit each; empty: nothing
-  std::set<std::pair<BufferKey, int>> written_;  // gradients that hold something this step: (buffer, parameter)
+  std::vector<Event> held_;                      // by unit: what its next update waits for; empty: nothing
+  std::set<std::pair<BufferKey, int>> written_;  // gradients written in this step: (buffer, parameter)
   std::set<BufferKey> gaps_filled_;
-  bool norm_begun_ = false;  // a unit's squared norm is in this step's sum
+  bool norm_begun_ = false;  // this step's sum of squares has been started
   int temps_ = 0;
   const StepInput* input_ = nullptr;  // while a step is enqueued
 };

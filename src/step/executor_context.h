@@ -1,4 +1,4 @@
-// What a layer sees of the executor in one row. Internal to step/.
+// `Executor::Context`, `Executor::Sink`: the executor as a layer sees it in one instruction. Internal to step/.
 #pragma once
 
 #include "ops/copy/copy.h"
@@ -6,7 +6,7 @@
 
 namespace hawser::step {
 
-// Where the gradients of one row's parameters go.
+// Returns the gradient targets of one instruction's parameters.
 class Executor::Sink : public nn::GradientSink {
  public:
   Sink(Executor& executor, const program::Instruction& instruction, const std::vector<models::ParamPlace>& places)

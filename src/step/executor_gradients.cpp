@@ -1,4 +1,4 @@
-// The executor's rows behind backward: gradients to shards, their norm, the update.
+// The executor's instructions after backward: reduction of gradients to shards, their norm, the update.
 #include "ops/adamw/adamw.h"
 #include "ops/reduce/sum_squares.h"
 #include "optim/decay.h"

@@ -1,5 +1,5 @@
-// The executor's rows that meet the host: what a step is told and what it leaves behind. Everything goes through
-// HostLink, on every device.
+// The executor's instructions with host input or output: the step record, batches, logits, norms, results. All copies
+// go through HostLink, on every device.
 #include <algorithm>
 #include <cmath>
 
@@ -16,7 +16,7 @@ using program::StreamId;
 
 namespace {
 
-// A table of a micro-batch. `counts`: the number of rows of `field`, a list of segments, instead of the field itself.
+// A table of a micro-batch. `counts`: instead of `field`, a list of segments, copy the number of its segments.
 struct Table {
   int which = 0;
   Shape shape;
@@ -66,13 +66,13 @@ Shape Executor::logits_shape() const {
 void Executor::begin_step(const StepInput& input) {
   const ModelState& state = *setup_.state;
   Stream& compute = stream(StreamId::compute);
-  static_assert(sizeof(StepRecord) == StepRecord::kFields * sizeof(float));  // four floats in their order
+  static_assert(sizeof(StepRecord) == StepRecord::kFields * sizeof(float));  // no padding
   link_.upload(compute, "write_step_record", state.record(), &input.record, sizeof(StepRecord));
   const std::int32_t skip = input.skip ? 1 : 0;
   link_.upload(compute, "write_skip", state.skip(), &skip, sizeof(skip));
   const TensorView result = state.result();
   if (!input.keep_loss_sum) return ops::fill(compute, {.y = result});
-  // The same item as in the plan, which a step is held to.
+  // Enqueues the same item as in the plan, with no effect: the step must match its plan.
   compute.launch({.name = "fill", .accesses = {writes(result)}}, [] {});
 }
 
@@ -144,7 +144,7 @@ void Executor::logits(const Instruction& instruction, StepOutput& output) {
 
 namespace {
 
-// The part of a run of a unit's elements that lies in a shard, in elements of the shard.
+// The part of a range of a unit's elements that is inside a shard, in elements of the shard.
 struct Piece {
   std::int64_t begin = 0, count = 0;
 };
@@ -190,7 +190,7 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
   Stream& compute = stream(instruction.stream);
   const TensorView result = setup_.state->result();
   const TensorView loss = result.rows(0, 1);
-  // The sum stays local where later steps add to it; what the host reads is the sum over all ranks.
+  // The sum stays local because later steps may add to it; the host reads the sum over all ranks.
   const TensorView total = temp(instruction, DType::f32, {1});
   ops::copy(compute, {.x = loss, .y = total});
   all_reduce_small(instruction, setup_.mesh->data(), total);
@@ -201,7 +201,7 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
     *when = std::chrono::steady_clock::now();
   });
   if (setup_.keep_gradients) {
-    // A last use, so that nothing of this step takes their place.
+    // A last access, so that no other buffer of this step reuses their bytes.
     OpRecord record{.name = kKeepGradients};
     for (int unit = 0; unit < static_cast<int>(setup_.model->units().size()); ++unit) {
       record.accesses.push_back(reads(gradient_shard(unit)));

@@ -86,7 +86,7 @@ class ReplayStream : public Stream {
   void check() override { stream_->check(); }
 
  private:
-  // The work, held to the plan's next item and guarded.
+  // The work, checked against the plan's next item and guarded.
   std::function<void()> watched(const OpRecord& record, std::function<void()> work) {
     const int item = device_.work(index_, record);
     ArenaGuard* guard = device_.guard_.get();
@@ -114,7 +114,7 @@ ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : device_(d
     const OpRecord& record = trace.items[i].record;
     for (Access access : record.accesses) {
       const int b = index.find(access.address);
-      HAWSER_CHECK(b >= 0, record.name, " accesses what is no buffer");
+      HAWSER_CHECK(b >= 0, record.name, " accesses memory outside of all buffers");
       const program::Buffer& buffer = buffers[static_cast<std::size_t>(b)];
       const bool persistent = buffer.purpose == program::kPersistent;
       const std::byte* base =
@@ -126,7 +126,7 @@ ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : device_(d
       if (std::string_view(record.name) == kKeepGradients) kept.push_back(b);
     }
   }
-  if (!setup.guard || device.kind() != DeviceKind::cpu) return;  // a GPU's work runs apart from what enqueues it
+  if (!setup.guard || device.kind() != DeviceKind::cpu) return;  // a GPU's work runs asynchronously
   guard_ = std::make_unique<ArenaGuard>(*setup.buffers, std::move(touched), setup.arena);
   for (const int b : kept) guard_->keep(b);
   poison(setup.arena, setup.buffers->placement.bytes);
@@ -167,12 +167,12 @@ void ReplayDevice::reject(int item, const std::string& what) const {
       index < setup_.trace->items.size()
           ? cat(setup_.trace->items[index].record.name, " of instruction ", setup_.trace->items[index].instruction)
           : std::string("nothing");
-  HAWSER_CHECK(false, "the step leaves its plan at item ", item, " (planned: ", planned, "): ", what);
+  HAWSER_CHECK(false, "the step differs from its plan at item ", item, " (planned: ", planned, "): ", what);
 }
 
 int ReplayDevice::next(TraceItem::Kind kind, int stream, const char* name) {
   const int item = next_++;
-  if (static_cast<std::size_t>(item) >= setup_.trace->items.size()) reject(item, cat(name, " is too much"));
+  if (static_cast<std::size_t>(item) >= setup_.trace->items.size()) reject(item, cat(name, " after the plan's end"));
   const TraceItem& planned = setup_.trace->items[static_cast<std::size_t>(item)];
   if (planned.kind != kind || planned.stream != stream) {
     reject(item, cat(name, " on stream ", setup_.trace->streams[static_cast<std::size_t>(stream)]));
@@ -195,7 +195,7 @@ int ReplayDevice::work(int stream, const OpRecord& record) {
     const Access &x = places[i], &y = record.accesses[i];
     if (x.address != y.address || x.row_bytes != y.row_bytes || x.rows != y.rows || x.stride != y.stride ||
         x.write != y.write) {
-      reject(item, cat("access ", i, " of ", record.name, " lies elsewhere"));
+      reject(item, cat("access ", i, " of ", record.name, " is at another address"));
     }
   }
   return item;
@@ -209,7 +209,7 @@ int ReplayDevice::wait(int stream, const Event& event) {
   const auto it = recorded_.find(event.state().get());
   if (it == recorded_.end()) {
     if (std::ranges::find(foreign_, event.state(), &Event::state) != foreign_.end()) return -1;
-    // The end of the step before: nothing of this one has been asked for yet.
+    // An event of the step before; allowed only at the beginning of this step.
     if (next_ != 0) reject(next_, "a wait for an event of another step");
     return -1;
   }

@@ -1,13 +1,12 @@
-// Holds a device to the plan that was made for it.
+// `ReplayDevice`: verifies that a device does exactly what was planned.
 //
-// A ReplayDevice stands before a device: what an executor enqueues on its streams is compared, item by item, with the
-// trace of the plan (stream, name, FLOPs, collective, every access in the place the plan gave it), and only then handed
-// on. So plan and reality cannot drift.
+// It wraps a device. Each item that an executor enqueues on its streams is compared with the plan's trace (stream,
+// name, FLOPs, collective, every access at its planned offset) and then forwarded.
 //
-// It also guards the arena: while no live buffer holds a byte, that byte is poisoned. A buffer is opened when the first
-// work that accesses it starts and closed when the last one has ended; the plan shares bytes only between buffers of
-// which all accesses to the one are over before any to the other, so this needs no order of its own. Under
-// AddressSanitizer a touch of poisoned bytes ends the process; else closed buffers are filled with 0xff, which is NaN.
+// It also guards the arena: bytes that are in no live buffer are poisoned. A buffer is opened when the first op that
+// accesses it starts, and closed when the last one has ended. Buffers share bytes only if all accesses to one are over
+// before any to the other, so the guard needs no ordering of its own. With AddressSanitizer an access to poisoned bytes
+// ends the process; otherwise closed buffers are filled with 0xff, which is NaN.
 #pragma once
 
 #include <memory>
@@ -27,19 +26,19 @@ inline constexpr bool kAddressSanitizer = true;
 inline constexpr bool kAddressSanitizer = false;
 #endif
 
-// No byte of the region may be touched from here on; its contents are lost. And the reverse.
+// Forbids and allows access to a region. poison() destroys its contents.
 void poison(std::byte* data, std::int64_t bytes);
 void unpoison(std::byte* data, std::int64_t bytes);
 
-// Opens and closes the buffers of one arena as the work of a trace comes and goes. Thread-safe.
+// Opens and closes the buffers of one arena as the ops of a trace start and end. Thread-safe.
 class ArenaGuard {
  public:
-  // Borrows the plan. `items`: of each item of the trace, the buffers that it accesses.
+  // The plan must outlive this. `items`: for each item of the trace, the buffers that it accesses.
   ArenaGuard(const BufferPlan& plan, std::vector<std::vector<int>> items, std::byte* arena);
 
   void begin(int item);  // before the item's work
   void end(int item);    // after it
-  // The buffer stays open behind its last access: somebody reads it between steps.
+  // Keeps the buffer open after its last access: it is read between steps.
   void keep(int buffer) { uses_[static_cast<std::size_t>(buffer)].kept = true; }
 
  private:
@@ -59,20 +58,20 @@ struct ReplaySetup {
   const Trace* trace = nullptr;
   const BufferPlan* buffers = nullptr;
   std::byte* arena = nullptr;
-  std::byte* state = nullptr;  // where the plan's persistent memory lies
-  bool guard = true;           // cpu: poison what is not live; the whole arena is poisoned to begin with
+  std::byte* state = nullptr;  // the plan's persistent memory
+  bool guard = true;           // cpu: poison what is not live; initially the entire arena is poisoned
 };
 
 class ReplayDevice : public Device {
  public:
-  // Borrows everything; outlives the streams it makes. They must be made in the order of the trace's streams.
+  // All arguments outlive this; it outlives the streams it makes. Streams must be made in the order of the trace's.
   ReplayDevice(Device& device, const ReplaySetup& setup);
   ~ReplayDevice() override;
 
-  // Around the enqueueing of each step; end_step throws InternalError where the step stopped short of its plan.
+  // Called around the enqueueing of each step; end_step throws InternalError if the step did less than planned.
   void begin_step();
   void end_step();
-  // The next step may wait for these besides what is planned: work beside the steps that reads their state.
+  // Lets the next step wait for these events besides those planned: of concurrent work that reads the steps' state.
   void allow_waits(const std::vector<Event>& events);
 
   DeviceKind kind() const override { return device_.kind(); }
@@ -87,7 +86,7 @@ class ReplayDevice : public Device {
 
  private:
   friend class ReplayStream;
-  // Each checks that the plan's next item is this one, and returns its index.
+  // Each checks that this is the plan's next item, and returns its index.
   int work(int stream, const OpRecord& record);
   int record(int stream);
   int wait(int stream, const Event& event);
@@ -96,13 +95,13 @@ class ReplayDevice : public Device {
 
   Device& device_;
   ReplaySetup setup_;
-  std::vector<std::vector<Access>> accesses_;  // of each item, at their place on this device
+  std::vector<std::vector<Access>> accesses_;  // by item, at their addresses on this device
   std::unique_ptr<ArenaGuard> guard_;
   int streams_ = 0;
   int next_ = 0;
   std::unordered_map<const Event::State*, int> recorded_;  // this step's records
-  std::vector<Event> held_;                                // so that no address is used twice
-  std::vector<Event> foreign_;                             // of work beside the step
+  std::vector<Event> held_;                                // keeps event addresses unique
+  std::vector<Event> foreign_;                             // allow_waits()
 };
 
 }  // namespace hawser::step

@@ -19,7 +19,7 @@ std::vector<int> units_of(const std::vector<models::ParamPlace>& places) {
   return units;
 }
 
-// Lists the computations of a step; numbers in `input` and `partner` count them.
+// Lists the computations of a step; `input` and `partner` are indices into the list.
 class Lister {
  public:
   Lister(const models::Model& model, const ScheduleOptions& options) : model_(model), options_(options) {
@@ -44,8 +44,8 @@ class Lister {
  private:
   struct Pass {
     int micro_batch = 0;
-    std::vector<int> forward;  // a layer each
-    std::vector<int> dy;       // what made each layer's dy
+    std::vector<int> forward;  // by layer
+    std::vector<int> dy;       // by layer: the computation that writes its dy
     int loss = -1;
   };
 
@@ -107,7 +107,7 @@ class Lister {
 
   const models::Model& model_;
   const ScheduleOptions& options_;
-  std::vector<bool> recomputes_;  // by layer: backward follows a row of its own that makes tensors again
+  std::vector<bool> recomputes_;  // by layer: a recompute instruction precedes backward
   std::vector<Computation> list_;
 };
 
@@ -123,7 +123,7 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
   shard.micro_batches = options.micro_batches;
   const auto ends = parallel::write_sharded(program, Lister(model, options).list(), shard);
   if (options.purpose == Purpose::train) {
-    // In the order in which gradients get whole, so that all but the last are summed while the last is on its way.
+    // In the order in which gradients are complete, so that only the last one's norm remains after its reduction.
     for (const parallel::GradientEnd& end : ends) {
       program.add({.op = Op::grad_norm_partial, .unit = end.unit, .after = {end.instruction}});
     }
@@ -133,8 +133,7 @@ program::Program make_program(const models::Model& model, const ScheduleOptions&
     }
   }
   if (options.purpose == Purpose::gradient_norms) {
-    program.add(
-        {.op = Op::parameter_norms, .after = {ends.back().instruction}});  // the others were done before, or are here
+    program.add({.op = Op::parameter_norms, .after = {ends.back().instruction}});  // all other ends are before it
   }
   program.add({.op = Op::end_step});
   return program;

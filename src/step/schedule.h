@@ -1,6 +1,7 @@
-// Which rows a step has: the order of forward, recompute and backward over layers and micro-batches.
+// `make_program`: the instructions of a step, in the order of forward, recompute and backward over layers and
+// micro-batches.
 //
-// Without pipeline stages a step runs its micro-batches one after another; `in_flight` interleaves that many, forward
+// Without pipeline stages a step runs its micro-batches one after another. `in_flight` interleaves that many: forward
 // of all before backward of the first, as pipeline schedules do. parallel/data_shard adds gathers and reductions.
 #pragma once
 
@@ -13,9 +14,9 @@ namespace hawser::step {
 
 enum class Purpose {
   train,           // gradients, clip, update
-  gradient_norms,  // gradients and the norm of each parameter's
+  gradient_norms,  // gradients, and the norm of each parameter's gradient
   loss,            // forward only
-  logits,          // forward only, to the logits of chosen rows
+  logits,          // forward only, to the logits at logit_positions
 };
 constexpr bool forward_only(Purpose purpose) {
   return purpose == Purpose::loss || purpose == Purpose::logits;
@@ -25,7 +26,7 @@ struct ScheduleOptions {
   Purpose purpose = Purpose::train;
   int micro_batches = 1;
   int in_flight = 1;
-  std::vector<nn::SavePolicy> policies;  // a layer each
+  std::vector<nn::SavePolicy> policies;  // by layer
   parallel::ShardOptions shard;
 };
 

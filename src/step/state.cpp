@@ -6,7 +6,7 @@ namespace hawser::step {
 
 namespace {
 
-// Hands out aligned views of one region; run once without memory to learn its size.
+// Returns aligned views of one region; a first run without memory computes its size.
 class Carver {
  public:
   explicit Carver(std::byte* data, DeviceKind device) : data_(data), device_(device) {}
@@ -73,7 +73,7 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
 
 void ModelState::fill(const models::Model& model, Device& device) {
   const std::unique_ptr<Stream> stream = device.make_stream("state");
-  // The CPU's pages are zero and count as used only when they are touched.
+  // The CPU's pages are zero already, and count as used only once they are touched.
   if (device.kind() != DeviceKind::cpu) {
     ops::fill(*stream,
               {.y = TensorView(arena_.data(), DType::f32, {arena_.bytes() / size_of(DType::f32)}, device.kind())});

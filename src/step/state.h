@@ -1,5 +1,5 @@
-// What a rank keeps from step to step: its shard of every unit's parameters and moments, and the few numbers that the
-// device reads anew in each step.
+// `ModelState`: what a rank keeps from step to step: its shard of every unit's parameters and moments, and the scalars
+// that the device reads in each step.
 #pragma once
 
 #include <vector>
@@ -9,16 +9,16 @@
 
 namespace hawser::step {
 
-// float32 on the device, at one address for the whole run; written by begin_step.
+// Scalars of a step: float32 on the device, at one address for the entire run; written by begin_step.
 struct StepRecord {
   float learning_rate = 0;
   float bias_correction1 = 1;
   float bias_correction2 = 1;
-  float loss_scale = 0;  // 1 / valid targets of the step; 0 where there is none
+  float loss_scale = 0;  // 1 / valid targets of the step; 0 if there is none
   static constexpr std::int64_t kFields = 4;
 };
 
-// What a step leaves behind; float32 on the device, copied to the host by end_step.
+// Results of a step: float32 on the device, copied to the host by end_step.
 struct StepResult {
   float loss_sum = 0;       // over all ranks
   float sum_squares = 0;    // of the gradient
@@ -31,20 +31,20 @@ struct StepResult {
 struct UnitState {
   std::int64_t begin = 0, count = 0;
   TensorView weights;              // float32: the master weights
-  TensorView compute;              // the compute dtype: the weights themselves in float32, else a rounded copy
+  TensorView compute;              // compute dtype: `weights` itself if float32, else a rounded copy
   TensorView exp_avg, exp_avg_sq;  // float32; empty without optimizer
 };
 
 struct StateOptions {
-  int parts = 1, part = 0;  // the cut of flat buffers over the shard group
+  int parts = 1, part = 0;  // shard index and count of flat buffers
   DType compute = DType::f32;
   bool optimizer = true;
-  std::int64_t kv_cache_rows = 0;  // rows of keys and values that each attention layer keeps (nn/kv_cache.h)
+  std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h)
 };
 
 class ModelState {
  public:
-  // Reserves memory, all zero but the frequencies of the rotary embedding. On meta nothing is there.
+  // Reserves memory, zeroed except the rotary frequencies. On meta there is no memory behind the views.
   ModelState(const models::Model& model, const StateOptions& options, Device& device);
 
   const StateOptions& options() const { return options_; }
@@ -58,11 +58,11 @@ class ModelState {
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }
   std::int64_t kept_bytes() const { return kept_bytes_; }
-  // The layer's the KV cache, in the compute dtype; empty for one that keeps none.
+  // The layer's KV cache, in the compute dtype; empty if it has none.
   const nn::KvCache& kv_cache(int layer) const { return kept_[static_cast<std::size_t>(layer)]; }
   std::byte* data() const { return arena_.data(); }
 
-  // Rounds the master weights of a unit into the compute copy; nothing where they are one.
+  // Rounds a unit's master weights into the compute copy; does nothing if they are the same.
   void refresh_compute(int unit, Stream& stream) const;
 
  private:
@@ -72,7 +72,7 @@ class ModelState {
   std::int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, kept_bytes_ = 0;
   Arena arena_;
   std::vector<UnitState> units_;
-  std::vector<nn::KvCache> kept_;  // a layer each
+  std::vector<nn::KvCache> kept_;  // by layer
   TensorView rope_frequencies_, record_, result_, skip_, norms_;
 };
 

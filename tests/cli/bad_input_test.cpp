@@ -69,20 +69,19 @@ TEST_F(BadInput, Weights) {
                         }),
                  {"overflowing/model.safetensors: shape overflows (got [4611686018427387904, 4, 32]) at "
                   "'model.norm.weight'"});
-  model_rejected(
-      broken("shape",
-             [](nlohmann::json& header) {
-               header["model.layers.0.self_attn.q_proj.weight"]["shape"] = {16, 64};
-             }),
-      {"shape/model.safetensors: a tensor has another shape than config.json asks for (expected [32, 32], got "
-       "[16, 64]) at model.layers.0.self_attn.q_proj.weight"});
+  model_rejected(broken("shape",
+                        [](nlohmann::json& header) {
+                          header["model.layers.0.self_attn.q_proj.weight"]["shape"] = {16, 64};
+                        }),
+                 {"shape/model.safetensors: a tensor's shape differs from config.json (expected [32, 32], got "
+                  "[16, 64]) at model.layers.0.self_attn.q_proj.weight"});
   model_rejected(broken("absent",
                         [](nlohmann::json& header) {
                           header["other"] = header["model.norm.weight"];
                           header.erase("model.norm.weight");
                         }),
                  {"absent: a tensor of the model is missing (expected [32], got none) at model.norm.weight",
-                  "absent/model.safetensors: a tensor that the model of config.json does not have (got F32 [32]) at "
+                  "absent/model.safetensors: a tensor is not part of config.json's model (got F32 [32]) at "
                   "'other'"});
 
   copy_of("sharded", "traversal");
@@ -136,9 +135,9 @@ TEST_F(BadInput, EverythingAtOnce) {
   });
   write("bad.jsonl", "{\"input_ids\": [1, 200]}\nnot JSON\n");
   const std::vector<std::string> of_model_and_data = {
-      "model/model.safetensors: a tensor of a type that is not supported (expected F32, BF16, F16 or F64, got I32) at "
+      "model/model.safetensors: a tensor has an unsupported dtype (expected F32, BF16, F16 or F64, got I32) at "
       "model.norm.weight",
-      "model/model.safetensors: a tensor has another shape than config.json asks for (expected [96, 32], got [32, 96]) "
+      "model/model.safetensors: a tensor's shape differs from config.json (expected [96, 32], got [32, 96]) "
       "at lm_head.weight",
       "bad.jsonl: id outside the vocabulary (expected 0 to 95, got 200) at line 1, input_ids[1]",
       "bad.jsonl: broken JSON: syntax error while parsing value - invalid literal; last read: 'no' at line 2, byte 25"};

@@ -161,10 +161,10 @@ TEST_F(Data, SequencesBeyondTheModelsPositionsAreWarnedOf) {
   const std::string config = (tiny("tied") / "config.json").string();
   const std::int64_t positions = testing::json_of(config)["max_position_embeddings"];
   const std::string longer = std::to_string(positions + 1);
-  const std::string line = "hawser: warning: sequences of " + longer + " tokens reach beyond the " +
+  const std::string line = "hawser: warning: sequences of " + longer + " tokens exceed the model's " +
                            std::to_string(positions) +
-                           " positions that the model was made for "
-                           "(max_position_embeddings); rope_scaling in its config.json stretches them\n";
+                           " positions "
+                           "(max_position_embeddings); rope_scaling in its config.json extends them\n";
   EXPECT_EQ(hawser("plan recipe.yaml --set data.sequence_length=" + longer).err, line);
   EXPECT_EQ(hawser("plan recipe.yaml --set data.sequence_length=" + std::to_string(positions)).err, "");
   const testing::Ran fit = hawser("fit recipe.yaml --ranks 2 --set train.steps=1 --set data.sequence_length=" + longer);

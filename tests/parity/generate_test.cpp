@@ -23,7 +23,7 @@ std::vector<std::string> cases() {
 
 class Generations : public ::testing::TestWithParam<std::string> {
  protected:
-  // The answers to all prompts of the case, in the order `order`, `sequences` at once.
+  // Checks the answers to all prompts of the case, in the order `order`, `sequences` at once.
   static void check(std::int64_t sequences, const std::vector<std::size_t>& order) {
     const nlohmann::json& entries = golden()["tiny"][GetParam()];
     Problems problems;
@@ -56,12 +56,12 @@ TEST_P(Generations, OneByOne) {
   check(1, {0, 1, 2});
 }
 
-TEST_P(Generations, Together) {
+TEST_P(Generations, Batched) {
   check(3, {0, 1, 2});
   check(5, {2, 1, 0, 0, 2});
 }
 
-TEST_P(Generations, MorePromptsThanRunTogether) {
+TEST_P(Generations, MorePromptsThanSequences) {
   check(2, {2, 0, 1, 1, 0, 2, 2});
 }
 

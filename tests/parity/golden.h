@@ -1,4 +1,5 @@
-// Golden files made by Hugging Face transformers (tests/golden/README.md), and how a gradient is held against them.
+// Golden files made by Hugging Face transformers (tests/golden/README.md), and random projections of gradients to
+// compare with them.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +22,8 @@ namespace hawser::testing {
 
 constexpr std::size_t kProjections = 64;
 
-// Adds sign * value for elements [first, first + count) of the tensor `name` to its 64 projections. Eight signs at a
-// time are a number from 0 to 255: values are summed by it first, and the 8 x 256 sums get their signs at the end.
+// Adds sign * value for elements [first, first + count) of the tensor `name` to its 64 projections. Eight signs form a
+// number from 0 to 255: values are first summed by that number, and the 8 x 256 sums get their signs at the end.
 inline void project_part(const std::string& name, std::int64_t first, const float* values, std::int64_t count,
                          std::vector<double>& projections) {
   const std::uint64_t key = fnv1a(name);
@@ -43,10 +44,10 @@ inline void project_part(const std::string& name, std::int64_t first, const floa
   }
 }
 
-// The same, large pieces on all cores.
+// As project_part, with large pieces on all cores.
 inline void project(const std::string& name, std::int64_t first, const float* values, std::int64_t count,
                     std::vector<double>& projections) {
-  constexpr std::int64_t kMin = std::int64_t{1} << 18;  // elements worth a thread
+  constexpr std::int64_t kMin = std::int64_t{1} << 18;  // min elements per thread
   const std::int64_t threads =
       std::clamp<std::int64_t>(count / kMin, 1, std::max(1u, std::thread::hardware_concurrency()));
   std::vector<std::vector<double>> parts(static_cast<std::size_t>(threads), std::vector<double>(kProjections));
@@ -62,7 +63,8 @@ inline void project(const std::string& name, std::int64_t first, const float* va
   }
 }
 
-// This rank's part of every gradient's projections; summed over ranks that hold different pieces they are whole.
+// This rank's part of every gradient's projections; the sum over ranks that hold different pieces is the full
+// projection.
 inline std::map<std::string, std::vector<double>> gradient_projections(train::Session& session, step::Purpose purpose) {
   std::map<std::string, std::vector<double>> out;
   for (int u = 0; u < static_cast<int>(session.model().units().size()); ++u) {
@@ -84,7 +86,7 @@ inline nlohmann::json read_json(const std::filesystem::path& path) {
   return nlohmann::json::parse(file);
 }
 
-// ||g - g0|| estimated from projections: their mean squared difference.
+// Estimates ||g - g0|| from projections: the root of their mean squared difference.
 inline double projected_distance(const std::vector<double>& a, const std::vector<double>& b) {
   double sum = 0;
   for (std::size_t k = 0; k < a.size(); ++k) sum += (a[k] - b[k]) * (a[k] - b[k]);

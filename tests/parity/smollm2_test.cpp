@@ -31,7 +31,7 @@ TEST_F(SmolLM2, LossAndGradientsEqualTransformers) {
                                  .sequence_length = expected_["sequence_length"],
                                  .gradient_norms = true,
                                  .threads = threads_};
-  request.recipe.memory.activation_checkpointing = Checkpointing::selective;  // 3 GiB less
+  request.recipe.memory.activation_checkpointing = Checkpointing::selective;  // saves 3 GiB
   std::map<std::string, std::vector<double>> projections;
   const train::Evaluation result = train::evaluate(request, nullptr, [&](train::Session& session) {
     projections = testing::gradient_projections(session, step::Purpose::gradient_norms);
@@ -73,7 +73,7 @@ TEST_F(SmolLM2, GreedyTextEqualsTransformers) {
   }
 }
 
-// All prompts at once, and twice as many as run together.
+// Batched, with more prompts than sequences.
 TEST_F(SmolLM2, GreedyTextOfABatchEqualsTransformers) {
   Problems problems;
   auto input = generate::open_generation(

@@ -15,15 +15,15 @@ using cuda::load_float;
 using cuda::store_float;
 using cuda::Vec;
 constexpr int kThreads = 512;
-constexpr int kBlocksEach = 2;  // of a SM: loads enough under way for the memory's full rate
+constexpr int kBlocksEach = 2;  // per SM: enough loads in progress to reach full memory bandwidth
 
 template <Reduction reduction>
 __device__ __forceinline__ float combine(float a, float b) {
   if constexpr (reduction == Reduction::sum) return a + b;
-  return (b > a || b != b) ? b : a;  // a NaN on either side stays
+  return (b > a || b != b) ? b : a;  // keeps a NaN of either side
 }
 
-// Each thread puts N elements of all members together at a time, in the members' order.
+// Each thread combines N elements of all members at a time, in the members' order.
 template <class Sent, class Out, Reduction reduction, int N>
 __global__ void __launch_bounds__(kThreads)
     reduce_kernel(MemberRuns runs, std::int64_t vectors, Out* out, bool accumulate) {

@@ -1,4 +1,4 @@
-// One member of a group that does not exist: checks and records like a real one, on meta streams only.
+// `MetaGroup`: one member of a group without peers; checks and records like a real group, on meta streams only.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ class MetaGroup : public Group {
   Work barrier_work() override { return none(); }
 
  private:
-  // Meta streams drop it; on any other stream the mistake shows itself when the stream gets there.
+  // Meta streams drop the work; on any other stream it throws when it runs.
   Work none() const {
     return [name = name()](const CudaNative*) {
       HAWSER_CHECK(false, "the meta group ", name, " was used on a stream that runs work");

@@ -17,7 +17,7 @@ void copy_bytes(std::byte* to, const std::byte* from, std::int64_t bytes) {
 
 }  // namespace
 
-// Part m is elements [begin(m), begin(m) + count(m)): `part` each, fewer or none at the end.
+// Part m is elements [begin(m), begin(m) + count(m)). Each has `part` elements, the last ones fewer or none.
 struct MpiGroup::Parts {
   std::int64_t total = 0;
   std::int64_t part = 0;
@@ -38,7 +38,7 @@ class MpiGroup::Call {
   int size() const { return group_.size(); }
   int index() const { return group_.index(); }
 
-  // Messages for the next post(). Empty ones are left out on both sides, except where they are the point (barrier).
+  // Messages for the next post(). Empty ones are left out on both sides, except for signal().
   void send(int member, const std::byte* data, std::int64_t bytes) {
     add(Message::Way::send, member, const_cast<std::byte*>(data), bytes);
   }
@@ -51,7 +51,7 @@ class MpiGroup::Call {
   ExchangePtr post() { return group_.service_.post(operation_, std::exchange(messages_, {})); }
   void finish() { group_.service_.finished(operation_); }
 
-  // The others, each member starting behind itself, so that not all send to one at a time.
+  // Calls `act` for the other members, each member starting after itself, so that not all send to the same one at once.
   template <class Do>
   void each_peer(const Do& act) const {
     for (int k = 1; k < size(); ++k) act((index() + k) % size());
@@ -93,7 +93,7 @@ MpiGroup::Ticket MpiGroup::pair_ticket(CollectiveKind kind, std::int64_t bytes, 
   return {{to_string(kind), name(), bytes, service_.phase(), timeout_s_, {}}, tag};
 }
 
-// Every member ends with every part of `data`, each from the member that it belongs to.
+// All-gathers the parts of `data`, each from the member that owns it.
 void MpiGroup::gather_parts(Call& call, std::byte* data, const Parts& parts) {
   const std::int64_t element = size_of(parts.dtype);
   const int me = call.index();
@@ -102,7 +102,7 @@ void MpiGroup::gather_parts(Call& call, std::byte* data, const Parts& parts) {
   call.post()->wait();
 }
 
-// recv (+)= the members' own parts of mine, in order. Chunk by chunk: slot p of a chunk's workspace takes peer p's.
+// recv (+)= the sum over members of this member's part, in member order. Each peer has a slot in a chunk's workspace.
 void MpiGroup::reduce_parts(Call& call, std::byte* send, const Parts& parts, Reduction reduction, std::byte* recv,
                             DType recv_dtype, bool accumulate, std::byte* workspace) {
   const std::int64_t element = size_of(parts.dtype);
@@ -138,7 +138,7 @@ void MpiGroup::reduce_parts(Call& call, std::byte* send, const Parts& parts, Red
   }
 }
 
-// Everybody gets everything and sums it all: one round of messages.
+// Every member receives all data and sums it: one round of messages.
 void MpiGroup::reduce_full(Call& call, const TensorView& data, Reduction reduction, std::byte* workspace) {
   const std::int64_t slot = round_up(data.bytes(), kSlotAlign);
   const auto slot_of = [&](int peer) { return workspace + (peer < call.index() ? peer : peer - 1) * slot; };

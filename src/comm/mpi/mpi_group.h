@@ -1,9 +1,10 @@
-// A group over MPI: every collective as direct messages between members, reductions summed on the stream's worker.
+// `MpiGroup`: a group over MPI. Every collective is point-to-point messages; the stream's worker computes the
+// reductions.
 //
-// Operations are numbered on the host as they are enqueued, and the number is in the tag: what belongs together meets
-// whatever the streams' timing. all_gather, all_to_all and broadcast send each part straight to its place; reductions
-// send each part to its owner (large ones in chunks, so that scratch is bounded and the sum of one chunk runs while the
-// next arrives), who adds in member order.
+// The host numbers operations as it enqueues them, and the number is part of the message tag, so messages of one
+// operation match whatever the streams' timing. all_gather, all_to_all and broadcast send each part directly to its
+// destination. Reductions send each part to its owner, which adds in member order; large ones in chunks, so that
+// scratch is bounded and one chunk is summed while the next arrives.
 #pragma once
 
 #include <memory>
@@ -17,8 +18,8 @@ namespace hawser::comm {
 
 class MpiGroup : public Group {
  public:
-  // `ranks` by member index. Every rank of the run makes its groups in the same order (the number of a group is in the
-  // tags of its messages); `service` outlives the group.
+  // `ranks` by member index. Every rank of the run creates its groups in the same order (the group's number is part of
+  // its message tags); `service` outlives the group.
   MpiGroup(Service& service, std::string name, std::vector<int> ranks, int index, double timeout_s);
 
   std::unique_ptr<Group> duplicate(const std::string& suffix) override;
@@ -35,10 +36,10 @@ class MpiGroup : public Group {
   Work barrier_work() override;
 
  private:
-  class Call;    // an operation under way on a worker
-  struct Parts;  // a flat buffer's cut over the members
+  class Call;    // an operation that runs on a worker
+  struct Parts;  // how a flat buffer is split over the members
 
-  // An operation as the host enqueued it: its name for a failure line, and its tag.
+  // An operation as enqueued by the host: its name for a failure message, and its tag.
   struct Ticket {
     Operation operation;
     int tag = 0;

@@ -25,21 +25,21 @@ using std::chrono::duration_cast;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr auto kSpin = microseconds(50);  // poll without sleeping for so long after the last event
+constexpr auto kSpin = microseconds(50);  // poll without sleeping for this time after the last event
 constexpr auto kShortestSleep = microseconds(5);
 constexpr auto kLongestSleep = microseconds(200);
-// With nothing asked of it the thread still looks in on MPI, which may hold parts of small messages sent earlier.
+// An idle thread still calls MPI at this interval: MPI may hold parts of small messages that were sent earlier.
 constexpr auto kLongestIdleSleep = milliseconds(5);
-constexpr int kSleepShare = 8;                         // sleep at most this part of the time waited so far
-constexpr auto kAbortGrace = std::chrono::seconds(5);  // then without the launcher's help
-constexpr int kGroupBits = 12;  // a process may make many meshes, and every group has a number of its own
+constexpr int kSleepShare = 8;                         // sleep at most 1/8 of the time waited so far
+constexpr auto kAbortGrace = std::chrono::seconds(5);  // then the process exits by itself
+constexpr int kGroupBits = 12;  // a process may create many meshes, and every group has its own number
 constexpr std::int64_t kPieceBytes = std::int64_t{1} << 30;  // MPI counts are int
 
 double seconds(Clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
-// Signals are for the host's threads; only those of a thread's own faults stay open.
+// Only the host's threads receive signals; this thread receives those of its own faults.
 sigset_t asynchronous_signals() {
   sigset_t set;
   sigfillset(&set);
@@ -47,7 +47,7 @@ sigset_t asynchronous_signals() {
   return set;
 }
 
-// One write call, so that lines of several ranks do not mix; marked as ours, so that the launcher need not add one.
+// One write call, so that lines of several ranks do not mix. The prefix tells the launcher that it need not add one.
 void write_line(std::string line) {
   std::replace(line.begin(), line.end(), '\n', ' ');
   line = "hawser: " + line + "\n";
@@ -112,7 +112,7 @@ ExchangePtr Service::post(OperationPtr operation, std::vector<Message> messages)
   auto exchange = std::make_shared<Exchange>(std::move(operation), std::move(messages));
   {
     const std::lock_guard lock(mutex_);
-    HAWSER_CHECK(!closing_, exchange->operation_->text(), " after the end of the world");
+    HAWSER_CHECK(!closing_, exchange->operation_->text(), " posted to a service that is closing");
     incoming_.push_back(exchange);
   }
   wake_.notify_all();
@@ -127,12 +127,13 @@ int Service::tag(int group, TagKind kind, std::uint64_t sequence) const {
 }
 
 void Service::start_mpi() {
-  // Several ranks share cores: MPI's own waits (only in start and end) must give way.
+  // Several ranks may share cores: MPI's own waits (only in MPI_Init and MPI_Finalize) must yield.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
   int provided = 0;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS ||
       provided < MPI_THREAD_FUNNELED) {
-    write_line("MPI: this installation does not let a thread of the program call it (expected MPI_THREAD_FUNNELED)");
+    write_line(
+        "MPI: this installation does not support calls from a thread of the program (expected MPI_THREAD_FUNNELED)");
     _exit(static_cast<int>(ExitCode::internal));
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -151,14 +152,14 @@ void Service::start_mpi() {
 }
 
 void Service::end_mpi() {
-  // All ranks have met just before, so this takes milliseconds unless one broke in between.
+  // All ranks have just passed a barrier, so this takes milliseconds unless a rank failed in between.
   std::mutex mutex;
   std::condition_variable changed;
   bool ended = false;
   std::thread guard([&] {
     std::unique_lock lock(mutex);
     if (!changed.wait_for(lock, kAbortGrace, [&] { return ended; })) {
-      write_line(cat("rank ", rank_, ": MPI did not end"));
+      write_line(cat("rank ", rank_, ": MPI_Finalize did not return"));
       _exit(static_cast<int>(ExitCode::rank_failed));
     }
   });
@@ -172,7 +173,7 @@ void Service::end_mpi() {
 }
 
 void Service::run() {
-  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default rounds short sleeps up by 50 us
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default lengthens short sleeps by 50 us
   start_mpi();
   Requests requests;
   auto last = Clock::now();
@@ -221,7 +222,7 @@ bool Service::take(Requests& requests) {
                 ? MPI_Isend(message.data + begin, bytes, MPI_BYTE, message.rank, message.tag, MPI_COMM_WORLD, &request)
                 : MPI_Irecv(message.data + begin, bytes, MPI_BYTE, message.rank, message.tag, MPI_COMM_WORLD, &request);
         if (result != MPI_SUCCESS) {
-          fail(cat(exchange->operation_->text(), " broke: MPI error ", result, " with rank ", message.rank,
+          fail(cat(exchange->operation_->text(), " failed: MPI error ", result, " with rank ", message.rank,
                    context_of(*exchange->operation_)));
         }
         requests.requests.push_back(request);
@@ -265,11 +266,11 @@ bool Service::complete(Requests& r) {
     int received = owner.bytes;
     if (error == MPI_SUCCESS && message.way == Message::Way::receive) MPI_Get_count(&status, MPI_BYTE, &received);
     if (error == MPI_ERR_TRUNCATE || received != owner.bytes) {
-      fail(cat(exchange.operation_->text(), " does not fit what rank ", message.rank,
-               " sent: the ranks do not ask for the same operations", context_of(*exchange.operation_)));
+      fail(cat(exchange.operation_->text(), " does not match what rank ", message.rank,
+               " sent: the ranks run different operations", context_of(*exchange.operation_)));
     }
     if (error != MPI_SUCCESS) {
-      fail(cat(exchange.operation_->text(), " broke: MPI error ", error, " with rank ", message.rank,
+      fail(cat(exchange.operation_->text(), " failed: MPI error ", error, " with rank ", message.rank,
                context_of(*exchange.operation_)));
     }
     --exchange.open_[owner.message];
@@ -302,7 +303,7 @@ void Service::check_deadlines(Clock::time_point now) {
   for (const ExchangePtr& exchange : active_) {
     const Operation& operation = *exchange->operation_;
     const double waited = seconds(now - operation.started);
-    // Ranks that wait in vain for one another all time out together; the lowest one speaks and ends the others.
+    // Ranks in a deadlock all time out at once: the delay lets the lowest rank report and end the others.
     if (waited < operation.timeout_s + 0.05 * std::min(rank_, 20)) continue;
     std::vector<int> missing;
     for (std::size_t m = 0; m < exchange->messages_.size(); ++m) {
@@ -331,7 +332,7 @@ void Service::abort(int code) {
   int none = -1;
   abort_code_.compare_exchange_strong(none, code);
   wake_.notify_all();
-  std::this_thread::sleep_for(kAbortGrace);  // the thread ends the process in here
+  std::this_thread::sleep_for(kAbortGrace);  // the thread ends the process during this time
   _exit(code);
 }
 
@@ -342,7 +343,7 @@ void Service::end_run(int code) {
       _exit(code);
     }).detach();
   } catch (const std::exception&) {
-    // No thread for want of memory, say: nobody may wait then for others to be told. They see that this rank is gone.
+    // No thread, for example for lack of memory: exit at once, without MPI_Abort. The others detect the exit.
     _exit(code);
   }
   MPI_Abort(MPI_COMM_WORLD, code);

@@ -1,8 +1,8 @@
-// The one thread that calls MPI, and what others hand to it.
+// `Service`: the one thread that calls MPI, and the queue of work for it.
 //
-// An Exchange is a set of messages that complete together. Exchanges are posted to MPI in the order of post(); those
-// of one caller thus keep their order, and messages of one (pair of ranks, tag) meet in that order. The thread also
-// watches every exchange's deadline, and ends the run when one passes.
+// An Exchange is a set of messages that complete together. Exchanges are posted to MPI in the order of post(), so those
+// of one caller keep their order, and messages with the same (pair of ranks, tag) match in that order. The thread also
+// checks every exchange's deadline, and ends the run when one passes.
 #pragma once
 
 #include <atomic>
@@ -22,12 +22,12 @@ namespace hawser::comm {
 
 using Clock = std::chrono::steady_clock;
 
-// One collective or control operation of one rank, as a line about a failure tells it.
+// One collective or control operation of one rank, as named in a failure message.
 struct Operation {
   std::string name;  // "all_reduce"
   std::string group;
   std::int64_t bytes = 0;
-  std::shared_ptr<const std::string> phase;  // of the host when it asked for the operation
+  std::shared_ptr<const std::string> phase;  // the host's phase when it requested the operation
   double timeout_s = 0;
   Clock::time_point started;
 
@@ -38,10 +38,10 @@ using OperationPtr = std::shared_ptr<const Operation>;
 struct Message {
   enum class Way { send, receive };
   Way way = Way::send;
-  int rank = 0;  // the other side, in the whole run
+  int rank = 0;  // of the other side, in the world
   int tag = 0;
-  std::byte* data = nullptr;  // left alone by a send
-  std::int64_t bytes = 0;     // any size; cut into pieces that MPI's int counts hold
+  std::byte* data = nullptr;  // not changed by a send
+  std::int64_t bytes = 0;     // any size; split into pieces that fit MPI's int counts
 };
 
 class Exchange {
@@ -53,8 +53,8 @@ class Exchange {
 
  private:
   friend class Service;
-  // Sequentially consistent: with a release alone the notification may look for sleepers before the waiter, who goes to
-  // sleep just then, can see the 1, and find none; nothing would wake it again.
+  // Sequentially consistent. With a release store, notify_all could look for sleepers before the store is visible to a
+  // waiter that is about to sleep, find none, and the waiter would never wake.
   void finish() {
     done_.store(1);
     done_.notify_all();
@@ -62,7 +62,7 @@ class Exchange {
 
   OperationPtr operation_;
   std::vector<Message> messages_;
-  std::vector<int> open_;  // MPI requests of each message not yet done
+  std::vector<int> open_;  // by message: MPI requests that are not complete
   int total_open_ = 0;
   std::atomic<int> done_ = 0;
 };
@@ -71,7 +71,7 @@ using ExchangePtr = std::shared_ptr<Exchange>;
 class Service {
  public:
   Service();   // starts the thread and MPI
-  ~Service();  // ends them; nothing may be under way, and every rank must have come here
+  ~Service();  // ends them; nothing may be in progress, and every rank must destroy its service
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
@@ -82,21 +82,21 @@ class Service {
   std::shared_ptr<const std::string> phase() const;
 
   ExchangePtr post(OperationPtr operation, std::vector<Message> messages);
-  void finished(OperationPtr operation);  // for "last done" of a failure line
+  void finished(OperationPtr operation);  // becomes "last done" of a failure message
 
   // Writes `message` as one line of this rank to stderr.
   void report(const std::string& message) const;
-  // The same, and ends every rank.
+  // Reports the message and ends every rank.
   [[noreturn]] void fail(const std::string& message);
   [[noreturn]] void abort(int code);
 
-  // Tags keep the traffic of groups, and of operations within a group, apart. Group 0 is World's own.
+  // Tags separate the traffic of groups, and of operations within a group. Group 0 is World's own.
   int new_group() { return next_group_++; }
   enum class TagKind { collective, pair };
   int tag(int group, TagKind kind, std::uint64_t sequence) const;
 
  private:
-  struct Requests;  // parallel arrays of MPI requests and whose they are
+  struct Requests;  // parallel arrays of MPI requests and their owners
 
   void run();
   void start_mpi();
@@ -118,8 +118,8 @@ class Service {
   std::shared_ptr<const std::string> phase_;
   OperationPtr last_done_;
 
-  std::vector<ExchangePtr> active_;  // the thread's own
-  std::thread thread_;               // last: starts when all else stands
+  std::vector<ExchangePtr> active_;  // used by the thread only
+  std::thread thread_;               // last member: starts when all others are initialized
 };
 
 }  // namespace hawser::comm

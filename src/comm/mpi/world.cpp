@@ -25,7 +25,7 @@ std::byte* bytes_of(std::uint64_t& number) {
 
 }  // namespace
 
-// A control operation: rounds of messages, from the thread that asks, on the channel's tags.
+// A control operation: rounds of messages, run by the calling thread with the channel's tags.
 class Channel::Control {
  public:
   Control(Channel& channel, const char* name) : service_(*channel.service_) {
@@ -41,7 +41,7 @@ class Channel::Control {
   void receive(int rank, std::uint64_t& number) { add(Message::Way::receive, rank, bytes_of(number), sizeof number); }
   void run() { service_.post(operation_, std::exchange(messages_, {}))->wait(); }
 
-  // text of `root` on every rank; its length goes first.
+  // Broadcasts `text` of `root`: first its length, then the text.
   void spread(std::string& text, int root) {
     std::uint64_t length = text.size();
     to_all_from(
@@ -110,7 +110,7 @@ std::vector<std::string> Channel::all_gather_strings(const std::string& mine) {
   const auto ranks = static_cast<std::size_t>(size());
   const bool first = service_->rank() == 0;
 
-  // To rank 0: lengths, then texts; back from it: all lengths and texts in one.
+  // Every rank sends its length and text to rank 0, which broadcasts all lengths and texts in one message.
   std::vector<std::string> texts(ranks);
   std::vector<std::uint64_t> lengths(ranks, mine.size());
   std::string own = mine;
@@ -155,7 +155,7 @@ std::string Channel::broadcast_bytes(const std::string& bytes, Rank root) {
 
 int World::local_rank() {
   char name[256] = {};
-  HAWSER_CHECK(gethostname(name, sizeof name - 1) == 0, "this machine has no name");
+  HAWSER_CHECK(gethostname(name, sizeof name - 1) == 0, "gethostname failed");
   const std::vector<std::string> names = all_gather_strings(name);
   return static_cast<int>(std::count(names.begin(), names.begin() + service_->rank(), name));
 }
@@ -198,7 +198,7 @@ void expect_one_mesh(World& world, const MeshSizes& sizes) {
           sizes.shard_context ? "" : " (none)", ", replicate ", sizes.replicate, ", pipeline ", sizes.pipeline);
   const auto all = world.all_gather_strings(mine);
   for (std::size_t r = 0; r < all.size(); ++r) {
-    HAWSER_CHECK(all[r] == all[0], "ranks 0 and ", r, " want different meshes: ", all[0], "; ", all[r]);
+    HAWSER_CHECK(all[r] == all[0], "ranks 0 and ", r, " request different meshes: ", all[0], "; ", all[r]);
   }
   HAWSER_CHECK(sizes.world() == world.size(), "a mesh of ", mine, " on ", world.size(), " ranks");
 }

@@ -1,4 +1,4 @@
-// The processes of a run, through MPI.
+// `World`: the processes of a run, over MPI. `Channel`: control messages between them.
 //
 //   int main() {
 //     comm::World world(/*timeout_s=*/120.0);
@@ -12,15 +12,15 @@
 //     }
 //   }
 //
-// One thread of each process calls MPI: it starts and ends it, takes messages from the streams' workers and from the
-// host, and polls (spinning for microseconds, then sleeping an eighth of the time it has waited so far, 200 us at
-// most). Everything is made of point-to-point messages, so making a group needs no message, a wait always knows whom
-// it waits for, and results do not depend on MPI's algorithms.
+// One thread of each process calls MPI. It starts and ends MPI, accepts messages from the streams' workers and from the
+// host, and polls: it spins for microseconds, then sleeps an eighth of the time waited so far, at most 200 us.
+// Everything is point-to-point, so creating a group needs no message, a wait always knows which ranks it waits for, and
+// results do not depend on MPI's algorithms.
 //
-// Failure ends all ranks. When an operation's time limit passes, or MPI reports an error, the rank writes one line
+// A failure ends all ranks. When an operation exceeds its time limit, or MPI reports an error, the rank writes one line
 //   rank 0: all_reduce on data:0-3 (4096 bytes) waited 120 s for ranks 2, 3; phase: step 12 backward; last done: ...
-// to stderr and aborts the run with ExitCode::rank_failed: every rank ends within 10 s of the limit, also one that is
-// stopped. A killed rank ends the others through the launcher, or through the limit.
+// to stderr and aborts the run with ExitCode::rank_failed. Every rank ends within 10 s of the limit, including a
+// stopped one. If a rank is killed, the launcher or the time limit ends the others.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,10 @@ namespace hawser::comm {
 
 class Service;
 
-// Control traffic of all ranks outside steps, blocking the thread that asks; every rank calls the same in the same
-// order, from one thread at a time. Costs two messages a rank through rank 0. Independent of all groups, and of other
-// channels: a thread with a channel of its own never waits for what the others are at.
+// Control messages between all ranks outside of steps. Calls block the calling thread; every rank makes the same calls
+// in the same order, from one thread at a time. A call costs two messages per rank, through rank 0. A channel is
+// independent of all groups and of other channels: a thread with its own channel never waits for other threads'
+// operations.
 class Channel {
  public:
   Channel(std::shared_ptr<Service> service, std::string name, int group, double timeout_s);
@@ -48,9 +49,9 @@ class Channel {
   int size() const;
 
   std::vector<std::string> all_gather_strings(const std::string& mine);        // by rank
-  std::string broadcast_bytes(const std::string& bytes, Rank root = Rank(0));  // root's; others' argument is ignored
-  bool any(bool mine);                                                         // true where one rank says true
-  std::uint64_t any_of(std::uint64_t mine);                                    // the same for 64 questions, a bit each
+  std::string broadcast_bytes(const std::string& bytes, Rank root = Rank(0));  // root's; ignores the other ranks' bytes
+  bool any(bool mine);                                                         // true if `mine` is true on any rank
+  std::uint64_t any_of(std::uint64_t mine);                                    // any() for 64 flags: bitwise or
   void barrier();
 
  protected:
@@ -66,33 +67,33 @@ class Channel {
   std::uint64_t controls_ = 0;  // control operations so far
 };
 
-// The run's processes, and their first channel.
+// The processes of the run, and their first channel.
 class World : public Channel {
  public:
-  // Starts MPI; once in a process. timeout_s is the limit of each control operation (and of closing).
+  // Starts MPI; at most once per process. timeout_s is the limit of each control operation, and of the destructor.
   explicit World(double timeout_s = 120.0);
-  // Meets the other ranks, then ends MPI. Destroyed by an exception: aborts the run with ExitCode::internal instead.
-  // Meshes, channels and streams with work on them must be gone.
+  // Waits for the other ranks, then ends MPI. During stack unwinding it aborts the run with ExitCode::internal instead.
+  // Meshes, channels and streams with work on them must be destroyed before.
   ~World();
 
-  // What this rank is doing, for the line about a failure. Kept with each collective enqueued from now on.
+  // What this rank is doing, for failure messages. Each collective stores the phase that is set when it is enqueued.
   void set_phase(std::string phase);
 
-  // Ends every rank of the run; this process's exit code is `code`, and the launcher's too. Any thread.
+  // Ends every rank of the run; this process and the launcher exit with `code`. Callable from any thread.
   [[noreturn]] void abort(int code);
 
-  // One more channel, for another thread; `name` stands in the line about a failure. Every rank calls it, in the same
-  // order as what else makes groups.
+  // One more channel, for another thread; failure messages contain `name`. Every rank calls it, in the same order
+  // relative to its other calls that create groups or channels.
   std::unique_ptr<Channel> open_channel(const std::string& name);
 
-  // This rank's number among the ranks of its machine: which of its GPUs to take.
+  // This rank's index among the ranks of its host: selects its GPU.
   int local_rank();
 
   Service& service() { return *service_; }  // for comm/ only
 
  private:
   double timeout_s_;
-  int exceptions_;  // in flight when this was made
+  int exceptions_;  // uncaught exceptions when this was constructed
 };
 
 }  // namespace hawser::comm

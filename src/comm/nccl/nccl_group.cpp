@@ -25,7 +25,7 @@ cudaStream_t stream_of(const CudaNative& native) {
   return static_cast<cudaStream_t>(native.stream);
 }
 
-// Whether NCCL can share the memory at `data` with other processes: it has a handle of the driver's.
+// True if NCCL can share the memory at `data` with other processes: the driver has a handle for it.
 bool mappable(const void* data) {
   static const auto retain =
       cuda::driver_function<decltype(cuMemRetainAllocationHandle)>("cuMemRetainAllocationHandle");
@@ -37,7 +37,7 @@ bool mappable(const void* data) {
   return true;
 }
 
-constexpr std::int64_t kTokens = NCCL_WIN_REQUIRED_ALIGNMENT;  // where a group's small memory holds its tokens
+constexpr std::int64_t kTokens = NCCL_WIN_REQUIRED_ALIGNMENT;  // offset of the tokens in a group's small memory
 constexpr std::int64_t small_bytes(int size) {
   return kTokens + round_up(std::int64_t{2} * size, NCCL_WIN_REQUIRED_ALIGNMENT);
 }
@@ -47,7 +47,7 @@ constexpr std::int64_t small_bytes(int size) {
 NcclRun::NcclRun(World& run, Device& gpu, int gpu_ordinal, double timeout_s, const NcclOptions& how)
     : world(run), device(gpu), ordinal(gpu_ordinal), options(how), watchdog(run.service(), gpu_ordinal, timeout_s) {}
 
-// Part m is elements [begin(m), begin(m) + count(m)): `part` each, fewer or none at the end.
+// Part m is elements [begin(m), begin(m) + count(m)). Each has `part` elements, the last ones fewer or none.
 struct NcclGroup::Parts {
   std::int64_t total = 0;
   std::int64_t part = 0;
@@ -59,7 +59,7 @@ struct NcclGroup::Parts {
 
 struct NcclGroup::Sums {
   Sums() {
-    // A sum is short, and transfers wait for it: its blocks go before those of a product that fills the GPU.
+    // A sum is short, and transfers wait for it: its blocks are scheduled before those of a GEMM that fills the GPU.
     int least = 0, greatest = 0;
     HAWSER_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     HAWSER_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
@@ -73,7 +73,7 @@ struct NcclGroup::Sums {
   }
 
   cudaStream_t stream = nullptr;
-  std::array<cudaEvent_t, 2> arrived{}, summed{};  // of each set of slots
+  std::array<cudaEvent_t, 2> arrived{}, summed{};  // by set of slots
 };
 
 NcclGroup::NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector<int> ranks, int index,
@@ -93,8 +93,8 @@ NcclGroup::NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector
 
 NcclGroup::~NcclGroup() {
   cudaSetDevice(run_->ordinal);
-  // When an error unwinds this rank the others do not come here, and closing or aborting may wait for them: the
-  // communicator is left to the process's end, which is near (comm/mpi/world.h).
+  // When an error unwinds this rank the other ranks do not get here, and closing or aborting could wait for them. The
+  // communicator is left to the end of the process, which follows (comm/mpi/world.h).
   if (std::uncaught_exceptions() == 0) {
     run_->watchdog.guard(*line_, "close", [&] {
       for (const auto& [data, window] : windows_) ncclCommWindowDeregister(comm_, static_cast<ncclWindow_t>(window));
@@ -109,7 +109,7 @@ void NcclGroup::FreeShared::operator()(std::byte* data) const {
   ncclMemFree(data);
 }
 
-// Calls that NCCL starts as one.
+// Runs `calls` as one NCCL group call.
 template <class Do>
 void NcclGroup::grouped(const Do& calls) {
   expect(ncclGroupStart(), "ncclGroupStart");
@@ -122,7 +122,7 @@ void NcclGroup::grouped(const Do& calls) {
   expect(ncclGroupEnd(), "ncclGroupEnd");
 }
 
-// The others, each member starting behind itself.
+// Calls `act` for the other members, each member starting after itself.
 template <class Do>
 void NcclGroup::each_peer(const Do& act) const {
   for (int k = 1; k < size(); ++k) act((index() + k) % size());
@@ -153,13 +153,13 @@ void NcclGroup::connect(const NcclGroup* lender) {
   config.commName = name().c_str();
   if (run_->options.min_ctas > 0) config.minCTAs = run_->options.min_ctas;
   if (run_->options.max_ctas > 0) config.maxCTAs = run_->options.max_ctas;
-  // Each thread block has buffers of its own with each neighbour.
+  // A communicator has separate buffers per thread block and neighbour, so one block saves memory.
   if (sums_numbers(name())) config.minCTAs = config.maxCTAs = 1;
   if (run_->options.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   run_->watchdog.guard(*line_, "connect", [&] {
     expect(ncclCommInitRankConfig(&comm_, size(), id, index(), &config), "ncclCommInitRankConfig");
     made("communicator");
-    // Members connect, and take memory for it, at the first need: here, not inside a step.
+    // Members connect, and allocate memory for it, at their first use: do it here, not inside a step.
     expect(ncclAllGather(token(index()), token(0), 1, ncclInt8, comm_, sums_->stream), "ncclAllGather");
     HAWSER_CUDA_CHECK(cudaStreamSynchronize(sums_->stream));
   });
@@ -171,7 +171,7 @@ std::byte* NcclGroup::token(int member) const {
   return small_.get() + kTokens + member;
 }
 
-// Pairs take more memory than a ring, and only large sums that cannot be fetched send anything from one to another.
+// Pairwise connections take more memory than a ring; large sums need them only if they cannot be fetched.
 void NcclGroup::connect_pairs() {
   if (pairs_) return;
   pairs_ = true;
@@ -199,15 +199,15 @@ std::unique_ptr<Group> NcclGroup::duplicate(const std::string& suffix) {
 
 std::string NcclGroup::register_memory(std::byte* data, std::int64_t bytes) {
   HAWSER_CUDA_CHECK(cudaSetDevice(run_->ordinal));
-  // NCCL's own checks differ between versions, and fail on one rank alone: ours come first, on all.
+  // NCCL's own checks differ between versions and may fail on one rank alone: check first, on all ranks.
   const bool fits = reinterpret_cast<std::uintptr_t>(data) % NCCL_WIN_REQUIRED_ALIGNMENT == 0 && mappable(data);
   const std::vector<std::string> all = run_->world.all_gather_strings(cat(fits ? "" : "no ", bytes));
-  const auto no = [&](const std::string& why) { return cat("gathers take SMs: ", why); };
+  const auto no = [&](const std::string& why) { return cat("gathers use SMs: ", why); };
   for (const std::string& one : all) {
     const bool shareable = !one.starts_with("no ");
     if (shareable && one == all[0]) continue;
     connect_pairs();
-    if (!shareable) return no("the memory is not of a kind that processes can share");
+    if (!shareable) return no("the memory cannot be shared between processes");
     return no(cat("ranks have regions of different sizes: ", all[0], " and ", one, " bytes"));
   }
   ncclWindow_t window = nullptr;
@@ -215,8 +215,8 @@ std::string NcclGroup::register_memory(std::byte* data, std::int64_t bytes) {
   run_->watchdog.guard(*line_, "register_memory", [&] {
     result = ncclCommWindowRegister(comm_, data, static_cast<std::size_t>(bytes), &window, NCCL_WIN_COLL_SYMMETRIC);
   });
-  // A window that all can reach is an object on the GPU; NCCL hands out one of the host's where GPUs do not reach
-  // one another, good for this rank's own transfers.
+  // A window that all ranks can reach is an object on the GPU. Where GPUs cannot reach one another, NCCL returns one on
+  // the host, valid for this rank's own transfers only.
   cudaPointerAttributes kind{};
   const bool symmetric = result == ncclSuccess && window != nullptr &&
                          cudaPointerGetAttributes(&kind, window) == cudaSuccess && kind.type == cudaMemoryTypeDevice;
@@ -225,7 +225,7 @@ std::string NcclGroup::register_memory(std::byte* data, std::int64_t bytes) {
   if (result != ncclSuccess) why = cat(ncclGetErrorString(result), ": ", ncclGetLastError(comm_));
   if (window != nullptr) windows_.emplace(data, window);
   const bool reached = !run_->world.any(!symmetric);
-  // From here on every rank does the same.
+  // All ranks take the same branches from here on.
   if (!reached || !fetches(window, data, bytes)) connect_pairs();
   if (reached) return {};
   int version = 0;
@@ -234,7 +234,7 @@ std::string NcclGroup::register_memory(std::byte* data, std::int64_t bytes) {
                 " did not map the region on all GPUs", why.empty() ? "" : " (", why, why.empty() ? "" : ")"));
 }
 
-// Whether members may fetch from one another's part of this window.
+// True if members can fetch from one another's part of this window.
 bool NcclGroup::fetches(void* window, std::byte* data, std::int64_t bytes) {
   if (!run_->options.copy_engines) return false;
   if (!windows_.contains(small_.get())) {
@@ -264,13 +264,13 @@ void NcclGroup::unregister_memory(std::byte* data) {
 template <class Enqueue>
 Group::Work NcclGroup::watched(CollectiveKind kind, std::int64_t bytes, Enqueue enqueue) {
   return [this, kind, bytes, enqueue = std::move(enqueue)](const CudaNative* native) {
-    HAWSER_CHECK(native != nullptr, name(), " talks between GPUs, and was used on a stream of none");
+    HAWSER_CHECK(native != nullptr, name(), " communicates between GPUs, but the stream is not on a GPU");
     run_->watchdog.follow(*line_, to_string(kind), bytes, stream_of(*native), [&] { enqueue(*native); });
   };
 }
 
-// Brings `mine(p)`, which lies at `from` here as it does with member p, for each p; sends `theirs(p)` in return where
-// nobody can fetch.
+// For each peer p, brings `mine(p)`, whose `from` is the address in this member's memory that corresponds to the one in
+// p's. Without a region to fetch from, p sends it, and this member sends `theirs(p)`.
 template <class Mine, class Theirs>
 void NcclGroup::bring(cudaStream_t stream, const PeerRegion* region, const Mine& mine, const Theirs& theirs) {
   if (region != nullptr) {
@@ -292,7 +292,7 @@ void NcclGroup::bring(cudaStream_t stream, const PeerRegion* region, const Mine&
   });
 }
 
-// recv (+)= the members' own parts of mine, in order.
+// recv (+)= the sum over members of this member's part, in member order.
 void NcclGroup::reduce_parts(const CudaNative& native, const std::byte* send, const Parts& parts, Reduction reduction,
                              std::byte* recv, DType recv_dtype, bool accumulate, std::byte* workspace) {
   const ReduceSlots slots = reduce_slots(parts.part, parts.dtype, size(), DeviceKind::cuda);
@@ -324,11 +324,11 @@ void NcclGroup::reduce_parts(const CudaNative& native, const std::byte* send, co
                         recv_dtype, accumulate);
     HAWSER_CUDA_CHECK(cudaEventRecord(sums_->summed[set], sums));
   }
-  if (region != nullptr) peers_.meet(stream);  // nobody fetches any more
+  if (region != nullptr) peers_.meet(stream);  // all members have fetched
   HAWSER_CUDA_CHECK(cudaStreamWaitEvent(stream, sums_->summed[static_cast<std::size_t>((chunks - 1) % 2)], 0));
 }
 
-// Everybody gets everything and sums it all: one transfer.
+// Every member receives all data and sums it: one transfer.
 void NcclGroup::reduce_full(const CudaNative& native, const TensorView& data, Reduction reduction,
                             std::byte* workspace) {
   expect(
@@ -344,7 +344,7 @@ void NcclGroup::reduce_full(const CudaNative& native, const TensorView& data, Re
                       data.dtype(), /*accumulate=*/false);
 }
 
-// Every member ends with every part of `data`, each from the member that it belongs to.
+// All-gathers the parts of `data`, each from the member that owns it.
 void NcclGroup::gather_parts(const CudaNative& native, std::byte* data, const Parts& parts) {
   const std::int64_t element = size_of(parts.dtype);
   const auto at = [&](int m) { return data + parts.begin(m) * element; };

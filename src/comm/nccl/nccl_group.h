@@ -1,13 +1,13 @@
-// A group over NCCL: one communicator a group, sums by a kernel of ours.
+// `NcclGroup`: a group over NCCL, with one communicator per group and sums by our own kernel.
 //
-// NCCL moves bytes; it never adds. A reduction brings each part to its owner, chunk by chunk into the workspace, and
-// the owner adds the members in order (comm/cuda/reduce_cuda.h) on a stream of its own, so that one chunk is summed
-// while the next arrives: the bits are the CPU's, where NCCL's own order depends on its choice of algorithm and a ring
-// rounds at every hop. Out of registered memory the owner fetches the parts by its copy engines (peer_memory.h); else
-// their holders send them, and a GEMM beside them lacks the SMs that send.
+// NCCL moves bytes and never adds. A reduction brings each part to its owner, chunk by chunk into the workspace. The
+// owner adds the members in order (comm/cuda/reduce_cuda.h) on a separate stream, so that one chunk is summed while the
+// next arrives. The bits equal the CPU's; NCCL's own order depends on its choice of algorithm, and a ring rounds at
+// every hop. From registered memory the owner fetches the parts by its copy engines (peer_memory.h); otherwise their
+// holders send them, and a concurrent GEMM lacks the SMs that send.
 //
-// Communicators block the host: a non-blocking one starts a thread a call. That nothing waits for ever is the
-// watchdog's part, which also sees to the time the host spends in NCCL (members connect at their first need).
+// Communicators block the host: a non-blocking one starts a thread per call. The watchdog enforces the time limit, also
+// for the time that the host spends inside NCCL (members connect at their first use).
 #pragma once
 
 #include <map>
@@ -22,7 +22,7 @@
 
 namespace hawser::comm {
 
-// What the groups of a mesh share.
+// State that the groups of a mesh share.
 struct NcclRun {
   NcclRun(World& run, Device& gpu, int gpu_ordinal, double timeout_s, const NcclOptions& how);
 
@@ -35,9 +35,9 @@ struct NcclRun {
 
 class NcclGroup : public Group {
  public:
-  // Collective over the run: every rank makes a group, or, in the same place, another one of its own.
-  // `lender`: a group of the same ranks that outlives this one and lends it its communicator, whose calls then follow
-  // one another in the order in which the host makes them; null: it gets its own.
+  // Collective over the run: every rank creates a group at this point, this one or another.
+  // `lender`: a group of the same ranks that outlives this one and shares its communicator; calls of both are then
+  // ordered as the host makes them. Null: the group gets its own communicator.
   NcclGroup(std::shared_ptr<NcclRun> run, std::string name, std::vector<int> ranks, int index,
             const NcclGroup* lender = nullptr);
   ~NcclGroup() override;
@@ -47,7 +47,7 @@ class NcclGroup : public Group {
   void unregister_memory(std::byte* data) override;
 
   ncclComm* communicator() const { return comm_; }  // for measurements
-  // Whether a group of this name only ever sums a few numbers (comm/mesh.h): it needs no bandwidth, and may lend.
+  // True if a group of this name only ever sums a few numbers (comm/mesh.h): it needs no bandwidth and may lend.
   static bool sums_numbers(const std::string& name);
 
  protected:
@@ -63,14 +63,14 @@ class NcclGroup : public Group {
 
  private:
   struct Parts;
-  struct FreeShared {  // memory that other processes can map
+  struct FreeShared {  // frees memory that other processes can map
     void operator()(std::byte* data) const;
   };
-  struct Sums;  // the stream of the sums, and its events
+  struct Sums;  // the stream on which sums run, and its events
 
   void connect(const NcclGroup* lender);
   void connect_pairs();
-  // A work that puts `enqueue(native)` on the stream under watch.
+  // Work that enqueues `enqueue(native)` on the stream, watched by the watchdog.
   template <class Enqueue>
   Work watched(CollectiveKind kind, std::int64_t bytes, Enqueue enqueue);
   template <class Do>
@@ -92,13 +92,12 @@ class NcclGroup : public Group {
   std::shared_ptr<Watchdog::Line> line_;
   ncclComm* comm_ = nullptr;
   std::unique_ptr<Sums> sums_;
-  std::unique_ptr<std::byte, FreeShared>
-      small_;                            // the signals of peers_; behind them what a barrier sends, a byte a member
-  std::map<std::byte*, void*> windows_;  // registered regions
+  std::unique_ptr<std::byte, FreeShared> small_;  // the signals of peers_, then a barrier's tokens, one byte a member
+  std::map<std::byte*, void*> windows_;           // registered regions
   PeerMemory peers_;
   bool signals_work_ = false;
-  bool borrowed_ = false;  // the communicator is a lender's
-  bool pairs_ = false;     // members are connected one with another
+  bool borrowed_ = false;  // the communicator is the lender's
+  bool pairs_ = false;     // every pair of members is connected
 };
 
 }  // namespace hawser::comm

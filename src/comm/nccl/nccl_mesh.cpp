@@ -15,7 +15,7 @@ namespace hawser::comm {
 
 namespace {
 
-// Windows need memory with a handle that other processes can map, which cudaMalloc's has not.
+// Windows need memory with a handle that other processes can map; cudaMalloc's has none.
 DeviceAllocator mappable_memory() {
   return {.allocate =
               [](std::int64_t bytes) {
@@ -33,15 +33,15 @@ DeviceAllocator mappable_memory() {
 
 std::unique_ptr<Mesh> make_nccl_mesh(World& world, const MeshSizes& sizes, double timeout_s, Device& device,
                                      const NcclOptions& options) {
-  // Multicast over NVLink is off: it takes objects of the whole NVLink domain, which runs must share with others.
+  // Disables NVLink multicast: it takes objects of the NVLink domain, which runs share.
   setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
   expect_one_mesh(world, sizes);
-  HAWSER_CHECK(device.kind() == DeviceKind::cuda, "a mesh over NCCL of ", to_string(device.kind()), " devices");
+  HAWSER_CHECK(device.kind() == DeviceKind::cuda, "a mesh over NCCL on ", to_string(device.kind()), " devices");
   const int ordinal = device.make_stream("nccl")->native()->ordinal;
   const auto run = std::make_shared<NcclRun>(world, device, ordinal, timeout_s, options);
   device.set_allocator(mappable_memory());
-  // Communicators take memory. Groups that only sum a few numbers, between the same ranks and all on the compute
-  // stream, share one; the mesh makes the lender first and ends it last.
+  // Communicators take memory. Groups of the same ranks that only sum a few numbers, all on the compute stream, share
+  // one. The mesh creates the lender first and destroys it last.
   std::map<std::vector<int>, const NcclGroup*> lenders;
   const auto make = [&](const std::string& name, std::vector<int> ranks, int index) -> std::unique_ptr<Group> {
     const bool small = NcclGroup::sums_numbers(name);

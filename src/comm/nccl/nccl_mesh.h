@@ -1,4 +1,4 @@
-// What may be measured about a mesh over NCCL; make_nccl_mesh of comm/mesh.h takes the defaults.
+// `NcclOptions`: settings of a mesh over NCCL that benchmarks vary; make_nccl_mesh of comm/mesh.h uses the defaults.
 #pragma once
 
 #include <functional>
@@ -10,13 +10,13 @@
 namespace hawser::comm {
 
 struct NcclOptions {
-  // Gathers within registered memory by the copy engines; else, and outside of it, by NCCL's kernels.
+  // Gathers within registered memory use copy engines; otherwise, and outside of it, NCCL's kernels.
   bool copy_engines = true;
-  // Thread blocks of one communicator's kernels, each on a SM that a GEMM then lacks: more
-  // than fill the links gain nothing. 0: NCCL's own choice (up to 32).
+  // Thread blocks of one communicator's kernels. Each takes an SM from a concurrent GEMM, and more than fill the links
+  // gain nothing. 0: NCCL's own choice (up to 32).
   int min_ctas = 0;
   int max_ctas = 16;
-  // Hears of what has just been made, "shard:0-3/gather: communicator", to count what it took; null: nobody does.
+  // Called with what was just created, such as "shard:0-3/gather: communicator", to measure its memory. May be null.
   std::function<void(const std::string&)> made = nullptr;
 };
 

@@ -20,8 +20,8 @@ bool on_device(const void* data) {
   return there;
 }
 
-// Where each member's part of a window lies, or nothing: not all members share memory, or this build knows another
-// version's descriptor.
+// The address of each member's part of a window. Empty if not all members share memory, or if the loaded NCCL is
+// another version than this build's, whose descriptor may differ.
 std::optional<std::vector<std::byte*>> places(const void* window, int index, int size) {
   int version = 0;
   if (ncclGetVersion(&version) != ncclSuccess || version != NCCL_VERSION_CODE) return std::nullopt;
@@ -75,7 +75,7 @@ bool PeerMemory::map(void* window, std::byte* data, std::int64_t bytes) {
   }
   const bool all_right = !world_.any(!right);
   write_word(data, before);
-  world_.barrier();  // before somebody writes there again
+  world_.barrier();  // before any member writes there again
   if (!all_right) return false;
   (*of)[static_cast<std::size_t>(index_)] = data;
   regions_[data] = {.data = data, .bytes = bytes, .of = *std::move(of)};
@@ -103,7 +103,7 @@ void PeerMemory::meet(cudaStream_t stream) {
     write.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
                         .address = address((index_ + k) % size_, index_),
                         .value = meetings_,
-                        .flags = CU_STREAM_WRITE_VALUE_DEFAULT};  // behind all the stream did before, for everybody
+                        .flags = CU_STREAM_WRITE_VALUE_DEFAULT};  // visible after the stream's earlier writes, to all
     calls.push_back(write);
   }
   for (int k = 1; k < size_; ++k) {
@@ -111,7 +111,7 @@ void PeerMemory::meet(cudaStream_t stream) {
     wait.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
                       .address = address(index_, (index_ + k) % size_),
                       .value = meetings_,
-                      .flags = CU_STREAM_WAIT_VALUE_GEQ};  // cyclic: the count may wrap
+                      .flags = CU_STREAM_WAIT_VALUE_GEQ};  // compares cyclically: the count may wrap
     calls.push_back(wait);
   }
   const CUresult status = batch(stream, static_cast<unsigned>(calls.size()), calls.data(), 0);

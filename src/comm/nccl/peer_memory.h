@@ -1,13 +1,13 @@
-// Memory of a group's other members, mapped into this process: a rank fetches what it needs by its own copy engines,
-// which take no SM, where a send and a receive take some on both sides for as long as the bytes travel.
+// `PeerMemory`: memory of a group's other members, mapped into this process. A rank fetches what it needs by its own
+// copy engines, which take no SM; send and receive take some on both sides for the time of the transfer.
 //
-// Regions are registered as symmetric windows of NCCL, which maps them; where each lies is read from the window's
-// descriptor on the GPU. Members meet by numbers that they write into one another's memory from their streams:
+// Regions are registered as symmetric windows of NCCL, which maps them; their addresses are read from the window's
+// descriptor on the GPU. Members synchronize by counters that their streams write into one another's memory:
 //
 //   if (const PeerRegion* region = peers.region(send, bytes)) {
-//     peers.meet(stream);                                   // everybody's send is written
+//     peers.meet(stream);                                   // send is written on every member
 //     peers.fetch(stream, {{.to = slot, .from = region->at(send, p), .bytes = n}, ...});
-//     peers.meet(stream);                                   // everybody has fetched: send is free again
+//     peers.meet(stream);                                   // all members have fetched: send is free again
 //   }
 #pragma once
 
@@ -28,9 +28,9 @@ namespace hawser::comm {
 struct PeerRegion {
   std::byte* data = nullptr;  // this member's
   std::int64_t bytes = 0;
-  std::vector<std::byte*> of;  // by member, as mapped here; the own one's is `data`
+  std::vector<std::byte*> of;  // by member, as mapped in this process; the own entry is `data`
 
-  // What lies in member p's region where `mine` lies in this one's.
+  // The address in member p's region that corresponds to `mine` in this member's.
   std::byte* at(const std::byte* mine, int p) const { return of[static_cast<std::size_t>(p)] + (mine - data); }
 };
 
@@ -44,21 +44,21 @@ class PeerMemory {
  public:
   PeerMemory(World& world, int index, int size) : world_(world), index_(index), size_(size) {}
 
-  // Registers the signals' own region, before the first meet(). As map(); kSignalBytes(size) bytes, zeroed here.
+  // Registers the signals' own region, before the first meet(). As map(), with signal_bytes(size) bytes; zeroes them.
   bool map_signals(void* window, std::byte* data);
-  // Adds the region that NCCL registered as `window` (an ncclWindow_t; null: it did not). False, on every rank, where a
-  // member of any group cannot reach the others' memory: proved by reading what each wrote into its first bytes, which
-  // are put back. Collective over the run.
+  // Adds the region that NCCL registered as `window` (an ncclWindow_t; null if it did not). Returns false, on every
+  // rank, if a member of any group cannot reach the others' memory: each member writes a mark into its first bytes, all
+  // read it, and the bytes are restored. Collective over the run.
   bool map(void* window, std::byte* data, std::int64_t bytes);
   void unmap(std::byte* data) { regions_.erase(data); }
 
-  // The region that [data, data + bytes) lies in; null: none, or members cannot meet. Views lie at equal offsets on
-  // every member (Mesh::register_memory), so the answer is the same on all.
+  // The region that contains [data, data + bytes). Null if there is none, or members cannot meet. Views are at equal
+  // offsets on every member (Mesh::register_memory), so the result is the same on all.
   const PeerRegion* region(const std::byte* data, std::int64_t bytes) const;
 
-  // The stream goes on when every member's has got here, and sees what theirs wrote before.
+  // The stream continues when every member's stream has reached this point, and sees what theirs wrote before.
   void meet(cudaStream_t stream);
-  // By copy engines, side by side.
+  // Copies by copy engines, concurrently.
   void fetch(cudaStream_t stream, std::span<const PeerCopy> copies) const;
 
   static constexpr std::int64_t signal_bytes(int size) { return size * std::int64_t{4}; }
@@ -67,7 +67,7 @@ class PeerMemory {
   World& world_;
   int index_, size_;
   std::map<std::byte*, PeerRegion> regions_;
-  PeerRegion signals_;  // of is empty: members cannot meet
+  PeerRegion signals_;  // `of` is empty if members cannot meet
   std::uint32_t meetings_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// The NCCL that this process has loaded.
+// `nccl_version`: the version of the NCCL library that this process has loaded.
 #pragma once
 
 #include <string>

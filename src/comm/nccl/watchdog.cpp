@@ -15,9 +15,9 @@ namespace hawser::comm {
 
 namespace {
 
-constexpr auto kLook = std::chrono::milliseconds(20);     // between two looks at what is under way
-constexpr auto kErrors = std::chrono::milliseconds(500);  // between two questions to NCCL
-// Ranks that wait in vain for one another all time out together; the lowest one speaks and ends the others.
+constexpr auto kLook = std::chrono::milliseconds(20);     // interval of polling the operations in progress
+constexpr auto kErrors = std::chrono::milliseconds(500);  // interval of asking NCCL for errors
+// Ranks in a deadlock all time out at once: the delay by rank lets the lowest rank report and end the others.
 constexpr double kTurn_s = 1.0;
 constexpr int kLastTurn = 4;
 
@@ -30,10 +30,10 @@ double seconds(Clock::duration d) {
 struct Watchdog::Operation {
   const char* name = "";
   std::int64_t bytes = 0;
-  std::shared_ptr<const std::string> phase;  // of the host when it asked for the operation
+  std::shared_ptr<const std::string> phase;  // the host's phase when it requested the operation
   cudaEvent_t begin = nullptr, end = nullptr;
   bool running = false;
-  Clock::time_point started;  // seen by the thread
+  Clock::time_point started;  // when the thread saw `begin` reached
 
   std::string text(const std::string& group) const {
     return cat(name, " on ", group, bytes > 0 ? cat(" (", bytes, " bytes)") : std::string());
@@ -48,12 +48,12 @@ class Watchdog::Line {
   friend class Watchdog;
   std::string group_, members_;
   ncclComm_t comm_ = nullptr;
-  std::deque<Operation> queue_;  // on streams
-  Operation host_;               // of a call of the host, while in_call_
+  std::deque<Operation> queue_;  // enqueued on streams
+  Operation host_;               // the host's call, while in_call_
   bool in_call_ = false;
 };
 
-// Says that the host is inside a call that may wait for others.
+// Marks the time that the host is inside a call that may wait for other ranks.
 class Watchdog::HostCall {
  public:
   HostCall(Watchdog& watchdog, Line& line, const char* name, std::int64_t bytes) : watchdog_(watchdog), line_(line) {
@@ -81,7 +81,7 @@ class Watchdog::HostCall {
 
 Watchdog::Watchdog(Service& service, int ordinal, double timeout_s)
     : service_(service), ordinal_(ordinal), timeout_s_(timeout_s) {
-  // Signals are for the host's threads; only those of a thread's own faults stay open.
+  // Only the host's threads receive signals; this thread receives those of its own faults.
   sigset_t block, before;
   sigfillset(&block);
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&block, signal);
@@ -161,8 +161,8 @@ void Watchdog::guard(Line& line, const char* name, const std::function<void()>& 
 }
 
 void Watchdog::run() {
-  cudaSetDevice(ordinal_);  // the thread's own setting
-  // Looking at events must not break a graph that the host's thread is capturing.
+  cudaSetDevice(ordinal_);  // a setting of each thread
+  // Event queries must not invalidate a graph that the host's thread is capturing.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
   Clock::time_point asked = Clock::now();
@@ -188,7 +188,7 @@ void Watchdog::look(Clock::time_point now, bool errors) {
     }
     const Operation idle{.name = "communication", .phase = service_.phase()};
     fail(*line, line->queue_.empty() ? idle : line->queue_.front(),
-         cat("broke: NCCL: ", ncclGetErrorString(state), ": ", ncclGetLastError(line->comm_)));
+         cat("failed: NCCL: ", ncclGetErrorString(state), ": ", ncclGetLastError(line->comm_)));
   }
 }
 
@@ -205,7 +205,7 @@ void Watchdog::check_front(Line& line, Clock::time_point now) {
       front.running = true;
       front.started = now;
     }
-    // Any error is the stream's own to report; the operation is over for us.
+    // An error is reported by the stream; the operation counts as done here.
     if (cudaEventQuery(front.end) == cudaErrorNotReady) {
       expect_in_time(line, front, now);
       return;
@@ -226,8 +226,8 @@ void Watchdog::expect_in_time(const Line& line, const Operation& operation, Cloc
 void Watchdog::fail(const Line& line, const Operation& operation, const std::string& what) {
   service_.report(
       cat(operation.text(line.group_), ' ', what, "; phase: ", *operation.phase, "; last done: ", last_done_));
-  // The communicators are not aborted: their streams would then pass, and the host might save what they left undone.
-  // The driver takes the kernels away with the process.
+  // The communicators are not aborted: their streams would then continue, and the host might save incomplete results.
+  // The driver stops the kernels with the process.
   service_.abort(static_cast<int>(ExitCode::rank_failed));
 }
 

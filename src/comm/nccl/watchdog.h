@@ -1,12 +1,12 @@
-// Nothing waits for ever: one thread follows every collective that was enqueued on the GPU, and every call of the host
-// that blocks until other ranks come.
+// `Watchdog`: enforces the time limit. One thread follows every collective enqueued on the GPU, and every call of the
+// host that blocks until other ranks arrive.
 //
-// A collective stands between two events of its stream. The thread looks at them now and then (kLook); the first one
-// reached starts the collective's time, the second ends it. When the time limit passes, or NCCL reports an error, the
-// thread writes one line and ends every rank of the run:
-//   rank 0: all_gather on shard:0-3/gather (8192 bytes) waited 120 s for the other members; phase: step 12 forward;
-//   last done: ...
-// Costs a step two event records and a short lock a collective; events come from a pool and nothing waits for the GPU.
+// A collective is enqueued between two events of its stream. The thread polls them (every kLook): the first starts the
+// collective's time, the second ends it. When the time limit passes, or NCCL reports an error, the thread writes one
+// line and ends every rank of the run:
+//   rank 0: all_gather on shard:0-3/gather (8192 bytes) waited 120 s for the other members (ranks 0-3);
+//   phase: step 12 forward; last done: ...
+// Cost per collective: two event records and short locks. Events come from a pool, and nothing waits for the GPU.
 #pragma once
 
 #include <chrono>
@@ -32,24 +32,24 @@ class Watchdog {
  public:
   // `service` outlives it; `ordinal` is the GPU of the streams.
   Watchdog(Service& service, int ordinal, double timeout_s);
-  // All groups must have been removed.
+  // All groups must have been removed before.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
   // One group's operations, in the order in which the host enqueued them.
   class Line;
-  // `comm` is null until the group has one; members: for the line about a failure.
+  // `comm` is null until the group has one; `members` is for failure messages.
   std::shared_ptr<Line> add(std::string group, std::string members);
   void set_communicator(Line& line, ncclComm* comm);
-  // Nothing of the group is under way. The communicator is the caller's again.
+  // No operation of the group may be in progress. The communicator is the caller's again.
   void remove(const std::shared_ptr<Line>& line);
 
-  // Runs `enqueue`, which puts a collective's work on the stream, under watch: while it runs (NCCL connects members at
-  // their first need, on the host) and until the stream has done the work. `name` is a literal.
+  // Runs `enqueue`, which puts a collective's work on the stream, and watches it: while `enqueue` runs (NCCL connects
+  // members at their first use, on the host) and until the stream has done the work. `name` is a literal.
   void follow(Line& line, const char* name, std::int64_t bytes, CUstream_st* stream,
               const std::function<void()>& enqueue);
-  // Runs `call`, which blocks the host until other ranks come.
+  // Runs `call`, which blocks the host until other ranks arrive, and watches it.
   void guard(Line& line, const char* name, const std::function<void()>& call);
 
  private:
@@ -75,7 +75,7 @@ class Watchdog {
   std::string last_done_ = "nothing";
   int under_way_ = 0;  // collectives and host calls
   bool closing_ = false;
-  std::thread thread_;  // last: starts when all else stands
+  std::thread thread_;  // last member: starts when all others are initialized
 };
 
 }  // namespace hawser::comm

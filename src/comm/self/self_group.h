@@ -1,5 +1,5 @@
-// A group of one member: copies where data must move, nothing else. Runs on cpu and cuda streams, records on meta
-// streams.
+// `SelfGroup`: a group of one member. Copies where data must move, otherwise does nothing. Runs on cpu and cuda
+// streams, records on meta streams.
 #pragma once
 
 #include <memory>
@@ -24,8 +24,8 @@ class SelfGroup : public Group {
   Work all_reduce_work(const TensorView&, Reduction, const TensorView&) override { return {}; }
   Work all_to_all_work(const TensorView& send, const TensorView& recv) override { return all_gather_work(send, recv); }
   Work broadcast_work(const TensorView&, int) override { return {}; }
-  Work send_work(const TensorView&, int) override { return {}; }     // no other member: rejected before
-  Work receive_work(const TensorView&, int) override { return {}; }  // the same
+  Work send_work(const TensorView&, int) override { return {}; }     // no other member: rejected earlier
+  Work receive_work(const TensorView&, int) override { return {}; }  // no other member: rejected earlier
   Work barrier_work() override { return {}; }
 };
 

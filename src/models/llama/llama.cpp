@@ -5,7 +5,7 @@
 namespace hawser::models {
 namespace {
 
-// Bounds that keep every product of two sizes far from 2^63; the sum of all parameters is checked apart.
+// Bounds that keep products of two sizes far below 2^63; the total number of parameters is checked separately.
 constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxInner = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 14;
@@ -40,8 +40,8 @@ Sizes read_sizes(ConfigReader& config, Problems& problems) {
     config.reject(decides, "heads do not divide", cat("a divisor of hidden_size ", s.width), cat(s.heads),
                   "head_dim: the size of one head");
   } else if (s.head_dim % 2 != 0 || s.head_dim > kMaxHeadDim) {
-    config.reject(decides, "head size not usable",
-                  cat("an even number up to ", kMaxHeadDim, ", for RoPE rotates pairs"), cat(s.head_dim));
+    config.reject(decides, "invalid head size", cat("an even number up to ", kMaxHeadDim, ": RoPE rotates pairs"),
+                  cat(s.head_dim));
   }
   const double width = static_cast<double>(s.width);
   const double attention = 2.0 * static_cast<double>(s.heads + s.kv_heads) * static_cast<double>(s.head_dim) * width;
@@ -49,13 +49,12 @@ Sizes read_sizes(ConfigReader& config, Problems& problems) {
   const double all =
       2.0 * static_cast<double>(s.vocabulary) * width + static_cast<double>(s.layers) * (attention + mlp);
   if (all > kMaxParameters) {
-    config.reject("num_hidden_layers", "more parameters than can be counted", cat("at most ", kMaxParameters),
-                  cat(all));
+    config.reject("num_hidden_layers", "too many parameters", cat("at most ", kMaxParameters), cat(all));
   }
   return s;
 }
 
-// What would be an object for each kind of layer in other families must not pass for plain RoPE here.
+// Rejects an object per kind of layer, as other families have it: it must not be read as plain RoPE.
 bool is_nested(const ConfigReader& rope) {
   for (const auto& [key, value] : rope.json().items()) {
     if (value.is_object()) return true;
@@ -78,7 +77,7 @@ ops::RopeConfig read_rope(ConfigReader& config, std::int64_t head_dim) {
   }
   rope.theta = fields->positive("rope_theta", theta);
   fields->only("partial_rotary_factor", 1.0);
-  // `type` is the name that transformers before 4.43 used; rope_type wins where both are there.
+  // `type` is the name before transformers 4.43; rope_type takes precedence.
   const char* name = fields->has("rope_type") || !fields->has("type") ? "rope_type" : "type";
   const std::string kind = fields->choice(name, {"default", "linear", "llama3"}, "default");
   if (kind == "linear") {
@@ -91,10 +90,10 @@ ops::RopeConfig read_rope(ConfigReader& config, std::int64_t head_dim) {
     rope.high_freq_factor = fields->positive("high_freq_factor");
     if (rope.low_freq_factor >= rope.high_freq_factor && fields->has("low_freq_factor") &&
         fields->has("high_freq_factor")) {
-      fields->reject("high_freq_factor", "value not usable", cat("more than low_freq_factor ", rope.low_freq_factor),
+      fields->reject("high_freq_factor", "invalid value", cat("more than low_freq_factor ", rope.low_freq_factor),
                      cat(rope.high_freq_factor));
     }
-    // At the top level it wins, as in transformers 5.
+    // The top-level key takes precedence, as in transformers 5.
     ConfigReader& from = config.has("original_max_position_embeddings") ? config : *fields;
     rope.original_max_position = from.integer("original_max_position_embeddings", 1, kMaxPosition);
   }
@@ -173,7 +172,7 @@ std::string llama_config_json(const ModelDescription& d, const std::string& stor
   using Ordered = nlohmann::ordered_json;
   Ordered rope_scaling = nullptr;
   if (d.rope.kind == ops::RopeKind::linear) {
-    // Both spellings: transformers before 4.43 reads only `type`.
+    // Both names: transformers before 4.43 reads only `type`.
     rope_scaling = {{"rope_type", "linear"}, {"type", "linear"}, {"factor", d.rope.factor}};
   } else if (d.rope.kind == ops::RopeKind::llama3) {
     rope_scaling = {{"rope_type", "llama3"},

@@ -1,4 +1,4 @@
-// Shape suffixes: T rows, C width, H query heads, K key-value heads, D head dim.
+// Shapes: T rows, C width, H query heads, K key-value heads, D head dim.
 #include "nn/blocks/attention_layer.h"
 
 #include <cmath>
@@ -14,12 +14,12 @@ namespace {
 
 enum ParamIndex { kNorm, kQkvWeight, kOutputWeight };
 
-// Places of diagonal blocks say nothing of a call that sees all keys: those behind a sequence's end must not be seen.
+// Batches of diagonal blocks do not apply to a call without causal mask: keys after a sequence's end would be visible.
 std::vector<ops::SegmentBatch> batches_of(const AttentionPart& part, bool causal) {
   return part.causal && !causal ? std::vector<ops::SegmentBatch>() : part.batches;
 }
 
-// A call's workspace, of one size on all ranks.
+// A call's workspace, of the same size on all ranks.
 template <class Call>
 TensorView workspace_of(LayerContext& ctx, Call call, const AttentionPart& part) {
   if (!part.largest.empty()) call.batches = part.largest;
@@ -209,7 +209,7 @@ void AttentionLayer::output_weight_gradient(LayerContext& ctx, const TensorView&
 
 void AttentionLayer::qkv_weight_gradient(LayerContext& ctx, const TensorView& dqkv, const TensorView& normed,
                                          GradientSink& sink) const {
-  // What the GEMM read in forward: the redistributed rows, where a seam gathers them.
+  // The GEMM's input in forward: redistributed, if a seam gathers the rows.
   linear_weight_gradient(ctx, dqkv, ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed), sink,
                          kQkvWeight, qkv_bias_);
 }
@@ -239,7 +239,7 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
   const TensorView o = saved.slots[kOut], rstd = saved.slots[kRstd];
   const TensorView qkv = saved.slots[kQkv], dqkv = slot(ctx, saved, kDqkv);
   const Heads heads = heads_of(qkv), gradients = heads_of(dqkv);
-  // Keys of other ranks come while d_o is made, and sums of their gradients while the output weight's gradient is.
+  // Keys of other ranks arrive while d_o is computed; their gradients are reduced during the output weight's gradient.
   const auto session = ctx.seams().attention->backward(ctx, heads.k, heads.v, gradients.k, gradients.v);
   const TensorView dz = ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy);
   const TensorView d_o = ctx.temp(ctx.dtype(), {rows, config_.q_size()});

@@ -1,8 +1,10 @@
-// The attention half of a block: y = x + o_proj(attention(rope(qkv_proj(rms_norm(x))))).
+// `AttentionLayer`: the attention half of a transformer block.
 //
-// Grouped, multi-query and full heads by heads / kv_heads; head_dim is free of width / heads. Query, key and value
-// weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM makes all three.
-// Source: Llama (arXiv 2302.13971), grouped queries (arXiv 2305.13245).
+//   y = x + o_proj(attention(rope(qkv_proj(rms_norm(x)))))
+//
+// Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
+// Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM computes
+// all three. Source: Llama (arXiv 2302.13971), grouped queries (arXiv 2305.13245).
 #pragma once
 
 #include "nn/layer.h"
@@ -13,9 +15,9 @@ struct AttentionConfig {
   std::int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0;
   bool qkv_bias = false, output_bias = false;
   bool rope = true;
-  double rope_scale = 1.0;  // factor on cos and sin (attention scaling of some RoPE kinds)
+  double rope_scale = 1.0;  // factor of cos and sin (attention scaling of some RoPE variants)
   bool causal = true;
-  std::int64_t window = 0;  // keys a query sees at most, itself included; 0: all
+  std::int64_t window = 0;  // keys that a query sees at most, its own included; 0: all
   double epsilon = 1e-5;
   double initial_std = 0.02, output_std = 0.02;
   // Names without ".weight" and ".bias", as in the Hugging Face folder.
@@ -48,7 +50,7 @@ class AttentionLayer : public Layer {
   void norm(LayerContext&, const TensorView& x, const TensorView& normed, const TensorView& rstd) const;
   void project(LayerContext&, const TensorView& normed, const TensorView& qkv) const;
   void attend(LayerContext&, const TensorView& qkv, const TensorView& o, const TensorView& lse) const;
-  // dq, and dk and dv up to session.finish().
+  // Writes dq, and the parts of dk and dv; session.finish() completes dk and dv.
   void attend_backward(LayerContext&, AttentionExchange::Session&, const TensorView& qkv, const TensorView& o,
                        const TensorView& lse, const TensorView& d_o, const TensorView& dqkv) const;
   void rope_backward(LayerContext&, const TensorView& gradient) const;

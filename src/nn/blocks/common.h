@@ -1,11 +1,12 @@
-// What the blocks' layers share.
+// Helpers that the layers of a block share.
 #pragma once
 
 #include "nn/layer.h"
 
 namespace hawser::nn {
 
-// c (+)= op(a) op(b) [+ bias]: one GEMM with its workspace out of the context.
+// One GEMM with its workspace from the context:
+//   c (+)= op(a) op(b) [+ bias]
 struct Gemm {
   TensorView a, b, c;
   bool transpose_a = false, transpose_b = false;
@@ -14,7 +15,9 @@ struct Gemm {
 };
 void gemm(LayerContext&, const Gemm&);
 
-// The gradients of y = x W^T + b: dW (+)= dy^T x, db (+)= column sums of dy. `bias` is -1 where there is none.
+// The gradients of y = x W^T + b. `bias` is -1 if there is none.
+//   dW (+)= dy^T x
+//   db (+)= column sums of dy
 void linear_weight_gradient(LayerContext&, const TensorView& dy, const TensorView& x, GradientSink&, int weight,
                             int bias);
 
@@ -22,13 +25,13 @@ void rms_norm_gradient(LayerContext&, const TensorView& x, const TensorView& wei
                        const TensorView& dy, const TensorView& residual_gradient, const TensorView& dx,
                        const GradientTarget& dweight);
 
-// y += x + bias, the bias [C] where there is one. Biases behind a row-parallel GEMM belong here: after the sum.
+// y += x + bias; bias [C] may be empty. The bias of a row-parallel GEMM belongs here: after the sum over ranks.
 void add_residual(LayerContext&, const TensorView& x, const TensorView& y, const TensorView& bias);
 
-// The normed rows that a layer's first product reads: kept from forward; or, where recompute makes them, until backward
-// has read them; or absent: backward makes them again with rstd.
+// The normed rows that a layer's first GEMM reads. Saved by forward; or, if recompute writes them, until backward has
+// read them; or absent, and backward recomputes them from rstd.
 Slot normed_slot(const SavePolicy& policy, bool recomputed, DType dtype, const Shape& shape);
-// 1 / rms of the rows. Where the normed rows are not kept for a delayed weight gradient, it makes them again with this.
+// 1 / rms of each row. A delayed weight gradient recomputes the normed rows from it if they are not saved.
 Slot rstd_slot(const SavePolicy& policy, bool recomputed, std::int64_t rows);
 Slot kept(const char* name, DType dtype, const Shape& shape, Pass writer, Pass last_reader);
 Slot absent(const char* name);

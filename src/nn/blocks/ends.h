@@ -1,4 +1,4 @@
-// The two ends of a model: token embedding, and the head with its loss.
+// `EmbeddingLayer`: token embedding. `HeadLayer`: final norm, vocabulary projection and loss.
 #pragma once
 
 #include "nn/layer.h"
@@ -26,19 +26,19 @@ class EmbeddingLayer {
 
 struct HeadConfig {
   std::int64_t vocabulary = 0, width = 0;
-  bool tied = false;  // the weight is the embedding's table: the context's weight 1, but no Param of this layer
+  bool tied = false;  // the embedding's table is the context's weight 1, but no Param of this layer
   double epsilon = 1e-5;
   double initial_std = 0.02;
   std::string norm, output;  // names without ".weight"
 };
 
-// Final norm, vocabulary projection and cross entropy in one: full logits never exist and no GEMM runs twice. Weight 0
-// is the norm's, weight 1 [V, C] the projection's.
+// Final norm, vocabulary projection and cross entropy, fused: the full logits are never stored and no GEMM runs twice.
+// Weight 0 is the norm's, weight 1 [V, C] the projection's.
 class HeadLayer {
  public:
-  // Where loss and scale lie, float32 [1] on the device.
+  // Loss and scale, float32 [1] on the device.
   struct LossViews {
-    TensorView scale;  // 1 / valid targets of the whole step: the factor of all gradients
+    TensorView scale;  // 1 / valid targets of the step: the factor of all gradients
     TensorView sum;    // += sum over valid targets of -log p(label)
   };
   explicit HeadLayer(HeadConfig config);

@@ -1,4 +1,4 @@
-// Shape suffixes: T rows, C width, F inner width.
+// Shapes: T rows, C width, F inner width.
 #include "nn/blocks/mlp_layer.h"
 
 #include "nn/blocks/common.h"
@@ -38,7 +38,7 @@ std::vector<Slot> MlpLayer::slots(std::int64_t rows, DType dtype, const SavePoli
   slots[kGateUp] = kept("gate_up", dtype, {rows, 2 * c.inner}, again ? Pass::recompute : Pass::forward, Pass::backward);
   slots[kInner] = absent("inner");
   if (all) slots[kInner] = kept("inner", dtype, {rows, c.inner}, Pass::forward, weight_reader);
-  // Backward makes the inner activations anew on its way; a delayed weight gradient needs them kept.
+  // Backward recomputes the inner activations; a delayed weight gradient needs them saved.
   if (!all && policy.delay_weights)
     slots[kInner] = kept("inner", dtype, {rows, c.inner}, Pass::backward, weight_reader);
   slots[kDgateUp] = policy.delay_weights
@@ -114,9 +114,9 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
   const TensorView dinner = ctx.temp(ctx.dtype(), {rows, config_.inner});
   gemm(ctx, {.a = dz, .b = ctx.weight(kDownWeight), .c = dinner});
   const bool inner_kept = !policy.recomputes_pointwise();
-  // Made again, the inner activations take the place of their gradient, which nobody else reads.
+  // Recomputed inner activations overwrite dinner, which has no other reader.
   const TensorView inner = saved.slots[kInner].empty() ? dinner : saved.slots[kInner];
-  // Without delayed weight gradients nobody reads gate and up again: their gradient takes their place.
+  // Without delayed weight gradients gate and up have no later reader: their gradient overwrites them.
   const TensorView dgate_up = policy.delay_weights ? saved.slots[kDgateUp] : gate_up;
   ops::swiglu_backward(
       ctx.compute(), {.gate_up = gate_up, .dy = dinner, .dgate_up = dgate_up, .y = inner_kept ? TensorView() : inner});

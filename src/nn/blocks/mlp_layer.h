@@ -1,4 +1,6 @@
-// The MLP half of a block: y = x + down_proj(swiglu(gate_up_proj(rms_norm(x)))).
+// `MlpLayer`: the MLP half of a transformer block.
+//
+//   y = x + down_proj(swiglu(gate_up_proj(rms_norm(x))))
 //
 // Gate and up weights are one Param [2 F, C] with two segments. Source: SwiGLU, arXiv 2002.05202.
 #pragma once
@@ -30,7 +32,7 @@ class MlpLayer : public Layer {
  private:
   enum SlotIndex { kRstd, kNormed, kGateUp, kInner, kDgateUp, kSlots };
   TensorView slot(LayerContext& ctx, const Saved& saved, SlotIndex index) const;
-  // What the gate-up GEMM read in forward: the normed rows, made again where they were not kept, redistributed.
+  // The input of the gate-up GEMM in forward: the normed rows, recomputed if not saved, redistributed.
   TensorView gemm_input(LayerContext& ctx, const Saved& saved) const;
   void norm(LayerContext&, const TensorView& x, const TensorView& normed, const TensorView& rstd) const;
   void project(LayerContext&, const TensorView& normed, const TensorView& gate_up) const;

@@ -1,5 +1,5 @@
-// A context for layer tests: temporaries out of the device as they are asked for, filled with NaN; what is enqueued is
-// noted, so that devices can be compared.
+// `TestContext`: a LayerContext for tests. It allocates temporaries on demand, fills them with NaN, and stores the op
+// records of what is enqueued, to compare devices.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace hawser::nn::testing {
 
-// Passes everything on and keeps the op records.
+// Forwards everything to the inner stream and stores the op records.
 class NotingStream : public Stream {
  public:
   explicit NotingStream(std::unique_ptr<Stream> inner) : inner_(std::move(inner)) {}
@@ -67,7 +67,7 @@ inline std::vector<double> get(const TensorView& view) {
 inline std::vector<double> normals(const std::string& name, std::int64_t count, double std = 1.0, double mean = 0.0) {
   const RandomStream random(3, fnv1a(name));
   std::vector<double> out;
-  // Rounded to bf16, so that every dtype starts from the same numbers.
+  // Rounded to bf16, so that all dtypes start from the same numbers.
   for (std::int64_t i = 0; i < count; ++i) {
     const Bf16 rounded(static_cast<float>(mean + std * random.normal(static_cast<std::uint64_t>(i))));
     out.push_back(static_cast<double>(static_cast<float>(rounded)));
@@ -87,7 +87,7 @@ class TestContext : public LayerContext {
     exchange_.synchronize();
   }
 
-  // Lives as long as the context.
+  // The view is valid as long as the context.
   TensorView make(DType dtype, const Shape& shape) {
     if (shape.elements() == 0) return {};
     owned_.push_back(std::make_unique<Storage>(device_, dtype, shape));
@@ -127,7 +127,7 @@ class TestContext : public LayerContext {
   NotingStream compute_, exchange_;
 };
 
-// Gradients of all parameters in float32; with `accumulate`, added to what `start` says.
+// Gradients of all parameters in float32; with `accumulate`, added to `start`.
 class TestSink : public GradientSink {
  public:
   TestSink(TestContext& ctx, const std::vector<Param>& params, bool accumulate = false, double start = 0)
@@ -151,7 +151,7 @@ class TestSink : public GradientSink {
   std::vector<int> asked_;
 };
 
-// Where the rows of a micro-batch stand: documents one behind the other.
+// The documents of a micro-batch, one after another.
 struct Documents {
   std::vector<std::int64_t> lengths;
 
@@ -175,7 +175,7 @@ struct Documents {
   }
 };
 
-// The local attention of whole documents on one rank.
+// The local attention of complete documents on one rank.
 inline void set_batch(TestContext& ctx, const Documents& documents, std::int64_t head_dim) {
   std::vector<double> positions, segments, frequencies;
   for (const std::int64_t p : documents.positions()) positions.push_back(static_cast<double>(p));
@@ -196,8 +196,8 @@ inline void set_batch(TestContext& ctx, const Documents& documents, std::int64_t
   ctx.frequencies_ = ctx.make(DType::f32, {head_dim / 2}, frequencies);
 }
 
-// One layer through all passes, under a policy. Slots come into being when their writer comes, full of NaN, and are
-// filled with NaN again behind their last reader.
+// One layer through all passes, under a policy. A slot is allocated, full of NaN, before its writing pass, and filled
+// with NaN again after its last reader.
 struct LayerResult {
   std::vector<double> y, dx;
   std::vector<std::vector<double>> gradients;
@@ -219,7 +219,7 @@ class LayerRun {
     saved_.slots.resize(slots_.size());
   }
 
-  // `on_pass` hears of every pass before it is enqueued.
+  // Calls `on_pass` before each pass is enqueued.
   void run(GradientSink& sink, const std::function<void(Pass)>& on_pass = {}) {
     for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward, Pass::backward_weight}) {
       if (pass == Pass::recompute && !recomputes(layer_, policy_)) continue;

@@ -1,4 +1,4 @@
-// The block once more, in float64 and as plainly as it can be written, and derivatives of anything by differences.
+// Reference implementation of the blocks in float64, and derivatives by finite differences.
 // Matrices are row-major vectors. Shapes: T rows, C width, H query heads, K key-value heads, D head dim, F inner width.
 #pragma once
 
@@ -15,7 +15,7 @@ namespace hawser::nn::testing {
 
 using Vector = std::vector<double>;
 
-// y [T, N] = x [T, K] w^T + b, w [N, K]; b may be empty.
+//   y [T, N] = x [T, K] w^T + b     w [N, K]; b may be empty
 inline Vector linear(const Vector& x, const Vector& w, const Vector& b, std::size_t k) {
   const std::size_t rows = x.size() / k, n = w.size() / k;
   Vector y(rows * n);
@@ -53,7 +53,7 @@ inline Vector attention_block(const AttentionConfig& config, const Documents& do
   for (std::size_t t = 0; config.rope && t < rows; ++t) {
     for (std::size_t h = 0; h < heads + kv; ++h) {
       for (std::size_t i = 0; i < d / 2; ++i) {
-        // The float32 frequency, as the layer gets it.
+        // The float32 frequency that the layer uses.
         const auto frequency = static_cast<double>(
             static_cast<float>(std::pow(100.0, -2.0 * static_cast<double>(i) / static_cast<double>(d))));
         const double angle = static_cast<double>(positions[t]) * frequency;
@@ -106,7 +106,7 @@ inline Vector mlp_block(const MlpConfig& config, const Vector& x, const std::vec
   return y;
 }
 
-// Sum over the rows with a label of -log p(label).
+// The sum of -log p(label) over the rows with a label.
 inline double head_loss(const Vector& x, const Vector& norm, const Vector& table, double epsilon,
                         const std::vector<int>& labels) {
   const Vector logits = linear(rms_norm(x, norm, epsilon), table, {}, norm.size());
@@ -121,7 +121,7 @@ inline double head_loss(const Vector& x, const Vector& norm, const Vector& table
   return loss;
 }
 
-// d f / d at[i] for every i, by central differences; `at` comes back as it was.
+// d f / d at[i] for every i, by central differences; `at` is restored.
 inline Vector differences(const std::function<double()>& f, Vector& at) {
   Vector out;
   for (double& value : at) {
@@ -142,7 +142,7 @@ inline double dot(const Vector& a, const Vector& b) {
   return sum;
 }
 
-// |a - b| / |b|, with a floor for what is all but zero.
+// |a - b| / |b|, with a lower bound on |b|.
 inline double distance(const Vector& a, const Vector& b) {
   if (a.size() != b.size()) return 1e30;
   double difference = 0, norm = 0;

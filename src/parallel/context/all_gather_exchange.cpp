@@ -1,4 +1,4 @@
-// Shape suffixes: T local rows, S = context * T rows of the sequence order, K key-value heads of a group, D head dim.
+// Shapes: T local rows, S = context * T rows in sequence order, K key-value heads of a group, D head dim.
 #include "parallel/context/all_gather_exchange.h"
 
 #include <algorithm>
@@ -15,12 +15,12 @@ namespace {
 using nn::AttentionPart;
 using nn::LayerContext;
 
-// One group of key-value heads on its way through the context group.
+// One group of key-value heads that is gathered over the context group.
 struct HeadGroup {
   int begin = 0, count = 0;
   TensorView k, v;  // [S, K, D] in sequence order
   Event arrived;
-  TensorView dk, dv;   // [S, K, D] wire, backward
+  TensorView dk, dv;   // [S, K, D] reduce_dtype, backward
   TensorView reduced;  // [2, T, K * D] float32: this rank's rows of dk and dv
 };
 
@@ -88,7 +88,7 @@ class GatherSession : public nn::AttentionExchange::Session {
             .visible = batch.off_diagonal_pairs};
   }
 
-  // Backward: brings the part's dk and dv into gathered order and sums each rank's rows over the group.
+  // Backward: scatters the part's dk and dv into gathered order and reduce-scatters each rank's rows over the group.
   void add_gradient(int p) override {
     if (p == 0) return;
     HeadGroup& g = groups_[static_cast<std::size_t>(p - 1)];
@@ -116,13 +116,14 @@ class GatherSession : public nn::AttentionExchange::Session {
   }
 
  private:
-  // Heads of a group inside [T, heads, D]: the heads lie side by side in each row.
+  // The heads of a group inside [T, heads, D]; heads are adjacent in each row.
   TensorView columns(const TensorView& x, const HeadGroup& g) const {
-    HAWSER_CHECK(x.stride(1) == head_dim_, "heads of ", x.text(), " are not side by side");
+    HAWSER_CHECK(x.stride(1) == head_dim_, "heads of ", x.text(), " are not adjacent");
     return x.slice(1, g.begin, g.count);
   }
 
-  // The keys before the second chunk that rank `second` has of every sequence, and before the first of rank `first`.
+  // Batches of the keys before the second chunk that rank `second` has of every sequence, and before the first chunk of
+  // rank `first`.
   std::vector<ops::SegmentBatch> off_diagonal_batches(std::int64_t second, std::int64_t first) const {
     const std::int64_t chunk = ctx_.batch().uniform_diagonal, ranks = group_.size();
     if (chunk == 0) return {};
@@ -153,7 +154,7 @@ class GatherSession : public nn::AttentionExchange::Session {
     const TensorView index = ctx_.batch().gather_index;
     const TensorView k = ctx_.temp(dtype, {group_.size() * rows_, width});
     const TensorView v = ctx_.temp(dtype, {group_.size() * rows_, width});
-    // The index counts to the K row; the V row of the same token lies T rows behind.
+    // The index is that of the K row; the V row of the same token is T rows further.
     ops::gather_rows(exchange, {.x = gathered.rows(0, all - rows_), .index = index, .y = k});
     ops::gather_rows(exchange, {.x = gathered.rows(rows_, all - rows_), .index = index, .y = v});
     g.k = k.split_last(g.count, head_dim_);

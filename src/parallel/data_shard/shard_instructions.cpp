@@ -13,11 +13,11 @@ using program::Op;
 using program::Program;
 using program::StreamId;
 
-// A run of computations that use the same weights: gathered once, given up together.
+// A run of computations that use the same weights: gathered once, freed together.
 struct Use {
   std::vector<int> units;
   int last = 0;              // the last computation
-  std::vector<int> gathers;  // rows, a unit each, once written
+  std::vector<int> gathers;  // gather instructions, one per unit, once written
 };
 
 class Writer {

@@ -1,8 +1,8 @@
-// The rows of sharded data parallelism: a unit's weights are gathered before they are used and given up after, and its
-// gradients are reduced to shards as soon as they are whole.
+// `write_sharded`: the instructions of sharded data parallelism. A unit's weights are gathered before they are used and
+// freed afterwards; its gradients are reduced to shards as soon as they are complete.
 //
-// Gathers run ahead of their use by `prefetch` uses, never further: each waits for the end of the use whose buffer it
-// will take, so that the plan finds prefetch + 1 buffers live. Reductions trail by one in the same way.
+// Gathers run at most `prefetch` uses ahead: each waits for the end of the use whose buffer it overwrites, so that at
+// most prefetch + 1 buffers are live. Likewise a new gradient waits for the second last reduction.
 // Source: ZeRO (arXiv 1910.02054), FSDP (arXiv 2304.11277); hybrid degree as in MiCS (arXiv 2205.00119).
 #pragma once
 
@@ -16,30 +16,31 @@
 namespace hawser::parallel {
 
 struct ShardOptions {
-  bool gather = false;    // weights are not whole on this rank: gather before use
-  bool reduce = false;    // gradients go to shards: reduce-scatter
-  bool replicas = false;  // shards are replicated: sum them last
+  bool gather = false;    // weights are sharded: gather before use
+  bool reduce = false;    // gradients are reduce-scattered to shards
+  bool replicas = false;  // shards are replicated: all-reduce them last
   int prefetch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   int micro_batches = 1;
 };
 
-// A row of the computation and what sharding must know about it. `instruction.input` and `instruction.partner` count computations.
+// An instruction of the computation and what sharding must know about it. `instruction.input` and `instruction.partner`
+// are indices of computations.
 struct Computation {
   program::Instruction instruction;
   std::vector<int> weights;    // units whose weights it reads
   std::vector<int> gradients;  // units whose gradients it adds to
 };
 
-// The row behind which a unit's gradient is whole.
+// The instruction after which a unit's gradient is complete.
 struct GradientEnd {
   int unit = -1;
   int instruction = -1;
 };
 
-// Writes `computations` into `program` in order, with the gathers and reductions they need between them, and turns
-// their input and partner into row ids. Returns where the gradients of each unit end, in that order; on one stream, so
-// that the last is behind all others.
+// Writes `computations` into `program` in order, with the gathers and reductions that they need, and changes their
+// input and partner to instruction ids. Returns the end of each unit's gradient, in program order. All ends are on one
+// stream, so the last one is after all others.
 std::vector<GradientEnd> write_sharded(program::Program& program, const std::vector<Computation>& computations,
                                        const ShardOptions& options);
 

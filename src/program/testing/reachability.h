@@ -1,5 +1,5 @@
-// Happens-before the slow way: reachability in the graph of stream order and events. The oracle of Order and of all
-// that is built on it.
+// `Reachability`: happens-before by reachability in the graph of stream order and events; slow. The reference for tests
+// of Order and of everything built on it.
 #pragma once
 
 #include <map>
@@ -22,7 +22,7 @@ class Reachability {
       previous[item.stream] = i;
     }
   }
-  // a is over before b starts.
+  // True if a is over before b starts.
   bool before(int a, int b) const {
     const auto i = static_cast<std::size_t>(a);
     return (reached_[static_cast<std::size_t>(b)][i / 64] >> (i % 64) & 1) != 0;
@@ -42,7 +42,7 @@ struct ItemAccess {
   Access access;
 };
 
-// Every access of the trace, with the buffer it lies in, found by looking at all of them.
+// Every access of the trace and its buffer, by comparing all pairs.
 inline std::vector<ItemAccess> accesses_of(const Trace& trace, const std::vector<Buffer>& buffers) {
   std::vector<ItemAccess> out;
   for (std::size_t i = 0; i < trace.items.size(); ++i) {

@@ -1,4 +1,4 @@
-// Traces for tests: random ones, and one that looks like a training step.
+// Traces for tests: random ones, and one that resembles a training step.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace hawser::program::testing {
 
-// Writes a trace through the meta device, the way a step does.
+// Writes a trace through the meta device, as a step does.
 class Recorder {
  public:
   explicit Recorder(const std::vector<std::string>& streams) {
@@ -26,7 +26,7 @@ class Recorder {
   }
   Access read(int buffer) const { return whole(buffer, false); }
   Access write(int buffer) const { return whole(buffer, true); }
-  // One piece of work that reads and writes whole buffers.
+  // One op that reads and writes complete buffers.
   void work(int stream, const char* name, const std::vector<int>& reads, const std::vector<int>& writes,
             CollectiveNote note = {}) {
     OpRecord record{.name = name, .collective = std::move(note)};
@@ -37,7 +37,7 @@ class Recorder {
   void launch(int stream, OpRecord record) { at(stream).launch(std::move(record), {}); }
   Event record(int stream) { return at(stream).record(); }
   void wait(int stream, const Event& event) { at(stream).wait(event); }
-  // `later` goes on when `earlier` has done its work so far.
+  // `later` waits for the work that `earlier` has enqueued so far.
   void after(int later, int earlier) { wait(later, record(earlier)); }
   void instruction(int instruction) { device_.set_instruction(instruction); }
 
@@ -60,7 +60,8 @@ inline int pick(std::mt19937& random, int begin, int end) {  // in [begin, end)
   return std::uniform_int_distribution<int>(begin, end - 1)(random);
 }
 
-// Items at random on a few streams; most buffers are short-lived, as temps are. With `slice`, accesses are parts.
+// Random items on a few streams; most buffers are short-lived, like temps. With `slices`, accesses are parts of
+// buffers.
 inline std::unique_ptr<Recorder> random_trace(unsigned seed, int streams, int items, int buffers, bool slices = false) {
   std::mt19937 random(seed);
   std::vector<std::string> names;
@@ -81,7 +82,7 @@ inline std::unique_ptr<Recorder> random_trace(unsigned seed, int streams, int it
       OpRecord record{.name = "work"};
       const int count = pick(random, 1, 4);
       for (int k = 0; k < count; ++k) {
-        // A window over the buffers that moves with the items, and now and then one from anywhere.
+        // Mostly a buffer from a window that moves with the items, sometimes any buffer.
         const int at = pick(random, 0, 8) == 0 ? pick(random, 0, buffers)
                                                : std::min(buffers - 1, i * buffers / items + pick(random, 0, 4));
         Access access = pick(random, 0, 2) == 0 ? out->read(at) : out->write(at);
@@ -98,16 +99,15 @@ inline std::unique_ptr<Recorder> random_trace(unsigned seed, int streams, int it
   return out;
 }
 
-// A step of sharded data parallel training with context parallelism, in the shape that step/ gives it: weights
-// gathered one unit ahead into as many buffers as there are, K and V exchanged inside attention, gradients reduced
-// behind backward.
+// A step of sharded data parallel training with context parallelism, as step/ writes it: weights are gathered one unit
+// ahead into a fixed number of buffers, K and V are exchanged inside attention, gradients are reduced after backward.
 struct StepSizes {
   int layers = 8, micro_batches = 1;
   std::int64_t rows = 1024, width = 512, inner = 1536, vocabulary = 16000, ranks = 4;
   std::int64_t kv = 128;  // width of K and of V
-  bool full = false;      // checkpointing: only x is kept
+  bool full = false;      // full checkpointing: only x is saved
   int weight_buffers = 2;
-  std::int64_t weight_bytes = 2;  // an element of gathered weights
+  std::int64_t weight_bytes = 2;  // per element of gathered weights
 };
 
 enum StepStream { kCompute, kExchange, kGather, kReduce };
@@ -155,7 +155,7 @@ class StepTrace {
     int x = -1, middle = -1;
   };
 
-  // Gathers are asked for one unit ahead; a buffer's turn comes when the unit that had it is done with.
+  // Gathers run one unit ahead; a gather waits until the unit whose buffer it overwrites is done.
   int gather(int unit) {
     const int whole = r_.buffer(name("weights", unit), "weights", s_.weight_bytes * parameters(unit));
     const auto kept = static_cast<std::size_t>(s_.weight_buffers - 1);
@@ -244,7 +244,7 @@ class StepTrace {
     r_.work(kCompute, "rms_norm_backward", {s.x, dnormed1, dmiddle, s.rstd, gradient}, {dx, gradient, workspace3});
   }
 
-  // Gradients leave behind backward; a buffer's turn comes when the reduction two back is over.
+  // Gradients are reduced after backward; a new one waits for the reduction two before.
   int new_gradient(int unit) {
     if (reduced_.size() >= 2) r_.wait(kCompute, reduced_[reduced_.size() - 2]);
     return r_.buffer(name("gradients", unit), "gradients", 4 * parameters(unit));
@@ -311,7 +311,7 @@ class StepTrace {
         r_.work(kCompute, "embedding_backward", {dy, batch_}, {gradient});
       } else {
         Saved s = saved[static_cast<std::size_t>(u - 1)];
-        if (s_.full) {  // everything but x is made anew
+        if (s_.full) {  // recompute everything but x
           const int kept = s.x;
           s = slots(u);
           s.x = kept;

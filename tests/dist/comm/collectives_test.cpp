@@ -1,4 +1,5 @@
-// Every collective against a serial reference, on the group of all ranks: comm/mpi, and comm/nccl in comm_nccl_test.
+// Every collective against a serial reference, on the group of all ranks, over comm/mpi (in comm_nccl_test over
+// comm/nccl).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace {
 
 using ranks::value;
 
-// Sizes where something changes: nothing, one element, odd, around the chunk and the gather limit, several chunks.
+// Sizes at boundaries: empty, one element, odd, around the chunk and the gather limit, several chunks.
 const std::vector<std::int64_t> kSizes = {0, 1, 3, 255, 4097, 16384, 16385, 262144, 262145, 700001};
 
 constexpr DeviceKind kKind = ranks::kGpus ? DeviceKind::cuda : DeviceKind::cpu;
@@ -23,14 +24,14 @@ class Collectives : public testing::TestWithParam<DType> {
   Group& group() { return ranks::flat_mesh().data(); }
   int size() { return group().size(); }
   int index() { return group().index(); }
-  // Buffers of reductions are size() times as large, and all ranks share two cores: many ranks skip the largest.
+  // Buffers of reductions are size() times as large, and all ranks share two cores: with many ranks, skip the largest.
   std::vector<std::int64_t> sizes() {
     auto out = kSizes;
     if (size() > 4 && !ranks::kGpus) out.pop_back();
     return out;
   }
 
-  // Storage rejects to be empty; a view of none of its elements is.
+  // Storage cannot be empty; for n = 0 this returns an empty view.
   TensorView make(Device& where, DType dtype, std::int64_t n) {
     kept_.emplace_back(where, dtype, Shape{std::max<std::int64_t>(n, 1)});
     return kept_.back().view().rows(0, n);
@@ -40,7 +41,7 @@ class Collectives : public testing::TestWithParam<DType> {
     transfer(*stream_, {}, to.raw(), from.raw(), from.bytes());
     stream_->synchronize();
   }
-  // A device's buffer of what `at` says of each element; and a buffer as the host sees it.
+  // made_of: a buffer on the device with at(k) as element k. seen: a copy of a buffer on the host.
   template <class At>
   TensorView made_of(DType dtype, std::int64_t n, const At& at) {
     const TensorView host = make(*host_, dtype, n), out = make(dtype, n);
@@ -68,13 +69,13 @@ class Collectives : public testing::TestWithParam<DType> {
     return view.dtype() == DType::f32 ? view.data<float>()[k] : static_cast<float>(view.data<Bf16>()[k]);
   }
   static float rounded(DType dtype, float x) { return dtype == DType::f32 ? x : static_cast<float>(Bf16(x)); }
-  // The contract's sum: members in order, float32; not yet rounded.
+  // The sum that the contract specifies: members in order, float32, not rounded yet.
   float sum(DType reduce_dtype, std::uint64_t site, std::int64_t k) {
     float total = rounded(reduce_dtype, value(site, 0, k));
     for (int m = 1; m < size(); ++m) total += rounded(reduce_dtype, value(site, m, k));
     return total;
   }
-  // Counts instead of one message an element.
+  // Reports one failure with a count instead of one per element.
   template <class Expected>
   void expect_all(const TensorView& result, const Expected& expected, const std::string& what) {
     const TensorView view = seen(result);
@@ -191,8 +192,8 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
   }
 }
 
-// Everybody sends right and receives from the left, on two streams as one after the other would wait for ever; on GPUs
-// neighbours take turns (comm/group.h).
+// Every rank sends to the right and receives from the left, on two streams: on one stream all would wait for ever. On
+// GPUs neighbours alternate (comm/group.h).
 TEST_P(Collectives, SendAndReceiveInARing) {
   if (size() == 1) GTEST_SKIP() << "needs two ranks or more";
   const DType dtype = GetParam();
@@ -220,7 +221,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, Collectives, testing::Values(DType::f32, DType:
 
 class AnyDtype : public Collectives {};
 
-TEST_P(AnyDtype, DtypesTravelUnchanged) {
+TEST_P(AnyDtype, DtypesAreSentUnchanged) {
   const DType dtype = GetParam();
   const std::int64_t n = 1001;
   const TensorView mine = make(*host_, dtype, n), send = make(dtype, n), recv = make(dtype, n * size());

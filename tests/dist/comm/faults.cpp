@@ -1,4 +1,4 @@
-// One rank goes wrong; what the others then do is what faults_test.cpp and nccl_faults_test.cpp look at.
+// Simulates the failure of one rank; faults_test.cpp and nccl_faults_test.cpp check what the others do.
 #include <signal.h>
 #include <unistd.h>
 
@@ -39,7 +39,7 @@ int run_fault(const std::string& name) {
       world.abort(4);
     }
   }
-  if (me == 1 && name == "unwound") throw std::runtime_error("leaves the world behind");
+  if (me == 1 && name == "unwound") throw std::runtime_error("unwinds the World");
   if (me == 1 && name == "mismatch") {
     mesh->data().all_reduce(*stream, data.view().rows(0, 8), Reduction::sum, scratch);
   } else if (name == "control") {
@@ -49,7 +49,7 @@ int run_fault(const std::string& name) {
     mesh->data().all_reduce(*stream, data, Reduction::sum, scratch);
   }
   stream->synchronize();
-  std::this_thread::sleep_for(std::chrono::seconds(90));  // the run must end from outside
+  std::this_thread::sleep_for(std::chrono::seconds(90));  // the other ranks or the launcher must end this process
   return 0;
 }
 

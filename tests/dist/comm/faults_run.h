@@ -1,4 +1,4 @@
-// Starts a run that goes wrong (faults.cpp), and what is then expected of it.
+// Runs comm_ranks_test with a fault (faults.cpp), and checks of the outcome.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ inline Outcome run(const std::string& fault, int ranks) {
   return out;
 }
 
-// A zombie that nobody reaps has ended too.
+// A zombie that is not reaped counts as ended.
 inline bool alive(int pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string text;

@@ -1,4 +1,4 @@
-// A rank that does not come, stops, dies or fails: every rank ends soon, and one line says what happened.
+// A rank that is absent, stops, dies or fails: every rank ends soon, and one line reports what happened.
 // Argument: the comm_ranks_test binary.
 #include <gtest/gtest.h>
 #include <cstdio>
@@ -53,14 +53,14 @@ TEST(Faults, AWorldLeftByAnExceptionEndsAll) {
   expect_all_ended(out, 3);
 }
 
-TEST(Faults, RanksThatAskForDifferentThingsAreReported) {
+TEST(Faults, MismatchedOperationsAreReported) {
   const Outcome out = run("mismatch", 2);
   EXPECT_EQ(out.code, 3) << out.output;
-  EXPECT_GE(count(out.output, "do not ask for the same operations; phase: step 12 backward"), 1) << out.output;
+  EXPECT_GE(count(out.output, "the ranks run different operations; phase: step 12 backward"), 1) << out.output;
   expect_all_ended(out, 2);
 }
 
-TEST(Faults, ControlOperationsHaveTheirLimitToo) {
+TEST(Faults, ControlOperationsHaveATimeLimit) {
   const Outcome out = run("control", 2);
   EXPECT_EQ(out.code, 3) << out.output;
   EXPECT_EQ(count(out.output, "rank 0: any on the run waited 2 s for rank 1"), 1) << out.output;

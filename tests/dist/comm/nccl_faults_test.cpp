@@ -1,5 +1,5 @@
-// faults_test.cpp on GPUs: a rank that does not come, stops, dies or leaves; every rank ends within the limit, and one
-// line names the collective. Argument: the comm_nccl_test binary.
+// faults_test.cpp on GPUs: a rank that is absent, stops, dies or leaves; every rank ends within the limit, and one line
+// names the collective. Argument: the comm_nccl_test binary.
 #include <cstdio>
 
 #include "device/device.h"
@@ -11,7 +11,7 @@ namespace {
 using namespace faults;  // NOLINT
 
 constexpr double kTimeout = 15.0;  // as in faults.cpp
-constexpr double kStart = 25.0;    // what starting a run and connecting its communicators may take
+constexpr double kStart = 25.0;    // max time to start a run and connect its communicators
 constexpr int kRanks = 2;
 
 void expect_named(const char* fault) {
@@ -30,7 +30,7 @@ TEST(NcclFaults, AMissingRankEndsAll) {
   expect_named("absent");
 }
 
-// The host itself waits: members connect at their first collective.
+// The host itself blocks: members connect at their first collective.
 TEST(NcclFaults, ARankMissingAtTheFirstCollectiveEndsAll) {
   expect_named("unconnected");
 }

@@ -1,5 +1,5 @@
-// What is comm/nccl's own: sums equal to the CPU's bit for bit in many chunks and under traffic, every group of a mesh,
-// registered memory, barriers.
+// Tests specific to comm/nccl: sums bitwise equal to the CPU's, in many chunks and with concurrent traffic; every group
+// of a mesh; registered memory; barriers.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -33,7 +33,7 @@ void put(const TensorView& to, std::int64_t k, float x) {
   }
 }
 
-// A buffer of `on`, filled from the host.
+// A buffer on `on`, filled from the host.
 Storage filled(Device& on, DType dtype, std::int64_t n, std::uint64_t site) {
   const auto host = make_cpu_device();
   const Storage values(*host, dtype, {n});
@@ -57,7 +57,7 @@ Storage scratch(Device& on, std::int64_t bytes) {
   return Storage(on, DType::u8, {std::max<std::int64_t>(bytes, 1)});
 }
 
-// reduce_scatter, twice into one buffer, and all_reduce of the same numbers on any device.
+// reduce_scatter, twice into one buffer, and all_reduce of equal numbers, on any device.
 std::vector<Bytes> sums(Device& on, Group& group, DType reduce_dtype, DType out, std::int64_t n) {
   const auto stream = on.make_stream("sums");
   const Storage send = filled(on, reduce_dtype, n * size(), 1), data = filled(on, reduce_dtype, n * size() - 1, 2);
@@ -71,15 +71,15 @@ std::vector<Bytes> sums(Device& on, Group& group, DType reduce_dtype, DType out,
   return {bytes_of(on, part), bytes_of(on, data)};
 }
 
-TEST(Nccl, SumsEqualTheCpusInEveryBit) {
+TEST(Nccl, SumsEqualTheCpusBitwise) {
   const auto cpu = make_cpu_device();
   const auto over_mpi = make_mpi_mesh(world(), {.replicate = size()}, 60.0);
-  // Odd, so that rows of one member are not aligned; the last is one more float32 than fits the slots whole.
+  // Odd sizes, so that the members' parts are not aligned; the last is one float32 more than fits the slots at once.
   const std::int64_t many = kCudaReduceBytes / std::max(size() - 1, 1) / 4 + 1;
   for (const std::int64_t n : {std::int64_t{4099}, (std::int64_t{1} << 20) + 5, many}) {
     for (const auto& [reduce_dtype, out] :
          {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::f32}, {DType::bf16, DType::bf16}}) {
-      if (n == many && reduce_dtype == DType::bf16) continue;  // the CPU's ranks take long
+      if (n == many && reduce_dtype == DType::bf16) continue;  // slow on the CPU
       const auto expected = sums(*cpu, over_mpi->data(), reduce_dtype, out, n);
       const auto first = sums(device(), flat_mesh().data(), reduce_dtype, out, n);
       EXPECT_TRUE(first == expected) << n << ' ' << to_string(reduce_dtype) << " into " << to_string(out);
@@ -90,7 +90,7 @@ TEST(Nccl, SumsEqualTheCpusInEveryBit) {
   }
 }
 
-// Sums each rank's number over each group of a few meshes; names equal those of the meta mesh.
+// Sums each rank's number over each group of several meshes; names equal those of the meta mesh.
 TEST(Nccl, EveryGroupOfAMesh) {
   const auto stream = device().make_stream("test");
   const Storage number(device(), DType::f32, {1}), space(device(), DType::u8, {4096});
@@ -124,8 +124,8 @@ TEST(Nccl, EveryGroupOfAMesh) {
   }
 }
 
-// A sharded step's traffic on `on`: gathers, reductions and exchanges on streams of their own, rounds that use each
-// other's results. Nothing but collectives and copies, so that the CPU does the same.
+// The communication of a sharded step on `on`: gathers, reductions and exchanges on separate streams, in rounds that
+// use each other's results. Only collectives and copies, so that the CPU computes the same bits.
 Bytes storm(Device& on, Mesh& mesh) {
   const auto gather = on.make_stream("gather"), reduce = on.make_stream("reduce"),
              exchange = on.make_stream("exchange");
@@ -152,7 +152,7 @@ Bytes storm(Device& on, Mesh& mesh) {
   return bytes_of(on, piece);
 }
 
-TEST(Nccl, TrafficOnManyStreamsLeavesTheCpusBits) {
+TEST(Nccl, TrafficOnManyStreamsEqualsTheCpusBitwise) {
   const auto cpu = make_cpu_device();
   const auto over_mpi = make_mpi_mesh(world(), {.shard = size()}, 60.0);
   const auto over_nccl = make_nccl_mesh(world(), {.shard = size()}, 60.0, device());
@@ -170,7 +170,7 @@ TEST(Nccl, GathersWithinRegisteredMemory) {
   if (me() == 0) std::cout << "registered memory: " << (note.empty() ? "by copy engines" : note) << '\n';
   EXPECT_EQ(world().all_gather_strings(note), std::vector<std::string>(static_cast<std::size_t>(size()), note));
   const std::string rejected = mesh->register_memory(small.data(), small.bytes());
-  EXPECT_NE(rejected.find("not of a kind that processes can share"), std::string::npos) << rejected;
+  EXPECT_NE(rejected.find("cannot be shared between processes"), std::string::npos) << rejected;
 
   const Storage source = filled(device(), DType::f32, kPart, 4);
   const TensorView send(arena.data(), DType::f32, {kPart}, DeviceKind::cuda);
@@ -190,12 +190,12 @@ TEST(Nccl, GathersWithinRegisteredMemory) {
     EXPECT_EQ(wrong, 0);
   }
   mesh->unregister_memory(arena.data());
-  mesh->shard_gather().all_gather(*stream, send, full);  // as ever
+  mesh->shard_gather().all_gather(*stream, send, full);  // works as before
   stream->synchronize();
 }
 
-// Reductions within registered memory, one behind another: what a member fetches must be what the others wrote last,
-// and nobody may write while it is fetched.
+// Consecutive reductions within registered memory: a member must fetch what the others wrote last, and no member may
+// write while another fetches.
 TEST(Nccl, ReducesWithinRegisteredMemory) {
   if (size() == 1) GTEST_SKIP() << "needs two ranks or more";
   constexpr int kRounds = 12;

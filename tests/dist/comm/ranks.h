@@ -1,5 +1,5 @@
-// What the cases of comm_ranks_test (ranks on the CPU, over MPI) and comm_nccl_test (a GPU each, over NCCL) share: the
-// process's World, the device of its groups, and values that every rank can compute for every other.
+// Shared by the tests of comm_ranks_test (ranks on the CPU, over MPI) and comm_nccl_test (one GPU each, over NCCL): the
+// process's World, the device of its groups, and values that every rank can compute for all ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace hawser::comm::ranks {
 
-World& world();  // made by main, one for all cases
+World& world();  // created by main, shared by all tests
 
 #ifdef HAWSER_RANKS_ON_GPUS
 constexpr bool kGpus = true;
@@ -22,11 +22,11 @@ constexpr bool kGpus = false;
 std::unique_ptr<Device> make_device(World& world);
 std::unique_ptr<Mesh> make_mesh(World& world, Device& device, const MeshSizes& sizes, double timeout_s);
 
-Device& device();   // one for all cases
-Mesh& flat_mesh();  // one for all cases: every rank a replica
+Device& device();   // shared by all tests
+Mesh& flat_mesh();  // shared by all tests: every rank a replica
 
-// The k-th element of member m's buffer `site`: all sizes of numbers, so that the order of a sum shows in its last
-// bits.
+// The k-th element of member m's buffer `site`. Values have many magnitudes, so that the last bits show the order of a
+// sum.
 inline float value(std::uint64_t site, int member, std::int64_t k) {
   const auto bits = static_cast<std::uint32_t>((site * 0x9e3779b97f4a7c15ull +
                                                 static_cast<std::uint64_t>(member) * 0xbf58476d1ce4e5b9ull +
@@ -36,7 +36,7 @@ inline float value(std::uint64_t site, int member, std::int64_t k) {
   return unit * static_cast<float>(1 << (bits >> 28));
 }
 
-// Runs the fault of that name (tests/dist/comm/faults_test.cpp lists them) and does not come back alive.
+// Runs the named fault (tests/dist/comm/faults_test.cpp lists them) and does not return.
 int run_fault(const std::string& name);
 
 }  // namespace hawser::comm::ranks

@@ -1,4 +1,4 @@
-// Runs the cases on every rank of an mpirun, in the same order; rank 0 reports, the others speak only of failures.
+// Runs the tests on every rank of an mpirun, in the same order; rank 0 prints the report, the others only failures.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,13 +12,13 @@ namespace hawser::comm::ranks {
 
 namespace {
 
-constexpr int kSkipped = 77;  // what CTest takes for "could not run here"
+constexpr int kSkipped = 77;  // CTest's SKIP_RETURN_CODE
 
 World* the_world = nullptr;
 std::unique_ptr<Device> the_device;
 std::unique_ptr<Mesh> the_mesh;
 
-// Why the cases cannot run on this machine, as a sentence; empty where they can.
+// Why the tests cannot run on this machine, as a sentence; empty if they can.
 std::string missing(World& world) {
   if (!kGpus) return {};
   const CudaInfo info = cuda_info();
@@ -74,13 +74,13 @@ int main(int argc, char** argv) {
   if (argc > 2 && std::strcmp(argv[1], "--fault") == 0) {
     try {
       return ranks::run_fault(argv[2]);
-    } catch (...) {  // lets the stack unwind; the World has ended the run before this
+    } catch (...) {  // unwinds the stack; the World has ended the run by then
       return 99;
     }
   }
   World world(60.0);
   if (const std::string why = ranks::missing(world); !why.empty()) {
-    if (world.rank().value() == 0) std::cout << "SKIPPED: these cases need a GPU a rank: " << why << std::endl;
+    if (world.rank().value() == 0) std::cout << "SKIPPED: these tests need one GPU per rank: " << why << std::endl;
     return ranks::kSkipped;
   }
   ranks::the_world = &world;

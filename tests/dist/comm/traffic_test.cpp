@@ -1,4 +1,4 @@
-// Control operations, meshes, large buffers, many collectives at once, repeatability, and how long things take.
+// Control operations, meshes, large buffers, many concurrent collectives, repeatability, and latency.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -40,7 +40,7 @@ TEST(WorldControl, StringsAnyAndBroadcast) {
   world().barrier();
 }
 
-// A thread with a channel of its own talks while the host talks on the run's, and neither hears the other.
+// A thread uses its own channel while the host uses the run's; neither affects the other.
 TEST(WorldControl, ChannelsAreIndependent) {
   const int me = world().rank().value();
   const auto channel = world().open_channel("test");
@@ -53,7 +53,7 @@ TEST(WorldControl, ChannelsAreIndependent) {
       }
     }
   });
-  // The ranks' hosts are at other places of their talk than their threads are.
+  // Delays make the hosts and the threads of the ranks reach their operations in different orders.
   for (int round = 0; round < 20; ++round) {
     if (me == round % world().size()) std::this_thread::sleep_for(std::chrono::microseconds(300));
     EXPECT_EQ(world().broadcast_bytes(cat("host ", round)), cat("host ", round));
@@ -131,8 +131,8 @@ TEST(Traffic, LargeBuffers) {
   EXPECT_EQ(wrong, 0);
 }
 
-// What a sharded step looks like to MPI: several streams, each with its own group, events between them, every stream
-// slowed at random differently on every rank. Returns all results.
+// The communication of a sharded step: several streams, each with its own group, events between them, every stream with
+// random delays that differ between ranks. Returns all results.
 std::vector<float> storm(double delay, std::uint64_t seed) {
   const auto device = make_cpu_device({.random_delay_s = delay, .delay_seed = seed});
   const auto compute = device->make_stream("compute");
@@ -188,7 +188,7 @@ std::vector<float> storm(double delay, std::uint64_t seed) {
   return {out, out + kPart};
 }
 
-TEST(Traffic, RandomDelaysAndRepetitionLeaveEveryBitEqual) {
+TEST(Traffic, ResultsAreBitwiseEqualUnderRandomDelays) {
   const auto reference = storm(0, 1);
   const auto me = static_cast<std::uint64_t>(world().rank().value());
   for (const std::uint64_t seed : {100 + me, 200 + me, 300 + me}) {
@@ -197,7 +197,7 @@ TEST(Traffic, RandomDelaysAndRepetitionLeaveEveryBitEqual) {
   }
 }
 
-// Two streams that use one group at once: operations meet by the host's order, not by the streams' timing.
+// Two streams use one group concurrently: operations are matched by the host's order, not by the streams' timing.
 TEST(Traffic, OneGroupOnTwoStreams) {
   const auto device =
       make_cpu_device({.random_delay_s = 0.001, .delay_seed = static_cast<std::uint64_t>(world().rank().value()) + 7});

@@ -1,5 +1,5 @@
-// Every mesh gives one rank's loss and gradients: sharding, replication, context parallelism, recompute, accumulation,
-// micro-batches in flight with delayed weight gradients, random delays.
+// Every mesh has the loss and gradients of one rank: sharding, replication, context parallelism, recompute,
+// accumulation, interleaved micro-batches with delayed weight gradients, random delays.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,8 +38,8 @@ struct Case {
   double random_delay_s = 0;
   bool tied = true;
   DType compute = DType::f32, reduce_dtype = DType::f32, kv_reduce_dtype = DType::f32;
-  bool packed = true;        // else a sequence is one document, of any length
-  std::int64_t missing = 0;  // sequences that the global batch lacks to divide
+  bool packed = true;        // else a sequence is one document
+  std::int64_t missing = 0;  // sequences missing for a divisible global batch
 
   std::string text() const {
     return cat(
@@ -80,7 +80,7 @@ plan::Layout layout_of(const Case& c, const models::Model& model) {
 
 struct Outcome {
   double loss = 0;
-  std::map<std::string, std::vector<float>> gradients;  // whole tensors; on a mesh this rank's elements, else NaN
+  std::map<std::string, std::vector<float>> gradients;  // full tensors; on a mesh other ranks' elements are NaN
 };
 
 Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, std::int64_t batch_size,
@@ -127,7 +127,7 @@ Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, s
   return out;
 }
 
-// What `mesh` has of each gradient on all ranks together, against what `one` has there.
+// Compares each gradient of `mesh`, summed over the pieces of all ranks, with that of `one`.
 void compare_shards(const Case& c, const Outcome& mesh, const Outcome& one, double max) {
   nlohmann::json mine;
   for (const auto& [name, gradient] : mesh.gradients) {
@@ -135,7 +135,7 @@ void compare_shards(const Case& c, const Outcome& mesh, const Outcome& one, doub
     double difference = 0, norm = 0;
     std::int64_t elements = 0;
     for (std::size_t i = 0; i < gradient.size(); ++i) {
-      if (std::isnan(gradient[i])) continue;  // another rank's; a NaN of ours lacks in the count
+      if (std::isnan(gradient[i])) continue;  // another rank's; a NaN of this rank's is missing in the count
       difference += std::pow(double{gradient[i]} - reference[i], 2);
       norm += std::pow(double{reference[i]}, 2);
       ++elements;
@@ -154,7 +154,7 @@ void compare_shards(const Case& c, const Outcome& mesh, const Outcome& one, doub
   const double copies = c.sharded ? c.replicate : the_world->size();
   for (const auto& [name, sum] : sums) {
     EXPECT_EQ(sum[2], copies * static_cast<double>(one.gradients.at(name).size())) << c.text() << ": " << name;
-    // The floor: a gradient that is nearly nothing beside the model's is held to the model's.
+    // The lower bound: a gradient that is tiny relative to the model's is compared relative to the model's.
     const double floor = 1e-3 * std::sqrt(full);
     EXPECT_LT(std::sqrt(sum[0]) / std::max(std::sqrt(sum[1]), floor), max) << c.text() << ": " << name;
   }
@@ -171,7 +171,7 @@ void check(const Case& c) {
   const std::int64_t batch_size = 2LL * layout.data_ranks() * c.accumulation - c.missing;
   const auto mesh = comm::make_mpi_mesh(*the_world, layout.mesh, 60.0);
   const Outcome ours = run(model, layout, *mesh, batch_size, c.random_delay_s);
-  // The oracle: one rank, one micro-batch after another, nothing recomputed.
+  // The reference: one rank, one micro-batch after another, no recompute.
   static std::map<std::tuple<std::int64_t, bool, bool>, Outcome> references;
   auto& one = references[{batch_size, c.tied, c.packed}];
   if (one.gradients.empty()) {
@@ -181,7 +181,7 @@ void check(const Case& c) {
   compare(c, ours, one);
 }
 
-// All factorisations of the world into context x shard x replicate; unsharded ones once a context degree.
+// All factorisations of the world into context x shard x replicate, and an unsharded one per context degree.
 std::vector<Case> meshes() {
   std::vector<Case> cases;
   const int world = the_world->size();
@@ -194,7 +194,7 @@ std::vector<Case> meshes() {
   return cases;
 }
 
-TEST(Mesh, EveryMeshGivesOneRanksGradientsUnderEveryPolicy) {
+TEST(Mesh, EveryMeshEqualsOneRankUnderEveryPolicy) {
   for (const Case& mesh : meshes()) {
     for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
       for (const int accumulation : {1, 3}) {
@@ -230,9 +230,9 @@ TEST(Mesh, OptionsLeaveGradientsEqual) {
   }
 }
 
-// The tables and batches of places that a GPU's dense attention is called with, which the CPU holds to their promise:
-// sequences that end in any chunk, and one that no rank has.
-TEST(Mesh, OneDocumentASequenceInEqualChunks) {
+// The tables and segment batches of a GPU's dense attention call, whose promises the CPU backend checks: sequences that
+// end in any chunk, and one that no rank has.
+TEST(Mesh, OneDocumentPerSequenceInEqualChunks) {
   for (const Case& mesh : meshes()) {
     for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::full}) {
       Case c = mesh;
@@ -242,16 +242,16 @@ TEST(Mesh, OneDocumentASequenceInEqualChunks) {
       c.missing = 1;
       c.head_groups = checkpointing == Checkpointing::none ? 2 : 1;
       check(c);
-      c.by_work = true;  // and where chunks go by work, which knows no places
+      c.by_work = true;  // chunks by work have no segment batches
       c.random_delay_s = 0.0005;
       check(c);
     }
   }
 }
 
-// Gradients of gathered keys that travel in bf16 are those in float32 but for their roundings: each share once, and the
-// sum of two chunks' once; parameters get a few such elements each.
-TEST(Mesh, KeyGradientsInBf16LoseTheirRoundingAlone) {
+// Gradients of gathered keys that are reduced in bf16 equal those in float32 except for rounding: each share once, and
+// the sum of two chunks once. Each parameter sums few such elements.
+TEST(Mesh, KeyGradientsInBf16DifferOnlyByRounding) {
   for (const Case& mesh : meshes()) {
     if (mesh.context == 1) continue;
     for (const bool packed : {false, true}) {
@@ -273,7 +273,7 @@ TEST(Mesh, KeyGradientsInBf16LoseTheirRoundingAlone) {
   }
 }
 
-TEST(Mesh, TwoMicroBatchesInFlightWithDelayedWeightGradients) {
+TEST(Mesh, TwoInterleavedMicroBatchesWithDelayedWeightGradients) {
   for (const Case& mesh : meshes()) {
     for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
       Case c = mesh;
@@ -286,9 +286,9 @@ TEST(Mesh, TwoMicroBatchesInFlightWithDelayedWeightGradients) {
   }
 }
 
-// Recompute runs the kernels of forward on what forward saw: the same bits as where everything is kept, on one mesh.
-TEST(Mesh, RecomputeLeavesEveryBitAsItIs) {
-  using Policies = std::vector<Checkpointing>;  // a block each
+// Recompute runs the kernels of forward on the same inputs: bitwise equal to saving everything, on every mesh.
+TEST(Mesh, RecomputeIsBitwiseEqual) {
+  using Policies = std::vector<Checkpointing>;  // by block
   const std::vector<Policies> all = {{Checkpointing::full, Checkpointing::gate_up},
                                      {Checkpointing::qkv, Checkpointing::projections},
                                      {Checkpointing::projections, Checkpointing::selective},
@@ -321,11 +321,11 @@ TEST(Mesh, RecomputeLeavesEveryBitAsItIs) {
   }
 }
 
-// Gradients that travel in bf16. Each rank's share of a micro-batch is rounded once before it is added (to 2^-9 of each
-// element at most), and once more where a parameter is used twice in it; the sum is float32. So the difference from a
-// float32 wire on the same mesh is at most 2^-8 of the shares' norms together, which may exceed the norm of their sum:
-// 2% is allowed for that. Whatever is not reduced each micro-batch travels in float32: nothing differs.
-TEST(Mesh, ReducingInBf16LosesOnlyItsRounding) {
+// Gradients reduced in bf16. Each rank's share of a micro-batch is rounded once before it is added (to 2^-9 of each
+// element at most), and once more if a parameter is used twice in it; the sum is float32. So the difference from
+// reduce_dtype float32 on the same mesh is at most 2^-8 of the sum of the shares' norms, which may exceed the norm of
+// their sum: the test allows 2%. Gradients that are not reduced in each micro-batch are float32: they are equal.
+TEST(Mesh, GradientsReducedInBf16DifferOnlyByRounding) {
   for (const Case& mesh : meshes()) {
     for (const int accumulation : {1, 3}) {
       for (const auto policy : {GradientAccumulation::sharded, GradientAccumulation::local}) {
@@ -359,8 +359,8 @@ TEST(Mesh, ReducingInBf16LosesOnlyItsRounding) {
   }
 }
 
-// Fewer sequences than data ranks: some ranks run nothing but padding.
-TEST(Mesh, RanksWithoutASequenceRunAnEmptyOne) {
+// Fewer sequences than data ranks: some ranks run only padding.
+TEST(Mesh, RanksWithoutASequenceRunPadding) {
   for (Case c : meshes()) {
     if (c.shard * c.replicate == 1) continue;
     c.missing = 2LL * c.shard * c.replicate - 1;

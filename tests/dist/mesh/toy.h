@@ -47,8 +47,8 @@ inline models::ModelDescription toy_description(bool tied = true) {
   return d;
 }
 
-// Sequence i is made of documents of odd lengths, drawn by i; some labels are masked. Lengths lack less than `slack` of
-// `length`.
+// Sequence i has documents of odd lengths, random by i; some labels are masked. Lengths are less than `slack` shorter
+// than `length`.
 class ToySequences : public data::SequenceSet {
  public:
   ToySequences(std::int64_t count, std::int64_t length, std::int64_t documents, std::uint64_t slack = 5)

@@ -1,5 +1,5 @@
-// AttentionExchange over two ranks that hold a zig-zag split of one line of packed documents: chunks 0 and 3 here, 1
-// and 2 there. Two fillings: gather all keys, and send them around a ring. Both must give one rank's results.
+// AttentionExchange over two ranks with a zig-zag split of a line of packed documents: rank 0 has chunks 0 and 3, rank
+// 1 has 1 and 2. Two implementations: all-gather of all keys, and a ring. Both must equal one rank.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Line {
   Documents documents;
 
   std::int64_t chunk() const { return documents.rows() / 4; }
-  std::int64_t rows() const { return documents.rows() / 2; }  // of a rank
+  std::int64_t rows() const { return documents.rows() / 2; }  // per rank
   static std::int64_t chunk_of(int rank, int which) { return which == 0 ? rank : 3 - rank; }
   std::vector<std::size_t> rows_of_rank(int rank) const {
     const auto begin = [&](int which) { return static_cast<std::size_t>(chunk_of(rank, which) * chunk()); };
@@ -35,8 +35,8 @@ struct Line {
     return range(begin(0), begin(0) + size) + range(begin(1), begin(1) + size);
   }
 
-  // One segment for every piece of a document that this rank's queries hold: against the keys of that document that lie
-  // in [k_begin, k_end) of the line and are stored from row 0 on.
+  // One segment for every piece of a document in this rank's queries: against those keys of the document that are in
+  // [k_begin, k_end) of the line and are stored from row 0 on.
   std::vector<double> segments(int rank, std::int64_t k_begin, std::int64_t k_end) const {
     std::vector<double> out;
     for (int which = 0; which < 2; ++which) {
@@ -64,12 +64,12 @@ struct Table {
 
 Table table(TestContext& ctx, std::vector<double> segments) {
   const auto count = static_cast<std::int64_t>(segments.size()) / 6;
-  if (count == 0) segments.assign(6, 0.0);  // a table has a row, even if none counts
+  if (count == 0) segments.assign(6, 0.0);  // a table has at least one row, even if it is not used
   return {ctx.make(DType::i32, {std::max<std::int64_t>(count, 1), 6}, segments),
           ctx.make(DType::i32, {1}, {static_cast<double>(count)})};
 }
 
-// Packs rows of K and V side by side: [T, 2 K D].
+// Packs rows of K and V next to each other: [T, 2 K D].
 TensorView packed(LayerContext& ctx, const TensorView& k, const TensorView& v, DType dtype) {
   const std::int64_t rows = k.size(0), width = k.size(1) * k.size(2);
   const TensorView out = ctx.temp(dtype, {rows, 2 * width});
@@ -84,13 +84,13 @@ TensorView half(const TensorView& rows, int which, const TensorView& like) {
   return rows.columns(which * width, width).split_last(like.size(1), like.size(2));
 }
 
-// ---- all keys everywhere, in the order of the line
+// ---- all-gather of all keys, in the order of the line
 
 class GatherExchange : public nn::AttentionExchange {
  public:
   GatherExchange(TestContext& ctx, const Line& line, int rank)
       : table_(table(ctx, line.segments(rank, 0, 4 * line.chunk()))) {
-    std::vector<double> index;  // of each row of the line: where it lies among gathered rows
+    std::vector<double> index;  // by row of the line: its index in the gathered buffer
     for (std::int64_t row = 0; row < 4 * line.chunk(); ++row) {
       for (int r = 0; r < 2; ++r) {
         const auto rows = line.rows_of_rank(r);
@@ -157,7 +157,7 @@ class GatherExchange : public nn::AttentionExchange {
   TensorView order_;
 };
 
-// ---- keys of the other rank come while the own ones are worked on; one part a chunk of keys
+// ---- ring: keys of the other rank arrive while attention runs over the local ones; one part per chunk of keys
 
 class RingExchange : public nn::AttentionExchange {
  public:
@@ -217,7 +217,7 @@ class RingExchange : public nn::AttentionExchange {
     }
 
    private:
-    // A send may wait for its receive: one rank must begin with the receive.
+    // A send may block until its receive: one rank must receive first.
     TensorView swap(const TensorView& mine) {
       const TensorView theirs = ctx_.temp(mine.dtype(), mine.shape());
       const int other = 1 - pair().index();
@@ -235,7 +235,7 @@ class RingExchange : public nn::AttentionExchange {
   std::vector<Table> tables_;
 };
 
-// ---- against one rank
+// ---- comparison with one rank
 
 constexpr std::int64_t kWidth = 12;
 
@@ -290,7 +290,7 @@ void expect_one_ranks_results(const Documents& documents, const nn::SavePolicy& 
   std::vector<double> positions;
   for (const std::size_t row : mine) positions.push_back(static_cast<double>(documents.positions()[row]));
   ctx.batch_.positions = ctx.make(DType::i32, {line.rows()}, positions);
-  ctx.batch_.diagonal = ctx.batch_.diagonal_count = {};  // the fillings bring their own
+  ctx.batch_.diagonal = ctx.batch_.diagonal_count = {};  // the exchanges have their own tables
   ctx.seams_.attention = std::make_shared<Exchange>(ctx, line, rank);
   TestSink sink(ctx, layer.params());
   LayerRun run(ctx, layer, kWidth, policy, rows_of(x, kWidth, mine), rows_of(dy, kWidth, mine));
@@ -322,11 +322,11 @@ void expect_one_ranks_results_everywhere() {
   }
 }
 
-TEST(AttentionExchange, GatheredKeysGiveOneRanksResults) {
+TEST(AttentionExchange, GatheredKeysEqualOneRank) {
   expect_one_ranks_results_everywhere<GatherExchange>();
 }
 
-TEST(AttentionExchange, ARingGivesOneRanksResults) {
+TEST(AttentionExchange, ARingEqualsOneRank) {
   expect_one_ranks_results_everywhere<RingExchange>();
 }
 

@@ -16,8 +16,8 @@ using nn::testing::TestContext;
 
 constexpr std::int64_t kExperts = 4, kLocal = 2, kRanks = 2;
 
-// Rows go in rounds of kCapacity a peer; so many rounds that even all rows to one peer would get through, whatever the
-// counts on the device are. Nothing on the host looks at them.
+// Sends rows in rounds of kCapacity per peer. The number of rounds suffices even if all rows go to one peer, whatever
+// the counts on the device are; the host does not read them.
 class RoundsExchange : public nn::TokenExchange {
  public:
   explicit RoundsExchange(std::int64_t capacity) : capacity_(capacity) {}
@@ -48,14 +48,15 @@ class RoundsExchange : public nn::TokenExchange {
   }
 
  private:
-  // Row i of what passes between this rank's `rows` and peer p (grouped by expert, as they lie).
+  // The index in this rank's `rows`, grouped by expert, of the i-th row that it exchanges with peer p.
   static std::int64_t own_row(const TensorView& counts, std::int64_t peer, std::int64_t i) {
     const auto* count = counts.data<std::int32_t>();
     const auto begin = std::accumulate(count, count + peer * kLocal, std::int64_t{0});
     const auto size = std::accumulate(count + peer * kLocal, count + (peer + 1) * kLocal, std::int64_t{0});
     return i < size ? begin + i : -1;
   }
-  // Row i of what passes between peer p and this rank's experts: these are grouped by expert first, by peer then.
+  // The index in the rows of this rank's experts, grouped by expert and then by peer, of the i-th row exchanged with
+  // peer p.
   static std::int64_t expert_row(const TensorView& incoming, std::int64_t peer, std::int64_t i) {
     const auto* count = incoming.data<std::int32_t>();
     std::int64_t begin = 0;
@@ -109,10 +110,10 @@ class RoundsExchange : public nn::TokenExchange {
   }
 
   std::int64_t capacity_;
-  TensorView incoming_;  // counts that came with the last dispatch
+  TensorView incoming_;  // counts received in the last dispatch
 };
 
-// Rows of rank r and how many go to each expert; every rank can compute both for all.
+// Rows of a rank. Every rank can compute them for all ranks.
 std::vector<double> rows_for(int rank, std::int64_t rows) {
   return normals("rows of " + std::to_string(rank), rows * 3);
 }
@@ -126,7 +127,7 @@ void expect_there_and_back(std::int64_t rows, std::int64_t capacity, const std::
   const TensorView mine = ctx.make(DType::f32, {rows, 3}, rows_for(rank, rows));
   const TensorView count = ctx.make(DType::i32, {kExperts}, counts[static_cast<std::size_t>(rank)]);
   const auto there = ctx.seams().tokens->dispatch(ctx, mine, count);
-  // Each expert does something of its own: expert e multiplies by e + 1.
+  // Each expert computes something different: expert e multiplies by e + 1.
   const TensorView done = there.rows, local = there.counts;
   ctx.compute().launch({.name = "experts"}, [=] {
     std::int64_t row = 0;
@@ -139,7 +140,7 @@ void expect_there_and_back(std::int64_t rows, std::int64_t capacity, const std::
   const TensorView home = ctx.seams().tokens->combine(ctx, done, count);
   ctx.finish();
 
-  // Nothing is dropped: the rows of an expert are those of rank 0, then those of rank 1.
+  // No row is dropped: the rows of an expert are those of rank 0, then those of rank 1.
   std::vector<double> expected;
   for (std::int64_t e = rank * kLocal; e < (rank + 1) * kLocal; ++e) {
     for (std::size_t r = 0; r < 2; ++r) {
@@ -156,7 +157,7 @@ void expect_there_and_back(std::int64_t rows, std::int64_t capacity, const std::
   arrived.resize(expected.size());
   EXPECT_EQ(arrived, expected);
 
-  // And each comes home to where it was.
+  // Each row returns to its position.
   std::vector<double> returned = rows_for(rank, rows);
   std::size_t row = 0;
   for (std::size_t e = 0; e < kExperts; ++e) {
@@ -167,7 +168,7 @@ void expect_there_and_back(std::int64_t rows, std::int64_t capacity, const std::
   EXPECT_LT(nn::testing::distance(get(home), returned), 1e-6);
 }
 
-TEST(TokenExchange, NothingIsDroppedAndEverythingComesHome) {
+TEST(TokenExchange, KeepsAllRowsAndReturnsThem) {
   expect_there_and_back(20, 5, {{5, 5, 5, 5}, {5, 5, 5, 5}});
   expect_there_and_back(20, 3, {{1, 9, 0, 10}, {7, 0, 12, 1}});
   expect_there_and_back(20, 3, {{20, 0, 0, 0}, {20, 0, 0, 0}});  // all to one expert
@@ -189,7 +190,7 @@ class GroupReduce : public nn::Reduce {
   }
 };
 
-TEST(Reduce, SumsAndTakesTheLargest) {
+TEST(Reduce, SumAndMaximum) {
   const auto device = make_cpu_device();
   TestContext ctx(*device, DType::f32);
   ctx.seams_.reduce = std::make_shared<GroupReduce>();

@@ -1,4 +1,4 @@
-// Redistribute over two ranks: each holds half of the inner channels of the MLP, half of the heads of attention.
+// Redistribute over two ranks: each has half of the MLP's inner channels, and half of the attention heads.
 #include <gtest/gtest.h>
 
 #include "nn/blocks/attention_layer.h"
@@ -16,7 +16,8 @@ using nn::testing::normals;
 using nn::testing::TestContext;
 using nn::testing::TestSink;
 
-// Column then row parallel: sums behind the row-parallel product, and, backward, in front of the column-parallel one.
+// Tensor parallelism: an all-reduce after the row-parallel GEMM in forward, and before the column-parallel one in
+// backward.
 class SumRedistribute : public nn::Redistribute {
  public:
   TensorView forward(LayerContext& ctx, Boundary boundary, const TensorView& x) override {
@@ -38,7 +39,7 @@ class SumRedistribute : public nn::Redistribute {
 
 constexpr std::size_t kWidth = 12, kRows = 10;
 
-// How this rank cuts parameter p: rows or columns of the whole, or all of it.
+// This rank's part of parameter p: rows or columns of it, or all.
 using Cut = std::function<std::vector<double>(std::size_t p, const std::vector<double>& full)>;
 
 LayerResult run(const nn::Layer& layer, const std::vector<std::vector<double>>& weights, const nn::SavePolicy& policy,
@@ -74,7 +75,7 @@ void expect_equal(const nn::Layer& full, const nn::Layer& part, const Cut& cut) 
   }
 }
 
-TEST(Redistribute, AnMlpCutByColumnsAndRowsGivesOneRanksResults) {
+TEST(Redistribute, AnMlpSplitByColumnsAndRowsEqualsOneRank) {
   const auto config = [](std::int64_t inner, bool bias) {
     return nn::MlpConfig{.width = kWidth,
                          .inner = inner,
@@ -99,7 +100,7 @@ TEST(Redistribute, AnMlpCutByColumnsAndRowsGivesOneRanksResults) {
   }
 }
 
-TEST(Redistribute, AttentionCutByHeadsGivesOneRanksResults) {
+TEST(Redistribute, AttentionSplitByHeadsEqualsOneRank) {
   const auto config = [](std::int64_t heads, std::int64_t kv_heads) {
     return nn::AttentionConfig{.width = kWidth,
                                .heads = heads,

@@ -1,4 +1,4 @@
-// What the seam tests share: the group of the two ranks, and cuts of matrices.
+// Helpers of the seam tests: the group of the two ranks, and parts of matrices.
 #pragma once
 
 #include "comm/group.h"
@@ -7,7 +7,7 @@
 
 namespace hawser::testing {
 
-comm::Group& pair();  // made by main
+comm::Group& pair();  // created by main
 
 // The elements of rows `which` of a [rows, width] matrix.
 inline std::vector<double> rows_of(const std::vector<double>& matrix, std::size_t width,
