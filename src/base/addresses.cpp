@@ -8,8 +8,7 @@
 namespace hawser {
 namespace {
 
-// Open MPI 4.1 takes 210 MiB, and with less leaves out modules, with a line for each; the ranks take twice as much
-// afterwards.
+// Open MPI 4.1 takes 210 MiB. With less it skips modules, with a line for each, and the ranks later take twice as much.
 constexpr std::int64_t kOfMpi = std::int64_t{256} << 20;
 
 }  // namespace
@@ -24,8 +23,8 @@ bool addresses_left(std::int64_t bytes) noexcept {
 
 void expect_addresses_for_mpi() {
   if (addresses_left(kOfMpi)) return;
-  throw Error(ExitCode::does_not_fit, cat("memory: the operating system refused ", format_bytes(Bytes(kOfMpi)),
-                                          " to begin MPI with; try a higher limit (ulimit -v), or --ranks 1"));
+  throw Error(ExitCode::does_not_fit, cat("memory: cannot allocate ", format_bytes(Bytes(kOfMpi)),
+                                          " to start MPI; try a higher limit (ulimit -v), or --ranks 1"));
 }
 
 }  // namespace hawser

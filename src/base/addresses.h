@@ -1,15 +1,15 @@
-// Room for more addresses in this process, which `ulimit -v` bounds.
+// Checks that this process can reserve more address space (`ulimit -v`).
 #pragma once
 
 #include <cstdint>
 
 namespace hawser {
 
-// Whether the system would give so many bytes more now. Takes no memory; may be called from a signal handler.
+// True if `bytes` more of address space can be reserved now. Allocates nothing; async-signal-safe.
 bool addresses_left(std::int64_t bytes) noexcept;
 
-// Before mpirun or MPI begins: where they are rejected addresses they end, or are ended by a signal, after lines about
-// their own files and modules. Throws Error(does_not_fit) where there is not what they are about to take.
+// Call before mpirun or MPI_Init: without enough address space they exit, or die by a signal, after messages about
+// their own files and modules. Throws Error(does_not_fit) if less is left than they need.
 void expect_addresses_for_mpi();
 
 }  // namespace hawser

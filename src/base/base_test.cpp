@@ -47,13 +47,13 @@ class Paths : public ::testing::Test {
   std::string home_;
 };
 
-TEST_F(Paths, AWaveIsTheHomeFolder) {
-  ::setenv("HOME", "/home/somebody", 1);
-  EXPECT_EQ(expand_home("~"), "/home/somebody");
-  EXPECT_EQ(expand_home("~/"), "/home/somebody/");
-  EXPECT_EQ(expand_home("~/x/~y"), "/home/somebody/x/~y");
+TEST_F(Paths, ExpandsTilde) {
+  ::setenv("HOME", "/home/user", 1);
+  EXPECT_EQ(expand_home("~"), "/home/user");
+  EXPECT_EQ(expand_home("~/"), "/home/user/");
+  EXPECT_EQ(expand_home("~/x/~y"), "/home/user/x/~y");
   for (const char* path : {"", "x/~", "./~/x", "/~", "http://a/~b"}) EXPECT_EQ(expand_home(path), path);
-  // Of others, and where HOME does not say, the password database knows.
+  // Other users' folders, and the user's own without HOME, are in the password database.
   const std::string known = ::getpwuid(0)->pw_dir, name = ::getpwuid(0)->pw_name;
   EXPECT_EQ(expand_home("~" + name + "/x"), known + "/x");
   const std::string mine = ::getpwuid(::getuid()) == nullptr ? "" : ::getpwuid(::getuid())->pw_dir;
@@ -67,15 +67,15 @@ TEST_F(Paths, AWaveIsTheHomeFolder) {
   EXPECT_EQ(expand_home("~no-such-user-here/x"), std::nullopt);
   try {
     with_home("~no-such-user-here/x");
-    ADD_FAILURE() << "taken";
+    ADD_FAILURE() << "accepted";
   } catch (const UserError& error) {
     EXPECT_STREQ(error.what(),
-                 "no home folder (expected ~ or ~NAME of a user that there is, got ~no-such-user-here); try "
+                 "no home folder (expected ~ or ~NAME of an existing user, got ~no-such-user-here); try "
                  "./~no-such-user-here/x for a file of that name");
   }
 }
 
-TEST_F(Paths, AbsoluteOnesNeedNoWorkingDirectory) {
+TEST_F(Paths, AbsolutePathsNeedNoWorkingDirectory) {
   namespace fs = std::filesystem;
   const fs::path before = fs::current_path();
   EXPECT_EQ(absolute_path("a/../b"), (before / "b").string());
@@ -85,7 +85,7 @@ TEST_F(Paths, AbsoluteOnesNeedNoWorkingDirectory) {
   EXPECT_EQ(absolute_path("/a/./b"), "/a/b");
   try {
     absolute_path("a");
-    ADD_FAILURE() << "taken";
+    ADD_FAILURE() << "accepted";
   } catch (const UserError& error) {
     EXPECT_STREQ(error.what(), "a: the working directory does not exist any more");
   }
@@ -101,14 +101,14 @@ TEST(Text, LinesListsAndPlurals) {
   EXPECT_EQ(plural(0, "document"), "0 documents");
 }
 
-TEST_F(Paths, AFilesFolder) {
+TEST_F(Paths, FolderOfAFile) {
   EXPECT_EQ(folder_of("a"), ".");
   EXPECT_EQ(folder_of("b/a"), "b");
   EXPECT_EQ(folder_of("/a"), "/");
   EXPECT_EQ(folder_of("b/"), "b");
 }
 
-TEST(Problem, PrintsOneLineThatLeavesOutWhatIsEmpty) {
+TEST(Problem, PrintsOneLineWithoutEmptyParts) {
   EXPECT_EQ((Problem{.file = "a.yaml", .what = "unknown key", .at = "modle", .hint = "model"}.line()),
             "a.yaml: unknown key at modle; try model");
   EXPECT_EQ((Problem{.what = "bad degree", .expected = "a divisor of 8", .got = "3"}.line()),
@@ -148,7 +148,7 @@ TEST(Units, ReadsAndPrintsBytes) {
   EXPECT_EQ(format_count(134.5e6), "134M");
 }
 
-TEST(Check, ThrowsAnInternalErrorThatNamesThePlace) {
+TEST(Check, ThrowsAnInternalErrorWithFileAndLine) {
   try {
     HAWSER_CHECK(1 == 2, "numbers ", 1, " and ", 2);
     FAIL();

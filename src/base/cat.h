@@ -6,7 +6,9 @@
 
 namespace hawser {
 
-// cat("step ", 7, ": ", loss) == "step 7: 3.5": the arguments as operator<< prints them, one after another.
+// Concatenates the arguments as operator<< prints them:
+//
+//   cat("step ", 7, ": ", loss) == "step 7: 3.5"
 template <class... Parts>
 std::string cat(const Parts&... parts) {
   std::ostringstream out;

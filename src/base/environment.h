@@ -1,4 +1,4 @@
-// Variables of the environment.
+// Environment variables.
 #pragma once
 
 #include <cstdlib>
@@ -6,7 +6,7 @@
 
 namespace hawser {
 
-// Its value; "" where it is not set.
+// The variable's value; "" if it is not set.
 inline std::string environment_variable(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "";

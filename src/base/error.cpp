@@ -18,7 +18,7 @@ std::string Problem::line() const {
   }
   if (!at.empty()) out += " at " + at;
   if (!hint.empty()) out += "; try " + hint;
-  // One problem is one line, whatever text of the user's it quotes.
+  // A problem is one line, whatever user text it quotes.
   for (char& c : out) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   }

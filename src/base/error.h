@@ -1,7 +1,7 @@
-// Errors for people and for programmers.
+// Error types: problems for users, internal errors for programmers.
 //
-// A user's mistake is a Problem: one line that says where, what, what was expected and what to try instead. Readers
-// collect Problems and throw them all together as one UserError before anything is allocated:
+// A user's mistake is a Problem, printed as one line: file, what is wrong, expected and actual value, place, hint.
+// Readers collect Problems and throw all of them as one UserError before anything is allocated:
 //
 //   Problems problems;
 //   if (heads % kv_heads != 0)
@@ -9,8 +9,8 @@
 //                   .got = cat(heads), .at = "num_attention_heads"});
 //   problems.throw_if_any();
 //
-// A broken promise between parts of Hawser is an InternalError, raised by HAWSER_CHECK. Libraries throw, never exit;
-// `cli` turns an exception into an exit code.
+// A violated invariant inside Hawser is an InternalError, raised by HAWSER_CHECK. Libraries throw and never exit; `cli`
+// turns an exception into an exit code.
 #pragma once
 
 #include <source_location>
@@ -22,7 +22,7 @@
 
 namespace hawser {
 
-// What the process returns; stated in docs/troubleshooting.md.
+// Exit code of the process; docs/troubleshooting.md documents them.
 enum class ExitCode : int {
   done = 0,
   internal = 1,
@@ -33,7 +33,7 @@ enum class ExitCode : int {
   interrupted = 130,
 };
 
-// One mistake of the user. Prints as `FILE: WHAT (expected X, got Y) at AT; try HINT`, leaving out what is empty.
+// One mistake of the user. Prints as `FILE: WHAT (expected X, got Y) at AT; try HINT`; empty parts are left out.
 struct Problem {
   std::string file;
   std::string what;
@@ -41,12 +41,12 @@ struct Problem {
   std::string got;
   std::string at;     // a key, a line or a byte: "parallel.tensor_parallel_degree", "line 12", "byte 80"
   std::string hint;   // what to type instead
-  std::string cause;  // problems with one cause are printed as a group; default: `what`
+  std::string cause;  // problems with the same cause are printed as a group; default: `what`
 
   std::string line() const;
 };
 
-// Any error that ends a command with a code of its own. what() holds one or more whole lines.
+// Base of all errors that end a command; holds the exit code. what() is one or more complete lines.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -62,7 +62,7 @@ class UserError : public Error {
   explicit UserError(const std::string& lines) : Error(ExitCode::bad_input, lines) {}
 };
 
-// Collects problems; prints at most five of one cause, then `and N more`.
+// Collects problems; prints at most five per cause, then `and N more`.
 class Problems {
  public:
   static constexpr int kLinesPerCause = 5;
@@ -71,7 +71,7 @@ class Problems {
   void add(const Problems& others) {
     problems_.insert(problems_.end(), others.problems_.begin(), others.problems_.end());
   }
-  void add_lines(const std::string& lines);  // each line, whole as it is, a problem: what a UserError said
+  void add_lines(const std::string& lines);  // adds each line as one problem: the text of a UserError
   bool empty() const { return problems_.empty(); }
   std::size_t size() const { return problems_.size(); }
   const std::vector<Problem>& all() const { return problems_; }
@@ -82,7 +82,7 @@ class Problems {
   std::vector<Problem> problems_;
 };
 
-// A promise between parts of Hawser was broken: a bug of ours, exit code 1.
+// A violated invariant: a bug in Hawser, exit code 1.
 class InternalError : public Error {
  public:
   InternalError(const std::string& message, std::source_location where);
@@ -90,7 +90,7 @@ class InternalError : public Error {
 
 }  // namespace hawser
 
-// HAWSER_CHECK(condition, parts...): parts are concatenated with cat() only when the condition is false.
+// HAWSER_CHECK(condition, parts...): concatenates the parts with cat() only if the condition is false.
 #define HAWSER_CHECK(condition, ...)                                                              \
   do {                                                                                            \
     if (!(condition))                                                                             \

@@ -1,4 +1,4 @@
-// How deep JSON nests, before a parser builds it: what comes after goes through it recursively.
+// Limits the nesting depth of JSON before it is parsed: parsers and later code recurse over it.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace hawser {
 
-// Where the text first opens more than `levels` brackets at a time. Text that is no JSON may be answered in any way.
+// Offset at which more than `levels` brackets are open for the first time. Unspecified if the text is not JSON.
 inline std::optional<std::size_t> deeper_than(std::string_view json, int levels) {
   int depth = 0;
   bool quoted = false;

@@ -11,7 +11,7 @@
 namespace hawser {
 namespace {
 
-// "" where the password database has none.
+// "" if the password database has no entry.
 std::string home_of(const std::string& name) {
   const char* const home = std::getenv("HOME");
   if (name.empty() && home != nullptr && *home != '\0') return home;
@@ -38,7 +38,7 @@ std::optional<std::string> expand_home(const std::string& path) {
 
 Problem no_such_user(const std::string& path) {
   return {.what = "no home folder",
-          .expected = "~ or ~NAME of a user that there is",
+          .expected = "~ or ~NAME of an existing user",
           .got = path.substr(0, path.find('/')),
           .hint = cat("./", path, " for a file of that name")};
 }

@@ -1,5 +1,4 @@
-// Paths as people type them: all that takes one from a recipe or a command line goes through here. And the folder that
-// a file lies in.
+// Paths given by users. Every path of a recipe or a command line is expanded here. Also the folder of a file.
 #pragma once
 
 #include <optional>
@@ -9,25 +8,25 @@
 
 namespace hawser {
 
-// `path` with a leading ~ made the user's home folder (HOME where it is set, else that of the password database), and a
-// leading ~name that of the user of this name; others as they are. None where there is no such user.
+// Replaces a leading ~ with the user's home folder (HOME if it is set, else the password database's) and a leading
+// ~name with that user's; other paths are unchanged. None if there is no such user.
 std::optional<std::string> expand_home(const std::string& path);
 
-// What to say where expand_home gives none; `file` and `at` are for the caller to add.
+// The error for a path that expand_home rejects; the caller adds `file` and `at`.
 Problem no_such_user(const std::string& path);
 
-// The same for what has no place but itself: throws UserError.
+// expand_home for paths without a place in a file; throws UserError.
 std::string with_home(const std::string& path);
 
-// Absolute and without "..": a relative path starts at the working directory. Throws UserError where it is needed and
-// does not exist any more.
+// Makes a path absolute and removes "..": relative paths start at the working directory. Throws UserError if the
+// working directory is needed and no longer exists.
 std::string absolute_path(const std::string& path);
 
-// The folder that the path's last part lies in; "." where the path names none.
+// The folder that contains the path's last component; "." if the path names none.
 std::string folder_of(const std::string& path);
 
-// Makes a name that a file was just given durable, which takes its folder. Where that cannot be synced (some network
-// file systems, a folder that may not be read) the name is there all the same.
+// Makes a new name durable by syncing its folder. If the folder cannot be synced (some network file systems, no read
+// permission), the name exists but may not survive a crash.
 void sync_name(const std::string& path);
 
 }  // namespace hawser

@@ -1,4 +1,4 @@
-// Philox4x32-10: counter-based random numbers, so that a value depends on what it is for and not on who draws it when.
+// Philox4x32-10: counter-based random numbers. A value depends on its key and counter, not on who computes it or when.
 //
 // Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
@@ -25,13 +25,13 @@ constexpr PhiloxWords philox(PhiloxWords counter, PhiloxKey key) {
   return counter;
 }
 
-// FNV-1a, 64 bits: names to keys.
+// FNV-1a, 64 bits: hashes names into keys.
 constexpr std::uint64_t fnv1a(std::string_view text, std::uint64_t hash = 0xcbf29ce484222325u) {
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return hash;
 }
 
-// One stream of random numbers, named by (seed, name); element i of it is the same wherever it is drawn.
+// A stream of random numbers named by (seed, name). Element i has the same value on every rank.
 class RandomStream {
  public:
   constexpr RandomStream(std::uint64_t seed, std::string_view name) : key_(mix(seed, fnv1a(name))) {}
@@ -50,11 +50,11 @@ class RandomStream {
   constexpr double uniform(std::uint64_t element, std::uint64_t step = 0) const {
     return static_cast<double>(bits(element, step) >> 11) * 0x1p-53;
   }
-  // Uniform in [0, bound) without bias that matters (bound far below 2^64).
+  // Uniform in [0, bound); the bias is negligible for bounds far below 2^64.
   constexpr std::uint64_t below(std::uint64_t bound, std::uint64_t element, std::uint64_t step = 0) const {
     return static_cast<std::uint64_t>((static_cast<__uint128_t>(bits(element, step)) * bound) >> 64);
   }
-  // Standard normal by Box and Muller, both uniforms of one counter.
+  // Standard normal by Box-Muller; both uniforms come from one counter.
   double normal(std::uint64_t element, std::uint64_t step = 0) const {
     const auto w = words(element, step);
     const double u = (static_cast<double>((std::uint64_t{w[1]} << 32 | w[0]) >> 11) + 0.5) * 0x1p-53;

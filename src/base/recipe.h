@@ -1,5 +1,6 @@
-// The recipe as plain structs: what a run is, after reading and checking. `config/` fills it from YAML through the
-// schema table (one row a key: name, default, help, check); every room may read it. Names are those of the YAML keys.
+// `Recipe`: the settings of a run as plain structs, after reading and checking. `config/` fills it from YAML through
+// the schema table (one row per key: name, default, help, check); every module may read it. Field names are the YAML
+// keys.
 #pragma once
 
 #include <array>
@@ -14,29 +15,29 @@
 namespace hawser {
 
 enum class DeviceChoice { automatic, cpu, cuda };
-enum class Packing { documents, chunks };            // separate documents with masks | one running text
-enum class ContextComm { all_gather };               // grows with ring, all_to_all, automatic
-enum class ShardPolicy { parameters };               // what is sharded; grows with ZeRO-1 and ZeRO-2
-enum class GradientAccumulation { sharded, local };  // reduce every micro-batch | keep whole gradients, reduce once
-// What a block's backward computes again, by bytes that a second of it frees: from the cheapest to the dearest.
+enum class Packing { documents, chunks };            // separate documents with masks | one token stream
+enum class ContextComm { all_gather };               // planned: ring, all_to_all, automatic
+enum class ShardPolicy { parameters };               // what is sharded; planned: ZeRO-1, ZeRO-2
+enum class GradientAccumulation { sharded, local };  // reduce every micro-batch | accumulate locally, reduce once
+// Activation checkpointing: what the backward of a block recomputes. In order of recompute time per byte saved.
 enum class Checkpointing {
   none,
   selective,    // norms and SwiGLU
-  gate_up,      // and the MLP's first product
-  qkv,          // norms, SwiGLU and attention's first product with its rotation
-  projections,  // both products: attention's output and log-sum-exp are kept
-  full,         // all but the layers' inputs; attention itself too where sequences are short (nn::SavePolicy)
-  automatic,    // the plan chooses one of the others for each block
+  gate_up,      // selective, and the MLP's first GEMM
+  qkv,          // norms, SwiGLU, attention's first GEMM and RoPE
+  projections,  // norms, SwiGLU and both GEMMs; attention's output and log-sum-exp are saved
+  full,         // all but the layers' inputs; attention too if sequences are short (nn::SavePolicy)
+  automatic,    // the planner chooses one of the others for each block
 };
 enum class ComputePrecision { automatic, float32, bf16 };  // automatic: float32 on the CPU, bf16 on CUDA
 enum class LearningRateSchedule { constant, linear, cosine };
 
 struct ModelRecipe {
-  std::string path;    // a Hugging Face folder: fine-tune its weights
-  std::string config;  // or a config.json: train from scratch
+  std::string path;    // a Hugging Face model folder: fine-tune its weights
+  std::string config;  // or a config.json: train from random weights
 };
 
-// The chat templates that have a name; data/chat has their texts. Any other data.chat_template is a file.
+// Named chat templates; data/chat has their text. Any other data.chat_template is a file.
 inline constexpr std::array<const char*, 12> kChatTemplateNames = {"chatml",     "smollm2", "qwen-2.5",  "qwen-3",
                                                                    "llama-2",    "llama-3", "llama-3.1", "mistral-v1",
                                                                    "mistral-v3", "zephyr",  "gemma",     "phi-3"};
@@ -45,34 +46,34 @@ struct DataRecipe {
   std::vector<std::string> train;  // files and globs, relative to the recipe; .jsonl or .txt; or a token-file prefix
   std::vector<std::string> validation;  // held-out files; else validation_fraction of train
   std::string tokenizer;                // a tokenizer.json; default: the model folder's
-  std::string chat_template;            // a name, a file; default: the tokenizer's; for lines with messages
+  std::string chat_template;            // a name or a file; default: the tokenizer's; for lines with messages
   std::string prepared;                 // folder of token files; default OUTPUT/data
   std::int64_t sequence_length = 0;
   Packing pack = Packing::documents;
-  std::int64_t max_documents = 0;  // documents a sequence at most; 0: sequence_length / 64, at least 8
+  std::int64_t max_documents = 0;  // maximum documents per sequence; 0: sequence_length / 64, at least 8
   double validation_fraction = 0.0;
   bool deduplicate = false;
 };
 
 struct ParallelRecipe {
-  int hybrid_shard_degree = 0;  // 0: over all; 1: none; N: shard over N ranks (context included), replicate across
+  int hybrid_shard_degree = 0;  // 0: all ranks; 1: none; N: shard over N ranks (context included), replicate across
   int context_parallel_degree = 1;
   ContextComm context_comm = ContextComm::all_gather;
-  int context_chunks = 0;  // chunks a rank of each sequence; 0: 2 (zig-zag), packed batches 4 to 16
+  int context_chunks = 0;  // chunks of each sequence per rank; 0: 2 (zig-zag), packed batches 4 to 16
   int tensor_parallel_degree = 1;
   int pipeline_parallel_degree = 1;
   int expert_parallel_degree = 1;
-  int prefetch = 1;  // units gathered ahead
+  int prefetch = 1;  // units gathered ahead of use
   GradientAccumulation gradient_accumulation = GradientAccumulation::sharded;
 };
 
 struct MemoryRecipe {
   Checkpointing activation_checkpointing = Checkpointing::none;
-  std::vector<Checkpointing> per_layer;  // one a block where the recipe gives a list; empty: the one above for all
-  std::optional<Bytes> capacity;         // what a rank may use; `--memory`
+  std::vector<Checkpointing> per_layer;  // one entry per block if the recipe has a list; empty: the one above for all
+  std::optional<Bytes> capacity;         // memory limit per rank; `--memory`
 };
 
-// `auto` that nobody has turned into a list yet.
+// True for `auto` before the planner has replaced it with a list.
 inline bool is_automatic(const MemoryRecipe& memory) {
   return memory.per_layer.empty() && memory.activation_checkpointing == Checkpointing::automatic;
 }
@@ -83,11 +84,11 @@ struct PrecisionRecipe {
 
 struct TrainRecipe {
   std::int64_t steps = 0;
-  std::int64_t global_batch_size = 1;  // sequences a step
-  std::int64_t micro_batch_size = 1;   // sequences a data rank at a time
+  std::int64_t global_batch_size = 1;  // sequences per step
+  std::int64_t micro_batch_size = 1;   // sequences per data rank and micro-batch
   std::uint64_t seed = 1234;
-  std::int64_t evaluate_every = 0;    // steps; 0: at the end only
-  std::int64_t evaluate_batches = 0;  // of global_batch_size sequences; 0: the whole validation set
+  std::int64_t evaluate_every = 0;    // steps; 0: only at the end
+  std::int64_t evaluate_batches = 0;  // batches of global_batch_size sequences; 0: the full validation set
   std::int64_t log_every = 1;
 };
 
@@ -99,33 +100,33 @@ struct OptimizerRecipe {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1.0e-8;
-  double weight_decay = 0.1;   // on matrices only: not on norms and biases
-  double gradient_clip = 1.0;  // largest global norm; 0: no clipping
+  double weight_decay = 0.1;   // matrices only, not norms and biases
+  double gradient_clip = 1.0;  // maximum global norm; 0: no clipping
 };
 
 struct CheckpointRecipe {
-  std::int64_t every_steps = 0;  // 0: not by steps
-  double every_minutes = 0;      // 0: not by time
+  std::int64_t every_steps = 0;  // 0: off
+  double every_minutes = 0;      // 0: off
   int keep_last = 3;
   bool asynchronous = true;  // steps wait for a snapshot in host memory, not for the disk
 };
 
 struct RunRecipe {
-  int ranks = 0;    // 0: one a GPU; on the CPU the product of the degrees
-  int threads = 0;  // CPU threads a rank; 0: cores / ranks on this machine
+  int ranks = 0;    // 0: one per GPU; on the CPU the product of the degrees
+  int threads = 0;  // CPU threads per rank; 0: cores / ranks of this machine
   DeviceChoice device = DeviceChoice::automatic;
   double collective_timeout_s = 120.0;
-  std::optional<bool> deterministic;  // none: true on the CPU, where it costs nothing, false on CUDA
+  std::optional<bool> deterministic;  // none: true on the CPU, where it is free, false on CUDA
 };
 
-// How a run is watched beside the progress bar and metrics.jsonl.
+// Reports in addition to the progress bar and metrics.jsonl.
 struct ReportRecipe {
   bool html = true;   // report.html at the end
-  bool rules = true;  // warnings about the course of training
+  bool rules = true;  // warnings about the training curve
   bool tensorboard = false;
   int prometheus_port = 0;  // 0: none
   std::string prometheus_address = "127.0.0.1";
-  std::string mlflow;             // a server's address; "": none
+  std::string mlflow;             // address of a server; "": none
   std::string mlflow_experiment;  // "": "hawser"
 };
 
@@ -143,9 +144,9 @@ struct Recipe {
   ReportRecipe report;
   std::string output;
 
-  std::string file;                           // where it was read from; "" when made in memory
-  std::string folder;                         // relative paths in it start here
-  std::map<std::string, std::string> places;  // where each key that was given stands: "line 12", "--set"
+  std::string file;                           // the file it was read from; "" if built in memory
+  std::string folder;                         // start of relative paths
+  std::map<std::string, std::string> places;  // where each given key was set: "line 12", "--set"
 };
 
 }  // namespace hawser

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a signal's handler may read: names that do not move while `g_unfinished`.
+// Read by signal handlers: the names do not change while `g_unfinished` is set.
 char g_temporary[PATH_MAX] = "", g_part[PATH_MAX] = "";
 std::atomic<bool> g_unfinished = false, g_keep = false;
 
@@ -38,7 +38,7 @@ void forget(const std::string& temporary) {
   if (temporary == g_temporary) g_unfinished = false;
 }
 
-// Beside `path`; of a name that no other process chooses.
+// A unique name in the folder of `path`.
 std::string temporary_name(const std::string& path) {
   static std::atomic<unsigned> counter = 0;
   unsigned long long random = 0;
@@ -46,7 +46,7 @@ std::string temporary_name(const std::string& path) {
   char ending[64];
   std::snprintf(ending, sizeof ending, ".tmp-%d-%u-%08llx", static_cast<int>(::getpid()), counter++,
                 random & 0xffffffff);
-  constexpr std::size_t kLongestName = 200;  // of 255
+  constexpr std::size_t kLongestName = 200;  // the system's limit is 255
   return (fs::path(path).parent_path() / (fs::path(path).filename().string().substr(0, kLongestName) + ending))
       .string();
 }
@@ -60,12 +60,12 @@ ResultPlace find_result_place(const std::string& path) {
     place.straight = !S_ISDIR(status.st_mode);
     return place;
   }
-  constexpr int kMaxLinks = 40;  // as the system; a chain that is longer fails where it is opened
+  constexpr int kMaxLinks = 40;  // the kernel's limit; open() rejects longer chains
   for (int i = 0; i < kMaxLinks; ++i) {
     std::error_code none;
     const fs::path here = place.path;
     if (!fs::is_symlink(here, none)) break;
-    // An open file under the name of its descriptor: to replace it would leave whoever opened it with the old one.
+    // A link below /proc is an open file: replacing it would leave its opener with the old file.
     const fs::path folder = fs::canonical(folder_of(place.path), none);
     if (!none && folder.string().starts_with("/proc/")) {
       place.straight = true;
@@ -89,7 +89,7 @@ ResultFile::ResultFile(std::string path, Unfinished unfinished)
     if (descriptor_ < 0) fail(errno);
     return;
   }
-  // A file that may not be written is not replaced either.
+  // A file without write permission is not replaced.
   if (there && ::faccessat(AT_FDCWD, place_.path.c_str(), W_OK, AT_EACCESS) != 0) fail(errno);
   temporary_ = temporary_name(place_.path);
   remember(temporary_, unfinished == Unfinished::kept_as_part ? place_.path + ".part" : "");
@@ -100,7 +100,7 @@ ResultFile::ResultFile(std::string path, Unfinished unfinished)
     fail(error);
   }
   if (!there) return;
-  // The owner can be kept by root alone; without it the rights still are.
+  // Only root can change the owner; the permissions are kept without it.
   if (::fchown(descriptor_, status.st_uid, status.st_gid) != 0) errno = 0;
   if (::fchmod(descriptor_, status.st_mode & 0777) != 0) errno = 0;
 }
@@ -127,7 +127,7 @@ void ResultFile::write(std::string_view text) {
 }
 
 void ResultFile::finish(const std::string& name) {
-  // Some file systems, and all pipes, have nothing to sync.
+  // Some file systems, and all pipes, do not support fsync.
   if (::fsync(descriptor_) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EROFS) fail(errno);
   if (::close(std::exchange(descriptor_, -1)) != 0) fail(errno);
   if (place_.straight) return;

@@ -1,4 +1,4 @@
-// A file that the user named for a command's result: `--output`, `--trace`, `--svg`.
+// `ResultFile`: an output file named by the user (`--output`, `--trace`, `--svg`), replaced atomically.
 //
 //   write_result("step.svg", svg);
 //
@@ -6,12 +6,13 @@
 //   while (...) file.write(line);
 //   file.commit();
 //
-// Links are followed. A regular file, or none yet: what is written lies beside it under a name of its own, and takes
-// its place, with its rights, when it is whole and on the disk; until then, and after a failure, what was there stays
-// as it was. Of two at once the last to commit wins. Anything else (a device, a pipe, a descriptor as in /dev/fd/3)
-// gets the bytes as they are written, as behind a shell's `>>`; opening a pipe waits for its reader.
+// Symbolic links are followed. For a regular file or a new one, the bytes go to a temporary file in the same folder,
+// which is synced and renamed over the target on commit, with the target's permissions. Until then, and after a
+// failure, the old file is unchanged. Of two concurrent writers the last to commit wins. Anything else (a device, a
+// pipe, a descriptor such as /dev/fd/3) is appended to directly, like a shell's `>>`; opening a pipe blocks until it
+// has a reader.
 //
-// Every failure is a UserError: the path as the user typed it, and the system's reason.
+// Every failure is a UserError with the path as the user typed it and the system's reason.
 #pragma once
 
 #include <string>
@@ -19,27 +20,27 @@
 
 namespace hawser {
 
-// Where the bytes for a path go.
+// Target of the bytes written to a path.
 struct ResultPlace {
-  std::string path;       // links followed
-  bool straight = false;  // no regular file: written as it stands
+  std::string path;       // links resolved
+  bool straight = false;  // not a regular file: written directly
 };
 ResultPlace find_result_place(const std::string& path);
 
 class ResultFile {
  public:
-  // What becomes of a file that is never committed when a signal ends the process (drop_unfinished_result).
+  // What drop_unfinished_result does with an uncommitted file when a signal ends the process.
   enum class Unfinished { removed, kept_as_part };
 
   explicit ResultFile(std::string path, Unfinished unfinished = Unfinished::removed);
-  ~ResultFile();  // without commit() or keep_part() there is nothing left of it
+  ~ResultFile();  // removes the temporary file unless commit() or keep_part() was called
   ResultFile(const ResultFile&) = delete;
   ResultFile& operator=(const ResultFile&) = delete;
 
-  // Hands all of it to the system at once.
+  // Writes all of it with write(2); unbuffered.
   void write(std::string_view text);
   void commit();
-  // What was written so far stays as PATH.part; returns that name. Of one that is written straight: its path.
+  // Keeps what was written so far as PATH.part and returns that name; if written directly, returns the path.
   std::string keep_part();
   bool straight() const { return place_.straight; }
 
@@ -49,14 +50,14 @@ class ResultFile {
 
   std::string path_;  // as the user typed it
   ResultPlace place_;
-  std::string temporary_;  // "": none, or no longer
+  std::string temporary_;  // "" if there is none any more
   int descriptor_ = -1;
 };
 
 void write_result(const std::string& path, std::string_view text);
 
-// For a signal's handler that ends the process: removes the unfinished file of the ResultFile that was opened first, or
-// renames it to PATH.part where it is to be kept and holds something.
+// For a signal handler that ends the process: removes the temporary file of the ResultFile that was opened first, or
+// renames it to PATH.part if it is kept_as_part and not empty. Async-signal-safe.
 void drop_unfinished_result() noexcept;
 
 }  // namespace hawser

@@ -45,7 +45,7 @@ std::string rejection(const std::function<void()>& body) {
   return "";
 }
 
-TEST_F(ResultFileTest, TakesItsPlaceWhenWholeAndKeepsRights) {
+TEST_F(ResultFileTest, ReplacesOnCommitAndKeepsPermissions) {
   write("old", "old");
   ::chmod(path("old").c_str(), 0600);
   {
@@ -65,7 +65,7 @@ TEST_F(ResultFileTest, TakesItsPlaceWhenWholeAndKeepsRights) {
   { ResultFile never(path("none")); }
   EXPECT_EQ(text("old"), "new text");
   EXPECT_EQ(names(), 2u);
-  // A name as long as the system takes one.
+  // The longest name that the system accepts.
   const std::string longest(255, 'n');
   write_result(path(longest), "y");
   EXPECT_EQ(text(longest), "y");
@@ -89,7 +89,7 @@ TEST_F(ResultFileTest, FollowsLinks) {
             path("round") + ": cannot write: Too many levels of symbolic links");
 }
 
-TEST_F(ResultFileTest, WritesStraightIntoPipesDescriptorsAndDevices) {
+TEST_F(ResultFileTest, WritesDirectlyToPipesDescriptorsAndDevices) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   std::string got;
   std::thread reader([&] { got = text("pipe"); });
@@ -103,7 +103,7 @@ TEST_F(ResultFileTest, WritesStraightIntoPipesDescriptorsAndDevices) {
   reader.join();
   EXPECT_EQ(got, "a\nb\n");
   EXPECT_TRUE(fs::is_fifo(folder_ / "pipe"));
-  // A file that somebody has open: it is written, not replaced.
+  // A file that is open elsewhere is written, not replaced.
   write("log", "before\n");
   const int descriptor = ::open(path("log").c_str(), O_WRONLY | O_APPEND);
   ASSERT_GE(descriptor, 0);
@@ -111,7 +111,7 @@ TEST_F(ResultFileTest, WritesStraightIntoPipesDescriptorsAndDevices) {
   EXPECT_EQ(::write(descriptor, "last\n", 5), 5);
   ::close(descriptor);
   EXPECT_EQ(text("log"), "before\nafter\nlast\n");
-  // A device of our own, of the numbers of /dev/null, where one may be made and opened.
+  // A device node like /dev/null, where mknod and opening it are allowed.
   if (::mknod(path("null").c_str(), S_IFCHR | 0600, makedev(1, 3)) == 0) {
     if (const int there = ::open(path("null").c_str(), O_WRONLY); there >= 0) {
       ::close(there);
@@ -121,7 +121,7 @@ TEST_F(ResultFileTest, WritesStraightIntoPipesDescriptorsAndDevices) {
   }
 }
 
-TEST_F(ResultFileTest, OfTwoAtOnceTheLastToCommitWins) {
+TEST_F(ResultFileTest, TheLastToCommitWins) {
   ResultFile first(path("both")), second(path("both"));
   first.write("1");
   second.write("2");
@@ -133,7 +133,7 @@ TEST_F(ResultFileTest, OfTwoAtOnceTheLastToCommitWins) {
   EXPECT_EQ(names(), 1u);
 }
 
-TEST_F(ResultFileTest, WhatCannotBeWrittenLeavesTheOldFile) {
+TEST_F(ResultFileTest, AFailedWriteLeavesTheOldFile) {
   EXPECT_EQ(rejection([&] { write_result(path("nowhere/x"), "x"); }),
             path("nowhere/x") + ": cannot write: No such file or directory");
   EXPECT_EQ(rejection([&] { write_result(folder_.path(), "x"); }), folder_.path() + ": cannot write: Is a directory");
@@ -155,7 +155,7 @@ TEST_F(ResultFileTest, WhatCannotBeWrittenLeavesTheOldFile) {
   }
 }
 
-TEST_F(ResultFileTest, AnUnfinishedOneIsKeptAsAPartOrDropped) {
+TEST_F(ResultFileTest, AnUnfinishedFileIsKeptAsAPartOrRemoved) {
   {
     ResultFile file(path("x"), ResultFile::Unfinished::kept_as_part);
     file.write("some\n");
@@ -164,7 +164,7 @@ TEST_F(ResultFileTest, AnUnfinishedOneIsKeptAsAPartOrDropped) {
   EXPECT_EQ(text("x.part"), "some\n");
   EXPECT_EQ(names(), 1u);
   fs::remove(folder_ / "x.part");
-  // What a signal's handler does before the process ends.
+  // As a signal handler does before the process exits.
   for (const bool kept : {false, true}) {
     for (const bool written : {false, true}) {
       const pid_t child = ::fork();

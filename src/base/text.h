@@ -1,4 +1,4 @@
-// Small things done to texts that people read.
+// Helpers for text printed to users.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace hawser {
 
-// Up to the first line's end, without it.
+// The first line, without its newline.
 inline std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }

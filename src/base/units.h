@@ -1,4 +1,4 @@
-// Strong types for numbers that must not be mixed up, and how they are printed and read.
+// Strong types for numbers that must not be mixed up; parsing and formatting of units.
 #pragma once
 
 #include <compare>
@@ -9,7 +9,7 @@
 
 namespace hawser {
 
-// A number with a meaning. Arithmetic within one meaning only; value() leaves it.
+// A number with a unit tag. Arithmetic only within one tag; value() removes it.
 template <class Tag, class Number>
 class Strong {
  public:
@@ -29,14 +29,14 @@ class Strong {
   Number value_{};
 };
 
-using Rank = Strong<struct RankTag, int>;  // a process's place in the whole run
+using Rank = Strong<struct RankTag, int>;  // index in the complete run
 using Bytes = Strong<struct BytesTag, std::int64_t>;
 using Tokens = Strong<struct TokensTag, std::int64_t>;
 
-// "80 GB", "141GB", "24GiB", "1500 MB", "123456" (bytes); decimal and binary units; nothing else.
+// "80 GB", "141GB", "24GiB", "1500 MB", "123456" (bytes); decimal and binary units. None for anything else.
 std::optional<Bytes> parse_bytes(std::string_view text);
 std::string format_bytes(Bytes bytes);       // "1.25 GiB", up to PiB
-std::string format_count(double count);      // "135M", "8.03B", "1.2K": short, for people
+std::string format_count(double count);      // "135M", "8.03B", "1.2K"
 std::string format_seconds(double seconds);  // "0.42 s", "3m 05s", "2h 10m", from 100 hours "41d 16h", "170K years"
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {

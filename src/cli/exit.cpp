@@ -31,7 +31,7 @@ namespace {
 
 constexpr int kDoesNotFit = static_cast<int>(ExitCode::does_not_fit);
 constexpr char kOutOfMemory[] = "out of memory; try fewer ranks, a smaller model or a higher limit (ulimit -v)";
-constexpr char kRefusedThread[] = "the operating system refused a thread (";
+constexpr char kRefusedThread[] = "cannot create a thread (";
 constexpr char kTerminated[] = "internal error: terminated";
 constexpr char kUnknownKind[] = "internal error: of an unknown kind";
 

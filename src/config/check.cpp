@@ -9,10 +9,10 @@
 namespace hawser {
 namespace {
 
-// Every micro-batch has rows of its own in the step's program: planning a thousand takes seconds and gigabytes.
+// Each micro-batch has its own instructions in the step's program: planning a thousand takes seconds and gigabytes.
 constexpr std::int64_t kMaxMicroBatches = 1024;
 
-// Multiples of `step` around `value`, as a hint: "train.global_batch_size: 8 or 12".
+// The multiples of `step` around `value`, as a hint: "train.global_batch_size: 8 or 12".
 std::string multiples_near(const std::string& key, std::int64_t value, std::int64_t step) {
   const std::int64_t below = value / step * step;
   if (below == 0) return cat(key, ": ", step);
@@ -27,7 +27,7 @@ std::string degree_words(const std::vector<int>& degrees) {
   return out;
 }
 
-// Allowed hybrid degrees: none, or multiples of the context degree that divide the ranks left for data and context.
+// Allowed hybrid degrees: multiples of the context degree that divide the ranks left for data and context.
 std::vector<int> hybrid_degrees(int ranks, int context) {
   std::vector<int> out;
   for (int degree = context; degree <= ranks; degree += context)
@@ -40,7 +40,7 @@ std::string file_of(const Recipe& recipe, std::string_view key) {
   return found != recipe.places.end() && found->second == "--set" ? "--set" : recipe.file;
 }
 
-// The key and its line; an override's place is said already by `file`.
+// The key and its line; for an override `file` is already the place.
 std::string at(const Recipe& recipe, std::string_view key) {
   return file_of(recipe, key) == "--set" ? std::string(key) : key_place(recipe, key);
 }
@@ -72,7 +72,7 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
     }
   }
 
-  // The root of all files, or one above it, is nobody's folder of a run.
+  // A run folder must not be the file system's root.
   const std::string output = resolve_path(recipe, recipe.output);
   if (judged({"output"}) && !recipe.output.empty() && output.find_first_not_of("/.") == std::string::npos &&
       output.starts_with("/")) {
@@ -111,11 +111,11 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
   }
   if (judged({"optimizer.minimum_learning_rate", "optimizer.learning_rate"}) &&
       optimizer.minimum_learning_rate > optimizer.learning_rate) {
-    add("optimizer.minimum_learning_rate", {.what = "learning rates the wrong way round",
+    add("optimizer.minimum_learning_rate", {.what = "minimum learning rate above the peak",
                                             .expected = cat("at most learning_rate ", optimizer.learning_rate),
                                             .got = cat(optimizer.minimum_learning_rate)});
   }
-#ifndef HAWSER_CUDA  // where there is, whoever takes the device says whether it is there
+#ifndef HAWSER_CUDA  // in a CUDA build the code that opens the device checks for a GPU
   if (purpose == Purpose::train && recipe.run.device == DeviceChoice::cuda) {
     add("run.device", {.what = "this binary was built without CUDA",
                        .expected = "auto or cpu",
@@ -147,7 +147,7 @@ void check_mesh(const Recipe& recipe, int world, Problems& problems) {
                                 : cat("ranks a multiple of tensor x pipeline x context = ", inner),
          .got = plural(world, "rank"),
          .hint = hint});
-    return;  // no hybrid degree could be right
+    return;  // no hybrid degree is valid
   }
   const int ranks = world / model;
   const int hybrid = parallel.hybrid_shard_degree;
@@ -168,7 +168,7 @@ void check_layout(const Recipe& recipe, int world, Problems& problems) {
   const ParallelRecipe& parallel = recipe.parallel;
   const int inner =
       parallel.tensor_parallel_degree * parallel.pipeline_parallel_degree * parallel.context_parallel_degree;
-  if (world < 1 || world % inner != 0) return;  // said above
+  if (world < 1 || world % inner != 0) return;  // reported above
   const std::int64_t data_ranks = world / inner;
   const std::int64_t step = data_ranks * recipe.train.micro_batch_size;
   if (recipe.train.global_batch_size % step != 0) {
@@ -191,7 +191,7 @@ void check_layout(const Recipe& recipe, int world, Problems& problems) {
                   .at = at(recipe, "train.global_batch_size"),
                   .hint = "more ranks, a larger train.micro_batch_size, or a smaller global batch"});
   }
-  // Rows of a micro-batch are counted in 32 bits.
+  // Positions of a micro-batch are counted in 32 bits.
   const std::int64_t rows = std::numeric_limits<std::int32_t>::max();
   if (recipe.data.sequence_length > 0 && recipe.train.micro_batch_size > rows / recipe.data.sequence_length) {
     problems.add({.file = file_of(recipe, "train.micro_batch_size"),
@@ -208,7 +208,7 @@ void check_blocks(const Recipe& recipe, std::int64_t blocks, Problems& problems)
   if (listed == 0 || listed == blocks) return;
   const char* key = "memory.activation_checkpointing";
   problems.add({.file = file_of(recipe, key),
-                .what = "a list for another number of blocks",
+                .what = "list length differs from the number of blocks",
                 .expected = cat(blocks),
                 .got = cat(listed),
                 .at = at(recipe, key)});

@@ -1,4 +1,4 @@
-// Checks across keys that need no ranks. Internal to config/.
+// Checks across keys that do not depend on the number of ranks. Internal to config/.
 #pragma once
 
 #include <set>
@@ -8,7 +8,7 @@
 
 namespace hawser {
 
-// `rejected`: keys whose own value was not taken; what depends on them is not judged again.
+// `rejected`: keys whose own value was rejected; checks that depend on them are skipped.
 void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::string>& rejected, Problems& problems);
 
 }  // namespace hawser

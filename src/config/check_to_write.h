@@ -1,4 +1,4 @@
-// A recipe that a command is about to write for somebody.
+// Checks a recipe that a command is about to write.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace hawser {
 
-// Whether a recipe that is about to be written as `text`, to `path`, would be read back: throws what read_recipe would,
-// for what was set on the command line with that as its place; and rejects paths that come back as others.
+// Checks that a recipe to be written as `text` to `path` can be read back. Throws what read_recipe would throw, with
+// `--set` as the place of values from the command line, and rejects paths that do not survive the round trip.
 void check_recipe_to_write(const Recipe& recipe, const std::string& text, const std::string& path, Purpose purpose);
 
 }  // namespace hawser

@@ -1,4 +1,4 @@
-// Keys of a recipe for a shell to complete: `--set KEY=VALUE`.
+// Keys of a recipe, for shell completion of `--set KEY=VALUE`.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace hawser {
 struct KeyChoices {
   std::string name;  // dotted
   std::string help;
-  std::vector<std::string> values;  // words that it takes; none: numbers, text
+  std::vector<std::string> values;  // values it accepts, for enums; empty for numbers and text
   bool is_path = false;
 };
 

@@ -1,4 +1,4 @@
-// A recipe from YAML, checked, and back to text. All comes from one schema table (schema.cpp).
+// Reads a recipe from YAML, checks it and writes it as text. All of it uses one schema table (schema.cpp).
 //
 //   Recipe recipe = read_recipe("recipe.yaml", {"train.steps=10"});
 //   Problems problems;
@@ -16,61 +16,63 @@
 
 namespace hawser {
 
-// What the recipe is read for; it decides which keys must be there and whether the device must be one this build has.
+// What the recipe is read for: decides which keys are required and whether the device must exist in this build.
 enum class Purpose {
-  train,    // all of a run: text, steps, output
-  prepare,  // text to token files: text and where they go
-  plan,     // a model, a sequence length; nothing is run
+  train,    // a complete run: text, steps, output
+  prepare,  // text to token files: text and their folder
+  plan,     // a model and a sequence length; nothing is run
 };
 
-// Reads `path` and lays `overrides` over it: each "KEY=VALUE", the key dotted, the value read as YAML, a later one
-// winning. An empty value goes back to the default. A relative path in an override starts at the working directory,
-// one in the file at the file's folder (Recipe::folder); ~ is the home folder in both.
-// Throws UserError with every problem at once: unreadable file, broken YAML, unknown, repeated and missing keys, wrong
+// Reads `path` and applies `overrides`: each is "KEY=VALUE" with a dotted key and a YAML value; later ones win. An
+// empty value restores the default. Relative paths in an override start at the working directory, those in the file at
+// the file's folder (Recipe::folder); ~ is the home folder in both.
+// Throws UserError with all problems at once: unreadable file, broken YAML, unknown, repeated and missing keys, wrong
 // types and ranges, values not supported yet, keys that contradict each other.
 Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides,
                    Purpose purpose = Purpose::train);
 
-// The same for commands without a recipe file: `base` with the overrides laid over it. No key is required.
+// For commands without a recipe file: applies the overrides to `base`. No key is required.
 Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides);
 
-// Can `world` ranks be laid out as the recipe says? hybrid_shard_degree is shard x context: 0 is the world, 1 none,
+// Checks that `world` ranks can form the recipe's mesh. hybrid_shard_degree is shard x context: 0 is the world, 1 none,
 // else a multiple of the context degree that divides the world. A context degree above 1 with hybrid_shard_degree 1 is
-// allowed: nothing is sharded, gradients are summed over context and replicas.
+// allowed: nothing is sharded, and gradients are reduced over context and replicas.
 void check_mesh(const Recipe& recipe, int world, Problems& problems);
 
-// The mesh, and the batch on it: global_batch_size is a multiple of (world / context) x micro_batch_size.
+// check_mesh, and the batch: global_batch_size must be a multiple of (world / context) x micro_batch_size.
 void check_layout(const Recipe& recipe, int world, Problems& problems);
 
-// A list of memory.activation_checkpointing has one entry for each block of the model.
+// Checks that a list of memory.activation_checkpointing has one entry per block of the model.
 void check_blocks(const Recipe& recipe, std::int64_t blocks, Problems& problems);
 
-// Ranks to start when nobody said: run.ranks; else one a GPU on CUDA (`gpus`: those of this machine); else the
-// product of the degrees, where a hybrid_shard_degree of 0 asks for no more than the others do.
+// Ranks to start if the user gives no number: run.ranks; else one per GPU on CUDA (`gpus`: those of this machine); else
+// the product of the degrees, where a hybrid_shard_degree of 0 requires no more than the other degrees.
 int default_ranks(const Recipe& recipe, DeviceChoice device, int gpus = 0);
 
-// "train.steps, line 12" (or ", --set"; or the bare key when it was not given): the `at` of a Problem.
+// "train.steps, line 12" (or ", --set"; or the bare key if it was not given): the `at` of a Problem.
 std::string key_place(const Recipe& recipe, std::string_view key);
 
-// A path of the recipe as the process can open it: relative ones start at the recipe's folder; "" stays "".
+// A path of the recipe as the process can open it: relative paths start at the recipe's folder; "" stays "".
 std::string resolve_path(const Recipe& recipe, const std::string& path);
 
-// memory.activation_checkpointing as it is typed after KEY=: "selective", "[20*gate_up,12*none]".
+// memory.activation_checkpointing in the syntax of --set KEY=: "selective", "[20*gate_up,12*none]".
 std::string checkpointing_text(const MemoryRecipe& memory);
 
 // docs/recipe.md: every key with its values, default and help.
 std::string recipe_reference_markdown();
 
-// What a written recipe says beside its keys' help; each text is plain, of one line or several.
+// Comments of a written recipe in addition to the keys' help; plain text, one or several lines.
 struct RecipeNotes {
-  std::string head;                        // at the top
-  std::map<std::string, std::string> why;  // by dotted key: why it has its value
+  std::string head;                        // at the top of the file
+  std::map<std::string, std::string> why;  // by dotted key: the reason for its value
 };
 
-// The recipe as YAML, every key with its help as a comment; a key without a value is commented out. Reads back equal.
+// The recipe as YAML, every key with its help as a comment; keys without a value are commented out. Reading it back
+// gives an equal recipe.
 std::string commented_recipe(const Recipe& recipe, const RecipeNotes& notes = {});
 
-// The recipe as JSON, every key, null where nothing is set; kept in the run folder. Reads back equal (JSON is YAML).
+// The recipe as JSON: every key, null if not set. Stored in the run folder. Reading it back gives an equal recipe (JSON
+// is YAML).
 std::string recipe_json(const Recipe& recipe);
 
 }  // namespace hawser

@@ -1,4 +1,4 @@
-// The layout, the defaults of ranks, and the texts made from the schema table.
+// Tests of the layout checks, default ranks, and the texts generated from the schema table.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ std::string layout(int world, int hybrid, int context, std::int64_t global = 0, 
   return problems.lines();
 }
 
-TEST(CheckLayout, TakesEveryMeshThatDivides) {
+TEST(CheckLayout, AcceptsEveryMeshThatDivides) {
   for (const int world : {1, 2, 4, 8})
     for (int context = 1; context <= world; context *= 2) {
       EXPECT_EQ(layout(world, 0, context), "") << world << " " << context;
@@ -37,7 +37,7 @@ TEST(CheckLayout, TakesEveryMeshThatDivides) {
   EXPECT_EQ(layout(6, 2, 2, 6, 2), "");
 }
 
-TEST(CheckLayout, NamesTheValueToUseInstead) {
+TEST(CheckLayout, SuggestsAValidValue) {
   EXPECT_EQ(layout(6, 0, 4),
             "r.yaml: ranks do not divide by the degrees (expected ranks a multiple of 4, got 6 ranks) at "
             "parallel.context_parallel_degree; try --ranks 4 or 8, or parallel.context_parallel_degree: 2");
@@ -57,7 +57,7 @@ TEST(CheckLayout, NamesTheValueToUseInstead) {
   EXPECT_NE(layout(4, 0, 1, 1), "");
 }
 
-TEST(CheckLayout, TheMeshAloneDoesNotAskForABatch) {
+TEST(CheckLayout, CheckMeshIgnoresTheBatch) {
   Recipe recipe;
   Problems problems;
   check_mesh(recipe, 8, problems);
@@ -102,7 +102,7 @@ Recipe read_back(const std::string& text) {
   return read_recipe(folder.write("recipe.yaml", text), {});
 }
 
-TEST(Texts, RecipesReadBackEqual) {
+TEST(Texts, RecipesRoundTrip) {
   const Recipe recipe = unlike_the_default();
   EXPECT_EQ(recipe_json(read_back(commented_recipe(recipe))), recipe_json(recipe));
   EXPECT_EQ(recipe_json(read_back(recipe_json(recipe))), recipe_json(recipe));
@@ -149,8 +149,8 @@ TEST(Texts, JsonHoldsEveryKey) {
   }
 }
 
-// What a shell completes is what the reader takes.
-TEST(Schema, ChoicesAreWhatAKeyTakes) {
+// Shell completion lists exactly what the reader accepts.
+TEST(Schema, ChoicesAreAccepted) {
   int keys_with_choices = 0;
   for (const Key& key : schema()) {
     keys_with_choices += key.choices.empty() ? 0 : 1;
@@ -159,7 +159,7 @@ TEST(Schema, ChoicesAreWhatAKeyTakes) {
       EXPECT_FALSE(key.read(YAML::Node(choice), recipe)) << key.name << ": " << choice;
       EXPECT_TRUE(key.is_path || key.values.find(choice) != std::string::npos) << key.name << ": " << choice;
     }
-    // Every switch and every list of words has them.
+    // Every boolean and every enum has choices.
     const bool choices = key.values.find(", ") != std::string::npos && key.write(Recipe{}).is_string() &&
                          key.name != "report.prometheus_address";
     EXPECT_TRUE(!choices || !key.choices.empty()) << key.name << ": " << key.values;
@@ -174,7 +174,7 @@ TEST(Schema, NamesAreUniqueAndSectionsKnown) {
     EXPECT_TRUE(names.insert(key.name).second) << key.name;
     EXPECT_TRUE(key.section().empty() || is_section(key.section())) << key.name;
     EXPECT_FALSE(key.help.empty()) << key.name;
-    // Reading back what is written is accepted for every default that is within its own range.
+    // The default of every optional key is accepted when read back.
     Recipe recipe;
     const auto value = key.write(recipe);
     if (value.is_null() || key.needed != Needed::never) continue;
@@ -182,8 +182,8 @@ TEST(Schema, NamesAreUniqueAndSectionsKnown) {
   }
 }
 
-// HAWSER_UPDATE_DOCS=1 writes the page anew.
-TEST(Docs, TheReferenceIsThatOfTheSchema) {
+// HAWSER_UPDATE_DOCS=1 regenerates the page.
+TEST(Docs, TheReferenceMatchesTheSchema) {
   const std::string path = std::string(HAWSER_SOURCE_DIR) + "/docs/recipe.md";
   if (std::getenv("HAWSER_UPDATE_DOCS") != nullptr) std::ofstream(path) << recipe_reference_markdown();
   EXPECT_EQ(read_file(path), recipe_reference_markdown()) << "run HAWSER_UPDATE_DOCS=1 build/cpu/config_test";

@@ -14,7 +14,7 @@ char lower(char c) {
 }  // namespace
 
 int edit_distance(std::string_view a, std::string_view b) {
-  // Optimal string alignment: three rows of the table of prefixes are alive at a time.
+  // Optimal string alignment distance; only three rows of the prefix table are needed at a time.
   std::vector<int> before_last(b.size() + 1);
   std::vector<int> last(b.size() + 1);
   std::vector<int> now(b.size() + 1);
@@ -38,7 +38,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   int min = 0;
   for (const std::string& candidate : candidates) {
     const int distance = edit_distance(word, candidate);
-    // Half of the longer word wrong is no longer a slip of the finger, unless one begins with the other ("seq").
+    // A word with half of its letters wrong is not a typo, unless it is a prefix of the candidate ("seq").
     const bool prefix = word.size() >= 3 && candidate.starts_with(word);
     const bool near = prefix || 2 * distance <= static_cast<int>(std::max(word.size(), candidate.size()));
     if (near && (best.empty() || distance < min)) {
@@ -54,12 +54,12 @@ std::string nearest_file(const std::string& path) {
   const fs::path given(path), folder = given.parent_path();
   std::vector<std::string> names;
   std::error_code error;
-  constexpr std::size_t kMax = 10000;  // a folder of more is searched in part
+  constexpr std::size_t kMax = 10000;  // larger folders are searched in part
   for (fs::directory_iterator it(folder.empty() ? "." : folder, error), end; !error && it != end && names.size() < kMax;
        it.increment(error)) {
     names.push_back(it->path().filename().string());
   }
-  std::ranges::sort(names);  // the same of two that are as near, in whatever order the disk has them
+  std::ranges::sort(names);  // makes ties independent of the order on disk
   const std::string found = nearest(given.filename().string(), names);
   return found.empty() ? "" : (folder / found).string();
 }

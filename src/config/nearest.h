@@ -1,4 +1,4 @@
-// What did the user mean? The nearest of the names there are, by edit distance.
+// Suggestions for misspelled names, by edit distance.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace hawser {
 
-// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`, both read in lower case.
+// Insertions, deletions, substitutions and swaps of adjacent characters that turn `a` into `b`; ignores case.
 int edit_distance(std::string_view a, std::string_view b);
 
-// The candidate nearest to `word`, the first of several; "" when none is near enough to be what was meant.
+// The candidate nearest to `word`, the first if several are; "" if none is near enough.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
-// The entry of the path's folder whose name is nearest, as a path like the one given; "" when none is near.
+// The file in the path's folder with the nearest name, as a path like `path`; "" if none is near enough.
 std::string nearest_file(const std::string& path);
 
 }  // namespace hawser

@@ -16,16 +16,16 @@
 namespace hawser {
 namespace {
 
-constexpr std::uintmax_t kLargestRecipe = 1 << 20;  // a page of text; a token file given by mistake is not parsed
+constexpr std::uintmax_t kLargestRecipe = 1 << 20;  // avoids parsing a token file given by mistake
 
 struct Entry {
   const Key* key = nullptr;
   YAML::Node node;
-  std::string file;   // of messages: the recipe, or "--set"
+  std::string file;   // for messages: the recipe, or "--set"
   std::string place;  // "line 12", "--set"
 };
 
-// One reading: entries gathered from the file and from overrides, then stored into the recipe.
+// Collects entries from the file and from overrides, then stores them into the recipe.
 class Reader {
  public:
   void read_file(const std::string& path);
@@ -49,7 +49,7 @@ class Reader {
   std::string recipe_file_;
   std::map<std::string, Entry> entries_;
   std::set<std::string> seen_;      // keys given in the file being read
-  std::set<std::string> rejected_;  // keys whose value was not taken
+  std::set<std::string> rejected_;  // keys whose value was rejected
 };
 
 int line_of(const YAML::Node& node) {
@@ -111,7 +111,7 @@ void Reader::walk(const YAML::Node& map, const std::string& section) {
   }
 }
 
-// The first line, counted from 1, that has a tab before its first word; 0: none.
+// The first line, counted from 1, with a tab before its first word; 0 if there is none.
 int line_indented_by_tab(const std::string& text) {
   std::istringstream in(text);
   int number = 1;
@@ -189,8 +189,8 @@ void Reader::read_override(const std::string& text) {
   }
 }
 
-// What a path, or a list of them, means: ~ is the home folder, and "runs/x" typed in a shell starts at the working
-// directory, wherever the recipe lies. The key's names stay. `unknown`: the first path that names the home of nobody.
+// Resolves a path or a list of paths: ~ is the home folder, and with --set (`typed`) relative paths start at the
+// working directory. The key's choices are unchanged. `unknown`: the first path with a ~name that is not a user.
 YAML::Node as_path(const YAML::Node& node, const Key& key, bool typed, std::string& unknown) {
   if (node.IsSequence()) {
     YAML::Node out(YAML::NodeType::Sequence);
@@ -206,7 +206,7 @@ YAML::Node as_path(const YAML::Node& node, const Key& key, bool typed, std::stri
 }
 
 void Reader::store(Recipe& recipe) {
-  for (const Key& key : schema()) {  // in the table's order, so that problems come in one order too
+  for (const Key& key : schema()) {  // in the table's order, so that the order of problems is fixed
     const auto found = entries_.find(key.name);
     if (found == entries_.end()) continue;
     const Entry& entry = found->second;
@@ -271,7 +271,7 @@ void Reader::require(const Recipe& recipe, Purpose purpose) {
     missing("output", "output: runs/NAME");
 }
 
-// What a reader has gathered from the recipe of this path, stored and checked.
+// Stores and checks what the reader collected from the recipe at `path`.
 Recipe finish(Reader& reader, const std::string& path, Purpose purpose) {
   Recipe recipe;
   recipe.file = path;

@@ -27,7 +27,7 @@ class ReadRecipe : public ::testing::Test {
   Recipe read(const std::string& text, const std::vector<std::string>& sets = {}, Purpose purpose = Purpose::train) {
     return read_recipe(file(text), sets, purpose);
   }
-  // The problems, one line each, without the folder's name.
+  // The problems, one per line, without the folder's name.
   std::string errors(const std::string& text, const std::vector<std::string>& sets = {},
                      Purpose purpose = Purpose::train) {
     try {
@@ -45,7 +45,7 @@ class ReadRecipe : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(ReadRecipe, TakesTheRecipeOfTheSpec) {
+TEST_F(ReadRecipe, ReadsACompleteRecipe) {
   const Recipe recipe = read(R"(
 name: llama31-8b-16k
 model: {path: models/Llama-3.1-8B}
@@ -111,7 +111,7 @@ TEST_F(ReadRecipe, ReportsEveryProblemAtOnceWithItsLine) {
             "r.yaml: missing key at model.path; try model: {path: MODEL_FOLDER}, or model: {config: config.json}");
 }
 
-TEST_F(ReadRecipe, TakesAddressesOfServersWithoutCredentials) {
+TEST_F(ReadRecipe, AcceptsServerAddressesWithoutCredentials) {
   const auto rejection = [&](const std::string& set) {
     const std::string line = errors(kSmallest, {set});
     return line.substr(0, line.find(" (expected"));
@@ -121,16 +121,16 @@ TEST_F(ReadRecipe, TakesAddressesOfServersWithoutCredentials) {
   }
   for (const char* bad :
        {"127.0.0.1:5000", "ftp://host", "http://", "http://:80", "http://host/?a=b", "'http://a b'"}) {
-    EXPECT_EQ(rejection(std::string("report.mlflow=") + bad), "--set: no web address") << bad;
+    EXPECT_EQ(rejection(std::string("report.mlflow=") + bad), "--set: not an HTTP address") << bad;
   }
   EXPECT_EQ(rejection("report.mlflow=http://me:secret@host"), "--set: credentials in an address");
   EXPECT_EQ(errors(kSmallest, {"report.mlflow=http://me:secret@host"}).find("secret"), std::string::npos);
   EXPECT_EQ(read(kSmallest, {"report.prometheus_address=::1"}).report.prometheus_address, "::1");
-  EXPECT_EQ(rejection("report.prometheus_address=localhost"), "--set: no numeric address");
+  EXPECT_EQ(rejection("report.prometheus_address=localhost"), "--set: not an IP address");
   EXPECT_EQ(rejection("report.prometheus_port=65536"), "--set: out of range");
 }
 
-TEST_F(ReadRecipe, GroupsManyOfOneKind) {
+TEST_F(ReadRecipe, GroupsProblemsOfOneCause) {
   std::string text = kSmallest;
   text += "run:\n";
   for (int i = 0; i < 9; ++i) text += cat("  zzqq", i, ": 1\n");
@@ -139,7 +139,7 @@ TEST_F(ReadRecipe, GroupsManyOfOneKind) {
   EXPECT_NE(lines.find("and 4 more: unknown key"), std::string::npos) << lines;
 }
 
-TEST_F(ReadRecipe, ReportsWhatIsNotSupportedYet) {
+TEST_F(ReadRecipe, ReportsUnsupportedValues) {
   const std::string text = std::string(kSmallest) +
                            "parallel: {context_comm: ring, tensor_parallel_degree: 2, expert_parallel_degree: 8}\n"
                            "precision: {compute: fp8}\n"
@@ -161,7 +161,7 @@ TEST_F(ReadRecipe, ReportsWhatIsNotSupportedYet) {
   EXPECT_EQ(errors(std::string(kSmallest) + "run: {device: cuda}\n", {}, Purpose::plan), "");
 }
 
-TEST_F(ReadRecipe, RejectsWhatIsGivenTwice) {
+TEST_F(ReadRecipe, RejectsRepeatedKeys) {
   EXPECT_EQ(errors(std::string(kSmallest) + "train: {steps: 3}\n"),
             "r.yaml: section given twice at train, line 6; try one section\n"
             "r.yaml: key given twice at train.steps, line 6; try one of the two");
@@ -181,14 +181,14 @@ TEST_F(ReadRecipe, NamesTheLineOfBrokenYaml) {
   EXPECT_NE(errors(std::string(3000, '[')), "");
 }
 
-TEST_F(ReadRecipe, NamesATabAsWhatItIs) {
+TEST_F(ReadRecipe, ReportsTabsInTheIndentation) {
   EXPECT_EQ(errors("model: {path: m}\ntrain:\n\tsteps: 3\n"),
             "r.yaml: broken YAML: a tab in the indentation (expected spaces) at line 3");
   EXPECT_EQ(errors("train:\n  steps: 3\n \tseed: 4\n"),
             "r.yaml: broken YAML: a tab in the indentation (expected spaces) at line 3");
 }
 
-TEST_F(ReadRecipe, TakesOtherNamesOfAPrecision) {
+TEST_F(ReadRecipe, AcceptsAliasesOfAPrecision) {
   const auto compute = [&](const std::string& word) {
     return read(kSmallest, {"precision.compute=" + word}).precision.compute;
   };
@@ -200,7 +200,7 @@ TEST_F(ReadRecipe, TakesOtherNamesOfAPrecision) {
   }
 }
 
-TEST_F(ReadRecipe, RejectsWhatReadersOfYamlReadDifferently) {
+TEST_F(ReadRecipe, RejectsNumbersWithALeadingZero) {
   EXPECT_EQ(errors(kSmallest, {"train.steps=010", "train.seed=00"}),
             "--set: a number with a leading zero (expected a whole number of at least 1, got 010) at train.steps; try "
             "10\n"
@@ -209,7 +209,7 @@ TEST_F(ReadRecipe, RejectsWhatReadersOfYamlReadDifferently) {
   EXPECT_EQ(errors(kSmallest, {"train.seed=+0"}), "");
 }
 
-TEST_F(ReadRecipe, RejectsFoldersAndListsThatNoOneMeans) {
+TEST_F(ReadRecipe, RejectsTheRootFolderAndEmptyLists) {
   for (const char* root : {"/", "/.", "/.."}) {
     EXPECT_EQ(errors(kSmallest, {std::string("output=") + root}),
               "--set: the root folder (expected a folder of its own, got /) at output; try output: runs/NAME")
@@ -223,7 +223,7 @@ TEST_F(ReadRecipe, RejectsFoldersAndListsThatNoOneMeans) {
   EXPECT_EQ(errors(kSmallest, {"data.validation=[]"}), "");
 }
 
-TEST_F(ReadRecipe, RejectsWhatIsNoFile) {
+TEST_F(ReadRecipe, RejectsMissingFilesFoldersAndLargeFiles) {
   EXPECT_THROW(read_recipe(folder_.path("none.yaml"), {}), UserError);
   EXPECT_THROW(read_recipe(folder_.path(), {}), UserError);
   EXPECT_NE(errors(std::string(2 << 20, ' ')).find("too large"), std::string::npos);
@@ -244,8 +244,8 @@ TEST_F(ReadRecipe, OverridesReplaceKeys) {
   EXPECT_EQ(key_place(recipe, "train.steps"), "train.steps, --set");
 }
 
-// Every key that takes a path: what is typed starts where it is typed, what is written where it is written.
-TEST_F(ReadRecipe, RelativePathsStartWhereTheyAreGiven) {
+// For every key that takes a path: --set paths start at the working directory, paths in the file at the file's folder.
+TEST_F(ReadRecipe, RelativePathsDependOnWhereTheyAreSet) {
   int paths = 0;
   for (const Key& key : schema()) {
     if (!key.is_path) continue;
@@ -271,9 +271,9 @@ TEST_F(ReadRecipe, RelativePathsStartWhereTheyAreGiven) {
   EXPECT_EQ(written("chatml").data.chat_template, "chatml");
 }
 
-TEST_F(ReadRecipe, AWaveIsTheHomeFolderInEveryPath) {
+TEST_F(ReadRecipe, ExpandsTildeInEveryPath) {
   const std::string before = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
-  ::setenv("HOME", "/home/somebody", 1);
+  ::setenv("HOME", "/home/user", 1);
   const std::string text =
       "model: {path: ~/m}\ndata: {train: [~/a.jsonl, ~/b/*.txt, ./~], validation: ~/v.txt, tokenizer: ~/t.json,\n"
       "  prepared: ~/p, chat_template: ~/c.jinja, sequence_length: 64}\ntrain: {steps: 10}\noutput: ~/x\n";
@@ -292,18 +292,18 @@ TEST_F(ReadRecipe, AWaveIsTheHomeFolderInEveryPath) {
                                          return all;
                                        }())
                                 : read(text);
-    EXPECT_EQ(recipe.model.path, "/home/somebody/m");
+    EXPECT_EQ(recipe.model.path, "/home/user/m");
     const std::string plain = typed ? (fs::current_path() / "~").string() : "./~";
-    EXPECT_EQ(recipe.data.train, (std::vector<std::string>{"/home/somebody/a.jsonl", "/home/somebody/b/*.txt", plain}));
-    EXPECT_EQ(recipe.data.validation, (std::vector<std::string>{"/home/somebody/v.txt"}));
-    EXPECT_EQ(recipe.data.tokenizer, "/home/somebody/t.json");
-    EXPECT_EQ(recipe.data.prepared, "/home/somebody/p");
-    EXPECT_EQ(recipe.data.chat_template, "/home/somebody/c.jinja");
-    EXPECT_EQ(resolve_path(recipe, recipe.output), "/home/somebody/x");
+    EXPECT_EQ(recipe.data.train, (std::vector<std::string>{"/home/user/a.jsonl", "/home/user/b/*.txt", plain}));
+    EXPECT_EQ(recipe.data.validation, (std::vector<std::string>{"/home/user/v.txt"}));
+    EXPECT_EQ(recipe.data.tokenizer, "/home/user/t.json");
+    EXPECT_EQ(recipe.data.prepared, "/home/user/p");
+    EXPECT_EQ(recipe.data.chat_template, "/home/user/c.jinja");
+    EXPECT_EQ(resolve_path(recipe, recipe.output), "/home/user/x");
   }
-  EXPECT_EQ(read(kSmallest, {"model.config=~/config.json"}).model.config, "/home/somebody/config.json");
+  EXPECT_EQ(read(kSmallest, {"model.config=~/config.json"}).model.config, "/home/user/config.json");
   const std::string unused =
-      "no home folder (expected ~ or ~NAME of a user that there is, got ~no-such-user-here) at data.tokenizer";
+      "no home folder (expected ~ or ~NAME of an existing user, got ~no-such-user-here) at data.tokenizer";
   const std::string hint = "; try ./~no-such-user-here/t for a file of that name";
   EXPECT_EQ(errors(kSmallest, {"data.tokenizer=~no-such-user-here/t"}), "--set: " + unused + hint);
   EXPECT_EQ(errors("output: o\n" + std::string("model: {config: c}\ntrain: {steps: 1}\n") +
@@ -312,7 +312,7 @@ TEST_F(ReadRecipe, AWaveIsTheHomeFolderInEveryPath) {
   ::setenv("HOME", before.c_str(), 1);
 }
 
-TEST_F(ReadRecipe, CheckpointingIsAChoiceOrRunsOfChoices) {
+TEST_F(ReadRecipe, CheckpointingIsAChoiceOrAListOfRuns) {
   const auto memory = [&](const std::string& value) {
     return read(kSmallest, {"memory.activation_checkpointing=" + value}).memory;
   };
@@ -322,13 +322,13 @@ TEST_F(ReadRecipe, CheckpointingIsAChoiceOrRunsOfChoices) {
   EXPECT_FALSE(is_automatic(memory("none")));
   const std::string runs = "[3*full,2*projections,qkv,gate_up,4*selective,none]";
   EXPECT_EQ(checkpointing_text(memory(runs)), runs);
-  // The choice is for a whole model.
+  // auto is not allowed in a list.
   EXPECT_NE(errors(std::string(kSmallest) + "memory: {activation_checkpointing: [auto, none]}\n")
                 .find("unknown value (expected none, selective, gate_up, qkv, projections or full as number 0"),
             std::string::npos);
 }
 
-TEST_F(ReadRecipe, AnEmptyOverrideGoesBackToTheDefault) {
+TEST_F(ReadRecipe, AnEmptyOverrideRestoresTheDefault) {
   const Recipe recipe = read(kSmallest, {"model.config=", "model.path=/m", "train.seed="});
   EXPECT_EQ(recipe.model.config, "");
   EXPECT_EQ(recipe.model.path, "/m");
@@ -344,16 +344,16 @@ TEST_F(ReadRecipe, OverridesAreCheckedLikeTheFile) {
             "--set: broken YAML: end of sequence flow not found (got [) at optimizer.beta1\n"
             "--set: wrong type (expected a section of keys, got 5) at train\n"
             "--set: out of range (expected a whole number of at least 1, got -1) at train.steps");
-  // A bad value that an override replaces does not count.
+  // A bad value in the file that an override replaces is not an error.
   EXPECT_EQ(errors("train: {steps: many}\nmodel: {path: m}\ndata: {train: a, sequence_length: 8}\noutput: o\n",
                    {"train.steps=4"}),
             "");
 }
 
-// yaml-cpp alone takes all memory for these.
-TEST_F(ReadRecipe, EndsOnACommaThatBeginsALine) {
+// yaml-cpp alone uses all memory for these.
+TEST_F(ReadRecipe, RejectsALineThatBeginsWithAComma) {
   for (const char* text : {", a: b\nmodel: {path: y}\n", "# x\n, on four\nname: q\n"}) {
-    EXPECT_NE(errors(text).find("broken YAML: neither keys nor a list from here on at line "), std::string::npos);
+    EXPECT_NE(errors(text).find("broken YAML: neither keys nor a list at line "), std::string::npos);
   }
   EXPECT_NE(errors(kSmallest, {"train.steps=, a: b\nc: d"}).find("broken YAML"), std::string::npos);
 }
@@ -373,11 +373,11 @@ TEST_F(ReadRecipe, ChecksKeysAgainstEachOther) {
             "parallel.hybrid_shard_degree, line 3; try parallel.hybrid_shard_degree: 4 or 8\n"
             "r.yaml: warm-up is longer than the run (expected at most train.steps 10, got 11) at "
             "optimizer.warmup_steps, line 5; try optimizer.warmup_steps: 0, or train.steps: 11\n"
-            "r.yaml: learning rates the wrong way round (expected at most learning_rate 0.0003, got 1) at "
+            "r.yaml: minimum learning rate above the peak (expected at most learning_rate 0.0003, got 1) at "
             "optimizer.minimum_learning_rate, line 5");
 }
 
-TEST_F(ReadRecipe, AsksOnlyForWhatACommandNeeds) {
+TEST_F(ReadRecipe, RequiresOnlyTheKeysOfTheCommand) {
   EXPECT_EQ(errors("model: {path: m}\ndata: {sequence_length: 64}\n", {}, Purpose::plan), "");
   EXPECT_EQ(errors("model: {path: m}\ndata: {sequence_length: 64, train: a}\noutput: o\n", {}, Purpose::prepare), "");
   EXPECT_NE(errors("model: {path: m}\ndata: {sequence_length: 64}\n", {}, Purpose::prepare), "");
@@ -390,7 +390,7 @@ TEST(OverrideRecipe, NeedsNoKeys) {
   EXPECT_THROW(override_recipe({}, {"parallel.context=2"}), UserError);
 }
 
-TEST_F(ReadRecipe, NamesTheRecipeBesideThatIsMeant) {
+TEST_F(ReadRecipe, SuggestsTheNearestRecipeFile) {
   const std::string folder = folder_.path();
   folder_.write("novels.yaml", "name: n\n");
   folder_.write("novels.txt", "text\n");
@@ -399,15 +399,15 @@ TEST_F(ReadRecipe, NamesTheRecipeBesideThatIsMeant) {
   EXPECT_EQ(nearest_file(folder + "/no/folder.yaml"), "");
   try {
     read_recipe(folder + "/novel.yaml", {});
-    FAIL() << "there is none";
+    FAIL() << "no such file";
   } catch (const UserError& error) {
     EXPECT_EQ(std::string(error.what()), folder + "/novel.yaml: no such recipe; try " + folder + "/novels.yaml");
   }
   std::filesystem::remove(folder + "/novels.yaml");
   try {
     read_recipe(folder + "/novels.yaml", {});
-    FAIL() << "there is none";
-  } catch (const UserError& error) {  // a file of another kind is not offered
+    FAIL() << "no such file";
+  } catch (const UserError& error) {  // files of other kinds are not suggested
     EXPECT_EQ(std::string(error.what()), folder + "/novels.yaml: no such recipe; try hawser recipe init");
   }
 }

@@ -11,20 +11,21 @@
 namespace hawser::rows {
 namespace {
 
-// By what a second of the work frees; `docs/recipe.md` has the second column.
+// In order of recompute time per byte saved; `help` is shown in docs/recipe.md.
 struct CheckpointingChoice {
   const char* name;
   Checkpointing value;
   const char* help;
 };
 constexpr CheckpointingChoice kCheckpointingChoices[] = {
-    {"none", Checkpointing::none, "nothing: all that backward reads is kept"},
-    {"selective", Checkpointing::selective, "norms and SwiGLU, inside backward"},
-    {"gate_up", Checkpointing::gate_up, "and the MLP's gate-up product"},
-    {"qkv", Checkpointing::qkv, "norms, SwiGLU, the QKV product and its rotation; gate and up are kept"},
-    {"projections", Checkpointing::projections, "both products; attention's output and log-sum-exp are kept"},
+    {"none", Checkpointing::none, "nothing: everything that backward reads is saved"},
+    {"selective", Checkpointing::selective, "norms and SwiGLU, within backward"},
+    {"gate_up", Checkpointing::gate_up, "norms, SwiGLU and the MLP's gate-up GEMM"},
+    {"qkv", Checkpointing::qkv, "norms, SwiGLU, the QKV GEMM and RoPE; gate and up are saved"},
+    {"projections", Checkpointing::projections,
+     "norms, SwiGLU, RoPE, the QKV and gate-up GEMMs; attention's output and log-sum-exp are saved"},
     {"full", Checkpointing::full,
-     "all but the inputs of attention and MLP; from 16,384 tokens on attention's output and log-sum-exp are kept"},
+     "all but the inputs of attention and MLP; from 16,384 tokens on, attention's output and log-sum-exp are saved"},
 };
 
 EnumChoices<Checkpointing> checkpointing_choices() {
@@ -35,7 +36,7 @@ EnumChoices<Checkpointing> checkpointing_choices() {
 
 const EnumChoices<Checkpointing> kCheckpointing = checkpointing_choices();
 
-// For a whole model, not in a list.
+// Choices for a complete model, not for a list entry.
 EnumChoices<Checkpointing> uniform_choices() {
   EnumChoices<Checkpointing> choices = checkpointing_choices();
   choices.emplace_back("auto", Checkpointing::automatic);
@@ -100,7 +101,7 @@ std::optional<bool> parse_flag(const YAML::Node& node) {
 std::optional<Rejection> reject_server(const std::string& text) {
   const std::string expected = "http://HOST:PORT or https://HOST";
   const std::size_t scheme = text.starts_with("http://") ? 7 : text.starts_with("https://") ? 8 : 0;
-  if (scheme == 0) return Rejection{"no web address", expected, ""};
+  if (scheme == 0) return Rejection{"not an HTTP address", expected, ""};
   const std::string host = text.substr(scheme, text.find('/', scheme) - scheme);
   if (host.find('@') != std::string::npos) {
     return Rejection{"credentials in an address", expected, "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
@@ -108,7 +109,7 @@ std::optional<Rejection> reject_server(const std::string& text) {
   }
   const bool strange = std::ranges::any_of(text, [](unsigned char c) { return c <= ' ' || c >= 127 || c == '"'; });
   if (host.empty() || host.starts_with(':') || strange || text.find_first_of("?#") != std::string::npos) {
-    return Rejection{"no web address", expected, ""};
+    return Rejection{"not an HTTP address", expected, ""};
   }
   return std::nullopt;
 }
@@ -159,7 +160,7 @@ Key checkpointing(const char* name, const char* help) {
       return Rejection{"empty list", any_of(names_of(kCheckpointing)) + ", or one of them for each block", ""};
     }
     for (std::size_t i = 0; node.IsSequence() && i < node.size(); ++i) {
-      // "20*full": twenty blocks in a row.
+      // "20*full": twenty consecutive blocks.
       const std::string text = node[i].IsScalar() ? node[i].Scalar() : "";
       const std::size_t star = text.find('*');
       std::size_t times = star == std::string::npos ? 1 : 0;

@@ -1,7 +1,7 @@
-// Makers of schema rows, one for each kind of value. Internal to config/.
+// Builders of schema rows, one for each kind of value. Internal to config/.
 //
-// A field is named by an accessor that works on a const and on a mutable recipe:
-//   integer("train.steps", HAWSER_FIELD(train.steps), {.least = 1}, "optimizer steps of the whole run")
+// A field is named by an accessor that accepts a const and a mutable recipe:
+//   integer("train.steps", HAWSER_FIELD(train.steps), {.min = 1}, "optimizer steps")
 #pragma once
 
 #include <array>
@@ -30,8 +30,8 @@ using ValueOf = std::remove_cvref_t<std::invoke_result_t<Field, Recipe&>>;
 
 struct Range {
   std::int64_t min = std::numeric_limits<std::int64_t>::min();
-  std::int64_t max = std::numeric_limits<std::int64_t>::max();        // what arithmetic on it can bear
-  std::int64_t supported = std::numeric_limits<std::int64_t>::max();  // above it: "not supported yet"
+  std::int64_t max = std::numeric_limits<std::int64_t>::max();        // largest value that later arithmetic supports
+  std::int64_t supported = std::numeric_limits<std::int64_t>::max();  // larger values are "not supported yet"
 
   bool bounded() const { return max < std::numeric_limits<std::int64_t>::max(); }
 };
@@ -39,14 +39,14 @@ struct Range {
 struct RealRange {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  bool min_open = false;  // the end itself is outside
+  bool min_open = false;  // excludes min itself
   bool max_open = false;
 
   bool holds(double x) const { return (min_open ? x > min : x >= min) && (max_open ? x < max : x <= max); }
   std::string text() const;  // "above 0, below 1"
 };
 
-// A number as people write it: a sign, no spaces, nothing after it.
+// Parses a decimal number with an optional sign; rejects spaces and trailing characters.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
@@ -56,7 +56,7 @@ std::optional<Number> parse_number(std::string_view text) {
   return value;
 }
 
-// Fills in what all kinds share.
+// Sets what all kinds of keys share.
 template <class Field>
 Key row(const char* name, Field field, std::string values, const char* help) {
   Key key;
@@ -80,7 +80,7 @@ Key integer(const char* name, Field field, Range range, const char* help) {
     if (range.min > std::numeric_limits<std::int64_t>::min()) expected += cat(" of at least ", range.min);
     if (!node.IsScalar()) return Rejection{"wrong type", expected, ""};
     const std::string& digits = node.Scalar();
-    // 010 is ten to some readers of YAML and eight to others.
+    // YAML readers disagree on 010: decimal ten or octal eight.
     const std::size_t first = digits.find_first_not_of("+-");
     if (first + 1 < digits.size() && digits[first] == '0' &&
         digits.find_first_not_of("0123456789", first) == std::string::npos) {
@@ -90,7 +90,7 @@ Key integer(const char* name, Field field, Range range, const char* help) {
     }
     const auto value = parse_number<Number>(node.Scalar());
     if (!value) {
-      // A number of the right kind that is written as a real (1e3, 64.0) is named as it should be.
+      // For an integer written as a real (1e3, 64.0), the hint is the integer.
       const auto real = parse_number<double>(node.Scalar());
       const bool whole = real && std::abs(*real) < 1e15 && *real == std::floor(*real);
       if (whole && *real < static_cast<double>(range.min)) return Rejection{"out of range", expected, ""};
@@ -133,7 +133,7 @@ using EnumChoices = std::vector<std::pair<std::string, Value>>;
 // "a", "a or b", "a, b or c"
 std::string any_of(const std::vector<std::string>& choices);
 
-// A word of the list, or why not; `later` are words the spec promises and this build does not have.
+// Reads one of the enum choices, or returns why not; `later` are choices that are planned and not supported yet.
 template <class Value>
 std::optional<Rejection> read_choice(const YAML::Node& node, const EnumChoices<Value>& choices,
                                      const std::vector<std::string>& later, Value& out);
@@ -169,7 +169,7 @@ std::string name_of(const EnumChoices<Value>& choices, Value value) {
 
 std::string word_values(const std::vector<std::string>& names, const std::vector<std::string>& later);
 
-// Other spellings of a word, each with the one that is written.
+// Other spellings of a choice, each with the canonical one.
 using Aliases = std::vector<std::pair<std::string, std::string>>;
 
 template <class Field>
@@ -189,7 +189,7 @@ Key word(const char* name, Field field, EnumChoices<ValueOf<Field>> choices, std
   return key;
 }
 
-// Text; `unset` says what the empty default stands for.
+// Text; `unset` describes the empty default.
 template <class Field>
 Key text(const char* name, Field field, const char* unset, const char* help) {
   Key key = row(name, field, "text", help);
@@ -213,7 +213,7 @@ Key path(const char* name, Field field, const char* unset, const char* help) {
   return key;
 }
 
-// A path, or one of the names.
+// A path, or one of the given names.
 template <class Field, std::size_t count>
 Key path_or_name(const char* name, Field field, const std::array<const char*, count>& names, const char* unset,
                  const char* help) {
@@ -223,7 +223,7 @@ Key path_or_name(const char* name, Field field, const std::array<const char*, co
   return key;
 }
 
-// http://HOST[:PORT][/PATH] or https://...; credentials in it are rejected: recipes are kept in every run's folder.
+// http://HOST[:PORT][/PATH] or https://...; credentials are rejected because every run folder stores its recipe.
 std::optional<Rejection> reject_server(const std::string& text);
 template <class Field>
 Key server(const char* name, Field field, const char* unset, const char* help) {
@@ -238,14 +238,15 @@ Key server(const char* name, Field field, const char* unset, const char* help) {
   return key;
 }
 
-// A numeric address of this machine: IPv4 or IPv6.
+// True for a numeric IPv4 or IPv6 address.
 bool is_address(const std::string& text);
 template <class Field>
 Key address(const char* name, Field field, const char* help) {
   Key key = row(name, field, "IPv4 or IPv6 address", help);
   key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
-    if (!node.IsScalar()) return Rejection{"wrong type", "an address as in 127.0.0.1", ""};
-    if (!is_address(node.Scalar())) return Rejection{"no numeric address", "one as in 127.0.0.1, 0.0.0.0 or ::1", ""};
+    if (!node.IsScalar()) return Rejection{"wrong type", "an IP address such as 127.0.0.1", ""};
+    if (!is_address(node.Scalar()))
+      return Rejection{"not an IP address", "an address such as 127.0.0.1, 0.0.0.0 or ::1", ""};
     field(recipe) = node.Scalar();
     return std::nullopt;
   };
@@ -253,7 +254,7 @@ Key address(const char* name, Field field, const char* help) {
   return key;
 }
 
-// A list of paths; a single one may stand without its brackets.
+// A list of paths; a single path needs no brackets.
 template <class Field>
 Key paths(const char* name, Field field, const char* unset, const char* help) {
   Key key = row(name, field, "list of paths and globs", help);
@@ -293,7 +294,7 @@ Key flag(const char* name, Field field, const char* help) {
   return key;
 }
 
-// A switch with a third value: auto, the default, for a field that is optional.
+// A boolean with a third value, auto (the default), for an optional field.
 template <class Field>
 Key automatic_flag(const char* name, Field field, const char* help) {
   Key key = row(name, field, "auto, true or false", help);
@@ -311,12 +312,12 @@ Key automatic_flag(const char* name, Field field, const char* help) {
   return key;
 }
 
-// A switch that recipes may already name and that this build cannot turn on.
+// A boolean that recipes may contain and that this build does not support as true.
 Key later_flag(const char* name, const char* help);
 
-// One word for all layers, or a list of words, one a layer.
+// One choice for all layers, or a list with one choice per layer.
 Key checkpointing(const char* name, const char* help);
-std::string checkpointing_text(const MemoryRecipe& memory);  // config.h has it
+std::string checkpointing_text(const MemoryRecipe& memory);  // also declared in config.h
 
 // A capacity in bytes with a unit.
 Key bytes(const char* name, const char* help);

@@ -17,7 +17,7 @@ std::string json_text(const nlohmann::json& value, int indent = -1) {
   return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Would YAML read these characters, bare, as just this text?
+// True if YAML reads the unquoted characters as this text.
 bool plain(const std::string& text) {
   static const std::vector<std::string> kWords = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"};
   std::string lower = text;
@@ -42,7 +42,7 @@ std::string yaml_text(const nlohmann::json& value) {
     return out + "]";
   }
   std::string text = json_text(value);
-  // YAML 1.1 readers take 1e-05 for text, 1.0e-05 for a number.
+  // YAML 1.1 readers parse 1e-05 as text and 1.0e-05 as a number.
   const auto e = text.find('e');
   if (value.is_number_float() && e != std::string::npos && text.find('.') == std::string::npos) text.insert(e, ".0");
   return text;
@@ -54,7 +54,7 @@ std::string help_of(const Key& key) {
   const bool words = key.values.find(',') != std::string::npos && !key.values.starts_with("number") &&
                      !key.values.starts_with("whole") && !key.values.starts_with("bytes");
   if (!words) return help;
-  std::string values = key.values;  // what this build can do; the docs also say what will come
+  std::string values = key.values;  // what this build supports; the docs also list what is planned
   const auto open = values.find(" (not supported yet");
   if (open != std::string::npos) values.erase(open, values.find(')', open) - open + 1);
   return help + " [" + values + "]";
@@ -62,7 +62,7 @@ std::string help_of(const Key& key) {
 
 constexpr std::size_t kWidth = 120;
 
-// Comment lines of at most kWidth columns; what the text has of line ends stays.
+// Wraps text into comment lines of at most kWidth columns; line breaks in the text are kept.
 void put_comment(std::string& out, const std::string& indent, const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -79,7 +79,7 @@ void put_comment(std::string& out, const std::string& indent, const std::string&
   }
 }
 
-// `KEY: VALUE   # HELP`, the help in one column unless the value is too long for it; above it why it has that value.
+// `KEY: VALUE   # HELP`, with the help in one column unless the value is too long; the reason is on lines above it.
 void put_key(std::string& out, const Key& key, const Recipe& recipe, const std::string& why) {
   constexpr std::size_t kHelpColumn = 38;
   const auto value = key.write(recipe);
@@ -109,7 +109,7 @@ std::string default_of(const Key& key) {
 }
 
 void put_table(std::string& out, const std::string& section) {
-  out += "| key | takes | default | what |\n| --- | --- | --- | --- |\n";
+  out += "| key | type | default | description |\n| --- | --- | --- | --- |\n";
   for (const Key& key : schema()) {
     if (key.section() != section) continue;
     out += "| `" + key.name + "` | " + key.values + " | " + default_of(key) + " | " + key.help + " |\n";
@@ -121,7 +121,7 @@ void put_table(std::string& out, const std::string& section) {
   }
 }
 
-// Help names pages as docs/data.md; the reference lies beside them.
+// Help names pages as docs/data.md; the reference is in the same folder.
 std::string with_links(const std::string& text) {
   static const std::regex kPage(R"(docs/([a-z-]+\.md))");
   return std::regex_replace(text, kPage, "[docs/$1]($1)");
@@ -136,13 +136,12 @@ std::string checkpointing_text(const MemoryRecipe& memory) {
 std::string recipe_reference_markdown() {
   std::string out =
       "# The recipe, key by key\n\n"
-      "<!-- Generated from the schema table by config_test; HAWSER_UPDATE_DOCS=1 writes it anew. -->\n\n"
-      "A recipe is one YAML file. Every key has a default unless it says *required*; `hawser recipe init --model DIR`\n"
-      "writes a recipe with every key and its help. On the command line `--set KEY=VALUE` (again and again, dotted:\n"
-      "`--set parallel.context_parallel_degree=2`) replaces what the file says; an empty value goes back to the\n"
-      "default. Relative paths in the file start at its folder, those typed with `--set` at the working directory; "
-      "`~`\n"
-      "is the home folder. All problems of a recipe are told at once, before anything is allocated.\n\n";
+      "<!-- Generated from the schema table by config_test; HAWSER_UPDATE_DOCS=1 regenerates it. -->\n\n"
+      "A recipe is one YAML file. Every key has a default unless it is *required*; `hawser recipe init --model DIR`\n"
+      "writes a recipe with every key and its help. On the command line `--set KEY=VALUE` (repeatable, dotted:\n"
+      "`--set parallel.context_parallel_degree=2`) overrides the file; an empty value restores the default.\n"
+      "Relative paths in the file start at its folder, those in `--set` at the working directory; `~` is the home\n"
+      "folder. All problems of a recipe are reported at once, before anything is allocated.\n\n";
   put_table(out, "");
   for (const Section& section : sections()) {
     out += "\n## " + section.name + "\n\n" + section.help + "\n\n";
@@ -153,8 +152,8 @@ std::string recipe_reference_markdown() {
 
 std::string commented_recipe(const Recipe& recipe, const RecipeNotes& notes) {
   std::string out =
-      "# A Hawser recipe: every key with its value and its help (docs/recipe.md has more). Lines left as they are may\n"
-      "# be deleted: they are the defaults. Relative paths start at this file's folder.\n";
+      "# A Hawser recipe: every key with its value and help (see docs/recipe.md). Lines with default values may be\n"
+      "# deleted. Relative paths start at this file's folder.\n";
   if (!notes.head.empty()) put_comment(out += "#\n", "", notes.head);
   std::string section;
   for (const Key& key : schema()) {

@@ -7,7 +7,7 @@
 namespace hawser {
 namespace {
 
-// Builds nothing; stops a parser that finds more nodes than a text of this size can hold.
+// Builds nothing; stops a parser that emits more nodes than a text of this size can contain.
 class Counter : public YAML::EventHandler {
  public:
   explicit Counter(std::size_t max) : left_(max) {}
@@ -30,7 +30,7 @@ class Counter : public YAML::EventHandler {
 
  private:
   void count(const YAML::Mark& mark) {
-    if (left_-- == 0) throw YAML::ParserException(mark, "neither keys nor a list from here on");
+    if (left_-- == 0) throw YAML::ParserException(mark, "neither keys nor a list");
   }
   std::size_t left_;
 };
@@ -38,7 +38,7 @@ class Counter : public YAML::EventHandler {
 }  // namespace
 
 std::vector<YAML::Node> read_yaml_documents(const std::string& text) {
-  // A node takes a byte, or the place between two: "[,]" holds none, "{a,b}" two keys and two empty values.
+  // A node takes a byte, or the position between two: "[,]" has no nodes, "{a,b}" two keys and two empty values.
   Counter counter(2 * text.size() + 16);
   std::istringstream in(text);
   YAML::Parser parser(in);

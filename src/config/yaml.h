@@ -1,4 +1,4 @@
-// YAML text to nodes, for whatever text.
+// Reads YAML text into nodes; safe for any input.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -8,11 +8,11 @@
 
 namespace hawser {
 
-// The documents of a text. Throws YAML::Exception with the place where the text breaks. yaml-cpp 0.7 alone reads some
-// broken texts (a comma that begins a line of a block list) as an endless list of empty keys, until memory is gone.
+// The documents of a text. Throws YAML::Exception with the position of the error. yaml-cpp 0.7 alone reads some broken
+// texts (a line of a block list that begins with a comma) as an endless list of empty keys, until memory runs out.
 std::vector<YAML::Node> read_yaml_documents(const std::string& text);
 
-// The one document of a text, or the first; a null node for an empty text.
+// The first document of a text; a null node for an empty text.
 YAML::Node read_yaml(const std::string& text);
 
 }  // namespace hawser

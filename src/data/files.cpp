@@ -41,8 +41,8 @@ MappedFile::MappedFile(const std::string& path) {
       ::close(descriptor);
       if (error == ENOMEM) {
         throw Error(ExitCode::does_not_fit,
-                    cat("memory: the operating system refused ", format_bytes(Bytes(status.st_size)), " for ", path,
-                        " (", std::strerror(error), "); try fewer ranks or a higher limit (ulimit -v)"));
+                    cat("memory: cannot allocate ", format_bytes(Bytes(status.st_size)), " for ", path, " (",
+                        std::strerror(error), "); try fewer ranks or a higher limit (ulimit -v)"));
       }
       errno = error;
       fail();

@@ -1,4 +1,4 @@
-// Stands for device/cuda/ in builds without CUDA.
+// Replaces device/cuda/ in builds without CUDA.
 #include "base/error.h"
 #include "device/cuda/activities.h"
 #include "device/cuda/links.h"

@@ -1,12 +1,12 @@
-// A device, its streams and events, and the one region of memory a purpose gets.
+// `Device`, `Stream`, `Event`, `Arena`: execution and memory of one device.
 //
-// cpu   runs work on worker threads, one a stream, first in first out, so that streams and events mean what they mean
-//       on a GPU and every ordering mistake shows itself on a laptop.
-// cuda  one GPU. Work runs at once on the calling thread and enqueues kernels on the stream's native handle; kernels
-//       that find their data broken leave a report that check() and synchronize() throw (device/cuda/native.h).
-// meta  does no work and holds no data; it keeps a Trace. Its addresses are numbers that must not be dereferenced.
+// cpu   runs work on one worker thread per stream, in order, so that streams and events have GPU semantics and ordering
+//       bugs show on a CPU.
+// cuda  one GPU. Work runs immediately on the calling thread and enqueues kernels on the stream's native handle.
+//       Kernels that find invalid data write a report, which check() and synchronize() throw (device/cuda/native.h).
+// meta  runs no work and holds no data; it records a Trace. Its addresses must not be dereferenced.
 //
-// Errors: work that throws on a stream poisons it: later work is dropped, and the next synchronize() rethrows.
+// Errors: work that throws poisons its stream: later work is dropped, and the next synchronize() rethrows.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +24,13 @@ const char* to_string(DeviceKind kind);
 
 struct CudaNative;  // device/cuda/native.h
 
-// A point in a stream's work. Copies share the point. A default event is already reached.
+// A point in a stream's work. Copies share the point. A default-constructed event is already reached.
 class Event {
  public:
   struct State {
     virtual ~State() = default;
     virtual void host_wait() {}
-    // False: not reached after so long. A device may wait for good instead.
+    // False if the event is not reached within `seconds`. A device may block until it is reached instead.
     virtual bool host_wait_for(double /*seconds*/) {
       host_wait();
       return true;
@@ -44,53 +44,53 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-// In-order queue of work. Called from one host thread at a time.
+// In-order queue of work. Called by one host thread at a time.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual DeviceKind kind() const = 0;
   virtual const std::string& name() const = 0;
-  // The kind whose memory and sizes are meant: meta answers with the device it stands for.
+  // The device whose memory and sizes are meant: meta returns the device that it plans for.
   virtual DeviceKind target() const { return kind(); }
-  // cuda: what kernels are enqueued with; null elsewhere. Streams that wrap another pass it on.
+  // cuda: what kernels are enqueued with; null elsewhere. Wrapping streams forward it.
   virtual const CudaNative* native() const { return nullptr; }
-  // Enqueues `work` (cpu: runs later on the stream's thread; cuda: runs now and enqueues; meta: dropped) and returns
-  // at once.
+  // Enqueues `work` without blocking (cpu: it runs later on the stream's thread; cuda: it runs now and enqueues; meta:
+  // it is dropped).
   virtual void launch(OpRecord record, std::function<void()> work) = 0;
-  // The same for work that runs on the host when the stream gets there, on a thread of the device's (cuda:
-  // cudaLaunchHostFunc). It must be short and call neither the device nor a stream. What it throws is kept for check()
-  // and synchronize().
+  // Enqueues `work` that runs on the host, on a thread of the device, once earlier work is done (cuda:
+  // cudaLaunchHostFunc). It must be short and call neither the device nor a stream. check() and synchronize() rethrow
+  // its exceptions.
   virtual void call_host(OpRecord record, std::function<void()> work) { launch(std::move(record), std::move(work)); }
-  // The point after all work enqueued so far.
+  // An event after all work enqueued so far.
   virtual Event record() = 0;
-  // Work enqueued from here on starts after the event. Does not block the host.
+  // Work enqueued later starts after the event. Does not block the host.
   virtual void wait(const Event& event) = 0;
-  // Blocks the host until all work enqueued so far is done; rethrows what it threw.
+  // Blocks the host until all enqueued work is done; rethrows its first exception.
   virtual void synchronize() = 0;
-  // Rethrows what work has thrown so far; does not wait.
+  // Rethrows the first exception so far; does not wait.
   virtual void check() = 0;
 };
 
-// Blocks the host until the event is reached. Does not report errors: synchronize the stream for those.
+// Blocks the host until the event is reached. Does not report errors: synchronize the stream to see them.
 void host_wait(const Event& event);
-// The same for about so long at a time, where the device is the CPU; false: it has not been reached. Meanwhile the host
-// may look for errors: work of one stream that failed may leave another waiting for ranks that wait for this one.
+// host_wait with a timeout; false if it expires. Only the cpu device supports the timeout. The host can check for
+// errors in between: a failed stream can leave another one waiting for ranks that wait for this rank.
 bool host_wait_for(const Event& event, double seconds);
 
-// Enqueues a copy of `bytes` between memory of the device and of the host, either way, or within one of them. Host
-// memory stays as it is until the stream has passed; from Memory::host the copy does not hold up the caller.
+// Enqueues a copy of `bytes` between device and host memory, in either direction, or within one of them. The host
+// memory must not change until the copy is done; with Memory::host the copy does not block the caller.
 void transfer(Stream& stream, OpRecord record, void* to, const void* from, std::int64_t bytes);
 
-// Memory of a device as its driver counts it: of all processes, contexts and libraries too.
+// Memory use as the device's driver reports it: of all processes, including contexts and libraries.
 struct DeviceMemory {
   std::int64_t used = 0, total = 0;
 };
 
-// host: memory of the host that the device copies from and to at full speed (cuda: pinned; else as `device`).
+// host: host memory that the device copies from and to at full speed (cuda: pinned; elsewhere the same as `device`).
 enum class Memory { device, host };
 
-// Where a device's large regions come from, in place of its own call: memory of a kind that the processes of other GPUs
-// can map (comm/nccl). allocate returns null where the memory is refused.
+// Allocator for a device's large regions, instead of the device's own: memory that other GPUs' processes can map
+// (comm/nccl). allocate returns null if the allocation fails.
 struct DeviceAllocator {
   std::function<std::byte*(std::int64_t bytes)> allocate;
   std::function<void(std::byte* data)> free;
@@ -102,23 +102,23 @@ class Device {
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
   virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
-  // Aligned to kAlignment. cpu: zero-filled pages that count as used when first touched. Throws Error(does_not_fit).
+  // Aligned to kAlignment. cpu: zero-filled pages, resident once touched. Throws Error(does_not_fit).
   virtual std::byte* allocate(std::int64_t bytes) = 0;
   virtual void free(std::byte* data, std::int64_t bytes) noexcept = 0;
-  // cuda: regions of kLargeRegion bytes and more are allocated so from here on.
+  // cuda: later regions of at least kLargeRegion bytes come from this allocator.
   virtual void set_allocator(const DeviceAllocator&) {}
   virtual std::byte* allocate_host(std::int64_t bytes) { return allocate(bytes); }
   virtual void free_host(std::byte* data, std::int64_t bytes) noexcept { free(data, bytes); }
-  // How often memory was asked of the system so far, ops' own scratch included; equal before and after a step. Only
-  // cuda counts.
+  // Number of allocations from the system so far, including ops' scratch; does not change during a step. Counted by
+  // cuda only.
   virtual std::int64_t allocations() const { return 0; }
-  // Zeros where there is no driver that counts (cpu, meta).
+  // Zeros if no driver counts memory (cpu, meta).
   virtual DeviceMemory memory() const { return {}; }
 
   static constexpr std::int64_t kAlignment = 256;
 };
 
-// Owns one region of a device's memory.
+// Owns one region of device memory.
 class Arena {
  public:
   Arena() = default;
@@ -141,34 +141,34 @@ class Arena {
 
 struct CpuOptions {
   int threads = 1;            // OpenMP threads of each stream's parallel regions
-  double random_delay_s = 0;  // tests: sleep a random time up to this before each piece of work
+  double random_delay_s = 0;  // tests: sleep a random time up to this before each task
   std::uint64_t delay_seed = 1;
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
 
 struct CudaInfo {
   int devices = 0;      // GPUs that this process may use
-  std::string name;     // of the first
-  std::string problem;  // why there is none, as a sentence; empty where there is one
+  std::string name;     // name of the first
+  std::string problem;  // why there is none, as a sentence; empty if there is one
 };
 CudaInfo cuda_info();
-// Throws UserError where there is no such GPU, or this binary was built without CUDA.
+// Throws UserError if there is no such GPU, or if this binary was built without CUDA.
 std::unique_ptr<Device> make_cuda_device(int ordinal = 0);
 
-// A device whose streams all write one trace.
+// A device whose streams write one trace.
 class MetaDevice : public Device {
  public:
-  // target: the device whose work is planned.
+  // target: the device that is planned for.
   explicit MetaDevice(DeviceKind target = DeviceKind::cpu) : target_(target) {}
   DeviceKind kind() const override { return DeviceKind::meta; }
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
-  // Every region gets addresses of its own, far from all others.
+  // Address ranges are disjoint, with gaps between them.
   std::byte* allocate(std::int64_t bytes) override;
   void free(std::byte*, std::int64_t) noexcept override {}
 
   const Trace& trace() const { return trace_; }
   Trace take_trace() { return std::move(trace_); }
-  void set_instruction(int instruction) { instruction_ = instruction; }  // stamped on the items that follow
+  void set_instruction(int instruction) { instruction_ = instruction; }  // stored in the items that follow
 
  private:
   friend class MetaStream;

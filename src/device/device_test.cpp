@@ -27,7 +27,7 @@ TEST(CpuStream, RunsInOrderAndEventsOrderStreams) {
   for (int i = 0; i < 40; ++i) EXPECT_EQ(order[i], i);
 }
 
-TEST(CpuStream, TheHostMayLookUpFromWaiting) {
+TEST(CpuStream, HostWaitTimesOut) {
   const auto device = make_cpu_device();
   const auto stream = device->make_stream("s");
   std::atomic<bool> go = false;
@@ -40,7 +40,7 @@ TEST(CpuStream, TheHostMayLookUpFromWaiting) {
   EXPECT_TRUE(host_wait_for(Event(), 0));
 }
 
-TEST(CpuStream, AThreadThatIsRefusedToItsTeamIsAnError) {
+TEST(CpuStream, FailingToCreateATeamsThreadIsAnError) {
   if (!AddressLimit::kPossible) GTEST_SKIP() << "needs a build without AddressSanitizer";
   const auto device = make_cpu_device({.threads = 256});
   const auto stream = device->make_stream("s");
@@ -51,7 +51,7 @@ TEST(CpuStream, AThreadThatIsRefusedToItsTeamIsAnError) {
   EXPECT_FALSE(ran);
 }
 
-TEST(CpuStream, AFailurePoisonsTheStreamAndHangsNoOne) {
+TEST(CpuStream, AFailurePoisonsTheStreamWithoutHanging) {
   const auto device = make_cpu_device();
   const auto a = device->make_stream("a");
   const auto b = device->make_stream("b");
@@ -82,7 +82,7 @@ TEST(MetaStream, KeepsWorkRecordsAndWaits) {
   const auto a = device.make_stream("compute");
   const auto b = device.make_stream("gather");
   device.set_instruction(5);
-  a->launch({.name = "gemm", .flops = 10}, [] { FAIL() << "meta runs nothing"; });
+  a->launch({.name = "gemm", .flops = 10}, [] { FAIL() << "meta runs no work"; });
   const Event event = a->record();
   b->wait(event);
   b->wait(Event());

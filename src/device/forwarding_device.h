@@ -1,5 +1,5 @@
-// A device, and a stream, that hand everything on to another but the making of streams and work: what wrappers that
-// watch work begin with.
+// `ForwardingDevice`, `ForwardingStream`: bases for wrappers that observe work. They forward everything to another
+// device or stream, except make_stream, launch and call_host.
 #pragma once
 
 #include <memory>

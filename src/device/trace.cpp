@@ -8,8 +8,8 @@ bool overlap(const Access& a, const Access& b) {
   if (a.row_bytes == 0 || b.row_bytes == 0 || a.rows == 0 || b.rows == 0) return false;
   if (a.end() <= b.address || b.end() <= a.address) return false;
   if (a.rows > 1 && b.rows > 1 && a.stride == b.stride) {
-    // Two combs of one period: reduce b's start to a's row and look at the columns. A row that would wrap past the
-    // period meets the next one, so both neighbours are tried.
+    // Equal strides: compare the column ranges, with b's start relative to a's row. A row that crosses the end of the
+    // period also meets the next row, so both neighbours are tested.
     const auto period = static_cast<std::int64_t>(a.stride);
     const auto distance = static_cast<std::int64_t>(b.address) - static_cast<std::int64_t>(a.address);
     const std::int64_t column = ((distance % period) + period) % period;

@@ -20,7 +20,7 @@ const char* variable(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-// The first of the variables that holds a whole number; `otherwise` when none does.
+// The first of the variables that is a whole number; `otherwise` if none is.
 int number(std::initializer_list<const char*> names, int otherwise) {
   for (const char* name : names) {
     const char* value = variable(name);
@@ -32,12 +32,12 @@ int number(std::initializer_list<const char*> names, int otherwise) {
   return otherwise;
 }
 
-// A batch script has SLURM_PROCID too; only a step started by srun has its number of tasks.
+// Batch scripts have SLURM_PROCID too; only a step started by srun has SLURM_STEP_NUM_TASKS.
 bool in_slurm_step() {
   return variable("SLURM_STEP_NUM_TASKS") != nullptr && variable("SLURM_PROCID") != nullptr;
 }
 
-// Slurm's list of tasks a node, "2(x3),1": those of node `index`; 0 where it does not say.
+// Parses Slurm's list of tasks per node, "2(x3),1", for node `index`; 0 if the list does not tell.
 int tasks_of_node(const char* list, int index) {
   while (list != nullptr && *list != '\0') {
     char* end = nullptr;
@@ -77,10 +77,9 @@ void check_launcher() {
   if (variable("OMPI_COMM_WORLD_SIZE") != nullptr || variable("PMIX_RANK") != nullptr || !in_slurm_step()) return;
   const LaunchedAs as = launched_as();
   if (as.ranks == 1) return;
-  const Problem problem{
-      .what = cat("srun started ", as.ranks, " tasks and did not bring them together: MPI needs PMIx"),
-      .hint = "srun --mpi=pmix"};
-  throw UserError(as.rank == 0 ? problem.line() : "");  // once is enough
+  const Problem problem{.what = cat("srun started ", as.ranks, " tasks without PMIx, which MPI needs"),
+                        .hint = "srun --mpi=pmix"};
+  throw UserError(as.rank == 0 ? problem.line() : "");  // printed by rank 0 only
 }
 
 Terminal user_terminal() {
@@ -101,11 +100,11 @@ void keep_stdout_for_rank_zero() {
 void let_waiting_threads_sleep(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
   if (setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
-  // By its own path, which becomes the name of the process.
+  // By its own path, because it becomes the process name.
   std::array<char, 4096> self{};
   const ssize_t size = readlink("/proc/self/exe", self.data(), self.size() - 1);
   if (size > 0) execv(self.data(), argv);
-  execv("/proc/self/exe", argv);  // the file is no more; without /proc it works too, only slower
+  execv("/proc/self/exe", argv);  // fallback if the file was removed; without /proc the program runs on, only slower
 }
 
 int usable_cores() {

@@ -1,13 +1,13 @@
-// Who started this process, and what it may assume of the terminal. All that is known comes from the environment that
-// mpirun, srun or our own launcher (local.h) sets; no other room reads it.
+// The launcher's environment: who started this process, its rank, terminal and threads. Everything comes from the
+// environment variables of mpirun, srun or the local launcher (local.h); no other module reads them.
 #pragma once
 
 namespace hawser {
 
-// True in a rank that mpirun or srun started: it must not start ranks of its own.
+// True in a rank that mpirun or srun started: it must not launch ranks.
 bool under_launcher();
 
-// This process's place among those started together; one of one when no launcher started it.
+// Rank and number of ranks of this process; 0 of 1 without a launcher.
 struct LaunchedAs {
   int rank = 0;
   int ranks = 1;
@@ -16,36 +16,36 @@ struct LaunchedAs {
 };
 LaunchedAs launched_as();
 
-// Throws UserError where srun started several tasks without the means to find one another (srun --mpi=none): MPI would
-// end each of them with a page about how Slurm is built.
+// Throws UserError if srun started several tasks without PMIx (srun --mpi=none): MPI would abort each of them with a
+// long message about Slurm's build.
 void check_launcher();
 
-// The user's terminal, for a progress bar on standard error. In a rank standard error is a pipe to the launcher, which
-// says what lies behind it.
+// The user's terminal, for the progress bar on standard error. In a rank, standard error is a pipe to the launcher,
+// which passes the terminal's width in the environment.
 struct Terminal {
   bool is_terminal = false;
   int columns = 80;
 };
 Terminal user_terminal();
 
-// Standard output belongs to rank 0: on every other rank it is pointed at standard error.
+// Standard output belongs to rank 0: on every other rank it is redirected to standard error.
 void keep_stdout_for_rank_zero();
 
-// Cores this process may use.
+// CPU cores this process may use.
 int usable_cores();
 
-// Threads a rank should take when the recipe leaves it open: cores / ranks on this machine, at least 1.
+// CPU threads per rank if the recipe gives no number: cores / ranks on this machine, at least 1.
 int threads_per_rank(int local_ranks);
 
-// libgomp's threads spin while they wait, which takes the core from whoever else could work: with other processes on
-// the machine a step becomes many times slower. It reads its variables when it is loaded, so where the user has chosen
-// nothing this starts the program once more, with passive waiting as the choice. First of all in main; returns when
-// there is nothing to change.
+// libgomp's threads spin while they wait, which takes cores from other processes and can make a step many times slower.
+// libgomp reads its variables when it is loaded. So, unless the user has set a wait policy, this function sets
+// OMP_WAIT_POLICY=passive and executes the program again. Call it first in main; it returns if there is nothing to
+// change.
 void let_waiting_threads_sleep(char** argv);
 
-// Names of the variables by which our launcher talks to its ranks.
+// Environment variables that the local launcher sets for its ranks.
 inline constexpr char kLauncherVariable[] = "HAWSER_LAUNCHER";          // "local"
-inline constexpr char kStopVariable[] = "HAWSER_STOP";                  // the file of stop_page.h
-inline constexpr char kTerminalVariable[] = "HAWSER_TERMINAL_COLUMNS";  // set where stderr ends at a terminal
+inline constexpr char kStopVariable[] = "HAWSER_STOP";                  // path of the file of stop_page.h
+inline constexpr char kTerminalVariable[] = "HAWSER_TERMINAL_COLUMNS";  // set if stderr is a terminal
 
 }  // namespace hawser

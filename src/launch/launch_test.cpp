@@ -1,4 +1,4 @@
-// The parts of the launcher that need no mpirun.
+// Tests of the launcher without mpirun.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -20,7 +20,7 @@ namespace {
 
 const std::string kRule(74, '-');
 
-// Sets variables for one test; takes them away again.
+// Sets environment variables for one test and unsets them afterwards.
 class Environment {
  public:
   explicit Environment(std::map<std::string, std::string> variables) : variables_(std::move(variables)) {
@@ -91,7 +91,7 @@ TEST(Threads, AreSharedAmongTheRanksOfAMachine) {
   EXPECT_EQ(threads_per_rank(1), usable_cores());
 }
 
-TEST(Terminal, IsWhatTheLauncherSays) {
+TEST(Terminal, ComesFromTheLauncher) {
   const Environment rank({{"HAWSER_LAUNCHER", "local"}, {"HAWSER_TERMINAL_COLUMNS", "132"}});
   EXPECT_TRUE(user_terminal().is_terminal);
   EXPECT_EQ(user_terminal().columns, 132);
@@ -99,7 +99,7 @@ TEST(Terminal, IsWhatTheLauncherSays) {
   EXPECT_FALSE(user_terminal().is_terminal);
 }
 
-TEST(MpirunOutputFilter, TakesMpirunsNoticesOutAndRemembersThem) {
+TEST(MpirunOutputFilter, RemovesAndStoresMpirunNotices) {
   MpirunOutputFilter filter;
   std::string shown;
   shown += filter.feed("step 1\nhawser: x\n" + kRule + "\nPrimary job  terminated normally, but 1 process returned\n");
@@ -117,34 +117,34 @@ TEST(MpirunOutputFilter, TakesMpirunsNoticesOutAndRemembersThem) {
   EXPECT_TRUE(filter.explained());
 }
 
-TEST(MpirunOutputFilter, ShowsAProgressBarAsItGrows) {
+TEST(MpirunOutputFilter, PassesAProgressBarThrough) {
   MpirunOutputFilter filter;
   EXPECT_EQ(filter.feed("\rstep 1 [=  ]"), "");
   EXPECT_EQ(filter.flush(), "\rstep 1 [=  ]");
   EXPECT_EQ(filter.feed("\rstep 2 [== ]"), "");
   EXPECT_EQ(filter.flush(), "\rstep 2 [== ]");
-  // A notice that follows an unfinished bar starts on a line of its own.
+  // A notice after an unfinished bar starts on a new line.
   EXPECT_EQ(filter.feed(kRule + "\nsomething else\nof two lines\n" + kRule + "\nafter\n"), "\nafter\n");
   EXPECT_EQ(filter.notices(), std::vector<std::string>{"something else of two lines"});
 }
 
-TEST(MpirunOutputFilter, WhatIsReportedBehindABarGetsALineOfItsOwn) {
+TEST(MpirunOutputFilter, AMessageAfterABarStartsANewLine) {
   MpirunOutputFilter filter;
   const std::string bar = "\rstep 1 [=  ]\x1b[K";
   EXPECT_EQ(filter.feed(bar + "hawser: rank 1: no\n"), bar + "\nhawser: rank 1: no\n");
   EXPECT_TRUE(filter.explained());
   filter.feed(bar);
   EXPECT_EQ(filter.flush(), bar);
-  EXPECT_EQ(filter.feed("hawser: rank 1: no\n"), "") << "said before";
+  EXPECT_EQ(filter.feed("hawser: rank 1: no\n"), "") << "already printed";
   EXPECT_EQ(filter.feed(bar + "mpirun: Forwarding signal 10 to job\n"), bar);
   EXPECT_EQ(filter.feed("mpirun: Forwarding sig"), "");
-  EXPECT_EQ(filter.flush(), "") << "may still become chatter";
+  EXPECT_EQ(filter.flush(), "") << "may still become a dropped message";
   EXPECT_EQ(filter.feed("nal 10 to job\n"), "");
   EXPECT_TRUE(filter.end_line());
   EXPECT_FALSE(filter.end_line());
 }
 
-TEST(MpirunOutputFilter, OneRankThatWaitedInVainIsEnough) {
+TEST(MpirunOutputFilter, PrintsOneCollectiveTimeout) {
   MpirunOutputFilter filter;
   const std::string line =
       "all_gather on shard:0-3 (8192 bytes) waited 3 s for rank 2; phase: step 1; last done: nothing\n";
@@ -154,31 +154,31 @@ TEST(MpirunOutputFilter, OneRankThatWaitedInVainIsEnough) {
             "");
 }
 
-TEST(MpirunOutputFilter, OneRankThatWasRefusedMemoryIsEnough) {
+TEST(MpirunOutputFilter, PrintsOneAllocationFailure) {
   MpirunOutputFilter filter;
   const std::string first = "hawser: out of memory; try fewer ranks\n";
-  const std::string warning = "hawser: no room in host memory for a snapshot\n";
-  EXPECT_EQ(filter.feed(first + "hawser: the operating system refused a thread (Resource temporarily unavailable)\n" +
-                        "hawser: memory: the operating system refused 1 GiB\n" + warning),
+  const std::string warning = "hawser: not enough host memory for a snapshot\n";
+  EXPECT_EQ(filter.feed(first + "hawser: cannot create a thread (Resource temporarily unavailable)\n" +
+                        "hawser: memory: cannot allocate 1 GiB\n" + warning),
             first + warning);
   EXPECT_TRUE(filter.explained());
 }
 
-TEST(MpirunOutputFilter, KeepsARuleThatIsStillComing) {
+TEST(MpirunOutputFilter, WaitsForTheEndOfASeparator) {
   MpirunOutputFilter filter;
   EXPECT_EQ(filter.feed(std::string(30, '-')), "");
   EXPECT_EQ(filter.flush(), "");
   EXPECT_EQ(filter.feed(std::string(10, '-') + "\n"), std::string(40, '-') + "\n");
 }
 
-TEST(Outcome, MapsWhatMpirunReturnsToOurCodes) {
+TEST(Outcome, MapsMpirunStatusToExitCodes) {
   using Kind = RankEnd::Kind;
   EXPECT_EQ(outcome(0, Interruption::none, {}, {}, false).code, 0);
   EXPECT_EQ(outcome(139, Interruption::none, {{Kind::killed, 3, 11, "Segmentation fault"}}, {}, false).line,
             "rank 3 was killed by signal 11 (Segmentation fault)");
   EXPECT_EQ(outcome(139, Interruption::none, {{Kind::killed, 3, 11}}, {}, true).code, 3);
   EXPECT_EQ(outcome(2, Interruption::none, {{Kind::exited, 0, 2}}, {}, true).line, "");
-  EXPECT_EQ(outcome(4, Interruption::none, {{Kind::exited, 0, 4}}, {}, false).line, "rank 0 ended with code 4");
+  EXPECT_EQ(outcome(4, Interruption::none, {{Kind::exited, 0, 4}}, {}, false).line, "rank 0 exited with code 4");
   EXPECT_EQ(outcome(17, Interruption::none, {{Kind::exited, 0, 17}}, {}, false).code, 3);
   EXPECT_EQ(outcome(137, Interruption::none, {}, {}, false).code, 3);
   EXPECT_EQ(outcome(1, Interruption::none, {}, {"no slots"}, false).line, "mpirun: no slots");
@@ -188,8 +188,8 @@ TEST(Outcome, MapsWhatMpirunReturnsToOurCodes) {
   EXPECT_EQ(outcome(2, Interruption::asked, {{Kind::exited, 0, 2}}, {}, true).code, 2);
 }
 
-// The launcher's and the ranks' last words meet: one of both is said, whoever is first.
-TEST(StopPage, HasOneLastWord) {
+// The launcher and the ranks claim the last message concurrently: exactly one wins.
+TEST(StopPage, HasOneLastMessage) {
   for (int turn = 0; turn < 1000; ++turn) {
     StopPage page;
     std::atomic<int> claims{0};
@@ -201,7 +201,7 @@ TEST(StopPage, HasOneLastWord) {
   }
 }
 
-TEST(StopSignals, LeaveTheLastWordWhole) {
+TEST(StopSignals, DoNotCutTheLastMessage) {
   EXPECT_EXIT(
       {
         catch_stop_signals();

@@ -50,8 +50,8 @@ std::vector<std::string> own_command() {
 std::vector<std::string> mpirun_command(const LocalLaunch& launch, const ScratchFolder& scratch) {
   std::vector<std::string> words = {find_mpirun(), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
                                     "-np",         cat(launch.ranks)};
-  // One machine: no remote shell, no Slurm allocation to spread over; shared memory and loopback only. Ranks that wait
-  // give the core away, for there may be more ranks than cores.
+  // One machine: no remote shell, no Slurm allocation; shared memory and loopback only. Waiting ranks yield their core,
+  // because there may be more ranks than cores.
   const std::vector<std::pair<std::string, std::string>> parameters = {
       {"plm", "isolated"},
       {"ras", "^slurm,gridengine"},
@@ -69,7 +69,7 @@ std::vector<std::string> mpirun_command(const LocalLaunch& launch, const Scratch
   return words;
 }
 
-// Variables of the ranks. The user's own choice of threads wins over ours, the recipe's over both.
+// Environment of the ranks. The user's OMP variables override our defaults; the recipe's threads override both.
 void set_environment(const LocalLaunch& launch, const StopFile& stop) {
   const Terminal terminal = user_terminal();
   setenv(kLauncherVariable, "local", 1);
@@ -81,7 +81,7 @@ void set_environment(const LocalLaunch& launch, const StopFile& stop) {
   setenv("OMP_NUM_THREADS", cat(threads).c_str(), launch.threads > 0 ? 1 : 0);
 }
 
-// While it lives, the signals a launcher cares for are read from a file descriptor instead of being delivered.
+// While it exists, the launcher's signals are read from a file descriptor instead of being delivered.
 class SignalQueue {
  public:
   SignalQueue() {
@@ -90,15 +90,15 @@ class SignalQueue {
     for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) sigaddset(&set, signal);
     struct sigaction hangup {};
     sigaction(SIGHUP, nullptr, &hangup);
-    if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);  // nohup asks us to live on
-    std::signal(SIGCHLD, SIG_DFL);                              // ignored, it would take mpirun's exit code away
+    if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);  // nohup: keep running
+    std::signal(SIGCHLD, SIG_DFL);                              // if ignored, mpirun's exit code would be lost
     sigprocmask(SIG_BLOCK, &set, &before_);
     file_ = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     HAWSER_CHECK(file_ >= 0, "signalfd: ", std::strerror(errno));
   }
   ~SignalQueue() {
     close(file_);
-    // One more of what was answered already would end this process before it has returned its code.
+    // A repeated signal that was already handled must not kill this process before it has returned its exit code.
     if (answered_) {
       for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) std::signal(signal, SIG_IGN);
     }
@@ -126,12 +126,12 @@ void write_all(int file, const std::string& text) {
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t size = write(file, text.data() + done, text.size() - done);
     if (size < 0 && errno == EINTR) continue;
-    if (size <= 0) return;  // nobody reads any more; the run goes on
+    if (size <= 0) return;  // no reader; the run continues
     done += static_cast<std::size_t>(size);
   }
 }
 
-// One mpirun, from fork to the last byte it said.
+// Supervises one mpirun, from fork to its last output.
 class Supervisor {
  public:
   explicit Supervisor(const LocalLaunch& launch)
@@ -150,7 +150,7 @@ class Supervisor {
       if (!kill_at_ && !filter_.ends().empty()) kill_at_ = Clock::now() + kGrace;
       if (!status_ && kill_at_ && Clock::now() >= *kill_at_) end_all();
     }
-    end_all();  // mpirun may leave ranks behind: stopped ones, or all when it was killed
+    end_all();  // mpirun may leave ranks behind: stopped ones, or all if it was killed
     drain();
     if (interruption_ == Interruption::ended && stop_.page().claim(StopPage::of_launcher)) {
       print_after_signal(launch_.saves ? kEndedLine : kInterruptedLine);
@@ -161,27 +161,27 @@ class Supervisor {
   }
 
  private:
-  static constexpr int kQuiet = 50;  // ms without output after which an unfinished line is shown
+  static constexpr int kQuiet = 50;  // ms without output until an incomplete line is printed
   static constexpr std::chrono::seconds kLastMessageTimeout{3};
-  static constexpr std::chrono::seconds kGrace{8};     // for mpirun, once a rank has ended the run
-  static constexpr std::chrono::seconds kPatience{8};  // for the kernel to end what was killed
+  static constexpr std::chrono::seconds kGrace{8};     // for mpirun, after a rank has ended the run
+  static constexpr std::chrono::seconds kPatience{8};  // for the kernel, after SIGKILL
 
   void start() {
     std::array<int, 2> pipe_ends{};
     HAWSER_CHECK(pipe2(pipe_ends.data(), O_CLOEXEC) == 0, "pipe: ", std::strerror(errno));
-    // Its end is told by exec, or by the child's own: from then on the session is there to be ended.
+    // Closed by exec or by the child's exit: from then on the session exists and can be killed.
     std::array<int, 2> started{};
     HAWSER_CHECK(pipe2(started.data(), O_CLOEXEC) == 0, "pipe: ", std::strerror(errno));
     const pid_t parent = getpid();
     child_ = fork();
     HAWSER_CHECK(child_ >= 0, "fork: ", std::strerror(errno));
     if (child_ == 0) {
-      // A session of its own: Ctrl-C reaches us alone, and we decide what it means. It ends when we do.
+      // A session of its own: Ctrl-C reaches only this process, which decides what to do. The child dies with it.
       setsid();
       prctl(PR_SET_PDEATHSIG, SIGTERM);
       if (getppid() != parent) _exit(1);
       sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
-      set_environment(launch_, stop_);  // asks about the terminal: before standard error is the pipe
+      set_environment(launch_, stop_);  // checks for a terminal, so call it before stderr is the pipe
       dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
       dup2(pipe_ends[1], STDERR_FILENO);
       exec();
@@ -199,7 +199,7 @@ class Supervisor {
     std::vector<char*> arguments;
     for (std::string& word : words_) arguments.push_back(word.data());
     arguments.push_back(nullptr);
-    // By its plain name: it signs its notices with it, and takes a path for an installation to set up anew.
+    // argv[0] is the plain name: mpirun prints it in its notices, and would use a path as an installation prefix.
     std::string name = "mpirun";
     const std::string file = words_[0];
     arguments[0] = name.data();
@@ -211,7 +211,7 @@ class Supervisor {
     write_all(STDERR_FILENO, (filter_.end_line() ? "\nhawser: " : "hawser: ") + line + "\n");
   }
 
-  // A terminal shows ^C where the cursor stands.
+  // A terminal echoes ^C at the cursor.
   void print_after_signal(const std::string& line) {
     const bool in_line = filter_.end_line() || terminal_;
     write_all(STDERR_FILENO, (in_line ? "\nhawser: " : "hawser: ") + line + "\n");
@@ -232,13 +232,13 @@ class Supervisor {
 
   void errors_ended() {
     close(errors_);
-    errors_ = -1;  // poll ignores it
+    errors_ = -1;  // poll ignores negative descriptors
   }
 
   void take_signal(int signal) {
-    if (signal == SIGCHLD) return;  // it only wakes us
+    if (signal == SIGCHLD) return;  // only wakes the loop
     signals_.answered();
-    if (status_) return;  // it was over before
+    if (status_) return;  // mpirun has already exited
     if (launch_.saves && interruption_ == Interruption::none) {
       interruption_ = Interruption::asked;
       print_after_signal(kSavingLine);
@@ -246,13 +246,13 @@ class Supervisor {
     } else if (!launch_.saves || signal != SIGUSR1) {
       interruption_ = Interruption::ended;
       if (stop_.page().claim(StopPage::of_launcher)) return end_all();
-      // What was asked for is done: mpirun passes on the line that says so, and ends.
+      // The ranks have saved: mpirun forwards their last message and exits.
       if (!kill_at_) kill_at_ = Clock::now() + kLastMessageTimeout;
     }
   }
 
-  // Asked in every turn: a library may have left a thread in this process that blocks no signals (the GPU's driver
-  // does), and where such a thread is the first to meet SIGCHLD, whose default is to be ignored, nobody else sees it.
+  // Polled in every iteration: a library's thread that blocks no signals (the GPU driver has one) may receive SIGCHLD,
+  // whose default action is to ignore it, and then the descriptor never reports it.
   void look_after_child() {
     int status = 0;
     if (!status_ && waitpid(child_, &status, WNOHANG) == child_) take_status(status);
@@ -265,10 +265,11 @@ class Supervisor {
     const std::vector<pid_t> left = end_session(child_, kPatience, &status);
     if (status != -1) take_status(status);
     if (!status_) take_status(SIGKILL);
-    for (const pid_t pid : left) print(cat("process ", pid, " was killed and does not end; does a disk not answer?"));
+    for (const pid_t pid : left)
+      print(cat("process ", pid, " does not exit after SIGKILL; check for a hung disk or network file system"));
   }
 
-  // mpirun is gone; what it and its ranks said last may still lie in the pipe.
+  // mpirun is gone; its last output and that of the ranks may still be in the pipe.
   void drain() {
     const auto end = Clock::now() + std::chrono::seconds(1);
     while (errors_ >= 0 && Clock::now() < end) {
@@ -281,7 +282,7 @@ class Supervisor {
   }
 
   LocalLaunch launch_;
-  Adoption adoption_;  // before mpirun starts
+  Adoption adoption_;  // constructed before mpirun starts
   ScratchFolder scratch_;
   StopFile stop_;
   std::vector<std::string> words_;
@@ -291,13 +292,13 @@ class Supervisor {
   int errors_ = -1;
   const bool terminal_ = isatty(STDERR_FILENO) != 0;
   Interruption interruption_ = Interruption::none;
-  std::optional<int> status_;  // as a shell would say it
+  std::optional<int> status_;  // as in a shell
   std::optional<Clock::time_point> kill_at_;
 };
 
 }  // namespace
 
-// Debian's name first: where several MPIs are installed, plain mpirun may be another's.
+// Debian's name first: if several MPIs are installed, plain mpirun may be another one.
 std::string find_mpirun() {
   const char* path = std::getenv("PATH");
   const std::string folders = path != nullptr ? path : "/usr/local/bin:/usr/bin:/bin";

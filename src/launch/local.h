@@ -1,15 +1,15 @@
-// Starts the ranks of a run on this machine with mpirun, gives the launcher all it needs, watches over it and says in
-// one line how it ended.
+// `launch_local`: starts the ranks of a run on this machine with mpirun, supervises them and reports in one line how
+// the run ended.
 //
 //   if (!under_launcher() && ranks > 1) return launch_local({.ranks = ranks});
 //
-// Needs nothing of the environment: works as root, with more ranks than cores, without a network, with any cwd.
-// Standard output is rank 0's, byte for byte. Ranks read nothing from standard input.
+// Depends on nothing in the environment: works as root, with more ranks than cores, without a network, in any working
+// directory. Standard output is rank 0's, byte for byte. Ranks get no standard input.
 //
-// Signals: the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 asks every rank to save and stop (stop.h), however early it
-// comes; a second one, SIGUSR1 excepted, ends them at once. Where the command does not save, the first ends it. A
-// terminal's signals reach this process alone. When launch_local returns no process of the run is left, and nothing is
-// written any more; when this process is killed, mpirun and the ranks end too.
+// Signals: the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 asks all ranks to save and stop (stop.h), even if it arrives
+// during startup; a second one, except SIGUSR1, kills them. If the command does not save, the first signal kills them.
+// Signals of the terminal reach only this process. When launch_local returns, no process of the run is left and nothing
+// is written any more; if this process is killed, mpirun and the ranks exit too.
 #pragma once
 
 #include <string>
@@ -21,28 +21,28 @@ namespace hawser {
 
 struct LocalLaunch {
   int ranks = 1;
-  int threads = 0;                   // CPU threads a rank; 0: cores / ranks, at least 1
-  std::vector<std::string> command;  // program and arguments; empty: this process's own command line
-  bool saves = false;                // ranks ask stop_requested(), save and end
+  int threads = 0;                   // CPU threads per rank; 0: cores / ranks, at least 1
+  std::vector<std::string> command;  // program and arguments; empty: the command line of this process
+  bool saves = false;                // ranks poll stop_requested(), save and exit
 };
 
-// The launcher that will be used. Throws UserError when none is installed.
+// The mpirun that will be used. Throws UserError if none is installed.
 std::string find_mpirun();
 
-// Returns the exit code of the run (base/error.h): what the ranks agreed on; 3 where one was killed, crashed or left;
-// 130 where the run was interrupted, which a line explains unless the ranks saved. Throws UserError when mpirun is not
-// installed, Error(does_not_fit) where mpirun would be refused memory.
+// Returns the exit code of the run (base/error.h): the one that the ranks agreed on; 3 if a rank was killed, crashed or
+// left; 130 if the run was interrupted, with a message unless the ranks saved. Throws UserError if mpirun is not
+// installed, Error(does_not_fit) if there is not enough address space for mpirun.
 int launch_local(const LocalLaunch& launch);
 
-// How far a user's interruption went.
+// State of an interruption by the user.
 enum class Interruption {
   none,
-  asked,  // to save and stop
-  ended,  // after that, or of a command that saves nothing
+  asked,  // ranks were asked to save and stop
+  ended,  // stopped at once: a second signal, or a command that does not save
 };
 
-// The run's exit code and the line that explains it ("" when ranks have said enough). `status` is mpirun's exit code,
-// or 128 + the signal that ended it.
+// The run's exit code and the message that explains it ("" if the ranks have printed one). `status` is mpirun's exit
+// code, or 128 + the signal that killed it.
 struct Outcome {
   int code = 0;
   std::string line;

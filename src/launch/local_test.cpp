@@ -1,4 +1,4 @@
-// Real runs under mpirun, of testing/main.cpp.
+// Launches testing/main.cpp with mpirun.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -26,10 +26,10 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// A launcher in a process of its own, as `hawser fit` is, with its two streams in files.
+// A launcher in its own process, like `hawser fit`, with standard output and error in files.
 class Launched {
  public:
-  // crowded: with a thread of somebody else's that blocks no signal, as a GPU's driver may start one.
+  // crowded: with another thread that blocks no signal, such as a GPU driver's.
   Launched(int ranks, std::vector<std::string> words, bool bare = false, bool crowded = false) {
     for (std::string& word : words)
       if (word == "PIDS") word = folder.path("pid");
@@ -70,7 +70,7 @@ class Launched {
     process = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
   }
-  // The pid of a rank that says it is up. Throws when it does not: -1 in kill() would mean every process there is.
+  // The pid of a running rank. Throws if the rank does not start: kill(-1) would signal every process.
   pid_t pid_of(int rank) const {
     const fs::path file = folder / ("pid." + std::to_string(rank));
     for (const auto end = Clock::now() + std::chrono::seconds(20); Clock::now() < end;) {
@@ -87,7 +87,7 @@ class Launched {
   pid_t process = -1;
 };
 
-// Gone, or a zombie that its parent has not collected yet.
+// True if the process is gone or a zombie.
 bool ended(pid_t pid) {
   std::ifstream status(cat("/proc/", pid, "/stat"));
   std::string text;
@@ -124,9 +124,9 @@ TEST(LaunchLocal, StandardOutputIsRankZerosByteForByte) {
   EXPECT_EQ(err.size(), 3 * std::string("rank 0\r3\n").size());
 }
 
-// Such a thread is given SIGCHLD in two of three runs, and it is then lost: the end of mpirun must be seen all the
-// same.
-TEST(LaunchLocal, EndsWhereAnotherThreadMeetsItsSignals) {
+// With `crowded`, the other thread receives SIGCHLD in two of three runs, and the signal is lost. The launcher must
+// detect mpirun's exit anyway.
+TEST(LaunchLocal, EndsIfAnotherThreadReceivesItsSignals) {
   for (int turn = 0; turn < 4; ++turn) {
     Launched run(1, {"code", "0"}, /*bare=*/false, /*crowded=*/true);
     ASSERT_TRUE(end_within(run.process, 30)) << "turn " << turn;
@@ -142,7 +142,7 @@ TEST(LaunchLocal, ReturnsTheCodeOnWhichRanksAgree) {
   }
 }
 
-TEST(LaunchLocal, NeedsNoEnvironmentAtAll) {
+TEST(LaunchLocal, NeedsNoEnvironment) {
   Launched run(2, {"code", "0"}, /*bare=*/true);
   EXPECT_EQ(run.wait(), 0) << run.err();
 }
@@ -150,10 +150,10 @@ TEST(LaunchLocal, NeedsNoEnvironmentAtAll) {
 TEST(LaunchLocal, PassesOnTheCodeOfAnAbort) {
   Launched five(2, {"abort", "5"});
   EXPECT_EQ(five.wait(), 5);
-  // mpirun loses its own notice now and then, and with it the rank.
+  // mpirun sometimes loses its own notice, and with it the rank.
   const std::string message = five.err();
-  EXPECT_TRUE(message == "hawser: rank 1 stopped the run with code 5\n" ||
-              message == "hawser: mpirun ended with code 5\n")
+  EXPECT_TRUE(message == "hawser: rank 1 aborted the run with code 5\n" ||
+              message == "hawser: mpirun exited with code 5\n")
       << message;
   Launched other(2, {"abort", "42"});
   EXPECT_EQ(other.wait(), 3);
@@ -164,8 +164,9 @@ TEST(LaunchLocal, ARankThatDiesEndsTheRunAndIsNamed) {
   Launched run(3, {"kill"});
   EXPECT_EQ(run.wait(), 3);
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
-  EXPECT_EQ(run.err(),
-            "hawser: rank 2 was killed by signal 9 (Killed); if nobody killed it, the machine ran out of memory\n");
+  EXPECT_EQ(
+      run.err(),
+      "hawser: rank 2 was killed by signal 9 (Killed); probably out of memory, unless it was killed on purpose\n");
 }
 
 TEST(LaunchLocal, ARankKilledFromOutsideEndsAllOthers) {
@@ -182,7 +183,7 @@ TEST(LaunchLocal, ARankKilledFromOutsideEndsAllOthers) {
 TEST(LaunchLocal, ARankThatLeavesIsNamed) {
   Launched run(2, {"leave"});
   EXPECT_EQ(run.wait(), 3);
-  EXPECT_EQ(run.err(), "hawser: rank 1 left before the run was over\n");
+  EXPECT_EQ(run.err(), "hawser: rank 1 exited before the run ended\n");
 }
 
 TEST(LaunchLocal, TheFirstInterruptLetsRanksSave) {
@@ -192,7 +193,7 @@ TEST(LaunchLocal, TheFirstInterruptLetsRanksSave) {
     run.pid_of(1);
     kill(run.process, signal);
     EXPECT_EQ(run.wait(), 130);
-    EXPECT_EQ(run.err(), "hawser: saving and stopping; once more ends the run at once\nsaved\n");
+    EXPECT_EQ(run.err(), "hawser: saving and stopping; interrupt again to stop at once\nsaved\n");
   }
 }
 
@@ -222,7 +223,7 @@ TEST(LaunchLocal, KillingMpirunLeavesNoRank) {
   kill(pids[1], SIGSTOP);
   kill(parent_of(pids[0]), SIGKILL);
   EXPECT_EQ(run.wait(), 3);
-  EXPECT_EQ(run.err(), "hawser: the ranks were ended by signal 9\n");
+  EXPECT_EQ(run.err(), "hawser: the ranks were killed by signal 9\n");
   for (const pid_t pid : pids) EXPECT_TRUE(ended(pid));
 }
 
@@ -236,14 +237,14 @@ TEST(LaunchLocal, LeavesNoSharedMemoryBehind) {
   };
   Launched killed(2, {"kill"});
   killed.wait();
-  // The folder of a launcher that was killed goes with the next run; others may be at work on this machine.
+  // The folder of a killed launcher is removed by the next run; other launchers may be running on this machine.
   const int before = count();
   Launched next(2, {"code", "0"});
   next.wait();
   EXPECT_LE(count(), before + 1);
 }
 
-TEST(LaunchLocal, ReportsWhatToInstallWhenMpirunIsMissing) {
+TEST(LaunchLocal, ReportsWhatToInstallIfMpirunIsMissing) {
   const std::string path = std::getenv("PATH");
   setenv("PATH", "/nowhere", 1);
   try {
@@ -256,7 +257,7 @@ TEST(LaunchLocal, ReportsWhatToInstallWhenMpirunIsMissing) {
   setenv("PATH", path.c_str(), 1);
 }
 
-TEST(LaunchLocal, ReportsWhatMpirunReportsWhenNothingStarts) {
+TEST(LaunchLocal, ReportsMpirunsErrorIfNothingStarts) {
   std::string name = (fs::temp_directory_path() / "hawser-none").string();
   const pid_t child = fork();
   if (child == 0) {

@@ -8,9 +8,9 @@
 namespace hawser {
 namespace {
 
-constexpr std::size_t kDashes = 70;  // mpirun rules its notices off with 74
+constexpr std::size_t kDashes = 70;  // mpirun's separators have 74
 
-// Messages of the MPI layer about its own messages, and about what goes wrong in it while a run is being ended.
+// Messages of the MPI runtime about its own messages, and its errors while a run is being stopped.
 bool droppable(const std::string& text) {
   static const std::regex kChatter(
       R"(^(mpirun: (Forwarding signal|killing job|abort is already).*)"
@@ -19,16 +19,16 @@ bool droppable(const std::string& text) {
   return std::regex_match(text, kChatter);
 }
 
-// A rank that waits in vain leaves others waiting for itself: the first to say so says enough.
+// If one rank hangs, all ranks that wait for it time out: the first message is enough.
 bool is_time_limit(const std::string& text) {
   static const std::regex kTimeLimit(R"(^hawser: rank \d+: .* waited \d+ s for ranks? .*)");
   return std::regex_match(text, kTimeLimit);
 }
 
-// Ranks with the same limits run out of memory together, each in its own words.
+// Ranks with the same limits run out of memory at the same time, with different messages.
 bool is_rejection(const std::string& text) {
-  for (const char* begin : {"hawser: out of memory; ", "hawser: the operating system refused a thread ",
-                            "hawser: memory: the operating system refused "}) {
+  for (const char* begin :
+       {"hawser: out of memory; ", "hawser: cannot create a thread ", "hawser: memory: cannot allocate "}) {
     if (text.starts_with(begin)) return true;
   }
   return false;
@@ -60,8 +60,8 @@ std::optional<RankEnd> rank_end(const std::string& text) {
   return std::nullopt;
 }
 
-// Where what somebody says begins behind a progress bar, which ends by erasing the rest of its line; 0: no bar before
-// it.
+// Offset of a message that follows a progress bar on the same line (a bar ends by erasing the rest of its line); 0 if
+// there is no bar.
 std::size_t end_of_bar(const std::string& text) {
   for (const char* mark : {"\x1b[Khawser: ", "\x1b[Kmpirun: ", "\x1b[K["}) {
     if (const auto at = text.find(mark); at != std::string::npos) return at + std::strlen("\x1b[K");
@@ -93,7 +93,7 @@ void MpirunOutputFilter::close_block() {
 std::string MpirunOutputFilter::line(std::string text) {
   std::string shown;
   if (trailing_dashes(text) >= kDashes) {
-    // A progress bar may stand unfinished before the rule.
+    // The line may begin with an unfinished progress bar.
     const std::string before = text.substr(0, text.size() - trailing_dashes(text));
     if (!in_block_ && (!before.empty() || shown_in_part_)) shown = before + "\n";
     shown_in_part_ = false;
@@ -136,7 +136,7 @@ std::string MpirunOutputFilter::feed(std::string_view bytes) {
 
 std::string MpirunOutputFilter::flush() {
   if (in_block_ || pending_.empty()) return "";
-  // What may still become a rule or a line of ours waits for its end.
+  // Wait for the end of a line that may become a separator or a message.
   if (trailing_dashes(pending_) > 0) return "";
   if (begins_a_message(pending_) || end_of_bar(pending_) > 0) return "";
   shown_in_part_ = true;

@@ -20,8 +20,8 @@ bool ours(int code) {
 std::string killed_line(const RankEnd& end) {
   std::string line = cat("rank ", end.rank, " was killed by signal ", end.code);
   if (!end.signal.empty()) line += " (" + end.signal + ")";
-  if (end.code == SIGKILL) line += "; if nobody killed it, the machine ran out of memory";
-  if (end.code == SIGBUS) line += "; often /dev/shm or a disk is full";
+  if (end.code == SIGKILL) line += "; probably out of memory, unless it was killed on purpose";
+  if (end.code == SIGBUS) line += "; /dev/shm or a disk may be full";
   return line;
 }
 
@@ -36,9 +36,9 @@ Outcome outcome(int status, Interruption interruption, const std::vector<RankEnd
                 const std::vector<std::string>& notices, bool explained) {
   using Kind = RankEnd::Kind;
   const RankEnd* killed = find(ends, Kind::killed);
-  if (interruption == Interruption::ended) return {kInterrupted, ""};  // the launcher has said it
+  if (interruption == Interruption::ended) return {kInterrupted, ""};  // the launcher has printed the message
   if (interruption == Interruption::asked) {
-    // Somebody else's signals may have ended the ranks before they saved; a crash while saving is still a crash.
+    // Signals from elsewhere may have killed the ranks before they saved; a crash while saving is still a crash.
     const bool by_us = killed == nullptr || killed->code == SIGUSR1 || killed->code == SIGTERM ||
                        killed->code == SIGINT || killed->code == SIGKILL;
     const bool saved = status == 0 || status == kInterrupted;
@@ -48,19 +48,19 @@ Outcome outcome(int status, Interruption interruption, const std::vector<RankEnd
   if (status == 0) return {0, ""};
   if (killed != nullptr) return {kRankFailed, killed_line(*killed)};
   if (const RankEnd* gone = find(ends, Kind::vanished))
-    return {kRankFailed, cat("rank ", gone->rank, " left before the run was over")};
+    return {kRankFailed, cat("rank ", gone->rank, " exited before the run ended")};
   if (const RankEnd* aborted = find(ends, Kind::aborted)) {
     const bool known = ours(aborted->code) && aborted->code != 0;
-    const std::string line = cat("rank ", aborted->rank, " stopped the run with code ", aborted->code);
+    const std::string line = cat("rank ", aborted->rank, " aborted the run with code ", aborted->code);
     return {known ? aborted->code : kRankFailed, explained && known ? "" : line};
   }
   if (const RankEnd* exited = find(ends, Kind::exited)) {
-    const std::string line = cat("rank ", exited->rank, " ended with code ", exited->code);
+    const std::string line = cat("rank ", exited->rank, " exited with code ", exited->code);
     return {ours(exited->code) ? exited->code : kRankFailed, explained || exited->code == kInterrupted ? "" : line};
   }
   if (!notices.empty()) return {1, "mpirun: " + notices.front()};
-  if (status > 128 && !ours(status)) return {kRankFailed, cat("the ranks were ended by signal ", status - 128)};
-  return {ours(status) ? status : kRankFailed, explained ? "" : cat("mpirun ended with code ", status)};
+  if (status > 128 && !ours(status)) return {kRankFailed, cat("the ranks were killed by signal ", status - 128)};
+  return {ours(status) ? status : kRankFailed, explained ? "" : cat("mpirun exited with code ", status)};
 }
 
 }  // namespace hawser

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr char kPrefix[] = "hawser-ranks-";
 
-// Folders whose lock nobody holds belong to launchers that are no more.
+// Removes folders without a lock holder: their launchers are gone.
 void sweep(const fs::path& parent) {
   std::error_code error;
   for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
@@ -45,8 +45,8 @@ ScratchFolder::ScratchFolder() {
   std::string name = (parent / (std::string(kPrefix) + "XXXXXX")).string();
   if (mkdtemp(name.data()) == nullptr) {
     throw UserError({.file = parent.string(),
-                     .what = cat("cannot make a folder for the ranks: ", std::strerror(errno)),
-                     .hint = "a TMPDIR that can be written"});
+                     .what = cat("cannot create a folder for the ranks: ", std::strerror(errno)),
+                     .hint = "a writable TMPDIR"});
   }
   path_ = name;
   lock_ = open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);

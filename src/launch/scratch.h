@@ -1,6 +1,6 @@
-// A folder for the launcher's shared memory and session files, gone when the run is over however it ended. Ranks that
-// are killed leave segments in /dev/shm; in a folder of our own they can be removed without touching anyone else's.
-// Internal to launch/.
+// `ScratchFolder`: folder for the launcher's shared memory and session files, removed when the run ends, however it
+// ends. Killed ranks leave segments in /dev/shm; in a folder of their own they can be removed safely. Internal to
+// launch/.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace hawser {
 
 class ScratchFolder {
  public:
-  ScratchFolder();  // also removes those of launchers that were killed
+  ScratchFolder();  // also removes folders of launchers that were killed
   ~ScratchFolder();
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
@@ -17,7 +17,7 @@ class ScratchFolder {
 
  private:
   std::string path_;
-  int lock_ = -1;  // held for as long as the folder is in use
+  int lock_ = -1;  // file lock, held while the folder is in use
 };
 
 }  // namespace hawser

@@ -16,12 +16,12 @@
 namespace hawser {
 namespace {
 
-// 0 where the process is gone.
+// 0 if the process is gone.
 pid_t session_of(pid_t pid) {
   std::ifstream in(cat("/proc/", pid, "/stat"));
   std::string text;
   std::getline(in, text, '\0');
-  const auto end = text.rfind(") ");  // the name before it may hold anything
+  const auto end = text.rfind(") ");  // the process name before it may contain anything
   if (end == std::string::npos) return 0;
   std::istringstream fields(text.substr(end + 2));
   char state = 0;
@@ -30,7 +30,7 @@ pid_t session_of(pid_t pid) {
   return session;
 }
 
-// Zombies too: one whose threads are still ending looks like one.
+// Includes zombies: a process whose threads are still exiting is one.
 std::vector<pid_t> members(pid_t session) {
   std::vector<pid_t> found;
   DIR* folder = opendir("/proc");
@@ -68,7 +68,7 @@ std::vector<pid_t> end_session(pid_t session, std::chrono::milliseconds patience
       if (ended && pid == session && leader_status != nullptr) *leader_status = status;
       if (!ended) left.push_back(pid);
     }
-    // Looked at once more after the last has gone: one may have started another just before.
+    // Check again after the last one is gone: it may have started another before.
     if (left.empty() && members(session).empty()) return {};
     if (std::chrono::steady_clock::now() > end) return left;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

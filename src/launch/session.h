@@ -1,4 +1,4 @@
-// Ending every process of a session, however it stands: mpirun and its ranks live in one of their own (local.cpp).
+// `end_session`: kills every process of a session. mpirun and its ranks run in a session of their own (local.cpp).
 // Internal to launch/.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace hawser {
 
-// While it lives, processes whose parents end become children of this one, so that it can wait for the last of them.
+// While it exists, this process adopts orphaned descendants (child subreaper), so that it can wait for all of them.
 class Adoption {
  public:
   Adoption();
@@ -21,11 +21,10 @@ class Adoption {
   int before_ = 0;
 };
 
-// Kills (SIGKILL, which ends stopped processes too) all processes of the session and waits until none is left: then
-// no thread of any of them runs, and nothing is written any more. Needs an Adoption from before the session began.
-// Returns those that have not ended within `patience`: the kernel holds them, as on a disk that does not answer.
-// `leader_status`, where given, takes the wait status of the session's leader when this call is the one that waits for
-// it.
+// Kills all processes of the session with SIGKILL, which also ends stopped ones, and waits until none is left: then no
+// thread of any of them runs and nothing is written any more. Needs an Adoption that began before the session.
+// Returns the processes that have not exited within `patience`: they are blocked in the kernel, for example on a hung
+// disk. `leader_status`, if not null, receives the wait status of the session leader if this call reaps it.
 std::vector<pid_t> end_session(pid_t session, std::chrono::milliseconds patience, int* leader_status = nullptr);
 
 }  // namespace hawser

@@ -17,19 +17,19 @@ namespace hawser {
 namespace {
 
 volatile std::sig_atomic_t g_requested = 0;
-volatile std::sig_atomic_t g_finishing = 0;  // the last word is being said
-volatile std::sig_atomic_t g_speaks = 0;     // of several ranks the first
-volatile std::sig_atomic_t g_terminal = 0;   // standard error is one: a progress bar may stand on the line
+volatile std::sig_atomic_t g_finishing = 0;  // the last message is being printed
+volatile std::sig_atomic_t g_speaks = 0;     // rank 0 prints for all ranks
+volatile std::sig_atomic_t g_terminal = 0;   // standard error is a terminal: the line may hold a progress bar
 const char* volatile g_ended = kEndedLine;
 StopPage* g_page = nullptr;
 
-// From a signal handler: write() alone is allowed.
+// Async-signal-safe: uses write() only.
 void print(const char* line) {
   if (g_speaks == 0) return;
   char text[128] = "";
   if (g_terminal != 0) std::strcat(text, "\n");
   std::strcat(std::strcat(std::strcat(text, "hawser: "), line), "\n");
-  if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;  // nobody reads it
+  if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;  // no reader
 }
 
 [[noreturn]] void end_at_once(const char* line) {
@@ -43,7 +43,7 @@ void on_interrupt(int) {
 }
 
 void on_request(int signal) {
-  // It ends in a moment by itself; once more, and nobody takes its words.
+  // The process is about to exit. The next signal exits at once, without a message.
   if (g_finishing != 0) {
     g_finishing = 0;
     return;
@@ -60,7 +60,7 @@ void handle(std::initializer_list<int> signals, void (*handler)(int)) {
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int signal : signals) sigaddset(&action.sa_mask, signal);  // one after another
+  for (const int signal : signals) sigaddset(&action.sa_mask, signal);  // handlers do not interrupt each other
   for (const int signal : signals) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);

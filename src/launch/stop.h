@@ -1,36 +1,36 @@
-// What Ctrl-C asks of a run.
+// Interruption of a run by signals, such as Ctrl-C.
 //
-//   end_when_interrupted();   // every command, first of all
-//   catch_stop_signals();     // a command that saves
+//   end_when_interrupted();   // in every command, first
+//   catch_stop_signals();     // in a command that saves
 //   while (!stop_requested()) train_one_step();
-//   save(), say_last_word(say_so);
+//   save(), print_last_message(print);
 //
-// A command that saves is asked to save and stop by the first SIGINT, SIGTERM, SIGHUP or SIGUSR1; a second SIGINT,
-// SIGTERM or SIGHUP ends it at once. Any other command ends at once with the first. Both say so in a line, and both
-// return ExitCode::interrupted; a result's file that was begun is dropped (base/result_file.h). What is ignored from
-// the start stays ignored where it is SIGHUP: nohup.
+// In a command that saves, the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 requests to save and stop; a second SIGINT,
+// SIGTERM or SIGHUP exits at once. Any other command exits at once on the first. Both print a line and return
+// ExitCode::interrupted; an unfinished result file is removed or kept as PATH.part (base/result_file.h). SIGHUP stays
+// ignored if it is ignored at the start (nohup).
 //
-// In a rank that our launcher started the launcher does all that (local.h): it asks through memory they share
-// (stop_page.h), and ends its ranks itself. SIGUSR1 sent to a rank asks as well, SIGTERM ends it.
+// In a rank of the local launcher, the launcher handles the signals (local.h): it requests the stop through shared
+// memory (stop_page.h) and kills the ranks itself. SIGUSR1 sent to a rank also requests a stop; SIGTERM kills it.
 #pragma once
 
 #include <functional>
 
 namespace hawser {
 
-// What is said; the launcher says the same.
-inline constexpr char kSavingLine[] = "saving and stopping; once more ends the run at once";
-inline constexpr char kEndedLine[] = "ended at once; what no checkpoint holds is lost";
-inline constexpr char kEndedAnsweringLine[] = "ended at once; answers so far, if any, are in the .part file";
+// Messages, also printed by the launcher.
+inline constexpr char kSavingLine[] = "saving and stopping; interrupt again to stop at once";
+inline constexpr char kEndedLine[] = "stopped at once; steps since the last checkpoint are lost";
+inline constexpr char kEndedAnsweringLine[] = "stopped at once; answers so far, if any, are in the .part file";
 inline constexpr char kInterruptedLine[] = "interrupted";
 
 void end_when_interrupted();
 
-void catch_stop_signals(const char* ended = kEndedLine);  // `ended`: said by the second; a literal
+void catch_stop_signals(const char* ended = kEndedLine);  // `ended`: message of the second signal; a string literal
 bool stop_requested();
-// All ranks have done what was asked: calls `say`, by which the first rank tells it. A signal that comes meanwhile may
-// end the process thereafter, but nothing is lost by that and nothing more is said. Where a signal has ended the run
-// before, `say` is not called: one of both is heard, never both and never none.
+// Call when all ranks have saved and stopped: calls `print`, with which the first rank reports it. A signal during the
+// call may end the process afterwards, but nothing is lost and nothing else is printed. If a signal has already ended
+// the run, `print` is not called: exactly one message is printed.
 void print_last_message(const std::function<void()>& print);
 
 }  // namespace hawser

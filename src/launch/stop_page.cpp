@@ -22,7 +22,7 @@ StopPage* map(int file) {
 StopFile::StopFile(const std::string& folder) : path_(folder + "/stop") {
   const int file = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   const StopPage none;
-  // Written now, so that the disk has a place for it when it is needed.
+  // Written now, so that its blocks are allocated before it is needed.
   if (file >= 0 && write(file, &none, sizeof none) == static_cast<ssize_t>(sizeof none)) page_ = map(file);
   const int error = errno;
   if (file >= 0) close(file);

@@ -1,6 +1,6 @@
-// Memory that the launcher and its ranks share, by which it asks them to stop and they say that they have. A rank sees
-// the request whenever it looks, be it long after it was made: a signal that comes before the rank, or mpirun, has a
-// handler would be lost, or end it. Internal to launch/.
+// `StopPage`: memory shared by the launcher and its ranks for stop requests. A rank sees a request whenever it polls,
+// even long after it was made. A signal could arrive before the rank, or mpirun, has a handler, and be lost or kill it.
+// Internal to launch/.
 #pragma once
 
 #include <atomic>
@@ -9,13 +9,13 @@
 namespace hawser {
 
 struct StopPage {
-  // Who has the last word on a run that was asked to stop: the first of both to claim it, and only that one speaks.
+  // Which side prints the last message of a stopped run: the first to claim it, and only that one.
   enum Word : char { unused_buffers, of_ranks, of_launcher };
 
   std::atomic<bool> requested{false};
   std::atomic<Word> last_word{unused_buffers};
 
-  // True where `by` has it now, or had it before.
+  // True if `by` holds the claim, from this call or an earlier one.
   bool claim(Word by) {
     Word had = unused_buffers;
     return last_word.compare_exchange_strong(had, by) || had == by;
@@ -23,7 +23,7 @@ struct StopPage {
 };
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<StopPage::Word>::is_always_lock_free);
 
-// The launcher's side: a file of its own in the folder of a run.
+// The launcher's side: a file in the run's scratch folder.
 class StopFile {
  public:
   explicit StopFile(const std::string& folder);  // throws UserError
@@ -39,7 +39,7 @@ class StopFile {
   StopPage* page_ = nullptr;
 };
 
-// The rank's side. It stays when the file is gone. Null when there is no such file.
+// The rank's side: maps the file; the mapping outlives the file. Null if there is no such file.
 StopPage* open_stop_page(const char* path);
 
 }  // namespace hawser

@@ -9,7 +9,7 @@ std::vector<UpdateRun> update_runs(const nn::Unit& unit, std::int64_t begin, std
   std::vector<UpdateRun> runs;
   const int params = static_cast<int>(unit.params().size());
   for (int i = 0; i < params; ++i) {
-    // Up to the next parameter: the gap behind this one goes with it, and the padding with the last.
+    // Up to the next parameter: includes the gap after this one, and the padding after the last.
     const std::int64_t from = std::max(unit.offset(i), begin);
     const std::int64_t to = i + 1 < params ? std::min(unit.offset(i + 1), begin + count) : begin + count;
     if (from >= to) continue;

@@ -1,4 +1,4 @@
-// Which elements of a flat buffer get weight decay: matrices do, norms and biases do not (nn::Param::decay).
+// `update_runs`: the elements of a flat buffer with weight decay: matrices, not norms and biases (nn::Param::decay).
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace hawser::optim {
 
-// A run of a piece of a unit's flat buffer that one AdamW call updates.
+// A range of a shard of a unit's flat buffer that one AdamW call updates.
 struct UpdateRun {
-  std::int64_t begin = 0, count = 0;  // elements of the piece
+  std::int64_t begin = 0, count = 0;  // in elements of the shard
   bool decay = false;
 };
 
-// Covers [0, count) of the piece [begin, begin + count) of the buffer, in order, in as few runs as can be. A gap joins
-// the run before it: its gradient is zero and so it stays zero.
+// Covers [0, count) of the shard [begin, begin + count) of the buffer, in order, with as few runs as possible. A gap
+// joins the run before it: its gradient is zero, so it stays zero.
 std::vector<UpdateRun> update_runs(const nn::Unit& unit, std::int64_t begin, std::int64_t count);
 
 }  // namespace hawser::optim

@@ -13,10 +13,10 @@ struct Table {
   LearningRateSchedule schedule;
   std::int64_t warmup;
   double minimum;
-  std::vector<double> rates;  // one a step; as many steps as rates
+  std::vector<double> rates;  // one per step
 };
 
-// What transformers 5.23 sets before each optimizer.step(), with 3e-4 at the peak.
+// Learning rates that transformers 5.23 sets before each optimizer.step(), with a peak of 3e-4.
 const std::vector<Table> kTables = {
     {LearningRateSchedule::constant,
      4,
@@ -64,10 +64,10 @@ TEST(Schedule, AgreesWithTransformers) {
 TEST(Schedule, Edges) {
   OptimizerRecipe optimizer{.learning_rate = 1.0, .warmup_steps = 8, .minimum_learning_rate = 0.25};
   const TrainRecipe train{.steps = 4};
-  EXPECT_EQ(learning_rate(optimizer, train, 4), 3.0 / 8);  // a warm-up longer than the run
+  EXPECT_EQ(learning_rate(optimizer, train, 4), 3.0 / 8);  // warm-up is longer than the run
   optimizer.warmup_steps = 4;
   EXPECT_EQ(learning_rate(optimizer, train, 5), 1.0);
-  EXPECT_EQ(learning_rate(optimizer, train, 100), 0.25);  // beyond the end the minimum stays
+  EXPECT_EQ(learning_rate(optimizer, train, 100), 0.25);  // the minimum stays after the last step
   optimizer.warmup_steps = 0;
   optimizer.schedule = LearningRateSchedule::linear;
   EXPECT_EQ(learning_rate(optimizer, train, 1), 1.0);
@@ -78,7 +78,7 @@ TEST(Schedule, Edges) {
   EXPECT_THROW(learning_rate(optimizer, train, 0), InternalError);
 }
 
-TEST(Schedule, AdamHyperHoldsRateAndBiasCorrections) {
+TEST(Schedule, AdamHyperHasLearningRateAndBiasCorrections) {
   const OptimizerRecipe optimizer{.learning_rate = 1e-3, .schedule = LearningRateSchedule::constant};
   const ops::AdamHyper hyper = adam_hyper(optimizer, {.steps = 10}, 3);
   EXPECT_FLOAT_EQ(hyper.learning_rate, 1e-3f);
@@ -86,12 +86,12 @@ TEST(Schedule, AdamHyperHoldsRateAndBiasCorrections) {
   EXPECT_FLOAT_EQ(hyper.bias_correction2, 0.142625f);  // 1 - 0.95^3
 }
 
-TEST(UpdateRuns, CoverAnyPieceWithTheDecayOfItsParameters) {
+TEST(UpdateRuns, CoverAnyShardWithTheDecayOfItsParameters) {
   const nn::Initial zeros;
   const nn::Unit unit("unit", {nn::full_param("norm", {100}, zeros, false), nn::full_param("a", {10, 13}, zeros, true),
                                nn::full_param("b", {128}, zeros, true), nn::full_param("bias", {5}, zeros, false)});
   const std::int64_t total = unit.total(3);
-  // Element by element: 0 no decay, 1 decay.
+  // For each element: 0 no decay, 1 decay.
   std::vector<int> expected;
   for (int p = 0; p < 4; ++p) {
     const std::int64_t end = p < 3 ? unit.offset(p + 1) : total;

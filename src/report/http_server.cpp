@@ -58,7 +58,7 @@ int port_of(int listener) {
 int listen_at(const std::string& text, int port) {
   Address at = address_of(text, port);
   const std::string place = cat(text, ":", port);
-  if (at.size == 0) throw UserError(Problem{.file = text, .what = "no numeric address"});
+  if (at.size == 0) throw UserError(Problem{.file = text, .what = "not an IP address"});
   const int listener = ::socket(at.get()->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   const int yes = 1;
   if (listener >= 0) ::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);

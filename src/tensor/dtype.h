@@ -1,4 +1,4 @@
-// Element types and the conversions that define them.
+// `DType`: element types of tensors, and the bfloat16 conversions.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Where things lie: the mesh of ranks and a flat buffer's even cut over some of them.
+// `MeshSizes`, `MeshPlace`: the mesh of ranks. `FlatCut`: the even split of a flat buffer over ranks.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ enum class Axis { tensor, context, shard, replicate, pipeline };
 struct MeshSizes {
   int tensor = 1;
   int context = 1;
-  int shard = 1;  // with context: the ranks over which parameters are sharded
+  int shard = 1;  // with context: the ranks that parameters are sharded over
   int replicate = 1;
   int pipeline = 1;
-  // false (hybrid shard degree 1): parameters are whole on every rank, although context may be > 1; shard is 1 and
-  // gradients are summed over context x replicate.
+  // false (hybrid shard degree 1): parameters are unsharded on every rank, although context may be > 1; shard is 1, and
+  // gradients are reduced over context x replicate.
   bool shard_context = true;
 
   int world() const { return tensor * context * shard * replicate * pipeline; }
-  int shard_ranks() const { return shard_context ? shard * context : 1; }  // parts of a flat buffer
+  int shard_ranks() const { return shard_context ? shard * context : 1; }  // shards of a flat buffer
   int replicas() const { return context * shard * replicate / shard_ranks(); }
 };
 
@@ -46,7 +46,7 @@ constexpr int rank_of(const MeshPlace& p, const MeshSizes& s) {
   return p.tensor + s.tensor * (p.context + s.context * (p.shard + s.shard * (p.replicate + s.replicate * p.pipeline)));
 }
 
-// An even cut of a flat buffer of `total` elements into `parts`; total is padded so that it divides.
+// An even split of a flat buffer of `total` elements into `parts`; total is padded to a multiple of `parts`.
 struct FlatCut {
   std::int64_t total = 0;
   int parts = 1;

@@ -13,8 +13,8 @@ std::vector<Box> boxes_of_range(const Shape& shape, std::int64_t begin, std::int
   std::int64_t at = begin;
   const std::int64_t end = begin + count;
   while (at < end) {
-    // The largest aligned run that starts here: whole slices of the outermost dim that `at` is aligned to and that
-    // still fits; growing first, shrinking towards the end, which bounds the number of boxes.
+    // Take the largest aligned run that starts at `at`: complete slices of the outermost dim that `at` is aligned to
+    // and that fits. Runs first grow, then shrink towards the end, which bounds the number of boxes.
     std::int64_t slice = 1;
     int dim = shape.rank() - 1;
     while (dim > 0 && at % (slice * shape[dim]) == 0 && at + slice * shape[dim] <= end) slice *= shape[dim--];

@@ -1,4 +1,4 @@
-// State that must survive a run, independent of how it is laid out over ranks.
+// `NamedState`: checkpointed state as boxes of global tensors, independent of the layout over ranks.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace hawser {
 
-// An axis-aligned box of a global tensor: offset and extent a dim. Its elements lie row-major, dense, in `view`.
+// An axis-aligned box of a global tensor: offset and extent per dim. Its elements are row-major and dense in `view`.
 struct Box {
   Shape offset;
   Shape extent;
   TensorView view;  // any shape with extent.elements() elements
 };
 
-// One global tensor and the boxes of it that this rank holds (maybe none).
+// One global tensor and the boxes of it that this rank holds (possibly none).
 struct NamedState {
   std::string name;  // "model.layers.0.mlp.down_proj.weight", "optimizer/exp_avg/model.norm.weight"
   Shape shape;       // global

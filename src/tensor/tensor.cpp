@@ -91,7 +91,7 @@ Access access(const TensorView& view, bool write) {
   const std::int64_t element = size_of(view.dtype());
   const auto address = reinterpret_cast<std::uint64_t>(view.raw());
   if (view.elements() == 0) return {.address = address, .write = write};
-  // Fold inner dims that are dense into one run; what is left outside must be one comb of rows, or a hull.
+  // Merge dense inner dims into one run. The outer dims must be one strided sequence of runs; otherwise use the hull.
   int dim = view.rank() - 1;
   std::int64_t run = 1;
   while (dim >= 0 && (view.size(dim) == 1 || view.stride(dim) == run)) run *= view.size(dim--);

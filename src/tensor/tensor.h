@@ -1,6 +1,7 @@
-// Shapes and views. A TensorView borrows memory on some device; it owns nothing and is cheap to copy. Storage owns.
+// `Shape`, `TensorView`, `Storage`. A TensorView borrows device memory, owns nothing and is cheap to copy. Storage owns
+// its memory.
 //
-// A function's parameter names say which views it writes; a view itself does not.
+// Views carry no constness: the parameter names of a function tell which views it writes.
 #pragma once
 
 #include <array>
@@ -64,7 +65,7 @@ class TensorView {
   std::int64_t size(int dim) const { return shape_[dim]; }
   std::int64_t stride(int dim) const { return strides_[dim]; }
   std::int64_t elements() const { return shape_.elements(); }
-  std::int64_t bytes() const { return elements() * size_of(dtype_); }  // of the elements, gaps left out
+  std::int64_t bytes() const { return elements() * size_of(dtype_); }  // of the elements, without gaps
   bool dense() const;
 
   // Rows [begin, begin + count) of the first dim.
@@ -73,9 +74,9 @@ class TensorView {
   TensorView columns(std::int64_t begin, std::int64_t count) const;
   // Entries [begin, begin + count) of one dim; keeps the strides.
   TensorView slice(int dim, std::int64_t begin, std::int64_t count) const;
-  // The same elements under another shape; the view must be dense.
+  // The same elements with another shape; the view must be dense.
   TensorView reshape(const Shape& shape) const;
-  // Splits the last dim into [a, b]; works for views that are padded in outer dims.
+  // Splits the last dim into [a, b]; outer dims may be padded.
   TensorView split_last(std::int64_t a, std::int64_t b) const;
 
   std::string text() const;  // "float32 [16, 4096] on cpu"
@@ -88,17 +89,17 @@ class TensorView {
   Shape strides_;
 };
 
-// What work on a view touches, for a OpRecord.
+// The bytes that work on a view accesses, for an OpRecord.
 Access reads(const TensorView& view);
 Access writes(const TensorView& view);
 
-// Owns the memory of one tensor; for tests and for what lives outside a step.
+// Owns the memory of one tensor; for tests and for tensors outside a step.
 class Storage {
  public:
   Storage() = default;
   Storage(Device& device, DType dtype, const Shape& shape);
   const TensorView& view() const { return view_; }
-  operator const TensorView&() const { return view_; }  // NOLINT: a Storage is used where its view is
+  operator const TensorView&() const { return view_; }  // NOLINT: a Storage converts to its view
 
  private:
   Arena arena_;

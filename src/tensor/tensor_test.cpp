@@ -49,8 +49,8 @@ TEST(Mesh, ContextIsInsideShardIsInsideReplicate) {
   EXPECT_EQ(place_of(6, sizes).replicate, 1);
 }
 
-// Every cut of a tensor is covered once, in order, by at most 2 * rank - 1 boxes.
-TEST(BoxesOfRange, CoverEveryCutWithFewBoxes) {
+// Every range of a tensor is covered once, in order, by at most 2 * rank - 1 boxes.
+TEST(BoxesOfRange, CoverEveryRangeWithFewBoxes) {
   const auto device = make_cpu_device();
   for (const Shape& shape : {Shape{24}, Shape{4, 6}, Shape{2, 3, 4}, Shape{1, 24}, Shape{24, 1}}) {
     const Storage storage(*device, DType::i32, {24});

@@ -151,7 +151,7 @@ TEST_F(Data, AllWrongPathsAtOnce) {
 TEST_F(Data, AListForAnotherNumberOfBlocksIsRejected) {
   const std::string list = " --set 'memory.activation_checkpointing=[40*full]'";
   const std::string line =
-      "--set: a list for another number of blocks (expected 2, got 40) at memory.activation_checkpointing";
+      "--set: list length differs from the number of blocks (expected 2, got 40) at memory.activation_checkpointing";
   rejected("plan recipe.yaml" + list, {line});
   rejected("fit recipe.yaml" + list, {line});
   EXPECT_EQ(hawser("plan recipe.yaml --set 'memory.activation_checkpointing=[full, none]'").code, 0);

@@ -88,7 +88,7 @@ TEST(Interrupt, ThreeInARowLeaveNothingBehind) {
         EXPECT_LT(ended.seconds, 5);
         // Either it was saved, or it says that it is lost.
         if (ended.code == 130) {
-          EXPECT_EQ(count(ended.err, "stopped after") + count(ended.err, "is lost") + count(ended.err, "interrupted"),
+          EXPECT_EQ(count(ended.err, "stopped after") + count(ended.err, "are lost") + count(ended.err, "interrupted"),
                     1u)
               << ended.err;
         }
@@ -126,7 +126,7 @@ TEST(Interrupt, AtATerminalReachesTheLauncherAlone) {
     going.type("\x03");
     const Ended ended = going.wait(20);
     EXPECT_EQ(ended.code, 130) << ended.err;
-    EXPECT_TRUE(says(ended, "\nhawser: saving and stopping; once more ends the run at once")) << ended.err;
+    EXPECT_TRUE(says(ended, "\nhawser: saving and stopping; interrupt again to stop at once")) << ended.err;
     EXPECT_TRUE(says(ended, "; `hawser fit --resume` goes on from it")) << ended.err;
     EXPECT_EQ(verified_step(place.out()), static_cast<std::int64_t>(metrics(place.out()).size()));
     expect_nothing_runs(going, place);
@@ -150,11 +150,12 @@ TEST(Interrupt, TwiceAtATerminalEndsAtOnceAndReportsWhatIsLost) {
     const Ended ended = going.wait(20);
     EXPECT_EQ(ended.code, 130) << ended.err;
     EXPECT_LT(ended.seconds, 3);
-    EXPECT_EQ(count(ended.err, "stopped after") + count(ended.err, "ended at once; what no checkpoint holds is lost"),
+    EXPECT_EQ(count(ended.err, "stopped after") +
+                  count(ended.err, "stopped at once; steps since the last checkpoint are lost"),
               1u)
         << ended.err;
     if (std::string(ranks) == "2") {
-      EXPECT_TRUE(says(ended, "ended at once")) << ended.err;
+      EXPECT_TRUE(says(ended, "stopped at once")) << ended.err;
     }
     EXPECT_EQ(count(ended.err, "***"), 0u) << "a trace of a crash: " << ended.err;
     expect_nothing_runs(going, place);
@@ -171,7 +172,7 @@ TEST(Interrupt, AfterItIsSavedChangesNothing) {
   kill(going.pid(), SIGINT);
   const Ended ended = going.wait(20);
   EXPECT_EQ(ended.code, 130) << ended.err;
-  EXPECT_EQ(count(ended.err, "is lost"), 0u) << ended.err;
+  EXPECT_EQ(count(ended.err, "are lost"), 0u) << ended.err;
   verified_step(place.out());
   expect_nothing_runs(going, place);
 }

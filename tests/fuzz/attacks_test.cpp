@@ -1,5 +1,5 @@
-// Files that are made to harm who reads them: counts that lie, nesting without end, texts that grow. Each ends in a
-// UserError of one line that names the file, in a moment and without the memory that the file speaks of.
+// Malicious files: wrong counts, unbounded nesting, texts that expand. Each must give a UserError of one line that
+// names the file, quickly and without allocating what the file claims.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -29,7 +29,7 @@ namespace {
 
 using checkpoint::testing::write_file;
 
-constexpr double kSeconds = 60;  // a moment, on a busy machine under the sanitizers
+constexpr double kSeconds = 60;  // for a busy machine under the sanitizers
 
 std::string repeated(const std::string& text, int count) {
   std::string out;
@@ -41,7 +41,7 @@ std::string brackets(int levels) {
   return repeated("[", levels) + repeated("]", levels);
 }
 
-// What the reader says.
+// The reader's error message.
 std::string rejection(const std::function<void()>& read) {
   const auto start = std::chrono::steady_clock::now();
   std::string message = "accepted";
@@ -68,7 +68,7 @@ class Attack : public ::testing::Test {
   const TemporaryFolder folder_{memory_folder()};
 };
 
-TEST_F(Attack, TokenizersThatNestWithoutEnd) {
+TEST_F(Attack, DeeplyNestedTokenizers) {
   const std::string name =
       folder_.path("tokenizer.json") + ": JSON nested too deeply (expected at most 64 levels) at byte ";
   EXPECT_EQ(tokenizer("{\"model\":" + brackets(300000) + "}"), name + "72");
@@ -84,7 +84,7 @@ TEST_F(Attack, TokenizersThatNestWithoutEnd) {
       "accepted");
 }
 
-TEST_F(Attack, TokenizersWhoseTextsGrow) {
+TEST_F(Attack, NormalizersThatExpandText) {
   const std::string replace =
       R"({"type":"Replace","pattern":{"String":"h"},"content":")" + std::string(1000, 'h') + "\"}";
   std::string steps = replace;
@@ -97,9 +97,9 @@ TEST_F(Attack, TokenizersWhoseTextsGrow) {
             "the tokenizer's normalizer makes more than 512 MiB of a t");
 }
 
-// Counts of a tekken.json without what they count.
-TEST_F(Attack, TekkenFilesThatLie) {
-  // The bytes, and then further tokens.
+// A tekken.json whose counts do not match its contents.
+TEST_F(Attack, InconsistentTekkenFiles) {
+  // The 256 byte tokens, then `more` tokens.
   const auto tekken = [&](const std::string& size, const std::string& special, const std::string& more = "") {
     std::string vocabulary;
     for (int byte = 0; byte < 256; ++byte) {
@@ -123,8 +123,8 @@ TEST_F(Attack, TekkenFilesThatLie) {
   EXPECT_EQ(tekken("267", "10", R"(,{"rank":3,"token_bytes":"AAAA"})"), file + "rank used twice at vocab[256].rank");
 }
 
-// Lengths and numbers of a SentencePiece model that reach beyond it, and every model that is cut short.
-TEST_F(Attack, SentencePieceModelsThatLie) {
+// SentencePiece models with out-of-range lengths and numbers, and truncated at every position.
+TEST_F(Attack, InconsistentSentencePieceModels) {
   const auto model = [&](const std::string& bytes) {
     return rejection([&] {
       write_file(folder_.path("tokenizer.model"), bytes);
@@ -137,7 +137,7 @@ TEST_F(Attack, SentencePieceModelsThatLie) {
   EXPECT_TRUE(model("\x0a" + std::string(20, '\xff')).starts_with(file));
   EXPECT_TRUE(model(std::string("\x0a\x00", 2)).starts_with(file)) << "an empty piece";
   EXPECT_TRUE(model(std::string(100000, '\x0b')).starts_with(file)) << "groups, opened and never closed";
-  // One sound piece of type UNKNOWN and a letter; then the trainer's numbers.
+  // One valid piece of type UNKNOWN and a letter, then the trainer's fields.
   const auto piece = [](const std::string& text, char type) {
     const std::string body =
         "\x0a" + std::string(1, static_cast<char>(text.size())) + text + "\x15" + std::string(4, '\0') + "\x18" + type;
@@ -159,8 +159,8 @@ TEST_F(Attack, SentencePieceModelsThatLie) {
   }
 }
 
-// A pipe or a folder where a file should lie.
-TEST_F(Attack, PipesAndFoldersInTheirPlaceHoldNoOne) {
+// A pipe or a folder in place of a file.
+TEST_F(Attack, PipesAndFoldersDoNotBlock) {
   const std::string pipe = folder_.path("tokenizer.json");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_EQ(rejection([&] { data::load_tokenizer(pipe); }), pipe + ": cannot read the tokenizer: not a regular file");
@@ -182,8 +182,8 @@ TEST_F(Attack, PipesAndFoldersInTheirPlaceHoldNoOne) {
   EXPECT_TRUE(data::is_prepared(options));
 }
 
-// What a prepare left of itself, with numbers that it cannot have written, is made anew.
-TEST_F(Attack, UnfinishedPreparesAndManifestsThatLie) {
+// Unfinished state and manifests of prepare with impossible contents are ignored, and the data is prepared again.
+TEST_F(Attack, InconsistentPrepareStateAndManifests) {
   write_file(folder_.path("text.jsonl"), "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n");
   const data::PrepareOptions options{
       .train = {folder_.path("text.jsonl")}, .output = folder_.path("data"), .vocab_size = 9};
@@ -215,7 +215,7 @@ TEST_F(Attack, UnfinishedPreparesAndManifestsThatLie) {
   }
 }
 
-TEST_F(Attack, PatternsThatDoNotCompileAreNotShownWhole) {
+TEST_F(Attack, PatternsThatDoNotCompileAreShortened) {
   const std::string pattern = std::string(50000, '(') + "a" + std::string(50000, ')');
   const std::string message =
       tokenizer(R"({"pre_tokenizer":{"type":"Split","pattern":{"Regex":")" + pattern +
@@ -224,7 +224,7 @@ TEST_F(Attack, PatternsThatDoNotCompileAreNotShownWhole) {
   EXPECT_NE(message.find(" after ...((("), std::string::npos) << message;
 }
 
-TEST_F(Attack, TokenizerConfigsThatNestWithoutEnd) {
+TEST_F(Attack, DeeplyNestedTokenizerConfigs) {
   write_file(folder_.path("tokenizer.json"), "{}");
   write_file(folder_.path("tokenizer_config.json"), "{\"chat_template\":" + brackets(300000) + "}");
   Problems problems;
@@ -233,8 +233,8 @@ TEST_F(Attack, TokenizerConfigsThatNestWithoutEnd) {
             folder_.path("tokenizer_config.json") + ": JSON nested too deeply (expected at most 64 levels)");
 }
 
-// Index files whose counts and lengths are not what lies in them.
-TEST_F(Attack, TokenIndexesThatLie) {
+// Index files whose counts and lengths do not match their contents.
+TEST_F(Attack, InconsistentTokenIndexes) {
   const std::string magic("MMIDIDX\0\0", 9);
   const auto number = [](auto value) {
     std::string bytes(sizeof value, '\0');
@@ -284,18 +284,18 @@ TEST_F(Attack, TokenIndexesThatLie) {
   EXPECT_TRUE(read(index(5, 0, 1, number(std::uint64_t{0})), "").starts_with("idx: token type not supported"));
 }
 
-TEST_F(Attack, LinesOfMetricsThatNestWithoutEnd) {
+TEST_F(Attack, DeeplyNestedMetricsLines) {
   EXPECT_FALSE(report::from_json(R"({"step":1,"loss":2,"more":)" + brackets(300000) + R"(,"then":1})"));
   EXPECT_FALSE(report::from_json(R"({"step":1,"findings":)" + brackets(300000)));
   EXPECT_TRUE(report::from_json(R"({"step":1,"loss":2,"more":[[[]]]})"));
 }
 
-TEST_F(Attack, StateOfARunThatNestsWithoutEnd) {
+TEST_F(Attack, DeeplyNestedRunState) {
   EXPECT_EQ(rejection([] { train::run_state_of(R"({"step":1,"recipe":)" + brackets(300000) + R"(,"sequences":1})"); }),
             "the checkpoint was not written by `hawser fit` (got JSON nested too deeply)");
 }
 
-TEST_F(Attack, StateOfARunWithNumbersThatNoRunHas) {
+TEST_F(Attack, RunStateWithInvalidNumbers) {
   const auto state = [](const std::string& step, const std::string& sequences) {
     return rejection([&] {
       train::run_state_of(
@@ -311,14 +311,14 @@ TEST_F(Attack, StateOfARunWithNumbersThatNoRunHas) {
   }
 }
 
-TEST_F(Attack, DataOfARunThatAreNoNumbers) {
+TEST_F(Attack, RunDataThatAreNotNumbers) {
   const train::RunState state{.data = R"({"tokens":"many","documents":[1],"content":7})"};
   EXPECT_EQ(train::data_changes(state, R"({"tokens":5,"documents":2})"),
             "the training data are not those of before: 0 tokens in 0 documents then, 5 tokens in 2 documents now");
 }
 
-// Columns of a matrix: all their stretches overlap, none of the columns does.
-TEST_F(Attack, BoxesWithoutNumber) {
+// Columns of a matrix: their flat ranges all overlap, the columns do not.
+TEST_F(Attack, ManyBoxes) {
   const auto columns = [](std::int64_t count) {
     checkpoint::SavedTensor tensor{.name = "a", .shape = {2, count}, .dtype = DType::f32};
     for (std::int64_t i = 0; i < count; ++i) tensor.boxes.push_back({.region = {{0, i}, {2, 1}}});
@@ -328,7 +328,7 @@ TEST_F(Attack, BoxesWithoutNumber) {
   EXPECT_EQ(checkpoint::find_overlap(columns(400000)), "more than 10000000 pairs of them may");
 }
 
-TEST_F(Attack, ManifestsOfCheckpoints) {
+TEST_F(Attack, CheckpointManifests) {
   const std::vector<checkpoint::testing::Spec> specs = {{"embed", {5, 3}}};
   const std::string saved =
       checkpoint::testing::save({.root = folder_.path(), .step = 3}, checkpoint::testing::cut_flat(specs, 2, 1));
@@ -369,7 +369,7 @@ TEST_F(Attack, ManifestsOfCheckpoints) {
   EXPECT_EQ(opened(), saved + "/rank-00001.bin: not a regular file");
 }
 
-// Stored GEMM algorithms: a file for the text alone, as large as such a text can be.
+// The reader of stored GEMM algorithms accepts only regular files of limited size.
 TEST_F(Attack, PipesAndFoldersInPlaceOfStoredGemmAlgorithms) {
   const std::string path = folder_.path("gemm_algorithms.txt");
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
@@ -383,7 +383,7 @@ TEST_F(Attack, PipesAndFoldersInPlaceOfStoredGemmAlgorithms) {
             path + ": file too long (expected at most 100 bytes, got 101)");
 }
 
-TEST(JsonDepth, CountsBracketsOutsideOfTexts) {
+TEST(JsonDepth, CountsBracketsOutsideOfStrings) {
   EXPECT_EQ(deeper_than("[[{\"a\":1}]]", 3), std::nullopt);
   EXPECT_EQ(deeper_than("[[{\"a\":1}]]", 2), 2u);
   EXPECT_EQ(deeper_than("[],[],[],{}", 1), std::nullopt);

@@ -1,6 +1,6 @@
-// Every reader of a file against sound files that are broken at random: it returns, or throws a UserError whose lines
-// can be printed; under the sanitizers it also reads nothing that is not its own. The draws are the same in every run;
-// HAWSER_FUZZ_SECONDS=600 goes on for so long per reader, from draws of its own for each HAWSER_FUZZ_SEED.
+// Fuzz tests: every file reader, on valid files with random mutations. It must return or throw a UserError with
+// printable lines; under the sanitizers it must not read out of bounds. The mutations are the same in every run;
+// HAWSER_FUZZ_SECONDS=600 runs each reader for at least that long, HAWSER_FUZZ_SEED selects other mutations.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -101,10 +101,10 @@ class Mutator {
       case 4:
         text.resize(at);
         break;
-      case 5:  // a stretch from elsewhere
+      case 5:  // a substring from elsewhere
         text.replace(at, length, text.substr(below(text.size() + 1), 1 + below(24)));
         break;
-      case 6: {  // a number or a word in place of a number
+      case 6: {  // a number replaced by another number or a word
         const std::size_t digit = text.find_first_of("0123456789", at);
         if (digit == std::string::npos) break;
         const std::size_t end = text.find_first_not_of("0123456789.-+e", digit);
@@ -120,7 +120,7 @@ class Mutator {
   std::uint64_t drawn_ = 0;
 };
 
-// Lines for people: no control characters, whatever the file held.
+// Error lines contain no control characters, whatever the file contains.
 void expect_printable(const std::string& lines) {
   EXPECT_FALSE(lines.empty());
   for (const char c : lines) {
@@ -130,7 +130,7 @@ void expect_printable(const std::string& lines) {
   }
 }
 
-// Reads so many broken versions of `sound`; `read` gets the text and throws or collects what is wrong with it.
+// Reads `count` mutations of `sound`; `read` gets the text, and throws or collects its problems.
 void fuzz(const std::string& name, const std::string& sound, int count,
           const std::function<void(const std::string& text, Problems& problems)>& read) {
   ASSERT_FALSE(sound.empty()) << name;
@@ -170,7 +170,7 @@ TEST(Fuzz, Recipe) {
       const Recipe read = read_recipe(path, {});
       Problems ignored;
       check_layout(read, 4, ignored);
-      // What is accepted can be kept and read again.
+      // An accepted recipe can be written and read again.
       write_file(folder / "again.yaml", recipe_json(read));
       EXPECT_EQ(recipe_json(read_recipe(folder / "again.yaml", {})), recipe_json(read));
     });
@@ -318,7 +318,7 @@ TEST(Fuzz, Checkpoint) {
       if (!problems.empty()) return;
       std::vector<Host> whole = checkpoint::testing::cut_flat(specs, 1);
       found.read(whole[0].states);
-      // Every byte is under a checksum: what is accepted is what was saved.
+      // Checksums cover every byte: what is accepted equals what was saved.
       EXPECT_TRUE(whole[0].holds(1));
     });
     write_file(file, sound);

@@ -204,7 +204,7 @@ def is_refused_without_pmix(cluster, work, options):
     out, err = done.communicate(timeout=40)
     said = [line for line in err.splitlines() if line.startswith("hawser: ")]
     check(done.returncode == 2, f"ended with {done.returncode}: {out}{err}")
-    check(said == ["hawser: srun started 2 tasks and did not bring them together: MPI needs PMIx; try srun --mpi=pmix"],
+    check(said == ["hawser: srun started 2 tasks without PMIx, which MPI needs; try srun --mpi=pmix"],
           f"{out}{err}")
     check(not (work / "none").exists(), "nothing is written")
 

@@ -1,4 +1,4 @@
-// Want of memory, as `ulimit -v` makes it.
+// `AddressLimit`: limits the address space of a test process, like `ulimit -v`.
 #pragma once
 
 #include <sys/resource.h>
@@ -9,8 +9,8 @@
 
 namespace hawser {
 
-// While it lives the system gives this process so many bytes of addresses more than it has. AddressSanitizer, which
-// takes terabytes of them, ends where it is limited: such builds skip.
+// While it exists, this process can map at most `more` bytes in addition to what it has mapped. AddressSanitizer maps
+// terabytes and aborts under a limit: skip the test if !kPossible.
 class AddressLimit {
  public:
 #ifdef __SANITIZE_ADDRESS__

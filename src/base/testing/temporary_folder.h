@@ -1,4 +1,4 @@
-// For tests: a folder of its own that goes away with the object, and the text of a file.
+// For tests: a temporary folder, removed with the object, and file contents.
 #pragma once
 
 #include <unistd.h>
@@ -13,13 +13,13 @@
 
 namespace hawser {
 
-// "" where there is no such file.
+// "" if there is no such file.
 inline std::string read_file(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// A parent for thousands of small files: in memory, where the machine has a folder for that.
+// Parent for folders of thousands of small files: in memory if possible.
 inline std::filesystem::path memory_folder() {
   const std::filesystem::path memory = "/dev/shm";
   return ::access(memory.c_str(), W_OK) == 0 ? memory : std::filesystem::temp_directory_path();
@@ -42,7 +42,7 @@ class TemporaryFolder {
   std::string path() const { return folder_.string(); }
   std::string path(std::string_view name) const { return (folder_ / name).string(); }  // "": ends in a slash
   std::filesystem::path operator/(std::string_view name) const { return folder_ / name; }
-  // With the folders on its way; gives its path.
+  // Creates missing parent folders; returns the path.
   std::string write(std::string_view name, std::string_view text) const {
     std::filesystem::create_directories((folder_ / name).parent_path());
     std::ofstream(path(name), std::ios::binary) << text;

@@ -47,8 +47,8 @@ CpuEvent& cpu_event(const Event& event) {
   return *state;
 }
 
-// libgomp ends the process where it is refused a thread. A team as large as its own tells before, by std::system_error;
-// the C library keeps the stacks of threads that have ended, and gives them to the next.
+// libgomp exits the process if it cannot create a thread. Creating a team of the same size first reports the failure as
+// std::system_error; the C library reuses the stacks of the threads that have ended.
 void try_team(int threads) {
   std::atomic<bool> over = false;
   std::vector<std::thread> team;
@@ -110,7 +110,7 @@ class CpuStream : public Stream {
  private:
   struct Task {
     std::function<void()> run;
-    bool skippable;  // dropped after a failure; events and waits are kept so that nobody hangs
+    bool skippable;  // dropped after a failure; events and waits still run, so that no waiter hangs
   };
 
   void push(Task task) {
@@ -147,7 +147,7 @@ class CpuStream : public Stream {
           failed_ = true;
         }
       }
-      task.run = nullptr;  // what the closure holds must not outlive its turn
+      task.run = nullptr;  // the closure's captures must not outlive the task
       {
         const std::lock_guard lock(mutex_);
         busy_ = false;
@@ -163,11 +163,11 @@ class CpuStream : public Stream {
   std::condition_variable changed_, idle_;
   std::deque<Task> queue_;
   bool busy_ = false, closing_ = false;
-  bool team_tried_ = false;  // the worker's
+  bool team_tried_ = false;  // used by the worker only
   bool failed_ = false;      // the worker's own copy of failure_ != nullptr
   std::exception_ptr failure_;
   std::uint64_t done_ = 0;
-  std::thread worker_;  // last: starts when all else stands
+  std::thread worker_;  // last: starts after all other members are initialized
 };
 
 class CpuDevice : public Device {
@@ -181,7 +181,7 @@ class CpuDevice : public Device {
     void* data = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) {
-      throw Error(ExitCode::does_not_fit, cat("memory: the operating system refused ", format_bytes(Bytes(bytes)), " (",
+      throw Error(ExitCode::does_not_fit, cat("memory: cannot allocate ", format_bytes(Bytes(bytes)), " (",
                                               std::strerror(errno), "); try fewer ranks or a smaller model"));
     }
     return static_cast<std::byte*>(data);

@@ -32,7 +32,7 @@ struct Cupti {
   std::string problem;
 
   Cupti() {
-    // The toolkit's own folder is on no loader's path, its lib64 often is.
+    // The toolkit's CUPTI folder is not on the loader's path; its lib64 often is.
     void* library = nullptr;
     for (const char* name : {"libcupti.so.13", "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13",
                              "/usr/local/cuda/lib64/libcupti.so.13"}) {
@@ -68,7 +68,7 @@ void expect(CUptiResult result, const char* call) {
   const char* text = "?";
   cupti().result_string(result, &text);
   throw UserError(Problem{.what = cat("the GPU cannot be traced: ", call, ": ", text),
-                          .hint = "without --trace, and without another profiler around it"});
+                          .hint = "without --trace, or without another profiler attached"});
 }
 
 constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
@@ -82,11 +82,11 @@ struct Found {
     std::uint32_t correlation = 0;
   };
   std::vector<Record> records;
-  std::unordered_map<std::uint32_t, std::int64_t> calls;  // of the host, by correlation: their beginning
+  std::unordered_map<std::uint32_t, std::int64_t> calls;  // start of the host's calls, by correlation id
   std::size_t dropped = 0;
 };
 
-// What CUPTI's callbacks fill. They are functions without an argument of ours, so it is one for the process.
+// Filled by CUPTI's callbacks. They take no user data, so there is one per process.
 struct Store {
   std::mutex mutex;
   Found found;
@@ -97,7 +97,7 @@ Store& store() {
   return one;
 }
 
-// "void hawser::ops::cuda::(anonymous namespace)::rows<float, 4>(Args)" is "rows".
+// The kernel's bare name: "void hawser::ops::cuda::(anonymous namespace)::rows<float, 4>(Args)" -> "rows".
 std::string short_name(const char* symbol) {
   if (symbol == nullptr) return "?";
   int status = -1;
@@ -168,12 +168,12 @@ void take(Found& into, const CUpti_Activity* record) {
 void CUPTIAPI give_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* records) {
   *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, kBufferBytes));
   *size = *buffer != nullptr ? kBufferBytes : 0;
-  *records = 0;  // as many as fit
+  *records = 0;  // no limit
 }
 
 void CUPTIAPI take_buffer(CUcontext context, std::uint32_t stream, std::uint8_t* buffer, std::size_t,
                           std::size_t valid) {
-  // No call of CUPTI's under our lock: another of its threads may hold its own and wait for ours.
+  // Calls CUPTI without holding the lock: a CUPTI thread may hold a lock of its own and wait for this one.
   Found found;
   CUpti_Activity* record = nullptr;
   while (cupti().next_record(buffer, valid, &record) == CUPTI_SUCCESS) take(found, record);
@@ -236,12 +236,12 @@ std::vector<Activity> ActivityRecorder::stop() {
   const std::lock_guard lock(store().mutex);
   Found& from = store().found;
   if (from.dropped > 0) {
-    throw UserError(Problem{.what = cat("the GPU's trace is not whole: CUPTI lost ", from.dropped, " records"),
+    throw UserError(Problem{.what = cat("the GPU trace is incomplete: CUPTI lost ", from.dropped, " records"),
                             .hint = "a smaller model or fewer micro-batches"});
   }
   std::vector<Activity> out;
   for (Found::Record& record : from.records) {
-    if (record.activity.begin == 0 || record.activity.end < record.activity.begin) continue;  // not yet over
+    if (record.activity.begin == 0 || record.activity.end < record.activity.begin) continue;  // still running
     if (const auto call = from.calls.find(record.correlation); call != from.calls.end())
       record.activity.launched = call->second;
     out.push_back(std::move(record.activity));

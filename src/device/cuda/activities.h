@@ -1,5 +1,5 @@
-// What a GPU did when: kernels, copies and fills as CUPTI, the toolkit's tracing library, reports them. CUPTI is loaded
-// when it is first asked for, so that a machine without it runs everything else.
+// GPU activity: kernels, copies and fills with their times, as recorded by CUPTI. CUPTI is loaded at the first use, so
+// that everything else runs without it.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,29 @@
 namespace hawser::cuda {
 
 struct Activity {
-  enum class Kind { kernel, copy };  // copy: memory fills too
+  enum class Kind { kernel, copy };  // copy: includes memory fills
   Kind kind = Kind::kernel;
-  std::string name;                 // a kernel's without namespaces, arguments and template arguments
-  std::uint32_t stream = 0;         // CUPTI's number
-  std::int64_t begin = 0, end = 0;  // ns of the system's real-time clock
-  std::int64_t launched = 0;        // when the host's call that enqueued it began; 0: unknown
+  std::string name;                 // of a kernel: without namespaces, arguments and template arguments
+  std::uint32_t stream = 0;         // CUPTI's stream id
+  std::int64_t begin = 0, end = 0;  // ns, system real-time clock
+  std::int64_t launched = 0;        // start of the host call that enqueued it; 0: unknown
 };
 
-// Why nothing can be traced on this machine, as a sentence; empty where it can.
+// Why tracing is not possible on this machine, as a sentence; empty if it is.
 std::string activities_problem();
 
-// One at a time in a process. Recording costs a microsecond or two a kernel.
+// One at a time per process. Recording costs 1 to 2 us per kernel.
 class ActivityRecorder {
  public:
-  ActivityRecorder();  // UserError with activities_problem()
+  ActivityRecorder();  // throws UserError with activities_problem()
   ~ActivityRecorder();
   ActivityRecorder(const ActivityRecorder&) = delete;
   ActivityRecorder& operator=(const ActivityRecorder&) = delete;
 
-  // CUPTI's number of a stream.
+  // CUPTI's id of a stream.
   std::uint32_t stream_number(const CudaNative& native) const;
   void start();
-  // All streams have been synchronized. UserError where CUPTI lost records.
+  // Call after synchronizing all streams. UserError if CUPTI dropped records.
   std::vector<Activity> stop();
 
  private:

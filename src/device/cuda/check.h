@@ -1,11 +1,11 @@
-// Turns what the CUDA runtime returns into our errors. For sources of the cuda backends only.
+// HAWSER_CUDA_CHECK: turns errors of the CUDA runtime into InternalError. For sources of the CUDA backends only.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include "base/error.h"
 
-// The call succeeds, or an InternalError says what it was and what the runtime said.
+// Throws an InternalError with the call and the runtime's error if the call fails.
 #define HAWSER_CUDA_CHECK(call)                                                                    \
   do {                                                                                             \
     const cudaError_t hawser_status = (call);                                                      \

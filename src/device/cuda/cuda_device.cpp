@@ -29,19 +29,19 @@ const char* to_string(std::int32_t op) {
     case CudaFault::segment_count:
       return "attention: number of segments ";
     case CudaFault::segment_rows:
-      return "attention: first row or number of rows ";  // at: the row of the table
+      return "attention: first row or number of rows ";  // at: row of the table
   }
   return "?";
 }
 
-// What streams and events share and what outlives the device object where an event does.
+// Shared by streams and events; outlives the device if an event does.
 struct Shared {
   int ordinal = 0;
   int sm_count = 0;
   std::atomic<std::int64_t> allocations = 0;
   CudaCache cache;
   std::mutex mutex;
-  std::vector<cudaEvent_t> spare;  // events are made once and used again
+  std::vector<cudaEvent_t> spare;  // for reuse
 
   ~Shared() {
     for (cudaEvent_t event : spare) cudaEventDestroy(event);
@@ -67,7 +67,7 @@ struct CudaEvent : Event::State {
     const std::lock_guard lock(shared->mutex);
     shared->spare.push_back(event);
   }
-  // Errors belong to the stream: it reports them when it is synchronized.
+  // Errors belong to the stream, which reports them in synchronize().
   void host_wait() override { cudaEventSynchronize(event); }
 
   std::shared_ptr<Shared> shared;
@@ -134,7 +134,7 @@ class CudaStream : public Stream {
         },
         call.get());
     if (status == cudaSuccess) {
-      static_cast<void>(call.release());  // the function above ends it
+      static_cast<void>(call.release());  // the lambda deletes it
     } else {
       fail(status, record.name);
     }
@@ -168,7 +168,7 @@ class CudaStream : public Stream {
   }
 
  private:
-  // What host functions threw; they run on a thread of the driver's and may outlive a stream that failed.
+  // Exceptions of host functions. These run on a driver thread and may outlive a failed stream.
   struct HostFailure {
     std::mutex mutex;
     std::exception_ptr error;
@@ -180,14 +180,14 @@ class CudaStream : public Stream {
 
   cudaStream_t handle() const { return static_cast<cudaStream_t>(native_.stream); }
 
-  // The device is the calling thread's setting; a thread may have come here for the first time.
+  // The current device is a per-thread setting, and any thread may call this stream.
   void enter() { cudaSetDevice(shared_->ordinal); }
 
   void note(cudaError_t status, const char* during) {
     if (status != cudaSuccess) fail(status, during);
   }
 
-  // An error of a kernel stays with the process's context: every later call on the device returns it.
+  // A kernel's error is sticky: every later call in the process's context returns it.
   void fail(cudaError_t status, const char* during) {
     if (failure_) return;
     cudaGetLastError();
@@ -214,7 +214,7 @@ class CudaStream : public Stream {
   std::string name_;
   Device& device_;
   std::shared_ptr<Shared> shared_;
-  CudaFault* fault_ = nullptr;  // as the host sees it
+  CudaFault* fault_ = nullptr;  // host address
   CudaNative native_;
   Arena scratch_;
   std::exception_ptr failure_;
@@ -261,7 +261,8 @@ class CudaDevice : public Device {
     void* data = nullptr;
     HAWSER_CUDA_CHECK(cudaSetDevice(shared_->ordinal));
     ++shared_->allocations;
-    reject(cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocPortable), "the host (pinned)", bytes);
+    reject(cudaHostAlloc(&data, static_cast<std::size_t>(bytes), cudaHostAllocPortable), "the host (pinned memory)",
+           bytes);
     return static_cast<std::byte*>(data);
   }
   void free_host(std::byte* data, std::int64_t) noexcept override { cudaFreeHost(data); }
@@ -280,35 +281,35 @@ class CudaDevice : public Device {
     if (status == cudaSuccess) return;
     cudaGetLastError();
     if (status != cudaErrorMemoryAllocation) HAWSER_CUDA_CHECK(status);
-    throw Error(ExitCode::does_not_fit,
-                cat("memory: ", whose, " refused ", format_bytes(Bytes(bytes)), "; try more GPUs or a smaller model"));
+    throw Error(ExitCode::does_not_fit, cat("memory: ", whose, " cannot allocate ", format_bytes(Bytes(bytes)),
+                                            "; try more GPUs or a smaller model"));
   }
 
   std::shared_ptr<Shared> shared_;
   DeviceAllocator allocator_;
-  std::map<void*, std::function<void(std::byte*)>> frees_;  // of regions that are not the runtime's
+  std::map<void*, std::function<void(std::byte*)>> frees_;  // regions from set_allocator
 };
 
 }  // namespace
 
 CudaInfo cuda_info() {
   CudaInfo info;
-  // Streams beyond the number of the driver's queues share one, and what waits in it for another rank holds up the
-  // others' work. The default is 8; read when CUDA starts, which is now.
+  // With more streams than hardware queues, streams share a queue: work of one that waits for another rank blocks work
+  // of the other. The default is 8 queues; the driver reads the variable when CUDA starts, which is here.
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   const cudaError_t status = cudaGetDeviceCount(&info.devices);
   if (status != cudaSuccess || info.devices == 0) {
     cudaGetLastError();
     info.devices = 0;
-    info.problem = cat("no GPU: ", status != cudaSuccess ? cudaGetErrorString(status) : "the driver shows none");
+    info.problem = cat("no GPU: ", status != cudaSuccess ? cudaGetErrorString(status) : "the driver reports none");
     return info;
   }
   cudaDeviceProp properties{};
   HAWSER_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
   info.name = properties.name;
   if (properties.major != 9 || properties.minor != 0) {
-    info.problem = cat("GPU 0 is a ", info.name, " of compute capability ", properties.major, ".", properties.minor,
-                       "; this binary has code for 9.0 (H100, H200) alone");
+    info.problem = cat("GPU 0 (", info.name, ") has compute capability ", properties.major, ".", properties.minor,
+                       "; this build supports 9.0 (H100, H200)");
     info.devices = 0;
   }
   return info;

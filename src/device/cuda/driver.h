@@ -1,5 +1,5 @@
-// Functions of the CUDA driver, found through the runtime, so that nothing links the driver's library: a binary starts
-// on machines without one. For sources of the cuda backends only.
+// CUDA driver functions, looked up through the runtime. Nothing links the driver library, so that the binary starts on
+// machines without it. For sources of the CUDA backends only.
 #pragma once
 
 #include <cuda.h>
@@ -7,7 +7,7 @@
 
 namespace hawser::cuda {
 
-// The driver's function `name` as of CUDA 12.0; null where this driver has none.
+// The driver function `name` as of CUDA 12.0; null if this driver has none.
 template <class Function>
 Function* driver_function(const char* name) {
   void* function = nullptr;

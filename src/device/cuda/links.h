@@ -1,4 +1,4 @@
-// What the CUDA driver says about itself and about the links between the GPUs of this machine.
+// CUDA versions, and the peer access between the GPUs of this machine.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@ namespace hawser::cuda {
 struct GpuLink {
   int from = 0, to = 0;
   bool access = false;          // `from` can read and write the memory of `to`
-  bool native_atomics = false;  // as over NVLink, not over PCIe
+  bool native_atomics = false;  // true over NVLink, false over PCIe
 };
 
 struct GpuLinks {
-  std::string driver_version, runtime_version;  // of CUDA: "13.0"; the driver's is the newest that it can run
+  std::string driver_version, runtime_version;  // of CUDA: "13.0"; driver: the newest it supports
   std::vector<GpuLink> pairs;                   // every pair, from < to
 };
 
-// All empty where there is no GPU, or no CUDA in this build. Makes no context on any GPU.
+// All empty if there is no GPU or no CUDA in this build. Creates no context on any GPU.
 GpuLinks gpu_links();
 
 }  // namespace hawser::cuda

@@ -1,4 +1,4 @@
-// What a kernel of ours or of a library is enqueued with on a GPU. No CUDA header is needed to read this one.
+// `CudaNative`: what kernels and library calls are enqueued with on a GPU. Includes no CUDA header.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,8 @@
 
 namespace hawser {
 
-// A kernel's report that its data is broken: an id outside a table, a table of segments that leaves its tensors. Lies
-// in host memory that the device writes; the first reporter wins, and the stream throws it at its next check() or
-// synchronize().
+// A kernel's report of invalid data: an id outside a table, or segments outside their tensors. It is in host memory
+// that the device writes. The first report is kept, and the stream throws it at its next check() or synchronize().
 struct CudaFault {
   enum Op : std::int32_t {
     none,
@@ -28,12 +27,12 @@ struct CudaFault {
   };
   std::int32_t op = none;
   std::int32_t value = 0;
-  std::int64_t at = 0;     // which element of the ids
-  std::int64_t limit = 0;  // value should have been in [0, limit)
+  std::int64_t at = 0;     // index of the element in the ids
+  std::int64_t limit = 0;  // expected: value in [0, limit)
 };
 
-// One object of each type, made at its first use and kept as long as the device: handles of libraries, choices they
-// made.
+// Per-device cache: one object per type, created at the first use and kept as long as the device. Holds library handles
+// and their choices.
 class CudaCache {
  public:
   template <class T>
@@ -49,13 +48,13 @@ class CudaCache {
   std::map<std::type_index, std::shared_ptr<void>> entries_;
 };
 
-// Memory that ops use between the first and the last kernel of one call. A stream's calls run one after another and
-// share it. Reserved at the stream's first use of it, which is before its first step.
+// Scratch memory within one call of an op. The calls of a stream run in order and share it. Allocated at the stream's
+// first use, which is before the first step.
 constexpr std::int64_t kCudaScratchBytes = std::int64_t{64} << 20;
 
 struct CudaNative {
   void* stream = nullptr;      // a cudaStream_t
-  CudaFault* fault = nullptr;  // as the device sees it
+  CudaFault* fault = nullptr;  // device address
   CudaCache* cache = nullptr;
   int ordinal = 0;
   int sm_count = 0;

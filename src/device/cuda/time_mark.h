@@ -1,4 +1,4 @@
-// A moment on a stream of a GPU, by the GPU's own clock; for profiles, never for steps that are timed as a whole.
+// `TimeMark`: a timed CUDA event, for profiles, not for end-to-end step times.
 #pragma once
 
 #include "device/cuda/native.h"
@@ -7,13 +7,13 @@ namespace hawser::cuda {
 
 class TimeMark {
  public:
-  // Records the moment behind all work enqueued so far.
+  // Records the event after all work enqueued so far.
   explicit TimeMark(const CudaNative& native);
   ~TimeMark();
   TimeMark(const TimeMark&) = delete;
   TimeMark& operator=(const TimeMark&) = delete;
 
-  // Both have been reached: their streams were synchronized.
+  // GPU time since `earlier`. Both streams must have been synchronized.
   double seconds_since(const TimeMark& earlier) const;
 
  private:

@@ -1,4 +1,4 @@
-// Numbers as kernels move them: float32 and bf16, up to 16 bytes a thread at a time; arithmetic is float32.
+// Vectorized loads and stores of float32 and bf16, up to 16 bytes per thread; arithmetic is float32.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,13 +17,13 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
   T v[N];
 };
 
-// bf16 stays in words of two, as it comes from memory: the compiler would give each half a register.
+// bf16 is kept packed in 32-bit words: otherwise the compiler uses a register for each half.
 template <int N>
 requires(N % 2 == 0) struct alignas(2 * N < 16 ? 2 * N : 16) Vec<Bf, N> {
   std::uint32_t words[N / 2];
 };
 
-// What a thread moves at once. Stores say so themselves: the compiler cuts a struct into a store an element.
+// Type of one load or store. Stores use explicit vector instructions: the compiler splits a struct into elements.
 template <int Bytes>
 using Moved = std::conditional_t<
     Bytes % 16 == 0, uint4,

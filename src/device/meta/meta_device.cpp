@@ -61,7 +61,7 @@ std::unique_ptr<Stream> MetaDevice::make_stream(const std::string& name) {
 std::byte* MetaDevice::allocate(std::int64_t bytes) {
   HAWSER_CHECK(bytes > 0, "empty region");
   const std::uint64_t address = next_address_;
-  // A gap between regions keeps a view that runs over its end from meeting the next one.
+  // A gap between regions keeps a view that overruns one from overlapping the next.
   next_address_ += static_cast<std::uint64_t>(round_up(bytes + (1 << 20), 1 << 20));
   return reinterpret_cast<std::byte*>(address);  // NOLINT: a number, never dereferenced
 }

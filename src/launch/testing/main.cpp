@@ -1,4 +1,4 @@
-// A rank for launch_test: `launch_test_rank WHAT [ARGUMENT]` starts MPI, writes its pid where asked, and ends as told.
+// Rank program of launch_test: `launch_test_rank WHAT [ARGUMENT]` starts MPI and ends as WHAT selects.
 #include <mpi.h>
 #include <unistd.h>
 
@@ -10,7 +10,7 @@
 
 #include "launch/stop.h"
 
-// MPI keeps memory until the process ends; under the sanitizers that is no finding about Hawser.
+// MPI keeps memory until the process exits; leak checks would report it.
 extern "C" const char* __asan_default_options() {
   return "detect_leaks=0";
 }
@@ -41,7 +41,7 @@ int run(const std::string& what, const std::string& argument, int rank, int rank
     std::fprintf(stderr, "rank %d\r%s\n", rank, std::getenv("OMP_NUM_THREADS"));
   }
   if (what == "wait") {
-    // Ranks write their pids as ARGUMENT.RANK; when asked to stop, they say so and end with 130.
+    // Ranks write their pids to ARGUMENT.RANK; after a stop request rank 0 prints a line and all return 130.
     std::ofstream(argument + "." + std::to_string(rank)) << getpid();
     while (!hawser::stop_requested()) pause_ms(20);
     MPI_Barrier(MPI_COMM_WORLD);
