@@ -1,12 +1,12 @@
-// A conversation with a model: each turn goes on from what is kept of the turns before.
+// `Chat`: a conversation with a model that reuses the KV cache of earlier turns.
 //
 //   Chat chat(*input, generator, "You are terse.");
 //   Problems problems;
-//   std::optional<Answer> answer = chat.say("hello", [](const std::string& text) { ... }, problems);
+//   std::optional<Answer> answer = chat.send("hello", [](const std::string& text) { ... }, problems);
 //
-// A turn renders the whole conversation with the chat template. Tokens that begin like those whose keys and values are
-// kept are not computed again; where a template writes an old turn otherwise than it was answered (one that drops
-// thoughts, say), what follows is.
+// Each turn renders the complete conversation with the chat template. The prefix that equals the tokens in the KV cache
+// is not computed again. If a template renders an earlier turn differently from the generated answer (one that drops
+// thoughts, for example), the tokens after the difference are computed again.
 #pragma once
 
 #include <functional>
@@ -20,17 +20,17 @@ namespace hawser::generate {
 
 class Chat {
  public:
-  // system: "" for none. Both outlive this.
+  // `system`: "" for none. `input` and `generator` outlive this.
   Chat(const OpenGeneration& input, Generator& generator, std::string system);
 
-  // The answer to a line of the user's; `on_text` hears it as it comes. Adds a problem and returns none where the
-  // template rejects the turn or the conversation has no room left; then it is as if it had not been said.
+  // The answer to a line of the user. `on_text` receives the text as it is generated. Adds a problem and returns
+  // nullopt if the template rejects the turn or the conversation is too long; the conversation is then unchanged.
   std::optional<Answer> send(const std::string& line, const std::function<void(const std::string&)>& on_text,
                              Problems& problems);
-  // Forgets all that was said, but for the system's text.
+  // Clears the conversation except for the system message.
   void reset();
 
-  // Of the last turn: tokens of the conversation up to the answer, and how many of them had been computed before.
+  // Of the last turn: tokens of the prompt, and how many of them were reused from the KV cache.
   std::size_t prompt_tokens() const { return prompt_tokens_; }
   std::size_t reused_tokens() const { return reused_tokens_; }
 
@@ -39,7 +39,7 @@ class Chat {
   Generator& generator_;
   std::string system_;
   data::chat::List messages_;
-  std::vector<std::int32_t> kept_;  // the tokens of the first slot
+  std::vector<std::int32_t> kept_;  // tokens in the KV cache of the first slot
   std::int64_t turns_ = 0;
   std::size_t prompt_tokens_ = 0, reused_tokens_ = 0;
 };

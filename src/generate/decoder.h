@@ -1,14 +1,14 @@
-// A model that goes on from tokens it has seen: passes over new rows, with keys and values kept between them.
+// `Decoder`: runs a model over new tokens of sequences whose earlier K and V are in a KV cache.
 //
 //   Decoder decoder(open, recipe, size, threads, device);
-//   std::span<const float> logits = decoder.prefill(slot, 0, prompt);   // [V]: what comes behind the prompt
+//   std::span<const float> logits = decoder.prefill(slot, 0, prompt);   // [V]: logits of the token after the prompt
 //   ...
-//   decoder.decode({{slot, position, token}, ...});                     // a row each
+//   decoder.decode({{slot, position, token}, ...});                     // one token of each sequence
 //   logits = decoder.logits(0);
 //
-// What a slot holds stays until it is written over: a sequence may go on from any position up to where it stands, and
-// what lay behind is forgotten. On the CPU a sequence's numbers do not depend on the others of a pass, to the bit, as
-// long as a pass has 32 rows at most (ops/gemm) and attention no window.
+// A slot's contents stay until they are overwritten. A sequence may continue from any position up to its length; later
+// positions are then dropped. On the CPU the logits of a sequence are bitwise independent of the other sequences in a
+// pass, as long as a pass has at most 32 rows (ops/gemm) and attention has no window.
 #pragma once
 
 #include <memory>
@@ -25,26 +25,28 @@ namespace hawser::generate {
 
 class Decoder {
  public:
-  // Plans, reserves and loads the weights. Error(does_not_fit) before anything is reserved. The model outlives this.
+  // Plans, reserves memory and loads the weights. Error(does_not_fit) before anything is reserved. The model outlives
+  // this.
   Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device,
           train::SessionChecks checks = {});
 
   const CacheSize& size() const { return size_; }
   std::int64_t vocabulary() const { return vocabulary_; }
 
-  // Computes ids, one or more, at positions [position, ...) of the sequence in `slot`, of which the earlier ones have
-  // been computed. Returns the logits behind the last, valid until the next pass.
+  // Computes one or more ids at positions [position, ...) of the sequence in `slot`, whose earlier positions have been
+  // computed. Returns the logits after the last id [V], valid until the next pass.
   std::span<const float> prefill(std::int64_t slot, std::int64_t position, std::span<const std::int32_t> ids);
 
   struct NewToken {
     std::int64_t slot = 0, position = 0;
     std::int32_t id = 0;
   };
-  // One pass over a new token of each of several sequences, no slot twice; logits(i) is then what comes behind the ith.
+  // One pass over a new token of each of several sequences, in distinct slots. logits(i) then returns those after the
+  // ith.
   void decode(std::span<const NewToken> tokens);
   std::span<const float> logits(std::int64_t i) const;
 
-  // Which kernels it took, for people.
+  // The kernels it used, for the user.
   std::vector<std::string> notes();
 
  private:

@@ -1,4 +1,4 @@
-// Text from a model.
+// `Generator`: text generation with continuous batching.
 //
 //   Problems problems;
 //   auto input = open_generation({.model = folder, .prompt = "It is a truth", .max_tokens = 32}, problems);
@@ -6,8 +6,8 @@
 //   Generator generator(*input);
 //   std::vector<Answer> answers = generator.answer_all();
 //
-// Prompts go through one at a time, in chunks; then all that run get their next token together, until one ends and the
-// next prompt takes its place. On this process alone.
+// Prompts are prefilled one at a time, in chunks. All running sequences then decode their next token in one pass; when
+// one ends, the next prompt takes its slot. Runs in this process only.
 #pragma once
 
 #include <functional>
@@ -22,13 +22,13 @@ namespace hawser::generate {
 
 struct Answer {
   enum class End { length, token, text };  // max_tokens; an end token; a stop text
-  std::vector<std::int32_t> ids;           // after the prompt; with the token that ended it
-  std::string text;                        // special tokens left out; ends before a stop text. "" without a tokenizer
+  std::vector<std::int32_t> ids;           // after the prompt, including the token that ended it
+  std::string text;                        // without special tokens, up to a stop text. "" without a tokenizer
   End end = End::length;
 };
 const char* to_string(Answer::End end);  // "length", "end token", "stop text"
 
-// What was computed, and how long it took.
+// Counts of computed tokens and their time.
 struct Counts {
   std::int64_t prompts = 0;  // answered
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
@@ -40,12 +40,12 @@ struct Counts {
   double decode_rate() const { return decode_seconds > 0 ? static_cast<double>(decode_tokens) / decode_seconds : 0; }
 };
 
-// What a caller may hear; each may be empty.
+// Callbacks; each may be empty.
 struct Listener {
-  // A token of the answer to prompt i, and the text that is certain with it. In the end perhaps text that was held
-  // back, with id -1.
+  // A token of the answer to prompt i, and the text that is final with it. At the end there may be one more call with
+  // id -1 and the text held back until then.
   std::function<void(std::size_t i, std::int32_t id, const std::string& text)> token;
-  std::function<void(std::size_t i, const Answer& answer)> answer;  // complete; in the order in which they end
+  std::function<void(std::size_t i, const Answer& answer)> answer;  // complete; in the order in which answers end
   std::function<void(const Counts&)> progress;                      // between passes
 };
 
@@ -55,10 +55,10 @@ class Generator {
   explicit Generator(OpenGeneration& input);
   ~Generator();
 
-  // Answers to input.prompts, in their order.
+  // Answers to input.prompts, in the order of the prompts.
   std::vector<Answer> answer_all(const Listener& listener = {});
-  // The answer to one more prompt, of which the first `known` tokens are as in the prompt and the answer before it and
-  // are not computed again. The prompt counts as the `number`th for its draws. Uses the first slot.
+  // The answer to one more prompt. Its first `known` tokens equal those of the previous prompt and answer in the first
+  // slot, which it uses, and are not computed again. `number`: the prompt's number for sampling.
   Answer answer(const Prompt& prompt, std::size_t known, std::int64_t number, const Listener& listener = {});
 
   const Counts& counts() const { return counts_; }
@@ -68,7 +68,7 @@ class Generator {
   struct Running;
   Running start(const Prompt& prompt, std::size_t index, std::int64_t number, std::int64_t slot, std::size_t known,
                 const Listener& listener);
-  // Takes the next token out of the logits. True where the answer has ended.
+  // Samples the next token from the logits. True if the answer has ended.
   bool take(Running& running, std::span<const float> logits, const Listener& listener);
   Answer finish(Running& running, const Listener& listener);
   void decode(std::vector<Running>& running);

@@ -1,4 +1,4 @@
-// What a model is to go on from: texts, conversations or ids, from the command line or a file.
+// Prompts of generation: texts, conversations or token ids, from the command line or a file.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 namespace hawser::generate {
 
 struct Prompt {
-  std::string text;  // as it was given, or as the chat template wrote it; "" of ids
+  std::string text;  // as given, or as rendered by the chat template; "" for ids
   std::vector<std::int32_t> ids;
-  std::int64_t line = 0;  // of its file; 0: none
-  bool chat = false;      // a conversation: it ends where the assistant is to answer
+  std::int64_t line = 0;  // line of its file; 0: none
+  bool chat = false;      // a conversation that ends where the assistant answers
 };
 
-// Where a prompt stands, for messages.
+// Source of a prompt, for messages.
 struct PromptPlace {
   std::string file;
   std::string at;  // "line 3", "--prompt"
@@ -29,26 +29,26 @@ struct PromptPlace {
 // A message of a conversation: {"role": role, "content": content}.
 data::chat::Value message(const std::string& role, const std::string& content);
 
-// Makes ids. Each function adds a problem and returns none where there is one.
+// Encodes prompts to token ids. Each function adds a problem and returns nullopt on an error.
 class PromptEncoder {
  public:
-  // tokenizer: null where the model has none. chat_template: null where there is none; `without` then says why, where
-  // more is known than that. `begin`: what an empty text is. The tokenizer outlives this.
+  // tokenizer: null if the model has none; it outlives this. chat_template: null if there is none; `without` then
+  // contains the reasons, if any are known. `begin`: the token for an empty text.
   PromptEncoder(std::string model, const data::Tokenizer* tokenizer,
                 std::shared_ptr<const data::chat::ChatTemplate> chat_template, Problems without,
                 std::optional<std::int64_t> begin, std::int64_t vocabulary);
 
-  // As the tokenizer encodes a text, with what it puts before and behind one.
+  // Encodes a text, with the special tokens that the tokenizer adds at its begin and end.
   std::optional<Prompt> text(const std::string& text, const PromptPlace& place, Problems& problems) const;
-  // The template's text up to where the assistant answers; nothing is added.
+  // The text rendered by the template up to the assistant's answer, without additional special tokens.
   std::optional<Prompt> conversation(const data::chat::Conversation& conversation, const PromptPlace& place,
                                      Problems& problems) const;
   std::optional<Prompt> ids(const std::vector<std::int64_t>& ids, const PromptPlace& place, Problems& problems) const;
 
   const data::chat::ChatTemplate* chat_template() const { return template_.get(); }
   std::int64_t vocabulary() const { return vocabulary_; }
-  // The token that ends an answer of a conversation, as the template writes it: the first special token behind an
-  // assistant's message, or the template's eos_token. None where there is no template or no such token.
+  // The token that ends an answer of a conversation in the template: the first special token after an assistant's
+  // message, or the template's eos_token. nullopt if there is no template or no such token.
   std::optional<std::int64_t> end_of_turn() const;
 
  private:
@@ -63,10 +63,10 @@ class PromptEncoder {
   std::int64_t vocabulary_;
 };
 
-// A file of prompts, perhaps compressed (.gz, .zst), or "-" for standard input, which is .jsonl: .txt has one a line;
-// .jsonl has an object a line with `prompt` (a text, or a list of messages), `messages` (with `tools`, if any) or
-// `input_ids`; other keys do not count. Blank lines are passed over. Adds the problems of all lines, or that the file
-// cannot be read.
+// Reads a file of prompts, optionally compressed (.gz, .zst), or "-" for .jsonl on standard input. .txt: one prompt per
+// line. .jsonl: one object per line with `prompt` (a text or a list of messages), `messages` (with optional `tools`) or
+// `input_ids`; other keys are ignored. Skips blank lines. Adds the problems of all lines, or that the file cannot be
+// read.
 std::vector<Prompt> read_prompts(const std::string& path, const PromptEncoder& encoder, Problems& problems);
 
 }  // namespace hawser::generate

@@ -1,13 +1,14 @@
-// From logits to a token.
+// `Sampler`: samples a token from logits.
 //
-// temperature 0: the token with the largest logit, of equal ones the lowest id. Above 0, in the order of transformers:
+// temperature = 0: the token with the largest logit; of equal ones, the lowest id.
+// temperature > 0, in the order of transformers:
 //   1. temperature: s[i] = logit[i] / temperature
-//   2. top_k > 0:   tokens with s below the k-th largest are left out (all that equal it stay)
-//   3. top_p < 1:   p = softmax of what is left, largest first, of equal ones the lowest id; a token is left out where
-//                   the sum of those before it is top_p or more. One stays at least.
-//   4. a draw from the softmax of what is left.
-// The draw's number comes from (seed, number of the prompt, position of the token in its sequence), by Philox: neither
-// the other prompts nor the batch change it. Sums are float64.
+//   2. top_k > 0:   removes tokens with s below the k-th largest; keeps all that equal it
+//   3. top_p < 1:   p = softmax over the remaining tokens, in descending order, equal ones by ascending id; removes
+//                   tokens for which the sum of p before them is at least top_p; keeps at least one
+//   4. samples from the softmax over the remaining tokens
+// The random number is Philox of (seed, number of the prompt, position of the token in its sequence), so it does not
+// depend on other prompts or the batch. Sums are float64.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +30,14 @@ class Sampler {
  public:
   explicit Sampler(const Sampling& sampling) : sampling_(sampling), random_(sampling.seed, "generate") {}
 
-  // UserError where no logit is a finite number.
+  // UserError if no logit is finite.
   std::int32_t pick(std::span<const float> logits, std::int64_t prompt, std::int64_t position);
 
   struct Candidate {
     std::int32_t id = 0;
     double weight = 0;  // exp(s - largest s)
   };
-  // What is left after the filters (temperature above 0); valid until the next call.
+  // The tokens that remain after the filters (temperature above 0); valid until the next call.
   const std::vector<Candidate>& candidates(std::span<const float> logits);
 
  private:

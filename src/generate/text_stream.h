@@ -1,4 +1,4 @@
-// Tokens to text as they come: whole characters only, and never a part of a text that ends the answer.
+// `TextStream`: converts generated tokens to text incrementally: complete characters only, and no part of a stop text.
 #pragma once
 
 #include <span>
@@ -9,24 +9,23 @@
 
 namespace hawser::generate {
 
-// How many of the ids end with a whole character: all, or without those at the end that begin one.
+// Number of ids that end with a complete character: all, or fewer if the last ones are the start of one.
 std::size_t whole_characters(const data::Tokenizer& tokenizer, std::span<const std::int32_t> ids);
 
 class TextStream {
  public:
-  // `before`: the tokens that the answer goes on from; they decide whether it begins with a space. A character that
-  // they begin is the answer's (whole_characters). A stop text, which is not empty, ends the answer where it first
-  // stands in the text behind them, and is not part of it. The tokenizer outlives this.
+  // `before`: the tokens before the answer; they determine whether it begins with a space. A character whose first
+  // bytes are in `before` belongs to the answer (whole_characters). The answer ends before the first occurrence of a
+  // stop text after `before`; stop texts are not empty. The tokenizer outlives this.
   TextStream(const data::Tokenizer& tokenizer, std::span<const std::int32_t> before, std::vector<std::string> stops);
 
-  // The text that is certain now; "" while a character is not whole, or while what came may be the start of a stop
-  // text.
+  // The text that is final now; "" while a character is incomplete, or while the text may be the start of a stop text.
   std::string push(std::int32_t id);
-  // What was held back.
+  // The text that was held back.
   std::string finish();
-  // A stop text was found: what push() returned by then is all.
+  // A stop text was found; push() has returned the complete answer.
   bool stopped() const { return stopped_; }
-  // All that was returned.
+  // All returned text.
   const std::string& text() const { return text_; }
 
  private:
@@ -35,9 +34,9 @@ class TextStream {
   const data::Tokenizer& tokenizer_;
   std::vector<std::string> stops_;
   std::vector<std::int32_t> ids_;
-  std::size_t from_ = 0;   // decoding begins here
-  std::size_t known_ = 0;  // the text of ids [from_, known_) has been taken
-  std::string held_;       // taken, not returned
+  std::size_t from_ = 0;   // start of the decoded ids
+  std::size_t known_ = 0;  // the text of ids [from_, known_) has been consumed
+  std::string held_;       // consumed, not yet returned
   std::string text_;
   bool stopped_ = false;
 };

@@ -1,12 +1,14 @@
-// How long a step takes on a target, from its trace.
+// Cost model: predicts the time of a step on a target from its trace.
 //
-// The model is simple and states itself: a piece of work takes the longest of FLOPs / rate of its kind, bytes read and
-// written / copy rate, and the launch time. A collective takes the link's latency plus the bytes that leave this rank /
-// rate. Streams are queues that run side by side and wait for each other's events; no link is faster than all the bytes
-// that it carries in the step. On a target without overlap the times of all streams add up.
+// Time of a piece of work:
+//   max(FLOPs / rate of its kind, bytes read and written / copy rate, launch time)
+// Time of a collective:
+//   link latency + bytes sent by this rank / link rate
+// Streams are concurrent queues that wait for each other's events. The step takes at least the sum of the times of all
+// collectives on one link. On a target without overlap the times of all streams add up.
 //
-// A group over several nodes runs at the node's own rate or at that of its members' links out of the node together,
-// whichever is less (rings that use every port).
+// The rate of a group over several nodes is the minimum of the node's internal rate and the sum of its members' links
+// out of the node (rings that use all ports).
 #pragma once
 
 #include <map>
@@ -18,14 +20,14 @@
 
 namespace hawser::plan {
 
-// The ranks of a communicator, from its name ("shard:0-7/gather", "replicate:1-5:4").
+// Ranks of a communicator, parsed from its name ("shard:0-7/gather", "replicate:1-5:4").
 struct Members {
   int count = 1, first = 0, last = 0;
-  int near_first = 1;  // of them in the same block of `block` ranks as the first
+  int near_first = 1;  // members in the first member's block of `block` ranks
 };
 Members members_of(const std::string& communicator, int block);
 
-// "shard" of "shard:0-7/gather".
+// The part of a communicator's name before the colon: "shard" for "shard:0-7/gather".
 std::string group_kind(const std::string& communicator);
 
 // Bytes that one rank sends in a collective of `count` members.
@@ -33,10 +35,10 @@ double bytes_sent(const CollectiveNote& note, int count);
 
 struct StepTime {
   double seconds = 0;
-  std::map<std::string, double> busy;  // seconds by what took them: "GEMM", "attention", "other work", "messages"
+  std::map<std::string, double> busy;  // seconds by category: "GEMM", "attention", "other work", "communication"
 };
 
-// `share`: of the target's rates that a rank has (per_core targets: its cores; else 1).
+// `share`: fraction of the target's rates that a rank has: with per_core its cores, otherwise 1.
 StepTime step_time(const Trace& trace, const Target& target, DType compute, double share);
 
 }  // namespace hawser::plan

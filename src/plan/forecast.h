@@ -1,8 +1,8 @@
-// What a recipe will need and how fast it will be on a number of ranks of a target; and the check that it fits.
+// Forecast of memory and speed of a recipe on the ranks of a target, and the check that it fits.
 //
 //   plan::Forecaster forecaster(recipe, model, world, plan::load_target("h200"), plan::this_machine(), threads);
 //   plan::Forecast f = forecaster.forecast();
-//   if (!f.fits()) throw ...                     // or, all in one, before anything is allocated:
+//   if (!f.fits()) throw ...                     // or in one call, before anything is allocated:
 //   plan::check_capacity(recipe, model, world, threads);
 #pragma once
 
@@ -18,9 +18,9 @@
 
 namespace hawser::plan {
 
-// Ranks that need the same: planned once.
+// Consecutive ranks with equal memory needs, which are planned once.
 struct RankClass {
-  int first = 0, last = 0;   // every rank between
+  int first = 0, last = 0;   // inclusive
   std::string text() const;  // "ranks 0-7", "rank 0"
 };
 std::vector<RankClass> rank_classes(const MeshSizes& mesh);
@@ -33,7 +33,7 @@ struct Forecast {
   StepTime time;
   double tokens_per_second = 0;  // of all ranks
   double planning_seconds = 0;
-  bool chosen = false;  // the policies of layout are those that memory.activation_checkpointing: auto came to
+  bool chosen = false;  // the policies of `layout` are the choice for memory.activation_checkpointing: auto
 
   // The policy of each block.
   std::vector<Checkpointing> checkpointing() const;
@@ -41,17 +41,17 @@ struct Forecast {
   bool fits() const { return needed() <= capacity; }
 };
 
-// What memory.activation_checkpointing: auto leaves free of a rank's capacity, for what the plan cannot know: the
-// context and the communicators are estimates, and another process may hold some of a device.
+// Fraction of a rank's capacity that memory.activation_checkpointing: auto leaves free for what the plan cannot know:
+// the sizes of context and communicators are estimates, and other processes may use memory of the device.
 constexpr double kAutoMargin = 0.01;
 
 // A change of a recipe: "memory.activation_checkpointing=full".
 struct Change {
   std::string key, value;
-  std::string flag() const;  // as it is typed, quoted for a shell where it must be
+  std::string flag() const;  // a command-line option, quoted for a shell if necessary
 };
 
-// Settings that keep sequence length and global batch.
+// A suggestion: settings that fit and keep sequence length and global batch.
 struct Suggestion {
   std::vector<Change> changes;
   Recipe recipe;  // with the changes
@@ -62,27 +62,27 @@ struct Suggestion {
 
 class Forecaster {
  public:
-  // Borrows recipe and model. The recipe has passed config's checks for `world` ranks. threads: of a rank on the CPU.
+  // Borrows recipe and model. The recipe has passed config's checks for `world` ranks. `threads`: per rank, on the CPU.
   Forecaster(const Recipe& recipe, const models::Model& model, int world, Target target, Machine machine, int threads);
 
   const Target& target() const { return target_; }
   std::int64_t capacity() const { return capacity_; }
 
-  // Of a recipe that says memory.activation_checkpointing: auto, the forecast of what is chosen: the policies of the
-  // blocks with which a step is fastest and needs at most 1 - kAutoMargin of the capacity; where there are none, those
-  // with which it needs least. Equal arguments give equal choices.
+  // For memory.activation_checkpointing: auto, the forecast of the chosen policies: those of the fastest step that
+  // needs at most 1 - kAutoMargin of the capacity, or, if none fits, those with the minimum memory. Equal arguments
+  // give equal choices.
   Forecast forecast() const;
-  // At most `count` settings whose own plans fit, fastest first; takes seconds at most. Empty: none was found.
+  // Up to `count` settings whose complete plans fit, fastest first; takes at most seconds. Empty if none was found.
   std::vector<Suggestion> suggestions(int count) const;
 
  private:
   class Search;
   class Choice;
   Layout layout_of(const Recipe& recipe) const;
-  // The recipe with a step of at most so many micro-batches.
+  // The recipe with at most `micro_batches` micro-batches per step.
   Recipe shortened(const Recipe& recipe, int micro_batches) const;
   Forecast choose(const Recipe& recipe) const;
-  // auto counts as none here.
+  // Treats auto as none.
   Forecast forecast(const Recipe& recipe, const models::Model& model, program::Placing placing) const;
 
   const Recipe& recipe_;
@@ -96,20 +96,20 @@ class Forecaster {
 
 constexpr int kSuggestions = 3;
 
-// The lines about a recipe that does not fit: what is needed, what there is, and the offers.
+// The message about a recipe that does not fit: needed memory, available memory, and the suggestions.
 std::string rejection(const Recipe& recipe, const Forecast& forecast, const std::vector<Suggestion>& suggestions);
 
-// Throws Error(ExitCode::does_not_fit) with refusal() where the recipe needs more than a rank may use. Takes no memory
-// to speak of and sends no message: every rank, or the process that starts them, may call it.
+// Throws Error(ExitCode::does_not_fit) with rejection() if the recipe needs more than a rank may use. Allocates little
+// and does not communicate: every rank may call it, or the process that starts them.
 void check_capacity(const Recipe& recipe, const models::Model& model, int world, int threads,
                     const Machine& machine = this_machine(), const std::string& target = "cpu");
 
-// The same for a session that does not train and offers nothing: `hint` says what to try.
+// The same for a session that does not train. Makes no suggestions; `hint` is the message's hint.
 void check_capacity(const Recipe& recipe, const models::Model& model, const Layout& layout, step::Purpose purpose,
                     const std::string& hint, const Machine& machine = this_machine(),
                     const std::string& target = "cpu");
 
-// The same for what was planned elsewhere: `needed` bytes of a rank, with overhead_of the target.
+// The same for a plan made elsewhere: `needed` bytes of a rank, including overhead_of the target.
 void check_capacity(const Recipe& recipe, std::int64_t needed, int world, const std::string& hint,
                     const Machine& machine = this_machine(), const std::string& target = "cpu");
 

@@ -1,4 +1,4 @@
-// Host memory of a checkpoint's snapshot (train/snapshot.h): a rank's share of parameters and moments, once more.
+// Host memory of a checkpoint's snapshot (train/snapshot.h): a second copy of a rank's share of parameters and moments.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,17 @@
 
 namespace hawser::plan {
 
-// Whether a run of the recipe saves while steps go on, and so needs a snapshot.
+// Whether a run of the recipe saves while steps continue, and so needs a snapshot.
 bool saves_asynchronously(const Recipe& recipe);
 
-// Of a rank whose optimizer state takes so many bytes: float32 master weights, as large as each of the two moments.
+// Snapshot bytes of a rank, given its optimizer state (two moments): plus float32 master weights, as large as one
+// moment.
 constexpr std::int64_t snapshot_bytes(std::int64_t optimizer_bytes) {
   return optimizer_bytes / 2 * 3;
 }
 
-// What a rank has for it. On the CPU that is what its plan leaves of its capacity; beside a GPU its share of the host's
-// memory that is free now, less a tenth.
+// Memory available to a rank's snapshot: on the CPU, capacity minus the plan's needs; with a GPU, the rank's share of
+// 90% of the host memory that is free now.
 std::int64_t snapshot_memory_cpu(std::int64_t capacity, std::int64_t needed);
 std::int64_t snapshot_memory_host(int ranks_here);
 

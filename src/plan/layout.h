@@ -1,7 +1,8 @@
-// A recipe and a model on a number of ranks: everything that decides what a rank will do in a step, before any device.
+// `Layout`: a recipe and a model on a number of ranks: all settings that determine a rank's step, independent of a
+// device.
 //
-// Both the plan (on meta) and the session (on a device) build their executor from the same Layout, so that the one
-// predicts the other.
+// The plan (on meta) and the session (on a device) build their executors from the same Layout, so the plan predicts the
+// session.
 #pragma once
 
 #include <memory>
@@ -18,65 +19,66 @@
 namespace hawser::plan {
 
 struct Layout {
-  DeviceKind device = DeviceKind::cpu;  // what it is planned for, or runs on
+  DeviceKind device = DeviceKind::cpu;  // the device it is planned for, or runs on
   MeshSizes mesh;
   DType compute = DType::f32;
   DType reduce_dtype = DType::f32;     // of a micro-batch's gradients (step::ExecutorSetup::reduce_dtype)
-  DType kv_reduce_dtype = DType::f32;  // of gathered keys' gradients (parallel::AllGatherExchange)
+  DType kv_reduce_dtype = DType::f32;  // of gradients of gathered K and V (parallel::AllGatherExchange)
   int threads = 1;                     // CPU threads of the compute stream
-  int micro_batches = 1;               // a rank and step
+  int micro_batches = 1;               // per rank and step
   data::BatchShape batch;              // of a micro-batch on one data rank
-  int head_groups = 1;                 // key-value heads are gathered in so many groups
+  int head_groups = 1;                 // number of groups of KV heads, each gathered at once
   step::BatchBounds bounds;
   std::vector<nn::SavePolicy> policies;
   int prefetch = 1;
   int in_flight = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   step::OptimizerSettings optimizer;
-  std::int64_t logit_positions = 1;  // Purpose::logits: rows whose logits are wanted
-  // Rows of keys and values that each attention layer keeps from pass to pass; 0: a pass sees its own rows alone.
+  std::int64_t logit_positions = 1;  // Purpose::logits: number of rows whose logits are computed
+  // Rows of K and V that each attention layer keeps between passes; 0: a pass attends to its own rows only.
   std::int64_t kv_cache_rows = 0;
-  bool deterministic = false;  // two runs give the same bits on CUDA too; on the CPU they always do
+  bool deterministic = false;  // two runs give the same bits on CUDA, too; on the CPU they always do
 
   int parts() const { return mesh.shard_ranks(); }
   int data_ranks() const { return mesh.shard * mesh.replicate; }  // ranks with sequences of their own
 };
 
-// Sequences at or above this length keep attention output and log-sum-exp under full checkpointing: attention's share
-// of a block is then more than its other half.
+// Sequences of at least this length keep attention output and log-sum-exp under full checkpointing: attention is then
+// more than half of a block's time.
 constexpr std::int64_t kKeepAttentionFrom = 16384;
 
-// Two: one is worked on while the other travels. More would leave each call of attention less to spread over a GPU.
+// Two: attention of one group runs while the other is gathered. With more, each attention call would fill less of a
+// GPU.
 constexpr int kCudaHeadGroups = 2;
 
-// The recipe must have passed config's checks for `world` ranks. activation_checkpointing: auto counts as none: what it
-// stands for, Forecaster::forecast() finds out.
+// The recipe must have passed config's checks for `world` ranks. activation_checkpointing: auto is treated as none;
+// Forecaster::forecast() chooses the policies.
 Layout make_layout(const Recipe& recipe, const models::Model& model, int world, DType compute, int threads,
                    DeviceKind device = DeviceKind::cpu);
 
-// run.deterministic where it is given; else true on the CPU alone: on CUDA it costs attention's backward memory that
-// grows with the square of the length, time, and all lengths beyond ops::kDeterministicBytes.
+// run.deterministic if it is set; otherwise true on the CPU and false on CUDA, where it costs time and, in attention's
+// backward, memory quadratic in the length, and supports no lengths beyond ops::kDeterministicBytes.
 bool deterministic_of(const Recipe& recipe, DeviceKind device);
 
-// What gradients travel in by default: bf16 on CUDA where layers compute in it, float32 elsewhere.
+// Default reduce_dtype of gradients: bf16 on CUDA if layers compute in bf16, float32 otherwise.
 DType default_reduce_dtype(DeviceKind device, DType compute);
 
-// Makes `bounds` what `batch` and `mesh` say; for callers that change a layout by hand.
+// Derives `bounds` from `batch` and `mesh`; for callers that modify a layout.
 void set_bounds(Layout& layout);
 
-// Gives each block the policy that the recipe says.
+// Sets each block's checkpointing policy from the recipe.
 void set_policies(Layout& layout, const MemoryRecipe& memory);
 
-// A forward-only purpose runs one micro-batch a step, however many a training step has.
+// A forward-only purpose runs one micro-batch per step, regardless of the number in a training step.
 step::ScheduleOptions schedule_options(const Layout& layout, step::Purpose purpose);
 
-// How a rank's state is cut and what it holds.
+// Sharding and contents of a rank's state.
 step::StateOptions state_options(const Layout& layout, int part, bool optimizer);
 
-// The seams of this layout, over the mesh's groups; `mesh` outlives them.
+// The seams of this layout over the mesh's groups; `mesh` outlives them.
 nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh);
 
-// An executor's setup with everything that follows from the layout; the caller adds device, state and buffers.
+// An executor's setup with all fields that follow from the layout; the caller adds device, state and buffers.
 step::ExecutorSetup executor_setup(const Layout& layout, const models::Model& model, const program::Program& program,
                                    comm::Mesh& mesh, step::Purpose purpose);
 

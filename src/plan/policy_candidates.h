@@ -1,9 +1,11 @@
-// Which checkpointing policies a setting could mix, and the fastest mix within a number of bytes, by a simple model.
+// `PolicyCandidates`: the checkpointing policies that a layout may mix, and the fastest mix within a number of bytes.
 //
-// The model: a block's policy decides what the block keeps from forward to backward, and how long its backward takes.
-// At the peak (the head, or the first rows of backward) what all blocks keep is there; seconds add up. So a mix needs
-// what its lightest policy needs in all blocks, less what its heavier ones keep less, and takes its blocks' shares of
-// each policy's own step. It is a sketch: whoever uses a mix plans it whole (Forecaster::choose).
+// The estimate is linear. A block's policy determines the bytes that the block saves from forward to backward, and the
+// time of its backward. At the peak (in the head, or the first instructions of backward) the saved bytes of all blocks
+// are live; times add up:
+//   needed(mix)  = needed(lightest policy in all blocks) - sum over blocks of (kept(lightest) - kept(block's policy))
+//   seconds(mix) = sum over blocks of seconds(block's policy in all blocks) / blocks
+// The lightest policy of a mix is the one that saves most. Forecaster::choose plans a mix completely before it is used.
 #pragma once
 
 #include <optional>
@@ -16,12 +18,12 @@ namespace hawser::plan {
 // One policy in all blocks.
 struct PolicyCandidate {
   Checkpointing policy = Checkpointing::none;
-  double kept = 0;     // bytes that a block keeps from forward to backward
+  double kept = 0;     // bytes that a block saves from forward to backward
   double needed = 0;   // bytes of a rank
   double seconds = 0;  // of a step
 };
 
-// Policies that differ under a layout, what keeps most first; `candidates` of each has its `kept`.
+// The distinct policies under a layout, in descending order of saved bytes, with `kept` set.
 std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model);
 
 struct Mix {
@@ -32,23 +34,23 @@ struct Mix {
 
 class PolicyCandidates {
  public:
-  // Candidates that keep less than another and still take longer to no end (another one is faster and needs less) are left
-  // out. `candidates` as list_policy_candidates gives them, with what each needs and takes.
+  // Removes candidates for which another one is faster, saves no more and needs no more. `candidates`: the result of
+  // list_policy_candidates, with `needed` and `seconds` set.
   PolicyCandidates(std::vector<PolicyCandidate> candidates, int blocks);
 
   const std::vector<PolicyCandidate>& candidates() const { return candidates_; }
-  // The fastest mix that needs at most `budget` bytes by the model; nothing where there is none. With `light`: of those
-  // whose lightest candidate, that of the last block, is this one.
+  // The fastest mix that needs at most `budget` bytes by the estimate; nullopt if there is none. With `light`: among
+  // mixes whose lightest candidate is this one (the policy of the last block).
   std::optional<Mix> fastest(double budget) const;
   std::optional<Mix> fastest(double budget, std::size_t light) const;
-  // What these counts need and take by the model.
+  // Estimated needs and time of a mix with these counts.
   Mix mix(std::vector<int> counts) const;
   Mix uniform(std::size_t candidate) const;
-  // Mixes that the model takes to be faster than `from` and that differ from it in the policy of one or two blocks;
-  // what needs least by the model first.
+  // Mixes with an estimated time below that of `from` that differ from it in the policy of one or two blocks, by
+  // ascending estimated memory.
   std::vector<Mix> faster_neighbours(const Mix& from) const;
-  // A policy a block. Those that keep least come first: their backward comes last, when what they make again lies
-  // beside what few blocks keep.
+  // One policy per block. Those that save least come first: their backward runs last, when few blocks' saved
+  // activations are live alongside what they recompute.
   std::vector<Checkpointing> list(const Mix& mix) const;
 
  private:

@@ -1,4 +1,4 @@
-// A forecast for people (at most 100 columns) and for programs.
+// The output of `hawser plan`: text (up to 100 columns) and JSON.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace hawser::plan {
 
 std::string plan_text(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast);
 
-// One JSON object in one line. `offers` only where the recipe does not fit.
+// One JSON object in one line. Contains `suggestions` only if the recipe does not fit.
 std::string plan_json(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast,
                       const std::vector<Suggestion>& suggestions);
 

@@ -1,8 +1,7 @@
-// What a token file costs a model that knows only pairs, and how much text it stands for: the measures beside the loss
-// of `hawser eval` on token files.
+// Bigram baseline and text size of a token file, which `hawser eval` prints with the loss.
 //
-// Both take the file as the model does: `across_documents`, as one running text, in which every token but the first is
-// predicted; else document by document (a sequence of the file), every token but the first of each.
+// `across_documents`: the file is one running text, and every token but the first is predicted. Otherwise each document
+// (a sequence of the file) is separate, and every token but the first of each is predicted.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +11,12 @@
 
 namespace hawser::train {
 
-// The loss on `held_out`, in nats a token, of a Witten-Bell bigram model (report/bigram.h) fitted on `train`. Holds the
-// longer of the two in memory, 4 bytes a token. UserError for ids outside the vocabulary.
+// Loss on `held_out`, in nats per token, of a Witten-Bell bigram model (report/bigram.h) fitted on `train`. Holds the
+// longer of the two files in memory, 4 bytes per token. UserError for ids outside the vocabulary.
 double bigram_loss(const data::TokenFile& train, const data::TokenFile& held_out, std::int64_t vocabulary,
                    bool across_documents);
 
-// Bytes of the text of all predicted tokens; special ones stand for none.
+// Bytes of text of all predicted tokens; special tokens count 0.
 std::int64_t text_bytes(const data::TokenFile& file, const data::Tokenizer& tokenizer, bool across_documents);
 
 }  // namespace hawser::train

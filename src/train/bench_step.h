@@ -1,4 +1,4 @@
-// How fast one training step is: `hawser bench step`.
+// `hawser bench step`: times training steps on synthetic data.
 #pragma once
 
 #include <cstdint>
@@ -20,46 +20,46 @@ namespace hawser::train {
 
 struct BenchRequest {
   Recipe recipe;  // model, data.sequence_length, train.steps and batch sizes, parallel, memory, precision, optimizer
-  DocumentMix documents;  // of every sequence; set_packing has been called with it
+  DocumentMix documents;  // of every sequence; the caller has called set_packing with it
   int threads = 1;
   int ranks_here = 1;  // ranks on this machine
   RankDevice device;
-  bool profile = false;   // seconds by family; on the CPU always. On a GPU the steps of such a call are slower
-  bool roofline = false;  // on a GPU: R, measured behind the steps
-  bool trace = false;     // a timeline of one more step, behind those that are timed
+  bool profile = false;   // seconds per op family; always on the CPU. Slows the steps down on a GPU
+  bool roofline = false;  // on a GPU: the roofline R, measured after the steps
+  bool trace = false;     // a timeline of one more step, after the timed ones
 };
 
 struct BenchResult {
-  std::vector<double> steps;     // seconds each, after one step to warm up
+  std::vector<double> steps;     // seconds of each, after one warmup step
   double step_seconds = 0;       // their median
   double tokens_per_second = 0;  // of all ranks, at the median
-  // A rank's mean: forward and backward, recompute not counted, attention as far as its documents see.
+  // Mean of one rank: forward and backward without recompute; attention counts visible query-key pairs only.
   double model_flops_per_second = 0;
   double imbalance = 1;  // of attention work over this rank's context group, as in metrics.jsonl
-  double documents = 1;  // a sequence, mean
-  // Sequences of one document of so many tokens cost attention the same FLOPs a token.
+  double documents = 1;  // mean per sequence
+  // Length of a single-document sequence with the same attention FLOPs per token.
   double equivalent_length = 0;
   std::int64_t parameters = 0;
-  std::int64_t planned_bytes = 0;  // all that this rank reserves on its device
-  // What the GPU's driver counts, of all processes: before the device was taken (its context is there, which the count
-  // needs), and after the last step. Zeros on the CPU.
+  std::int64_t planned_bytes = 0;  // all memory that this rank reserves on its device
+  // Memory in use as reported by the GPU's driver, of all processes: right after the device is opened (the query needs
+  // its context), and after the last step. Zeros on the CPU.
   DeviceMemory before, after;
-  std::int64_t allocations = 0;  // asked of the device inside the timed steps
+  std::int64_t allocations = 0;  // device allocations inside the timed steps
   double loss = 0;               // of the last step
-  std::string checkpointing;     // memory.activation_checkpointing: what auto came to, or what the recipe said
-  // Seconds a step that this rank's streams spent in each family of ops, most first. Streams run side by side, so they
-  // may add up to more than a step.
+  std::string checkpointing;     // memory.activation_checkpointing: the recipe's value, or the choice for auto
+  // Seconds per step that this rank's streams spent in each op family, in descending order. Streams run concurrently,
+  // so the sum may exceed the step time.
   std::vector<std::pair<std::string, double>> families;
   std::optional<Roofline> roofline;
-  // With trace: of every rank, the same on all; and the seconds that this rank's traced step took.
+  // With `trace`: timelines of all ranks, the same on every rank, and the duration of this rank's traced step.
   std::vector<report::RankTimeline> timelines;
   double traced_seconds = 0;
-  std::vector<std::string> notes;  // which kernels the steps took, for people
+  std::vector<std::string> notes;  // the kernels that the steps use, for the user
 };
 
-// Whole training steps with AdamW on random tokens; weights from the folder, or random ones from a config.json. `world`
-// null: this process alone. Every rank calls it. The recipe has passed config's checks for this world, and the model
-// was opened without problems.
+// Runs complete training steps with AdamW on random tokens, with the folder's weights or, for a config.json, random
+// ones. `world` null: single process. Every rank calls it. The recipe has passed config's checks for this world, and
+// the model was opened without problems.
 BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::World* world);
 
 }  // namespace hawser::train

@@ -1,4 +1,4 @@
-// memory.activation_checkpointing: auto where steps are run: the ranks agree on one choice for the room they have.
+// memory.activation_checkpointing: auto at run time: all ranks agree on one choice for the memory that is available.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@
 
 namespace hawser::train {
 
-// Where the recipe says auto, puts the list of what is chosen into `recipe` and its policies into `layout`, and returns
-// a line about it for people; "" elsewhere. The choice is rank 0's, for the least that any rank may use:
-// memory.capacity, else the target's capacity and what the device's driver says is free, so call it when all that is
-// not planned has been taken. Equal recipes, ranks and devices give equal choices; results do not depend on them, bit
-// by bit. Every rank calls it; `world` null: this process alone. ranks_here: ranks on this machine. Error(does_not_fit)
-// with offers, on every rank, where nothing fits.
+// If the recipe sets auto, writes the chosen list into `recipe` and its policies into `layout`, and returns a log line
+// about it; otherwise returns "". Rank 0 chooses, for the minimum of what each rank may use: memory.capacity, or else
+// the target's capacity and the free memory that the device's driver reports. Call it after all memory outside the plan
+// has been allocated. Equal recipes, ranks and devices give equal choices; results are bitwise independent of the
+// choice. Every rank calls it; `world` null: single process. ranks_here: ranks on this machine. Error(does_not_fit)
+// with suggestions, on every rank, if nothing fits.
 std::string choose_checkpointing(Recipe& recipe, plan::Layout& layout, const models::Model& model, const Device& device,
                                  comm::World* world, int ranks_here);
 

@@ -1,4 +1,4 @@
-// What an evaluation reads: a JSONL or text file, or a token file, as one batch.
+// Data of an evaluation: a JSONL or text file, or a token file, loaded as one batch.
 #pragma once
 
 #include <memory>
@@ -12,23 +12,23 @@
 namespace hawser::train {
 
 struct EvalDataRequest {
-  std::string data;           // a .txt file, the prefix, .bin or .idx of a token file, or else a JSONL file
-  std::string bigram;         // a token file likewise, for the bigram model; "": none
+  std::string data;           // .txt; prefix, .bin or .idx of a token file; any other name is JSONL
+  std::string bigram;         // token file for the bigram model, named in the same way; "": none
   std::string tokenizer;      // a tokenizer.json; "": none
-  std::string chat_template;  // for lines with messages: a name or a file; "": the tokenizer's
+  std::string chat_template;  // name or file, for lines with messages; "": the tokenizer's
   std::int64_t vocabulary = 0;
-  // A token file: the documents apart, as `pack: documents` has them, or as one running text.
+  // Of a token file. true: one running text; false: separate documents, as with `pack: documents`.
   bool across_documents = false;
-  std::int64_t max_documents = 1;  // in one sequence, where documents are apart
+  std::int64_t max_documents = 1;  // per sequence, if documents are separate
 };
 
 struct EvalData {
   std::shared_ptr<const data::BatchLoader> loader;
-  std::shared_ptr<const data::TokenFile> tokens, bigram;  // null: not that kind of data, not asked for
+  std::shared_ptr<const data::TokenFile> tokens, bigram;  // null: `data` is no token file; no bigram model requested
   std::unique_ptr<data::Tokenizer> tokenizer;             // of `tokens`; null: none
 };
 
-// This rank's part of the data. Adds every problem; then the result is not to be used.
+// Opens this rank's part of the data. Adds every problem; the result is valid only if none was added.
 EvalData open_eval_data(const EvalDataRequest& request, const data::BatchShape& shape, const data::BatchLayout& layout,
                         Problems& problems);
 

@@ -1,4 +1,4 @@
-// Loss, and gradients if asked, of a model on data: the same number on every mesh.
+// Evaluation of a model on data: loss and, on request, gradient norms. The same numbers on every mesh.
 #pragma once
 
 #include <functional>
@@ -19,12 +19,12 @@ namespace hawser::train {
 
 struct EvaluateRequest {
   std::string model;   // a Hugging Face folder, a checkpoint or a run's folder
-  std::string data;    // a JSONL or text file, or a token file; taken as one batch (eval_data.h)
-  std::string bigram;  // token file that a bigram model is fitted on, to be scored on the token file `data`; "": none
+  std::string data;    // a JSONL or text file, or a token file; loaded as one batch (eval_data.h)
+  std::string bigram;  // token file to fit a bigram model on, which is scored on the token file `data`; "": none
   std::int64_t sequence_length = 0;  // 0: that of the checkpoint's run
   bool gradient_norms = false;
-  // A token file as one running text; else its documents are apart, or as the checkpoint's run has them: then all
-  // targets are those of the run's own evaluation, and so is the loss.
+  // true: a token file is one running text. false: documents are separate, unless the checkpoint's run used one running
+  // text; targets and loss are then those of the run's own evaluation.
   bool across_documents = false;
   Recipe recipe;  // parallel, memory, precision, run
   int threads = 1;
@@ -36,40 +36,40 @@ struct Evaluation {
   double loss = 0;                                             // mean over all targets
   std::int64_t tokens = 0;                                     // targets
   std::vector<std::pair<std::string, double>> gradient_norms;  // Hugging Face names, in model order
-  std::optional<double> bits_per_byte;  // of the text, for a token file whose tokenizer lies beside the model
+  std::optional<double> bits_per_byte;  // of the text; for a token file if the model's folder has a tokenizer
   std::optional<double> bigram_loss;
-  std::vector<std::string> notes;  // which kernels it took, for people
+  std::vector<std::string> notes;  // the kernels it used, for the user
 };
 
-// What an evaluation reads, found sound: model and weights, and this rank's part of the data.
+// Checked inputs of an evaluation: model and weights, and this rank's part of the data.
 struct OpenEvaluation {
   std::string folder;  // the model's
   Recipe recipe;
   int threads = 1;
   RankDevice device;
   bool gradient_norms = false;
-  bool across_documents = false;  // as it is done
+  bool across_documents = false;  // the resolved value
   OpenModel open;
   plan::Layout layout;
   std::shared_ptr<const data::BatchLoader> loader;
-  std::shared_ptr<const data::TokenFile> tokens, bigram;  // null: not that kind of data, not asked for
-  std::unique_ptr<data::Tokenizer> tokenizer;             // of `tokens`; null: none beside the model
+  std::shared_ptr<const data::TokenFile> tokens, bigram;  // null: `data` is no token file; no bigram model requested
+  std::unique_ptr<data::Tokenizer> tokenizer;             // of `tokens`; null: the model has none
 };
 
-// Opens all of it as rank `rank` of `ranks`, without messages. Adds every problem of model and data, and returns none
-// when there is one; where there is none, throws Error(does_not_fit) if a rank needs more memory than it may use.
+// Opens the inputs as rank `rank` of `ranks`, without communication. Adds every problem of model and data, and returns
+// nullopt if there is one. Otherwise throws Error(does_not_fit) if a rank needs more memory than it may use.
 std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& request, int rank, int ranks, Problems& problems);
 
-// `world` null: this process alone. Every rank calls it and gets the same. UserError where the loss is not finite.
-// `after`, if given, is called before the session ends, with the gradients of Purpose::gradient_norms still there.
+// `world` null: single process. Every rank calls it and gets the same result. UserError if the loss is not finite.
+// `after`, if given, is called before the session ends, while the gradients of Purpose::gradient_norms are available.
 Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::function<void(Session&)>& after = nullptr);
 
-// Both in one. UserError with all problems of model and data.
+// open_evaluation and evaluate in one call. UserError with all problems of model and data.
 Evaluation evaluate(const EvaluateRequest& request, comm::World* world,
                     const std::function<void(Session&)>& after = nullptr);
 
-// The loss over `steps` steps of a loader without shuffling (all of it: loader.steps()), with a session made for
-// Purpose::loss. Returns (sum of losses, targets). `progress` hears how many steps are done.
+// Loss over `steps` steps (loader.steps() for all) of a loader without shuffling, with a session for Purpose::loss.
+// Returns (sum of losses, targets). `progress` is called with the number of finished steps.
 std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::BatchLoader& loader, std::int64_t steps,
                                               const std::function<void(std::int64_t)>& progress = nullptr);
 

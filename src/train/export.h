@@ -1,4 +1,4 @@
-// From a native checkpoint to a Hugging Face folder, and finding the checkpoint that a path means.
+// Export of a native checkpoint to a Hugging Face folder, and lookup of the checkpoint that a path refers to.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +12,32 @@
 
 namespace hawser::train {
 
-// What `fit` keeps in a checkpoint's meta:
+// The meta that `fit` stores in a checkpoint:
 //   {"step": N, "recipe": {every key}, "config": "text of config.json", "tokenizer": "path of its folder or file"}
-// The tokenizer's files lie in the checkpoint itself; the path is where they came from, and all that older ones have.
+// The checkpoint contains the tokenizer's files. The path is their origin; checkpoints of earlier versions have only
+// the path.
 struct CheckpointMeta {
   std::int64_t step = 0;
   std::string recipe;  // JSON text
   std::string config;
-  std::string tokenizer;      // folder or file: the checkpoint's own, or where it came from; "": none
-  DType stored = DType::f32;  // what an export stores: bf16 where the run computed in it
+  std::string tokenizer;      // folder or file: the checkpoint's own, or its origin; "": none
+  DType stored = DType::f32;  // dtype of exported weights: bf16 if the run computed in it
 };
-// UserError when it is not one of a run.
+// UserError if the checkpoint was not written by a run.
 CheckpointMeta read_meta(const checkpoint::Checkpoint& checkpoint);
 
-// The folder of checkpoints that `path` is or has: a run's folder, or its `checkpoints`; none for any other.
+// The checkpoints folder of a run's folder, or `path` itself if it is one; nullopt for any other path.
 std::optional<std::string> checkpoints_below(const std::string& path);
 
-// Whether a folder is a checkpoint, or was one that lost its manifest.
+// Whether a folder is a checkpoint, or one whose manifest is missing.
 bool looks_like_checkpoint(const std::string& path);
 
-// What to say of a folder that is no model, checkpoint or run with checkpoints, where it can be told what it is:
-// prepared data, or a run that has not saved.
+// The problem to report for a folder that is no model, checkpoint or run with checkpoints, if its kind is recognized:
+// prepared data, or a run that has not saved yet.
 std::optional<Problem> other_folder(const std::string& path);
 
-// A checkpoint's folder, or the newest whole checkpoint of a run. `skipped` gets a line for each newer one that is not
-// whole. UserError when there is none.
+// Opens a checkpoint's folder, or the newest complete checkpoint of a run. Adds a line to `skipped` for each newer
+// checkpoint that is incomplete. UserError if there is none.
 checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skipped);
 
 struct Exported {
@@ -46,7 +47,7 @@ struct Exported {
   DType stored = DType::f32;
 };
 
-// Writes the model to the folder `output`, which must be empty or not there, all or nothing. UserError when that fails.
+// Writes the model to the folder `output`, which must be empty or missing. UserError on failure; then nothing is left.
 Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output);
 
 }  // namespace hawser::train

@@ -1,4 +1,4 @@
-// From the data room's micro-batches to what the executor copies to the device.
+// Conversion of micro-batches of module data to the host tables that the executor copies to the device.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace hawser::train {
 
-// Diagonal blocks refer to the rank's own key rows, off-diagonal blocks to the sequence order; the chunk table becomes the place of each
-// row among gathered keys (nn::BatchViews::gather_index).
+// Diagonal blocks refer to the rank's own K rows, off-diagonal blocks to the sequence order. The chunk table becomes
+// the index of each row in the gathered K buffer (nn::BatchViews::gather_index).
 std::shared_ptr<step::HostBatch> to_host_batch(const data::MicroBatch& batch, const data::BatchShape& shape);
 
-// Query-key pairs that see each other in it, a head, causal attention without a window.
+// Visible query-key pairs of the micro-batch per head, for causal attention without a window.
 double visible_pairs(const data::MicroBatch& batch);
 
 }  // namespace hawser::train

@@ -1,4 +1,4 @@
-// Training as a recipe says: the loop, its checkpoints, its evaluation and what it reports.
+// `fit`: runs training as a recipe describes: the training loop, checkpoints, evaluation and reports.
 #pragma once
 
 #include <functional>
@@ -18,45 +18,45 @@ namespace hawser::train {
 
 struct FitRequest {
   Recipe recipe;
-  bool resume = false;  // go on from the newest whole checkpoint; none: from the start
+  bool resume = false;  // from the newest complete checkpoint; from step 0 if there is none
   int threads = 1;      // CPU threads of a rank
   int ranks_here = 1;   // ranks on this machine
   RankDevice device;
-  // Asked once a step on every rank; true on one: all save and stop.
+  // Called once per step on every rank; if it returns true on any rank, all ranks save and stop.
   std::function<bool()> stop_requested = [] { return false; };
-  report::ProgressOptions progress;  // rank 0's; total, first and log_every are filled in
+  report::ProgressOptions progress;  // rank 0's; fit sets total, first and log_every
 };
 
 struct FitResult {
-  std::int64_t steps = 0;  // done, counted from the start of the run
+  std::int64_t steps = 0;  // finished, counted from the start of the run
   bool interrupted = false;
-  std::optional<double> train_loss;       // of the last step; none where this call did none
-  std::optional<double> validation_loss;  // of the last evaluation, nats a target
-  double tokens_per_second = 0;           // mean over this call's steps but the first, unless it is the only one
-  std::string checkpointing;              // as typed: what auto came to, or what the recipe said
+  std::optional<double> train_loss;       // of the last step; nullopt if this call ran no step
+  std::optional<double> validation_loss;  // of the last evaluation, nats per target
+  double tokens_per_second = 0;           // mean over this call's steps without the first, unless it is the only one
+  std::string checkpointing;              // in recipe syntax: the recipe's value, or the choice for auto
   std::optional<double> imbalance;        // with context parallelism: of attention work, mean over this call's steps
   std::string checkpoint;                 // folder of the last one written
-  // What was said of this run's kernels: which attention it took, and products that run slowly.
+  // Notes about this run's kernels: the attention kernel used, and GEMMs without a fast kernel.
   std::vector<std::string> notes;
   SaveTimes saving;
 };
 
-// Where a rank that is checked stands.
+// The rank for which check_fit runs.
 struct FitPlace {
-  int world = 1, ranks_here = 1, threads = 1;  // ranks in all and on this machine; threads of each
+  int world = 1, ranks_here = 1, threads = 1;  // ranks in total, ranks on this machine, threads per rank
   DeviceKind device = DeviceKind::cpu;
-  bool first = true;  // ranks but the first leave the data, and making the output, to it
+  bool first = true;  // only the first rank checks the data and creates the output folder
 };
 
-// Everything a user may have got wrong that shows without reading data or touching devices: model, data files,
-// tokenizer, output. Adds all problems; where there is none, throws Error(does_not_fit) with settings that fit if a
-// rank needs more memory than it may use, and makes the output folder where there is none.
+// Checks all user input that can be checked without reading data or using devices: model, data files, tokenizer,
+// output. Adds all problems. If there are none, throws Error(does_not_fit) with settings that fit if a rank needs more
+// memory than it may use, and creates the output folder if it is missing.
 void check_fit(const Recipe& recipe, const FitPlace& place, Problems& problems);
 
-// `world` null: this process alone. Every rank calls it. The recipe has passed config's checks for this world and
-// check_fit. Prepares the token files where they are missing or stale. Without `resume`, what an earlier run left in
-// the output is set aside (run_folder.h). When it throws with other ranks there, the process must end by World::abort:
-// streams that wait for ranks that have gone another way are left as they are.
+// `world` null: single process. Every rank calls it. The recipe has passed config's checks for this world and
+// check_fit. Prepares token files that are missing or stale. Without `resume`, moves files of an earlier run in the
+// output folder aside (run_folder.h). If it throws while there are other ranks, the process must end by World::abort:
+// streams that wait for ranks that no longer take part are left as they are.
 FitResult fit(const FitRequest& request, comm::World* world);
 
 }  // namespace hawser::train

@@ -1,5 +1,4 @@
-// One call of fit(), from opening to its result: the loop (fit.cpp) and what surrounds it (fit_open.cpp). Internal to
-// fit.
+// `FitRun`: one call of fit(): setup (fit_open.cpp) and training loop (fit.cpp). Internal to fit.
 #pragma once
 
 #include <chrono>
@@ -25,11 +24,11 @@ class FitRun {
 
   FitResult run();
 
-  // After an error: what is said next stands on a line of its own.
+  // After an error: ends the progress line, so that the next message starts on a line of its own.
   void end_progress();
 
  private:
-  // A step on its way through the device.
+  // A step that is enqueued and not retired.
   struct InFlightStep {
     std::int64_t step = 0, targets = 0;
     double flops = 0;  // model FLOPs of this rank
@@ -42,51 +41,51 @@ class FitRun {
 
   void open();
 
-  // A run that must repeat to the bit takes no part in a measurement, which may turn out otherwise another time.
+  // A deterministic run does not measure: two measurements may choose differently.
   void choose_algorithms();
 
-  // Those of the run that goes on; else of an earlier one in this folder.
+  // From the checkpoint to resume; else from an earlier run in this folder.
   StoredChoices stored_choices() const;
   void open_data();
   void resume();
 
-  // A batch is a function of its step: the run goes on with the data that follows only when steps are as large as
-  // before.
+  // Rejects a checkpoint of a run with another batch size: a batch is a function of its step, so the data continue
+  // where they ended only if steps have the same size.
   void check_position(const checkpoint::Checkpoint& checkpoint);
 
-  // What this rank does from now on, for the line about a time limit that passed.
+  // Sets this rank's current phase, which the message about an expired timeout names.
   void phase(const std::string& text, const char* kind = "starting");
   void log(const std::string& line);
 
-  // The same, and in the result.
+  // Logs the line and adds it to the result's notes.
   void remark(const std::string& line);
   void train();
   bool on_beat(std::int64_t every) const { return every > 0 && done_ % every == 0; }
 
-  // The ranks' meeting before each step: what any of them has to say, all hear.
+  // Synchronizes the ranks before each step: each sends its requests, and all receive the union.
   bool asked_to_stop();
   InFlightStep enqueue(std::int64_t step, data::Prefetcher& prefetcher);
 
-  // Waits for the oldest step on its way and reports it; the newest one may be followed by an evaluation.
+  // Waits for the oldest in-flight step and reports it; an evaluation may follow after the newest one.
   void retire(bool evaluate_after);
 
-  // The weights are spoilt from this step on: nothing is saved, and what was saved before stays.
+  // The weights are invalid from this step on: nothing more is saved, and earlier checkpoints stay.
   [[noreturn]] void diverged(const report::StepMetrics& metrics);
   std::optional<double> evaluate();
   RunState state_of(std::int64_t step);
   void finish();
 
-  static constexpr std::int64_t kMaxChoices = 16 << 20;  // bytes of a text of choices that is read
-  static constexpr std::size_t kInFlight = 2;            // steps enqueued before the oldest is waited for
+  static constexpr std::int64_t kMaxChoices = 16 << 20;  // maximum bytes of stored GEMM choices to read
+  static constexpr std::size_t kInFlight = 2;            // steps enqueued before waiting for the oldest
 
   const FitRequest& request_;
-  Recipe recipe_;  // the request's; auto becomes what it stands for
+  Recipe recipe_;  // the request's, with auto resolved
   comm::World* world_;
   std::string stage_;
   checkpoint::File lock_;
   OpenModel open_;
   std::string config_text_;    // of the model's config.json
-  std::string tokenizer_;      // where it lies; "": there is none
+  std::string tokenizer_;      // its path; "": none
   std::string data_identity_;  // rank 0's
   std::vector<checkpoint::Attachment> tokenizer_files_;
   plan::Layout layout_;
@@ -100,12 +99,12 @@ class FitRun {
   report::PhaseClock phases_;
   std::optional<double> peak_flops_;  // of all ranks
   std::unique_ptr<RunWatch> watch_;   // rank 0's
-  std::unique_ptr<RunSaver> saver_;   // ends before what it reads and says
+  std::unique_ptr<RunSaver> saver_;   // destroyed before the members above, which it uses
   std::deque<InFlightStep> in_flight_;
   std::int64_t done_ = 0, retired_ = 0;
   double counted_tokens_ = 0, counted_seconds_ = 0;
   data::MeanImbalance imbalance_;
-  std::chrono::steady_clock::time_point last_end_;  // of the step before, or of what the loop paused for
+  std::chrono::steady_clock::time_point last_end_;  // end of the previous step, or of a pause of the loop
   FitResult result_;
 };
 

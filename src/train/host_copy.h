@@ -1,4 +1,4 @@
-// What a session keeps on its device, in host memory: for checkpoints and tests, whose code reads and writes there.
+// `HostCopy`: a session's device state in host memory, for checkpoints and tests.
 //
 //   HostCopy copy(session, /*optimizer=*/true);
 //   copy.fetch();                                  // device to host
@@ -6,8 +6,8 @@
 //
 //   checkpoint.read(copy.states()), copy.store();  // host to device
 //
-// On the CPU the views are the session's own and nothing is copied. Elsewhere the copy takes as much pageable memory as
-// the states; the device sees pinned pieces of kStagingBytes only.
+// On the CPU the views are the session's own and nothing is copied. On other devices the copy takes as much pageable
+// memory as the states; transfers use pinned buffers of kStagingBytes.
 #pragma once
 
 #include <functional>
@@ -25,13 +25,13 @@ class Session;
 
 constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;
 
-// Carries long runs of bytes between device and host: two pinned pieces in turn, so that the host fills or empties one
-// while the other travels. Blocks the host.
+// Transfers large contiguous tensors between device and host. Alternates between two pinned buffers, so that the host
+// fills or empties one while the other is transferred. Blocks the host.
 class PinnedStagingBuffer {
  public:
   PinnedStagingBuffer(Device& device, Stream& stream);
   void fetch(const TensorView& from, std::byte* to);
-  // `fill` writes bytes [begin, begin + count) of what the view shall hold.
+  // `fill` writes bytes [begin, begin + count) of the view's new contents to `piece`.
   using Fill = std::function<void(std::byte* piece, std::int64_t begin, std::int64_t count)>;
   void send(const TensorView& to, const Fill& fill);
 
@@ -40,27 +40,27 @@ class PinnedStagingBuffer {
   Arena pinned_;
 };
 
-// A stretch of a session's state and where its copy lies in host memory.
+// A part of a session's state and its copy in host memory.
 struct StatePart {
   int unit = 0;
   const char* prefix = "";
-  TensorView device, host;  // one until the copy has a place
+  TensorView device, host;  // the same view until place_copies places the copy
 };
-// Weights, and with `optimizer` the moments where there are any, unit by unit.
+// Weights and, with `optimizer`, the moments if there are any, unit by unit.
 std::vector<StatePart> state_parts(Session& session, bool optimizer);
-// Bytes that copies of all parts take; with `at`, they lie there from now on.
+// Returns the bytes of the copies of all parts; with `at`, places the copies there.
 std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at);
-// The copies as tensors of the model.
+// The copies as named tensors of the model.
 std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts);
 
 class HostCopy {
  public:
-  // The session outlives this. optimizer: the moments too, where it has them.
+  // The session outlives this. `optimizer`: includes the moments, if the session has them.
   HostCopy(Session& session, bool optimizer);
-  // What the session's steps so far left; waits for them.
+  // Copies the state after all enqueued steps; waits for them.
   void fetch();
   void store();
-  // As Session::states(), in host memory.
+  // The session's states, in host memory.
   std::vector<NamedState> states() const;
 
  private:
@@ -70,7 +70,7 @@ class HostCopy {
   std::vector<StatePart> parts_;
 };
 
-// A float32 view on the session's device, on the host; waits for the session's steps.
+// Host copy of a float32 view on the session's device; waits for the session's steps.
 std::vector<float> values_of(Session& session, const TensorView& view);
 
 }  // namespace hawser::train

@@ -1,5 +1,5 @@
-// Opening what the user named as a model: a Hugging Face folder, a config.json to train from scratch, or what `fit`
-// left: a checkpoint, or a run's folder for the newest whole one in it.
+// Opens a model by path: a Hugging Face folder, a config.json to train from scratch, or output of `fit`: a checkpoint,
+// or a run's folder (its newest complete checkpoint).
 #pragma once
 
 #include <memory>
@@ -17,26 +17,26 @@ namespace hawser::train {
 
 struct OpenModel {
   std::unique_ptr<models::Model> model;
-  std::optional<checkpoint::SafetensorsFolder> weights;  // none: from scratch, or out of the checkpoint
+  std::optional<checkpoint::SafetensorsFolder> weights;  // nullopt: from scratch, or from the checkpoint
   std::optional<checkpoint::Checkpoint> checkpoint;
-  std::string recipe;     // of the checkpoint's run: JSON text of every key; "" for any other model
-  std::string tokenizer;  // a tokenizer.json; "": there is none
+  std::string recipe;     // of the checkpoint's run: JSON text with every key; "" for other models
+  std::string tokenizer;  // path of a tokenizer.json; "": none
   models::SpecialTokens special;
-  Problems skipped;  // newer checkpoints that are not whole
+  Problems skipped;  // newer checkpoints that are incomplete
 };
 
-// Reads the config and the headers of all weight files and checks them against each other: nothing of a tensor's data
-// is read. Adds every problem; the result is to be used only when there is none.
+// Reads the config and the headers of all weight files and checks them against each other; reads no tensor data. Adds
+// every problem; the result is valid only if none was added.
 OpenModel open_model(const ModelRecipe& recipe, const std::string& folder, Problems& problems);
 
-// The same of a Hugging Face folder, a checkpoint or a run's folder, with special tokens and tokenizer.
+// Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer.
 OpenModel open_trained_model(const std::string& path, Problems& problems);
 
-// The tokenizer beside a model; null where there is none.
+// The tokenizer in a model's folder; null if there is none.
 std::unique_ptr<data::Tokenizer> tokenizer_of_model(const std::string& model_folder);
 
-// data.chat_template of a run's recipe (OpenModel::recipe), where it is a named one; else "": a file's name would be
-// relative to a recipe that need not be here.
+// data.chat_template of a run's recipe (OpenModel::recipe) if it is a built-in name; otherwise "": a file name is
+// relative to a recipe that may not be on this machine.
 std::string stored_chat_template(const std::string& recipe);
 
 }  // namespace hawser::train

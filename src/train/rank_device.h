@@ -1,4 +1,4 @@
-// Where a rank computes and by what it talks to the others: the one place that turns run.device into a device.
+// `RankDevice`: the device of a rank. The one place that turns run.device into a device and its communication backend.
 #pragma once
 
 #include <memory>
@@ -13,21 +13,21 @@ namespace hawser::train {
 
 struct RankDevice {
   DeviceKind kind = DeviceKind::cpu;
-  int ordinal = 0;  // cuda: which of this machine's GPUs
+  int ordinal = 0;  // cuda: index of the GPU on this machine
 };
 
-// GPUs of this machine that a run with this run.device takes: automatic all there are, cpu none (0). UserError for cuda
-// where there is no GPU, or none in this build.
+// Number of this machine's GPUs that run.device selects: automatic: all; cpu: 0. UserError for cuda if there is no GPU
+// or the build has no CUDA.
 int gpus_of(const Recipe& recipe);
 
-// The device of rank `local_rank` of the `local_ranks` on this machine. UserError as above, and where there are more
-// ranks than GPUs.
+// The device of rank `local_rank` of `local_ranks` on this machine. UserError as above, and if there are more ranks
+// than GPUs.
 RankDevice choose_device(const Recipe& recipe, int local_rank, int local_ranks);
 
-// threads: of a CPU stream.
+// threads: of each CPU stream.
 std::unique_ptr<Device> make_device(const RankDevice& place, int threads);
 
-// Groups over NCCL on GPUs, over MPI on CPUs; `world` null: this process alone. Both outlive the mesh.
+// Groups use NCCL on GPUs and MPI on CPUs; `world` null: single process. `world` and `device` outlive the mesh.
 std::unique_ptr<comm::Mesh> make_mesh(comm::World* world, const MeshSizes& sizes, double timeout_s, Device& device);
 
 }  // namespace hawser::train

@@ -1,5 +1,5 @@
-// What ranks do together outside steps: long work that nobody's time limit interrupts, and results and errors of rank 0
-// that all ranks share. `world`: the run's own channel, or that of the thread which asks; null: this process alone.
+// Synchronization of ranks outside of steps: long work without timeouts, and results and errors of rank 0 shared with
+// all ranks. `world`: the run's channel, or that of the calling thread; null: single process.
 #pragma once
 
 #include <functional>
@@ -9,12 +9,12 @@
 
 namespace hawser::train {
 
-// Runs `work` on a thread of its own while the ranks keep meeting, and returns when all are done: however long a disk
-// takes, no rank waits in vain, and one that hangs is still found. What this rank's work throws is thrown here only.
-// Every rank calls it. The work sends no messages.
+// Runs `work` on a separate thread while the ranks keep synchronizing, and returns when all are done. However long the
+// work takes, no rank runs into a timeout, and a rank that hangs is still detected. Rethrows the error of this rank's
+// work only. Every rank calls it. The work must not communicate.
 void take_time(comm::Channel* world, const std::function<void()>& work);
 
-// Rank 0 does the work, however long it takes; all ranks return its result or throw its Error.
+// Runs `work` on rank 0, for any duration; all ranks return its result or throw its Error.
 std::string on_rank_zero(comm::Channel* world, const std::function<std::string()>& work);
 
 }  // namespace hawser::train

@@ -1,4 +1,4 @@
-// What report/ tells of a run beside its numbers.
+// Facts about a run that report/ shows with its metrics.
 #pragma once
 
 #include <optional>
@@ -14,13 +14,13 @@ struct RunPlace {
   const Recipe& recipe;
   const Session& session;
   int ranks = 1;
-  std::int64_t sequences = 0;  // of the training data
+  std::int64_t sequences = 0;  // in the training data
 };
 
-// Opens the token files for their numbers. UserError.
+// Opens the token files to read their sizes. UserError.
 report::RunFacts run_facts(const RunPlace& place);
 
-// The most that `ranks` such devices do in a second, by their maker's data sheet; none where it is not known.
+// Peak FLOP/s of `ranks` such devices according to the vendor's data sheet; nullopt if unknown.
 std::optional<double> peak_flops(DeviceKind device, const std::string& name, DType compute, int ranks);
 
 }  // namespace hawser::train

@@ -1,11 +1,11 @@
-// When a run saves, and how: by steps, by time, after the best evaluation and at the end; beside the steps where the
-// host has the memory for a snapshot, else between them.
+// `RunSaver`: decides when a run saves, and saves: at step and time intervals, after the best evaluation and at the
+// end. It saves while steps continue if host memory has space for a snapshot, and between steps otherwise.
 //
-// All ranks do the same at the same step. What only one can know (its clock says that it is time, its disk is full)
-// travels with the meeting that the ranks have before each step: says() before, heard() after.
+// All ranks do the same at the same step. What only one rank knows (rank 0's clock shows that a save is due, a disk is
+// full) is exchanged in the ranks' synchronization before each step: says() before it, heard() after it.
 //
-// One save is under way at a time. A step that is to be saved while the one before is still being written waits for
-// that; nothing is skipped.
+// One save runs at a time. If a step is due while the previous save is still being written, the loop waits for that
+// save; none is skipped.
 #pragma once
 
 #include <chrono>
@@ -23,51 +23,51 @@
 namespace hawser::train {
 
 struct RunSaverHooks {
-  std::function<RunState(std::int64_t step)> state;  // what a checkpoint of that step says
-  std::function<void()> before;                      // what must be on the disk first: the metrics
+  std::function<RunState(std::int64_t step)> state;  // contents of that step's checkpoint besides tensors
+  std::function<void()> before;                      // writes to disk what must precede a checkpoint: the metrics
   std::function<void(const std::string& line)> log;
-  std::function<void(const std::string& folder)> saved;  // a checkpoint is whole; rank 0 says so
+  std::function<void(const std::string& folder)> saved;  // a checkpoint is complete; rank 0 logs it
 };
 
-// What saving cost.
+// Times spent on saves.
 struct SaveTimes {
   int saves = 0;
-  double waited_s = 0;   // the loop stood still for a save
-  double writing_s = 0;  // from a save's start to its checkpoint, beside steps or not
+  double waited_s = 0;   // the loop was blocked by a save
+  double writing_s = 0;  // from the start of a save to its complete checkpoint
 };
 
 class RunSaver {
  public:
-  // Every rank makes one; borrows all. ranks_here: of this machine. Says in one line where there is no room for a
-  // snapshot, and then saves between steps.
+  // Every rank constructs one; borrows all arguments. ranks_here: ranks on this machine. If a snapshot does not fit,
+  // logs one line and saves between steps.
   RunSaver(const Recipe& recipe, comm::World* world, Session& session, int ranks_here, RunSaverHooks hooks);
 
-  // A meeting's bits: kFailed, the save under way failed on this rank; kDue, rank 0's clock.
+  // Bits exchanged between ranks: kFailed, the running save failed on this rank; kDue, rank 0's clock.
   static constexpr std::uint64_t kFailed = 2, kDue = 4;
   std::uint64_t says() const;
-  // What one rank or another said. Throws, on every rank, what the writers found.
+  // The union of all ranks' bits. If a save failed, throws its error on every rank.
   void heard(std::uint64_t bits);
 
   bool asynchronous() const { return background_ != nullptr; }
-  // Whether this step is to be saved.
+  // Whether this step must be saved.
   bool due(std::int64_t step) const;
 
-  // Asynchronous, after `step` was enqueued: takes its state beside the next steps. land_earlier: until the step taken
-  // before has landed; called where that is to be waited for.
+  // Asynchronous mode, after `step` was enqueued: copies its state alongside the next steps. `land_earlier` retires
+  // steps until the one copied before is retired; called if that is necessary.
   void take(std::int64_t step, const Event& step_end, const std::function<void()>& land_earlier);
-  // An evaluation after this step, the last one enqueued.
+  // Reports the result of an evaluation after this step, which is the last one enqueued.
   void evaluated(std::int64_t step, double loss);
-  // The step has ended and its numbers are sound. Starts writing what take() took of it, and takes and writes the best
-  // so far.
+  // The step has ended and its loss is finite. Starts writing the state that take() copied, and saves the best
+  // checkpoint so far.
   void retired(std::int64_t step, const Event& step_end);
-  // Saves the last step between steps, unless it is saved. Waits for what is under way.
+  // Saves the last step between steps, unless it is saved already. Waits for a running save.
   void save(std::int64_t step);
-  // Waits for what is under way; throws what the writers found. Every rank calls it.
+  // Waits for a running save and throws its error. Every rank calls it.
   void settle();
 
-  // The run goes on from this checkpoint; 0: from the start.
+  // The run resumes from this checkpoint; 0: starts from the beginning.
   void resumed(std::int64_t step) { saved_step_ = step; }
-  std::int64_t saved_step() const { return saved_step_; }  // of the last whole checkpoint; -1: none
+  std::int64_t saved_step() const { return saved_step_; }  // of the last complete checkpoint; -1: none
   const SaveTimes& times() const { return times_; }
 
  private:
@@ -85,7 +85,7 @@ class RunSaver {
   Session& session_;
   RunSaverHooks hooks_;
   std::unique_ptr<BackgroundSaver> background_;  // null: saves between steps
-  std::int64_t taken_step_ = -1;                 // taken and not yet started
+  std::int64_t taken_step_ = -1;                 // copied, and its save not yet started
   std::int64_t saved_step_ = -1;
   std::int64_t best_step_ = -1, evaluated_step_ = -1;
   double best_loss_ = std::numeric_limits<double>::infinity(), evaluated_loss_ = 0;

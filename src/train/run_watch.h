@@ -1,4 +1,5 @@
-// All that watches a run from rank 0: metrics.jsonl, the places that the recipe turns on, the rules, report.html.
+// `RunWatch`: rank 0's monitoring of a run: metrics.jsonl, the sinks that the recipe enables, training rules,
+// report.html.
 #pragma once
 
 #include <condition_variable>
@@ -18,24 +19,24 @@
 
 namespace hawser::train {
 
-// The kinds that Fit's phases count as.
+// The kind of phase (FitRun::phase) during which the stall rule is active.
 inline constexpr const char* kTraining = "training";
 
 class RunWatch {
  public:
   using Log = std::function<void(const std::string&)>;
 
-  // `phases` outlives it. UserError where metrics.jsonl cannot be written; any other place that fails is a warning.
-  // `say` may be called from another thread.
+  // `phases` outlives it. UserError if metrics.jsonl cannot be written; a failure of any other sink is a warning. `log`
+  // may be called from another thread.
   RunWatch(const Recipe& recipe, report::RunFacts facts, std::int64_t resumed_step, const report::PhaseClock& phases,
            Log log);
   ~RunWatch();
   RunWatch(const RunWatch&) = delete;
   RunWatch& operator=(const RunWatch&) = delete;
 
-  void step(report::StepMetrics metrics);  // with what the rules say about it
-  void sync();                             // before a checkpoint: its steps are in metrics.jsonl, whatever happens
-  // Nothing follows but the destructor; report.html is written, but where the run failed. Further calls do nothing.
+  void step(report::StepMetrics metrics);  // records the metrics and the findings of the rules
+  void sync();                             // flushes metrics.jsonl; called before a checkpoint is saved
+  // Ends the monitoring. Writes report.html unless the run failed. Further calls do nothing.
   void finish(report::Ending ending);
 
  private:
@@ -47,7 +48,7 @@ class RunWatch {
   report::RunFacts facts_;
   const report::PhaseClock& phases_;
   Log log_;
-  std::mutex mutex_;  // guards what the thread shares: sinks, the stall rule, the step
+  std::mutex mutex_;  // guards what the thread shares: sinks_, stall_, step_
   std::condition_variable changed_;
   report::Sinks sinks_;
   std::optional<report::Rules> rules_;

@@ -1,4 +1,4 @@
-// Saving and loading a session's state as native checkpoints, all ranks together.
+// Saves and loads a session's state as native checkpoints. Collective over all ranks.
 #pragma once
 
 #include <functional>
@@ -14,62 +14,61 @@
 
 namespace hawser::train {
 
-// What a checkpoint's manifest says besides tensors; a JSON object with these keys.
+// State of a run in a checkpoint's manifest besides tensors; a JSON object with these keys.
 struct RunState {
-  std::int64_t step = 0;       // steps done
-  std::int64_t sequences = 0;  // drawn from the data so far, over all ranks
+  std::int64_t step = 0;       // steps finished
+  std::int64_t sequences = 0;  // read from the data so far, over all ranks
   std::string recipe;          // text of config's recipe_json
   std::string config;          // text of the model's config.json
-  std::string tokenizer;       // a tokenizer.json or its folder; "" where there is none
-  std::string data;            // identity of the training data (data/identity.h) as JSON; "" where nobody knows
+  std::string tokenizer;       // path of a tokenizer.json or its folder; "": none
+  std::string data;            // identity of the training data (data/identity.h) as JSON; "": unknown
   std::optional<double> validation_loss;  // of the evaluation after this step, where there was one
-  // Algorithms of the GEMMs (ops::gemm_choices): a resumed run takes them again, so that it is the same run.
+  // Algorithms of the GEMMs (ops::gemm_choices). A resumed run uses the same, so that it gives the same bits.
   std::string gemm_algorithms;  // "": none, as on the CPU
-  // The tokenizer's files, which the checkpoint carries along; rank 0's count, and a resumed run compares them with its
-  // own.
+  // The tokenizer's files, copied into the checkpoint. Rank 0's are saved; a resumed run compares them with its own.
   std::vector<checkpoint::Attachment> tokenizer_files;
 };
 std::string to_json(const RunState& state);
-RunState run_state_of(const std::string& json);  // UserError for text that is no such object
+RunState run_state_of(const std::string& json);  // UserError if the text is no such object
 
-// What in the recipe (text of recipe_json) draws or cuts sequences in another way than the checkpoint's own did:
-// "train.seed was 7 and is 8, ..."; "" when the data come as they would have.
+// Lists the recipe keys (`recipe`: text of recipe_json) that change how sequences are sampled or split, compared with
+// the checkpoint's own recipe: "train.seed was 7 and is 8, ..."; "" if the data order is unchanged.
 std::string data_order_changes(const RunState& state, const std::string& recipe);
 
-// "the training data are not those of before: ..."; "" when they are, as far as both are known.
+// "the training data have changed: ..."; "" if they are unchanged or unknown.
 std::string data_changes(const RunState& state, const std::string& data);
 
-// "the tokenizer is not that of before, in FOLDER: ...", by the files that the checkpoint carries along and those of
-// now; "" when it is, as far as both are known. Damaged where a file that it carries is not what was saved.
+// "the tokenizer has changed since the checkpoint FOLDER: ..."; compares the files in the checkpoint with the current
+// ones. "" if they are equal or unknown. CorruptCheckpoint if a file in the checkpoint fails its checksum.
 std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, const std::vector<checkpoint::Attachment>& now);
 
-// Where a checkpoint goes.
+// Destination of a checkpoint.
 struct SaveTo {
   std::string root;
-  int keep = 1;      // the newest so many stay
-  std::string best;  // this path becomes the same checkpoint (checkpoint::keep_also_as); "": none does
+  int keep = 1;      // number of newest checkpoints to keep
+  std::string best;  // path that becomes the same checkpoint (checkpoint::keep_also_as); "": none
 };
 
-// Writes the session's state and waits until it is on the disk. Every rank calls it between steps; all return the new
-// folder or throw the same UserError, and then older checkpoints are as they were.
+// Writes the session's state and returns when it is on disk. Every rank calls it between steps; all return the new
+// folder or throw the same UserError. On error, older checkpoints are unchanged.
 std::string save(Session& session, comm::World* world, const SaveTo& to, const RunState& state);
 
-// The same with states in host memory, which `fetch` fills. `ranks`: the channel of the thread that calls; null: this
-// process alone. Touches no device but through `fetch`.
+// As save(), with states in host memory, which `fetch` fills. `ranks`: the calling thread's channel; null: single
+// process. Uses no device except through `fetch`.
 std::string save_states(comm::Channel* ranks, const SaveTo& to, const RunState& state,
                         const std::vector<NamedState>& states, const std::function<void()>& fetch);
 
 // Fills the session's parameters and, with `optimizer`, its moments.
 void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer);
 
-// Fills the parameters with a model's weights, or those of its checkpoint.
+// Fills the parameters with a model's weights, or with those of its checkpoint.
 void load_weights(Session& session, OpenModel& open);
 
-// Fills the session, moments too, from the newest checkpoint under `root` (RUN/checkpoints) that every rank can read;
-// none: there is no checkpoint, whole or not. UserError where there are some and none is whole. Rank 0 chooses, so that
-// all agree whatever their views of a shared disk are. One that turns out damaged on any rank is set aside
-// (checkpoint/root.h) and all go back to the next older; UserError when there is none. `judge` throws for a checkpoint
-// that is not to be loaded; `say` hears, on rank 0, what is passed over.
+// Fills the session, including moments, from the newest checkpoint under `root` (RUN/checkpoints) that every rank can
+// read. nullopt if there is no checkpoint at all; UserError if there are some and none is complete. Rank 0 chooses, so
+// that all ranks agree even if their views of a shared disk differ. A checkpoint that is corrupt on any rank is set
+// aside (checkpoint/root.h), and all ranks use the next older one; UserError if there is none. `judge` throws if a
+// checkpoint must not be loaded. `log` is called on rank 0 with a line for each skipped checkpoint.
 std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World* world, const std::string& root,
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
                                                   const std::function<void(const std::string&)>& log);

@@ -1,15 +1,15 @@
-// A session's state as a step left it, copied to host memory while the next step already runs.
+// `Snapshot`: a copy of a session's state after a step, in host memory, taken while the next step runs.
 //
 //   Snapshot snapshot(session);              // reserves its memory, once
 //   StepOutput output = session.enqueue(Purpose::train, ...);
-//   snapshot.take(output.end);               // enqueues the copies; waits for nothing
+//   snapshot.take(output.end);               // enqueues the copies without waiting
 //   session.enqueue(Purpose::train, ...);    // its updates start on the device after the copies they would overwrite
-//   snapshot.wait();                         // any thread: the copies are whole
+//   snapshot.wait();                         // any thread: blocks until the copies are complete
 //   saving.write(snapshot.states());
 //
-// Copies run on a stream of their own, from the step's end on: on the CPU they are its thread's, on a GPU the copy
-// engine's into pinned memory. Gathers, forward and backward read the state beside them; only `update` rows write it,
-// and each of those waits for the copy of its own unit, by an event. The host waits for nothing.
+// Copies run on their own stream after the step's end: on the CPU in that stream's thread, on a GPU on a copy engine
+// into pinned memory. Gathers, forward and backward may read the state concurrently. Only `update` instructions write
+// it, and each waits on the device for an event after the copy of its unit. The host does not wait.
 #pragma once
 
 #include <memory>
@@ -25,27 +25,27 @@ class Session;
 
 class Snapshot {
  public:
-  // The session trains, owns its states and outlives this. Error(does_not_fit) where the memory is refused.
+  // The session trains, owns its states and outlives this. Error(does_not_fit) if the memory cannot be allocated.
   explicit Snapshot(Session& session);
 
-  // Bytes of host memory, all of them reserved and touched.
+  // Bytes of host memory, all reserved and touched.
   std::int64_t bytes() const { return arena_.bytes(); }
 
-  // Enqueues the copy of what the step that ends with `step_end` leaves, which is the last one enqueued. The copies
-  // before are overwritten: nobody reads them any more.
+  // Enqueues a copy of the state after the step that ends with `step_end`, which is the last one enqueued. Overwrites
+  // the previous copies, which must not be in use.
   void take(const Event& step_end);
 
-  // Blocks until the copies are whole; rethrows what failed. Any thread, one at a time, and none calls take() then.
+  // Blocks until the copies are complete; rethrows their error. Any thread, one at a time, and not during take().
   void wait();
 
-  // The copies, at the same place every time.
+  // The copies; their addresses never change.
   std::vector<NamedState> states() const { return named_states(session_, parts_); }
 
  private:
   Session& session_;
   std::vector<StatePart> parts_;
   Arena arena_;
-  std::unique_ptr<Stream> stream_;  // last: its work ends before the memory goes
+  std::unique_ptr<Stream> stream_;  // last member: its work ends before the memory is freed
 };
 
 }  // namespace hawser::train

@@ -1,5 +1,5 @@
-// A device whose streams' work is timed by name: on the CPU as it runs, on a GPU by events around it, which cost a few
-// microseconds each and keep kernels from running back to back.
+// `TimedDevice`: a device that measures the time of its streams' work by op name. The CPU times the work itself. On a
+// GPU events around each piece of work cost a few microseconds and keep kernels from running back to back.
 #pragma once
 
 #include <map>
@@ -13,13 +13,13 @@
 
 namespace hawser::train {
 
-// Seconds of work by its recorded name.
+// Seconds of work by op name.
 class WorkTimes {
  public:
   void add(const char* name, double seconds);
   void add(const char* name, std::unique_ptr<cuda::TimeMark> begin, std::unique_ptr<cuda::TimeMark> end);
   void clear();
-  // All streams have been synchronized.
+  // Call after all streams are synchronized.
   std::map<std::string, double> seconds();
 
  private:

@@ -1,8 +1,7 @@
-// A device whose streams' work is recorded on demand, with the moments at which it ran: `bench step --trace`.
+// `TracedDevice`: a device that records on demand when its streams' work runs, for `bench step --trace`.
 //
-// On the CPU the streams' workers take the time themselves. On a GPU CUPTI reports kernels and copies, and one belongs
-// to the piece of work during whose enqueueing the host made the call that launched it. Between start() and stop() only
-// one thread enqueues.
+// On the CPU the streams' workers record times. On a GPU CUPTI reports kernels and copies; each belongs to the piece of
+// work whose enqueueing made the host call that launched it. Only one thread may enqueue between start() and stop().
 #pragma once
 
 #include <cstdint>
@@ -18,24 +17,24 @@
 
 namespace hawser::train {
 
-// A piece of work, as the host asked for it.
+// A piece of work, as enqueued by the host.
 struct TracedWork {
   std::string name;
   int lane = 0;
   int instruction = -1;
   bool communication = false;
-  std::int64_t enqueued = 0, enqueued_end = 0;  // ns: the host's call
-  std::int64_t begin = 0, end = 0;              // where our own code ran it: on the CPU, or a host function
+  std::int64_t enqueued = 0, enqueued_end = 0;  // ns, the host's call
+  std::int64_t begin = 0, end = 0;              // ns, on the CPU or in a host function; 0: CUPTI reports it
 };
 
 class TracedDevice : public ForwardingDevice {
  public:
-  // UserError where the device is a GPU and cannot be traced.
+  // UserError if the device is a GPU that cannot be traced.
   explicit TracedDevice(std::unique_ptr<Device> inner);
 
   void start();
-  void begin_instruction(int instruction);  // what is enqueued from here on is of this row; -1: of none
-  // All streams are synchronized. `rows`: names, by the numbers given to begin_row.
+  void begin_instruction(int instruction);  // instruction of the work enqueued from now on; -1: none
+  // Call after all streams are synchronized. `instructions`: names, indexed by the ids given to begin_instruction.
   report::RankTimeline stop(int rank, std::vector<std::string> instructions);
 
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
@@ -44,9 +43,9 @@ class TracedDevice : public ForwardingDevice {
   friend class TracedStream;
   struct Lane {
     std::string name;
-    std::optional<std::uint32_t> number;  // CUPTI's
+    std::optional<std::uint32_t> number;  // CUPTI's stream id
   };
-  // Null while nothing is recorded.
+  // Null while not recording.
   TracedWork* enqueue(int lane, const OpRecord& record);
   void add_activities(const std::vector<cuda::Activity>& activities, report::RankTimeline& timeline);
 
@@ -55,7 +54,7 @@ class TracedDevice : public ForwardingDevice {
   bool recording_ = false;
   int instruction_ = -1;
   std::int64_t instruction_begin_ = 0;
-  std::deque<TracedWork> work_;  // grows while workers write into it
+  std::deque<TracedWork> work_;  // a deque: workers write elements while it grows
   std::vector<report::TimelineSpan> host_;
 };
 
