@@ -28,7 +28,7 @@ void print_result(const train::Evaluation& result, bool gradient_norms) {
 
 // What the user should know before the number comes.
 void warn(const train::OpenEvaluation& input) {
-  if (!input.open.skipped.empty()) print("passed over: ", input.open.skipped.lines());
+  if (!input.open.skipped.empty()) print("skipped: ", input.open.skipped.lines());
   const std::string beyond =
       models::beyond_positions(input.open.model->description(), input.layout.batch.sequence_length);
   if (!beyond.empty()) print("warning: ", beyond);

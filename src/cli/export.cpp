@@ -14,7 +14,7 @@ int export_model(const ExportOptions& options) {
   recipe_without_file({}, options.common);  // rejects what every command rejects
   Problems skipped;
   checkpoint::Checkpoint checkpoint = train::open_checkpoint(options.source, skipped);
-  if (!skipped.empty()) print("passed over: ", skipped.lines());
+  if (!skipped.empty()) print("skipped: ", skipped.lines());
   const train::Exported done = train::export_checkpoint(checkpoint, options.output);
   const std::string dtype = to_string(done.stored);
   if (options.common.json) {

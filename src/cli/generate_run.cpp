@@ -258,7 +258,7 @@ int generate(const GenerateOptions& options) {
                                           .device = device_of(recipe, 1)},
                                          problems);
   problems.throw_if_any();
-  if (!input->open.skipped.empty()) print("passed over: ", input->open.skipped.lines());
+  if (!input->open.skipped.empty()) print("skipped: ", input->open.skipped.lines());
   // A token more than is kept: the last is not gone on from.
   const std::string beyond =
       models::beyond_positions(input->open.model->description(), input->size.positions + (options.chat ? 0 : 1));

@@ -225,7 +225,7 @@ void describe_run(const std::string& path, const std::string& root, bool verify,
   Problems skipped;
   const auto whole = checkpoint::complete_checkpoints(root, skipped);
   if (verify && whole.empty()) {
-    skipped.add({.file = root, .what = "no whole checkpoint"});
+    skipped.add({.file = root, .what = "no complete checkpoint"});
     throw UserError(skipped.lines());
   }
   if (!skipped.empty()) print("not whole: ", skipped.lines());

@@ -33,7 +33,7 @@ std::optional<Answer> Chat::send(const std::string& line, const std::function<vo
   }
   const std::vector<std::int32_t>& ids = prompt->ids;
   const auto common = std::mismatch(ids.begin(), ids.end(), kept_.begin(), kept_.end()).first - ids.begin();
-  // The last token is always computed: its logits are wanted.
+  // The last token is always computed, because its logits are needed.
   reused_tokens_ = std::min(static_cast<std::size_t>(common), ids.size() - 1);
   prompt_tokens_ = ids.size();
   kept_.clear();  // in case of an exception
@@ -43,7 +43,7 @@ std::optional<Answer> Chat::send(const std::string& line, const std::function<vo
                          .answer = {},
                          .progress = {}});
   kept_ = ids;
-  kept_.insert(kept_.end(), answer.ids.begin(), answer.ids.end() - 1);  // the last was not gone on from
+  kept_.insert(kept_.end(), answer.ids.begin(), answer.ids.end() - 1);  // the last id was not computed
   messages_.push_back(message("assistant", answer.text));
   return answer;
 }

@@ -15,7 +15,7 @@ Decoder::Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& 
   for (plan::Layout& layout : pass_layouts(recipe, *open.model, size, threads, device.kind())) {
     steps.push_back({step::Purpose::logits, std::move(layout)});
   }
-  // A GPU's products: those of long prompts and of a full batch are worth measuring.
+  // On a GPU, choose GEMM algorithms for the passes worth measuring: long prompts and a full batch.
   for (const std::size_t bucket : {bucket_for_rows(buckets_, std::min(size.positions, kChunkRows)),
                                    bucket_for_sequences(buckets_, size.sequences)}) {
     const plan::Layout& layout = steps[bucket].layout;
@@ -27,7 +27,7 @@ Decoder::Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& 
 }
 
 std::span<const float> Decoder::prefill(std::int64_t slot, std::int64_t position, std::span<const std::int32_t> ids) {
-  HAWSER_CHECK(!ids.empty(), "a pass over no tokens");
+  HAWSER_CHECK(!ids.empty(), "a pass without tokens");
   for (std::size_t at = 0; at < ids.size();) {
     const std::size_t count = std::min<std::size_t>(ids.size() - at, kChunkRows);
     const Piece piece{slot, position + static_cast<std::int64_t>(at), ids.subspan(at, count)};
@@ -58,7 +58,7 @@ void Decoder::run(std::size_t bucket, std::span<const Piece> pieces) {
     const auto position = static_cast<std::int32_t>(piece.position);
     HAWSER_CHECK(
         piece.slot >= 0 && piece.slot < size_.sequences && position >= 0 && position + count <= size_.positions,
-        "rows ", position, " + ", count, " of slot ", piece.slot, " lie outside");
+        "rows ", position, " + ", count, " of slot ", piece.slot, " are outside the KV cache");
     const auto first = static_cast<std::int32_t>(piece.slot * size_.positions);
     for (std::int32_t i = 0; i < count; ++i) {
       batch->ids.push_back(piece.ids[static_cast<std::size_t>(i)]);

@@ -1,4 +1,4 @@
-// Passes with the KV cache against whole forward passes.
+// Passes with a KV cache against full forward passes.
 #include "generate/decoder.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ std::vector<std::int32_t> some_ids(std::int64_t count, std::int64_t vocabulary, 
   return ids;
 }
 
-// Logits behind any number of tokens, by one pass over all of them and nothing kept: the oracle.
+// Reference: logits after any number of tokens, by one pass over all of them without a KV cache.
 class WholeForward {
  public:
   WholeForward(train::OpenModel& model, std::int64_t rows, Device& device) : mesh_(comm::make_self_mesh()) {
@@ -107,12 +107,13 @@ TEST(Decoder, PromptsOfEveryLengthAroundTheChunksBorders) {
     EXPECT_LT(worst, kBound) << name;
     EXPECT_GT(worst, 0) << name << ": the same program twice?";
     RecordProperty(name, cat(worst));
-    std::printf("%s: logits differ by %.1e of the largest at most\n", name.c_str(), worst);
+    std::printf("%s: maximum difference of logits %.1e of the largest\n", name.c_str(), worst);
   }
 }
 
-// Sequences of unequal lengths side by side, slots used again, in another order: each as if it were alone.
-TEST(Decoder, SequencesOfABatchDoNotTouchEachOther) {
+// Sequences of different lengths in one batch, with slots reused in another order, give the logits of each sequence
+// alone.
+TEST(Decoder, SequencesOfABatchAreIndependent) {
   const auto device = make_cpu_device({.threads = 2});
   train::OpenModel model = open("gqa");
   const std::int64_t vocabulary = model.model->vocabulary();
@@ -165,14 +166,14 @@ TEST(Decoder, SequencesOfABatchDoNotTouchEachOther) {
   begin(1, 2);
   step({{0, 0}, {4, 1}, {1, 2}});
   step({{1, 2}, {0, 0}});
-  begin(2, 1);  // where the longest was
+  begin(2, 1);  // the slot of the longest
   step({{2, 1}, {1, 2}, {0, 0}});
   begin(3, 0);
   for (int i = 0; i < 3; ++i) step({{3, 0}, {2, 1}, {1, 2}});
 }
 
-// What lay behind the place from which a sequence goes on is forgotten.
-TEST(Decoder, ASequenceContinuesFromAnyPlace) {
+// A sequence may continue from an earlier position; later positions are then dropped.
+TEST(Decoder, ASequenceContinuesFromAnyPosition) {
   const auto device = make_cpu_device();
   train::OpenModel model = open("mqa");
   Decoder decoder(model, {}, {.sequences = 1, .positions = 80}, 1, *device);
@@ -185,8 +186,8 @@ TEST(Decoder, ASequenceContinuesFromAnyPlace) {
   EXPECT_LT(distance(logits, full(std::span(ids).first(50))), kBound);
 }
 
-// Every item of every form is the planned one, and what is not live is not a number.
-TEST(Decoder, PassesKeepToTheirPlans) {
+// Replay and guard: every item of every bucket matches its plan, and bytes that are not live are NaN.
+TEST(Decoder, PassesMatchTheirPlans) {
   const auto device = make_cpu_device({.threads = 2});
   train::OpenModel model = open("everything");
   Decoder watched(model, {}, {.sequences = 3, .positions = 300}, 2, *device, {.replay = true, .guard = true});
@@ -229,7 +230,7 @@ TEST(Decoder, FormsHoldWhatTheyAreAskedFor) {
   }
 }
 
-// Memory: the cache is all that grows with the length of a sequence.
+// Memory: only the KV cache grows with the number of positions.
 TEST(Decoder, OnlyTheCacheGrowsWithThePositions) {
   train::OpenModel model = open("gqa");
   const nn::AttentionConfig& c = model.model->description().blocks[0].attention;

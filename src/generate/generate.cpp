@@ -24,9 +24,9 @@ const char* to_string(Answer::End end) {
 struct Generator::Running {
   const Prompt* prompt = nullptr;
   std::size_t index = 0;    // of its prompt, for the listener
-  std::int64_t number = 0;  // of its prompt, for draws
+  std::int64_t number = 0;  // of its prompt, for sampling
   std::int64_t slot = 0;
-  std::int64_t positions = 0;  // tokens whose keys are kept
+  std::int64_t positions = 0;  // tokens in the KV cache
   Answer answer;
   std::unique_ptr<TextStream> text;  // null without a tokenizer
   bool ended = false;
@@ -57,7 +57,7 @@ Generator::~Generator() = default;
 
 Generator::Running Generator::start(const Prompt& prompt, std::size_t index, std::int64_t number, std::int64_t slot,
                                     std::size_t known, const Listener& listener) {
-  HAWSER_CHECK(known < prompt.ids.size(), "a prompt of which nothing is left to compute");
+  HAWSER_CHECK(known < prompt.ids.size(), "a prompt without new tokens");
   Running running{.prompt = &prompt, .index = index, .number = number, .slot = slot};
   running.positions = static_cast<std::int64_t>(prompt.ids.size());
   if (input_.tokenizer) running.text = std::make_unique<TextStream>(*input_.tokenizer, prompt.ids, input_.stops);

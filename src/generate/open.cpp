@@ -12,7 +12,7 @@ void add(std::vector<std::int64_t>& ends, const std::optional<std::int64_t>& id)
   if (id && std::find(ends.begin(), ends.end(), *id) == ends.end()) ends.push_back(*id);
 }
 
-// Encodes what was asked. Adds problems.
+// Encodes the requested prompts. Adds problems.
 void read_asked(const GenerateRequest& request, OpenGeneration& input, Problems& problems) {
   std::optional<Prompt> one;
   if (request.prompt) one = input.encoder->text(*request.prompt, {"", "--prompt"}, problems);
@@ -20,7 +20,7 @@ void read_asked(const GenerateRequest& request, OpenGeneration& input, Problems&
   if (one) input.prompts.push_back(std::move(*one));
   if (!request.prompts.empty()) input.prompts = read_prompts(request.prompts, *input.encoder, problems);
   if (!request.chat) return;
-  // Says what is missing, before anybody has typed a line.
+  // Report a missing tokenizer or template before the user types a line.
   using data::chat::List;
   const data::chat::Value hello = message("user", "hello");
   if (!input.encoder->conversation({.messages = List{hello}, .tools = {}}, {"", "--chat"}, problems)) return;
@@ -29,7 +29,7 @@ void read_asked(const GenerateRequest& request, OpenGeneration& input, Problems&
   input.encoder->conversation({.messages = List{system, hello}, .tools = {}}, {"", "--system"}, problems);
 }
 
-// What was said already is not said again.
+// Adds only problems that are not in `problems` already.
 void add_new(const Problems& found, Problems& problems) {
   for (const Problem& one : found.all()) {
     const bool reported = std::any_of(problems.all().begin(), problems.all().end(),
@@ -46,7 +46,7 @@ std::int64_t positions_of(const GenerateRequest& request, const OpenGeneration& 
   }
   std::size_t longest = 0;
   for (const Prompt& prompt : input.prompts) longest = std::max(longest, prompt.ids.size());
-  return static_cast<std::int64_t>(longest) + request.max_tokens - 1;  // the last token is not gone on from
+  return static_cast<std::int64_t>(longest) + request.max_tokens - 1;  // the last token is not computed
 }
 
 // Chooses the batch, or throws Error(does_not_fit).
@@ -63,11 +63,11 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
   const auto asked = std::max<std::int64_t>(1, static_cast<std::int64_t>(input.prompts.size()));
   input.size.positions = positions_of(request, input);
   input.size.sequences = std::min(asked, request.batch > 0 ? request.batch : max);
-  // Rows of the cache are counted in 32 bits.
+  // Row indices of the KV cache are 32-bit.
   const std::int64_t rows = std::numeric_limits<std::int32_t>::max() / input.size.positions;
   if (request.batch == 0) input.size.sequences = std::max<std::int64_t>(1, std::min(input.size.sequences, rows));
   if (input.size.sequences > rows) {
-    throw UserError(Problem{.what = "too many tokens to keep at once",
+    throw UserError(Problem{.what = "KV cache too large",
                             .expected = cat("at most ", rows, " sequences of ", input.size.positions, " tokens"),
                             .got = cat(input.size.sequences),
                             .at = "--batch",

@@ -25,14 +25,14 @@ std::size_t bucket_for_rows(const std::vector<ShapeBucket>& buckets, std::int64_
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     if (buckets[i].sequences == 1 && buckets[i].rows >= rows) return i;
   }
-  HAWSER_CHECK(false, "no pass of ", rows, " rows");
+  HAWSER_CHECK(false, "no shape bucket for ", rows, " rows");
 }
 
 std::size_t bucket_for_sequences(const std::vector<ShapeBucket>& buckets, std::int64_t sequences) {
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     if (buckets[i].sequences >= sequences && buckets[i].rows == buckets[i].sequences) return i;
   }
-  HAWSER_CHECK(false, "no pass of ", sequences, " sequences");
+  HAWSER_CHECK(false, "no shape bucket for ", sequences, " sequences");
 }
 
 std::vector<plan::Layout> pass_layouts(const Recipe& recipe, const models::Model& model, const CacheSize& size,

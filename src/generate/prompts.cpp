@@ -129,7 +129,7 @@ std::optional<std::int64_t> PromptEncoder::end_of_turn() const {
       }
     }
   } catch (const data::chat::TemplateError&) {
-    // It has its own ideas of a conversation; its eos_token may still be one.
+    // The template rejects this conversation; its eos_token may still end a turn.
   }
   const std::string token = template_->eos_token();
   const auto id = token.empty() ? std::nullopt : tokenizer_->id_of(token);
@@ -200,7 +200,7 @@ std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& 
   const auto kind = piped ? std::optional(data::SourceKind::jsonl) : data::kind_by_name(path);
   if (!kind || *kind == data::SourceKind::tokens) {
     problems.add({.file = path,
-                  .what = "what kind of file is this?",
+                  .what = "unknown file type",
                   .expected = ".jsonl or .txt, perhaps with .gz or .zst, or - for .jsonl on standard input",
                   .at = "--prompts"});
     return prompts;

@@ -112,7 +112,7 @@ TEST_F(Prompts, WhatIsNoFileOfPromptsIsRejected) {
   EXPECT_NE(message(write("b.txt", "\n \n")).find("no prompts"), std::string::npos);
   EXPECT_NE(message(folder_.path("none.txt")).find("none.txt"), std::string::npos);
   EXPECT_NE(message(write("c.txt", "a\xFF\n")).find("not UTF-8 at line 1"), std::string::npos);
-  // As of training data: nothing is dropped unseen, and no depth of brackets goes down the stack.
+  // Same limits as for training data: zero bytes and duplicate keys are rejected, and nesting depth is limited.
   const std::string deep(300000, '[');
   EXPECT_NE(message(write("d.jsonl", "{\"prompt\": " + deep + std::string(300000, ']') + "}\n"))
                 .find("JSON nested too deeply (expected at most 200 levels) at line 1, byte 210"),

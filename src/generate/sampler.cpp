@@ -10,14 +10,14 @@ namespace hawser::generate {
 
 namespace {
 
-// The largest, first of equal ones; NaN loses.
+// The largest, the first of equal ones; ignores NaN.
 std::size_t largest_of(std::span<const float> logits) {
   std::size_t best = 0;
   for (std::size_t i = 1; i < logits.size(); ++i) {
     if (logits[i] > logits[best] || std::isnan(logits[best])) best = i;
   }
   if (logits.empty() || !std::isfinite(logits[best])) {
-    throw UserError(Problem{.what = "the model's logits are not finite numbers: are its weights sound?"});
+    throw UserError(Problem{.what = "the model's logits are not finite; check its weights"});
   }
   return best;
 }
@@ -39,7 +39,7 @@ const std::vector<Sampler::Candidate>& Sampler::candidates(std::span<const float
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (!(logits[i] >= min)) continue;
     const double weight = std::exp((static_cast<double>(logits[i]) - largest) / sampling_.temperature);
-    if (weight == 0) continue;  // never drawn
+    if (weight == 0) continue;  // never sampled
     candidates_.push_back({static_cast<std::int32_t>(i), weight});
     total += weight;
   }
@@ -47,7 +47,7 @@ const std::vector<Sampler::Candidate>& Sampler::candidates(std::span<const float
   const auto before = [](const Candidate& a, const Candidate& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
   };
-  // Few are kept as a rule: so many of the largest as are needed are brought to the front, in pieces.
+  // Usually few tokens are kept, so the largest are sorted to the front in growing pieces, as many as needed.
   double sum = 0;
   std::size_t kept = 0, sorted = 0;
   while (kept < candidates_.size() && (kept == 0 || sum < sampling_.top_p * total)) {
@@ -73,7 +73,7 @@ std::int32_t Sampler::pick(std::span<const float> logits, std::int64_t prompt, s
     left -= candidate.weight;
     if (left < 0) return candidate.id;
   }
-  return all.back().id;  // rounding
+  return all.back().id;  // reached by rounding only
 }
 
 }  // namespace hawser::generate

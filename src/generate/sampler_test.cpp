@@ -22,7 +22,7 @@ std::vector<float> some_logits(std::size_t count, std::uint64_t seed, double sca
   return out;
 }
 
-// The filters as they are told in sampler.h, one after the other over all tokens; probabilities, 0 where left out.
+// The filters as described in sampler.h, applied one after the other to all tokens; probabilities, 0 if removed.
 std::vector<double> reference(const std::vector<float>& logits, const Sampling& sampling) {
   const std::size_t n = logits.size();
   std::vector<double> s(n);
@@ -104,7 +104,7 @@ TEST(Sampler, FiltersAndTheirOrderAgreeWithTransformers) {
   EXPECT_GE(together, 2);
 }
 
-// The sum over tokens of (seen - expected)^2 / expected, held against its distribution: mean n - 1, variance 2 (n - 1).
+// Chi-squared test. The sum over tokens of (seen - expected)^2 / expected has mean n - 1 and variance 2 (n - 1).
 TEST(Sampler, SamplesFollowTheDistribution) {
   for (const Sampling& sampling : {Sampling{.temperature = 1.0, .seed = 3}, Sampling{.temperature = 0.6, .seed = 4},
                                    Sampling{.temperature = 1.3, .top_k = 20, .top_p = 0.9, .seed = 5}}) {
@@ -133,7 +133,7 @@ TEST(Sampler, SamplesFollowTheDistribution) {
   }
 }
 
-TEST(Sampler, ASampleDependsOnSeedPromptAndPositionAlone) {
+TEST(Sampler, ASampleDependsOnlyOnSeedPromptAndPosition) {
   const std::vector<float> logits = some_logits(1000, 1);
   const Sampling sampling{.temperature = 1.5, .seed = 9};
   std::map<std::pair<int, int>, std::int32_t> first;
@@ -165,7 +165,7 @@ TEST(Sampler, ZeroIsGreedyAndTiesGoToTheLowestId) {
   EXPECT_EQ(sampler.pick(std::vector<float>{nan, -infinity, 2, 1}, 0, 0), 2);
   EXPECT_THROW(sampler.pick(std::vector<float>{nan, nan}, 0, 0), UserError);
   EXPECT_THROW(sampler.pick(std::vector<float>{1, infinity}, 0, 0), UserError);
-  // A temperature near zero draws the same, and logits far below weigh nothing.
+  // A temperature near zero selects the same token, and logits far below have weight 0.
   Sampler cold({.temperature = 1e-3});
   EXPECT_EQ(cold.pick(std::vector<float>{1, 5, 2, -1e30F}, 0, 0), 1);
 }

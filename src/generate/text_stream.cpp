@@ -6,9 +6,9 @@ namespace hawser::generate {
 
 namespace {
 
-constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD: bytes that are no character, or not yet
-constexpr std::size_t kContext = 16;                  // tokens decoded again, so that spaces and joins come out right
-constexpr std::size_t kLongestCharacter = 16;         // tokens; what is no character by then never will be
+constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD: decoded from an invalid or incomplete character
+constexpr std::size_t kContext = 16;                  // tokens decoded again, so that spaces and joins are correct
+constexpr std::size_t kLongestCharacter = 16;         // tokens; a longer incomplete character is invalid
 
 }  // namespace
 

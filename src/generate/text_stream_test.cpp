@@ -33,7 +33,7 @@ Streamed stream(const data::Tokenizer& tokenizer, const std::vector<std::int32_t
 
 class TextStreams : public ::testing::Test {
  protected:
-  // Tokenizers of several kinds: bytes, bytes as a fallback, spaces in front, pieces of words.
+  // Tokenizers of several kinds: bytes, byte fallback, leading spaces, word pieces.
   static std::vector<std::unique_ptr<data::Tokenizer>> tokenizers() {
     std::vector<std::unique_ptr<data::Tokenizer>> out;
     const fs::path golden = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tokenizers";
@@ -90,9 +90,9 @@ TEST_F(TextStreams, StopTextsEndItAndAreNotPartOfIt) {
     EXPECT_EQ(stream(*tokenizer, none, ids, {"five", "two thr"}).text, until("two thr"));
     EXPECT_EQ(stream(*tokenizer, none, ids, {"ee f", "ree"}).text, until("ree")) << "the first in the text";
     const Streamed unmet = stream(*tokenizer, none, ids, {"five six", "\n"});
-    EXPECT_EQ(unmet.text, all) << "what may have begun a stop text comes in the end";
+    EXPECT_EQ(unmet.text, all) << "a possible start of a stop text is returned at the end";
     EXPECT_FALSE(unmet.stopped);
-    // Nothing of a stop text is ever shown before it is known to be none.
+    // A possible start of a stop text is held back.
     std::string shown;
     for (const std::string& piece : stream(*tokenizer, none, ids, {"four five!"}).pieces) {
       shown += piece;

@@ -1,6 +1,7 @@
-// memory.activation_checkpointing: auto. A sketch of each policy in all blocks gives a candidates (candidates.h), the candidates
-// the fastest mix within a number of bytes, and whole plans say whether that number was right: what a plan needs more
-// or less than the candidates thought corrects it. All by count, so that every rank and every run finds the same.
+// Choice of policies for memory.activation_checkpointing: auto. Estimates of each policy in all blocks give the
+// candidates (policy_candidates.h); the candidates give the fastest mix within a memory budget; a complete plan of that
+// mix measures the estimate's error and corrects the budget. All limits are counts, so every rank and every run finds
+// the same.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -16,10 +17,10 @@ namespace hawser::plan {
 
 namespace {
 
-// The search plans no more micro-batches than these: the later ones are as the second.
+// The search plans at most this number of micro-batches: later ones are like the second.
 constexpr int kSearchedMicroBatches = 2;
-constexpr int kMaxMixes = 8;  // for each candidate that the last block may have
-// Neighbours of what was found: so many, and on large models so many blocks of theirs.
+constexpr int kMaxMixes = 8;  // for each candidate of the last block
+// Maximum number of neighbours to plan, and maximum number of their blocks times micro-batches, for large models.
 constexpr int kMaxNeighbours = 64, kNeighbourBlocks = 768;
 
 Recipe with_policies(const Recipe& recipe, std::vector<Checkpointing> policies) {
@@ -49,7 +50,7 @@ class Forecaster::Choice {
         std::min_element(candidates.begin(), candidates.end(),
                          [](const PolicyCandidate& a, const PolicyCandidate& b) { return a.needed < b.needed; });
     const PolicyCandidates policies(candidates, blocks_);
-    // A step of more micro-batches may need a little more than the short one; then the search goes again with less.
+    // The step with all micro-batches may need a little more than the short one; then search again with a lower limit.
     double limit = (1 - kAutoMargin) * static_cast<double>(on_.capacity_);
     for (int round = 0; round < 3; ++round) {
       const std::optional<Planned> found = search(policies, limit);
@@ -59,7 +60,7 @@ class Forecaster::Choice {
       if (static_cast<double>(full.needed()) <= (1 - kAutoMargin) * static_cast<double>(on_.capacity_)) return full;
       limit -= static_cast<double>(full.needed()) - found->needed;
     }
-    // Nothing leaves the margin free: what needs least.
+    // No mix leaves the margin free: the policy with the minimum memory.
     return plan(recipe_, uniform(min->policy), program::Placing::offsets);
   }
 
@@ -77,7 +78,7 @@ class Forecaster::Choice {
     return on_.forecast(with_policies(recipe, std::move(policies)), on_.model_, placing);
   }
 
-  // The short step under a mix: where even what is live does not fit, nothing is placed.
+  // The short step with a mix. Buffers are placed only if the estimate fits.
   Planned planned(const PolicyCandidates& policies, const Mix& mix, double limit) {
     const auto [it, added] = tried_.try_emplace(policies.list(mix));
     Tried& tried = it->second;
@@ -97,7 +98,7 @@ class Forecaster::Choice {
       if (p.needed <= limit && (!best || p.seconds < best->seconds)) best = p;
       return p;
     };
-    // The fastest by the model first. It errs by much the same for mixes that end in the same candidate.
+    // Fastest by the estimate first. Its error is similar for mixes with the same last candidate.
     std::vector<std::pair<double, std::size_t>> lights;
     for (std::size_t light = 0; light < policies.candidates().size(); ++light) {
       if (const auto mix = policies.fastest(limit, light)) lights.emplace_back(mix->seconds, light);
@@ -105,8 +106,8 @@ class Forecaster::Choice {
     std::sort(lights.begin(), lights.end());
     for (const auto& [seconds, light] : lights) {
       if (best && seconds >= best->seconds) continue;
-      // What the candidates is asked for lies between a number that gives nothing or what fits, and one that gives too
-      // much.
+      // The budget is between `low`, which yields no mix or one that fits, and `high`, which yields one that is too
+      // large.
       double budget = limit, low = 0, high = std::numeric_limits<double>::infinity();
       for (int i = 0; i < kMaxMixes && high - low > kFinest * limit; ++i) {
         const std::optional<Mix> mix = policies.fastest(budget, light);
@@ -123,7 +124,7 @@ class Forecaster::Choice {
         budget = next;
       }
     }
-    // Where the model is wrong about one policy in all blocks: no such is faster and fits.
+    // The estimate may be wrong about one policy in all blocks: try those that are faster and fit.
     for (std::size_t r = 0; r < policies.candidates().size(); ++r) {
       const PolicyCandidate& candidate = policies.candidates()[r];
       if (candidate.needed <= limit && (!best || candidate.seconds < best->seconds)) judge(policies.uniform(r));
@@ -132,8 +133,7 @@ class Forecaster::Choice {
     return best;
   }
 
-  // The model errs by other amounts for other mixes: a faster one near by may fit although the model thinks that it
-  // needs more.
+  // The estimate's error differs between mixes: a faster neighbour may fit although the estimate is above the limit.
   void improve(const PolicyCandidates& policies, double limit, Planned& best) {
     const int max = std::min(kMaxNeighbours, kNeighbourBlocks / (blocks_ * on_.layout_of(short_).micro_batches));
     for (int tries = 0; tries < max;) {

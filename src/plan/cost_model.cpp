@@ -48,8 +48,8 @@ std::string group_kind(const std::string& communicator) {
 double bytes_sent(const CollectiveNote& note, int count) {
   const double bytes = static_cast<double>(note.bytes), others = count - 1;
   switch (note.kind) {
-    case CollectiveKind::all_gather:      // a member's piece, to each of the others
-    case CollectiveKind::reduce_scatter:  // a piece to each of the others
+    case CollectiveKind::all_gather:      // a member's shard, to each of the others
+    case CollectiveKind::reduce_scatter:  // one shard to each of the others
       return others * bytes;
     case CollectiveKind::all_reduce:
       return 2 * others / count * bytes;
@@ -95,7 +95,7 @@ class Pricer {
     if (bytes == 0) {
       for (const Access& a : record.accesses) bytes += static_cast<double>(a.row_bytes * a.rows);
     }
-    // A product's tiles are read from cache: its FLOPs are its time unless it is a small one.
+    // FLOPs determine the time of a large GEMM, whose tiles are read from cache; bytes, that of a small one.
     out.seconds = bytes / (target_.copy * share_);
     if (rate > 0) out.seconds = std::max(out.seconds, record.flops / (rate * share_));
     out.seconds = std::max(out.seconds, target_.launch);
@@ -138,7 +138,7 @@ StepTime step_time(const Trace& trace, const Target& target, DType compute, doub
   StepTime out;
   Pricer pricer(target, compute, share);
   std::vector<double> stream(trace.streams.size(), 0.0);
-  std::vector<double> reached(trace.items.size(), 0.0);  // of records
+  std::vector<double> reached(trace.items.size(), 0.0);  // time of each record item
   std::unordered_map<const Link*, double> carried;
   double sum = 0;
   for (std::size_t i = 0; i < trace.items.size(); ++i) {

@@ -15,8 +15,8 @@ std::string RankClass::text() const {
 }
 
 std::vector<RankClass> rank_classes(const MeshSizes& mesh) {
-  // Flat buffers are cut evenly, batches have one shape and every rank runs the same rows: without pipeline stages all
-  // ranks need the same.
+  // Shards have equal sizes, batches have one shape, and every rank runs the same instructions: without pipeline stages
+  // all ranks need the same memory.
   HAWSER_CHECK(mesh.pipeline == 1, "classes of ranks with pipeline stages");
   return {{.first = 0, .last = mesh.world() - 1}};
 }
@@ -81,7 +81,7 @@ std::string does_not_fit(const Recipe& recipe, std::int64_t capacity, std::int64
   return Problem{
       .file = recipe.file,
       .what = "does not fit",
-      .expected = cat("at most ", format_bytes(Bytes(capacity)), " a rank", given ? "" : ", what the device has"),
+      .expected = cat("at most ", format_bytes(Bytes(capacity)), " per rank", given ? "" : ", the device's memory"),
       .got = format_bytes(Bytes(needed)),
       .at = given ? key_place(recipe, "memory.capacity") : "",
       .hint = hint}

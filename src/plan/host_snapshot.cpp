@@ -9,7 +9,7 @@ namespace hawser::plan {
 bool saves_asynchronously(const Recipe& recipe) {
   const CheckpointRecipe& c = recipe.checkpoint;
   const auto midway = [&](std::int64_t every) { return every > 0 && every < recipe.train.steps; };
-  // An evaluation that is better than all before is saved (OUTPUT/best).
+  // Evaluations can save at any time: one that is better than all before is saved (OUTPUT/best).
   return c.asynchronous && (midway(c.every_steps) || c.every_minutes > 0 || midway(recipe.train.evaluate_every));
 }
 

@@ -16,10 +16,10 @@ void set_bounds(Layout& layout) {
   const data::SegmentBounds segments = batch.max_segments();
   b.diagonal = segments.diagonal;
   b.off_diagonal = segments.off_diagonal;
-  // One document a sequence, from its first row on. Off-diagonal blocks of different sequences share no key.
+  // One document per sequence, from its first row. Off-diagonal blocks of different sequences share no key.
   b.uniform_diagonal = batch.equal_chunks() ? batch.chunk_length() : 0;
   b.off_diagonal_apart = batch.chunks_per_rank == 1;
-  // Causal attention over whole sequences is the most there can be; a diagonal block is one chunk at most.
+  // Causal attention over full sequences is the maximum; a diagonal block is at most one chunk.
   const double sequences = static_cast<double>(batch.sequences), length = static_cast<double>(batch.padded_length());
   const double chunk = static_cast<double>(batch.chunk_length());
   b.diagonal_pairs = sequences * batch.chunks_per_rank * chunk * (chunk + 1) / 2;
@@ -100,7 +100,7 @@ nn::Seams make_seams(const Layout& layout, comm::Mesh& mesh) {
         std::make_shared<parallel::AllGatherExchange>(mesh.context(), layout.head_groups, layout.kv_reduce_dtype);
   }
   if (layout.kv_cache_rows > 0) {
-    HAWSER_CHECK(layout.mesh.context == 1, "keys that are kept, with context parallelism");
+    HAWSER_CHECK(layout.mesh.context == 1, "a KV cache with context parallelism");
     seams.attention = std::make_shared<nn::KvCacheExchange>();
   }
   return seams;

@@ -52,7 +52,7 @@ std::int64_t scratch_bytes(DeviceKind device) {
 
 namespace {
 
-// The next step starts behind the last event of this one: by then every stream must have done all its work.
+// The next step starts after the last event of this one; by then every stream must have finished its work.
 void check_end(const RankPlan& plan, int rank, std::vector<std::string>& defects) {
   const std::vector<TraceItem>& items = plan.trace.items;
   const program::Order order(plan.trace);

@@ -30,7 +30,7 @@ std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const 
       candidate.kept += kept_bytes(model.layer(layer), layout, save);
     }
     candidate.kept /= std::max(1, model.layers() / 2);
-    // Long sequences keep attention under `full` too: another name for `projections`.
+    // For long sequences `full` keeps attention, too, and equals `projections`.
     if (out.empty() || candidate.kept < out.back().kept) out.push_back(candidate);
   }
   return out;
@@ -94,8 +94,8 @@ std::vector<Checkpointing> PolicyCandidates::list(const Mix& mix) const {
   return out;
 }
 
-// All ways to give blocks to the candidates that are heavier than `light`; the last two candidates share what is left in the one
-// way that is fastest.
+// Search over all ways to assign blocks to the candidates that are heavier than `light`. The last two candidates share
+// the remaining blocks in the one way that is fastest.
 struct PolicyCandidates::Search {
   const std::vector<PolicyCandidate>& candidates;
   double blocks;
@@ -112,7 +112,7 @@ struct PolicyCandidates::Search {
     if (!best || seconds < best->seconds) best = Mix{counts, needed, seconds};
   }
 
-  // `over`: bytes that must still go; `left`: blocks of candidate `light`, at least one of which stays.
+  // `over`: bytes above the budget; `left`: blocks that still have candidate `light`, of which at least one keeps it.
   void give(std::size_t candidate, int left, double over, double budget, double seconds) {
     if (best && seconds >= best->seconds) return;
     if (candidate == light) {
@@ -125,7 +125,7 @@ struct PolicyCandidates::Search {
       counts[candidate] = n;
       counts[light] = left - n;
       give(candidate - 1, left - n, over - n * freed(candidate), budget, seconds + n * slower(candidate));
-      if (over - n * freed(candidate) <= 0) break;  // more only costs
+      if (over - n * freed(candidate) <= 0) break;  // more blocks only cost time
     }
     counts[candidate] = 0;
   }

@@ -27,7 +27,7 @@ std::string plural(std::int64_t count, const char* one, const char* many) {
   return cat(with_commas(count), " ", count == 1 ? one : many);
 }
 
-// "  name          value": the value ends at a fixed column.
+// "  name          value  remark": values end at a fixed column.
 std::string row(const std::string& name, const std::string& value, const std::string& remark = "") {
   constexpr std::size_t kName = 30, kValue = 14;
   std::string out = "  " + name;
@@ -44,7 +44,7 @@ std::string precision_text(const Layout& layout) {
   if (layout.compute != DType::bf16) return "float32";
   const bool sent =
       layout.reduce_dtype == DType::bf16 && layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
-  return cat("bfloat16, float32 master weights, moments and gradients", sent ? ", sent in bfloat16" : "");
+  return cat("bfloat16, float32 master weights, moments and gradients", sent ? ", reduced in bfloat16" : "");
 }
 
 // "auto: 20*gate_up,12*none", "32*none".
@@ -55,7 +55,7 @@ std::string checkpointing_text(const Forecast& forecast) {
   return (forecast.chosen ? "auto: " : "") + runs.substr(1, runs.size() - 2);
 }
 
-// Of the rank that keeps it; its replicas keep none.
+// Of a rank that owns its states; its replicas have no snapshot.
 std::int64_t snapshot_of(const Costs& costs) {
   return snapshot_bytes(costs.live_bytes.at("optimizer state"));
 }
@@ -70,17 +70,17 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   std::string out =
       cat(recipe.name.empty() ? "plan" : recipe.name, ": ", format_count(static_cast<double>(model.parameters())),
           " parameters, ", plural(recipe.train.global_batch_size, "sequence", "sequences"), " of ",
-          with_commas(recipe.data.sequence_length), " tokens a step\n");
+          with_commas(recipe.data.sequence_length), " tokens per step\n");
   out += cat("on ", plural(world, "rank", "ranks"), ", one ", target.name, " each (", target.about, ")\n");
   out += cat("layout: context ", layout.mesh.context, ", parameters ",
-             layout.parts() > 1 ? cat("sharded over ", layout.parts()) : std::string("whole on every rank"), ", ",
+             layout.parts() > 1 ? cat("sharded over ", layout.parts()) : std::string("unsharded"), ", ",
              layout.mesh.replicas() > 1 ? cat(layout.mesh.replicas(), " replicas, ") : "",
              plural(layout.micro_batches, "micro-batch", "micro-batches"), " of ",
              plural(layout.batch.sequences, "sequence", "sequences"), "\n");
   out += cat("checkpointing: ", checkpointing_text(forecast), "\nprecision: ", precision_text(layout), "\n\n");
 
   for (const RankClass& ranks : rank_classes(layout.mesh)) {
-    out += cat("memory of ", ranks.first == ranks.last ? "" : "each of ", ranks.text(), " at the peak (",
+    out += cat("peak memory of ", ranks.first == ranks.last ? "" : "each of ", ranks.text(), " (at ",
                costs.peak_instruction, ")\n");
   }
   std::vector<std::pair<std::string, std::int64_t>> parts(costs.live_bytes.begin(), costs.live_bytes.end());
@@ -94,25 +94,25 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   out += row("needed", format_bytes(Bytes(forecast.needed())),
              cat("of ", format_bytes(Bytes(forecast.capacity)), ": ",
                  left >= 0 ? cat("fits, ", format_bytes(Bytes(left)), " left")
-                           : cat("does not fit, ", format_bytes(Bytes(-left)), " too much")));
+                           : cat("does not fit, ", format_bytes(Bytes(-left)), " over")));
 
   if (saves_asynchronously(recipe)) {
     const std::int64_t snapshot = snapshot_of(costs);
     const bool fits = target.cuda || snapshot <= snapshot_memory_cpu(forecast.capacity, forecast.needed());
     out += row("host memory, snapshot", format_bytes(Bytes(snapshot)),
-               target.cuda ? "pinned, beside the above: checkpoints are written while steps go on"
-               : fits      ? "beside the above: checkpoints are written while steps go on"
-                           : "does not fit beside it: steps wait for checkpoints to be written");
+               target.cuda ? "pinned, in addition: saves run alongside steps"
+               : fits      ? "in addition: saves run alongside steps"
+                           : "does not fit: steps wait for saves");
   }
 
-  out += "\na step, each rank\n";
-  out += row("FLOPs", format_count(costs.flops), "all products and attention, recomputed ones too");
-  out += row("model FLOPs", format_count(costs.model_flops), "forward and backward once");
+  out += "\nper step and rank\n";
+  out += row("FLOPs", format_count(costs.flops), "GEMMs and attention, including recompute");
+  out += row("model FLOPs", format_count(costs.model_flops), "forward and backward without recompute");
   for (const auto& [group, bytes] : costs.traffic) out += row("sent, " + group, bytes_text(bytes));
   for (const auto& [what, seconds] : forecast.time.busy) out += row("busy, " + what, format_seconds(seconds));
   out += row("predicted time", format_seconds(forecast.time.seconds));
   out += row("predicted tokens/s", format_count(forecast.tokens_per_second),
-             cat(format_count(forecast.tokens_per_second / world), " a rank"));
+             cat(format_count(forecast.tokens_per_second / world), " per rank"));
   return out;
 }
 

@@ -1,8 +1,8 @@
-// The search for settings that fit.
+// Search for settings that fit.
 //
-// Settings are tried on the same model with few blocks first: bytes and seconds are close to linear in the number of
-// blocks, so two small plans say where the whole one will be. Those that look as if they fit are planned whole, fastest
-// first, and only what then fits is offered. Checkpointing stays as it is or becomes `auto` (choose.cpp).
+// Settings are first tried on the same model with few blocks: bytes and seconds are nearly linear in the number of
+// blocks, so two small plans predict the full one. Settings that are predicted to fit get a complete plan, fastest
+// first, and only those that then fit are suggested. Checkpointing stays as it is or becomes `auto` (choose.cpp).
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -16,12 +16,12 @@ namespace hawser::plan {
 
 namespace {
 
-// What the search may turn.
+// The settings that the search varies.
 struct Settings {
   int context = 1, hybrid = 0;
   std::int64_t micro_batch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
-  bool automatic = false;  // checkpointing is chosen by the plan; else as the recipe says
+  bool automatic = false;  // checkpointing is auto; otherwise as in the recipe
 };
 
 Recipe with(const Recipe& base, const Settings& s) {
@@ -54,7 +54,7 @@ std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
   return out;
 }
 
-// The values nearest to `now`, itself first.
+// The `max` values nearest to `now`, in order of distance, beginning with `now`.
 template <class Number>
 std::vector<Number> nearest_few(std::vector<Number> values, Number now, std::size_t max) {
   const auto distance = [&](Number v) { return v > now ? double(v) / double(now) : double(now) / double(v); };
@@ -93,7 +93,7 @@ class Forecaster::Search {
                      [](const Candidate& a, const Candidate& b) { return a.score() > b.score(); });
     std::vector<Suggestion> suggestions;
     std::set<std::size_t> planned;
-    // First those that are not a slower and longer way to say what is offered already.
+    // In the first round, skip candidates that contain all changes of an earlier suggestion.
     for (const bool any : {false, true}) {
       for (std::size_t i = 0; i < candidates_.size() && static_cast<int>(suggestions.size()) < count; ++i) {
         if (planned.contains(i) || (!any && repeats(candidates_[i], suggestions))) continue;
@@ -112,7 +112,7 @@ class Forecaster::Search {
  private:
   static constexpr int kSmall = 2;
   static constexpr std::size_t kMaxFullPlans = 40;
-  static constexpr int kMaxSettings = 120;  // looked at: some seconds. By count, so that all ranks find the same
+  static constexpr int kMaxSettings = 120;  // takes some seconds; a count, so that all ranks find the same
 
   struct Sketch {
     double needed = 0, seconds = 0;
@@ -121,7 +121,7 @@ class Forecaster::Search {
     Settings settings;
     Sketch sketch;
     std::vector<Change> changes;
-    // Fast first; of two that are as good as equal, the one that changes less.
+    // Faster is better; of nearly equal ones, the one with fewer changes.
     double score() const { return (1.0 - 0.004 * static_cast<double>(changes.size())) / sketch.seconds; }
   };
 
@@ -137,7 +137,7 @@ class Forecaster::Search {
         const std::int64_t data_ranks = on_.world_ / context;
         for (const std::int64_t micro : micro_batches(data_ranks)) {
           Settings s{.context = context, .hybrid = hybrid, .micro_batch = micro};
-          // Where gradients are added or cut up at all, the two ways to accumulate them differ.
+          // The two accumulation modes differ only if gradients are accumulated or sharded.
           const bool accumulates = base.train.global_batch_size > data_ranks * micro && on_.world_ > 1 && hybrid != 1;
           for (const auto accumulation : {GradientAccumulation::sharded, GradientAccumulation::local}) {
             if (!accumulates && accumulation != base.parallel.gradient_accumulation) continue;
@@ -161,7 +161,7 @@ class Forecaster::Search {
       if (sound && std::find(out.begin(), out.end(), degree) == out.end()) out.push_back(degree);
     };
     add(0);
-    // Twice, four and eight times what there is; a node's worth.
+    // Twice, four and eight times the current degree; or the size of a node.
     if (now > 0) {
       for (int k = 2; k <= 8; k *= 2) {
         if (now * k < on_.world_) add(now * k);
@@ -182,12 +182,12 @@ class Forecaster::Search {
     return nearest_few(out, train.micro_batch_size, 4);
   }
 
-  // What the recipe says, and the mix that `auto` would choose.
+  // The recipe's own checkpointing, and the mix that `auto` would choose.
   void try_checkpointing(const Settings& s) {
     try {
       try_mixes(s);
     } catch (const UserError&) {
-      return;  // what the recipe asks for does not go with this layout (run.deterministic), under any policy
+      return;  // a setting of the recipe is unsupported with this layout (run.deterministic), under any policy
     }
   }
 
@@ -212,14 +212,14 @@ class Forecaster::Search {
   }
 
   void add(const Settings& s, const Sketch& sketch) {
-    // A sketch may be off by a little; the whole plan has the last word.
+    // An estimate may be off by a little; the complete plan decides.
     if (sketch.needed > 1.03 * static_cast<double>(on_.capacity_)) return;
     std::vector<Change> changes = changes_between(on_.recipe_, with(on_.recipe_, s));
     if (!changes.empty()) candidates_.push_back({s, sketch, std::move(changes)});
   }
 
   Sketch sketch(const Recipe& recipe) const {
-    // Each micro-batch from the second on takes as long as the second, and needs nothing that the second did not.
+    // Each micro-batch after the second takes as long as the second and needs no more memory.
     const int micro_batches = on_.layout_of(recipe).micro_batches;
     const Recipe one = on_.shortened(recipe, 1), two = on_.shortened(recipe, 2);
     const auto at = [&](const models::Model& model) {
@@ -245,7 +245,7 @@ class Forecaster::Search {
     });
   }
 
-  // As large and as fast as one that is offered: another name for it.
+  // Equal in memory and speed to an earlier suggestion: it has no effect.
   static bool changes_nothing(const Suggestion& suggestion, const std::vector<Suggestion>& suggestions) {
     return std::any_of(suggestions.begin(), suggestions.end(), [&](const Suggestion& other) {
       return suggestion.needed == other.needed && suggestion.tokens_per_second == other.tokens_per_second;
@@ -262,7 +262,7 @@ class Forecaster::Search {
 
   const Forecaster& on_;
   int blocks_;
-  std::vector<std::unique_ptr<models::Model>> small_;  // the model with few blocks; empty: it has few
+  std::vector<std::unique_ptr<models::Model>> small_;  // the model with few blocks; empty if the model itself has few
   std::vector<Candidate> candidates_;
 };
 

@@ -19,7 +19,7 @@ namespace hawser::plan {
 
 namespace {
 
-// Reads a target's YAML; collects everything that is wrong.
+// Reads a target's YAML; collects all problems.
 class Reader {
  public:
   Reader(const YAML::Node& root, std::string file) : root_(root), file_(std::move(file)) {}
@@ -100,7 +100,7 @@ class Reader {
     const YAML::Node value = root_[key];
     bool out = otherwise;
     if (value.IsDefined() && !YAML::convert<bool>::decode(value, out)) {
-      add("not a switch", "true or false", "", value, key);
+      add("not a boolean", "true or false", "", value, key);
     }
     return out;
   }
@@ -136,7 +136,7 @@ class Reader {
                          .rate = rate(list[i], prefix, "rate"),
                          .latency = number(list[i], prefix, "latency")});
     }
-    if (t.links.back().ranks != 0) add("the last link must carry any number of ranks", "0", "", list, "links.ranks");
+    if (t.links.back().ranks != 0) add("the last link must allow any number of ranks", "0", "", list, "links.ranks");
   }
 
   YAML::Node root_;
@@ -205,7 +205,7 @@ DType compute_dtype(const PrecisionRecipe& precision, const Target& target) {
 
 namespace {
 
-// The least memory.max of this process's control group and those above it (cgroup v2; v1's one file beside it).
+// The minimum memory.max of this process's control group and its ancestors (cgroup v2; or v1's corresponding file).
 std::int64_t control_group_limit() {
   namespace fs = std::filesystem;
   std::int64_t min = std::numeric_limits<std::int64_t>::max();
@@ -222,7 +222,7 @@ std::int64_t control_group_limit() {
     const char* name = unified ? "memory.max" : "memory.limit_in_bytes";
     fs::path group = fs::path(line.substr(line.rfind(':') + 1)).relative_path();
     for (; !group.empty(); group = group.parent_path()) look(root / group / name);
-    look(root / name);  // in a container its own group is the root
+    look(root / name);  // in a container the process's own group is the root
   }
   return min;
 }
@@ -253,8 +253,8 @@ std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machi
 }
 
 std::int64_t overhead_of(const Target& target, const MeshSizes& mesh) {
-  // As comm::Mesh makes them: context, replicate, shard twice for its traffic; and one for the sums of numbers of
-  // shard, data and world wherever these are the same ranks.
+  // As comm::Mesh creates them: context, replicate, shard twice for its traffic, and one for scalar sums of each of
+  // shard, data and world, counted once if their ranks are the same.
   int groups = 0;
   if (mesh.context > 1) ++groups;
   if (mesh.shard_ranks() > 1) groups += 3;

@@ -16,12 +16,12 @@ BackgroundSaver::~BackgroundSaver() {
 }
 
 void BackgroundSaver::take(const Event& step_end) {
-  HAWSER_CHECK(!under_way(), "a snapshot while the one before is being written");
+  HAWSER_CHECK(!under_way(), "a snapshot while the previous one is being written");
   if (snapshot_) snapshot_->take(step_end);
 }
 
 void BackgroundSaver::start(SaveTo to, RunState state) {
-  HAWSER_CHECK(!under_way(), "two saves at a time");
+  HAWSER_CHECK(!under_way(), "two concurrent saves");
   error_ = nullptr;
   over_ = false;
   thread_ = std::thread([this, to = std::move(to), state = std::move(state)] {

@@ -18,7 +18,7 @@ std::vector<std::int32_t> read(const data::TokenFile& file, std::int64_t from, s
   return ids;
 }
 
-// The stretches that are read apart: (first token, count) of each.
+// Token ranges that are scored separately: (first token, count) of each.
 std::vector<std::pair<std::int64_t, std::int64_t>> stretches(const data::TokenFile& file, bool across_documents) {
   if (across_documents) return {{0, file.tokens()}};
   std::vector<std::pair<std::int64_t, std::int64_t>> all;

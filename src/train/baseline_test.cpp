@@ -32,7 +32,7 @@ TEST(Baseline, BigramLossTakesTheFileAsRunningText) {
   const double after_one = (1 + p0) / 2, after_zero = (2 + p1) / 3;
   EXPECT_NEAR(bigram_loss(train, held_out, 3, true), -(std::log(after_one) + std::log(after_zero)) / 2, 1e-12);
   EXPECT_THROW(bigram_loss(train, held_out, 1, true), UserError);
-  // Documents apart: the second one's only token is the first of a document, which nobody predicts.
+  // Documents apart: the only token of the second is the first of a document and not predicted.
   EXPECT_NEAR(bigram_loss(train, held_out, 3, false), -std::log(after_one), 1e-12);
 }
 
@@ -53,8 +53,8 @@ TEST(Baseline, TextBytesCountsWhatIsPredicted) {
             static_cast<std::int64_t>(first.size() + second.size() - of_first_token - of_second));
 }
 
-// The ids of one line are the same data as a token file that holds them.
-TEST(Baseline, EvaluationOfATokenFileIsThatOfItsIds) {
+// A line with ids and a token file with the same ids give the same loss.
+TEST(Baseline, EvaluationOfATokenFileEqualsThatOfItsIds) {
   const TemporaryFolder folder;
   const std::vector<std::int32_t> ids{5, 17, 3, 8, 9, 2, 11, 4, 7, 1, 1, 6};
   std::string line = "{\"input_ids\": [";
@@ -70,8 +70,8 @@ TEST(Baseline, EvaluationOfATokenFileIsThatOfItsIds) {
   EXPECT_EQ(of_file.tokens, 11);
   EXPECT_EQ(of_file.loss, of_line.loss);
   EXPECT_TRUE(of_file.bigram_loss.has_value());
-  EXPECT_FALSE(of_file.bits_per_byte.has_value());  // no tokenizer beside that model
-  // Cut into pieces, every token but the first is still predicted.
+  EXPECT_FALSE(of_file.bits_per_byte.has_value());  // that model has no tokenizer
+  // Split into shorter sequences, every token except the first is still predicted.
   request.sequence_length = 5;
   EXPECT_EQ(evaluate(request, nullptr).tokens, 11);
 }

@@ -57,7 +57,7 @@ std::string name_of(const program::Instruction& instruction, const program::Prog
   return name;
 }
 
-// One step, traced on all ranks. The first under the tracer pays for its start and is not kept.
+// One step, traced on all ranks. Runs twice, since the first pass includes the tracer's startup; keeps the second.
 void trace_step(Session& session, TracedDevice& device, const step::StepInput& input, comm::World* world,
                 BenchResult& result) {
   const program::Program& program = session.plan(step::Purpose::train).program;
@@ -88,14 +88,14 @@ void trace_step(Session& session, TracedDevice& device, const step::StepInput& i
   }
 }
 
-// Of an even number the mean of the two in the middle: of a handful of steps either alone would lean to one side.
+// The mean of the two middle values if their number is even, since there may be only a few steps.
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-// This rank's micro-batches of one step, synthetic, and what they come to.
+// This rank's synthetic micro-batches of one step, and their totals.
 struct SyntheticStep {
   step::StepInput input;
   double targets = 0;  // of all ranks
@@ -125,8 +125,8 @@ SyntheticStep synthetic_step(const DocumentMix& documents, const Recipe& recipe,
   return out;
 }
 
-// One step that is not counted, since it does for all what is done once (pages, primitives), then recipe.train.steps
-// that are: their seconds, allocations, and the last one's loss. The input keeps the last step's record.
+// Runs one warmup step, which includes one-time work (page faults, library primitives), then times recipe.train.steps
+// steps: seconds, allocations, and the loss of the last one. The input keeps the last step's record.
 void time_steps(const Recipe& recipe, SyntheticStep& synthetic, Session& session, const Device& device,
                 TimedDevice* timed, comm::World* world, BenchResult& result) {
   std::int64_t allocations = 0;
@@ -202,7 +202,7 @@ BenchResult bench_step(const BenchRequest& request, OpenModel& model, comm::Worl
   if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(recipe.train.steps));
   if (traced != nullptr) trace_step(*session, *traced, synthetic.input, world, result);
   if (kind == DeviceKind::cuda && request.roofline) {
-    session.reset();  // its memory goes first
+    session.reset();  // frees its memory first
     const AttentionWork attention{
         .documents = document_lengths(request.documents, layout.batch.sequence_length, layout.batch.max_documents, 0),
         .pairs = synthetic.work.work() / layout.batch.context};

@@ -10,7 +10,7 @@
 namespace hawser::train {
 namespace {
 
-// Token files that an earlier `prepare` made: all that a recipe without data.train has.
+// Checks the token files of an earlier `prepare`, the only data of a recipe without data.train.
 void check_prepared(const Recipe& recipe, Problems& problems) {
   try {
     const data::TokenFile file(data::token_files(data::prepare_options(recipe)).train);
@@ -37,7 +37,7 @@ void check_fit(const Recipe& recipe, const FitPlace& place, Problems& problems) 
   plan::Machine machine = plan::this_machine();
   machine.ranks = place.ranks_here;
   plan::check_capacity(recipe, *open.model, place.world, place.threads, machine, plan::target_of(place.device));
-  // The folder is made only where the run may begin.
+  // Create the folder only if the run may start.
   if (place.first) checkpoint::check_writable(output, problems);
 }
 

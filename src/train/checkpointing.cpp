@@ -18,7 +18,7 @@ std::int64_t available_memory(const Recipe& recipe, const plan::Target& target, 
   std::int64_t capacity = plan::capacity_of(recipe, target, machine, layout.mesh.world());
   const DeviceMemory memory = device.memory();
   if (recipe.memory.capacity || memory.total == 0) return capacity;
-  // A forecast counts the context and the communicators; the driver has taken them off already.
+  // A forecast adds the context and the communicators; the driver's free memory excludes them already.
   return std::min(capacity, memory.total - memory.used + plan::overhead_of(target, layout.mesh));
 }
 
@@ -52,8 +52,8 @@ std::string choose_checkpointing(Recipe& recipe, plan::Layout& layout, const mod
   const std::string runs = answer.substr(0, blank);
   recipe.memory.per_layer = override_recipe(Recipe{}, {cat(kKey, "=", runs)}).memory.per_layer;
   plan::set_policies(layout, recipe.memory);
-  return cat("activation checkpointing: auto is ", runs.substr(1, runs.size() - 2), ": ", answer.substr(blank + 1),
-             " a rank");
+  return cat("activation checkpointing: auto chose ", runs.substr(1, runs.size() - 2), ": ", answer.substr(blank + 1),
+             " per rank");
 }
 
 }  // namespace hawser::train

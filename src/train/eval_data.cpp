@@ -16,7 +16,7 @@ std::unique_ptr<data::Tokenizer> load(const std::string& tokenizer, Problems& pr
   return nullptr;
 }
 
-// A token file, whose ids must lie in the vocabulary; null with a problem added.
+// Opens a token file and checks that its ids are in the vocabulary; adds a problem and returns null otherwise.
 std::shared_ptr<const data::TokenFile> open_tokens(const std::string& named, std::int64_t vocabulary,
                                                    Problems& problems) {
   try {
@@ -30,7 +30,7 @@ std::shared_ptr<const data::TokenFile> open_tokens(const std::string& named, std
   return nullptr;
 }
 
-// All of a token file as one batch. Sums do not depend on how pieces are packed, so any seed does.
+// A token file as one batch. Sums do not depend on the packing, so any seed will do.
 std::shared_ptr<const data::BatchLoader> token_batch(const EvalDataRequest& request,
                                                      std::shared_ptr<const data::TokenFile> file,
                                                      data::BatchShape shape, const data::BatchLayout& layout) {
@@ -44,7 +44,7 @@ std::shared_ptr<const data::BatchLoader> token_batch(const EvalDataRequest& requ
 }
 
 bool names_tokens(const std::string& path) {
-  // Of a token file half of which is missing, the other half is named.
+  // .bin or .idx: if one of both is missing, the error names it.
   return data::token_prefix(path, "").has_value() || path.ends_with(".bin") || path.ends_with(".idx");
 }
 
@@ -56,13 +56,13 @@ EvalData open_eval_data(const EvalDataRequest& request, const data::BatchShape& 
   const bool tokens = names_tokens(request.data);
   if (!tokens && !request.bigram.empty()) {
     problems.add({.file = request.data,
-                  .what = "a bigram model is scored on a token file only",
+                  .what = "a bigram model needs a token file as data",
                   .expected = "the prefix of a .bin and an .idx",
-                  .hint = "hawser prepare, which makes them"});
+                  .hint = "hawser prepare, which creates them"});
   }
   try {
     if (!tokens) {
-      Problems of_tokenizer;  // of interest only where text needs one
+      Problems of_tokenizer;  // reported only if text needs a tokenizer
       const auto tokenizer = load(request.tokenizer, of_tokenizer);
       data::ListedBatch from{.path = request.data,
                              .tokenizer = tokenizer.get(),

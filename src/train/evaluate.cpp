@@ -26,7 +26,7 @@ std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::Batc
       step::StepInput input{.keep_loss_sum = !first};
       input.batches.push_back(to_host_batch(loader.load(s, m), loader.shape()));
       output = session.enqueue(step::Purpose::loss, input);
-      session.wait(output.end);  // keeps the queue short: batches are held until they are copied
+      session.wait(output.end);  // limits the queue: batches stay in memory until they are copied
       first = false;
     }
     if (progress) progress(s + 1);
@@ -37,7 +37,7 @@ std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::Batc
 
 namespace {
 
-// What the run of a checkpoint says about its data and arithmetic, as far as the user did not.
+// Fills settings that the user did not give from the recipe of the checkpoint's run.
 void lay_under(const std::string& json, EvaluateRequest& request, EvalDataRequest& data) {
   const auto stored = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!stored.is_object()) return;
@@ -57,10 +57,10 @@ void lay_under(const std::string& json, EvaluateRequest& request, EvalDataReques
 
 void check_finite(double loss, const std::string& model) {
   if (std::isfinite(loss)) return;
-  throw UserError(Problem{.file = model, .what = "the loss is not a finite number: are the weights sound?"});
+  throw UserError(Problem{.file = model, .what = "the loss is not finite; check the weights"});
 }
 
-// Those of the run whose checkpoint this is: the evaluation is then the run's own.
+// The stored choices of the checkpoint's run, so that the result equals the run's own evaluation.
 StoredChoices stored_choices(const OpenModel& open) {
   if (!open.checkpoint) return {};
   return {run_state_of(open.checkpoint->meta()).gemm_algorithms, open.checkpoint->folder()};
@@ -101,7 +101,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
     input.bigram = std::move(opened.bigram);
     input.tokenizer = std::move(opened.tokenizer);
   };
-  if (problems.size() != before) {  // the data is looked at all the same
+  if (problems.size() != before) {  // the data are checked in any case
     Recipe one_rank = recipe;
     one_rank.parallel = {};
     open_eval_data(data, data::batch_shape(one_rank), {}, problems);
@@ -146,11 +146,11 @@ Evaluation evaluate(const EvaluateRequest& request, comm::World* world, const st
 
 Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::function<void(Session&)>& after) {
   const plan::Layout& layout = input.layout;
-  if (input.open.checkpoint) {  // of a run that still goes on, ranks may have found different ones
+  if (input.open.checkpoint) {  // while the run continues, ranks may find different ones
     const std::string mine = input.open.checkpoint->folder();
     const std::string first = on_rank_zero(world, [&] { return mine; });
     if (first != mine) {
-      throw UserError({.file = mine, .what = "ranks found different checkpoints", .hint = "one of them by its name"});
+      throw UserError({.file = mine, .what = "ranks found different checkpoints", .hint = "the path of one of them"});
     }
   }
   const data::BatchLoader& loader = *input.loader;
@@ -160,7 +160,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
       make_mesh(world, layout.mesh, input.recipe.run.collective_timeout_s, *device);
   Evaluation result;
   const auto note = [&](const std::string& line) { result.notes.push_back(line); };
-  // A measurement takes as long as some micro-batches do.
+  // Measuring algorithms takes as long as some micro-batches.
   constexpr std::int64_t kWorthMeasuring = 16;
   choose_gemm_algorithms(*input.open.model, layout, *device, world,
                          {.measure = !layout.deterministic && loader.micro_batches() >= kWorthMeasuring,

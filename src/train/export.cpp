@@ -44,7 +44,7 @@ std::optional<std::string> checkpoints_below(const std::string& path) {
 
 bool looks_like_checkpoint(const std::string& path) {
   const auto has = [&path](const std::string& name) { return checkpoint::exists((fs::path(path) / name).string()); };
-  // Every checkpoint has the first rank's file.
+  // Every checkpoint has a file of rank 0.
   return has(checkpoint::kManifestName) || (!has("config.json") && has(checkpoint::rank_file(0)));
 }
 
@@ -52,14 +52,14 @@ std::optional<Problem> other_folder(const std::string& path) {
   if (!checkpoint::exists((fs::path(path) / "recipe.json").string())) return data::prepared_folder(path);
   return Problem{.file = path,
                  .what = "no checkpoint yet",
-                 .hint = "again, when the run has saved; metrics.jsonl says how far it is"};
+                 .hint = "again after the run has saved; metrics.jsonl shows its progress"};
 }
 
 checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skipped) {
   if (!checkpoint::exists(path)) {
     throw UserError({.file = path, .what = "no such folder", .expected = "a run's folder or a checkpoint"});
   }
-  // One that lost its manifest is rejected as a checkpoint.
+  // A checkpoint without its manifest is rejected by Checkpoint::open.
   if (looks_like_checkpoint(path)) return checkpoint::Checkpoint::open(path);
   const auto root = checkpoints_below(path);
   if (!root) {
@@ -70,7 +70,7 @@ checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skippe
   if (!newest) {
     Problems problems = skipped;
     skipped = {};
-    problems.add({.file = *root, .what = "no whole checkpoint"});
+    problems.add({.file = *root, .what = "no complete checkpoint"});
     throw UserError(problems.lines());
   }
   return std::move(*newest);
@@ -78,15 +78,15 @@ checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skippe
 
 namespace {
 
-// The files of the run's tokenizer, out of the checkpoint; one that carries none has the path alone.
+// The files of the run's tokenizer from the checkpoint; an older checkpoint has only the path.
 std::vector<checkpoint::Attachment> tokenizer_of(const checkpoint::Checkpoint& checkpoint, const CheckpointMeta& meta) {
   std::vector<checkpoint::Attachment> files;
   for (const std::string& name : checkpoint.attached()) files.push_back({name, checkpoint.read_attached(name)});
   if (!files.empty() || meta.tokenizer.empty()) return files;
   if (!checkpoint::exists(meta.tokenizer)) {
     throw UserError({.file = meta.tokenizer,
-                     .what = "the run's tokenizer is no longer there, and this checkpoint has no copy of it",
-                     .hint = "to put it back"});
+                     .what = "the run's tokenizer is missing, and this checkpoint has no copy of it",
+                     .hint = "restoring it"});
   }
   return models::tokenizer_files(meta.tokenizer);
 }

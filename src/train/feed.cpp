@@ -33,7 +33,7 @@ std::shared_ptr<step::HostBatch> to_host_batch(const data::MicroBatch& batch, co
       const auto at = static_cast<std::size_t>(sequence * shape.chunks() + chunk);
       const std::int64_t first =
           batch.chunk_owner[at] * 2 * rows + (sequence * shape.chunks_per_rank + batch.chunk_local[at]) * length;
-      HAWSER_CHECK(first + length <= 2 * rows * shape.context, "chunk ", chunk, " lies outside");
+      HAWSER_CHECK(first + length <= 2 * rows * shape.context, "chunk ", chunk, " is outside the gathered buffer");
       for (std::int64_t i = 0; i < length; ++i) out->gather_index.push_back(static_cast<std::int32_t>(first + i));
     }
   }

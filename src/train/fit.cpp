@@ -114,7 +114,8 @@ void FitRun::retire(bool evaluate_after) {
   InFlightStep pending = std::move(in_flight_.front());
   in_flight_.pop_front();
   session_->wait(pending.output.end);
-  // Not when the host looks: before a pause it looks at several that ended long ago.
+  // Measured with the time at which the step ended, not at which the host retires it: before a pause the host retires
+  // several steps that ended earlier.
   const double seconds = std::chrono::duration<double>(*pending.output.reached - last_end_).count();
   last_end_ = *pending.output.reached;
   const step::StepResult& r = *pending.output.result;
@@ -146,7 +147,7 @@ void FitRun::retire(bool evaluate_after) {
     for (const std::string& line : slow_gemms(session_->stream())) remark(line);
   }
   imbalance_.add(metrics.attention_imbalance, pending.imbalance.work());
-  if (retired_ <= 1) counted_tokens_ = counted_seconds_ = 0;  // the first step, which starts things up, counts if alone
+  if (retired_ <= 1) counted_tokens_ = counted_seconds_ = 0;  // the first step includes startup; counts only if alone
   ++retired_;
   counted_tokens_ += tokens;
   counted_seconds_ += seconds;
@@ -160,14 +161,14 @@ void FitRun::diverged(const report::StepMetrics& metrics) {
     watch_->step(metrics);
     watch_->finish(report::Ending::diverged);
   }
-  saver_->settle();  // an earlier step's checkpoint is sound
+  saver_->settle();  // the checkpoint of an earlier step may still be in progress
   const bool saved = saver_->saved_step() > 0;
   throw Error(ExitCode::internal,
-              cat("step ", metrics.step, ": loss ", fmt::format("{:.4g}", metrics.loss), ", gradient norm ",
-                  fmt::format("{:.4g}", metrics.grad_norm), ": not finite, so the run ends and is not saved",
-                  saved ? cat("; the last checkpoint is of step ", saver_->saved_step()) : "",
+              cat("step ", metrics.step, ": loss ", fmt::format("{:.4g}", metrics.loss), ", grad_norm ",
+                  fmt::format("{:.4g}", metrics.grad_norm), ": not finite; the run stops without saving",
+                  saved ? cat("; last checkpoint: step ", saver_->saved_step()) : "",
                   "; try a lower optimizer.learning_rate or a longer optimizer.warmup_steps",
-                  metrics.step == 1 ? ", and look whether the weights it began with are sound" : ""));
+                  metrics.step == 1 ? ", and check the initial weights" : ""));
 }
 
 std::optional<double> FitRun::evaluate() {
@@ -181,9 +182,8 @@ std::optional<double> FitRun::evaluate() {
   result_.validation_loss = sum / static_cast<double>(tokens);
   if (!std::isfinite(*result_.validation_loss)) {
     saver_->settle();
-    throw Error(ExitCode::internal,
-                cat("after step ", done_, ": the validation loss is not finite, so the run ends and ",
-                    "is not saved; try a lower optimizer.learning_rate"));
+    throw Error(ExitCode::internal, cat("after step ", done_, ": the validation loss is not finite; the run stops ",
+                                        "without saving; try a lower optimizer.learning_rate"));
   }
   log(fmt::format("step {}: validation loss {:.4f} over {} tokens", done_, *result_.validation_loss, tokens));
   saver_->evaluated(done_, *result_.validation_loss);
@@ -209,7 +209,7 @@ void FitRun::finish() {
   result_.saving = saver_->times();
   if (layout_.batch.context > 1 && retired_ > 0) result_.imbalance = imbalance_.value();
   if (counted_seconds_ > 0) result_.tokens_per_second = counted_tokens_ / counted_seconds_;
-  phase("ending", "ending");
+  phase("finishing", "ending");
   if (watch_) watch_->finish(result_.interrupted ? report::Ending::interrupted : report::Ending::done);
   if (progress_) progress_->finish();
 }
@@ -222,9 +222,10 @@ FitResult fit(const FitRequest& request, comm::World* world) {
     try {
       fit->end_progress();
     } catch (const std::exception&) {
-      // Most likely what the first error was: too little memory. That one is told.
+      // Most likely the same cause as the first error, such as too little memory. Report only the first.
     }
-    // Its streams may wait for messages that other ranks will never send, and would wait here before the error is said.
+    // Its streams may wait for communication with ranks that have stopped; destroying it would block before the error
+    // is reported.
     if (world != nullptr) static_cast<void>(fit.release());
     throw;
   }

@@ -1,4 +1,4 @@
-// What a run has before its first step: data, plan, session, weights, the checkpoint that it goes on from.
+// Setup of a run before its first step: data, plan, session, weights, and the checkpoint to resume from.
 #include <filesystem>
 
 #include "base/units.h"
@@ -21,9 +21,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Token files are made by rank 0 while the others wait.
+// Rank 0 prepares the token files while the other ranks wait.
 void prepare_data(const Recipe& recipe, std::int64_t vocabulary, comm::World* world, report::Progress* progress) {
-  if (recipe.data.train.empty()) return;  // data.prepared was made elsewhere
+  if (recipe.data.train.empty()) return;  // data.prepared exists already
   on_rank_zero(world, [&]() -> std::string {
     data::PrepareOptions options = data::prepare_options(recipe);
     options.vocab_size = vocabulary;
@@ -61,7 +61,7 @@ void FitRun::open() {
   problems.throw_if_any();
   const std::string beyond = models::beyond_positions(open_.model->description(), recipe_.data.sequence_length);
   if (!beyond.empty()) log("hawser: warning: " + beyond);
-  // Read now: the file may change or go while the run lasts.
+  // Read now, since the file may change during the run.
   const std::string& model = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path;
   config_text_ = checkpoint::read_text(models::config_path(resolve_path(recipe_, model)), 1 << 20);
   tokenizer_ = data::prepare_options(recipe_).tokenizer;
@@ -100,7 +100,7 @@ void FitRun::open() {
       RunSaverHooks{.state = [this](std::int64_t step) { return state_of(step); },
                     .before =
                         [this] {
-                          if (watch_) watch_->sync();  // a checkpoint's steps are in them, whatever happens
+                          if (watch_) watch_->sync();  // metrics of a checkpoint's steps are on disk before it
                         },
                     .log = [this](const std::string& line) { log(line); },
                     .saved =
@@ -119,7 +119,7 @@ void FitRun::open() {
 
 void FitRun::choose_algorithms() {
   if (device_->kind() != DeviceKind::cuda) return;
-  phase("choosing algorithms for GEMMs");
+  phase("choosing GEMM algorithms");
   const GemmAlgorithmOptions how{.measure = !layout_.deterministic, .stored = [this] { return stored_choices(); }};
   const std::string choices = choose_gemm_algorithms(*open_.model, layout_, *device_, world_, how,
                                                      [this](const std::string& line) { log(line); });
@@ -128,7 +128,7 @@ void FitRun::choose_algorithms() {
 
 StoredChoices FitRun::stored_choices() const {
   if (request_.resume) {
-    Problems ignored;  // said when it is read
+    Problems ignored;  // reported when it is loaded
     const auto found = checkpoint::Checkpoint::latest(checkpoints_folder(recipe_), ignored);
     if (found) return {run_state_of(found->meta()).gemm_algorithms, found->folder()};
   }
@@ -150,7 +150,7 @@ void FitRun::open_data() {
   loader_ = std::make_shared<const data::BatchLoader>(
       set, layout_.batch, batch_layout_,
       data::BatchOrder{.global_batch_size = recipe_.train.global_batch_size, .seed = recipe_.train.seed});
-  // A run that has nothing to learn from would end well. The first step of most runs has a target.
+  // Without a token to predict a run would succeed and learn nothing. The first step of most runs has one.
   std::int64_t targets = 0;
   const std::int64_t epoch = ceil_div(sequences_, recipe_.train.global_batch_size);
   for (std::int64_t s = 0; s < epoch && targets == 0; ++s) targets = loader_->step_targets(s);
@@ -165,7 +165,7 @@ void FitRun::open_data() {
   if (!fs::exists(files.validation + ".idx", ignored)) return;
   const auto held_out = open_set(recipe_, files.validation, vocabulary);
   if (held_out->size() == 0) return;
-  // How many are computed at once follows the layout; how much text that is in all does not.
+  // The number of sequences evaluated at once depends on the layout; the total does not.
   const std::int64_t at_once = layout_.data_ranks() * layout_.batch.sequences;
   validation_ = std::make_shared<const data::BatchLoader>(
       held_out, layout_.batch, batch_layout_,
@@ -182,16 +182,16 @@ void FitRun::resume() {
         *session_, world_, checkpoints_folder(recipe_), [this](const auto& found) { check_position(found); },
         [this](const std::string& line) { log(line); });
   }
-  if (!checkpoint) {  // with --resume too: there may be a best one though no other is left
+  if (!checkpoint) {  // with --resume, too: `best` may exist without other checkpoints
     const std::string earlier = on_rank_zero(world_, [&] { return set_aside_earlier(recipe_); });
-    if (!earlier.empty()) log("kept what an earlier run saved here in " + earlier);
+    if (!earlier.empty()) log("moved the files of an earlier run to " + earlier);
   }
   phase("reading weights");
   if (checkpoint) {
     done_ = checkpoint->step();
     saver_->resumed(done_);
     result_.checkpoint = checkpoint->folder();
-    log(cat("going on from ", checkpoint->folder(), " (step ", done_, ")"));
+    log(cat("resuming from ", checkpoint->folder(), " (step ", done_, ")"));
   } else {
     take_time(world_, [&] {
       if (open_.weights) {
@@ -200,7 +200,7 @@ void FitRun::resume() {
         session_->initialise(recipe_.train.seed);
       }
     });
-    if (request_.resume) log("no checkpoint to resume from: starting at the beginning");
+    if (request_.resume) log("no checkpoint to resume from; starting from step 0");
   }
   result_.steps = done_;
   if (!first_rank()) return;
@@ -217,13 +217,13 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   const RunState state = run_state_of(checkpoint.meta());
   if (state.step > 0 && state.sequences != state.step * recipe_.train.global_batch_size) {
     throw UserError(Problem{.file = checkpoint.folder(),
-                            .what = "the checkpoint is of a run with another batch size",
+                            .what = "the checkpoint is from a run with another batch size",
                             .expected = cat(state.sequences / state.step),
                             .got = cat(recipe_.train.global_batch_size),
                             .at = "train.global_batch_size"});
   }
   const std::string changes = data_order_changes(state, recipe_json(recipe_));
-  if (!changes.empty()) log("hawser: the data come in another order than before: " + changes);
+  if (!changes.empty()) log("hawser: the data order has changed: " + changes);
   const std::string others = data_changes(state, data_identity_);
   if (!others.empty()) log("hawser: " + others);
   if (!first_rank()) return;

@@ -21,7 +21,7 @@ class Lister {
  public:
   explicit Lister(const plan::Layout& layout) : layout_(layout) {}
 
-  // The three products of a linear layer y [T, O] = x [T, I] W^T, W [O, I].
+  // The three GEMMs of a linear layer y [T, O] = x [T, I] W^T, W [O, I].
   void add_linear(const std::string& name, std::int64_t outputs, std::int64_t inputs) {
     const std::int64_t rows = layout_.bounds.rows, times = layout_.micro_batches;
     const DType act = layout_.compute;
@@ -60,13 +60,13 @@ std::string short_name(const std::string& name) {
   return name.substr(begin + 1, end - begin - 1);
 }
 
-// Float32 where gradients are not sent on after each micro-batch, or share a unit with the embedding.
+// Float32 if gradients are not reduced after each micro-batch, or share a unit with the embedding.
 DType head_gradient(const models::Model& model, const plan::Layout& layout) {
   const bool each = layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
   return each && !model.description().head.tied ? layout.reduce_dtype : DType::f32;
 }
 
-// The head's products are of the chunks that the op cuts its logits into: it prepares them itself.
+// The head's op splits its logits into chunks and prepares the GEMMs of these chunks itself.
 void prepare_head(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream,
                   bool backward) {
   const std::int64_t rows = layout.bounds.rows, width = model.width(), vocabulary = model.vocabulary();
@@ -91,7 +91,7 @@ void prepare_head(const models::Model& model, const plan::Layout& layout, Device
   stream.synchronize();
 }
 
-// Of chosen rows, as the head gives them to who generates.
+// Logits of the selected positions, as the head computes them for generation.
 void prepare_logits(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream) {
   const Storage x(device, layout.compute, {layout.logit_positions, model.width()});
   const Storage weight(device, layout.compute, {model.vocabulary(), model.width()});
@@ -146,8 +146,8 @@ std::string choose_gemm_algorithms(const models::Model& model, const plan::Layou
   const std::string text = on_rank_zero(world, [&] {
     const StoredChoices stored = how.stored ? how.stored() : StoredChoices{};
     if (!stored.text.empty() && first_line(stored.text) != heading()) {
-      log(cat("hawser: algorithms for GEMMs are chosen anew: those of ", stored.origin, " are for ",
-              first_line(stored.text), ", and this is ", heading()));
+      log(cat("hawser: not using the GEMM algorithms of ", stored.origin, ": they are for ", first_line(stored.text),
+              ", this is ", heading()));
     } else if (!stored.text.empty()) {
       ops::gemm_take_choices(*stream, stored.text);
     }
@@ -167,8 +167,8 @@ std::string choose_gemm_algorithms(const models::Model& model, const plan::Layou
   const std::vector<std::string> kinds = world->all_gather_strings(heading());
   for (std::size_t rank = 1; rank < kinds.size(); ++rank) {
     if (kinds[rank] == kinds[0] || world->rank().value() != 0) continue;
-    log(cat("hawser: rank ", rank, " has ", kinds[rank], ", rank 0 ", kinds[0],
-            ": each takes algorithms of its own for GEMMs"));
+    log(cat("hawser: rank ", rank, " has ", kinds[rank], ", rank 0 has ", kinds[0],
+            ": each uses its own GEMM algorithms"));
   }
   return text;
 }
@@ -183,7 +183,7 @@ std::vector<std::string> slow_gemms(Stream& stream) {
   if (out.size() > kLines) {
     const std::size_t more = out.size() - kLines;
     out.resize(kLines);
-    out.push_back(cat("and ", more, " more products like these"));
+    out.push_back(cat("and ", more, " more GEMMs like these"));
   }
   return out;
 }

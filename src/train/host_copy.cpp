@@ -84,7 +84,7 @@ std::vector<NamedState> named_states(Session& session, const std::vector<StatePa
 
 HostCopy::HostCopy(Session& session, bool optimizer) : session_(session), parts_(state_parts(session, optimizer)) {
   if (session.device().kind() == DeviceKind::cpu) return;
-  memory_ = make_cpu_device();  // pages that count when they are touched
+  memory_ = make_cpu_device();  // pages are allocated when they are first written
   arena_ = Arena(*memory_, place_copies(parts_, nullptr));
   place_copies(parts_, arena_.data());
 }

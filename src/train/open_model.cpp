@@ -33,7 +33,7 @@ OpenModel open_model(const ModelRecipe& recipe, const std::string& folder, Probl
 
 namespace {
 
-// "FOLDER/tokenizer.json", or the path itself where it is a file; "" where there is none.
+// "FOLDER/tokenizer.json", or the path itself if it is a file; "" if there is none.
 std::string tokenizer_file(const std::string& path) {
   if (path.empty()) return "";
   const std::string file =
@@ -41,7 +41,7 @@ std::string tokenizer_file(const std::string& path) {
   return checkpoint::exists(file) ? file : "";
 }
 
-// The tokenizer and its settings are read from the checkpoint by their paths: what they say must be what was saved.
+// The tokenizer and its settings are read from the checkpoint by path: checks that the files are unchanged.
 void check_attached(const checkpoint::Checkpoint& checkpoint, Problems& problems) {
   Problems corrupt;
   checkpoint.verify_attached(corrupt);

@@ -22,7 +22,7 @@ void take_time(comm::Channel* world, const std::function<void()>& work) {
     }
     done = true;
   });
-  // Short work is noticed at once, and long work costs the others little.
+  // Short first pauses detect the end of short work at once; longer ones keep polling cheap during long work.
   constexpr std::chrono::microseconds kFirst{200}, kLongest{20000};
   for (auto pause = kFirst; world->any(!done); pause = std::min(pause * 3 / 2, kLongest)) {
     std::this_thread::sleep_for(pause);

@@ -29,11 +29,11 @@ class Bench {
 
   Storage numbers(DType dtype, const Shape& shape) {
     Storage out(device_, dtype, shape);
-    ops::random_normal(*stream_, {.y = out, .seed = 1, .name = ++drawn_});  // zeros run faster than numbers do
+    ops::random_normal(*stream_, {.y = out, .seed = 1, .name = ++drawn_});  // zeros would run faster
     return out;
   }
 
-  // Seconds of one call, over enough of them that clocks settle.
+  // Seconds of one call; repeats it until clock rates settle.
   double time(const std::function<void()>& call) {
     const auto run = [&](int times) {
       const cuda::TimeMark begin(*stream_->native());
@@ -71,7 +71,7 @@ void add_gemms(Bench& bench, const models::Model& model, const plan::Layout& lay
   }
 }
 
-// One whole sequence; a context rank's share of it is counted.
+// One full sequence; a context rank counts its share of it.
 void add_attention(Bench& bench, const models::Model& model, const plan::Layout& layout, const AttentionWork& work,
                    Roofline& out) {
   const nn::AttentionConfig& c = model.description().blocks.front().attention;
@@ -143,7 +143,7 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
   const double forward = bench.time([&] { ops::attention_forward(bench.stream(), forward_call); });
   const double backward = bench.time([&] { ops::attention_backward(bench.stream(), backward_call); });
   const double flops = ops::attention_flops(sizes, pairs);
-  // The same share of a window's pairs as of all.
+  // With a window, the ratio of visible to all pairs is assumed to be the same.
   const double times = static_cast<double>(model.layers() / 2) * work.pairs / full_pairs;
   const std::string shape = cat(" [", length, used > 1 ? cat(" in ", used, " documents") : "", ", ", c.heads, "/",
                                 c.kv_heads, " x ", c.head_dim, "]");
@@ -172,7 +172,7 @@ double fused_bytes(const models::Model& model, plan::Layout layout) {
 }
 
 void add_copies(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
-  constexpr std::int64_t kFloats = std::int64_t{1} << 28;  // 1 GiB, far beyond every cache
+  constexpr std::int64_t kFloats = std::int64_t{1} << 28;  // 1 GiB, far larger than any cache
   const Storage x = bench.numbers(DType::f32, {kFloats}), y = bench.numbers(DType::f32, {kFloats});
   const double each = bench.time([&] { ops::copy(bench.stream(), {.x = x, .y = y}); });
   const double rate = 2.0 * kFloats * sizeof(float) / each, bytes = fused_bytes(model, layout);

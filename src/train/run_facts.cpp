@@ -80,9 +80,9 @@ report::Table environment(const RunPlace& place) {
 #endif
   }
   out.emplace_back("ranks", cat(place.ranks, ": ", mesh_text(layout.mesh)));
-  out.emplace_back("threads a rank", cat(layout.threads));
-  out.emplace_back("arithmetic", to_string(layout.compute));
-  out.emplace_back("repeats to the bit", layout.deterministic ? "yes" : "no");
+  out.emplace_back("threads per rank", cat(layout.threads));
+  out.emplace_back("compute dtype", to_string(layout.compute));
+  out.emplace_back("deterministic", layout.deterministic ? "yes" : "no");
   out.emplace_back("hawser", HAWSER_VERSION);
   out.emplace_back("compiled with", cat("g++ ", __VERSION__));
   return out;
@@ -94,7 +94,7 @@ void add_file(report::Table& out, const std::string& name, const data::TokenFile
   out.emplace_back(name + " tokens", count(file.tokens()));
   if (file.documents() > 0) {
     const double mean = static_cast<double>(file.tokens()) / static_cast<double>(file.documents());
-    out.emplace_back(name + " tokens a document", fmt::format("{:.1f}", mean));
+    out.emplace_back(name + " tokens per document", fmt::format("{:.1f}", mean));
   }
 }
 
@@ -106,9 +106,9 @@ report::Table data_table(const RunPlace& place) {
   add_file(out, "training", train);
   const std::int64_t space = place.sequences * recipe.data.sequence_length;
   out.emplace_back("training sequences", cat(place.sequences));
-  out.emplace_back("their places filled",
+  out.emplace_back("training sequences filled",
                    fmt::format("{:.1f} %", 100 * static_cast<double>(train.tokens()) / static_cast<double>(space)));
-  out.emplace_back("steps an epoch", cat(ceil_div(place.sequences, recipe.train.global_batch_size)));
+  out.emplace_back("steps per epoch", cat(ceil_div(place.sequences, recipe.train.global_batch_size)));
   std::error_code ignored;
   if (std::filesystem::exists(files.validation + ".idx", ignored)) {
     add_file(out, "validation", data::TokenFile(files.validation));
@@ -135,7 +135,7 @@ report::RunFacts run_facts(const RunPlace& place) {
 
 std::optional<double> peak_flops(DeviceKind device, const std::string& name, DType compute, int ranks) {
   if (device != DeviceKind::cuda || compute != DType::bf16) return std::nullopt;
-  // Tensor cores in bf16, without sparsity.
+  // Tensor cores, bf16, without sparsity.
   const auto has = [&](const char* word) { return name.find(word) != std::string::npos; };
   if (has("H100") && has("PCIe")) return 756e12 * ranks;
   if (has("H100") && has("NVL")) return 835e12 * ranks;

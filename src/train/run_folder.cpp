@@ -44,7 +44,7 @@ File hold_output(const Recipe& recipe) {
   checkpoint::make_folders(folder);
   File file = File::open_or_create(folder + "/.lock");
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  // Where the file system has no locks nobody can tell: go on.
+  // On a file system without locks another run cannot be detected: continue.
   while (file.try_lock() == File::Lock::held_elsewhere) {
     if (std::chrono::steady_clock::now() > deadline) {
       throw UserError(Problem{.file = folder,

@@ -33,9 +33,9 @@ void RunSaver::reserve(int ranks_here) {
   }
   std::string rejected;
   if (bytes > space) {
-    rejected = cat("expected at most ", format_bytes(Bytes(space)), " a rank, got ", format_bytes(Bytes(bytes)));
+    rejected = cat("expected at most ", format_bytes(Bytes(space)), " per rank, got ", format_bytes(Bytes(bytes)));
   }
-  // Nobody takes memory before everybody has looked at what is there.
+  // All ranks check the available memory before any of them allocates.
   bool all_fit = !(world_ != nullptr ? world_->any(!rejected.empty()) : !rejected.empty());
   if (all_fit) {
     auto channel = world_ != nullptr ? world_->open_channel("checkpoints") : nullptr;
@@ -48,9 +48,9 @@ void RunSaver::reserve(int ranks_here) {
   }
   if (all_fit) return;
   background_.reset();
-  hooks_.log(cat("hawser: no room in host memory for a snapshot",
+  hooks_.log(cat("hawser: host memory is too small for a snapshot",
                  rejected.empty() ? std::string(" on every rank") : cat(" (", rejected, ")"),
-                 ": steps wait for checkpoints to be written"));
+                 ": steps wait until checkpoints are written"));
 }
 
 std::uint64_t RunSaver::says() const {
@@ -76,15 +76,15 @@ bool RunSaver::due(std::int64_t step) const {
 void RunSaver::take(std::int64_t step, const Event& step_end, const std::function<void()>& land_earlier) {
   const Clock::time_point begin = Clock::now();
   if (taken_step_ >= 0) land_earlier();
-  HAWSER_CHECK(taken_step_ < 0, "step ", taken_step_, " was taken and has not landed");
+  HAWSER_CHECK(taken_step_ < 0, "step ", taken_step_, " was copied and is not retired");
   if (background_->under_way()) {
     settle();
     const double waited = seconds_since(begin);
     if (waited > 1 && !reported_slow_) {
       reported_slow_ = true;
       hooks_.log(
-          fmt::format("step {} waited {:.1f} s until the checkpoint of step {} was written: saves come faster "
-                      "than the disk takes them",
+          fmt::format("step {} waited {:.1f} s for the checkpoint of step {}: checkpoints are due faster than the disk "
+                      "writes them",
                       step, waited, saved_step_));
     }
   }
@@ -105,7 +105,7 @@ void RunSaver::evaluated(std::int64_t step, double loss) {
   best_step_ = step;
 }
 
-// The best of the run so far, when it goes on: the loss stands in the checkpoint.
+// When resuming: the best validation loss of the run so far, from its checkpoint.
 void RunSaver::read_best() {
   best_step_ = 0;
   const std::string text = on_rank_zero(world_, [&]() -> std::string {
@@ -113,7 +113,7 @@ void RunSaver::read_best() {
       const auto loss = run_state_of(checkpoint::Checkpoint::open(best_path(recipe_)).meta()).validation_loss;
       return loss ? fmt::format("{:a}", *loss) : "";
     } catch (const UserError&) {
-      return "";  // there is none, or it is damaged: the next evaluation makes one
+      return "";  // there is none, or it is corrupt: the next evaluation saves one
     }
   });
   if (!text.empty()) best_loss_ = std::stod(text);

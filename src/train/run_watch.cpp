@@ -49,7 +49,8 @@ RunWatch::RunWatch(const Recipe& recipe, report::RunFacts facts, std::int64_t re
                                     .experiment = report.mlflow_experiment,
                                     .state_file = output_folder(recipe_) + "/mlflow.json",
                                     .resumed = resumed_step > 0};
-      // Credentials, by the names that MLflow's own client has for them: a recipe is kept in the run's folder.
+      // Credentials come from the environment variables of MLflow's own client, since the recipe is stored with the
+      // run.
       options.http.token = environment_variable("MLFLOW_TRACKING_TOKEN");
       options.http.user = environment_variable("MLFLOW_TRACKING_USERNAME");
       options.http.password = environment_variable("MLFLOW_TRACKING_PASSWORD");
@@ -80,7 +81,7 @@ void RunWatch::step(report::StepMetrics metrics) {
     stall_.step(metrics.step_seconds);
     metrics.findings = rules_->step(metrics);
     for (const report::Finding& finding : metrics.findings) {
-      if (finding.rule != report::kNotANumber) print_finding(finding);  // the run ends with a line about it
+      if (finding.rule != report::kNotANumber) print_finding(finding);  // the run's error message covers it
     }
   }
   sinks_.step(metrics);
@@ -125,10 +126,10 @@ void RunWatch::write_html(report::Ending ending) {
                                                                  .phases = phases_.totals(),
                                                                  .when = time_text()}));
   } catch (const UserError& error) {
-    log_(cat("hawser: warning: ", error.what(), "; there is no report"));
+    log_(cat("hawser: warning: ", error.what(), "; no report was written"));
     return;
   }
-  log_("report " + path);
+  log_("wrote " + path);
 }
 
 }  // namespace hawser::train

@@ -36,7 +36,7 @@ RunState run_state_of(const std::string& text) {
   if (deeper_than(text, kDeepest)) throw rejected("JSON nested too deeply");
   try {
     const auto json = nlohmann::ordered_json::parse(text);
-    // Counts that a run can have; a number such as 1e300 is none.
+    // Accepts integers in the range of a count; rejects numbers such as 1e300.
     const auto count = [&](const char* key) {
       const auto& value = json.at(key);
       if (value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{1} << 60)
@@ -84,14 +84,14 @@ std::string data_changes(const RunState& state, const std::string& data) {
     return cat(count("tokens"), " tokens in ", count("documents"), " documents");
   };
   const std::string then = size(saved), today = size(now);
-  return "the training data are not those of before: " +
-         (then == today ? cat(today, " as then, of other content") : cat(then, " then, ", today, " now"));
+  return "the training data have changed: " +
+         (then == today ? cat(today, " with different content") : cat(then, " before, ", today, " now"));
 }
 
 std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint,
                               const std::vector<checkpoint::Attachment>& now) {
   std::vector<std::string> then = checkpoint.attached();
-  if (then.empty() || now.empty()) return "";  // an earlier version's, or data that bring their ids
+  if (then.empty() || now.empty()) return "";  // a checkpoint of an earlier version, or data that contain ids
   std::string out;
   const auto add = [&out](const std::string& name, const char* what) {
     out += cat(out.empty() ? "" : ", ", name, what);
@@ -102,16 +102,16 @@ std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint,
       add(file.name, " is new");
       continue;
     }
-    if (checkpoint.read_attached(file.name) != file.text) add(file.name, " has other content than its copy there");
+    if (checkpoint.read_attached(file.name) != file.text) add(file.name, " has changed");
     then.erase(saved);
   }
-  for (const std::string& name : then) add(name, " is gone");
-  return out.empty() ? "" : cat("the tokenizer is not that of before, in ", checkpoint.folder(), ": ", out);
+  for (const std::string& name : then) add(name, " is missing");
+  return out.empty() ? "" : cat("the tokenizer has changed since checkpoint ", checkpoint.folder(), ": ", out);
 }
 
 namespace {
 
-// The ranks' strings, in order; one process has its own only.
+// The strings of all ranks, in order; without other ranks, this one's only.
 std::vector<std::string> all_of(comm::Channel* world, const std::string& mine) {
   return world != nullptr ? world->all_gather_strings(mine) : std::vector<std::string>{mine};
 }
@@ -173,19 +173,19 @@ void load_weights(Session& session, OpenModel& open) {
 
 namespace {
 
-// What a user may do where no checkpoint under `root` is whole: RUN/best is one of the run like the others.
+// How the user can continue if no checkpoint under `root` is complete. RUN/best is a checkpoint of the run like others.
 std::string other_ways_on(const std::string& root) {
-  const std::string anew = "without --resume to start anew, which keeps this run aside";
+  const std::string anew = "without --resume to start from step 0 and move this run aside";
   const std::string best = folder_of(root) + "/best";
-  // It may share its files with the damaged one of its step, which the copy leaves behind.
+  // `best` may share files with the corrupt checkpoint of its step; the copy replaces them.
   Problems ignored;
   const auto manifest = checkpoint::exists(best) ? checkpoint::read_manifest(best, ignored) : std::nullopt;
   if (!manifest) return anew;
   return cat("`cp -r --remove-destination ", best, "/. ", root, "/", checkpoint::step_name(manifest->step),
-             "` and --resume to go on from the best one, or ", anew);
+             "` and --resume to resume from the best one, or ", anew);
 }
 
-// Checkpoints that are there and not whole are a run that somebody wants back: nothing begins over it.
+// If there are checkpoints but none is complete, the user wants to recover the run: reject to start over it.
 void reject_if_all_are_corrupt(const std::string& root) {
   constexpr std::size_t kNamed = 5;
   const std::vector<std::string> folders = checkpoint::step_folders(root);
@@ -196,7 +196,7 @@ void reject_if_all_are_corrupt(const std::string& root) {
   }
   if (folders.size() > kNamed) names += cat(" and ", folders.size() - kNamed, " more");
   throw UserError(
-      Problem{.file = root, .what = "none of the checkpoints is whole: " + names, .hint = other_ways_on(root)});
+      Problem{.file = root, .what = "none of the checkpoints is complete: " + names, .hint = other_ways_on(root)});
 }
 
 }  // namespace
@@ -208,10 +208,10 @@ std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World*
   const auto pass_over = [&](const std::string& lines) {
     std::istringstream in(lines);
     for (std::string line; std::getline(in, line);) {
-      if (reported.insert(line).second) log("hawser: passed over: " + line);
+      if (reported.insert(line).second) log("hawser: skipped: " + line);
     }
   };
-  // What this rank's work found damaged, "" for nothing; the same lines on every rank, each once.
+  // Corruption found by this rank's work, "" for none. Returns the same lines on every rank, each once.
   const auto damage = [&](const std::function<void()>& work) {
     std::string mine;
     take_time(world, [&] {
@@ -245,7 +245,7 @@ std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World*
       try {
         checkpoint.emplace(checkpoint::Checkpoint::open(folder));
       } catch (const UserError& error) {
-        throw checkpoint::CorruptCheckpoint(error.what());  // rank 0 saw it whole just now
+        throw checkpoint::CorruptCheckpoint(error.what());  // rank 0 has just found it complete
       }
     });
     if (lines.empty()) {
@@ -256,11 +256,11 @@ std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World*
     on_rank_zero(world, [&]() -> std::string {
       Problems ignored;
       if (checkpoint::complete_checkpoints(root, ignored).size() < 2) {
-        const Problem none{.file = root, .what = "no older checkpoint to go back to", .hint = other_ways_on(root)};
+        const Problem none{.file = root, .what = "no older checkpoint", .hint = other_ways_on(root)};
         throw UserError(cat(lines, "\n", none.line()));
       }
       pass_over(lines);
-      log("hawser: going back to the checkpoint before; the damaged one is kept as " +
+      log("hawser: falling back to the previous checkpoint; the corrupt one was moved to " +
           checkpoint::set_aside_corrupt(folder));
       return "";
     });

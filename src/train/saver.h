@@ -16,12 +16,12 @@ namespace hawser::train {
 
 // State of a run in a checkpoint's manifest besides tensors; a JSON object with these keys.
 struct RunState {
-  std::int64_t step = 0;       // steps finished
-  std::int64_t sequences = 0;  // read from the data so far, over all ranks
-  std::string recipe;          // text of config's recipe_json
-  std::string config;          // text of the model's config.json
-  std::string tokenizer;       // path of a tokenizer.json or its folder; "": none
-  std::string data;            // identity of the training data (data/identity.h) as JSON; "": unknown
+  std::int64_t step = 0;                  // steps finished
+  std::int64_t sequences = 0;             // read from the data so far, over all ranks
+  std::string recipe;                     // text of config's recipe_json
+  std::string config;                     // text of the model's config.json
+  std::string tokenizer;                  // path of a tokenizer.json or its folder; "": none
+  std::string data;                       // identity of the training data (data/identity.h) as JSON; "": unknown
   std::optional<double> validation_loss;  // of the evaluation after this step, where there was one
   // Algorithms of the GEMMs (ops::gemm_choices). A resumed run uses the same, so that it gives the same bits.
   std::string gemm_algorithms;  // "": none, as on the CPU

@@ -21,7 +21,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
   EXPECT_EQ(back.recipe, state.recipe);
   EXPECT_EQ(back.gemm_algorithms, state.gemm_algorithms);
   EXPECT_EQ(back.data, "");
-  // A run on the CPU chooses nothing, and says nothing; older checkpoints did not either.
+  // A run on the CPU has no choices and omits the key, as do older checkpoints.
   EXPECT_EQ(to_json({.recipe = "{}"}).find("gemm_algorithms"), std::string::npos);
   EXPECT_EQ(run_state_of(to_json({.recipe = "{}"})).gemm_algorithms, "");
   // Version 0.1 called the key "products".

@@ -13,13 +13,13 @@ struct Session::Engine {
   SessionStep step;
   plan::RankPlan plan;
   std::unique_ptr<step::PlannedBuffers> buffers;
-  std::unique_ptr<step::ReplayDevice> replay;  // null: steps are not watched
+  std::unique_ptr<step::ReplayDevice> replay;  // null: no replay
   std::unique_ptr<step::Executor> executor;
 };
 
 namespace {
 
-// On a GPU a stream reserves its scratch when it is first asked for it: now, since later is inside a step.
+// On a GPU a stream reserves its scratch at the first request. Request it now, outside of a step.
 void reserve_scratch(Stream& stream) {
   if (stream.native() != nullptr) stream.native()->scratch();
 }
@@ -67,7 +67,7 @@ Session::Session(const models::Model& model, std::vector<SessionStep> steps, Dev
   }
   state_ = std::make_unique<step::ModelState>(model_, plan::state_options(layout(), mesh_.shard().index(), optimizer),
                                               device_);
-  HAWSER_CHECK(state_->bytes() == state_bytes, "kinds of steps with states of different sizes");
+  HAWSER_CHECK(state_->bytes() == state_bytes, "the kinds of steps need states of different sizes");
   arena_ = Arena(device_, arena_bytes);
   register_memory();
   stream_ = device_.make_stream("session");
@@ -97,7 +97,7 @@ Session::Session(const models::Model& model, std::vector<SessionStep> steps, Dev
 }
 
 Session::~Session() {
-  // A stream ends when its work has ended; only then may what engines lend to that work go.
+  // A stream's destructor waits for its work, which may use memory of the engines: destroy the streams first.
   for (auto& stream : streams_) stream.reset();
   for (auto& engine : engines_) engine->executor.reset();
   for (std::byte* region : registered_) mesh_.unregister_memory(region);

@@ -11,7 +11,8 @@ Snapshot::Snapshot(Session& session) : session_(session), parts_(state_parts(ses
   place_copies(parts_, arena_.data());
   stream_ = session.device().make_stream("snapshot");
   if (session.device().kind() != DeviceKind::cpu) return;
-  // The first copy is to be no slower than the others: the system hands out pages when they are first written.
+  // Touch the pages once, so that the first copy is as fast as later ones: the system allocates pages at the first
+  // write.
   stream_->launch({.name = "touch"}, [data = arena_.data(), bytes = arena_.bytes()] {
     std::memset(data, 0, static_cast<std::size_t>(bytes));
   });

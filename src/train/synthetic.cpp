@@ -47,7 +47,7 @@ std::vector<std::int32_t> document_lengths(const DocumentMix& mix, std::int64_t 
   const RandomStream random(2, static_cast<std::uint64_t>(index));
   const auto mean = static_cast<double>(long_one ? kSmallDocuments : mix.length);
   std::int64_t left = sequence_length - (long_one ? mix.length : 0);
-  // Where the long one begins, in tokens of small documents before it.
+  // Number of tokens in small documents before the long one.
   const auto before = long_one ? static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(left + 1), 0)) : -1;
   std::vector<std::int32_t> out;
   bool placed = !long_one;

@@ -1,4 +1,4 @@
-// Documents that a benchmark makes up, and how evenly context parallelism deals them.
+// Synthetic documents, and how evenly context parallelism distributes them.
 #include "train/synthetic.h"
 
 #include <gtest/gtest.h>
@@ -50,8 +50,8 @@ TEST(Synthetic, DocumentsFillTheSequence) {
   EXPECT_NEAR(documents, 129, 5);
 }
 
-// One sequence of 131,072 tokens over four ranks, chunks as a recipe's defaults have them.
-TEST(Synthetic, PackedDocumentsAreDealtEvenly) {
+// One sequence of 131,072 tokens over four ranks, with a recipe's default chunks.
+TEST(Synthetic, PackedDocumentsAreBalanced) {
   for (const char* text : {"mean=8192", "mean=1024", "long=100000"}) {
     const DocumentMix mix = parse_documents(text);
     Recipe recipe;

@@ -29,7 +29,7 @@ std::function<void()> timed(TracedWork* traced, std::function<void()> work) {
   };
 }
 
-// Lanes that saw work, a step's streams in their usual order and others behind them.
+// Keeps the lanes that have spans, a step's streams in their usual order, others after them.
 void arrange(RankTimeline& timeline) {
   std::vector<int> used;
   used.reserve(timeline.spans.size());
@@ -131,7 +131,7 @@ RankTimeline TracedDevice::stop(int rank, std::vector<std::string> instructions)
   }
   for (std::size_t i = 0; i < work_.size(); ++i) {
     const TracedWork& work = work_[i];
-    if (work.end == 0) continue;  // the GPU's: below
+    if (work.end == 0) continue;  // reported by CUPTI, added below
     out.spans.push_back({.kind = TimelineSpan::Kind::work,
                          .begin = work.begin,
                          .end = work.end,
@@ -150,7 +150,7 @@ RankTimeline TracedDevice::stop(int rank, std::vector<std::string> instructions)
 
 void TracedDevice::add_activities(const std::vector<cuda::Activity>& activities, RankTimeline& out) {
   std::vector<int> work(activities.size(), -1);
-  std::map<std::uint32_t, std::map<int, int>> asked;  // for a stream of CUPTI's, by lane: how many it was asked for
+  std::map<std::uint32_t, std::map<int, int>> asked;  // activities per CUPTI stream and requesting lane
   for (std::size_t i = 0; i < activities.size(); ++i) {
     const std::int64_t launched = activities[i].launched;
     const auto later = std::upper_bound(work_.begin(), work_.end(), launched,
@@ -161,7 +161,7 @@ void TracedDevice::add_activities(const std::vector<cuda::Activity>& activities,
     work[i] = static_cast<int>(asker - work_.begin());
     ++asked[activities[i].stream][asker->lane];
   }
-  // Streams that a library made for itself lie below the one that most of their work was asked on.
+  // A library's internal stream gets a lane of its own, named after the lane that requested most of its work.
   std::map<std::uint32_t, int> lane_of;
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
     const std::optional<std::uint32_t>& number = lanes_[lane].number;

@@ -196,7 +196,7 @@ TEST_F(BadInput, GenerateExportAndInspect) {
   rejected("export nowhere out", {"nowhere: no such folder (expected a run's folder or a checkpoint)"});
   rejected("export . out", {".: neither a run's folder nor a checkpoint"});
   fs::create_directories(folder_ / "run/checkpoints");
-  rejected("export run out", {"run/checkpoints: no whole checkpoint"});
+  rejected("export run out", {"run/checkpoints: no complete checkpoint"});
   rejected("inspect nowhere",
            {"nowhere: no such file or folder (expected a run, a checkpoint, a model folder, a token file or a trace)"});
   rejected("bench step --model nowhere --documents 8k",

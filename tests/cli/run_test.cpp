@@ -83,7 +83,7 @@ TEST_F(Run, ATrainedModelLeavesAsAFolderThatEveryRankCountReadsAlike) {
   const testing::Ran passed = hawser("export run again --json");
   EXPECT_EQ(passed.code, 0) << passed.err;
   EXPECT_EQ(nlohmann::json::parse(passed.out)["step"], 2);
-  EXPECT_NE(passed.err.find("hawser: passed over: "), std::string::npos) << passed.err;
+  EXPECT_NE(passed.err.find("hawser: skipped: "), std::string::npos) << passed.err;
 }
 
 // A folder that is nearly what was asked for is called by its name, whatever was to be done with it.
@@ -120,9 +120,9 @@ TEST_F(Run, FoldersThatLackAPartAreKnown) {
                   "run/checkpoints/step-00000002");
 
   std::filesystem::remove_all(folder_ / "run/checkpoints");
-  rejected_by_all("run", "run: no checkpoint yet; try again, when the run has saved; metrics.jsonl says how far it is");
+  rejected_by_all("run", "run: no checkpoint yet; try again after the run has saved; metrics.jsonl shows its progress");
   std::filesystem::create_directory(folder_ / "run/checkpoints");
-  rejected("inspect run --verify", {"run/checkpoints: no whole checkpoint"});
+  rejected("inspect run --verify", {"run/checkpoints: no complete checkpoint"});
   EXPECT_EQ(json("inspect run --json")["checkpoints"].size(), 0u);
 }
 
@@ -231,8 +231,8 @@ TEST_F(Run, GenerateShowsNothingBeforeAllIsChecked) {
 }
 
 TEST_F(Run, PlanSpeaksOfOneRankAndOfMany) {
-  EXPECT_NE(hawser("plan recipe.yaml").out.find("\nmemory of rank 0 at the peak ("), std::string::npos);
-  EXPECT_NE(hawser("plan recipe.yaml --ranks 2").out.find("\nmemory of each of ranks 0-1 at the peak ("),
+  EXPECT_NE(hawser("plan recipe.yaml").out.find("\npeak memory of rank 0 (at "), std::string::npos);
+  EXPECT_NE(hawser("plan recipe.yaml --ranks 2").out.find("\npeak memory of each of ranks 0-1 (at "),
             std::string::npos);
 }
 

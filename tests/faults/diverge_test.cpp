@@ -18,8 +18,8 @@ TEST(Diverge, EndsUnsavedAndKeepsTheLastSoundCheckpoint) {
                                     "checkpoint.every_steps=50", "optimizer.learning_rate=1e30"});
     EXPECT_EQ(ended.code, 1) << ended.err;
     ASSERT_EQ(ended.lines().size(), 1u) << ended.err;
-    EXPECT_NE(ended.err.find("not finite, so the run ends and is not saved; the last checkpoint is of step 7; try a "
-                             "lower optimizer.learning_rate"),
+    EXPECT_NE(ended.err.find("not finite; the run stops without saving; last checkpoint: step 7; try a lower "
+                             "optimizer.learning_rate"),
               std::string::npos)
         << ended.err;
     EXPECT_EQ(verified_step(place.out()), 7);

@@ -314,7 +314,7 @@ TEST_F(Attack, RunStateWithInvalidNumbers) {
 TEST_F(Attack, RunDataThatAreNotNumbers) {
   const train::RunState state{.data = R"({"tokens":"many","documents":[1],"content":7})"};
   EXPECT_EQ(train::data_changes(state, R"({"tokens":5,"documents":2})"),
-            "the training data are not those of before: 0 tokens in 0 documents then, 5 tokens in 2 documents now");
+            "the training data have changed: 0 tokens in 0 documents before, 5 tokens in 2 documents now");
 }
 
 // Columns of a matrix: their flat ranges all overlap, the columns do not.

@@ -1,5 +1,5 @@
-// memory.activation_checkpointing: auto. What is chosen fits and leaves its margin, and of all assignments of policies
-// to blocks that do so none is faster by more than a stated part.
+// memory.activation_checkpointing: auto. The choice fits and leaves the margin free, and no other assignment of
+// policies to blocks that does so is faster by more than a given bound.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Setting {
   testing::Sizes sizes;
 };
 
-// Small, but with more activations than parameters; launches would hide what work takes on a GPU.
+// Small models with more activations than parameters. Sizes are chosen so that launch times do not dominate on a GPU.
 std::vector<Setting> settings() {
   const testing::Sizes sizes{.width = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .inner = 224, .blocks = 4};
   const testing::Sizes wide{
@@ -75,7 +75,7 @@ class Auto : public ::testing::TestWithParam<int> {
 
   struct Assignment {
     Policies policies;
-    std::int64_t live = 0;    // no placement needs less
+    std::int64_t live = 0;    // lower bound of any placement
     std::int64_t needed = 0;  // 0: not placed yet
     double seconds = 0;
   };
@@ -101,7 +101,7 @@ class Auto : public ::testing::TestWithParam<int> {
             plan::step_time(plan.trace, target_, compute, 1.0).seconds};
   }
 
-  // The fastest assignment that leaves `limit` alone.
+  // The fastest assignment that needs at most `limit`.
   const Assignment* fastest(std::int64_t limit) {
     for (Assignment& a : all_) {
       if (a.live > limit) continue;
@@ -118,7 +118,7 @@ class Auto : public ::testing::TestWithParam<int> {
   std::vector<Assignment> all_;  // fastest first
 };
 
-// How much slower than the best of all assignments the choice may be, as a part of what recompute costs at most. One
+// Bound on how much slower the choice is than the best assignment, as a fraction of the maximum recompute time. One
 // policy of one block of four is up to a quarter of that; most choices here are the best.
 constexpr double kWorse = 0.1;
 
@@ -153,7 +153,7 @@ TEST_P(Auto, IsAsFastAsTheBestOfAllAssignments) {
       const plan::Forecast uniform = forecast(Policies(4, policy));
       EXPECT_TRUE(uniform.needed() > limit || chosen.time.seconds <= uniform.time.seconds * (1 + 1e-12)) << where;
     }
-    // The same again, and by name.
+    // The same choice again, and by name in the recipe.
     EXPECT_EQ(forecaster(recipe).forecast().checkpointing(), chosen.checkpointing());
     recipe.memory.per_layer = chosen.checkpointing();
     EXPECT_EQ(forecaster(recipe).forecast().needed(), chosen.needed());
@@ -161,11 +161,11 @@ TEST_P(Auto, IsAsFastAsTheBestOfAllAssignments) {
   std::printf("%s on %d: at worst %.4f of recompute slower than the best\n", setting_.target, setting_.world, worst);
 }
 
-// Of all orders of the same policies, that in which later blocks keep more never has more live at once.
-TEST_P(Auto, BlocksThatKeepLeastComeFirst) {
+// Of all orders of the same policies, the one in which later blocks save more never has more live bytes.
+TEST_P(Auto, BlocksThatSaveLeastComeFirst) {
   for (const Assignment& a : all_) {
     Policies sorted = a.policies;
-    // As candidates stand on the candidates: gate_up keeps less than qkv.
+    // The order of the candidates: gate_up saves less than qkv.
     const auto weight = [](Checkpointing p) {
       return p == Checkpointing::qkv ? 3 : p == Checkpointing::gate_up ? 4 : 2 * static_cast<int>(p);
     };
@@ -180,7 +180,7 @@ TEST_P(Auto, BlocksThatKeepLeastComeFirst) {
 
 INSTANTIATE_TEST_SUITE_P(Small, Auto, ::testing::Range(0, static_cast<int>(settings().size())));
 
-TEST(AutoRejects, WhatNothingMakesFit) {
+TEST(AutoRejects, ARecipeThatCannotFit) {
   const models::Model model(testing::llama_description({.blocks = 2}));
   Recipe recipe = recipe_of(settings()[0]);
   recipe.memory.capacity = Bytes(1 << 20);
@@ -191,7 +191,7 @@ TEST(AutoRejects, WhatNothingMakesFit) {
     EXPECT_EQ(error.code(), ExitCode::does_not_fit);
     EXPECT_NE(std::string(error.what()).find("no settings were found"), std::string::npos) << error.what();
   }
-  // Where the margin cannot be left, what needs least may still run.
+  // If the margin cannot be left free, the policy with the minimum memory is chosen and runs.
   recipe.memory.per_layer.assign(2, Checkpointing::full);
   const std::int64_t min =
       plan::Forecaster(recipe, model, 1, plan::load_target("cpu"), plan::this_machine(), 1).forecast().needed();
@@ -211,7 +211,7 @@ struct Speed {
 
 class AutoSpeed : public ::testing::TestWithParam<Speed> {};
 
-TEST_P(AutoSpeed, ChoosesSoon) {
+TEST_P(AutoSpeed, ChoosesWithinItsTimeLimit) {
   const Speed& s = GetParam();
   const Recipe recipe =
       read_recipe(cat(HAWSER_SOURCE_DIR, "/recipes/", s.recipe),
@@ -220,7 +220,7 @@ TEST_P(AutoSpeed, ChoosesSoon) {
                   Purpose::plan);
   Problems problems;
   const models::Model model(models::read_description(resolve_path(recipe, recipe.model.config), problems));
-  const std::clock_t start = std::clock();  // of this process: the machine may have other work
+  const std::clock_t start = std::clock();  // CPU time of this process, since the machine may run other work
   const plan::Forecaster forecaster(recipe, model, s.ranks, plan::load_target("h200"), plan::this_machine(), 1);
   const plan::Forecast f = forecaster.forecast();
   const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
@@ -235,9 +235,9 @@ INSTANTIATE_TEST_SUITE_P(Llama, AutoSpeed,
                                            Speed{"llama-3.1-70b-16k.yaml", 1024, 1, 16384, 1024, 5.0},
                                            Speed{"llama-3.1-70b-16k.yaml", 1024, 8, 131072, 256, 5.0}));
 
-// The candidates's answer against every way to give blocks to candidates.
-TEST(PolicyCandidates, FindsTheFastestMixOfItsModel) {
-  const RandomStream random(5, "ladder");
+// The result of PolicyCandidates against all ways to assign blocks to candidates.
+TEST(PolicyCandidates, FindsTheFastestMixByItsEstimate) {
+  const RandomStream random(5, "mixes");
   std::uint64_t drawn = 0;
   for (int round = 0; round < 50; ++round) {
     std::vector<plan::PolicyCandidate> candidates;

@@ -1,4 +1,4 @@
-// Plans: proved on every small mesh under every policy, equal on all ranks, made in time.
+// Plans: safe on every small mesh with every policy, equal on all ranks, made within a time limit.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -21,7 +21,7 @@ using testing::all_policies;
 using testing::LayoutOptions;
 using testing::make_test_layout;
 
-TEST(Plan, EveryRankOfEveryMeshIsProvedUnderEveryPolicy) {
+TEST(Plan, EveryRankOfEveryMeshIsCheckedWithEveryPolicy) {
   const models::Model model(testing::toy_description());
   int proved = 0;
   for (const int world : {1, 2, 4, 8}) {
@@ -30,7 +30,7 @@ TEST(Plan, EveryRankOfEveryMeshIsProvedUnderEveryPolicy) {
         options.mesh = mesh;
         const plan::Layout layout = make_test_layout(options, model);
         for (const step::Purpose purpose : {step::Purpose::train, step::Purpose::gradient_norms, step::Purpose::loss}) {
-          // Forward-only programs do not depend on most policies; the first stands for all.
+          // Forward-only programs depend on few policies; the first represents the others.
           if (purpose == step::Purpose::loss && options.micro_batches > 1) continue;
           std::vector<plan::RankPlan> plans;
           std::vector<const plan::RankPlan*> views;
@@ -41,7 +41,7 @@ TEST(Plan, EveryRankOfEveryMeshIsProvedUnderEveryPolicy) {
           }
           for (const plan::RankPlan& plan : plans) {
             views.push_back(&plan);
-            // What lets rank_classes() plan one rank for all.
+            // rank_classes() relies on this: it plans one rank for all.
             EXPECT_EQ(plan.bytes(), plans[0].bytes()) << testing::text_of(options);
           }
           EXPECT_NO_THROW(plan::check_plans(views, ranks)) << testing::text_of(options);
@@ -53,7 +53,7 @@ TEST(Plan, EveryRankOfEveryMeshIsProvedUnderEveryPolicy) {
   std::printf("%d programs proved\n", proved);
 }
 
-// On a GPU the batches of attention differ between the ranks of a context group; what is recorded and planned must not.
+// On a GPU attention segments differ between the ranks of a context group; op records and plans must not.
 TEST(Plan, RanksOfAContextGroupHaveOnePlanOnAGpu) {
   const models::Model model(testing::llama_description({}));
   for (const std::int64_t documents : {1, 8}) {
@@ -86,14 +86,15 @@ TEST(Plan, RanksOfAContextGroupHaveOnePlanOnAGpu) {
   }
 }
 
-// The slow way to say whether a plan of one rank is safe: reachability between every two accesses.
+// Reference check whether the plan of one rank is safe: reachability between every two accesses.
 bool safe(const plan::RankPlan& plan) {
   const program::testing::Reachability truth(plan.trace);
   const std::vector<program::Buffer>& buffers = plan.buffers.buffers;
   const auto accesses = program::testing::accesses_of(plan.trace, buffers);
   const auto begin = [&](int b) { return plan.buffers.placement.offsets[static_cast<std::size_t>(b)]; };
   const auto end = [&](int b) { return begin(b) + buffers[static_cast<std::size_t>(b)].bytes; };
-  // Of each pair of buffers that share bytes: is a access of the one ahead of, or behind, no access of the other?
+  // For each pair of buffers that share bytes: which of the two orders is not guaranteed for some pair of their
+  // accesses?
   std::map<std::pair<int, int>, std::array<bool, 2>> broken;
   for (std::size_t j = 0; j < accesses.size(); ++j) {
     for (std::size_t i = 0; i < j; ++i) {
@@ -125,8 +126,8 @@ bool safe(const plan::RankPlan& plan) {
   return true;
 }
 
-// Every wait of a program in turn: without it the plan is rejected, unless it is as safe as before (another wait implies
-// it, or it holds back a gather whose memory this placement does not need at once).
+// Removes each wait of a program in turn. The plan must then be rejected, unless it is still safe: another wait implies
+// the removed one, or it delays a gather whose memory this placement does not need at once.
 TEST(Plan, AProgramWithOneEventRemovedIsRejected) {
   const models::Model model(testing::toy_description());
   for (const MeshSizes& mesh : {MeshSizes{.context = 2, .shard = 2}, MeshSizes{.shard = 2, .replicate = 2},
@@ -141,7 +142,7 @@ TEST(Plan, AProgramWithOneEventRemovedIsRejected) {
       ++waits;
       plan::RankPlan broken = good;
       TraceItem& item = broken.trace.items[i];
-      item.kind = TraceItem::Kind::record;  // an event that nobody waits for: indices stay what they are
+      item.kind = TraceItem::Kind::record;  // an unused event: keeps the indices
       item.target = -1;
       bool rejects = false;
       try {
@@ -189,9 +190,9 @@ TEST_P(PlanSpeed, IsUnderTwoSeconds) {
 INSTANTIATE_TEST_SUITE_P(Llama, PlanSpeed,
                          ::testing::Values(Speed{"llama-3.1-8b-16k.yaml", 8}, Speed{"llama-3.1-70b-16k.yaml", 1024}));
 
-// The model FLOPs and the predicted rate of Llama-3.1-8B against the ceilings measured for it (facts: 45.03e9 FLOPs a
-// token and 786,432 x length; at most 10,900 tokens/s a device at 16K).
-TEST(Plan, LlamaAgreesWithWhatWasMeasured) {
+// Model FLOPs and predicted speed of Llama-3.1-8B against known limits: 45.03e9 FLOPs per token plus 786,432 x length;
+// at most 10,900 tokens/s per device at 16K, as measured.
+TEST(Plan, LlamaAgreesWithMeasurements) {
   const Recipe recipe = read_recipe(cat(HAWSER_SOURCE_DIR, "/recipes/llama-3.1-8b-16k.yaml"), {}, Purpose::plan);
   Problems problems;
   const models::Model model(models::read_description(resolve_path(recipe, recipe.model.config), problems));
@@ -202,8 +203,9 @@ TEST(Plan, LlamaAgreesWithWhatWasMeasured) {
   EXPECT_LT(f.tokens_per_second / 8, 10900);
 }
 
-// run.deterministic reaches attention: nothing on the CPU, on CUDA memory that is recorded, and lengths that are refused.
-TEST(Plan, DeterminismIsPlannedAndRejectedBeyondItsLengths) {
+// run.deterministic in attention: no effect on the CPU; on CUDA it adds workspace to the plan and rejects long
+// sequences.
+TEST(Plan, DeterminismAddsWorkspaceAndRejectsLongSequences) {
   Recipe recipe = read_recipe(cat(HAWSER_SOURCE_DIR, "/recipes/llama-3.1-8b-16k.yaml"), {}, Purpose::plan);
   Problems problems;
   const models::Model model(models::read_description(resolve_path(recipe, recipe.model.config), problems));
@@ -212,9 +214,9 @@ TEST(Plan, DeterminismIsPlannedAndRejectedBeyondItsLengths) {
     recipe.run.deterministic = deterministic;
     return plan::make_layout(recipe, model, 8, DType::bf16, 1, device);
   };
-  // A matrix of 16K x 16K in bf16 for each of the four query heads of a key-value head, a head of them at a time.
+  // A 16K x 16K bf16 matrix for each of the four query heads of a KV head, one KV head at a time.
   constexpr std::int64_t kMatrices = std::int64_t{4} * 16384 * 16384 * 2;
-  // Buffers that have room for these, and for little more.
+  // Counts buffers that hold these matrices and at most 64 MiB more.
   const auto matrices = [&](std::int64_t length, std::optional<bool> deterministic) {
     const plan::RankPlan plan =
         plan::plan_rank(model, layout(length, deterministic, DeviceKind::cuda), step::Purpose::train, 0);
@@ -226,7 +228,7 @@ TEST(Plan, DeterminismIsPlannedAndRejectedBeyondItsLengths) {
   EXPECT_FALSE(layout(2048, std::nullopt, DeviceKind::cuda).deterministic);
   EXPECT_EQ(matrices(16384, false), 0);
   EXPECT_EQ(matrices(16384, std::nullopt), 0);
-  EXPECT_EQ(matrices(16384, true), 32);  // one a block
+  EXPECT_EQ(matrices(16384, true), 32);  // one per block
   EXPECT_NO_THROW(matrices(32768, std::nullopt));
   try {
     matrices(32768, true);
@@ -240,8 +242,8 @@ TEST(Plan, DeterminismIsPlannedAndRejectedBeyondItsLengths) {
   }
 }
 
-// No silent slow path: what a step's attention takes on a GPU stands in its plan, with the reason.
-TEST(Plan, ReportsWhichAttentionItTakes) {
+// The plan names the attention kernels of a step on a GPU, with the reason for a slow one.
+TEST(Plan, ReportsItsAttentionKernels) {
   const models::Model model(testing::llama_description({}));
   const auto lines = [&](DType compute, std::int64_t documents, DeviceKind device, bool deterministic = false) {
     plan::Layout layout = make_test_layout({.documents = documents, .compute = compute}, model);
@@ -264,7 +266,7 @@ TEST(Plan, ReportsWhichAttentionItTakes) {
             "attention_backward: plain (deterministic, and segments that need not be of one length); ");
 }
 
-TEST(Target, NamesFilesAndMistakes) {
+TEST(Target, LoadsByNameOrPathAndReportsMistakes) {
   EXPECT_EQ(plan::shipped_targets(), (std::vector<std::string>{"cpu", "h200"}));
   EXPECT_TRUE(plan::load_target("h200").cuda);
   EXPECT_EQ(plan::load_target(cat(HAWSER_SOURCE_DIR, "/targets/cpu.yaml")).name, "cpu");
@@ -287,7 +289,7 @@ TEST(Target, NamesFilesAndMistakes) {
   for (const char* part :
        {"unknown key at copi, line 8; try copy", "unknown device (expected cuda or cpu, got gpu)", "not a size",
         "got 1 lot", "not a number", "missing key at copy", "missing key at gemm.float32",
-        "missing key at attention.bf16.forward", "the last link must carry any number of ranks"}) {
+        "missing key at attention.bf16.forward", "the last link must allow any number of ranks"}) {
     EXPECT_NE(wrong.find(part), std::string::npos) << part << " in\n" << wrong;
   }
   EXPECT_NE(what([] { plan::parse_target("{", "x.yaml"); }).find("broken YAML"), std::string::npos);

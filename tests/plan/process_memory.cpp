@@ -1,7 +1,6 @@
-// What the operating system counts for a rank (VmHWM) against its plan: within 5% of plan plus the constant of
-// targets/cpu.yaml, on whatever ranks this was started with. The constant holds the program and its libraries (17 MB
-// before anything is made), the pages of MPI's shared memory, and what oneDNN and OpenMP keep: generated code, packed
-// panels, stacks.
+// Compares a rank's peak memory (VmHWM of the operating system) with its plan, on any number of ranks: within 5% of the
+// plan plus the constant of targets/cpu.yaml. The constant covers the program and its libraries (17 MB at startup), the
+// pages of MPI's shared memory, and memory that oneDNN and OpenMP keep: generated code, packed panels, stacks.
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -14,7 +13,7 @@
 namespace hawser {
 namespace {
 
-// A line of /proc/self/status, in bytes.
+// A value of /proc/self/status, in bytes.
 std::int64_t status(const std::string& name) {
   std::ifstream in("/proc/self/status");
   for (std::string line; std::getline(in, line);) {
@@ -23,7 +22,7 @@ std::int64_t status(const std::string& name) {
   return 0;
 }
 
-// `size`: "medium" is held to the bound; "tiny" and "smollm2" only print.
+// `size`: "medium" checks the bound; "tiny" and "smollm2" only print.
 bool run(comm::World& world, const std::string& size) {
   testing::Sizes sizes{
       .width = 512, .heads = 8, .kv_heads = 4, .head_dim = 64, .inner = 1408, .vocabulary = 8192, .blocks = 8};

@@ -1,4 +1,4 @@
-// Real ranks keep to their plans on every mesh, and a guarded arena gives the same losses.
+// Steps on real ranks match their plans on every mesh, and a guarded arena gives the same losses.
 #include <gtest/gtest.h>
 
 #include "comm/mpi/world.h"
@@ -9,12 +9,12 @@ namespace {
 
 comm::World* the_world = nullptr;
 
-TEST(ReplayOnRanks, EveryStepIsItsPlanItemByItem) {
+TEST(ReplayOnRanks, EveryStepMatchesItsPlanItemByItem) {
   const models::Model model(testing::toy_description());
   const std::vector<testing::LayoutOptions> policies = testing::all_policies();
   std::size_t turn = 0;
   for (const MeshSizes& sizes : testing::all_meshes(the_world->size())) {
-    // Every mesh under three policies, every policy on some mesh, all of them where all seams meet.
+    // Every mesh with three policies, every policy on some mesh, and all policies on the mesh that uses all seams.
     const bool all = sizes.context == 2;
     for (std::size_t i = 0; i < (all ? policies.size() : 3); ++i) {
       testing::LayoutOptions options = policies[all ? i : turn++ % policies.size()];

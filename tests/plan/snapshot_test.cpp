@@ -1,4 +1,4 @@
-// A snapshot holds the step it was taken of, whatever the steps behind it do meanwhile.
+// A snapshot has the state of its step, while later steps run.
 #include "train/snapshot.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ std::vector<std::byte> bytes_of(const std::vector<NamedState>& states) {
   return out;
 }
 
-TEST(Snapshot, HoldsTheStepItWasTakenOf) {
+TEST(Snapshot, HasTheStateOfItsStep) {
   const models::Model model(testing::llama_description({.blocks = 2}));
   const plan::Layout layout = testing::make_test_layout({.length = 32}, model);
   const auto mesh = comm::make_self_mesh();
@@ -32,7 +32,7 @@ TEST(Snapshot, HoldsTheStepItWasTakenOf) {
     ASSERT_NE(after.back(), after[after.size() - 2]);
   }
   for (const std::uint64_t seed : {1, 2, 3}) {
-    // Work starts late at random, so that what is not ordered comes in another order; and no step leaves its plan.
+    // Random delays before work reorder everything that is not ordered by events. Replay checks each step's plan.
     const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = seed});
     train::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
     testing::Steps steps(session, layout);

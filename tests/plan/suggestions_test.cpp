@@ -1,4 +1,4 @@
-// A recipe that does not fit is rejected with settings that do: their plans fit, they keep length and batch, they run.
+// A recipe that does not fit is rejected with suggestions: their plans fit, keep length and batch, and run.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -38,7 +38,7 @@ TEST(Suggestions, AreRankedFitKeepTheBatchAndRun) {
   for (const plan::Suggestion& suggestion : suggestions) {
     EXPECT_LE(suggestion.tokens_per_second, before);
     before = suggestion.tokens_per_second;
-    // The flags, typed, give the offer's recipe.
+    // The flags give the suggestion's recipe.
     std::vector<std::string> flags;
     for (const plan::Change& change : suggestion.changes) flags.push_back(change.key + "=" + change.value);
     const Recipe typed = override_recipe(recipe, flags);
@@ -60,7 +60,7 @@ TEST(Suggestions, AreRankedFitKeepTheBatchAndRun) {
   }
 }
 
-TEST(Suggestions, ARejectionIsExitCodeFourAndReportsWhereFewerAreLeft) {
+TEST(Suggestions, ARejectionIsExitCodeFourAndReportsFewerSuggestions) {
   const models::Model model(testing::llama_description({.blocks = 2}));
   Recipe recipe = small_recipe();
   recipe.memory.capacity = Bytes(1 << 20);
@@ -71,7 +71,7 @@ TEST(Suggestions, ARejectionIsExitCodeFourAndReportsWhereFewerAreLeft) {
     EXPECT_EQ(error.code(), ExitCode::does_not_fit);
     EXPECT_NE(std::string(error.what()).find("no settings were found"), std::string::npos) << error.what();
   }
-  // Room for the smallest setting and little more.
+  // Capacity for the smallest setting and little more.
   Recipe min = small_recipe();
   min.memory.activation_checkpointing = Checkpointing::full;
   min.train.micro_batch_size = 1;
@@ -101,7 +101,7 @@ TEST(Suggestions, UseMoreRanksOfTheMeshOnLargeModels) {
   }
 }
 
-TEST(Suggestions, MixesAreTypedAsRuns) {
+TEST(Suggestions, MixesAreFormattedAsRuns) {
   const plan::Change mix{"memory.activation_checkpointing", "[3*full,none]"};
   EXPECT_EQ(mix.flag(), "--set 'memory.activation_checkpointing=[3*full,none]'");
   const Recipe typed = override_recipe(small_recipe(), {mix.key + "=" + mix.value});

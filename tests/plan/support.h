@@ -59,7 +59,7 @@ inline Sizes smollm2_sizes() {
   return {.width = 576, .heads = 9, .kv_heads = 3, .head_dim = 64, .inner = 1536, .vocabulary = 49152, .blocks = 30};
 }
 
-// A layout by hand: what tests turn, all else at its default.
+// A layout for tests: the options that tests vary; everything else has its default.
 struct LayoutOptions {
   MeshSizes mesh;
   std::int64_t length = 96, sequences = 1, documents = 4;
@@ -91,7 +91,7 @@ inline plan::Layout make_test_layout(const LayoutOptions& o, const models::Model
   return layout;
 }
 
-// Every factorisation of a world into context x shard x replicate, and unsharded ones once a context degree.
+// Every factorization of a world into context x shard x replicate, and the unsharded mesh of each context degree.
 inline std::vector<MeshSizes> all_meshes(int world) {
   std::vector<MeshSizes> out;
   for (int context = 1; context <= world; context *= 2) {
@@ -106,7 +106,7 @@ inline std::vector<MeshSizes> all_meshes(int world) {
 inline constexpr Checkpointing kPolicies[] = {Checkpointing::none, Checkpointing::selective,   Checkpointing::gate_up,
                                               Checkpointing::qkv,  Checkpointing::projections, Checkpointing::full};
 
-// The policies that change what a step's program looks like.
+// The policies that change a step's program.
 inline std::vector<LayoutOptions> all_policies() {
   std::vector<LayoutOptions> out;
   for (const auto checkpointing : kPolicies) {
@@ -142,7 +142,7 @@ class Steps {
     session.initialise(1);
   }
 
-  // Runs one step to its end and returns its loss, a mean.
+  // Runs one step to its end and returns its mean loss.
   double run(step::Purpose purpose) {
     const step::StepOutput output = enqueue(purpose);
     session_.synchronize();

@@ -1,5 +1,5 @@
-// The plan is tight, and the step keeps to it: placement near what is live, every byte of the arena used, every item as
-// planned, nothing touched before or after its time.
+// Plans are tight and steps match them: the arena is near the live bytes at the peak, every byte of it is used, every
+// item is as planned, and no buffer is accessed outside of its lifetime.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -29,11 +29,11 @@ void expect_tight(const models::Model& model, LayoutOptions options, const char*
   }
 }
 
-TEST(Tight, ArenasAreNearWhatIsLiveAtThePeak) {
+TEST(Tight, ArenasAreNearTheLiveBytesAtThePeak) {
   const models::Model toy(testing::llama_description({.blocks = 4}));
   expect_tight(toy, {.length = 128, .sequences = 2}, "toy");
-  // Buffers of a few kilobytes on four streams: sets that may not share bytes, each with each, are heavier here than
-  // what is live at any one moment (4% more by search), and no placement is smaller than those.
+  // Buffers of a few kilobytes on four streams: sets of buffers that must not share bytes pairwise need up to 4% more
+  // (by search) than the live bytes at any moment, and no placement is smaller.
   expect_tight(toy, {.mesh = {.context = 2, .shard = 2}, .length = 256, .micro_batches = 2}, "toy", 1.08);
   const models::Model smollm(testing::llama_description(testing::smollm2_sizes()));
   expect_tight(smollm, {.length = 1024}, "SmolLM2");
@@ -48,14 +48,14 @@ TEST(Tight, ArenasAreNearWhatIsLiveAtThePeak) {
   }
 }
 
-// Bytes of the arena that a step leaves as they were: a step over two patterns, so that a byte that happens to be
-// written with the pattern's value counts as written.
+// Counts the arena bytes that a step does not write. It runs twice with different patterns in the arena, so that a byte
+// written with the value of one pattern counts as written.
 TEST(Tight, AStepWritesAllOfItsArena) {
   if (step::kAddressSanitizer) GTEST_SKIP() << "needs a build without AddressSanitizer, which poisons the arena";
   const models::Model model(testing::llama_description(
       {.width = 128, .heads = 4, .kv_heads = 2, .head_dim = 32, .inner = 352, .vocabulary = 512, .blocks = 4}));
   for (LayoutOptions options : all_policies()) {
-    // Products of bf16 may widen their operands in a workspace; processors with bf16 units leave it as it is.
+    // GEMMs in bf16 may widen their operands in a workspace, which processors with bf16 units do not use.
     if (options.compute == DType::bf16) continue;
     options.length = 128;
     options.sequences = 2;
@@ -80,7 +80,7 @@ TEST(Tight, AStepWritesAllOfItsArena) {
   }
 }
 
-TEST(Replay, EveryStepIsItsPlanItemByItem) {
+TEST(Replay, EveryStepMatchesItsPlanItemByItem) {
   const models::Model model(testing::toy_description());
   for (LayoutOptions options : all_policies()) {
     options.length = 61;
@@ -103,13 +103,13 @@ TEST(Replay, EveryStepIsItsPlanItemByItem) {
     };
     const std::vector<double> watched = run({.replay = true, .guard = true});
     const std::vector<double> plain = run({.replay = false, .guard = false});
-    // With the guard, what is read out of its time is NaN or ends the process.
+    // With the guard, a read outside of a buffer's lifetime gives NaN or ends the process.
     EXPECT_EQ(watched, plain) << testing::text_of(options);
   }
 }
 
-// After an error elsewhere: what is on its way ends before the memory it writes is given back.
-TEST(SessionEnds, WithAStepOnItsWay) {
+// Destroying a session after an error elsewhere: in-flight steps end before their memory is freed.
+TEST(SessionEnds, AfterInFlightSteps) {
   const models::Model model(testing::toy_description());
   const plan::Layout layout = make_test_layout({}, model);
   const auto device = make_cpu_device({.random_delay_s = 1e-3});
@@ -123,8 +123,8 @@ TEST(SessionEnds, WithAStepOnItsWay) {
   EXPECT_GT(output.result->loss_sum, 0);
 }
 
-// Each step's own time, however late and at how many at once the host looks.
-TEST(StepOutputs, ReportWhenTheyWereReached) {
+// Each step reports its own end, even if the host waits late and for several steps.
+TEST(StepOutputs, ReportTheirOwnEnds) {
   using Clock = std::chrono::steady_clock;
   const models::Model model(testing::toy_description());
   const plan::Layout layout = make_test_layout({}, model);
@@ -137,12 +137,12 @@ TEST(StepOutputs, ReportWhenTheyWereReached) {
   session.synchronize();
   const Clock::time_point done = Clock::now();
   EXPECT_GT(*first.reached, begun);
-  // The second is as much work as the first, which began with the host's enqueueing.
+  // Both steps do the same work; the first interval also includes the host's enqueueing.
   EXPECT_GT(*second.reached - *first.reached, (*first.reached - begun) / 10);
   EXPECT_LT(*second.reached, done);
 }
 
-// A plan of some work on two buffers of an arena, and a device that is held to it.
+// A plan of some work on two buffers of an arena, and a replay device that checks it.
 class ReplayRejects : public ::testing::Test {
  protected:
   ReplayRejects() : cpu_(make_cpu_device()), arena_(*cpu_, kBytes), state_(*cpu_, 256) {
@@ -174,7 +174,7 @@ class ReplayRejects : public ::testing::Test {
 TEST_F(ReplayRejects, OtherWork) {
   EXPECT_THROW(stream_->launch({.name = "other", .accesses = {writes(view())}}, [] {}), InternalError);
 }
-TEST_F(ReplayRejects, OtherPlaces) {
+TEST_F(ReplayRejects, OtherAddresses) {
   EXPECT_THROW(stream_->launch({.name = "make", .accesses = {writes(view(256))}}, [] {}), InternalError);
 }
 TEST_F(ReplayRejects, AnotherOrder) {
@@ -193,7 +193,7 @@ TEST_F(ReplayRejects, TooMuch) {
   stream_->synchronize();
 }
 
-TEST_F(ReplayRejects, AUseBehindTheLastUse) {
+TEST_F(ReplayRejects, AnAccessAfterTheLastUse) {
   float* data = view().data<float>();
   float seen = 0;
   stream_->launch({.name = "make", .accesses = {writes(view())}}, [&] {
@@ -210,7 +210,7 @@ TEST_F(ReplayRejects, AUseBehindTheLastUse) {
 #endif
 }
 
-TEST_F(ReplayRejects, AUseBeforeTheFirstUse) {
+TEST_F(ReplayRejects, AnAccessBeforeTheFirstUse) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(*const_cast<volatile float*>(view().data<float>()) = 1.0f, "use-after-poison");

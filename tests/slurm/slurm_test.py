@@ -1,10 +1,10 @@
-"""hawser under a real Slurm: a cluster of one node, on this machine, that lives as long as this test.
+"""Runs hawser under a real Slurm: a one-node cluster on this machine for the duration of the test.
 
 usage: slurm_test.py --hawser BINARY --mpirun MPIRUN --model CONFIG_JSON
 
-Starts munged, slurmctld and slurmd with a folder, a key and ports of their own, beside whatever runs here already, and
-stops them by their process ids, however the test ends. Needs the Debian packages munge, slurmctld, slurmd and
-slurm-client: without them it fails.
+Starts munged, slurmctld and slurmd with their own folder, key and ports, independent of other daemons on this machine,
+and stops them by process id when the test ends for any reason. Fails without the Debian packages munge, slurmctld,
+slurmd and slurm-client.
 """
 
 import argparse
@@ -58,12 +58,12 @@ def free_ports(count):
 
 
 def end_with_parent():
-    """In a process that starts: SIGTERM when this test is killed and cannot stop it."""
+    """Called in a child process: requests SIGTERM if this test is killed and cannot stop the child."""
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 class Cluster:
-    """One node, n1, with four CPUs. Start and stop take less than a second."""
+    """One node, n1, with four CPUs. Starts and stops in less than a second."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -111,7 +111,7 @@ KillWait=8
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={node} CPUs=4 State=UNKNOWN
 PartitionName=all Nodes=n1 Default=YES MaxTime=5 State=UP
 """)
-        # Nothing here uses control groups, and a container may have none: named, the plugin looks for none either.
+        # Control groups are not used, and a container may have none. Naming a plugin avoids the search for one.
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self.launch("munged", "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge/socket",
                     f"--pid-file={folder}/munge/pid", f"--log-file={folder}/munged.log",
@@ -140,7 +140,7 @@ PartitionName=all Nodes=n1 Default=YES MaxTime=5 State=UP
         return self.ask("squeue", "-h", "-o", "%A").split()
 
     def tasks(self):
-        """Processes of all steps, by task: those that have this cluster's slurm.conf and a task's number."""
+        """Processes of all job steps by task number: those with this cluster's slurm.conf and a task number."""
         found = {}
         mine = f"SLURM_CONF={self.folder}/slurm.conf".encode()
         for process in pathlib.Path("/proc").glob("[0-9]*"):
@@ -154,7 +154,7 @@ PartitionName=all Nodes=n1 Default=YES MaxTime=5 State=UP
         return found
 
     def stop(self):
-        """Jobs first, then the daemons in the reverse of their order."""
+        """Cancels jobs, then stops the daemons in reverse order."""
         with contextlib.suppress(Exception):
             for job in self.jobs():
                 self.ask("scancel", "--signal=KILL", "--full", job)
@@ -188,7 +188,7 @@ def trains_as_under_mpirun(cluster, work, options):
     done = cluster.srun(work, "--mpi=pmix", options.hawser, "fit", "recipe.yaml", "--set", "output=slurm")
     out, err = done.communicate(timeout=40)
     check(done.returncode == 0, f"srun ended with {done.returncode}: {err}")
-    check("done after step 6: loss " in out + err, f"no last line: {out}{err}")
+    check("done after step 6: loss " in out + err, f"the last line is missing: {out}{err}")
     mpirun = subprocess.run([options.mpirun, "-q", "-np", "2", options.hawser, "fit", "recipe.yaml", "--set",
                              "output=mpirun"], cwd=work, capture_output=True, text=True, timeout=40)
     check(mpirun.returncode == 0, f"mpirun ended with {mpirun.returncode}: {mpirun.stderr}")
@@ -199,12 +199,12 @@ def trains_as_under_mpirun(cluster, work, options):
     check(world == 2, f"saved by {world} ranks")
 
 
-def is_refused_without_pmix(cluster, work, options):
+def is_rejected_without_pmix(cluster, work, options):
     done = cluster.srun(work, "--mpi=none", options.hawser, "fit", "recipe.yaml", "--set", "output=none")
     out, err = done.communicate(timeout=40)
-    said = [line for line in err.splitlines() if line.startswith("hawser: ")]
+    lines = [line for line in err.splitlines() if line.startswith("hawser: ")]
     check(done.returncode == 2, f"ended with {done.returncode}: {out}{err}")
-    check(said == ["hawser: srun started 2 tasks without PMIx, which MPI needs; try srun --mpi=pmix"],
+    check(lines == ["hawser: srun started 2 tasks without PMIx, which MPI needs; try srun --mpi=pmix"],
           f"{out}{err}")
     check(not (work / "none").exists(), "nothing is written")
 
@@ -216,13 +216,13 @@ def saves_when_it_is_cancelled(cluster, work, options):
     for job in cluster.jobs():
         cluster.ask("scancel", job)
     out, err = running.communicate(timeout=40)
-    check(running.returncode != 0, "a cancelled job did not do its work")
+    check(running.returncode != 0, "a cancelled job must not succeed")
     last = [line for line in (out + err).splitlines() if line.startswith("stopped after step ")]
-    check(len(last) == 1, f"no last line: {out}{err}")
+    check(len(last) == 1, f"the last line is missing: {out}{err}")
     eventually("end of all tasks", lambda: not cluster.tasks())
     saved = subprocess.run([options.hawser, "inspect", "cancelled", "--verify", "--json"], cwd=work, capture_output=True,
                            text=True, timeout=40)
-    check(saved.returncode == 0, f"the checkpoint is not whole: {saved.stderr}")
+    check(saved.returncode == 0, f"the checkpoint is incomplete: {saved.stderr}")
     check(f"stopped after step {json.loads(saved.stdout)['newest']['step']}" in last[0], f"{last} {saved.stdout}")
 
 
@@ -233,8 +233,8 @@ def ends_when_a_rank_is_killed(cluster, work, options):
     os.kill(cluster.tasks()[1], signal.SIGKILL)
     begin = time.monotonic()
     out, err = running.communicate(timeout=40)
-    check(time.monotonic() - begin < 25, "the other rank went on beyond KillWait")
-    check(running.returncode != 0, "a job that lost a rank did not do its work")
+    check(time.monotonic() - begin < 25, "the other rank ran longer than KillWait")
+    check(running.returncode != 0, "a job that lost a rank must not succeed")
     check(re.search(r"^srun: error: n1: task 1: Killed$", err, re.M), f"the rank is not named: {out}{err}")
     eventually("end of all tasks", lambda: not cluster.tasks())
     eventually("empty queue", lambda: not cluster.jobs())
@@ -249,13 +249,13 @@ def main():
     missing = sorted({package for program, package in PROGRAMS.items() if not shutil.which(program)})
     if missing:
         sys.exit(f"slurm_test: missing packages: {' '.join(missing)}; try scripts/install-packages --for tests")
-    # Short, since sockets lie in it.
+    # A short path, since it contains sockets.
     folder = pathlib.Path(tempfile.mkdtemp(prefix="hawser-slurm-", dir="/tmp"))
     cluster = Cluster(folder)
-    for number in (signal.SIGTERM, signal.SIGALRM):  # stop() all the same
+    for number in (signal.SIGTERM, signal.SIGALRM):  # so that stop() is called
         signal.signal(number, lambda *_: sys.exit("slurm_test: interrupted, or not over in 75 s"))
     signal.alarm(75)
-    failed, whole = 0, False
+    failed, succeeded = 0, False
     try:
         work = folder / "work"
         work.mkdir()
@@ -265,7 +265,7 @@ def main():
                 ids = [(line * 31 + i * i * 7) % 96 for i in range(5 + line % 23)]
                 text.write(json.dumps({"input_ids": ids}) + "\n")
         cluster.start()
-        for test in (trains_as_under_mpirun, is_refused_without_pmix, saves_when_it_is_cancelled,
+        for test in (trains_as_under_mpirun, is_rejected_without_pmix, saves_when_it_is_cancelled,
                      ends_when_a_rank_is_killed):
             begin = time.monotonic()
             try:
@@ -274,11 +274,11 @@ def main():
             except Exception:
                 failed += 1
                 print(f"FAILED  {test.__name__}\n{traceback.format_exc()}")
-        whole = failed == 0
+        succeeded = failed == 0
     finally:
         signal.alarm(0)
         cluster.stop()
-        if not whole:
+        if not succeeded:
             for log in sorted(folder.glob("*.out")):
                 print(f"--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-15:]))
         shutil.rmtree(folder, ignore_errors=True)

@@ -256,9 +256,7 @@ TEST(FitCuda, ARunThatLosesItsNumbersEndsUnsaved) {
       FAIL() << "it went on";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::internal);
-      EXPECT_NE(std::string(error.what())
-                    .find("not finite, so the run ends and is not saved; the last checkpoint is of "
-                          "step 3"),
+      EXPECT_NE(std::string(error.what()).find("not finite; the run stops without saving; last checkpoint: step 3"),
                 std::string::npos)
           << error.what();
     }
