@@ -110,7 +110,7 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
     }
   }
   if (input.tokenizer == nullptr && !request.stops.empty()) {
-    problems.add({.file = request.model, .what = "no tokenizer.json beside the model", .at = "--stop"});
+    problems.add({.file = request.model, .what = "no tokenizer.json in the model's folder", .at = "--stop"});
   }
   const std::string wanted =
       request.chat_template.empty() ? train::stored_chat_template(input.open.recipe) : request.chat_template;

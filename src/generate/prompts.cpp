@@ -32,7 +32,7 @@ bool PromptEncoder::has_tokenizer(const PromptPlace& place, Problems& problems) 
   if (tokenizer_ != nullptr) return true;
   const bool option = place.at.starts_with("--");
   problems.add({.file = option ? model_ : place.file,
-                .what = "no tokenizer.json beside the model",
+                .what = "no tokenizer.json in the model's folder",
                 .at = place.at,
                 .hint = option ? "--prompt-ids with token ids" : "input_ids in place of a text"});
   return false;

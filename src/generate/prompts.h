@@ -38,7 +38,7 @@ class PromptEncoder {
                 std::shared_ptr<const data::chat::ChatTemplate> chat_template, Problems without,
                 std::optional<std::int64_t> begin, std::int64_t vocabulary);
 
-  // Encodes a text, with the special tokens that the tokenizer adds at its begin and end.
+  // Encodes a text, with the special tokens that the tokenizer adds at its beginning and end.
   std::optional<Prompt> text(const std::string& text, const PromptPlace& place, Problems& problems) const;
   // The text rendered by the template up to the assistant's answer, without additional special tokens.
   std::optional<Prompt> conversation(const data::chat::Conversation& conversation, const PromptPlace& place,

@@ -127,8 +127,9 @@ TEST_F(Prompts, WhatIsNoFileOfPromptsIsRejected) {
   const PromptEncoder without("DIR", nullptr, nullptr, {}, std::nullopt, 100);
   EXPECT_TRUE(read_prompts(write("d.jsonl", "{\"prompt\": \"a\"}\n{\"input_ids\": [3]}\n"), without, problems).size() ==
               1);
-  EXPECT_NE(problems.lines().find("no tokenizer.json beside the model at line 1; try input_ids in place of a text"),
-            std::string::npos)
+  EXPECT_NE(
+      problems.lines().find("no tokenizer.json in the model's folder at line 1; try input_ids in place of a text"),
+      std::string::npos)
       << problems.lines();
 }
 

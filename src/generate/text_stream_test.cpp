@@ -92,7 +92,7 @@ TEST_F(TextStreams, StopTextsEndItAndAreNotPartOfIt) {
     const Streamed unmet = stream(*tokenizer, none, ids, {"five six", "\n"});
     EXPECT_EQ(unmet.text, all) << "a possible start of a stop text is returned at the end";
     EXPECT_FALSE(unmet.stopped);
-    // A possible start of a stop text is held back.
+    // No part of a possible stop text is shown.
     std::string shown;
     for (const std::string& piece : stream(*tokenizer, none, ids, {"four five!"}).pieces) {
       shown += piece;

@@ -47,7 +47,7 @@ struct Exported {
   DType stored = DType::f32;
 };
 
-// Writes the model to the folder `output`, which must be empty or missing. UserError on failure; then nothing is left.
+// Writes the model atomically to the folder `output`, which must be empty or missing. UserError on failure.
 Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output);
 
 }  // namespace hawser::train

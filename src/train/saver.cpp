@@ -185,7 +185,7 @@ std::string other_ways_on(const std::string& root) {
              "` and --resume to resume from the best one, or ", anew);
 }
 
-// If there are checkpoints but none is complete, the user wants to recover the run: reject to start over it.
+// If there are checkpoints but none is complete, the user may want to recover the run: rejects starting over it.
 void reject_if_all_are_corrupt(const std::string& root) {
   constexpr std::size_t kNamed = 5;
   const std::vector<std::string> folders = checkpoint::step_folders(root);

@@ -188,9 +188,9 @@ TEST_F(BadInput, OptionsAndFoldersAreNamedForWhatTheyAre) {
 TEST_F(BadInput, GenerateExportAndInspect) {
   rejected("generate --model " + tiny("gqa").string() + " --prompt-ids 1,96",
            {"id outside the vocabulary (expected below 96, got 96) at --prompt-ids"});
-  rejected(
-      "generate --model " + tiny("gqa").string() + " --prompt words",
-      {tiny("gqa").string() + ": no tokenizer.json beside the model at --prompt; try --prompt-ids with token ids"});
+  rejected("generate --model " + tiny("gqa").string() + " --prompt words",
+           {tiny("gqa").string() +
+            ": no tokenizer.json in the model's folder at --prompt; try --prompt-ids with token ids"});
   rejected("generate --model " + tiny("gqa").string() + " --prompt-ids 1 --ranks 2",
            {"generate runs on one rank (expected 1, got 2) at --ranks; try --ranks 1"});
   rejected("export nowhere out", {"nowhere: no such folder (expected a run's folder or a checkpoint)"});

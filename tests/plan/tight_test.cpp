@@ -32,8 +32,8 @@ void expect_tight(const models::Model& model, LayoutOptions options, const char*
 TEST(Tight, ArenasAreNearTheLiveBytesAtThePeak) {
   const models::Model toy(testing::llama_description({.blocks = 4}));
   expect_tight(toy, {.length = 128, .sequences = 2}, "toy");
-  // Buffers of a few kilobytes on four streams: sets of buffers that must not share bytes pairwise need up to 4% more
-  // (by search) than the live bytes at any moment, and no placement is smaller.
+  // Buffers of a few kilobytes on four streams: sets of buffers that must not share bytes pairwise need more than
+  // the live bytes at any moment (4% more, found by search), and no placement is smaller than such a set.
   expect_tight(toy, {.mesh = {.context = 2, .shard = 2}, .length = 256, .micro_batches = 2}, "toy", 1.08);
   const models::Model smollm(testing::llama_description(testing::smollm2_sizes()));
   expect_tight(smollm, {.length = 1024}, "SmolLM2");
