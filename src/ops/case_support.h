@@ -1,12 +1,12 @@
-// What the case tables of the ops share (tests only).
+// `check_case` and helpers for the case tables of the ops (tests only).
 //
-// A case is one lambda that makes its tensors in a World, runs the op and returns the values of its outputs. check_case
-// runs it at every vector level, with one thread and with two, twice, against the expected values; asks that all runs
-// of one level agree bit for bit and that gaps between padded rows stay untouched; and runs it on the meta device,
-// where it must record one piece of work that reads exactly the inputs and writes exactly the outputs. Where there is a
-// GPU it runs there too, twice, with the same bits, within the case's tolerance of the expected values and within twice
-// that of the CPU's; what lies between and behind the tensors must stay untouched. HAWSER_CASES=cuda in the environment
-// leaves out all CPU runs but one; without a GPU it fails.
+// A case is a lambda that creates its tensors in a World, runs the op and returns its outputs. check_case runs it:
+// - on the CPU at every vector level, once with one thread and twice with two. Outputs must match the expected values,
+//   all runs of one level must agree bit for bit, and gaps between padded rows must not change;
+// - on the meta device, where it must record one op that reads exactly the inputs and writes exactly the outputs;
+// - on a GPU if there is one, twice. Both runs must agree bit for bit, match the expected values within the case's
+//   tolerance and the CPU's within twice that, and write nothing between or after the tensors.
+// HAWSER_CASES=cuda in the environment omits all CPU runs but one, and fails without a GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,8 +23,9 @@
 
 namespace hawser::ops::testing {
 
-// |got - expected| <= tolerance * (|expected| + root mean square of expected), element by element; infinities are
-// equal. The mean square has a floor: inputs are of order one, and sums that cancel to zero keep their rounding errors.
+// Checks |got - expected| <= tolerance * (|expected| + root mean square of expected) for each element; infinities must
+// be equal. 0.05 is added to the root mean square: inputs are of order one, and sums that cancel to zero keep their
+// rounding errors.
 inline void expect_close(const Values& got, const Values& expected, double tolerance, const std::string& what) {
   ASSERT_EQ(got.size(), expected.size()) << what;
   double squares = 0, finite = 1e-30;
@@ -54,7 +55,7 @@ struct Case {
   double tolerance = 2e-6;
 };
 
-// What a binary with the cuda device says at its end: how many cases ran there, or why none did.
+// Printed at the end by a binary with the cuda device: the number of cases that ran there, or why none did.
 class CudaReport : public ::testing::Environment {
  public:
   void TearDown() override {
@@ -64,7 +65,7 @@ class CudaReport : public ::testing::Environment {
         std::cout << "cuda cases: NOT RUN, no CUDA backend: " << name << '\n';
     } else {
       std::cout << "cuda cases: NOT RUN: " << cuda_info().problem << '\n';
-      if (only_cuda()) ADD_FAILURE() << "HAWSER_CASES=cuda, and there is no GPU";
+      if (only_cuda()) ADD_FAILURE() << "HAWSER_CASES=cuda, but there is no GPU";
     }
   }
 };
@@ -100,7 +101,8 @@ inline void check_on_cuda(const Case& c) {
     check_values(c, got, c.expected, c.tolerance, "cuda");
     check_values(c, got, reference, 2 * c.tolerance, "cuda against the CPU");
     if (first.empty()) first = got;
-    for (std::size_t i = 0; i < got.size(); ++i) expect_same_bits(got[i], first[i], cat("output ", i, ", cuda, again"));
+    for (std::size_t i = 0; i < got.size(); ++i)
+      expect_same_bits(got[i], first[i], cat("output ", i, ", cuda, second run"));
   }
 }
 
@@ -120,7 +122,7 @@ inline void check_case(const Case& c) {
       check_values(c, got, c.expected, c.tolerance, cat("level ", static_cast<int>(level), ", ", threads, " threads"));
       if (first.empty()) first = got;
       for (std::size_t i = 0; i < got.size(); ++i) {
-        expect_same_bits(got[i], first[i], cat("output ", i, ", level ", static_cast<int>(level), ", run again"));
+        expect_same_bits(got[i], first[i], cat("output ", i, ", level ", static_cast<int>(level), ", second run"));
       }
     }
   }
@@ -156,7 +158,7 @@ inline Values plus(Values a, const Values& b) {
   return a;
 }
 
-// The call throws an InternalError whose text holds `part`.
+// The call must throw an InternalError whose message contains `part`.
 inline void expect_rejected(const std::function<void()>& call, const std::string& part) {
   try {
     call();
@@ -166,7 +168,7 @@ inline void expect_rejected(const std::function<void()>& call, const std::string
   }
 }
 
-// bf16 keeps 8 bits: half a unit in the last place, with room for sums.
+// bf16 has 8 significant bits: half a unit in the last place, with a margin for sums.
 constexpr double kBf16Tolerance = 6e-3;
 
 }  // namespace hawser::ops::testing

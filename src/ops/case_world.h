@@ -1,4 +1,4 @@
-// Where the cases of the ops run (tests only): a device, its stream, and tensors whose surroundings are watched.
+// `World`: the device, stream and tensors of one test case (tests only). It detects writes outside the tensors.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,15 +34,15 @@ inline Values random_values(std::int64_t count, std::uint64_t seed, DType dtype 
   return out;
 }
 
-// The GPU of the tests: one device and one arena for all cases, since they are dear to make.
+// The GPU of the tests: one device and one arena for all cases, since creating them is expensive.
 struct Gpu {
   std::unique_ptr<Device> device = make_cuda_device();
   Arena arena{*device, std::int64_t{256} << 20};
   std::int64_t cases = 0;
-  std::set<std::string> without;  // cases of ops that have no CUDA backend
+  std::set<std::string> without;  // cases of ops without a CUDA backend
 };
 
-// Null where there is none.
+// Null if there is no GPU.
 inline Gpu* gpu() {
   static const std::unique_ptr<Gpu> made = cuda_info().devices > 0 ? std::make_unique<Gpu>() : nullptr;
   return made.get();
@@ -60,8 +60,8 @@ inline std::vector<DeviceKind> devices() {
   return out;
 }
 
-// The device, stream and tensors of one run. On meta no tensor has data and values() are zeros. One World at a time on
-// the GPU.
+// The device, stream and tensors of one run. On meta, tensors have no data and values() are zeros. Only one World at a
+// time may use the GPU.
 class World {
  public:
   World(DeviceKind kind, int threads) : kind_(kind) {
@@ -75,14 +75,14 @@ class World {
   bool meta() const { return kind_ == DeviceKind::meta; }
   const Trace& trace() const { return static_cast<const MetaDevice&>(*device_).trace(); }
 
-  // Read by the op. pad: elements between the rows of the first dim.
+  // A tensor that the op reads. pad: elements between the rows of the first dim.
   TensorView in(DType dtype, const Shape& shape, const Values& values, std::int64_t pad = 0) {
     const TensorView view = make(dtype, shape, pad);
     set(view, values);
     read_.insert(view.raw());
     return view;
   }
-  // Written by the op; NaN before, or `before`.
+  // A tensor that the op writes; filled with NaN (77 for integers) or `before`.
   TensorView out(DType dtype, const Shape& shape, std::int64_t pad = 0, const Values& before = {}) {
     const TensorView view = make(dtype, shape, pad);
     const double unset = dtype == DType::i32 || dtype == DType::u8 ? 77.0 : std::numeric_limits<double>::quiet_NaN();
@@ -104,7 +104,7 @@ class World {
     return view;
   }
 
-  // Waits, checks the gaps, and gives the elements in row-major order.
+  // Waits for the stream and returns the elements in row-major order.
   Values values(const TensorView& view) {
     stream_->synchronize();
     download(view);
@@ -123,17 +123,17 @@ class World {
       const std::int64_t gap = made.pad * size_of(made.view.dtype());
       for (std::int64_t r = 0; r < made.rows; ++r) {
         for (std::int64_t i = row; i < row + gap; ++i) {
-          ASSERT_EQ(data[r * (row + gap) + i], kGap) << "a gap was written";
+          ASSERT_EQ(data[r * (row + gap) + i], kGap) << "a gap between rows was overwritten";
         }
       }
       for (auto i = static_cast<std::size_t>(made.bytes); i < made.mirror.size(); ++i) {
-        ASSERT_EQ(made.mirror[i], kGap) << "what lies behind a tensor was written";
+        ASSERT_EQ(made.mirror[i], kGap) << "bytes after a tensor were overwritten";
       }
     }
   }
 
   void check_record() {
-    ASSERT_EQ(trace().items.size(), 1u) << "one op records one piece of work";
+    ASSERT_EQ(trace().items.size(), 1u) << "an op records one work item";
     std::set<std::uint64_t> read, written;
     for (const Access& access : trace().items[0].record.accesses)
       (access.write ? written : read).insert(access.address);
@@ -142,8 +142,8 @@ class World {
       for (const std::byte* p : from) out.insert(reinterpret_cast<std::uint64_t>(p));
       return out;
     };
-    EXPECT_EQ(read, addresses(read_)) << "what the op says it reads";
-    EXPECT_EQ(written, addresses(written_)) << "what the op says it writes";
+    EXPECT_EQ(read, addresses(read_)) << "recorded reads";
+    EXPECT_EQ(written, addresses(written_)) << "recorded writes";
   }
 
  private:
@@ -153,7 +153,7 @@ class World {
     Storage storage;  // cpu, meta
     TensorView view;
     std::int64_t rows, columns, pad, bytes;
-    std::vector<std::byte> mirror;  // cuda: the host's copy, and of kBehind bytes behind the tensor
+    std::vector<std::byte> mirror;  // cuda: host copy of the tensor and of kGuardBytes bytes after it
   };
   static constexpr std::int64_t kGuardBytes = 256;
 
@@ -162,9 +162,9 @@ class World {
       if (view.raw() >= made.view.raw() && view.raw() < made.view.raw() + std::max<std::int64_t>(made.bytes, 1))
         return made;
     }
-    throw std::logic_error("not a tensor of this world");
+    throw std::logic_error("not a tensor of this World");
   }
-  // Where the host reads and writes a tensor's elements.
+  // Host address of a tensor's elements.
   std::byte* host(const TensorView& view) {
     if (kind_ != DeviceKind::cuda) return view.raw();
     Made& made = made_of(view);
@@ -191,7 +191,7 @@ class World {
       view = TensorView(gpu()->arena.data() + used_, dtype, all, kind_);
       made.mirror.assign(static_cast<std::size_t>(view.bytes() + kGuardBytes), kGap);
       used_ += round_up(view.bytes() + kGuardBytes, Device::kAlignment);
-      if (used_ > gpu()->arena.bytes()) throw std::logic_error("the arena of the tests is too small");
+      if (used_ > gpu()->arena.bytes()) throw std::logic_error("the test arena is too small");
     } else {
       made.storage = Storage(*device_, dtype, all);
       view = made.storage.view();

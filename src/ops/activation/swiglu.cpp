@@ -7,7 +7,7 @@ namespace hawser::ops {
 
 void swiglu_forward(Stream& stream, const SwigluForward& args) {
   constexpr auto kOp = "swiglu_forward";
-  HAWSER_CHECK(args.y.rank() == 2, kOp, ": y is a matrix");
+  HAWSER_CHECK(args.y.rank() == 2, kOp, ": y must be a matrix");
   expect(kOp, "y", args.y, {DType::f32, DType::bf16}, args.y.shape(), Rows::padded);
   expect(kOp, "gate_up", args.gate_up, {args.y.dtype()}, {args.y.size(0), 2 * args.y.size(1)}, Rows::padded);
   expect_apart(kOp, args.y, args.gate_up);
@@ -17,7 +17,7 @@ void swiglu_forward(Stream& stream, const SwigluForward& args) {
 
 void swiglu_backward(Stream& stream, const SwigluBackward& args) {
   constexpr auto kOp = "swiglu_backward";
-  HAWSER_CHECK(args.dy.rank() == 2, kOp, ": dy is a matrix");
+  HAWSER_CHECK(args.dy.rank() == 2, kOp, ": dy must be a matrix");
   const Shape wide{args.dy.size(0), 2 * args.dy.size(1)};
   expect(kOp, "dy", args.dy, {DType::f32, DType::bf16}, args.dy.shape(), Rows::padded);
   expect(kOp, "gate_up", args.gate_up, {args.dy.dtype()}, wide, Rows::padded);

@@ -1,10 +1,14 @@
-// SwiGLU: y = silu(gate) * up, with gate and up side by side in one matrix.
+// `swiglu_forward`, `swiglu_backward`: SwiGLU, y = silu(gate) * up, with gate and up side by side in one matrix.
 //
-// forward:   y[t,f] = gate * sigmoid(gate) * up,   gate = gate_up[t,f], up = gate_up[t,F+f]
-// backward:  s = sigmoid(gate);  dup = dy * gate * s;  dgate = dy * up * s * (1 + gate * (1 - s))
-//            y (optional) is computed again, for the weight gradient of the next product
-//   gate_up, dgate_up [T, 2F]; y, dy [T, F]; act, one dtype; rows may be padded.
-//   Aliasing: dgate_up may be gate_up (the same view), y may be dy (the same view); else apart.
+// forward, with gate = gate_up[t,f] and up = gate_up[t,F+f]:
+//   y[t,f] = gate * sigmoid(gate) * up
+// backward, with s = sigmoid(gate):
+//   dup   = dy * gate * s
+//   dgate = dy * up * s * (1 + gate * (1 - s))
+//
+// gate_up, dgate_up [T, 2F]; y, dy [T, F]; all act, one dtype; rows may be padded.
+// backward: y is optional; if given, it is recomputed there for the weight gradient of the down projection.
+// Aliasing: dgate_up may be gate_up (the same view), y may be dy (the same view); all other views are disjoint.
 // Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 #pragma once
 

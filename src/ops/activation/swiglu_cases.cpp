@@ -21,10 +21,10 @@ Values forward(const Values& gate_up, std::int64_t hidden) {
 TEST(Swiglu, AgreesWithFloat64AndFiniteDifferences) {
   for (const DType act : {DType::f32, DType::bf16}) {
     for (const std::int64_t hidden : {1, 20, 48}) {
-      const std::int64_t tokens = 5, pad = hidden % 16 == 0 ? 8 : 1;  // rows at 16 bytes, and rows anywhere
+      const std::int64_t tokens = 5, pad = hidden % 16 == 0 ? 8 : 1;  // aligned and unaligned rows
       const Shape wide{tokens, 2 * hidden}, narrow{tokens, hidden};
       Values gate_up = random_values(2 * tokens * hidden, 1, act, 3.0);
-      gate_up[0] = rounded(-100.0, act);  // far out on both sides
+      gate_up[0] = rounded(-100.0, act);  // saturates the sigmoid on both sides
       gate_up.back() = rounded(90.0, act);
       const Values dy = random_values(tokens * hidden, 2, act);
       const Values y = forward(gate_up, hidden);

@@ -1,4 +1,4 @@
-// CPU backend of SwiGLU; arguments are checked.
+// CPU backend of SwiGLU. Arguments are already checked.
 #pragma once
 
 #include "ops/activation/swiglu.h"

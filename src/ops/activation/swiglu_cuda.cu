@@ -5,8 +5,8 @@ namespace hawser::ops::cuda {
 
 namespace {
 
-// float32 keeps the accurate exponential; under bf16 the fast one's error (2 units in the last place of float32) is
-// lost.
+// float32 uses the accurate exponential. With bf16, the error of the fast one (2 units in the last place of float32) is
+// below the rounding to bf16.
 template <class Act>
 __device__ __forceinline__ float sigmoid(float x) {
   if constexpr (std::is_same_v<Act, Bf>) {
@@ -53,7 +53,7 @@ struct Backward {
   }
 };
 
-// gate and up each start a row at 16 bytes: the hidden size is a multiple of N too.
+// gate and up are each aligned to 16 bytes: the hidden size must be a multiple of N, too.
 template <int N>
 bool wide(std::initializer_list<TensorView> halves, std::initializer_list<TensorView> wholes) {
   return aligned<N>(halves) && aligned<2 * N>(wholes);

@@ -1,4 +1,4 @@
-// CUDA backend of SwiGLU; arguments are checked.
+// CUDA backend of SwiGLU. Arguments are already checked.
 #pragma once
 
 #include "ops/activation/swiglu.h"

@@ -8,14 +8,14 @@
 namespace hawser::ops {
 
 AdamHyper adam_hyper(double learning_rate, double beta1, double beta2, std::int64_t step) {
-  HAWSER_CHECK(step >= 1, "adamw: steps count from 1, not ", step);
+  HAWSER_CHECK(step >= 1, "adamw: step must be at least 1, not ", step);
   return {.learning_rate = static_cast<float>(learning_rate),
           .bias_correction1 = static_cast<float>(1.0 - std::pow(beta1, static_cast<double>(step))),
           .bias_correction2 = static_cast<float>(1.0 - std::pow(beta2, static_cast<double>(step)))};
 }
 
 void adamw(Stream& stream, const AdamW& args) {
-  HAWSER_CHECK(args.weight.rank() == 1, "adamw: weight is a vector");
+  HAWSER_CHECK(args.weight.rank() == 1, "adamw: weight must be a vector");
   const Shape shape = args.weight.shape();
   expect("adamw", "weight", args.weight, {DType::f32}, shape);
   expect("adamw", "gradient", args.gradient, {DType::f32, DType::bf16}, shape);

@@ -1,14 +1,16 @@
-// AdamW with decoupled weight decay, on a flat range of elements.
+// `adamw`: one AdamW update (decoupled weight decay) of a flat range of elements.
 //
-//   g = gradient * coefficient
-//   weight      -= learning_rate * weight_decay * weight
-//   exp_avg      = beta1 * exp_avg + (1 - beta1) * g
-//   exp_avg_sq   = beta2 * exp_avg_sq + (1 - beta2) * g^2
-//   weight      -= learning_rate / bias_correction1 * exp_avg / (sqrt(exp_avg_sq / bias_correction2) + epsilon)
+//   g              = gradient * coefficient
+//   weight        -= learning_rate * weight_decay * weight
+//   exp_avg        = beta1 * exp_avg + (1 - beta1) * g
+//   exp_avg_sq     = beta2 * exp_avg_sq + (1 - beta2) * g^2
+//   weight        -= learning_rate / bias_correction1 * exp_avg / (sqrt(exp_avg_sq / bias_correction2) + epsilon)
 //   compute_weight = bf16(weight)
-//   weight, exp_avg, exp_avg_sq [n] float32, in place; gradient [n] float32 or bf16, left as it is;
-//   compute_weight [n] bf16, optional; coefficient [1] float32, optional (1); skip [1] int32, optional: where it is not
-//   0, nothing changes. hyper: one AdamHyper as float32 [kAdamHyperFields], read when the work runs. All apart.
+//
+// weight, exp_avg, exp_avg_sq [n] float32, updated in place; gradient [n] float32 or bf16, not modified.
+// compute_weight [n] bf16, optional. coefficient [1] float32, optional (default 1).
+// skip [1] int32, optional: if it is not 0, nothing changes.
+// hyper: one AdamHyper as float32 [kAdamHyperFields], read when the kernel runs. All views are disjoint.
 // Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019; torch.optim.AdamW.
 #pragma once
 
@@ -16,7 +18,7 @@
 
 namespace hawser::ops {
 
-// What changes from step to step; lies on the device as float32 in this order.
+// Values that change from step to step; stored on the device as float32 in this order.
 struct AdamHyper {
   float learning_rate = 0;
   float bias_correction1 = 1;  // 1 - beta1^step, step counted from 1

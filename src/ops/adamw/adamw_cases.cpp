@@ -64,7 +64,7 @@ TEST(AdamW, FollowsTorch) {
   }
 }
 
-TEST(AdamW, SkipLeavesEverything) {
+TEST(AdamW, SkipChangesNothing) {
   for (const DeviceKind kind : devices()) {
     World world(kind, 1);
     const TensorView w = world.in_out(DType::f32, {2}, {1, 2}), m = world.in_out(DType::f32, {2}, {3, 4}),
@@ -99,7 +99,7 @@ TEST(AdamW, RejectsBadArguments) {
   rejected([&](auto& a) { a.hyper = TensorView(); }, "hyper is missing");
   rejected([&](auto& a) { a.compute_weight = world.out(DType::f32, {4}); }, "compute_weight is float32");
   rejected([&](auto& a) { a.beta1 = 1.0; }, "beta1 1");
-  expect_rejected([] { adam_hyper(0.1, 0.9, 0.95, 0); }, "count from 1");
+  expect_rejected([] { adam_hyper(0.1, 0.9, 0.95, 0); }, "at least 1");
 }
 
 }  // namespace

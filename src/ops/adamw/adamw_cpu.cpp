@@ -37,7 +37,7 @@ void adamw(const AdamW& args) {
   with_act(args.gradient.dtype(), [&](auto tag) {
     const auto* gradient = args.gradient.data<decltype(tag)>();
     parallel_pieces(args.weight.size(0), 4096, [&](std::int64_t begin, std::int64_t end) {
-      // Pieces that stay in the cache until the compute copy is made.
+      // Pieces small enough to stay in the cache until the compute copy is written.
       for (std::int64_t at = begin; at < end; at += 4096) {
         const std::int64_t count = std::min<std::int64_t>(4096, end - at);
         HAWSER_DISPATCH(adamw_run, step, gradient + at, weight + at, exp_avg + at, exp_avg_sq + at, count);

@@ -1,11 +1,11 @@
-// CPU backend of AdamW; arguments are checked.
+// CPU backend of AdamW. Arguments are already checked.
 #pragma once
 
 #include "ops/adamw/adamw.h"
 
 namespace hawser::ops {
 
-// The numbers of one update, worked out once in float64.
+// Constants of one update, computed once in float64.
 struct AdamStep {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, keep, step_size, inverse_root_correction2, epsilon, coefficient;
 };

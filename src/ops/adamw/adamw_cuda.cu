@@ -22,7 +22,7 @@ struct Update {
   float epsilon;
 };
 
-// In float64: the same numbers as the CPU's. One thread, once for all blocks.
+// Computes AdamStep in float64, with the same result as on the CPU. One thread, once for all blocks.
 template <class Gradient>
 __global__ void step_kernel(Update<Gradient> u) {
   const double learning_rate = u.hyper[0], correction1 = u.hyper[1], correction2 = u.hyper[2];
@@ -46,7 +46,7 @@ __device__ __forceinline__ void advance(const AdamStep& s, float gradient, float
 
 constexpr int kThreads = 256;
 
-// N elements a thread.
+// N elements per thread.
 template <class Gradient, int N>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(Update<Gradient> u) {
   const std::int64_t at = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;

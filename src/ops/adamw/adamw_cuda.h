@@ -1,4 +1,4 @@
-// CUDA backend of AdamW; arguments are checked.
+// CUDA backend of AdamW. Arguments are already checked.
 #pragma once
 
 #include "ops/adamw/adamw.h"

@@ -10,7 +10,7 @@ namespace hawser::ops {
 
 namespace {
 
-// What forward and backward have in common.
+// Checks that forward and backward share.
 template <class Args>
 AttentionDims check(const char* op, const Args& args) {
   HAWSER_CHECK(args.q.rank() == 3 && args.k.rank() == 3, op, ": q ", args.q.shape().text(), " and k ",
@@ -33,15 +33,15 @@ AttentionDims check(const char* op, const Args& args) {
     HAWSER_CHECK(rows && (b.entries == 1 || (b.q_step >= b.q_rows && b.k_step >= b.k_rows)) &&
                      b.q_begin + (b.entries - 1) * b.q_step + b.q_rows <= n.tq &&
                      b.k_begin + (b.entries - 1) * b.k_step + b.k_rows <= n.tk,
-                 op, ": ", b.entries, " places of ", b.q_rows, " x ", b.k_rows, " rows do not fit ", n.tq,
+                 op, ": ", b.entries, " blocks of ", b.q_rows, " x ", b.k_rows, " rows do not fit ", n.tq,
                  " query and ", n.tk, " key rows");
     HAWSER_CHECK(!args.causal || (args.form == SegmentForm::diagonal && b.q_rows == b.k_rows), op,
-                 ": places of causal segments are diagonal blocks, these are ", b.q_rows, " x ", b.k_rows);
+                 ": batches of causal segments must be diagonal blocks, not ", b.q_rows, " x ", b.k_rows);
   }
   return n;
 }
 
-// Written views share nothing with each other or with what is read.
+// Written views must not overlap each other or any view that is read.
 void expect_all_apart(const char* op, std::initializer_list<TensorView> written,
                       std::initializer_list<TensorView> read) {
   for (auto a = written.begin(); a != written.end(); ++a) {
@@ -50,7 +50,7 @@ void expect_all_apart(const char* op, std::initializer_list<TensorView> written,
   }
 }
 
-// What a plan says about the call.
+// The kernel of the call and its reason, as printed with a plan; empty unless planning for CUDA.
 template <class Args>
 std::string planned(const Stream& stream, const Args& args) {
   if (stream.kind() != DeviceKind::meta || stream.target() != DeviceKind::cuda) return "";

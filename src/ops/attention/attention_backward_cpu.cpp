@@ -12,7 +12,7 @@ namespace hawser::ops {
 
 namespace {
 
-// The workspace: what is shared, then one scratch a thread. In floats (counters are as wide).
+// Workspace: shared memory, then one scratch per thread. In floats (counters have the same size).
 struct Layout {
   std::int64_t width, delta, sums, counters;
 
@@ -79,7 +79,7 @@ class Backward {
     const auto threads = static_cast<int>(std::min<std::int64_t>(omp_get_max_threads(), fitting));
     float* const scratch = delta_ + layout_.shared();
     std::atomic<std::int64_t> next = 0;
-    // Items are taken in ascending order and wait only for lower ones: the lowest one in work never waits.
+    // Items start in ascending order and wait only for lower ones, so the lowest running item never waits.
 #pragma omp parallel
     if (const int thread = omp_get_thread_num(); thread < threads) {
       for (std::int64_t i = next++; i < items; i = next++) {
@@ -90,7 +90,7 @@ class Backward {
   }
 
  private:
-  // delta, empty sums, counters at zero.
+  // Computes delta, zeroes the sums and the counters.
   void prepare() {
     for (std::int64_t i = 0; i < blocks_before_.back() * heads_; ++i) turns_[i].store(0, std::memory_order_relaxed);
     with_act(args_.o.dtype(), [&](auto tag) {
@@ -119,7 +119,7 @@ class Backward {
     });
   }
 
-  // Waits until `turn` shares have been added to the block of dQ that the counter stands for.
+  // Waits until `turn` contributions have been added to the counter's block of dQ.
   static void await(const std::atomic<std::int32_t>& counter, std::int32_t turn) {
     for (int spins = 0; counter.load(std::memory_order_acquire) != turn; ++spins) {
       if (spins < 1000) {
@@ -150,7 +150,7 @@ class Backward {
     const float* const all_lse = args_.lse.data<float>();
     const float* const none = nullptr;
 
-    // V is needed in columns only: it passes through the place of dV.
+    // Only the transposed V is needed: V is loaded into dV's memory first.
     HAWSER_DISPATCH(load_rows, v_rows.row(key_row) + kv_head * head_dim_, v_rows.stride, keys, head_dim_, 1.0f, dv,
                     kKeyBlock, width);
     HAWSER_DISPATCH(transpose_rows, dv, width, v_panels);

@@ -14,7 +14,7 @@ struct BackwardOptions {
   int threads = 2;
 };
 
-// `old`: gradients already there, to be added to; empty for none.
+// old: existing gradients to accumulate into; empty for none.
 AttentionBackward backward_args(World& world, const Problem& p, const Tensors& x, const Outputs& full,
                                 const BackwardOptions& options, const Outputs& old = {}) {
   const DType gradient = options.gradient;
@@ -114,7 +114,7 @@ std::vector<Problem> problems() {
       {"wide heads", 100, 100, 2, 1, 128, {{0, 100, 0, 100, 0, 0}}},
       {"odd head dim", 70, 70, 5, 5, 33, {{0, 70, 0, 70, 0, 0}}, true, 0, DType::f32, 3},
       {"bf16", 210, 210, 3, 1, 64, {{0, 100, 0, 100, 0, 0}, {100, 110, 100, 110, 0, 0}}, true, 0, DType::bf16, 8},
-      // What goes on from the KV cache.
+      // Decoding with the KV cache.
       {"one row each", 4, 900, 6, 2, 64, {{0, 1, 0, 7, 6, 0}, {1, 1, 7, 200, 199, 0}, {3, 1, 210, 650, 649, 0}}},
       {"one row each, a window", 3, 500, 5, 1, 33, {{0, 1, 0, 400, 399, 0}, {2, 1, 400, 90, 89, 0}}, true, 50},
       {"one row each, all keys", 2, 300, 4, 4, 128, {{0, 1, 3, 290, 0, 0}, {1, 1, 0, 300, 0, 0}}, false},
@@ -148,8 +148,8 @@ TEST(Attention, BackwardAgreesWithFloat64) {
   }
 }
 
-// The analytic reference itself, against central differences of its forward.
-TEST(Attention, TheReferenceAgreesWithFiniteDifferences) {
+// Checks the reference itself against central differences of its forward.
+TEST(Attention, ReferenceAgreesWithFiniteDifferences) {
   const Problem p{"small", 7, 9, 4, 2, 3, {{0, 4, 0, 5, 1, 0}, {4, 3, 2, 7, 3, 0}}, true, 4};
   Tensors x(p);
   const Outputs analytic = reference(p, x);
@@ -159,11 +159,11 @@ TEST(Attention, TheReferenceAgreesWithFiniteDifferences) {
   expect_close(analytic.dv, numeric_gradient(loss, x.v), 1e-7, "dv");
 }
 
-// A chunk in the middle of a packed sequence: diagonal blocks and off-diagonal blocks, combined, give what the whole gives, and the
-// parts' gradients add up to the whole's.
-TEST(Attention, PartsMakeTheWhole) {
+// A chunk in the middle of a packed sequence: its diagonal and off-diagonal blocks, combined, must equal one call over
+// all keys, and the gradients of the parts must add up to that call's.
+TEST(Attention, CombinedBlocksEqualOneCall) {
   // Documents of 100 and 150 tokens; the chunk holds tokens 60 to 200.
-  Problem full{"whole", 140, 200, 4, 2, 16, {{0, 40, 0, 100, 60, 0}, {40, 100, 100, 100, 0, 0}}};
+  Problem full{"full", 140, 200, 4, 2, 16, {{0, 40, 0, 100, 60, 0}, {40, 100, 100, 100, 0, 0}}};
   Problem diagonal = full, off_diagonal = full;
   diagonal.segments = {{0, 40, 60, 40, 0, 0}, {40, 100, 100, 100, 0, 0}};
   off_diagonal.segments = {{0, 40, 0, 60, 0, 0}};
@@ -194,7 +194,7 @@ TEST(Attention, PartsMakeTheWhole) {
   }
 }
 
-TEST(AttentionCombine, AgreesWithFloat64AndTakesRowsWithoutKeys) {
+TEST(AttentionCombine, AgreesWithFloat64AndSupportsRowsWithoutKeys) {
   constexpr double kNone = -std::numeric_limits<double>::infinity();
   const std::int64_t t = 4, h = 2, d = 5;
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -234,7 +234,7 @@ TEST(AttentionCombine, AgreesWithFloat64AndTakesRowsWithoutKeys) {
   }
 }
 
-// A workspace for one thread serves a stream of many.
+// A workspace sized for one thread works on a stream with several.
 TEST(Attention, UsesAsManyThreadsAsFit) {
   const Problem p = problems()[2];
   const Tensors x(p);
@@ -248,8 +248,8 @@ TEST(Attention, UsesAsManyThreadsAsFit) {
   expect_close(world.values(backward.dq), expected.dq, 1e-5, "dq");
 }
 
-// Many threads over few heads: blocks of keys must take turns at dQ, in the same order as one thread does.
-TEST(Attention, ThreadsTakeTurnsInOrder) {
+// Many threads over few heads: contributions to dQ must be added in the order of key blocks, as with one thread.
+TEST(Attention, ThreadsDoNotChangeTheOrderOfSums) {
   const Problem p{"long", 1200, 1200, 2, 1, 16, {{0, 1200, 0, 1200, 0, 0}}};
   const Tensors x(p);
   Outputs given;
@@ -282,8 +282,8 @@ TEST(Attention, RejectsBadArguments) {
   rejected([&](auto& a) { a.lse = world.out(DType::f32, {77, 3}); }, "lse has shape");
   rejected([&](auto& a) { a.workspace = a.workspace.rows(0, 64); }, "workspace has 64 bytes");
   rejected([&](auto& a) { a.o = a.q; }, "share memory");
-  rejected([&](auto& a) { a.batches = {equal_diagonal_blocks(77, 77)}; }, "are diagonal blocks");
-  rejected([&](auto& a) { a.batches = {{1, 70, 10, 10, 0, 10, 10}}; }, "1 places of 10 x 10 rows");
+  rejected([&](auto& a) { a.batches = {equal_diagonal_blocks(77, 77)}; }, "must be diagonal blocks");
+  rejected([&](auto& a) { a.batches = {{1, 70, 10, 10, 0, 10, 10}}; }, "1 blocks of 10 x 10 rows");
   rejected([&](auto& a) { a.segments = world.in(DType::i32, {1, 5}, Values(5)); }, "segments has shape");
   rejected(
       [&](auto& a) {
@@ -315,8 +315,8 @@ TEST(Attention, BadSegmentsPoisonTheStream) {
   }
 }
 
-TEST(Attention, BrokenPromisesPoisonTheStream) {
-  Problem p{"promises", 80, 80, 1, 1, 8, {}, true, 0, DType::f32};
+TEST(Attention, WrongSegmentFormPoisonsTheStream) {
+  Problem p{"wrong form", 80, 80, 1, 1, 8, {}, true, 0, DType::f32};
   const auto broken = [&](SegmentForm form, std::int64_t uniform, const std::vector<Row>& segments) {
     p.form = form;
     p.uniform = uniform;
@@ -335,7 +335,7 @@ TEST(Attention, BrokenPromisesPoisonTheStream) {
   broken(SegmentForm::diagonal, 40, {{0, 40, 40, 40, 0, 0}});
 }
 
-TEST(Attention, PlacesOfOffDiagonalBlocksPoisonTheStreamWhereBroken) {
+TEST(Attention, SegmentsOutsideTheBatchesPoisonTheStream) {
   Problem p{"places", 80, 160, 1, 1, 8, {}, false, 0, DType::f32};
   p.places = {{2, 20, 20, 40, 0, 60, 80}};
   const auto run = [&](const std::vector<Row>& segments) {
@@ -347,9 +347,9 @@ TEST(Attention, PlacesOfOffDiagonalBlocksPoisonTheStreamWhereBroken) {
   };
   EXPECT_NO_THROW(run({{20, 20, 0, 60, 60, 0}, {60, 7, 80, 60, 60, 0}}));
   EXPECT_THROW(run({{20, 20, 0, 59, 60, 0}}), InternalError);   // not all keys
-  EXPECT_THROW(run({{20, 20, 80, 60, 60, 0}}), InternalError);  // another place's
-  EXPECT_THROW(run({{0, 20, 0, 60, 60, 0}}), InternalError);    // no place
-  EXPECT_THROW(run({{60, 21, 80, 60, 60, 0}}), InternalError);  // leaves it
+  EXPECT_THROW(run({{20, 20, 80, 60, 60, 0}}), InternalError);  // keys of another entry
+  EXPECT_THROW(run({{0, 20, 0, 60, 60, 0}}), InternalError);    // no entry
+  EXPECT_THROW(run({{60, 21, 80, 60, 60, 0}}), InternalError);  // longer than the entry
 }
 
 TEST(Attention, CountsVisiblePairs) {

@@ -13,18 +13,18 @@ namespace hawser::ops {
 
 namespace {
 
-// Query rows of an item: with all heads of the group about 288, so that the work of turning K is spread thin.
+// Query rows of a work item. With all heads of the group about 288, to amortize the transposition of K.
 std::int64_t block_rows(std::int64_t group) {
   return std::clamp<std::int64_t>(288 / group / 12 * 12, 24, 192);
 }
 
-// One thread's memory, in floats, in the order in which it lies.
+// Scratch of one thread, in floats, in memory order.
 struct Scratch {
-  std::int64_t rows, width;  // of all heads of a group; padded head dim
+  std::int64_t rows, width;  // rows of all heads of a group; padded head dim
 
   Scratch(std::int64_t group, std::int64_t head_dim)
       : rows(group * block_rows(group)), width(round_up(head_dim, cpu::kHeadPad)) {}
-  std::int64_t keys() const { return cpu::kKeyBlock * width; }  // K, V and turned K: one each
+  std::int64_t keys() const { return cpu::kKeyBlock * width; }  // K, V and transposed K: one each
   std::int64_t queries() const { return rows * width; }         // Q and O
   std::int64_t floats() const {
     return round_up(3 * keys() + 2 * queries() + rows * (2 + cpu::kHeadPad) + 12 * cpu::kKeyBlock, 16);
@@ -74,7 +74,7 @@ class Forward {
       for (std::int64_t row = 0; row < segment.q_count; row += rows_) items.push_back({&segment, row});
     }
     const auto count = static_cast<std::int64_t>(items.size()) * kv_heads_;
-    // Late rows see most keys under a causal mask: they go first.
+    // With a causal mask, late rows see the most keys: they run first.
     for_each(count, [&](std::int64_t i, float* scratch) {
       work(items[static_cast<std::size_t>((count - 1 - i) / kv_heads_)], i % kv_heads_, scratch);
     });
@@ -86,7 +86,7 @@ class Forward {
     std::int64_t row;  // in the segment
   };
 
-  // Calls body(i, scratch) for each i below count, each thread with scratch of its own.
+  // Calls body(i, scratch) for each i below count; each thread has its own scratch.
   template <class Body>
   void for_each(std::int64_t count, const Body& body) const {
     const std::int64_t fitting = args_.workspace.bytes() / (scratch_.floats() * 4);
@@ -117,7 +117,7 @@ class Forward {
     clear(query_rows_);
   }
 
-  // A segment of one query row, one head: what a model does that goes on from the KV cache.
+  // A segment of one query row, for one head: decoding with the KV cache.
   void work_row(const Segment& s, std::int64_t head, float* scratch) const {
     const std::int64_t width = scratch_.width, kv_head = head / group_;
     float* const q = scratch;

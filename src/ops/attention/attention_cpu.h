@@ -1,13 +1,11 @@
-// CPU backend of attention; arguments are checked.
+// CPU backend of attention. Arguments are already checked.
 //
-// forward   One item of work is a block of query rows of one segment with all heads of one group. It walks over blocks
-// of
-//           kKeyBlock keys: K is brought into columns (panels), then strips of query rows take scores, online softmax
-//           and the product with V while a strip's scores lie in the first cache.
-// backward  One item is a block of kKeyBlock key rows of one kv head. It walks over blocks of kGradientRows query rows;
-// dK
-//           and dV stay in its scratch. Its share of dQ is added to dQ when the share of the block of keys before it
-//           has been: a counter per (head, query block) keeps that order, so that the sums do not depend on threads.
+// Forward: a work item is a block of query rows of one segment, with all heads of one group. It iterates over blocks of
+// kKeyBlock keys. K is transposed into column panels; then each strip of query rows computes scores, online softmax and
+// the product with V while its scores are in the L1 cache.
+// Backward: a work item is a block of kKeyBlock key rows of one kv head. It iterates over blocks of kGradientRows query
+// rows; dK and dV stay in its scratch. Contributions to dQ are added in the order of key blocks, so that the sums do
+// not depend on the number of threads. A counter per (head, query block) enforces that order.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +27,7 @@ struct Segment {
   std::int64_t q_begin, q_count, k_begin, k_count, q_position, k_position;
 };
 
-// The visible keys [begin, end) of a segment's query rows, as key indices in the segment. Both ends rise with the row.
+// The visible keys [begin, end) of a segment's query rows, as indices in the segment. Both ends increase with the row.
 struct Visible {
   const Segment& segment;
   bool causal;
@@ -45,13 +43,14 @@ struct Visible {
   }
 };
 
-// Reads the table, sorted by q_begin; throws where it leaves the tensors, covers a query row twice or breaks a promise.
+// Reads the table and sorts it by q_begin. Throws if a segment is outside the tensors, a query row is covered twice, or
+// form or batches do not hold.
 std::vector<Segment> read_segments(const char* op, const TensorView& table, const TensorView& count,
                                    std::int64_t query_rows, std::int64_t key_rows, SegmentForm form,
                                    const std::vector<SegmentBatch>& batches, bool causal);
 
-// Visible keys of the rows of a block against a block of keys: row r sees keys
-// [max(first, low + r), min(last, high + r)) of the block; where a mask is absent low or high is out of reach.
+// Visible keys of a block's rows in a block of keys. Row r sees keys [max(first, low + r), min(last, high + r)) of the
+// key block. Without a mask, low or high is out of reach.
 struct Band {
   std::int64_t first = 0, last = 0;
   std::int64_t low = 0, high = 0;
@@ -60,12 +59,12 @@ Band band_of(const Segment& segment, bool causal, std::int64_t window, std::int6
              std::int64_t keys);
 
 struct ForwardBlock {
-  const float* q;       // [rows, width], times scale and log2(e)
-  const float* panels;  // K in columns
+  const float* q;       // [rows, width], multiplied by scale and log2(e)
+  const float* panels;  // K, transposed into panels
   const float* v;       // [kKeyBlock, width]
-  float* o;             // [rows, width], sum so far
-  float* max;           // [rows] largest score so far
-  float* sums;          // [rows, kHeadPad] sums of exponentials so far, a lane each
+  float* o;             // [rows, width], running sum
+  float* max;           // [rows], running maximum of the scores
+  float* sums;          // [rows, kHeadPad], running sums of exponentials, one per lane
   float* scores;        // one strip
   std::int64_t rows;    // a multiple of every level's strip
   std::int64_t width;   // padded head dim
@@ -78,7 +77,7 @@ struct BackwardBlock {
   const float* k;    // [kKeyBlock, width]
   const float* k_panels;
   const float* v_panels;
-  const float* lse;  // [kGradientRows] times log2(e); +inf where a row counts for nothing
+  const float* lse;  // [kGradientRows], multiplied by log2(e); +inf for rows without gradient
   const float* delta;
   float* p;  // [kGradientRows, kKeyBlock]
   float* ds;

@@ -12,7 +12,8 @@ using Kernel = AttentionImplementation::Kernel;
 class Workspace {
  public:
   explicit Workspace(const TensorView& view) : base_(view.raw()) {
-    HAWSER_CHECK(reinterpret_cast<std::uintptr_t>(base_) % 256 == 0, "attention: the workspace is not aligned to 256");
+    HAWSER_CHECK(reinterpret_cast<std::uintptr_t>(base_) % 256 == 0,
+                 "attention: workspace is not aligned to 256 bytes");
   }
   template <class T = std::byte>
   T* at(std::int64_t offset) const {
@@ -32,7 +33,7 @@ std::byte* head(const TensorView& view, std::int64_t begin) {
   return view.raw() + begin * view.size(2) * size_of(view.dtype());
 }
 
-// Tables for the entries from `segment` on.
+// Points the buffers at the tables of the entries from `segment` on.
 void point_at(AttentionBuffers& b, const TablePointers& tables, std::int64_t segments, std::int64_t segment) {
   const auto offset = [&](OffsetTable t) { return tables.offsets + t * (segments + 1) + segment; };
   b.query_length = tables.query_length + segment;
@@ -47,7 +48,7 @@ void point_at(AttentionBuffers& b, const TablePointers& tables, std::int64_t seg
   b.dkv_offset = offset(kOffsetDkv);
 }
 
-// What every graph of a call has in common.
+// Fields common to all graphs of a call.
 template <class Args>
 AttentionGraph graph_of(const Args& args, const AttentionDims& n) {
   return {.causal = args.causal,
@@ -66,7 +67,7 @@ void lay_out(AttentionGraph& graph, const SegmentBatch& b) {
   graph.batch = b.entries;
   graph.query_rows = b.q_rows;
   graph.key_rows = b.k_rows;
-  // Of a single entry it has no meaning, and should not make two plans.
+  // For a single entry the step has no meaning; a fixed value avoids a second plan.
   graph.query_step = b.entries > 1 ? b.q_step : b.q_rows;
   graph.key_step = graph.dk_step = graph.dv_step = b.entries > 1 ? b.k_step : b.k_rows;
 }
@@ -75,8 +76,8 @@ struct Run {
   std::int64_t first, count;
 };
 
-// Room for what the host knows of the segments, rounded up: few plans serve many batches. Behind the last that counts
-// the table has segments without rows; behind others it has those of the next run.
+// Sizes from what the host knows of the segments, rounded up so that few plans serve many batches. After the last used
+// segment, the table has empty segments; after other runs, the segments of the next run.
 void lay_out(AttentionGraph& graph, const AttentionDims& n, const SegmentBound& bound, const Run& run) {
   graph.ragged = true;
   const bool last = run.first + run.count == bound.segments;
@@ -96,7 +97,7 @@ std::byte* from_row(std::byte* x, std::int64_t row, std::int64_t stride, DType d
   return x + row * stride * size_of(dtype);
 }
 
-// Where the log-sum-exps of each batch lie behind one another.
+// Layout of the log-sum-exps: one batch after another.
 std::vector<StatsOrder> orders_of(const std::vector<SegmentBatch>& batches, std::int64_t heads, std::int64_t group) {
   if (batches.empty()) return {{.heads = heads, .group = group}};
   std::vector<StatsOrder> out;
@@ -112,7 +113,7 @@ RowPlaces keys_of(const SegmentBatch& b) {
   return {.entries = b.entries, .begin = b.k_begin, .rows = b.k_rows, .step = b.k_step};
 }
 
-// dq, dk or dv of one kind of head, and what cuDNN writes instead where it cannot write it.
+// dq, dk or dv, and the partial result that cuDNN writes if it cannot write the gradient in place.
 struct Gradient {
   const TensorView& view;
   void* partial;
@@ -121,8 +122,8 @@ struct Gradient {
   TensorView part(std::int64_t begin, std::int64_t heads) const { return view.slice(1, begin, heads); }
 };
 
-// One backward call of the op, on its way through calls of cuDNN: for each group of heads, one for each batch (dense)
-// or for each run of segments whose key gradients fit (ragged).
+// One backward call of the op, as a sequence of cuDNN calls: per group of heads, one for each batch (dense) or for each
+// run of segments whose key gradients fit (ragged).
 class Backward {
  public:
   Backward(const CudaNative& native, const AttentionBackward& args, Kernel kernel)
@@ -141,8 +142,8 @@ class Backward {
         dq_{args.dq, workspace_.at(memory_.dq), args.accumulate_q},
         dk_{args.dk, workspace_.at(memory_.dk), args.accumulate_kv},
         dv_{args.dv, workspace_.at(memory_.dv), args.accumulate_kv} {
-    HAWSER_CHECK(memory_.bytes <= args.workspace.bytes(), "attention: a workspace of ", args.workspace.bytes(),
-                 " bytes, planned for ", memory_.bytes);
+    HAWSER_CHECK(memory_.bytes <= args.workspace.bytes(), "attention: workspace has ", args.workspace.bytes(),
+                 " bytes, it needs ", memory_.bytes);
     graph_ = graph_of(args, n_);
     graph_.backward = true;
     graph_.deterministic = args.deterministic;
@@ -185,7 +186,7 @@ class Backward {
  private:
   float* stats() const { return workspace_.at<float>(memory_.stats); }
 
-  // Nothing is seen, and the host knows it.
+  // For calls without segments, if the host knows it: zeroes the gradients that are not accumulated.
   void clear_all() {
     for (const Gradient* g : {&dq_, &dk_, &dv_}) {
       if (!g->accumulate) clear(native_, g->view);
@@ -215,7 +216,7 @@ class Backward {
     return graph;
   }
 
-  // Why cuDNN cannot do it, or nothing.
+  // The reason if cuDNN does not support the call; otherwise empty.
   std::string rejected() const {
     for (std::size_t i = 0; i < args_.batches.size() && dense_; ++i) {
       if (std::string why = prepare_attention(native_, batch_graph(i)); !why.empty()) return why;
@@ -271,7 +272,7 @@ class Backward {
     }
   }
 
-  // Segments in the order of the table, as many a call as have room for their key gradients.
+  // Groups consecutive segments of the table: as many per call as have space for their key gradients.
   std::vector<Run> runs() const {
     if (!shared_) return {{0, bound_.segments}};
     std::vector<Run> out;

@@ -1,9 +1,8 @@
-// CUDA backend of attention; arguments are checked.
+// CUDA backend of attention. Arguments are already checked.
 //
-// cuDNN reads segments as lengths and first elements, which a kernel makes of the table; what it leaves alone (rows of
-// no segment) and what it cannot write (log-sum-exps in our order, float32 gradients, sums) kernels of ours do. A
-// segment that leaves the tensors, or a table that says it has more rows than it has, stops the GPU's context: every
-// later call of the stream reports it.
+// cuDNN takes segments as lengths and offsets; a kernel computes these from the segment table. Separate kernels handle
+// rows that no segment covers, log-sum-exps in our order, float32 gradients and sums. A segment outside the tensors, or
+// a segment count above N, is reported through CudaFault: the stream throws it at its next check() or synchronize().
 #pragma once
 
 #include "ops/attention/attention.h"

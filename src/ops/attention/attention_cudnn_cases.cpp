@@ -1,5 +1,5 @@
-// bf16 attention in all the forms that the GPU has kernels for, on every device. Looser than the table of
-// attention_cases.cpp: cuDNN rounds to bf16 within the call, and its backward need not repeat.
+// bf16 attention in all forms for which the GPU has kernels, on every device. Tolerances are looser than in
+// attention_cases.cpp: cuDNN rounds to bf16 within the call, and its backward is not deterministic.
 #include "ops/attention/attention.h"
 #include "ops/attention/reference.h"
 #include "ops/case_support.h"
@@ -12,7 +12,7 @@ using Kernel = AttentionImplementation::Kernel;
 
 struct Form {
   Problem problem;
-  Kernel forward, backward, repeated;  // on the GPU; repeated: backward with `deterministic`
+  Kernel forward, backward, repeated;  // GPU kernels; repeated: backward with `deterministic`
 };
 
 std::vector<Form> forms() {
@@ -20,20 +20,20 @@ std::vector<Form> forms() {
   constexpr auto kDense = Kernel::cudnn_dense, kRagged = Kernel::cudnn_ragged, kShared = Kernel::cudnn_shared,
                  kPlain = Kernel::plain;
   const auto bf16 = DType::bf16;
-  // Two sequences of 4 chunks of 50 rows, chunks 1 and 2 of each here: the keys before a chunk lie at one place of
-  // each.
+  // Two sequences of 4 chunks of 50 rows; this rank has chunks 1 and 2 of each. The keys before a chunk are at the same
+  // position of each sequence.
   const auto before_chunks = [&](const char* name, std::int64_t d, std::vector<Row> segments) {
     Problem p{name, 200, 400, 4, 2, d, std::move(segments), false, 0, bf16, 8};
     p.places = {{2, 50, 50, 100, 0, 100, 200}, {2, 0, 50, 100, 0, 50, 200}};
     return p;
   };
-  // One chunk of a sequence has keys before it, the other none.
+  // One chunk of the sequence has keys before it, the other has none.
   Problem one_chunk{"keys before one of two chunks", 130, 260, 2, 2, 64, {{65, 40, 0, 195, 195, 0}}, false, 0, bf16};
   one_chunk.places = {{1, 65, 65, 130, 0, 195, 260}};
   const auto host_known = [](Problem p) {
     for (const Row& row : p.segments) p.host.insert(p.host.end(), row.begin(), row.end());
     p.host_known = true;
-    p.name += ", the host knows them";
+    p.name += ", host_segments";
     return p;
   };
   const Problem documents{"documents",
@@ -77,7 +77,7 @@ std::vector<Form> forms() {
       {before_chunks("keys before chunks, sequences that end in one", 128,
                      {{0, 50, 0, 50, 50, 0}, {50, 13, 0, 100, 100, 0}, {100, 31, 200, 50, 50, 0}}),
        kDense, kDense, kDense},
-      {before_chunks("keys before chunks, no sequence gets there", 64, {}), kDense, kDense, kDense},
+      {before_chunks("keys before chunks, all sequences end earlier", 64, {}), kDense, kDense, kDense},
       {one_chunk, kDense, kDense, kDense},
       {{"chunks of two sequences against themselves",
         240,
@@ -273,27 +273,27 @@ std::vector<Form> forms() {
   };
 }
 
-// Roundings to bf16 on the way to a result, each at most kRounding of what it rounds:
-//   of every term: the probability (o, dv) or the score's gradient (dq, dk) that the product takes;
-//   of a sum of terms: dk and dv of one query head, which are then added up, and the call's share of a gradient that it
-//   is added to; either is at most the sum of the terms' magnitudes;
-//   of the result, each time that a share is added to it.
-// Where a few large terms cancel, the error is thus far more than a rounding of the result: dv of a sequence's first
-// key has terms of about 1, 1/2, 1/3... All else is float32: products of bf16 are exact there, and sums of up to 256 of
-// them lose less than kFloat32 of inputs of order one.
+// Roundings to bf16, each with a relative error of at most kRounding:
+// - of every term: the probability (o, dv) or the score's gradient (dq, dk) in the product;
+// - of sums of terms: dk and dv of one query head, which are then added, and the partial gradient of one call, which is
+//   added to the result. Either is at most the sum of the terms' magnitudes;
+// - of the result, each time a partial gradient is added.
+// If a few large terms cancel, the error is far larger than one rounding of the result: dv of a sequence's first key
+// has terms of about 1, 1/2, 1/3... Everything else is float32: products of bf16 are exact in it, and sums of up to 256
+// of them lose less than kFloat32 with inputs of order one.
 constexpr double kRounding = 1.0 / 256;
 constexpr double kRoundings = 3;
 constexpr double kFloat32 = 1e-5;
 
-// No element errs by more than that; all together err by little more than a rounding, since roundings go either way.
-// shares: how many are added to an element at most.
+// Checks that bound for each element. The root mean square of the errors must be little more than one rounding, since
+// roundings have both signs. shares: maximum number of partial results added to an element.
 void expect_near(const Values& got, const Values& expected, const Values& magnitudes, double shares,
                  const std::string& what) {
   ASSERT_EQ(got.size(), expected.size()) << what;
   ASSERT_EQ(got.size(), magnitudes.size()) << what;
   double error = 0, square = 0, count = 1e-30;
   for (std::size_t i = 0; i < got.size(); ++i) {
-    // What stands there before the last share is added is at most |expected| + magnitudes.
+    // The value before the last addition is at most |expected| + magnitudes.
     const double of_terms = (kRoundings + shares - 1) * magnitudes[i], of_result = shares * std::abs(expected[i]);
     const double max = kRounding * (of_terms + of_result) * (1 + (kRoundings + shares) * kRounding);
     ASSERT_LE(std::abs(got[i] - expected[i]), max + kFloat32)
@@ -336,12 +336,12 @@ struct Gradients {
   bool accumulate, deterministic;
 };
 
-// Elements between rows, as of views into a wider tensor.
+// Elements between rows, as in views of a wider tensor.
 struct Pads {
   std::int64_t q = 0, k = 0, v = 0, o = 0, d_o = 0, dq = 0, dk = 0, dv = 0;
 };
 
-// What backward gets, the gradients that it should give, and their magnitudes.
+// Inputs of backward, the expected gradients, and their magnitudes.
 struct Expected {
   Outputs full, gradients;
   Magnitudes magnitudes;
@@ -420,7 +420,7 @@ TEST(AttentionForms, BackwardOnEveryDevice) {
     for (const DeviceKind kind : devices()) {
       check_backward(form, x, expected, pads, {DType::bf16, false, false}, kind);
       check_backward(form, x, expected, pads, {DType::f32, true, false}, kind);
-      if (kind == DeviceKind::cpu) continue;  // which does the same for all of these
+      if (kind == DeviceKind::cpu) continue;  // the CPU has one implementation for all of these
       check_backward(form, x, expected, pads, {DType::f32, false, false}, kind);
       check_backward(form, x, expected, pads, {DType::bf16, true, false}, kind);
       check_backward(form, x, expected, pads, {DType::bf16, false, true}, kind);
@@ -428,7 +428,7 @@ TEST(AttentionForms, BackwardOnEveryDevice) {
   }
 }
 
-// Views of every width, one at a time and all at once: cuDNN reads some tensors at the first elements of others.
+// Padded rows in each tensor alone and in all: cuDNN reads some tensors at the offsets of others.
 TEST(AttentionForms, BackwardOfViews) {
   struct Width {
     const char* name;
@@ -484,9 +484,9 @@ TEST(AttentionForms, ReportsWhyNotFaster) {
   p.dtype = DType::bf16;
   EXPECT_EQ(reason(), "head dim 33; cuDNN takes multiples of 8");
   p.d = 32;
-  EXPECT_EQ(reason(), "causal segments that need not be diagonal blocks");
+  EXPECT_EQ(reason(), "causal segments may differ from diagonal blocks");
   p.form = SegmentForm::diagonal;
-  EXPECT_EQ(reason(), "segments that need not be of one length");
+  EXPECT_EQ(reason(), "segments may differ in length");
   p.uniform = 64;
   EXPECT_EQ(reason(), "");
   p.uniform = 0;
@@ -495,8 +495,8 @@ TEST(AttentionForms, ReportsWhyNotFaster) {
   EXPECT_EQ(reason(), "");
 }
 
-// Sizes alone, as the plan has them on a machine without a GPU: Llama-3.1-8B's heads over so many rows. `others`: heads
-// that stand behind those of q in a row.
+// Sizes alone, as the planner has them on a machine without a GPU: Llama-3.1-8B's heads and the given numbers of rows.
+// others: heads that follow those of q in a row.
 AttentionBackward planned_call(std::int64_t q_rows, std::int64_t k_rows, std::vector<SegmentBatch> batches,
                                std::int64_t others = 0) {
   const auto view = [](DType dtype, Shape shape) {
@@ -526,23 +526,23 @@ TEST(AttentionForms, WorkspaceIsKnownFromSizes) {
     args.deterministic = deterministic;
     return static_cast<double>(attention_workspace(args, DeviceKind::cuda)) / (1 << 20);
   };
-  EXPECT_NEAR(bytes(16384, 16384, false), 517, 3);              // cuDNN asks for 514
-  EXPECT_NEAR(bytes(16384, 0, false), 770 + 192, 5);            // and 770; dq, dk and dv are made apart
-  EXPECT_NEAR(bytes(16384, 16384, false, 16), 517, 3);          // heads of keys and values behind those of queries
-  EXPECT_NEAR(bytes(16384, 0, false, 16), 770 + 192 + 128, 5);  // and q is packed
-  EXPECT_LT(bytes(1 << 20, 1 << 20, false), 5000);              // a key-value head at a time
+  EXPECT_NEAR(bytes(16384, 16384, false), 517, 3);              // cuDNN needs 514
+  EXPECT_NEAR(bytes(16384, 0, false), 770 + 192, 5);            // cuDNN needs 770; dq, dk and dv are separate
+  EXPECT_NEAR(bytes(16384, 16384, false, 16), 517, 3);          // heads of keys and values follow those of queries
+  EXPECT_NEAR(bytes(16384, 0, false, 16), 770 + 192 + 128, 5);  // and q is copied
+  EXPECT_LT(bytes(1 << 20, 1 << 20, false), 5000);              // one key-value head at a time
   EXPECT_LT(bytes(16384, 16384, true), 2304 + 10);              // likewise
   EXPECT_THROW(bytes(32768, 32768, true), UserError);
   EXPECT_THROW(bytes(16384, 0, true), UserError);
 }
 
-// Ranks of a context-parallel group ask for the workspace of the largest places among them. A rank with smaller ones
-// may do more heads at a time, and then wants more: it must take what is there.
-TEST(AttentionForms, SmallerPlacesMakeDoWithTheWorkspaceOfLargerOnes) {
+// All ranks of a context-parallel group reserve the workspace of the largest blocks among them. A rank with smaller
+// blocks could process more heads at a time and use more: it must stay within the reserved workspace.
+TEST(AttentionForms, SmallerBlocksFitTheWorkspaceOfLargerOnes) {
   int wanted_more = 0;
   for (const std::int64_t ranks : {2, 4, 8}) {
     for (std::int64_t chunk = 1024; ranks * chunk <= 1 << 19; chunk *= 2) {
-      // The keys before the second chunk of rank `second` and before the first of rank `first`.
+      // The keys before the second chunk of rank `second`, and before the first chunk of rank `first`.
       const auto call = [&](std::int64_t second, std::int64_t first) {
         const std::int64_t full = 2 * ranks * chunk;
         std::vector<SegmentBatch> batches{{1, chunk, chunk, full, 0, (2 * ranks - 1 - second) * chunk, full}};

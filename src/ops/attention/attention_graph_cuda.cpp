@@ -54,7 +54,7 @@ class Builder {
     graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT)
-        .set_sm_version(90);  // what the binary has code for; before the nodes, which copy it
+        .set_sm_version(90);  // the binary's compute capability; nodes copy it when they are added
   }
 
   std::shared_ptr<fe::graph::Graph> build() {
@@ -93,7 +93,7 @@ class Builder {
     return made;
   }
 
-  // step: rows from entry to entry.
+  // step: rows between the starts of two entries.
   void place(fe::graph::Tensor_attributes& t, std::int64_t uid, std::int64_t heads, std::int64_t rows,
              std::int64_t step, std::int64_t row, Uid offset) {
     t.set_uid(uid)
@@ -139,7 +139,7 @@ class Builder {
           .set_seq_len_kv(table("key_length", kKeyLength, a_.batch, fe::DataType_t::INT32));
     }
     if (a_.causal) {
-      // In backward no other form skips the tiles that it masks.
+      // In backward, only this form of mask skips the masked tiles.
       options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
       if (a_.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(a_.window));
     }
@@ -150,17 +150,17 @@ class Builder {
   std::map<Uid, Tensor> tables_;
 };
 
-// Before 9.15.1 backward copies from the host in every call where the keys are no multiple of 128; 9.14 is wrong under
-// a window.
+// Before 9.15.1, each backward call copies from the host if the number of keys is not a multiple of 128; 9.14 computes
+// wrong results with a window.
 constexpr std::size_t kMinVersion = 91501;
 
 struct Plan {
-  std::shared_ptr<fe::graph::Graph> graph;  // null: not made yet, or rejected
+  std::shared_ptr<fe::graph::Graph> graph;  // null: not built yet, or rejected
   std::int64_t workspace = 0;
   std::string rejected;
 };
 
-// Why there is no plan, or nothing.
+// Builds the plan. Returns the reason if there is none, otherwise an empty string.
 std::string make(Plan& plan, const AttentionGraph& a, cudnnHandle_t handle) {
   const auto graph = Builder(a).build();
   const std::pair<const char*, std::function<fe::error_t()>> steps[] = {
@@ -178,15 +178,15 @@ std::string make(Plan& plan, const AttentionGraph& a, cudnnHandle_t handle) {
   return "";
 }
 
-// Kept by the device.
+// In the per-device cache.
 struct Cudnn {
   cudnnHandle_t handle = nullptr;
   std::mutex mutex;
   std::map<AttentionGraph, Plan> plans;
 
   Cudnn() {
-    HAWSER_CHECK(cudnnGetVersion() >= kMinVersion, "cuDNN ", cudnnGetVersion(), " is loaded, ", kMinVersion,
-                 " is the least: put the folder of a newer libcudnn.so.9 first in LD_LIBRARY_PATH");
+    HAWSER_CHECK(cudnnGetVersion() >= kMinVersion, "cuDNN ", cudnnGetVersion(), " is loaded, expected ", kMinVersion,
+                 " or later; put the folder of a newer libcudnn.so.9 first in LD_LIBRARY_PATH");
     HAWSER_CUDNN_CHECK(cudnnCreate(&handle));
   }
   Cudnn(const Cudnn&) = delete;
@@ -218,8 +218,8 @@ void run_attention(const CudaNative& native, const AttentionGraph& a, const Atte
   const std::lock_guard lock(cudnn.mutex);
   const Plan& plan = plan_of(cudnn, a);
   HAWSER_CHECK(plan.rejected.empty(), plan.rejected);
-  HAWSER_CHECK(plan.workspace <= workspace_bytes, "cuDNN asks for a workspace of ", plan.workspace,
-               " bytes, planned were ", workspace_bytes);
+  HAWSER_CHECK(plan.workspace <= workspace_bytes, "cuDNN needs a workspace of ", plan.workspace,
+               " bytes, the plan has ", workspace_bytes);
   std::unordered_map<std::int64_t, void*> pack;
   const auto add = [&](Uid uid, const void* data) {
     if (data != nullptr) pack[uid] = const_cast<void*>(data);

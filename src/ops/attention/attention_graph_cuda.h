@@ -1,4 +1,4 @@
-// One call of cuDNN's attention as a graph, and its plan. No cuDNN header is needed to read this one.
+// One call of cuDNN's attention as a graph with its plan. Does not include cuDNN headers.
 #pragma once
 
 #include <compare>
@@ -11,10 +11,12 @@
 
 namespace hawser::ops::cuda {
 
-// Everything that a plan depends on. Rows are [entry, row, head, D] in memory, heads side by side; `..._row` is the
-// elements from row to row. dense: entries of query_rows (key_rows) each begin every query_step (key_step; dk_step and
-// dv_step) rows; log-sum-exps are [batch, heads, query_rows]. ragged: entries of at most query_rows and
-// key_rows lie where tables say, in tensors of query_total and key_total rows; the log-sum-exps are [rows, heads].
+// Key of a plan: everything it depends on. Tensors are [entry, row, head, D] in memory, heads side by side; `..._row`
+// is the row stride in elements.
+// - dense: entries have query_rows (key_rows) rows each, at distances of query_step (key_step; dk_step and dv_step)
+//   rows; log-sum-exps are [batch, heads, query_rows].
+// - ragged: tables give the offset and length of each entry, of at most query_rows and key_rows rows, in tensors of
+//   query_total and key_total rows; log-sum-exps are [rows, heads].
 struct AttentionGraph {
   bool backward = false, ragged = false, causal = false, deterministic = false;
   std::int64_t window = 0;
@@ -29,9 +31,9 @@ struct AttentionGraph {
 
 struct AttentionBuffers {
   const void *q = nullptr, *k = nullptr, *v = nullptr, *d_o = nullptr;
-  void *o = nullptr, *stats = nullptr;  // forward writes them, backward reads them
+  void *o = nullptr, *stats = nullptr;  // written by forward, read by backward
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
-  // ragged: lengths [batch] int32, first elements [batch + 1] int64. dk and dv share one.
+  // ragged: lengths [batch] int32, offsets in elements [batch + 1] int64. dk and dv share one offset table.
   const void *query_length = nullptr, *key_length = nullptr;
   const void *q_offset = nullptr, *k_offset = nullptr, *v_offset = nullptr, *o_offset = nullptr,
              *stats_offset = nullptr;
@@ -39,10 +41,11 @@ struct AttentionBuffers {
   void* workspace = nullptr;
 };
 
-// Makes the graph's plan (a third of a second) where the device does not keep it yet. Empty, or why cuDNN has none.
+// Builds the graph's plan (about 0.3 s) unless the per-device cache has it. Returns the reason if cuDNN has no plan,
+// otherwise an empty string.
 std::string prepare_attention(const CudaNative& native, const AttentionGraph& graph);
-// Enqueues it, preparing it where that has not been done. Throws where cuDNN has no plan, or one that asks for more
-// than workspace_bytes.
+// Enqueues the graph, and prepares it first if needed. Throws if cuDNN has no plan, or one that requires more than
+// workspace_bytes.
 void run_attention(const CudaNative& native, const AttentionGraph& graph, const AttentionBuffers& buffers,
                    std::int64_t workspace_bytes);
 

@@ -11,17 +11,17 @@ namespace {
 
 using Kernel = AttentionImplementation::Kernel;
 
-// What one backward call of cuDNN may ask for; more key-value heads than fit go through several calls. Fewer, larger
-// calls are faster at short lengths; from 16K rows on one key-value head keeps the GPU busy.
+// Workspace limit of one backward call of cuDNN; more key-value heads than fit are split over several calls. Fewer,
+// larger calls are faster at short lengths; from 16K rows on, one key-value head keeps the GPU busy.
 constexpr std::int64_t kCallBytes = std::int64_t{1} << 30;
-// What cuDNN asks for beyond its accumulators: counters of segments and heads, alignment.
+// cuDNN's workspace beyond its accumulators: counters of segments and heads, alignment.
 std::int64_t slack_bytes(const AttentionDims& n) {
   return (std::int64_t{1} << 20) + n.segments * (512 + 32 * n.hq);
 }
-// Where a user asks for what is rejected here.
+// The recipe key that requests what is rejected here.
 constexpr char kDeterministicKey[] = "run.deterministic";
-// Segments that share keys: key rows of one call, in key rows of the tensor. Chunks that are dealt by work have twice
-// the tensor's on average, where one document fills the sequence.
+// Segments that share keys: maximum key rows of one call, as a multiple of the tensor's key rows. Chunks assigned by
+// work have twice the tensor's rows on average if one document fills the sequence.
 constexpr std::int64_t kSharedKeys = 2;
 
 bool starts_at_16(const TensorView& view) {
@@ -29,7 +29,7 @@ bool starts_at_16(const TensorView& view) {
          (view.rank() < 3 || view.size(0) <= 1 || view.stride(0) * size_of(view.dtype()) % 16 == 0);
 }
 
-// Why cuDNN takes neither direction; empty where it does.
+// The reason if cuDNN supports neither direction; otherwise empty.
 template <class Args>
 std::string no_cudnn(const Args& args, std::initializer_list<TensorView> rows) {
   const AttentionDims n = dims_of(args);
@@ -38,10 +38,10 @@ std::string no_cudnn(const Args& args, std::initializer_list<TensorView> rows) {
   if (n.d % 8 != 0) return cat("head dim ", n.d, "; cuDNN takes multiples of 8");
   if (n.tq == 0 || n.tk == 0 || n.segments == 0) return "no rows";
   for (const TensorView& view : rows) {
-    if (!starts_at_16(view)) return "rows that do not start at 16 bytes";
+    if (!starts_at_16(view)) return "rows are not aligned to 16 bytes";
   }
-  if (args.causal && args.form != SegmentForm::diagonal) return "causal segments that need not be diagonal blocks";
-  if (args.window > 0 && !args.causal) return "a window without a causal mask";
+  if (args.causal && args.form != SegmentForm::diagonal) return "causal segments may differ from diagonal blocks";
+  if (args.window > 0 && !args.causal) return "window without a causal mask";
   return "";
 }
 
@@ -50,7 +50,7 @@ bool dense(const Args& args) {
   return !args.batches.empty();
 }
 
-// Hands out places in the order in which they are asked for.
+// Allocates offsets in the order of the requests.
 class Places {
  public:
   std::int64_t take(std::int64_t bytes) {
@@ -75,8 +75,8 @@ SegmentTables tables_for(Places& places, const AttentionDims& n, bool cudnn) {
   return out;
 }
 
-// What cuDNN's backward needs: dq in float32, the products of o and d_o, and with grouped heads dk and dv of every
-// query head (packed rows: room for float32).
+// Workspace of cuDNN's backward: dq in float32, the dot products of o and d_o, and with grouped heads dk and dv of
+// every query head (packed rows: space for float32).
 std::int64_t dense_call_bytes(const AttentionBackward& args, const AttentionDims& n, std::int64_t kv_heads) {
   const std::int64_t heads = kv_heads * n.group();
   std::int64_t max = 0;
@@ -156,7 +156,7 @@ AttentionImplementation attention_implementation(const AttentionForward& args, D
     return {Kernel::plain, why};
   }
   if (dense(args)) return {Kernel::cudnn_dense, ""};
-  return {Kernel::cudnn_ragged, "segments that need not be of one length"};
+  return {Kernel::cudnn_ragged, "segments may differ in length"};
 }
 
 AttentionImplementation attention_implementation(const AttentionBackward& args, DeviceKind device) {
@@ -166,12 +166,12 @@ AttentionImplementation attention_implementation(const AttentionBackward& args, 
   if (!why.empty()) return {Kernel::plain, why};
   if (dense(args)) {
     for (const SegmentBatch& b : args.batches) {
-      if (b.q_rows == 1 || b.k_rows == 1) return {Kernel::plain, "places of one row"};
+      if (b.q_rows == 1 || b.k_rows == 1) return {Kernel::plain, "batches with blocks of one row"};
     }
     if (args.deterministic && dense_call_bytes(args, n, 1) > kDeterministicBytes) {
       throw UserError(Problem{
-          .what = "deterministic attention is beyond the lengths tested",
-          .expected = cat("at most ", format_bytes(Bytes(kDeterministicBytes)), " of workspace for a key-value head"),
+          .what = "deterministic attention is not supported for this length",
+          .expected = cat("at most ", format_bytes(Bytes(kDeterministicBytes)), " of workspace per key-value head"),
           .got = cat(format_bytes(Bytes(dense_call_bytes(args, n, 1))), " for ", args.batches.front().q_rows, " rows"),
           .at = kDeterministicKey,
           .hint = "run.deterministic: false, or shorter sequences"});
@@ -180,20 +180,20 @@ AttentionImplementation attention_implementation(const AttentionBackward& args, 
   }
   if (args.deterministic) {
     if (n.tq > kDeterministicRows || n.tk > kDeterministicRows) {
-      throw UserError(Problem{.what = "deterministic attention over packed documents is beyond the lengths tested",
+      throw UserError(Problem{.what = "deterministic attention over packed documents is not supported for this length",
                               .expected = cat("at most ", kDeterministicRows, " rows"),
                               .got = cat(std::max(n.tq, n.tk)),
                               .at = kDeterministicKey,
-                              .hint = "run.deterministic: false, or one document a sequence"});
+                              .hint = "run.deterministic: false, or one document per sequence"});
     }
-    return {Kernel::plain, "deterministic, and segments that need not be of one length"};
+    return {Kernel::plain, "deterministic, and segments may differ in length"};
   }
   if (n.d % 16 != 0) return {Kernel::plain, cat("head dim ", n.d, "; for packed rows cuDNN takes multiples of 16")};
   if (n.tq == 1 && n.tk == 1) return {Kernel::plain, "one row"};
   if (args.form != SegmentForm::any || n.segments == 1) {
-    return {Kernel::cudnn_ragged, "segments that need not be of one length"};
+    return {Kernel::cudnn_ragged, "segments may differ in length"};
   }
-  return {Kernel::cudnn_shared, "segments that may share keys"};
+  return {Kernel::cudnn_shared, "segments may share keys"};
 }
 
 ForwardMemory forward_memory(const AttentionForward& args, Kernel kernel) {
@@ -201,7 +201,7 @@ ForwardMemory forward_memory(const AttentionForward& args, Kernel kernel) {
   Places places;
   ForwardMemory out;
   out.tables = tables_for(places, n, kernel == Kernel::cudnn_ragged);
-  const auto in_order = [&] {  // cuDNN's log-sum-exps are the call's
+  const auto in_order = [&] {  // cuDNN's layout of log-sum-exps is that of `lse`
     return args.batches.size() == 1 && args.batches.front().q_rows == n.tq && starts_at_16(args.lse);
   };
   if (kernel == Kernel::cudnn_ragged || (kernel == Kernel::cudnn_dense && !in_order())) {
@@ -217,7 +217,7 @@ ForwardMemory forward_memory(const AttentionForward& args, Kernel kernel) {
 
 namespace {
 
-// With so many key-value heads a call of cuDNN, and so many key rows of gradients.
+// Workspace with `kv_heads` key-value heads per cuDNN call and `keys` rows of key gradients.
 BackwardMemory through_cudnn(const AttentionBackward& args, const AttentionDims& n, bool is_dense,
                              std::int64_t kv_heads, std::int64_t keys) {
   Places places;
@@ -228,15 +228,16 @@ BackwardMemory through_cudnn(const AttentionBackward& args, const AttentionDims&
   const std::int64_t groups = n.hkv / kv_heads;
   out.stats_group = stats_elements(args.batches, n.hq / groups, n.tq);
   out.stats = places.take(4 * groups * out.stats_group);
-  out.delta = out.stats;  // where cuDNN rejects and the plain kernel steps in
-  // Packed rows: the frontend makes its accumulators as wide as the rows of what it writes, which may be a packed QKV.
+  out.delta = out.stats;  // if cuDNN rejects the call and the plain kernel replaces it
+  // Packed rows: cuDNN's frontend makes its accumulators as wide as the rows of its outputs, which may be rows of a
+  // packed QKV.
   const auto partial = [&](const TensorView& view, bool accumulate) {
     return !is_dense || accumulate || view.dtype() != DType::bf16;
   };
-  // The first batch may write key gradients in place, the others are added to them.
+  // The first batch may write key gradients in place; the others are added to them.
   const bool more = args.batches.size() > 1;
   const std::int64_t q_columns = kv_heads * n.group() * n.d;
-  // Packed rows: cuDNN adds dq up at the offsets of q, and reads the sums at those of dq: both must have rows of one
+  // Packed rows: cuDNN accumulates dq at the offsets of q and reads the sums at those of dq, so both need rows of one
   // width.
   if (!is_dense && args.q.stride(0) != q_columns) out.q = places.take(2 * n.tq * q_columns);
   if (partial(args.dq, args.accumulate_q)) out.dq = places.take(2 * n.tq * q_columns);

@@ -1,6 +1,6 @@
-// Attention for what cuDNN does not take: any dtypes, head dims, masks and lengths, memory for a number a row and head,
-// sums in one order. A warp owns a row of a head, in rows of 32 lanes: a lane takes one of 32 keys (or queries) for the
-// scores, and every 32nd column for the sums.
+// Fallback attention kernels for calls that cuDNN does not support: any dtypes, head dims, masks and lengths; memory of
+// one number per row and head; sums in a fixed order. One warp handles one row of a head: each lane takes one of 32
+// keys (or queries) for the scores, and every 32nd column for the sums.
 #include "ops/attention/attention_kernels_cuda.h"
 #include "ops/cuda/kernel.cuh"
 
@@ -9,7 +9,7 @@ namespace hawser::ops::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kMaxColumns = 8;  // of a lane: head dims up to 256
+constexpr int kMaxColumns = 8;  // per lane: head dims up to 256
 constexpr std::int64_t kMaxDim = 32 * kMaxColumns;
 
 struct Range {
@@ -27,19 +27,19 @@ struct Mask {
   bool causal;
   std::int64_t window;
 
-  // Keys, counted in the segment, that its query row i sees.
+  // Keys that query row i sees; both as indices in the segment.
   __device__ Range keys(const std::int32_t* s, std::int64_t i) const {
     const std::int64_t at = static_cast<std::int64_t>(s[4]) + i - s[5], all = s[3];
     return {window > 0 ? clamp(at - window + 1, 0, all) : 0, causal ? clamp(at + 1, 0, all) : all};
   }
-  // Query rows, counted in the segment, that see its key j.
+  // Query rows that see key j; both as indices in the segment.
   __device__ Range queries(const std::int32_t* s, std::int64_t j) const {
     const std::int64_t at = static_cast<std::int64_t>(s[5]) + j - s[4], all = s[1];
     return {causal ? clamp(at, 0, all) : 0, window > 0 ? clamp(at + window, 0, all) : all};
   }
 };
 
-// A row of a warp in shared memory, as float32.
+// Loads a row of a warp to shared memory, as float32.
 template <class T>
 __device__ __forceinline__ void fetch(float* to, const T* from, std::int64_t d) {
   for (std::int64_t c = threadIdx.x; c < d; c += 32) to[c] = to_float(from[c]);
@@ -94,12 +94,12 @@ Mask mask_of(const Args& args) {
           args.segments.size(0), args.causal, args.window};
 }
 
-// blockDim (32, kWarps); a warp for each row, blockIdx.y the head.
+// blockDim (32, kWarps); one warp per row, blockIdx.y is the head.
 __device__ __forceinline__ std::int64_t my_row() {
   return static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.y;
 }
 dim3 grid_of(std::int64_t rows, std::int64_t heads) {
-  HAWSER_CHECK(heads < 65536, "attention with ", heads, " heads");
+  HAWSER_CHECK(heads < 65536, "attention: ", heads, " heads; at most 65535 are supported");
   return {static_cast<unsigned>(ceil_div(rows, kWarps)), static_cast<unsigned>(heads)};
 }
 const dim3 kBlock(32, kWarps);
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(32 * kWarps) dq_kernel(Backward<Act> a, Rows2<
   put(dq.row(t) + h * a.d, sums, a.scale, accumulate, a.d);
 }
 
-// A warp for each key row of a key-value head: all segments, all its query heads, in order.
+// One warp per key row of a key-value head: all segments and all query heads of the group, in order.
 template <class Act, class Key, class Value>
 __global__ void __launch_bounds__(32 * kWarps)
     dkv_kernel(Backward<Act> a, Rows2<Key> dk, Rows2<Value> dv, bool accumulate) {
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   fetch(v, a.v.row(row) + g * a.d, a.d);
   __syncwarp();
   float k_sums[kMaxColumns] = {}, v_sums[kMaxColumns] = {};
-  const std::int64_t segments = *a.mask.count <= a.mask.rows ? *a.mask.count : 0;  // else reported with the tables
+  const std::int64_t segments = *a.mask.count <= a.mask.rows ? *a.mask.count : 0;  // otherwise reported by make_tables
   for (std::int64_t n = 0; n < segments; ++n) {
     const std::int32_t* const s = a.mask.segments + n * kSegmentFields;
     if (s[0] < 0 || s[1] < 0 || static_cast<std::int64_t>(s[0]) + s[1] > a.q.count) continue;

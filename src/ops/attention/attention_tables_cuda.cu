@@ -1,5 +1,5 @@
-// What surrounds cuDNN's attention: tables, orders of log-sum-exps, rows that no segment covers, sums of gradients, and
-// the combination of parts.
+// Helper kernels around cuDNN attention: segment tables, layouts of log-sum-exps, rows without a segment, gradient
+// sums, and attention_combine.
 #include "ops/attention/attention_cuda.h"
 #include "ops/attention/attention_kernels_cuda.h"
 #include "ops/cuda/kernel.cuh"
@@ -16,15 +16,15 @@ struct SegmentRow {
   std::int32_t q_begin, q_count, k_begin, k_count, q_position, k_position;
 };
 
-// Rows [begin, begin + count) of `rows`; the first that are not there leave a report.
+// True if rows [begin, begin + count) are within `rows`; otherwise writes a report.
 __device__ __forceinline__ bool is_inside(CudaFault* fault, std::int64_t s, std::int32_t begin, std::int32_t count,
                                           std::int64_t rows) {
   return in_range(fault, CudaFault::segment_rows, begin, s, rows + 1) &&
          in_range(fault, CudaFault::segment_rows, count, s, rows - begin + 1);
 }
 
-// A block for each row of the table. What later kernels read of the tables lies in the tensors, whatever the table
-// says.
+// One block per row of the table. Whatever the table contains, the values that later kernels read are within the
+// tensors.
 __global__ void __launch_bounds__(1024)
     tables_kernel(const std::int32_t* table, const std::int32_t* count, std::int64_t query_rows, std::int64_t key_rows,
                   TablePointers out, RowStrides rows, CudaFault* fault) {
@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(1024)
   if (s == n - 1) offsets[n] = (begin + length) * rows.of[t];
 }
 
-// One warp; the sums before each segment, 32 at a time. `key_length`: as tables_kernel left it, zero where there is no
-// segment or a broken one, whose numbers would send the gradients of those behind it anywhere.
+// Prefix sums of key_length, by one warp, 32 segments at a time. key_length is the output of tables_kernel: it is zero
+// for missing and invalid segments, whose own values could move the gradients of later segments out of bounds.
 __global__ void __launch_bounds__(32)
     key_gradient_offsets_kernel(const std::int32_t* key_length, std::int64_t first, std::int64_t many, std::int64_t row,
                                 std::int64_t* offsets) {
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(32)
   }
 }
 
-// Row r of those that an order has, among the rows of the call; and where its log-sum-exp lies in cuDNN's.
+// row_of: the call's row of row r of an order. place: its position in cuDNN's log-sum-exps.
 __device__ __forceinline__ std::int64_t row_of(const StatsOrder& order, std::int64_t r) {
   const SegmentBatch& b = order.batch;
   return b.entries == 0 ? r : b.q_begin + r / b.q_rows * b.q_step + r % b.q_rows;
@@ -110,7 +110,7 @@ struct LseToStats {
   const std::int32_t* query_segment;
   float* stats;
   std::int64_t rows;
-  // A row of no segment gets probabilities of zero, and with them no gradient, should cuDNN look at it.
+  // A row without a segment gets probabilities of zero, and so no gradient, in case cuDNN reads it.
   __device__ void operator()(std::int64_t h, std::int64_t r) const {
     const std::int64_t t = row_of(order, r);
     const bool covered = query_segment[t] >= 0;
@@ -127,7 +127,7 @@ struct ClearLse {
   }
 };
 
-// A warp for each row: most rows are covered, and cost a look.
+// One warp per row: most rows are covered and cost one load.
 template <class T>
 __global__ void __launch_bounds__(256) clear_rows_kernel(Rows2<T> y, const std::int32_t* covered, std::int32_t least) {
   const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
@@ -153,7 +153,7 @@ struct PackRows {
   }
 };
 
-// The row of a dense buffer that holds row t of the tensor, -1: none.
+// The row of a dense buffer that holds row t of the tensor; -1 for none.
 __device__ __forceinline__ std::int64_t within(const RowPlaces& places, std::int64_t t) {
   const std::int64_t from = t - places.begin;
   if (from < 0) return -1;
@@ -306,7 +306,7 @@ void add_key_gradients(const CudaNative& native, const void* partial, const Tens
 
 namespace {
 
-// A warp for each (row, head).
+// One warp per (row, head).
 template <class A, class B, int N>
 __global__ void __launch_bounds__(256) combine_kernel(Rows2<A> o_a, float* lse_a, Rows2<const B> o_b,
                                                       const float* lse_b, std::int64_t heads, std::int64_t d) {
@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(256) combine_kernel(Rows2<A> o_a, float* lse_a
   const float la = lse_a[h * o_a.count + t], lb = lse_b[h * o_a.count + t];
   const float max_count = fmaxf(la, lb);
   if (max_count == -INFINITY) return;  // neither sees a key: o_a is zero already
-  // The larger counts as exp(0): no term overflows, and the sum's logarithm keeps its small part.
+  // The larger term is exp(0): nothing overflows, and log1p keeps a small second term.
   const float lse = max_count + log1pf(expf(fminf(la, lb) - max_count));
   const float wa = expf(la - lse), wb = expf(lb - lse);
   A* const a = o_a.row(t) + h * d;

@@ -1,4 +1,4 @@
-// The float64 reference of attention (tests only).
+// Float64 reference of attention (tests only).
 #pragma once
 
 #include <array>
@@ -19,9 +19,9 @@ struct Problem {
   DType dtype = DType::f32;
   std::int64_t pad = 0;
   SegmentForm form = SegmentForm::any;
-  std::int64_t uniform = 0;          // > 0: equal_diagonal_blocks of so many rows
+  std::int64_t uniform = 0;          // > 0: equal_diagonal_blocks of this many rows
   std::vector<SegmentBatch> places;  // or these
-  std::vector<std::int32_t> host;    // host_segments, where `told`
+  std::vector<std::int32_t> host;    // host_segments, if host_known
   bool host_known = false;
 
   std::vector<SegmentBatch> batches() const {
@@ -31,7 +31,7 @@ struct Problem {
   Values table() const {
     Values out;
     for (const Row& row : segments) out.insert(out.end(), row.begin(), row.end());
-    out.insert(out.end(), 6, -1.0);  // rows beyond segment_count are not looked at
+    out.insert(out.end(), 6, -1.0);  // rows beyond segment_count are not read
     return out;
   }
   Shape table_shape() const { return {static_cast<std::int64_t>(segments.size()) + 1, 6}; }
@@ -50,13 +50,13 @@ struct Outputs {
   Values o, lse, dq, dk, dv;
 };
 
-// Of each element of o, dq, dk and dv: the sum of the magnitudes that it is a sum of. A relative error of all terms
-// moves the element by that part of this at most.
+// For each element of o, dq, dk and dv: the sum of the magnitudes of its terms. A relative error in all terms changes
+// the element by at most that fraction of this sum.
 struct Magnitudes {
   Values o, dq, dk, dv;
 };
 
-// body(query row, the key rows that it sees)
+// Calls body(query row, key rows that it sees).
 template <class Body>
 void for_each_pair(const Problem& p, const Body& body) {
   for (const Row& s : p.segments) {
@@ -71,8 +71,7 @@ void for_each_pair(const Problem& p, const Body& body) {
   }
 }
 
-// Float64, the formulas of the header one by one. `whole`: log-sum-exp and output that backward is given, or null for
-// those of this call.
+// The formulas of attention.h in float64. full: log-sum-exp and output passed to backward; null: those of this call.
 inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* full = nullptr,
                          Magnitudes* magnitudes = nullptr) {
   const std::int64_t group = p.hq / p.hkv;
@@ -133,7 +132,8 @@ inline Outputs reference(const Problem& p, const Tensors& x, const Outputs* full
   return out;
 }
 
-// The call of a problem in a world, its tensors made there. threads: what the workspace is sized for.
+// Arguments of a problem's forward call, with tensors created in `world`. threads: number that the workspace is sized
+// for.
 inline AttentionForward forward_args(World& world, const Problem& p, const Tensors& x, int threads = 2) {
   AttentionForward args{.q = world.in(p.dtype, {p.tq, p.hq, p.d}, x.q, p.pad),
                         .k = world.in(p.dtype, {p.tk, p.hkv, p.d}, x.k, 2 * p.pad),

@@ -9,7 +9,7 @@ void check_apart(const char* op, std::vector<Segment> segments) {
   std::sort(segments.begin(), segments.end(), [](const Segment& a, const Segment& b) { return a.k_begin < b.k_begin; });
   for (std::size_t s = 1; s < segments.size(); ++s) {
     HAWSER_CHECK(segments[s - 1].k_begin + segments[s - 1].k_count <= segments[s].k_begin, op, ": key row ",
-                 segments[s].k_begin, " is promised to lie in one segment");
+                 segments[s].k_begin, " is in two segments, but the form requires disjoint keys");
   }
 }
 
@@ -33,23 +33,23 @@ std::vector<Segment> read_segments(const char* op, const TensorView& table, cons
     const Segment segment{row[0], row[1], row[2], row[3], row[4], row[5]};
     HAWSER_CHECK(segment.q_begin >= 0 && segment.q_count >= 0 && segment.q_begin + segment.q_count <= query_rows &&
                      segment.k_begin >= 0 && segment.k_count >= 0 && segment.k_begin + segment.k_count <= key_rows,
-                 op, ": segment ", s, " leaves ", query_rows, " query rows and ", key_rows, " key rows");
+                 op, ": segment ", s, " is outside the ", query_rows, " query rows and ", key_rows, " key rows");
     if (form == SegmentForm::diagonal) {
       HAWSER_CHECK(segment.q_count == segment.k_count && segment.q_position == segment.k_position, op, ": segment ", s,
-                   " is promised to be a square");
+                   " is not a diagonal block, but form is diagonal");
     }
     if (!batches.empty()) {
       HAWSER_CHECK(std::any_of(batches.begin(), batches.end(),
                                [&](const SegmentBatch& batch) { return is_inside(segment, batch, causal); }),
-                   op, ": segment ", s, " is promised to lie in one of some places, but is rows ", segment.q_begin,
-                   " + ", segment.q_count, " against keys ", segment.k_begin, " + ", segment.k_count);
+                   op, ": segment ", s, " is in none of the batches' entries: query rows ", segment.q_begin, " + ",
+                   segment.q_count, ", key rows ", segment.k_begin, " + ", segment.k_count);
     }
     if (segment.q_count > 0) out.push_back(segment);
   }
   std::sort(out.begin(), out.end(), [](const Segment& a, const Segment& b) { return a.q_begin < b.q_begin; });
   for (std::size_t s = 1; s < out.size(); ++s) {
     HAWSER_CHECK(out[s - 1].q_begin + out[s - 1].q_count <= out[s].q_begin, op, ": query row ", out[s].q_begin,
-                 " lies in two segments");
+                 " is in two segments");
   }
   if (form != SegmentForm::any) check_apart(op, out);
   return out;

@@ -1,5 +1,8 @@
-// y[t, c] += bias[c].
-//   y [T, C] float32 or bf16, rows may be padded; bias [C] float32 or bf16. Sums in float32, rounded once.
+// `add_bias`: adds a bias to every row, in place.
+//
+//   y[t,c] += bias[c]
+//
+// y [T, C] float32 or bf16, rows may be padded; bias [C] float32 or bf16. Computed in float32, rounded once.
 #pragma once
 
 #include "tensor/tensor.h"

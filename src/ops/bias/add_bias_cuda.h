@@ -1,4 +1,4 @@
-// CUDA backend of add_bias; arguments are checked.
+// CUDA backend of add_bias. Arguments are already checked.
 #pragma once
 
 #include "ops/bias/add_bias.h"

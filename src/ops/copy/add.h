@@ -1,5 +1,7 @@
-// y = a + b, element by element, in float32, rounded once.
-//   a, b, y of one shape, each float32 or bf16; rows may be padded. y may be a or b (the same view), else apart.
+// `add`: elementwise sum, y = a + b, computed in float32 and rounded once.
+//
+// a, b, y: one shape, each float32 or bf16; rows may be padded.
+// Aliasing: y may be a or b (the same view); otherwise the views are disjoint.
 #pragma once
 
 #include "ops/common.h"

@@ -37,7 +37,7 @@ void add(Stream& stream, const Add& args) {
 }
 
 void gather_rows(Stream& stream, const GatherRows& args) {
-  HAWSER_CHECK(args.x.rank() == 2 && args.index.rank() == 1, "gather_rows: x is a matrix and index a vector");
+  HAWSER_CHECK(args.x.rank() == 2 && args.index.rank() == 1, "gather_rows: x must be a matrix and index a vector");
   const Shape shape{args.index.size(0), args.x.size(1)};
   expect("gather_rows", "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
   expect("gather_rows", "index", args.index, {DType::i32}, args.index.shape());
@@ -48,7 +48,8 @@ void gather_rows(Stream& stream, const GatherRows& args) {
 }
 
 void scatter_rows(Stream& stream, const ScatterRows& args) {
-  HAWSER_CHECK(args.y.rank() >= 2 && args.index.rank() == 1, "scatter_rows: y has rows and index is a vector");
+  HAWSER_CHECK(args.y.rank() >= 2 && args.index.rank() == 1,
+               "scatter_rows: y must have at least 2 dims, and index must be a vector");
   Shape shape = args.y.shape();
   shape[0] = args.index.size(0);
   expect("scatter_rows", "x", args.x, {DType::f32, DType::bf16}, shape, Rows::padded);

@@ -1,8 +1,8 @@
-// Moving elements.
+// `copy`, `cast`, `fill`: elementwise copies, dtype conversion and constants.
 //
-// copy:  y = x;                 one dtype (any), one shape, rows of both may be padded; apart
-// cast:  y = x, rounded once;   x, y float32 or bf16, one shape, rows may be padded; apart, or the same view
-// fill:  y[...] = value;        float32 or bf16 (rounded), int32 (an exact integer); rows may be padded
+//   copy:  y = x             one shape and one dtype (any); rows of both may be padded; disjoint
+//   cast:  y = x, rounded    one shape, each float32 or bf16; rows may be padded; disjoint, or the same view
+//   fill:  y[...] = value    float32, bf16 (rounded) or int32 (value must be exact); rows may be padded
 #pragma once
 
 #include "ops/common.h"

@@ -87,7 +87,7 @@ TEST(Cast, RoundsOnceToNearestEven) {
                 {narrow},
                 0});
   }
-  // Special numbers keep their meaning at every level.
+  // Special values (NaN, infinities) are preserved at every vector level.
   for (const VectorLevel level : {VectorLevel::baseline, VectorLevel::avx2, VectorLevel::avx512}) {
     if (level > best_vector_level()) continue;
     set_vector_level(level);
@@ -102,14 +102,14 @@ TEST(Cast, RoundsOnceToNearestEven) {
     EXPECT_TRUE(std::isnan(got[0]) && std::isnan(got[31]));
     EXPECT_EQ(got[1], special[1]);
     EXPECT_EQ(got[2], special[2]);
-    EXPECT_EQ(got[3], special[1]);  // rounds up past the largest bf16
+    EXPECT_EQ(got[3], special[1]);  // rounds up beyond the largest bf16
   }
   World world(DeviceKind::cpu, 1);
   const TensorView f = world.in(DType::f32, {4}, Values(4));
   expect_rejected([&] { cast(world.stream(), {.x = f, .y = world.out(DType::i32, {4})}); }, "y is int32");
 }
 
-TEST(Copy, MovesAnyTypeBetweenPaddedRows) {
+TEST(Copy, CopiesAnyTypeBetweenPaddedRows) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::u8}) {
     for (const std::int64_t n : {10, 32}) {
       Values x;
@@ -196,14 +196,14 @@ TEST(PermuteRows, GatherAndScatterAreInverse) {
   }
 }
 
-TEST(PermuteRows, ScatterLeavesOutRowsThatGoNowhere) {
+TEST(PermuteRows, ScatterSkipsRowsWithoutATarget) {
   const Values rows = random_values(std::int64_t{5} * 8, 4, DType::f32), old = random_values(6 * 8, 5, DType::f32);
   Values expected = old;
   for (std::size_t i = 0; i < 8; ++i) {
     expected[4 * 8 + i] = rows[1 * 8 + i];
     expected[2 * 8 + i] = rows[3 * 8 + i];
   }
-  // A row may be heads side by side, as keys and values are kept.
+  // A row may be heads side by side, as in the KV cache.
   for (const bool heads : {false, true}) {
     const auto shape = [&](std::int64_t count) { return heads ? Shape{count, 2, 4} : Shape{count, 8}; };
     check_case({cat("scatter_rows", heads ? ", heads" : ""),

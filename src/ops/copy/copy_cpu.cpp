@@ -11,7 +11,7 @@ namespace hawser::ops::cpu {
 
 namespace {
 
-// Same-typed rows, byte for byte.
+// Address of an element.
 std::byte* at(const TensorView& view, std::int64_t row, std::int64_t column) {
   const std::int64_t stride = view.rank() > 0 ? view.stride(0) : 0;
   return view.raw() + (row * stride + column) * size_of(view.dtype());

@@ -7,7 +7,7 @@ namespace hawser::ops::cuda {
 
 namespace {
 
-// Elements as words that are only moved.
+// A view as rows of words, for kernels that only move data.
 template <class Word>
 Rows2<Word> words_of(const TensorView& view, const Extent& extent) {
   const std::int64_t ratio = static_cast<std::int64_t>(sizeof(Word)) / size_of(view.dtype());

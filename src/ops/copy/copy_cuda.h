@@ -1,4 +1,4 @@
-// CUDA backend of copy, cast, fill, add, gather_rows and scatter_rows; arguments are checked.
+// CUDA backend of copy, cast, fill, add, gather_rows and scatter_rows. Arguments are already checked.
 #pragma once
 
 #include "ops/copy/add.h"

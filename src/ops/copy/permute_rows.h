@@ -1,11 +1,13 @@
-// Rows by index: brings gathered chunks of K and V into sequence order, and their gradients back; keeps K and V.
+// `gather_rows`, `scatter_rows`: copy rows by index. Used to bring gathered chunks of K and V into sequence order, to
+// return their gradients, and to write the KV cache.
 //
-// gather_rows:   y[n, :] = x[index[n], :]                       x [R, C], index [N], y [N, C]
-// scatter_rows:  y[index[n], :] = x[n, :], or +=; other rows of y stay    x [N, C], index [N], y [R, C]; or both with
-//                                                                         [.., heads, D] for C, heads side by side
-//   x, y float32 or bf16, one dtype; scatter may widen bf16 to float32. index int32, in [0, R); scatter needs
-//   unique indices, but for kNoRow: that row of x goes nowhere. Rows of x and y may be padded. x and y apart. An index
-//   outside the table throws on the stream.
+//   gather_rows:   y[n,:] = x[index[n],:]         x [R, C], index [N], y [N, C]
+//   scatter_rows:  y[index[n],:] (+)= x[n,:]      x [N, C], index [N], y [R, C]; other rows of y do not change
+//
+// scatter_rows: x and y may also have the shape [.., heads, D] instead of [.., C], with heads side by side.
+// x, y float32 or bf16, one dtype; scatter_rows may widen bf16 to float32. Rows of x and y may be padded. x and y are
+// disjoint. index int32, in [0, R). scatter_rows needs unique indices, except kNoRow: that row of x is skipped.
+// An index out of range throws on the stream.
 #pragma once
 
 #include "ops/common.h"

@@ -32,7 +32,7 @@ VectorLevel vector_level() {
 }
 
 void set_vector_level(VectorLevel level) {
-  HAWSER_CHECK(level <= best_vector_level(), "this processor has no such vector units");
+  HAWSER_CHECK(level <= best_vector_level(), "the CPU does not support this vector level");
   chosen() = level;
 }
 

@@ -1,4 +1,4 @@
-// The processor's vector units, chosen when the program runs.
+// `VectorLevel`: the vector instructions of the CPU, detected at run time.
 //
 // A CPU backend writes its inner loops once, in x_kernels.inc, and includes them for every level:
 //
@@ -7,17 +7,17 @@
 //   ...
 //   HAWSER_DISPATCH(scale_rows, x, y, begin, end);   // calls avx512::scale_rows, avx2::scale_rows or baseline::...
 //
-// Kernels use ops/cpu/vectors.inc (Vec, load, store, exp) and no templates of the standard library, so that no code of
-// a high level can end up in a function that other code shares. No lambdas in kernels: the level does not reach into
-// them.
+// Kernels use ops/cpu/vectors.inc (Vec, load, store, exp) and no standard library templates, so that code of a high
+// level cannot end up in a function shared with other code. Kernels contain no lambdas: the target level does not apply
+// inside them.
 #pragma once
 
 namespace hawser::ops {
 
 enum class VectorLevel { baseline, avx2, avx512 };  // x86-64, x86-64-v3, x86-64-v4
 
-VectorLevel best_vector_level();           // of this processor
-VectorLevel vector_level();                // in use: the best one unless a test chose another
+VectorLevel best_vector_level();           // of this CPU
+VectorLevel vector_level();                // in use: the best one, unless a test set another
 void set_vector_level(VectorLevel level);  // tests; at most the best one
 
 }  // namespace hawser::ops

@@ -1,5 +1,5 @@
-// Threads of a CPU kernel. A kernel cuts its work into pieces whose results do not depend on who does them, so that any
-// number of threads gives the same bits.
+// Parallel loops of CPU kernels. A kernel divides its work into pieces whose results do not depend on the thread, so
+// that any number of threads gives the same bits.
 #pragma once
 
 #include <omp.h>
@@ -12,7 +12,7 @@
 
 namespace hawser::ops {
 
-// Calls body(begin, end) over pieces of [0, count), each a multiple of `grain` but for the last. body must not throw.
+// Calls body(begin, end) over pieces of [0, count), each a multiple of `grain` except the last. body must not throw.
 template <class Body>
 void parallel_pieces(std::int64_t count, std::int64_t grain, const Body& body) {
   const std::int64_t grains = ceil_div(count, std::max<std::int64_t>(grain, 1));
@@ -21,7 +21,7 @@ void parallel_pieces(std::int64_t count, std::int64_t grain, const Body& body) {
     if (count > 0) body(std::int64_t{0}, count);
     return;
   }
-  // The whole team, always: libgomp ends and restarts threads when the size of its team changes.
+  // Always uses the full team: libgomp ends and restarts threads when the team's size changes.
 #pragma omp parallel for schedule(static)
   for (std::int64_t piece = 0; piece < threads; ++piece) {
     const std::int64_t begin = piece * grains / threads * grain;
@@ -30,7 +30,7 @@ void parallel_pieces(std::int64_t count, std::int64_t grain, const Body& body) {
   }
 }
 
-// Calls body(i) for each i in [0, count), handed out one by one in ascending order. body must not throw.
+// Calls body(i) for each i in [0, count), assigned one by one in ascending order. body must not throw.
 template <class Body>
 void parallel_items(std::int64_t count, const Body& body) {
 #pragma omp parallel for schedule(dynamic, 1) if (count > 1)
@@ -54,7 +54,7 @@ RowsOf<T> rows_of(const TensorView& view) {
   return {view.data<T>(), count, count > 0 ? view.elements() / count : 0, view.stride(0)};
 }
 
-// Calls body(row, column, count) over runs of elements that are contiguous in all the views (of one shape).
+// Calls body(row, column, count) over runs of elements that are contiguous in all views, which have the same shape.
 template <class Body>
 void parallel_runs(std::initializer_list<TensorView> views, const Body& body) {
   const TensorView& shape = *views.begin();
@@ -70,8 +70,8 @@ void parallel_runs(std::initializer_list<TensorView> views, const Body& body) {
   });
 }
 
-// Calls body with a value of the C++ type of an act dtype: with_act(view.dtype(), [&](auto tag) { using T =
-// decltype(tag); }).
+// Calls body with a value of the C++ type of an act dtype:
+//   with_act(view.dtype(), [&](auto tag) { using T = decltype(tag); });
 template <class Body>
 void with_act(DType dtype, const Body& body) {
   if (dtype == DType::bf16) {

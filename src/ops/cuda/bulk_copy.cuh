@@ -1,9 +1,10 @@
-// Hopper's copy engine: bytes in one run from global to shared memory, without registers or threads that wait, and the
-// barrier in shared memory that says when they are there.
+// `CopyBarrier`: asynchronous bulk copies from global to shared memory (Hopper's copy engine) and the mbarrier in
+// shared memory that signals their completion. The copies use no registers and block no threads.
 //
-// Use: one thread make()s the barrier, fence_made(), __syncthreads(); then for each use one thread expect()s the bytes
-// and starts the copies, and all threads wait() with the phase: 0 at the first use, 1 at the second, 0 again. Addresses
-// and sizes are multiples of 16. Memory that threads have read may be filled again after a barrier of the block.
+// Usage: one thread calls make() on the barrier and fence_made(), then __syncthreads(). For each use, one thread calls
+// expect() with the number of bytes and starts the copies; all threads call wait() with the phase: 0 at the first use,
+// 1 at the second, 0 again. Addresses and sizes are multiples of 16. Memory that threads have read may be overwritten
+// by a copy only after a barrier of the block.
 #pragma once
 
 #include <cstdint>

@@ -1,16 +1,16 @@
-// Column sums in two stages with a fixed order: blocks of rows leave partial sums, which are then added in order.
+// Column sums in two stages with a fixed order: blocks of rows write partial sums, which are then added in order.
 #pragma once
 
 #include "ops/cuda/kernel.cuh"
 
 namespace hawser::ops::cuda {
 
-// out[c] (+)= sum over b of partial[b * stride + c], c in [0, columns). A block takes 32 columns; its 32 warps share
-// out the rows by turns and are added in order.
+// out[c] (+)= sum over b of partial[b * stride + c], c in [0, columns). A block handles 32 columns. Its 32 warps take
+// rows round-robin; their sums are added in order.
 template <class Out>
 __global__ void __launch_bounds__(1024) sum_partials_kernel(const float* partial, int blocks, std::int64_t stride,
                                                             Out* out, bool accumulate, std::int64_t columns) {
-  asm volatile("griddepcontrol.wait;" ::: "memory");  // the kernel before is over, its writes are here
+  asm volatile("griddepcontrol.wait;" ::: "memory");  // waits for the preceding kernel and its writes
   __shared__ float sums[32][33];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * 32 + lane;
@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(1024) sum_partials_kernel(const float* partial
   if (lane == 0 && mine < columns) out[mine] = from_float<Out>(accumulate ? to_float(out[mine]) + sum : sum);
 }
 
-// Comes right behind the kernel that wrote `partial`, and starts up while that one ends.
+// Must be launched directly after the kernel that writes `partial`; starts up while that kernel finishes (programmatic
+// dependent launch).
 inline void sum_partials(const CudaNative& native, const float* partial, int blocks, std::int64_t stride,
                          const TensorView& out, bool accumulate, std::int64_t columns) {
   with_float(out.dtype(), [&](auto tag) {
@@ -46,7 +47,7 @@ inline void sum_partials(const CudaNative& native, const float* partial, int blo
   });
 }
 
-// How many blocks of rows: by the sizes and the GPU, and never more than the scratch holds.
+// Number of blocks of rows: depends on the sizes and the GPU, limited by the scratch size.
 inline int row_blocks(const CudaNative& native, std::int64_t rows, std::int64_t columns, int per_sm) {
   const std::int64_t fit = (kCudaScratchBytes / 2) / (4 * round_up(columns, 64));
   return static_cast<int>(

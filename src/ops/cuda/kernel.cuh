@@ -1,8 +1,8 @@
-// What the CUDA kernels of ops share: views as rows, sums over a block, launches; vectors are device/cuda/vector.cuh's.
+// Helpers for the ops' CUDA kernels: views as rows, block sums, launches. Vector types are in device/cuda/vector.cuh.
 //
-// Kernels come in two widths: N elements that fill 16 bytes of the narrower dtype where every row starts at 16 bytes
-// and holds a multiple of N (aligned()), else N = 1. Sums have an order given by the shapes and the GPU's number of
-// SMs alone: two runs give the same bits. Element indices are 64-bit.
+// Kernels have two widths: N elements, which fill 16 bytes of the narrower dtype, if every row is aligned to 16 bytes
+// and holds a multiple of N (aligned()); otherwise N = 1. The shapes and the GPU's number of SMs alone determine the
+// order of sums: two runs give the same bits. Element indices are 64-bit.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,7 +19,7 @@
 
 namespace hawser::ops::cuda {
 
-// So that kernels name them without a room.
+// Kernels use these without a namespace.
 using hawser::cuda::Bf;
 using hawser::cuda::from_float;
 using hawser::cuda::load;
@@ -36,14 +36,14 @@ inline cudaStream_t stream_of(const CudaNative& native) {
   return static_cast<cudaStream_t>(native.stream);
 }
 
-// Memory of the stream's scratch, handed out from its beginning; for one call.
+// Allocates from the start of the stream's scratch, for one call.
 class Scratch {
  public:
   explicit Scratch(const CudaNative& native) : at_(native.scratch()), end_(at_ + kCudaScratchBytes) {}
   template <class T>
   T* take(std::int64_t count) {
     const std::int64_t bytes = round_up(count * static_cast<std::int64_t>(sizeof(T)), 256);
-    HAWSER_CHECK(bytes <= end_ - at_, "scratch: ", bytes, " bytes asked of the ", end_ - at_, " left");
+    HAWSER_CHECK(bytes <= end_ - at_, "scratch: ", bytes, " bytes requested, ", end_ - at_, " left");
     T* out = reinterpret_cast<T*>(at_);
     at_ += bytes;
     return out;
@@ -73,7 +73,7 @@ Rows2<T> rows2(const TensorView& view) {
   return {data, count, count > 0 ? view.elements() / count : 0, view.stride(0)};
 }
 
-// Every row starts at a multiple of 16 bytes and holds a multiple of N elements. Empty views are aligned.
+// True if every row is aligned to 16 bytes and holds a multiple of N elements. Empty views count as aligned.
 template <int N>
 bool aligned(std::initializer_list<TensorView> views) {
   for (const TensorView& view : views) {
@@ -85,7 +85,7 @@ bool aligned(std::initializer_list<TensorView> views) {
   return true;
 }
 
-// body(value of the element's C++ type) for float32 and bf16.
+// Calls body with a value of the element's C++ type, float32 or bf16.
 template <class Body>
 void with_float(DType dtype, const Body& body) {
   if (dtype == DType::bf16) {
@@ -104,8 +104,8 @@ __device__ __forceinline__ T warp_sum(T value) {
   return value;
 }
 
-// The sum over the block, in every thread. blockDim.x is a multiple of 32. `shared`: 32 of T; a second call on the same
-// memory needs a barrier between.
+// Returns the sum over the block to every thread. blockDim.x is a multiple of 32. `shared`: 32 of T; before a second
+// call on the same memory the block needs a barrier.
 template <class T>
 __device__ __forceinline__ T block_sum(T value, T* shared) {
   value = warp_sum(value);
@@ -119,7 +119,7 @@ __device__ __forceinline__ T block_sum(T value, T* shared) {
 
 // ---- data errors ----
 
-// True where value lies in [0, limit); else the first to come leaves a report.
+// True if value is in [0, limit). Otherwise writes a report; concurrent reports may overwrite one another.
 __device__ __forceinline__ bool in_range(CudaFault* fault, CudaFault::Op op, std::int32_t value, std::int64_t at,
                                          std::int64_t limit) {
   if (value >= 0 && value < limit) return true;
@@ -131,9 +131,9 @@ __device__ __forceinline__ bool in_range(CudaFault* fault, CudaFault::Op op, std
   return false;
 }
 
-// ---- element by element ----
+// ---- elementwise ----
 
-// body(row, column) for every N elements of `rows` rows of `vectors` * N columns. The grid is one-dimensional:
+// Calls body(row, column) for every N elements of `rows` rows of `vectors` * N columns. The grid is one-dimensional:
 // `parts` blocks cover the columns of blockDim.y rows.
 template <int N, class Body>
 __global__ void __launch_bounds__(256) map_kernel(std::int64_t rows, std::int64_t vectors, unsigned parts, Body body) {
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(256) map_kernel(std::int64_t rows, std::int64_
   if (row < rows && at < vectors) body(row, at * N);
 }
 
-// How map cuts an area: blocks of `height` times U rows and `width` vectors.
+// How `map` divides an area: blocks of `height` times U rows and `width` vectors.
 struct MapShape {
   unsigned width = 256, height = 1, parts = 1, blocks = 1;
   MapShape(std::int64_t rows, std::int64_t vectors, int u = 1) {
@@ -163,8 +163,8 @@ void map(const CudaNative& native, std::int64_t rows, std::int64_t columns, cons
       <<<shape.blocks, dim3(shape.width, shape.height), 0, stream_of(native)>>>(rows, columns / N, shape.parts, body);
 }
 
-// The same in two steps, for bodies whose loads wait for one another: body.load(row, column) of U rows, each blockDim.y
-// apart, before body.store(row, column, what was loaded) of the first.
+// Same in two steps, for bodies with dependent loads: body.load(row, column) of U rows, blockDim.y apart, runs before
+// the first body.store(row, column, loaded).
 template <int N, int U, class Body>
 __global__ void __launch_bounds__(256)
     map_rows_kernel(std::int64_t rows, std::int64_t vectors, unsigned parts, Body body) {
@@ -190,7 +190,7 @@ void map_rows(const CudaNative& native, std::int64_t rows, std::int64_t columns,
       <<<shape.blocks, dim3(shape.width, shape.height), 0, stream_of(native)>>>(rows, columns / N, shape.parts, body);
 }
 
-// The views of one shape as rows: one long row where all are dense.
+// Views of one shape as rows; a single long row if all are dense.
 struct Extent {
   std::int64_t rows = 0, columns = 0;
 };
@@ -203,7 +203,8 @@ inline Extent extent_of(std::initializer_list<TensorView> views) {
   return {shape.size(0), shape.elements() / shape.size(0)};
 }
 
-// A flat row of any length is a multiple of N only when its length is.
+// True if the extent's columns are a multiple of N and every row is aligned to 16 bytes. A flat row qualifies only if
+// its length is a multiple of N.
 template <int N>
 bool aligned_as(const Extent& extent, std::initializer_list<TensorView> views) {
   if (extent.columns % N != 0) return false;

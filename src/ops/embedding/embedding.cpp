@@ -7,7 +7,7 @@ namespace hawser::ops {
 
 void embedding_forward(Stream& stream, const EmbeddingForward& args) {
   constexpr auto kOp = "embedding_forward";
-  HAWSER_CHECK(args.table.rank() == 2 && args.ids.rank() == 1, kOp, ": table is a matrix and ids a vector");
+  HAWSER_CHECK(args.table.rank() == 2 && args.ids.rank() == 1, kOp, ": table must be a matrix and ids a vector");
   expect(kOp, "ids", args.ids, {DType::i32}, args.ids.shape());
   expect(kOp, "table", args.table, {DType::f32, DType::bf16}, args.table.shape());
   expect(kOp, "y", args.y, {args.table.dtype()}, {args.ids.size(0), args.table.size(1)}, Rows::padded);
@@ -18,7 +18,7 @@ void embedding_forward(Stream& stream, const EmbeddingForward& args) {
 
 void embedding_backward(Stream& stream, const EmbeddingBackward& args) {
   constexpr auto kOp = "embedding_backward";
-  HAWSER_CHECK(args.dtable.rank() == 2 && args.ids.rank() == 1, kOp, ": dtable is a matrix and ids a vector");
+  HAWSER_CHECK(args.dtable.rank() == 2 && args.ids.rank() == 1, kOp, ": dtable must be a matrix and ids a vector");
   expect(kOp, "ids", args.ids, {DType::i32}, args.ids.shape());
   expect(kOp, "dtable", args.dtable, {DType::f32, DType::bf16}, args.dtable.shape());
   expect(kOp, "dy", args.dy, {DType::f32, DType::bf16}, {args.ids.size(0), args.dtable.size(1)}, Rows::padded);

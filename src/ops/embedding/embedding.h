@@ -1,10 +1,13 @@
-// Token embedding.
+// `embedding_forward`, `embedding_backward`: token embedding.
 //
-// forward:   y[t, :] = table[ids[t], :]
-// backward:  dtable[i, :] = (old[i, :] +) sum of dy[t, :] over t with ids[t] = i, in order; old with `accumulate`
-//   ids [T] int32 in [0, V): others throw on the stream; table [V, C], y [T, C], dy [T, C] act; y has the dtype of
-//   table; rows of y and dy may be padded. dtable [V, C] float32 or bf16. Sums are
-//   float32 and rounded once, however often an id comes.
+// forward:
+//   y[t,:] = table[ids[t],:]
+// backward:
+//   dtable[i,:] (+)= sum of dy[t,:] over t with ids[t] == i, in order of t
+//
+// ids [T] int32 in [0, V); an id out of range throws on the stream. table [V, C], y [T, C], dy [T, C] act; y has the
+// dtype of table; rows of y and dy may be padded. dtable [V, C] float32 or bf16. Each sum is float32 and is rounded
+// once, however many tokens have the id.
 #pragma once
 
 #include "ops/common.h"

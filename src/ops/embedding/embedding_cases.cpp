@@ -58,11 +58,11 @@ TEST(Embedding, AgreesWithFloat64) {
   }
 }
 
-// Runs of equal ids longer than any piece of work, borders between them everywhere, and ids that come once.
+// Runs of equal ids longer than any piece of work and across piece boundaries, and ids that occur once.
 TEST(Embedding, SumsManyTokensOfOneId) {
   const std::int64_t tokens = 700, vocabulary = 50, channels = 8;
   const RandomStream random(5, "ids");
-  for (const std::int64_t share : {2, 100}) {  // one token in `share` is another than 7
+  for (const std::int64_t share : {2, 100}) {  // one token in `share` has an id other than 7
     Values ids;
     for (std::int64_t t = 0; t < tokens; ++t) {
       ids.push_back(random.below(static_cast<std::uint64_t>(share), 2 * t) == 0 ? random.below(50, 2 * t + 1) : 7);

@@ -23,8 +23,8 @@ void check_ids(const char* op, const TensorView& ids, std::int64_t vocabulary) {
   }
 }
 
-// Into float32 rows, which hold the sums as they grow. Threads share out the columns: every element of the table is
-// summed by one thread, over tokens in order.
+// float32 rows hold the running sums. Threads divide the columns: one thread sums each element of the table, over
+// tokens in order.
 template <class Act>
 void sum_in_place(std::span<const std::int32_t> ids, const RowsOf<Act>& dy, const RowsOf<float>& dtable,
                   bool accumulate) {
@@ -40,7 +40,7 @@ void sum_in_place(std::span<const std::int32_t> ids, const RowsOf<Act>& dy, cons
   });
 }
 
-// Into bf16 rows: a row is summed in float32 first, so the tokens of one id must follow each other.
+// bf16 rows: each row is first summed in float32, so tokens with one id must be consecutive.
 template <class Act>
 void sum_apart(std::span<const std::int32_t> ids, const RowsOf<Act>& dy, const RowsOf<Bf16>& dtable, bool accumulate) {
   if (!accumulate) {

@@ -1,4 +1,4 @@
-// CPU backend of the embedding; arguments are checked.
+// CPU backend of the embedding. Arguments are already checked.
 #pragma once
 
 #include "ops/embedding/embedding.h"

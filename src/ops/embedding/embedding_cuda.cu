@@ -41,10 +41,10 @@ void take(const CudaNative& native, const EmbeddingForward& args) {
 
 // ---- backward ----
 //
-// Tokens are sorted by id, equal ids in the order of the tokens, and the sorted list is cut into pieces of equal
-// length. A block sums the runs of equal ids of its piece. A run inside one piece goes to the table at once; one that
-// crosses a border leaves a partial sum a piece, and a second kernel adds these in order. So a token that fills half
-// the batch is summed by many blocks, and the order of every sum is that of the sorted list.
+// Tokens are sorted by id (stable), and the sorted list is divided into pieces of equal length. One block sums the runs
+// of equal ids of its piece. A run inside one piece is added to the table directly. A run that crosses a boundary
+// writes a partial sum per piece, and a second kernel adds these in order. Many blocks thus share the sum of an id that
+// fills half the batch. The sorted list determines the order of every sum.
 
 struct Key {
   const std::int32_t* ids;
@@ -54,7 +54,7 @@ struct Key {
   CudaFault* fault;
   __device__ void operator()(std::int64_t, std::int64_t t) const {
     const std::int32_t id = ids[t];
-    // One behind the table: sorted to the end and left out.
+    // One past the table: sorted to the end and skipped.
     keys[t] = in_range(fault, CudaFault::embedding_backward, id, t, rows) ? static_cast<std::uint32_t>(id)
                                                                           : static_cast<std::uint32_t>(rows);
     places[t] = static_cast<std::int32_t>(t);
@@ -69,11 +69,12 @@ struct Runs {
   Rows2<const Act> dy;
   Table* dtable;
   std::int64_t rows;
-  // [pieces][2][columns]: the sum of a run that began in an earlier piece, and of one that goes on in the next
+  // [pieces][2][columns]: the sum of a run that started in an earlier piece, and of one that continues in the next
+  // piece
   float* partial;
 };
 
-// The one write of a row: a run is summed whole before, so that it is rounded once.
+// The only write of a row: the full run is already summed, so that it is rounded once.
 template <int N, class Table>
 __device__ __forceinline__ void add_to(Table* to, const Vec<Table, N>& old, const Vec<float, N>& sum) {
   Vec<float, N> x = widen(old);
@@ -82,7 +83,7 @@ __device__ __forceinline__ void add_to(Table* to, const Vec<Table, N>& old, cons
   store<N>(to, narrow<Table>(x));
 }
 
-// Eight tokens at a time: their keys, then their rows of dy and the rows of the table that runs end in, then the sums.
+// Eight tokens at a time: loads their keys, then their rows of dy and the table rows of the runs that end, then sums.
 template <class Act, class Table, int N>
 __global__ void __launch_bounds__(64) runs_kernel(Runs<Act, Table> r) {
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * 64 + threadIdx.x) * N;
@@ -124,7 +125,7 @@ __global__ void __launch_bounds__(64) runs_kernel(Runs<Act, Table> r) {
       const bool continues = key[a] == key[a + 1];
       if (continues && j + 1 < end) continue;
       if (key[a] == before) {
-        store<N>(head, sum);  // it began in an earlier piece
+        store<N>(head, sum);  // the run started in an earlier piece
       } else if (continues) {
         store<N>(head + r.dy.columns, sum);
       } else if (key[a] < r.rows) {
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(64) runs_kernel(Runs<Act, Table> r) {
   }
 }
 
-// Block (p, columns): where a run begins in piece p and goes on, its partial sums are added up and go to the table.
+// Block (p, columns): if a run starts in piece p and continues beyond it, adds its partial sums and writes the table.
 template <class Act, class Table, int N>
 __global__ void __launch_bounds__(64) borders_kernel(Runs<Act, Table> r) {
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * 64 + threadIdx.x) * N;
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(64) borders_kernel(Runs<Act, Table> r) {
   if (column >= r.dy.columns || end >= r.tokens) return;
   const std::uint32_t key = r.keys[end - 1];
   if (key >= r.rows || r.keys[end] != key) return;
-  if (p > 0 && r.keys[p * r.piece] == key && r.keys[p * r.piece - 1] == key) return;  // began before
+  if (p > 0 && r.keys[p * r.piece] == key && r.keys[p * r.piece - 1] == key) return;  // started earlier
   Vec<float, N> sum = load<N>(r.partial + (p * 2 + 1) * r.dy.columns + column);
   while (end < r.tokens && r.keys[end] == key) {
     ++p;

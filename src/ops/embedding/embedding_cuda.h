@@ -1,4 +1,4 @@
-// CUDA backend of the embedding; arguments are checked.
+// CUDA backend of the embedding. Arguments are already checked.
 #pragma once
 
 #include "ops/embedding/embedding.h"

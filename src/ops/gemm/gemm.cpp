@@ -19,7 +19,7 @@ Sizes check(const Gemm& args) {
   const Shape b = args.transpose_b ? Shape{s.n, s.k} : Shape{s.k, s.n};
   HAWSER_CHECK(args.a.shape() == a && args.b.shape() == b, "gemm: a ", args.a.shape().text(),
                args.transpose_a ? " transposed" : "", " times b ", args.b.shape().text(),
-               args.transpose_b ? " transposed" : "", " is not c ", args.c.shape().text());
+               args.transpose_b ? " transposed" : "", " does not give c ", args.c.shape().text());
   return s;
 }
 
@@ -90,7 +90,7 @@ std::int64_t gemm_take_choices(Stream&, const std::string&) {
 
 void bias_gradient(Stream& stream, const BiasGradient& args) {
   constexpr auto kOp = "bias_gradient";
-  HAWSER_CHECK(args.dy.rank() == 2, kOp, ": dy is a matrix");
+  HAWSER_CHECK(args.dy.rank() == 2, kOp, ": dy must be a matrix");
   expect(kOp, "dy", args.dy, {DType::f32, DType::bf16}, args.dy.shape(), Rows::padded);
   expect(kOp, "db", args.db, {DType::f32, DType::bf16}, {args.dy.size(1)});
   expect_apart(kOp, args.dy, args.db);

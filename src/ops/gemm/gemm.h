@@ -1,21 +1,28 @@
-// GEMMs.
+// `gemm`: general matrix multiplication. `bias_gradient`: column sums.
 //
-// gemm:           C = op(A) op(B) + bias, or C += op(A) op(B) + bias
+// gemm:
+//   C (+)= op(A) op(B) + bias
+//
 //   op(A) [M, K]  act; transpose_a: A is stored [K, M]
 //   op(B) [K, N]  act, the dtype of A; transpose_b: B is stored [N, K]
-//   C [M, N]      float32 or bf16; accumulate: read, added to in float32, rounded once
+//   C [M, N]      float32 or bf16; accumulate: C is read, added to in float32 and rounded once
 //   bias [N]      optional, float32 or bf16, added to every row
-//   Rows of a, b and c may be padded. c shares no byte with a, b or bias. K = 0 gives C = bias or leaves C.
-//   A linear layer y = x W^T with W [out, in]: {.a = x, .b = w, .c = y, .transpose_b = true};
-//   its gradients: dx = dy W {.a = dy, .b = w, .c = dx}, dW += dy^T x {.a = dy, .b = x, .c = dw, .transpose_a = true}.
+// Rows of a, b and c may be padded. c shares no byte with a, b or bias. K = 0: C = bias, or C += bias.
 //
-// bias_gradient:  db[n] = sum over t of dy[t, n], or db[n] += ...
-//   dy [T, N] act, rows may be padded; db [N] float32 or bf16. Summed over t in order, in float32.
+// A linear layer y = x W^T with W [out, in], and its gradients dx = dy W and dW += dy^T x:
+//   {.a = x,  .b = w, .c = y,  .transpose_b = true}
+//   {.a = dy, .b = w, .c = dx}
+//   {.a = dy, .b = x, .c = dw, .transpose_a = true, .accumulate = true}
 //
-// Source: oneDNN (dnnl_sgemm; matmul primitive for bf16, kept in a cache by shape). Where the processor has no bf16
-// units, bf16 operands are widened in the workspace first. C is cut into tiles by its sizes alone and each is one
-// single-threaded product: the same bits for any number of threads. CUDA: cuBLASLt, float32 sums (float32 operands
-// in true float32, no TF32); no algorithm that adds with atomics, so that one choice of algorithm gives the same bits.
+// bias_gradient:
+//   db[n] (+)= sum over t of dy[t,n]
+// dy [T, N] act, rows may be padded; db [N] float32 or bf16. Summed in float32, in a fixed order.
+//
+// CPU: oneDNN (dnnl_sgemm; the matmul primitive for bf16, cached by shape). On a processor without bf16 units, bf16
+// operands are first widened in the workspace. C is divided into tiles by its sizes alone and one thread computes each
+// tile, so that the number of threads does not change a bit.
+// CUDA: cuBLASLt with float32 accumulation; float32 operands do not use TF32. Algorithms that add with atomics are not
+// used: one choice of algorithm always gives the same bits.
 #pragma once
 
 #include "ops/common.h"
@@ -27,26 +34,26 @@ struct Gemm {
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
   TensorView bias;
-  TensorView workspace;  // u8 [gemm_workspace()] or more; may be empty where that is 0
+  TensorView workspace;  // u8, at least gemm_workspace() bytes; may be empty if that is 0
 };
 
 void gemm(Stream& stream, const Gemm& args);
 
-// Upper bound, bytes; from shapes, dtypes and transposes alone (data pointers and workspace may be empty). 0 for
-// float32, and on CUDA, whose products use the stream's scratch.
+// Upper bound in bytes, computed from shapes, dtypes and transposes alone (data pointers and workspace may be empty).
+// 0 for float32, and on CUDA, where GEMMs use the stream's scratch.
 std::int64_t gemm_workspace(const Gemm& args, DeviceKind target = DeviceKind::cpu);
 
-// cuda: times cuBLASLt's algorithms for this product on this stream, in turns and with cold caches, and keeps one for
-// every later call of the same sizes, strides, dtypes, transposes and accumulate, on all streams of the device: the
-// library's own first choice unless another is faster by a hundredth in both of two rounds. Overwrites a, b and c with
-// random numbers. Blocks the host; not for use inside a step. Does nothing on the other devices. A product never
-// prepared runs with the library's own first choice.
+// CUDA: measures cuBLASLt's algorithms for this GEMM on this stream and stores one for all later calls with the same
+// sizes, strides, dtypes, transposes and accumulate, on all streams of the device. The algorithms take turns: short
+// GEMMs with a cold cache, long ones at the clock of sustained load. cuBLASLt's own first choice is kept unless another
+// algorithm is at least 0.5 % faster in both of two rounds. Overwrites a, b and c with random numbers. Blocks the host;
+// do not call it inside a step. Other devices: no effect. A GEMM that was not prepared uses cuBLASLt's first choice.
 void gemm_prepare(Stream& stream, const Gemm& args);
-// The choices of the stream's device as text, one line each; empty where there are none. They hold for one GPU kind and
-// one version of cuBLASLt, which the first line names. A line with # is a product that cuBLASLt refused: what runs in
-// its place, and why.
+// The choices of the stream's device as text, one line each; empty if the device has none. They are valid for one GPU
+// model and one version of cuBLASLt, named in the first line. A line that starts with # is a GEMM that cuBLASLt does
+// not support, with the kernel that is used instead and the reason.
 std::string gemm_choices(Stream& stream);
-// Takes such text back. Lines of another GPU kind or version are left out; returns how many were taken.
+// Restores choices from such text. Returns the number of choices restored: 0 if the GPU model or the version differs.
 std::int64_t gemm_take_choices(Stream& stream, const std::string& text);
 
 struct BiasGradient {

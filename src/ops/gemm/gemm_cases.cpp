@@ -50,7 +50,7 @@ Case make_case(const GemmCase& g) {
   return {name_of(g), run, {expected}, g.out == DType::bf16 ? kBf16Tolerance : 1e-5};
 }
 
-// Few rows against a weight have a kernel of their own; the sizes on both sides of its borders.
+// GEMMs with few rows have a separate kernel; sizes on both sides of its limits.
 TEST(Gemm, FewRowsAgreeWithFloat64) {
   for (const DType in : {DType::f32, DType::bf16}) {
     for (const DType out : {DType::f32, DType::bf16}) {
@@ -74,8 +74,8 @@ TEST(Gemm, FewRowsAgreeWithFloat64) {
   }
 }
 
-// What generation builds on: the same bits for a row, whatever rows are computed with it.
-TEST(Gemm, ARowOfFewDoesNotDependOnTheOthers) {
+// Generation relies on this: a row's bits do not depend on the other rows.
+TEST(Gemm, FewRowsDoNotDependOnOneAnother) {
   constexpr std::int64_t kRows = 32, kN = 131, kK = 77;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     World world(DeviceKind::cpu, 2);
@@ -136,7 +136,7 @@ TEST(Gemm, AnEmptySumGivesTheBias) {
   }
 }
 
-// Shapes of a training step, and some with a long sum, which oneDNN left to itself cuts by its number of threads.
+// Shapes of a training step, and long sums, which oneDNN would split by its number of threads.
 TEST(Gemm, ThreadsDoNotChangeTheBits) {
   struct Large {
     std::int64_t m, n, k;
@@ -174,8 +174,8 @@ TEST(Gemm, RejectsBadArguments) {
   const TensorView a = world.in(DType::f32, {2, 3}, Values(6)), b = world.in(DType::f32, {3, 4}, Values(12));
   const TensorView c = world.out(DType::f32, {2, 4});
   Stream& s = world.stream();
-  expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::f32, {2, 5})}); }, "is not c");
-  expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = c, .transpose_b = true}); }, "is not c");
+  expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::f32, {2, 5})}); }, "does not give c");
+  expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = c, .transpose_b = true}); }, "does not give c");
   expect_rejected([&] { gemm(s, {.a = a, .b = world.in(DType::bf16, {3, 4}, Values(12)), .c = c}); }, "b is bfloat16");
   expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = world.out(DType::i32, {2, 4})}); }, "c is int32");
   expect_rejected([&] { gemm(s, {.a = a, .b = b, .c = c, .bias = world.in(DType::f32, {2}, Values(2))}); },

@@ -21,13 +21,13 @@ namespace hawser::ops::cpu {
 
 namespace {
 
-// A bound of the machine, so that a plan does not depend on who makes it.
+// An upper bound for this machine, so that a plan does not depend on the calling thread.
 int max_threads() {
   static const int threads = std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
   return threads;
 }
 
-// The calling thread's team is itself alone, for a scope.
+// Limits the calling thread's OpenMP team to one thread, for a scope.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
@@ -44,7 +44,7 @@ bool has_bf16_units() {
   return has && vector_level() == VectorLevel::avx512;
 }
 
-// oneDNN's matmul for one shape and layout on one thread; several threads may run it at once.
+// oneDNN's matmul for one shape and layout, single-threaded; several threads may run it concurrently.
 struct Matmul {
   dnnl::matmul primitive;
   dnnl::memory::desc a, b, c, bias, scratchpad;
@@ -103,7 +103,7 @@ std::shared_ptr<const Matmul> matmul_for(const GemmProblem& p) {
   return entry;
 }
 
-// From the description alone, so that nothing is compiled for a plan.
+// From the primitive descriptor alone: planning compiles nothing.
 std::int64_t matmul_scratchpad(const GemmProblem& p) {
   static std::mutex mutex;
   static std::map<Key, std::int64_t> cache;
@@ -131,9 +131,9 @@ void execute(const Matmul& matmul, const GemmProblem& p, std::byte* scratchpad) 
   stream.wait();
 }
 
-// The parts of C that threads share out, cut along its longer side by its sizes alone. oneDNN's own threads will not
-// do: with more of them it cuts K too, or otherwise, and the sums change (384 x 320 x 2048 in float32: already with
-// two).
+// Tiles of C for the threads, along its longer side; its sizes alone determine them. oneDNN's own threading cannot be
+// used: with more threads it also splits K, or splits differently, and the sums change (384 x 320 x 2048 in float32
+// already with two).
 struct Tiles {
   std::int64_t count = 1, width = 0;
   bool rows = true;
@@ -166,8 +166,8 @@ struct Tiles {
   }
 };
 
-// Calls body(tile index, slot) for every tile on at most `slots` threads, each with a slot of its own. oneDNN called
-// from inside stays on its thread.
+// Calls body(tile index, slot) for every tile on at most `slots` threads, each with its own slot. oneDNN called in body
+// runs on the calling thread.
 template <class Body>
 void for_each_tile(const Tiles& tiles, std::int64_t slots, const Body& body) {
   if (tiles.count == 1 || slots == 1 || omp_get_max_threads() == 1) {
@@ -235,8 +235,9 @@ void run_sgemm(const GemmProblem& p) {
   });
 }
 
-// Few rows against a weight [N, K]: bound by reading the weight, which oneDNN reads slowly for one row (and widened is
-// written first). Each number of C is one sum in one order, so a row's results do not depend on the rows beside it.
+// Few rows times a weight [N, K]: limited by reading the weight, which oneDNN reads slowly for one row (and a bf16
+// weight would first be widened). Each element of C is one sum in a fixed order: a row's result does not depend on
+// other rows.
 constexpr std::int64_t kFewRows = 32;
 
 bool few_rows(const GemmProblem& p) {
@@ -270,7 +271,7 @@ void run_few_rows(const GemmProblem& p) {
   });
 }
 
-// Float32 copies of what is not float32, for processors without bf16 units.
+// Sizes of the float32 copies of bf16 matrices, for processors without bf16 units.
 struct Widened {
   std::int64_t a = 0, b = 0, c = 0;  // elements
   std::int64_t bytes() const { return 4 * (a + b + c); }
@@ -314,7 +315,7 @@ void run_widened(const GemmProblem& p, std::byte* workspace, std::int64_t worksp
   move_rows(c, DType::f32, p.n, p.c, p.out, p.ldc, p.accumulate, p.m, p.n);
 }
 
-// No sum to take: C = bias, or C += bias.
+// K = 0: C = bias, or C += bias.
 void run_empty_sum(const GemmProblem& p) {
   if (p.bias != nullptr) {
     move_rows(p.bias, p.bias_dtype, 0, p.c, p.out, p.ldc, p.accumulate, p.m, p.n);

@@ -23,7 +23,7 @@ namespace {
     HAWSER_CHECK(hawser_status == CUBLAS_STATUS_SUCCESS, #call, ": ", cublasLtGetStatusName(hawser_status)); \
   } while (false)
 
-// Library objects that end with their owner.
+// Owns a library object and destroys it.
 template <class T, auto Destroy>
 class Handle {
  public:
@@ -40,7 +40,7 @@ class Handle {
   T value_ = nullptr;
 };
 
-// How far an address is aligned, at most 256.
+// Alignment of an address in bytes, at most 256.
 std::uint32_t alignment_of(const void* data) {
   const auto address = reinterpret_cast<std::uintptr_t>(data) | 256;
   return static_cast<std::uint32_t>(address & (~address + 1));
@@ -69,12 +69,12 @@ Key key_of(const GemmProblem& p) {
 
 struct Choice {
   cublasLtMatmulAlgo_t algorithm{};
-  bool found = false;     // else kernels of ours stand in
-  bool measured = false;  // by prepare(), or taken from text
-  std::string instead{};  // not found: what runs, and why
+  bool found = false;     // otherwise fallback kernels are used
+  bool measured = false;  // by prepare(), or restored from text
+  std::string instead{};  // if not found: what runs instead, and why
 };
 
-// Kept by the device: one handle, and what has been chosen so far.
+// In the per-device cache: the library handle, and the algorithms chosen so far.
 struct Lt {
   Handle<cublasLtHandle_t, cublasLtDestroy> handle;
   std::mutex mutex;
@@ -87,8 +87,9 @@ cudaDataType_t cuda_type(DType dtype) {
   return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// cuBLASLt is column-major: what is stored row-major [r, c] it sees as the transpose [c, r]. So C^T = op(B)^T op(A)^T:
-// our B is its A.
+// cuBLASLt is column-major: it sees a row-major [r, c] matrix as its transpose [c, r]. It therefore computes
+//   C^T = op(B)^T op(A)^T
+// with our B as its A.
 struct LtOperands {
   Handle<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> description;
   Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> a, b, c;
@@ -112,7 +113,7 @@ struct LtOperands {
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     HAWSER_LT_CHECK(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof(value)));
   }
-  // A matrix of one row may have any stride; cuBLASLt wants at least a row's length.
+  // A matrix of one row may have any stride; cuBLASLt requires at least the row's length.
   template <class Layout>
   static void layout(Layout& out, DType dtype, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
     HAWSER_LT_CHECK(cublasLtMatrixLayoutCreate(out.out(), cuda_type(dtype), static_cast<std::uint64_t>(rows),
@@ -120,7 +121,7 @@ struct LtOperands {
   }
 };
 
-// Those the library offers, best first by its own guess; where it has none, `rejection` says what it answered.
+// Algorithms from cuBLASLt's heuristic, best first. If there are none, `rejection` is set to the reason.
 std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const LtOperands& operands, const GemmProblem& p,
                                                         int max_count, std::string* rejection = nullptr) {
   Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
@@ -129,7 +130,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates(Lt& lt, const LtOperands
     HAWSER_LT_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kGemmScratch));
-  // A sum over K that is cut goes through the workspace, in order; never by atomic additions to C.
+  // A split sum over K goes through the workspace, in a fixed order; never by atomic additions to C.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.b));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.a));
@@ -164,7 +165,7 @@ cublasStatus_t run(Lt& lt, const CudaNative& native, const LtOperands& operands,
       cublasLtMatmul(lt.handle.get(), operands.description.get(), &one, p.b, operands.a.get(), p.a, operands.b.get(),
                      &beta, p.c, operands.c.get(), p.c, operands.c.get(), &algorithm, native.scratch(),
                      static_cast<std::size_t>(kGemmScratch), static_cast<cudaStream_t>(native.stream));
-  if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();  // a rejection of the library is no error of the stream
+  if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();  // a rejection by the library is not an error of the stream
   return status;
 }
 
@@ -175,7 +176,7 @@ Choice& choice_for(Lt& lt, const LtOperands& operands, const GemmProblem& p) {
     const auto found = candidates(lt, operands, p, 1, &rejection);
     entry->second.found = !found.empty();
     if (!found.empty()) entry->second.algorithm = found.front().algo;
-    if (found.empty()) entry->second.instead = cat("our own kernel, slow: ", rejection);
+    if (found.empty()) entry->second.instead = cat("fallback kernel (slow): ", rejection);
   }
   return entry->second;
 }
@@ -201,7 +202,8 @@ void multiply(const CudaNative& native, const GemmProblem& p) {
   Lt& lt = native.cache->get<Lt>();
   const std::lock_guard lock(lt.mutex);
   if (!known(p)) {
-    lt.choices[key_of(p)].instead = "our own kernel, slow: cuBLASLt has no float32 operands with a bf16 result";
+    lt.choices[key_of(p)].instead =
+        "fallback kernel (slow): cuBLASLt does not support float32 operands with a bf16 result";
     return multiply_simply(native, p);
   }
   const LtOperands operands(p);
@@ -209,9 +211,9 @@ void multiply(const CudaNative& native, const GemmProblem& p) {
   if (choice.found) {
     const cublasStatus_t status = run(lt, native, operands, p, choice.algorithm);
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    // A choice for better aligned addresses than these, say; the library rejects before it writes.
+    // For example, the algorithm may need better aligned addresses. The library rejects before it writes.
     choice.found = false;
-    choice.instead = "our own kernel, slow: cuBLASLt refused each of its own algorithms";
+    choice.instead = "fallback kernel (slow): cuBLASLt rejected all of its algorithms";
     for (const auto& candidate : candidates(lt, operands, p, 8)) {
       if (run(lt, native, operands, p, candidate.algo) != CUBLAS_STATUS_SUCCESS) continue;
       choice = {.algorithm = candidate.algo, .found = true};
@@ -219,14 +221,15 @@ void multiply(const CudaNative& native, const GemmProblem& p) {
     }
   }
   if (p.bias != nullptr) {
-    // No algorithm with a bias of this type: it is added afterwards, rounded twice.
+    // No algorithm supports a bias of this type: it is added afterwards, with a second rounding.
     GemmProblem plain = p, bias = p;
     plain.bias = nullptr;
     bias.accumulate = true;
     const LtOperands without(plain);
     const Choice& other = choice_for(lt, without, plain);
     if (other.found && run(lt, native, without, plain, other.algorithm) == CUBLAS_STATUS_SUCCESS) {
-      choice.instead = "cuBLASLt without the bias, then a kernel that adds it: it has no algorithm with this bias";
+      choice.instead =
+          "cuBLASLt without the bias, then a kernel that adds it: cuBLASLt has no algorithm with this bias";
       return set_rows(native, bias);
     }
   }
@@ -245,11 +248,11 @@ void prepare(const CudaNative& native, const GemmProblem& p) {
   Choice& choice = lt.choices[key_of(p)];
   choice = {.found = !found.empty(), .measured = true};
   if (found.empty()) {
-    choice.instead = cat("our own kernel, slow: ", rejection);
+    choice.instead = cat("fallback kernel (slow): ", rejection);
     return;
   }
   choice.algorithm = found.front().algo;
-  // Zeros run faster than numbers do.
+  // Zeros run faster than random numbers.
   fill_random(native, const_cast<void*>(p.a), p.in, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.lda, 1);
   fill_random(native, const_cast<void*>(p.b), p.in, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.ldb, 2);
   fill_random(native, p.c, p.out, p.m, p.n, p.ldc, 3);
@@ -257,7 +260,7 @@ void prepare(const CudaNative& native, const GemmProblem& p) {
   Handle<cudaEvent_t, cudaEventDestroy> start, stop;
   HAWSER_CUDA_CHECK(cudaEventCreate(start.out()));
   HAWSER_CUDA_CHECK(cudaEventCreate(stop.out()));
-  // Milliseconds of one run with a cold cache.
+  // Time of one run with a cold cache, in ms.
   const auto once = [&](const cublasLtMatmulAlgo_t& algorithm) {
     HAWSER_CUDA_CHECK(cudaMemsetAsync(native.scratch(), 0, static_cast<std::size_t>(kCudaScratchBytes), stream));
     HAWSER_CUDA_CHECK(cudaEventRecord(start.get(), stream));
@@ -268,7 +271,7 @@ void prepare(const CudaNative& native, const GemmProblem& p) {
     HAWSER_CUDA_CHECK(cudaEventElapsedTime(&ms, start.get(), stop.get()));
     return ms;
   };
-  // Median of each in turns, so that clocks that drift meet all alike.
+  // Median times. The algorithms take turns, so that clock drift affects all alike.
   const auto medians = [&](const std::vector<cublasLtMatmulAlgo_t>& algorithms, int rounds) {
     std::vector<std::vector<float>> times(algorithms.size());
     for (int round = 0; round < rounds; ++round) {
@@ -281,9 +284,9 @@ void prepare(const CudaNative& native, const GemmProblem& p) {
     }
     return out;
   };
-  // Each at the clock that a step has. Products in a row draw so much power that the GPU slows down, and the
-  // faster algorithm is then the one that draws less: short runs at full clock tell nothing about it. So each runs
-  // without a break for some milliseconds, of which the first part lets the clock settle.
+  // Times at the clock of a training step. Long sequences of GEMMs draw enough power to lower the GPU's clock, and then
+  // the algorithm that draws less is faster; short runs at full clock do not show it. So each algorithm runs without a
+  // pause for some milliseconds; the clock settles during the first part, which is not measured.
   const auto sustained = [&](const std::vector<cublasLtMatmulAlgo_t>& algorithms, int rounds, float each_ms) {
     constexpr float kSettle = 12, kMeasure = 20;
     const auto several = [&](const cublasLtMatmulAlgo_t& algorithm, float ms) {
@@ -309,8 +312,8 @@ void prepare(const CudaNative& native, const GemmProblem& p) {
     }
     return out;
   };
-  // All a few times, then the library's first and the best others twice for longer. Another takes the first's place
-  // only where it wins both times by a margin: what the first loses to noise alone it keeps.
+  // Measures all algorithms a few times, then the library's first choice and the best others twice, for longer. Another
+  // algorithm replaces the first choice only if it wins both times by a margin, so that noise does not replace it.
   constexpr float kMargin = 0.995f, kLong = 0.2f;
   constexpr std::size_t kFinal = 6;
   std::vector<cublasLtMatmulAlgo_t> all, last{found.front().algo};
@@ -337,7 +340,7 @@ void prepare(const CudaNative& native, const GemmProblem& p) {
 }
 
 std::string choices(const CudaNative& native) {
-  HAWSER_CUDA_CHECK(cudaSetDevice(native.ordinal));  // the thread may be new here, and a handle belongs to its device
+  HAWSER_CUDA_CHECK(cudaSetDevice(native.ordinal));  // a handle belongs to its device
   Lt& lt = native.cache->get<Lt>();
   const std::lock_guard lock(lt.mutex);
   std::ostringstream out;

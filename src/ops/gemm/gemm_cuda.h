@@ -1,4 +1,4 @@
-// CUDA backend of the GEMMs (cuBLASLt); also called by other CUDA backends (the fused loss).
+// CUDA backend of the GEMMs (cuBLASLt). Other CUDA backends (the fused loss) also call it.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace hawser::ops::cuda {
 
-// Uses the first kProductScratch bytes of the stream's scratch.
+// Uses the first kGemmScratch bytes of the stream's scratch.
 void multiply(const CudaNative& native, const GemmProblem& problem);
 constexpr std::int64_t kGemmScratch = std::int64_t{32} << 20;
 
@@ -20,12 +20,13 @@ void prepare(const CudaNative& native, const GemmProblem& problem);
 std::string choices(const CudaNative& native);
 std::int64_t take_choices(const CudaNative& native, const std::string& text);
 
-// Random normal numbers into a matrix; the gaps between its rows stay. For measurements.
+// Fills a matrix with random normal numbers, for measurements. The gaps between its rows do not change.
 void fill_random(const CudaNative& native, void* data, DType dtype, std::int64_t rows, std::int64_t columns,
                  std::int64_t stride, std::uint64_t seed);
-// C (+)= op(A) op(B) + bias for any shape and dtypes, one thread an element of C: what cuBLASLt has no algorithm for.
+// Fallback for GEMMs without a cuBLASLt algorithm: any shape and dtypes, one thread per element of C (slow).
+//   C (+)= op(A) op(B) + bias
 void multiply_simply(const CudaNative& native, const GemmProblem& problem);
-// c (+)= bias, to every row; accumulate false: c = bias, or 0 where there is none.
+// C (+)= bias, for every row. Without accumulate: C = bias, or 0 if there is none.
 void set_rows(const CudaNative& native, const GemmProblem& problem);
 
 }  // namespace hawser::ops::cuda

@@ -6,7 +6,7 @@ namespace hawser::ops::cuda {
 
 namespace {
 
-// N columns a thread; eight rows are on their way at once.
+// N columns per thread; loads of eight rows are in flight at once.
 template <class Dy, int N>
 __global__ void __launch_bounds__(128) bias_partials_kernel(Rows2<const Dy> dy, float* partial, std::int64_t stride) {
   const std::int64_t c = (static_cast<std::int64_t>(blockIdx.x) * 128 + threadIdx.x) * N;
@@ -70,7 +70,7 @@ void bias_gradient(const CudaNative& native, const BiasGradient& args) {
     constexpr int kWide = 16 / sizeof(Dy);
     const auto dy = rows2<Dy>(args.dy);
     const bool wide = aligned<kWide>({args.dy});
-    // About eight blocks on each SM.
+    // About eight blocks per SM.
     const std::int64_t across = ceil_div(columns, 128 * (wide ? kWide : 1));
     const int blocks = row_blocks(native, args.dy.size(0), columns, static_cast<int>(ceil_div(8, across)));
     auto* const partial = Scratch(native).take<float>(blocks * stride);
@@ -99,7 +99,7 @@ void multiply_simply(const CudaNative& native, const GemmProblem& p) {
   with_float(p.in, [&](auto in) {
     with_float(p.out, [&](auto out) {
       with_float(p.bias_dtype, [&](auto bias) {
-        // Rows of C in slices: the grid's second dim ends at 65535.
+        // In slices of rows of C: the grid's second dim is limited to 65535.
         for (std::int64_t row = 0; row < p.m; row += 32768) {
           GemmProblem part = p;
           part.m = std::min<std::int64_t>(32768, p.m - row);

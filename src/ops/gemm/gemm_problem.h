@@ -1,11 +1,11 @@
-// A GEMM as backends see it; checked. The fused loss makes its own.
+// `GemmProblem`: a checked GEMM, as passed to the backends. The fused loss creates its own.
 #pragma once
 
 #include "ops/gemm/gemm.h"
 
 namespace hawser::ops {
 
-// C[m, n] (+)= op(A) op(B) + bias, row-major with row strides in elements; `in` is the dtype of A and B.
+// C[m,n] (+)= op(A) op(B) + bias, row-major. lda, ldb, ldc: row strides in elements. `in`: the dtype of A and B.
 struct GemmProblem {
   std::int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;

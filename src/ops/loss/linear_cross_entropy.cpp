@@ -24,7 +24,7 @@ std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t ch
 
 void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args) {
   constexpr auto kOp = "linear_cross_entropy";
-  HAWSER_CHECK(args.x.rank() == 2 && args.weight.rank() == 2, kOp, ": x and weight are matrices");
+  HAWSER_CHECK(args.x.rank() == 2 && args.weight.rank() == 2, kOp, ": x and weight must be matrices");
   const std::int64_t tokens = args.x.size(0), channels = args.x.size(1), vocabulary = args.weight.size(0);
   const DType act = args.x.dtype();
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape());

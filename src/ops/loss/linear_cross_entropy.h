@@ -1,21 +1,22 @@
-// The output head and the cross-entropy of its logits in one op, over chunks of rows: the full logits never exist, and
-// no product is computed twice.
+// `linear_cross_entropy`: output head and cross-entropy fused in one op, over chunks of rows. The full logits are never
+// stored, and no GEMM is recomputed.
 //
-//   logits[t,v] = sum over c of x[t,c] * weight[v,c]
-//   lse[t]      = log sum over v of exp(logits[t,v])
-//   loss_sum   += sum over t with labels[t] >= 0 of (lse[t] - logits[t, labels[t]])
-//   g[t,v]      = (exp(logits[t,v] - lse[t]) - [v == labels[t]]) * scale      (0 where labels[t] < 0)
+//   logits[t,v]  = sum over c of x[t,c] * weight[v,c]
+//   lse[t]       = log sum over v of exp(logits[t,v])
+//   loss_sum    += sum over t with labels[t] >= 0 of (lse[t] - logits[t,labels[t]])
+//   g[t,v]       = (exp(logits[t,v] - lse[t]) - [v == labels[t]]) * scale          (0 if labels[t] < 0)
 //   dx[t,c]      = sum over v of g[t,v] * weight[v,c]
-//   dweight[v,c] = sum over t of g[t,v] * x[t,c], or += with accumulate_weight
+//   dweight[v,c] (+)= sum over t of g[t,v] * x[t,c]                                (+= with accumulate_weight)
 //
-//   x [T, C], weight [V, C] act, one dtype; labels [T] int32: < 0 is ignored, >= V throws on the stream;
-//   loss_sum [1] float32, added to (summed over the op in float64 first);
-//   scale [1] float32, read when the work runs: 1 / (valid tokens of the global batch), times any loss scale;
-//   dx [T, C], dweight [V, C]: float32, or bf16 where act is; each optional. Both empty: forward only, and scale may be
-//   empty. Softmax in float32; with bf16 weights g is rounded to bf16 before the two products.
-//   dx may be x (the same view); all else apart.
-//   chunk_rows 0: loss_chunk_rows(T, V, the device). It changes the order of sums in dweight, nothing else.
-// Source: the idea of Liger-Kernel's fused_linear_cross_entropy and llmq's fused_classifier; the code is ours.
+// x [T, C], weight [V, C] act, one dtype. labels [T] int32: < 0 is ignored, >= V throws on the stream.
+// loss_sum [1] float32, added to; the op's own sum is float64.
+// scale [1] float32, read when the kernel runs: 1 / (valid tokens of the global batch), times any loss scale.
+// dx [T, C], dweight [V, C]: float32, or bf16 if act is bf16; each optional. Both empty: forward only; then scale may
+// be empty.
+// Softmax is float32; with bf16 weights, g is rounded to bf16 before the two GEMMs.
+// Aliasing: dx may be x (the same view); all other views are disjoint.
+// chunk_rows 0: loss_chunk_rows(T, V, device). It changes the order of the sums in dweight, nothing else.
+// Source: the idea of Liger-Kernel's fused_linear_cross_entropy and llmq's fused_classifier; written from scratch.
 #pragma once
 
 #include "ops/common.h"
@@ -34,13 +35,13 @@ struct LinearCrossEntropy {
 };
 
 void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args);
-// gemm_prepare (ops/gemm/gemm.h) for the op's products; overwrites all of its tensors but labels, scale and loss_sum.
+// gemm_prepare (ops/gemm/gemm.h) for the op's GEMMs. Overwrites all of its tensors except labels, scale and loss_sum.
 void linear_cross_entropy_prepare(Stream& stream, const LinearCrossEntropy& args);
 
-// Rows at a time: equal chunks, each at most 64 MiB of float32 logits, on CUDA 2 GiB (products of a few thousand rows
-// reach a GPU's full rate), but at least 32 rows.
+// Rows of a chunk. Chunks are equal, each at most 64 MiB of float32 logits (CUDA: 2 GiB, since GEMMs of a few thousand
+// rows reach a GPU's full rate); the limit is at least 32 rows.
 std::int64_t loss_chunk_rows(std::int64_t tokens, std::int64_t vocabulary, DeviceKind target = DeviceKind::cpu);
-// Upper bound, bytes, with or without gradients, for any dtypes of dx and dweight. chunk_rows 0: loss_chunk_rows.
+// Upper bound in bytes, with or without gradients, for any dtypes of dx and dweight. chunk_rows 0: loss_chunk_rows.
 std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t channels, std::int64_t vocabulary,
                                             DType dtype, std::int64_t chunk_rows = 0,
                                             DeviceKind target = DeviceKind::cpu);

@@ -91,8 +91,8 @@ TEST(LinearCrossEntropy, AgreesWithFiniteDifferences) {
   }
 }
 
-// Logits of several thousands: the softmax must not overflow, and the loss stays exact.
-TEST(LinearCrossEntropy, TakesHugeLogits) {
+// Logits of several thousand: the softmax must not overflow, and the loss must be exact.
+TEST(LinearCrossEntropy, SupportsHugeLogits) {
   for (const DeviceKind kind : devices()) {
     World world(kind, 1);
     const TensorView loss = world.in_out(DType::f32, {1}, {0}), dx = world.out(DType::f32, {1, 1});
@@ -109,7 +109,7 @@ TEST(LinearCrossEntropy, TakesHugeLogits) {
   }
 }
 
-TEST(LinearCrossEntropy, DxMayLieOverX) {
+TEST(LinearCrossEntropy, DxMayAliasX) {
   const auto x = random_values(12, 1), weight = random_values(28, 2);
   const Values labels{6, 0, -1};
   for (const DeviceKind kind : devices()) {

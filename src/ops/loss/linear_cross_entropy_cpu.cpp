@@ -12,14 +12,14 @@ namespace hawser::ops::cpu {
 
 namespace {
 
-// The three products of a chunk of `rows` rows.
+// The three GEMMs of a chunk of `rows` rows.
 struct LossGemms {
   GemmProblem logits, dx, dweight;
 };
 
 LossGemms gemms_of(std::int64_t rows, std::int64_t channels, std::int64_t vocabulary, std::int64_t stride, DType act,
                    DType dx, DType dweight) {
-  const std::int64_t gradient_stride = act == DType::f32 ? stride : 2 * stride;  // bf16 over the floats of the logits
+  const std::int64_t gradient_stride = act == DType::f32 ? stride : 2 * stride;  // bf16 over float32 logits
   return {.logits = {.m = rows,
                      .n = vocabulary,
                      .k = channels,
@@ -93,7 +93,7 @@ void linear_cross_entropy(const LinearCrossEntropy& args) {
   const auto* labels = args.labels.data<std::int32_t>();
   double total = 0;
 
-  // An empty batch still writes its weight gradient: one chunk of no rows.
+  // An empty batch still writes dweight: one chunk without rows.
   for (std::int64_t begin = 0; begin == 0 || begin < tokens; begin += chunk) {
     const std::int64_t rows = std::min(chunk, tokens - begin);
     LossGemms p = gemms_of(rows, channels, vocabulary, layout.stride, act, args.dx.dtype(), args.dweight.dtype());

@@ -1,4 +1,4 @@
-// CPU backend of the fused head and loss; arguments are checked.
+// CPU backend of the fused head and loss. Arguments are already checked.
 #pragma once
 
 #include "base/units.h"
@@ -6,7 +6,7 @@
 
 namespace hawser::ops::cpu {
 
-// The workspace: logits of a chunk (later, over them, their gradients), a loss a row, scratch of the products.
+// Workspace: logits of a chunk (overwritten by their gradients), one loss per row, scratch of the GEMMs.
 struct LossLayout {
   std::int64_t rows = 0;    // of a chunk
   std::int64_t stride = 0;  // floats between rows of logits

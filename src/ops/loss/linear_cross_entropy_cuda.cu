@@ -21,7 +21,7 @@ struct LossGemms {
   GemmProblem logits, dweight, dx;
 };
 
-// The chunks of a call, and the products of each.
+// The chunks of a call, and the GEMMs of each.
 struct Chunks {
   const LinearCrossEntropy& args;
   LossLayout layout;
@@ -87,7 +87,7 @@ void linear_cross_entropy(const CudaNative& native, const LinearCrossEntropy& ar
   auto* const losses = reinterpret_cast<double*>(args.workspace.raw() + chunks.layout.logits_bytes());
   const bool gradients = !args.dx.empty() || !args.dweight.empty();
   const float* const scale = gradients ? args.scale.data<float>() : nullptr;
-  // An empty batch still writes its weight gradient: one chunk of no rows.
+  // An empty batch still writes dweight: one chunk without rows.
   for (std::int64_t begin = 0; begin == 0 || begin < tokens; begin += chunks.layout.rows) {
     const std::int64_t rows = std::min(chunks.layout.rows, tokens - begin);
     const LossGemms p = chunks.gemms(begin, rows);

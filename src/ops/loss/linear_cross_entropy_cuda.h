@@ -1,4 +1,4 @@
-// CUDA backend of the fused head and loss; arguments are checked.
+// CUDA backend of the fused head and loss. Arguments are already checked.
 #pragma once
 
 #include "base/units.h"
@@ -6,7 +6,7 @@
 
 namespace hawser::ops::cuda {
 
-// The workspace: float32 logits of a chunk of rows (later, over them, their gradients), then a loss a token.
+// Workspace: float32 logits of a chunk of rows (overwritten by their gradients), then one loss per token.
 struct LossLayout {
   std::int64_t rows = 0;    // of a chunk
   std::int64_t stride = 0;  // floats between rows of logits

@@ -9,11 +9,11 @@ namespace hawser::ops::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kPieces = 4;  // a block's part of a row arrives in so many pieces
+constexpr int kPieces = 4;  // pieces in which a block's part of a row is loaded
 constexpr int kVector = 4;  // float32 logits in 16 bytes
 constexpr int kEach = 8;    // parts and pieces are multiples of this
 
-// exp(x - level). float32 keeps the accurate one; under bf16 one multiplication and the unit's power of two are enough.
+// exp(x - level). float32 uses the accurate exponential; bf16 uses one FMA and the hardware's power of two.
 template <class Act>
 class Exponential {
  public:
@@ -33,8 +33,8 @@ class Exponential {
   float level_;
 };
 
-// Over the block, the same bits in every thread: partners add the same two numbers. A barrier lies before its reads of
-// `shared` and none behind.
+// Reduces over the block, with the same bits in every thread: exchange partners combine the same two values. There is a
+// barrier before the reads of `shared` and none after them.
 template <class Combine>
 __device__ __forceinline__ float over_block(float value, float* shared, float nothing, const Combine& combine) {
   const auto over_warp = [&] {
@@ -51,7 +51,7 @@ __device__ __forceinline__ float over_block(float value, float* shared, float no
   return value;
 }
 
-// A maximum and the sum of exp(x - most).
+// A maximum and the sum of exp(x - max_count).
 struct Sum {
   float max_count, sum;
 };
@@ -62,9 +62,9 @@ struct Call {
   CudaFault* fault;
 };
 
-// A cluster of blocks takes row after row, each block a part that it keeps in shared memory: a row is read once. The
-// next row's pieces are asked for as soon as theirs are free. What is written over a row is written after all of the
-// cluster have read their parts of it.
+// A cluster of blocks processes one row at a time. Each block keeps its part of the row in shared memory, so that a row
+// is read once. The pieces of the next row are loaded as soon as their memory is free. Gradients overwrite a row only
+// after all blocks of the cluster have read their parts.
 template <class Act, bool Gradients>
 __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
   extern __shared__ float4 memory[];
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
   const int blocks = static_cast<int>(cluster.num_blocks()), rank = static_cast<int>(cluster.block_rank());
   const std::int64_t begin = static_cast<std::int64_t>(rank) * call.part, step = gridDim.x / blocks;
   const int size = static_cast<int>(max(min(a.stride - begin, static_cast<std::int64_t>(call.part)), std::int64_t{0}));
-  // Logits from here on are no logits.
+  // Columns from here on are padding.
   const int counted =
       static_cast<int>(max(min(a.vocabulary - begin, static_cast<std::int64_t>(size)), std::int64_t{0}));
   float* const logits = reinterpret_cast<float*>(memory);
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
       }
     }
     max_count = over_block(max_count, warps[0], -INFINITY, [](float x, float y) { return fmaxf(x, y); });
-    // Where there is no number the sum is 0, or NaN: a NaN among the logits reaches the loss.
+    // If all logits are -inf, the base is 0. A NaN among the logits makes the sum NaN, and so the loss.
     const Exponential<Act> here(max_count == -INFINITY ? 0 : max_count);
     Vec<float, kVector> sums{};
 #pragma unroll 2
@@ -135,12 +135,12 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
                                  [](float x, float y) { return x + y; });
     if (threadIdx.x == 0) mine = {max_count, sum};
     if (!Gradients && more && threadIdx.x == 0) {
-      // All have read: the barrier of the sum says so.
+      // All threads have read their logits: over_block has a barrier.
       for (int p = 0; p * piece < size; ++p) fetch(t + step, p);
     }
     cluster.sync();
     if (threadIdx.x < blocks) all[threadIdx.x] = *cluster.map_shared_rank(&mine, threadIdx.x);
-    auto token = cluster.barrier_arrive();  // nobody writes `mine` anew, or leaves, before all have read
+    auto token = cluster.barrier_arrive();  // no block overwrites `mine` or exits before all have read it
     __syncthreads();
     for (int b = 0; b < blocks; ++b) max_count = fmaxf(max_count, all[b].max_count);
     const Exponential<Act> power(max_count);
@@ -193,7 +193,7 @@ void launch(const CudaNative& native, const Call& call, int blocks) {
   config.stream = stream_of(native);
   config.attrs = &cluster;
   config.numAttrs = 1;
-  int clusters = 0;  // as many as run at once
+  int clusters = 0;  // number that can be resident
   HAWSER_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
   clusters = std::max(clusters, 1);
   config.gridDim.x = static_cast<unsigned>(std::min<std::int64_t>(clusters, call.rows.rows) * blocks);
@@ -204,9 +204,9 @@ void launch(const CudaNative& native, const Call& call, int blocks) {
 
 void softmax_rows(const CudaNative& native, const SoftmaxRows& args) {
   if (args.rows == 0) return;
-  HAWSER_CHECK(args.vocabulary <= kMaxVocabulary, "linear_cross_entropy: a vocabulary of ", args.vocabulary,
-               "; CUDA takes at most ", kMaxVocabulary);
-  // Three blocks a SM, so that one's reading hides behind the others' work.
+  HAWSER_CHECK(args.vocabulary <= kMaxVocabulary, "linear_cross_entropy: the vocabulary is ", args.vocabulary,
+               "; CUDA supports at most ", kMaxVocabulary);
+  // Three blocks per SM, so that loads of one overlap with the work of the others.
   int blocks = 1;
   while (blocks < 8 && args.stride > 18432 * blocks) blocks *= 2;
   const Call call{args, static_cast<int>(round_up(ceil_div(args.stride, blocks), kEach)), native.fault};

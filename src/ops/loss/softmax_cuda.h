@@ -1,4 +1,4 @@
-// The inner part of the fused loss: from rows of logits to losses and gradients, between the products.
+// `softmax_rows`: losses and gradients from rows of logits; the part of the fused loss between its GEMMs.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,11 @@
 
 namespace hawser::ops::cuda {
 
-// losses[t] = log sum exp(logits[t, :]) - logits[t, labels[t]]; 0 where labels[t] < 0. With `scale` the row becomes its
-// gradient, *scale * (softmax - one-hot), 0 where labels[t] < 0: in place for act float32, and for bf16 in the second
-// half of the row's bytes. A label at or behind `vocabulary` is reported on the stream.
+// Arguments of softmax_rows, which computes
+//   losses[t] = log sum exp(logits[t,:]) - logits[t,labels[t]]          (0 if labels[t] < 0)
+// With `scale`, it also overwrites the logits with their gradients, scale * (softmax - one-hot), 0 if labels[t] < 0: in
+// place if act is float32, in the second half of the row's bytes if it is bf16. A label >= `vocabulary` is reported on
+// the stream.
 struct SoftmaxRows {
   DType act = DType::f32;
   float* logits = nullptr;  // [rows, stride], at a multiple of 16 bytes

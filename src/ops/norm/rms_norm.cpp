@@ -10,7 +10,7 @@ namespace hawser::ops {
 
 void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
   constexpr auto kOp = "rms_norm_forward";
-  HAWSER_CHECK(args.x.rank() == 2 && args.x.size(1) > 0, kOp, ": x is a matrix");
+  HAWSER_CHECK(args.x.rank() == 2 && args.x.size(1) > 0, kOp, ": x must be a matrix with at least one column");
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
   expect(kOp, "weight", args.weight, {DType::f32, DType::bf16}, {args.x.size(1)});
   expect(kOp, "y", args.y, {args.x.dtype()}, args.x.shape(), Rows::padded);
@@ -34,13 +34,13 @@ std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t chann
 
 void rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
   constexpr auto kOp = "rms_norm_backward";
-  HAWSER_CHECK(args.x.rank() == 2 && args.x.size(1) > 0, kOp, ": x is a matrix");
+  HAWSER_CHECK(args.x.rank() == 2 && args.x.size(1) > 0, kOp, ": x must be a matrix with at least one column");
   const auto act = args.x.dtype();
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
   expect(kOp, "weight", args.weight, {DType::f32, DType::bf16}, {args.x.size(1)});
   expect(kOp, "rstd", args.rstd, {DType::f32}, {args.x.size(0)});
   expect(kOp, "dy", args.dy, {act}, args.x.shape(), Rows::padded);
-  HAWSER_CHECK(!args.dx.empty() || !args.dweight.empty(), kOp, ": neither dx nor dweight is asked for");
+  HAWSER_CHECK(!args.dx.empty() || !args.dweight.empty(), kOp, ": dx and dweight are both missing");
   if (!args.residual_gradient.empty()) {
     HAWSER_CHECK(!args.dx.empty(), kOp, ": residual_gradient without dx");
     expect(kOp, "residual_gradient", args.residual_gradient, {act}, args.x.shape(), Rows::padded);

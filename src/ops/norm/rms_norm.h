@@ -1,16 +1,21 @@
-// Root-mean-square norm over the channels of each token.
+// `rms_norm_forward`, `rms_norm_backward`: root-mean-square norm over the channels of each token.
 //
-// forward:   rstd[t] = 1 / sqrt(mean over c of x[t,c]^2 + epsilon);  y[t,c] = x[t,c] * rstd[t] * weight[c]
-// backward:  g[t,c]  = dy[t,c] * weight[c];  n[t,c] = x[t,c] * rstd[t]
-//            dx[t,c] = rstd[t] * (g[t,c] - n[t,c] * mean over c of (g n)) + residual_gradient[t,c]
-//            dweight[c] = sum over t of dy[t,c] * n[t,c], or += with accumulate_weight
-//   x, y, dy, dx, residual_gradient [T, C] act, one dtype, rows may be padded; weight [C] float32 or bf16;
-//   rstd [T] float32; dweight [C] float32 or bf16.
-//   Aliasing: y may be x; dx may be dy or residual_gradient (the same view), else apart.
-//   Optional in backward: residual_gradient, and one of dx and dweight (then it is not computed).
-//   dweight sums over a few blocks of rows, cut by T alone, each in order.
-// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019; rounding as LlamaRMSNorm of transformers in
-// float32 (for bf16 all is float32 until y is rounded once).
+// forward:
+//   rstd[t] = 1 / sqrt(mean over c of x[t,c]^2 + epsilon)
+//   y[t,c]  = x[t,c] * rstd[t] * weight[c]
+// backward:
+//   g[t,c]     = dy[t,c] * weight[c]
+//   n[t,c]     = x[t,c] * rstd[t]
+//   dx[t,c]    = rstd[t] * (g[t,c] - n[t,c] * mean over c of (g n)) + residual_gradient[t,c]
+//   dweight[c] (+)= sum over t of dy[t,c] * n[t,c]          (+= with accumulate_weight)
+//
+// x, y, dy, dx, residual_gradient [T, C] act, one dtype, rows may be padded; weight [C] float32 or bf16;
+// rstd [T] float32; dweight [C] float32 or bf16.
+// Aliasing: y may be x; dx may be dy or residual_gradient (the same view); otherwise the views are disjoint.
+// Optional in backward: residual_gradient, and one of dx and dweight (it is then not computed).
+// dweight is summed over blocks of rows, in order. The blocks depend on the sizes (CUDA: also on the number of SMs).
+// Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019. Rounding as LlamaRMSNorm of transformers in
+// float32; with bf16, everything is float32 until y is rounded once.
 #pragma once
 
 #include "ops/common.h"

@@ -29,7 +29,7 @@ TEST(RmsNorm, ForwardAgreesWithFloat64) {
   for (const DType act : {DType::f32, DType::bf16}) {
     for (const DType weight_type : {DType::f32, act}) {
       for (const std::int64_t channels : {1, 20, 37, 576, 4096}) {
-        const std::int64_t tokens = 9, pad = channels % 16 == 0 ? 8 : 1;  // rows at 16 bytes, and rows anywhere
+        const std::int64_t tokens = 9, pad = channels % 16 == 0 ? 8 : 1;  // aligned and unaligned rows
         const auto x = random_values(tokens * channels, 1, act), weight = random_values(channels, 2, weight_type);
         const Reference expected = forward(x, weight, tokens);
         check_case({cat("rms_norm_forward ", to_string(act), " ", channels),
@@ -102,7 +102,7 @@ TEST(RmsNorm, BackwardAgreesWithFiniteDifferences) {
     check_backward({.act = act, .tokens = 5, .channels = 33, .residual = true, .want_dweight = false});
     check_backward({.act = act, .tokens = 5, .channels = 33, .accumulate = true, .want_dx = false});
     check_backward({.act = act, .dweight = act, .tokens = 3, .channels = 16});
-    // Rows that a GPU reads 16 bytes at a time, of one vector a thread, of two, and of two in larger blocks.
+    // Aligned rows for each GPU kernel: one vector per thread, two, and two in larger blocks.
     check_backward({.act = act, .tokens = 37, .channels = 64, .residual = true, .accumulate = true});
     check_backward({.act = act, .tokens = 2, .channels = 1088, .residual = true});
     check_backward({.act = act, .tokens = 1, .channels = 4112, .want_dweight = false});
@@ -158,7 +158,7 @@ TEST(RmsNorm, RejectsBadArguments) {
       [&] { rms_norm_forward(s, {.x = x.rows(0, 3), .weight = w, .y = x.rows(1, 3), .rstd = rstd.rows(0, 3)}); },
       "share memory");
   RmsNormBackward good{.x = x, .weight = w, .rstd = rstd, .dy = y};
-  expect_rejected([&] { rms_norm_backward(s, good); }, "neither dx nor dweight");
+  expect_rejected([&] { rms_norm_backward(s, good); }, "dx and dweight are both missing");
   good.dweight = world.out(DType::f32, {8});
   expect_rejected([&] { rms_norm_backward(s, good); }, "workspace is missing");
   good.residual_gradient = x;

@@ -41,7 +41,7 @@ void backward(const RmsNormBackward& args) {
     float* const partial = partials != nullptr ? partials + block * stride : nullptr;
     if (partial != nullptr) std::fill_n(partial, stride, 0.0f);
     for (std::int64_t t = block * x.count / blocks; t < (block + 1) * x.count / blocks; ++t) {
-      // dx may lie over dy: the weight's share of a row comes first.
+      // dx may alias dy: add the row to dweight first.
       if (partial != nullptr) HAWSER_DISPATCH(rms_norm_dweight_row, x.row(t), dy.row(t), rstd[t], partial, x.columns);
       if (dx.data == nullptr) continue;
       const Act* const add = residual.data != nullptr ? residual.row(t) : nullptr;

@@ -1,11 +1,11 @@
-// CPU backend of the RMS norm; arguments are checked.
+// CPU backend of the RMS norm. Arguments are already checked.
 #pragma once
 
 #include "ops/norm/rms_norm.h"
 
 namespace hawser::ops {
 
-// How many blocks of rows the weight gradient is summed over: from T alone.
+// Number of blocks of rows over which dweight is summed; depends on T alone.
 std::int64_t rms_norm_row_blocks(std::int64_t tokens);
 
 namespace cpu {

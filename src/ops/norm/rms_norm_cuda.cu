@@ -6,7 +6,7 @@ namespace hawser::ops::cuda {
 
 namespace {
 
-// A row's vectors stay in registers between the sum and the result: K of them in each thread of a block.
+// A row's vectors stay in registers between the sum and the result, K in each thread of a block.
 template <class Act, class Weight, int N, int K>
 __global__ void forward_kernel(Rows2<const Act> x, const Weight* weight, Rows2<Act> y, float* rstd, float epsilon) {
   __shared__ float shared[32];
@@ -49,7 +49,7 @@ __global__ void forward_kernel(Rows2<const Act> x, const Weight* weight, Rows2<A
   }
 }
 
-// Any shape: reads the row twice.
+// Fallback for any shape; reads the row twice.
 template <class Act, class Weight>
 __global__ void forward_any_kernel(Rows2<const Act> x, const Weight* weight, Rows2<Act> y, float* rstd, float epsilon) {
   __shared__ float shared[32];
@@ -72,7 +72,7 @@ Rows2<const T> reading(const TensorView& view) {
   return {rows.data, rows.count, rows.columns, rows.stride};
 }
 
-// The threads of a block that hold a row with K vectors of N each; 0: they would be too many.
+// Threads per block to hold a row with K vectors of N elements each; 0 if they would be too many.
 int threads_for(std::int64_t columns, int n, int k) {
   const std::int64_t threads = round_up(ceil_div(columns, n * k), 32);
   return threads <= 1024 ? static_cast<int>(threads) : 0;
@@ -111,8 +111,8 @@ struct Gradient {
 
 constexpr int kMaxStages = 8;
 
-// A block walks over rows t = blockIdx.x, + gridDim.x, ... and keeps its columns of the weight and of the weight's
-// gradient in registers. The copy engine brings the rows of x, dy and residual, `stages` of them ahead.
+// A block handles rows t = blockIdx.x, + gridDim.x, ... and keeps its columns of weight and dweight in registers. The
+// copy engine loads the rows of x, dy and residual, `stages` rows ahead.
 template <class Act, class Weight, int N, int K, int Threads>
 __global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
     backward_kernel(Gradient<Act, Weight> g, int stages) {
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
         dweight[k].v[i] += gf.v[i] * (xf.v[i] * r);
       }
     }
-    // Its barrier also says that all have read this stage.
+    // The barrier in block_sum also ensures that all threads have read this stage.
     const float pull = block_sum(dot, shared[turn]) * r * r / static_cast<float>(columns);
     const std::int64_t later = t + static_cast<std::int64_t>(stages) * gridDim.x;
     if (threadIdx.x == 0 && later < count) fetch(later, stage);
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(Threads, Threads <= 256 ? 2 : 1)
   }
 }
 
-// Any shape. The weight's gradient comes first: dx may lie over dy.
+// Fallback for any shape. Computes dweight first, since dx may alias dy.
 template <class Act, class Weight>
 __global__ void dweight_any_kernel(Gradient<Act, Weight> g) {
   const std::int64_t c = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -250,7 +250,7 @@ void backward(const CudaNative& native, const RmsNormBackward& args) {
     blocks = row_blocks(native, tokens, columns, per_sm);
     if (!args.dweight.empty()) g.partial = Scratch(native).take<float>(blocks * g.stride);
   };
-  // As many blocks as run at once: two a SM, or one where rows are long, that take its shared memory.
+  // As many blocks as are resident: two per SM, or one if rows are long, using all of the SM's shared memory.
   const auto launch = [&](auto kernel, int threads) {
     const std::int64_t stage_bytes =
         (g.residual.data != nullptr ? 3 : 2) * columns * static_cast<std::int64_t>(sizeof(Act));

@@ -1,5 +1,5 @@
-// CUDA backend of the RMS norm; arguments are checked. The workspace is not used: partial sums lie in the stream's
-// scratch.
+// CUDA backend of the RMS norm. Arguments are already checked. It does not use the workspace: partial sums are in the
+// stream's scratch.
 #pragma once
 
 #include "ops/norm/rms_norm.h"

@@ -15,7 +15,7 @@ void sum_squares(Stream& stream, const SumSquares& args) {
 
 void segment_sum_squares(Stream& stream, const SegmentSumSquares& args) {
   constexpr auto kOp = "segment_sum_squares";
-  HAWSER_CHECK(args.x.rank() == 1, kOp, ": x is a vector");
+  HAWSER_CHECK(args.x.rank() == 1, kOp, ": x must be a vector");
   expect(kOp, "x", args.x, {DType::f32, DType::bf16}, args.x.shape());
   expect(kOp, "out", args.out, {DType::f32}, {static_cast<std::int64_t>(args.ends.size())});
   expect_apart(kOp, args.x, args.out);

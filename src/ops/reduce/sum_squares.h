@@ -1,13 +1,18 @@
-// The global gradient norm and the clipping factor, never leaving the device.
+// `sum_squares`, `segment_sum_squares`, `clip_coefficient`: the global gradient norm and the clipping factor, computed
+// on the device.
 //
-// sum_squares:          out[0] = sum of x^2, or +=
-// segment_sum_squares:  out[s] = sum over i in [ends[s-1], ends[s]) of x[i]^2, or +=      (ends[-1] = 0)
-//   x float32 or bf16, dense, any shape (segments: [n]); out [1] or [segments] float32. Sums are float64 over blocks
-//   fixed by the sizes: the same for any number of threads.
-// clip_coefficient:     norm = sqrt(sum_squares[0]);  coefficient = min(1, max_norm / (norm + 1e-6)), 1 where max_norm
-// == 0
-//   A norm that is not finite gives coefficient 0 and sets skip to 1; else skip is left as it is.
-//   sum_squares, norm_out, coefficient [1] float32; skip [1] int32. norm_out and skip are optional.
+// sum_squares:
+//   out[0] (+)= sum of x^2
+// segment_sum_squares, with ends[-1] = 0:
+//   out[s] (+)= sum over i in [ends[s-1], ends[s]) of x[i]^2
+// x float32 or bf16, dense, any shape (segments: [n]); out [1] or [segments] float32. Sums are float64 over blocks that
+// depend on the sizes alone, so that the number of threads does not change the result.
+//
+// clip_coefficient:
+//   norm        = sqrt(sum_squares[0])
+//   coefficient = min(1, max_norm / (norm + 1e-6))          (1 if max_norm == 0)
+// If the norm is not finite, coefficient is 0 and skip is set to 1; otherwise skip does not change.
+// sum_squares, norm_out, coefficient [1] float32; skip [1] int32. norm_out and skip are optional.
 // Source: torch.nn.utils.clip_grad_norm_.
 #pragma once
 

@@ -11,7 +11,7 @@ namespace hawser::ops::cpu {
 
 namespace {
 
-// Blocks by the count alone; their sums are added in order.
+// The blocks depend on the count alone; their sums are added in order.
 template <class T>
 double total(const T* x, std::int64_t count) {
   constexpr std::int64_t kMaxBlocks = 256;

@@ -1,4 +1,4 @@
-// CPU backend of the norm and clip ops; arguments are checked.
+// CPU backend of the norm and clip ops. Arguments are already checked.
 #pragma once
 
 #include "ops/reduce/sum_squares.h"

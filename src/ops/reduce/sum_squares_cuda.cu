@@ -6,10 +6,10 @@ namespace hawser::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMaxBlocks = 1056;  // eight on each of 132 SMs; by the count alone otherwise
+constexpr int kMaxBlocks = 1056;  // eight on each of 132 SMs; the count alone determines the number below that
 
-// Squares of bf16 are exact in float32, and so are short sums of them to well below float64's need; float32 is squared
-// in float64.
+// Squares of bf16 are exact in float32, and short sums of them are accurate enough in float32. float32 is squared in
+// float64.
 template <class T, int N>
 __device__ __forceinline__ double squares(const Vec<T, N>& x) {
   if constexpr (std::is_same_v<T, Bf>) {
@@ -26,7 +26,7 @@ __device__ __forceinline__ double squares(const Vec<T, N>& x) {
   }
 }
 
-// `head` elements come before the first that starts at 16 bytes; block 0 takes these and the tail.
+// head: number of elements before the first 16-byte boundary. Block 0 handles them and the tail.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     squares_kernel(const T* x, std::int64_t head, std::int64_t count, double* partial) {

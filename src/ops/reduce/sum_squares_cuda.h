@@ -1,4 +1,4 @@
-// CUDA backend of the norm and clip ops; arguments are checked.
+// CUDA backend of the norm and clip ops. Arguments are already checked.
 #pragma once
 
 #include "ops/reduce/sum_squares.h"

@@ -11,7 +11,7 @@ namespace hawser::ops {
 void rope(Stream& stream, const Rope& args) {
   HAWSER_CHECK(args.x.rank() == 3 && args.x.size(2) % 2 == 0, "rope: x is [T, heads, D] with D even, not ",
                args.x.shape().text());
-  HAWSER_CHECK(args.x.size(2) <= kRopeMaxHeadDim, "rope: a head dim above ", kRopeMaxHeadDim);
+  HAWSER_CHECK(args.x.size(2) <= kRopeMaxHeadDim, "rope: head dim is above ", kRopeMaxHeadDim);
   expect("rope", "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
   expect("rope", "positions", args.positions, {DType::i32}, {args.x.size(0)});
   expect("rope", "frequencies", args.frequencies, {DType::f32}, {args.x.size(2) / 2});
@@ -26,7 +26,7 @@ std::vector<float> rope_frequencies(const RopeConfig& config) {
   HAWSER_CHECK(config.theta > 0 && config.factor > 0, "rope: theta ", config.theta, ", factor ", config.factor);
   std::vector<float> out;
   for (std::int64_t i = 0; i < config.head_dim / 2; ++i) {
-    // transformers keeps every step in float32; so do we, but for the power.
+    // transformers computes every step in float32; this does too, except for the power.
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
     const float base = 1.0f / static_cast<float>(std::pow(config.theta, static_cast<double>(exponent)));
     switch (config.kind) {

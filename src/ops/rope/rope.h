@@ -1,12 +1,14 @@
-// Rotary position embedding, in place, halves rotated as Hugging Face does.
+// `rope`: rotary position embedding, in place. Rotates halves of a head, as Hugging Face does.
 //
-//   angle = positions[t] * frequencies[i]                        (float64 product, reduced, then float32 sine and
-//   cosine) x'[t,h,i]       = scale * (x[t,h,i] cos(angle)       - x[t,h,i+D/2] sin(angle)) x'[t,h,i+D/2]   = scale *
-//   (x[t,h,i+D/2] cos(angle)   + x[t,h,i] sin(angle))
-// inverse: the rotation by -angle (times scale): the backward pass, since the rotation is orthogonal.
-//   x [T, H, D] act, D even, rows may be padded (heads of a packed QKV row); positions [T] int32, >= 0;
-//   frequencies [D/2] float32, radians a position. Exact to float32 rounding at positions up to 2^20 and beyond.
+//   angle          = positions[t] * frequencies[i]
+//   x'[t,h,i]      = scale * (x[t,h,i]     * cos(angle) - x[t,h,i+D/2] * sin(angle))
+//   x'[t,h,i+D/2]  = scale * (x[t,h,i+D/2] * cos(angle) + x[t,h,i]     * sin(angle))
 //
+// The angle is a float64 product and is reduced in float64; its sine and cosine are float32. The result is exact to
+// float32 rounding at positions up to 2^20 and beyond.
+// inverse: rotates by -angle (times scale). This is the backward pass, since the rotation is orthogonal.
+// x [T, H, D] act, D even, rows may be padded (heads of a packed QKV row); positions [T] int32, >= 0;
+// frequencies [D/2] float32, in radians per position.
 // Source: Su et al., "RoFormer", 2021; transformers 4.x and 5.x modeling_rope_utils.py for the frequencies.
 #pragma once
 
@@ -36,12 +38,14 @@ struct RopeConfig {
   std::int64_t original_max_position = 8192;  // llama3: original_max_position_embeddings
 };
 
-// [head_dim / 2], radians a position:
-//   standard  theta^(-2i / head_dim)
-//   linear    standard / factor
-//   llama3    wavelength w = 2 pi / f;  w < original / high_freq_factor: f;  w > original / low_freq_factor: f /
-//   factor;
-//             between: (1 - s) f / factor + s f with s = (original / w - low) / (high - low)
+// Frequencies [head_dim / 2], in radians per position:
+//   standard:  f = theta^(-2i / head_dim)
+//   linear:    f / factor
+//   llama3, with wavelength w = 2 pi / f:
+//       w < original / high_freq_factor:  f
+//       w > original / low_freq_factor:   f / factor
+//       between:  (1 - s) * f / factor + s * f
+//                 s = (original / w - low_freq_factor) / (high_freq_factor - low_freq_factor)
 std::vector<float> rope_frequencies(const RopeConfig& config);
 
 }  // namespace hawser::ops

@@ -56,7 +56,7 @@ TEST(Rope, AgreesWithFloat64AtLargePositions) {
   }
 }
 
-// The gradient of <y, dy> is the rotation back of dy.
+// The gradient of <y, dy> with respect to x is the inverse rotation of dy.
 TEST(Rope, InverseIsTheBackwardPass) {
   const Values positions{3, 77}, frequencies{1.0, 0.3, 0.01};
   Values x = random_values(2 * 2 * 6, 1);
@@ -65,7 +65,7 @@ TEST(Rope, InverseIsTheBackwardPass) {
   expect_close(rotated(dy, positions, frequencies, 2, 1.1, true), numeric_gradient(loss, x), 1e-7, "dx");
 }
 
-// Values of transformers' ROPE_INIT_FUNCTIONS, written out from its formulas.
+// Values of transformers' ROPE_INIT_FUNCTIONS, computed from its formulas.
 TEST(Rope, FrequenciesOfEachKind) {
   const auto plain = rope_frequencies({.theta = 500000, .head_dim = 128});
   ASSERT_EQ(plain.size(), 64u);

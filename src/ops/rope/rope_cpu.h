@@ -1,11 +1,11 @@
-// CPU backend of the rotary embedding; arguments are checked.
+// CPU backend of the rotary embedding. Arguments are already checked.
 #pragma once
 
 #include "ops/rope/rope.h"
 
 namespace hawser::ops {
 
-constexpr std::int64_t kRopeMaxHeadDim = 1024;  // sines and cosines of one token lie on the stack
+constexpr std::int64_t kRopeMaxHeadDim = 1024;  // the sines and cosines of one token are on the stack
 
 namespace cpu {
 

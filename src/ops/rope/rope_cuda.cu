@@ -6,7 +6,7 @@ namespace hawser::ops::cuda {
 
 namespace {
 
-// The angle is reduced to [-pi/4, pi/4] in float64 and the rest is a float32 series, as on the CPU.
+// The angle is reduced to [-pi/4, pi/4] in float64; sine and cosine are float32 series, as on the CPU.
 __device__ __forceinline__ void sine_and_cosine(std::int32_t position, float frequency, float& sine, float& cosine) {
   const double angle = static_cast<double>(position) * static_cast<double>(frequency);
   const double whole = rint(angle * 0.63661977236758134308);
@@ -25,13 +25,13 @@ __device__ __forceinline__ void sine_and_cosine(std::int32_t position, float fre
 
 constexpr int kTokens = 4;
 
-// One block takes kTokens tokens: their angles once, then all heads. The first vectors of each token are asked for
-// before the angles are worked out.
+// One block handles kTokens tokens: it computes their angles once, then rotates all heads. The loads of each token's
+// first vectors are issued before the angles are computed.
 template <class Act, int N>
 __global__ void __launch_bounds__(512) rope_kernel(Rows2<Act> x, const std::int32_t* positions,
                                                    const float* frequencies, int half, float scale, float sign) {
   extern __shared__ float4 angles[];
-  float* const cosines = reinterpret_cast<float*>(angles);  // [kTokens, half], then the sines
+  float* const cosines = reinterpret_cast<float*>(angles);  // [kTokens, half], followed by the sines
   float* const sines = cosines + kTokens * half;
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kTokens;
   const int tokens = begin + kTokens <= x.count ? kTokens : static_cast<int>(x.count - begin);

@@ -1,4 +1,4 @@
-// CUDA backend of the rotary embedding; arguments are checked.
+// CUDA backend of the rotary embedding. Arguments are already checked.
 #pragma once
 
 #include "ops/rope/rope.h"

@@ -1,8 +1,9 @@
-// Initial values that depend on what an element is, never on where it is drawn.
+// `random_normal`: initial values that depend on the parameter and the element, not on the shard.
 //
-// random_normal:  y[i] = mean + std * RandomStream(seed, name).normal(first_element + i)       (base/philox.h)
-//   y [n] float32 or bf16, dense, any shape. `name` is the hash of the parameter's name (fnv1a); first_element the
-//   place of y[0] in the whole parameter, so that any shard draws its own part.
+//   y[i] = mean + std * RandomStream(seed, name).normal(first_element + i)          (base/philox.h)
+//
+// y [n] float32 or bf16, dense, any shape. `name` is the hash of the parameter's name (fnv1a). first_element is the
+// index of y[0] in the unsharded parameter: each shard generates its own part.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@ namespace {
 
 using namespace testing;
 
-TEST(RandomNormal, EachShardDrawsItsPartOfTheWhole) {
+TEST(RandomNormal, EachShardGeneratesItsPart) {
   const std::uint64_t name = fnv1a("model.layers.0.mlp.up_proj.weight");
   const RandomStream random(7, name);
   for (const DType dtype : {DType::f32, DType::bf16}) {

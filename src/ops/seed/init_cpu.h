@@ -1,4 +1,4 @@
-// CPU backend of the initial values; arguments are checked.
+// CPU backend of the initial values. Arguments are already checked.
 #pragma once
 
 #include "ops/seed/init.h"

@@ -6,7 +6,7 @@ namespace hawser::ops::cuda {
 
 namespace {
 
-// RandomStream::normal, with the device's logarithm and cosine.
+// RandomStream::normal with CUDA's logarithm and cosine.
 __device__ double normal(const RandomStream& random, std::uint64_t element) {
   const PhiloxWords w = random.words(element);
   const double u = (static_cast<double>((static_cast<std::uint64_t>(w[1]) << 32 | w[0]) >> 11) + 0.5) * 0x1p-53;
@@ -21,7 +21,7 @@ struct Draw {
   std::uint64_t first;
   double mean, std;
   __device__ void operator()(std::int64_t, std::int64_t at) const {
-    // Not contracted: one rounding each, as the CPU does.
+    // No FMA contraction: each operation rounds once, as on the CPU.
     const double z = normal(random, first + static_cast<std::uint64_t>(at));
     y[at] = from_float<T>(static_cast<float>(__dadd_rn(mean, __dmul_rn(std, z))));
   }

@@ -1,4 +1,4 @@
-// CUDA backend of the initial values; arguments are checked.
+// CUDA backend of the initial values. Arguments are already checked.
 #pragma once
 
 #include "ops/seed/init.h"
