@@ -1,10 +1,10 @@
-// Rates of attention on a GPU, Llama-3.1-8B's heads (32 query, 8 key-value heads of 128), bf16, in the forms that
-// training calls it in.
+// Benchmark of attention on a GPU with Llama-3.1-8B's heads (32 query, 8 key-value heads of 128), bf16, in the forms
+// that training uses.
 //
 //   bench_attention_cuda [runs, default 7] [part of a line's name]
 //
-// Each line is the median of the runs, after two that are not counted; TFLOP/s count visible pairs, backward as 2.5
-// times forward. What run.deterministic costs stands beside it.
+// Each line is the median of the runs, after two warm-up runs. TFLOP/s count visible pairs, and backward as 2.5 times
+// forward. Backward is also measured with `deterministic`.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -28,11 +28,11 @@ struct Shape2 {
   std::string name;
   std::int64_t query_rows, key_rows;
   std::vector<std::int32_t> table;  // 6 numbers a segment
-  std::int64_t max_segments;        // N, what the host knows
+  std::int64_t max_segments;        // N, the rows of the table
   SegmentForm form;
   std::vector<SegmentBatch> batches;
   bool causal;
-  bool host_known = false;  // the host knows the segments
+  bool host_known = false;  // host_segments is set
 };
 
 class Bench {
@@ -46,7 +46,7 @@ class Bench {
       pairs += visible_pairs(s.table[i + 1], s.table[i + 3], s.table[i + 4] - s.table[i + 5], s.causal, 0);
     }
     const double work = 4.0 * static_cast<double>(kHeads * kDim) * pairs;
-    // Packed as the projection writes them; keys of an off-diagonal block are gathered, and lie apart.
+    // Q, K and V are packed, as the projection writes them. Keys of an off-diagonal block are gathered and separate.
     const bool packed = s.causal;
     const std::int64_t width = packed ? (kHeads + 2 * kKvHeads) * kDim : kHeads * kDim;
     const TensorView qkv = normal({s.query_rows, width}), dqkv = empty(DType::bf16, {s.query_rows, width});
@@ -69,7 +69,7 @@ class Bench {
     f.workspace = empty(DType::u8, {attention_workspace(f, DeviceKind::cuda)});
     line(s.name + " forward", work, attention_implementation(f, DeviceKind::cuda), f.workspace.bytes(),
          [&] { attention_forward(*stream_, f); });
-    // dk and dv of gathered keys are sums over ranks: float32.
+    // dk and dv of gathered keys are float32, since they are reduced over ranks.
     AttentionBackward b{.q = f.q,
                         .k = f.k,
                         .v = f.v,
@@ -166,8 +166,8 @@ Shape2 sequences(std::int64_t count, std::int64_t length, bool dense) {
   return s;
 }
 
-// Lengths from a fixed sequence of numbers around the mean. `most`: rows of the table, most of them not used, where the
-// host must allow for many short documents.
+// Document lengths from a fixed pseudo-random sequence with the given mean. max_count: rows of the table, of which most
+// are unused, as when the host must reserve rows for many short documents.
 Shape2 documents(std::int64_t total, std::int64_t mean, std::int64_t max_count) {
   Shape2 s{.name = cat("documents of ", mean / 1024, "K in ", total / 1024, "K"),
            .query_rows = total,
@@ -202,10 +202,10 @@ Shape2 off_diagonal(std::int64_t queries, std::int64_t keys, SegmentForm form, s
           .causal = false};
 }
 
-// The keys before a chunk of each of `count` sequences, with context parallelism in a zig-zag.
+// The keys before a chunk of each of `count` sequences: context parallelism with a zig-zag layout.
 Shape2 before_chunks(std::int64_t count, std::int64_t queries, std::int64_t keys) {
   Shape2 s = off_diagonal(queries, keys, SegmentForm::any, count);
-  s.name = cat(count, " off-diagonal blocks ", queries / 1024, "K x ", keys / 1024, "K at equal places");
+  s.name = cat(count, " off-diagonal blocks ", queries / 1024, "K x ", keys / 1024, "K at equal distances");
   s.query_rows = count * queries;
   s.key_rows = count * keys;
   s.batches = {{count, 0, queries, queries, 0, keys, keys}};
@@ -218,11 +218,12 @@ Shape2 before_chunks(std::int64_t count, std::int64_t queries, std::int64_t keys
   return s;
 }
 
-// What a rank of a context-parallel group sees of the others' keys: those before its two chunks of `count` sequences.
+// The other ranks' keys that a rank of a context-parallel group attends to: those before its two chunks of each of
+// `count` sequences.
 Shape2 remote_keys(std::int64_t rank, std::int64_t ranks, std::int64_t count, std::int64_t chunk) {
   const std::int64_t length = 2 * ranks * chunk;
   Shape2 s = off_diagonal(2 * chunk, length, SegmentForm::any, 2 * count);
-  s.name = cat("rank ", rank, " of ", ranks, ", ", count, " x ", length / 1024, "K, keys of others");
+  s.name = cat("rank ", rank, " of ", ranks, ", ", count, " x ", length / 1024, "K, remote keys");
   s.query_rows = count * 2 * chunk;
   s.key_rows = count * length;
   s.table.clear();
@@ -239,7 +240,7 @@ Shape2 remote_keys(std::int64_t rank, std::int64_t ranks, std::int64_t count, st
   return s;
 }
 
-// A long document's four pieces on one rank, which share its first rows.
+// Four pieces of a long document on one rank, which share its first key rows.
 Shape2 shared_off_diagonal(std::int64_t rows, std::int64_t keys) {
   Shape2 s = off_diagonal(rows, keys, SegmentForm::any, 16);
   s.name = cat("4 off-diagonal blocks that share keys, ", rows / 1024, "K x up to ", keys / 1024, "K");
@@ -255,7 +256,7 @@ Shape2 shared_off_diagonal(std::int64_t rows, std::int64_t keys) {
 
 Shape2 host_known(Shape2 s) {
   s.host_known = true;
-  s.name += ", told";
+  s.name += ", host_segments";
   return s;
 }
 

@@ -1,10 +1,10 @@
-// Rates of comm/nccl's collectives, and what they cost a GEMM that runs beside them.
+// Benchmark of comm/nccl's collectives, and of their cost to a GEMM that runs concurrently.
 //
 //   mpirun -np 4 bench_comm_nccl [--max-ctas N] [--min-ctas N] [--only all_gather]
-//   mpirun -np 4 bench_comm_nccl --memory     what communicators take of the GPU, one by one
+//   mpirun -np 4 bench_comm_nccl --memory     GPU memory of communicators, one by one
 //
-// One GPU a rank. Bytes are those of the whole buffer (size * n elements); bus GB/s as NCCL's own tests count them:
-// what every link must carry at least. Each figure is the median of separately timed runs, of the slowest rank.
+// One GPU per rank. Bytes are those of the full buffer (size * n elements). Bus GB/s as in nccl-tests: the minimum that
+// every link must carry. Each figure is the median of separately timed runs, on the slowest rank.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -67,11 +67,11 @@ class Bench {
 
   const std::string& note() const { return note_; }
 
-  // A collective of `bytes` in all, in the registered region or in the other.
+  // A collective over `bytes` bytes, in the registered arena or in the other.
   using Run = std::function<void(std::int64_t bytes)>;
   struct Line {
     const char* name;
-    double bus;  // bytes on each link, of the buffer's
+    double bus;  // bytes on each link, as a fraction of the buffer's
     Run run;
   };
   std::vector<Line> lines() {
@@ -109,7 +109,7 @@ class Bench {
     return slowest(world_, median(times));
   }
 
-  // A product of the gate and up projection's shape at 16,384 tokens, many times.
+  // A GEMM with the shape of the gate and up projection at 16,384 tokens, run many times.
   void prepare_gemm() {
     const auto take = [&](std::int64_t rows, std::int64_t columns) {
       kept_.emplace_back(device_, DType::bf16, Shape{rows, columns});
@@ -119,7 +119,7 @@ class Bench {
     ops::gemm_prepare(*compute_, gemm_);
     compute_->synchronize();
   }
-  // Seconds of kProducts products, with `beside` enqueued before them on the other stream.
+  // Time of kGemms GEMMs in s, with `overlapped` enqueued before them on the other stream.
   double gemms(const std::function<void()>& overlapped) {
     std::vector<double> times;
     for (int i = 0; i < 11; ++i) {
@@ -151,7 +151,7 @@ class Bench {
   }
   static ncclComm_t comm(Group& group) { return dynamic_cast<NcclGroup&>(group).communicator(); }
 
-  // A region holds two buffers and a workspace.
+  // An arena holds two buffers and a workspace.
   static TensorView first(const Arena& in, DType dtype, std::int64_t n) {
     return {in.data(), dtype, {n}, DeviceKind::cuda};
   }
@@ -161,7 +161,7 @@ class Bench {
   static TensorView workspace(const Arena& in) {
     return {in.data() + 2 * kSizes.back(), DType::u8, {kWorkspace}, DeviceKind::cuda};
   }
-  // Elements of a member's part of a bf16 buffer of `bytes`.
+  // Elements of one member's part of a bf16 buffer of `bytes` bytes.
   std::int64_t part(std::int64_t bytes) const { return bytes / 2 / world_.size(); }
 
   void all_gather(Group& group, const Arena& in, std::int64_t bytes) {
@@ -200,7 +200,7 @@ class Bench {
   ops::Gemm gemm_;
 };
 
-// What a mesh's communicators take of the GPU, in MiB.
+// GPU memory of a mesh's communicators, in MiB.
 double memory_of_a_mesh(World& world, Device& device, const NcclOptions& options) {
   std::size_t before = 0, after = 0, all = 0;
   HAWSER_CUDA_CHECK(cudaMemGetInfo(&before, &all));
@@ -209,8 +209,8 @@ double memory_of_a_mesh(World& world, Device& device, const NcclOptions& options
   return static_cast<double>(before - after) / static_cast<double>(kMiB);
 }
 
-// What each step of making a mesh takes of rank 0's GPU, and what its first collectives take then, which should be
-// nothing: a step must not.
+// Reports the GPU memory that rank 0 allocates in each step of creating a mesh, and in its first collectives. The
+// latter should be zero, since a step must not allocate.
 void report_memory(World& world, Device& device, NcclOptions options) {
   const int n = world.size();
   const bool speaks = world.rank().value() == 0;
@@ -232,7 +232,7 @@ void report_memory(World& world, Device& device, NcclOptions options) {
     {
       constexpr std::int64_t kPart = 64 * kMiB;
       const Arena arena(device, kPart * (n + 1) + 2 * kCudaReduceBytes);
-      log("(a region to register)");
+      log("(arena to register)");
       const std::string note = mesh->register_memory(arena.data(), arena.bytes());
       if (speaks && !note.empty()) std::printf("  %s\n", note.c_str());
       log("registered");
@@ -249,23 +249,23 @@ void report_memory(World& world, Device& device, NcclOptions options) {
         mesh->shard_reduce().reduce_scatter(*stream, whole, part, /*accumulate=*/false, workspace);
         done("first reduce_scatter of shards");
         mesh->shard().all_reduce(*stream, part.rows(0, 64), Reduction::sum, workspace);
-        done("first sum of numbers over shards");
+        done("first all_reduce of scalars over shards");
       }
       if (mesh->context().size() > 1) {
         mesh->context().all_gather(*stream, part, whole);
         mesh->context().reduce_scatter(*stream, whole, part, /*accumulate=*/false, workspace);
-        done("first gather and reduction of context");
+        done("first all_gather and reduce_scatter of context");
       }
       if (mesh->replicate().size() > 1) {
         mesh->replicate().all_reduce(*stream, part, Reduction::sum, workspace);
-        done("first sum over replicas");
+        done("first all_reduce over replicas");
       }
       mesh->data().all_reduce(*stream, part.rows(0, 64), Reduction::sum, workspace);
-      done("first sum of numbers over all");
+      done("first all_reduce of scalars over all ranks");
       mesh->unregister_memory(arena.data());
     }
     if (speaks) {
-      std::printf("  the mesh took %.1f MiB, what came later %.1f MiB\n",
+      std::printf("  the mesh takes %.1f MiB, later allocations %.1f MiB\n",
                   static_cast<double>(meshes_end - first) / kMiB,
                   static_cast<double>(device.memory().used - meshes_end) / kMiB);
       std::fflush(stdout);
@@ -286,7 +286,7 @@ void run(World& world, Device& device, const NcclOptions& options, const std::st
                 bench.note().empty() ? "mapped on all GPUs" : bench.note().c_str());
     std::printf("%-34s", "bus GB/s at MiB:");
     for (const std::int64_t bytes : kSizes) std::printf("%*lld", kColumn, static_cast<long long>(bytes / kMiB));
-    std::printf("%*s\n", 2 * kColumn, "product beside it");
+    std::printf("%*s\n", 2 * kColumn, "slowdown of GEMM");
   }
   bench.prepare_gemm();
   const double alone = bench.gemms(nullptr);
@@ -299,14 +299,14 @@ void run(World& world, Device& device, const NcclOptions& options, const std::st
       if (bytes == 436 * kMiB) large = seconds;
       if (speaks) std::printf("%*.0f", kColumn, static_cast<double>(bytes) * line.bus / seconds * 1e-9);
     }
-    // As many as keep the links busy while the products run, which they slow down.
+    // Enough collectives to keep the links busy while the GEMMs run, including their slowdown.
     const int times = static_cast<int>(1.5 * alone / large) + 2;
     const double overlapped = bench.gemms([&] {
       for (int i = 0; i < times; ++i) line.run(436 * kMiB);
     });
     if (speaks) std::printf("%*s%+.1f%%\n", 2 * kColumn - 6, "", (overlapped / alone - 1) * 100), std::fflush(stdout);
   }
-  if (speaks) std::printf("product alone: %.3f ms\n", alone / Bench::kGemms * 1e3);
+  if (speaks) std::printf("GEMM alone: %.3f ms\n", alone / Bench::kGemms * 1e3);
 }
 
 }  // namespace
@@ -326,7 +326,7 @@ int main(int argc, char** argv) {
   const CudaInfo info = cuda_info();
   const int gpu = world.local_rank();
   if (world.any(gpu >= info.devices)) {
-    if (gpu == 0) std::printf("SKIPPED: one GPU a rank is needed: %s\n", info.problem.c_str());
+    if (gpu == 0) std::printf("SKIPPED: one GPU per rank is required: %s\n", info.problem.c_str());
     return 77;
   }
   try {

@@ -1,9 +1,9 @@
-"""Text of any size for measuring `hawser prepare`: novels over and over, with noise, so that no two lines repeat.
+"""Generate text of any size, to measure `hawser prepare`: novels, repeated with noise so that no two lines are equal.
 
 usage: make_text.py --bytes 2e9 OUTPUT.jsonl [--inputs inputs]
 
-Each line of JSONL is a passage of 200 to 4,000 bytes; one word in twelve is replaced by one drawn from the novels or by a
-number.
+Each line of JSONL is a passage of 200 to 4,000 bytes. One word in twelve is replaced by a random word of the novels or
+a random number.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-// Rates of the CPU ops at SmolLM2-135M's shapes, beside the rate of dnnl_sgemm on this machine in the same seconds.
+// Benchmark of the CPU ops at SmolLM2-135M's shapes, with dnnl_sgemm on the same machine for comparison.
 //
-//   ninja bench_ops && ./bench_ops [threads] [seconds a line] [part of a line's name]
+//   ninja bench_ops && ./bench_ops [threads] [seconds per line] [part of a line's name]
 //
-// One thread is timed by its processor time, which others on the machine disturb least; more threads by the clock.
+// One thread is timed by CPU time, which other load on the machine disturbs least; more threads by wall-clock time.
 //
-// GFLOP/s count what the formula needs: visible pairs for attention, three products for the loss with its gradients.
+// GFLOP/s count the formula's operations: visible pairs for attention, three GEMMs for the loss with gradients.
 #include <oneapi/dnnl/dnnl.h>
 #include <time.h>
 
@@ -55,7 +55,7 @@ class Bench {
     return view;
   }
 
-  // The best of repeated runs: others on this machine only ever slow it down.
+  // The best of repeated runs, since other load can only slow them down.
   void line(const std::string& name, double work, const char* unit, const std::function<void()>& run) {
     if (name.find(only_) != std::string::npos) measure(name, work, unit, run);
     stream_->synchronize();
@@ -197,7 +197,7 @@ void loss(Bench& bench, DType dtype, std::int64_t t) {
   }
 }
 
-// Bytes that must move; the bound is memory.
+// Memory-bound ops; counts the bytes that must be moved.
 void pointwise(Bench& bench, DType dtype, std::int64_t t) {
   const std::int64_t c = 576, f = 1536;
   const auto size = static_cast<double>(size_of(dtype));

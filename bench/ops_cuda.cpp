@@ -1,10 +1,10 @@
-// Rates of the CUDA ops at Llama-3.1-8B's shapes (16,384 tokens), beside the rate of a copy measured in the same call.
+// Benchmark of the CUDA ops at Llama-3.1-8B's shapes (16,384 tokens), relative to a copy measured in the same run.
 //
 //   ninja bench_ops_cuda && ./bench_ops_cuda [part of a line's name] [file for the chosen GEMM algorithms]
 //
-// Random data. A memory line is the median of groups of runs one after another, as in a step; each run moves far more
-// than the cache holds. Bytes are those that the formula must move: each input once, each output once. GEMM lines give
-// cuBLASLt's own first choice and the one chosen by measurement, timed run by run in turns, with a cold cache.
+// Data is random. Memory-bound lines are medians of groups of back-to-back runs, as in a step; each run moves far more
+// data than the cache holds. Bytes are the minimum for the formula: each input and output once. GEMM lines compare
+// cuBLASLt's first choice with the algorithm chosen by measurement, timed alternately with a cold cache.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -78,7 +78,7 @@ class Bench {
     kept_.clear();
   }
 
-  // Median milliseconds of one run, out of groups that take a few milliseconds each.
+  // Median time of one run in ms, measured in groups of a few milliseconds each.
   double milliseconds(const std::function<void()>& run) {
     const auto group = [&](int runs) {
       HAWSER_CUDA_CHECK(cudaEventRecord(start_, handle(*stream_)));
@@ -118,7 +118,7 @@ class Bench {
     if (wanted(name)) {
       gemm_prepare(stream(), args);
       stream().synchronize();
-      // The other device object has made no choices: the library's first.
+      // The other device object has no measured choices: it uses the library's first choice.
       std::vector<float> chosen, first;
       for (int i = 0; i < 15; ++i) {
         chosen.push_back(cold(*stream_, args));
@@ -214,7 +214,7 @@ void layers(Bench& b) {
     SwigluBackward backward{
         .gate_up = b.normal(act, {kT, 2 * kF}), .dy = b.normal(act, {kT, kF}), .dgate_up = b.empty(act, {kT, 2 * kF})};
     if (again) backward.y = b.empty(act, {kT, kF});
-    b.memory(again ? "swiglu_backward, y again" : "swiglu_backward", (again ? 12 : 10) * d(kT * kF),
+    b.memory(again ? "swiglu_backward, y recomputed" : "swiglu_backward", (again ? 12 : 10) * d(kT * kF),
              [&] { swiglu_backward(b.stream(), backward); });
   }
   std::vector<std::int32_t> positions;
@@ -228,7 +228,7 @@ void layers(Bench& b) {
 void ends(Bench& b) {
   std::vector<std::int32_t> ids;
   const RandomStream random(3, "ids");
-  // Half the tokens fall on few ids, as in text.
+  // Half the tokens have one of few ids, as in text.
   for (std::int64_t t = 0; t < kT; ++t) {
     const auto at = static_cast<std::uint64_t>(t);
     ids.push_back(static_cast<std::int32_t>(random.below(random.below(2, 2 * at) == 0 ? 100 : kV, 2 * at + 1)));
@@ -302,7 +302,7 @@ void loss(Bench& b) {
     const TensorView logits = b.normal(DType::f32, {rows, kV}), scale = b.normal(DType::f32, {1}),
                      labels = b.numbers(std::vector<std::int32_t>(static_cast<std::size_t>(rows), 17), {rows}),
                      losses = b.empty(DType::u8, {8 * rows});
-    // The logits turn into gradients, which are then read as logits: any numbers do.
+    // Gradients overwrite the logits and are read as logits by the next run: any values do.
     const cuda::SoftmaxRows call{.act = DType::bf16,
                                  .logits = logits.data<float>(),
                                  .rows = rows,
@@ -333,7 +333,7 @@ void loss(Bench& b) {
     linear_cross_entropy_prepare(b.stream(), args);
     const double work = (gradients ? 6.0 : 2.0) * d(kT) * d(kC) * d(kV);
     const double ms = b.milliseconds([&] { linear_cross_entropy(b.stream(), args); });
-    std::printf("%-44s %8.3f ms %7.0f TFLOP/s of its products\n", name.c_str(), ms, work / ms * 1e-9);
+    std::printf("%-44s %8.3f ms %7.0f TFLOP/s of its GEMMs\n", name.c_str(), ms, work / ms * 1e-9);
     std::fflush(stdout);
     b.clear();
   }
@@ -348,7 +348,7 @@ int main(int argc, char** argv) {
   try {
     const CudaInfo info = cuda_info();
     Bench bench(argc > 1 ? argv[1] : "");
-    std::printf("%s, %d of them; %lld tokens\n", info.name.c_str(), info.devices, static_cast<long long>(kT));
+    std::printf("%s, GPUs: %d; %lld tokens\n", info.name.c_str(), info.devices, static_cast<long long>(kT));
     copies(bench);
     layers(bench);
     ends(bench);

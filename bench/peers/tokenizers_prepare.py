@@ -1,4 +1,4 @@
-"""What the `tokenizers` library takes to turn JSONL into ids: the part of `hawser prepare` that it could do.
+"""Measure the `tokenizers` library on JSONL to token ids, the tokenization part of `hawser prepare`.
 
 usage: tokenizers_prepare.py TEXT.jsonl TOKENIZER.json [--bytes 2e7]
 """

@@ -1,18 +1,18 @@
-"""Time a training step of PyTorch on GPUs: the peer that Hawser's step there is compared with.
+"""Benchmark a PyTorch training step on GPUs, for comparison with Hawser's step on GPUs.
 
 usage: torchrun --nproc-per-node N torch_gpu.py --config config.json --length 16384 [options]     (or under mpirun)
 
-A Llama of the config's shape out of plain modules, with random weights and tokens, set up as PyTorch's users tune it:
-FSDP2 (fully_shard of each block: float32 shards, bf16 weights on their way, gradients reduced in bf16 or float32),
-each block compiled, attention by cuDNN through scaled_dot_product_attention, fused AdamW, the head and its loss over
-chunks of rows, so that no float32 logits of the whole sequence stand. --context-parallel N cuts sequences over N ranks
-with torch.distributed.tensor.experimental.context_parallel. A step is forward, backward, clipping of the gradient norm
-and AdamW, and the loss read by the host. Rotary frequencies are not scaled (the speed is the same).
+A Llama of the config's shape, built from plain modules, with random weights and tokens, tuned as is usual in PyTorch:
+FSDP2 (fully_shard of each block: float32 shards, bf16 all-gather, gradients reduced in bf16 or float32), torch.compile
+of each block, cuDNN attention through scaled_dot_product_attention, fused AdamW, and the head with its loss in chunks
+of rows, so that the full float32 logits are never stored. --context-parallel N splits sequences over N ranks with
+torch.distributed.tensor.experimental.context_parallel. A step is forward, backward, gradient norm clipping and AdamW,
+and the host reads the loss. Rotary frequencies are not scaled, which does not affect speed.
 
-Rank 0 prints one line of JSON: the median of the steps that count, tokens a second and GPU, memory as PyTorch counts it
-and as the driver does (of the process where NVML tells, else of the device: used now less used before the process
-took it), all as the largest over ranks; and every setting. Needs PyTorch 2.11 and no network. --device cpu is a dry run
-over gloo, with nothing compiled and no context parallelism, that says nothing about speed.
+Rank 0 prints one line of JSON: the median of the measured steps, tokens per second and GPU, memory as counted by
+PyTorch and by the driver (for the process if NVML is available, otherwise for the device: used now minus used before
+the process started to use it), all as maximum over ranks; and all settings. Requires PyTorch 2.11; needs no network.
+--device cpu is a dry run over gloo without compilation and context parallelism; its times are meaningless.
 """
 
 import argparse
@@ -39,7 +39,7 @@ BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTEN
 
 
 class Shape:
-    """What a Hugging Face config.json of a Llama says; rejects what this script does not build."""
+    """Shape from a Llama's Hugging Face config.json; rejects unsupported settings."""
 
     def __init__(self, path):
         with open(path, encoding="utf-8") as file:
@@ -47,7 +47,7 @@ class Shape:
         if config.get("model_type") != "llama" or config.get("hidden_act", "silu") != "silu":
             raise SystemExit(f"{path}: not a Llama with SiLU")
         if config.get("attention_bias") or config.get("mlp_bias"):
-            raise SystemExit(f"{path}: biases are not built here")
+            raise SystemExit(f"{path}: biases are not supported")
         self.width = config["hidden_size"]
         self.inner = config["intermediate_size"]
         self.layers = config["num_hidden_layers"]
@@ -63,7 +63,7 @@ class Shape:
 def attend(q, k, v, grouped):
     if not grouped:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
-    # Looked up in F at each call: context parallelism puts its own there.
+    # Looked up in F at each call, since context_parallel replaces it.
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, **({"enable_gqa": True} if grouped else {}))
 
 
@@ -117,7 +117,7 @@ def loss_and_logit_gradient(logits, labels, scale):
 
 
 class ChunkedHead(torch.autograd.Function):
-    """Mean cross-entropy of x @ weight.T; both gradients are made in forward, so that one chunk of logits stands at a
+    """Mean cross-entropy of x @ weight.T. Forward computes both gradients, so that only one chunk of logits exists at a
     time."""
 
     @staticmethod
@@ -145,7 +145,7 @@ class Head(nn.Module):
         self.norm = nn.RMSNorm(shape.width, eps=shape.epsilon)
         self.linear = nn.Linear(shape.width, shape.vocabulary, bias=False)
         self.rows = arguments.loss_rows
-        # Blocks are compiled with shapes of their own; so is this, once for each size of chunk.
+        # Compiled separately from the blocks, once per chunk size.
         self.kernel = torch.compile(loss_and_logit_gradient) if compiled else loss_and_logit_gradient
         self.plain = torch.compile(F.cross_entropy) if compiled else F.cross_entropy
 
@@ -174,7 +174,7 @@ class Llama(nn.Module):
 
 
 def start_ranks(device):
-    """Joins the others: torchrun's variables, else Open MPI's, else alone."""
+    """Joins the process group; ranks from torchrun's variables, else Open MPI's, else a single rank."""
     for name, other, alone in (("RANK", "OMPI_COMM_WORLD_RANK", "0"), ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "1"),
                                ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "0")):
         os.environ.setdefault(name, os.environ.get(other, alone))
@@ -190,7 +190,7 @@ def start_ranks(device):
 
 
 class DriverCount:
-    """Bytes of the device as the driver counts them."""
+    """Device memory in bytes, as counted by the driver."""
 
     def __init__(self, device):
         self.handle = self.nvml = None
@@ -209,7 +209,7 @@ class DriverCount:
                 self.handle = pynvml.nvmlDeviceGetHandleByUUID(chosen)
             self.nvml = pynvml
             self.before = self.used()
-        except Exception as error:  # no NVML, or one that rejects: PyTorch's own call is left
+        except Exception as error:  # NVML is missing or fails: use PyTorch's call
             print(f"torch_gpu: no NVML ({error})", file=sys.stderr)
             self.handle = None
 
@@ -231,7 +231,7 @@ class DriverCount:
 
 
 def takes_groups(device, shape, backend):
-    """Whether this backend attends with fewer key-value heads than heads, forward and backward."""
+    """Whether this backend supports grouped-query attention, forward and backward."""
     if shape.heads == shape.kv_heads:
         return True
     try:
@@ -293,20 +293,20 @@ def largest(value):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--config", required=True, help="a config.json of a Llama")
-    parser.add_argument("--length", type=int, default=16384, help="tokens of a sequence")
-    parser.add_argument("--sequences", type=int, default=1, help="sequences a step of each group of ranks that share one")
-    parser.add_argument("--steps", type=int, default=5, help="steps that count, at least 5; three warm up before")
-    parser.add_argument("--context-parallel", type=int, default=1, metavar="N", help="ranks that share a sequence")
+    parser.add_argument("--length", type=int, default=16384, help="sequence length")
+    parser.add_argument("--sequences", type=int, default=1, help="sequences per step and context-parallel group")
+    parser.add_argument("--steps", type=int, default=5, help="measured steps, at least 5, after 3 warm-up steps")
+    parser.add_argument("--context-parallel", type=int, default=1, metavar="N", help="ranks per sequence")
     parser.add_argument("--rotate", choices=("allgather", "alltoall"), default="allgather",
-                        help="how context parallelism moves keys and values")
-    parser.add_argument("--full-recompute", action="store_true", help="each block's forward again in its backward")
-    parser.add_argument("--reduce", choices=("bf16", "float32"), default="bf16", help="gradients on their way")
+                        help="how context parallelism exchanges keys and values")
+    parser.add_argument("--full-recompute", action="store_true", help="recompute each block's forward in backward")
+    parser.add_argument("--reduce", choices=("bf16", "float32"), default="bf16", help="dtype of gradient reduction")
     parser.add_argument("--reshard", choices=("yes", "no"), default="yes",
-                        help="no: weights stay gathered between forward and backward (faster, where they fit)")
+                        help="no: weights stay gathered between forward and backward (faster, if they fit)")
     parser.add_argument("--attention", choices=tuple(BACKENDS), default="cudnn")
-    parser.add_argument("--loss-rows", type=int, default=2048, help="rows of logits at a time; 0: all, the plain way")
+    parser.add_argument("--loss-rows", type=int, default=2048, help="rows of logits per chunk; 0: all at once")
     parser.add_argument("--compile", choices=("yes", "no"), default="yes")
-    parser.add_argument("--layers", type=int, default=0, help="fewer than the config's, for a quick try")
+    parser.add_argument("--layers", type=int, default=0, help="number of layers; 0: as in the config")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     arguments = parser.parse_args()
     if arguments.steps < 5:
@@ -314,7 +314,7 @@ def parse():
     if arguments.device == "cpu":
         arguments.compile, arguments.attention = "no", "math"
         if arguments.context_parallel > 1:
-            parser.error("--context-parallel: PyTorch's has no attention for the CPU")
+            parser.error("--context-parallel: not supported by PyTorch on the CPU")
     elif not torch.cuda.is_available():
         parser.error("no GPU; --device cpu is a dry run")
     return arguments
@@ -328,16 +328,16 @@ def main():
     device = start_ranks(arguments.device)
     rank, world, context = dist.get_rank(), dist.get_world_size(), arguments.context_parallel
     if world % context != 0 or arguments.length % (2 * context) != 0:
-        raise SystemExit(f"--context-parallel {context}: must divide the {world} ranks, and twice it the length")
+        raise SystemExit(f"--context-parallel {context}: must divide the {world} ranks; twice it, the sequence length")
     if arguments.device == "cuda" and driver.handle is None:
-        driver.before = driver.used()  # with the process's context, which this call needs
+        driver.before = driver.used()  # includes the process's context, which this call creates
     meshes = init_device_mesh(arguments.device, (world // context, context), mesh_dim_names=("data", "context"))
     everyone = meshes["data", "context"]._flatten("everyone")
     if context > 1:
         set_rotate_method(arguments.rotate)
 
     backend = BACKENDS[arguments.attention]
-    # Context parallelism's own attention takes whole heads.
+    # PyTorch's context-parallel attention does not support grouped heads.
     grouped = context == 1 and takes_groups(device, shape, backend)
     model = build(shape, arguments, device, everyone, grouped)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0.1, fused=True)

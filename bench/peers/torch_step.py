@@ -1,13 +1,13 @@
-"""Time a training step of PyTorch on SmolLM2-135M's shape: the peer that Hawser's step on the CPU is compared with.
+"""Benchmark a PyTorch training step on SmolLM2-135M's shape, for comparison with Hawser's step on the CPU.
 
 usage: torch_step.py [--tuned] [--threads N] [--tokens 1024] [--steps 7] [--batch 1] [--compile]
 
-A step is forward, backward, clipping of the gradient norm and AdamW, in float32, of transformers' LlamaForCausalLM with
-random weights. Plain: eager attention and PyTorch's default AdamW. --tuned: scaled_dot_product_attention and the fused
-AdamW, the best that PyTorch has without a compiler; --compile adds torch.compile. Prints one line of JSON; the first two
-steps warm up and do not count. Its `median_cpu_seconds` is processor time over all threads, for a look at a machine that
-others use as well; quote `median_seconds`, from a machine at rest (`load_average` tells).
-Needs tools/requirements-golden.txt.
+A step is forward, backward, gradient norm clipping and AdamW, in float32, with transformers' LlamaForCausalLM and
+random weights. Default: eager attention and PyTorch's default AdamW. --tuned: scaled_dot_product_attention and fused
+AdamW, the fastest in PyTorch without a compiler. --compile adds torch.compile. Prints one line of JSON; two warm-up
+steps are not counted. `median_cpu_seconds` is CPU time over all threads, for machines with other load. Quote
+`median_seconds`, from an idle machine (see `load_average`).
+Requires tools/requirements-golden.txt.
 """
 
 import argparse
@@ -35,10 +35,10 @@ def main():
     parser.add_argument("--tuned", action="store_true", help="sdpa attention and fused AdamW")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--tokens", type=int, default=1024, help="length of a sequence")
-    parser.add_argument("--batch", type=int, default=1, help="sequences in a step")
-    parser.add_argument("--steps", type=int, default=7, help="steps that count, at least 5")
-    parser.add_argument("--layers", type=int, default=SMOLLM2_135M["num_hidden_layers"], help="fewer, for a quick try")
+    parser.add_argument("--tokens", type=int, default=1024, help="sequence length")
+    parser.add_argument("--batch", type=int, default=1, help="sequences per step")
+    parser.add_argument("--steps", type=int, default=7, help="measured steps, at least 5")
+    parser.add_argument("--layers", type=int, default=SMOLLM2_135M["num_hidden_layers"], help="fewer for a quick test")
     arguments = parser.parse_args()
     if arguments.steps < 5:
         parser.error("--steps: at least 5, for a median worth quoting")

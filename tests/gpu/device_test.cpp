@@ -8,7 +8,7 @@ namespace {
 
 using CudaDevice = testing::GpuTest;
 
-// Each stream adds to what the other left; an order not kept shows in the digits.
+// Each stream uses the other's result; a wrong order changes the values.
 TEST_F(CudaDevice, EventsOrderStreams) {
   const auto a = device_->make_stream("a"), b = device_->make_stream("b");
   const std::int64_t n = 1 << 24;
@@ -28,7 +28,7 @@ TEST_F(CudaDevice, EventsOrderStreams) {
   host_wait(Event());
 }
 
-TEST_F(CudaDevice, WorkThatThrowsPoisonsItsStreamAlone) {
+TEST_F(CudaDevice, WorkThatThrowsPoisonsOnlyItsStream) {
   const auto a = device_->make_stream("a"), b = device_->make_stream("b");
   bool ran = false;
   a->launch({}, [] { throw std::runtime_error("broken kernel"); });
@@ -40,7 +40,7 @@ TEST_F(CudaDevice, WorkThatThrowsPoisonsItsStreamAlone) {
   EXPECT_THROW(a->synchronize(), std::runtime_error);
 }
 
-TEST_F(CudaDevice, BrokenDataIsReportedWithItsPlace) {
+TEST_F(CudaDevice, InvalidDataIsReportedWithItsIndex) {
   const auto stream = device_->make_stream("a");
   const Storage x(*device_, DType::f32, {6, 8}), y(*device_, DType::f32, {3, 8}), index(*device_, DType::i32, {3});
   put<std::int32_t>(*stream, index, {1, 77, 2});
@@ -55,11 +55,11 @@ TEST_F(CudaDevice, BrokenDataIsReportedWithItsPlace) {
   EXPECT_THROW(stream->check(), InternalError);
 }
 
-TEST_F(CudaDevice, RejectsWhatDoesNotFitAndCountsWhatIsReserved) {
+TEST_F(CudaDevice, RejectsOversizedArenasAndCountsAllocations) {
   const std::int64_t before = device_->allocations();
   try {
     Arena arena(*device_, std::int64_t{1} << 50);
-    FAIL() << "a petabyte was given";
+    FAIL() << "a petabyte was allocated";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::does_not_fit);
   }
@@ -75,8 +75,8 @@ TEST_F(CudaDevice, RejectsWhatDoesNotFitAndCountsWhatIsReserved) {
   EXPECT_EQ(pinned.data()[(1 << 20) - 1], std::byte{7});
 }
 
-// Scratch comes with a stream's first use of it, and then no op asks the system for memory.
-TEST_F(CudaDevice, NothingIsReservedAfterTheFirstTime) {
+// A stream's first op with scratch reserves it; after that, no op allocates memory.
+TEST_F(CudaDevice, NothingIsAllocatedAfterTheFirstUse) {
   const auto stream = device_->make_stream("a");
   const Storage x(*device_, DType::f32, {1 << 20}), out(*device_, DType::f32, {1});
   const auto step = [&] {
@@ -90,7 +90,7 @@ TEST_F(CudaDevice, NothingIsReservedAfterTheFirstTime) {
   EXPECT_EQ(device_->allocations(), before);
 }
 
-TEST(CudaInfo, ReportsWhatIsThere) {
+TEST(CudaInfo, ReportsDevicesOrTheProblem) {
   const CudaInfo info = cuda_info();
   EXPECT_EQ(info.devices == 0, !info.problem.empty());
   EXPECT_THROW(make_cuda_device(info.devices), UserError);

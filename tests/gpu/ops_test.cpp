@@ -1,4 +1,4 @@
-// Ops at sizes of a real model: what the case tables are too small for.
+// Ops at the sizes of a real model, which the case tables do not reach.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -33,7 +33,7 @@ class CudaOps : public testing::GpuTest {
   std::uint64_t made_ = 0;
 };
 
-// More than 2^31 elements: the last ones must be reached, and nothing else.
+// More than 2^31 elements: the last ones must be written, and nothing else.
 TEST_F(CudaOps, IndicesPass32Bits) {
   const std::int64_t rows = 80000, hidden = 14336;  // 2.3e9 elements of gate and up
   const Storage gate_up(*device_, DType::bf16, {rows, 2 * hidden}), y(*device_, DType::bf16, {rows, hidden});
@@ -50,7 +50,7 @@ TEST_F(CudaOps, IndicesPass32Bits) {
   EXPECT_NEAR(get<float>(*stream_, out)[0] / expected, 1, 1e-6);
 }
 
-TEST_F(CudaOps, EmbeddingGradientOfAWholeVocabulary) {
+TEST_F(CudaOps, EmbeddingGradientOfAFullVocabulary) {
   const std::int64_t tokens = 16384, vocabulary = 128256, channels = 64;
   const RandomStream random(3, "ids");
   std::vector<std::int32_t> ids;
@@ -79,9 +79,9 @@ TEST_F(CudaOps, EmbeddingGradientOfAWholeVocabulary) {
   }
 }
 
-// A number that is none reaches the loss and both gradients as on the CPU; a row without a target keeps its own to
-// itself.
-TEST_F(CudaOps, NumbersThatAreNoneReachTheLoss) {
+// NaN and infinities reach the loss and both gradients, as on the CPU. A NaN in a row without a target does not affect
+// other rows.
+TEST_F(CudaOps, NonFiniteValuesReachTheLoss) {
   constexpr std::int64_t kRows = 40, kWidth = 64, kVocabulary = 3000;
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
   struct Result {
@@ -143,9 +143,9 @@ TEST_F(CudaOps, NumbersThatAreNoneReachTheLoss) {
   }
 }
 
-// A table that leaves the tensors is reported with its place by the stream that ran it, and nothing outside of the
-// tensors is written: they lie between rows that are looked at.
-TEST_F(CudaOps, BrokenSegmentTablesAreReportedAndTouchNothing) {
+// The stream reports a segment table with invalid rows and the row's index. Nothing outside the tensors may be written:
+// guard rows before and after them are checked.
+TEST_F(CudaOps, InvalidSegmentTablesAreReportedAndWriteNothing) {
   constexpr std::int64_t kRows = 64, kGuard = 64, kHeads = 4, kKvHeads = 2, kDim = 32, kTable = 3;
   constexpr std::int32_t kMax = std::numeric_limits<std::int32_t>::max();
   struct Broken {
@@ -193,7 +193,7 @@ TEST_F(CudaOps, BrokenSegmentTablesAreReportedAndTouchNothing) {
       const Storage table(*device_, DType::i32, {kTable, 6}), count(*device_, DType::i32, {1});
       std::vector<std::int32_t> numbers{0, 16, 0, 16, 0, 0};
       numbers.insert(numbers.end(), broken.row.begin(), broken.row.end());
-      numbers.insert(numbers.end(), {48, 16, 48, 16, 0, 0});  // its places do not depend on the broken one's
+      numbers.insert(numbers.end(), {48, 16, 48, 16, 0, 0});  // its offsets do not depend on the invalid segment
       put(*stream_, table, numbers);
       put<std::int32_t>(*stream_, count, {broken.count});
       ops::AttentionForward forward{.q = q,
@@ -255,8 +255,8 @@ TEST_F(CudaOps, BrokenSegmentTablesAreReportedAndTouchNothing) {
   }
 }
 
-// Sampled elements against float64; the measured choice survives as text and gives the same bits.
-TEST_F(CudaOps, ProductsAtFullSize) {
+// Compares sampled elements with float64. The measured choice, restored from text, gives the same bits.
+TEST_F(CudaOps, GemmsAtFullSize) {
   const std::int64_t m = 4096, n = 6144, k = 4096;
   for (const DType dtype : {DType::bf16, DType::f32}) {
     const Storage a = normal(dtype, {m, k}), b = normal(dtype, {n, k}), c(*device_, DType::f32, {m, n});
@@ -282,7 +282,7 @@ TEST_F(CudaOps, ProductsAtFullSize) {
         const auto right = widen(b.view().rows(column, 1));
         double sum = 0;
         for (std::size_t i = 0; i < left.size(); ++i) sum += left[i] * right[i];
-        // 64 is the size of such a sum. TF32 would be off by more than 1e-2; tensor cores cut bits of bf16's sums.
+        // 64 is the magnitude of such a sum. TF32 would err by more than 1e-2; tensor cores truncate bf16 sums.
         const double bound = dtype == DType::bf16 ? 2e-4 : 2e-5;
         EXPECT_NEAR(got[static_cast<std::size_t>(row * n + column)], sum, 64 * bound) << to_string(dtype);
       }
@@ -298,8 +298,8 @@ TEST_F(CudaOps, ProductsAtFullSize) {
   }
 }
 
-// The loss of logits that are known: x = 0 makes all equal.
-TEST_F(CudaOps, LossOfAWholeVocabulary) {
+// The loss of known logits: x = 0 makes them all equal.
+TEST_F(CudaOps, LossOfAFullVocabulary) {
   const std::int64_t tokens = 300, channels = 256, vocabulary = 128256;
   const Storage x(*device_, DType::bf16, {tokens, channels}), labels(*device_, DType::i32, {tokens}),
       scale(*device_, DType::f32, {1}), loss(*device_, DType::f32, {1}), dx(*device_, DType::bf16, {tokens, channels}),

@@ -1,4 +1,4 @@
-// Tests that need a GPU: where there is none they are skipped by name, with the reason.
+// `GpuTest`: base of tests that need a GPU. Without one they are skipped with the reason.
 #pragma once
 
 #include <gtest/gtest.h>

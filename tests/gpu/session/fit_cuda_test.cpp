@@ -1,4 +1,4 @@
-// Whole runs on a GPU: what repeats to the bit, the algorithms that they choose, what does not fit, how they end.
+// Complete runs on a GPU: determinism, chosen GEMM algorithms, recipes that do not fit, and how runs end.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -31,10 +31,11 @@ constexpr const char* kModel = R"({"architectures": ["LlamaForCausalLM"], "model
   "tie_word_embeddings": false, "hidden_act": "silu", "initializer_range": 0.05, "bos_token_id": null,
   "eos_token_id": 0})";
 
-// A tiny model and documents of ids, gone with the object.
+// A temporary folder with a tiny model and documents of token ids.
 class Workplace {
  public:
-  // Documents of `document` tokens, or of odd lengths up to it, enough for `sequences` sequences of `length`.
+  // Documents of `document` tokens, or of various lengths up to that if `odd`; enough for `sequences` sequences of
+  // `length` tokens.
   Workplace(std::int64_t length, std::int64_t document, bool odd, int sequences = 12) : length_(length) {
     folder_.write("model.json", kModel);
     std::ofstream text(folder_ / "train.jsonl");
@@ -54,7 +55,7 @@ class Workplace {
 
   fs::path out(const std::string& name) const { return folder_ / name; }
 
-  // Checks a run as `hawser fit` does before it starts ranks, and does it.
+  // Checks a run as `hawser fit` does before it starts ranks, and runs it.
   train::FitResult fit(const std::string& out, std::vector<std::string> settings, bool resume = false) const {
     std::ofstream(folder_ / "recipe.yaml") << "model: {config: model.json}\ndata: {train: [train.jsonl], "
                                            << "sequence_length: " << length_ << "}\n"
@@ -75,16 +76,16 @@ class Workplace {
   std::int64_t length_;
 };
 
-// Parameters and moments of a run's last checkpoint, byte for byte.
+// Parameters and moments in a run's last checkpoint, byte for byte.
 std::string state_of(const train::FitResult& result) {
   return read_file(fs::path(result.checkpoint) / "rank-00000.bin");
 }
 
-// The lengths that docs/performance.md names: what cuDNN's deterministic backward is taken for, and packed documents,
-// which take the plain kernel.
+// The lengths named in docs/performance.md: those for which cuDNN's deterministic backward is used, and packed
+// documents, which use the plain kernel.
 TEST(FitCuda, TwoDeterministicRunsAreBitwiseEqual) {
   struct Case {
-    std::int64_t length, documents;  // documents a sequence at most
+    std::int64_t length, documents;  // documents: maximum per sequence
   };
   for (const Case& c : {Case{512, 16}, Case{1024, 1}, Case{4096, 1}, Case{8192, 16}, Case{8192, 1}, Case{16384, 1}}) {
     SCOPED_TRACE(::testing::Message() << c.length << " tokens, up to " << c.documents << " documents");
@@ -95,11 +96,11 @@ TEST(FitCuda, TwoDeterministicRunsAreBitwiseEqual) {
     EXPECT_TRUE(one == two);
     auto other = settings;
     other.push_back("train.seed=8");
-    EXPECT_FALSE(one == state_of(place.fit("three", other))) << "a comparison that sees nothing";
+    EXPECT_FALSE(one == state_of(place.fit("three", other))) << "runs with different seeds have equal states";
   }
 }
 
-TEST(FitCuda, ADeterministicRunThatContinuesIsTheRunThatNeverStopped) {
+TEST(FitCuda, AResumedDeterministicRunEqualsAnUninterruptedOne) {
   const Workplace place(1024, 1024, false);
   const std::vector<std::string> settings{"run.deterministic=true", "data.max_documents=1",
                                           "optimizer.schedule=constant"};
@@ -108,13 +109,13 @@ TEST(FitCuda, ADeterministicRunThatContinuesIsTheRunThatNeverStopped) {
     out.emplace_back(more);
     return out;
   };
-  const std::string full = state_of(place.fit("whole", with("train.steps=4")));
+  const std::string full = state_of(place.fit("full", with("train.steps=4")));
   place.fit("parts", with("train.steps=2"));
   EXPECT_TRUE(full == state_of(place.fit("parts", with("train.steps=4"), true)));
 }
 
-// Choices are followed by a line for a GEMM that no step has: where it comes back, they were taken.
-TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
+// A line for a GEMM that no step has is appended to the choices. If it reappears, the stored choices were used.
+TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndReused) {
   const Workplace place(512, 512, false);
   const auto choices = [&](const train::FitResult& result) {
     return train::run_state_of(checkpoint::Checkpoint::open(result.checkpoint).meta()).gemm_algorithms;
@@ -126,7 +127,7 @@ TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
   const fs::path path = place.out("out") / "gemm_algorithms.txt";
   std::string stored = read_file(path);
   ASSERT_EQ(stored.substr(0, stored.find('\n')), first.substr(0, first.find('\n')));
-  std::string mark;  // a stored choice, but for its first number
+  std::string mark;  // a stored choice with another first number
   std::istringstream lines(stored);
   for (std::string line; std::getline(lines, line);) {
     if (std::isdigit(static_cast<unsigned char>(line[0])) != 0) mark = "7777777" + line.substr(line.find(' '));
@@ -136,13 +137,13 @@ TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndTakenAgain) {
   // A second run in this folder.
   EXPECT_NE(choices(place.fit("out", {})).find(mark), std::string::npos);
   EXPECT_NE(read_file(path).find(mark), std::string::npos);
-  // One that goes on asks its checkpoint.
+  // A resumed run reads the choices of its checkpoint.
   fs::remove(path);
   EXPECT_NE(choices(place.fit("out", {"train.steps=5"}, true)).find(mark), std::string::npos);
-  // One that must repeat to the bit does not depend on what ran before it.
+  // A deterministic run does not depend on earlier runs.
   EXPECT_EQ(choices(place.fit("out", {"run.deterministic=true", "data.max_documents=1"})).find(mark),
             std::string::npos);
-  // Choices for another GPU are made anew.
+  // Choices for another GPU are replaced.
   stored = read_file(path);
   stored.replace(0, stored.find('\n'), "cublasLt 1 on another GPU");
   std::ofstream(path) << stored << mark << '\n';
@@ -154,7 +155,7 @@ TEST(FitCuda, DeterminismBeyondItsLengthsIsRejected) {
   const Workplace place(32768, 32768, false, 4);
   for (const char* documents : {"data.max_documents=1", "data.max_documents=8"}) {
     try {
-      // Two query heads a key-value head: 4 GiB for one of them.
+      // Two query heads per key-value head: 4 GiB for one of them.
       place.fit("one", {"run.deterministic=true", documents});
       FAIL() << documents;
     } catch (const UserError& error) {
@@ -165,14 +166,14 @@ TEST(FitCuda, DeterminismBeyondItsLengthsIsRejected) {
   }
 }
 
-// A recipe that does not fit is refused while the GPU still has all its memory.
-TEST(FitCuda, ARecipeThatDoesNotFitTakesNothing) {
+// A recipe that does not fit is rejected before any GPU memory is reserved.
+TEST(FitCuda, ARecipeThatDoesNotFitReservesNothing) {
   const Workplace place(1024, 1024, false, 4);
   const auto device = train::make_device({.kind = DeviceKind::cuda}, 1);
   const std::int64_t before = device->memory().used;
   try {
     place.fit("one", {"memory.capacity=64MiB"});
-    FAIL() << "it ran";
+    FAIL() << "the recipe was not rejected";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::does_not_fit) << error.what();
   }
@@ -180,7 +181,7 @@ TEST(FitCuda, ARecipeThatDoesNotFitTakesNothing) {
   EXPECT_FALSE(fs::exists(place.out("one") / "metrics.jsonl"));
 }
 
-// Llama of 0.6 billion parameters on sequences of 4,096.
+// A Llama of 0.6 billion parameters with sequences of 4,096 tokens.
 Recipe large_recipe(const fs::path& folder) {
   std::ofstream(folder / "large.json")
       << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
@@ -196,7 +197,7 @@ Recipe large_recipe(const fs::path& folder) {
   return recipe;
 }
 
-// Takes so much of the GPU that `left` bytes stay free.
+// Reserves GPU memory so that `left` bytes stay free.
 class Hog {
  public:
   Hog(Device& device, std::int64_t left) : arena_(device, device.memory().total - device.memory().used - left) {}
@@ -205,7 +206,7 @@ class Hog {
   Arena arena_;
 };
 
-TEST(FitCuda, WhatFitsByThePlanRunsWithTwoGigabytesToSpare) {
+TEST(FitCuda, ARecipeThatFitsRunsInItsPlannedMemoryAndTwoGigabytes) {
   const Workplace place(512, 512, false, 2);
   fs::create_directories(place.out(""));
   const Recipe recipe = large_recipe(place.out(""));
@@ -215,7 +216,7 @@ TEST(FitCuda, WhatFitsByThePlanRunsWithTwoGigabytesToSpare) {
   const plan::Forecast plan =
       plan::Forecaster(recipe, *model.model, 1, plan::load_target("h200"), plan::this_machine(), 1).forecast();
   const auto device = train::make_device({.kind = DeviceKind::cuda}, 1);
-  // The plan counts the process's context, which is there already.
+  // The plan includes the process's context, which already exists.
   const Hog hog(*device, plan.needed() - plan.overhead + (std::int64_t{2} << 30));
   const train::BenchResult result =
       train::bench_step({.recipe = recipe, .device = {.kind = DeviceKind::cuda}}, model, nullptr);
@@ -224,7 +225,7 @@ TEST(FitCuda, WhatFitsByThePlanRunsWithTwoGigabytesToSpare) {
   EXPECT_EQ(result.planned_bytes, plan.costs.total_bytes);
 }
 
-TEST(FitCuda, WhatTheDriverHasNotIsRejectedBeforeAnythingIsReserved) {
+TEST(FitCuda, MoreThanTheFreeMemoryIsRejectedBeforeAnythingIsReserved) {
   const Workplace place(512, 512, false, 2);
   fs::create_directories(place.out(""));
   const Recipe recipe = large_recipe(place.out(""));
@@ -238,7 +239,7 @@ TEST(FitCuda, WhatTheDriverHasNotIsRejectedBeforeAnythingIsReserved) {
   const std::int64_t before = device->memory().used, allocations = device->allocations();
   try {
     const train::Session session(*model.model, layout, *device, *mesh, {step::Purpose::train});
-    FAIL() << "it was made";
+    FAIL() << "the session was not rejected";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::does_not_fit) << error.what();
   }
@@ -247,13 +248,13 @@ TEST(FitCuda, WhatTheDriverHasNotIsRejectedBeforeAnythingIsReserved) {
 }
 
 // As on the CPU (tests/faults, Diverge).
-TEST(FitCuda, ARunThatLosesItsNumbersEndsUnsaved) {
+TEST(FitCuda, ARunWithNonFiniteValuesEndsWithoutSaving) {
   const Workplace place(512, 256, true);
   const train::FitResult sound = place.fit("out", {"train.steps=3"});
   for (const char* compute : {"precision.compute=bf16", "precision.compute=float32"}) {
     try {
       place.fit("out", {compute, "train.steps=50", "checkpoint.every_steps=25", "optimizer.learning_rate=1e30"}, true);
-      FAIL() << "it went on";
+      FAIL() << "the run did not end";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::internal);
       EXPECT_NE(std::string(error.what()).find("not finite; the run stops without saving; last checkpoint: step 3"),

@@ -1,5 +1,5 @@
-// The same step, session and checkpoints on a GPU as on the CPU. Takes an optional folder of golden cases, for hosts
-// where the sources lie elsewhere: session_cuda_test --golden=tests/golden/tiny
+// Steps, sessions and checkpoints on a GPU, compared with the CPU. On hosts without the sources, the folder of golden
+// cases is an argument: session_cuda_test --golden=tests/golden/tiny
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -45,7 +45,7 @@ train::EvaluateRequest request_of(const std::string& name, ComputePrecision comp
   return request;
 }
 
-// The bounds of tests/parity, which hold for float32 on any device.
+// The bounds of tests/parity, which apply to float32 on any device.
 TEST(SessionCuda, LossAndGradientsInFloat32EqualTransformers) {
   ASSERT_FALSE(cases().empty()) << golden << " holds no cases";
   for (const std::string& name : cases()) {
@@ -73,8 +73,9 @@ TEST(SessionCuda, LossAndGradientsInFloat32EqualTransformers) {
   }
 }
 
-// Both round every activation to bf16 (2^-9 of it), at slightly different values, since sums are taken in another
-// order: over a few layers of a tiny model that is 1% of the loss, and 5% of a gradient or 1% of the largest one.
+// Both devices round every activation to bf16 (a relative error of 2^-9), at slightly different values, since their
+// sums have a different order. Over a few layers of a tiny model that is 1% of the loss, and 5% of a gradient or 1% of
+// the largest one.
 TEST(SessionCuda, Bf16FollowsTheCpuWithinItsRounding) {
   for (const std::string& name : cases()) {
     SCOPED_TRACE(name);
@@ -121,7 +122,7 @@ TEST(SessionCuda, TwentyStepsFollowTheCpu) {
   for (const auto& [compute, max] : {std::pair{DType::f32, 1e-3}, std::pair{DType::bf16, 1e-2}}) {
     const testing::LayoutOptions options{.length = 96, .sequences = 2, .micro_batches = 2, .compute = compute};
     const Curve gpu = curve(kGpu, options, 20), cpu = curve({}, options, 20);
-    EXPECT_LT(cpu.losses.back(), 0.98 * cpu.losses.front());  // it learns
+    EXPECT_LT(cpu.losses.back(), 0.98 * cpu.losses.front());  // the loss decreases
     for (std::size_t i = 0; i < cpu.losses.size(); ++i) {
       EXPECT_NEAR(gpu.losses[i], cpu.losses[i], max * cpu.losses[i]) << to_string(compute) << ", step " << i;
     }
@@ -138,8 +139,8 @@ TEST(SessionCuda, NothingIsAllocatedInsideAStep) {
   }
 }
 
-// Workspaces, streams and places are those of the plan that was made without a GPU.
-TEST(SessionCuda, EveryStepIsItsPlanItemByItem) {
+// Workspaces, streams and offsets equal those of the plan, which was computed without a GPU.
+TEST(SessionCuda, EveryStepEqualsItsPlanItemByItem) {
   for (testing::LayoutOptions options : testing::all_policies()) {
     options.length = 61;
     options.compute = DType::bf16;
@@ -158,7 +159,7 @@ TEST(SessionCuda, ASessionThatDoesNotFitIsRejectedBeforeAnythingIsReserved) {
   EXPECT_EQ(device->allocations(), 0);
 }
 
-// All parameters and moments, by name, as bytes.
+// All parameters and moments, by name.
 std::map<std::string, std::vector<float>> contents(train::Session& session) {
   train::HostCopy copy(session, true);
   copy.fetch();
@@ -204,9 +205,9 @@ TEST(SessionCuda, CheckpointsOfOneDeviceLoadOnTheOther) {
   }
 }
 
-// Taken beside the next steps, by the copy engine: what the step left, not what the next ones make of it. The model is
-// large enough that the copies take longer than a step's start.
-TEST(SessionCuda, ASnapshotHoldsTheStepItWasTakenOf) {
+// A snapshot copies concurrently with the next steps, by the copy engine. It must hold the state after its step, not
+// that of later steps. The model is large enough that the copies are still running when the next step starts.
+TEST(SessionCuda, ASnapshotHoldsTheStepItWasTakenAt) {
   const models::Model model(testing::llama_description(
       {.width = 1024, .heads = 16, .kv_heads = 8, .head_dim = 64, .inner = 2816, .vocabulary = 4096, .blocks = 8}));
   plan::Layout layout = testing::make_test_layout({}, model);
