@@ -94,8 +94,8 @@ TEST_F(ChatData, ReportsWhatIsWrong) {
   const std::string config = folder_.path("model/tokenizer_config.json");
   rejected(
       "prepare recipe.yaml",
-      {config + ": chat template: filter 'wordwrap' is not supported at the template's line 1; try data.chat_template "
-                "with a template of the subset in docs/data.md"});
+      {config + ": chat template: filter 'wordwrap' is not supported at template line 1; try a template within the "
+                "subset of Jinja in docs/data.md as data.chat_template"});
   EXPECT_FALSE(fs::exists(folder_ / "run/data/unfinished"));
   rejected("inspect data recipe.yaml", {"recipe.yaml: its data is not prepared (expected " +
                                         folder_.path("run/data/train.idx") + "); try hawser prepare recipe.yaml"});

@@ -94,7 +94,7 @@ TEST_F(Attack, NormalizersThatExpandText) {
   const auto loaded = data::load_tokenizer(folder_ / "tokenizer.json");
   std::vector<std::int32_t> ids;
   EXPECT_EQ(rejection([&] { loaded->encode("hh", ids, false); }).substr(0, 57),
-            "the tokenizer's normalizer makes more than 512 MiB of a t");
+            "the tokenizer's normalizer expands a text beyond 512 MiB ");
 }
 
 // A tekken.json whose counts do not match its contents.
@@ -112,14 +112,14 @@ TEST_F(Attack, InconsistentTekkenFiles) {
   };
   EXPECT_EQ(tekken("266", "10"), "accepted");
   const std::string file = folder_.path("tokenizer.json") + ": ";
-  EXPECT_EQ(tekken("16777000", "10"), file + "fewer tokens than config says: 256 of 16776990 at vocab");
+  EXPECT_EQ(tekken("16777000", "10"), file + "fewer tokens than config requires: 256 of 16776990 at vocab");
   EXPECT_EQ(tekken("16777000", "16000000"), file + "too large at config.default_num_special_tokens");
   for (const char* number : {"-1", "1e308", "99999999999999999999", "4294967296", "\"1\"", "null"}) {
     EXPECT_TRUE(tekken(number, "10").starts_with(file)) << number;
     EXPECT_TRUE(tekken("266", number).starts_with(file)) << number;
   }
   EXPECT_EQ(tekken("267", "10", R"(,{"rank":256,"token_bytes":")" + std::string(4000000, 'A') + "\"}"),
-            file + "a token of more than 1024 bytes at vocab[256].token_bytes");
+            file + "token of more than 1024 bytes at vocab[256].token_bytes");
   EXPECT_EQ(tekken("267", "10", R"(,{"rank":3,"token_bytes":"AAAA"})"), file + "rank used twice at vocab[256].rank");
 }
 

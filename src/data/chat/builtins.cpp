@@ -10,10 +10,10 @@ namespace hawser::data::chat {
 namespace {
 
 constexpr std::int64_t kMaxSteps = 1'000'000, kMaxItems = 10'000'000;
-constexpr std::size_t kMaxWork = std::size_t{2} << 30;  // bytes gone through by all operations together
+constexpr std::size_t kMaxWork = std::size_t{2} << 30;  // bytes processed by all operations together
 
 std::int64_t checked(std::int64_t value, bool overflow) {
-  if (overflow) throw TemplateError("a number that is too large");
+  if (overflow) throw TemplateError("number too large");
   return value;
 }
 
@@ -38,12 +38,12 @@ void Context::write(const Text& text) {
 }
 
 void Context::count_step() {
-  if (++steps_ > kMaxSteps) throw TemplateError("the template does not come to an end");
+  if (++steps_ > kMaxSteps) throw TemplateError("the template runs too long");
 }
 
 void Context::count_work(const Value& value) {
   work_ += value.bytes();
-  if (work_ > kMaxWork) throw TemplateError("the template does not come to an end");
+  if (work_ > kMaxWork) throw TemplateError("the template runs too long");
 }
 
 Value attribute(const Value& object, const std::string& name) {
@@ -56,7 +56,7 @@ Value attribute(const Value& object, const std::string& name) {
 
 namespace {
 
-// Python's index into `size` items; none when it is outside.
+// Resolves a Python index into `size` items; false if it is out of range.
 bool place(std::int64_t index, std::size_t size, std::size_t& out) {
   if (index < 0) index += static_cast<std::int64_t>(size);
   if (index < 0 || index >= static_cast<std::int64_t>(size)) return false;
@@ -87,11 +87,11 @@ Value subscript(const Value& object, const Value& index) {
 
 Value slice(const Value& object, const Value& from, const Value& to, const Value& step) {
   const bool text = object.is_text();
-  if (!text && !object.is_list()) throw TemplateError(cat("a slice of ", object.type_name()));
+  if (!text && !object.is_list()) throw TemplateError(cat("cannot slice ", object.type_name()));
   const std::vector<std::size_t> starts = text ? character_starts(object.text().bytes) : std::vector<std::size_t>{};
   const auto size = static_cast<std::int64_t>(text ? starts.size() - 1 : object.list().size());
   const std::int64_t by = step.is_none() ? 1 : step.integer();
-  if (by == 0) throw TemplateError("a slice by steps of zero");
+  if (by == 0) throw TemplateError("slice step is zero");
   const auto bound = [&](const Value& given, std::int64_t otherwise) {
     if (given.is_none()) return otherwise;
     std::int64_t at = given.integer();
@@ -121,14 +121,14 @@ Value times(const Value& what, std::int64_t count) {
   count = std::max<std::int64_t>(0, count);
   if (what.is_text()) {
     if (static_cast<double>(count) * static_cast<double>(what.text().bytes.size()) > static_cast<double>(kMaxBytes)) {
-      throw TemplateError("a text that is too long");
+      throw TemplateError("text too long");
     }
     Text out;
     for (std::int64_t i = 0; i < count; ++i) out.append(what.text());
     return out;
   }
   if (static_cast<double>(count) * static_cast<double>(what.list().size()) > static_cast<double>(kMaxItems)) {
-    throw TemplateError("a list that is too long");
+    throw TemplateError("list too long");
   }
   List out;
   for (std::int64_t i = 0; i < count; ++i) out.insert(out.end(), what.list().begin(), what.list().end());
@@ -143,13 +143,13 @@ Value of_integers(const std::string& symbol, std::int64_t x, std::int64_t y) {
   if (symbol == "**") {
     const double power = std::pow(static_cast<double>(x), static_cast<double>(y));
     if (y < 0) return power;
-    if (std::abs(power) > 9e15) throw TemplateError("a number that is too large");
+    if (std::abs(power) > 9e15) throw TemplateError("number too large");
     return static_cast<std::int64_t>(power);
   }
   if (y == 0) throw TemplateError("division by zero");
   if (symbol == "/") return static_cast<double>(x) / static_cast<double>(y);
   if (y == -1) return of_integers(symbol == "%" ? "*" : "-", 0, symbol == "%" ? 0 : x);
-  // Python rounds down, and the rest has the divisor's sign.
+  // As in Python, the quotient rounds down and the remainder has the divisor's sign.
   const std::int64_t quotient = x / y - ((x % y != 0) && ((x < 0) != (y < 0)));
   return symbol == "//" ? Value(quotient) : Value(x - quotient * y);
 }
@@ -190,7 +190,7 @@ Test find_test(const std::string& name) {
   using V = const Value&;
   using A = const Arguments&;
   static const auto other = [](A arguments) -> V {
-    if (arguments.positional.empty()) throw TemplateError("a test without what to compare with");
+    if (arguments.positional.empty()) throw TemplateError("missing operand of a test");
     return arguments.positional[0];
   };
   static const std::map<std::string, Test> kTests = {
@@ -231,14 +231,14 @@ void set_functions(Context& context) {
   context.set("range", Function([](const Arguments& arguments) -> Value {
                 std::vector<std::int64_t> given;
                 for (const Value& value : arguments.positional) given.push_back(value.integer());
-                if (given.empty() || given.size() > 3) throw TemplateError("range takes one to three numbers");
+                if (given.empty() || given.size() > 3) throw TemplateError("range takes one to three arguments");
                 const std::int64_t from = given.size() > 1 ? given[0] : 0, to = given.size() > 1 ? given[1] : given[0];
                 const std::int64_t step = given.size() > 2 ? given[2] : 1;
-                if (step == 0) throw TemplateError("range by steps of zero");
+                if (step == 0) throw TemplateError("range step is zero");
                 List out;
                 for (std::int64_t i = from; step > 0 ? i < to : i > to; i += step) {
                   out.emplace_back(i);
-                  if (out.size() > static_cast<std::size_t>(100000)) throw TemplateError("a range that is too long");
+                  if (out.size() > static_cast<std::size_t>(100000)) throw TemplateError("range too long");
                 }
                 return out;
               }));

@@ -13,8 +13,8 @@ ChatTemplate::ChatTemplate(const std::string& source, std::map<std::string, std:
   } catch (const TemplateError& error) {
     throw UserError({.file = file_,
                      .what = cat("chat template: ", error.what()),
-                     .at = cat("the template's line ", error.line),
-                     .hint = "data.chat_template with a template of the subset in docs/data.md"});
+                     .at = cat("template line ", error.line),
+                     .hint = "a template within the subset of Jinja in docs/data.md as data.chat_template"});
   }
   fingerprint_ = fnv1a(source);
   for (const auto& [name, text] : variables_) fingerprint_ = fnv1a(cat(name, "=", text, "\n"), fingerprint_);
@@ -26,7 +26,7 @@ ChatTemplate::ChatTemplate(const std::string& source, std::map<std::string, std:
     const std::string without = render(probe, false).text, with = render(probe, true).text;
     if (with.starts_with(without)) generation_prompt_ = with.substr(without.size());
   } catch (const TemplateError&) {
-    // One that rejects this is asked about conversations that it takes.
+    // The template rejects the probe: generation_prompt_ stays empty.
   }
 }
 
@@ -45,7 +45,7 @@ Rendered ChatTemplate::render(const Conversation& conversation, bool add_generat
   }
   Rendered out{.contents = std::vector<std::optional<Range>>(messages.size()), .has_generations = has_generations_};
   context.set("messages", std::move(messages));
-  // Not given, it is none to transformers, not undefined.
+  // As in transformers, absent tools are none, not undefined.
   context.set("tools", conversation.tools.is_undefined() ? Value(None{}) : conversation.tools);
   context.set("documents", None{});
   context.set("add_generation_prompt", add_generation_prompt);

@@ -1,7 +1,8 @@
-// Conversations to text, with the chat templates of Hugging Face tokenizers.
+// `ChatTemplate`: renders a conversation as text, with the chat template of a Hugging Face tokenizer.
 //
-// A template is written in a subset of Jinja (docs/data.md lists it). Its text for a conversation is the one that
-// transformers' apply_chat_template gives; what the subset lacks is rejected when the template is read, by line.
+// Templates are written in a subset of Jinja (docs/data.md lists it). The rendered text equals that of transformers'
+// apply_chat_template. Statements, filters and tests outside the subset are rejected when the template is parsed,
+// methods and argument values when it is rendered.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace hawser::data::chat {
 
 struct Conversation {
   Value messages;  // a list of {"role": ..., "content": ...}
-  Value tools;     // undefined: none
+  Value tools;     // undefined: no tools
 };
 
 struct Range {
@@ -31,24 +32,24 @@ struct Range {
 
 struct Rendered {
   std::string text;
-  std::vector<std::optional<Range>> contents;  // of each message: the bytes that came from it, its role apart
-  std::vector<Range> generations;              // what stands in {% generation %} blocks
+  std::vector<std::optional<Range>> contents;  // per message: where its contents are in `text`
+  std::vector<Range> generations;              // bytes inside {% generation %} blocks
   bool has_generations = false;                // whether the template has such blocks
 };
 
 class ChatTemplate {
  public:
-  // `variables`: "bos_token", "eos_token" and the like. `file` is for messages. UserError, with the template's line,
-  // for what is wrong in it or not supported.
+  // `variables`: "bos_token", "eos_token" and others. `file` is used in messages. Throws UserError with the template's
+  // line for syntax errors and unsupported constructs.
   ChatTemplate(const std::string& source, std::map<std::string, std::string> variables, std::string file);
 
-  // TemplateError for a conversation that the template rejects (raise_exception) or cannot go through.
+  // Throws TemplateError if the template rejects the conversation (raise_exception) or fails on it.
   Rendered render(const Conversation& conversation, bool add_generation_prompt = false) const;
 
-  // What the template puts before an answer when it is asked for one: "<|im_start|>assistant\n". May be empty.
+  // Text that add_generation_prompt appends, such as "<|im_start|>assistant\n". May be empty.
   const std::string& generation_prompt() const { return generation_prompt_; }
 
-  // The variable of that name; "" where there is none.
+  // The variable `eos_token`; "" if it is not defined.
   std::string eos_token() const;
 
   const std::string& file() const { return file_; }
@@ -62,18 +63,18 @@ class ChatTemplate {
   bool has_generations_ = false;
 };
 
-// A template by its name (`chatml`, `llama-3`, ...), or null. Each says what the models of its name were trained on.
+// A built-in template (`chatml`, `llama-3`, ...): the format that the models of its name were trained on.
 struct NamedTemplate {
   const char* name;
   const char* source;
-  std::map<std::string, std::string> tokens;  // where the tokenizer does not name its own
+  std::map<std::string, std::string> tokens;  // defaults; the tokenizer's own tokens override them
 };
 const std::vector<NamedTemplate>& named_templates();
 bool is_named(const std::string& name);
 
-// The template that a recipe means: a name, a .jinja file, a tokenizer_config.json (or a folder with one), or, where
-// `wanted` is empty, what lies beside the tokenizer: chat_template.jinja or tokenizer_config.json. Null where it is
-// empty and there is none. Adds a problem at `key` for everything else.
+// Opens the template that a recipe selects. `wanted` is a built-in name, a .jinja file, a tokenizer_config.json, or a
+// folder with one of these files. If it is empty, the template is chat_template.jinja or that of tokenizer_config.json
+// in the tokenizer's folder, and null if there is none. Adds a problem at `key` and returns null for everything else.
 std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted, const std::string& tokenizer,
                                                        const std::string& folder, const std::string& key,
                                                        Problems& problems);

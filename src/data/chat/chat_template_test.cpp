@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 const fs::path kRoot = HAWSER_SOURCE_DIR;
 
-// What transformers gives for random conversations, see tests/golden/README.md.
+// Output of transformers for random conversations; see tests/golden/README.md.
 const Json& golden() {
   static const Json kGolden = Json::parse(read_file(kRoot / "tests/golden/chat/expected.json"));
   return kGolden;
@@ -29,7 +29,7 @@ std::vector<Range> ranges_of(const Json& list) {
   return out;
 }
 
-// Compares a template's texts for one group of conversations; returns how many it has.
+// Compares the texts of a template for one group of conversations; returns the number of texts.
 int check(const ChatTemplate& with, const std::string& group, const Json& expected, const std::string& what) {
   int texts = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -57,14 +57,14 @@ std::map<std::string, std::string> tokens_of(const Json& of) {
   return of["tokens"].get<std::map<std::string, std::string>>();
 }
 
-// A recipe's reader tells names from files without their texts.
-TEST(ChatTemplate, NamesAreThoseThatARecipeKnows) {
+// The recipe reader has its own list of names, which separates them from files.
+TEST(ChatTemplate, NamesMatchTheRecipeReader) {
   std::vector<std::string> names;
   for (const NamedTemplate& one : named_templates()) names.emplace_back(one.name);
   EXPECT_EQ(names, std::vector<std::string>(kChatTemplateNames.begin(), kChatTemplateNames.end()));
 }
 
-TEST(ChatTemplate, NamedOnesGiveWhatTheModelsOwnGive) {
+TEST(ChatTemplate, BuiltInTemplatesMatchThoseOfTheModels) {
   int texts = 0;
   for (const auto& [name, of] : golden()["templates"].items()) {
     if (of["named"].is_null()) continue;
@@ -76,10 +76,10 @@ TEST(ChatTemplate, NamedOnesGiveWhatTheModelsOwnGive) {
   EXPECT_GT(texts, 400);
 }
 
-// The templates as they are published; scripts/fetch-inputs brings them.
-TEST(ChatTemplate, PublishedOnesGiveWhatTheyGiveInTransformers) {
+// Published templates, which scripts/fetch-inputs downloads.
+TEST(ChatTemplate, PublishedTemplatesMatchTransformers) {
   const fs::path folder = kRoot / "inputs/chat_templates";
-  ASSERT_TRUE(fs::exists(folder)) << "scripts/fetch-inputs --what chat brings it";
+  ASSERT_TRUE(fs::exists(folder)) << "no published templates; try scripts/fetch-inputs --what chat";
   int texts = 0, generations = 0;
   for (const auto& [name, of] : golden()["templates"].items()) {
     const fs::path file = folder / (name + ".jinja");
@@ -98,8 +98,8 @@ Rendered render(const std::string& source, const std::string& messages = R"([{"r
       .render({from_json(Json::parse(messages)), {}});
 }
 
-// Each line: a template, and what Jinja makes of it.
-TEST(ChatTemplate, SpeaksJinja) {
+// Each line: a template and Jinja's output.
+TEST(ChatTemplate, MatchesJinja) {
   const std::vector<std::pair<std::string, std::string>> kCases = {
       {"{{ 1 + 2 * 3 ** 2 }} {{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 2 - 3 - 4 }}", "19 3 -4 2 3.5 -5"},
       {"{{ 'a' ~ 1 ~ none ~ true ~ x }}", "a1NoneTrue"},
@@ -171,19 +171,19 @@ std::string rejection(const std::string& source) {
   return "accepted";
 }
 
-TEST(ChatTemplate, RejectsWhatItDoesNotKnow) {
+TEST(ChatTemplate, RejectsUnsupportedConstructs) {
   const auto unread = [](const std::string& what, int line = 1) {
-    return cat("t: chat template: ", what, " at the template's line ", line,
-               "; try data.chat_template with a template of the subset in docs/data.md");
+    return cat("t: chat template: ", what, " at template line ", line,
+               "; try a template within the subset of Jinja in docs/data.md as data.chat_template");
   };
   EXPECT_EQ(rejection("\n\n{{ 'x' | wordwrap }}"), unread("filter 'wordwrap' is not supported", 3));
   EXPECT_EQ(rejection("{{ 1 is prime }}"), unread("test 'prime' is not supported"));
   EXPECT_EQ(rejection("{% include 'x' %}"), unread("{% include %} is not supported"));
   EXPECT_EQ(rejection("{% if 1 %}\n x"), unread("{% if %} without {% endif %}", 2));
-  EXPECT_EQ(rejection("{{ 'x"), unread("a string without an end"));
-  EXPECT_EQ(rejection("{# x"), unread("a comment without an end"));
+  EXPECT_EQ(rejection("{{ 'x"), unread("unterminated string"));
+  EXPECT_EQ(rejection("{# x"), unread("unterminated comment"));
   EXPECT_EQ(rejection("{{ (1 }}"), unread("unexpected '}'"));
-  EXPECT_EQ(rejection("{{ }}"), unread("an expression is missing"));
+  EXPECT_EQ(rejection("{{ }}"), unread("missing expression"));
   EXPECT_EQ(rejection("{% endfor %}"), unread("unexpected 'endfor'"));
   EXPECT_EQ(rejection("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"),
             unread("nested too deeply"));
@@ -195,18 +195,17 @@ TEST(ChatTemplate, RejectsWhatItDoesNotKnow) {
   EXPECT_EQ(rejection("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"),
             "while rendering, line 1: macros nested too deeply");
   EXPECT_EQ(rejection("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"),
-            "while rendering, line 0: the template does not come to an end");
+            "while rendering, line 0: the template runs too long");
 }
 
-// What a template may do to the machine that renders it.
-TEST(ChatTemplate, TakesNeitherAllMemoryNorAllTime) {
+TEST(ChatTemplate, BoundsMemoryAndTime) {
   const auto while_rendering = [](const std::string& what) { return "while rendering, line 1: " + what; };
-  const std::string without_end = while_rendering("the template does not come to an end");
-  const std::string large = while_rendering("a value beyond 64 MiB");
+  const std::string without_end = while_rendering("the template runs too long");
+  const std::string large = while_rendering("value exceeds 64 MiB");
   const auto often = [](const std::string& start, const std::string& body, const std::string& end = "") {
     return "{% set ns = namespace(" + start + ") %}{% for i in range(60) %}" + body + "{% endfor %}" + end;
   };
-  EXPECT_EQ(rejection("{% for i in range(10**9) %}x{% endfor %}"), while_rendering("a range that is too long"));
+  EXPECT_EQ(rejection("{% for i in range(10**9) %}x{% endfor %}"), while_rendering("range too long"));
   EXPECT_EQ(rejection(often("x='ab'", "{% set ns.x = ns.x + ns.x %}")), large);
   EXPECT_EQ(rejection(often("x='ab'", "{% set ns.x = ns.x ~ ns.x %}")), large);
   EXPECT_EQ(rejection(often("x=[1]", "{% set ns.x = ns.x + ns.x %}")), large);
@@ -214,10 +213,10 @@ TEST(ChatTemplate, TakesNeitherAllMemoryNorAllTime) {
   EXPECT_EQ(rejection("{% set x = 'a' * 1000000 %}{{ x | replace('a', x) }}"), large);
   EXPECT_EQ(rejection("{% set x = 'a' * 1000000 %}{{ x | list | join(x) }}"), large);
   EXPECT_EQ(rejection("{{ ('\\n' * 1000000) | indent(1000, true, true) }}"), large);
-  EXPECT_EQ(rejection("{{ ([1] * 1500000) | tojson(indent=64) }}"), while_rendering("tojson beyond 64 MiB"));
+  EXPECT_EQ(rejection("{{ ([1] * 1500000) | tojson(indent=64) }}"), while_rendering("tojson output exceeds 64 MiB"));
   for (const char* large_number :
        {"{{ 1e300 | int }}", "{{ -1e300 | int }}", "{{ (-9223372036854775807 - 1) | abs }}"}) {
-    EXPECT_EQ(rejection(large_number), while_rendering("a number that is too large")) << large_number;
+    EXPECT_EQ(rejection(large_number), while_rendering("number too large")) << large_number;
   }
   EXPECT_EQ(render("{{ (1e308 * 10 - 1e308 * 10) | int(7) }}{{ -3 | abs }}{{ 2.9 | int }}").text, "732");
   EXPECT_EQ(rejection("{% set ns = namespace(x=[]) %}{% for i in range(999) %}{% set ns.x = [ns.x] %}{% endfor %}"),
@@ -232,16 +231,16 @@ TEST(ChatTemplate, TakesNeitherAllMemoryNorAllTime) {
   EXPECT_EQ(rejection("{{ range(99999) | unique | length }}"), while_rendering("more than 10000 unique items"));
   EXPECT_EQ(render("{{ ('a' * 30000000) | replace('a' * 15000000 + 'b', '') | length }}").text, "30000000");
   EXPECT_EQ(render("{{ ('a' * 1000000).rsplit('a') | length }}").text, "1000001");
-  EXPECT_EQ(rejection("{{ 'a'.strip('b' * 2000) }}"), while_rendering("strip of that many characters"));
-  EXPECT_EQ(rejection("{{ 'a'.rfind('b' * 2000) }}"), while_rendering("rfind of so long a text"));
-  EXPECT_EQ(rejection("{{ 'a'.rsplit('b' * 2000) }}"), while_rendering("rsplit by so long a text"));
+  EXPECT_EQ(rejection("{{ 'a'.strip('b' * 2000) }}"), while_rendering("strip argument too long"));
+  EXPECT_EQ(rejection("{{ 'a'.rfind('b' * 2000) }}"), while_rendering("rfind argument too long"));
+  EXPECT_EQ(rejection("{{ 'a'.rsplit('b' * 2000) }}"), while_rendering("rsplit separator too long"));
   for (const char* more :
        {" + 1", " ~ 1", " * 1", " ** 1", " and 1", " or 1", ".a", "[0]", "()", " | trim", " is none"}) {
     std::string chain = "1";
     for (int i = 0; i < 5000; ++i) chain += more;
     EXPECT_NE(rejection("{{ " + chain + " }}").find("too many operators in a row"), std::string::npos) << more;
   }
-  // Macros within macros, each through as many blocks and brackets as there may be.
+  // Recursive macros with the maximum nesting of blocks and brackets.
   const auto repeated = [](const char* text, int count) {
     std::string out;
     for (int i = 0; i < count; ++i) out += text;
@@ -255,7 +254,7 @@ TEST(ChatTemplate, TakesNeitherAllMemoryNorAllTime) {
       while_rendering("macros nested too deeply"));
 }
 
-TEST(ChatTemplate, KnowsWhatCameFromWhichMessage) {
+TEST(ChatTemplate, TracksTheMessageOfEachText) {
   const std::string messages =
       R"([{"role": "user", "content": "  ask "}, {"role": "assistant", "content": "<x>\nan|swer\n"},
           {"role": "assistant", "content": ""}])";
@@ -270,13 +269,13 @@ TEST(ChatTemplate, KnowsWhatCameFromWhichMessage) {
   EXPECT_EQ(rendered.contents[1], (Range{20, 31}));
   EXPECT_EQ(rendered.contents[2], (Range{42, 42}));
   EXPECT_FALSE(render("{{ messages | length }}", messages).contents[0]);
-  // Escapes lie within what came from the message.
+  // The range of a message includes escapes.
   const Rendered json = render("{{ messages[1].content | tojson }}.", messages);
   EXPECT_EQ(json.text, R"("<x>\nan|swer\n".)");
   EXPECT_EQ(json.contents[1], (Range{1, 15}));
 }
 
-TEST(ChatTemplate, IsFoundByNameInFilesAndBesideTheTokenizer) {
+TEST(ChatTemplate, OpensByNameByFileAndNextToTheTokenizer) {
   const TemporaryFolder folder;
   const auto open = [&](const std::string& wanted, const std::string& tokenizer) {
     Problems problems;
@@ -319,7 +318,7 @@ TEST(ChatTemplate, IsFoundByNameInFilesAndBesideTheTokenizer) {
   folder.write("broken.json", "{");
   EXPECT_EQ(open("broken.json", ""), "broken.json: broken JSON at byte 2");
   folder.write("wrong.json", R"({"chat_template": 5})");
-  EXPECT_EQ(open("wrong.json", ""), "wrong.json: wrong type (expected a text) at chat_template");
+  EXPECT_EQ(open("wrong.json", ""), "wrong.json: wrong type (expected a string) at chat_template");
 }
 
 }  // namespace

@@ -11,11 +11,11 @@
 namespace hawser::data::chat {
 namespace {
 
-constexpr std::size_t kMaxUnique = 10000;  // each is compared with all before it
+constexpr std::size_t kMaxUnique = 10000;  // each is compared with all previous ones
 constexpr double kMaxInteger = 9.2e18;     // of 64 bits
-constexpr std::size_t kNoPlace = 99;       // of an argument that is given by its name alone
+constexpr std::size_t kNoPlace = 99;       // position of an argument that can only be given by name
 
-// "function.name": fields of fields.
+// Value at a path of fields such as "function.name".
 Value field(const Value& item, const Value& path) {
   if (!path.is_text()) return subscript(item, path);
   Value value = item;
@@ -35,7 +35,7 @@ std::int64_t length_of(const Value& value) {
   if (value.is_list()) return static_cast<std::int64_t>(value.list().size());
   if (value.is_dict()) return static_cast<std::int64_t>(value.dict().items.size());
   if (value.is_undefined()) return 0;
-  throw TemplateError(cat("length of ", value.type_name()));
+  throw TemplateError(cat("cannot take the length of ", value.type_name()));
 }
 
 List items_of(const Value& value) {
@@ -65,7 +65,7 @@ Value to_integer(const Value& value, const Arguments& arguments) {
   const Value otherwise = given ? *given : Value(std::int64_t{0});
   if (value.is_real()) {
     if (std::isnan(value.real())) return otherwise;
-    if (!(std::abs(value.real()) < kMaxInteger)) throw TemplateError("a number that is too large");
+    if (!(std::abs(value.real()) < kMaxInteger)) throw TemplateError("number too large");
     return static_cast<std::int64_t>(value.real());
   }
   if (value.is_number()) return value.integer();

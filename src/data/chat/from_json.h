@@ -1,4 +1,4 @@
-// JSON as the values of a template. Slow to compile: only sources include it.
+// `from_json`: converts JSON to a value of a template. Slow to compile: include it in sources only.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 namespace hawser::data::chat {
 
-// TemplateError for what is nested too deeply to be gone through.
+// Throws TemplateError for JSON nested more than 100 levels deep. Integers above 2^62 become floats.
 inline Value from_json(const nlohmann::ordered_json& json, int depth = 0) {
   if (depth > 100) throw TemplateError("nested too deeply");
   if (json.is_null()) return None{};

@@ -15,7 +15,7 @@ namespace {
 class Lexer {
  public:
   explicit Lexer(std::string_view source) : source_(source) {
-    // Jinja drops one line end at the template's end.
+    // Jinja drops one line end at the end of the template.
     if (source_.ends_with('\n')) source_.remove_suffix(1);
     if (source_.ends_with('\r')) source_.remove_suffix(1);
   }
@@ -37,7 +37,7 @@ class Lexer {
     at_ = to;
   }
 
-  // Text up to the next tag, then the tag.
+  // Reads the text up to the next tag, then the tag.
   void text() {
     std::size_t tag = at_;
     while (true) {
@@ -70,7 +70,7 @@ class Lexer {
     if (sign == '-') {
       while (!out.empty() && is_space(out.back())) out.remove_suffix(1);
     } else if (sign != '+' && kind != '{') {
-      // White space alone before a block on its line.
+      // lstrip_blocks: drops white space between the start of the line and the block.
       std::size_t end = out.size();
       while (end > 0 && out[end - 1] != '\n' && is_space(out[end - 1])) --end;
       const bool line_start = end > 0 ? out[end - 1] == '\n' : out.data() == source_.data() || after_newline(out);
@@ -84,12 +84,12 @@ class Lexer {
     inside(kind == '{' ? "}}" : "%}", kind == '{');
   }
 
-  // Whether the text before `out` ends a line: it was trimmed there.
+  // Whether a line end, already trimmed, precedes `out`.
   bool after_newline(std::string_view out) const { return out.data() > source_.data() && out.data()[-1] == '\n'; }
 
   void comment() {
     const std::size_t end = source_.find("#}", at_);
-    if (end == source_.npos) fail("a comment without an end");
+    if (end == source_.npos) fail("unterminated comment");
     const bool strip = end > at_ && source_[end - 1] == '-';
     advance(end + 2);
     after(strip, source_[end - 1] == '+', false);
@@ -104,7 +104,7 @@ class Lexer {
     std::vector<char> open;
     while (true) {
       while (at_ < source_.size() && is_space(source_[at_])) advance(at_ + 1);
-      if (at_ >= source_.size()) fail("a tag without an end");
+      if (at_ >= source_.size()) fail("unterminated tag");
       const std::string_view rest = source_.substr(at_);
       if (open.empty()) {
         const bool sign = rest[0] == '-' || rest[0] == '+';
@@ -193,12 +193,12 @@ class Lexer {
       }
       i = escape(i + 1, value);
     }
-    if (i >= source_.size()) fail("a string without an end");
+    if (i >= source_.size()) fail("unterminated string");
     put(TokenKind::string, std::move(value));
     advance(i + 1);
   }
 
-  // Python's escapes; returns the index of its last character.
+  // Reads one of Python's escapes; returns the index of its last character.
   std::size_t escape(std::size_t i, std::string& value) {
     const char c = source_[i];
     static constexpr std::string_view kNames = "nrtbfva0\\'\"", kValues{"\n\r\t\b\f\v\a\0\\'\"", 11};
@@ -212,7 +212,7 @@ class Lexer {
     for (int k = 1; k <= digits; ++k) {
       const char digit =
           i + static_cast<std::size_t>(k) < source_.size() ? source_[i + static_cast<std::size_t>(k)] : '\0';
-      if (!std::isxdigit(static_cast<unsigned char>(digit))) fail("a broken escape in a string");
+      if (!std::isxdigit(static_cast<unsigned char>(digit))) fail("invalid escape in a string");
       code = code * 16 + static_cast<char32_t>(std::isdigit(static_cast<unsigned char>(digit))
                                                    ? digit - '0'
                                                    : std::tolower(static_cast<unsigned char>(digit)) - 'a' + 10);
@@ -222,7 +222,7 @@ class Lexer {
       value += c;
       return i;
     }
-    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) fail("an escape that is no character");
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) fail("escape is not a valid character");
     append_utf8(code, value);
     return i + static_cast<std::size_t>(digits);
   }

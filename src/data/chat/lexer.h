@@ -1,4 +1,4 @@
-// A template cut into text and tokens. Internal to chat/.
+// `tokenize`: splits a chat template into text and tokens. Internal to chat/.
 #pragma once
 
 #include <string>
@@ -23,12 +23,12 @@ enum class TokenKind {
 
 struct Token {
   TokenKind kind = TokenKind::end;
-  std::string text;  // of a string its value
+  std::string text;  // of a string: its value, with escapes resolved
   int line = 0;
 };
 
-// With Jinja's `trim_blocks` and `lstrip_blocks`, as transformers sets them, and `-` and `+` at the tags' ends.
-// Comments are left out. TemplateError for what is no token or has no end.
+// Applies Jinja's `trim_blocks` and `lstrip_blocks`, as transformers sets them, and `-` and `+` at either end of a tag.
+// Drops comments. Throws TemplateError for invalid characters and unterminated tags, strings and comments.
 std::vector<Token> tokenize(std::string_view source);
 
 }  // namespace hawser::data::chat

@@ -45,7 +45,7 @@ std::optional<Value> text_method(const Text& text, const std::string& name, cons
   if (name == "find") return position(find_in(text.bytes, need(a, 0, "sub", "find").text().bytes));
   if (name == "rfind") {
     const std::string& what = need(a, 0, "sub", "rfind").text().bytes;
-    if (what.size() > kLongestFromRight) throw TemplateError("rfind of so long a text");
+    if (what.size() > kLongestFromRight) throw TemplateError("rfind argument too long");
     return position(text.bytes.rfind(what));
   }
   if (name == "count") {

@@ -1,4 +1,4 @@
-// Chat formats by name: how the models of each name write a conversation. None of them knows tools.
+// Built-in chat templates, in the formats of the models of their names. None of them supports tools.
 #include <algorithm>
 
 #include "data/chat/chat_template.h"
@@ -14,7 +14,7 @@ constexpr char kChatMl[] = R"({%- for m in messages -%}
 <|im_start|>assistant
 {% endif -%})";
 
-// ChatML with a system message of its own where the conversation has none.
+// ChatML with a default system message.
 constexpr char kSmolLm2[] = R"({%- if messages[0].role != 'system' -%}
 <|im_start|>system
 You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>
@@ -40,7 +40,7 @@ You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>
 <|im_start|>assistant
 {% endif -%})";
 
-// Thoughts stay with answers behind the last question; those before it lose theirs.
+// Only answers after the last question keep their thoughts.
 constexpr char kQwen3[] = R"({%- if tools -%}{{ raise_exception('this named template knows no tools') }}{%- endif -%}
 {%- set seen = namespace(question=messages | length - 1) -%}
 {%- for m in messages if m.role == 'user' -%}{%- set seen.any = true -%}{%- endfor -%}
@@ -95,7 +95,7 @@ constexpr char kLlama3[] = R"({{- bos_token -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' -}}{%- endif -%})";
 
-// A system message with two dates always comes first.
+// Always starts with a system message that contains two dates.
 constexpr char kLlama31[] = R"({%- if tools -%}{{ raise_exception('this named template knows no tools') }}{%- endif -%}
 {%- set system, rest = '', messages -%}
 {%- if messages[0].role == 'system' -%}
@@ -122,7 +122,7 @@ constexpr char kMistral1[] = R"({%- set system, rest = none, messages -%}
   {%- endif -%}
 {%- endfor -%})";
 
-// The system message goes to the last question.
+// The system message is prepended to the last question.
 constexpr char kMistral3[] = R"({%- if tools -%}{{ raise_exception('this named template knows no tools') }}{%- endif -%}
 {%- set system, rest = none, messages -%}
 {%- if messages[0].role == 'system' -%}{%- set system, rest = messages[0].content, messages[1:] -%}{%- endif -%}

@@ -53,18 +53,18 @@ TokenizerConfig read_config(const fs::path& path) {
     if (found->is_string()) {
       config.chat_template = *found;
     } else if (found->is_array()) {
-      // Several by name: the one for plain conversations.
+      // Several templates by name: `default` is the one for plain conversations.
       for (const Json& item : *found) {
         if (item.is_object() && item.value("name", "") == "default") config.chat_template = item.at("template");
       }
       if (!config.chat_template) fail("several chat templates, none of them named default", "chat_template");
     } else {
-      fail("wrong type", "chat_template", "a text");
+      fail("wrong type", "chat_template", "a string");
     }
   } catch (const Json::parse_error& error) {
     fail("broken JSON", cat("byte ", error.byte));
   } catch (const Json::exception&) {
-    fail("not a tokenizer_config.json", "chat_template", "texts");
+    fail("not a tokenizer_config.json", "chat_template", "strings");
   }
   return config;
 }

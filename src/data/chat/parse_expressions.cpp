@@ -201,7 +201,7 @@ Expression Parser::primary() {
     case TokenKind::integer: {
       std::int64_t value = 0;
       const char* const end = token.text.data() + token.text.size();
-      if (std::from_chars(token.text.data(), end, value).ec != std::errc()) fail("a number that is too large");
+      if (std::from_chars(token.text.data(), end, value).ec != std::errc()) fail("number too large");
       return constant(value);
     }
     case TokenKind::real: {
@@ -217,8 +217,7 @@ Expression Parser::primary() {
     default:
       break;
   }
-  throw TemplateError(token.text.empty() ? "an expression is missing" : cat("unexpected '", token.text, "'"),
-                      token.line);
+  throw TemplateError(token.text.empty() ? "missing expression" : cat("unexpected '", token.text, "'"), token.line);
 }
 
 Expression Parser::parenthesis() {
@@ -266,7 +265,7 @@ Expression Parser::dict_literal() {
 Call Parser::call() {
   Call out;
   while (!take_symbol(")")) {
-    if (is_symbol("*") || is_symbol("**")) fail("arguments by * are not supported");
+    if (is_symbol("*") || is_symbol("**")) fail("* and ** arguments are not supported");
     if (peek().kind == TokenKind::name && is_symbol("=", 1)) {
       std::string name = need_any_name();
       take();
@@ -313,7 +312,7 @@ Expression Parser::postfix(Expression value) {
 
 Value Parser::method(Context& context, const Value& object, const std::string& name, const Call& call) {
   const Arguments arguments = call.evaluate(context);
-  // A field that can be called: loop.cycle, a function in a namespace.
+  // A field that is a function: loop.cycle, a function in a namespace.
   if (object.is_dict()) {
     if (const Value* field = object.dict().find(name); field && field->is_function())
       return field->function()(arguments);
@@ -339,7 +338,7 @@ Expression Parser::brackets(Expression object) {
     }
   }
   if (!is_slice) {
-    if (!parts[0]) fail("an index is missing");
+    if (!parts[0]) fail("missing index");
     return [object = std::move(object), index = parts[0]](Context& context) {
       const Value of = object(context);
       return subscript(of, index(context));

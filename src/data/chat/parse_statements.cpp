@@ -104,7 +104,7 @@ void Parser::assign(Context& context, const std::vector<std::string>& names, con
   if (names.size() == 1) return context.set(names[0], value);
   const List items = iterate(value);
   if (items.size() != names.size()) {
-    throw TemplateError(cat("cannot take apart ", items.size(), " values into ", names.size()));
+    throw TemplateError(cat("cannot unpack ", items.size(), " values into ", names.size()));
   }
   for (std::size_t i = 0; i < names.size(); ++i) context.set(names[i], items[i]);
 }
@@ -115,7 +115,7 @@ Statement Parser::for_statement(int line) {
   Expression over = placed(expression(false), line);
   Expression filter;
   if (take_name("if")) filter = placed(expression(true), line);
-  if (is_name("recursive")) fail("a recursive loop is not supported");
+  if (is_name("recursive")) fail("recursive loops are not supported");
   need_end_block();
   ++loops_;
   Statement body = block({"endfor", "else"});
@@ -169,7 +169,7 @@ Value Parser::loop_variable(const List& items, std::size_t i) {
                 {"previtem", i > 0 ? items[i - 1] : Value(Undefined{"loop.previtem"})},
                 {"nextitem", index + 1 < count ? items[i + 1] : Value(Undefined{"loop.nextitem"})},
                 {"cycle", Function([i](const Arguments& arguments) -> Value {
-                   if (arguments.positional.empty()) throw TemplateError("loop.cycle without values");
+                   if (arguments.positional.empty()) throw TemplateError("loop.cycle needs a value");
                    return arguments.positional[i % arguments.positional.size()];
                  })}};
   return loop;
@@ -186,7 +186,7 @@ Statement Parser::set_statement(int line) {
     return [=](Context& context) {
       const Value target = context.get(object);
       if (!target.is_dict() || !target.dict().is_namespace) {
-        throw TemplateError(cat("'", object, "' is no namespace: its fields cannot be set"), line);
+        throw TemplateError(cat("'", object, "' is not a namespace: cannot set its fields"), line);
       }
       Value given = value(context);
       given.check_can_be_held();
@@ -203,7 +203,7 @@ Statement Parser::set_statement(int line) {
       return Flow::on;
     };
   }
-  if (is_symbol("|")) fail("a filter over {% set %} is not supported");
+  if (is_symbol("|")) fail("{% set %} with a filter is not supported");
   need_end_block();
   Statement body = block({"endset"});
   need_block("endset");

@@ -1,4 +1,4 @@
-// From a template's tokens to what runs: recursive descent, statements over expressions. Internal to data/chat/.
+// `Parser`: recursive-descent parser that turns the tokens of a template into closures. Internal to data/chat/.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace hawser::data::chat {
 
-// Parts of an expression that stand in parentheses behind a name.
+// Arguments of a call, filter or test, not yet evaluated.
 struct Call {
   std::vector<Expression> positional;
   std::vector<std::pair<std::string, Expression>> named;
@@ -40,13 +40,13 @@ class Parser {
  private:
   static constexpr int kDeepest = 150;
 
-  // Each of a chain of operators holds the one before it.
+  // Bounds chains of operators: the closure of each operator holds that of the previous one.
   static constexpr int kLongestChain = 300;
   void check_chain(int& length) const {
     if (++length > kLongestChain) fail("too many operators in a row");
   }
 
-  // Bounds how deep expressions and blocks nest: they are gone through recursively.
+  // Bounds the nesting of expressions and blocks, which are parsed and evaluated recursively.
   struct Depth {
     explicit Depth(Parser& of) : parser(of) {
       if (++parser.depth_ > kDeepest) parser.fail("nested too deeply");
@@ -82,7 +82,7 @@ class Parser {
     take();
   }
   [[noreturn]] void fail(const std::string& what) const { throw TemplateError(what, peek().line); }
-  // An expression that says its line when it cannot go on.
+  // Wraps an expression: adds `line` to a TemplateError that has none.
   static Expression placed(Expression expression, int line) {
     return [expression = std::move(expression), line](Context& context) {
       try {
@@ -94,7 +94,7 @@ class Parser {
     };
   }
 
-  // Statements up to a block that begins with one of `ends`, which is left to be read.
+  // Parses statements up to a block tag that begins with one of `ends`. Does not consume that tag.
   Statement block(const std::set<std::string>& ends);
   void need_block(const char* name);
   Statement statement();
@@ -106,12 +106,12 @@ class Parser {
   Statement set_statement(int line);
   static Value captured(Context& context, const Statement& body);
   Statement macro_statement();
-  // What the model is to learn, as the template itself says it.
+  // {% generation %}: text that the model is trained on.
   Statement generation_statement();
 
-  // Expressions, loosest first.
+  // Expressions, lowest precedence first.
   Expression expression(bool with_condition);
-  // One value, or several with commas between.
+  // One expression, or several separated by commas.
   Expression tuple();
   Expression or_expression();
   Expression and_expression();
@@ -134,7 +134,7 @@ class Parser {
   Expression postfix(Expression value);
   static Value method(Context& context, const Value& object, const std::string& name, const Call& call);
   Expression brackets(Expression object);
-  // Filters and tests, which bind tighter than any operator.
+  // Filters and tests; they bind tighter than any binary operator.
   Expression filtered(Expression value);
   Expression test(Expression value, int line);
 

@@ -1,4 +1,5 @@
-// A parsed template: closures over a context. Internal to chat/.
+// Parsed templates: closures over a `Context`, and the filters, tests, methods and operators that they call. Internal
+// to chat/.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@
 
 namespace hawser::data::chat {
 
-// What a rendering has: variables in scopes, innermost last, and what is written so far.
+// State of a rendering: scopes of variables, innermost last, and the output so far.
 class Context {
  public:
   Context() { scopes_.emplace_back(); }
@@ -21,14 +22,14 @@ class Context {
   void set(const std::string& name, Value value) { scopes_.back()[name] = std::move(value); }
   void push() { scopes_.emplace_back(); }
   void pop() { scopes_.pop_back(); }
-  // For a macro's body: the template's own variables alone. Returns what to give to leave().
+  // Enters a macro's body, which sees only the global variables. Returns the previous scopes for leave().
   std::vector<std::map<std::string, Value>> enter();
   void leave(std::vector<std::map<std::string, Value>> scopes) {
     --macros_;
     scopes_ = std::move(scopes);
   }
 
-  // A block that is being rendered, within those that are: they nest on the thread's stack, and macros repeat them.
+  // A block that is being rendered. Blocks nest on the thread's stack, and macros nest them again: bounds their depth.
   class Level {
    public:
     explicit Level(Context& context) : context_(context) {
@@ -49,12 +50,12 @@ class Context {
   Text take_output() { return std::exchange(output_, {}); }
   void put_output(Text output) { output_ = std::move(output); }
   std::size_t written() const { return output_.bytes.size(); }
-  // Every turn of a loop and every call: a template that never ends is stopped.
+  // Counts a loop iteration or a macro call. Throws TemplateError above a limit, so that endless templates stop.
   void count_step();
-  // Every value that an operator, filter, test or method is given or makes, by its size; the same end.
+  // Adds the size of an operand or result of an operator, filter, test or method. Throws TemplateError above a limit.
   void count_work(const Value& value);
 
-  std::vector<std::pair<std::size_t, std::size_t>> generations;  // {% generation %} ... {% endgeneration %}
+  std::vector<std::pair<std::size_t, std::size_t>> generations;  // byte ranges of {% generation %} blocks
   bool capturing = false;
 
  private:
@@ -67,16 +68,17 @@ class Context {
 };
 
 using Expression = std::function<Value(Context&)>;
-enum class Flow { on, next, stop };  // after `continue`, after `break`
+enum class Flow { on, next, stop };  // next: after `continue`; stop: after `break`
 using Statement = std::function<Flow(Context&)>;
 
-// Filters, tests and methods by name; null for one that is not supported.
+// Filters, tests and methods by name. For an unsupported name the first two return null and call_method throws
+// TemplateError.
 using Filter = Value (*)(const Value& input, const Arguments& arguments);
 using Test = bool (*)(const Value& input, const Arguments& arguments);
 Filter find_filter(const std::string& name);
 Test find_test(const std::string& name);
 Value call_method(const Value& object, const std::string& name, const Arguments& arguments);
-// `select`, `rejectattr`, `map` and the like, which name a test or filter by their first argument.
+// `select`, `reject`, `selectattr`, `rejectattr` and `map`: filters with the name of a test or filter as an argument.
 bool is_selecting(const std::string& filter);
 Value select_items(const std::string& filter, const Value& input, const Arguments& arguments);
 
@@ -85,11 +87,11 @@ Value subscript(const Value& object, const Value& index);
 Value slice(const Value& object, const Value& from, const Value& to, const Value& step);
 Value arithmetic(const std::string& symbol, const Value& a, const Value& b);
 
-// range, namespace, dict, raise_exception.
+// Defines the functions range, namespace, dict and raise_exception.
 void set_functions(Context& context);
 
-// TemplateError for what is wrong or not supported.
-// `has_generations`: whether there are {% generation %} blocks.
+// Throws TemplateError for syntax errors and unsupported constructs.
+// `has_generations`: set to whether there are {% generation %} blocks.
 Statement parse_program(std::string_view source, bool& has_generations);
 
 }  // namespace hawser::data::chat

@@ -10,7 +10,7 @@
 namespace hawser::data::chat {
 namespace {
 
-constexpr std::size_t kMaxStripped = 1024;  // gone through for each character of a text
+constexpr std::size_t kMaxStripped = 1024;  // searched for each character of a text
 
 bool is_python_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
@@ -44,7 +44,7 @@ Text strip(const Text& text, const Value* characters, bool left, bool right) {
     return std::string_view(text.bytes).substr(starts[i], starts[i + 1] - starts[i]);
   };
   const bool given = characters && !characters->is_none();
-  if (given && characters->text().bytes.size() > kMaxStripped) throw TemplateError("strip of that many characters");
+  if (given && characters->text().bytes.size() > kMaxStripped) throw TemplateError("strip argument too long");
   const auto drops = [&](std::size_t i) {
     if (!given) return is_python_space(utf8_step(at(i)).character);
     return characters->text().bytes.find(at(i)) != std::string::npos;
@@ -81,8 +81,8 @@ List split(const Text& text, const Value* separator, std::int64_t max, bool from
     return out;
   }
   const std::string& by = separator->text().bytes;
-  if (by.empty()) throw TemplateError("split by an empty text");
-  if (from_right && by.size() > kLongestFromRight) throw TemplateError("rsplit by so long a text");
+  if (by.empty()) throw TemplateError("empty separator");
+  if (from_right && by.size() > kLongestFromRight) throw TemplateError("rsplit separator too long");
   std::vector<std::size_t> cuts;
   if (from_right) {
     for (std::size_t at = text.bytes.size(); max < 0 || static_cast<std::int64_t>(cuts.size()) < max;) {
@@ -111,14 +111,14 @@ List split(const Text& text, const Value* separator, std::int64_t max, bool from
 }
 
 Text replace(const Text& text, const std::string& from, const std::string& to, std::int64_t max) {
-  if (from.empty()) throw TemplateError("replace of an empty text is not supported");
+  if (from.empty()) throw TemplateError("replacing an empty text is not supported");
   Text out;
   std::size_t begin = 0;
   for (std::int64_t done = 0; max < 0 || done < max; ++done) {
     const std::size_t found = find_in(text.bytes, from, begin);
     if (found == std::string::npos) break;
     out.append(text.part(begin, found));
-    // What is put in stands for what was there.
+    // The replacement gets the marks of the replaced text.
     const Text old = text.part(found, found + from.size());
     out.append(old.marks.empty() ? Text{to, {}} : old.remade(to));
     begin = found + from.size();

@@ -7,7 +7,7 @@
 namespace hawser::data::chat {
 namespace {
 
-// What a byte becomes within quotes.
+// A byte as written in a JSON string.
 std::string escaped(char c) {
   constexpr std::string_view kSpecial = "\"\\\n\r\t\b\f", kLetters = "\"\\nrtbf";
   if (const auto at = kSpecial.find(c); at != kSpecial.npos) return {'\\', kLetters[at]};
@@ -18,7 +18,7 @@ std::string escaped(char c) {
 
 void json_text(const Text& text, Text& out) {
   out.bytes += '"';
-  // A mark reaches from the first to the last byte that its own became.
+  // A mark covers the escaped form of its bytes.
   std::vector<std::size_t> places;
   places.reserve(text.bytes.size() + 1);
   for (const char c : text.bytes) {
@@ -31,7 +31,7 @@ void json_text(const Text& text, Text& out) {
 }
 
 void json_value(const Value& value, int indent, int depth, Text& out) {
-  if (out.bytes.size() > kMaxBytes) throw TemplateError(cat("tojson beyond ", kMaxBytes >> 20, " MiB"));
+  if (out.bytes.size() > kMaxBytes) throw TemplateError(cat("tojson output exceeds ", kMaxBytes >> 20, " MiB"));
   const auto line = [&](int level) {
     if (indent >= 0) out.bytes += "\n" + std::string(static_cast<std::size_t>(indent * level), ' ');
   };
@@ -69,8 +69,8 @@ void json_value(const Value& value, int indent, int depth, Text& out) {
     if (!first) line(depth);
     out.bytes += '}';
   } else {
-    throw TemplateError(cat("tojson of ", value.is_undefined() ? value.undefined_name() + ", which is undefined"
-                                                               : std::string(value.type_name())));
+    throw TemplateError(cat("cannot convert to JSON: ", value.is_undefined() ? value.undefined_name() + " is undefined"
+                                                                             : std::string(value.type_name())));
   }
 }
 

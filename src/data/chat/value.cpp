@@ -12,10 +12,10 @@ namespace hawser::data::chat {
 
 namespace {
 
-constexpr std::size_t kItemBytes = 16;  // what an item counts beside its text
+constexpr std::size_t kItemBytes = 16;  // size of an item without its text
 
 void check_bytes(std::size_t bytes) {
-  if (bytes > kMaxBytes) throw TemplateError(cat("a value beyond ", kMaxBytes >> 20, " MiB"));
+  if (bytes > kMaxBytes) throw TemplateError(cat("value exceeds ", kMaxBytes >> 20, " MiB"));
 }
 
 }  // namespace
@@ -138,7 +138,7 @@ Dict& Value::dict() const {
 
 const Function& Value::function() const {
   if (const auto* function = std::get_if<FunctionPointer>(&data_)) return **function;
-  wrong_type("something to call", *this);
+  wrong_type("a function", *this);
 }
 
 std::int64_t Value::integer() const {
@@ -302,7 +302,7 @@ List iterate(const Value& value) {
     const auto starts = character_starts(value.text().bytes);
     for (std::size_t i = 0; i + 1 < starts.size(); ++i) items.emplace_back(value.text().part(starts[i], starts[i + 1]));
   } else if (!value.is_undefined()) {
-    throw TemplateError(cat(value.type_name(), " cannot be gone through"));
+    throw TemplateError(cat(value.type_name(), " is not iterable"));
   }
   return items;
 }

@@ -1,7 +1,8 @@
-// What a chat template works with: Python's values, as Jinja sees them. Internal to chat/, but for building them.
+// `Value`: a value of a chat template, with Python's types and semantics as in Jinja. Internal
+// to chat/, except for building values.
 //
-// A text knows which of its bytes came from which message (marks), through concatenation, slicing, stripping and the
-// like, so that a rendered conversation says where each message's content stands.
+// A `Text` records which of its bytes come from which message (marks). Concatenation, slicing, stripping and other
+// operations keep the marks, so a rendered conversation contains the position of each message's content.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@
 
 namespace hawser::data::chat {
 
-// A template that cannot go on; `line` is the template's, 0 where it is not known.
+// Error in a template or while rendering it. `line`: line of the template, 0 if unknown.
 class TemplateError : public std::runtime_error {
  public:
   explicit TemplateError(const std::string& what, int at_line = 0) : std::runtime_error(what), line(at_line) {}
@@ -28,8 +29,8 @@ struct Mark {
   int message = 0;
 };
 
-// What a template may make, so that none takes all memory or never comes to an end: bytes of a text, or of a list or
-// dict written out, and how deep those nest. TemplateError beyond.
+// Limits on the values of a template, which bound its memory and time: bytes of a text, or of a list or dict with its
+// contents, and nesting depth of lists and dicts. TemplateError above them.
 inline constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
 inline constexpr int kDeepestValue = 200;
 
@@ -39,7 +40,7 @@ struct Text {
 
   void append(const Text& other);
   Text part(std::size_t begin, std::size_t end) const;
-  // `bytes` made of this text in a way that leaves no places: all of them are its first message's.
+  // `changed` as the result of an operation that does not keep positions: all of it gets the message of the first mark.
   Text remade(std::string changed) const;
 };
 
@@ -50,7 +51,7 @@ struct Undefined {
 struct None {};
 using List = std::vector<Value>;
 struct Dict {
-  std::vector<std::pair<std::string, Value>> items;  // in order of insertion
+  std::vector<std::pair<std::string, Value>> items;  // in insertion order
   bool is_namespace = false;
 
   const Value* find(std::string_view key) const;
@@ -60,7 +61,7 @@ struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
 
-  // The argument at a place or of a name; null when it was not given.
+  // The argument at position `place` or named `name`; null if it is not given.
   const Value* get(std::size_t place, std::string_view name) const;
 };
 using Function = std::function<Value(const Arguments&)>;
@@ -91,10 +92,10 @@ class Value {
   bool is_dict() const { return std::holds_alternative<DictPointer>(data_); }
   bool is_function() const { return std::holds_alternative<FunctionPointer>(data_); }
 
-  // Each throws TemplateError when the value is of another kind.
+  // Each throws TemplateError if the value has another type.
   const Text& text() const;
   const List& list() const;
-  Dict& dict() const;  // shared: changing it is seen by all who have it
+  Dict& dict() const;  // shared: a change is visible in all copies of the value
   const Function& function() const;
   std::int64_t integer() const;
   double real() const;  // of any number
@@ -102,17 +103,17 @@ class Value {
   const std::string& undefined_name() const { return std::get<Undefined>(data_).name; }
   const char* type_name() const;  // Python's
   bool truth() const;
-  Text str() const;          // Python's str(); nothing for what is undefined
+  Text str() const;          // Python's str(); empty for undefined
   std::string repr() const;  // Python's repr()
 
-  // Throws where no list, dict or namespace may hold this value: it nests too deeply, or is a namespace, which could
-  // come to hold itself.
+  // Throws TemplateError if no list, dict or namespace may contain this value: it nests too deeply, or it is a
+  // namespace, which could then contain itself.
   void check_can_be_held() const;
-  // About how many bytes an operation goes through that looks at all of a text, or at each item of a list.
+  // Approximate number of bytes read by an operation on a full text or on each item of a list.
   std::size_t bytes() const;
 
  private:
-  // Of a list or dict with all that is in it.
+  // Size and depth of a list or dict with its contents.
   struct Extent {
     std::size_t bytes = 0;
     int depth = 0;
@@ -124,7 +125,7 @@ class Value {
   };
   struct HeldDict {
     Dict dict;
-    Extent extent;  // as it was made: a namespace grows
+    Extent extent;  // at construction; a namespace grows later
   };
   Extent extent() const;
 
@@ -137,20 +138,20 @@ class Value {
 };
 
 bool equal(const Value& a, const Value& b);
-// Below zero, zero, above: numbers and texts; TemplateError for anything else.
+// Negative, zero or positive, for two numbers or two texts. TemplateError for other types.
 int compare(const Value& a, const Value& b);
 bool contains(const Value& container, const Value& item);
-// The items of a list, the keys of a dict, the characters of a text, nothing of what is undefined.
+// Items of a list, keys of a dict, characters of a text; empty for undefined. TemplateError for other types.
 List iterate(const Value& value);
 
 std::string format_real(double value);  // Python's repr of a float
-// json.dumps as transformers sets it for templates: characters beyond ASCII as they are. indent < 0: on one line.
+// json.dumps as transformers configures it for templates: does not escape non-ASCII characters. indent < 0: one line.
 Text to_json(const Value& value, int indent = -1);
 
-// Byte offsets of a text's characters, and its end.
+// Byte offsets of the characters of a text, then its length.
 std::vector<std::size_t> character_starts(std::string_view bytes);
 
-// Every text below `value` but for its "role" marked as message `message`'s.
+// Copy of `value` in which every text, except those under the key "role", is marked with `message`.
 Value marked(const Value& value, int message);
 
 }  // namespace hawser::data::chat

@@ -81,9 +81,9 @@ void AddedTokens::find_in(const Search& trie, std::string_view text, Visit visit
     }
     const AddedToken& added = tokens_[token];
     std::size_t begin = at;
-    at = end;  // also when discarded below: a match is searched past, never into
+    at = end;  // even if the match is discarded below: the search continues after it
     if (added.single_word && !is_whole_word(text, begin, end)) continue;
-    // Two tokens may both want the white space between them: the first takes it.
+    // White space between two tokens that both strip it belongs to the first.
     begin = std::max(begin, done);
     while (added.lstrip && begin > done) {
       const std::size_t before = last_character(text.substr(0, begin));

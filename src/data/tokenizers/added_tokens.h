@@ -1,4 +1,4 @@
-// Added tokens: whole strings ("<|im_start|>") that text is searched for before anything else happens to it.
+// `AddedTokens`: finds the added tokens of a tokenizer.json ("<|im_start|>") in text, before pre-tokenization.
 #pragma once
 
 #include <cstdint>
@@ -13,40 +13,40 @@ namespace hawser::data {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  // matches only where no word character touches it
-  bool lstrip = false;       // takes the white space before it along
+  bool single_word = false;  // matches only without adjacent word characters
+  bool lstrip = false;       // the match includes white space before it
   bool rstrip = false;       // and after it
-  bool normalized = false;   // searched for after those that are not, in normalized text
-  bool special = false;      // left out by decode(skip_special)
+  bool normalized = false;   // matched after the others, in normalized text
+  bool special = false;      // skipped by decode(skip_special)
 };
 
-// Finds tokens in text: leftmost first, of several at one place the longest.
+// Finds tokens in text: the leftmost match, and the longest at one position.
 class AddedTokens {
  public:
   // Called with a run of text and id -1, or with a match and its id.
   using Visit = FunctionRef<void(std::string_view, std::int32_t)>;
 
   AddedTokens() = default;
-  // `normalize` says what the normalizer makes of a token.
+  // `normalize` returns the normalized content of a token.
   explicit AddedTokens(std::vector<AddedToken> tokens, FunctionRef<std::string(const std::string&)> normalize);
 
-  // Calls `visit` for all of `text` in order; runs of text are not empty. The first finds tokens that are searched for
-  // in the text as it is, the second those with `normalized`, in what the normalizer makes of a run.
+  // Call `visit` for all of `text` in order; runs of text are not empty. `find` matches tokens in the original text,
+  // `find_normalized` matches those with `normalized` in a normalized run.
   void find(std::string_view text, Visit visit) const { find_in(plain_, text, visit); }
   void find_normalized(std::string_view text, Visit visit) const { find_in(normalized_, text, visit); }
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
  private:
-  // A trie over bytes. Children are a sorted list: a node has one or two of them nearly always.
+  // Node of a trie over bytes. Children are a sorted list: almost all nodes have one or two.
   struct Node {
     std::vector<std::pair<unsigned char, int>> children;
     int token = -1;  // index into tokens_
   };
   struct Search {
     std::vector<Node> nodes{1};
-    bool starts[256] = {};  // bytes that some token begins with
-    int only_start = -1;    // that byte, if there is one only
+    bool starts[256] = {};  // first bytes of the tokens
+    int only_start = -1;    // that byte if there is only one, else -1
     void add(std::string_view content, int token);
     int child(int node, unsigned char byte) const;
   };

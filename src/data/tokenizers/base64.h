@@ -1,4 +1,4 @@
-// Base64, as JSON files carry bytes.
+// `from_base64`: decodes base64, the encoding of bytes in JSON files.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 namespace hawser::data {
 
-// nullopt: not base64 (padding may be missing).
+// nullopt if `text` is not base64. Padding may be missing.
 std::optional<std::string> from_base64(std::string_view text);
 
 }  // namespace hawser::data

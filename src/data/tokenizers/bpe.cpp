@@ -10,7 +10,7 @@
 namespace hawser::data {
 namespace {
 
-constexpr std::size_t kShortWord = 48;  // up to here a scan for the lowest rank beats a heap
+constexpr std::size_t kShortWord = 48;  // up to this length a scan for the lowest rank is faster than a heap
 
 }  // namespace
 
@@ -42,7 +42,7 @@ void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids) const {
       return;
     }
   }
-  // The symbols go where their merged form will stand.
+  // `ids` holds the symbols until they are merged.
   const std::size_t before = ids.size();
   if (unit == Unit::byte) {
     start_with_bytes(word, ids);
@@ -76,7 +76,7 @@ void Bpe::start_with_bytes(std::string_view word, std::vector<std::int32_t>& out
 }
 
 void Bpe::start_with_characters(std::string_view word, std::vector<std::int32_t>& out) const {
-  bool pending = false;  // an unknown that waits to see whether the next one joins it
+  bool pending = false;  // an unknown symbol is not yet written: the next one may join it
   std::string decorated;
   for (std::size_t at = 0; at < word.size();) {
     const std::size_t width = utf8_step(word.substr(at)).bytes;
@@ -97,7 +97,7 @@ void Bpe::start_with_characters(std::string_view word, std::vector<std::int32_t>
     }
     if (byte_fallback && std::all_of(symbol.begin(), symbol.end(),
                                      [&](char c) { return byte_ids[static_cast<unsigned char>(c)] >= 0; })) {
-      // What is pending comes after these, as in the `tokenizers` library.
+      // A pending unknown is written after these bytes, as in the `tokenizers` library.
       for (const char c : symbol) out.push_back(byte_ids[static_cast<unsigned char>(c)]);
       continue;
     }
@@ -155,7 +155,7 @@ void Bpe::merge_long(const std::vector<std::int32_t>& symbols, std::vector<std::
     queue.pop();
     Symbol& left = list[top.at];
     if (left.id < 0 || left.next < 0) continue;
-    // The pair may have changed since it was offered.
+    // The pair may have changed since it was queued.
     Symbol& right = list[left.next];
     const auto merge = merges.find(left.id, right.id);
     if (merge.rank == MergeTable::kNone || merge.id != top.id) continue;

@@ -1,5 +1,5 @@
-// Byte-pair merging: a word's bytes become tokens by applying, again and again, the pair of lowest rank, leftmost
-// first.
+// `Bpe`: byte-pair encoding. Splits a word into bytes or characters, then merges the adjacent pair of lowest rank,
+// leftmost first, until no pair merges.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace hawser::data {
 
-// (left id, right id) -> rank and the id they merge to. Open addressing.
+// Hash table (left id, right id) -> rank and merged id, with open addressing.
 class MergeTable {
  public:
   struct Merge {
@@ -23,9 +23,9 @@ class MergeTable {
   static constexpr std::uint32_t kNone = 0xFFFFFFFFu;
 
   explicit MergeTable(std::size_t expected = 0);
-  // A pair added again takes the later rank, as in the `tokenizers` library.
+  // A pair that is added again gets the later rank, as in the `tokenizers` library.
   void add(std::int32_t left, std::int32_t right, Merge merge);
-  // rank == kNone when the pair does not merge.
+  // rank == kNone if the pair does not merge.
   Merge find(std::int32_t left, std::int32_t right) const {
     const std::uint64_t key = pack(left, right);
     for (std::size_t i = slot(key);; i = (i + 1) & mask_) {
@@ -47,29 +47,29 @@ class MergeTable {
 
   void put(std::uint64_t key, Merge merge);
 
-  std::vector<Entry> entries_;  // at most half of them taken
+  std::vector<Entry> entries_;  // at most half full
   std::size_t mask_, count_ = 0;
 };
 
-// Byte-pair encoding of words. They start as bytes (byte-level vocabularies) or as characters.
+// The initial symbols are bytes (byte-level vocabularies) or characters.
 struct Bpe final : WordModel {
   enum class Unit { byte, character };
 
   Unit unit = Unit::byte;
   MergeTable merges;
-  // byte: id of each byte; character: of the tokens <0x00> to <0xFF>, where byte_fallback asks for them. -1: the
-  // vocabulary lacks it.
+  // unit byte: id of each byte. unit character: id of each of the tokens <0x00> to <0xFF>, set with byte_fallback.
+  // -1: not in the vocabulary.
   std::array<std::int32_t, 256> byte_ids;
-  bool byte_fallback = false;                 // a character that the vocabulary lacks becomes its bytes
-  TokenIds words;                             // character: the vocabulary; byte: raw bytes -> id, for ignore_merges
-  std::string continuing_prefix, end_suffix;  // character: put before all but the first, after the last
-  bool ignore_merges = false;                 // a word that is a token stays whole, whatever the merges say
-  std::optional<std::int32_t> unknown;        // stands for what the vocabulary lacks; none: that is dropped
-  bool fuse_unknown = false;                  // a run of such is one unknown
+  bool byte_fallback = false;  // a character that is not in the vocabulary becomes its bytes
+  TokenIds words;              // unit character: the vocabulary; byte: raw bytes -> id, for ignore_merges
+  std::string continuing_prefix, end_suffix;  // unit character: of all symbols but the first; of the last
+  bool ignore_merges = false;                 // a word that is a token is not split, whatever the merges
+  std::optional<std::int32_t> unknown;        // id of symbols not in the vocabulary; none: they are dropped
+  bool fuse_unknown = false;                  // a run of them becomes one id
 
   Bpe() { byte_ids.fill(-1); }
 
-  // O(n log n) in the word's length.
+  // Takes O(n log n) time for a word of n bytes.
   void encode(std::string_view word, std::vector<std::int32_t>& ids) const override;
 
  private:

@@ -1,5 +1,5 @@
-// The byte-level alphabet of GPT-2 and all after it: each of the 256 bytes written as one printable character, so that
-// a vocabulary can be kept as text ("Ġthe" is " the").
+// Byte-level alphabet of GPT-2 and later models: each of the 256 bytes is written as one printable character, so that
+// a vocabulary can be stored as text ("Ġthe" is " the").
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace hawser::data {
 
-// Character of each byte: itself where Latin-1 prints it, else U+0100 and up in order.
+// Character of each byte: the same code point if it is printable in Latin-1, else U+0100 and up in order.
 constexpr std::array<char32_t, 256> byte_level_alphabet() {
   std::array<char32_t, 256> characters{};
   char32_t next = 0x100;
@@ -21,7 +21,7 @@ constexpr std::array<char32_t, 256> byte_level_alphabet() {
   return characters;
 }
 
-// "Ġthe" -> " the"; nullopt when a character is not of the alphabet.
+// "Ġthe" -> " the"; nullopt if a character is not in the alphabet.
 std::optional<std::string> bytes_of_byte_level(std::string_view token);
 
 }  // namespace hawser::data

@@ -6,7 +6,7 @@
 namespace hawser::data {
 namespace {
 
-// A unit of the double array.
+// Fields of a unit of the double array.
 bool has_value(std::uint32_t unit) {
   return unit >> 8 & 1;
 }
@@ -27,15 +27,16 @@ Charsmap::Charsmap(std::string_view bytes) {
   std::uint32_t size = 0;
   if (bytes.size() > sizeof size) std::memcpy(&size, bytes.data(), sizeof size);
   if (size == 0 || size % 4 != 0 || size >= bytes.size() - sizeof size) {
-    throw std::invalid_argument("broken precompiled_charsmap: its table does not fit in it");
+    throw std::invalid_argument("broken precompiled_charsmap: wrong table size");
   }
   units_.resize(size / 4);
   std::memcpy(units_.data(), bytes.data() + sizeof size, size);
   texts_ = bytes.substr(sizeof size + size);
-  if (texts_.back() != '\0') throw std::invalid_argument("broken precompiled_charsmap: its last text has no end");
+  if (texts_.back() != '\0')
+    throw std::invalid_argument("broken precompiled_charsmap: last replacement is not NUL-terminated");
 }
 
-// Every place is checked: a broken file may point anywhere.
+// Checks every index: those of a broken file can have any value.
 template <class Visit>
 void Charsmap::walk(std::string_view text, Visit visit) const {
   if (units_.empty()) return;

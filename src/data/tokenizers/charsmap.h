@@ -1,5 +1,5 @@
-// The replacements that SentencePiece compiles into its models (`precompiled_charsmap`): strings of characters and what
-// stands in their place, as a double array (darts-clone's format) and a block of texts that end in NUL.
+// `Charsmap`: string replacements that SentencePiece compiles into its models (`precompiled_charsmap`). The strings are
+// a double array (darts-clone's format), the replacements a block of NUL-terminated texts.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ class Charsmap {
   };
 
   Charsmap() = default;
-  // The file's bytes; throws std::invalid_argument, saying what is wrong. Empty bytes: nothing is ever replaced.
+  // Parses the bytes of the file. Throws std::invalid_argument with the reason. Empty bytes: no replacements.
   explicit Charsmap(std::string_view bytes);
 
   bool empty() const { return units_.empty(); }
-  // The longest, or the shortest, string of the map that `text` starts with.
+  // The longest, or shortest, string of the map that is a prefix of `text`.
   std::optional<Match> longest(std::string_view text) const;
   std::optional<Match> shortest(std::string_view text) const;
 

@@ -1,6 +1,6 @@
-// The match that most words of a text are, found without a step a character: one byte that may lead ("a space"), then
-// a run of bytes of one range ("letters"), up to a byte that ends the match. Which bytes those are is read off a
-// scanner's automaton; whatever is not so simple goes through the automaton itself.
+// `CommonRun`: fast path of `Scanner` for the match of most words: an optional lead byte (a space), then a run of bytes
+// of one range (letters), up to a byte that ends the match. It compares 16 bytes at once instead of taking a step per
+// character. The bytes are derived from the scanner's automaton, which finds all other matches.
 #pragma once
 
 #include <array>
@@ -16,17 +16,17 @@ namespace hawser::data {
 
 struct CommonRun {
   static constexpr std::size_t kBlock = 16;    // bytes that find() reads
-  static constexpr std::uint8_t kNoLead = 64;  // in lead: a match that starts so is not of this kind
+  static constexpr std::uint8_t kNoLead = 64;  // in lead: a match that starts with this byte has another form
 
-  // A byte b is of the run when (b | fold) lies in [first, first + count).
+  // A byte b is in the run if (b | fold) is in [first, first + count).
   std::uint8_t fold = 0, first = 0, count = 0;  // count 0: the scanner has no such match
-  std::array<std::uint8_t, 256> lead{};         // 0: b is of the run; 1: the run may follow b; or kNoLead
-  std::array<std::uint8_t, 256> ends{};         // 1: a match that came to b by the run ends before it
+  std::array<std::uint8_t, 256> lead{};         // 0: b is in the run; 1: the run may follow b; or kNoLead
+  std::array<std::uint8_t, 256> ends{};         // 1: a match that reaches b through the run ends before it
 
   bool has(std::uint8_t byte) const { return static_cast<std::uint8_t>((byte | fold) - first) < count; }
 
-  // Length of the match at the start of text[0, kBlock), or 0: ask the automaton. Only where count > 0; without SSE2
-  // always 0.
+  // Length of the match at the start of text[0, kBlock), or 0 if the automaton must find it. Requires count > 0. Always
+  // 0 without SSE2.
   std::size_t find(const char* text) const {
 #ifdef __SSE2__
     const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(text));
@@ -36,7 +36,7 @@ struct CommonRun {
     const std::uint32_t before = lead[static_cast<std::uint8_t>(text[0])];
     const auto taken = static_cast<std::uint32_t>(_mm_movemask_epi8(inside)) | (before & 1);
     const auto length = static_cast<std::uint32_t>(std::countr_one(taken));
-    // One branch for all that may be otherwise. The byte after a run of a whole block is not looked at.
+    // One branch for all other cases. They include a run that fills the block: the byte after it is not loaded.
     const bool known = (length > before) & (length < kBlock) & ends[static_cast<std::uint8_t>(text[length & 15])];
     return known ? length : 0;
 #else

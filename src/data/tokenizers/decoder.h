@@ -1,4 +1,4 @@
-// Tokens back to text, by the steps of a tokenizer.json's `decoder`.
+// `Decoder`: converts tokens to text, by the steps of a tokenizer.json's `decoder`.
 #pragma once
 
 #include <memory>
@@ -12,16 +12,16 @@ namespace hawser::data {
 
 class Decoder {
  public:
-  struct ByteLevel {};     // the byte-level alphabet; all tokens become one
-  struct ByteFallback {};  // runs of <0x00> to <0xFF>; a run that is no UTF-8 becomes as many U+FFFD
-  struct Fuse {};          // all tokens become one
+  struct ByteLevel {};     // byte-level alphabet to bytes; joins all tokens into one
+  struct ByteFallback {};  // runs of <0x00> to <0xFF> to text; a run that is not UTF-8: one U+FFFD per byte
+  struct Fuse {};          // joins all tokens into one
   struct Replace {
-    std::shared_ptr<const Pattern> pattern;  // or none: `string`
+    std::shared_ptr<const Pattern> pattern;  // null: replaces `string`
     std::string string, content;
   };
   struct Strip {
     std::string content;  // one character
-    int start, stop;      // at most so many of it at a token's ends
+    int start, stop;      // maximum number removed at the start and end of a token
   };
   struct WordPiece {
     std::string prefix;
@@ -29,19 +29,19 @@ class Decoder {
   };
   struct Metaspace {
     std::string mark;
-    bool drop_first;  // the mark that begins the text
+    bool drop_first;  // drops the marks of the first token
   };
   struct Bpe {
-    std::string suffix;  // of a word's last token
+    std::string suffix;  // of the last token of a word
   };
   using Step = std::variant<ByteLevel, ByteFallback, Fuse, Replace, Strip, WordPiece, Metaspace, Bpe>;
 
   void add(Step step) { steps_.push_back(std::move(step)); }
-  // Whether it is ByteLevel alone: then every token has bytes of its own.
+  // Whether ByteLevel is the only step: then each token decodes independently of its neighbours.
   bool only_byte_level() const { return steps_.size() == 1 && std::holds_alternative<ByteLevel>(steps_[0]); }
-  void set_space_between() { space_between_ = true; }  // a file without decoder: tokens, with spaces between
+  void set_space_between() { space_between_ = true; }  // file without a decoder: joins tokens with spaces
 
-  // The text, or the bytes where ByteLevel comes last: tokens may start or end inside a character.
+  // Returns text, or bytes if ByteLevel is the last step: tokens may start or end inside a character.
   std::string run(std::vector<std::string> tokens) const;
 
  private:

@@ -5,7 +5,7 @@
 namespace hawser::data {
 namespace {
 
-constexpr int kDeepestJson = 64;  // its parts are gone through recursively
+constexpr int kDeepestJson = 64;  // the parts are read recursively
 
 }  // namespace
 
@@ -23,7 +23,7 @@ Json JsonReader::parse(std::string_view text) const {
   } catch (const Json::parse_error& error) {
     throw UserError({.file = path_, .what = "broken JSON", .at = cat("byte ", error.byte)});
   } catch (const Json::out_of_range&) {
-    throw UserError({.file = path_, .what = "broken JSON", .got = "a number that is too large"});
+    throw UserError({.file = path_, .what = "broken JSON", .got = "a number out of range"});
   }
 }
 

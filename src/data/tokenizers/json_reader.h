@@ -1,4 +1,4 @@
-// What the readers of tokenizer files in JSON share: looking things up, and saying what is wrong with them.
+// `JsonReader`: lookups and error reports shared by the readers of JSON tokenizer files.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,14 +13,14 @@ namespace hawser::data {
 
 using Json = nlohmann::json;
 
-// No vocabulary is near this; a larger id would only make us allocate.
+// Far above any vocabulary; bounds the memory that a wrong id could allocate.
 inline constexpr std::int64_t kMaxIds = std::int64_t{1} << 24;
 
 class JsonReader {
  public:
   explicit JsonReader(std::string path) : path_(std::move(path)) {}
 
-  // The file's text as JSON, which must be an object; UserError otherwise.
+  // Parses the file's text, which must be a JSON object. Throws UserError otherwise.
   Json parse(std::string_view text) const;
 
   void reject(std::string what, std::string at) {
@@ -34,7 +34,7 @@ class JsonReader {
     problems_.add({.file = path_, .what = "wrong type", .expected = expected, .got = value.type_name(), .at = at});
   }
 
-  // Runs a part of a reader; what JSON's accessors throw becomes a problem of this part.
+  // Runs a part of a reader. Adds JSON exceptions and std::invalid_argument as problems at `name`.
   template <class Body>
   void section(const std::string& name, Body body) {
     try {
@@ -63,9 +63,9 @@ class JsonReader {
   }
 
   void known_keys(const Json& object, const std::string& at, const std::set<std::string>& keys);
-  // A list's items; reports another type and yields nothing for it, nor for null.
+  // The list `value`. Empty for null and, after reporting a problem, for other types.
   const Json& list(const Json& value, const std::string& at);
-  // True when the value is a usable token id.
+  // Whether the value is a valid token id; reports a problem if not.
   bool check_id(const Json& value, const std::string& at);
 
   const std::string& path() const { return path_; }
@@ -76,24 +76,24 @@ class JsonReader {
   Problems problems_;
 };
 
-// {"Regex": ".."} or {"String": ".."} as a pattern in Oniguruma's words, or, for a string, itself. False: neither;
-// said already.
+// A pattern: {"Regex": ".."} in Oniguruma's syntax or {"String": ".."}, a literal. read_pattern reports a problem and
+// returns false for anything else.
 struct NamedPattern {
   bool regex = false;
   std::string text;
 };
 bool read_pattern(JsonReader& reader, const Json& value, const std::string& at, NamedPattern& out);
 
-// The parts of a tokenizer.json; each rejects what it does not know, by name.
+// Readers of the parts of a tokenizer.json. Each reports unknown keys and types by name.
 void read_model(JsonReader& reader, const Json& model, TokenizerParts& parts);
 void read_added_tokens(JsonReader& reader, const Json& items, TokenizerParts& parts);
 void read_normalizer(JsonReader& reader, const Json& step, const std::string& at, Normalizer& out);
-// True when its words are bytes: the model then works on those, and not on characters.
+// Returns whether its words are bytes: the model then works on bytes instead of characters.
 bool read_pre_tokenizer(JsonReader& reader, const Json& step, TokenizerParts& parts);
 void read_post_processor(JsonReader& reader, const Json& step, const std::string& at, TokenizerParts& parts);
 void read_decoder(JsonReader& reader, const Json& step, TokenizerParts& parts);
 
-// tekken.json and SentencePiece's files; UserError, all problems together.
+// Readers of tekken.json and of SentencePiece files. Throw UserError with all problems.
 std::unique_ptr<Tokenizer> read_tekken(const std::string& path, const Json& file, std::uint64_t fingerprint);
 std::unique_ptr<Tokenizer> read_sentence_piece(const std::string& path, std::string_view bytes);
 

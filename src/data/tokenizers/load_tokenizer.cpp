@@ -1,4 +1,4 @@
-// Reads tokenizer files: Hugging Face's tokenizer.json here, others by their own readers.
+// load_tokenizer, and the reader of Hugging Face tokenizer.json files.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The model of a byte-level vocabulary works on bytes, not on the characters that stand for them.
+// Makes the model of a byte-level vocabulary work on bytes instead of the characters of the alphabet.
 void work_on_bytes(JsonReader& reader, Bpe& bpe) {
   if (bpe.byte_fallback) reader.reject("byte_fallback not supported", "model.byte_fallback");
   if (!bpe.continuing_prefix.empty()) reader.reject("not supported", "model.continuing_subword_prefix");
@@ -32,7 +32,7 @@ void work_on_bytes(JsonReader& reader, Bpe& bpe) {
   bpe.words = std::move(words);
 }
 
-// Whether no merge reaches over the border before a run of marks, so that what lies on its sides may be encoded alone.
+// Whether no merge crosses the boundary before a run of marks, so that both sides can be encoded separately.
 bool may_cut_at_space_marks(const Bpe& bpe, const TokenIds& ids) {
   const bool all_bytes = std::all_of(bpe.byte_ids.begin(), bpe.byte_ids.end(), [](std::int32_t id) { return id >= 0; });
   if (bpe.unit != Bpe::Unit::character || bpe.ignore_merges || !ids.contains(kSpaceMark) ||
@@ -65,7 +65,7 @@ std::unique_ptr<Tokenizer> read_json(JsonReader& reader, const Json& file, std::
   if (bpe && byte_level) {
     work_on_bytes(reader, *bpe);
   } else if (byte_level) {
-    // Another model takes the words as they are, in the alphabet.
+    // Models other than BPE read the words in the byte-level alphabet.
     if (!parts.words_in_byte_level) parts.pre_tokenizer.add(PreTokenizer::ByteLevel{});
     parts.words_in_byte_level = false;
   } else if (bpe && may_cut_at_space_marks(*bpe, parts.ids)) {
@@ -78,7 +78,7 @@ std::unique_ptr<Tokenizer> read_json(JsonReader& reader, const Json& file, std::
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }
 
-// The tokenizer in a folder, by the name that it goes by.
+// The tokenizer file in a folder, by its name.
 std::string file_in(const std::string& folder) {
   std::error_code ignored;
   for (const char* name : {"tokenizer.json", "tekken.json", "tokenizer.model"}) {
@@ -90,7 +90,7 @@ std::string file_in(const std::string& folder) {
                    .expected = "tokenizer.json, tekken.json or tokenizer.model"});
 }
 
-// Lines of base64 and a number: tiktoken's ranks, which lack the pattern and the special tokens.
+// Whether a file has lines of base64 and a number: tiktoken ranks, without pattern and special tokens.
 bool is_rank_file(std::string_view text) {
   const std::string_view line = text.substr(0, std::min<std::size_t>(text.find('\n'), 512));
   const std::size_t space = line.find(' ');
@@ -104,7 +104,7 @@ bool is_rank_file(std::string_view text) {
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   std::error_code ignored;
   const std::string file = fs::is_directory(path, ignored) ? file_in(path) : path;
-  if (fs::exists(file, ignored) && !fs::is_regular_file(file, ignored)) {  // a pipe would hold us
+  if (fs::exists(file, ignored) && !fs::is_regular_file(file, ignored)) {  // reading a pipe could block
     throw UserError({.file = file, .what = "cannot read the tokenizer: not a regular file"});
   }
   errno = 0;
@@ -116,7 +116,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   if (!json) {
     if (is_rank_file(text)) {
       throw UserError({.file = file,
-                       .what = "ranks of tiktoken alone are not supported: they lack the pattern and special tokens",
+                       .what = "tiktoken rank files are not supported: they lack the pattern and special tokens",
                        .expected = "tokenizer.json, tekken.json or a SentencePiece model",
                        .hint = "the tokenizer.json that comes with the model"});
     }

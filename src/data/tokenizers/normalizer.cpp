@@ -9,7 +9,7 @@
 namespace hawser::data {
 namespace {
 
-// Each step writes `out`, which is empty, and returns true; or returns false where the text stays as it is.
+// Each step writes `out`, which is empty, and returns true, or returns false if the text does not change.
 
 template <class Visit>
 void for_each_character(std::string_view text, Visit visit) {
@@ -36,7 +36,7 @@ int count_leading_space(std::string_view text) {
   return count;
 }
 
-// Leaves out the characters that `drop` names; `least` is the lowest byte that may begin one.
+// Removes the characters for which `drop` returns true; `min` is the lowest first byte of such a character.
 template <class Drop>
 bool leave_out(std::string_view text, unsigned char min, Drop drop, std::string& out, int& first) {
   if (std::none_of(text.begin(), text.end(), [&](char c) { return static_cast<unsigned char>(c) >= min; })) {
@@ -71,7 +71,7 @@ bool strip_accents(std::string_view text, std::string& out, int& first) {
       text, 0xCC, [](char32_t c) { return character_of(c).accent(); }, out, first);
 }
 
-// U+FFFD and NUL go with the control characters; white space becomes spaces; Chinese characters get spaces around.
+// Drops control characters, U+FFFD and NUL; replaces white space by spaces; puts spaces around Chinese characters.
 bool clean(std::string_view text, const Normalizer::Bert& step, std::string& out, int& first) {
   out.reserve(text.size() + 16);
   for_each_character(text, [&](char32_t c, std::string_view bytes) {
@@ -113,11 +113,11 @@ bool nmt(std::string_view text, std::string& out, int& first) {
   return true;
 }
 
-// A file may replace every letter by a book, and again.
+// Bounds the memory of a file that replaces each letter by a long text.
 void append_bounded(std::string_view kept, std::string_view put_in, std::string& out) {
   constexpr std::size_t kMax = std::size_t{512} << 20;
   if (out.size() + kept.size() + put_in.size() > kMax) {
-    throw UserError(Problem{.what = "the tokenizer's normalizer makes more than 512 MiB of a text",
+    throw UserError(Problem{.what = "the tokenizer's normalizer expands a text beyond 512 MiB",
                             .at = "normalizer",
                             .hint = "another tokenizer, or shorter texts"});
   }
@@ -128,7 +128,7 @@ void append_bounded(std::string_view kept, std::string_view put_in, std::string&
 bool replace(std::string_view text, const Normalizer::Replace& step, Regex::Scratch& regex, std::string& out,
              int& first) {
   std::size_t done = 0;
-  // What stands for several characters counts as the last of them.
+  // Text that replaces several characters counts as coming from the last of them.
   const auto replaced = [&](std::size_t begin, std::size_t end) {
     if (begin > 0 || end == 0) return;
     const int count = count_characters(text.substr(0, end));
@@ -167,11 +167,11 @@ bool byte_level(std::string_view text, std::string& out) {
   return true;
 }
 
-// A short cluster that starts with a string of the map is replaced whole; of others each character is looked up.
+// Replaces a short grapheme cluster that starts with a string of the map; in others, looks up each character.
 bool precompiled(std::string_view text, const Normalizer::Precompiled& step, Regex::Scratch& regex, std::string& out) {
   constexpr std::size_t kShortCluster = 5;
   for (std::size_t at = 0; at < text.size();) {
-    // Between two ASCII characters there is always a border, but in CR LF.
+    // There is a cluster boundary between any two ASCII characters except CR LF.
     const bool alone = static_cast<unsigned char>(text[at]) < 0x80 &&
                        (at + 1 == text.size() || (static_cast<unsigned char>(text[at + 1]) < 0x80 &&
                                                   !(text[at] == '\r' && text[at + 1] == '\n')));

@@ -1,4 +1,4 @@
-// What is done to text before it is cut into words, by the steps of a tokenizer.json's `normalizer`.
+// `Normalizer`: changes text before pre-tokenization, by the steps of a tokenizer.json's `normalizer`.
 #pragma once
 
 #include <memory>
@@ -23,13 +23,13 @@ class Normalizer {
   struct Bert {
     bool clean_text, handle_chinese_chars, strip_accents, lowercase;
   };
-  // Every match of a pattern, or of a string where there is no pattern.
+  // Replaces every match of `pattern`, or of `string` if the pattern is null.
   struct Replace {
     std::shared_ptr<const Pattern> pattern;
     std::string string, content;
   };
   struct Prepend {
-    std::string text;  // not put before an empty text
+    std::string text;  // not added to an empty text
   };
   struct Strip {
     bool left, right;
@@ -38,11 +38,11 @@ class Normalizer {
   struct ByteLevel {};
   struct Precompiled {
     std::shared_ptr<const Charsmap> map;
-    std::shared_ptr<const Regex> cluster;  // a grapheme cluster
+    std::shared_ptr<const Regex> cluster;  // matches a grapheme cluster
   };
   using Step = std::variant<Form, Lowercase, StripAccents, Bert, Replace, Prepend, Strip, Nmt, ByteLevel, Precompiled>;
 
-  // One a thread.
+  // One per thread.
   struct Scratch {
     std::string now, next;
   };
@@ -50,8 +50,8 @@ class Normalizer {
   void add(Step step) { steps_.push_back(std::move(step)); }
   bool empty() const { return steps_.empty(); }
 
-  // `text`, valid UTF-8, after all steps: a view of `text` itself or of the scratch. `first` is how many characters at
-  // the start stand for the document's first one; it is kept up to date, down to 0 when they are dropped.
+  // Applies all steps to `text`, valid UTF-8. Returns a view of `text` or of the scratch. `first`: number of leading
+  // characters that come from the first character of the document. It is updated, and 0 if they are dropped.
   std::string_view run(std::string_view text, Scratch& scratch, Regex::Scratch& regex, int& first) const;
 
  private:

@@ -16,7 +16,7 @@ std::optional<RegexMatch> Pattern::find(std::string_view subject, std::size_t fr
       while (at < subject.size() && !scanner_->can_start(static_cast<unsigned char>(text[at]))) ++at;
       if (at == subject.size()) return std::nullopt;
     }
-    // Bytes inside a character start nothing.
+    // No match starts inside a character.
     if (at < subject.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) {
       ++at;
       continue;

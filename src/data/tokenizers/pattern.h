@@ -1,4 +1,4 @@
-// A pattern of a tokenizer.json: a Scanner where that can be, else PCRE2. Both find the same.
+// `Pattern`: a regular expression of a tokenizer.json. Runs as a Scanner if it can, else in PCRE2, with equal results.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ class Pattern {
   // Throws std::invalid_argument with the reason.
   explicit Pattern(std::string_view pattern);
 
-  // As Regex::find.
+  // Same as Regex::find.
   std::optional<RegexMatch> find(std::string_view subject, std::size_t from, Regex::Scratch& scratch) const;
 
-  // nullptr where PCRE2 runs the pattern.
+  // Null if PCRE2 runs the pattern.
   const Scanner* scanner() const { return scanner_ ? &*scanner_ : nullptr; }
 
  private:

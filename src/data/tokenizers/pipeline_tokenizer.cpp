@@ -31,14 +31,14 @@ std::optional<std::int32_t> usual_eos(const TokenIds& ids) {
   return first_of(ids, {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]", "<｜end▁of▁sentence｜>"});
 }
 
-// What one encode() call needs for itself; the cache of words outlives the call.
+// Buffers of one encode() call. The word cache is reused by later calls.
 struct PipelineTokenizer::Scratch {
   Normalizer::Scratch normalizer;
   PreTokenizer::Scratch pre_tokenizer;
   WordCache words;
 };
 
-// Borrows a Scratch from the idle ones, or makes one.
+// Takes an idle Scratch, or creates one, and returns it to the idle ones.
 class PipelineTokenizer::Lease {
  public:
   explicit Lease(const PipelineTokenizer& owner) : owner_(owner) {

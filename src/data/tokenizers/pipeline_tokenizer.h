@@ -1,5 +1,5 @@
-// A tokenizer put together from the parts that a file describes: added tokens, normalizer, pre-tokenizer, model,
-// decoder. Made by load_tokenizer.
+// `PipelineTokenizer`: a tokenizer assembled from the parts of a file: added tokens, normalizer, pre-tokenizer, model
+// and decoder. load_tokenizer creates it.
 #pragma once
 
 #include <memory>
@@ -20,15 +20,15 @@ struct TokenizerParts {
   AddedTokens added;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  bool words_in_byte_level = false;  // the pre-tokenizer leaves words in the byte-level alphabet; the model wants bytes
+  bool words_in_byte_level = false;  // the pre-tokenizer outputs the byte-level alphabet, the model expects bytes
   std::unique_ptr<WordModel> model;
   Decoder decoder;
-  std::vector<std::int32_t> prefix, suffix;  // what add_special puts around a text
-  std::vector<std::int32_t> special;         // left out by decode(skip_special), besides added tokens that are
-  TokenIds ids;                              // tokens as the file writes them, added ones included
-  std::vector<std::string> tokens;           // by id: the same
+  std::vector<std::int32_t> prefix, suffix;  // ids that add_special puts before and after a text
+  std::vector<std::int32_t> special;         // skipped by decode(skip_special), in addition to special added tokens
+  TokenIds ids;                              // tokens as written in the file, including added tokens
+  std::vector<std::string> tokens;           // by id: the same strings
   std::vector<bool> present;                 // by id: whether it has a token
-  std::vector<std::string> bytes;            // by id: what a token stands for, where that needs no neighbours, or empty
+  std::vector<std::string> bytes;  // by id: decoded bytes if they do not depend on neighbours; else no entries
   std::uint64_t fingerprint = 0;
 
   void put_token(std::int32_t id, std::string token);
@@ -58,10 +58,10 @@ class PipelineTokenizer final : public Tokenizer {
   std::vector<bool> special_;  // by id
   std::optional<std::int32_t> bos_, eos_;
   mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Scratch>> idle_;  // as many as encode() calls ever ran at once
+  mutable std::vector<std::unique_ptr<Scratch>> idle_;  // one per concurrent encode() call, at the peak
 };
 
-// Of ids that a file may name in several ways: the first of some names that it has.
+// Id of the first of `names` that the file has. usual_bos and usual_eos try the common names of these tokens.
 std::optional<std::int32_t> first_of(const TokenIds& ids, std::initializer_list<std::string_view> names);
 std::optional<std::int32_t> usual_bos(const TokenIds& ids);
 std::optional<std::int32_t> usual_eos(const TokenIds& ids);

@@ -9,13 +9,14 @@
 namespace hawser::data {
 namespace {
 
-// A run of text between cuts, and whether the pattern matched it.
+// A part of the text, and whether the pattern matched it.
 struct Span {
   std::size_t begin, end;
   bool matched;
 };
 
-// Calls `visit` with matches and what lies between, in order; a match may be empty. Never twice at one place.
+// Calls `visit` with the matches and the text between them, in order. A match may be empty, but not where the previous
+// one ended.
 void for_each_span(const Pattern& pattern, std::string_view text, Regex::Scratch& scratch,
                    FunctionRef<void(Span)> visit) {
   std::size_t done = 0, from = 0;
@@ -36,7 +37,7 @@ void for_each_span(const Pattern& pattern, std::string_view text, Regex::Scratch
   if (done < text.size()) visit({done, text.size(), false});
 }
 
-// Joins spans as the behaviour says; spans come in order.
+// Joins spans by the split behavior. Spans are added in order.
 class Joiner {
  public:
   Joiner(SplitBehavior behavior, FunctionRef<void(std::size_t, std::size_t)> out) : behavior_(behavior), out_(out) {}
@@ -83,7 +84,7 @@ class Joiner {
   std::size_t begin_ = 0, end_ = 0;
 };
 
-// The same for characters of a kind.
+// Like for_each_span, with each matching character as a match.
 void for_each_character_span(const PreTokenizer::SplitCharacters& step, std::string_view text,
                              FunctionRef<void(Span)> visit) {
   std::size_t done = 0;
@@ -100,7 +101,7 @@ void for_each_character_span(const PreTokenizer::SplitCharacters& step, std::str
   if (done < text.size()) visit({done, text.size(), false});
 }
 
-// What BERT makes of a character.
+// Class of a character in BERT's pre-tokenizer.
 enum Kind : unsigned char { kWord, kSpace, kPunctuation };
 
 Kind bert_kind(char32_t c) {
@@ -114,7 +115,7 @@ void split_as_bert(std::string_view text, PassOn pass_on) {
     for (char32_t c = 0; c < 128; ++c) kinds[c] = bert_kind(c);
     return kinds;
   }();
-  std::size_t begin = 0;  // of the word at hand
+  std::size_t begin = 0;  // of the current word
   for (std::size_t at = 0; at < text.size();) {
     const auto lead = static_cast<unsigned char>(text[at]);
     std::size_t width = 1;
@@ -160,7 +161,7 @@ const Scanner* PreTokenizer::only_scanner() const {
   if (steps_.size() != 1) return nullptr;
   const auto* split = std::get_if<Split>(&steps_[0]);
   if (!split || !split->pattern.scanner() || !split->pattern.scanner()->total()) return nullptr;
-  // Nothing lies between matches: to take them out inverted leaves them, too.
+  // There is no text between matches, so removing that text (inverted) also leaves all matches.
   const bool all =
       split->invert ? split->behavior == SplitBehavior::removed : split->behavior == SplitBehavior::isolated;
   return all ? split->pattern.scanner() : nullptr;
@@ -195,7 +196,7 @@ void PreTokenizer::run(std::size_t index, std::string_view text, bool first, Scr
     write_metaspace(*metaspace, text, first, rewritten);
     text = rewritten;
     if (!metaspace->split) return pass_on(0, text.size());
-    // Each mark goes with what follows it.
+    // A piece is a mark and the text after it.
     std::size_t begin = 0;
     while (begin < text.size()) {
       const std::size_t from = text.substr(begin).starts_with(metaspace->mark) ? metaspace->mark.size() : 0;

@@ -1,4 +1,4 @@
-// The `model` and the `added_tokens` of a tokenizer.json.
+// Readers of `model` and `added_tokens` of a tokenizer.json.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -19,7 +19,7 @@ class ModelReader {
 
   void run() {
     std::string type = model_.is_object() ? JsonReader::type_of(model_) : "";
-    // Older files leave the type out.
+    // Older files have no type.
     if (type.empty() && model_.is_object() && model_.contains("vocab")) type = model_.contains("merges") ? "BPE" : "";
     if (type == "BPE") return read_bpe();
     if (type == "WordPiece") return read_word_piece();
@@ -35,7 +35,7 @@ class ModelReader {
     return value.is_null() ? "" : value.get<std::string>();
   }
 
-  // Tokens and their ids; false when there is nothing to go on with, which is said.
+  // Reads tokens and ids. Reports a problem and returns false if there are none.
   bool read_vocabulary() {
     const Json& vocabulary = model_.at("vocab");
     if (!vocabulary.is_object()) {
@@ -86,7 +86,7 @@ class ModelReader {
     bpe->continuing_prefix = affix("continuing_subword_prefix");
     bpe->end_suffix = affix("end_of_word_suffix");
     bpe->unit = Bpe::Unit::character;
-    if (!read_vocabulary()) return;  // said already; every merge would only say it again
+    if (!read_vocabulary()) return;  // already reported; every merge would be one more problem
     read_merges(reader_.list(model_.at("merges"), "model.merges"), *bpe);
     bpe->unknown = unknown_token();
     if (bpe->byte_fallback) {
@@ -122,7 +122,7 @@ class ModelReader {
         reader_.reject("not a pair of tokens", at);
       } else if (a == parts_.ids.end() || b == parts_.ids.end() || c == parts_.ids.end()) {
         reader_.add({.file = reader_.path(),
-                     .what = "merge of tokens that the vocabulary lacks",
+                     .what = "merge of tokens that are not in the vocabulary",
                      .got = merge.dump(),
                      .at = at});
       } else {
@@ -137,7 +137,7 @@ class ModelReader {
                        {"type", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word", "vocab"});
     if (!read_vocabulary()) return;
     auto pieces = std::make_unique<WordPiece>();
-    if (member("unk_token").is_null()) return reader_.reject("a WordPiece model needs it", "model.unk_token");
+    if (member("unk_token").is_null()) return reader_.reject("missing key, required by WordPiece", "model.unk_token");
     pieces->unknown = unknown_token().value_or(0);
     if (!member("continuing_subword_prefix").is_null()) pieces->continuing_prefix = affix("continuing_subword_prefix");
     if (const Json& max = member("max_input_chars_per_word"); !max.is_null()) {

@@ -1,4 +1,4 @@
-// The normalizer, the pre-tokenizer, the post-processor and the decoder of a tokenizer.json.
+// Readers of the normalizer, pre-tokenizer, post-processor and decoder of a tokenizer.json.
 #include <cctype>
 #include <map>
 
@@ -9,7 +9,7 @@
 namespace hawser::data {
 namespace {
 
-// The parts of a "Sequence", each with its place.
+// Calls `read` for each part of a "Sequence", with its place in the file.
 template <class Read>
 void for_each_part(JsonReader& reader, const Json& step, const char* key, const std::string& at, Read read) {
   reader.known_keys(step, at, {"type", key});
@@ -112,7 +112,7 @@ class PreTokenizerReader {
       return for_each_part(reader_, step, "pretokenizers", at,
                            [&](const Json& part, const std::string& place) { read(part, place); });
     }
-    // Only a step that follows sees the text in the byte-level alphabet.
+    // A step after ByteLevel sees the text in the byte-level alphabet.
     if (byte_level_ && !parts_.words_in_byte_level) {
       out.add(PreTokenizer::ByteLevel{});
       parts_.words_in_byte_level = true;
@@ -149,7 +149,7 @@ class PreTokenizerReader {
       split_characters([](char32_t c, char32_t d) { return c == d; }, SplitBehavior::removed, character.character);
     } else if (type == "Whitespace") {
       reader_.known_keys(step, at, {"type"});
-      // \w+|[^\w\s]+: white space is removed, then words part from what is none.
+      // \w+|[^\w\s]+: removes white space, then separates words from other characters.
       split_characters([](char32_t c, char32_t) { return is_white_space(c); }, SplitBehavior::removed);
       split_characters([](char32_t c, char32_t) { return character_of(c).word(); }, SplitBehavior::contiguous);
     } else if (type == "BertPreTokenizer") {
@@ -256,12 +256,12 @@ void read_template(JsonReader& reader, const Json& step, const std::string& at, 
       (seen ? after : before).push_back(id.get<std::int32_t>());
     }
   }
-  if (!seen) return reader.reject("template without the text", at + ".single");
+  if (!seen) return reader.reject("template has no Sequence", at + ".single");
   parts.prefix.insert(parts.prefix.begin(), before.begin(), before.end());
   parts.suffix.insert(parts.suffix.end(), after.begin(), after.end());
 }
 
-// ["</s>", 2]
+// Reads a token with its id: ["</s>", 2].
 std::optional<std::int32_t> read_token(JsonReader& reader, const Json& value, const std::string& at,
                                        std::size_t vocabulary) {
   if (!value.is_array() || value.size() != 2) {
@@ -294,7 +294,7 @@ void read_post_processor(JsonReader& reader, const Json& step, const std::string
     if (!first || !last) return;
     parts.prefix.insert(parts.prefix.begin(), *first);
     parts.suffix.push_back(*last);
-  } else if (type != "ByteLevel") {  // ByteLevel moves offsets only, and we keep none
+  } else if (type != "ByteLevel") {  // ByteLevel only changes offsets, which are not used
     reader.unsupported("post_processor", step, at);
   }
 }

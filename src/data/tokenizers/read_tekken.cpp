@@ -1,4 +1,4 @@
-// tekken.json: Mistral's byte-level vocabularies, ranked as tiktoken ranks them.
+// Reader of tekken.json: Mistral's byte-level vocabularies, with ranks as in tiktoken.
 #include <algorithm>
 
 #include "base/philox.h"
@@ -9,7 +9,7 @@
 namespace hawser::data {
 namespace {
 
-// What files up to version 7 leave out.
+// Special tokens of files up to version 7, which do not list them.
 constexpr const char* kSpecialTokens[] = {"<unk>",
                                           "<s>",
                                           "</s>",
@@ -31,8 +31,8 @@ constexpr const char* kSpecialTokens[] = {"<unk>",
                                           "[/SYSTEM_PROMPT]",
                                           "[TOOL_CONTENT]"};
 
-constexpr std::int32_t kMaxSpecial = 1 << 16;  // each has a name in memory, also where the file gives none
-constexpr std::size_t kLongestToken = 1024;    // every cut of a token is looked up
+constexpr std::int32_t kMaxSpecial = 1 << 16;  // each gets a name in memory, even if the file has none
+constexpr std::size_t kLongestToken = 1024;    // add_merges looks up every split of a token
 
 class TekkenReader {
  public:
@@ -61,10 +61,10 @@ class TekkenReader {
     special_ = special.get<std::int32_t>();
     words_ = size.get<std::int32_t>() - special_;
     if (special_ > kMaxSpecial) reader_.reject("too large", "config.default_num_special_tokens");
-    if (words_ < 256) reader_.reject("fewer tokens than bytes", "config.default_vocab_size");
+    if (words_ < 256) reader_.reject("fewer than 256 tokens", "config.default_vocab_size");
   }
 
-  // The first ids; those without a name get one.
+  // Special tokens have the first ids; those without a name get one.
   void read_special() {
     std::vector<std::string> names(special_);
     if (const Json& tokens = JsonReader::member(file_, "special_tokens"); !tokens.is_null()) {
@@ -91,11 +91,11 @@ class TekkenReader {
     }
   }
 
-  // Tokens by rank; those beyond the vocabulary's size are not used.
+  // Reads tokens by rank; ignores ranks beyond the size of the vocabulary.
   void read_vocabulary() {
     const auto& vocabulary = reader_.list(file_.at("vocab"), "vocab");
     if (vocabulary.size() < static_cast<std::size_t>(words_)) {
-      return reader_.reject(cat("fewer tokens than config says: ", vocabulary.size(), " of ", words_), "vocab");
+      return reader_.reject(cat("fewer tokens than config requires: ", vocabulary.size(), " of ", words_), "vocab");
     }
     parts_.bytes.resize(static_cast<std::size_t>(special_) + words_);
     bytes_.resize(words_);
@@ -111,7 +111,7 @@ class TekkenReader {
       if (!bytes || bytes->empty()) {
         reader_.reject("not base64, or empty", at + ".token_bytes");
       } else if (bytes->size() > kLongestToken) {
-        reader_.reject(cat("a token of more than ", kLongestToken, " bytes"), at + ".token_bytes");
+        reader_.reject(cat("token of more than ", kLongestToken, " bytes"), at + ".token_bytes");
       } else if (!bytes_[r].empty()) {
         reader_.reject("rank used twice", at + ".rank");
       } else {
@@ -123,7 +123,7 @@ class TekkenReader {
         words_by_bytes_.emplace(*bytes, id);
       }
     }
-    if (reader_.problems().size() > before) return;  // a rejected token is missing too
+    if (reader_.problems().size() > before) return;  // a rejected token would be reported as missing too
     const auto missing = std::find_if(bytes_.begin(), bytes_.end(), [](const auto& b) { return b.empty(); });
     if (missing != bytes_.end()) reader_.reject(cat("no token of rank ", missing - bytes_.begin()), "vocab");
     for (unsigned byte = 0; byte < 256 && missing == bytes_.end(); ++byte) {
@@ -133,7 +133,7 @@ class TekkenReader {
     }
   }
 
-  // tiktoken joins the two neighbours whose joint text has the lowest rank: every cut of a token into two is a merge.
+  // tiktoken joins the adjacent pair whose concatenation has the lowest rank: every split of a token in two is a merge.
   void add_merges() {
     auto bpe = std::make_unique<Bpe>();
     bpe->merges = MergeTable(bytes_.size() * 4);
@@ -152,14 +152,14 @@ class TekkenReader {
     }
     bpe->words = std::move(words_by_bytes_);
     parts_.model = std::move(bpe);
-    // What the original puts before a text.
+    // The original puts this token before a text.
     if (const auto bos = parts_.ids.find("<s>"); bos != parts_.ids.end()) parts_.prefix = {bos->second};
   }
 
   JsonReader& reader_;
   const Json& file_;
   TokenizerParts parts_;
-  std::int32_t special_ = 0, words_ = 0;  // how many of each
+  std::int32_t special_ = 0, words_ = 0;  // numbers of tokens
   std::vector<std::string> bytes_;        // by rank
   TokenIds words_by_bytes_;
 };

@@ -52,7 +52,7 @@ std::span<const RecentRange> recent_ranges() {
 bool has_recent_characters(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
     const auto lead = static_cast<unsigned char>(text[at]);
-    // Nothing in the table lies below U+0897 (lead byte E0) or from U+4000 to U+9FFF (E4 to E9).
+    // The table has no character below U+0897 (lead byte E0) or from U+4000 to U+9FFF (E4 to E9).
     if (lead < 0xE0 || (lead >= 0xE4 && lead <= 0xE9)) {
       at += lead < 0x80 ? 1 : lead < 0xE0 ? 2 : 3;
       continue;

@@ -1,6 +1,7 @@
-// Characters that Unicode 15 and 16 added. Debian 12's PCRE2 knows Unicode 14, the Oniguruma inside `tokenizers` knows
-// 16: a text with one of these would be split differently, so patterns get a second form that lists them (regex.h).
-// The table is the difference of the two versions' general categories; a newer PCRE2 makes it needless.
+// `recent_ranges`: characters added by Unicode 15 and 16. PCRE2 of Debian 12 has Unicode 14, Oniguruma in `tokenizers`
+// has 16, so texts with these characters would be split differently. For such texts, patterns have a second form that
+// lists the characters (regex.h). The table is the difference of the general categories of both versions; a newer PCRE2
+// does not need it.
 #pragma once
 
 #include <span>
@@ -13,10 +14,10 @@ struct RecentRange {
   const char* category;  // general category: "Lo", "Nd", ...
 };
 
-// Ascending, apart from each other.
+// Ascending and disjoint.
 std::span<const RecentRange> recent_ranges();
 
-// Whether `text`, valid UTF-8, holds one.
+// Whether `text`, valid UTF-8, contains one.
 bool has_recent_characters(std::string_view text);
 
 }  // namespace hawser::data

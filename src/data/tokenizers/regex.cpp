@@ -16,7 +16,8 @@
 namespace hawser::data {
 namespace {
 
-// PCRE2's \s also takes U+180E; its \w leaves out marks and connectors. These are Oniguruma's sets, fit for a class.
+// Members of Oniguruma's \s and \w, for use in a class. PCRE2's \s also matches U+180E; its \w omits marks and
+// connectors.
 constexpr std::string_view kSpace =
     "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{N}\\p{Pc}";
@@ -40,7 +41,7 @@ std::string recent_members(std::initializer_list<std::string_view> categories) {
   return out.str();
 }
 
-// Walks a pattern once; one method a kind of construct.
+// Translates a pattern in one pass, with one method per kind of construct.
 class Translator {
  public:
   Translator(std::string_view pattern, bool recent) : pattern_(pattern), recent_(recent) {}
@@ -58,7 +59,7 @@ class Translator {
         copy();
       } else {
         if (c == '(' && peek(1) == '?') check_options();
-        if (c == '}' && peek(1) == '+') throw rejected("{n,m}+");  // greedy there, possessive here
+        if (c == '}' && peek(1) == '+') throw rejected("{n,m}+");  // greedy in Oniguruma, possessive in PCRE2
         copy();
       }
     }
@@ -69,7 +70,7 @@ class Translator {
   char peek(std::size_t ahead) const { return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0'; }
   void copy() { out_ += pattern_[at_++]; }
 
-  // Puts a set: bare inside a class, else as a class of its own.
+  // Writes a set: as members inside a class, else as a class.
   void set(const std::string& members, bool negated, std::string_view construct) {
     if (in_class_ && negated) throw rejected(cat(construct, " inside [ ]"));
     out_ += in_class_ ? members : cat(negated ? "[^" : "[", members, "]");
@@ -118,14 +119,14 @@ class Translator {
     in_class_ = true;
     copy();
     if (peek(0) == '^') copy();
-    // A ] that comes first stands for itself.
+    // A ] in first position is a literal.
     if (peek(0) == ']') {
       out_ += "\\]";
       ++at_;
     }
   }
 
-  // Of the inline options only i means the same in both.
+  // i is the only inline option with the same meaning in both.
   void check_options() const {
     for (std::size_t i = 2; std::isalpha(static_cast<unsigned char>(peek(i))) || peek(i) == '-'; ++i) {
       if (peek(i) != 'i' && peek(i) != '-') throw rejected(pattern_.substr(at_, i + 1));
@@ -139,9 +140,9 @@ class Translator {
   std::string out_;
 };
 
-constexpr std::size_t kShown = 60;  // of a pattern, before the place that does not compile
+constexpr std::size_t kShown = 60;  // characters of a pattern shown before the position of an error
 
-// One compiled form of a pattern.
+// A compiled form of a pattern.
 struct Code {
   pcre2_code* code = nullptr;
   bool jit = false;
@@ -151,7 +152,7 @@ struct Code {
     PCRE2_SIZE offset = 0;
     pcre2_compile_context* context = pcre2_compile_context_create(nullptr);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    // MULTILINE: Oniguruma's ^ and $ always work line by line.
+    // MULTILINE: ^ and $ of Oniguruma always match at line boundaries.
     code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
                          PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context);
     pcre2_compile_context_free(context);

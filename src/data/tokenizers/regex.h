@@ -1,6 +1,6 @@
-// Regular expressions of tokenizer.json files. They are written for Oniguruma, which the `tokenizers` library uses;
-// here PCRE2 runs them (UTF-8, Unicode properties, JIT). Where the two read a construct differently it is rewritten
-// (\s, \w: what they match beyond ASCII differs) or rejected; see translate_oniguruma.
+// `Regex`: runs the regular expressions of tokenizer.json files in PCRE2 (UTF-8, Unicode properties, JIT). They are
+// written for Oniguruma, which the `tokenizers` library uses. Constructs with another meaning in PCRE2 are rewritten
+// (\s and \w match other characters beyond ASCII) or rejected; see translate_oniguruma.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,19 @@
 
 namespace hawser::data {
 
-// The pattern in PCRE2's words; with `recent`, general categories also list the characters of recent_unicode.h (not
-// under \P inside [ ], where PCRE2 offers no way). Throws std::invalid_argument, naming a construct without an equal.
+// Translates a pattern to PCRE2 syntax. With `recent`, general categories also list the characters of
+// recent_unicode.h, except for \P inside [ ], which PCRE2 cannot express. Throws std::invalid_argument, which names the
+// construct, for one without an equivalent.
 std::string translate_oniguruma(std::string_view pattern, bool recent);
 
 struct RegexMatch {
   std::size_t begin, end;
 };
 
-// A compiled pattern; immutable, shared by threads. Each thread brings its own Scratch.
+// A compiled pattern. Immutable and thread-safe; each thread uses its own Scratch.
 class Regex {
  public:
-  // Match data and JIT stack. One serves any number of patterns, one find() at a time.
+  // Match data and JIT stack. Serves any number of patterns, one find() at a time.
   class Scratch {
    public:
     Scratch();
@@ -30,7 +31,7 @@ class Regex {
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
 
-    // Says which form of the patterns fits what follows; call it once for a text and all its pieces.
+    // Selects the form of the patterns for `text`. Call it once before find() on the text and its pieces.
     void look_at(std::string_view text);
 
    private:
@@ -39,14 +40,14 @@ class Regex {
     std::unique_ptr<Implementation> x_;
   };
 
-  // `pattern` in Oniguruma's words; throws std::invalid_argument with the reason.
+  // `pattern`: in Oniguruma syntax. Throws std::invalid_argument with the reason.
   explicit Regex(std::string_view pattern);
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
-  // First match at or after `from` in `subject`, which must be valid UTF-8, cut at whole characters. Lookaround sees
-  // all of `subject`. nullopt: no match, or matching gave up (only patterns with runaway backtracking do).
+  // First match at or after `from` in `subject`, which must be valid UTF-8 and cut between characters. Lookaround sees
+  // all of `subject`. nullopt: no match, or PCRE2 stopped at a limit (excessive backtracking).
   std::optional<RegexMatch> find(std::string_view subject, std::size_t from, Scratch& scratch) const;
 
  private:

@@ -11,12 +11,12 @@ namespace {
 
 using Kind = PatternNode::Kind;
 
-// A state of the automaton that follows all alternatives at once, in order of preference.
+// A step of a nondeterministic automaton. The alternatives of a step are in order of preference.
 struct Step {
   enum class Kind { set, look, either, match } kind;
   int set = -1;           // set, look: index of the set
-  bool end = false;       // look: the end of the text will do
-  std::vector<int> next;  // either: first preferred; others: one
+  bool end = false;       // look: matches at the end of the text
+  std::vector<int> next;  // either: in order of preference; others: one
 };
 
 constexpr std::size_t kMaxSteps = 4000, kMaxStates = 2000, kMaxClasses = 250;
@@ -33,7 +33,7 @@ class ScannerBuilder {
   }
 
  private:
-  using State = std::vector<int>;  // steps by preference, each once; `either` is never among them
+  using State = std::vector<int>;  // steps in order of preference, each once, without `either`
 
   int add(Step step) {
     if (steps_.size() > kMaxSteps) return -1;
@@ -46,7 +46,7 @@ class ScannerBuilder {
     return static_cast<int>(sets_.size()) - 1;
   }
 
-  // Steps that match `node` and go on to `next`; -1: too many.
+  // Adds steps that match `node` and continue at `next`; returns the first, or -1 if there are too many.
   int compile(const PatternNode& node, int next) {
     if (next < 0) return -1;
     switch (node.kind) {
@@ -93,7 +93,7 @@ class ScannerBuilder {
     return at;
   }
 
-  // Characters that no set tells apart share a class.
+  // Divides characters into classes: two are in one class if every set contains both or neither.
   bool divide_characters() {
     std::vector<char32_t> cuts = {0, 0x110000};
     for (char32_t c = 0; c <= 0x80; ++c) cuts.push_back(c);
@@ -145,8 +145,8 @@ class ScannerBuilder {
     for (const int next : steps_[step].next) close(next, state, seen);
   }
 
-  // Goes on over one character of `kind` (or the end of the text): true when a match that is preferred to all that
-  // follow ends before it.
+  // Computes the state `to` after a character of class `kind` (or the end of the text). Returns true if a match ends
+  // before it; `to` then has only the steps that are preferred to that match.
   bool go(const State& from, std::size_t kind, State& to) const {
     std::vector<bool> seen_to(steps_.size()), seen_here(steps_.size());
     for (const int step : from) seen_here[step] = true;
@@ -158,8 +158,8 @@ class ScannerBuilder {
       if (step.kind == Step::Kind::set) {
         if (!end && members_[kind][step.set]) close(step.next[0], to, seen_to);
       } else if (end ? step.end : members_[kind][step.set]) {
-        // What follows the lookahead comes in here, before all that is less preferred. A step that the state names
-        // already may come again: its first place counts, and `to` takes none twice.
+        // Inserts the steps after the lookahead here, before less preferred ones. A later step of the state may be
+        // inserted again: its first position counts, and `to` gets no step twice.
         std::vector<bool> seen(steps_.size());
         State more;
         close(step.next[0], more, seen);
@@ -189,7 +189,7 @@ class ScannerBuilder {
       for (std::size_t kind = 0; kind < out_.classes_; ++kind) {
         State to;
         const bool match = go(states[s], kind, to);
-        // What comes after a match in the order of preference is never wanted: go() stopped there.
+        // `to` has no steps less preferred than a match: go() stopped there.
         const std::uint16_t next = to.empty() ? Scanner::kDead : static_cast<std::uint16_t>(number(std::move(to)));
         out_.table_.push_back(static_cast<std::uint16_t>(next | (match ? Scanner::kMatch : 0)));
       }
@@ -202,7 +202,7 @@ class ScannerBuilder {
     const std::size_t classes = out_.classes_;
     out_.stay_.assign(count * 256, 0);
     for (std::size_t s = 0; s < count; ++s) {
-      // Bytes that lead back are taken in one go, if they agree about the match before them.
+      // match() skips the bytes that lead back to the state: those with kMatch or those without, whichever are more.
       const auto entry = [&](unsigned byte) { return out_.table_[s * classes + out_.ascii_[byte]]; };
       int with = 0, without = 0;
       for (unsigned byte = 0; byte < 128; ++byte) {
@@ -217,7 +217,7 @@ class ScannerBuilder {
       out_.stay_[s * 256 + 255] = matches ? 2 : 1;
     }
     describe_run(count);
-    // By the first character alone: can a match start, and does one always?
+    // From the first character: whether a match can start, and whether one always does.
     out_.total_ = true;
     bool some = false;
     for (std::size_t kind = 0; kind < classes; ++kind) {
@@ -235,7 +235,7 @@ class ScannerBuilder {
     for (unsigned byte = 128; byte < 256; ++byte) out_.starts_[byte] = some;
   }
 
-  // Finds the state whose run most ASCII bytes stay in or lead to.
+  // Finds the state with a run that most ASCII bytes stay in or lead to.
   void describe_run(std::size_t count) {
     int best = 0;
     for (std::size_t s = 1; s < count; ++s) {
@@ -253,7 +253,7 @@ class ScannerBuilder {
     }
   }
 
-  // The bytes that stay in state `s` as one range, or as one with both cases of its letters.
+  // Describes the bytes that stay in state `s` as one range, or as one range of letters in both cases. False: neither.
   bool describe_range(std::size_t s, CommonRun& run) const {
     const auto stays = [&](unsigned byte) { return byte < 128 && out_.stay_[s * 256 + byte] != 0; };
     for (const std::uint8_t fold : {0, 0x20}) {
@@ -268,7 +268,7 @@ class ScannerBuilder {
     return false;
   }
 
-  // What a match that starts with this byte has to do with the run of state `s`.
+  // CommonRun::lead of this byte for the run of state `s`.
   std::uint8_t lead_of(unsigned byte, std::size_t s, const CommonRun& run) const {
     const std::uint16_t start = entry(0, byte);
     if (start & (Scanner::kDead | Scanner::kMatch)) return CommonRun::kNoLead;
@@ -284,7 +284,7 @@ class ScannerBuilder {
     return out_.table_[state * out_.classes_ + out_.ascii_[ascii]];
   }
 
-  // Whether the text that led to this state matches, whatever follows.
+  // Whether a match ends at this state for every next character.
   bool matches_at_once(std::size_t state) const {
     for (std::size_t kind = 0; kind < out_.classes_; ++kind) {
       if (!(out_.table_[state * out_.classes_ + kind] & Scanner::kMatch)) return false;

@@ -1,10 +1,10 @@
-// Patterns of tokenizer.json files as deterministic automata: one table look-up a character, however many alternatives
-// a pattern has. They find what a backtracking engine finds: the leftmost match, and of those at one place the one that
-// the pattern's alternatives and greedy quantifiers prefer.
+// `Scanner`: a pattern of a tokenizer.json as a deterministic automaton: one table lookup per character, for any number
+// of alternatives. Finds the same match as a backtracking engine: the leftmost, and of several at one position the one
+// that the order of alternatives and greedy quantifiers prefer.
 //
-// The subset: characters, classes, \p{..}, \s \d \w, groups, (?i:..) over ASCII letters, | ? * + {n,m}, and lookahead
-// at one character, (?!\S). Everything else (lazy or possessive quantifiers, lookbehind, back references, anchors) is
-// left to Regex; Pattern chooses.
+// Supported subset: characters, classes, \p{..}, \s \d \w, groups, (?i:..) over ASCII letters, | ? * + {n,m}, and
+// lookahead of one character, (?!\S). `Pattern` runs all others (lazy or possessive quantifiers, lookbehind, back
+// references, anchors) as a Regex.
 #pragma once
 
 #include <array>
@@ -21,10 +21,10 @@ class Scanner {
  public:
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
-  // nullopt: not of the subset, or too many states. Never throws for any pattern.
+  // nullopt: outside the subset, or too many states. Never throws.
   static std::optional<Scanner> compile(std::string_view pattern);
 
-  // End of the match that starts at `at` in text[0, size), which is valid UTF-8; kNone when none starts there.
+  // End of the match that starts at `at` in text[0, size), which is valid UTF-8; kNone if there is none.
   std::size_t match(const char* text, std::size_t at, std::size_t size) const {
     if (run_.count > 0 && at + CommonRun::kBlock <= size) {
       if (const std::size_t length = run_.find(text + at)) return at + length;
@@ -45,20 +45,20 @@ class Scanner {
       const std::size_t state = next & kState;
       row = table_.data() + state * classes_;
       stay = stay_.data() + state * 256;
-      // ASCII characters that lead back to this state; the flag says whether the text before each of them matches.
+      // Skips ASCII characters that lead back to this state. flags == 2: a match ends before each of them.
       if (const std::uint8_t flags = stay[255]) {
         const std::size_t from = at;
         while (at < size && stay[static_cast<unsigned char>(text[at])]) ++at;
-        if (at > from && flags == 2) end = at - 1;  // the last match before a character that stays
+        if (at > from && flags == 2) end = at - 1;  // before the last of them
       }
     }
   }
 
-  // Whether a match could start with this byte; false is certain.
+  // False: no match starts with this byte. True: one may.
   bool can_start(unsigned char byte) const { return starts_[byte]; }
-  // Whether one character, whatever it is, always matches: then matches follow each other without gaps.
+  // Whether a match starts at every character: then matches follow each other without gaps.
   bool total() const { return total_; }
-  // Whether the empty text may match somewhere.
+  // Whether the empty text can match.
   bool matches_empty() const { return matches_empty_; }
 
  private:
@@ -83,12 +83,12 @@ class Scanner {
 
   std::array<std::uint8_t, 256> ascii_{};
   std::vector<std::uint16_t> page_;                   // character >> 8 -> index of its page
-  std::vector<std::array<std::uint8_t, 256>> pages_;  // class of each character
-  std::size_t classes_ = 0;                           // the end of the text is the last of them
+  std::vector<std::array<std::uint8_t, 256>> pages_;  // class of each character of a page
+  std::size_t classes_ = 0;                           // number of classes; the last is the end of the text
   std::size_t end_class_ = 0;
   std::size_t start_ = 0;             // index of the first state's row
-  std::vector<std::uint16_t> table_;  // state x class -> next state, kMatch: a match ends before this character
-  std::vector<std::uint8_t> stay_;    // state x byte -> 1: leads back; [255]: 0 no byte does, 1, or 2 with kMatch
+  std::vector<std::uint16_t> table_;  // state x class -> next state; kMatch: a match ends before this character
+  std::vector<std::uint8_t> stay_;  // state x byte -> 1: leads back; [255]: 0 if no byte does, else 1, or 2 with kMatch
   CommonRun run_;
   std::array<bool, 256> starts_{};
   bool total_ = false, matches_empty_ = false;

@@ -85,7 +85,7 @@ class Parser {
     } else {
       return node;
     }
-    // Lazy, possessive, or a quantifier of a quantifier; and what repeats nothing.
+    // Lazy, possessive and nested quantifiers, and a quantified lookahead.
     if (peek() == '?' || peek() == '+' || peek() == '*' || peek() == '{' || node.kind == Kind::look) {
       throw NotOfTheSubset();
     }
@@ -143,7 +143,7 @@ class Parser {
     return node;
   }
 
-  // What follows a backslash.
+  // Reads an escape after its backslash.
   CharacterSet escape() {
     const char32_t c = character();
     switch (c) {
@@ -197,7 +197,7 @@ class Parser {
     return value;
   }
 
-  // {Name} after \p: a general category or its group. Other properties are left to Regex.
+  // Reads {Name} after \p: a general category or a group of them. Regex handles other properties.
   CharacterSet property(bool negated) {
     const std::size_t close = pattern_.find('}', at_);
     if (peek() != '{' || close == std::string_view::npos) throw NotOfTheSubset();
@@ -265,13 +265,13 @@ class Parser {
     return one(character());
   }
 
-  // Adds the other case of ASCII letters, and the two characters beyond ASCII that fold to one.
+  // Adds the other case of ASCII letters, and the two characters beyond ASCII that fold to an ASCII letter.
   static CharacterSet both_cases(const CharacterSet& set) {
     std::vector<CharacterSet::Range> ranges = set.ranges();
     const std::size_t count = ranges.size();
     for (std::size_t i = 0; i < count; ++i) {
       if (ranges[i].last >= 0x80 && ranges[i].first != 0x80) {
-        // Complements of ASCII sets stay complements; letters beyond ASCII would need their own folding.
+        // Accepts complements of ASCII sets. Letters beyond ASCII would need their own case folding.
         if (ranges[i].last != 0x10FFFF) throw NotOfTheSubset();
       }
       for (char32_t c = ranges[i].first; c <= std::min<char32_t>(ranges[i].last, 'z'); ++c) {

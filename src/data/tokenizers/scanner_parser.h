@@ -1,4 +1,4 @@
-// The syntax tree of a pattern that a Scanner can run; scanner.h names the subset.
+// `parse_pattern`: parses a pattern of the subset in scanner.h into a syntax tree.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,13 @@ namespace hawser::data {
 
 struct PatternNode {
   enum class Kind { set, sequence, either, repeat, look } kind;
-  CharacterSet set;                   // set; look: what may follow
+  CharacterSet set;                   // set; look: characters that may follow
   bool end = false;                   // look: the end of the text may follow
-  std::vector<PatternNode> children;  // sequence; either: first preferred; repeat: one
-  int min = 0, max = 0;               // repeat; most -1: any number
+  std::vector<PatternNode> children;  // sequence; either: in order of preference; repeat: one
+  int min = 0, max = 0;               // repeat; max -1: no limit
 };
 
-// nullopt: not of the subset.
+// nullopt: outside the subset.
 std::optional<PatternNode> parse_pattern(std::string_view pattern);
 
 }  // namespace hawser::data

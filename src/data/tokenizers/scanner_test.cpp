@@ -11,7 +11,7 @@
 namespace hawser::data {
 namespace {
 
-// Patterns that published tokenizers split by, and some that lean on the order of alternatives.
+// Patterns of published tokenizers, and some that depend on the order of alternatives.
 constexpr const char* kPatterns[] = {
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
@@ -28,13 +28,13 @@ constexpr const char* kPatterns[] = {
     R"(a*)",
 };
 
-TEST(Scanner, FindsWhatABacktrackingEngineFinds) {
+TEST(Scanner, MatchesLikeABacktrackingEngine) {
   std::vector<std::string> pieces = {
       "a",  "b",  "c",   "d",  "x",  "ab",     "A",      "Z",      "'s",     "'LL",    "'\u017F",    "'re",
       " ",  "  ", "\n",  "\r", "\t", "1",      "23",     "\u0663", "\u00B2", "\u00E9", "e\u0301",    "\u4E2D",
       "あ", "!",  "...", "/",  "'",  "\u00A0", "\u3000", "\u01C5", "\u02B0", "\u0915", "\U0001F600", "\U00031350",
       "_",  "-",  "$",   "+",  "~",  "\\",     "]",      "\x1D",   "\u0378", "\uFFFD", "\u212A",     "\u0130"};
-  // Runs of letters, alone and behind a space: what a scanner finds without a step a character.
+  // Runs of letters, alone and after a space: the matches of CommonRun.
   pieces.insert(pieces.end(),
                 {"letters", "Letters", "withoutanybreak", "UPPERANDLOWERcase", " words follow", " each other"});
   for (const char* pattern : kPatterns) {
@@ -62,14 +62,14 @@ TEST(Scanner, FindsWhatABacktrackingEngineFinds) {
   }
 }
 
-TEST(Scanner, KnowsWhetherItLeavesNothingOut) {
+TEST(Scanner, ReportsWhetherMatchesHaveNoGaps) {
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(Scanner::compile(kPatterns[i])->total()) << i;
   EXPECT_FALSE(Scanner::compile("\\p{N}{1,3}")->total());
   EXPECT_FALSE(Scanner::compile("a*")->total());
   EXPECT_TRUE(Scanner::compile("a*")->matches_empty());
 }
 
-TEST(Scanner, LeavesTheRestToPcre) {
+TEST(Scanner, RejectsPatternsOutsideTheSubset) {
   for (const char* pattern : {"a+?", "a++", "(?<=a)b", "(a)\\1", "^a", "a$", "\\bx", "(?=ab)", "(?i:\u00E9)", "a{1,99}",
                               "[a", "(a", "a{2}{3}", "*", "\\p{Script=Greek}", "[[:alpha:]]", "[a&&b]", "\\"}) {
     EXPECT_FALSE(Scanner::compile(pattern)) << pattern;

@@ -22,7 +22,7 @@ using Kind = SentencePieceModel::Kind;
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Of "<0x1F>"; -1 for another name.
+// Value of a byte piece "<0x1F>"; -1 for other names.
 int byte_named(std::string_view name) {
   if (name.size() != 6 || !name.starts_with("<0x") || name[5] != '>') return -1;
   int value = 0;
@@ -51,13 +51,13 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceModel model, std::ui
     if (!std::isfinite(piece.score)) throw std::invalid_argument(cat("score of piece ", id, " is not finite"));
     if (piece.text.empty()) throw std::invalid_argument(cat("piece ", id, " is empty"));
     if (!ids_.emplace(piece.text, id).second)
-      throw std::invalid_argument(cat("piece \"", piece.text, "\" comes twice"));
+      throw std::invalid_argument(cat("piece \"", piece.text, "\" appears twice"));
     if (piece.type == Type::unknown) {
       if (model_.unknown >= 0) throw std::invalid_argument("two pieces of type UNKNOWN");
       model_.unknown = id;
     }
     if (piece.type == Type::byte && byte_named(piece.text) < 0) {
-      throw std::invalid_argument(cat("piece \"", piece.text, "\" names no byte"));
+      throw std::invalid_argument(cat("piece \"", piece.text, "\" is not the name of a byte"));
     }
     if (piece.type == Type::user_defined) {
       user_defined.emplace_back(piece.text, id);
@@ -94,7 +94,7 @@ void SentencePieceTokenizer::make_bpe() {
   }
   std::stable_sort(by_score.begin(), by_score.end(),
                    [&](std::int32_t a, std::int32_t b) { return model_.pieces[a].score > model_.pieces[b].score; });
-  // The best-scored neighbours join first: every cut of a piece into two is a merge. Equal scores, equal ranks.
+  // The pair with the best score merges first: every split of a piece in two is a merge. Equal scores get equal ranks.
   std::uint32_t rank = 0;
   cut_ = bpe->words.contains(kSpaceMark) && model_.escape_whitespaces;
   for (std::size_t i = 0; i < by_score.size(); ++i) {
@@ -107,12 +107,12 @@ void SentencePieceTokenizer::make_bpe() {
       if (left == bpe->words.end() || right == bpe->words.end()) continue;
       bpe->merges.add(left->second, right->second, {rank, by_score[i]});
     }
-    // A character that is no piece of its own may still be joined by the library; no trained model has such.
+    // The library can also merge characters that are not pieces; no trained model has them.
     for (std::size_t at = 0; at < text.size();) {
       const std::string_view character = text.substr(at, utf8_step(text.substr(at)).bytes);
       if (!ids_.contains(character)) {
         throw std::invalid_argument(
-            cat("piece \"", text, "\" has the character \"", character, "\", which is no piece of its own"));
+            cat("piece \"", text, "\" contains the character \"", character, "\", which is not a piece"));
       }
       at += character.size();
     }
@@ -128,7 +128,7 @@ void SentencePieceTokenizer::make_unigram() {
   std::vector<std::pair<std::string, std::int32_t>> tokens;
   for (std::int32_t id = 0; id < vocab_size(); ++id) {
     const auto& piece = model_.pieces[id];
-    // A user-defined symbol is worth more than anything else, and a long one more than two short ones.
+    // A user-defined symbol scores higher than any other piece, and a long one higher than two short ones.
     const bool preferred = piece.type == Type::user_defined;
     unigram->scores.push_back(preferred ? static_cast<float>(0.1 * (piece.text.size() - 1.0)) : piece.score);
     if (piece.type == Type::byte && model_.byte_fallback) unigram->byte_ids[byte_named(piece.text)] = id;
@@ -136,7 +136,7 @@ void SentencePieceTokenizer::make_unigram() {
     if (piece.type != Type::normal) continue;
     min = std::min(min, piece.score);
   }
-  unigram->unknown_score = min - 10.0F;  // rounded, as the library has it
+  unigram->unknown_score = min - 10.0F;  // in float32, as in the library
   unigram->tokens = Trie(std::move(tokens));
   words_ = std::move(unigram);
 }
@@ -188,7 +188,7 @@ void SentencePieceTokenizer::normalize(std::string_view text, std::string& out) 
   if (model_.add_dummy_prefix) out += space;
   bool after_space = model_.remove_extra_whitespaces;
   for (std::size_t at = 0; at < text.size();) {
-    // Characters that stand for themselves, in one go.
+    // Copies a run of characters that are not replaced.
     std::size_t end = at;
     while (end < text.size() && static_cast<unsigned char>(text[end]) < 0x80 &&
            plain_[static_cast<unsigned char>(text[end])] &&
@@ -238,7 +238,7 @@ void SentencePieceTokenizer::encode(std::string_view text, std::vector<std::int3
     IdSink sink(ids);
     if (add_special && bos()) sink.put(*bos());
     if (model_.kind == Kind::bpe && any_user_defined_) {
-      // Such a symbol joins no neighbour, so what lies between them is encoded alone.
+      // User-defined symbols do not merge with neighbours, so the text between them is encoded separately.
       std::size_t done = 0;
       for (std::size_t at = 0; at < normal.size();) {
         std::int32_t id = 0;
@@ -277,7 +277,7 @@ void SentencePieceTokenizer::encode_words(std::string_view run, WordCache& words
 std::string SentencePieceTokenizer::decode_bytes(std::span<const std::int32_t> ids, bool) const {
   const bool drop_first = model_.add_dummy_prefix || model_.remove_extra_whitespaces;
   std::string out, bytes;
-  bool start = true, dropped = false;  // nothing but control pieces so far; the last piece was a dropped space
+  bool start = true, dropped = false;  // start: no text so far; dropped: the last piece lost its leading mark
   const auto flush = [&] {
     for (std::size_t at = 0; at < bytes.size();) {
       const Utf8Step step = utf8_step(std::string_view(bytes).substr(at));

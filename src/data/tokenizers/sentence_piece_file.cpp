@@ -1,4 +1,4 @@
-// Reads SentencePiece's ModelProto: protocol buffers are runs of (field << 3 | kind, value).
+// Reader of SentencePiece's ModelProto. A protocol buffer is a sequence of (field << 3 | type, value).
 #include <cstring>
 #include <stdexcept>
 
@@ -12,7 +12,7 @@ class Message {
  public:
   Message(std::string_view all, std::size_t offset) : bytes_(all), offset_(offset) {}
 
-  // The next field; false at the end. Its value is a number or, for kind 2, bytes.
+  // Reads the next field; false at the end. The value is in `number`, `real` (type 5) or `bytes` (type 2).
   bool next() {
     if (at_ == bytes_.size()) return false;
     const std::uint64_t tag = variable();
@@ -53,7 +53,7 @@ class Message {
  private:
   [[noreturn]] void fail() const {
     throw std::invalid_argument(
-        cat("not a SentencePiece model: no field of a protocol buffer at byte ", offset_ + at_));
+        cat("not a SentencePiece model: invalid protocol buffer field at byte ", offset_ + at_));
   }
   std::string_view take(std::size_t size) {
     if (size > bytes_.size() - at_) fail();

@@ -1,4 +1,4 @@
-// Tokenizers of every kind against what the originals made of hard strings; and broken files of the kinds that are no
+// Compares tokenizers of every kind with the originals on hard strings. Tests broken files of the kinds other than
 // tokenizer.json.
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ std::vector<std::string> hard_strings() {
   return out;
 }
 
-// 8 hexadecimal digits for the ids of a text and what they decode to, as small.json has them.
+// Hash of the ids of a text and of its decoded text: 8 hexadecimal digits, as in small.json.
 std::string answer_of(const Tokenizer& tokenizer, const std::string& text) {
   std::vector<std::int32_t> ids;
   tokenizer.encode(text, ids, false);
@@ -48,7 +48,7 @@ std::string answer_of(const Tokenizer& tokenizer, const std::string& text) {
   return digits;
 }
 
-// The folder of a tokenizer of small.json: beside it, or among the inputs.
+// Folder of a tokenizer of small.json: next to that file, or in inputs.
 fs::path folder_of(const std::string& name) {
   for (const fs::path& folder : {kGolden / name, kSource / "inputs/tokenizers" / name, kSource / "inputs" / name}) {
     if (fs::exists(folder / "tokenizer.json") || fs::exists(folder / "tokenizer.model") ||
@@ -59,7 +59,7 @@ fs::path folder_of(const std::string& name) {
   return {};
 }
 
-TEST(TokenizerKinds, AnswerAsTheOriginals) {
+TEST(TokenizerKinds, MatchTheOriginals) {
   const Json expected = Json::parse(read_file(kGolden / "small.json"))["tokenizers"];
   const auto texts = hard_strings();
   ASSERT_GT(texts.size(), 500u);
@@ -81,10 +81,10 @@ TEST(TokenizerKinds, AnswerAsTheOriginals) {
       wrong += !same;
     }
   }
-  EXPECT_EQ(missing, "") << "scripts/fetch-inputs --what tokenizers brings them";
+  EXPECT_EQ(missing, "") << "missing tokenizers; try scripts/fetch-inputs --what tokenizers";
 }
 
-TEST(TokenizerKinds, PutsWhatTheFileReportsAroundATextOfEachKind) {
+TEST(TokenizerKinds, AddSpecialTokensOfTheFile) {
   const auto around = [](const char* name) {
     const auto tokenizer = load_tokenizer((kGolden / name).string());
     std::vector<std::int32_t> ids, bare;
@@ -122,30 +122,30 @@ std::string piece(const std::string& text, int type) {
   return std::string("\x0A") + static_cast<char>(inner.size()) + inner;
 }
 
-TEST_F(TokenizerFiles, SentencePieceModelsThatAreBroken) {
+TEST_F(TokenizerFiles, RejectsBrokenSentencePieceModels) {
   const std::string bpe("\x12\x02\x18\x02", 4), word("\x12\x02\x18\x03", 4);
   const std::string unknown = piece("<unk>", 2);
   EXPECT_EQ(rejection("a.model", unknown + piece("a", 1) + bpe), "accepted");
   EXPECT_EQ(rejection("a.model", unknown + piece("ab", 1) + bpe),
-            "piece \"ab\" has the character \"a\", which is no piece of its own");
+            "piece \"ab\" contains the character \"a\", which is not a piece");
   EXPECT_EQ(rejection("a.model", unknown + piece("a", 1) + word),
             "only BPE and Unigram models are supported, not WORD or CHAR");
-  EXPECT_EQ(rejection("a.model", unknown + piece("a", 1) + piece("a", 1)), "piece \"a\" comes twice");
+  EXPECT_EQ(rejection("a.model", unknown + piece("a", 1) + piece("a", 1)), "piece \"a\" appears twice");
   EXPECT_EQ(rejection("a.model", piece("a", 1)), "no piece of type UNKNOWN");
-  EXPECT_EQ(rejection("a.model", unknown + piece("<0xZZ>", 6)), "piece \"<0xZZ>\" names no byte");
+  EXPECT_EQ(rejection("a.model", unknown + piece("<0xZZ>", 6)), "piece \"<0xZZ>\" is not the name of a byte");
   EXPECT_EQ(rejection("a.model", unknown + piece("a", 9)), "unknown type 9 of piece \"a\"");
   EXPECT_EQ(rejection("a.model", unknown + piece("a", 1).substr(0, 4)).substr(0, 27), "not a SentencePiece model: ");
   EXPECT_EQ(rejection("a.model", std::string("\x12\x00", 2)), "not a SentencePiece model: it has no pieces");
-  EXPECT_EQ(rejection("a.model", "IQ== 0\nIg== 1\n").substr(0, 25), "ranks of tiktoken alone a");
-  // Cut anywhere, a real one is rejected or read, and never crashes.
+  EXPECT_EQ(rejection("a.model", "IQ== 0\nIg== 1\n").substr(0, 25), "tiktoken rank files are n");
+  // A truncated model is rejected or loads; it never crashes.
   const std::string model = read_file(kGolden / "sp-bpe/tokenizer.model");
   for (std::size_t size = 0; size < model.size(); size += 97) {
     EXPECT_FALSE(rejection("a.model", model.substr(0, size)).empty());
   }
 }
 
-// Files of every kind, broken at random, are rejected in whole lines or give ids of their vocabulary.
-TEST_F(TokenizerFiles, BrokenAtRandom) {
+// Randomly corrupted files of every kind are rejected with complete messages, or load and return ids of the vocabulary.
+TEST_F(TokenizerFiles, SurviveRandomCorruption) {
   std::mt19937 dice(1);
   const auto below = [&](std::size_t bound) { return static_cast<std::size_t>(dice()) % bound; };
   int accepted = 0, rejected = 0;
@@ -156,7 +156,7 @@ TEST_F(TokenizerFiles, BrokenAtRandom) {
     const std::string sound = read_file(entry.path() / name);
     for (int round = 0; round < 60; ++round) {
       std::string broken = sound;
-      // Most of what is not vocabulary stands at a JSON file's start.
+      // Most parts of a JSON file other than the vocabulary are at its start.
       const std::size_t reach = json && round % 2 ? std::min<std::size_t>(3000, broken.size()) : broken.size();
       for (std::size_t n = 1 + below(3); n > 0; --n) {
         const std::size_t at = below(reach);
@@ -213,7 +213,7 @@ Json tekken() {
 
 TEST_F(TokenizerFiles, Tekken) {
   std::ofstream(folder_.path("tekken.json")) << tekken().dump();
-  const auto tokenizer = load_tokenizer(folder_.path(""));  // by its name in a folder
+  const auto tokenizer = load_tokenizer(folder_.path(""));  // finds the file by name in the folder
   std::vector<std::int32_t> ids;
   tokenizer->encode("abc<s>", ids, true);
   EXPECT_EQ(ids,
@@ -230,7 +230,7 @@ TEST_F(TokenizerFiles, Tekken) {
   EXPECT_EQ(rejection("t.json", with("/vocab/7/token_bytes", "?")), "not base64, or empty at vocab[7].token_bytes");
   EXPECT_EQ(rejection("t.json", with("/vocab/7/rank", 8)).substr(0, 32), "rank used twice at vocab[8].rank");
   EXPECT_EQ(rejection("t.json", with("/config/default_vocab_size", 100)),
-            "fewer tokens than bytes at config.default_vocab_size");
+            "fewer than 256 tokens at config.default_vocab_size");
   EXPECT_EQ(rejection("t.json", with("/config/pattern", "(")).substr(0, 41),
             "regular expression does not compile: miss");
   EXPECT_EQ(rejection("t.json", with("/config/pattern", 5)).substr(0, 16), "unexpected value");
@@ -238,7 +238,7 @@ TEST_F(TokenizerFiles, Tekken) {
             "above config.default_num_special_tokens at special_tokens[0].rank");
 }
 
-TEST_F(TokenizerFiles, FoldersWithoutOne) {
+TEST_F(TokenizerFiles, RejectsMissingFiles) {
   try {
     load_tokenizer(folder_.path(""));
     FAIL();

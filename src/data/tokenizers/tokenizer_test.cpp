@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 const fs::path kSource = HAWSER_SOURCE_DIR;
 
-// FNV-1a over little-endian int32, as tools/golden writes it.
+// FNV-1a over little-endian int32, as in tools/golden.
 std::string hash_of(const std::vector<std::int32_t>& ids) {
   const auto hash = fnv1a({reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof ids[0]});
   char text[17];
@@ -39,12 +39,12 @@ std::vector<std::int32_t> encode(const Tokenizer& tokenizer, std::string_view te
   return ids;
 }
 
-// A small file to change in tests: all bytes, and a few merges.
+// A small file for tests to modify: all bytes and a few merges.
 Json small_file() {
   Json vocabulary;
   for (unsigned byte = 0; byte < 256; ++byte) {
     std::string token;
-    // The alphabet by its definition: printable Latin-1 stays, the rest moves up in order.
+    // The byte-level alphabet by definition: printable Latin-1 is unchanged, other bytes map to U+0100 and up in order.
     static char32_t next;
     if (byte == 0) next = 0x100;
     const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
@@ -86,12 +86,12 @@ class TokenizerTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-// Every tokenizer of tests/golden/tokenizers: ids of hard lines, of the page, of whole novels; and decoding.
+// Every tokenizer of tests/golden/tokenizers: ids of hard lines, of the page and of complete novels, and decoding.
 class Golden : public testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
 TEST_P(Golden, EqualsTheTokenizersLibrary) {
   const auto [name, file] = GetParam();
-  ASSERT_TRUE(fs::exists(kSource / file)) << file << " is not there: scripts/fetch-inputs brings it";
+  ASSERT_TRUE(fs::exists(kSource / file)) << file << ": no such file; try scripts/fetch-inputs";
   const Json expected = Json::parse(read_file(kSource / "tests/golden/tokenizers/expected.json"))["tokenizers"][name];
   const auto tokenizer = load_tokenizer((kSource / file).string());
   EXPECT_EQ(tokenizer->vocab_size(), expected["entries"].get<int>());
@@ -110,7 +110,7 @@ TEST_P(Golden, EqualsTheTokenizersLibrary) {
     EXPECT_EQ(tokenizer->decode(ids), item["text"].get<std::string>());
     EXPECT_EQ(tokenizer->decode(ids, true), item["text_without_special"].get<std::string>());
   }
-  ASSERT_TRUE(fs::exists(kSource / "inputs/text")) << "scripts/fetch-inputs brings it";
+  ASSERT_TRUE(fs::exists(kSource / "inputs/text")) << "no inputs/text; try scripts/fetch-inputs";
   for (const auto& [novel, facts] : expected["novels"].items()) {
     const std::string text = read_file(kSource / "inputs/text" / novel);
     const auto ids = encode(*tokenizer, text);
@@ -160,7 +160,7 @@ TEST_F(TokenizerTest, ReadsMergesAsPairsAndTemplates) {
   EXPECT_EQ(tokenizer->bos(), 5);
 }
 
-TEST_F(TokenizerTest, RepairsBadUtf8AsPythonDoes) {
+TEST_F(TokenizerTest, ReplacesInvalidUtf8LikePython) {
   const auto tokenizer = load(small_file());
   const std::string bad = "a\xE2\x82z\xFF\xED\xA0\x80\xF0\x9F\x98";
   const std::string repaired = "a\uFFFDz\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD";
@@ -171,7 +171,7 @@ TEST_F(TokenizerTest, RepairsBadUtf8AsPythonDoes) {
   EXPECT_EQ(find_invalid_utf8("0123456789abcdef\xC3\xA9"), std::string::npos);
 }
 
-TEST_F(TokenizerTest, LongWordsTakeTheHeapAndGiveTheSame) {
+TEST_F(TokenizerTest, EncodesLongWordsWithTheHeap) {
   const auto tokenizer = load(small_file());
   std::string word;
   std::vector<std::int32_t> expected;
@@ -199,7 +199,7 @@ TEST_F(TokenizerTest, EncodesFromManyThreads) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST_F(TokenizerTest, NamesWhatItDoesNotSupport) {
+TEST_F(TokenizerTest, RejectsUnsupportedPartsByName) {
   const auto with = [](const std::string& pointer, const Json& value) {
     Json file = small_file();
     file[Json::json_pointer(pointer)] = value;
@@ -213,7 +213,7 @@ TEST_F(TokenizerTest, NamesWhatItDoesNotSupport) {
   EXPECT_EQ(rejection(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "?"}})),
             "not base64 at normalizer.precompiled_charsmap");
   EXPECT_EQ(rejection(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "////////"}})),
-            "broken precompiled_charsmap: its table does not fit in it at normalizer.precompiled_charsmap");
+            "broken precompiled_charsmap: wrong table size at normalizer.precompiled_charsmap");
   EXPECT_EQ(rejection(with("/decoder", {{"type", "CTC"}})), "decoder not supported: CTC at decoder");
   EXPECT_EQ(rejection(with("/post_processor", {{"type", "Own"}})),
             "post_processor not supported: Own at post_processor");
@@ -233,7 +233,7 @@ TEST_F(TokenizerTest, NamesWhatItDoesNotSupport) {
   EXPECT_EQ(rejection(with("/model/vocab/he", 1e12)).substr(0, 12), "bad token id");
   EXPECT_EQ(rejection(with("/model/vocab/he", 3)).substr(0, 19), "token id used twice");
   EXPECT_EQ(rejection(with("/model/merges/0", "h zz")),
-            "merge of tokens that the vocabulary lacks (got \"h zz\") at model.merges[0]");
+            "merge of tokens that are not in the vocabulary (got \"h zz\") at model.merges[0]");
   EXPECT_EQ(rejection(with("/model/merges", 5)), "wrong type (expected a list, got number) at model.merges");
   EXPECT_EQ(rejection(with("/model/vocab", "x")), "wrong type (expected an object, got string) at model.vocab");
   EXPECT_EQ(rejection(with("/added_tokens/0/content", 5)).substr(0, 16), "unexpected value");
@@ -243,7 +243,7 @@ TEST_F(TokenizerTest, NamesWhatItDoesNotSupport) {
 TEST_F(TokenizerTest, ReportsFilesThatCannotBeRead) {
   EXPECT_THROW(load_tokenizer(folder_.path("none.json")), UserError);
   std::ofstream(folder_.path("tokenizer.json")) << "{\"model\": ";
-  EXPECT_THROW(load_tokenizer(folder_.path("")), UserError);  // a folder stands for the file in it
+  EXPECT_THROW(load_tokenizer(folder_.path("")), UserError);  // a folder selects the file in it
   std::ofstream(folder_.path("tokenizer.json")) << "[1]";
   EXPECT_THROW(load_tokenizer(folder_.path("")), UserError);
 }
@@ -257,7 +257,7 @@ std::vector<std::string> split(const char* pattern, SplitBehavior behavior, bool
   return pieces;
 }
 
-TEST(PreTokenizer, SplitsAsEachBehaviorSays) {
+TEST(PreTokenizer, SplitsByEachBehavior) {
   using Pieces = std::vector<std::string>;
   using enum SplitBehavior;
   const char* text = "the-final--countdown";
@@ -269,7 +269,7 @@ TEST(PreTokenizer, SplitsAsEachBehaviorSays) {
   EXPECT_EQ(split("[a-z]+", removed, true, text), (Pieces{"the", "final", "countdown"}));
 }
 
-TEST(Regex, ReadsPatternsAsOnigurumaDoes) {
+TEST(Regex, InterpretsPatternsLikeOniguruma) {
   EXPECT_EQ(translate_oniguruma("[^\\s\\p{L}]", false).find("\\s"), std::string::npos);
   for (const char* rejected : {"\\h", "\\bx", "a{2}+", "[a&&b]", "[[:alpha:]]", "(?m:.)", "\\p{^L}", "[\\S]", "\\"}) {
     EXPECT_THROW(Regex{rejected}, std::invalid_argument) << rejected;
@@ -278,13 +278,13 @@ TEST(Regex, ReadsPatternsAsOnigurumaDoes) {
   const Regex space("\\s");
   EXPECT_TRUE(space.find("\u3000", 0, scratch));
   EXPECT_TRUE(space.find("\u0085", 0, scratch));
-  EXPECT_FALSE(space.find("\u180E", 0, scratch));  // PCRE2's own \s has it
+  EXPECT_FALSE(space.find("\u180E", 0, scratch));  // in \s of PCRE2
   const Regex word("^\\w$");
   EXPECT_TRUE(word.find("\u0301", 0, scratch));  // marks count
   EXPECT_TRUE(word.find("\u203F", 0, scratch));  // connectors too
 }
 
-TEST(Regex, KnowsCharactersNewerThanItsLibrary) {
+TEST(Regex, MatchesCharactersNewerThanPcre2) {
   Regex::Scratch scratch;
   const Regex letter("^\\p{L}$"), other("^[^\\p{L}\\p{N}]$"), digit("^\\p{N}$");
   const std::string cjk = "\U00031350";     // Unicode 15

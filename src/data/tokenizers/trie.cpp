@@ -7,17 +7,17 @@ namespace hawser::data {
 Trie::Trie(Strings strings) {
   std::stable_sort(strings.begin(), strings.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   nodes_.resize(512);
-  nodes_[kRoot].parent = kFree - 1;  // taken, and nobody's child
+  nodes_[kRoot].parent = kFree - 1;  // in use, but not the child of any node
   struct Task {
-    std::size_t begin, end, depth;  // strings that pass this node
+    std::size_t begin, end, depth;  // strings that pass through this node
     std::uint32_t node;
   };
   std::vector<Task> tasks = {{0, strings.size(), 0, kRoot}};
-  std::uint32_t first_free = 1;  // all before it are taken
+  std::uint32_t first_free = 1;  // all before it are in use
   while (!tasks.empty()) {
     const Task task = tasks.back();
     tasks.pop_back();
-    std::vector<std::pair<unsigned char, std::size_t>> children;  // byte and where its strings begin
+    std::vector<std::pair<unsigned char, std::size_t>> children;  // byte, and index of its first string
     for (std::size_t i = task.begin; i < task.end; ++i) {
       const std::string& text = strings[i].first;
       if (text.size() == task.depth) {
@@ -31,7 +31,8 @@ Trie::Trie(Strings strings) {
     while (nodes_[first_free].parent != kFree) {
       if (++first_free + 512 > nodes_.size()) nodes_.resize(nodes_.size() * 2);
     }
-    // The first base at which all children find a free place; crowded stretches are left behind.
+    // Finds the first base at which the places of all children are free. After 64 tries, later searches skip the part
+    // searched so far.
     std::uint32_t base = 0;
     std::uint32_t tries = 0;
     for (std::uint32_t place = first_free;; ++place) {

@@ -1,5 +1,5 @@
-// Which of many strings a text starts with. A double array: a node's child by byte b lies at base ^ b, if that place
-// says that it belongs to the node.
+// `Trie`: finds the strings of a set that a text starts with. A double array: the child of a node by byte b is at
+// base ^ b if the parent stored there is the node.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@ class Trie {
   static constexpr std::uint32_t kRoot = 0;
 
   Trie() : Trie(std::vector<std::pair<std::string, std::int32_t>>{}) {}
-  // Strings and their values, 0 and above; of equal strings the last counts. The empty string is left out.
+  // Strings and their values, at least 0. Of equal strings the last counts; the empty string is ignored.
   explicit Trie(std::vector<std::pair<std::string, std::int32_t>> strings);
 
-  // Goes on from `node` by a byte; false when no string does.
+  // Moves `node` to its child by a byte; false if there is none.
   bool go(std::uint32_t& node, unsigned char byte) const {
     const std::uint32_t child = nodes_[node].base ^ byte;
     if (nodes_[child].parent != node) return false;
     node = child;
     return true;
   }
-  // Goes on by all of `text`.
+  // The same for all bytes of `text`.
   bool go(std::uint32_t& node, std::string_view text) const {
     for (const char c : text) {
       if (!go(node, static_cast<unsigned char>(c))) return false;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr char32_t kEnd = 0x110000;
 
-// Two stages: blocks of 256 characters, each kept once.
+// Two-stage table: index of a block of 256 characters; each distinct block is stored once.
 struct CharacterTable {
   std::array<std::uint16_t, kEnd / 256> block{};
   std::vector<std::array<std::uint16_t, 256>> blocks;
@@ -43,14 +43,14 @@ const CharacterTable& character_table() {
   return kTable;
 }
 
-// Code point -> some characters, kept in a table of the .inc file.
+// Code point -> characters, from a table of the .inc file.
 class Mapping {
  public:
   template <std::size_t n>
   explicit Mapping(const char32_t (&table)[n]) {
     for (std::size_t i = 0; i < n; i += 2 + table[i + 1]) entries_.emplace(table[i], &table[i + 1]);
   }
-  // Empty when there is no entry.
+  // Empty if there is no entry.
   std::u32string_view find(char32_t c) const {
     const auto found = entries_.find(c);
     return found == entries_.end() ? std::u32string_view() : std::u32string_view(found->second + 1, *found->second);
@@ -76,7 +76,7 @@ struct NormalForms {
     for (const std::uint32_t entry : kCombining) classes.emplace(entry >> 8, static_cast<std::uint8_t>(entry));
     mark_affected();
   }
-  // Whether a text without such characters is sure to be in the form already.
+  // Whether `c` may change in this form. A text without such characters is in the form already.
   bool affects(NormalForm form, char32_t c) const { return affected[c] >> static_cast<int>(form) & 1; }
 
   std::uint8_t combining(char32_t c) const {
@@ -97,7 +97,7 @@ struct NormalForms {
     for (char32_t c = 0x1161; c < 0x11C3; ++c) affected[c] |= kNfc | kNfkc;  // vowels and trailing consonants
   }
 
-  std::vector<std::uint8_t> affected = std::vector<std::uint8_t>(kEnd);  // by character: a bit a form
+  std::vector<std::uint8_t> affected = std::vector<std::uint8_t>(kEnd);  // by character: one bit per form
 };
 
 const NormalForms& normal_forms() {
@@ -137,7 +137,7 @@ void decompose(char32_t c, bool compatible, std::u32string& out) {
   }
 }
 
-// Each run of marks by combining class, equal ones in their order.
+// Sorts each run of marks by combining class; the sort is stable.
 void reorder(std::u32string& text) {
   const NormalForms& forms = normal_forms();
   for (std::size_t i = 0; i < text.size();) {
@@ -170,7 +170,7 @@ char32_t compose_pair(char32_t first, char32_t second) {
 void compose(std::u32string& text) {
   const NormalForms& forms = normal_forms();
   std::size_t out = 0, starter = std::u32string::npos;
-  int last_class = -1;  // of what was kept after the starter; -1: nothing was
+  int last_class = -1;  // of the last mark kept after the starter; -1: none
   for (const char32_t c : text) {
     const int mark = forms.combining(c);
     if (starter != std::u32string::npos && last_class < mark) {
@@ -222,7 +222,7 @@ void append_lower(char32_t c, std::string& out) {
 }
 
 bool normalize(NormalForm form, std::string_view text, std::string& out) {
-  // Nothing below U+0300 composes or is a mark; below U+0080 nothing decomposes.
+  // No character below U+0300 is a mark or the second of a composed pair; none below U+0080 decomposes.
   const unsigned char min = form == NormalForm::nfc ? 0xCC : 0x80;
   const NormalForms* forms = nullptr;
   bool same = true;

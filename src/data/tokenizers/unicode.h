@@ -1,5 +1,5 @@
-// What a character is, as the `tokenizers` library sees it: general categories of Unicode 16, normal forms, case, and
-// what it takes for a word, a number, punctuation. tools/unicode/make_tables.py says where the tables come from.
+// Unicode data equal to that of the `tokenizers` library: general categories of Unicode 16, normal forms, lower case,
+// and its classes of word, number and punctuation characters. tools/unicode/make_tables.py generates the tables.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ enum class Category : std::uint8_t {
   Co
 };
 
-// The name's category, "Lu"; nullopt for another.
+// Category by its name ("Lu"); nullopt for other names.
 std::optional<Category> category_named(std::string_view name);
 
 struct Character {
@@ -54,38 +54,39 @@ struct Character {
   bool word() const { return bits & 2; }         // \w of the Whitespace pre-tokenizer and of `single_word`
   bool numeric() const { return bits & 4; }      // of the Digits pre-tokenizer
   bool punctuation() const { return bits & 8; }  // of the Punctuation and Bert pre-tokenizers
-  bool control() const { return bits & 16; }     // dropped by BertNormalizer's clean_text
+  bool control() const { return bits & 16; }     // dropped by clean_text of BertNormalizer
   bool mark() const { return bits & 32; }        // dropped by StripAccents
-  bool accent() const { return bits & 64; }      // dropped by BertNormalizer's strip_accents
+  bool accent() const { return bits & 64; }      // dropped by strip_accents of BertNormalizer
 };
 
-// Surrogates and what lies above U+10FFFF are unassigned characters without flags.
+// Surrogates and values above U+10FFFF are unassigned characters without flags.
 Character character_of(char32_t c);
 
-// Unicode's White_Space.
+// Unicode property White_Space.
 constexpr bool is_white_space(char32_t c) {
   return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
          c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-// The blocks that BERT sets apart as Chinese.
+// Blocks that BERT treats as Chinese characters.
 constexpr bool is_chinese(char32_t c) {
   return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x20000 && c <= 0x2A6DF) ||
          (c >= 0x2A700 && c <= 0x2B73F) || (c >= 0x2B740 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||
          (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
-// Appends the lower case of one character, without regard to its neighbours.
+// Appends the lower case of a character, which does not depend on its neighbours.
 void append_lower(char32_t c, std::string& out);
-// The same where it is one character.
+// Lower case of a character if that is one character, else `c`.
 char32_t simple_lower(char32_t c);
 
 enum class NormalForm { nfc, nfd, nfkc, nfkd };
 
-// `text`, valid UTF-8, in a normal form. True when that is `text` itself; then `out` is left alone.
+// Writes `text`, valid UTF-8, in a normal form to `out`. Returns true and leaves `out` unchanged if `text` is in that
+// form already.
 bool normalize(NormalForm form, std::string_view text, std::string& out);
 
-// A set of characters: ranges in ascending order that do not touch.
+// A set of characters: ascending ranges that are neither overlapping nor adjacent.
 class CharacterSet {
  public:
   struct Range {
@@ -93,7 +94,7 @@ class CharacterSet {
   };
 
   CharacterSet() = default;
-  // Ranges in any order, overlaps allowed.
+  // Accepts ranges in any order, also overlapping ones.
   explicit CharacterSet(std::vector<Range> ranges);
 
   const std::vector<Range>& ranges() const { return ranges_; }

@@ -16,9 +16,9 @@ TEST(Unicode, NormalForms) {
   EXPECT_EQ(in(nfd, "\u00E9"), "e\u0301");
   EXPECT_EQ(in(nfc, "\u212B"), "\u00C5");                // a singleton
   EXPECT_EQ(in(nfc, "\u0958"), "\u0915\u093C");          // never composed
-  EXPECT_EQ(in(nfc, "a\u0316\u0301"), "\u00E1\u0316");   // a lower mark does not block
-  EXPECT_EQ(in(nfc, "a\u0300\u0301"), "\u00E0\u0301");   // an equal one does
-  EXPECT_EQ(in(nfd, "a\u0301\u0316"), "a\u0316\u0301");  // marks by class
+  EXPECT_EQ(in(nfc, "a\u0316\u0301"), "\u00E1\u0316");   // a mark of a lower class does not block
+  EXPECT_EQ(in(nfc, "a\u0300\u0301"), "\u00E0\u0301");   // one of the same class does
+  EXPECT_EQ(in(nfd, "a\u0301\u0316"), "a\u0316\u0301");  // marks are sorted by class
   EXPECT_EQ(in(nfc, "\u1112\u1161\u11AB"), "\uD55C");    // Hangul is computed
   EXPECT_EQ(in(nfd, "\uD55C"), "\u1112\u1161\u11AB");
   EXPECT_EQ(in(nfc, "\u1112\u1161\u11A7"), "\uD558\u11A7");
@@ -35,7 +35,7 @@ TEST(Unicode, Characters) {
   EXPECT_EQ(character_of(0xD800).category(), Category::Cn);
   EXPECT_EQ(character_of(0x7FFFFFFF).category(), Category::Cn);
   EXPECT_TRUE(character_of(0x301).accent());
-  EXPECT_TRUE(character_of('$').punctuation());  // as BERT has it, ASCII symbols too
+  EXPECT_TRUE(character_of('$').punctuation());  // as in BERT, includes ASCII symbols
   EXPECT_FALSE(character_of(0x20AC).punctuation());
   EXPECT_TRUE(character_of(0xBD).numeric());
   EXPECT_EQ(category_named("Zs"), Category::Zs);

@@ -9,7 +9,7 @@
 namespace hawser::data {
 namespace {
 
-// The best way to reach a place in the text.
+// Best segmentation up to a position in the text.
 template <class Sum>
 struct Best {
   Sum score = 0;
@@ -54,8 +54,8 @@ void Unigram::encode_as(std::string_view text, std::vector<std::int32_t>& ids) c
     if (!single) suggestion(at + width, at, -1, static_cast<Sum>(unknown_score));
     at += width;
   }
-  // From the end back to the start; runs of unknown characters join.
-  std::vector<std::pair<std::size_t, std::int32_t>> path;  // where a token starts, and its id
+  // Backtracks from the end; joins runs of unknown characters.
+  std::vector<std::pair<std::size_t, std::int32_t>> path;  // start of a token, and its id
   for (std::size_t end = text.size(); end > 0; end = static_cast<std::size_t>(best[end].start)) {
     const bool is_unknown = best[end].id < 0 || best[end].id == unknown;
     const std::int32_t id = is_unknown ? -1 : best[end].id;
@@ -77,7 +77,7 @@ void Unigram::encode_as(std::string_view text, std::vector<std::int32_t>& ids) c
 }
 
 void Unigram::put_unknown(std::string_view text, std::vector<std::int32_t>& ids) const {
-  // The unknown token's own name, written in the text.
+  // The text is itself a token, such as the name of the unknown token.
   std::uint32_t node = Trie::kRoot;
   if (tokens.go(node, text) && tokens.value(node) != Trie::kNone) {
     ids.push_back(tokens.value(node));

@@ -1,4 +1,4 @@
-// What turns one word into ids (Bpe, WordPiece, Unigram), and the memory of words seen before that stands in front.
+// `WordModel`: encodes one word (Bpe, WordPiece, Unigram). `WordCache`: cache of encoded words in front of it.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace hawser::data {
 
-// A map from strings that is asked with string_views.
+// A map from strings that supports lookup by string_view.
 struct StringHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
@@ -21,11 +21,11 @@ using TokenIds = std::unordered_map<std::string, std::int32_t, StringHash, std::
 class WordModel {
  public:
   virtual ~WordModel() = default;
-  // Appends the ids of one word. A pure function of the word.
+  // Appends the ids of one word, which depend on nothing else.
   virtual void encode(std::string_view word, std::vector<std::int32_t>& ids) const = 0;
 };
 
-// Appends ids to a vector by way of a small array, so that a few can be written without a look at the vector's room.
+// Appends ids to a vector through a small buffer, so that writing a few does not check the capacity of the vector.
 class IdSink {
  public:
   explicit IdSink(std::vector<std::int32_t>& out) : out_(out) {}
@@ -37,7 +37,7 @@ class IdSink {
     if (count_ == kCapacity) flush();
     buffer_[count_++] = id;
   }
-  // The first `count` of four.
+  // Appends the first `count` of four ids; reads all four.
   void put_up_to_four(const std::int32_t* ids, std::size_t count) {
     if (count_ + 4 > kCapacity) flush();
     std::memcpy(buffer_.data() + count_, ids, 4 * sizeof *ids);
@@ -59,16 +59,17 @@ class IdSink {
   std::array<std::int32_t, kCapacity> buffer_;
 };
 
-// Words seen before and their ids: fixed tables, newest wins. Most words fit half a cache line, and the two of a line
-// may hold either's; others take a whole one; what is longer or has more ids is not kept. One a thread.
+// Cache of words and their ids: tables of fixed size in which a new entry evicts an old one. Words of up to 15 bytes
+// and 3 ids take half a cache line, with two ways per line; words of up to 32 bytes and 7 ids take a full line. Longer
+// ones are not cached. One per thread.
 class WordCache {
  public:
   static constexpr std::size_t kLongestWord = 32;
 
   WordCache() : short_(kShortLines), long_(kLongEntries) {}
 
-  // Sends the ids of `word`, which is not empty, to `sink`; from `model` where they are not known yet. The bytes from
-  // `word` to `readable_end` may be read.
+  // Writes the ids of `word`, which is not empty, to `sink`; calls `model` if they are not cached. May read all bytes
+  // from `word` to `readable_end`.
   void encode(std::string_view word, const char* readable_end, const WordModel& model, IdSink& sink) {
     if (word.size() > kShortWord) return encode_long(word, model, sink);
     std::array<std::uint64_t, 2> key{};
@@ -99,7 +100,7 @@ class WordCache {
   static constexpr int kShortShift = 64 - 15, kLongShift = 64 - 13;
   struct Short {
     std::array<std::uint64_t, 2> key{};  // the bytes, and the length in the last one
-    std::array<std::int32_t, 4> ids{};   // up to three, and how many
+    std::array<std::int32_t, 4> ids{};   // up to three, then their number
   };
   struct alignas(64) Line {
     std::array<Short, 2> entries;
@@ -127,7 +128,7 @@ class WordCache {
 
   std::vector<Line> short_;
   std::vector<Long> long_;
-  std::vector<std::int32_t> ids_;  // of the word at hand
+  std::vector<std::int32_t> ids_;  // of the current word
 };
 
 }  // namespace hawser::data

@@ -7,7 +7,7 @@
 namespace hawser::data {
 namespace {
 
-// One id for each three bytes: few words fit an entry's ids, others do not; each id tells its bytes.
+// One id per three bytes: the ids of some words fit a cache entry, others do not. Each id contains its bytes.
 struct ByThrees final : WordModel {
   void encode(std::string_view word, std::vector<std::int32_t>& ids) const override {
     ++asked;
@@ -20,12 +20,12 @@ struct ByThrees final : WordModel {
   mutable int asked = 0;
 };
 
-TEST(WordCache, GivesTheModelsIdsWhateverItForgets) {
+TEST(WordCache, ReturnsTheIdsOfTheModel) {
   const ByThrees model;
   WordCache cache;
   std::mt19937 dice(3);
   std::vector<std::string> words;
-  // More than it holds, of all lengths, some of them the start of others.
+  // More words than the cache holds, of all lengths, some of them prefixes of others.
   for (int i = 0; i < 150000; ++i) {
     std::string word;
     for (std::size_t length = 1 + dice() % 40; word.size() < length;) word += static_cast<char>('a' + dice() % 26);
@@ -47,7 +47,7 @@ TEST(WordCache, GivesTheModelsIdsWhateverItForgets) {
   }
 }
 
-TEST(WordCache, RemembersTwoWordsOfOneLine) {
+TEST(WordCache, HoldsTwoWordsPerLine) {
   const ByThrees model;
   WordCache cache;
   std::vector<std::string> words;
@@ -58,8 +58,8 @@ TEST(WordCache, RemembersTwoWordsOfOneLine) {
     model.asked = 0;
     for (const std::string& word : words) cache.encode(word, word.data() + word.size(), model, sink);
   }
-  // 20,000 words in 32,768 lines: by the Poisson distribution one in eight shares its line with two others, and nearly
-  // half would with one.
+  // 20,000 words in 32,768 lines: by the Poisson distribution, one in eight shares its line with at least two others.
+  // With one word per line, nearly half would be evicted.
   EXPECT_LT(model.asked, 3500);
 }
 

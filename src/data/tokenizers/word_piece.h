@@ -1,4 +1,4 @@
-// WordPiece: the longest token that a word starts with, then the longest that goes on from there, to its end.
+// `WordPiece`: greedy encoding that repeatedly takes the longest token that the rest of the word starts with.
 #pragma once
 
 #include "data/tokenizers/trie.h"
@@ -8,8 +8,8 @@ namespace hawser::data {
 
 struct WordPiece final : WordModel {
   Trie tokens;
-  std::string continuing_prefix = "##";  // marks tokens that go on
-  std::int32_t unknown = 0;              // stands for a whole word that does not come out, or is too long
+  std::string continuing_prefix = "##";  // of tokens that do not start a word
+  std::int32_t unknown = 0;              // id of a word that cannot be split into tokens or is too long
   std::size_t max_characters = 100;
 
   void encode(std::string_view word, std::vector<std::int32_t>& ids) const override;
