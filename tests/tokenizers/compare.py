@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compare Hawser's ids with those of the original tokenizers, and its speed with theirs and other peers'.
+"""Compare ids and speed of Hawser with the original tokenizers; speed also with other implementations.
 
 usage: compare.py [--tool build/cpu/tokenizer_tool] [--inputs inputs] [--only NAME]... [--fuzz 1000000] [--seed 1]
                   [--scratch DIR] [--speed] [--seconds 3]
 
-Real text is inputs/text (5.3 MB, in pieces of whole lines, and each book as one text); the fuzzed corpus is so many short
-hard strings: marks, CJK, emoji, bad UTF-8, long runs, special tokens inside text. Every id is compared, and what the ids
-decode to. Needs tokenizers, sentencepiece, mistral-common, tiktoken and numpy; --speed also takes quicktok-v1 and
-iree-tokenizer where they are installed. Ends with 1 when something differs.
+Real text is inputs/text (5.3 MB, split between lines, and each book as one text). The fuzzed corpus has --fuzz short
+hard strings: marks, CJK, emoji, invalid UTF-8, long runs, special tokens in text. Compares every id and the decoded
+texts. Needs tokenizers, sentencepiece, mistral-common, tiktoken and numpy; --speed also runs quicktok-v1 and
+iree-tokenizer if they are installed. Exits with 1 if there is a difference.
 """
 
 import argparse
@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 class HuggingFace:
-    """tokenizer.json by `tokenizers`."""
+    """Reads tokenizer.json with `tokenizers`."""
 
     def __init__(self, path):
         import tokenizers
@@ -49,7 +49,7 @@ class HuggingFace:
 
 
 class SentencePiece:
-    """A SentencePiece model by the library itself."""
+    """Reads a SentencePiece model with the library."""
 
     def __init__(self, path):
         import sentencepiece
@@ -70,7 +70,7 @@ class SentencePiece:
 
 
 class Tekken:
-    """tekken.json by mistral-common."""
+    """Reads tekken.json with mistral-common."""
 
     def __init__(self, path):
         import logging
@@ -94,7 +94,7 @@ class Tekken:
 
 
 def known(inputs):
-    """Name: (file, how the original reads it)."""
+    """{name: (file, class that reads it with the original library)}."""
     folder = inputs / "tokenizers"
     out = {"smollm2": (inputs / "smollm2" / "tokenizer.json", HuggingFace)}
     for name in ("llama3", "llama3.2", "gpt2", "deepseek", "minilm"):
@@ -116,7 +116,7 @@ def books(inputs):
 
 
 def pieces_of(text, size):
-    """Whole lines, together at least `size` bytes."""
+    """Splits a text between lines into pieces of at least `size` bytes."""
     out, now = [], b""
     for line in text.splitlines(keepends=True):
         now += line
@@ -127,7 +127,7 @@ def pieces_of(text, size):
 
 
 def fuzzed(count, seed, special):
-    """Short hard strings, as bytes; the same for the same arguments."""
+    """Short hard strings, as bytes; deterministic for given arguments."""
     dice = random.Random(seed)
     ranges = [(0x20, 0x7E)] * 6 + [(0, 0x1F), (0x7F, 0xFF), (0x100, 0x24F), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x4FF),
               (0x590, 0x5FF), (0x600, 0x6FF), (0x900, 0x97F), (0xB80, 0xBFF), (0xE00, 0xE7F), (0x1100, 0x11FF),
@@ -187,7 +187,7 @@ def read_answers(path, count):
 
 
 def compare(name, tool, path, oracle, texts, scratch, what):
-    """Compare ids and decoded texts; the number of texts that differ."""
+    """Compares ids and decoded texts; returns the number of texts that differ."""
     write_texts(scratch / "texts", texts)
     subprocess.run([tool, "ids", path, scratch / "texts", scratch / "answers"], check=True)
     answers = read_answers(scratch / "answers", len(texts))
@@ -215,7 +215,7 @@ def compare(name, tool, path, oracle, texts, scratch, what):
 
 
 def best_rate(size, seconds, work, clock=time.perf_counter):
-    """MB/s of the fastest pass."""
+    """MB/s of the fastest pass, repeated for `seconds`."""
     fastest, total = float("inf"), 0.0
     while total < seconds or fastest == float("inf"):
         start = clock()
@@ -232,7 +232,7 @@ def on_two_threads(work, texts):
 
 
 def speed(name, tool, path, oracle, texts, scratch, seconds):
-    """MB/s on one core (by CPU time) and on two, beside the original and the peers that read the file."""
+    """Prints MB/s on one core (by CPU time) and on two, of Hawser, the original and others that read the file."""
     write_texts(scratch / "texts", texts)
     size = sum(map(len, texts))
     given = [oracle.text(text) for text in texts]
@@ -248,14 +248,14 @@ def speed(name, tool, path, oracle, texts, scratch, seconds):
             from iree.tokenizer import Tokenizer as Iree
             iree = Iree.from_file(str(path))
             peers["iree-tokenizer"] = lambda part: [iree.encode_to_array(t) for t in part]
-        except Exception as error:  # a file that it does not read
+        except Exception as error:  # unsupported file, or not installed
             print(f"  iree-tokenizer: {str(error)[:100]}")
     if name in ("llama3", "llama3.2"):
         try:
             import quicktok
             quick = quicktok.get_encoding("llama3")
             peers["quicktok"] = lambda part: quick.encode_batch(part, threads=1)
-        except Exception as error:  # not installed, or another version of it
+        except Exception as error:  # not installed, or an incompatible version
             print(f"  quicktok: {str(error)[:100]}")
     for peer, encode in peers.items():
         part = given if encode == oracle.encode else text
@@ -288,7 +288,7 @@ def main():
             if arguments.only and name not in arguments.only:
                 continue
             if not path.exists():
-                print(f"{name}: {path} is not there: scripts/fetch-inputs")
+                print(f"{name}: no such file: {path}; try scripts/fetch-inputs")
                 continue
             oracle = how(path)
             if arguments.speed:

@@ -1,11 +1,11 @@
-// What a tokenizer file makes of many texts, in binary form: the other side of compare.py.
+// tokenizer_tool: encodes texts with a tokenizer file, or measures its speed, for compare.py.
 //
-//   tokenizer_tool ids TOKENIZER TEXTS ANSWERS [special]    texts in; ids and what they decode to out
-//   tokenizer_tool speed TOKENIZER TEXTS THREADS SECONDS    MB/s over the texts, again and again for so long;
-//                                                           of one thread by its CPU time
+//   tokenizer_tool ids TOKENIZER TEXTS ANSWERS [special]    writes the ids of the texts and their decoded texts
+//   tokenizer_tool speed TOKENIZER TEXTS THREADS SECONDS    prints MB/s of the fastest pass over the texts, repeated
+//                                                           for SECONDS; with one thread, by CPU time
 //
-// TEXTS: of each text its length as a 32-bit number, then its bytes. ANSWERS: of each text the number of ids, the ids,
-// the length of the decoded text and its bytes; all numbers 32 bits wide, little-endian.
+// TEXTS: for each text its length, then its bytes. ANSWERS: for each text the number of ids, the ids, the length of the
+// decoded text and its bytes. All numbers are 32-bit little-endian.
 #include <time.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ void write_ids(const data::Tokenizer& tokenizer, const std::vector<std::string>&
 }
 
 void measure(const data::Tokenizer& tokenizer, const std::vector<std::string>& texts, int threads, double seconds) {
-  // One thread's own time, which a busy machine does not change; of several the time that passed.
+  // One thread: CPU time, which does not depend on other load. Several threads: elapsed time.
   const auto now = [&] {
     timespec time;
     clock_gettime(threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const bool ids = arguments.size() >= 4 && arguments[0] == "ids";
   if (!ids && !(arguments.size() == 5 && arguments[0] == "speed")) {
-    std::fprintf(stderr, "tokenizer_tool: see the head of tokenizer_tool.cpp\n");
+    std::fprintf(stderr, "tokenizer_tool: wrong arguments; see the top of tokenizer_tool.cpp\n");
     return 2;
   }
   try {

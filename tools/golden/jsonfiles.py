@@ -1,11 +1,11 @@
-"""Reading and writing the golden files: JSON with a line for each list of numbers, and JSONL."""
+"""Reads and writes golden files: JSON with one line per list of numbers, and JSONL."""
 
 import json
 import os
 
 
 def write_json(path, value):
-    """JSON with one line for each innermost list of numbers; the file is replaced whole."""
+    """Writes JSON with one line per innermost list of numbers; replaces the file atomically."""
     def text(item, indent):
         if isinstance(item, dict):
             inner = ",\n".join(f"{indent} {json.dumps(key)}: {text(entry, indent + ' ')}" for key, entry in item.items())
@@ -21,7 +21,7 @@ def write_json(path, value):
 
 
 def write_lines(path, lines):
-    """A JSONL file."""
+    """Writes a JSONL file; replaces it atomically."""
     temporary = f"{path}.tmp"
     with open(temporary, "w", encoding="utf-8") as file:
         for line in lines:
@@ -30,6 +30,6 @@ def write_lines(path, lines):
 
 
 def read_lines(path):
-    """The lines of a JSONL file."""
+    """Returns the objects of a JSONL file."""
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file]

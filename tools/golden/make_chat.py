@@ -1,10 +1,10 @@
-"""Make tests/golden/chat: random conversations, and the texts that transformers' apply_chat_template gives for them.
+"""Generate tests/golden/chat: random conversations and their texts by transformers' apply_chat_template.
 
 usage: make_chat.py --trl TRL --axolotl AXOLOTL [--inputs inputs] [--output tests/golden/chat]
 
-TRL and AXOLOTL are wheels (or folders they were unpacked to) of the PyPI packages `trl` and `axolotl`, which hold the
-templates of published models as files; SmolLM2's stands in inputs/smollm2. The templates themselves are not kept, but
-for those written here; tests/golden/README.md tells the format.
+TRL and AXOLOTL are wheels, or folders with their contents, of the PyPI packages `trl` and `axolotl`, which contain the
+templates of published models; that of SmolLM2 is in inputs/smollm2. The repository contains only the templates written
+in this file. tests/golden/README.md describes the format.
 """
 
 import argparse
@@ -36,7 +36,7 @@ ZEPHYR = (
 
 LLAMA_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 LLAMA3_TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
-# Name: (our named template or none, where the model's own lies, tokens, has tools)
+# {name: (built-in template of Hawser or None, location of the model's own template, tokens, has tools)}
 TEMPLATES = {
     "chatml": ("chatml", AXOLOTL + "chatml.jinja", {}, False),
     "smollm2": ("smollm2", "smollm2", {}, False),
@@ -51,7 +51,7 @@ TEMPLATES = {
     "zephyr": ("zephyr", ZEPHYR, LLAMA_TOKENS, False),
     "gemma": ("gemma", TRL + "gemma.jinja", {"bos_token": "<bos>", "eos_token": "<eos>"}, False),
     "phi-3": ("phi-3", TRL + "phi3.jinja", {"bos_token": "<s>", "eos_token": "<|endoftext|>"}, False),
-    # Read as they are, without a name of ours; those of "training" say themselves what is to be learned.
+    # Templates without a built-in equivalent. Those of "training" mark the text to train on themselves.
     "gemma-3": (None, TRL + "gemma3.jinja", {"bos_token": "<bos>"}, False),
     "deepseek-v3": (None, TRL + "deepseekv3.jinja", {"bos_token": "<bos>"}, False),
     "qwen-3-training": (None, TRL + "qwen3_training.jinja", {}, True),
@@ -63,8 +63,8 @@ WORDS = ["a", "ship", "of", "the", "line", "Whale!", "naïve", "日本語", "�
          '"double"', "\\", "1,024", "{{ x }}", "<b>", "é", "- item", "\u3000", "done."]
 
 
-def text(draw, least=0):
-    words = [draw.choice(WORDS) for _ in range(draw.randint(least, 9))]
+def text(draw, min_words=0):
+    words = [draw.choice(WORDS) for _ in range(draw.randint(min_words, 9))]
     return "".join(word + draw.choice([" ", " ", ""]) for word in words)
 
 
@@ -102,13 +102,13 @@ def conversation(draw, with_tools):
 
 
 def render(template, conversation, tokens, prompt):
-    """The text, or none where the template rejects the conversation; and the characters it marks as generated."""
+    """The text, None if the template rejects the conversation, and the byte ranges that it marks as generated."""
     try:
         texts, generated = render_jinja_template(
             conversations=[conversation["messages"]], tools=conversation["tools"], chat_template=template,
             return_assistant_tokens_mask="{% generation" in template or "{%- generation" in template,
             add_generation_prompt=prompt, date_string="26 Jul 2024", **tokens)
-    except Exception:  # raise_exception, or an operation that the values do not allow
+    except Exception:  # raise_exception, or an operation that fails for these values
         return {"text": None}
     result = {"text": texts[0]}
     if generated and generated[0]:
@@ -116,7 +116,7 @@ def render(template, conversation, tokens, prompt):
     return result
 
 
-# ChatML that says what is to be learned.
+# ChatML that marks the text to train on.
 CHATML_ANSWERS = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}{% if message['role'] == 'assistant' %}"
     "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\n' }}{% else %}"
@@ -124,7 +124,7 @@ CHATML_ANSWERS = (
 
 
 def answers(tokenizer, template, conversations, **tokens):
-    """Ids of conversations, and which of them are an answer."""
+    """Ids of conversations, and a mask of the ids that are answers."""
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=tokenizer, **tokens)
     out = []
     for one in conversations:
@@ -141,7 +141,7 @@ def main():
     parser.add_argument("--axolotl", required=True)
     parser.add_argument("--inputs", default=os.path.join(root, "inputs"))
     parser.add_argument("--output", default=os.path.join(root, "tests", "golden", "chat"))
-    parser.add_argument("--templates", help="also write the templates as read into this folder")
+    parser.add_argument("--templates", help="also write the templates to this folder")
     arguments = parser.parse_args()
 
     def read(where):

@@ -1,12 +1,12 @@
-"""Make tests/golden/generations.json: what transformers' generate gives for the tiny models, and its filters.
+"""Generate tests/golden/generations.json: text of the tiny models by transformers' generate, and its sampling filters.
 
 usage: make_generations.py [--golden tests/golden]
 
-For each model of tests/golden/tiny, greedy tokens behind prompts of several lengths: from `generate` with its cache in
-float32, of each prompt alone and of all together, padded on the left; they agree with each other and with forward
-passes over everything in float64, where the smallest lead of a winning logit over the second is taken. For
-temperature, top-k and top-p, the probabilities that transformers' processors leave of synthetic logits, in its order.
-tests/golden/README.md tells the format. Takes half a minute.
+For each model of tests/golden/tiny: greedy tokens after prompts of several lengths, by `generate` with the KV cache in
+float32, for each prompt alone and for all as one batch with left padding. The script checks that both agree with full
+float64 forward passes without a cache, from which it records the smallest margin of the top logit over the second. For
+temperature, top-k and top-p: the probabilities after transformers' processors, in its order, for synthetic logits.
+tests/golden/README.md describes the format. Takes half a minute.
 """
 
 import argparse
@@ -34,7 +34,7 @@ FILTERS = [
 
 
 def exact(model, ids):
-    """NEW_TOKENS greedy tokens without a cache, and the smallest lead of a winner over the second."""
+    """NEW_TOKENS greedy tokens without a KV cache, and the smallest margin of the top logit over the second."""
     ids, start, margin = list(ids), len(ids), float("inf")
     with torch.no_grad(), oracle.precision_of(model):
         for _ in range(NEW_TOKENS):
@@ -45,7 +45,7 @@ def exact(model, ids):
 
 
 def generate(model, prompts):
-    """The same by transformers' generate with its cache, of all prompts as one batch."""
+    """NEW_TOKENS greedy tokens by transformers' generate with the KV cache, for all prompts as one batch."""
     longest = max(len(ids) for ids in prompts)
     padded = torch.tensor([[0] * (longest - len(ids)) + ids for ids in prompts])
     mask = torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts])
@@ -56,7 +56,7 @@ def generate(model, prompts):
 
 
 def of_model(folder, random):
-    """Prompts whose every winner leads by so much that float32 finds it too."""
+    """Entries for prompts whose margins are large enough that float32 chooses the same tokens."""
     model, double = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32), oracle.load_double(folder)
     model.eval()
     entries = []
@@ -73,7 +73,7 @@ def of_model(folder, random):
 
 
 def of_filters(random):
-    """Probabilities behind temperature, top-k and top-p; logits are exact in float32, two of them equal."""
+    """Probabilities after temperature, top-k and top-p; the logits are exact in float32, and two are equal."""
     logits = (torch.randn(40, generator=random) * 3 * 64).round() / 64
     logits[7] = logits[31]
     entries = []

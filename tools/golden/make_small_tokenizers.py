@@ -1,11 +1,11 @@
-"""Make tests/golden/tokenizers/NAME and small.json: little tokenizers of every kind, and what the originals make of texts.
+"""Generate tests/golden/tokenizers/NAME and small.json: small tokenizers of every kind, and answers of the originals.
 
 usage: make_small_tokenizers.py [--inputs inputs] [--output tests/golden/tokenizers]
 
-small.json also has the answers of the published tokenizers that `scripts/fetch-inputs` brings.
+small.json also has the answers of the published tokenizers that `scripts/fetch-inputs` downloads.
 
-Trained on two novels (`scripts/fetch-inputs --what text`) by `tokenizers` and `sentencepiece`, put together as the
-published tokenizers of the model families are. tests/golden/README.md tells the format of small.json.
+Trains the tokenizers on two novels (`scripts/fetch-inputs --what text`) with `tokenizers` and `sentencepiece`, with the
+same parts as the published tokenizers of the model families. tests/golden/README.md describes the format of small.json.
 """
 
 import argparse
@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT / "tests" / "tokenizers"))
 import compare  # noqa: E402
 
 MARK = "\u2581"
-# What the little SentencePiece models replace: (text, replacement); longer texts win.
+# Replacements of the SentencePiece models: (text, replacement); the longest match wins.
 RULES = [("\u00a0", " "), ("\u3000", " "), ("\t", " "), ("\n", " "), ("\r\n", " "), ("\r", " "), ("\u200b", ""), ("\ufb01", "fi"),
          ("\u2026", "..."), ("\u212b", "\u00e5"), ("A\u030a", "\u00e5"), ("e\u0301", "\u00e9"), ("\uff76\uff9e", "\u30ac"), ("\uff76", "\u30ab"),
          ("\u00bd", "1 2"), ("\u2460", " 1 "), ("\ud55c\uad6d", "Korea"), ("\U0001f44d\U0001f3fd", "+")]
@@ -44,7 +44,7 @@ def lines_of(inputs):
 
 
 def sentence_piece(lines, scratch, **options):
-    """The bytes of a SentencePiece model."""
+    """Trains a SentencePiece model; returns its bytes."""
     rules = scratch / "rules.tsv"
     rules.write_text("".join(f"{' '.join(f'{ord(c):X}' for c in a)}\t{' '.join(f'{ord(c):X}' for c in b)}\n"
                              for a, b in RULES), encoding="utf-8")
@@ -95,7 +95,7 @@ def charsmap_of(model):
 
 
 def llama2_style(model):
-    """A byte-fallback BPE of SentencePiece as transformers writes it: merges in the order of scores."""
+    """A SentencePiece BPE with byte fallback as transformers converts it, with merges in the order of scores."""
     pieces = pieces_of(model)
     ids = {text: index for index, (text, _, _) in enumerate(pieces)}
     normal = {text: score for text, score, kind in pieces if kind == 1}
@@ -115,7 +115,7 @@ def llama2_style(model):
 
 
 def mistral_style(model):
-    """The same with Metaspace, which marks the text's start alone."""
+    """llama2_style with Metaspace that prepends a mark only to the start of the text."""
     out = llama2_style(model)
     out.normalizer = None
     out.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
@@ -124,7 +124,7 @@ def mistral_style(model):
 
 
 def xlm_style(model, **metaspace):
-    """A Unigram as transformers converts it from SentencePiece."""
+    """A SentencePiece Unigram as transformers converts it."""
     pieces = [(text, score) for text, score, _ in pieces_of(model)]
     out = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=[p for p, _ in pieces].index("<unk>")))
     out.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap_of(model)),
@@ -139,7 +139,7 @@ def xlm_style(model, **metaspace):
 
 
 def t5_style(model):
-    """A Unigram behind other normalizers."""
+    """xlm_style with other normalizers."""
     out = xlm_style(model)
     out.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Strip(True, False),
                                            normalizers.Replace(tokenizers.Regex(r"\s+"), " "), normalizers.Lowercase()])
@@ -185,7 +185,7 @@ def roberta_style(lines):
 
 
 def clip_style(lines):
-    """Characters, an end of word, and a lower case without accents."""
+    """Characters with an end-of-word suffix; lower case without accents."""
     out = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
     out.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()])
     out.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -207,7 +207,7 @@ def bert_style(lines, cased):
 
 
 def split_style(lines):
-    """Behaviours, inverted and merged; a pattern that only PCRE2 runs; no decoder."""
+    """Split behaviors, inverted and merged; a pattern that needs PCRE2; no decoder."""
     out = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", ignore_merges=True))
     out.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.Replace("--", "\u2014"), normalizers.Strip()])
     out.pre_tokenizer = pre_tokenizers.Sequence([
@@ -229,7 +229,7 @@ def write(folder, made):
 
 
 def expected_of(oracle, texts):
-    """Of each text 8 hexadecimal digits, run together."""
+    """8 hexadecimal digits per text, concatenated."""
     out = ""
     for ids in oracle.encode([oracle.text(text) for text in texts]):
         data = np.asarray(ids, "<i4").tobytes() + oracle.decode(ids).encode()

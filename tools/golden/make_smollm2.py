@@ -1,13 +1,13 @@
-"""Make tests/golden/smollm2: loss, gradients and greedy text of SmolLM2-135M-Instruct on 4,096 tokens of Emma.
+"""Generate tests/golden/smollm2: loss, gradients and greedy text of SmolLM2-135M-Instruct on 4,096 tokens of Emma.
 
 usage: make_smollm2.py [--inputs inputs] [--output tests/golden/smollm2]
 
-transformers' LlamaForCausalLM runs on the float32 weights of inputs/smollm2: wholly in float64, which gives the values to
-meet, and in float32, which tells how far rounding takes a correct program from them. The float32 model runs twice, for
-PyTorch's cross-entropy is not accurate to rounding: on the CPU its float32 log_softmax over 49,152 entries adds up too
-little, by 8e-6, which alone puts gradients off by up to 3e-3. The first run takes the loss of the float32 logits in
-float64, and is the measure of rounding; the second takes PyTorch's own, as a program that uses it would.
-tests/golden/README.md tells the format. Needs `scripts/fetch-inputs`; takes 6 to 15 minutes and 8 GB of memory.
+Runs transformers' LlamaForCausalLM on the float32 weights of inputs/smollm2 in float64, for the expected values, and in
+float32, for the error that rounding causes in a correct program. The float32 model runs twice, because PyTorch's
+cross-entropy is less accurate than rounding explains: on the CPU, the sum of its float32 log_softmax over 49,152
+entries is too small by 8e-6, which changes gradients by up to 3e-3. The first run computes the loss of the float32
+logits in float64 and measures rounding; the second uses PyTorch's float32 cross-entropy.
+tests/golden/README.md describes the format. Needs `scripts/fetch-inputs`; takes 6 to 15 minutes and 8 GB of memory.
 """
 
 import argparse
@@ -34,13 +34,13 @@ HEAD_CHUNK = 512
 
 
 def loss_and_gradients(model, ids, accurate_loss=True):
-    """The mean loss of predicting each next token; gradients are left in the parameters.
+    """Mean loss of predicting each next token; accumulates gradients in the parameters.
 
-    With `accurate_loss`, logits become float64 before the cross-entropy, whatever the model computes in.
-    The head and the loss are computed piece by piece, the layers once more in the backward pass: the same sums in less
-    memory."""
+    With `accurate_loss`, logits are converted to float64 before the cross-entropy, for any dtype of the model. To save
+    memory, computes the head and the loss in chunks and recomputes the layers in the backward pass; the sums are the
+    same."""
     model.zero_grad(set_to_none=True)
-    model.train()  # there is no dropout; transformers recomputes layers in this mode only
+    model.train()  # the model has no dropout; transformers recomputes layers only in this mode
     model.activation_checkpointing_enable()
     with oracle.precision_of(model):
         hidden = model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
@@ -61,13 +61,13 @@ def loss_and_gradients(model, ids, accurate_loss=True):
 
 
 def relative_errors(model, gradients):
-    """How far each parameter's gradient lies from the one in `gradients`, relative to that one's norm."""
+    """Norm of the difference between each parameter's gradient and `gradients`, relative to the norm of the latter."""
     return {name: oracle.rounded(((parameter.grad.double() - gradients[name]).norm() / gradients[name].norm()).item(), 4)
             for name, parameter in model.named_parameters()}
 
 
 def generate(model, ids):
-    """NEW_TOKENS greedy tokens, and the smallest lead of a winner over the second."""
+    """NEW_TOKENS greedy tokens, and the smallest margin of the top logit over the second."""
     ids, margin, start = list(ids), float("inf"), len(ids)
     with torch.no_grad(), oracle.precision_of(model):
         for _ in range(NEW_TOKENS):
@@ -96,7 +96,7 @@ def main():
 
     started = time.monotonic()
     model = oracle.load_double(folder, attention="sdpa")
-    # transformers holds the embedding of the padding token still; the data hold no such token.
+    # transformers sets the gradient of the padding token's embedding to 0; the data do not contain this token.
     assert model.config.pad_token_id not in ids
     loss = loss_and_gradients(model, ids)
     summary = oracle.gradient_summary(model, digits=10)

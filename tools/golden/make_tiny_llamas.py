@@ -1,11 +1,12 @@
-"""Make tests/golden/tiny: tiny random Llamas, with loss, logits and gradients computed by transformers in float64.
+"""Generate tests/golden/tiny: tiny random Llamas, with loss, logits and gradients by transformers in float64.
 
 usage: make_tiny_llamas.py [--output tests/golden/tiny] [CASE ...]
 
-Every case is a Hugging Face folder (config.json, model.safetensors) with data.jsonl and expected.json beside;
-tests/golden/README.md tells the format. Before a case is written, its values are checked: the gradient against a
-difference quotient of the loss, packed documents run whole against documents run alone, a tied head against an untied
-one, and RoPE scaling against none. The output depends on nothing but this file and the versions in requirements.txt.
+Each case is a Hugging Face folder (config.json, model.safetensors) with data.jsonl and expected.json;
+tests/golden/README.md describes the format. The script checks the values of a case before it writes them: gradients
+against a difference quotient of the loss, packed documents against separate documents, a tied head against an untied
+one, and RoPE scaling against none. The output depends only on this file and the versions in
+tools/requirements-golden.txt.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import oracle
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 64}
 
-# Each case: what its config.json says apart from BASE, and what the test data looks like.
+# Cases: the difference of config.json from BASE, and the shape of the test data.
 BASE = {
     "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 1,
     "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 32, "initializer_range": 0.02, "intermediate_size": 48,
@@ -90,7 +91,7 @@ CASES = {
 
 
 def config_of(case):
-    """The case's config.json."""
+    """config.json of a case."""
     config = copy.deepcopy({**BASE, **case["config"]})
     for key in case.get("without", ()):
         config.pop(key)
@@ -98,7 +99,7 @@ def config_of(case):
 
 
 def random_weights(config, generator):
-    """Weights large enough that attention is peaked and every gradient counts, as {name: float32 tensor}."""
+    """{name: float32 tensor}, large enough that attention is peaked and every gradient is significant."""
     model = LlamaForCausalLM(LlamaConfig(**copy.deepcopy(config)))
     weights = {}
     for name, parameter in model.named_parameters():
@@ -118,7 +119,7 @@ def random_weights(config, generator):
 
 
 def random_lines(case, vocabulary, generator):
-    """The lines of data.jsonl."""
+    """Lines of data.jsonl."""
     lines = []
     for index, length in enumerate(case["lengths"]):
         ids = generator.integers(0, vocabulary, length).tolist()
@@ -141,7 +142,7 @@ def random_lines(case, vocabulary, generator):
 
 
 def save(folder, config, weights, files):
-    """Write config.json and the weights, in one file or several with an index."""
+    """Writes config.json and the weights, in one file or in several with an index."""
     jsonfiles.write_json(os.path.join(folder, "config.json"), config)
     kind = getattr(torch, config.get("torch_dtype") or config["dtype"])
     weights = {name: value.to(kind).contiguous() for name, value in weights.items()}
@@ -162,7 +163,7 @@ def save(folder, config, weights, files):
 
 
 def check_gradient(model, lines, generator):
-    """The gradient along a random direction equals the loss's difference quotient: true only if all is float64."""
+    """Checks the gradient along a random direction against a difference quotient of the loss; requires float64."""
     directions = [torch.tensor(generator.standard_normal(tuple(p.shape))) for p in model.parameters()]
     slope = sum((p.grad * d).sum().item() for p, d in zip(model.parameters(), directions))
     gradients = [p.grad for p in model.parameters()]
@@ -184,7 +185,7 @@ def check_gradient(model, lines, generator):
 
 
 def check_tied(folder, config, lines, gradient):
-    """A tied head's gradient is the sum of the embedding's and the head's of the untied twin."""
+    """Checks that the gradient of a tied head is the sum of those of embedding and head of the untied model."""
     with tempfile.TemporaryDirectory() as twin:
         weights = safetensors.torch.load_file(os.path.join(folder, "model.safetensors"))
         assert "lm_head.weight" not in weights
@@ -197,7 +198,7 @@ def check_tied(folder, config, lines, gradient):
 
 
 def loss_without_scaling(folder, config, lines):
-    """The loss that the same weights give when RoPE is not scaled."""
+    """Loss with the same weights and without RoPE scaling."""
     plain = copy.deepcopy(config)
     if "rope_parameters" in plain:
         plain["rope_parameters"] = {"rope_type": "default", "rope_theta": plain["rope_parameters"]["rope_theta"]}
@@ -210,7 +211,7 @@ def loss_without_scaling(folder, config, lines):
 
 
 def check_bands(model):
-    """Llama 3's scaling leaves some frequencies, divides some, and blends some."""
+    """Checks that Llama 3's scaling keeps, divides and blends some frequencies each; returns their numbers."""
     rotary = model.model.rotary_emb
     with oracle.all_double():
         plain, _ = rotary.compute_default_rope_parameters(rotary.config)
@@ -222,7 +223,7 @@ def check_bands(model):
 
 
 def make(name, folder):
-    """Write one case; returns a line to print."""
+    """Writes one case; returns a line to print."""
     case = CASES[name]
     config = config_of(case)
     generator = np.random.Generator(np.random.PCG64([20260101, list(CASES).index(name)]))

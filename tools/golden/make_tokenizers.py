@@ -1,9 +1,9 @@
-"""Make tests/golden/tokenizers: a page of hard Unicode, and what `tokenizers` makes of it and of seven novels.
+"""Generate tests/golden/tokenizers: a page of hard Unicode, and ids of it and of seven novels by `tokenizers`.
 
 usage: make_tokenizers.py [--inputs inputs] [--output tests/golden/tokenizers]
 
-tests/golden/README.md tells the format. Needs `scripts/fetch-inputs` and recipes/quickstart-tokenizer. Only
-characters of Unicode 13 or older occur, so that libraries with tables of different years agree on what is a letter.
+tests/golden/README.md describes the format. Needs `scripts/fetch-inputs` and recipes/quickstart-tokenizer. The page has
+only characters of Unicode 13 or older, so that libraries with tables of different versions classify them alike.
 """
 
 import argparse
@@ -16,12 +16,12 @@ import tokenizers
 import philox
 from jsonfiles import write_json
 
-# The page's lines. None holds a line feed: that is what ends a line.
+# Lines of the page. They contain no line feed, which ends a line.
 LINES = [
     "", " ", "  ", "   x", "x   ", "a", " a", "Hello, world!", "Hello  world   and    more     spaces",
     "trailing space ", "trailing spaces    ", "\ttab", "tab\t\ttab \t tab", "a" * 300, "ab" * 100, " " * 129,
     "x" + " " * 40 + "y",
-    # Contractions, in every case, and what only looks like one.
+    # Contractions in every letter case, and strings that look like them.
     "I'm you're he's we'll they've I'd can't", "I'M YOU'RE HE'S WE'LL THEY'VE I'D CAN'T", "'s't're've'm'll'd",
     "''s '' 'sS 'Ss", "it\u2019s don\u2019t", "'\u017f '\u017fs \u212a'm", "rock 'n' roll 'tis o'clock",
     # Numbers of every kind.
@@ -37,7 +37,7 @@ LINES = [
     "\u0391\u0392\u0393 \u03b1\u03b2\u03c2\u03c3 \u0410\u0411\u0412 \u0430\u0431\u0432 \u0531\u0532 \u10d0\u10d1",
     "na\u00efve fa\u00e7ade co\u00f6perate \u0152uvre \u00c6sop",
     "\u1e0d\u0323\u0307 \u0b95\u0bcd\u0bb7 \u0915\u094d\u0937\u093f",
-    # Scripts without spaces, and from right to left.
+    # Scripts without spaces, and right-to-left scripts.
     "\u6211\u80fd\u541e\u4e0b\u73bb\u7483\u800c\u4e0d\u4f24\u8eab\u4f53\u3002",
     "\u79c1\u306f\u30ac\u30e9\u30b9\u3092\u98df\u3079\u3089\u308c\u307e\u3059\u3002\u305d\u308c\u306f\u79c1\u3092\u50b7\u3064\u3051\u307e\u305b\u3093\u3002",
     "\ub098\ub294 \uc720\ub9ac\ub97c \uba39\uc744 \uc218 \uc788\uc5b4\uc694. \u1112\u1161\u11ab",
@@ -50,12 +50,12 @@ LINES = [
     "\U0001f600\U0001f603 \U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 \U0001f44d\U0001f3fd \U0001f3f3\ufe0f\u200d\U0001f308",
     "\U0001f1eb\U0001f1f7\U0001f1ef\U0001f1f5 1\ufe0f\u20e3 #\ufe0f\u20e3 \u2764\ufe0f \u2764\ufe0e",
     "\U0001f9d1\U0001f3ff\u200d\U0001f680text\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
-    # White space that is not a space, and what is none though it looks so.
+    # White space other than U+0020, and characters that look like white space.
     "a\u00a0b\u00a0\u00a0c", "a\u2003b\u2009c\u3000d\u1680e\u205ff\u202fg",
     "zero\u200bwidth\u200cjoin\u200der\u2060word\ufeffbom", "\ufeffleading byte order mark", "a\u0085b\u2028c\u2029d",
     "a\rb\r\rc\r", "\r", "v\x0bt f\x0cf", " \u00a0 \u2003 \t end", "soft\u00adhyphen non\u2011breaking\u2010hyphen",
     "\u180e mongolian \u180b",
-    # Control and other unseen characters.
+    # Control characters and other invisible ones.
     "\x00\x01\x02\x03", "\x04\x05\x06\x07\x08", "\x0e\x0f\x10\x11\x12\x13\x14\x15\x16",
     "\x17\x18\x19\x1a\x1b[31mred\x1b[0m", "a\x1cb\x1dc\x1ed\x1fe", "\x7f\x80\x81\x9f",
     "\ufffd\ufffe\uffff \U0010fffd \ue000\uf8ff", "\U000f0000\U0003ffff\U0005ffff\U0007fffe", "nul\x00inside",
@@ -69,7 +69,7 @@ LINES = [
     "\u201cquoted\u201d \u2018single\u2019 \u00abguillemets\u00bb \u2014 em \u2013 en \u2026",
     "CamelCaseWord snake_case_word SCREAMING_CASE kebab-case",
     "(\u256f\u00b0\u25a1\u00b0)\u256f\ufe35 \u253b\u2501\u253b", ".!\r,;\r\r (x)\r y",
-    # Special tokens of the three tokenizers, whole, cut, and touching other text.
+    # Special tokens of the three tokenizers: complete, truncated, and adjacent to other text.
     "<|endoftext|>", "a<|endoftext|>b <|endoftext|> c", "<|im_start|>user",
     "<|im_start|>system You are helpful.<|im_end|>", "<|im_end|> <|im_end|>\t<|im_end|>",
     "<repo_name><filename> <gh_stars><issue_start>", "<|begin_of_text|>Hello<|end_of_text|>",
@@ -86,7 +86,7 @@ PIECES = [" ", "  ", "\t", "\r", "\u00a0", "\u2003", "a", "Z", "the", " of", "\u
 
 
 def page_lines():
-    """The fixed lines and lines mixed at random from pieces that interact."""
+    """The fixed lines, and random sequences of pieces that interact."""
     dice = random.Random(20260101)
     mixed = ["".join(dice.choice(PIECES) for _ in range(dice.randint(4, 24))) for _ in range(MIXED_LINES)]
     lines = LINES + mixed
@@ -95,17 +95,17 @@ def page_lines():
 
 
 def ids_hash(ids):
-    """FNV-1a-64 of the ids as little-endian int32, in hexadecimal."""
+    """64-bit FNV-1a of the ids as little-endian int32, in hexadecimal."""
     return f"{philox.fnv1a64(np.asarray(ids, dtype='<i4').tobytes()):016x}"
 
 
 def text_hash(text):
-    """FNV-1a-64 of the text's UTF-8, in hexadecimal."""
+    """64-bit FNV-1a of the text in UTF-8, in hexadecimal."""
     return f"{philox.fnv1a64(text):016x}"
 
 
 def decodings(tokenizer, lines):
-    """Lists of ids, some cut inside a character, with the texts they decode to."""
+    """Lists of ids, some cut inside a character, with their decoded texts."""
     cases = []
     for text in ("Hello, world!", "\u79c1\u306f\U0001f600\U0001f468\u200d\U0001f469 \u0e09\u0e31\u0e19",
                  "a<|endoftext|>b <|im_end|> c<|eot_id|>", "  two  spaces \n\n\n lines "):
@@ -117,7 +117,7 @@ def decodings(tokenizer, lines):
 
 
 def expected_of(tokenizer, lines, texts):
-    """What expected.json says of one tokenizer."""
+    """Entry of expected.json for one tokenizer."""
     page = "".join(line + "\n" for line in lines)
     line_ids = [tokenizer.encode(line, add_special_tokens=False).ids for line in lines]
     page_ids = tokenizer.encode(page, add_special_tokens=False).ids
@@ -164,7 +164,7 @@ def main():
         result["tokenizers"][name] = part = expected_of(tokenizers.Tokenizer.from_file(path), lines, texts)
         total = sum(novel["tokens"] for novel in part["novels"].values())
         print(f"{name}: {len(lines)} lines, {len(part['page'])} tokens on the page, {len(part['lossy_lines'])} lines "
-              f"do not come back, {sum(novel['bytes'] for novel in part['novels'].values()) / total:.2f} bytes a token "
+              f"not restored, {sum(novel['bytes'] for novel in part['novels'].values()) / total:.2f} bytes a token "
               f"on the novels", flush=True)
     write_json(os.path.join(arguments.output, "expected.json"), result)
 

@@ -1,8 +1,7 @@
-"""What the golden-file makers share: transformers' Llama computing wholly in float64, and the loss of a data file.
+"""Shared by the scripts that generate golden files: transformers' Llama in float64, and the loss of a data file.
 
-transformers computes some steps (RMSNorm, rotary angles, softmax) in float32 whatever the type of the weights. Models
-that `load_double` loads run those steps in float64 too, so that a golden value is the model's true value and not one
-rounding of it.
+transformers computes some steps (RMSNorm, rotary angles, softmax) in float32 for any dtype of the weights. Models
+loaded by `load_double` compute those steps in float64 too, so that golden values have no float32 rounding errors.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ IGNORED = -100
 
 @contextlib.contextmanager
 def all_double():
-    """Let every request for float32 inside the block mean float64 (loading files inside it would read them wrongly)."""
+    """Inside the block, every request for float32 means float64. Files must not be loaded inside it."""
     def to_double(tensor, *_, **__):
         return tensor.double()
 
@@ -29,12 +28,12 @@ def all_double():
 
 
 def precision_of(model):
-    """The block in which a model computes: nothing special, but for float64."""
+    """Context in which to run a model: all_double() for float64, else no effect."""
     return all_double() if next(model.parameters()).dtype == torch.float64 else contextlib.nullcontext()
 
 
 def load_double(folder, attention="eager"):
-    """LlamaForCausalLM of a folder with every number float64, the rotary frequencies computed anew in float64."""
+    """LlamaForCausalLM of a folder with all values in float64; recomputes the rotary frequencies in float64."""
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation=attention)
     model.eval()
     rotary = model.model.rotary_emb
@@ -52,7 +51,7 @@ def load_double(folder, attention="eager"):
 
 
 def documents(line):
-    """(start, stop) of each document of a line."""
+    """Yields (start, stop) of each document of a line."""
     lengths = line.get("document_lengths") or [len(line["input_ids"])]
     assert sum(lengths) == len(line["input_ids"]) and min(lengths) > 0
     start = 0
@@ -62,7 +61,7 @@ def documents(line):
 
 
 def cut(lines, length):
-    """The lines cut into pieces of at most `length` tokens, as `hawser eval --sequence-length` does."""
+    """Cuts lines into pieces of at most `length` tokens, like `hawser eval --sequence-length`."""
     pieces = []
     for line in lines:
         labels = line.get("labels") or line["input_ids"]
@@ -76,27 +75,27 @@ def cut(lines, length):
 
 
 def next_labels(line, start, stop):
-    """What each token of the document start..stop-1 is to predict: its successor's label; the last predicts nothing."""
+    """Targets of the document start..stop-1: for each token the label of the next one, for the last token none."""
     labels = line.get("labels") or line["input_ids"]
     return list(labels[start + 1:stop]) + [IGNORED]
 
 
 def count_targets(lines):
-    """How many targets the lines hold."""
+    """Number of targets of the lines."""
     return sum(label != IGNORED for line in lines for a, b in documents(line) for label in next_labels(line, a, b))
 
 
 def line_logits(model, line):
-    """The logits of a line, every document run on its own: tokens by vocabulary."""
+    """Logits of a line (tokens, vocabulary); each document is a forward pass of its own."""
     with torch.no_grad(), precision_of(model):
         return torch.cat([model(torch.tensor([line["input_ids"][a:b]]), use_cache=False).logits[0]
                           for a, b in documents(line)])
 
 
 def loss_and_gradients(model, lines):
-    """(mean loss over all targets, targets); the gradients are left in the parameters.
+    """(mean loss over all targets, number of targets); accumulates gradients in the parameters.
 
-    Every document is a sequence of its own, so nothing depends on how a library masks packed documents."""
+    Each document is a sequence of its own, so the result does not depend on how a library masks packed documents."""
     count = count_targets(lines)
     model.zero_grad(set_to_none=True)
     total = 0.0
@@ -114,7 +113,7 @@ def loss_and_gradients(model, lines):
 
 
 def packed_loss(model, lines):
-    """The same loss with each line run whole: positions that start anew tell transformers where documents begin."""
+    """The same loss with one forward pass per line: transformers detects documents by positions that restart at 0."""
     total = 0.0
     for line in lines:
         positions = torch.cat([torch.arange(b - a) for a, b in documents(line)])[None]
@@ -128,7 +127,7 @@ def packed_loss(model, lines):
 
 
 def gradient_summary(model, digits=17):
-    """{"gradient_norms": …, "projections": …} of the parameters' gradients, by the names in the folder's files."""
+    """{"gradient_norms": …, "projections": …} of the gradients, by parameter name as in the files of the folder."""
     norms, projections = {}, {}
     for name, parameter in model.named_parameters():
         gradient = parameter.grad
@@ -139,5 +138,5 @@ def gradient_summary(model, digits=17):
 
 
 def rounded(value, digits):
-    """A float kept to so many significant digits."""
+    """Rounds a float to `digits` significant digits."""
     return float(f"{value:.{digits}g}")

@@ -1,11 +1,11 @@
-"""Philox4x32-10 and the sign projections that the golden files use to compare whole gradients.
+"""Philox4x32-10, and the sign projections with which golden files compare gradients.
 
-A golden file cannot hold a gradient of a hundred million numbers, and a norm says nothing about direction. It holds 64
-random projections of each parameter's gradient instead. The signs come from a counter-based generator, so any program
-in any language makes them again, for any slice of the parameter and in any order, from the parameter's name and an
-element's index alone. `tests/golden/README.md` states the format.
+A gradient of a hundred million numbers is too large for a golden file, and its norm does not show its direction. Golden
+files contain 64 random projections of each gradient instead. The signs come from a counter-based generator: any program
+can recompute them, for any slice of a parameter and in any order, from the name of the parameter and the index of an
+element. `tests/golden/README.md` describes the format.
 
-Run as a program, it checks itself against the known answers of the Random123 distribution.
+Run as a program, it checks the generator against the known answers of the Random123 distribution.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ KNOWN_ANSWERS = (
 
 
 def philox4x32(counter, key, rounds=10):
-    """The four output words, as uint64 arrays below 2**32, for arrays (or numbers) of counter and key words."""
+    """The four output words, as uint64 arrays with values below 2**32. Counter words are arrays or numbers."""
     c0, c1, c2, c3 = (np.atleast_1d(np.asarray(word, dtype=np.uint64)) for word in counter)
     k0, k1 = (int(word) for word in key)
     for _ in range(rounds):
@@ -45,7 +45,7 @@ def philox4x32(counter, key, rounds=10):
 
 
 def fnv1a64(data):
-    """FNV-1a, 64 bits, of bytes or of a string's UTF-8."""
+    """64-bit FNV-1a of bytes, or of a string in UTF-8."""
     if isinstance(data, str):
         data = data.encode("utf-8")
     value = 0xCBF29CE484222325
@@ -55,7 +55,7 @@ def fnv1a64(data):
 
 
 def sign_bits(name, start, stop):
-    """The 64 sign bits, packed in a uint64, of each element start..stop-1 of the parameter `name`."""
+    """The 64 sign bits of each element start..stop-1 of the parameter `name`, packed in a uint64."""
     key = fnv1a64(name)
     index = np.arange(start, stop, dtype=np.uint64)
     zero = np.zeros_like(index)
@@ -64,7 +64,7 @@ def sign_bits(name, start, stop):
 
 
 def project(name, values, chunk=1 << 16):
-    """The 64 projections of an array, taken flat in row-major order: float64."""
+    """The 64 projections of an array, flattened in row-major order, in float64."""
     flat = np.ascontiguousarray(values).reshape(-1)
     total = np.zeros(PROJECTIONS, dtype=np.float64)
     for start in range(0, flat.size, chunk):
@@ -77,7 +77,7 @@ def project(name, values, chunk=1 << 16):
 
 
 def check():
-    """Raise AssertionError unless the known answers come out."""
+    """Raises AssertionError if a known answer differs."""
     for counter, key, expected in KNOWN_ANSWERS:
         words = tuple(int(word[0]) for word in philox4x32(counter, key))
         assert words == expected, (counter, key, [hex(word) for word in words])

@@ -1,6 +1,6 @@
-"""Checks of the golden files' scripts and of the files themselves: python -m unittest, in this folder.
+"""Tests of the golden files and of the scripts that generate them: run python -m unittest in this folder.
 
-What PyTorch is needed for is left out where PyTorch is not installed.
+Skips tests that need PyTorch if it is not installed.
 """
 
 import json
@@ -62,7 +62,7 @@ class RData(unittest.TestCase):
         pairs = self.number(0x402) + self.number(1) + self.chars("names") + self.number(16) + self.number(len(names))
         return pairs + b"".join(self.chars(name) for name in names) + self.number(254)
 
-    def test_strings_come_back(self):
+    def test_reads_strings(self):
         header = b"X\n" + self.number(3) + self.number(0x40201) + self.number(0x30500) + self.number(5) + b"UTF-8"
         strings = self.number(16) + self.number(3) + self.chars("caf\u00e9") + self.chars("\u00fc", "latin-1", 0x4009) \
             + self.number(9) + self.number(-1)
@@ -77,7 +77,7 @@ class RData(unittest.TestCase):
 
 
 class Files(unittest.TestCase):
-    def test_tiny_cases_are_whole_and_consistent(self):
+    def test_tiny_cases_are_complete_and_consistent(self):
         folders = sorted((GOLDEN / "tiny").iterdir())
         self.assertGreaterEqual(len(folders), 14)
         for folder in folders:
@@ -109,7 +109,7 @@ class Files(unittest.TestCase):
 
 @unittest.skipUnless(HAVE_TORCH, "needs PyTorch and transformers")
 class Tiny(unittest.TestCase):
-    def test_a_case_is_made_again(self):
+    def test_a_case_is_reproducible(self):
         transformers.logging.disable_progress_bar()
         import make_tiny_llamas
         torch.set_num_threads(1)

@@ -2,8 +2,8 @@
 
 usage: train_quickstart_tokenizer.py [--inputs inputs] [--output recipes/quickstart-tokenizer/tokenizer.json]
 
-`Persuasion` is held out, as in the quickstart. Entry 0 is <|endoftext|>, then the 256 bytes, then 3,839 merges. Text is
-split by the pattern that Llama 3 uses. Needs `scripts/fetch-inputs --what text`.
+`Persuasion` is held out, as in the quickstart. Entry 0 is <|endoftext|>, then the 256 bytes, then 3,839 merges. The
+split pattern is that of Llama 3. Needs `scripts/fetch-inputs --what text`.
 """
 
 import argparse
@@ -18,7 +18,7 @@ HELD_OUT = "persuasion.txt"
 
 
 def train(texts):
-    """A tokenizer of the texts; the same texts give the same tokenizer."""
+    """Trains a tokenizer on texts; deterministic."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
