@@ -1,9 +1,9 @@
-"""Conversations out of novels, as JSONL for chat fine-tuning: what one person says, and what another answers.
+"""Extract the dialogues of novels as JSONL conversations for chat fine-tuning.
 
 usage: dialogues.py FOLDER OUTPUT.jsonl
 
-Two paragraphs or more in a row that are speech become one line of {"messages": [...]}, by turns of user and assistant,
-with the narrator's words left out.
+Two or more consecutive paragraphs of speech become one line of {"messages": [...]}, alternately user and assistant,
+without the narrator's words.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 
 
 def speech(paragraph):
-    """What is said in a paragraph that begins or ends with speech; else nothing."""
+    """The quoted speech of a paragraph, or "" if less than 60% of it is speech."""
     if not re.search(r'(^|\s)"[^"]', paragraph) or paragraph.count('"') % 2:
         return ""
     said = " ".join(part.strip() for part in re.findall(r'"([^"]+)"', paragraph))

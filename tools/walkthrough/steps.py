@@ -1,27 +1,28 @@
-"""The sections of docs/walkthrough.md: titles, words and commands.
+"""The sections of docs/walkthrough.md: titles, texts and commands.
 
-A command: `run`, what bash is given in the clone; `lines`, how many of its output are shown from its start and its end;
-`says`, what the output must hold; `codes`, the exit codes it may end with; `show`, a file shown in the output's place.
+A command has `run`, the bash command, run in the clone; `lines`, the numbers of first and last output lines to show;
+`says`, texts that the output must contain; `codes`, accepted exit codes; `show`, a file shown instead of the output.
 """
 
 STEPS = [
     {"title": "Build"},
-    {"text": "The README's first command installs what is missing, builds, and trains a small model from scratch, so that "
-             "all of it\nwas seen working before a model of one's own is touched."},
+    {"text": "`./quickstart` installs missing packages, builds Hawser, and trains a small model from scratch.\n"
+             "It checks the installation."},
     {"run": "./quickstart", "lines": (8, 34), "says": ["bigram"]},
 
-    {"title": "The machine"},
+    {"title": "Check the machine"},
     {"run": "hawser doctor", "lines": (40, 5)},
 
-    {"title": "A model and a text"},
-    {"text": "SmolLM2-135M from Hugging Face's format, and six novels. Their dialogues become a chat: one speaks, another\n"
-             "answers."},
+    {"title": "Model and data"},
+    {"text": "SmolLM2-135M in Hugging Face format, and six novels, whose dialogues become conversations for chat\n"
+             "fine-tuning."},
     {"run": "scripts/fetch-inputs --what smollm2 --what text", "lines": (3, 5)},
     {"run": "python3 tools/walkthrough/dialogues.py inputs/text/austen chat.jsonl"},
     {"run": "head -c 400 chat.jsonl"},
 
-    {"title": "A recipe"},
-    {"text": "`recipe init` looks at the model, the data and the machine, and asks the plan what fits."},
+    {"title": "Write a recipe"},
+    {"text": "`recipe init` reads the model, samples the data, and uses the planner to find settings that fit the\n"
+             "machine."},
     {"run": "hawser recipe init --model inputs/smollm2 --data chat.jsonl --ranks 2 --output recipe.yaml \\\n"
             "  --set name=austen-chat --set data.sequence_length=256 \\\n"
             "  --set train.steps=12 --set train.global_batch_size=4 --set train.evaluate_every=4 \\\n"
@@ -32,8 +33,8 @@ STEPS = [
     {"run": "hawser inspect data recipe.yaml --samples 1", "lines": (14, 3)},
     {"run": "hawser plan recipe.yaml --ranks 2", "lines": (40, 10)},
 
-    {"title": "Training, a power cut, and going on"},
-    {"text": "The training is killed at a time drawn by chance, with a signal that nothing can catch."},
+    {"title": "Train, crash and resume"},
+    {"text": "The run is killed at a random time with SIGKILL, then resumed."},
     {"run": "hawser fit recipe.yaml --ranks 2 &\n"
             "until [ -e runs/austen-chat/checkpoints/step-00000002 ]; do sleep 1; done\n"
             "sleep $((RANDOM % 15)); kill -9 $!; wait $!", "codes": [137],
@@ -42,9 +43,9 @@ STEPS = [
     {"run": "hawser fit recipe.yaml --ranks 2 --resume", "lines": (8, 12), "says": ["done after step 12"]},
     {"run": "ls runs/austen-chat runs/austen-chat/checkpoints"},
 
-    {"title": "Looking at it"},
-    {"text": "The report of the run, `runs/austen-chat/report.html`, is one page without a network; TensorBoard reads the\n"
-             "run's events, in light and dark.\n\n"
+    {"title": "Monitor"},
+    {"text": "The report of the run is the self-contained page `runs/austen-chat/report.html`; TensorBoard reads\n"
+             "the run's event files.\n\n"
              "![the report](pictures/report-light.png)\n\n![TensorBoard](pictures/tensorboard.png)"},
     {"run": "apt-get install -y -q --no-install-recommends python3-venv > /dev/null 2>&1 && python3 -m venv build/venv &&\n"
             "build/venv/bin/pip install -q tensorboard==2.21.0 setuptools==80.9.0 2>&1 | grep -v notice", "codes": [0, 1]},
@@ -56,8 +57,8 @@ STEPS = [
             "    print(f'{tag:32} {len(points):3} points, last at step {points[-1].step}: {points[-1].value:.5g}')\n"
             "END", "lines": (20, 4)},
 
-    {"title": "Talking to it"},
-    {"text": "Once as it came, once as it is now; then the best checkpoint in a chat."},
+    {"title": "Generate"},
+    {"text": "The base model and the fine-tuned model complete the same prompt; then the best checkpoint chats."},
     {"run": "for model in inputs/smollm2 runs/austen-chat/best; do\n"
             "  hawser generate --model $model --max-tokens 40 \\\n"
             "    --prompt $'<|im_start|>user\\nWill you dance with me, Mr. Darcy?<|im_end|>\\n<|im_start|>assistant\\n'\n"
@@ -66,8 +67,9 @@ STEPS = [
             "  hawser generate --model runs/austen-chat/best --chat --max-tokens 40 --temperature 0.7 "
             "--seed 1", "lines": (20, 10)},
 
-    {"title": "Taking it elsewhere"},
-    {"text": "A Hugging Face folder comes out, which transformers loads (here with Debian's PyTorch) and which says the same."},
+    {"title": "Export"},
+    {"text": "The export is a Hugging Face folder. transformers loads it (here with Debian's PyTorch) and generates\n"
+             "the same text."},
     {"run": "hawser export runs/austen-chat/best models/austen-chat && ls models/austen-chat", "lines": (10, 10)},
     {"run": "apt-get install -y -q --no-install-recommends python3-torch > /dev/null 2>&1 &&\n"
             "python3 -m venv --system-site-packages build/hf &&\n"

@@ -1,10 +1,10 @@
-"""Walks the road of a new user, from a clone of this repository to a model of one's own, and writes what was seen.
+"""Run the commands of tools/walkthrough/steps.py, from a clone to a fine-tuned model, and write docs/walkthrough.md.
 
 usage: python3 tools/walkthrough/walk.py [--output docs/walkthrough.md] [--from TITLE] [--chroot FOLDER]
 
 Run it in a clone on a bare Debian 12 machine, as root: it installs packages, builds, fetches a model and text, trains,
-kills the training and goes on. docs/walkthrough.md is its output. --from begins at the section of that title. With
---chroot it walks in the clone that lies at root/hawser of such a machine's folder, as debootstrap makes it.
+kills the training and resumes it. --from starts at the section with that title. --chroot runs the commands in a chroot
+made by debootstrap, in the clone at its root/hawser.
 """
 
 import argparse
@@ -29,7 +29,7 @@ class Walk:
         home = "/root/hawser" if machine else str(ROOT)
         settings = {"HOME": os.environ.get("HOME", "/root"), "COLUMNS": "110", "LANG": "C.UTF-8",
                     "PATH": f"{home}/build/release:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-        for name in ("PIP_CERT", "PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT"):  # how this network reaches the packages
+        for name in ("PIP_CERT", "PIP_INDEX_URL", "PIP_DEFAULT_TIMEOUT"):  # access to package indexes
             if name in os.environ:
                 settings[name] = os.environ[name]
         self.command = (["chroot", str(machine)] if machine else []) + ["env", "-i"]
@@ -53,10 +53,10 @@ class Walk:
         missing = [word for word in step.get("says", []) if word not in text]
         if missing:
             self.write(text)
-            sys.exit(f"{step['run']}: does not say {missing}")
+            sys.exit(f"{step['run']}: {missing} not in the output")
         if "show" in step:
             text = (self.clone / step["show"]).read_text(encoding="utf-8")
-        # What a terminal would show: of a line that was written over, the last state.
+        # As on a terminal: of a line that was overwritten, only the last state.
         lines = [re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", line).rsplit("\r", 1)[-1].rstrip() for line in text.split("\n")]
         lines = [line.replace(self.home, "~/hawser") for line in lines]
         while lines and not lines[-1]:
@@ -82,11 +82,12 @@ def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     walk = Walk(arguments.output, arguments.chroot)
     going = arguments.begin is None
-    walk.write("# A walk from nothing to a model of one's own\n")
-    walk.write(f"What a bare Debian 12 machine showed: {os.cpu_count()} cores, {platform.machine()}, no GPU, packages of "
-               "`debootstrap --variant=minbase`\nand no other. `tools/walkthrough/walk.py` wrote this page: the commands "
-               "are those of `steps.py` beside it, the output is\nwhat came, with its middle left out where it is long. "
-               "Seconds stand behind what took two or more.")
+    walk.write("# A session, step by step\n")
+    walk.write("The output of every command from a bare machine to a fine-tuned model. Machine: Debian 12, "
+               f"{os.cpu_count()} cores, {platform.machine()}, no GPU, only\nthe packages of `debootstrap "
+               "--variant=minbase`. `tools/walkthrough/walk.py` wrote this page: it runs the\ncommands of `steps.py` "
+               "and records their output, with the middle of long output left out. Times are shown for\n"
+               "commands of two seconds or more.")
     for step in STEPS:
         if "title" in step:
             going = going or step["title"] == arguments.begin
