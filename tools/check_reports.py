@@ -1,10 +1,10 @@
-"""Hold what a run reports against the programs that read it: TensorBoard, Prometheus' parser, a real MLflow server.
+"""Check a run's metrics as read by TensorBoard, Prometheus' parser and a real MLflow server.
 
 usage: check_reports.py --hawser BINARY [--steps N]
 
-Trains a tiny model with everything turned on, reads all of it back with the real packages, compares every number with
-metrics.jsonl, and does it again after a resume. Needs the packages of tools/requirements-reports.txt. Ends with 1 where
-something differs.
+Trains a tiny model with all sinks enabled, reads the metrics back with the real packages, compares every number with
+metrics.jsonl, and repeats this after a resume. Needs the packages of tools/requirements-reports.txt. Exits with 1 if
+anything differs.
 """
 
 import argparse
@@ -22,11 +22,11 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXPERIMENT = "check reports"
-# Names of curves by key of metrics.jsonl.
+# Key of metrics.jsonl: name of the curve.
 CURVES = {
     "loss": "loss/train",
     "grad_norm": "optimizer/grad_norm",
-    "learning_rate": "optimizer/lr",
+    "lr": "optimizer/lr",
     "tokens_per_second": "speed/tokens_per_second",
     "step_seconds": "speed/step_seconds",
     "peak_arena_bytes": "memory/reserved_bytes",
@@ -70,7 +70,7 @@ def check(condition: bool, what: str):
 
 
 def same(a: list[tuple[int, float]], b: list[tuple[int, float]], relative: float, what: str):
-    check([step for step, _ in a] == [step for step, _ in b], f"{what}: other steps: {len(a)} and {len(b)}")
+    check([step for step, _ in a] == [step for step, _ in b], f"{what}: steps differ: {len(a)} and {len(b)}")
     for (step, x), (_, y) in zip(a, b):
         check(math.isclose(x, y, rel_tol=relative, abs_tol=1e-30), f"{what}, step {step}: {x} and {y}")
 
@@ -83,10 +83,10 @@ def check_tensorboard(run: pathlib.Path, metrics: list[dict]):
     for key, name in CURVES.items():
         wanted = [(m["step"], m[key]) for m in metrics if key in m]
         same([(e.step, e.value) for e in events.Scalars(name)], wanted, 1e-6, f"TensorBoard {name}")
-    check({"recipe", "environment", "data"} <= set(tags["tensors"]), f"TensorBoard has texts {tags['tensors']}")
+    check({"recipe", "environment", "data"} <= set(tags["tensors"]), f"TensorBoard: texts are {tags['tensors']}")
     recipe = events.Tensors("recipe")[0].tensor_proto.string_val[0].decode()
-    check("| train.micro_batch_size | 1 | default |" in recipe, "TensorBoard has another recipe: " + recipe)
-    print(f"TensorBoard: {len(CURVES)} curves of {len(metrics)} steps, and the texts")
+    check("| train.micro_batch_size | 1 | default |" in recipe, "TensorBoard: the recipe differs: " + recipe)
+    print(f"TensorBoard: {len(CURVES)} curves of {len(metrics)} steps, and the texts agree")
 
 
 def check_prometheus(port: int):
@@ -101,12 +101,12 @@ def check_prometheus(port: int):
     families = eventually("step in Prometheus", scrape)
     for family in families.values():
         check(family.documentation != "" and family.type in ("gauge", "counter"), f"Prometheus: {family}")
-    check(families["hawser_steps"].type == "counter", "Prometheus: hawser_steps_total is no counter")
+    check(families["hawser_steps"].type == "counter", "Prometheus: hawser_steps_total is not a counter")
     check(families["hawser_steps"].samples[0].value >= 1, "Prometheus: no step")
-    check(families["hawser_info"].samples[0].labels["run"] == "check", "Prometheus: another run")
+    check(families["hawser_info"].samples[0].labels["run"] == "check", "Prometheus: wrong run name")
     lint = subprocess.run(["curl", "--silent", "--fail", f"http://127.0.0.1:{port}/metrics"], capture_output=True)
-    check(lint.returncode == 0 and b"hawser_steps_total" in lint.stdout, "curl got another answer")
-    print(f"Prometheus: {len(families)} families while the run went on; curl as well")
+    check(lint.returncode == 0 and b"hawser_steps_total" in lint.stdout, "Prometheus: curl failed")
+    print(f"Prometheus: {len(families)} families during the run; curl works too")
 
 
 def check_mlflow(server: str, metrics: list[dict]) -> str:
@@ -130,7 +130,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hawser", required=True, type=pathlib.Path)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--keep", type=pathlib.Path, help="a folder for the run; else one that goes away")
+    parser.add_argument("--keep", type=pathlib.Path, help="folder for the run (default: a temporary one)")
     arguments = parser.parse_args()
     missing = [name for name in ("mlflow", "prometheus_client", "tensorboard") if not importlib.util.find_spec(name)]
     check(not missing, f"not installed: {', '.join(missing)}; pip install -r tools/requirements-reports.txt")
@@ -165,23 +165,23 @@ report: {{tensorboard: true, prometheus_port: {prometheus}, mlflow: "{server}", 
     try:
         eventually("MLflow server", lambda: get(server + "/health")[0] or None)
         fit = [str(arguments.hawser.resolve()), "fit", str(recipe), "--ranks", "1"]
-        going = subprocess.Popen(fit, stderr=subprocess.PIPE, text=True)
+        running = subprocess.Popen(fit, stderr=subprocess.PIPE, text=True)
         check_prometheus(prometheus)
-        said = going.communicate()[1]
-        check(going.returncode == 0 and "warning" not in said, f"fit ended with {going.returncode}:\n{said}")
+        errors = running.communicate()[1]
+        check(running.returncode == 0 and "warning" not in errors, f"fit ended with {running.returncode}:\n{errors}")
         check_tensorboard(run, metrics_of(run))
         first = check_mlflow(server, metrics_of(run))
 
         more = [*fit, "--resume", "--set", f"train.steps={arguments.steps + 50}"]
         again = subprocess.run(more, stderr=subprocess.PIPE, text=True)
         check(again.returncode == 0 and "warning" not in again.stderr, f"resume: {again.stderr}")
-        check(len(metrics_of(run)) == arguments.steps + 50, "metrics.jsonl lacks steps after the resume")
+        check(len(metrics_of(run)) == arguments.steps + 50, "metrics.jsonl: steps are missing after the resume")
         check_tensorboard(run, metrics_of(run))
-        check(check_mlflow(server, metrics_of(run)) == first, "MLflow: the resumed run is another one")
+        check(check_mlflow(server, metrics_of(run)) == first, "MLflow: the resumed run has another id")
     finally:
         os.killpg(mlflow_server.pid, 15)
         mlflow_server.wait()
-    print("all of it reads back as it was written")
+    print("all metrics agree with metrics.jsonl")
 
 
 if __name__ == "__main__":
