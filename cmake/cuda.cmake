@@ -1,5 +1,5 @@
-# The cuda device: machine code for compute capability 9.0 alone (H100, H200), C++20 in kernels too. Needs the CUDA
-# toolkit and cuDNN, no GPU; only the runtime is linked, never the driver (libcuda), so that the binary starts without.
+# The cuda device: code for compute capability 9.0 only (H100, H200), C++20 in kernels too. Needs the CUDA toolkit and
+# cuDNN, no GPU. Links the runtime but not the driver (libcuda), so that the binary starts without a driver.
 find_program(HAWSER_NVCC nvcc HINTS /usr/local/cuda/bin)
 if(NOT HAWSER_NVCC AND NOT CMAKE_CUDA_COMPILER)
   message(FATAL_ERROR "nvcc was not found: install the CUDA toolkit 13.0, or set CMAKE_CUDA_COMPILER")
@@ -13,7 +13,7 @@ if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
 enable_language(CUDA)
-# CMake 3.25 does not know that nvcc speaks C++20.
+# CMake 3.25 does not know that nvcc supports C++20.
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
 set(CMAKE_CUDA_STANDARD 20)
@@ -27,10 +27,10 @@ foreach(flag -Wall -Wextra -Wno-missing-field-initializers)
 endforeach()
 add_compile_definitions(HAWSER_CUDA)
 find_package(CUDAToolkit REQUIRED)
-# A bundle carries what a bare GPU host lacks in lib/ beside its binaries (scripts/bundle).
+# A bundle has the libraries that a bare GPU host lacks in lib/ next to its binaries (scripts/bundle).
 set(CMAKE_BUILD_RPATH "\$ORIGIN/lib")
 
-# cuDNN's graph interface in C++: headers alone, out of NVIDIA's Python package.
+# cuDNN's graph interface in C++: header-only, from NVIDIA's Python package.
 set(HAWSER_CUDNN_FRONTEND 1.23.0)
 set(cudnn_frontend ${CMAKE_BINARY_DIR}/cudnn-frontend-${HAWSER_CUDNN_FRONTEND})
 if(NOT EXISTS ${cudnn_frontend}/include/cudnn_frontend.h)
@@ -58,7 +58,7 @@ add_library(hawser_cudnn INTERFACE)
 target_include_directories(hawser_cudnn SYSTEM INTERFACE ${cudnn_frontend}/include ${CUDNN_INCLUDE})
 target_link_libraries(hawser_cudnn INTERFACE ${CUDNN_LIBRARY} CUDA::nvrtc)
 
-# CUPTI traces a step (device/cuda/activities.h). Its header alone: the library is loaded when a trace is asked for.
+# CUPTI traces a step (device/cuda/activities.h). Only its header is used here: the library is loaded for a trace.
 find_path(CUPTI_INCLUDE cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_TARGET_DIR}/extras/CUPTI/include
           ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include REQUIRED)
 add_library(hawser_cupti INTERFACE)

@@ -1,10 +1,9 @@
 # hawser_module(NAME USES module... LIBRARIES target... CUDA target...)
 #
-# One folder under src/ is one module: a static library hawser_NAME of all its .cpp files, and, with HAWSER_TESTS, one
-# GoogleTest binary NAME_test of its *_test.cpp files. *_cases.cpp files (op case tables) belong to the tests.
-# What needs CUDA (files of a folder cuda/ or nccl/, *_cuda.cpp, *.cu) is taken with HAWSER_CUDA only; cuda_absent.cpp
-# without.
-# A folder without sources (headers only) becomes an interface library.
+# Each folder under src/ is a module: a static library hawser_NAME of its .cpp files and, with HAWSER_TESTS, a
+# GoogleTest binary NAME_test of its *_test.cpp files. *_cases.cpp files (op case tables) are part of the tests. CUDA
+# sources (files in a folder cuda/ or nccl/, *_cuda.cpp, *.cu) are compiled with HAWSER_CUDA only, cuda_absent.cpp only
+# without. A folder without sources becomes an interface library.
 function(hawser_module name)
   cmake_parse_arguments(MODULE "" "" "USES;LIBRARIES;CUDA" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)

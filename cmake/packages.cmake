@@ -1,4 +1,4 @@
-# Every library comes from Debian; docs/dependencies.md names each with its reason.
+# All libraries come from Debian; docs/dependencies.md explains each.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(MPI REQUIRED COMPONENTS CXX)
@@ -10,7 +10,7 @@ if(HAWSER_TESTS)
   find_package(GTest REQUIRED)
 endif()
 
-# Debian's dnnl CMake package asks for OpenCL headers it does not need here: link the library itself.
+# Debian's CMake package of dnnl requires OpenCL headers that are not needed here: link the library directly.
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(hawser_dnnl INTERFACE)
 target_link_libraries(hawser_dnnl INTERFACE ${DNNL_LIBRARY})
@@ -28,7 +28,7 @@ find_library(XXHASH_LIBRARY xxhash REQUIRED)
 add_library(hawser_xxhash INTERFACE)
 target_link_libraries(hawser_xxhash INTERFACE ${XXHASH_LIBRARY})
 
-# libcurl sends metrics to MLflow (report/http_client.h). Its header alone: the library is loaded when it is needed.
+# libcurl sends metrics to MLflow (report/http_client.h). Only its header is used here: the library is loaded on demand.
 find_path(CURL_INCLUDE curl/curl.h REQUIRED)
 add_library(hawser_curl INTERFACE)
 target_include_directories(hawser_curl SYSTEM INTERFACE ${CURL_INCLUDE})

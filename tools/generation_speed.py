@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Tokens/s of `hawser generate` beside transformers with its cache, in float32 on the CPU, in turns.
+"""Compare tokens/s of `hawser generate` and of transformers with its KV cache, in float32 on the CPU, alternately.
 
 usage: generation_speed.py MODEL --hawser BINARY [--prompt 16] [--new 64] [--threads 2] [--rounds 3]
 
-Greedy, one prompt of synthetic ids. Loading is left out on both sides. Besides the time on the clock there is the processor
-time of a token, which says more where others use the machine too; with one thread nothing of it is waiting.
-Needs torch and transformers (tools/requirements-golden.txt).
+Greedy, one prompt of synthetic ids. Loading is excluded on both sides. Also prints the CPU time of a token, which is
+more reliable on a shared machine; with one thread it includes no busy waiting. Needs torch and transformers
+(tools/requirements-golden.txt).
 """
 
 import argparse
@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 
 def of_transformers(model, ids, new):
-    """Seconds and processor seconds of a prompt's token, and of a token behind it."""
+    """Seconds and CPU seconds of a prompt token, then of a generated token."""
     with torch.inference_mode():
         started = time.monotonic(), time.process_time()
         out = model(torch.tensor([ids]), use_cache=True, logits_to_keep=1)
@@ -33,7 +33,7 @@ def of_transformers(model, ids, new):
 
 
 def of_hawser(arguments, ids, new):
-    """The same: seconds as it says them, processor seconds by the difference that the tokens make."""
+    """The same for hawser: seconds as reported, CPU seconds from the difference between runs of different length."""
     def run(count, tokens):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([arguments.hawser, "generate", "--model", arguments.model, "--json", "--max-tokens",
@@ -43,9 +43,9 @@ def of_hawser(arguments, ids, new):
         return (json.loads(done.stdout)["tokens_per_second"],
                 after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
-    least, one = run(1, 1)[1], run(len(ids), 1)[1]
+    base, one = run(1, 1)[1], run(len(ids), 1)[1]
     rates, all_tokens = run(len(ids), new + 1)
-    return [1 / rates["prompt"], max(one - least, 0) / max(len(ids) - 1, 1), 1 / rates["answer"],
+    return [1 / rates["prompt"], max(one - base, 0) / max(len(ids) - 1, 1), 1 / rates["answer"],
             (all_tokens - one) / new]
 
 
@@ -67,7 +67,7 @@ def main():
     for _ in range(arguments.rounds):
         theirs, ours = of_transformers(model, ids, arguments.new), of_hawser(arguments, ids, arguments.new)
         for name, at in (("prompt", 0), ("answer", 2)):
-            print(f"{name}: transformers {1 / theirs[at]:.1f} tokens/s ({1e3 * theirs[at + 1]:.1f} ms of processor "
+            print(f"{name}: transformers {1 / theirs[at]:.1f} tokens/s ({1e3 * theirs[at + 1]:.1f} ms of CPU "
                   f"each), hawser {1 / ours[at]:.1f} ({1e3 * ours[at + 1]:.1f} ms)", flush=True)
 
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Holds losses and gradient norms of `hawser eval` on GPUs against a reference; for scripts/gpu-check.
+"""Compare losses and gradient norms of `hawser eval` on GPUs with a reference; for scripts/gpu-check.
 
   gpu_evals.py model --hawser BIN --golden DIR [--model DIR --data FILE]
-      every case of DIR on one GPU: in float32 against transformers' float64 (expected.json), in bf16 against the CPU's
-      bf16; and a model of yours, in both against the CPU's float32
+      every case of DIR on one GPU: in float32 with transformers' float64 (expected.json), in bf16 with the CPU's bf16;
+      with --model, also that model, in both dtypes with the CPU's float32
   gpu_evals.py mesh --hawser BIN --golden DIR --gpus N
-      the cases with packed documents and odd sizes on each mesh of N GPUs (and of 2, where there are more) against one
+      the cases with packed documents and odd sizes on each mesh of N GPUs (and of 2, if N is larger) with one GPU
 
-Several runs of `hawser` go on at once: they are small. What one of them waits for when its time is over is printed.
-Prints a table of the largest differences, relative to the value; a norm smaller than a thousandth of the largest
-(in bf16: a fifth) is held against that. The last line is `checks N failed M: FIGURES`. Ends with 1 where a bound is passed. Each run of `hawser`
-that fails or outlives its time is a failed check.
+Several runs of `hawser` run concurrently, since they are small. If a run times out, the stacks of its processes are
+printed. Prints a table of the largest relative differences; a norm smaller than a thousandth of the largest norm (in
+bf16: a fifth) is compared relative to that fraction. The last line is `checks N failed M: FIGURES`. Exits with 1 if a
+check failed. A run of `hawser` that fails or times out is a failed check.
 """
 
 import argparse
@@ -25,8 +25,8 @@ import sys
 import time
 
 DTYPES = ("float32", "bf16")
-# Bounds of loss and gradient norms. float32: sums in another order. bf16: other roundings of activations; of a mesh,
-# the sums of attention's parts once more.
+# Bounds of loss and gradient norms. float32: another order of summation. bf16: other roundings of activations; on a
+# mesh also of the partial sums of attention.
 BOUNDS = {
     "model": {"float32": (1e-5, 1e-4), "bf16": (1e-2, 5e-2)},
     "mesh": {"float32": (1e-5, 1e-4), "bf16": (2e-3, 2e-2)},
@@ -76,7 +76,7 @@ class Checks:
 
 
 def tree_of(root):
-    """{process: (parent, command line)} of a process and all that come from it."""
+    """{process: (parent, command line)} of a process and all its descendants."""
     every = {}
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -84,7 +84,7 @@ def tree_of(root):
             every[int(folder.name)] = parent, (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(
                 errors="replace")
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the process has ended
     tree, found = {}, {root} & every.keys()
     while found:
         tree |= {pid: every[pid] for pid in found}
@@ -92,7 +92,7 @@ def tree_of(root):
     return tree
 
 
-def say_what_waits(tree, binary):
+def print_stacks(tree, binary):
     debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
     parents = {parent for parent, _ in tree.values()}
     for pid, (_, line) in sorted(tree.items()):
@@ -118,7 +118,7 @@ class Evals:
         self.workers = concurrent.futures.ThreadPoolExecutor(arguments.at_once)
 
     def __call__(self, *arguments):
-        """What later answers result(): the JSON that `hawser eval` printed, or None."""
+        """A future of the JSON printed by `hawser eval`, or of None after a failure."""
         return self.workers.submit(self.run, *arguments)
 
     def run(self, model, data, length, *options):
@@ -132,7 +132,7 @@ class Evals:
             except subprocess.TimeoutExpired:
                 print(f"not done within {self.limit:.0f} s: {' '.join(command)}", flush=True)
                 tree = tree_of(process.pid)
-                say_what_waits(tree, self.binary)
+                print_stacks(tree, self.binary)
                 for pid in tree:
                     try:
                         os.kill(pid, signal.SIGKILL)
@@ -154,7 +154,7 @@ def precision(dtype):
 
 
 def check_model(arguments, evaluate):
-    """Yields what Checks.compare takes."""
+    """Yields the arguments of Checks.compare."""
     folders = sorted(path.parent for path in arguments.golden.glob("*/expected.json"))
     if not folders:
         raise SystemExit(f"gpu_evals: no cases in {arguments.golden}")
@@ -174,7 +174,7 @@ def check_model(arguments, evaluate):
 
 
 def meshes(gpus):
-    """(ranks, name, keys) for 2 GPUs and for all."""
+    """(ranks, name, keys) of the meshes of 2 GPUs and of all GPUs."""
     for ranks in sorted({2, gpus} if gpus >= 2 else set()):
         yield ranks, f"shard {ranks}", {}
         yield ranks, f"replicate {ranks}", {"hybrid_shard_degree": 1}
@@ -205,19 +205,19 @@ def main():
     parser.add_argument("what", choices=("model", "mesh"))
     parser.add_argument("--hawser", required=True)
     parser.add_argument("--golden", required=True, type=pathlib.Path)
-    parser.add_argument("--gpus", type=int, default=1, help="mesh: how many there are")
-    parser.add_argument("--cases", nargs="+", default=MESH_CASES, help="mesh: of the golden folder")
+    parser.add_argument("--gpus", type=int, default=1, help="mesh: number of GPUs")
+    parser.add_argument("--cases", nargs="+", default=MESH_CASES, help="mesh: cases of the golden folder")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a dry run")
     parser.add_argument("--model", type=pathlib.Path)
     parser.add_argument("--data", type=pathlib.Path)
-    parser.add_argument("--seconds-each", type=float, default=40, help="limit of one run of hawser")
-    parser.add_argument("--at-once", type=int, default=4, help="runs of hawser")
+    parser.add_argument("--seconds-each", type=float, default=40, help="timeout of one run of hawser")
+    parser.add_argument("--at-once", type=int, default=4, help="concurrent runs of hawser")
     arguments = parser.parse_args()
     if bool(arguments.model) != bool(arguments.data):
-        parser.error("--model and --data come together")
+        parser.error("--model and --data must be given together")
     checks = Checks(BOUNDS[arguments.what])
     check = {"model": check_model, "mesh": check_mesh}[arguments.what]
-    for one in list(check(arguments, Evals(arguments))):  # all are asked for before the first is waited for
+    for one in list(check(arguments, Evals(arguments))):  # submit all runs before waiting for the first
         checks.compare(*one)
     return checks.end()
 

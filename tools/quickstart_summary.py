@@ -1,6 +1,8 @@
-"""Gather what ./quickstart measured in RUN/summary.json and print it; ends with 1 unless the model beat the bigram model.
+"""Write the results of ./quickstart to RUN/summary.json and print them.
 
 usage: quickstart_summary.py RUN TRAINING_SECONDS
+
+Exits with 1 unless the model's loss is below the bigram model's.
 """
 
 import json
@@ -10,7 +12,7 @@ import sys
 run = pathlib.Path(sys.argv[1])
 score = json.loads((run / "score.json").read_text())
 steps = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-# The first step also touches all memory for the first time.
+# The first step is excluded: it also touches all memory for the first time.
 seconds = sum(step["step_seconds"] for step in steps[1:])
 tokens = sum(step["step_seconds"] * step["tokens_per_second"] for step in steps[1:])
 summary = {
@@ -28,4 +30,4 @@ print(f"bigram model     {summary['bigram_loss']:.4f} (Witten-Bell, fitted on th
 print(f"bits per byte    {summary['bits_per_byte']:.4f}")
 print(f"training         {summary['seconds']:.0f} s, {summary['tokens_per_second']:,.0f} tokens/s")
 if summary["heldout_loss"] >= summary["bigram_loss"]:
-    sys.exit("quickstart: the model learned no more than pairs of tokens: this should not happen")
+    sys.exit("quickstart: the model's loss is not below the bigram model's: training does not work as expected")

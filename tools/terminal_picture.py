@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Run a command in a terminal of its own and draw what it shows as an SVG, for the pictures of docs/.
+"""Run a command in a pseudoterminal and draw its screen as an SVG, for the pictures of docs/.
 
 usage: terminal_picture.py [--columns N] [--shown TEXT] [--at REGEX] [--last N] OUT.svg -- COMMAND [ARGUMENT...]
 
---shown is the command line to draw above the output (default: the command). --at draws the screen when REGEX is first on
-it, and then interrupts the command. --last keeps the last N lines. Knows what Hawser writes: line feeds, carriage
-returns, erasing to the end of a line, bold, dim and the eight colours.
+--shown is the command line to draw above the output (default: the command). --at draws the screen when REGEX first
+appears, and then interrupts the command. --last keeps the last N lines. Supports the control codes that Hawser writes:
+line feed, carriage return, erase to end of line, bold, dim and the eight colours.
 """
 import argparse
 import fcntl
@@ -19,8 +19,8 @@ import sys
 import termios
 from xml.sax.saxutils import escape
 
-WIDTH, HEIGHT, SIZE = 8.43, 19, 14  # of a character cell and of the letters, in pixels
-MARGIN, BAR = 16, 28                # around the text; the window's title bar
+WIDTH, HEIGHT, SIZE = 8.43, 19, 14  # character cell and font size, in pixels
+MARGIN, BAR = 16, 28                # around the text; height of the title bar
 COLOURS = ["#24292f", "#ff7b72", "#7ee787", "#e3b341", "#79c0ff", "#d2a8ff", "#76e3ea", "#e6edf3"]
 FOREGROUND, BACKGROUND, TITLE, FAINT = "#d6dce3", "#161b22", "#21262d", "#7d8590"
 
@@ -45,7 +45,7 @@ class Screen:
                 if part.endswith("m"):
                     self.restyle(part[2:-1])
             elif part.startswith("\x1b"):
-                self.rest = part  # the end of an escape that has not come yet
+                self.rest = part  # an incomplete escape sequence
             else:
                 self.put(part)
 
@@ -71,7 +71,7 @@ class Screen:
 
 
 def watch(command, columns, at):
-    """The screen at the command's end, or when `at` is first on it."""
+    """The screen at the command's end, or when `at` first appears."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(TERM="xterm-256color", COLUMNS=str(columns))
@@ -88,7 +88,7 @@ def watch(command, columns, at):
             break
         if found:
             continue
-        # A frame at a time: each redrawn line ends where the next begins.
+        # One frame at a time: each redrawn line ends where the next one begins.
         for piece in re.split(rb"(?<=\x1b\[K)|(?<=\n)", pending + data):
             try:
                 screen.feed(piece.decode())
@@ -101,12 +101,12 @@ def watch(command, columns, at):
                 break
     os.waitpid(pid, 0)
     if at and not found:
-        sys.exit(f"terminal_picture: the command has never shown {at!r}")
+        sys.exit(f"terminal_picture: the command did not print {at!r}")
     return screen
 
 
 def runs(line):
-    """Cells of one style, together: (first column, text, style)."""
+    """Runs of cells with one style: (first column, text, style)."""
     out = []
     for column, (character, style) in enumerate(line):
         if out and out[-1][2] == style:
@@ -139,7 +139,7 @@ def draw(lines, shown, columns):
                 continue
             fill = FAINT if dim else colour or FOREGROUND
             weight = ' font-weight="bold"' if bold else ""
-            # textLength keeps the columns straight in any font.
+            # textLength keeps columns aligned in any font.
             out.append(f'<text x="{MARGIN + column * WIDTH:.1f}" y="{y}" fill="{fill}"{weight} '
                        f'textLength="{len(text) * WIDTH:.1f}" lengthAdjust="spacingAndGlyphs" xml:space="preserve">'
                        f"{escape(text)}</text>")

@@ -1,10 +1,10 @@
-"""Turn a GGUF file of a Llama-like model into a Hugging Face folder with float32 weights and a tokenizer.json.
+"""Convert a GGUF file of a Llama-like model to a Hugging Face folder with float32 weights and a tokenizer.json.
 
 usage: gguf_to_hf.py MODEL.gguf FOLDER
 
-Weights are de-quantised; the order of the rows of the query and key projections, which GGUF changes for its own rotary
-embedding, is put back. The tokenizer is rebuilt from the tokens and merges that the file holds. Written for
-SmolLM2 (general.architecture `llama`, tokenizer.ggml.pre `smollm`); anything else is rejected.
+Weights are dequantized. The rows of the query and key projections, which GGUF permutes for its rotary embedding, are
+restored to the original order. The tokenizer is rebuilt from the file's tokens and merges. Supports only
+SmolLM2 (general.architecture `llama`, tokenizer.ggml.pre `smollm`).
 """
 
 import json
@@ -24,7 +24,7 @@ NORMAL, CONTROL = 1, 3  # token types
 
 
 def hugging_face_name(name):
-    """The name of a GGUF tensor in a Hugging Face file."""
+    """The Hugging Face name of a GGUF tensor."""
     outside = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
                "output.weight": "lm_head.weight"}
     if name in outside:
@@ -35,13 +35,13 @@ def hugging_face_name(name):
 
 
 def restore_rows(weights, heads):
-    """Undo GGUF's order of a projection's rows: in each head it lets the two halves' rows take turns."""
+    """Undoes GGUF's permutation of a projection's rows, which interleaves the two halves of each head."""
     rows, columns = weights.shape
     return weights.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
 
 def tokenizer_json(tokens, types, merges):
-    """tokenizer.json of a byte-level BPE that splits digits one by one."""
+    """tokenizer.json of a byte-level BPE that splits digits individually."""
     special = [{"id": index, "content": token, "single_word": False, "lstrip": False, "rstrip": False,
                 "normalized": False, "special": True}
                for index, (token, kind) in enumerate(zip(tokens, types)) if kind == CONTROL]

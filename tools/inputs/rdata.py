@@ -1,14 +1,14 @@
 """Read the character vectors of an R package's data files, without R.
 
-R keeps a package's data in two files. `Rdata.rdb` is a run of values, each a 4-byte big-endian length (of the value
-unpacked) and a zlib stream; `Rdata.rdx` is a compressed list that tells each name's place. Both hold R's XDR
-serialisation, of which this module reads what lists, strings and numbers need. Standard library only.
+R stores a package's data in two files. `Rdata.rdb` is a sequence of values, each a 4-byte big-endian length
+(uncompressed) and a zlib stream; `Rdata.rdx` is a compressed list with the offset and size of each name. Both use R's
+XDR serialization, of which this module supports lists, strings and numbers. Uses only the standard library.
 """
 
 import struct
 import zlib
 
-# Types of R values, as they stand in the serialisation.
+# Type codes of R values in the serialization.
 _SYMBOL, _PAIRLIST, _CHARS, _LOGICAL, _INTEGER, _REAL, _STRINGS, _LIST = 1, 2, 9, 10, 13, 14, 16, 19
 _NILVALUE, _REFERENCE = 254, 255
 _LATIN1 = 1 << 2
@@ -17,19 +17,19 @@ _LATIN1 = 1 << 2
 class _Reader:
     def __init__(self, data):
         if data[:2] != b"X\n":
-            raise ValueError("not R's XDR serialisation")
+            raise ValueError("not R's XDR serialization")
         self.data, self.at, self.symbols = data, 2, []
         version = self.integer()
-        self.at += 8  # the version of R that wrote it, and the oldest that can read it
+        self.at += 8  # R version of the writer, and the oldest version that can read it
         if version == 3:
             self.take(self.integer())  # the native encoding
         elif version != 2:
-            raise ValueError(f"R serialisation version {version} is not known")
+            raise ValueError(f"R serialization version {version} is not supported")
 
     def take(self, count):
         self.at += count
         if self.at > len(self.data):
-            raise ValueError("R data end early")
+            raise ValueError("R data are truncated")
         return self.data[self.at - count:self.at]
 
     def integer(self):
@@ -38,7 +38,7 @@ class _Reader:
     def length(self):
         count = self.integer()
         if count < 0:
-            raise ValueError("R vectors above 2**31 elements are not read")
+            raise ValueError("R vectors above 2**31 elements are not supported")
         return count
 
     def item(self):
@@ -75,7 +75,7 @@ class _Reader:
         elif kind in (_STRINGS, _LIST):
             value = [self.item()[0] for _ in range(count)] if kind == _STRINGS else [self.named() for _ in range(count)]
         else:
-            raise ValueError(f"R values of type {kind} are not read")
+            raise ValueError(f"R values of type {kind} are not supported")
         return value, (self.item()[0] or {}) if has_attributes else {}
 
     def named(self):
@@ -86,7 +86,7 @@ class _Reader:
 
 
 def load(rdb, rdx):
-    """{name: value} of the data files' contents."""
+    """{name: value} of all values in the data files."""
     index = _Reader(zlib.decompress(rdx, wbits=47)).named()
     values = {}
     for name, (offset, size) in index["variables"].items():
