@@ -83,7 +83,7 @@ CastRun cast_run(DType from, DType to) {
 
 void copy_region(const Region& common, const BoxMemory& from, const BoxMemory& to, CastRun cast) {
   const int rank = common.offset.rank();
-  // Inner dims that are whole on both sides make one run with the dim outside them.
+  // Inner dims that are full on both sides form one run with the dim outside them.
   int outer = rank;
   std::int64_t run = 1;
   while (outer > 0) {

@@ -1,4 +1,4 @@
-// Axis-aligned boxes of tensors without memory, and copies between boxes that lie in memory differently.
+// Axis-aligned boxes of tensors, without memory, and copies between boxes with different memory layouts.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace hawser::checkpoint {
 
-// Where a box lies in its tensor: offset and extent a dim, both of the tensor's rank.
+// A box in its tensor: offset and extent per dimension; both have the tensor's rank.
 struct Region {
   Shape offset;
   Shape extent;
@@ -25,18 +25,18 @@ inline Region region_of(const Box& box) {
   return {box.offset, box.extent};
 }
 
-// The common part; none when it has no elements. Both of one rank.
+// The intersection; nullopt when it has no elements. Both have the same rank.
 std::optional<Region> intersect(const Region& a, const Region& b);
 
 bool is_inside(const Region& region, const Shape& shape);
 
-// Elements before `position` in a dense row-major box of this extent.
+// Number of elements before `position` in a dense row-major box of this extent.
 std::int64_t flat_index(const Shape& extent, const Shape& position);
 
-// Copies `count` elements that lie side by side, changing their type; no alignment is asked of either side.
+// Copies `count` adjacent elements and converts their dtype; neither side needs alignment.
 using CastRun = void (*)(const std::byte* from, std::byte* to, std::int64_t count);
 
-// Equal types, or float32 <-> bfloat16 (rounded to nearest even); null for any other pair.
+// Equal dtypes, or float32 <-> bfloat16 (rounded to nearest even); null for any other pair.
 CastRun cast_run(DType from, DType to);
 
 // One side of a copy: a box, dense and row-major at `data`.
@@ -46,17 +46,17 @@ struct BoxMemory {
   std::int64_t element_bytes = 0;
 };
 
-// Copies the elements of `common`, which must lie in both boxes.
+// Copies the elements of `common`, which must be inside both boxes.
 void copy_region(const Region& common, const BoxMemory& from, const BoxMemory& to, CastRun cast);
 
-// Calls visit(begin, count) for each stretch of `part` that is contiguous in a dense row-major tensor of `shape`, in
-// row-major order, `begin` and `count` in elements. Neighbouring stretches are joined.
+// Calls visit(begin, count) for each range of `part` that is contiguous in a dense row-major tensor of `shape`, in
+// row-major order; `begin` and `count` are in elements. Adjacent ranges are merged.
 template <class Visit>
 void for_each_run(const Shape& shape, const Region& part, Visit&& visit) {
   const int rank = shape.rank();
   if (part.elements() == 0) return;
   std::int64_t run = 1;
-  int outer = rank;  // dims [0, outer) are walked; those from `outer` on are one run
+  int outer = rank;  // loops over dims [0, outer); dims from `outer` on are one run
   while (outer > 0) {
     --outer;
     run *= part.extent[outer];

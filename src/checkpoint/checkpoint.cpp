@@ -31,7 +31,7 @@ std::optional<Checkpoint> Checkpoint::latest(const std::string& root, Problems& 
         passed_over.add_lines(error.what());
       }
     }
-    // A run that is going on may have saved a newer one meanwhile and removed those that were listed.
+    // A running job may have saved a newer one meanwhile and removed the listed ones.
     std::vector<std::string> now = step_folders(root);
     if (now == folders) {
       skipped.add(passed_over);
@@ -92,7 +92,7 @@ const SavedTensor* Checkpoint::find(const std::string& name) const {
 const File& Checkpoint::file(int index) {
   auto found = files_.find(index);
   if (found == files_.end()) {
-    // A thousand ranks' files are not all held open at once.
+    // Limits the number of open files for checkpoints of many ranks.
     constexpr std::size_t kMaxOpenFiles = 64;
     if (files_.size() >= kMaxOpenFiles) files_.erase(files_.begin());
     const SavedFile& saved = manifest_.files[static_cast<std::size_t>(index)];
@@ -106,12 +106,12 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
   for (const NamedState& state : wanted) {
     const SavedTensor* saved = find(state.name);
     if (saved == nullptr) {
-      problems.add({.file = folder_, .what = "the checkpoint lacks a tensor", .at = state.name});
+      problems.add({.file = folder_, .what = "a tensor is missing in the checkpoint", .at = state.name});
       continue;
     }
     if (!(saved->shape == state.shape)) {
       problems.add({.file = folder_,
-                    .what = "another shape in the checkpoint",
+                    .what = "the checkpoint has a different shape",
                     .expected = state.shape.text(),
                     .got = saved->shape.text(),
                     .at = state.name});
@@ -119,7 +119,7 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
     }
     if (cast_run(saved->dtype, state.dtype) == nullptr) {
       problems.add({.file = folder_,
-                    .what = "another dtype in the checkpoint",
+                    .what = "the checkpoint has a different dtype",
                     .expected = to_string(state.dtype),
                     .got = to_string(saved->dtype),
                     .at = state.name});
@@ -137,7 +137,7 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
       }
       if (covered != region.elements()) {
         problems.add({.file = folder_,
-                      .what = "elements that were not saved",
+                      .what = "elements missing in the checkpoint",
                       .expected = cat(region.elements()),
                       .got = cat(covered),
                       .at = cat(state.name, " ", region.text())});
@@ -196,7 +196,7 @@ std::optional<Problem> Checkpoint::read_box(const SavedTensor& tensor, int index
   const std::int64_t element = size_of(tensor.dtype);
   const Shape& extent = box.region.extent;
 
-  // The stretch of the box to read: all of it when its checksum is still to be verified, else what spans the targets.
+  // Range of the box to read: all of it if its checksum is not verified yet, else the span of the targets.
   std::int64_t begin = verify ? 0 : extent.elements(), end = verify ? extent.elements() : 0;
   for (const Target& target : targets) {
     Shape first = target.common.offset, last = target.common.offset;
@@ -257,7 +257,7 @@ std::string Checkpoint::read_attached(const std::string& name) const {
   const auto saved = std::ranges::find(manifest_.attached, name, &SavedAttachment::name);
   HAWSER_CHECK(saved != manifest_.attached.end(), "no ", name, " in ", folder_);
   const std::string path = cat(folder_, "/", name);
-  if (!held_.has(name)) throw CorruptCheckpoint(Problem{.file = path, .what = "a file of the checkpoint is gone"});
+  if (!held_.has(name)) throw CorruptCheckpoint(Problem{.file = path, .what = "a file of the checkpoint is missing"});
   const File file = File::open_in(held_, name);
   const std::int64_t bytes = file.bytes();
   if (bytes != saved->bytes) {

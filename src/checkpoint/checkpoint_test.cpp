@@ -1,4 +1,4 @@
-// Any mesh loads what any mesh saved; what is damaged is found.
+// Any mesh loads what any mesh saved; corruption is found.
 #include "checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-// Cuts a region into a grid by cutting random dims at random places.
+// Splits a region into a grid at random places of random dims.
 std::vector<Region> cut_randomly(const Region& region, int cuts, const RandomStream& random, std::uint64_t& draw) {
   std::vector<Region> pieces{region};
   for (int i = 0; i < cuts; ++i) {
@@ -34,13 +34,13 @@ std::vector<Region> cut_randomly(const Region& region, int cuts, const RandomStr
   return pieces;
 }
 
-// Tensors over ranks: each cut either as a flat buffer or into random boxes.
+// Tensors over ranks: each split as a flat buffer or into random boxes.
 std::vector<Host> cut_mesh(const std::vector<Spec>& specs, int world, const RandomStream& random, std::uint64_t& draw,
                            std::uint64_t version) {
   std::vector<Host> ranks(static_cast<std::size_t>(world));
   for (const Spec& spec : specs) {
     if (random.below(2, draw++) == 0) {
-      // Uneven stretches, some empty.
+      // Uneven ranges, some empty.
       std::vector<std::int64_t> at{0, spec.shape.elements()};
       for (int i = 1; i < world; ++i) {
         at.push_back(
@@ -99,7 +99,7 @@ TEST(Checkpoint, AnyMeshLoadsWhatAnyMeshSaved) {
 
 TEST(Checkpoint, ReadsThroughASmallBufferAndScalars) {
   const TemporaryFolder root;
-  // Larger than the staging buffer, so that boxes come in chunks.
+  // Larger than the staging buffer, so that boxes are read in chunks.
   const Spec large{"large", {3, 701, 1009}}, scalar{"scalar", {}}, none{"none", {0, 4}};
   Host host;
   host.add_range(large, 0, large.shape.elements(), 5);
@@ -145,13 +145,13 @@ TEST(Checkpoint, NamesAllThatCannotBeReadAtOnce) {
   wanted.add({"a", {4, 5}}, {full({4, 5})});
   wanted.add({"b", {8}, DType::i32}, {full({8})});
   const std::string lines = error_of([&] { checkpoint.read(wanted.states); });
-  EXPECT_NE(lines.find("lacks a tensor at missing"), std::string::npos) << lines;
-  EXPECT_NE(lines.find("another shape in the checkpoint (expected [4, 5], got [4, 4]) at a"), std::string::npos);
-  EXPECT_NE(lines.find("another dtype in the checkpoint (expected int32, got float32) at b"), std::string::npos);
+  EXPECT_NE(lines.find("a tensor is missing in the checkpoint at missing"), std::string::npos) << lines;
+  EXPECT_NE(lines.find("the checkpoint has a different shape (expected [4, 5], got [4, 4]) at a"), std::string::npos);
+  EXPECT_NE(lines.find("the checkpoint has a different dtype (expected int32, got float32) at b"), std::string::npos);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);
 }
 
-// A whole checkpoint whose manifest was changed by `change`, its checksum made to fit.
+// A complete checkpoint with a manifest changed by `change` and a matching checksum.
 std::string error_with(const std::function<void(Manifest&)>& change, bool read = true) {
   const TemporaryFolder root;
   const std::vector<Spec> specs{{"a", {4, 4}}};
@@ -170,24 +170,24 @@ std::string error_with(const std::function<void(Manifest&)>& change, bool read =
 TEST(Checkpoint, RejectsManifestsThatContradictThemselves) {
   EXPECT_EQ(error_with([](Manifest&) {}), "");
   const auto box = [](Manifest& m) -> SavedBox& { return m.tensors[0].boxes[0]; };
-  expect_line(error_with([&](Manifest& m) { m.tensors[0].boxes.pop_back(); }), "elements that were not saved");
+  expect_line(error_with([&](Manifest& m) { m.tensors[0].boxes.pop_back(); }), "elements missing in the checkpoint");
   expect_line(error_with([&](Manifest& m) { box(m).region.offset[0] = 1; }), "boxes overlap");
   expect_line(error_with([&](Manifest& m) { box(m).region.offset[0] = 4; }), "a box outside its tensor");
   expect_line(error_with([&](Manifest& m) { box(m).region.offset[0] = INT64_MAX; }), "a box outside its tensor");
-  expect_line(error_with([&](Manifest& m) { box(m).bytes = 28; }), "bytes do not fit its extent");
-  expect_line(error_with([&](Manifest& m) { box(m).begin = 4; }), "behind its file's end");
-  expect_line(error_with([&](Manifest& m) { box(m).begin = INT64_MAX; }), "behind its file's end");
+  expect_line(error_with([&](Manifest& m) { box(m).bytes = 28; }), "bytes do not match its extent");
+  expect_line(error_with([&](Manifest& m) { box(m).begin = 4; }), "past the end of its file");
+  expect_line(error_with([&](Manifest& m) { box(m).begin = INT64_MAX; }), "past the end of its file");
   expect_line(error_with([&](Manifest& m) { box(m).file = 7; }), "a file that is not listed");
   expect_line(error_with([&](Manifest& m) { box(m).checksum ^= 1; }), "checksum mismatch: the data changed");
-  expect_line(error_with([&](Manifest& m) { m.files[0].name = "../rank-00000.bin"; }), "wrong file entry");
+  expect_line(error_with([&](Manifest& m) { m.files[0].name = "../rank-00000.bin"; }), "invalid file entry");
   expect_line(error_with([&](Manifest& m) { m.files[0].name = "rank-00009.bin"; }), "cannot open");
-  expect_line(error_with([&](Manifest& m) { m.tensors[0].shape = {INT64_MAX, INT64_MAX}; }), "an impossible shape");
-  expect_line(error_with([&](Manifest& m) { m.tensors.push_back(m.tensors[0]); }), "a tensor that stands twice");
-  expect_line(error_with([&](Manifest& m) { m.tensors[0].boxes[1].begin = 8; }), "behind its file's end");
+  expect_line(error_with([&](Manifest& m) { m.tensors[0].shape = {INT64_MAX, INT64_MAX}; }), "an invalid shape");
+  expect_line(error_with([&](Manifest& m) { m.tensors.push_back(m.tensors[0]); }), "a duplicate tensor");
+  expect_line(error_with([&](Manifest& m) { m.tensors[0].boxes[1].begin = 8; }), "past the end of its file");
 }
 
-// Every byte of a checkpoint, changed, left out, or cut off with all behind it: an error of one line that names the
-// file. Headers, lengths, checksums, tensor data, padding and white space are all among them.
+// Every byte of a checkpoint changed, removed, or the file truncated there: an error of one line that names the file.
+// This covers headers, lengths, checksums, tensor data, padding and white space.
 TEST(Checkpoint, FindsEveryDamagedByte) {
   const TemporaryFolder root(memory_folder());
   const std::vector<Spec> specs{{"a", {4, 6}}, {"b", {5}, DType::bf16}};
@@ -208,7 +208,7 @@ TEST(Checkpoint, FindsEveryDamagedByte) {
         corrupt.push_back(sound);
         corrupt.back()[i] = static_cast<char>(sound[i] ^ flip);
       }
-      // A byte that is like its neighbour makes the same file whichever of the two is left out, but a shorter one.
+      // Of two equal adjacent bytes, removing either gives the same, shorter file.
       corrupt.push_back(sound.substr(0, i) + sound.substr(i + 1));
       if (name == "manifest.json") corrupt.push_back(sound.substr(0, i) + " " + sound.substr(i));
       for (const std::string& bytes : corrupt) {
@@ -249,13 +249,13 @@ TEST(Checkpoint, FindsFilesOfOthersUnderItsNames) {
     swap(a, b);
   }
   swap(folder + "/manifest.json", older + "/manifest.json");
-  expect_line(error(), folder + "/manifest.json: the manifest of another step (expected 2, got 1)");
+  expect_line(error(), folder + "/manifest.json: the manifest names another step (expected 2, got 1)");
   swap(folder + "/manifest.json", older + "/manifest.json");
   EXPECT_EQ(error(), "");
 }
 
-// At random places of larger files with what a run's checkpoint has: the newest one is passed over or Damaged, the one
-// before it is offered and is whole.
+// Random places of larger files with the contents of a run's checkpoint: the newest one is skipped or throws
+// CorruptCheckpoint; the one before it is suggested and complete.
 TEST(Checkpoint, SuggestsThePreviousOneWhereverItIsCorrupt) {
   const TemporaryFolder root(memory_folder());
   const std::vector<Spec> specs{{"model.embed", {61, 32}}, {"model.norm", {33}}, {"head", {7, 5}, DType::bf16}};
@@ -311,7 +311,7 @@ TEST(Checkpoint, SuggestsThePreviousOneWhereverItIsCorrupt) {
   EXPECT_TRUE(skipped.empty());
 }
 
-// A run that goes on saving neither takes away nor changes what a reader has opened.
+// A run that continues to save neither removes nor changes what a reader has opened.
 TEST(Checkpoint, AReaderKeepsWhatItOpened) {
   const TemporaryFolder root;
   const std::vector<Spec> specs{{"a", {40, 6}}};

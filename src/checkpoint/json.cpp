@@ -16,7 +16,7 @@ struct TooDeep {};
 
 std::optional<Json> parse_json(std::string_view text, const std::string& file, const std::string& what,
                                std::int64_t first_byte, Problems& problems) {
-  std::vector<std::unordered_set<std::string>> keys;  // of each object that is open
+  std::vector<std::unordered_set<std::string>> keys;  // of each open object
   const auto watch = [&keys](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > kMaxJsonDepth) throw TooDeep{};
     if (event == Json::parse_event_t::object_start) {
@@ -33,13 +33,13 @@ std::optional<Json> parse_json(std::string_view text, const std::string& file, c
   try {
     return Json::parse(text.begin(), text.end(), watch);
   } catch (const DuplicateKey& duplicate) {
-    problems.add({.file = file, .what = what + ": a name stands twice", .got = in_quotes(duplicate.key)});
+    problems.add({.file = file, .what = what + ": duplicate key", .got = in_quotes(duplicate.key)});
   } catch (const TooDeep&) {
     problems.add({.file = file,
                   .what = what + ": JSON nested too deeply",
                   .expected = cat("at most ", kMaxJsonDepth, " levels")});
   } catch (const Json::parse_error& error) {
-    // error.byte counts the byte read last, from 1.
+    // error.byte counts the last byte read, from 1.
     const std::int64_t byte = first_byte + static_cast<std::int64_t>(error.byte) - (error.byte > 0 ? 1 : 0);
     problems.add({.file = file, .what = what + ": broken JSON", .at = cat("byte ", byte)});
   } catch (const Json::exception&) {
@@ -80,7 +80,7 @@ std::optional<Shape> as_shape(const Json& value) {
 }
 
 std::optional<std::int64_t> checked_product(const Shape& shape, std::int64_t scale) {
-  // A zero anywhere makes the product zero, but partial products are taken elsewhere: those must fit too.
+  // A zero makes the product zero, but partial products are computed elsewhere and must fit too.
   std::int64_t product = scale;
   bool zero = false;
   for (const std::int64_t size : shape) {

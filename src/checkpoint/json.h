@@ -1,4 +1,4 @@
-// JSON from strangers: what nlohmann accepts, less what hides mistakes.
+// Strict JSON parsing for untrusted files: nlohmann's parser, with limits and without duplicate keys.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@ namespace hawser::checkpoint {
 
 using Json = nlohmann::json;
 
-// Parses all of `text`. Adds a problem and returns none for: a syntax error, a key twice in one object, more than
-// kMaxJsonDepth nested brackets. `what` names the document in the message, `first_byte` is where it starts in `file`.
+// Parses all of `text`. Adds a problem and returns nullopt for a syntax error, a duplicate key, or more than
+// kMaxJsonDepth nested brackets. `what` names the document in the message; `first_byte` is its offset in `file`.
 std::optional<Json> parse_json(std::string_view text, const std::string& file, const std::string& what,
                                std::int64_t first_byte, Problems& problems);
 constexpr int kMaxJsonDepth = 32;
 
-// Like parse_json, for text that our own process made: a failure is an InternalError.
+// Like parse_json, for text of our own process: a failure is an InternalError.
 Json parse_own_json(std::string_view text);
 
-// A whole number from 0 to 2^63 - 1; floats, negative numbers and all else give none.
+// An integer from 0 to 2^63 - 1; nullopt for floats, negative numbers and anything else.
 std::optional<std::int64_t> as_count(const Json& value);
-// As as_count, of an object's key.
+// as_count of a key of an object.
 std::optional<std::int64_t> count_at(const Json& object, const char* key);
 // An array of at most Shape::kMaxRank counts.
 std::optional<Shape> as_shape(const Json& value);
-// The product of the sizes, times `scale`; none when it does not fit in 63 bits.
+// The product of the sizes and `scale`; nullopt if it does not fit in 63 bits.
 std::optional<std::int64_t> checked_product(const Shape& shape, std::int64_t scale);
 
 }  // namespace hawser::checkpoint

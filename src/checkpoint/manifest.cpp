@@ -51,19 +51,19 @@ std::optional<SavedAttachment> attachment_from(const Json& value) {
   return SavedAttachment{value[0].get<std::string>(), *bytes, *checksum};
 }
 
-// "" when the box is sound.
+// "" if the box is valid.
 std::string read_box(const Json& value, const std::vector<SavedFile>& files, const SavedTensor& tensor, SavedBox& box) {
   if (!value.is_array() || value.size() != 6) return "a box is not an array of six";
   const auto file = as_count(value[0]), begin = as_count(value[1]), bytes = as_count(value[2]);
   const auto offset = as_shape(value[3]), extent = as_shape(value[4]);
   const auto checksum = checksum_from(value[5]);
-  if (!file || !begin || !bytes || !offset || !extent || !checksum) return "a box with a wrong entry";
+  if (!file || !begin || !bytes || !offset || !extent || !checksum) return "a box with an invalid entry";
   box.region = {*offset, *extent};
   if (!is_inside(box.region, tensor.shape) || box.region.elements() == 0) return "a box outside its tensor";
-  if (*bytes != box.region.elements() * size_of(tensor.dtype)) return "a box whose bytes do not fit its extent";
+  if (*bytes != box.region.elements() * size_of(tensor.dtype)) return "a box whose bytes do not match its extent";
   if (*file >= static_cast<std::int64_t>(files.size())) return "a box in a file that is not listed";
   const std::int64_t limit = files[static_cast<std::size_t>(*file)].bytes;
-  if (*bytes > limit || *begin > limit - *bytes) return "a box behind its file's end";
+  if (*bytes > limit || *begin > limit - *bytes) return "a box past the end of its file";
   box.file = static_cast<int>(*file);
   box.begin = *begin;
   box.bytes = *bytes;
@@ -71,7 +71,7 @@ std::string read_box(const Json& value, const std::vector<SavedFile>& files, con
   return "";
 }
 
-// "" when the tensor is sound.
+// "" if the tensor is valid.
 std::string read_tensor(const Json& value, const std::vector<SavedFile>& files, SavedTensor& tensor) {
   if (!value.is_object()) return "a tensor is not an object";
   const auto name = value.find("name"), shape = value.find("shape"), dtype = value.find("dtype");
@@ -86,7 +86,7 @@ std::string read_tensor(const Json& value, const std::vector<SavedFile>& files, 
   if (!type) return "an unknown dtype";
   tensor.dtype = *type;
   const auto sizes = as_shape(*shape);
-  if (!sizes || !checked_product(*sizes, size_of(*type))) return "an impossible shape";
+  if (!sizes || !checked_product(*sizes, size_of(*type))) return "an invalid shape";
   tensor.shape = *sizes;
   for (const Json& entry : *boxes) {
     const std::string wrong = read_box(entry, files, tensor, tensor.boxes.emplace_back());
@@ -101,7 +101,7 @@ std::string checksum_of(const Json& document) {
   return checksum_text(XXH3_64bits(text.data(), text.size()));
 }
 
-// One key and one tensor a line, for people.
+// One key and one tensor per line, for readability.
 std::string printed(const Json& document) {
   std::string text = "{";
   for (const char* key : {"format", "version", "step", "world", "meta", "files", "attached", "checksum"}) {
@@ -117,24 +117,24 @@ std::string printed(const Json& document) {
   return text + "]}\n";
 }
 
-// The value of a key, moved out; null where there is none.
+// The value of a key, moved out; null if missing.
 Json take(Json& document, const char* key) {
   const auto found = document.find(key);
   return found == document.end() ? Json() : std::move(*found);
 }
 
-// What tells that `text`, read as `document`, is not a manifest as we wrote it: another format or version, a change
-// since. None where it is one; its checksum is taken out of it.
+// Checks that `text`, parsed as `document`, is an unchanged manifest of this format and version. Removes the checksum
+// from `document`. nullopt if valid.
 std::optional<Problem> find_change(Json& document, const std::string& text) {
   if (!document.is_object() || !document.contains("format") || document["format"] != Json(kFormat)) {
-    return Problem{.what = "not the manifest of a checkpoint", .expected = cat("\"format\": \"", kFormat, "\"")};
+    return Problem{.what = "not a checkpoint manifest", .expected = cat("\"format\": \"", kFormat, "\"")};
   }
   const auto version = count_at(document, "version");
   if (version != kManifestVersion) {
     return Problem{.what = "unknown checkpoint version",
                    .expected = cat(kManifestVersion),
                    .got = version ? cat(*version) : "none",
-                   .hint = "the Hawser that wrote it"};
+                   .hint = "the Hawser version that wrote it"};
   }
   const bool printable = document.contains("tensors") && document["tensors"].is_array();
   const std::string canonical = printable ? printed(document) : "";
@@ -193,7 +193,7 @@ std::optional<DType> dtype_from(const std::string& name) {
 }
 
 std::string find_overlap(const SavedTensor& tensor) {
-  // In the order of first elements; two boxes can only share elements while their stretches of the flat tensor do.
+  // Sorted by first element: two boxes share elements only if their ranges of the flat tensor overlap.
   struct Stretch {
     std::int64_t first, last;
     const Region* region;
@@ -205,12 +205,12 @@ std::string find_overlap(const SavedTensor& tensor) {
     stretches.push_back({flat_index(tensor.shape, box.region.offset), flat_index(tensor.shape, last), &box.region});
   }
   std::sort(stretches.begin(), stretches.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  // Boxes of a run interleave as its ranks do; thousands upon thousands were synthetic to be compared for hours.
+  // Boxes of a run interleave as its ranks do; the limit stops a malicious file from taking hours.
   constexpr std::int64_t kMaxPairs = 10'000'000;
   std::int64_t pairs = 0;
   for (std::size_t i = 0; i < stretches.size(); ++i) {
     for (std::size_t j = i + 1; j < stretches.size() && stretches[j].first <= stretches[i].last; ++j) {
-      if (++pairs > kMaxPairs) return cat("more than ", kMaxPairs, " pairs of them may");
+      if (++pairs > kMaxPairs) return cat("more than ", kMaxPairs, " pairs may overlap");
       if (intersect(*stretches[i].region, *stretches[j].region)) {
         return cat(stretches[i].region->text(), " and ", stretches[j].region->text());
       }
@@ -345,26 +345,26 @@ std::optional<Manifest> read_manifest(const File& folder, Problems& problems) {
     return reject({.what = "a manifest without step, world, files, tensors or meta"});
   }
   if (const auto named = step_of(name_of(folder.path())); named && *named != *step) {
-    return reject({.what = "the manifest of another step", .expected = cat(*named), .got = cat(*step)});
+    return reject({.what = "the manifest names another step", .expected = cat(*named), .got = cat(*step)});
   }
   Manifest manifest{.step = *step, .world = static_cast<int>(*world), .meta = meta.dump()};
   const std::size_t before = problems.size();
   for (const Json& entry : files) {
     const auto file = file_from(entry);
-    if (!file) return reject({.what = "a manifest with a wrong file entry"});
+    if (!file) return reject({.what = "a manifest with an invalid file entry"});
     manifest.files.push_back(*file);
     check_length(folder, *file, problems);
   }
   for (const Json& entry : attached) {  // null has no entries
     const auto file = attachment_from(entry);
-    if (!file) return reject({.what = "a manifest with a wrong entry of an attached file"});
+    if (!file) return reject({.what = "a manifest with an invalid entry of an attached file"});
     manifest.attached.push_back(*file);
   }
   std::unordered_map<std::string, int> seen;
   for (const Json& entry : tensors) {
     SavedTensor& tensor = manifest.tensors.emplace_back();
     std::string wrong = read_tensor(entry, manifest.files, tensor);
-    if (wrong.empty() && !seen.emplace(tensor.name, 0).second) wrong = "a tensor that stands twice";
+    if (wrong.empty() && !seen.emplace(tensor.name, 0).second) wrong = "a duplicate tensor";
     if (!wrong.empty()) problems.add({.file = path, .what = "manifest: " + wrong, .at = in_quotes(tensor.name)});
   }
   if (problems.size() > before) return std::nullopt;

@@ -1,22 +1,24 @@
-// What a native checkpoint holds: manifest.json, the file that is written last.
+// `Manifest`: contents of a native checkpoint. manifest.json is written last.
 //
 //   step-00000120/
 //     rank-00000.bin …   the boxes' elements, little-endian, row-major, each box at a multiple of 64 bytes
-//     tokenizer.json …   attached: small files of the caller's that the checkpoint is to carry along
+//     tokenizer.json …   attached: small files of the caller
 //     manifest.json      {"format": "hawser-checkpoint", "version": 1, "step": 120, "world": 4,
 //                         "files": [["rank-00000.bin", BYTES], …],
 //                         "tensors": [{"name": …, "shape": […], "dtype": "float32",
 //                                      "boxes": [[FILE, BEGIN, BYTES, [offset…], [extent…], "XXH3"], …]}, …],
-//                         "attached": [["tokenizer.json", BYTES, "XXH3"], …], (left out where there is none)
+//                         "attached": [["tokenizer.json", BYTES, "XXH3"], …], (omitted if there is none)
 //                         "meta": {…},
 //                         "checksum": "…"}
 //
-// FILE is a place in "files", BEGIN and BYTES are bytes in it, XXH3 is the 64-bit XXH3 of those bytes in hexadecimal.
-// "checksum" is that of the whole document without this key, printed without white space and with sorted keys, and the
-// file is its document as manifest_text prints it: so any changed byte is found, white space too. Bytes between boxes
-// are zero. A folder is whole when its manifest is, its name is not another step's, and every file has its size; what
-// is attached is checked when it is read, since a run can go on without it. "meta" belongs to the caller: data
-// position, RNG key, schedule, recipe.
+// FILE is an index into "files", BEGIN and BYTES are bytes in that file, XXH3 is the 64-bit XXH3 of those bytes in
+// hexadecimal. "checksum" is the XXH3 of the document without this key, printed without white space and with sorted
+// keys. The file must equal manifest_text of its document, so that any changed byte is found, white space included.
+// Bytes between boxes are zero.
+//
+// A folder is complete if its manifest is valid, its name is not that of another step, and every file has its size.
+// Attached files are checked when they are read, since a run can continue without them. "meta" belongs to the caller:
+// data position, RNG key, schedule, recipe.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +35,7 @@ namespace hawser::checkpoint {
 
 constexpr int kManifestVersion = 1;
 constexpr const char* kManifestName = "manifest.json";
-std::string rank_file(int rank);  // "rank-00012.bin"; every checkpoint has rank 0's, one that lost its manifest too
+std::string rank_file(int rank);  // "rank-00012.bin"; every checkpoint has rank 0's, even one without a manifest
 constexpr std::int64_t kMaxManifestBytes = std::int64_t{1} << 31;
 
 struct SavedFile {
@@ -71,7 +73,7 @@ struct Manifest {
   std::string meta = "{}";  // JSON text
 };
 
-// What one rank wrote, as it travels to rank 0: a file and tensors whose boxes all have file 0, or a failure.
+// What one rank wrote, as sent to rank 0: a file and tensors whose boxes all have file 0, or a failure.
 struct Part {
   int rank = 0;
   std::int64_t step = 0;
@@ -81,20 +83,20 @@ struct Part {
 };
 
 std::string part_text(const Part& part);
-Part read_part(const std::string& text);  // InternalError when it is not a part
+Part read_part(const std::string& text);  // InternalError if it is not a part
 
-// Merges the parts of ranks 0 … world-1, given in that order. InternalError where they break a promise: a tensor that
-// two ranks describe differently, boxes that overlap, elements that nobody wrote, meta that is not a JSON object.
+// Merges the parts of ranks 0 … world-1, given in that order. InternalError if two ranks describe a tensor differently,
+// boxes overlap, elements are missing, or meta is not a JSON object.
 Manifest merge_parts(std::vector<Part> parts, std::int64_t step, const std::string& meta);
 
 std::string manifest_text(const Manifest& manifest);
 
-// Reads FOLDER/manifest.json and checks it against itself and against the sizes of the files beside it. Adds every
-// problem found and returns none when there is one.
+// Reads and validates FOLDER/manifest.json, and checks the sizes of the files next to it. Adds every problem found;
+// returns nullopt if there is one.
 std::optional<Manifest> read_manifest(const std::string& folder, Problems& problems);
-std::optional<Manifest> read_manifest(const File& folder, Problems& problems);  // of a folder that was opened
+std::optional<Manifest> read_manifest(const File& folder, Problems& problems);  // of an open folder
 
-// A pair of boxes of the tensor that share elements, as "[0:4] and [2:6]"; "" when there is none.
+// Two boxes of the tensor that share elements, as "[0:4] and [2:6]"; "" if there are none.
 std::string find_overlap(const SavedTensor& tensor);
 
 std::optional<DType> dtype_from(const std::string& name);  // "float32"

@@ -17,9 +17,9 @@ constexpr const char* kDigits = "0123456789";
 
 bool is_live(const std::string& folder, const std::string& lock_name) {
   const std::string path = cat(folder, "/", lock_name);
-  if (!exists(path)) return false;  // made together with the folder, under the root's lock: its maker is gone
+  if (!exists(path)) return false;  // created with the folder, under the root's lock: the process that created it ended
   try {
-    // Where locks are not supported nobody can tell: leave it.
+    // Without locks, liveness is unknown: leave it.
     return File::open_or_create(path).try_lock() != File::Lock::taken;
   } catch (const UserError&) {
     return true;
@@ -135,7 +135,7 @@ File hold(const std::string& folder) {
   while (true) {
     if (!is_folder(folder)) throw UserError(Problem{.file = folder, .what = "no such checkpoint folder"});
     File file = File::open_folder(folder);
-    // Held elsewhere: it is being removed or replaced right now.
+    // Held elsewhere: it is being removed or replaced.
     const bool locked = file.try_lock_shared() != File::Lock::held_elsewhere;
     if (locked && file.still_at(folder)) return file;
     if (std::chrono::steady_clock::now() > deadline) {
@@ -163,7 +163,7 @@ void keep_also_as(const std::string& folder, const std::string& path) {
   const auto slash = path.rfind('/');
   const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
   const std::string hidden = cat(".", path.substr(slash == std::string::npos ? 0 : slash + 1), ".tmp-");
-  // Of earlier calls: what a crash left, and what somebody still read when it was replaced.
+  // Leftovers of earlier calls: of a crash, or still read when they were replaced.
   for (const std::string& name : list_folder(parent)) {
     if (!name.starts_with(hidden)) continue;
     File left = File::open_folder(cat(parent, "/", name));

@@ -18,11 +18,11 @@ std::string path_in(const std::string& folder, const std::string& name) {
   return cat(folder, "/", name);
 }
 
-// Cuts a box that is too large for one checksum into boxes over the same memory.
+// Splits a box that is too large for one checksum into boxes over the same memory.
 std::vector<Box> pieces_of(const Box& box, DType dtype, std::int64_t max_bytes) {
   if (box.view.bytes() <= max_bytes) return {box};
   const std::int64_t elements = box.extent.elements();
-  std::int64_t slice = 1;  // whole inner dims, as many as fit
+  std::int64_t slice = 1;  // full inner dims, as many as fit
   std::int64_t count = std::max<std::int64_t>(max_bytes / size_of(dtype), 1);
   for (int dim = box.extent.rank() - 1; dim >= 0 && slice * box.extent[dim] <= count; --dim) slice *= box.extent[dim];
   count = count / slice * slice;
@@ -127,14 +127,14 @@ std::string SaveSession::write(const std::vector<NamedState>& states) {
     }
     file_.sync();
   } catch (...) {
-    // Rank 0's folder stays until commit or the end of the session: other ranks may still write in it.
+    // Rank 0's folder stays until commit or the end of the session: other ranks may still write to it.
     if (rank_ != 0) abandon();
     throw;
   }
   written_ = true;
   if (rank_ != 0) {
     file_.close();
-    open_ = false;  // from here on the file belongs to rank 0, which commits or removes it
+    open_ = false;  // from here on rank 0 owns the file, and commits or removes it
   }
   return part_text(part);
 }
@@ -165,7 +165,7 @@ std::string SaveSession::commit(const std::vector<std::string>& parts, const std
       const std::int64_t bytes = exists(path) ? File::open(path).bytes() : -1;
       if (bytes == file.bytes) continue;
       problems.add({.file = path,
-                    .what = "rank 0 does not see the file as its rank wrote it",
+                    .what = "rank 0 sees a different file size than was written",
                     .expected = cat(file.bytes, " bytes"),
                     .got = bytes < 0 ? "no file" : cat(bytes),
                     .hint = "an output folder that all nodes share"});
@@ -194,14 +194,14 @@ std::string SaveSession::commit(const std::vector<std::string>& parts, const std
     bool swapped = false;
     if (exists(final_folder)) {
       swapped = exchange_paths(folder_, final_folder);
-      // Where a swap is not possible, there is a moment with neither; older checkpoints bridge it.
+      // Where a swap is not possible, neither exists for a moment; older checkpoints cover it.
       if (!swapped) discard(options_.root, name);
     }
     if (!swapped) rename_path(folder_, final_folder);
     open_ = false;
     sync_folder(options_.root);
     file_.close();
-    if (swapped) remove_tree(folder_);  // the one it replaced, already under a dot-name
+    if (swapped) remove_tree(folder_);  // the replaced one, already under a dot-name
     return final_folder;
   } catch (...) {
     if (open_) abandon();

@@ -1,22 +1,23 @@
-// Saving a native checkpoint from many ranks, so that at every moment the last whole one can be loaded.
+// `SaveSession`: saves a native checkpoint from many ranks. The last complete checkpoint stays loadable at every
+// moment.
 //
-// This room knows no communication: rank 0's ticket and the parts travel by whatever the caller has.
+// This module does not communicate: the caller sends rank 0's ticket and the parts.
 //
 //   SaveOptions options{.root = output + "/checkpoints", .step = 120, .world = world};
-//   SaveSession session = rank == 0 ? SaveSession::begin(options)                              // then broadcast
-//   ticket()
+//   SaveSession session = rank == 0 ? SaveSession::begin(options)                    // then broadcast ticket()
 //                                   : SaveSession::join(options, ticket, rank);
 //   std::string part;
 //   try { part = session.write(states); }
-//   catch (const UserError& error) { part = SaveSession::failed_part(rank, error.what()); }    // gather to rank 0
+//   catch (const UserError& error) { part = SaveSession::failed_part(rank, error.what()); }
+//   // gather the parts on rank 0
 //   if (rank == 0) session.commit(parts, meta), keep_last(root, 3);
 //
-// Rank 0 makes a folder `.step-00000120.tmp-NONCE`; each rank writes and syncs its file in it; rank 0 writes and syncs
-// the manifest, then renames the folder to `step-00000120`. Only that last rename makes it a checkpoint. A session that
-// ends without commit removes what it wrote; what a killed one left is removed by the next begin().
+// Rank 0 creates the folder `.step-00000120.tmp-NONCE`. Each rank writes and syncs its file in it. Rank 0 writes and
+// syncs the manifest, then renames the folder to `step-00000120`; only this rename makes it a checkpoint. A session
+// that ends without commit removes what it wrote; the next begin() removes what a killed one left.
 //
-// Views lie on the cpu device: a caller with another device copies into host memory first. write() may run on a thread
-// of its own; a session is used by one thread at a time, and a process has one session a root at a time.
+// Views are on the cpu device: a caller with another device copies to host memory first. write() may run on a thread of
+// its own. A session is used by one thread at a time, and a process has one session per root at a time.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +31,11 @@
 namespace hawser::checkpoint {
 
 struct SaveOptions {
-  std::string root;  // the folder that holds the run's checkpoints; created when missing; seen by all ranks
+  std::string root;  // folder of the run's checkpoints, seen by all ranks; created if missing
   std::int64_t step = 0;
   int world = 1;
-  std::int64_t expected_bytes = 0;  // of all ranks together; begin() rejects when they do not fit. 0: not checked there
-  // Larger boxes are saved in pieces, so that another mesh reads and verifies little more than it wants.
+  std::int64_t expected_bytes = 0;  // sum over all ranks; begin() rejects it if it does not fit. 0: not checked
+  // Larger boxes are split, so that another mesh reads and verifies little more than it needs.
   std::int64_t max_box_bytes = std::int64_t{64} << 20;
 };
 
@@ -45,10 +46,10 @@ struct Attachment {
 
 class SaveSession {
  public:
-  // Rank 0. Removes what crashed saves left in the root (never what a live process, here or on another machine with
-  // working locks, is writing), checks the space and makes the temporary folder. UserError when that fails.
+  // Rank 0. Removes what crashed saves left in the root (but nothing that a live process writes, here or on another
+  // machine with working locks), checks the space and creates the temporary folder. UserError on failure.
   static SaveSession begin(const SaveOptions& options);
-  // The other ranks, after begin() returned on rank 0, with its ticket.
+  // The other ranks, with rank 0's ticket, after begin() returned there.
   static SaveSession join(const SaveOptions& options, const std::string& ticket, int rank);
 
   ~SaveSession();
@@ -57,18 +58,18 @@ class SaveSession {
 
   const std::string& ticket() const { return ticket_; }
 
-  // Writes the given boxes to this rank's file, with their checksums, and syncs it. Replicated data: only the boxes
-  // that this rank is responsible for; over all ranks every element of a tensor is written once. Returns this rank's
-  // part. Once a session. UserError when it cannot be written; this rank's file is removed then.
+  // Writes the boxes and their checksums to this rank's file and syncs it. Of replicated data, pass only the boxes that
+  // this rank is responsible for: over all ranks every element of a tensor is written once. Returns this rank's part.
+  // Once per session. On failure throws UserError and removes this rank's file.
   std::string write(const std::vector<NamedState>& states);
 
-  // A part that says that this rank could not write.
+  // A part that reports that this rank could not write.
   static std::string failed_part(int rank, const std::string& message);
 
-  // Rank 0, with the parts of all ranks in rank order, `meta`, the text of a JSON object, and small files to carry
-  // along under plain names of their own (no rank-….bin, no manifest.json). Returns the checkpoint's folder; it
-  // replaces one of the same step. UserError with the lines of all failed parts, or when the last writes fail; nothing
-  // is left behind then and older checkpoints are as they were.
+  // Rank 0. `parts`: of all ranks, in rank order. `meta`: the text of a JSON object. `attached`: small files with plain
+  // names (not rank-….bin or manifest.json). Returns the checkpoint's folder, which replaces one of the same step.
+  // UserError with the lines of all failed parts, or if the last writes fail; then nothing is left and older
+  // checkpoints are unchanged.
   std::string commit(const std::vector<std::string>& parts, const std::string& meta,
                      const std::vector<Attachment>& attached = {});
 
@@ -77,12 +78,12 @@ class SaveSession {
   void abandon() noexcept;
 
   SaveOptions options_;
-  std::string ticket_;  // the temporary folder's name
+  std::string ticket_;  // name of the temporary folder
   std::string folder_;
   int rank_ = 0;
   bool open_ = true;  // neither committed nor abandoned
   bool written_ = false;
-  File file_;  // rank 0 holds its lock as long as the session lives: that is what tells a live session from a leftover
+  File file_;  // rank 0's lock, held for the session: distinguishes a live session from a leftover
 };
 
 }  // namespace hawser::checkpoint

@@ -1,4 +1,4 @@
-// Whatever happens during a save, the last whole checkpoint can be loaded.
+// Whatever happens during a save, the last complete checkpoint can be loaded.
 #include "checkpoint/save.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ TEST(Save, LatestSkipsWhatIsNotWholeAndReportsSo) {
   ::truncate((root / "step-00000004/rank-00001.bin").c_str(), 5);
   ::unlink((root / "step-00000003/manifest.json").c_str());
   write_file(root / "step-00000009", "a file");
-  make_folders(root / "step-9");  // not one of ours
+  make_folders(root / "step-9");  // not a valid name
   auto checkpoint = Checkpoint::latest(root.path(), skipped);
   ASSERT_TRUE(checkpoint.has_value());
   EXPECT_EQ(checkpoint->step(), 2);
@@ -104,7 +104,7 @@ TEST(Save, CleansWhatTheDeadLeftAndSparesTheLiving) {
   EXPECT_EQ(count_leftovers(root.path()), 1);
   const std::string part = living.write(ranks[0].states);
   save_step(root.path(), 3);
-  EXPECT_EQ(count_leftovers(root.path()), 1);  // the living one's
+  EXPECT_EQ(count_leftovers(root.path()), 1);  // the live process's
   living.commit({part}, "{}");
   EXPECT_EQ(count_leftovers(root.path()), 0);
   Problems skipped;
@@ -123,7 +123,7 @@ TEST(Save, AFailedRankFailsTheSaveAndLeavesNothing) {
     expect_line(error_of([&] { session.commit({part, failure}, "{}"); }), "rank 1: FILE: no space left on the disk");
     EXPECT_EQ(count_leftovers(root.path()), 0);
   }
-  {  // a rank whose disk is not ours
+  {  // a rank with a different disk
     const auto ranks = cut_flat(kSpecs, 2, 2);
     const SaveOptions options{.root = root.path(), .step = 2, .world = 2};
     SaveSession session = SaveSession::begin(options);
@@ -156,8 +156,8 @@ TEST(Save, RejectsBoxesThatDoNotTileTheTensor) {
   commit({full({4})});
 }
 
-// A child saves without end and is killed at a random moment, fifty times: what it last said it had saved, or a newer
-// one, loads and is right, bit for bit.
+// A child saves in a loop and is killed at a random moment, fifty times. The last checkpoint that it reported, or a
+// newer one, loads with equal bits.
 TEST(Save, SurvivesKillsAtRandomMoments) {
   const TemporaryFolder root;
   const std::vector<Spec> specs{{"w", {64, 513}}, {"m", {64, 513}}, {"v", {77}, DType::bf16}};
@@ -179,7 +179,7 @@ TEST(Save, SurvivesKillsAtRandomMoments) {
       }
     });
     ::close(report[1]);
-    // Every other child is let save at least once, so that the run moves on.
+    // Every other child saves at least once, so that the run advances.
     std::int64_t step = 0;
     if (kill % 2 == 0) {
       ASSERT_EQ(::read(report[0], &step, sizeof(step)), static_cast<ssize_t>(sizeof(step)));
@@ -195,7 +195,7 @@ TEST(Save, SurvivesKillsAtRandomMoments) {
 
     Problems skipped;
     auto checkpoint = Checkpoint::latest(root.path(), skipped);
-    EXPECT_TRUE(skipped.empty()) << skipped.lines();  // a name without a dot is a whole checkpoint
+    EXPECT_TRUE(skipped.empty()) << skipped.lines();  // a name without a dot is a complete checkpoint
     if (!checkpoint) {
       EXPECT_EQ(newest, 0);
       continue;
@@ -218,12 +218,12 @@ TEST(Save, ReportsThatTheDiskIsFullBeforeItIs) {
   const TemporaryFolder root;
   save_step(root.path(), 1);
   const auto begin = [&] { SaveSession::begin({.root = root.path(), .step = 2, .expected_bytes = INT64_MAX}); };
-  expect_line(error_of(begin), "no space left on the disk (expected room for 9223372036854775807 bytes, got ");
+  expect_line(error_of(begin), "no space left on the disk (expected space for 9223372036854775807 bytes, got ");
   EXPECT_EQ(count_leftovers(root.path()), 0);
   expect_loads(root.path(), 1);
 }
 
-// A file system of our own, where this process may mount one.
+// A mounted tmpfs, if this process may mount one.
 class Tmpfs {
  public:
   explicit Tmpfs(const std::string& options) {
@@ -250,7 +250,7 @@ TEST(Save, AFullDiskLeavesOldCheckpointsIntact) {
     if (line.empty()) {
       newest = step;
     } else {
-      expect_line(line, "no space left on the disk (expected room for ");
+      expect_line(line, "no space left on the disk (expected space for ");
       expect_line(line, disk.path());
       ++failed;
       EXPECT_EQ(count_leftovers(disk.path()), 0);
@@ -259,13 +259,13 @@ TEST(Save, AFullDiskLeavesOldCheckpointsIntact) {
   }
   EXPECT_GT(failed, 10);
   EXPECT_GT(newest, 5);
-  // Room again: it goes on.
+  // With free space again, saving continues.
   keep_last(disk.path(), 1);
   save_step(disk.path(), 31);
   expect_loads(disk.path(), 31);
 }
 
-// Space that statvfs promises but no inode to use it: every place in a save where the disk may turn out to be full.
+// statvfs promises space but there are no inodes: every place in a save at which the disk may be full.
 TEST(Save, ADiskThatFillsInTheMiddleLeavesOldCheckpointsIntact) {
   for (int inodes = 8; inodes < 30; ++inodes) {
     const Tmpfs disk(cat("size=4m,nr_inodes=", inodes));
@@ -283,7 +283,7 @@ TEST(Save, ADiskThatFillsInTheMiddleLeavesOldCheckpointsIntact) {
   }
 }
 
-// The system rejects in the middle of a file: short writes, then an error.
+// The system fails in the middle of a file: short writes, then an error.
 TEST(Save, AFileSizeLimitIsAnErrorOfOneLine) {
   const TemporaryFolder root;
   save_step(root.path(), 1);
@@ -293,7 +293,7 @@ TEST(Save, AFileSizeLimitIsAnErrorOfOneLine) {
       const rlimit bound{limit, limit};
       ::setrlimit(RLIMIT_FSIZE, &bound);
       const std::string line = error_of([&] { save_step(root.path(), 2); });
-      const bool good = line.find("file size limit exceeded (expected room for ") != std::string::npos &&
+      const bool good = line.find("file size limit exceeded (expected space for ") != std::string::npos &&
                         line.find('\n') == std::string::npos && count_leftovers(root.path()) == 0;
       ::_exit(good ? 0 : 3);
     }));
@@ -316,7 +316,7 @@ TEST(Save, CarriesSmallFilesAlong) {
   write_file(folder + "/notes.txt", "kept longer");
   EXPECT_THROW(checkpoint.read_attached("notes.txt"), CorruptCheckpoint);
   remove_tree(folder + "/notes.txt");
-  expect_line(error_of([&] { checkpoint.read_attached("notes.txt"); }), "is gone");
+  expect_line(error_of([&] { checkpoint.read_attached("notes.txt"); }), "is missing");
   EXPECT_EQ(Checkpoint::open(folder).step(), 3) << "a run can go on without it";
 }
 

@@ -1,4 +1,4 @@
-// What this room's tests share: states over host memory, children.
+// Shared helpers of this module's tests: states in host memory, child processes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ inline void write_file(const std::string& path, const std::string& bytes) {
   ASSERT_TRUE(out.good()) << path;
 }
 
-// The lines of the UserError that `work` throws; "" when it throws none.
+// Lines of the UserError that `work` throws; "" if it throws none.
 template <class Work>
 std::string error_of(Work&& work) {
   try {
@@ -36,7 +36,7 @@ std::string error_of(Work&& work) {
   return "";
 }
 
-// Each problem is one line that begins with the file.
+// Expects one line that contains `part`.
 inline void expect_line(const std::string& line, const std::string& part) {
   EXPECT_NE(line.find(part), std::string::npos) << line;
   EXPECT_EQ(line.find('\n'), std::string::npos) << line;
@@ -48,7 +48,7 @@ struct Spec {
   DType dtype = DType::f32;
 };
 
-// Element i of a tensor in a test: a function of its name, a version and i alone.
+// Element i of a test tensor depends only on its name, a version and i.
 inline void fill(const Spec& spec, std::uint64_t version, const Region& region, std::byte* out) {
   const RandomStream random(version, spec.name);
   for_each_run(spec.shape, region, [&](std::int64_t begin, std::int64_t count) {
@@ -65,12 +65,12 @@ inline void fill(const Spec& spec, std::uint64_t version, const Region& region, 
   });
 }
 
-// States with memory of their own.
+// States that own their memory.
 class Host {
  public:
   std::vector<NamedState> states;
 
-  // Adds the boxes to the state of this name, made when missing; with `version`, filled with its values.
+  // Adds the boxes to the state of this name, created if missing; with `version`, filled with its values.
   void add(const Spec& spec, const std::vector<Region>& regions, std::uint64_t version = 0) {
     NamedState& state = state_of(spec);
     for (const Region& region : regions) {
@@ -80,7 +80,7 @@ class Host {
       if (version > 0) fill(spec, version, region, memory.data());
     }
   }
-  // A stretch [begin, end) of the flat tensor, as boxes over one piece of memory.
+  // Range [begin, end) of the flat tensor, as boxes over one buffer.
   void add_range(const Spec& spec, std::int64_t begin, std::int64_t end, std::uint64_t version = 0) {
     auto& memory = memory_.emplace_back(static_cast<std::size_t>((end - begin) * size_of(spec.dtype)) + 1);
     const TensorView flat(memory.data(), spec.dtype, {end - begin}, DeviceKind::cpu);
@@ -113,7 +113,7 @@ class Host {
   std::list<std::vector<std::byte>> memory_;
 };
 
-// Saves ranks' states one after another, as their processes would.
+// Saves the ranks' states one after another, as their processes would.
 inline std::string save(const SaveOptions& options, const std::vector<Host>& ranks,
                         const std::string& meta = R"({"position": 7})") {
   SaveOptions all = options;
@@ -127,7 +127,7 @@ inline std::string save(const SaveOptions& options, const std::vector<Host>& ran
   return first.commit(parts, meta);
 }
 
-// The flat tensors cut evenly over `world` ranks.
+// The flat tensors split evenly over `world` ranks.
 inline std::vector<Host> cut_flat(const std::vector<Spec>& specs, int world, std::uint64_t version = 0) {
   std::vector<Host> ranks(static_cast<std::size_t>(world));
   for (int rank = 0; rank < world; ++rank) {
@@ -139,7 +139,7 @@ inline std::vector<Host> cut_flat(const std::vector<Spec>& specs, int world, std
   return ranks;
 }
 
-// A child process that runs `work` and ends without destructors, as a killed one would.
+// A child process that runs `work` and exits without destructors, like a killed one.
 inline pid_t start_child(const std::function<void()>& work) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -21,11 +21,11 @@ namespace {
 AppendFile::AppendFile(const std::string& path, std::int64_t keep) : path_(path), bytes_(keep) {
   const std::string folder = folder_of(path);
   checkpoint::make_folders(folder);
-  // Non-blocking, so that a pipe under this name cannot hold us: it is rejected, here or when it is cut.
+  // Non-blocking, so that open() does not hang on a pipe of this name. Here or at ftruncate it is rejected.
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
   if (file_ < 0) fail(path, "cannot write", errno);
   try {
-    if (::ftruncate(file_, keep) != 0) fail(path, "cannot cut", errno);
+    if (::ftruncate(file_, keep) != 0) fail(path, "cannot truncate", errno);
     if (::fsync(file_) != 0) fail(path, "cannot write", errno);
     checkpoint::sync_folder(folder);
   } catch (...) {
@@ -40,8 +40,8 @@ AppendFile::~AppendFile() {
 }
 
 void AppendFile::append(std::string_view record) {
-  // A torn record in the middle would spoil what follows it.
-  if (torn_ && ::ftruncate(file_, bytes_) != 0) fail(path_, "cannot cut", errno);
+  // Removes the partial record of an earlier failure.
+  if (torn_ && ::ftruncate(file_, bytes_) != 0) fail(path_, "cannot truncate", errno);
   torn_ = false;
   dirty_ = true;
   for (std::size_t done = 0; done < record.size();) {

@@ -1,4 +1,4 @@
-// A file that grows by whole records: a record is there entirely or not at all.
+// `AppendFile`: a file that grows by complete records. A record is written fully or not at all.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,23 @@ namespace hawser::report {
 
 class AppendFile {
  public:
-  // Opens or makes `path`, with its folders, and cuts off all behind its first `keep` bytes. UserError where that
-  // fails.
+  // Opens or creates `path` and its parent folders, and truncates the file to its first `keep` bytes. UserError on
+  // failure.
   explicit AppendFile(const std::string& path, std::int64_t keep = 0);
-  ~AppendFile();  // on the disk, where that works
+  ~AppendFile();  // syncs; ignores errors
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // The system gets a record in one call, so that a killed process leaves whole ones. UserError, with nothing of the
-  // record left, when it cannot be written; the next one may be tried.
+  // Writes the record in one call, so that a killed process leaves complete records. UserError when it cannot be
+  // written; nothing of the record stays then, and the next call may retry.
   void append(std::string_view record);
-  void sync();  // to the disk; UserError
+  void sync();  // fdatasync; UserError
   const std::string& path() const { return path_; }
 
  private:
   std::string path_;
   int file_ = -1;
-  std::int64_t bytes_ = 0;  // of whole records
+  std::int64_t bytes_ = 0;  // of complete records
   bool dirty_ = false, torn_ = false;
 };
 

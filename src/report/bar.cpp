@@ -31,7 +31,7 @@ std::string loss_text(double loss) {
   return "loss " + number(loss, "{:.4f}");
 }
 
-// format_seconds, without a fraction that an estimate does not have.
+// format_seconds without the fraction, which an estimate does not have.
 std::string time_left(double seconds) {
   if (!std::isfinite(seconds)) return "?";
   const double whole = std::max(0.0, std::round(seconds));
@@ -55,7 +55,7 @@ std::string bar(const BarState& state, int width) {
   return styled(state, kGreen, done) + styled(state, kDim, rest);
 }
 
-// What may be left out, from what goes last to what goes first.
+// Fields that may be dropped; the last is dropped first.
 enum Field { kLoss, kLeft, kRate, kMemory, kBar, kPercent, kFields };
 
 std::string compose(const BarState& state, const std::array<bool, kFields>& shown, int bar_width) {
@@ -63,7 +63,7 @@ std::string compose(const BarState& state, const std::array<bool, kFields>& show
   std::string line = styled(state, kBold, fmt::format("step {:>{}}/{}", state.step, total.size(), total));
   if (shown[kBar]) line += "  " + bar(state, bar_width);
   if (shown[kPercent]) line += fmt::format("  {:>3}%", static_cast<int>(fraction(state) * 100));
-  // Padded, so that the bar keeps its width while numbers change theirs.
+  // Padded, so that the bar keeps its width while the numbers change theirs.
   if (state.measured) {
     if (shown[kLoss]) line += "  " + styled(state, kBold, loss_text(state.loss));
     if (shown[kRate]) line += fmt::format("  {:>5} tok/s", format_count(state.tokens_per_second));

@@ -1,4 +1,4 @@
-// The text of a progress line, as a function of its state: no clock, no terminal. progress.h draws it.
+// Text of the progress line, as a function of its state: no clock, no terminal. progress.h draws it.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,23 @@ namespace hawser::report {
 
 struct BarState {
   std::int64_t step = 0, total = 0;
-  bool measured = false;  // the numbers below are there
+  bool measured = false;  // the numbers below are valid
   double loss = 0, tokens_per_second = 0, seconds_left = 0;
   std::int64_t memory_bytes = 0;
   std::string phase;  // "evaluating 3/20"; empty while training
   bool colour = false, unicode = false;
 };
 
-// "step  120/1000  ━━━━━━──────────────────   12%  loss 3.2145  12.3K tok/s  1.25 GiB  ETA 3m 05s", at most `columns`
-// wide: first the bar shrinks, then go the percentage, the bar, memory, tokens/s, the time left and the loss.
+// The line is at most `columns` wide:
+//   "step  120/1000  ━━━━━━──────────────────   12%  loss 3.2145  12.3K tok/s  1.25 GiB  ETA 3m 05s"
+// On a narrow terminal the bar shrinks first; then the percentage, the bar, memory, tokens/s, the time left and the
+// loss are dropped, in this order.
 std::string bar_line(const BarState& state, int columns);
 
-// "step 120/1000  loss 3.2145  gradient 1.02  rate 2.00e-05  12.3K tokens/s  1.25 GiB  ETA 3m 05s"
+// "step 120/1000  loss 3.2145  grad_norm 1.02  lr 2.00e-05  12.3K tokens/s  1.25 GiB  ETA 3m 05s"
 std::string plain_line(const StepMetrics& metrics, std::int64_t total, double seconds_left);
 
-// Cells that a text takes on a terminal: colour takes none, every letter one.
+// Terminal cells of a text: 0 for a colour sequence, 1 for a character.
 int cells(const std::string& text);
 
 }  // namespace hawser::report

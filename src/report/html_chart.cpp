@@ -13,10 +13,10 @@ namespace {
 constexpr double kWidth = 560, kHeight = 220;
 constexpr double kLeft = 58, kRight = 12, kTop = 10, kBottom = 28;
 constexpr double kLogFrom = 50;
-constexpr int kColours = 8;          // of the style sheet: c0 to c7
-constexpr std::size_t kMarked = 40;  // a curve of so few points shows each
+constexpr int kColours = 8;          // c0 to c7 of the style sheet
+constexpr std::size_t kMarked = 40;  // a curve with at most this many points marks each
 
-// 1, 2 or 5 times a power of ten, so that about `count` of them fill the range.
+// 1, 2 or 5 times a power of ten, so that about `count` steps fill the range.
 double nice_step(double range, int count) {
   const double raw = range / count, power = std::pow(10, std::floor(std::log10(raw)));
   for (const double times : {1.0, 2.0, 5.0}) {
@@ -32,7 +32,7 @@ std::string short_number(double value) {
   return fmt::format("{:.4g}", value);
 }
 
-// From values to places of the picture.
+// Maps values to coordinates of the chart.
 struct Scale {
   double min = 0, max = 1, from = 0, to = 1;
   bool logarithmic = false;
@@ -74,7 +74,7 @@ Scale y_scale(const std::vector<std::vector<Curve::Point>>& all) {
     min -= around, max += around;
   } else if (!scale.logarithmic) {
     const double around = 0.04 * (max - min);
-    // Nothing below zero where no value is.
+    // The axis does not go below zero unless a value does.
     min = min >= 0 ? std::max(0.0, min - around) : min - around;
     max += around;
   }
@@ -250,7 +250,7 @@ std::string part_bar(const std::string& title, std::vector<std::pair<std::string
   return fmt::format(
       "<figure><figcaption><b>{}</b></figcaption><svg class=\"bar\" viewBox=\"0 0 1000 28\" "
       "preserveAspectRatio=\"none\" "
-      "role=\"img\" aria-label=\"{}\">{}</svg><table>{}<tr class=\"sum\"><td>together</td><td class=\"n\">{}</td>"
+      "role=\"img\" aria-label=\"{}\">{}</svg><table>{}<tr class=\"sum\"><td>total</td><td class=\"n\">{}</td>"
       "<td></td></tr></table></figure>\n",
       html_escape(title), html_escape(title), bar, rows, text(whole));
 }

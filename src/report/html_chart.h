@@ -1,4 +1,4 @@
-// Pictures of report.html, as SVG inside the page: its colours are the page's, for light and dark.
+// Charts of report.html as inline SVG, in the page's colours for light and dark.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace hawser::report {
 
-// For text and for attributes in double quotes alike.
+// Escapes for text and for attributes in double quotes.
 std::string html_escape(const std::string& text);
 
-// A number by step, kept in at most kPoints buckets of equally many steps: their means, and between what they lay.
+// A number by step, kept in at most kPoints buckets of equally many steps: mean, minimum and maximum of each bucket.
 class Curve {
  public:
   static constexpr std::size_t kPoints = 600;
   struct Point {
-    double step = 0, mean = 0, min = 0, max = 0;  // step: the bucket's last
+    double step = 0, mean = 0, min = 0, max = 0;  // step: the last of the bucket
   };
 
   explicit Curve(std::string name, std::string unit = "") : name_(std::move(name)), unit_(std::move(unit)) {}
-  void add(std::int64_t step, double value);  // steps grow; what is not finite is counted and left out
+  void add(std::int64_t step, double value);  // steps increase; values that are not finite are counted and left out
   const std::string& name() const { return name_; }
   const std::string& unit() const { return unit_; }
   std::vector<Point> points() const;
@@ -34,16 +34,16 @@ class Curve {
   static void merge(Bucket& into, const Bucket& from);
 
   std::string name_, unit_;
-  std::int64_t width_ = 1;  // steps a bucket
+  std::int64_t width_ = 1;  // steps per bucket
   std::vector<Bucket> buckets_;
   std::int64_t left_out_ = 0;
 };
 
-// One picture with up to four curves over steps; "" where none has a point. The scale is logarithmic where all values
-// are positive and span more than a factor of 50.
+// One chart with up to four curves over steps; "" if no curve has a point. The y axis is logarithmic if all values are
+// positive and span more than a factor of 50.
 std::string chart(const std::string& title, const std::vector<const Curve*>& curves);
 
-// Parts of a whole as one bar, with a table of them: name, what `text` makes of it, share. The largest first.
+// Parts of a total as one bar, with a table of name, value (as `text` prints it) and share. Largest first.
 using PartText = std::string (*)(double);
 std::string part_bar(const std::string& title, std::vector<std::pair<std::string, double>> parts, PartText text);
 

@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::size_t kMaxFindings = 200;
 
-// What metrics.jsonl tells, in memory that does not grow with the steps.
+// The curves and totals of metrics.jsonl, in memory that does not grow with the number of steps.
 struct Run {
   Curve loss{"training", "nats"}, validation{"validation", "nats"}, norm{"gradient norm"}, rate{"learning rate"};
-  Curve tokens{"tokens a second"}, use{"utilization"};
+  Curve tokens{"tokens per second"}, use{"utilization"};
   std::vector<Finding> findings;
   std::int64_t more_findings = 0;
   std::optional<StepMetrics> last;
@@ -61,13 +61,14 @@ std::string tiles(const Run& run, const RunFacts& facts) {
   if (run.last && run.last->targets != 0)
     out += tile(fmt::format("{:.4f}", run.last->loss), "training loss, last step");
   if (run.last_validation) out += tile(fmt::format("{:.4f}", *run.last_validation), "validation loss, last");
-  if (run.seconds > 0) out += tile(format_count(run.all_tokens / run.seconds), "tokens a second, mean");
+  if (run.seconds > 0) out += tile(format_count(run.all_tokens / run.seconds), "tokens per second, mean");
   if (run.last && run.last->model_flops_utilization) {
-    out += tile(fmt::format("{:.1f} %", 100 * *run.last->model_flops_utilization), "of the devices' FLOPs, last step");
+    out +=
+        tile(fmt::format("{:.1f} %", 100 * *run.last->model_flops_utilization), "model FLOPs utilization, last step");
   }
   if (run.last) {
-    out += tile(format_bytes(Bytes(run.last->peak_arena_bytes)), "memory of a rank");
-    out += tile(format_seconds(run.seconds), "in training steps");
+    out += tile(format_bytes(Bytes(run.last->peak_arena_bytes)), "memory per rank");
+    out += tile(format_seconds(run.seconds), "time in training steps");
     out += tile(fmt::format("{:.2f}", run.last->data_position.epoch), "epochs");
   }
   return "<div class=\"tiles\">\n" + out + "</div>\n";
@@ -85,11 +86,11 @@ std::string state(const Run& run, const HtmlInput& input) {
 }
 
 std::string findings(const Run& run, bool asked) {
-  std::string out = "<h2>What the rules said</h2>\n";
-  if (!asked) return out + "<p class=\"quiet\">They were turned off (report.rules).</p>\n";
+  std::string out = "<h2>Findings of the rules</h2>\n";
+  if (!asked) return out + "<p class=\"quiet\">The rules are off (report.rules).</p>\n";
   if (run.findings.empty()) {
     return out +
-           "<p class=\"quiet\">Nothing: no exploding or vanishing gradients, a loss that falls, no stall, no "
+           "<p class=\"quiet\">None: no exploding or vanishing gradients, the loss falls, no stall, no "
            "overfitting.</p>\n";
   }
   out += "<ul class=\"findings\">\n";
@@ -113,7 +114,7 @@ std::string table(const std::string& title, const Table& rows) {
 
 std::string recipe(const std::vector<RecipeEntry>& entries) {
   std::string out =
-      "<h2>Recipe</h2>\n<p class=\"quiet\">As it was given; defaults are grey.</p>\n<div class=\"grid2\">\n";
+      "<h2>Recipe</h2>\n<p class=\"quiet\">Values as given; defaults are grey.</p>\n<div class=\"grid2\">\n";
   std::string section, rows;
   const auto flush = [&] {
     if (!rows.empty()) {
@@ -165,22 +166,22 @@ std::string html_report(const HtmlInput& input) {
   out += tiles(run, facts);
   out += findings(run, input.rules);
   out += "<h2>Curves</h2>\n<div class=\"grid2\">\n";
-  out += chart("Loss, nats a target", {&run.loss, &run.validation});
+  out += chart("Loss, nats per target", {&run.loss, &run.validation});
   out += chart("Gradient norm, before clipping", {&run.norm});
   out += chart("Learning rate", {&run.rate});
-  out += chart("Tokens a second", {&run.tokens});
-  out += chart("Model FLOPs, percent of what the devices can do", {&run.use});
+  out += chart("Tokens per second", {&run.tokens});
+  out += chart("Model FLOPs utilization, percent", {&run.use});
   out += "</div>\n<h2>Memory and time</h2>\n<div class=\"grid2\">\n";
   std::vector<std::pair<std::string, double>> memory;
   for (const auto& [purpose, bytes] : facts.memory) memory.emplace_back(purpose, static_cast<double>(bytes));
-  out += part_bar("Memory of a rank, by purpose, when most is live", std::move(memory), bytes_text);
+  out += part_bar("Peak memory of a rank, by purpose", std::move(memory), bytes_text);
   out += part_bar("Time of this process", input.phases, seconds_text);
   out += "</div>\n" + recipe(facts.recipe);
   Table data = facts.data;
   if (run.last) {
-    data.emplace_back("sequences drawn", fmt::format("{}", run.last->data_position.sequences));
+    data.emplace_back("sequences read", fmt::format("{}", run.last->data_position.sequences));
     if (run.targets > 0) data.emplace_back("tokens predicted", fmt::format("{}", run.targets));
-    if (run.skipped > 0) data.emplace_back("steps without a token to predict", fmt::format("{}", run.skipped));
+    if (run.skipped > 0) data.emplace_back("steps without targets", fmt::format("{}", run.skipped));
   }
   out += "<h2>Environment and data</h2>\n<div class=\"grid2\">\n" + table("Environment", facts.environment) +
          table("Data", data) + "</div>\n";

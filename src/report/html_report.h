@@ -1,5 +1,5 @@
-// The report of a run as one HTML page: nothing is fetched, all that came from a user is escaped. Light or dark as the
-// reader's system is; it prints.
+// The report of a run as one HTML page. The page loads nothing, escapes all user input, follows the system's light or
+// dark mode, and can be printed.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ namespace hawser::report {
 
 struct HtmlInput {
   const RunFacts& facts;
-  std::string metrics_file;  // read here: also the steps before a resume are in it
+  std::string metrics_file;  // read here; includes the steps before a resume
   Ending ending = Ending::done;
-  bool rules = true;                                   // they were asked
-  std::vector<std::pair<std::string, double>> phases;  // seconds of this process by kind, as PhaseClock has them
-  std::string when;                                    // of the end, for people
+  bool rules = true;                                   // rules were enabled
+  std::vector<std::pair<std::string, double>> phases;  // seconds of this process by kind, as in PhaseClock
+  std::string when;                                    // end time, as text
 };
 
 std::string html_report(const HtmlInput& input);

@@ -49,7 +49,7 @@ footer { margin-top: 36px; color: var(--quiet); font-size: 13px; overflow-wrap: 
   svg, .key { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 )css";
 
-// What the curves are worth where the pointer is.
+// Shows the curves' values at the pointer.
 inline constexpr const char* kHtmlScript = R"js(
 for (const figure of document.querySelectorAll("figure.chart")) {
   const svg = figure.querySelector("svg"), cursor = figure.querySelector(".cursor"), out = figure.querySelector("output");

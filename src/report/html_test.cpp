@@ -48,7 +48,7 @@ TEST(Curve, KeepsMeansAndRangesInBoundedMemory) {
   EXPECT_EQ(many.points().size(), points.size());
 }
 
-// Steps far apart, as those of evaluations are.
+// Steps far apart, as for evaluations.
 TEST(Curve, SparseStepsStayApart) {
   Curve curve("validation");
   for (int i = 1; i <= 10; ++i) curve.add(i * 100000, i);
@@ -64,7 +64,7 @@ TEST(Chart, DrawsWhatThereIs) {
   for (int step = 1; step <= 100; ++step) wide.add(step, std::pow(10, step % 5));
   EXPECT_NE(chart("a <wide> one", {&wide}).find("logarithmic"), std::string::npos);
   EXPECT_EQ(chart("a <wide> one", {&wide}).find("<wide>"), std::string::npos);
-  // A key of the legend and its name are one piece, which no line break parts.
+  // A legend key and its name are one element, so that no line break splits them.
   const std::string both = chart("both", {&one, &wide});
   for (const char* entry : {R"(<span class="entry"><span class="key c0"></span>one</span> )",
                             R"(<span class="entry"><span class="key c1"></span>wide</span> )"}) {
@@ -74,7 +74,7 @@ TEST(Chart, DrawsWhatThereIs) {
   for (const char* bad : {"nan", "inf"}) EXPECT_EQ(chart("x", {&wide}).find(bad), std::string::npos);
 }
 
-// Every number of a picture lies in it.
+// All coordinates are inside the chart.
 TEST(Chart, StaysInItsFrame) {
   for (const double scale : {1e-8, 1.0, 1e12}) {
     for (const double shift : {0.0, -5.0, 3.0}) {
@@ -129,10 +129,10 @@ RunFacts facts() {
 
 TEST_F(Html, HoldsAllOfTheRunAndFetchesNothing) {
   const std::string text = page(facts(), 20);
-  for (const std::string& part : std::vector<std::string>{"Loss, nats a target",
+  for (const std::string& part : std::vector<std::string>{"Loss, nats per target",
                                                           "Gradient norm",
                                                           "Learning rate",
-                                                          "Tokens a second",
+                                                          "Tokens per second",
                                                           "data-name=\"validation\"",
                                                           "20 / 20",
                                                           "8.8000",
@@ -162,8 +162,8 @@ TEST_F(Html, HoldsAllOfTheRunAndFetchesNothing) {
 TEST_F(Html, ReportsHowItEndedAndWhatWasNotAsked) {
   EXPECT_NE(page(facts(), 5, Ending::interrupted).find("stopped after step 5"), std::string::npos);
   EXPECT_NE(page(facts(), 5, Ending::diverged).find("diverged in step 5"), std::string::npos);
-  EXPECT_NE(page(facts(), 5).find("Nothing: no exploding"), std::string::npos);
-  EXPECT_NE(page(facts(), 5, Ending::done, false).find("turned off"), std::string::npos);
+  EXPECT_NE(page(facts(), 5).find("None: no exploding"), std::string::npos);
+  EXPECT_NE(page(facts(), 5, Ending::done, false).find("rules are off"), std::string::npos);
   EXPECT_NE(page({.name = "empty"}, 0).find("0 / 0"), std::string::npos);
 }
 

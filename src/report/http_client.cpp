@@ -52,7 +52,7 @@ const HttpClient::Library& HttpClient::library() {
   static const Library loaded = [] {
     void* library = ::dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
-      throw UserError(Problem{.file = "libcurl.so.4", .what = "not there", .hint = "installing libcurl4"});
+      throw UserError(Problem{.file = "libcurl.so.4", .what = "not found", .hint = "installing libcurl4"});
     }
     Library out{};
     find(library, "curl_global_init", out.global_init);
@@ -66,7 +66,7 @@ const HttpClient::Library& HttpClient::library() {
     find(library, "curl_slist_append", out.append);
     find(library, "curl_slist_free_all", out.free_all);
     if (out.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) {
-      throw UserError(Problem{.file = "libcurl.so.4", .what = "does not start"});
+      throw UserError(Problem{.file = "libcurl.so.4", .what = "cannot be initialized"});
     }
     return out;
   }();
@@ -75,7 +75,7 @@ const HttpClient::Library& HttpClient::library() {
 
 HttpClient::HttpClient(Options options) : options_(std::move(options)) {
   handle_ = library().init();
-  if (handle_ == nullptr) throw UserError(Problem{.file = "libcurl.so.4", .what = "does not start"});
+  if (handle_ == nullptr) throw UserError(Problem{.file = "libcurl.so.4", .what = "cannot be initialized"});
 }
 
 HttpClient::~HttpClient() {
@@ -110,14 +110,14 @@ HttpAnswer HttpClient::send(const std::string& url, const std::string& body) {
   curl_slist* headers = nullptr;
   if (!body.empty()) {
     headers = curl.append(headers, "Content-Type: application/json");
-    headers = curl.append(headers, "Expect:");  // no pause for a permission to go on
+    headers = curl.append(headers, "Expect:");  // no wait for "100 Continue"
     curl.set(handle_, CURLOPT_HTTPHEADER, headers);
     curl.set(handle_, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
     curl.set(handle_, CURLOPT_POSTFIELDS, body.c_str());
   }
   const CURLcode code = curl.perform(handle_);
   curl.free_all(headers);
-  if (code == CURLE_WRITE_ERROR) throw NoAnswer("the answer is too long");
+  if (code == CURLE_WRITE_ERROR) throw NoAnswer("the response is too large");
   if (code != CURLE_OK) throw NoAnswer(error[0] != 0 ? error.data() : curl.error(code));
   HttpAnswer out{.body = std::move(answer.body)};
   curl.info(handle_, CURLINFO_RESPONSE_CODE, &out.status);

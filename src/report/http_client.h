@@ -1,5 +1,5 @@
-// HTTP and HTTPS requests through libcurl, which is loaded when the first client is made: a run that needs none does
-// without it.
+// HTTP and HTTPS requests through libcurl. The library is loaded when the first client is created; a run without one
+// does not need it.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ struct HttpAnswer {
   std::string body;
 };
 
-// No whole answer came.
+// No complete response arrived.
 class NoAnswer : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -24,20 +24,21 @@ class NoAnswer : public std::runtime_error {
 class HttpClient {
  public:
   struct Options {
-    std::chrono::milliseconds connect{5000}, whole{10000};  // at most
-    std::size_t largest = 1 << 20;                          // bytes of an answer
+    std::chrono::milliseconds connect{5000}, whole{10000};  // limits
+    std::size_t largest = 1 << 20;                          // maximum bytes of a response
     std::string token;                                      // sent as Authorization: Bearer
-    std::string user, password;                             // or as Basic, where `user` is set
+    std::string user, password;                             // or Basic authentication, if `user` is set
   };
-  // UserError where there is no libcurl.
+  // UserError if libcurl is not installed.
   explicit HttpClient(Options options);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // `body` "": GET; else POST, as JSON. Redirects are not followed. Throws NoAnswer, with the reason. One thread.
+  // GET if `body` is empty, else POST with a JSON body. Redirects are not followed. Throws NoAnswer with the reason.
+  // Not thread-safe.
   HttpAnswer send(const std::string& url, const std::string& body = "");
-  // From any thread: what is on its way ends with NoAnswer, and so does all that follows.
+  // From any thread: the request in progress and all later ones throw NoAnswer.
   void cancel() { cancelled_ = true; }
 
  private:

@@ -51,7 +51,7 @@ int port_of(int listener) {
   Address at;
   at.size = sizeof at.storage;
   if (getsockname(listener, at.get(), &at.size) != 0) return 0;
-  // The port lies at the same place in both families.
+  // The port is at the same offset in both families.
   return ntohs(reinterpret_cast<sockaddr_in*>(&at.storage)->sin_port);
 }
 
@@ -65,10 +65,10 @@ int listen_at(const std::string& text, int port) {
   if (listener < 0 || ::bind(listener, at.get(), at.size) != 0 || ::listen(listener, kBacklog) != 0) {
     const int error = errno;
     if (listener >= 0) ::close(listener);
-    throw UserError(Problem{
-        .file = place,
-        .what = error == EADDRINUSE ? "another program listens there" : cat("cannot listen: ", std::strerror(error)),
-        .hint = "another report.prometheus_port"});
+    throw UserError(
+        Problem{.file = place,
+                .what = error == EADDRINUSE ? "address already in use" : cat("cannot listen: ", std::strerror(error)),
+                .hint = "another report.prometheus_port"});
   }
   return listener;
 }
@@ -99,7 +99,7 @@ struct HttpServer::Connection {
 
   bool replying() const { return !reply.empty(); }
 
-  // What has come; true where the request is whole, or too large to become so.
+  // Reads available bytes; true if the request is complete or exceeds the limit.
   bool receive() {
     char bytes[4096];
     const ssize_t count = ::recv(socket, bytes, sizeof bytes, 0);
@@ -128,7 +128,7 @@ HttpServer::HttpServer(const std::string& address, int port, HttpPage page) : pa
   wake_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake_ < 0) {
     ::close(listener_);
-    throw UserError(Problem{.file = address, .what = cat("no event: ", std::strerror(errno))});
+    throw UserError(Problem{.file = address, .what = cat("cannot create an eventfd: ", std::strerror(errno))});
   }
   thread_ = std::thread([this] { serve(); });
 }
@@ -184,7 +184,7 @@ void HttpServer::serve() {
     if (polled[1].revents == 0) continue;
     const int socket = ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (socket < 0) {
-      // Out of descriptors: the connection stays in the queue, and the poll would return at once again and again.
+      // Out of file descriptors: the connection stays queued, and poll would return at once again and again.
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(100));
       continue;
     }

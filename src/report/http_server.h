@@ -1,10 +1,9 @@
-// A small HTTP/1.1 server on a thread of its own: GET and HEAD of one path, one reply a connection.
+// A small HTTP/1.1 server on a thread of its own: GET and HEAD of one path, one reply per connection.
 //
 //   HttpServer server("127.0.0.1", 9400, {.path = "/metrics", .type = "text/plain", .body = [&] { return text(); }});
 //
-// At most 16 connections at a time, where a new one drives out the oldest; 8 KiB a request; 5 s from the first byte to
-// the last: a slow client holds up neither others nor the run. Requests are answered in the standard's way where they
-// are rejected: 400, 404, 405, 431.
+// Limits: 16 connections, a new one closes the oldest; 8 KiB per request; 5 s from the first byte to the last. A slow
+// client delays neither other clients nor the run. Rejected requests get the standard status: 400, 404, 405, 431.
 #pragma once
 
 #include <functional>
@@ -22,9 +21,9 @@ struct HttpPage {
 
 class HttpServer {
  public:
-  // `address`: numeric, IPv4 or IPv6. Port 0: any that is free. UserError where it cannot listen.
+  // `address`: numeric, IPv4 or IPv6. Port 0: any free port. UserError if it cannot listen.
   HttpServer(const std::string& address, int port, HttpPage page);
-  ~HttpServer();  // returns at once; replies on their way are cut off
+  ~HttpServer();  // returns at once; open replies are cut off
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 

@@ -11,13 +11,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kDeepest = 32;  // of a line that is read: copies of JSON go down recursively
+constexpr int kDeepest = 32;  // of a line that is read: copying JSON recurses
 
 Json finite(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
 }
 
-// `old_key`: the spelling of lines written before `key` existed.
+// `old_key`: the key in lines written before `key` existed.
 double number(const Json& json, const char* key, const char* old_key = nullptr) {
   auto found = json.find(key);
   if (found == json.end() && old_key != nullptr) found = json.find(old_key);
@@ -87,7 +87,7 @@ std::optional<StepMetrics> from_json(const std::string& line) {
                 .tokens_per_second = number(json, "tokens_per_second"),
                 .model_flops_per_second = number(json, "model_flops_per_second"),
                 .step_seconds = number(json, "step_seconds"),
-                // Lines of earlier versions do not say: any, but not none.
+                // Lines of earlier versions lack it: unknown, but not 0.
                 .targets = json.contains("targets") ? whole(json, "targets") : -1,
                 .peak_arena_bytes = whole(json, "peak_arena_bytes"),
                 .attention_imbalance = perhaps(json, "attention_imbalance").value_or(1.0),

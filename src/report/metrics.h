@@ -1,4 +1,4 @@
-// What a step tells: the numbers that every place of report/ gets.
+// `StepMetrics`: the numbers of one step that every sink receives.
 #pragma once
 
 #include <cstdint>
@@ -9,45 +9,45 @@
 
 namespace hawser::report {
 
-// How far the data has been read after a step.
+// Position in the training data after a step.
 struct DataPosition {
-  std::int64_t sequences = 0;  // drawn so far, over all ranks
-  double epoch = 0;            // the same as passes over the training data
+  std::int64_t sequences = 0;  // read so far, by all ranks
+  double epoch = 0;            // the same, in passes over the training data
 };
 
-// What a rule that watches training has to say (report/rules.h).
+// A finding of a rule that watches training (report/rules.h).
 struct Finding {
   std::int64_t step = 0;
   std::string rule;  // "exploding gradients"
-  std::string text;  // what was seen, and what to try
+  std::string text;  // what was found, and what to try
 };
 
 struct StepMetrics {
   std::int64_t step = 0;  // from 1
-  double loss = 0;        // nats a target, before the update
+  double loss = 0;        // nats per target, before the update
   double grad_norm = 0;   // before clipping
   double lr = 0;
-  double tokens_per_second = 0;       // of the whole run
-  double model_flops_per_second = 0;  // of the whole run; recompute does not count
+  double tokens_per_second = 0;       // all ranks
+  double model_flops_per_second = 0;  // all ranks; recompute not counted
   double step_seconds = 0;
-  std::int64_t targets = 0;  // tokens predicted, over all ranks; 0: the step was skipped, its loss says nothing
-  std::int64_t peak_arena_bytes = 0;  // the largest over ranks
-  // Attention work of the step's micro-batches over the ranks that share them (rank 0's context group): most over mean.
+  std::int64_t targets = 0;           // tokens predicted, all ranks; 0: the step was skipped and its loss is undefined
+  std::int64_t peak_arena_bytes = 0;  // maximum over ranks
+  // Attention work of the step's micro-batches over the ranks that share them (rank 0's context group): max / mean.
   double attention_imbalance = 1;
   DataPosition data_position;
-  std::string checkpointing;                      // memory.activation_checkpointing; where a run begins or goes on
-  std::optional<double> model_flops_utilization;  // of what the devices can do at most, where that is known
-  std::optional<double> validation_loss;          // where an evaluation followed the step
+  std::string checkpointing;  // memory.activation_checkpointing; set on the first step of a run or resume
+  std::optional<double> model_flops_utilization;  // over the devices' peak FLOPS, where known
+  std::optional<double> validation_loss;          // set if an evaluation followed the step
   std::vector<Finding> findings;                  // about this step
 };
 
-// What can be drawn as a curve, each with its name: "loss/train", "speed/tokens_per_second". Without loss and gradient
-// where the step was skipped.
+// Values to plot as curves, each with its name: "loss/train", "speed/tokens_per_second". A skipped step has no loss and
+// no gradient norm.
 std::vector<std::pair<const char*, double>> scalars(const StepMetrics& metrics);
 
-// One line without its end: {"step":1,"loss":3.5,...,"data_position":{"sequences":8,"epoch":0.01}}. Numbers that are
-// not finite become null, since JSON has none; null in a line is read as not a number.
+// One line without its newline: {"step":1,"loss":3.5,...,"data_position":{"sequences":8,"epoch":0.01}}. Numbers that
+// are not finite are written as null, since JSON has none; null is read back as NaN.
 std::string to_json(const StepMetrics& metrics);
-std::optional<StepMetrics> from_json(const std::string& line);  // none where it is no such line
+std::optional<StepMetrics> from_json(const std::string& line);  // nullopt if it is not such a line
 
 }  // namespace hawser::report

@@ -8,7 +8,7 @@
 namespace hawser::report {
 namespace {
 
-// A pipe in the file's place would hold who opens it.
+// Opening a pipe of this name would block.
 std::ifstream open_regular(const std::string& path) {
   std::error_code ignored;
   std::ifstream in;
@@ -20,12 +20,12 @@ constexpr std::chrono::seconds kSyncEvery{1};
 
 }  // namespace
 
-// The lines from the beginning on whose steps grow and are not beyond `last`.
+// The leading lines whose steps increase and are at most `last`.
 MetricsFile::Kept MetricsFile::lines_to_keep(const std::string& path, std::int64_t last) {
   Kept kept;
   if (last <= 0) return kept;
   std::ifstream in = open_regular(path);
-  for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: the last line has no end
+  for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: the last line has no newline
     const auto metrics = from_json(line);
     if (!metrics || metrics->step <= kept.last_step || metrics->step > last) break;
     kept = {kept.bytes + static_cast<std::int64_t>(line.size()) + 1, metrics->step};

@@ -1,4 +1,4 @@
-// metrics.jsonl: one JSON object a step, one line each.
+// `MetricsFile`: writes metrics.jsonl, one JSON object per line and step.
 #pragma once
 
 #include <chrono>
@@ -9,17 +9,15 @@
 
 namespace hawser::report {
 
-// Appends. The disk has a line when the next one comes a second later or more, and when sync() or the destructor
-// returns. (A step of a second or more is thus on the disk before the next one ends.) A finding between steps is
-// written with the next step's line.
+// Appends. step() syncs if the last sync was a second or more ago; sync() and the destructor always do. A finding
+// between steps is written with the next step's line.
 class MetricsFile : public Sink {
  public:
-  // Keeps what an earlier run wrote about steps up to `resumed_step`, and cuts off everything from the first later or
-  // broken line on, in one truncation. 0: a new run, nothing is kept. The folder is made when missing. UserError where
-  // the file cannot be written.
+  // Keeps the lines of an earlier run up to `resumed_step`, and truncates the file once at the first later or broken
+  // line. 0: a new run, nothing is kept. Creates the folder if missing. UserError if the file cannot be written.
   explicit MetricsFile(const std::string& path, std::int64_t resumed_step = 0);
 
-  // Steps must grow. UserError when the disk is full; nothing of the line stays then, and the next may be written.
+  // Steps must increase. UserError when the disk is full; nothing of the line stays then, and the next may be written.
   void step(const StepMetrics& metrics) override;
   void finding(const Finding& finding) override { waiting_.push_back(finding); }
   void sync() override;
@@ -38,7 +36,7 @@ class MetricsFile : public Sink {
   std::chrono::steady_clock::time_point synced_;
 };
 
-// Every whole line of the file in turn; nothing where it cannot be read.
+// Calls `use` for every complete line of the file, in order; for none if the file cannot be read.
 void read_metrics(const std::string& path, const std::function<void(const StepMetrics&)>& use);
 
 }  // namespace hawser::report

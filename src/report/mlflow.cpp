@@ -12,11 +12,11 @@ namespace {
 
 using nlohmann::json;
 
-// What the server takes in one request, and in one value.
+// Limits of the server for one request and for one value.
 constexpr std::size_t kMetrics = 1000, kParameters = 100;
 constexpr std::size_t kLongestParameter = 500, kLongestTag = 5000, kLongestName = 250;
 
-// The server said no: the same request will get the same answer.
+// The server rejected the request: a retry gets the same response.
 class Rejected : public std::runtime_error {
  public:
   Rejected(long of, const std::string& what) : std::runtime_error(what), status(of) {}
@@ -32,7 +32,7 @@ std::string cut(const std::string& text, std::size_t max) {
   return text.substr(0, max);
 }
 
-// Letters, digits and _-./ and the space are what a name may hold.
+// A name may contain letters, digits, `_-./` and space.
 std::string name_of(const std::string& text) {
   std::string out = cut(text, kLongestName);
   for (char& c : out) {
@@ -63,16 +63,17 @@ std::string in_url(const std::string& text) {
   return out;
 }
 
-// The string at a path of keys in an answer.
+// The string at a path of keys in a response.
 std::string field(const std::string& answer, std::initializer_list<const char*> path) {
   const json whole = json::parse(answer, nullptr, /*allow_exceptions=*/false);
   const json* at = &whole;
   for (const char* key : path) {
     const auto found = at->is_object() ? at->find(key) : at->end();
-    if (!at->is_object() || found == at->end()) throw NoAnswer(cat("an answer without ", key, ": is it MLflow?"));
+    if (!at->is_object() || found == at->end())
+      throw NoAnswer(cat("a response without ", key, ": is it an MLflow server?"));
     at = &*found;
   }
-  if (!at->is_string()) throw NoAnswer("an answer of another form: is it MLflow?");
+  if (!at->is_string()) throw NoAnswer("an unexpected response: is it an MLflow server?");
   return at->get<std::string>();
 }
 
@@ -179,9 +180,9 @@ void Mlflow::work() {
   changed_.notify_all();
 }
 
-// With the mutex held.
+// The caller holds the mutex.
 void Mlflow::failed(const std::string& why, bool for_good) {
-  if (given_up_) return;  // cancelled: the run's end waits for nothing more
+  if (given_up_) return;  // cancelled: the end of the run waits no longer
   if (failures_++ == 0) first_failure_ = Clock::now();
   if (trouble_.empty()) trouble_ = cat(options_.server, ": ", why);
   if (for_good || Clock::now() - first_failure_ >= options_.give_up) {
@@ -204,7 +205,7 @@ std::string Mlflow::call(const std::string& path, const std::string& body) {
   throw Rejected(answer.status, why);
 }
 
-// What has been done is not done again when a later request fails.
+// Steps that are done are not repeated after a later request fails.
 void Mlflow::open_run() {
   if (options_.resumed && continue_earlier()) return;
   if (experiment_.empty()) find_experiment();
@@ -220,12 +221,12 @@ bool Mlflow::continue_earlier() {
     if (state.at("server") != options_.server) return false;
     id = state.at("run_id").get<std::string>();
   } catch (const std::exception&) {
-    return false;  // the run was not sent there before
+    return false;  // the run was not sent to this server before
   }
   try {
     call("runs/update", text_of({{"run_id", id}, {"status", "RUNNING"}}));
   } catch (const Rejected&) {
-    return false;  // gone from the server
+    return false;  // removed from the server
   }
   run_ = id;
   return true;
@@ -264,7 +265,7 @@ void Mlflow::make_run() {
     checkpoint::write_text_atomically(options_.state_file,
                                       text_of({{"server", options_.server}, {"run_id", made_}}) + "\n");
   } catch (const UserError& error) {
-    // Its numbers arrive all the same; a resume starts another run there.
+    // The metrics are sent all the same; a resume starts another run on the server.
     const std::lock_guard<std::mutex> lock(mutex_);
     if (trouble_.empty()) trouble_ = error.what();
   }
@@ -301,7 +302,7 @@ bool Mlflow::send_some() {
   if (items.empty() && findings.empty()) return false;
   send(items, findings);
   const std::lock_guard<std::mutex> lock(mutex_);
-  // More may have come meanwhile, and the oldest may have been dropped.
+  // More may have been queued meanwhile, and the oldest may have been dropped.
   while (!waiting_.empty() && !items.empty() && waiting_.front().metrics.step <= items.back().metrics.step) {
     waiting_.pop_front();
   }

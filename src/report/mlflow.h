@@ -1,9 +1,11 @@
-// Sends a run to an MLflow server over its REST API (2.0): parameters, metrics of each step, what rules found, status.
+// `Mlflow`: sends a run to an MLflow server over its REST API (2.0): parameters, metrics of each step, findings,
+// status.
 //
-// A thread of its own sends what has come, every second or so, in batches; the run never waits for it, but at its end a
-// few seconds for the rest. A server that does not answer is asked again after 1, 2, 4, ... 60 s; after ten minutes
-// without success, or when it rejects (a status of 400 to 499, but 408 and 429), nothing more is sent. 10,000 steps
-// wait at most, then the oldest are lost. Numbers that are not finite are left out.
+// A background thread sends queued data about once a second, in batches. The run never waits for it, except a few
+// seconds at the end for the rest. If the server does not respond, it is asked again after 1, 2, 4, ... 60 s. After ten
+// minutes without success, or when the server rejects a request (status 400 to 499, except 408 and 429), nothing more
+// is sent. At most 10,000 steps are queued; beyond that the oldest are dropped. Numbers that are not finite are left
+// out.
 #pragma once
 
 #include <condition_variable>
@@ -20,20 +22,20 @@ namespace hawser::report {
 
 struct MlflowOptions {
   std::string server;      // "http://127.0.0.1:5000"
-  std::string experiment;  // made when missing
-  // Remembers the run, so that it goes on there after a resume: {"server":...,"run_id":...}.
+  std::string experiment;  // created if missing
+  // Stores the run's id, so that a resumed run continues it: {"server":...,"run_id":...}.
   std::string state_file;
   bool resumed = false;
   HttpClient::Options http;
 
   std::chrono::milliseconds every{1000}, first_pause{1000}, longest_pause{60000}, give_up{600000};
-  std::chrono::milliseconds rest{10000}, rest_without_answer{2000};  // for what is left at the end
+  std::chrono::milliseconds rest{10000}, rest_without_answer{2000};  // time limits for sending the rest at the end
   std::size_t max_steps = 10000;
 };
 
 class Mlflow : public Sink {
  public:
-  // UserError where there is no libcurl. No request is sent yet by the caller's thread.
+  // UserError if libcurl is not installed. The constructor sends no request.
   Mlflow(MlflowOptions options, RunFacts facts);
   ~Mlflow() override;
 
@@ -64,18 +66,19 @@ class Mlflow : public Sink {
   MlflowOptions options_;
   const RunFacts facts_;
   HttpClient http_;
-  // How far the run has been made there: its experiment, its id, its parameters; `run_` has the id once all is done.
+  // Progress of creating the run on the server: its experiment, its id, its parameters. `run_` is set once all are
+  // done.
   bool experiment_missing_ = false;
   std::string experiment_, made_, run_;
   std::size_t parameters_sent_ = 0;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::deque<Item> waiting_;
   std::vector<Finding> findings_;
   std::string trouble_;
   std::int64_t lost_ = 0;
-  int failures_ = 0;  // in a row
+  int failures_ = 0;  // consecutive
   Clock::time_point first_failure_;
   Ending ending_ = Ending::done;
   bool ending_asked_ = false, given_up_ = false, over_ = false;

@@ -1,4 +1,4 @@
-// What is sent, and what happens when nobody takes it; tools/check_reports.py sends a run to a real server.
+// Requests to MLflow, and failures of the server; tools/check_reports.py sends a run to a real server.
 #include "report/mlflow.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ MlflowOptions options(const std::string& server, const TemporaryFolder& folder) 
   return out;
 }
 
-// As MLflow answers; the experiment is missing at first.
+// Responses as MLflow's; the experiment is missing at first.
 std::string answer_well(const FakeServer::Request& request) {
   const auto asks = [&](const char* path) { return request.line.find(path) != std::string::npos; };
   if (asks("get-by-name")) return http_answer(404, R"({"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "none"})");
@@ -100,7 +100,7 @@ TEST(Mlflow, EveryNumberArrivesOnceInOrder) {
       found = found || tag == json{{"key", "finding.stall_"}, {"value", "step 3: try"}};
     }
   }
-  EXPECT_EQ(losses.size(), 249u);  // one is no number
+  EXPECT_EQ(losses.size(), 249u);  // one is not finite
   ASSERT_EQ(norms.size(), 250u);
   for (std::size_t i = 0; i < norms.size(); ++i) EXPECT_EQ(norms[i], static_cast<std::int64_t>(i) + 1);
   EXPECT_TRUE(found);

@@ -1,4 +1,4 @@
-// What a run is at, and how long it has been at what.
+// `PhaseClock`: the current phase of a run, and the time spent in each kind of phase.
 #pragma once
 
 #include <chrono>
@@ -14,15 +14,15 @@ class PhaseClock {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `text` is what is done from now on: "saving step 12". `kind` is what its time counts as: "saving".
+  // Starts a phase. `text` describes it: "saving step 12". `kind` is the total it counts to: "saving".
   void enter(const std::string& kind, const std::string& text, Clock::time_point now = Clock::now());
 
   struct Now {
     std::string kind, text;
-    double seconds = 0;  // since it was entered
+    double seconds = 0;  // since enter()
   };
   Now now(Clock::time_point now = Clock::now()) const;
-  // Seconds by kind, in the order in which they first came.
+  // Seconds by kind, in order of first appearance.
   std::vector<std::pair<std::string, double>> totals(Clock::time_point now = Clock::now()) const;
 
  private:

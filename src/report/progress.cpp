@@ -19,7 +19,7 @@ constexpr double kSmooth = 0.1;  // weight of the newest step in the smoothed st
 constexpr const char* kToLineStart = "\r";
 constexpr const char* kEraseToEnd = "\x1b[K";
 
-// By the variables, not by setlocale, which would change how numbers are read and printed everywhere.
+// Reads the variables; setlocale would change how numbers are read and printed everywhere.
 bool locale_is_utf8() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const std::string value = environment_variable(name);
@@ -92,8 +92,8 @@ void Progress::write_line(bool at_once) {
 void Progress::step(const StepMetrics& metrics) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool is_first = last_.step == 0, is_last = metrics.step >= options_.total;
-  if (is_first) options_.first = metrics.step - 1;  // a resumed run learns late where it goes on
-  // The first step pays for pages and caches; the second replaces it.
+  if (is_first) options_.first = metrics.step - 1;  // a resumed run learns its first step only here
+  // The first step includes page faults and cache misses; the second replaces it.
   const bool settle = is_first || metrics.step == options_.first + 2;
   step_seconds_ = settle ? metrics.step_seconds : (1 - kSmooth) * step_seconds_ + kSmooth * metrics.step_seconds;
   last_ = metrics;
@@ -123,7 +123,7 @@ void Progress::message(const std::string& text) {
   std::string lines = text;
   if (lines.empty() || lines.back() != '\n') lines += '\n';
   if (!drawn_) return write_all(options_.file, lines);
-  // Every line wipes what is left of the bar behind it.
+  // Every line erases the rest of the bar.
   std::string wiped = kToLineStart;
   for (const char c : lines) wiped += c == '\n' ? std::string(kEraseToEnd) + c : std::string(1, c);
   write_all(options_.file, wiped + bar_line(bar_, columns() - 1) + kEraseToEnd);
@@ -135,7 +135,7 @@ void Progress::finish() {
     bar_.phase.clear();
     draw(true);
     write_all(options_.file, "\n");
-    printed_step_ = last_.step;  // that line says it
+    printed_step_ = last_.step;  // this line shows it
   } else if (!options_.terminal) {
     write_line(true);
   }

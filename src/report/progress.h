@@ -1,14 +1,14 @@
-// Where a run stands, on standard error: one line that renews itself on a terminal, plain lines elsewhere.
+// `Progress`: progress of a run on standard error. One updated line on a terminal, plain lines elsewhere.
 //
 //   Progress progress({.total = recipe.train.steps, .terminal = terminal.is_terminal, .columns = terminal.columns});
 //   progress.step(metrics);                // after each step
-//   progress.message("checkpoint saved");  // whole lines, above the bar
+//   progress.message("checkpoint saved");  // complete lines, above the bar
 //   progress.finish();
 //
-// Terminal: at most ten updates a second, each one write, never wider than the terminal; where it is narrow, fields are
-// left out, the least useful first. Plain: the first step, the last, and every log_every-th between, but only so
-// often that a log stays readable (plain_interval). Members may be called from any thread. A reader that left is no
-// error (SIGPIPE ignored).
+// Terminal: at most ten updates a second, each one write, never wider than the terminal; on a narrow one fields are
+// left out, the least useful first. Plain: the first step, the last, and every log_every-th between, at most one per
+// plain_interval so that a log stays readable. Members may be called from any thread. A closed pipe is no error (with
+// SIGPIPE ignored).
 #pragma once
 
 #include <chrono>
@@ -23,21 +23,21 @@ namespace hawser::report {
 
 struct ProgressOptions {
   std::int64_t total = 0;  // steps of the run
-  std::int64_t first = 0;  // steps done before (resumed)
+  std::int64_t first = 0;  // steps done before a resume
   std::int64_t log_every = 1;
-  bool terminal = false;       // may the cursor be moved?
-  int columns = 80;            // of that terminal; asked anew at each update where `file` is the terminal itself
+  bool terminal = false;       // the cursor can be moved
+  int columns = 80;            // of the terminal; queried at each update if `file` is the terminal itself
   double plain_seconds = 1.0;  // between plain lines at the start of a run
   int file = 2;                // a file descriptor
 };
 
-// Seconds between plain lines `elapsed` seconds into a run: a twentieth of that time, from `least` (at the start) to a
-// minute (from twenty minutes on); 0 where `least` is.
+// Seconds between plain lines, `elapsed` seconds into a run: a twentieth of `elapsed`, at least `min`, at most a minute
+// (from twenty minutes on). 0 if `min` is 0.
 double plain_interval(double elapsed, double min);
 
 class Progress {
  public:
-  // Reads NO_COLOR, TERM and the locale: colour only where wanted, ASCII where the locale is not UTF-8, plain lines on
+  // Reads NO_COLOR, TERM and the locale: no colour if NO_COLOR is set, ASCII if the locale is not UTF-8, plain lines on
   // a terminal that cannot move its cursor.
   explicit Progress(const ProgressOptions& options);
   ~Progress();  // finish()
@@ -45,10 +45,10 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void step(const StepMetrics& metrics);
-  // Work apart from steps, such as "evaluating"; done == total ends it. Plain: nothing is printed.
+  // Work outside of steps, such as "evaluating"; done == total ends it. Prints nothing in plain mode.
   void phase(const std::string& name, std::int64_t done, std::int64_t total);
   void message(const std::string& text);
-  // Leaves the bar's last state behind as a line. Later calls print messages and plain lines.
+  // Prints the bar's last state as a line. Later calls print messages and plain lines.
   void finish();
 
  private:

@@ -18,7 +18,7 @@ std::string number(double value) {
   return out.str();
 }
 
-// A label's value: backslash, quote and end of line are escaped.
+// A label's value, with backslash, quote and newline escaped.
 std::string label(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -76,35 +76,36 @@ void Prometheus::finding(const Finding& finding) {
 std::string Prometheus::text() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   Page page;
-  page.family("hawser_info", "gauge", "The run, as labels; always 1.");
+  page.family("hawser_info", "gauge", "Name and version of the run as labels; always 1.");
   page.sample(1, cat("run=\"", label(name_), "\",version=\"", label(version_), "\""));
-  page.gauge("hawser_planned_steps", "Optimizer steps of the whole run.", static_cast<double>(planned_));
-  page.counter("hawser_steps_total", "Optimizer steps done, those before a resume included.",
+  page.gauge("hawser_planned_steps", "Optimizer steps planned for the run.", static_cast<double>(planned_));
+  page.counter("hawser_steps_total", "Optimizer steps done, including those before a resume.",
                static_cast<double>(done_));
   page.counter("hawser_train_seconds_total", "Time in training steps since the process started.", train_seconds_);
-  page.counter("hawser_tokens_total", "Tokens trained on since the process started, padding included.",
+  page.counter("hawser_tokens_total", "Tokens trained on since the process started, including padding.",
                std::round(tokens_));
   page.counter("hawser_targets_total", "Tokens predicted since the process started.", static_cast<double>(targets_));
-  page.family("hawser_findings_total", "counter", "What the rules that watch training found, by rule.");
+  page.family("hawser_findings_total", "counter", "Findings of the rules that watch training, by rule.");
   for (const auto& [rule, count] : findings_)
     page.sample(static_cast<double>(count), cat("rule=\"", label(rule), "\""));
   if (updated_ == 0) return page.text();  // no step yet
-  page.gauge("hawser_last_step_timestamp_seconds", "When the last step ended, since the epoch.", updated_);
+  page.gauge("hawser_last_step_timestamp_seconds", "Unix time at which the last step ended.", updated_);
   if (last_.targets > 0) {
-    page.gauge("hawser_train_loss_nats", "Training loss of the last step, a target.", last_.loss);
-    page.gauge("hawser_grad_norm", "Norm of the whole gradient, before clipping.", last_.grad_norm);
+    page.gauge("hawser_train_loss_nats", "Training loss of the last step, per target.", last_.loss);
+    page.gauge("hawser_grad_norm", "Gradient norm of the last step, before clipping.", last_.grad_norm);
   }
-  if (validation_) page.gauge("hawser_validation_loss_nats", "Loss of the last evaluation, a target.", *validation_);
+  if (validation_)
+    page.gauge("hawser_validation_loss_nats", "Validation loss of the last evaluation, per target.", *validation_);
   page.gauge("hawser_lr", "Learning rate of the last step.", last_.lr);
-  page.gauge("hawser_step_duration_seconds", "Time of the last step.", last_.step_seconds);
-  page.gauge("hawser_tokens_per_second", "Tokens a second of all ranks, in the last step.", last_.tokens_per_second);
-  page.gauge("hawser_model_flops_per_second", "Model FLOPs a second of all ranks, recompute not counted.",
+  page.gauge("hawser_step_duration_seconds", "Duration of the last step.", last_.step_seconds);
+  page.gauge("hawser_tokens_per_second", "Tokens per second of all ranks in the last step.", last_.tokens_per_second);
+  page.gauge("hawser_model_flops_per_second", "Model FLOPs per second of all ranks, without recompute.",
              last_.model_flops_per_second);
   if (last_.model_flops_utilization) {
-    page.gauge("hawser_model_flops_utilization_ratio", "The same over what the devices can do at most.",
+    page.gauge("hawser_model_flops_utilization_ratio", "Model FLOPs per second over the devices' peak.",
                *last_.model_flops_utilization);
   }
-  page.gauge("hawser_memory_reserved_bytes", "What a rank reserves on its device, the largest over ranks.",
+  page.gauge("hawser_memory_reserved_bytes", "Device memory that a rank reserves, maximum over ranks.",
              static_cast<double>(last_.peak_arena_bytes));
   page.gauge("hawser_epochs", "Passes over the training data.", last_.data_position.epoch);
   return page.text();

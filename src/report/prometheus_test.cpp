@@ -1,4 +1,4 @@
-// The endpoint as clients see it; tools/check_reports.py reads it with Prometheus' own parser.
+// The endpoint as clients see it; tools/check_reports.py parses it with Prometheus' own parser.
 #include "report/prometheus.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST(HttpServer, SlowClientsHoldNoOneUp) {
   const auto began = std::chrono::steady_clock::now();
   EXPECT_TRUE(ask(server.port(), kGet).ends_with("xxx"));
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(3));
-  EXPECT_EQ(receive_all(slow.front()), "");  // driven out
+  EXPECT_EQ(receive_all(slow.front()), "");  // closed for a newer connection
   for (const int socket : slow) ::close(socket);
 }
 
@@ -63,7 +63,7 @@ TEST(HttpServer, APortThatIsTakenIsReported) {
     FAIL();
   } catch (const UserError& error) {
     EXPECT_EQ(std::string(error.what()),
-              cat("127.0.0.1:", first.port(), ": another program listens there; try another report.prometheus_port"));
+              cat("127.0.0.1:", first.port(), ": address already in use; try another report.prometheus_port"));
   }
   EXPECT_THROW(HttpServer("example", 0, {}), UserError);
 }

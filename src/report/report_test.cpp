@@ -40,7 +40,7 @@ TEST(WittenBell, AgreesWithHandComputedProbabilities) {
   EXPECT_NEAR(model.probability(0, 0), 19.0 / 165, 1e-15);   // (0 + 1 * 19/55) / (2 + 1)
   EXPECT_NEAR(model.probability(1, 2), 73.0 / 220, 1e-15);   // (1 + 2 * 9/55) / (2 + 2)
   EXPECT_NEAR(model.probability(3, 0), 37.0 / 55, 1e-15);    // (1 + 1 * 19/55) / (1 + 1)
-  EXPECT_NEAR(model.probability(2, 1), 14.0 / 55, 1e-15);    // 2 only ends a document: the unigram
+  EXPECT_NEAR(model.probability(2, 1), 14.0 / 55, 1e-15);    // 2 only ends a document: unigram
   EXPECT_NEAR(model.probability(4, 3), 9.0 / 55, 1e-15);     // 4 was never seen
   for (int h = 0; h < 5; ++h) {
     double sum = 0;
@@ -142,10 +142,10 @@ TEST(Metrics, ResumeCutsOffLaterAndTornLines) {
     EXPECT_THROW(writer.step(metrics_of(6)), InternalError);
     writer.step(metrics_of(7));
   }
-  std::ofstream(path, std::ios::app) << R"({"step": 8, "loss": 3.)";  // a torn line
+  std::ofstream(path, std::ios::app) << R"({"step": 8, "loss": 3.)";  // a partial line
   { const MetricsFile writer(path, 8); }
   EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
-  std::ofstream(path, std::ios::app) << R"({"step": 8})";  // complete, but for its end
+  std::ofstream(path, std::ios::app) << R"({"step": 8})";  // complete except for its newline
   { const MetricsFile writer(path, 8); }
   EXPECT_EQ(steps_in(path), (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7}));
   std::ofstream(path, std::ios::app) << "no json\n" << to_json(metrics_of(8)) << "\n";
@@ -169,7 +169,7 @@ TEST(Metrics, NothingOfALineStaysWhenTheDiskIsFull) {
   MetricsFile writer(path);
   writer.step(metrics_of(1));
   const std::string before = read_file(path);
-  // A file-size limit in the middle of the next line stands for a full disk.
+  // A file-size limit in the middle of the next line, as on a full disk.
   rlimit old{};
   getrlimit(RLIMIT_FSIZE, &old);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
@@ -271,9 +271,9 @@ TEST(Progress, PlainLinesKeepToLogEvery) {
   };
   EXPECT_EQ(plain_steps(written({.total = 10, .log_every = 4, .plain_seconds = 0}, steps)),
             (std::vector<std::int64_t>{1, 4, 8, 10}));
-  // All within a second: the first and the last only.
+  // All within a second: only the first and the last.
   EXPECT_EQ(plain_steps(written({.total = 10}, steps)), (std::vector<std::int64_t>{1, 10}));
-  // Stopped before its end: the last step is told all the same, once.
+  // Stopped before its end: the last step is printed all the same, once.
   EXPECT_EQ(plain_steps(written({.total = 20}, steps)), (std::vector<std::int64_t>{1, 10}));
 }
 

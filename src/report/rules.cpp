@@ -60,14 +60,14 @@ void Rules::gradients(const StepMetrics& m) {
   if (high && !exploding_) {
     exploding_ = true;
     find(m.step, "exploding gradients",
-         fmt::format("the gradient norm is {:.3g}, {:.0f} times its usual {:.3g}; try a lower optimizer.learning_rate, "
-                     "a longer optimizer.warmup_steps{}, or look at the data of this step",
-                     m.grad_norm, m.grad_norm / usual, usual,
-                     options_.gradient_clip > 0 ? "" : ", optimizer.gradient_clip=1"));
+         fmt::format(
+             "the gradient norm is {:.3g}, {:.0f} times its median {:.3g}; try a lower optimizer.learning_rate, "
+             "a longer optimizer.warmup_steps{}, or check the data of this step",
+             m.grad_norm, m.grad_norm / usual, usual, options_.gradient_clip > 0 ? "" : ", optimizer.gradient_clip=1"));
   }
   calm_ = known && m.grad_norm > kCalm * usual ? 0 : calm_ + 1;
   if (calm_ >= kCalmSteps) exploding_ = false;
-  // A single high norm is not what is usual; one that stays becomes it.
+  // A single high norm does not move the median; a lasting one does.
   push(norms_, m.grad_norm, kNorms);
 
   if (norms_.size() < kFewestNorms) return;
@@ -77,8 +77,8 @@ void Rules::gradients(const StepMetrics& m) {
   if (!vanishing_ && !learned && (now == 0 || now < kVanished * highest_norm_)) {
     vanishing_ = true;
     find(m.step, "vanishing gradients",
-         fmt::format("the gradient norm is {:.3g}, and was {:.3g}, while the loss is {:.4g}; try a lower "
-                     "optimizer.learning_rate (weights may have grown until units saturate), or "
+         fmt::format("the gradient norm fell from {1:.3g} to {0:.3g} while the loss is {2:.4g}; try a lower "
+                     "optimizer.learning_rate (large weights may saturate activations), or "
                      "precision.compute=float32",
                      now, highest_norm_, m.loss));
   }
@@ -102,13 +102,12 @@ void Rules::falling(const StepMetrics& m) {
   if (blocks_not_falling_ >= kBlocks && !not_falling_) {
     not_falling_ = true;
     const bool rose = mean > first_.mean();
-    find(
-        m.step, "loss not falling",
-        fmt::format("the mean loss of the last {} steps is {:.4f}, no lower than the {:.4f} that it was before; try {}",
-                    block_steps_, mean, *lowest_block_,
-                    rose ? "a lower optimizer.learning_rate"
-                         : "a lower optimizer.learning_rate or a larger train.global_batch_size, and look whether the "
-                           "labels fit the text"));
+    find(m.step, "loss not falling",
+         fmt::format("the mean loss of the last {} steps is {:.4f}, not below the lowest earlier mean {:.4f}; try {}",
+                     block_steps_, mean, *lowest_block_,
+                     rose ? "a lower optimizer.learning_rate"
+                          : "a lower optimizer.learning_rate or a larger train.global_batch_size, and check that the "
+                            "labels match the text"));
   }
   block_before_ = mean;
 }
@@ -129,8 +128,8 @@ void Rules::overfitting(const StepMetrics& m) {
   if (rises_ >= kRises && worse && !overfit_) {
     overfit_ = true;
     find(m.step, "overfitting",
-         fmt::format("the validation loss is {:.4f}, and was {:.4f}, while the training loss fell from {:.4f} to "
-                     "{:.4f}; try fewer train.steps, more text, or a higher optimizer.weight_decay; an earlier "
+         fmt::format("the validation loss rose from {1:.4f} to {0:.4f} while the training loss fell from {2:.4f} to "
+                     "{3:.4f}; try fewer train.steps, more data, or a higher optimizer.weight_decay; an earlier "
                      "checkpoint may be the better model",
                      validation, *lowest_validation_, *train_at_lowest_, train));
   }
@@ -147,8 +146,8 @@ std::optional<Finding> StallRule::waiting(std::int64_t step, double waited) {
   printed_ = step;
   return Finding{
       step, "stall",
-      fmt::format("no step for {}, where one takes {}; look for a rank that is gone or slow, another program "
-                  "on the GPU or the cores, a disk that does not answer",
+      fmt::format("no step for {}, the median step takes {}; check for a rank that ended or is slow, another program "
+                  "on the GPU or the cores, or a disk that does not respond",
                   format_seconds(waited), format_seconds(usual))};
 }
 

@@ -1,25 +1,25 @@
-// Rules that watch training: what looks wrong in the numbers of the steps, each with what to try.
+// `Rules`: rules that watch training. A finding names what looks wrong in the numbers of a step, and what to try.
 //
 //   Rules rules({.steps = 1000, .warmup_steps = 100, .peak_learning_rate = 3e-4});
-//   for (const Finding& finding : rules.step(metrics)) say(finding);
+//   for (const Finding& finding : rules.step(metrics)) print(finding);
 //
-// Each rule speaks once when what it watches for begins, and again only after that was over. Steps without targets are
-// passed over.
+// A rule reports once when its condition begins, and again only after the condition ended. Steps without targets are
+// skipped.
 //
-//   exploding gradients  the norm is above 10 x the median of the 100 norms before it (20 at least)
-//                        over: 20 norms in a row below 3 x that median
-//   vanishing gradients  the median of the last 20 norms is below 1/1000 of the highest such median before, or 0, while
-//                        the loss is above a tenth of what it began with
-//                        over: that median is back above 1/100 of the highest
-//   loss not falling     with the learning rate at half its peak or more, after warm-up: the mean loss of neither of
-//   two
-//                        blocks of steps in a row is below that of the block before. A block: 100 steps, or a tenth of
-//                        the run where that is more
-//                        over: a block's mean is below all earlier ones'
-//   overfitting          two evaluations in a row are each above the one before, the last by 1% above the lowest, while
-//                        the mean training loss since is below what it was at the lowest
-//                        over: a new lowest validation loss
-//   not a number         loss or norm is not finite: the run ends
+//   exploding gradients  begins: norm > 10 x median of the 100 norms before it (at least 20 are needed)
+//                        ends:   20 norms in a row are at most 3 x that median
+//   vanishing gradients  begins: median of the last 20 norms is 0, or < 1/1000 of the highest such median so far, while
+//                                the loss is at least 1/10 of the mean of the first 20 steps
+//                        ends:   that median > 1/100 of the highest
+//   loss not falling     begins: two blocks of steps in a row each have a mean loss not below that of the block before,
+//                                after warmup and with the learning rate at least half its peak
+//                        ends:   the mean loss of a block is below all earlier ones
+//                        block:  100 steps, or a tenth of the run if that is more
+//   overfitting          begins: two evaluations in a row are each above the one before, the last is more than 1% above
+//                                the lowest, and the mean training loss since the evaluation before is below that at
+//                                the lowest
+//                        ends:   a new lowest validation loss
+//   not a number         loss or gradient norm is not finite; the run ends
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ struct RulesOptions {
 class Rules {
  public:
   explicit Rules(const RulesOptions& options);
-  // What begins to look wrong with this step. `metrics.findings` is not read.
+  // Findings that begin with this step. `metrics.findings` is not read.
   std::vector<Finding> step(const StepMetrics& metrics);
 
  private:
@@ -60,13 +60,13 @@ class Rules {
   RulesOptions options_;
   std::vector<Finding> found_;
 
-  std::deque<double> norms_;  // of the last steps that did not explode
+  std::deque<double> norms_;  // of the last steps
   bool exploding_ = false, vanishing_ = false;
   int calm_ = 0;  // steps since the norm was high
   double highest_norm_ = 0;
 
   std::int64_t block_steps_;
-  Block first_, block_;  // the run's first steps; the one that goes on
+  Block first_, block_;  // the run's first 20 steps; the current block
   std::optional<double> block_before_, lowest_block_;
   int blocks_not_falling_ = 0;
   bool not_falling_ = false;
@@ -77,12 +77,12 @@ class Rules {
   bool overfit_ = false;
 };
 
-// How long without a step is a stall: 10 x the median time of the last 50 steps, 30 s at least. Kept apart from Rules:
-// it is asked while no step comes.
+// Detects a stall: no step for 10 x the median time of the last 50 steps, and at least 30 s. Separate from Rules,
+// because it is polled between steps.
 class StallRule {
  public:
   void step(double seconds);
-  // `waited`: seconds since the step on its way began. Speaks once a step.
+  // `waited`: seconds since the current step began. Reports at most once per step.
   std::optional<Finding> waiting(std::int64_t step, double waited);
 
  private:
@@ -90,7 +90,7 @@ class StallRule {
   std::int64_t printed_ = -1;
 };
 
-// Of an even number the upper of the two in the middle: a value that was measured. 0 of none.
+// The upper of the two middle values for an even number of values, so that the result is a measured value. 0 if empty.
 double median(std::deque<double> values);
 
 }  // namespace hawser::report

@@ -14,7 +14,7 @@
 namespace hawser::report {
 namespace {
 
-// A run as it should be: the loss falls by a power law from 8 towards 2.5, with noise; the norm falls from 3 to 0.5.
+// A normal run: the loss falls by a power law from 8 towards 2.5, with noise; the norm falls from 3 to 0.5.
 class Series {
  public:
   explicit Series(std::int64_t steps, std::uint64_t seed = 1) : steps_(steps), random_(seed) {}
@@ -64,7 +64,7 @@ TEST(Rules, AreSilentWhileARunGoesAsItShould) {
   }
 }
 
-// Every step of `recipes/quickstart.yaml`, as it ran.
+// Every step of a run of `recipes/quickstart.yaml`.
 TEST(Rules, AreSilentOnTheQuickstart) {
   Rules rules({.steps = 800, .warmup_steps = 200, .peak_learning_rate = 3e-3, .gradient_clip = 1});
   std::int64_t steps = 0;
@@ -81,7 +81,7 @@ TEST(Rules, SpeakOnceOfEachExplosion) {
                     if ((m.step >= 300 && m.step <= 305) || m.step == 310 || m.step == 500) m.grad_norm *= 40;
                   }),
             (Words{"exploding gradients 300", "exploding gradients 500"}));
-  // Warm-up begins high: no median yet.
+  // Warmup begins high: no median yet.
   EXPECT_EQ(found(Series(100),
                   [](StepMetrics& m) {
                     if (m.step < 10) m.grad_norm *= 100;
@@ -96,7 +96,7 @@ TEST(Rules, SpeakOfGradientsThatVanish) {
                   }),
             (Words{"vanishing gradients 310"}));
   EXPECT_EQ(found(Series(100), [](StepMetrics& m) { m.grad_norm = 0; }), (Words{"vanishing gradients 20"}));
-  // Nothing left to learn.
+  // The loss is nearly 0.
   EXPECT_EQ(found(Series(800),
                   [](StepMetrics& m) {
                     if (m.step < 300) return;
@@ -107,10 +107,10 @@ TEST(Rules, SpeakOfGradientsThatVanish) {
 }
 
 TEST(Rules, SpeakOfALossThatDoesNotFall) {
-  // After warm-up, three blocks: 51-150, then two that do not fall.
+  // After warmup, three blocks: 51-150, then two that do not fall.
   EXPECT_EQ(found(Series(800), [](StepMetrics& m) { m.loss = 6 + static_cast<double>(m.step) / 1000; }),
             (Words{"loss not falling 350"}));
-  // At the end of a schedule it may lie still.
+  // At the end of a schedule the loss may stay flat.
   EXPECT_EQ(found(Series(800),
                   [](StepMetrics& m) {
                     if (m.step > 500) m.loss = 3 + static_cast<double>(m.step) / 1000;
@@ -145,7 +145,7 @@ TEST(Rules, PassOverStepsWithoutTargetsAndNameWhatIsNoNumber) {
 
 TEST(StallRule, SpeaksOnceAStep) {
   StallRule rule;
-  EXPECT_FALSE(rule.waiting(1, 1e6));  // nothing is known of steps yet
+  EXPECT_FALSE(rule.waiting(1, 1e6));  // no step times yet
   for (int i = 0; i < 3; ++i) rule.step(1.0);
   EXPECT_FALSE(rule.waiting(4, 29));
   EXPECT_TRUE(rule.waiting(4, 31));

@@ -1,4 +1,4 @@
-// What is known of a run before its first step: what MLflow, TensorBoard and report.html tell beside the curves.
+// `RunFacts`: facts of a run that are known before its first step, for MLflow, TensorBoard and report.html.
 #pragma once
 
 #include <cstdint>
@@ -8,23 +8,23 @@
 
 namespace hawser::report {
 
-// A key of the recipe with its value, as text.
+// A key of the recipe and its value as text.
 struct RecipeEntry {
   std::string key;  // "train.steps"
   std::string value;
-  bool given = false;  // else it is the default
+  bool given = false;  // false: the default
 };
 
 using Table = std::vector<std::pair<std::string, std::string>>;
 
 struct RunFacts {
   std::string name;
-  std::string version;     // of hawser
-  std::string folder;      // where it writes
-  std::int64_t steps = 0;  // planned in all
+  std::string version;     // of Hawser
+  std::string folder;      // output folder
+  std::int64_t steps = 0;  // planned
   std::vector<RecipeEntry> recipe;
   Table environment, data;
-  std::vector<std::pair<std::string, std::int64_t>> memory;  // bytes of a rank by purpose; together what it reserves
+  std::vector<std::pair<std::string, std::int64_t>> memory;  // bytes of a rank by purpose; sum: reserved memory
 };
 
 }  // namespace hawser::report

@@ -10,7 +10,7 @@ namespace hawser::report {
 void Sinks::warn(Place& place, const std::string& why) {
   if (place.warned) return;
   place.warned = true;
-  log_(cat("hawser: warning: ", place.name, ": ", first_line(why), "; the run goes on"));
+  log_(cat("hawser: warning: ", place.name, ": ", first_line(why), "; the run continues"));
 }
 
 void Sinks::add(const std::string& name, std::unique_ptr<Sink> sink) {
@@ -22,7 +22,7 @@ void Sinks::open(const std::string& name, const std::function<std::unique_ptr<Si
   try {
     place.sink = make();
   } catch (const std::exception& error) {
-    warn(place, cat(error.what(), "; nothing is reported there"));
+    warn(place, cat(error.what(), "; disabled for this run"));
     return;
   }
   places_.push_back(std::move(place));

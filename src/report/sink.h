@@ -1,4 +1,4 @@
-// Where the numbers of a run go, and what keeps a place that fails from ending the run.
+// `Sink`: a destination of a run's numbers. `Sinks`: all of them; a sink that fails does not end the run.
 //
 //   Sinks sinks([&](const std::string& line) { progress.message(line); });
 //   sinks.open("TensorBoard", [&] { return std::make_unique<TensorBoard>(...); });
@@ -16,37 +16,38 @@
 
 namespace hawser::report {
 
-enum class Ending { done, interrupted, diverged, failed };  // diverged: loss or gradient is no finite number
+enum class Ending { done, interrupted, diverged, failed };  // diverged: loss or gradient is not finite
 
-// Called from one thread, steps growing. What is thrown counts as this call's loss alone: the next call comes.
+// Called from one thread, with increasing steps. An exception affects this call only; later calls are still made.
 class Sink {
  public:
   virtual ~Sink() = default;
   virtual void step(const StepMetrics& metrics) = 0;
-  // Something found between steps: it belongs to no line of metrics of its own.
+  // A finding between steps, which belongs to no step's metrics.
   virtual void finding(const Finding&) {}
-  virtual void sync() {}  // what was given lies where a crash of the machine leaves it
-  // Nothing follows. May wait some seconds for work behind the scenes.
+  virtual void sync() {}  // makes what was written durable
+  // The last call. May wait a few seconds for background work.
   virtual void finish(Ending) {}
 
-  // Of work that goes on behind the calls: why it fails, once; "" while it does not. Then how many steps were lost.
+  // For background work: trouble() returns why it fails, once, else ""; lost() returns the number of lost steps.
   virtual std::string trouble() { return ""; }
   virtual std::int64_t lost() const { return 0; }
 };
 
-// Never throws for a sink: its first failure is one line to `say`, further ones are counted and told in finish().
+// Never throws on behalf of a sink. The first failure of a sink is logged as one line; further ones are counted and
+// reported in finish().
 class Sinks {
  public:
   using Log = std::function<void(const std::string&)>;
   explicit Sinks(Log log) : log_(std::move(log)) {}
 
   void add(const std::string& name, std::unique_ptr<Sink> sink);
-  // What `make` throws is a warning too: the run goes on without.
+  // An exception of `make` is logged as a warning too; the run continues without this sink.
   void open(const std::string& name, const std::function<std::unique_ptr<Sink>()>& make);
   void step(const StepMetrics& metrics);
   void finding(const Finding& finding);
   void sync();
-  void finish(Ending ending);  // once; further calls of any kind do nothing
+  void finish(Ending ending);  // once; later calls of any member do nothing
 
  private:
   struct Place {

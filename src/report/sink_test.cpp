@@ -14,12 +14,13 @@ struct Log {
   }
 };
 
-// Fails at the steps it is told to, or behind the scenes.
+// Fails at given steps, or in its background work.
 class Fragile : public Sink {
  public:
   explicit Fragile(Log& log, std::int64_t from = 0, std::int64_t to = -1) : log_(log), from_(from), to_(to) {}
   void step(const StepMetrics& metrics) override {
-    if (metrics.step >= from_ && metrics.step <= to_) throw UserError(cat("no room for step ", metrics.step, "\nmore"));
+    if (metrics.step >= from_ && metrics.step <= to_)
+      throw UserError(cat("no space for step ", metrics.step, "\nmore"));
     log_.calls.push_back(cat("step ", metrics.step));
   }
   void finding(const Finding& finding) override { log_.calls.push_back(finding.rule); }
@@ -42,7 +43,7 @@ TEST(Sinks, AFailureIsOneLineAndACountAndTheOthersGoOn) {
   sinks.add("first", std::make_unique<Fragile>(log, 2, 4));
   sinks.add("second", std::make_unique<Fragile>(log));
   for (int step = 1; step <= 5; ++step) sinks.step(metrics_of(step));
-  EXPECT_EQ(log.lines, (std::vector<std::string>{"hawser: warning: first: no room for step 2; the run goes on"}));
+  EXPECT_EQ(log.lines, (std::vector<std::string>{"hawser: warning: first: no space for step 2; the run continues"}));
   sinks.finding({.step = 5, .rule = "stall"});
   sinks.finish(Ending::done);
   EXPECT_EQ(log.lines.back(), "hawser: warning: first: 3 of 5 steps were not written");
@@ -65,9 +66,9 @@ TEST(Sinks, WhatFailsBehindTheScenesIsReportedToo) {
   inner.trouble_ = "no answer";
   inner.lost_ = 1;
   sinks.step(metrics_of(2));
-  sinks.sync();  // fails, but the place has been named
+  sinks.sync();  // fails, but this sink was already reported
   sinks.finish(Ending::done);
-  EXPECT_EQ(log.lines, (std::vector<std::string>{"hawser: warning: far away: no answer; the run goes on",
+  EXPECT_EQ(log.lines, (std::vector<std::string>{"hawser: warning: far away: no answer; the run continues",
                                                  "hawser: warning: far away: 1 of 2 steps were not written"}));
 }
 
@@ -78,7 +79,7 @@ TEST(Sinks, APlaceThatCannotBeOpenedIsLeftOut) {
   sinks.step(metrics_of(1));
   sinks.finish(Ending::failed);
   EXPECT_EQ(log.lines, (std::vector<std::string>{
-                           "hawser: warning: port: 127.0.0.1:1: taken; nothing is reported there; the run goes on"}));
+                           "hawser: warning: port: 127.0.0.1:1: taken; disabled for this run; the run continues"}));
 }
 
 }  // namespace

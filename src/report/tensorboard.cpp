@@ -26,7 +26,7 @@ std::uint32_t masked_crc(std::string_view bytes) {
   return std::rotr(crc32c(bytes), 15) + 0xA282EAD8U;
 }
 
-// A message of protocol buffers, field by field.
+// A protocol-buffer message, built field by field.
 class Message {
  public:
   Message& whole(int field, std::int64_t value) {
@@ -62,7 +62,7 @@ class Message {
   std::string bytes_;
 };
 
-// Numbers of fields in event.proto, summary.proto, tensor.proto and types.proto.
+// Field numbers of event.proto, summary.proto, tensor.proto and types.proto.
 namespace event {
 constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
 }
@@ -84,7 +84,7 @@ Message event_of(std::int64_t step) {
   return out;
 }
 
-// Of no file yet in `folder`: names are in the order of time.
+// A new file's path in `folder`: names are in order of time.
 std::string file_name(const std::string& folder) {
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0 || host[0] == 0) std::strcpy(host.data(), "host");
@@ -97,7 +97,7 @@ std::string file_name(const std::string& folder) {
   return path;
 }
 
-// The folder is ready for a file; its path.
+// Prepares the folder for a new file and returns its path.
 std::string make_folder(const std::string& folder, std::int64_t resumed_step) {
   checkpoint::make_folders(folder);
   for (const std::string& name : checkpoint::list_folder(folder)) {
@@ -107,7 +107,7 @@ std::string make_folder(const std::string& folder, std::int64_t resumed_step) {
   return file_name(folder);
 }
 
-// Of a table: one line, with no bar of its own.
+// A table cell: one line, with `|` escaped.
 std::string cell(const std::string& text) {
   std::string out;
   for (const char c : text) {

@@ -1,8 +1,10 @@
-// Event files as TensorBoard reads them: FOLDER/events.out.tfevents.SECONDS.HOST.PROCESS.hawser.
+// `TensorBoard`: writes TensorBoard event files, FOLDER/events.out.tfevents.SECONDS.HOST.PROCESS.hawser.
 //
-// A file is a row of records: u64 length, u32 masked CRC-32C of the length, the bytes, u32 masked CRC-32C of the bytes,
-// all little-endian; masked(c) = rotate_right(c, 15) + 0xA282EAD8. A record holds an Event of TensorFlow's
-// core/util/event.proto in protocol-buffer wire format; the first names the version of the format.
+// A file is a sequence of records: u64 length, u32 masked CRC-32C of the length, the bytes, u32 masked CRC-32C of the
+// bytes, all little-endian:
+//   masked(c) = rotate_right(c, 15) + 0xA282EAD8
+// A record holds an Event of TensorFlow's core/util/event.proto in protocol-buffer wire format; the first record names
+// the version of the format.
 #pragma once
 
 #include <chrono>
@@ -14,13 +16,13 @@
 
 namespace hawser::report {
 
-// Bytes of one record.
+// The bytes of one record.
 std::string tfrecord(std::string_view data);
 
 class TensorBoard : public Sink {
  public:
-  // A run that goes on after `resumed_step` starts another file, which takes back what an earlier one says of later
-  // steps; 0: a new run, the event files of an earlier one in this folder are removed. UserError.
+  // A run resumed after `resumed_step` starts a new file; it invalidates the later steps of earlier files. 0: a new
+  // run; the event files of an earlier run in this folder are removed. UserError if the file cannot be written.
   TensorBoard(const std::string& folder, const RunFacts& facts, std::int64_t resumed_step = 0);
 
   void step(const StepMetrics& metrics) override;

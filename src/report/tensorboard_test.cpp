@@ -1,4 +1,4 @@
-// Records and events against a decoder of our own; tools/check_reports.py holds them against the real package.
+// Records and events, read by a decoder of the test's own; tools/check_reports.py reads them with the real package.
 #include "report/tensorboard.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ std::uint64_t little_endian(std::string_view bytes) {
   return value;
 }
 
-// The other way round than the writer: what was masked with is taken away first.
+// Inverse of the writer's mask.
 void expect_crc(std::string_view stored, std::string_view bytes) {
   const std::uint32_t rotated = static_cast<std::uint32_t>(little_endian(stored)) - 0xA282EAD8U;
   EXPECT_EQ(rotated >> 17 | rotated << 15, crc32c(bytes));
@@ -40,7 +40,7 @@ std::vector<std::string> records(std::string_view file) {
   return out;
 }
 
-// Fields of a message by number, in order; numbers as the bytes they have on the wire.
+// Fields of a message by number, in order; numbers as encoded bytes.
 std::multimap<int, std::string> fields(std::string_view bytes) {
   std::multimap<int, std::string> out;
   const auto varint = [&] {

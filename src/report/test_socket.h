@@ -1,4 +1,4 @@
-// Sockets of tests: a client that sends what it is told to, and a server that answers as it is told to.
+// Sockets for tests: a client, and a server with scripted replies.
 #pragma once
 
 #include <arpa/inet.h>
@@ -26,7 +26,7 @@ inline sockaddr_in loopback(int port) {
   return at;
 }
 
-// A connection to this machine's `port`; -1 where there is none. The caller closes it.
+// A connection to `port` of this machine, or -1. The caller closes it.
 inline int connect_to(int port) {
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const sockaddr_in at = loopback(port);
@@ -35,7 +35,7 @@ inline int connect_to(int port) {
   return -1;
 }
 
-// All that comes until the other side closes, for at most `seconds`.
+// All bytes until the peer closes the connection, for at most `seconds`.
 inline std::string receive_all(int socket, int seconds = 10) {
   const timeval limit{seconds, 0};
   ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -56,13 +56,13 @@ inline std::string ask(int port, const std::string& request) {
   return out;
 }
 
-// One connection after another on a thread of its own.
+// Serves one connection after another on a thread of its own.
 class FakeServer {
  public:
   struct Request {
     std::string line, body;  // "POST /api HTTP/1.1"
   };
-  // What is written back, as it is; "": nothing, and the connection stays open until the server ends.
+  // Returns the reply, sent as is; "": no reply, and the connection stays open until the server ends.
   using Answer = std::function<std::string(const Request&)>;
 
   explicit FakeServer(Answer answer) : answer_(std::move(answer)) {

@@ -1,4 +1,4 @@
-// What the tests of this room share.
+// Shared helpers of this module's tests.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Kind = TimelineSpan::Kind;
 
-constexpr int kDeepest = 32;  // of a trace that is read: copies of JSON go down recursively
+constexpr int kDeepest = 32;  // of a trace that is read: copying JSON recurses
 
 constexpr std::pair<Kind, const char*> kKinds[] = {
     {Kind::kernel, "kernel"}, {Kind::copy, "copy"}, {Kind::work, "work"}, {Kind::host, "host"}};
@@ -68,7 +68,7 @@ void add_rank(const RankTimeline& rank, std::int64_t base, Json& events) {
     events.push_back(label("thread_name", rank.rank, lane, "name", rank.lanes[static_cast<std::size_t>(lane)]));
     events.push_back(label("thread_sort_index", rank.rank, lane, "sort_index", lane));
   }
-  // What holds others comes before them: a viewer nests slices of equal beginning by their order.
+  // Outer slices precede inner ones: a viewer nests slices of equal begin in file order.
   const auto instructions = groups_by_instruction(rank), ops = groups_by_op(rank);
   std::size_t instruction = 0, op = 0;
   for (std::size_t i = 0; i < rank.spans.size(); ++i) {
@@ -161,7 +161,7 @@ std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::
       if (event.at("ph") != "X") continue;
       const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
                                       [&](const auto& one) { return event.at("cat") == one.second; });
-      if (kind == std::end(kKinds)) continue;  // an instruction or an op, made of the others
+      if (kind == std::end(kKinds)) continue;  // an instruction or an op, rebuilt from the spans
       const Json& args = event.at("args");
       const std::int64_t begin = base + nanoseconds(event.at("ts"));
       rank.spans.push_back({.kind = kind->first,
@@ -179,7 +179,7 @@ std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::
     }
   } catch (const nlohmann::json::exception& error) {
     throw UserError(Problem{.file = file, .what = "not a trace of hawser bench step --trace", .got = error.what()});
-  } catch (const std::logic_error&) {  // a number that is none, a rank without instructions
+  } catch (const std::logic_error&) {  // a malformed number, or a rank without instructions
     throw UserError(Problem{.file = file, .what = "not a trace of hawser bench step --trace"});
   }
   std::vector<RankTimeline> out;

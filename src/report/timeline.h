@@ -1,4 +1,4 @@
-// When each stream of each rank did what, for one step; and the same as a file that Perfetto and Chrome show.
+// `RankTimeline`: when each stream of a rank did what, for one step; and its file format for Perfetto and Chrome.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,20 @@
 
 namespace hawser::report {
 
-// A piece of work with one beginning and one end: on a GPU a kernel or a copy, on the CPU a whole op.
+// A piece of work with one begin and one end: a kernel or a copy on a GPU, an op on the CPU.
 struct TimelineSpan {
   enum class Kind {
     kernel,  // cuda
     copy,    // cuda: memory copies and fills
-    work,    // cpu: what an op record asked for; cuda: what it had the host do
-    host     // the host enqueues a row
+    work,    // cpu: an op record; cuda: host work of an op
+    host     // the host enqueues an instruction
   };
   Kind kind = Kind::kernel;
-  std::int64_t begin = 0, end = 0;  // ns since the epoch, of one clock for all ranks of a machine
+  std::int64_t begin = 0, end = 0;  // ns since the epoch, on one clock for all ranks of a machine
   int lane = 0;                     // index into RankTimeline::lanes
-  int instruction = -1;             // index into RankTimeline::rows; -1: of no row
-  int op = -1;                      // which piece of recorded work, in the order of the host; -1 unknown
-  std::string name;                 // "nvjet_sm90_tst_128x256…", of an op its own
+  int instruction = -1;             // index into RankTimeline::instructions; -1: none
+  int op = -1;                      // index of the op record, in host order; -1: unknown
+  std::string name;                 // "nvjet_sm90_tst_128x256…"; of an op, its own name
   std::string op_name;              // of the op record: "gemm"
   bool communication = false;
 };
@@ -32,24 +32,23 @@ struct RankTimeline {
   std::vector<TimelineSpan> spans;
 };
 
-// Sorts by lane and beginning. A lane's spans follow one another; where clocks say otherwise by a hair the later one is
-// cut.
+// Sorts by lane and begin. Spans of a lane do not overlap; where clocks differ slightly, the later span is cut.
 void put_in_order(RankTimeline& timeline);
 
-// A run of neighbouring spans of one lane that belong together.
+// A run of adjacent spans of one lane with the same instruction or op.
 struct TimelineGroup {
   std::int64_t begin = 0, end = 0;
   int lane = 0;
   std::size_t first = 0, count = 0;  // spans
 };
 std::vector<TimelineGroup> groups_by_instruction(
-    const RankTimeline& timeline);  // rows of -1 are left out; `timeline` in order
+    const RankTimeline& timeline);  // leaves out spans without an instruction; `timeline` is in order
 std::vector<TimelineGroup> groups_by_op(const RankTimeline& timeline);
 
-// One JSON object in Chrome's trace format, times in microseconds since the first span of all: a rank is a process, a
-// lane a thread, and on it rows hold ops and these the kernels. Timelines are in order.
+// One JSON object in Chrome's trace format, times in microseconds since the first span. A rank is a process, a lane is
+// a thread; in a lane, instructions contain ops and ops contain kernels. Timelines are in order.
 std::string to_chrome_trace(const std::vector<RankTimeline>& ranks);
-// The timelines of such a text. UserError, with `file` as its place, where it is none that to_chrome_trace wrote.
+// Reads such a text. UserError at `file` if to_chrome_trace did not write it.
 std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::string& file);
 
 }  // namespace hawser::report

@@ -15,7 +15,7 @@ namespace {
 struct Stretch {
   std::int64_t begin = 0, end = 0;
 };
-using Stretches = std::vector<Stretch>;  // in order, apart
+using Stretches = std::vector<Stretch>;  // in order, disjoint
 
 double seconds(std::int64_t nanoseconds) {
   return static_cast<double>(nanoseconds) * 1e-9;
@@ -41,7 +41,7 @@ std::int64_t length(const Stretches& stretches) {
   return sum;
 }
 
-// How much of [begin, end) the stretches cover.
+// Length of the part of [begin, end) that the stretches cover.
 std::int64_t covered(const Stretches& stretches, std::int64_t begin, std::int64_t end) {
   auto it = std::partition_point(stretches.begin(), stretches.end(), [&](const Stretch& s) { return s.end <= begin; });
   std::int64_t sum = 0;
@@ -49,7 +49,7 @@ std::int64_t covered(const Stretches& stretches, std::int64_t begin, std::int64_
   return sum;
 }
 
-// "forward block 3 mlp" is "forward block # mlp": rows that do the same work.
+// "forward block 3 mlp" -> "forward block # mlp": instructions that do the same work.
 std::string kind_of_instruction(const std::string& instruction) {
   std::string out;
   for (const char c : instruction) {
@@ -126,7 +126,7 @@ std::vector<TimelineGap> gaps_of(const RankTimeline& timeline, const Lanes& lane
 }
 
 std::vector<FamilyUse> families_of(const RankTimeline& timeline, const Stretches& communication, int compute) {
-  // The same work: the n-th span of rows of one kind.
+  // The same work: the n-th span of instructions of one kind.
   struct Same {
     std::string family;
     double alone = 0, overlapped = 0;
@@ -151,7 +151,7 @@ std::vector<FamilyUse> families_of(const RankTimeline& timeline, const Stretches
       if (overlapped > 0.9 * took) work.overlapped += took, ++work.count_overlapped;
     }
   }
-  std::map<std::string, std::pair<double, double>> pairs;  // time beside communication; what it would be alone
+  std::map<std::string, std::pair<double, double>> pairs;  // overlapped time; time of the same work without overlap
   for (const auto& [place, work] : same) {
     if (work.count_alone == 0 || work.count_overlapped == 0) continue;
     auto& [overlapped, alone] = pairs[work.family];
@@ -212,15 +212,16 @@ std::string summary_text(const std::vector<TimelineSummary>& ranks) {
   std::string out;
   const auto line = [&](const std::string& text) { out += text + "\n"; };
   const auto share = [&](double part) { return first.seconds > 0 ? 100 * part / first.seconds : 0.0; };
-  line(fmt::format("timeline of rank {}: {:.3f} ms from the first work to the last", first.rank, 1e3 * first.seconds));
+  line(fmt::format("timeline of rank {}: {:.3f} ms from the first span to the end of the last", first.rank,
+                   1e3 * first.seconds));
   line(fmt::format("  {:<24} {:>10} {:>7} {:>8}", "stream", "busy ms", "share", "spans"));
   for (const LaneUse& lane : first.lanes) {
     line(fmt::format("  {:<24} {:>10.3f} {:>6.1f}% {:>8}", lane.name, 1e3 * lane.busy_s, share(lane.busy_s),
                      lane.spans));
   }
   line(
-      fmt::format("  compute idle {:.3f} ms ({:.1f}%); communication {:.3f} ms, of it {:.3f} ms ({:.1f}% of the step) "
-                  "with nothing computed beside it",
+      fmt::format("  compute idle {:.3f} ms ({:.1f}%); communication {:.3f} ms, {:.3f} ms of it exposed "
+                  "({:.1f}% of the step)",
                   1e3 * first.compute_idle_s, share(first.compute_idle_s), 1e3 * first.communication_s,
                   1e3 * first.exposed_communication_s, share(first.exposed_communication_s)));
   if (first.unknown_spans > 0) line(fmt::format("  {} spans belong to no instruction", first.unknown_spans));
@@ -233,8 +234,8 @@ std::string summary_text(const std::vector<TimelineSummary>& ranks) {
     }
   }
   if (!first.families.empty()) {
-    line("  work of the compute stream from 0.1% on, and how much slower the same work is beside communication");
-    line(fmt::format("  {:<24} {:>10} {:>7} {:>10} {:>8}", "family", "ms", "share", "beside ms", "slower"));
+    line("  work of the compute stream (0.1% or more), and its slowdown during communication");
+    line(fmt::format("  {:<24} {:>10} {:>7} {:>10} {:>8}", "family", "ms", "share", "overlap ms", "slower"));
     for (const FamilyUse& use : first.families) {
       if (use.busy_s < 1e-3 * first.seconds) continue;
       line(fmt::format("  {:<24} {:>10.3f} {:>6.1f}% {:>10.3f} {:>8}", use.family, 1e3 * use.busy_s, share(use.busy_s),

@@ -13,7 +13,7 @@ namespace hawser::report {
 namespace {
 
 constexpr double kWidth = 1200, kLabels = 130, kRight = 24, kLane = 20, kStrip = 18, kTop = 10;
-constexpr double kLetter = 6.6;  // of 11 px text, at most, on the average
+constexpr double kLetter = 6.6;  // of 11 px text, upper bound of the average
 constexpr std::size_t kNamedInstructions = 40;
 
 struct Colour {
@@ -90,7 +90,7 @@ class Picture {
                          std::max(to - from, 0.3), height, style);
   }
 
-  // What the compute stream's rows are: each by name where they are few, else by the pass they belong to.
+  // Labels of the compute stream's instructions: each by name if there are few, else by pass.
   void add_rows(const RankTimeline& rank) {
     const auto found = std::find(rank.lanes.begin(), rank.lanes.end(), "compute");
     if (found == rank.lanes.end()) return;
@@ -128,7 +128,7 @@ class Picture {
   void add_lane(const RankTimeline& rank, int lane) {
     text(kLabels - 6, y_ + 13, rank.lanes[static_cast<std::size_t>(lane)], "end");
     bar(kLabels, kWidth - kRight, y_, kLane - 4, "fill=\"#8a8a8a\" fill-opacity=\"0.12\"");
-    // Neighbours of one colour that a quarter of a pixel parts are one bar.
+    // Adjacent bars of one colour less than a quarter of a pixel apart are merged.
     double from = 0, to = -1;
     int colour = -1;
     const auto flush = [&] {
@@ -187,7 +187,7 @@ class Picture {
     y_ += 20;
   }
 
-  std::int64_t origin_, begin_, end_;  // origin: the time that the axis calls 0
+  std::int64_t origin_, begin_, end_;  // origin: time 0 of the axis
   std::string body_;
   double y_ = kTop;
   bool used_[std::size(kColours) + 1] = {};

@@ -1,4 +1,4 @@
-// A picture of a timeline: a lane a stream, colours by family of work (report/work_family.h).
+// SVG of a timeline: one row per stream, coloured by family of work (report/work_family.h).
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 namespace hawser::report {
 
 struct SvgWindow {
-  double begin_s = 0, end_s = 0;  // since the first work on a stream of any rank; equal: all of it
+  double begin_s = 0, end_s = 0;  // since the first work on a stream of any rank; equal: the full timeline
 };
 
-// For light and dark pages alike: no background, greys and middle tones. Timelines are in order.
+// Readable on light and dark pages: no background, greys and mid-tones. Timelines are in order.
 std::string to_svg(const std::vector<RankTimeline>& ranks, const SvgWindow& window = {});
 
 }  // namespace hawser::report

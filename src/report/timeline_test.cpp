@@ -60,7 +60,7 @@ TEST(Timeline, RowsAndOpsAreRunsOfTheirSpans) {
   EXPECT_EQ(instructions[1].begin, kStart);
   EXPECT_EQ(instructions[1].end, kStart + 100);
   EXPECT_EQ(instructions[2].end, kStart + 500);
-  ASSERT_EQ(ops.size(), 5u);  // the host's span is of none
+  ASSERT_EQ(ops.size(), 5u);  // the host's span belongs to none
   EXPECT_EQ(ops[1].begin, kStart + 150);
   EXPECT_EQ(ops[1].count, 2u);
 }
@@ -115,7 +115,7 @@ TEST(Timeline, ReadsTheKeysOfVersion01) {
 TEST(TimelineSummary, CountsBusyIdleAndWhatNothingHides) {
   const TimelineSummary got = summarize(two_streams());
   EXPECT_EQ(got.rank, 3);
-  EXPECT_NEAR(got.seconds, 650e-9, 1e-15);  // the host's time is none of the device's
+  EXPECT_NEAR(got.seconds, 650e-9, 1e-15);  // host time does not count
   ASSERT_EQ(got.lanes.size(), 2u);
   EXPECT_EQ(got.lanes[0].name, "compute");
   EXPECT_NEAR(got.lanes[0].busy_s, 330e-9, 1e-15);
@@ -127,7 +127,7 @@ TEST(TimelineSummary, CountsBusyIdleAndWhatNothingHides) {
   EXPECT_EQ(got.unknown_spans, 0);
 
   ASSERT_EQ(got.gaps.size(), 3u);
-  EXPECT_NEAR(got.gaps[0].seconds, 150e-9, 1e-15);  // behind the last span
+  EXPECT_NEAR(got.gaps[0].seconds, 150e-9, 1e-15);  // after the last span
   EXPECT_EQ(got.gaps[0].after, "end");
   EXPECT_EQ(got.gaps[0].meanwhile, "gather 33%");
   EXPECT_EQ(got.gaps[1].before, "forward block 1 mlp: gemm");
@@ -142,7 +142,7 @@ TEST(TimelineSummary, TheSameWorkAloneAndBesideCommunication) {
   EXPECT_EQ(got.families[0].family, "gemm");
   EXPECT_NEAR(got.families[0].busy_s, 230e-9, 1e-15);
   EXPECT_NEAR(got.families[0].overlapped_s, 180e-9, 1e-15);
-  // The first kernel takes 40 alone and 50 beside; the second is never wholly alone.
+  // The first kernel takes 40 alone and 50 overlapped; the second always overlaps.
   EXPECT_NEAR(got.families[0].slowdown, 50.0 / 40, 1e-9);
   EXPECT_EQ(got.families[1].family, "attention");
   EXPECT_EQ(got.families[1].slowdown, 0);

@@ -1,11 +1,11 @@
-// Families of work as people think of them: "gemm", "attention", "communication".
+// `family_of`: the family of an op's work, such as "gemm", "attention" or "communication".
 #pragma once
 
 #include <string>
 
 namespace hawser::report {
 
-// Of an op record's name ("rms_norm_forward" is "norm"); what belongs to none is a family of its own name.
+// Family of an op record's name ("rms_norm_forward" is "norm"). A name without a family is its own.
 std::string family_of(const std::string& work);
 
 }  // namespace hawser::report

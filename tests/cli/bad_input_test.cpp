@@ -46,14 +46,15 @@ TEST_F(BadInput, Weights) {
                            "at least, got 0)"});
   copy_of("gqa", "cut");  // its last tensor is model.norm.weight, 128 bytes
   fs::resize_file(folder_ / "cut/model.safetensors", fs::file_size(folder_ / "cut/model.safetensors") - 1);
-  model_rejected("cut", {"cut/model.safetensors: data behind the file's end: the file is truncated, or its header is "
-                         "wrong (expected data_offsets up to 86655, got 86656) at 'model.norm.weight'"});
+  model_rejected("cut",
+                 {"cut/model.safetensors: data past the end of the file: the file is truncated, or its header is "
+                  "wrong (expected data_offsets up to 86655, got 86656) at 'model.norm.weight'"});
   copy_of("gqa", "half");
   fs::resize_file(folder_ / "half/model.safetensors", fs::file_size(folder_ / "half/model.safetensors") / 2);
   const testing::Ran half = hawser("eval --model half --data good.jsonl --sequence-length 16");
   EXPECT_EQ(half.code, 2);
   EXPECT_EQ(testing::lines_of(half.err).size(), 6u) << half.err;
-  EXPECT_NE(half.err.find(" more: data behind the file's end"), std::string::npos) << half.err;
+  EXPECT_NE(half.err.find(" more: data past the end of the file"), std::string::npos) << half.err;
 
   broken("overlapping", [](nlohmann::json& header) {
     header["model.norm.weight"]["data_offsets"] = header["model.layers.1.input_layernorm.weight"]["data_offsets"];
@@ -182,7 +183,7 @@ TEST_F(BadInput, OptionsAndFoldersAreNamedForWhatTheyAre) {
   write("recipe.yaml", "model: {config: " + (tiny("gqa") / "config.json").string() +
                            "}\ndata: {train: good.jsonl, sequence_length: 16}\ntrain: {steps: 1}\noutput: taken\n");
   write("taken", "a file");
-  rejected("fit recipe.yaml", {"taken: a file stands where the folder should be; try another folder"});
+  rejected("fit recipe.yaml", {"taken: is a file, not a folder; try another folder"});
 }
 
 TEST_F(BadInput, GenerateExportAndInspect) {

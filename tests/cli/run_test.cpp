@@ -176,7 +176,7 @@ TEST_F(Run, ARunThatWasMovedIsExportedWithItsTokenizer) {
   rejected("export elsewhere other", {"elsewhere/tokenizer.json: truncated file (expected " +
                                       std::to_string(testing::letters_tokenizer().size()) + " bytes, got 2)"});
   fs::remove(folder_ / "elsewhere/tokenizer.json");
-  rejected("export elsewhere other", {"elsewhere/tokenizer.json: a file of the checkpoint is gone"});
+  rejected("export elsewhere other", {"elsewhere/tokenizer.json: a file of the checkpoint is missing"});
 }
 
 TEST_F(Run, GenerateStopsAtTheEndTokenAndPrintsIdsWithoutATokenizer) {
@@ -331,7 +331,7 @@ TEST_F(Run, BenchStepDrawsATimelineOfEveryRank) {
   rejected("inspect one.json --window 3 --svg x.svg", {"wrong value (expected milliseconds, got '') at --window"});
   rejected("inspect . --svg x.svg", {".: not a trace, so there is no picture of it at --svg"});
   write("file", "");
-  rejected(bench + "--trace file/x.json", {"file: a file stands where the folder should be; try another folder"});
+  rejected(bench + "--trace file/x.json", {"file: is a file, not a folder; try another folder"});
 }
 
 }  // namespace

@@ -63,9 +63,9 @@ TEST_F(CorruptCheckpoint, AttachedFilesAreHeldAgainstTheirChecksumsBeforeTheyAre
   for (const Case& c :
        {Case{"tokenizer.json", tokenizer('B'), "checksum mismatch: the file changed since it was saved"},
         Case{"tokenizer.json", "{", "truncated file (expected "},
-        Case{"tokenizer.json", "", "a file of the checkpoint is gone"},
+        Case{"tokenizer.json", "", "a file of the checkpoint is missing"},
         Case{"tokenizer_config.json", "{\"note\": 2}", "checksum mismatch"},
-        Case{"tokenizer_config.json", "", "a file of the checkpoint is gone"}}) {
+        Case{"tokenizer_config.json", "", "a file of the checkpoint is missing"}}) {
     SCOPED_TRACE(std::string(c.file) + ": " + c.message);
     const fs::path file = newest() / c.file, kept = place_.folder() / "kept";
     fs::rename(file, kept);

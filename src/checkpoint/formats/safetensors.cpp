@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kMaxIndexBytes = 100'000'000;
 
-// float16 to float32, exactly; NaN stays NaN.
+// float16 to float32, exact; NaN stays NaN.
 float from_f16(std::uint16_t half) {
   const std::uint32_t sign = std::uint32_t{half & 0x8000u} << 16;
   const std::uint32_t exponent = (half >> 10) & 0x1fu;
@@ -48,7 +48,7 @@ CastRun cast_from(const SafetensorsType& type, DType to) {
   return nullptr;
 }
 
-// File name of each tensor, in an index; adds problems.
+// File name of each tensor of an index; adds problems.
 std::map<std::string, std::string> read_index(const std::string& path, Problems& problems) {
   std::map<std::string, std::string> files;
   std::string text;
@@ -68,7 +68,7 @@ std::map<std::string, std::string> read_index(const std::string& path, Problems&
     if (!is_plain_name(file) || !file.ends_with(".safetensors")) {
       problems.add({.file = path,
                     .what = "the index names a file that is not a .safetensors file of its own folder",
-                    .got = value.is_string() ? in_quotes(file) : "no text",
+                    .got = value.is_string() ? in_quotes(file) : "a non-string value",
                     .at = cat("weight_map.", in_quotes(name))});
     } else {
       files.emplace(name, file);
@@ -88,7 +88,7 @@ void SafetensorsFolder::add_file(const std::string& path, Problems& problems) {
       const auto [place, is_new] = tensors_.try_emplace(name, info);
       if (!is_new) {
         problems.add({.file = path,
-                      .what = "a tensor that another file holds too",
+                      .what = "a tensor that is also in another file",
                       .got = file_of(place->second),
                       .at = in_quotes(name)});
       }
@@ -119,21 +119,19 @@ std::optional<SafetensorsFolder> SafetensorsFolder::open(const std::string& path
     if (!parent.empty()) parent += '/';
     std::set<std::string> names;
     for (const auto& [name, shard] : index) names.insert(shard);
-    // What the index says is compared with the files only when these could be read.
+    // Compares index and files only if all could be read.
     for (const std::string& name : names) folder.add_file(parent + name, problems);
     if (problems.size() == before) {
       for (const auto& [name, shard] : index) {
         const TensorInfo* info = folder.find(name);
         if (info == nullptr || folder.file_of(*info) != parent + shard) {
-          problems.add(
-              {.file = parent + shard, .what = "lacks a tensor that the index says it holds", .at = in_quotes(name)});
+          problems.add({.file = parent + shard, .what = "a tensor of the index is missing", .at = in_quotes(name)});
         }
       }
       for (const auto& [name, info] : folder.tensors_) {
         if (!index.contains(name)) {
-          problems.add({.file = folder.file_of(info),
-                        .what = "holds a tensor that the index does not list",
-                        .at = in_quotes(name)});
+          problems.add(
+              {.file = folder.file_of(info), .what = "a tensor that the index does not list", .at = in_quotes(name)});
         }
       }
     }
@@ -164,7 +162,7 @@ void SafetensorsFolder::read(const std::string& name, const Region& region, cons
   const CastRun cast = cast_from(*info->type, out.dtype());
   if (cast == nullptr) {
     throw UserError(Problem{.file = file_of(*info),
-                            .what = "a tensor of a type that cannot be used here",
+                            .what = "dtype cannot be converted",
                             .expected = to_string(out.dtype()),
                             .got = info->type->name,
                             .at = in_quotes(name)});
@@ -174,7 +172,7 @@ void SafetensorsFolder::read(const std::string& name, const Region& region, cons
   std::byte* to = out.raw();
   const std::int64_t to_element = size_of(out.dtype());
 
-  // Stretches of the file, [begin, begin + bytes), gathered into one read while they lie close together.
+  // Ranges of the file, [begin, begin + bytes); nearby ones are merged into one read.
   struct Stretch {
     std::int64_t begin, bytes;
   };

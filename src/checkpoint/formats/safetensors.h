@@ -1,7 +1,7 @@
-// Reading safetensors: one file, or the files of an index.
+// `SafetensorsFolder`: reads safetensors, one file or the files of an index.
 //
 // Source: https://huggingface.co/docs/safetensors (format), and its reference implementation for what is rejected.
-// Files are read with pread, not mapped; checkpoint.h says why.
+// Files are read with pread, not mapped; checkpoint.h gives the reason.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace hawser::checkpoint {
 
-// A type of the format. Those with a DType, and f16, can be read as numbers; the others are bytes to us.
+// A dtype of the format. Those with a DType, and F16 and F64, can be read as numbers; the others only as bytes.
 struct SafetensorsType {
   const char* name;  // "BF16"
   int bits;
@@ -28,38 +28,38 @@ const SafetensorsType* find_safetensors_type(const std::string& name);  // null 
 struct TensorInfo {
   const SafetensorsType* type = nullptr;
   Shape shape;
-  int file = 0;            // place in files()
-  std::int64_t begin = 0;  // byte in that file
+  int file = 0;            // index of the file
+  std::int64_t begin = 0;  // byte offset in that file
   std::int64_t bytes = 0;
 };
 
-// One file's header, checked against the file's size: adds all problems; the map is complete when there are none.
-// Rejected: a header too short or too long, broken JSON, a name twice, unknown types, more than Shape::kMaxRank dims,
-// sizes that overflow, bytes that do not fit type and shape, ranges that overlap, leave holes, or pass the file's end,
-// data behind the last tensor.
+// One file's header, checked against the file's size. Adds all problems; the map is complete if there are none.
+// Rejects: a header too short or too long, invalid JSON, duplicate names, unknown dtypes, more than Shape::kMaxRank
+// dims, sizes that overflow, bytes that do not match dtype and shape, ranges that overlap, leave gaps or pass the end
+// of the file, and data after the last tensor.
 std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Problems& problems);
 
 class SafetensorsFolder {
  public:
   static constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
-  // Gaps between stretches of a box that are cheaper read over than skipped.
+  // Gaps between ranges of a box up to this size are read, not skipped.
   static constexpr std::int64_t kGapBytes = std::int64_t{64} << 10;
 
   // `path` is a .safetensors file, an index (.json), or a folder with model.safetensors or model.safetensors.index.json
-  // (in this order, as transformers does). Headers of all files are checked before anything is read: adds all problems,
-  // each one line, and returns none when there is one. An index may name only files in its own folder (links are
-  // followed: Hugging Face's cache is made of them), and must list exactly the tensors that those files hold.
+  // (in this order, as in transformers). Checks the headers of all files before anything is read; adds all problems,
+  // one line each, and returns nullopt if there is one. An index may name only files in its own folder (links are
+  // followed, as Hugging Face's cache consists of them), and must list exactly the tensors of those files.
   static std::optional<SafetensorsFolder> open(const std::string& path, Problems& problems);
 
   const std::vector<std::string>& names() const { return names_; }  // sorted
   const TensorInfo* find(const std::string& name) const;            // null when absent
   const std::string& file_of(const TensorInfo& info) const;         // its path, for messages
 
-  // Fills `out` (dense, cpu, as many elements as the region) with a box of a tensor, reading little more than the box.
-  // F32, BF16, F16 and F64 convert to float32 and bfloat16, I32, I64, U8 only to themselves; else a UserError.
+  // Fills `out` (dense, cpu, as many elements as the region) with a box of a tensor, and reads little more than the
+  // box. F32, BF16, F16 and F64 convert to float32 and bfloat16; I32, I64 and U8 only to themselves; else a UserError.
   // InternalError for an unknown name or a region outside the tensor.
   void read(const std::string& name, const Region& region, const TensorView& out);
-  // Bytes of a tensor as they lie in the file, of any type.
+  // Raw bytes of a tensor of any dtype, as in the file.
   void read_bytes(const std::string& name, std::int64_t begin, std::byte* out, std::int64_t count) const;
 
  private:

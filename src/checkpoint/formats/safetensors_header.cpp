@@ -21,7 +21,7 @@ constexpr std::array<SafetensorsType, 21> kTypes{{
     {"F6_E3M2", 6, std::nullopt}, {"C64", 64, std::nullopt},    {"F8_E4M3FNUZ", 8, std::nullopt},
 }};
 
-// What is wrong with one entry, apart from its file and name; `what` is empty when it is sound.
+// The problem of one entry, without its file and name; `what` is empty if it is valid.
 Problem read_entry(const Json& entry, std::int64_t data_begin, std::int64_t data_bytes, TensorInfo& info) {
   if (!entry.is_object()) return {.what = "a tensor's entry is not an object"};
   const auto dtype = entry.find("dtype"), shape = entry.find("shape"), offsets = entry.find("data_offsets");
@@ -30,24 +30,25 @@ Problem read_entry(const Json& entry, std::int64_t data_begin, std::int64_t data
   }
   info.type = dtype->is_string() ? find_safetensors_type(dtype->get<std::string>()) : nullptr;
   if (info.type == nullptr) {
-    return {.what = "unknown dtype", .got = dtype->is_string() ? in_quotes(dtype->get<std::string>()) : "no text"};
+    return {.what = "unknown dtype",
+            .got = dtype->is_string() ? in_quotes(dtype->get<std::string>()) : "a non-string value"};
   }
   const auto sizes = as_shape(*shape);
-  if (!sizes) return {.what = "impossible shape", .expected = cat("at most ", Shape::kMaxRank, " whole numbers")};
+  if (!sizes) return {.what = "invalid shape", .expected = cat("at most ", Shape::kMaxRank, " whole numbers")};
   const auto bits = checked_product(*sizes, info.type->bits);
   if (!bits) return {.what = "shape overflows", .got = sizes->text()};
   if (!offsets->is_array() || offsets->size() != 2) return {.what = "data_offsets are not two numbers"};
   const auto begin = as_count((*offsets)[0]), end = as_count((*offsets)[1]);
   if (!begin || !end || *begin > *end) {
-    return {.what = "impossible data_offsets", .expected = "begin <= end, below 2^63"};
+    return {.what = "invalid data_offsets", .expected = "begin <= end, below 2^63"};
   }
   if (*end > data_bytes) {
-    return {.what = "data behind the file's end: the file is truncated, or its header is wrong",
+    return {.what = "data past the end of the file: the file is truncated, or its header is wrong",
             .expected = cat("data_offsets up to ", data_bytes),
             .got = cat(*end)};
   }
   if (*bits % 8 != 0 || *bits / 8 != *end - *begin) {
-    return {.what = "bytes do not fit dtype and shape", .expected = cat(*bits / 8), .got = cat(*end - *begin)};
+    return {.what = "bytes do not match dtype and shape", .expected = cat(*bits / 8), .got = cat(*end - *begin)};
   }
   info.shape = *sizes;
   info.begin = data_begin + *begin;
@@ -55,7 +56,7 @@ Problem read_entry(const Json& entry, std::int64_t data_begin, std::int64_t data
   return {};
 }
 
-// The tensors must tile the data: no overlap, no hole, nothing behind.
+// The tensors must tile the data: no overlap, no gap, nothing after the last.
 void check_tiling(const std::string& file, std::int64_t begin, std::int64_t end,
                   const std::map<std::string, TensorInfo>& tensors, Problems& problems) {
   std::vector<std::pair<const std::string*, const TensorInfo*>> order;
@@ -73,7 +74,7 @@ void check_tiling(const std::string& file, std::int64_t begin, std::int64_t end,
                     .at = in_quotes(*name)});
     } else if (info->begin > at) {
       problems.add({.file = file,
-                    .what = "a hole between tensors",
+                    .what = "a gap between tensors",
                     .expected = cat("data from byte ", at, " on"),
                     .got = cat("byte ", info->begin),
                     .at = in_quotes(*name)});
@@ -82,7 +83,7 @@ void check_tiling(const std::string& file, std::int64_t begin, std::int64_t end,
   }
   if (at < end) {
     problems.add({.file = file,
-                  .what = "bytes behind the last tensor",
+                  .what = "bytes after the last tensor",
                   .expected = cat(at, " bytes in the file"),
                   .got = cat(end)});
   }
@@ -142,7 +143,7 @@ std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Prob
     if (name == "__metadata__") {
       const bool texts = entry.is_object() &&
                          std::all_of(entry.begin(), entry.end(), [](const Json& value) { return value.is_string(); });
-      if (!texts) problems.add({.file = path, .what = "__metadata__ is not an object of texts"});
+      if (!texts) problems.add({.file = path, .what = "__metadata__ is not an object of strings"});
       continue;
     }
     TensorInfo info;
@@ -155,7 +156,7 @@ std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Prob
       problems.add(std::move(problem));
     }
   }
-  // With an entry missing, its bytes would be reported a second time, as a hole.
+  // If an entry is missing, its bytes would be reported a second time, as a gap.
   if (problems.size() == before) check_tiling(path, data_begin, bytes, tensors, problems);
   return tensors;
 }

@@ -47,7 +47,7 @@ std::vector<float> read_floats(SafetensorsFolder& folder, const std::string& nam
   return out;
 }
 
-// The one line with which this file is rejected.
+// The one line that rejects this file.
 std::string rejection(const std::string& bytes) {
   const TemporaryFolder folder;
   write_file(folder / "model.safetensors", bytes);
@@ -79,7 +79,7 @@ TEST(Safetensors, ReadsBoxesOfEveryType) {
   file->read_bytes("h", 2, raw, 2);
   EXPECT_EQ(raw[1], std::byte{0x80});
   EXPECT_THROW(read_floats(*file, "b", {{0, 2}, {2, 2}}), InternalError);
-  expect_line(error_of([&] { read_floats(*file, "e", full({0})); }), "cannot be used here (expected float32, got I64)");
+  expect_line(error_of([&] { read_floats(*file, "e", full({0})); }), "cannot be converted (expected float32, got I64)");
 }
 
 TEST(Safetensors, Float16IsExact) {
@@ -121,33 +121,33 @@ TEST(Safetensors, RejectsBrokenHeadersInOneLine) {
   expect(rejection(file_of("{} x", "")), "broken JSON at byte 11");
   expect(rejection(file_of(R"({"t":1e999})", "")), "a number out of range");
   expect(rejection(file_of("{\"a\":" + std::string(100000, '['), "")), "nested too deeply");
-  expect(rejection(file_of(R"({"__metadata__":{"a":1}})", "")), "__metadata__ is not an object of texts");
+  expect(rejection(file_of(R"({"__metadata__":{"a":1}})", "")), "__metadata__ is not an object of strings");
   expect(rejection(file_of(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)"
                            R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
                            "")),
-         "a name stands twice (got 'a')");
+         "duplicate key (got 'a')");
   expect(entry("3"), "entry is not an object");
   expect(entry(R"({"dtype":"F32","shape":[6]})"), "without dtype, shape or data_offsets");
   expect(entry(R"({"dtype":"F31","shape":[6],"data_offsets":[0,24]})"), "unknown dtype (got 'F31')");
-  expect(entry(R"({"dtype":32,"shape":[6],"data_offsets":[0,24]})"), "unknown dtype (got no text)");
-  expect(entry(R"({"dtype":"F32","shape":[6.0],"data_offsets":[0,24]})"), "impossible shape");
-  expect(entry(R"({"dtype":"F32","shape":[-6],"data_offsets":[0,24]})"), "impossible shape");
-  expect(entry(R"({"dtype":"F32","shape":[6,1,1,1,1,1],"data_offsets":[0,24]})"), "impossible shape");
+  expect(entry(R"({"dtype":32,"shape":[6],"data_offsets":[0,24]})"), "unknown dtype (got a non-string value)");
+  expect(entry(R"({"dtype":"F32","shape":[6.0],"data_offsets":[0,24]})"), "invalid shape");
+  expect(entry(R"({"dtype":"F32","shape":[-6],"data_offsets":[0,24]})"), "invalid shape");
+  expect(entry(R"({"dtype":"F32","shape":[6,1,1,1,1,1],"data_offsets":[0,24]})"), "invalid shape");
   expect(entry(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,24]})"), "shape overflows");
   expect(entry(R"({"dtype":"F32","shape":[0,9223372036854775807,8],"data_offsets":[0,24]})"), "shape overflows");
-  expect(entry(R"({"dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,24]})"), "impossible shape");
+  expect(entry(R"({"dtype":"F32","shape":[18446744073709551616],"data_offsets":[0,24]})"), "invalid shape");
   expect(entry(R"({"dtype":"F32","shape":[6],"data_offsets":[0]})"), "data_offsets are not two numbers");
-  expect(entry(R"({"dtype":"F32","shape":[6],"data_offsets":[24,0]})"), "impossible data_offsets");
-  expect(entry(R"({"dtype":"F32","shape":[6],"data_offsets":[-24,0]})"), "impossible data_offsets");
-  expect(entry(R"({"dtype":"F32","shape":[6],"data_offsets":[0,18446744073709551615]})"), "impossible data_offsets");
+  expect(entry(R"({"dtype":"F32","shape":[6],"data_offsets":[24,0]})"), "invalid data_offsets");
+  expect(entry(R"({"dtype":"F32","shape":[6],"data_offsets":[-24,0]})"), "invalid data_offsets");
+  expect(entry(R"({"dtype":"F32","shape":[6],"data_offsets":[0,18446744073709551615]})"), "invalid data_offsets");
   expect(entry(R"({"dtype":"F32","shape":[6],"data_offsets":[9223372036854775783,9223372036854775807]})"),
-         "data behind the file's end");
-  expect(entry(R"({"dtype":"F32","shape":[7],"data_offsets":[0,28]})"), "data behind the file's end");
+         "data past the end of the file");
+  expect(entry(R"({"dtype":"F32","shape":[7],"data_offsets":[0,28]})"), "data past the end of the file");
   expect(entry(R"({"dtype":"F32","shape":[5],"data_offsets":[0,24]})"),
-         "bytes do not fit dtype and shape (expected 20");
-  expect(entry(R"({"dtype":"F4","shape":[3],"data_offsets":[0,1]})"), "bytes do not fit dtype and shape");
-  expect(entry(R"({"dtype":"F32","shape":[5],"data_offsets":[4,24]})"), "a hole between tensors");
-  expect(entry(R"({"dtype":"F32","shape":[5],"data_offsets":[0,20]})"), "bytes behind the last tensor");
+         "bytes do not match dtype and shape (expected 20");
+  expect(entry(R"({"dtype":"F4","shape":[3],"data_offsets":[0,1]})"), "bytes do not match dtype and shape");
+  expect(entry(R"({"dtype":"F32","shape":[5],"data_offsets":[4,24]})"), "a gap between tensors");
+  expect(entry(R"({"dtype":"F32","shape":[5],"data_offsets":[0,20]})"), "bytes after the last tensor");
   expect(rejection(file_of(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},)"
                            R"("b":{"dtype":"F32","shape":[3],"data_offsets":[12,24]}})",
                            data)),
@@ -155,11 +155,11 @@ TEST(Safetensors, RejectsBrokenHeadersInOneLine) {
   expect(rejection(file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
                            R"("b":{"dtype":"F32","shape":[3],"data_offsets":[12,24]}})",
                            data)),
-         "a hole between tensors");
+         "a gap between tensors");
   expect(entry("{\"dtype\":\"F32\",\"shape\":[5],\"data_offsets\":[0,24],\"x\\n\":" + std::string(9, '[') + "]"),
          "JSON");
   const std::string truncated = file_of(kHeader, sample_data());
-  expect(rejection(truncated.substr(0, truncated.size() - 1)), "data behind the file's end");
+  expect(rejection(truncated.substr(0, truncated.size() - 1)), "data past the end of the file");
 }
 
 TEST(Safetensors, RejectsWhatIsNoFile) {
@@ -197,22 +197,23 @@ class Index : public ::testing::Test {
 TEST_F(Index, MustAgreeWithItsFiles) {
   EXPECT_EQ(rejection(R"({"a":"x.safetensors","b":"y.safetensors"})"), "");
   expect_line(rejection(R"({"a":"x.safetensors","b":"x.safetensors"})"),
-              "x.safetensors: lacks a tensor that the index");
-  expect_line(rejection(R"({"a":"x.safetensors","b":"y.safetensors","c":"y.safetensors"})"), "lacks a tensor");
+              "x.safetensors: a tensor of the index is missing");
+  expect_line(rejection(R"({"a":"x.safetensors","b":"y.safetensors","c":"y.safetensors"})"),
+              "a tensor of the index is missing");
   expect_line(rejection(R"({"a":"x.safetensors","b":"z.safetensors"})"), "z.safetensors: cannot open");
-  expect_line(rejection(R"({"a":"x.safetensors","a":"y.safetensors"})"), "a name stands twice");
+  expect_line(rejection(R"({"a":"x.safetensors","a":"y.safetensors"})"), "duplicate key");
   expect_line(rejection("{}"), "lists no tensor");
   expect_line(rejection("[]"), "without a weight_map");
   expect_line(rejection("{"), "broken JSON at byte ");
   const std::string swapped = rejection(R"({"a":"y.safetensors","b":"x.safetensors"})");
   EXPECT_EQ(std::count(swapped.begin(), swapped.end(), '\n'), 1) << swapped;
   write_file(folder_ / "y.safetensors", one("a"));
-  expect_line(rejection(R"({"a":"x.safetensors","b":"y.safetensors"})"), "a tensor that another file holds too (got ");
+  expect_line(rejection(R"({"a":"x.safetensors","b":"y.safetensors"})"), "a tensor that is also in another file (got ");
   write_file(folder_ / "y.safetensors",
              file_of(R"({"b":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"c":{"dtype":"U8","shape":[0],)"
                      R"("data_offsets":[0,0]}})",
                      ""));
-  expect_line(rejection(R"({"a":"x.safetensors","b":"y.safetensors"})"), "holds a tensor that the index does not list");
+  expect_line(rejection(R"({"a":"x.safetensors","b":"y.safetensors"})"), "a tensor that the index does not list");
 }
 
 TEST_F(Index, NamesOnlyFilesOfItsFolder) {
@@ -221,10 +222,10 @@ TEST_F(Index, NamesOnlyFilesOfItsFolder) {
                            "..\\\\x.safetensors", "x.safetensors\\u0000", "x\\n.safetensors"}) {
     expect_line(rejection(cat(R"({"a":")", name, R"("})")), "not a .safetensors file of its own folder");
   }
-  expect_line(rejection(R"({"a":7})"), "of its own folder (got no text)");
+  expect_line(rejection(R"({"a":7})"), "of its own folder (got a non-string value)");
 }
 
-// Each byte changed to several others, and each length: an error of one line a problem, or tensors that can be read.
+// Each byte changed to several values, and each length: errors of one line each, or readable tensors.
 TEST(Safetensors, SurvivesEveryFlipAndTruncation) {
   const TemporaryFolder folder(memory_folder());
   const std::string path = folder / "model.safetensors";
@@ -246,7 +247,7 @@ TEST(Safetensors, SurvivesEveryFlipAndTruncation) {
       const TensorInfo& info = *file->find(name);
       total += info.bytes;
       const std::string line = error_of([&] { read_floats(*file, name, full(info.shape)); });
-      if (!line.empty()) expect_line(line, "cannot be used here");
+      if (!line.empty()) expect_line(line, "cannot be converted");
     }
     EXPECT_EQ(total, 36);
   };

@@ -37,8 +37,8 @@ std::int64_t bytes_of(const SafetensorsSpec& spec) {
   return spec.shape.elements() * size_of(spec.dtype);
 }
 
-// What killed exports to the same folder left: their temporary folders are locked no more. Where folders cannot be
-// locked nobody can tell, and they stay.
+// Removes temporary folders of killed exports to the same folder: they are no longer locked. If folders cannot be
+// locked, liveness is unknown and they stay.
 void clean_leftovers_of_exports(const std::string& parent, const std::string& prefix) {
   constexpr std::size_t kNonceDigits = 16;
   for (const std::string& name : list_folder(parent)) {
@@ -90,19 +90,19 @@ void SafetensorsWriter::check_target() const {
   const auto reject = [this](const std::string& what, const std::string& hint) {
     throw UserError(Problem{.file = folder_, .what = what, .hint = hint});
   };
-  if (!is_folder(folder_)) reject("a file stands where the export folder should be", "another folder");
+  if (!is_folder(folder_)) reject("is a file, not a folder", "another folder");
   const std::vector<std::string> names = list_folder(folder_);
   if (names.empty()) return;
   if (!options_.replace) reject("the export folder is not empty", "another folder");
-  // Replacing deletes: only what is plainly an export.
+  // Replacing deletes, so only what is clearly an export.
   const bool has_weights = exists(cat(folder_, "/", kSingle)) || exists(cat(folder_, "/", kIndex));
   const bool has_folders = std::any_of(names.begin(), names.end(),
                                        [this](const std::string& name) { return is_folder(cat(folder_, "/", name)); });
-  if (!has_weights || has_folders) reject("the folder holds other things than an export", "another folder");
+  if (!has_weights || has_folders) reject("the folder contains files that are not part of an export", "another folder");
 }
 
 void SafetensorsWriter::plan_shards() {
-  // Shards in the order of the specs, so that one file is open at a time.
+  // Shards follow the order of the specs, so that one file is open at a time.
   std::vector<std::vector<std::size_t>> shards(1);
   std::int64_t filled = 0;
   for (std::size_t i = 0; i < specs_.size(); ++i) {
@@ -116,7 +116,7 @@ void SafetensorsWriter::plan_shards() {
   }
   places_.resize(specs_.size());
   for (std::size_t shard = 0; shard < shards.size(); ++shard) {
-    // Wide types first, as the reference implementation does: so every tensor is aligned to its type.
+    // Wide dtypes first, as in the reference implementation, so that every tensor is aligned to its dtype.
     std::vector<std::size_t>& members = shards[shard];
     std::stable_sort(members.begin(), members.end(), [this](std::size_t a, std::size_t b) {
       return size_of(specs_[a].dtype) > size_of(specs_[b].dtype);
@@ -168,7 +168,7 @@ void SafetensorsWriter::skip_empty() {
 void SafetensorsWriter::append(const TensorView& piece) {
   skip_empty();
   if (piece.elements() == 0) return;
-  HAWSER_CHECK(next_ < specs_.size() && !temporary_.empty(), "a piece behind the last tensor");
+  HAWSER_CHECK(next_ < specs_.size() && !temporary_.empty(), "a piece after the last tensor");
   const SafetensorsSpec& spec = specs_[next_];
   HAWSER_CHECK(piece.device() == DeviceKind::cpu && piece.dense() && piece.elements() <= spec.shape.elements() - done_,
                spec.name, " ", spec.shape.text(), ", ", done_, " elements written: a piece ", piece.text());
@@ -233,7 +233,7 @@ void SafetensorsWriter::finish() {
   } else {
     rename_path(temporary_, folder_);
   }
-  if (swapped) remove_tree(temporary_);  // what was there before
+  if (swapped) remove_tree(temporary_);  // the replaced export
   temporary_.clear();
   sync_folder(folder_of(folder_));
 }

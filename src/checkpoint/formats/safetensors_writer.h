@@ -1,12 +1,12 @@
-// Writing safetensors as Hugging Face lays them out: model.safetensors, or shards with an index.
+// `SafetensorsWriter`: writes safetensors in Hugging Face's layout: model.safetensors, or shards with an index.
 //
 //   SafetensorsWriter writer(folder, specs);
-//   for (const SafetensorsSpec& spec : specs) writer.append(view_of(spec));   // whole, or piece after piece
+//   for (const SafetensorsSpec& spec : specs) writer.append(view_of(spec));   // at once, or in pieces
 //   writer.add_file("config.json", text);
 //   writer.finish();
 //
-// All is written into a temporary folder beside; finish() syncs it and renames it. Without finish() nothing is left;
-// what a killed export left goes with the next one to the same folder.
+// Files are written into a temporary folder next to the target; finish() syncs and renames it. Without finish() nothing
+// is left. What a killed export left is removed by the next export to the same folder.
 #pragma once
 
 #include <cstdint>
@@ -27,37 +27,37 @@ struct SafetensorsSpec {
 };
 
 struct SafetensorsOptions {
-  std::int64_t max_shard_bytes = 5'000'000'000;  // of tensors a file; a larger tensor gets a file of its own
-  std::map<std::string, std::string> metadata = {{"format", "pt"}};  // transformers asks for this entry
-  // An existing folder is replaced, in one swap, when it looks like an earlier export: files only, with a
-  // model.safetensors or its index among them. An empty folder is always replaced; any other is rejected.
+  std::int64_t max_shard_bytes = 5'000'000'000;  // bytes of tensors per file; a larger tensor gets its own file
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};  // transformers requires this entry
+  // Replaces an existing folder in one swap if it looks like an earlier export: files only, including model.safetensors
+  // or its index. An empty folder is always replaced; any other is rejected.
   bool replace = false;
 };
 
 class SafetensorsWriter {
  public:
-  // Checks names, the target and free space, and makes the temporary folder; UserError.
+  // Checks names, the target and free space, and creates the temporary folder. UserError.
   SafetensorsWriter(std::string folder, std::vector<SafetensorsSpec> specs, SafetensorsOptions options = {});
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
 
-  // The next elements, row-major, of the tensors in the order of the specs; a piece does not pass a tensor's end.
+  // The next elements, row-major, of the tensors in the order of the specs; a piece does not cross the end of a tensor.
   // Dense, cpu; float32 and bfloat16 convert into each other.
   void append(const TensorView& piece);
-  // A small file beside the tensors.
+  // A small file next to the tensors.
   void add_file(const std::string& name, const std::string& content);
-  // Every tensor must be complete.
+  // Requires every tensor to be complete.
   void finish();
 
  private:
   struct Place {
     int shard = 0;
-    std::int64_t begin = 0;  // byte in the shard
+    std::int64_t begin = 0;  // byte offset in the shard
   };
   void plan_shards();
   void check_target() const;
   void open_shard(int shard);
-  void skip_empty();  // tensors without elements take no piece
+  void skip_empty();  // tensors without elements need no piece
   std::string shard_name(int shard) const;
   void write_index();
 
@@ -65,17 +65,17 @@ class SafetensorsWriter {
   std::vector<SafetensorsSpec> specs_;
   SafetensorsOptions options_;
   std::string temporary_;             // "" once finished
-  std::vector<Place> places_;         // a spec
-  std::vector<std::string> headers_;  // a shard, length included
+  std::vector<Place> places_;         // per spec
+  std::vector<std::string> headers_;  // per shard, including the length
   std::size_t next_ = 0;              // spec being written
-  std::int64_t done_ = 0;             // elements of it already written
+  std::int64_t done_ = 0;             // elements of it that are written
   int open_shard_ = -1;
-  File lock_;  // of the temporary folder: tells an export under way from what a killed one left
+  File lock_;  // of the temporary folder: distinguishes a running export from the leftovers of a killed one
   File file_;
   std::vector<std::byte> staging_;
 };
 
-// Writes all specs, taking each tensor from `supply`; the view must stay until the next call.
+// Writes all specs, with each tensor from `supply`; the view must stay valid until the next call.
 void write_safetensors(const std::string& folder, const std::vector<SafetensorsSpec>& specs,
                        const std::function<TensorView(const SafetensorsSpec&)>& supply,
                        const SafetensorsOptions& options = {});

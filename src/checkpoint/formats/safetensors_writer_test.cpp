@@ -119,11 +119,12 @@ TEST(SafetensorsWriter, ReplacesOnlyExportsAndLeavesNothingHalf) {
   expect_holds(folder, 2);
   EXPECT_FALSE(exists(folder + "/model.safetensors"));
   make_folders(folder + "/thesis");
-  expect_line(error_of([&] { write(folder, {.replace = true}, 3); }), "holds other things than an export");
+  expect_line(error_of([&] { write(folder, {.replace = true}, 3); }), "contains files that are not part of an export");
   make_folders(root / "home");
   write_file(root / "home/letter", "x");
-  expect_line(error_of([&] { write(root / "home", {.replace = true}); }), "holds other things than an export");
-  expect_line(error_of([&] { write(root / "home/letter"); }), "a file stands where");
+  expect_line(error_of([&] { write(root / "home", {.replace = true}); }),
+              "contains files that are not part of an export");
+  expect_line(error_of([&] { write(root / "home/letter"); }), "is a file, not a folder");
   { const SafetensorsWriter unfinished(root / "unfinished", specs_of(kTensors)); }
   EXPECT_EQ(list_folder(root.path()), (std::vector<std::string>{"export", "home"}));
 }

@@ -24,7 +24,7 @@
 namespace hawser::checkpoint {
 namespace {
 
-// One system call moves at most this much; Linux itself stops at 2 GiB.
+// Maximum bytes per system call; Linux itself stops at 2 GiB.
 constexpr std::int64_t kCallBytes = std::int64_t{1} << 30;
 
 [[noreturn]] void fail(const std::string& path, const std::string& doing, int error, std::int64_t needed = 0) {
@@ -40,7 +40,7 @@ Problem io_problem(const std::string& path, const std::string& doing, int error,
     problem.what = error == ENOSPC   ? "no space left on the disk"
                    : error == EDQUOT ? "disk quota exceeded"
                                      : "file size limit exceeded";
-    if (needed > 0) problem.expected = cat("room for ", needed, " bytes");
+    if (needed > 0) problem.expected = cat("space for ", needed, " bytes");
     const auto free = free_bytes(folder_of(path));
     if (needed > 0 && free && error == ENOSPC) problem.got = cat(*free, " bytes");
     problem.hint = "freeing space, a smaller checkpoint.keep_last, or another output folder";
@@ -67,7 +67,7 @@ File& File::operator=(File&& other) noexcept {
 }
 
 File File::open_at(int folder, const std::string& name, const std::string& path) {
-  // Non-blocking, so that a pipe under this name cannot hold us.
+  // Non-blocking, so that open() does not hang on a pipe of this name.
   const int fd = ::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail(path, "cannot open", errno);
   File file(fd, path);
@@ -123,7 +123,7 @@ void File::read_at(std::int64_t begin, std::byte* to, std::int64_t count) const 
       throw UserError(Problem{.file = path_,
                               .what = "truncated file",
                               .expected = cat(count, " more bytes"),
-                              .got = "its end",
+                              .got = "end of file",
                               .at = cat("byte ", begin)});
     }
     begin += got;
@@ -150,7 +150,7 @@ void File::sync() {
 
 void File::close() {
   const int fd = std::exchange(fd_, -1);
-  // After EINTR the descriptor is gone on Linux; the data was synced before.
+  // After EINTR the descriptor is closed on Linux; the data was synced before.
   if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) fail(path_, "cannot write", errno);
 }
 
@@ -272,7 +272,7 @@ namespace {
 
 bool is_other_than_folder(const std::string& folder, Problems& problems) {
   if (!exists(folder) || is_folder(folder)) return false;
-  problems.add({.file = folder, .what = "a file stands where the folder should be", .hint = "another folder"});
+  problems.add({.file = folder, .what = "is a file, not a folder", .hint = "another folder"});
   return true;
 }
 
@@ -284,7 +284,7 @@ void add_not_writable(const std::string& folder, const std::string& reason, Prob
 
 void check_may_write(const std::string& folder, Problems& problems) {
   if (is_other_than_folder(folder, problems)) return;
-  std::string above = folder;  // the nearest that is there
+  std::string above = folder;  // the nearest existing ancestor
   while (!exists(above) && above.find('/') != std::string::npos) {
     above.resize(above.rfind('/'));
     if (above.empty()) above = "/";
@@ -362,7 +362,8 @@ std::string in_quotes(std::string_view name) {
   constexpr std::size_t kLongest = 120;
   if (name.size() <= kLongest) return cat("'", name, "'");
   std::size_t length = kLongest;
-  while (length > 0 && (static_cast<unsigned char>(name[length]) & 0xc0) == 0x80) --length;  // whole UTF-8 letters
+  while (length > 0 && (static_cast<unsigned char>(name[length]) & 0xc0) == 0x80)
+    --length;  // full characters
   return cat("'", name.substr(0, length), "…'");
 }
 
