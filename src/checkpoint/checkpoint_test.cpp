@@ -227,7 +227,7 @@ TEST(Checkpoint, FindsEveryDamagedByte) {
   Checkpoint::open(folder).read(wanted[0].states);
 }
 
-TEST(Checkpoint, FindsFilesOfOthersUnderItsNames) {
+TEST(Checkpoint, FindsFilesOfAnotherCheckpoint) {
   const TemporaryFolder root(memory_folder());
   const std::vector<Spec> specs{{"a", {4, 6}}, {"b", {4}, DType::bf16}};
   const std::string older = save({.root = root.path(), .step = 1}, cut_flat(specs, 2, 1));

@@ -50,7 +50,7 @@ TEST(Save, NamesLeftoversExactly) {
   }
 }
 
-TEST(Save, LatestSkipsWhatIsNotWholeAndReportsSo) {
+TEST(Save, LatestSkipsAndReportsIncompleteCheckpoints) {
   const TemporaryFolder root;
   Problems skipped;
   EXPECT_FALSE(Checkpoint::latest(root / "absent", skipped).has_value());
@@ -67,7 +67,7 @@ TEST(Save, LatestSkipsWhatIsNotWholeAndReportsSo) {
   EXPECT_NE(skipped.lines().find("the save was not finished"), std::string::npos) << skipped.lines();
 }
 
-TEST(Save, KeepsTheLastWholeOnes) {
+TEST(Save, KeepLastRemovesTheOldest) {
   const TemporaryFolder root;
   for (const int step : {10, 20, 30, 40}) save_step(root.path(), step);
   ::unlink((root / "step-00000040/rank-00000.bin").c_str());
@@ -89,7 +89,7 @@ TEST(Save, ReplacesTheSameStep) {
   EXPECT_EQ(count_leftovers(root.path()), 0);
 }
 
-TEST(Save, CleansWhatTheDeadLeftAndSparesTheLiving) {
+TEST(Save, RemovesOnlyLeftoversOfDeadSessions) {
   const TemporaryFolder root;
   // A child dies in the middle of a save.
   wait_child(start_child([&] {
@@ -214,7 +214,7 @@ TEST(Save, SurvivesKillsAtRandomMoments) {
   EXPECT_EQ(count_leftovers(root.path()), 0);
 }
 
-TEST(Save, ReportsThatTheDiskIsFullBeforeItIs) {
+TEST(Save, ReportsAFullDiskBeforeWriting) {
   const TemporaryFolder root;
   save_step(root.path(), 1);
   const auto begin = [&] { SaveSession::begin({.root = root.path(), .step = 2, .expected_bytes = INT64_MAX}); };
@@ -302,7 +302,7 @@ TEST(Save, AFileSizeLimitIsAnErrorOfOneLine) {
   }
 }
 
-TEST(Save, CarriesSmallFilesAlong) {
+TEST(Save, AttachesSmallFiles) {
   const TemporaryFolder root;
   SaveSession session = SaveSession::begin({.root = root.path(), .step = 3});
   const std::vector<std::string> parts = {session.write({})};
@@ -317,10 +317,10 @@ TEST(Save, CarriesSmallFilesAlong) {
   EXPECT_THROW(checkpoint.read_attached("notes.txt"), CorruptCheckpoint);
   remove_tree(folder + "/notes.txt");
   expect_line(error_of([&] { checkpoint.read_attached("notes.txt"); }), "is missing");
-  EXPECT_EQ(Checkpoint::open(folder).step(), 3) << "a run can go on without it";
+  EXPECT_EQ(Checkpoint::open(folder).step(), 3) << "a run can continue without it";
 }
 
-TEST(Save, FoldersThatCannotBeWrittenAreFoundAhead) {
+TEST(Save, ReportsUnwritableFoldersBeforeSaving) {
   const TemporaryFolder root;
   write_file(root / "file", "x");
   Problems problems;

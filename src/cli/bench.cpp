@@ -1,4 +1,4 @@
-// hawser bench step: how fast one training step is on this machine.
+// hawser bench step: the speed of one training step on this machine.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -91,16 +91,16 @@ void check_trace(const std::string& path, DeviceKind kind, Problems& problems) {
 }
 
 void print_roofline(const train::Roofline& roofline, double step_seconds) {
-  std::puts("\nroofline R of this rank: each op alone at its best, nothing recomputed, communication hidden");
+  std::puts("\nroofline R of this rank: every op at its peak rate, no recompute, communication hidden");
   for (const train::RooflineTerm& term : roofline.terms) {
     std::printf("  %-58s %5.0f x %9.3f ms = %8.1f ms  %7.1f %s\n", term.what.c_str(), term.count, 1e3 * term.each,
                 1e3 * term.seconds(), term.rate / (term.bytes ? 1e9 : 1e12), term.bytes ? "GB/s" : "TFLOP/s");
   }
   if (!roofline.problem.empty()) {
-    std::printf("  no R: %s\n", roofline.problem.c_str());
+    std::printf("  R is unknown: %s\n", roofline.problem.c_str());
     return;
   }
-  std::printf("  R %.1f ms; a step takes %.1f ms: %.3f of R\n", 1e3 * roofline.seconds(), 1e3 * step_seconds,
+  std::printf("  R %.1f ms; step %.1f ms; R / step %.3f\n", 1e3 * roofline.seconds(), 1e3 * step_seconds,
               roofline.seconds() / step_seconds);
 }
 
@@ -114,30 +114,30 @@ void print_table(const train::BenchResult& result, const Recipe& recipe, const t
                   plural(world, "rank"), " x ", plural(threads, "thread")));
   char text[96];
   if (documents.kind != train::DocumentMix::Kind::one) {
-    std::snprintf(text, sizeof text, "%s, %.1f a sequence, synthetic; as many attention FLOPs a token as",
+    std::snprintf(text, sizeof text, "%s, %.1f per sequence, synthetic; attention FLOPs per token of",
                   documents.text().c_str(), result.documents);
     row("documents", cat(text, " unpacked sequences of ", std::llround(result.equivalent_length), " tokens"));
   }
   if (recipe.parallel.context_parallel_degree > 1) {
-    std::snprintf(text, sizeof text, "%.3f (most work of a rank over the mean)", result.imbalance);
+    std::snprintf(text, sizeof text, "%.3f (maximum work of a rank / mean)", result.imbalance);
     row("attention imbalance", text);
   }
-  row("seconds a step", cat(format_seconds(result.step_seconds), " (median of ", result.steps.size(), ": ",
-                            format_seconds(*std::ranges::min_element(result.steps)), " to ",
-                            format_seconds(*std::ranges::max_element(result.steps)), ")"));
+  row("seconds per step", cat(format_seconds(result.step_seconds), " (median of ", result.steps.size(), ": ",
+                              format_seconds(*std::ranges::min_element(result.steps)), " to ",
+                              format_seconds(*std::ranges::max_element(result.steps)), ")"));
   std::snprintf(text, sizeof text, "%.1f", result.tokens_per_second);
   row("tokens/s", text);
-  std::snprintf(text, sizeof text, "%.1f GFLOP/s%s", result.model_flops_per_second / 1e9, world > 1 ? " a rank" : "");
+  std::snprintf(text, sizeof text, "%.1f GFLOP/s%s", result.model_flops_per_second / 1e9, world > 1 ? " per rank" : "");
   row("model FLOP/s", text);
   row("checkpointing", result.checkpointing);
-  row("planned memory", cat(format_bytes(Bytes(result.planned_bytes)), world > 1 ? " a rank" : ""));
+  row("planned memory", cat(format_bytes(Bytes(result.planned_bytes)), world > 1 ? " per rank" : ""));
   if (result.after.total > 0) {
-    row("driver's count", cat(format_bytes(Bytes(result.after.used)), " of ", format_bytes(Bytes(result.after.total)),
-                              " after the steps, ", format_bytes(Bytes(result.before.used)),
-                              " before (all processes on the GPU, cudaMemGetInfo)"));
+    row("driver memory", cat(format_bytes(Bytes(result.after.used)), " of ", format_bytes(Bytes(result.after.total)),
+                             " after the steps, ", format_bytes(Bytes(result.before.used)),
+                             " before (all processes on the GPU, cudaMemGetInfo)"));
     if (world > 1) {
       std::snprintf(text, sizeof text, "%.1f", result.tokens_per_second / world);
-      row("tokens/s a GPU", text);
+      row("tokens/s per GPU", text);
     }
   }
   if (result.roofline) print_roofline(*result.roofline, result.step_seconds);
@@ -221,20 +221,20 @@ void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
                                 "hawser bench step --model config.json --sequence-length 4096 --steps 3 --json",
                                 "hawser bench step --model config.json --sequence-length 16384 --documents mean=1024"}},
                   options->common);
-  add_text(*command, "--model", "PATH", options->model, "a model folder, or a config.json for random weights");
-  add_number(*command, "--sequence-length", 2, kMaxTokens, "tokens a sequence; default 1024",
+  add_text(*command, "--model", "PATH", options->model, "model folder, or config.json for random weights");
+  add_number(*command, "--sequence-length", 2, kMaxTokens, "tokens per sequence; default 1024",
              [options](std::int64_t value) { options->sequence_length = value; });
-  add_text(*command, "--documents", "MIX", options->documents,
-           "pack sequences: mean=TOKENS, or long=TOKENS for one among documents around 1,024; default: one document");
-  add_number(*command, "--steps", 1, 1'000'000, "steps to time, after one to warm up; default 5",
+  add_text(
+      *command, "--documents", "MIX", options->documents,
+      "packed documents: mean=TOKENS, or long=TOKENS for one among documents of about 1,024; default: one document");
+  add_number(*command, "--steps", 1, 1'000'000, "steps to time, after one warmup step; default 5",
              [options](std::int64_t value) { options->steps = value; });
-  add_number(*command, "--threads", 1, 1024, "CPU threads a rank; default: cores / ranks",
+  add_number(*command, "--threads", 1, 1024, "CPU threads per rank; default: cores / ranks",
              [options](std::int64_t value) { options->threads = static_cast<int>(value); });
-  add_switch(*command, "--profile", options->profile,
-             "seconds by family of ops; on the CPU always, on a GPU at a cost");
-  add_switch(*command, "--roofline", options->roofline, "on a GPU: what a step could at best take, term by term");
+  add_switch(*command, "--profile", options->profile, "time by family of ops; always on for the CPU, slows down a GPU");
+  add_switch(*command, "--roofline", options->roofline, "GPU only: lower bound of the step time, term by term");
   add_text(*command, "--trace", "FILE", options->trace,
-           "a timeline of one more step, of all ranks, for Perfetto (ui.perfetto.dev) or chrome://tracing");
+           "write a timeline of one more step of all ranks, for Perfetto (ui.perfetto.dev) or chrome://tracing");
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "bench step");
     chosen = [options, &commands] { return commands.bench_step(*options); };

@@ -1,4 +1,4 @@
-// Command lines: into options (in this process), and through the binary itself.
+// Command lines: parsed into options in this process, and run through the binary.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -90,7 +90,7 @@ using testing::Ran;
 const std::vector<std::string> kCommands = {"fit",    "prepare", "plan",        "eval",       "generate",
                                             "export", "inspect", "recipe init", "bench step", "doctor"};
 
-TEST_F(Binary, HelpsWithEachCommandInAHundredColumns) {
+TEST_F(Binary, HelpOfEachCommandFitsAHundredColumns) {
   for (const std::string& command : kCommands) {
     const Ran ran = hawser(command + " --help");
     EXPECT_EQ(ran.code, 0) << command;
@@ -129,7 +129,7 @@ TEST_F(Binary, RejectsAWrongCommandLineWithOneLine) {
   rejected("init", {"unknown command init; try hawser recipe init"});
   write("here.yaml", "");
   rejected("here.yaml --ranks 2", {"unknown command here.yaml; try hawser fit here.yaml"});
-  rejected("--ranks 2 fit r.yaml", {"--ranks stands before the command; try hawser COMMAND --ranks"});
+  rejected("--ranks 2 fit r.yaml", {"--ranks must follow the command; try hawser COMMAND --ranks"});
   rejected("fit r.yaml --steps 5", {"unknown option --steps; try --set train.steps=VALUE"});
   rejected("fit r.yaml --data.pack=chunks", {"unknown option --data.pack; try --set data.pack=VALUE"});
   rejected("fit r.yaml ---", {"unknown option ---; try hawser fit --help"});
@@ -152,10 +152,9 @@ TEST_F(Binary, RejectsAWrongCommandLineWithOneLine) {
   rejected("fit a.yaml --memory lots",
            {"wrong value (expected bytes with a unit, got lots) at --memory; try --memory 24GB"});
   rejected("fit a.yaml --device gpu", {"wrong value (expected auto, cpu or cuda, got gpu) at --device"});
-  rejected(
-      "generate --model m",
-      {"generate: nothing to go on from (expected --prompt, --prompt-ids, --prompts or --chat); try hawser generate "
-       "--help"});
+  rejected("generate --model m",
+           {"generate: a prompt is missing (expected --prompt, --prompt-ids, --prompts or --chat); try hawser generate "
+            "--help"});
   rejected("generate --model m --prompt a --prompt-ids 1",
            {"generate: both --prompt and --prompt-ids (expected one of --prompt, --prompt-ids, --prompts or --chat)"});
   rejected("generate --model m --prompt-ids 1,x",
@@ -166,7 +165,7 @@ TEST_F(Binary, RejectsAWrongCommandLineWithOneLine) {
            {"--set: not an assignment (expected KEY=VALUE, got nonsense); try train.steps=10"});
 }
 
-TEST_F(Binary, AnswersWhoKnowsNothingYet) {
+TEST_F(Binary, HelpWithoutACommand) {
   const Ran help = hawser("--help");
   for (const char* words : {"", "help", "-h"}) {
     const Ran ran = hawser(words);
@@ -174,11 +173,11 @@ TEST_F(Binary, AnswersWhoKnowsNothingYet) {
     EXPECT_EQ(ran.out, help.out) << words;
   }
   EXPECT_EQ(hawser("help recipe init").out, hawser("recipe init --help").out);
-  EXPECT_NE(hawser("recipe init --help").out.find("\nRanks, sequence length, batch"), std::string::npos);
+  EXPECT_NE(hawser("recipe init --help").out.find("\nChooses ranks, sequence length"), std::string::npos);
   rejected("help fti", {"unknown command fti; try hawser fit"});
 }
 
-TEST_F(Binary, NamesTheFileThatIsMeant) {
+TEST_F(Binary, SuggestsSimilarPaths) {
   write("novels.yaml", "");
   rejected("fit novel.yaml", {"novel.yaml: no such recipe; try novels.yaml"});
   rejected("plan runs/novel.yaml", {"runs/novel.yaml: no such recipe; try hawser recipe init"});
@@ -225,18 +224,18 @@ TEST_F(Binary, WritesARecipeThatReadsBack) {
   EXPECT_GT(recipe.data.validation_fraction, 0);
   rejected("recipe init --model models/tiny --data none", {"none: no such file at --data"});
 
-  // Without --data: what lies in text/, else an example that says what to put there, and a warning.
+  // Without --data: the files in text/, else a commented example and a warning.
   const Ran bare = hawser("recipe init --model models/tiny");
   EXPECT_NE(bare.out.find("\n  # train: [text/*.jsonl] "), std::string::npos) << bare.out;
-  EXPECT_EQ(bare.err, "hawser: warning: no data yet: put text into text/, or name it as data.train\n");
+  EXPECT_EQ(bare.err, "hawser: warning: no training data: put text into text/, or set data.train\n");
   write("text/lines.jsonl", "{\"input_ids\": [1, 2, 3, 4]}\n");
   const Ran found = hawser("recipe init --model models/tiny");
-  // Standard output may go anywhere.
+  // Standard output may be redirected anywhere.
   EXPECT_NE(found.out.find("\n  train: [" + folder_.path("text/*.jsonl") + "]"), std::string::npos) << found.out;
   EXPECT_NE(found.out.find("validation_fraction: 0.0 "), std::string::npos) << "one document, nothing to hold out";
   EXPECT_EQ(hawser("recipe init --model models/tiny --output new.yaml").code, 0);
   rejected("recipe init --model models/tiny --output new.yaml",
-           {"new.yaml: is there already; try another --output, or --force to write over it"});
+           {"new.yaml: already exists; try another --output, or --force to overwrite it"});
   rejected("recipe init --model models/none",
            {"models/none: no such model (expected a model folder or a config.json)"});
 }

@@ -1,8 +1,8 @@
-// The commands of `hawser`: what each is told on the command line, and the function that does it.
+// The commands of `hawser`: the options of each, and the function that runs it.
 //
-// A command lives in src/cli/COMMAND.cpp: add_COMMAND describes its options, the function of its name prepares what
-// any build can (reads the recipe, checks the layout, starts ranks) and calls the body, COMMAND_here, the one place
-// that reaches into the rooms below. A body's return value is the process's exit code; errors are thrown.
+// A command is in src/cli/COMMAND.cpp. add_COMMAND declares its options. The function COMMAND does what any build can:
+// it reads the recipe, checks the layout and starts ranks. Then it calls the body, COMMAND_here, the only place that
+// uses the modules of lower layers. The body returns the exit code; errors are thrown.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@
 
 namespace hawser::cli {
 
-// Options that mean the same on every command.
+// Options that all commands share.
 struct CommonOptions {
-  int ranks = 0;                       // 0: not said
+  int ranks = 0;                       // 0: not given
   std::vector<std::string> overrides;  // "KEY=VALUE"
   std::optional<Bytes> memory;
   std::optional<DeviceChoice> device;
@@ -39,14 +39,14 @@ struct PrepareOptions {
 struct PlanOptions {
   CommonOptions common;
   std::string recipe;
-  std::string target;  // a name of targets/; "": this machine
+  std::string target;  // name in targets/; "": this machine
 };
 
 struct EvalOptions {
   CommonOptions common;
   std::string model;
-  std::string data;                  // a JSONL or text file, or a token file
-  std::string bigram;                // prefix of the token file that a bigram model is fitted on; "": none
+  std::string data;                  // JSONL file, text file or token file
+  std::string bigram;                // prefix of the token file for fitting a bigram model; "": none
   std::int64_t sequence_length = 0;  // 0: that of the checkpoint's run
   bool gradient_norms = false;
   bool across_documents = false;
@@ -55,14 +55,14 @@ struct EvalOptions {
 struct GenerateOptions {
   CommonOptions common;
   std::string model;
-  std::optional<std::string> prompt;  // one of these four
+  std::optional<std::string> prompt;  // exactly one of these four
   std::vector<std::int64_t> prompt_ids;
   std::string prompts;  // a file
   bool chat = false;
   std::string system, chat_template;
   std::string output;  // of `prompts`; "": standard output
   std::int64_t max_tokens = 64;
-  std::int64_t batch = 0, context = 0;  // 0: not said
+  std::int64_t batch = 0, context = 0;  // 0: not given
   double temperature = 0, top_p = 1;
   std::int64_t top_k = 0;
   std::uint64_t seed = 0;
@@ -71,50 +71,50 @@ struct GenerateOptions {
 
 struct ExportOptions {
   CommonOptions common;
-  std::string source;  // a run's folder or a checkpoint
+  std::string source;  // run folder or checkpoint
   std::string output;
 };
 
 struct InspectOptions {
   CommonOptions common;
-  std::string path;               // or the word "data", with `data`, or "checkpoint", with its folder in `data`
-  bool verify = false;            // of a checkpoint: hold all of it against its checksums
-  std::string svg;                // of a trace: a file to draw it into; "": none
-  double from_ms = 0, to_ms = 0;  // what of it to draw; equal: all
-  std::string data;               // a recipe or a token file
-  std::string tokenizer;          // of a bare token file
+  std::string path;               // or "data" or "checkpoint", with the argument in `data`
+  bool verify = false;            // checkpoint: verify all checksums
+  std::string svg;                // trace: SVG file to write; "": none
+  double from_ms = 0, to_ms = 0;  // trace: range to draw; equal: all
+  std::string data;               // recipe or token file
+  std::string tokenizer;          // for a token file without a recipe
   std::int64_t samples = 3, first = 0;
   bool validation = false;
 };
 
 struct RecipeInitOptions {
   CommonOptions common;
-  std::string model;              // a model folder or a config.json
-  std::vector<std::string> data;  // files, folders or token files; none: what lies in text/, if anything
+  std::string model;              // model folder or config.json
+  std::vector<std::string> data;  // files, folders or token files; empty: text/, if it has any
   std::string output;             // "": standard output
-  std::string target;             // a name of targets/ or a file; "": this machine
-  bool force = false;             // an output that is there is written over
+  std::string target;             // name in targets/ or file; "": this machine
+  bool force = false;             // overwrite an existing output
 };
 
 struct BenchStepOptions {
   CommonOptions common;
-  std::string model;  // a model folder or a config.json
+  std::string model;  // model folder or config.json
   std::int64_t sequence_length = 1024;
-  std::string documents;  // "": a sequence is one
+  std::string documents;  // "": one document per sequence
   std::int64_t steps = 5;
   int threads = 0;  // 0: all cores
   bool profile = false;
   bool roofline = false;
-  std::string trace;  // a file to write; "": none
+  std::string trace;  // file to write; "": none
 };
 
 struct DoctorOptions {
   CommonOptions common;
-  std::string output = ".";  // the folder whose disk is looked at
-  bool as_rank = false;      // a rank that doctor has started: measures sums and prints them
+  std::string output = ".";  // folder whose disk is measured
+  bool as_rank = false;      // this is a rank started by doctor: measures all-reduces and prints them
 };
 
-// What runs when a command was chosen; tests put their own in.
+// The functions that run the commands; tests replace them.
 struct Commands {
   std::function<int(const FitOptions&)> fit;
   std::function<int(const PrepareOptions&)> prepare;
@@ -129,7 +129,7 @@ struct Commands {
 };
 Commands built_in_commands();
 
-// The whole program: reads the command line, runs the command, turns exceptions into `hawser: LINE` on standard error
+// The main program: parses the command line and runs the command. Exceptions become `hawser: LINE` on standard error
 // and an exit code.
 int run(int argc, const char* const* argv, const Commands& commands);
 

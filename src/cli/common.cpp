@@ -42,7 +42,7 @@ int world_size(const CommonOptions& common, int wanted) {
   if (!under_launcher()) return wanted;
   const int started = launched_as().ranks;
   if (common.ranks > 0 && common.ranks != started)
-    throw UserError(Problem{.what = "the launcher started another number of ranks",
+    throw UserError(Problem{.what = "the launcher started a different number of ranks",
                             .expected = cat(common.ranks),
                             .got = cat(started),
                             .at = "--ranks",

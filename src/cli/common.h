@@ -1,4 +1,4 @@
-// What several commands do before their bodies. Internal to cli/.
+// Helpers shared by several commands. Internal to cli/.
 #pragma once
 
 #include <string>
@@ -8,19 +8,19 @@
 
 namespace hawser::cli {
 
-// The recipe with --set, --ranks, --memory and --device laid over it.
+// The recipe with --set, --ranks, --memory and --device applied.
 Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Purpose purpose);
 
-// The same for a command without a recipe file. `runs`: it will use the device, which this build must have.
+// The same for a command without a recipe file. `runs`: the command uses the device, which this build must support.
 Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs = true);
 
-// The size of the world the command runs in: the launcher's where one started us (--ranks must agree), else `wanted`.
+// The world size: the launcher's if one started this process (--ranks must agree), else `wanted`.
 int world_size(const CommonOptions& common, int wanted);
 
-// True when the ranks have to be started: more than one, and no launcher did it.
+// True if the ranks must be started: more than one, and no launcher did.
 bool must_launch(int world);
 
-// A body that has not landed.
+// Throws for a command that is not implemented.
 [[noreturn]] void not_in_this_build(const std::string& command);
 
 }  // namespace hawser::cli

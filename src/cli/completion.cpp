@@ -1,8 +1,8 @@
-// hawser completion: what a shell needs to complete command lines.
+// hawser completion: completion scripts for shells.
 //
-// The script is a table, made from the command tree and the recipe's schema, and a few lines that walk over the words
-// typed so far. Table and walk are the same in bash and zsh: `case` on quoted words, nothing that the two read
-// differently. Only the last step, handing the candidates over, is each shell's own.
+// The script has a table, made from the command tree and the recipe's schema, and a few lines that walk over the words
+// typed so far. Both are the same in bash and zsh: `case` on quoted words, and nothing that the two read differently.
+// Only the last step, which returns the candidates, differs between the shells.
 #include "cli/completion.h"
 
 #include <CLI/CLI.hpp>
@@ -19,15 +19,15 @@
 namespace hawser::cli {
 namespace {
 
-// In single quotes, for either shell.
+// Single-quoted, for either shell.
 std::string quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
   return out + "'";
 }
 
-// What may stand as a value: "none" (a switch), "keys" (of --set), "any", or words to complete, "files" last of them
-// where a path will do.
+// Kind of a value: "none" (a switch), "keys" (of --set), "any", or the words to complete, with "files" last if a path
+// is possible.
 std::string kind_of(const CLI::Option& option) {
   if (option.nonpositional() && option.get_items_expected_max() == 0) return "none";
   const std::string takes = option.nonpositional() ? option.get_option_text() : option.get_name(true);
@@ -42,7 +42,7 @@ struct Tables {
   std::string commands, options, values, arguments;  // lines of `case`
 };
 
-// A line of a table, "name:help": zsh shows the help; bash cuts it off.
+// A line of a table, "name:help": zsh shows the help; bash removes it.
 std::string entry(const std::string& name, const std::string& help) {
   std::string out;
   for (const char c : name) out += c == ':' ? std::string("\\:") : std::string(1, c);
@@ -63,7 +63,7 @@ void describe(const CLI::App& app, const std::string& path, Tables& tables) {
     describe(*command, path.empty() ? command->get_name() : path + " " + command->get_name(), tables);
   }
   for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty()) continue;  // of no use to a person
+    if (option->get_group().empty()) continue;  // internal options
     if (!option->nonpositional()) {
       arguments.push_back(kind_of(*option));
       continue;
@@ -83,8 +83,8 @@ std::string function(const std::string& name, const std::string& argument, const
 }
 
 // clang-format off
-// Goes over the words before the one at the cursor. Sets _hawser_path, the command they name, and _hawser_kind, what
-// the next word may be (kind_of); "words": commands, options or the command's arguments.
+// Walks over the words before the cursor. Sets _hawser_path, the command that they name, and _hawser_kind, the kind of
+// the next word (kind_of); "words": commands, options or the command's arguments.
 constexpr char kWalk[] = R"sh(_hawser_walk() {
   _hawser_path='' _hawser_kind='words' _hawser_place=0
   local word known
@@ -272,10 +272,10 @@ std::string completion_script(const CLI::App& app, Shell shell) {
 
 void add_completion(CLI::App& app, Chosen& chosen) {
   CLI::App* command =
-      add_family(app, "completion", "a script by which bash or zsh completes commands, options, files and recipe keys",
-                 {"source <(hawser completion bash)                     # this shell; for all, in ~/.bashrc",
+      add_family(app, "completion", "print a completion script for bash or zsh",
+                 {"source <(hawser completion bash)                     # this shell; add it to ~/.bashrc for all",
                   "source <(hawser completion zsh)                      # the same in ~/.zshrc, after compinit",
-                  "hawser completion zsh > \"${fpath[1]}/_hawser\"        # or once, for compinit to find"});
+                  "hawser completion zsh > \"${fpath[1]}/_hawser\"        # or once, in a folder that compinit reads"});
   const auto shell = std::make_shared<std::string>();
   add_positional(*command, "SHELL", *shell, "bash or zsh");
   set_completions(*command, "SHELL", {"bash", "zsh"});

@@ -1,4 +1,4 @@
-// Scripts by which bash and zsh complete command lines of `hawser`.
+// Completion scripts of `hawser` for bash and zsh.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace hawser::cli {
 
 enum class Shell { bash, zsh };
 
-// All that the tree below `app` has: commands, options, words that options take, files where a path is wanted; and the
-// keys of --set with their values.
+// Completes everything in the tree below `app`: commands, options and their values, files where a path is expected, and
+// the keys of --set with their values.
 std::string completion_script(const CLI::App& app, Shell shell);
 
 }  // namespace hawser::cli

@@ -1,4 +1,4 @@
-// A token file in a few lines: lengths with their histogram, what is learned, how full sequences become.
+// Summary of a token file: lengths with their histogram, learned tokens, and packing.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,7 +9,7 @@
 
 namespace hawser::cli {
 
-// `recipe` may be null: then nothing is said of packing.
+// `recipe` may be null: the packing is left out.
 std::string data_summary(const data::TokenFile& file, const DataRecipe* recipe, std::uint64_t seed, int columns,
                          nlohmann::ordered_json& json);
 

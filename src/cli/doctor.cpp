@@ -1,4 +1,4 @@
-// hawser doctor: is this machine fit for a run, and what to do where it is not.
+// hawser doctor: checks that this machine is ready for runs, and advises what to change.
 #include <algorithm>
 #include <cstdio>
 #include <functional>
@@ -18,11 +18,11 @@ using checks::Findings;
 using checks::State;
 
 struct Check {
-  std::string doing;  // for the line that shows while it lasts
+  std::string doing;  // shown while the check runs
   std::function<void(Findings&)> run;
 };
 
-// What is being looked at, on a terminal; gone when it is over.
+// Shows the current check on a terminal; erased at the end.
 class Doing {
  public:
   explicit Doing(const std::string& what) {
@@ -85,16 +85,16 @@ void add_doctor(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command = add_command(
       app,
       {.name = "doctor",
-       .what =
-           "what this machine has and lacks for a run\n"
-           "Looks at the build, the processor, memory, limits, the clock, the network, the disk, GPUs and MPI, for "
-           "which it starts two ranks (or --ranks N); takes some seconds. A line each: ok, warning or problem, what "
-           "was seen, what it means, and below it what to do. Ends with 1 where there is a problem, with 0 "
-           "otherwise. --device cpu leaves out GPUs; with --device cuda having none is a problem.",
+       .what = "check that this machine is ready for runs\n"
+               "Checks the build, the processor, memory, limits, the clock, the network, the disk, GPUs and MPI, for "
+               "which it starts two ranks (or --ranks N); takes a few seconds. Prints a line for each check: ok, "
+               "warning or problem, the value, its meaning, and below it what to do. Exits with 1 if there is a "
+               "problem, else with 0. "
+               "--device cpu skips GPUs; with --device cuda having none is a problem.",
        .examples = {"hawser doctor --output runs", "hawser doctor --output /scratch/runs --ranks 4 --json"}},
       options->common);
   add_text(*command, "--output", "DIR", options->output,
-           "the folder that runs will write to: its disk is measured with a file that has no name; default: here");
+           "output folder of runs; measures its disk with an unnamed file; default: the working directory");
   add_hidden_switch(*command, "--as-rank", options->as_rank);
   on_chosen(*command,
             [options, &commands, &chosen] { chosen = [options, &commands] { return commands.doctor(*options); }; });

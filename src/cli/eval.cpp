@@ -1,4 +1,4 @@
-// hawser eval: the loss of a model on a file, and the norms of its gradients.
+// hawser eval: the loss of a model on a file, and its gradient norms.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -26,7 +26,7 @@ void print_result(const train::Evaluation& result, bool gradient_norms) {
   std::puts(json.dump().c_str());
 }
 
-// What the user should know before the number comes.
+// Prints warnings before the result.
 void warn(const train::OpenEvaluation& input) {
   if (!input.open.skipped.empty()) print("skipped: ", input.open.skipped.lines());
   const std::string beyond =
@@ -39,7 +39,7 @@ void warn(const train::OpenEvaluation& input) {
 int eval(const EvalOptions& options) {
   Recipe base;
   base.model.path = options.model;
-  Problems of_layout;  // said together with those of model and data
+  Problems of_layout;  // reported with those of model and data
   Recipe recipe = base;
   try {
     recipe = recipe_without_file(base, options.common);
@@ -89,7 +89,7 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command =
       add_command(app,
                   {.name = "eval",
-                   .what = "the loss of a model on text or a token file, as one JSON object",
+                   .what = "compute the loss of a model on text or a token file, as one JSON object",
                    .examples = {"hawser eval --model models/SmolLM2-135M --data heldout.jsonl --sequence-length 4096",
                                 "hawser eval --model DIR --data a.jsonl --sequence-length 64 --gradient-norms "
                                 "--ranks 2",
@@ -98,18 +98,18 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
                                 "--sequence-length 512"}},
                   options->common);
   add_text(*command, "--model", "DIR", options->model,
-           "a Hugging Face model folder, a checkpoint, or a run's folder (its last checkpoint)");
+           "Hugging Face model folder, checkpoint, or run folder (its last checkpoint)");
   add_text(*command, "--data", "FILE", options->data,
-           "JSONL with text or input_ids, a .txt file, or PREFIX of a token file (PREFIX.bin, PREFIX.idx), whose "
-           "documents are kept apart, or as the checkpoint's run has them");
+           "JSONL with text or input_ids, .txt file, or PREFIX of a token file (PREFIX.bin, PREFIX.idx); "
+           "documents are separate, unless the checkpoint's run has data.pack: chunks");
   add_switch(*command, "--across-documents", options->across_documents,
-             "read a token file as one running text, as data.pack: chunks does");
+             "read a token file as one continuous text, like data.pack: chunks");
   add_text(*command, "--bigram", "PREFIX", options->bigram,
-           "also the loss, on the same token file, of a bigram model fitted on this one");
+           "also report the loss of a bigram model fitted on this token file");
   add_number(*command, "--sequence-length", 1, kMaxTokens,
-             "longer texts are cut into pieces of N tokens; default: that of the checkpoint's run",
+             "split longer texts into pieces of N tokens; default: that of the checkpoint's run",
              [options](std::int64_t value) { options->sequence_length = value; });
-  add_switch(*command, "--gradient-norms", options->gradient_norms, "also the norm of each parameter's gradient");
+  add_switch(*command, "--gradient-norms", options->gradient_norms, "also report the gradient norm of each parameter");
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "eval");
     need(options->data, "--data", "eval");

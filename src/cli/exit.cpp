@@ -33,10 +33,10 @@ constexpr int kDoesNotFit = static_cast<int>(ExitCode::does_not_fit);
 constexpr char kOutOfMemory[] = "out of memory; try fewer ranks, a smaller model or a higher limit (ulimit -v)";
 constexpr char kRefusedThread[] = "cannot create a thread (";
 constexpr char kTerminated[] = "internal error: terminated";
-constexpr char kUnknownKind[] = "internal error: of an unknown kind";
+constexpr char kUnknownKind[] = "internal error: unknown exception";
 
-// Bytes to standard error that take no memory, as the line about having none must not; few writes, so that lines of
-// several ranks do not mix.
+// Writes to standard error without allocating, for the out-of-memory line. Few writes, so that lines of several ranks
+// do not mix.
 class ErrorWriter {
  public:
   ErrorWriter() = default;
@@ -56,7 +56,7 @@ class ErrorWriter {
     for (std::size_t done = 0; done < size_;) {
       const ssize_t written = write(STDERR_FILENO, bytes_.data() + done, size_ - done);
       if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) break;  // nobody reads it
+      if (written <= 0) break;  // the reader is gone
       done += static_cast<std::size_t>(written);
     }
     size_ = 0;
@@ -66,7 +66,7 @@ class ErrorWriter {
   std::size_t size_ = 0;
 };
 
-// `hawser: PREFIX LINE` for each line of the pieces joined.
+// `hawser: PREFIX LINE` for each line of the concatenated pieces.
 void put_lines(std::string_view prefix, std::initializer_list<std::string_view> pieces) {
   ErrorWriter out;
   bool line_begins = true;
@@ -83,11 +83,12 @@ void put_lines(std::string_view prefix, std::initializer_list<std::string_view> 
   if (!line_begins) out.put("\n");
 }
 
-std::atomic<bool> failure_printed = false;  // what else a rejection breaks on the way out needs no line
-std::atomic<bool> ending = false;         // some thread says the last line, from where nothing can be caught, and ends
-thread_local bool ending_myself = false;  // it is this one
+std::atomic<bool> failure_printed = false;  // failures that follow from the first are not printed
+std::atomic<bool> ending = false;         // a thread prints the last line, from where nothing can be caught, and exits
+thread_local bool ending_myself = false;  // it is this thread
 
-// Says what the error is, and returns its code; `again`: a refusal too where one was told before. Takes no memory.
+// Prints the error and returns its code; `again`: prints out of memory even if it was printed before. Does not
+// allocate.
 int print_error(const std::exception& error, bool again) {
   const auto* known = dynamic_cast<const Error*>(&error);
   if (known != nullptr) {
@@ -99,7 +100,7 @@ int print_error(const std::exception& error, bool again) {
     if (!failure_printed.exchange(true) || again) put_lines("", {kOutOfMemory});
     return kDoesNotFit;
   }
-  // What threads get for want of memory, and of leave for more of them.
+  // Thread creation fails with these when memory or the thread limit is exhausted.
   const auto* system = dynamic_cast<const std::system_error*>(&error);
   if (system != nullptr &&
       (system->code() == std::errc::resource_unavailable_try_again || system->code() == std::errc::not_enough_memory)) {
@@ -128,7 +129,7 @@ int report_error(const std::exception& error) {
 
 namespace {
 
-// What commands print is checked here alone, at the end: the stream remembers a write that failed.
+// Output errors are checked only here, at the end: the stream remembers a failed write.
 int deliver(int code) {
   errno = 0;
   const bool flushed = std::fflush(stdout) == 0;
@@ -140,14 +141,14 @@ int deliver(int code) {
 
 std::atomic<bool> returning = false;  // the command is done, and main returns
 
-// One thread alone goes on from here, once.
+// Lets a single thread continue, once.
 void end_alone() {
   if (ending_myself) _exit(kDoesNotFit);
   while (ending.exchange(true)) pause();
   ending_myself = true;
 }
 
-// The system rejects this process little more; true is then taken for the reason of what went wrong.
+// Whether little address space is left; then it is taken as the cause of the failure.
 bool memory_is_short() {
   return !addresses_left(std::int64_t{32} << 20);
 }
@@ -162,18 +163,18 @@ bool memory_is_short() {
   print_out_of_memory_and_exit();
 }
 
-// Libraries that were refused memory write to where it should be (oneDNN its code), or abort.
+// When an allocation fails, some libraries write through the null pointer (oneDNN's code buffer), or abort.
 void on_fault(int signal) {
   if (memory_is_short()) end_out_of_memory();
-  std::signal(signal, SIG_DFL);  // it happens again at once
+  std::signal(signal, SIG_DFL);  // the signal is raised again at once
 }
 
-// Others call exit after a line of their own (OpenMP's does).
+// Others call exit after a line of their own (OpenMP).
 void on_library_exit(int code, void*) {
   if (code != 0 && !returning && memory_is_short()) end_out_of_memory();
 }
 
-// No more than what failed is known here, and nothing may need memory: an exception out of this function aborts.
+// Only the exception is known here, and nothing may allocate: an exception out of this function aborts.
 [[noreturn]] void on_terminate() {
   end_alone();
   int code = static_cast<int>(ExitCode::internal);
@@ -183,7 +184,7 @@ void on_library_exit(int code, void*) {
     _exit(code);
   }
   try {
-    throw;  // what is thrown already takes no memory to throw again
+    throw;  // rethrowing does not allocate
   } catch (const std::exception& error) {
     code = print_error(error, /*again=*/false);
   } catch (...) {
@@ -195,13 +196,13 @@ void on_library_exit(int code, void*) {
 }  // namespace
 
 void expect_to_run_out_of_memory() {
-  // The C library loads its unwinder when it is first asked to unwind, and aborts when it cannot.
+  // The C library loads its unwinder on first use, and aborts if it cannot.
   void* frame = nullptr;
   backtrace(&frame, 1);
   for (const int signal : {SIGSEGV, SIGABRT}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
-    if (before.sa_handler == SIG_DFL) std::signal(signal, on_fault);  // a sanitizer has its own
+    if (before.sa_handler == SIG_DFL) std::signal(signal, on_fault);  // a sanitizer has its own handler
   }
   on_exit(on_library_exit, nullptr);
   std::set_terminate(on_terminate);

@@ -1,4 +1,4 @@
-// The last line of a process that has no memory left, not even for the line.
+// The last line of a process without any free memory.
 #include "cli/exit.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ constexpr const char* kLine =
     "^hawser: out of memory; try fewer ranks, a smaller model or a higher limit \\(ulimit -v\\)\n$";
 constexpr int kDoesNotFit = static_cast<int>(ExitCode::does_not_fit);
 
-// From here on the C library has nothing to give: what it had is taken, and the system rejects more.
+// Exhausts the memory: takes all of the C library's, and lets the system give no more.
 void take_all_memory() {
   new AddressLimit(0);  // to the end of the process
   for (std::size_t size = std::size_t{1} << 24; size >= 16; size /= 2) {
@@ -49,7 +49,7 @@ void expect_the_line(const std::function<void()>& work) {
       ::testing::ExitedWithCode(kDoesNotFit), kLine);
 }
 
-// A container's copy, say, made by a destructor.
+// A copy of a container, say, made by a destructor.
 struct Copied {
   ~Copied() { ::operator delete(::operator new (std::size_t{1} << 20)); }
 };

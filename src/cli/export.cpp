@@ -1,4 +1,4 @@
-// hawser export: a checkpoint to a Hugging Face folder.
+// hawser export: writes a checkpoint as a Hugging Face folder.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -11,7 +11,7 @@
 namespace hawser::cli {
 
 int export_model(const ExportOptions& options) {
-  recipe_without_file({}, options.common);  // rejects what every command rejects
+  recipe_without_file({}, options.common);  // rejects invalid common options
   Problems skipped;
   checkpoint::Checkpoint checkpoint = train::open_checkpoint(options.source, skipped);
   if (!skipped.empty()) print("skipped: ", skipped.lines());
@@ -40,8 +40,8 @@ void add_export(CLI::App& app, const Commands& commands, Chosen& chosen) {
                                    .examples = {"hawser export runs/novels models/novels",
                                                 "hawser export runs/novels/checkpoints/step-200 models/novels-200"}},
                                   options->common);
-  add_positional(*command, "SOURCE", options->source, "a run's folder (its last checkpoint) or one checkpoint");
-  add_positional(*command, "OUT_DIR", options->output, "the folder to write");
+  add_positional(*command, "SOURCE", options->source, "run folder (its last checkpoint) or checkpoint");
+  add_positional(*command, "OUT_DIR", options->output, "folder to write");
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->source, "SOURCE", "export");
     need(options->output, "OUT_DIR", "export");

@@ -1,4 +1,4 @@
-// hawser fit: train as a recipe says, on ranks of its own.
+// hawser fit: trains from a recipe, on ranks that it starts.
 #include <fmt/format.h>
 
 #include <csignal>
@@ -44,12 +44,12 @@ void print_result(const train::FitResult& result, bool json) {
   if (result.imbalance) line += fmt::format("; attention imbalance {:.3f}", *result.imbalance);
   if (!result.checkpoint.empty()) line += "; checkpoint " + result.checkpoint;
   if (result.interrupted) {
-    line += result.checkpoint.empty() ? "; nothing to save" : "; `hawser fit --resume` goes on from it";
+    line += result.checkpoint.empty() ? "; nothing to save" : "; `hawser fit --resume` continues from it";
   }
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 
-// The body: what each of `world` ranks does. Returns the exit code, on which the ranks agree.
+// The body of each of `world` ranks. Returns the exit code, equal on all ranks.
 int fit_here(const Recipe& recipe, int world, const train::RankDevice& device, const FitOptions& options) {
   catch_stop_signals();
   const auto check = [&](const RankPlace& place, Problems& problems) {
@@ -82,7 +82,7 @@ int fit_here(const Recipe& recipe, int world, const train::RankDevice& device, c
 }  // namespace
 
 int fit(const FitOptions& options) {
-  std::signal(SIGPIPE, SIG_IGN);  // whoever watched the progress may leave; the run goes on
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of the progress may close its end; the run continues
   const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::train);
   const int gpus = train::gpus_of(recipe);
   const int world =
@@ -104,13 +104,13 @@ void add_fit(CLI::App& app, const Commands& commands, Chosen& chosen) {
   const auto options = std::make_shared<FitOptions>();
   CLI::App* command = add_command(app,
                                   {.name = "fit",
-                                   .what = "train a model as a recipe says; starts its own ranks",
+                                   .what = "train a model from a recipe; starts its own ranks",
                                    .examples = {"hawser fit recipe.yaml",
                                                 "hawser fit recipe.yaml --ranks 4 --set "
                                                 "parallel.context_parallel_degree=2 --resume"}},
                                   options->common);
-  add_positional(*command, "RECIPE", options->recipe, "a YAML recipe; `hawser recipe init` writes one");
-  add_switch(*command, "--resume", options->resume, "go on from the last whole checkpoint of the output folder");
+  add_positional(*command, "RECIPE", options->recipe, "YAML recipe; `hawser recipe init` writes one");
+  add_switch(*command, "--resume", options->resume, "resume from the last complete checkpoint of the output folder");
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->recipe, "RECIPE", "fit");
     chosen = [options, &commands] { return commands.fit(*options); };

@@ -10,7 +10,7 @@
 namespace hawser::cli {
 namespace {
 
-// "1,2,3"; spaces may stand around the numbers.
+// "1,2,3"; spaces are allowed around the numbers.
 std::vector<std::int64_t> parse_ids(const std::string& text) {
   std::vector<std::int64_t> ids;
   const char* at = text.data();
@@ -34,11 +34,11 @@ std::vector<std::int64_t> parse_ids(const std::string& text) {
   return ids;
 }
 
-// What was typed, besides its values.
+// What was typed, apart from the values.
 struct Typed {
   Problems problems;  // of values
   std::vector<std::string> options;
-  std::vector<std::string> wrong;  // options among them whose values are
+  std::vector<std::string> wrong;  // options with a wrong value
 };
 
 void check(const GenerateOptions& options, const Typed& typed, Problems& problems) {
@@ -62,7 +62,7 @@ void check(const GenerateOptions& options, const Typed& typed, Problems& problem
   source(options.chat, "--chat");
   constexpr const char* kSources = "--prompt, --prompt-ids, --prompts or --chat";
   if (count == 0) {
-    problems.add({.what = "generate: nothing to go on from", .expected = kSources, .hint = "hawser generate --help"});
+    problems.add({.what = "generate: a prompt is missing", .expected = kSources, .hint = "hawser generate --help"});
   }
   if (count > 1) problems.add({.what = cat("generate: both ", sources), .expected = cat("one of ", kSources)});
   const auto needs = [&](bool met, const char* name, const std::string& what) {
@@ -72,14 +72,14 @@ void check(const GenerateOptions& options, const Typed& typed, Problems& problem
   for (const char* name : {"--system", "--context"}) needs(options.chat, name, "--chat");
   needs(options.chat || !options.prompts.empty(), "--chat-template", "--chat or --prompts");
   for (const char* name : {"--top-k", "--top-p", "--seed"}) {
-    // Nothing is said of a value that is wrong already, nor because of one.
+    // Not reported if this option's value, or the temperature's, is wrong.
     needs(options.temperature > 0 || is_among(typed.wrong, name) || is_among(typed.wrong, "--temperature"), name,
-          "a --temperature above 0: without it the likeliest token is taken");
+          "a --temperature above 0 (the default is greedy)");
   }
   if (std::find(options.stops.begin(), options.stops.end(), "") != options.stops.end()) {
     problems.add({.what = "an empty text", .at = "--stop"});
   }
-  if (options.chat && options.common.json) problems.add({.what = "generate: --chat gives text", .got = "--json"});
+  if (options.chat && options.common.json) problems.add({.what = "generate: --chat prints text only", .got = "--json"});
 }
 
 }  // namespace
@@ -90,15 +90,15 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command = add_command(
       app,
       {.name = "generate",
-       .what = "let a model go on from a prompt, from many at once, or chat with it",
+       .what = "generate text from one or more prompts, or chat",
        .examples = {"hawser generate --model models/SmolLM2-135M --prompt \"It is a truth\" --max-tokens 32",
                     "hawser generate --model runs/tuned --prompt \"It is\" --temperature 0.8 --top-p 0.95 --seed 7",
                     "hawser generate --model runs/tuned --prompts questions.jsonl --output answers.jsonl --batch 16",
                     "hawser generate --model runs/tuned --chat --system \"Answer in one sentence.\"",
                     "hawser generate --model DIR --prompt-ids 504,3,12 --max-tokens 8 --json"},
-       .json = "give the answer as one JSON object; with --prompts, whose answers are one each anyway, put the ids in"},
+       .json = "print the answer as one JSON object; with --prompts, include the token ids"},
       options->common);
-  // Values that are wrong are said together, with whatever else is.
+  // Wrong values are reported together with the other problems.
   const auto add = [&](const char* name, const char* takes, const char* help,
                        const std::function<void(const std::string&)>& store) {
     add_parsed(*command, name, takes, help, [typed, name, store](const std::string& value) {
@@ -117,40 +117,38 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
         [=](const std::string& value) { options.get()->*field = whole_number(name, value, min, max); });
   };
   add_text(*command, "--model", "DIR", options->model,
-           "a Hugging Face model folder, a checkpoint, or a run's folder (its last checkpoint)");
-  add("--prompt", "TEXT", "text to go on from; one that begins with a dash goes as --prompt=TEXT",
+           "Hugging Face model folder, checkpoint, or run folder (its last checkpoint)");
+  add("--prompt", "TEXT", "prompt text; use --prompt=TEXT if it begins with a dash",
       [options](const std::string& value) { options->prompt = value; });
-  add("--prompt-ids", "IDS", "or token ids, as in 1,2,3",
+  add("--prompt-ids", "IDS", "prompt as token ids, as in 1,2,3",
       [options](const std::string& value) { options->prompt_ids = parse_ids(value); });
   add("--prompts", "FILE",
-      "or a file of them: .jsonl with prompt, messages or input_ids, or .txt with one a line, perhaps .gz or .zst; - "
-      "is standard input, read as .jsonl; gives one JSON object a line",
+      "file of prompts: .jsonl with prompt, messages or input_ids, or .txt with one per line, also .gz or .zst; - "
+      "is standard input, read as .jsonl; prints one JSON object per line",
       [options](const std::string& value) { options->prompts = value; });
   add_switch(*command, "--chat", options->chat,
-             "or a conversation: answers each line of standard input; /reset forgets it, /exit ends");
-  number("--max-tokens", 1, kMaxTokens, "tokens to add at most; default 64", &GenerateOptions::max_tokens);
-  add_texts(*command, "--stop", "TEXT", options->stops, "end before this text; may be given again and again");
-  add("--temperature", "T",
-      "draw tokens: 1 as the model says, below more certain, above less; default 0: the likeliest",
+             "chat: answer each line of standard input; /reset clears the conversation, /exit ends");
+  number("--max-tokens", 1, kMaxTokens, "maximum tokens to generate; default 64", &GenerateOptions::max_tokens);
+  add_texts(*command, "--stop", "TEXT", options->stops, "stop before this text; repeatable");
+  add("--temperature", "T", "sampling temperature; default 0: greedy",
       [options](const std::string& value) { options->temperature = real_number("--temperature", value, 0, 100); });
-  number("--top-k", 1, kMaxTokens, "draw from the N likeliest", &GenerateOptions::top_k);
-  add("--top-p", "P", "draw from the likeliest that together have this probability",
+  number("--top-k", 1, kMaxTokens, "sample from the N most likely tokens", &GenerateOptions::top_k);
+  add("--top-p", "P", "sample from the most likely tokens with total probability P",
       [options](const std::string& value) { options->top_p = real_number("--top-p", value, 1e-6, 1); });
-  add("--seed", "N", "of the draws; default 0", [options](const std::string& value) {
+  add("--seed", "N", "sampling seed; default 0", [options](const std::string& value) {
     options->seed =
         static_cast<std::uint64_t>(whole_number("--seed", value, 0, std::numeric_limits<std::int64_t>::max()));
   });
-  number("--batch", 1, 4096, "prompts that run at once; default as many as fit, at most 8 (a GPU: 32)",
+  number("--batch", 1, 4096, "prompts per batch; default: as many as fit, at most 8 (GPU: 32)",
          &GenerateOptions::batch);
   add("--output", "FILE",
-      "where the answers to --prompts go, in their order, when all are there; Ctrl-C leaves those so far in FILE.part; "
-      "default standard output, each when it is there",
+      "file for the answers to --prompts, written when all are complete; Ctrl-C leaves those so far in FILE.part; "
+      "default: standard output, each when complete",
       [options](const std::string& value) { options->output = value; });
-  add("--system", "TEXT", "what the model is told before a chat",
-      [options](const std::string& value) { options->system = value; });
-  number("--context", 2, kMaxTokens, "tokens of a chat at most; default the model's positions, at most 4096",
+  add("--system", "TEXT", "system message of a chat", [options](const std::string& value) { options->system = value; });
+  number("--context", 2, kMaxTokens, "maximum tokens of a chat; default: the model's positions, at most 4096",
          &GenerateOptions::context);
-  add("--chat-template", "NAME", "a named template, a .jinja file or a tokenizer_config.json; default the model's",
+  add("--chat-template", "NAME", "template name, .jinja file or tokenizer_config.json; default: the model's",
       [options](const std::string& value) { options->chat_template = value; });
   on_chosen(*command, [options, typed, &commands, &chosen] {
     Problems problems = typed->problems;

@@ -1,4 +1,4 @@
-// hawser generate: what it does with its options.
+// hawser generate: the command's body.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -65,7 +65,7 @@ int run_one(OpenGeneration& input, bool as_json) {
   const bool as_text = input.tokenizer != nullptr && !as_json;
   const generate::Prompt& prompt = input.prompts[0];
   Generator generator(input);
-  // The prompt comes with the first token: by then nothing can be rejected any more.
+  // The prompt is printed with the first token: after that nothing can be rejected.
   bool first = true;
   const auto show = [&](std::size_t, std::int32_t, const std::string& text) {
     if (!as_text) return;
@@ -94,7 +94,7 @@ int run_one(OpenGeneration& input, bool as_json) {
   return 0;
 }
 
-// A line about how far it is, from time to time.
+// Prints progress from time to time.
 class Progress {
  public:
   explicit Progress(std::size_t prompts) : prompts_(prompts) {}
@@ -113,10 +113,10 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), last_report_ = start_;
 };
 
-// Thrown between passes where the user wants the answers so far.
+// Thrown between passes when the user interrupts.
 struct Stopped {};
 
-// Answers end in any order and are written in that of the prompts: to a file, or each at once to standard output.
+// Answers end in any order and are written in the order of the prompts to a file, or each at once to standard output.
 class AnswerWriter {
  public:
   explicit AnswerWriter(const std::string& output) {
@@ -134,7 +134,7 @@ class AnswerWriter {
   void commit() {
     if (file_) file_->commit();
   }
-  // What there is, also behind answers that are still missing: a line says which prompt it belongs to.
+  // Writes the finished answers, also those after missing ones: a line names its prompt.
   int stop(std::size_t prompts) {
     for (const auto& [i, line] : waiting_) write(line);
     if (written_ == 0) {
@@ -191,7 +191,7 @@ int run_chat(OpenGeneration& input, const GenerateOptions& options) {
   const bool typed = isatty(STDIN_FILENO) != 0;
   const bool person = typed && isatty(STDERR_FILENO) != 0;
   bool rejected = false;  // the last turn
-  if (person) print("", "/reset forgets the conversation, /exit ends");
+  if (person) print("", "/reset clears the conversation, /exit ends");
   for (std::string line;;) {
     if (person) std::fputs("> ", stderr);
     if (!std::getline(std::cin, line)) break;
@@ -212,18 +212,19 @@ int run_chat(OpenGeneration& input, const GenerateOptions& options) {
     }
   }
   if (generator.counts().prompts > 0) print_rates(generator.counts());
-  // Somebody who types has seen it; a script has the code alone.
+  // An interactive user has seen it; a script only gets the code.
   return static_cast<int>(rejected && !typed ? ExitCode::bad_input : ExitCode::done);
 }
 
-// The answers would take the place of what they are answers to.
+// Rejects an output that would overwrite the prompts.
 void check_output(const GenerateOptions& options, Problems& problems) {
   struct stat from {
   }, to{};
   if (options.output.empty() || ::stat(options.prompts.c_str(), &from) != 0 || ::stat(options.output.c_str(), &to) != 0)
     return;
   if (!S_ISREG(from.st_mode) || from.st_dev != to.st_dev || from.st_ino != to.st_ino) return;
-  problems.add({.file = options.output, .what = "the file of --prompts", .expected = "another file", .at = "--output"});
+  problems.add(
+      {.file = options.output, .what = "the same file as --prompts", .expected = "another file", .at = "--output"});
 }
 
 }  // namespace
@@ -259,7 +260,7 @@ int generate(const GenerateOptions& options) {
                                          problems);
   problems.throw_if_any();
   if (!input->open.skipped.empty()) print("skipped: ", input->open.skipped.lines());
-  // A token more than is kept: the last is not gone on from.
+  // One more token than the cache holds: the last one is not fed back.
   const std::string beyond =
       models::beyond_positions(input->open.model->description(), input->size.positions + (options.chat ? 0 : 1));
   if (!beyond.empty()) print("warning: ", beyond);

@@ -1,4 +1,4 @@
-// hawser inspect: what is in a checkpoint, a model folder, a token file or a trace.
+// hawser inspect: contents of a checkpoint, a model folder, a token file or a trace.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// What was found, twice: for people, and for --json.
+// The result as text and as JSON.
 struct Report {
   Json json = Json::object();
   std::string text;
@@ -70,17 +70,17 @@ void describe_model(const models::Model& model, Report& report) {
                  " key-value heads, MLP ", d.blocks[0].mlp.inner);
   }
   report.row("sizes", sizes);
-  report.row("vocabulary", cat(d.embedding.vocabulary, d.head.tied ? ", head tied to it" : ""));
+  report.row("vocabulary", cat(d.embedding.vocabulary, d.head.tied ? ", tied head" : ""));
   report.row("positions", cat(d.max_position));
 }
 
-// The model a checkpoint was made with, where its meta says so.
+// The model of a checkpoint, if its meta names it.
 void describe_meta(const checkpoint::Checkpoint& checkpoint, Report& report) {
   train::CheckpointMeta meta;
   try {
     meta = train::read_meta(checkpoint);
   } catch (const UserError&) {
-    report.row("model", "not said: this checkpoint is not of a run");
+    report.row("model", "unknown: this checkpoint is not of a run");
     return;
   }
   const auto recipe = nlohmann::json::parse(meta.recipe, nullptr, /*allow_exceptions=*/false);
@@ -100,7 +100,7 @@ void describe_meta(const checkpoint::Checkpoint& checkpoint, Report& report) {
   if (!meta.tokenizer.empty()) report.row("tokenizer", meta.tokenizer);
 }
 
-// The layout that wrote it, as its recipe says; any other reads it as well.
+// The layout that saved it, from its recipe; any other layout can load it.
 std::string saved_layout(const checkpoint::Checkpoint& checkpoint, Report& report) {
   const auto meta = nlohmann::json::parse(checkpoint.meta(), nullptr, /*allow_exceptions=*/false);
   const auto parallel = meta.value("/recipe/parallel"_json_pointer, nlohmann::json());
@@ -117,7 +117,7 @@ std::string saved_layout(const checkpoint::Checkpoint& checkpoint, Report& repor
   return text;
 }
 
-// A line a parameter; what the optimizer keeps of it has its shape.
+// One line per parameter; its optimizer moments have the same shape.
 void list_tensors(const checkpoint::Checkpoint& checkpoint, Report& report) {
   struct Line {
     std::string name, shape;
@@ -174,7 +174,7 @@ void list_files(const checkpoint::Checkpoint& checkpoint, Report& report) {
   report.row("on disk", cat(with_unit(bytes), " in ", count, " files"));
 }
 
-// Reads all of it and holds it against its checksums.
+// Reads all of it and verifies the checksums.
 void verify_checkpoint(checkpoint::Checkpoint& checkpoint, Report& report, bool quiet) {
   const Terminal terminal = user_terminal();
   const bool shown = terminal.is_terminal && !quiet;
@@ -190,11 +190,10 @@ void verify_checkpoint(checkpoint::Checkpoint& checkpoint, Report& report, bool 
   if (!problems.empty()) {
     const std::string before = checkpoint::complete_before(checkpoint.folder());
     throw checkpoint::CorruptCheckpoint(
-        problems.lines() +
-        (before.empty() ? "" : cat("\nthe checkpoint before it: hawser inspect ", before, " --verify")));
+        problems.lines() + (before.empty() ? "" : cat("\nprevious checkpoint: hawser inspect ", before, " --verify")));
   }
   report.json["verified"] = true;
-  report.row("verified", cat(with_unit(checkpoint.data_bytes()), " of tensors, padding and all that is attached"));
+  report.row("verified", cat(with_unit(checkpoint.data_bytes()), " of tensors, padding and attached files"));
 }
 
 void describe_checkpoint(const checkpoint::Checkpoint& checkpoint, Report& report) {
@@ -228,7 +227,7 @@ void describe_run(const std::string& path, const std::string& root, bool verify,
     skipped.add({.file = root, .what = "no complete checkpoint"});
     throw UserError(skipped.lines());
   }
-  if (!skipped.empty()) print("not whole: ", skipped.lines());
+  if (!skipped.empty()) print("incomplete: ", skipped.lines());
   report.title("run", path);
   report.json["checkpoints"] = whole;
   std::string names;
@@ -300,13 +299,13 @@ void describe_tokens(const std::string& prefix, Report& report) {
   report.json["lengths"] = {{"least", at(0)}, {"median", at(0.5)}, {"p90", at(0.9)}, {"most", at(1)}};
   report.row("documents", cat(file.documents()));
   report.row("sequences", cat(file.sequences()));
-  report.row("tokens", cat(file.tokens(), file.has_labels() ? ", with labels of their own" : ""));
+  report.row("tokens", cat(file.tokens(), file.has_labels() ? ", with labels" : ""));
   report.row("lengths", cat(at(0), " to ", at(1), ", median ", at(0.5), ", 90% within ", at(0.9)));
   report.row("bytes", with_unit(bytes));
   report.text += data::histogram(data::length_statistics(file), 80);
 }
 
-// A trace of `bench step --trace`, and its picture where one is asked for.
+// A trace of `bench step --trace`, and its SVG if requested.
 void describe_trace(const InspectOptions& options, Report& report) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 30;
   const auto ranks = report::read_chrome_trace(checkpoint::read_text(options.path, kLargest), options.path);
@@ -324,8 +323,8 @@ void describe_trace(const InspectOptions& options, Report& report) {
   report.text += cat("wrote ", options.svg, "\n");
 }
 
-// "runs/x/data/train" of "runs/x/data/train.bin", as it was typed. Unlike data::token_prefix, which says what a recipe
-// may train on, it takes an index alone: TokenFile says what that lacks.
+// "runs/x/data/train" of "runs/x/data/train.bin", as typed. Unlike data::token_prefix, which accepts what a recipe may
+// train on, this accepts an index alone: TokenFile reports what is missing.
 std::optional<std::string> prefix_to_show(const std::string& path) {
   for (const char* ending : {"", ".bin", ".idx", ".labels.bin"}) {
     if (!path.ends_with(ending)) continue;
@@ -341,11 +340,11 @@ int inspect(const InspectOptions& options) {
   const bool named = options.path == "checkpoint" && !options.data.empty();
   if (!options.data.empty() && !named) {
     if (options.path == "data") return inspect_data(options);
-    throw UserError(Problem{.what = "inspect takes one path",
+    throw UserError(Problem{.what = "inspect expects one path",
                             .got = options.data,
                             .hint = "hawser inspect data RECIPE, or hawser inspect checkpoint DIR"});
   }
-  recipe_without_file({}, options.common);  // rejects what every command rejects
+  recipe_without_file({}, options.common);  // rejects invalid common options
   const bool word = options.data.empty() && (options.path == "data" || options.path == "checkpoint");
   if (word && !checkpoint::exists(options.path)) {
     const bool data = options.path == "data";
@@ -357,7 +356,7 @@ int inspect(const InspectOptions& options) {
   Report report;
   const bool is_file = checkpoint::exists(path) && !checkpoint::is_folder(path);
   if (!options.svg.empty() && !(is_file && path.ends_with(".json"))) {
-    throw UserError(Problem{.file = path, .what = "not a trace, so there is no picture of it", .at = "--svg"});
+    throw UserError(Problem{.file = path, .what = "not a trace", .at = "--svg"});
   }
   const bool is_checkpoint = train::looks_like_checkpoint(path);
   const auto run = is_checkpoint || is_file ? std::nullopt : train::checkpoints_below(path);
@@ -384,9 +383,10 @@ int inspect(const InspectOptions& options) {
   } else if (has("config.json")) {
     describe_folder_model(path, report);
   } else {
-    throw UserError(Problem{.file = path,
-                            .what = checkpoint::exists(path) ? "nothing that can be shown" : "no such file or folder",
-                            .expected = "a run, a checkpoint, a model folder, a token file or a trace"});
+    throw UserError(
+        Problem{.file = path,
+                .what = checkpoint::exists(path) ? "unknown kind of file or folder" : "no such file or folder",
+                .expected = "a run, a checkpoint, a model folder, a token file or a trace"});
   }
   std::fputs(options.common.json ? (report.json.dump() + "\n").c_str() : report.text.c_str(), stdout);
   return 0;
@@ -397,25 +397,25 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command = add_command(
       app,
       {.name = "inspect",
-       .what = "show what a checkpoint, a model, a token file, a trace or prepared data holds",
+       .what = "show the contents of a checkpoint, model, token file, trace or prepared data",
        .examples = {"hawser inspect checkpoint runs/novels/best --verify",
                     "hawser inspect runs/novels/data/train.bin --json", "hawser inspect data recipe.yaml --samples 5"}},
       options->common);
   add_positional(*command, "PATH", options->path,
-                 "a checkpoint, a model folder, a token file or a trace; or the word data, or checkpoint");
+                 "checkpoint, model folder, token file or trace; or the word data or checkpoint");
   add_positional(*command, "[RECIPE]", options->data,
-                 "behind the word data: a recipe whose data is prepared, or a token file; behind the word checkpoint: "
+                 "after the word data: recipe with prepared data, or token file; after the word checkpoint: "
                  "its folder");
-  add_number(*command, "--samples", 0, 1 << 20, "data: how many sequences to show (default: 3)",
+  add_number(*command, "--samples", 0, 1 << 20, "data: number of sequences to show; default 3",
              [options](std::int64_t value) { options->samples = value; });
   add_number(*command, "--first", 0, std::int64_t{1} << 40,
-             "data: the first of them, counted from 0 in the order of training",
+             "data: first sequence to show, counted from 0 in training order",
              [options](std::int64_t value) { options->first = value; });
-  add_switch(*command, "--validation", options->validation, "data: of the recipe's held-out data");
-  add_text(*command, "--tokenizer", "FILE", options->tokenizer, "data: a tokenizer.json, for a bare token file");
-  add_switch(*command, "--verify", options->verify,
-             "of a checkpoint: read all of it and hold it against its checksums");
-  add_text(*command, "--svg", "FILE", options->svg, "of a trace: draw it, a lane a stream");
+  add_switch(*command, "--validation", options->validation, "data: show the recipe's held-out data");
+  add_text(*command, "--tokenizer", "FILE", options->tokenizer,
+           "data: tokenizer.json for a token file without a recipe");
+  add_switch(*command, "--verify", options->verify, "checkpoint: read all of it and verify its checksums");
+  add_text(*command, "--svg", "FILE", options->svg, "trace: write it as an SVG with one lane per stream");
   const auto milliseconds = [](const std::string& text) {
     char* end = nullptr;
     const double value = std::strtod(text.c_str(), &end);
@@ -425,7 +425,7 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
     return value;
   };
   add_parsed(
-      *command, "--window", "FROM:TO", "of a trace: the milliseconds to draw; default all",
+      *command, "--window", "FROM:TO", "trace: range to draw in milliseconds; default: all",
       [options, milliseconds](const std::string& text) {
         const std::size_t colon = std::min(text.find(':'), text.size());
         options->from_ms = milliseconds(text.substr(0, colon));

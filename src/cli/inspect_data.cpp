@@ -1,4 +1,4 @@
-// hawser inspect data: samples as text, where documents begin, what is masked; lengths, and how full sequences are.
+// hawser inspect data: samples as text with document boundaries and masks; lengths, and packing.
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -26,12 +26,12 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// What to show and how it becomes sequences.
+// What is shown, and how it becomes sequences.
 struct DataView {
   std::string prefix;
-  std::unique_ptr<data::Tokenizer> tokenizer;  // null: ids are shown
+  std::unique_ptr<data::Tokenizer> tokenizer;  // null: print ids
   std::shared_ptr<const data::TokenFile> file;
-  std::shared_ptr<const data::SequenceSet> set;  // null: the file's own sequences, one after another
+  std::shared_ptr<const data::SequenceSet> set;  // null: the file's own sequences, in order
   std::uint64_t seed = 0;
   std::optional<Recipe> recipe;
 };
@@ -63,8 +63,8 @@ class Painter {
   }
   std::string title(const std::string& text) const { return (colour_ ? "\033[1m" + text + "\033[0m" : text) + "\n"; }
   std::string legend() const {
-    return colour_ ? masked("text like this") + " is masked: it is read, not learned\n"
-                   : "text in [[ ]] is masked: it is read, not learned\n";
+    return colour_ ? masked("text like this") + " is masked: input only, not learned\n"
+                   : "text in [[ ]] is masked: input only, not learned\n";
   }
 
  private:
@@ -72,7 +72,7 @@ class Painter {
   int columns_ = 80;
 };
 
-// Text whose control characters do no harm to a terminal.
+// Text with control characters escaped for the terminal.
 std::string harmless(const std::string& text) {
   std::string out;
   for (const char c : data::replace_invalid_utf8(text)) {
@@ -126,7 +126,7 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
   return view;
 }
 
-// A sequence of the file as it lies, its own labels as targets.
+// A sequence of the file as stored, with its own labels as targets.
 data::Sequence stored_sequence(const data::TokenFile& file, std::int64_t index) {
   data::Sequence sequence;
   const std::int64_t count = file.length(index), begin = file.begin(index);
@@ -138,8 +138,8 @@ data::Sequence stored_sequence(const data::TokenFile& file, std::int64_t index) 
   return sequence;
 }
 
-// A document's tokens, in runs of what is learned and what is masked. A token is learned where the one before predicts
-// it; the first of a document is shown as the one after it.
+// A document's tokens in runs of learned and masked tokens. A token is learned if it is the target of the one before;
+// the first of a document is shown like the second.
 std::vector<Run> runs_of(const DataView& view, const data::Sequence& sequence, std::int64_t begin, std::int64_t count) {
   std::vector<Run> runs;
   const auto masked = [&](std::int64_t i) {
@@ -157,7 +157,7 @@ std::vector<Run> runs_of(const DataView& view, const data::Sequence& sequence, s
 
 void show_sample(const DataView& view, std::int64_t number, const Painter& paint, std::string& text, Json& json) {
   const std::int64_t count = view.set ? view.set->size() : view.file->sequences();
-  // In the order of training.
+  // In training order.
   const std::int64_t index = view.set ? data::sequence_at(view.seed, count, number) : number;
   const data::Sequence sequence = view.set ? view.set->get(index) : stored_sequence(*view.file, index);
   const auto documents = static_cast<std::int64_t>(sequence.document_lengths.size());

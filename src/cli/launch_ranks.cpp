@@ -17,18 +17,18 @@
 namespace hawser::cli {
 namespace {
 
-// Stands between the ranks and standard output while it lives: mpirun says nothing when it cannot write there.
+// Pipes the ranks' standard output and checks the writes: mpirun does not report when it cannot write.
 class Delivery {
  public:
   Delivery() {
     std::fflush(stdout);
     std::array<int, 2> ends{};
     out_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
-    if (out_ < 0 || pipe2(ends.data(), O_CLOEXEC) != 0) return;  // as if it were not there
+    if (out_ < 0 || pipe2(ends.data(), O_CLOEXEC) != 0) return;  // continues without the pipe
     from_ = ends[0];
     dup2(ends[1], STDOUT_FILENO);
     close(ends[1]);
-    // Signals are for the thread that watches the ranks; and a reader that has gone is an error here, not an end.
+    // Signals go to the thread that watches the ranks. A closed reader is an error here, and does not end the process.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -38,7 +38,7 @@ class Delivery {
 
   ~Delivery() { finish(); }
 
-  // What the writes failed with; 0: all that the ranks printed is delivered.
+  // Error of the writes; 0: everything that the ranks printed was written.
   int finish() {
     if (!pump_.joinable()) return error_;
     dup2(out_, STDOUT_FILENO);
@@ -53,7 +53,7 @@ class Delivery {
   void pump() {
     std::array<char, 16384> bytes{};
     for (;;) {
-      // A rank that outlives mpirun keeps the pipe open: after the end only what is there already is taken.
+      // A rank that outlives mpirun keeps the pipe open: after the end, only read what is available.
       const bool last = ended_;
       pollfd file{from_, POLLIN, 0};
       if (poll(&file, 1, last ? 0 : 50) <= 0) {

@@ -15,7 +15,7 @@ namespace hawser::cli {
 namespace {
 
 constexpr std::size_t kWidth = 100;
-constexpr std::size_t kColumn = 26;  // where help begins
+constexpr std::size_t kColumn = 26;  // column at which help begins
 
 void put_paragraph(std::string& out, const std::string& text) {
   std::istringstream words(text);
@@ -68,7 +68,7 @@ std::string lines_of(const std::vector<std::string>& examples) {
   return out;
 }
 
-// What CLI11 says of an option that takes text, where nobody said more.
+// CLI11's type name of a text option without one of ours.
 constexpr char kAnyText[] = "TEXT";
 
 void read_as_path(CLI::Option* option, const std::string& takes) {
@@ -81,7 +81,7 @@ std::int64_t whole_number(const std::string& option, const std::string& text, st
   std::int64_t value = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
-  // 010 is ten to some readers and eight to others; the recipe rejects it too.
+  // 010 is ambiguous (octal); the recipe rejects it too.
   const std::size_t first = text.starts_with('-') ? 1 : 0;
   if (stop == end && text.size() > first + 1 && text[first] == '0') {
     const std::size_t digits = std::min(text.find_first_not_of('0', first), text.size() - 1);
@@ -91,7 +91,7 @@ std::int64_t whole_number(const std::string& option, const std::string& text, st
                             .at = option,
                             .hint = text.substr(digits)});
   }
-  // Too long to read is too large.
+  // A number that overflows is too large.
   const bool more = (error == std::errc::result_out_of_range && text[0] != '-') || (stop == end && value > max);
   if (error != std::errc() || stop != end || value < min || value > max)
     throw UserError(Problem{.what = "wrong value",
@@ -114,26 +114,27 @@ double real_number(const std::string& option, const std::string& text, double mi
 
 CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& common) {
   CLI::App* app = parent.add_subcommand(text.name, text.what);
-  app->set_help_flag("-h,--help", "this text")->group(kCommonGroup);
+  app->set_help_flag("-h,--help", "show this help")->group(kCommonGroup);
   app->footer(lines_of(text.examples));
 
   const auto add_common = [&](CLI::Option* option, const char* takes) {
     option->group(kCommonGroup)->option_text(takes);
   };
-  add_common(app->add_option_function<std::string>(
-                 "--ranks",
-                 [&common](const std::string& value) {
-                   common.ranks = static_cast<int>(whole_number("--ranks", value, 1, 1 << 20));
-                 },
-                 "processes to run on, or to plan for; fit: one a GPU, on the CPU the product of the degrees; "
-                 "otherwise 1"),
-             "N");
-  add_common(app->add_option("--set", common.overrides,
-                             "replace a key of the recipe, as in --set train.steps=10; may be given again and again")
-                 ->expected(1)
-                 ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-                 ->allow_extra_args(false),
-             "KEY=VALUE");
+  add_common(
+      app->add_option_function<std::string>(
+          "--ranks",
+          [&common](const std::string& value) {
+            common.ranks = static_cast<int>(whole_number("--ranks", value, 1, 1 << 20));
+          },
+          "number of ranks to run or to plan for; default for fit: one per GPU, or on the CPU the product of the "
+          "degrees; for others: 1"),
+      "N");
+  add_common(
+      app->add_option("--set", common.overrides, "override a key of the recipe, as in --set train.steps=10; repeatable")
+          ->expected(1)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+          ->allow_extra_args(false),
+      "KEY=VALUE");
   add_common(app->add_option_function<std::string>(
                  "--memory",
                  [&common](const std::string& value) {
@@ -145,7 +146,7 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
                                              .at = "--memory",
                                              .hint = "--memory 24GB"});
                  },
-                 "what a rank may use of its device's memory, as in 24GB"),
+                 "device memory that a rank may use, as in 24GB"),
              "BYTES");
   add_common(app->add_option_function<std::string>(
                  "--device",
@@ -157,7 +158,7 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
                      throw UserError(Problem{
                          .what = "wrong value", .expected = "auto, cpu or cuda", .got = value, .at = "--device"});
                  },
-                 "where to run: auto, cpu or cuda"),
+                 "device to run on: auto, cpu or cuda"),
              "DEVICE");
   set_completions(*app, "--device", {"auto", "cpu", "cuda"});
   add_common(app->add_flag("--json", common.json, text.json), "");
@@ -166,13 +167,13 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
 
 CLI::App* add_family(CLI::App& parent, const char* name, const char* what, const std::vector<std::string>& examples) {
   CLI::App* app = parent.add_subcommand(name, what);
-  app->set_help_flag("-h,--help", "this text")->group(kCommonGroup);
+  app->set_help_flag("-h,--help", "show this help")->group(kCommonGroup);
   app->footer(lines_of(examples));
   return app;
 }
 
 bool takes_path(const std::string& takes) {
-  // --target and --chat-template take a NAME or a file; --device nothing but its words.
+  // --target and --chat-template take a NAME or a file; --device takes only its choices.
   static const std::vector<std::string> kPaths = {"PATH",   "FILE",   "DIR",    "OUT_DIR",
                                                   "RECIPE", "SOURCE", "PREFIX", "NAME"};
   const bool optional = takes.starts_with('[') && takes.ends_with(']');
@@ -221,7 +222,7 @@ void add_number(CLI::App& app, const char* name, std::int64_t min, std::int64_t 
 }
 
 void set_completions(CLI::App& app, const char* name, const std::vector<std::string>& words) {
-  app.get_option(name)->type_name(joined(words, " "));  // our help does not show it
+  app.get_option(name)->type_name(joined(words, " "));  // not shown in our help
 }
 
 std::string completions_of(const CLI::Option& option) {
@@ -249,7 +250,7 @@ std::string help_text(const CLI::App& app) {
     if (!option->nonpositional()) {
       placed.push_back(option);
       positionals += " " + option->get_name(true);
-    } else if (!option->get_group().empty()) {  // those without a group are for the program itself
+    } else if (!option->get_group().empty()) {  // options without a group are internal
       (option->get_group() == kCommonGroup ? common : own).push_back(option);
     }
   }

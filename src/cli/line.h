@@ -1,5 +1,4 @@
-// Describing a command to CLI11 in Hawser's way: typed options that reject with one line of ours, help in groups.
-// Internal to cli/.
+// Declares commands and options to CLI11: typed options with one-line errors, help in groups. Internal to cli/.
 #pragma once
 
 #include <functional>
@@ -9,7 +8,7 @@
 
 #include "cli/commands.h"
 
-namespace CLI {  // slow to compile: only what adds or reads options includes it
+namespace CLI {  // slow to compile: included only by files that add or read options
 class App;
 class Option;
 }  // namespace CLI
@@ -17,57 +16,56 @@ class Option;
 namespace hawser::cli {
 
 inline constexpr char kOwnGroup[] = "Options";
-inline constexpr char kCommonGroup[] = "Options of every command";
+inline constexpr char kCommonGroup[] = "Common options";
 
-// Set when the command line has been read: runs the chosen command.
+// Set by parsing: runs the chosen command.
 using Chosen = std::function<int()>;
 
 struct CommandText {
   const char* name;
-  const char* what;                   // one line, for the list of commands; lines behind it are for its own help
-  std::vector<std::string> examples;  // whole command lines
+  const char* what;                   // one line for the list of commands; further lines only in its own help
+  std::vector<std::string> examples;  // complete command lines
   const char* json = "print the result as one JSON object";  // what --json does
 };
 
 // A subcommand with its --help and the common options.
 CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& common);
 
-// A word that only stands before subcommands: `bench` of `bench step`.
+// A word with subcommands: `bench` of `bench step`.
 CLI::App* add_family(CLI::App& parent, const char* name, const char* what,
                      const std::vector<std::string>& examples = {});
 
-// A positional argument; those that are required are checked by us after parsing (need), so that a mistyped option is
-// named first.
+// A positional argument. need() checks required ones after parsing, so that a mistyped option is reported first.
 void add_positional(CLI::App& app, const char* name, std::string& value, const char* help);
 void add_text(CLI::App& app, const char* name, const char* takes, std::string& value, const char* help);
-// One that may be given again and again.
+// A repeatable option.
 void add_texts(CLI::App& app, const char* name, const char* takes, std::vector<std::string>& values, const char* help);
 void add_switch(CLI::App& app, const char* name, bool& value, const char* help);
-// One that the program says to itself: help and completion leave it out.
+// An internal option, hidden from help and completion.
 void add_hidden_switch(CLI::App& app, const char* name, bool& value);
 
-// An option whose text the command reads itself; `store` throws UserError when it is wrong.
+// An option with a parser of its own; `store` throws UserError for a wrong value.
 void add_parsed(CLI::App& app, const char* name, const char* takes, const char* help,
                 const std::function<void(const std::string&)>& store);
 
-// A whole number from `least` to `most`; rejects anything else with one line.
+// An integer from `min` to `max`; anything else is a one-line error.
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 26;
 void add_number(CLI::App& app, const char* name, std::int64_t min, std::int64_t max, const char* help,
                 const std::function<void(std::int64_t)>& store);
 
-// Words that the shell completes as the value of an option or argument; help and checks say them on their own.
+// Shell completions of an option's or argument's value. They affect neither help nor checks.
 void set_completions(CLI::App& app, const char* name, const std::vector<std::string>& words);
-// Those, divided by spaces; "" where there are none.
+// The completions, separated by spaces; "" if there are none.
 std::string completions_of(const CLI::Option& option);
 
-// A whole number, or any, from `least` to `most`: UserError with one line that names the option.
+// Parses an integer, or a real number, from `min` to `max`; UserError of one line that names the option.
 std::int64_t whole_number(const std::string& option, const std::string& text, std::int64_t min, std::int64_t max);
 double real_number(const std::string& option, const std::string& text, double min, double max);
 
-// Throws UserError when a value that the command cannot do without is missing.
+// Throws UserError if a required value is missing.
 void need(const std::string& value, const char* name, const char* command);
 
-// `then` runs when the command line named this command and every option was read.
+// Runs `then` when the command line named this command and all options are parsed.
 void on_chosen(CLI::App& app, const std::function<void()>& then);
 
 std::string help_text(const CLI::App& app);
@@ -82,6 +80,6 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_doctor(CLI::App& app, const Commands& commands, Chosen& chosen);
-void add_completion(CLI::App& app, Chosen& chosen);  // the last: it describes all that `app` has
+void add_completion(CLI::App& app, Chosen& chosen);  // last: it describes the commands added before
 
 }  // namespace hawser::cli

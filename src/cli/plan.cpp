@@ -1,4 +1,4 @@
-// hawser plan: memory, work and traffic of a recipe, without running it.
+// hawser plan: memory, FLOPs and communication of a recipe, without running it.
 #include <algorithm>
 #include <cstdio>
 
@@ -19,12 +19,12 @@ std::string target_of(const Recipe& recipe, const PlanOptions& options) {
   return recipe.run.device == DeviceChoice::cuda ? "h200" : "cpu";
 }
 
-// The product of threads and ranks of this machine is its cores, whoever starts the ranks.
+// threads x ranks of this machine = its cores, whoever starts the ranks.
 int threads_of_a_rank(const Recipe& recipe, const plan::Machine& machine, int world) {
   return recipe.run.threads > 0 ? recipe.run.threads : std::max(1, machine.cores / world);
 }
 
-// Plans the recipe for `world` ranks and prints the plan; 4 where it does not fit.
+// Plans the recipe for `world` ranks and prints the plan; returns 4 if it does not fit.
 int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
   const plan::Target target = plan::load_target(target_of(recipe, options));
   Problems problems;
@@ -65,13 +65,13 @@ void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command = add_command(
       app,
       {.name = "plan",
-       .what = "memory, FLOPs and traffic of a recipe on any number of ranks; does it fit",
+       .what = "predict memory, FLOPs and communication of a recipe, and whether it fits",
        .examples = {"hawser plan recipe.yaml --ranks 8 --memory 80GB",
                     "hawser plan recipe.yaml --ranks 1024 --target h200 --set data.sequence_length=131072"}},
       options->common);
-  add_positional(*command, "RECIPE", options->recipe, "a YAML recipe; `hawser recipe init` writes one");
+  add_positional(*command, "RECIPE", options->recipe, "YAML recipe; `hawser recipe init` writes one");
   add_text(*command, "--target", "NAME", options->target,
-           "h200, cpu, or a file like targets/h200.yaml; default: cpu, or h200 where the device is cuda");
+           "h200, cpu, or a file like targets/h200.yaml; default: h200 if the device is cuda, else cpu");
   set_completions(*command, "--target", plan::shipped_targets());
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->recipe, "RECIPE", "plan");

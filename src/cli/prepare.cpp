@@ -1,4 +1,4 @@
-// hawser prepare: text to token files.
+// hawser prepare: converts text to token files.
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// One line that renews itself on a terminal; elsewhere a line every few seconds.
+// One updated line on a terminal; elsewhere a line every few seconds.
 class ProgressLine {
  public:
   void show(const data::PrepareProgress& progress) {
@@ -35,8 +35,8 @@ class ProgressLine {
     }
     if (progress.bytes_before > 0 && !printed_) {
       printed_ = true;
-      print("", cat("going on where an earlier prepare stopped: ",
-                    static_cast<int>(100 * share_of(progress.bytes_before, progress)), "% is done"));
+      print("", cat("resuming an earlier prepare: ", static_cast<int>(100 * share_of(progress.bytes_before, progress)),
+                    "% is done"));
     }
     const bool last = progress.bytes_done == progress.bytes_total;
     if (!terminal_.is_terminal && (last || now - shown_ < std::chrono::seconds(5))) return;
@@ -45,7 +45,7 @@ class ProgressLine {
     std::string line = cat(progress.counting ? "counting documents " : "preparing text ", static_cast<int>(100 * share),
                            "% of ", format_bytes(Bytes(progress.bytes_total)));
     if (!progress.counting) line += cat("  ", format_count(static_cast<double>(progress.tokens)), " tokens");
-    // What an earlier prepare did says nothing about this one's speed.
+    // The speed counts only what this process did.
     const double now_done = progress.counting ? share : share - share_of(progress.bytes_before, progress);
     const double seconds = std::chrono::duration<double>(now - start_).count();
     if (now_done > 0 && !last) {
@@ -76,7 +76,7 @@ class ProgressLine {
   bool drawn_ = false, counting_ = false, printed_ = false;
 };
 
-// What lies in the folder of token files, whether made now or before.
+// Summary of the folder of token files, whether made now or before.
 void print_summary(const data::PrepareOptions& job, const DataRecipe& recipe, const std::optional<data::Prepared>& made,
                    bool as_json) {
   const data::TokenFiles files = data::token_files(job);
@@ -84,7 +84,7 @@ void print_summary(const data::PrepareOptions& job, const DataRecipe& recipe, co
   const double source_bytes = made ? static_cast<double>(made->source_bytes) : 0.0;
   nlohmann::ordered_json json{{"output", job.output}, {"made_now", made_now}};
   std::string text = files.in_place
-                         ? "token files already, read where they lie\n"
+                         ? "already token files, read in place\n"
                          : cat(made_now ? "prepared " : "already prepared, nothing to do: ", job.output, "\n");
   std::int64_t tokens = 0;
   std::string lengths;  // of the training data
@@ -107,17 +107,17 @@ void print_summary(const data::PrepareOptions& job, const DataRecipe& recipe, co
     json["source_bytes"] = source_bytes;
     text += "  read " + format_bytes(Bytes(static_cast<std::int64_t>(source_bytes)));
     if (made->compressed) {
-      text += ", compressed\n";  // how long the texts are is another number
+      text += ", compressed\n";  // the length of the text is unknown
     } else {
       json["bytes_per_token"] = source_bytes / static_cast<double>(tokens);
       char line[64];
-      std::snprintf(line, sizeof line, ", %.2f bytes a token\n", source_bytes / static_cast<double>(tokens));
+      std::snprintf(line, sizeof line, ", %.2f bytes per token\n", source_bytes / static_cast<double>(tokens));
       text += line;
     }
   }
   if (made && job.deduplicate) {
     json["duplicates"] = made->duplicates;
-    text += cat("  left out ", plural(made->duplicates, "duplicate"), "\n");
+    text += cat("  skipped ", plural(made->duplicates, "duplicate"), "\n");
   }
   text += lengths;
   std::fputs(as_json ? (json.dump() + "\n").c_str() : text.c_str(), stdout);
@@ -132,7 +132,7 @@ int prepare(const PrepareOptions& options) {
   Problems problems;
   const std::string model = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
   if (!model.empty()) {
-    // The model is needed for its vocabulary alone: its weights may still be on their way.
+    // Only the model's vocabulary size is needed: its weights may still be downloading.
     const models::ModelDescription description = models::read_description(resolve_path(recipe, model), problems);
     job.vocab_size = description.embedding.vocabulary;
   }
@@ -159,10 +159,10 @@ void add_prepare(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command = add_command(
       app,
       {.name = "prepare",
-       .what = "turn the recipe's text into token files; fit does it too when they are missing",
+       .what = "convert the recipe's text to token files; fit does this too if they are missing",
        .examples = {"hawser prepare recipe.yaml", "hawser prepare recipe.yaml --set data.validation_fraction=0.01"}},
       options->common);
-  add_positional(*command, "RECIPE", options->recipe, "a YAML recipe; `hawser recipe init` writes one");
+  add_positional(*command, "RECIPE", options->recipe, "YAML recipe; `hawser recipe init` writes one");
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->recipe, "RECIPE", "prepare");
     chosen = [options, &commands] { return commands.prepare(*options); };

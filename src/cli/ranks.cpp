@@ -10,7 +10,7 @@
 namespace hawser::cli {
 namespace {
 
-// What a rank's check says: the exit code that follows from it, and its lines. As text for a message: "CODE\nLINES".
+// Result of a rank's check: exit code and lines. As the text of a message: "CODE\nLINES".
 struct Verdict {
   int code = static_cast<int>(ExitCode::done);
   std::string lines;
@@ -61,7 +61,7 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
     const Verdict verdict = joined(ranks.all_gather_strings(checked(body, place).text()));
     if (verdict.code == 0) return body.run(&ranks);
     if (place.rank == 0) report_error(Error(ExitCode{verdict.code}, verdict.lines));
-    return verdict.code;  // the World's end waits for rank 0's line
+    return verdict.code;  // the World's destructor waits until rank 0 has printed
   } catch (const std::exception& error) {
     ranks.abort(report_error(error));
   }

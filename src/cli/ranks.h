@@ -1,4 +1,4 @@
-// A command's body on one rank or on many, with errors that are said once. Internal to cli/.
+// Runs a command's body on one or many ranks; errors are printed once. Internal to cli/.
 #pragma once
 
 #include <functional>
@@ -11,31 +11,31 @@
 
 namespace hawser::cli {
 
-// Where a rank stands before any message is sent.
+// The rank of this process, before any communication.
 struct RankPlace {
   int rank = 0, ranks = 1;
 };
 
 struct RankedBody {
-  // Finds what the user may have got wrong; sends nothing. Rank 0 prints what any rank found, each line once, and all
-  // ranks end with ExitCode::bad_input, or with the code of the Error that a rank's check threw (does_not_fit).
+  // Checks the user's input; does not communicate. Rank 0 prints the problems of all ranks, each line once. All ranks
+  // exit with ExitCode::bad_input, or with the code of an Error that a rank's check threw (does_not_fit).
   std::function<void(const RankPlace&, Problems&)> check;
-  // Only where no rank found anything. `world` null: this process alone. Returns the exit code, on which the ranks
-  // agree; an exception on one rank ends them all.
+  // Called if no rank found a problem. `world` null: this process only. Returns the exit code, equal on all ranks; an
+  // exception on one rank ends all of them.
   std::function<int(comm::World* world)> run;
 };
 
-// On `world` ranks that a launcher started (must_launch is false), this process being one of them.
+// Runs on `world` ranks started by a launcher (must_launch is false); this process is one of them.
 int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body);
 
-// launch_local, with standard output watched: what ranks print and nobody takes is an error.
+// launch_local with a check of standard output: it is an error if the output of ranks cannot be written.
 int launch_ranks(const LocalLaunch& launch);
 
-// The device of this process, by run.device; of one that starts `world` ranks here, the first's. UserError where there
-// is none, or not enough of them.
+// The device of this process, by run.device; for a process that starts `world` ranks here, that of the first rank.
+// UserError if there are none or too few.
 train::RankDevice device_of(const Recipe& recipe, int world);
 
-// CPU threads of this rank: run.threads, else cores / ranks on this machine.
+// CPU threads of this rank: run.threads, else cores / ranks of this machine.
 int threads_of(const Recipe& recipe);
 
 }  // namespace hawser::cli

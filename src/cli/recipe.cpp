@@ -23,15 +23,15 @@ namespace fs = std::filesystem;
 
 constexpr double kManyPasses = 10;
 
-// What a recipe should train on: the user's own words, absolute; else what lies in text/ here; none. `stays`: the
-// recipe is written here, so that it may name text/ as seen from itself.
+// The training data: the user's paths, made absolute; else those in text/ of this folder; else none. `stays`: the
+// recipe is written to this folder and may name text/ relative to itself.
 std::vector<std::string> first_data(const std::vector<std::string>& named, bool stays) {
   Problems problems;
   std::vector<std::string> out;
   for (const std::string& pattern : named) {
     Problems wrong;
     data::find_sources({pattern}, "", "", wrong);
-    for (Problem problem : wrong.all()) {  // found one pattern at a time: the number in a list says nothing
+    for (Problem problem : wrong.all()) {  // one pattern at a time: the index in the list is meaningless
       problem.at = "--data";
       if (problem.hint.empty()) problem.hint = nearest_file(pattern);
       problems.add(problem);
@@ -49,7 +49,7 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, bool 
   return {};
 }
 
-// What the command line says of the recipe: fine-tuning from a folder, random weights from a config.json.
+// The recipe from the command line: fine-tuning from a folder, random weights from a config.json.
 Recipe first_recipe(const RecipeInitOptions& options) {
   const std::string& model = options.model;
   const fs::path path = absolute_path(model);
@@ -62,17 +62,17 @@ Recipe first_recipe(const RecipeInitOptions& options) {
   const fs::path named = folder ? (path.has_filename() ? path : path.parent_path()) : path.parent_path();
   Recipe recipe;
   recipe.name = named.filename().string() + (folder ? "-tuned" : "-scratch");
-  for (const std::string& set : options.common.overrides) {  // the output's folder is called like it
+  for (const std::string& set : options.common.overrides) {  // the output folder is named after it
     if (set.starts_with("name=") && set.size() > 5) recipe.name = set.substr(5);
   }
   (folder ? recipe.model.path : recipe.model.config) = (folder ? named : path).string();
   const fs::path home = fs::path(options.output).parent_path();
   recipe.folder = home.string();
-  // Where standard output goes nobody knows.
+  // The destination of standard output is unknown.
   std::error_code ignored;
   const bool stays = !options.output.empty() && (home.empty() || fs::equivalent(home, ".", ignored));
   recipe.data.train = first_data(options.data, stays);
-  recipe.train.steps = 1000;  // what has to be there for all else to be read; chosen anew
+  recipe.train.steps = 1000;  // required by the schema; chosen later
   recipe.data.sequence_length = 2;
   recipe.output = "runs/" + recipe.name;
   return recipe;
@@ -83,7 +83,7 @@ Recipe first_recipe(const RecipeInitOptions& options) {
 int recipe_init(const RecipeInitOptions& options) {
   if (!options.output.empty() && fs::exists(options.output) && !options.force) {
     throw UserError(Problem{
-        .file = options.output, .what = "is there already", .hint = "another --output, or --force to write over it"});
+        .file = options.output, .what = "already exists", .hint = "another --output, or --force to overwrite it"});
   }
   const Recipe requested = recipe_without_file(first_recipe(options), options.common, /*runs=*/options.target.empty());
   if (requested.output.empty())
@@ -94,10 +94,10 @@ int recipe_init(const RecipeInitOptions& options) {
   const std::string path = options.output.empty() ? "the recipe" : options.output;
   check_recipe_to_write(recipe, text, path, Purpose::plan);
   if (!recipe.data.train.empty()) check_recipe_to_write(recipe, text, path, Purpose::prepare);
-  if (recipe.data.train.empty()) print("warning: ", "no data yet: put text into text/, or name it as data.train");
+  if (recipe.data.train.empty()) print("warning: ", "no training data: put text into text/, or set data.train");
   if (proposal.passes > kManyPasses) {
     print("warning: ", cat("little data: ", recipe.train.steps, " steps read it about ", std::llround(proposal.passes),
-                           " times, and what is read so often is learned by heart"));
+                           " times, so the model may memorize it"));
   }
   if (options.output.empty()) {
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -112,29 +112,29 @@ int recipe_init(const RecipeInitOptions& options) {
 void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* recipe = add_family(app, "recipe", "write recipes: recipe init");
   const auto options = std::make_shared<RecipeInitOptions>();
-  CLI::App* command =
-      add_command(*recipe,
-                  {.name = "init",
-                   .what = "a commented recipe that fits a model, its data and this machine\n"
-                           "Ranks, sequence length, batch, sharding and activation checkpointing are chosen with the "
-                           "plan, so that what it writes goes through `hawser plan`, `prepare` and `fit` as it stands; "
-                           "each choice has its reason as a comment. What --set, --ranks, --memory and --device say "
-                           "stays. Data may be text, conversations, prompts with completions, or token ids: a sample "
-                           "of it is read. Where nothing fits it says what would, and ends with 4.",
-                   .examples = {"hawser recipe init --model models/SmolLM2-135M --data books --output recipe.yaml",
-                                "hawser recipe init --model config.json --set train.steps=500 > recipe.yaml",
-                                "hawser recipe init --model models/Llama-3.1-8B --data chats.jsonl --target h200 "
-                                "--ranks 8"},
-                   .json = "write the recipe as one JSON object, to where it goes: --output or standard output"},
-                  options->common);
-  add_text(*command, "--model", "PATH", options->model, "a model folder, or a config.json to train from scratch");
+  CLI::App* command = add_command(
+      *recipe,
+      {.name = "init",
+       .what = "write a commented recipe for a model, its data and this machine\n"
+               "Chooses ranks, sequence length, batch, sharding and activation checkpointing by planning, so that "
+               "`hawser plan`, `prepare` and `fit` accept the recipe unchanged; comments give the reason of each "
+               "choice. Keeps the values of --set, --ranks, --memory and --device. "
+               "Data may be text, conversations, prompts with completions, or token ids; reads a sample "
+               "of it. If nothing fits, prints settings that would fit and exits with 4.",
+       .examples = {"hawser recipe init --model models/SmolLM2-135M --data books --output recipe.yaml",
+                    "hawser recipe init --model config.json --set train.steps=500 > recipe.yaml",
+                    "hawser recipe init --model models/Llama-3.1-8B --data chats.jsonl --target h200 "
+                    "--ranks 8"},
+       .json = "write the recipe as one JSON object, to --output or standard output"},
+      options->common);
+  add_text(*command, "--model", "PATH", options->model, "model folder, or config.json to train from scratch");
   add_texts(*command, "--data", "PATH", options->data,
-            "what to train on: a .jsonl or .txt file, a folder of them, or a token file; may be given again; default: "
-            "text/*.jsonl or text/*.txt, where there are any");
-  add_text(*command, "--output", "FILE", options->output, "where to write it; default: standard output");
-  add_switch(*command, "--force", options->force, "write over an --output that is there");
+            "training data: .jsonl or .txt file, folder of them, or token file; repeatable; default: "
+            "text/*.jsonl or text/*.txt, if any");
+  add_text(*command, "--output", "FILE", options->output, "file to write; default: standard output");
+  add_switch(*command, "--force", options->force, "overwrite an existing --output");
   add_text(*command, "--target", "NAME", options->target,
-           "the devices it is for: h200, cpu, or a file like targets/h200.yaml; default: those of this machine");
+           "target devices: h200, cpu, or a file like targets/h200.yaml; default: those of this machine");
   set_completions(*command, "--target", plan::shipped_targets());
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "recipe init");

@@ -1,4 +1,4 @@
-// From the command line to a command.
+// Parses the command line and runs a command.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
@@ -36,7 +36,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-// What people call a command of ours.
+// Command names that users of other tools may type.
 std::string our_name(const std::string& word) {
   static const std::vector<std::pair<const char*, const char*>> kNames = {{"version", "hawser --version"},
                                                                           {"train", "hawser fit"},
@@ -72,15 +72,15 @@ std::string as_key(const std::string& option) {
   return "";
 }
 
-// Whether the command or one below it has such an option.
+// Whether the command or a subcommand has the option.
 bool has_option(const CLI::App& app, const std::string& name) {
   const auto known = option_names(app);
   if (std::ranges::find(known, name) != known.end()) return true;
   return std::ranges::any_of(commands_of(app), [&](const CLI::App* below) { return has_option(*below, name); });
 }
 
-// Mistyped commands and options are named before anything else is judged, with the nearest that there is. Returns the
-// command that the words name.
+// Checks commands and options before anything else, and suggests the nearest for a mistyped one. Returns the command
+// that the words name.
 const CLI::App& check_words(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* command = &app;
   std::size_t i = 0;
@@ -108,7 +108,7 @@ const CLI::App& check_words(const CLI::App& app, const std::vector<std::string>&
     const std::string name = words[i].substr(0, words[i].find('='));
     if (std::ranges::find(known, name) != known.end()) continue;
     if (!commands_of(*command).empty() && has_option(*command, name)) {
-      throw UserError(Problem{.what = name + " stands before the command", .hint = path + " COMMAND " + name});
+      throw UserError(Problem{.what = name + " must follow the command", .hint = path + " COMMAND " + name});
     }
     std::string hint = nearest(name, known);
     if (const std::string key = as_key(name); !key.empty() && has_option(*command, "--set")) hint = key;
@@ -138,15 +138,15 @@ Problem in_our_words(const CLI::ParseError& error, const std::string& command) {
 int run_line(int argc, const char* const* argv, const Commands& commands) {
   Chosen chosen;
   CLI::App app("trains transformer language models on long sequences over many devices", "hawser");
-  app.set_help_flag("-h,--help", "this text")->group(kOwnGroup);
+  app.set_help_flag("-h,--help", "show this help")->group(kOwnGroup);
   app.set_version_flag("--version", "hawser " HAWSER_VERSION)
       ->group(kOwnGroup)
-      ->description("the version, the build, and the devices it is for");
+      ->description("show version, build and supported devices");
   app.footer(
-      "  hawser doctor                       # is this machine fit for it\n"
+      "  hawser doctor                       # check this machine\n"
       "  hawser recipe init --model models/SmolLM2-135M --data books --output recipe.yaml\n"
-      "  hawser plan recipe.yaml             # what it will take\n"
-      "  hawser fit recipe.yaml              # trains\n"
+      "  hawser plan recipe.yaml             # predict memory and time\n"
+      "  hawser fit recipe.yaml              # train\n"
       "  hawser COMMAND --help               # options and examples of a command\n");
   add_recipe(app, commands, chosen);
   add_prepare(app, commands, chosen);
@@ -161,7 +161,7 @@ int run_line(int argc, const char* const* argv, const Commands& commands) {
   add_completion(app, chosen);
 
   std::vector<std::string> words(argv + 1, argv + argc);
-  // `hawser` alone is a question, and so is `hawser help fit`.
+  // `hawser` alone prints help; `hawser help fit` is `hawser fit --help`.
   if (words.empty()) words = {"--help"};
   if (words[0] == "help") {
     words.erase(words.begin());
@@ -208,7 +208,7 @@ Commands built_in_commands() {
 int run(int argc, const char* const* argv, const Commands& commands) {
   end_when_interrupted();
   keep_stdout_for_rank_zero();
-  std::signal(SIGXFSZ, SIG_IGN);  // a file over the limit is an error with a line, not an end without one
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a reported error, not a signal
   return guarded([&] {
     check_launcher();
     return run_line(argc, argv, commands);

@@ -5,8 +5,8 @@
 
 namespace hawser::cli {
 
-// Whether what an option or argument takes ("FILE", "[FILE]") is a path, or may be one: ~ in it is the home folder, and
-// the shell completes it.
+// Whether the value of an option or argument ("FILE", "[FILE]") may be a path: ~ is expanded, and the shell completes
+// files.
 bool takes_path(const std::string& takes);
 
 }  // namespace hawser::cli

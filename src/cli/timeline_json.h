@@ -1,4 +1,4 @@
-// A timeline's summary for --json. Internal to cli/.
+// A timeline's summary as JSON, for --json. Internal to cli/.
 #pragma once
 
 #include <nlohmann/json.hpp>

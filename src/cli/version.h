@@ -1,4 +1,4 @@
-// What this program is: its version, how it was built, what it can use.
+// Version, build and devices of this program.
 #pragma once
 
 #include <string>

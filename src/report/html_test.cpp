@@ -14,7 +14,7 @@
 namespace hawser::report {
 namespace {
 
-TEST(HtmlEscape, LeavesNothingThatBreaksOut) {
+TEST(HtmlEscape, EscapesMarkup) {
   EXPECT_EQ(html_escape("<a href=\"x\" b='y'>&\x01\n"), "&lt;a href=&quot;x&quot; b=&#39;y&#39;&gt;&amp;?\n");
 }
 
@@ -127,7 +127,7 @@ RunFacts facts() {
           .memory = {{"parameters", 1 << 20}, {"saved", 3 << 20}, {"nothing", 0}}};
 }
 
-TEST_F(Html, HoldsAllOfTheRunAndFetchesNothing) {
+TEST_F(Html, ContainsTheRunAndLoadsNothing) {
   const std::string text = page(facts(), 20);
   for (const std::string& part : std::vector<std::string>{"Loss, nats per target",
                                                           "Gradient norm",
@@ -159,7 +159,7 @@ TEST_F(Html, HoldsAllOfTheRunAndFetchesNothing) {
   }
 }
 
-TEST_F(Html, ReportsHowItEndedAndWhatWasNotAsked) {
+TEST_F(Html, ReportsEndingAndDisabledRules) {
   EXPECT_NE(page(facts(), 5, Ending::interrupted).find("stopped after step 5"), std::string::npos);
   EXPECT_NE(page(facts(), 5, Ending::diverged).find("diverged in step 5"), std::string::npos);
   EXPECT_NE(page(facts(), 5).find("None: no exploding"), std::string::npos);

@@ -121,7 +121,7 @@ TEST(Mlflow, AResumedRunContinuesWhereItWas) {
   for (std::size_t i = before; i < requests.size(); ++i) EXPECT_EQ(requests[i].line.find("/create"), std::string::npos);
 }
 
-TEST(Mlflow, NoOneThereIsReportedOnceAndGivenUp) {
+TEST(Mlflow, AnUnreachableServerIsReportedOnce) {
   const TemporaryFolder folder;
   std::string gone;
   { gone = FakeServer(answer_well).url(); }
@@ -132,7 +132,7 @@ TEST(Mlflow, NoOneThereIsReportedOnceAndGivenUp) {
   EXPECT_LT(sent.seconds, 5);
 }
 
-TEST(Mlflow, ErrorsGarbageAndSilenceAreSurvived) {
+TEST(Mlflow, SurvivesErrorsGarbageAndTimeouts) {
   const TemporaryFolder folder;
   for (const std::string& answer :
        {http_answer(500, "oops"), std::string("garbage\r\n\r\n"), http_answer(200, "<html>"), http_answer(200, "{}"),
@@ -146,7 +146,7 @@ TEST(Mlflow, ErrorsGarbageAndSilenceAreSurvived) {
   }
 }
 
-TEST(Mlflow, ARejectionEndsItAtOnce) {
+TEST(Mlflow, StopsAfterARejection) {
   const TemporaryFolder folder;
   FakeServer server([](const FakeServer::Request&) { return http_answer(403, R"({"message": "not yours"})"); });
   const Sent sent = send_run(options(server.url(), folder));
@@ -156,7 +156,7 @@ TEST(Mlflow, ARejectionEndsItAtOnce) {
   EXPECT_EQ(server.requests().size(), 1u);
 }
 
-TEST(Mlflow, WhatFailsForAWhileIsSentAgain) {
+TEST(Mlflow, RetriesAfterFailures) {
   const TemporaryFolder folder;
   std::atomic<int> calls{0};
   FakeServer server([&](const FakeServer::Request& request) {
@@ -169,7 +169,7 @@ TEST(Mlflow, WhatFailsForAWhileIsSentAgain) {
   EXPECT_FALSE(sent.troubles.empty());
 }
 
-TEST(Mlflow, TheOldestStepsAreLostWhereTooManyWait) {
+TEST(Mlflow, DropsTheOldestStepsOfAFullQueue) {
   const TemporaryFolder folder;
   FakeServer server([](const FakeServer::Request&) { return std::string(); });
   MlflowOptions small = options(server.url(), folder);

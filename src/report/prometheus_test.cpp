@@ -30,7 +30,7 @@ TEST(HttpServer, AnswersOnePathAndRejectsTheRest) {
   EXPECT_EQ(status("GET /metrics HTTP/1.1\r\nX: " + std::string(8170, 'x')), "431");
 }
 
-TEST(HttpServer, SlowClientsHoldNoOneUp) {
+TEST(HttpServer, SlowClientsDelayNoOther) {
   HttpServer server("127.0.0.1", 0, {.path = "/metrics", .type = "t", .body = [] { return std::string(100, 'x'); }});
   std::vector<int> slow;
   for (int i = 0; i < 40; ++i) {
@@ -44,7 +44,7 @@ TEST(HttpServer, SlowClientsHoldNoOneUp) {
   for (const int socket : slow) ::close(socket);
 }
 
-TEST(HttpServer, EndsWithARequestOnItsWay) {
+TEST(HttpServer, StopsDuringARequest) {
   int half = -1;
   const auto began = std::chrono::steady_clock::now();
   {
@@ -56,7 +56,7 @@ TEST(HttpServer, EndsWithARequestOnItsWay) {
   ::close(half);
 }
 
-TEST(HttpServer, APortThatIsTakenIsReported) {
+TEST(HttpServer, ReportsAPortInUse) {
   const HttpServer first("127.0.0.1", 0, {.path = "/", .type = "t", .body = [] { return ""; }});
   try {
     const HttpServer second("127.0.0.1", first.port(), {.path = "/", .type = "t", .body = [] { return ""; }});

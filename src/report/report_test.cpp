@@ -215,7 +215,7 @@ TEST(Bar, ColourAndUnicodeTakeNoMoreSpace) {
   for (int columns = 0; columns < 140; ++columns) EXPECT_LE(cells(bar_line(state, columns)), columns);
 }
 
-TEST(Bar, ReportsWhatIsNotANumberAndWhatIsNotThere) {
+TEST(Bar, PrintsNanAndOmitsMissingNumbers) {
   BarState state = bar_state();
   state.loss = std::numeric_limits<double>::quiet_NaN();
   EXPECT_NE(bar_line(state, 120).find("loss nan"), std::string::npos);
@@ -309,7 +309,7 @@ class TerminalTest : public ::testing::Test {
   }
 };
 
-TEST_F(TerminalTest, TheBarRenewsItselfAndIsRateLimited) {
+TEST_F(TerminalTest, UpdatesInPlaceAtALimitedRate) {
   const auto use = [](Progress& progress) {
     for (int step = 1; step <= 1000; ++step) progress.step(metrics_of(step));
     progress.message("saved");
@@ -337,7 +337,7 @@ TEST_F(TerminalTest, HonoursNoColorDumbTerminalsAndTheLocale) {
   EXPECT_EQ(written(options, use), plain_line(metrics_of(1), 2, 0.5) + "\n");
 }
 
-TEST(Progress, AReaderThatLeftIsNoError) {
+TEST(Progress, AClosedPipeIsNoError) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe(ends.data()), 0);
   const auto handler = std::signal(SIGPIPE, SIG_IGN);
@@ -345,7 +345,7 @@ TEST(Progress, AReaderThatLeftIsNoError) {
   {
     Progress progress({.total = 2, .file = ends[1]});
     progress.step(metrics_of(1));
-    progress.message("nobody listens");
+    progress.message("no reader");
   }
   ::close(ends[1]);
   std::signal(SIGPIPE, handler);

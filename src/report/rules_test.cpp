@@ -57,7 +57,7 @@ std::vector<std::string> found(
 
 using Words = std::vector<std::string>;
 
-TEST(Rules, AreSilentWhileARunGoesAsItShould) {
+TEST(Rules, ReportNothingInNormalRuns) {
   for (std::uint64_t seed = 1; seed <= 50; ++seed) {
     for (const std::int64_t steps : {30, 800, 5000})
       EXPECT_EQ(found(Series(steps, seed)), Words{}) << seed << " " << steps;
@@ -65,7 +65,7 @@ TEST(Rules, AreSilentWhileARunGoesAsItShould) {
 }
 
 // Every step of a run of `recipes/quickstart.yaml`.
-TEST(Rules, AreSilentOnTheQuickstart) {
+TEST(Rules, ReportNothingInTheQuickstart) {
   Rules rules({.steps = 800, .warmup_steps = 200, .peak_learning_rate = 3e-3, .gradient_clip = 1});
   std::int64_t steps = 0;
   read_metrics(std::string(HAWSER_SOURCE_DIR) + "/tests/golden/runs/quickstart.jsonl", [&](const StepMetrics& metrics) {
@@ -75,7 +75,7 @@ TEST(Rules, AreSilentOnTheQuickstart) {
   EXPECT_GE(steps, 400);
 }
 
-TEST(Rules, SpeakOnceOfEachExplosion) {
+TEST(Rules, ReportEachExplosionOnce) {
   EXPECT_EQ(found(Series(800),
                   [](StepMetrics& m) {
                     if ((m.step >= 300 && m.step <= 305) || m.step == 310 || m.step == 500) m.grad_norm *= 40;
@@ -89,7 +89,7 @@ TEST(Rules, SpeakOnceOfEachExplosion) {
             Words{});
 }
 
-TEST(Rules, SpeakOfGradientsThatVanish) {
+TEST(Rules, ReportVanishingGradients) {
   EXPECT_EQ(found(Series(800),
                   [](StepMetrics& m) {
                     if (m.step >= 300) m.grad_norm *= 1e-5;
@@ -106,7 +106,7 @@ TEST(Rules, SpeakOfGradientsThatVanish) {
             Words{});
 }
 
-TEST(Rules, SpeakOfALossThatDoesNotFall) {
+TEST(Rules, ReportALossThatDoesNotFall) {
   // After warmup, three blocks: 51-150, then two that do not fall.
   EXPECT_EQ(found(Series(800), [](StepMetrics& m) { m.loss = 6 + static_cast<double>(m.step) / 1000; }),
             (Words{"loss not falling 350"}));
@@ -118,7 +118,7 @@ TEST(Rules, SpeakOfALossThatDoesNotFall) {
             Words{});
 }
 
-TEST(Rules, SpeakOfOverfitting) {
+TEST(Rules, ReportOverfitting) {
   const auto evaluated = [](const std::vector<double>& losses) {
     return found(Series(800), [&](StepMetrics& m) {
       const auto i = static_cast<std::size_t>(m.step / 100);
@@ -131,7 +131,7 @@ TEST(Rules, SpeakOfOverfitting) {
   EXPECT_EQ(evaluated({4, 3.5, 3.6, 3.7, 3.2, 3.3, 3.4, 3.5}), (Words{"overfitting 400", "overfitting 700"}));
 }
 
-TEST(Rules, PassOverStepsWithoutTargetsAndNameWhatIsNoNumber) {
+TEST(Rules, SkipStepsWithoutTargetsAndReportNan) {
   EXPECT_EQ(found(Series(800),
                   [](StepMetrics& m) {
                     if (m.step % 2 == 0) m.targets = 0, m.loss = m.grad_norm = 0;
@@ -143,7 +143,7 @@ TEST(Rules, PassOverStepsWithoutTargetsAndNameWhatIsNoNumber) {
   EXPECT_EQ(rules.step(metrics).at(0).rule, kNotANumber);
 }
 
-TEST(StallRule, SpeaksOnceAStep) {
+TEST(StallRule, ReportsOncePerStep) {
   StallRule rule;
   EXPECT_FALSE(rule.waiting(1, 1e6));  // no step times yet
   for (int i = 0; i < 3; ++i) rule.step(1.0);

@@ -37,7 +37,7 @@ class Fragile : public Sink {
   std::int64_t from_, to_;
 };
 
-TEST(Sinks, AFailureIsOneLineAndACountAndTheOthersGoOn) {
+TEST(Sinks, AFailingSinkIsReportedOnceAndOthersContinue) {
   Log log;
   Sinks sinks(log.log());
   sinks.add("first", std::make_unique<Fragile>(log, 2, 4));
@@ -55,7 +55,7 @@ TEST(Sinks, AFailureIsOneLineAndACountAndTheOthersGoOn) {
   EXPECT_EQ(log.lines.size(), 2u);
 }
 
-TEST(Sinks, WhatFailsBehindTheScenesIsReportedToo) {
+TEST(Sinks, ReportsBackgroundFailures) {
   Log log;
   Sinks sinks(log.log());
   auto sink = std::make_unique<Fragile>(log);
@@ -72,7 +72,7 @@ TEST(Sinks, WhatFailsBehindTheScenesIsReportedToo) {
                                                  "hawser: warning: far away: 1 of 2 steps were not written"}));
 }
 
-TEST(Sinks, APlaceThatCannotBeOpenedIsLeftOut) {
+TEST(Sinks, ASinkThatCannotBeOpenedIsDisabled) {
   Log log;
   Sinks sinks(log.log());
   sinks.open("port", []() -> std::unique_ptr<Sink> { throw UserError("127.0.0.1:1: taken"); });

@@ -137,7 +137,7 @@ TEST(TensorBoard, EventsHoldTheNumbersOfEachStep) {
   EXPECT_EQ(field(field(field(events[5], 5), 1), 1), "findings");
 }
 
-TEST(TensorBoard, ARunThatContinuesTakesBackLaterStepsAndANewOneAllOfThem) {
+TEST(TensorBoard, AResumedRunInvalidatesLaterSteps) {
   const TemporaryFolder folder;
   const auto files = [&] {
     std::vector<std::string> out;

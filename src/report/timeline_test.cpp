@@ -53,7 +53,7 @@ TEST(Timeline, SpansOfALaneFollowOneAnother) {
   EXPECT_EQ(got, (std::vector<std::vector<std::int64_t>>{{0, 0, 12}, {0, 12, 20}, {0, 20, 20}, {1, 5, 9}}));
 }
 
-TEST(Timeline, RowsAndOpsAreRunsOfTheirSpans) {
+TEST(Timeline, GroupsByInstructionAndOp) {
   const RankTimeline timeline = two_streams();
   const auto instructions = groups_by_instruction(timeline), ops = groups_by_op(timeline);
   ASSERT_EQ(instructions.size(), 5u);
@@ -88,7 +88,7 @@ TEST(Timeline, AChromeTraceReadsBackAsItWas) {
   }
 }
 
-TEST(Timeline, WhatIsNoTraceOfOursIsRejected) {
+TEST(Timeline, RejectsOtherTraces) {
   const std::string whole = to_chrome_trace({two_streams()});
   std::string foreign = whole;
   foreign.replace(foreign.find("\"hawser\""), 8, "\"others\"");
@@ -112,7 +112,7 @@ TEST(Timeline, ReadsTheKeysOfVersion01) {
   EXPECT_EQ(to_chrome_trace(read_chrome_trace(old, "t.json")), written);
 }
 
-TEST(TimelineSummary, CountsBusyIdleAndWhatNothingHides) {
+TEST(TimelineSummary, CountsBusyIdleAndExposedTime) {
   const TimelineSummary got = summarize(two_streams());
   EXPECT_EQ(got.rank, 3);
   EXPECT_NEAR(got.seconds, 650e-9, 1e-15);  // host time does not count
@@ -136,7 +136,7 @@ TEST(TimelineSummary, CountsBusyIdleAndWhatNothingHides) {
   EXPECT_EQ(summarize(two_streams(), 1).gaps.size(), 1u);
 }
 
-TEST(TimelineSummary, TheSameWorkAloneAndBesideCommunication) {
+TEST(TimelineSummary, SlowdownDuringCommunication) {
   const TimelineSummary got = summarize(two_streams());
   ASSERT_EQ(got.families.size(), 2u);
   EXPECT_EQ(got.families[0].family, "gemm");
@@ -160,7 +160,7 @@ TEST(TimelineSummary, TextHasEveryRank) {
   EXPECT_EQ(summarize(RankTimeline{}).seconds, 0);
 }
 
-TEST(TimelineSvg, DrawsTheWindowThatIsAskedFor) {
+TEST(TimelineSvg, DrawsTheRequestedWindow) {
   RankTimeline timeline = two_streams();
   timeline.lanes[2] = "gather <&>";
   const auto count = [](const std::string& text, const std::string& what) {
@@ -182,7 +182,7 @@ TEST(TimelineSvg, DrawsTheWindowThatIsAskedFor) {
   EXPECT_TRUE(to_svg({}).ends_with("</svg>\n"));
 }
 
-TEST(WorkFamily, IsByTheBeginningOfTheName) {
+TEST(WorkFamily, MatchesThePrefixOfTheName) {
   EXPECT_EQ(family_of("rms_norm_backward"), "norm");
   EXPECT_EQ(family_of("all_gather"), "communication");
   EXPECT_EQ(family_of("adamw"), "adamw");

@@ -1,4 +1,4 @@
-// What a user may get wrong: one line each, all of it together, exit code 2, nothing on standard output.
+// Wrong input: one line per problem, all problems at once, exit code 2, nothing on standard output.
 #include <functional>
 
 #include "cli/testing/binary.h"
@@ -16,7 +16,7 @@ class BadInput : public testing::Binary {
     Binary::SetUp();
     write("good.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
   }
-  // `eval` of the model, on sound data.
+  // `eval` of the model, on valid data.
   void model_rejected(const std::string& model, const std::vector<std::string>& lines) {
     rejected("eval --model " + model + " --data good.jsonl --sequence-length 16", lines);
     rejected("eval --model " + model + " --data good.jsonl --sequence-length 16 --ranks 2", lines);
@@ -153,7 +153,7 @@ TEST_F(BadInput, EverythingAtOnce) {
   rejected(eval + "--set train.stepz=2", all);
 }
 
-// Ranks that someone else started find the same errors, each on its own: said once, ended alike.
+// Ranks under another launcher find the same errors: they are printed once, and all ranks exit alike.
 TEST_F(BadInput, UnderMpirunIsReportedOnce) {
   write("bad.jsonl", "{\"input_ids\": [1, 200]}\n");
   const testing::Ran ran = shell(

@@ -1,4 +1,4 @@
-// Conversations, archives and token files as a user meets them: prepare, inspect data, fit, eval.
+// Conversations, archives and token files in the commands: prepare, inspect data, fit, eval.
 #include "cli/testing/binary.h"
 
 namespace hawser {
@@ -56,7 +56,7 @@ TEST_F(ChatData, IsPreparedShownTrainedAndEvaluated) {
   rejected("inspect data run/data/train.bin --first 3",
            {"run/data/train.bin: no such sequence (expected at most 2: there are 3 sequences, got 3) at --first"});
 
-  // The loss is that of the answers, read as text or as token file.
+  // The loss of the answers is the same for text and token file.
   const nlohmann::json text = json("eval --model model --data chat.jsonl --sequence-length 32");
   const nlohmann::json tokens = json("eval --model model --data run/data/train --sequence-length 32");
   EXPECT_EQ(text["tokens"], 12);
@@ -104,10 +104,10 @@ TEST_F(ChatData, ReportsWhatIsWrong) {
   EXPECT_NE(hawser("inspect --help").out.find("hawser inspect PATH [RECIPE] [options]"), std::string::npos);
   rejected(
       "inspect run recipe.yaml",
-      {"inspect takes one path (got recipe.yaml); try hawser inspect data RECIPE, or hawser inspect checkpoint DIR"});
+      {"inspect expects one path (got recipe.yaml); try hawser inspect data RECIPE, or hawser inspect checkpoint DIR"});
 }
 
-// Megatron-LM's layout, read by a program that shares nothing with ours.
+// Megatron-LM's layout, read by a program that shares no code with Hawser.
 TEST_F(ChatData, TokenFilesAreThoseOfMegatron) {
   ASSERT_EQ(shell("python3 --version").code, 0) << "python3 is not there";
   write("ids.jsonl", "{\"input_ids\": [1, 2, 3, 95], \"document_lengths\": [3, 1]}\n{\"input_ids\": [5]}\n");

@@ -1,4 +1,4 @@
-// hawser completion: the scripts, in the shells that they are for.
+// hawser completion: the scripts, run in their shells.
 #include <unistd.h>
 
 #include "cli/testing/binary.h"
@@ -13,7 +13,7 @@ class Completion : public testing::Binary {
     Binary::SetUp();
     write("recipe.yaml", "");
     write("my model/config.json", "{}");
-    // Readline gives the words of a line, "=" being a word of its own.
+    // Readline splits a line into words, with "=" as a word of its own.
     write("complete.bash", R"sh(
 source <("$1" completion bash)
 shift
@@ -21,7 +21,7 @@ COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
 _hawser_complete
 ((${#COMPREPLY[@]} == 0)) || printf '%s\n' "${COMPREPLY[@]}"
 )sh");
-    // Zsh completes only on a terminal: one is made, and what a line became after a tab is printed by a stand-in.
+    // Zsh completes only on a terminal: the test creates one, and a stub prints the line after a tab.
     write("complete.zsh", R"sh(
 zmodload zsh/zpty
 zpty shell zsh -f -i
@@ -35,7 +35,7 @@ zpty -d shell
 )sh");
   }
 
-  // What bash would offer behind these words, the last one begun.
+  // Bash's completions of the last of these words.
   std::vector<std::string> bash(const std::string& words) {
     const testing::Ran ran = shell("bash --norc complete.bash " HAWSER_BINARY " hawser " + words);
     EXPECT_EQ(ran.err, "") << words;
@@ -45,7 +45,7 @@ zpty -d shell
     const auto all = bash(words);
     return std::find(all.begin(), all.end(), candidate) != all.end();
   }
-  // What zsh makes of a line at a tab.
+  // Zsh's line after a tab.
   std::string zsh(const std::string& line) {
     const testing::Ran ran = shell("timeout 60 zsh -f complete.zsh " HAWSER_BINARY " '" + line + "'");
     auto lines = testing::lines_of(ran.out);
@@ -65,7 +65,7 @@ TEST_F(Completion, CommandsAndOptionsInBash) {
   EXPECT_EQ(bash("prepare --fo"), Words{}) << "another command's option";
   EXPECT_TRUE(suggestions("fit --resume --", "--memory")) << "a switch takes no value";
   EXPECT_EQ(bash("fit --ranks ''"), Words{}) << "any number";
-  // Every option that --help names is offered, so the script holds all of the tree.
+  // Every option of --help is offered, so the script contains the complete tree.
   for (const std::string command : {"fit", "plan", "recipe init", "inspect", "bench step"}) {
     std::istringstream help(hawser(command + " --help").out);
     for (std::string word; help >> word;) {
@@ -100,11 +100,11 @@ TEST_F(Completion, RecipeKeysInBash) {
   const auto keys = key_choices();
   ASSERT_EQ(completed.size(), keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(completed[i], keys[i].name + "=");
-  // Words of the schema are words that it takes.
+  // The schema accepts every completed value.
   write("r.yaml",
         "data: {sequence_length: 8}\nmodel: {config: " + (testing::tiny("gqa") / "config.json").string() + "}\n");
   for (const KeyChoices& key : keys) {
-    if (key.name == "run.device") continue;  // cuda is for builds that have it
+    if (key.name == "run.device") continue;  // cuda needs a build with CUDA
     for (const std::string& value : key.values) {
       const testing::Ran ran = hawser("plan r.yaml --set " + key.name + "=" + value);
       EXPECT_EQ(ran.code, 0) << key.name << "=" << value << "\n" << ran.err;

@@ -1,4 +1,4 @@
-// What a recipe and a command line may name as data: token files by prefix, text by its ending.
+// Data on a recipe or command line: token files by prefix, text by its extension.
 #include "cli/testing/binary.h"
 
 namespace hawser {
@@ -27,14 +27,14 @@ TEST_F(Data, ATokenFileTrainsAsTheTextItCameFrom) {
   const nlohmann::json from_tokens = json("fit tokens.yaml --json");
   EXPECT_EQ(from_tokens["train_loss"], from_text["train_loss"]);
   EXPECT_EQ(from_tokens["validation_loss"], from_text["validation_loss"]);
-  EXPECT_FALSE(fs::exists(folder_ / "again/data")) << "the files are read where they lie";
+  EXPECT_FALSE(fs::exists(folder_ / "again/data")) << "the files are read in place";
   const testing::Ran two = hawser("fit tokens.yaml --ranks 2 --json");
   EXPECT_EQ(two.code, 0) << two.err;
 
   const nlohmann::json prepared = json("prepare tokens.yaml --json");
   EXPECT_EQ(prepared["made_now"], false);
   EXPECT_EQ(prepared["train"]["documents"], 30);
-  // Several are joined, and a share of them may be held out.
+  // Several are concatenated, and a share of them may be held out.
   write("both.yaml",
         recipe("{train: [tokens/train, tokens/valid], validation_fraction: 0.1, sequence_length: 24}", "both"));
   const nlohmann::json both = json("prepare both.yaml --json");
@@ -42,7 +42,7 @@ TEST_F(Data, ATokenFileTrainsAsTheTextItCameFrom) {
   EXPECT_EQ(both["valid"]["documents"], 4);
 }
 
-// One text has one number: what fit printed is what eval gives on the files that fit read.
+// The loss printed by fit is the loss that eval reports on the same files.
 TEST_F(Data, EvalOfACheckpointGivesTheNumberOfItsRun) {
   for (const std::string pack : {"documents", "chunks"}) {
     SCOPED_TRACE(pack);
@@ -55,7 +55,7 @@ TEST_F(Data, EvalOfACheckpointGivesTheNumberOfItsRun) {
     EXPECT_EQ(json("eval --model " + fit["checkpoint"].get<std::string>() + " --data " + pack + "/data/valid.idx"),
               got);
 
-    // An export knows no recipe: the length is said, and documents are apart unless it is said otherwise.
+    // An export has no recipe: the length is given, and documents are separate unless an option changes it.
     ASSERT_EQ(hawser("export " + pack + " " + pack + "-out").code, 0);
     const std::string exported = "eval --model " + pack + "-out --data " + pack +
                                  "/data/valid --sequence-length 24 --bigram " + pack + "/data/train";
@@ -90,7 +90,7 @@ TEST_F(Data, ARunIsEvaluatedAndContinuesWithoutAnExport) {
   EXPECT_TRUE(words.out.starts_with("to be")) << words.out;
 }
 
-TEST_F(Data, WhatCannotBeReadIsNamedOnce) {
+TEST_F(Data, UnreadableFilesAreReportedOnce) {
   copy_of("gqa", "model");
   write("model/tokenizer.json", "{\"version\"");
   write("words.txt", "to be");
@@ -109,8 +109,8 @@ TEST_F(Data, WhatCannotBeReadIsNamedOnce) {
   rejected(eval + "wide.jsonl", {"wide.jsonl: UTF-16 text (expected UTF-8); try iconv -f utf-16 -t utf-8"});
 }
 
-// The README's walk, as it is typed there, on a small model.
-TEST_F(Data, TheWalkOfTheReadme) {
+// The commands of the README on a small model.
+TEST_F(Data, CommandsOfTheReadme) {
   copy_of("tied", "mine");
   write("mine/tokenizer.json", testing::letters_tokenizer());
   write("books/a.txt", "It was a truth universally acknowledged");
@@ -127,7 +127,7 @@ TEST_F(Data, TheWalkOfTheReadme) {
   }
 }
 
-// One go shows every path that is wrong, and makes nothing.
+// Reports all wrong paths at once and creates nothing.
 TEST_F(Data, AllWrongPathsAtOnce) {
   write("wrong.yaml",
         "model: {config: nowhere.json}\ndata: {train: [none.jsonl, text.jsonl], validation: gone.txt, tokenizer: "

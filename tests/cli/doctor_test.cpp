@@ -1,4 +1,4 @@
-// hawser doctor: on this machine as it is, and with what can be taken from it.
+// hawser doctor on this machine, and with resources removed.
 #include <map>
 
 #include "cli/testing/binary.h"
@@ -28,7 +28,7 @@ class Doctor : public testing::Binary {
       }
       return out;
     }
-    // Whether the check is there once, in this state, with these words in it.
+    // Whether the check has exactly one finding, in this state and containing `words`.
     ::testing::AssertionResult is(const std::string& check, const std::string& state,
                                   const std::string& words = "") const {
       const auto found = of(check);
@@ -53,7 +53,7 @@ class Doctor : public testing::Binary {
     write(file, "#!/bin/sh\n" + text);
     fs::permissions(folder_ / file, fs::perms::owner_all);
   }
-  // The folder's own programs come first.
+  // Programs of the test's folder take precedence.
   std::string ours() const { return "PATH=" + folder_.path("bin") + ":$PATH"; }
 };
 
@@ -64,16 +64,16 @@ TEST_F(Doctor, LooksAtThisMachineAndStartsRanks) {
   const auto ranks = found.of("ranks");
   ASSERT_EQ(ranks.size(), 1u) << found.err;
   EXPECT_FALSE(ranks[0].starts_with("problem")) << ranks[0] << found.err;
-  EXPECT_NE(ranks[0].find("2 ranks sum 4 bytes in "), std::string::npos) << ranks[0];
+  EXPECT_NE(ranks[0].find("2 ranks all-reduce 4 bytes in "), std::string::npos) << ranks[0];
   for (const char* check : {"build", "CPU", "cores", "memory", "swap", "open files", "locked memory", "/dev/shm",
                             "clock", "network", "output folder", "CUDA"}) {
     EXPECT_EQ(found.of(check).size(), 1u) << check;
   }
   EXPECT_TRUE(fs::is_empty(folder_ / "out")) << "nothing is left";
-  // For people: a line each, what to do below it, and how many there are.
+  // Text output: one line per check, the advice below it, and the counts.
   const testing::Ran text = hawser("doctor --ranks 3 --device cpu");
   EXPECT_NE(text.out.find("\nok       MPI "), std::string::npos) << text.out;
-  EXPECT_NE(text.out.find("3 ranks sum 4 bytes"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("3 ranks all-reduce 4 bytes"), std::string::npos) << text.out;
   EXPECT_EQ(text.out.find("CUDA"), std::string::npos) << text.out;
   const auto lines = testing::lines_of(text.out);
   EXPECT_NE(lines.back().find(" problems, "), std::string::npos) << text.out;
@@ -88,15 +88,15 @@ TEST_F(Doctor, SeesLimits) {
 
 TEST_F(Doctor, SeesADiskThatCannotBeWritten) {
   write("file", "");
-  EXPECT_TRUE(doctor("", "--output file").is("output folder", "problem", "it is no folder"));
+  EXPECT_TRUE(doctor("", "--output file").is("output folder", "problem", "not a folder"));
   EXPECT_TRUE(doctor("", "--output /proc").is("output folder", "problem", "cannot be written"));
-  // A folder that is not there yet: that above it.
+  // For a missing folder, its parent is checked.
   EXPECT_TRUE(doctor("", "--output not/yet").is("output folder", "ok", folder_.path() + ",") ||
               doctor("", "--output not/yet").is("output folder", "warning", folder_.path() + ","));
   EXPECT_FALSE(fs::exists(folder_ / "not"));
 }
 
-// In a mount namespace of its own, where that is allowed.
+// In a mount namespace of its own, where allowed.
 TEST_F(Doctor, SeesSmallFileSystems) {
   if (shell("unshare -m mount -t tmpfs -o size=8m none .").code != 0) GTEST_SKIP() << "mounts of one's own need root";
   fs::create_directories(folder_ / "small");
@@ -109,27 +109,27 @@ TEST_F(Doctor, SeesSmallFileSystems) {
   EXPECT_TRUE(found("in-shm").is("/dev/shm", "problem", "docker run --shm-size=1g"));
 }
 
-TEST_F(Doctor, SeesWhatMpirunIs) {
+TEST_F(Doctor, ChecksMpirun) {
   EXPECT_TRUE(doctor("PATH=/nowhere").is("MPI", "problem", "openmpi-bin"));
   program("bin/mpirun.openmpi", "echo 'Another MPI, version 3'\n");
   EXPECT_TRUE(doctor(ours()).is("MPI", "problem", "Another MPI"));
   program("bin/mpirun.openmpi", "[ \"$1\" = --version ] && echo 'mpirun (Open MPI) 9.9' || exit 7\n");
   const Found failing = doctor(ours());
   EXPECT_TRUE(failing.is("MPI", "ok", "Open MPI 9.9"));
-  EXPECT_TRUE(failing.is("ranks", "problem", "2 started, and ended with exit code"));
-  // One that does not answer is not waited for.
+  EXPECT_TRUE(failing.is("ranks", "problem", "2 started, exit code"));
+  // A program that hangs is not waited for.
   program("bin/mpirun.openmpi", "sleep 60\n");
-  EXPECT_TRUE(doctor(ours()).is("MPI", "problem", "does not say what it is"));
+  EXPECT_TRUE(doctor(ours()).is("MPI", "problem", "does not print its version"));
 }
 
-TEST_F(Doctor, SeesGpusThroughTheirTool) {
+TEST_F(Doctor, ReadsNvidiaSmi) {
   program("bin/nvidia-smi", R"(case "$1" in
   --query-gpu=*) echo '0, NVIDIA H200, 570.86, 12000, 143771, 345, 1980, 500.00, 700.00'
                  echo '1, NVIDIA H200, 570.86, 4, 143771, 345, 1980, 700.00, 700.00' ;;
   --query-compute-apps=*) echo '4242, python, 11900' ;;
 esac
 )");
-  program("bin/mpirun.openmpi", "exit 1\n");  // not what this is about
+  program("bin/mpirun.openmpi", "exit 1\n");  // irrelevant here
   const Found found = doctor(ours());
   const auto first = found.of("GPU 0"), second = found.of("GPU 1");
   ASSERT_EQ(first.size(), 2u);

@@ -1,4 +1,4 @@
-// hawser eval: the same numbers as transformers, on every number of ranks, and one JSON object on standard output.
+// hawser eval: the same numbers as transformers on any number of ranks, and one JSON object on standard output.
 #include "cli/testing/binary.h"
 
 namespace hawser {
@@ -76,7 +76,7 @@ TEST_F(Eval, TextIsEncodedByTheTokenizerBesideTheModel) {
   EXPECT_EQ(text["tokens"], 5);
   EXPECT_EQ(text, json("eval --model model --data ids.jsonl --sequence-length 16"));
 
-  // The same tokenizer speaks for generate: ids and text of one prompt agree.
+  // generate uses the same tokenizer: ids and text of a prompt agree.
   const nlohmann::json by_ids = json("generate --model model --prompt-ids 51,78,94 --max-tokens 40 --json");
   const nlohmann::json by_text = json("generate --model model --prompt 'To ' --max-tokens 40 --json");
   EXPECT_EQ(by_ids["ids"], by_text["ids"]);

@@ -1,4 +1,4 @@
-// hawser generate: prompts of a file, draws, stop texts, conversations, and what it goes on from.
+// hawser generate: prompts of a file, sampling, stop texts, conversations, and the kinds of --model.
 #include "cli/testing/binary.h"
 
 namespace hawser {
@@ -36,7 +36,7 @@ constexpr const char* kPrompts =
     "{\"prompt\": \"x\"}\n"
     "{\"prompt\": \"that is the question\"}\n";
 
-// The same answers alone, in batches of any size, in another order of ending, drawn or not.
+// Equal answers alone, in batches of any size, in another order of ending, sampled or greedy.
 TEST_F(Generate, AFilesAnswersDoNotDependOnTheBatch) {
   write("prompts.jsonl", kPrompts);
   for (const std::string draw : {"", " --temperature 1.2 --top-k 30 --top-p 0.95 --seed 3"}) {
@@ -62,7 +62,7 @@ TEST_F(Generate, AFilesAnswerIsThatOfItsPromptAlone) {
   const auto alone = answers("--prompt 'or not' --json --max-tokens 12");
   for (const char* key : {"ids", "text", "ended", "end", "prompt_ids"}) EXPECT_EQ(all[2][key], alone[0][key]) << key;
   EXPECT_TRUE(alone[0].contains("tokens_per_second"));
-  // A text file, and one that is compressed.
+  // A text file, and a compressed one.
   write("prompts.txt", "or not\nx\n");
   const auto plain = answers("--prompts prompts.txt --max-tokens 12");
   ASSERT_EQ(plain.size(), 2u);
@@ -72,7 +72,7 @@ TEST_F(Generate, AFilesAnswerIsThatOfItsPromptAlone) {
   EXPECT_EQ(answers("--prompts prompts.txt.gz --max-tokens 12"), plain);
 }
 
-TEST_F(Generate, AnswersGoToAFileThatIsThereWhenTheyAreAll) {
+TEST_F(Generate, AnswersGoToAFileWrittenAtTheEnd) {
   write("prompts.jsonl", kPrompts);
   const Ran ran = hawser("generate --model model --prompts prompts.jsonl --max-tokens 5 --output out.jsonl");
   EXPECT_EQ(ran.code, 0) << ran.err;
@@ -87,7 +87,7 @@ TEST_F(Generate, AnswersGoToAFileThatIsThereWhenTheyAreAll) {
   const Ran missing = hawser("generate --model model --prompts prompts.jsonl --output nowhere/out.jsonl");
   EXPECT_EQ(missing.code, 2) << missing.err;
   EXPECT_NE(missing.err.find("nowhere/out.jsonl"), std::string::npos) << missing.err;
-  // Rejected before anything is made.
+  // Rejected before anything is created.
   EXPECT_EQ(hawser("generate --model model --prompts prompts.jsonl --output other.jsonl --memory 1MB").code, 4);
   EXPECT_FALSE(fs::exists(folder_ / "other.jsonl"));
   EXPECT_FALSE(fs::exists(folder_ / "other.jsonl.tmp"));
@@ -109,7 +109,7 @@ TEST_F(Generate, BadLinesAreReportedTogetherBeforeAnythingRuns) {
   EXPECT_FALSE(fs::exists(folder_ / "out.jsonl.tmp"));
 }
 
-TEST_F(Generate, WhatDoesNotFitNamesWhatToMakeSmaller) {
+TEST_F(Generate, WhatDoesNotFitSuggestsSmallerOptions) {
   write("prompts.jsonl", kPrompts);
   const std::string same = "generate --model model --prompts prompts.jsonl --memory 20MB --max-tokens ";
   const Ran batch = hawser(same + "20000 --batch 5");
@@ -152,7 +152,7 @@ TEST_F(Generate, AChatAnswersEachLineAndForgetsOnReset) {
   EXPECT_EQ(chat("or not\\n/reset\\nto be\\n/exit\\nor not\\n").out, chat("or not\\n").out + first);
   EXPECT_NE(two.err.find("hawser: prompts "), std::string::npos) << two.err;
 
-  // What a turn gives is what the whole conversation gives to somebody who asks for it at once.
+  // A turn's answer equals that of the complete conversation as one prompt.
   nlohmann::json line;
   line["messages"] = {{{"role", "user"}, {"content", "to be"}},
                       {{"role", "assistant"}, {"content", first.substr(0, first.size() - 1)}},
@@ -161,7 +161,7 @@ TEST_F(Generate, AChatAnswersEachLineAndForgetsOnReset) {
   const auto at_once = answers("--prompts chat.jsonl --chat-template chatml --max-tokens 6");
   ASSERT_EQ(at_once.size(), 1u);
   EXPECT_EQ(at_once[0]["text"].get<std::string>() + "\n", two.out.substr(first.size()));
-  // The second turn computed what was new alone.
+  // The second turn computed only the new tokens.
   const auto computed = [](const Ran& ran) {
     return std::stoul(ran.err.substr(ran.err.find("hawser: prompts ") + std::strlen("hawser: prompts ")));
   };
@@ -185,7 +185,7 @@ TEST_F(Generate, AChatWithoutSpaceReportsItAndContinues) {
   EXPECT_FALSE(ran.out.empty());
 }
 
-TEST_F(Generate, AChatWithoutATemplateReportsWhatNamesOne) {
+TEST_F(Generate, AChatWithoutATemplateSuggestsTheOption) {
   const Ran ran = hawser("generate --model model --chat");
   EXPECT_EQ(ran.code, 2);
   EXPECT_NE(ran.err.find("model: messages need a chat template, and the model has none at --chat; try --chat-template "
@@ -194,7 +194,7 @@ TEST_F(Generate, AChatWithoutATemplateReportsWhatNamesOne) {
       << ran.err;
   EXPECT_NE(hawser("generate --model model --chat --chat-template nothing").err.find("nothing: no such chat template"),
             std::string::npos);
-  // Once, though the conversation says the same.
+  // Once, though the conversation contains it twice.
   const Ran wrong = hawser("generate --model model --chat --chat-template nothing");
   EXPECT_EQ(lines_of(wrong.err).size(), 1u) << wrong.err;
 }
@@ -212,7 +212,7 @@ TEST_F(Generate, ARejectedSystemTextIsReportedBeforeAnyInput) {
   EXPECT_TRUE(ran.err.ends_with(" at --system\n")) << ran.err;
 }
 
-TEST_F(Generate, AScriptHearsByTheCodeThatTheLastTurnWasRejected) {
+TEST_F(Generate, ARejectedLastTurnSetsTheExitCode) {
   write("no_system.jinja", kNoSystem);
   const auto code = [&](const std::string& lines, const std::string& options) {
     return shell("(printf '" + lines + "' | " + HAWSER_BINARY + " generate --model model --chat --max-tokens 4 " +
@@ -254,7 +254,7 @@ TEST_F(Generate, WrongOptionsAreReportedTogether) {
         "wrong value (expected a whole number of at least 0, got -1) at --seed"}) {
     EXPECT_NE(ran.err.find(line), std::string::npos) << line << "\nin\n" << ran.err;
   }
-  // Nothing more is said of a value that is wrong.
+  // A wrong value causes no further message.
   rejected("generate --model model --prompt a --top-p 0",
            {"wrong value (expected a number from 1e-06 to 1, got 0) at --top-p"});
   rejected("generate --model model --prompt a --top-p 0.5 --temperature warm",
@@ -262,12 +262,12 @@ TEST_F(Generate, WrongOptionsAreReportedTogether) {
   EXPECT_TRUE(
       hawser("generate --model model --prompt a --max-tokens 1").err.starts_with("hawser: prompts 1 token at "));
   rejected("generate --model model --prompt a --top-k 5",
-           {"generate: --top-k without a --temperature above 0: without it the likeliest token is taken"});
+           {"generate: --top-k without a --temperature above 0 (the default is greedy)"});
 }
 
-// ---- what it goes on from ----
+// ---- kinds of --model ----
 
-// A checkpoint of two ranks, a run's folder and its best give what the exported folder gives.
+// A checkpoint of two ranks, a run folder and its best give the same as the exported folder.
 TEST_F(Generate, ContinuesFromCheckpointsOfTwoRanks) {
   write("words.jsonl", "{\"text\": \"to be or not to be\"}\n{\"text\": \"that is the question\"}\n");
   write("tune.yaml",

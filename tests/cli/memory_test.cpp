@@ -1,5 +1,4 @@
-// What needs more memory than there is, is refused before any of it is taken: by every command that runs a model, with
-// the words of `hawser plan`.
+// Commands that run a model reject what does not fit before allocating, with the message of `hawser plan`.
 #include "cli/testing/binary.h"
 
 namespace hawser {
@@ -34,8 +33,8 @@ class Memory : public testing::Binary {
   }
 };
 
-// The words and the offers of `plan`; the offers, typed behind the same command, run.
-TEST_F(Memory, FitRefusesWhatPlanRejects) {
+// The message and the suggestions of `plan`; each suggestion, added to the same command, runs.
+TEST_F(Memory, FitRejectsWhatPlanRejects) {
   for (const std::string ranks : {" --ranks 1", " --ranks 2"}) {
     const nlohmann::json plan = json("plan recipe.yaml --json" + ranks)["memory"][0];
     const std::int64_t space = plan["needed"].get<std::int64_t>() - plan["plan"].get<std::int64_t>() / 4;
@@ -72,7 +71,7 @@ TEST_F(Memory, UnderMpirunIsReportedOnce) {
   EXPECT_FALSE(testing::fs::exists(folder_ / "run"));
 }
 
-// Without --memory it is the machine's memory that counts. The shell's limit keeps a mistake from taking the machine.
+// Without --memory the machine's memory is the limit. The shell's limit protects the machine from a bug.
 TEST_F(Memory, AModelLargerThanTheMachineIsRejected) {
   nlohmann::json config = testing::json_of(tiny("gqa") / "config.json");
   config["hidden_size"] = 16384;
@@ -89,8 +88,8 @@ TEST_F(Memory, AModelLargerThanTheMachineIsRejected) {
   does_not_fit("bench step --model huge.json --sequence-length 64", "does not fit");
 }
 
-// What `plan` says auto is, `fit` runs and records; results are those of a run that keeps everything, bit by bit, and a
-// run that is resumed with other memory chooses again.
+// `fit` runs and records the policy that `plan` chooses for auto. Results equal those of a run without recompute, bit
+// by bit. A run that is resumed with other memory chooses again.
 TEST_F(Memory, AutoIsChosenByThePlanAndLeavesResultsAsTheyAre) {
   const std::string automatic = " --set memory.activation_checkpointing=auto --set train.steps=2";
   for (const std::string ranks : {" --ranks 1", " --ranks 2"}) {
@@ -121,7 +120,7 @@ TEST_F(Memory, AutoIsChosenByThePlanAndLeavesResultsAsTheyAre) {
       const auto plain = testing::lines_of(folder_.read("kept/metrics.jsonl"));
       EXPECT_EQ(nlohmann::json::parse(metrics[1])[what], nlohmann::json::parse(plain[1])[what]) << what;
     }
-    // The folder's recipe has the list in place of auto, and is one that `plan` takes.
+    // The folder's recipe has the list in place of auto, and `plan` accepts it.
     const auto saved = testing::json_of(folder_ / "again/recipe.json")["memory"]["activation_checkpointing"];
     EXPECT_TRUE(saved.is_array());
     EXPECT_EQ(json("plan again/recipe.json --json" + ranks)["checkpointing"], chosen.substr(6));
@@ -135,7 +134,7 @@ TEST_F(Memory, AutoIsChosenByThePlanAndLeavesResultsAsTheyAre) {
   does_not_fit("fit recipe.yaml --memory 1MB" + automatic, "does not fit");
 }
 
-TEST_F(Memory, EvalGenerateAndBenchKeepToIt) {
+TEST_F(Memory, EvalGenerateAndBenchRespectTheLimit) {
   const std::string model = " --model " + tiny("gqa").string() + " --memory 1MB";
   does_not_fit("eval --data text.jsonl --sequence-length 60" + model, "try a shorter --sequence-length");
   does_not_fit("eval --data text.jsonl --sequence-length 60 --ranks 2" + model, "try a shorter --sequence-length");

@@ -1,4 +1,4 @@
-// The files that the user names for results: what they are stays what it is, and they are whole or as they were.
+// Output files that the user names: their kind is kept, and they are complete or unchanged.
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -19,7 +19,7 @@ class Output : public testing::Binary {
     write("model/tokenizer.json", testing::letters_tokenizer());
     write("prompts.jsonl", "{\"prompt\": \"to be\"}\n{\"prompt\": \"or not\"}\n");
   }
-  // More than a machine answers in the time of a test.
+  // More than a machine answers during the test.
   void write_many(int prompts) {
     std::string lines;
     for (int i = 0; i < prompts; ++i) lines += "{\"prompt\": \"to be\"}\n";
@@ -34,7 +34,7 @@ class Output : public testing::Binary {
     }
     return names;
   }
-  // Runs until `file` (a pattern of the shell) holds a line, and sends what Ctrl-C sends.
+  // Runs until `file` (a shell pattern) has a line, then sends SIGINT.
   Ran interrupted(const std::string& arguments, const std::string& file) {
     return shell("( " + std::string(HAWSER_BINARY) + " " + arguments +
                  " & p=$!; i=0; while [ $i -lt 1200 ] && ! grep -qs . " + file +
@@ -72,7 +72,7 @@ TEST_F(Output, LinksRightsPipesAndDevicesStay) {
   EXPECT_EQ(folder_.read("done"), answers);
   EXPECT_EQ(hawser(generate_ + "--output /dev/stdout").out, answers);
 
-  // A device of our own with the numbers of /dev/null, where one may be made and opened.
+  // A device node with the numbers of /dev/null, if the test may create one.
   if (::mknod((folder_ / "null").c_str(), S_IFCHR | 0666, makedev(1, 3)) == 0 &&
       std::ofstream(folder_ / "null").good()) {
     EXPECT_EQ(hawser(generate_ + "--output null").code, 0);
@@ -120,7 +120,7 @@ TEST_F(Output, CtrlCLeavesTheAnswersSoFar) {
             std::string::npos)
       << ran.err;
   EXPECT_TRUE(names_with(".tmp").empty());
-  // Standard output has each line as soon as it is there.
+  // Standard output gets each line as soon as it is complete.
   const Ran shown = interrupted(many + "> shown", "shown");
   EXPECT_EQ(shown.code, 130) << shown.err;
   expect_whole_lines(folder_.read("shown"), 1, 2999);
@@ -130,7 +130,8 @@ TEST_F(Output, AnswersDoNotReplaceTheirPrompts) {
   fs::create_hard_link(folder_ / "prompts.jsonl", folder_ / "same.jsonl");
   const std::string before = folder_.read("prompts.jsonl");
   for (const std::string name : {"prompts.jsonl", "./prompts.jsonl", "same.jsonl"}) {
-    rejected(generate_ + "--output " + name, {name + ": the file of --prompts (expected another file) at --output"});
+    rejected(generate_ + "--output " + name,
+             {name + ": the same file as --prompts (expected another file) at --output"});
   }
   EXPECT_EQ(folder_.read("prompts.jsonl"), before);
 }
@@ -153,7 +154,7 @@ TEST_F(Output, ARecipeThatCannotBeWrittenLeavesTheOldOne) {
   EXPECT_NE(folder_.read("recipe.yaml"), "name: mine\n");
 }
 
-// Their results are JSON where --json says so, and help says where it goes.
+// Their results are JSON with --json, and the help states where it is printed.
 TEST_F(Output, JsonGoesWhereTheResultGoes) {
   Ran ran = hawser("recipe init --model model --output recipe.json --json");
   EXPECT_EQ(ran.code, 0) << ran.err;
@@ -163,14 +164,14 @@ TEST_F(Output, JsonGoesWhereTheResultGoes) {
   EXPECT_EQ(ran.out, "");
   EXPECT_EQ(folder_.read("out.jsonl"), hawser(generate_ + "--json").out);
   const auto help = [&](const std::string& command) {
-    std::string words;  // however the lines are broken
+    std::string words;  // wrapped in any way
     std::istringstream in(hawser(command + " --help").out);
     for (std::string word; in >> word;) words += word + " ";
     return words;
   };
-  EXPECT_NE(help("recipe init").find("write the recipe as one JSON object, to where it goes: --output or standard"),
+  EXPECT_NE(help("recipe init").find("write the recipe as one JSON object, to --output or standard output"),
             std::string::npos);
-  EXPECT_NE(help("generate").find("give the answer as one JSON object; with --prompts, whose answers are one each"),
+  EXPECT_NE(help("generate").find("print the answer as one JSON object; with --prompts, include the token ids"),
             std::string::npos);
   EXPECT_NE(help("plan").find("print the result as one JSON object"), std::string::npos);
 }

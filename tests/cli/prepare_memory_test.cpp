@@ -1,6 +1,5 @@
-// What `prepare` takes of memory for sources larger than it may take: a real process, by the peak that the system
-// counted for it (ru_maxrss), on each kind of source. Anything that reads a file whole, or keeps what it read, breaks
-// this.
+// Memory of `prepare` for sources larger than its limit: a real process, by its peak RSS (ru_maxrss), for each kind of
+// source. The test fails if a file is read completely or kept in memory.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -11,14 +10,14 @@ namespace hawser {
 namespace {
 
 constexpr std::int64_t kTextBytes = std::int64_t{96} << 20;
-// Program and libraries, the tokenizer with a cache of words a thread, blocks of 1 MiB in flight on two threads with
-// their ids, buffers of writers.
+// Program and libraries, the tokenizer with a cache of words per thread, in-flight blocks of 1 MiB on two threads with
+// their ids, and buffers of writers.
 constexpr std::int64_t kBound = std::int64_t{80} << 20;
-constexpr std::int64_t kBytesAContent = 29;  // data.deduplicate keeps so much of each content (seen_contents.h)
+constexpr std::int64_t kBytesAContent = 29;  // bytes that data.deduplicate keeps of each content (seen_contents.h)
 
 class PrepareMemory : public testing::Binary {
  protected:
-  // Made-up sentences, none like another: words from the number of the document and their place in it.
+  // Generated sentences, all different: words from the number of the document and their position in it.
   static std::string document(std::int64_t number, std::size_t bytes) {
     static constexpr const char* kWords[] = {"the", "sea", "of", "whales", "said", "Ahab", "under", "1851", "again"};
     std::string text = "No " + std::to_string(number) + ":";
@@ -45,7 +44,7 @@ class PrepareMemory : public testing::Binary {
     std::int64_t bytes = 0;
     nlohmann::json result;
   };
-  // `prepare` of one source in a process of its own. What this process holds now counts for the other one's peak.
+  // `prepare` of one source in a process of its own. What this process holds counts towards the peak of the other.
   Peak prepare(const std::string& source, const std::string& more = "") {
     const std::string root = HAWSER_SOURCE_DIR;
     write("recipe.yaml", "model: {config: " + root + "/recipes/quickstart-model.json}\ndata: {train: " + source +
@@ -85,7 +84,7 @@ TEST_F(PrepareMemory, DoesNotGrowWithTheSources) {
   EXPECT_LT(prepare("text.jsonl.zst", ", validation_fraction: 0.01").bytes, kBound);
 }
 
-// One text is one document, however long.
+// One text is one document, of any length.
 TEST_F(PrepareMemory, DoesNotGrowWithOneText) {
   {
     std::string text;
@@ -109,7 +108,7 @@ TEST_F(PrepareMemory, GrowsByAHashForEachContentThatIsKeptApart) {
   EXPECT_EQ(peak.result["train"]["documents"], distinct) << peak.result;
 }
 
-// An archive that unpacks to one line without end is rejected before it takes the machine.
+// An archive that unpacks to one endless line is rejected before it exhausts the machine.
 TEST_F(PrepareMemory, IsBoundedForALineWithoutEnd) {
   const std::string bomb(std::size_t{400} << 20, 'a');
   for (const char* name : {"bomb.jsonl.gz", "bomb.txt.gz"}) {

@@ -1,11 +1,11 @@
-"""Reads a token file as Megatron-LM's indexed dataset is laid out, and prints what it holds as one JSON object.
+"""Reads a token file in the layout of Megatron-LM's indexed dataset, and prints its contents as one JSON object.
 
 usage: read_indexed.py PREFIX
 
-Written from the layout alone, so that a mistake of our own reader does not repeat here: a magic of nine bytes, the
-version (u64), a code for the type (u8; 4 is int32, 8 uint16), how many sequences and how many document bounds (u64 each),
+Shares no code with Hawser, so that a mistake of its reader is not repeated here. The layout: a magic of nine bytes, the
+version (u64), a code for the type (u8; 4 is int32, 8 uint16), the numbers of sequences and document bounds (u64 each),
 then the lengths (i32), the byte offsets (i64) and the bounds (i64), all little-endian and without gaps. Megatron maps the
-lengths, offsets and bounds where they lie, and reads `length` elements of the type at each byte offset of PREFIX.bin.
+lengths, offsets and bounds in place, and reads `length` elements of the type at each byte offset of PREFIX.bin.
 """
 
 import json
@@ -28,7 +28,7 @@ def main():
         lengths = struct.unpack(f"<{sequences}i", file.read(4 * sequences))
         offsets = struct.unpack(f"<{sequences}q", file.read(8 * sequences))
         documents = struct.unpack(f"<{bounds}q", file.read(8 * bounds))
-        assert file.read() == b"", "bytes behind the index"
+        assert file.read() == b"", "bytes after the index"
     assert documents[0] == 0 and documents[-1] == sequences, "document bounds"
     assert sum(lengths) * size == os.path.getsize(prefix + ".bin"), "size of the data"
     ids = []

@@ -1,4 +1,4 @@
-// hawser recipe init: what it writes goes through plan, prepare and fit as it stands, and fits what memory there is.
+// hawser recipe init: its recipes work with plan, prepare and fit unchanged, and fit the available memory.
 #include "cli/testing/binary.h"
 
 namespace hawser {
@@ -8,7 +8,7 @@ namespace fs = std::filesystem;
 
 class RecipeInit : public testing::Binary {
  protected:
-  // Writes a recipe and returns it as the program reads it back.
+  // Writes a recipe and returns it as the program reads it.
   nlohmann::json init(const std::string& arguments) {
     const testing::Ran ran = hawser("recipe init --force --output recipe.yaml " + arguments);
     EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err;
@@ -34,7 +34,7 @@ class RecipeInit : public testing::Binary {
   }
 };
 
-TEST_F(RecipeInit, GoesThroughPlanPrepareAndFitAsItStands) {
+TEST_F(RecipeInit, WorksWithPlanPrepareAndFitUnchanged) {
   write("data.jsonl", testing::forty_documents());
   for (const std::string model : {"gqa", "tied", "rope_llama3"}) {
     for (const std::string how : {"", "--ranks 2", "--ranks 4 --memory 64MiB", "--memory 1GiB"}) {
@@ -56,7 +56,7 @@ TEST_F(RecipeInit, ReportsWhyAndWhatIsPlanned) {
   EXPECT_EQ(recipe["train"]["global_batch_size"].get<int>() % 2, 0);
   EXPECT_EQ(recipe["optimizer"]["learning_rate"], 2e-5);
   for (const char* part : {"\n# Fitted by the plan for 2 ranks of cpu", "a rank needs ", " of 100.0 MiB",
-                           "# why: 98 of 100 documents", "# why: fine-tuning"}) {
+                           "# why: 98% of documents", "# why: fine-tuning"}) {
     EXPECT_NE(text().find(part), std::string::npos) << part << "\n" << text();
   }
   EXPECT_NE(text().find(" in 40 documents"), std::string::npos) << text();
@@ -64,10 +64,10 @@ TEST_F(RecipeInit, ReportsWhyAndWhatIsPlanned) {
     if (line.find('/') != std::string::npos) continue;
     EXPECT_LE(line.size(), 120u) << line;
   }
-  // What plan says is what the comment says.
+  // The comment agrees with the plan.
   const auto plan = json("plan recipe.yaml --json");
   EXPECT_TRUE(plan.value("fits", false)) << plan.dump();
-  // From scratch another rate is right.
+  // From scratch the learning rate differs.
   const auto scratch = init("--model " + tiny("gqa") + "/config.json --data data.jsonl");
   EXPECT_EQ(scratch["optimizer"]["learning_rate"], 1e-3);
   EXPECT_EQ(scratch["name"], "gqa-scratch");
@@ -98,15 +98,15 @@ TEST_F(RecipeInit, RejectsWhatPlanWould) {
            "a path that cannot be written into a recipe (expected UTF-8) at data.train");
 }
 
-TEST_F(RecipeInit, ReportsThatDataAreFew) {
+TEST_F(RecipeInit, WarnsOfLittleData) {
   write("one.jsonl", "{\"input_ids\": [1, 2]}\n");
   const testing::Ran ran = hawser("recipe init --model " + tiny("gqa") + " --data one.jsonl --output recipe.yaml");
   EXPECT_EQ(ran.code, 0) << ran.err;
   EXPECT_NE(ran.err.find("warning: little data: 20 steps read it about "), std::string::npos) << ran.err;
   EXPECT_NE(text().find("# why: the one document has 2 tokens"), std::string::npos) << text();
-  EXPECT_EQ(text().find("98 of 100"), std::string::npos) << text();
+  EXPECT_EQ(text().find("98%"), std::string::npos) << text();
   EXPECT_EQ(text().find("half of the documents"), std::string::npos) << text();
-  // What was chosen by the user is no matter for a warning.
+  // Values that the user chose cause no warning.
   const testing::Ran set =
       hawser("recipe init --model " + tiny("gqa") + " --data one.jsonl --set train.steps=9 --set name=few");
   EXPECT_EQ(set.err, "");
@@ -119,10 +119,10 @@ TEST_F(RecipeInit, FindsTextInTheWorkingDirectory) {
   for (const char* where : {"--output sub/r.yaml", "> sub/r.yaml", "--output r.yaml", "> r.yaml"}) {
     const testing::Ran ran = hawser(model + where);
     EXPECT_EQ(ran.code, 0) << ran.err;
-    EXPECT_EQ(ran.err.find("no data yet"), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.err.find("no training data"), std::string::npos) << ran.err;
     const std::string path = fs::exists(folder_ / "r.yaml") ? "r.yaml" : "sub/r.yaml";
     goes("prepare " + path);
-    // Beside text/ it names it as seen from itself, so that both can be moved.
+    // In the folder of text/ the recipe names it relative to itself, so that both can be moved.
     const std::string all = folder_.read(path);
     const bool stays = std::string(where) == "--output r.yaml";
     EXPECT_EQ(all.find("train: [text/*.jsonl]") != std::string::npos, stays) << all;
@@ -146,7 +146,7 @@ TEST_F(RecipeInit, NeedsNoWorkingDirectory) {
   EXPECT_EQ(relative.err, "hawser: some/model: the working directory does not exist any more\n");
 }
 
-TEST_F(RecipeInit, AWaveIsTheHomeFolder) {
+TEST_F(RecipeInit, ATildeIsTheHomeFolder) {
   write("data.jsonl", testing::forty_documents());
   copy_of("gqa", "model");
   const std::string home = "(mkdir -p here && cd here && HOME=" + folder_.path() + " " HAWSER_BINARY " ";
@@ -154,7 +154,7 @@ TEST_F(RecipeInit, AWaveIsTheHomeFolder) {
     const testing::Ran ran = shell(home + arguments + ")");
     EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err;
   };
-  // In quotes, so that the shell leaves it.
+  // Quoted, so that the shell does not expand it.
   goes_home(
       "recipe init --model '~/model' --data '~/data.jsonl' --output '~/r.yaml' --set 'output=~/run' "
       "--set train.steps=2");
@@ -173,7 +173,7 @@ TEST_F(RecipeInit, AWaveIsTheHomeFolder) {
 
 TEST_F(RecipeInit, ShrinksUntilItFits) {
   write("data.jsonl", testing::forty_documents());
-  // A model whose activations are most of what it needs.
+  // A model whose memory is mostly activations.
   nlohmann::json config = testing::json_of(testing::tiny("gqa") / "config.json");
   config["max_position_embeddings"] = 2048;
   config["num_hidden_layers"] = 12;
@@ -184,16 +184,15 @@ TEST_F(RecipeInit, ShrinksUntilItFits) {
   EXPECT_EQ(ample["data"]["sequence_length"], 2048);
   EXPECT_EQ(ample["memory"]["activation_checkpointing"], "none");
   goes("plan recipe.yaml");
-  // Less and less memory: first activations are computed again, then sequences get shorter, at last nothing fits.
+  // With less and less memory, first activations are recomputed, then sequences get shorter, then nothing fits.
   bool checkpointed = false, shorter = false, rejected = false;
   for (const int mebibytes : {140, 100, 80, 60, 52, 46}) {
     const std::string how = model + "--memory " + std::to_string(mebibytes) + "MiB";
     const testing::Ran ran = hawser("recipe init --force --output recipe.yaml " + how);
     if (ran.code == 4) {
       rejected = true;
-      EXPECT_NE(ran.err.find("does not fit, the least that was tried being sequences of 128 tokens"),
-                std::string::npos);
-      // The nearest that would fit does.
+      EXPECT_NE(ran.err.find("does not fit, even with sequences of 128 tokens"), std::string::npos);
+      // The nearest settings that are suggested do fit.
       const auto at = ran.err.find("it would fit with ");
       ASSERT_NE(at, std::string::npos) << ran.err;
       const auto memory = ran.err.find("--memory ", at);
@@ -207,13 +206,13 @@ TEST_F(RecipeInit, ShrinksUntilItFits) {
     checkpointed = checkpointed || recipe["memory"]["activation_checkpointing"] == "auto";
     if (recipe["data"]["sequence_length"] < 2048) {
       shorter = true;
-      EXPECT_NE(text().find("# why: the longest that fits the memory, halved from 2048"), std::string::npos);
+      EXPECT_NE(text().find("# why: the longest that fits in memory, halved from 2048"), std::string::npos);
     }
   }
   EXPECT_TRUE(checkpointed);
   EXPECT_TRUE(shorter);
   EXPECT_TRUE(rejected);
-  // What was said stays as it was said.
+  // The user's values are kept.
   const testing::Ran fixed = hawser("recipe init " + model + "--memory 60MiB --set data.sequence_length=2048");
   EXPECT_EQ(fixed.code, 4);
   EXPECT_NE(fixed.err.find("sequences of 2048 tokens"), std::string::npos) << fixed.err;
@@ -223,7 +222,7 @@ TEST_F(RecipeInit, SetsUpConversationsTextAndTokens) {
   const std::string model = copy_of("tied", "mine");
   write("mine/tokenizer.json", testing::letters_tokenizer());
   write("chats.jsonl", chats(30));
-  // No template, and a tokenizer that has none of the usual tokens: said, not guessed.
+  // No template, and a tokenizer with none of the known tokens: reported, not guessed.
   const testing::Ran none = hawser("recipe init --model mine --data chats.jsonl");
   EXPECT_EQ(none.code, 2) << none.out;
   EXPECT_NE(none.err.find("chats.jsonl"), std::string::npos) << none.err;
@@ -231,22 +230,22 @@ TEST_F(RecipeInit, SetsUpConversationsTextAndTokens) {
       "--model mine --data chats.jsonl --set data.chat_template=chatml --set train.steps=2 --set "
       "train.global_batch_size=2");
   EXPECT_EQ(named["data"]["chat_template"], "chatml");
-  EXPECT_NE(text().find("only the answers are learned"), std::string::npos) << text();
+  EXPECT_NE(text().find("only answers are learned"), std::string::npos) << text();
   goes("plan recipe.yaml");
   // The tokenizer's own.
   write("mine/tokenizer_config.json",
         nlohmann::json{{"chat_template", "{% for m in messages %}{{ m.role + m.content }}{% endfor %}"}}.dump());
   init("--model mine --data chats.jsonl --set train.steps=2 --set train.global_batch_size=2");
-  EXPECT_NE(text().find("the tokenizer brings one"), std::string::npos) << text();
+  EXPECT_NE(text().find("the tokenizer's own"), std::string::npos) << text();
   goes("prepare recipe.yaml");
   goes("fit recipe.yaml");
 
   write("answers.jsonl",
         "{\"prompt\": \"One?\", \"completion\": \" Two.\"}\n{\"prompt\": \"Two?\", \"completion\": \" Three.\"}\n");
   init("--model mine --data answers.jsonl --data chats.jsonl --set train.steps=1");
-  EXPECT_NE(text().find(" in 32 documents; only the answers are learned"), std::string::npos) << text();
+  EXPECT_NE(text().find(" in 32 documents; only answers are learned"), std::string::npos) << text();
 
-  // Token files that prepare made, and a text that is the only one.
+  // Token files of prepare, and a single text.
   const auto tokens = init("--model mine --data runs/mine-tuned/data/train --set train.steps=1");
   EXPECT_EQ(tokens["data"]["validation_fraction"], 0.0);
   goes("plan recipe.yaml");
@@ -254,7 +253,7 @@ TEST_F(RecipeInit, SetsUpConversationsTextAndTokens) {
   EXPECT_EQ(init("--model mine --data one.txt")["data"]["validation_fraction"], 0.0);
 }
 
-TEST_F(RecipeInit, CallsTheOutputLikeTheRun) {
+TEST_F(RecipeInit, NamesTheOutputAfterTheRun) {
   write("data.jsonl", testing::forty_documents());
   const std::string both = "--model " + tiny("gqa") + " --data data.jsonl ";
   EXPECT_EQ(init(both)["output"], "runs/gqa-tuned");
@@ -270,7 +269,7 @@ TEST_F(RecipeInit, NamesWhatIsWrong) {
            {"nowhere: no such file at --data", "never.txt: no such file at --data"});
   const testing::Ran text = hawser("recipe init --model model --data words.jsonl");
   EXPECT_EQ(text.code, 2);
-  EXPECT_NE(text.err.find("text needs a tokenizer, and there is none beside the model; try --set data.tokenizer=FILE"),
+  EXPECT_NE(text.err.find("text needs a tokenizer, and the model has none; try --set data.tokenizer=FILE"),
             std::string::npos)
       << text.err;
   const testing::Ran broken = hawser("recipe init --model model --data broken.jsonl");
@@ -283,13 +282,13 @@ TEST_F(RecipeInit, NamesWhatIsWrong) {
        "6) at train.global_batch_size; try train.global_batch_size: 4 or 8"});
   write("mine.yaml", "mine");
   rejected("recipe init --model model --output mine.yaml",
-           {"mine.yaml: is there already; try another --output, or --force to write over it"});
+           {"mine.yaml: already exists; try another --output, or --force to overwrite it"});
   EXPECT_EQ(folder_.read("mine.yaml"), "mine");
   EXPECT_EQ(hawser("recipe init --model model --output mine.yaml --force").code, 0);
   EXPECT_NE(folder_.read("mine.yaml"), "mine");
 }
 
-// For GPUs that are not here the recipe says so, and plan on this machine agrees.
+// A recipe for GPUs that this machine lacks names them, and plan on this machine agrees.
 TEST_F(RecipeInit, WritesForAnotherMachine) {
   nlohmann::json config = testing::json_of(testing::tiny("gqa") / "config.json");
   config.update({{"hidden_size", 4096},
@@ -310,7 +309,7 @@ TEST_F(RecipeInit, WritesForAnotherMachine) {
   EXPECT_NE(one.err.find("it would fit with --ranks "), std::string::npos) << one.err;
 }
 
-// A real model and real text, where scripts/fetch-inputs has put them.
+// A real model and real text, if scripts/fetch-inputs has been run.
 TEST_F(RecipeInit, FitsSmolLm2) {
   const fs::path inputs = fs::path(HAWSER_SOURCE_DIR) / "inputs";
   if (!fs::exists(inputs / "smollm2/config.json") || !fs::exists(inputs / "text/austen")) {

@@ -50,7 +50,7 @@ TEST_F(Run, PrepareReportsWhatItWroteAndIsDoneOnce) {
   EXPECT_EQ(file["lengths"]["max"], 27);
 }
 
-TEST_F(Run, ATrainedModelLeavesAsAFolderThatEveryRankCountReadsAlike) {
+TEST_F(Run, AnExportedModelEvaluatesAlikeOnAnyRankCount) {
   const testing::Ran fit = hawser("fit recipe.yaml --ranks 2");
   ASSERT_EQ(fit.code, 0) << fit.err;
 
@@ -78,7 +78,7 @@ TEST_F(Run, ATrainedModelLeavesAsAFolderThatEveryRankCountReadsAlike) {
   EXPECT_NEAR(json(eval + "out --ranks 4 --set parallel.context_parallel_degree=2")["loss"].get<double>(), one, 1e-5);
   EXPECT_LT(one, json(eval + "older")["loss"].get<double>());
 
-  // A checkpoint that is not whole is passed over, and said.
+  // An incomplete checkpoint is skipped with a message.
   std::filesystem::resize_file(folder_ / "run/checkpoints/step-00000004/rank-00001.bin", 100);
   const testing::Ran passed = hawser("export run again --json");
   EXPECT_EQ(passed.code, 0) << passed.err;
@@ -86,8 +86,8 @@ TEST_F(Run, ATrainedModelLeavesAsAFolderThatEveryRankCountReadsAlike) {
   EXPECT_NE(passed.err.find("hawser: skipped: "), std::string::npos) << passed.err;
 }
 
-// A folder that is nearly what was asked for is called by its name, whatever was to be done with it.
-TEST_F(Run, FoldersThatLackAPartAreKnown) {
+// A folder that lacks a part gets the same message from every command.
+TEST_F(Run, IncompleteFoldersAreNamed) {
   ASSERT_EQ(hawser("fit recipe.yaml").code, 0);
   const auto rejected_by_all = [&](const std::string& folder, const std::string& line) {
     for (const std::string& command :
@@ -154,7 +154,7 @@ TEST_F(Run, AFineTunedModelKeepsConfigAndTokenizer) {
   EXPECT_TRUE(text.out.starts_with("to be")) << text.out;
 }
 
-// A checkpoint is all that an export needs, wherever it is taken.
+// An export needs only the checkpoint, from any folder.
 TEST_F(Run, ARunThatWasMovedIsExportedWithItsTokenizer) {
   copy_of("tied", "model");
   write("model/tokenizer.json", testing::letters_tokenizer());
@@ -198,7 +198,7 @@ TEST_F(Run, GenerateStopsAtTheEndTokenAndPrintsIdsWithoutATokenizer) {
   EXPECT_EQ(ended["ids"].back(), whole["ids"][4]);
 }
 
-// A result that nobody gets is no success, whichever command made it.
+// A result that cannot be written is an error, for every command.
 TEST_F(Run, ResultsThatCannotBeWrittenAreAnError) {
   ASSERT_EQ(hawser("fit recipe.yaml").code, 0);
   const std::string model = tiny("gqa").string(), data = (tiny("gqa") / "data.jsonl").string();
@@ -217,7 +217,7 @@ TEST_F(Run, ResultsThatCannotBeWrittenAreAnError) {
   }
 }
 
-// Nothing is shown of a text that will not be written to its end.
+// Nothing is shown of an export that is not finished.
 TEST_F(Run, GenerateShowsNothingBeforeAllIsChecked) {
   copy_of("tied", "model");
   write("model/tokenizer.json", testing::letters_tokenizer());
@@ -230,13 +230,13 @@ TEST_F(Run, GenerateShowsNothingBeforeAllIsChecked) {
   EXPECT_EQ(hawser(generate + "5 --memory 80MB").code, 0);
 }
 
-TEST_F(Run, PlanSpeaksOfOneRankAndOfMany) {
+TEST_F(Run, PlanReportsOneAndManyRanks) {
   EXPECT_NE(hawser("plan recipe.yaml").out.find("\npeak memory of rank 0 (at "), std::string::npos);
   EXPECT_NE(hawser("plan recipe.yaml --ranks 2").out.find("\npeak memory of each of ranks 0-1 (at "),
             std::string::npos);
 }
 
-TEST_F(Run, BenchStepTimesWholeSteps) {
+TEST_F(Run, BenchStepTimesSteps) {
   const nlohmann::json got =
       json("bench step --model " + tiny("gqa").string() + " --sequence-length 64 --steps 3 --threads 1 --json");
   EXPECT_EQ(got["steps"].size(), 3u);
@@ -248,7 +248,7 @@ TEST_F(Run, BenchStepTimesWholeSteps) {
                                   " --sequence-length 64 --steps 1 --ranks 2 --json "
                                   "--set parallel.context_parallel_degree=2");
   EXPECT_TRUE(two["seconds_by_family"].contains("communication"));
-  EXPECT_EQ(two["attention_imbalance"].get<double>(), 1.0);  // a zig-zag of one document
+  EXPECT_EQ(two["attention_imbalance"].get<double>(), 1.0);  // zig-zag of one document
   EXPECT_FALSE(two.contains("documents"));
   const nlohmann::json packed = json("bench step --model " + (tiny("gqa") / "config.json").string() +
                                      " --sequence-length 256 --documents mean=30 --steps 1 --ranks 2 --json "
@@ -262,7 +262,7 @@ TEST_F(Run, BenchStepTimesWholeSteps) {
   EXPECT_NE(table.out.find("tokens/s"), std::string::npos) << table.out;
 }
 
-// Every row of the step is enqueued in its order and shows on a stream; what a stream does, it does one after another.
+// Every instruction of the step is enqueued in order and appears on a stream; the spans of a stream do not overlap.
 void expect_whole_trace(const nlohmann::json& trace, const std::set<int>& ranks) {
   std::set<int> seen;
   std::map<std::tuple<int, int, std::string>, double> reached;
@@ -329,7 +329,7 @@ TEST_F(Run, BenchStepDrawsATimelineOfEveryRank) {
 
   rejected("inspect one.json --window 3:2 --svg x.svg", {"wrong value (expected FROM below TO, got 3:2) at --window"});
   rejected("inspect one.json --window 3 --svg x.svg", {"wrong value (expected milliseconds, got '') at --window"});
-  rejected("inspect . --svg x.svg", {".: not a trace, so there is no picture of it at --svg"});
+  rejected("inspect . --svg x.svg", {".: not a trace at --svg"});
   write("file", "");
   rejected(bench + "--trace file/x.json", {"file: is a file, not a folder; try another folder"});
 }

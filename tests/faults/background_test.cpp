@@ -1,5 +1,5 @@
-// Checkpoints beside the steps: the same bytes as those between them, by steps, by time and after the best evaluation,
-// and readable while the run goes on.
+// Background checkpoints: the same bytes as synchronous ones, by steps, by time and after the best evaluation, and
+// readable while the run continues.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ TEST(Background, SavesByTheClockOfRankZero) {
   }
 }
 
-// Where the plan leaves no room beside it, it is said, and the run is as sound as ever.
+// If host memory has no space for the snapshot, a message is printed and the run's results are unchanged.
 TEST(Background, WithoutHostMemoryStepsWait) {
   for (const char* ranks : {"1", "2"}) {
     SCOPED_TRACE(ranks);
@@ -100,7 +100,7 @@ TEST(Background, TheBestEvaluationIsKept) {
     for (const char* how : {"checkpoint.asynchronous=true", "checkpoint.asynchronous=false"}) {
       SCOPED_TRACE(std::string(ranks) + " " + how);
       const Workplace place;
-      // A rate that grows until the loss does: the best is in the middle.
+      // The learning rate grows until the loss does: the best is in the middle.
       const Words words = {"--ranks",
                            ranks,
                            how,
@@ -125,7 +125,7 @@ TEST(Background, TheBestEvaluationIsKept) {
       EXPECT_EQ(nlohmann::json::parse(kept.meta())["validation_loss"], min);
       EXPECT_EQ(verified_step(place.out()), 120);
 
-      // It is a checkpoint as any other.
+      // It is an ordinary checkpoint.
       const Words data = {"--data", "valid.jsonl", "--sequence-length", "64"};
       const Ended of_best = hawser(place, with({"eval", "--model", "out/best"}, data));
       ASSERT_EQ(of_best.code, 0) << of_best.err;
@@ -136,7 +136,7 @@ TEST(Background, TheBestEvaluationIsKept) {
       const Ended text = hawser(place, {"generate", "--model", "out/best", "--prompt-ids", "1,2", "--max-tokens", "3"});
       EXPECT_EQ(text.code, 0) << text.err;
 
-      // It goes on being the best when the run goes on, and moves with the run when another begins.
+      // It stays the best when the run is resumed, and moves with the run when another begins.
       ASSERT_EQ(run(place, with(words, {"train.steps=130", "--resume"})).code, 0);
       EXPECT_EQ(checkpoint::Checkpoint::open((place.out() / "best").string()).step(), best);
       const Ended another = run(place, {"train.steps=6"});
@@ -159,7 +159,7 @@ TEST(Background, ExportsWhileTraining) {
     const std::int64_t step = nlohmann::json::parse(exported.out)["step"];
     EXPECT_GE(step, before);
     before = step;
-    // What was exported is a model whose every weight is there.
+    // The exported model has all of its weights.
     const Ended read = hawser(place, {"inspect", folder, "--json"});
     ASSERT_EQ(read.code, 0) << read.err;
   }
@@ -190,7 +190,7 @@ TEST(Background, InspectShowsAndVerifies) {
   EXPECT_EQ(corrupt.code, 2);
   EXPECT_EQ(corrupt.out, "");
   EXPECT_NE(corrupt.err.find("rank-00001.bin: checksum mismatch"), std::string::npos) << corrupt.err;
-  EXPECT_NE(corrupt.err.find("the checkpoint before it: hawser inspect " + older), std::string::npos) << corrupt.err;
+  EXPECT_NE(corrupt.err.find("previous checkpoint: hawser inspect " + older), std::string::npos) << corrupt.err;
   for (const Words& words : {Words{"export", folder, "x"}, Words{"generate", "--model", folder, "--prompt-ids", "1"}}) {
     const Ended ended = hawser(place, words);
     EXPECT_EQ(ended.code, 2) << ended.err;

@@ -1,4 +1,4 @@
-// What reads a checkpoint rejects one whose small files are not what was saved, or whose manifest is gone.
+// Commands reject a checkpoint whose small files changed since the save, or whose manifest is missing.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -9,7 +9,7 @@
 namespace hawser::faults {
 namespace {
 
-// A letter each for the ids of the tiny model.
+// One letter for each id of the tiny model.
 std::string tokenizer(char first = 'A') {
   nlohmann::json vocabulary = nlohmann::json::object();
   for (int id = 0; id < 60; ++id) vocabulary[std::string(1, static_cast<char>(first + id))] = id;
@@ -49,7 +49,7 @@ class CorruptCheckpoint : public ::testing::Test {
   const Workplace place_;
 };
 
-TEST_F(CorruptCheckpoint, AttachedFilesAreHeldAgainstTheirChecksumsBeforeTheyAreUsed) {
+TEST_F(CorruptCheckpoint, AttachedFilesAreVerifiedBeforeUse) {
   for (const auto& words : readers("out")) {
     const Ended sound = hawser(words);
     ASSERT_EQ(sound.code, 0) << sound.err;
@@ -59,7 +59,7 @@ TEST_F(CorruptCheckpoint, AttachedFilesAreHeldAgainstTheirChecksumsBeforeTheyAre
     std::string text;  // "": removed
     const char* message;
   };
-  // The first has the same length: another letter for every id.
+  // The first has the same length: different letters for the ids.
   for (const Case& c :
        {Case{"tokenizer.json", tokenizer('B'), "checksum mismatch: the file changed since it was saved"},
         Case{"tokenizer.json", "{", "truncated file (expected "},

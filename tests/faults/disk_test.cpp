@@ -11,7 +11,7 @@
 namespace hawser::faults {
 namespace {
 
-// Unmounts with its end.
+// Unmounts in its destructor.
 struct SmallDisk {
   SmallDisk(const fs::path& where, const std::string& size) : path(where) {
     fs::create_directories(path);
@@ -51,10 +51,10 @@ TEST(Disk, FullWhileSaving) {
     const std::int64_t saved = verified_step(place.folder() / out);
     EXPECT_GE(saved, 5);
     EXPECT_FALSE(saving(place.folder() / out));
-    // With the disk still full nothing is lost by trying again.
+    // While the disk is still full, another attempt loses nothing.
     expect_rejection(run(place, words), "no space left on the disk");
     EXPECT_EQ(verified_step(place.folder() / out), saved);
-    // With room it goes on.
+    // With free space it continues.
     ASSERT_EQ(mount("", disk.path.c_str(), nullptr, MS_REMOUNT, "size=8m"), 0);
     const Ended resumed = run(place, {"--ranks", ranks, "output=" + out, "--resume"});
     EXPECT_EQ(resumed.code, 0) << resumed.err;
@@ -63,7 +63,7 @@ TEST(Disk, FullWhileSaving) {
   }
 }
 
-// The limit on a file's size stands in for a disk that fills up in the middle of a write.
+// The file-size limit simulates a disk that fills up in the middle of a write.
 TEST(Disk, WriteThatFailsHalfWay) {
   const Workplace place;
   const std::vector<std::string> words = {"--ranks", "1", "train.steps=7"};
@@ -91,7 +91,7 @@ TEST(Disk, WriteThatFailsOnOneRank) {
   EXPECT_FALSE(saving(place.out()));
 }
 
-// A run outlives the places that it reports to: one line, then a count.
+// A run continues when its sinks fail: one line, then a count.
 TEST(Disk, MetricsThatCannotBeWritten) {
   const Workplace place;
   for (const char* ranks : {"1", "4"}) {
@@ -109,7 +109,7 @@ TEST(Disk, MetricsThatCannotBeWritten) {
     const std::size_t before = metrics(place.out()).size();
     const rlimit space{RLIM_INFINITY, RLIM_INFINITY};
     ASSERT_EQ(prlimit(first, RLIMIT_FSIZE, &space, nullptr), 0);
-    // With room it writes again, and the steps between are missing.
+    // With free space it writes again, and the steps between are missing.
     ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() > before + 10; }));
     ASSERT_EQ(kill(going.pid(), SIGTERM), 0);
     const Ended ended = going.wait();
@@ -122,8 +122,8 @@ TEST(Disk, MetricsThatCannotBeWritten) {
   }
 }
 
-// A port that is taken and a server that is not there.
-TEST(Disk, PlacesThatCannotBeReached) {
+// A port in use, and a server that is not running.
+TEST(Disk, UnreachableSinks) {
   const Workplace place;
   const Ended ended = run(place, {"--ranks", "1", "train.steps=5", "report.prometheus_port=1",
                                   "report.prometheus_address=192.0.2.1", "report.mlflow=http://127.0.0.1:1"});
@@ -136,7 +136,7 @@ TEST(Disk, PlacesThatCannotBeReached) {
   EXPECT_TRUE(fs::exists(place.out() / "report.html"));
 }
 
-// What rank 0 alone finds in the text, all say in one line.
+// An error that only rank 0 finds in the text is printed in one line by all.
 TEST(Disk, TextThatCannotBeRead) {
   const Workplace place;
   std::ofstream(place.folder() / "train.jsonl", std::ios::app) << "{\"input_ids\": [1, 2,\n";

@@ -1,5 +1,4 @@
-// A training that loses its numbers ends, says so, and leaves the checkpoints of before; one without anything to learn
-// does not begin.
+// A diverging run ends with a message and keeps its earlier checkpoints; a run without targets does not start.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -24,7 +23,7 @@ TEST(Diverge, EndsUnsavedAndKeepsTheLastSoundCheckpoint) {
         << ended.err;
     EXPECT_EQ(verified_step(place.out()), 7);
     EXPECT_FALSE(saving(place.out()));
-    // From there it goes on with a better recipe.
+    // From there it resumes with a better recipe.
     EXPECT_EQ(run(place, {"--ranks", ranks, "--resume", "train.steps=9"}).code, 0);
   }
 }

@@ -44,7 +44,7 @@ run: {threads: 1, collective_timeout_s: 30}
 output: out
 )";
 
-// Counting on from somewhere, with some noise: there is something to learn, and it is not over at once.
+// Counting upwards from random starts, with some noise: learnable, but not at once.
 std::string documents(int count, unsigned seed) {
   constexpr int kLengths[] = {3, 5, 7, 11, 17, 29, 41, 53, 77};
   std::mt19937 random(seed);
@@ -61,7 +61,7 @@ std::string documents(int count, unsigned seed) {
   return text;
 }
 
-// Parent and state of a process; (0, 'X') when it is gone.
+// Parent and state of a process; (0, 'X') if it ended.
 std::pair<pid_t, char> status_of(pid_t pid) {
   const std::string text = read_file(cat("/proc/", pid, "/stat"));
   const auto end = text.rfind(") ");
@@ -198,7 +198,7 @@ void kill_at_once(const std::vector<pid_t>& pids) {
 }
 
 bool Fit::going() const {
-  if (terminal_ >= 0) read_terminal();  // or it would wait for its reader
+  if (terminal_ >= 0) read_terminal();  // else it would wait for its reader
   return status_of(pid_).second != 'Z' && status_of(pid_).second != 'X';
 }
 
@@ -280,7 +280,7 @@ std::map<std::string, std::vector<std::byte>> tensors(const fs::path& folder) {
 std::int64_t verified_step(const fs::path& out) {
   Problems skipped, corrupt;
   auto newest = checkpoint::Checkpoint::latest((out / "checkpoints").string(), skipped);
-  if (!newest) throw std::runtime_error("no whole checkpoint in " + out.string() + ": " + skipped.lines());
+  if (!newest) throw std::runtime_error("no complete checkpoint in " + out.string() + ": " + skipped.lines());
   newest->verify(corrupt);
   corrupt.throw_if_any();
   return newest->step();
@@ -289,7 +289,7 @@ std::int64_t verified_step(const fs::path& out) {
 std::vector<Step> metrics(const fs::path& out) {
   std::vector<Step> steps;
   std::ifstream in(out / "metrics.jsonl");
-  for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: a line without its end
+  for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: a line without a newline
     const auto json = nlohmann::json::parse(line);
     steps.push_back({.step = json["step"],
                      .sequences = json["data_position"]["sequences"],

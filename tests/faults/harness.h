@@ -1,4 +1,4 @@
-// A tiny model on a little text, runs of the real binary on it, and what those leave behind.
+// A tiny model on little text, runs of the real binary on it, and helpers to read their results.
 #pragma once
 
 #include <sys/resource.h>
@@ -18,7 +18,7 @@ namespace hawser::faults {
 namespace fs = std::filesystem;
 
 // A folder with model.json, train.jsonl, valid.jsonl (documents of odd lengths, as ids) and recipe.yaml, whose output
-// is out/. Gone with the object.
+// is out/. Removed with the object.
 class Workplace {
  public:
   Workplace();
@@ -30,21 +30,21 @@ class Workplace {
   TemporaryFolder folder_;
 };
 
-// How a run ended.
+// Exit of a run.
 struct Ended {
-  int code = -1;       // 1000 + signal where it was killed
-  double seconds = 0;  // from wait() on
+  int code = -1;       // 1000 + signal if it was killed
+  double seconds = 0;  // from the call of wait()
   std::string out, err;
-  std::vector<std::string> lines() const;  // of err, those that begin with "hawser: "
+  std::vector<std::string> lines() const;  // lines of err that begin with "hawser: "
 };
 
-// `hawser fit recipe.yaml ...` in a workplace, as a process of its own. What is left of it at the end is killed.
+// `hawser fit recipe.yaml ...` in a workplace, as a process of its own. The destructor kills what is left of it.
 class Fit {
  public:
-  // `words`: more arguments; "key=value" becomes `--set key=value`.
+  // `words`: further arguments; "key=value" becomes `--set key=value`.
   Fit(const Workplace& place, const std::vector<std::string>& words, rlim_t largest_file = RLIM_INFINITY);
-  // Another command of hawser, word for word; on a terminal of its own where that is asked for, which then takes all
-  // it says (err() and Ended::err).
+  // Another command of hawser, word for word; with `terminal`, on a terminal of its own that receives all of its output
+  // (err() and Ended::err).
   struct Command {
     std::vector<std::string> words;
     bool terminal = false;
@@ -55,13 +55,13 @@ class Fit {
   Fit& operator=(const Fit&) = delete;
 
   pid_t pid() const { return pid_; }
-  std::map<int, pid_t> ranks() const;  // those that run now; this process itself where it started none
+  std::map<int, pid_t> ranks() const;  // those running now; this process itself if it started none
   std::vector<pid_t> all() const;      // launcher, mpirun, ranks
-  void kill_all() const;               // as they are now
-  std::vector<pid_t> left() const;     // whatever it started and still runs, whoever its parent is now; any time
+  void kill_all() const;               // those running now
+  std::vector<pid_t> left() const;     // processes that it started and that still run, whatever their parent is now
   void type(const std::string& keys);  // at its terminal
   bool going() const;
-  Ended wait(double seconds = 120);  // killed when it takes longer: code 1009
+  Ended wait(double seconds = 120);  // killed after `seconds`: code 1009
   std::string err() const;
 
  private:
@@ -69,34 +69,34 @@ class Fit {
   void read_terminal() const;
 
   fs::path log_;
-  std::string tag_;  // a variable of all its processes
+  std::string tag_;  // marks all of its processes: a variable
   pid_t pid_ = -1;
   int terminal_ = -1;
   mutable std::string typed_out_;  // what the terminal has shown
 };
 
-// SIGKILL to all of them, the last first: ranks before what watches them.
+// Sends SIGKILL to all of them, the last first: ranks before the processes that watch them.
 void kill_at_once(const std::vector<pid_t>& pids);
 
 Ended run(const Workplace& place, const std::vector<std::string>& words, rlim_t largest_file = RLIM_INFINITY);
 
-// Changes one byte of a file; its size stays.
+// Changes one byte of a file and keeps its size.
 void flip(const fs::path& path, std::uintmax_t at);
 
-// Looks every half millisecond until it is so; false after `seconds`.
+// Polls every half millisecond until it is true; false after `seconds`.
 bool eventually(const std::function<bool()>& condition, double seconds = 60);
 
 // The step of the newest folder named like a checkpoint; 0: none.
 std::int64_t newest_step(const fs::path& out);
-// A checkpoint is being written now, or was when its writer was killed.
+// A checkpoint is being written, or was when its writer was killed.
 bool saving(const fs::path& out);
 
 // Every tensor of a checkpoint by name, its bytes read and verified. Throws UserError.
 std::map<std::string, std::vector<std::byte>> tensors(const fs::path& checkpoint);
-// The newest whole one's step, all of it verified; throws where there is none or it is damaged.
+// Step of the newest complete checkpoint, fully verified; throws if there is none or it is corrupt.
 std::int64_t verified_step(const fs::path& out);
 
-// A line of metrics.jsonl, as far as it must repeat.
+// The reproducible numbers of a line of metrics.jsonl.
 struct Step {
   std::int64_t step = 0, sequences = 0;
   double loss = 0, grad_norm = 0, lr = 0, validation_loss = -1;
@@ -105,7 +105,7 @@ struct Step {
 std::vector<Step> metrics(const fs::path& out);
 std::ostream& operator<<(std::ostream& out, const Step& step);
 
-// Both runs' metrics and their checkpoints of step `last` are the same to the bit; failures are added to the test.
+// Expects equal metrics and equal checkpoints of step `last`, bit by bit; failures are added to the test.
 void expect_equal_runs(const fs::path& a, const fs::path& b, std::int64_t last);
 
 }  // namespace hawser::faults

@@ -1,4 +1,4 @@
-// Signals at awkward moments: none is lost, none leaves a process behind, and what is said of them is true.
+// Signals at awkward moments: none is lost, none leaves a process behind, and the messages are true.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -47,7 +47,7 @@ bool says(const Ended& ended, const char* part) {
   return count(ended.err, part) == 1;
 }
 
-TEST(Interrupt, IsHeardHoweverEarly) {
+TEST(Interrupt, IsHandledAtAnyTime) {
   for (const char* ranks : {"1", "2"}) {
     for (const int ms : {0, 5, 10, 15, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300}) {
       SCOPED_TRACE(std::string(ranks) + " ranks, after " + std::to_string(ms) + " ms");
@@ -56,7 +56,7 @@ TEST(Interrupt, IsHeardHoweverEarly) {
       pause_ms(ms);
       kill(going.pid(), SIGINT);
       const Ended ended = going.wait(20);
-      // Before the program's own first line of code it is the signal that ends it.
+      // Before main the signal itself ends the process.
       if (ended.code != 1000 + SIGINT) {
         EXPECT_EQ(ended.code, 130) << ended.err;
       }
@@ -86,7 +86,7 @@ TEST(Interrupt, ThreeInARowLeaveNothingBehind) {
           EXPECT_EQ(ended.code, 130) << ended.err;
         }
         EXPECT_LT(ended.seconds, 5);
-        // Either it was saved, or it says that it is lost.
+        // Either it was saved, or a message reports that it is lost.
         if (ended.code == 130) {
           EXPECT_EQ(count(ended.err, "stopped after") + count(ended.err, "are lost") + count(ended.err, "interrupted"),
                     1u)
@@ -127,7 +127,7 @@ TEST(Interrupt, AtATerminalReachesTheLauncherAlone) {
     const Ended ended = going.wait(20);
     EXPECT_EQ(ended.code, 130) << ended.err;
     EXPECT_TRUE(says(ended, "\nhawser: saving and stopping; interrupt again to stop at once")) << ended.err;
-    EXPECT_TRUE(says(ended, "; `hawser fit --resume` goes on from it")) << ended.err;
+    EXPECT_TRUE(says(ended, "; `hawser fit --resume` continues from it")) << ended.err;
     EXPECT_EQ(verified_step(place.out()), static_cast<std::int64_t>(metrics(place.out()).size()));
     expect_nothing_runs(going, place);
   }
@@ -140,12 +140,12 @@ TEST(Interrupt, TwiceAtATerminalEndsAtOnceAndReportsWhatIsLost) {
     Fit going(place, Fit::Command{.words = {"fit", "recipe.yaml", "--ranks", ranks, "--set", "train.steps=1000000"},
                                   .terminal = true});
     ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 3 || !going.going(); })) << going.err();
-    // One rank of several stands still, so that there is time for a second.
+    // One of several ranks is stopped, so that there is time for a second signal.
     if (std::string(ranks) == "2") kill(going.ranks().at(1), SIGSTOP);
     going.type("\x03\x03");
     if (std::string(ranks) == "2") {
       pause_ms(100);
-      going.type("\x03");  // two that come together may count as one
+      going.type("\x03");  // two signals at once may count as one
     }
     const Ended ended = going.wait(20);
     EXPECT_EQ(ended.code, 130) << ended.err;
@@ -167,7 +167,7 @@ TEST(Interrupt, AfterItIsSavedChangesNothing) {
   Fit going(place, endless("2"));
   ASSERT_TRUE(eventually([&] { return metrics(place.out()).size() >= 3 || !going.going(); })) << going.err();
   kill(going.pid(), SIGINT);
-  ASSERT_TRUE(eventually([&] { return going.err().find("goes on from it") != std::string::npos; })) << going.err();
+  ASSERT_TRUE(eventually([&] { return going.err().find("continues from it") != std::string::npos; })) << going.err();
   pause_ms(20);
   kill(going.pid(), SIGINT);
   const Ended ended = going.wait(20);
@@ -177,7 +177,7 @@ TEST(Interrupt, AfterItIsSavedChangesNothing) {
   expect_nothing_runs(going, place);
 }
 
-TEST(Interrupt, ARankThatStandsStillDoesNotOutliveTheRun) {
+TEST(Interrupt, AStoppedRankDoesNotOutliveTheRun) {
   for (const char* ranks : {"2", "4"}) {
     SCOPED_TRACE(ranks);
     const Workplace place;

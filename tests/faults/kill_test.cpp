@@ -1,5 +1,5 @@
-// kill -9 at random moments, most of them during a save: the newest whole checkpoint always loads, and what comes of
-// all the pieces is the run that was never killed.
+// kill -9 at random moments, mostly during a save: the newest complete checkpoint always loads, and the pieces together
+// equal a run that was never killed.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// A constant rate, so that the steps do not depend on how many there will be.
+// A constant learning rate, so that the steps do not depend on their total number.
 const Words kEndless = {"--ranks",
                         "2",
                         "checkpoint.every_steps=1",
@@ -42,13 +42,13 @@ void kill_again_and_again(bool all) {
   for (int k = 0; k < kills(); ++k) {
     SCOPED_TRACE(k);
     Fit going(place, words({"train.steps=100000", "--resume"}));
-    // Goes on from what was saved last (none of it lost), and saves.
+    // Resumes from the last save (nothing of it is lost), and saves.
     ASSERT_TRUE(eventually([&] { return newest_step(place.out()) > last || !going.going(); })) << going.err();
     const auto ranks = going.ranks();
     ASSERT_EQ(ranks.size(), 2u) << going.err();
     const auto everybody = going.all();
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 40000));
-    // Of every four kills three are in a save, and one is anywhere.
+    // Three of every four kills are during a save, one is anywhere.
     if (k % 4 > 0) {
       ASSERT_TRUE(eventually([&] { return saving(place.out()); }, 20));
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));

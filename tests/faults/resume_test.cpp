@@ -1,4 +1,4 @@
-// A run that goes on is the run that never stopped.
+// A resumed run equals a run without interruption.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ const std::vector<Mesh> kMeshes = {
     {"four ranks", {"--ranks", "4", "parallel.context_parallel_degree=2"}},
 };
 
-// Runs until a checkpoint of step `from` or later is there, then all of it is killed at once.
+// Runs until a checkpoint of step `from` or later exists, then kills all processes at once.
 void run_and_kill(const Workplace& place, const Words& words, std::int64_t from) {
   Fit going(place, words);
   ASSERT_TRUE(eventually([&] { return newest_step(place.out()) >= from || !going.going(); }));
@@ -39,7 +39,7 @@ void run_and_kill(const Workplace& place, const Words& words, std::int64_t from)
   ASSERT_EQ(going.wait().code, 1009) << "it was over before it could be killed";
 }
 
-TEST(Resume, EqualsTheRunThatNeverStopped) {
+TEST(Resume, EqualsAnUninterruptedRun) {
   for (const Mesh& mesh : kMeshes) {
     SCOPED_TRACE(mesh.name);
     const Workplace place;
@@ -61,7 +61,7 @@ TEST(Resume, EqualsTheRunThatNeverStopped) {
   }
 }
 
-TEST(Resume, FollowsOnAnotherLayout) {
+TEST(Resume, ContinuesOnAnotherLayout) {
   const Workplace place;
   const Words same = {"checkpoint.every_steps=1", "train.steps=60", "optimizer.learning_rate=1.0e-3"};
   const Ended whole = run(place, with(same, {"--ranks", "1", "output=whole"}));
@@ -122,7 +122,7 @@ void flip_middle(const fs::path& path) {
   flip(path, fs::file_size(path) / 2);
 }
 
-TEST(Resume, GoesBackToAnOlderCheckpointWhereTheNewestIsDamaged) {
+TEST(Resume, FallsBackToAnOlderCheckpoint) {
   for (const char* ranks : {"1", "4"}) {
     SCOPED_TRACE(ranks);
     const Workplace place;
@@ -142,7 +142,7 @@ TEST(Resume, GoesBackToAnOlderCheckpointWhereTheNewestIsDamaged) {
     EXPECT_TRUE(fs::exists(checkpoints / "damaged-step-00000015"));
     expect_equal_runs(place.out("whole"), place.out(), 20);
 
-    // With no other left nothing is begun anew behind the user's back.
+    // If there is no other, nothing is started again without the user's consent.
     flip_middle(checkpoints / "step-00000020" / "rank-00000.bin");
     const Ended last = run(place, with(words, {"train.steps=25", "--resume"}));
     EXPECT_EQ(last.code, 2) << last.err;
@@ -151,7 +151,7 @@ TEST(Resume, GoesBackToAnOlderCheckpointWhereTheNewestIsDamaged) {
   }
 }
 
-TEST(Resume, ReportsThatAnUnfinishedCheckpointIsPassedOver) {
+TEST(Resume, ReportsAnUnfinishedCheckpoint) {
   const Workplace place;
   ASSERT_EQ(run(place, {"--ranks", "1", "train.steps=10"}).code, 0);
   fs::resize_file(place.out() / "checkpoints/step-00000010/rank-00000.bin", 100);
@@ -162,7 +162,7 @@ TEST(Resume, ReportsThatAnUnfinishedCheckpointIsPassedOver) {
   EXPECT_NE(resumed.lines()[0].find("truncated file"), std::string::npos) << resumed.err;
 }
 
-// Every file below a folder, by its path in it, with its bytes.
+// Every file below a folder, by relative path, with its bytes.
 std::map<std::string, std::string> contents(const fs::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -173,7 +173,7 @@ std::map<std::string, std::string> contents(const fs::path& folder) {
   return files;
 }
 
-TEST(Resume, BeginsNothingOverARunWhoseCheckpointsAreAllDamaged) {
+TEST(Resume, RejectsARunWithOnlyCorruptCheckpoints) {
   const Words same = {"train.evaluate_every=4", "optimizer.schedule=constant", "checkpoint.keep_last=3"};
   struct Case {
     const char *name, *ranks;
@@ -182,7 +182,7 @@ TEST(Resume, BeginsNothingOverARunWhoseCheckpointsAreAllDamaged) {
   const std::vector<Case> cases = {
       {"truncated", "2",
        [](const fs::path& step) {
-         // Not in place: best has the same file.
+         // Not in place: best is a hard link to the same file.
          const fs::path file = step / "rank-00000.bin";
          fs::copy_file(file, step / "short");
          fs::resize_file(step / "short", fs::file_size(file) - 1);
@@ -227,7 +227,7 @@ TEST(Resume, BeginsNothingOverARunWhoseCheckpointsAreAllDamaged) {
     }
     EXPECT_FALSE(fs::exists(place.out() / "earlier-1"));
 
-    // What it offers, first: the best one, from which the run is the one that never stopped.
+    // The first suggestion: the best checkpoint, from which the run equals one without interruption.
     const auto from = last.find('`'), end = last.find('`', from + 1);
     ASSERT_NE(end, std::string::npos) << last;
     const std::string copy = "cd " + place.folder().string() + " && " + last.substr(from + 1, end - from - 1);
@@ -237,7 +237,7 @@ TEST(Resume, BeginsNothingOverARunWhoseCheckpointsAreAllDamaged) {
     EXPECT_NE(resumed.err.find("resuming from "), std::string::npos) << resumed.err;
     expect_equal_runs(place.out("whole"), place.out(), 20);
 
-    // And second: anew, with the run as it was set aside.
+    // The second: a new run, with the earlier run set aside.
     fs::remove_all(place.out());
     fs::rename(place.out("kept"), place.out());
     fs::remove_all(place.out() / "best");
@@ -254,7 +254,7 @@ TEST(Resume, BeginsNothingOverARunWhoseCheckpointsAreAllDamaged) {
   }
 }
 
-TEST(Resume, KeepsABestThatIsAllThatIsLeft) {
+TEST(Resume, KeepsTheOnlyRemainingBest) {
   const Workplace place;
   ASSERT_EQ(run(place, {"--ranks", "1", "train.steps=8", "train.evaluate_every=4"}).code, 0);
   const auto best = contents(place.out() / "best");
@@ -317,7 +317,7 @@ TEST(Resume, ReportsThatTheTokenizerIsAnother) {
   EXPECT_NE(message("train.steps=8").find("step-00000007: special_tokens_map.json is missing\n"), std::string::npos);
 }
 
-// train.evaluate_batches counts text, not what some layout computes at a time.
+// train.evaluate_batches counts text, independent of what a layout computes at a time.
 TEST(Evaluation, ReadsTheSameTextOnAnyLayout) {
   const Workplace place;
   std::string expected;
@@ -335,7 +335,7 @@ TEST(Evaluation, ReadsTheSameTextOnAnyLayout) {
     if (expected.empty()) {
       expected = tokens;
       loss = now;
-      // 8 sequences of up to 64 tokens: some of the set.
+      // 8 sequences of up to 64 tokens: part of the set.
       EXPECT_LT(std::stoi(tokens.substr(6)), 8 * 64);
       EXPECT_GT(std::stoi(tokens.substr(6)), 4 * 64);
     }
@@ -344,7 +344,7 @@ TEST(Evaluation, ReadsTheSameTextOnAnyLayout) {
   }
 }
 
-TEST(NewRun, SetsAnEarlierRunAside) {
+TEST(NewRun, KeepsAnEarlierRun) {
   const Workplace place;
   ASSERT_EQ(run(place, {"train.steps=12"}).code, 0);
   const Ended second = run(place, {"train.steps=6"});

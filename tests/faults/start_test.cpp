@@ -1,4 +1,4 @@
-// What every way of starting has in common: threads that wait do not spin, and want of memory ends in a line.
+// Common to all ways of starting: waiting threads do not spin, and a lack of memory ends in a line.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -12,7 +12,7 @@
 namespace hawser::faults {
 namespace {
 
-// As the process's libraries found it.
+// The environment as the process's libraries found it.
 std::string variable(pid_t pid, const std::string& name) {
   std::istringstream all(read_file("/proc/" + std::to_string(pid) + "/environ"));
   for (std::string one; std::getline(all, one, '\0');) {
@@ -21,7 +21,7 @@ std::string variable(pid_t pid, const std::string& name) {
   return "";
 }
 
-TEST(Start, ThreadsThatWaitGiveTheirCoreAway) {
+TEST(Start, WaitingThreadsDoNotSpin) {
   for (const char* ranks : {"1", "2"}) {
     const Workplace place;
     Fit going(place, {"--ranks", ranks, "train.steps=100000000", "run.threads=2"});
@@ -33,7 +33,7 @@ TEST(Start, ThreadsThatWaitGiveTheirCoreAway) {
   }
 }
 
-TEST(Start, TheUsersChoiceOfWaitingStands) {
+TEST(Start, TheUsersWaitPolicyIsKept) {
   for (const auto& [name, value] : {std::pair{"OMP_WAIT_POLICY", "active"}, std::pair{"GOMP_SPINCOUNT", "1000"}}) {
     const Workplace place;
     setenv(name, value, 1);
@@ -45,7 +45,7 @@ TEST(Start, TheUsersChoiceOfWaitingStands) {
   }
 }
 
-// With limits of `mib`; how many runs there was too little memory for.
+// Runs with limits of `mib`; returns how many lacked memory.
 int expect_a_line(const std::string& ranks, const std::string& threads, const std::vector<rlim_t>& limits) {
   const Workplace place;
   int rejected = 0;
@@ -62,7 +62,7 @@ int expect_a_line(const std::string& ranks, const std::string& threads, const st
     ++rejected;
     EXPECT_EQ(ended.code, 4) << ended.err;
     auto lines = ended.lines();
-    // A warning of a run that went on.
+    // A warning of a run that continued.
     std::erase_if(lines, [](const std::string& line) { return line.find("host memory is too small") != line.npos; });
     EXPECT_EQ(lines.size(), 1u) << ended.err;
   }

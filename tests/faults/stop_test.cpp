@@ -1,4 +1,4 @@
-// Ctrl-C and the like save and stop; a rank that hangs is found and named; one run at a time writes an output.
+// SIGINT and the like save and stop; a rank that hangs is found and named; only one run at a time writes an output.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kSteps = 300;
 
-// "0, 2-3": is a rank in a list of ranks? "0-2:2" has a stride.
+// Whether a rank is in a list of ranks such as "0, 2-3"; "0-2:2" has a stride.
 bool listed(const std::string& text, int rank) {
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {
@@ -86,13 +86,13 @@ TEST(Stop, ARankThatHangsIsNamed) {
   EXPECT_LT(ended.seconds, 3 + 10);
   ASSERT_EQ(ended.lines().size(), 1u) << ended.err;
   const std::string line = ended.lines().front();
-  // Others that wait for it may be named with it.
+  // Other ranks that wait for it may be named too.
   const std::regex form(
       "hawser: rank \\d: [a-z_]+ on .* waited 3 s for ranks? ([-0-9:, ]+); phase: step .*; last done: .*");
   std::smatch match;
   ASSERT_TRUE(std::regex_match(line, match, form)) << line;
   EXPECT_TRUE(listed(match[1], 2)) << line;
-  // Nothing is left of it, the stopped rank included.
+  // Nothing is left of it, including the stopped rank.
   EXPECT_TRUE(eventually([&] { return kill(ranks.at(2), 0) != 0; }, 10));
 }
 

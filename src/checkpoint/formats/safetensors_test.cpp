@@ -162,7 +162,7 @@ TEST(Safetensors, RejectsBrokenHeadersInOneLine) {
   expect(rejection(truncated.substr(0, truncated.size() - 1)), "data past the end of the file");
 }
 
-TEST(Safetensors, RejectsWhatIsNoFile) {
+TEST(Safetensors, RejectsNonRegularFiles) {
   const TemporaryFolder folder;
   Problems problems;
   EXPECT_FALSE(SafetensorsFolder::open(folder.path(), problems).has_value());

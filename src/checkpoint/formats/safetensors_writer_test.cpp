@@ -108,7 +108,7 @@ TEST(SafetensorsWriter, TakesPiecesAndConverts) {
   for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], static_cast<float>(Bf16(values[i])));
 }
 
-TEST(SafetensorsWriter, ReplacesOnlyExportsAndLeavesNothingHalf) {
+TEST(SafetensorsWriter, ReplacesOnlyExportsAtomically) {
   const TemporaryFolder root;
   const std::string folder = root / "export";
   make_folders(folder);
@@ -129,7 +129,7 @@ TEST(SafetensorsWriter, ReplacesOnlyExportsAndLeavesNothingHalf) {
   EXPECT_EQ(list_folder(root.path()), (std::vector<std::string>{"export", "home"}));
 }
 
-TEST(SafetensorsWriter, CleansWhatAKilledExportLeft) {
+TEST(SafetensorsWriter, RemovesLeftoversOfAKilledExport) {
   const TemporaryFolder root;
   const auto specs = specs_of(kTensors);
   wait_child(start_child([&] {

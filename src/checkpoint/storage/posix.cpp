@@ -362,8 +362,7 @@ std::string in_quotes(std::string_view name) {
   constexpr std::size_t kLongest = 120;
   if (name.size() <= kLongest) return cat("'", name, "'");
   std::size_t length = kLongest;
-  while (length > 0 && (static_cast<unsigned char>(name[length]) & 0xc0) == 0x80)
-    --length;  // full characters
+  while (length > 0 && (static_cast<unsigned char>(name[length]) & 0xc0) == 0x80) --length;  // full characters
   return cat("'", name.substr(0, length), "…'");
 }
 

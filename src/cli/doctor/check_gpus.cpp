@@ -1,4 +1,4 @@
-// GPUs: what the driver says through nvidia-smi, and what this build can do with them.
+// GPUs: what the driver reports through nvidia-smi, and whether this build can use them.
 #include <cmath>
 #include <cstdlib>
 #include <sstream>
@@ -43,23 +43,23 @@ double number(const std::string& text) {
   return end == text.c_str() ? -1 : value;
 }
 
-// One GPU as the driver's own tool tells: all of it works without this build's knowing CUDA.
+// One GPU as nvidia-smi reports it; works in builds without CUDA.
 void check_one(const std::vector<std::string>& gpu, Findings& out) {
   const std::string check = "GPU " + gpu[0];
   const double used = number(gpu[3]), total = number(gpu[4]);
   const std::string memory = cat(gpu[1], ", ", gpu[3], " of ", gpu[4], " MiB used, driver ", gpu[2]);
   if (total > 0 && used > 0.05 * total) {
-    out.warn(check, memory, "a plan counts with all of its memory, and others hold a part",
-             "end them (below), or --memory what is left");
+    out.warn(check, memory, "other processes use a part, and plans assume all of it",
+             "end them (listed below), or set --memory to what is free");
   } else {
     out.ok(check, memory, "free for a run");
   }
   const double clock = number(gpu[5]), max = number(gpu[6]), limit = number(gpu[7]), highest = number(gpu[8]);
   const std::string power = cat("clock ", gpu[5], " of ", gpu[6], " MHz, power limit ", gpu[7], " of ", gpu[8], " W");
   if (limit > 0 && highest > 0 && limit < 0.95 * highest) {
-    out.warn(check, power, "GEMMs will be slower than the plan's rates", cat("nvidia-smi -pl ", std::lround(highest)));
+    out.warn(check, power, "GEMMs will be slower than planned", cat("nvidia-smi -pl ", std::lround(highest)));
   } else if (clock > 0 && max > 0) {
-    out.ok(check, power, "at rest the clock is low; the limit is what counts");
+    out.ok(check, power, "the clock is low when idle; the power limit is full");
   }
 }
 
@@ -74,15 +74,15 @@ void check_links(const CudaInfo& info, const cuda::GpuLinks& links, Findings& ou
   }
   const std::string value = cat(links.pairs.size(), " pairs of ", info.devices, " GPUs");
   if (apart > 0) {
-    out.warn("GPU links", cat(value, ", ", apart, " without access to each other's memory (", first, ")"),
-             "what they exchange goes through the host, many times slower",
-             "in a virtual machine or container give all GPUs of one NVLink group; BIOS: disable ACS");
+    out.warn("GPU links", cat(value, ", ", apart, " without peer access (", first, ")"),
+             "transfers go through the host and are many times slower",
+             "in a VM or container, pass all GPUs of an NVLink group; BIOS: disable ACS");
   } else if (slow > 0) {
     out.warn("GPU links", cat(value, ", ", slow, " over PCIe (", first, ")"),
-             "the plan's h200 target counts with NVLink: exchange will take longer than predicted",
-             "few shards and little context parallelism, or machines with NVLink");
+             "the h200 target assumes NVLink: communication will take longer than planned",
+             "use small sharding and context parallel degrees, or a machine with NVLink");
   } else {
-    out.ok("GPU links", value, "all reach each other's memory over NVLink");
+    out.ok("GPU links", value, "all pairs have peer access over NVLink");
   }
 }
 
@@ -98,7 +98,7 @@ void check_gpus(bool wanted, Findings& out) {
   for (const auto& user : ask("--query-compute-apps=pid,process_name,used_memory")) {
     if (user.size() >= 3) {
       out.warn("GPU in use", cat("process ", user[0], " (", user[1], ") holds ", user[2], " MiB"),
-               "it computes there, or forgot to end", cat("is it yours and done? kill ", user[0]));
+               "another process uses this GPU", cat("if it is yours and no longer needed: kill ", user[0]));
     }
   }
   const CudaInfo info = cuda_info();
@@ -107,7 +107,7 @@ void check_gpus(bool wanted, Findings& out) {
     out.ok("CUDA",
            cat(info.devices, " x ", info.name, ", runtime ", links.runtime_version, ", driver for ",
                links.driver_version, ", NCCL ", comm::nccl_version()),
-           "this build can use them");
+           "supported by this build");
     return check_links(info, links, out);
   }
   if (wanted) {
@@ -116,7 +116,7 @@ void check_gpus(bool wanted, Findings& out) {
   } else if (!gpus.empty()) {
     out.warn("CUDA", info.problem, "the GPUs above are not used", "cmake --preset cuda && cmake --build --preset cuda");
   } else {
-    out.ok("CUDA", info.problem, "runs are on the CPU");
+    out.ok("CUDA", info.problem, "runs use the CPU");
   }
 }
 

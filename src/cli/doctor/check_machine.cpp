@@ -49,7 +49,7 @@ std::map<std::string, std::string> fields_of(const char* file) {
   return out;
 }
 
-// CPU time that the control group grants, in cores; 0: as many as there are.
+// CPU time limit of the cgroup, in cores; 0: unlimited.
 double granted_cores() {
   std::ifstream in("/sys/fs/cgroup/cpu.max");
   std::string quota;
@@ -66,18 +66,18 @@ void check_cpu(Findings& out) {
   };
   const std::string flags = " " + get("flags") + " ";
   const bool bf16 = flags.find(" avx512_bf16 ") != std::string::npos || flags.find(" amx_bf16 ") != std::string::npos;
-  const std::string model = get("model name").empty() ? "a processor without a name" : get("model name");
+  const std::string model = get("model name").empty() ? "unknown processor" : get("model name");
   switch (ops::best_vector_level()) {
     case ops::VectorLevel::avx512:
       out.ok("CPU", cat(model, ", AVX-512", bf16 ? " and bf16 units" : ""),
-             bf16 ? "the fastest kernels; precision.compute: bf16 pays" : "the fastest kernels");
+             bf16 ? "fastest kernels; precision.compute: bf16 is faster" : "fastest kernels");
       break;
     case ops::VectorLevel::avx2:
-      out.ok("CPU", model + ", AVX2", "good kernels; AVX-512 would be faster");
+      out.ok("CPU", model + ", AVX2", "AVX2 kernels; AVX-512 is faster");
       break;
     case ops::VectorLevel::baseline:
-      out.warn("CPU", model + ", without AVX2", "kernels run several times slower than on a processor of today",
-               "another machine; in a virtual one, let it see the processor as it is (-cpu host)");
+      out.warn("CPU", model + ", without AVX2", "kernels run several times slower than with AVX2",
+               "use another machine; in a VM, expose the host's CPU model (-cpu host)");
       break;
   }
   const int cores = usable_cores();
@@ -85,17 +85,15 @@ void check_cpu(Findings& out) {
   const double granted = granted_cores();
   const std::string value = cores == all ? plural(cores, "core") : cat(cores, " of ", all, " cores");
   if (granted > 0 && granted < cores - 0.01) {
-    out.warn("cores", value,
-             cat("the control group grants the time of ", granted, "; threads beyond it stand still in turns"),
+    out.warn("cores", value, cat("the cgroup limits CPU time to ", granted, "; more threads are throttled"),
              cat("--set run.threads=", std::max(1, static_cast<int>(granted))));
   } else {
-    out.ok("cores", value, cores == all ? "all ranks of a run share them" : "this process may not use the others");
+    out.ok("cores", value, cores == all ? "shared by all ranks of a run" : "this process cannot use the others");
   }
   std::array<double, 3> load{};
   if (getloadavg(load.data(), 1) == 1 && load[0] > 1.5 * cores) {
     out.warn("load", cat(static_cast<int>(load[0]), " runnable on ", value),
-             "others compute here too; all rates are theirs as well",
-             "wait for them, or leave them cores: --set run.threads=N");
+             "other processes compute here; runs will be slower", "wait, or leave cores free: --set run.threads=N");
   }
 }
 
@@ -103,7 +101,7 @@ void check_cpu(Findings& out) {
 
 void check_build(Findings& out) {
   out.ok("build", cat("hawser ", HAWSER_VERSION, " for ", devices_text()),
-         cuda_info().problem.find("without CUDA") == std::string::npos ? "trains on both"
+         cuda_info().problem.find("without CUDA") == std::string::npos ? "trains on CPU and GPU"
                                                                        : "`cmake --preset cuda` builds for GPUs too");
   check_cpu(out);
 }
@@ -112,17 +110,17 @@ void check_memory(Findings& out) {
   const plan::Machine machine = plan::this_machine();
   const auto installed = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   const std::int64_t free = plan::free_host_memory();
-  const std::string limit = machine.memory < installed
-                                ? cat(" (the control group's limit; the machine has ", bytes_text(installed), ")")
-                                : "";
+  const std::string limit =
+      machine.memory < installed ? cat(" (cgroup limit; the machine has ", bytes_text(installed), ")") : "";
   const std::string value = cat(bytes_text(machine.memory), limit, ", ", bytes_text(free), " free");
   if (free < kGiB / 2) {
-    out.problem("memory", value, "a run would be killed for want of it", "end what uses it (top, then M)");
+    out.problem("memory", value, "a run would be killed for lack of memory",
+                "end processes that use memory (top, then M)");
   } else if (free < machine.memory / 4) {
-    out.warn("memory", value, "most is in use: `hawser plan` counts with all of it",
-             cat("--memory ", free / kMiB * 9 / 10, "MiB, divided by the ranks; or end what uses it"));
+    out.warn("memory", value, "most of it is in use; `hawser plan` assumes all of it",
+             cat("--memory ", free / kMiB * 9 / 10, "MiB, divided by the ranks; or end processes that use memory"));
   } else {
-    out.ok("memory", value, "what the ranks of a run on the CPU share");
+    out.ok("memory", value, "shared by the ranks of a CPU run");
   }
   const auto info = fields_of("/proc/meminfo");
   const auto kib = [&](const char* key) {
@@ -132,11 +130,10 @@ void check_memory(Findings& out) {
   const std::int64_t swap = kib("SwapTotal"), used = swap - kib("SwapFree");
   if (swap > 0 && used > swap / 2) {
     out.warn("swap", cat(bytes_text(used), " of ", bytes_text(swap), " used"),
-             "the machine was short of memory; steps that wait for swap take a hundred times as long",
-             "end what uses memory, or use --memory");
+             "the machine ran out of memory; steps that swap are a hundred times slower",
+             "end processes that use memory, or set --memory");
   } else {
-    out.ok("swap", swap == 0 ? "none" : cat(bytes_text(swap), ", ", bytes_text(used), " used"),
-           "plans do not count with it");
+    out.ok("swap", swap == 0 ? "none" : cat(bytes_text(swap), ", ", bytes_text(used), " used"), "plans do not use it");
   }
 }
 
@@ -145,10 +142,10 @@ void check_limits(Findings& out) {
   const auto text = [](rlim_t value) { return value == RLIM_INFINITY ? std::string("unlimited") : cat(value); };
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     if (limit.rlim_cur < 256) {
-      out.problem("open files", text(limit.rlim_cur), "a launcher with its ranks, and data of many files, need more",
+      out.problem("open files", text(limit.rlim_cur), "too few for a launcher with its ranks and for many data files",
                   "ulimit -n 4096");
     } else if (limit.rlim_cur < 1024) {
-      out.warn("open files", text(limit.rlim_cur), "enough for a few ranks; many need more", "ulimit -n 4096");
+      out.warn("open files", text(limit.rlim_cur), "enough for a few ranks; many ranks need more", "ulimit -n 4096");
     } else {
       out.ok("open files", text(limit.rlim_cur), "enough");
     }
@@ -159,20 +156,20 @@ void check_limits(Findings& out) {
     const std::string value =
         limit.rlim_cur == RLIM_INFINITY ? "unlimited" : bytes_text(static_cast<std::int64_t>(limit.rlim_cur));
     if (fabric && limit.rlim_cur != RLIM_INFINITY) {
-      out.warn("locked memory", value, "this machine has InfiniBand, whose transfers lock what they send",
+      out.warn("locked memory", value, "this machine has InfiniBand, whose transfers need locked memory",
                "ulimit -l unlimited, in /etc/security/limits.conf; docker run --ulimit memlock=-1");
     } else {
       out.ok("locked memory", value,
-             fabric ? "enough for InfiniBand" : "needed by InfiniBand alone, which is not here");
+             fabric ? "enough for InfiniBand" : "only needed for InfiniBand, which is not here");
     }
   }
   if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     out.warn("address space", bytes_text(static_cast<std::int64_t>(limit.rlim_cur)),
-             "a rank reserves all it will need at once, and is rejected beyond this", "ulimit -v unlimited");
+             "a rank reserves all its memory at once and fails above this limit", "ulimit -v unlimited");
   }
   struct statvfs shm {};
   if (statvfs("/dev/shm", &shm) != 0 || access("/dev/shm", W_OK) != 0) {
-    out.warn("/dev/shm", "cannot be written", "ranks of one machine exchange through the temporary folder instead",
+    out.warn("/dev/shm", "cannot be written", "ranks of one machine communicate through the temporary folder instead",
              "mount a tmpfs there");
     return;
   }
@@ -180,12 +177,12 @@ void check_limits(Findings& out) {
   const auto free = static_cast<std::int64_t>(shm.f_bavail) * static_cast<std::int64_t>(shm.f_frsize);
   const std::string value = cat(bytes_text(size), ", ", bytes_text(free), " free");
   if (free < 32 * kMiB) {
-    out.problem("/dev/shm", value, "the ranks of a run exchange through it and find no room",
-                "remove what lies there; docker run --shm-size=1g");
+    out.problem("/dev/shm", value, "too small for the communication between ranks",
+                "remove files there; docker run --shm-size=1g");
   } else if (free < 256 * kMiB) {
-    out.warn("/dev/shm", value, "room for a few ranks; many, or NCCL's, need more", "docker run --shm-size=1g");
+    out.warn("/dev/shm", value, "enough for a few ranks; many ranks, or NCCL, need more", "docker run --shm-size=1g");
   } else {
-    out.ok("/dev/shm", value, "room for the exchange of ranks");
+    out.ok("/dev/shm", value, "enough for the communication between ranks");
   }
 }
 
@@ -199,15 +196,17 @@ void check_clock(Findings& out) {
   const auto built = fs::last_write_time("/proc/self/exe", error);
   const bool behind = !error && fs::file_time_type::clock::now() + std::chrono::hours(24) < built;
   timex kept{};
-  const int state = adjtimex(&kept);  // reads: nothing is asked to be set
+  const int state = adjtimex(&kept);  // reads only
   if (behind) {
-    out.problem("clock", text.data(), "this program is from a later day: data newer than token files would seem older",
-                "set the clock: timedatectl set-ntp true");
+    out.problem(
+        "clock", text.data(),
+        "the clock is behind the build date of this program: changed data would seem older than its token files",
+        "set the clock: timedatectl set-ntp true");
   } else if (state == TIME_ERROR || (state >= 0 && (kept.status & STA_UNSYNC) != 0)) {
-    out.warn("clock", text.data(), "not kept by a time server: times of several hosts will differ",
-             "timedatectl set-ntp true; on one host it does no harm");
+    out.warn("clock", text.data(), "not synchronized by NTP: times of several hosts will differ",
+             "timedatectl set-ntp true; not needed on a single host");
   } else {
-    out.ok("clock", text.data(), "kept by a time server");
+    out.ok("clock", text.data(), "synchronized by NTP");
   }
 }
 

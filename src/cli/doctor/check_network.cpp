@@ -1,4 +1,4 @@
-// Interfaces over which MPI and NCCL would look for other hosts in vain.
+// Network interfaces through which MPI and NCCL would not reach other hosts.
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// By the names that those who make them give them, or as the kernel tells.
+// Known by conventional names, or by the kernel.
 bool is_virtual(const std::string& name) {
   for (const char* start : {"docker", "br-", "virbr", "veth", "vmnet", "vboxnet", "cni", "flannel", "cali", "lxc",
                             "lxdbr", "podman", "tun", "tap", "wg", "tailscale", "zt", "kube", "weave"}) {
@@ -32,8 +32,8 @@ bool is_virtual(const std::string& name) {
 void check_network(Findings& out) {
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) {
-    return out.warn("network", "interfaces cannot be listed", "nothing is known of links to other hosts",
-                    "ip address shows what the system says");
+    return out.warn("network", "interfaces cannot be listed", "links to other hosts are unknown",
+                    "look at the output of ip address");
   }
   std::set<std::string> real, virtual_names;
   bool loopback = false;
@@ -48,18 +48,18 @@ void check_network(Findings& out) {
   }
   freeifaddrs(first);
   if (!loopback) {
-    out.problem("loopback", "is down", "the ranks of one machine find each other over it", "ip link set lo up");
+    out.problem("loopback", "is down", "ranks of one machine connect over it", "ip link set lo up");
   }
   if (!virtual_names.empty()) {
     out.warn("network", cat(real.empty() ? "" : joined(real, ",") + ", and virtual ", joined(virtual_names, ",")),
-             "runs over several hosts may try the virtual ones and hang; runs on this host alone use none",
+             "runs over several hosts may try the virtual ones and hang; runs on one host do not use them",
              real.empty()
-                 ? "on several hosts name one: OMPI_MCA_btl_tcp_if_include, NCCL_SOCKET_IFNAME"
-                 : cat("on several hosts: OMPI_MCA_btl_tcp_if_include=", joined(real, ","),
+                 ? "for several hosts, name one: OMPI_MCA_btl_tcp_if_include, NCCL_SOCKET_IFNAME"
+                 : cat("for several hosts: OMPI_MCA_btl_tcp_if_include=", joined(real, ","),
                        " OMPI_MCA_oob_tcp_if_include=", joined(real, ","), " NCCL_SOCKET_IFNAME=", joined(real, ",")));
   } else {
-    out.ok("network", real.empty() ? "loopback alone" : joined(real, ","),
-           real.empty() ? "enough for runs on this host" : "none that leads nowhere");
+    out.ok("network", real.empty() ? "loopback only" : joined(real, ","),
+           real.empty() ? "enough for runs on this host" : "no virtual interfaces");
   }
 }
 

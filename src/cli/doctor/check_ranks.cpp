@@ -1,4 +1,4 @@
-// Ranks, started as a run starts them: does mpirun work, how fast do two sum.
+// Starts ranks as a run does: checks mpirun and measures all-reduces.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -25,15 +25,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kTimeLimit = 8.0;        // seconds that a sum may take before the ranks are ended
+constexpr double kTimeLimit = 8.0;        // seconds that an all-reduce may take before the ranks are ended
 constexpr double kMeasuring = 1.0;        // seconds of each of the two measurements
 constexpr std::int64_t kSmall = 1;        // elements
 constexpr std::int64_t kLarge = 4 << 20;  // 16 MiB
 constexpr double kSlowSum = 2e-3;         // of a few bytes, within a machine
-constexpr double kSlowRate = 200e6;       // bytes a second
+constexpr double kSlowRate = 200e6;       // bytes per second
 
-// Seconds that a sum of `elements` float32 over all ranks takes: the middle one of several, the upper of two. All ranks
-// call it. InternalError where the sum is wrong.
+// Seconds of an all-reduce of `elements` float32 over all ranks: the median of several, the upper one of two.
+// Collective. InternalError if the sum is wrong.
 double time_sum(comm::Mesh& mesh, Device& device, std::int64_t elements) {
   const int ranks = mesh.world().size();
   const auto stream = device.make_stream("doctor");
@@ -43,7 +43,7 @@ double time_sum(comm::Mesh& mesh, Device& device, std::int64_t elements) {
   const TensorView workspace(space.data(), DType::f32, {space.bytes() / 4}, DeviceKind::cpu);
   auto* values = reinterpret_cast<float*>(data.data());
   std::vector<double> times;
-  // All ranks go round equally often: by count, which they agree on by the third round's time. The first warms up.
+  // All ranks run the same number of rounds, on which they agree by the time of the third round. The first is warmup.
   int rounds = 3;
   for (int i = 0; i < rounds; ++i) {
     std::fill(values, values + elements, 1.0f);
@@ -54,10 +54,10 @@ double time_sum(comm::Mesh& mesh, Device& device, std::int64_t elements) {
     stream->synchronize();
     const double seconds = seconds_since(start);
     if (i > 0) times.push_back(seconds);
-    HAWSER_CHECK(values[0] == float(ranks) && values[elements - 1] == float(ranks), "a sum over ", ranks, " ranks is ",
-                 values[0]);
+    HAWSER_CHECK(values[0] == float(ranks) && values[elements - 1] == float(ranks), "an all-reduce over ", ranks,
+                 " ranks is ", values[0]);
     if (i == 2) {
-      // The mean of what each would do, by a sum.
+      // The mean of the ranks' proposals, by an all-reduce.
       std::fill(values, values + elements,
                 static_cast<float>(std::clamp(kMeasuring / std::max(seconds, 1e-6), 0.0, 200.0)));
       mesh.world().all_reduce(*stream, view, comm::Reduction::sum, workspace);
@@ -75,7 +75,7 @@ std::string own_path() {
   return size > 0 ? std::string(self.data(), static_cast<std::size_t>(size)) : "/proc/self/exe";
 }
 
-// Standard output goes into memory while it lives.
+// Redirects standard output into memory while it lives.
 class Caught {
  public:
   Caught() {
@@ -125,8 +125,7 @@ int measure_as_rank() {
 
 void check_ranks(const DoctorOptions& options, Findings& out) {
   if (under_launcher()) {
-    return out.warn("MPI", "not looked at", "another launcher has started this process",
-                    "run hawser doctor without it");
+    return out.warn("MPI", "not checked", "a launcher started this process", "run hawser doctor without it");
   }
   std::string mpirun;
   try {
@@ -135,14 +134,13 @@ void check_ranks(const DoctorOptions& options, Findings& out) {
     return out.problem("MPI", "mpirun is not installed", "runs of more than one rank cannot be started here",
                        "apt-get install openmpi-bin");
   }
-  // "mpirun (Open MPI) 4.1.4", or, called by another name, "mpirun.openmpi (OpenRTE) 4.1.4".
+  // "mpirun (Open MPI) 4.1.4", or under another name "mpirun.openmpi (OpenRTE) 4.1.4".
   const std::string version_text = first_line(output_of("'" + mpirun + "' --version", 3));
   const bool ours =
       version_text.find("(Open MPI)") != std::string::npos || version_text.find("(OpenRTE)") != std::string::npos;
   if (!ours) {
-    return out.problem("MPI", cat(mpirun, version_text.empty() ? " does not say what it is" : ": " + version_text),
-                       "ranks are started by Open MPI's mpirun",
-                       "apt-get install openmpi-bin, and its mpirun first in PATH");
+    return out.problem("MPI", cat(mpirun, version_text.empty() ? " does not print its version" : ": " + version_text),
+                       "ranks need Open MPI's mpirun", "apt-get install openmpi-bin, and its mpirun first in PATH");
   }
   out.ok("MPI", cat("Open MPI", version_text.substr(version_text.rfind(')') + 1), ", ", mpirun),
          "starts the ranks of a run");
@@ -160,24 +158,24 @@ void check_ranks(const DoctorOptions& options, Findings& out) {
   const double seconds = seconds_since(start);
   const auto json = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
   if (code != 0 || !json.is_object()) {
-    return out.problem("ranks", cat(ranks, " started, and ended with exit code ", code), "a run would end like that",
-                       "the lines above say why; `mpirun -np 2 hostname` shows whether it is MPI itself");
+    return out.problem("ranks", cat(ranks, " started, exit code ", code), "a run would fail in the same way",
+                       "see the lines above; `mpirun -np 2 hostname` tests MPI alone");
   }
   const double small = json.value("small_s", 0.0), large = json.value("large_s", 0.0);
   const double rate = json.value("large_bytes", 0.0) / std::max(large, 1e-9);
   std::array<char, 64> time{};
   std::snprintf(time.data(), time.size(), small < 1e-3 ? "%.0f us" : "%.3g ms", small * (small < 1e-3 ? 1e6 : 1e3));
-  const std::string value = cat(ranks, " ranks sum 4 bytes in ", time.data(), ", 16 MiB at ",
-                                format_bytes(Bytes(std::int64_t(rate))), "/s; all in ", format_seconds(seconds));
+  const std::string value = cat(ranks, " ranks all-reduce 4 bytes in ", time.data(), ", 16 MiB at ",
+                                format_bytes(Bytes(std::int64_t(rate))), "/s; total ", format_seconds(seconds));
   const int cores = usable_cores();
   if (ranks > cores) {
-    out.warn("ranks", value, "they take turns on " + plural(cores, "core"),
-             "no more ranks than cores for speed; more is right for trying things out");
+    out.warn("ranks", value, "more ranks than cores: they share " + plural(cores, "core"),
+             "for speed, use at most one rank per core");
   } else if (small > kSlowSum || rate < kSlowRate) {
-    out.warn("ranks", value, "slow within one machine: others compute here, or /dev/shm is not used",
+    out.warn("ranks", value, "slow for one machine: other processes compute here, or /dev/shm is not used",
              "try again when the machine is idle");
   } else {
-    out.ok("ranks", value, "as it should be within one machine");
+    out.ok("ranks", value, "normal within one machine");
   }
 }
 

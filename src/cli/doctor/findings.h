@@ -1,4 +1,4 @@
-// What `hawser doctor` found, each with its meaning and what to do about it; and the checks that find it.
+// Findings of `hawser doctor`, each with its meaning and advice, and the checks that produce them.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,10 +14,10 @@ const char* to_string(State state);
 
 struct Finding {
   State state = State::ok;
-  std::string check;    // what was looked at: "memory"
-  std::string value;    // what was seen: "23.5 GiB, 20.1 GiB free"
+  std::string check;    // "memory"
+  std::string value;    // "23.5 GiB, 20.1 GiB free"
   std::string meaning;  // what that means for a run
-  std::string advice;   // what to do; "" where nothing needs to be done
+  std::string advice;   // what to do; "" if nothing
 };
 
 class Findings {
@@ -39,26 +39,25 @@ class Findings {
   std::vector<Finding> all_;
 };
 
-// "ok       memory          23.5 GiB, 20.1 GiB free: what ranks share", and where there is something to do a second
-// line.
+// "ok       memory          23.5 GiB, 20.1 GiB free: shared by the ranks of a CPU run", and the advice, if any, on a
+// second line.
 std::string text_of(const Finding& finding);
 nlohmann::ordered_json json_of(const Finding& finding);
 
-// The checks. None throws for what it finds, and none takes longer than some seconds.
+// The checks. None throws because of a finding; each takes a few seconds at most.
 void check_build(Findings& out);                                // devices, vector units, cores
-void check_memory(Findings& out);                               // RAM, swap, control group
+void check_memory(Findings& out);                               // RAM, swap, cgroup
 void check_limits(Findings& out);                               // descriptors, locked memory, address space, /dev/shm
-void check_clock(Findings& out);                                // is it set, is it kept
-void check_disk(const std::string& folder, Findings& out);      // writes, syncs and reads a file that has no name
-void check_network(Findings& out);                              // interfaces that lead nowhere
+void check_clock(Findings& out);                                // set correctly, synchronized
+void check_disk(const std::string& folder, Findings& out);      // writes, syncs and reads an unnamed file
+void check_network(Findings& out);                              // virtual interfaces
 void check_gpus(bool wanted, Findings& out);                    // driver, memory, links; `wanted`: none is a problem
-void check_ranks(const DoctorOptions& options, Findings& out);  // starts ranks and has them sum
+void check_ranks(const DoctorOptions& options, Findings& out);  // starts ranks and measures all-reduces
 
-// The body of a rank that check_ranks has started.
+// The body of a rank started by check_ranks.
 int measure_as_rank();
 
-// What a command of the shell writes to its standard output; "" where it cannot be run, fails, or takes longer than
-// `seconds`.
+// Standard output of a shell command; "" if it cannot run, fails, or takes longer than `seconds`.
 std::string output_of(const std::string& command, int seconds);
 
 }  // namespace hawser::cli::checks

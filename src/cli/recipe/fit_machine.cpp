@@ -11,7 +11,7 @@ namespace hawser::cli {
 namespace {
 
 constexpr double kClearlyFaster = 1.05;
-constexpr int kSuggestionsExamined = 12;  // where some change what the user has set; each is a plan of its own
+constexpr int kSuggestionsExamined = 12;  // when some change user settings; each needs a plan
 constexpr int kMaxRanks = 4096;
 constexpr std::int64_t kLengthStep = 64;
 
@@ -28,7 +28,7 @@ class Fitting {
         found->wanted_length = wanted;
         return std::move(*found);
       }
-      // Where the shortest does not fit either, nothing between needs to be looked at.
+      // If the minimum does not fit either, lengths between are not tried.
       if (length == wanted && (!may_shrink || !at(min_))) reject(may_shrink ? min_ : wanted);
       length = std::max(min_, length / 2 / kLengthStep * kLengthStep);
     }
@@ -47,7 +47,7 @@ class Fitting {
     return plan::Forecaster(recipe, model_, place_.world, place_.target, place_.machine, place_.threads);
   }
 
-  // Whether an offer may change what is not to be changed.
+  // Whether suggestions may change settings of the user.
   bool set_by_user() const {
     return !place_.target.cuda || std::ranges::any_of(recipe_.places, [](const auto& place) {
       return place.first.starts_with("parallel.") || place.first.starts_with("memory.") ||
@@ -55,8 +55,8 @@ class Fitting {
     });
   }
 
-  // Settings that the plan found and that leave alone what the user has set. On the CPU a recipe should go on any
-  // number of ranks, which a larger micro-batch would be in the way of.
+  // Suggestions that leave the user's settings alone. A CPU recipe should run on any number of ranks, which a larger
+  // micro-batch would prevent.
   bool allowed(const plan::Suggestion& suggestion) const {
     return std::ranges::none_of(suggestion.changes, [&](const plan::Change& change) {
       return fixed(change.key) || (!place_.target.cuda && change.key == "train.micro_batch_size");
@@ -71,7 +71,7 @@ class Fitting {
     const bool fits = double(forecast.needed()) <= margin * double(forecast.capacity);
     if (fits && !place_.target.cuda) return Fitted{base, forecast};
     for (const plan::Suggestion& suggestion :
-         planned.suggestions(set_by_user() ? kSuggestionsExamined : plan::kSuggestions)) {  // the fastest comes first
+         planned.suggestions(set_by_user() ? kSuggestionsExamined : plan::kSuggestions)) {  // fastest first
       if (!allowed(suggestion)) continue;
       if (fits && suggestion.tokens_per_second < kClearlyFaster * forecast.tokens_per_second) break;
       return Fitted{suggestion.recipe, forecaster(suggestion.recipe).forecast()};
@@ -80,7 +80,7 @@ class Fitting {
     return std::nullopt;
   }
 
-  // What a rank needs at the least with this length, on so many ranks.
+  // Minimum need of a rank with this length and number of ranks.
   struct MinNeed {
     std::int64_t needed = 0, capacity = 0;
     bool fits() const { return needed <= capacity; }
@@ -91,7 +91,7 @@ class Fitting {
       recipe.memory.activation_checkpointing = Checkpointing::full;
       recipe.memory.per_layer.clear();
     }
-    recipe.train.global_batch_size = world * recipe.train.micro_batch_size;  // so that it divides, on any number
+    recipe.train.global_batch_size = world * recipe.train.micro_batch_size;  // divides over any number of ranks
     const plan::Forecaster planned(recipe, model_, world, place_.target, place_.machine,
                                    std::max(1, place_.machine.cores / world));
     const plan::Forecast forecast = planned.forecast();
@@ -100,16 +100,15 @@ class Fitting {
 
   [[noreturn]] void reject(std::int64_t length) const {
     const MinNeed here = min(length, place_.world);
-    std::string out =
-        Problem{.file = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path,
-                .what = cat("does not fit, the least that was tried being sequences of ", length, " tokens",
-                            fixed("memory.activation_checkpointing") ? "" : " and all activations computed again"),
-                .expected =
-                    cat("at most ", format_bytes(Bytes(here.capacity)), " a rank on ", plural(place_.world, "rank")),
-                .got = format_bytes(Bytes(here.needed))}
-            .line();
+    std::string out = Problem{.file = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path,
+                              .what = cat("does not fit, even with sequences of ", length, " tokens",
+                                          fixed("memory.activation_checkpointing") ? "" : " and full recompute"),
+                              .expected = cat("at most ", format_bytes(Bytes(here.capacity)), " per rank on ",
+                                              plural(place_.world, "rank")),
+                              .got = format_bytes(Bytes(here.needed))}
+                          .line();
     std::string more;
-    // Ranks of one CPU share its memory: more of them hold no more, unless each has been told what it may use.
+    // CPU ranks share the machine's memory: more ranks have no more of it, unless each has its own limit.
     const bool own_memory = place_.target.cuda || recipe_.memory.capacity;
     for (int world = place_.world * 2; own_memory && world <= kMaxRanks && more.empty(); world *= 2) {
       Problems problems;
@@ -123,8 +122,8 @@ class Fitting {
     }
     const std::int64_t mebibytes = (here.needed >> 20) + 1;
     const std::string memory = cat("--memory ", mebibytes, "MiB");
-    out += cat("\nit would fit with ", more.empty() ? "" : more + " or ", memory, " a rank, on a machine that has it",
-               place_.target.cuda ? "" : "; --target h200 writes a recipe for GPUs of that kind");
+    out += cat("\nit would fit with ", more.empty() ? "" : more + " or ", memory, " per rank, on a machine that has it",
+               place_.target.cuda ? "" : "; --target h200 writes a recipe for H200 GPUs");
     throw Error(ExitCode::does_not_fit, out);
   }
 

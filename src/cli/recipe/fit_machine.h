@@ -1,4 +1,4 @@
-// Settings of a recipe that fit where it will run, found by planning: `hawser recipe init`.
+// `fit_to`: recipe settings that fit a machine, found by planning. For `hawser recipe init`.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace hawser::cli {
 
-// Where the recipe will run.
+// The machine on which the recipe will run.
 struct Place {
   plan::Target target;
   plan::Machine machine;
   int world = 1;
-  int threads = 1;  // of a rank on the CPU
+  int threads = 1;  // per rank, on the CPU
 };
 
 struct Fitted {
-  Recipe recipe;  // with what was chosen
+  Recipe recipe;  // with the chosen settings
   plan::Forecast forecast;
-  std::int64_t wanted_length = 0;  // the sequence length that was asked for; longer than the recipe's where it shrank
+  std::int64_t wanted_length = 0;  // requested sequence length; longer than the recipe's if it was reduced
 };
 
-// Keys that the user has set (Recipe::places) stay as they are. Of the others: where the recipe fits as it is, it
-// stays, but for layouts that a GPU target is predicted to run clearly faster; where it does not, the fastest of the
-// plan's offers that fits with the longest sequence, which is halved until there is one, down to `least_length`. Throws
-// Error(does_not_fit) where there is none, with the least that is needed and what would be enough.
+// Keeps keys that the user has set (Recipe::places). If the recipe fits, changes nothing else, except to layouts that
+// are predicted to be clearly faster on a GPU target. If not, takes the fastest suggestion of the plan that fits at the
+// longest sequence length, which is halved down to `min_length` until there is one. Throws Error(does_not_fit) if there
+// is none, with the minimum needed and with settings that would fit.
 Fitted fit_to(const Recipe& recipe, const models::Model& model, const Place& place, std::int64_t min_length);
 
 }  // namespace hawser::cli

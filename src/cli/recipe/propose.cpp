@@ -18,12 +18,12 @@
 namespace hawser::cli {
 namespace {
 
-constexpr std::int64_t kUsualLength = 2048;   // where nothing says more, and the most on a CPU
-constexpr std::int64_t kMinLength = 128;      // a recipe is not made to fit with less
+constexpr std::int64_t kUsualLength = 2048;   // default if nothing else is known, and the maximum on a CPU
+constexpr std::int64_t kMinLength = 128;      // minimum when fitting
 constexpr std::int64_t kUsualBatch = 8;       // sequences
-constexpr std::int64_t kGpuTokens = 1 << 16;  // of a step on GPUs
+constexpr std::int64_t kGpuTokens = 1 << 16;  // per step, on GPUs
 constexpr std::int64_t kMaxBatch = 256;
-constexpr double kShareOfFree = 0.9;  // of the memory that is free now: others may come to need a little
+constexpr double kShareOfFree = 0.9;  // of free memory: other processes may need some
 
 std::string tokens_text(double tokens) {
   return tokens < 10000 ? cat(std::llround(tokens)) : format_count(tokens);
@@ -34,7 +34,7 @@ std::string rounded_plural(double count, const std::string& what) {
   return tokens_text(count) + " " + what + (std::llround(count) == 1 ? "" : "s");
 }
 
-// Peak rates that models of a size were trained from scratch with: those of GPT-3's table.
+// Peak learning rates for pretraining by model size, from GPT-3's table.
 double scratch_rate(std::int64_t parameters) {
   const std::vector<std::pair<double, double>> rates = {{50e6, 1e-3}, {250e6, 6e-4},   {550e6, 3e-4}, {1e9, 2.5e-4},
                                                         {2e9, 2e-4},  {4.5e9, 1.6e-4}, {9e9, 1.2e-4}, {50e9, 1e-4}};
@@ -72,7 +72,7 @@ class Proposer {
   bool one_document() const { return sample_.all && sample_.lengths.size() == 1; }
   bool fine_tuned() const { return !recipe_.model.path.empty(); }
 
-  // Which devices, how many, and what each holds.
+  // Chooses the devices, their number, and the memory of each.
   void find_place() {
     const int gpus = recipe_.run.device == DeviceChoice::cpu ? 0 : cuda_info().devices;
     std::string name = target_;
@@ -88,12 +88,12 @@ class Proposer {
     if (!given && place_.world > 1) recipe_.run.ranks = place_.world;
     place_.threads = recipe_.run.threads > 0 ? recipe_.run.threads : std::max(1, place_.machine.cores / place_.world);
     if (given) {
-      why("run.ranks", "as you said; data, batch and memory below go with that number");
+      why("run.ranks", "set by you; data, batch and memory below depend on it");
     } else if (place_.world > 1) {
-      why("run.ranks", cat("one a GPU: this machine has ", gpus));
+      why("run.ranks", cat("one per GPU: this machine has ", gpus));
     } else if (!cuda) {
-      why("run.ranks", cat("one rank uses all of this machine's ", plural(place_.machine.cores, "core"),
-                           " and shares its memory with nobody"));
+      why("run.ranks",
+          cat("one rank uses all of this machine's ", plural(place_.machine.cores, "core"), " and all of its memory"));
     }
     if (!fixed("run.device")) {
       if (cuda) recipe_.run.device = DeviceChoice::cuda;
@@ -101,25 +101,25 @@ class Proposer {
     }
     why("run.device", cuda ? cat("planned for ", place_.target.about)
                            : cat("planned for this machine's CPU",
-                                 gpus > 0 ? ", as you said" : ": it has no GPU that this build can use"));
+                                 gpus > 0 ? ", set by you" : ": it has no GPU that this build can use"));
     find_capacity(gpus);
   }
 
   void find_capacity(int gpus) {
     const plan::Target& target = place_.target;
     if (recipe_.memory.capacity) return;
-    // `hawser plan` takes the shipped target of the device; what differs from it has to be said.
+    // `hawser plan` uses the shipped target of the device; differences must be in the recipe.
     const std::int64_t usual =
         plan::load_target(plan::target_of(target.cuda ? DeviceKind::cuda : DeviceKind::cpu)).capacity;
     if (target.capacity != usual && target.capacity > 0) {
       recipe_.memory.capacity = Bytes(target.capacity);
-      why("memory.capacity", cat("what ", target.name, " has"));
+      why("memory.capacity", cat("memory of the ", target.name, " target"));
     }
     if (!target.cuda || gpus == 0) return;
     const std::int64_t total = make_cuda_device()->memory().total;
     if (total > 0 && double(total) < 0.98 * double(target.capacity)) {
       recipe_.memory.capacity = Bytes(total);
-      why("memory.capacity", "what this machine's GPUs have");
+      why("memory.capacity", "memory of this machine's GPUs");
     }
   }
 
@@ -127,16 +127,16 @@ class Proposer {
     if (!sample_.empty()) {
       why("data.train",
           cat(sample_.all ? "" : "about ", rounded_plural(sample_.tokens, "token"), " in ",
-              rounded_plural(sample_.documents, "document"), sample_.all ? "" : ", as a sample of it shows",
-              sample_.answers_only() ? "; only the answers are learned" : "",
+              rounded_plural(sample_.documents, "document"), sample_.all ? "" : ", estimated from a sample",
+              sample_.answers_only() ? "; only answers are learned" : "",
               one_document() ? "" : "; half of the documents have at most ",
               one_document() ? "" : rounded_plural(double(sample_.quantile(0.5)), "token")));
     }
     if (!sample_.chat_template.empty() && recipe_.data.chat_template.empty()) {
       recipe_.data.chat_template = sample_.chat_template;
-      why("data.chat_template", "the tokenizer brings none; this one is written with tokens that it knows");
+      why("data.chat_template", "the tokenizer has none; this one uses its special tokens");
     } else if (sample_.conversations && recipe_.data.chat_template.empty()) {
-      why("data.chat_template", "the tokenizer brings one, and the data are conversations: it is used");
+      why("data.chat_template", "the tokenizer's own, for conversations");
     }
     if (!fixed("data.validation_fraction")) choose_validation();
     if (!fixed("data.sequence_length")) choose_length(model);
@@ -152,29 +152,28 @@ class Proposer {
       fraction = 0.01;
     } else if (tokens || sample_.documents < 2) {
       fraction = 0;
-      why("data.validation_fraction", tokens ? "a token file is read where it lies: name another as data.validation"
-                                             : "one document: there is none to hold out");
+      why("data.validation_fraction",
+          tokens ? "a token file is not split: set data.validation to another" : "one document: none can be held out");
     } else {
       fraction = sample_.documents < 1000 ? 0.05 : 0.01;
-      why("data.validation_fraction", cat("at least one of ", rounded_plural(sample_.documents, "document"),
-                                          " shows what the model makes of text that it never saw"));
+      why("data.validation_fraction",
+          cat("at least one of ", rounded_plural(sample_.documents, "document"), " measures the loss on unseen text"));
     }
   }
 
   void choose_length(const models::Model& model) {
     const std::int64_t made_for = model.description().max_position;
     const std::int64_t max = made_for > 1 ? made_for : kUsualLength;
-    const std::string limit =
-        made_for > 1 ? cat("the model was made for up to ", made_for) : "the model names no limit";
+    const std::string limit = made_for > 1 ? cat("the model's limit is ", made_for) : "the model has no limit";
     std::int64_t& length = recipe_.data.sequence_length;
     const std::int64_t device_max = place_.target.cuda ? max : std::min(max, kUsualLength);
-    const char* slow = device_max < max ? "; more takes long on a CPU" : "";
+    const char* slow = device_max < max ? "; longer is slow on a CPU" : "";
     if (sample_.empty()) {
       length = device_max;
       why("data.sequence_length", cat(limit, slow));
       return;
     }
-    // Long enough for nearly all documents; and no longer than leaves some steps in the data.
+    // Long enough for nearly all documents, but short enough to leave some steps in the data.
     const std::int64_t long_document = sample_.quantile(0.98);
     const std::int64_t usual = sample_.tokens < 5e5 ? 512 : sample_.tokens < 2e6 ? 1024 : kUsualLength;
     const auto wanted = static_cast<std::int64_t>(
@@ -182,9 +181,9 @@ class Proposer {
     length = std::min(wanted, device_max);
     const std::string tokens = rounded_plural(double(long_document), "token");
     const std::string documents =
-        one_document() ? cat("the one document has ", tokens, long_document > length ? ": it is cut" : "")
-                       : cat("98 of 100 documents have at most ", tokens,
-                             long_document > length ? ": longer ones are cut" : ", and several share a sequence");
+        one_document() ? cat("the one document has ", tokens, long_document > length ? ": it is split" : "")
+                       : cat("98% of documents have at most ", tokens,
+                             long_document > length ? ": longer ones are split" : ", and several share a sequence");
     why("data.sequence_length", cat(documents, "; ", limit, length == device_max && wanted > device_max ? slow : ""));
   }
 
@@ -195,32 +194,32 @@ class Proposer {
           place_.target.cuda ? std::clamp(kGpuTokens / length, kUsualBatch, kMaxBatch) : kUsualBatch;
       recipe_.train.global_batch_size = round_up(wanted, place_.world * recipe_.train.micro_batch_size);
       why("train.global_batch_size",
-          cat(tokens_text(double(recipe_.train.global_batch_size * length)), " tokens a step",
+          cat(tokens_text(double(recipe_.train.global_batch_size * length)), " tokens per step",
               place_.world > 1 ? cat(", a multiple of the ", place_.world, " ranks") : ""));
     }
     const std::int64_t parameters = model.parameters();
     if (!fixed("optimizer.learning_rate")) {
       recipe_.optimizer.learning_rate = fine_tuned() ? 2e-5 : scratch_rate(parameters);
       why("optimizer.learning_rate",
-          fine_tuned() ? "fine-tuning: small, so that what the model knows is kept"
-                       : cat("from scratch: usual for ", format_count(double(parameters)), " parameters"));
+          fine_tuned() ? "fine-tuning: low, to keep what the model has learned"
+                       : cat("from scratch: common for ", format_count(double(parameters)), " parameters"));
     }
     if (!fine_tuned() && !fixed("optimizer.minimum_learning_rate")) {
       recipe_.optimizer.minimum_learning_rate = recipe_.optimizer.learning_rate / 10;
-      why("optimizer.minimum_learning_rate", "a tenth of the peak, as is usual from scratch");
+      why("optimizer.minimum_learning_rate", "a tenth of the peak, common from scratch");
     }
   }
 
   void fit(const models::Model& model) {
     Fitted fitted = fit_to(recipe_, model, place_, kMinLength);
-    // What the machine has may be in use: then what is free is what there is.
+    // The machine's memory may be in use: then only the free part counts.
     if (place_.target.capacity == 0 && !recipe_.memory.capacity) {
       const std::int64_t free = plan::free_host_memory();
       const auto space = static_cast<std::int64_t>(kShareOfFree * double(free)) / place_.world >> 20 << 20;
       if (fitted.forecast.needed() > space) {
         recipe_.memory.capacity = Bytes(space);
-        why("memory.capacity", cat("nine tenths of what is free now of this machine's ",
-                                   format_bytes(Bytes(place_.machine.memory)), ", a rank's share"));
+        why("memory.capacity", cat("90% of the free memory of this machine, which has ",
+                                   format_bytes(Bytes(place_.machine.memory)), ", per rank"));
         fitted = fit_to(recipe_, model, place_, kMinLength);
       }
     }
@@ -232,10 +231,11 @@ class Proposer {
   void explain_fit(const Recipe& before, const Fitted& fitted) {
     const plan::Forecast& f = fitted.forecast;
     if (recipe_.data.sequence_length < fitted.wanted_length) {
-      why("data.sequence_length", cat("the longest that fits the memory, halved from ", fitted.wanted_length));
+      why("data.sequence_length", cat("the longest that fits in memory, halved from ", fitted.wanted_length));
       if (!fixed("train.global_batch_size")) {
         why("train.global_batch_size",
-            cat(tokens_text(double(recipe_.train.global_batch_size * recipe_.data.sequence_length)), " tokens a step"));
+            cat(tokens_text(double(recipe_.train.global_batch_size * recipe_.data.sequence_length)),
+                " tokens per step"));
       }
     }
     if (!fixed("memory.activation_checkpointing")) {
@@ -244,40 +244,40 @@ class Proposer {
       const bool nothing =
           std::ranges::all_of(chosen.per_layer, [](Checkpointing policy) { return policy == Checkpointing::none; });
       why("memory.activation_checkpointing",
-          nothing ? std::string("all that backward needs fits, so nothing is computed twice")
-                  : cat("the fastest mix that fits, found by the plan; here ", checkpointing_text(chosen)));
+          nothing ? std::string("all activations fit, so no recompute")
+                  : cat("the fastest policy that fits, found by the plan: ", checkpointing_text(chosen)));
     }
     const std::string compute = f.layout.compute == DType::bf16 ? "bf16" : "float32";
     if (!fixed("precision.compute")) {
       why("precision.compute", place_.target.cuda
-                                   ? cat("comes to ", compute, " on a GPU, with weights and sums in float32")
-                                   : cat("comes to ", compute,
-                                         "; bf16 takes about half the time "
-                                         "on a CPU with bf16 units, and less memory"));
+                                   ? cat("resolves to ", compute, " on a GPU, with weights and reductions in float32")
+                                   : cat("resolves to ", compute,
+                                         "; bf16 is about twice as fast "
+                                         "on a CPU with bf16 units, and uses less memory"));
     }
     if (!fixed("train.micro_batch_size")) {
       const auto micro = f.layout.micro_batches;
       why("train.micro_batch_size",
-          cat("the step adds up ", micro, micro == 1 ? " micro-batch" : " micro-batches", " a rank",
-              recipe_.train.micro_batch_size == 1 ? ": one sequence at a time takes the least memory"
+          cat("the step accumulates ", micro, micro == 1 ? " micro-batch" : " micro-batches", " per rank",
+              recipe_.train.micro_batch_size == 1 ? ": one sequence at a time uses the least memory"
                                                   : ", the size predicted to be fastest"));
     }
     if (place_.world > 1) {
       if (!fixed("parallel.hybrid_shard_degree")) {
         why("parallel.hybrid_shard_degree",
             recipe_.parallel.hybrid_shard_degree == 0
-                ? cat("state is cut over all ", place_.world, " ranks: the least memory")
-                : std::string("the plan predicts this to be fastest of what fits"));
+                ? cat("state is sharded over all ", place_.world, " ranks: minimum memory")
+                : std::string("predicted to be the fastest layout that fits"));
       }
       if (!fixed("parallel.context_parallel_degree")) {
         why("parallel.context_parallel_degree",
             recipe_.parallel.context_parallel_degree == 1
-                ? std::string("a whole sequence fits on one rank: the ranks take different ones")
-                : std::string("the ranks share each sequence: the fastest that the plan found to fit"));
+                ? std::string("a full sequence fits on one rank: ranks process different sequences")
+                : std::string("ranks share each sequence: predicted to be the fastest layout that fits"));
       }
     }
     if (before.parallel.gradient_accumulation != recipe_.parallel.gradient_accumulation) {
-      why("parallel.gradient_accumulation", "the plan predicts this to be fastest of what fits");
+      why("parallel.gradient_accumulation", "predicted to be the fastest layout that fits");
     }
     summary_ =
         cat(plural(place_.world, "rank"), " of ", place_.target.name, ", sequences of ", recipe_.data.sequence_length,
@@ -286,7 +286,7 @@ class Proposer {
     tokens_per_second_ = f.tokens_per_second;
   }
 
-  // Steps, and what goes by their number.
+  // Steps, and the settings that depend on their number.
   void choose_schedule() {
     TrainRecipe& train = recipe_.train;
     const double step_tokens = double(train.global_batch_size) * double(recipe_.data.sequence_length);
@@ -300,16 +300,16 @@ class Proposer {
       std::snprintf(times.data(), times.size(), made < 10 ? "%.2g times" : "%.0f times", made);
       const bool once = std::abs(made - 1) < 0.05;
       passes_ = sample_.empty() ? 0 : made;
-      why("train.steps", sample_.empty() ? std::string("a beginning; the data are not known")
+      why("train.steps", sample_.empty() ? std::string("a placeholder; the data is unknown")
                                          : cat("reads the data about ", once ? "once" : times.data(),
-                                               wanted > double(kMax) ? "; more steps read more of them" : ""));
+                                               wanted > double(kMax) ? "; more steps read more of it" : ""));
     }
     const std::int64_t steps = train.steps;
     const bool validates = recipe_.data.validation_fraction > 0 || !recipe_.data.validation.empty();
     if (validates && steps >= 100 && !fixed("train.evaluate_every")) train.evaluate_every = steps / 10;
     if (validates && !fixed("train.evaluate_batches")) {
       train.evaluate_batches = 8;
-      why("train.evaluate_batches", "enough to see a trend; 0 reads all of the held-out text each time");
+      why("train.evaluate_batches", "enough to see a trend; 0 uses all held-out text each time");
     }
     if (!fixed("optimizer.warmup_steps")) recipe_.optimizer.warmup_steps = std::min<std::int64_t>(100, steps / 10);
     if (!fixed("checkpoint.every_steps")) {
@@ -317,7 +317,7 @@ class Proposer {
     }
     const double seconds = double(steps) * step_tokens / std::max(1e-9, tokens_per_second_);
     notes_.head = cat("Fitted by the plan for ", summary_, "; ", steps, " steps take about ", format_seconds(seconds),
-                      ".\nLines that begin with why: say what a value was chosen for.");
+                      ".\nComments that begin with why: give the reason for a value.");
   }
 
   Recipe recipe_;

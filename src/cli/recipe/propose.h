@@ -1,4 +1,4 @@
-// The recipe that `hawser recipe init` proposes for a model, data and a machine, with the reason of each choice.
+// `propose`: the recipe of `hawser recipe init` for a model, data and a machine, with the reason of each choice.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@ namespace hawser::cli {
 struct Proposal {
   Recipe recipe;
   RecipeNotes notes;
-  std::string summary;  // one line: what a rank needs, how fast it will be
-  double passes = 0;    // how often the steps that were chosen read the data; 0: not chosen, or no data are known
+  std::string summary;  // one line: memory of a rank, predicted speed
+  double passes = 0;    // passes over the data in the chosen steps; 0: not chosen, or data unknown
 };
 
-// `recipe` says model, output and (if any) data.train; what its `places` name was set by the user and stays. `target`:
-// a name or file as in plan/target.h; "": this machine's devices. Reads the model's config and the headers of its
-// weights, and a sample of the data. Throws UserError with all problems, and Error(does_not_fit) where nothing fits.
+// `recipe` has model, output and data.train (if any); keys in its `places` were set by the user and stay. `target`: a
+// name or file as in plan/target.h; "": this machine's devices. Reads the model's config, the headers of its weights,
+// and a sample of the data. Throws UserError with all problems, and Error(does_not_fit) if nothing fits.
 Proposal propose(const Recipe& recipe, const std::string& target);
 
 }  // namespace hawser::cli

@@ -18,10 +18,10 @@ namespace {
 
 constexpr std::size_t kMaxSources = 16;
 constexpr std::size_t kSampleBytes = std::size_t{256} << 10;
-constexpr std::size_t kLongestLine = std::size_t{16} << 20;  // a longer one is taken for a text of its length
+constexpr std::size_t kLongestLine = std::size_t{16} << 20;  // a longer line is estimated from its beginning
 constexpr std::int64_t kMaxSequences = 10000;                // of a token file
 
-// `most` of them, evenly spread.
+// `max` of them, evenly spaced.
 std::vector<data::Source> some_of(const std::vector<data::Source>& sources, std::size_t max) {
   if (sources.size() <= max) return sources;
   std::vector<data::Source> out;
@@ -32,8 +32,8 @@ std::vector<data::Source> some_of(const std::vector<data::Source>& sources, std:
 // The beginning of a source, decompressed.
 struct Beginning {
   std::string text;
-  double file_bytes = 0;  // of the source that went into it
-  bool whole = false;     // the text is all there is
+  double file_bytes = 0;  // bytes of the source that it was read from
+  bool whole = false;     // the text is complete
 };
 
 Beginning begin_of(const data::Source& source, bool whole_line) {
@@ -51,7 +51,7 @@ Beginning begin_of(const data::Source& source, bool whole_line) {
     char more = 0;
     out.whole = reader->read({&more, 1}) == 0;
   }
-  // A reader of archives reads ahead: a small one is read whole before much of it is asked for.
+  // An archive reader reads ahead: it consumes a small file completely before much of it is returned.
   out.file_bytes = out.whole ? static_cast<double>(source.bytes)
                              : static_cast<double>(std::min<std::int64_t>(source.bytes, reader->file_bytes()));
   if (data::compression_of(source.path) == data::Compression::none)
@@ -59,7 +59,7 @@ Beginning begin_of(const data::Source& source, bool whole_line) {
   return out;
 }
 
-// The template whose turns are written with this tokenizer's special tokens; "" where none is known.
+// The template that uses this tokenizer's special tokens; "" if none is known.
 std::string template_for(const data::Tokenizer& tokenizer) {
   const std::vector<std::pair<const char*, const char*>> known = {{"<|im_start|>", "chatml"},
                                                                   {"<|start_header_id|>", "llama-3"},
@@ -91,7 +91,7 @@ class Sampler {
     const auto looked_at = some_of(sources, kMaxSources);
     for (const data::Source& source : looked_at) look_at(source);
     data::without_repeats(problems_).throw_if_any();
-    // What was left out is taken to be as what was not, by the bytes of the sources.
+    // Extrapolates to the sources that were not sampled, by bytes.
     double bytes = 0;
     for (const data::Source& source : sources) bytes += static_cast<double>(source.bytes);
     const double share = bytes_ > 0 ? bytes / bytes_ : 1.0;
@@ -127,9 +127,9 @@ class Sampler {
     std::vector<std::int32_t> ids;
     tokenizer_->encode(begin.text, ids, false);
     if (begin.file_bytes <= 0 || ids.empty()) return;
-    // One document; its length is that of its beginning, stretched.
+    // One document; its length is extrapolated from its beginning.
     const double stretch = begin.whole ? 1.0 : static_cast<double>(source.bytes) / begin.file_bytes;
-    const double tokens = static_cast<double>(ids.size()) * stretch + 1;  // and its end of text
+    const double tokens = static_cast<double>(ids.size()) * stretch + 1;  // and its end-of-text token
     out_.text = true;
     out_.lengths.push_back(std::llround(tokens));
     out_.documents += 1;
@@ -145,7 +145,7 @@ class Sampler {
     double documents = 0, tokens = 0;
     for (std::size_t start = 0; start < begin.text.size(); start = end) {
       const std::size_t feed = begin.text.find('\n', start);
-      if (feed == std::string::npos && !begin.whole) break;  // the rest of a line
+      if (feed == std::string::npos && !begin.whole) break;  // an incomplete line
       end = feed == std::string::npos ? begin.text.size() : feed + 1;
       ++number;
       const std::string_view line(begin.text.data() + start, end - start);
@@ -158,7 +158,7 @@ class Sampler {
       documents += 1;
       tokens += static_cast<double>(length);
     }
-    if (end == 0) return;  // a line longer than any that is looked at
+    if (end == 0) return;  // a line longer than the sample
     const double stretch = begin.whole ? 1.0
                                        : static_cast<double>(source.bytes) * static_cast<double>(begin.text.size()) /
                                              (begin.file_bytes * static_cast<double>(end));
@@ -168,7 +168,7 @@ class Sampler {
     all_ = all_ && begin.whole;
   }
 
-  // Tokens of a line's documents; 0 with a problem added where it is wrong.
+  // Tokens of a line's documents; 0, with a problem added, if it is malformed.
   std::int64_t length_of(std::string_view text, const data::LinePlace& place) {
     std::optional<data::Line> line = data::parse_line(text, place, problems_);
     if (!line) return 0;
@@ -193,13 +193,13 @@ class Sampler {
   bool needs_tokenizer(const std::string& file) {
     if (tokenizer_) return false;
     problems_.add({.file = file,
-                   .what = "text needs a tokenizer, and there is none beside the model",
+                   .what = "text needs a tokenizer, and the model has none",
                    .hint = "--set data.tokenizer=FILE",
                    .cause = "no tokenizer"});
     return true;
   }
 
-  // The tokenizer's template; else a named one that goes with its tokens, which the recipe will name.
+  // The tokenizer's template; else a known one that matches its tokens, which the recipe will set.
   const data::AnswerEncoder& answers() {
     if (answers_) return *answers_;
     Problems without;
@@ -220,9 +220,9 @@ class Sampler {
   Problems problems_;
   std::unique_ptr<data::Tokenizer> tokenizer_;
   std::unique_ptr<data::AnswerEncoder> answers_;
-  std::string named_;  // the template that stands in for the tokenizer's
+  std::string named_;  // template used in place of the tokenizer's
   DataSample out_;
-  double bytes_ = 0;  // of the sources that were looked at
+  double bytes_ = 0;  // of the sampled sources
   bool all_ = true;
 };
 

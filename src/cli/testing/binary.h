@@ -1,4 +1,4 @@
-// For tests: runs the program as a user does: through a shell, in a folder of its own, with no variable set for it.
+// For tests: runs the program as a user does, through a shell, in a temporary folder, without variables set for it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Forty documents of 5 to 27 ids below 96, the vocabulary of the tiny models, as lines of JSONL.
+// Forty documents of 5 to 27 ids below 96, the vocabulary of the tiny models, as JSONL.
 inline std::string forty_documents() {
   std::string lines;
   for (int line = 0; line < 40; ++line) {
@@ -72,7 +72,7 @@ class Binary : public ::testing::Test {
 
   void write(const std::string& file, const std::string& content) { folder_.write(file, content); }
 
-  // The command is done, and what it printed is one line that is one JSON object.
+  // The command succeeds and prints one line that is one JSON object.
   nlohmann::json json(const std::string& arguments) {
     const Ran ran = hawser(arguments);
     EXPECT_EQ(ran.code, 0) << arguments << "\n" << ran.err;
@@ -82,7 +82,7 @@ class Binary : public ::testing::Test {
     return parsed;
   }
 
-  // The command is rejected with exactly these lines, and prints nothing else.
+  // The command is rejected with exactly these lines and prints nothing else.
   void rejected(const std::string& arguments, const std::vector<std::string>& lines) {
     const Ran ran = hawser(arguments);
     EXPECT_EQ(ran.code, 2) << arguments << "\n" << ran.err;
@@ -92,7 +92,7 @@ class Binary : public ::testing::Test {
     EXPECT_EQ(ran.err, expected) << arguments;
   }
 
-  // A copy of a golden model with its data, to be broken.
+  // A copy of a golden model and its data, for tests that break it.
   std::string copy_of(const std::string& name, const std::string& as) {
     fs::copy(tiny(name), folder_ / as, fs::copy_options::recursive);
     return as;
@@ -101,7 +101,7 @@ class Binary : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-// A byte-level tokenizer without merges: one token a character, in ASCII's order from '!', the space (as "Ġ") last.
+// A byte-level tokenizer without merges: one token per character, in ASCII order from '!', the space (as "Ġ") last.
 inline std::string letters_tokenizer() {
   nlohmann::json vocabulary = nlohmann::json::object();
   for (int c = '!'; c <= '~'; ++c) vocabulary[std::string(1, static_cast<char>(c))] = c - '!';
@@ -119,7 +119,7 @@ inline std::string letters_tokenizer() {
   return tokenizer.dump();
 }
 
-// A safetensors file, taken apart: header and data.
+// A safetensors file, split into header and data.
 struct SafetensorsParts {
   nlohmann::json header;
   std::string data;
