@@ -296,7 +296,7 @@ void describe_tokens(const std::string& prefix, Report& report) {
   report.json["tokens"] = file.tokens();
   report.json["labels"] = file.has_labels();
   report.json["bytes"] = bytes;
-  report.json["lengths"] = {{"least", at(0)}, {"median", at(0.5)}, {"p90", at(0.9)}, {"most", at(1)}};
+  report.json["lengths"] = {{"min", at(0)}, {"median", at(0.5)}, {"p90", at(0.9)}, {"max", at(1)}};
   report.row("documents", cat(file.documents()));
   report.row("sequences", cat(file.sequences()));
   report.row("tokens", cat(file.tokens(), file.has_labels() ? ", with labels" : ""));
