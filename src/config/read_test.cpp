@@ -302,13 +302,13 @@ TEST_F(ReadRecipe, ExpandsTildeInEveryPath) {
     EXPECT_EQ(resolve_path(recipe, recipe.output), "/home/user/x");
   }
   EXPECT_EQ(read(kSmallest, {"model.config=~/config.json"}).model.config, "/home/user/config.json");
-  const std::string unused =
+  const std::string no_home =
       "no home folder (expected ~ or ~NAME of an existing user, got ~no-such-user-here) at data.tokenizer";
   const std::string hint = "; try ./~no-such-user-here/t for a file of that name";
-  EXPECT_EQ(errors(kSmallest, {"data.tokenizer=~no-such-user-here/t"}), "--set: " + unused + hint);
+  EXPECT_EQ(errors(kSmallest, {"data.tokenizer=~no-such-user-here/t"}), "--set: " + no_home + hint);
   EXPECT_EQ(errors("output: o\n" + std::string("model: {config: c}\ntrain: {steps: 1}\n") +
                    "data: {train: a, sequence_length: 8, tokenizer: ~no-such-user-here/t}\n"),
-            "r.yaml: " + unused + ", line 4" + hint);
+            "r.yaml: " + no_home + ", line 4" + hint);
   ::setenv("HOME", before.c_str(), 1);
 }
 

@@ -10,18 +10,18 @@ namespace hawser {
 
 struct StopPage {
   // Which side prints the last message of a stopped run: the first to claim it, and only that one.
-  enum Word : char { unused_buffers, of_ranks, of_launcher };
+  enum Side : char { none, of_ranks, of_launcher };
 
   std::atomic<bool> requested{false};
-  std::atomic<Word> last_word{unused_buffers};
+  std::atomic<Side> last_message{none};
 
   // True if `by` holds the claim, from this call or an earlier one.
-  bool claim(Word by) {
-    Word had = unused_buffers;
-    return last_word.compare_exchange_strong(had, by) || had == by;
+  bool claim(Side by) {
+    Side had = none;
+    return last_message.compare_exchange_strong(had, by) || had == by;
   }
 };
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<StopPage::Word>::is_always_lock_free);
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<StopPage::Side>::is_always_lock_free);
 
 // The launcher's side: a file in the run's scratch folder.
 class StopFile {

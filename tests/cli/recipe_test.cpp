@@ -166,9 +166,9 @@ TEST_F(RecipeInit, ATildeIsTheHomeFolder) {
     EXPECT_EQ(fs::exists(folder_ / made / "recipe.json"), std::string(made) == "other");
   EXPECT_TRUE(fs::exists(folder_ / "other/data/train.bin"));
   EXPECT_TRUE(fs::is_empty(folder_ / "here"));
-  const testing::Ran unused = hawser("plan '~no-such-user-here/r.yaml'");
-  EXPECT_EQ(unused.code, 2);
-  EXPECT_NE(unused.err.find("no home folder"), std::string::npos) << unused.err;
+  const testing::Ran no_home = hawser("plan '~no-such-user-here/r.yaml'");
+  EXPECT_EQ(no_home.code, 2);
+  EXPECT_NE(no_home.err.find("no home folder"), std::string::npos) << no_home.err;
 }
 
 TEST_F(RecipeInit, ShrinksUntilItFits) {
