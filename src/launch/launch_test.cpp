@@ -197,7 +197,7 @@ TEST(StopPage, HasOneLastMessage) {
     claims += page.claim(StopPage::of_launcher);
     ranks.join();
     EXPECT_EQ(claims, 1);
-    EXPECT_EQ(page.claim(StopPage::of_ranks), page.last_word == StopPage::of_ranks);
+    EXPECT_EQ(page.claim(StopPage::of_ranks), page.last_message == StopPage::of_ranks);
   }
 }
 

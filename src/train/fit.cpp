@@ -82,9 +82,9 @@ void FitRun::train() {
 
 bool FitRun::asked_to_stop() {
   constexpr std::uint64_t kStop = 1;
-  const std::uint64_t mine = (request_.stop_requested() ? kStop : 0) | saver_->says();
+  const std::uint64_t mine = (request_.stop_requested() ? kStop : 0) | saver_->requests();
   const std::uint64_t all = world_ != nullptr ? world_->any_of(mine) : mine;
-  saver_->heard(all);
+  saver_->apply(all);
   return (all & kStop) != 0;
 }
 

@@ -141,7 +141,7 @@ std::string choose_gemm_algorithms(const models::Model& model, const plan::Layou
                                    comm::World* world, const GemmAlgorithmOptions& how,
                                    const std::function<void(const std::string&)>& log) {
   if (device.kind() != DeviceKind::cuda) return "";
-  const auto stream = device.make_stream("products");
+  const auto stream = device.make_stream("gemm_algorithms");
   const auto heading = [&] { return first_line(ops::gemm_choices(*stream)); };
   const std::string text = on_rank_zero(world, [&] {
     const StoredChoices stored = how.stored ? how.stored() : StoredChoices{};

@@ -53,7 +53,7 @@ void RunSaver::reserve(int ranks_here) {
                  ": steps wait until checkpoints are written"));
 }
 
-std::uint64_t RunSaver::says() const {
+std::uint64_t RunSaver::requests() const {
   std::uint64_t bits = background_ && background_->failed() ? kFailed : 0;
   const bool first = world_ == nullptr || world_->rank().value() == 0;
   const double every = recipe_.checkpoint.every_minutes;
@@ -61,7 +61,7 @@ std::uint64_t RunSaver::says() const {
   return bits;
 }
 
-void RunSaver::heard(std::uint64_t bits) {
+void RunSaver::apply(std::uint64_t bits) {
   if ((bits & kFailed) != 0) settle();
   due_by_time_ = (bits & kDue) != 0;
   if (!background_) return;
@@ -73,9 +73,9 @@ bool RunSaver::due(std::int64_t step) const {
   return due_by_time_ || (every > 0 && step % every == 0);
 }
 
-void RunSaver::take(std::int64_t step, const Event& step_end, const std::function<void()>& land_earlier) {
+void RunSaver::take(std::int64_t step, const Event& step_end, const std::function<void()>& retire_earlier) {
   const Clock::time_point begin = Clock::now();
-  if (taken_step_ >= 0) land_earlier();
+  if (taken_step_ >= 0) retire_earlier();
   HAWSER_CHECK(taken_step_ < 0, "step ", taken_step_, " was copied and is not retired");
   if (background_->under_way()) {
     settle();

@@ -2,7 +2,7 @@
 // end. It saves while steps continue if host memory has space for a snapshot, and between steps otherwise.
 //
 // All ranks do the same at the same step. What only one rank knows (rank 0's clock shows that a save is due, a disk is
-// full) is exchanged in the ranks' synchronization before each step: says() before it, heard() after it.
+// full) is exchanged in the ranks' synchronization before each step: requests() before it, apply() after it.
 //
 // One save runs at a time. If a step is due while the previous save is still being written, the loop waits for that
 // save; none is skipped.
@@ -44,17 +44,17 @@ class RunSaver {
 
   // Bits exchanged between ranks: kFailed, the running save failed on this rank; kDue, rank 0's clock.
   static constexpr std::uint64_t kFailed = 2, kDue = 4;
-  std::uint64_t says() const;
+  std::uint64_t requests() const;
   // The union of all ranks' bits. If a save failed, throws its error on every rank.
-  void heard(std::uint64_t bits);
+  void apply(std::uint64_t bits);
 
   bool asynchronous() const { return background_ != nullptr; }
   // Whether this step must be saved.
   bool due(std::int64_t step) const;
 
-  // Asynchronous mode, after `step` was enqueued: copies its state alongside the next steps. `land_earlier` retires
+  // Asynchronous mode, after `step` was enqueued: copies its state alongside the next steps. `retire_earlier` retires
   // steps until the one copied before is retired; called if that is necessary.
-  void take(std::int64_t step, const Event& step_end, const std::function<void()>& land_earlier);
+  void take(std::int64_t step, const Event& step_end, const std::function<void()>& retire_earlier);
   // Reports the result of an evaluation after this step, which is the last one enqueued.
   void evaluated(std::int64_t step, double loss);
   // The step has ended and its loss is finite. Starts writing the state that take() copied, and saves the best

@@ -296,7 +296,7 @@ TEST(Target, LoadsByNameOrPathAndReportsMistakes) {
   EXPECT_NE(what([] { plan::parse_target("- 1", "x.yaml"); }).find("not a target"), std::string::npos);
 }
 
-TEST(Clock, ReadsGroupsFromTheirNames) {
+TEST(CostModel, ReadsGroupsFromTheirNames) {
   const plan::Members shard = plan::members_of("shard:0-15/gather", 8);
   EXPECT_EQ(shard.count, 16);
   EXPECT_EQ(shard.near_first, 8);
@@ -310,7 +310,7 @@ TEST(Clock, ReadsGroupsFromTheirNames) {
   EXPECT_EQ(plan::members_of("world:3", 8).count, 1);
 }
 
-TEST(Clock, StreamsOverlapAndEventsOrder) {
+TEST(CostModel, StreamsOverlapAndEventsOrder) {
   plan::Target target;
   target.copy = 1e9, target.launch = 0;
   target.float32.gemm = 1e9;

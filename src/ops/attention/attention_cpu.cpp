@@ -134,7 +134,7 @@ class Forward {
     const std::int64_t end = visible.end(0);
     for (std::int64_t key = visible.begin(0); key < end; key += kKeyBlock) {
       const std::int64_t row = s.k_begin + key;
-      HAWSER_DISPATCH(forward_instruction, q, k_ + row * args_.k.stride(0) + kv_head * head_dim_, args_.k.stride(0),
+      HAWSER_DISPATCH(forward_row, q, k_ + row * args_.k.stride(0) + kv_head * head_dim_, args_.k.stride(0),
                       v_ + row * args_.v.stride(0) + kv_head * head_dim_, args_.v.stride(0),
                       std::min(kKeyBlock, end - key), head_dim_, o, &max, sums, scores);
     }

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(32 * kWarps) forward_kernel(Forward<Act, Out> 
   float* const q = shared[threadIdx.y];
   fetch(q, a.q.row(t) + h * a.d, a.d);
   __syncwarp();
-  float sums[kMaxColumns] = {}, max_count = -INFINITY, total = 0;
+  float sums[kMaxColumns] = {}, maximum = -INFINITY, total = 0;
   if (const std::int32_t index = a.query_segment[t]; index >= 0) {
     const std::int32_t* const s = a.mask.segments + static_cast<std::int64_t>(index) * kSegmentFields;
     const Range keys = a.mask.keys(s, t - s[0]);
@@ -132,9 +132,9 @@ __global__ void __launch_bounds__(32 * kWarps) forward_kernel(Forward<Act, Out> 
       const std::int64_t row = s[2] + j;
       float score = -INFINITY;
       if (static_cast<int>(threadIdx.x) < many) score = a.scale * dot(q, a.k.row(row + threadIdx.x) + g * a.d, a.d);
-      const float higher = fmaxf(max_count, warp_max(score));
-      const float shrink = expf(max_count - higher), p = expf(score - higher);
-      max_count = higher;
+      const float higher = fmaxf(maximum, warp_max(score));
+      const float shrink = expf(maximum - higher), p = expf(score - higher);
+      maximum = higher;
       total = total * shrink + warp_sum(p);
 #pragma unroll
       for (float& sum : sums) sum *= shrink;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(32 * kWarps) forward_kernel(Forward<Act, Out> 
     }
   }
   put(a.o.row(t) + h * a.d, sums, total > 0 ? 1.0f / total : 0.0f, false, a.d);
-  if (threadIdx.x == 0) a.lse[h * a.q.count + t] = total > 0 ? max_count + logf(total) : -INFINITY;
+  if (threadIdx.x == 0) a.lse[h * a.q.count + t] = total > 0 ? maximum + logf(total) : -INFINITY;
 }
 
 template <class Act>

@@ -315,10 +315,10 @@ __global__ void __launch_bounds__(256) combine_kernel(Rows2<A> o_a, float* lse_a
   if (t >= o_a.count) return;
   const int lane = threadIdx.x % 32;
   const float la = lse_a[h * o_a.count + t], lb = lse_b[h * o_a.count + t];
-  const float max_count = fmaxf(la, lb);
-  if (max_count == -INFINITY) return;  // neither sees a key: o_a is zero already
+  const float maximum = fmaxf(la, lb);
+  if (maximum == -INFINITY) return;  // neither sees a key: o_a is zero already
   // The larger term is exp(0): nothing overflows, and log1p keeps a small second term.
-  const float lse = max_count + log1pf(expf(fminf(la, lb) - max_count));
+  const float lse = maximum + log1pf(expf(fminf(la, lb) - maximum));
   const float wa = expf(la - lse), wb = expf(lb - lse);
   A* const a = o_a.row(t) + h * d;
   const B* const b = o_b.row(t) + h * d;

@@ -51,9 +51,9 @@ __device__ __forceinline__ float over_block(float value, float* shared, float no
   return value;
 }
 
-// A maximum and the sum of exp(x - max_count).
+// A maximum and the sum of exp(x - maximum).
 struct Sum {
-  float max_count, sum;
+  float maximum, sum;
 };
 
 struct Call {
@@ -112,18 +112,18 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
         label >= 0 && in_range(call.fault, CudaFault::cross_entropy, label, a.first_token + t, a.vocabulary);
     float* const row = a.logits + t * a.stride;
     const float target = counts && rank == 0 && threadIdx.x == 0 ? row[label] : 0;
-    float max_count = -INFINITY;
+    float maximum = -INFINITY;
     for (int p = 0; p * piece < size; ++p) {
       full[p].wait(phase);
       const int end = min(size, (p + 1) * piece);
       for (int i = p * piece + threadIdx.x * kVector; i < end; i += kThreads * kVector) {
         const Vec<float, kVector> x = masked(i);
-        max_count = fmaxf(max_count, fmaxf(fmaxf(x.v[0], x.v[1]), fmaxf(x.v[2], x.v[3])));
+        maximum = fmaxf(maximum, fmaxf(fmaxf(x.v[0], x.v[1]), fmaxf(x.v[2], x.v[3])));
       }
     }
-    max_count = over_block(max_count, warps[0], -INFINITY, [](float x, float y) { return fmaxf(x, y); });
+    maximum = over_block(maximum, warps[0], -INFINITY, [](float x, float y) { return fmaxf(x, y); });
     // If all logits are -inf, the base is 0. A NaN among the logits makes the sum NaN, and so the loss.
-    const Exponential<Act> here(max_count == -INFINITY ? 0 : max_count);
+    const Exponential<Act> here(maximum == -INFINITY ? 0 : maximum);
     Vec<float, kVector> sums{};
 #pragma unroll 2
     for (int i = threadIdx.x * kVector; i < size; i += kThreads * kVector) {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
     }
     const float sum = over_block((sums.v[0] + sums.v[1]) + (sums.v[2] + sums.v[3]), warps[1], 0.0f,
                                  [](float x, float y) { return x + y; });
-    if (threadIdx.x == 0) mine = {max_count, sum};
+    if (threadIdx.x == 0) mine = {maximum, sum};
     if (!Gradients && more && threadIdx.x == 0) {
       // All threads have read their logits: over_block has a barrier.
       for (int p = 0; p * piece < size; ++p) fetch(t + step, p);
@@ -142,15 +142,15 @@ __global__ void __launch_bounds__(kThreads, 3) softmax_kernel(Call call) {
     if (threadIdx.x < blocks) all[threadIdx.x] = *cluster.map_shared_rank(&mine, threadIdx.x);
     auto token = cluster.barrier_arrive();  // no block overwrites `mine` or exits before all have read it
     __syncthreads();
-    for (int b = 0; b < blocks; ++b) max_count = fmaxf(max_count, all[b].max_count);
-    const Exponential<Act> power(max_count);
+    for (int b = 0; b < blocks; ++b) maximum = fmaxf(maximum, all[b].maximum);
+    const Exponential<Act> power(maximum);
     float total = 0;
     for (int b = 0; b < blocks; ++b) {
-      total += all[b].max_count == -INFINITY ? all[b].sum : all[b].sum * power(all[b].max_count);
+      total += all[b].maximum == -INFINITY ? all[b].sum : all[b].sum * power(all[b].maximum);
     }
     if (rank == 0 && threadIdx.x == 0) {
       a.losses[t] =
-          counts ? static_cast<double>(max_count) - static_cast<double>(target) + log(static_cast<double>(total)) : 0.0;
+          counts ? static_cast<double>(maximum) - static_cast<double>(target) + log(static_cast<double>(total)) : 0.0;
     }
     if (Gradients) {
       Act* const out = reinterpret_cast<Act*>(row) + (std::is_same_v<Act, Bf> ? a.stride : 0) + begin;
