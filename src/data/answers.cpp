@@ -13,12 +13,12 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 using chat::Range;
 
-// Which tokens of a text hold which of its bytes.
+// Maps byte ranges of a text to the tokens that cover them.
 class TokenPlaces {
  public:
   TokenPlaces(std::string_view text, const Ids& ids, const Tokenizer& tokenizer)
       : text_(text), ids_(ids), tokenizer_(tokenizer) {
-    // Where the tokens' own bytes are the text, they say it.
+    // If decoding each token reproduces the text, token ends are known exactly.
     std::size_t at = 0;
     for (const std::int32_t id : ids) {
       const std::string bytes = tokenizer.decode_bytes(std::span(&id, 1));
@@ -28,7 +28,7 @@ class TokenPlaces {
     exact_ = ends_.size() == ids.size() && at == text.size();
   }
 
-  // The tokens from the one with the first byte of the range to the one with its last.
+  // First and end index of the tokens that cover the range.
   std::pair<std::size_t, std::size_t> of(const Range& range) const {
     if (range.begin >= range.end) return {0, 0};
     if (exact_) {
@@ -37,17 +37,17 @@ class TokenPlaces {
       };
       return {holding(range.begin), holding(range.end - 1) + 1};
     }
-    // Else the ids of what stands before do, as far as they are those of the whole.
+    // Otherwise encode the text before each bound; its common prefix with the full ids locates the bound.
     const auto [begin, ignored] = before(range.begin);
     const auto [end, whole] = before(range.end);
     return {begin, whole ? end : std::min(end + 1, ids_.size())};
   }
 
-  // Where the first token ends that lies in `from` .. `until` and is one that `wanted` takes.
+  // End of the first token within [from, until) that satisfies `wanted`.
   template <class Wanted>
   std::optional<std::size_t> end_of_first(std::size_t from, std::size_t until, Wanted wanted) const {
     if (!exact_) {
-      // Special tokens stand in the text as they are written.
+      // Special tokens appear literally in the text.
       std::size_t token = before(from).first;
       for (; token < ids_.size() && from < until; ++token) {
         const std::string bytes = tokenizer_.decode_bytes(std::span(&ids_[token], 1));
@@ -90,7 +90,7 @@ Ids labels_of(const Ids& ids, const std::vector<Range>& answers, const TokenPlac
   return labels;
 }
 
-// Behind the end-of-turn text, where the tokenizer has no special token for it; `from` where it does not follow.
+// Returns the end of the end-of-turn text, for tokenizers without a special token for it; `from` if it does not follow.
 std::size_t end_of_turn(const std::string& text, std::size_t from, const std::string& eos_token) {
   const std::size_t at = std::min(text.find_first_not_of(" \n", from), text.size());
   return !eos_token.empty() && text.compare(at, eos_token.size(), eos_token) == 0 ? at + eos_token.size() : from;
@@ -151,17 +151,17 @@ bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problem
     line.labels = labels_of(line.ids, answers, TokenPlaces(rendered.text, line.ids, tokenizer_));
   } catch (const chat::TemplateError& error) {
     return reject(cat("chat template ", template_->file(),
-                      error.line > 0 ? cat(", its line ", error.line, ": ") : std::string(": "), error.what()));
+                      error.line > 0 ? cat(", line ", error.line, ": ") : std::string(": "), error.what()));
   }
   if (std::ranges::all_of(line.labels, [](std::int32_t label) { return label == kIgnoredLabel; })) {
-    return reject("nothing to learn from: no answer of the assistant comes out of the chat template");
+    return reject("no target tokens: the rendered conversation has no assistant turn");
   }
   return true;
 }
 
 std::vector<Range> AnswerEncoder::answers_of(const chat::Rendered& rendered, const Line& line, const Ids& ids) const {
   const std::string& text = rendered.text;
-  std::size_t asked_until = 0;  // bytes of the messages that are the prompt
+  std::size_t asked_until = 0;  // end of the prompt's messages, in bytes
   for (std::size_t i = 0; i < line.asked && i < rendered.contents.size(); ++i) {
     if (rendered.contents[i]) asked_until = std::max(asked_until, rendered.contents[i]->end);
   }
@@ -187,13 +187,13 @@ std::vector<Range> AnswerEncoder::answers_of(const chat::Rendered& rendered, con
     if (i < line.asked || !is_answer(messages[i])) continue;
     Range answer = *content;
     if (prompt.empty()) {
-      // Spaces before it are of one token with its first word.
+      // Preceding spaces are part of the first word's token.
       while (answer.begin > floor && text[answer.begin - 1] == ' ') --answer.begin;
     } else if (content->begin >= prompt.size()) {
       const std::size_t found = text.rfind(prompt, content->begin - prompt.size());
       if (found != text.npos && found >= floor) answer.begin = found + prompt.size();
     }
-    std::size_t until = text.size();  // where the next message's content begins
+    std::size_t until = text.size();  // start of the next message's content
     for (std::size_t j = i + 1; j < messages.size(); ++j) {
       if (rendered.contents[j] && rendered.contents[j]->begin >= content->end) {
         until = rendered.contents[j]->begin;

@@ -1,4 +1,4 @@
-// Conversations, and prompts with completions, to ids whose labels are the answers alone.
+// `AnswerEncoder`: encodes conversations and prompt/completion pairs, and labels the answers only.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,25 @@
 
 namespace hawser::data {
 
-// Ids of the whole text, as the tokenizer gives them, and labels: the ids where something is to be learned, else -100.
+// Fills the ids of the full text, as the tokenizer encodes it, and the labels: the id where the loss is computed, -100
+// elsewhere.
 //
-// A conversation is what its template makes of it; nothing is added. To be learned are the turns of the assistant: each
-// from behind what the template puts there when it asks for an answer ("<|im_start|>assistant\n") up to the end-of-turn
-// token, that one included: the first special token behind the message's content, or else eos_token where it follows. A
-// template with {% generation %} blocks says itself what is to be learned.
+// A conversation is the output of the chat template; nothing is added. The labels cover the assistant's turns. A turn
+// begins after the generation prompt ("<|im_start|>assistant\n") and includes the end-of-turn token: the first special
+// token after the message's content, or eos_token if the text continues with it. If the template has {% generation %}
+// blocks, the labels cover these instead.
 //
-// A prompt with its completion is one text: begin of text, the prompt, the completion, end of text. To be learned are
-// the completion and the end of text.
+// A prompt and its completion are one text: begin of text, prompt, completion, end of text. The labels cover the
+// completion and the end of text.
 //
-// A token that has bytes of both sides of a border is learned.
+// A token that spans the start or the end of an answer is labeled.
 class AnswerEncoder {
  public:
-  // `chat_template` may be null; `without` then says why, where that is more than that there is none.
+  // `chat_template` may be null; `without` then has the reasons, or is empty if there is simply no template.
   AnswerEncoder(const Tokenizer& tokenizer, std::shared_ptr<const chat::ChatTemplate> chat_template, Problems without);
 
-  // Fills ids and labels of a line that has `chat` or `completion`. False with a problem added at `place` when the
-  // template rejects it, or when nothing in it is to be learned.
+  // Fills ids and labels of a line that has `chat` or `completion`. Returns false and adds a problem at `place` if the
+  // template rejects the line or if no token is labeled.
   bool encode(Line& line, const LinePlace& place, Problems& problems) const;
 
  private:
@@ -44,7 +45,7 @@ class AnswerEncoder {
   TextFrame frame_;
 };
 
-// Each problem once: a template that cannot be used is in the way of every line.
+// Removes repeated problems: an unusable template is reported for every line.
 Problems without_repeats(const Problems& problems);
 
 }  // namespace hawser::data

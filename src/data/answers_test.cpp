@@ -25,7 +25,7 @@ std::shared_ptr<const chat::ChatTemplate> named(const std::string& name) {
   return found;
 }
 
-// What is to be learned of a line, as text; its tokens apart.
+// The labeled tokens of a line, as text, separated by "|"; "//" between answers.
 class Learned {
  public:
   Learned(const std::string& tokenizer, const std::string& name)
@@ -56,7 +56,7 @@ const std::string kTwoTurns =
     R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"},
                      {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}]})";
 
-TEST(Answers, AreThoseOfTransformers) {
+TEST(Answers, EqualTransformersMasks) {
   const Json golden = Json::parse(std::ifstream(kRoot / "tests/golden/chat/expected.json"));
   int checked = 0;
   for (const auto& [tokenizer, name, file] :
@@ -79,20 +79,20 @@ TEST(Answers, AreThoseOfTransformers) {
       ++checked;
     }
   }
-  EXPECT_GT(checked, 0) << "scripts/fetch-inputs brings the tokenizers";
+  EXPECT_GT(checked, 0) << "run scripts/fetch-inputs to download the tokenizers";
 }
 
-TEST(Answers, EndWithTheEndOfTurn) {
-  ASSERT_TRUE(fs::exists(kRoot / "inputs/smollm2/tokenizer.json")) << "scripts/fetch-inputs brings it";
+TEST(Answers, IncludeTheEndOfTurnToken) {
+  ASSERT_TRUE(fs::exists(kRoot / "inputs/smollm2/tokenizer.json")) << "run scripts/fetch-inputs to download it";
   const Learned smollm2("inputs/smollm2/tokenizer.json", "chatml");
   EXPECT_EQ(smollm2(kTwoTurns), "bc|<|im_end|>|//e|<|im_end|>|");
   EXPECT_EQ(smollm2(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]})"),
             "<|im_end|>|");
-  // Only what answers the prompt, where a line says which part is one.
+  // With `prompt` and `completion`, only the completion is labeled.
   EXPECT_EQ(smollm2(R"({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
                                    {"role": "user", "content": "c"}], "completion": [{"role": "assistant", "content": "d"}]})"),
             "d|<|im_end|>|");
-  // What the template writes for the model to write itself belongs to the answer.
+  // Text of the template after the generation prompt is part of the answer.
   const Learned qwen("inputs/smollm2/tokenizer.json", "qwen-3");
   const std::string thoughts = qwen(kTwoTurns);
   EXPECT_TRUE(thoughts.starts_with("bc|<|im_end|>|//<|")) << thoughts;
@@ -100,18 +100,18 @@ TEST(Answers, EndWithTheEndOfTurn) {
   EXPECT_NE(thoughts.find("think"), std::string::npos) << thoughts;
 }
 
-TEST(Answers, WithoutSpecialTokensEndWithTheTemplatesEndOfText) {
-  // The quickstart's tokenizer knows none of these as tokens.
+TEST(Answers, EndWithTheTemplatesEosTextWithoutSpecialTokens) {
+  // The quickstart's tokenizer has none of these as special tokens.
   const Learned llama2(kQuickstart, "llama-2"), chatml(kQuickstart, "chatml");
   const auto joined = [](std::string text) {
     std::erase(text, '|');
     return text;
   };
   EXPECT_EQ(joined(llama2(kTwoTurns)), " bc </s>// e </s>");
-  EXPECT_EQ(joined(chatml(kTwoTurns)), "bc//e") << "chatml names no end-of-text token";
+  EXPECT_EQ(joined(chatml(kTwoTurns)), "bc//e") << "chatml has no end-of-text token";
 }
 
-TEST(Answers, OfAPromptAreItsCompletionAndTheEndOfText) {
+TEST(Answers, OfAPromptAreTheCompletionAndTheEndOfText) {
   const Learned quickstart(kQuickstart, "chatml");
   const auto tokenizer = load_tokenizer((kRoot / kQuickstart).string());
   const Ids eos{*tokenizer->eos()};
@@ -121,14 +121,14 @@ TEST(Answers, OfAPromptAreItsCompletionAndTheEndOfText) {
   std::string plain_end = end;
   std::erase(plain_end, '|');
   EXPECT_EQ(learned, " the whale" + plain_end);
-  // A token across the border is learned whole.
+  // A token across the boundary is labeled.
   learned = quickstart(R"({"prompt": "Answer: ", "completion": "the"})");
   std::erase(learned, '|');
   EXPECT_EQ(learned, " the" + plain_end);
 }
 
-// What stands around a text is known without encoding one: this tokenizer has tokens for "b" and "c" alone.
-TEST(Answers, NeedNoTokenOfTheTokenizerForThemselves) {
+// TextFrame is found without encoding a text: this tokenizer has tokens for "b" and "c" only.
+TEST(Answers, NeedNoEncodableProbeText) {
   const auto ids_of = [](const std::string& post_processor, const std::string& text) {
     const std::string path = (fs::path(::testing::TempDir()) / "two-letters.json").string();
     std::ofstream(path) << R"({"post_processor":)" << post_processor
@@ -153,14 +153,13 @@ TEST(Answers, NeedNoTokenOfTheTokenizerForThemselves) {
   EXPECT_EQ(ids_of("null", R"({"messages": [{"role": "assistant", "content": "bc"}]})").back(), 1);
 }
 
-TEST(Answers, ReportWhatIsWrong) {
+TEST(Answers, RejectBadConversations) {
   const Learned mistral(kQuickstart, "mistral-v3");
-  EXPECT_EQ(
-      mistral(R"({"messages": [{"role": "assistant", "content": "a"}]})"),
-      "f: chat template template mistral-v3, its line 7: after an optional system message, user and assistant must "
-      "alternate, the user first at line 7");
+  EXPECT_EQ(mistral(R"({"messages": [{"role": "assistant", "content": "a"}]})"),
+            "f: chat template template mistral-v3, line 7: after an optional system message, user and assistant must "
+            "alternate, the user first at line 7");
   EXPECT_EQ(mistral(R"({"messages": [{"role": "user", "content": "a"}]})"),
-            "f: nothing to learn from: no answer of the assistant comes out of the chat template at line 7");
+            "f: no target tokens: the rendered conversation has no assistant turn at line 7");
   const auto tokenizer = load_tokenizer((kRoot / kQuickstart).string());
   const AnswerEncoder none(*tokenizer, nullptr, {});
   Problems problems;

@@ -1,9 +1,9 @@
-// Kinds of ASCII characters, whatever the locale.
+// Character classes of ASCII, independent of the locale.
 #pragma once
 
 namespace hawser::data {
 
-// A blank, a tab, or an end of a line or page.
+// Space, \t, \n, \v, \f or \r.
 constexpr bool is_space(char c) {
   return c == ' ' || (c >= '\t' && c <= '\r');
 }

@@ -13,10 +13,10 @@ namespace hawser::data {
 BatchLoader::BatchLoader(std::shared_ptr<const SequenceSet> set, const BatchShape& shape, const BatchLayout& layout,
                          const BatchOrder& order)
     : set_(std::move(set)), shape_(shape), layout_(layout), order_(order) {
-  HAWSER_CHECK(layout.context_ranks == shape.context, "layout of ", layout.context_ranks, " context ranks for ",
+  HAWSER_CHECK(layout.context_ranks == shape.context, "layout of ", layout.context_ranks, " context ranks, shape of ",
                shape.context);
   HAWSER_CHECK(order.global_batch_size > 0 && shape.sequences > 0, "empty batches");
-  HAWSER_CHECK(set_->max_documents() <= shape.max_documents, set_->max_documents(), " documents a sequence for ",
+  HAWSER_CHECK(set_->max_documents() <= shape.max_documents, set_->max_documents(), " documents per sequence, maximum ",
                shape.max_documents);
 }
 
@@ -119,7 +119,7 @@ MicroBatch Prefetcher::next() {
 
 namespace {
 
-// Also rejects ids that the tokenizer made and the model does not have; those of lines were checked in reading.
+// Also rejects ids from the tokenizer that are outside the model's vocabulary; ids in lines are checked by the parser.
 std::int64_t longest_piece(const SequenceSet& set, const std::string& path, std::int64_t vocab_size) {
   std::int64_t longest = 1;
   for (std::int64_t i = 0; i < set.size(); ++i) {
@@ -128,7 +128,7 @@ std::int64_t longest_piece(const SequenceSet& set, const std::string& path, std:
     for (const std::int32_t id : sequence.ids) {
       if (vocab_size == 0 || id < vocab_size) continue;
       throw UserError({.file = path,
-                       .what = "the tokenizer makes ids that the model does not have",
+                       .what = "the tokenizer produces ids outside the model's vocabulary",
                        .expected = cat("ids below ", vocab_size),
                        .got = cat(id)});
     }
@@ -147,8 +147,9 @@ std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchSh
   if (text && !from.tokenizer && !from.without.empty()) {
     problems.add(from.without);
   } else if (text && !from.tokenizer) {
-    problems.add(
-        {.file = from.path, .what = "lines of text need a tokenizer", .hint = "a tokenizer.json beside the model"});
+    problems.add({.file = from.path,
+                  .what = "lines of text need a tokenizer",
+                  .hint = "a tokenizer.json in the model's folder"});
   } else if (from.tokenizer) {
     const AnswerEncoder answers(*from.tokenizer, from.chat_template, from.without_template);
     for (Line& line : lines) {

@@ -1,11 +1,14 @@
-// Micro-batches by step number.
+// `BatchLoader`, `Prefetcher`: micro-batches by step number.
 //
 //   BatchLoader loader(set, shape, layout, {.global_batch_size = 8, .seed = 7});
 //   for (int m = 0; m < loader.micro_batches(); ++m) use(loader.load(step, m));
 //
-// Sequence number m * (data_ranks * shape.sequences) + data_rank * shape.sequences + k of a step is the k-th of
-// micro-batch m on a data rank. Which sequences a step has depends on the seed and the step alone; where the global
-// batch does not divide, the last micro-batches run short or empty, and every rank has equally many.
+// Sequence k of micro-batch m on a data rank has this number in the step:
+//
+//   m * (data_ranks * shape.sequences) + data_rank * shape.sequences + k
+//
+// The sequences of a step depend on the seed and the step only. If the global batch does not divide evenly, the last
+// micro-batches have fewer sequences or none. Every rank has the same number of micro-batches.
 #pragma once
 
 #include <condition_variable>
@@ -21,17 +24,17 @@
 
 namespace hawser::data {
 
-// Where this rank stands; its context ranks all read the same sequences.
+// Position of this rank. All context ranks of a data rank read the same sequences.
 struct BatchLayout {
   int data_rank = 0, data_ranks = 1;
   int context_rank = 0, context_ranks = 1;
 };
 
 struct BatchOrder {
-  std::int64_t global_batch_size = 1;  // sequences a step, over all data ranks and micro-batches
+  std::int64_t global_batch_size = 1;  // sequences per step, over all data ranks and micro-batches
   std::uint64_t seed = 0;
-  bool shuffle = true;     // endless, a new order each epoch; false: the set once, in order, for evaluation
-  std::int64_t first = 0;  // without shuffling: so many sequences of the set alone; 0: all of it
+  bool shuffle = true;     // endless, a new order in each epoch; false: the set once, in order, for evaluation
+  std::int64_t first = 0;  // without shuffling: read only this number of sequences; 0: all
 };
 
 class BatchLoader {
@@ -39,43 +42,43 @@ class BatchLoader {
   BatchLoader(std::shared_ptr<const SequenceSet> set, const BatchShape& shape, const BatchLayout& layout,
               const BatchOrder& order);
 
-  std::int64_t micro_batches() const;  // of a step, on every rank
-  std::int64_t steps() const;          // without shuffling: until they are used up
+  std::int64_t micro_batches() const;  // per step; the same on every rank
+  std::int64_t steps() const;          // without shuffling: until all sequences are read
 
   // Thread-safe. UserError for ids outside the vocabulary.
   MicroBatch load(std::int64_t step, std::int64_t micro_batch) const;
 
-  // Targets of a whole step, all ranks: the same number on each.
+  // Number of targets in the step over all ranks; the same on each rank.
   std::int64_t step_targets(std::int64_t step) const;
 
   const BatchShape& shape() const { return shape_; }
 
  private:
-  // Index in the set of a step's i-th sequence; -1: none.
+  // Index in the set of the step's i-th sequence; -1 if there is none.
   std::int64_t sequence_of(std::int64_t step, std::int64_t i) const;
-  // Sequences that are read without shuffling.
+  // Number of sequences that are read without shuffling.
   std::int64_t in_order() const;
 
   std::shared_ptr<const SequenceSet> set_;
   BatchShape shape_;
   BatchLayout layout_;
   BatchOrder order_;
-  mutable std::mutex mutex_;  // guards the two below: a step's targets are asked for once a micro-batch
+  mutable std::mutex mutex_;  // guards the next two: step_targets() is called for every micro-batch
   mutable std::int64_t counted_step_ = -1, counted_targets_ = 0;
 };
 
-// Loads ahead on a thread of its own, micro-batch after micro-batch from a given step on.
+// Loads micro-batches ahead on its own thread, in order from a given step.
 class Prefetcher {
  public:
-  // Keeps up to `depth` micro-batches ready. Ends before `end_step`; -1: never.
+  // Keeps up to `depth` micro-batches ready. Stops before `end_step`; -1: never.
   Prefetcher(std::shared_ptr<const BatchLoader> loader, std::int64_t first_step, std::int64_t end_step = -1,
              int depth = 2);
   ~Prefetcher();
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  // The next micro-batch, in the order (step, 0), (step, 1), ..., (step + 1, 0), ...; waits for it. Rethrows what
-  // loading it threw. Asking beyond the end is an InternalError.
+  // Returns the next micro-batch, in the order (step, 0), (step, 1), ..., (step + 1, 0), ...; blocks until it is
+  // loaded. Rethrows exceptions of the loader. InternalError after the last one.
   MicroBatch next();
 
  private:
@@ -91,11 +94,11 @@ class Prefetcher {
   std::thread thread_;
 };
 
-// A whole JSONL file, or a .txt file as one document, as one batch, for `hawser eval`: step 0 of a loader whose every
-// rank has equally many micro-batches. `shape.max_documents` is raised to what the file holds, `shape.sequence_length`
-// lowered to its longest piece. `tokenizer` may be null if every line brings ids, `chat_template` if none is a
-// conversation; `without` and `without_template` say why they are, where that is more than that there is none.
-// UserError, all problems of the file together.
+// Loads a JSONL file, or a .txt file as one document, as one batch for `hawser eval`: step 0 of the returned loader.
+// Every rank has the same number of micro-batches. Raises `shape.max_documents` to the file's maximum and lowers
+// `shape.sequence_length` to its longest piece. `tokenizer` may be null if every line has ids, `chat_template` if no
+// line is a conversation; `without` and `without_template` then have the reasons, or are empty if there is simply none.
+// UserError with all problems of the file.
 struct ListedBatch {
   std::string path;
   const Tokenizer* tokenizer = nullptr;

@@ -20,7 +20,7 @@ std::shared_ptr<const TokenFile> counting_file(const TemporaryFolder& folder, st
   return std::make_shared<const TokenFile>(folder.path("train"));
 }
 
-// (id, label) of every row with a target that all ranks of a layout see in a step, sorted.
+// Sorted (id, label) of every row with a target, over all ranks of a layout in a step.
 std::vector<std::pair<int, int>> step_rows(const std::shared_ptr<const SequenceSet>& set, BatchShape shape,
                                            int data_ranks, const BatchOrder& order, std::int64_t step,
                                            std::int64_t* micro_batches = nullptr) {
@@ -91,10 +91,10 @@ TEST(BatchLoader, EvaluationReadsTheSetOnce) {
   for (int i = 0; i < 99; ++i) EXPECT_EQ(all[i], std::pair(i, i + 1));
 }
 
-// However many are computed at a time.
-TEST(BatchLoader, EvaluationReadsAsMuchAsItIsReported) {
+// For any global batch size.
+TEST(BatchLoader, EvaluationReadsTheGivenNumberOfSequences) {
   const TemporaryFolder folder;
-  const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 100), 10, 0);  // 10 of them
+  const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 100), 10, 0);  // 10 sequences
   for (const std::int64_t at_once : {1, 2, 3, 6, 16}) {
     for (const std::int64_t first : {6, 10, 12, 0}) {
       const BatchOrder order{.global_batch_size = at_once, .shuffle = false, .first = first};
@@ -110,20 +110,20 @@ TEST(BatchLoader, EvaluationReadsAsMuchAsItIsReported) {
   }
 }
 
-TEST(BatchLoader, RejectsWhatBreaksItsBounds) {
+TEST(BatchLoader, RejectsMismatchedShapes) {
   const TemporaryFolder folder;
   const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 100), 10, 0);
   EXPECT_THROW(BatchLoader(set, shape_of(1, 10, 2), {0, 1, 0, 1}, {}), InternalError);
   EXPECT_THROW(BatchLoader(set, shape_of(1, 9, 1), {0, 1, 0, 1}, {.seed = 1}).load(0, 0), InternalError);
 }
 
-TEST(JsonlBatch, IsOneBatchWithEquallyManyMicroBatchesOnEveryRank) {
+TEST(JsonlBatch, IsOneBatchWithTheSameMicroBatchesOnEveryRank) {
   const TemporaryFolder folder;
   const std::string path = folder.write("e.jsonl",
                                         "{\"input_ids\":[1,2,3,4,5,6,7,8,9]}\n"
                                         "{\"input_ids\":[11,12,13,14],\"document_lengths\":[1,1,1,1]}\n"
                                         "{\"input_ids\":[21,22,23],\"labels\":[-100,-100,23]}\n");
-  // Pieces of 4: 1..4, 5..8, 9; four documents of one token; one target.
+  // Targets: pieces 1..4, 5..8 and 9 have 3, 3 and 0; four documents of one token have none; the masked line has one.
   const std::size_t expected = 3 + 3 + 0 + 0 + 1;
   for (const int data_ranks : {1, 2, 4, 8}) {
     for (const int context : {1, 2, 3}) {
@@ -154,7 +154,7 @@ TEST(JsonlBatch, IsOneBatchWithEquallyManyMicroBatchesOnEveryRank) {
                UserError);
 }
 
-TEST(Prefetcher, GivesMicroBatchesInOrderAndThenEnds) {
+TEST(Prefetcher, ReturnsMicroBatchesInOrderAndThenThrows) {
   const TemporaryFolder folder;
   const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 300), 10, 0);
   const auto loader = std::make_shared<const BatchLoader>(set, shape_of(1, 10, 1), BatchLayout{0, 2, 0, 1},
@@ -164,17 +164,17 @@ TEST(Prefetcher, GivesMicroBatchesInOrderAndThenEnds) {
     for (std::int64_t m = 0; m < 3; ++m) EXPECT_EQ(prefetcher.next().ids, loader->load(step, m).ids);
   }
   EXPECT_THROW(prefetcher.next(), InternalError);
-  Prefetcher endless(loader, 0);  // stops when it goes, with micro-batches ready
+  Prefetcher endless(loader, 0);  // its destructor stops the thread while micro-batches are ready
   endless.next();
 }
 
-TEST(Prefetcher, PassesErrorsOn) {
+TEST(Prefetcher, RethrowsErrorsOfTheLoader) {
   const TemporaryFolder folder;
   const std::shared_ptr<const SequenceSet> set = chunked_sequences(counting_file(folder, 300), 10, 50);
   const auto loader = std::make_shared<const BatchLoader>(set, shape_of(1, 10, 1), BatchLayout{},
                                                           BatchOrder{.global_batch_size = 30, .shuffle = false});
   Prefetcher prefetcher(loader, 0);
-  for (int i = 0; i < 4; ++i) prefetcher.next();  // the fifth's last target is id 50
+  for (int i = 0; i < 4; ++i) prefetcher.next();  // the last target of the fifth is id 50
   EXPECT_THROW(prefetcher.next(), UserError);
 }
 

@@ -64,7 +64,7 @@ void BlockEncoder::encode_part(const Block& block, EncodedBlock& out) const {
   tokenizer_->encode(block.context + block.text, ids, false);
   if (!begins_with(ids, context)) {
     out.problems.add({.file = block.file,
-                      .what = "text cannot be cut for this tokenizer",
+                      .what = "text cannot be split for this tokenizer",
                       .at = cat("byte ", block.start.byte),
                       .hint = "smaller files"});
     return;

@@ -1,4 +1,4 @@
-// Blocks of text to token sequences. Internal to prepare.
+// `BlockEncoder`: encodes blocks of text as token sequences. Internal to prepare.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 
 namespace hawser::data {
 
-// A line of JSONL, or a part of a text.
+// A line of JSONL, or a part of a text file.
 struct EncodedDocument {
-  std::vector<std::int32_t> ids, labels, document_lengths;  // as in Line; ids may be empty (an empty text)
-  ContentHash content;                                      // where it is asked for; of a text with its last part
+  std::vector<std::int32_t> ids, labels, document_lengths;  // as in Line; ids may be empty (empty text)
+  ContentHash content;                                      // if Options::hashes; for a text file, with its last part
 };
 
 struct EncodedBlock {
-  std::vector<EncodedDocument> documents;  // one a line that is not blank, or the part of a text
-  bool first = true, last = true;          // whether the documents begin and end here
+  std::vector<EncodedDocument> documents;  // one per non-blank line, or the part of a text file
+  bool first = true, last = true;          // the block has the start / the end of its documents
   SourcePlace end;
   Problems problems;
   std::int64_t file_bytes = 0;
@@ -33,10 +33,10 @@ class BlockEncoder {
  public:
   struct Options {
     const Tokenizer* tokenizer = nullptr;                     // null: text is a problem
-    std::int64_t vocab_size = 0;                              // bounds the ids that lines bring; 0: unknown
-    bool hashes = false;                                      // whether contents are asked for
+    std::int64_t vocab_size = 0;                              // upper bound of ids in JSONL lines; 0: unknown
+    bool hashes = false;                                      // compute content hashes
     std::shared_ptr<const chat::ChatTemplate> chat_template;  // null: conversations are a problem,
-    Problems without;                                         // these, where there is more to say
+    Problems without;                                         // with these reasons if there are any
   };
   explicit BlockEncoder(Options options);
 
@@ -49,7 +49,7 @@ class BlockEncoder {
 
   const Tokenizer* tokenizer_;
   std::int64_t vocab_size_;
-  bool hashes_;  // whether contents are asked for
+  bool hashes_;  // compute content hashes
   TextFrame frame_;
   std::optional<AnswerEncoder> answers_;
 };

@@ -6,7 +6,7 @@ BlockPool::BlockPool(int threads, const BlockEncoder& encoder) : encoder_(encode
   try {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
   } catch (...) {
-    end();  // those that were not rejected
+    end();  // joins the threads already started
     throw;
   }
 }
@@ -54,7 +54,7 @@ void BlockPool::work() {
     } catch (...) {
       result.error = std::current_exception();
     }
-    block = {};  // its text is not needed while the result waits to be taken
+    block = {};  // frees the text while the result waits to be taken
     lock.lock();
     done_.emplace(number, std::move(result));
     changed_.notify_all();

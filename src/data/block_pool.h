@@ -1,4 +1,4 @@
-// Blocks of source files turned into token sequences by threads, handed back in the order they were put in. Internal to
+// `BlockPool`: encodes blocks of source files on several threads and returns the results in input order. Internal to
 // prepare.
 #pragma once
 
@@ -19,14 +19,14 @@ namespace hawser::data {
 
 class BlockPool {
  public:
-  // `encoder` outlives the pool. std::system_error where a thread is refused.
+  // `encoder` must outlive the pool. std::system_error if a thread cannot be created.
   BlockPool(int threads, const BlockEncoder& encoder);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
   void put(Block block);
-  EncodedBlock take();  // the oldest put and not yet taken; waits for it, rethrows what its thread threw
+  EncodedBlock take();  // result of the oldest block not yet taken; blocks; rethrows exceptions of its thread
   std::int64_t in_flight() const { return put_ - taken_; }
 
  private:

@@ -11,13 +11,13 @@ namespace hawser::data {
 namespace {
 
 constexpr std::size_t kRead = std::size_t{256} << 10;
-// What is looked at on both sides of a cut: longer than any word or token of ordinary text.
+// Text compared on both sides of a candidate: longer than any word or token of ordinary text.
 constexpr std::size_t kContext = 1024;
 constexpr int kMaxRejected = 1000;
-// A block is held whole, and a line or a part that cannot be cut is a block: an archive may unpack to any size.
+// Bounds memory: a line or a part that cannot be split is one block, and an archive may unpack to any size.
 constexpr std::size_t kLargestBlock = std::size_t{256} << 20;
 
-// The last `most` bytes or a little less, from the start of a character on.
+// The last `max` bytes or slightly less, from the start of a character.
 std::string tail(std::string_view text, std::size_t max) {
   std::size_t from = text.size() - std::min(max, text.size());
   while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xC0) == 0x80) ++from;
@@ -34,7 +34,7 @@ BlockReader::BlockReader(const Source& source, const Tokenizer* tokenizer, Sourc
       at_(start) {
   if (start.byte == 0) return;
   any_ = true;
-  // A text's part is read with what stands before it.
+  // Reading a part also needs the text before it.
   const std::int64_t before =
       source.kind == SourceKind::text ? std::min<std::int64_t>(start.byte, kContext) : std::int64_t{0};
   reader_->skip(start.byte - before);
@@ -47,7 +47,7 @@ BlockReader::BlockReader(const Source& source, const Tokenizer* tokenizer, Sourc
   file_bytes_ = file_bytes_until(start.byte);
 }
 
-// Of what was read ahead a share; all of the file at its end.
+// For bytes read ahead, a proportional share; at the end, the size of the file.
 std::int64_t BlockReader::file_bytes_until(std::int64_t byte) const {
   if (ended_ && buffer_.empty()) return source_.bytes;
   const double share = static_cast<double>(byte) / static_cast<double>(std::max<std::int64_t>(1, read_));
@@ -86,14 +86,14 @@ bool BlockReader::next_lines(Block& block) {
     if (end != std::string::npos) {
       block.text = buffer_.substr(0, end + 1);
       buffer_.erase(0, end + 1);
-      // The last block is known as such, so that all of the file is counted.
+      // Detects the last block here, so that it accounts for the rest of the file.
       if (buffer_.empty()) more();
       return true;
     }
     looked_at = buffer_.size();
     if (looked_at > kLargestBlock) {
       throw UserError({.file = source_.path,
-                       .what = "a line that is too long",
+                       .what = "line too long",
                        .expected = cat("at most ", kLargestBlock >> 20, " MiB"),
                        .at = cat("line ", at_.line + std::count(buffer_.begin(), buffer_.end(), '\n')),
                        .hint = "shorter documents"});
@@ -112,8 +112,8 @@ bool BlockReader::next_part(Block& block) {
     cut = find_cut(looked_at);
     if (cut == std::string::npos && buffer_.size() > kLargestBlock) {
       throw UserError({.file = source_.path,
-                       .what = "a text without a place to cut it",
-                       .expected = cat("a line or word that starts anew within ", kLargestBlock >> 20, " MiB"),
+                       .what = "text cannot be split",
+                       .expected = cat("a line or word boundary within ", kLargestBlock >> 20, " MiB"),
                        .at = cat("line ", at_.line),
                        .hint = "several files"});
     }
@@ -136,7 +136,7 @@ bool BlockReader::next_part(Block& block) {
 }
 
 std::size_t BlockReader::find_cut(std::size_t& looked_at) {
-  // A cut is judged by what follows it too, and whatever follows the last cut is a part.
+  // A candidate needs kContext bytes after it: the check encodes them, and the last part must not be empty.
   while (looked_at + kContext < buffer_.size()) {
     if (is_cut(looked_at)) return looked_at;
     ++looked_at;
@@ -152,7 +152,7 @@ bool BlockReader::is_cut(std::size_t at) {
   if (!line && !word) return false;
   if (!tokenizer_) return true;
   const std::string left = tail(std::string_view(buffer_).substr(0, at), kContext);
-  // Whole characters only, on the right as well.
+  // Ends at a character boundary on the right too.
   std::size_t end = std::min(buffer_.size(), at + kContext);
   while (end < buffer_.size() && (static_cast<unsigned char>(buffer_[end]) & 0xC0) == 0x80) --end;
   std::vector<std::int32_t> apart, together;

@@ -1,4 +1,5 @@
-// Sources cut into blocks of about 1 MiB, so that memory does not depend on their size. Internal to prepare.
+// `BlockReader`: splits a source into blocks of about 1 MiB, so that memory use does not depend on the size of the
+// source. Internal to prepare.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace hawser::data {
 
-// Where reading goes on in a source, in its decompressed text.
+// Position in the decompressed text of a source, from which reading can resume.
 struct SourcePlace {
   std::int64_t byte = 0;
   std::int64_t line = 1;
@@ -20,56 +21,56 @@ struct SourcePlace {
   bool operator==(const SourcePlace&) const = default;
 };
 
-// Whole lines of a JSONL file, or a part of a text file.
+// Complete lines of a JSONL file, or a part of a text file.
 struct Block {
   SourceKind kind = SourceKind::jsonl;
   std::string file;
   std::string text;
   SourcePlace start, end;
-  std::int64_t file_bytes = 0;  // of the file, compressed as it is, that went into it
+  std::int64_t file_bytes = 0;  // bytes of the file (compressed) that this block accounts for
 
-  // Of a text: where its document begins and ends, and what stands before this part. The ids of `context` + `text`
-  // begin with those of `context`; what follows them are the part's.
+  // Text files only: whether the part has the start / the end of the document, and the text before the part. The ids of
+  // `context` + `text` begin with the ids of `context`; the remaining ids belong to the part.
   bool first = true, last = true;
   std::string context;
-  ContentHash content;  // of the text, with its last part, where reading began with its first
+  ContentHash content;  // hash of the full text, with the last part, if reading began with the first
 };
 
 class BlockReader {
  public:
   static constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 
-  // From `start`, a place where a block ended before. `tokenizer` may be null: then texts are cut anywhere.
-  // UserError, as every read may throw one, for an archive that is broken.
+  // Begins at `start`, the end of an earlier block. `tokenizer` may be null: texts are then split at any candidate.
+  // Throws UserError for a corrupt archive, as every read does.
   BlockReader(const Source& source, const Tokenizer* tokenizer, SourcePlace start = {},
               std::int64_t block_bytes = kBlockBytes);
 
-  // The next block; false at the end. A block ends with the first line that reaches `block_bytes`; a text's part at
-  // the first place from there on where the tokenizer's ids are those of the uncut text: behind a line feed, or before
-  // a space. A tokenizer that allows none of 1,000 in a row gets the rest of the text whole. Where blocks end depends
-  // on the source and the tokenizer alone.
+  // Reads the next block; false at the end. A block of lines ends with the first line that reaches `block_bytes`. A
+  // part of a text ends at the first place after `block_bytes` where splitting does not change the tokenizer's ids;
+  // candidates are after a line feed and before a space. After 1,000 rejected candidates in a row, the rest of the text
+  // is one block. Block ends depend on the source, the tokenizer and `block_bytes` only.
   bool next(Block& block);
 
  private:
   bool next_lines(Block& block);
   bool next_part(Block& block);
   std::int64_t file_bytes_until(std::int64_t byte) const;
-  bool more();                                   // reads on; false at the end
-  std::size_t find_cut(std::size_t& looked_at);  // npos: none within what was read
+  bool more();                                   // reads more into the buffer; false at the end
+  std::size_t find_cut(std::size_t& looked_at);  // npos: none in the buffer
   bool is_cut(std::size_t at);
 
   Source source_;
   const Tokenizer* tokenizer_;
   std::size_t block_bytes_;
   std::unique_ptr<ByteReader> reader_;
-  std::string buffer_;   // read and not yet handed out
-  std::string context_;  // of a text: what was handed out last
+  std::string buffer_;   // read and not yet returned
+  std::string context_;  // text files: end of the text returned so far
   TextHasher hasher_;
   SourcePlace at_;
   std::int64_t read_ = 0;        // decompressed bytes, up to the end of the buffer
-  std::int64_t file_bytes_ = 0;  // handed out
+  std::int64_t file_bytes_ = 0;  // of the blocks returned so far
   bool ended_ = false, any_ = false;
-  int rejected_ = 0;  // cuts that the tokenizer does not allow, one after another
+  int rejected_ = 0;  // consecutive candidates that the tokenizer rejected
 };
 
 }  // namespace hawser::data

@@ -27,7 +27,7 @@ std::vector<Block> blocks_of(const Source& from, const Tokenizer* tokenizer, std
   return blocks;
 }
 
-// Lines, blank lines, runs of spaces, tabs, long words, characters of several bytes, added tokens.
+// Lines, blank lines, runs of spaces, tabs, long words, multi-byte characters, added tokens.
 std::string prose(int count, std::uint64_t seed) {
   const RandomStream random(seed, "prose");
   const std::vector<std::string> pieces = {"word",       " and",
@@ -47,7 +47,7 @@ std::string prose(int count, std::uint64_t seed) {
   return text;
 }
 
-TEST(BlockReader, CutsLinesAndKnowsWhereItStands) {
+TEST(BlockReader, SplitsLinesAndResumesFromEveryPlace) {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 500; ++i) text += std::string(static_cast<std::size_t>(i * 37 % 90), 'x') + "\n";
@@ -65,7 +65,7 @@ TEST(BlockReader, CutsLinesAndKnowsWhereItStands) {
       EXPECT_EQ(block.start.line, 1 + std::count(together.begin(), together.end(), '\n'));
       together += block.text;
       bytes += block.file_bytes;
-      // What follows is the same for a reader that starts here.
+      // A reader that starts here returns the same next block.
       const auto rest = blocks_of(from, nullptr, 1000, block.end);
       EXPECT_TRUE(rest.empty() ? &block == &blocks.back() : rest[0].text == (&block + 1)->text);
     }
@@ -74,7 +74,7 @@ TEST(BlockReader, CutsLinesAndKnowsWhereItStands) {
   }
 }
 
-TEST(BlockReader, PartsOfATextHaveTheIdsOfTheWhole) {
+TEST(BlockReader, PartsOfATextHaveTheIdsOfTheFullText) {
   const TemporaryFolder folder;
   for (const char* path : {"/recipes/quickstart-tokenizer", "/inputs/smollm2", "/inputs/tokenizers/llama3"}) {
     const std::string file = std::string(HAWSER_SOURCE_DIR) + path + "/tokenizer.json";
@@ -101,7 +101,7 @@ TEST(BlockReader, PartsOfATextHaveTheIdsOfTheWhole) {
       EXPECT_TRUE(parts.front().first && parts.back().last && !parts.front().last);
       const Ids expected = encode(whole);
       EXPECT_TRUE(encode(parts) == expected) << path << ", seed " << seed;
-      // The same from any part on.
+      // The same when resumed from a later part.
       const auto middle = parts.begin() + static_cast<std::ptrdiff_t>(parts.size() / 2);
       Ids ids = encode({parts.begin(), middle});
       const Ids rest = encode(blocks_of(from, tokenizer.get(), 300, middle->start));
@@ -111,7 +111,7 @@ TEST(BlockReader, PartsOfATextHaveTheIdsOfTheWhole) {
   }
 }
 
-// A tokenizer to which no two texts can be put together: its first id says how long the text is.
+// A tokenizer for which no split preserves the ids: its id is the length of the text.
 class Uncuttable final : public Tokenizer {
  public:
   void encode(std::string_view text, Ids& ids, bool) const override {
@@ -129,7 +129,7 @@ class Uncuttable final : public Tokenizer {
   mutable std::int64_t calls = 0;
 };
 
-TEST(BlockReader, ATokenizerThatAllowsNoCutGetsTheTextWhole) {
+TEST(BlockReader, ReturnsOneBlockIfTheTokenizerRejectsEverySplit) {
   const TemporaryFolder folder;
   const std::string text = prose(60000, 9);
   folder.write("a.txt", text);
@@ -137,7 +137,7 @@ TEST(BlockReader, ATokenizerThatAllowsNoCutGetsTheTextWhole) {
   const auto blocks = blocks_of(source(folder.path("a.txt"), SourceKind::text), &tokenizer, 1000);
   ASSERT_EQ(blocks.size(), 1u);
   EXPECT_TRUE(blocks[0].text == text);
-  EXPECT_LT(tokenizer.calls, 3000) << "it is not asked for ever";
+  EXPECT_LT(tokenizer.calls, 3000) << "stops testing candidates";
 }
 
 }  // namespace

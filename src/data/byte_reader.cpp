@@ -76,7 +76,7 @@ class PlainReader final : public ByteReader {
   OpenFile file_;
 };
 
-// What the two kinds of archive share: a buffer of the file's bytes, and how they are rejected.
+// Shared by both archive formats: a buffer of the file's bytes, and errors.
 class ArchiveReader : public ByteReader {
  public:
   ArchiveReader(const std::string& path, const char* kind) : file_(path), kind_(kind), input_(kBuffer) {}
@@ -102,8 +102,9 @@ class ArchiveReader : public ByteReader {
     return size_ > 0;
   }
   [[noreturn]] void reject_start() const {
-    throw UserError(
-        {.file = file_.path(), .what = cat("not a ", kind_, " archive"), .hint = "the name that fits its content"});
+    throw UserError({.file = file_.path(),
+                     .what = cat("not a ", kind_, " archive"),
+                     .hint = "a file extension that matches the contents"});
   }
   [[noreturn]] void reject_short() const {
     throw UserError(
@@ -111,7 +112,7 @@ class ArchiveReader : public ByteReader {
   }
   [[noreturn]] void reject_corrupt(const char* why) const {
     throw UserError({.file = file_.path(),
-                     .what = cat("damaged ", kind_, " archive", why ? cat(": ", why) : ""),
+                     .what = cat("corrupt ", kind_, " archive", why ? cat(": ", why) : ""),
                      .at = cat("byte ", file_bytes())});
   }
 
@@ -161,13 +162,13 @@ class GzipReader final : public ArchiveReader {
   }
 
  private:
-  // Zeros after the last member are padding, as gzip takes them; anything else must be a member.
+  // Zeros after the last member are padding, as in gzip; anything else must be a member.
   bool begin_member() {
     if (any_ && input_[at_] == '\0') {
       do {
         if (!std::all_of(input_.begin() + static_cast<std::ptrdiff_t>(at_),
                          input_.begin() + static_cast<std::ptrdiff_t>(size_), [](char c) { return c == '\0'; })) {
-          reject_corrupt("something stands after its end");
+          reject_corrupt("trailing data");
         }
         at_ = size_;
       } while (fill());
@@ -187,7 +188,7 @@ class ZstdReader final : public ArchiveReader {
   explicit ZstdReader(const std::string& path) : ArchiveReader(path, "zstd"), stream_(::ZSTD_createDStream()) {
     if (!stream_) throw std::bad_alloc();
     ::ZSTD_initDStream(stream_);
-    // `zstd --long=31` asks for 2 GiB of window: more than all of us may take.
+    // `zstd --long=31` needs a window of 2 GiB, too much memory.
     ::ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 27);
   }
   ~ZstdReader() override { ::ZSTD_freeDStream(stream_); }
@@ -210,8 +211,8 @@ class ZstdReader final : public ArchiveReader {
         if (code == ZSTD_error_prefix_unknown && !any_) reject_start();
         if (code == ZSTD_error_frameParameter_windowTooLarge) {
           throw UserError({.file = file_.path(),
-                           .what = "zstd archive with too large a window",
-                           .expected = "128 MiB at most",
+                           .what = "zstd window too large",
+                           .expected = "at most 128 MiB",
                            .hint = "zstd without --long, or with --long=27"});
         }
         reject_corrupt(::ZSTD_getErrorName(result));

@@ -12,7 +12,7 @@
 namespace hawser::data {
 namespace {
 
-// Words in no order, so that an archive of them has many blocks.
+// Random words, so that an archive of them has many blocks.
 std::string words(int count) {
   const RandomStream random(1, "words");
   std::string text;
@@ -33,7 +33,7 @@ class ByteReaderTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(ByteReaderTest, ReadsTheSameTextInEveryForm) {
+TEST_F(ByteReaderTest, ReadsTheSameTextFromEveryFormat) {
   const std::string text = words(300000), half = text.substr(0, text.size() / 2), rest = text.substr(half.size());
   folder_.write("a.txt", text);
   folder_.write("a.txt.gz", gzip(text));
@@ -43,7 +43,7 @@ TEST_F(ByteReaderTest, ReadsTheSameTextInEveryForm) {
   folder_.write("frames.txt.zst", zstd(half) + zstd("") + zstd(rest));
   for (const char* name : {"a.txt", "a.txt.gz", "a.txt.zst", "members.txt.gz", "padded.txt.gz", "frames.txt.zst"}) {
     EXPECT_TRUE(read_all_bytes(folder_.path(name)) == text) << name;
-    // In odd pieces, and from the middle on.
+    // In pieces of varying size, after a skip.
     const auto reader = open_bytes(folder_.path(name));
     reader->skip(1000003);
     std::string read(text.size(), '\0');
@@ -57,7 +57,7 @@ TEST_F(ByteReaderTest, ReadsTheSameTextInEveryForm) {
   }
 }
 
-TEST_F(ByteReaderTest, NamesArchivesThatAreBroken) {
+TEST_F(ByteReaderTest, RejectsCorruptArchives) {
   const std::string text = words(100000);
   for (const auto& [ending, kind, whole] :
        {std::tuple(".gz", "gzip", gzip(text)), std::tuple(".zst", "zstd", zstd(text))}) {
@@ -68,13 +68,13 @@ TEST_F(ByteReaderTest, NamesArchivesThatAreBroken) {
     };
     EXPECT_EQ(rejected(whole), "accepted");
     EXPECT_EQ(rejected("{\"text\": \"not an archive\"}\n"),
-              cat(name, ": not a ", kind, " archive; try the name that fits its content"));
-    EXPECT_EQ(rejected(""), cat(name, ": not a ", kind, " archive; try the name that fits its content"));
+              cat(name, ": not a ", kind, " archive; try a file extension that matches the contents"));
+    EXPECT_EQ(rejected(""), cat(name, ": not a ", kind, " archive; try a file extension that matches the contents"));
     for (const std::size_t size : {whole.size() - 1, whole.size() - 4, whole.size() / 2, std::size_t{12}}) {
       EXPECT_EQ(rejected(whole.substr(0, size)), cat(name, ": ", kind, " archive cut short at byte ", size));
     }
-    EXPECT_EQ(rejected(whole + "rest").substr(0, name.size() + 10), name + ": damaged ") << rejection(name);
-    // Whatever bit is wrong, the text does not pass for another one.
+    EXPECT_EQ(rejected(whole + "rest").substr(0, name.size() + 10), name + ": corrupt ") << rejection(name);
+    // A flipped bit is either detected or does not change the text.
     const RandomStream random(2, kind);
     for (int i = 0; i < 100; ++i) {
       std::string broken = whole;
@@ -82,7 +82,7 @@ TEST_F(ByteReaderTest, NamesArchivesThatAreBroken) {
       folder_.write(name, broken);
       const std::string line = rejection(name);
       if (line == "accepted") {
-        EXPECT_TRUE(read_all_bytes(folder_.path(name)) == text) << i;  // a bit without meaning, as gzip's header has
+        EXPECT_TRUE(read_all_bytes(folder_.path(name)) == text) << i;  // an unused bit, as in gzip's header
       } else {
         EXPECT_TRUE(line.starts_with(name + ": ")) << line;
       }
@@ -90,10 +90,10 @@ TEST_F(ByteReaderTest, NamesArchivesThatAreBroken) {
   }
 }
 
-TEST_F(ByteReaderTest, RejectsAWindowBeyondItsMemory) {
+TEST_F(ByteReaderTest, RejectsALargeZstdWindow) {
   folder_.write("far.txt.zst", zstd(words(1000), 30));
   EXPECT_EQ(rejection("far.txt.zst"),
-            "far.txt.zst: zstd archive with too large a window (expected 128 MiB at most); try zstd without --long, or "
+            "far.txt.zst: zstd window too large (expected at most 128 MiB); try zstd without --long, or "
             "with --long=27");
 }
 

@@ -9,7 +9,7 @@
 namespace hawser::data {
 namespace {
 
-// Work of each chunk: the rows' positions plus one, summed.
+// Work of each chunk: the sum of (position + 1) over its rows.
 std::vector<double> work_by_chunk(std::int64_t chunk_length, int chunks,
                                   std::span<const std::int32_t> document_lengths) {
   std::vector<double> work(chunks, 0.0);
@@ -63,7 +63,7 @@ namespace {
 
 struct Deal {
   std::vector<std::int32_t> owner;  // by chunk
-  std::vector<double> load;         // of each rank, with what it had before
+  std::vector<double> load;         // of each rank, including the initial load
 };
 
 Deal deal(std::span<const double> work, int context, int together, std::span<const double> load) {
@@ -97,7 +97,7 @@ ChunkTable deal_by_work(std::int64_t length, std::span<const std::int32_t> docum
   ChunkTable table{.context = context, .chunks_per_rank = context == 1 ? 1 : chunks_per_rank};
   if (context == 1) together = 1;
   HAWSER_CHECK(together >= 1 && (together & (together - 1)) == 0 && table.chunks_per_rank % together == 0, together,
-               " of ", table.chunks_per_rank, " chunks together");
+               " adjacent chunks of ", table.chunks_per_rank, " per rank");
   table.chunk_length = ceil_div(length, table.chunks());
   const auto work = work_by_chunk(table.chunk_length, table.chunks(), document_lengths);
   const std::vector<double> none(context, 0.0);

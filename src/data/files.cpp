@@ -24,7 +24,7 @@ constexpr std::size_t kBuffer = std::size_t{1} << 20;
 
 MappedFile::MappedFile(const std::string& path) {
   const auto fail = [&] { throw UserError({.file = path, .what = cat("cannot read: ", std::strerror(errno))}); };
-  // Non-blocking, so that a pipe under this name cannot hold us.
+  // Non-blocking: opening a FIFO would hang.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail();
   struct stat status {};
@@ -71,7 +71,7 @@ AppendFile::AppendFile(std::string path, std::int64_t size) : path_(std::move(pa
     if (::fstat(descriptor_, &status) != 0) fail();
     if (status.st_size < size) {
       throw UserError(
-          {.file = path_, .what = "shorter than it was", .expected = cat(size), .got = cat(status.st_size)});
+          {.file = path_, .what = "shorter than recorded", .expected = cat(size), .got = cat(status.st_size)});
     }
     truncate(size);
   } catch (...) {
@@ -154,7 +154,7 @@ void rename_file(const std::string& from, const std::string& to) {
 void make_folders(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) throw UserError({.file = path, .what = cat("cannot make the folder: ", error.message())});
+  if (error) throw UserError({.file = path, .what = cat("cannot create the folder: ", error.message())});
 }
 
 }  // namespace hawser::data

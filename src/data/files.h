@@ -1,5 +1,4 @@
-// Reading and writing whole files safely: a read-only mapping, and an output that appears under its name only when
-// done.
+// Safe file access: read-only mappings, append-only output, and files that appear under their name only when complete.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +10,11 @@
 
 namespace hawser::data {
 
-// A file mapped for reading. Moves; unmaps at the end.
+// A file mapped for reading. Movable; unmaps in the destructor.
 class MappedFile {
  public:
   MappedFile() = default;
-  // UserError when the file cannot be opened; Error(does_not_fit) when the system rejects the addresses.
+  // UserError if the file cannot be opened; Error(does_not_fit) if mmap fails for lack of memory or address space.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
@@ -29,11 +28,11 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// A file that is written at its end, and may be cut back. Every failure (disk full, no permission) is a UserError that
+// A file that is written at its end and may be truncated. Every failure (disk full, no permission) is a UserError that
 // names the file.
 class AppendFile {
  public:
-  // Makes the file, or cuts one that is there to `size` bytes and goes on behind them; UserError if it has fewer.
+  // Creates the file, or truncates an existing one to `size` bytes and appends to it; UserError if it is shorter.
   explicit AppendFile(std::string path, std::int64_t size = 0);
   ~AppendFile();
   AppendFile(AppendFile&& other) noexcept;
@@ -44,8 +43,8 @@ class AppendFile {
   void write_value(const T& value) {
     write(&value, sizeof value);
   }
-  void flush();  // out of the buffer: readers of the file see all that was written
-  void sync();   // flush(), and onto the disk
+  void flush();  // writes the buffer, so that readers of the file see all data
+  void sync();   // flush() and fsync
   void truncate(std::int64_t size);
   void close();
   std::int64_t size() const { return size_; }
@@ -56,11 +55,11 @@ class AppendFile {
 
   std::string path_;
   int descriptor_ = -1;
-  std::int64_t size_ = 0;  // with what is in the buffer
+  std::int64_t size_ = 0;  // including the buffer
   std::vector<char> buffer_;
 };
 
-// Writes PATH.tmp; commit() flushes it to disk and renames it to PATH. Without commit() it is removed.
+// Writes PATH.tmp; commit() syncs it to disk and renames it to PATH. Without commit() it is removed.
 // Every failure (disk full, no permission) is a UserError.
 class AtomicFile {
  public:
@@ -78,10 +77,10 @@ class AtomicFile {
   bool committed_ = false;
 };
 
-// Gives a file that is whole and on the disk its name, durably. UserError when that fails.
+// Renames a complete and synced file, durably. UserError on failure.
 void rename_file(const std::string& from, const std::string& to);
 
-// Creates a folder and those above it; UserError when that fails.
+// Creates a folder and its parents; UserError on failure.
 void make_folders(const std::string& path);
 
 }  // namespace hawser::data

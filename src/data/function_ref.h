@@ -1,4 +1,4 @@
-// A borrowed callable: what std::function_ref will be. Valid while the callable lives.
+// `FunctionRef`: a non-owning reference to a callable, like C++26's std::function_ref. Valid while the callable lives.
 #pragma once
 
 #include <memory>

@@ -15,7 +15,7 @@ HeldOut::HeldOut(std::int64_t documents, double fraction, std::uint64_t seed) : 
   if (documents < 2 || fraction <= 0.0) return;
   any_ = true;
   auto wanted = std::clamp<std::int64_t>(std::llround(fraction * static_cast<double>(documents)), 1, documents - 1);
-  // The wanted-th smallest number, without holding them all: the bucket it lies in, then its place there.
+  // Finds the wanted-th smallest number in bounded memory: first its bucket, then its rank in the bucket.
   std::vector<std::int64_t> counts(std::size_t{1} << kBucketBits);
   for (std::int64_t i = 0; i < documents; ++i) ++counts[stream_.bits(i) >> (64 - kBucketBits)];
   std::uint64_t bucket = 0;

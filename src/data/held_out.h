@@ -1,4 +1,4 @@
-// Which documents are held out for validation.
+// `HeldOut`: the documents held out for validation.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,9 @@
 
 namespace hawser::data {
 
-// The share `fraction` of `documents`, at least one and not all, chosen by the seed alone: each document has a random
-// number, and those with the smallest are held out. Memory does not depend on how many there are.
+// A `fraction` of `documents`, at least one and not all, chosen by the seed only: each document has a random number,
+// and those with the smallest numbers are held out. Memory use does not depend on the number of documents. With fewer
+// than two documents or a fraction of 0, none is held out.
 class HeldOut {
  public:
   HeldOut() = default;  // none
@@ -18,7 +19,7 @@ class HeldOut {
 
  private:
   bool any_ = false;
-  std::uint64_t max_ = 0;  // the largest number of a document that is held out
+  std::uint64_t max_ = 0;  // largest number of a held-out document
   RandomStream stream_{0, "data/validation"};
 };
 

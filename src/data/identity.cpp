@@ -11,8 +11,7 @@
 namespace hawser::data {
 namespace {
 
-// Read whole up to kWhole tokens; above, kBlocks blocks from the first to the last, so that a file of any size costs
-// little.
+// Up to kWhole tokens all are hashed; above, kBlocks evenly spaced blocks and the last one, which bounds the cost.
 constexpr std::int64_t kWhole = std::int64_t{4} << 20, kBlock = std::int64_t{1} << 14, kBlocks = 256;
 
 template <class Number>

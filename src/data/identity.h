@@ -1,4 +1,4 @@
-// What tells one token file from another: kept in checkpoints, so that a run does not go on with other data unnoticed.
+// `DataIdentity`: identifies a token file. Checkpoints store it, so that a run does not resume on other data unnoticed.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace hawser::data {
 
 struct DataIdentity {
   std::int64_t documents = 0, sequences = 0, tokens = 0;
-  std::uint64_t fingerprint = 0;  // of the lengths, and of the ids: all of a small file, a spread of a large one
+  std::uint64_t fingerprint = 0;  // of all lengths, and of ids and labels: all of a small file, a sample of a large one
 
   bool operator==(const DataIdentity&) const = default;
 };

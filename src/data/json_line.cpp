@@ -12,15 +12,15 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kDeepest = 200;
 
-// A key that an object of this JSON, which is well-formed, has twice. The parser would take the first and say nothing;
-// a parser with callbacks would make one for each of a line's ids.
+// A key that occurs twice in an object of this well-formed JSON. The parser would silently keep the first value; a
+// parser with callbacks would call one for each of a line's ids.
 std::optional<std::string> repeated_key(std::string_view json) {
   struct Open {
     bool object = false;
     std::vector<std::string> keys;
   };
   std::vector<Open> open;
-  bool key = false;  // whether a string that comes now is one
+  bool key = false;  // whether the next string is a key
   for (std::size_t at = 0; at < json.size(); ++at) {
     const char c = json[at];
     if (c == '"') {
@@ -59,7 +59,7 @@ std::optional<Json> parse_json_line(std::string_view text, const LinePlace& plac
                   .at = cat("line ", place.number, at.empty() ? "" : ", ", at)});
     return std::nullopt;
   };
-  // Copies of JSON, which an ordered object makes as it grows, go down recursively.
+  // An ordered object copies its values as it grows, and copying is recursive.
   if (const auto deep = deeper_than(text, kDeepest)) {
     return reject("JSON nested too deeply", cat("at most ", kDeepest, " levels"), "",
                   cat("byte ", place.byte + static_cast<std::int64_t>(*deep)));
@@ -84,7 +84,7 @@ std::optional<Json> parse_json_line(std::string_view text, const LinePlace& plac
                   .cause = "broken JSON"});
     return std::nullopt;
   }
-  // The parser takes a zero byte for the end; what stands behind it would be dropped, unseen.
+  // The parser stops at a zero byte and would silently ignore the rest.
   if (const std::size_t zero = text.find('\0'); zero != text.npos) {
     return reject("broken JSON: a zero byte", "", "", cat("byte ", place.byte + static_cast<std::int64_t>(zero)));
   }

@@ -1,4 +1,4 @@
-// A line of JSONL as JSON: what readers of training data and of prompts begin with.
+// `parse_json_line`: parses a line of JSONL; used for training data and for prompts.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,8 +10,8 @@
 
 namespace hawser::data {
 
-// An object, its keys in their order, 200 levels deep at most, with no key twice in any of its objects. Anything else
-// is a problem, with its line and byte where that is known; then there is none.
+// Returns a JSON object with keys in file order. Rejects anything else, more than 200 levels of nesting, and a key that
+// is in an object twice: adds a problem with line and, if known, byte, and returns nullopt.
 std::optional<nlohmann::ordered_json> parse_json_line(std::string_view line, const LinePlace& place,
                                                       Problems& problems);
 

@@ -13,9 +13,9 @@
 namespace hawser::data {
 namespace {
 
-using Json = nlohmann::ordered_json;  // templates see the order of keys
+using Json = nlohmann::ordered_json;  // preserves the order of keys for templates
 
-// Reports what is wrong with one line.
+// Parses one line and reports its problems.
 class LineReader {
  public:
   LineReader(const LinePlace& place, Problems& problems) : place_(place), problems_(problems) {}
@@ -29,14 +29,14 @@ class LineReader {
       if (json.contains(key)) got += cat(got.empty() ? "" : " and ", key);
     }
     if (got.empty() || got.find(' ') != got.npos) {
-      return reject("line needs one of its keys", "text, input_ids, messages, or prompt and completion",
+      return reject("line needs exactly one of these keys", "text, input_ids, messages, or prompt and completion",
                     got.empty() ? "none" : got, "");
     }
     if (json.contains("messages") || json.contains("prompt")) {
       try {
         return json.contains("messages") ? conversation(json) : completion(json);
       } catch (const chat::TemplateError& error) {
-        return reject(error.what(), "messages of texts", "", "");
+        return reject(error.what(), "messages with text content", "", "");
       }
     }
     Line line;
@@ -109,10 +109,10 @@ class LineReader {
     return with_tools(json, std::move(line));
   }
 
-  // A list of objects that say who speaks, and what.
+  // Checks for a list of objects with `role` and `content`.
   bool check_messages(const Json& messages, const std::string& key) {
     if (!messages.is_array() || messages.empty()) {
-      reject("wrong type", "a list of messages", messages.is_array() ? "an empty one" : messages.type_name(), key);
+      reject("wrong type", "a list of messages", messages.is_array() ? "an empty list" : messages.type_name(), key);
       return false;
     }
     for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -124,12 +124,12 @@ class LineReader {
       }
       const auto role = message.find("role"), content = message.find("content");
       if (role == message.end() || !role->is_string()) {
-        reject("a message without a role", "user, assistant, system or the like",
+        reject("message without a role", "user, assistant, system or another role",
                role == message.end() ? "none" : role->type_name(), place + ".role");
         return false;
       }
       if (content == message.end() && !message.contains("tool_calls")) {
-        reject("a message without content", "text", "none", place + ".content");
+        reject("message without content", "text", "none", place + ".content");
         return false;
       }
       if (content != message.end() && !content->is_string() && !content->is_null() && !content->is_array()) {
@@ -151,16 +151,16 @@ class LineReader {
     return std::nullopt;
   }
 
-  // Whole numbers from least to most, or -100 where `ignored` allows it. Reports the first bad one only.
+  // Integers in [min, max], or -100 if `ignored`. Reports the first invalid one only.
   bool numbers(const Json& list, const std::string& key, const char* what, std::int64_t min, std::int64_t max,
                bool ignored, std::vector<std::int32_t>& out) {
     if (!list.is_array()) {
-      reject("wrong type", "a list of whole numbers", list.type_name(), key);
+      reject("wrong type", "a list of integers", list.type_name(), key);
       return false;
     }
     out.reserve(list.size());
     for (const Json& item : list) {
-      // An unsigned number beyond int64 turns negative in get<int64>: compare it as it is.
+      // get<int64> wraps an unsigned number beyond int64 to a negative one.
       const bool whole =
           item.is_number_integer() && !(item.is_number_unsigned() && item.get<std::uint64_t>() > 1ull << 62);
       const std::int64_t value = whole ? item.get<std::int64_t>() : 0;
@@ -192,7 +192,7 @@ bool is_blank(std::string_view line) {
 
 namespace {
 
-// Adds the problem of a text in another encoding.
+// Adds a problem if the text is UTF-16.
 bool is_utf16(const std::string& path, std::string_view text, Problems& problems) {
   if (!looks_like_utf16(text)) return false;
   problems.add({.file = path, .what = "UTF-16 text", .expected = "UTF-8", .hint = kFromUtf16});

@@ -9,7 +9,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-// What is wrong with a line, without the name of the file.
+// The problems of a line in file "f"; "accepted" if there are none.
 std::string rejection(std::string_view text, std::int64_t vocab_size = 100) {
   Problems problems;
   const LinePlace place{.file = "f", .number = 12, .byte = 1000, .vocab_size = vocab_size};
@@ -41,29 +41,29 @@ TEST(Jsonl, ReadsTextAndIds) {
   EXPECT_TRUE(problems.empty());
 }
 
-TEST(Jsonl, ReportsWhatIsWrongAndWhere) {
+TEST(Jsonl, RejectsBadLinesWithTheirPlace) {
   EXPECT_EQ(rejection("{\"text\": ").substr(0, 15), "f: broken JSON:");
   EXPECT_NE(rejection("{\"text\" 5}").find(" at line 12, byte 1008"), std::string::npos);
   EXPECT_NE(rejection("{\"text\": \"\xFF\"}").find("broken JSON"), std::string::npos);
   EXPECT_EQ(rejection("[1]"), "f: line is not an object (expected {...}, got array) at line 12");
   const std::string keys =
-      "f: line needs one of its keys (expected text, input_ids, messages, or prompt and completion, got ";
+      "f: line needs exactly one of these keys (expected text, input_ids, messages, or prompt and completion, got ";
   EXPECT_EQ(rejection("{}"), keys + "none) at line 12");
   EXPECT_EQ(rejection(R"({"text":"a","input_ids":[1]})"), keys + "text and input_ids) at line 12");
   EXPECT_EQ(rejection(R"({"text":"a","messages":[]})"), keys + "text and messages) at line 12");
   EXPECT_EQ(rejection(R"({"text":5})"), "f: wrong type (expected a string, got number) at line 12, text");
   EXPECT_EQ(rejection(R"({"messages":[]})"),
-            "f: wrong type (expected a list of messages, got an empty one) at line 12, messages");
+            "f: wrong type (expected a list of messages, got an empty list) at line 12, messages");
   EXPECT_EQ(rejection(R"({"messages":"hi"})"),
             "f: wrong type (expected a list of messages, got string) at line 12, messages");
   EXPECT_EQ(
       rejection(R"({"messages":["hi"]})"),
       "f: wrong type (expected a message: {\"role\": ..., \"content\": ...}, got string) at line 12, messages[0]");
   EXPECT_EQ(rejection(R"({"messages":[{"role":"user","content":"a"},{"from":"gpt","value":"b"}]})"),
-            "f: a message without a role (expected user, assistant, system or the like, got none) at line 12, "
+            "f: message without a role (expected user, assistant, system or another role, got none) at line 12, "
             "messages[1].role");
   EXPECT_EQ(rejection(R"({"messages":[{"role":"user"}]})"),
-            "f: a message without content (expected text, got none) at line 12, messages[0].content");
+            "f: message without content (expected text, got none) at line 12, messages[0].content");
   EXPECT_EQ(rejection(R"({"messages":[{"role":"user","content":5}]})"),
             "f: wrong type (expected text, got number) at line 12, messages[0].content");
   EXPECT_EQ(rejection(R"({"messages":[{"role":"user","content":"a"}],"tools":{}})"),
@@ -73,7 +73,7 @@ TEST(Jsonl, ReportsWhatIsWrongAndWhere) {
     return before + std::string(count, '[') + std::string(count, ']') + after;
   };
   EXPECT_EQ(rejection(nested(R"({"messages":[{"role":"user","content":)", 150, "}]}")),
-            "f: nested too deeply (expected messages of texts) at line 12");
+            "f: nested too deeply (expected messages with text content) at line 12");
   EXPECT_EQ(rejection(nested(R"({"messages":[{"role":"user","content":)", 300000, "}]}")),
             "f: JSON nested too deeply (expected at most 200 levels) at line 12, byte 1235");
   EXPECT_EQ(rejection(nested(R"({"input_ids":[)", 300000, "]}")),
@@ -92,7 +92,7 @@ TEST(Jsonl, ReportsWhatIsWrongAndWhere) {
             "completion");
   EXPECT_EQ(rejection(R"({"input_ids":[]})"), "f: no ids (expected one or more, got none) at line 12, input_ids");
   EXPECT_EQ(rejection(R"({"input_ids":"a"})"),
-            "f: wrong type (expected a list of whole numbers, got string) at line 12, input_ids");
+            "f: wrong type (expected a list of integers, got string) at line 12, input_ids");
   for (const char* id : {"100", "-1", "1.5", "\"a\"", "99999999999999999999", "18446744073709551615", "-9e18"}) {
     EXPECT_EQ(rejection(std::string(R"({"input_ids":[1,)") + id + "]}").substr(0, 43),
               "f: id outside the vocabulary (expected 0 to")
@@ -108,13 +108,13 @@ TEST(Jsonl, ReportsWhatIsWrongAndWhere) {
   EXPECT_EQ(rejection(R"({"input_ids":[1,2],"document_lengths":[1,2]})"),
             "f: document_lengths do not add up (expected 2, got 3) at line 12, document_lengths");
   EXPECT_EQ(rejection(R"({"input_ids":[1,2],"document_lengths":[2,0]})").substr(0, 22), "f: bad document length");
-  // What stands behind a zero byte is not dropped unseen.
+  // Text after a zero byte is not ignored.
   const std::string line = R"({"text":"a"})";
   for (const std::string& rest :
        {std::string("\0", 1), std::string("\0]]}", 4), std::string("\0{\"text\":\"b\"}", 13)}) {
     EXPECT_EQ(rejection(line + rest), "f: broken JSON: a zero byte at line 12, byte 1012");
   }
-  // A key twice, at any depth and however it is written: none of the two is dropped without a word.
+  // A duplicate key at any depth and in any spelling is rejected.
   for (const char* twice : {R"({"text":"a","text":"b"})", R"({"text":"a", "t\u0065xt" : "b"})",
                             R"({"text":"a","more":[{},{"text":1,"text":1}]})",
                             R"({"messages":[{"role":"user","content":"a","text":1,"b":{"c":[1,"text"]},"text":2}]})"}) {
@@ -125,7 +125,7 @@ TEST(Jsonl, ReportsWhatIsWrongAndWhere) {
         R"({"input_ids":[1,2],"":{},"a":[]})"}) {
     EXPECT_EQ(rejection(once), "accepted") << once;
   }
-  // Both mistakes of a line.
+  // Both problems of a line.
   EXPECT_EQ(rejection(R"({"input_ids":[700],"document_lengths":[0]})").find('\n') != std::string::npos, true);
 }
 

@@ -1,4 +1,4 @@
-// Want of memory in reading data: an error with its own code, never the process's end.
+// Out of memory while reading data: an error with its own exit code instead of a crash.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kLittle = std::int64_t{16} << 20;
 
-TEST(WithoutMemory, AFileThatCannotBeMappedDoesNotFit) {
+TEST(WithoutMemory, MappingAFileThrowsDoesNotFit) {
   if (!AddressLimit::kPossible) GTEST_SKIP() << "needs a build without AddressSanitizer";
   const TemporaryFolder folder;
   folder.write("ids.bin", "");
@@ -23,14 +23,14 @@ TEST(WithoutMemory, AFileThatCannotBeMappedDoesNotFit) {
   const AddressLimit limit(kLittle);
   try {
     const MappedFile file(folder / "ids.bin");
-    FAIL() << "it was mapped";
+    FAIL() << "mapped";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::does_not_fit) << error.what();
-    EXPECT_NE(std::string(error.what()).find("rejected 1.00 GiB for "), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("cannot allocate 1.00 GiB for "), std::string::npos) << error.what();
   }
 }
 
-TEST(WithoutMemory, APoolThatIsRefusedAThreadEndsTheOthers) {
+TEST(WithoutMemory, APoolJoinsItsThreadsIfOneCannotStart) {
   if (!AddressLimit::kPossible) GTEST_SKIP() << "needs a build without AddressSanitizer";
   const BlockEncoder encoder({});
   const AddressLimit limit(kLittle);

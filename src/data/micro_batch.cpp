@@ -27,7 +27,7 @@ BatchShape batch_shape(const Recipe& recipe) {
   const bool zigzag = chunks == 0 && recipe.data.pack == Packing::chunks;
   shape.split = zigzag ? SequenceSplit::zigzag : SequenceSplit::by_work;
   shape.chunks_per_rank = zigzag ? 2 : chunks > 0 ? chunks : 4;
-  // Short sequences would be mostly padding in more chunks.
+  // With more chunks, short sequences would be mostly padding.
   constexpr std::int64_t kMinChunk = 64;
   if (!zigzag && chunks == 0 && shape.sequence_length >= 16 * shape.context * kMinChunk) {
     shape.chunks_per_rank = 16;
@@ -37,10 +37,10 @@ BatchShape batch_shape(const Recipe& recipe) {
 }
 
 MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShape& shape, int context_rank) {
-  HAWSER_CHECK(static_cast<std::int64_t>(sequences.size()) <= shape.sequences, sequences.size(), " sequences for ",
+  HAWSER_CHECK(static_cast<std::int64_t>(sequences.size()) <= shape.sequences, sequences.size(), " sequences, maximum ",
                shape.sequences);
   HAWSER_CHECK(shape.split == SequenceSplit::by_work || shape.chunks_per_rank == (shape.context == 1 ? 1 : 2),
-               "zig-zag with ", shape.chunks_per_rank, " chunks a rank");
+               "zig-zag with ", shape.chunks_per_rank, " chunks per rank");
   MicroBatch batch;
   const auto rows = static_cast<std::size_t>(shape.local_rows());
   batch.ids.assign(rows, 0);
@@ -53,10 +53,10 @@ MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShap
   std::vector<double> load(shape.context, 0.0), work(shape.context, 0.0);
   for (std::int64_t s = 0; s < shape.sequences; ++s) {
     const Sequence& sequence = s < static_cast<std::int64_t>(sequences.size()) ? sequences[s] : kEmpty;
-    HAWSER_CHECK(sequence.length() <= shape.sequence_length, "sequence of ", sequence.length(), " tokens for ",
+    HAWSER_CHECK(sequence.length() <= shape.sequence_length, "sequence of ", sequence.length(), " tokens, maximum ",
                  shape.sequence_length);
     HAWSER_CHECK(static_cast<std::int64_t>(sequence.document_lengths.size()) <= shape.max_documents,
-                 sequence.document_lengths.size(), " documents in a sequence for ", shape.max_documents);
+                 sequence.document_lengths.size(), " documents in a sequence, maximum ", shape.max_documents);
     tables.push_back(shape.split == SequenceSplit::zigzag
                          ? make_zigzag(shape.sequence_length, shape.context)
                          : deal_by_work(shape.sequence_length, sequence.document_lengths, shape.context,

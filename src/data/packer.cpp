@@ -20,7 +20,7 @@ class PackedSequences final : public SequenceSet {
     std::vector<Piece> cut;
     for (std::int64_t i = 0; i < file_->sequences(); ++i) {
       const std::int64_t end = file_->begin(i) + file_->length(i);
-      // The document's last token is a target only, so a piece that held it alone is not made.
+      // A document's last token is only a target, so it is never a piece of its own.
       for (std::int64_t at = file_->begin(i); at + 1 < end; at += length) {
         cut.push_back({at, static_cast<std::int32_t>(std::min(length, end - at)), at + length < end});
       }
@@ -72,10 +72,10 @@ class PackedSequences final : public SequenceSet {
   struct Piece {
     std::int64_t begin = 0;  // first token in the file
     std::int32_t length = 0;
-    bool continues = false;  // the document has tokens after it
+    bool continues = false;  // the document has tokens after the piece
   };
 
-  // Appends the window's bins as sequences, pieces in the order of the window.
+  // Appends the window's bins as sequences, with pieces in window order.
   void pack(const std::vector<Piece>& window, const std::vector<std::int32_t>& bins) {
     std::vector<std::int32_t> order(window.size());
     std::iota(order.begin(), order.end(), 0);
@@ -91,7 +91,7 @@ class PackedSequences final : public SequenceSet {
   std::shared_ptr<const TokenFile> file_;
   std::int64_t max_documents_, vocab_size_;
   std::vector<Piece> pieces_;
-  std::vector<std::int64_t> first_{0};  // of each sequence in pieces_, and the end
+  std::vector<std::int64_t> first_{0};  // first piece of each sequence, and the number of pieces
 };
 
 }  // namespace
@@ -102,11 +102,11 @@ std::vector<std::int32_t> best_fit(std::span<const std::int32_t> lengths, std::i
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return lengths[a] > lengths[b]; });
   std::vector<std::int32_t> bins(lengths.size());
-  std::vector<std::int64_t> pieces;                      // by bin
-  std::set<std::pair<std::int64_t, std::int32_t>> open;  // (room left, bin), bins with room and a place
+  std::vector<std::int64_t> pieces;                      // of each bin
+  std::set<std::pair<std::int64_t, std::int32_t>> open;  // (free space, bin) of bins that accept pieces
   for (const std::int32_t piece : order) {
     const std::int64_t length = lengths[piece];
-    HAWSER_CHECK(length <= capacity, "piece of ", length, " for ", capacity);
+    HAWSER_CHECK(length <= capacity, "piece of ", length, " tokens, capacity ", capacity);
     auto found = open.lower_bound({length, 0});
     std::int64_t space = capacity;
     std::int32_t bin = static_cast<std::int32_t>(pieces.size());
@@ -125,7 +125,7 @@ std::vector<std::int32_t> best_fit(std::span<const std::int32_t> lengths, std::i
 std::vector<std::int32_t> piece_lengths(const TokenFile& file, std::int64_t length) {
   std::vector<std::int32_t> lengths;
   for (std::int64_t i = 0; i < file.sequences(); ++i) {
-    // As PackedSequences cuts: never a document's last token alone.
+    // As in PackedSequences: a document's last token is never a piece of its own.
     for (std::int64_t left = file.length(i); left > 1; left -= length) {
       lengths.push_back(static_cast<std::int32_t>(std::min(length, left)));
     }

@@ -1,4 +1,4 @@
-// Which pieces of which documents go into one sequence.
+// `best_fit`: bin packing of document pieces into sequences.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace hawser::data {
 
-// Best fit, longest first: each piece goes into the fullest bin that still has room for it and holds fewer than
-// `max_pieces`, or into a new one. Returns the bin of each piece; bins are numbered from 0 in order of opening. Pieces
-// of one length keep their order. O(n log n). Every length is at most `capacity`.
+// Best-fit decreasing: each piece, longest first, goes into the fullest bin that has space for it and fewer than
+// `max_pieces` pieces, or into a new bin. Returns the bin of each piece; bins are numbered from 0 in order of opening.
+// Pieces of equal length keep their order. Every length must be at most `capacity`. O(n log n).
 std::vector<std::int32_t> best_fit(std::span<const std::int32_t> lengths, std::int64_t capacity,
                                    std::int64_t max_pieces);
 
-// What packed_sequences cuts a file's sequences into: the lengths of the pieces, in order of the file.
+// Lengths of the pieces that packed_sequences splits a file's sequences into, in file order.
 std::vector<std::int32_t> piece_lengths(const TokenFile& file, std::int64_t length);
 
-// How it goes through them: shuffled under this name, so many at a time.
+// packed_sequences shuffles the pieces with this name of the random stream, and packs this number at a time.
 inline constexpr const char* kPackingName = "data/packing";
 inline constexpr std::size_t kPackingWindow = 65536;
 

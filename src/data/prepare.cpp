@@ -26,7 +26,7 @@ PrepareJob check(const PrepareOptions& options, Problems& problems) {
   job.from.validation = find_sources(options.validation, options.folder, "data.validation", problems);
   const auto is_text = [](const Source& source) { return source.kind != SourceKind::tokens; };
   const bool text = std::ranges::any_of(job.from.train, is_text) || std::ranges::any_of(job.from.validation, is_text);
-  // Ids need no tokenizer; where no source was found, its faults are said all the same.
+  // Ids need no tokenizer. If there are no training sources, the tokenizer is loaded only to report its problems.
   const bool wanted = text || job.from.train.empty();
   if (!options.tokenizer.empty() && wanted) {
     try {
@@ -35,7 +35,7 @@ PrepareJob check(const PrepareOptions& options, Problems& problems) {
       problems.add_lines(error.what());
     }
   }
-  // The tokenizer's own template matters only where there are conversations.
+  // Problems of the tokenizer's own template matter only for conversations.
   job.chat_template =
       chat::open_chat_template(options.chat_template, options.tokenizer, options.folder, "data.chat_template",
                                options.chat_template.empty() ? job.without_template : problems);
@@ -43,12 +43,12 @@ PrepareJob check(const PrepareOptions& options, Problems& problems) {
   job.from.tokenizer = job.tokenizer ? job.tokenizer->fingerprint() : 0;
   job.from.vocab_size = options.vocab_size;
   job.from.deduplicate = options.deduplicate;
-  // Given files make the fraction idle: it must not make token files stale.
+  // Validation files override the fraction; a change of the unused fraction must not make token files stale.
   job.from.validation_fraction = options.validation.empty() ? options.validation_fraction : 0.0;
   job.from.seed = job.from.validation_fraction > 0.0 ? options.seed : 0;
   if (job.tokenizer && options.vocab_size > 0 && job.tokenizer->vocab_size() > options.vocab_size) {
     problems.add({.file = options.tokenizer,
-                  .what = "tokenizer has more ids than the model",
+                  .what = "the tokenizer's vocabulary is larger than the model's",
                   .expected = cat("at most ", options.vocab_size),
                   .got = cat(job.tokenizer->vocab_size()),
                   .at = "data.tokenizer"});
@@ -63,7 +63,7 @@ PrepareJob checked(const PrepareOptions& options) {
   return job;
 }
 
-// Token files that stay where they are: nothing but their ids is checked.
+// Token files that are used in place: only their ids are checked.
 Prepared check_in_place(const TokenFiles& files, const PrepareOptions& options) {
   Prepared prepared;
   Problems problems;
@@ -98,7 +98,7 @@ PrepareOptions prepare_options(const Recipe& recipe) {
                          .deduplicate = recipe.data.deduplicate,
                          .threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()))};
   if (options.tokenizer.empty()) {
-    // Beside the model; ids only, if it has none there.
+    // The model's folder; without a tokenizer there, lines must have ids.
     const fs::path beside =
         recipe.model.path.empty() ? fs::path(recipe.model.config).parent_path() : fs::path(recipe.model.path);
     const std::string file = resolve_path((beside / "tokenizer.json").string(), recipe.folder);
@@ -163,10 +163,10 @@ std::optional<Problem> prepared_folder(const std::string& folder) {
     problem.what = "prepared data without its token files";
   } else if (tokens) {
     problem.what = "looks like prepared data without its prepared.json";
-    problem.hint = cat("hawser prepare RECIPE, which makes it anew, or ", show);
+    problem.hint = cat("hawser prepare RECIPE to rebuild it, or ", show);
   } else if (has("unfinished/state.json")) {
-    problem.what = "prepared data that is not finished";
-    problem.hint = "hawser prepare RECIPE, which goes on";
+    problem.what = "unfinished prepared data";
+    problem.hint = "hawser prepare RECIPE to resume it";
   } else {
     return std::nullopt;
   }

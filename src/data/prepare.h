@@ -1,17 +1,17 @@
-// Text to token files: `hawser prepare`, and `fit` when they are missing or stale.
+// `prepare`: converts text to token files, for `hawser prepare`, and for `fit` if they are missing or stale.
 //
 // Writes OUTPUT/train.{bin,idx}, OUTPUT/valid.{bin,idx} if anything is held out, and last OUTPUT/prepared.json, which
-// says what they were made from. Documents keep the order of the sources whatever the number of threads. A text gets
-// what the tokenizer puts around it (begin of text) and then its end-of-text token; lines of ids stay as they are.
+// records the sources and options. Documents keep the order of the sources for any number of threads. A text gets the
+// tokens that the tokenizer adds (begin of text) and then the end-of-text token; lines of ids are not changed.
 //
-// Token files are sources too: one alone is read where it lies (token_files); several, or one of which a share is held
-// out, or one beside text, are joined in OUTPUT, their ids as they are.
+// Token files are sources too. A single one is read in place (token_files). Several, or one from which a fraction is
+// held out, or one together with text, are joined in OUTPUT with unchanged ids.
 //
-// Memory is bounded: a window of blocks (1 MiB of lines or text) is in flight at a time, whatever the sources' size.
+// Memory is bounded: a window of blocks (1 MiB of lines or text) is in flight, for sources of any size.
 //
-// A prepare that was stopped, in whatever way, goes on where it was: what is done so far lies in OUTPUT/unfinished,
-// with a note that is renewed every few seconds. The token files are the same bytes in any case, for any number of
-// threads. Nothing has its final name before all of it is on the disk.
+// An interrupted or killed prepare resumes: OUTPUT/unfinished has the data so far and a state file that is rewritten
+// every few seconds. The token files are bitwise equal in any case and for any number of threads. No file gets its
+// final name before all of it is on disk.
 #pragma once
 
 #include <chrono>
@@ -27,67 +27,67 @@
 namespace hawser::data {
 
 struct PrepareProgress {
-  bool counting = false;  // the documents, before the first is read: for validation_fraction
+  bool counting = false;  // counting documents for validation_fraction, before reading them
   std::int64_t bytes_done = 0, bytes_total = 0;
-  std::int64_t bytes_before = 0;  // of bytes_done: what an earlier, unfinished prepare had done
+  std::int64_t bytes_before = 0;  // part of bytes_done that an earlier, unfinished prepare did
   std::int64_t documents = 0, tokens = 0;
 };
 
 struct PrepareOptions {
   std::vector<std::string> train;       // patterns, see sources.h
-  std::vector<std::string> validation;  // held-out files; else validation_fraction of the documents of `train`
-  std::string folder;                   // relative patterns start here
-  std::string tokenizer;                // a tokenizer.json or its folder; "": lines must bring ids
+  std::vector<std::string> validation;  // held-out files; empty: validation_fraction of the documents of `train`
+  std::string folder;                   // base of relative patterns
+  std::string tokenizer;                // a tokenizer.json or its folder; "": lines must have ids
   std::string output;                   // folder of the token files
   double validation_fraction = 0.0;
   std::uint64_t seed = 0;
-  std::int64_t vocab_size = 0;  // the model's: ids of lines must be below it; 0: the tokenizer's
+  std::int64_t vocab_size = 0;  // of the model: upper bound of ids in lines; 0: the tokenizer's
   std::string chat_template;    // a name or a file; "": the tokenizer's; see chat/chat_template.h
-  bool deduplicate = false;     // leave out documents whose content was there before
+  bool deduplicate = false;     // omit documents with the same content as an earlier one
   int threads = 1;
-  std::chrono::milliseconds save_every{5000};            // how much work a stop may cost
-  std::int64_t block_bytes = 0;                          // 0: 1 MiB; tests take less
-  std::function<void(const PrepareProgress&)> progress;  // on the calling thread, a few times a second at most
+  std::chrono::milliseconds save_every{5000};            // interval between writes of the state file
+  std::int64_t block_bytes = 0;                          // 0: 1 MiB; smaller in tests
+  std::function<void(const PrepareProgress&)> progress;  // on the calling thread, at most about 5 times a second
 };
 
-// What one of the two token files holds.
+// Counts of one of the two token files.
 struct PreparedCounts {
   std::int64_t documents = 0, sequences = 0, tokens = 0;
 };
 
 struct Prepared {
   PreparedCounts train, validation;
-  std::int64_t source_bytes = 0;  // as the files lie there
-  bool compressed = false;        // one of them at least is
-  std::int64_t duplicates = 0;    // documents left out
+  std::int64_t source_bytes = 0;  // size of the source files, compressed
+  bool compressed = false;        // at least one source is
+  std::int64_t duplicates = 0;    // documents omitted
   bool resumed = false;
 };
 
-// A recipe's data section with its defaults filled in: the tokenizer beside the model, token files in OUTPUT/data.
+// Options from a recipe's data section, with defaults: the tokenizer in the model's folder, token files in OUTPUT/data.
 PrepareOptions prepare_options(const Recipe& recipe);
 
-// The token files that a run reads, by prefix: those of `output`, or in place the user's own, where one is all of the
-// training data and none or one is all of the validation data. `validation` may name a file that is not there.
+// Prefixes of the token files that a run reads: those in `output`, or the user's own in place, if one of them is all of
+// the training data and one or none is all of the validation data. The file of `validation` may not exist.
 struct TokenFiles {
   std::string train, validation;  // validation "": none is held out
   bool in_place = false;
 };
 TokenFiles token_files(const PrepareOptions& options);
 
-// Adds what can be known to be wrong without reading the sources: patterns without files, a tokenizer that cannot be
+// Adds the problems that can be found without reading the sources: patterns without files, a tokenizer that cannot be
 // read or does not fit the model. Writes nothing.
 void check_sources(const PrepareOptions& options, Problems& problems);
 
-// UserError with all problems of all files together; then nothing is written. Files in place are only checked: every id
-// is read.
+// UserError with all problems of all files; no token file is then written. Files in place are only checked: every id is
+// read.
 Prepared prepare(const PrepareOptions& options);
 
-// Whether the token files in options.output were made from the same sources (path, size, time of change), tokenizer and
-// options. False also when something is missing or cannot be read, and for files in place.
+// Whether the token files in options.output were made from the same sources (path, size, modification time), tokenizer
+// and options. Also false if anything is missing or cannot be read, and for files in place.
 bool is_prepared(const PrepareOptions& options);
 
-// What to say of a folder that was taken for something else and is one of prepared data, be it unfinished or without
-// its prepared.json; none for any other.
+// The problem to report if a path that should be something else is a folder of prepared data, including unfinished data
+// and data without its prepared.json; nullopt for any other folder.
 std::optional<Problem> prepared_folder(const std::string& folder);
 
 }  // namespace hawser::data

@@ -1,4 +1,4 @@
-// Prepare on sources of every kind and size: archives, long texts, duplicates; stopped at any point.
+// Prepare with archives, long texts, duplicates and token files, interrupted at any point.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ class PrepareSources : public testing::Test {
             .block_bytes = 2000};
   }
   std::string rejection(const PrepareOptions& with) { return rejection_of(with, folder_); }
-  // Everything in a folder of token files but what was made from when.
+  // Contents of all files but prepared.json, which has paths and modification times.
   std::map<std::string, std::string> files(const std::string& output) {
     std::map<std::string, std::string> found;
     for (const auto& entry : fs::recursive_directory_iterator(folder_.path(output))) {
@@ -73,7 +73,7 @@ class PrepareSources : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(PrepareSources, ArchivesAndFoldersGiveWhatTheirTextGives) {
+TEST_F(PrepareSources, ArchivesAndFoldersEqualTheirPlainText) {
   fs::create_directories(folder_.path("plain/deep"));
   fs::create_directories(folder_.path("packed/deep"));
   folder_.write("plain/a.jsonl", lines(300, 1));
@@ -98,8 +98,8 @@ TEST_F(PrepareSources, ArchivesAndFoldersGiveWhatTheirTextGives) {
   EXPECT_EQ(files("one").size(), 6u) << "train and valid, each with .bin, .idx and .labels.bin";
 }
 
-// Whichever of its files is named, or all of them by a glob.
-TEST_F(PrepareSources, EachFileOfATokenFileNamesIt) {
+// By prefix, by any of its files, or by a glob that matches all of them.
+TEST_F(PrepareSources, ATokenFileIsFoundByAnyOfItsFiles) {
   folder_.write("a.jsonl", lines(50, 1));
   prepare(options({"a.jsonl"}, "one"));
   for (const char* name : {"one/train", "one/train.bin", "one/train.idx", "one/train.labels.bin", "one/train.*"}) {
@@ -111,7 +111,7 @@ TEST_F(PrepareSources, EachFileOfATokenFileNamesIt) {
   }
 }
 
-TEST_F(PrepareSources, ReportsWhereAnArchiveIsBroken) {
+TEST_F(PrepareSources, ReportsCorruptArchivesWithTheirPlace) {
   const std::string whole = gzip(lines(5000, 1));
   folder_.write("short.jsonl.gz", whole.substr(0, 20000));
   folder_.write("line.jsonl.zst", zstd("{\"text\": \"fine\"}\n\n{\"text\": 5}\n"));
@@ -122,13 +122,14 @@ TEST_F(PrepareSources, ReportsWhereAnArchiveIsBroken) {
             "short.jsonl.gz: gzip archive cut short at byte 20000\n"
             "line.jsonl.zst: wrong type (expected a string, got number) at line 3, text");
   EXPECT_EQ(rejection(options({"named.txt.gz", "named.jsonl", "empty.txt.gz"})),
-            "named.txt.gz: not a gzip archive; try the name that fits its content\n"
-            "named.jsonl: compressed, but not by its name (expected text) at data.train[1]; try mv named.jsonl "
+            "named.txt.gz: not a gzip archive; try a file extension that matches the contents\n"
+            "named.jsonl: compressed file without the matching extension (expected text) at data.train[1]; try mv "
+            "named.jsonl "
             "named.jsonl.gz\nempty.txt.gz: empty file at data.train[2]");
-  EXPECT_EQ(files("out").size(), 0u) << "nothing remains of what was rejected";
+  EXPECT_EQ(files("out").size(), 0u) << "leaves no files of rejected sources";
 }
 
-TEST_F(PrepareSources, ALongTextIsOneDocumentInTheIdsOfTheWhole) {
+TEST_F(PrepareSources, ALongTextIsOneDocumentWithTheIdsOfTheFullText) {
   folder_.write("a.txt", text(30000, 1));
   PrepareOptions parts = options({"a.txt"}, "parts"), whole = options({"a.txt"}, "whole");
   whole.block_bytes = 1 << 30;
@@ -152,19 +153,19 @@ TEST_F(PrepareSources, LeavesOutDuplicates) {
   EXPECT_EQ(prepare(with).train.documents, 10);
   const auto all = documents("out/train");
   with.deduplicate = true;
-  EXPECT_FALSE(is_prepared(with)) << "the token files are others";
+  EXPECT_FALSE(is_prepared(with)) << "the option changes the token files";
   const Prepared prepared = prepare(with);
   EXPECT_EQ(prepared.duplicates, 5);
   EXPECT_EQ(documents("out/train"), (std::vector<Ids>{all[0], all[1], all[3], all[4], all[7], all[9]}));
-  EXPECT_EQ(prepared.validation.documents, 1) << "what is trained on is not held out";
-  // Token files know theirs as well.
+  EXPECT_EQ(prepared.validation.documents, 1) << "duplicates of training documents are omitted from validation";
+  // Documents of token files are deduplicated too.
   fs::rename(folder_.path("out"), folder_.path("first"));
   PrepareOptions joined = options({"first/train", "a.jsonl"});
   joined.deduplicate = true;
-  EXPECT_EQ(prepare(joined).duplicates, 4) << "ids are not the text they came from, and equal only ids";
+  EXPECT_EQ(prepare(joined).duplicates, 4) << "ids are compared with ids only, not with text";
 }
 
-TEST_F(PrepareSources, ContinuesWhereItWasKilled) {
+TEST_F(PrepareSources, ResumesAfterSigkill) {
   folder_.write("a.jsonl.gz", gzip(lines(1500, 1)));
   folder_.write("b.txt", text(40000, 2));
   folder_.write("c.jsonl", lines(1500, 3) + lines(700, 1));
@@ -199,7 +200,7 @@ TEST_F(PrepareSources, ContinuesWhereItWasKilled) {
             std::_Exit(1);
           }
         }
-        // A child that is slower to start than this process was (under a sanitizer) is left more and more time.
+        // Each round waits longer, for a child that starts slower than this process did (under a sanitizer).
         const double patience = 0.9 + 0.1 * (kills - before);
         const double wait = random.uniform(static_cast<std::uint64_t>(100 * round + kills)) * seconds * patience;
         std::this_thread::sleep_for(std::chrono::duration<double>(wait));
@@ -212,7 +213,7 @@ TEST_F(PrepareSources, ContinuesWhereItWasKilled) {
           break;
         }
         ++kills;
-        // Under a final name there is a whole file or none.
+        // A file under its final name is complete.
         for (const char* name : {"train", "valid"}) {
           const std::string prefix = folder_.path(output + "/" + name);
           if (fs::exists(prefix + ".idx")) TokenFile(prefix).check_ids(4096);
@@ -230,7 +231,7 @@ TEST_F(PrepareSources, ContinuesWhereItWasKilled) {
   }
 }
 
-TEST_F(PrepareSources, WhatIsLeftOfAnotherPrepareIsNotGoneOnWith) {
+TEST_F(PrepareSources, DoesNotResumeWithOtherSources) {
   folder_.write("a.jsonl", lines(900, 1));
   const PrepareOptions with = options({"a.jsonl"});
   const auto stop = [&](PrepareOptions stopped) {
@@ -245,7 +246,7 @@ TEST_F(PrepareSources, WhatIsLeftOfAnotherPrepareIsNotGoneOnWith) {
   stop(with);
   EXPECT_TRUE(fs::exists(folder_.path("out/unfinished/state.json")));
   EXPECT_FALSE(fs::exists(folder_.path("out/train.idx")));
-  // Another tokenizer's ids, another source, a draft that lost bytes: all anew.
+  // Starts over after a changed source, and after a draft that lost bytes.
   folder_.write("a.jsonl", lines(900, 2));
   EXPECT_FALSE(prepare(with).resumed);
   EXPECT_FALSE(fs::exists(folder_.path("out/unfinished")));
@@ -255,7 +256,7 @@ TEST_F(PrepareSources, WhatIsLeftOfAnotherPrepareIsNotGoneOnWith) {
   EXPECT_FALSE(prepare(with).resumed);
   prepare(options({"a.jsonl"}, "second"));
   EXPECT_TRUE(files("out") == files("second"));
-  // And from where it was, where nothing changed.
+  // Resumes if nothing changed.
   fs::remove_all(folder_.path("out"));
   stop(with);
   EXPECT_TRUE(prepare(with).resumed);
@@ -267,7 +268,8 @@ TEST_F(PrepareSources, OneProcessAtATime) {
   fs::create_directories(folder_.path("out/unfinished"));
   const int lock = ::open(folder_.path("out/unfinished/lock").c_str(), O_RDWR | O_CREAT, 0644);
   ASSERT_EQ(::flock(lock, LOCK_EX), 0);
-  EXPECT_EQ(rejection(options({"a.txt"})), "out: another hawser prepares data here; try another data.prepared");
+  EXPECT_EQ(rejection(options({"a.txt"})),
+            "out: another hawser process is preparing data here; try another data.prepared");
   ::close(lock);
   EXPECT_EQ(rejection(options({"a.txt"})), "accepted");
 }

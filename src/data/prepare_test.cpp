@@ -42,7 +42,7 @@ class PrepareTest : public testing::Test {
             .threads = 2};
   }
   std::string rejection(const PrepareOptions& with) { return rejection_of(with, folder_); }
-  // `count` lines of text that tell themselves apart; long ones, so that a file has several blocks.
+  // `count` distinct lines of text; `words` makes them long enough for several blocks.
   void write_lines(const std::string& name, int count, int words = 10) {
     std::string text;
     for (int i = 0; i < count; ++i) {
@@ -109,7 +109,7 @@ TEST_F(PrepareTest, IsTheSameForAnyNumberOfThreads) {
   EXPECT_FALSE(std::includes(train[0].begin(), train[0].end(), valid[0].begin(), valid[0].end()));
 }
 
-TEST_F(PrepareTest, HoldsOutAShareChosenBySeed) {
+TEST_F(PrepareTest, HoldsOutAFractionChosenBySeed) {
   const auto chosen = [](std::int64_t documents, double fraction, std::uint64_t seed) {
     const HeldOut held_out(documents, fraction, seed);
     std::vector<bool> out;
@@ -126,18 +126,18 @@ TEST_F(PrepareTest, HoldsOutAShareChosenBySeed) {
   EXPECT_EQ(count(chosen(5, 0.0, 7)), 0);
 }
 
-TEST_F(PrepareTest, TakesGivenValidationFilesAndKnowsWhenItIsDone) {
+TEST_F(PrepareTest, UsesValidationFilesAndDetectsStaleTokenFiles) {
   folder_.write("a.txt", "training text");
   folder_.write("v.txt", "held out");
   PrepareOptions with = options({"a.txt"});
   EXPECT_FALSE(is_prepared(with));
   with.validation = {"v.txt"};
-  with.validation_fraction = 0.5;  // idle beside files
+  with.validation_fraction = 0.5;  // ignored: validation files are given
   EXPECT_EQ(prepare(with).validation.documents, 1);
   EXPECT_TRUE(is_prepared(with));
   PrepareOptions other = with;
   other.seed = 99;
-  EXPECT_TRUE(is_prepared(other));  // the seed chose nothing here
+  EXPECT_TRUE(is_prepared(other));  // the seed has no effect here
   other.validation = {};
   EXPECT_FALSE(is_prepared(other));
   folder_.write("v.txt", "held out, and longer");
@@ -155,7 +155,7 @@ TEST_F(PrepareTest, TakesGivenValidationFilesAndKnowsWhenItIsDone) {
   EXPECT_FALSE(is_prepared(with));
 }
 
-// A token file with its documents; `labels` gives each id the next one as its label.
+// Writes a token file with these documents; with `labels`, every label is 7.
 void write_tokens(const std::string& prefix, const std::vector<Ids>& documents, bool labels = false) {
   TokenFileWriter file(prefix, 4096);
   for (const Ids& ids : documents) {
@@ -166,7 +166,7 @@ void write_tokens(const std::string& prefix, const std::vector<Ids>& documents, 
   file.finish();
 }
 
-TEST_F(PrepareTest, OneTokenFileIsReadWhereItLies) {
+TEST_F(PrepareTest, ASingleTokenFileIsReadInPlace) {
   write_tokens(folder_.path("a"), {{1, 2, 3}, {4, 5}});
   write_tokens(folder_.path("v"), {{6, 7}});
   for (const char* name : {"a", "a.bin", "a.idx", "a.*"}) {
@@ -175,14 +175,14 @@ TEST_F(PrepareTest, OneTokenFileIsReadWhereItLies) {
     EXPECT_TRUE(token_files(with).in_place) << name;
     EXPECT_EQ(token_files(with).train, folder_.path("a")) << name;
     EXPECT_EQ(token_files(with).validation, "") << name;
-    EXPECT_FALSE(is_prepared(with)) << "its ids are checked each time";
+    EXPECT_FALSE(is_prepared(with)) << "ids are checked each time";
   }
   PrepareOptions with = options({"a"});
   with.validation = {"v"};
-  with.validation_fraction = 0.5;  // idle: files are given
+  with.validation_fraction = 0.5;  // ignored: validation files are given
   EXPECT_EQ(prepare(with).validation.tokens, 2);
   EXPECT_EQ(token_files(with).validation, folder_.path("v"));
-  EXPECT_FALSE(fs::exists(folder_.path("out"))) << "nothing was to be written";
+  EXPECT_FALSE(fs::exists(folder_.path("out"))) << "writes nothing";
   with.vocab_size = 5;
   with.tokenizer = "";
   EXPECT_EQ(rejection(with),
@@ -204,7 +204,7 @@ TEST_F(PrepareTest, SeveralTokenFilesAreJoinedWithTextInTheOrderGiven) {
   joined.read_labels(0, labels);
   EXPECT_EQ(labels, (Ids{1, 2, 3, 4, 5, 10, 11, 7, 7}));
   write_tokens(folder_.path("b"), {{8, 9, 10}});
-  EXPECT_FALSE(is_prepared(with)) << "a source that changed";
+  EXPECT_FALSE(is_prepared(with)) << "the source changed";
 
   PrepareOptions held = options({"a"});
   held.validation_fraction = 0.5;
@@ -213,11 +213,11 @@ TEST_F(PrepareTest, SeveralTokenFilesAreJoinedWithTextInTheOrderGiven) {
 
   folder_.write("half.bin", "12345678");
   EXPECT_EQ(rejection(options({"half.bin", "half"})),
-            "half.bin: half of a token file (expected a .bin and an .idx side by side) at data.train[0]\n"
+            "half.bin: incomplete token file (expected a .bin and an .idx with the same name) at data.train[0]\n"
             "half: no such file at data.train[1]");
 }
 
-TEST_F(PrepareTest, NamesUtf16) {
+TEST_F(PrepareTest, RejectsUtf16) {
   std::string wide;
   for (const char c : std::string("It is a truth universally acknowledged")) wide += {c, '\0'};
   folder_.write("plain.txt", wide);
@@ -230,7 +230,7 @@ TEST_F(PrepareTest, NamesUtf16) {
   EXPECT_EQ(rejection(options({"zeros.txt"})), "accepted");
 }
 
-TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
+TEST_F(PrepareTest, ReportsAllProblemsAndKeepsTheOldFiles) {
   folder_.write("good.txt", "fine");
   prepare(options({"good.txt"}));
   const auto before = documents_of(folder_.path("out/data/train"));
@@ -242,7 +242,7 @@ TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
   EXPECT_EQ(
       files,
       "none*.jsonl: no such file at data.train[0]\nempty.jsonl: empty file at data.train[1]\n"
-      "other.csv: unknown kind of file (expected .jsonl or .txt, also .gz or .zst, or a token file) at data.train[2]");
+      "other.csv: unknown file type (expected .jsonl or .txt, also .gz or .zst, or a token file) at data.train[2]");
   const std::string lines = rejection(options({"bad.jsonl", "bad.txt"}));
   EXPECT_NE(lines.find("bad.jsonl: broken JSON"), std::string::npos) << lines;
   EXPECT_NE(lines.find("at line 2, byte 14"), std::string::npos) << lines;
@@ -255,8 +255,8 @@ TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
   PrepareOptions with = options({"good.txt"});
   with.validation_fraction = 0.1;
   EXPECT_EQ(rejection(with),
-            "good.txt: one document only, none can be held out at data.validation_fraction; try "
-            "data.validation with files of its own");
+            "good.txt: only one document, none can be held out at data.validation_fraction; try "
+            "data.validation with separate files");
   with = options({"good.txt"});
   with.tokenizer = "";
   EXPECT_EQ(rejection(with), "good.txt: text needs a tokenizer; try data.tokenizer");
@@ -267,7 +267,7 @@ TEST_F(PrepareTest, ReportsEverythingThatIsWrongAndKeepsTheOldFiles) {
             "data.validation_fraction");
   with = options({"good.txt"});
   with.vocab_size = 4000;
-  EXPECT_NE(rejection(with).find("tokenizer has more ids than the model"), std::string::npos);
+  EXPECT_NE(rejection(with).find("the tokenizer's vocabulary is larger than the model's"), std::string::npos);
   folder_.write("blank.jsonl", "{\"text\":\"\"}\n");
   EXPECT_EQ(rejection(options({"blank.jsonl"})), "no tokens in any document at data.train");
 }

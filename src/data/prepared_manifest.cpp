@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Goes up whenever the same sources would give other token files.
+// Incremented whenever the same sources would give different token files.
 constexpr int kVersion = 2;
 
 const char* name_of(SourceKind kind) {
@@ -90,11 +90,11 @@ void write_json(const std::string& path, const Json& json) {
   file.commit();
 }
 
-// What `read` makes of a file of this version; nullopt when there is none.
+// Result of `read` for a file of this version; nullopt if there is none.
 template <class Read>
 auto read_json(const std::string& path, Read read) -> std::optional<decltype(read(Json()))> {
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;  // a pipe would hold us
+  if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;  // opening a FIFO would hang
   std::ifstream stream(path);
   if (!stream) return std::nullopt;
   try {

@@ -1,5 +1,5 @@
-// prepared.json: what token files were made from; unfinished/state.json: how far a prepare has come. Internal to
-// prepare.
+// prepared.json, which records the origin of token files, and unfinished/state.json, which records the progress of a
+// prepare. Internal to prepare.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@
 
 namespace hawser::data {
 
-// What the token files depend on.
+// Everything that the contents of the token files depend on.
 struct PreparedFrom {
   std::vector<Source> train, validation;
   std::uint64_t tokenizer = 0;  // fingerprint; 0: none
@@ -27,19 +27,19 @@ struct PreparedFrom {
 };
 
 void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts);
-// nullopt when there is none that this version understands.
+// nullopt if there is none of this version.
 std::optional<PreparedFrom> read_manifest(const std::string& path);
 
-// How far an unfinished prepare has come, with all that it takes to go on.
+// Progress of an unfinished prepare, sufficient to resume it.
 struct PrepareState {
   PreparedFrom from;
-  bool complete = false;        // all is read: the drafts need their names only
-  bool validation = false;      // which list of sources is being read,
-  std::int64_t source = 0;      // which of it,
-  SourcePlace place;            // and where in it; in a token file `byte` is the document
-  std::int64_t counted = -1;    // documents of `train`, where they were counted
+  bool complete = false;        // all sources are read; the drafts only need their final names
+  bool validation = false;      // position: in the validation sources (true) or the training sources,
+  std::int64_t source = 0;      // index of the source,
+  SourcePlace place;            // place in the source; in a token file `byte` is the document
+  std::int64_t counted = -1;    // documents in `train`, if they were counted; else -1
   std::int64_t documents = 0;   // of `train`, read so far
-  std::int64_t duplicates = 0;  // left out so far
+  std::int64_t duplicates = 0;  // omitted so far
   std::int64_t contents = 0;    // hashes in the file `contents`
   PrepareProgress progress;
   DraftPosition train;
@@ -47,7 +47,7 @@ struct PrepareState {
 };
 
 void write_state(const std::string& path, const PrepareState& state);
-// nullopt when there is none that this version understands.
+// nullopt if there is none of this version.
 std::optional<PrepareState> read_state(const std::string& path);
 
 }  // namespace hawser::data

@@ -20,9 +20,9 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kWindowBytes = std::int64_t{128} << 20;  // in flight at most, unless one block alone is larger
-constexpr std::size_t kMaxProblems = 100000;             // a file that is wrong throughout need not be read to its end
-constexpr std::int64_t kJoined = std::int64_t{1} << 20;  // tokens of a token file at a time
+constexpr std::int64_t kWindowBytes = std::int64_t{128} << 20;  // in flight, unless a single block is larger
+constexpr std::size_t kMaxProblems = 100000;                    // stops reading a file that is invalid throughout
+constexpr std::int64_t kJoined = std::int64_t{1} << 20;         // tokens copied from a token file at a time
 
 std::int64_t count_lines(const Block& block) {
   std::int64_t lines = 0;
@@ -41,10 +41,11 @@ UnfinishedFolder::UnfinishedFolder(const std::string& output) : folder_((fs::pat
   make_folders(folder_);
   lock_ = ::open(path("lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock_ < 0) throw UserError({.file = path("lock"), .what = cat("cannot write: ", std::strerror(errno))});
-  // A file system without locks is left to the user's care.
+  // On a file system without locks, the user must avoid concurrent runs.
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     ::close(lock_);
-    throw UserError({.file = output, .what = "another hawser prepares data here", .hint = "another data.prepared"});
+    throw UserError(
+        {.file = output, .what = "another hawser process is preparing data here", .hint = "another data.prepared"});
   }
 }
 
@@ -58,7 +59,7 @@ std::string UnfinishedFolder::path(const std::string& name) const {
 
 void UnfinishedFolder::clear() {
   std::error_code ignored;
-  // The note goes first: without it the rest says nothing.
+  // Removes the state file first: without it the other files are ignored.
   fs::remove(path("state.json"), ignored);
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder_, ignored)) files.push_back(entry.path());
@@ -101,7 +102,7 @@ Prepared Preparer::run() {
       if (valid_) check_not_empty(*valid_, "data.validation");
     }
   } catch (const UserError&) {
-    // What is wrong with the sources will be so again; a full disk may be free by then.
+    // Problems of the sources would recur: discard the work. After others, such as a full disk, prepare can resume.
     if (!problems_.empty() || (train_ && train_->tokens() == 0)) folder_->remove();
     throw;
   }
@@ -124,7 +125,7 @@ void Preparer::open() {
 
 namespace {
 
-// Whether a note may be what a prepare of these sources wrote: places in them, counts that files can have.
+// Whether the state is plausible for these sources: valid indices and counts.
 bool may_be(const PrepareState& state) {
   constexpr std::int64_t kMax = std::int64_t{1} << 48;
   const auto is_count = [](std::initializer_list<std::int64_t> values) {
@@ -141,14 +142,14 @@ bool may_be(const PrepareState& state) {
       (state.valid && !is_position(*state.valid))) {
     return false;
   }
-  // Archives are counted as they are unpacked.
+  // `byte` may exceed the size of the file: it counts decompressed bytes.
   return state.source <= size &&
          state.valid.has_value() == (state.from.validation_fraction > 0.0 || !state.from.validation.empty());
 }
 
 }  // namespace
 
-// Goes on with what an earlier prepare left, if it is of the same sources and whole.
+// Resumes an earlier prepare, if it has the same sources and its files are complete.
 bool Preparer::open_unfinished() {
   auto state = read_state(folder_->path("state.json"));
   if (!state || state->from != job_.from || !may_be(*state)) return false;
@@ -201,7 +202,7 @@ void Preparer::hold_out() {
         BlockReader reader(source, nullptr);
         for (Block block; reader.next(block); count_read(block.file_bytes)) documents += count_lines(block);
       } catch (const UserError&) {
-        // Said when the source is read for its text.
+        // Reported when the source is encoded.
       }
     }
     state_.counted = documents;
@@ -211,27 +212,27 @@ void Preparer::hold_out() {
   if (state_.counted == 1) {
     folder_->remove();
     throw UserError({.file = job_.from.train[0].path,
-                     .what = "one document only, none can be held out",
+                     .what = "only one document, none can be held out",
                      .at = "data.validation_fraction",
-                     .hint = "data.validation with files of its own"});
+                     .hint = "data.validation with separate files"});
   }
   held_out_ = HeldOut(state_.counted, job_.from.validation_fraction, job_.from.seed);
 }
 
 void Preparer::read(bool validation) {
-  if (state_.validation && !validation) return;  // done by an earlier prepare
+  if (state_.validation && !validation) return;  // an earlier prepare has read them
   const bool here = state_.validation == validation;
   const std::int64_t first = here ? state_.source : 0;
   const SourcePlace start = here ? state_.place : SourcePlace{};
   const auto& sources = validation ? job_.from.validation : job_.from.train;
-  // A document that is open was begun by an earlier prepare.
+  // An open document was begun by an earlier prepare.
   for (auto* file : {&train_, &valid_}) {
     if (*file && (*file)->position().open > 0) open_ = &**file;
   }
   for (std::int64_t i = first; i < static_cast<std::int64_t>(sources.size()); ++i) {
     const SourcePlace from = i == first ? start : SourcePlace{};
     if (sources[i].kind == SourceKind::tokens) {
-      take_all();  // the order of the documents is that of the sources
+      take_all();  // documents keep the order of the sources
       join(sources[i], validation, i, from.byte);
     } else {
       read_source(sources[i], validation, i, from);
@@ -273,7 +274,7 @@ void Preparer::take_one() {
   state_.source = from.source;
   state_.place = block.end;
   count_read(block.file_bytes);
-  // A text that may turn out to be a duplicate can only be gone on with from its beginning.
+  // With deduplication, a text can only be resumed from its start, because its hash covers all parts.
   if (block.last || !job_.from.deduplicate) save(false);
 }
 
@@ -288,7 +289,7 @@ void Preparer::write(const EncodedBlock& block, bool validation) {
 }
 
 void Preparer::write_document(const EncodedDocument& document, bool last, TokenFileDraft& file) {
-  // The hash of a text in parts comes with the last of them.
+  // The hash of a text in parts is complete with the last part.
   const bool known = job_.from.deduplicate && last && (!document.ids.empty() || file.position().open > 0);
   if (known && is_duplicate(document.content)) {
     file.abandon_document();
@@ -317,7 +318,7 @@ bool Preparer::is_duplicate(const ContentHash& hash) {
   return false;
 }
 
-// Where the next document goes.
+// The file that receives the next document.
 TokenFileDraft& Preparer::file_of_next(bool validation) {
   if (validation) return *valid_;
   return held_out_(state_.documents++) ? *valid_ : *train_;
@@ -403,7 +404,7 @@ void Preparer::publish() {
     state_.complete = true;
     save(true);
   }
-  // From here to the end the folder's manifest would not be true.
+  // From here on, an existing manifest would be wrong.
   std::error_code ignored;
   fs::remove(output / "prepared.json", ignored);
   publish_token_file(folder_->path("train"), (output / "train").string());

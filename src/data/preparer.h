@@ -1,4 +1,4 @@
-// Makes the token files of a checked job. Internal to prepare.
+// `Preparer`: writes the token files of a checked job. Internal to prepare.
 #pragma once
 
 #include <chrono>
@@ -17,26 +17,26 @@
 
 namespace hawser::data {
 
-// What is checked and opened before the sources are read.
+// Everything that is checked and opened before the sources are read.
 struct PrepareJob {
   PreparedFrom from;
   std::unique_ptr<Tokenizer> tokenizer;
   std::shared_ptr<const chat::ChatTemplate> chat_template;  // null: none
-  Problems without_template;                                // why, where there is more to say
+  Problems without_template;                                // reasons, if chat_template is null and there are any
 };
 
-// OUTPUT/unfinished, which one process at a time may have.
+// OUTPUT/unfinished, locked by one process at a time.
 class UnfinishedFolder {
  public:
-  // UserError while another process has it.
+  // UserError if another process holds the lock.
   explicit UnfinishedFolder(const std::string& output);
   ~UnfinishedFolder();
   UnfinishedFolder(const UnfinishedFolder&) = delete;
   UnfinishedFolder& operator=(const UnfinishedFolder&) = delete;
 
   std::string path(const std::string& name) const;
-  void clear();   // all but the lock
-  void remove();  // with the lock
+  void clear();   // removes everything but the lock
+  void remove();  // including the lock
 
  private:
   std::string folder_;
@@ -84,11 +84,11 @@ class Preparer {
   SeenContents seen_;
   std::optional<AppendFile> contents_;
   std::optional<TokenFileDraft> train_, valid_;
-  TokenFileDraft* open_ = nullptr;  // where the text goes whose parts are coming
+  TokenFileDraft* open_ = nullptr;  // target of a text whose parts are being written
   std::deque<InFlight> in_flight_;
   std::int64_t bytes_in_flight_ = 0;
   std::chrono::steady_clock::time_point reported_{}, saved_ = std::chrono::steady_clock::now();
-  BlockPool pool_;  // last: its threads stop before anything else goes
+  BlockPool pool_;  // last member: its threads stop before the others are destroyed
 };
 
 }  // namespace hawser::data

@@ -1,4 +1,4 @@
-// The order of the data: a function of the seed and the step alone.
+// `Shuffle`, `sequence_at`: the data order, a function of the seed and the step only.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace hawser::data {
 
-// A permutation of 0 .. count-1 without a table: a Feistel network over the next power of four, walked until it lands
-// inside. O(1) memory and time, so the order of a billion sequences costs nothing.
+// A permutation of 0 .. count-1 without a table: a Feistel network over the next power of four, with cycle walking.
+// O(1) memory and expected time for any count.
 class Shuffle {
  public:
   Shuffle(std::uint64_t seed, std::string_view name, std::int64_t count, std::int64_t epoch = 0);
@@ -21,8 +21,10 @@ class Shuffle {
   int half_bits_;
 };
 
-// Sequence number `index` of the endless stream: every sequence of the set once, in a new order each epoch. Step s of a
-// run trains on indices s * global_batch_size up to (s + 1) * global_batch_size, whatever the layout.
+// Sequence number `index` of the endless stream, which has every sequence of the set once per epoch, in a new order
+// each epoch. For any layout, step s of a run trains on the indices
+//
+//   s * global_batch_size .. (s + 1) * global_batch_size - 1
 std::int64_t sequence_at(std::uint64_t seed, std::int64_t count, std::int64_t index);
 
 }  // namespace hawser::data

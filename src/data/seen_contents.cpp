@@ -25,7 +25,7 @@ ContentHash hash_of_text(std::string_view text) {
 
 ContentHash hash_of_ids(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
                         std::span<const std::int32_t> document_lengths) {
-  // Labels that are the ids say nothing.
+  // Labels equal to the ids are the default.
   if (std::ranges::equal(labels, ids)) labels = {};
   std::vector<ContentHash> parts;
   for (const auto& part : {ids, labels, document_lengths}) {
@@ -67,7 +67,7 @@ bool SeenContents::put(Table& table, const ContentHash& hash) {
 }
 
 bool SeenContents::insert(const ContentHash& given) {
-  const ContentHash hash = given == ContentHash{} ? ContentHash{1, 0} : given;  // zeros mark what is free
+  const ContentHash hash = given == ContentHash{} ? ContentHash{1, 0} : given;  // {0, 0} marks a free slot
   Table& table = tables_[hash.high % kTables];
   if (!put(table, hash)) return false;
   ++size_;

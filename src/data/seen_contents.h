@@ -1,4 +1,4 @@
-// Which contents were there before: for leaving out duplicates. Internal to prepare.
+// `SeenContents`: a set of content hashes, for deduplication. Internal to prepare.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace hawser::data {
 
-// 128 bits of XXH3: two contents with one hash are taken to be the same.
+// 128-bit XXH3 hash. Contents with equal hashes are treated as duplicates.
 struct ContentHash {
   std::uint64_t low = 0, high = 0;
 
@@ -16,11 +16,11 @@ struct ContentHash {
 };
 
 ContentHash hash_of_text(std::string_view text);
-// Ids with their labels and document lengths, as in Line; never that of a text.
+// Hash of ids with their labels and document lengths, as in Line. Seeded differently from hash_of_text().
 ContentHash hash_of_ids(std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
                         std::span<const std::int32_t> document_lengths);
 
-// The hash of a text that comes in parts: that of all of them together.
+// Incremental hash: equals hash_of_text() of the concatenated parts.
 class TextHasher {
  public:
   TextHasher();
@@ -35,17 +35,17 @@ class TextHasher {
   void* state_;
 };
 
-// A set of hashes in at most 29 bytes each, and at least 16 KiB.
+// A set of hashes. Uses at most 29 bytes per hash, and at least 16 KiB.
 class SeenContents {
  public:
   SeenContents();
 
-  // False when it was there already.
+  // False if the hash was present.
   bool insert(const ContentHash& hash);
   std::int64_t size() const { return size_; }
 
  private:
-  // Tables grow one at a time, so that growing takes little room.
+  // Tables grow one at a time, so that growing needs little extra memory.
   struct Table {
     std::vector<ContentHash> slots;  // {0, 0}: free
     std::size_t used = 0;

@@ -8,7 +8,7 @@
 namespace hawser::data {
 namespace {
 
-// Rows of one rank that lie together both in the sequence and in its memory.
+// Rows of a rank that are contiguous both in the sequence and in the rank's memory.
 struct Run {
   std::int64_t global, local, count;
 };
@@ -36,10 +36,10 @@ Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::
   for (std::size_t s = 0; s < tables.size(); ++s) {
     const auto& lengths = document_lengths[s];
     std::size_t document = 0;
-    std::int64_t start = 0;  // of that document
+    std::int64_t start = 0;  // of `document`
     for (const Run& run : runs_of(tables[s], rank, join)) {
       const std::int64_t run_end = run.global + run.count;
-      // Runs ascend, so documents that ended before this one need no second look.
+      // Runs are in ascending order, so documents that ended before this run are skipped for good.
       while (document < lengths.size() && start + lengths[document] <= run.global) start += lengths[document++];
       for (std::size_t d = document; d < lengths.size() && start < run_end; ++d) {
         const std::int64_t begin = std::max(start, run.global), end = std::min(start + lengths[d], run_end);
@@ -51,7 +51,7 @@ Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::
           if (position > 0)
             out.off_diagonal.push_back({q_begin, count, narrow(global_base + start), position, position, 0});
         }
-        if (start + lengths[d] > run_end) break;  // goes on in a later run
+        if (start + lengths[d] > run_end) break;  // continues in a later run
         start += lengths[d];
         document = d + 1;
       }
@@ -64,7 +64,7 @@ Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::
 }
 
 SegmentBounds max_segments(std::int64_t sequences, std::int64_t max_documents, int chunks_per_rank, int context) {
-  // D documents met by R runs make at most D + R - 1 pieces; only a run's first piece can have keys before it.
+  // R runs over D documents have at most D + R - 1 pieces; only the first piece of a run can have earlier keys.
   const std::int64_t runs = context == 1 ? 1 : chunks_per_rank;
   return {sequences * (max_documents + runs - 1), context == 1 ? 0 : sequences * runs};
 }

@@ -14,7 +14,7 @@ namespace {
 
 using Lengths = std::vector<std::int32_t>;
 
-// Random document lengths that take up most of `length`, sometimes all.
+// Random document lengths that fill most or all of `length`.
 Lengths random_documents(const RandomStream& random, std::uint64_t trial, std::int64_t length, std::int64_t max) {
   Lengths lengths;
   std::int64_t left = length - static_cast<std::int64_t>(random.below(3, trial, 100));
@@ -52,7 +52,7 @@ TEST(ChunkTable, ZigZagPairsFirstWithLast) {
   EXPECT_EQ(padded_length(20, 6), 24);
 }
 
-TEST(ChunkTable, DealsEqualCountsAndBalancesPackedDocuments) {
+TEST(ChunkTable, AssignsEqualCountsAndBalancesPackedDocuments) {
   const RandomStream random(3, "deal");
   double dealt = 0, zigzag = 0;
   constexpr int kTrials = 40;
@@ -79,12 +79,12 @@ TEST(ChunkTable, DealsEqualCountsAndBalancesPackedDocuments) {
   EXPECT_EQ(imbalance(work_by_rank(deal_by_work(100, {}, 4, 4), {})), 1.0);
 }
 
-TEST(ChunkTable, DealsNeighboursTogetherWhereThatBalances) {
-  // Equal documents: fours of chunks are even already.
+TEST(ChunkTable, GroupsAdjacentChunksIfBalanced) {
+  // Equal documents: groups of four chunks are already balanced.
   const ChunkTable even = deal_by_work(64, Lengths(16, 4), 4, 4, {}, 4);
   for (int chunk = 0; chunk < 16; ++chunk) EXPECT_EQ(even.owner[chunk], even.owner[chunk / 4 * 4]) << chunk;
   EXPECT_DOUBLE_EQ(imbalance(work_by_rank(even, Lengths(16, 4))), 1.0);
-  // One document: the last of four quarters has 7/16 of the work, single chunks are within a chunk's.
+  // One document: the last group of four has 7/16 of the work; single chunks balance to within one chunk.
   const Lengths one{64};
   std::vector<double> load(4, 0.0);
   const ChunkTable table = deal_by_work(64, one, 4, 4, load, 4);
@@ -96,7 +96,7 @@ TEST(ChunkTable, DealsNeighboursTogetherWhereThatBalances) {
 }
 
 TEST(ChunkTable, CarriesTheLoadToTheNextSequence) {
-  // One heavy chunk each: dealt apart only when the load is carried.
+  // One heavy chunk each: assigned to different ranks only because the load carries over.
   std::vector<double> load(2, 0.0);
   const ChunkTable a = deal_by_work(8, Lengths{8}, 2, 1, load);
   const ChunkTable b = deal_by_work(8, Lengths{8}, 2, 1, load);
@@ -113,7 +113,7 @@ TEST(Segments, OneRankHasOneDiagonalBlockPerDocument) {
             (std::vector<Segment>{{0, 3, 0, 3, 0, 0}, {3, 1, 3, 1, 0, 0}, {4, 5, 4, 5, 0, 0}, {10, 10, 10, 10, 0, 0}}));
 }
 
-TEST(Segments, ChunksStayApartWhereTheyAreNotToJoin) {
+TEST(Segments, AdjacentChunksStaySeparateWithoutJoin) {
   const std::vector<ChunkTable> tables = {make_zigzag(16, 2)};
   const std::vector<Lengths> documents = {{13}};
   const Segments middle = make_segments(tables, documents, 1, false);
@@ -134,9 +134,9 @@ TEST(Segments, MiddleChunksOfAZigZagAreOnePiece) {
   EXPECT_EQ(outer.off_diagonal, (std::vector<Segment>{{4, 4, 0, 12, 12, 0}}));
 }
 
-// Over all ranks, every causal pair within a document is in exactly one segment; rows arrive with their ids, labels and
-// positions; bounds hold.
-TEST(MicroBatch, SplitOverRanksEqualsTheUnsplitByBruteForce) {
+// Over all ranks, every causal pair within a document is in exactly one segment, rows keep their ids, labels and
+// positions, and the bounds hold.
+TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
   const RandomStream random(5, "segments");
   for (std::uint64_t trial = 0; trial < 300; ++trial) {
     const auto pick = [&](std::uint64_t bound, std::uint64_t what) {
@@ -165,7 +165,7 @@ TEST(MicroBatch, SplitOverRanksEqualsTheUnsplitByBruteForce) {
       ASSERT_EQ(static_cast<std::int64_t>(batch.ids.size()), shape.local_rows());
       ASSERT_LE(static_cast<std::int64_t>(batch.diagonal.size()), bounds.diagonal);
       ASSERT_LE(static_cast<std::int64_t>(batch.off_diagonal.size()), bounds.off_diagonal);
-      // Where each local row lies in the micro-batch, by the chunk table that travels with it.
+      // Global row of each local row, from the batch's chunk table.
       std::vector<std::int64_t> global(shape.local_rows(), -1);
       for (std::int64_t s = 0; s < shape.sequences; ++s) {
         for (int chunk = 0; chunk < shape.chunks(); ++chunk) {
@@ -200,7 +200,7 @@ TEST(MicroBatch, SplitOverRanksEqualsTheUnsplitByBruteForce) {
         ASSERT_TRUE(diagonal.q_count == diagonal.k_count && diagonal.q_position == diagonal.k_position &&
                     diagonal.q_count > 0);
         ASSERT_EQ(global[diagonal.q_begin],
-                  diagonal.k_begin);  // keys are the queries' own rows, together in both orders
+                  diagonal.k_begin);  // keys are the queries' own rows, contiguous in both orders
         ASSERT_EQ(global[diagonal.q_begin + diagonal.q_count - 1], diagonal.k_begin + diagonal.k_count - 1);
         mark(diagonal);
       }
@@ -231,8 +231,8 @@ TEST(MicroBatch, SplitOverRanksEqualsTheUnsplitByBruteForce) {
 }
 
 TEST(Segments, BoundsAreReached) {
-  // Two documents whose border lies inside the second run: 3 diagonal blocks of 2 + 2 - 1, 1 off-diagonal block of each run but the
-  // first.
+  // Two documents whose boundary is in the second run: 2 + 2 - 1 = 3 diagonal blocks, and one off-diagonal block for
+  // each run but the first.
   const std::vector<ChunkTable> tables = {make_zigzag(16, 2)};
   const Segments segments = make_segments(tables, std::vector<Lengths>{{14, 2}}, 0);
   EXPECT_EQ(static_cast<std::int64_t>(segments.diagonal.size()), max_segments(1, 2, 2, 2).diagonal);

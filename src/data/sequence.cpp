@@ -20,7 +20,7 @@ class ChunkedSequences final : public SequenceSet {
     }
   }
 
-  // The last token is a target only: a sequence that held it alone would teach nothing.
+  // The last token is only a target: a sequence of it alone would have none.
   std::int64_t size() const override { return ceil_div(file_->tokens() - 1, length_); }
   std::int64_t max_documents() const override { return 1; }
 
@@ -61,7 +61,7 @@ class ListedSequences final : public SequenceSet {
     if (lengths.empty()) lengths = {static_cast<std::int32_t>(line.ids.size())};
     const auto total = static_cast<std::int64_t>(line.ids.size());
     std::size_t document = 0;
-    std::int64_t left = lengths[0];  // of that document
+    std::int64_t left = lengths[0];  // of `document`
     for (std::int64_t begin = 0; begin < total; begin += length) {
       const std::int64_t count = std::min(length, total - begin);
       Sequence piece;

@@ -1,4 +1,4 @@
-// One training sequence, and the sets that a step draws its sequences from.
+// `Sequence`, `SequenceSet`: a training sequence, and the sets that steps take their sequences from.
 #pragma once
 
 #include <cstdint>
@@ -14,48 +14,47 @@ namespace hawser::data {
 // All rows of a sequence before it is split over ranks; not padded.
 struct Sequence {
   std::vector<std::int32_t> ids;
-  std::vector<std::int32_t> labels;            // of row i: what it should predict; kIgnoredLabel: nothing
+  std::vector<std::int32_t> labels;            // target of each row; kIgnoredLabel: none
   std::vector<std::int32_t> positions;         // of each row in its document, from 0
-  std::vector<std::int32_t> document_lengths;  // they add up to ids.size(); a row attends to its document only
+  std::vector<std::int32_t> document_lengths;  // sum is ids.size(); a row attends to its own document only
 
   std::int64_t length() const { return static_cast<std::int64_t>(ids.size()); }
-  std::int64_t targets() const;  // labels that are not ignored
+  std::int64_t targets() const;  // number of labels that are not ignored
 };
 
-// Numbered sequences, each at most as long as the recipe says. Thread-safe.
+// Indexed sequences, each at most data.sequence_length tokens. Thread-safe.
 class SequenceSet {
  public:
   virtual ~SequenceSet() = default;
   virtual std::int64_t size() const = 0;
   virtual Sequence get(std::int64_t index) const = 0;
-  // get(index).targets(), without reading where that is possible.
+  // get(index).targets(), without reading the tokens if possible.
   virtual std::int64_t targets(std::int64_t index) const { return get(index).targets(); }
-  virtual std::int64_t max_documents() const = 0;  // most documents in one sequence
+  virtual std::int64_t max_documents() const = 0;  // maximum in one sequence
 };
 
-// `pack: chunks`. The file's sequences as one running text, cut every `length` tokens; a row's target is the token
-// after it, also across documents and cuts (length + 1 tokens are read, as Megatron does), so only the last token of
-// the file predicts nothing. The last sequence may be shorter. Each sequence is one document: everything before a row
-// in its sequence is seen. UserError for a file of fewer than two tokens; get() throws one for ids outside the
-// vocabulary.
+// `pack: chunks`. The file's sequences as one running text, split every `length` tokens. The target of a row is the
+// next token, also across documents and chunks (length + 1 tokens are read, as in Megatron); only the file's last token
+// has none. The last sequence may be shorter. Each sequence is one document: a row attends to everything before it in
+// its sequence. UserError for a file of fewer than two tokens; get() throws one for ids outside the vocabulary.
 std::unique_ptr<SequenceSet> chunked_sequences(std::shared_ptr<const TokenFile> file, std::int64_t length,
                                                std::int64_t vocab_size);
 
-// `pack: documents`. The file's sequences are documents here: cut into pieces of `length` where longer (a piece's last
-// row still predicts the document's next token; a document's last predicts nothing), shuffled by `seed`, and packed in
-// windows of 65,536 pieces, longest first into the fullest sequence that still has room, at most `max_documents` to a
-// sequence. A document of one token predicts nothing and is left out.
+// `pack: documents`. The file's sequences are documents here. Longer ones are split into pieces of `length`; the last
+// row of a piece predicts the document's next token, the last row of a document has no target. Pieces are shuffled by
+// `seed` and packed in windows of 65,536, longest first, into the fullest sequence with enough space, at most
+// `max_documents` per sequence. Documents of one token have no target and are omitted.
 std::unique_ptr<SequenceSet> packed_sequences(std::shared_ptr<const TokenFile> file, std::int64_t length,
                                               std::int64_t max_documents, std::uint64_t seed, std::int64_t vocab_size);
 
-// Lines for evaluation, in order: text encoded (with what the tokenizer puts around it, no end of text added), a line
-// longer than `length` cut into pieces of it. A piece is a sequence: positions start anew and its last row predicts
-// nothing, and so does the last of every document. Conversations have their ids and labels already (AnswerEncoder).
-// `tokenizer` may be null if no line is text; UserError if not.
+// Lines for evaluation, in order. Text is encoded with the tokens that the tokenizer adds, without an end-of-text
+// token. A line longer than `length` is split into pieces of it. Each piece is a sequence: positions restart, and
+// neither its last row nor the last row of a document has a target. Conversations already have ids and labels
+// (AnswerEncoder). `tokenizer` may be null if no line is text; UserError otherwise.
 std::unique_ptr<SequenceSet> listed_sequences(const std::vector<Line>& lines, const Tokenizer* tokenizer,
                                               std::int64_t length);
 
-// Positions from document lengths: 0, 1, 2, 0, 1, ...
+// Positions from document lengths, such as 0, 1, 2, 0, 1 for {3, 2}.
 std::vector<std::int32_t> positions_of(const std::vector<std::int32_t>& document_lengths);
 
 }  // namespace hawser::data

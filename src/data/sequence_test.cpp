@@ -21,7 +21,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-// A file of documents of these lengths, one sequence each; ids count up from 0 over the whole file.
+// A file of documents of these lengths, one sequence each; ids count up from 0 over the file.
 std::shared_ptr<const TokenFile> file_of(const TemporaryFolder& folder, const Ids& lengths, bool with_labels = false) {
   TokenFileWriter writer(folder.path("train"), 100000);
   std::int32_t next = 0;
@@ -50,24 +50,24 @@ void expect_consistent(const SequenceSet& set, std::int64_t length) {
   }
 }
 
-TEST(ChunkedSequences, CutsRunningTextAndCrossesTheCuts) {
+TEST(ChunkedSequences, SplitsRunningTextWithTargetsAcrossChunks) {
   const TemporaryFolder folder;
   const auto set = chunked_sequences(file_of(folder, {5, 1, 4}), 4, 0);  // 10 tokens
   expect_consistent(*set, 4);
   ASSERT_EQ(set->size(), 3);
   EXPECT_EQ(set->get(0).ids, (Ids{0, 1, 2, 3}));
-  EXPECT_EQ(set->get(0).labels, (Ids{1, 2, 3, 4}));  // the target of the last row is the next chunk's first
+  EXPECT_EQ(set->get(0).labels, (Ids{1, 2, 3, 4}));  // the target of the last row is the next chunk's first token
   EXPECT_EQ(set->get(2).ids, (Ids{8, 9}));
   EXPECT_EQ(set->get(2).labels, (Ids{9, kIgnoredLabel}));
   std::int64_t targets = 0;
   for (std::int64_t i = 0; i < set->size(); ++i) targets += set->targets(i);
   EXPECT_EQ(targets, 9);
-  // One token more than whole chunks: it is a target only.
+  // One token more than full chunks: it is only a target.
   EXPECT_EQ(chunked_sequences(file_of(folder, {9}), 4, 0)->size(), 2);
   EXPECT_THROW(chunked_sequences(file_of(folder, {1}), 4, 0), UserError);
 }
 
-TEST(ChunkedSequences, TakesLabelsFromTheFileAndChecksIds) {
+TEST(ChunkedSequences, ReadsLabelsFromTheFileAndChecksIds) {
   const TemporaryFolder folder;
   const auto set = chunked_sequences(file_of(folder, {10}, true), 4, 10);
   EXPECT_EQ(set->get(0).labels, (Ids{1, 2, kIgnoredLabel, 4}));
@@ -100,14 +100,14 @@ TEST(PackedSequences, HoldEveryTokenOnceAndEveryTargetWithinItsDocument) {
         ASSERT_TRUE(s.positions[row] == 0 || s.ids[row] == s.ids[row - 1] + 1);
       }
     }
-    // Left out: documents of one token, and last tokens that cutting left alone (they are still targets).
+    // Omitted: documents of one token, and last tokens that would be a piece of their own (they are still targets).
     for (const auto& [id, count] : seen) ASSERT_EQ(count, 1) << id;
     for (std::int64_t i = 0; i < file->sequences(); ++i) {
       const std::int64_t kept = file->length(i) % 64 == 1 ? file->length(i) - 1 : file->length(i);
       for (std::int64_t k = 0; k < kept; ++k) ASSERT_TRUE(seen.contains(static_cast<std::int32_t>(file->begin(i) + k)));
     }
     EXPECT_LT(static_cast<double>(set->size() * 64),
-              1.35 * static_cast<double>(used));  // at most 5 to a sequence binds
+              1.35 * static_cast<double>(used));  // limited by 5 documents per sequence
   }
 }
 
@@ -120,13 +120,13 @@ TEST(PackedSequences, DependOnTheSeedOnly) {
   EXPECT_THROW(packed_sequences(file_of(folder, {1, 1}), 64, 8, 1, 0), UserError);
 }
 
-TEST(BestFit, FillsTheFullestThatHasSpace) {
+TEST(BestFit, UsesTheFullestBinWithSpace) {
   EXPECT_EQ(best_fit(Ids{3, 7, 5, 5, 10}, 10, 9), (Ids{1, 1, 2, 2, 0}));
   EXPECT_EQ(best_fit(Ids{1, 1, 1, 1, 1}, 10, 2), (Ids{0, 0, 1, 1, 2}));
   EXPECT_EQ(best_fit(Ids{}, 10, 2), Ids{});
 }
 
-// The rule, written as it is said: each piece, longest first, into the fullest bin that has room.
+// The definition: each piece, longest first, goes into the fullest bin with space.
 Ids best_fit_by_search(const Ids& lengths, std::int64_t capacity, std::int64_t max) {
   Ids order(lengths.size()), bins(lengths.size());
   std::iota(order.begin(), order.end(), 0);
@@ -149,7 +149,7 @@ Ids best_fit_by_search(const Ids& lengths, std::int64_t capacity, std::int64_t m
   return bins;
 }
 
-TEST(BestFit, IsTheRuleForRandomLengths) {
+TEST(BestFit, EqualsSearchForRandomLengths) {
   const RandomStream random(11, "best fit");
   for (int round = 0; round < 60; ++round) {
     const std::int64_t capacity = 20 + 10 * round;
@@ -163,7 +163,7 @@ TEST(BestFit, IsTheRuleForRandomLengths) {
   }
 }
 
-TEST(ListedSequences, CutLinesAndRestartDocuments) {
+TEST(ListedSequences, SplitLinesAndRestartPositions) {
   Line line{.ids = {10, 11, 12, 13, 14, 15, 16}, .document_lengths = {2, 5}};
   Line masked{.ids = {1, 2, 3}, .labels = {kIgnoredLabel, kIgnoredLabel, 7}};
   const auto set = listed_sequences({line, masked}, nullptr, 4);
@@ -191,7 +191,7 @@ TEST(Shuffle, IsAPermutationOfEverySize) {
 }
 
 TEST(Shuffle, MixesWell) {
-  // Mean distance of a random permutation is a third of the length; its rank correlation is near 0.
+  // Mean displacement of a random permutation is a third of its length; the rank correlation is near 0.
   constexpr std::int64_t kCount = 10000;
   const Shuffle shuffle(7, "test", kCount);
   double distance = 0, product = 0;
@@ -203,7 +203,7 @@ TEST(Shuffle, MixesWell) {
   EXPECT_NEAR(product * 12 / kCount, 0.0, 0.03);
 }
 
-TEST(SequenceAt, ShowsEverySequenceOnceAnEpochInANewOrder) {
+TEST(SequenceAt, ReturnsEverySequenceOncePerEpochInANewOrder) {
   std::vector<std::int64_t> first, second;
   for (std::int64_t i = 0; i < 50; ++i) first.push_back(sequence_at(3, 50, i));
   for (std::int64_t i = 50; i < 100; ++i) second.push_back(sequence_at(3, 50, i));

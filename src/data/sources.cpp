@@ -20,10 +20,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a pattern matches, sorted.
+// Paths that match a pattern, sorted.
 std::vector<std::string> expand(const std::string& pattern) {
   std::error_code ignored;
-  if (fs::exists(pattern, ignored)) return {pattern};  // a name may hold * or [
+  if (fs::exists(pattern, ignored)) return {pattern};  // a name may contain * or [
   glob_t found{};
   std::vector<std::string> paths;
   if (::glob(pattern.c_str(), GLOB_BRACE, nullptr, &found) == 0) {
@@ -44,7 +44,7 @@ std::vector<std::string> files_under(const std::string& folder) {
   return paths;
 }
 
-// Adds the problem of a file whose beginning cannot be that of text.
+// Adds a problem if the start of a file is not text.
 bool begins_badly(const std::string& path, const std::string& at, Problems& problems) {
   std::array<char, 512> bytes{};
   std::string_view start;
@@ -58,7 +58,7 @@ bool begins_badly(const std::string& path, const std::string& at, Problems& prob
     problems.add({.file = path, .what = "empty file", .at = at});
   } else if (const char* ending = compressed_ending(start)) {
     problems.add({.file = path,
-                  .what = "compressed, but not by its name",
+                  .what = "compressed file without the matching extension",
                   .expected = "text",
                   .at = at,
                   .hint = cat("mv ", path, " ", path, ending)});
@@ -70,12 +70,12 @@ bool begins_badly(const std::string& path, const std::string& at, Problems& prob
   return true;
 }
 
-// Labels lie beside the .bin of their token file; without one there are none.
+// Label files are optional.
 bool is_label_file(const std::string& path) {
   return path.ends_with(".labels.bin");
 }
 
-// Bytes and time of change of a token file's parts together: whichever is written anew, the source is another one.
+// Total size and latest modification time of a token file's parts: the source changes if any part is rewritten.
 std::optional<Source> token_source(const std::string& prefix) {
   Source source{.path = prefix, .kind = SourceKind::tokens};
   for (const char* ending : {".bin", ".idx", ".labels.bin"}) {
@@ -129,7 +129,7 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
     std::vector<std::string> paths;
     bool is_folder = false;
     std::vector<std::string> matches = expand(resolve_path(patterns[i], folder));
-    // A prefix is no file itself; a folder of its name is what was meant where there is one.
+    // A prefix is not a file itself. A folder of that name takes precedence.
     if (const auto prefix = matches.empty() ? token_prefix(patterns[i], folder) : std::nullopt) matches = {*prefix};
     for (const std::string& path : matches) {
       std::error_code ignored;
@@ -162,11 +162,11 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       if (!kind) {
         const fs::path file(path);
         const bool half = file.extension() == ".bin" || file.extension() == ".idx";
-        problems.add(
-            {.file = path,
-             .what = half ? "half of a token file" : "unknown kind of file",
-             .expected = half ? "a .bin and an .idx side by side" : ".jsonl or .txt, also .gz or .zst, or a token file",
-             .at = at});
+        problems.add({.file = path,
+                      .what = half ? "incomplete token file" : "unknown file type",
+                      .expected = half ? "a .bin and an .idx with the same name"
+                                       : ".jsonl or .txt, also .gz or .zst, or a token file",
+                      .at = at});
       } else if (error || ::access(path.c_str(), R_OK) != 0) {
         problems.add({.file = path, .what = "cannot be read", .at = at});
       } else if (!begins_badly(path, at, problems)) {

@@ -18,7 +18,7 @@ LengthStatistics length_statistics(const TokenFile& file) {
   std::vector<std::int32_t> lengths(static_cast<std::size_t>(out.count));
   for (std::int64_t i = 0; i < out.count; ++i) lengths[i] = static_cast<std::int32_t>(file.length(i));
   std::sort(lengths.begin(), lengths.end());
-  const auto at = [&](double share) {  // the shortest that so many are not longer than
+  const auto at = [&](double share) {  // quantile of the sorted lengths
     return lengths[static_cast<std::size_t>(std::ceil(share * static_cast<double>(out.count))) - 1];
   };
   out.min = lengths.front();
@@ -30,7 +30,7 @@ LengthStatistics length_statistics(const TokenFile& file) {
   for (const std::int32_t length : lengths) {
     if (out.bins.empty() || length > out.bins.back().max) {
       const auto power = std::bit_floor(static_cast<std::uint32_t>(std::max(1, length)));
-      // Bins without any in between are shown as such.
+      // Adds empty bins in between.
       while (!out.bins.empty() && 2 * out.bins.back().min < power) {
         const std::int64_t min = 2 * std::max<std::int64_t>(1, out.bins.back().min);
         out.bins.push_back({min, 2 * min - 1, 0});
@@ -88,7 +88,7 @@ FillStatistics packed_fill(const TokenFile& file, std::int64_t length, std::int6
 FillStatistics chunked_fill(const TokenFile& file, std::int64_t length) {
   FillStatistics out{.sequences = ceil_div(std::max<std::int64_t>(0, file.tokens() - 1), length),
                      .tokens = file.tokens()};
-  // The last token is a target alone where it would begin a sequence.
+  // If the last token would begin a sequence, it is only a target.
   out.tokens = std::min(out.tokens, out.sequences * length);
   if (out.sequences > 0) out.fill = static_cast<double>(out.tokens) / static_cast<double>(out.sequences * length);
   return out;

@@ -1,4 +1,4 @@
-// What a token file's lengths are like, and how full its sequences become.
+// Statistics of a token file: sequence lengths, the fill of packed sequences, and the share of labeled tokens.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace hawser::data {
 
 struct LengthBin {
-  std::int64_t min = 0, max = 0;  // tokens, both included
+  std::int64_t min = 0, max = 0;  // tokens, inclusive
   std::int64_t count = 0;
 };
 
@@ -18,25 +18,26 @@ struct LengthStatistics {
   std::int64_t count = 0, tokens = 0;
   std::int64_t min = 0, median = 0, p90 = 0, p99 = 0, max = 0;
   double mean = 0.0;
-  std::vector<LengthBin> bins;  // powers of two, from the shortest to the longest
+  std::vector<LengthBin> bins;  // powers of two, from the shortest to the longest length
 };
 
-// Of the file's sequences: the lengths of documents that see themselves only.
+// Of the lengths of the file's sequences, whose tokens attend only to each other.
 LengthStatistics length_statistics(const TokenFile& file);
 
-// A line a bin, "  64 to   127  ######### 12.3%", as wide as `columns`.
+// One line per bin, such as "  64 to   127  ######### 12.3%", for a terminal of `columns`.
 std::string histogram(const LengthStatistics& statistics, int columns);
 
-// What packed_sequences and chunked_sequences make of a file, counted without making it; 4 bytes a document.
+// The result of packed_sequences or chunked_sequences, counted without building them; packed_fill uses 4 bytes per
+// piece.
 struct FillStatistics {
   std::int64_t sequences = 0;  // of sequence_length tokens
-  std::int64_t tokens = 0;     // in them
+  std::int64_t tokens = 0;     // in all sequences
   double fill = 0.0;           // tokens / (sequences * sequence_length)
 };
 FillStatistics packed_fill(const TokenFile& file, std::int64_t length, std::int64_t max_documents, std::uint64_t seed);
 FillStatistics chunked_fill(const TokenFile& file, std::int64_t length);
 
-// Targets that are not masked (labels other than -100, first tokens of sequences included), and all tokens.
+// Targets that are not masked (labels other than -100, including first tokens of sequences), and all tokens.
 struct LearnedStatistics {
   std::int64_t learned = 0, tokens = 0;
 };

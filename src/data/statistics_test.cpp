@@ -44,7 +44,7 @@ TEST_F(Statistics, OfLengths) {
             "    8 to  15   0.0%\n   16 to  31   0.0%\n   32 to  63  ### 10.0%\n   64 to 127  ### 10.0%\n");
 }
 
-TEST_F(Statistics, FillIsThatOfTheSequencesThatTrainingSees) {
+TEST_F(Statistics, FillEqualsThatOfTheTrainingSequences) {
   const RandomStream random(5, "fill");
   Ids lengths;
   for (int i = 0; i < 3000; ++i)
@@ -65,7 +65,7 @@ TEST_F(Statistics, FillIsThatOfTheSequencesThatTrainingSees) {
   }
 }
 
-TEST_F(Statistics, OfWhatIsLearned) {
+TEST_F(Statistics, OfLabeledTokens) {
   EXPECT_EQ(learned_statistics(*write({4, 5}, true)).learned, 5);
   EXPECT_EQ(learned_statistics(*write({4, 5})).learned, 9);
 }

@@ -13,7 +13,7 @@ namespace {
 
 using namespace token_index;
 
-// The value at a byte offset that need not be aligned.
+// The value at a byte offset, which may be unaligned.
 template <class T>
 T load(std::span<const std::byte> bytes, std::size_t at) {
   T value;
@@ -45,7 +45,7 @@ TokenFile::TokenFile(const std::string& prefix) : prefix_(prefix), index_(prefix
   }
   id_bytes_ = code == kInt32 ? 4 : 2;
   const auto sequences = load<std::uint64_t>(index, 18), bounds = load<std::uint64_t>(index, 26);
-  // Divide before multiplying: the counts may be anything.
+  // Divides before multiplying: the counts are untrusted and may overflow.
   const std::uint64_t space = index.size() - kHeader;
   if (sequences > space / 12 || bounds > space / 8 || sequences * 12 + bounds * 8 != space) {
     reject("token index has the wrong size", cat(sequences, " sequences and ", bounds, " document bounds"),
@@ -75,7 +75,7 @@ TokenFile::TokenFile(const std::string& prefix) : prefix_(prefix), index_(prefix
   }
   if (at != size) {
     throw UserError({.file = prefix + ".bin",
-                     .what = "token file longer than its index says",
+                     .what = "token file longer than its index",
                      .expected = cat(at, " bytes"),
                      .got = cat(size)});
   }

@@ -39,7 +39,7 @@ class TokenFileTest : public testing::Test {
     }
     return "accepted";
   }
-  // Changes bytes of the index.
+  // Overwrites bytes of the index.
   template <class T>
   void patch(std::size_t at, T value) {
     std::string text = read_file(prefix_ + ".idx");
@@ -77,7 +77,7 @@ TEST_F(TokenFileTest, ReadsBackWhatItWrote) {
   }
 }
 
-TEST_F(TokenFileTest, KeepsLabelsThatComeLate) {
+TEST_F(TokenFileTest, FillsInLabelsBeforeTheFirst) {
   TokenFileWriter writer(prefix_, 100);
   writer.add_sequence(Ids{1, 2, 3});
   writer.end_document();
@@ -89,7 +89,7 @@ TEST_F(TokenFileTest, KeepsLabelsThatComeLate) {
   Ids labels(6);
   file.read_labels(0, labels, 100);
   EXPECT_EQ(labels, (Ids{1, 2, 3, kIgnoredLabel, 5, 6}));
-  write(100000);  // without labels: the old ones must not stay
+  write(100000);  // removes the old labels
   EXPECT_FALSE(TokenFile(prefix_).has_labels());
 }
 
@@ -108,7 +108,7 @@ TEST_F(TokenFileTest, LeavesNothingWithoutFinish) {
   EXPECT_THROW(TokenFileWriter(folder_.path("no/such/folder"), 10), UserError);
 }
 
-TEST_F(TokenFileTest, RejectsBrokenFiles) {
+TEST_F(TokenFileTest, RejectsInvalidFiles) {
   EXPECT_EQ(rejection(), "train.idx: cannot read: No such file or directory");
   const auto fresh = [&] { write(65000); };
   fresh();
@@ -145,7 +145,7 @@ TEST_F(TokenFileTest, RejectsBrokenFiles) {
   EXPECT_EQ(rejection(), "train.bin: token file cut short (expected 12 bytes or more, got 11) at sequence 2");
   fresh();
   std::filesystem::resize_file(prefix_ + ".bin", 14);
-  EXPECT_EQ(rejection(), "train.bin: token file longer than its index says (expected 12 bytes, got 14)");
+  EXPECT_EQ(rejection(), "train.bin: token file longer than its index (expected 12 bytes, got 14)");
   fresh();
   std::filesystem::resize_file(prefix_ + ".idx", 20);
   EXPECT_EQ(rejection(), "train.idx: token index cut short (expected 34 bytes or more, got 20)");

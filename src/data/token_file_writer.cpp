@@ -49,7 +49,7 @@ void TokenFileDraft::append(std::span<const std::int32_t> ids, std::span<const s
   const auto count = static_cast<std::int64_t>(ids.size());
   if (at_.open + count > std::numeric_limits<std::int32_t>::max()) {
     throw UserError({.file = prefix_ + ".bin",
-                     .what = "a document too long for a token file",
+                     .what = "document too long for a token file",
                      .expected = cat("at most ", std::numeric_limits<std::int32_t>::max(), " tokens"),
                      .hint = "smaller text files"});
   }
@@ -69,7 +69,7 @@ void TokenFileDraft::append(std::span<const std::int32_t> ids, std::span<const s
   at_.tokens += count;
 }
 
-// The first labels came: all tokens before are their own labels.
+// Called for the first labels: earlier tokens get their ids as labels.
 void TokenFileDraft::start_labels() {
   labels_.emplace(prefix_ + ".labels.bin");
   at_.labels = true;
@@ -141,7 +141,7 @@ void TokenFileDraft::finish() {
 }
 
 void publish_token_file(const std::string& from, const std::string& to) {
-  // FROM.idx goes last: as long as it is there, a crash came in between.
+  // FROM.idx is renamed last: if it exists after a crash, the renaming is incomplete.
   if (exists(from + ".idx")) {
     std::error_code ignored;
     fs::remove(to + ".idx", ignored);

@@ -1,4 +1,4 @@
-// The fixed part of a token file's index, see token_file.h. Internal to its reader and writer.
+// Header of a token file's index, see token_file.h. Internal to its reader and writer.
 #pragma once
 
 #include <cstddef>

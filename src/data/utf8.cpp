@@ -19,7 +19,7 @@ Utf8Step utf8_step(std::string_view text) {
   if (lead < 0x80) return {lead, 1, true};
   if (lead < 0xC2 || lead > 0xF4) return bad(1);
   const int length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // The second byte's range keeps out overlong forms, surrogates and what lies above U+10FFFF.
+  // The second byte's range excludes overlong forms, surrogates and values above U+10FFFF.
   unsigned low = 0x80, high = 0xBF;
   if (lead == 0xE0) low = 0xA0;
   if (lead == 0xED) high = 0x9F;
@@ -73,7 +73,7 @@ bool looks_like_utf16(std::string_view text) {
   if (size < kMin) return false;
   std::size_t zeros[2] = {0, 0};
   for (std::size_t i = 0; i < size; ++i) zeros[i % 2] += text[i] == '\0';
-  // Letters of the Latin alphabet on one side, and what is left of them on the other.
+  // Mostly Latin text has zero high bytes: at even or at odd offsets only.
   return std::max(zeros[0], zeros[1]) * 4 > size && std::min(zeros[0], zeros[1]) == 0;
 }
 

@@ -43,7 +43,7 @@ std::optional<Prompt> PromptEncoder::checked(Prompt prompt, const PromptPlace& p
       std::find_if(prompt.ids.begin(), prompt.ids.end(), [&](std::int32_t id) { return id >= vocabulary_; });
   if (outside != prompt.ids.end()) {
     problems.add({.file = model_,
-                  .what = "the tokenizer makes ids that the model does not have",
+                  .what = "the tokenizer produces ids outside the model's vocabulary",
                   .expected = cat("ids below ", vocabulary_),
                   .got = cat(*outside)});
     return std::nullopt;
@@ -84,7 +84,7 @@ std::optional<Prompt> PromptEncoder::conversation(const data::chat::Conversation
   } catch (const data::chat::TemplateError& error) {
     problems.add({.file = place.file,
                   .what = cat("chat template ", template_->file(),
-                              error.line > 0 ? cat(", its line ", error.line, ": ") : std::string(": "), error.what()),
+                              error.line > 0 ? cat(", line ", error.line, ": ") : std::string(": "), error.what()),
                   .at = place.at});
     return std::nullopt;
   }
@@ -160,7 +160,8 @@ std::optional<Prompt> read_line(std::string_view line, const data::LinePlace& pl
     if (json.contains(key)) keys += cat(keys.empty() ? "" : " and ", key);
   }
   if (keys.empty() || keys.find(' ') != std::string::npos) {
-    return reject("line needs one of its keys", "prompt, messages or input_ids", keys.empty() ? "none" : keys, "");
+    return reject("line needs exactly one of these keys", "prompt, messages or input_ids", keys.empty() ? "none" : keys,
+                  "");
   }
   Json reduced;
   if (json.contains("prompt")) {

@@ -90,12 +90,12 @@ TEST_F(Prompts, EveryBadLineIsNamedAtOnce) {
   const std::string lines = problems.lines();
   for (const std::string& part :
        {path + ": wrong type (expected a text or a list of messages, got number) at line 1, prompt",
-        path + ": line needs one of its keys (expected prompt, messages or input_ids, got none) at line 3",
+        path + ": line needs exactly one of these keys (expected prompt, messages or input_ids, got none) at line 3",
         path + ": broken JSON",
-        path +
-            ": line needs one of its keys (expected prompt, messages or input_ids, got prompt and input_ids) at line 5",
+        path + ": line needs exactly one of these keys (expected prompt, messages or input_ids, got prompt and "
+               "input_ids) at line 5",
         path + ": id outside the vocabulary", std::string(" at line 6"),
-        path + ": a message without a role (expected user, assistant, system or the like, got none) at line 7",
+        path + ": message without a role (expected user, assistant, system or another role, got none) at line 7",
         path + ": messages need a chat template, and the model has none at line 8; try --chat-template chatml"}) {
     EXPECT_NE(lines.find(part), std::string::npos) << part << "\nin\n" << lines;
   }

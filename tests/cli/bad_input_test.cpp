@@ -107,7 +107,7 @@ TEST_F(BadInput, Data) {
   data_rejected("{\"input_ids\": [1, 2, 3], \"document_lengths\": [1, 1]}\n",
                 {"bad.jsonl: document_lengths do not add up (expected 3, got 2) at line 1, document_lengths"});
   data_rejected("{\"text\": \"no tokenizer here\"}\n",
-                {"bad.jsonl: lines of text need a tokenizer; try a tokenizer.json beside the model"});
+                {"bad.jsonl: lines of text need a tokenizer; try a tokenizer.json in the model's folder"});
   std::string many;
   for (int i = 0; i < 12; ++i) many += "{\"input_ids\": [100]}\n";
   write("bad.jsonl", many);

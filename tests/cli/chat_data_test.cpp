@@ -83,7 +83,7 @@ TEST_F(ChatData, ReportsWhatIsWrong) {
   write("bad.jsonl", "{\"messages\": []}\n{\"prompt\": \"a\"}\n");
   write("bad.yaml", recipe("{train: bad.jsonl, sequence_length: 32}"));
   rejected("prepare bad.yaml",
-           {chat + ": wrong type (expected a list of messages, got an empty one) at line 1, messages",
+           {chat + ": wrong type (expected a list of messages, got an empty list) at line 1, messages",
             chat + ": prompt without completion (expected both, got prompt) at line 2"});
   rejected("prepare recipe.yaml --set data.chat_template=chatmal",
            {(folder_ / "chatmal").string() +

@@ -101,7 +101,7 @@ TEST_F(Generate, BadLinesAreReportedTogetherBeforeAnythingRuns) {
   const std::string file = "hawser: prompts.jsonl: ";
   for (const std::string& line :
        {file + "wrong type (expected a text or a list of messages, got number) at line 1, prompt",
-        file + "line needs one of its keys (expected prompt, messages or input_ids, got none) at line 3",
+        file + "line needs exactly one of these keys (expected prompt, messages or input_ids, got none) at line 3",
         file + "id outside the vocabulary"}) {
     EXPECT_NE(ran.err.find(line), std::string::npos) << line << "\nin\n" << ran.err;
   }
@@ -234,7 +234,7 @@ TEST_F(Generate, PromptsMayComeFromStandardInput) {
   EXPECT_EQ(piped.out, hawser(same + "prompts.jsonl").out);
   rejected(same + "-", {"standard input: no prompts (expected one line or more) at --prompts"});
   const Ran wrong = shell("(echo '{}' | " + std::string(HAWSER_BINARY) + " " + same + "-)");
-  EXPECT_TRUE(wrong.err.starts_with("hawser: standard input: line needs one of its keys ")) << wrong.err;
+  EXPECT_TRUE(wrong.err.starts_with("hawser: standard input: line needs exactly one of these keys ")) << wrong.err;
 }
 
 // ---- options ----

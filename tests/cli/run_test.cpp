@@ -102,8 +102,8 @@ TEST_F(Run, IncompleteFoldersAreNamed) {
   rejected("inspect data run/data", {"run/data: a folder of prepared data; try " + show});
   std::filesystem::remove(folder_ / "run/data/prepared.json");
   const std::string lost =
-      "run/data: looks like prepared data without its prepared.json; try hawser prepare RECIPE, "
-      "which makes it anew, or " +
+      "run/data: looks like prepared data without its prepared.json; try hawser prepare RECIPE "
+      "to rebuild it, or " +
       show;
   rejected_by_all("run/data", lost);
   rejected("inspect data run/data", {lost});
@@ -112,7 +112,7 @@ TEST_F(Run, IncompleteFoldersAreNamed) {
   rejected_by_all("run/data", "run/data: prepared data without its token files; try hawser prepare RECIPE");
   std::filesystem::create_directories(folder_ / "half/unfinished");
   write("half/unfinished/state.json", "{}");
-  rejected_by_all("half", "half: prepared data that is not finished; try hawser prepare RECIPE, which goes on");
+  rejected_by_all("half", "half: unfinished prepared data; try hawser prepare RECIPE to resume it");
 
   std::filesystem::remove(folder_ / "run/checkpoints/step-00000004/manifest.json");
   rejected_by_all("run/checkpoints/step-00000004",

@@ -1,4 +1,4 @@
-// For tests: gzip and Zstandard archives in memory.
+// For tests: creates gzip and Zstandard archives in memory.
 #pragma once
 
 #include <zlib.h>
@@ -22,7 +22,7 @@ inline std::string gzip(const std::string& text) {
   return out;
 }
 
-// With a checksum, as the tool writes it.
+// With a checksum, as the zstd tool writes it.
 inline std::string zstd(const std::string& text, int window_log = 0) {
   std::string out(ZSTD_compressBound(text.size()) + 64, '\0');
   ZSTD_CCtx* context = ZSTD_createCCtx();
@@ -31,7 +31,7 @@ inline std::string zstd(const std::string& text, int window_log = 0) {
     ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, window_log);
     ZSTD_CCtx_setParameter(context, ZSTD_c_contentSizeFlag, 0);
   }
-  // As a stream whose size is not known, so that the window stays as it is asked for.
+  // Streamed without a known size, so that the encoder does not shrink the window.
   ZSTD_outBuffer to{out.data(), out.size(), 0};
   ZSTD_inBuffer from{text.data(), text.size(), 0};
   ZSTD_compressStream2(context, &to, &from, ZSTD_e_continue);

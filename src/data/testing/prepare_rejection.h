@@ -1,4 +1,4 @@
-// For tests of data/: what a prepare in a folder is rejected with.
+// For tests of data/: the error of a prepare in a folder.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace hawser::data {
 
-// What the error says, without the folder's name; "accepted" where there is none.
+// The error message without the folder's name; "accepted" if there is none.
 inline std::string rejection_of(const PrepareOptions& with, const TemporaryFolder& folder) {
   try {
     prepare(with);
