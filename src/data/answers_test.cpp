@@ -156,7 +156,7 @@ TEST(Answers, NeedNoEncodableProbeText) {
 TEST(Answers, RejectBadConversations) {
   const Learned mistral(kQuickstart, "mistral-v3");
   EXPECT_EQ(mistral(R"({"messages": [{"role": "assistant", "content": "a"}]})"),
-            "f: chat template template mistral-v3, line 7: after an optional system message, user and assistant must "
+            "f: chat template mistral-v3, line 7: after an optional system message, user and assistant must "
             "alternate, the user first at line 7");
   EXPECT_EQ(mistral(R"({"messages": [{"role": "user", "content": "a"}]})"),
             "f: no target tokens: the rendered conversation has no assistant turn at line 7");

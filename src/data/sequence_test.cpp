@@ -3,9 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
-
-#include <algorithm>
 #include <map>
 #include <numeric>
 #include <set>

@@ -18,7 +18,7 @@ class Prompts : public ::testing::Test {
     tokenizer_ = data::load_tokenizer((fs::path(HAWSER_SOURCE_DIR) / "recipes/quickstart-tokenizer").string());
     for (const auto& one : data::chat::named_templates()) {
       if (one.name == std::string("chatml")) {
-        template_ = std::make_shared<const ChatTemplate>(one.source, one.tokens, "template chatml");
+        template_ = std::make_shared<const ChatTemplate>(one.source, one.tokens, "chatml");
       }
     }
   }

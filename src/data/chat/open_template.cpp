@@ -101,7 +101,7 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
       if (has_config) {
         for (const auto& [name, text] : read_config(home / "tokenizer_config.json").tokens) tokens[name] = text;
       }
-      return std::make_shared<const ChatTemplate>(one.source, tokens, cat("template ", one.name));
+      return std::make_shared<const ChatTemplate>(one.source, tokens, one.name);
     }
     fs::path file = resolve_path(wanted, folder);
     if (fs::is_directory(file, ignored)) {
