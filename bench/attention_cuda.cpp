@@ -30,7 +30,7 @@ struct Shape2 {
   std::vector<std::int32_t> table;  // 6 numbers a segment
   std::int64_t max_segments;        // N, the rows of the table
   SegmentForm form;
-  std::vector<SegmentBatch> batches;
+  std::vector<StridedBlocks> blocks;
   bool causal;
   bool host_known = false;  // host_segments is set
 };
@@ -60,7 +60,7 @@ class Bench {
                        .segments = numbers(s.table, {s.max_segments, kSegmentFields}),
                        .segment_count = numbers({static_cast<std::int32_t>(s.table.size() / 6)}, {1}),
                        .form = s.form,
-                       .batches = s.batches,
+                       .blocks = s.blocks,
                        .host_segments = s.host_known ? &s.table : nullptr,
                        .causal = s.causal,
                        .scale = 1.0 / std::sqrt(static_cast<double>(kDim)),
@@ -79,7 +79,7 @@ class Bench {
                         .segments = f.segments,
                         .segment_count = f.segment_count,
                         .form = s.form,
-                        .batches = s.batches,
+                        .blocks = s.blocks,
                         .host_segments = s.host_known ? &s.table : nullptr,
                         .causal = s.causal,
                         .scale = f.scale,
@@ -157,7 +157,7 @@ Shape2 sequences(std::int64_t count, std::int64_t length, bool dense) {
            .key_rows = count * length,
            .max_segments = count,
            .form = SegmentForm::diagonal,
-           .batches = dense ? std::vector{equal_diagonal_blocks(count * length, length)} : std::vector<SegmentBatch>(),
+           .blocks = dense ? std::vector{equal_diagonal_blocks(count * length, length)} : std::vector<StridedBlocks>(),
            .causal = true};
   for (std::int64_t i = 0; i < count; ++i) {
     const auto at = static_cast<std::int32_t>(i * length), rows = static_cast<std::int32_t>(length);
@@ -208,7 +208,7 @@ Shape2 before_chunks(std::int64_t count, std::int64_t queries, std::int64_t keys
   s.name = cat(count, " off-diagonal blocks ", queries / 1024, "K x ", keys / 1024, "K at equal distances");
   s.query_rows = count * queries;
   s.key_rows = count * keys;
-  s.batches = {{count, 0, queries, queries, 0, keys, keys}};
+  s.blocks = {{count, 0, queries, queries, 0, keys, keys}};
   s.table.clear();
   for (std::int64_t i = 0; i < count; ++i) {
     for (const std::int64_t field : {i * queries, queries, i * keys, keys, keys, std::int64_t{0}}) {
@@ -230,7 +230,7 @@ Shape2 remote_keys(std::int64_t rank, std::int64_t ranks, std::int64_t count, st
   for (const auto& [place, keys] :
        {std::pair{chunk, (2 * ranks - 1 - rank) * chunk}, {std::int64_t{0}, rank * chunk}}) {
     if (keys == 0) continue;
-    s.batches.push_back({count, place, chunk, 2 * chunk, 0, keys, length});
+    s.blocks.push_back({count, place, chunk, 2 * chunk, 0, keys, length});
     for (std::int64_t i = 0; i < count; ++i) {
       for (const std::int64_t field : {i * 2 * chunk + place, chunk, i * length, keys, keys, std::int64_t{0}}) {
         s.table.push_back(static_cast<std::int32_t>(field));
@@ -289,7 +289,7 @@ int main(int argc, char** argv) {
   bench.shape(shared_off_diagonal(32768, 114688));
   bench.shape(host_known(shared_off_diagonal(32768, 114688)));
   bench.shape(host_known(shared_off_diagonal(32768, 8192)));
-  bench.shape(off_diagonal(16384, 49152, SegmentForm::apart, 1));
+  bench.shape(off_diagonal(16384, 49152, SegmentForm::disjoint_keys, 1));
   bench.shape(off_diagonal(16384, 49152, SegmentForm::any, 4));
   return 0;
 }

@@ -152,7 +152,7 @@ void attention(Bench& bench, DType dtype, std::int64_t t, std::int64_t d, std::i
                             .scale = 0.125,
                             .o = bench.empty(dtype, {t, hq, d}),
                             .lse = bench.empty(DType::f32, {hq, t}),
-                            .workspace = bench.workspace(attention_forward_workspace(sizes))};
+                            .workspace = bench.workspace(cpu_attention_forward_workspace(sizes))};
   };
   const std::string what =
       cat("T ", t, ", D ", d, document < t ? cat(", documents of ", document) : "", ", ", to_string(dtype));
@@ -173,7 +173,7 @@ void attention(Bench& bench, DType dtype, std::int64_t t, std::int64_t d, std::i
                             .dq = bench.empty(dtype, {t, hq, d}),
                             .dk = bench.empty(dtype, {t, hkv, d}),
                             .dv = bench.empty(dtype, {t, hkv, d}),
-                            .workspace = bench.workspace(attention_backward_workspace(sizes))};
+                            .workspace = bench.workspace(cpu_attention_backward_workspace(sizes))};
   bench.line("attention backward " + what, 2.5 * work, "GFLOP/s", [&] { attention_backward(bench.stream(), b); });
 }
 

@@ -42,12 +42,12 @@ inline std::vector<float> values(const TensorView& view) {
   return {view.data<float>(), view.data<float>() + view.elements()};
 }
 
-// Random boundaries of ranges that cover [0, total), at multiples of `grain`; some ranges are empty.
-inline std::vector<std::int64_t> random_cuts(std::int64_t total, std::int64_t grain, std::mt19937& random) {
+// Random boundaries of ranges that cover [0, total), at multiples of `alignment`; some ranges are empty.
+inline std::vector<std::int64_t> random_cuts(std::int64_t total, std::int64_t alignment, std::mt19937& random) {
   std::uniform_int_distribution<int> count(0, 7);
-  std::uniform_int_distribution<std::int64_t> place(0, total / grain);
+  std::uniform_int_distribution<std::int64_t> place(0, total / alignment);
   std::vector<std::int64_t> cuts = {0, total};
-  for (int i = count(random); i > 0; --i) cuts.push_back(place(random) * grain);
+  for (int i = count(random); i > 0; --i) cuts.push_back(place(random) * alignment);
   std::sort(cuts.begin(), cuts.end());
   return cuts;
 }

@@ -20,11 +20,11 @@ const nn::Unit& unit_of(const Model& model, int unit) {
 
 struct Place {
   const nn::Param& param;
-  const nn::Segment& segment;
+  const nn::FusedSlice& slice;
 };
-Place place_of(const nn::Unit& unit, const SegmentPiece& piece) {
+Place place_of(const nn::Unit& unit, const SlicePiece& piece) {
   const nn::Param& param = unit.params()[static_cast<std::size_t>(piece.param)];
-  return {param, param.segments[static_cast<std::size_t>(piece.segment)]};
+  return {param, param.slices[static_cast<std::size_t>(piece.slice)]};
 }
 
 void expect_piece(const TensorView& flat, std::int64_t count) {
@@ -60,17 +60,17 @@ bool same_bytes(const checkpoint::SafetensorsFolder& folder, const std::string& 
 
 }  // namespace
 
-std::vector<SegmentPiece> segment_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count) {
+std::vector<SlicePiece> slice_pieces(const nn::Unit& unit, std::int64_t begin, std::int64_t count) {
   HAWSER_CHECK(begin >= 0 && count >= 0, "elements [", begin, ", ", begin + count, ")");
-  std::vector<SegmentPiece> pieces;
+  std::vector<SlicePiece> pieces;
   for (std::size_t p = 0; p < unit.params().size(); ++p) {
     const nn::Param& param = unit.params()[p];
     const std::int64_t row = param.shape[0] > 0 ? param.elements() / param.shape[0] : 0;
-    for (std::size_t s = 0; s < param.segments.size(); ++s) {
-      const nn::Segment& segment = param.segments[s];
-      const std::int64_t start = unit.offset(static_cast<int>(p)) + segment.row * row;
+    for (std::size_t s = 0; s < param.slices.size(); ++s) {
+      const nn::FusedSlice& slice = param.slices[s];
+      const std::int64_t start = unit.offset(static_cast<int>(p)) + slice.row * row;
       const std::int64_t from = std::max(start, begin);
-      const std::int64_t to = std::min(start + segment.rows * row, begin + count);
+      const std::int64_t to = std::min(start + slice.rows * row, begin + count);
       if (from < to)
         pieces.push_back({static_cast<int>(p), static_cast<int>(s), from - start, from - begin, to - from});
     }
@@ -92,10 +92,10 @@ std::vector<HfTensor> hf_tensors(const Model& model) {
   for (std::size_t u = 0; u < model.units().size(); ++u) {
     const std::vector<nn::Param>& params = model.units()[u].params();
     for (std::size_t p = 0; p < params.size(); ++p) {
-      for (std::size_t s = 0; s < params[p].segments.size(); ++s) {
-        const nn::Segment& segment = params[p].segments[s];
-        tensors.push_back({segment.name, segment_shape(params[p], segment), static_cast<int>(u), static_cast<int>(p),
-                           static_cast<int>(s)});
+      for (std::size_t s = 0; s < params[p].slices.size(); ++s) {
+        const nn::FusedSlice& slice = params[p].slices[s];
+        tensors.push_back(
+            {slice.name, slice_shape(params[p], slice), static_cast<int>(u), static_cast<int>(p), static_cast<int>(s)});
       }
     }
   }
@@ -176,13 +176,13 @@ void initialise_flat(const Model& model, int unit, std::uint64_t seed, std::int6
   expect_piece(flat, count);
   const nn::Unit& of = unit_of(model, unit);
   const TensorView line = flat.reshape({count});
-  for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
-    const auto& [param, segment] = place_of(of, piece);
+  for (const SlicePiece& piece : slice_pieces(of, begin, count)) {
+    const auto& [param, slice] = place_of(of, piece);
     const TensorView y = line.rows(piece.at, piece.count);
     if (param.initial.kind == nn::Initial::Kind::normal) {
       ops::random_normal(
           stream,
-          {.y = y, .seed = seed, .name = fnv1a(segment.name), .first_element = piece.first, .std = param.initial.std});
+          {.y = y, .seed = seed, .name = fnv1a(slice.name), .first_element = piece.first, .std = param.initial.std});
     } else {
       ops::fill(stream, {.y = y, .value = param.initial.kind == nn::Initial::Kind::ones ? 1.0 : 0.0});
     }
@@ -198,10 +198,10 @@ std::vector<NamedState> unit_states(const Model& model, int unit, std::int64_t b
   const nn::Unit& of = unit_of(model, unit);
   const TensorView line = flat.reshape({count});
   std::vector<NamedState> states;
-  for (const SegmentPiece& piece : segment_pieces(of, begin, count)) {
-    const auto& [param, segment] = place_of(of, piece);
-    const Shape shape = segment_shape(param, segment);
-    states.push_back({.name = prefix + segment.name,
+  for (const SlicePiece& piece : slice_pieces(of, begin, count)) {
+    const auto& [param, slice] = place_of(of, piece);
+    const Shape shape = slice_shape(param, slice);
+    states.push_back({.name = prefix + slice.name,
                       .shape = shape,
                       .dtype = flat.dtype(),
                       .boxes = boxes_of_range(shape, piece.first, piece.count, line.rows(piece.at, piece.count))});

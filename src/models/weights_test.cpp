@@ -26,8 +26,8 @@ class WeightsTest : public ::testing::Test {
     std::vector<float> all(static_cast<std::size_t>(total), 0.0f);
     for (std::size_t p = 0; p < unit.params().size(); ++p) {
       auto to = all.begin() + unit.offset(static_cast<int>(p));
-      for (const nn::Segment& segment : unit.params()[p].segments) {
-        const std::vector<float> part = tensor(folder, segment.name);
+      for (const nn::FusedSlice& slice : unit.params()[p].slices) {
+        const std::vector<float> part = tensor(folder, slice.name);
         to = std::copy(part.begin(), part.end(), to);
       }
     }
@@ -47,8 +47,8 @@ TEST_F(WeightsTest, AnyCutsOfAUnitLoadTheSameElements) {
       const nn::Unit& unit = model->units()[u];
       const std::int64_t total = unit.total(3);
       const std::vector<float> expected = expected_unit(unit, total, folder);
-      for (const std::int64_t grain : {std::int64_t{1}, nn::Unit::kGrain}) {
-        const std::vector<std::int64_t> cuts = random_cuts(total, grain, random_);
+      for (const std::int64_t alignment : {std::int64_t{1}, nn::Unit::kAlignmentElements}) {
+        const std::vector<std::int64_t> cuts = random_cuts(total, alignment, random_);
         for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
           const std::int64_t begin = cuts[i], count = cuts[i + 1] - begin;
           const Storage piece = flat(count);
@@ -72,7 +72,8 @@ TEST_F(WeightsTest, InitialValuesDoNotDependOnCuts) {
     initialise_flat(*model, static_cast<int>(u), 11, 0, total, *stream, full);
     stream->synchronize();
     for (int round = 0; round < 4; ++round) {
-      const std::vector<std::int64_t> cuts = random_cuts(total, round % 2 == 0 ? 1 : nn::Unit::kGrain, random_);
+      const std::vector<std::int64_t> cuts =
+          random_cuts(total, round % 2 == 0 ? 1 : nn::Unit::kAlignmentElements, random_);
       std::vector<float> all;
       for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
         const Storage piece = flat(cuts[i + 1] - cuts[i]);
@@ -98,12 +99,11 @@ TEST_F(WeightsTest, InitialValuesAreNamedByTensorAndElement) {
   initialise_flat(*model, 1, 11, 0, block.used(), *stream, full);
   stream->synchronize();
   const std::vector<float> all = values(full);
-  const auto at = [&](const std::string& param, const std::string& segment) {
+  const auto at = [&](const std::string& param, const std::string& slice) {
     for (std::size_t p = 0; p < block.params().size(); ++p) {
       if (block.params()[p].name != param) continue;
-      for (const nn::Segment& s : block.params()[p].segments) {
-        if (s.name == segment)
-          return all.data() + block.offset(static_cast<int>(p)) + s.row * block.params()[p].shape[1];
+      for (const nn::FusedSlice& s : block.params()[p].slices) {
+        if (s.name == slice) return all.data() + block.offset(static_cast<int>(p)) + s.row * block.params()[p].shape[1];
       }
     }
     return static_cast<const float*>(nullptr);

@@ -149,10 +149,10 @@ TEST(Unit, AlignsParametersToGrains) {
 }
 
 TEST(Param, SegmentsCoverTheirRows) {
-  const std::vector<Segment> segments{{"q", 0, 6}, {"k", 6, 2}};
-  const Param param = fused_param("qk", segments, {8, 4}, {}, true);
-  EXPECT_EQ(segment_shape(param, param.segments[1]), (Shape{2, 4}));
-  EXPECT_THROW(fused_param("qk", segments, {9, 4}, {}, true), InternalError);
+  const std::vector<FusedSlice> slices{{"q", 0, 6}, {"k", 6, 2}};
+  const Param param = fused_param("qk", slices, {8, 4}, {}, true);
+  EXPECT_EQ(slice_shape(param, param.slices[1]), (Shape{2, 4}));
+  EXPECT_THROW(fused_param("qk", slices, {9, 4}, {}, true), InternalError);
   EXPECT_THROW(fused_param("qk", {{"q", 0, 6}, {"k", 5, 3}}, {8, 4}, {}, true), InternalError);
 }
 

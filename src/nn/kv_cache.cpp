@@ -6,9 +6,9 @@
 namespace hawser::nn {
 namespace {
 
-class KeptSession : public AttentionExchange::Session {
+class KvCacheCall : public AttentionExchange::Call {
  public:
-  KeptSession(LayerContext& ctx, const TensorView& k, const TensorView& v) {
+  KvCacheCall(LayerContext& ctx, const TensorView& k, const TensorView& v) {
     const KvCache kept = ctx.kv_cache();
     HAWSER_CHECK(!kept.k.empty() && !kept.v.empty(), "the layer has no KV cache");
     const BatchViews& batch = ctx.batch();
@@ -18,7 +18,7 @@ class KeptSession : public AttentionExchange::Session {
              .v = kept.v,
              .segments = batch.diagonal,
              .segment_count = batch.diagonal_count,
-             .form = ops::SegmentForm::apart,
+             .form = ops::SegmentForm::disjoint_keys,
              .host_segments = batch.host_diagonal,
              .heads = static_cast<int>(k.size(1)),
              .visible = batch.diagonal_pairs};
@@ -32,14 +32,13 @@ class KeptSession : public AttentionExchange::Session {
 
 }  // namespace
 
-std::unique_ptr<AttentionExchange::Session> KvCacheExchange::forward(LayerContext& ctx, const TensorView& k,
-                                                                     const TensorView& v) {
-  return std::make_unique<KeptSession>(ctx, k, v);
+std::unique_ptr<AttentionExchange::Call> KvCacheExchange::forward(LayerContext& ctx, const TensorView& k,
+                                                                  const TensorView& v) {
+  return std::make_unique<KvCacheCall>(ctx, k, v);
 }
 
-std::unique_ptr<AttentionExchange::Session> KvCacheExchange::backward(LayerContext&, const TensorView&,
-                                                                      const TensorView&, const TensorView&,
-                                                                      const TensorView&) {
+std::unique_ptr<AttentionExchange::Call> KvCacheExchange::backward(LayerContext&, const TensorView&, const TensorView&,
+                                                                   const TensorView&, const TensorView&) {
   HAWSER_CHECK(false, "the KV cache has no gradient");
 }
 

@@ -15,9 +15,9 @@ namespace hawser::nn {
 // InternalError if the context has no KV cache, and on backward.
 class KvCacheExchange : public AttentionExchange {
  public:
-  std::unique_ptr<Session> forward(LayerContext&, const TensorView& k, const TensorView& v) override;
-  std::unique_ptr<Session> backward(LayerContext&, const TensorView& k, const TensorView& v, const TensorView& dk,
-                                    const TensorView& dv) override;
+  std::unique_ptr<Call> forward(LayerContext&, const TensorView& k, const TensorView& v) override;
+  std::unique_ptr<Call> backward(LayerContext&, const TensorView& k, const TensorView& v, const TensorView& dk,
+                                 const TensorView& dv) override;
 };
 
 }  // namespace hawser::nn

@@ -1,7 +1,7 @@
 // `Layer`, `LayerContext`: the contract between layers and the executor.
 //
 // A layer is written as if the model were on one device. It holds sizes and names, no state: everything it reads or
-// writes in a call is a view that the caller planned. Shapes: T rows (tokens of this rank's micro-batch), C width.
+// writes in a call is a view that the caller provides. Shapes: T rows (tokens of this rank's micro-batch), C width.
 #pragma once
 
 #include <string>
@@ -14,40 +14,50 @@
 
 namespace hawser::nn {
 
-// A micro-batch on the device. Rows are in this rank's local order: by sequence, then by chunk.
+// A micro-batch on the device: T rows of this rank, ordered by sequence, then by chunk of the sequence. Segment tables
+// are those of ops/attention/attention.h. `context`: number of ranks of the context group.
 struct BatchViews {
-  TensorView ids;                       // i32 [T]
-  TensorView labels;                    // i32 [T], already shifted; negative: no target
-  TensorView positions;                 // i32 [T], restarting in each document
-  TensorView diagonal, diagonal_count;  // i32 [N, 6], i32 [1]: segments, pieces of documents against their own rows
-  TensorView off_diagonal,
-      off_diagonal_count;  // i32 [M, 6], i32 [1]: segments against a document's earlier rows, in sequence order
-  // i32 [T * context]: for each row in sequence order, the index of its K row in the gathered [context, 2, T] buffer of
-  // K and V rows; its V row is T further. Only with context parallelism.
+  TensorView ids;        // i32 [T]
+  TensorView labels;     // i32 [T], already shifted; negative: no target
+  TensorView positions;  // i32 [T], restarting in each document
+  // i32 [N, 6], i32 [1]: diagonal blocks. Queries of a chunk (packed documents: of one document in it) with the keys of
+  // the same rows. With a KV cache: new queries of a sequence with all its keys so far, the new ones included.
+  TensorView diagonal, diagonal_count;
+  // i32 [M, 6], i32 [1]: off-diagonal blocks. Queries of a chunk with the keys before it in the same document. Their
+  // key rows index the keys of all ranks in sequence order: one sequence after another, each with all its rows. Only
+  // with context parallelism.
+  TensorView off_diagonal, off_diagonal_count;
+  // i32 [T * context]: for each row in sequence order, the index of its K row in the all-gathered buffer, whose rows
+  // are [context, 2, T] (2: K, V). The index of its V row is greater by T. Only with context parallelism.
   TensorView gather_index;
   TensorView logit_positions;  // i32 [B]: rows whose logits are computed. Only with step::Purpose::logits
-  // i32 [T]: the KV cache slot that each row is written to, or ops::kNoRow (padding). Keys of diagonal blocks are then
-  // slots of the KV cache. Only with a KV cache (nn/kv_cache.h).
+  // i32 [T]: the KV cache slot that the K and V of each row are written to, or ops::kNoRow (padding). k_begin of
+  // `diagonal` then indexes KV cache slots. Only with a KV cache (nn/kv_cache.h).
   TensorView slot_mapping;
   // The tables' contents if the host knows them when it enqueues, else null (ops::AttentionForward::host_segments).
   const std::vector<std::int32_t>*host_diagonal = nullptr, *host_off_diagonal = nullptr;
-  // > 0: each sequence is one document, from its first row on. Diagonal blocks begin at multiples of this number of
-  // rows, none is longer, and rows outside of them hold finite numbers. With context parallelism these are the chunks
-  // of a zig-zag: every sequence has two on a rank, and a chunk's off-diagonal block is all of the sequence before it.
+  // Length of a chunk in rows, if every sequence has the same chunks: each sequence is one document, which begins at
+  // row 0, and only rows after its end are padding (with finite values). Every diagonal block then begins at a multiple
+  // of this length and is at most this long. With context parallelism a rank has two chunks of each sequence (zig-zag),
+  // and a chunk's off-diagonal block has as keys all rows of the sequence before the chunk. 0: no such guarantee.
   std::int64_t uniform_diagonal = 0;
-  bool off_diagonal_apart = false;                    // no key row is in two off-diagonal blocks
-  double diagonal_pairs = 0, off_diagonal_pairs = 0;  // max visible query-key pairs per head (for FLOPs)
+  bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks
+  // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: causal attention over full sequences
+  // of one document, in equal shares of the context ranks (with a KV cache: every new row sees a full sequence).
+  // With padding, packed documents or a window, fewer pairs are visible.
+  double diagonal_pairs = 0, off_diagonal_pairs = 0;
 };
 
-// A layer's KV cache, [rows, kv_heads, D] in the compute dtype. It outlives a pass. Empty if there is none.
+// A layer's KV cache: k, v [slots, kv_heads, D] in the compute dtype, one slot per token. It outlives a pass. Empty if
+// there is none.
 struct KvCache {
   TensorView k, v;
 };
 
-// The batches of the diagonal blocks' call, over this rank's T rows.
-std::vector<ops::SegmentBatch> diagonal_batches(const BatchViews& batch, std::int64_t rows);
+// AttentionForward::blocks for a call over `diagonal`, with this rank's T rows; empty if uniform_diagonal is 0.
+std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, std::int64_t rows);
 
-// Where a parameter's gradient is written, decided before the GEMM runs.
+// Where the gradient of a parameter is written. The caller decides it before the layer enqueues the GEMM.
 struct GradientTarget {
   TensorView view;  // float32 or bf16, the parameter's shape; empty: not needed
   bool accumulate = false;
@@ -64,7 +74,7 @@ class GradientSink {
 class LayerContext {
  public:
   virtual ~LayerContext() = default;
-  // A planned, dense buffer with undefined contents. Valid at least until the instruction's last use of it.
+  // A dense buffer of the arena with undefined contents. Valid at least until the last use of it in this instruction.
   virtual TensorView temp(DType dtype, const Shape& shape) = 0;
   virtual Stream& compute() = 0;
   virtual Stream& exchange() = 0;  // communication inside layers
@@ -81,13 +91,14 @@ class LayerContext {
   void compute_after_exchange() { compute().wait(exchange().record()); }
 };
 
-// The passes over a layer; a slot has one that writes it and a last one that reads it.
+// The passes over a layer, in order.
 enum class Pass { forward, recompute, backward, backward_weight };
 
-struct Slot {
+// A tensor that a layer saves between passes. It is written in one pass and last read in another.
+struct SavedSpec {
   const char* name;
   DType dtype;
-  Shape shape;
+  Shape shape;  // rank 0: not saved
   Pass writer;
   Pass last_reader;
 };
@@ -95,7 +106,8 @@ struct Slot {
 struct SavePolicy {
   Checkpointing checkpointing = Checkpointing::none;
   bool keep_attention = false;  // with full: attention output and log-sum-exp are saved anyway (long sequences)
-  bool delay_weights = false;   // weight gradients run in a separate pass: what they read outlives backward
+  // Gradients of GEMM weights are computed in a separate pass, backward_weight: what they read is saved until then.
+  bool delay_weight_gradients = false;
 
   // What is recomputed. Backward recomputes norms and SwiGLU itself, Layer::recompute the rest.
   bool recomputes_pointwise() const { return checkpointing != Checkpointing::none; }
@@ -104,25 +116,26 @@ struct SavePolicy {
   bool recomputes_attention() const { return checkpointing == Checkpointing::full && !keep_attention; }
 };
 
-// The views of a layer's saved tensors for one micro-batch. `slots` is parallel to Layer::slots(). A slot that the
-// policy does not save, or whose writing pass has not run yet, is empty, and the layer uses a temp.
+// The views of a layer's saved tensors for one micro-batch. tensors[i] belongs to Layer::saved_specs()[i]. It is empty
+// if the policy does not save it, or outside the passes from its writer to its last reader; the layer then uses a temp.
 struct Saved {
   TensorView x;  // the layer's input, saved by the caller
-  std::vector<TensorView> slots;
+  std::vector<TensorView> tensors;
 };
 
 class Layer {
  public:
   virtual ~Layer() = default;
   virtual const std::vector<Param>& params() const = 0;
-  // The saved tensors for T rows under a policy; entry i is slot i of the layer, with an empty shape if not saved.
-  virtual std::vector<Slot> slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const = 0;
-  // y = layer(x). Writes the slots whose writer is forward.
+  // The saved tensors for T rows under a policy. Their number and order do not depend on the policy.
+  virtual std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const = 0;
+  // y = layer(x). Writes the saved tensors whose writer is forward.
   virtual void forward(LayerContext&, const TensorView& x, const TensorView& y, const Saved&) const = 0;
-  // Writes the slots whose writer is recompute, from x and what forward saved; called only if recomputes() is true.
+  // Writes the saved tensors whose writer is recompute, from x and what forward saved. Called only if recomputes() is
+  // true.
   virtual void recompute(LayerContext&, const Saved&, const SavePolicy&) const = 0;
-  // Computes dx from dy. With delay_weights, backward_weight computes the gradients of GEMM weights. May overwrite
-  // saved tensors unless backward_weight reads them.
+  // Computes dx from dy, and the parameters' gradients. With delay_weight_gradients, backward_weight computes those of
+  // GEMM weights. May overwrite saved tensors unless backward_weight reads them.
   virtual void backward(LayerContext&, const TensorView& dy, const TensorView& dx, const Saved&, GradientSink&,
                         const SavePolicy&) const = 0;
   virtual void backward_weight(LayerContext&, const TensorView& dy, const Saved&, GradientSink&) const = 0;
@@ -130,7 +143,7 @@ class Layer {
   virtual double flops(std::int64_t rows, double pairs) const = 0;
 };
 
-// True if a layer has a recompute pass under a policy: recompute writes some slot.
+// True if a layer has a recompute pass under a policy: recompute writes at least one saved tensor.
 bool recomputes(const Layer& layer, const SavePolicy& policy);
 
 inline bool SavePolicy::recomputes_gate_up() const {

@@ -142,7 +142,7 @@ TEST(Layers, PoliciesAreEqual) {
 
 TEST(Layers, GradientsAccumulateIfTheSinkRequestsIt) {
   for (const Case& c : cases()) {
-    for (const SavePolicy& policy : {SavePolicy{}, SavePolicy{.delay_weights = true}}) {
+    for (const SavePolicy& policy : {SavePolicy{}, SavePolicy{.delay_weight_gradients = true}}) {
       const LayerResult plain = run(c, DType::f32, policy), added = run(c, DType::f32, policy, true, 2.0);
       for (std::size_t p = 0; p < plain.gradients.size(); ++p) {
         Vector expected = plain.gradients[p];
@@ -174,9 +174,9 @@ TEST(Layers, UnneededGradientsAreLeftOut) {
   }
 }
 
-// Checks of every slot: no access before its writer's pass, it is written there before it is read, and its last reader
-// is the last pass that accesses it.
-TEST(Layers, SlotsAreWrittenAndReadWhenDeclared) {
+// Checks of every saved tensor: no access before its writer's pass, it is written there before it is read, and its last
+// reader is the last pass that accesses it.
+TEST(Layers, SavedTensorsAreWrittenAndReadWhenDeclared) {
   for (const Case& c : cases()) {
     for (const SavePolicy& policy : testing::all_policies()) {
       MetaDevice device;
@@ -184,14 +184,14 @@ TEST(Layers, SlotsAreWrittenAndReadWhenDeclared) {
       prepare(ctx, c);
       TestSink sink(ctx, c.layer->params());
       LayerRun layer_run(ctx, *c.layer, c.documents.rows(), c.width, policy);
-      std::vector<TensorView> views(layer_run.slots().size());
-      layer_run.on_slot = [&](std::size_t slot, const TensorView& view) { views[slot] = view; };
+      std::vector<TensorView> views(layer_run.saved_specs().size());
+      layer_run.on_saved = [&](std::size_t index, const TensorView& view) { views[index] = view; };
       layer_run.run(sink, [&](Pass pass) { device.set_instruction(static_cast<int>(pass)); });
       for (std::size_t s = 0; s < views.size(); ++s) {
-        const Slot& slot = layer_run.slots()[s];
-        ASSERT_EQ(views[s].empty(), slot.shape.rank() == 0);
+        const SavedSpec& spec = layer_run.saved_specs()[s];
+        ASSERT_EQ(views[s].empty(), spec.shape.rank() == 0);
         if (views[s].empty()) continue;
-        const std::string where = c.name + ": " + testing::text(policy) + ": " + slot.name;
+        const std::string where = c.name + ": " + testing::text(policy) + ": " + spec.name;
         const Access full = reads(views[s]);
         bool written = false, read_later = false;
         int last = -1;
@@ -199,16 +199,16 @@ TEST(Layers, SlotsAreWrittenAndReadWhenDeclared) {
           for (const Access& access : item.record.accesses) {
             if (!overlap(access, full)) continue;
             EXPECT_TRUE(written || access.write) << where << " is read by " << item.record.name << " too early";
-            EXPECT_GE(item.instruction, static_cast<int>(slot.writer)) << where;
-            EXPECT_LE(item.instruction, static_cast<int>(slot.last_reader)) << where << ": " << item.record.name;
-            EXPECT_TRUE(written || item.instruction == static_cast<int>(slot.writer)) << where;
+            EXPECT_GE(item.instruction, static_cast<int>(spec.writer)) << where;
+            EXPECT_LE(item.instruction, static_cast<int>(spec.last_reader)) << where << ": " << item.record.name;
+            EXPECT_TRUE(written || item.instruction == static_cast<int>(spec.writer)) << where;
             written = true;
             read_later = read_later || !access.write;
             last = item.instruction;
           }
         }
         EXPECT_TRUE(read_later) << where << " is never read";
-        EXPECT_EQ(last, static_cast<int>(slot.last_reader)) << where << " is kept too long";
+        EXPECT_EQ(last, static_cast<int>(spec.last_reader)) << where << " is kept too long";
       }
     }
   }
@@ -274,7 +274,8 @@ TEST(Layers, RecomputeRunsOnlyTheNeededOps) {
       EXPECT_EQ(flops, expected ? first : 0) << where;
       EXPECT_EQ(attentions, attention && policy.recomputes_attention() ? 1 : 0) << where;
       // A delayed weight gradient recomputes the normed rows once more instead of saving them.
-      EXPECT_EQ(norms, policy.recomputes_pointwise() ? (expected && policy.delay_weights ? 2 : 1) : 0) << where;
+      EXPECT_EQ(norms, policy.recomputes_pointwise() ? (expected && policy.delay_weight_gradients ? 2 : 1) : 0)
+          << where;
     }
   }
 }

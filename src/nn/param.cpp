@@ -5,35 +5,35 @@
 namespace hawser::nn {
 
 Param full_param(const std::string& name, const Shape& shape, Initial initial, bool decay) {
-  return {.name = name, .shape = shape, .initial = initial, .decay = decay, .segments = {{name, 0, shape[0]}}};
+  return {.name = name, .shape = shape, .initial = initial, .decay = decay, .slices = {{name, 0, shape[0]}}};
 }
 
-Param fused_param(const std::string& name, const std::vector<Segment>& segments, const Shape& shape, Initial initial,
+Param fused_param(const std::string& name, const std::vector<FusedSlice>& slices, const Shape& shape, Initial initial,
                   bool decay) {
   std::int64_t row = 0;
-  for (const Segment& segment : segments) {
-    HAWSER_CHECK(segment.row == row, name, ": segment ", segment.name, " starts at row ", segment.row);
-    row += segment.rows;
+  for (const FusedSlice& slice : slices) {
+    HAWSER_CHECK(slice.row == row, name, ": slice ", slice.name, " starts at row ", slice.row);
+    row += slice.rows;
   }
-  HAWSER_CHECK(row == shape[0], name, ": segments of ", row, " rows in ", shape.text());
-  return {.name = name, .shape = shape, .initial = initial, .decay = decay, .segments = segments};
+  HAWSER_CHECK(row == shape[0], name, ": slices of ", row, " rows in ", shape.text());
+  return {.name = name, .shape = shape, .initial = initial, .decay = decay, .slices = slices};
 }
 
-Shape segment_shape(const Param& param, const Segment& segment) {
+Shape slice_shape(const Param& param, const FusedSlice& slice) {
   Shape shape = param.shape;
-  shape[0] = segment.rows;
+  shape[0] = slice.rows;
   return shape;
 }
 
 Unit::Unit(std::string name, std::vector<Param> params) : name_(std::move(name)), params_(std::move(params)) {
   for (const Param& param : params_) {
     offsets_.push_back(used_);
-    used_ += round_up(param.elements(), kGrain);
+    used_ += round_up(param.elements(), kAlignmentElements);
   }
 }
 
 std::int64_t Unit::total(int parts) const {
-  return round_up(used_, kGrain * parts);
+  return round_up(used_, kAlignmentElements * parts);
 }
 
 TensorView Unit::view(const TensorView& flat, int param) const {

@@ -4,7 +4,7 @@
 
 namespace hawser::nn {
 
-std::vector<ops::SegmentBatch> diagonal_batches(const BatchViews& batch, std::int64_t rows) {
+std::vector<ops::StridedBlocks> diagonal_blocks(const BatchViews& batch, std::int64_t rows) {
   if (batch.uniform_diagonal == 0) return {};
   return {ops::equal_diagonal_blocks(rows, batch.uniform_diagonal)};
 }
@@ -12,16 +12,16 @@ std::vector<ops::SegmentBatch> diagonal_batches(const BatchViews& batch, std::in
 namespace {
 
 // One part: this rank's own keys, each piece of a document against itself.
-class LocalSession : public AttentionExchange::Session {
+class LocalCall : public AttentionExchange::Call {
  public:
-  LocalSession(const LayerContext& ctx, const TensorView& k, const TensorView& v, const TensorView& dk,
-               const TensorView& dv)
+  LocalCall(const LayerContext& ctx, const TensorView& k, const TensorView& v, const TensorView& dk,
+            const TensorView& dv)
       : part_{.k = k,
               .v = v,
               .segments = ctx.batch().diagonal,
               .segment_count = ctx.batch().diagonal_count,
               .form = ops::SegmentForm::diagonal,
-              .batches = diagonal_batches(ctx.batch(), k.size(0)),
+              .blocks = diagonal_blocks(ctx.batch(), k.size(0)),
               .host_segments = ctx.batch().host_diagonal,
               .heads = static_cast<int>(k.size(1)),
               .dk = dk,
@@ -36,15 +36,15 @@ class LocalSession : public AttentionExchange::Session {
 
 }  // namespace
 
-std::unique_ptr<AttentionExchange::Session> AttentionExchange::forward(LayerContext& ctx, const TensorView& k,
-                                                                       const TensorView& v) {
-  return std::make_unique<LocalSession>(ctx, k, v, TensorView(), TensorView());
+std::unique_ptr<AttentionExchange::Call> AttentionExchange::forward(LayerContext& ctx, const TensorView& k,
+                                                                    const TensorView& v) {
+  return std::make_unique<LocalCall>(ctx, k, v, TensorView(), TensorView());
 }
 
-std::unique_ptr<AttentionExchange::Session> AttentionExchange::backward(LayerContext& ctx, const TensorView& k,
-                                                                        const TensorView& v, const TensorView& dk,
-                                                                        const TensorView& dv) {
-  return std::make_unique<LocalSession>(ctx, k, v, dk, dv);
+std::unique_ptr<AttentionExchange::Call> AttentionExchange::backward(LayerContext& ctx, const TensorView& k,
+                                                                     const TensorView& v, const TensorView& dk,
+                                                                     const TensorView& dv) {
+  return std::make_unique<LocalCall>(ctx, k, v, dk, dv);
 }
 
 }  // namespace hawser::nn

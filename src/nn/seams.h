@@ -1,8 +1,12 @@
-// `Seams`: the four parallelism hooks inside layers. Each default does nothing, so a layer with default seams is the
-// single-device layer, which tests use as the reference.
+// `Seams`: the four parallelism hooks inside layers. Each default is the single-device behaviour: a layer with default
+// seams is the single-device layer, which tests use as the reference.
+//
+// In use are two replacements of the attention seam: parallel::AllGatherExchange (context parallelism) and, for
+// generation, KvCacheExchange (nn/kv_cache.h). The other three seams have no implementation yet besides the default;
+// the tests (tests/dist/seams) have their own.
 //
 // The host calls a seam while it enqueues an instruction. The seam enqueues its own work on the context's streams and
-// orders it with events; the views it returns may be used on the compute stream from then on.
+// orders it with events; work that is enqueued on the compute stream afterwards may use the views that it returns.
 #pragma once
 
 #include <memory>
@@ -13,90 +17,106 @@ namespace hawser::nn {
 
 class LayerContext;
 
-// A boundary between tensor layouts inside a layer, with its conjugate in backward.
+// Where tensor parallelism communicates in a layer. The second collective of each pair is that of sequence parallelism.
 enum class Boundary {
-  column_input,  // before a column-parallel GEMM: forward identity or row gather, backward sum or row scatter
-  row_output,    // after a row-parallel GEMM: forward sum or row scatter, backward identity or row gather
+  // Before a column-parallel GEMM. Forward: identity, or all-gather over tokens. Backward: all-reduce, or
+  // reduce-scatter over tokens.
+  column_input,
+  // After a row-parallel GEMM. Forward: all-reduce, or reduce-scatter over tokens. Backward: identity, or all-gather
+  // over tokens.
+  row_output,
 };
 
+// Tensor parallelism. Attention and MLP layers call it. No implementation yet besides the default.
 class Redistribute {
  public:
   virtual ~Redistribute() = default;
-  // x [T, C] may be changed in place; returns the view in the layout on the other side of the boundary.
+  // x [T, C] and dy [T, C] may be changed in place. Returns the result, which may have another number of rows.
   virtual TensorView forward(LayerContext&, Boundary, const TensorView& x) { return x; }
   virtual TensorView backward(LayerContext&, Boundary, const TensorView& dy) { return dy; }
 };
 
-// One call of the attention op: this rank's queries [T, H, D] against some keys.
+// One call of the attention op: this rank's queries [T, H, D] with some of the keys.
 struct AttentionPart {
-  TensorView k, v;                     // [rows, kv_heads, D]
-  TensorView segments, segment_count;  // which query rows see which of these keys (ops/attention/attention.h)
-  ops::SegmentForm form = ops::SegmentForm::any;
-  std::vector<ops::SegmentBatch> batches;  // as in ops::AttentionForward, like host_segments
-  // If batches differ between ranks: batches at least as large as any rank's. The workspace is sized for them, so that
-  // buffers have the same offsets on all ranks. Otherwise empty.
-  std::vector<ops::SegmentBatch> largest;
-  const std::vector<std::int32_t>* host_segments = nullptr;
-  bool causal = true;
-  int head_begin = 0, heads = 0;  // KV heads [head_begin, head_begin + heads) and their queries
-  bool first = true;              // the first part of these heads writes o and lse; later ones are combined
-  TensorView dk, dv;              // backward: this part's key and value gradients, float32 or k's dtype
-  double visible = 0;             // expected visible query-key pairs per head: FLOPs of records and progress
+  TensorView k, v;                                // [rows, heads, D]
+  TensorView segments, segment_count;             // see ops::AttentionForward
+  ops::SegmentForm form = ops::SegmentForm::any;  // see ops::AttentionForward
+  std::vector<ops::StridedBlocks> blocks;         // see ops::AttentionForward
+  // If `blocks` differs between ranks: a list with at least as many elements, blocks and rows as on every rank. The
+  // workspace is sized for it, so that buffers have the same offsets on all ranks. Otherwise empty.
+  std::vector<ops::StridedBlocks> largest;
+  const std::vector<std::int32_t>* host_segments = nullptr;  // see ops::AttentionForward
+  bool causal = true;                                        // see ops::AttentionForward
+  int head_begin = 0, heads = 0;  // key-value heads [head_begin, head_begin + heads), with their query heads
+  // The first part of these heads: it writes o and lse, in backward dq. The results of later parts are merged into o
+  // and lse by attention_combine, in backward added to dq.
+  bool first = true;
+  TensorView dk, dv;   // backward: this part's key and value gradients, float32 or k's dtype
+  double visible = 0;  // query-key pairs per head for OpRecord::flops: BatchViews::diagonal_pairs or off_diagonal_pairs
 };
 
-// Attention as parts that are combined by log-sum-exp: first local keys, then keys of other ranks as they arrive.
+// Attention of one layer, as parts that are combined by log-sum-exp. With context parallelism: first the part with this
+// rank's own keys, then the parts with keys of other ranks, which arrive meanwhile.
 class AttentionExchange {
  public:
-  // One attention in one direction; exists while its instruction is enqueued.
-  class Session {
+  // One call of this seam: the forward or the backward of one attention. Lives while the host enqueues its instruction.
+  class Call {
    public:
-    virtual ~Session() = default;
-    virtual int parts() const = 0;
-    // Makes the compute stream wait for part p's keys. Called once for each part, in order.
+    virtual ~Call() = default;
+    virtual int parts() const = 0;  // number of parts
+    // Makes the compute stream wait until part p's keys have arrived. Called once for each part, in order.
     virtual AttentionPart wait(int p) = 0;
-    // Backward: called after the part's dk and dv have been enqueued.
+    // Backward: called after the work that writes part p's dk and dv has been enqueued.
     virtual void add_gradient(int /*p*/) {}
-    // Backward: afterwards the dk and dv given to backward() hold the complete gradient of the local keys.
+    // Called once, after all parts. Backward: work enqueued on the compute stream afterwards finds in backward()'s dk
+    // and dv the complete gradients of this rank's keys and values, summed over ranks.
     virtual void finish() {}
   };
   virtual ~AttentionExchange() = default;
-  // k, v [T, kv_heads, D]: this rank's keys and values, in its local row order; rows may be padded. Communication
-  // starts here: the earlier a session begins, the less its parts wait.
-  virtual std::unique_ptr<Session> forward(LayerContext&, const TensorView& k, const TensorView& v);
-  virtual std::unique_ptr<Session> backward(LayerContext&, const TensorView& k, const TensorView& v,
-                                            const TensorView& dk, const TensorView& dv);
+  // k, v [T, kv_heads, D]: this rank's keys and values, in its local row order; the row stride may exceed kv_heads * D.
+  // These functions start the communication: the earlier they are called, the less the parts wait.
+  virtual std::unique_ptr<Call> forward(LayerContext&, const TensorView& k, const TensorView& v);
+  virtual std::unique_ptr<Call> backward(LayerContext&, const TensorView& k, const TensorView& v, const TensorView& dk,
+                                         const TensorView& dv);
 };
 
-// Dispatch of rows to experts and back. `rows` [R, C] are grouped by expert, counts [experts] has the rows of each.
+// Expert parallelism: sends tokens to the ranks of their experts and back. No layer calls it yet; no implementation
+// besides the default.
 class TokenExchange {
  public:
-  struct Rows {
-    TensorView rows;    // [capacity, C]: the rows of this rank's experts, grouped by expert
-    TensorView counts;  // i32 [local experts]
+  // Tokens on the rank of their experts.
+  struct Dispatched {
+    TensorView tokens;  // [capacity, C]: the tokens of this rank's experts, grouped by expert
+    TensorView counts;  // i32 [local experts]: number of tokens of each
   };
   virtual ~TokenExchange() = default;
-  virtual Rows dispatch(LayerContext&, const TensorView& rows, const TensorView& counts) { return {rows, counts}; }
-  // The inverse: brings `done`, in the layout that dispatch returned, back to the order of `rows`. Its backward is
-  // dispatch.
-  virtual TensorView combine(LayerContext&, const TensorView& done, const TensorView& counts) {
+  // tokens [R, C]: this rank's tokens, grouped by expert. counts i32 [experts]: number of tokens of each.
+  virtual Dispatched dispatch(LayerContext&, const TensorView& tokens, const TensorView& counts) {
+    return {tokens, counts};
+  }
+  // The inverse: returns `expert_output`, which is in the order of dispatch()'s result, in the order of dispatch()'s
+  // `tokens`. `counts` is dispatch()'s argument. In backward, dispatch and combine swap places.
+  virtual TensorView combine(LayerContext&, const TensorView& expert_output, const TensorView& counts) {
     (void)counts;
-    return done;
+    return expert_output;
   }
 };
 
-// Sum or maximum of a small device tensor over the ranks that hold parts of one tensor.
-class Reduce {
+// All-reduce of a small device tensor, in place, over the tensor-parallel ranks, which hold parts of one tensor: e.g.
+// the maximum of logits that are split by vocabulary. Gradients are reduced elsewhere (program::Op::reduce). No layer
+// calls it yet; no implementation besides the default.
+class TensorReduce {
  public:
-  virtual ~Reduce() = default;
-  virtual void sum(LayerContext&, const TensorView& data) { (void)data; }      // in place; backward: identity
-  virtual void maximum(LayerContext&, const TensorView& data) { (void)data; }  // in place; no gradient
+  virtual ~TensorReduce() = default;
+  virtual void sum(LayerContext&, const TensorView& data) { (void)data; }      // backward: identity
+  virtual void maximum(LayerContext&, const TensorView& data) { (void)data; }  // no gradient
 };
 
 struct Seams {
   std::shared_ptr<Redistribute> redistribute = std::make_shared<Redistribute>();
   std::shared_ptr<AttentionExchange> attention = std::make_shared<AttentionExchange>();
   std::shared_ptr<TokenExchange> tokens = std::make_shared<TokenExchange>();
-  std::shared_ptr<Reduce> reduce = std::make_shared<Reduce>();
+  std::shared_ptr<TensorReduce> tensor_reduce = std::make_shared<TensorReduce>();
 };
 
 }  // namespace hawser::nn

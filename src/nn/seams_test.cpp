@@ -1,4 +1,4 @@
-// The default seams do nothing: layers with them are the single-device layers.
+// The default seams are the single-device behaviour.
 #include "nn/seams.h"
 
 #include <gtest/gtest.h>
@@ -19,12 +19,12 @@ TEST(Seams, DefaultsEnqueueNothingAndReturnTheirArguments) {
     EXPECT_EQ(seams.redistribute->forward(ctx, boundary, x).raw(), x.raw());
     EXPECT_EQ(seams.redistribute->backward(ctx, boundary, x).raw(), x.raw());
   }
-  const TokenExchange::Rows rows = seams.tokens->dispatch(ctx, x, counts);
-  EXPECT_EQ(rows.rows.raw(), x.raw());
-  EXPECT_EQ(rows.counts.raw(), counts.raw());
+  const TokenExchange::Dispatched out = seams.tokens->dispatch(ctx, x, counts);
+  EXPECT_EQ(out.tokens.raw(), x.raw());
+  EXPECT_EQ(out.counts.raw(), counts.raw());
   EXPECT_EQ(seams.tokens->combine(ctx, x, counts).raw(), x.raw());
-  seams.reduce->sum(ctx, x);
-  seams.reduce->maximum(ctx, x);
+  seams.tensor_reduce->sum(ctx, x);
+  seams.tensor_reduce->maximum(ctx, x);
   EXPECT_TRUE(device.trace().items.empty());
 }
 
@@ -36,9 +36,10 @@ TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {
   const TensorView dk = ctx.make(DType::f32, {6, 3, 4}), dv = ctx.make(DType::f32, {6, 3, 4});
   const Seams seams;
   for (const bool backward : {false, true}) {
-    const auto session = backward ? seams.attention->backward(ctx, k, v, dk, dv) : seams.attention->forward(ctx, k, v);
-    ASSERT_EQ(session->parts(), 1);
-    const AttentionPart part = session->wait(0);
+    const auto seam_call =
+        backward ? seams.attention->backward(ctx, k, v, dk, dv) : seams.attention->forward(ctx, k, v);
+    ASSERT_EQ(seam_call->parts(), 1);
+    const AttentionPart part = seam_call->wait(0);
     EXPECT_EQ(part.k.raw(), k.raw());
     EXPECT_EQ(part.v.raw(), v.raw());
     EXPECT_EQ(part.segments.raw(), ctx.batch().diagonal.raw());
@@ -48,8 +49,8 @@ TEST(Seams, AttentionIsOnePartOverTheLocalDiagonalBlocks) {
     EXPECT_EQ(part.heads, 3);
     EXPECT_EQ(part.dk.raw(), backward ? dk.raw() : nullptr);
     EXPECT_EQ(part.dv.raw(), backward ? dv.raw() : nullptr);
-    session->add_gradient(0);
-    session->finish();
+    seam_call->add_gradient(0);
+    seam_call->finish();
   }
   EXPECT_TRUE(device.trace().items.empty());
 }

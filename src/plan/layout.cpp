@@ -18,7 +18,7 @@ void set_bounds(Layout& layout) {
   b.off_diagonal = segments.off_diagonal;
   // One document per sequence, from its first row. Off-diagonal blocks of different sequences share no key.
   b.uniform_diagonal = batch.equal_chunks() ? batch.chunk_length() : 0;
-  b.off_diagonal_apart = batch.chunks_per_rank == 1;
+  b.off_diagonal_disjoint_keys = batch.chunks_per_rank == 1;
   // Causal attention over full sequences is the maximum; a diagonal block is at most one chunk.
   const double sequences = static_cast<double>(batch.sequences), length = static_cast<double>(batch.padded_length());
   const double chunk = static_cast<double>(batch.chunk_length());

@@ -10,9 +10,9 @@ namespace {
 
 double kept_bytes(const nn::Layer& layer, const Layout& layout, const nn::SavePolicy& policy) {
   double bytes = 0;
-  for (const nn::Slot& slot : layer.slots(layout.bounds.rows, layout.compute, policy)) {
-    if (slot.shape.rank() == 0 || slot.writer != nn::Pass::forward) continue;
-    bytes += static_cast<double>(round_up(slot.shape.elements() * size_of(slot.dtype), Device::kAlignment));
+  for (const nn::SavedSpec& spec : layer.saved_specs(layout.bounds.rows, layout.compute, policy)) {
+    if (spec.shape.rank() == 0 || spec.writer != nn::Pass::forward) continue;
+    bytes += static_cast<double>(round_up(spec.shape.elements() * size_of(spec.dtype), Device::kAlignment));
   }
   return bytes * layout.in_flight;
 }

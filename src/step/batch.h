@@ -22,10 +22,10 @@ struct BatchBounds {
   std::int64_t diagonal = 1;  // max segments
   std::int64_t off_diagonal = 0;
   std::int64_t uniform_diagonal = 0;  // as in nn::BatchViews
-  bool off_diagonal_apart = false;
+  bool off_diagonal_disjoint_keys = false;
   std::int64_t logit_positions = 0;  // Purpose::logits: max rows whose logits are computed
   bool uses_kv_cache = false;        // nn/kv_cache.h
-  double diagonal_pairs = 0;         // max visible query-key pairs per head, for the plan's FLOPs
+  double diagonal_pairs = 0;         // as in nn::BatchViews
   double off_diagonal_pairs = 0;
 };
 

@@ -142,7 +142,7 @@ nn::Saved Executor::saved_views(const Instruction& instruction) {
   const int forward = instruction.op == Op::forward ? instruction.id : instruction.partner;
   const Instruction& forward_instruction = setup_.program->instructions[static_cast<std::size_t>(forward)];
   const auto& policy = setup_.policies[static_cast<std::size_t>(instruction.layer)];
-  const auto slots = setup_.model->layer(instruction.layer).slots(setup_.bounds.rows, setup_.compute, policy);
+  const auto specs = setup_.model->layer(instruction.layer).saved_specs(setup_.bounds.rows, setup_.compute, policy);
   const auto last = [&] {
     switch (instruction.op) {
       case Op::forward:
@@ -156,12 +156,12 @@ nn::Saved Executor::saved_views(const Instruction& instruction) {
     }
   }();
   nn::Saved saved{.x = activation(forward_instruction.input)};
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    // A slot exists from its writer to its last reader; in other passes the layer uses a temp or none.
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    // A saved tensor exists from its writer to its last reader; in other passes the layer uses a temp or none.
     const bool there =
-        slots[i].shape.rank() > 0 && slots[i].writer <= last && last <= slots[i].last_reader && setup_.keep_saved;
-    saved.slots.push_back(
-        there ? setup_.buffers->get({Role::saved, forward, static_cast<int>(i)}, slots[i].dtype, slots[i].shape)
+        specs[i].shape.rank() > 0 && specs[i].writer <= last && last <= specs[i].last_reader && setup_.keep_saved;
+    saved.tensors.push_back(
+        there ? setup_.buffers->get({Role::saved, forward, static_cast<int>(i)}, specs[i].dtype, specs[i].shape)
               : TensorView());
   }
   return saved;

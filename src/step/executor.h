@@ -73,7 +73,7 @@ struct StepOutput {
   // When the device reached `result`: the host may look much later, or at several steps at once.
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
       std::make_shared<std::chrono::steady_clock::time_point>();
-  std::shared_ptr<std::vector<float>> parameter_norms;  // Purpose::gradient_norms: by segment, in model order
+  std::shared_ptr<std::vector<float>> parameter_norms;  // Purpose::gradient_norms: by nn::FusedSlice, in model order
   std::shared_ptr<std::vector<float>> logits;  // Purpose::logits: of the last micro-batch's logit_positions, [B, V]
 };
 

@@ -84,7 +84,7 @@ const HostBatch* Executor::host_batch(int mb) const {
 nn::BatchViews Executor::batch_views(int mb) {
   const BatchBounds& b = setup_.bounds;
   nn::BatchViews views{.uniform_diagonal = b.uniform_diagonal,
-                       .off_diagonal_apart = b.off_diagonal_apart,
+                       .off_diagonal_disjoint_keys = b.off_diagonal_disjoint_keys,
                        .diagonal_pairs = b.diagonal_pairs,
                        .off_diagonal_pairs = b.off_diagonal_pairs};
   TensorView* const places[] = {&views.ids,
@@ -166,9 +166,9 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
     for (int p = 0; p < static_cast<int>(unit.params().size()); ++p) {
       const nn::Param& param = unit.params()[static_cast<std::size_t>(p)];
       const std::int64_t row_size = param.elements() / param.shape[0];
-      for (const nn::Segment& segment : param.segments) {
+      for (const nn::FusedSlice& slice : param.slices) {
         const Piece piece =
-            piece_of(unit.offset(p) + segment.row * row_size, segment.rows * row_size, setup_.state->unit(u));
+            piece_of(unit.offset(p) + slice.row * row_size, slice.rows * row_size, setup_.state->unit(u));
         const TensorView out = norms.rows(index++, 1);
         if (piece.count == 0) {
           ops::fill(compute, {.y = out});

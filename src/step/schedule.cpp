@@ -36,7 +36,7 @@ class Lister {
       for (int mb = first; mb < end; ++mb) passes.push_back(forward(mb));
       if (forward_only(options_.purpose)) continue;
       for (Pass& pass : passes) backward(pass);
-      for (Pass& pass : passes) delayed_weights(pass);
+      for (Pass& pass : passes) delayed_weight_gradients(pass);
     }
     return std::move(list_);
   }
@@ -92,9 +92,9 @@ class Lister {
         units_of(model_.embedding_params()));
   }
 
-  void delayed_weights(const Pass& pass) {
+  void delayed_weight_gradients(const Pass& pass) {
     for (int layer = model_.layers() - 1; layer >= 0; --layer) {
-      if (!options_.policies[static_cast<std::size_t>(layer)].delay_weights) continue;
+      if (!options_.policies[static_cast<std::size_t>(layer)].delay_weight_gradients) continue;
       const std::vector<int> units = units_of(model_.layer_params(layer));
       add({.op = Op::backward_weight,
            .layer = layer,

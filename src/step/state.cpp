@@ -55,15 +55,15 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       }
     }
     kept_bytes_ = carver.used() - optimizer_bytes_ - parameter_bytes_;
-    std::int64_t segments = 0;
+    std::int64_t slices = 0;
     for (const nn::Unit& unit : model.units()) {
-      for (const nn::Param& param : unit.params()) segments += static_cast<std::int64_t>(param.segments.size());
+      for (const nn::Param& param : unit.params()) slices += static_cast<std::int64_t>(param.slices.size());
     }
     rope_frequencies_ = carver.take(DType::f32, {model.description().rope.head_dim / 2});
     record_ = carver.take(DType::f32, {StepRecord::kFields});
     result_ = carver.take(DType::f32, {StepResult::kFields});
     skip_ = carver.take(DType::i32, {1});
-    norms_ = carver.take(DType::f32, {segments});
+    norms_ = carver.take(DType::f32, {slices});
     return carver.used();
   };
   arena_ = Arena(device, carve(nullptr));

@@ -53,7 +53,7 @@ class ModelState {
   const TensorView& record() const { return record_; }          // float32 [StepRecord::kFields]
   const TensorView& result() const { return result_; }          // float32 [StepResult::kFields]
   const TensorView& skip() const { return skip_; }              // int32 [1]
-  const TensorView& parameter_norms() const { return norms_; }  // float32 [segments of all parameters]
+  const TensorView& parameter_norms() const { return norms_; }  // float32 [slices of all parameters]
   std::int64_t bytes() const { return arena_.bytes(); }
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }

@@ -92,8 +92,8 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
     full_pairs += ops::visible_pairs(rows, rows, 0, true, 0);
   }
   const auto used = static_cast<std::int32_t>(work.documents.size());
-  std::vector<ops::SegmentBatch> batches;
-  if (used == 1) batches = {ops::equal_diagonal_blocks(length, length)};
+  std::vector<ops::StridedBlocks> blocks;
+  if (used == 1) blocks = {ops::equal_diagonal_blocks(length, length)};
   const Storage segments(bench.device(), DType::i32, {used, ops::kSegmentFields}),
       count(bench.device(), DType::i32, {1});
   transfer(bench.stream(), {}, segments.view().raw(), diagonal.data(),
@@ -113,7 +113,7 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
                                      .segments = segments,
                                      .segment_count = count,
                                      .form = ops::SegmentForm::diagonal,
-                                     .batches = batches,
+                                     .blocks = blocks,
                                      .host_segments = &diagonal,
                                      .window = c.window,
                                      .scale = scale,
@@ -128,7 +128,7 @@ void add_attention(Bench& bench, const models::Model& model, const plan::Layout&
                                        .segments = segments,
                                        .segment_count = count,
                                        .form = ops::SegmentForm::diagonal,
-                                       .batches = batches,
+                                       .blocks = blocks,
                                        .host_segments = &diagonal,
                                        .window = c.window,
                                        .scale = scale,

@@ -165,7 +165,7 @@ TEST_F(CudaOps, InvalidSegmentTablesAreReportedAndWriteNothing) {
   struct Way {
     DType dtype;
     ops::SegmentForm form;
-    std::vector<ops::SegmentBatch> batches;
+    std::vector<ops::StridedBlocks> blocks;
     bool causal;
     const char* name;  // of backward's kernel
   };
@@ -202,7 +202,7 @@ TEST_F(CudaOps, InvalidSegmentTablesAreReportedAndWriteNothing) {
                                     .segments = table,
                                     .segment_count = count,
                                     .form = way.form,
-                                    .batches = way.batches,
+                                    .blocks = way.blocks,
                                     .causal = way.causal,
                                     .o = o,
                                     .lse = lse};
@@ -215,7 +215,7 @@ TEST_F(CudaOps, InvalidSegmentTablesAreReportedAndWriteNothing) {
                                       .segments = table,
                                       .segment_count = count,
                                       .form = way.form,
-                                      .batches = way.batches,
+                                      .blocks = way.blocks,
                                       .causal = way.causal,
                                       .dq = dq,
                                       .dk = dk,

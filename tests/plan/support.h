@@ -64,7 +64,7 @@ struct LayoutOptions {
   MeshSizes mesh;
   std::int64_t length = 96, sequences = 1, documents = 4;
   Checkpointing checkpointing = Checkpointing::none;
-  bool keep_attention = false, delay_weights = false;
+  bool keep_attention = false, delay_weight_gradients = false;
   int micro_batches = 1, in_flight = 1, prefetch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   DType compute = DType::f32, reduce_dtype = DType::f32;
@@ -84,9 +84,10 @@ inline plan::Layout make_test_layout(const LayoutOptions& o, const models::Model
   layout.in_flight = o.in_flight;
   layout.prefetch = o.prefetch;
   layout.accumulation = o.accumulation;
-  layout.policies.assign(
-      static_cast<std::size_t>(model.layers()),
-      {.checkpointing = o.checkpointing, .keep_attention = o.keep_attention, .delay_weights = o.delay_weights});
+  layout.policies.assign(static_cast<std::size_t>(model.layers()),
+                         {.checkpointing = o.checkpointing,
+                          .keep_attention = o.keep_attention,
+                          .delay_weight_gradients = o.delay_weight_gradients});
   plan::set_bounds(layout);
   return layout;
 }
@@ -112,7 +113,7 @@ inline std::vector<LayoutOptions> all_policies() {
   for (const auto checkpointing : kPolicies) {
     out.push_back({.checkpointing = checkpointing});
     out.push_back({.checkpointing = checkpointing, .micro_batches = 3, .accumulation = GradientAccumulation::local});
-    out.push_back({.checkpointing = checkpointing, .delay_weights = true, .micro_batches = 2, .in_flight = 2});
+    out.push_back({.checkpointing = checkpointing, .delay_weight_gradients = true, .micro_batches = 2, .in_flight = 2});
   }
   out.push_back({.checkpointing = Checkpointing::full, .keep_attention = true, .micro_batches = 3, .prefetch = 3});
   out.push_back({.prefetch = 0});
@@ -123,7 +124,7 @@ inline std::vector<LayoutOptions> all_policies() {
 inline std::string text_of(const LayoutOptions& o) {
   return cat("context ", o.mesh.context, " shard ", o.mesh.shard, " replicate ", o.mesh.replicate,
              o.mesh.shard_context ? "" : " unsharded", " checkpointing ", static_cast<int>(o.checkpointing),
-             o.delay_weights ? " delayed" : "", " micro-batches ", o.micro_batches, " prefetch ", o.prefetch);
+             o.delay_weight_gradients ? " delayed" : "", " micro-batches ", o.micro_batches, " prefetch ", o.prefetch);
 }
 
 // Steps of a session on toy sequences.

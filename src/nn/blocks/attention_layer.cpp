@@ -14,15 +14,15 @@ namespace {
 
 enum ParamIndex { kNorm, kQkvWeight, kOutputWeight };
 
-// Batches of diagonal blocks do not apply to a call without causal mask: keys after a sequence's end would be visible.
-std::vector<ops::SegmentBatch> batches_of(const AttentionPart& part, bool causal) {
-  return part.causal && !causal ? std::vector<ops::SegmentBatch>() : part.batches;
+// Diagonal blocks do not apply to a call without a causal mask: keys after a sequence's end would be visible.
+std::vector<ops::StridedBlocks> blocks_of(const AttentionPart& part, bool causal) {
+  return part.causal && !causal ? std::vector<ops::StridedBlocks>() : part.blocks;
 }
 
 // A call's workspace, of the same size on all ranks.
 template <class Call>
 TensorView workspace_of(LayerContext& ctx, Call call, const AttentionPart& part) {
-  if (!part.largest.empty()) call.batches = part.largest;
+  if (!part.largest.empty()) call.blocks = part.largest;
   const std::int64_t bytes = ops::attention_workspace(call, ctx.compute().target(), ctx.threads());
   return bytes > 0 ? ctx.temp(DType::u8, {bytes}) : TensorView();
 }
@@ -32,19 +32,19 @@ TensorView workspace_of(LayerContext& ctx, Call call, const AttentionPart& part)
 AttentionLayer::AttentionLayer(AttentionConfig config) : config_(std::move(config)) {
   const AttentionConfig& c = config_;
   HAWSER_CHECK(c.kv_heads > 0 && c.heads % c.kv_heads == 0, c.heads, " heads in groups of ", c.kv_heads);
-  const auto qkv_segments = [&](const char* suffix) {
-    return std::vector<Segment>{{c.q + suffix, 0, c.q_size()},
-                                {c.k + suffix, c.q_size(), c.kv_size()},
-                                {c.v + suffix, c.q_size() + c.kv_size(), c.kv_size()}};
+  const auto qkv_slices = [&](const char* suffix) {
+    return std::vector<FusedSlice>{{c.q + suffix, 0, c.q_size()},
+                                   {c.k + suffix, c.q_size(), c.kv_size()},
+                                   {c.v + suffix, c.q_size() + c.kv_size(), c.kv_size()}};
   };
   const Initial normal{Initial::Kind::normal, c.initial_std};
   params_.push_back(full_param(c.norm + ".weight", {c.width}, {Initial::Kind::ones, 0}, false));
-  params_.push_back(fused_param(c.fused + ".weight", qkv_segments(".weight"), {c.qkv_size(), c.width}, normal, true));
+  params_.push_back(fused_param(c.fused + ".weight", qkv_slices(".weight"), {c.qkv_size(), c.width}, normal, true));
   params_.push_back(
       full_param(c.output + ".weight", {c.width, c.q_size()}, {Initial::Kind::normal, c.output_std}, true));
   if (c.qkv_bias) {
     qkv_bias_ = static_cast<int>(params_.size());
-    params_.push_back(fused_param(c.fused + ".bias", qkv_segments(".bias"), {c.qkv_size()}, {}, false));
+    params_.push_back(fused_param(c.fused + ".bias", qkv_slices(".bias"), {c.qkv_size()}, {}, false));
   }
   if (c.output_bias) {
     output_bias_ = static_cast<int>(params_.size());
@@ -52,24 +52,25 @@ AttentionLayer::AttentionLayer(AttentionConfig config) : config_(std::move(confi
   }
 }
 
-std::vector<Slot> AttentionLayer::slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
+std::vector<SavedSpec> AttentionLayer::saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const {
   const AttentionConfig& c = config_;
   const bool again = policy.recomputes_qkv();
   const Pass attention_writer = policy.recomputes_attention() ? Pass::recompute : Pass::forward;
-  const Pass weight_reader = policy.delay_weights ? Pass::backward_weight : Pass::backward;
-  std::vector<Slot> slots(kSlots, absent(""));
-  slots[kRstd] = rstd_slot(policy, again, rows);
-  slots[kNormed] = normed_slot(policy, again, dtype, {rows, c.width});
-  slots[kQkv] = kept("qkv", dtype, {rows, c.qkv_size()}, again ? Pass::recompute : Pass::forward, Pass::backward);
-  slots[kOut] = kept("attention", dtype, {rows, c.q_size()}, attention_writer, weight_reader);
-  slots[kLse] = kept("log_sum_exp", DType::f32, {c.heads, rows}, attention_writer, Pass::backward);
-  slots[kDqkv] = policy.delay_weights ? kept("dqkv", dtype, {rows, c.qkv_size()}, Pass::backward, Pass::backward_weight)
-                                      : absent("dqkv");
-  return slots;
+  const Pass weight_reader = policy.delay_weight_gradients ? Pass::backward_weight : Pass::backward;
+  std::vector<SavedSpec> specs(kSavedCount, unsaved_spec(""));
+  specs[kRstd] = rstd_spec(policy, again, rows);
+  specs[kNormed] = normed_spec(policy, again, dtype, {rows, c.width});
+  specs[kQkv] = saved_spec("qkv", dtype, {rows, c.qkv_size()}, again ? Pass::recompute : Pass::forward, Pass::backward);
+  specs[kOut] = saved_spec("attention", dtype, {rows, c.q_size()}, attention_writer, weight_reader);
+  specs[kLse] = saved_spec("log_sum_exp", DType::f32, {c.heads, rows}, attention_writer, Pass::backward);
+  specs[kDqkv] = policy.delay_weight_gradients
+                     ? saved_spec("dqkv", dtype, {rows, c.qkv_size()}, Pass::backward, Pass::backward_weight)
+                     : unsaved_spec("dqkv");
+  return specs;
 }
 
-TensorView AttentionLayer::slot(LayerContext& ctx, const Saved& saved, SlotIndex index) const {
-  if (!saved.slots[index].empty()) return saved.slots[index];
+TensorView AttentionLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const {
+  if (!saved.tensors[index].empty()) return saved.tensors[index];
   const std::int64_t rows = saved.x.size(0);
   switch (index) {
     case kRstd:
@@ -83,10 +84,10 @@ TensorView AttentionLayer::slot(LayerContext& ctx, const Saved& saved, SlotIndex
       return ctx.temp(ctx.dtype(), {rows, config_.q_size()});
     case kLse:
       return ctx.temp(DType::f32, {config_.heads, rows});
-    case kSlots:
+    case kSavedCount:
       break;
   }
-  HAWSER_CHECK(false, "no such slot");
+  HAWSER_CHECK(false, "no such saved tensor");
 }
 
 AttentionLayer::Heads AttentionLayer::heads_of(const TensorView& qkv) const {
@@ -123,9 +124,9 @@ void AttentionLayer::attend(LayerContext& ctx, const TensorView& qkv, const Tens
   const AttentionConfig& c = config_;
   const Heads heads = heads_of(qkv);
   const std::int64_t rows = qkv.size(0), group = c.heads / c.kv_heads;
-  const auto session = ctx.seams().attention->forward(ctx, heads.k, heads.v);
-  for (int p = 0; p < session->parts(); ++p) {
-    const AttentionPart part = session->wait(p);
+  const auto seam_call = ctx.seams().attention->forward(ctx, heads.k, heads.v);
+  for (int p = 0; p < seam_call->parts(); ++p) {
+    const AttentionPart part = seam_call->wait(p);
     const std::int64_t head = part.head_begin * group, count = part.heads * group;
     const TensorView o_part = o.columns(head * c.head_dim, count * c.head_dim).split_last(count, c.head_dim);
     const TensorView lse_part = lse.rows(head, count);
@@ -135,7 +136,7 @@ void AttentionLayer::attend(LayerContext& ctx, const TensorView& qkv, const Tens
                                .segments = part.segments,
                                .segment_count = part.segment_count,
                                .form = part.form,
-                               .batches = batches_of(part, c.causal),
+                               .blocks = blocks_of(part, c.causal),
                                .host_segments = part.host_segments,
                                .causal = part.causal && c.causal,
                                .window = c.window,
@@ -153,16 +154,16 @@ void AttentionLayer::attend(LayerContext& ctx, const TensorView& qkv, const Tens
       ops::attention_combine(ctx.compute(), {.o_a = o_part, .lse_a = lse_part, .o_b = call.o, .lse_b = call.lse});
     }
   }
-  session->finish();
+  seam_call->finish();
 }
 
-void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Session& session, const TensorView& qkv,
+void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Call& seam_call, const TensorView& qkv,
                                      const TensorView& o, const TensorView& lse, const TensorView& d_o,
                                      const TensorView& dqkv) const {
   const AttentionConfig& c = config_;
   const std::int64_t group = c.heads / c.kv_heads;
-  for (int p = 0; p < session.parts(); ++p) {
-    const AttentionPart part = session.wait(p);
+  for (int p = 0; p < seam_call.parts(); ++p) {
+    const AttentionPart part = seam_call.wait(p);
     const std::int64_t head = part.head_begin * group, count = part.heads * group;
     const auto columns = [&](const TensorView& view) {
       return view.columns(head * c.head_dim, count * c.head_dim).split_last(count, c.head_dim);
@@ -176,7 +177,7 @@ void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Sessi
                                 .segments = part.segments,
                                 .segment_count = part.segment_count,
                                 .form = part.form,
-                                .batches = batches_of(part, c.causal),
+                                .blocks = blocks_of(part, c.causal),
                                 .host_segments = part.host_segments,
                                 .causal = part.causal && c.causal,
                                 .window = c.window,
@@ -189,7 +190,7 @@ void AttentionLayer::attend_backward(LayerContext& ctx, AttentionExchange::Sessi
                                 .flops = 10.0 * static_cast<double>(count * c.head_dim) * part.visible};
     call.workspace = workspace_of(ctx, call, part);
     ops::attention_backward(ctx.compute(), call);
-    session.add_gradient(p);
+    seam_call.add_gradient(p);
   }
 }
 
@@ -215,11 +216,11 @@ void AttentionLayer::qkv_weight_gradient(LayerContext& ctx, const TensorView& dq
 }
 
 void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const TensorView& y, const Saved& saved) const {
-  const TensorView rstd = slot(ctx, saved, kRstd), normed = slot(ctx, saved, kNormed);
+  const TensorView rstd = saved_or_temp(ctx, saved, kRstd), normed = saved_or_temp(ctx, saved, kNormed);
   norm(ctx, x, normed, rstd);
-  const TensorView qkv = slot(ctx, saved, kQkv);
+  const TensorView qkv = saved_or_temp(ctx, saved, kQkv);
   project(ctx, ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed), qkv);
-  const TensorView o = slot(ctx, saved, kOut), lse = slot(ctx, saved, kLse);
+  const TensorView o = saved_or_temp(ctx, saved, kOut), lse = saved_or_temp(ctx, saved, kLse);
   attend(ctx, qkv, o, lse);
   gemm(ctx, {.a = o, .b = ctx.weight(kOutputWeight), .c = y, .transpose_b = true});
   add_residual(ctx, x, ctx.seams().redistribute->forward(ctx, Boundary::row_output, y),
@@ -227,30 +228,31 @@ void AttentionLayer::forward(LayerContext& ctx, const TensorView& x, const Tenso
 }
 
 void AttentionLayer::recompute(LayerContext& ctx, const Saved& saved, const SavePolicy& policy) const {
-  const TensorView rstd = slot(ctx, saved, kRstd), normed = slot(ctx, saved, kNormed), qkv = slot(ctx, saved, kQkv);
+  const TensorView rstd = saved_or_temp(ctx, saved, kRstd), normed = saved_or_temp(ctx, saved, kNormed),
+                   qkv = saved_or_temp(ctx, saved, kQkv);
   norm(ctx, saved.x, normed, rstd);
   project(ctx, ctx.seams().redistribute->forward(ctx, Boundary::column_input, normed), qkv);
-  if (policy.recomputes_attention()) attend(ctx, qkv, slot(ctx, saved, kOut), slot(ctx, saved, kLse));
+  if (policy.recomputes_attention()) attend(ctx, qkv, saved_or_temp(ctx, saved, kOut), saved_or_temp(ctx, saved, kLse));
 }
 
 void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorView& dx, const Saved& saved,
                               GradientSink& sink, const SavePolicy& policy) const {
   const std::int64_t rows = saved.x.size(0);
-  const TensorView o = saved.slots[kOut], rstd = saved.slots[kRstd];
-  const TensorView qkv = saved.slots[kQkv], dqkv = slot(ctx, saved, kDqkv);
+  const TensorView o = saved.tensors[kOut], rstd = saved.tensors[kRstd];
+  const TensorView qkv = saved.tensors[kQkv], dqkv = saved_or_temp(ctx, saved, kDqkv);
   const Heads heads = heads_of(qkv), gradients = heads_of(dqkv);
   // Keys of other ranks arrive while d_o is computed; their gradients are reduced during the output weight's gradient.
-  const auto session = ctx.seams().attention->backward(ctx, heads.k, heads.v, gradients.k, gradients.v);
+  const auto seam_call = ctx.seams().attention->backward(ctx, heads.k, heads.v, gradients.k, gradients.v);
   const TensorView dz = ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy);
   const TensorView d_o = ctx.temp(ctx.dtype(), {rows, config_.q_size()});
   gemm(ctx, {.a = dz, .b = ctx.weight(kOutputWeight), .c = d_o});
-  attend_backward(ctx, *session, qkv, o, saved.slots[kLse], d_o, dqkv);
-  if (!policy.delay_weights) output_weight_gradient(ctx, dz, o, sink);
+  attend_backward(ctx, *seam_call, qkv, o, saved.tensors[kLse], d_o, dqkv);
+  if (!policy.delay_weight_gradients) output_weight_gradient(ctx, dz, o, sink);
   rope_backward(ctx, gradients.q);
-  session->finish();
+  seam_call->finish();
   rope_backward(ctx, gradients.k);
-  if (!policy.delay_weights) {
-    TensorView normed = saved.slots[kNormed];
+  if (!policy.delay_weight_gradients) {
+    TensorView normed = saved.tensors[kNormed];
     if (normed.empty()) {
       normed = ctx.temp(ctx.dtype(), {rows, config_.width});
       norm(ctx, saved.x, normed, rstd);
@@ -266,14 +268,14 @@ void AttentionLayer::backward(LayerContext& ctx, const TensorView& dy, const Ten
 
 void AttentionLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved,
                                      GradientSink& sink) const {
-  output_weight_gradient(ctx, ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy), saved.slots[kOut],
+  output_weight_gradient(ctx, ctx.seams().redistribute->backward(ctx, Boundary::row_output, dy), saved.tensors[kOut],
                          sink);
-  TensorView normed = saved.slots[kNormed];
+  TensorView normed = saved.tensors[kNormed];
   if (normed.empty()) {
     normed = ctx.temp(ctx.dtype(), {saved.x.size(0), config_.width});
-    norm(ctx, saved.x, normed, saved.slots[kRstd]);
+    norm(ctx, saved.x, normed, saved.tensors[kRstd]);
   }
-  qkv_weight_gradient(ctx, saved.slots[kDqkv], normed, sink);
+  qkv_weight_gradient(ctx, saved.tensors[kDqkv], normed, sink);
 }
 
 double AttentionLayer::flops(std::int64_t rows, double pairs) const {

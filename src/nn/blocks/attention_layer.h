@@ -3,7 +3,7 @@
 //   y = x + o_proj(attention(rope(qkv_proj(rms_norm(x)))))
 //
 // Multi-head, grouped-query and multi-query attention, by heads / kv_heads; head_dim is independent of width / heads.
-// Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three segments, so that one GEMM computes
+// Query, key and value weights are one Param [(heads + 2 kv_heads) D, C] with three slices, so that one GEMM computes
 // all three. Source: Llama (arXiv 2302.13971), grouped queries (arXiv 2305.13245).
 #pragma once
 
@@ -32,7 +32,7 @@ class AttentionLayer : public Layer {
  public:
   explicit AttentionLayer(AttentionConfig config);
   const std::vector<Param>& params() const override { return params_; }
-  std::vector<Slot> slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const override;
+  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& y, const Saved&) const override;
   void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;
   void backward(LayerContext&, const TensorView& dy, const TensorView& dx, const Saved&, GradientSink&,
@@ -41,17 +41,17 @@ class AttentionLayer : public Layer {
   double flops(std::int64_t rows, double pairs) const override;
 
  private:
-  enum SlotIndex { kRstd, kNormed, kQkv, kOut, kLse, kDqkv, kSlots };
+  enum SavedIndex { kRstd, kNormed, kQkv, kOut, kLse, kDqkv, kSavedCount };
   struct Heads {
     TensorView q, k, v;  // [T, heads, D] inside qkv [T, (H + 2 Hk) D]
   };
   Heads heads_of(const TensorView& qkv) const;
-  TensorView slot(LayerContext& ctx, const Saved& saved, SlotIndex index) const;
+  TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
   void norm(LayerContext&, const TensorView& x, const TensorView& normed, const TensorView& rstd) const;
   void project(LayerContext&, const TensorView& normed, const TensorView& qkv) const;
   void attend(LayerContext&, const TensorView& qkv, const TensorView& o, const TensorView& lse) const;
-  // Writes dq, and the parts of dk and dv; session.finish() completes dk and dv.
-  void attend_backward(LayerContext&, AttentionExchange::Session&, const TensorView& qkv, const TensorView& o,
+  // Writes dq, and the parts of dk and dv; seam_call.finish() completes dk and dv.
+  void attend_backward(LayerContext&, AttentionExchange::Call&, const TensorView& qkv, const TensorView& o,
                        const TensorView& lse, const TensorView& d_o, const TensorView& dqkv) const;
   void rope_backward(LayerContext&, const TensorView& gradient) const;
   void output_weight_gradient(LayerContext&, const TensorView& dy, const TensorView& o, GradientSink&) const;

@@ -53,30 +53,31 @@ void add_residual(LayerContext& ctx, const TensorView& x, const TensorView& y, c
   if (!bias.empty()) ops::add_bias(ctx.compute(), {.y = y, .bias = bias});
 }
 
-Slot normed_slot(const SavePolicy& policy, bool recomputed, DType dtype, const Shape& shape) {
-  const Pass weight_reader = policy.delay_weights ? Pass::backward_weight : Pass::backward;
-  if (!policy.recomputes_pointwise()) return kept("normed", dtype, shape, Pass::forward, weight_reader);
-  if (recomputed && !policy.delay_weights) return kept("normed", dtype, shape, Pass::recompute, Pass::backward);
-  return absent("normed");
+SavedSpec normed_spec(const SavePolicy& policy, bool recomputed, DType dtype, const Shape& shape) {
+  const Pass weight_reader = policy.delay_weight_gradients ? Pass::backward_weight : Pass::backward;
+  if (!policy.recomputes_pointwise()) return saved_spec("normed", dtype, shape, Pass::forward, weight_reader);
+  if (recomputed && !policy.delay_weight_gradients)
+    return saved_spec("normed", dtype, shape, Pass::recompute, Pass::backward);
+  return unsaved_spec("normed");
 }
 
-Slot rstd_slot(const SavePolicy& policy, bool recomputed, std::int64_t rows) {
-  const bool read_late = policy.recomputes_pointwise() && policy.delay_weights;
-  return kept("rstd", DType::f32, {rows}, recomputed ? Pass::recompute : Pass::forward,
-              read_late ? Pass::backward_weight : Pass::backward);
+SavedSpec rstd_spec(const SavePolicy& policy, bool recomputed, std::int64_t rows) {
+  const bool read_late = policy.recomputes_pointwise() && policy.delay_weight_gradients;
+  return saved_spec("rstd", DType::f32, {rows}, recomputed ? Pass::recompute : Pass::forward,
+                    read_late ? Pass::backward_weight : Pass::backward);
 }
 
 bool recomputes(const Layer& layer, const SavePolicy& policy) {
-  const std::vector<Slot> slots = layer.slots(1, DType::f32, policy);
-  return std::any_of(slots.begin(), slots.end(),
-                     [](const Slot& slot) { return slot.shape.rank() > 0 && slot.writer == Pass::recompute; });
+  const std::vector<SavedSpec> specs = layer.saved_specs(1, DType::f32, policy);
+  return std::any_of(specs.begin(), specs.end(),
+                     [](const SavedSpec& spec) { return spec.shape.rank() > 0 && spec.writer == Pass::recompute; });
 }
 
-Slot kept(const char* name, DType dtype, const Shape& shape, Pass writer, Pass last_reader) {
+SavedSpec saved_spec(const char* name, DType dtype, const Shape& shape, Pass writer, Pass last_reader) {
   return {name, dtype, shape, writer, last_reader};
 }
 
-Slot absent(const char* name) {
+SavedSpec unsaved_spec(const char* name) {
   return {name, DType::u8, Shape(), Pass::forward, Pass::forward};
 }
 

@@ -30,10 +30,10 @@ void add_residual(LayerContext&, const TensorView& x, const TensorView& y, const
 
 // The normed rows that a layer's first GEMM reads. Saved by forward; or, if recompute writes them, until backward has
 // read them; or absent, and backward recomputes them from rstd.
-Slot normed_slot(const SavePolicy& policy, bool recomputed, DType dtype, const Shape& shape);
+SavedSpec normed_spec(const SavePolicy& policy, bool recomputed, DType dtype, const Shape& shape);
 // 1 / rms of each row. A delayed weight gradient recomputes the normed rows from it if they are not saved.
-Slot rstd_slot(const SavePolicy& policy, bool recomputed, std::int64_t rows);
-Slot kept(const char* name, DType dtype, const Shape& shape, Pass writer, Pass last_reader);
-Slot absent(const char* name);
+SavedSpec rstd_spec(const SavePolicy& policy, bool recomputed, std::int64_t rows);
+SavedSpec saved_spec(const char* name, DType dtype, const Shape& shape, Pass writer, Pass last_reader);
+SavedSpec unsaved_spec(const char* name);
 
 }  // namespace hawser::nn

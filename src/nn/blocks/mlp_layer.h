@@ -2,7 +2,7 @@
 //
 //   y = x + down_proj(swiglu(gate_up_proj(rms_norm(x))))
 //
-// Gate and up weights are one Param [2 F, C] with two segments. Source: SwiGLU, arXiv 2002.05202.
+// Gate and up weights are one Param [2 F, C] with two slices. Source: SwiGLU, arXiv 2002.05202.
 #pragma once
 
 #include "nn/layer.h"
@@ -21,7 +21,7 @@ class MlpLayer : public Layer {
  public:
   explicit MlpLayer(MlpConfig config);
   const std::vector<Param>& params() const override { return params_; }
-  std::vector<Slot> slots(std::int64_t rows, DType dtype, const SavePolicy& policy) const override;
+  std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const override;
   void forward(LayerContext&, const TensorView& x, const TensorView& y, const Saved&) const override;
   void recompute(LayerContext&, const Saved&, const SavePolicy&) const override;
   void backward(LayerContext&, const TensorView& dy, const TensorView& dx, const Saved&, GradientSink&,
@@ -30,8 +30,8 @@ class MlpLayer : public Layer {
   double flops(std::int64_t rows, double pairs) const override;
 
  private:
-  enum SlotIndex { kRstd, kNormed, kGateUp, kInner, kDgateUp, kSlots };
-  TensorView slot(LayerContext& ctx, const Saved& saved, SlotIndex index) const;
+  enum SavedIndex { kRstd, kNormed, kGateUp, kInner, kDgateUp, kSavedCount };
+  TensorView saved_or_temp(LayerContext& ctx, const Saved& saved, SavedIndex index) const;
   // The input of the gate-up GEMM in forward: the normed rows, recomputed if not saved, redistributed.
   TensorView gemm_input(LayerContext& ctx, const Saved& saved) const;
   void norm(LayerContext&, const TensorView& x, const TensorView& normed, const TensorView& rstd) const;

@@ -196,8 +196,8 @@ inline void set_batch(TestContext& ctx, const Documents& documents, std::int64_t
   ctx.frequencies_ = ctx.make(DType::f32, {head_dim / 2}, frequencies);
 }
 
-// One layer through all passes, under a policy. A slot is allocated, full of NaN, before its writing pass, and filled
-// with NaN again after its last reader.
+// One layer through all passes, under a policy. A saved tensor is allocated, full of NaN, before its writing pass, and
+// filled with NaN again after its last reader.
 struct LayerResult {
   std::vector<double> y, dx;
   std::vector<std::vector<double>> gradients;
@@ -211,24 +211,24 @@ class LayerRun {
            const std::vector<double>& x, const std::vector<double>& dy)
       : ctx_(ctx), layer_(layer), policy_(policy) {
     const auto rows = static_cast<std::int64_t>(x.size()) / width;
-    slots_ = layer.slots(rows, ctx.dtype(), policy);
+    specs_ = layer.saved_specs(rows, ctx.dtype(), policy);
     saved_.x = ctx.make(ctx.dtype(), {rows, width}, x);
     dy_ = ctx.make(ctx.dtype(), {rows, width}, dy);
     y_ = ctx.make(ctx.dtype(), {rows, width});
     dx_ = ctx.make(ctx.dtype(), {rows, width});
-    saved_.slots.resize(slots_.size());
+    saved_.tensors.resize(specs_.size());
   }
 
   // Calls `on_pass` before each pass is enqueued.
   void run(GradientSink& sink, const std::function<void(Pass)>& on_pass = {}) {
     for (const Pass pass : {Pass::forward, Pass::recompute, Pass::backward, Pass::backward_weight}) {
       if (pass == Pass::recompute && !recomputes(layer_, policy_)) continue;
-      if (pass == Pass::backward_weight && !policy_.delay_weights) continue;
+      if (pass == Pass::backward_weight && !policy_.delay_weight_gradients) continue;
       if (on_pass) on_pass(pass);
-      for (std::size_t i = 0; i < slots_.size(); ++i) {
-        if (slots_[i].shape.rank() > 0 && slots_[i].writer == pass) {
-          saved_.slots[i] = ctx_.make(slots_[i].dtype, slots_[i].shape);
-          if (on_slot) on_slot(i, saved_.slots[i]);
+      for (std::size_t i = 0; i < specs_.size(); ++i) {
+        if (specs_[i].shape.rank() > 0 && specs_[i].writer == pass) {
+          saved_.tensors[i] = ctx_.make(specs_[i].dtype, specs_[i].shape);
+          if (on_saved) on_saved(i, saved_.tensors[i]);
         }
       }
       if (pass == Pass::forward) layer_.forward(ctx_, saved_.x, y_, saved_);
@@ -236,8 +236,8 @@ class LayerRun {
       if (pass == Pass::backward) layer_.backward(ctx_, dy_, dx_, saved_, sink, policy_);
       if (pass == Pass::backward_weight) layer_.backward_weight(ctx_, dy_, saved_, sink);
       ctx_.finish();
-      for (std::size_t i = 0; i < slots_.size(); ++i) {
-        if (!saved_.slots[i].empty() && slots_[i].last_reader == pass) fill_with_nan(saved_.slots[i]);
+      for (std::size_t i = 0; i < specs_.size(); ++i) {
+        if (!saved_.tensors[i].empty() && specs_[i].last_reader == pass) fill_with_nan(saved_.tensors[i]);
       }
     }
   }
@@ -248,14 +248,14 @@ class LayerRun {
       out.gradients.push_back(view.empty() ? std::vector<double>() : get(view));
     return out;
   }
-  const std::vector<Slot>& slots() const { return slots_; }
-  std::function<void(std::size_t, const TensorView&)> on_slot;
+  const std::vector<SavedSpec>& saved_specs() const { return specs_; }
+  std::function<void(std::size_t, const TensorView&)> on_saved;
 
  private:
   TestContext& ctx_;
   const Layer& layer_;
   SavePolicy policy_;
-  std::vector<Slot> slots_;
+  std::vector<SavedSpec> specs_;
   Saved saved_;
   TensorView dy_, y_, dx_;
 };
@@ -275,7 +275,7 @@ inline std::vector<SavePolicy> all_policies() {
 inline std::string text(const SavePolicy& policy) {
   const char* names[] = {"none", "selective", "gate_up", "qkv", "projections", "full"};
   return std::string(names[static_cast<int>(policy.checkpointing)]) +
-         (policy.keep_attention ? ", attention kept" : "") + (policy.delay_weights ? ", weights delayed" : "");
+         (policy.keep_attention ? ", attention kept" : "") + (policy.delay_weight_gradients ? ", weights delayed" : "");
 }
 
 }  // namespace hawser::nn::testing

@@ -28,15 +28,15 @@ AttentionDims check(const char* op, const Args& args) {
   expect(op, "lse", args.lse, {DType::f32}, {n.hq, n.tq});
   expect(op, "segments", args.segments, {DType::i32}, {args.segments.size(0), kSegmentFields});
   expect(op, "segment_count", args.segment_count, {DType::i32}, {1});
-  for (const SegmentBatch& b : args.batches) {
-    const bool rows = b.entries > 0 && b.q_begin >= 0 && b.q_rows > 0 && b.k_begin >= 0 && b.k_rows > 0;
-    HAWSER_CHECK(rows && (b.entries == 1 || (b.q_step >= b.q_rows && b.k_step >= b.k_rows)) &&
-                     b.q_begin + (b.entries - 1) * b.q_step + b.q_rows <= n.tq &&
-                     b.k_begin + (b.entries - 1) * b.k_step + b.k_rows <= n.tk,
-                 op, ": ", b.entries, " blocks of ", b.q_rows, " x ", b.k_rows, " rows do not fit ", n.tq,
-                 " query and ", n.tk, " key rows");
+  for (const StridedBlocks& b : args.blocks) {
+    const bool rows = b.count > 0 && b.q_begin >= 0 && b.q_rows > 0 && b.k_begin >= 0 && b.k_rows > 0;
+    HAWSER_CHECK(rows && (b.count == 1 || (b.q_step >= b.q_rows && b.k_step >= b.k_rows)) &&
+                     b.q_begin + (b.count - 1) * b.q_step + b.q_rows <= n.tq &&
+                     b.k_begin + (b.count - 1) * b.k_step + b.k_rows <= n.tk,
+                 op, ": ", b.count, " blocks of ", b.q_rows, " x ", b.k_rows, " rows do not fit ", n.tq, " query and ",
+                 n.tk, " key rows");
     HAWSER_CHECK(!args.causal || (args.form == SegmentForm::diagonal && b.q_rows == b.k_rows), op,
-                 ": batches of causal segments must be diagonal blocks, not ", b.q_rows, " x ", b.k_rows);
+                 ": blocks of causal segments must be diagonal blocks, not ", b.q_rows, " x ", b.k_rows);
   }
   return n;
 }
@@ -60,9 +60,9 @@ std::string planned(const Stream& stream, const Args& args) {
 
 }  // namespace
 
-SegmentBatch equal_diagonal_blocks(std::int64_t rows, std::int64_t length) {
+StridedBlocks equal_diagonal_blocks(std::int64_t rows, std::int64_t length) {
   HAWSER_CHECK(length > 0 && rows % length == 0, rows, " rows in sequences of ", length);
-  return {.entries = rows / length, .q_rows = length, .q_step = length, .k_rows = length, .k_step = length};
+  return {.count = rows / length, .q_rows = length, .q_step = length, .k_rows = length, .k_step = length};
 }
 
 void attention_forward(Stream& stream, const AttentionForward& args) {

@@ -1,52 +1,72 @@
-// `attention_forward`, `attention_backward`, `attention_combine`: scaled dot-product attention over segments, with
-// O(length) memory.
+// `attention_forward`, `attention_backward`, `attention_combine`: scaled dot-product attention over segments. Memory is
+// linear in the number of rows (exception: AttentionBackward::deterministic).
 //
-// A call is a list of segments. Segment s lets query rows [q_begin, q_begin + q_count) attend to key rows
-// [k_begin, k_begin + k_count). Query row q_begin + i has position p = q_position + i, key row k_begin + j has position
-// r = k_position + j. The key is visible if (not causal or r <= p) and (window == 0 or r > p - window).
+// A call has a list of segments. A segment lets query rows [q_begin, q_begin + q_count) attend to key rows
+// [k_begin, k_begin + k_count). Query row q_begin + a has position q_position + a; key row k_begin + b has position
+// k_position + b. With query position p and key position r, the key is visible to the query if
+//   (not causal or r <= p) and (window == 0 or r > p - window)
+// A query row may be in at most one segment: otherwise the call throws when it runs on the CPU, and its result is
+// undefined on the GPU. Any number of segments may share key rows.
 //
-// forward, with g = h / (Hq / Hkv) for grouped heads:
-//   s[i,j]   = scale * sum over d of q[i,h,d] * k[j,g,d]
-//   lse[h,i] = log sum over visible j of exp(s[i,j])
-//   o[i,h,:] = sum over visible j of exp(s[i,j] - lse[h,i]) * v[j,g,:]
-// A query row that no segment covers, or that sees no key, gets o = 0 and lse = -inf. At most one segment of a call
-// covers a query row (otherwise the work throws on the CPU); any number of segments may share key rows.
+// forward, for query row i, key row j, query head h and its key-value head g = h / (Hq / Hkv):
+//   s[h,i,j] = scale * sum over d of q[i,h,d] * k[j,g,d]
+//   lse[h,i] = log sum over visible j of exp(s[h,i,j])
+//   o[i,h,:] = sum over visible j of exp(s[h,i,j] - lse[h,i]) * v[j,g,:]
+// A query row that is in no segment, or that sees no key, gets o = 0 and lse = -inf.
 //
-// Examples: one causal sequence is the single segment {0, T, 0, T, 0, 0}; packed documents are one segment each. A
-// chunk of a sequence with keys before it needs two calls: the diagonal block (causal) and the off-diagonal block (the
-// keys before it, not causal). attention_combine merges their results:
+// Examples: one causal sequence is the single segment {0, T, 0, T, 0, 0}. Packed documents are one segment each. New
+// rows of a sequence whose earlier keys are in the same buffer (a KV cache) are one causal segment with
+// q_position > k_position; on the GPU such a call uses the plain kernel. If the earlier keys are in another buffer
+// (context parallelism), two calls are needed: one for the diagonal block (causal; keys of the same chunk) and one for
+// the off-diagonal block (not causal; the keys before the chunk). attention_combine merges their results:
 //   lse = log(exp(lse_a) + exp(lse_b))
 //   o   = exp(lse_a - lse) * o_a + exp(lse_b - lse) * o_b          (-inf counts as zero)
 //
-// backward, with the combined `lse` and `o`, so that the gradients of the parts add up exactly:
-//   p[i,j]   = exp(s[i,j] - lse[i])
-//   delta[i] = sum over d of d_o[i,:] * o[i,:]
-//   ds       = p * (d_o v^T - delta)
-//   dq       = scale * ds k
-//   dk       = scale * ds^T q          (summed over the query heads of the group)
-//   dv       = p^T d_o                 (likewise)
-// accumulate_q, accumulate_kv: add to dq, or to dk and dv. Otherwise every row is written, zero if nothing covers it.
+// backward. If several calls were combined, each call's backward gets the combined lse and o; the sums of the calls'
+// gradients are then the gradients of the combined result.
+//   P[h,i,j]   = exp(s[h,i,j] - lse[h,i]) if key j is visible to query i, otherwise 0
+//   dP[h,i,j]  = sum over d of d_o[i,h,d] * v[j,g,d]
+//   delta[h,i] = sum over d of d_o[i,h,d] * o[i,h,d]
+//   dS[h,i,j]  = P[h,i,j] * (dP[h,i,j] - delta[h,i])
+//   dq[i,h,:]  = scale * sum over j of dS[h,i,j] * k[j,g,:]
+//   dk[j,g,:]  = scale * sum over i and over the query heads h of g of dS[h,i,j] * q[i,h,:]
+//   dv[j,g,:]  = sum over i and over the query heads h of g of P[h,i,j] * d_o[i,h,:]
+// accumulate_q adds to dq, accumulate_kv adds to dk and dv. Without them every row is written; a row that is in no
+// segment gets zero.
 //
-// q, o, d_o, dq [Tq, Hq, D]; k, v, dk, dv [Tk, Hkv, D]; rows may be padded. q, k, v, d_o act, one dtype; o, dq, dk, dv
-// each float32 or bf16. lse [Hq, Tq] float32, natural logarithm. Hq % Hkv == 0; D <= 256.
-// segments [N, 6] int32 {q_begin, q_count, k_begin, k_count, q_position, k_position}; segment_count [1] int32, at most
-// N. Both are on the device and are read when the kernel runs. `flops`: the FLOPs to record for the call; the caller
-// sets it, since the work depends on the segments.
-// Scores are float32. Tiles without a visible pair are skipped.
+// Tensors: q, o, d_o, dq [Tq, Hq, D]; k, v, dk, dv [Tk, Hkv, D]; lse [Hq, Tq]. Hq % Hkv == 0; D <= 256. In all but lse
+// the row stride may exceed H * D: a tensor may be columns of a wider matrix.
+// dtypes: q, k, v, d_o float32 or bf16, all the same; o, dq, dk, dv float32 or bf16, independently; lse float32 (a
+// natural logarithm).
+// segments [N, 6] int32 {q_begin, q_count, k_begin, k_count, q_position, k_position}. segment_count [1] int32: the
+// number of used rows of the table, at most N. Both are on the device and are read when the kernel runs.
+// `flops`: the FLOPs to record for the call. The caller sets it, since the work depends on the segments.
+// Scores s are float32. Tiles without a visible pair are skipped.
 //
-// GPU: bf16 calls use cuDNN if one of its forms supports them; all others use a plain kernel, which is correct and
-// slow. attention_implementation() returns which one, and why.
-// - cuDNN multiplies probabilities rounded to bf16 and returns bf16 gradients; with grouped heads it computes dk and dv
-//   of each query head and then adds them.
-// - If dq, dk or dv is float32, accumulated, or the sum over several batches or over segments that share keys, the bf16
-//   result of each cuDNN call is added in float32 and the sum is rounded once per batch or cuDNN call.
-// - cuDNN's backward accumulates dq in an order that differs between runs, unless `deterministic` is set. Everything
-//   else repeats bit for bit.
-// - A segment outside the tensors, or a count above N, writes nothing and throws at the stream's next check() or
-//   synchronize().
-// - SegmentForm and batches are not checked.
-// - Unused rows of the segment table cost time: in backward up to 5 % for 64 of them and 11 % for 256 (16K rows, H200),
-//   unless host_segments excludes them.
+// GPU: a bf16 call uses cuDNN if one of cuDNN's kernels supports it (see AttentionImplementation). All other calls use
+// the plain kernel, which is correct and slow.
+// - cuDNN rounds probabilities to bf16 before the GEMM with v.
+// - cuDNN's backward accumulates dq in an order that differs between runs, unless `deterministic` is set. All other
+//   results are bitwise equal in every run.
+// - If a segment is outside the tensors, or the count is outside [0, N], no kernel accesses memory outside the tensors,
+//   and the stream throws at its next check() or synchronize().
+// - SegmentForm and `blocks` are not checked against the segments.
+// - Unused rows of the segment table cost time, unless host_segments is set: up to 5 % of backward for 64 unused rows
+//   and 11 % for 256 (16K rows, H200).
+//
+// Rounding of gradients by cuDNN: each cuDNN call writes bf16, so that float32 gradients also have bf16 precision. The
+// key-value heads are processed in groups that fit the workspace. For each group a backward makes
+//   with `blocks`                                                 one cuDNN call per element of `blocks`
+//   without `blocks`, if segments may share keys (any, N > 1)     one per run of consecutive segments whose key
+//                                                                 gradients fit the workspace
+//   without `blocks` otherwise                                    one
+// - dq: each row is written by one cuDNN call. With accumulate_q, the old value and the new one are added in float32,
+//   and the sum is rounded once to dq's dtype.
+// - dk, dv: several cuDNN calls may write gradients of one row. Each is added to the sum so far (at first zero, or with
+//   accumulate_kv the old value) in float32, and the sum is rounded to the dtype of dk or dv after each call. If
+//   segments may share keys, cuDNN writes separate gradients for each segment; those of one call are first added in
+//   float32, in the order of the table, without rounding.
+// - With Hq > Hkv, cuDNN computes dk and dv of each query head and then adds those of a group.
 // Source: Dao, "FlashAttention-2", 2023 (online softmax, recompute); combination as in ring attention (Liu et al.,
 // 2023).
 #pragma once
@@ -60,44 +80,47 @@ namespace hawser::ops {
 constexpr std::int64_t kSegmentFields = 6;
 
 // A guarantee by the caller about all segments of a call. The CPU backend throws if it does not hold; the CUDA backend
-// relies on it to choose a faster kernel.
+// does not check it and uses it to choose a faster kernel.
 enum class SegmentForm {
-  any,
-  apart,     // no key row is in two segments
-  diagonal,  // apart, and q_count == k_count and q_position == k_position
+  any,            // no guarantee
+  disjoint_keys,  // no key row is in two segments
+  diagonal,       // disjoint_keys, and q_count == k_count and q_position == k_position in every segment
 };
 
-// Blocks of one size at equal distances. Entry e, 0 <= e < entries, is query rows [q_begin + e * q_step, + q_rows) and
-// key rows [k_begin + e * k_step, + k_rows).
-struct SegmentBatch {
-  std::int64_t entries = 0;
+// `count` blocks of one size at equal distances. Block b, 0 <= b < count, is the q_rows query rows from
+// q_begin + b * q_step and the k_rows key rows from k_begin + b * k_step.
+struct StridedBlocks {
+  std::int64_t count = 0;
   std::int64_t q_begin = 0, q_rows = 0, q_step = 0;
   std::int64_t k_begin = 0, k_rows = 0, k_step = 0;
 
-  bool operator==(const SegmentBatch&) const = default;
+  bool operator==(const StridedBlocks&) const = default;
 };
-// The diagonal blocks of rows / length sequences of one padded length.
-SegmentBatch equal_diagonal_blocks(std::int64_t rows, std::int64_t length);
+// The diagonal blocks of `rows / length` sequences, each padded to `length` rows.
+StridedBlocks equal_diagonal_blocks(std::int64_t rows, std::int64_t length);
 
 struct AttentionForward {
   TensorView q, k, v;
   TensorView segments, segment_count;
   SegmentForm form = SegmentForm::any;
-  // Optional guarantee: every segment is inside an entry of these batches and starts where the entry starts; each entry
-  // has at most one segment; its rows that no segment covers hold finite numbers; no two entries share a query row.
-  // Causal: entries are diagonal blocks, form is diagonal, and a segment has at most the entry's rows. Not causal: a
-  // segment has at most the entry's query rows, and all of its key rows. Typical: sequences of one padded length, and
-  // the keys before a chunk at the same position of each sequence.
-  std::vector<SegmentBatch> batches;
-  // The used rows of the segment table, if the host knows them at the call; otherwise null. Read during the call. The
-  // GPU then plans for these segments only. They must equal what the device reads.
+  // Optional guarantee by the caller. With it, the GPU calls cuDNN for batches of equal blocks (cudnn_dense).
+  // - Every segment is in one of these blocks and starts at the block's first query row and first key row.
+  // - A block has at most one segment, and no two blocks share a query row.
+  // - Rows of q, k and v (in backward also of o and d_o) that are in a block but in no segment are finite.
+  // - Causal calls: blocks have q_rows == k_rows, `form` is diagonal, and a segment has q_count <= q_rows.
+  // - Other calls: a segment has q_count <= q_rows and k_count == k_rows.
+  // Examples: sequences padded to one length; chunk c of every sequence against all keys before it.
+  std::vector<StridedBlocks> blocks;
+  // The used rows of the segment table, 6 numbers each, if the host knows them when it makes the call; otherwise null.
+  // They must equal what the device reads later. Read during the call, not afterwards. The GPU backend then sizes its
+  // cuDNN calls for these segments instead of the complete table.
   const std::vector<std::int32_t>* host_segments = nullptr;
   bool causal = true;
   std::int64_t window = 0;  // maximum number of keys each query sees, including itself; 0: all
   double scale = 1.0;
   TensorView o;
   TensorView lse;
-  TensorView workspace;  // u8 [attention_forward_workspace(...)]
+  TensorView workspace;  // u8 [attention_workspace(...)]; aligned to 64 bytes, on the GPU to 256
   double flops = 0.0;
 };
 
@@ -107,25 +130,26 @@ struct AttentionBackward {
   TensorView q, k, v, o, d_o, lse;
   TensorView segments, segment_count;
   SegmentForm form = SegmentForm::any;
-  std::vector<SegmentBatch> batches;
+  std::vector<StridedBlocks> blocks;
   const std::vector<std::int32_t>* host_segments = nullptr;
   bool causal = true;
   std::int64_t window = 0;
   double scale = 1.0;
   TensorView dq, dk, dv;
   bool accumulate_q = false, accumulate_kv = false;
-  // The result is the same bit for bit in every run. On the GPU, cuDNN then stores a matrix of length x length per head
-  // in the workspace. Throws UserError if it exceeds kDeterministicBytes for one key-value head. Packed documents use
-  // the plain kernel, and throw UserError above kDeterministicRows rows. The CPU is always deterministic.
+  // The gradients are bitwise equal in every run. The CPU backend and the plain kernel always are. With cuDNN:
+  // - with `blocks`, the workspace also holds a matrix of q_rows x k_rows for each block and query head of a cuDNN
+  //   call. UserError if one key-value head needs more than kDeterministicBytes.
+  // - without `blocks`, the plain kernel replaces cuDNN. UserError if Tq or Tk exceeds kDeterministicRows.
   bool deterministic = false;
-  TensorView workspace;  // u8 [attention_backward_workspace(...)]
+  TensorView workspace;  // u8, as in forward; a smaller one may do, see attention_workspace_within
   double flops = 0.0;
 };
 
 void attention_backward(Stream& stream, const AttentionBackward& args);
 
-// Merges part b into o_a and lse_a. o_a, o_b [Tq, Hq, D] float32 or bf16, rows may be padded; lse_a, lse_b [Hq, Tq]
-// float32.
+// Merges o_b and lse_b into o_a and lse_a, in place. o_a, o_b [Tq, Hq, D], each float32 or bf16; the row stride may
+// exceed Hq * D. lse_a, lse_b [Hq, Tq] float32.
 struct AttentionCombine {
   TensorView o_a, lse_a;
   TensorView o_b, lse_b;
@@ -133,39 +157,47 @@ struct AttentionCombine {
 
 void attention_combine(Stream& stream, const AttentionCombine& args);
 
-constexpr std::int64_t kDeterministicBytes = std::int64_t{2304} << 20;  // 16K rows, 4 query heads per key-value head
+// Maximum workspace, in bytes, of a deterministic cuDNN call over one key-value head. The matrices need
+//   count * (Hq / Hkv) * q_rows * k_rows * 2          (rows rounded up to multiples of 128)
+// bytes: 2048 MiB for one sequence of 16,384 rows and 4 query heads per key-value head. The other 256 MiB are for
+// cuDNN's smaller buffers, mainly dk and dv of each query head (32 MiB in this example with D = 128).
+constexpr std::int64_t kDeterministicBytes = std::int64_t{2304} << 20;
+// Maximum Tq and Tk of a deterministic call without `blocks`.
 constexpr std::int64_t kDeterministicRows = 8192;
 
-// Determines the workspace of the CPU backend: sizes, never data.
+// Sizes of a call, for the workspace on the CPU and for FLOPs.
 struct AttentionSizes {
   std::int64_t query_rows = 0, key_rows = 0;
   std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t segments = 1;  // N, the rows of the table
   DType dtype = DType::f32;   // backward: of dq (bf16 dq is summed as float32 in the workspace); forward: unused
-  int threads = 1;            // of the stream that runs it (CpuOptions::threads); a call uses as many as fit
+  int threads = 1;            // maximum number of threads; a call uses as many as its workspace has scratch memory for
 };
 
-std::int64_t attention_forward_workspace(const AttentionSizes& sizes);
-std::int64_t attention_backward_workspace(const AttentionSizes& sizes);
+// Bytes of the workspace on the CPU. attention_workspace calls these; they suit callers without tensors.
+std::int64_t cpu_attention_forward_workspace(const AttentionSizes& sizes);
+std::int64_t cpu_attention_backward_workspace(const AttentionSizes& sizes);
 
-// Workspace of a call on a kind of device (Stream::target()). Only the shapes, strides and dtypes of the views are
-// used; the workspace may be empty. Upper bounds that need no GPU: cuDNN's actual request is checked against them when
-// the call first runs. threads: CPU only, see above.
+// Bytes of the workspace of a call on a kind of device (Stream::target()). Only the shapes, strides, dtypes and
+// alignment of the views are used; args.workspace may be empty. `threads`: those of the stream (CpuOptions::threads);
+// unused on the GPU. For the GPU these are upper bounds that need no GPU; a call throws if cuDNN requests more.
 std::int64_t attention_workspace(const AttentionForward& args, DeviceKind device, int threads = 1);
 std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind device, int threads = 1);
-// Workspace that a call uses if `bytes` are available: it processes fewer heads at a time if needed to stay within
-// them. A call with smaller entries than those its workspace was sized for may otherwise need more, since it would
-// process more heads at a time.
+// Bytes of the workspace that a backward call uses if `bytes` are reserved. On the GPU it processes as many key-value
+// heads at once as fit, at least one; the result exceeds `bytes` if not even one fits. Pass the reserved size: without
+// a limit, a call with smaller blocks would process more heads at once and could need more than was reserved.
 std::int64_t attention_workspace_within(const AttentionBackward& args, DeviceKind device, std::int64_t bytes);
 
-// The kernel of a call on a device, and why no faster one is used; for logs and plans. Depends on shapes, strides,
-// dtypes, form and batches alone.
+// The kernel of a call on a kind of device, and why no faster one is used; for logs and plans. It depends on the
+// arguments (with shapes, strides, dtypes and alignment of the views), not on the contents of tensors. If cuDNN has no
+// plan for a call, which is known when it first runs, the plain kernel replaces it. UserError if a deterministic call
+// exceeds its limits.
 struct AttentionImplementation {
   enum Kernel {
     cpu,           // tiles on the CPU
-    cudnn_dense,   // cuDNN over batches of equal blocks
-    cudnn_ragged,  // cuDNN over segments, in one call
-    cudnn_shared,  // backward: cuDNN over segments that may share keys, with separate key gradients for each
+    cudnn_dense,   // cuDNN over `blocks`, a batch of equal blocks per cuDNN call
+    cudnn_ragged,  // cuDNN over segments of any length, given by offsets and lengths
+    cudnn_shared,  // backward: as cudnn_ragged, but segments may share keys: separate key gradients for each segment
     plain,         // fallback: one warp per row
   };
   Kernel kernel = cpu;
@@ -175,9 +207,9 @@ struct AttentionImplementation {
 AttentionImplementation attention_implementation(const AttentionForward& args, DeviceKind device);
 AttentionImplementation attention_implementation(const AttentionBackward& args, DeviceKind device);
 
-// FLOPs of a forward call: 4 D Hq per visible (query, key) pair. Backward takes 2.5 times as many.
+// FLOPs of a forward call: 4 * head_dim * query_heads per visible query-key pair. Backward takes 2.5 times as many.
 double attention_flops(const AttentionSizes& sizes, double visible_pairs);
-// Visible pairs of one segment of q_count x k_count rows with offset = q_position - k_position.
+// Visible query-key pairs of one segment of q_count x k_count rows, with offset = q_position - k_position.
 double visible_pairs(std::int64_t q_count, std::int64_t k_count, std::int64_t offset, bool causal, std::int64_t window);
 
 }  // namespace hawser::ops

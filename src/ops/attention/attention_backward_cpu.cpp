@@ -32,7 +32,7 @@ struct Layout {
 
 }  // namespace
 
-std::int64_t attention_backward_workspace(const AttentionSizes& sizes) {
+std::int64_t cpu_attention_backward_workspace(const AttentionSizes& sizes) {
   const Layout layout(sizes);
   return 4 * (layout.shared() + sizes.threads * layout.thread());
 }
@@ -64,7 +64,7 @@ class Backward {
         sums_row_(args.dq.dtype() == DType::f32 ? args.dq.stride(0) : heads_ * head_dim_),
         turns_(reinterpret_cast<std::atomic<std::int32_t>*>(delta_ + layout_.delta + layout_.sums)),
         segments_(read_segments("attention_backward", args.segments, args.segment_count, query_rows_, key_rows_,
-                                args.form, args.batches, args.causal)) {
+                                args.form, args.blocks, args.causal)) {
     static_assert(sizeof(std::atomic<std::int32_t>) == sizeof(float));
   }
 

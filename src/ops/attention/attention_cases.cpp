@@ -30,7 +30,7 @@ AttentionBackward backward_args(World& world, const Problem& p, const Tensors& x
       .segments = world.in(DType::i32, p.table_shape(), p.table()),
       .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
       .form = p.form,
-      .batches = p.batches(),
+      .blocks = p.blocks(),
       .host_segments = p.host_known ? &p.host : nullptr,
       .causal = p.causal,
       .window = p.window,
@@ -282,8 +282,8 @@ TEST(Attention, RejectsBadArguments) {
   rejected([&](auto& a) { a.lse = world.out(DType::f32, {77, 3}); }, "lse has shape");
   rejected([&](auto& a) { a.workspace = a.workspace.rows(0, 64); }, "workspace has 64 bytes");
   rejected([&](auto& a) { a.o = a.q; }, "share memory");
-  rejected([&](auto& a) { a.batches = {equal_diagonal_blocks(77, 77)}; }, "must be diagonal blocks");
-  rejected([&](auto& a) { a.batches = {{1, 70, 10, 10, 0, 10, 10}}; }, "1 blocks of 10 x 10 rows");
+  rejected([&](auto& a) { a.blocks = {equal_diagonal_blocks(77, 77)}; }, "must be diagonal blocks");
+  rejected([&](auto& a) { a.blocks = {{1, 70, 10, 10, 0, 10, 10}}; }, "1 blocks of 10 x 10 rows");
   rejected([&](auto& a) { a.segments = world.in(DType::i32, {1, 5}, Values(5)); }, "segments has shape");
   rejected(
       [&](auto& a) {
@@ -329,13 +329,13 @@ TEST(Attention, WrongSegmentFormPoisonsTheStream) {
   broken(SegmentForm::diagonal, 0, {{0, 10, 0, 11, 0, 0}});
   broken(SegmentForm::diagonal, 0, {{0, 10, 0, 10, 5, 0}});
   broken(SegmentForm::diagonal, 0, {{0, 10, 0, 10, 0, 0}, {10, 10, 9, 10, 0, 0}});
-  broken(SegmentForm::apart, 0, {{0, 10, 0, 20, 0, 0}, {10, 10, 19, 30, 0, 0}});
+  broken(SegmentForm::disjoint_keys, 0, {{0, 10, 0, 20, 0, 0}, {10, 10, 19, 30, 0, 0}});
   broken(SegmentForm::diagonal, 40, {{0, 41, 0, 41, 0, 0}});
   broken(SegmentForm::diagonal, 40, {{10, 30, 10, 30, 0, 0}});
   broken(SegmentForm::diagonal, 40, {{0, 40, 40, 40, 0, 0}});
 }
 
-TEST(Attention, SegmentsOutsideTheBatchesPoisonTheStream) {
+TEST(Attention, SegmentsOutsideTheBlocksPoisonTheStream) {
   Problem p{"places", 80, 160, 1, 1, 8, {}, false, 0, DType::f32};
   p.places = {{2, 20, 20, 40, 0, 60, 80}};
   const auto run = [&](const std::vector<Row>& segments) {
@@ -347,9 +347,9 @@ TEST(Attention, SegmentsOutsideTheBatchesPoisonTheStream) {
   };
   EXPECT_NO_THROW(run({{20, 20, 0, 60, 60, 0}, {60, 7, 80, 60, 60, 0}}));
   EXPECT_THROW(run({{20, 20, 0, 59, 60, 0}}), InternalError);   // not all keys
-  EXPECT_THROW(run({{20, 20, 80, 60, 60, 0}}), InternalError);  // keys of another entry
-  EXPECT_THROW(run({{0, 20, 0, 60, 60, 0}}), InternalError);    // no entry
-  EXPECT_THROW(run({{60, 21, 80, 60, 60, 0}}), InternalError);  // longer than the entry
+  EXPECT_THROW(run({{20, 20, 80, 60, 60, 0}}), InternalError);  // keys of another block
+  EXPECT_THROW(run({{0, 20, 0, 60, 60, 0}}), InternalError);    // no block
+  EXPECT_THROW(run({{60, 21, 80, 60, 60, 0}}), InternalError);  // longer than the block
 }
 
 TEST(Attention, CountsVisiblePairs) {

@@ -33,7 +33,7 @@ struct Scratch {
 
 }  // namespace
 
-std::int64_t attention_forward_workspace(const AttentionSizes& sizes) {
+std::int64_t cpu_attention_forward_workspace(const AttentionSizes& sizes) {
   return sizes.threads * Scratch(sizes.query_heads / sizes.kv_heads, sizes.head_dim).floats() * 4;
 }
 
@@ -58,7 +58,7 @@ class Forward {
         rows_(block_rows(group_)),
         scratch_(group_, head_dim_),
         segments_(read_segments("attention_forward", args.segments, args.segment_count, query_rows_, args.k.size(0),
-                                args.form, args.batches, args.causal)) {}
+                                args.form, args.blocks, args.causal)) {}
 
   void run() {
     clear_uncovered();

@@ -33,7 +33,7 @@ std::byte* head(const TensorView& view, std::int64_t begin) {
   return view.raw() + begin * view.size(2) * size_of(view.dtype());
 }
 
-// Points the buffers at the tables of the entries from `segment` on.
+// Points the buffers at the tables of the segments from `segment` on.
 void point_at(AttentionBuffers& b, const TablePointers& tables, std::int64_t segments, std::int64_t segment) {
   const auto offset = [&](OffsetTable t) { return tables.offsets + t * (segments + 1) + segment; };
   b.query_length = tables.query_length + segment;
@@ -63,21 +63,21 @@ AttentionGraph graph_of(const Args& args, const AttentionDims& n) {
           .o_row = args.o.stride(0)};
 }
 
-void lay_out(AttentionGraph& graph, const SegmentBatch& b) {
-  graph.batch = b.entries;
+void lay_out(AttentionGraph& graph, const StridedBlocks& b) {
+  graph.batch = b.count;
   graph.query_rows = b.q_rows;
   graph.key_rows = b.k_rows;
-  // For a single entry the step has no meaning; a fixed value avoids a second plan.
-  graph.query_step = b.entries > 1 ? b.q_step : b.q_rows;
-  graph.key_step = graph.dk_step = graph.dv_step = b.entries > 1 ? b.k_step : b.k_rows;
+  // For a single block the step has no meaning; a fixed value avoids a second plan.
+  graph.query_step = b.count > 1 ? b.q_step : b.q_rows;
+  graph.key_step = graph.dk_step = graph.dv_step = b.count > 1 ? b.k_step : b.k_rows;
 }
 
 struct Run {
   std::int64_t first, count;
 };
 
-// Sizes from what the host knows of the segments, rounded up so that few plans serve many batches. After the last used
-// segment, the table has empty segments; after other runs, the segments of the next run.
+// Sizes from what the host knows of the segments, rounded up so that few plans serve many micro-batches. After the last
+// used segment, the table has empty segments; after other runs, the segments of the next run.
 void lay_out(AttentionGraph& graph, const AttentionDims& n, const SegmentBound& bound, const Run& run) {
   graph.ragged = true;
   const bool last = run.first + run.count == bound.segments;
@@ -86,9 +86,9 @@ void lay_out(AttentionGraph& graph, const AttentionDims& n, const SegmentBound& 
   graph.key_rows = rounded_size(bound.k_rows, 512, n.tk);
 }
 
-std::int64_t query_rows_of(const std::vector<SegmentBatch>& batches) {
+std::int64_t query_rows_of(const std::vector<StridedBlocks>& blocks) {
   std::int64_t rows = 0;
-  for (const SegmentBatch& b : batches) rows += b.entries * b.q_rows;
+  for (const StridedBlocks& b : blocks) rows += b.count * b.q_rows;
   return rows;
 }
 
@@ -97,20 +97,20 @@ std::byte* from_row(std::byte* x, std::int64_t row, std::int64_t stride, DType d
   return x + row * stride * size_of(dtype);
 }
 
-// Layout of the log-sum-exps: one batch after another.
-std::vector<StatsOrder> orders_of(const std::vector<SegmentBatch>& batches, std::int64_t heads, std::int64_t group) {
-  if (batches.empty()) return {{.heads = heads, .group = group}};
+// Layout of the log-sum-exps: one StridedBlocks after another.
+std::vector<StatsOrder> orders_of(const std::vector<StridedBlocks>& blocks, std::int64_t heads, std::int64_t group) {
+  if (blocks.empty()) return {{.heads = heads, .group = group}};
   std::vector<StatsOrder> out;
   std::int64_t base = 0;
-  for (const SegmentBatch& b : batches) {
-    out.push_back({.heads = heads, .group = group, .base = base, .batch = b});
-    base += round_up(heads * b.entries * b.q_rows, kStatsAlign);
+  for (const StridedBlocks& b : blocks) {
+    out.push_back({.heads = heads, .group = group, .base = base, .blocks = b});
+    base += round_up(heads * b.count * b.q_rows, kStatsAlign);
   }
   return out;
 }
 
-RowPlaces keys_of(const SegmentBatch& b) {
-  return {.entries = b.entries, .begin = b.k_begin, .rows = b.k_rows, .step = b.k_step};
+RowPlaces keys_of(const StridedBlocks& b) {
+  return {.count = b.count, .begin = b.k_begin, .rows = b.k_rows, .step = b.k_step};
 }
 
 // dq, dk or dv, and the partial result that cuDNN writes if it cannot write the gradient in place.
@@ -122,8 +122,8 @@ struct Gradient {
   TensorView part(std::int64_t begin, std::int64_t heads) const { return view.slice(1, begin, heads); }
 };
 
-// One backward call of the op, as a sequence of cuDNN calls: per group of heads, one for each batch (dense) or for each
-// run of segments whose key gradients fit (ragged).
+// One backward call of the op, as a sequence of cuDNN calls: per group of heads, one for each StridedBlocks (dense) or
+// for each run of segments whose key gradients fit (ragged).
 class Backward {
  public:
   Backward(const CudaNative& native, const AttentionBackward& args, Kernel kernel)
@@ -163,21 +163,21 @@ class Backward {
     if (!rejected().empty()) {
       return plain_backward(native_, args_, tables_.query_segment, workspace_.at<float>(memory_.delta));
     }
-    for (const StatsOrder& order : orders_of(args_.batches, heads_, memory_.stats_group)) {
+    for (const StatsOrder& order : orders_of(args_.blocks, heads_, memory_.stats_group)) {
       lse_to_stats(native_, args_.lse, order, tables_.query_segment, stats());
     }
     for (std::int64_t begin = 0; begin < n_.hkv; begin += kv_) {
       const std::int64_t first = begin * n_.group();
       if (packed_q_ != nullptr) pack_rows(native_, args_.q.slice(1, first, heads_), packed_q_);
       if (dense_) {
-        for (std::size_t i = 0; i < args_.batches.size(); ++i) run_batch(i, begin);
+        for (std::size_t i = 0; i < args_.blocks.size(); ++i) run_blocks(i, begin);
       } else {
         run_segments(begin);
       }
       const TensorView dq = dq_.part(first, heads_);
       if (dq_.partial != nullptr) {
         add_partial(native_, dq_.partial, {.rows = n_.tq}, tables_.query_segment, 0, dq_.accumulate, dq);
-      } else if (query_rows_of(args_.batches) < n_.tq) {
+      } else if (query_rows_of(args_.blocks) < n_.tq) {
         clear_rows(native_, dq, tables_.query_segment, 0);
       }
     }
@@ -193,9 +193,9 @@ class Backward {
     }
   }
 
-  AttentionGraph batch_graph(std::size_t index) const {
+  AttentionGraph blocks_graph(std::size_t index) const {
     AttentionGraph graph = graph_;
-    const SegmentBatch& b = args_.batches[index];
+    const StridedBlocks& b = args_.blocks[index];
     lay_out(graph, b);
     const auto key_gradient = [&](const Gradient& g, std::int64_t& row, std::int64_t& step) {
       if (index == 0 && g.in_place()) {
@@ -218,8 +218,8 @@ class Backward {
 
   // The reason if cuDNN does not support the call; otherwise empty.
   std::string rejected() const {
-    for (std::size_t i = 0; i < args_.batches.size() && dense_; ++i) {
-      if (std::string why = prepare_attention(native_, batch_graph(i)); !why.empty()) return why;
+    for (std::size_t i = 0; i < args_.blocks.size() && dense_; ++i) {
+      if (std::string why = prepare_attention(native_, blocks_graph(i)); !why.empty()) return why;
     }
     if (dense_) return "";
     for (const Run& run : runs()) {
@@ -242,22 +242,22 @@ class Backward {
             .workspace = workspace_.at(memory_.cudnn)};
   }
 
-  void run_batch(std::size_t index, std::int64_t begin) {
-    const SegmentBatch& batch = args_.batches[index];
-    const AttentionGraph graph = batch_graph(index);
+  void run_blocks(std::size_t index, std::int64_t begin) {
+    const StridedBlocks& blocks = args_.blocks[index];
+    const AttentionGraph graph = blocks_graph(index);
     AttentionBuffers b = buffers(begin);
     const auto row = [](auto* x, std::int64_t at, std::int64_t stride) {
       return from_row(static_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(x))), at, stride, DType::bf16);
     };
-    b.q = row(b.q, batch.q_begin, graph.q_row);
-    b.o = row(b.o, batch.q_begin, graph.o_row);
-    b.d_o = row(b.d_o, batch.q_begin, graph.d_o_row);
-    b.dq = row(b.dq, batch.q_begin, graph.dq_row);
-    b.k = row(b.k, batch.k_begin, graph.k_row);
-    b.v = row(b.v, batch.k_begin, graph.v_row);
-    b.stats = static_cast<float*>(b.stats) + orders_of(args_.batches, heads_, 0)[index].base;
+    b.q = row(b.q, blocks.q_begin, graph.q_row);
+    b.o = row(b.o, blocks.q_begin, graph.o_row);
+    b.d_o = row(b.d_o, blocks.q_begin, graph.d_o_row);
+    b.dq = row(b.dq, blocks.q_begin, graph.dq_row);
+    b.k = row(b.k, blocks.k_begin, graph.k_row);
+    b.v = row(b.v, blocks.k_begin, graph.v_row);
+    b.stats = static_cast<float*>(b.stats) + orders_of(args_.blocks, heads_, 0)[index].base;
     const auto place = [&](const Gradient& g, void*& to) {
-      if (index == 0 && g.in_place()) to = row(head(g.view, begin), batch.k_begin, g.view.stride(0));
+      if (index == 0 && g.in_place()) to = row(head(g.view, begin), blocks.k_begin, g.view.stride(0));
     };
     place(dk_, b.dk);
     place(dv_, b.dv);
@@ -265,9 +265,9 @@ class Backward {
     for (const Gradient* g : {&dk_, &dv_}) {
       const TensorView part = g->part(begin, kv_);
       if (index > 0 || !g->in_place()) {
-        add_partial(native_, g->partial, keys_of(batch), tables_.key_covered, 1, index > 0 || g->accumulate, part);
-      } else if (batch.entries * batch.k_rows < n_.tk) {
-        clear_outside(native_, part, keys_of(batch));
+        add_partial(native_, g->partial, keys_of(blocks), tables_.key_covered, 1, index > 0 || g->accumulate, part);
+      } else if (blocks.count * blocks.k_rows < n_.tk) {
+        clear_outside(native_, part, keys_of(blocks));
       }
     }
   }
@@ -343,7 +343,7 @@ void attention_forward(const CudaNative& native, const AttentionForward& args) {
 
   std::vector<AttentionGraph> graphs;
   const SegmentBound bound = bound_of(args);
-  for (const SegmentBatch& b : args.batches) lay_out(graphs.emplace_back(graph_of(args, n)), b);
+  for (const StridedBlocks& b : args.blocks) lay_out(graphs.emplace_back(graph_of(args, n)), b);
   if (!dense && !(bound.known && bound.segments == 0)) {
     lay_out(graphs.emplace_back(graph_of(args, n)), n, bound, {0, bound.segments});
   }
@@ -361,21 +361,21 @@ void attention_forward(const CudaNative& native, const AttentionForward& args) {
     point_at(b, tables, n.segments, 0);
     if (!graphs.empty()) run_attention(native, graphs.front(), b, memory.cudnn_bytes);
   }
-  const std::vector<StatsOrder> orders = orders_of(args.batches, n.hq, 0);
-  for (std::size_t i = 0; i < args.batches.size(); ++i) {
-    const SegmentBatch& batch = args.batches[i];
+  const std::vector<StatsOrder> orders = orders_of(args.blocks, n.hq, 0);
+  for (std::size_t i = 0; i < args.blocks.size(); ++i) {
+    const StridedBlocks& blocks = args.blocks[i];
     const auto row = [](const TensorView& x, std::int64_t at) { return from_row(x.raw(), at, x.stride(0), x.dtype()); };
-    b.q = row(args.q, batch.q_begin);
-    b.o = row(args.o, batch.q_begin);
-    b.k = row(args.k, batch.k_begin);
-    b.v = row(args.v, batch.k_begin);
+    b.q = row(args.q, blocks.q_begin);
+    b.o = row(args.o, blocks.q_begin);
+    b.k = row(args.k, blocks.k_begin);
+    b.v = row(args.v, blocks.k_begin);
     b.stats = stats + orders[i].base;
     run_attention(native, graphs[i], b, memory.cudnn_bytes);
   }
   for (const StatsOrder& order : orders) {
     stats_to_lse(native, stats, order, tables.query_segment, args.lse);
   }
-  if (dense && query_rows_of(args.batches) < n.tq) clear_lse(native, tables.query_segment, args.lse);
+  if (dense && query_rows_of(args.blocks) < n.tq) clear_lse(native, tables.query_segment, args.lse);
   clear_rows(native, args.o, tables.query_segment, 0);
 }
 

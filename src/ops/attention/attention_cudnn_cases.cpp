@@ -16,7 +16,7 @@ struct Form {
 };
 
 std::vector<Form> forms() {
-  constexpr auto kDiagonal = SegmentForm::diagonal, kApart = SegmentForm::apart, kAny = SegmentForm::any;
+  constexpr auto kDiagonal = SegmentForm::diagonal, kDisjointKeys = SegmentForm::disjoint_keys, kAny = SegmentForm::any;
   constexpr auto kDense = Kernel::cudnn_dense, kRagged = Kernel::cudnn_ragged, kShared = Kernel::cudnn_shared,
                  kPlain = Kernel::plain;
   const auto bf16 = DType::bf16;
@@ -242,7 +242,7 @@ std::vector<Form> forms() {
         0,
         bf16,
         8,
-        kApart},
+        kDisjointKeys},
        kRagged,
        kRagged,
        kPlain},
@@ -382,7 +382,7 @@ void check_backward(const Form& form, const Tensors& x, const Expected& e, const
                            .segments = world.in(DType::i32, p.table_shape(), p.table()),
                            .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
                            .form = p.form,
-                           .batches = p.batches(),
+                           .blocks = p.blocks(),
                            .host_segments = p.host_known ? &p.host : nullptr,
                            .causal = p.causal,
                            .window = p.window,
@@ -497,7 +497,7 @@ TEST(AttentionForms, ReportsWhyNotFaster) {
 
 // Sizes alone, as the planner has them on a machine without a GPU: Llama-3.1-8B's heads and the given numbers of rows.
 // others: heads that follow those of q in a row.
-AttentionBackward planned_call(std::int64_t q_rows, std::int64_t k_rows, std::vector<SegmentBatch> batches,
+AttentionBackward planned_call(std::int64_t q_rows, std::int64_t k_rows, std::vector<StridedBlocks> blocks,
                                std::int64_t others = 0) {
   const auto view = [](DType dtype, Shape shape) {
     return TensorView(reinterpret_cast<std::byte*>(1 << 20), dtype, shape, DeviceKind::meta);
@@ -512,7 +512,7 @@ AttentionBackward planned_call(std::int64_t q_rows, std::int64_t k_rows, std::ve
           .lse = view(DType::f32, {32, q_rows}),
           .segments = view(DType::i32, {4, 6}),
           .form = SegmentForm::diagonal,
-          .batches = std::move(batches),
+          .blocks = std::move(blocks),
           .dq = q,
           .dk = k,
           .dv = k};
@@ -520,9 +520,9 @@ AttentionBackward planned_call(std::int64_t q_rows, std::int64_t k_rows, std::ve
 
 TEST(AttentionForms, WorkspaceIsKnownFromSizes) {
   const auto bytes = [](std::int64_t rows, std::int64_t uniform, bool deterministic, std::int64_t others = 0) {
-    std::vector<SegmentBatch> batches;
-    if (uniform > 0) batches.push_back(equal_diagonal_blocks(rows, uniform));
-    AttentionBackward args = planned_call(rows, rows, std::move(batches), others);
+    std::vector<StridedBlocks> blocks;
+    if (uniform > 0) blocks.push_back(equal_diagonal_blocks(rows, uniform));
+    AttentionBackward args = planned_call(rows, rows, std::move(blocks), others);
     args.deterministic = deterministic;
     return static_cast<double>(attention_workspace(args, DeviceKind::cuda)) / (1 << 20);
   };
@@ -545,10 +545,10 @@ TEST(AttentionForms, SmallerBlocksFitTheWorkspaceOfLargerOnes) {
       // The keys before the second chunk of rank `second`, and before the first chunk of rank `first`.
       const auto call = [&](std::int64_t second, std::int64_t first) {
         const std::int64_t full = 2 * ranks * chunk;
-        std::vector<SegmentBatch> batches{{1, chunk, chunk, full, 0, (2 * ranks - 1 - second) * chunk, full}};
-        if (first > 0) batches.push_back({1, 0, chunk, full, 0, first * chunk, full});
-        AttentionBackward args = planned_call(2 * chunk, full, std::move(batches));
-        args.form = SegmentForm::apart;
+        std::vector<StridedBlocks> blocks{{1, chunk, chunk, full, 0, (2 * ranks - 1 - second) * chunk, full}};
+        if (first > 0) blocks.push_back({1, 0, chunk, full, 0, first * chunk, full});
+        AttentionBackward args = planned_call(2 * chunk, full, std::move(blocks));
+        args.form = SegmentForm::disjoint_keys;
         args.causal = false;
         return args;
       };

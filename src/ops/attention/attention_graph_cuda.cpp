@@ -93,7 +93,7 @@ class Builder {
     return made;
   }
 
-  // step: rows between the starts of two entries.
+  // step: rows between the starts of two batch entries.
   void place(fe::graph::Tensor_attributes& t, std::int64_t uid, std::int64_t heads, std::int64_t rows,
              std::int64_t step, std::int64_t row, Uid offset) {
     t.set_uid(uid)

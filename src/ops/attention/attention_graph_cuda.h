@@ -11,12 +11,12 @@
 
 namespace hawser::ops::cuda {
 
-// Key of a plan: everything it depends on. Tensors are [entry, row, head, D] in memory, heads side by side; `..._row`
+// Key of a plan: everything it depends on. Tensors are [batch, row, head, D] in memory, heads side by side; `..._row`
 // is the row stride in elements.
-// - dense: entries have query_rows (key_rows) rows each, at distances of query_step (key_step; dk_step and dv_step)
-//   rows; log-sum-exps are [batch, heads, query_rows].
-// - ragged: tables give the offset and length of each entry, of at most query_rows and key_rows rows, in tensors of
-//   query_total and key_total rows; log-sum-exps are [rows, heads].
+// - dense: batch entries have query_rows (key_rows) rows each, at distances of query_step (key_step; dk_step and
+//   dv_step) rows; log-sum-exps are [batch, heads, query_rows].
+// - ragged: tables give the offset and length of each batch entry, of at most query_rows and key_rows rows, in tensors
+//   of query_total and key_total rows; log-sum-exps are [rows, heads].
 struct AttentionGraph {
   bool backward = false, ragged = false, causal = false, deterministic = false;
   std::int64_t window = 0;

@@ -24,12 +24,12 @@ void make_tables(const CudaNative& native, const TensorView& segments, const Ten
 void key_gradient_offsets(const CudaNative& native, const TensorView& segments, const TablePointers& tables,
                           std::int64_t first, std::int64_t count, std::int64_t row);
 
-// Layout of the log-sum-exps of cuDNN calls: [entries, heads, rows of an entry] for a batch, [T, heads] for ragged
-// rows, starting at `base`. Groups of heads are `group` elements apart.
+// Layout of the log-sum-exps of cuDNN calls: [blocks.count, heads, blocks.q_rows] for strided blocks, [T, heads] for
+// ragged rows, starting at `base`. Groups of heads are `group` elements apart.
 struct StatsOrder {
   std::int64_t heads = 0;  // of a group
   std::int64_t group = 0, base = 0;
-  SegmentBatch batch;  // no entries: ragged
+  StridedBlocks blocks;  // count 0: ragged
 };
 // lse[h,t] = stats for the rows of `order`, -inf for rows that see no key (query_segment < 0). May be in place if the
 // layouts are the same.
@@ -47,9 +47,9 @@ void clear(const CudaNative& native, const TensorView& y);
 // Copies the rows of x (bf16, aligned to 16 bytes) to a dense buffer.
 void pack_rows(const CudaNative& native, const TensorView& x, void* to);
 
-// Blocks of rows at equal distances: entry e is rows [begin + e * step, + rows).
+// Blocks of rows at equal distances: block b is the `rows` rows from begin + b * step.
 struct RowPlaces {
-  std::int64_t entries = 1, begin = 0, rows = 0, step = 0;
+  std::int64_t count = 1, begin = 0, rows = 0, step = 0;
 };
 // Zeroes the rows of y outside the places.
 void clear_outside(const CudaNative& native, const TensorView& y, const RowPlaces& places);

@@ -47,7 +47,7 @@ std::string no_cudnn(const Args& args, std::initializer_list<TensorView> rows) {
 
 template <class Args>
 bool dense(const Args& args) {
-  return !args.batches.empty();
+  return !args.blocks.empty();
 }
 
 // Allocates offsets in the order of the requests.
@@ -80,11 +80,11 @@ SegmentTables tables_for(Places& places, const AttentionDims& n, bool cudnn) {
 std::int64_t dense_call_bytes(const AttentionBackward& args, const AttentionDims& n, std::int64_t kv_heads) {
   const std::int64_t heads = kv_heads * n.group();
   std::int64_t max = 0;
-  for (const SegmentBatch& b : args.batches) {
-    std::int64_t bytes = heads * b.entries * b.q_rows * 4;
-    bytes += args.deterministic ? b.entries * heads * round_up(b.q_rows, 128) * round_up(b.k_rows, 128) * 2
-                                : heads * b.entries * b.q_rows * n.d * 4;
-    if (n.group() > 1) bytes += 2 * heads * b.entries * b.k_rows * n.d * 2;
+  for (const StridedBlocks& b : args.blocks) {
+    std::int64_t bytes = heads * b.count * b.q_rows * 4;
+    bytes += args.deterministic ? b.count * heads * round_up(b.q_rows, 128) * round_up(b.k_rows, 128) * 2
+                                : heads * b.count * b.q_rows * n.d * 4;
+    if (n.group() > 1) bytes += 2 * heads * b.count * b.k_rows * n.d * 2;
     max = std::max(max, bytes);
   }
   return max + slack_bytes(n);
@@ -94,8 +94,8 @@ std::int64_t ragged_call_bytes(const AttentionDims& n, std::int64_t keys, std::i
   return heads * n.tq * (4 + n.d * 4) + slack_bytes(n) + (n.group() > 1 ? 2 * heads * keys * n.d * 4 : 0);
 }
 
-std::int64_t stats_elements(const std::vector<SegmentBatch>& batches, std::int64_t heads, std::int64_t rows) {
-  return round_up(heads * rows, kStatsAlign) + static_cast<std::int64_t>(batches.size()) * kStatsAlign;
+std::int64_t stats_elements(const std::vector<StridedBlocks>& blocks, std::int64_t heads, std::int64_t rows) {
+  return round_up(heads * rows, kStatsAlign) + static_cast<std::int64_t>(blocks.size()) * kStatsAlign;
 }
 
 template <class Args>
@@ -165,14 +165,14 @@ AttentionImplementation attention_implementation(const AttentionBackward& args, 
   std::string why = no_cudnn(args, {args.q, args.k, args.v, args.o, args.d_o, args.dq, args.dk, args.dv});
   if (!why.empty()) return {Kernel::plain, why};
   if (dense(args)) {
-    for (const SegmentBatch& b : args.batches) {
-      if (b.q_rows == 1 || b.k_rows == 1) return {Kernel::plain, "batches with blocks of one row"};
+    for (const StridedBlocks& b : args.blocks) {
+      if (b.q_rows == 1 || b.k_rows == 1) return {Kernel::plain, "blocks of one row"};
     }
     if (args.deterministic && dense_call_bytes(args, n, 1) > kDeterministicBytes) {
       throw UserError(Problem{
           .what = "deterministic attention is not supported for this length",
           .expected = cat("at most ", format_bytes(Bytes(kDeterministicBytes)), " of workspace per key-value head"),
-          .got = cat(format_bytes(Bytes(dense_call_bytes(args, n, 1))), " for ", args.batches.front().q_rows, " rows"),
+          .got = cat(format_bytes(Bytes(dense_call_bytes(args, n, 1))), " for ", args.blocks.front().q_rows, " rows"),
           .at = kDeterministicKey,
           .hint = "run.deterministic: false, or shorter sequences"});
     }
@@ -202,10 +202,10 @@ ForwardMemory forward_memory(const AttentionForward& args, Kernel kernel) {
   ForwardMemory out;
   out.tables = tables_for(places, n, kernel == Kernel::cudnn_ragged);
   const auto in_order = [&] {  // cuDNN's layout of log-sum-exps is that of `lse`
-    return args.batches.size() == 1 && args.batches.front().q_rows == n.tq && starts_at_16(args.lse);
+    return args.blocks.size() == 1 && args.blocks.front().q_rows == n.tq && starts_at_16(args.lse);
   };
   if (kernel == Kernel::cudnn_ragged || (kernel == Kernel::cudnn_dense && !in_order())) {
-    out.stats = places.take(4 * stats_elements(args.batches, n.hq, n.tq));
+    out.stats = places.take(4 * stats_elements(args.blocks, n.hq, n.tq));
   }
   if (kernel != Kernel::plain) {
     out.cudnn_bytes = slack_bytes(n);
@@ -226,7 +226,7 @@ BackwardMemory through_cudnn(const AttentionBackward& args, const AttentionDims&
   out.kv_heads = kv_heads;
   out.keys = keys;
   const std::int64_t groups = n.hkv / kv_heads;
-  out.stats_group = stats_elements(args.batches, n.hq / groups, n.tq);
+  out.stats_group = stats_elements(args.blocks, n.hq / groups, n.tq);
   out.stats = places.take(4 * groups * out.stats_group);
   out.delta = out.stats;  // if cuDNN rejects the call and the plain kernel replaces it
   // Packed rows: cuDNN's frontend makes its accumulators as wide as the rows of its outputs, which may be rows of a
@@ -234,8 +234,8 @@ BackwardMemory through_cudnn(const AttentionBackward& args, const AttentionDims&
   const auto partial = [&](const TensorView& view, bool accumulate) {
     return !is_dense || accumulate || view.dtype() != DType::bf16;
   };
-  // The first batch may write key gradients in place; the others are added to them.
-  const bool more = args.batches.size() > 1;
+  // The first cuDNN call may write key gradients in place; the others are added to them.
+  const bool more = args.blocks.size() > 1;
   const std::int64_t q_columns = kv_heads * n.group() * n.d;
   // Packed rows: cuDNN accumulates dq at the offsets of q and reads the sums at those of dq, so both need rows of one
   // width.
@@ -294,7 +294,7 @@ AttentionSizes cpu_sizes(const Args& args, int threads) {
 }  // namespace
 
 std::int64_t attention_workspace(const AttentionForward& args, DeviceKind device, int threads) {
-  if (device != DeviceKind::cuda) return attention_forward_workspace(cpu_sizes(args, threads));
+  if (device != DeviceKind::cuda) return cpu_attention_forward_workspace(cpu_sizes(args, threads));
   return forward_memory(args, attention_implementation(args, device).kernel).bytes;
 }
 
@@ -302,7 +302,7 @@ std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind devic
   if (device != DeviceKind::cuda) {
     AttentionSizes sizes = cpu_sizes(args, threads);
     sizes.dtype = args.dq.dtype();
-    return attention_backward_workspace(sizes);
+    return cpu_attention_backward_workspace(sizes);
   }
   return backward_memory(args, attention_implementation(args, device).kernel).bytes;
 }

@@ -45,7 +45,7 @@ enum OffsetTable {
   kOffsetTables
 };
 
-// Alignment, in elements, of the log-sum-exps of a batch.
+// Alignment, in elements, of the log-sum-exps of each StridedBlocks.
 constexpr std::int64_t kStatsAlign = 64;
 
 struct ForwardMemory {
@@ -74,7 +74,7 @@ BackwardMemory backward_memory(const AttentionBackward& args, AttentionImplement
                                std::int64_t max = 0);
 
 // The size that a cuDNN plan is built for: `min`, doubled until it is at least `size`; at most `max`. So few plans
-// serve many batches.
+// serve many micro-batches.
 std::int64_t rounded_size(std::int64_t size, std::int64_t min, std::int64_t max);
 
 }  // namespace hawser::ops

@@ -78,17 +78,17 @@ __global__ void __launch_bounds__(32)
 
 // row_of: the call's row of row r of an order. place: its position in cuDNN's log-sum-exps.
 __device__ __forceinline__ std::int64_t row_of(const StatsOrder& order, std::int64_t r) {
-  const SegmentBatch& b = order.batch;
-  return b.entries == 0 ? r : b.q_begin + r / b.q_rows * b.q_step + r % b.q_rows;
+  const StridedBlocks& b = order.blocks;
+  return b.count == 0 ? r : b.q_begin + r / b.q_rows * b.q_step + r % b.q_rows;
 }
 __device__ __forceinline__ std::int64_t place(const StatsOrder& order, std::int64_t head, std::int64_t r) {
-  const std::int64_t group = head / order.heads, h = head % order.heads, rows = order.batch.q_rows;
+  const std::int64_t group = head / order.heads, h = head % order.heads, rows = order.blocks.q_rows;
   const std::int64_t at =
-      order.batch.entries == 0 ? r * order.heads + h : (r / rows * order.heads + h) * rows + r % rows;
+      order.blocks.count == 0 ? r * order.heads + h : (r / rows * order.heads + h) * rows + r % rows;
   return group * order.group + order.base + at;
 }
 std::int64_t rows_of(const StatsOrder& order, std::int64_t all) {
-  return order.batch.entries == 0 ? all : order.batch.entries * order.batch.q_rows;
+  return order.blocks.count == 0 ? all : order.blocks.count * order.blocks.q_rows;
 }
 
 struct StatsToLse {
@@ -157,8 +157,8 @@ struct PackRows {
 __device__ __forceinline__ std::int64_t within(const RowPlaces& places, std::int64_t t) {
   const std::int64_t from = t - places.begin;
   if (from < 0) return -1;
-  const std::int64_t entry = places.entries == 1 ? 0 : from / places.step, row = from - entry * places.step;
-  return entry < places.entries && row < places.rows ? entry * places.rows + row : -1;
+  const std::int64_t block = places.count == 1 ? 0 : from / places.step, row = from - block * places.step;
+  return block < places.count && row < places.rows ? block * places.rows + row : -1;
 }
 
 template <class T>

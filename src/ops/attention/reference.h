@@ -19,12 +19,12 @@ struct Problem {
   DType dtype = DType::f32;
   std::int64_t pad = 0;
   SegmentForm form = SegmentForm::any;
-  std::int64_t uniform = 0;          // > 0: equal_diagonal_blocks of this many rows
-  std::vector<SegmentBatch> places;  // or these
-  std::vector<std::int32_t> host;    // host_segments, if host_known
+  std::int64_t uniform = 0;           // > 0: equal_diagonal_blocks of this many rows
+  std::vector<StridedBlocks> places;  // or these
+  std::vector<std::int32_t> host;     // host_segments, if host_known
   bool host_known = false;
 
-  std::vector<SegmentBatch> batches() const {
+  std::vector<StridedBlocks> blocks() const {
     return uniform > 0 ? std::vector{equal_diagonal_blocks(tq, uniform)} : places;
   }
   double scale() const { return 0.7 / std::sqrt(static_cast<double>(d)); }
@@ -141,7 +141,7 @@ inline AttentionForward forward_args(World& world, const Problem& p, const Tenso
                         .segments = world.in(DType::i32, p.table_shape(), p.table()),
                         .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
                         .form = p.form,
-                        .batches = p.batches(),
+                        .blocks = p.blocks(),
                         .host_segments = p.host_known ? &p.host : nullptr,
                         .causal = p.causal,
                         .window = p.window,

@@ -4,7 +4,7 @@ namespace hawser::ops::cpu {
 
 namespace {
 
-void check_apart(const char* op, std::vector<Segment> segments) {
+void check_disjoint_keys(const char* op, std::vector<Segment> segments) {
   std::erase_if(segments, [](const Segment& segment) { return segment.k_count == 0; });
   std::sort(segments.begin(), segments.end(), [](const Segment& a, const Segment& b) { return a.k_begin < b.k_begin; });
   for (std::size_t s = 1; s < segments.size(); ++s) {
@@ -13,18 +13,18 @@ void check_apart(const char* op, std::vector<Segment> segments) {
   }
 }
 
-bool is_inside(const Segment& segment, const SegmentBatch& batch, bool causal) {
-  const std::int64_t step = std::max<std::int64_t>(batch.q_step, 1), from = segment.q_begin - batch.q_begin;
-  if (from < 0 || from % step != 0 || from / step >= batch.entries) return false;
-  return segment.k_begin == batch.k_begin + from / step * batch.k_step && segment.q_count <= batch.q_rows &&
-         (causal ? segment.k_count <= batch.k_rows : segment.k_count == batch.k_rows);
+bool is_inside(const Segment& segment, const StridedBlocks& blocks, bool causal) {
+  const std::int64_t step = std::max<std::int64_t>(blocks.q_step, 1), from = segment.q_begin - blocks.q_begin;
+  if (from < 0 || from % step != 0 || from / step >= blocks.count) return false;
+  return segment.k_begin == blocks.k_begin + from / step * blocks.k_step && segment.q_count <= blocks.q_rows &&
+         (causal ? segment.k_count <= blocks.k_rows : segment.k_count == blocks.k_rows);
 }
 
 }  // namespace
 
 std::vector<Segment> read_segments(const char* op, const TensorView& table, const TensorView& count,
                                    std::int64_t query_rows, std::int64_t key_rows, SegmentForm form,
-                                   const std::vector<SegmentBatch>& batches, bool causal) {
+                                   const std::vector<StridedBlocks>& blocks, bool causal) {
   const std::int64_t n = *count.data<std::int32_t>();
   HAWSER_CHECK(n >= 0 && n <= table.size(0), op, ": ", n, " segments in a table of ", table.size(0));
   std::vector<Segment> out;
@@ -38,10 +38,10 @@ std::vector<Segment> read_segments(const char* op, const TensorView& table, cons
       HAWSER_CHECK(segment.q_count == segment.k_count && segment.q_position == segment.k_position, op, ": segment ", s,
                    " is not a diagonal block, but form is diagonal");
     }
-    if (!batches.empty()) {
-      HAWSER_CHECK(std::any_of(batches.begin(), batches.end(),
-                               [&](const SegmentBatch& batch) { return is_inside(segment, batch, causal); }),
-                   op, ": segment ", s, " is in none of the batches' entries: query rows ", segment.q_begin, " + ",
+    if (!blocks.empty()) {
+      HAWSER_CHECK(std::any_of(blocks.begin(), blocks.end(),
+                               [&](const StridedBlocks& b) { return is_inside(segment, b, causal); }),
+                   op, ": segment ", s, " is in none of the blocks: query rows ", segment.q_begin, " + ",
                    segment.q_count, ", key rows ", segment.k_begin, " + ", segment.k_count);
     }
     if (segment.q_count > 0) out.push_back(segment);
@@ -51,7 +51,7 @@ std::vector<Segment> read_segments(const char* op, const TensorView& table, cons
     HAWSER_CHECK(out[s - 1].q_begin + out[s - 1].q_count <= out[s].q_begin, op, ": query row ", out[s].q_begin,
                  " is in two segments");
   }
-  if (form != SegmentForm::any) check_apart(op, out);
+  if (form != SegmentForm::any) check_disjoint_keys(op, out);
   return out;
 }
 

@@ -24,10 +24,10 @@ struct HeadGroup {
   TensorView reduced;  // [2, T, K * D] float32: this rank's rows of dk and dv
 };
 
-class GatherSession : public nn::AttentionExchange::Session {
+class GatherCall : public nn::AttentionExchange::Call {
  public:
-  GatherSession(LayerContext& ctx, comm::Group& group, int head_groups, DType reduce_dtype, const TensorView& k,
-                const TensorView& v, const TensorView& dk, const TensorView& dv)
+  GatherCall(LayerContext& ctx, comm::Group& group, int head_groups, DType reduce_dtype, const TensorView& k,
+             const TensorView& v, const TensorView& dk, const TensorView& dv)
       : ctx_(ctx),
         group_(group),
         reduce_dtype_(reduce_dtype),
@@ -58,7 +58,7 @@ class GatherSession : public nn::AttentionExchange::Session {
               .segments = batch.diagonal,
               .segment_count = batch.diagonal_count,
               .form = ops::SegmentForm::diagonal,
-              .batches = nn::diagonal_batches(batch, rows_),
+              .blocks = nn::diagonal_blocks(batch, rows_),
               .host_segments = batch.host_diagonal,
               .heads = static_cast<int>(k_.size(1)),
               .dk = dk_,
@@ -75,9 +75,9 @@ class GatherSession : public nn::AttentionExchange::Session {
             .v = g.v,
             .segments = batch.off_diagonal,
             .segment_count = batch.off_diagonal_count,
-            .form = batch.off_diagonal_apart ? ops::SegmentForm::apart : ops::SegmentForm::any,
-            .batches = off_diagonal_batches(group_.index(), group_.index()),
-            .largest = off_diagonal_batches(0, group_.size() - 1),
+            .form = batch.off_diagonal_disjoint_keys ? ops::SegmentForm::disjoint_keys : ops::SegmentForm::any,
+            .blocks = off_diagonal_blocks(group_.index(), group_.index()),
+            .largest = off_diagonal_blocks(0, group_.size() - 1),
             .host_segments = batch.host_off_diagonal,
             .causal = false,
             .head_begin = g.begin,
@@ -122,22 +122,22 @@ class GatherSession : public nn::AttentionExchange::Session {
     return x.slice(1, g.begin, g.count);
   }
 
-  // Batches of the keys before the second chunk that rank `second` has of every sequence, and before the first chunk of
-  // rank `first`.
-  std::vector<ops::SegmentBatch> off_diagonal_batches(std::int64_t second, std::int64_t first) const {
+  // The off-diagonal blocks of every sequence: those of the second chunk of rank `second`, then those of the first
+  // chunk of rank `first`.
+  std::vector<ops::StridedBlocks> off_diagonal_blocks(std::int64_t second, std::int64_t first) const {
     const std::int64_t chunk = ctx_.batch().uniform_diagonal, ranks = group_.size();
     if (chunk == 0) return {};
     const std::int64_t sequences = rows_ / (2 * chunk);
     const auto before = [&](std::int64_t place, std::int64_t chunks) {
-      return ops::SegmentBatch{.entries = sequences,
-                               .q_begin = place * chunk,
-                               .q_rows = chunk,
-                               .q_step = 2 * chunk,
-                               .k_begin = 0,
-                               .k_rows = chunks * chunk,
-                               .k_step = 2 * ranks * chunk};
+      return ops::StridedBlocks{.count = sequences,
+                                .q_begin = place * chunk,
+                                .q_rows = chunk,
+                                .q_step = 2 * chunk,
+                                .k_begin = 0,
+                                .k_rows = chunks * chunk,
+                                .k_step = 2 * ranks * chunk};
     };
-    std::vector<ops::SegmentBatch> out{before(1, 2 * ranks - 1 - second)};
+    std::vector<ops::StridedBlocks> out{before(1, 2 * ranks - 1 - second)};
     if (first > 0) out.push_back(before(0, first));
     return out;
   }
@@ -176,15 +176,15 @@ class GatherSession : public nn::AttentionExchange::Session {
 
 }  // namespace
 
-std::unique_ptr<nn::AttentionExchange::Session> AllGatherExchange::forward(LayerContext& ctx, const TensorView& k,
-                                                                           const TensorView& v) {
-  return std::make_unique<GatherSession>(ctx, group_, head_groups_, reduce_dtype_, k, v, TensorView(), TensorView());
+std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::forward(LayerContext& ctx, const TensorView& k,
+                                                                        const TensorView& v) {
+  return std::make_unique<GatherCall>(ctx, group_, head_groups_, reduce_dtype_, k, v, TensorView(), TensorView());
 }
 
-std::unique_ptr<nn::AttentionExchange::Session> AllGatherExchange::backward(LayerContext& ctx, const TensorView& k,
-                                                                            const TensorView& v, const TensorView& dk,
-                                                                            const TensorView& dv) {
-  return std::make_unique<GatherSession>(ctx, group_, head_groups_, reduce_dtype_, k, v, dk, dv);
+std::unique_ptr<nn::AttentionExchange::Call> AllGatherExchange::backward(LayerContext& ctx, const TensorView& k,
+                                                                         const TensorView& v, const TensorView& dk,
+                                                                         const TensorView& dv) {
+  return std::make_unique<GatherCall>(ctx, group_, head_groups_, reduce_dtype_, k, v, dk, dv);
 }
 
 }  // namespace hawser::parallel

@@ -8,7 +8,7 @@
 // blocks (a document's earlier rows), which wait for the gather. Key-value heads may be gathered in groups: the first
 // off-diagonal block then starts before the last key has arrived, and its gradients are reduced while the next is
 // computed. If each sequence is one document in a zig-zag (nn::BatchViews::uniform_diagonal), the off-diagonal blocks
-// of a rank's two chunks are two batches of equal size.
+// of a rank's two chunks are two ops::StridedBlocks.
 //
 // Gradients of gathered keys are reduced in `reduce_dtype`. float32: attention's results are summed unrounded. bf16
 // (with bf16 compute): each rank's share, a sum over its queries, is rounded once, and once more in between if both of
@@ -28,9 +28,9 @@ class AllGatherExchange : public nn::AttentionExchange {
   explicit AllGatherExchange(comm::Group& group, int head_groups = 1, DType reduce_dtype = DType::f32)
       : group_(group), head_groups_(head_groups), reduce_dtype_(reduce_dtype) {}
 
-  std::unique_ptr<Session> forward(nn::LayerContext&, const TensorView& k, const TensorView& v) override;
-  std::unique_ptr<Session> backward(nn::LayerContext&, const TensorView& k, const TensorView& v, const TensorView& dk,
-                                    const TensorView& dv) override;
+  std::unique_ptr<Call> forward(nn::LayerContext&, const TensorView& k, const TensorView& v) override;
+  std::unique_ptr<Call> backward(nn::LayerContext&, const TensorView& k, const TensorView& v, const TensorView& dk,
+                                 const TensorView& dv) override;
 
  private:
   comm::Group& group_;

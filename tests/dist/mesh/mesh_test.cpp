@@ -29,7 +29,7 @@ struct Case {
   int accumulation = 1;
   Checkpointing checkpointing = Checkpointing::none;
   bool keep_attention = false;
-  bool delay_weights = false;
+  bool delay_weight_gradients = false;
   int in_flight = 1;
   bool by_work = false;
   int head_groups = 1;
@@ -45,8 +45,8 @@ struct Case {
     return cat(
         "context ", context, " shard ", shard, " replicate ", replicate, sharded ? "" : " unsharded", " accumulation ",
         accumulation, " checkpointing ", static_cast<int>(checkpointing), keep_attention ? " keep attention" : "",
-        delay_weights ? " delayed weights" : "", " in flight ", in_flight, by_work ? " by work" : "", " head groups ",
-        head_groups, " prefetch ", prefetch, policy == GradientAccumulation::local ? " local" : "",
+        delay_weight_gradients ? " delayed weights" : "", " in flight ", in_flight, by_work ? " by work" : "",
+        " head groups ", head_groups, " prefetch ", prefetch, policy == GradientAccumulation::local ? " local" : "",
         compute == DType::bf16
             ? cat(" bf16, reduce_dtype ", to_string(reduce_dtype), ", kv_reduce_dtype ", to_string(kv_reduce_dtype))
             : "",
@@ -71,9 +71,10 @@ plan::Layout layout_of(const Case& c, const models::Model& model) {
   layout.prefetch = c.prefetch;
   layout.in_flight = c.in_flight;
   layout.accumulation = c.policy;
-  layout.policies.assign(
-      static_cast<std::size_t>(model.layers()),
-      {.checkpointing = c.checkpointing, .keep_attention = c.keep_attention, .delay_weights = c.delay_weights});
+  layout.policies.assign(static_cast<std::size_t>(model.layers()),
+                         {.checkpointing = c.checkpointing,
+                          .keep_attention = c.keep_attention,
+                          .delay_weight_gradients = c.delay_weight_gradients});
   plan::set_bounds(layout);
   return layout;
 }
@@ -113,15 +114,15 @@ Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, s
     const step::UnitState& state = session.state().unit(u);
     const TensorView shard = session.executor(step::Purpose::gradient_norms).gradient_shard(u);
     for (const nn::Param& param : unit.params()) {
-      for (const nn::Segment& segment : param.segments) {
-        out.gradients[segment.name].assign(static_cast<std::size_t>(nn::segment_shape(param, segment).elements()),
-                                           std::nanf(""));
+      for (const nn::FusedSlice& slice : param.slices) {
+        out.gradients[slice.name].assign(static_cast<std::size_t>(nn::slice_shape(param, slice).elements()),
+                                         std::nanf(""));
       }
     }
-    for (const models::SegmentPiece& piece : models::segment_pieces(unit, state.begin, state.count)) {
+    for (const models::SlicePiece& piece : models::slice_pieces(unit, state.begin, state.count)) {
       const nn::Param& param = unit.params()[static_cast<std::size_t>(piece.param)];
       std::copy_n(shard.data<float>() + piece.at, piece.count,
-                  out.gradients[param.segments[static_cast<std::size_t>(piece.segment)].name].begin() + piece.first);
+                  out.gradients[param.slices[static_cast<std::size_t>(piece.slice)].name].begin() + piece.first);
     }
   }
   return out;
@@ -230,7 +231,7 @@ TEST(Mesh, OptionsLeaveGradientsEqual) {
   }
 }
 
-// The tables and segment batches of a GPU's dense attention call, whose promises the CPU backend checks: sequences that
+// The tables and strided blocks of a GPU's dense attention call, whose promises the CPU backend checks: sequences that
 // end in any chunk, and one that no rank has.
 TEST(Mesh, OneDocumentPerSequenceInEqualChunks) {
   for (const Case& mesh : meshes()) {
@@ -242,7 +243,7 @@ TEST(Mesh, OneDocumentPerSequenceInEqualChunks) {
       c.missing = 1;
       c.head_groups = checkpointing == Checkpointing::none ? 2 : 1;
       check(c);
-      c.by_work = true;  // chunks by work have no segment batches
+      c.by_work = true;  // chunks by work have no strided blocks
       c.random_delay_s = 0.0005;
       check(c);
     }
@@ -280,7 +281,7 @@ TEST(Mesh, TwoInterleavedMicroBatchesWithDelayedWeightGradients) {
       c.checkpointing = checkpointing;
       c.accumulation = 2;
       c.in_flight = 2;
-      c.delay_weights = true;
+      c.delay_weight_gradients = true;
       check(c);
     }
   }

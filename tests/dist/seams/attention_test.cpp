@@ -100,16 +100,16 @@ class GatherExchange : public nn::AttentionExchange {
     }
     order_ = ctx.make(DType::i32, {4 * line.chunk()}, index);
   }
-  std::unique_ptr<Session> forward(LayerContext& ctx, const TensorView& k, const TensorView& v) override {
+  std::unique_ptr<Call> forward(LayerContext& ctx, const TensorView& k, const TensorView& v) override {
     return std::make_unique<Gathered>(ctx, *this, k, v, TensorView(), TensorView());
   }
-  std::unique_ptr<Session> backward(LayerContext& ctx, const TensorView& k, const TensorView& v, const TensorView& dk,
-                                    const TensorView& dv) override {
+  std::unique_ptr<Call> backward(LayerContext& ctx, const TensorView& k, const TensorView& v, const TensorView& dk,
+                                 const TensorView& dv) override {
     return std::make_unique<Gathered>(ctx, *this, k, v, dk, dv);
   }
 
  private:
-  class Gathered : public Session {
+  class Gathered : public Call {
    public:
     Gathered(LayerContext& ctx, const GatherExchange& owner, const TensorView& k, const TensorView& v,
              const TensorView& dk, const TensorView& dv)
@@ -169,16 +169,16 @@ class RingExchange : public nn::AttentionExchange {
       }
     }
   }
-  std::unique_ptr<Session> forward(LayerContext& ctx, const TensorView& k, const TensorView& v) override {
+  std::unique_ptr<Call> forward(LayerContext& ctx, const TensorView& k, const TensorView& v) override {
     return std::make_unique<Round>(ctx, *this, k, v, TensorView(), TensorView());
   }
-  std::unique_ptr<Session> backward(LayerContext& ctx, const TensorView& k, const TensorView& v, const TensorView& dk,
-                                    const TensorView& dv) override {
+  std::unique_ptr<Call> backward(LayerContext& ctx, const TensorView& k, const TensorView& v, const TensorView& dk,
+                                 const TensorView& dv) override {
     return std::make_unique<Round>(ctx, *this, k, v, dk, dv);
   }
 
  private:
-  class Round : public Session {
+  class Round : public Call {
    public:
     Round(LayerContext& ctx, const RingExchange& owner, const TensorView& k, const TensorView& v, const TensorView& dk,
           const TensorView& dv)

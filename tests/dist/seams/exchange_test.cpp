@@ -1,4 +1,4 @@
-// TokenExchange over two ranks with four experts, and Reduce.
+// TokenExchange over two ranks with four experts, and TensorReduce.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,33 +22,33 @@ class RoundsExchange : public nn::TokenExchange {
  public:
   explicit RoundsExchange(std::int64_t capacity) : capacity_(capacity) {}
 
-  Rows dispatch(LayerContext& ctx, const TensorView& rows, const TensorView& counts) override {
+  Dispatched dispatch(LayerContext& ctx, const TensorView& tokens, const TensorView& counts) override {
     ctx.exchange_after_compute();
     Stream& stream = ctx.exchange();
     incoming_ = ctx.temp(DType::i32, {kRanks * kLocal});  // [peer][local expert]
     pair().all_to_all(stream, counts, incoming_);
-    const TensorView out = ctx.temp(rows.dtype(), {kRanks * rows.size(0), rows.size(1)});
+    const TensorView out = ctx.temp(tokens.dtype(), {kRanks * tokens.size(0), tokens.size(1)});
     const TensorView local = ctx.temp(DType::i32, {kLocal});
     stream.launch({.name = "sum_counts", .accesses = {reads(incoming_), writes(local)}}, [incoming = incoming_, local] {
       for (std::int64_t e = 0; e < kLocal; ++e) {
         local.data<std::int32_t>()[e] = incoming.data<std::int32_t>()[e] + incoming.data<std::int32_t>()[kLocal + e];
       }
     });
-    exchange(ctx, rows, counts, out, /*back=*/false);
+    exchange(ctx, tokens, counts, out, /*back=*/false);
     ctx.compute_after_exchange();
     return {out, local};
   }
 
-  TensorView combine(LayerContext& ctx, const TensorView& done, const TensorView& counts) override {
+  TensorView combine(LayerContext& ctx, const TensorView& expert_output, const TensorView& counts) override {
     ctx.exchange_after_compute();
-    const TensorView out = ctx.temp(done.dtype(), {done.size(0) / kRanks, done.size(1)});
-    exchange(ctx, out, counts, done, /*back=*/true);
+    const TensorView out = ctx.temp(expert_output.dtype(), {expert_output.size(0) / kRanks, expert_output.size(1)});
+    exchange(ctx, out, counts, expert_output, /*back=*/true);
     ctx.compute_after_exchange();
     return out;
   }
 
  private:
-  // The index in this rank's `rows`, grouped by expert, of the i-th row that it exchanges with peer p.
+  // The index in this rank's `tokens`, grouped by expert, of the i-th row that it exchanges with peer p.
   static std::int64_t own_row(const TensorView& counts, std::int64_t peer, std::int64_t i) {
     const auto* count = counts.data<std::int32_t>();
     const auto begin = std::accumulate(count, count + peer * kLocal, std::int64_t{0});
@@ -128,7 +128,7 @@ void expect_there_and_back(std::int64_t rows, std::int64_t capacity, const std::
   const TensorView count = ctx.make(DType::i32, {kExperts}, counts[static_cast<std::size_t>(rank)]);
   const auto there = ctx.seams().tokens->dispatch(ctx, mine, count);
   // Each expert computes something different: expert e multiplies by e + 1.
-  const TensorView done = there.rows, local = there.counts;
+  const TensorView done = there.tokens, local = there.counts;
   ctx.compute().launch({.name = "experts"}, [=] {
     std::int64_t row = 0;
     for (std::int64_t e = 0; e < kLocal; ++e) {
@@ -176,7 +176,7 @@ TEST(TokenExchange, KeepsAllRowsAndReturnsThem) {
   expect_there_and_back(7, 100, {{2, 2, 1, 2}, {0, 0, 0, 7}});   // one round
 }
 
-class GroupReduce : public nn::Reduce {
+class GroupReduce : public nn::TensorReduce {
  public:
   void sum(LayerContext& ctx, const TensorView& data) override { reduce(ctx, data, comm::Reduction::sum); }
   void maximum(LayerContext& ctx, const TensorView& data) override { reduce(ctx, data, comm::Reduction::max); }
@@ -190,15 +190,15 @@ class GroupReduce : public nn::Reduce {
   }
 };
 
-TEST(Reduce, SumAndMaximum) {
+TEST(TensorReduce, SumAndMaximum) {
   const auto device = make_cpu_device();
   TestContext ctx(*device, DType::f32);
-  ctx.seams_.reduce = std::make_shared<GroupReduce>();
+  ctx.seams_.tensor_reduce = std::make_shared<GroupReduce>();
   const std::vector<double> values[] = {{1.5, -2.0, 3.0}, {0.25, -1.0, 3.5}};
   const auto& mine = values[static_cast<std::size_t>(pair().index())];
   const TensorView sum = ctx.make(DType::f32, {3}, mine), max = ctx.make(DType::f32, {3}, mine);
-  ctx.seams().reduce->sum(ctx, sum);
-  ctx.seams().reduce->maximum(ctx, max);
+  ctx.seams().tensor_reduce->sum(ctx, sum);
+  ctx.seams().tensor_reduce->maximum(ctx, max);
   ctx.finish();
   EXPECT_EQ(get(sum), (std::vector<double>{1.75, -3.0, 6.5}));
   EXPECT_EQ(get(max), (std::vector<double>{1.5, -1.0, 3.5}));
