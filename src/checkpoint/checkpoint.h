@@ -42,7 +42,7 @@ class Checkpoint {
   const std::string& folder() const { return folder_; }
   std::int64_t step() const { return manifest_.step; }
   int world() const { return manifest_.world; }
-  const std::string& meta() const { return manifest_.meta; }  // text of a JSON object
+  const std::string& metadata() const { return manifest_.metadata; }  // text of a JSON object
   const std::vector<SavedTensor>& tensors() const { return manifest_.tensors; }
   const SavedTensor* find(const std::string& name) const;  // null when absent
 

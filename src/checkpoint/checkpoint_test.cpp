@@ -85,7 +85,7 @@ TEST(Checkpoint, AnyMeshLoadsWhatAnyMeshSaved) {
     EXPECT_TRUE(skipped.empty()) << skipped.lines();
     EXPECT_EQ(checkpoint->step(), static_cast<std::int64_t>(seed));
     EXPECT_EQ(checkpoint->world(), save_world);
-    EXPECT_EQ(parse_own_json(checkpoint->meta())["position"], 7);
+    EXPECT_EQ(parse_own_json(checkpoint->metadata())["position"], 7);
     const std::vector<Host> ranks = cut_mesh(specs, 1 + static_cast<int>(random.below(6, draw++)), random, draw, 0);
     for (const Host& host : ranks) {
       checkpoint->read(host.states);

@@ -251,8 +251,8 @@ Part read_part(const std::string& text) {
   return part;
 }
 
-Manifest merge_parts(std::vector<Part> parts, std::int64_t step, const std::string& meta) {
-  Manifest manifest{.step = step, .world = static_cast<int>(parts.size()), .meta = meta};
+Manifest merge_parts(std::vector<Part> parts, std::int64_t step, const std::string& metadata) {
+  Manifest manifest{.step = step, .world = static_cast<int>(parts.size()), .metadata = metadata};
   std::unordered_map<std::string, std::size_t> places;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
     Part& part = parts[rank];
@@ -281,7 +281,7 @@ Manifest merge_parts(std::vector<Part> parts, std::int64_t step, const std::stri
     HAWSER_CHECK(elements == tensor.shape.elements(), "only ", elements, " of ", tensor.shape.elements(),
                  " elements of ", tensor.name, " are saved");
   }
-  HAWSER_CHECK(parse_own_json(meta).is_object(), "meta of a checkpoint is not a JSON object");
+  HAWSER_CHECK(parse_own_json(metadata).is_object(), "meta of a checkpoint is not a JSON object");
   return manifest;
 }
 
@@ -296,7 +296,7 @@ std::string manifest_text(const Manifest& manifest) {
                 {"world", manifest.world},
                 {"files", std::move(files)},
                 {"tensors", std::move(tensors)},
-                {"meta", parse_own_json(manifest.meta)}};
+                {"meta", parse_own_json(manifest.metadata)}};
   if (!manifest.attached.empty()) {
     Json& attached = document["attached"] = Json::array();
     for (const SavedAttachment& file : manifest.attached) {
@@ -338,16 +338,16 @@ std::optional<Manifest> read_manifest(const File& folder, Problems& problems) {
   Json& document = *parsed;
   if (auto wrong = find_change(document, text)) return reject(*std::move(wrong));
   const auto step = count_at(document, "step"), world = count_at(document, "world");
-  const Json files = take(document, "files"), tensors = take(document, "tensors"), meta = take(document, "meta"),
+  const Json files = take(document, "files"), tensors = take(document, "tensors"), metadata = take(document, "meta"),
              attached = take(document, "attached");
   if (!step || !world || *world < 1 || *world > INT32_MAX || !files.is_array() || !tensors.is_array() ||
-      !meta.is_object()) {
+      !metadata.is_object()) {
     return reject({.what = "a manifest without step, world, files, tensors or meta"});
   }
   if (const auto named = step_of(name_of(folder.path())); named && *named != *step) {
     return reject({.what = "the manifest names another step", .expected = cat(*named), .got = cat(*step)});
   }
-  Manifest manifest{.step = *step, .world = static_cast<int>(*world), .meta = meta.dump()};
+  Manifest manifest{.step = *step, .world = static_cast<int>(*world), .metadata = metadata.dump()};
   const std::size_t before = problems.size();
   for (const Json& entry : files) {
     const auto file = file_from(entry);

@@ -143,7 +143,7 @@ std::string SaveSession::failed_part(int rank, const std::string& message) {
   return part_text({.rank = rank, .failure = message.empty() ? "unknown failure" : message});
 }
 
-std::string SaveSession::commit(const std::vector<std::string>& parts, const std::string& meta,
+std::string SaveSession::commit(const std::vector<std::string>& parts, const std::string& metadata,
                                 const std::vector<Attachment>& attached) {
   HAWSER_CHECK(rank_ == 0, "rank ", rank_, " commits a checkpoint");
   HAWSER_CHECK(static_cast<int>(parts.size()) == options_.world, parts.size(), " parts of ", options_.world);
@@ -159,7 +159,7 @@ std::string SaveSession::commit(const std::vector<std::string>& parts, const std
     }
     problems.throw_if_any();
     HAWSER_CHECK(open_ && written_, "commit of a save session that did not write");
-    Manifest manifest = merge_parts(std::move(read), options_.step, meta);
+    Manifest manifest = merge_parts(std::move(read), options_.step, metadata);
     for (const SavedFile& file : manifest.files) {
       const std::string path = path_in(folder_, file.name);
       const std::int64_t bytes = exists(path) ? File::open(path).bytes() : -1;

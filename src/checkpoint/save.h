@@ -10,7 +10,7 @@
 //   try { part = session.write(states); }
 //   catch (const UserError& error) { part = SaveSession::failed_part(rank, error.what()); }
 //   // gather the parts on rank 0
-//   if (rank == 0) session.commit(parts, meta), keep_last(root, 3);
+//   if (rank == 0) session.commit(parts, metadata), keep_last(root, 3);
 //
 // Rank 0 creates the folder `.step-00000120.tmp-NONCE`. Each rank writes and syncs its file in it. Rank 0 writes and
 // syncs the manifest, then renames the folder to `step-00000120`; only this rename makes it a checkpoint. A session
@@ -66,11 +66,11 @@ class SaveSession {
   // A part that reports that this rank could not write.
   static std::string failed_part(int rank, const std::string& message);
 
-  // Rank 0. `parts`: of all ranks, in rank order. `meta`: the text of a JSON object. `attached`: small files with plain
-  // names (not rank-….bin or manifest.json). Returns the checkpoint's folder, which replaces one of the same step.
-  // UserError with the lines of all failed parts, or if the last writes fail; then nothing is left and older
+  // Rank 0. `parts`: of all ranks, in rank order. `metadata`: the text of a JSON object. `attached`: small files with
+  // plain names (not rank-….bin or manifest.json). Returns the checkpoint's folder, which replaces one of the same
+  // step. UserError with the lines of all failed parts, or if the last writes fail; then nothing is left and older
   // checkpoints are unchanged.
-  std::string commit(const std::vector<std::string>& parts, const std::string& meta,
+  std::string commit(const std::vector<std::string>& parts, const std::string& metadata,
                      const std::vector<Attachment>& attached = {});
 
  private:

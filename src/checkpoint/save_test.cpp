@@ -143,10 +143,10 @@ TEST(Save, AFailedRankFailsTheSaveAndLeavesNothing) {
 TEST(Save, RejectsBoxesThatDoNotTileTheTensor) {
   const TemporaryFolder root;
   const Spec spec{"a", {4}};
-  const auto commit = [&](const std::vector<Region>& regions, const std::string& meta = "{}") {
+  const auto commit = [&](const std::vector<Region>& regions, const std::string& metadata = "{}") {
     std::vector<Host> ranks(1);
     ranks[0].add(spec, regions, 1);
-    save({.root = root.path(), .step = 1}, ranks, meta);
+    save({.root = root.path(), .step = 1}, ranks, metadata);
   };
   EXPECT_THROW(commit({{{0}, {3}}, {{2}, {2}}}), InternalError);
   EXPECT_THROW(commit({{{0}, {3}}}), InternalError);

@@ -115,7 +115,7 @@ class Host {
 
 // Saves the ranks' states one after another, as their processes would.
 inline std::string save(const SaveOptions& options, const std::vector<Host>& ranks,
-                        const std::string& meta = R"({"position": 7})") {
+                        const std::string& metadata = R"({"position": 7})") {
   SaveOptions all = options;
   all.world = static_cast<int>(ranks.size());
   SaveSession first = SaveSession::begin(all);
@@ -124,7 +124,7 @@ inline std::string save(const SaveOptions& options, const std::vector<Host>& ran
     const auto& states = ranks[static_cast<std::size_t>(rank)].states;
     parts.push_back(rank == 0 ? first.write(states) : SaveSession::join(all, first.ticket(), rank).write(states));
   }
-  return first.commit(parts, meta);
+  return first.commit(parts, metadata);
 }
 
 // The flat tensors split evenly over `world` ranks.

@@ -75,35 +75,35 @@ void describe_model(const models::Model& model, Report& report) {
 }
 
 // The model of a checkpoint, if its meta names it.
-void describe_meta(const checkpoint::Checkpoint& checkpoint, Report& report) {
-  train::CheckpointMeta meta;
+void describe_metadata(const checkpoint::Checkpoint& checkpoint, Report& report) {
+  train::CheckpointMetadata metadata;
   try {
-    meta = train::read_meta(checkpoint);
+    metadata = train::read_metadata(checkpoint);
   } catch (const UserError&) {
     report.row("model", "unknown: this checkpoint is not of a run");
     return;
   }
-  const auto recipe = nlohmann::json::parse(meta.recipe, nullptr, /*allow_exceptions=*/false);
+  const auto recipe = nlohmann::json::parse(metadata.recipe, nullptr, /*allow_exceptions=*/false);
   const auto number = [&](const char* pointer) {
     const nlohmann::json::json_pointer place(pointer);
     return recipe.contains(place) && recipe[place].is_number_integer() ? recipe[place].get<std::int64_t>() : 0;
   };
-  const std::int64_t steps = number("/train/steps"), sequences = meta.step * number("/train/global_batch_size");
+  const std::int64_t steps = number("/train/steps"), sequences = metadata.step * number("/train/global_batch_size");
   report.json["data_position"] = {
-      {"steps", meta.step}, {"sequences", sequences}, {"tokens", sequences * number("/data/sequence_length")}};
-  report.row("data", cat("after step ", meta.step, steps > 0 ? cat(" of ", steps) : "", ": ", sequences,
+      {"steps", metadata.step}, {"sequences", sequences}, {"tokens", sequences * number("/data/sequence_length")}};
+  report.row("data", cat("after step ", metadata.step, steps > 0 ? cat(" of ", steps) : "", ": ", sequences,
                          " sequences of ", number("/data/sequence_length"), " tokens"));
   Problems problems;
-  models::ModelDescription description = models::describe_config(meta.config, checkpoint.folder(), problems);
+  models::ModelDescription description = models::describe_config(metadata.config, checkpoint.folder(), problems);
   if (problems.empty()) describe_model(models::Model(std::move(description)), report);
-  report.json["tokenizer"] = meta.tokenizer.empty() ? Json() : Json(meta.tokenizer);
-  if (!meta.tokenizer.empty()) report.row("tokenizer", meta.tokenizer);
+  report.json["tokenizer"] = metadata.tokenizer.empty() ? Json() : Json(metadata.tokenizer);
+  if (!metadata.tokenizer.empty()) report.row("tokenizer", metadata.tokenizer);
 }
 
 // The layout that saved it, from its recipe; any other layout can load it.
 std::string saved_layout(const checkpoint::Checkpoint& checkpoint, Report& report) {
-  const auto meta = nlohmann::json::parse(checkpoint.meta(), nullptr, /*allow_exceptions=*/false);
-  const auto parallel = meta.value("/recipe/parallel"_json_pointer, nlohmann::json());
+  const auto metadata = nlohmann::json::parse(checkpoint.metadata(), nullptr, /*allow_exceptions=*/false);
+  const auto parallel = metadata.value("/recipe/parallel"_json_pointer, nlohmann::json());
   std::string text = plural(checkpoint.world(), "rank");
   if (!parallel.is_object()) return text;
   report.json["parallel"] = parallel;
@@ -217,7 +217,7 @@ void describe_checkpoint(const checkpoint::Checkpoint& checkpoint, Report& repor
   report.row("bytes", cat(with_unit(bytes),
                           dtypes.size() > 1 ? cat(" (", types, ")") : cat(" of ", types.substr(0, types.find(' ')))));
   list_files(checkpoint, report);
-  describe_meta(checkpoint, report);
+  describe_metadata(checkpoint, report);
 }
 
 void describe_run(const std::string& path, const std::string& root, bool verify, bool quiet, Report& report) {
@@ -237,11 +237,11 @@ void describe_run(const std::string& path, const std::string& root, bool verify,
   if (whole.empty()) return;
   const std::string best = (fs::path(path) / "best").string();
   if (checkpoint::exists(best)) {
-    const auto meta = train::run_state_of(checkpoint::Checkpoint::open(best).meta());
-    report.json["best"] = {{"path", best}, {"step", meta.step}};
-    if (meta.validation_loss) report.json["best"]["validation_loss"] = *meta.validation_loss;
-    report.row("best",
-               cat("step ", meta.step, meta.validation_loss ? cat(", validation loss ", *meta.validation_loss) : ""));
+    const auto metadata = train::run_state_of(checkpoint::Checkpoint::open(best).metadata());
+    report.json["best"] = {{"path", best}, {"step", metadata.step}};
+    if (metadata.validation_loss) report.json["best"]["validation_loss"] = *metadata.validation_loss;
+    report.row("best", cat("step ", metadata.step,
+                           metadata.validation_loss ? cat(", validation loss ", *metadata.validation_loss) : ""));
   }
   Report newest;
   auto checkpoint = checkpoint::Checkpoint::open(whole.front());

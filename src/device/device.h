@@ -62,7 +62,7 @@ class Stream {
   // its exceptions.
   virtual void call_host(OpRecord record, std::function<void()> work) { launch(std::move(record), std::move(work)); }
   // An event after all work enqueued so far.
-  virtual Event record() = 0;
+  virtual Event record_event() = 0;
   // Work enqueued later starts after the event. Does not block the host.
   virtual void wait(const Event& event) = 0;
   // Blocks the host until all enqueued work is done; rethrows its first exception.

@@ -18,9 +18,9 @@ TEST(CpuStream, RunsInOrderAndEventsOrderStreams) {
   std::vector<int> order;
   for (int round = 0; round < 20; ++round) {
     a->launch({.name = "first"}, [&order, round] { order.push_back(2 * round); });
-    b->wait(a->record());
+    b->wait(a->record_event());
     b->launch({.name = "second"}, [&order, round] { order.push_back(2 * round + 1); });
-    a->wait(b->record());
+    a->wait(b->record_event());
   }
   a->synchronize();
   ASSERT_EQ(order.size(), 40u);
@@ -32,7 +32,7 @@ TEST(CpuStream, HostWaitTimesOut) {
   const auto stream = device->make_stream("s");
   std::atomic<bool> go = false;
   stream->launch({}, [&] { go.wait(false); });
-  const Event end = stream->record();
+  const Event end = stream->record_event();
   EXPECT_FALSE(host_wait_for(end, 0.01));
   go = true;
   go.notify_all();
@@ -58,7 +58,7 @@ TEST(CpuStream, AFailurePoisonsTheStreamWithoutHanging) {
   bool ran = false;
   a->launch({}, [] { throw std::runtime_error("broken kernel"); });
   a->launch({}, [&] { ran = true; });
-  b->wait(a->record());
+  b->wait(a->record_event());
   b->synchronize();
   EXPECT_FALSE(ran);
   EXPECT_THROW(a->synchronize(), std::runtime_error);
@@ -72,7 +72,7 @@ TEST(CpuStream, HostWaitsForAnEvent) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     done = true;
   });
-  host_wait(a->record());
+  host_wait(a->record_event());
   EXPECT_TRUE(done);
   host_wait(Event());
 }
@@ -83,7 +83,7 @@ TEST(MetaStream, KeepsWorkRecordsAndWaits) {
   const auto b = device.make_stream("gather");
   device.set_instruction(5);
   a->launch({.name = "gemm", .flops = 10}, [] { FAIL() << "meta runs no work"; });
-  const Event event = a->record();
+  const Event event = a->record_event();
   b->wait(event);
   b->wait(Event());
   const Trace& trace = device.trace();

@@ -34,7 +34,7 @@ class ForwardingStream : public Stream {
   DeviceKind target() const override { return inner_->target(); }
   const std::string& name() const override { return inner_->name(); }
   const CudaNative* native() const override { return inner_->native(); }
-  Event record() override { return inner_->record(); }
+  Event record_event() override { return inner_->record_event(); }
   void wait(const Event& event) override { inner_->wait(event); }
   void synchronize() override { inner_->synchronize(); }
   void check() override { inner_->check(); }

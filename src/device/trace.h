@@ -59,7 +59,7 @@ struct OpRecord {
 };
 
 struct TraceItem {
-  enum class Kind { work, record, wait };
+  enum class Kind { work, record_event, wait };
   Kind kind = Kind::work;
   int stream = 0;
   int instruction = -1;  // index of the program's instruction; -1: none

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nn/blocks/attention_layer.h"
-#include "nn/blocks/ends.h"
+#include "nn/blocks/embedding_and_head.h"
 #include "nn/blocks/mlp_layer.h"
 #include "ops/rope/rope.h"
 

@@ -9,13 +9,13 @@ namespace {
 class KvCacheCall : public AttentionExchange::Call {
  public:
   KvCacheCall(LayerContext& ctx, const TensorView& k, const TensorView& v) {
-    const KvCache kept = ctx.kv_cache();
-    HAWSER_CHECK(!kept.k.empty() && !kept.v.empty(), "the layer has no KV cache");
+    const KvCache cache = ctx.kv_cache();
+    HAWSER_CHECK(!cache.k.empty() && !cache.v.empty(), "the layer has no KV cache");
     const BatchViews& batch = ctx.batch();
-    ops::scatter_rows(ctx.compute(), {.x = k, .index = batch.slot_mapping, .y = kept.k});
-    ops::scatter_rows(ctx.compute(), {.x = v, .index = batch.slot_mapping, .y = kept.v});
-    part_ = {.k = kept.k,
-             .v = kept.v,
+    ops::scatter_rows(ctx.compute(), {.x = k, .index = batch.slot_mapping, .y = cache.k});
+    ops::scatter_rows(ctx.compute(), {.x = v, .index = batch.slot_mapping, .y = cache.v});
+    part_ = {.k = cache.k,
+             .v = cache.v,
              .segments = batch.diagonal,
              .segment_count = batch.diagonal_count,
              .form = ops::SegmentForm::disjoint_keys,

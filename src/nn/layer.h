@@ -87,8 +87,8 @@ class LayerContext {
   virtual bool deterministic() const { return false; }     // attention gradients are bitwise repeatable (CUDA)
   virtual KvCache kv_cache() const { return {}; }          // of the layer that is running; for its attention seam
   // One stream waits for the work that the other has enqueued so far.
-  void exchange_after_compute() { exchange().wait(compute().record()); }
-  void compute_after_exchange() { compute().wait(exchange().record()); }
+  void exchange_after_compute() { exchange().wait(compute().record_event()); }
+  void compute_after_exchange() { compute().wait(exchange().record_event()); }
 };
 
 // The passes over a layer, in order.

@@ -145,7 +145,7 @@ StepTime step_time(const Trace& trace, const Target& target, DType compute, doub
     const TraceItem& item = trace.items[i];
     double& now = stream[static_cast<std::size_t>(item.stream)];
     switch (item.kind) {
-      case TraceItem::Kind::record:
+      case TraceItem::Kind::record_event:
         reached[i] = now;
         break;
       case TraceItem::Kind::wait:

@@ -30,7 +30,7 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
   plan.buffers.placement = program::place(plan.trace, plan.buffers.buffers, placing);
   plan.parameter_bytes = state.parameter_bytes();
   plan.optimizer_bytes = state.optimizer_bytes();
-  plan.kept_bytes = state.kept_bytes();
+  plan.kv_cache_bytes = state.kv_cache_bytes();
   plan.state_bytes = state.bytes();
   plan.scratch_bytes = scratch_bytes(layout.device);
   return plan;
@@ -115,8 +115,8 @@ Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& l
   Costs costs;
   costs.live_bytes["parameters"] = plan.parameter_bytes;
   costs.live_bytes["optimizer state"] = plan.optimizer_bytes;
-  if (plan.kept_bytes > 0) costs.live_bytes["the KV cache"] = plan.kept_bytes;
-  costs.live_bytes["tables"] = plan.state_bytes - plan.parameter_bytes - plan.optimizer_bytes - plan.kept_bytes;
+  if (plan.kv_cache_bytes > 0) costs.live_bytes["the KV cache"] = plan.kv_cache_bytes;
+  costs.live_bytes["tables"] = plan.state_bytes - plan.parameter_bytes - plan.optimizer_bytes - plan.kv_cache_bytes;
   if (plan.scratch_bytes > 0) costs.live_bytes["scratch of the streams"] = plan.scratch_bytes;
   for (const int buffer : plan.buffers.placement.peak_buffers) {
     const program::Buffer& b = plan.buffers.buffers[static_cast<std::size_t>(buffer)];

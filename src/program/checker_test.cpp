@@ -96,7 +96,7 @@ void expect_every_removed_wait_found(const StepSizes& sizes) {
     if (r.trace().items[i].kind != TraceItem::Kind::wait) continue;
     ++waits;
     Trace trace = r.trace();
-    trace.items[i].kind = TraceItem::Kind::record;  // keeps the item, orders nothing
+    trace.items[i].kind = TraceItem::Kind::record_event;  // keeps the item, orders nothing
     const bool found = !check_memory({.trace = &trace, .buffers = &r.buffers(), .placement = &placement}).empty();
     const bool race = has_race(trace, r.buffers(), placement);
     ASSERT_TRUE(found || !race) << "the wait at item " << i << " was removed and no defect was found";

@@ -25,7 +25,7 @@ Lifetimes::Lifetimes(const Trace& trace, const Order& order, const std::vector<B
       first_(buffers.size(), -1),
       last_(buffers.size(), -1),
       last_position_(buffers.size() * static_cast<std::size_t>(streams_), 0),
-      known_over_(buffers.size() * static_cast<std::size_t>(streams_), std::numeric_limits<int>::max()) {
+      completed_before_(buffers.size() * static_cast<std::size_t>(streams_), std::numeric_limits<int>::max()) {
   const BufferIndex index(buffers);
   for (std::size_t i = 0; i < trace.items.size(); ++i) {
     const TraceItem& item = trace.items[i];
@@ -43,7 +43,7 @@ Lifetimes::Lifetimes(const Trace& trace, const Order& order, const std::vector<B
       // A stream's clocks only grow, so the buffer's first access on it bounds its later ones.
       if (last == 0) {
         for (int s = 0; s < streams_; ++s) {
-          int& known = known_over_[b * static_cast<std::size_t>(streams_) + static_cast<std::size_t>(s)];
+          int& known = completed_before_[b * static_cast<std::size_t>(streams_) + static_cast<std::size_t>(s)];
           known = std::min(known, order.clock(static_cast<int>(i), s));
         }
       }
@@ -54,7 +54,7 @@ Lifetimes::Lifetimes(const Trace& trace, const Order& order, const std::vector<B
 
 bool Lifetimes::before(int a, int b) const {
   const int* last = &last_position_[static_cast<std::size_t>(a) * static_cast<std::size_t>(streams_)];
-  const int* known = &known_over_[static_cast<std::size_t>(b) * static_cast<std::size_t>(streams_)];
+  const int* known = &completed_before_[static_cast<std::size_t>(b) * static_cast<std::size_t>(streams_)];
   for (int s = 0; s < streams_; ++s) {
     if (last[s] > known[s]) return false;
   }

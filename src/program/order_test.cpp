@@ -42,7 +42,7 @@ TEST(Order, RejectsAWaitForALaterItem) {
   Trace trace;
   trace.streams = {"a"};
   trace.items.push_back({.kind = TraceItem::Kind::wait, .target = 1});
-  trace.items.push_back({.kind = TraceItem::Kind::record});
+  trace.items.push_back({.kind = TraceItem::Kind::record_event});
   EXPECT_THROW(const Order order(trace), InternalError);
 }
 

@@ -51,7 +51,7 @@ class LiveSet {
 
   void add(int buffer) {
     for (std::size_t s = 0; s < heaps_.size(); ++s) {
-      while (!heaps_[s].empty() && heaps_[s].top().first <= lifetimes_.known_over(buffer, static_cast<int>(s))) {
+      while (!heaps_[s].empty() && heaps_[s].top().first <= lifetimes_.completed_before(buffer, static_cast<int>(s))) {
         const int other = heaps_[s].top().second;
         heaps_[s].pop();
         if (!put(other, buffer)) units_ -= units_of(buffers_[static_cast<std::size_t>(other)]);
@@ -76,7 +76,7 @@ class LiveSet {
   bool put(int buffer, int newest) {
     for (std::size_t s = 0; s < heaps_.size(); ++s) {
       const int last = lifetimes_.last_position(buffer, static_cast<int>(s));
-      if (last > lifetimes_.known_over(newest, static_cast<int>(s))) {
+      if (last > lifetimes_.completed_before(newest, static_cast<int>(s))) {
         heaps_[s].emplace(last, buffer);
         return true;
       }

@@ -50,15 +50,15 @@ class Lifetimes {
     return last_position_[static_cast<std::size_t>(buffer * streams_ + stream)];
   }
   // The number of items of the stream that are over before any access to the buffer starts.
-  int known_over(int buffer, int stream) const {
-    return known_over_[static_cast<std::size_t>(buffer * streams_ + stream)];
+  int completed_before(int buffer, int stream) const {
+    return completed_before_[static_cast<std::size_t>(buffer * streams_ + stream)];
   }
 
  private:
   int streams_;
   std::vector<bool> used_;
   std::vector<int> first_, last_;
-  std::vector<int> last_position_, known_over_;  // [buffer][stream]
+  std::vector<int> last_position_, completed_before_;  // [buffer][stream]
 };
 
 // Finds the buffer that an address of the trace belongs to.

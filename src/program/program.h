@@ -11,7 +11,7 @@
 namespace hawser::program {
 
 enum class Op {
-  begin_step,       // copies the step record to the device, zeroes the loss sum
+  begin_step,       // copies the step scalars to the device, zeroes the loss sum
   load_batch,       // copies a micro-batch to the device
   gather,           // all-gathers a unit's shards into its unsharded flat buffer
   embed,            // ids to the first activations

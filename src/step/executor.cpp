@@ -47,7 +47,7 @@ StepOutput Executor::enqueue(const StepInput& input) {
   written_.clear();
   gaps_filled_.clear();
   norm_begun_ = false;
-  ends_.assign(setup_.program->instructions.size(), Event());
+  end_events_.assign(setup_.program->instructions.size(), Event());
   for (const auto& s : streams_) s->wait(step_end_);
   for (const Instruction& instruction : setup_.program->instructions) {
     if (setup_.on_instruction) setup_.on_instruction(instruction);
@@ -55,11 +55,11 @@ StepOutput Executor::enqueue(const StepInput& input) {
     for (const int other : instruction.after) {
       // Instructions of one stream are in order anyway.
       if (setup_.program->instructions[static_cast<std::size_t>(other)].stream != instruction.stream) {
-        stream(instruction.stream).wait(ends_[static_cast<std::size_t>(other)]);
+        stream(instruction.stream).wait(end_events_[static_cast<std::size_t>(other)]);
       }
     }
     run(instruction, input, output);
-    ends_[static_cast<std::size_t>(instruction.id)] = stream(instruction.stream).record();
+    end_events_[static_cast<std::size_t>(instruction.id)] = stream(instruction.stream).record_event();
   }
   step_end_ = output.end;
   link_.end_step(output.end);
@@ -80,7 +80,7 @@ void Executor::run(const Instruction& instruction, const StepInput& input, StepO
     case Op::loss:
     case Op::loss_gradient:
     case Op::embed_backward:
-      return run_ends(instruction);
+      return run_embedding_or_head(instruction);
     case Op::logits:
       return logits(instruction, output);
     case Op::forward:
@@ -186,13 +186,13 @@ void Executor::run_layer(const Instruction& instruction) {
   }
 }
 
-void Executor::run_ends(const Instruction& instruction) {
+void Executor::run_embedding_or_head(const Instruction& instruction) {
   const models::Model& model = *setup_.model;
   const bool embedding = instruction.op == Op::embed || instruction.op == Op::embed_backward;
   const auto& places = embedding ? model.embedding_params() : model.head_params();
   Context context(*this, instruction, places);
   Sink sink(*this, instruction, places);
-  const nn::HeadLayer::LossViews loss{.scale = setup_.state->record().rows(3, 1),
+  const nn::HeadLayer::LossViews loss{.inverse_targets = setup_.state->scalars().rows(3, 1),
                                       .sum = setup_.state->result().rows(0, 1)};
   switch (instruction.op) {
     case Op::embed:

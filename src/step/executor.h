@@ -60,7 +60,7 @@ struct ExecutorSetup {
 
 // The host's input of one step.
 struct StepInput {
-  StepRecord record;
+  StepScalars scalars;
   bool skip = false;                                      // no valid target on any rank: nothing is updated
   std::vector<std::shared_ptr<const HostBatch>> batches;  // one per micro-batch; ignored on meta
   bool keep_loss_sum = false;                             // evaluation: add to the loss of earlier steps
@@ -109,7 +109,7 @@ class Executor {
   void load_batch(const program::Instruction& instruction);
   void gather(const program::Instruction& instruction);
   void run_layer(const program::Instruction& instruction);
-  void run_ends(const program::Instruction& instruction);
+  void run_embedding_or_head(const program::Instruction& instruction);
   void logits(const program::Instruction& instruction, StepOutput& output);
   void reduce(const program::Instruction& instruction);
   void reduce_replicas(const program::Instruction& instruction);
@@ -138,7 +138,7 @@ class Executor {
   Streams own_streams_;
   Streams& streams_;
   HostLink link_;
-  std::vector<Event> ends_;  // by instruction, of this step
+  std::vector<Event> end_events_;  // by instruction, of this step
   Event step_end_;
   std::vector<Event> held_;                      // by unit: what its next update waits for; empty: nothing
   std::set<std::pair<BufferKey, int>> written_;  // gradients written in this step: (buffer, parameter)

@@ -88,7 +88,7 @@ void Executor::update(const Instruction& instruction) {
                                             .exp_avg = part(state.exp_avg),
                                             .exp_avg_sq = part(state.exp_avg_sq),
                                             .compute_weight = rounded ? part(state.compute) : TensorView(),
-                                            .hyper = setup_.state->record().rows(0, ops::kAdamHyperFields),
+                                            .hyper = setup_.state->scalars().rows(0, ops::kAdamHyperFields),
                                             .coefficient = setup_.state->result().rows(3, 1),
                                             .skip = setup_.state->skip(),
                                             .beta1 = settings.beta1,

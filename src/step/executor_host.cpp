@@ -1,4 +1,4 @@
-// The executor's instructions with host input or output: the step record, batches, logits, norms, results. All copies
+// The executor's instructions with host input or output: the step scalars, batches, logits, norms, results. All copies
 // go through HostLink, on every device.
 #include <algorithm>
 #include <cmath>
@@ -48,7 +48,7 @@ std::int64_t Executor::staged_bytes() const {
   for (const Table& table : tables(setup_.bounds)) {
     batch += HostLink::staged(table.shape.elements() * size_of(DType::i32));
   }
-  std::int64_t bytes = HostLink::staged(state.record().bytes()) + HostLink::staged(state.skip().bytes());
+  std::int64_t bytes = HostLink::staged(state.scalars().bytes()) + HostLink::staged(state.skip().bytes());
   for (const Instruction& instruction : setup_.program->instructions) {
     if (instruction.op == Op::load_batch) bytes += batch;
     if (instruction.op == Op::parameter_norms) bytes += HostLink::staged(state.parameter_norms().bytes());
@@ -66,8 +66,8 @@ Shape Executor::logits_shape() const {
 void Executor::begin_step(const StepInput& input) {
   const ModelState& state = *setup_.state;
   Stream& compute = stream(StreamId::compute);
-  static_assert(sizeof(StepRecord) == StepRecord::kFields * sizeof(float));  // no padding
-  link_.upload(compute, "write_step_record", state.record(), &input.record, sizeof(StepRecord));
+  static_assert(sizeof(StepScalars) == StepScalars::kFields * sizeof(float));  // no padding
+  link_.upload(compute, "write_step_record", state.scalars(), &input.scalars, sizeof(StepScalars));
   const std::int32_t skip = input.skip ? 1 : 0;
   link_.upload(compute, "write_skip", state.skip(), &skip, sizeof(skip));
   const TensorView result = state.result();
@@ -209,9 +209,9 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
     compute.launch(std::move(record), [] {});
   }
   for (const auto& other : streams_) {
-    if (other.get() != &compute) compute.wait(other->record());
+    if (other.get() != &compute) compute.wait(other->record_event());
   }
-  output.end = compute.record();
+  output.end = compute.record_event();
 }
 
 }  // namespace hawser::step

@@ -12,11 +12,11 @@ HostLink::HostLink(Device& device, std::int64_t bytes)
 void HostLink::begin_step() {
   slot_ = (slot_ + 1) % kSlots;
   used_ = 0;
-  host_wait(ends_[static_cast<std::size_t>(slot_)]);
+  host_wait(end_events_[static_cast<std::size_t>(slot_)]);
 }
 
 void HostLink::end_step(const Event& end) {
-  ends_[static_cast<std::size_t>(slot_)] = end;
+  end_events_[static_cast<std::size_t>(slot_)] = end;
 }
 
 std::byte* HostLink::take(std::int64_t bytes) {

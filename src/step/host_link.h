@@ -47,7 +47,7 @@ class HostLink {
   std::int64_t bytes_;
   bool meta_;
   Arena arena_;
-  std::array<Event, kSlots> ends_;
+  std::array<Event, kSlots> end_events_;
   int slot_ = 0;
   std::int64_t used_ = 0;
 };

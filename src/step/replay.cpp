@@ -70,9 +70,9 @@ class ReplayStream : public Stream {
     work = watched(record, std::move(work));
     stream_->call_host(std::move(record), std::move(work));
   }
-  Event record() override {
-    const int item = device_.record(index_);
-    Event event = stream_->record();
+  Event record_event() override {
+    const int item = device_.record_event(index_);
+    Event event = stream_->record_event();
     device_.recorded_[event.state().get()] = item;
     device_.held_.push_back(event);
     return event;
@@ -201,8 +201,8 @@ int ReplayDevice::work(int stream, const OpRecord& record) {
   return item;
 }
 
-int ReplayDevice::record(int stream) {
-  return next(TraceItem::Kind::record, stream, "an event");
+int ReplayDevice::record_event(int stream) {
+  return next(TraceItem::Kind::record_event, stream, "an event");
 }
 
 int ReplayDevice::wait(int stream, const Event& event) {

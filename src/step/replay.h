@@ -88,7 +88,7 @@ class ReplayDevice : public Device {
   friend class ReplayStream;
   // Each checks that this is the plan's next item, and returns its index.
   int work(int stream, const OpRecord& record);
-  int record(int stream);
+  int record_event(int stream);
   int wait(int stream, const Event& event);
   int next(TraceItem::Kind kind, int stream, const char* name);
   [[noreturn]] void reject(int item, const std::string& what) const;

@@ -45,22 +45,22 @@ ModelState::ModelState(const models::Model& model, const StateOptions& options, 
       }
     }
     optimizer_bytes_ = carver.used() - parameter_bytes_;
-    kept_.assign(static_cast<std::size_t>(model.layers()), {});
+    kv_caches_.assign(static_cast<std::size_t>(model.layers()), {});
     if (options.kv_cache_rows > 0) {
       for (std::size_t block = 0; block < model.description().blocks.size(); ++block) {
         const nn::AttentionConfig& c = model.description().blocks[block].attention;
-        nn::KvCache& kept = kept_[2 * block];
-        kept.k = carver.take(options.compute, {options.kv_cache_rows, c.kv_heads, c.head_dim});
-        kept.v = carver.take(options.compute, {options.kv_cache_rows, c.kv_heads, c.head_dim});
+        nn::KvCache& cache = kv_caches_[2 * block];
+        cache.k = carver.take(options.compute, {options.kv_cache_rows, c.kv_heads, c.head_dim});
+        cache.v = carver.take(options.compute, {options.kv_cache_rows, c.kv_heads, c.head_dim});
       }
     }
-    kept_bytes_ = carver.used() - optimizer_bytes_ - parameter_bytes_;
+    kv_cache_bytes_ = carver.used() - optimizer_bytes_ - parameter_bytes_;
     std::int64_t slices = 0;
     for (const nn::Unit& unit : model.units()) {
       for (const nn::Param& param : unit.params()) slices += static_cast<std::int64_t>(param.slices.size());
     }
     rope_frequencies_ = carver.take(DType::f32, {model.description().rope.head_dim / 2});
-    record_ = carver.take(DType::f32, {StepRecord::kFields});
+    scalars_ = carver.take(DType::f32, {StepScalars::kFields});
     result_ = carver.take(DType::f32, {StepResult::kFields});
     skip_ = carver.take(DType::i32, {1});
     norms_ = carver.take(DType::f32, {slices});

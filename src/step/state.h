@@ -10,11 +10,11 @@
 namespace hawser::step {
 
 // Scalars of a step: float32 on the device, at one address for the entire run; written by begin_step.
-struct StepRecord {
+struct StepScalars {
   float learning_rate = 0;
   float bias_correction1 = 1;
   float bias_correction2 = 1;
-  float loss_scale = 0;  // 1 / valid targets of the step; 0 if there is none
+  float inverse_targets = 0;  // 1 / valid targets of the step; 0 if there is none
   static constexpr std::int64_t kFields = 4;
 };
 
@@ -50,16 +50,16 @@ class ModelState {
   const StateOptions& options() const { return options_; }
   const UnitState& unit(int i) const { return units_[static_cast<std::size_t>(i)]; }
   const TensorView& rope_frequencies() const { return rope_frequencies_; }
-  const TensorView& record() const { return record_; }          // float32 [StepRecord::kFields]
+  const TensorView& scalars() const { return scalars_; }        // float32 [StepScalars::kFields]
   const TensorView& result() const { return result_; }          // float32 [StepResult::kFields]
   const TensorView& skip() const { return skip_; }              // int32 [1]
   const TensorView& parameter_norms() const { return norms_; }  // float32 [slices of all parameters]
   std::int64_t bytes() const { return arena_.bytes(); }
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }
-  std::int64_t kept_bytes() const { return kept_bytes_; }
+  std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
   // The layer's KV cache, in the compute dtype; empty if it has none.
-  const nn::KvCache& kv_cache(int layer) const { return kept_[static_cast<std::size_t>(layer)]; }
+  const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
   std::byte* data() const { return arena_.data(); }
 
   // Rounds a unit's master weights into the compute copy; does nothing if they are the same.
@@ -69,11 +69,11 @@ class ModelState {
   void fill(const models::Model& model, Device& device);
 
   StateOptions options_;
-  std::int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, kept_bytes_ = 0;
+  std::int64_t parameter_bytes_ = 0, optimizer_bytes_ = 0, kv_cache_bytes_ = 0;
   Arena arena_;
   std::vector<UnitState> units_;
-  std::vector<nn::KvCache> kept_;  // by layer
-  TensorView rope_frequencies_, record_, result_, skip_, norms_;
+  std::vector<nn::KvCache> kv_caches_;  // by layer
+  TensorView rope_frequencies_, scalars_, result_, skip_, norms_;
 };
 
 }  // namespace hawser::step

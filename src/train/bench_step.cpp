@@ -132,10 +132,10 @@ void time_steps(const Recipe& recipe, SyntheticStep& synthetic, Session& session
   std::int64_t allocations = 0;
   for (std::int64_t step = 0; step <= recipe.train.steps; ++step) {
     const ops::AdamHyper hyper = optim::adam_hyper(recipe.optimizer, recipe.train, step + 1);
-    synthetic.input.record = {.learning_rate = hyper.learning_rate,
-                              .bias_correction1 = hyper.bias_correction1,
-                              .bias_correction2 = hyper.bias_correction2,
-                              .loss_scale = static_cast<float>(1.0 / synthetic.targets)};
+    synthetic.input.scalars = {.learning_rate = hyper.learning_rate,
+                               .bias_correction1 = hyper.bias_correction1,
+                               .bias_correction2 = hyper.bias_correction2,
+                               .inverse_targets = static_cast<float>(1.0 / synthetic.targets)};
     if (world != nullptr) world->barrier();
     if (step == 1) {
       if (timed != nullptr) timed->times.clear();

@@ -63,7 +63,7 @@ void check_finite(double loss, const std::string& model) {
 // The stored choices of the checkpoint's run, so that the result equals the run's own evaluation.
 StoredChoices stored_choices(const OpenModel& open) {
   if (!open.checkpoint) return {};
-  return {run_state_of(open.checkpoint->meta()).gemm_algorithms, open.checkpoint->folder()};
+  return {run_state_of(open.checkpoint->metadata()).gemm_algorithms, open.checkpoint->folder()};
 }
 
 }  // namespace
@@ -188,7 +188,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
   }
   result.tokens = loader.step_targets(0);
   step::StepInput step;
-  step.record.loss_scale = 1.0f / static_cast<float>(result.tokens);
+  step.scalars.inverse_targets = 1.0f / static_cast<float>(result.tokens);
   for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
     step.batches.push_back(to_host_batch(loader.load(0, m), loader.shape()));
   }

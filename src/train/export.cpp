@@ -14,25 +14,25 @@ namespace hawser::train {
 
 namespace fs = std::filesystem;
 
-CheckpointMeta read_meta(const checkpoint::Checkpoint& checkpoint) {
-  const auto json = nlohmann::json::parse(checkpoint.meta(), nullptr, /*allow_exceptions=*/false);
+CheckpointMetadata read_metadata(const checkpoint::Checkpoint& checkpoint) {
+  const auto json = nlohmann::json::parse(checkpoint.metadata(), nullptr, /*allow_exceptions=*/false);
   const auto text = [&](const char* key) {
     const auto found = json.is_object() ? json.find(key) : json.end();
     return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
   };
-  CheckpointMeta meta{.step = checkpoint.step(), .config = text("config"), .tokenizer = text("tokenizer")};
-  if (!checkpoint.attached().empty()) meta.tokenizer = checkpoint.folder();
-  if (meta.config.empty()) {
+  CheckpointMetadata metadata{.step = checkpoint.step(), .config = text("config"), .tokenizer = text("tokenizer")};
+  if (!checkpoint.attached().empty()) metadata.tokenizer = checkpoint.folder();
+  if (metadata.config.empty()) {
     throw UserError({.file = checkpoint.folder(),
                      .what = "not a checkpoint of a run",
                      .expected = "a model's config in its meta",
                      .hint = "a checkpoint that hawser fit wrote"});
   }
-  if (!json.contains("recipe")) return meta;
-  meta.recipe = json["recipe"].dump();
+  if (!json.contains("recipe")) return metadata;
+  metadata.recipe = json["recipe"].dump();
   const auto precision = json["recipe"].value("/precision/compute"_json_pointer, nlohmann::json());
-  if (precision == "bf16") meta.stored = DType::bf16;
-  return meta;
+  if (precision == "bf16") metadata.stored = DType::bf16;
+  return metadata;
 }
 
 std::optional<std::string> checkpoints_below(const std::string& path) {
@@ -79,40 +79,41 @@ checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skippe
 namespace {
 
 // The files of the run's tokenizer from the checkpoint; an older checkpoint has only the path.
-std::vector<checkpoint::Attachment> tokenizer_of(const checkpoint::Checkpoint& checkpoint, const CheckpointMeta& meta) {
+std::vector<checkpoint::Attachment> tokenizer_of(const checkpoint::Checkpoint& checkpoint,
+                                                 const CheckpointMetadata& metadata) {
   std::vector<checkpoint::Attachment> files;
   for (const std::string& name : checkpoint.attached()) files.push_back({name, checkpoint.read_attached(name)});
-  if (!files.empty() || meta.tokenizer.empty()) return files;
-  if (!checkpoint::exists(meta.tokenizer)) {
-    throw UserError({.file = meta.tokenizer,
+  if (!files.empty() || metadata.tokenizer.empty()) return files;
+  if (!checkpoint::exists(metadata.tokenizer)) {
+    throw UserError({.file = metadata.tokenizer,
                      .what = "the run's tokenizer is missing, and this checkpoint has no copy of it",
                      .hint = "restoring it"});
   }
-  return models::tokenizer_files(meta.tokenizer);
+  return models::tokenizer_files(metadata.tokenizer);
 }
 
 }  // namespace
 
 Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output) {
-  const CheckpointMeta meta = read_meta(checkpoint);
+  const CheckpointMetadata metadata = read_metadata(checkpoint);
   Problems problems;
-  models::ModelDescription description = models::describe_config(meta.config, checkpoint.folder(), problems);
+  models::ModelDescription description = models::describe_config(metadata.config, checkpoint.folder(), problems);
   std::vector<checkpoint::Attachment> tokenizer;
   try {
-    tokenizer = tokenizer_of(checkpoint, meta);
+    tokenizer = tokenizer_of(checkpoint, metadata);
   } catch (const UserError& error) {
     problems.add_lines(error.what());
   }
   problems.throw_if_any();
   const models::Model model(std::move(description));
   models::export_folder(output, model, [&](const std::vector<NamedState>& wanted) { checkpoint.read(wanted); },
-                        {.stored = meta.stored,
-                         .config = models::config_json(model.description(), meta.stored, meta.config),
+                        {.stored = metadata.stored,
+                         .config = models::config_json(model.description(), metadata.stored, metadata.config),
                          .tokenizer = std::move(tokenizer)});
   return {.checkpoint = checkpoint.folder(),
           .step = checkpoint.step(),
           .parameters = model.parameters(),
-          .stored = meta.stored};
+          .stored = metadata.stored};
 }
 
 }  // namespace hawser::train

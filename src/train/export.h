@@ -16,7 +16,7 @@ namespace hawser::train {
 //   {"step": N, "recipe": {every key}, "config": "text of config.json", "tokenizer": "path of its folder or file"}
 // The checkpoint contains the tokenizer's files. The path is their origin; checkpoints of earlier versions have only
 // the path.
-struct CheckpointMeta {
+struct CheckpointMetadata {
   std::int64_t step = 0;
   std::string recipe;  // JSON text
   std::string config;
@@ -24,7 +24,7 @@ struct CheckpointMeta {
   DType stored = DType::f32;  // dtype of exported weights: bf16 if the run computed in it
 };
 // UserError if the checkpoint was not written by a run.
-CheckpointMeta read_meta(const checkpoint::Checkpoint& checkpoint);
+CheckpointMetadata read_metadata(const checkpoint::Checkpoint& checkpoint);
 
 // The checkpoints folder of a run's folder, or `path` itself if it is one; nullopt for any other path.
 std::optional<std::string> checkpoints_below(const std::string& path);

@@ -101,10 +101,10 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, data::Prefetcher& prefet
   }
   const ops::AdamHyper hyper = optim::adam_hyper(recipe_.optimizer, recipe_.train, step);
   pending.lr = hyper.learning_rate;
-  input.record = {.learning_rate = hyper.learning_rate,
-                  .bias_correction1 = hyper.bias_correction1,
-                  .bias_correction2 = hyper.bias_correction2,
-                  .loss_scale = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
+  input.scalars = {.learning_rate = hyper.learning_rate,
+                   .bias_correction1 = hyper.bias_correction1,
+                   .bias_correction2 = hyper.bias_correction2,
+                   .inverse_targets = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
   input.skip = pending.targets == 0;
   pending.output = session_->enqueue(step::Purpose::train, input);
   return pending;

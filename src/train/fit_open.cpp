@@ -130,7 +130,7 @@ StoredChoices FitRun::stored_choices() const {
   if (request_.resume) {
     Problems ignored;  // reported when it is loaded
     const auto found = checkpoint::Checkpoint::latest(checkpoints_folder(recipe_), ignored);
-    if (found) return {run_state_of(found->meta()).gemm_algorithms, found->folder()};
+    if (found) return {run_state_of(found->metadata()).gemm_algorithms, found->folder()};
   }
   const std::string path = stored_gemm_algorithms_path(recipe_);
   if (layout_.deterministic || path.empty()) return {};
@@ -214,7 +214,7 @@ void FitRun::resume() {
 }
 
 void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
-  const RunState state = run_state_of(checkpoint.meta());
+  const RunState state = run_state_of(checkpoint.metadata());
   if (state.step > 0 && state.sequences != state.step * recipe_.train.global_batch_size) {
     throw UserError(Problem{.file = checkpoint.folder(),
                             .what = "the checkpoint is from a run with another batch size",

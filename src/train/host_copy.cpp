@@ -20,7 +20,7 @@ void PinnedStagingBuffer::fetch(const TensorView& from, std::byte* to) {
       const std::int64_t begin = i * kStagingBytes, count = std::min(kStagingBytes, from.bytes() - begin);
       transfer(stream_, {.name = "fetch", .accesses = {reads(from)}}, pinned_.data() + i % 2 * kStagingBytes,
                from.raw() + begin, count);
-      retired[i % 2] = stream_.record();
+      retired[i % 2] = stream_.record_event();
     }
     if (i == 0) continue;
     const std::int64_t begin = (i - 1) * kStagingBytes, count = std::min(kStagingBytes, from.bytes() - begin);
@@ -39,7 +39,7 @@ void PinnedStagingBuffer::send(const TensorView& to, const Fill& fill) {
     host_wait(left[i % 2]);
     fill(piece, begin, count);
     transfer(stream_, {.name = "send", .accesses = {writes(to)}}, to.raw() + begin, piece, count);
-    left[i % 2] = stream_.record();
+    left[i % 2] = stream_.record_event();
   }
   stream_.synchronize();
 }

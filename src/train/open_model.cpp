@@ -71,13 +71,14 @@ OpenModel open_trained_model(const std::string& path, Problems& problems) {
   try {
     open.checkpoint = open_checkpoint(path, open.skipped);
     check_attached(*open.checkpoint, problems);
-    const CheckpointMeta meta = read_meta(*open.checkpoint);
-    open.recipe = meta.recipe;
-    open.tokenizer = tokenizer_file(meta.tokenizer);
+    const CheckpointMetadata metadata = read_metadata(*open.checkpoint);
+    open.recipe = metadata.recipe;
+    open.tokenizer = tokenizer_file(metadata.tokenizer);
     const std::size_t before = problems.size();
-    models::ModelDescription description = models::describe_config(meta.config, open.checkpoint->folder(), problems);
+    models::ModelDescription description =
+        models::describe_config(metadata.config, open.checkpoint->folder(), problems);
     if (problems.size() == before) open.model = std::make_unique<models::Model>(std::move(description));
-    open.special = models::describe_special_tokens(meta.config, open.checkpoint->folder(), problems);
+    open.special = models::describe_special_tokens(metadata.config, open.checkpoint->folder(), problems);
   } catch (const UserError& error) {
     problems.add_lines(error.what());
   }

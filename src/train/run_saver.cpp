@@ -110,7 +110,7 @@ void RunSaver::read_best() {
   best_step_ = 0;
   const std::string text = on_rank_zero(world_, [&]() -> std::string {
     try {
-      const auto loss = run_state_of(checkpoint::Checkpoint::open(best_path(recipe_)).meta()).validation_loss;
+      const auto loss = run_state_of(checkpoint::Checkpoint::open(best_path(recipe_)).metadata()).validation_loss;
       return loss ? fmt::format("{:a}", *loss) : "";
     } catch (const UserError&) {
       return "";  // there is none, or it is corrupt: the next evaluation saves one

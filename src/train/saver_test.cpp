@@ -33,7 +33,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
 TEST(RunState, OfAnEarlierBuildIsRead) {
   const std::string run = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/runs/e0aa1b5/run";
   const auto checkpoint = checkpoint::Checkpoint::open(run + "/checkpoints/step-00000009");
-  const RunState state = run_state_of(checkpoint.meta());
+  const RunState state = run_state_of(checkpoint.metadata());
   EXPECT_EQ(state.step, 9);
   EXPECT_EQ(state.sequences, 18);
   EXPECT_TRUE(state.gemm_algorithms.starts_with("cublasLt ")) << state.gemm_algorithms;

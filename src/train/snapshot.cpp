@@ -24,7 +24,7 @@ void Snapshot::take(const Event& step_end) {
   for (const StatePart& part : parts_) {
     transfer(*stream_, {.name = "snapshot", .accesses = {reads(part.device)}}, part.host.raw(), part.device.raw(),
              part.device.bytes());
-    copied[static_cast<std::size_t>(part.unit)] = stream_->record();
+    copied[static_cast<std::size_t>(part.unit)] = stream_->record_event();
   }
   session_.hold_updates(copied);
 }

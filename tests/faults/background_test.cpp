@@ -122,7 +122,7 @@ TEST(Background, TheBestEvaluationIsKept) {
       ASSERT_NE(best % 25, 0);
       auto kept = checkpoint::Checkpoint::open((place.out() / "best").string());
       EXPECT_EQ(kept.step(), best);
-      EXPECT_EQ(nlohmann::json::parse(kept.meta())["validation_loss"], min);
+      EXPECT_EQ(nlohmann::json::parse(kept.metadata())["validation_loss"], min);
       EXPECT_EQ(verified_step(place.out()), 120);
 
       // It is an ordinary checkpoint.

@@ -16,11 +16,11 @@ TEST_F(CudaDevice, EventsOrderStreams) {
   ops::fill(*a, {.y = x, .value = 0});
   for (int round = 0; round < 20; ++round) {
     ops::fill(*a, {.y = x, .value = static_cast<double>(round)});
-    b->wait(a->record());
+    b->wait(a->record_event());
     ops::copy(*b, {.x = x, .y = y});
-    a->wait(b->record());
+    a->wait(b->record_event());
     ops::fill(*a, {.y = x, .value = -1});
-    const Event done = b->record();
+    const Event done = b->record_event();
     host_wait(done);
     const auto got = get<float>(*b, y.view().rows(n - 1, 1));
     EXPECT_EQ(got[0], static_cast<float>(round));
@@ -33,7 +33,7 @@ TEST_F(CudaDevice, WorkThatThrowsPoisonsOnlyItsStream) {
   bool ran = false;
   a->launch({}, [] { throw std::runtime_error("broken kernel"); });
   a->launch({}, [&] { ran = true; });
-  b->wait(a->record());
+  b->wait(a->record_event());
   b->synchronize();
   EXPECT_FALSE(ran);
   EXPECT_THROW(a->check(), std::runtime_error);

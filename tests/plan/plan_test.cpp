@@ -142,7 +142,7 @@ TEST(Plan, AProgramWithOneEventRemovedIsRejected) {
       ++waits;
       plan::RankPlan broken = good;
       TraceItem& item = broken.trace.items[i];
-      item.kind = TraceItem::Kind::record;  // an unused event: keeps the indices
+      item.kind = TraceItem::Kind::record_event;  // an unused event: keeps the indices
       item.target = -1;
       bool rejects = false;
       try {
@@ -321,7 +321,7 @@ TEST(CostModel, StreamsOverlapAndEventsOrder) {
   b->launch({.name = "all_gather",
              .collective = {.kind = CollectiveKind::all_gather, .communicator = "shard:0-1", .bytes = 2'000'000}},
             {});  // 2 s
-  a->wait(b->record());
+  a->wait(b->record_event());
   a->launch({.name = "copy", .bytes = 5e8}, {});  // half a second
   const plan::StepTime side_by_side = plan::step_time(device.trace(), target, DType::f32, 1.0);
   EXPECT_NEAR(side_by_side.seconds, 2.5, 1e-9);

@@ -150,7 +150,7 @@ class ReplayRejects : public ::testing::Test {
     const auto stream = meta_.make_stream("compute");
     const TensorView a = buffers.get({step::Role::temp, 0, 0}, DType::f32, {kFloats});
     stream->launch({.name = "make", .accesses = {writes(a)}}, {});
-    stream->record();
+    stream->record_event();
     plan_ = buffers.take();
     trace_ = meta_.take_trace();
     plan_.placement = program::place(trace_, plan_.buffers);
@@ -178,7 +178,7 @@ TEST_F(ReplayRejects, OtherAddresses) {
   EXPECT_THROW(stream_->launch({.name = "make", .accesses = {writes(view(256))}}, [] {}), InternalError);
 }
 TEST_F(ReplayRejects, AnotherOrder) {
-  EXPECT_THROW(stream_->record(), InternalError);
+  EXPECT_THROW(stream_->record_event(), InternalError);
 }
 TEST_F(ReplayRejects, TooLittle) {
   stream_->launch({.name = "make", .accesses = {writes(view())}}, [] {});
@@ -187,9 +187,9 @@ TEST_F(ReplayRejects, TooLittle) {
 }
 TEST_F(ReplayRejects, TooMuch) {
   stream_->launch({.name = "make", .accesses = {writes(view())}}, [] {});
-  stream_->record();
+  stream_->record_event();
   replay_->end_step();
-  EXPECT_THROW(stream_->record(), InternalError);
+  EXPECT_THROW(stream_->record_event(), InternalError);
   stream_->synchronize();
 }
 

@@ -85,7 +85,7 @@ class CpuStream : public Stream {
 
   void launch(OpRecord, std::function<void()> work) override { push({std::move(work), true}); }
 
-  Event record() override {
+  Event record_event() override {
     auto state = std::make_shared<CpuEvent>();
     push({[state] { state->set(); }, false});
     return Event(std::move(state));

@@ -140,7 +140,7 @@ class CudaStream : public Stream {
     }
   }
 
-  Event record() override {
+  Event record_event() override {
     enter();
     auto state = std::make_shared<CudaEvent>(shared_);
     note(cudaEventRecord(state->event, handle()), "record");

@@ -24,9 +24,9 @@ class MetaStream : public Stream {
     push({.kind = TraceItem::Kind::work, .record = std::move(record)});
   }
 
-  Event record() override {
+  Event record_event() override {
     auto state = std::make_shared<MetaEvent>();
-    state->item = push({.kind = TraceItem::Kind::record});
+    state->item = push({.kind = TraceItem::Kind::record_event});
     return Event(std::move(state));
   }
 

@@ -27,7 +27,7 @@ class NotingStream : public Stream {
     records_.push_back(record);
     inner_->launch(std::move(record), std::move(work));
   }
-  Event record() override { return inner_->record(); }
+  Event record_event() override { return inner_->record_event(); }
   void wait(const Event& event) override { inner_->wait(event); }
   void synchronize() override { inner_->synchronize(); }
   void check() override { inner_->check(); }

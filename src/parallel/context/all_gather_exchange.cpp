@@ -159,7 +159,7 @@ class GatherCall : public nn::AttentionExchange::Call {
     ops::gather_rows(exchange, {.x = gathered.rows(rows_, all - rows_), .index = index, .y = v});
     g.k = k.split_last(g.count, head_dim_);
     g.v = v.split_last(g.count, head_dim_);
-    g.arrived = exchange.record();
+    g.arrived = exchange.record_event();
   }
 
   void add(const TensorView& y, const TensorView& more) {

@@ -35,10 +35,10 @@ class Recorder {
     launch(stream, std::move(record));
   }
   void launch(int stream, OpRecord record) { at(stream).launch(std::move(record), {}); }
-  Event record(int stream) { return at(stream).record(); }
+  Event record_event(int stream) { return at(stream).record_event(); }
   void wait(int stream, const Event& event) { at(stream).wait(event); }
   // `later` waits for the work that `earlier` has enqueued so far.
-  void after(int later, int earlier) { wait(later, record(earlier)); }
+  void after(int later, int earlier) { wait(later, record_event(earlier)); }
   void instruction(int instruction) { device_.set_instruction(instruction); }
 
   const Trace& trace() const { return device_.trace(); }
@@ -74,7 +74,7 @@ inline std::unique_ptr<Recorder> random_trace(unsigned seed, int streams, int it
   for (int i = 0; i < items; ++i) {
     const int stream = pick(random, 0, streams), what = pick(random, 0, 10);
     if (what < 2) {
-      events.push_back(out->record(stream));
+      events.push_back(out->record_event(stream));
     } else if (what < 5 && !events.empty()) {
       const int back = std::min(static_cast<int>(events.size()), 6);
       out->wait(stream, events[events.size() - static_cast<std::size_t>(pick(random, 1, back + 1))]);
@@ -162,11 +162,11 @@ class StepTrace {
     if (turns_.size() >= kept) r_.wait(kGather, turns_[turns_.size() - kept]);
     r_.work(kGather, "all_gather", {shards_[static_cast<std::size_t>(unit)]}, {whole},
             note(CollectiveKind::all_gather, "shard/gather", s_.weight_bytes * parameters(unit) / s_.ranks));
-    gathered_ = r_.record(kGather);
+    gathered_ = r_.record_event(kGather);
     return whole;
   }
   void use_gathered(const Event& event) { r_.wait(kCompute, event); }
-  void done_with_unit() { turns_.push_back(r_.record(kCompute)); }
+  void done_with_unit() { turns_.push_back(r_.record_event(kCompute)); }
 
   void attention(const Saved& s) {
     const int keys = temp("gathered keys", wide(2 * s_.kv) * 2);
@@ -174,7 +174,7 @@ class StepTrace {
     r_.work(kCompute, "pack", {s.qkv}, {packed});
     r_.after(kExchange, kCompute);
     r_.work(kExchange, "all_gather", {packed}, {keys}, note(CollectiveKind::all_gather, "context", wide(2 * s_.kv)));
-    const Event arrived = r_.record(kExchange);
+    const Event arrived = r_.record_event(kExchange);
     const int workspace = temp("attention workspace", 4 * 128 * 128 * 4);
     r_.work(kCompute, "attention_local", {s.qkv}, {s.out, s.lse, workspace});
     r_.wait(kCompute, arrived);
@@ -255,7 +255,7 @@ class StepTrace {
     const int shard = gradients_[static_cast<std::size_t>(unit)];
     r_.work(kReduce, "reduce_scatter", accumulate ? std::vector<int>{gradient, shard} : std::vector<int>{gradient},
             {shard, workspace}, note(CollectiveKind::reduce_scatter, "shard/reduce", 4 * parameters(unit) / s_.ranks));
-    reduced_.push_back(r_.record(kReduce));
+    reduced_.push_back(r_.record_event(kReduce));
   }
 
   void micro_batch(int m) {

@@ -136,15 +136,15 @@ Bytes storm(Device& on, Mesh& mesh) {
   const Storage small = scratch(on, all_reduce_workspace(3, DType::f32, size(), on.kind()));
   for (int round = 0; round < 20; ++round) {
     mesh.shard_gather().all_gather(*gather, piece, full);
-    const Event gathered = gather->record();
+    const Event gathered = gather->record_event();
     exchange->wait(gathered);
     mesh.shard().all_to_all(*exchange, full, swapped);
     reduce->wait(gathered);
     mesh.shard_reduce().reduce_scatter(*reduce, full, shard, round % 3 != 0, space);
     mesh.data().all_reduce(*reduce, shard.view().rows(round, 3), Reduction::sum, small);
-    reduce->wait(exchange->record());
+    reduce->wait(exchange->record_event());
     transfer(*reduce, {}, piece.view().raw(), round % 2 == 0 ? shard.view().raw() : swapped.view().raw(), kPart * 4);
-    const Event updated = reduce->record();
+    const Event updated = reduce->record_event();
     gather->wait(updated);
     exchange->wait(updated);
   }

@@ -153,7 +153,7 @@ std::vector<float> storm(double delay, std::uint64_t seed) {
 
   for (int round = 0; round < kRounds; ++round) {
     mesh->shard_gather().all_gather(*gather, piece, full);
-    const Event gathered = gather->record();
+    const Event gathered = gather->record_event();
     compute->wait(gathered);
     compute->launch({.name = "use"}, [&, round] {
       for (std::int64_t k = 0; k < kPart * size; ++k) {
@@ -162,21 +162,21 @@ std::vector<float> storm(double delay, std::uint64_t seed) {
       for (std::int64_t k = 0; k < kPart; ++k)
         keys.view().data<float>()[k] = full.view().data<float>()[k] + static_cast<float>(me);
     });
-    const Event used = compute->record();
+    const Event used = compute->record_event();
     reduce->wait(used);
     mesh->shard_reduce().reduce_scatter(*reduce, gradient, shard, round > 0, reduce_scratch);
     exchange->wait(used);
     mesh->context().all_gather(*exchange, keys, all_keys);
     reduce->launch({.name = "norm"}, [&] { std::memcpy(norm.view().raw(), shard.view().raw(), 12); });
     mesh->data().all_reduce(*reduce, norm, Reduction::sum, norm_scratch);
-    reduce->wait(exchange->record());
+    reduce->wait(exchange->record_event());
     reduce->launch({.name = "update"}, [&] {
       for (std::int64_t k = 0; k < kPart; ++k) {
         piece.view().data<float>()[k] += 1e-3f * (shard.view().data<float>()[k] + norm.view().data<float>()[k % 3] +
                                                   all_keys.view().data<float>()[k % (kPart * context)]);
       }
     });
-    const Event updated = reduce->record();
+    const Event updated = reduce->record_event();
     gather->wait(updated);
     compute->wait(updated);
   }

@@ -118,7 +118,7 @@ TEST(FitCuda, AResumedDeterministicRunEqualsAnUninterruptedOne) {
 TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndReused) {
   const Workplace place(512, 512, false);
   const auto choices = [&](const train::FitResult& result) {
-    return train::run_state_of(checkpoint::Checkpoint::open(result.checkpoint).meta()).gemm_algorithms;
+    return train::run_state_of(checkpoint::Checkpoint::open(result.checkpoint).metadata()).gemm_algorithms;
   };
   const train::FitResult result = place.fit("out", {});
   const std::string first = choices(result);

@@ -1,5 +1,5 @@
 // Embedding and head against a float64 reference; parameters in the flat buffer of their unit.
-#include "nn/blocks/ends.h"
+#include "nn/blocks/embedding_and_head.h"
 
 #include <gtest/gtest.h>
 

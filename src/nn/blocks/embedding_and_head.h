@@ -38,8 +38,8 @@ class HeadLayer {
  public:
   // Loss and scale, float32 [1] on the device.
   struct LossViews {
-    TensorView scale;  // 1 / valid targets of the step: the factor of all gradients
-    TensorView sum;    // += sum over valid targets of -log p(label)
+    TensorView inverse_targets;  // 1 / valid targets of the step: the factor of all gradients
+    TensorView sum;              // += sum over valid targets of -log p(label)
   };
   explicit HeadLayer(HeadConfig config);
   const std::vector<Param>& params() const { return params_; }

@@ -1,4 +1,4 @@
-#include "nn/blocks/ends.h"
+#include "nn/blocks/embedding_and_head.h"
 
 #include "nn/blocks/common.h"
 #include "ops/embedding/embedding.h"
@@ -51,9 +51,11 @@ void cross_entropy(LayerContext& ctx, ops::LinearCrossEntropy call) {
 
 void HeadLayer::loss(LayerContext& ctx, const TensorView& x, const LossViews& views) const {
   const TensorView h = normed(ctx, x, ctx.temp(DType::f32, {x.size(0)}));
-  cross_entropy(
-      ctx,
-      {.x = h, .weight = ctx.weight(1), .labels = ctx.batch().labels, .scale = views.scale, .loss_sum = views.sum});
+  cross_entropy(ctx, {.x = h,
+                      .weight = ctx.weight(1),
+                      .labels = ctx.batch().labels,
+                      .scale = views.inverse_targets,
+                      .loss_sum = views.sum});
 }
 
 void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const TensorView& dx, const LossViews& views,
@@ -65,7 +67,7 @@ void HeadLayer::loss_and_gradient(LayerContext& ctx, const TensorView& x, const 
   cross_entropy(ctx, {.x = h,
                       .weight = ctx.weight(1),
                       .labels = ctx.batch().labels,
-                      .scale = views.scale,
+                      .scale = views.inverse_targets,
                       .loss_sum = views.sum,
                       .dx = dh,
                       .dweight = weight.view,
