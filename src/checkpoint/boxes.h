@@ -1,4 +1,12 @@
-// Axis-aligned boxes of tensors, without memory, and copies between boxes with different memory layouts.
+// Functions that intersect boxes of tensors and copy elements between them.
+//
+// A box is an axis-aligned part of a tensor whose elements are stored densely in row-major order. A `Region` is only
+// the position of a box in its tensor: offset and extent. Each of these structs is a region and the place of its
+// elements:
+//   Box        in memory, as a TensorView (tensor/named_state.h)
+//   BoxMemory  in memory, at an address (below)
+//   SavedBox   in a file of a checkpoint (manifest.h)
+// In device/ and comm/, "region" means a range of memory instead.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +18,7 @@
 
 namespace hawser::checkpoint {
 
-// A box in its tensor: offset and extent per dimension; both have the tensor's rank.
+// The elements [offset[d], offset[d] + extent[d]) of a tensor in each dim d. Both have one entry per dim of the tensor.
 struct Region {
   Shape offset;
   Shape extent;
@@ -20,33 +28,33 @@ struct Region {
   std::string text() const;  // "[0:4, 16:32]"
 };
 
-Region full(const Shape& shape);
+Region full(const Shape& shape);  // all of a tensor
 inline Region region_of(const Box& box) {
   return {box.offset, box.extent};
 }
 
-// The intersection; nullopt when it has no elements. Both have the same rank.
+// The intersection; nullopt if it has no elements. Both have the same number of dims.
 std::optional<Region> intersect(const Region& a, const Region& b);
 
 bool is_inside(const Region& region, const Shape& shape);
 
-// Number of elements before `position` in a dense row-major box of this extent.
+// Number of elements before `position`, which is relative to the box, in a dense row-major box of this extent.
 std::int64_t flat_index(const Shape& extent, const Shape& position);
 
 // Copies `count` adjacent elements and converts their dtype; neither side needs alignment.
 using CastRun = void (*)(const std::byte* from, std::byte* to, std::int64_t count);
 
-// Equal dtypes, or float32 <-> bfloat16 (rounded to nearest even); null for any other pair.
+// The function for two dtypes that are equal, or float32 and bfloat16 (rounded to nearest even); null for other pairs.
 CastRun cast_run(DType from, DType to);
 
-// One side of a copy: a box, dense and row-major at `data`.
+// The source or target of a copy: a box, dense and row-major at `data`.
 struct BoxMemory {
   Region region;
   std::byte* data = nullptr;
   std::int64_t element_bytes = 0;
 };
 
-// Copies the elements of `common`, which must be inside both boxes.
+// Copies the elements of `common`, which must be inside both boxes; `cast` converts them.
 void copy_region(const Region& common, const BoxMemory& from, const BoxMemory& to, CastRun cast);
 
 // Calls visit(begin, count) for each range of `part` that is contiguous in a dense row-major tensor of `shape`, in

@@ -1,11 +1,15 @@
-// `Checkpoint`: loads a native checkpoint. Any mesh loads what any mesh saved.
+// `Checkpoint`: reads a native checkpoint. Any mesh loads what any other mesh saved. Boxes and regions: see boxes.h.
 //
 //   Problems skipped;
 //   if (auto checkpoint = Checkpoint::latest(root, skipped)) checkpoint->read(states);
 //
-// Files are read with pread through a buffer of kStagingBytes. Mapped pages would count as memory of this process,
-// which is planned to the byte, and a failing disk would raise a signal instead of an error. An open checkpoint is held
-// (root.h): a run that continues to save does not remove it.
+// Files are read with pread through a buffer of kStagingBytes. Mapped pages would count towards this process's planned
+// memory, and a failing disk would raise SIGBUS instead of returning an error.
+//
+// A Checkpoint holds a shared lock on its folder (hold() in root.h), so the cleanup of a run that still saves does not
+// remove it; file systems without locks do not have this protection. Files are opened relative to the folder's
+// descriptor, so they stay readable if the folder is renamed or replaced. If another program removes the folder, only
+// the files that are open at that time stay readable.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +26,8 @@
 
 namespace hawser::checkpoint {
 
-// The files of a checkpoint are not what was saved. The request is valid, so another checkpoint may work.
+// The contents of a checkpoint's files differ from what was saved. The request itself is valid, so that another
+// checkpoint may satisfy it.
 class CorruptCheckpoint : public UserError {
  public:
   using UserError::UserError;
@@ -32,32 +37,39 @@ class Checkpoint {
  public:
   static constexpr std::int64_t kStagingBytes = std::int64_t{4} << 20;
 
-  // The newest complete checkpoint of the root, or nullopt; `skipped` gets a line for each newer one that is
+  // latest() and open() verify the manifest and the sizes of the files that it lists. They do not verify the data;
+  // read() and verify() do.
+  //
+  // The newest complete checkpoint of the root folder, or nullopt. Adds lines to `skipped` for each newer one that is
   // incomplete.
-  // read() verifies the checksums of data.
   static std::optional<Checkpoint> latest(const std::string& root, Problems& skipped);
-  // Throws a UserError with all problems of its manifest and file sizes.
+  // The checkpoint in `folder`. Throws a UserError with all problems of its manifest and file sizes.
   static Checkpoint open(const std::string& folder);
 
   const std::string& folder() const { return folder_; }
   std::int64_t step() const { return manifest_.step; }
   int world() const { return manifest_.world; }
-  const std::string& metadata() const { return manifest_.metadata; }  // text of a JSON object
+  const std::string& metadata() const { return manifest_.metadata; }  // text of a JSON object: the manifest's "meta"
   const std::vector<SavedTensor>& tensors() const { return manifest_.tensors; }
   const SavedTensor* find(const std::string& name) const;  // null when absent
 
-  // Fills the wanted boxes (views on the cpu device, dense) from the saved ones; float32 and bfloat16 convert into each
-  // other. Before reading, throws a UserError with all missing tensors, wrong shapes or dtypes, and elements that were
-  // not saved. Then reads every saved box that overlaps completely and verifies its checksum, once per object, and the
-  // padding before it. A mismatch, or a file that cannot be read, is CorruptCheckpoint and leaves the views undefined.
+  // Fills the wanted boxes, whose views are dense and on the cpu device, from the saved boxes; float32 and bfloat16
+  // convert into each other. Before it reads, it throws a UserError with all missing tensors, wrong shapes or dtypes,
+  // and elements that were not saved.
+  //
+  // The first time in the life of this Checkpoint that a saved box overlaps a wanted one, the saved box is read in
+  // full, its checksum is verified, and the padding before it in the file must be zero. Later reads of that box read
+  // only the range that spans the wanted elements. Corrupt data, or a file that cannot be read, throws
+  // CorruptCheckpoint; the contents of the views are then undefined.
   void read(const std::vector<NamedState>& wanted);
 
-  // Names of the attached files, and the bytes of one; CorruptCheckpoint if they are not what was saved.
+  // The names of the attached files, and the contents of one of them; CorruptCheckpoint if they differ from what was
+  // saved.
   std::vector<std::string> attached() const;
   std::string read_attached(const std::string& name) const;
 
-  // Reads and verifies every box and attached file; adds a problem for each corrupt one. Calls `progress` with the
-  // bytes read so far.
+  // Reads and verifies every box and attached file, except boxes that are verified already; adds a problem for each
+  // corrupt one. Calls `progress` after each box, with the bytes of boxes done and of all boxes.
   using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
   void verify(Problems& problems, const Progress& progress = {});
   // Verifies the attached files only, which read() does not.
@@ -67,8 +79,8 @@ class Checkpoint {
 
  private:
   struct Target {
-    Region common;  // of the saved box and a wanted one
-    BoxMemory memory;
+    Region common;     // the intersection of a saved and a wanted box
+    BoxMemory memory;  // of the wanted box
   };
 
   Checkpoint(File folder, Manifest manifest);
@@ -77,13 +89,13 @@ class Checkpoint {
 
   std::optional<Problem> check_padding(const File& data, std::int64_t begin, std::int64_t end);
 
-  File held_;  // from hold(): remains readable if the folder is removed or replaced
+  File held_;  // the folder, locked by hold(); files are opened relative to it
   std::string folder_;
   Manifest manifest_;
   std::unordered_map<std::string, int> places_;     // name to index in manifest_.tensors
   std::vector<std::vector<bool>> verified_;         // [tensor][box]
   std::vector<std::vector<std::int64_t>> padding_;  // [tensor][box]: begin of the padding before the box
-  std::map<int, File> files_;
+  std::map<int, File> files_;                       // the open ones, by index in manifest_.files
   std::vector<std::byte> staging_;
 };
 

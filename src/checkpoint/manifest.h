@@ -70,7 +70,7 @@ struct Manifest {
   std::vector<SavedFile> files;
   std::vector<SavedTensor> tensors;
   std::vector<SavedAttachment> attached;
-  std::string metadata = "{}";  // JSON text
+  std::string metadata = "{}";  // text of the JSON object "meta"
 };
 
 // What one rank wrote, as sent to rank 0: a file and tensors whose boxes all have file 0, or a failure.
@@ -86,7 +86,7 @@ std::string part_text(const Part& part);
 Part read_part(const std::string& text);  // InternalError if it is not a part
 
 // Merges the parts of ranks 0 … world-1, given in that order. InternalError if two ranks describe a tensor differently,
-// boxes overlap, elements are missing, or meta is not a JSON object.
+// boxes overlap, elements are missing, or `metadata` is not the text of a JSON object.
 Manifest merge_parts(std::vector<Part> parts, std::int64_t step, const std::string& metadata);
 
 std::string manifest_text(const Manifest& manifest);

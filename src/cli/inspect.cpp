@@ -74,7 +74,7 @@ void describe_model(const models::Model& model, Report& report) {
   report.row("positions", cat(d.max_position));
 }
 
-// The model of a checkpoint, if its meta names it.
+// The model of a checkpoint, if its metadata names it.
 void describe_metadata(const checkpoint::Checkpoint& checkpoint, Report& report) {
   train::CheckpointMetadata metadata;
   try {

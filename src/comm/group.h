@@ -1,25 +1,30 @@
-// `Group`: a communicator over some ranks, with the collectives that run on it.
+// `Group`: a communicator over some ranks (its members), with the collectives that run on it.
 //
-// Collectives are enqueued on a stream and return at once; a view may be read or overwritten when the stream has
-// reached that point. Every member enqueues the same collectives of a group in the same order (program/checker.h checks
-// it). Groups never wait for each other: traffic that must not queue after other traffic gets a duplicate().
+// A call enqueues the collective on a stream and returns at once. Its views may be read or overwritten when the stream
+// has completed it. Every member enqueues the same collectives of a group in the same order, and its streams and events
+// enforce that order on the device (program/checker.h checks both). Collectives of different groups do not wait for
+// each other, so traffic that must not queue after other traffic of the same ranks gets a group of its own: a
+// duplicate(). Exception: over NCCL, the shard, data and world groups share a communicator if they have the same ranks.
+// These groups only sum a few numbers, all on the compute stream.
 //
 //   mesh.shard_gather().all_gather(gather_stream, shard, full);             // shard [n], full [size * n]
 //   mesh.shard_reduce().reduce_scatter(reduce_stream, gradient, shard, /*accumulate=*/true, workspace);
 //
 // Views are dense, on the stream's device, and used as flat ranges of elements, whatever their shape; n may be 0. Sums
-// add the members in the order of their indices, in float32, and round once. The result depends only on the inputs, and
-// every member gets the same bits. No call allocates memory that grows with n: scratch is the caller's `workspace`, any
-// dense view of at least the bytes that the *_workspace function returns. It is free again when the stream has reached
-// that point.
+// add the members' elements in the order of the members' indices, in float32, and round once. The result depends only
+// on the inputs. If several members get the same elements of a result, they get the same bits.
 //
-// OpRecord: each call records one op with its accesses and a CollectiveNote. A group of one member moves nothing
-// between ranks: it records a plain copy where one is needed, and nothing where the data is already in place.
+// No call allocates memory that grows with n. The caller provides scratch as `workspace`: a dense view of at least the
+// number of bytes that reduce_scatter_workspace or all_reduce_workspace returns, reusable when the stream has completed
+// the collective.
 //
-// Errors: a view that breaks the contract throws InternalError at once. A member that does not arrive within the
-// group's time limit, or a broken link, ends every rank (comm/mpi/world.h); it is not reported through the stream.
-// A failed stream drops its collectives like all other work, and the other members wait: the stream's owner must end
-// the run. A group must outlive the work enqueued on it, and is used from one host thread at a time.
+// OpRecord: each call records one op with its accesses and a CollectiveNote. A group of one member sends nothing: it
+// records a plain copy where one is needed, and nothing where the data is already in place.
+//
+// Errors: a view that breaks the contract throws InternalError at once. If a member does not reach a collective within
+// the group's time limit, or a connection breaks, every rank is ended (comm/mpi/world.h); the stream does not report
+// it. A failed stream drops its collectives like all other work, so that the other members wait for them: the stream's
+// owner must end the run. A group must outlive the work enqueued on it, and is used from one host thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +40,16 @@ namespace hawser::comm {
 enum class Reduction { sum, max };
 const char* to_string(Reduction reduction);
 
-// Bytes of workspace: upper bounds for every implementation on `device` (of a stream: its target()). `n` is the number
-// of elements of recv for reduce_scatter, of data for all_reduce. Bounded for any n: at most
+// Bytes of `workspace` that a call needs, sufficient for every implementation on `device`: pass stream.target(). `n` is
+// the number of elements of recv for reduce_scatter, of data for all_reduce. `size` is the number of members. For any n
+// the result is at most
 //   2 * (size - 1) * kReduceChunkBytes   on the CPU
 //   kCudaReduceBytes                     on a GPU
-// The GPU's is large because a sum may wait for a running GEMM to end, and transfers should not wait for the sum.
+// The GPU's limit is large enough to receive further chunks while the summing kernel waits behind a GEMM.
 constexpr std::int64_t kReduceChunkBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kCudaReduceBytes = std::int64_t{384} << 20;
-constexpr std::int64_t kGatherReduceBytes = std::int64_t{64} << 10;  // all_reduce: up to this size all sum all
+// all_reduce of at most this many bytes of data: every member gathers all inputs and sums them itself.
+constexpr std::int64_t kGatherReduceBytes = std::int64_t{64} << 10;
 std::int64_t reduce_scatter_workspace(std::int64_t n, DType reduce_dtype, int size, DeviceKind device);
 std::int64_t all_reduce_workspace(std::int64_t n, DType dtype, int size, DeviceKind device);
 
@@ -54,55 +61,57 @@ class Group {
 
   int size() const { return size_; }
   int index() const { return index_; }  // this member, in [0, size)
-  // Equal on every member, and different for every group of a run: "shard:0-3/gather".
+  // The same on every member, and unique among the groups of a run: "shard:0-3/gather".
   const std::string& name() const { return name_; }
 
   //   recv[i * n + k] = member i's send[k]
-  // send [n], recv [size * n], one dtype (any). send may be its own part of recv (recv at index * n); otherwise they do
-  // not overlap.
+  // send [n], recv [size * n], both of one dtype (any). send may be this member's own part of recv,
+  // which starts at element index * n; otherwise they must not overlap.
   void all_gather(Stream& stream, const TensorView& send, const TensorView& recv);
 
   //   recv[k] (+)= sum over members i, in order, of member i's send[index * n + k]
-  // send [size * n] is float32 or bf16 (the reduce_dtype); recv [n] is float32 or of send's dtype. accumulate adds the
-  // finished sum to recv. Without accumulate, recv may be the part of send at index * n (same dtype); otherwise nothing
-  // overlaps. send is not changed.
+  // send [size * n] is float32 or bf16 (the reduce_dtype); recv [n] is float32 or of send's dtype. With accumulate, the
+  // finished sum is added to recv. Without it, recv may be this member's own part of send, which starts at element
+  // index * n, if their dtypes are equal. Otherwise the views must not overlap. The rest of send is not changed.
   void reduce_scatter(Stream& stream, const TensorView& send, const TensorView& recv, bool accumulate,
                       const TensorView& workspace);
 
-  //   data[k] = sum (or max) over members of data[k]
-  // In place. float32 or bf16. max of a NaN is a NaN.
+  //   data[k] = sum (or max) over members i, in order, of member i's data[k]
+  // In place. float32 or bf16. If an element is NaN on any member, its max is NaN.
   void all_reduce(Stream& stream, const TensorView& data, Reduction reduction, const TensorView& workspace);
 
   //   recv[i * n + k] = member i's send[index * n + k]
-  // Both [size * n], one dtype (any), no overlap.
+  // Both [size * n], of one dtype (any); they must not overlap.
   void all_to_all(Stream& stream, const TensorView& send, const TensorView& recv);
 
-  // data becomes member root's data on every member. Any dtype.
+  // Copies member root's data into every other member's data. Any dtype.
   void broadcast(Stream& stream, const TensorView& data, int root);
 
-  // The k-th send to a peer matches the peer's k-th receive from this member; sizes are equal. A send may block until
-  // its receive, and on a GPU until earlier work of the group on any stream is done: in a ring, neighbours must
-  // alternate. peer is another member's index. Any dtype.
+  // The k-th send to a peer matches the peer's k-th receive from this member; both must have the same size. peer is
+  // another member's index. Any dtype. A send may block its stream until the peer's stream has reached the receive, and
+  // on a GPU also until earlier calls on this group, on any stream, have completed. In a ring, therefore, even members
+  // must send first and odd members receive first.
   void send(Stream& stream, const TensorView& data, int peer);
   void receive(Stream& stream, const TensorView& data, int peer);
 
-  // The stream continues when every member's stream has reached the barrier.
+  // The stream waits until every member's stream has reached the barrier. Does not block the host.
   void barrier(Stream& stream);
 
-  // A group of the same members that does not wait for this one; its name is name() + "/" + suffix. Every rank of the
-  // run calls it, in the same order relative to its other calls that create groups.
+  // Creates a group of the same members whose collectives do not wait for this group's. Its name is name() + "/" +
+  // suffix. Every rank of the run calls it, in the same order relative to its other calls that create groups.
   virtual std::unique_ptr<Group> duplicate(const std::string& suffix) = 0;
 
-  // See Mesh::register_memory. Returns this group's log line; empty if the region is registered or nothing is to do.
+  // See Mesh::register_memory, which calls it. Returns a line for the log if registration failed; else, and for groups
+  // that need none, an empty string.
   virtual std::string register_memory(std::byte*, std::int64_t) { return {}; }
   virtual void unregister_memory(std::byte*) {}
 
  protected:
   Group(std::string name, int size, int index);
 
-  // Each returns the work that the stream's worker runs; on cuda it runs at once and enqueues on `native`, elsewhere
-  // `native` is null. Called on the host in the order of the calls above, with checked arguments and n > 0. An empty
-  // function means that there is nothing to do; then nothing is recorded.
+  // Each returns the work of one collective, which Stream::launch runs: on cuda at once, where it enqueues on `native`;
+  // on the CPU later on the stream's thread, with `native` null. Called on the host in the order of the calls above,
+  // with checked arguments and n > 0. An empty function means that there is nothing to do; then nothing is recorded.
   using Work = std::function<void(const CudaNative* native)>;
   virtual Work all_gather_work(const TensorView& send, const TensorView& recv) = 0;
   virtual Work reduce_scatter_work(const TensorView& send, const TensorView& recv, bool accumulate,

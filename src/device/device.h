@@ -1,12 +1,14 @@
 // `Device`, `Stream`, `Event`, `Arena`: execution and memory of one device.
 //
-// cpu   runs work on one worker thread per stream, in order, so that streams and events have GPU semantics and ordering
-//       bugs show on a CPU.
-// cuda  one GPU. Work runs immediately on the calling thread and enqueues kernels on the stream's native handle.
-//       Kernels that find invalid data write a report, which check() and synchronize() throw (device/cuda/native.h).
-// meta  runs no work and holds no data; it records a Trace. Its addresses must not be dereferenced.
+// cpu   runs the work of each stream in order on a thread of its own, so that streams and events have GPU semantics and
+//       a missing wait causes errors on a CPU too.
+// cuda  one GPU. Work runs immediately on the calling thread, which enqueues kernels on the stream's native handle. A
+//       kernel that finds invalid data writes a fault record (device/cuda/native.h); the next check() or synchronize()
+//       of its stream throws it.
+// meta  runs no work and holds no data: it records a Trace. Its addresses must not be dereferenced.
 //
-// Errors: work that throws poisons its stream: later work is dropped, and the next synchronize() rethrows.
+// Errors: if work throws, its stream has failed. It drops all later work, and every later check() or synchronize()
+// rethrows the first exception.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +26,15 @@ const char* to_string(DeviceKind kind);
 
 struct CudaNative;  // device/cuda/native.h
 
-// A point in a stream's work. Copies share the point. A default-constructed event is already reached.
+// A point in a stream's work, reached when all work before it is done. Copies refer to the same point. A
+// default-constructed event is already reached.
 class Event {
  public:
   struct State {
     virtual ~State() = default;
     virtual void host_wait() {}
-    // False if the event is not reached within `seconds`. A device may block until it is reached instead.
+    // Blocks for at most `seconds`; false if the event is not reached by then. A device without support for the timeout
+    // blocks until the event is reached.
     virtual bool host_wait_for(double /*seconds*/) {
       host_wait();
       return true;
@@ -44,53 +48,56 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-// In-order queue of work. Called by one host thread at a time.
+// A queue of work that runs in order. Called by one host thread at a time.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual DeviceKind kind() const = 0;
   virtual const std::string& name() const = 0;
-  // The device whose memory and sizes are meant: meta returns the device that it plans for.
+  // The device kind whose workspace sizes and memory layout to use; on meta, the one planned for.
   virtual DeviceKind target() const { return kind(); }
-  // cuda: what kernels are enqueued with; null elsewhere. Wrapping streams forward it.
+  // cuda: the handles that kernels are enqueued with; null elsewhere. Streams that wrap another one forward it.
   virtual const CudaNative* native() const { return nullptr; }
-  // Enqueues `work` without blocking (cpu: it runs later on the stream's thread; cuda: it runs now and enqueues; meta:
-  // it is dropped).
+  // Enqueues an op without blocking. cpu: `work` runs later on the stream's thread. cuda: `work` runs now and enqueues
+  // kernels. meta: `work` is dropped. `record` describes the op; meta stores it in its trace, and wrapping streams
+  // check and measure by it.
   virtual void launch(OpRecord record, std::function<void()> work) = 0;
-  // Enqueues `work` that runs on the host, on a thread of the device, once earlier work is done (cuda:
-  // cudaLaunchHostFunc). It must be short and call neither the device nor a stream. check() and synchronize() rethrow
-  // its exceptions.
+  // Enqueues `work` that runs on the host once earlier work of the stream is done, on a thread that the device chooses
+  // (cuda: cudaLaunchHostFunc). It must be short and call neither the device nor a stream. Errors as for launch().
   virtual void call_host(OpRecord record, std::function<void()> work) { launch(std::move(record), std::move(work)); }
-  // An event after all work enqueued so far.
+  // Enqueues an event, which is reached when all work enqueued so far is done.
   virtual Event record_event() = 0;
-  // Work enqueued later starts after the event. Does not block the host.
+  // Work that is enqueued after this call starts after the event is reached. Does not block the host.
   virtual void wait(const Event& event) = 0;
-  // Blocks the host until all enqueued work is done; rethrows its first exception.
+  // Blocks the host until all enqueued work is done; then rethrows the stream's first exception, if any.
   virtual void synchronize() = 0;
-  // Rethrows the first exception so far; does not wait.
+  // Rethrows the stream's first exception so far, if any; does not wait.
   virtual void check() = 0;
 };
 
 // Blocks the host until the event is reached. Does not report errors: synchronize the stream to see them.
 void host_wait(const Event& event);
-// host_wait with a timeout; false if it expires. Only the cpu device supports the timeout. The host can check for
-// errors in between: a failed stream can leave another one waiting for ranks that wait for this rank.
+// host_wait with a timeout; false if it expires. Only the cpu device supports the timeout; cuda waits without limit.
+// Between calls the host can check its streams for errors. Otherwise it could wait forever: a failed stream drops its
+// collectives, so other ranks wait for this rank, and this rank's other streams wait for them.
 bool host_wait_for(const Event& event, double seconds);
 
-// Enqueues a copy of `bytes` between device and host memory, in either direction, or within one of them. The host
-// memory must not change until the copy is done; with Memory::host the copy does not block the caller.
+// Enqueues a copy of `bytes` bytes between device and host memory, in either direction, or within one of them. The host
+// memory must not be changed or freed until the copy is done. With host memory from Memory::host the copy does not
+// block the caller.
 void transfer(Stream& stream, OpRecord record, void* to, const void* from, std::int64_t bytes);
 
-// Memory use as the device's driver reports it: of all processes, including contexts and libraries.
+// Bytes of device memory as the driver reports them. `used` is of all processes, including contexts and libraries.
 struct DeviceMemory {
   std::int64_t used = 0, total = 0;
 };
 
-// host: host memory that the device copies from and to at full speed (cuda: pinned; elsewhere the same as `device`).
+// device: the device's own memory. host: host memory that the device copies from and to at full speed (cuda: pinned
+// memory; elsewhere the same as `device`).
 enum class Memory { device, host };
 
-// Allocator for a device's large regions, instead of the device's own: memory that other GPUs' processes can map
-// (comm/nccl). allocate returns null if the allocation fails.
+// Replaces the allocator of a cuda device for regions of at least kLargeRegion bytes, so that other processes' GPUs can
+// map them (comm/nccl). allocate returns null if the allocation fails.
 struct DeviceAllocator {
   std::function<std::byte*(std::int64_t bytes)> allocate;
   std::function<void(std::byte* data)> free;
@@ -102,15 +109,17 @@ class Device {
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
   virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
-  // Aligned to kAlignment. cpu: zero-filled pages, resident once touched. Throws Error(does_not_fit).
+  // Returns a region of device memory, aligned to kAlignment. cpu: zero-filled pages, resident once touched. Throws
+  // Error(does_not_fit) if there is not enough memory.
   virtual std::byte* allocate(std::int64_t bytes) = 0;
   virtual void free(std::byte* data, std::int64_t bytes) noexcept = 0;
-  // cuda: later regions of at least kLargeRegion bytes come from this allocator.
+  // cuda: later calls of allocate() for at least kLargeRegion bytes use this allocator. Other devices ignore it.
   virtual void set_allocator(const DeviceAllocator&) {}
+  // allocate() and free() for Memory::host.
   virtual std::byte* allocate_host(std::int64_t bytes) { return allocate(bytes); }
   virtual void free_host(std::byte* data, std::int64_t bytes) noexcept { free(data, bytes); }
-  // Number of allocations from the system so far, including ops' scratch; does not change during a step. Counted by
-  // cuda only.
+  // Number of allocations from the driver so far, of device and pinned host memory, including ops' scratch; must not
+  // change during a step. Only cuda counts them; others return 0.
   virtual std::int64_t allocations() const { return 0; }
   // Zeros if no driver counts memory (cpu, meta).
   virtual DeviceMemory memory() const { return {}; }
@@ -118,7 +127,7 @@ class Device {
   static constexpr std::int64_t kAlignment = 256;
 };
 
-// Owns one region of device memory.
+// Owns one region of a device's memory.
 class Arena {
  public:
   Arena() = default;
@@ -140,25 +149,25 @@ class Arena {
 };
 
 struct CpuOptions {
-  int threads = 1;            // OpenMP threads of each stream's parallel regions
-  double random_delay_s = 0;  // tests: sleep a random time up to this before each task
-  std::uint64_t delay_seed = 1;
+  int threads = 1;               // OpenMP threads of each stream's parallel regions
+  double random_delay_s = 0;     // for tests: max seconds of a random sleep before each task of a stream
+  std::uint64_t delay_seed = 1;  // of the random sleeps
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
 
 struct CudaInfo {
-  int devices = 0;      // GPUs that this process may use
-  std::string name;     // name of the first
-  std::string problem;  // why there is none, as a sentence; empty if there is one
+  int devices = 0;      // number of GPUs that this process may use
+  std::string name;     // of the first GPU
+  std::string problem;  // why no GPU can be used, for an error message; empty if one can
 };
 CudaInfo cuda_info();
 // Throws UserError if there is no such GPU, or if this binary was built without CUDA.
 std::unique_ptr<Device> make_cuda_device(int ordinal = 0);
 
-// A device whose streams write one trace.
+// The meta device: all its streams record into one trace.
 class MetaDevice : public Device {
  public:
-  // target: the device that is planned for.
+  // target: the kind of device that the trace is recorded for.
   explicit MetaDevice(DeviceKind target = DeviceKind::cpu) : target_(target) {}
   DeviceKind kind() const override { return DeviceKind::meta; }
   std::unique_ptr<Stream> make_stream(const std::string& name) override;
@@ -168,7 +177,7 @@ class MetaDevice : public Device {
 
   const Trace& trace() const { return trace_; }
   Trace take_trace() { return std::move(trace_); }
-  void set_instruction(int instruction) { instruction_ = instruction; }  // stored in the items that follow
+  void set_instruction(int instruction) { instruction_ = instruction; }  // of the trace items that follow
 
  private:
   friend class MetaStream;

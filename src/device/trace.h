@@ -63,7 +63,7 @@ struct TraceItem {
   Kind kind = Kind::work;
   int stream = 0;
   int instruction = -1;  // index of the program's instruction; -1: none
-  int target = -1;       // wait: index of the record item waited for
+  int target = -1;       // wait: index of the record_event item waited for
   OpRecord record;       // work only
 };
 

@@ -17,7 +17,7 @@ struct RankPlan {
   Trace trace;
   step::BufferPlan buffers;  // with its placement
   std::int64_t parameter_bytes = 0, optimizer_bytes = 0, kv_cache_bytes = 0;
-  std::int64_t state_bytes = 0;    // includes the three above
+  std::int64_t state_bytes = 0;    // of the model state (step/state.h); includes the three above
   std::int64_t scratch_bytes = 0;  // of the streams: workspace shared by a GPU's ops
 
   // All device memory of a session for this purpose.

@@ -1,4 +1,5 @@
-// Checker: proves that a traced program is free of races, deadlocks and mismatched collectives, without a device.
+// `check_memory`, `check_collectives`: prove, from traces of the meta device, that a program is free of races,
+// deadlocks and mismatched collectives.
 #pragma once
 
 #include <string>
@@ -9,31 +10,38 @@
 
 namespace hawser::program {
 
-// What one rank will do: its trace, its buffers and their placement.
+// The trace of one rank's step, its buffers and their placement.
 struct RankTrace {
   int rank = 0;
   const Trace* trace = nullptr;
-  const std::vector<Buffer>* buffers = nullptr;
-  const Placement* placement = nullptr;
+  const std::vector<Buffer>* buffers = nullptr;  // required by check_memory
+  const Placement* placement = nullptr;          // null: offsets are not checked
 };
 
-// Each check returns one line per defect, at most kMaxDefects; empty if there is none.
+// Each check returns one line per defect, at most kMaxDefects lines; it returns no lines if there is no defect.
 constexpr int kMaxDefects = 20;
 
-// Checks one rank. Two accesses to the same bytes, one of them a write, must be ordered. Two buffers may share bytes
-// only if all accesses to one are over before any access to the other starts. Bytes that are read must have been
-// written in this trace by an earlier item, unless the buffer's purpose is kPersistent. With a placement, every used
-// buffer must be aligned and inside the arena.
+// Checks the memory accesses of one rank:
+// - Every access must be inside one buffer.
+// - Of two accesses to the same bytes of a buffer, at least one of them a write, one must have completed before the
+//   other starts.
+// - Every byte that is read must have been written by an earlier item of this trace, unless the buffer's purpose is
+//   kPersistent.
+// - With a placement, every accessed buffer that is not persistent must have an aligned offset and be inside the arena.
+//   Two buffers may share bytes only if every access to one has completed before any access to the other starts.
 std::vector<std::string> check_memory(const RankTrace& rank);
 
-// Checks collectives across ranks. Every member of a communicator must call the same collectives in one order, and its
-// own streams and events must fix that order. Sends and receives must pair up. Running all streams of all ranks must
-// end, where a collective ends when every member has reached it, and a send when its receive is reached. Members that
-// are not among `ranks` are assumed to behave as the given ones.
+// Checks collectives across ranks:
+// - All members of a communicator must call the same collectives with the same sizes in the same order, and each rank's
+//   streams and events must enforce that order.
+// - The k-th send from one member to another must have the size of the receiver's k-th receive from the sender.
+// - A simulation of all streams of all ranks must not deadlock. In it, a collective completes when every member's
+//   stream has reached it; a send and its receive complete when both have been reached.
+// Members that are not among `ranks` are assumed to make the same calls as those that are.
 //
-// Sends and receives name members by index. Members are numbered in the order of their ranks (comm/mesh.h), so the
-// pairs are known if all members of a communicator are among `ranks`; otherwise its sends and receives count as
-// matched.
+// Sends and receives name the other member by its index in the communicator. Members are numbered in ascending order of
+// rank (comm/mesh.h). If all members of a communicator are among `ranks`, the index therefore determines the rank;
+// otherwise the sends and receives of that communicator are assumed to match.
 std::vector<std::string> check_collectives(const std::vector<RankTrace>& ranks);
 
 }  // namespace hawser::program

@@ -43,8 +43,8 @@ Lifetimes::Lifetimes(const Trace& trace, const Order& order, const std::vector<B
       // A stream's clocks only grow, so the buffer's first access on it bounds its later ones.
       if (last == 0) {
         for (int s = 0; s < streams_; ++s) {
-          int& known = completed_before_[b * static_cast<std::size_t>(streams_) + static_cast<std::size_t>(s)];
-          known = std::min(known, order.clock(static_cast<int>(i), s));
+          int& completed = completed_before_[b * static_cast<std::size_t>(streams_) + static_cast<std::size_t>(s)];
+          completed = std::min(completed, order.clock(static_cast<int>(i), s));
         }
       }
       last = order.position(static_cast<int>(i));
@@ -54,9 +54,9 @@ Lifetimes::Lifetimes(const Trace& trace, const Order& order, const std::vector<B
 
 bool Lifetimes::before(int a, int b) const {
   const int* last = &last_position_[static_cast<std::size_t>(a) * static_cast<std::size_t>(streams_)];
-  const int* known = &completed_before_[static_cast<std::size_t>(b) * static_cast<std::size_t>(streams_)];
+  const int* completed = &completed_before_[static_cast<std::size_t>(b) * static_cast<std::size_t>(streams_)];
   for (int s = 0; s < streams_; ++s) {
-    if (last[s] > known[s]) return false;
+    if (last[s] > completed[s]) return false;
   }
   return true;
 }

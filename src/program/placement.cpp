@@ -41,9 +41,10 @@ std::vector<int> run_ahead(const Trace& trace, int eager) {
   return out;
 }
 
-// The buffers live at one moment of one execution order: those that have been accessed and are not known to be over by
-// the accesses so far. No two of them are disjoint, so their sum is a lower bound of every placement. Each buffer is in
-// the heap of one stream on which its last access is not known to be over.
+// The buffers live at one moment of one execution order: those that have been accessed, and whose accesses are not all
+// known to have completed before the newest buffer's accesses start. No two of them have disjoint lifetimes, so the sum
+// of their sizes is a lower bound of every placement. Each buffer is in the heap of one stream on which its last access
+// is not known to have completed.
 class LiveSet {
  public:
   LiveSet(const Lifetimes& lifetimes, const std::vector<Buffer>& buffers, int streams)
@@ -72,7 +73,8 @@ class LiveSet {
  private:
   using Entry = std::pair<int, int>;  // last position on the heap's stream, buffer
 
-  // Puts the buffer into the heap of a stream on which it is not over before `newest`; false if it is over on all.
+  // Puts the buffer into the heap of a stream on which its last access has not completed before `newest` starts; false
+  // if there is no such stream.
   bool put(int buffer, int newest) {
     for (std::size_t s = 0; s < heaps_.size(); ++s) {
       const int last = lifetimes_.last_position(buffer, static_cast<int>(s));

@@ -1,5 +1,5 @@
-// `Placement`: offsets of every buffer in the arena, from their lifetimes. Two buffers may share bytes only if every
-// access to one is over before any access to the other starts.
+// `Placement`: the offset of every buffer in the arena, computed from the buffers' lifetimes. Two buffers may share
+// bytes only if every access to one has completed before any access to the other starts.
 #pragma once
 
 #include <cstdint>
@@ -11,45 +11,51 @@
 
 namespace hawser::program {
 
-// Purpose of buffers whose contents persist from step to step: parameters, moments. Their owner places them, and they
-// share bytes with no other buffer.
+// Purpose of buffers whose contents persist from step to step, such as parameters and moments. The model state
+// (step/state.h) places them outside the arena; they share bytes with no other buffer.
 inline const std::string kPersistent = "persistent";
 
 // A buffer as allocated on the meta device.
 struct Buffer {
   std::string name;           // "saved/attention/layer 3/mb 0", for reports
   std::string purpose;        // "activations", "weights", "gradients", "workspace" …
-  std::uint64_t address = 0;  // its region on meta
+  std::uint64_t address = 0;  // on the meta device: the buffer is [address, address + bytes)
   std::int64_t bytes = 0;
 };
 
 struct Placement {
-  std::vector<std::int64_t> offsets;  // by buffer, aligned to Device::kAlignment; -1: persistent or never used
-  std::int64_t bytes = 0;             // of the step's arena
-  // A lower bound of `bytes`: the largest sum found of buffers that are live at once, about when `peak_item` starts. No
-  // two of these buffers may share bytes.
+  // By buffer: bytes from the arena's begin, a multiple of Device::kAlignment. -1: persistent, or never accessed.
+  std::vector<std::int64_t> offsets;
+  std::int64_t bytes = 0;  // size of the step's arena
+  // Indices of the largest set found of buffers that are live at the same time, largest buffer first. No two of them
+  // may share bytes.
+  std::vector<int> peak_buffers;
+  // Sum of the sizes of peak_buffers, each rounded up to Device::kAlignment. A lower bound of `bytes`.
   std::int64_t live_bytes = 0;
+  // Index of the trace item near whose start they are live: the first access to the buffer that completes the peak. -1:
+  // no buffer is placed.
   int peak_item = -1;
-  std::vector<int> peak_buffers;  // live at the peak, largest first
 };
 
-// First and last accesses of every buffer, by stream.
+// When each buffer is accessed: its first and last accesses, and their order relative to the items of every stream.
+// Indices of buffers, streams and items are those of the constructor's arguments.
 class Lifetimes {
  public:
   Lifetimes(const Trace& trace, const Order& order, const std::vector<Buffer>& buffers);
 
   bool used(int buffer) const { return used_[static_cast<std::size_t>(buffer)]; }
-  // True if every access to a is over before any access to b starts.
+  // True if every access to `a` has completed before any access to `b` starts.
   bool before(int a, int b) const;
   bool disjoint(int a, int b) const { return before(a, b) || before(b, a); }
-  // Items of the first and last access in list order.
+  // Indices of the first and last trace items, in the order of the trace, that access the buffer; -1: never accessed.
   int first_item(int buffer) const { return first_[static_cast<std::size_t>(buffer)]; }
   int last_item(int buffer) const { return last_[static_cast<std::size_t>(buffer)]; }
-  // Position in the stream of the buffer's last access on it, 0 if there is none.
+  // 1-based position, among the items of `stream`, of that stream's last access to the buffer; 0: it has none.
   int last_position(int buffer, int stream) const {
     return last_position_[static_cast<std::size_t>(buffer * streams_ + stream)];
   }
-  // The number of items of the stream that are over before any access to the buffer starts.
+  // The number of items of `stream` that are guaranteed to have completed before any access to the buffer starts: those
+  // at positions [1, completed_before]. INT_MAX if the buffer is never accessed.
   int completed_before(int buffer, int stream) const {
     return completed_before_[static_cast<std::size_t>(buffer * streams_ + stream)];
   }
@@ -61,11 +67,11 @@ class Lifetimes {
   std::vector<int> last_position_, completed_before_;  // [buffer][stream]
 };
 
-// Finds the buffer that an address of the trace belongs to.
+// Finds the buffer that contains an address of the trace. `buffers` outlives it.
 class BufferIndex {
  public:
   explicit BufferIndex(const std::vector<Buffer>& buffers);
-  int find(std::uint64_t address) const;  // -1: none
+  int find(std::uint64_t address) const;  // index of the buffer; -1: none
 
  private:
   std::vector<std::pair<std::uint64_t, int>> starts_;
@@ -73,8 +79,8 @@ class BufferIndex {
 };
 
 enum class Placing {
-  offsets,   // the full placement
-  estimate,  // only the lower bound: no offsets, `bytes` is `live_bytes`
+  offsets,   // computes all of Placement
+  estimate,  // computes only the lower bound: all offsets are -1, and `bytes` is `live_bytes`
 };
 
 // Computes offsets of all buffers except the persistent ones. The result depends only on the arguments.

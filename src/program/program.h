@@ -1,8 +1,9 @@
-// `Program`: the step as a list of instructions, each on one stream, with the instructions it waits for.
+// `Program`: one step as a list of instructions. Each instruction runs on one stream and lists the instructions that it
+// waits for.
 //
-// parallel/ and step/ write it, the executor of step/ runs it, and report/ displays it. An instruction names the op,
-// layer, unit and micro-batch; the executor implements it on any device. The host enqueues instructions in list order.
-// On the device an instruction starts when the earlier instructions of its stream and all those in `after` have ended.
+// parallel/ and step/ write the program, the executor of step/ runs it on any device, and report/ displays it. The host
+// enqueues the instructions in list order. On the device, an instruction starts when all earlier instructions of its
+// stream and all instructions in its `after` have ended.
 #pragma once
 
 #include <string>
@@ -10,29 +11,33 @@
 
 namespace hawser::program {
 
+// `gather` and `reduce` communicate among the ranks of mesh.shard() (comm/mesh.h): the shard x context ranks, which
+// together hold one copy of the parameters and moments.
 enum class Op {
-  begin_step,       // copies the step scalars to the device, zeroes the loss sum
-  load_batch,       // copies a micro-batch to the device
-  gather,           // all-gathers a unit's shards into its unsharded flat buffer
-  embed,            // ids to the first activations
-  forward,          // one layer
-  loss,             // head: loss only
-  logits,           // head: logits at logit_positions, copied to the host
-  loss_gradient,    // head: loss and the gradient of its input
-  recompute,        // recomputes one layer's saved tensors
-  backward,         // one layer
-  backward_weight,  // one layer's delayed weight gradients
-  embed_backward,
-  reduce,             // reduce-scatters a unit's gradients to shards, over shard x context
-  reduce_replicas,    // all-reduces a unit's gradient shard over replicas
-  grad_norm_partial,  // adds a unit's squared gradient norm
-  gradient_norm,      // global norm and clip coefficient
+  begin_step,         // copies the step's scalars to the device and zeroes its results (not in a continued evaluation)
+  load_batch,         // copies a micro-batch's index tensors to the device
+  gather,             // all-gathers a unit's weight shards into its unsharded flat buffer
+  embed,              // token embedding: the first layer's input
+  forward,            // forward of one layer
+  loss,               // head: loss only
+  logits,             // head: logits at logit_positions, copied to the host
+  loss_gradient,      // head: loss, gradient of its input and gradients of its weights
+  recompute,          // recomputes those saved tensors of one layer that its policy does not store
+  backward,           // backward of one layer
+  backward_weight,    // one layer's weight gradients, where the policy computes them after backward
+  embed_backward,     // gradient of the embedding table
+  reduce,             // reduce-scatters a unit's gradient into the ranks' shards of it
+  reduce_replicas,    // all-reduces a unit's gradient shard over the ranks that hold the same shard
+  grad_norm_partial,  // adds the squares of a unit's gradient shard to this rank's sum
+  gradient_norm,      // all-reduces that sum over mesh.shard(); computes the global norm and the clip coefficient
   parameter_norms,    // the norm of every parameter's gradient, for `eval --gradient-norms`
-  update,             // a unit's optimizer step
-  end_step,           // all-reduces the loss; copies metrics to the host
+  update,             // optimizer step on this rank's shard of a unit
+  end_step,           // all-reduces the loss and copies the results to the host
 };
 const char* to_string(Op op);
 
+// exchange: communication inside layers (context parallelism). gather, reduce: the instructions of that name. compute:
+// everything else. count: the number of streams.
 enum class StreamId { compute, exchange, gather, reduce, count };
 const char* to_string(StreamId stream);
 
@@ -40,18 +45,21 @@ struct Instruction {
   int id = 0;  // index in the program
   Op op = Op::begin_step;
   StreamId stream = StreamId::compute;
-  int unit = -1, layer = -1, micro_batch = -1;
-  std::vector<int> gathered;  // forward, backward …: the gather instructions whose buffers hold the weights, by unit
-  int input = -1;             // the instruction that wrote x (forward) or dy (backward)
-  int partner = -1;           // recompute, backward, backward_weight: the layer's forward instruction
-  std::vector<int> after;     // instructions to wait for, besides earlier ones of the same stream
+  int unit = -1, layer = -1, micro_batch = -1;  // -1: not used by the op
+  // For an op that reads weights: ids of the gather instructions whose buffers hold them, in no fixed order; each names
+  // its unit. One per unit that the op reads: two for the head with tied embeddings, else one. May contain units that
+  // the op does not read, because adjacent instructions share gathers. Empty if parameters are not sharded.
+  std::vector<int> gathered;
+  int input = -1;    // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
+  int partner = -1;  // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch
+  std::vector<int> after;  // ids of instructions to wait for, besides earlier ones of the same stream
 };
 
 struct Program {
   std::vector<Instruction> instructions;
   int micro_batches = 1;
 
-  // Appends an instruction, sets its id and returns it.
+  // Appends the instruction and sets its id; returns the id.
   int add(Instruction instruction);
   std::string text() const;  // one line per instruction, for users and tests
 };

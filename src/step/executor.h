@@ -1,8 +1,9 @@
-// `Executor`: runs a program; turns its instructions into calls of layers, ops and collectives on one device. On meta
-// the same executor makes the plan; on the CPU it is the reference.
+// `Executor`: runs a program on one device, as calls of layers, ops and collectives. On meta these calls record the
+// trace from which plan/ plans the memory; on the CPU they are the reference for the other devices.
 //
-// Enqueueing a step waits only for the end of the third step before it (step/host_link.h), and no instruction reads
-// device memory on the host: the results of a step are read when its end event has been reached.
+// Enqueueing step n blocks the host only until step n - 3 has ended (step/host_link.h). No instruction makes the host
+// read device memory: the compute stream copies a step's results to the host, which may read them once the step's end
+// event is reached.
 #pragma once
 
 #include <array>
@@ -24,7 +25,7 @@
 
 namespace hawser::step {
 
-// The streams of a step, by program::StreamId. Executors whose steps do not run concurrently may share them.
+// The streams of a step, indexed by program::StreamId. Executors may share them if their steps do not run concurrently.
 using Streams = std::array<std::unique_ptr<Stream>, static_cast<std::size_t>(program::StreamId::count)>;
 Streams make_streams(Device& device);
 
@@ -32,7 +33,7 @@ struct OptimizerSettings {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0, gradient_clip = 0;
 };
 
-// Everything the executor refers to; all of it outlives the executor.
+// The arguments of the constructor. What the pointers point to outlives the executor.
 struct ExecutorSetup {
   const models::Model* model = nullptr;
   const program::Program* program = nullptr;
@@ -43,41 +44,49 @@ struct ExecutorSetup {
   Buffers* buffers = nullptr;
   nn::Seams seams;
   BatchBounds bounds;
-  std::vector<nn::SavePolicy> policies;
+  std::vector<nn::SavePolicy> policies;  // by layer; attention and MLP of a block are two layers
   OptimizerSettings optimizer;
   DType compute = DType::f32;
-  // dtype of a micro-batch's unsharded gradients that are reduced to float32 shards; bf16 needs bf16 compute. Ignored
-  // if gradients are not reduced to shards, or accumulate over micro-batches first: those are float32.
+  // dtype of the unsharded gradient of one micro-batch, which `reduce` reduce-scatters into a float32 shard: float32,
+  // or `compute`. Unsharded gradients are float32 regardless with local_accumulation, or if a unit has only one shard.
   DType reduce_dtype = DType::f32;
   int threads = 1;
-  bool deterministic = false;       // attention gradients are bitwise repeatable (ops/attention/attention.h)
-  bool local_accumulation = false;  // unsharded gradients accumulate over micro-batches; else each is reduced to shards
-  bool keep_gradients = false;      // gradient shards stay valid after the step; needs a program with gradients
-  bool keep_saved = true;           // false: forward only; no saved tensor outlives its instruction
-  // Called before each instruction is enqueued: meta tags its trace with it, the host sets the phase.
+  bool deterministic = false;  // attention gradients are bitwise repeatable (ops/attention/attention.h)
+  // True: unsharded gradients accumulate over the step's micro-batches and are reduce-scattered once. False: those of
+  // each micro-batch are reduce-scattered, and the shards accumulate.
+  bool local_accumulation = false;
+  bool keep_gradients = false;  // gradient shards stay valid after the step; needs a program with gradients
+  bool keep_saved = true;       // false, for forward-only programs: no saved tensor outlives its instruction
+  // Called on the host before each instruction is enqueued. plan/ labels the items of the trace with the instruction;
+  // train/ records it as the phase named in timeout messages, and labels timelines.
   std::function<void(const program::Instruction&)> on_instruction;
 };
 
 // The host's input of one step.
 struct StepInput {
   StepScalars scalars;
-  bool skip = false;                                      // no valid target on any rank: nothing is updated
+  bool skip = false;  // true if no rank has a valid target: parameters and moments are not updated
   std::vector<std::shared_ptr<const HostBatch>> batches;  // one per micro-batch; ignored on meta
-  bool keep_loss_sum = false;                             // evaluation: add to the loss of earlier steps
+  bool keep_loss_sum = false;                             // evaluation: adds to the loss sum of the steps before
 };
 
-// The outputs of a step; filled in when `end` has been reached.
+// The outputs of a step. The device fills in all of them before `end` is reached, unless a stream has failed. On meta
+// they are not filled in.
 struct StepOutput {
   Event end;
   std::shared_ptr<StepResult> result = std::make_shared<StepResult>();
-  // When the device reached `result`: the host may look much later, or at several steps at once.
+  // Host time at which `result` was filled in, which is when the device completed the step's last computation. The host
+  // may look much later, and at several steps at once.
   std::shared_ptr<std::chrono::steady_clock::time_point> reached =
       std::make_shared<std::chrono::steady_clock::time_point>();
-  std::shared_ptr<std::vector<float>> parameter_norms;  // Purpose::gradient_norms: by nn::FusedSlice, in model order
-  std::shared_ptr<std::vector<float>> logits;  // Purpose::logits: of the last micro-batch's logit_positions, [B, V]
+  // Purpose::gradient_norms: the gradient norm of each slice (nn::FusedSlice) of each parameter, in model order.
+  std::shared_ptr<std::vector<float>> parameter_norms;
+  // Purpose::logits: of the last micro-batch, [BatchBounds::logit_positions, vocabulary].
+  std::shared_ptr<std::vector<float>> logits;
 };
 
-// The name of the op that reads, at the end of a step, the gradients that keep_gradients keeps.
+// With keep_gradients: name of the recorded no-op at the end of a step that reads all gradient shards. It extends their
+// lifetimes, so that no other buffer of the step reuses their bytes.
 inline constexpr char kKeepGradients[] = "keep_gradients";
 
 class Executor {
@@ -86,18 +95,19 @@ class Executor {
   ~Executor();
 
   StepOutput enqueue(const StepInput& input);
-  // The next step's update of unit u waits for until[u]: other work still reads the state before the update.
+  // The `update` of unit u in the next step waits for until[u], the end of concurrent work that reads the unit's state
+  // (train/snapshot.h).
   void hold_updates(std::vector<Event> until) { held_ = std::move(until); }
-  // Blocks until all enqueued work is over; rethrows any stream's error.
+  // Blocks until all enqueued work has completed; rethrows any stream's error.
   void synchronize();
-  // Rethrows errors so far, without waiting.
+  // Rethrows any stream's error so far; does not wait.
   void check();
   Stream& compute_stream();
   void set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
     setup_.on_instruction = std::move(on_instruction);
   }
-  // The shard of a unit's gradient, float32 [count]. With keep_gradients it is valid after synchronize() until the next
-  // step.
+  // This rank's shard of a unit's gradient, float32 [UnitState::count]. With keep_gradients it is valid from
+  // synchronize() until the next step is enqueued.
   TensorView gradient_shard(int unit);
 
  private:
@@ -120,7 +130,7 @@ class Executor {
   void end_step(const program::Instruction& instruction, StepOutput& output);
   void all_reduce_small(const program::Instruction& instruction, comm::Group& group, const TensorView& data);
 
-  const HostBatch* host_batch(int micro_batch) const;  // of the step that is being enqueued; null on meta
+  const HostBatch* host_batch(int micro_batch) const;  // of the step being enqueued; null on meta, or if negative
   nn::BatchViews batch_views(int micro_batch);
   TensorView activation(int instruction);
   nn::Saved saved_views(const program::Instruction& instruction);
@@ -132,20 +142,20 @@ class Executor {
   TensorView temp(const program::Instruction& instruction, DType dtype, const Shape& shape);
   Stream& stream(program::StreamId id) { return *streams_[static_cast<std::size_t>(id)]; }
   Shape logits_shape() const;
-  std::int64_t staged_bytes() const;  // what one step copies between host and device
+  std::int64_t staged_bytes() const;  // bytes of pinned memory that one step's copies between host and device need
 
   ExecutorSetup setup_;
   Streams own_streams_;
   Streams& streams_;
   HostLink link_;
-  std::vector<Event> end_events_;  // by instruction, of this step
-  Event step_end_;
-  std::vector<Event> held_;                      // by unit: what its next update waits for; empty: nothing
-  std::set<std::pair<BufferKey, int>> written_;  // gradients written in this step: (buffer, parameter)
-  std::set<BufferKey> gaps_filled_;
-  bool norm_begun_ = false;  // this step's sum of squares has been started
-  int temps_ = 0;
-  const StepInput* input_ = nullptr;  // while a step is enqueued
+  std::vector<Event> end_events_;                // by instruction: its end in the step being enqueued
+  Event step_end_;                               // of the step enqueued last
+  std::vector<Event> held_;                      // by unit: the event that its next update waits for; empty: none
+  std::set<std::pair<BufferKey, int>> written_;  // gradients written in this step: (buffer, index of the parameter)
+  std::set<BufferKey> gaps_filled_;              // gradient buffers whose padding was zeroed in this step
+  bool norm_begun_ = false;                      // a grad_norm_partial of this step has been enqueued
+  int temps_ = 0;                                // temps of the current instruction so far
+  const StepInput* input_ = nullptr;             // of the step being enqueued; null between steps
 };
 
 }  // namespace hawser::step

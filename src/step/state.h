@@ -1,5 +1,5 @@
-// `ModelState`: what a rank keeps from step to step: its shard of every unit's parameters and moments, and the scalars
-// that the device reads in each step.
+// `ModelState`: a rank's device memory that persists from step to step: its shard of every unit's parameters and
+// moments, the KV caches of generation, and the scalars that a step reads and writes.
 #pragma once
 
 #include <vector>
@@ -9,42 +9,45 @@
 
 namespace hawser::step {
 
-// Scalars of a step: float32 on the device, at one address for the entire run; written by begin_step.
+// The scalars that the ops of a step read. begin_step copies them to the device, as float32 [kFields], to the same
+// address in every step.
 struct StepScalars {
   float learning_rate = 0;
   float bias_correction1 = 1;
   float bias_correction2 = 1;
-  float inverse_targets = 0;  // 1 / valid targets of the step; 0 if there is none
+  float inverse_targets = 0;  // 1 / number of valid targets of the step, over all ranks; 0 if there is none
   static constexpr std::int64_t kFields = 4;
 };
 
-// Results of a step: float32 on the device, copied to the host by end_step.
+// The results of a step: float32 [kFields] on the device; end_step copies them to the host.
 struct StepResult {
-  float loss_sum = 0;       // over all ranks
-  float sum_squares = 0;    // of the gradient
-  float gradient_norm = 0;  // before clipping
-  float clip = 1;           // coefficient
+  float loss_sum = 0;       // sum over valid targets: this rank's on the device, all ranks' on the host
+  float sum_squares = 0;    // of the global gradient; until gradient_norm all-reduces it, of this rank's shards
+  float gradient_norm = 0;  // global L2 norm before clipping
+  float clip = 1;           // coefficient that scales the gradient
   static constexpr std::int64_t kFields = 4;
 };
 
-// The shard of one unit: elements [begin, begin + count) of its flat buffer.
+// This rank's shard of one unit: elements [begin, begin + count) of the unit's flat buffer.
 struct UnitState {
   std::int64_t begin = 0, count = 0;
   TensorView weights;              // float32: the master weights
-  TensorView compute;              // compute dtype: `weights` itself if float32, else a rounded copy
-  TensorView exp_avg, exp_avg_sq;  // float32; empty without optimizer
+  TensorView compute;              // in the compute dtype: `weights` itself if that is float32, else a rounded copy
+  TensorView exp_avg, exp_avg_sq;  // float32: Adam's moments; empty without StateOptions::optimizer
 };
 
 struct StateOptions {
-  int parts = 1, part = 0;  // shard index and count of flat buffers
+  int parts = 1;  // number of shards of each flat buffer
+  int part = 0;   // index of this rank's shard
   DType compute = DType::f32;
-  bool optimizer = true;
-  std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h)
+  bool optimizer = true;           // reserve moments
+  std::int64_t kv_cache_rows = 0;  // slots of each layer's KV cache (nn/kv_cache.h); 0: no KV cache
 };
 
 class ModelState {
  public:
-  // Reserves memory, zeroed except the rotary frequencies. On meta there is no memory behind the views.
+  // Reserves the memory and zeroes it, then writes the rotary frequencies. On meta the views have addresses but no
+  // data.
   ModelState(const models::Model& model, const StateOptions& options, Device& device);
 
   const StateOptions& options() const { return options_; }
@@ -52,17 +55,17 @@ class ModelState {
   const TensorView& rope_frequencies() const { return rope_frequencies_; }
   const TensorView& scalars() const { return scalars_; }        // float32 [StepScalars::kFields]
   const TensorView& result() const { return result_; }          // float32 [StepResult::kFields]
-  const TensorView& skip() const { return skip_; }              // int32 [1]
+  const TensorView& skip() const { return skip_; }              // int32 [1]: StepInput::skip
   const TensorView& parameter_norms() const { return norms_; }  // float32 [slices of all parameters]
-  std::int64_t bytes() const { return arena_.bytes(); }
+  std::int64_t bytes() const { return arena_.bytes(); }         // includes the three below
   std::int64_t parameter_bytes() const { return parameter_bytes_; }
   std::int64_t optimizer_bytes() const { return optimizer_bytes_; }
   std::int64_t kv_cache_bytes() const { return kv_cache_bytes_; }
-  // The layer's KV cache, in the compute dtype; empty if it has none.
+  // The layer's KV cache, in the compute dtype. Empty if the layer is no attention layer, or kv_cache_rows is 0.
   const nn::KvCache& kv_cache(int layer) const { return kv_caches_[static_cast<std::size_t>(layer)]; }
-  std::byte* data() const { return arena_.data(); }
+  std::byte* data() const { return arena_.data(); }  // [bytes()]
 
-  // Rounds a unit's master weights into the compute copy; does nothing if they are the same.
+  // Enqueues the rounding of a unit's master weights into UnitState::compute; does nothing if both are the same view.
   void refresh_compute(int unit, Stream& stream) const;
 
  private:

@@ -12,7 +12,7 @@
 
 namespace hawser::train {
 
-// The meta that `fit` stores in a checkpoint:
+// The metadata that `fit` stores in a checkpoint:
 //   {"step": N, "recipe": {every key}, "config": "text of config.json", "tokenizer": "path of its folder or file"}
 // The checkpoint contains the tokenizer's files. The path is their origin; checkpoints of earlier versions have only
 // the path.

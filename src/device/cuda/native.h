@@ -12,8 +12,9 @@
 
 namespace hawser {
 
-// A kernel's report of invalid data: an id outside a table, or segments outside their tensors. It is in host memory
-// that the device writes. The first report is kept, and the stream throws it at its next check() or synchronize().
+// Fault record of a stream: a kernel of the stream found invalid data, such as an id outside a table, or segments
+// outside their tensors. It is in host memory that the device writes. The first fault is kept, and the stream throws it
+// at its next check() or synchronize().
 struct CudaFault {
   enum Op : std::int32_t {
     none,

@@ -36,9 +36,9 @@ struct HeadConfig {
 // Weight 0 is the norm's, weight 1 [V, C] the projection's.
 class HeadLayer {
  public:
-  // Loss and scale, float32 [1] on the device.
+  // Both float32 [1], on the device.
   struct LossViews {
-    TensorView inverse_targets;  // 1 / valid targets of the step: the factor of all gradients
+    TensorView inverse_targets;  // 1 / number of valid targets of the step: scales all gradients
     TensorView sum;              // += sum over valid targets of -log p(label)
   };
   explicit HeadLayer(HeadConfig config);
