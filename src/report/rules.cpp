@@ -42,8 +42,9 @@ std::vector<Finding> Rules::step(const StepMetrics& m) {
   found_.clear();
   if (m.targets > 0) {
     if (!std::isfinite(m.loss) || !std::isfinite(m.grad_norm)) {
-      find(m.step, kNotANumber,
-           "loss or gradient is not finite; try a lower optimizer.learning_rate or a longer optimizer.warmup_steps");
+      add_finding(
+          m.step, kNotANumber,
+          "loss or gradient is not finite; try a lower optimizer.learning_rate or a longer optimizer.warmup_steps");
       return std::move(found_);
     }
     gradients(m);
@@ -59,11 +60,12 @@ void Rules::gradients(const StepMetrics& m) {
   const bool high = known && m.grad_norm > kExploded * usual;
   if (high && !exploding_) {
     exploding_ = true;
-    find(m.step, "exploding gradients",
-         fmt::format(
-             "the gradient norm is {:.3g}, {:.0f} times its median {:.3g}; try a lower optimizer.learning_rate, "
-             "a longer optimizer.warmup_steps{}, or check the data of this step",
-             m.grad_norm, m.grad_norm / usual, usual, options_.gradient_clip > 0 ? "" : ", optimizer.gradient_clip=1"));
+    add_finding(
+        m.step, "exploding gradients",
+        fmt::format("the gradient norm is {:.3g}, {:.0f} times its median {:.3g}; try a lower optimizer.learning_rate, "
+                    "a longer optimizer.warmup_steps{}, or check the data of this step",
+                    m.grad_norm, m.grad_norm / usual, usual,
+                    options_.gradient_clip > 0 ? "" : ", optimizer.gradient_clip=1"));
   }
   calm_ = known && m.grad_norm > kCalm * usual ? 0 : calm_ + 1;
   if (calm_ >= kCalmSteps) exploding_ = false;
@@ -72,17 +74,17 @@ void Rules::gradients(const StepMetrics& m) {
 
   if (norms_.size() < kFewestNorms) return;
   const double now = median({norms_.end() - static_cast<std::ptrdiff_t>(kFewestNorms), norms_.end()});
-  highest_norm_ = std::max(highest_norm_, now);
+  highest_median_norm_ = std::max(highest_median_norm_, now);
   const bool learned = first_.steps > 0 && m.loss < kLossLeft * first_.mean();
-  if (!vanishing_ && !learned && (now == 0 || now < kVanished * highest_norm_)) {
+  if (!vanishing_ && !learned && (now == 0 || now < kVanished * highest_median_norm_)) {
     vanishing_ = true;
-    find(m.step, "vanishing gradients",
-         fmt::format("the gradient norm fell from {1:.3g} to {0:.3g} while the loss is {2:.4g}; try a lower "
-                     "optimizer.learning_rate (large weights may saturate activations), or "
-                     "precision.compute=float32",
-                     now, highest_norm_, m.loss));
+    add_finding(m.step, "vanishing gradients",
+                fmt::format("the gradient norm fell from {1:.3g} to {0:.3g} while the loss is {2:.4g}; try a lower "
+                            "optimizer.learning_rate (large weights may saturate activations), or "
+                            "precision.compute=float32",
+                            now, highest_median_norm_, m.loss));
   }
-  if (now > kBack * highest_norm_) vanishing_ = false;
+  if (now > kBack * highest_median_norm_) vanishing_ = false;
 }
 
 void Rules::falling(const StepMetrics& m) {
@@ -102,12 +104,13 @@ void Rules::falling(const StepMetrics& m) {
   if (blocks_not_falling_ >= kBlocks && !not_falling_) {
     not_falling_ = true;
     const bool rose = mean > first_.mean();
-    find(m.step, "loss not falling",
-         fmt::format("the mean loss of the last {} steps is {:.4f}, not below the lowest earlier mean {:.4f}; try {}",
-                     block_steps_, mean, *lowest_block_,
-                     rose ? "a lower optimizer.learning_rate"
-                          : "a lower optimizer.learning_rate or a larger train.global_batch_size, and check that the "
-                            "labels match the text"));
+    add_finding(
+        m.step, "loss not falling",
+        fmt::format("the mean loss of the last {} steps is {:.4f}, not below the lowest earlier mean {:.4f}; try {}",
+                    block_steps_, mean, *lowest_block_,
+                    rose ? "a lower optimizer.learning_rate"
+                         : "a lower optimizer.learning_rate or a larger train.global_batch_size, and check that the "
+                           "labels match the text"));
   }
   block_before_ = mean;
 }
@@ -127,11 +130,12 @@ void Rules::overfitting(const StepMetrics& m) {
   const bool worse = validation > kOverfit * *lowest_validation_ && train < *train_at_lowest_;
   if (rises_ >= kRises && worse && !overfit_) {
     overfit_ = true;
-    find(m.step, "overfitting",
-         fmt::format("the validation loss rose from {1:.4f} to {0:.4f} while the training loss fell from {2:.4f} to "
-                     "{3:.4f}; try fewer train.steps, more data, or a higher optimizer.weight_decay; an earlier "
-                     "checkpoint may be the better model",
-                     validation, *lowest_validation_, *train_at_lowest_, train));
+    add_finding(
+        m.step, "overfitting",
+        fmt::format("the validation loss rose from {1:.4f} to {0:.4f} while the training loss fell from {2:.4f} to "
+                    "{3:.4f}; try fewer train.steps, more data, or a higher optimizer.weight_decay; an earlier "
+                    "checkpoint may be the better model",
+                    validation, *lowest_validation_, *train_at_lowest_, train));
   }
 }
 

@@ -3,23 +3,27 @@
 //   Rules rules({.steps = 1000, .warmup_steps = 100, .peak_learning_rate = 3e-4});
 //   for (const Finding& finding : rules.step(metrics)) print(finding);
 //
-// A rule reports once when its condition begins, and again only after the condition ended. Steps without targets are
-// skipped.
+// A rule reports once when its condition begins, and again only after the condition ended. Loss and norm of a step
+// without targets are ignored. "norm" is the gradient norm before clipping. The medians are rolling: each step has its
+// own.
 //
-//   exploding gradients  begins: norm > 10 x median of the 100 norms before it (at least 20 are needed)
-//                        ends:   20 norms in a row are at most 3 x that median
-//   vanishing gradients  begins: median of the last 20 norms is 0, or < 1/1000 of the highest such median so far, while
-//                                the loss is at least 1/10 of the mean of the first 20 steps
-//                        ends:   that median > 1/100 of the highest
-//   loss not falling     begins: two blocks of steps in a row each have a mean loss not below that of the block before,
-//                                after warmup and with the learning rate at least half its peak
-//                        ends:   the mean loss of a block is below all earlier ones
-//                        block:  100 steps, or a tenth of the run if that is more
-//   overfitting          begins: two evaluations in a row are each above the one before, the last is more than 1% above
-//                                the lowest, and the mean training loss since the evaluation before is below that at
-//                                the lowest
+//   exploding gradients  begins: norm > 10 x M, where M is the median of the 100 norms before this step (at the start
+//                                of a run, of at least 20) and not 0
+//                        ends:   20 steps in a row have norm <= 3 x M, each with its own M
+//   vanishing gradients  begins: the median of the last 20 norms, with this step's, is 0 or < 1/1000 of the highest
+//                                such median so far, while the loss is at least 1/10 of the mean loss of the first 20
+//                                steps
+//                        ends:   that median is > 1/100 of the highest
+//   loss not falling     block:  100 steps, or a tenth of the run if that is more; blocks start after warmup
+//                        begins: two blocks in a row each have a mean loss not below that of the block before, and end
+//                                with a learning rate of at least half its peak
+//                        ends:   the mean loss of a block is below those of all earlier blocks
+//   overfitting          begins: the validation loss has risen in two evaluations in a row, is more than 1% above the
+//                                lowest, and the mean training loss since the previous evaluation is below its value at
+//                                the evaluation with the lowest validation loss
 //                        ends:   a new lowest validation loss
-//   not a number         loss or gradient norm is not finite; the run ends
+//   not a number         loss or norm is not finite: NaN or infinity; reported at every such step, without the other
+//                        rules. The training loop ends the run.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +35,15 @@
 
 namespace hawser::report {
 
-inline constexpr const char* kNotANumber = "not a number";
+inline constexpr const char* kNotANumber = "not a number";  // Finding::rule; means "not finite"
 
 struct RulesOptions {
   std::int64_t steps = 0;  // of the run
   std::int64_t warmup_steps = 0;
   double peak_learning_rate = 0;
-  double gradient_clip = 0;  // 0: none
+  // The maximum norm after clipping; 0: no clipping. No condition depends on it: with 0, the text of "exploding
+  // gradients" suggests optimizer.gradient_clip=1.
+  double gradient_clip = 0;
 };
 
 class Rules {
@@ -52,45 +58,48 @@ class Rules {
     std::int64_t steps = 0;
     double mean() const { return sum / static_cast<double>(steps); }
   };
-  void gradients(const StepMetrics& metrics);
+  void gradients(const StepMetrics& metrics);  // exploding and vanishing
   void falling(const StepMetrics& metrics);
   void overfitting(const StepMetrics& metrics);
-  void find(std::int64_t step, const char* rule, std::string text) { found_.push_back({step, rule, std::move(text)}); }
+  void add_finding(std::int64_t step, const char* rule, std::string text) {
+    found_.push_back({step, rule, std::move(text)});
+  }
 
   RulesOptions options_;
-  std::vector<Finding> found_;
+  std::vector<Finding> found_;  // by this step
 
-  std::deque<double> norms_;  // of the last steps
+  std::deque<double> norms_;  // of the last 100 steps
   bool exploding_ = false, vanishing_ = false;
-  int calm_ = 0;  // steps since the norm was high
-  double highest_norm_ = 0;
+  int calm_ = 0;  // steps in a row with norm <= 3 x median
+  double highest_median_norm_ = 0;
 
   std::int64_t block_steps_;
-  Block first_, block_;  // the run's first 20 steps; the current block
-  std::optional<double> block_before_, lowest_block_;
+  Block first_, block_;                                // the run's first 20 steps; the current block
+  std::optional<double> block_before_, lowest_block_;  // mean losses
   int blocks_not_falling_ = 0;
   bool not_falling_ = false;
 
-  Block since_evaluation_;
-  std::optional<double> lowest_validation_, last_validation_, train_at_lowest_;
-  int rises_ = 0;
+  Block since_evaluation_;  // training losses
+  std::optional<double> lowest_validation_, last_validation_;
+  std::optional<double> train_at_lowest_;  // mean training loss before the evaluation with the lowest validation loss
+  int rises_ = 0;                          // evaluations in a row with a higher loss than the one before
   bool overfit_ = false;
 };
 
-// Detects a stall: no step for 10 x the median time of the last 50 steps, and at least 30 s. Separate from Rules,
-// because it is polled between steps.
+// Detects a stall: no step ends for 10 x the median time of the last 50 steps (at least 3 are needed), and at least
+// 30 s. Separate from Rules, because it is polled while a step runs.
 class StallRule {
  public:
-  void step(double seconds);
-  // `waited`: seconds since the current step began. Reports at most once per step.
+  void step(double seconds);  // a step ended that took `seconds`
+  // `waited`: seconds since the current step, number `step`, began. Reports at most once per step.
   std::optional<Finding> waiting(std::int64_t step, double waited);
 
  private:
-  std::deque<double> seconds_;
-  std::int64_t printed_ = -1;
+  std::deque<double> seconds_;  // of the last 50 steps
+  std::int64_t printed_ = -1;   // the last step reported
 };
 
-// The upper of the two middle values for an even number of values, so that the result is a measured value. 0 if empty.
+// The median, always one of the values: the upper of the two middle ones if their number is even. 0 if empty.
 double median(std::deque<double> values);
 
 }  // namespace hawser::report
