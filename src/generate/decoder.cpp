@@ -11,18 +11,18 @@ namespace hawser::generate {
 Decoder::Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device,
                  train::SessionChecks checks)
     : size_(size), buckets_(shape_buckets(size)), vocabulary_(open.model->vocabulary()), mesh_(comm::make_self_mesh()) {
-  std::vector<train::SessionStep> steps;
+  std::vector<train::StepConfig> configs;
   for (plan::Layout& layout : pass_layouts(recipe, *open.model, size, threads, device.kind())) {
-    steps.push_back({step::Purpose::logits, std::move(layout)});
+    configs.push_back({step::Purpose::logits, std::move(layout)});
   }
   // On a GPU, choose GEMM algorithms for the passes worth measuring: long prompts and a full batch.
   for (const std::size_t bucket : {bucket_for_rows(buckets_, std::min(size.positions, kChunkRows)),
                                    bucket_for_sequences(buckets_, size.sequences)}) {
-    const plan::Layout& layout = steps[bucket].layout;
+    const plan::Layout& layout = configs[bucket].layout;
     if (!layout.deterministic) train::prepare_gemms(*open.model, layout, device, step::Purpose::logits);
   }
   session_ =
-      std::make_unique<train::Session>(*open.model, std::move(steps), device, *mesh_, recipe.memory.capacity, checks);
+      std::make_unique<train::Session>(*open.model, std::move(configs), device, *mesh_, recipe.memory.capacity, checks);
   train::load_weights(*session_, open);
 }
 

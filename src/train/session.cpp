@@ -9,8 +9,8 @@
 
 namespace hawser::train {
 
-struct Session::Engine {
-  SessionStep step;
+struct Session::PlannedStep {
+  StepConfig config;
   plan::RankPlan plan;
   std::unique_ptr<step::PlannedBuffers> buffers;
   std::unique_ptr<step::ReplayDevice> replay;  // null: no replay
@@ -24,37 +24,38 @@ void reserve_scratch(Stream& stream) {
   if (stream.native() != nullptr) stream.native()->scratch();
 }
 
-std::vector<SessionStep> steps_of(const plan::Layout& layout, const std::vector<step::Purpose>& purposes) {
-  std::vector<SessionStep> steps;
-  for (const step::Purpose purpose : purposes) steps.push_back({purpose, layout});
-  return steps;
+std::vector<StepConfig> configs_of(const plan::Layout& layout, const std::vector<step::Purpose>& purposes) {
+  std::vector<StepConfig> configs;
+  for (const step::Purpose purpose : purposes) configs.push_back({purpose, layout});
+  return configs;
 }
 
 }  // namespace
 
 Session::Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
                  const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity, SessionChecks checks)
-    : Session(model, steps_of(layout, purposes), device, mesh, capacity, checks) {}
+    : Session(model, configs_of(layout, purposes), device, mesh, capacity, checks) {}
 
-Session::Session(const models::Model& model, std::vector<SessionStep> steps, Device& device, comm::Mesh& mesh,
+Session::Session(const models::Model& model, std::vector<StepConfig> configs, Device& device, comm::Mesh& mesh,
                  std::optional<Bytes> capacity, SessionChecks checks)
     : model_(model), device_(device), mesh_(mesh) {
   std::int64_t arena_bytes = 0, state_bytes = 0;
-  const bool optimizer = std::any_of(steps.begin(), steps.end(),
-                                     [](const SessionStep& step) { return step.purpose == step::Purpose::train; });
-  for (SessionStep& step : steps) {
-    HAWSER_CHECK(step.layout.device == device_.kind(), "a layout for ", to_string(step.layout.device), " on ",
+  const bool optimizer = std::any_of(configs.begin(), configs.end(),
+                                     [](const StepConfig& config) { return config.purpose == step::Purpose::train; });
+  for (StepConfig& config : configs) {
+    HAWSER_CHECK(config.layout.device == device_.kind(), "a layout for ", to_string(config.layout.device), " on ",
                  to_string(device_.kind()));
-    auto engine = std::make_unique<Engine>();
-    engine->step = std::move(step);
-    engine->plan = plan::plan_rank(model_, engine->step.layout, engine->step.purpose, mesh_.rank().value(), optimizer);
-    plan::check_plans({&engine->plan}, {mesh_.rank().value()});
-    arena_bytes = std::max(arena_bytes, engine->plan.buffers.placement.bytes);
-    state_bytes = std::max(state_bytes, engine->plan.state_bytes);
-    for (std::string& line : plan::implementations(engine->plan)) {
+    auto planned = std::make_unique<PlannedStep>();
+    planned->config = std::move(config);
+    planned->plan =
+        plan::plan_rank(model_, planned->config.layout, planned->config.purpose, mesh_.rank().value(), optimizer);
+    plan::check_plans({&planned->plan}, {mesh_.rank().value()});
+    arena_bytes = std::max(arena_bytes, planned->plan.buffers.placement.bytes);
+    state_bytes = std::max(state_bytes, planned->plan.state_bytes);
+    for (std::string& line : plan::implementations(planned->plan)) {
       if (std::find(notes_.begin(), notes_.end(), line) == notes_.end()) notes_.push_back(std::move(line));
     }
-    engines_.push_back(std::move(engine));
+    planned_steps_.push_back(std::move(planned));
   }
   scratch_bytes_ = plan::scratch_bytes(device_.kind());
   const std::int64_t needed = arena_bytes + state_bytes + scratch_bytes_;
@@ -75,31 +76,32 @@ Session::Session(const models::Model& model, std::vector<SessionStep> steps, Dev
     streams_ = step::make_streams(device_);
     reserve_scratch(*streams_[static_cast<std::size_t>(program::StreamId::compute)]);
   }
-  for (auto& engine : engines_) {
-    engine->buffers = std::make_unique<step::PlannedBuffers>(engine->plan.buffers, arena_.data(), device_.kind());
+  for (auto& planned : planned_steps_) {
+    planned->buffers = std::make_unique<step::PlannedBuffers>(planned->plan.buffers, arena_.data(), device_.kind());
     step::ExecutorSetup setup =
-        plan::executor_setup(engine->step.layout, model_, engine->plan.program, mesh_, engine->step.purpose);
+        plan::executor_setup(planned->config.layout, model_, planned->plan.program, mesh_, planned->config.purpose);
     setup.device = &device_;
     setup.streams = checks.replay ? nullptr : &streams_;
     if (checks.replay) {
-      engine->replay = std::make_unique<step::ReplayDevice>(device_, step::ReplaySetup{.trace = &engine->plan.trace,
-                                                                                       .buffers = &engine->plan.buffers,
-                                                                                       .arena = arena_.data(),
-                                                                                       .state = state_->data(),
-                                                                                       .guard = checks.guard});
-      setup.device = engine->replay.get();
+      planned->replay =
+          std::make_unique<step::ReplayDevice>(device_, step::ReplaySetup{.trace = &planned->plan.trace,
+                                                                          .buffers = &planned->plan.buffers,
+                                                                          .arena = arena_.data(),
+                                                                          .state = state_->data(),
+                                                                          .guard = checks.guard});
+      setup.device = planned->replay.get();
     }
     setup.state = state_.get();
-    setup.buffers = engine->buffers.get();
-    engine->executor = std::make_unique<step::Executor>(std::move(setup));
-    if (checks.replay) reserve_scratch(engine->executor->compute_stream());
+    setup.buffers = planned->buffers.get();
+    planned->executor = std::make_unique<step::Executor>(std::move(setup));
+    if (checks.replay) reserve_scratch(planned->executor->compute_stream());
   }
 }
 
 Session::~Session() {
-  // A stream's destructor waits for its work, which may use memory of the engines: destroy the streams first.
+  // A stream's destructor waits for its work, which may use memory of the planned steps: destroy the streams first.
   for (auto& stream : streams_) stream.reset();
-  for (auto& engine : engines_) engine->executor.reset();
+  for (auto& planned : planned_steps_) planned->executor.reset();
   for (std::byte* region : registered_) mesh_.unregister_memory(region);
 }
 
@@ -113,18 +115,18 @@ void Session::register_memory() {
 }
 
 std::size_t Session::find(step::Purpose purpose) const {
-  for (std::size_t i = 0; i < engines_.size(); ++i) {
-    if (engines_[i]->step.purpose == purpose) return i;
+  for (std::size_t i = 0; i < planned_steps_.size(); ++i) {
+    if (planned_steps_[i]->config.purpose == purpose) return i;
   }
   HAWSER_CHECK(false, "this session was not made for that kind of step");
 }
 
 const plan::Layout& Session::layout() const {
-  return engines_.front()->step.layout;
+  return planned_steps_.front()->config.layout;
 }
 
 const plan::RankPlan& Session::plan(step::Purpose purpose) const {
-  return engines_[find(purpose)]->plan;
+  return planned_steps_[find(purpose)]->plan;
 }
 
 std::int64_t Session::planned_bytes() const {
@@ -132,7 +134,7 @@ std::int64_t Session::planned_bytes() const {
 }
 
 step::Executor& Session::executor(step::Purpose purpose) {
-  return *engine(purpose).executor;
+  return *planned_step(purpose).executor;
 }
 
 void Session::initialise(std::uint64_t seed) {
@@ -174,10 +176,10 @@ step::StepOutput Session::enqueue(step::Purpose purpose, const step::StepInput& 
   return enqueue(find(purpose), input);
 }
 
-step::StepOutput Session::enqueue(std::size_t which, const step::StepInput& input) {
-  if (running_ && *running_ != which) engines_[*running_]->executor->synchronize();
-  running_ = which;
-  Engine& runs = *engines_[which];
+step::StepOutput Session::enqueue(std::size_t index, const step::StepInput& input) {
+  if (running_ && *running_ != index) planned_steps_[*running_]->executor->synchronize();
+  running_ = index;
+  PlannedStep& runs = *planned_steps_[index];
   if (runs.replay) runs.replay->begin_step();
   step::StepOutput output = runs.executor->enqueue(input);
   if (runs.replay) runs.replay->end_step();
@@ -185,13 +187,13 @@ step::StepOutput Session::enqueue(std::size_t which, const step::StepInput& inpu
 }
 
 void Session::hold_updates(const std::vector<Event>& until) {
-  Engine& training = engine(step::Purpose::train);
+  PlannedStep& training = planned_step(step::Purpose::train);
   if (training.replay) training.replay->allow_waits(until);
   training.executor->hold_updates(until);
 }
 
 void Session::synchronize() {
-  for (auto& engine : engines_) engine->executor->synchronize();
+  for (auto& planned : planned_steps_) planned->executor->synchronize();
 }
 
 void Session::wait(const Event& end) {
@@ -201,11 +203,11 @@ void Session::wait(const Event& end) {
 }
 
 void Session::check() {
-  for (auto& engine : engines_) engine->executor->check();
+  for (auto& planned : planned_steps_) planned->executor->check();
 }
 
 void Session::set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
-  for (auto& engine : engines_) engine->executor->set_on_instruction(on_instruction);
+  for (auto& planned : planned_steps_) planned->executor->set_on_instruction(on_instruction);
 }
 
 }  // namespace hawser::train

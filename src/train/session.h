@@ -1,4 +1,5 @@
-// `Session`: a model on a device, distributed over ranks: its state, its arena, and one engine for each kind of step.
+// `Session`: a model on a device, distributed over ranks: its state, its arena, and one plan and executor for each
+// `StepConfig`.
 //
 //   Session session(model, layout, device, mesh, {step::Purpose::train, step::Purpose::loss});
 //   session.initialise(seed);                       // or load(folder), or train::load(session, checkpoint, ...)
@@ -27,70 +28,84 @@ struct SessionChecks {
   bool guard = step::kAddressSanitizer;
 };
 
-// A kind of step and the layout it is planned for; sizes may differ between the kinds of one session.
-struct SessionStep {
+// A kind of step (`purpose`) and the layout that it is planned for. A session may have several with the same purpose
+// and different sizes, such as the shape buckets of generation.
+struct StepConfig {
   step::Purpose purpose = step::Purpose::train;
   plan::Layout layout;
 };
 
 class Session {
  public:
-  // `capacity`: memory that the session may use; nullopt: the free memory that the device's driver reports, if there is
-  // one. Error(does_not_fit) before anything is reserved. References outlive the session. All layouts have equal
-  // plan::state_options.
-  Session(const models::Model& model, std::vector<SessionStep> steps, Device& device, comm::Mesh& mesh,
+  // `capacity`: maximum bytes of planned_bytes(); the constructor throws Error(does_not_fit) before it reserves memory
+  // if more are needed. nullopt: the free memory that the device's driver reports; without such a driver (cpu, meta)
+  // the session is not checked. `model`, `device` and `mesh` must outlive the session. plan::state_options must be
+  // equal for the layouts of all `configs`: they share one state, and one arena of the size of the largest.
+  Session(const models::Model& model, std::vector<StepConfig> configs, Device& device, comm::Mesh& mesh,
           std::optional<Bytes> capacity = std::nullopt, SessionChecks checks = {});
+  // The same with one StepConfig of this layout for each purpose.
   Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
           const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity = std::nullopt,
           SessionChecks checks = {});
   ~Session();
 
   const models::Model& model() const { return model_; }
-  const plan::Layout& layout() const;  // of the first kind of step
+  const plan::Layout& layout() const;  // of the first StepConfig
   comm::Mesh& mesh() { return mesh_; }
   Device& device() { return device_; }
   Stream& stream() { return *stream_; }  // for work outside steps
+  // Of the first StepConfig with this purpose. Here and below, InternalError if there is none.
   const plan::RankPlan& plan(step::Purpose purpose) const;
   step::ModelState& state() { return *state_; }
   const Arena& arena() const { return arena_; }
   std::int64_t arena_bytes() const { return arena_.bytes(); }
-  std::int64_t planned_bytes() const;  // state, arena and the streams' scratch: all device memory of the session
+  // State, arena, and the compute stream's scratch buffer: all device memory of the session.
+  std::int64_t planned_bytes() const;
 
-  // Notes for the user: the kernels used by ops that have several, and how memory was reserved. The same on every rank.
+  // Notes for the user: plan::implementations of all steps, and why collectives cannot use registered memory
+  // (comm::Mesh::register_memory). The same on every rank.
   const std::vector<std::string>& notes() const { return notes_; }
 
-  // Fills the parameters of this rank's shard; moments become zero.
+  // Writes initial values to the parameters of this rank's shard. Does not change the moments, which the constructor
+  // sets to zero.
   void initialise(std::uint64_t seed);
-  void load(checkpoint::SafetensorsFolder& folder);  // has passed models::check_weights
-  // Updates the rounded copies after parameters were written from outside (from a checkpoint).
+  // Loads the parameters of this rank's shard. `folder` must have passed models::check_weights.
+  void load(checkpoint::SafetensorsFolder& folder);
+  // Rounds the float32 parameters into their copies in the compute dtype. Call it after writing parameters from
+  // outside, such as from a checkpoint.
   void parameters_changed();
 
-  // True on the one replica that saves the state which all replicas hold (read it with train/host_copy.h).
+  // True on the ranks of the first replica. All replicas hold the same state; this one saves it (train/host_copy.h).
   bool owns_states() const;
 
-  // Steps of one purpose follow each other without a wait. A change of purpose waits for earlier steps, since all share
-  // one arena.
+  // Enqueues a step of the first StepConfig with this purpose. The host waits in two cases only: until the third step
+  // before this one has ended (step/executor.h); and, if the step before has another StepConfig, until all steps so far
+  // have ended, because all share one arena.
   step::StepOutput enqueue(step::Purpose purpose, const step::StepInput& input);
-  // The same by index of the steps given to the constructor.
-  step::StepOutput enqueue(std::size_t which, const step::StepInput& input);
+  // The same for the StepConfig with this index in the constructor's `configs`.
+  step::StepOutput enqueue(std::size_t index, const step::StepInput& input);
+  // Of the first StepConfig with this purpose.
   step::Executor& executor(step::Purpose purpose);
-  // The next training step's update of unit u starts after until[u] (train/snapshot.h).
+  // In the next training step, the device updates unit u after the event until[u] (train/snapshot.h).
   void hold_updates(const std::vector<Event>& until);
+  // Blocks the host until all steps have ended. Rethrows an error of any stream.
   void synchronize();
-  // Blocks until the event `end` of a step is reached. Rethrows an error of any stream, even if that error keeps `end`
-  // from being reached: the step's stream may be waiting for ranks that wait for this one.
+  // Blocks the host until `end`, the end event of a step (step::StepOutput), is reached. Meanwhile polls all streams
+  // and rethrows an error of any of them: after an error, `end` may never be reached, because the step may wait for
+  // ranks that wait for this one.
   void wait(const Event& end);
-  // Rethrows an error of any stream so far, without waiting.
+  // Rethrows an error of any stream so far. Does not block.
   void check();
 
   // Called on the host before each instruction is enqueued; used to name the phase in timeout messages.
   void set_on_instruction(std::function<void(const program::Instruction&)> on_instruction);
 
  private:
-  struct Engine;
-  std::size_t find(step::Purpose purpose) const;
-  Engine& engine(step::Purpose purpose) { return *engines_[find(purpose)]; }
-  // Registers the memory of communication with the backend: state for gathers, the arena for all else.
+  struct PlannedStep;
+  std::size_t find(step::Purpose purpose) const;  // index of the first StepConfig with this purpose
+  PlannedStep& planned_step(step::Purpose purpose) { return *planned_steps_[find(purpose)]; }
+  // Registers with the comm backend the memory that collectives use: the state, which all-gathers of weights read, and
+  // the arena, for all other operands.
   void register_memory();
 
   const models::Model& model_;
@@ -101,11 +116,11 @@ class Session {
   std::vector<std::byte*> registered_;
   std::vector<std::string> notes_;
   std::int64_t scratch_bytes_ = 0;
-  std::optional<std::size_t> running_;
+  std::optional<std::size_t> running_;  // index of the StepConfig of the last enqueued step
   std::unique_ptr<Stream> stream_;
-  step::Streams streams_;  // shared by all engines; empty with replay: each engine then has its own
-  // Last member, so that in-flight steps end before the memory they write is freed.
-  std::vector<std::unique_ptr<Engine>> engines_;
+  step::Streams streams_;  // shared by all executors; empty with replay: each executor then has its own
+  // Last member, so that in-flight steps end before the memory they write is freed. In the order of `configs`.
+  std::vector<std::unique_ptr<PlannedStep>> planned_steps_;
 };
 
 }  // namespace hawser::train
