@@ -19,7 +19,7 @@ namespace {
 
 // The search plans at most this number of micro-batches: later ones are like the second.
 constexpr int kSearchedMicroBatches = 2;
-constexpr int kMaxMixes = 8;  // for each candidate of the last block
+constexpr int kMaxMixes = 8;  // for each candidate that recomputes least in a mix
 // Maximum number of neighbours to plan, and maximum number of their blocks times micro-batches, for large models.
 constexpr int kMaxNeighbours = 64, kNeighbourBlocks = 768;
 
@@ -43,12 +43,12 @@ class Forecaster::Choice {
     std::vector<PolicyCandidate> candidates = list_policy_candidates(on_.layout_of(short_), on_.model_);
     for (PolicyCandidate& candidate : candidates) {
       const Forecast f = plan(short_, uniform(candidate.policy), program::Placing::estimate);
-      candidate.needed = static_cast<double>(f.needed());
+      candidate.needed_bytes = static_cast<double>(f.needed());
       candidate.seconds = f.time.seconds;
     }
-    const auto min =
-        std::min_element(candidates.begin(), candidates.end(),
-                         [](const PolicyCandidate& a, const PolicyCandidate& b) { return a.needed < b.needed; });
+    const auto min = std::min_element(
+        candidates.begin(), candidates.end(),
+        [](const PolicyCandidate& a, const PolicyCandidate& b) { return a.needed_bytes < b.needed_bytes; });
     const PolicyCandidates policies(candidates, blocks_);
     // The step with all micro-batches may need a little more than the short one; then search again with a lower limit.
     double limit = (1 - kAutoMargin) * static_cast<double>(on_.capacity_);
@@ -98,24 +98,26 @@ class Forecaster::Choice {
       if (p.needed <= limit && (!best || p.seconds < best->seconds)) best = p;
       return p;
     };
-    // Fastest by the estimate first. Its error is similar for mixes with the same last candidate.
-    std::vector<std::pair<double, std::size_t>> lights;
-    for (std::size_t light = 0; light < policies.candidates().size(); ++light) {
-      if (const auto mix = policies.fastest(limit, light)) lights.emplace_back(mix->seconds, light);
+    // For each candidate: the estimated seconds of the fastest mix in which it recomputes least. Searched in ascending
+    // order. The estimate's error is similar for mixes with the same such candidate.
+    std::vector<std::pair<double, std::size_t>> fastest_first;
+    for (std::size_t least_recompute = 0; least_recompute < policies.candidates().size(); ++least_recompute) {
+      if (const auto mix = policies.fastest(limit, least_recompute))
+        fastest_first.emplace_back(mix->seconds, least_recompute);
     }
-    std::sort(lights.begin(), lights.end());
-    for (const auto& [seconds, light] : lights) {
+    std::sort(fastest_first.begin(), fastest_first.end());
+    for (const auto& [seconds, least_recompute] : fastest_first) {
       if (best && seconds >= best->seconds) continue;
       // The budget is between `low`, which yields no mix or one that fits, and `high`, which yields one that is too
       // large.
       double budget = limit, low = 0, high = std::numeric_limits<double>::infinity();
       for (int i = 0; i < kMaxMixes && high - low > kFinest * limit; ++i) {
-        const std::optional<Mix> mix = policies.fastest(budget, light);
+        const std::optional<Mix> mix = policies.fastest(budget, least_recompute);
         double next = 0;
         if (mix) {
           const Planned p = judge(*mix);
           (p.needed <= limit ? low : high) = budget;
-          next = limit - (p.needed - mix->needed);
+          next = limit - (p.needed - mix->needed_bytes);
         } else {
           low = budget;
         }
@@ -127,7 +129,7 @@ class Forecaster::Choice {
     // The estimate may be wrong about one policy in all blocks: try those that are faster and fit.
     for (std::size_t r = 0; r < policies.candidates().size(); ++r) {
       const PolicyCandidate& candidate = policies.candidates()[r];
-      if (candidate.needed <= limit && (!best || candidate.seconds < best->seconds)) judge(policies.uniform(r));
+      if (candidate.needed_bytes <= limit && (!best || candidate.seconds < best->seconds)) judge(policies.uniform(r));
     }
     if (best) improve(policies, limit, *best);
     return best;

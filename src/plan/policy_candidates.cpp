@@ -8,7 +8,7 @@ namespace hawser::plan {
 
 namespace {
 
-double kept_bytes(const nn::Layer& layer, const Layout& layout, const nn::SavePolicy& policy) {
+double stored_bytes(const nn::Layer& layer, const Layout& layout, const nn::SavePolicy& policy) {
   double bytes = 0;
   for (const nn::SavedSpec& spec : layer.saved_specs(layout.bounds.rows, layout.compute, policy)) {
     if (spec.shape.rank() == 0 || spec.writer != nn::Pass::forward) continue;
@@ -27,11 +27,11 @@ std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const 
     for (int layer = 0; layer < model.layers(); ++layer) {
       nn::SavePolicy save = layout.policies[static_cast<std::size_t>(layer)];
       save.checkpointing = policy;
-      candidate.kept += kept_bytes(model.layer(layer), layout, save);
+      candidate.stored_bytes += stored_bytes(model.layer(layer), layout, save);
     }
-    candidate.kept /= std::max(1, model.layers() / 2);
+    candidate.stored_bytes /= std::max(1, model.layers() / 2);
     // For long sequences `full` keeps attention, too, and equals `projections`.
-    if (out.empty() || candidate.kept < out.back().kept) out.push_back(candidate);
+    if (out.empty() || candidate.stored_bytes < out.back().stored_bytes) out.push_back(candidate);
   }
   return out;
 }
@@ -39,7 +39,8 @@ std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const 
 PolicyCandidates::PolicyCandidates(std::vector<PolicyCandidate> candidates, int blocks) : blocks_(blocks) {
   for (const PolicyCandidate& candidate : candidates) {
     const bool beaten = std::any_of(candidates.begin(), candidates.end(), [&](const PolicyCandidate& other) {
-      return other.seconds < candidate.seconds && other.kept <= candidate.kept && other.needed <= candidate.needed;
+      return other.seconds < candidate.seconds && other.stored_bytes <= candidate.stored_bytes &&
+             other.needed_bytes <= candidate.needed_bytes;
     });
     if (!beaten) candidates_.push_back(candidate);
   }
@@ -47,13 +48,13 @@ PolicyCandidates::PolicyCandidates(std::vector<PolicyCandidate> candidates, int 
 
 Mix PolicyCandidates::mix(std::vector<int> counts) const {
   Mix out{.counts = std::move(counts)};
-  const auto lightest = std::find_if(out.counts.begin(), out.counts.end(), [](int n) { return n > 0; });
-  const PolicyCandidate& light = candidates_[static_cast<std::size_t>(lightest - out.counts.begin())];
-  out.needed = light.needed;
-  out.seconds = light.seconds;
+  const auto first = std::find_if(out.counts.begin(), out.counts.end(), [](int n) { return n > 0; });
+  const PolicyCandidate& least_recompute = candidates_[static_cast<std::size_t>(first - out.counts.begin())];
+  out.needed_bytes = least_recompute.needed_bytes;
+  out.seconds = least_recompute.seconds;
   for (std::size_t r = 0; r < candidates_.size(); ++r) {
-    out.needed -= out.counts[r] * (light.kept - candidates_[r].kept);
-    out.seconds += out.counts[r] * (candidates_[r].seconds - light.seconds) / blocks_;
+    out.needed_bytes -= out.counts[r] * (least_recompute.stored_bytes - candidates_[r].stored_bytes);
+    out.seconds += out.counts[r] * (candidates_[r].seconds - least_recompute.seconds) / blocks_;
   }
   return out;
 }
@@ -82,7 +83,7 @@ std::vector<Mix> PolicyCandidates::faster_neighbours(const Mix& from) const {
   for (const std::vector<int>& counts : near) {
     if (Mix other = mix(counts); other.seconds < from.seconds) out.push_back(std::move(other));
   }
-  std::stable_sort(out.begin(), out.end(), [](const Mix& a, const Mix& b) { return a.needed < b.needed; });
+  std::stable_sort(out.begin(), out.end(), [](const Mix& a, const Mix& b) { return a.needed_bytes < b.needed_bytes; });
   return out;
 }
 
@@ -94,58 +95,63 @@ std::vector<Checkpointing> PolicyCandidates::list(const Mix& mix) const {
   return out;
 }
 
-// Search over all ways to assign blocks to the candidates that are heavier than `light`. The last two candidates share
-// the remaining blocks in the one way that is fastest.
+// Search over all ways to assign blocks to `least_recompute` and the candidates that store less. Blocks that no other
+// candidate takes are divided between `least_recompute` and the candidate after it, in the one way that is fastest.
 struct PolicyCandidates::Search {
   const std::vector<PolicyCandidate>& candidates;
   double blocks;
-  std::size_t light = 0;
+  std::size_t least_recompute = 0;
   std::vector<int> counts;
   std::optional<Mix> best;
 
-  double freed(std::size_t candidate) const { return candidates[light].kept - candidates[candidate].kept; }
+  double freed(std::size_t candidate) const {
+    return candidates[least_recompute].stored_bytes - candidates[candidate].stored_bytes;
+  }
   double slower(std::size_t candidate) const {
-    return (candidates[candidate].seconds - candidates[light].seconds) / blocks;
+    return (candidates[candidate].seconds - candidates[least_recompute].seconds) / blocks;
   }
 
-  void suggestion(double needed, double seconds) {
+  void consider(double needed, double seconds) {
     if (!best || seconds < best->seconds) best = Mix{counts, needed, seconds};
   }
 
-  // `over`: bytes above the budget; `left`: blocks that still have candidate `light`, of which at least one keeps it.
-  void give(std::size_t candidate, int left, double over, double budget, double seconds) {
+  // Assigns blocks to `candidate` and those before it. `over`: bytes above the budget; `left`: blocks that still have
+  // `least_recompute`, of which at least one keeps it.
+  void assign(std::size_t candidate, int left, double over, double budget, double seconds) {
     if (best && seconds >= best->seconds) return;
-    if (candidate == light) {
-      if (over <= 0) suggestion(budget + over, seconds);
+    if (candidate == least_recompute) {
+      if (over <= 0) consider(budget + over, seconds);
       return;
     }
-    const int first = candidate == light + 1 ? static_cast<int>(std::max(0.0, std::ceil(over / freed(candidate)))) : 0;
-    const int last = candidate == light + 1 ? first : left - 1;
+    const int first =
+        candidate == least_recompute + 1 ? static_cast<int>(std::max(0.0, std::ceil(over / freed(candidate)))) : 0;
+    const int last = candidate == least_recompute + 1 ? first : left - 1;
     for (int n = first; n <= std::min(last, left - 1); ++n) {
       counts[candidate] = n;
-      counts[light] = left - n;
-      give(candidate - 1, left - n, over - n * freed(candidate), budget, seconds + n * slower(candidate));
+      counts[least_recompute] = left - n;
+      assign(candidate - 1, left - n, over - n * freed(candidate), budget, seconds + n * slower(candidate));
       if (over - n * freed(candidate) <= 0) break;  // more blocks only cost time
     }
     counts[candidate] = 0;
   }
 };
 
-std::optional<Mix> PolicyCandidates::fastest(double budget, std::size_t light) const {
+std::optional<Mix> PolicyCandidates::fastest(double budget, std::size_t least_recompute) const {
   Search search{.candidates = candidates_,
                 .blocks = static_cast<double>(blocks_),
-                .light = light,
+                .least_recompute = least_recompute,
                 .counts = std::vector<int>(candidates_.size(), 0),
                 .best = {}};
-  search.counts[light] = blocks_;
-  search.give(candidates_.size() - 1, blocks_, candidates_[light].needed - budget, budget, candidates_[light].seconds);
+  search.counts[least_recompute] = blocks_;
+  search.assign(candidates_.size() - 1, blocks_, candidates_[least_recompute].needed_bytes - budget, budget,
+                candidates_[least_recompute].seconds);
   return std::move(search.best);
 }
 
 std::optional<Mix> PolicyCandidates::fastest(double budget) const {
   std::optional<Mix> best;
-  for (std::size_t light = 0; light < candidates_.size(); ++light) {
-    std::optional<Mix> mix = fastest(budget, light);
+  for (std::size_t least_recompute = 0; least_recompute < candidates_.size(); ++least_recompute) {
+    std::optional<Mix> mix = fastest(budget, least_recompute);
     if (mix && (!best || mix->seconds < best->seconds)) best = std::move(mix);
   }
   return best;

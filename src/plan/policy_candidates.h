@@ -1,11 +1,13 @@
 // `PolicyCandidates`: the checkpointing policies that a layout may mix, and the fastest mix within a number of bytes.
 //
-// The estimate is linear. A block's policy determines the bytes that the block saves from forward to backward, and the
-// time of its backward. At the peak (in the head, or the first instructions of backward) the saved bytes of all blocks
-// are live; times add up:
-//   needed(mix)  = needed(lightest policy in all blocks) - sum over blocks of (kept(lightest) - kept(block's policy))
-//   seconds(mix) = sum over blocks of seconds(block's policy in all blocks) / blocks
-// The lightest policy of a mix is the one that saves most. Forecaster::choose plans a mix completely before it is used.
+// A mix assigns a policy to each block. A block's policy p determines the bytes S(p) that the block stores from forward
+// to backward, and the time of its backward. A policy that recomputes less stores more. Let M(p) be the bytes that a
+// rank needs, and T(p) the seconds of a step, with policy p in every block. The estimate for a mix with policy p_b in
+// block b, where r is the policy of the mix that recomputes least (stores most):
+//   needed_bytes(mix) = M(r) - sum over blocks b of (S(r) - S(p_b))
+//   seconds(mix)      = mean over blocks b of T(p_b)
+// The sum holds because the stored bytes of all blocks are live at the peak, which is in the head or in the first
+// instructions of backward. Forecaster::choose plans a mix completely before it is used.
 #pragma once
 
 #include <optional>
@@ -15,42 +17,48 @@
 
 namespace hawser::plan {
 
-// One policy in all blocks.
+// A policy, and its costs with this policy in every block.
 struct PolicyCandidate {
   Checkpointing policy = Checkpointing::none;
-  double kept = 0;     // bytes that a block saves from forward to backward
-  double needed = 0;   // bytes of a rank
-  double seconds = 0;  // of a step
+  // S: bytes that a block stores from forward to backward, for all interleaved micro-batches (Layout::in_flight); the
+  // mean over the blocks. Layer inputs, which every policy stores, are not counted.
+  double stored_bytes = 0;
+  double needed_bytes = 0;  // M: all device memory that a rank needs (Forecast::needed)
+  double seconds = 0;       // T: of a step
 };
 
-// The distinct policies under a layout, in descending order of saved bytes, with `kept` set.
+// The policies that store different numbers of bytes under a layout, in descending order of stored_bytes: the one that
+// recomputes least is first. Only `policy` and `stored_bytes` are set.
 std::vector<PolicyCandidate> list_policy_candidates(const Layout& layout, const models::Model& model);
 
 struct Mix {
-  std::vector<int> counts;  // blocks of each candidate
-  double needed = 0, seconds = 0;
+  std::vector<int> counts;               // number of blocks with each candidate
+  double needed_bytes = 0, seconds = 0;  // estimates
   friend bool operator==(const Mix& a, const Mix& b) { return a.counts == b.counts; }
 };
 
 class PolicyCandidates {
  public:
-  // Removes candidates for which another one is faster, saves no more and needs no more. `candidates`: the result of
-  // list_policy_candidates, with `needed` and `seconds` set.
+  // `candidates`: the result of list_policy_candidates, with `needed_bytes` and `seconds` set. Those for which another
+  // one is faster, stores no more bytes and needs no more bytes are removed. `blocks`: of the model.
   PolicyCandidates(std::vector<PolicyCandidate> candidates, int blocks);
 
+  // The candidates that are left; the indices and counts below refer to them.
   const std::vector<PolicyCandidate>& candidates() const { return candidates_; }
-  // The fastest mix that needs at most `budget` bytes by the estimate; nullopt if there is none. With `light`: among
-  // mixes whose lightest candidate is this one (the policy of the last block).
+  // The fastest mix with needed_bytes <= budget; nullopt if there is none.
   std::optional<Mix> fastest(double budget) const;
-  std::optional<Mix> fastest(double budget, std::size_t light) const;
-  // Estimated needs and time of a mix with these counts.
+  // The same among mixes in which the candidate with index `least_recompute` recomputes least. The mixes contain it; it
+  // comes last in list().
+  std::optional<Mix> fastest(double budget, std::size_t least_recompute) const;
+  // The mix with these counts, with its estimates.
   Mix mix(std::vector<int> counts) const;
+  // The mix with one candidate in every block.
   Mix uniform(std::size_t candidate) const;
-  // Mixes with an estimated time below that of `from` that differ from it in the policy of one or two blocks, by
-  // ascending estimated memory.
+  // Mixes that are faster than `from` and differ from it in the policy of one or two blocks, in ascending order of
+  // needed_bytes.
   std::vector<Mix> faster_neighbours(const Mix& from) const;
-  // One policy per block. Those that save least come first: their backward runs last, when few blocks' saved
-  // activations are live alongside what they recompute.
+  // The policy of each block. The first blocks get the policies that recompute most (store least): their backward runs
+  // last, when few blocks' stored activations are live alongside the recomputed ones.
   std::vector<Checkpointing> list(const Mix& mix) const;
 
  private:

@@ -200,14 +200,14 @@ class Forecaster::Search {
       Recipe uniform = recipe;
       uniform.memory.activation_checkpointing = candidate.policy;
       const Sketch full = sketch(uniform);
-      candidate.needed = full.needed, candidate.seconds = full.seconds;
+      candidate.needed_bytes = full.needed, candidate.seconds = full.seconds;
     }
     const double capacity = static_cast<double>(on_.capacity_);
     const PolicyCandidates policies(candidates, blocks_);
     if (const std::optional<Mix> mix = policies.fastest((1 - kAutoMargin) * capacity)) {
-      add(s, {mix->needed, mix->seconds});
+      add(s, {mix->needed_bytes, mix->seconds});
     } else {
-      add(s, {candidates.back().needed, candidates.back().seconds});
+      add(s, {candidates.back().needed_bytes, candidates.back().seconds});
     }
   }
 

@@ -241,28 +241,29 @@ TEST(PolicyCandidates, FindsTheFastestMixByItsEstimate) {
   std::uint64_t drawn = 0;
   for (int round = 0; round < 50; ++round) {
     std::vector<plan::PolicyCandidate> candidates;
-    double kept = 1000, seconds = 10;
+    double stored = 1000, seconds = 10;
     for (int r = 0; r < 5; ++r) {
-      candidates.push_back({testing::kPolicies[r], kept, 4000 + 6 * kept, seconds});
-      kept -= 1 + static_cast<double>(random.below(240, drawn++));
+      candidates.push_back({testing::kPolicies[r], stored, 4000 + 6 * stored, seconds});
+      stored -= 1 + static_cast<double>(random.below(240, drawn++));
       seconds += 0.01 * static_cast<double>(1 + random.below(100, drawn++));
     }
     const plan::PolicyCandidates policies(candidates, 6);
-    for (double budget = candidates.back().needed - 100; budget < candidates.front().needed + 200; budget += 97) {
+    for (double budget = candidates.back().needed_bytes - 100; budget < candidates.front().needed_bytes + 200;
+         budget += 97) {
       double best = 1e300;
       for (int code = 0; code < 5 * 5 * 5 * 5 * 5 * 5; ++code) {
-        double keeps = 0, takes = 0;
+        double stores = 0, takes = 0;
         for (int block = 0, rest = code; block < 6; ++block, rest /= 5) {
-          keeps += candidates[static_cast<std::size_t>(rest % 5)].kept;
+          stores += candidates[static_cast<std::size_t>(rest % 5)].stored_bytes;
           takes += candidates[static_cast<std::size_t>(rest % 5)].seconds / 6;
         }
-        if (4000 + keeps <= budget) best = std::min(best, takes);
+        if (4000 + stores <= budget) best = std::min(best, takes);
       }
       const auto mix = policies.fastest(budget);
       ASSERT_EQ(mix.has_value(), best < 1e300) << budget;
       if (!mix) continue;
       EXPECT_NEAR(mix->seconds, best, 1e-9);
-      EXPECT_LE(mix->needed, budget);
+      EXPECT_LE(mix->needed_bytes, budget);
       const Policies list = policies.list(*mix);
       EXPECT_EQ(list.size(), 6u);
       EXPECT_TRUE(std::is_sorted(list.rbegin(), list.rend()));
