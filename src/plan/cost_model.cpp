@@ -8,8 +8,8 @@
 
 namespace hawser::plan {
 
-Members members_of(const std::string& communicator, int block) {
-  Members out{.count = 0, .near_first = 0};
+Members members_of(const std::string& communicator, int ranks_per_node) {
+  Members out{.count = 0, .on_first_node = 0};
   const char* at = communicator.c_str() + std::min(communicator.size(), communicator.find(':') + 1);
   const auto number = [&] {
     char* end = nullptr;
@@ -31,9 +31,10 @@ Members members_of(const std::string& communicator, int block) {
     if (out.count == 0) out.first = first;
     out.count += (last - first) / step + 1;
     out.last = std::max(out.last, last);
-    if (block > 0) {
-      const int end = std::min(last, (out.first / block + 1) * block - 1);
-      if (end >= first && first / block == out.first / block) out.near_first += (end - first) / step + 1;
+    if (ranks_per_node > 0) {
+      const int end = std::min(last, (out.first / ranks_per_node + 1) * ranks_per_node - 1);
+      if (end >= first && first / ranks_per_node == out.first / ranks_per_node)
+        out.on_first_node += (end - first) / step + 1;
     }
     if (*at == ',') ++at;
   }
@@ -76,8 +77,8 @@ struct Duration {
 
 class Pricer {
  public:
-  Pricer(const Target& target, DType compute, double share)
-      : target_(target), rates_(target.rates(compute)), share_(share) {}
+  Pricer(const Target& target, DType compute, double rate_scale)
+      : target_(target), rates_(target.rates(compute)), rate_scale_(rate_scale) {}
 
   Duration price(const OpRecord& record) {
     if (record.collective.kind != CollectiveKind::none) return message(record.collective);
@@ -96,8 +97,8 @@ class Pricer {
       for (const Access& a : record.accesses) bytes += static_cast<double>(a.row_bytes * a.rows);
     }
     // FLOPs determine the time of a large GEMM, whose tiles are read from cache; bytes, that of a small one.
-    out.seconds = bytes / (target_.copy * share_);
-    if (rate > 0) out.seconds = std::max(out.seconds, record.flops / (rate * share_));
+    out.seconds = bytes / (target_.copy * rate_scale_);
+    if (rate > 0) out.seconds = std::max(out.seconds, record.flops / (rate * rate_scale_));
     out.seconds = std::max(out.seconds, target_.launch);
     return out;
   }
@@ -122,21 +123,21 @@ class Pricer {
     const auto index = static_cast<std::size_t>(&link - target_.links.data());
     if (index == 0) return {&link, link.rate, all.count};
     const Link& near = target_.links[index - 1];
-    const int inside = members_of(communicator, near.ranks).near_first;
+    const int inside = members_of(communicator, near.ranks).on_first_node;
     return {&link, std::min(near.rate, inside * link.rate), all.count};
   }
 
   const Target& target_;
   const ComputeRates& rates_;
-  double share_;
+  double rate_scale_;
   std::unordered_map<std::string, Route> routes_;
 };
 
 }  // namespace
 
-StepTime step_time(const Trace& trace, const Target& target, DType compute, double share) {
+StepTime step_time(const Trace& trace, const Target& target, DType compute, double rate_scale) {
   StepTime out;
-  Pricer pricer(target, compute, share);
+  Pricer pricer(target, compute, rate_scale);
   std::vector<double> stream(trace.streams.size(), 0.0);
   std::vector<double> reached(trace.items.size(), 0.0);  // time of each record item
   std::unordered_map<const Link*, double> carried;

@@ -1,14 +1,14 @@
 // Cost model: predicts the time of a step on a target from its trace.
 //
-// Time of a piece of work:
-//   max(FLOPs / rate of its kind, bytes read and written / copy rate, launch time)
-// Time of a collective:
-//   link latency + bytes sent by this rank / link rate
-// Streams are concurrent queues that wait for each other's events. The step takes at least the sum of the times of all
-// collectives on one link. On a target without overlap the times of all streams add up.
+// Seconds of a GEMM or of attention; other ops have no first term:
+//   max(FLOP / (FLOP/s of that kind of op), bytes read and written / memory bandwidth (bytes/s), launch latency (s))
+// Seconds of a collective:
+//   link latency (s) + bytes sent by this rank / bandwidth (bytes/s)
+// Bandwidth of a group on one node: that of the node's link. Of a group over several nodes (rings that use all ports):
+//   min(intra-node bandwidth, sum of the network links of the group's members on one node)
 //
-// The rate of a group over several nodes is the minimum of the node's internal rate and the sum of its members' links
-// out of the node (rings that use all ports).
+// Streams are concurrent queues that wait for each other's events. The step takes at least as long as all collectives
+// on one link together. On a target without overlap the times of all ops and collectives add up.
 #pragma once
 
 #include <map>
@@ -20,25 +20,33 @@
 
 namespace hawser::plan {
 
-// Ranks of a communicator, parsed from its name ("shard:0-7/gather", "replicate:1-5:4").
+// Ranks of a communicator, parsed from its name (comm/mesh.h): "shard:0-7/gather" has ranks 0 to 7, "replicate:1-5:4"
+// ranks 1 and 5, "data:0-1,4-5" ranks 0, 1, 4 and 5.
+//   name  = kind:range[,range...][/suffix]
+//   range = first[-last[:stride]]
 struct Members {
-  int count = 1, first = 0, last = 0;
-  int near_first = 1;  // members in the first member's block of `block` ranks
+  int count = 1;            // number of members
+  int first = 0, last = 0;  // the first member's rank and the highest rank
+  int on_first_node = 1;    // members on the first member's node
 };
-Members members_of(const std::string& communicator, int block);
+// A node is a block of `ranks_per_node` consecutive ranks, the first of which is a multiple of it. 0: unknown, and
+// on_first_node is 0.
+Members members_of(const std::string& communicator, int ranks_per_node);
 
-// The part of a communicator's name before the colon: "shard" for "shard:0-7/gather".
+// The part of a communicator's name before its first colon: "shard" for "shard:0-7/gather".
 std::string group_kind(const std::string& communicator);
 
-// Bytes that one rank sends in a collective of `count` members.
+// Bytes that this rank sends in a collective of `count` members.
 double bytes_sent(const CollectiveNote& note, int count);
 
 struct StepTime {
   double seconds = 0;
-  std::map<std::string, double> busy;  // seconds by category: "GEMM", "attention", "other work", "communication"
+  // Seconds of work, summed over streams, by category: "GEMM", "attention", "other work", "communication".
+  std::map<std::string, double> busy;
 };
 
-// `share`: fraction of the target's rates that a rank has: with per_core its cores, otherwise 1.
-StepTime step_time(const Trace& trace, const Target& target, DType compute, double share);
+// `compute`: the dtype whose FLOP/s apply. `rate_scale`: multiplier of the target's FLOP/s and memory bandwidth: the
+// number of this rank's cores if they are per core (Target::per_core), else 1.
+StepTime step_time(const Trace& trace, const Target& target, DType compute, double rate_scale);
 
 }  // namespace hawser::plan

@@ -66,8 +66,8 @@ Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, 
   out.costs = costs_of(plan, model, out.layout);
   out.overhead = overhead_of(target_, out.layout.mesh);
   out.capacity = capacity_;
-  const double share = target_.per_core ? std::min<double>(threads_, double{1} * machine_.cores / world_) : 1.0;
-  out.time = step_time(plan.trace, target_, compute, share);
+  const double rate_scale = target_.per_core ? std::min<double>(threads_, double{1} * machine_.cores / world_) : 1.0;
+  out.time = step_time(plan.trace, target_, compute, rate_scale);
   out.tokens_per_second = static_cast<double>(recipe.train.global_batch_size) *
                           static_cast<double>(recipe.data.sequence_length) / out.time.seconds;
   out.planning_seconds = seconds_since(start);

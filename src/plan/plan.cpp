@@ -113,19 +113,20 @@ std::string peak_instruction_text(const RankPlan& plan) {
 
 Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout) {
   Costs costs;
-  costs.live_bytes["parameters"] = plan.parameter_bytes;
-  costs.live_bytes["optimizer state"] = plan.optimizer_bytes;
-  if (plan.kv_cache_bytes > 0) costs.live_bytes["the KV cache"] = plan.kv_cache_bytes;
-  costs.live_bytes["tables"] = plan.state_bytes - plan.parameter_bytes - plan.optimizer_bytes - plan.kv_cache_bytes;
-  if (plan.scratch_bytes > 0) costs.live_bytes["scratch of the streams"] = plan.scratch_bytes;
+  costs.peak_bytes_by_category["parameters"] = plan.parameter_bytes;
+  costs.peak_bytes_by_category["optimizer state"] = plan.optimizer_bytes;
+  if (plan.kv_cache_bytes > 0) costs.peak_bytes_by_category["the KV cache"] = plan.kv_cache_bytes;
+  costs.peak_bytes_by_category["tables"] =
+      plan.state_bytes - plan.parameter_bytes - plan.optimizer_bytes - plan.kv_cache_bytes;
+  if (plan.scratch_bytes > 0) costs.peak_bytes_by_category["scratch of the streams"] = plan.scratch_bytes;
   for (const int buffer : plan.buffers.placement.peak_buffers) {
     const program::Buffer& b = plan.buffers.buffers[static_cast<std::size_t>(buffer)];
-    costs.live_bytes[b.purpose] += round_up(b.bytes, Device::kAlignment);
+    costs.peak_bytes_by_category[b.category] += round_up(b.bytes, Device::kAlignment);
   }
   const std::int64_t slack = plan.buffers.placement.bytes - plan.buffers.placement.live_bytes;
-  if (slack > 0) costs.live_bytes["between buffers"] = slack;
+  if (slack > 0) costs.peak_bytes_by_category["between buffers"] = slack;
   costs.total_bytes = plan.bytes();
-  costs.live = plan.state_bytes + plan.scratch_bytes + plan.buffers.placement.live_bytes;
+  costs.peak_bytes = plan.state_bytes + plan.scratch_bytes + plan.buffers.placement.live_bytes;
   for (const TraceItem& item : plan.trace.items) {
     costs.flops += item.record.flops;
     const CollectiveNote& note = item.record.collective;

@@ -1,4 +1,5 @@
-// `RankPlan`: the plan of one rank: its program run on meta, the placement of all buffers, and their costs.
+// `RankPlan`: the plan of one rank for one kind of step (step::Purpose): the program, its trace on the meta device, and
+// the placement of all buffers. `Costs` are computed from it.
 #pragma once
 
 #include <map>
@@ -16,40 +17,51 @@ struct RankPlan {
   program::Program program;
   Trace trace;
   step::BufferPlan buffers;  // with its placement
+  // This rank's parameters (float32 shards and their copies in the compute dtype), moments, and KV cache.
   std::int64_t parameter_bytes = 0, optimizer_bytes = 0, kv_cache_bytes = 0;
-  std::int64_t state_bytes = 0;    // of the model state (step/state.h); includes the three above
-  std::int64_t scratch_bytes = 0;  // of the streams: workspace shared by a GPU's ops
+  std::int64_t state_bytes = 0;    // of step::ModelState: the three above and its small tables
+  std::int64_t scratch_bytes = 0;  // scratch_bytes(device), below
 
-  // All device memory of a session for this purpose.
+  // All device memory that a session with this kind of step alone reserves: state, scratch buffer and arena.
   std::int64_t bytes() const { return state_bytes + scratch_bytes + buffers.placement.bytes; }
 };
 
-// Runs the step of `rank` on meta and places its buffers. Allocates no memory and does not communicate. `optimizer`:
-// the state includes moments that this purpose does not read (a session that also trains); a training step's always
-// does. Placing::estimate computes sizes only, a few percent too low; such a plan cannot be run.
+// Runs the step of `rank` on meta and places its buffers. Allocates no device memory and does not communicate.
+// `optimizer`: reserve moments even if `purpose` is not train, for a session that also trains. Placing::estimate
+// computes sizes only, a few percent too low; such a plan cannot be run.
 RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpose purpose, int rank,
                    bool optimizer = false, program::Placing placing = program::Placing::offsets);
 
-// Kernels used by ops of a plan that have several, with the reason if a faster one is unsupported; each once, in step
-// order: "attention_forward: plain (float32 operands; cuDNN takes bf16)". Empty on the CPU.
+// For each op with more than one kernel: the kernel that the plan uses, and why no faster one. One line each, without
+// repeats, in step order: "attention_forward: plain (float32 operands; cuDNN takes bf16)". Empty on the CPU.
 std::vector<std::string> implementations(const RankPlan& plan);
 
-// Scratch bytes that the streams of a step reserve on such a device. Ops that need scratch run on the compute stream.
+// Bytes of the compute stream's scratch buffer on a device of this kind: kCudaScratchBytes on cuda, 0 on the CPU. It is
+// allocated once, outside of the arena, and all ops that need scratch share it; no other stream of a step has one. The
+// planned buffers of category "workspace" are in the arena and not part of it.
 std::int64_t scratch_bytes(DeviceKind device);
 
-// Checks that the plans of some ranks (all, or one of each kind) are free of races, deadlocks and mismatched
-// collectives, and that each ends before the next step starts. Otherwise throws InternalError with the defects: a bug
-// in a program.
+// Checks the plans of some ranks (`ranks[i]` is the rank of `plans[i]`): all ranks, or one of each class of equal
+// ranks. They must be free of races, deadlocks and mismatched collectives, and all work of a step must precede its end
+// event: the device starts the next step at that event, although the host enqueues it earlier. Throws InternalError
+// with the defects, which are bugs in a program.
 void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<int>& ranks);
 
+// Memory and work of one rank in one step.
 struct Costs {
-  std::map<std::string, std::int64_t> live_bytes;  // by purpose, at the peak; with parameters and optimizer state
-  std::int64_t total_bytes = 0;                    // state, scratch and arena
-  std::int64_t live = 0;                           // of them, bytes in use at the peak
-  double flops = 0;                                // of all work of one step on this rank, as recorded
-  double model_flops = 0;                          // forward and backward without recompute, causal attention once
-  std::map<std::string, double> traffic;           // bytes this rank sends in a step, by kind of group
-  std::string peak_instruction;                    // the instruction with the peak memory
+  // RankPlan::bytes(): state, scratch buffer and arena.
+  std::int64_t total_bytes = 0;
+  // Bytes in use when most of the arena is: state, scratch buffer, and the arena's live buffers.
+  std::int64_t peak_bytes = 0;
+  // total_bytes by category, at the same time: parts of the state, the scratch buffer, live buffers by
+  // Buffer::category, and "between buffers", the unused bytes of the arena (total_bytes - peak_bytes).
+  std::map<std::string, std::int64_t> peak_bytes_by_category;
+  std::string peak_instruction;  // the instruction that runs at that time
+  double flops = 0;              // sum over all op records, recompute included
+  // Forward and backward without recompute. Attention counts visible query-key pairs only, those of causal attention
+  // over full sequences. This rank's rows and pairs.
+  double model_flops = 0;
+  std::map<std::string, double> traffic;  // bytes that this rank sends, by kind of group: "shard", "context"
 };
 Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout);
 

@@ -57,7 +57,7 @@ std::string checkpointing_text(const Forecast& forecast) {
 
 // Of a rank that owns its states; its replicas have no snapshot.
 std::int64_t snapshot_of(const Costs& costs) {
-  return snapshot_bytes(costs.live_bytes.at("optimizer state"));
+  return snapshot_bytes(costs.peak_bytes_by_category.at("optimizer state"));
 }
 
 }  // namespace
@@ -83,10 +83,11 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
     out += cat("peak memory of ", ranks.first == ranks.last ? "" : "each of ", ranks.text(), " (at ",
                costs.peak_instruction, ")\n");
   }
-  std::vector<std::pair<std::string, std::int64_t>> parts(costs.live_bytes.begin(), costs.live_bytes.end());
+  std::vector<std::pair<std::string, std::int64_t>> parts(costs.peak_bytes_by_category.begin(),
+                                                          costs.peak_bytes_by_category.end());
   std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-  for (const auto& [purpose, bytes] : parts) {
-    out += row(purpose, format_bytes(Bytes(bytes)), percent(double(bytes), double(forecast.needed())));
+  for (const auto& [category, bytes] : parts) {
+    out += row(category, format_bytes(Bytes(bytes)), percent(double(bytes), double(forecast.needed())));
   }
   out += row("context and communicators", format_bytes(Bytes(forecast.overhead)),
              percent(double(forecast.overhead), double(forecast.needed())));
@@ -131,10 +132,13 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
                              {"micro_batches", layout.micro_batches},
                              {"checkpointing", checkpointing_text(forecast)},
                              {"compute", layout.compute == DType::bf16 ? "bf16" : "float32"}};
-  nlohmann::ordered_json memory{
-      {"by_purpose", costs.live_bytes}, {"plan", costs.total_bytes},   {"live", costs.live},
-      {"overhead", forecast.overhead},  {"needed", forecast.needed()}, {"capacity", forecast.capacity},
-      {"peak", costs.peak_instruction}};
+  nlohmann::ordered_json memory{{"by_purpose", costs.peak_bytes_by_category},
+                                {"plan", costs.total_bytes},
+                                {"live", costs.peak_bytes},
+                                {"overhead", forecast.overhead},
+                                {"needed", forecast.needed()},
+                                {"capacity", forecast.capacity},
+                                {"peak", costs.peak_instruction}};
   if (saves_asynchronously(recipe)) memory["host_snapshot"] = snapshot_of(costs);
   for (const RankClass& ranks : rank_classes(layout.mesh)) {
     memory["ranks"] = cat(ranks.first, "-", ranks.last);

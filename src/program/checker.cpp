@@ -85,7 +85,7 @@ void check_placement(const Trace& trace, const Order& order, const std::vector<B
       by_offset.push_back(b);
       if (begin(b) % Device::kAlignment != 0) defects.add(cat(name(b), " is not aligned"));
       if (end(b) > placement.bytes) defects.add(cat(name(b), " ends after the arena's end"));
-    } else if (lifetimes.used(b) && buffers[static_cast<std::size_t>(b)].purpose != kPersistent) {
+    } else if (lifetimes.used(b) && buffers[static_cast<std::size_t>(b)].category != kPersistent) {
       defects.add(cat(name(b), " is used but not placed"));
     }
   }
@@ -129,7 +129,7 @@ std::vector<std::string> check_memory(const RankTrace& rank) {
   for (std::size_t b = 0; b < buffers.size() && !defects.full(); ++b) {
     BufferCheck check(trace, order, buffers[b], uses[b], defects);
     check.races();
-    if (buffers[b].purpose != kPersistent) check.unwritten_reads();
+    if (buffers[b].category != kPersistent) check.unwritten_reads();
   }
   if (rank.placement != nullptr && inside) check_placement(trace, order, buffers, *rank.placement, defects);
   return defects.take();

@@ -25,7 +25,7 @@ constexpr int kMaxDefects = 20;
 // - Every access must be inside one buffer.
 // - Of two accesses to the same bytes of a buffer, at least one of them a write, one must have completed before the
 //   other starts.
-// - Every byte that is read must have been written by an earlier item of this trace, unless the buffer's purpose is
+// - Every byte that is read must have been written by an earlier item of this trace, unless the buffer's category is
 //   kPersistent.
 // - With a placement, every accessed buffer that is not persistent must have an aligned offset and be inside the arena.
 //   Two buffers may share bytes only if every access to one has completed before any access to the other starts.

@@ -252,7 +252,7 @@ Placement place(const Trace& trace, const std::vector<Buffer>& buffers, Placing 
   out.offsets.assign(buffers.size(), -1);
   std::vector<int> used;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
-    if (lifetimes.used(static_cast<int>(i)) && buffers[i].purpose != kPersistent) used.push_back(static_cast<int>(i));
+    if (lifetimes.used(static_cast<int>(i)) && buffers[i].category != kPersistent) used.push_back(static_cast<int>(i));
   }
   if (used.empty()) return out;
   find_peak(trace, lifetimes, buffers, used, out);

@@ -11,14 +11,14 @@
 
 namespace hawser::program {
 
-// Purpose of buffers whose contents persist from step to step, such as parameters and moments. The model state
+// Category of buffers whose contents persist from step to step, such as parameters and moments. The model state
 // (step/state.h) places them outside the arena; they share bytes with no other buffer.
 inline const std::string kPersistent = "persistent";
 
 // A buffer as allocated on the meta device.
 struct Buffer {
   std::string name;           // "saved/attention/layer 3/mb 0", for reports
-  std::string purpose;        // "activations", "weights", "gradients", "workspace" …
+  std::string category;       // "activations", "weights", "gradients", "workspace" …
   std::uint64_t address = 0;  // on the meta device: the buffer is [address, address + bytes)
   std::int64_t bytes = 0;
 };

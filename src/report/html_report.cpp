@@ -173,7 +173,7 @@ std::string html_report(const HtmlInput& input) {
   out += chart("Model FLOPs utilization, percent", {&run.use});
   out += "</div>\n<h2>Memory and time</h2>\n<div class=\"grid2\">\n";
   std::vector<std::pair<std::string, double>> memory;
-  for (const auto& [purpose, bytes] : facts.memory) memory.emplace_back(purpose, static_cast<double>(bytes));
+  for (const auto& [category, bytes] : facts.memory) memory.emplace_back(category, static_cast<double>(bytes));
   out += part_bar("Peak memory of a rank, by purpose", std::move(memory), bytes_text);
   out += part_bar("Time of this process", input.phases, seconds_text);
   out += "</div>\n" + recipe(facts.recipe);

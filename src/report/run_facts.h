@@ -24,7 +24,7 @@ struct RunFacts {
   std::int64_t steps = 0;  // planned
   std::vector<RecipeEntry> recipe;
   Table environment, data;
-  std::vector<std::pair<std::string, std::int64_t>> memory;  // bytes of a rank by purpose; sum: reserved memory
+  std::vector<std::pair<std::string, std::int64_t>> memory;  // bytes of a rank by category; sum: reserved memory
 };
 
 }  // namespace hawser::report

@@ -38,7 +38,7 @@ TensorView MetaBuffers::get(const BufferKey& key, DType dtype, const Shape& shap
   if (added) {
     const std::byte* data = device_.allocate(std::max<std::int64_t>(bytes, 1));
     plan_.buffers.push_back({.name = key.text(),
-                             .purpose = name_of(key.role),
+                             .category = name_of(key.role),
                              .address = reinterpret_cast<std::uint64_t>(data),
                              .bytes = bytes});
   }
@@ -49,7 +49,7 @@ TensorView MetaBuffers::get(const BufferKey& key, DType dtype, const Shape& shap
 
 void MetaBuffers::add_persistent(const std::string& name, const std::byte* data, std::int64_t bytes) {
   plan_.buffers.push_back({.name = name,
-                           .purpose = program::kPersistent,
+                           .category = program::kPersistent,
                            .address = reinterpret_cast<std::uint64_t>(data),
                            .bytes = bytes});
 }

@@ -1,4 +1,4 @@
-// `Buffers`: the buffers of a step, by purpose. On meta a buffer is allocated when it is first requested. On a real
+// `Buffers`: the buffers of a step, by role. On meta a buffer is allocated when it is first requested. On a real
 // device it is at its planned offset; requesting another size than planned is an InternalError.
 #pragma once
 

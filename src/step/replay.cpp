@@ -116,7 +116,7 @@ ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : device_(d
       const int b = index.find(access.address);
       HAWSER_CHECK(b >= 0, record.name, " accesses memory outside of all buffers");
       const program::Buffer& buffer = buffers[static_cast<std::size_t>(b)];
-      const bool persistent = buffer.purpose == program::kPersistent;
+      const bool persistent = buffer.category == program::kPersistent;
       const std::byte* base =
           persistent ? setup.state : setup.arena + setup.buffers->placement.offsets[static_cast<std::size_t>(b)];
       access.address = reinterpret_cast<std::uint64_t>(base) + (access.address - buffer.address);

@@ -129,7 +129,7 @@ report::RunFacts run_facts(const RunPlace& place) {
                          .data = data_table(place)};
   const plan::Costs costs =
       plan::costs_of(place.session.plan(step::Purpose::train), place.session.model(), place.session.layout());
-  for (const auto& [purpose, bytes] : costs.live_bytes) facts.memory.emplace_back(purpose, bytes);
+  for (const auto& [category, bytes] : costs.peak_bytes_by_category) facts.memory.emplace_back(category, bytes);
   return facts;
 }
 

@@ -177,11 +177,11 @@ TEST_P(PlanSpeed, IsUnderTwoSeconds) {
   const plan::Forecast forecast = forecaster.forecast();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::printf("%s on %d ranks: planned in %.3f s, %.4f of what is live\n", GetParam().recipe, GetParam().ranks, seconds,
-              double(forecast.costs.total_bytes) / double(forecast.costs.live));
+              double(forecast.costs.total_bytes) / double(forecast.costs.peak_bytes));
   EXPECT_LT(seconds, step::kAddressSanitizer ? 20.0 : 2.0);
   EXPECT_TRUE(forecast.fits());
   EXPECT_EQ(forecast.layout.compute, DType::bf16);
-  EXPECT_LE(static_cast<double>(forecast.costs.total_bytes), 1.03 * static_cast<double>(forecast.costs.live));
+  EXPECT_LE(static_cast<double>(forecast.costs.total_bytes), 1.03 * static_cast<double>(forecast.costs.peak_bytes));
   // The text stays within 100 columns.
   std::istringstream lines(plan::plan_text(recipe, model, forecaster.target(), forecast));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
@@ -299,14 +299,14 @@ TEST(Target, LoadsByNameOrPathAndReportsMistakes) {
 TEST(CostModel, ReadsGroupsFromTheirNames) {
   const plan::Members shard = plan::members_of("shard:0-15/gather", 8);
   EXPECT_EQ(shard.count, 16);
-  EXPECT_EQ(shard.near_first, 8);
+  EXPECT_EQ(shard.on_first_node, 8);
   EXPECT_EQ(shard.last, 15);
   const plan::Members replicate = plan::members_of("replicate:5-61:8", 8);
   EXPECT_EQ(replicate.count, 8);
   EXPECT_EQ(replicate.first, 5);
-  EXPECT_EQ(replicate.near_first, 1);
+  EXPECT_EQ(replicate.on_first_node, 1);
   EXPECT_EQ(plan::members_of("x:0-1,4-5", 4).count, 4);
-  EXPECT_EQ(plan::members_of("x:0-1,4-5", 4).near_first, 2);
+  EXPECT_EQ(plan::members_of("x:0-1,4-5", 4).on_first_node, 2);
   EXPECT_EQ(plan::members_of("world:3", 8).count, 1);
 }
 

@@ -19,9 +19,9 @@ class Recorder {
     for (const std::string& name : streams) streams_.push_back(device_.make_stream(name));
   }
 
-  int buffer(const std::string& name, const std::string& purpose, std::int64_t bytes) {
+  int buffer(const std::string& name, const std::string& category, std::int64_t bytes) {
     const auto address = reinterpret_cast<std::uint64_t>(device_.allocate(bytes));
-    buffers_.push_back({.name = name, .purpose = purpose, .address = address, .bytes = bytes});
+    buffers_.push_back({.name = name, .category = category, .address = address, .bytes = bytes});
     return static_cast<int>(buffers_.size()) - 1;
   }
   Access read(int buffer) const { return whole(buffer, false); }
