@@ -88,9 +88,9 @@ void check_disk(const std::string& folder, Findings& out) {
   if (file < 0) {
     return out.problem("output folder", name, cat("cannot be written: ", std::strerror(errno)), advice);
   }
-  struct statvfs space {};
-  const bool known = statvfs(name.c_str(), &space) == 0;
-  const auto free = static_cast<std::int64_t>(space.f_bavail) * static_cast<std::int64_t>(space.f_frsize);
+  struct statvfs volume {};
+  const bool known = statvfs(name.c_str(), &volume) == 0;
+  const auto free = static_cast<std::int64_t>(volume.f_bavail) * static_cast<std::int64_t>(volume.f_frsize);
   const std::string space = known ? cat(format_bytes(Bytes(free)), " free") : "";
   if (known && free < 64 * kMiB) {
     close(file);
