@@ -6,10 +6,10 @@
 // Files are read with pread through a buffer of kStagingBytes. Mapped pages would count towards this process's planned
 // memory, and a failing disk would raise SIGBUS instead of returning an error.
 //
-// A Checkpoint holds a shared lock on its folder (hold() in root.h), so the cleanup of a run that still saves does not
-// remove it; file systems without locks do not have this protection. Files are opened relative to the folder's
-// descriptor, so they stay readable if the folder is renamed or replaced. If another program removes the folder, only
-// the files that are open at that time stay readable.
+// A Checkpoint holds a shared lock on its folder (hold() in root.h), so a training run that still saves under the
+// same root does not remove it as an old checkpoint; file systems without locks do not have this protection. Files are
+// opened relative to the folder's descriptor, so they stay readable if the folder is renamed or replaced. If another
+// program removes the folder, only the files that are open at that time stay readable.
 #pragma once
 
 #include <cstdint>

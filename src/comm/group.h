@@ -4,8 +4,9 @@
 // has completed it. Every member enqueues the same collectives of a group in the same order, and its streams and events
 // enforce that order on the device (program/checker.h checks both). Collectives of different groups do not wait for
 // each other, so traffic that must not queue after other traffic of the same ranks gets a group of its own: a
-// duplicate(). Exception: over NCCL, the shard, data and world groups share a communicator if they have the same ranks.
-// These groups only sum a few numbers, all on the compute stream.
+// duplicate(). Exception: over NCCL, the groups mesh.shard(), data() and world() share a communicator if they have the
+// same ranks. They carry small sums only, on the compute stream; weights and gradients use the duplicates
+// mesh.shard_gather() and shard_reduce().
 //
 //   mesh.shard_gather().all_gather(gather_stream, shard, full);             // shard [n], full [size * n]
 //   mesh.shard_reduce().reduce_scatter(reduce_stream, gradient, shard, /*accumulate=*/true, workspace);
@@ -23,8 +24,9 @@
 //
 // Errors: a view that breaks the contract throws InternalError at once. If a member does not reach a collective within
 // the group's time limit, or a connection breaks, every rank is ended (comm/mpi/world.h); the stream does not report
-// it. A failed stream drops its collectives like all other work, so that the other members wait for them: the stream's
-// owner must end the run. A group must outlive the work enqueued on it, and is used from one host thread at a time.
+// it. A failed stream drops its collectives like all other work, and the other members then wait for them without end:
+// the stream's owner must end the run. A group must outlive the work enqueued on it, and is used from one host thread
+// at a time.
 #pragma once
 
 #include <cstdint>

@@ -59,8 +59,8 @@ class Stream {
   // cuda: the handles that kernels are enqueued with; null elsewhere. Streams that wrap another one forward it.
   virtual const CudaNative* native() const { return nullptr; }
   // Enqueues an op without blocking. cpu: `work` runs later on the stream's thread. cuda: `work` runs now and enqueues
-  // kernels. meta: `work` is dropped. `record` describes the op; meta stores it in its trace, and wrapping streams
-  // check and measure by it.
+  // kernels. meta: `work` is dropped. `record` describes the op: meta stores it in its trace, and streams that
+  // wrap another stream use it to compare the op with the plan or to label its timing.
   virtual void launch(OpRecord record, std::function<void()> work) = 0;
   // Enqueues `work` that runs on the host once earlier work of the stream is done, on a thread that the device chooses
   // (cuda: cudaLaunchHostFunc). It must be short and call neither the device nor a stream. Errors as for launch().
@@ -78,8 +78,9 @@ class Stream {
 // Blocks the host until the event is reached. Does not report errors: synchronize the stream to see them.
 void host_wait(const Event& event);
 // host_wait with a timeout; false if it expires. Only the cpu device supports the timeout; cuda waits without limit.
-// Between calls the host can check its streams for errors. Otherwise it could wait forever: a failed stream drops its
-// collectives, so other ranks wait for this rank, and this rank's other streams wait for them.
+// Call it in a loop with a short timeout and check the streams after each call. Without these checks the host could
+// wait forever: a failed stream drops its collectives, so other ranks wait for this rank, and this rank's other streams
+// wait for them.
 bool host_wait_for(const Event& event, double seconds);
 
 // Enqueues a copy of `bytes` bytes between device and host memory, in either direction, or within one of them. The host

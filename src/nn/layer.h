@@ -15,13 +15,14 @@
 namespace hawser::nn {
 
 // A micro-batch on the device: T rows of this rank, ordered by sequence, then by chunk of the sequence. Segment tables
-// are those of ops/attention/attention.h. `context`: number of ranks of the context group.
+// are those of ops/attention/attention.h. In shapes below, `context` is the number of ranks of the context group.
 struct BatchViews {
   TensorView ids;        // i32 [T]
   TensorView labels;     // i32 [T], already shifted; negative: no target
   TensorView positions;  // i32 [T], restarting in each document
-  // i32 [N, 6], i32 [1]: diagonal blocks. Queries of a chunk (packed documents: of one document in it) with the keys of
-  // the same rows. With a KV cache: new queries of a sequence with all its keys so far, the new ones included.
+  // i32 [N, 6], i32 [1]: diagonal blocks. A segment has the queries of a chunk and the keys of the same rows; with
+  // packed documents, a chunk has one segment per document. With a KV cache, a segment has the new queries of a
+  // sequence and all its keys so far, including the new ones.
   TensorView diagonal, diagonal_count;
   // i32 [M, 6], i32 [1]: off-diagonal blocks. Queries of a chunk with the keys before it in the same document. Their
   // key rows index the keys of all ranks in sequence order: one sequence after another, each with all its rows. Only
@@ -36,15 +37,16 @@ struct BatchViews {
   TensorView slot_mapping;
   // The tables' contents if the host knows them when it enqueues, else null (ops::AttentionForward::host_segments).
   const std::vector<std::int32_t>*host_diagonal = nullptr, *host_off_diagonal = nullptr;
-  // Length of a chunk in rows, if every sequence has the same chunks: each sequence is one document, which begins at
-  // row 0, and only rows after its end are padding (with finite values). Every diagonal block then begins at a multiple
-  // of this length and is at most this long. With context parallelism a rank has two chunks of each sequence (zig-zag),
-  // and a chunk's off-diagonal block has as keys all rows of the sequence before the chunk. 0: no such guarantee.
+  // Length of a chunk in rows, if all sequences are cut into chunks at the same rows: each sequence is one document
+  // that begins at row 0, and the rows after its end are padding (with finite values). Every diagonal block then begins
+  // at a multiple of this length and is at most this long. With context parallelism a rank has two chunks of each
+  // sequence (zig-zag), and a chunk's off-diagonal block has as keys all rows of the sequence before the chunk. 0: no
+  // such guarantee.
   std::int64_t uniform_diagonal = 0;
   bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks
-  // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: causal attention over full sequences
-  // of one document, in equal shares of the context ranks (with a KV cache: every new row sees a full sequence).
-  // With padding, packed documents or a window, fewer pairs are visible.
+  // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the pairs of causal attention over
+  // full sequences of one document, divided by the number of context ranks. With a KV cache, every new row counts a
+  // full sequence. Padding, packed documents and windows, which reduce the pairs that are really computed, are ignored.
   double diagonal_pairs = 0, off_diagonal_pairs = 0;
 };
 
@@ -74,7 +76,8 @@ class GradientSink {
 class LayerContext {
  public:
   virtual ~LayerContext() = default;
-  // A dense buffer of the arena with undefined contents. Valid at least until the last use of it in this instruction.
+  // A dense buffer of the arena with undefined contents. The layer may use it in all ops that it enqueues in this
+  // instruction, and not in a later instruction: the planner reuses its bytes after the last of these ops.
   virtual TensorView temp(DType dtype, const Shape& shape) = 0;
   virtual Stream& compute() = 0;
   virtual Stream& exchange() = 0;  // communication inside layers
@@ -98,7 +101,7 @@ enum class Pass { forward, recompute, backward, backward_weight };
 struct SavedSpec {
   const char* name;
   DType dtype;
-  Shape shape;  // rank 0: not saved
+  Shape shape;  // no dimensions: the tensor is not saved
   Pass writer;
   Pass last_reader;
 };

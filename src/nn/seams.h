@@ -5,8 +5,9 @@
 // generation, KvCacheExchange (nn/kv_cache.h). The other three seams have no implementation yet besides the default;
 // the tests (tests/dist/seams) have their own.
 //
-// The host calls a seam while it enqueues an instruction. The seam enqueues its own work on the context's streams and
-// orders it with events; work that is enqueued on the compute stream afterwards may use the views that it returns.
+// The host calls a seam while it enqueues an instruction. The seam enqueues its own work on the streams of the
+// LayerContext and orders it with events; work that is enqueued on the compute stream afterwards may use the views that
+// it returns.
 #pragma once
 
 #include <memory>
@@ -17,13 +18,13 @@ namespace hawser::nn {
 
 class LayerContext;
 
-// Where tensor parallelism communicates in a layer. The second collective of each pair is that of sequence parallelism.
+// Where tensor parallelism communicates in a layer.
 enum class Boundary {
-  // Before a column-parallel GEMM. Forward: identity, or all-gather over tokens. Backward: all-reduce, or
-  // reduce-scatter over tokens.
+  // Before a column-parallel GEMM. Forward: identity; with sequence parallelism, all-gather over tokens. Backward:
+  // all-reduce; with sequence parallelism, reduce-scatter over tokens.
   column_input,
-  // After a row-parallel GEMM. Forward: all-reduce, or reduce-scatter over tokens. Backward: identity, or all-gather
-  // over tokens.
+  // After a row-parallel GEMM. Forward: all-reduce; with sequence parallelism, reduce-scatter over tokens. Backward:
+  // identity; with sequence parallelism, all-gather over tokens.
   row_output,
 };
 
@@ -42,14 +43,15 @@ struct AttentionPart {
   TensorView segments, segment_count;             // see ops::AttentionForward
   ops::SegmentForm form = ops::SegmentForm::any;  // see ops::AttentionForward
   std::vector<ops::StridedBlocks> blocks;         // see ops::AttentionForward
-  // If `blocks` differs between ranks: a list with at least as many elements, blocks and rows as on every rank. The
-  // workspace is sized for it, so that buffers have the same offsets on all ranks. Otherwise empty.
+  // If `blocks` differs between ranks: an upper bound of it over all ranks, that is, a list at least as long as every
+  // rank's, whose elements have at least as many blocks and rows. The workspace is sized for it, so that buffers have
+  // the same offsets on all ranks. Otherwise empty.
   std::vector<ops::StridedBlocks> largest;
   const std::vector<std::int32_t>* host_segments = nullptr;  // see ops::AttentionForward
   bool causal = true;                                        // see ops::AttentionForward
   int head_begin = 0, heads = 0;  // key-value heads [head_begin, head_begin + heads), with their query heads
-  // The first part of these heads: it writes o and lse, in backward dq. The results of later parts are merged into o
-  // and lse by attention_combine, in backward added to dq.
+  // True for the first of the parts with these heads. It writes o and lse; in backward, it writes dq. The results of
+  // the other parts are merged into o and lse by attention_combine; in backward, they are added to dq.
   bool first = true;
   TensorView dk, dv;   // backward: this part's key and value gradients, float32 or k's dtype
   double visible = 0;  // query-key pairs per head for OpRecord::flops: BatchViews::diagonal_pairs or off_diagonal_pairs
@@ -94,8 +96,9 @@ class TokenExchange {
   virtual Dispatched dispatch(LayerContext&, const TensorView& tokens, const TensorView& counts) {
     return {tokens, counts};
   }
-  // The inverse: returns `expert_output`, which is in the order of dispatch()'s result, in the order of dispatch()'s
-  // `tokens`. `counts` is dispatch()'s argument. In backward, dispatch and combine swap places.
+  // The inverse of dispatch(). expert_output [capacity, C] has a row for each row of Dispatched::tokens; the result has
+  // a row for each row of dispatch()'s argument `tokens`. `counts` is dispatch()'s argument. In backward, dispatch and
+  // combine swap places.
   virtual TensorView combine(LayerContext&, const TensorView& expert_output, const TensorView& counts) {
     (void)counts;
     return expert_output;

@@ -37,29 +37,30 @@ RankPlan plan_rank(const models::Model& model, const Layout& layout, step::Purpo
 std::vector<std::string> implementations(const RankPlan& plan);
 
 // Bytes of the compute stream's scratch buffer on a device of this kind: kCudaScratchBytes on cuda, 0 on the CPU. It is
-// allocated once, outside of the arena, and all ops that need scratch share it; no other stream of a step has one. The
-// planned buffers of category "workspace" are in the arena and not part of it.
+// allocated once, outside of the arena, and all ops that need scratch share it; no other stream of a step has one. It
+// does not include the buffers of category "workspace", which are planned and in the arena.
 std::int64_t scratch_bytes(DeviceKind device);
 
-// Checks the plans of some ranks (`ranks[i]` is the rank of `plans[i]`): all ranks, or one of each class of equal
-// ranks. They must be free of races, deadlocks and mismatched collectives, and all work of a step must precede its end
-// event: the device starts the next step at that event, although the host enqueues it earlier. Throws InternalError
-// with the defects, which are bugs in a program.
+// Checks the plans of some ranks (`ranks[i]` is the rank of `plans[i]`): all ranks, or one rank of
+// each set of ranks that have identical plans. They must be free of races, deadlocks and mismatched collectives, and
+// all work of a step must precede its end event: the device starts the next step at that event, although the host
+// enqueues it earlier. Throws InternalError with the defects, which are bugs in a program.
 void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<int>& ranks);
 
 // Memory and work of one rank in one step.
 struct Costs {
   // RankPlan::bytes(): state, scratch buffer and arena.
   std::int64_t total_bytes = 0;
-  // Bytes in use when most of the arena is: state, scratch buffer, and the arena's live buffers.
+  // Bytes in use at the time when the arena has the most live bytes: state, scratch buffer and live buffers.
   std::int64_t peak_bytes = 0;
-  // total_bytes by category, at the same time: parts of the state, the scratch buffer, live buffers by
-  // Buffer::category, and "between buffers", the unused bytes of the arena (total_bytes - peak_bytes).
+  // What total_bytes consists of at the time of peak_bytes: parts of the state, the scratch buffer, live buffers by
+  // Buffer::category, and as "between buffers" the part of the arena that no live buffer uses (total_bytes -
+  // peak_bytes).
   std::map<std::string, std::int64_t> peak_bytes_by_category;
   std::string peak_instruction;  // the instruction that runs at that time
   double flops = 0;              // sum over all op records, recompute included
-  // Forward and backward without recompute. Attention counts visible query-key pairs only, those of causal attention
-  // over full sequences. This rank's rows and pairs.
+  // FLOPs of forward and backward on this rank, without recompute. For attention, the query-key pairs of causal
+  // attention over full sequences of one document count.
   double model_flops = 0;
   std::map<std::string, double> traffic;  // bytes that this rank sends, by kind of group: "shard", "context"
 };

@@ -14,7 +14,7 @@ namespace hawser::program {
 // `gather` and `reduce` communicate among the ranks of mesh.shard() (comm/mesh.h): the shard x context ranks, which
 // together hold one copy of the parameters and moments.
 enum class Op {
-  begin_step,         // copies the step's scalars to the device and zeroes its results (not in a continued evaluation)
+  begin_step,         // copies the step's scalars to the device and zeroes its results (see StepInput::keep_loss_sum)
   load_batch,         // copies a micro-batch's index tensors to the device
   gather,             // all-gathers a unit's weight shards into its unsharded flat buffer
   embed,              // token embedding: the first layer's input
@@ -46,9 +46,10 @@ struct Instruction {
   Op op = Op::begin_step;
   StreamId stream = StreamId::compute;
   int unit = -1, layer = -1, micro_batch = -1;  // -1: not used by the op
-  // For an op that reads weights: ids of the gather instructions whose buffers hold them, in no fixed order; each names
-  // its unit. One per unit that the op reads: two for the head with tied embeddings, else one. May contain units that
-  // the op does not read, because adjacent instructions share gathers. Empty if parameters are not sharded.
+  // For an op that reads weights: ids of the gather instructions whose buffers hold them, in no fixed order.
+  // Instruction::unit of a gather says which unit its buffer holds. The list has one gather for each unit that the op
+  // reads (two for the head with tied embeddings, else one), and may have gathers of other units, which neighbouring
+  // instructions use. Empty if parameters are not sharded.
   std::vector<int> gathered;
   int input = -1;    // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
   int partner = -1;  // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch

@@ -48,7 +48,7 @@ struct ExecutorSetup {
   OptimizerSettings optimizer;
   DType compute = DType::f32;
   // dtype of the unsharded gradient of one micro-batch, which `reduce` reduce-scatters into a float32 shard: float32,
-  // or `compute`. Unsharded gradients are float32 regardless with local_accumulation, or if a unit has only one shard.
+  // or `compute`. Not used, and unsharded gradients are float32, with local_accumulation and for a unit of one shard.
   DType reduce_dtype = DType::f32;
   int threads = 1;
   bool deterministic = false;  // attention gradients are bitwise repeatable (ops/attention/attention.h)
@@ -85,8 +85,8 @@ struct StepOutput {
   std::shared_ptr<std::vector<float>> logits;
 };
 
-// With keep_gradients: name of the recorded no-op at the end of a step that reads all gradient shards. It extends their
-// lifetimes, so that no other buffer of the step reuses their bytes.
+// Name of an op that keep_gradients adds at the end of a step. It does no work, but its op record lists all gradient
+// shards as read. This extends their lifetimes, so that no other buffer of the step reuses their bytes.
 inline constexpr char kKeepGradients[] = "keep_gradients";
 
 class Executor {

@@ -55,18 +55,19 @@
 //   and 11 % for 256 (16K rows, H200).
 //
 // Rounding of gradients by cuDNN: each cuDNN call writes bf16, so that float32 gradients also have bf16 precision. The
-// key-value heads are processed in groups that fit the workspace. For each group a backward makes
-//   with `blocks`                                                 one cuDNN call per element of `blocks`
-//   without `blocks`, if segments may share keys (any, N > 1)     one per run of consecutive segments whose key
-//                                                                 gradients fit the workspace
-//   without `blocks` otherwise                                    one
+// key-value heads are processed in sets that fit the workspace. For each set of heads a backward makes
+//   with `blocks`                             one cuDNN call per element of `blocks`
+//   with SegmentForm::any and N > 1           (segments may share keys) several calls; each takes as many consecutive
+//                                             segments as have key gradients that fit the workspace together
+//   otherwise                                 one call
 // - dq: each row is written by one cuDNN call. With accumulate_q, the old value and the new one are added in float32,
 //   and the sum is rounded once to dq's dtype.
 // - dk, dv: several cuDNN calls may write gradients of one row. Each is added to the sum so far (at first zero, or with
 //   accumulate_kv the old value) in float32, and the sum is rounded to the dtype of dk or dv after each call. If
-//   segments may share keys, cuDNN writes separate gradients for each segment; those of one call are first added in
-//   float32, in the order of the table, without rounding.
-// - With Hq > Hkv, cuDNN computes dk and dv of each query head and then adds those of a group.
+//   segments may share keys, a call writes one bf16 gradient per segment. These are added in float32, in the order of
+//   the table; the result is then added to dk or dv with one rounding, as above.
+// - With Hq > Hkv, cuDNN computes dk and dv for each query head, then adds those of the query heads that share a
+//   key-value head.
 // Source: Dao, "FlashAttention-2", 2023 (online softmax, recompute); combination as in ring attention (Liu et al.,
 // 2023).
 #pragma once
@@ -157,10 +158,11 @@ struct AttentionCombine {
 
 void attention_combine(Stream& stream, const AttentionCombine& args);
 
-// Maximum workspace, in bytes, of a deterministic cuDNN call over one key-value head. The matrices need
+// Maximum workspace, in bytes, of a deterministic cuDNN call over one key-value head: 2304 MiB. Of these, 2048 MiB are
+// for the matrices of one sequence of 16,384 rows with 4 query heads per key-value head, which need
 //   count * (Hq / Hkv) * q_rows * k_rows * 2          (rows rounded up to multiples of 128)
-// bytes: 2048 MiB for one sequence of 16,384 rows and 4 query heads per key-value head. The other 256 MiB are for
-// cuDNN's smaller buffers, mainly dk and dv of each query head (32 MiB in this example with D = 128).
+// bytes, and 256 MiB for cuDNN's smaller buffers, mainly dk and dv of each query head (32 MiB in this example with
+// D = 128).
 constexpr std::int64_t kDeterministicBytes = std::int64_t{2304} << 20;
 // Maximum Tq and Tk of a deterministic call without `blocks`.
 constexpr std::int64_t kDeterministicRows = 8192;
@@ -180,12 +182,14 @@ std::int64_t cpu_attention_backward_workspace(const AttentionSizes& sizes);
 
 // Bytes of the workspace of a call on a kind of device (Stream::target()). Only the shapes, strides, dtypes and
 // alignment of the views are used; args.workspace may be empty. `threads`: those of the stream (CpuOptions::threads);
-// unused on the GPU. For the GPU these are upper bounds that need no GPU; a call throws if cuDNN requests more.
+// unused on the GPU. The size for the GPU is computed without one, as an upper bound of what cuDNN requests; a call
+// throws if cuDNN requests more.
 std::int64_t attention_workspace(const AttentionForward& args, DeviceKind device, int threads = 1);
 std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind device, int threads = 1);
 // Bytes of the workspace that a backward call uses if `bytes` are reserved. On the GPU it processes as many key-value
-// heads at once as fit, at least one; the result exceeds `bytes` if not even one fits. Pass the reserved size: without
-// a limit, a call with smaller blocks would process more heads at once and could need more than was reserved.
+// heads at once as fit, at least one; the result exceeds `bytes` if not even one fits. Use it if one reservation serves
+// calls with different blocks. attention_workspace sizes each call on its own: a call with smaller blocks may process
+// more heads at once, and need more memory in all, than the call with the largest blocks.
 std::int64_t attention_workspace_within(const AttentionBackward& args, DeviceKind device, std::int64_t bytes);
 
 // The kernel of a call on a kind of device, and why no faster one is used; for logs and plans. It depends on the
