@@ -227,9 +227,9 @@ TEST(Bar, PrintsNanAndOmitsMissingNumbers) {
 
 TEST(Bar, PlainLine) {
   EXPECT_EQ(plain_line(metrics_of(120), 1000, 185),
-            "step 120/1000  loss 3.5000  gradient 1.25  rate 2.00e-05  12.3K tokens/s  1.25 GiB  ETA 3m 05s");
+            "step 120/1000  loss 3.5000  grad_norm 1.25  lr 2.00e-05  12.3K tokens/s  1.25 GiB  ETA 3m 05s");
   EXPECT_EQ(plain_line(metrics_of(1000), 1000, 0),
-            "step 1000/1000  loss 3.5000  gradient 1.25  rate 2.00e-05  12.3K tokens/s  1.25 GiB");
+            "step 1000/1000  loss 3.5000  grad_norm 1.25  lr 2.00e-05  12.3K tokens/s  1.25 GiB");
 }
 
 // What Progress writes to a pipe.

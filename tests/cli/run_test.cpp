@@ -281,14 +281,14 @@ void expect_whole_trace(const nlohmann::json& trace, const std::set<int>& ranks)
     EXPECT_GE(begin, last - 1e-6) << event;
     last = end;
     if (category == "host") enqueued[rank].insert(event["name"]);
-    if (category == "row") ran[rank].insert(event["name"]);
+    if (category == "instruction") ran[rank].insert(event["name"]);
     EXPECT_EQ(category == "host", (lanes[{rank, lane}]) == "host") << event;
   }
   EXPECT_EQ(seen, ranks);
   for (const int rank : ranks) {
-    for (const char* row : {"begin step", "embed", "forward block 0 attention", "forward block 1 mlp", "loss gradient",
-                            "backward block 0 mlp", "embed backward", "update head", "end step"}) {
-      EXPECT_TRUE(enqueued[rank].contains(row)) << row;
+    for (const char* name : {"begin step", "embed", "forward block 0 attention", "forward block 1 mlp", "loss gradient",
+                             "backward block 0 mlp", "embed backward", "update head", "end step"}) {
+      EXPECT_TRUE(enqueued[rank].contains(name)) << name;
     }
     EXPECT_EQ(enqueued[rank], ran[rank]);
   }
