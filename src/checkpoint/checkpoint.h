@@ -48,7 +48,7 @@ class Checkpoint {
 
   const std::string& folder() const { return folder_; }
   std::int64_t step() const { return manifest_.step; }
-  int world() const { return manifest_.world; }
+  int world() const { return manifest_.world; }                       // number of ranks that saved it
   const std::string& metadata() const { return manifest_.metadata; }  // text of a JSON object: the manifest's "meta"
   const std::vector<SavedTensor>& tensors() const { return manifest_.tensors; }
   const SavedTensor* find(const std::string& name) const;  // null when absent

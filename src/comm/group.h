@@ -19,14 +19,15 @@
 // number of bytes that reduce_scatter_workspace or all_reduce_workspace returns, reusable when the stream has completed
 // the collective.
 //
-// OpRecord: each call records one op with its accesses and a CollectiveNote. A group of one member sends nothing: it
-// records a plain copy where one is needed, and nothing where the data is already in place.
+// OpRecord: each call records one op with its accesses and a CollectiveNote. A group of one member sends nothing. Its
+// ops have no CollectiveNote: they copy (reduce_scatter may also convert or accumulate). No op is recorded if nothing
+// is to be done.
 //
 // Errors: a view that breaks the contract throws InternalError at once. If a member does not reach a collective within
 // the group's time limit, or a connection breaks, every rank is ended (comm/mpi/world.h); the stream does not report
-// it. A failed stream drops its collectives like all other work, and the other members then wait for them without end:
-// the stream's owner must end the run. A group must outlive the work enqueued on it, and is used from one host thread
-// at a time.
+// it. A failed stream drops its collectives like all other work. The other members then wait until the time limit ends
+// every rank, unless the stream's owner ends the run earlier. A group must outlive the work enqueued on it, and is used
+// from one host thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -63,7 +63,9 @@ class Stream {
   // wrap another stream use it to compare the op with the plan or to label its timing.
   virtual void launch(OpRecord record, std::function<void()> work) = 0;
   // Enqueues `work` that runs on the host once earlier work of the stream is done, on a thread that the device chooses
-  // (cuda: cudaLaunchHostFunc). It must be short and call neither the device nor a stream. Errors as for launch().
+  // (cuda: cudaLaunchHostFunc). It must be short and call neither the device nor a stream. If it
+  // throws, the stream fails: the next check() or synchronize() throws it. On cuda, work enqueued before that still
+  // runs.
   virtual void call_host(OpRecord record, std::function<void()> work) { launch(std::move(record), std::move(work)); }
   // Enqueues an event, which is reached when all work enqueued so far is done.
   virtual Event record_event() = 0;
@@ -77,10 +79,10 @@ class Stream {
 
 // Blocks the host until the event is reached. Does not report errors: synchronize the stream to see them.
 void host_wait(const Event& event);
-// host_wait with a timeout; false if it expires. Only the cpu device supports the timeout; cuda waits without limit.
-// Call it in a loop with a short timeout and check the streams after each call. Without these checks the host could
-// wait forever: a failed stream drops its collectives, so other ranks wait for this rank, and this rank's other streams
-// wait for them.
+// host_wait with a timeout; false if it expires. On the cpu device, call it in a loop with a short timeout and check
+// the streams after each call: a failed stream drops its collectives, so other ranks wait for this rank, and this
+// rank's other streams wait for them, until the time limit of the group ends the run. cuda ignores the timeout and
+// waits until the event is reached; there, that time limit ends a hang.
 bool host_wait_for(const Event& event, double seconds);
 
 // Enqueues a copy of `bytes` bytes between device and host memory, in either direction, or within one of them. The host

@@ -20,9 +20,9 @@ struct BatchViews {
   TensorView ids;        // i32 [T]
   TensorView labels;     // i32 [T], already shifted; negative: no target
   TensorView positions;  // i32 [T], restarting in each document
-  // i32 [N, 6], i32 [1]: diagonal blocks. A segment has the queries of a chunk and the keys of the same rows; with
-  // packed documents, a chunk has one segment per document. With a KV cache, a segment has the new queries of a
-  // sequence and all its keys so far, including the new ones.
+  // i32 [N, 6], i32 [1]: diagonal blocks. A segment has the same rows as queries and as keys: rows of one document that
+  // are contiguous on this rank, in one chunk or in several adjacent ones. With a KV cache, a segment has the new
+  // queries of a sequence and all its keys so far, including the new ones.
   TensorView diagonal, diagonal_count;
   // i32 [M, 6], i32 [1]: off-diagonal blocks. Queries of a chunk with the keys before it in the same document. Their
   // key rows index the keys of all ranks in sequence order: one sequence after another, each with all its rows. Only
@@ -68,7 +68,8 @@ struct GradientTarget {
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  // Called once per use; `param` is the index in the layer's parameters.
+  // The layer calls it once for each gradient that it writes, before it enqueues the op that writes it. The next call
+  // for the same gradient returns accumulate = true. `param` is the index in the layer's parameters.
   virtual GradientTarget target(int param) = 0;
 };
 
@@ -112,7 +113,8 @@ struct SavePolicy {
   // Gradients of GEMM weights are computed in a separate pass, backward_weight: what they read is saved until then.
   bool delay_weight_gradients = false;
 
-  // What is recomputed. Backward recomputes norms and SwiGLU itself, Layer::recompute the rest.
+  // What is recomputed. Layer::recompute runs GEMMs and attention again, and the norm before a recomputed GEMM.
+  // Backward itself runs SwiGLU again, and norms whose output is not saved. `pointwise`: norms and SwiGLU.
   bool recomputes_pointwise() const { return checkpointing != Checkpointing::none; }
   bool recomputes_gate_up() const;
   bool recomputes_qkv() const;
@@ -132,6 +134,8 @@ class Layer {
   virtual const std::vector<Param>& params() const = 0;
   // The saved tensors for T rows under a policy. Their number and order do not depend on the policy.
   virtual std::vector<SavedSpec> saved_specs(std::int64_t rows, DType dtype, const SavePolicy& policy) const = 0;
+  // x, y, dy, dx: dense [T, C] in LayerContext::dtype(), without overlap; x and dy are not changed. The residual
+  // addition is part of a block's layers: y = x + f(x), and dx includes dy.
   // y = layer(x). Writes the saved tensors whose writer is forward.
   virtual void forward(LayerContext&, const TensorView& x, const TensorView& y, const Saved&) const = 0;
   // Writes the saved tensors whose writer is recompute, from x and what forward saved. Called only if recomputes() is

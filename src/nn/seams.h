@@ -32,7 +32,8 @@ enum class Boundary {
 class Redistribute {
  public:
   virtual ~Redistribute() = default;
-  // x [T, C] and dy [T, C] may be changed in place. Returns the result, which may have another number of rows.
+  // x, dy [T, C]. Forward at row_output and backward at column_input may change them in place; the other two must not,
+  // since the layer reads them again. Returns the result, which may have another number of rows.
   virtual TensorView forward(LayerContext&, Boundary, const TensorView& x) { return x; }
   virtual TensorView backward(LayerContext&, Boundary, const TensorView& dy) { return dy; }
 };
@@ -57,8 +58,9 @@ struct AttentionPart {
   double visible = 0;  // query-key pairs per head for OpRecord::flops: BatchViews::diagonal_pairs or off_diagonal_pairs
 };
 
-// Attention of one layer, as parts that are combined by log-sum-exp. With context parallelism: first the part with this
-// rank's own keys, then the parts with keys of other ranks, which arrive meanwhile.
+// Attention of one layer, as parts that are combined by log-sum-exp. With context parallelism, the first part is the
+// diagonal blocks, whose keys are local. The other parts are the earlier rows of each document; their keys, gathered
+// from all ranks (this one included), arrive meanwhile.
 class AttentionExchange {
  public:
   // One call of this seam: the forward or the backward of one attention. Lives while the host enqueues its instruction.
@@ -76,6 +78,7 @@ class AttentionExchange {
   };
   virtual ~AttentionExchange() = default;
   // k, v [T, kv_heads, D]: this rank's keys and values, in its local row order; the row stride may exceed kv_heads * D.
+  // dk, dv: outputs of k's shape and dtype, whose contents are undefined until Call::finish(); strides as for k and v.
   // These functions start the communication: the earlier they are called, the less the parts wait.
   virtual std::unique_ptr<Call> forward(LayerContext&, const TensorView& k, const TensorView& v);
   virtual std::unique_ptr<Call> backward(LayerContext&, const TensorView& k, const TensorView& v, const TensorView& dk,
@@ -88,7 +91,9 @@ class TokenExchange {
  public:
   // Tokens on the rank of their experts.
   struct Dispatched {
-    TensorView tokens;  // [capacity, C]: the tokens of this rank's experts, grouped by expert
+    // [rows, C], with at least as many rows as tokens, so that none is dropped: the tokens of this rank's experts,
+    // grouped by expert. Rows after the last token are undefined.
+    TensorView tokens;
     TensorView counts;  // i32 [local experts]: number of tokens of each
   };
   virtual ~TokenExchange() = default;
@@ -96,7 +101,7 @@ class TokenExchange {
   virtual Dispatched dispatch(LayerContext&, const TensorView& tokens, const TensorView& counts) {
     return {tokens, counts};
   }
-  // The inverse of dispatch(). expert_output [capacity, C] has a row for each row of Dispatched::tokens; the result has
+  // The inverse of dispatch(). expert_output has a row for each row of Dispatched::tokens; the result has
   // a row for each row of dispatch()'s argument `tokens`. `counts` is dispatch()'s argument. In backward, dispatch and
   // combine swap places.
   virtual TensorView combine(LayerContext&, const TensorView& expert_output, const TensorView& counts) {

@@ -41,8 +41,8 @@ std::vector<std::string> implementations(const RankPlan& plan);
 // does not include the buffers of category "workspace", which are planned and in the arena.
 std::int64_t scratch_bytes(DeviceKind device);
 
-// Checks the plans of some ranks (`ranks[i]` is the rank of `plans[i]`): all ranks, or one rank of
-// each set of ranks that have identical plans. They must be free of races, deadlocks and mismatched collectives, and
+// Checks the plans of some ranks (`ranks[i]` is the rank of `plans[i]`). All other ranks are assumed to make the same
+// collective calls. The plans must be free of races, deadlocks and mismatched collectives, and
 // all work of a step must precede its end event: the device starts the next step at that event, although the host
 // enqueues it earlier. Throws InternalError with the defects, which are bugs in a program.
 void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<int>& ranks);
@@ -59,10 +59,11 @@ struct Costs {
   std::map<std::string, std::int64_t> peak_bytes_by_category;
   std::string peak_instruction;  // the instruction that runs at that time
   double flops = 0;              // sum over all op records, recompute included
-  // FLOPs of forward and backward on this rank, without recompute. For attention, the query-key pairs of causal
-  // attention over full sequences of one document count.
+  // FLOPs of forward and backward of a training step on this rank, without recompute, whatever the plan's purpose. For
+  // attention, the query-key pairs of causal attention over full sequences of one document count.
   double model_flops = 0;
-  std::map<std::string, double> traffic;  // bytes that this rank sends, by kind of group: "shard", "context"
+  // Bytes that this rank sends, by kind of group: "context", "shard", "replicate", "data".
+  std::map<std::string, double> traffic;
 };
 Costs costs_of(const RankPlan& plan, const models::Model& model, const Layout& layout);
 

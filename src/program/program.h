@@ -36,8 +36,8 @@ enum class Op {
 };
 const char* to_string(Op op);
 
-// exchange: communication inside layers (context parallelism). gather, reduce: the instructions of that name. compute:
-// everything else. count: the number of streams.
+// exchange: communication inside layers (context parallelism). gather: Op::gather. reduce: Op::reduce and
+// Op::reduce_replicas. compute: everything else. count: the number of streams.
 enum class StreamId { compute, exchange, gather, reduce, count };
 const char* to_string(StreamId stream);
 
@@ -45,11 +45,13 @@ struct Instruction {
   int id = 0;  // index in the program
   Op op = Op::begin_step;
   StreamId stream = StreamId::compute;
-  int unit = -1, layer = -1, micro_batch = -1;  // -1: not used by the op
-  // For an op that reads weights: ids of the gather instructions whose buffers hold them, in no fixed order.
-  // Instruction::unit of a gather says which unit its buffer holds. The list has one gather for each unit that the op
-  // reads (two for the head with tied embeddings, else one), and may have gathers of other units, which neighbouring
-  // instructions use. Empty if parameters are not sharded.
+  // -1: not used by the op. Unit 0 is the embedding, unit 1 + b is block b, and the last unit is the head. Layer 2b is
+  // the attention of block b, layer 2b + 1 its MLP.
+  int unit = -1, layer = -1, micro_batch = -1;
+  // For an op that reads weights: ids of gather instructions. The weights of unit u are in the buffer of the gather
+  // whose Instruction::unit is u; there is one for each unit that the op reads (two for the head with tied embeddings,
+  // else one). There may be others, since instructions that share gathered buffers have the same list. Empty if
+  // parameters are not sharded.
   std::vector<int> gathered;
   int input = -1;    // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
   int partner = -1;  // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch

@@ -30,7 +30,8 @@ using Streams = std::array<std::unique_ptr<Stream>, static_cast<std::size_t>(pro
 Streams make_streams(Device& device);
 
 struct OptimizerSettings {
-  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0, gradient_clip = 0;
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0;
+  double gradient_clip = 0;  // maximum global L2 norm of the gradient; 0: no clipping
 };
 
 // The arguments of the constructor. What the pointers point to outlives the executor.
@@ -48,7 +49,8 @@ struct ExecutorSetup {
   OptimizerSettings optimizer;
   DType compute = DType::f32;
   // dtype of the unsharded gradient of one micro-batch, which `reduce` reduce-scatters into a float32 shard: float32,
-  // or `compute`. Not used, and unsharded gradients are float32, with local_accumulation and for a unit of one shard.
+  // or `compute`. Ignored if local_accumulation is set or parameters are not sharded: unsharded gradients are then
+  // float32.
   DType reduce_dtype = DType::f32;
   int threads = 1;
   bool deterministic = false;  // attention gradients are bitwise repeatable (ops/attention/attention.h)
@@ -106,8 +108,9 @@ class Executor {
   void set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
     setup_.on_instruction = std::move(on_instruction);
   }
-  // This rank's shard of a unit's gradient, float32 [UnitState::count]. With keep_gradients it is valid from
-  // synchronize() until the next step is enqueued.
+  // This rank's shard of a unit's gradient, float32 [UnitState::count], on the device: the gradient of the mean loss of
+  // the global batch, summed over all ranks, before clipping. With keep_gradients it is valid from synchronize() until
+  // the next step is enqueued.
   TensorView gradient_shard(int unit);
 
  private:

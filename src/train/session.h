@@ -41,6 +41,8 @@ class Session {
   // if more are needed. nullopt: the free memory that the device's driver reports; without such a driver (cpu, meta)
   // the session is not checked. `model`, `device` and `mesh` must outlive the session. plan::state_options must be
   // equal for the layouts of all `configs`: they share one state, and one arena of the size of the largest.
+  // Collective: every rank of the mesh calls it with the same configs. An exception is of this rank alone; its caller
+  // must end the other ranks.
   Session(const models::Model& model, std::vector<StepConfig> configs, Device& device, comm::Mesh& mesh,
           std::optional<Bytes> capacity = std::nullopt, SessionChecks checks = {});
   // The same with one StepConfig of this layout for each purpose.
@@ -71,8 +73,8 @@ class Session {
   void initialise(std::uint64_t seed);
   // Loads the parameters of this rank's shard. `folder` must have passed models::check_weights.
   void load(checkpoint::SafetensorsFolder& folder);
-  // Rounds the float32 parameters into their copies in the compute dtype. Call it after writing parameters from
-  // outside, such as from a checkpoint.
+  // Rounds the float32 parameters into their copies in the compute dtype; blocks the host. initialise() and load() do
+  // it themselves: call it after writing parameters in another way, such as from a checkpoint.
   void parameters_changed();
 
   // True on the ranks of the first replica. All replicas hold the same state; this one saves it (train/host_copy.h).
@@ -90,9 +92,9 @@ class Session {
   void hold_updates(const std::vector<Event>& until);
   // Blocks the host until all steps have ended. Rethrows an error of any stream.
   void synchronize();
-  // Blocks the host until `end`, the end event of a step (step::StepOutput), is reached. Meanwhile polls all streams
-  // and rethrows an error of any of them: after an error, `end` may never be reached, because the step may wait for
-  // ranks that wait for this one.
+  // Blocks the host until `end`, the end event of a step (step::StepOutput), is reached; then rethrows an error of any
+  // stream. On the CPU it polls the streams meanwhile: after an error, `end` may never be reached, because the step may
+  // wait for ranks that wait for this one. On cuda, the time limit of the collectives ends such a run.
   void wait(const Event& end);
   // Rethrows an error of any stream so far. Does not block.
   void check();

@@ -5,8 +5,8 @@
 // [k_begin, k_begin + k_count). Query row q_begin + a has position q_position + a; key row k_begin + b has position
 // k_position + b. With query position p and key position r, the key is visible to the query if
 //   (not causal or r <= p) and (window == 0 or r > p - window)
-// A query row may be in at most one segment: otherwise the call throws when it runs on the CPU, and its result is
-// undefined on the GPU. Any number of segments may share key rows.
+// A query row may be in at most one segment: otherwise the op fails on the CPU (the stream throws at its next check()
+// or synchronize()), and its result is undefined on the GPU. Any number of segments may share key rows.
 //
 // forward, for query row i, key row j, query head h and its key-value head g = h / (Hq / Hkv):
 //   s[h,i,j] = scale * sum over d of q[i,h,d] * k[j,g,d]
@@ -36,6 +36,8 @@
 //
 // Tensors: q, o, d_o, dq [Tq, Hq, D]; k, v, dk, dv [Tk, Hkv, D]; lse [Hq, Tq]. Hq % Hkv == 0; D <= 256. In all but lse
 // the row stride may exceed H * D: a tensor may be columns of a wider matrix.
+// Aliasing: o, lse, dq, dk, dv and the workspace overlap no other view of the call (InternalError). Columns of one
+// matrix, such as dq, dk and dv in the gradient of a fused QKV, do not overlap.
 // dtypes: q, k, v, d_o float32 or bf16, all the same; o, dq, dk, dv float32 or bf16, independently; lse float32 (a
 // natural logarithm).
 // segments [N, 6] int32 {q_begin, q_count, k_begin, k_count, q_position, k_position}. segment_count [1] int32: the
@@ -57,15 +59,16 @@
 // Rounding of gradients by cuDNN: each cuDNN call writes bf16, so that float32 gradients also have bf16 precision. The
 // key-value heads are processed in sets that fit the workspace. For each set of heads a backward makes
 //   with `blocks`                             one cuDNN call per element of `blocks`
-//   with SegmentForm::any and N > 1           (segments may share keys) several calls; each takes as many consecutive
-//                                             segments as have key gradients that fit the workspace together
-//   otherwise                                 one call
+//   without, SegmentForm::any and N > 1       one cuDNN call per run of consecutive segments. A call writes a separate
+//                                             dk and dv for each segment; a run has as many segments as fit the
+//                                             workspace
+//   otherwise                                 one cuDNN call
 // - dq: each row is written by one cuDNN call. With accumulate_q, the old value and the new one are added in float32,
 //   and the sum is rounded once to dq's dtype.
 // - dk, dv: several cuDNN calls may write gradients of one row. Each is added to the sum so far (at first zero, or with
-//   accumulate_kv the old value) in float32, and the sum is rounded to the dtype of dk or dv after each call. If
-//   segments may share keys, a call writes one bf16 gradient per segment. These are added in float32, in the order of
-//   the table; the result is then added to dk or dv with one rounding, as above.
+//   accumulate_kv the old value) in float32, and the sum is rounded to the dtype of dk or dv after each call. The
+//   separate gradients of a run of segments are first added to each other in float32, in the order of the table,
+//   without rounding.
 // - With Hq > Hkv, cuDNN computes dk and dv for each query head, then adds those of the query heads that share a
 //   key-value head.
 // Source: Dao, "FlashAttention-2", 2023 (online softmax, recompute); combination as in ring attention (Liu et al.,
@@ -80,8 +83,8 @@ namespace hawser::ops {
 
 constexpr std::int64_t kSegmentFields = 6;
 
-// A guarantee by the caller about all segments of a call. The CPU backend throws if it does not hold; the CUDA backend
-// does not check it and uses it to choose a faster kernel.
+// A guarantee by the caller about all segments of a call. If it does not hold, the op fails on the CPU; the CUDA
+// backend does not check it and uses it to choose a faster kernel.
 enum class SegmentForm {
   any,            // no guarantee
   disjoint_keys,  // no key row is in two segments
@@ -117,7 +120,9 @@ struct AttentionForward {
   // cuDNN calls for these segments instead of the complete table.
   const std::vector<std::int32_t>* host_segments = nullptr;
   bool causal = true;
-  std::int64_t window = 0;  // maximum number of keys each query sees, including itself; 0: all
+  // Sliding window: a query at position p does not see keys at positions <= p - window. With `causal` it sees at most
+  // `window` keys, its own included. 0: no window.
+  std::int64_t window = 0;
   double scale = 1.0;
   TensorView o;
   TensorView lse;
@@ -138,7 +143,8 @@ struct AttentionBackward {
   double scale = 1.0;
   TensorView dq, dk, dv;
   bool accumulate_q = false, accumulate_kv = false;
-  // The gradients are bitwise equal in every run. The CPU backend and the plain kernel always are. With cuDNN:
+  // True: the gradients are bitwise equal in every run. Those of the CPU and of the plain kernel always are. With
+  // cuDNN:
   // - with `blocks`, the workspace also holds a matrix of q_rows x k_rows for each block and query head of a cuDNN
   //   call. UserError if one key-value head needs more than kDeterministicBytes.
   // - without `blocks`, the plain kernel replaces cuDNN. UserError if Tq or Tk exceeds kDeterministicRows.
@@ -186,10 +192,11 @@ std::int64_t cpu_attention_backward_workspace(const AttentionSizes& sizes);
 // throws if cuDNN requests more.
 std::int64_t attention_workspace(const AttentionForward& args, DeviceKind device, int threads = 1);
 std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind device, int threads = 1);
-// Bytes of the workspace that a backward call uses if `bytes` are reserved. On the GPU it processes as many key-value
+// Bytes of the workspace that a backward call on the GPU uses if `bytes` are reserved: it processes as many key-value
 // heads at once as fit, at least one; the result exceeds `bytes` if not even one fits. Use it if one reservation serves
 // calls with different blocks. attention_workspace sizes each call on its own: a call with smaller blocks may process
-// more heads at once, and need more memory in all, than the call with the largest blocks.
+// more heads at once, and need more memory in all, than the call with the largest blocks. On the CPU the result is the
+// size for one thread, whatever `bytes` is, and the call then runs on one thread: use attention_workspace there.
 std::int64_t attention_workspace_within(const AttentionBackward& args, DeviceKind device, std::int64_t bytes);
 
 // The kernel of a call on a kind of device, and why no faster one is used; for logs and plans. It depends on the
