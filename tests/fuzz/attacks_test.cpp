@@ -325,7 +325,7 @@ TEST_F(Attack, ManyBoxes) {
     return tensor;
   };
   EXPECT_EQ(checkpoint::find_overlap(columns(4000)), "");
-  EXPECT_EQ(checkpoint::find_overlap(columns(400000)), "more than 10000000 pairs of them may");
+  EXPECT_EQ(checkpoint::find_overlap(columns(400000)), "more than 10000000 pairs may overlap");
 }
 
 TEST_F(Attack, CheckpointManifests) {

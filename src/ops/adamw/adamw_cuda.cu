@@ -41,7 +41,7 @@ __device__ __forceinline__ void advance(const AdamStep& s, float gradient, float
   const float g = gradient * s.coefficient;
   m = s.beta1 * m + s.one_minus_beta1 * g;
   v = s.beta2 * v + s.one_minus_beta2 * g * g;
-  w = s.cache * w - s.step_size * m / (sqrtf(v) * s.inverse_root_correction2 + s.epsilon);
+  w = s.keep * w - s.step_size * m / (sqrtf(v) * s.inverse_root_correction2 + s.epsilon);
 }
 
 constexpr int kThreads = 256;
