@@ -3,8 +3,8 @@
 //   Problems skipped;
 //   if (auto checkpoint = Checkpoint::latest(root, skipped)) checkpoint->read(states);
 //
-// Files are read with pread through a buffer of kStagingBytes. Mapped pages would count towards this process's planned
-// memory, and a failing disk would raise SIGBUS instead of returning an error.
+// Files are read with pread through a buffer of kStagingBytes. Mapped pages would be memory of
+// this process that the plan does not include, and a failing disk would raise SIGBUS instead of returning an error.
 //
 // A Checkpoint holds a shared lock on its folder (hold() in root.h), so a training run that still saves under the
 // same root does not remove it as an old checkpoint; file systems without locks do not have this protection. Files are
@@ -63,8 +63,8 @@ class Checkpoint {
   // CorruptCheckpoint; the contents of the views are then undefined.
   void read(const std::vector<NamedState>& wanted);
 
-  // The names of the attached files, and the contents of one of them; CorruptCheckpoint if they differ from what was
-  // saved.
+  // Attached files: small files, such as tokenizer.json, that a save stores in the checkpoint besides the tensors.
+  // Their names, and the contents of one; CorruptCheckpoint if they differ from what was saved.
   std::vector<std::string> attached() const;
   std::string read_attached(const std::string& name) const;
 

@@ -64,8 +64,8 @@ class Stream {
   virtual void launch(OpRecord record, std::function<void()> work) = 0;
   // Enqueues `work` that runs on the host once earlier work of the stream is done, on a thread that the device chooses
   // (cuda: cudaLaunchHostFunc). It must be short and call neither the device nor a stream. If it
-  // throws, the stream fails: the next check() or synchronize() throws it. On cuda, work enqueued before that still
-  // runs.
+  // throws, the stream fails: the next check() or synchronize() throws it. On cuda, the stream
+  // learns of the exception only in that call: all work enqueued before it still runs.
   virtual void call_host(OpRecord record, std::function<void()> work) { launch(std::move(record), std::move(work)); }
   // Enqueues an event, which is reached when all work enqueued so far is done.
   virtual Event record_event() = 0;

@@ -37,16 +37,17 @@ struct BatchViews {
   TensorView slot_mapping;
   // The tables' contents if the host knows them when it enqueues, else null (ops::AttentionForward::host_segments).
   const std::vector<std::int32_t>*host_diagonal = nullptr, *host_off_diagonal = nullptr;
-  // Length of a chunk in rows, if all sequences are cut into chunks at the same rows: each sequence is one document
-  // that begins at row 0, and the rows after its end are padding (with finite values). Every diagonal block then begins
+  // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
+  // are cut into chunks at the same rows; otherwise 0. Rows after the document's end are padding, with finite values.
+  // Every diagonal block then begins
   // at a multiple of this length and is at most this long. With context parallelism a rank has two chunks of each
-  // sequence (zig-zag), and a chunk's off-diagonal block has as keys all rows of the sequence before the chunk. 0: no
-  // such guarantee.
+  // sequence (zig-zag), and a chunk's off-diagonal block has as keys all rows of the sequence before the chunk.
   std::int64_t uniform_diagonal = 0;
   bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks
   // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the pairs of causal attention over
-  // full sequences of one document, divided by the number of context ranks. With a KV cache, every new row counts a
-  // full sequence. Padding, packed documents and windows, which reduce the pairs that are really computed, are ignored.
+  // full sequences of one document, divided by the number of context ranks. With a KV cache, every new row is
+  // counted as if it attended to a sequence of the maximum length. Padding, packed documents and windows, which reduce
+  // the pairs that are really computed, are ignored.
   double diagonal_pairs = 0, off_diagonal_pairs = 0;
 };
 
@@ -68,8 +69,9 @@ struct GradientTarget {
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
-  // The layer calls it once for each gradient that it writes, before it enqueues the op that writes it. The next call
-  // for the same gradient returns accumulate = true. `param` is the index in the layer's parameters.
+  // In one pass, the layer calls it once for each gradient that it writes, before it enqueues the op that writes it.
+  // accumulate is true if an earlier pass of the step has written to the same gradient buffer: an earlier micro-batch
+  // with local accumulation, or another layer with a tied weight. `param` is the index in the layer's parameters.
   virtual GradientTarget target(int param) = 0;
 };
 

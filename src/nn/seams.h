@@ -91,8 +91,8 @@ class TokenExchange {
  public:
   // Tokens on the rank of their experts.
   struct Dispatched {
-    // [rows, C], with at least as many rows as tokens, so that none is dropped: the tokens of this rank's experts,
-    // grouped by expert. Rows after the last token are undefined.
+    // The tokens sent to this rank's experts, grouped by expert: [rows, C]. `rows` is at least their number, so that
+    // none is dropped; the other rows are undefined.
     TensorView tokens;
     TensorView counts;  // i32 [local experts]: number of tokens of each
   };

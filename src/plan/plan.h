@@ -59,8 +59,9 @@ struct Costs {
   std::map<std::string, std::int64_t> peak_bytes_by_category;
   std::string peak_instruction;  // the instruction that runs at that time
   double flops = 0;              // sum over all op records, recompute included
-  // FLOPs of forward and backward of a training step on this rank, without recompute, whatever the plan's purpose. For
-  // attention, the query-key pairs of causal attention over full sequences of one document count.
+  // FLOPs of forward and backward of a training step on this rank, without recompute, whatever the plan's purpose.
+  // Attention is counted as causal attention over full sequences of one document each, whatever the documents really
+  // are.
   double model_flops = 0;
   // Bytes that this rank sends, by kind of group: "context", "shard", "replicate", "data".
   std::map<std::string, double> traffic;

@@ -22,7 +22,7 @@ enum class Op {
   loss,               // head: loss only
   logits,             // head: logits at logit_positions, copied to the host
   loss_gradient,      // head: loss, gradient of its input and gradients of its weights
-  recompute,          // recomputes those saved tensors of one layer that its policy does not store
+  recompute,          // computes the tensors of one layer that backward reads and forward did not save
   backward,           // backward of one layer
   backward_weight,    // one layer's weight gradients, where the policy computes them after backward
   embed_backward,     // gradient of the embedding table
@@ -48,10 +48,10 @@ struct Instruction {
   // -1: not used by the op. Unit 0 is the embedding, unit 1 + b is block b, and the last unit is the head. Layer 2b is
   // the attention of block b, layer 2b + 1 its MLP.
   int unit = -1, layer = -1, micro_batch = -1;
-  // For an op that reads weights: ids of gather instructions. The weights of unit u are in the buffer of the gather
-  // whose Instruction::unit is u; there is one for each unit that the op reads (two for the head with tied embeddings,
-  // else one). There may be others, since instructions that share gathered buffers have the same list. Empty if
-  // parameters are not sharded.
+  // For an op that reads weights: ids of gather instructions. For each unit that the op reads (two for the head with
+  // tied embeddings, else one), the list has one gather with that Instruction::unit, whose buffer holds the weights. It
+  // may also have gathers of units that the op does not read, because consecutive instructions that share gathered
+  // buffers share one list. Empty if parameters are not sharded.
   std::vector<int> gathered;
   int input = -1;    // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
   int partner = -1;  // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch

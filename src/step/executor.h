@@ -48,9 +48,9 @@ struct ExecutorSetup {
   std::vector<nn::SavePolicy> policies;  // by layer; attention and MLP of a block are two layers
   OptimizerSettings optimizer;
   DType compute = DType::f32;
-  // dtype of the unsharded gradient of one micro-batch, which `reduce` reduce-scatters into a float32 shard: float32,
-  // or `compute`. Ignored if local_accumulation is set or parameters are not sharded: unsharded gradients are then
-  // float32.
+  // dtype of the unsharded gradient of one micro-batch: float32, or the dtype in `compute` above. `reduce`
+  // reduce-scatters it into a shard that is always float32. Ignored if local_accumulation is set or parameters are not
+  // sharded: unsharded gradients are then float32.
   DType reduce_dtype = DType::f32;
   int threads = 1;
   bool deterministic = false;  // attention gradients are bitwise repeatable (ops/attention/attention.h)

@@ -41,8 +41,8 @@ class Session {
   // if more are needed. nullopt: the free memory that the device's driver reports; without such a driver (cpu, meta)
   // the session is not checked. `model`, `device` and `mesh` must outlive the session. plan::state_options must be
   // equal for the layouts of all `configs`: they share one state, and one arena of the size of the largest.
-  // Collective: every rank of the mesh calls it with the same configs. An exception is of this rank alone; its caller
-  // must end the other ranks.
+  // Collective: every rank of the mesh calls it with the same configs. If it throws, it may throw on this rank
+  // only; whoever called it must then end the other ranks.
   Session(const models::Model& model, std::vector<StepConfig> configs, Device& device, comm::Mesh& mesh,
           std::optional<Bytes> capacity = std::nullopt, SessionChecks checks = {});
   // The same with one StepConfig of this layout for each purpose.

@@ -58,16 +58,16 @@
 //
 // Rounding of gradients by cuDNN: each cuDNN call writes bf16, so that float32 gradients also have bf16 precision. The
 // key-value heads are processed in sets that fit the workspace. For each set of heads a backward makes
-//   with `blocks`                             one cuDNN call per element of `blocks`
-//   without, SegmentForm::any and N > 1       one cuDNN call per run of consecutive segments. A call writes a separate
-//                                             dk and dv for each segment; a run has as many segments as fit the
-//                                             workspace
+//   `blocks` is not empty                     one cuDNN call per element of `blocks`
+//   it is empty, form is any, and N > 1       one cuDNN call per batch of consecutive segments. A call writes a
+//                                             separate dk and dv for each segment; a batch has as many segments as
+//                                             fit the workspace
 //   otherwise                                 one cuDNN call
 // - dq: each row is written by one cuDNN call. With accumulate_q, the old value and the new one are added in float32,
 //   and the sum is rounded once to dq's dtype.
 // - dk, dv: several cuDNN calls may write gradients of one row. Each is added to the sum so far (at first zero, or with
 //   accumulate_kv the old value) in float32, and the sum is rounded to the dtype of dk or dv after each call. The
-//   separate gradients of a run of segments are first added to each other in float32, in the order of the table,
+//   separate gradients of a batch of segments are first added to each other in float32, in the order of the table,
 //   without rounding.
 // - With Hq > Hkv, cuDNN computes dk and dv for each query head, then adds those of the query heads that share a
 //   key-value head.
@@ -164,11 +164,11 @@ struct AttentionCombine {
 
 void attention_combine(Stream& stream, const AttentionCombine& args);
 
-// Maximum workspace, in bytes, of a deterministic cuDNN call over one key-value head: 2304 MiB. Of these, 2048 MiB are
-// for the matrices of one sequence of 16,384 rows with 4 query heads per key-value head, which need
-//   count * (Hq / Hkv) * q_rows * k_rows * 2          (rows rounded up to multiples of 128)
-// bytes, and 256 MiB for cuDNN's smaller buffers, mainly dk and dv of each query head (32 MiB in this example with
-// D = 128).
+// Maximum workspace, in bytes, of a deterministic cuDNN call over one key-value head. It is the sum of two parts:
+// - 2048 MiB for the matrices, for example those of one sequence of 16,384 rows with 4 query heads per key-value head:
+//   count * (Hq / Hkv) * q_rows * k_rows * 2 bytes, with rows rounded up to multiples of 128.
+// - 256 MiB for cuDNN's other buffers. The largest are dk and dv of each query head: 32 MiB in this example with D =
+//   128.
 constexpr std::int64_t kDeterministicBytes = std::int64_t{2304} << 20;
 // Maximum Tq and Tk of a deterministic call without `blocks`.
 constexpr std::int64_t kDeterministicRows = 8192;
@@ -188,15 +188,15 @@ std::int64_t cpu_attention_backward_workspace(const AttentionSizes& sizes);
 
 // Bytes of the workspace of a call on a kind of device (Stream::target()). Only the shapes, strides, dtypes and
 // alignment of the views are used; args.workspace may be empty. `threads`: those of the stream (CpuOptions::threads);
-// unused on the GPU. The size for the GPU is computed without one, as an upper bound of what cuDNN requests; a call
+// unused on the GPU. The size for the GPU is an estimate that is never below what cuDNN is known to request; a call
 // throws if cuDNN requests more.
 std::int64_t attention_workspace(const AttentionForward& args, DeviceKind device, int threads = 1);
 std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind device, int threads = 1);
 // Bytes of the workspace that a backward call on the GPU uses if `bytes` are reserved: it processes as many key-value
 // heads at once as fit, at least one; the result exceeds `bytes` if not even one fits. Use it if one reservation serves
-// calls with different blocks. attention_workspace sizes each call on its own: a call with smaller blocks may process
-// more heads at once, and need more memory in all, than the call with the largest blocks. On the CPU the result is the
-// size for one thread, whatever `bytes` is, and the call then runs on one thread: use attention_workspace there.
+// calls with different blocks. The attention_workspace of the call with the largest blocks may be too small for the
+// others, because attention_workspace lets a call with smaller blocks process more heads at once. On the CPU the result
+// is the size for one thread, whatever `bytes` is, and the call then runs on one thread: use attention_workspace there.
 std::int64_t attention_workspace_within(const AttentionBackward& args, DeviceKind device, std::int64_t bytes);
 
 // The kernel of a call on a kind of device, and why no faster one is used; for logs and plans. It depends on the
