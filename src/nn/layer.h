@@ -24,9 +24,9 @@ struct BatchViews {
   // are contiguous on this rank, in one chunk or in several adjacent ones. With a KV cache, a segment has the new
   // queries of a sequence and all its keys so far, including the new ones.
   TensorView diagonal, diagonal_count;
-  // i32 [M, 6], i32 [1]: off-diagonal blocks. Queries of a chunk with the keys before it in the same document. Their
-  // key rows index the keys of all ranks in sequence order: one sequence after another, each with all its rows. Only
-  // with context parallelism.
+  // i32 [M, 6], i32 [1]: off-diagonal blocks. A segment has the queries of a diagonal segment and, as keys, all rows of
+  // the same document before them. Its key rows index the keys of all ranks in sequence order: one sequence after
+  // another, each with all its rows. Only with context parallelism.
   TensorView off_diagonal, off_diagonal_count;
   // i32 [T * context]: for each row in sequence order, the index of its K row in the all-gathered buffer, whose rows
   // are [context, 2, T] (2: K, V). The index of its V row is greater by T. Only with context parallelism.
@@ -39,9 +39,9 @@ struct BatchViews {
   const std::vector<std::int32_t>*host_diagonal = nullptr, *host_off_diagonal = nullptr;
   // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
   // are cut into chunks at the same rows; otherwise 0. Rows after the document's end are padding, with finite values.
-  // Every diagonal block then begins
-  // at a multiple of this length and is at most this long. With context parallelism a rank has two chunks of each
-  // sequence (zig-zag), and a chunk's off-diagonal block has as keys all rows of the sequence before the chunk.
+  // Adjacent chunks are then not joined: every diagonal block is in one chunk, so it begins at a multiple of this
+  // length and is at most this long. With context parallelism a rank has two chunks of each sequence (zig-zag), and a
+  // chunk's off-diagonal block has as keys all rows of the sequence before the chunk.
   std::int64_t uniform_diagonal = 0;
   bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks
   // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the pairs of causal attention over

@@ -48,10 +48,9 @@ struct Instruction {
   // -1: not used by the op. Unit 0 is the embedding, unit 1 + b is block b, and the last unit is the head. Layer 2b is
   // the attention of block b, layer 2b + 1 its MLP.
   int unit = -1, layer = -1, micro_batch = -1;
-  // For an op that reads weights: ids of gather instructions. For each unit that the op reads (two for the head with
-  // tied embeddings, else one), the list has one gather with that Instruction::unit, whose buffer holds the weights. It
-  // may also have gathers of units that the op does not read, because consecutive instructions that share gathered
-  // buffers share one list. Empty if parameters are not sharded.
+  // For an op that reads weights: ids of the gather instructions whose buffers hold them, one for each unit that the op
+  // reads (two for the head with tied embeddings, else one). If the next op reads only units that are gathered for this
+  // one, it has the same list, which may then include units that it does not read. Empty if parameters are not sharded.
   std::vector<int> gathered;
   int input = -1;    // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
   int partner = -1;  // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch

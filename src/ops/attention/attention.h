@@ -192,11 +192,12 @@ std::int64_t cpu_attention_backward_workspace(const AttentionSizes& sizes);
 // throws if cuDNN requests more.
 std::int64_t attention_workspace(const AttentionForward& args, DeviceKind device, int threads = 1);
 std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind device, int threads = 1);
-// Bytes of the workspace that a backward call on the GPU uses if `bytes` are reserved: it processes as many key-value
-// heads at once as fit, at least one; the result exceeds `bytes` if not even one fits. Use it if one reservation serves
-// calls with different blocks. The attention_workspace of the call with the largest blocks may be too small for the
-// others, because attention_workspace lets a call with smaller blocks process more heads at once. On the CPU the result
-// is the size for one thread, whatever `bytes` is, and the call then runs on one thread: use attention_workspace there.
+// Bytes of the workspace that a backward call on the GPU uses if `bytes` are reserved. The call processes as many
+// key-value heads at once as fit, at least one; if not even one fits, the result exceeds `bytes`. Use this function if
+// one reservation serves calls with different blocks. (attention_workspace sizes each call alone. It chooses the most
+// heads at once with which cuDNN's own buffers stay below a fixed limit; smaller blocks allow more heads, and so they
+// can need a larger workspace than the largest blocks.) On the CPU the result is the size for one thread, whatever
+// `bytes` is, and the call then runs on one thread: use attention_workspace there.
 std::int64_t attention_workspace_within(const AttentionBackward& args, DeviceKind device, std::int64_t bytes);
 
 // The kernel of a call on a kind of device, and why no faster one is used; for logs and plans. It depends on the
