@@ -69,7 +69,7 @@ class Stream {
   virtual void call_host(OpRecord record, std::function<void()> work) { launch(std::move(record), std::move(work)); }
   // Enqueues an event, which is reached when all work enqueued so far is done.
   virtual Event record_event() = 0;
-  // Work that is enqueued after this call starts after the event is reached. Does not block the host.
+  // Work enqueued later than this call does not start before the event is reached. Does not block the host.
   virtual void wait(const Event& event) = 0;
   // Blocks the host until all enqueued work is done; then rethrows the stream's first exception, if any.
   virtual void synchronize() = 0;

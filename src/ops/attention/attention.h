@@ -194,16 +194,17 @@ std::int64_t attention_workspace(const AttentionForward& args, DeviceKind device
 std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind device, int threads = 1);
 // Bytes of the workspace that a backward call on the GPU uses if `bytes` are reserved. The call processes as many
 // key-value heads at once as fit, at least one; if not even one fits, the result exceeds `bytes`. Use this function if
-// one reservation serves calls with different blocks. (attention_workspace sizes each call alone. It chooses the most
-// heads at once with which cuDNN's own buffers stay below a fixed limit; smaller blocks allow more heads, and so they
-// can need a larger workspace than the largest blocks.) On the CPU the result is the size for one thread, whatever
+// one reservation serves calls with different blocks. (attention_workspace sizes each call alone. It chooses the
+// largest number of heads at once for which cuDNN's own buffers stay below a fixed limit. The rest of the workspace has
+// no limit and grows with the number of heads. A call with smaller blocks processes more heads at once, so it can need
+// a larger workspace than the call with the largest blocks.) On the CPU the result is the size for one thread, whatever
 // `bytes` is, and the call then runs on one thread: use attention_workspace there.
 std::int64_t attention_workspace_within(const AttentionBackward& args, DeviceKind device, std::int64_t bytes);
 
 // The kernel of a call on a kind of device, and why no faster one is used; for logs and plans. It depends on the
-// arguments (with shapes, strides, dtypes and alignment of the views), not on the contents of tensors. If cuDNN has no
-// plan for a call, which is known when it first runs, the plain kernel replaces it. UserError if a deterministic call
-// exceeds its limits.
+// arguments (with shapes, strides, dtypes and alignment of the views), not on the contents of tensors. Whether
+// cuDNN has a plan for a call is known only when the call first runs; if it has none, the plain kernel runs instead.
+// UserError if a deterministic call exceeds its limits.
 struct AttentionImplementation {
   enum Kernel {
     cpu,           // tiles on the CPU
