@@ -30,7 +30,7 @@ __global__ void step_kernel(Update<Gradient> u) {
              .one_minus_beta1 = static_cast<float>(1.0 - u.beta1),
              .beta2 = static_cast<float>(u.beta2),
              .one_minus_beta2 = static_cast<float>(1.0 - u.beta2),
-             .cache = static_cast<float>(1.0 - learning_rate * u.weight_decay),
+             .keep = static_cast<float>(1.0 - learning_rate * u.weight_decay),
              .step_size = static_cast<float>(learning_rate / correction1),
              .inverse_root_correction2 = static_cast<float>(1.0 / sqrt(correction2)),
              .epsilon = u.epsilon,
