@@ -48,7 +48,8 @@ const char* to_string(Reduction reduction);
 // the result is at most
 //   2 * (size - 1) * kReduceChunkBytes   on the CPU
 //   kCudaReduceBytes                     on a GPU
-// The GPU's limit is large enough to receive further chunks while the summing kernel waits behind a GEMM.
+// On a GPU, a reduction copies the members' parts into the workspace chunk by chunk, and a kernel sums each chunk. The
+// workspace holds several chunks, so that copies continue while that kernel waits behind a GEMM.
 constexpr std::int64_t kReduceChunkBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kCudaReduceBytes = std::int64_t{384} << 20;
 // all_reduce of at most this many bytes of data: every member gathers all inputs and sums them itself.
@@ -101,11 +102,12 @@ class Group {
   void barrier(Stream& stream);
 
   // Creates a group of the same members whose collectives do not wait for this group's. Its name is name() + "/" +
-  // suffix. Every rank of the run calls it, in the same order relative to its other calls that create groups.
+  // suffix. Every rank of the run calls duplicate() on its own group of this kind (for example, its own mesh.shard()),
+  // and all ranks make the calls that create groups in the same order.
   virtual std::unique_ptr<Group> duplicate(const std::string& suffix) = 0;
 
-  // See Mesh::register_memory, which calls it. Returns a line for the log if registration failed; else, and for groups
-  // that need none, an empty string.
+  // See Mesh::register_memory, which calls it. Returns a line for the log if registration failed. Returns an
+  // empty string if it succeeded, or if this kind of group needs no registration.
   virtual std::string register_memory(std::byte*, std::int64_t) { return {}; }
   virtual void unregister_memory(std::byte*) {}
 

@@ -32,8 +32,9 @@ enum class Boundary {
 class Redistribute {
  public:
   virtual ~Redistribute() = default;
-  // x, dy [T, C]. Forward at row_output and backward at column_input may change them in place; the other two must not,
-  // since the layer reads them again. Returns the result, which may have another number of rows.
+  // x, dy [T, C]. Returns the result, which may have another number of rows. forward at row_output may change x in
+  // place, and backward at column_input dy. forward at column_input and backward at row_output must not change their
+  // argument, since the layer reads it again.
   virtual TensorView forward(LayerContext&, Boundary, const TensorView& x) { return x; }
   virtual TensorView backward(LayerContext&, Boundary, const TensorView& dy) { return dy; }
 };
@@ -58,9 +59,10 @@ struct AttentionPart {
   double visible = 0;  // query-key pairs per head for OpRecord::flops: BatchViews::diagonal_pairs or off_diagonal_pairs
 };
 
-// Attention of one layer, as parts that are combined by log-sum-exp. With context parallelism, the first part is the
-// diagonal blocks, whose keys are local. The other parts are the earlier rows of each document; their keys, gathered
-// from all ranks (this one included), arrive meanwhile.
+// Attention of one layer, as parts that are combined by log-sum-exp. With context parallelism, part 0 is the
+// diagonal blocks of all heads, whose keys are local. The other parts are the off-diagonal blocks, one part for each
+// group of key-value heads whose keys are gathered together. They are gathered from all ranks (this one included) while
+// earlier parts run.
 class AttentionExchange {
  public:
   // One call of this seam: the forward or the backward of one attention. Lives while the host enqueues its instruction.

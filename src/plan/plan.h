@@ -22,7 +22,7 @@ struct RankPlan {
   std::int64_t state_bytes = 0;    // of step::ModelState: the three above and its small tables
   std::int64_t scratch_bytes = 0;  // scratch_bytes(device), below
 
-  // All device memory that a session with this kind of step alone reserves: state, scratch buffer and arena.
+  // All device memory that a session reserves if this is its only kind of step: state, scratch buffer and arena.
   std::int64_t bytes() const { return state_bytes + scratch_bytes + buffers.placement.bytes; }
 };
 
@@ -53,8 +53,8 @@ struct Costs {
   std::int64_t total_bytes = 0;
   // Bytes in use at the time when the arena has the most live bytes: state, scratch buffer and live buffers.
   std::int64_t peak_bytes = 0;
-  // What total_bytes consists of at the time of peak_bytes: parts of the state, the scratch buffer, live buffers by
-  // Buffer::category, and as "between buffers" the part of the arena that no live buffer uses (total_bytes -
+  // A breakdown of total_bytes (not only of peak_bytes) at that time: parts of the state, the scratch buffer, live
+  // buffers by Buffer::category, and as "between buffers" the part of the arena that no live buffer uses (total_bytes -
   // peak_bytes).
   std::map<std::string, std::int64_t> peak_bytes_by_category;
   std::string peak_instruction;  // the instruction that runs at that time

@@ -49,9 +49,9 @@ struct Instruction {
   // the attention of block b, layer 2b + 1 its MLP.
   int unit = -1, layer = -1, micro_batch = -1;
   // For an op that reads weights: ids of the gather instructions whose buffers hold them, one for each unit that the op
-  // reads (two for the head with tied embeddings, else one). Exception: an op that reads only units in the list of the
-  // op before it has the same list, which may include units that it does not read itself. Empty if parameters are not
-  // sharded.
+  // reads (two for the head with tied embeddings, else one). Exception: if the previous op that reads weights
+  // has gathers for all units that this op reads, this op has the same list, even if it includes gathers of units that
+  // it does not read. Empty if parameters are not sharded.
   std::vector<int> gathered;
   int input = -1;    // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
   int partner = -1;  // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch

@@ -17,8 +17,9 @@
 // Examples: one causal sequence is the single segment {0, T, 0, T, 0, 0}. Packed documents are one segment each. New
 // rows of a sequence whose earlier keys are in the same buffer (a KV cache) are one causal segment with
 // q_position > k_position; on the GPU such a call uses the plain kernel. If the earlier keys are in another buffer
-// (context parallelism), two calls are needed: one for the diagonal block (causal; keys of the same chunk) and one for
-// the off-diagonal block (not causal; the keys before the chunk). attention_combine merges their results:
+// (context parallelism), two calls are needed: one for the diagonal block (causal; the keys of the query rows
+// themselves) and one for the off-diagonal block (not causal; all earlier keys). attention_combine merges their
+// results:
 //   lse = log(exp(lse_a) + exp(lse_b))
 //   o   = exp(lse_a - lse) * o_a + exp(lse_b - lse) * o_b          (-inf counts as zero)
 //
@@ -29,8 +30,8 @@
 //   delta[h,i] = sum over d of d_o[i,h,d] * o[i,h,d]
 //   dS[h,i,j]  = P[h,i,j] * (dP[h,i,j] - delta[h,i])
 //   dq[i,h,:]  = scale * sum over j of dS[h,i,j] * k[j,g,:]
-//   dk[j,g,:]  = scale * sum over i and over the query heads h of g of dS[h,i,j] * q[i,h,:]
-//   dv[j,g,:]  = sum over i and over the query heads h of g of P[h,i,j] * d_o[i,h,:]
+//   dk[j,g,:]  = scale * sum over i, and over the query heads h that share g: dS[h,i,j] * q[i,h,:]
+//   dv[j,g,:]  = sum over i, and over the query heads h that share g: P[h,i,j] * d_o[i,h,:]
 // accumulate_q adds to dq, accumulate_kv adds to dk and dv. Without them every row is written; a row that is in no
 // segment gets zero.
 //
