@@ -2,10 +2,11 @@
 //
 // A call enqueues the collective on a stream and returns at once. Its views may be read or overwritten when the stream
 // has completed it. Every member enqueues the same collectives of a group in the same order, and the member's streams
-// and events enforce that order on the device (program/checker.h; a run checks its own rank's plan, tests check all
-// ranks). Collectives of different groups do not wait for each other, so traffic that must not queue after other
-// traffic of the same ranks gets a group of its own: a duplicate(). Only over NCCL, the groups mesh.shard(), data() and
-// world() wait for each other if they have the same ranks, because they then share a communicator. They carry small
+// and events enforce that order on the device (program/checker.h: in a run, each rank checks its own plan only; tests
+// check the plans of all ranks together). Collectives of different groups do not wait for each other, so traffic that
+// must not queue after other traffic of the same ranks gets a group of its own: a duplicate(). There is one exception:
+// over NCCL, mesh.shard(), data() and world() share a communicator if they have the same ranks, and then wait for each
+// other. They carry small
 // sums only, on the compute stream; weights and gradients use the duplicates mesh.shard_gather() and shard_reduce().
 //
 //   mesh.shard_gather().all_gather(gather_stream, shard, full);             // shard [n], full [size * n]

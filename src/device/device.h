@@ -65,7 +65,7 @@ class Stream {
   // Enqueues `work` that runs on the host once earlier work of the stream is done, on a thread that the device chooses
   // (cuda: cudaLaunchHostFunc). It must be short and call neither the device nor a stream. If it
   // throws, the stream fails: the next check() or synchronize() throws it. On cuda, the stream
-  // learns of the exception only in that call: all work enqueued before it still runs.
+  // learns of the exception only in that check() or synchronize(): work that is enqueued before that call still runs.
   virtual void call_host(OpRecord record, std::function<void()> work) { launch(std::move(record), std::move(work)); }
   // Enqueues an event, which is reached when all work enqueued so far is done.
   virtual Event record_event() = 0;

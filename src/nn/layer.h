@@ -39,9 +39,10 @@ struct BatchViews {
   const std::vector<std::int32_t>*host_diagonal = nullptr, *host_off_diagonal = nullptr;
   // Length of a chunk in rows, if every sequence holds exactly one document, which begins at row 0, and all sequences
   // are cut into chunks at the same rows; otherwise 0. Rows after the document's end are padding, with finite values.
-  // Adjacent chunks are then not joined: every diagonal block is in one chunk, so it begins at a multiple of this
-  // length and is at most this long. With context parallelism a rank has two chunks of each sequence (zig-zag), and a
-  // chunk's off-diagonal block has as keys all rows of the sequence before the chunk.
+  // If it is not 0, chunks that follow each other on this rank are not joined into one diagonal segment: every diagonal
+  // block is in one chunk, so it begins at a multiple of this length and is at most this long. With context parallelism
+  // a rank has two chunks of each sequence (zig-zag), and a chunk's off-diagonal block has as keys all rows of the
+  // sequence before the chunk.
   std::int64_t uniform_diagonal = 0;
   bool off_diagonal_disjoint_keys = false;  // no key row is in two off-diagonal blocks
   // Query-key pairs per head for OpRecord::flops, the same for every micro-batch: the pairs of causal attention over

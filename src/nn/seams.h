@@ -33,8 +33,8 @@ class Redistribute {
  public:
   virtual ~Redistribute() = default;
   // x, dy [T, C]. Returns the result, which may have another number of rows. forward at row_output may change x in
-  // place, and backward at column_input dy. forward at column_input and backward at row_output must not change their
-  // argument, since the layer reads it again.
+  // place; backward at column_input may change dy in place. forward at column_input and backward at row_output must not
+  // change their argument, since the layer reads it again.
   virtual TensorView forward(LayerContext&, Boundary, const TensorView& x) { return x; }
   virtual TensorView backward(LayerContext&, Boundary, const TensorView& dy) { return dy; }
 };
@@ -45,9 +45,9 @@ struct AttentionPart {
   TensorView segments, segment_count;             // see ops::AttentionForward
   ops::SegmentForm form = ops::SegmentForm::any;  // see ops::AttentionForward
   std::vector<ops::StridedBlocks> blocks;         // see ops::AttentionForward
-  // If `blocks` differs between ranks: an upper bound of it over all ranks, that is, a list at least as long as every
-  // rank's, whose elements have at least as many blocks and rows. The workspace is sized for it, so that buffers have
-  // the same offsets on all ranks. Otherwise empty.
+  // Empty if `blocks` is the same on all ranks. Otherwise an upper bound of it over all ranks: a list at least as long
+  // as every rank's, whose elements have at least as many blocks and rows. The workspace is sized for it, so that
+  // buffers have the same offsets on all ranks.
   std::vector<ops::StridedBlocks> largest;
   const std::vector<std::int32_t>* host_segments = nullptr;  // see ops::AttentionForward
   bool causal = true;                                        // see ops::AttentionForward

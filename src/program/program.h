@@ -29,7 +29,7 @@ enum class Op {
   reduce,             // reduce-scatters a unit's gradient into the ranks' shards of it
   reduce_replicas,    // all-reduces a unit's gradient shard over the ranks that hold the same shard
   grad_norm_partial,  // adds the squares of a unit's gradient shard to this rank's sum
-  gradient_norm,      // all-reduces that sum over mesh.shard(); computes the global norm and the clip coefficient
+  gradient_norm,      // all-reduces the ranks' sums of squares; computes the global norm and the clip coefficient
   parameter_norms,    // the norm of every parameter's gradient, for `eval --gradient-norms`
   update,             // optimizer step on this rank's shard of a unit
   end_step,           // all-reduces the loss and copies the results to the host
@@ -49,9 +49,9 @@ struct Instruction {
   // the attention of block b, layer 2b + 1 its MLP.
   int unit = -1, layer = -1, micro_batch = -1;
   // For an op that reads weights: ids of the gather instructions whose buffers hold them, one for each unit that the op
-  // reads (two for the head with tied embeddings, else one). Exception: if the previous op that reads weights
-  // has gathers for all units that this op reads, this op has the same list, even if it includes gathers of units that
-  // it does not read. Empty if parameters are not sharded.
+  // reads (two for the head with tied embeddings, else one). Exception: if the list of the previous op that
+  // reads weights covers all units that this op reads, this op shares that list, which may then include gathers of
+  // units that this op does not read. Empty if parameters are not sharded.
   std::vector<int> gathered;
   int input = -1;    // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
   int partner = -1;  // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch

@@ -166,10 +166,10 @@ struct AttentionCombine {
 void attention_combine(Stream& stream, const AttentionCombine& args);
 
 // Maximum workspace, in bytes, of a deterministic cuDNN call over one key-value head. It is the sum of two parts:
-// - 2048 MiB for the matrices, for example those of one sequence of 16,384 rows with 4 query heads per key-value head:
-//   count * (Hq / Hkv) * q_rows * k_rows * 2 bytes, with rows rounded up to multiples of 128.
-// - 256 MiB for cuDNN's other buffers. The largest are dk and dv of each query head: 32 MiB in this example with D =
-//   128.
+// - 2048 MiB for the matrices. They take count * (Hq / Hkv) * q_rows * k_rows * 2 bytes, with rows rounded up to
+//   multiples of 128. One sequence of 16,384 rows with 4 query heads per key-value head takes exactly 2048 MiB.
+// - 256 MiB for cuDNN's other buffers. The largest are one dk and one dv for each query head: in this example, with
+//   D = 128, 32 MiB for all four heads together.
 constexpr std::int64_t kDeterministicBytes = std::int64_t{2304} << 20;
 // Maximum Tq and Tk of a deterministic call without `blocks`.
 constexpr std::int64_t kDeterministicRows = 8192;
