@@ -26,8 +26,8 @@
 
 namespace hawser::checkpoint {
 
-// The contents of a checkpoint's files differ from what was saved. The request itself is valid, so that another
-// checkpoint may satisfy it.
+// The contents of a checkpoint's files differ from what was saved. It is thrown for damaged files only, not for
+// a wrong call: the same call on another checkpoint, such as the one before, may succeed.
 class CorruptCheckpoint : public UserError {
  public:
   using UserError::UserError;

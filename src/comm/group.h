@@ -6,8 +6,8 @@
 // check the plans of all ranks together). Collectives of different groups do not wait for each other, so traffic that
 // must not queue after other traffic of the same ranks gets a group of its own: a duplicate(). There is one exception:
 // over NCCL, mesh.shard(), data() and world() share a communicator if they have the same ranks, and then wait for each
-// other. They carry small
-// sums only, on the compute stream; weights and gradients use the duplicates mesh.shard_gather() and shard_reduce().
+// other. They carry small sums only, on the compute stream; weights and gradients use the duplicates
+// mesh.shard_gather() and shard_reduce().
 //
 //   mesh.shard_gather().all_gather(gather_stream, shard, full);             // shard [n], full [size * n]
 //   mesh.shard_reduce().reduce_scatter(reduce_stream, gradient, shard, /*accumulate=*/true, workspace);

@@ -20,8 +20,9 @@ struct BatchViews {
   TensorView ids;        // i32 [T]
   TensorView labels;     // i32 [T], already shifted; negative: no target
   TensorView positions;  // i32 [T], restarting in each document
-  // i32 [N, 6], i32 [1]: diagonal blocks. In a segment, the query rows and the key rows are the same rows: rows of one
-  // document that this rank holds without a gap in the sequence, in one chunk or in several that follow each other.
+  // i32 [N, 6], i32 [1]: diagonal blocks. In a segment, the query rows and the key rows are the same rows: a piece of
+  // one document, contiguous in the sequence, that this rank holds. It is in one chunk or spans several chunks that are
+  // adjacent in the sequence.
   // With a KV cache, a segment has the new queries of a sequence and all its keys so far, including the new ones.
   TensorView diagonal, diagonal_count;
   // i32 [M, 6], i32 [1]: off-diagonal blocks. A segment has the queries of a diagonal segment and, as keys, all rows of
@@ -116,9 +117,10 @@ struct SavePolicy {
   // Gradients of GEMM weights are computed in a separate pass, backward_weight: what they read is saved until then.
   bool delay_weight_gradients = false;
 
-  // What is recomputed. Layer::recompute runs the recomputed GEMMs and attention again. It also runs the norm before
-  // such a GEMM, and saves the norm's output for backward. SwiGLU, and a norm whose output is not saved, run again in
-  // the pass that needs them: backward or backward_weight. recomputes_pointwise(): norms and SwiGLU.
+  // What is recomputed. Layer::recompute runs again the GEMMs and the attention for which a predicate below is true,
+  // and the norm before such a GEMM, whose output it saves for backward (except with delay_weight_gradients). SwiGLU,
+  // and every norm whose output is not saved, run again inside the pass that needs them: backward or backward_weight.
+  // recomputes_pointwise(): norms and SwiGLU.
   bool recomputes_pointwise() const { return checkpointing != Checkpointing::none; }
   bool recomputes_gate_up() const;
   bool recomputes_qkv() const;

@@ -45,8 +45,9 @@ struct AttentionPart {
   TensorView segments, segment_count;             // see ops::AttentionForward
   ops::SegmentForm form = ops::SegmentForm::any;  // see ops::AttentionForward
   std::vector<ops::StridedBlocks> blocks;         // see ops::AttentionForward
-  // Empty if `blocks` is the same on all ranks. Otherwise an upper bound of it over all ranks: a list at least as long
-  // as every rank's, whose elements have at least as many blocks and rows. The workspace is sized for it, so that
+  // Empty if `blocks` is the same on all ranks. Otherwise an upper bound of all ranks' `blocks`: at least
+  // as long as the longest list, and element i has at least the count, q_rows and k_rows of element i of every rank's
+  // list. The workspace is sized for it, so that
   // buffers have the same offsets on all ranks.
   std::vector<ops::StridedBlocks> largest;
   const std::vector<std::int32_t>* host_segments = nullptr;  // see ops::AttentionForward
@@ -112,9 +113,9 @@ class TokenExchange {
   }
 };
 
-// All-reduce of a small device tensor, in place, over the tensor-parallel ranks, which hold parts of one tensor: e.g.
-// the maximum of logits that are split by vocabulary. Gradients are reduced elsewhere (program::Op::reduce). No layer
-// calls it yet; no implementation besides the default.
+// All-reduce, in place, of a small device tensor that each tensor-parallel rank has computed from its part of a split
+// tensor: e.g. the maximum of logits that are split by vocabulary. Gradients are reduced elsewhere
+// (program::Op::reduce). No layer calls it yet; no implementation besides the default.
 class TensorReduce {
  public:
   virtual ~TensorReduce() = default;

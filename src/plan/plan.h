@@ -41,11 +41,11 @@ std::vector<std::string> implementations(const RankPlan& plan);
 // does not include the buffers of category "workspace", which are planned and in the arena.
 std::int64_t scratch_bytes(DeviceKind device);
 
-// Checks the plans of some ranks (`ranks[i]` is the rank of `plans[i]`). Members of a
-// group whose plans are not given are assumed to make the same collective calls as the members whose plans are given.
-// The plans must be free of races, deadlocks and mismatched collectives, and all work of a step must precede its end
-// event: the device starts the next step at that event, although the host enqueues it earlier. Throws InternalError
-// with the defects, which are bugs in a program.
+// Checks the plans of some ranks (`ranks[i]` is the rank of `plans[i]`). Members of a group whose plans are not
+// given are assumed to make the same collective calls as the members whose plans are given. The plans must be free of
+// races, deadlocks and mismatched collectives, and all work of a step must precede its end event: the device starts the
+// next step at that event, although the host enqueues it earlier. Throws InternalError with the defects, which are bugs
+// in a program.
 void check_plans(const std::vector<const RankPlan*>& plans, const std::vector<int>& ranks);
 
 // Memory and work of one rank in one step.

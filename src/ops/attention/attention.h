@@ -117,8 +117,8 @@ struct AttentionForward {
   // Examples: sequences padded to one length; chunk c of every sequence against all keys before it.
   std::vector<StridedBlocks> blocks;
   // The used rows of the segment table, 6 numbers each, if the host knows them when it makes the call; otherwise null.
-  // They must equal what the device reads later. Read during the call, not afterwards. The GPU backend then sizes its
-  // cuDNN calls for these segments instead of the complete table.
+  // They must equal the rows that the device reads later from `segments`. The vector is read during the call only. The
+  // GPU backend then sizes its cuDNN calls for these segments instead of the complete table.
   const std::vector<std::int32_t>* host_segments = nullptr;
   bool causal = true;
   // Sliding window: a query at position p does not see keys at positions <= p - window. With `causal` it sees at most
@@ -197,9 +197,10 @@ std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind devic
 // key-value heads at once as fit, at least one; if not even one fits, the result exceeds `bytes`. Use this function if
 // one reservation serves calls with different blocks. (attention_workspace sizes each call alone. It chooses the
 // largest number of heads at once for which cuDNN's own buffers stay below a fixed limit. The rest of the workspace has
-// no limit and grows with the number of heads. A call with smaller blocks processes more heads at once, so it can need
-// a larger workspace than the call with the largest blocks.) On the CPU the result is the size for one thread, whatever
-// `bytes` is, and the call then runs on one thread: use attention_workspace there.
+// no limit and grows with the number of heads. With smaller blocks, cuDNN's buffers take less per head, so more
+// heads stay below that limit; the call with the largest blocks is not always the one with the largest workspace.) On
+// the CPU the result is the size for one thread, whatever `bytes` is, and the call then runs on one thread: use
+// attention_workspace there.
 std::int64_t attention_workspace_within(const AttentionBackward& args, DeviceKind device, std::int64_t bytes);
 
 // The kernel of a call on a kind of device, and why no faster one is used; for logs and plans. It depends on the
