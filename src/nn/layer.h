@@ -117,8 +117,8 @@ struct SavePolicy {
   // Gradients of GEMM weights are computed in a separate pass, backward_weight: what they read is saved until then.
   bool delay_weight_gradients = false;
 
-  // What is recomputed. Layer::recompute runs again the GEMMs and the attention for which a predicate below is true,
-  // and the norm before such a GEMM, whose output it saves for backward (except with delay_weight_gradients). SwiGLU,
+  // What is recomputed. Layer::recompute runs again each GEMM and the attention whose predicate below is true, and
+  // the norm before such a GEMM. It saves that norm's output for backward, unless delay_weight_gradients is set. SwiGLU,
   // and every norm whose output is not saved, run again inside the pass that needs them: backward or backward_weight.
   // recomputes_pointwise(): norms and SwiGLU.
   bool recomputes_pointwise() const { return checkpointing != Checkpointing::none; }

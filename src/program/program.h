@@ -49,9 +49,9 @@ struct Instruction {
   // the attention of block b, layer 2b + 1 its MLP.
   int unit = -1, layer = -1, micro_batch = -1;
   // For an op that reads weights: ids of the gather instructions whose buffers hold them, one for each unit that the op
-  // reads (two for the head with tied embeddings, else one). Exception: if the list of the previous op that
-  // reads weights covers all units that this op reads, this op shares that list, which may then include gathers of
-  // units that this op does not read. Empty if parameters are not sharded.
+  // reads (two for the head with tied embeddings, else one). Consecutive ops that read weights share gathers: if
+  // the list of the previous such op already has every unit that this op needs, this op gets the same list, which may
+  // have more units than it needs. Empty if parameters are not sharded.
   std::vector<int> gathered;
   int input = -1;    // id of the instruction that wrote the op's x (forward, head) or dy (the backward ops)
   int partner = -1;  // recompute, backward, backward_weight: id of the forward instruction of layer and micro-batch

@@ -21,7 +21,8 @@
 // themselves) and one for the off-diagonal block (not causal; all earlier keys). attention_combine merges their
 // results:
 //   lse = log(exp(lse_a) + exp(lse_b))
-//   o   = exp(lse_a - lse) * o_a + exp(lse_b - lse) * o_b          (-inf counts as zero)
+//   o   = exp(lse_a - lse) * o_a + exp(lse_b - lse) * o_b
+// A call whose lse is -inf contributes nothing; if both are -inf, o = 0 and lse = -inf.
 //
 // backward. If several calls were combined, each call's backward gets the combined lse and o; the sums of the calls'
 // gradients are then the gradients of the combined result.
@@ -197,10 +198,10 @@ std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind devic
 // key-value heads at once as fit, at least one; if not even one fits, the result exceeds `bytes`. Use this function if
 // one reservation serves calls with different blocks. (attention_workspace sizes each call alone. It chooses the
 // largest number of heads at once for which cuDNN's own buffers stay below a fixed limit. The rest of the workspace has
-// no limit and grows with the number of heads. With smaller blocks, cuDNN's buffers take less per head, so more
-// heads stay below that limit; the call with the largest blocks is not always the one with the largest workspace.) On
-// the CPU the result is the size for one thread, whatever `bytes` is, and the call then runs on one thread: use
-// attention_workspace there.
+// no limit and grows with the number of heads. With smaller blocks, cuDNN's buffers take less per head, so the call
+// processes more heads at once. The rest of its workspace then grows, and the total may exceed that of a call with larger
+// blocks.) On the CPU the result is the size for one thread, whatever `bytes` is, and the call then runs on one thread:
+// use attention_workspace there.
 std::int64_t attention_workspace_within(const AttentionBackward& args, DeviceKind device, std::int64_t bytes);
 
 // The kernel of a call on a kind of device, and why no faster one is used; for logs and plans. It depends on the
