@@ -118,9 +118,9 @@ struct SavePolicy {
   bool delay_weight_gradients = false;
 
   // What is recomputed. Layer::recompute runs again each GEMM and the attention whose predicate below is true, and
-  // the norm before such a GEMM. It saves that norm's output for backward, unless delay_weight_gradients is set. SwiGLU,
-  // and every norm whose output is not saved, run again inside the pass that needs them: backward or backward_weight.
-  // recomputes_pointwise(): norms and SwiGLU.
+  // the norm before such a GEMM. It saves that norm's output for backward, unless delay_weight_gradients is set.
+  // SwiGLU, and every norm whose output is not saved, run again inside the pass that needs them: backward or
+  // backward_weight. recomputes_pointwise(): norms and SwiGLU.
   bool recomputes_pointwise() const { return checkpointing != Checkpointing::none; }
   bool recomputes_gate_up() const;
   bool recomputes_qkv() const;

@@ -199,9 +199,9 @@ std::int64_t attention_workspace(const AttentionBackward& args, DeviceKind devic
 // one reservation serves calls with different blocks. (attention_workspace sizes each call alone. It chooses the
 // largest number of heads at once for which cuDNN's own buffers stay below a fixed limit. The rest of the workspace has
 // no limit and grows with the number of heads. With smaller blocks, cuDNN's buffers take less per head, so the call
-// processes more heads at once. The rest of its workspace then grows, and the total may exceed that of a call with larger
-// blocks.) On the CPU the result is the size for one thread, whatever `bytes` is, and the call then runs on one thread:
-// use attention_workspace there.
+// processes more heads at once. The rest of its workspace then grows, and the total may exceed that of a call with
+// larger blocks.) On the CPU the result is the size for one thread, whatever `bytes` is, and the call then runs on one
+// thread: use attention_workspace there.
 std::int64_t attention_workspace_within(const AttentionBackward& args, DeviceKind device, std::int64_t bytes);
 
 // The kernel of a call on a kind of device, and why no faster one is used; for logs and plans. It depends on the
