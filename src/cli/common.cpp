@@ -54,8 +54,4 @@ bool must_launch(int world) {
   return world > 1 && !under_launcher();
 }
 
-void not_in_this_build(const std::string& command) {
-  throw UserError(Problem{.what = command + " is not in this build yet"});
-}
-
 }  // namespace hawser::cli

@@ -20,7 +20,4 @@ int world_size(const CommonOptions& common, int wanted);
 // True if the ranks must be started: more than one, and no launcher did.
 bool must_launch(int world);
 
-// Throws for a command that is not implemented.
-[[noreturn]] void not_in_this_build(const std::string& command);
-
 }  // namespace hawser::cli

@@ -300,7 +300,7 @@ class Proposer {
       std::snprintf(times.data(), times.size(), made < 10 ? "%.2g times" : "%.0f times", made);
       const bool once = std::abs(made - 1) < 0.05;
       passes_ = sample_.empty() ? 0 : made;
-      why("train.steps", sample_.empty() ? std::string("a placeholder; the data is unknown")
+      why("train.steps", sample_.empty() ? std::string("an example value; the data is unknown")
                                          : cat("reads the data about ", once ? "once" : times.data(),
                                                wanted > double(kMax) ? "; more steps read more of it" : ""));
     }
