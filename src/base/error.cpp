@@ -3,6 +3,8 @@
 #include <map>
 #include <sstream>
 
+#include "base/printable.h"
+
 namespace hawser {
 
 std::string Problem::line() const {
@@ -18,11 +20,7 @@ std::string Problem::line() const {
   }
   if (!at.empty()) out += " at " + at;
   if (!hint.empty()) out += "; try " + hint;
-  // A problem is one line, whatever user text it quotes.
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  }
-  return out;
+  return printable(out);  // it may quote file names and contents
 }
 
 std::string Problems::lines() const {

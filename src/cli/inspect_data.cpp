@@ -18,7 +18,7 @@
 #include "data/sequence.h"
 #include "data/sources.h"
 #include "data/statistics.h"
-#include "data/utf8.h"
+#include "base/printable.h"
 
 namespace hawser::cli {
 namespace {
@@ -72,23 +72,8 @@ class Painter {
   int columns_ = 80;
 };
 
-// Text with control characters escaped for the terminal.
-std::string harmless(const std::string& text) {
-  std::string out;
-  for (const char c : data::replace_invalid_utf8(text)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n' || c == '\t' || byte >= 0x20) {
-      if (byte != 0x7f) out += c;
-      continue;
-    }
-    out += '^';
-    out += static_cast<char>(byte + 64);
-  }
-  return out;
-}
-
 std::string text_of(const DataView& view, std::span<const std::int32_t> ids) {
-  if (view.tokenizer) return harmless(view.tokenizer->decode_bytes(ids));
+  if (view.tokenizer) return printable(view.tokenizer->decode_bytes(ids), Newlines::keep);
   std::string out;
   for (const std::int32_t id : ids) out += cat(out.empty() ? "" : " ", id);
   return out;

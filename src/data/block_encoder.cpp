@@ -4,7 +4,7 @@
 #include <span>
 
 #include "data/jsonl.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -8,7 +8,7 @@
 #include "data/chat/from_json.h"
 #include "data/json_line.h"
 #include "data/token_file.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/paths.h"
 #include "data/byte_reader.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::generate {
 
@@ -18,7 +18,7 @@ void Chat::reset() {
 
 std::optional<Answer> Chat::send(const std::string& line, const std::function<void(const std::string&)>& on_text,
                                  Problems& problems) {
-  messages_.push_back(message("user", data::replace_invalid_utf8(line)));
+  messages_.push_back(message("user", replace_invalid_utf8(line)));
   const auto prompt = input_.encoder->conversation({.messages = messages_, .tools = {}}, {}, problems);
   const bool fits = prompt && static_cast<std::int64_t>(prompt->ids.size()) <= input_.size.positions;
   if (!fits) {

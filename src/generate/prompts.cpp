@@ -10,7 +10,7 @@
 #include "data/byte_reader.h"
 #include "data/json_line.h"
 #include "data/sources.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::generate {
 
@@ -213,8 +213,8 @@ std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& 
     problems.add_lines(error.what());
     return prompts;
   }
-  if (data::looks_like_utf16(text)) {
-    problems.add({.file = path, .what = "UTF-16 text", .expected = "UTF-8", .hint = data::kFromUtf16});
+  if (looks_like_utf16(text)) {
+    problems.add({.file = path, .what = "UTF-16 text", .expected = "UTF-8", .hint = kFromUtf16});
     return prompts;
   }
   bool any = false;
@@ -231,7 +231,7 @@ std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& 
     std::optional<Prompt> prompt;
     if (*kind == data::SourceKind::jsonl) {
       prompt = read_line(line, place, encoder, found);
-    } else if (const std::size_t bad = data::find_invalid_utf8(line); bad != std::string_view::npos) {
+    } else if (const std::size_t bad = find_invalid_utf8(line); bad != std::string_view::npos) {
       found.add({.file = path, .what = "not UTF-8", .at = cat("line ", place.number), .hint = "iconv -c -t utf-8"});
     } else {
       prompt = encoder.text(std::string(line), {path, cat("line ", place.number)}, found);

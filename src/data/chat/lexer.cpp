@@ -7,7 +7,7 @@
 #include "base/cat.h"
 #include "data/ascii.h"
 #include "data/chat/value.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data::chat {
 namespace {

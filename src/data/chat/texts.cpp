@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/cat.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data::chat {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/cat.h"
 #include "data/chat/texts.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data::chat {
 

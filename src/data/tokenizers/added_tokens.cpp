@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "data/tokenizers/unicode.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -1,6 +1,6 @@
 #include "data/tokenizers/byte_level.h"
 
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 

@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "data/tokenizers/byte_level.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 

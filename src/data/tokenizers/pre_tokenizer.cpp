@@ -4,7 +4,7 @@
 #include <array>
 
 #include "data/tokenizers/byte_level.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "data/tokenizers/base64.h"
 #include "data/tokenizers/json_reader.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

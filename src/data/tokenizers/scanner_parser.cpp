@@ -1,6 +1,6 @@
 #include "data/tokenizers/scanner_parser.h"
 
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "data/tokenizers/pattern.h"
 #include "data/tokenizers/regex.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -12,7 +12,7 @@
 #include "data/tokenizers/bpe.h"
 #include "data/tokenizers/json_reader.h"
 #include "data/tokenizers/unigram.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -15,7 +15,7 @@
 #include "data/tokenizers/pre_tokenizer.h"
 #include "data/tokenizers/recent_unicode.h"
 #include "data/tokenizers/regex.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

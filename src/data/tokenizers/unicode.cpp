@@ -5,7 +5,7 @@
 #include <bit>
 #include <unordered_map>
 
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

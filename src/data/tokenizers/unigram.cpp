@@ -4,7 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace hawser::data {
+namespace hawser {
 
 struct Utf8Step {
   char32_t character;  // U+FFFD if invalid
@@ -30,4 +30,4 @@ inline constexpr const char* kFromUtf16 = "iconv -f utf-16 -t utf-8";
 
 void append_utf8(char32_t character, std::string& out);
 
-}  // namespace hawser::data
+}  // namespace hawser

@@ -1,10 +1,10 @@
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-namespace hawser::data {
+namespace hawser {
 namespace {
 
 constexpr Utf8Step bad(int bytes) {
@@ -94,4 +94,4 @@ void append_utf8(char32_t character, std::string& out) {
   put(0x80 | (character & 0x3F));
 }
 
-}  // namespace hawser::data
+}  // namespace hawser
