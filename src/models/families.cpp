@@ -168,4 +168,34 @@ std::string config_json(const ModelDescription& description, DType stored, const
   return json.dump(2) + "\n";
 }
 
+std::string description_changes(const ModelDescription& before, const ModelDescription& now) {
+  const auto settings = [](const ModelDescription& description) {
+    auto json = nlohmann::ordered_json::parse(config_json(description, DType::f32));
+    for (const char* key : {"max_position_embeddings", "initializer_range"}) json.erase(key);
+    return json;
+  };
+  const auto then = settings(before), today = settings(now);
+  std::string out;
+  const auto add = [&](const std::string& key, const auto& from, const auto& to) {
+    out += cat(out.empty() ? "" : ", ", key, " was ", from.dump(), " and is ", to.dump());
+  };
+  for (const auto& [key, value] : then.items()) {
+    const auto found = today.find(key);
+    if (found == today.end()) {
+      add(key, value, nlohmann::ordered_json());
+    } else if (value.is_object() && found->is_object() && value.size() == found->size()) {  // rope_scaling of one kind
+      for (const auto& [name, one] : value.items()) {
+        const auto other = found->value(name, nlohmann::ordered_json());
+        if (one != other) add(cat(key, ".", name), one, other);
+      }
+    } else if (value != *found) {
+      add(key, value, *found);
+    }
+  }
+  for (const auto& [key, value] : today.items()) {
+    if (!then.contains(key)) add(key, nlohmann::ordered_json(), value);
+  }
+  return out;
+}
+
 }  // namespace hawser::models

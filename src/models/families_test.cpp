@@ -73,6 +73,30 @@ TEST(Families, ReadRopeInBothStyles) {
   EXPECT_EQ(problems.lines(), "");
 }
 
+// Shapes of all parameters are equal in each of these; the computed function is not.
+TEST(Families, ListWhatADescriptionComputesDifferently) {
+  const auto changes = [](const Json& before, const Json& now) {
+    Problems problems;
+    const std::string out = description_changes(read(before, problems), read(now, problems));
+    EXPECT_EQ(problems.lines(), "");
+    return out;
+  };
+  EXPECT_EQ(changes(kPlain, kPlain), "");
+  EXPECT_EQ(changes(kPlain, patched(R"({"num_attention_heads": 2, "num_key_value_heads": 1})")),
+            "num_attention_heads was 4 and is 2, num_key_value_heads was 2 and is 1, head_dim was 8 and is 16");
+  EXPECT_EQ(changes(kPlain, patched(R"({"rms_norm_eps": 1e-6})")), "rms_norm_eps was 1e-05 and is 1e-06");
+  EXPECT_EQ(changes(kPlain, patched(R"({"rope_theta": 500000.0})")), "rope_theta was 10000.0 and is 500000.0");
+  const Json stretched = patched(R"({"rope_scaling": {"rope_type": "linear", "factor": 2.0}})");
+  EXPECT_NE(changes(kPlain, stretched).find("rope_scaling was null and is {"), std::string::npos);
+  EXPECT_EQ(changes(stretched, patched(R"({"rope_scaling": {"rope_type": "linear", "factor": 4.0}})")),
+            "rope_scaling.factor was 2.0 and is 4.0");
+  EXPECT_EQ(changes(kPlain, patched(R"({"tie_word_embeddings": true})")), "tie_word_embeddings was false and is true");
+  // The same model in the style of transformers 5, defaults written out, for longer sequences.
+  EXPECT_EQ(changes(kPlain, patched(R"({"rope_theta": null, "rope_scaling": null, "max_position_embeddings": 4096,
+                       "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "head_dim": 8})")),
+            "");
+}
+
 TEST(Families, AbsentAndNullKeysHaveTheDefaultsOfTransformers) {
   Problems problems;
   const ModelDescription d = read(patched(R"({"num_key_value_heads": null, "hidden_act": null, "rms_norm_eps": null,
