@@ -197,6 +197,7 @@ RunState FitRun::state_of(std::int64_t step) {
           .config = config_text_,
           .tokenizer = tokenizer_,
           .data = data_identity_,
+          .compute = to_string(layout_.compute),
           .gemm_algorithms = ops::gemm_choices(session_->stream()),
           .tokenizer_files = tokenizer_files_};
 }

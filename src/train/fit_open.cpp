@@ -215,20 +215,26 @@ void FitRun::resume() {
 
 void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   const RunState state = run_state_of(checkpoint.metadata());
+  Problems problems = computation_changes(state, open_.model->description(), layout_.compute, checkpoint.folder());
   if (state.step > 0 && state.sequences != state.step * recipe_.train.global_batch_size) {
-    throw UserError(Problem{.file = checkpoint.folder(),
-                            .what = "the checkpoint is from a run with another batch size",
-                            .expected = cat(state.sequences / state.step),
-                            .got = cat(recipe_.train.global_batch_size),
-                            .at = "train.global_batch_size"});
+    problems.add({.file = checkpoint.folder(),
+                  .what = "the checkpoint is from a run with another batch size",
+                  .expected = cat(state.sequences / state.step),
+                  .got = cat(recipe_.train.global_batch_size),
+                  .at = "train.global_batch_size"});
   }
+  const std::string tokenizer = tokenizer_changes(checkpoint, tokenizer_files_);
+  if (!tokenizer.empty()) {
+    problems.add({.file = checkpoint.folder(),
+                  .what = tokenizer,
+                  .at = "data.tokenizer",
+                  .hint = cat("--set data.tokenizer=", checkpoint.folder(), ", or --set output=... for a new run")});
+  }
+  problems.throw_if_any();
   const std::string changes = data_order_changes(state, recipe_json(recipe_));
   if (!changes.empty()) log("hawser: the data order has changed: " + changes);
   const std::string others = data_changes(state, data_identity_);
   if (!others.empty()) log("hawser: " + others);
-  if (!first_rank()) return;
-  const std::string tokenizer = tokenizer_changes(checkpoint, tokenizer_files_);
-  if (!tokenizer.empty()) log("hawser: " + tokenizer);
 }
 
 }  // namespace hawser::train

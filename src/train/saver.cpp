@@ -23,6 +23,8 @@ std::string to_json(const RunState& state) {
   json["config"] = state.config;
   json["tokenizer"] = state.tokenizer;
   if (!state.data.empty()) json["data"] = nlohmann::ordered_json::parse(state.data);
+  if (!state.compute.empty()) json["compute"] = state.compute;
+  json["optimizer"] = state.optimizer;
   if (state.validation_loss) json["validation_loss"] = *state.validation_loss;
   if (!state.gemm_algorithms.empty()) json["gemm_algorithms"] = state.gemm_algorithms;
   return json.dump();
@@ -49,6 +51,8 @@ RunState run_state_of(const std::string& text) {
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),
             .data = json.contains("data") ? json.at("data").dump() : "",
+            .compute = json.value("compute", ""),
+            .optimizer = json.value("optimizer", "adamw"),
             .validation_loss = json.contains("validation_loss")
                                    ? std::optional<double>(json.at("validation_loss").get<double>())
                                    : std::nullopt,
@@ -57,6 +61,40 @@ RunState run_state_of(const std::string& text) {
   } catch (const nlohmann::json::exception& error) {
     throw rejected(error.what());
   }
+}
+
+Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
+                             const std::string& file) {
+  Problems out;
+  Problems unreadable;
+  const models::ModelDescription before = models::describe_config(state.config, file, unreadable);
+  out.add(unreadable);
+  const std::string changes = unreadable.empty() ? models::description_changes(before, description) : "";
+  if (!changes.empty()) {
+    out.add({.file = file,
+             .what = "the model has changed: " + changes,
+             .hint = "the config.json that the run was started with, or --set output=... for a new run"});
+  }
+  // Checkpoints of version 0.1 have the recipe's choice only; "auto" there may be either.
+  std::string was = state.compute;
+  if (was.empty()) {
+    const auto recipe = nlohmann::json::parse(state.recipe, nullptr, /*allow_exceptions=*/false);
+    const auto choice = recipe.is_object() ? recipe.value("/precision/compute"_json_pointer, "auto") : "auto";
+    if (choice != "auto") was = choice == "bf16" ? to_string(DType::bf16) : choice;
+  }
+  if (!was.empty() && was != to_string(compute)) {
+    out.add({.file = file,
+             .what = "the compute dtype has changed",
+             .expected = was,
+             .got = to_string(compute),
+             .at = "precision.compute",
+             .hint = cat("--set precision.compute=", was == to_string(DType::bf16) ? "bf16" : was)});
+  }
+  if (state.optimizer != RunState{}.optimizer) {
+    out.add(
+        {.file = file, .what = "the optimizer has changed", .expected = state.optimizer, .got = RunState{}.optimizer});
+  }
+  return out;
 }
 
 std::string data_order_changes(const RunState& state, const std::string& recipe) {
@@ -106,7 +144,7 @@ std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint,
     then.erase(saved);
   }
   for (const std::string& name : then) add(name, " is missing");
-  return out.empty() ? "" : cat("the tokenizer has changed since checkpoint ", checkpoint.folder(), ": ", out);
+  return out.empty() ? "" : "the tokenizer has changed: " + out;
 }
 
 namespace {
@@ -249,7 +287,16 @@ std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World*
       }
     });
     if (lines.empty()) {
-      judge(*checkpoint);
+      lines = on_rank_zero(world, [&]() -> std::string {
+        try {
+          judge(*checkpoint);
+          return "";
+        } catch (const checkpoint::CorruptCheckpoint& error) {
+          return error.what();
+        }
+      });
+    }
+    if (lines.empty()) {
       lines = damage([&] { load(session, *checkpoint, true); });
     }
     if (lines.empty()) return checkpoint;

@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save.h"
 #include "comm/mpi/world.h"
+#include "models/families.h"
 #include "train/open_model.h"
 #include "train/session.h"
 
@@ -22,6 +23,8 @@ struct RunState {
   std::string config;                     // text of the model's config.json
   std::string tokenizer;                  // path of a tokenizer.json or its folder; "": none
   std::string data;                       // identity of the training data (data/identity.h) as JSON; "": unknown
+  std::string compute;                    // dtype that layers compute in; "": written before version 0.2
+  std::string optimizer = "adamw";        // the kind of update, and so of its state
   std::optional<double> validation_loss;  // of the evaluation after this step, where there was one
   // Algorithms of the GEMMs (ops::gemm_choices). A resumed run uses the same, so that it gives the same bits.
   std::string gemm_algorithms;  // "": none, as on the CPU
@@ -31,6 +34,12 @@ struct RunState {
 std::string to_json(const RunState& state);
 RunState run_state_of(const std::string& json);  // UserError if the text is no such object
 
+// What makes a run compute something else than the checkpoint's run did although all tensors have the same shapes: the
+// model's description (heads, norm epsilon, RoPE, ...), the compute dtype, the optimizer. One Problem each, with `file`
+// as its file; none if the run continues the same computation. `description` and `compute` are the resumed run's.
+Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
+                             const std::string& file);
+
 // Lists the recipe keys (`recipe`: text of recipe_json) that change how sequences are sampled or split, compared with
 // the checkpoint's own recipe: "train.seed was 7 and is 8, ..."; "" if the data order is unchanged.
 std::string data_order_changes(const RunState& state, const std::string& recipe);
@@ -38,7 +47,7 @@ std::string data_order_changes(const RunState& state, const std::string& recipe)
 // "the training data have changed: ..."; "" if they are unchanged or unknown.
 std::string data_changes(const RunState& state, const std::string& data);
 
-// "the tokenizer has changed since checkpoint FOLDER: ..."; compares the files in the checkpoint with the current
+// "the tokenizer has changed: tokenizer.json has changed, ..."; compares the files in the checkpoint with the current
 // ones. "" if they are equal or unknown. CorruptCheckpoint if a file in the checkpoint fails its checksum.
 std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, const std::vector<checkpoint::Attachment>& now);
 
@@ -67,8 +76,8 @@ void load_weights(Session& session, OpenModel& open);
 // Fills the session, including moments, from the newest checkpoint under `root` (RUN/checkpoints) that every rank can
 // read. nullopt if there is no checkpoint at all; UserError if there are some and none is complete. Rank 0 chooses, so
 // that all ranks agree even if their views of a shared disk differ. A checkpoint that is corrupt on any rank is set
-// aside (checkpoint/root.h), and all ranks use the next older one; UserError if there is none. `judge` throws if a
-// checkpoint must not be loaded. `log` is called on rank 0 with a line for each skipped checkpoint.
+// aside (checkpoint/root.h), and all ranks use the next older one; UserError if there is none. `judge` is called on rank 0
+// and throws if a checkpoint must not be loaded; all ranks then throw. `log` is called on rank 0 with a line for each skipped checkpoint.
 std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World* world, const std::string& root,
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
                                                   const std::function<void(const std::string&)>& log);

@@ -290,7 +290,7 @@ TEST(Resume, ReportsThatTheDataAreOthers) {
   EXPECT_NE(content.find(" with different content"), std::string::npos) << content;
 }
 
-TEST(Resume, ReportsThatTheTokenizerIsAnother) {
+TEST(Resume, RejectsAnotherTokenizer) {
   const Workplace place;
   const auto write_tokenizer = [&](const std::string& more) {
     std::ofstream(place.folder() / "tokenizer.json")
@@ -300,21 +300,69 @@ TEST(Resume, ReportsThatTheTokenizerIsAnother) {
   const Words words = {"data.tokenizer=tokenizer.json"};
   const Ended first = run(place, with(words, {"train.steps=5"}));
   ASSERT_EQ(first.code, 0) << first.err;
-  const auto message = [&](const char* steps) {
-    const Ended ended = run(place, with(words, {"--resume", steps}));
-    EXPECT_EQ(ended.code, 0) << ended.err;
+  const auto resume = [&](const Words& more, int code) {
+    const Ended ended = run(place, with(with(words, {"--resume"}), more));
+    EXPECT_EQ(ended.code, code) << ended.err;
     return ended.err;
   };
-  EXPECT_EQ(message("train.steps=6").find("tokenizer"), std::string::npos);
+  EXPECT_EQ(resume({"train.steps=6"}, 0).find("the tokenizer"), std::string::npos);
+  const auto saved = contents(place.out() / "checkpoints");
   write_tokenizer(R"(, "c": 3)");
   std::ofstream(place.folder() / "special_tokens_map.json") << "{}";
-  const std::string other = message("train.steps=7");
-  EXPECT_NE(other.find("hawser: the tokenizer has changed since checkpoint "), std::string::npos) << other;
-  EXPECT_NE(other.find("step-00000006: tokenizer.json has changed, special_tokens_map.json is new\n"),
-            std::string::npos)
+  const std::string other = resume({"train.steps=7"}, 2);
+  EXPECT_NE(
+      other.find("step-00000006: the tokenizer has changed: tokenizer.json has changed, special_tokens_map.json is "
+                 "new at data.tokenizer; try --set data.tokenizer="),
+      std::string::npos)
       << other;
+  EXPECT_TRUE(contents(place.out() / "checkpoints") == saved);
   fs::remove(place.folder() / "special_tokens_map.json");
-  EXPECT_NE(message("train.steps=8").find("step-00000007: special_tokens_map.json is missing\n"), std::string::npos);
+  // What the message suggests: the files in the checkpoint are the run's own.
+  const std::string own = "data.tokenizer=" + (place.out() / "checkpoints/step-00000006").string();
+  EXPECT_EQ(resume({"train.steps=7", own}, 0).find("the tokenizer"), std::string::npos);
+}
+
+// Each of these has the shapes of the run's model, and would train on silently to something else.
+TEST(Resume, RejectsAModelOrPrecisionThatComputesSomethingElse) {
+  const Workplace place;
+  ASSERT_EQ(run(place, {"train.steps=5"}).code, 0);
+  const auto saved = contents(place.out() / "checkpoints");
+  const std::string model = read_file((place.folder() / "model.json").string());
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string text = model;
+    EXPECT_NE(text.find(from), std::string::npos) << from;
+    std::ofstream(place.folder() / "other.json") << text.replace(text.find(from), from.size(), to);
+    return run(place, {"--resume", "train.steps=6", "model.config=other.json"});
+  };
+  const struct {
+    const char *from, *to, *line;
+  } cases[] = {
+      {R"("num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8)",
+       R"("num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16)",
+       "num_attention_heads was 4 and is 2, num_key_value_heads was 2 and is 1, head_dim was 8 and is 16"},
+      {R"("rms_norm_eps": 1e-5)", R"("rms_norm_eps": 1e-6)", "rms_norm_eps was 1e-05 and is 1e-06"},
+      {R"("rope_theta": 10000.0)", R"("rope_theta": 500000.0)", "rope_theta was 10000.0 and is 500000.0"},
+      {R"("rope_theta": 10000.0)", R"("rope_scaling": {"rope_type": "linear", "factor": 2.0})",
+       "rope_scaling was null and is "},
+  };
+  for (const auto& c : cases) {
+    const Ended ended = changed(c.from, c.to);
+    EXPECT_EQ(ended.code, 2) << ended.err;
+    EXPECT_NE(ended.err.find(std::string("step-00000005: the model has changed: ") + c.line), std::string::npos)
+        << ended.err;
+  }
+  const Ended bf16 = run(place, {"--resume", "train.steps=6", "precision.compute=bf16"});
+  EXPECT_EQ(bf16.code, 2) << bf16.err;
+  EXPECT_NE(bf16.err.find("step-00000005: the compute dtype has changed (expected float32, got bfloat16) at "
+                          "precision.compute; try --set precision.compute=float32"),
+            std::string::npos)
+      << bf16.err;
+  EXPECT_TRUE(contents(place.out() / "checkpoints") == saved);
+  // The same model in the style of transformers 5.
+  const Ended same =
+      changed(R"("rope_theta": 10000.0)", R"("rope_parameters": {"rope_type": "default", "rope_theta": 10000.0})");
+  EXPECT_EQ(same.code, 0) << same.err;
+  EXPECT_EQ(newest_step(place.out()), 6);
 }
 
 // train.evaluate_batches counts text, independent of what a layout computes at a time.
