@@ -226,7 +226,7 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   const std::string tokenizer = tokenizer_changes(checkpoint, tokenizer_files_);
   if (!tokenizer.empty()) {
     problems.add({.file = checkpoint.folder(),
-                  .what = tokenizer,
+                  .what = "the tokenizer has changed: " + tokenizer,
                   .at = "data.tokenizer",
                   .hint = cat("--set data.tokenizer=", checkpoint.folder(), ", or --set output=... for a new run")});
   }

@@ -144,7 +144,7 @@ std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint,
     then.erase(saved);
   }
   for (const std::string& name : then) add(name, " is missing");
-  return out.empty() ? "" : "the tokenizer has changed: " + out;
+  return out;
 }
 
 namespace {

@@ -47,7 +47,7 @@ std::string data_order_changes(const RunState& state, const std::string& recipe)
 // "the training data have changed: ..."; "" if they are unchanged or unknown.
 std::string data_changes(const RunState& state, const std::string& data);
 
-// "the tokenizer has changed: tokenizer.json has changed, ..."; compares the files in the checkpoint with the current
+// "tokenizer.json has changed, special_tokens_map.json is new"; compares the files in the checkpoint with the current
 // ones. "" if they are equal or unknown. CorruptCheckpoint if a file in the checkpoint fails its checksum.
 std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, const std::vector<checkpoint::Attachment>& now);
 
