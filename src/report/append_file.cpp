@@ -1,9 +1,11 @@
 #include "report/append_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/paths.h"
@@ -61,6 +63,19 @@ void AppendFile::sync() {
   if (!dirty_) return;
   if (::fdatasync(file_) != 0) fail(path_, "cannot write", errno);
   dirty_ = false;
+}
+
+bool AppendFile::in_place() const {
+  struct stat mine {
+  }, there{};
+  return ::fstat(file_, &mine) == 0 && ::stat(path_.c_str(), &there) == 0 && mine.st_dev == there.st_dev &&
+         mine.st_ino == there.st_ino;
+}
+
+void AppendFile::copy_to(const std::string& path) const {
+  std::error_code error;
+  std::filesystem::copy_file(cat("/proc/self/fd/", file_), path, error);
+  if (error) fail(path, "cannot write", error.value());
 }
 
 }  // namespace hawser::report

@@ -19,7 +19,9 @@ class AppendFile {
   // Writes the record in one call, so that a killed process leaves complete records. UserError when it cannot be
   // written; nothing of the record stays then, and the next call may retry.
   void append(std::string_view record);
-  void sync();  // fdatasync; UserError
+  void sync();                                  // fdatasync; UserError
+  bool in_place() const;                        // path() still names this file
+  void copy_to(const std::string& path) const;  // all records, even if the file was removed; UserError
   const std::string& path() const { return path_; }
 
  private:

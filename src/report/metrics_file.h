@@ -22,6 +22,8 @@ class MetricsFile : public Sink {
   void finding(const Finding& finding) override { waiting_.push_back(finding); }
   void sync() override;
   void finish(Ending) override { sync(); }
+  bool in_place() const { return file_.in_place(); }
+  void copy_to(const std::string& path) const { file_.copy_to(path); }
 
  private:
   struct Kept {

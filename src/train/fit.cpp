@@ -202,6 +202,18 @@ RunState FitRun::state_of(std::int64_t step) {
           .tokenizer_files = tokenizer_files_};
 }
 
+std::optional<Displaced> FitRun::find_displaced() {
+  auto found = displaced(recipe_, hold_);
+  if (!found && watch_->metrics_displaced()) {
+    found = Displaced{output_folder(recipe_), "metrics.jsonl was moved or removed during the run"};
+  }
+  if (!found) return found;
+  const std::string metrics = found->folder + "/metrics.jsonl", recipe = found->folder + "/recipe.json";
+  if (!checkpoint::exists(metrics)) watch_->copy_metrics(metrics);
+  if (!checkpoint::exists(recipe)) checkpoint::write_text_atomically(recipe, recipe_json(recipe_) + "\n");
+  return found;
+}
+
 void FitRun::finish() {
   if (retired_ > 0) {
     phase(cat("saving step ", done_), "saving");

@@ -68,7 +68,7 @@ void FitRun::open() {
   if (!tokenizer_.empty()) tokenizer_ = data::resolve_path(tokenizer_, recipe_.folder);
   phase("preparing text");
   on_rank_zero(world_, [&]() -> std::string {
-    lock_ = hold_output(recipe_);
+    hold_ = hold_output(recipe_);
     if (!tokenizer_.empty()) tokenizer_files_ = models::tokenizer_files(tokenizer_);
     return "";
   });
@@ -102,6 +102,7 @@ void FitRun::open() {
                         [this] {
                           if (watch_) watch_->sync();  // metrics of a checkpoint's steps are on disk before it
                         },
+                    .displaced = [this] { return find_displaced(); },
                     .log = [this](const std::string& line) { log(line); },
                     .saved =
                         [this](const std::string& folder) {

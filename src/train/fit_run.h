@@ -13,6 +13,7 @@
 #include "train/fit.h"
 #include "train/gemm_algorithms.h"
 #include "train/open_model.h"
+#include "train/run_folder.h"
 #include "train/run_watch.h"
 #include "train/saver.h"
 
@@ -73,6 +74,10 @@ class FitRun {
   [[noreturn]] void diverged(const report::StepMetrics& metrics);
   std::optional<double> evaluate();
   RunState state_of(std::int64_t step);
+
+  // On rank 0, before a save: whether the output folder and metrics.jsonl are still this run's. Copies the metrics and
+  // the recipe to the folder that is to be used instead.
+  std::optional<Displaced> find_displaced();
   void finish();
 
   static constexpr std::int64_t kMaxChoices = 16 << 20;  // maximum bytes of stored GEMM choices to read
@@ -82,7 +87,7 @@ class FitRun {
   Recipe recipe_;  // the request's, with auto resolved
   comm::World* world_;
   std::string stage_;
-  checkpoint::File lock_;
+  OutputHold hold_;  // rank 0's
   OpenModel open_;
   std::string config_text_;    // of the model's config.json
   std::string tokenizer_;      // its path; "": none

@@ -38,7 +38,7 @@ std::string stored_gemm_algorithms_path(const Recipe& recipe) {
   return "";
 }
 
-File hold_output(const Recipe& recipe) {
+OutputHold hold_output(const Recipe& recipe) {
   constexpr std::chrono::seconds kPatience{10};
   const std::string folder = output_folder(recipe);
   checkpoint::make_folders(folder);
@@ -53,7 +53,24 @@ File hold_output(const Recipe& recipe) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  return file;
+  return {.folder = File::open_folder(folder), .lock = std::move(file)};
+}
+
+std::optional<Displaced> displaced(const Recipe& recipe, const OutputHold& hold) {
+  const std::string output = output_folder(recipe);
+  const bool locked = hold.lock.still_at(output + "/.lock");
+  if (hold.folder.still_at(output) && locked) return std::nullopt;
+  const std::string now = hold.folder.path_now();
+  if (!now.empty() && hold.lock.still_at(now + "/.lock")) {
+    return Displaced{now, cat("the output folder was moved to ", now, " while the run was writing to it")};
+  }
+  int number = 1;
+  const auto rescued = [&] { return cat(output, ".rescued-", number); };
+  while (checkpoint::exists(rescued())) ++number;
+  checkpoint::make_folders(rescued());
+  const char* what = hold.folder.still_at(output) ? "the lock of the output folder was removed during the run"
+                                                  : "the output folder was removed during the run";
+  return Displaced{rescued(), what};
 }
 
 std::string set_aside_earlier(const Recipe& recipe) {

@@ -1,6 +1,7 @@
 // The output folder of a run: holds one run at a time, and keeps the files of earlier runs.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/recipe.h"
@@ -20,9 +21,26 @@ std::string gemm_algorithms_path(const Recipe& recipe);
 // The file of an earlier run in this folder (named products.txt in version 0.1); "" if there is none.
 std::string stored_gemm_algorithms_path(const Recipe& recipe);
 
-// Creates the folder and locks it until the file is closed or the process ends. UserError if another run still holds
-// the lock after ten seconds (the ranks of a killed run need a few seconds to end).
-checkpoint::File hold_output(const Recipe& recipe);
+// What a run holds open in its output folder while it writes there. The lock ends with the process.
+struct OutputHold {
+  checkpoint::File folder, lock;
+};
+
+// Creates the folder and locks it. UserError if another run still holds the lock after ten seconds (the ranks of a
+// killed run need a few seconds to end).
+OutputHold hold_output(const Recipe& recipe);
+
+// Where a run must save instead of its output folder, and why.
+struct Displaced {
+  std::string folder;
+  std::string what;  // "the output folder was moved to X while the run was writing to it"
+};
+
+// Checks that the output folder and its lock are still the ones that the run opened. If not, another run may write
+// there, or this run's files cannot be found. A moved folder is followed; a removed folder, or one without this run's
+// lock, is replaced by a new folder OUTPUT.rescued-N. nullopt if everything is in place. UserError if no folder can be
+// created.
+std::optional<Displaced> displaced(const Recipe& recipe, const OutputHold& hold);
 
 // For a run that starts from step 0: moves checkpoints, best and metrics of an earlier run to OUTPUT/earlier-N. Returns
 // that folder; "" if there was nothing to move.

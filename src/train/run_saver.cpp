@@ -128,10 +128,26 @@ void RunSaver::retired(std::int64_t step, const Event& step_end) {
   if (taken_step_ == step) start(step);
 }
 
-SaveTo RunSaver::destination(std::int64_t step) const {
-  return {.root = checkpoints_folder(recipe_),
+SaveTo RunSaver::destination(std::int64_t step, const std::string& folder) const {
+  return {.root = folder + "/checkpoints",
           .keep = recipe_.checkpoint.keep_last,
-          .best = best_step_ == step ? best_path(recipe_) : ""};
+          .best = best_step_ == step ? folder + "/best" : ""};
+}
+
+std::optional<Displaced> RunSaver::find_displaced() {
+  const std::string text = on_rank_zero(world_, [&]() -> std::string {
+    const auto found = hooks_.displaced();
+    return found ? found->folder + "\n" + found->what : "";
+  });
+  if (text.empty()) return std::nullopt;
+  const std::size_t end = text.find('\n');
+  return Displaced{text.substr(0, end), text.substr(end + 1)};
+}
+
+void RunSaver::stop(const Displaced& displaced, std::int64_t step) {
+  throw UserError(Problem{.file = output_folder(recipe_),
+                          .what = cat(displaced.what, "; saved step ", step, " in ", displaced.folder, " and stopped"),
+                          .hint = cat("--resume --set output=", displaced.folder)});
 }
 
 RunState RunSaver::state_of(std::int64_t step) const {
@@ -143,9 +159,19 @@ RunState RunSaver::state_of(std::int64_t step) const {
 void RunSaver::start(std::int64_t step) {
   started_ = Clock::now();
   hooks_.before();
-  background_->start(destination(step), state_of(step));
+  const auto displaced = find_displaced();
+  write(step, displaced ? displaced->folder : output_folder(recipe_));
   taken_step_ = -1;
+  if (displaced) {
+    settle();
+    stop(*displaced, step);
+  }
   times_.waited_s += seconds_since(started_);
+}
+
+void RunSaver::write(std::int64_t step, const std::string& folder) {
+  background_->start(destination(step, folder), state_of(step));
+  writing_step_ = step;
 }
 
 void RunSaver::note(const BackgroundSaver::Saved& saved) {
@@ -157,7 +183,16 @@ void RunSaver::note(const BackgroundSaver::Saved& saved) {
 
 void RunSaver::settle() {
   if (!background_) return;
-  if (const auto saved = background_->finish()) note(*saved);
+  try {
+    if (const auto saved = background_->finish()) note(*saved);
+  } catch (const UserError&) {
+    // The folder may have been moved during the save; the snapshot still holds the step.
+    const auto displaced = find_displaced();
+    if (!displaced) throw;
+    write(writing_step_, displaced->folder);
+    note(*background_->finish());
+    stop(*displaced, writing_step_);
+  }
 }
 
 void RunSaver::save(std::int64_t step) {
@@ -165,11 +200,21 @@ void RunSaver::save(std::int64_t step) {
   settle();
   if (saved_step_ == step) return;
   hooks_.before();
-  const std::string folder = train::save(session_, world_, destination(step), state_of(step));
-  last_save_ = Clock::now();
-  due_by_time_ = false;
-  times_.waited_s += seconds_since(begin);
-  note({.folder = folder, .step = step, .seconds = seconds_since(begin)});
+  const auto save_in = [&](const std::string& folder) {
+    const std::string saved = train::save(session_, world_, destination(step, folder), state_of(step));
+    last_save_ = Clock::now();
+    due_by_time_ = false;
+    times_.waited_s += seconds_since(begin);
+    note({.folder = saved, .step = step, .seconds = seconds_since(begin)});
+  };
+  auto displaced = find_displaced();
+  try {
+    save_in(displaced ? displaced->folder : output_folder(recipe_));
+  } catch (const UserError&) {
+    if (displaced || !(displaced = find_displaced())) throw;
+    save_in(displaced->folder);
+  }
+  if (displaced) stop(*displaced, step);
 }
 
 }  // namespace hawser::train

@@ -4,6 +4,9 @@
 // All ranks do the same at the same step. What only one rank knows (rank 0's clock shows that a save is due, a disk is
 // full) is exchanged in the ranks' synchronization before each step: requests() before it, apply() after it.
 //
+// Before each save it checks that the output folder is still this run's. If it is not (moved, removed, its lock lost),
+// it saves where the state can be found, and stops the run.
+//
 // One save runs at a time. If a step is due while the previous save is still being written, the loop waits for that
 // save; none is skipped.
 #pragma once
@@ -19,12 +22,15 @@
 #include "base/recipe.h"
 #include "comm/mpi/world.h"
 #include "train/background_saver.h"
+#include "train/run_folder.h"
 
 namespace hawser::train {
 
 struct RunSaverHooks {
   std::function<RunState(std::int64_t step)> state;  // contents of that step's checkpoint besides tensors
   std::function<void()> before;                      // writes to disk what must precede a checkpoint: the metrics
+  // Rank 0's: the folder to save in if the output folder is no longer this run's (run_folder.h).
+  std::function<std::optional<Displaced>()> displaced;
   std::function<void(const std::string& line)> log;
   std::function<void(const std::string& folder)> saved;  // a checkpoint is complete; rank 0 logs it
 };
@@ -75,9 +81,13 @@ class RunSaver {
 
   void reserve(int ranks_here);
   void read_best();
-  SaveTo destination(std::int64_t step) const;
+  // Every rank. Asks rank 0 before a save.
+  std::optional<Displaced> find_displaced();
+  [[noreturn]] void stop(const Displaced& displaced, std::int64_t step);
+  SaveTo destination(std::int64_t step, const std::string& folder) const;
   RunState state_of(std::int64_t step) const;
   void start(std::int64_t step);
+  void write(std::int64_t step, const std::string& folder);
   void note(const BackgroundSaver::Saved& saved);
 
   const Recipe& recipe_;
@@ -85,6 +95,7 @@ class RunSaver {
   Session& session_;
   RunSaverHooks hooks_;
   std::unique_ptr<BackgroundSaver> background_;  // null: saves between steps
+  std::int64_t writing_step_ = -1;               // in the background
   std::int64_t taken_step_ = -1;                 // copied, and its save not yet started
   std::int64_t saved_step_ = -1;
   std::int64_t best_step_ = -1, evaluated_step_ = -1;

@@ -31,7 +31,9 @@ RunWatch::RunWatch(const Recipe& recipe, report::RunFacts facts, std::int64_t re
                    const report::PhaseClock& phases, Log log)
     : recipe_(recipe), facts_(std::move(facts)), phases_(phases), log_(std::move(log)), sinks_(log_) {
   const ReportRecipe& report = recipe_.report;
-  sinks_.add("metrics.jsonl", std::make_unique<report::MetricsFile>(metrics_path(recipe_), resumed_step));
+  auto metrics = std::make_unique<report::MetricsFile>(metrics_path(recipe_), resumed_step);
+  metrics_ = metrics.get();
+  sinks_.add("metrics.jsonl", std::move(metrics));
   if (report.tensorboard) {
     sinks_.open("TensorBoard", [&] {
       return std::make_unique<report::TensorBoard>(tensorboard_folder(recipe_), facts_, resumed_step);
@@ -102,6 +104,11 @@ void RunWatch::watch_for_stalls() {
 void RunWatch::sync() {
   const std::lock_guard<std::mutex> lock(mutex_);
   sinks_.sync();
+}
+
+void RunWatch::copy_metrics(const std::string& path) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  metrics_->copy_to(path);
 }
 
 void RunWatch::finish(report::Ending ending) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/recipe.h"
+#include "report/metrics_file.h"
 #include "report/phase_clock.h"
 #include "report/rules.h"
 #include "report/run_facts.h"
@@ -35,7 +36,10 @@ class RunWatch {
   RunWatch& operator=(const RunWatch&) = delete;
 
   void step(report::StepMetrics metrics);  // records the metrics and the findings of the rules
-  void sync();                             // flushes metrics.jsonl; called before a checkpoint is saved
+  // metrics.jsonl is no longer the file that this run writes: it was moved, removed or replaced.
+  bool metrics_displaced() const { return !metrics_->in_place(); }
+  void copy_metrics(const std::string& path);  // all lines so far; UserError
+  void sync();                                 // flushes metrics.jsonl; called before a checkpoint is saved
   // Ends the monitoring. Writes report.html unless the run failed. Further calls do nothing.
   void finish(report::Ending ending);
 
@@ -51,6 +55,7 @@ class RunWatch {
   std::mutex mutex_;  // guards what the thread shares: sinks_, stall_, step_
   std::condition_variable changed_;
   report::Sinks sinks_;
+  report::MetricsFile* metrics_ = nullptr;  // one of the sinks
   std::optional<report::Rules> rules_;
   report::StallRule stall_;
   std::int64_t step_ = 0;

@@ -181,6 +181,12 @@ bool File::still_at(const std::string& path) const {
          mine.st_ino == there.st_ino;
 }
 
+std::string File::path_now() const {
+  std::error_code ignored;
+  const std::string path = std::filesystem::read_symlink(cat("/proc/self/fd/", fd_), ignored).string();
+  return still_at(path) ? path : "";  // a removed file's link ends with " (deleted)"
+}
+
 bool exists(const std::string& path) {
   struct stat status {};
   return ::stat(path.c_str(), &status) == 0;

@@ -55,6 +55,8 @@ class File {
 
   // Whether the path still names the opened file.
   bool still_at(const std::string& path) const;
+  // The current path of what was opened, after renames of it or of a folder above; "" if it was removed.
+  std::string path_now() const;
 
  private:
   File(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
