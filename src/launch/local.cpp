@@ -149,11 +149,21 @@ class Supervisor {
       // A rank has ended the run, and mpirun ends the others: within seconds, unless it is stuck itself.
       if (!kill_at_ && !filter_.ends().empty()) kill_at_ = Clock::now() + kGrace;
       if (!status_ && kill_at_ && Clock::now() >= *kill_at_) end_all();
+      if (!status_ && stop_.page().started < launch_.ranks && Clock::now() >= start_deadline_) {
+        late_ = launch_.ranks - stop_.page().started;
+        end_all();
+      }
     }
     end_all();  // mpirun may leave ranks behind: stopped ones, or all if it was killed
     drain();
     if (interruption_ == Interruption::ended && stop_.page().claim(StopPage::of_launcher)) {
-      print_after_signal(launch_.saves ? kEndedLine : kInterruptedLine);
+      print_after_signal(launch_.saves && stop_.page().started > 0 ? kEndedLine : kInterruptedLine);
+    }
+    if (late_ > 0 && interruption_ == Interruption::none) {
+      print(cat(late_, " of ", launch_.ranks, " ranks did not start within ",
+                std::chrono::duration_cast<std::chrono::seconds>(launch_.start_limit).count(),
+                " s; check mpirun and the limits of open files and processes (ulimit -n, ulimit -u)"));
+      return static_cast<int>(ExitCode::rank_failed);
     }
     const Outcome end = outcome(*status_, interruption_, filter_.ends(), filter_.notices(), filter_.explained());
     if (!end.line.empty()) print(end.line);
@@ -238,8 +248,9 @@ class Supervisor {
   void take_signal(int signal) {
     if (signal == SIGCHLD) return;  // only wakes the loop
     signals_.answered();
-    if (status_) return;  // mpirun has already exited
-    if (launch_.saves && interruption_ == Interruption::none) {
+    if (status_) return;                                                  // mpirun has already exited
+    const bool can_save = stop_.page().started > 0 || signal == SIGUSR1;  // Slurm's SIGUSR1 announces the end of a job
+    if (launch_.saves && can_save && interruption_ == Interruption::none) {
       interruption_ = Interruption::asked;
       print_after_signal(kSavingLine);
       stop_.page().requested = true;
@@ -294,6 +305,8 @@ class Supervisor {
   Interruption interruption_ = Interruption::none;
   std::optional<int> status_;  // as in a shell
   std::optional<Clock::time_point> kill_at_;
+  const Clock::time_point start_deadline_ = Clock::now() + launch_.start_limit;
+  int late_ = 0;  // ranks that did not start in time
 };
 
 }  // namespace

@@ -7,11 +7,13 @@
 // directory. Standard output is rank 0's, byte for byte. Ranks get no standard input.
 //
 // Signals: the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 asks all ranks to save and stop (stop.h), even if it arrives
-// during startup; a second one, except SIGUSR1, kills them. If the command does not save, the first signal kills them.
+// during startup; a second one, except SIGUSR1, kills them. While no rank has started there is nothing to save, and the
+// first one, except SIGUSR1, kills mpirun. If the command does not save, the first signal kills them.
 // Signals of the terminal reach only this process. When launch_local returns, no process of the run is left and nothing
 // is written any more; if this process is killed, mpirun and the ranks exit too.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -24,13 +26,16 @@ struct LocalLaunch {
   int threads = 0;                   // CPU threads per rank; 0: cores / ranks, at least 1
   std::vector<std::string> command;  // program and arguments; empty: the command line of this process
   bool saves = false;                // ranks poll stop_requested(), save and exit
+  // Time within which all ranks must reach main(); then the run ends with an error. mpirun may wait forever for a rank
+  // that it cannot start.
+  std::chrono::milliseconds start_limit = std::chrono::seconds(120);
 };
 
 // The mpirun that will be used. Throws UserError if none is installed.
 std::string find_mpirun();
 
-// Returns the exit code of the run (base/error.h): the one that the ranks agreed on; 3 if a rank was killed, crashed or
-// left; 130 if the run was interrupted, with a message unless the ranks saved. Throws UserError if mpirun is not
+// Returns the exit code of the run (base/error.h): the one that the ranks agreed on; 3 if a rank was killed, crashed, left
+// or did not start; 130 if the run was interrupted, with a message unless the ranks saved. Throws UserError if mpirun is not
 // installed, Error(does_not_fit) if there is not enough address space for mpirun.
 int launch_local(const LocalLaunch& launch);
 

@@ -30,7 +30,8 @@ using Clock = std::chrono::steady_clock;
 class Launched {
  public:
   // crowded: with another thread that blocks no signal, such as a GPU driver's.
-  Launched(int ranks, std::vector<std::string> words, bool bare = false, bool crowded = false) {
+  Launched(int ranks, std::vector<std::string> words, bool bare = false, bool crowded = false,
+           std::chrono::milliseconds start_limit = std::chrono::seconds(120)) {
     for (std::string& word : words)
       if (word == "PIDS") word = folder.path("pid");
     words.insert(words.begin(), HAWSER_TEST_RANK);
@@ -47,7 +48,8 @@ class Launched {
       }
       int code = 99;
       try {
-        code = launch_local({.ranks = ranks, .threads = 3, .command = words, .saves = true});
+        code =
+            launch_local({.ranks = ranks, .threads = 3, .command = words, .saves = true, .start_limit = start_limit});
       } catch (const Error& error) {
         if (write(STDERR_FILENO, error.what(), std::strlen(error.what())) < 0) code = 98;
         code = static_cast<int>(error.code());
@@ -101,6 +103,18 @@ pid_t parent_of(pid_t pid) {
   pid_t parent = 0;
   stat >> number >> name >> state >> parent;
   return parent > 1 ? parent : throw std::runtime_error("no parent");
+}
+
+pid_t child_of(pid_t parent) {
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::istringstream stat(read_file(entry.path() / "stat"));
+    std::string number, program, state;
+    pid_t of = 0;
+    if (stat >> number >> program >> state >> of && of == parent) return std::stoi(name);
+  }
+  throw std::runtime_error("no child");
 }
 
 bool end_within(pid_t pid, int seconds) {
@@ -194,6 +208,34 @@ TEST(LaunchLocal, TheFirstInterruptLetsRanksSave) {
     kill(run.process, signal);
     EXPECT_EQ(run.wait(), 130);
     EXPECT_EQ(run.err(), "hawser: saving and stopping; interrupt again to stop at once\nsaved\n");
+  }
+}
+
+TEST(LaunchLocal, RanksThatDoNotStartEndTheRunAfterATimeLimit) {
+  Launched run(2, {"unstarted"}, false, false, std::chrono::milliseconds(1500));
+  const auto begin = Clock::now();
+  EXPECT_EQ(run.wait(), 3);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(run.err(),
+            "hawser: 2 of 2 ranks did not start within 1 s; check mpirun and the limits of open files and "
+            "processes (ulimit -n, ulimit -u)\n");
+}
+
+// Nothing is computed yet, so nothing can be saved; schedulers send a single SIGTERM.
+TEST(LaunchLocal, TheFirstSignalBeforeARankHasStartedEndsTheRun) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    for (const bool stopped : {false, true}) {  // mpirun itself
+      Launched run(2, {"unstarted"});
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      const pid_t mpirun = child_of(run.process);
+      if (stopped) kill(mpirun, SIGSTOP);
+      const auto begin = Clock::now();
+      kill(run.process, signal);
+      EXPECT_EQ(run.wait(), 130);
+      EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+      EXPECT_EQ(run.err(), "hawser: interrupted\n");
+      EXPECT_TRUE(end_within(mpirun, 5));
+    }
   }
 }
 

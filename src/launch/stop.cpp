@@ -76,7 +76,11 @@ bool launcher_decides() {
 }  // namespace
 
 void end_when_interrupted() {
-  if (launcher_decides()) return;
+  if (launcher_decides()) {
+    if (const char* path = std::getenv(kStopVariable)) g_page = open_stop_page(path);
+    if (g_page != nullptr) ++g_page->started;
+    return;
+  }
   g_speaks = launched_as().rank == 0;
   g_terminal = isatty(STDERR_FILENO);
   handle({SIGINT, SIGTERM, SIGHUP}, on_interrupt);
@@ -85,7 +89,6 @@ void end_when_interrupted() {
 void catch_stop_signals(const char* ended) {
   g_ended = ended;
   if (launcher_decides()) {
-    if (const char* path = std::getenv(kStopVariable)) g_page = open_stop_page(path);
     handle({SIGUSR1}, on_request);
     return;
   }

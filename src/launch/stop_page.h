@@ -1,4 +1,4 @@
-// `StopPage`: memory shared by the launcher and its ranks for stop requests. A rank sees a request whenever it polls,
+// `StopPage`: memory shared by the launcher and its ranks for stop requests and the start of ranks. A rank sees a request whenever it polls,
 // even long after it was made. A signal could arrive before the rank, or mpirun, has a handler, and be lost or kill it.
 // Internal to launch/.
 #pragma once
@@ -13,6 +13,7 @@ struct StopPage {
   enum Side : char { none, of_ranks, of_launcher };
 
   std::atomic<bool> requested{false};
+  std::atomic<int> started{0};  // ranks whose main() runs
   std::atomic<Side> last_message{none};
 
   // True if `by` holds the claim, from this call or an earlier one.
@@ -21,7 +22,8 @@ struct StopPage {
     return last_message.compare_exchange_strong(had, by) || had == by;
   }
 };
-static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<StopPage::Side>::is_always_lock_free);
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
+              std::atomic<StopPage::Side>::is_always_lock_free);
 
 // The launcher's side: a file in the run's scratch folder.
 class StopFile {

@@ -60,6 +60,11 @@ int run(const std::string& what, const std::string& argument, int rank, int rank
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A rank that mpirun cannot start.
+  if (argc > 1 && std::string(argv[1]) == "unstarted") {
+    for (;;) pause_ms(1000);
+  }
+  hawser::end_when_interrupted();
   hawser::catch_stop_signals();
   MPI_Init(&argc, &argv);
   int rank = 0;
