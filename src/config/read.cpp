@@ -182,10 +182,14 @@ void Reader::read_override(const std::string& text) {
         {.file = file_, .what = "not an assignment", .expected = "KEY=VALUE", .got = text, .hint = "train.steps=10"});
     return;
   }
+  const std::string value = text.substr(equals + 1);
+  const Key* key = find_key(name);
+  const bool is_yaml_list = key != nullptr && key->is_list && value.starts_with('[') && value.ends_with(']');
+  if (key != nullptr && key->is_literal && !value.empty() && !is_yaml_list) return take(name, YAML::Node(value), 0);
   try {
-    take(name, read_yaml(text.substr(equals + 1)), 0);
+    take(name, read_yaml(value), 0);
   } catch (const YAML::Exception& broken) {
-    problems.add({.file = file_, .what = "broken YAML: " + broken.msg, .got = text.substr(equals + 1), .at = name});
+    problems.add({.file = file_, .what = "broken YAML: " + broken.msg, .got = value, .at = name});
   }
 }
 

@@ -218,7 +218,7 @@ TEST_F(ReadRecipe, RejectsTheRootFolderAndEmptyLists) {
   const std::string empty = "empty list (expected a path or more) at data.train";
   EXPECT_EQ(errors(kSmallest, {"data.train=[]"}), "--set: " + empty + "; try data: {train: [text/*.jsonl]}");
   EXPECT_NE(errors("data: {train: []}\n").find("r.yaml: " + empty + ", line 1"), std::string::npos);
-  EXPECT_NE(errors(kSmallest, {"data.train=''"}).find("wrong type (expected a list of paths"), std::string::npos);
+  EXPECT_NE(errors(kSmallest, {"data.train=['']"}).find("wrong type (expected a list of paths"), std::string::npos);
   EXPECT_EQ(errors(kSmallest, {"data.train=[]", "data.prepared=d"}), "");
   EXPECT_EQ(errors(kSmallest, {"data.validation=[]"}), "");
 }
@@ -242,6 +242,23 @@ TEST_F(ReadRecipe, OverridesReplaceKeys) {
             (std::vector<Checkpointing>{Checkpointing::full, Checkpointing::full, Checkpointing::none}));
   EXPECT_EQ(recipe.memory.capacity->value(), 24'000'000'000);
   EXPECT_EQ(key_place(recipe, "train.steps"), "train.steps, --set");
+}
+
+// A shell has already parsed the value. YAML would drop comments, quotes, tags, anchors and surrounding spaces, and a
+// run would start in another folder.
+TEST_F(ReadRecipe, OverridesOfTextAndPathsAreLiteral) {
+  const std::string here = fs::current_path().string() + "/";
+  for (const std::string value :
+       {"runs/a #keep", "%runs", "!!str a", "&a b", "*a",  "'quoted'", "\"q\"", "a: b", "- a", "{a}", " leading",
+        "trailing ",    "null",  "true",    "012",  "[ab", "a\tb",     "@x",    "`x`",  "| x", "> x"}) {
+    EXPECT_EQ(read(kSmallest, {"output=" + value}).output, here + value);
+    EXPECT_EQ(read(kSmallest, {"name=" + value}).name, value);
+    EXPECT_EQ(read(kSmallest, {"data.tokenizer=" + value}).data.tokenizer, here + value);
+    EXPECT_EQ(read(kSmallest, {"data.train=" + value}).data.train, std::vector<std::string>{here + value});
+  }
+  EXPECT_EQ(read(kSmallest, {"data.train=['a #1', b]"}).data.train,
+            (std::vector<std::string>{here + "a #1", here + "b"}));
+  EXPECT_EQ(read(kSmallest, {"name=a", "name="}).name, "r");
 }
 
 // For every key that takes a path: --set paths start at the working directory, paths in the file at the file's folder.
@@ -281,7 +298,7 @@ TEST_F(ReadRecipe, ExpandsTildeInEveryPath) {
                                          "data.train=[~/a.jsonl, '~/b/*.txt', ./~]",
                                          "data.validation=~/v.txt",
                                          "data.tokenizer=~/t.json",
-                                         "data.prepared='~/p'",
+                                         "data.prepared=~/p",
                                          "output=~/x",
                                          "data.chat_template=~/c.jinja"};
   for (const bool typed : {false, true}) {
@@ -334,7 +351,7 @@ TEST_F(ReadRecipe, AnEmptyOverrideRestoresTheDefault) {
   EXPECT_EQ(recipe.model.path, "/m");
   EXPECT_EQ(recipe.train.seed, Recipe{}.train.seed);
   EXPECT_NE(errors(kSmallest, {"train.steps="}).find("missing key at train.steps"), std::string::npos);
-  EXPECT_NE(errors(kSmallest, {"output=''"}).find("missing key at output"), std::string::npos);
+  EXPECT_NE(errors(kSmallest, {"output="}).find("missing key at output"), std::string::npos);
 }
 
 TEST_F(ReadRecipe, OverridesAreCheckedLikeTheFile) {

@@ -194,6 +194,7 @@ template <class Field>
 Key text(const char* name, Field field, const char* unset, const char* help) {
   Key key = row(name, field, "text", help);
   key.unset = unset;
+  key.is_literal = true;
   key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
     if (!node.IsScalar()) return Rejection{"wrong type", "text", ""};
     field(recipe) = node.Scalar();
@@ -259,7 +260,7 @@ template <class Field>
 Key paths(const char* name, Field field, const char* unset, const char* help) {
   Key key = row(name, field, "list of paths and globs", help);
   key.unset = unset;
-  key.is_path = true;
+  key.is_path = key.is_literal = key.is_list = true;
   key.read = [field](const YAML::Node& node, Recipe& recipe) -> std::optional<Rejection> {
     std::vector<std::string> list;
     if (node.IsScalar()) list.push_back(node.Scalar());

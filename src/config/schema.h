@@ -40,6 +40,9 @@ struct Key {
   // ~ is the home folder; --set resolves it relative to the working directory, not to the recipe. For such a key
   // `choices` are names that are not paths.
   bool is_path = false;
+  // --set takes the value as it is, without YAML: text and paths may contain #, %, quotes or leading spaces. Of a list,
+  // "[a, b]" is YAML, and any other value is its only item.
+  bool is_literal = false, is_list = false;
 
   // Stores the value in the recipe, or rejects it and leaves the recipe unchanged.
   std::function<std::optional<Rejection>(const YAML::Node&, Recipe&)> read;

@@ -140,6 +140,7 @@ std::string recipe_reference_markdown() {
       "A recipe is one YAML file. Every key has a default unless it is *required*; `hawser recipe init --model DIR`\n"
       "writes a recipe with every key and its help. On the command line `--set KEY=VALUE` (repeatable, dotted:\n"
       "`--set parallel.context_parallel_degree=2`) overrides the file; an empty value restores the default.\n"
+      "Text and paths in `--set` are taken as they are; other values are YAML, and so are lists of paths in `[]`.\n"
       "Relative paths in the file start at its folder, those in `--set` at the working directory; `~` is the home\n"
       "folder. All problems of a recipe are reported at once, before anything is allocated.\n\n";
   put_table(out, "");
