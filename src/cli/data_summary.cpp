@@ -49,6 +49,7 @@ std::string data_summary(const data::TokenFile& file, const DataRecipe* recipe, 
                : data::packed_fill(file, recipe->sequence_length, data::max_documents_of(*recipe), seed);
     json["packing"] = {
         {"sequences", fill.sequences}, {"sequence_length", recipe->sequence_length}, {"fill", fill.fill}};
+    if (fill.sequences == 0) return text + "  packed   nothing: training needs a document of two tokens or more\n";
     text += cat("  packed   into ", plural(fill.sequences, "sequence"), " of ", recipe->sequence_length, " tokens, ",
                 percent(fill.fill), " full\n");
   }

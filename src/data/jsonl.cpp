@@ -4,11 +4,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/utf8.h"
 #include "data/byte_reader.h"
 #include "data/chat/from_json.h"
 #include "data/json_line.h"
 #include "data/token_file.h"
-#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {
@@ -59,6 +59,9 @@ class LineReader {
       }
       good = good && read;
     }
+    if (const auto mask = json.find("attention_mask"); good && mask != json.end() && !mask->is_null()) {
+      good = remove_padding(*mask, line);
+    }
     if (const auto lengths = json.find("document_lengths"); lengths != json.end() && !lengths->is_null()) {
       const bool read = numbers(*lengths, "document_lengths", "bad document length", 1,
                                 std::numeric_limits<std::int32_t>::max(), false, line.document_lengths);
@@ -74,6 +77,34 @@ class LineReader {
   }
 
  private:
+  // Drops the ids and labels at which the mask is 0: padding at the beginning, the end or both.
+  bool remove_padding(const Json& list, Line& line) {
+    std::vector<std::int32_t> mask;
+    if (!numbers(list, "attention_mask", "attention_mask is not 0 or 1", 0, 1, false, mask)) return false;
+    if (mask.size() != line.ids.size()) {
+      reject("attention_mask does not match input_ids", cat(line.ids.size()), cat(mask.size()), "attention_mask");
+      return false;
+    }
+    const auto begin = std::find(mask.begin(), mask.end(), 1);
+    const auto end = std::find(mask.rbegin(), std::make_reverse_iterator(begin), 1).base();
+    if (begin == mask.end()) {
+      reject("no ids", "a 1", "zeros only", "attention_mask");
+      return false;
+    }
+    if (std::find(begin, end, 0) != end) {
+      reject("attention_mask has zeros between ones", "zeros at the beginning or the end", "", "attention_mask");
+      return false;
+    }
+    const auto keep = [&](std::vector<std::int32_t>& values) {
+      if (values.empty()) return;
+      values.erase(values.begin() + (end - mask.begin()), values.end());
+      values.erase(values.begin(), values.begin() + (begin - mask.begin()));
+    };
+    keep(line.ids);
+    keep(line.labels);
+    return true;
+  }
+
   std::optional<Line> conversation(const Json& json) {
     if (!check_messages(json["messages"], "messages")) return std::nullopt;
     Line line{.chat = chat::Conversation{chat::from_json(json["messages"]), {}}};

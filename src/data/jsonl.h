@@ -2,7 +2,8 @@
 //
 //   text                  a document
 //   input_ids             token ids, with optional `labels` (aligned with the ids, shifted later; -100: no loss) and
-//                         optional `document_lengths` (their sum is the number of ids; tokens attend within their own)
+//                         optional `document_lengths` (their sum is the number of ids; tokens attend within their own);
+//                         ids at zeros of an optional `attention_mask` are padding at either end, and are dropped
 //   messages              a conversation, with optional `tools`
 //   prompt, completion    both texts, or both lists of messages with optional `tools`
 #pragma once

@@ -41,6 +41,33 @@ TEST(Jsonl, ReadsTextAndIds) {
   EXPECT_TRUE(problems.empty());
 }
 
+// As tokenizers write it: padding is neither learned nor attended to.
+TEST(Jsonl, DropsThePaddingOfAnAttentionMask) {
+  const auto read = [](const std::string& mask, const std::string& more = "") {
+    Problems problems;
+    const auto line = parse_line(
+        R"({"input_ids": [1,2,3,4], "labels": [5,6,7,8], "attention_mask": )" + mask + more + "}", {}, problems);
+    EXPECT_TRUE(line) << problems.lines();
+    return line ? std::pair(line->ids, line->labels) : std::pair<Ids, Ids>();
+  };
+  EXPECT_EQ(read("[1,1,1,1]"), std::pair(Ids({1, 2, 3, 4}), Ids({5, 6, 7, 8})));
+  EXPECT_EQ(read("null"), std::pair(Ids({1, 2, 3, 4}), Ids({5, 6, 7, 8})));
+  EXPECT_EQ(read("[1,1,0,0]"), std::pair(Ids({1, 2}), Ids({5, 6})));
+  EXPECT_EQ(read("[0,0,0,1]"), std::pair(Ids({4}), Ids({8})));
+  EXPECT_EQ(read("[0,1,1,0]", R"(, "document_lengths": [1,1])"), std::pair(Ids({2, 3}), Ids({6, 7})));
+  const auto reject = [](const std::string& mask) {
+    return rejection(R"({"input_ids": [1,2,3,4], "attention_mask": )" + mask + "}");
+  };
+  EXPECT_EQ(reject("[1,0,1,1]"),
+            "f: attention_mask has zeros between ones (expected zeros at the beginning or the end) at line 12, "
+            "attention_mask");
+  EXPECT_EQ(reject("[1,1]"),
+            "f: attention_mask does not match input_ids (expected 4, got 2) at line 12, attention_mask");
+  EXPECT_EQ(reject("[0,0,0,0]"), "f: no ids (expected a 1, got zeros only) at line 12, attention_mask");
+  EXPECT_EQ(reject("[1,1,1,2]"),
+            "f: attention_mask is not 0 or 1 (expected 0 to 1, got 2) at line 12, attention_mask[3]");
+}
+
 TEST(Jsonl, RejectsBadLinesWithTheirPlace) {
   EXPECT_EQ(rejection("{\"text\": ").substr(0, 15), "f: broken JSON:");
   EXPECT_NE(rejection("{\"text\" 5}").find(" at line 12, byte 1008"), std::string::npos);

@@ -71,6 +71,7 @@ std::string histogram(const LengthStatistics& statistics, int columns) {
 FillStatistics packed_fill(const TokenFile& file, std::int64_t length, std::int64_t max_documents, std::uint64_t seed) {
   FillStatistics out;
   const std::vector<std::int32_t> pieces = piece_lengths(file, length);
+  if (pieces.empty()) return out;
   const Shuffle shuffle(seed, kPackingName, static_cast<std::int64_t>(pieces.size()));
   for (std::size_t from = 0; from < pieces.size(); from += kPackingWindow) {
     std::vector<std::int32_t> window(std::min(kPackingWindow, pieces.size() - from));

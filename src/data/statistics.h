@@ -28,7 +28,7 @@ LengthStatistics length_statistics(const TokenFile& file);
 std::string histogram(const LengthStatistics& statistics, int columns);
 
 // The result of packed_sequences or chunked_sequences, counted without building them; packed_fill uses 4 bytes per
-// piece.
+// piece. All zero if no document has two tokens or more.
 struct FillStatistics {
   std::int64_t sequences = 0;  // of sequence_length tokens
   std::int64_t tokens = 0;     // in all sequences

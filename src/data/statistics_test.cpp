@@ -65,6 +65,13 @@ TEST_F(Statistics, FillEqualsThatOfTheTrainingSequences) {
   }
 }
 
+TEST_F(Statistics, DocumentsOfOneTokenFillNothing) {
+  const FillStatistics packed = packed_fill(*write({1, 1, 1}), 8, 8, 3);
+  EXPECT_EQ(packed.sequences, 0);
+  EXPECT_EQ(packed.tokens, 0);
+  EXPECT_EQ(packed.fill, 0.0);
+}
+
 TEST_F(Statistics, OfLabeledTokens) {
   EXPECT_EQ(learned_statistics(*write({4, 5}, true)).learned, 5);
   EXPECT_EQ(learned_statistics(*write({4, 5})).learned, 9);

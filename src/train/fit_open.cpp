@@ -165,7 +165,6 @@ void FitRun::open_data() {
   std::error_code ignored;
   if (!fs::exists(files.validation + ".idx", ignored)) return;
   const auto held_out = open_set(recipe_, files.validation, vocabulary);
-  if (held_out->size() == 0) return;
   // The number of sequences evaluated at once depends on the layout; the total does not.
   const std::int64_t at_once = layout_.data_ranks() * layout_.batch.sequences;
   validation_ = std::make_shared<const data::BatchLoader>(
@@ -173,6 +172,15 @@ void FitRun::open_data() {
       data::BatchOrder{.global_batch_size = at_once,
                        .shuffle = false,
                        .first = recipe_.train.evaluate_batches * recipe_.train.global_batch_size});
+  std::int64_t held_out_targets = 0;
+  for (std::int64_t s = 0; held_out->size() > 0 && s < validation_->steps() && held_out_targets == 0; ++s)
+    held_out_targets = validation_->step_targets(s);
+  if (held_out_targets == 0) {
+    throw UserError(Problem{.file = files.validation + ".idx",
+                            .what = "no token to predict in the validation data",
+                            .expected = "documents of two tokens or more, and labels that are not all -100",
+                            .hint = "other data.validation, or data.validation_fraction: 0"});
+  }
 }
 
 void FitRun::resume() {

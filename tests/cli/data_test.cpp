@@ -42,6 +42,36 @@ TEST_F(Data, ATokenFileTrainsAsTheTextItCameFrom) {
   EXPECT_EQ(both["valid"]["documents"], 4);
 }
 
+TEST_F(Data, DocumentsOfOneTokenArePreparedAndCannotTrain) {
+  write("ones.jsonl", "{\"input_ids\": [1]}\n{\"input_ids\": [2]}\n{\"input_ids\": [3]}\n");
+  for (const std::string pack : {"documents", "chunks"}) {
+    write(pack + ".yaml", recipe("{train: ones.jsonl, sequence_length: 8, pack: " + pack + "}", pack));
+    const testing::Ran ran = hawser("prepare " + pack + ".yaml");
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(ran.out.find("packed   nothing: training needs a document of two tokens or more") != std::string::npos,
+              pack == "documents")
+        << ran.out;
+  }
+  const testing::Ran fit = hawser("fit documents.yaml");
+  EXPECT_EQ(fit.code, 2) << fit.err;
+  EXPECT_NE(fit.err.find("no document of two tokens or more"), std::string::npos) << fit.err;
+}
+
+TEST_F(Data, ValidationDataWithoutTargetsIsRejected) {
+  std::string masked;
+  for (int i = 0; i < 4; ++i) masked += "{\"input_ids\": [1, 2, 3], \"labels\": [-100, -100, -100]}\n";
+  write("masked.jsonl", masked);
+  for (const std::string pack : {"documents", "chunks"}) {
+    const testing::Ran ran =
+        hawser("fit recipe.yaml --set data.validation=masked.jsonl --set data.pack=" + pack + " --set output=" + pack);
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_NE(ran.err.find("no token to predict in the validation data (expected documents of two tokens or more, and "
+                           "labels that are not all -100)"),
+              std::string::npos)
+        << ran.err;
+  }
+}
+
 // The loss printed by fit is the loss that eval reports on the same files.
 TEST_F(Data, EvalOfACheckpointGivesTheNumberOfItsRun) {
   for (const std::string pack : {"documents", "chunks"}) {
