@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/paths.h"
+#include "base/printable.h"
 #include "base/result_file.h"
 #include "base/text.h"
 #include "checkpoint/storage/posix.h"
@@ -106,7 +107,9 @@ void print_roofline(const train::Roofline& roofline, double step_seconds) {
 
 void print_table(const train::BenchResult& result, const Recipe& recipe, const train::DocumentMix& documents, int world,
                  int threads) {
-  const auto row = [](const char* what, const std::string& value) { std::printf("%-20s %s\n", what, value.c_str()); };
+  const auto row = [](const char* what, const std::string& value) {
+    std::printf("%-20s %s\n", what, printable(value).c_str());
+  };
   row("model", cat(recipe.model.path.empty() ? recipe.model.config : recipe.model.path, ", ",
                    format_count(static_cast<double>(result.parameters)), " parameters",
                    recipe.model.path.empty() ? ", random weights" : ""));

@@ -20,6 +20,7 @@
 
 #include "base/addresses.h"
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace hawser::cli {
 
@@ -93,7 +94,11 @@ int print_error(const std::exception& error, bool again) {
   const auto* known = dynamic_cast<const Error*>(&error);
   if (known != nullptr) {
     if (known->code() == ExitCode::does_not_fit) failure_printed = true;
-    put_lines("", {error.what()});
+    try {
+      put_lines("", {printable(error.what(), Newlines::keep)});
+    } catch (const std::bad_alloc&) {
+      put_lines("", {error.what()});
+    }
     return static_cast<int>(known->code());
   }
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
@@ -118,7 +123,7 @@ int print_error(const std::exception& error, bool again) {
 
 void print(const std::string& prefix, const std::string& lines) {
   std::fflush(stdout);
-  put_lines(prefix, {lines});
+  put_lines(prefix, {printable(lines, Newlines::keep)});
 }
 
 int report_error(const std::exception& error) {

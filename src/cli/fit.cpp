@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
@@ -46,7 +47,7 @@ void print_result(const train::FitResult& result, bool json) {
   if (result.interrupted) {
     line += result.checkpoint.empty() ? "; nothing to save" : "; `hawser fit --resume` continues from it";
   }
-  std::fprintf(stderr, "%s\n", line.c_str());
+  std::fprintf(stderr, "%s\n", printable(line).c_str());
 }
 
 // The body of each of `world` ranks. Returns the exit code, equal on all ranks.

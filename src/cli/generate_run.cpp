@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "base/result_file.h"
 #include "base/text.h"
 #include "cli/commands.h"
@@ -29,8 +30,11 @@ using generate::Listener;
 using generate::OpenGeneration;
 using Json = nlohmann::ordered_json;
 
+// A model may generate any character; a terminal must not obey it. A pipe gets the text as it is.
 void put(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  const std::string shown = terminal ? printable(text, Newlines::keep) : text;
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
   std::fflush(stdout);
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/printable.h"
 #include "base/result_file.h"
 #include "base/text.h"
 #include "checkpoint/root.h"
@@ -388,7 +389,8 @@ int inspect(const InspectOptions& options) {
                 .what = checkpoint::exists(path) ? "unknown kind of file or folder" : "no such file or folder",
                 .expected = "a run, a checkpoint, a model folder, a token file or a trace"});
   }
-  std::fputs(options.common.json ? (report.json.dump() + "\n").c_str() : report.text.c_str(), stdout);
+  std::fputs(options.common.json ? (report.json.dump() + "\n").c_str() : printable(report.text, Newlines::keep).c_str(),
+             stdout);
   return 0;
 }
 

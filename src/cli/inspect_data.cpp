@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/environment.h"
+#include "base/printable.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -18,7 +19,6 @@
 #include "data/sequence.h"
 #include "data/sources.h"
 #include "data/statistics.h"
-#include "base/printable.h"
 
 namespace hawser::cli {
 namespace {

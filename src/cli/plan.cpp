@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/exit.h"
@@ -43,7 +44,7 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
   if (options.common.json) {
     std::puts(plan::plan_json(recipe, model, target, forecast, suggestions).c_str());
   } else {
-    std::fputs(plan::plan_text(recipe, model, target, forecast).c_str(), stdout);
+    std::fputs(printable(plan::plan_text(recipe, model, target, forecast), Newlines::keep).c_str(), stdout);
   }
   if (!forecast.fits()) throw Error(ExitCode::does_not_fit, plan::rejection(recipe, forecast, suggestions));
   return 0;

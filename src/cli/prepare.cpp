@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "base/text.h"
 #include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
@@ -120,7 +121,7 @@ void print_summary(const data::PrepareOptions& job, const DataRecipe& recipe, co
     text += cat("  skipped ", plural(made->duplicates, "duplicate"), "\n");
   }
   text += lengths;
-  std::fputs(as_json ? (json.dump() + "\n").c_str() : text.c_str(), stdout);
+  std::fputs(as_json ? (json.dump() + "\n").c_str() : printable(text, Newlines::keep).c_str(), stdout);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "base/cat.h"
 #include "base/environment.h"
+#include "base/printable.h"
 
 namespace hawser::report {
 namespace {
@@ -120,7 +121,7 @@ void Progress::phase(const std::string& name, std::int64_t done, std::int64_t to
 
 void Progress::message(const std::string& text) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::string lines = text;
+  std::string lines = printable(text, Newlines::keep);  // a server's answer, a file's name
   if (lines.empty() || lines.back() != '\n') lines += '\n';
   if (!drawn_) return write_all(options_.file, lines);
   // Every line erases the rest of the bar.

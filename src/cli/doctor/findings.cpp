@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/cat.h"
+#include "base/printable.h"
 
 namespace hawser::cli::checks {
 
@@ -32,7 +33,7 @@ std::string text_of(const Finding& finding) {
   line.resize(std::max<std::size_t>(line.size() + 2, 25), ' ');
   line += finding.value + (finding.meaning.empty() ? "" : ": " + finding.meaning) + "\n";
   if (!finding.advice.empty()) line += std::string(25, ' ') + "do: " + finding.advice + "\n";
-  return line;
+  return printable(line, Newlines::keep);
 }
 
 nlohmann::ordered_json json_of(const Finding& finding) {
