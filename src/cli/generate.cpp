@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/line.h"
 
@@ -119,7 +120,11 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_text(*command, "--model", "DIR", options->model,
            "Hugging Face model folder, checkpoint, or run folder (its last checkpoint)");
   add("--prompt", "TEXT", "prompt text; use --prompt=TEXT if it begins with a dash",
-      [options](const std::string& value) { options->prompt = value; });
+      [options](const std::string& value) {
+        if (const std::size_t bad = find_invalid_utf8(value); bad != std::string::npos)
+          throw UserError({.what = "not UTF-8", .at = cat("--prompt, byte ", bad), .hint = "iconv -t utf-8"});
+        options->prompt = value;
+      });
   add("--prompt-ids", "IDS", "prompt as token ids, as in 1,2,3",
       [options](const std::string& value) { options->prompt_ids = parse_ids(value); });
   add("--prompts", "FILE",

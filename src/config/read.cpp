@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/bounded_file.h"
 #include "base/paths.h"
 #include "config/check.h"
 #include "config/check_to_write.h"
@@ -135,11 +136,7 @@ void Reader::read_file(const std::string& path) {
     throw UserError({.file = path, .what = "a folder", .expected = "a recipe file", .hint = path + "/recipe.yaml"});
   if (fs::is_regular_file(status) && fs::file_size(path, error) > kLargestRecipe)
     throw UserError({.file = path, .what = "too large for a recipe", .expected = "at most 1 MiB"});
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) throw UserError({.file = path, .what = "cannot be read"});
-  read_text(path, text.str());
+  read_text(path, read_bounded(path, kLargestRecipe));  // it may be a pipe
 }
 
 void Reader::read_text(const std::string& path, const std::string& text) {

@@ -244,6 +244,15 @@ TEST_F(ReadRecipe, OverridesReplaceKeys) {
   EXPECT_EQ(key_place(recipe, "train.steps"), "train.steps, --set");
 }
 
+TEST_F(ReadRecipe, NumbersBeyondTheirTypeAreOutOfRange) {
+  EXPECT_EQ(errors(kSmallest, {"checkpoint.keep_last=4294967296"}),
+            "--set: out of range (expected at most 2147483647, got 4294967296) at checkpoint.keep_last");
+  EXPECT_EQ(errors(kSmallest, {"train.steps=1e30"}),
+            "--set: out of range (expected at most 9223372036854775807, got 1e30) at train.steps");
+  EXPECT_EQ(errors(kSmallest, {"optimizer.learning_rate=1e39"}),
+            "--set: out of range (expected a number that float32 can represent, got 1e39) at optimizer.learning_rate");
+}
+
 // A shell has already parsed the value. YAML would drop comments, quotes, tags, anchors and surrounding spaces, and a
 // run would start in another folder.
 TEST_F(ReadRecipe, OverridesOfTextAndPathsAreLiteral) {

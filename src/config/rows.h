@@ -94,8 +94,8 @@ Key integer(const char* name, Field field, Range range, const char* help) {
       const auto real = parse_number<double>(node.Scalar());
       const bool whole = real && std::abs(*real) < 1e15 && *real == std::floor(*real);
       if (whole && *real < static_cast<double>(range.min)) return Rejection{"out of range", expected, ""};
-      if (range.bounded() && real && *real > static_cast<double>(range.max))
-        return Rejection{"out of range", cat("at most ", range.max), ""};
+      const auto largest = std::min<std::int64_t>(range.max, std::numeric_limits<Number>::max());
+      if (real && *real > static_cast<double>(largest)) return Rejection{"out of range", cat("at most ", largest), ""};
       return Rejection{real ? "not a whole number" : "wrong type", expected,
                        whole ? cat(static_cast<std::int64_t>(*real)) : ""};
     }
@@ -120,6 +120,9 @@ Key number(const char* name, Field field, RealRange range, const char* help) {
     const auto value = node.IsScalar() ? parse_number<double>(node.Scalar()) : std::nullopt;
     if (!value) return Rejection{"wrong type", expected, ""};
     if (!std::isfinite(*value) || !range.holds(*value)) return Rejection{"out of range", expected, ""};
+    // Steps compute in float32.
+    if (std::abs(*value) > static_cast<double>(std::numeric_limits<float>::max()))
+      return Rejection{"out of range", "a number that float32 can represent", ""};
     field(recipe) = *value;
     return std::nullopt;
   };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/units.h"
 
 namespace hawser::data {
 namespace {
@@ -256,12 +257,18 @@ std::unique_ptr<ByteReader> open_bytes(const std::string& path) {
   return std::make_unique<PlainReader>(path);
 }
 
-std::string read_all_bytes(const std::string& path) {
+std::string read_all_bytes(const std::string& path, std::int64_t limit) {
   const auto reader = open_bytes(path);
   std::string text;
   for (std::size_t got = 1; got > 0;) {
     const std::size_t at = text.size();
-    text.resize(at + std::max(at, kBuffer));
+    if (at > static_cast<std::size_t>(limit)) {
+      throw UserError({.file = path,
+                       .what = "too large to be read at once",
+                       .expected = cat("at most ", format_bytes(Bytes(limit)), " of text"),
+                       .hint = "several files"});
+    }
+    text.resize(at + std::min(std::max(at, kBuffer), static_cast<std::size_t>(limit) + 1 - at));
     got = reader->read(std::span(text).subspan(at));
     text.resize(at + got);
   }

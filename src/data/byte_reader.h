@@ -40,7 +40,8 @@ class ByteReader {
 
 std::unique_ptr<ByteReader> open_bytes(const std::string& path);
 
-// Complete contents of a small file, decompressed.
-std::string read_all_bytes(const std::string& path);
+// Complete contents of a small file, decompressed. UserError if they have more than `limit` bytes, whatever the size of
+// the file.
+std::string read_all_bytes(const std::string& path, std::int64_t limit = std::int64_t{1} << 30);
 
 }  // namespace hawser::data

@@ -97,5 +97,21 @@ TEST_F(ByteReaderTest, RejectsALargeZstdWindow) {
             "with --long=27");
 }
 
+// Four kilobytes may unpack to gigabytes: what is read is bounded, not what is on the disk.
+TEST_F(ByteReaderTest, ContentsBeyondTheLimitAreRejected) {
+  const std::string text(1 << 20, 'a');
+  for (const auto& [name, bytes] : {std::pair("a.txt", text), std::pair("a.txt.gz", gzip(text))}) {
+    const std::string path = folder_.write(name, bytes);
+    EXPECT_EQ(read_all_bytes(path, 1 << 20), text);
+    try {
+      read_all_bytes(path, (1 << 20) - 1);
+      ADD_FAILURE() << name;
+    } catch (const UserError& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with(path + ": too large to be read at once (expected at most "))
+          << error.what();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace hawser::data

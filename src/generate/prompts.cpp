@@ -7,10 +7,11 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/units.h"
+#include "base/utf8.h"
 #include "data/byte_reader.h"
 #include "data/json_line.h"
 #include "data/sources.h"
-#include "base/utf8.h"
 
 namespace hawser::generate {
 
@@ -138,6 +139,8 @@ std::optional<std::int64_t> PromptEncoder::end_of_turn() const {
 
 namespace {
 
+constexpr std::int64_t kMaxPromptBytes = std::int64_t{256} << 20;  // unpacked
+
 using Json = nlohmann::ordered_json;
 
 // One line of a .jsonl file.
@@ -188,6 +191,12 @@ std::string read_standard_input(const std::string& name) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw UserError({.file = name, .what = cat("cannot read: ", std::strerror(errno))});
     if (count == 0) return text;
+    if (static_cast<std::int64_t>(text.size()) + count > kMaxPromptBytes) {
+      throw UserError({.file = name,
+                       .what = "too large to be read at once",
+                       .expected = cat("at most ", format_bytes(Bytes(kMaxPromptBytes)), " of text"),
+                       .hint = "several calls"});
+    }
     text.append(bytes, static_cast<std::size_t>(count));
   }
 }
@@ -208,7 +217,7 @@ std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& 
   }
   std::string text;
   try {
-    text = piped ? read_standard_input(path) : data::read_all_bytes(path);
+    text = piped ? read_standard_input(path) : data::read_all_bytes(path, kMaxPromptBytes);
   } catch (const UserError& error) {
     problems.add_lines(error.what());
     return prompts;

@@ -9,6 +9,7 @@
 #include <limits>
 #include <sstream>
 
+#include "base/bounded_file.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "config/nearest.h"
@@ -180,11 +181,8 @@ Target load_target(const std::string& name_or_file) {
   }
   std::error_code error;
   if (std::filesystem::is_regular_file(name_or_file, error)) {
-    std::ifstream in(name_or_file);
-    std::ostringstream text;
-    text << in.rdbuf();
-    if (in.bad()) throw UserError(Problem{.file = name_or_file, .what = "cannot be read"});
-    return parse_target(text.str(), name_or_file);
+    constexpr std::int64_t kLargest = std::int64_t{1} << 20;
+    return parse_target(read_bounded(name_or_file, kLargest), name_or_file);
   }
   const std::string hint = nearest(name_or_file, shipped_targets());
   throw UserError(Problem{.what = "unknown target",

@@ -37,6 +37,11 @@ constexpr const char* kPrompts =
     "{\"prompt\": \"that is the question\"}\n";
 
 // Equal answers alone, in batches of any size, in another order of ending, sampled or greedy.
+TEST_F(Generate, RejectsAPromptThatIsNotUtf8) {
+  rejected("generate --model model --prompt \"$(printf 'ab\\377\\376')\"",
+           {"not UTF-8 at --prompt, byte 2; try iconv -t utf-8"});
+}
+
 TEST_F(Generate, AFilesAnswersDoNotDependOnTheBatch) {
   write("prompts.jsonl", kPrompts);
   for (const std::string draw : {"", " --temperature 1.2 --top-k 30 --top-p 0.95 --seed 3"}) {

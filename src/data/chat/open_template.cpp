@@ -2,6 +2,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_file.h"
 #include "base/json_depth.h"
 #include "data/chat/chat_template.h"
 #include "data/sources.h"
@@ -18,10 +19,8 @@ bool is_file(const fs::path& path) {
 }
 
 std::string read(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-  if (!stream) throw UserError({.file = path.string(), .what = "cannot read the chat template"});
-  return text;
+  constexpr std::int64_t kLargest = std::int64_t{16} << 20;
+  return read_bounded(path.string(), kLargest, "cannot read the chat template");
 }
 
 constexpr int kDeepestJson = 64;

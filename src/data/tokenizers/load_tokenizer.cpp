@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/bounded_file.h"
 #include "base/philox.h"
 #include "data/tokenizers/bpe.h"
 #include "data/tokenizers/byte_level.h"
@@ -107,10 +108,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   if (fs::exists(file, ignored) && !fs::is_regular_file(file, ignored)) {  // reading a pipe could block
     throw UserError({.file = file, .what = "cannot read the tokenizer: not a regular file"});
   }
-  errno = 0;
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw UserError({.file = file, .what = cat("cannot read the tokenizer: ", std::strerror(errno))});
-  const std::string text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  constexpr std::int64_t kLargest = std::int64_t{256} << 20;
+  const std::string text = read_bounded(file, kLargest, "cannot read the tokenizer");
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   const bool json = text.size() < 2 || (first != std::string::npos && (text[first] == '{' || text[first] == '['));
   if (!json) {
