@@ -68,8 +68,12 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
 }
 
 train::RankDevice device_of(const Recipe& recipe, int world) {
-  if (!under_launcher()) return train::choose_device(recipe, 0, world);
   const LaunchedAs place = launched_as();
+  if (place.rank == 0 && !launched_locally()) {  // the local launcher has printed it
+    const std::string unused = train::unused_gpus(recipe, cuda_info());
+    if (!unused.empty()) print("warning: ", unused);
+  }
+  if (!under_launcher()) return train::choose_device(recipe, 0, world);
   return train::choose_device(recipe, place.local_rank, place.local_ranks);
 }
 

@@ -32,7 +32,8 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body);
 int launch_ranks(const LocalLaunch& launch);
 
 // The device of this process, by run.device; for a process that starts `world` ranks here, that of the first rank.
-// UserError if there are none or too few.
+// UserError if there are none or too few. Prints a
+// warning, once in a run, if the build does not support some GPUs of this machine.
 train::RankDevice device_of(const Recipe& recipe, int world);
 
 // CPU threads of this rank: run.threads, else cores / ranks of this machine.

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <span>
 
-#include "data/jsonl.h"
 #include "base/utf8.h"
+#include "data/jsonl.h"
 
 namespace hawser::data {
 namespace {

@@ -12,8 +12,8 @@
 #include <set>
 
 #include "base/paths.h"
-#include "data/byte_reader.h"
 #include "base/utf8.h"
+#include "data/byte_reader.h"
 
 namespace hawser::data {
 namespace {

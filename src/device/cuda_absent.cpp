@@ -1,15 +1,20 @@
 // Replaces device/cuda/ in builds without CUDA.
+#include "base/cat.h"
 #include "base/error.h"
 #include "device/cuda/activities.h"
 #include "device/cuda/links.h"
 #include "device/cuda/native.h"
 #include "device/cuda/time_mark.h"
 #include "device/device.h"
+#include "device/gpus.h"
 
 namespace hawser {
 
 CudaInfo cuda_info() {
-  return {.problem = "this binary was built without CUDA"};
+  CudaInfo info{.problem = "this binary was built without CUDA"};
+  const std::string gpus = list_gpus(driver_gpus());
+  if (!gpus.empty()) info.unused = cat(info.problem, " and cannot use ", gpus);
+  return info;
 }
 
 std::unique_ptr<Device> make_cuda_device(int) {

@@ -159,13 +159,16 @@ struct CpuOptions {
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
 
 struct CudaInfo {
-  int devices = 0;      // number of GPUs that this process may use
-  std::string name;     // of the first GPU
-  std::string problem;  // why no GPU can be used, for an error message; empty if one can
+  int devices = 0;            // number of GPUs that this process can use
+  std::vector<int> ordinals;  // theirs in CUDA's order, which also counts GPUs that this build does not support
+  std::string name;           // of the first one
+  std::string problem;        // why no GPU can be used, for an error message; empty if one can
+  std::string unused;         // names GPUs of this machine that this build cannot use, and says why; empty if none
 };
 CudaInfo cuda_info();
-// Throws UserError if there is no such GPU, or if this binary was built without CUDA.
-std::unique_ptr<Device> make_cuda_device(int ordinal = 0);
+// The device of GPU ordinals[index]. Throws UserError if there is no such GPU, or if this binary was built without
+// CUDA.
+std::unique_ptr<Device> make_cuda_device(int index = 0);
 
 // The meta device: all its streams record into one trace.
 class MetaDevice : public Device {

@@ -62,6 +62,10 @@ bool under_launcher() {
   return variable("OMPI_COMM_WORLD_SIZE") != nullptr || variable("PMIX_RANK") != nullptr || in_slurm_step();
 }
 
+bool launched_locally() {
+  return variable(kLauncherVariable) != nullptr;
+}
+
 LaunchedAs launched_as() {
   LaunchedAs as;
   if (!under_launcher()) return as;
@@ -83,7 +87,7 @@ void check_launcher() {
 }
 
 Terminal user_terminal() {
-  if (variable(kLauncherVariable) != nullptr) {
+  if (launched_locally()) {
     const int columns = number({kTerminalVariable}, 0);
     return {columns > 0, columns > 0 ? columns : 80};
   }

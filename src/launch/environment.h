@@ -7,6 +7,9 @@ namespace hawser {
 // True in a rank that mpirun or srun started: it must not launch ranks.
 bool under_launcher();
 
+// True in a rank that Hawser's own launcher started with mpirun (local.h).
+bool launched_locally();
+
 // Rank and number of ranks of this process; 0 of 1 without a launcher.
 struct LaunchedAs {
   int rank = 0;

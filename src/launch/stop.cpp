@@ -69,14 +69,10 @@ void handle(std::initializer_list<int> signals, void (*handler)(int)) {
   }
 }
 
-bool launcher_decides() {
-  return std::getenv(kLauncherVariable) != nullptr;
-}
-
 }  // namespace
 
 void end_when_interrupted() {
-  if (launcher_decides()) {
+  if (launched_locally()) {
     if (const char* path = std::getenv(kStopVariable)) g_page = open_stop_page(path);
     if (g_page != nullptr) ++g_page->started;
     return;
@@ -88,7 +84,7 @@ void end_when_interrupted() {
 
 void catch_stop_signals(const char* ended) {
   g_ended = ended;
-  if (launcher_decides()) {
+  if (launched_locally()) {
     handle({SIGUSR1}, on_request);
     return;
   }

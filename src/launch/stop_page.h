@@ -1,6 +1,6 @@
-// `StopPage`: memory shared by the launcher and its ranks for stop requests and the start of ranks. A rank sees a request whenever it polls,
-// even long after it was made. A signal could arrive before the rank, or mpirun, has a handler, and be lost or kill it.
-// Internal to launch/.
+// `StopPage`: memory shared by the launcher and its ranks for stop requests and the start of ranks. A rank sees a
+// request whenever it polls, even long after it was made. A signal could arrive before the rank, or mpirun, has a
+// handler, and be lost or kill it. Internal to launch/.
 #pragma once
 
 #include <atomic>

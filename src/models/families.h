@@ -43,9 +43,9 @@ std::string beyond_positions(const ModelDescription& description, std::int64_t l
 // dtype. If it is "", a complete config is written in the style of transformers 4.
 std::string config_json(const ModelDescription& description, DType stored, const std::string& original = "");
 
-// The settings that make `now` compute something else than `before`, as config.json spells them: "rope_theta was 10000.0
-// and is 500000.0, ..."; "" if there are none. Compares what the engine reads, so the styles of transformers 4 and 5 are
-// equal. Ignores max_position_embeddings and initializer_range, which do not change a trained model's output.
+// The settings that make `now` compute something else than `before`, as config.json spells them: "rope_theta was
+// 10000.0 and is 500000.0, ..."; "" if there are none. Compares what the engine reads, so the styles of transformers 4
+// and 5 are equal. Ignores max_position_embeddings and initializer_range, which do not change a trained model's output.
 std::string description_changes(const ModelDescription& before, const ModelDescription& now);
 
 }  // namespace hawser::models

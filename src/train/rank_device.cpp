@@ -1,5 +1,6 @@
 #include "train/rank_device.h"
 
+#include "base/cat.h"
 #include "config/config.h"
 
 namespace hawser::train {
@@ -16,6 +17,12 @@ int gpus_of(const Recipe& recipe) {
                           .hint = in_recipe ? "run.device: cpu" : "--device cpu"});
 }
 
+std::string unused_gpus(const Recipe& recipe, const CudaInfo& info) {
+  if (recipe.run.device == DeviceChoice::cpu || info.unused.empty()) return "";
+  if (info.devices > 0) return cat("some GPUs stay idle: ", info.unused);
+  return cat("the run uses the CPU: ", info.unused, "; --device cpu runs without this warning");
+}
+
 RankDevice choose_device(const Recipe& recipe, int local_rank, int local_ranks) {
   const int gpus = gpus_of(recipe);
   if (gpus == 0) return {};
@@ -26,11 +33,11 @@ RankDevice choose_device(const Recipe& recipe, int local_rank, int local_ranks) 
                             .at = "--ranks",
                             .hint = cat("--ranks ", gpus, ", or --device cpu")});
   }
-  return {.kind = DeviceKind::cuda, .ordinal = local_rank};
+  return {.kind = DeviceKind::cuda, .index = local_rank};
 }
 
 std::unique_ptr<Device> make_device(const RankDevice& place, int threads) {
-  if (place.kind == DeviceKind::cuda) return make_cuda_device(place.ordinal);
+  if (place.kind == DeviceKind::cuda) return make_cuda_device(place.index);
   return make_cpu_device({.threads = threads});
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "base/error.h"
 #include "base/recipe.h"
@@ -13,12 +14,16 @@ namespace hawser::train {
 
 struct RankDevice {
   DeviceKind kind = DeviceKind::cpu;
-  int ordinal = 0;  // cuda: index of the GPU on this machine
+  int index = 0;  // cuda: of this machine's supported GPUs (CudaInfo::ordinals)
 };
 
-// Number of this machine's GPUs that run.device selects: automatic: all; cpu: 0. UserError for cuda if there is no GPU
-// or the build has no CUDA.
+// Number of this machine's GPUs that run.device selects: automatic: all that the build supports; cpu: 0. UserError for
+// cuda if there is none or the build has no CUDA.
 int gpus_of(const Recipe& recipe);
+
+// A warning for a run that leaves GPUs unused because the build does not support them; "" if there is nothing to warn
+// of, and for run.device: cpu.
+std::string unused_gpus(const Recipe& recipe, const CudaInfo& info);
 
 // The device of rank `local_rank` of `local_ranks` on this machine. UserError as above, and if there are more ranks
 // than GPUs.

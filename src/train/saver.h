@@ -76,8 +76,9 @@ void load_weights(Session& session, OpenModel& open);
 // Fills the session, including moments, from the newest checkpoint under `root` (RUN/checkpoints) that every rank can
 // read. nullopt if there is no checkpoint at all; UserError if there are some and none is complete. Rank 0 chooses, so
 // that all ranks agree even if their views of a shared disk differ. A checkpoint that is corrupt on any rank is set
-// aside (checkpoint/root.h), and all ranks use the next older one; UserError if there is none. `judge` is called on rank 0
-// and throws if a checkpoint must not be loaded; all ranks then throw. `log` is called on rank 0 with a line for each skipped checkpoint.
+// aside (checkpoint/root.h), and all ranks use the next older one; UserError if there is none. `judge` is called on
+// rank 0 and throws if a checkpoint must not be loaded; all ranks then throw. `log` is called on rank 0 with a line for
+// each skipped checkpoint.
 std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World* world, const std::string& root,
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
                                                   const std::function<void(const std::string&)>& log);

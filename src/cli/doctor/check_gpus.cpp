@@ -86,6 +86,16 @@ void check_links(const CudaInfo& info, const cuda::GpuLinks& links, Findings& ou
   }
 }
 
+// What to do if no GPU can be used; `listed`: nvidia-smi lists some.
+std::string advice([[maybe_unused]] const CudaInfo& info, [[maybe_unused]] bool listed) {
+#ifdef HAWSER_CUDA
+  if (listed && info.unused.empty()) return "install a driver for CUDA 13 (580 or newer), or --device cpu";
+  return "use a machine with H100 or H200, or --device cpu";
+#else
+  return "for H100 and H200: cmake --preset cuda && cmake --build --preset cuda";
+#endif
+}
+
 }  // namespace
 
 void check_gpus(bool wanted, Findings& out) {
@@ -108,13 +118,14 @@ void check_gpus(bool wanted, Findings& out) {
            cat(info.devices, " x ", info.name, ", runtime ", links.runtime_version, ", driver for ",
                links.driver_version, ", NCCL ", comm::nccl_version()),
            "supported by this build");
+    if (!info.unused.empty()) out.warn("CUDA", info.unused, "runs do not use them", "nothing: they stay idle");
     return check_links(info, links, out);
   }
+  const bool present = !gpus.empty() || !info.unused.empty();
   if (wanted) {
-    out.problem("CUDA", info.problem, "a run with --device cuda cannot start",
-                "cmake --preset cuda on a machine with GPUs");
-  } else if (!gpus.empty()) {
-    out.warn("CUDA", info.problem, "the GPUs above are not used", "cmake --preset cuda && cmake --build --preset cuda");
+    out.problem("CUDA", info.problem, "a run with --device cuda cannot start", advice(info, !gpus.empty()));
+  } else if (present) {
+    out.warn("CUDA", info.problem, "runs use the CPU", advice(info, !gpus.empty()));
   } else {
     out.ok("CUDA", info.problem, "runs use the CPU");
   }

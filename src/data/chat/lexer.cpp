@@ -5,9 +5,9 @@
 #include <cctype>
 
 #include "base/cat.h"
+#include "base/utf8.h"
 #include "data/ascii.h"
 #include "data/chat/value.h"
-#include "base/utf8.h"
 
 namespace hawser::data::chat {
 namespace {

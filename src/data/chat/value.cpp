@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "base/cat.h"
-#include "data/chat/texts.h"
 #include "base/utf8.h"
+#include "data/chat/texts.h"
 
 namespace hawser::data::chat {
 

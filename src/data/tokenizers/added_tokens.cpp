@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "data/tokenizers/unicode.h"
 #include "base/utf8.h"
+#include "data/tokenizers/unicode.h"
 
 namespace hawser::data {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <functional>
 
-#include "data/tokenizers/byte_level.h"
 #include "base/utf8.h"
+#include "data/tokenizers/byte_level.h"
 
 namespace hawser::data {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "data/tokenizers/byte_level.h"
 #include "base/utf8.h"
+#include "data/tokenizers/byte_level.h"
 
 namespace hawser::data {
 namespace {

@@ -2,9 +2,9 @@
 #include <cctype>
 #include <map>
 
+#include "base/utf8.h"
 #include "data/tokenizers/base64.h"
 #include "data/tokenizers/json_reader.h"
-#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <random>
 
+#include "base/utf8.h"
 #include "data/tokenizers/pattern.h"
 #include "data/tokenizers/regex.h"
-#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -9,10 +9,10 @@
 #include "base/cat.h"
 #include "base/error.h"
 #include "base/philox.h"
+#include "base/utf8.h"
 #include "data/tokenizers/bpe.h"
 #include "data/tokenizers/json_reader.h"
 #include "data/tokenizers/unigram.h"
-#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -12,10 +12,10 @@
 #include "base/error.h"
 #include "base/philox.h"
 #include "base/testing/temporary_folder.h"
+#include "base/utf8.h"
 #include "data/tokenizers/pre_tokenizer.h"
 #include "data/tokenizers/recent_unicode.h"
 #include "data/tokenizers/regex.h"
-#include "base/utf8.h"
 
 namespace hawser::data {
 namespace {

@@ -9,6 +9,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/native.h"
 #include "device/device.h"
+#include "device/gpus.h"
 
 namespace hawser {
 
@@ -304,24 +305,22 @@ CudaInfo cuda_info() {
     info.problem = cat("no GPU: ", status != cudaSuccess ? cudaGetErrorString(status) : "the driver reports none");
     return info;
   }
-  cudaDeviceProp properties{};
-  HAWSER_CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
-  info.name = properties.name;
-  if (properties.major != 9 || properties.minor != 0) {
-    info.problem = cat("GPU 0 (", info.name, ") has compute capability ", properties.major, ".", properties.minor,
-                       "; this build supports 9.0 (H100, H200)");
-    info.devices = 0;
+  std::vector<GpuProperties> gpus;
+  for (int i = 0; i < info.devices; ++i) {
+    cudaDeviceProp properties{};
+    HAWSER_CUDA_CHECK(cudaGetDeviceProperties(&properties, i));
+    gpus.push_back({properties.name, properties.major, properties.minor});
   }
-  return info;
+  return supported_gpus(gpus);
 }
 
-std::unique_ptr<Device> make_cuda_device(int ordinal) {
+std::unique_ptr<Device> make_cuda_device(int index) {
   const CudaInfo info = cuda_info();
-  if (ordinal < 0 || ordinal >= info.devices) {
-    throw UserError(Problem{.what = info.problem.empty() ? cat("no GPU ", ordinal) : info.problem,
+  if (index < 0 || index >= info.devices) {
+    throw UserError(Problem{.what = info.problem.empty() ? cat("no GPU ", index) : info.problem,
                             .got = info.devices > 0 ? cat(info.devices, " GPUs") : ""});
   }
-  return std::make_unique<CudaDevice>(ordinal);
+  return std::make_unique<CudaDevice>(info.ordinals[static_cast<std::size_t>(index)]);
 }
 
 namespace cuda {
