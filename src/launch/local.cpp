@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -121,6 +122,24 @@ class SignalQueue {
   int file_ = -1;
   bool answered_ = false;
 };
+
+// mpirun and the launcher hold about four files for each rank, and a rank that they cannot connect is waited for without
+// end. Raises the soft limit as far as needed; the ranks inherit it. UserError if the hard limit is too low.
+void expect_open_files(int ranks) {
+  const rlim_t need = 32 + 4 * static_cast<rlim_t>(ranks);
+  const rlim_t enough = 8 * need;  // with the ranks' data and checkpoints
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (limit.rlim_max < need) {
+    throw UserError(Problem{.what = cat("the limit of open files is too low to start ", ranks, " ranks"),
+                            .expected = cat("at least ", need),
+                            .got = cat(limit.rlim_max),
+                            .hint = "a higher limit (ulimit -n), or --ranks 1"});
+  }
+  if (limit.rlim_cur >= enough) return;
+  limit.rlim_cur = std::min(limit.rlim_max, enough);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 void write_all(int file, const std::string& text) {
   for (std::size_t done = 0; done < text.size();) {
@@ -330,6 +349,7 @@ std::string find_mpirun() {
 int launch_local(const LocalLaunch& launch) {
   HAWSER_CHECK(launch.ranks >= 1, "ranks ", launch.ranks);
   expect_addresses_for_mpi();
+  expect_open_files(launch.ranks);
   return Supervisor(launch).run();
 }
 

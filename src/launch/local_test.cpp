@@ -1,6 +1,7 @@
 // Launches testing/main.cpp with mpirun.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,7 +32,7 @@ class Launched {
  public:
   // crowded: with another thread that blocks no signal, such as a GPU driver's.
   Launched(int ranks, std::vector<std::string> words, bool bare = false, bool crowded = false,
-           std::chrono::milliseconds start_limit = std::chrono::seconds(120)) {
+           std::chrono::milliseconds start_limit = std::chrono::seconds(120), rlimit open_files = {}) {
     for (std::string& word : words)
       if (word == "PIDS") word = folder.path("pid");
     words.insert(words.begin(), HAWSER_TEST_RANK);
@@ -41,6 +42,7 @@ class Launched {
       dup2(open((folder / "out").c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
       dup2(open((folder / "err").c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
       if (bare) clearenv();
+      if (open_files.rlim_max > 0) setrlimit(RLIMIT_NOFILE, &open_files);
       if (crowded) {
         std::thread([] {
           for (;;) pause();
@@ -284,6 +286,24 @@ TEST(LaunchLocal, LeavesNoSharedMemoryBehind) {
   Launched next(2, {"code", "0"});
   next.wait();
   EXPECT_LE(count(), before + 1);
+}
+
+TEST(LaunchLocal, RaisesALowSoftLimitOfOpenFiles) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  ASSERT_GE(limit.rlim_max, 320U);
+  Launched run(2, {"code", "0"}, false, false, std::chrono::seconds(120), {12, 320});
+  EXPECT_EQ(run.wait(), 0) << run.err();
+}
+
+TEST(LaunchLocal, ReportsATooLowHardLimitOfOpenFilesAtOnce) {
+  const auto begin = Clock::now();
+  Launched run(2, {"code", "0"}, false, false, std::chrono::seconds(120), {24, 24});
+  EXPECT_EQ(run.wait(), 1);
+  EXPECT_EQ(run.err(),
+            "the limit of open files is too low to start 2 ranks (expected at least 40, got 24); try a higher limit "
+            "(ulimit -n), or --ranks 1");
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
 }
 
 TEST(LaunchLocal, ReportsWhatToInstallIfMpirunIsMissing) {
