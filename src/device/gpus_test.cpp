@@ -53,13 +53,13 @@ TEST(Gpus, NoneIsAProblemButNothingToWarnOf) {
 TEST(Gpus, TheDriversFolderNamesThemWithoutCuda) {
   const TemporaryFolder folder;
   for (const char* bus : {"0000:19:00.0", "0000:3b:00.0"}) {
-    std::filesystem::create_directories(folder.path + "/" + bus);
-    std::ofstream(folder.path + "/" + bus + "/information")
+    std::filesystem::create_directories(folder.path("gpus") + "/" + bus);
+    std::ofstream(folder.path("gpus") + "/" + bus + "/information")
         << "Model: \t\t NVIDIA L4\nIRQ:   \t\t 42\nGPU UUID: \t GPU-1\n";
   }
-  std::filesystem::create_directories(folder.path + "/0000:5e:00.0");  // without the file
-  EXPECT_EQ(driver_gpus(folder.path), (std::vector<std::string>{"NVIDIA L4", "NVIDIA L4"}));
-  EXPECT_TRUE(driver_gpus(folder.path + "/absent").empty());
+  std::filesystem::create_directories(folder.path("gpus") + "/0000:5e:00.0");  // without the file
+  EXPECT_EQ(driver_gpus(folder.path("gpus")), (std::vector<std::string>{"NVIDIA L4", "NVIDIA L4"}));
+  EXPECT_TRUE(driver_gpus(folder.path("absent")).empty());
 }
 
 }  // namespace
