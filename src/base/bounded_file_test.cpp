@@ -35,7 +35,7 @@ TEST(BoundedFile, ReadsUpToTheLimit) {
 }
 
 TEST(BoundedFile, BoundsWhatHasNoSize) {
-  EXPECT_EQ(rejection("/dev/zero", 1 << 22), "/dev/zero: file too large (expected at most 4.00 MiB)");
+  EXPECT_EQ(rejection("/dev/zero", 1 << 22), "/dev/zero: file too large (expected at most 4.0 MiB)");
   const TemporaryFolder folder;
   const std::string pipe = folder.path("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);

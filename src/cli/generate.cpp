@@ -121,9 +121,9 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
            "Hugging Face model folder, checkpoint, or run folder (its last checkpoint)");
   add("--prompt", "TEXT", "prompt text; use --prompt=TEXT if it begins with a dash",
       [options](const std::string& value) {
+        options->prompt = value;  // first: after the error it is not reported as missing
         if (const std::size_t bad = find_invalid_utf8(value); bad != std::string::npos)
           throw UserError({.what = "not UTF-8", .at = cat("--prompt, byte ", bad), .hint = "iconv -t utf-8"});
-        options->prompt = value;
       });
   add("--prompt-ids", "IDS", "prompt as token ids, as in 1,2,3",
       [options](const std::string& value) { options->prompt_ids = parse_ids(value); });

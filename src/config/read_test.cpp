@@ -249,6 +249,8 @@ TEST_F(ReadRecipe, NumbersBeyondTheirTypeAreOutOfRange) {
             "--set: out of range (expected at most 2147483647, got 4294967296) at checkpoint.keep_last");
   EXPECT_EQ(errors(kSmallest, {"train.steps=1e30"}),
             "--set: out of range (expected at most 9223372036854775807, got 1e30) at train.steps");
+  EXPECT_EQ(errors(kSmallest, {"train.seed=18446744073709551616"}),
+            "--set: out of range (expected at most 18446744073709551615, got 18446744073709551616) at train.seed");
   EXPECT_EQ(errors(kSmallest, {"optimizer.learning_rate=1e39"}),
             "--set: out of range (expected a number that float32 can represent, got 1e39) at optimizer.learning_rate");
 }

@@ -94,8 +94,10 @@ Key integer(const char* name, Field field, Range range, const char* help) {
       const auto real = parse_number<double>(node.Scalar());
       const bool whole = real && std::abs(*real) < 1e15 && *real == std::floor(*real);
       if (whole && *real < static_cast<double>(range.min)) return Rejection{"out of range", expected, ""};
-      const auto largest = std::min<std::int64_t>(range.max, std::numeric_limits<Number>::max());
-      if (real && *real > static_cast<double>(largest)) return Rejection{"out of range", cat("at most ", largest), ""};
+      const bool beyond_type = real && *real >= std::ldexp(1.0, std::numeric_limits<Number>::digits);
+      if (range.bounded() && real && *real > static_cast<double>(range.max))
+        return Rejection{"out of range", cat("at most ", range.max), ""};
+      if (beyond_type) return Rejection{"out of range", cat("at most ", std::numeric_limits<Number>::max()), ""};
       return Rejection{real ? "not a whole number" : "wrong type", expected,
                        whole ? cat(static_cast<std::int64_t>(*real)) : ""};
     }

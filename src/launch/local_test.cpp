@@ -299,7 +299,7 @@ TEST(LaunchLocal, RaisesALowSoftLimitOfOpenFiles) {
 TEST(LaunchLocal, ReportsATooLowHardLimitOfOpenFilesAtOnce) {
   const auto begin = Clock::now();
   Launched run(2, {"code", "0"}, false, false, std::chrono::seconds(120), {24, 24});
-  EXPECT_EQ(run.wait(), 1);
+  EXPECT_EQ(run.wait(), 2);
   EXPECT_EQ(run.err(),
             "the limit of open files is too low to start 2 ranks (expected at least 40, got 24); try a higher limit "
             "(ulimit -n), or --ranks 1");

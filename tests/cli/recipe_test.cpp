@@ -186,7 +186,7 @@ TEST_F(RecipeInit, ShrinksUntilItFits) {
   goes("plan recipe.yaml");
   // With less and less memory, first activations are recomputed, then sequences get shorter, then nothing fits.
   bool checkpointed = false, shorter = false, rejected = false;
-  for (const int mebibytes : {140, 100, 80, 60, 52, 46}) {
+  for (const int mebibytes : {140, 100, 80, 60, 46, 38, 32}) {
     const std::string how = model + "--memory " + std::to_string(mebibytes) + "MiB";
     const testing::Ran ran = hawser("recipe init --force --output recipe.yaml " + how);
     if (ran.code == 4) {
