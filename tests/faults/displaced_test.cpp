@@ -48,7 +48,7 @@ TEST(Displaced, AMovedFolderIsFollowedAndResumes) {
     const Ended ended = going.wait();
     EXPECT_EQ(ended.code, 2) << ended.err;
     const std::int64_t saved = newest_step(place.out("moved"));
-    EXPECT_NE(ended.err.find(place.out().string() + ": the output folder was moved to " + place.out("moved").string() +
+    EXPECT_NE(ended.err.find("hawser: out: the output folder was moved to " + place.out("moved").string() +
                              " while the run was writing to it; saved step " + std::to_string(saved) + " in "),
               std::string::npos)
         << ended.err;
