@@ -132,8 +132,11 @@ void Reader::read_file(const std::string& path) {
     const bool is_yaml = near.ends_with(".yaml") || near.ends_with(".yml") || near.ends_with(".json");
     throw UserError({.file = path, .what = "no such recipe", .hint = is_yaml ? near : "hawser recipe init"});
   }
-  if (fs::is_directory(status))
-    throw UserError({.file = path, .what = "a folder", .expected = "a recipe file", .hint = path + "/recipe.yaml"});
+  if (fs::is_directory(status)) {
+    const std::string inside = (fs::path(path) / "recipe.yaml").string();
+    const bool has_one = fs::exists(inside, error);
+    throw UserError({.file = path, .what = "a folder", .expected = "a recipe file", .hint = has_one ? inside : ""});
+  }
   if (fs::is_regular_file(status) && fs::file_size(path, error) > kLargestRecipe)
     throw UserError({.file = path, .what = "too large for a recipe", .expected = "at most 1 MiB"});
   read_text(path, read_bounded(path, kLargestRecipe));  // it may be a pipe
@@ -195,7 +198,8 @@ void Reader::read_override(const std::string& text) {
 YAML::Node as_path(const YAML::Node& node, const Key& key, bool typed, std::string& unknown) {
   if (node.IsSequence()) {
     YAML::Node out(YAML::NodeType::Sequence);
-    for (const auto& item : node) out.push_back(as_path(item, key, typed, unknown));
+    // A list in a list is rejected later. Aliases could make it endless.
+    for (const YAML::Node& item : node) out.push_back(item.IsSequence() ? item : as_path(item, key, typed, unknown));
     return out;
   }
   if (node.IsScalar() && std::ranges::find(key.choices, node.Scalar()) != key.choices.end()) return node;

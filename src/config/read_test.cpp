@@ -255,6 +255,26 @@ TEST_F(ReadRecipe, NumbersBeyondTheirTypeAreOutOfRange) {
             "--set: out of range (expected a number that float32 can represent, got 1e39) at optimizer.learning_rate");
 }
 
+TEST_F(ReadRecipe, ListsOfAliasesAreRejectedAtOnce) {
+  EXPECT_NE(errors("output: &a [*a]\n").find("wrong type (expected text, got [...]) at output, line 1"),
+            std::string::npos);
+  EXPECT_NE(errors("data: {train: &a [x, *a]}\n").find("(expected a list of paths, got [x, ...]) at data.train"),
+            std::string::npos);
+  std::string levels = "x0: &a0 [x, x, x, x, x, x, x, x, x]\n";
+  for (int level = 1; level < 12; ++level) {  // 9^12 items in the last list
+    levels += "x" + std::to_string(level) + ": &a" + std::to_string(level) + " [";
+    for (int item = 0; item < 9; ++item) levels += "*a" + std::to_string(level - 1) + " ,";
+    levels += "]\n";
+  }
+  for (const Key& key : schema()) {
+    const bool section = key.name.find('.') != std::string::npos;
+    const std::string name = section ? key.name.substr(key.name.find('.') + 1) : key.name;
+    const std::string line =
+        section ? key.name.substr(0, key.name.find('.')) + ": {" + name + ": *a11 }\n" : name + ": *a11 \n";
+    EXPECT_NE(errors(levels + line).find(" at " + key.name + ", line 13"), std::string::npos) << errors(levels + line);
+  }
+}
+
 // A shell has already parsed the value. YAML would drop comments, quotes, tags, anchors and surrounding spaces, and a
 // run would start in another folder.
 TEST_F(ReadRecipe, OverridesOfTextAndPathsAreLiteral) {
