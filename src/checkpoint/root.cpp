@@ -114,13 +114,14 @@ std::vector<std::string> complete_checkpoints(const std::string& root, Problems&
   return folders;
 }
 
-std::vector<std::string> keep_last(const std::string& root, int count) {
+std::vector<std::string> keep_last(const std::string& root, int count, const std::string& saved) {
   HAWSER_CHECK(count >= 1, "keep_last of ", count);
   Problems ignored;
   const std::vector<std::string> folders = complete_checkpoints(root, ignored);
   std::vector<std::string> removed;
   // Oldest first, so that a crash in between leaves the newest.
   for (std::size_t i = folders.size(); i > static_cast<std::size_t>(count); --i) {
+    if (folders[i - 1] == saved) continue;
     File folder = File::open_folder(folders[i - 1]);
     if (folder.try_lock() == File::Lock::held_elsewhere) continue;
     discard(root, folders[i - 1].substr(root.size() + 1));
@@ -159,35 +160,73 @@ std::string complete_before(const std::string& folder) {
   return "";
 }
 
-void keep_also_as(const std::string& folder, const std::string& path) {
-  const auto slash = path.rfind('/');
-  const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
-  const std::string hidden = cat(".", path.substr(slash == std::string::npos ? 0 : slash + 1), ".tmp-");
-  // Leftovers of earlier calls: of a crash, or still read when they were replaced.
-  for (const std::string& name : list_folder(parent)) {
-    if (!name.starts_with(hidden)) continue;
-    File left = File::open_folder(cat(parent, "/", name));
-    if (left.try_lock() != File::Lock::held_elsewhere) remove_tree(cat(parent, "/", name));
+namespace {
+
+// PATH is PARENT/NAME; folders that keep_also_as is filling or replacing are PARENT/.NAME.tmp-NONCE.
+struct Kept {
+  explicit Kept(const std::string& path) {
+    const auto slash = path.rfind('/');
+    parent = slash == std::string::npos ? "." : path.substr(0, slash);
+    prefix = cat(".", path.substr(slash == std::string::npos ? 0 : slash + 1), ".tmp-");
   }
-  const std::string fresh = cat(parent, "/", hidden, make_nonce());
+  std::string temporary() const { return cat(parent, "/", prefix, make_nonce()); }
+  std::vector<std::string> leftovers() const {
+    std::vector<std::string> paths;
+    for (const std::string& name : list_folder(parent)) {
+      if (name.starts_with(prefix)) paths.push_back(cat(parent, "/", name));
+    }
+    return paths;
+  }
+  std::string parent, prefix;
+};
+
+}  // namespace
+
+void keep_also_as(const std::string& folder, const std::string& path) {
+  const Kept kept(path);
+  finish_keep(path);
+  // Leftovers of earlier calls: of a crash, or still read when they were replaced.
+  for (const std::string& left : kept.leftovers()) {
+    if (File::open_folder(left).try_lock() != File::Lock::held_elsewhere) remove_tree(left);
+  }
+  const std::string fresh = kept.temporary();
   make_folder(fresh);
+  bool complete = false;
   try {
     for (const std::string& name : list_folder(folder)) link_or_copy(cat(folder, "/", name), cat(fresh, "/", name));
     sync_folder(fresh);
+    complete = true;
     bool swapped = false;
     if (exists(path)) {
       swapped = exchange_paths(fresh, path);
-      if (!swapped) rename_path(path, cat(parent, "/", hidden, make_nonce()));
+      if (!swapped) rename_path(path, kept.temporary());
     }
     if (!swapped) rename_path(fresh, path);
-    sync_folder(parent);
+    sync_folder(kept.parent);
     if (!swapped) return;
     File before = File::open_folder(fresh);
     if (before.try_lock() != File::Lock::held_elsewhere) remove_tree(fresh);
   } catch (...) {
-    remove_tree(fresh);
+    if (!complete || exists(path)) remove_tree(fresh);
     throw;
   }
+}
+
+void finish_keep(const std::string& path) {
+  if (exists(path)) return;
+  const Kept kept(path);
+  std::string newest;
+  std::int64_t newest_step = -1;
+  for (const std::string& left : kept.leftovers()) {
+    Problems incomplete;
+    const auto manifest = read_manifest(left, incomplete);
+    if (!manifest || manifest->step <= newest_step) continue;
+    newest = left;
+    newest_step = manifest->step;
+  }
+  if (newest.empty()) return;
+  rename_path(newest, path);
+  sync_folder(kept.parent);
 }
 
 }  // namespace hawser::checkpoint

@@ -23,8 +23,9 @@ std::vector<std::string> complete_checkpoints(const std::string& root, Problems&
 
 // Removes the oldest complete checkpoints until `count` (at least 1) are left, and returns their folders. A folder is
 // renamed to a dot-name before its contents are removed; the next save removes what a crash left under such a name. A
-// checkpoint with a reader (its folder is locked, see hold()) stays until a later call.
-std::vector<std::string> keep_last(const std::string& root, int count);
+// checkpoint with a reader (its folder is locked, see hold()) stays until a later call. `saved`, the checkpoint that was
+// just written, is never removed, even if others have later steps.
+std::vector<std::string> keep_last(const std::string& root, int count, const std::string& saved = "");
 
 // Opens a checkpoint's folder with a shared lock, held while the File exists: keep_last does not remove it. Without
 // locks in the file system the folder is only opened. UserError if there is no such folder.
@@ -37,6 +38,10 @@ std::string complete_before(const std::string& folder);
 // Makes `path`, next to or outside the root, the same checkpoint as `folder`, by hard links, or copies where there are
 // none. It replaces `path` in one step; a reader continues with the files it holds. One process at a time.
 void keep_also_as(const std::string& folder, const std::string& path);
+
+// Where the file system cannot swap two folders, a crash in keep_also_as may leave no `path`: renames the newest complete
+// folder that was to be it, or was it, to `path`. Does nothing if `path` exists or there is no such folder.
+void finish_keep(const std::string& path);
 
 // Names of folders that are not or no longer checkpoints: ".step-00000120.tmp-NONCE", ".step-00000120.trash-NONCE".
 enum class Leftover { none, temporary, trash };

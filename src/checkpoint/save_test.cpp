@@ -5,11 +5,15 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/root.h"
+#include "checkpoint/storage/posix.h"
 #include "checkpoint/testing.h"
 
 namespace hawser::checkpoint {
@@ -212,6 +216,58 @@ TEST(Save, SurvivesKillsAtRandomMoments) {
   EXPECT_GT(kills_with_leftovers, 0);  // the kills did hit saves
   save({.root = root.path(), .step = newest + 1}, cut_flat(specs, 1, 1));
   EXPECT_EQ(count_leftovers(root.path()), 0);
+}
+
+TEST(Save, KeepLastNeverRemovesTheOneJustSaved) {
+  const TemporaryFolder root;
+  for (const int step : {30, 40, 10}) save_step(root.path(), step);
+  const auto removed = keep_last(root.path(), 2, root.path("step-00000010"));
+  EXPECT_TRUE(removed.empty());
+  EXPECT_EQ(keep_last(root.path(), 1, root.path("step-00000010")),
+            std::vector<std::string>{root.path("step-00000030")});
+}
+
+// On a file system that cannot swap folders, `best` is renamed away before the new one gets its name.
+TEST(Save, ACrashBetweenTheRenamesOfBestLosesNone) {
+  const TemporaryFolder root;
+  const std::string best = root.path("best");
+  for (const int step : {10, 20}) save_step(root.path(), step);
+  keep_also_as(root.path("step-00000010"), best);
+  const auto leave = [&](const char* name, int step) {
+    keep_also_as(root.path(step_name(step)), best);
+    rename_path(best, root.path(name));
+  };
+  leave(".best.tmp-0123456789abcdef", 10);
+  finish_keep(best);
+  EXPECT_EQ(Checkpoint::open(best).step(), 10);
+  EXPECT_FALSE(exists(root.path(".best.tmp-0123456789abcdef")));
+  rename_path(best, root.path(".best.tmp-0123456789abcdef"));  // and the newer one was complete already
+  make_folder(root.path(".best.tmp-0123456789abcdea"));
+  for (const std::string& name : list_folder(root.path("step-00000020")))
+    link_or_copy(root.path("step-00000020/") + name, root.path(".best.tmp-0123456789abcdea/") + name);
+  make_folder(root.path(".best.tmp-0123456789abcdeb"));  // still without files
+  finish_keep(best);
+  EXPECT_EQ(Checkpoint::open(best).step(), 20);
+  finish_keep(best);  // nothing left to do
+  keep_also_as(root.path("step-00000010"), best);
+  EXPECT_EQ(Checkpoint::open(best).step(), 10);
+  for (const std::string& name : list_folder(root.path())) EXPECT_FALSE(name.starts_with(".best.tmp-")) << name;
+}
+
+// A run that took an error for an empty folder would start over.
+TEST(Storage, AFolderThatCannotBeReadIsNotEmpty) {
+  const TemporaryFolder root;
+  EXPECT_TRUE(list_folder(root.path("absent")).empty());
+  EXPECT_FALSE(exists(root.path("absent/below")));
+  EXPECT_THROW(list_folder(root.path(std::string(300, 'a'))), UserError);
+  ::chmod(root.path().c_str(), 0);
+  if (::geteuid() == 0 && ::seteuid(65534) == 0) {
+    const std::string listed = error_of([&] { list_folder(root.path()); });
+    const std::string found = error_of([&] { exists(root.path("a")); });
+    EXPECT_EQ(::seteuid(0), 0);
+    expect_line(listed, "cannot read: Permission denied");
+    expect_line(found, "cannot read: Permission denied");
+  }
 }
 
 TEST(Save, ReportsAFullDiskBeforeWriting) {

@@ -198,6 +198,7 @@ RunState FitRun::state_of(std::int64_t step) {
           .tokenizer = tokenizer_,
           .data = data_identity_,
           .compute = to_string(layout_.compute),
+          .validation = validation_identity_,
           .gemm_algorithms = ops::gemm_choices(session_->stream()),
           .tokenizer_files = tokenizer_files_};
 }
@@ -205,7 +206,15 @@ RunState FitRun::state_of(std::int64_t step) {
 std::optional<Displaced> FitRun::find_displaced() {
   auto found = displaced(recipe_, hold_);
   if (!found && watch_->metrics_displaced()) {
-    found = Displaced{output_folder(recipe_), "metrics.jsonl was moved or removed during the run"};
+    const std::string output = output_folder(recipe_), metrics = output + "/metrics.jsonl";
+    found = Displaced{output, "metrics.jsonl was moved or removed during the run"};
+    if (checkpoint::exists(metrics)) {  // the run's own lines must not be lost
+      int number = 1;
+      const auto replaced = [&] { return cat(output, "/metrics.replaced-", number, ".jsonl"); };
+      while (checkpoint::exists(replaced())) ++number;
+      checkpoint::rename_path(metrics, replaced());
+      found->what = cat("metrics.jsonl was replaced during the run; the other file is now ", replaced());
+    }
   }
   if (!found) return found;
   const std::string metrics = found->folder + "/metrics.jsonl", recipe = found->folder + "/recipe.json";

@@ -1,5 +1,7 @@
 // Setup of a run before its first step: data, plan, session, weights, and the checkpoint to resume from.
+#include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/units.h"
 #include "config/config.h"
@@ -37,14 +39,25 @@ void prepare_data(const Recipe& recipe, std::int64_t vocabulary, comm::World* wo
   });
 }
 
-std::shared_ptr<const data::SequenceSet> open_set(const Recipe& recipe, const std::string& prefix,
+std::shared_ptr<const data::SequenceSet> open_set(const Recipe& recipe, std::shared_ptr<const data::TokenFile> file,
                                                   std::int64_t vocabulary) {
-  auto file = std::make_shared<const data::TokenFile>(prefix);
   if (recipe.data.pack == Packing::chunks) {
     return data::chunked_sequences(std::move(file), recipe.data.sequence_length, vocabulary);
   }
   return data::packed_sequences(std::move(file), recipe.data.sequence_length, data::max_documents_of(recipe.data),
                                 recipe.train.seed, vocabulary);
+}
+
+// What a validation loss is the mean of.
+std::string validation_identity(const Recipe& recipe, const data::TokenFile& file) {
+  nlohmann::ordered_json json;
+  json["data"] = nlohmann::ordered_json::parse(data::to_json(data::identity_of(file)));
+  json["sequences"] = recipe.train.evaluate_batches * recipe.train.global_batch_size;
+  json["sequence_length"] = recipe.data.sequence_length;
+  json["max_documents"] = data::max_documents_of(recipe.data);
+  json["chunks"] = recipe.data.pack == Packing::chunks;
+  json["seed"] = recipe.train.seed;
+  return json.dump();
 }
 
 }  // namespace
@@ -69,6 +82,10 @@ void FitRun::open() {
   phase("preparing text");
   on_rank_zero(world_, [&]() -> std::string {
     hold_ = hold_output(recipe_);
+    if (!hold_.locked) {
+      log(cat("hawser: warning: the file system of ", output_folder(recipe_),
+              " has no locks; a second run in this folder would not be detected"));
+    }
     if (!tokenizer_.empty()) tokenizer_files_ = models::tokenizer_files(tokenizer_);
     return "";
   });
@@ -108,7 +125,8 @@ void FitRun::open() {
                         [this](const std::string& folder) {
                           result_.checkpoint = folder;
                           log("saved " + folder);
-                        }});
+                        },
+                    .validation = validation_identity_});
   if (world_ != nullptr) {
     session_->set_on_instruction([this](const program::Instruction& instruction) {
       std::string text = cat(stage_, " ", program::to_string(instruction.op));
@@ -138,11 +156,22 @@ StoredChoices FitRun::stored_choices() const {
   return {checkpoint::read_text(path, kMaxChoices), path};
 }
 
+void FitRun::expect_equal_on_ranks(const std::string& identity, const std::string& prefix) {
+  if (world_ == nullptr) return;
+  const std::vector<std::string> all = world_->all_gather_strings(identity);
+  if (std::ranges::all_of(all, [&](const std::string& other) { return other == all.front(); })) return;
+  throw UserError(Problem{.file = prefix + ".idx",
+                          .what = "ranks read different tokens: the file was replaced during the start",
+                          .hint = "the same command again, without another `hawser prepare` at the same time"});
+}
+
 void FitRun::open_data() {
   const data::TokenFiles files = data::token_files(data::prepare_options(recipe_));
   const std::int64_t vocabulary = open_.model->vocabulary();
-  const auto set = open_set(recipe_, files.train, vocabulary);
-  if (first_rank()) data_identity_ = data::to_json(data::identity_of(data::TokenFile(files.train)));
+  const auto file = std::make_shared<const data::TokenFile>(files.train);
+  data_identity_ = data::to_json(data::identity_of(*file));
+  expect_equal_on_ranks(data_identity_, files.train);
+  const auto set = open_set(recipe_, file, vocabulary);
   sequences_ = set->size();
   if (sequences_ == 0) {
     throw UserError(Problem{
@@ -163,8 +192,14 @@ void FitRun::open_data() {
   HAWSER_CHECK(loader_->micro_batches() == layout_.micro_batches, loader_->micro_batches(), " micro-batches, planned ",
                layout_.micro_batches);
   std::error_code ignored;
-  if (!fs::exists(files.validation + ".idx", ignored)) return;
-  const auto held_out = open_set(recipe_, files.validation, vocabulary);
+  std::shared_ptr<const data::TokenFile> held_out_file;
+  if (fs::exists(files.validation + ".idx", ignored)) {
+    held_out_file = std::make_shared<const data::TokenFile>(files.validation);
+    validation_identity_ = validation_identity(recipe_, *held_out_file);
+  }
+  expect_equal_on_ranks(validation_identity_, files.validation);
+  if (!held_out_file) return;
+  const auto held_out = open_set(recipe_, held_out_file, vocabulary);
   // The number of sequences evaluated at once depends on the layout; the total does not.
   const std::int64_t at_once = layout_.data_ranks() * layout_.batch.sequences;
   validation_ = std::make_shared<const data::BatchLoader>(

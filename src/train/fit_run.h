@@ -48,6 +48,8 @@ class FitRun {
   // From the checkpoint to resume; else from an earlier run in this folder.
   StoredChoices stored_choices() const;
   void open_data();
+  // UserError on every rank if the ranks' texts differ. `prefix`: of the token file that it identifies.
+  void expect_equal_on_ranks(const std::string& identity, const std::string& prefix);
   void resume();
 
   // Rejects a checkpoint of a run with another batch size: a batch is a function of its step, so the data continue
@@ -89,9 +91,9 @@ class FitRun {
   std::string stage_;
   OutputHold hold_;  // rank 0's
   OpenModel open_;
-  std::string config_text_;    // of the model's config.json
-  std::string tokenizer_;      // its path; "": none
-  std::string data_identity_;  // rank 0's
+  std::string config_text_;                          // of the model's config.json
+  std::string tokenizer_;                            // its path; "": none
+  std::string data_identity_, validation_identity_;  // RunState::data and RunState::validation
   std::vector<checkpoint::Attachment> tokenizer_files_;
   plan::Layout layout_;
   data::BatchLayout batch_layout_;

@@ -44,8 +44,8 @@ OutputHold hold_output(const Recipe& recipe) {
   checkpoint::make_folders(folder);
   File file = File::open_or_create(folder + "/.lock");
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  // On a file system without locks another run cannot be detected: continue.
-  while (file.try_lock() == File::Lock::held_elsewhere) {
+  File::Lock lock = file.try_lock();
+  for (; lock == File::Lock::held_elsewhere; lock = file.try_lock()) {
     if (std::chrono::steady_clock::now() > deadline) {
       throw UserError(Problem{.file = folder,
                               .what = "another run is writing to this folder",
@@ -53,7 +53,7 @@ OutputHold hold_output(const Recipe& recipe) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  return {.folder = File::open_folder(folder), .lock = std::move(file)};
+  return {.folder = File::open_folder(folder), .lock = std::move(file), .locked = lock == File::Lock::taken};
 }
 
 std::optional<Displaced> displaced(const Recipe& recipe, const OutputHold& hold) {
@@ -73,22 +73,31 @@ std::optional<Displaced> displaced(const Recipe& recipe, const OutputHold& hold)
   return Displaced{rescued(), what};
 }
 
-std::string set_aside_earlier(const Recipe& recipe) {
-  const std::string checkpoints = checkpoints_folder(recipe), best = best_path(recipe);
-  if (checkpoint::step_folders(checkpoints).empty() && !checkpoint::exists(best)) return "";
+std::string new_earlier_folder(const Recipe& recipe) {
   int number = 1;
   const auto folder = [&] { return cat(output_folder(recipe), "/earlier-", number); };
   while (checkpoint::exists(folder())) ++number;
   checkpoint::make_folder(folder());
-  if (checkpoint::exists(checkpoints)) checkpoint::rename_path(checkpoints, folder() + "/checkpoints");
-  if (checkpoint::exists(best)) checkpoint::rename_path(best, folder() + "/best");
-  const std::string output = output_folder(recipe);
-  for (const char* name : {"metrics.jsonl", "report.html", "tensorboard", "mlflow.json"}) {
-    const std::string path = output + "/" + name;
-    if (checkpoint::exists(path)) checkpoint::rename_path(path, folder() + "/" + name);
-  }
-  checkpoint::sync_folder(folder());
   return folder();
+}
+
+std::string set_aside_earlier(const Recipe& recipe) {
+  const std::string output = output_folder(recipe), checkpoints = checkpoints_folder(recipe);
+  const auto has = [&](const char* name) { return checkpoint::exists(output + "/" + name); };
+  const bool saved = !checkpoint::step_folders(checkpoints).empty();
+  const bool stepped = has("metrics.jsonl") && checkpoint::File::open(output + "/metrics.jsonl").bytes() > 0;
+  if (!saved && !stepped && !has("best") && !has("report.html")) return "";  // no step was taken
+  // Checkpoints last: if the move is interrupted, the next run moves the rest.
+  std::vector<std::string> found;
+  for (const char* name : {"metrics.jsonl", "report.html", "tensorboard", "mlflow.json", "best"}) {
+    if (has(name)) found.push_back(name);
+  }
+  if (saved) found.push_back("checkpoints");
+  const std::string folder = new_earlier_folder(recipe);
+  for (const std::string& name : found) checkpoint::rename_path(output + "/" + name, folder + "/" + name);
+  checkpoint::sync_folder(folder);
+  checkpoint::sync_folder(output);
+  return folder;
 }
 
 }  // namespace hawser::train

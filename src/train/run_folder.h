@@ -24,6 +24,7 @@ std::string stored_gemm_algorithms_path(const Recipe& recipe);
 // What a run holds open in its output folder while it writes there. The lock ends with the process.
 struct OutputHold {
   checkpoint::File folder, lock;
+  bool locked = false;  // false: the file system has no locks, and another run in this folder cannot be detected
 };
 
 // Creates the folder and locks it. UserError if another run still holds the lock after ten seconds (the ranks of a
@@ -42,8 +43,11 @@ struct Displaced {
 // created.
 std::optional<Displaced> displaced(const Recipe& recipe, const OutputHold& hold);
 
-// For a run that starts from step 0: moves checkpoints, best and metrics of an earlier run to OUTPUT/earlier-N. Returns
-// that folder; "" if there was nothing to move.
+// Creates OUTPUT/earlier-N with the first N that is not taken.
+std::string new_earlier_folder(const Recipe& recipe);
+
+// For a run that starts from step 0: moves checkpoints, best, metrics and reports of an earlier run to OUTPUT/earlier-N.
+// Returns that folder; "" if there was nothing to move.
 std::string set_aside_earlier(const Recipe& recipe);
 
 }  // namespace hawser::train

@@ -6,6 +6,7 @@
 #include "plan/host_snapshot.h"
 #include "plan/target.h"
 #include "train/rank_sync.h"
+#include "train/restore_best.h"
 #include "train/run_folder.h"
 #include "train/session.h"
 
@@ -99,22 +100,17 @@ void RunSaver::evaluated(std::int64_t step, double loss) {
   evaluated_step_ = step;
   evaluated_loss_ = loss;
   if (recipe_.train.evaluate_every == 0) return;
-  if (best_step_ < 0) read_best();
   if (loss >= best_loss_) return;
   best_loss_ = loss;
   best_step_ = step;
 }
 
-// When resuming: the best validation loss of the run so far, from its checkpoint.
-void RunSaver::read_best() {
-  best_step_ = 0;
+void RunSaver::resumed(std::int64_t step) {
+  saved_step_ = step;
+  if (recipe_.train.evaluate_every == 0) return;
   const std::string text = on_rank_zero(world_, [&]() -> std::string {
-    try {
-      const auto loss = run_state_of(checkpoint::Checkpoint::open(best_path(recipe_)).metadata()).validation_loss;
-      return loss ? fmt::format("{:a}", *loss) : "";
-    } catch (const UserError&) {
-      return "";  // there is none, or it is corrupt: the next evaluation saves one
-    }
+    const auto loss = restore_best(recipe_, hooks_.validation, hooks_.log);
+    return loss ? fmt::format("{:a}", *loss) : "";
   });
   if (!text.empty()) best_loss_ = std::stod(text);
 }

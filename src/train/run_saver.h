@@ -33,6 +33,7 @@ struct RunSaverHooks {
   std::function<std::optional<Displaced>()> displaced;
   std::function<void(const std::string& line)> log;
   std::function<void(const std::string& folder)> saved;  // a checkpoint is complete; rank 0 logs it
+  std::string validation;                                // rank 0's RunState::validation
 };
 
 // Times spent on saves.
@@ -71,8 +72,8 @@ class RunSaver {
   // Waits for a running save and throws its error. Every rank calls it.
   void settle();
 
-  // The run resumes from this checkpoint; 0: starts from the beginning.
-  void resumed(std::int64_t step) { saved_step_ = step; }
+  // The run resumes from this checkpoint. Every rank calls it.
+  void resumed(std::int64_t step);
   std::int64_t saved_step() const { return saved_step_; }  // of the last complete checkpoint; -1: none
   const SaveTimes& times() const { return times_; }
 
@@ -80,7 +81,6 @@ class RunSaver {
   using Clock = std::chrono::steady_clock;
 
   void reserve(int ranks_here);
-  void read_best();
   // Every rank. Asks rank 0 before a save.
   std::optional<Displaced> find_displaced();
   [[noreturn]] void stop(const Displaced& displaced, std::int64_t step);

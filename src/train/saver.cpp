@@ -26,6 +26,7 @@ std::string to_json(const RunState& state) {
   if (!state.compute.empty()) json["compute"] = state.compute;
   json["optimizer"] = state.optimizer;
   if (state.validation_loss) json["validation_loss"] = *state.validation_loss;
+  if (!state.validation.empty()) json["validation"] = nlohmann::ordered_json::parse(state.validation);
   if (!state.gemm_algorithms.empty()) json["gemm_algorithms"] = state.gemm_algorithms;
   return json.dump();
 }
@@ -56,6 +57,7 @@ RunState run_state_of(const std::string& text) {
             .validation_loss = json.contains("validation_loss")
                                    ? std::optional<double>(json.at("validation_loss").get<double>())
                                    : std::nullopt,
+            .validation = json.contains("validation") ? json.at("validation").dump() : "",
             // "products" in checkpoints of version 0.1
             .gemm_algorithms = json.value("gemm_algorithms", json.value("products", ""))};
   } catch (const nlohmann::json::exception& error) {
@@ -192,7 +194,7 @@ std::string save_states(comm::Channel* ranks, const SaveTo& to, const RunState& 
   return on_rank_zero(ranks, [&] {
     const std::string folder = saving->commit(parts, to_json(state), state.tokenizer_files);
     if (!to.best.empty()) checkpoint::keep_also_as(folder, to.best);
-    checkpoint::keep_last(to.root, to.keep);
+    checkpoint::keep_last(to.root, to.keep, folder);
     return folder;
   });
 }

@@ -267,6 +267,51 @@ TEST(Resume, KeepsTheOnlyRemainingBest) {
   EXPECT_EQ(metrics(place.out() / "earlier-1").size(), 8u);
 }
 
+TEST(Resume, KeepsTheMetricsOfARunWithoutCheckpoints) {
+  const Workplace place;
+  ASSERT_EQ(run(place, {"--ranks", "1", "train.steps=8"}).code, 0);
+  fs::remove_all(place.out() / "checkpoints");
+  fs::remove_all(place.out() / "best");
+  for (const bool resume : {false, true}) {
+    Words words = {"--ranks", "1", "train.steps=3", "checkpoint.every_steps=0"};
+    if (resume) words.push_back("--resume");
+    ASSERT_EQ(run(place, words).code, 0);
+    fs::remove_all(place.out() / "checkpoints");
+  }
+  EXPECT_EQ(metrics(place.out() / "earlier-1").size(), 8u);
+  EXPECT_EQ(metrics(place.out() / "earlier-2").size(), 3u);
+  EXPECT_EQ(metrics(place.out()).size(), 3u);
+}
+
+// A run may end between the save of a checkpoint and its becoming the best.
+TEST(Resume, MakesTheBestCheckpointBestAgain) {
+  const Workplace place;
+  const Words words = {"--ranks", "1", "train.evaluate_every=3", "checkpoint.every_steps=3", "checkpoint.keep_last=10"};
+  ASSERT_EQ(run(place, with(words, {"train.steps=12"})).code, 0);
+  const std::int64_t best = checkpoint::Checkpoint::open((place.out() / "best").string()).step();
+  fs::remove_all(place.out() / "best");
+  fs::copy(place.out() / "checkpoints/step-00000003", place.out() / "best");  // an older one
+  ASSERT_NE(best, 3);
+  const Words on = {"train.steps=15", "optimizer.learning_rate=3", "checkpoint.keep_last=1", "--resume"};
+  ASSERT_EQ(run(place, with(words, on)).code, 0);
+  EXPECT_EQ(checkpoint::Checkpoint::open((place.out() / "best").string()).step(), best);
+}
+
+TEST(Resume, DoesNotCompareLossesOfDifferentValidationData) {
+  const Workplace place;
+  const Words words = {"--ranks", "1", "train.evaluate_every=3"};
+  ASSERT_EQ(run(place, with(words, {"train.steps=9", "data.validation=train.jsonl"})).code, 0);
+  const auto best = contents(place.out() / "best");
+  const Ended on = run(place, with(words, {"train.steps=12", "optimizer.learning_rate=3", "--resume"}));
+  ASSERT_EQ(on.code, 0) << on.err;
+  EXPECT_NE(on.err.find("the validation data have changed, so losses cannot be compared; the best checkpoint so far "
+                        "was moved to "),
+            std::string::npos)
+      << on.err;
+  EXPECT_TRUE(contents(place.out() / "earlier-1/best") == best);
+  EXPECT_EQ(checkpoint::Checkpoint::open((place.out() / "best").string()).step(), 12);
+}
+
 TEST(Resume, ReportsThatTheDataAreOthers) {
   const Workplace place;
   ASSERT_EQ(run(place, {"train.steps=5"}).code, 0);

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <utility>
 
 #include "base/paths.h"
@@ -187,25 +188,41 @@ std::string File::path_now() const {
   return still_at(path) ? path : "";  // a removed file's link ends with " (deleted)"
 }
 
+namespace {
+
+// False if nothing is there. Another error is no absence: a run that took it for one would start over.
+bool look_up(const std::string& path, struct stat& status) {
+  if (::stat(path.c_str(), &status) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP) return false;
+  fail(path, "cannot read", errno);
+}
+
+}  // namespace
+
 bool exists(const std::string& path) {
   struct stat status {};
-  return ::stat(path.c_str(), &status) == 0;
+  return look_up(path, status);
 }
 
 bool is_folder(const std::string& path) {
   struct stat status {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  return look_up(path, status) && S_ISDIR(status.st_mode);
 }
 
 std::vector<std::string> list_folder(const std::string& path) {
+  DIR* opened = ::opendir(path.c_str());
+  if (opened == nullptr && (errno == ENOENT || errno == ENOTDIR)) return {};
+  if (opened == nullptr) fail(path, "cannot read", errno);
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opened, ::closedir);
   std::vector<std::string> names;
-  DIR* folder = ::opendir(path.c_str());
-  if (folder == nullptr) return names;
-  while (const dirent* entry = ::readdir(folder)) {
+  for (;;) {
+    errno = 0;
+    const dirent* entry = ::readdir(folder.get());
+    if (entry == nullptr && errno != 0) fail(path, "cannot read", errno);
+    if (entry == nullptr) break;
     const std::string name = entry->d_name;
     if (name != "." && name != "..") names.push_back(name);
   }
-  ::closedir(folder);
   std::sort(names.begin(), names.end());
   return names;
 }

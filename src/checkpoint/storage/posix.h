@@ -68,9 +68,10 @@ class File {
 // The problem for errno `error` of `doing` ("cannot write") on `path`; `needed`: bytes to be written, or 0.
 Problem io_problem(const std::string& path, const std::string& doing, int error, std::int64_t needed = 0);
 
+// False only if nothing is there; an error of the disk is thrown.
 bool exists(const std::string& path);  // links followed
 bool is_folder(const std::string& path);
-// Names in a folder, sorted, without "." and ".."; empty if it cannot be read.
+// Names in a folder, sorted, without "." and ".."; empty if there is no such folder.
 std::vector<std::string> list_folder(const std::string& path);
 
 void make_folders(const std::string& path);                        // with parents; existing ones are fine

@@ -1,0 +1,21 @@
+// `restore_best`: OUTPUT/best of a resumed run.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/recipe.h"
+
+namespace hawser::train {
+
+// Makes OUTPUT/best the checkpoint with the lowest validation loss among itself and OUTPUT/checkpoints, and returns that
+// loss; nullopt if there is none. A run that ended between a save and the update of `best` left an older one.
+//
+// Only losses of the same validation data are compared (RunState::validation; `validation` is this run's). A `best` of
+// other validation data is moved to OUTPUT/earlier-N, with a line to `log`. Call on rank 0. UserError if files cannot be
+// renamed.
+std::optional<double> restore_best(const Recipe& recipe, const std::string& validation,
+                                   const std::function<void(const std::string&)>& log);
+
+}  // namespace hawser::train
