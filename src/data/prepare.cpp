@@ -13,6 +13,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Preparing replaces the token files in `output`: they must not be sources.
+void expect_not_replaced(const std::vector<Source>& sources, const char* key, const std::string& output,
+                         Problems& problems) {
+  for (const Source& source : sources) {
+    if (source.kind != SourceKind::tokens) continue;
+    for (const char* name : {"train", "valid"}) {
+      std::error_code absent;
+      if (!fs::equivalent(source.path + ".idx", fs::path(output) / cat(name, ".idx"), absent)) continue;
+      problems.add({.file = source.path + ".idx",
+                    .what = "the prepared data would replace this source",
+                    .at = key,
+                    .hint = "another data.prepared, or another output"});
+    }
+  }
+}
+
 PrepareJob check(const PrepareOptions& options, Problems& problems) {
   PrepareJob job;
   if (options.train.empty()) problems.add({.what = "no training data", .at = "data.train"});
@@ -24,6 +40,10 @@ PrepareJob check(const PrepareOptions& options, Problems& problems) {
   }
   job.from.train = find_sources(options.train, options.folder, "data.train", problems);
   job.from.validation = find_sources(options.validation, options.folder, "data.validation", problems);
+  if (problems.empty() && !token_files(options).in_place) {
+    expect_not_replaced(job.from.train, "data.train", options.output, problems);
+    expect_not_replaced(job.from.validation, "data.validation", options.output, problems);
+  }
   const auto is_text = [](const Source& source) { return source.kind != SourceKind::tokens; };
   const bool text = std::ranges::any_of(job.from.train, is_text) || std::ranges::any_of(job.from.validation, is_text);
   // Ids need no tokenizer. If there are no training sources, the tokenizer is loaded only to report its problems.

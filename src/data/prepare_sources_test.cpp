@@ -263,6 +263,34 @@ TEST_F(PrepareSources, DoesNotResumeWithOtherSources) {
   EXPECT_TRUE(files("out") == files("second"));
 }
 
+TEST_F(PrepareSources, NeverReplacesItsOwnSourcesOrForeignFiles) {
+  folder_.write("c.jsonl", lines(20, 1));
+  PrepareOptions split = options({"c.jsonl"}, "out");
+  split.validation_fraction = 0.5;
+  prepare(split);
+  const auto before = files("out");
+  PrepareOptions again = options({"out/train"}, "out");
+  again.validation_fraction = 0.5;
+  EXPECT_EQ(rejection(again),
+            "out/train.idx: the prepared data would replace this source at data.train; try another data.prepared, or "
+            "another output");
+  PrepareOptions held = options({"c.jsonl"}, "out");
+  held.validation = {"out/valid"};
+  EXPECT_NE(rejection(held).find("out/valid.idx: the prepared data would replace this source at data.validation"),
+            std::string::npos);
+  EXPECT_TRUE(files("out") == before);
+  EXPECT_EQ(rejection(options({"out/train"}, "out")), "accepted") << "used in place";
+  // Token files of another tool.
+  fs::create_directories(folder_.path("foreign"));
+  for (const char* name : {"valid.bin", "valid.idx"})
+    fs::copy_file(folder_.path("out/") + name, folder_.path("foreign/") + name);
+  EXPECT_EQ(rejection(options({"c.jsonl"}, "foreign")),
+            "foreign/valid.bin: the prepared data would replace this file, which `hawser prepare` did not write; try "
+            "another data.prepared, or remove the file");
+  EXPECT_TRUE(fs::exists(folder_.path("foreign/valid.bin")));
+  EXPECT_FALSE(fs::exists(folder_.path("foreign/train.bin")));
+}
+
 TEST_F(PrepareSources, OneProcessAtATime) {
   folder_.write("a.txt", "words");
   fs::create_directories(folder_.path("out/unfinished"));

@@ -110,7 +110,22 @@ Prepared Preparer::run() {
   return result();
 }
 
+// Token files of prepare have a manifest, or while they are replaced, the unfinished folder.
+void Preparer::expect_own_files() const {
+  const fs::path output(options_.output);
+  std::error_code absent;
+  const auto has = [&](const char* name) { return fs::exists(output / name, absent); };
+  if (has("prepared.json") || has("unfinished")) return;
+  for (const char* name : {"train.bin", "train.idx", "valid.bin", "valid.idx"}) {
+    if (!has(name) || has("prepared.json")) continue;  // another process may just have finished
+    throw UserError({.file = (output / name).string(),
+                     .what = "the prepared data would replace this file, which `hawser prepare` did not write",
+                     .hint = "another data.prepared, or remove the file"});
+  }
+}
+
 void Preparer::open() {
+  expect_own_files();
   make_folders(options_.output);
   folder_.emplace(options_.output);
   if (open_unfinished()) return;

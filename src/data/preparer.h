@@ -51,6 +51,7 @@ class Preparer {
  private:
   void open();
   bool open_unfinished();
+  void expect_own_files() const;
   void open_drafts();
   void hold_out();
   void read(bool validation);
