@@ -20,15 +20,18 @@ constexpr std::chrono::seconds kSyncEvery{1};
 
 }  // namespace
 
-// The leading lines whose steps increase and are at most `last`.
+// The leading lines whose steps increase and are at most `last`; lines that cannot be read stay among them.
 MetricsFile::Kept MetricsFile::lines_to_keep(const std::string& path, std::int64_t last) {
   Kept kept;
   if (last <= 0) return kept;
   std::ifstream in = open_regular(path);
+  std::int64_t read = 0;
   for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: the last line has no newline
+    read += static_cast<std::int64_t>(line.size()) + 1;
     const auto metrics = from_json(line);
-    if (!metrics || metrics->step <= kept.last_step || metrics->step > last) break;
-    kept = {kept.bytes + static_cast<std::int64_t>(line.size()) + 1, metrics->step};
+    if (!metrics) continue;
+    if (metrics->step <= kept.last_step || metrics->step > last) break;
+    kept = {read, metrics->step};
   }
   return kept;
 }

@@ -109,6 +109,20 @@ TEST(Displaced, RemovedMetricsAreWrittenAgain) {
   expect_all_steps(place.out());
 }
 
+TEST(Displaced, ReplacedMetricsLoseNoLine) {
+  const Workplace place;
+  Fit going(place, {"--ranks", "1"});
+  ASSERT_TRUE(eventually([&] { return newest_step(place.out()) >= 5 || !going.going(); }));
+  fs::copy_file(place.out() / "metrics.jsonl", place.out("edited"));  // as `sed -i` does
+  fs::rename(place.out("edited"), place.out() / "metrics.jsonl");
+  const Ended ended = going.wait();
+  EXPECT_EQ(ended.code, 2) << ended.err;
+  EXPECT_NE(ended.err.find("metrics.jsonl was replaced during the run; the other file is now "), std::string::npos)
+      << ended.err;
+  EXPECT_TRUE(fs::exists(place.out() / "metrics.replaced-1.jsonl"));
+  expect_all_steps(place.out());
+}
+
 // Without its lock another run could start in the folder.
 TEST(Displaced, ARemovedLockStopsTheRun) {
   const Workplace place;
