@@ -112,7 +112,7 @@ struct CheckpointRecipe {
 };
 
 struct RunRecipe {
-  int ranks = 0;    // 0: one per GPU; on the CPU the product of the degrees
+  int ranks = 0;    // 0: one per GPU; on the CPU the larger of the shard and context degrees
   int threads = 0;  // CPU threads per rank; 0: cores / ranks of this machine
   DeviceChoice device = DeviceChoice::automatic;
   double collective_timeout_s = 120.0;

@@ -34,12 +34,13 @@ int export_model(const ExportOptions& options) {
 
 void add_export(CLI::App& app, const Commands& commands, Chosen& chosen) {
   const auto options = std::make_shared<ExportOptions>();
-  CLI::App* command = add_command(app,
-                                  {.name = "export",
-                                   .what = "write a checkpoint as a Hugging Face model folder",
-                                   .examples = {"hawser export runs/novels models/novels",
-                                                "hawser export runs/novels/checkpoints/step-200 models/novels-200"}},
-                                  options->common);
+  CLI::App* command =
+      add_command(app,
+                  {.name = "export",
+                   .what = "write a checkpoint as a Hugging Face model folder",
+                   .examples = {"hawser export runs/novels models/novels",
+                                "hawser export runs/novels/checkpoints/step-00000200 models/novels-200"}},
+                  options->common);
   add_positional(*command, "SOURCE", options->source, "run folder (its last checkpoint) or checkpoint");
   add_positional(*command, "OUT_DIR", options->output, "folder to write");
   on_chosen(*command, [options, &commands, &chosen] {

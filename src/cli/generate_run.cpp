@@ -49,7 +49,10 @@ void print_rates(const Counts& counts) {
     return std::string(text);
   };
   std::string line = part("prompts", counts.prefill_tokens, counts.prefill_rate());
-  if (counts.decode_tokens > 0) line += ", " + part("answers", counts.decode_tokens, counts.decode_rate());
+  // The first token of an answer comes from the pass over its prompt.
+  const std::int64_t answered = counts.decode_tokens + counts.prompts;
+  line += ", " + (counts.decode_tokens > 0 ? part("answers", answered, counts.decode_rate())
+                                           : cat("answers ", plural(answered, "token")));
   print("", line);
 }
 

@@ -399,15 +399,15 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command = add_command(
       app,
       {.name = "inspect",
-       .what = "show the contents of a checkpoint, model, token file, trace or prepared data",
+       .what = "show what a checkpoint, model, token file or trace contains; `inspect data`: training samples",
        .examples = {"hawser inspect checkpoint runs/novels/best --verify",
                     "hawser inspect runs/novels/data/train.bin --json", "hawser inspect data recipe.yaml --samples 5"}},
       options->common);
   add_positional(*command, "PATH", options->path,
-                 "checkpoint, model folder, token file or trace; or the word data or checkpoint");
+                 "checkpoint, model folder, token file or trace; or `data`, followed by RECIPE; or `checkpoint`, "
+                 "followed by a folder");
   add_positional(*command, "[RECIPE]", options->data,
-                 "after the word data: recipe with prepared data, or token file; after the word checkpoint: "
-                 "its folder");
+                 "after `data`: recipe with prepared data, or token file; after `checkpoint`: its folder");
   add_number(*command, "--samples", 0, 1 << 20, "data: number of sequences to show; default 3",
              [options](std::int64_t value) { options->samples = value; });
   add_number(*command, "--first", 0, std::int64_t{1} << 40,

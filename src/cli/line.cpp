@@ -120,15 +120,15 @@ CLI::App* add_command(CLI::App& parent, const CommandText& text, CommonOptions& 
   const auto add_common = [&](CLI::Option* option, const char* takes) {
     option->group(kCommonGroup)->option_text(takes);
   };
-  add_common(
-      app->add_option_function<std::string>(
-          "--ranks",
-          [&common](const std::string& value) {
-            common.ranks = static_cast<int>(whole_number("--ranks", value, 1, 1 << 20));
-          },
-          "number of ranks to run or to plan for; default for fit: one per GPU, or on the CPU the product of the "
-          "degrees; for others: 1"),
-      "N");
+  add_common(app->add_option_function<std::string>(
+                 "--ranks",
+                 [&common](const std::string& value) {
+                   common.ranks = static_cast<int>(whole_number("--ranks", value, 1, 1 << 20));
+                 },
+                 "number of ranks to run or to plan for; default for fit and plan: one per GPU, or on the CPU the "
+                 "larger of the "
+                 "recipe's shard and context degrees; for others: 1"),
+             "N");
   add_common(
       app->add_option("--set", common.overrides, "override a key of the recipe, as in --set train.steps=10; repeatable")
           ->expected(1)

@@ -46,7 +46,7 @@ void check_layout(const Recipe& recipe, int world, Problems& problems);
 void check_blocks(const Recipe& recipe, std::int64_t blocks, Problems& problems);
 
 // Ranks to start if the user gives no number: run.ranks; else one per GPU on CUDA (`gpus`: those of this machine); else
-// the product of the degrees, where a hybrid_shard_degree of 0 requires no more than the other degrees.
+// the larger of hybrid_shard_degree and context_parallel_degree.
 int default_ranks(const Recipe& recipe, DeviceChoice device, int gpus = 0);
 
 // "train.steps, line 12" (or ", --set"; or the bare key if it was not given): the `at` of a Problem.

@@ -138,7 +138,9 @@ std::vector<Key> make_schema() {
            "steps wait only for a copy to host memory; disk writes run in the background (docs/checkpoints.md)"),
 
       integer("run.ranks", HAWSER_FIELD(run.ranks), {.min = 0, .max = kMaxRanks},
-              "processes; 0: one per GPU, on the CPU the product of the degrees; same as --ranks"),
+              "processes; 0: one per GPU, on the CPU the larger of hybrid_shard_degree and context_parallel_degree; "
+              "same as "
+              "--ranks"),
       integer("run.threads", HAWSER_FIELD(run.threads), {.min = 0, .max = kMaxThreads},
               "CPU threads per rank; 0: cores / ranks"),
       word("run.device", HAWSER_FIELD(run.device),
@@ -190,7 +192,9 @@ const std::vector<Section>& sections() {
       {"data",
        "Training data. Relative paths start at the recipe's folder; those of `--set` at the working directory; `~` is "
        "the home folder."},
-      {"parallel", "Parallelism. Ranks = replicas x shard x context."},
+      {"parallel",
+       "Parallelism. Ranks = replicas x hybrid_shard_degree; a context-parallel group is part of the ranks that "
+       "shard."},
       {"memory", "Activation checkpointing and memory limits."},
       {"precision", "Compute precision."},
       {"train", "Steps, batch sizes, evaluation."},

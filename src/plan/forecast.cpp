@@ -93,7 +93,9 @@ std::string does_not_fit(const Recipe& recipe, std::int64_t capacity, std::int64
 std::string rejection(const Recipe& recipe, const Forecast& forecast, const std::vector<Suggestion>& suggestions) {
   std::string out = does_not_fit(recipe, forecast.capacity, forecast.needed(), "");
   if (suggestions.empty()) {
-    return out + "\nno settings were found that fit and keep sequence length and global batch: more ranks are needed";
+    return out +
+           "\nno settings were found that fit and keep sequence length and global batch; more ranks or more memory per "
+           "rank are needed";
   }
   out += cat("\n", suggestions.size() < kSuggestions ? "only " : "",
              plural(static_cast<std::int64_t>(suggestions.size()), "way"),

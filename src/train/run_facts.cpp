@@ -58,7 +58,8 @@ std::string cpu_model() {
 }
 
 std::string mesh_text(const MeshSizes& mesh) {
-  return fmt::format("{} replicated x {} sharded x {} context", mesh.replicate, mesh.shard, mesh.context);
+  return fmt::format("{} x {} ranks that shard, in context-parallel groups of {}", mesh.replicate,
+                     mesh.shard * mesh.context, mesh.context);
 }
 
 report::Table environment(const RunPlace& place) {

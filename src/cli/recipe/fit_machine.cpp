@@ -67,8 +67,7 @@ class Fitting {
     const Recipe base = with_length(length);
     const plan::Forecaster planned = forecaster(base);
     const plan::Forecast forecast = planned.forecast();
-    const double margin = fixed("memory.activation_checkpointing") ? 1.0 : 1 - plan::kAutoMargin;
-    const bool fits = double(forecast.needed()) <= margin * double(forecast.capacity);
+    const bool fits = double(forecast.needed()) <= margin() * double(forecast.capacity);
     if (fits && !place_.target.cuda) return Fitted{base, forecast};
     for (const plan::Suggestion& suggestion :
          planned.suggestions(set_by_user() ? kSuggestionsExamined : plan::kSuggestions)) {  // fastest first
@@ -83,8 +82,9 @@ class Fitting {
   // Minimum need of a rank with this length and number of ranks.
   struct MinNeed {
     std::int64_t needed = 0, capacity = 0;
-    bool fits() const { return needed <= capacity; }
   };
+  double margin() const { return fixed("memory.activation_checkpointing") ? 1.0 : 1 - plan::kAutoMargin; }
+  bool fits(const MinNeed& need) const { return double(need.needed) <= margin() * double(need.capacity); }
   MinNeed min(std::int64_t length, int world) const {
     Recipe recipe = with_length(length);
     if (!fixed("memory.activation_checkpointing")) {
@@ -96,6 +96,21 @@ class Fitting {
                                    std::max(1, place_.machine.cores / world));
     const plan::Forecast forecast = planned.forecast();
     return {forecast.needed(), forecast.capacity};
+  }
+
+  // The memory per rank with which `run` accepts this length, at least `needed` bytes. Its batch, unlike that of min(),
+  // may take several micro-batches a step.
+  std::int64_t enough_mebibytes(std::int64_t length, std::int64_t needed) const {
+    constexpr int kTries = 40;  // of 2% each: twice the memory
+    auto mebibytes = static_cast<std::int64_t>(double(needed) / margin() / (1 << 20)) + 1;
+    for (int tries = 0; tries < kTries; ++tries) {
+      Recipe with = recipe_;
+      with.memory.capacity = Bytes(mebibytes << 20);
+      with.places["memory.capacity"] = "--memory";
+      if (Fitting(with, model_, place_, length).at(length)) break;
+      mebibytes += std::max<std::int64_t>(1, mebibytes / 50);
+    }
+    return mebibytes;
   }
 
   [[noreturn]] void reject(std::int64_t length) const {
@@ -116,12 +131,11 @@ class Fitting {
       layout.train.global_batch_size = world * layout.train.micro_batch_size;
       check_layout(layout, world, problems);
       if (!problems.empty()) break;
-      if (const MinNeed there = min(length, world); there.fits()) {
+      if (const MinNeed there = min(length, world); fits(there)) {
         more = cat("--ranks ", world, " (", format_bytes(Bytes(there.needed)), " each)");
       }
     }
-    const std::int64_t mebibytes = (here.needed >> 20) + 1;
-    const std::string memory = cat("--memory ", mebibytes, "MiB");
+    const std::string memory = cat("--memory ", enough_mebibytes(length, here.needed), "MiB");
     out += cat("\nit would fit with ", more.empty() ? "" : more + " or ", memory, " per rank, on a machine that has it",
                place_.target.cuda ? "" : "; --target h200 writes a recipe for H200 GPUs");
     throw Error(ExitCode::does_not_fit, out);

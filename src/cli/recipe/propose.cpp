@@ -88,7 +88,7 @@ class Proposer {
     if (!given && place_.world > 1) recipe_.run.ranks = place_.world;
     place_.threads = recipe_.run.threads > 0 ? recipe_.run.threads : std::max(1, place_.machine.cores / place_.world);
     if (given) {
-      why("run.ranks", "set by you; data, batch and memory below depend on it");
+      why("run.ranks", "set by you; data, batch and memory depend on it");
     } else if (place_.world > 1) {
       why("run.ranks", cat("one per GPU: this machine has ", gpus));
     } else if (!cuda) {
@@ -231,7 +231,8 @@ class Proposer {
   void explain_fit(const Recipe& before, const Fitted& fitted) {
     const plan::Forecast& f = fitted.forecast;
     if (recipe_.data.sequence_length < fitted.wanted_length) {
-      why("data.sequence_length", cat("the longest that fits in memory, halved from ", fitted.wanted_length));
+      why("data.sequence_length",
+          cat("the longest that fits in memory: ", fitted.wanted_length, " is halved until it fits"));
       if (!fixed("train.global_batch_size")) {
         why("train.global_batch_size",
             cat(tokens_text(double(recipe_.train.global_batch_size * recipe_.data.sequence_length)),
@@ -250,7 +251,7 @@ class Proposer {
     const std::string compute = f.layout.compute == DType::bf16 ? "bf16" : "float32";
     if (!fixed("precision.compute")) {
       why("precision.compute", place_.target.cuda
-                                   ? cat("resolves to ", compute, " on a GPU, with weights and reductions in float32")
+                                   ? cat("resolves to ", compute, " on a GPU, with float32 master weights")
                                    : cat("resolves to ", compute,
                                          "; bf16 is about twice as fast "
                                          "on a CPU with bf16 units, and uses less memory"));
@@ -258,7 +259,8 @@ class Proposer {
     if (!fixed("train.micro_batch_size")) {
       const auto micro = f.layout.micro_batches;
       why("train.micro_batch_size",
-          cat("the step accumulates ", micro, micro == 1 ? " micro-batch" : " micro-batches", " per rank",
+          cat(micro == 1 ? std::string("one micro-batch per rank and step")
+                         : cat("each step accumulates the gradients of ", micro, " micro-batches per rank"),
               recipe_.train.micro_batch_size == 1 ? ": one sequence at a time uses the least memory"
                                                   : ", the size predicted to be fastest"));
     }
