@@ -6,6 +6,7 @@
 
 #include "cli/exit.h"
 #include "launch/environment.h"
+#include "launch/stop.h"
 
 namespace hawser::cli {
 namespace {
@@ -56,6 +57,7 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
     return body.run(nullptr);
   }
   comm::World ranks(recipe.run.collective_timeout_s);
+  note_started();
   try {
     const RankPlace place{ranks.rank().value(), ranks.size()};
     const Verdict verdict = joined(ranks.all_gather_strings(checked(body, place).text()));

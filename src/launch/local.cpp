@@ -168,7 +168,7 @@ class Supervisor {
       // A rank has ended the run, and mpirun ends the others: within seconds, unless it is stuck itself.
       if (!kill_at_ && !filter_.ends().empty()) kill_at_ = Clock::now() + kGrace;
       if (!status_ && kill_at_ && Clock::now() >= *kill_at_) end_all();
-      if (!status_ && stop_.page().started < launch_.ranks && Clock::now() >= start_deadline_) {
+      if (!status_ && !all_started() && Clock::now() >= start_deadline_) {
         late_ = launch_.ranks - stop_.page().started;
         end_all();
       }
@@ -176,7 +176,7 @@ class Supervisor {
     end_all();  // mpirun may leave ranks behind: stopped ones, or all if it was killed
     drain();
     if (interruption_ == Interruption::ended && stop_.page().claim(StopPage::of_launcher)) {
-      print_after_signal(launch_.saves && stop_.page().started > 0 ? kEndedLine : kInterruptedLine);
+      print_after_signal(launch_.saves && all_started() ? kEndedLine : kInterruptedLine);
     }
     if (late_ > 0 && interruption_ == Interruption::none) {
       print(cat(late_, " of ", launch_.ranks, " ranks did not start within ",
@@ -264,11 +264,13 @@ class Supervisor {
     errors_ = -1;  // poll ignores negative descriptors
   }
 
+  bool all_started() { return stop_.page().started >= launch_.ranks; }
+
   void take_signal(int signal) {
     if (signal == SIGCHLD) return;  // only wakes the loop
     signals_.answered();
-    if (status_) return;                                                  // mpirun has already exited
-    const bool can_save = stop_.page().started > 0 || signal == SIGUSR1;  // Slurm's SIGUSR1 announces the end of a job
+    if (status_) return;                                       // mpirun has already exited
+    const bool can_save = all_started() || signal == SIGUSR1;  // Slurm's SIGUSR1 announces the end of a job
     if (launch_.saves && can_save && interruption_ == Interruption::none) {
       interruption_ = Interruption::asked;
       print_after_signal(kSavingLine);

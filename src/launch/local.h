@@ -7,8 +7,8 @@
 // directory. Standard output is rank 0's, byte for byte. Ranks get no standard input.
 //
 // Signals: the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 asks all ranks to save and stop (stop.h), even if it arrives
-// during startup; a second one, except SIGUSR1, kills them. While no rank has started there is nothing to save, and the
-// first one, except SIGUSR1, kills mpirun. If the command does not save, the first signal kills them.
+// during startup; a second one, except SIGUSR1, kills them. Until all ranks have started MPI there is nothing to save, and
+// the first one, except SIGUSR1, kills them. If the command does not save, the first signal kills them.
 // Signals of the terminal reach only this process. When launch_local returns, no process of the run is left and nothing
 // is written any more; if this process is killed, mpirun and the ranks exit too.
 #pragma once
@@ -26,8 +26,8 @@ struct LocalLaunch {
   int threads = 0;                   // CPU threads per rank; 0: cores / ranks, at least 1
   std::vector<std::string> command;  // program and arguments; empty: the command line of this process
   bool saves = false;                // ranks poll stop_requested(), save and exit
-  // Time within which all ranks must reach main(); then the run ends with an error. mpirun may wait forever for a rank
-  // that it cannot start.
+  // Time within which all ranks must start MPI and call note_started() (stop.h); then the run ends with an error. mpirun
+  // may wait forever for a rank that it cannot start, and a rank for others inside MPI_Init.
   std::chrono::milliseconds start_limit = std::chrono::seconds(120);
 };
 

@@ -214,20 +214,22 @@ TEST(LaunchLocal, TheFirstInterruptLetsRanksSave) {
 }
 
 TEST(LaunchLocal, RanksThatDoNotStartEndTheRunAfterATimeLimit) {
-  Launched run(2, {"unstarted"}, false, false, std::chrono::milliseconds(1500));
-  const auto begin = Clock::now();
-  EXPECT_EQ(run.wait(), 3);
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
-  EXPECT_EQ(run.err(),
-            "hawser: 2 of 2 ranks did not start within 1 s; check mpirun and the limits of open files and "
-            "processes (ulimit -n, ulimit -u)\n");
+  for (const char* what : {"unstarted", "absent"}) {
+    Launched run(2, {what}, false, false, std::chrono::milliseconds(1500));
+    const auto begin = Clock::now();
+    EXPECT_EQ(run.wait(), 3);
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+    EXPECT_EQ(run.err(),
+              "hawser: 2 of 2 ranks did not start within 1 s; check mpirun and the limits of open files and "
+              "processes (ulimit -n, ulimit -u)\n");
+  }
 }
 
 // Nothing is computed yet, so nothing can be saved; schedulers send a single SIGTERM.
-TEST(LaunchLocal, TheFirstSignalBeforeARankHasStartedEndsTheRun) {
+TEST(LaunchLocal, TheFirstSignalBeforeRanksHaveStartedEndsTheRun) {
   for (const int signal : {SIGINT, SIGTERM}) {
     for (const bool stopped : {false, true}) {  // mpirun itself
-      Launched run(2, {"unstarted"});
+      Launched run(2, {signal == SIGINT ? "unstarted" : "absent"});
       std::this_thread::sleep_for(std::chrono::milliseconds(700));
       const pid_t mpirun = child_of(run.process);
       if (stopped) kill(mpirun, SIGSTOP);

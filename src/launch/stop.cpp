@@ -74,12 +74,15 @@ void handle(std::initializer_list<int> signals, void (*handler)(int)) {
 void end_when_interrupted() {
   if (launched_locally()) {
     if (const char* path = std::getenv(kStopVariable)) g_page = open_stop_page(path);
-    if (g_page != nullptr) ++g_page->started;
     return;
   }
   g_speaks = launched_as().rank == 0;
   g_terminal = isatty(STDERR_FILENO);
   handle({SIGINT, SIGTERM, SIGHUP}, on_interrupt);
+}
+
+void note_started() {
+  if (g_page != nullptr) ++g_page->started;
 }
 
 void catch_stop_signals(const char* ended) {

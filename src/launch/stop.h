@@ -2,6 +2,8 @@
 //
 //   end_when_interrupted();   // in every command, first
 //   catch_stop_signals();     // in a command that saves
+//   comm::World world;
+//   note_started();
 //   while (!stop_requested()) train_one_step();
 //   save(), print_last_message(print);
 //
@@ -25,6 +27,9 @@ inline constexpr char kEndedAnsweringLine[] = "stopped at once; answers so far, 
 inline constexpr char kInterruptedLine[] = "interrupted";
 
 void end_when_interrupted();
+
+// Call once MPI is started: the launcher waits for it in all of its ranks, with a time limit (local.h).
+void note_started();
 
 void catch_stop_signals(const char* ended = kEndedLine);  // `ended`: message of the second signal; a string literal
 bool stop_requested();

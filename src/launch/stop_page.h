@@ -13,7 +13,7 @@ struct StopPage {
   enum Side : char { none, of_ranks, of_launcher };
 
   std::atomic<bool> requested{false};
-  std::atomic<int> started{0};  // ranks whose main() runs
+  std::atomic<int> started{0};  // ranks that have started MPI
   std::atomic<Side> last_message{none};
 
   // True if `by` holds the claim, from this call or an earlier one.

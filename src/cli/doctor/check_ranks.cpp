@@ -19,6 +19,7 @@
 #include "device/device.h"
 #include "launch/environment.h"
 #include "launch/local.h"
+#include "launch/stop.h"
 
 namespace hawser::cli::checks {
 namespace {
@@ -108,6 +109,7 @@ class Caught {
 
 int measure_as_rank() {
   comm::World world(kTimeLimit);
+  note_started();
   try {
     const auto device = make_cpu_device();
     const auto mesh = comm::make_mpi_mesh(world, comm::mesh_sizes(world.size(), 0, 1), kTimeLimit);

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <string>
 
+#include "launch/environment.h"
 #include "launch/stop.h"
 
 // MPI keeps memory until the process exits; leak checks would report it.
@@ -66,7 +67,12 @@ int main(int argc, char** argv) {
   }
   hawser::end_when_interrupted();
   hawser::catch_stop_signals();
+  // Rank 0 waits in MPI_Init for the others.
+  if (argc > 1 && std::string(argv[1]) == "absent" && hawser::launched_as().rank > 0) {
+    for (;;) pause_ms(1000);
+  }
   MPI_Init(&argc, &argv);
+  hawser::note_started();
   int rank = 0;
   int ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
