@@ -1,7 +1,9 @@
 // Tests of the launcher without mpirun.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +16,7 @@
 #include "launch/mpirun_output.h"
 #include "launch/stop.h"
 #include "launch/stop_page.h"
+#include "launch/testing/full_pipe.h"
 
 namespace hawser {
 namespace {
@@ -213,6 +216,23 @@ TEST(StopSignals, DoNotCutTheLastMessage) {
         raise(SIGINT);
       },
       ::testing::ExitedWithCode(130), "^hawser: saving and stopping[^\n]*\nstopped\n$");
+}
+
+TEST(StopSignals, EndTheProcessWhileNoProcessReadsStandardError) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  fill(ends[1]);
+  EXPECT_EXIT(
+      {
+        dup2(ends[1], STDERR_FILENO);
+        alarm(20);
+        catch_stop_signals();
+        raise(SIGTERM);
+        raise(SIGTERM);
+      },
+      ::testing::ExitedWithCode(130), "");
+  close(ends[0]);
+  close(ends[1]);
 }
 
 TEST(StopSignals, TheFirstIsARequest) {

@@ -17,11 +17,13 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <optional>
 
 #include "base/addresses.h"
 #include "base/error.h"
 #include "launch/environment.h"
+#include "launch/error_output.h"
 #include "launch/scratch.h"
 #include "launch/session.h"
 #include "launch/stop.h"
@@ -141,15 +143,6 @@ void expect_open_files(int ranks) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void write_all(int file, const std::string& text) {
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t size = write(file, text.data() + done, text.size() - done);
-    if (size < 0 && errno == EINTR) continue;
-    if (size <= 0) return;  // no reader; the run continues
-    done += static_cast<std::size_t>(size);
-  }
-}
-
 // Supervises one mpirun, from fork to its last output.
 class Supervisor {
  public:
@@ -157,12 +150,27 @@ class Supervisor {
       : launch_(launch), stop_(scratch_.path()), words_(mpirun_command(launch, scratch_)) {}
 
   int run() {
+    const int code = supervise();
+    deliver_output();
+    return code;
+  }
+
+ private:
+  static constexpr int kQuiet = 50;  // ms without output until an incomplete line is printed
+  static constexpr std::chrono::seconds kLastMessageTimeout{3};
+  static constexpr std::chrono::seconds kGrace{8};     // for mpirun, after a rank has ended the run
+  static constexpr std::chrono::seconds kPatience{8};  // for the kernel, after SIGKILL
+  static constexpr std::chrono::seconds kReader{1};    // for a reader of standard error, after an interruption
+  static constexpr std::size_t kMaxPending = 1 << 20;  // bytes; then the ranks wait for the reader too
+
+  int supervise() {
     start();
     while (!status_) {
-      std::array<pollfd, 2> files{{{signals_.file(), POLLIN, 0}, {errors_, POLLIN, 0}}};
+      const bool full = output_.pending() >= kMaxPending;
+      std::array<pollfd, 2> files{{{signals_.file(), POLLIN, 0}, {full ? -1 : errors_, POLLIN, 0}}};
       const int ready = poll(files.data(), files.size(), kQuiet);
-      if (ready == 0) write_all(STDERR_FILENO, filter_.flush());
-      if (files[1].revents != 0) take_errors();
+      if (ready == 0 && !full) output_.put(filter_.flush());
+      if (files[1].revents != 0) take_errors(kMaxPending);
       while (const auto signal = signals_.next()) take_signal(*signal);
       look_after_child();
       // A rank has ended the run, and mpirun ends the others: within seconds, unless it is stuck itself.
@@ -188,12 +196,6 @@ class Supervisor {
     if (!end.line.empty()) print(end.line);
     return end.code;
   }
-
- private:
-  static constexpr int kQuiet = 50;  // ms without output until an incomplete line is printed
-  static constexpr std::chrono::seconds kLastMessageTimeout{3};
-  static constexpr std::chrono::seconds kGrace{8};     // for mpirun, after a rank has ended the run
-  static constexpr std::chrono::seconds kPatience{8};  // for the kernel, after SIGKILL
 
   void start() {
     std::array<int, 2> pipe_ends{};
@@ -236,22 +238,20 @@ class Supervisor {
     _exit(127);
   }
 
-  void print(const std::string& line) {
-    write_all(STDERR_FILENO, (filter_.end_line() ? "\nhawser: " : "hawser: ") + line + "\n");
-  }
+  void print(const std::string& line) { output_.put((filter_.end_line() ? "\nhawser: " : "hawser: ") + line + "\n"); }
 
   // A terminal echoes ^C at the cursor.
   void print_after_signal(const std::string& line) {
     const bool in_line = filter_.end_line() || terminal_;
-    write_all(STDERR_FILENO, (in_line ? "\nhawser: " : "hawser: ") + line + "\n");
+    output_.put((in_line ? "\nhawser: " : "hawser: ") + line + "\n");
   }
 
-  void take_errors() {
+  void take_errors(std::size_t max_pending) {
     std::array<char, 16384> bytes{};
-    for (;;) {
+    while (output_.pending() < max_pending) {
       const ssize_t size = read(errors_, bytes.data(), bytes.size());
       if (size > 0) {
-        write_all(STDERR_FILENO, filter_.feed({bytes.data(), static_cast<std::size_t>(size)}));
+        output_.put(filter_.feed({bytes.data(), static_cast<std::size_t>(size)}));
         continue;
       }
       if (size == 0 || (errno != EAGAIN && errno != EINTR)) errors_ended();
@@ -307,10 +307,24 @@ class Supervisor {
     while (errors_ >= 0 && Clock::now() < end) {
       pollfd file{errors_, POLLIN, 0};
       if (poll(&file, 1, 100) == 0) break;
-      take_errors();
+      take_errors(std::numeric_limits<std::size_t>::max());
     }
     if (errors_ >= 0) errors_ended();
-    write_all(STDERR_FILENO, filter_.finish());
+    output_.put(filter_.finish());
+  }
+
+  // Waits for the reader of standard error, however slow it is; after an interruption only for a moment.
+  void deliver_output() {
+    bool interrupted = interruption_ == Interruption::ended;
+    for (auto end = Clock::now() + kReader; output_.pending() > 0 && !(interrupted && Clock::now() >= end);) {
+      output_.wait(std::chrono::milliseconds(kQuiet));
+      while (const auto signal = signals_.next()) {
+        if (interrupted || *signal == SIGCHLD || *signal == SIGUSR1) continue;
+        interrupted = true;
+        signals_.answered();
+        end = Clock::now() + kReader;
+      }
+    }
   }
 
   LocalLaunch launch_;
@@ -320,6 +334,7 @@ class Supervisor {
   std::vector<std::string> words_;
   SignalQueue signals_;
   MpirunOutputFilter filter_;
+  ErrorOutput output_;
   pid_t child_ = -1;
   int errors_ = -1;
   const bool terminal_ = isatty(STDERR_FILENO) != 0;

@@ -7,8 +7,9 @@
 // directory. Standard output is rank 0's, byte for byte. Ranks get no standard input.
 //
 // Signals: the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 asks all ranks to save and stop (stop.h), even if it arrives
-// during startup; a second one, except SIGUSR1, kills them. Until all ranks have started MPI there is nothing to save, and
-// the first one, except SIGUSR1, kills them. If the command does not save, the first signal kills them.
+// during startup; a second one, except SIGUSR1, kills them. Until all ranks have started MPI there is nothing to save,
+// and the first one, except SIGUSR1, kills them. If the command does not save, the first signal kills them. All of this
+// works while no process reads standard error: it loses only what is not read within a second after the end.
 // Signals of the terminal reach only this process. When launch_local returns, no process of the run is left and nothing
 // is written any more; if this process is killed, mpirun and the ranks exit too.
 #pragma once

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -20,6 +21,7 @@
 #include "base/testing/temporary_folder.h"
 #include "launch/environment.h"
 #include "launch/local.h"
+#include "launch/testing/full_pipe.h"
 
 namespace hawser {
 namespace {
@@ -30,9 +32,15 @@ using Clock = std::chrono::steady_clock;
 // A launcher in its own process, like `hawser fit`, with standard output and error in files.
 class Launched {
  public:
-  // crowded: with another thread that blocks no signal, such as a GPU driver's.
-  Launched(int ranks, std::vector<std::string> words, bool bare = false, bool crowded = false,
-           std::chrono::milliseconds start_limit = std::chrono::seconds(120), rlimit open_files = {}) {
+  struct Setting {
+    bool bare = false;     // without environment variables
+    bool crowded = false;  // with another thread that blocks no signal, such as a GPU driver's
+    std::chrono::milliseconds start_limit = std::chrono::seconds(120);
+    rlimit open_files = {};
+    int errors = -1;  // standard error, instead of the file
+  };
+  Launched(int ranks, std::vector<std::string> words) : Launched(ranks, std::move(words), Setting()) {}
+  Launched(int ranks, std::vector<std::string> words, const Setting& setting) {
     for (std::string& word : words)
       if (word == "PIDS") word = folder.path("pid");
     words.insert(words.begin(), HAWSER_TEST_RANK);
@@ -40,18 +48,19 @@ class Launched {
     if (process < 0) std::abort();
     if (process == 0) {
       dup2(open((folder / "out").c_str(), O_WRONLY | O_CREAT, 0600), STDOUT_FILENO);
-      dup2(open((folder / "err").c_str(), O_WRONLY | O_CREAT, 0600), STDERR_FILENO);
-      if (bare) clearenv();
-      if (open_files.rlim_max > 0) setrlimit(RLIMIT_NOFILE, &open_files);
-      if (crowded) {
+      dup2(setting.errors >= 0 ? setting.errors : open((folder / "err").c_str(), O_WRONLY | O_CREAT, 0600),
+           STDERR_FILENO);
+      if (setting.bare) clearenv();
+      if (setting.open_files.rlim_max > 0) setrlimit(RLIMIT_NOFILE, &setting.open_files);
+      if (setting.crowded) {
         std::thread([] {
           for (;;) pause();
         }).detach();
       }
       int code = 99;
       try {
-        code =
-            launch_local({.ranks = ranks, .threads = 3, .command = words, .saves = true, .start_limit = start_limit});
+        code = launch_local(
+            {.ranks = ranks, .threads = 3, .command = words, .saves = true, .start_limit = setting.start_limit});
       } catch (const Error& error) {
         if (write(STDERR_FILENO, error.what(), std::strlen(error.what())) < 0) code = 98;
         code = static_cast<int>(error.code());
@@ -144,7 +153,7 @@ TEST(LaunchLocal, StandardOutputIsRankZerosByteForByte) {
 // detect mpirun's exit anyway.
 TEST(LaunchLocal, EndsIfAnotherThreadReceivesItsSignals) {
   for (int turn = 0; turn < 4; ++turn) {
-    Launched run(1, {"code", "0"}, /*bare=*/false, /*crowded=*/true);
+    Launched run(1, {"code", "0"}, {.crowded = true});
     ASSERT_TRUE(end_within(run.process, 30)) << "turn " << turn;
     EXPECT_EQ(run.wait(), 0);
   }
@@ -159,7 +168,7 @@ TEST(LaunchLocal, ReturnsTheCodeOnWhichRanksAgree) {
 }
 
 TEST(LaunchLocal, NeedsNoEnvironment) {
-  Launched run(2, {"code", "0"}, /*bare=*/true);
+  Launched run(2, {"code", "0"}, {.bare = true});
   EXPECT_EQ(run.wait(), 0) << run.err();
 }
 
@@ -215,7 +224,7 @@ TEST(LaunchLocal, TheFirstInterruptLetsRanksSave) {
 
 TEST(LaunchLocal, RanksThatDoNotStartEndTheRunAfterATimeLimit) {
   for (const char* what : {"unstarted", "absent"}) {
-    Launched run(2, {what}, false, false, std::chrono::milliseconds(1500));
+    Launched run(2, {what}, {.start_limit = std::chrono::milliseconds(1500)});
     const auto begin = Clock::now();
     EXPECT_EQ(run.wait(), 3);
     EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
@@ -253,6 +262,41 @@ TEST(LaunchLocal, TheSecondInterruptEndsRanksThatDoNotStop) {
   EXPECT_EQ(run.wait(), 130);
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
   for (const pid_t pid : pids) EXPECT_TRUE(end_within(pid, 5));
+}
+
+TEST(LaunchLocal, SignalsEndTheRunWhileNoProcessReadsStandardError) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  fill(ends[1]);
+  Launched run(2, {"stubborn", "PIDS"}, {.errors = ends[1]});
+  const std::vector<pid_t> pids = {run.pid_of(0), run.pid_of(1)};
+  kill(run.process, SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  kill(run.process, SIGTERM);
+  EXPECT_TRUE(end_within(run.process, 8));
+  EXPECT_EQ(run.wait(), 130);
+  for (const pid_t pid : pids) EXPECT_TRUE(end_within(pid, 5));
+  close(ends[0]);
+  close(ends[1]);
+}
+
+// The rank writes more than the launcher stores.
+TEST(LaunchLocal, ASlowReaderOfStandardErrorReceivesAll) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  Launched run(1, {"errors"}, {.errors = ends[1]});
+  close(ends[1]);
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  std::string text;
+  std::array<char, 65536> bytes{};
+  for (ssize_t size = 0; (size = read(ends[0], bytes.data(), bytes.size())) > 0;) {
+    text.append(bytes.data(), static_cast<std::size_t>(size));
+  }
+  close(ends[0]);
+  EXPECT_EQ(run.wait(), 0);
+  std::string expected;
+  for (int i = 0; i < 400000; ++i) expected += cat(i, "\n");
+  EXPECT_TRUE(text == expected) << text.size() << " bytes of " << expected.size();
 }
 
 TEST(LaunchLocal, KillingTheLauncherEndsTheRanks) {
@@ -294,13 +338,13 @@ TEST(LaunchLocal, RaisesALowSoftLimitOfOpenFiles) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   ASSERT_GE(limit.rlim_max, 320U);
-  Launched run(2, {"code", "0"}, false, false, std::chrono::seconds(120), {12, 320});
+  Launched run(2, {"code", "0"}, {.open_files = {12, 320}});
   EXPECT_EQ(run.wait(), 0) << run.err();
 }
 
 TEST(LaunchLocal, ReportsATooLowHardLimitOfOpenFilesAtOnce) {
   const auto begin = Clock::now();
-  Launched run(2, {"code", "0"}, false, false, std::chrono::seconds(120), {24, 24});
+  Launched run(2, {"code", "0"}, {.open_files = {24, 24}});
   EXPECT_EQ(run.wait(), 2);
   EXPECT_EQ(run.err(),
             "the limit of open files is too low to start 2 ranks (expected at least 40, got 24); try a higher limit "

@@ -1,5 +1,6 @@
 #include "launch/stop.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,12 +24,16 @@ volatile std::sig_atomic_t g_terminal = 0;   // standard error is a terminal: th
 const char* volatile g_ended = kEndedLine;
 StopPage* g_page = nullptr;
 
-// Async-signal-safe: uses write() only.
+constexpr int kReaderMs = 500;  // for a reader of standard error; then the line is dropped
+
+// Async-signal-safe: uses poll() and write() only.
 void print(const char* line) {
   if (g_speaks == 0) return;
   char text[128] = "";
   if (g_terminal != 0) std::strcat(text, "\n");
   std::strcat(std::strcat(std::strcat(text, "hawser: "), line), "\n");
+  pollfd file{STDERR_FILENO, POLLOUT, 0};
+  if (poll(&file, 1, kReaderMs) != 1) return;
   if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;  // no reader
 }
 

@@ -41,6 +41,9 @@ int run(const std::string& what, const std::string& argument, int rank, int rank
     }
     std::fprintf(stderr, "rank %d\r%s\n", rank, std::getenv("OMP_NUM_THREADS"));
   }
+  if (what == "errors") {
+    for (int i = 0; i < 400000; ++i) std::fprintf(stderr, "%d\n", i);
+  }
   if (what == "wait") {
     // Ranks write their pids to ARGUMENT.RANK; after a stop request rank 0 prints a line and all return 130.
     std::ofstream(argument + "." + std::to_string(rank)) << getpid();
