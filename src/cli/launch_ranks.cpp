@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -23,8 +24,17 @@ class Delivery {
   Delivery() {
     std::fflush(stdout);
     std::array<int, 2> ends{};
+    // A closed standard output becomes a file that rejects writes with the same error.
+    if (fcntl(STDOUT_FILENO, F_GETFD) < 0) {
+      const int unwritable = open("/dev/null", O_RDONLY);
+      dup2(unwritable, STDOUT_FILENO);
+      if (unwritable > STDERR_FILENO) close(unwritable);
+    }
     out_ = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
-    if (out_ < 0 || pipe2(ends.data(), O_CLOEXEC) != 0) return;  // continues without the pipe
+    if (out_ < 0 || pipe2(ends.data(), O_CLOEXEC) != 0) {  // continues without the pipe
+      error_ = errno;
+      return;
+    }
     from_ = ends[0];
     dup2(ends[1], STDOUT_FILENO);
     close(ends[1]);
@@ -36,12 +46,14 @@ class Delivery {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  ~Delivery() { finish(); }
+  ~Delivery() { finish(/*interrupted=*/true); }
 
-  // Error of the writes; 0: everything that the ranks printed was written.
-  int finish() {
+  // Error of the writes; 0: everything that the ranks printed was written. Waits for a slow reader; if the run was
+  // interrupted, for a second.
+  int finish(bool interrupted) {
     if (!pump_.joinable()) return error_;
     dup2(out_, STDOUT_FILENO);
+    interrupted_ = interrupted;
     ended_ = true;
     pump_.join();
     close(from_);
@@ -63,8 +75,15 @@ class Delivery {
       const ssize_t size = read(from_, bytes.data(), bytes.size());
       if (size < 0 && errno == EINTR) continue;
       if (size <= 0) return;
-      for (ssize_t done = 0; done < size && error_ == 0;) {
-        const ssize_t written = write(out_, bytes.data() + done, static_cast<std::size_t>(size - done));
+      for (ssize_t done = 0, waits = 0; done < size && error_ == 0;) {
+        pollfd reader{out_, POLLOUT, 0};
+        if (poll(&reader, 1, 50) == 0) {
+          if (interrupted_ && ++waits == 20) return;
+          continue;
+        }
+        // A pipe that is writable takes this much without blocking.
+        const ssize_t part = std::min<ssize_t>(size - done, 4096);
+        const ssize_t written = write(out_, bytes.data() + done, static_cast<std::size_t>(part));
         if (written >= 0) {
           done += written;
         } else if (errno != EINTR) {
@@ -75,7 +94,7 @@ class Delivery {
   }
 
   int out_ = -1, from_ = -1;
-  std::atomic<bool> ended_ = false;
+  std::atomic<bool> ended_ = false, interrupted_ = false;
   std::atomic<int> error_ = 0;
   std::thread pump_;
 };
@@ -85,7 +104,7 @@ class Delivery {
 int launch_ranks(const LocalLaunch& launch) {
   Delivery delivery;
   const int code = launch_local(launch);
-  const int error = delivery.finish();
+  const int error = delivery.finish(code == static_cast<int>(ExitCode::interrupted));
   if (error == 0) return code;
   print("", undelivered(error));
   return code == 0 ? static_cast<int>(ExitCode::internal) : code;

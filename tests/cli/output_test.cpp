@@ -95,6 +95,16 @@ TEST_F(Output, TracesAndPicturesGoWhereLinksAndPipesLead) {
   EXPECT_TRUE(folder_.read("drawn").starts_with("<svg")) << folder_.read("drawn").substr(0, 80);
 }
 
+TEST_F(Output, AClosedStandardOutputIsAnError) {
+  write("data.jsonl", testing::forty_documents());
+  const std::string eval = std::string(HAWSER_BINARY) + " eval --model model --data data.jsonl --sequence-length 16";
+  for (const std::string ranks : {" --ranks 1", " --ranks 2"}) {
+    const Ran ran = shell(eval + ranks + " >&-");
+    EXPECT_EQ(ran.code, 1) << ranks;
+    EXPECT_EQ(ran.err, "hawser: standard output: cannot be written: Bad file descriptor\n") << ranks;
+  }
+}
+
 TEST_F(Output, TwoAtOnceDoNotMix) {
   const std::string binary = HAWSER_BINARY;
   const std::string a = generate_, b = generate_ + "--json ";
