@@ -125,8 +125,8 @@ class SignalQueue {
   bool answered_ = false;
 };
 
-// mpirun and the launcher hold about four files for each rank, and a rank that they cannot connect is waited for without
-// end. Raises the soft limit as far as needed; the ranks inherit it. UserError if the hard limit is too low.
+// mpirun and the launcher hold about four files for each rank, and a rank that they cannot connect is waited for
+// without end. Raises the soft limit as far as needed; the ranks inherit it. UserError if the hard limit is too low.
 void expect_open_files(int ranks) {
   const rlim_t need = 32 + 4 * static_cast<rlim_t>(ranks);
   const rlim_t enough = 8 * need;  // with the ranks' data and checkpoints
@@ -160,6 +160,7 @@ class Supervisor {
   static constexpr std::chrono::seconds kLastMessageTimeout{3};
   static constexpr std::chrono::seconds kGrace{8};     // for mpirun, after a rank has ended the run
   static constexpr std::chrono::seconds kPatience{8};  // for the kernel, after SIGKILL
+  static constexpr std::chrono::seconds kStopped{2};   // for mpirun, before it is continued
   static constexpr std::chrono::seconds kReader{1};    // for a reader of standard error, after an interruption
   static constexpr std::size_t kMaxPending = 1 << 20;  // bytes; then the ranks wait for the reader too
 
@@ -287,7 +288,16 @@ class Supervisor {
   // whose default action is to ignore it, and then the descriptor never reports it.
   void look_after_child() {
     int status = 0;
-    if (!status_ && waitpid(child_, &status, WNOHANG) == child_) take_status(status);
+    if (!status_ && waitpid(child_, &status, WNOHANG | WUNTRACED | WCONTINUED) == child_) {
+      stopped_ = WIFSTOPPED(status);
+      if (stopped_) continue_at_ = Clock::now() + kStopped;
+      if (!stopped_ && !WIFCONTINUED(status)) take_status(status);
+    }
+    // A stopped mpirun passes on no output and lets no rank end.
+    if (stopped_ && Clock::now() >= continue_at_) {
+      stopped_ = false;
+      kill(child_, SIGCONT);
+    }
   }
 
   void take_status(int status) { status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
@@ -341,6 +351,8 @@ class Supervisor {
   Interruption interruption_ = Interruption::none;
   std::optional<int> status_;  // as in a shell
   std::optional<Clock::time_point> kill_at_;
+  bool stopped_ = false;  // mpirun, by SIGSTOP or the like
+  Clock::time_point continue_at_;
   const Clock::time_point start_deadline_ = Clock::now() + launch_.start_limit;
   int late_ = 0;  // ranks that did not start in time
 };

@@ -11,7 +11,8 @@
 // and the first one, except SIGUSR1, kills them. If the command does not save, the first signal kills them. All of this
 // works while no process reads standard error: it loses only what is not read within a second after the end.
 // Signals of the terminal reach only this process. When launch_local returns, no process of the run is left and nothing
-// is written any more; if this process is killed, mpirun and the ranks exit too.
+// is written any more; if this process is killed, mpirun and the ranks exit too. A stopped mpirun, which would keep
+// ranks from ending, is continued two seconds later.
 #pragma once
 
 #include <chrono>
@@ -27,8 +28,8 @@ struct LocalLaunch {
   int threads = 0;                   // CPU threads per rank; 0: cores / ranks, at least 1
   std::vector<std::string> command;  // program and arguments; empty: the command line of this process
   bool saves = false;                // ranks poll stop_requested(), save and exit
-  // Time within which all ranks must start MPI and call note_started() (stop.h); then the run ends with an error. mpirun
-  // may wait forever for a rank that it cannot start, and a rank for others inside MPI_Init.
+  // Time within which all ranks must start MPI and call note_started() (stop.h); then the run ends with an error.
+  // mpirun may wait forever for a rank that it cannot start, and a rank for others inside MPI_Init.
   std::chrono::milliseconds start_limit = std::chrono::seconds(120);
 };
 

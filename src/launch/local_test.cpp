@@ -222,6 +222,17 @@ TEST(LaunchLocal, TheFirstInterruptLetsRanksSave) {
   }
 }
 
+TEST(LaunchLocal, AStoppedMpirunIsContinued) {
+  Launched run(2, {"wait", "PIDS"});
+  run.pid_of(0);
+  run.pid_of(1);
+  kill(child_of(run.process), SIGSTOP);
+  kill(run.process, SIGTERM);
+  EXPECT_TRUE(end_within(run.process, 10));
+  EXPECT_EQ(run.wait(), 130);
+  EXPECT_EQ(run.err(), "hawser: saving and stopping; interrupt again to stop at once\nsaved\n");
+}
+
 TEST(LaunchLocal, RanksThatDoNotStartEndTheRunAfterATimeLimit) {
   for (const char* what : {"unstarted", "absent"}) {
     Launched run(2, {what}, {.start_limit = std::chrono::milliseconds(1500)});
