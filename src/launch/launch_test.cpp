@@ -9,11 +9,13 @@
 #include <cstdlib>
 #include <map>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "launch/environment.h"
 #include "launch/local.h"
 #include "launch/mpirun_output.h"
+#include "launch/scratch.h"
 #include "launch/stop.h"
 #include "launch/stop_page.h"
 #include "launch/testing/full_pipe.h"
@@ -202,6 +204,22 @@ TEST(StopPage, HasOneLastMessage) {
     EXPECT_EQ(claims, 1);
     EXPECT_EQ(page.claim(StopPage::of_ranks), page.last_message == StopPage::of_ranks);
   }
+}
+
+// Each launcher removes folders that no launcher has locked, also while others create theirs.
+TEST(ScratchFolder, IsNotRemovedByOtherLaunchers) {
+  std::atomic<int> removed{0};
+  std::vector<std::thread> launchers;
+  for (int i = 0; i < 4; ++i) {
+    launchers.emplace_back([&] {
+      for (int turn = 0; turn < 500; ++turn) {
+        const ScratchFolder folder;
+        if (access((folder.path() + "/lock").c_str(), F_OK) != 0) ++removed;
+      }
+    });
+  }
+  for (std::thread& launcher : launchers) launcher.join();
+  EXPECT_EQ(removed, 0);
 }
 
 TEST(StopSignals, DoNotCutTheLastMessage) {

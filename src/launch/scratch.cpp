@@ -42,15 +42,21 @@ ScratchFolder::ScratchFolder() {
   const fs::path memory = "/dev/shm";
   const fs::path parent = access(memory.c_str(), W_OK | X_OK) == 0 ? memory : fs::temp_directory_path(error);
   sweep(parent);
-  std::string name = (parent / (std::string(kPrefix) + "XXXXXX")).string();
-  if (mkdtemp(name.data()) == nullptr) {
-    throw UserError({.file = parent.string(),
-                     .what = cat("cannot create a folder for the ranks: ", std::strerror(errno)),
-                     .hint = "a writable TMPDIR"});
+  for (;;) {
+    path_ = (parent / (std::string(kPrefix) + "XXXXXX")).string();
+    if (mkdtemp(path_.data()) == nullptr) {
+      throw UserError({.file = parent.string(),
+                       .what = cat("cannot create a folder for the ranks: ", std::strerror(errno)),
+                       .hint = "a writable TMPDIR"});
+    }
+    lock_ = open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (lock_ < 0) return;
+    // Another launcher may have locked the file first: then it has removed the folder.
+    flock(lock_, LOCK_EX);
+    struct stat info {};
+    if (fstat(lock_, &info) != 0 || info.st_nlink > 0) return;
+    close(lock_);
   }
-  path_ = name;
-  lock_ = open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock_ >= 0) flock(lock_, LOCK_EX | LOCK_NB);
 }
 
 ScratchFolder::~ScratchFolder() {
