@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +23,7 @@
 #include "base/error.h"
 #include "launch/environment.h"
 #include "launch/error_output.h"
+#include "launch/limits.h"
 #include "launch/scratch.h"
 #include "launch/session.h"
 #include "launch/stop.h"
@@ -125,29 +125,13 @@ class SignalQueue {
   bool answered_ = false;
 };
 
-// mpirun and the launcher hold about four files for each rank, and a rank that they cannot connect is waited for
-// without end. Raises the soft limit as far as needed; the ranks inherit it. UserError if the hard limit is too low.
-void expect_open_files(int ranks) {
-  const rlim_t need = 32 + 4 * static_cast<rlim_t>(ranks);
-  const rlim_t enough = 8 * need;  // with the ranks' data and checkpoints
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  if (limit.rlim_max < need) {
-    throw UserError(Problem{.what = cat("the limit of open files is too low to start ", ranks, " ranks"),
-                            .expected = cat("at least ", need),
-                            .got = cat(limit.rlim_max),
-                            .hint = "a higher limit (ulimit -n), or --ranks 1"});
-  }
-  if (limit.rlim_cur >= enough) return;
-  limit.rlim_cur = std::min(limit.rlim_max, enough);
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 // Supervises one mpirun, from fork to its last output.
 class Supervisor {
  public:
   explicit Supervisor(const LocalLaunch& launch)
-      : launch_(launch), stop_(scratch_.path()), words_(mpirun_command(launch, scratch_)) {}
+      : launch_(launch), stop_(scratch_.path()), words_(mpirun_command(launch, scratch_)) {
+    expect_shared_memory(scratch_.path());
+  }
 
   int run() {
     const int code = supervise();
@@ -206,7 +190,10 @@ class Supervisor {
     HAWSER_CHECK(pipe2(started.data(), O_CLOEXEC) == 0, "pipe: ", std::strerror(errno));
     const pid_t parent = getpid();
     child_ = fork();
-    HAWSER_CHECK(child_ >= 0, "fork: ", std::strerror(errno));
+    if (child_ < 0) {
+      throw UserError(Problem{.what = cat("cannot start mpirun: ", std::strerror(errno)),
+                              .hint = "a higher limit of processes (ulimit -u), or --ranks 1"});
+    }
     if (child_ == 0) {
       // A session of its own: Ctrl-C reaches only this process, which decides what to do. The child dies with it.
       setsid();

@@ -1,6 +1,8 @@
 // Launches testing/main.cpp with mpirun.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,7 +39,9 @@ class Launched {
     bool crowded = false;  // with another thread that blocks no signal, such as a GPU driver's
     std::chrono::milliseconds start_limit = std::chrono::seconds(120);
     rlimit open_files = {};
-    int errors = -1;  // standard error, instead of the file
+    int errors = -1;            // standard error, instead of the file
+    bool small_memory = false;  // a /dev/shm of 16 KiB; needs root
+    rlim_t processes = 0;       // of a user of its own; needs root
   };
   Launched(int ranks, std::vector<std::string> words) : Launched(ranks, std::move(words), Setting()) {}
   Launched(int ranks, std::vector<std::string> words, const Setting& setting) {
@@ -52,6 +56,15 @@ class Launched {
            STDERR_FILENO);
       if (setting.bare) clearenv();
       if (setting.open_files.rlim_max > 0) setrlimit(RLIMIT_NOFILE, &setting.open_files);
+      if (setting.small_memory && (unshare(CLONE_NEWNS) != 0 || mount("", "/", "", MS_REC | MS_PRIVATE, "") != 0 ||
+                                   mount("", "/dev/shm", "tmpfs", 0, "size=16k") != 0)) {
+        _exit(kNotPermitted);
+      }
+      if (setting.processes > 0) {
+        const rlimit limit{setting.processes, setting.processes};
+        constexpr uid_t kUser = 54321;
+        if (setrlimit(RLIMIT_NPROC, &limit) != 0 || setresuid(kUser, kUser, kUser) != 0) _exit(kNotPermitted);
+      }
       if (setting.crowded) {
         std::thread([] {
           for (;;) pause();
@@ -76,6 +89,8 @@ class Launched {
   }
   Launched(const Launched&) = delete;
   Launched& operator=(const Launched&) = delete;
+
+  static constexpr int kNotPermitted = 77;
 
   int wait() {
     int status = 0;
@@ -361,6 +376,27 @@ TEST(LaunchLocal, ReportsATooLowHardLimitOfOpenFilesAtOnce) {
             "the limit of open files is too low to start 2 ranks (expected at least 40, got 24); try a higher limit "
             "(ulimit -n), or --ranks 1");
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10));
+}
+
+TEST(LaunchLocal, ReportsTooLittleSharedMemoryAtOnce) {
+  Launched run(2, {"code", "0"}, {.small_memory = true});
+  const int code = run.wait();
+  if (code == Launched::kNotPermitted) GTEST_SKIP() << "needs the right to mount";
+  EXPECT_EQ(code, 2);
+  EXPECT_EQ(run.err(),
+            "/dev/shm: not enough space for the shared memory of ranks (expected at least 8 MiB, got 0 MiB); try "
+            "docker run --shm-size=1g, or --ranks 1");
+}
+
+// Two processes: the launcher and its thread.
+TEST(LaunchLocal, ReportsTheLimitOfProcesses) {
+  Launched run(2, {"code", "0"}, {.processes = 2});
+  const int code = run.wait();
+  if (code == Launched::kNotPermitted) GTEST_SKIP() << "needs root";
+  EXPECT_EQ(code, 2);
+  EXPECT_EQ(run.err(),
+            "cannot start mpirun: Resource temporarily unavailable; try a higher limit of processes (ulimit -u), or "
+            "--ranks 1");
 }
 
 TEST(LaunchLocal, ReportsWhatToInstallIfMpirunIsMissing) {

@@ -1,0 +1,42 @@
+#include "launch/limits.h"
+
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/error.h"
+
+namespace hawser {
+
+void expect_open_files(int ranks) {
+  const rlim_t need = 32 + 4 * static_cast<rlim_t>(ranks);
+  const rlim_t enough = 8 * need;  // with the ranks' data and checkpoints
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  if (limit.rlim_max < need) {
+    throw UserError(Problem{.what = cat("the limit of open files is too low to start ", ranks, " ranks"),
+                            .expected = cat("at least ", need),
+                            .got = cat(limit.rlim_max),
+                            .hint = "a higher limit (ulimit -n), or --ranks 1"});
+  }
+  if (limit.rlim_cur >= enough) return;
+  limit.rlim_cur = std::min(limit.rlim_max, enough);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void expect_shared_memory(const std::string& folder) {
+  constexpr std::uint64_t kNeed = 8;  // MiB
+  struct statvfs info {};
+  if (statvfs(folder.c_str(), &info) != 0 || info.f_blocks == 0) return;  // no blocks: no limit
+  const std::uint64_t free = std::uint64_t{info.f_bavail} * info.f_frsize >> 20;
+  if (free >= kNeed) return;
+  throw UserError(Problem{.file = folder.substr(0, folder.rfind('/')),
+                          .what = "not enough space for the shared memory of ranks",
+                          .expected = cat("at least ", kNeed, " MiB"),
+                          .got = cat(free, " MiB"),
+                          .hint = "docker run --shm-size=1g, or --ranks 1"});
+}
+
+}  // namespace hawser

@@ -1,0 +1,17 @@
+// Limits of this machine that mpirun does not report, or only after a long wait. Each function throws UserError.
+// Internal to launch/.
+#pragma once
+
+#include <string>
+
+namespace hawser {
+
+// mpirun and the launcher hold about four files for each rank, and a rank that they cannot connect is waited for
+// without end. Raises the soft limit as far as needed; the ranks inherit it.
+void expect_open_files(int ranks);
+
+// `folder`: the run's scratch folder. Open MPI maps 8 MiB of files of its own there, and then some for each rank;
+// without space it aborts, or ranks wait in MPI_Init.
+void expect_shared_memory(const std::string& folder);
+
+}  // namespace hawser
