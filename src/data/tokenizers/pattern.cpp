@@ -1,10 +1,13 @@
 #include "data/tokenizers/pattern.h"
 
 #include "base/utf8.h"
+#include "data/tokenizers/pattern_check.h"
 
 namespace hawser::data {
 
-Pattern::Pattern(std::string_view pattern) : scanner_(Scanner::compile(pattern)) {
+Pattern::Pattern(std::string_view pattern) {
+  check_pattern(pattern);
+  scanner_ = Scanner::compile(pattern);
   if (!scanner_) regex_.emplace(pattern);
 }
 

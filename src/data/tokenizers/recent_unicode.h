@@ -12,6 +12,7 @@ namespace hawser::data {
 struct RecentRange {
   char32_t first, last;
   const char* category;  // general category: "Lo", "Nd", ...
+  char32_t older;        // a character of the same script in Unicode 14; 0 if the script is newer
 };
 
 // Ascending and disjoint.

@@ -1,6 +1,6 @@
 // `Regex`: runs the regular expressions of tokenizer.json files in PCRE2 (UTF-8, Unicode properties, JIT). They are
 // written for Oniguruma, which the `tokenizers` library uses. Constructs with another meaning in PCRE2 are rewritten
-// (\s and \w match other characters beyond ASCII) or rejected; see translate_oniguruma.
+// (\s and \w match other characters beyond ASCII) or rejected; see translate_oniguruma and pattern_check.h.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,8 @@
 
 namespace hawser::data {
 
-// Translates a pattern to PCRE2 syntax. With `recent`, general categories also list the characters of
-// recent_unicode.h, except for \P inside [ ], which PCRE2 cannot express. Throws std::invalid_argument, which names the
-// construct, for one without an equivalent.
+// Translates a pattern to PCRE2 syntax. With `recent`, general categories and scripts also list the characters of
+// recent_unicode.h. Throws std::invalid_argument, which names the construct, for one without an equivalent.
 std::string translate_oniguruma(std::string_view pattern, bool recent);
 
 struct RegexMatch {
@@ -47,7 +46,7 @@ class Regex {
   Regex& operator=(Regex&&) noexcept;
 
   // First match at or after `from` in `subject`, which must be valid UTF-8 and cut between characters. Lookaround sees
-  // all of `subject`. nullopt: no match, or PCRE2 stopped at a limit (excessive backtracking).
+  // all of `subject`. Throws UserError if PCRE2 stops at a limit (excessive backtracking).
   std::optional<RegexMatch> find(std::string_view subject, std::size_t from, Scratch& scratch) const;
 
  private:

@@ -203,31 +203,9 @@ class Parser {
     if (peek() != '{' || close == std::string_view::npos) throw NotOfTheSubset();
     const std::string_view name = pattern_.substr(at_ + 1, close - at_ - 1);
     at_ = close + 1;
-    CharacterSet set;
-    if (const auto category = category_named(name)) {
-      set = CharacterSet::where([&](Character x) { return x.category() == *category; });
-    } else {
-      const auto between = [](Category first, Category last) {
-        return CharacterSet::where([=](Character x) { return x.category() >= first && x.category() <= last; });
-      };
-      using enum Category;
-      if (name == "L") {
-        set = between(Lu, Lo);
-      } else if (name == "M") {
-        set = between(Mn, Me);
-      } else if (name == "N") {
-        set = between(Nd, No);
-      } else if (name == "P") {
-        set = between(Pc, Po);
-      } else if (name == "S") {
-        set = between(Sm, So);
-      } else if (name == "Z") {
-        set = between(Zs, Zp);
-      } else {
-        throw NotOfTheSubset();
-      }
-    }
-    return negated ? ~set : set;
+    const auto set = characters_of_category(name);
+    if (!set) throw NotOfTheSubset();
+    return negated ? ~*set : *set;
   }
 
   CharacterSet bracket() {
@@ -270,10 +248,8 @@ class Parser {
     std::vector<CharacterSet::Range> ranges = set.ranges();
     const std::size_t count = ranges.size();
     for (std::size_t i = 0; i < count; ++i) {
-      if (ranges[i].last >= 0x80 && ranges[i].first != 0x80) {
-        // Accepts complements of ASCII sets. Letters beyond ASCII would need their own case folding.
-        if (ranges[i].last != 0x10FFFF) throw NotOfTheSubset();
-      }
+      // Accepts complements of ASCII sets. Letters beyond ASCII would need their own case folding.
+      if (ranges[i].last >= 0x80 && (ranges[i].first > 0x80 || ranges[i].last != 0x10FFFF)) throw NotOfTheSubset();
       for (char32_t c = ranges[i].first; c <= std::min<char32_t>(ranges[i].last, 'z'); ++c) {
         const char32_t lower = c | 32;
         if (lower < 'a' || lower > 'z' || c >= 0x80) continue;

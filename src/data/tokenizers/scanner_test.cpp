@@ -6,7 +6,9 @@
 
 #include "base/utf8.h"
 #include "data/tokenizers/pattern.h"
+#include "data/tokenizers/pre_tokenizer.h"
 #include "data/tokenizers/regex.h"
+#include "data/tokenizers/unicode.h"
 
 namespace hawser::data {
 namespace {
@@ -74,6 +76,80 @@ TEST(Scanner, RejectsPatternsOutsideTheSubset) {
                               "[a", "(a", "a{2}{3}", "*", "\\p{Script=Greek}", "[[:alpha:]]", "[a&&b]", "\\"}) {
     EXPECT_FALSE(Scanner::compile(pattern)) << pattern;
   }
+}
+
+std::vector<std::string> isolated(const char* pattern, std::string_view text) {
+  PreTokenizer pre;
+  pre.add(PreTokenizer::Split{Pattern(pattern), SplitBehavior::isolated, false});
+  PreTokenizer::Scratch scratch;
+  scratch.regex.look_at(text);
+  std::vector<std::string> pieces;
+  pre.split(text, true, scratch, [&](std::string_view piece) { pieces.emplace_back(piece); });
+  return pieces;
+}
+
+// The pieces are those of `tokenizers` 0.23.3.
+TEST(Pattern, MatchesScriptsInsteadOfScriptExtensions) {
+  using Pieces = std::vector<std::string>;
+  const char* text = "、中〇々ー。㐀";
+  EXPECT_EQ(isolated("\\p{Han}+", text), (Pieces{"、", "中〇々", "ー。", "㐀"}));
+  EXPECT_EQ(isolated("[^\\p{Han}]+", text), (Pieces{"、", "中〇々", "ー。", "㐀"}));
+  EXPECT_EQ(isolated("\\P{Han}+", text), (Pieces{"、", "中〇々", "ー。", "㐀"}));
+  EXPECT_EQ(isolated("\\p{Hiragana}", "ーあア\u3099、"), (Pieces{"ー", "あ", "ア\u3099、"}));
+  EXPECT_THROW(Pattern("(?<!x)\\p{Alphabetic}"), std::invalid_argument);  // later versions of Unicode changed it
+  EXPECT_THROW(Pattern("\\p{Unknown}"), std::invalid_argument);
+}
+
+TEST(Pattern, HasTheWordCharactersOfOniguruma) {
+  const Regex regex("^\\w$");
+  Regex::Scratch scratch;
+  for (char32_t c = 0x80; c < 0x323B0; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string text;
+    append_utf8(c, text);
+    scratch.look_at(text);
+    ASSERT_EQ(regex.find(text, 0, scratch).has_value(), character_of(c).regex_word()) << std::hex << unsigned(c);
+  }
+  EXPECT_EQ(isolated("(?<= )\\w+", "b½c ② d₄"), (std::vector<std::string>{"b½c ② ", "d", "₄"}));
+}
+
+TEST(Pattern, RepeatsUpToALimit) {
+  EXPECT_EQ(isolated("a{,2}b", "aaab"), (std::vector<std::string>{"a", "aab"}));
+  EXPECT_EQ(isolated("[{,2}]+", "a{,2}b"), (std::vector<std::string>{"a", "{,2}", "b"}));
+  EXPECT_EQ(isolated("a{,}", "aa{,}"), (std::vector<std::string>{"a", "a{,}"}));
+}
+
+TEST(Pattern, RejectsWhatOnigurumaMatchesDifferently) {
+  const auto rejected = [](const char* pattern) -> std::string {
+    try {
+      Pattern{pattern};
+    } catch (const std::invalid_argument& error) {
+      const std::string_view what = error.what();
+      return std::string(what.substr(what.find(": ") + 2));
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(rejected("a(?i)b|c"), "(?i) after the start of a pattern");
+  EXPECT_EQ(rejected("(?i:ss)"), "letters ss in (?i)");
+  EXPECT_EQ(rejected("(?i:a|S(?:\\x74))"), "letters st in (?i)");
+  EXPECT_EQ(rejected("(?i)fi"), "letters fi in (?i)");
+  EXPECT_EQ(rejected("(?i:ß)"), "U+00DF in (?i)");
+  EXPECT_EQ(rejected("(?i:ŉ)"), "U+0149 in (?i)");
+  EXPECT_EQ(rejected("(?i:[\\u0080-\\u00ff])"), "U+0080 to U+00FF in (?i)");
+  EXPECT_EQ(rejected("(?i:[\\p{L}x])"), "\\p{L} inside [ ] in (?i)");
+  EXPECT_EQ(rejected("x(?:a*|b)+"), "repeated group that may be empty: (?:a*|b)+");
+  EXPECT_EQ(rejected("(?:a{0,2}){2,}"), "repeated group that may be empty: (?:a{0,2}){2,}");
+  for (const char* pattern :
+       {"(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'(?i:[sdmt]|ll|ve|re)", "(?i)a|b", "(?i:é|[\\s\\p{N}’])", "ss", "(?i:s)s",
+        "(?i:s|s+s|[s]s)", "(?:a*|b)?", "(?:a*b|c)+", "(?:a|b?){2}", "(?:\\s*[\\r\\n]+)*", "[(?i)ß]", "\\(?i\\)"}) {
+    EXPECT_EQ(rejected(pattern), "accepted") << pattern;
+  }
+}
+
+TEST(Pattern, FoldsLatin1) {
+  EXPECT_FALSE(Scanner::compile("(?i:[\\u0080-\\u00de])"));
+  EXPECT_FALSE(Scanner::compile("(?i:[\\u0100-\\U0010ffff])"));
+  EXPECT_EQ(isolated("(?i:[\\x{e0}-\\x{ff}])", "aŸb"), (std::vector<std::string>{"a", "Ÿ", "b"}));
 }
 
 }  // namespace

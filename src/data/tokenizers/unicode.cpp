@@ -200,6 +200,24 @@ std::optional<Category> category_named(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<CharacterSet> characters_of_category(std::string_view name) {
+  if (const auto category = category_named(name)) {
+    return CharacterSet::where([&](Character x) { return x.category() == *category; });
+  }
+  const auto between = [](Category first, Category last) {
+    return CharacterSet::where([=](Character x) { return x.category() >= first && x.category() <= last; });
+  };
+  using enum Category;
+  if (name == "L") return between(Lu, Lo);
+  if (name == "M") return between(Mn, Me);
+  if (name == "N") return between(Nd, No);
+  if (name == "P") return between(Pc, Po);
+  if (name == "S") return between(Sm, So);
+  if (name == "Z") return between(Zs, Zp);
+  if (name == "C") return between(Cn, Cn) | between(Cc, Co);
+  return std::nullopt;
+}
+
 Character character_of(char32_t c) {
   const CharacterTable& table = character_table();
   return c < kEnd ? Character{table.blocks[table.block[c >> 8]][c & 255]} : Character{};

@@ -112,6 +112,9 @@ class CharacterSet {
 // Every character whose Character satisfies the predicate.
 CharacterSet characters_where(bool (*predicate)(Character, const void*), const void* context);
 
+// Set of a general category ("Lu") or a group of them ("L"); nullopt for other names.
+std::optional<CharacterSet> characters_of_category(std::string_view name);
+
 template <class Predicate>
 CharacterSet CharacterSet::where(Predicate predicate) {
   return characters_where([](Character c, const void* p) { return (*static_cast<const Predicate*>(p))(c); },
