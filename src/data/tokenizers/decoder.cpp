@@ -71,17 +71,23 @@ struct Apply {
     Regex::Scratch scratch;
     for (std::string& token : tokens) {
       if (!step.pattern) {
-        if (!step.string.empty()) replace_all(token, step.string, step.content);
+        replace_all(token, step.string, step.content);
         continue;
       }
       std::string out;
-      std::size_t done = 0, from = 0;
-      while (const auto match = step.pattern->find(token, from, scratch)) {
+      scratch.look_at(token);
+      std::size_t done = 0, from = 0, last_end = std::string::npos;
+      while (from <= token.size()) {
+        const auto match = step.pattern->find(token, from, scratch);
+        if (!match) break;
+        if (match->begin == match->end && match->end == last_end) {  // an empty match after a match does not count
+          if (from == token.size()) break;
+          from += utf8_step(std::string_view(token).substr(from)).bytes;
+          continue;
+        }
         out += token.substr(done, match->begin - done);
         out += step.content;
-        done = match->end;
-        from = match->end > match->begin ? match->end : match->end + 1;
-        if (from > token.size()) break;
+        done = from = last_end = match->end;
       }
       out += token.substr(done);
       token = out;

@@ -16,7 +16,7 @@ class Decoder {
   struct ByteFallback {};  // runs of <0x00> to <0xFF> to text; a run that is not UTF-8: one U+FFFD per byte
   struct Fuse {};          // joins all tokens into one
   struct Replace {
-    std::shared_ptr<const Pattern> pattern;  // null: replaces `string`
+    std::shared_ptr<const Pattern> pattern;  // null: replaces `string`, which is not empty
     std::string string, content;
   };
   struct Strip {

@@ -135,13 +135,13 @@ bool replace(std::string_view text, const Normalizer::Replace& step, Regex::Scra
     first = count > first ? 0 : first - count + count_characters(step.content);
   };
   if (!step.pattern) {
-    if (step.string.empty()) return false;
     for (std::size_t at; (at = text.find(step.string, done)) != std::string_view::npos;) {
       replaced(at, at + step.string.size());
       append_bounded(text.substr(done, at - done), step.content, out);
       done = at + step.string.size();
     }
   } else {
+    regex.look_at(text);
     std::size_t from = 0, last_end = std::string_view::npos;
     while (from <= text.size()) {
       const auto match = step.pattern->find(text, from, regex);

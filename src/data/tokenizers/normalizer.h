@@ -23,7 +23,7 @@ class Normalizer {
   struct Bert {
     bool clean_text, handle_chinese_chars, strip_accents, lowercase;
   };
-  // Replaces every match of `pattern`, or of `string` if the pattern is null.
+  // Replaces every match of `pattern`, or of `string`, which is not empty, if the pattern is null.
   struct Replace {
     std::shared_ptr<const Pattern> pattern;
     std::string string, content;

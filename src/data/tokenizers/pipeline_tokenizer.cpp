@@ -80,7 +80,6 @@ void PipelineTokenizer::encode(std::string_view text, std::vector<std::int32_t>&
   Lease lease(*this);
   Scratch& scratch = lease.get();
   Regex::Scratch& regex = scratch.pre_tokenizer.regex;
-  if (parts_.pre_tokenizer.uses_regex()) regex.look_at(text);
   IdSink sink(ids);
   if (add_special) sink.put_all(parts_.prefix);
   parts_.added.find(text, [&](std::string_view run, std::int32_t id) {
@@ -88,6 +87,7 @@ void PipelineTokenizer::encode(std::string_view text, std::vector<std::int32_t>&
     int first = run.data() == text.data() ? 1 : 0;
     const std::string_view normal =
         parts_.normalizer.empty() ? run : parts_.normalizer.run(run, scratch.normalizer, regex, first);
+    if (parts_.pre_tokenizer.uses_regex()) regex.look_at(normal);
     parts_.added.find_normalized(normal, [&](std::string_view part, std::int32_t added) {
       if (added >= 0) {
         sink.put(added);

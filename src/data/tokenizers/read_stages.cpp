@@ -28,6 +28,14 @@ std::shared_ptr<const Pattern> compiled(JsonReader& reader, const NamedPattern& 
   }
 }
 
+// Reads the pattern of a Replace. Reports a problem and returns false for an empty literal.
+bool read_replaced(JsonReader& reader, const Json& step, const std::string& at, NamedPattern& out) {
+  if (!read_pattern(reader, step.at("pattern"), at + ".pattern", out)) return false;
+  if (out.regex || !out.text.empty()) return true;
+  reader.reject("empty pattern not supported", at + ".pattern");
+  return false;
+}
+
 // A pattern that matches `text` and nothing else.
 std::string literal_pattern(std::string_view text) {
   std::string out;
@@ -80,7 +88,7 @@ void read_normalizer(JsonReader& reader, const Json& step, const std::string& at
   } else if (type == "Replace") {
     reader.known_keys(step, at, {"type", "pattern", "content"});
     NamedPattern pattern;
-    if (!read_pattern(reader, step.at("pattern"), at + ".pattern", pattern)) return;
+    if (!read_replaced(reader, step, at, pattern)) return;
     out.add(Normalizer::Replace{compiled(reader, pattern, at + ".pattern"), pattern.text,
                                 step.at("content").get<std::string>()});
   } else if (type == "Precompiled") {
@@ -157,6 +165,8 @@ class PreTokenizerReader {
       out.add(PreTokenizer::Bert{});
     } else if (type == "Metaspace") {
       reader_.known_keys(step, at, {"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
+      // Its mark is outside the byte-level alphabet.
+      if (byte_level_) return reader_.reject("Metaspace after ByteLevel not supported", at);
       read_metaspace(step, at);
     } else {
       reader_.unsupported("pre_tokenizer", step, at);
@@ -318,7 +328,7 @@ void read_decoder_step(JsonReader& reader, const Json& step, const std::string& 
   } else if (type == "Replace") {
     reader.known_keys(step, at, {"type", "pattern", "content"});
     NamedPattern pattern;
-    if (!read_pattern(reader, step.at("pattern"), at + ".pattern", pattern)) return;
+    if (!read_replaced(reader, step, at, pattern)) return;
     out.add(Decoder::Replace{compiled(reader, pattern, at + ".pattern"), pattern.text,
                              step.at("content").get<std::string>()});
   } else if (type == "Strip") {

@@ -226,6 +226,9 @@ TEST_F(TokenizerTest, RejectsUnsupportedPartsByName) {
   EXPECT_EQ(rejection(with("/pre_tokenizer", {{"type", "Sequence"},
                                               {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "ByteLevel"}}}}})),
             "second ByteLevel not supported at pre_tokenizer.pretokenizers[1]");
+  EXPECT_EQ(rejection(with("/pre_tokenizer", {{"type", "Sequence"},
+                                              {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Metaspace"}}}}})),
+            "Metaspace after ByteLevel not supported at pre_tokenizer.pretokenizers[1]");
   EXPECT_NE(
       rejection(with("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}}))
           .find("regular expression does not compile"),
@@ -238,6 +241,35 @@ TEST_F(TokenizerTest, RejectsUnsupportedPartsByName) {
   EXPECT_EQ(rejection(with("/model/vocab", "x")), "wrong type (expected an object, got string) at model.vocab");
   EXPECT_EQ(rejection(with("/added_tokens/0/content", 5)).substr(0, 16), "unexpected value");
   EXPECT_EQ(rejection(with("/added_tokens/0/id", -1)).substr(0, 12), "bad token id");
+}
+
+// A vocabulary of bytes that shows what a stage makes of a text.
+Json bytes_file() {
+  Json vocabulary;
+  for (int byte = 0; byte < 256; ++byte) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", static_cast<unsigned>(byte));
+    vocabulary[name] = byte;
+  }
+  return {{"model", {{"type", "BPE"}, {"byte_fallback", true}, {"vocab", vocabulary}, {"merges", Json::array()}}}};
+}
+
+// The texts are those of `tokenizers` 0.23.3.
+TEST_F(TokenizerTest, ReplacesInNormalizerAndDecoderLikeTheLibrary) {
+  const auto replace = [](const char* kind, const char* pattern, const char* content) {
+    return Json{{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", content}};
+  };
+  Json file = bytes_file();
+  file["normalizer"] = replace("Regex", "\\p{Lo}++", "_");
+  EXPECT_EQ(encode(*load(file), "a\U000105C6b"), (std::vector<std::int32_t>{'a', '_', 'b'}));  // Unicode 16
+  file["normalizer"] = replace("String", "", "x");
+  EXPECT_EQ(rejection(file), "empty pattern not supported at normalizer.pattern");
+  file["normalizer"] = nullptr;
+  file["decoder"] = replace("String", "", "x");
+  EXPECT_EQ(rejection(file), "empty pattern not supported at decoder.pattern");
+  file["added_tokens"] = Json::array({{{"id", 256}, {"content", "baab"}}});
+  file["decoder"] = replace("Regex", "a*", "-");
+  EXPECT_EQ(load(file)->decode(std::vector<std::int32_t>{256}), "-b-b-");
 }
 
 TEST_F(TokenizerTest, ReportsFilesThatCannotBeRead) {
@@ -282,6 +314,12 @@ TEST(Regex, InterpretsPatternsLikeOniguruma) {
   const Regex word("^\\w$");
   EXPECT_TRUE(word.find("\u0301", 0, scratch));  // marks count
   EXPECT_TRUE(word.find("\u203F", 0, scratch));  // connectors too
+}
+
+TEST(Regex, ReportsMatchesThatStopAtALimit) {
+  const Regex slow("(?:(?:a|a)+)+(?<=b)$");
+  Regex::Scratch scratch;
+  EXPECT_THROW(slow.find(std::string(64, 'a'), 0, scratch), UserError);
 }
 
 TEST(Regex, MatchesCharactersNewerThanPcre2) {
