@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
+#include "base/utf8.h"
 #include "data/tokenizers/bpe.h"
 #include "data/tokenizers/byte_level.h"
 #include "data/tokenizers/json_reader.h"
+#include "data/tokenizers/unicode.h"
 #include "data/tokenizers/unigram.h"
 #include "data/tokenizers/word_piece.h"
 
@@ -200,8 +203,37 @@ void read_model(JsonReader& reader, const Json& model, TokenizerParts& parts) {
   ModelReader(reader, model, parts).run();
 }
 
+namespace {
+
+bool same_flags(const AddedToken& a, const AddedToken& b) {
+  return a.single_word == b.single_word && a.lstrip == b.lstrip && a.rstrip == b.rstrip &&
+         a.normalized == b.normalized && a.special == b.special;
+}
+
+bool only_white_space(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Step step = utf8_step(text.substr(at));
+    if (!is_white_space(step.character)) return false;
+    at += step.bytes;
+  }
+  return true;
+}
+
+}  // namespace
+
 void read_added_tokens(JsonReader& reader, const Json& items, TokenizerParts& parts) {
+  Normalizer::Scratch scratch;
+  Regex::Scratch regex;
+  const auto normalize = [&](const std::string& content) {
+    int first = 1;
+    return std::string(parts.normalizer.run(content, scratch, regex, first));
+  };
   std::vector<AddedToken> tokens;
+  // The `tokenizers` library ignores the file's id: a content of the vocabulary has that id, others get the next id
+  // from the size of the vocabulary, which is the id of another token if the vocabulary has holes.
+  auto next = static_cast<std::int32_t>(std::count(parts.present.begin(), parts.present.end(), true));
+  bool rstrip[2] = {}, white_space[2] = {};  // by `normalized`
+  std::set<std::string> normalized;
   std::size_t index = 0;
   for (const Json& item : items) {
     const std::string at = cat("added_tokens[", index++, "]");
@@ -213,25 +245,47 @@ void read_added_tokens(JsonReader& reader, const Json& items, TokenizerParts& pa
                      .normalized = JsonReader::flag(item, "normalized", false),
                      .special = JsonReader::flag(item, "special", false)};
     if (!reader.check_id(item.at("id"), at + ".id")) continue;
+    if (token.content.empty()) continue;
     token.id = item.at("id").get<std::int32_t>();
-    const auto [known, fresh] = parts.ids.emplace(token.content, token.id);
-    if (!fresh && known->second != token.id) {
+    const auto known = parts.ids.find(token.content);
+    const std::int32_t expected = known != parts.ids.end() ? known->second : parts.model ? next : token.id;
+    if (token.id != expected) {
       reader.add({.file = reader.path(),
-                  .what = "added token with another id in the vocabulary",
-                  .expected = cat(known->second),
+                  .what = known == parts.ids.end() ? "added token without the next free id not supported"
+                                                   : "added token with another id in the vocabulary",
+                  .expected = cat(expected),
                   .got = cat(token.id),
                   .at = at + ".id"});
       continue;
     }
+    const auto used = static_cast<std::size_t>(token.id);
+    if (used < parts.present.size() && parts.present[used] && parts.tokens[used] != token.content) {
+      reader.reject("token id used twice", at + ".id");
+      continue;
+    }
+    next = std::max(next, token.id + 1);
+    const auto same = std::find_if(tokens.begin(), tokens.end(), [&](const auto& t) { return t.id == token.id; });
+    if (same != tokens.end()) {
+      if (!same_flags(*same, token)) reader.reject("added token twice with different flags not supported", at);
+      continue;
+    }
+    const std::string matched = token.normalized ? normalize(token.content) : token.content;
+    if (matched.empty()) reader.reject("added token that normalizes to the empty text not supported", at);
+    if (token.normalized && !normalized.insert(matched).second) {  // the library takes either
+      reader.reject("added tokens with the same normalized text not supported", at);
+    }
+    rstrip[token.normalized] |= token.rstrip;
+    white_space[token.normalized] |= only_white_space(matched);
+    parts.ids.emplace(token.content, token.id);
     parts.put_token(token.id, token.content);
     tokens.push_back(std::move(token));
   }
-  Normalizer::Scratch scratch;
-  Regex::Scratch regex;
-  parts.added = AddedTokens(std::move(tokens), [&](const std::string& content) {
-    int first = 1;
-    return std::string(parts.normalizer.run(content, scratch, regex, first));
-  });
+  // The library matches white space that a token has stripped again if it is a token.
+  for (const int kind : {0, 1}) {
+    if (!rstrip[kind] || !white_space[kind]) continue;
+    reader.reject("added token with rstrip together with one of white space not supported", "added_tokens");
+  }
+  parts.added = AddedTokens(std::move(tokens), normalize);
 }
 
 }  // namespace hawser::data

@@ -254,7 +254,42 @@ Json bytes_file() {
   return {{"model", {{"type", "BPE"}, {"byte_fallback", true}, {"vocab", vocabulary}, {"merges", Json::array()}}}};
 }
 
-// The texts are those of `tokenizers` 0.23.3.
+Json added(int id, const char* content, const char* flag = "special") {
+  return {{"id", id}, {"content", content}, {flag, true}};
+}
+
+// The ids are those of `tokenizers` 0.23.3.
+TEST_F(TokenizerTest, AssignsIdsOfAddedTokensLikeTheLibrary) {
+  const auto with = [](const Json& tokens, int hole = 0) {
+    Json file = bytes_file();
+    if (hole > 0) file["model"]["vocab"]["q"] = hole;
+    file["added_tokens"] = tokens;
+    return file;
+  };
+  const std::string next = "added token without the next free id not supported (expected ";
+  EXPECT_EQ(encode(*load(with({added(256, "<x>"), added(257, "<y>")})), "<y>a"), (std::vector<std::int32_t>{257, 'a'}));
+  EXPECT_EQ(rejection(with({added(256, "<x>"), added(300, "<y>")})), next + "257, got 300) at added_tokens[1].id");
+  EXPECT_EQ(rejection(with(Json::array({added(301, "<x>")}), 300)), next + "257, got 301) at added_tokens[0].id");
+  EXPECT_EQ(encode(*load(with({added(257, "<x>"), added(258, "<y>")}, 300)), "<y>q"),
+            (std::vector<std::int32_t>{258, 300}));
+  EXPECT_EQ(rejection(with({added(300, "q"), added(301, "<y>")}, 300)), "accepted");
+  EXPECT_EQ(rejection(with(Json::array({added(257, "<x>")}), 257)), "token id used twice at added_tokens[0].id");
+  EXPECT_EQ(rejection(with({added(256, "<x>"), added(256, "<x>"), added(257, "<y>")})), "accepted");
+  EXPECT_EQ(rejection(with({added(256, "<x>"), added(256, "<x>", "lstrip")})),
+            "added token twice with different flags not supported at added_tokens[1]");
+  EXPECT_EQ(rejection(with({added(256, "<a>", "rstrip"), added(257, "  ")})),
+            "added token with rstrip together with one of white space not supported at added_tokens");
+  EXPECT_EQ(rejection(with({added(256, "<a>", "lstrip"), added(257, "  ")})), "accepted");
+  Json lower = with({added(256, "Foo", "normalized"), added(257, "foo", "normalized")});
+  EXPECT_EQ(rejection(lower), "accepted");
+  lower["normalizer"] = {{"type", "Lowercase"}};
+  EXPECT_EQ(rejection(lower), "added tokens with the same normalized text not supported at added_tokens[1]");
+  Json strip = with(Json::array({added(256, " ", "normalized")}));
+  EXPECT_EQ(rejection(strip), "accepted");
+  strip["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+  EXPECT_EQ(rejection(strip), "added token that normalizes to the empty text not supported at added_tokens[0]");
+}
+
 TEST_F(TokenizerTest, ReplacesInNormalizerAndDecoderLikeTheLibrary) {
   const auto replace = [](const char* kind, const char* pattern, const char* content) {
     return Json{{"type", "Replace"}, {"pattern", {{kind, pattern}}}, {"content", content}};
@@ -267,7 +302,7 @@ TEST_F(TokenizerTest, ReplacesInNormalizerAndDecoderLikeTheLibrary) {
   file["normalizer"] = nullptr;
   file["decoder"] = replace("String", "", "x");
   EXPECT_EQ(rejection(file), "empty pattern not supported at decoder.pattern");
-  file["added_tokens"] = Json::array({{{"id", 256}, {"content", "baab"}}});
+  file["added_tokens"] = Json::array({added(256, "baab")});
   file["decoder"] = replace("Regex", "a*", "-");
   EXPECT_EQ(load(file)->decode(std::vector<std::int32_t>{256}), "-b-b-");
 }
