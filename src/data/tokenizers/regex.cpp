@@ -21,10 +21,12 @@ namespace hawser::data {
 namespace {
 
 // Members of Oniguruma's \s and \w, for use in a class. PCRE2's \s also matches U+180E; its \w omits marks and
-// connectors and has all of \p{N}; Oniguruma's \w has those of Latin-1.
+// connectors and has all of \p{N}.
 constexpr std::string_view kSpace =
     "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
+constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+// Numbers of Oniguruma's \w that it does not have inside [ ].
+constexpr std::string_view kWordNumbers = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
 // Properties, other than general categories and scripts, that recent versions of Unicode did not change.
 constexpr std::string_view kSameProperties[] = {
@@ -177,7 +179,8 @@ class Translator {
     if (kind == 's' || kind == 'S') {
       set(std::string(kSpace), kind == 'S', construct);
     } else if (kind == 'w' || kind == 'W') {
-      set(cat(kWord, recent_ ? recent_members({"L", "M", "Nd", "Pc"}) : ""), kind == 'W', construct);
+      set(cat(kWord, in_class_ ? "" : kWordNumbers, recent_ ? recent_members({"L", "M", "Nd", "Pc"}) : ""), kind == 'W',
+          construct);
     } else if (recent_ && (kind == 'd' || kind == 'D')) {
       set("\\d" + recent_members({"Nd"}), kind == 'D', construct);
     } else if (kind == 'p' || kind == 'P') {

@@ -107,7 +107,7 @@ class Parser {
     if (take(".")) return set_node(~one('\n'));
     if (peek() == '\\') {
       ++at_;
-      return set_node(escape());
+      return set_node(escape(false));
     }
     const char c = peek();
     if (c == '^' || c == '$' || c == '?' || c == '*' || c == '+' || c == '{' || c == ')') throw NotOfTheSubset();
@@ -144,7 +144,7 @@ class Parser {
   }
 
   // Reads an escape after its backslash.
-  CharacterSet escape() {
+  CharacterSet escape(bool in_class) {
     const char32_t c = character();
     switch (c) {
       case 's':
@@ -158,7 +158,9 @@ class Parser {
       }
       case 'w':
       case 'W': {
-        const CharacterSet word = CharacterSet::where([](Character x) { return x.regex_word(); });
+        // Inside [ ], Oniguruma's \w has no numbers such as U+00B2.
+        const CharacterSet word = CharacterSet::where(
+            [=](Character x) { return x.regex_word() && !(in_class && x.category() == Category::No); });
         return c == 'w' ? word : ~word;
       }
       case 'p':
@@ -239,7 +241,7 @@ class Parser {
   }
 
   CharacterSet member() {
-    if (take("\\")) return escape();
+    if (take("\\")) return escape(true);
     return one(character());
   }
 

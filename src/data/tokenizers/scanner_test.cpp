@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "base/cat.h"
 #include "base/utf8.h"
 #include "data/tokenizers/pattern.h"
 #include "data/tokenizers/pre_tokenizer.h"
@@ -109,6 +110,12 @@ TEST(Pattern, HasTheWordCharactersOfOniguruma) {
     append_utf8(c, text);
     scratch.look_at(text);
     ASSERT_EQ(regex.find(text, 0, scratch).has_value(), character_of(c).regex_word()) << std::hex << unsigned(c);
+  }
+  for (const char* before : {"", "(?<!x)"}) {  // by the scanner and by PCRE2
+    const auto pieces = [&](const char* pattern) { return isolated(cat(before, pattern).c_str(), "²_½"); };
+    EXPECT_EQ(pieces("\\w+"), std::vector<std::string>{"²_½"});
+    EXPECT_EQ(pieces("[\\w]+"), (std::vector<std::string>{"²", "_", "½"}));  // no numbers inside [ ]
+    EXPECT_EQ(pieces("[^\\w]+"), (std::vector<std::string>{"²", "_", "½"}));
   }
   EXPECT_EQ(isolated("(?<= )\\w+", "b½c ② d₄"), (std::vector<std::string>{"b½c ② ", "d", "₄"}));
 }
