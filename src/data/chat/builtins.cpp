@@ -186,6 +186,18 @@ Value arithmetic(const std::string& symbol, const Value& a, const Value& b) {
   throw TemplateError(cat("cannot compute ", a.type_name(), " ", symbol, " ", b.type_name()));
 }
 
+namespace {
+
+// Python's `is`, for operands for which its result does not depend on the memory of values.
+bool same(const Value& a, const Value& b) {
+  for (const auto test : {&Value::is_none, &Value::is_bool}) {
+    if ((a.*test)() || (b.*test)()) return (a.*test)() && (b.*test)() && equal(a, b);
+  }
+  throw TemplateError(cat("sameas of ", a.type_name(), " and ", b.type_name(), " is not supported"));
+}
+
+}  // namespace
+
 Test find_test(const std::string& name) {
   using V = const Value&;
   using A = const Arguments&;
@@ -194,41 +206,46 @@ Test find_test(const std::string& name) {
     return arguments.positional[0];
   };
   static const std::map<std::string, Test> kTests = {
-      {"defined", [](V v, A) { return !v.is_undefined(); }},
-      {"undefined", [](V v, A) { return v.is_undefined(); }},
-      {"none", [](V v, A) { return v.is_none(); }},
-      {"string", [](V v, A) { return v.is_text(); }},
-      {"mapping", [](V v, A) { return v.is_dict(); }},
-      {"sequence", [](V v, A) { return v.is_text() || v.is_list() || v.is_dict(); }},
-      {"iterable", [](V v, A) { return v.is_text() || v.is_list() || v.is_dict() || v.is_undefined(); }},
-      {"number", [](V v, A) { return v.is_number(); }},
-      {"integer", [](V v, A) { return v.is_int(); }},
-      {"float", [](V v, A) { return v.is_real(); }},
-      {"boolean", [](V v, A) { return v.is_bool(); }},
-      {"true", [](V v, A) { return v.is_bool() && v.truth(); }},
-      {"false", [](V v, A) { return v.is_bool() && !v.truth(); }},
-      {"callable", [](V v, A) { return v.is_function(); }},
-      {"odd", [](V v, A) { return v.integer() % 2 != 0; }},
-      {"even", [](V v, A) { return v.integer() % 2 == 0; }},
-      {"divisibleby", [](V v, A a) { return of_integers("%", v.integer(), other(a).integer()).integer() == 0; }},
-      {"equalto", [](V v, A a) { return equal(v, other(a)); }},
-      {"eq", [](V v, A a) { return equal(v, other(a)); }},
-      {"==", [](V v, A a) { return equal(v, other(a)); }},
-      {"sameas", [](V v, A a) { return equal(v, other(a)); }},
-      {"ne", [](V v, A a) { return !equal(v, other(a)); }},
-      {"!=", [](V v, A a) { return !equal(v, other(a)); }},
-      {"lt", [](V v, A a) { return compare(v, other(a)) < 0; }},
-      {"le", [](V v, A a) { return compare(v, other(a)) <= 0; }},
-      {"gt", [](V v, A a) { return compare(v, other(a)) > 0; }},
-      {"ge", [](V v, A a) { return compare(v, other(a)) >= 0; }},
-      {"in", [](V v, A a) { return contains(other(a), v); }},
+      {"defined", {"", [](V v, A) { return !v.is_undefined(); }}},
+      {"undefined", {"", [](V v, A) { return v.is_undefined(); }}},
+      {"none", {"", [](V v, A) { return v.is_none(); }}},
+      {"string", {"", [](V v, A) { return v.is_text(); }}},
+      {"mapping", {"", [](V v, A) { return v.is_dict(); }}},
+      {"sequence", {"", [](V v, A) { return v.is_undefined() || v.is_text() || v.is_list() || v.is_dict(); }}},
+      {"iterable", {"", [](V v, A) { return v.is_text() || v.is_list() || v.is_dict() || v.is_undefined(); }}},
+      {"number", {"", [](V v, A) { return v.is_number(); }}},
+      {"integer", {"", [](V v, A) { return v.is_int(); }}},
+      {"float", {"", [](V v, A) { return v.is_real(); }}},
+      {"boolean", {"", [](V v, A) { return v.is_bool(); }}},
+      {"true", {"", [](V v, A) { return v.is_bool() && v.truth(); }}},
+      {"false", {"", [](V v, A) { return v.is_bool() && !v.truth(); }}},
+      {"callable", {"", [](V v, A) { return v.is_function(); }}},
+      {"odd", {"", [](V v, A) { return v.integer() % 2 != 0; }}},
+      {"even", {"", [](V v, A) { return v.integer() % 2 == 0; }}},
+      {"divisibleby",
+       {"/other", [](V v, A a) { return of_integers("%", v.integer(), other(a).integer()).integer() == 0; }}},
+      {"equalto", {"/other", [](V v, A a) { return equal(v, other(a)); }}},
+      {"eq", {"/other", [](V v, A a) { return equal(v, other(a)); }}},
+      {"==", {"/other", [](V v, A a) { return equal(v, other(a)); }}},
+      {"sameas", {"/other", [](V v, A a) { return same(v, other(a)); }}},
+      {"ne", {"/other", [](V v, A a) { return !equal(v, other(a)); }}},
+      {"!=", {"/other", [](V v, A a) { return !equal(v, other(a)); }}},
+      {"lt", {"/other", [](V v, A a) { return compare(v, other(a)) < 0; }}},
+      {"le", {"/other", [](V v, A a) { return compare(v, other(a)) <= 0; }}},
+      {"gt", {"/other", [](V v, A a) { return compare(v, other(a)) > 0; }}},
+      {"ge", {"/other", [](V v, A a) { return compare(v, other(a)) >= 0; }}},
+      {"in", {"/other", [](V v, A a) { return contains(other(a), v); }}},
   };
   const auto found = kTests.find(name);
-  return found == kTests.end() ? nullptr : found->second;
+  if (found == kTests.end()) return {};
+  Test test = found->second;
+  test.name = name;
+  return test;
 }
 
 void set_functions(Context& context) {
   context.set("range", Function([](const Arguments& arguments) -> Value {
+                check_arguments(arguments, "/start /stop /step", "range");
                 std::vector<std::int64_t> given;
                 for (const Value& value : arguments.positional) given.push_back(value.integer());
                 if (given.empty() || given.size() > 3) throw TemplateError("range takes one to three arguments");
@@ -254,6 +271,7 @@ void set_functions(Context& context) {
   context.set("namespace", Function([=](const Arguments& arguments) -> Value { return dict_of(arguments, true); }));
   context.set("dict", Function([=](const Arguments& arguments) -> Value { return dict_of(arguments, false); }));
   context.set("raise_exception", Function([](const Arguments& arguments) -> Value {
+                check_arguments(arguments, "message", "raise_exception");
                 const Value* what = arguments.get(0, "message");
                 throw TemplateError(what ? what->str().bytes : "the template rejects this conversation");
               }));

@@ -1,5 +1,6 @@
 // Methods of a template's values.
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "base/cat.h"
@@ -9,7 +10,38 @@
 namespace hawser::data::chat {
 namespace {
 
-std::optional<Value> text_method(const Text& text, const std::string& name, const Arguments& a) {
+// Parameters as in check_arguments; nullopt for unsupported methods.
+using Parameters = std::map<std::string, std::string_view>;
+std::optional<std::string_view> parameters_of(const Value& object, const std::string& name) {
+  static const Parameters kOfText = {{"strip", "/chars"},
+                                     {"lstrip", "/chars"},
+                                     {"rstrip", "/chars"},
+                                     {"split", "sep maxsplit"},
+                                     {"rsplit", "sep maxsplit"},
+                                     {"startswith", "/prefix"},
+                                     {"endswith", "/suffix"},
+                                     {"upper", ""},
+                                     {"lower", ""},
+                                     {"capitalize", ""},
+                                     {"title", ""},
+                                     {"replace", "/old /new /count"},
+                                     {"join", "/iterable"},
+                                     {"find", "/sub"},
+                                     {"rfind", "/sub"},
+                                     {"count", "/sub"},
+                                     {"removeprefix", "/prefix"},
+                                     {"removesuffix", "/suffix"},
+                                     {"isdigit", ""},
+                                     {"isnumeric", ""}};
+  static const Parameters kOfDict = {{"get", "/key /default"}, {"items", ""}, {"keys", ""}, {"values", ""}};
+  static const Parameters kOfList = {{"index", "/value"}, {"count", "/value"}};
+  static const Parameters kNone;
+  const Parameters& all = object.is_text() ? kOfText : object.is_dict() ? kOfDict : object.is_list() ? kOfList : kNone;
+  const auto found = all.find(name);
+  return found == all.end() ? std::nullopt : std::optional(found->second);
+}
+
+Value text_method(const Text& text, const std::string& name, const Arguments& a) {
   const auto max = [&](std::size_t place, const char* named) {
     const Value* value = a.get(place, named);
     return value ? value->integer() : -1;
@@ -60,16 +92,14 @@ std::optional<Value> text_method(const Text& text, const std::string& name, cons
     const std::string& suffix = need(a, 0, "suffix", "removesuffix").text().bytes;
     return text.bytes.ends_with(suffix) ? text.part(0, text.bytes.size() - suffix.size()) : text;
   }
-  if (name == "isdigit" || name == "isnumeric") {
-    if (std::ranges::any_of(text.bytes, [](char c) { return static_cast<unsigned char>(c) >= 0x80; })) {
-      throw TemplateError(cat(name, " of text beyond ASCII is not supported"));
-    }
-    return !text.bytes.empty() && std::ranges::all_of(text.bytes, [](char c) { return c >= '0' && c <= '9'; });
+  // isdigit, isnumeric
+  if (std::ranges::any_of(text.bytes, [](char c) { return static_cast<unsigned char>(c) >= 0x80; })) {
+    throw TemplateError(cat(name, " of text beyond ASCII is not supported"));
   }
-  return std::nullopt;
+  return !text.bytes.empty() && std::ranges::all_of(text.bytes, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-std::optional<Value> dict_method(const Dict& dict, const std::string& name, const Arguments& a) {
+Value dict_method(const Dict& dict, const std::string& name, const Arguments& a) {
   List out;
   if (name == "get") {
     const Value& key = need(a, 0, "key", "get");
@@ -77,7 +107,6 @@ std::optional<Value> dict_method(const Dict& dict, const std::string& name, cons
     const Value* otherwise = a.get(1, "default");
     return found ? *found : otherwise ? *otherwise : Value(None{});
   }
-  if (name != "items" && name != "keys" && name != "values") return std::nullopt;
   for (const auto& [key, item] : dict.items) {
     if (name == "items") out.emplace_back(List{key, item});
     if (name == "keys") out.emplace_back(key);
@@ -86,8 +115,7 @@ std::optional<Value> dict_method(const Dict& dict, const std::string& name, cons
   return out;
 }
 
-std::optional<Value> list_method(const List& list, const std::string& name, const Arguments& a) {
-  if (name != "index" && name != "count") return std::nullopt;
+Value list_method(const List& list, const std::string& name, const Arguments& a) {
   const Value& what = need(a, 0, "value", name.c_str());
   const auto is_it = [&](const Value& one) { return equal(one, what); };
   if (name == "count") return static_cast<std::int64_t>(std::ranges::count_if(list, is_it));
@@ -100,12 +128,11 @@ std::optional<Value> list_method(const List& list, const std::string& name, cons
 
 Value call_method(const Value& object, const std::string& name, const Arguments& arguments) {
   if (object.is_undefined()) throw TemplateError(cat("'", object.undefined_name(), "' is undefined"));
-  std::optional<Value> result;
-  if (object.is_text()) result = text_method(object.text(), name, arguments);
-  if (object.is_dict()) result = dict_method(object.dict(), name, arguments);
-  if (object.is_list()) result = list_method(object.list(), name, arguments);
-  if (result) return *std::move(result);
-  throw TemplateError(cat("method '", name, "' of ", object.type_name(), " is not supported"));
+  const auto parameters = parameters_of(object, name);
+  if (!parameters) throw TemplateError(cat("method '", name, "' of ", object.type_name(), " is not supported"));
+  check_arguments(arguments, *parameters, name);
+  if (object.is_text()) return text_method(object.text(), name, arguments);
+  return object.is_dict() ? dict_method(object.dict(), name, arguments) : list_method(object.list(), name, arguments);
 }
 
 }  // namespace hawser::data::chat

@@ -169,6 +169,7 @@ Value Parser::loop_variable(const List& items, std::size_t i) {
                 {"previtem", i > 0 ? items[i - 1] : Value(Undefined{"loop.previtem"})},
                 {"nextitem", index + 1 < count ? items[i + 1] : Value(Undefined{"loop.nextitem"})},
                 {"cycle", Function([i](const Arguments& arguments) -> Value {
+                   if (!arguments.named.empty()) throw TemplateError("loop.cycle takes no named arguments");
                    if (arguments.positional.empty()) throw TemplateError("loop.cycle needs a value");
                    return arguments.positional[i % arguments.positional.size()];
                  })}};
@@ -228,9 +229,11 @@ Statement Parser::macro_statement() {
   const std::string name = need_any_name();
   need_symbol("(");
   std::vector<std::string> names;
+  std::string parameters;
   std::vector<Expression> defaults;
   while (!take_symbol(")")) {
     names.push_back(need_any_name());
+    parameters += cat(parameters.empty() ? "" : " ", names.back());
     defaults.push_back(take_symbol("=") ? expression(true) : Expression());
     if (!is_symbol(")")) need_symbol(",");
   }
@@ -243,6 +246,7 @@ Statement Parser::macro_statement() {
   return [=](Context& context) {
     Context* const at = &context;
     context.set(name, Function([=](const Arguments& arguments) -> Value {
+                  check_arguments(arguments, parameters, name);
                   at->count_step();
                   auto scopes = at->enter();
                   for (std::size_t i = 0; i < names.size(); ++i) {

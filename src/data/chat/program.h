@@ -71,10 +71,27 @@ using Expression = std::function<Value(Context&)>;
 enum class Flow { on, next, stop };  // next: after `continue`; stop: after `break`
 using Statement = std::function<Flow(Context&)>;
 
-// Filters, tests and methods by name. For an unsupported name the first two return null and call_method throws
-// TemplateError.
-using Filter = Value (*)(const Value& input, const Arguments& arguments);
-using Test = bool (*)(const Value& input, const Arguments& arguments);
+// Throws TemplateError for an argument of `of` that is not one of `parameters`: names in order, separated by spaces.
+// Those that begin with '/' can only be given by position.
+void check_arguments(const Arguments& arguments, std::string_view parameters, const std::string& of);
+
+// A filter or test with its parameters, as in check_arguments.
+template <class Result>
+struct Builtin {
+  std::string_view parameters;
+  Result (*function)(const Value& input, const Arguments& arguments) = nullptr;
+  std::string name = {};
+
+  explicit operator bool() const { return function != nullptr; }
+  Result operator()(const Value& input, const Arguments& arguments) const {
+    check_arguments(arguments, parameters, name);
+    return function(input, arguments);
+  }
+};
+using Filter = Builtin<Value>;
+using Test = Builtin<bool>;
+// Filters, tests and methods by name. For an unsupported name the first two return a null function and call_method
+// throws TemplateError.
 Filter find_filter(const std::string& name);
 Test find_test(const std::string& name);
 Value call_method(const Value& object, const std::string& name, const Arguments& arguments);

@@ -157,6 +157,15 @@ std::string titled(std::string text) {
   return text;
 }
 
+std::string titled_words(std::string text) {
+  bool first = true;
+  for (char& c : text) {
+    c = first ? up(c) : down(c);
+    first = is_python_space(static_cast<unsigned char>(c)) || std::string_view("-({[<").find(c) != std::string::npos;
+  }
+  return text;
+}
+
 Text join(const List& items, const Text& by) {
   Text out;
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -166,22 +175,46 @@ Text join(const List& items, const Text& by) {
   return out;
 }
 
+namespace {
+
+// As Python's (text + "\n").splitlines().
+std::vector<Text> split_lines(const Text& text) {
+  std::vector<Text> lines;
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < text.bytes.size();) {
+    const Utf8Step step = utf8_step(std::string_view(text.bytes).substr(at));
+    const char32_t c = step.character;
+    const std::size_t end = at;
+    at += static_cast<std::size_t>(step.bytes);
+    if (!((c >= '\n' && c <= '\r') || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029)) continue;
+    if (c == '\r' && text.bytes.compare(at, 1, "\n") == 0) ++at;
+    lines.push_back(text.part(begin, end));
+    begin = at;
+  }
+  lines.push_back(text.part(begin, text.bytes.size()));
+  return lines;
+}
+
+}  // namespace
+
 Text indented(const Text& text, const Arguments& arguments) {
   const Value* width = arguments.get(0, "width");
   const Value* first = arguments.get(1, "first");
   const Value* blank = arguments.get(2, "blank");
-  const std::string space =
-      width && width->is_text()
-          ? width->text().bytes
-          : std::string(static_cast<std::size_t>(width ? std::clamp<std::int64_t>(width->integer(), 0, 1000) : 4), ' ');
-  const Value line_end("\n");
-  const List lines = split(text, &line_end, -1, false);
+  std::string space = "    ";
+  if (width && width->is_text()) {
+    space = width->text().bytes;
+  } else if (width) {
+    if (width->integer() > 1000) throw TemplateError("indent width too large");
+    space.assign(static_cast<std::size_t>(std::max<std::int64_t>(width->integer(), 0)), ' ');
+  }
+  const std::vector<Text> lines = split_lines(text);
   Text out;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out.append({"\n", {}});
-    const bool wanted = i == 0 ? first && first->truth() : (blank && blank->truth()) || !lines[i].text().bytes.empty();
+    const bool wanted = i == 0 ? first && first->truth() : (blank && blank->truth()) || !lines[i].bytes.empty();
     if (wanted) out.append({space, {}});
-    out.append(lines[i].text());
+    out.append(lines[i]);
   }
   return out;
 }

@@ -33,6 +33,7 @@ Text recased(const Text& text, const char* name, std::string (*change)(std::stri
 std::string uppercase(std::string text);
 std::string lowercase(std::string text);
 std::string capitalized(std::string text);
-std::string titled(std::string text);
+std::string titled(std::string text);        // of the method: a word is a run of letters
+std::string titled_words(std::string text);  // of the filter: words end at spaces, hyphens and opening brackets
 
 }  // namespace hawser::data::chat
