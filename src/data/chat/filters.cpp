@@ -39,7 +39,7 @@ Value field(const Value& item, const Value& path) {
 std::int64_t length_of(const Value& value) {
   if (value.is_text()) return static_cast<std::int64_t>(character_starts(value.text().bytes).size()) - 1;
   if (value.is_list()) return static_cast<std::int64_t>(value.list().size());
-  if (value.is_dict()) return static_cast<std::int64_t>(value.dict().items.size());
+  if (value.is_mapping()) return static_cast<std::int64_t>(value.dict().items.size());
   if (value.is_undefined()) return 0;
   throw TemplateError(cat("cannot take the length of ", value.type_name()));
 }
@@ -47,7 +47,8 @@ std::int64_t length_of(const Value& value) {
 List items_of(const Value& value) {
   List out;
   if (value.is_undefined()) return out;
-  for (const auto& [key, item] : value.dict().items) out.emplace_back(List{key, item});
+  if (!value.is_mapping()) throw TemplateError(cat("cannot take the items of ", value.type_name()));
+  for (const auto& [key, item] : value.dict().items) out.emplace_back(Value(List{key, item}, ListKind::tuple));
   return out;
 }
 
@@ -243,7 +244,7 @@ Filter find_filter(const std::string& name) {
           return replace(v.str(), need(a, 0, "old", "replace").str().bytes, need(a, 1, "new", "replace").str().bytes,
                          max && !max->is_none() ? max->integer() : -1);
         }}},
-      {"items", {"", [](V v, A) -> Value { return items_of(v); }}},
+      {"items", {"", [](V v, A) -> Value { return Value(items_of(v), ListKind::generator); }}},
       {"dictsort",
        {"",
         [](V v, A) -> Value {
@@ -258,7 +259,7 @@ Filter find_filter(const std::string& name) {
           if (v.is_text()) return slice(v, None{}, None{}, std::int64_t{-1});
           List items = iterate(v);
           std::ranges::reverse(items);
-          return items;
+          return Value(std::move(items), v.is_list(ListKind::generator) ? ListKind::list : ListKind::generator);
         }}},
       {"unique",
        {kByCase,
@@ -271,7 +272,7 @@ Filter find_filter(const std::string& name) {
             keys.push_back(key);
             if (out.size() > kMaxUnique) throw TemplateError(cat("more than ", kMaxUnique, " unique items"));
           }
-          return out;
+          return Value(std::move(out), ListKind::generator);
         }}},
       {"indent", {"width first blank", [](V v, A a) -> Value { return indented(v.text(), a); }}},
       {"min", {kByCase, [](V v, A a) -> Value { return extreme(v, a, false); }}},
@@ -320,14 +321,14 @@ Value select_items(const std::string& filter, const Value& input, const Argument
         const Value value = field(item, *of);
         out.push_back(value.is_undefined() && otherwise && !otherwise->is_none() ? *otherwise : value);
       }
-      return out;
+      return Value(std::move(out), ListKind::generator);
     }
     if (rest.positional.empty()) throw TemplateError("map needs a filter or attribute=");
     const std::string name = take_first().text().bytes;
     const Filter apply = find_filter(name);
     if (!apply) throw TemplateError(cat("filter '", name, "' is not supported"));
     for (const Value& item : iterate(input)) out.push_back(apply(item, rest));
-    return out;
+    return Value(std::move(out), ListKind::generator);
   }
   const bool by_attribute = filter.ends_with("attr"), wanted = filter.starts_with("select");
   if (by_attribute && rest.positional.empty()) throw TemplateError(cat(filter, " needs a name"));
@@ -344,7 +345,7 @@ Value select_items(const std::string& filter, const Value& input, const Argument
     const Value value = by_attribute ? field(item, name) : item;
     if ((test ? test(value, rest) : value.truth()) == wanted) out.push_back(item);
   }
-  return out;
+  return Value(std::move(out), ListKind::generator);
 }
 
 }  // namespace hawser::data::chat

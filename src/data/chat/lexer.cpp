@@ -7,6 +7,7 @@
 #include "base/cat.h"
 #include "base/utf8.h"
 #include "data/ascii.h"
+#include "data/chat/texts.h"
 #include "data/chat/value.h"
 
 namespace hawser::data::chat {
@@ -14,10 +15,10 @@ namespace {
 
 class Lexer {
  public:
+  // `source` must outlive the lexer and have normalized line ends.
   explicit Lexer(std::string_view source) : source_(source) {
     // Jinja drops one line end at the end of the template.
     if (source_.ends_with('\n')) source_.remove_suffix(1);
-    if (source_.ends_with('\r')) source_.remove_suffix(1);
   }
 
   std::vector<Token> run() {
@@ -37,6 +38,14 @@ class Lexer {
     at_ = to;
   }
 
+  // Without white space as Python defines it.
+  static std::string_view trimmed(std::string_view text, bool left, bool right) {
+    const std::size_t kept_left = left ? strip(Text{std::string(text), {}}, nullptr, true, false).bytes.size() : 0;
+    if (left) text.remove_prefix(text.size() - kept_left);
+    if (right) text = text.substr(0, strip(Text{std::string(text), {}}, nullptr, false, true).bytes.size());
+    return text;
+  }
+
   // Reads the text up to the next tag, then the tag.
   void text() {
     std::size_t tag = at_;
@@ -51,15 +60,8 @@ class Lexer {
       ++tag;
     }
     std::string_view out = source_.substr(at_, tag == source_.npos ? source_.npos : tag - at_);
-    if (trim_newline_) {
-      if (out.starts_with("\r\n"))
-        out.remove_prefix(2);
-      else if (out.starts_with('\n'))
-        out.remove_prefix(1);
-    }
-    if (strip_left_) {
-      while (!out.empty() && is_space(out.front())) out.remove_prefix(1);
-    }
+    if (trim_newline_ && out.starts_with('\n')) out.remove_prefix(1);
+    if (strip_left_) out = trimmed(out, true, false);
     trim_newline_ = strip_left_ = false;
     if (tag == source_.npos) {
       if (!out.empty()) put(TokenKind::text, std::string(out));
@@ -68,11 +70,10 @@ class Lexer {
     const char kind = source_[tag + 1];
     const char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
     if (sign == '-') {
-      while (!out.empty() && is_space(out.back())) out.remove_suffix(1);
+      out = trimmed(out, false, true);
     } else if (sign != '+' && kind != '{') {
       // lstrip_blocks: drops white space between the start of the line and the block.
-      std::size_t end = out.size();
-      while (end > 0 && out[end - 1] != '\n' && is_space(out[end - 1])) --end;
+      const std::size_t end = std::max(trimmed(out, false, true).size(), out.rfind('\n') + 1);
       const bool line_start = end > 0 ? out[end - 1] == '\n' : out.data() == source_.data() || after_newline(out);
       if (line_start) out = out.substr(0, end);
     }
@@ -201,12 +202,21 @@ class Lexer {
   // Reads one of Python's escapes; returns the index of its last character.
   std::size_t escape(std::size_t i, std::string& value) {
     const char c = source_[i];
-    static constexpr std::string_view kNames = "nrtbfva0\\'\"", kValues{"\n\r\t\b\f\v\a\0\\'\"", 11};
+    static constexpr std::string_view kNames = "nrtbfva\\'\"", kValues = "\n\r\t\b\f\v\a\\'\"";
     if (const std::size_t found = kNames.find(c); found != kNames.npos) {
       value += kValues[found];
       return i;
     }
     if (c == '\n') return i;
+    if (c == 'N' || static_cast<unsigned char>(c) >= 0x80) fail("invalid escape in a string");
+    const auto octal = [&](std::size_t k) { return k < source_.size() && source_[k] >= '0' && source_[k] <= '7'; };
+    if (octal(i)) {
+      char32_t code = 0;
+      const std::size_t end = i + 3;
+      for (; i < end && octal(i); ++i) code = code * 8 + static_cast<char32_t>(source_[i] - '0');
+      append_utf8(code, value);
+      return i - 1;
+    }
     const int digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     char32_t code = 0;
     for (int k = 1; k <= digits; ++k) {
@@ -237,7 +247,12 @@ class Lexer {
 }  // namespace
 
 std::vector<Token> tokenize(std::string_view source) {
-  return Lexer(source).run();
+  std::string text;
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    if (source[i] == '\r' && source.substr(i + 1).starts_with('\n')) continue;
+    text += source[i] == '\r' ? '\n' : source[i];
+  }
+  return Lexer(text).run();
 }
 
 }  // namespace hawser::data::chat

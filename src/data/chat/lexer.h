@@ -27,8 +27,9 @@ struct Token {
   int line = 0;
 };
 
-// Applies Jinja's `trim_blocks` and `lstrip_blocks`, as transformers sets them, and `-` and `+` at either end of a tag.
-// Drops comments. Throws TemplateError for invalid characters and unterminated tags, strings and comments.
+// Applies Jinja's `trim_blocks` and `lstrip_blocks`, as transformers sets them, and `-` and `+` at either end of a
+// tag. Drops comments. Line ends become \n. Throws TemplateError for invalid characters and unterminated tags,
+// strings and comments.
 std::vector<Token> tokenize(std::string_view source);
 
 }  // namespace hawser::data::chat

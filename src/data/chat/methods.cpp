@@ -36,7 +36,10 @@ std::optional<std::string_view> parameters_of(const Value& object, const std::st
   static const Parameters kOfDict = {{"get", "/key /default"}, {"items", ""}, {"keys", ""}, {"values", ""}};
   static const Parameters kOfList = {{"index", "/value"}, {"count", "/value"}};
   static const Parameters kNone;
-  const Parameters& all = object.is_text() ? kOfText : object.is_dict() ? kOfDict : object.is_list() ? kOfList : kNone;
+  const Parameters& all = object.is_text()       ? kOfText
+                          : object.is_mapping()  ? kOfDict
+                          : object.is_sequence() ? kOfList
+                                                 : kNone;
   const auto found = all.find(name);
   return found == all.end() ? std::nullopt : std::optional(found->second);
 }
@@ -108,11 +111,11 @@ Value dict_method(const Dict& dict, const std::string& name, const Arguments& a)
     return found ? *found : otherwise ? *otherwise : Value(None{});
   }
   for (const auto& [key, item] : dict.items) {
-    if (name == "items") out.emplace_back(List{key, item});
+    if (name == "items") out.emplace_back(Value(List{key, item}, ListKind::tuple));
     if (name == "keys") out.emplace_back(key);
     if (name == "values") out.push_back(item);
   }
-  return out;
+  return Value(std::move(out), ListKind::view, "dict_" + name);
 }
 
 Value list_method(const List& list, const std::string& name, const Arguments& a) {

@@ -27,7 +27,7 @@ Expression Parser::tuple() {
   if (!is_symbol(",")) return first;
   std::vector<Expression> items{std::move(first)};
   while (take_symbol(",")) items.push_back(expression(true));
-  return list_of(std::move(items));
+  return list_of(std::move(items), ListKind::tuple);
 }
 
 Expression Parser::or_expression() {
@@ -168,9 +168,13 @@ Expression Parser::unary(bool with_filter) {
   Expression value;
   if (take_symbol("-")) {
     Expression of = unary(false);
-    value = [=](Context& context) { return arithmetic("-", Value(std::int64_t{0}), of(context)); };
+    value = [=](Context& context) {
+      const Value given = of(context);
+      return given.is_real() ? Value(-given.real()) : arithmetic("-", Value(std::int64_t{0}), given);
+    };
   } else if (take_symbol("+")) {
-    value = unary(false);
+    Expression of = unary(false);
+    value = [=](Context& context) { return arithmetic("+", Value(std::int64_t{0}), of(context)); };
   } else {
     value = primary();
   }
@@ -211,7 +215,7 @@ Expression Parser::primary() {
     }
     case TokenKind::symbol:
       if (token.text == "(") return parenthesis();
-      if (token.text == "[") return list_of(items_until("]"));
+      if (token.text == "[") return list_of(items_until("]"), ListKind::list);
       if (token.text == "{") return dict_literal();
       break;
     default:
@@ -221,13 +225,13 @@ Expression Parser::primary() {
 }
 
 Expression Parser::parenthesis() {
-  if (take_symbol(")")) return constant(List{});
+  if (take_symbol(")")) return constant(Value(List{}, ListKind::tuple));
   Expression first = expression(true);
   if (take_symbol(")")) return first;
   need_symbol(",");
   std::vector<Expression> items = items_until(")");
   items.insert(items.begin(), std::move(first));
-  return list_of(std::move(items));
+  return list_of(std::move(items), ListKind::tuple);
 }
 
 std::vector<Expression> Parser::items_until(const char* end) {
@@ -239,11 +243,11 @@ std::vector<Expression> Parser::items_until(const char* end) {
   return items;
 }
 
-Expression Parser::list_of(std::vector<Expression> items) {
-  return [items = std::move(items)](Context& context) {
+Expression Parser::list_of(std::vector<Expression> items, ListKind kind) {
+  return [items = std::move(items), kind](Context& context) {
     List list;
     for (const Expression& item : items) list.push_back(item(context));
-    return Value(std::move(list));
+    return Value(std::move(list), kind);
   };
 }
 
@@ -313,9 +317,8 @@ Expression Parser::postfix(Expression value) {
 Value Parser::method(Context& context, const Value& object, const std::string& name, const Call& call) {
   const Arguments arguments = call.evaluate(context);
   // A field that is a function: loop.cycle, a function in a namespace.
-  if (object.is_dict()) {
-    if (const Value* field = object.dict().find(name); field && field->is_function())
-      return field->function()(arguments);
+  if (object.is_dict() && !has_python_attribute(object, name)) {
+    if (const Value* field = object.dict().find(name)) return field->function()(arguments);
   }
   context.count_work(object);
   Value made = call_method(object, name, arguments);

@@ -159,6 +159,7 @@ Statement Parser::for_statement(int line) {
 Value Parser::loop_variable(const List& items, std::size_t i) {
   const auto index = static_cast<std::int64_t>(i), count = static_cast<std::int64_t>(items.size());
   Dict loop;
+  loop.is_loop = true;
   loop.items = {{"index", index + 1},
                 {"index0", index},
                 {"revindex", count - index},
@@ -181,6 +182,7 @@ Statement Parser::set_statement(int line) {
     const std::string object = need_any_name();
     take();
     const std::string field = need_any_name();
+    if (field.starts_with('_')) fail(cat("'", field, "' is not supported"));
     need_symbol("=");
     Expression value = placed(expression(true), line);
     need_end_block();
@@ -245,10 +247,11 @@ Statement Parser::macro_statement() {
   need_end_block();
   return [=](Context& context) {
     Context* const at = &context;
+    const Context::WeakScopes visible = context.visible();
     context.set(name, Function([=](const Arguments& arguments) -> Value {
                   check_arguments(arguments, parameters, name);
                   at->count_step();
-                  auto scopes = at->enter();
+                  auto scopes = at->enter(visible);
                   for (std::size_t i = 0; i < names.size(); ++i) {
                     const Value* given = arguments.get(i, names[i]);
                     at->set(names[i], given ? *given : defaults[i] ? defaults[i](*at) : Value(Undefined{names[i]}));

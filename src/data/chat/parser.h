@@ -128,7 +128,7 @@ class Parser {
   Expression primary();
   Expression parenthesis();
   std::vector<Expression> items_until(const char* end);
-  static Expression list_of(std::vector<Expression> items);
+  static Expression list_of(std::vector<Expression> items, ListKind kind);
   Expression dict_literal();
   Call call();
   Expression postfix(Expression value);

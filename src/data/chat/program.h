@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,15 +17,21 @@ namespace hawser::data::chat {
 // State of a rendering: scopes of variables, innermost last, and the output so far.
 class Context {
  public:
-  Context() { scopes_.emplace_back(); }
+  using Scope = std::map<std::string, Value>;
+  using Scopes = std::vector<std::shared_ptr<Scope>>;
+  // Scopes that a macro sees. The macro is a value in one of them, so it does not own them.
+  using WeakScopes = std::vector<std::weak_ptr<Scope>>;
+
+  Context() { push(); }
 
   Value get(const std::string& name) const;
-  void set(const std::string& name, Value value) { scopes_.back()[name] = std::move(value); }
-  void push() { scopes_.emplace_back(); }
+  void set(const std::string& name, Value value) { (*scopes_.back())[name] = std::move(value); }
+  void push() { scopes_.push_back(std::make_shared<Scope>()); }
   void pop() { scopes_.pop_back(); }
-  // Enters a macro's body, which sees only the global variables. Returns the previous scopes for leave().
-  std::vector<std::map<std::string, Value>> enter();
-  void leave(std::vector<std::map<std::string, Value>> scopes) {
+  WeakScopes visible() const { return {scopes_.begin(), scopes_.end()}; }
+  // Enters the body of a macro that was defined where `visible` was. Returns the previous scopes for leave().
+  Scopes enter(const WeakScopes& visible);
+  void leave(Scopes scopes) {
     --macros_;
     scopes_ = std::move(scopes);
   }
@@ -59,7 +66,7 @@ class Context {
   bool capturing = false;
 
  private:
-  std::vector<std::map<std::string, Value>> scopes_;
+  Scopes scopes_;
   Text output_;
   std::int64_t steps_ = 0;
   std::size_t work_ = 0;
@@ -99,8 +106,10 @@ Value call_method(const Value& object, const std::string& name, const Arguments&
 bool is_selecting(const std::string& filter);
 Value select_items(const std::string& filter, const Value& input, const Arguments& arguments);
 
+// Whether the object's type in Python has an attribute: such attributes hide keys of a dict in `object.name`.
+bool has_python_attribute(const Value& object, const std::string& name);
 Value attribute(const Value& object, const std::string& name);
-Value subscript(const Value& object, const Value& index);
+Value subscript(const Value& object, const Value& index);  // of a text: keys hide attributes
 Value slice(const Value& object, const Value& from, const Value& to, const Value& step);
 Value arithmetic(const std::string& symbol, const Value& a, const Value& b);
 

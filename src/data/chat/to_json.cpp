@@ -46,7 +46,7 @@ void json_value(const Value& value, int indent, int depth, Text& out) {
     out.bytes += value.repr();
   } else if (value.is_text()) {
     json_text(value.text(), out);
-  } else if (value.is_list()) {
+  } else if (value.is_list(ListKind::list) || value.is_list(ListKind::tuple)) {
     out.bytes += '[';
     for (std::size_t i = 0; i < value.list().size(); ++i) {
       if (i > 0) out.bytes += comma;
@@ -55,7 +55,7 @@ void json_value(const Value& value, int indent, int depth, Text& out) {
     }
     if (!value.list().empty()) line(depth);
     out.bytes += ']';
-  } else if (value.is_dict()) {
+  } else if (value.is_mapping()) {
     out.bytes += '{';
     bool first = true;
     for (const auto& [key, item] : value.dict().items) {

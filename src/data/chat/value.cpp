@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 
 #include "base/cat.h"
 #include "base/utf8.h"
 #include "data/chat/texts.h"
+#include "data/tokenizers/unicode.h"
 
 namespace hawser::data::chat {
 
@@ -81,10 +83,10 @@ Value::Value(Text text) {
   data_ = std::make_shared<const Text>(std::move(text));
 }
 
-Value::Value(List list) {
+Value::Value(List list, ListKind kind, std::string shown) {
   Extent extent;
   for (const Value& item : list) extent.add(item);
-  data_ = std::make_shared<const HeldList>(HeldList{std::move(list), extent});
+  data_ = std::make_shared<const HeldList>(HeldList{std::move(list), extent, kind, std::move(shown)});
 }
 
 Value::Value(Dict dict) {
@@ -118,7 +120,7 @@ void Value::check_can_be_held() const {
 
 std::size_t Value::bytes() const {
   if (is_text()) return text().bytes.size();
-  return kItemBytes * (is_list() ? list().size() : is_dict() ? dict().items.size() : 1);
+  return kItemBytes * (is_list() ? std::get<ListPointer>(data_)->list.size() : is_dict() ? dict().items.size() : 1);
 }
 
 const Text& Value::text() const {
@@ -127,8 +129,21 @@ const Text& Value::text() const {
 }
 
 const List& Value::list() const {
-  if (const auto* list = std::get_if<ListPointer>(&data_)) return (*list)->list;
+  const auto* list = std::get_if<ListPointer>(&data_);
+  if (list && (*list)->kind != ListKind::generator) return (*list)->list;
   wrong_type("list", *this);
+}
+
+ListKind Value::list_kind() const {
+  if (is_list()) return std::get<ListPointer>(data_)->kind;
+  wrong_type("list", *this);
+}
+
+List Value::take_items() const {
+  if (list_kind() != ListKind::generator) return list();
+  const HeldList& held = *std::get<ListPointer>(data_);
+  if (std::exchange(held.taken, true)) throw TemplateError("reading a generator twice is not supported");
+  return held.list;
 }
 
 Dict& Value::dict() const {
@@ -160,8 +175,11 @@ const char* Value::type_name() const {
   if (is_int()) return "int";
   if (is_real()) return "float";
   if (is_text()) return "str";
-  if (is_list()) return "list";
-  if (is_dict()) return "dict";
+  if (is_list()) {
+    constexpr const char* kNames[] = {"list", "tuple", "range", "dict view", "generator"};
+    return kNames[static_cast<int>(list_kind())];
+  }
+  if (is_dict()) return dict().is_namespace ? "namespace" : dict().is_loop ? "loop" : "dict";
   return "function";
 }
 
@@ -171,8 +189,8 @@ bool Value::truth() const {
   if (is_int()) return std::get<std::int64_t>(data_) != 0;
   if (is_real()) return std::get<double>(data_) != 0.0;
   if (is_text()) return !text().bytes.empty();
-  if (is_list()) return !list().empty();
-  if (is_dict()) return dict().is_namespace || !dict().items.empty();
+  if (is_list()) return is_list(ListKind::generator) || !list().empty();
+  if (is_dict()) return !is_mapping() || !dict().items.empty();
   return true;
 }
 
@@ -198,11 +216,31 @@ std::string format_real(double value) {
 
 namespace {
 
+// As Python's str.isprintable.
+bool is_printable(char32_t c) {
+  switch (character_of(c).category()) {
+    case Category::Cn:
+    case Category::Cc:
+    case Category::Cf:
+    case Category::Co:
+    case Category::Zl:
+    case Category::Zp:
+      return false;
+    case Category::Zs:
+      return c == ' ';
+    default:
+      return true;
+  }
+}
+
 std::string repr_of_text(const std::string& bytes) {
   const char quote = bytes.find('\'') != std::string::npos && bytes.find('"') == std::string::npos ? '"' : '\'';
   std::string out(1, quote);
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
+  for (std::size_t at = 0; at < bytes.size();) {
+    const Utf8Step step = utf8_step(std::string_view(bytes).substr(at));
+    const std::string_view character = std::string_view(bytes).substr(at, static_cast<std::size_t>(step.bytes));
+    const char c = bytes[at];
+    at += character.size();
     if (c == quote || c == '\\') {
       out += '\\';
       out += c;
@@ -212,13 +250,13 @@ std::string repr_of_text(const std::string& bytes) {
       out += "\\r";
     } else if (c == '\t') {
       out += "\\t";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      static constexpr char kDigits[] = "0123456789abcdef";
-      out += "\\x";
-      out += kDigits[byte >> 4];
-      out += kDigits[byte & 15];
+    } else if (step.valid && !is_printable(step.character)) {
+      const auto code = static_cast<std::uint32_t>(step.character);
+      char escape[16];
+      std::snprintf(escape, sizeof escape, code > 0xFFFF ? "\\U%08x" : code > 0xFF ? "\\u%04x" : "\\x%02x", code);
+      out += escape;
     } else {
-      out += c;
+      out += character;
     }
   }
   return out + quote;
@@ -233,32 +271,40 @@ std::string Value::repr() const {
   if (is_int()) return std::to_string(integer());
   if (is_real()) return format_real(real());
   if (is_text()) return repr_of_text(text().bytes);
+  if (is_list(ListKind::generator) || is_function() || !(is_list() || is_mapping())) {
+    throw TemplateError(cat("a ", type_name(), " as text is not supported"));
+  }
+  if (is_list(ListKind::range)) return std::get<ListPointer>(data_)->shown;
   std::string out;
   if (is_list()) {
     for (const Value& item : list()) {
       out += (out.empty() ? "" : ", ") + item.repr();
       check_bytes(out.size());
     }
+    if (is_list(ListKind::tuple)) return "(" + out + (list().size() == 1 ? ",)" : ")");
+    if (is_list(ListKind::view)) return std::get<ListPointer>(data_)->shown + "([" + out + "])";
     return "[" + out + "]";
   }
-  if (is_dict()) {
-    for (const auto& [key, item] : dict().items) {
-      out += (out.empty() ? "" : ", ") + repr_of_text(key) + ": " + item.repr();
-      check_bytes(out.size());
-    }
-    return "{" + out + "}";
+  for (const auto& [key, item] : dict().items) {
+    out += (out.empty() ? "" : ", ") + repr_of_text(key) + ": " + item.repr();
+    check_bytes(out.size());
   }
-  return "<function>";
+  return "{" + out + "}";
 }
 
 bool equal(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
-    return a.is_real() || b.is_real() ? a.real() == b.real() : a.integer() == b.integer();
+    return compare(a, b) == 0;
   }
   if (a.is_text() && b.is_text()) return a.text().bytes == b.text().bytes;
-  if (a.is_list() && b.is_list()) return std::ranges::equal(a.list(), b.list(), equal);
+  if (a.is_list() && b.is_list()) {
+    if (a.list_kind() != b.list_kind()) return false;
+    if (!a.is_sequence()) throw TemplateError(cat("cannot compare ", a.type_name(), " and ", b.type_name()));
+    return std::ranges::equal(a.list(), b.list(), equal);
+  }
   if (a.is_dict() && b.is_dict()) {
     if (&a.dict() == &b.dict()) return true;
+    if (!a.is_mapping() || !b.is_mapping()) return false;
     if (a.dict().items.size() != b.dict().items.size()) return false;
     return std::ranges::all_of(a.dict().items, [&](const auto& item) {
       const Value* other = b.dict().find(item.first);
@@ -270,8 +316,9 @@ bool equal(const Value& a, const Value& b) {
 
 int compare(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
-    const double x = a.real(), y = b.real();
-    return x < y ? -1 : x > y ? 1 : 0;
+    const auto exact = [](const Value& v) { return v.is_real() ? static_cast<long double>(v.real()) : v.integer(); };
+    const long double x = exact(a), y = exact(b);
+    return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2;  // 2: not a number
   }
   if (a.is_text() && b.is_text()) return a.text().bytes.compare(b.text().bytes);
   throw TemplateError(cat("cannot compare ", a.type_name(), " and ", b.type_name()));
@@ -279,7 +326,7 @@ int compare(const Value& a, const Value& b) {
 
 bool contains(const Value& container, const Value& item) {
   if (container.is_text()) return find_in(container.text().bytes, item.text().bytes) != std::string::npos;
-  if (container.is_dict()) return item.is_text() && container.dict().find(item.text().bytes) != nullptr;
+  if (container.is_mapping()) return item.is_text() && container.dict().find(item.text().bytes) != nullptr;
   const List items = iterate(container);
   return std::ranges::any_of(items, [&](const Value& other) { return equal(item, other); });
 }
@@ -294,9 +341,9 @@ std::vector<std::size_t> character_starts(std::string_view bytes) {
 }
 
 List iterate(const Value& value) {
-  if (value.is_list()) return value.list();
+  if (value.is_list()) return value.take_items();
   List items;
-  if (value.is_dict()) {
+  if (value.is_mapping()) {
     for (const auto& [key, item] : value.dict().items) items.emplace_back(key);
   } else if (value.is_text()) {
     const auto starts = character_starts(value.text().bytes);

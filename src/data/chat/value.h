@@ -50,9 +50,12 @@ struct Undefined {
 };
 struct None {};
 using List = std::vector<Value>;
+// Python's type of a List. A view is the result of items(), keys() or values(). A generator is the result of `map`,
+// `select` and others: always true, without length, and read once.
+enum class ListKind { list, tuple, range, view, generator };
 struct Dict {
   std::vector<std::pair<std::string, Value>> items;  // in insertion order
-  bool is_namespace = false;
+  bool is_namespace = false, is_loop = false;        // objects with fields, not dicts of Python
 
   const Value* find(std::string_view key) const;
   void set(const std::string& key, Value value);
@@ -77,7 +80,8 @@ class Value {
   Value(Text text);
   Value(std::string text) : Value(Text{std::move(text), {}}) {}
   Value(const char* text) : Value(std::string(text)) {}
-  Value(List list);
+  // `shown`: repr of a range, type name of a view.
+  Value(List list, ListKind kind = ListKind::list, std::string shown = "");
   Value(Dict dict);
   Value(Function function) : data_(std::make_shared<const Function>(std::move(function))) {}
 
@@ -89,13 +93,20 @@ class Value {
   bool is_number() const { return is_int() || is_real() || is_bool(); }
   bool is_text() const { return std::holds_alternative<TextPointer>(data_); }
   bool is_list() const { return std::holds_alternative<ListPointer>(data_); }
+  bool is_list(ListKind kind) const { return is_list() && std::get<ListPointer>(data_)->kind == kind; }
+  // Whether it is a sequence of Python: has a length and can be indexed.
+  bool is_sequence() const { return is_list() && !is_list(ListKind::view) && !is_list(ListKind::generator); }
+  // A dict of Python: neither a namespace nor a loop.
+  bool is_mapping() const { return is_dict() && !dict().is_namespace && !dict().is_loop; }
   bool is_dict() const { return std::holds_alternative<DictPointer>(data_); }
   bool is_function() const { return std::holds_alternative<FunctionPointer>(data_); }
 
   // Each throws TemplateError if the value has another type.
   const Text& text() const;
-  const List& list() const;
-  Dict& dict() const;  // shared: a change is visible in all copies of the value
+  const List& list() const;  // not of a generator
+  ListKind list_kind() const;
+  List take_items() const;  // of a list of any kind. TemplateError for a generator that was read before.
+  Dict& dict() const;       // shared: a change is visible in all copies of the value
   const Function& function() const;
   std::int64_t integer() const;
   double real() const;  // of any number
@@ -122,6 +133,9 @@ class Value {
   struct HeldList {
     List list;
     Extent extent;
+    ListKind kind = ListKind::list;
+    std::string shown = {};
+    mutable bool taken = false;
   };
   struct HeldDict {
     Dict dict;
