@@ -15,7 +15,7 @@ using Cases = std::vector<std::pair<std::string, std::string>>;
 
 std::string rendered(const std::string& source) {
   static const Value kMessages = from_json(Json::parse(
-      R"([{"role": "user", "content": "hi", 
+      R"([{"role": "user", "content": "hi",
           "props": {"items": {"type": "string"}, "get": 1, "pop": 2, "values": [1]}}])"));
   try {
     return ChatTemplate(source, {}, "t").render({kMessages, {}}).text;
@@ -161,6 +161,8 @@ TEST(ChatTemplateAsJinja, RejectsWhatItWouldRenderDifferently) {
                              "{{ (-8) ** 0.5 }}"}) {
     EXPECT_EQ(rendered(source).substr(0, 9), "rejected:") << source;
   }
+  EXPECT_EQ(rendered("{% set n = 'nan' | float %}{{ n == n }}{{ n != 1 }}"), "FalseTrue");
+  EXPECT_EQ(rendered("{{ 'nan' | float > 1 }}"), "rejected: cannot compare nan and a number");
   for (const char* large : {"9223372036854775808", "12345678901234567890", "-9223372036854775809", "1e30"}) {
     EXPECT_THROW(from_json(Json::parse(large)), TemplateError) << large;
   }

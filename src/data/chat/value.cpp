@@ -294,7 +294,7 @@ std::string Value::repr() const {
 
 bool equal(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
-    return compare(a, b) == 0;
+    return !std::isnan(a.real()) && !std::isnan(b.real()) && compare(a, b) == 0;
   }
   if (a.is_text() && b.is_text()) return a.text().bytes == b.text().bytes;
   if (a.is_list() && b.is_list()) {
@@ -318,7 +318,8 @@ int compare(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
     const auto exact = [](const Value& v) { return v.is_real() ? static_cast<long double>(v.real()) : v.integer(); };
     const long double x = exact(a), y = exact(b);
-    return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2;  // 2: not a number
+    if (std::isnan(x) || std::isnan(y)) throw TemplateError("cannot compare nan and a number");
+    return x < y ? -1 : x > y ? 1 : 0;
   }
   if (a.is_text() && b.is_text()) return a.text().bytes.compare(b.text().bytes);
   throw TemplateError(cat("cannot compare ", a.type_name(), " and ", b.type_name()));
