@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 
+#include "checkpoint/checkpoint.h"
 #include "harness.h"
 
 namespace hawser::faults {
