@@ -399,7 +399,7 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command = add_command(
       app,
       {.name = "inspect",
-       .what = "show what a checkpoint, model, token file or trace contains; `inspect data`: training samples",
+       .what = "show what a checkpoint, model, token file or trace contains, or training samples",
        .examples = {"hawser inspect checkpoint runs/novels/best --verify",
                     "hawser inspect runs/novels/data/train.bin --json", "hawser inspect data recipe.yaml --samples 5"}},
       options->common);

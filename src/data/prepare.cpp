@@ -125,8 +125,9 @@ PrepareOptions prepare_options(const Recipe& recipe) {
     std::error_code ignored;
     if (fs::exists(file, ignored)) options.tokenizer = file;
   }
-  options.output = options.output.empty() ? resolve_path((fs::path(recipe.output) / "data").string(), recipe.folder)
-                                          : resolve_path(options.output, recipe.folder);
+  options.own_folder = options.output.empty();
+  options.output = options.own_folder ? resolve_path((fs::path(recipe.output) / "data").string(), recipe.folder)
+                                      : resolve_path(options.output, recipe.folder);
   return options;
 }
 

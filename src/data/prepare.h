@@ -48,6 +48,7 @@ struct PrepareOptions {
   std::chrono::milliseconds save_every{5000};            // interval between writes of the state file
   std::int64_t block_bytes = 0;                          // 0: 1 MiB; smaller in tests
   std::function<void(const PrepareProgress&)> progress;  // on the calling thread, at most about 5 times a second
+  bool own_folder = false;  // `output` is a run's OUTPUT/data: token files there may be replaced, whoever wrote them
 };
 
 // Counts of one of the two token files.

@@ -110,12 +110,13 @@ Prepared Preparer::run() {
   return result();
 }
 
-// Token files of prepare have a manifest, or while they are replaced, the unfinished folder.
+// Token files of prepare have a manifest or, while they are replaced, the unfinished folder. In a run's own folder they
+// are prepare's even if their manifest was lost.
 void Preparer::expect_own_files() const {
   const fs::path output(options_.output);
   std::error_code absent;
   const auto has = [&](const char* name) { return fs::exists(output / name, absent); };
-  if (has("prepared.json") || has("unfinished")) return;
+  if (options_.own_folder || has("prepared.json") || has("unfinished")) return;
   for (const char* name : {"train.bin", "train.idx", "valid.bin", "valid.idx"}) {
     if (!has(name) || has("prepared.json")) continue;  // another process may just have finished
     throw UserError({.file = (output / name).string(),
