@@ -1,5 +1,7 @@
 #include "train/restore_best.h"
 
+#include <nlohmann/json.hpp>
+
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/root.h"
 #include "train/run_folder.h"
@@ -24,8 +26,8 @@ std::optional<double> restore_best(const Recipe& recipe, const std::string& vali
   const std::string best = best_path(recipe);
   checkpoint::finish_keep(best);
   if (validation.empty()) return std::nullopt;
-  const auto comparable = [&](const RunState& state) {
-    return state.validation.empty() || state.validation == validation;
+  const auto comparable = [now = nlohmann::json::parse(validation)](const RunState& state) {  // keys in any order
+    return state.validation.empty() || nlohmann::json::parse(state.validation) == now;
   };
   std::optional<double> loss;
   if (const auto state = state_in(best)) {

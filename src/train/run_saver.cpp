@@ -181,7 +181,8 @@ void RunSaver::settle() {
   if (!background_) return;
   try {
     if (const auto saved = background_->finish()) note(*saved);
-  } catch (const UserError&) {
+  } catch (const Error& error) {  // on many ranks no UserError: rank_sync.h
+    if (error.code() != ExitCode::bad_input) throw;
     // The folder may have been moved during the save; the snapshot still holds the step.
     const auto displaced = find_displaced();
     if (!displaced) throw;
@@ -206,8 +207,8 @@ void RunSaver::save(std::int64_t step) {
   auto displaced = find_displaced();
   try {
     save_in(displaced ? displaced->folder : output_folder(recipe_));
-  } catch (const UserError&) {
-    if (displaced || !(displaced = find_displaced())) throw;
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::bad_input || displaced || !(displaced = find_displaced())) throw;
     save_in(displaced->folder);
   }
   if (displaced) stop(*displaced, step);

@@ -274,7 +274,7 @@ TEST(Resume, KeepsTheMetricsOfARunWithoutCheckpoints) {
   fs::remove_all(place.out() / "checkpoints");
   fs::remove_all(place.out() / "best");
   for (const bool resume : {false, true}) {
-    Words words = {"--ranks", "1", "train.steps=3", "checkpoint.every_steps=0"};
+    Words words = {"--ranks", "1", "train.steps=3", "optimizer.warmup_steps=1", "checkpoint.every_steps=0"};
     if (resume) words.push_back("--resume");
     ASSERT_EQ(run(place, words).code, 0);
     fs::remove_all(place.out() / "checkpoints");
