@@ -183,8 +183,9 @@ void Mlflow::work() {
 // The caller holds the mutex.
 void Mlflow::failed(const std::string& why, bool for_good) {
   if (given_up_) return;  // cancelled: the end of the run waits no longer
-  if (failures_++ == 0) first_failure_ = Clock::now();
-  if (trouble_.empty()) trouble_ = cat(options_.server, ": ", why);
+  const bool first = failures_++ == 0;
+  if (first) first_failure_ = Clock::now();
+  if ((first || for_good) && trouble_.empty()) trouble_ = cat(options_.server, ": ", why);
   if (for_good || Clock::now() - first_failure_ >= options_.give_up) {
     given_up_ = true;
     lost_ += static_cast<std::int64_t>(waiting_.size());
