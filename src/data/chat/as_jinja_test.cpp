@@ -127,6 +127,26 @@ TEST(ChatTemplateAsJinja, NumbersAndTexts) {
   });
 }
 
+// Python escapes the text that a `safe` one is added to.
+TEST(ChatTemplateAsJinja, TextsOfFilterSafe) {
+  check({
+      {"{{ 'a<' ~ 'b<' | safe }} {{ ('b<' | safe) ~ 'a<' ~ 1 }} {{ ('<b' | safe) | tojson }}", "a<b< b<a<1 \"<b\""},
+      {"{% set x = 'a<' | safe if true else '' %}{{ x }}{{ x == 'a<' }}{{ x | length }}{{ x | default('k') }}",
+       "a<True2a<"},
+      {"{{ none | safe is none }} {{ 5 | safe is string }} {{ [1] | safe }} {{ 'a<' | safe | string }}",
+       "False True [1] a<"},
+      {"{% set n = namespace(a='<' | safe) %}{% set n.b = '>' | safe %}{{ n.a }}{{ n.b }}", "<>"},
+      {"{% for c in 'a<' | safe %}{{ c + '<' }}{% endfor %}", "a<<<"},
+  });
+  for (const char* source :
+       {"{{ 'a<' + ('b<' | safe) }}", "{{ ('b<' | safe) + 'a<' }}", "{{ '<' | safe | string + '<' }}",
+        "{{ ('a' | safe) * 2 }}", "{{ ('a' | safe)[0] }}", "{{ ('ab' | safe)[1:] }}", "{{ ('a' | safe).strip() }}",
+        "{{ 'a' | safe | trim }}", "{{ 'a' | replace('a', '<' | safe) }}", "{{ ['<' | safe] }}",
+        "{{ {'a': '<' | safe} }}", "{{ dict(a='<' | safe) }}", "{{ ['a'] | map('safe') | join }}"}) {
+    EXPECT_TRUE(rendered(source).starts_with("rejected: text of filter 'safe' ")) << source << rendered(source);
+  }
+}
+
 TEST(ChatTemplateAsJinja, RejectsWhatItWouldRenderDifferently) {
   for (const char* source : {"{{ 'ff' | int(0, 16) }}",
                              "{{ [1] | tojson(4) }}",

@@ -134,6 +134,7 @@ bool place(std::int64_t index, std::size_t size, std::size_t& out) {
 
 Value subscript(const Value& object, const Value& index) {
   if (object.is_undefined()) throw TemplateError(cat("'", object.undefined_name(), "' is undefined"));
+  reject_safe(object, "with an index");
   if (index.is_text()) {
     const std::string& name = index.text().bytes;
     const Value* found = object.is_dict() ? object.dict().find(name) : nullptr;
@@ -153,6 +154,7 @@ Value subscript(const Value& object, const Value& index) {
 
 Value slice(const Value& object, const Value& from, const Value& to, const Value& step) {
   const bool text = object.is_text();
+  reject_safe(object, "with a slice");
   if (!text && !object.is_list(ListKind::list) && !object.is_list(ListKind::tuple))
     throw TemplateError(cat("cannot slice ", object.type_name()));
   const std::vector<std::size_t> starts = text ? character_starts(object.text().bytes) : std::vector<std::size_t>{};
@@ -252,6 +254,7 @@ Value of_integers(const std::string& symbol, std::int64_t x, std::int64_t y) {
 Value arithmetic(const std::string& symbol, const Value& a, const Value& b) {
   for (const Value* one : {&a, &b}) {
     if (one->is_undefined()) throw TemplateError(cat("'", one->undefined_name(), "' is undefined"));
+    reject_safe(*one, cat("as an operand of ", symbol));
   }
   if (a.is_number() && b.is_number()) {
     if (!a.is_real() && !b.is_real()) return of_integers(symbol, a.integer(), b.integer());

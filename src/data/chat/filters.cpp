@@ -219,8 +219,8 @@ Filter find_filter(const std::string& name) {
           return items.empty() ? Value(Undefined{"last item"}) : items.back();
         }}},
       {"list", {"", [](V v, A) -> Value { return iterate(v); }}},
-      {"string", {"", [](V v, A) -> Value { return v.str(); }}},
-      {"safe", {"", [](V v, A) -> Value { return v; }}},
+      {"string", {"", [](V v, A) -> Value { return v.is_safe() ? v : Value(v.str()); }}},
+      {"safe", {"", [](V v, A) -> Value { return Value::safe(v.str()); }}},
       {"int", {"default base", to_integer}},
       {"float", {"default", to_real}},
       {"abs",

@@ -355,6 +355,18 @@ Expression Parser::brackets(Expression object) {
   };
 }
 
+namespace {
+
+// Filters whose result is the same for a text of filter `safe` as for another.
+bool takes_safe(const std::string& filter) {
+  for (const char* one : {"safe", "string", "tojson", "length", "count", "default", "d"}) {
+    if (filter == one) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 Expression Parser::filtered(Expression value) {
   for (int chain = 0;; check_chain(chain)) {
     const int line = peek().line;
@@ -369,6 +381,12 @@ Expression Parser::filtered(Expression value) {
           [=](Context& context) {
             const Value input = value(context);
             const Arguments given = arguments.evaluate(context);
+            if (!takes_safe(name)) {
+              const std::string where = cat("with filter '", name, "'");
+              reject_safe(input, where);
+              for (const Value& argument : given.positional) reject_safe(argument, where);
+              for (const auto& [_, argument] : given.named) reject_safe(argument, where);
+            }
             context.count_work(input);
             Value made = selecting ? select_items(name, input, given) : filter(input, given);
             context.count_work(made);

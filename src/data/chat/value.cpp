@@ -85,17 +85,31 @@ Value::Value(Text text) {
 
 Value::Value(List list, ListKind kind, std::string shown) {
   Extent extent;
-  for (const Value& item : list) extent.add(item);
+  for (const Value& item : list) {
+    reject_safe(item, "in a list");
+    extent.add(item);
+  }
   data_ = std::make_shared<const HeldList>(HeldList{std::move(list), extent, kind, std::move(shown)});
 }
 
 Value::Value(Dict dict) {
   Extent extent;
   for (const auto& [key, item] : dict.items) {
+    if (!dict.is_namespace && !dict.is_loop) reject_safe(item, "in a dict");
     extent.bytes += key.size();
     extent.add(item);
   }
   data_ = std::make_shared<HeldDict>(HeldDict{std::move(dict), extent});
+}
+
+Value Value::safe(Text text) {
+  Value value(std::move(text));
+  value.safe_ = true;
+  return value;
+}
+
+void reject_safe(const Value& value, std::string_view what) {
+  if (value.is_safe()) throw TemplateError(cat("text of filter 'safe' ", what, " is not supported"));
 }
 
 void Value::Extent::add(const Value& item) {

@@ -98,6 +98,10 @@ class Value {
   bool is_sequence() const { return is_list() && !is_list(ListKind::view) && !is_list(ListKind::generator); }
   // A dict of Python: neither a namespace nor a loop.
   bool is_mapping() const { return is_dict() && !dict().is_namespace && !dict().is_loop; }
+  // Whether it is the result of filter `safe` (Markup in Python), which escapes the texts that it is combined with.
+  bool is_safe() const { return safe_; }
+  // The text as the result of filter `safe`.
+  static Value safe(Text text);
   bool is_dict() const { return std::holds_alternative<DictPointer>(data_); }
   bool is_function() const { return std::holds_alternative<FunctionPointer>(data_); }
 
@@ -149,7 +153,11 @@ class Value {
   using FunctionPointer = std::shared_ptr<const Function>;
   std::variant<Undefined, None, bool, std::int64_t, double, TextPointer, ListPointer, DictPointer, FunctionPointer>
       data_;
+  bool safe_ = false;
 };
+
+// Throws TemplateError for the result of filter `safe`: HTML escapes in `what` are not supported.
+void reject_safe(const Value& value, std::string_view what);
 
 bool equal(const Value& a, const Value& b);
 // Negative, zero or positive, for two numbers or two texts. TemplateError for other types.
