@@ -11,6 +11,7 @@
 #include "config/check_to_write.h"
 #include "config/config.h"
 #include "config/nearest.h"
+#include "config/other_names.h"
 #include "config/schema.h"
 #include "config/yaml.h"
 
@@ -68,7 +69,8 @@ std::string quoted(const YAML::Node& node) {
 }
 
 void Reader::unknown(const std::string& name, int line) {
-  std::string hint = nearest_key(name);
+  std::string hint = hint_for_other_name(name);
+  if (hint.empty()) hint = nearest_key(name);
   if (hint.empty()) hint = "a key of docs/recipe.md";
   problems.add({.file = file_, .what = "unknown key", .at = at(name, line), .hint = hint});
 }
