@@ -21,8 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kManyPasses = 10;
-
 // The training data: the user's paths, made absolute; else those in text/ of this folder; else none. `stays`: the
 // recipe is written to this folder and may name text/ relative to itself.
 std::vector<std::string> first_data(const std::vector<std::string>& named, bool stays) {
@@ -95,10 +93,7 @@ int recipe_init(const RecipeInitOptions& options) {
   check_recipe_to_write(recipe, text, path, Purpose::plan);
   if (!recipe.data.train.empty()) check_recipe_to_write(recipe, text, path, Purpose::prepare);
   if (recipe.data.train.empty()) print("warning: ", "no training data: put text into text/, or set data.train");
-  if (proposal.passes > kManyPasses) {
-    print("warning: ", cat("little data: ", recipe.train.steps, " steps read it about ", std::llround(proposal.passes),
-                           " times, so the model may memorize it"));
-  }
+  if (!proposal.warning.empty()) print("warning: ", proposal.warning);
   if (options.output.empty()) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return 0;

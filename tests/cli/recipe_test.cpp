@@ -54,7 +54,7 @@ TEST_F(RecipeInit, ReportsWhyAndWhatIsPlanned) {
   EXPECT_EQ(recipe["memory"]["capacity"], 100 << 20);
   EXPECT_LE(recipe["data"]["sequence_length"], 128) << "the model's maximum";
   EXPECT_EQ(recipe["train"]["global_batch_size"].get<int>() % 2, 0);
-  EXPECT_EQ(recipe["optimizer"]["learning_rate"], 2e-5);
+  EXPECT_EQ(recipe["optimizer"]["learning_rate"], 2e-4);
   for (const char* part : {"\n# Fitted by the plan for 2 ranks of cpu", "a rank needs ", " of 100.0 MiB",
                            "# why: 98% of documents", "# why: fine-tuning"}) {
     EXPECT_NE(text().find(part), std::string::npos) << part << "\n" << text();
@@ -102,7 +102,10 @@ TEST_F(RecipeInit, WarnsOfLittleData) {
   write("one.jsonl", "{\"input_ids\": [1, 2]}\n");
   const testing::Ran ran = hawser("recipe init --model " + tiny("gqa") + " --data one.jsonl --output recipe.yaml");
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_NE(ran.err.find("warning: little data: 20 steps read it about "), std::string::npos) << ran.err;
+  EXPECT_NE(ran.err.find("warning: little data: 3 epochs of it are 3 steps, which teach little; try more data or --set "
+                         "train.steps=20"),
+            std::string::npos)
+      << ran.err;
   EXPECT_NE(text().find("# why: the one document has 2 tokens"), std::string::npos) << text();
   EXPECT_EQ(text().find("98%"), std::string::npos) << text();
   EXPECT_EQ(text().find("half of the documents"), std::string::npos) << text();
@@ -110,6 +113,31 @@ TEST_F(RecipeInit, WarnsOfLittleData) {
   const testing::Ran set =
       hawser("recipe init --model " + tiny("gqa") + " --data one.jsonl --set train.steps=9 --set name=few");
   EXPECT_EQ(set.err, "");
+}
+
+// An epoch has ten steps or more, and the run one to three epochs, on one rank and on many.
+TEST_F(RecipeInit, TheBatchLeavesStepsInTheData) {
+  std::string lines;
+  for (int document = 0; document < 300; ++document) {
+    nlohmann::json ids = nlohmann::json::array();
+    for (int i = 0; i < 60; ++i) ids.push_back(i % 30 + 2);
+    lines += nlohmann::json{{"input_ids", ids}}.dump() + "\n";
+  }
+  write("data.jsonl", lines);  // 18,000 tokens
+  for (const auto& [ranks, batch] : std::vector<std::pair<int, int>>{{1, 8}, {4, 8}, {16, 16}}) {
+    const auto recipe = init("--model " + tiny("gqa") + " --data data.jsonl --target h200 --ranks " +
+                             std::to_string(ranks) + " --set data.sequence_length=128");
+    EXPECT_EQ(recipe["train"]["global_batch_size"], batch) << text();
+    const double epoch = 300 * 60 * 0.95 / 128 / batch, steps = recipe["train"]["steps"];
+    EXPECT_GE(steps, 20) << ranks;
+    EXPECT_LE(steps, 3 * epoch + 1) << ranks;
+    EXPECT_GE(recipe["train"]["evaluate_every"], 1);
+    EXPECT_LE(recipe["train"]["evaluate_every"], steps / 8) << ranks;
+  }
+  EXPECT_EQ(init("--model " + tiny("gqa") +
+                 " --data data.jsonl --set train.evaluate_every=7 --set "
+                 "checkpoint.every_steps=9")["checkpoint"]["every_minutes"],
+            0);
 }
 
 TEST_F(RecipeInit, FindsTextInTheWorkingDirectory) {

@@ -23,7 +23,15 @@ constexpr std::int64_t kMinLength = 128;      // minimum when fitting
 constexpr std::int64_t kUsualBatch = 8;       // sequences
 constexpr std::int64_t kGpuTokens = 1 << 16;  // per step, on GPUs
 constexpr std::int64_t kMaxBatch = 256;
-constexpr double kShareOfFree = 0.9;  // of free memory: other processes may need some
+constexpr double kStepsAnEpoch = 10;  // at least, if the data has that many sequences for each data rank
+constexpr double kFewSteps = 20;      // fewer steps teach little: then more epochs, up to kMaxEpochs
+constexpr double kMaxSteps = 1000;
+constexpr double kMaxEpochs = 3;
+constexpr double kEvaluations = 10;            // of a run, without the first
+constexpr double kEvaluationShare = 0.1;       // of the time of the steps, at most
+constexpr int kMinutesToLose = 15;             // between checkpoints
+constexpr std::int64_t kCheckpointBytes = 12;  // of a parameter: float32 weight and two moments
+constexpr double kShareOfFree = 0.9;           // of free memory: other processes may need some
 
 std::string tokens_text(double tokens) {
   return tokens < 10000 ? cat(std::llround(tokens)) : format_count(tokens);
@@ -44,6 +52,16 @@ double scratch_rate(std::int64_t parameters) {
   return 6e-5;
 }
 
+// Peak learning rates for fine-tuning all weights: that of 7B parameters is common; smaller models take more.
+double tuning_rate(std::int64_t parameters) {
+  const std::vector<std::pair<double, double>> rates = {{250e6, 2e-4}, {550e6, 1e-4}, {1.2e9, 7e-5},
+                                                        {2.5e9, 5e-5}, {5e9, 3e-5},   {25e9, 2e-5}};
+  for (const auto& [max, rate] : rates) {
+    if (double(parameters) <= max) return rate;
+  }
+  return 1e-5;
+}
+
 class Proposer {
  public:
   Proposer(Recipe recipe, std::string target) : recipe_(std::move(recipe)), target_(std::move(target)) {}
@@ -62,8 +80,8 @@ class Proposer {
     check_blocks(recipe_, static_cast<std::int64_t>(model.description().blocks.size()), layout);
     layout.throw_if_any();
     fit(model);
-    choose_schedule();
-    return {recipe_, notes_, summary_, passes_};
+    choose_schedule(model.parameters());
+    return {recipe_, notes_, summary_, warning_};
   }
 
  private:
@@ -187,22 +205,39 @@ class Proposer {
     why("data.sequence_length", cat(documents, "; ", limit, length == device_max && wanted > device_max ? slow : ""));
   }
 
+  // Sequences of one epoch of training, without the held-out part.
+  double epoch_sequences() const {
+    const double held_out = recipe_.data.validation.empty() ? recipe_.data.validation_fraction : 0;
+    return std::max(1.0, sample_.tokens * (1 - held_out) / double(recipe_.data.sequence_length));
+  }
+
+  void choose_batch(std::int64_t length) {
+    const std::int64_t unit = place_.world * recipe_.train.micro_batch_size;
+    const std::int64_t usual =
+        place_.target.cuda ? std::clamp(kGpuTokens / length, kUsualBatch, kMaxBatch) : kUsualBatch;
+    std::int64_t& batch = recipe_.train.global_batch_size;
+    batch = round_up(usual, unit);
+    const auto most = sample_.empty() ? batch : static_cast<std::int64_t>(epoch_sequences() / kStepsAnEpoch);
+    const bool capped = batch > most && batch > unit;
+    if (capped) {
+      const auto micro_batches = static_cast<std::uint64_t>(std::max<std::int64_t>(1, most / unit));
+      batch = unit * static_cast<std::int64_t>(std::bit_floor(micro_batches));
+    }
+    why("train.global_batch_size",
+        cat(tokens_text(double(batch * length)), " tokens per step",
+            place_.world > 1 ? cat(", a multiple of the ", place_.world, " ranks") : "",
+            capped ? cat("; small, because an epoch has about ", plural(std::llround(epoch_sequences()), "sequence"))
+                   : ""));
+  }
+
   void choose_training(const models::Model& model) {
     const std::int64_t length = recipe_.data.sequence_length;
-    if (!fixed("train.global_batch_size")) {
-      const std::int64_t wanted =
-          place_.target.cuda ? std::clamp(kGpuTokens / length, kUsualBatch, kMaxBatch) : kUsualBatch;
-      recipe_.train.global_batch_size = round_up(wanted, place_.world * recipe_.train.micro_batch_size);
-      why("train.global_batch_size",
-          cat(tokens_text(double(recipe_.train.global_batch_size * length)), " tokens per step",
-              place_.world > 1 ? cat(", a multiple of the ", place_.world, " ranks") : ""));
-    }
+    if (!fixed("train.global_batch_size")) choose_batch(length);
     const std::int64_t parameters = model.parameters();
     if (!fixed("optimizer.learning_rate")) {
-      recipe_.optimizer.learning_rate = fine_tuned() ? 2e-5 : scratch_rate(parameters);
-      why("optimizer.learning_rate",
-          fine_tuned() ? "fine-tuning: low, to keep what the model has learned"
-                       : cat("from scratch: common for ", format_count(double(parameters)), " parameters"));
+      recipe_.optimizer.learning_rate = fine_tuned() ? tuning_rate(parameters) : scratch_rate(parameters);
+      why("optimizer.learning_rate", cat(fine_tuned() ? "fine-tuning" : "from scratch", ": common for ",
+                                         format_count(double(parameters)), " parameters"));
     }
     if (!fine_tuned() && !fixed("optimizer.minimum_learning_rate")) {
       recipe_.optimizer.minimum_learning_rate = recipe_.optimizer.learning_rate / 10;
@@ -288,35 +323,59 @@ class Proposer {
     tokens_per_second_ = f.tokens_per_second;
   }
 
+  // One epoch of text, three of answers; of little data up to three for kFewSteps.
+  void choose_steps() {
+    TrainRecipe& train = recipe_.train;
+    train.steps = std::llround(kMaxSteps);
+    if (sample_.empty()) return why("train.steps", "an example value; the data is unknown");
+    const double epoch = epoch_sequences() / double(train.global_batch_size);  // in steps
+    const double few = std::min(kFewSteps, std::ceil(kMaxEpochs * epoch));
+    const double wanted = std::max(few, std::ceil((sample_.answers_only() ? kMaxEpochs : 1) * epoch));
+    train.steps = std::llround(std::min(wanted, kMaxSteps));
+    const double epochs = double(train.steps) / epoch;
+    std::array<char, 64> text{};
+    std::snprintf(text.data(), text.size(), epochs < 10 ? "%.2g" : "%.0f", epochs);
+    const bool one = std::string(text.data()) == "1";
+    why("train.steps", cat("about ", text.data(), one ? " epoch" : " epochs", " of the data",
+                           wanted > kMaxSteps ? "; more steps read more of it" : ""));
+    if (double(train.steps) < kFewSteps) {
+      warning_ = cat("little data: ", text.data(), one ? " epoch" : " epochs", " of it are ",
+                     plural(train.steps, "step"), ", which teach little; try more data",
+                     place_.world > 1 ? ", fewer ranks" : "", " or --set train.steps=", std::llround(kFewSteps));
+    }
+  }
+
+  // About ten evaluations, each of as many batches as their share of the time allows. A step costs three forward
+  // passes, an evaluated batch one.
+  void choose_evaluation() {
+    TrainRecipe& train = recipe_.train;
+    if (recipe_.data.validation_fraction <= 0 && recipe_.data.validation.empty()) return;
+    const auto steps = double(train.steps);
+    if (!fixed("train.evaluate_every")) {
+      train.evaluate_every = std::max<std::int64_t>(1, std::llround(steps / kEvaluations));
+      why("train.evaluate_every", "about ten evaluations in the run; the best is kept in OUTPUT/best");
+    }
+    if (fixed("train.evaluate_batches")) return;
+    const double evaluations = steps / double(std::max<std::int64_t>(1, train.evaluate_every)) + 1;
+    const auto affordable = static_cast<std::int64_t>(kEvaluationShare * 3 * steps / evaluations);
+    train.evaluate_batches = std::clamp<std::int64_t>(affordable, 1, 32);
+    why("train.evaluate_batches", "evaluations take at most about a tenth of the time; 0 uses all held-out text");
+  }
+
   // Steps, and the settings that depend on their number.
-  void choose_schedule() {
+  void choose_schedule(std::int64_t parameters) {
     TrainRecipe& train = recipe_.train;
     const double step_tokens = double(train.global_batch_size) * double(recipe_.data.sequence_length);
-    if (!fixed("train.steps")) {
-      const double passes = sample_.answers_only() ? 3 : 1;
-      constexpr std::int64_t kMin = 20, kMax = 1000;
-      const double wanted = sample_.empty() ? double(kMax) : std::ceil(passes * sample_.tokens / step_tokens);
-      train.steps = std::llround(std::clamp(wanted, double(kMin), double(kMax)));
-      const double made = double(train.steps) * step_tokens / std::max(1.0, sample_.tokens);
-      std::array<char, 64> times{};
-      std::snprintf(times.data(), times.size(), made < 10 ? "%.2g times" : "%.0f times", made);
-      const bool once = std::abs(made - 1) < 0.05;
-      passes_ = sample_.empty() ? 0 : made;
-      why("train.steps", sample_.empty() ? std::string("an example value; the data is unknown")
-                                         : cat("reads the data about ", once ? "once" : times.data(),
-                                               wanted > double(kMax) ? "; more steps read more of it" : ""));
-    }
+    if (!fixed("train.steps")) choose_steps();
     const std::int64_t steps = train.steps;
-    const bool validates = recipe_.data.validation_fraction > 0 || !recipe_.data.validation.empty();
-    if (validates && steps >= 100 && !fixed("train.evaluate_every")) train.evaluate_every = steps / 10;
-    if (validates && !fixed("train.evaluate_batches")) {
-      train.evaluate_batches = 8;
-      why("train.evaluate_batches", "enough to see a trend; 0 uses all held-out text each time");
-    }
+    choose_evaluation();
     if (!fixed("optimizer.warmup_steps")) recipe_.optimizer.warmup_steps = std::min<std::int64_t>(100, steps / 10);
-    if (!fixed("checkpoint.every_steps")) {
-      recipe_.checkpoint.every_steps = std::clamp<std::int64_t>(steps / 5, 1, 200);
+    if (!fixed("checkpoint.every_steps") && !fixed("checkpoint.every_minutes")) {
+      recipe_.checkpoint.every_minutes = kMinutesToLose;
+      why("checkpoint.every_minutes", cat("a crash loses at most about ", kMinutesToLose, " minutes"));
     }
+    why("checkpoint.keep_last", cat("each takes about ", format_bytes(Bytes(parameters * kCheckpointBytes)),
+                                    " of disk, and so does OUTPUT/best"));
     const double seconds = double(steps) * step_tokens / std::max(1e-9, tokens_per_second_);
     notes_.head = cat("Fitted by the plan for ", summary_, "; ", steps, " steps take about ", format_seconds(seconds),
                       ".\nComments that begin with why: give the reason for a value.");
@@ -329,7 +388,7 @@ class Proposer {
   RecipeNotes notes_;
   std::string summary_;
   double tokens_per_second_ = 0;
-  double passes_ = 0;
+  std::string warning_;
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ struct Proposal {
   Recipe recipe;
   RecipeNotes notes;
   std::string summary;  // one line: memory of a rank, predicted speed
-  double passes = 0;    // passes over the data in the chosen steps; 0: not chosen, or data unknown
+  std::string warning;  // one line, if the data is too little to train on; else ""
 };
 
 // `recipe` has model, output and data.train (if any); keys in its `places` were set by the user and stay. `target`: a
