@@ -93,7 +93,10 @@ int recipe_init(const RecipeInitOptions& options) {
   check_recipe_to_write(recipe, text, path, Purpose::plan);
   if (!recipe.data.train.empty()) check_recipe_to_write(recipe, text, path, Purpose::prepare);
   if (recipe.data.train.empty()) print("warning: ", "no training data: put text into text/, or set data.train");
-  if (!proposal.warning.empty()) print("warning: ", proposal.warning);
+  if (!proposal.few_epochs.empty()) {
+    print("warning: ", cat("little data: ", proposal.few_epochs, " of it are ", plural(recipe.train.steps, "step"),
+                           ", which teach little; try more data or --set train.steps=20"));
+  }
   if (options.output.empty()) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return 0;

@@ -81,7 +81,7 @@ class Proposer {
     layout.throw_if_any();
     fit(model);
     choose_schedule(model.parameters());
-    return {recipe_, notes_, summary_, warning_};
+    return {recipe_, notes_, summary_, few_epochs_};
   }
 
  private:
@@ -339,9 +339,7 @@ class Proposer {
     why("train.steps", cat("about ", text.data(), one ? " epoch" : " epochs", " of the data",
                            wanted > kMaxSteps ? "; more steps read more of it" : ""));
     if (double(train.steps) < kFewSteps) {
-      warning_ = cat("little data: ", text.data(), one ? " epoch" : " epochs", " of it are ",
-                     plural(train.steps, "step"), ", which teach little; try more data",
-                     place_.world > 1 ? ", fewer ranks" : "", " or --set train.steps=", std::llround(kFewSteps));
+      few_epochs_ = cat(text.data(), one ? " epoch" : " epochs");
     }
   }
 
@@ -388,7 +386,7 @@ class Proposer {
   RecipeNotes notes_;
   std::string summary_;
   double tokens_per_second_ = 0;
-  std::string warning_;
+  std::string few_epochs_;
 };
 
 }  // namespace
