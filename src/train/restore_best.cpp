@@ -19,12 +19,32 @@ std::optional<RunState> state_in(const std::string& folder) {
   }
 }
 
+// A corrupt checkpoint that was set aside may have been `best` too, through a hard link: then `best` goes as well.
+void set_aside_if_corrupt(const Recipe& recipe, const std::string& best,
+                          const std::function<void(const std::string&)>& log) {
+  const auto state = state_in(best);
+  const std::string copy =
+      state ? cat(checkpoints_folder(recipe), "/damaged-", checkpoint::step_name(state->step)) : std::string();
+  if (state && !checkpoint::exists(copy)) return;
+  if (!checkpoint::exists(best)) return;
+  Problems corrupt;
+  try {
+    checkpoint::Checkpoint::open(best).verify(corrupt);
+  } catch (const UserError& error) {
+    corrupt.add_lines(error.what());
+  }
+  if (corrupt.empty()) return;
+  log(cat("hawser: ", corrupt.all().front().line()));
+  log("hawser: the corrupt best checkpoint was moved to " + checkpoint::set_aside_corrupt(best));
+}
+
 }  // namespace
 
 std::optional<double> restore_best(const Recipe& recipe, const std::string& validation,
                                    const std::function<void(const std::string&)>& log) {
   const std::string best = best_path(recipe);
   checkpoint::finish_keep(best);
+  set_aside_if_corrupt(recipe, best, log);
   if (validation.empty()) return std::nullopt;
   const auto comparable = [now = nlohmann::json::parse(validation)](const RunState& state) {  // keys in any order
     return state.validation.empty() || nlohmann::json::parse(state.validation) == now;

@@ -298,6 +298,26 @@ TEST(Resume, MakesTheBestCheckpointBestAgain) {
   EXPECT_EQ(checkpoint::Checkpoint::open((place.out() / "best").string()).step(), best);
 }
 
+// `best` is a hard link of a checkpoint that is then found corrupt.
+TEST(Resume, ReplacesACorruptBest) {
+  const Workplace place;
+  const Words words = {"--ranks", "1", "train.evaluate_every=3", "checkpoint.every_steps=3",
+                       "optimizer.schedule=constant"};
+  ASSERT_EQ(run(place, with(words, {"train.steps=12"})).code, 0);
+  const std::string best = (place.out() / "best").string();
+  ASSERT_EQ(checkpoint::Checkpoint::open(best).step(), 12);
+  flip_middle(place.out() / "checkpoints/step-00000012/rank-00000.bin");
+  const Ended resumed = run(place, with(words, {"train.steps=12", "--resume"}));
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("the corrupt best checkpoint was moved to "), std::string::npos) << resumed.err;
+  EXPECT_TRUE(fs::exists(place.out() / "damaged-best"));
+  Problems corrupt;
+  checkpoint::Checkpoint now = checkpoint::Checkpoint::open(best);
+  now.verify(corrupt);
+  EXPECT_TRUE(corrupt.empty()) << corrupt.lines();
+  EXPECT_EQ(now.step(), 12);
+}
+
 TEST(Resume, DoesNotCompareLossesOfDifferentValidationData) {
   const Workplace place;
   const Words words = {"--ranks", "1", "train.evaluate_every=3"};
