@@ -16,7 +16,7 @@
 namespace hawser::train {
 
 std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::BatchLoader& loader, std::int64_t steps,
-                                              const std::function<void(std::int64_t)>& progress) {
+                                              const std::function<bool(std::int64_t)>& go_on) {
   std::int64_t tokens = 0;
   step::StepOutput output;
   bool first = true;
@@ -29,7 +29,7 @@ std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::Batc
       session.wait(output.end);  // limits the queue: batches stay in memory until they are copied
       first = false;
     }
-    if (progress) progress(s + 1);
+    if (go_on && !go_on(s + 1)) break;
   }
   session.synchronize();
   return {output.result->loss_sum, tokens};

@@ -69,8 +69,9 @@ Evaluation evaluate(const EvaluateRequest& request, comm::World* world,
                     const std::function<void(Session&)>& after = nullptr);
 
 // Loss over `steps` steps (loader.steps() for all) of a loader without shuffling, with a session for Purpose::loss.
-// Returns (sum of losses, targets). `progress` is called with the number of finished steps.
+// Returns (sum of losses, targets). `go_on` is called with the number of finished steps; false, which it must return on
+// every rank, ends the evaluation after them.
 std::pair<double, std::int64_t> evaluate_loss(Session& session, const data::BatchLoader& loader, std::int64_t steps,
-                                              const std::function<void(std::int64_t)>& progress = nullptr);
+                                              const std::function<bool(std::int64_t)>& go_on = nullptr);
 
 }  // namespace hawser::train

@@ -175,10 +175,15 @@ std::optional<double> FitRun::evaluate() {
   if (!validation_) return std::nullopt;
   const std::int64_t steps = validation_->steps();
   phase(cat("evaluation after step ", done_), "evaluating");
+  // A stop must not wait for a long evaluation: the steps before it are not saved yet.
+  bool stopped = false;
   const auto [sum, tokens] = evaluate_loss(*session_, *validation_, steps, [&](std::int64_t s) {
     if (progress_) progress_->phase("evaluating", s, steps);
+    stopped = s < steps && asked_to_stop();
+    return !stopped;
   });
-  if (tokens == 0) return std::nullopt;
+  result_.interrupted = result_.interrupted || stopped;
+  if (stopped || tokens == 0) return std::nullopt;
   result_.validation_loss = sum / static_cast<double>(tokens);
   if (!std::isfinite(*result_.validation_loss)) {
     saver_->settle();

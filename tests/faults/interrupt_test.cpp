@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <fstream>
 #include <thread>
 
 #include "harness.h"
@@ -65,6 +66,34 @@ TEST(Interrupt, IsHandledAtAnyTime) {
       }
       expect_nothing_runs(going, place);
     }
+  }
+}
+
+// The steps before a long evaluation are saved without waiting for its end.
+TEST(Interrupt, EndsAnEvaluation) {
+  for (const char* ranks : {"1", "2"}) {
+    SCOPED_TRACE(ranks);
+    const Workplace place;
+    std::string line;
+    {
+      std::ifstream in(place.folder() / "valid.jsonl");
+      std::getline(in, line);
+    }
+    {
+      std::ofstream out(place.folder() / "long.jsonl");
+      for (int i = 0; i < 40000; ++i) out << line << "\n";
+    }
+    Fit going(place, Words{"--ranks", ranks, "train.steps=40", "train.evaluate_every=4", "data.validation=long.jsonl",
+                           "checkpoint.every_steps=0"});
+    ASSERT_TRUE(eventually([&] { return going.err().find("step 1/40") != std::string::npos; })) << going.err();
+    pause_ms(1000);  // steps take milliseconds, the evaluation some seconds
+    const auto began = std::chrono::steady_clock::now();
+    kill(going.pid(), SIGTERM);
+    const Ended ended = going.wait();
+    EXPECT_EQ(ended.code, 130) << ended.err;
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30)) << ended.err;
+    EXPECT_EQ(verified_step(place.out()), 4) << ended.err;
+    EXPECT_EQ(ended.err.find("step 4: validation loss"), std::string::npos) << "the evaluation was over";
   }
 }
 
