@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/bounded_file.h"
 #include "base/error.h"
 #include "data/preparer.h"
 #include "data/token_file.h"
@@ -12,6 +13,8 @@ namespace hawser::data {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::int64_t kLargestManifest = std::int64_t{256} << 20;
 
 // Preparing replaces the token files in `output`: they must not be sources.
 void expect_not_replaced(const std::vector<Source>& sources, const char* key, const std::string& output,
@@ -157,18 +160,35 @@ Prepared prepare(const PrepareOptions& options) {
 }
 
 bool is_prepared(const PrepareOptions& options) {
-  if (token_files(options).in_place) return false;
+  return !prepared_manifest(options).empty();
+}
+
+std::string prepared_manifest(const PrepareOptions& options) {
+  if (token_files(options).in_place) return "";
   const fs::path folder(options.output);
-  const auto made_from = read_manifest((folder / "prepared.json").string());
-  if (!made_from) return false;
+  const std::string path = (folder / "prepared.json").string();
+  std::error_code absent;
+  if (!fs::exists(path, absent)) return "";
   try {
-    if (*made_from != checked(options).from) return false;
+    std::string text = read_bounded(path, kLargestManifest);
+    const auto made_from = read_manifest(path);
+    if (!made_from || *made_from != checked(options).from) return "";
     const TokenFile train((folder / "train").string());
     if (made_from->validation_fraction > 0.0 || !made_from->validation.empty()) TokenFile((folder / "valid").string());
-    return true;
+    return text;
   } catch (const UserError&) {
-    return false;
+    return "";
   }
+}
+
+void expect_still_prepared(const PrepareOptions& options, const std::string& manifest) {
+  if (manifest.empty()) return;
+  const std::string path = (fs::path(options.output) / "prepared.json").string();
+  std::error_code absent;
+  if (fs::exists(path, absent) && read_bounded(path, kLargestManifest) == manifest) return;
+  throw UserError(Problem{.file = options.output,
+                          .what = "another run or prepare has replaced the token files during the start",
+                          .hint = "a data.prepared for each recipe, or the same command again"});
 }
 
 std::optional<Problem> prepared_folder(const std::string& folder) {

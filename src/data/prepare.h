@@ -48,7 +48,8 @@ struct PrepareOptions {
   std::chrono::milliseconds save_every{5000};            // interval between writes of the state file
   std::int64_t block_bytes = 0;                          // 0: 1 MiB; smaller in tests
   std::function<void(const PrepareProgress&)> progress;  // on the calling thread, at most about 5 times a second
-  bool own_folder = false;  // `output` is a run's OUTPUT/data: token files there may be replaced, whoever wrote them
+  std::function<bool()> stop;  // polled on the calling thread after each block; true: Error(interrupted), to be resumed
+  bool own_folder = false;     // `output` is a run's OUTPUT/data: token files there may be replaced, whoever wrote them
 };
 
 // Counts of one of the two token files.
@@ -86,6 +87,13 @@ Prepared prepare(const PrepareOptions& options);
 // Whether the token files in options.output were made from the same sources (path, size, modification time), tokenizer
 // and options. Also false if anything is missing or cannot be read, and for files in place.
 bool is_prepared(const PrepareOptions& options);
+
+// prepared.json of options.output if is_prepared, else "".
+std::string prepared_manifest(const PrepareOptions& options);
+
+// UserError if another prepare has replaced the token files in options.output since prepared_manifest returned
+// `manifest`. A prepare removes prepared.json before it replaces them: call this after opening them. Accepts "".
+void expect_still_prepared(const PrepareOptions& options, const std::string& manifest);
 
 // The problem to report if a path that should be something else is a folder of prepared data, including unfinished data
 // and data without its prepared.json; nullopt for any other folder.

@@ -98,6 +98,62 @@ TEST_F(PrepareSources, ArchivesAndFoldersEqualTheirPlainText) {
   EXPECT_EQ(files("one").size(), 6u) << "train and valid, each with .bin, .idx and .labels.bin";
 }
 
+// Links to folders are followed, but not back to a folder on the way.
+TEST_F(PrepareSources, FollowsLinksToFolders) {
+  folder_.write("other/b.jsonl", lines(7, 2));
+  folder_.write("mine/a.jsonl", lines(5, 1));
+  fs::create_directory_symlink(folder_.path("other"), folder_.path("mine/linked"));
+  fs::create_directory_symlink(folder_.path("mine"), folder_.path("other/back"));
+  fs::create_directory_symlink("nowhere", folder_.path("mine/broken"));
+  Problems problems;
+  std::vector<std::string> paths;
+  for (const Source& source : find_sources({"mine"}, folder_.path(), "data.train", problems)) {
+    paths.push_back(source.path);
+  }
+  EXPECT_TRUE(problems.empty()) << problems.lines();
+  EXPECT_EQ(paths, (std::vector<std::string>{folder_.path("mine/a.jsonl"), folder_.path("mine/linked/b.jsonl")}));
+}
+
+// A signal during `fit`'s preparation.
+TEST_F(PrepareSources, StopsAndContinues) {
+  folder_.write("a.jsonl", lines(400, 1));
+  prepare(options({"a.jsonl"}, "whole"));
+  PrepareOptions with = options({"a.jsonl"});
+  for (const int blocks : {1, 3, 9}) {
+    int polls = 0;
+    with.stop = [&] { return ++polls > blocks; };
+    try {
+      prepare(with);
+      FAIL() << "not stopped";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::interrupted);
+      EXPECT_EQ(polls, blocks + 1);
+    }
+    EXPECT_FALSE(is_prepared(with));
+  }
+  with.stop = nullptr;
+  EXPECT_TRUE(prepare(with).resumed);
+  EXPECT_TRUE(files("out") == files("whole"));
+}
+
+// Two recipes with one data.prepared: a reader that opens the files while another prepare replaces them notices.
+TEST_F(PrepareSources, AReaderNoticesThatTheTokenFilesWereReplaced) {
+  folder_.write("a.jsonl", lines(20, 1));
+  folder_.write("b.jsonl", lines(30, 2));
+  const PrepareOptions a = options({"a.jsonl"}), b = options({"b.jsonl"});
+  EXPECT_EQ(prepared_manifest(a), "");
+  prepare(a);
+  const std::string manifest = prepared_manifest(a);
+  ASSERT_NE(manifest, "");
+  EXPECT_NO_THROW(expect_still_prepared(a, manifest));
+  EXPECT_NO_THROW(expect_still_prepared(a, ""));
+  prepare(b);
+  EXPECT_EQ(prepared_manifest(a), "");
+  EXPECT_THROW(expect_still_prepared(a, manifest), UserError);
+  fs::remove(folder_.path("out/prepared.json"));  // as while a prepare replaces them
+  EXPECT_THROW(expect_still_prepared(a, manifest), UserError);
+}
+
 // By prefix, by any of its files, or by a glob that matches all of them.
 TEST_F(PrepareSources, ATokenFileIsFoundByAnyOfItsFiles) {
   folder_.write("a.jsonl", lines(50, 1));

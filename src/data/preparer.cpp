@@ -35,6 +35,10 @@ std::int64_t count_lines(const Block& block) {
   return lines;
 }
 
+Error stopped() {
+  return Error(ExitCode::interrupted, "stopped while preparing text; the same command continues");
+}
+
 }  // namespace
 
 UnfinishedFolder::UnfinishedFolder(const std::string& output) : folder_((fs::path(output) / "unfinished").string()) {
@@ -399,10 +403,13 @@ void Preparer::count_read(std::int64_t file_bytes) {
     reported_ = now;
     options_.progress(progress);
   }
+  if (progress.counting && options_.stop && options_.stop()) throw stopped();
 }
 
 void Preparer::save(bool at_once) {
-  if (!problems_.empty() || (!at_once && Clock::now() - saved_ < options_.save_every)) return;
+  const bool stop = !at_once && options_.stop && options_.stop();
+  if (stop && !problems_.empty()) throw stopped();
+  if (!problems_.empty() || (!at_once && !stop && Clock::now() - saved_ < options_.save_every)) return;
   train_->sync();
   if (valid_) valid_->sync();
   if (contents_) contents_->sync();
@@ -410,6 +417,7 @@ void Preparer::save(bool at_once) {
   if (valid_) state_.valid = valid_->position();
   write_state(folder_->path("state.json"), state_);
   saved_ = Clock::now();
+  if (stop) throw stopped();
 }
 
 void Preparer::publish() {

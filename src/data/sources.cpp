@@ -34,12 +34,23 @@ std::vector<std::string> expand(const std::string& pattern) {
   return paths;
 }
 
-std::vector<std::string> files_under(const std::string& folder) {
-  std::vector<std::string> paths;
+// Adds the texts below `folder`. `above`: the resolved folders on the way to it, which a link may lead back to.
+void add_files(const fs::path& folder, std::vector<fs::path>& above, std::vector<std::string>& paths) {
   std::error_code ignored;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, ignored)) {
+  const fs::path resolved = fs::canonical(folder, ignored);
+  if (resolved.empty() || std::ranges::find(above, resolved) != above.end()) return;
+  above.push_back(resolved);
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.is_directory(ignored)) add_files(entry.path(), above, paths);
     if (entry.is_regular_file(ignored) && kind_by_name(entry.path().string())) paths.push_back(entry.path().string());
   }
+  above.pop_back();
+}
+
+std::vector<std::string> files_under(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::vector<fs::path> above;
+  add_files(folder, above, paths);
   std::sort(paths.begin(), paths.end());
   return paths;
 }

@@ -5,6 +5,7 @@
 
 #include "base/units.h"
 #include "config/config.h"
+#include "data/chat/chat_template.h"
 #include "data/identity.h"
 #include "data/prepare.h"
 #include "data/sources.h"
@@ -23,20 +24,30 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Rank 0 prepares the token files while the other ranks wait.
-void prepare_data(const Recipe& recipe, std::int64_t vocabulary, comm::World* world, report::Progress* progress) {
-  if (recipe.data.train.empty()) return;  // data.prepared exists already
+constexpr const char* kChatTemplateFile = "chat_template.jinja";
+
+// Rank 0 prepares the token files while the other ranks wait. Returns data::prepared_manifest on rank 0.
+std::string prepare_data(const FitRequest& request, std::int64_t vocabulary, comm::World* world,
+                         report::Progress* progress) {
+  const Recipe& recipe = request.recipe;
+  if (recipe.data.train.empty()) return "";  // data.prepared exists already
+  std::string manifest;
   on_rank_zero(world, [&]() -> std::string {
     data::PrepareOptions options = data::prepare_options(recipe);
     options.vocab_size = vocabulary;
+    options.stop = request.stop_requested;
     if (progress != nullptr) {
       options.progress = [progress](const data::PrepareProgress& p) {
         progress->phase("preparing text, MiB", p.bytes_done >> 20, p.bytes_total >> 20);
       };
     }
-    if (!data::is_prepared(options)) data::prepare(options);
+    manifest = data::prepared_manifest(options);
+    if (!manifest.empty()) return "";
+    data::prepare(options);
+    manifest = data::prepared_manifest(options);
     return "";
   });
+  return manifest;
 }
 
 std::shared_ptr<const data::SequenceSet> open_set(const Recipe& recipe, std::shared_ptr<const data::TokenFile> file,
@@ -46,6 +57,20 @@ std::shared_ptr<const data::SequenceSet> open_set(const Recipe& recipe, std::sha
   }
   return data::packed_sequences(std::move(file), recipe.data.sequence_length, data::max_documents_of(recipe.data),
                                 recipe.train.seed, vocabulary);
+}
+
+// With the chat template of the recipe: `generate`, `eval` and exported models use the one of the training.
+std::vector<checkpoint::Attachment> tokenizer_files_of(const Recipe& recipe, const std::string& tokenizer) {
+  std::vector<checkpoint::Attachment> files = models::tokenizer_files(tokenizer);
+  const std::string text = data::chat::as_tokenizers_own(recipe.data.chat_template, tokenizer, recipe.folder);
+  if (text.empty()) return files;
+  const auto found = std::ranges::find(files, kChatTemplateFile, &checkpoint::Attachment::name);
+  if (found == files.end()) {
+    files.push_back({kChatTemplateFile, text});
+  } else {
+    found->text = text;
+  }
+  return files;
 }
 
 // What a validation loss is the mean of.
@@ -86,10 +111,10 @@ void FitRun::open() {
       log(cat("hawser: warning: the file system of ", output_folder(recipe_),
               " has no locks; a second run in this folder would not be detected"));
     }
-    if (!tokenizer_.empty()) tokenizer_files_ = models::tokenizer_files(tokenizer_);
+    if (!tokenizer_.empty()) tokenizer_files_ = tokenizer_files_of(recipe_, tokenizer_);
     return "";
   });
-  prepare_data(recipe_, open_.model->vocabulary(), world_, progress_.get());
+  const std::string manifest = prepare_data(request_, open_.model->vocabulary(), world_, progress_.get());
 
   const int ranks = world_ != nullptr ? world_->size() : 1;
   layout_ =
@@ -101,6 +126,10 @@ void FitRun::open() {
                    .context_rank = place.context,
                    .context_ranks = layout_.mesh.context};
   open_data();
+  on_rank_zero(world_, [&]() -> std::string {
+    data::expect_still_prepared(data::prepare_options(recipe_), manifest);
+    return "";
+  });
   device_ = make_device(request_.device, request_.threads);
   mesh_ = make_mesh(world_, layout_.mesh, recipe_.run.collective_timeout_s, *device_);
   choose_algorithms();
@@ -267,7 +296,9 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
                   .got = cat(recipe_.train.global_batch_size),
                   .at = "train.global_batch_size"});
   }
-  const std::string tokenizer = tokenizer_changes(checkpoint, tokenizer_files_);
+  // A template of the recipe is data, not tokenizer: data_changes reports what it changes.
+  const std::string tokenizer = tokenizer_changes(
+      checkpoint, tokenizer_files_, recipe_.data.chat_template.empty() ? std::string() : kChatTemplateFile);
   if (!tokenizer.empty()) {
     problems.add({.file = checkpoint.folder(),
                   .what = "the tokenizer has changed: " + tokenizer,

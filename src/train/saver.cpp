@@ -128,12 +128,13 @@ std::string data_changes(const RunState& state, const std::string& data) {
          (then == today ? cat(today, " with different content") : cat(then, " before, ", today, " now"));
 }
 
-std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint,
-                              const std::vector<checkpoint::Attachment>& now) {
+std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, const std::vector<checkpoint::Attachment>& now,
+                              const std::string& besides) {
   std::vector<std::string> then = checkpoint.attached();
   if (then.empty() || now.empty()) return "";  // a checkpoint of an earlier version, or data that contain ids
   std::string out;
-  const auto add = [&out](const std::string& name, const char* what) {
+  const auto add = [&](const std::string& name, const char* what) {
+    if (name == besides) return;
     out += cat(out.empty() ? "" : ", ", name, what);
   };
   for (const checkpoint::Attachment& file : now) {

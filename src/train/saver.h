@@ -51,8 +51,10 @@ std::string data_order_changes(const RunState& state, const std::string& recipe)
 std::string data_changes(const RunState& state, const std::string& data);
 
 // "tokenizer.json has changed, special_tokens_map.json is new"; compares the files in the checkpoint with the current
-// ones. "" if they are equal or unknown. CorruptCheckpoint if a file in the checkpoint fails its checksum.
-std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, const std::vector<checkpoint::Attachment>& now);
+// ones, except the file `besides`. "" if they are equal or unknown. CorruptCheckpoint if a file in the checkpoint fails
+// its checksum.
+std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, const std::vector<checkpoint::Attachment>& now,
+                              const std::string& besides = "");
 
 // Destination of a checkpoint.
 struct SaveTo {

@@ -68,6 +68,36 @@ TEST_F(ChatData, IsPreparedShownTrainedAndEvaluated) {
   EXPECT_EQ(named["made_now"], true) << "another template makes other ids";
 }
 
+// eval, generate and exported models use the template of the training, wherever it came from.
+TEST_F(ChatData, TheTemplateOfTheTrainingIsKept) {
+  write("own/tokenizer_config.json", "{\"eos_token\": \"!\"}");
+  write("own/mine.jinja",
+        "{% for m in messages %}{% if m.role == 'user' %}({{ m.content }}){% else %}"
+        "{{ m.content + eos_token }}{% endif %}{% endfor %}");
+  const std::string set = " --set data.chat_template=own/mine.jinja --set train.steps=1";
+  EXPECT_EQ(hawser("fit recipe.yaml" + set).code, 0);
+  EXPECT_EQ(hawser("export run exported").code, 0);
+  const double prepared = json("eval --model run --data run/data/train --sequence-length 32")["loss"];
+  const double other = json("eval --model model --data chat.jsonl --sequence-length 32")["loss"];
+  fs::remove_all(folder_ / "own");
+  write("ask.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"abc\"}]}\n");
+  for (const std::string from : {"run", "exported"}) {
+    EXPECT_NEAR(json("eval --model " + from + " --data chat.jsonl --sequence-length 32")["loss"].get<double>(),
+                prepared, 1e-5)
+        << from;
+    EXPECT_EQ(json("generate --model " + from + " --prompts ask.jsonl --max-tokens 1 --json")["prompt"], "(abc)");
+  }
+  EXPECT_GT(std::abs(other - prepared), 1e-4);
+  // A resume with the same template is no change of the tokenizer.
+  write("own/tokenizer_config.json", "{\"eos_token\": \"!\"}");
+  write("own/mine.jinja",
+        "{% for m in messages %}{% if m.role == 'user' %}({{ m.content }}){% else %}"
+        "{{ m.content + eos_token }}{% endif %}{% endfor %}");
+  const testing::Ran resumed =
+      hawser("fit recipe.yaml --resume --set data.chat_template=own/mine.jinja --set train.steps=2");
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+}
+
 TEST_F(ChatData, IsInColourOnATerminal) {
   ASSERT_EQ(shell("command -v script > /dev/null").code, 0) << "util-linux's script is not there";
   ASSERT_EQ(hawser("prepare recipe.yaml").code, 0);

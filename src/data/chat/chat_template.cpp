@@ -7,7 +7,7 @@
 namespace hawser::data::chat {
 
 ChatTemplate::ChatTemplate(const std::string& source, std::map<std::string, std::string> variables, std::string file)
-    : variables_(std::move(variables)), file_(std::move(file)) {
+    : variables_(std::move(variables)), source_(source), file_(std::move(file)) {
   try {
     program_ = parse_program(source, has_generations_);
   } catch (const TemplateError& error) {

@@ -52,13 +52,15 @@ class ChatTemplate {
   // The variable `eos_token`; "" if it is not defined.
   std::string eos_token() const;
 
+  const std::string& source() const { return source_; }
+  const std::map<std::string, std::string>& variables() const { return variables_; }
   const std::string& file() const { return file_; }
   std::uint64_t fingerprint() const { return fingerprint_; }
 
  private:
   Statement program_;
   std::map<std::string, std::string> variables_;
-  std::string file_, generation_prompt_;
+  std::string source_, file_, generation_prompt_;
   std::uint64_t fingerprint_ = 0;
   bool has_generations_ = false;
 };
@@ -78,5 +80,10 @@ bool is_named(const std::string& name);
 std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted, const std::string& tokenizer,
                                                        const std::string& folder, const std::string& key,
                                                        Problems& problems);
+
+// A chat_template.jinja for the tokenizer's folder that renders as the template that `wanted` selects: where its tokens
+// differ from those of the folder's tokenizer_config.json, it sets them first. "" if `wanted` is empty or cannot be
+// opened.
+std::string as_tokenizers_own(const std::string& wanted, const std::string& tokenizer, const std::string& folder);
 
 }  // namespace hawser::data::chat

@@ -74,22 +74,86 @@ std::string all_names() {
   return names;
 }
 
+// Folder of a tokenizer.json, or the folder itself.
+fs::path home_of(const std::string& tokenizer, const std::string& folder) {
+  const fs::path beside = tokenizer.empty() ? "" : resolve_path(tokenizer, folder);
+  std::error_code ignored;
+  return fs::is_directory(beside, ignored) ? beside : beside.parent_path();
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || c == '\'') out += '\\';
+    out += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  return out;
+}
+
+constexpr std::string_view kSet = "{%- set ", kIs = " = '", kEnd = "' %}\n";
+
+// Adds the tokens that as_tokenizers_own writes first: the end of an answer is found by its eos_token.
+void take_first_tokens(std::string_view source, std::map<std::string, std::string>& tokens) {
+  while (source.starts_with(kSet)) {
+    source.remove_prefix(kSet.size());
+    const std::size_t is = source.find(kIs), end = source.find(kEnd);
+    if (end == std::string_view::npos || is > end) return;
+    const std::string_view name = source.substr(0, is);
+    if (!name.ends_with("_token")) return;
+    std::string text;
+    for (std::size_t i = is + kIs.size(); i < end; ++i) {
+      if (source[i] == '\\' && i + 1 < end) {
+        ++i;
+        text += source[i] == 'n' ? '\n' : source[i];
+      } else {
+        text += source[i];
+      }
+    }
+    tokens[std::string(name)] = text;
+    source.remove_prefix(end + kEnd.size());
+  }
+}
+
 }  // namespace
+
+std::string as_tokenizers_own(const std::string& wanted, const std::string& tokenizer, const std::string& folder) {
+  if (wanted.empty()) return "";
+  Problems ignored;
+  const auto chosen = open_chat_template(wanted, tokenizer, folder, "", ignored);
+  if (!chosen) return "";
+  std::map<std::string, std::string> own;
+  try {
+    const fs::path config = home_of(tokenizer, folder) / "tokenizer_config.json";
+    if (!tokenizer.empty() && is_file(config)) own = read_config(config).tokens;
+  } catch (const UserError&) {
+    own = {};  // then every token is set
+  }
+  std::string out;
+  for (const auto& [name, text] : chosen->variables()) {
+    const auto same = own.find(name);
+    // The newline is not rendered: the template starts at the start of a line, as before.
+    if (same == own.end() || same->second != text) out += cat(kSet, name, kIs, escaped(text), kEnd);
+  }
+  return out + chosen->source();
+}
 
 std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted, const std::string& tokenizer,
                                                        const std::string& folder, const std::string& key,
                                                        Problems& problems) {
   try {
-    const fs::path beside = tokenizer.empty() ? "" : resolve_path(tokenizer, folder);
+    const fs::path home = home_of(tokenizer, folder);
     std::error_code ignored;
-    const fs::path home = fs::is_directory(beside, ignored) ? beside : beside.parent_path();
     TokenizerConfig config;
     const bool has_config = !tokenizer.empty() && is_file(home / "tokenizer_config.json");
     if (wanted.empty()) {
       if (tokenizer.empty()) return nullptr;
       if (has_config) config = read_config(home / "tokenizer_config.json");
       const fs::path file = home / "chat_template.jinja";
-      if (is_file(file)) return std::make_shared<const ChatTemplate>(read(file), config.tokens, file.string());
+      if (is_file(file)) {
+        const std::string source = read(file);
+        take_first_tokens(source, config.tokens);
+        return std::make_shared<const ChatTemplate>(source, config.tokens, file.string());
+      }
       if (!config.chat_template) return nullptr;
       return std::make_shared<const ChatTemplate>(*config.chat_template, config.tokens,
                                                   (home / "tokenizer_config.json").string());
