@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/paths.h"
 #include "base/result_file.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/exit.h"
