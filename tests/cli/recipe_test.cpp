@@ -140,6 +140,23 @@ TEST_F(RecipeInit, TheBatchLeavesStepsInTheData) {
             0);
 }
 
+// Batches that the user set make evaluations dear in a short run.
+TEST_F(RecipeInit, EvaluationsCostAPartOfTheTime) {
+  write("data.jsonl", testing::forty_documents());
+  const std::string base = "--model " + tiny("gqa") + " --data data.jsonl --set train.steps=";
+  for (const auto& [set, every, batches] :
+       std::vector<std::tuple<std::string, int, int>>{{"10 --set train.evaluate_batches=8", 0, 8},
+                                                      {"100 --set train.evaluate_batches=8", 10, 8},
+                                                      {"100 --set train.evaluate_batches=0", 33, 0},
+                                                      {"24", 2, 1},
+                                                      {"1000", 100, 30},
+                                                      {"1000 --set train.evaluate_every=7", 7, 30}}) {
+    const auto recipe = init(base + set);
+    EXPECT_EQ(recipe["train"]["evaluate_every"], every) << set;
+    EXPECT_EQ(recipe["train"]["evaluate_batches"], batches) << set;
+  }
+}
+
 TEST_F(RecipeInit, FindsTextInTheWorkingDirectory) {
   write("text/data.jsonl", testing::forty_documents());
   fs::create_directory(folder_ / "sub");

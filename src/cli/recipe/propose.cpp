@@ -27,8 +27,8 @@ constexpr double kStepsAnEpoch = 10;  // at least, if the data has that many seq
 constexpr double kFewSteps = 20;      // fewer steps teach little: then more epochs, up to kMaxEpochs
 constexpr double kMaxSteps = 1000;
 constexpr double kMaxEpochs = 3;
-constexpr double kEvaluations = 10;            // of a run, without the first
-constexpr double kEvaluationShare = 0.1;       // of the time of the steps, at most
+constexpr double kEvaluations = 10;            // of a run, at most
+constexpr std::int64_t kMaxEvaluated = 32;     // batches of an evaluation; assumed for all held-out text
 constexpr int kMinutesToLose = 15;             // between checkpoints
 constexpr std::int64_t kCheckpointBytes = 12;  // of a parameter: float32 weight and two moments
 constexpr double kShareOfFree = 0.9;           // of free memory: other processes may need some
@@ -338,26 +338,28 @@ class Proposer {
     const bool one = std::string(text.data()) == "1";
     why("train.steps", cat("about ", text.data(), one ? " epoch" : " epochs", " of the data",
                            wanted > kMaxSteps ? "; more steps read more of it" : ""));
-    if (double(train.steps) < kFewSteps) {
-      few_epochs_ = cat(text.data(), one ? " epoch" : " epochs");
-    }
+    if (double(train.steps) < kFewSteps) few_epochs_ = cat(text.data(), one ? " epoch" : " epochs");
   }
 
-  // About ten evaluations, each of as many batches as their share of the time allows. A step costs three forward
-  // passes, an evaluated batch one.
+  // About ten evaluations in about a tenth of the time, with at least one batch each: a step costs three forward
+  // passes, an evaluated batch one. Fewer if the user's batches would make them take more than about a quarter of the time.
   void choose_evaluation() {
     TrainRecipe& train = recipe_.train;
     if (recipe_.data.validation_fraction <= 0 && recipe_.data.validation.empty()) return;
-    const auto steps = double(train.steps);
-    if (!fixed("train.evaluate_every")) {
-      train.evaluate_every = std::max<std::int64_t>(1, std::llround(steps / kEvaluations));
-      why("train.evaluate_every", "about ten evaluations in the run; the best is kept in OUTPUT/best");
+    if (!fixed("train.evaluate_batches")) {
+      train.evaluate_batches =
+          std::clamp<std::int64_t>(std::llround(0.1 * 3 * double(train.steps) / kEvaluations), 1, kMaxEvaluated);
+      why("train.evaluate_batches",
+          "ten evaluations take about a tenth of the time, or have one batch each; 0 uses all held-out text");
     }
-    if (fixed("train.evaluate_batches")) return;
-    const double evaluations = steps / double(std::max<std::int64_t>(1, train.evaluate_every)) + 1;
-    const auto affordable = static_cast<std::int64_t>(kEvaluationShare * 3 * steps / evaluations);
-    train.evaluate_batches = std::clamp<std::int64_t>(affordable, 1, 32);
-    why("train.evaluate_batches", "evaluations take at most about a tenth of the time; 0 uses all held-out text");
+    if (fixed("train.evaluate_every")) return;
+    const std::int64_t batches = train.evaluate_batches > 0 ? train.evaluate_batches : kMaxEvaluated;
+    const double evaluations = std::min(kEvaluations, double(train.steps / batches));
+    train.evaluate_every =
+        evaluations < 2 ? 0 : std::max<std::int64_t>(1, std::llround(double(train.steps) / evaluations));
+    why("train.evaluate_every", evaluations < 2
+                                    ? "only at the end: the run is short for train.evaluate_batches"
+                                    : "about ten evaluations or fewer; the best checkpoint is kept in OUTPUT/best");
   }
 
   // Steps, and the settings that depend on their number.

@@ -254,7 +254,7 @@ Value of_integers(const std::string& symbol, std::int64_t x, std::int64_t y) {
 Value arithmetic(const std::string& symbol, const Value& a, const Value& b) {
   for (const Value* one : {&a, &b}) {
     if (one->is_undefined()) throw TemplateError(cat("'", one->undefined_name(), "' is undefined"));
-    reject_safe(*one, cat("as an operand of ", symbol));
+    reject_safe(*one, "as an operand of", symbol);
   }
   if (a.is_number() && b.is_number()) {
     if (!a.is_real() && !b.is_real()) return of_integers(symbol, a.integer(), b.integer());

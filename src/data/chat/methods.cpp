@@ -131,7 +131,7 @@ Value list_method(const List& list, const std::string& name, const Arguments& a)
 
 Value call_method(const Value& object, const std::string& name, const Arguments& arguments) {
   if (object.is_undefined()) throw TemplateError(cat("'", object.undefined_name(), "' is undefined"));
-  reject_safe(object, cat("with method '", name, "'"));
+  reject_safe(object, "with method", name);
   const auto parameters = parameters_of(object, name);
   if (!parameters) throw TemplateError(cat("method '", name, "' of ", object.type_name(), " is not supported"));
   check_arguments(arguments, *parameters, name);

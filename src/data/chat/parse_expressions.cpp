@@ -375,17 +375,16 @@ Expression Parser::filtered(Expression value) {
       Call arguments;
       if (take_symbol("(")) arguments = call();
       const Filter filter = find_filter(name);
-      const bool selecting = is_selecting(name);
+      const bool selecting = is_selecting(name), safe_is_plain = takes_safe(name);
       if (!filter && !selecting) throw TemplateError(cat("filter '", name, "' is not supported"), line);
       value = placed(
           [=](Context& context) {
             const Value input = value(context);
             const Arguments given = arguments.evaluate(context);
-            if (!takes_safe(name)) {
-              const std::string where = cat("with filter '", name, "'");
-              reject_safe(input, where);
-              for (const Value& argument : given.positional) reject_safe(argument, where);
-              for (const auto& [_, argument] : given.named) reject_safe(argument, where);
+            if (!safe_is_plain) {
+              reject_safe(input, "with filter", name);
+              for (const Value& argument : given.positional) reject_safe(argument, "with filter", name);
+              for (const auto& [_, argument] : given.named) reject_safe(argument, "with filter", name);
             }
             context.count_work(input);
             Value made = selecting ? select_items(name, input, given) : filter(input, given);

@@ -108,8 +108,9 @@ Value Value::safe(Text text) {
   return value;
 }
 
-void reject_safe(const Value& value, std::string_view what) {
-  if (value.is_safe()) throw TemplateError(cat("text of filter 'safe' ", what, " is not supported"));
+void reject_safe(const Value& value, std::string_view where, std::string_view name) {
+  if (!value.is_safe()) return;
+  throw TemplateError(cat("text of filter 'safe' ", where, name.empty() ? "" : " ", name, " is not supported"));
 }
 
 void Value::Extent::add(const Value& item) {

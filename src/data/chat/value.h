@@ -156,8 +156,9 @@ class Value {
   bool safe_ = false;
 };
 
-// Throws TemplateError for the result of filter `safe`: HTML escapes in `what` are not supported.
-void reject_safe(const Value& value, std::string_view what);
+// Throws TemplateError for the result of filter `safe`, since what Python escapes is not escaped here. `where` and `name`
+// are for the message: "with method", "strip".
+void reject_safe(const Value& value, std::string_view where, std::string_view name = "");
 
 bool equal(const Value& a, const Value& b);
 // Negative, zero or positive, for two numbers or two texts. TemplateError for other types.
