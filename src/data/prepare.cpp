@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <thread>
 
-#include "base/bounded_file.h"
 #include "base/error.h"
 #include "data/preparer.h"
 #include "data/token_file.h"
@@ -13,8 +12,6 @@ namespace hawser::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::int64_t kLargestManifest = std::int64_t{256} << 20;
 
 // Preparing replaces the token files in `output`: they must not be sources.
 void expect_not_replaced(const std::vector<Source>& sources, const char* key, const std::string& output,
@@ -166,13 +163,11 @@ bool is_prepared(const PrepareOptions& options) {
 std::string prepared_manifest(const PrepareOptions& options) {
   if (token_files(options).in_place) return "";
   const fs::path folder(options.output);
-  const std::string path = (folder / "prepared.json").string();
-  std::error_code absent;
-  if (!fs::exists(path, absent)) return "";
+  std::string text = manifest_text((folder / "prepared.json").string());
+  const auto made_from = parse_manifest(text);
+  if (!made_from) return "";
   try {
-    std::string text = read_bounded(path, kLargestManifest);
-    const auto made_from = read_manifest(path);
-    if (!made_from || *made_from != checked(options).from) return "";
+    if (*made_from != checked(options).from) return "";
     const TokenFile train((folder / "train").string());
     if (made_from->validation_fraction > 0.0 || !made_from->validation.empty()) TokenFile((folder / "valid").string());
     return text;
@@ -182,10 +177,7 @@ std::string prepared_manifest(const PrepareOptions& options) {
 }
 
 void expect_still_prepared(const PrepareOptions& options, const std::string& manifest) {
-  if (manifest.empty()) return;
-  const std::string path = (fs::path(options.output) / "prepared.json").string();
-  std::error_code absent;
-  if (fs::exists(path, absent) && read_bounded(path, kLargestManifest) == manifest) return;
+  if (manifest.empty() || manifest_text((fs::path(options.output) / "prepared.json").string()) == manifest) return;
   throw UserError(Problem{.file = options.output,
                           .what = "another run or prepare has replaced the token files during the start",
                           .hint = "a data.prepared for each recipe, or the same command again"});

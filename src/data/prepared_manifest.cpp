@@ -4,6 +4,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/bounded_file.h"
+#include "base/error.h"
 #include "data/files.h"
 
 namespace hawser::data {
@@ -90,15 +92,13 @@ void write_json(const std::string& path, const Json& json) {
   file.commit();
 }
 
-// Result of `read` for a file of this version; nullopt if there is none.
+constexpr std::int64_t kLargest = std::int64_t{256} << 20;  // bytes; sources take some hundred each
+
+// Result of `read` for a text of this version; nullopt if it is none.
 template <class Read>
-auto read_json(const std::string& path, Read read) -> std::optional<decltype(read(Json()))> {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;  // opening a FIFO would hang
-  std::ifstream stream(path);
-  if (!stream) return std::nullopt;
+auto parse(const std::string& text, Read read) -> std::optional<decltype(read(Json()))> {
   try {
-    const Json json = Json::parse(stream);
+    const Json json = Json::parse(text);
     if (json.at("version") != kVersion) return std::nullopt;
     return read(json);
   } catch (const Json::exception&) {
@@ -116,8 +116,18 @@ void write_manifest(const std::string& path, const PreparedFrom& from, const Pre
                     {"from", to_json(from)}});
 }
 
-std::optional<PreparedFrom> read_manifest(const std::string& path) {
-  return read_json(path, [](const Json& json) { return from_of(json.at("from")); });
+std::string manifest_text(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return "";  // opening a FIFO would hang
+  try {
+    return read_bounded(path, kLargest);
+  } catch (const UserError&) {
+    return "";
+  }
+}
+
+std::optional<PreparedFrom> parse_manifest(const std::string& text) {
+  return parse(text, [](const Json& json) { return from_of(json.at("from")); });
 }
 
 void write_state(const std::string& path, const PrepareState& state) {
@@ -140,7 +150,7 @@ void write_state(const std::string& path, const PrepareState& state) {
 }
 
 std::optional<PrepareState> read_state(const std::string& path) {
-  return read_json(path, [](const Json& json) {
+  return parse(manifest_text(path), [](const Json& json) {
     PrepareState state{.from = from_of(json.at("from")),
                        .complete = json.at("complete"),
                        .validation = json.at("validation"),

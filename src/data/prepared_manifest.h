@@ -27,8 +27,10 @@ struct PreparedFrom {
 };
 
 void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts);
-// nullopt if there is none of this version.
-std::optional<PreparedFrom> read_manifest(const std::string& path);
+// The text of a manifest; "" if it cannot be read, is no regular file, or has more than 256 MiB.
+std::string manifest_text(const std::string& path);
+// nullopt if it is no manifest of this version.
+std::optional<PreparedFrom> parse_manifest(const std::string& text);
 
 // Progress of an unfinished prepare, sufficient to resume it.
 struct PrepareState {

@@ -36,7 +36,7 @@ std::int64_t count_lines(const Block& block) {
 }
 
 Error stopped() {
-  return Error(ExitCode::interrupted, "stopped while preparing text; the same command continues");
+  return Error(ExitCode::interrupted, "interrupted while preparing text; the same command continues");
 }
 
 }  // namespace
