@@ -83,11 +83,13 @@ struct PrecisionRecipe {
 };
 
 struct TrainRecipe {
+  // How long to train: one of the two; the other is 0. `fit` computes steps from epochs when it has read the data.
   std::int64_t steps = 0;
+  double epochs = 0;                   // passes over the training data
   std::int64_t global_batch_size = 1;  // sequences per step
   std::int64_t micro_batch_size = 1;   // sequences per data rank and micro-batch
   std::uint64_t seed = 1234;
-  std::int64_t evaluate_every = 0;    // steps; 0: only at the end
+  std::int64_t evaluate_every = 0;    // steps; 0: only before the first step and at the end
   std::int64_t evaluate_batches = 0;  // batches of global_batch_size sequences; 0: the full validation set
   std::int64_t log_every = 1;
 };
@@ -105,10 +107,13 @@ struct OptimizerRecipe {
 };
 
 struct CheckpointRecipe {
-  std::int64_t every_steps = 0;  // 0: off
-  double every_minutes = 0;      // 0: off
+  std::int64_t every_steps = 0;         // 0: off
+  std::optional<double> every_minutes;  // 0: off; none: minutes_between()
   int keep_last = 3;
   bool asynchronous = true;  // steps wait for a snapshot in host memory, not for the disk
+
+  // 0: off. Without any setting a crash loses at most a quarter of an hour.
+  double minutes_between() const { return every_minutes.value_or(every_steps > 0 ? 0.0 : 15.0); }
 };
 
 struct RunRecipe {

@@ -163,6 +163,10 @@ int bench_step(const BenchStepOptions& options) {
   base.train.steps = options.steps;
   base.run.threads = options.threads;
   Recipe recipe = recipe_without_file(base, options.common);
+  if (recipe.train.epochs > 0) {
+    throw UserError(Problem{
+        .file = "--set", .what = "bench step has no data to repeat", .at = "train.epochs", .hint = "--steps N"});
+  }
   const train::DocumentMix documents =
       options.documents.empty() ? train::DocumentMix() : train::parse_documents(options.documents);
   train::set_packing(recipe, documents);

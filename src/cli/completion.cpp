@@ -19,13 +19,6 @@
 namespace hawser::cli {
 namespace {
 
-// Single-quoted, for either shell.
-std::string quoted(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
-  return out + "'";
-}
-
 // Kind of a value: "none" (a switch), "keys" (of --set), "any", or the words to complete, with "files" last if a path
 // is possible.
 std::string kind_of(const CLI::Option& option) {
@@ -51,8 +44,8 @@ std::string entry(const std::string& name, const std::string& help) {
 
 void put_case(std::string& out, const std::string& word, const std::vector<std::string>& lines) {
   if (lines.empty()) return;
-  out += "    " + quoted(word) + ")\n";
-  for (const std::string& line : lines) out += "      echo " + quoted(line) + "\n";
+  out += "    " + single_quoted(word) + ")\n";
+  for (const std::string& line : lines) out += "      echo " + single_quoted(line) + "\n";
   out += "      ;;\n";
 }
 
@@ -250,7 +243,7 @@ std::string completion_script(const CLI::App& app, Shell shell) {
   describe(app, "", tables);
   std::string keys, values;
   for (const KeyChoices& key : key_choices()) {
-    keys += "  echo " + quoted(entry(key.name, key.help)) + "\n";
+    keys += "  echo " + single_quoted(entry(key.name, key.help)) + "\n";
     std::string words = joined(key.values, " ");
     if (key.is_path) words += words.empty() ? "files" : " files";
     if (!words.empty()) put_case(values, key.name, {words});

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
@@ -18,8 +19,33 @@
 namespace hawser::cli {
 namespace {
 
-void print_result(const train::FitResult& result, bool json) {
-  if (json) {
+// The same command with --resume.
+std::string resume_command(const FitOptions& options) {
+  std::string out = "hawser fit " + shell_quoted(options.recipe);
+  const CommonOptions& common = options.common;
+  if (common.ranks > 0) out += cat(" --ranks ", common.ranks);
+  if (common.memory) out += cat(" --memory ", common.memory->value());
+  if (common.device)
+    out += cat(" --device ", *common.device == DeviceChoice::cuda  ? "cuda"
+                             : *common.device == DeviceChoice::cpu ? "cpu"
+                                                                   : "auto");
+  for (const std::string& set : common.overrides) out += " --set " + shell_quoted(set);
+  return out + " --resume";
+}
+
+// What to do with a trained model.
+std::vector<std::string> next_commands(const train::FitResult& result) {
+  using Prompt = train::FitResult::Prompt;
+  const std::string run = shell_quoted(result.output);
+  const char* prompt = result.prompt == Prompt::chat   ? " --chat"
+                       : result.prompt == Prompt::text ? " --prompt 'TEXT'"
+                                                       : " --prompt-ids IDS";
+  return {"next:", cat("  hawser generate --model ", run, prompt), cat("  hawser eval --model ", run, " --data FILE"),
+          cat("  hawser export ", run, " FOLDER  # in the format of Hugging Face")};
+}
+
+void print_result(const train::FitResult& result, const FitOptions& options) {
+  if (options.common.json) {
     nlohmann::ordered_json out{{"steps", result.steps},
                                {"interrupted", result.interrupted},
                                {"tokens_per_second", result.tokens_per_second},
@@ -31,6 +57,7 @@ void print_result(const train::FitResult& result, bool json) {
                        {"writing_seconds", result.saving.writing_s}};
     }
     if (result.train_loss) out["train_loss"] = *result.train_loss;
+    if (result.initial_validation_loss) out["initial_validation_loss"] = *result.initial_validation_loss;
     if (result.validation_loss) out["validation_loss"] = *result.validation_loss;
     if (!result.notes.empty()) out["notes"] = result.notes;
     if (result.imbalance) out["attention_imbalance"] = *result.imbalance;
@@ -40,14 +67,23 @@ void print_result(const train::FitResult& result, bool json) {
   std::string line = fmt::format("{} after step {}", result.interrupted ? "stopped" : "done", result.steps);
   if (result.train_loss) line += fmt::format(": loss {:.4f}", *result.train_loss);
   if (result.validation_loss) {
-    line += fmt::format("{} validation loss {:.4f}", result.train_loss ? "," : ":", *result.validation_loss);
+    line += fmt::format("{} validation loss ", result.train_loss ? "," : ":");
+    if (result.initial_validation_loss && result.steps > 0) {
+      line += fmt::format("{:.4f} -> ", *result.initial_validation_loss);
+    }
+    line += fmt::format("{:.4f}", *result.validation_loss);
   }
   if (result.imbalance) line += fmt::format("; attention imbalance {:.3f}", *result.imbalance);
   if (!result.checkpoint.empty()) line += "; checkpoint " + result.checkpoint;
   if (result.interrupted) {
-    line += result.checkpoint.empty() ? "; nothing to save" : "; `hawser fit --resume` continues from it";
+    line +=
+        result.checkpoint.empty() ? "; nothing to save" : cat("; `", resume_command(options), "` continues from it");
   }
-  std::fprintf(stderr, "%s\n", printable(line).c_str());
+  std::vector<std::string> lines{line};
+  if (!result.interrupted && !result.checkpoint.empty()) {
+    for (std::string& next : next_commands(result)) lines.push_back(std::move(next));
+  }
+  for (const std::string& each : lines) std::fprintf(stderr, "%s\n", printable(each).c_str());
 }
 
 // The body of each of `world` ranks. Returns the exit code, equal on all ranks.
@@ -73,7 +109,7 @@ int fit_here(const Recipe& recipe, int world, const train::RankDevice& device, c
                               .progress = {.terminal = terminal.is_terminal, .columns = terminal.columns}};
     const train::FitResult result = train::fit(request, ranks);
     if (ranks == nullptr || ranks->rank().value() == 0) {
-      print_last_message([&] { print_result(result, options.common.json); });
+      print_last_message([&] { print_result(result, options); });
     }
     return static_cast<int>(result.interrupted ? ExitCode::interrupted : ExitCode::done);
   };

@@ -47,6 +47,21 @@ std::string at(const Recipe& recipe, std::string_view key) {
 
 }  // namespace
 
+void check_warmup(const Recipe& recipe, Problems& problems) {
+  const std::int64_t warmup = recipe.optimizer.warmup_steps, steps = recipe.train.steps;
+  if (warmup <= steps) return;
+  const char* key = "optimizer.warmup_steps";
+  const bool by_epochs = recipe.train.epochs > 0;
+  problems.add({.file = file_of(recipe, key),
+                .what = "warm-up is longer than the run",
+                .expected = by_epochs ? cat("at most ", steps, ", the steps of train.epochs ", recipe.train.epochs)
+                                      : cat("at most train.steps ", steps),
+                .got = cat(warmup),
+                .at = at(recipe, key),
+                .hint = by_epochs ? "optimizer.warmup_steps: 0, or more epochs"
+                                  : cat("optimizer.warmup_steps: 0, or train.steps: ", warmup)});
+}
+
 void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::string>& rejected, Problems& problems) {
   const auto judged = [&](std::initializer_list<const char*> keys) {
     return std::ranges::none_of(keys, [&](const char* key) { return rejected.contains(key); });
@@ -102,13 +117,14 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
                                          .hint = multiples_near("parallel.hybrid_shard_degree", hybrid, context)});
   }
 
-  const auto& optimizer = recipe.optimizer;
-  if (judged({"optimizer.warmup_steps", "train.steps"}) && train.steps > 0 && optimizer.warmup_steps > train.steps) {
-    add("optimizer.warmup_steps", {.what = "warm-up is longer than the run",
-                                   .expected = cat("at most train.steps ", train.steps),
-                                   .got = cat(optimizer.warmup_steps),
-                                   .hint = cat("optimizer.warmup_steps: 0, or train.steps: ", optimizer.warmup_steps)});
+  if (judged({"train.steps", "train.epochs"}) && train.steps > 0 && train.epochs > 0) {
+    add("train.epochs", {.what = "both train.steps and train.epochs",
+                         .expected = "one of the two",
+                         .hint = "--set train.steps= without a value"});
   }
+
+  const auto& optimizer = recipe.optimizer;
+  if (judged({"optimizer.warmup_steps", "train.steps"}) && train.steps > 0) check_warmup(recipe, problems);
   if (judged({"optimizer.minimum_learning_rate", "optimizer.learning_rate"}) &&
       optimizer.minimum_learning_rate > optimizer.learning_rate) {
     add("optimizer.minimum_learning_rate", {.what = "minimum learning rate above the peak",

@@ -51,8 +51,8 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"precision.compute", "bf16 fp16 tf32 float16 float32 bfloat16 fp8 half mixed_precision dtype torch_dtype"},
 
     {"train.steps",
-     "max_steps num_train_epochs num_epochs epochs max_epochs train_iters train_samples max_steps_per_epoch "
-     "training.steps total_steps max_train_steps"},
+     "max_steps train_iters train_samples max_steps_per_epoch training.steps total_steps max_train_steps"},
+    {"train.epochs", "num_train_epochs num_epochs epochs max_epochs"},
     {"train.global_batch_size (micro_batch_size x data-parallel ranks x accumulation steps)",
      "gradient_accumulation_steps train_batch_size total_batch_size"},
     {"train.micro_batch_size",

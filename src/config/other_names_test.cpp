@@ -37,8 +37,8 @@ TEST(OtherNames, AreFoundWithSectionsDashesAndCapitals) {
            {"tokenizer.path", "data.tokenizer"},
            {"dataset.packed", "data.pack"},
            {"training.seq_len", "data.sequence_length"},
-           {"train.epochs", "train.steps"},
-           {"num_train_epochs", "train.steps"},
+           {"epochs", "train.epochs"},
+           {"num_train_epochs", "train.epochs"},
            {"--micro-batch-size", ""},  // a key of the recipe in another section: nearest_key
            {"tensor-model-parallel-size", "parallel.tensor_parallel_degree"},
            {"LR", "optimizer.learning_rate"},

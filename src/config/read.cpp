@@ -42,6 +42,7 @@ class Reader {
   void walk(const YAML::Node& map, const std::string& section);
   void take(const std::string& name, const YAML::Node& node, int line);
   void unknown(const std::string& name, int line);
+  void replace_by_override(Recipe& recipe, const char* by, const char* key);
   std::string at(const std::string& name, int line) const {
     return overriding() || line < 1 ? name : cat(name, ", line ", line);
   }
@@ -212,7 +213,21 @@ YAML::Node as_path(const YAML::Node& node, const Key& key, bool typed, std::stri
   return YAML::Node(typed ? absolute_path(*path) : *path);
 }
 
+// Of train.steps and train.epochs, the one that --set gives replaces the other one of the file.
+void Reader::replace_by_override(Recipe& recipe, const char* by, const char* key) {
+  const auto typed = [&](const char* name) {
+    const auto found = entries_.find(name);
+    return found != entries_.end() && found->second.file == "--set";
+  };
+  if (!typed(by) || entries_.at(by).node.IsNull() || typed(key)) return;
+  entries_.erase(key);
+  find_key(key)->reset(recipe);
+  recipe.places.erase(key);
+}
+
 void Reader::store(Recipe& recipe) {
+  replace_by_override(recipe, "train.steps", "train.epochs");
+  replace_by_override(recipe, "train.epochs", "train.steps");
   for (const Key& key : schema()) {  // in the table's order, so that the order of problems is fixed
     const auto found = entries_.find(key.name);
     if (found == entries_.end()) continue;
@@ -256,10 +271,10 @@ void Reader::require(const Recipe& recipe, Purpose purpose) {
     const bool empty =
         key.name == "output" && given(key.name) && !rejected_.contains(key.name) && recipe.output.empty();
     if (wanted && (!given(key.name) || empty)) {
-      const std::string example = key.name == "output"                 ? "output: runs/NAME"
-                                  : key.name == "data.sequence_length" ? "data: {sequence_length: 4096}"
-                                                                       : "train: {steps: 1000}";
-      missing(key.name, example);
+      missing(key.name, key.name == "output" ? "output: runs/NAME" : "data: {sequence_length: 4096}");
+    }
+    if (key.name == "train.steps" && purpose == Purpose::train && !given(key.name) && !given("train.epochs")) {
+      missing(key.name, "train: {steps: 1000}, or train: {epochs: 3}");
     }
   }
   const bool reads_text = purpose != Purpose::plan;

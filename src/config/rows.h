@@ -114,6 +114,7 @@ Key integer(const char* name, Field field, Range range, const char* help) {
   return key;
 }
 
+// `field` is a double, or an optional one; `write` is null while it has none.
 template <class Field>
 Key number(const char* name, Field field, RealRange range, const char* help) {
   Key key = row(name, field, "number" + (range.text().empty() ? "" : ", " + range.text()), help);
@@ -128,7 +129,13 @@ Key number(const char* name, Field field, RealRange range, const char* help) {
     field(recipe) = *value;
     return std::nullopt;
   };
-  key.write = [field](const Recipe& recipe) { return nlohmann::json(field(recipe)); };
+  key.write = [field](const Recipe& recipe) {
+    if constexpr (std::is_same_v<ValueOf<Field>, std::optional<double>>) {
+      return field(recipe) ? nlohmann::json(*field(recipe)) : nlohmann::json();
+    } else {
+      return nlohmann::json(field(recipe));
+    }
+  };
   return key;
 }
 

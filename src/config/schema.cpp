@@ -23,6 +23,27 @@ Key unset(const char* meaning, Key key) {
   return key;
 }
 
+// 0 means that the key is not set.
+Key unset_at_zero(const char* meaning, Key key) {
+  key.unset = meaning;
+  key.write = [write = key.write](const Recipe& recipe) {
+    const nlohmann::json value = write(recipe);
+    return value == 0 ? nlohmann::json() : value;
+  };
+  return key;
+}
+
+// Not written where `fit` has computed it from train.epochs: one of the two is set.
+Key steps() {
+  Key key = rows::integer("train.steps", HAWSER_FIELD(train.steps), {.min = 1}, "optimizer steps");
+  key.unset = "none: set this or train.epochs";
+  key.write = [](const Recipe& recipe) {
+    const TrainRecipe& train = recipe.train;
+    return train.steps == 0 || train.epochs > 0 ? nlohmann::json() : nlohmann::json(train.steps);
+  };
+  return key;
+}
+
 // Limits beyond any real use, small enough that sizes computed from them do not overflow.
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 26;     // per sequence
 constexpr std::int64_t kMaxSequences = std::int64_t{1} << 24;  // per step
@@ -97,7 +118,10 @@ std::vector<Key> make_schema() {
             {"half", "fp16"},
             {"float8", "fp8"}}),
 
-      needed(to_train, integer("train.steps", HAWSER_FIELD(train.steps), {.min = 1}, "optimizer steps")),
+      steps(),
+      unset_at_zero("none: set this or train.steps",
+                    number("train.epochs", HAWSER_FIELD(train.epochs), {.min = 0, .max = 1e5, .min_open = true},
+                           "passes over the training data")),
       integer("train.global_batch_size", HAWSER_FIELD(train.global_batch_size), {.min = 1, .max = kMaxSequences},
               "sequences per step, over all ranks"),
       integer("train.micro_batch_size", HAWSER_FIELD(train.micro_batch_size), {.min = 1, .max = kMaxSequences},
@@ -105,7 +129,7 @@ std::vector<Key> make_schema() {
       integer("train.seed", HAWSER_FIELD(train.seed), {.min = 0},
               "seed of initial weights, data order and validation split"),
       integer("train.evaluate_every", HAWSER_FIELD(train.evaluate_every), {.min = 0},
-              "steps between evaluations; 0: only at the end"),
+              "steps between evaluations; 0: only before the first step and at the end"),
       integer("train.evaluate_batches", HAWSER_FIELD(train.evaluate_batches), {.min = 0},
               "global batches per evaluation, the same text on any layout; 0: the full validation set"),
       integer("train.log_every", HAWSER_FIELD(train.log_every), {.min = 1}, "steps between logged metrics"),
@@ -130,8 +154,9 @@ std::vector<Key> make_schema() {
 
       integer("checkpoint.every_steps", HAWSER_FIELD(checkpoint.every_steps), {.min = 0},
               "steps between checkpoints; 0: off; one is always saved at the end"),
-      number("checkpoint.every_minutes", HAWSER_FIELD(checkpoint.every_minutes), not_negative,
-             "minutes between checkpoints, by rank 0's clock; 0: off"),
+      unset("15; 0 if checkpoint.every_steps is set",
+            number("checkpoint.every_minutes", HAWSER_FIELD(checkpoint.every_minutes), not_negative,
+                   "minutes between checkpoints, by rank 0's clock; 0: off")),
       integer("checkpoint.keep_last", HAWSER_FIELD(checkpoint.keep_last), {.min = 1},
               "number of checkpoints kept; older ones are removed, except OUTPUT/best"),
       flag("checkpoint.asynchronous", HAWSER_FIELD(checkpoint.asynchronous),

@@ -8,9 +8,10 @@ namespace hawser::plan {
 
 bool saves_asynchronously(const Recipe& recipe) {
   const CheckpointRecipe& c = recipe.checkpoint;
-  const auto midway = [&](std::int64_t every) { return every > 0 && every < recipe.train.steps; };
+  const TrainRecipe& train = recipe.train;
+  const auto midway = [&](std::int64_t every) { return every > 0 && (train.epochs > 0 || every < train.steps); };
   // Evaluations can save at any time: one that is better than all before is saved (OUTPUT/best).
-  return c.asynchronous && (midway(c.every_steps) || c.every_minutes > 0 || midway(recipe.train.evaluate_every));
+  return c.asynchronous && (midway(c.every_steps) || c.minutes_between() > 0 || midway(recipe.train.evaluate_every));
 }
 
 std::int64_t snapshot_memory_cpu(std::int64_t capacity, std::int64_t needed) {

@@ -56,9 +56,10 @@ std::string bar(const BarState& state, int width) {
 }
 
 // Fields that may be dropped; the last is dropped first.
-enum Field { kLoss, kLeft, kRate, kMemory, kBar, kPercent, kFields };
+enum Field { kLoss, kLeft, kRate, kEpoch, kMemory, kBar, kPercent, kLr, kGradNorm, kFields };
 
 std::string compose(const BarState& state, const std::array<bool, kFields>& shown, int bar_width) {
+  if (state.total == 0 && !state.phase.empty()) return state.phase;  // the number of steps is not known yet
   const std::string total = fmt::format("{}", state.total);
   std::string line = styled(state, kBold, fmt::format("step {:>{}}/{}", state.step, total.size(), total));
   if (shown[kBar]) line += "  " + bar(state, bar_width);
@@ -66,6 +67,10 @@ std::string compose(const BarState& state, const std::array<bool, kFields>& show
   // Padded, so that the bar keeps its width while the numbers change theirs.
   if (state.measured) {
     if (shown[kLoss]) line += "  " + styled(state, kBold, loss_text(state.loss));
+    if (shown[kLr]) line += "  lr " + number(state.lr, "{:.2e}");
+    if (shown[kGradNorm]) line += fmt::format("  grad_norm {:<6}", number(state.grad_norm, "{:.3g}"));
+    const std::string epoch = epoch_text(state.epoch, state.step, state.total);
+    if (shown[kEpoch] && !epoch.empty()) line += "  epoch " + epoch;
     if (shown[kRate]) line += fmt::format("  {:>5} tok/s", format_count(state.tokens_per_second));
     if (shown[kMemory]) line += fmt::format("  {:>8}", format_bytes(Bytes(state.memory_bytes)));
   }
@@ -92,6 +97,15 @@ int cells(const std::string& text) {
   return count;
 }
 
+std::string epoch_text(double epoch, std::int64_t step, std::int64_t total) {
+  if (step <= 0 || epoch <= 0) return "";
+  const double all = epoch * static_cast<double>(total) / static_cast<double>(step);
+  if (all < 0.1) return "";
+  std::string end = fmt::format("{:.1f}", all);
+  if (end.ends_with(".0")) end.resize(end.size() - 2);
+  return fmt::format("{:.1f}/{}", epoch, end);
+}
+
 std::string bar_line(const BarState& state, int columns) {
   std::array<bool, kFields> shown;
   shown.fill(true);
@@ -110,9 +124,11 @@ std::string bar_line(const BarState& state, int columns) {
 }
 
 std::string plain_line(const StepMetrics& m, std::int64_t total, double seconds_left) {
-  std::string line = fmt::format("step {}/{}  {}  grad_norm {}  lr {}  {} tokens/s  {}", m.step, total,
-                                 loss_text(m.loss), number(m.grad_norm, "{:.4g}"), number(m.lr, "{:.2e}"),
-                                 format_count(m.tokens_per_second), format_bytes(Bytes(m.peak_arena_bytes)));
+  const std::string epoch = epoch_text(m.data_position.epoch, m.step, total);
+  std::string line =
+      fmt::format("step {}/{}  {}{}  grad_norm {}  lr {}  {} tokens/s  {}", m.step, total,
+                  epoch.empty() ? "" : "epoch " + epoch + "  ", loss_text(m.loss), number(m.grad_norm, "{:.4g}"),
+                  number(m.lr, "{:.2e}"), format_count(m.tokens_per_second), format_bytes(Bytes(m.peak_arena_bytes)));
   if (m.step < total) line += fmt::format("  ETA {}", time_left(seconds_left));
   return line;
 }

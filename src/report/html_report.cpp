@@ -33,6 +33,7 @@ struct Run {
     } else {
       ++skipped;
     }
+    if (m.initial_validation_loss) validation.add(0, *m.initial_validation_loss);
     if (m.validation_loss) validation.add(m.step, *m.validation_loss), last_validation = m.validation_loss;
     rate.add(m.step, m.lr);
     tokens.add(m.step, m.tokens_per_second);

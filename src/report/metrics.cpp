@@ -41,18 +41,23 @@ std::string words(const Json& json, const char* key) {
 
 }  // namespace
 
-std::vector<std::pair<const char*, double>> scalars(const StepMetrics& m) {
-  std::vector<std::pair<const char*, double>> out;
-  if (m.targets > 0) out.insert(out.end(), {{"loss/train", m.loss}, {"optimizer/grad_norm", m.grad_norm}});
-  if (m.validation_loss) out.emplace_back("loss/validation", *m.validation_loss);
-  out.insert(out.end(), {{"optimizer/lr", m.lr},
-                         {"speed/tokens_per_second", m.tokens_per_second},
-                         {"speed/step_seconds", m.step_seconds},
-                         {"speed/model_flops_per_second", m.model_flops_per_second}});
-  if (m.model_flops_utilization) out.emplace_back("speed/model_flops_utilization", *m.model_flops_utilization);
-  out.insert(out.end(), {{"memory/reserved_bytes", static_cast<double>(m.peak_arena_bytes)},
-                         {"data/epoch", m.data_position.epoch},
-                         {"data/targets", static_cast<double>(m.targets)}});
+std::vector<Scalar> scalars(const StepMetrics& m) {
+  std::vector<Scalar> out;
+  if (m.initial_validation_loss) out.push_back({"loss/validation", *m.initial_validation_loss, 0});
+  const auto add = [&](const char* name, double value) { out.push_back({name, value, m.step}); };
+  if (m.targets > 0) {
+    add("loss/train", m.loss);
+    add("optimizer/grad_norm", m.grad_norm);
+  }
+  if (m.validation_loss) add("loss/validation", *m.validation_loss);
+  add("optimizer/lr", m.lr);
+  add("speed/tokens_per_second", m.tokens_per_second);
+  add("speed/step_seconds", m.step_seconds);
+  add("speed/model_flops_per_second", m.model_flops_per_second);
+  if (m.model_flops_utilization) add("speed/model_flops_utilization", *m.model_flops_utilization);
+  add("memory/reserved_bytes", static_cast<double>(m.peak_arena_bytes));
+  add("data/epoch", m.data_position.epoch);
+  add("data/targets", static_cast<double>(m.targets));
   return out;
 }
 
@@ -70,6 +75,7 @@ std::string to_json(const StepMetrics& m) {
                {"data_position", {{"sequences", m.data_position.sequences}, {"epoch", finite(m.data_position.epoch)}}}};
   if (!m.checkpointing.empty()) json["activation_checkpointing"] = m.checkpointing;
   if (m.model_flops_utilization) json["model_flops_utilization"] = finite(*m.model_flops_utilization);
+  if (m.initial_validation_loss) json["initial_validation_loss"] = finite(*m.initial_validation_loss);
   if (m.validation_loss) json["validation_loss"] = finite(*m.validation_loss);
   for (const Finding& f : m.findings)
     json["findings"].push_back({{"step", f.step}, {"rule", f.rule}, {"text", f.text}});
@@ -93,7 +99,8 @@ std::optional<StepMetrics> from_json(const std::string& line) {
                 .attention_imbalance = perhaps(json, "attention_imbalance").value_or(1.0),
                 .checkpointing = words(json, "activation_checkpointing"),
                 .model_flops_utilization = perhaps(json, "model_flops_utilization"),
-                .validation_loss = perhaps(json, "validation_loss")};
+                .validation_loss = perhaps(json, "validation_loss"),
+                .initial_validation_loss = perhaps(json, "initial_validation_loss")};
   if (const auto found = json.find("data_position"); found != json.end() && found->is_object()) {
     m.data_position = {whole(*found, "sequences"), number(*found, "epoch")};
   }

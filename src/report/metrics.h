@@ -38,12 +38,18 @@ struct StepMetrics {
   std::string checkpointing;  // memory.activation_checkpointing; set on the first step of a run or resume
   std::optional<double> model_flops_utilization;  // over the devices' peak FLOPS, where known
   std::optional<double> validation_loss;          // set if an evaluation followed the step
+  std::optional<double> initial_validation_loss;  // before any training; set on step 1 if it was evaluated
   std::vector<Finding> findings;                  // about this step
 };
 
-// Values to plot as curves, each with its name: "loss/train", "speed/tokens_per_second". A skipped step has no loss and
-// no gradient norm.
-std::vector<std::pair<const char*, double>> scalars(const StepMetrics& metrics);
+// A point of a curve: "loss/train", "speed/tokens_per_second".
+struct Scalar {
+  const char* name;
+  double value = 0;
+  std::int64_t step = 0;  // 0: before any training
+};
+// The points of a step's metrics, in order of steps. A skipped step has no loss and no gradient norm.
+std::vector<Scalar> scalars(const StepMetrics& metrics);
 
 // One line without its newline: {"step":1,"loss":3.5,...,"data_position":{"sequences":8,"epoch":0.01}}. Numbers that
 // are not finite are written as null, since JSON has none; null is read back as NaN.

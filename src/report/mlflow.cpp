@@ -314,10 +314,10 @@ bool Mlflow::send_some() {
 void Mlflow::send(const std::vector<Item>& items, const std::vector<Finding>& findings) {
   json metrics = json::array(), tags = json::array();
   for (const Item& item : items) {
-    for (const auto& [name, value] : scalars(item.metrics)) {
-      if (!std::isfinite(value)) continue;
+    for (const Scalar& point : scalars(item.metrics)) {
+      if (!std::isfinite(point.value)) continue;
       metrics.push_back(
-          {{"key", name}, {"value", value}, {"timestamp", item.milliseconds}, {"step", item.metrics.step}});
+          {{"key", point.name}, {"value", point.value}, {"timestamp", item.milliseconds}, {"step", point.step}});
     }
   }
   for (const Finding& finding : findings) {

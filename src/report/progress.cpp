@@ -90,6 +90,11 @@ void Progress::write_line(bool at_once) {
   write_all(options_.file, plain_line(last_, options_.total, bar_.seconds_left) + "\n");
 }
 
+void Progress::set_total(std::int64_t total) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  options_.total = bar_.total = total;
+}
+
 void Progress::step(const StepMetrics& metrics) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool is_first = last_.step == 0, is_last = metrics.step >= options_.total;
@@ -101,6 +106,9 @@ void Progress::step(const StepMetrics& metrics) {
   bar_.step = metrics.step;
   bar_.measured = true;
   bar_.loss = metrics.loss;
+  bar_.grad_norm = metrics.grad_norm;
+  bar_.lr = metrics.lr;
+  bar_.epoch = metrics.data_position.epoch;
   bar_.tokens_per_second = metrics.tokens_per_second;
   bar_.memory_bytes = metrics.peak_arena_bytes;
   bar_.seconds_left = step_seconds_ * static_cast<double>(std::max<std::int64_t>(options_.total - metrics.step, 0));
@@ -110,6 +118,13 @@ void Progress::step(const StepMetrics& metrics) {
   } else if (is_first || is_last || metrics.step % std::max<std::int64_t>(options_.log_every, 1) == 0) {
     write_line(is_first || is_last);
   }
+}
+
+void Progress::stage(const std::string& what) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  bar_.phase = what;
+  if (options_.terminal) return draw(/*at_once=*/true);
+  write_all(options_.file, what + "\n");
 }
 
 void Progress::phase(const std::string& name, std::int64_t done, std::int64_t total) {
@@ -134,8 +149,12 @@ void Progress::finish() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (drawn_) {
     bar_.phase.clear();
-    draw(true);
-    write_all(options_.file, "\n");
+    if (bar_.measured) {
+      draw(true);
+      write_all(options_.file, "\n");
+    } else {
+      write_all(options_.file, std::string(kToLineStart) + kEraseToEnd);
+    }
     printed_step_ = last_.step;  // this line shows it
   } else if (!options_.terminal) {
     write_line(true);

@@ -44,11 +44,15 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
+  void set_total(std::int64_t total);  // before the first step
   void step(const StepMetrics& metrics);
+  // What the run does before its first step, such as "reading weights": the bar on a terminal, else a line.
+  void stage(const std::string& what);
   // Work outside of steps, such as "evaluating"; done == total ends it. Prints nothing in plain mode.
   void phase(const std::string& name, std::int64_t done, std::int64_t total);
   void message(const std::string& text);
-  // Prints the bar's last state as a line. Later calls print messages and plain lines.
+  // Prints the bar's last state as a line, or removes it if there was no step. Later calls print messages and plain
+  // lines.
   void finish();
 
  private:

@@ -86,10 +86,12 @@ TEST(Metrics, ALineHoldsAllNumbers) {
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   metrics.grad_norm = std::numeric_limits<double>::infinity();
   metrics.validation_loss = 4.5;
+  metrics.initial_validation_loss = 5.5;
   const auto json = nlohmann::json::parse(to_json(metrics));
   EXPECT_TRUE(json["loss"].is_null());
   EXPECT_TRUE(json["grad_norm"].is_null());
   EXPECT_EQ(json["validation_loss"], 4.5);
+  EXPECT_EQ(json["initial_validation_loss"], 5.5);
 }
 
 TEST(Metrics, ALineIsReadAsItWasWritten) {
@@ -199,12 +201,34 @@ BarState bar_state() {
 
 TEST(Bar, ShrinksWithTheTerminal) {
   const BarState state = bar_state();
-  EXPECT_EQ(bar_line(state, 120),
-            "step  120/1000  [###...........................]   12%  loss 3.2145  12.3K tok/s  1.25 GiB  ETA 3m 05s");
+  EXPECT_EQ(
+      bar_line(state, 120),
+      "step  120/1000  [#...............]   12%  loss 3.2145  lr 0.00e+00  grad_norm 0       12.3K tok/s  1.25 GiB  "
+      "ETA 3m 05s");
   EXPECT_EQ(bar_line(state, 79), "step  120/1000  [#...........]  loss 3.2145  12.3K tok/s  1.25 GiB  ETA 3m 05s");
   for (int columns = 0; columns < 140; ++columns) EXPECT_LE(cells(bar_line(state, columns)), columns);
   EXPECT_EQ(bar_line(state, 16), "step  120/1000");
   EXPECT_EQ(bar_line(state, 6), "step  ");
+}
+
+TEST(Bar, ShowsLearningRateGradientNormAndEpochOnAWideTerminal) {
+  BarState state = bar_state();
+  state.lr = 2e-5;
+  state.grad_norm = 1.25;
+  state.epoch = 0.36;
+  EXPECT_EQ(bar_line(state, 160),
+            "step  120/1000  [###...........................]   12%  loss 3.2145  lr 2.00e-05  grad_norm 1.25    "
+            "epoch 0.4/3  12.3K tok/s  1.25 GiB  ETA 3m 05s");
+  EXPECT_EQ(bar_line(state, 79), "step  120/1000  loss 3.2145  epoch 0.4/3  12.3K tok/s  1.25 GiB  ETA 3m 05s");
+  for (int columns = 0; columns < 180; ++columns) EXPECT_LE(cells(bar_line(state, columns)), columns);
+}
+
+TEST(Bar, EpochText) {
+  EXPECT_EQ(epoch_text(0, 3, 10), "");
+  EXPECT_EQ(epoch_text(0.001, 3, 10), "") << "a part of an epoch that rounds to 0";
+  EXPECT_EQ(epoch_text(1.5, 5, 10), "1.5/3");
+  EXPECT_EQ(epoch_text(0.5, 5, 7), "0.5/0.7");
+  EXPECT_EQ(epoch_text(3.03, 28, 28), "3.0/3");
 }
 
 TEST(Bar, ColourAndUnicodeTakeNoMoreSpace) {
@@ -228,10 +252,11 @@ TEST(Bar, PrintsNanAndOmitsMissingNumbers) {
 }
 
 TEST(Bar, PlainLine) {
-  EXPECT_EQ(plain_line(metrics_of(120), 1000, 185),
-            "step 120/1000  loss 3.5000  grad_norm 1.25  lr 2.00e-05  12.3K tokens/s  1.25 GiB  ETA 3m 05s");
+  EXPECT_EQ(
+      plain_line(metrics_of(120), 1000, 185),
+      "step 120/1000  epoch 0.5/4.2  loss 3.5000  grad_norm 1.25  lr 2.00e-05  12.3K tokens/s  1.25 GiB  ETA 3m 05s");
   EXPECT_EQ(plain_line(metrics_of(1000), 1000, 0),
-            "step 1000/1000  loss 3.5000  grad_norm 1.25  lr 2.00e-05  12.3K tokens/s  1.25 GiB");
+            "step 1000/1000  epoch 0.5/0.5  loss 3.5000  grad_norm 1.25  lr 2.00e-05  12.3K tokens/s  1.25 GiB");
 }
 
 // What Progress writes to a pipe.

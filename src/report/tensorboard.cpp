@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdio>
 #include <cstring>
+#include <map>
 
 #include "checkpoint/storage/posix.h"
 #include "report/crc32c.h"
@@ -161,12 +162,15 @@ void TensorBoard::write_text(const char* tag, std::int64_t step, const std::stri
 }
 
 void TensorBoard::step(const StepMetrics& m) {
-  Message values;
-  for (const auto& [name, value] : scalars(m)) {
-    const Message one = Message().text(summary::kTag, name).real32(summary::kSimpleValue, static_cast<float>(value));
-    values.inner(summary::kValue, one);
+  std::map<std::int64_t, Message> values;  // by step
+  for (const Scalar& point : scalars(m)) {
+    const auto value = static_cast<float>(point.value);
+    values[point.step].inner(summary::kValue,
+                             Message().text(summary::kTag, point.name).real32(summary::kSimpleValue, value));
   }
-  file_.append(tfrecord(event_of(m.step).inner(event::kSummary, values).bytes()));
+  for (const auto& [step, of_step] : values) {
+    file_.append(tfrecord(event_of(step).inner(event::kSummary, of_step).bytes()));
+  }
   for (const Finding& one : m.findings) finding(one);
 }
 

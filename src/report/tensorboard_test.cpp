@@ -110,12 +110,17 @@ TEST(TensorBoard, EventsHoldTheNumbersOfEachStep) {
   std::string path;
   {
     TensorBoard board(folder.path("tensorboard"), facts());
-    board.step(metrics_of(1));
+    StepMetrics initial = metrics_of(1);
+    initial.initial_validation_loss = 5.5;
+    board.step(initial);
     board.step(metrics);
     path = board.path();
   }
-  const auto events = records(read_file(path));
-  ASSERT_EQ(events.size(), 6u);
+  auto events = records(read_file(path));
+  ASSERT_EQ(events.size(), 7u);
+  EXPECT_EQ(field(events[3], 2), "") << "step 0";
+  EXPECT_EQ(scalars(events[3]), (std::map<std::string, float>{{"loss/validation", 5.5f}}));
+  events.erase(events.begin() + 3);
   EXPECT_EQ(field(events[0], 3), "brain.Event:2");
   const std::string recipe = field(field(events[1], 5), 1);
   EXPECT_EQ(field(recipe, 1), "recipe");

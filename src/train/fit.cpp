@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/cat.h"
+#include "base/units.h"
 #include "config/config.h"
 #include "ops/gemm/gemm.h"
 #include "optim/schedule.h"
@@ -35,6 +37,7 @@ void FitRun::phase(const std::string& text, const char* kind) {
   stage_ = text;
   phases_.enter(kind, text);
   if (world_ != nullptr) world_->set_phase(text);
+  if (progress_ && std::string_view(kind) == kStarting) progress_->stage(text);
 }
 
 void FitRun::log(const std::string& line) {
@@ -53,10 +56,15 @@ void FitRun::train() {
     return;
   }
   data::Prefetcher prefetcher(loader_, done_, total_steps());
+  if (done_ == 0) {
+    result_.initial_validation_loss = evaluate();
+    if (result_.interrupted) return;
+  }
   last_end_ = Clock::now();
   while (done_ < total_steps()) {
     if (asked_to_stop()) {
       result_.interrupted = true;
+      announce_stop();
       while (!in_flight_.empty()) retire(false);
       return;
     }
@@ -71,13 +79,22 @@ void FitRun::train() {
       });
     }
     const bool pause = evaluate || between || last;
-    while (in_flight_.size() > (pause ? 0u : kInFlight)) retire(evaluate);
+    const std::size_t ahead = step_seconds_ > kSlowStep ? kInFlightOfSlow : kInFlight;
+    while (in_flight_.size() > (pause ? 0u : ahead)) retire(evaluate);
     if (between) {
       phase(cat("saving step ", done_), "saving");
       saver_->save(done_);
     }
     if (pause) last_end_ = Clock::now();
   }
+}
+
+void FitRun::announce_stop() {
+  if (in_flight_.empty() || step_seconds_ < 1) return;
+  const double left = step_seconds_ * static_cast<double>(in_flight_.size()) -
+                      std::chrono::duration<double>(Clock::now() - last_end_).count();
+  log(cat("hawser: finishing step ", done_, ", about ", format_seconds(std::max(1.0, std::round(left))),
+          ", then saving"));
 }
 
 bool FitRun::asked_to_stop() {
@@ -136,7 +153,9 @@ void FitRun::retire(bool evaluate_after) {
       .data_position = {.sequences = pending.step * recipe_.train.global_batch_size,
                         .epoch = static_cast<double>(pending.step * recipe_.train.global_batch_size) /
                                  static_cast<double>(sequences_)}};
+  step_seconds_ = seconds;
   if (retired_ == 0) metrics.checkpointing = result_.checkpointing;
+  if (pending.step == 1) metrics.initial_validation_loss = result_.initial_validation_loss;
   if (peak_flops_) metrics.model_flops_utilization = metrics.model_flops_per_second / *peak_flops_;
   if (pending.targets == 0) log(cat("step ", pending.step, " has no token to predict: skipped"));
   if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) diverged(metrics);
@@ -191,7 +210,7 @@ std::optional<double> FitRun::evaluate() {
                                         "without saving; try a lower optimizer.learning_rate"));
   }
   log(fmt::format("step {}: validation loss {:.4f} over {} tokens", done_, *result_.validation_loss, tokens));
-  saver_->evaluated(done_, *result_.validation_loss);
+  if (done_ > 0) saver_->evaluated(done_, *result_.validation_loss);  // there is nothing to save before
   return result_.validation_loss;
 }
 
@@ -203,6 +222,7 @@ RunState FitRun::state_of(std::int64_t step) {
           .tokenizer = tokenizer_,
           .data = data_identity_,
           .compute = to_string(layout_.compute),
+          .initial_validation_loss = result_.initial_validation_loss,
           .validation = validation_identity_,
           .gemm_algorithms = ops::gemm_choices(session_->stream()),
           .tokenizer_files = tokenizer_files_};

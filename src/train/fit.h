@@ -32,10 +32,15 @@ struct FitResult {
   bool interrupted = false;
   std::optional<double> train_loss;       // of the last step; nullopt if this call ran no step
   std::optional<double> validation_loss;  // of the last evaluation, nats per target
-  double tokens_per_second = 0;           // mean over this call's steps without the first, unless it is the only one
-  std::string checkpointing;              // in recipe syntax: the recipe's value, or the choice for auto
-  std::optional<double> imbalance;        // with context parallelism: of attention work, mean over this call's steps
-  std::string checkpoint;                 // folder of the last one written
+  // Before any training, on the same text, if this run or the run that it resumes evaluated it.
+  std::optional<double> initial_validation_loss;
+  double tokens_per_second = 0;     // mean over this call's steps without the first, unless it is the only one
+  std::string checkpointing;        // in recipe syntax: the recipe's value, or the choice for auto
+  std::optional<double> imbalance;  // with context parallelism: of attention work, mean over this call's steps
+  std::string checkpoint;           // folder of the last one written
+  enum class Prompt { ids, text, chat };
+  Prompt prompt = Prompt::ids;  // what the model takes: chat if it was trained on conversations
+  std::string output;           // the run's folder
   // Notes about this run's kernels: the attention kernel used, and GEMMs without a fast kernel.
   std::vector<std::string> notes;
   SaveTimes saving;

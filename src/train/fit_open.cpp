@@ -1,5 +1,6 @@
 // Setup of a run before its first step: data, plan, session, weights, and the checkpoint to resume from.
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -24,6 +25,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr double kRoundingOfEpochs = 1e-6;  // in steps: 0.1 epochs of 30 sequences are 3, not 3.0000000000000004
 constexpr const char* kChatTemplateFile = "chat_template.jinja";
 
 // Rank 0 prepares the token files while the other ranks wait. Returns data::prepared_manifest on rank 0.
@@ -73,6 +75,13 @@ std::vector<checkpoint::Attachment> tokenizer_files_of(const Recipe& recipe, con
   return files;
 }
 
+bool has_chat_template(const std::vector<checkpoint::Attachment>& tokenizer_files) {
+  return std::ranges::any_of(tokenizer_files, [](const checkpoint::Attachment& file) {
+    return file.name == kChatTemplateFile ||
+           (file.name == "tokenizer_config.json" && file.text.find("\"chat_template\"") != std::string::npos);
+  });
+}
+
 // What a validation loss is the mean of.
 std::string validation_identity(const Recipe& recipe, const data::TokenFile& file) {
   nlohmann::ordered_json json;
@@ -90,7 +99,7 @@ std::string validation_identity(const Recipe& recipe, const data::TokenFile& fil
 void FitRun::open() {
   if (first_rank()) {
     report::ProgressOptions options = request_.progress;
-    options.total = total_steps();
+    options.total = recipe_.train.epochs > 0 ? 0 : total_steps();  // set again when the data are open
     options.log_every = recipe_.train.log_every;
     progress_ = std::make_unique<report::Progress>(options);
   }
@@ -140,6 +149,7 @@ void FitRun::open() {
   std::vector<step::Purpose> purposes{step::Purpose::train};
   if (validation_) purposes.push_back(step::Purpose::loss);
   session_ = std::make_unique<Session>(*open_.model, layout_, *device_, *mesh_, purposes, recipe_.memory.capacity);
+  if (first_rank()) log(run_summary(run_place(), request_.resume));
   for (const std::string& note : session_->notes()) remark(note);
   saver_ = std::make_unique<RunSaver>(
       recipe_, world_, *session_, request_.ranks_here,
@@ -163,6 +173,14 @@ void FitRun::open() {
       world_->set_phase(std::move(text));
     });
   }
+}
+
+RunPlace FitRun::run_place() const {
+  return {.recipe = recipe_,
+          .session = *session_,
+          .ranks = world_ != nullptr ? world_->size() : 1,
+          .sequences = sequences_,
+          .validation_sequences = validation_sequences_};
 }
 
 void FitRun::choose_algorithms() {
@@ -194,6 +212,19 @@ void FitRun::expect_equal_on_ranks(const std::string& identity, const std::strin
                           .hint = "the same command again, without another `hawser prepare` at the same time"});
 }
 
+// The last step may read the first sequences of the next epoch.
+void FitRun::resolve_epochs() {
+  TrainRecipe& train = recipe_.train;
+  if (train.epochs > 0) {
+    const double steps = train.epochs * static_cast<double>(sequences_) / static_cast<double>(train.global_batch_size);
+    train.steps = std::max<std::int64_t>(1, std::llround(std::ceil(steps - kRoundingOfEpochs)));
+    Problems problems;
+    check_warmup(recipe_, problems);
+    problems.throw_if_any();
+  }
+  if (progress_) progress_->set_total(total_steps());
+}
+
 void FitRun::open_data() {
   const data::TokenFiles files = data::token_files(data::prepare_options(recipe_));
   const std::int64_t vocabulary = open_.model->vocabulary();
@@ -202,10 +233,15 @@ void FitRun::open_data() {
   expect_equal_on_ranks(data_identity_, files.train);
   const auto set = open_set(recipe_, file, vocabulary);
   sequences_ = set->size();
+  using Prompt = FitResult::Prompt;
+  result_.prompt = tokenizer_.empty()                                          ? Prompt::ids
+                   : file->has_labels() && has_chat_template(tokenizer_files_) ? Prompt::chat
+                                                                               : Prompt::text;
   if (sequences_ == 0) {
     throw UserError(Problem{
         .file = files.train + ".idx", .what = "no text to train on", .expected = "a document of two tokens or more"});
   }
+  resolve_epochs();
   loader_ = std::make_shared<const data::BatchLoader>(
       set, layout_.batch, batch_layout_,
       data::BatchOrder{.global_batch_size = recipe_.train.global_batch_size, .seed = recipe_.train.seed});
@@ -229,13 +265,13 @@ void FitRun::open_data() {
   expect_equal_on_ranks(validation_identity_, files.validation);
   if (!held_out_file) return;
   const auto held_out = open_set(recipe_, held_out_file, vocabulary);
+  const std::int64_t evaluated = recipe_.train.evaluate_batches * recipe_.train.global_batch_size;  // 0: all
+  validation_sequences_ = evaluated > 0 ? std::min(evaluated, held_out->size()) : held_out->size();
   // The number of sequences evaluated at once depends on the layout; the total does not.
   const std::int64_t at_once = layout_.data_ranks() * layout_.batch.sequences;
   validation_ = std::make_shared<const data::BatchLoader>(
       held_out, layout_.batch, batch_layout_,
-      data::BatchOrder{.global_batch_size = at_once,
-                       .shuffle = false,
-                       .first = recipe_.train.evaluate_batches * recipe_.train.global_batch_size});
+      data::BatchOrder{.global_batch_size = at_once, .shuffle = false, .first = evaluated});
   std::int64_t held_out_targets = 0;
   for (std::int64_t s = 0; held_out->size() > 0 && s < validation_->steps() && held_out_targets == 0; ++s)
     held_out_targets = validation_->step_targets(s);
@@ -264,6 +300,11 @@ void FitRun::resume() {
     done_ = checkpoint->step();
     saver_->resumed(done_);
     result_.checkpoint = checkpoint->folder();
+    const RunState state = run_state_of(checkpoint->metadata());
+    // Losses over other text cannot be compared. The keys may be in any order.
+    const auto was = nlohmann::json::parse(state.validation, nullptr, false),
+               is = nlohmann::json::parse(validation_identity_, nullptr, false);
+    if (was.is_object() && was == is) result_.initial_validation_loss = state.initial_validation_loss;
     log(cat("resuming from ", checkpoint->folder(), " (step ", done_, ")"));
   } else {
     take_time(world_, [&] {
@@ -276,14 +317,14 @@ void FitRun::resume() {
     if (request_.resume) log("no checkpoint to resume from; starting from step 0");
   }
   result_.steps = done_;
+  result_.output = output_folder(recipe_);
   if (!first_rank()) return;
   checkpoint::write_text_atomically(output_folder(recipe_) + "/recipe.json", recipe_json(recipe_) + "\n");
   const int ranks = world_ != nullptr ? world_->size() : 1;
   peak_flops_ =
       peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "", layout_.compute, ranks);
-  watch_ = std::make_unique<RunWatch>(
-      recipe_, run_facts({.recipe = recipe_, .session = *session_, .ranks = ranks, .sequences = sequences_}), done_,
-      phases_, [this](const std::string& line) { log(line); });
+  watch_ = std::make_unique<RunWatch>(recipe_, run_facts(run_place()), done_, phases_,
+                                      [this](const std::string& line) { log(line); });
 }
 
 void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {

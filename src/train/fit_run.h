@@ -13,11 +13,15 @@
 #include "train/fit.h"
 #include "train/gemm_algorithms.h"
 #include "train/open_model.h"
+#include "train/run_facts.h"
 #include "train/run_folder.h"
 #include "train/run_watch.h"
 #include "train/saver.h"
 
 namespace hawser::train {
+
+// The kind of phase before the first step.
+inline constexpr const char* kStarting = "starting";
 
 class FitRun {
  public:
@@ -42,12 +46,15 @@ class FitRun {
 
   void open();
 
+  RunPlace run_place() const;
+
   // A deterministic run does not measure: two measurements may choose differently.
   void choose_algorithms();
 
   // From the checkpoint to resume; else from an earlier run in this folder.
   StoredChoices stored_choices() const;
   void open_data();
+  void resolve_epochs();  // computes train.steps
   // UserError on every rank if the ranks' texts differ. `prefix`: of the token file that it identifies.
   void expect_equal_on_ranks(const std::string& identity, const std::string& prefix);
   void resume();
@@ -57,7 +64,7 @@ class FitRun {
   void check_position(const checkpoint::Checkpoint& checkpoint);
 
   // Sets this rank's current phase, which the message about an expired timeout names.
-  void phase(const std::string& text, const char* kind = "starting");
+  void phase(const std::string& text, const char* kind = kStarting);
   void log(const std::string& line);
 
   // Logs the line and adds it to the result's notes.
@@ -75,6 +82,7 @@ class FitRun {
   // The weights are invalid from this step on: nothing more is saved, and earlier checkpoints stay.
   [[noreturn]] void diverged(const report::StepMetrics& metrics);
   std::optional<double> evaluate();
+  void announce_stop();  // says which step ends first, and when
   RunState state_of(std::int64_t step);
 
   // On rank 0, before a save: whether the output folder and metrics.jsonl are still this run's. Copies the metrics and
@@ -83,7 +91,10 @@ class FitRun {
   void finish();
 
   static constexpr std::int64_t kMaxChoices = 16 << 20;  // maximum bytes of stored GEMM choices to read
-  static constexpr std::size_t kInFlight = 2;            // steps enqueued before waiting for the oldest
+  // Steps enqueued before waiting for the oldest. A stop waits for all of them, so slow steps have only one: the time
+  // that the host needs to prepare a batch is short beside theirs.
+  static constexpr std::size_t kInFlight = 2, kInFlightOfSlow = 1;
+  static constexpr double kSlowStep = 2.0;  // seconds
 
   const FitRequest& request_;
   Recipe recipe_;  // the request's, with auto resolved
@@ -98,7 +109,7 @@ class FitRun {
   plan::Layout layout_;
   data::BatchLayout batch_layout_;
   std::shared_ptr<const data::BatchLoader> loader_, validation_;
-  std::int64_t sequences_ = 0;
+  std::int64_t sequences_ = 0, validation_sequences_ = 0;
   std::unique_ptr<Device> device_;
   std::unique_ptr<comm::Mesh> mesh_;
   std::unique_ptr<Session> session_;
@@ -109,7 +120,7 @@ class FitRun {
   std::unique_ptr<RunSaver> saver_;   // destroyed before the members above, which it uses
   std::deque<InFlightStep> in_flight_;
   std::int64_t done_ = 0, retired_ = 0;
-  double counted_tokens_ = 0, counted_seconds_ = 0;
+  double counted_tokens_ = 0, counted_seconds_ = 0, step_seconds_ = 0;  // step_seconds_: of the newest retired step
   data::MeanImbalance imbalance_;
   std::chrono::steady_clock::time_point last_end_;  // end of the previous step, or of a pause of the loop
   FitResult result_;

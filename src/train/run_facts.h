@@ -14,11 +14,17 @@ struct RunPlace {
   const Recipe& recipe;
   const Session& session;
   int ranks = 1;
-  std::int64_t sequences = 0;  // in the training data
+  std::int64_t sequences = 0;             // in the training data
+  std::int64_t validation_sequences = 0;  // of an evaluation; 0: no validation data
 };
 
 // Opens the token files to read their sizes. UserError.
 report::RunFacts run_facts(const RunPlace& place);
+
+// What a run prints before its first step, in lines of a name and what it is: model, data, steps, ranks, memory,
+// output, predicted time. `resumes`: the run may have some of its
+// steps behind it.
+std::string run_summary(const RunPlace& place, bool resumes);  // run_summary.cpp
 
 // Peak FLOP/s of `ranks` such devices according to the vendor's data sheet; nullopt if unknown.
 std::optional<double> peak_flops(DeviceKind device, const std::string& name, DType compute, int ranks);

@@ -57,7 +57,7 @@ void RunSaver::reserve(int ranks_here) {
 std::uint64_t RunSaver::requests() const {
   std::uint64_t bits = background_ && background_->failed() ? kFailed : 0;
   const bool first = world_ == nullptr || world_->rank().value() == 0;
-  const double every = recipe_.checkpoint.every_minutes;
+  const double every = recipe_.checkpoint.minutes_between();
   if (first && every > 0 && seconds_since(last_save_) >= 60 * every) bits |= kDue;
   return bits;
 }

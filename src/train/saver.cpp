@@ -26,6 +26,7 @@ std::string to_json(const RunState& state) {
   if (!state.compute.empty()) json["compute"] = state.compute;
   json["optimizer"] = state.optimizer;
   if (state.validation_loss) json["validation_loss"] = *state.validation_loss;
+  if (state.initial_validation_loss) json["initial_validation_loss"] = *state.initial_validation_loss;
   if (!state.validation.empty()) json["validation"] = nlohmann::ordered_json::parse(state.validation);
   if (!state.gemm_algorithms.empty()) json["gemm_algorithms"] = state.gemm_algorithms;
   return json.dump();
@@ -46,6 +47,9 @@ RunState run_state_of(const std::string& text) {
         return value.get<std::int64_t>();
       throw rejected(cat(key, " ", value.dump()));
     };
+    const auto loss = [&](const char* key) {
+      return json.contains(key) ? std::optional(json.at(key).get<double>()) : std::nullopt;
+    };
     return {.step = count("step"),
             .sequences = count("sequences"),
             .recipe = json.at("recipe").dump(),
@@ -54,9 +58,8 @@ RunState run_state_of(const std::string& text) {
             .data = json.contains("data") ? json.at("data").dump() : "",
             .compute = json.value("compute", ""),
             .optimizer = json.value("optimizer", "adamw"),
-            .validation_loss = json.contains("validation_loss")
-                                   ? std::optional<double>(json.at("validation_loss").get<double>())
-                                   : std::nullopt,
+            .validation_loss = loss("validation_loss"),
+            .initial_validation_loss = loss("initial_validation_loss"),
             .validation = json.contains("validation") ? json.at("validation").dump() : "",
             // "products" in checkpoints of version 0.1
             .gemm_algorithms = json.value("gemm_algorithms", json.value("products", ""))};

@@ -26,7 +26,8 @@ struct RunState {
   std::string compute;                    // dtype that layers compute in; "": written before version 0.2
   std::string optimizer = "adamw";        // the kind of update, and so of its state
   std::optional<double> validation_loss;  // of the evaluation after this step, where there was one
-  // What that loss is the mean of: the data's identity and all settings that select or split sequences, as JSON; ""
+  std::optional<double> initial_validation_loss;  // before any training, where it was evaluated
+  // What these losses are means of: the data's identity and all settings that select or split sequences, as JSON; ""
   // without validation data, or before version 0.2. Losses are comparable where this is equal.
   std::string validation;
   // Algorithms of the GEMMs (ops::gemm_choices). A resumed run uses the same, so that it gives the same bits.

@@ -1,0 +1,112 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/text.h"
+#include "base/units.h"
+#include "config/config.h"
+#include "data/sources.h"
+#include "data/token_file.h"
+#include "plan/cost_model.h"
+#include "plan/target.h"
+#include "train/run_facts.h"
+#include "train/run_folder.h"
+
+namespace hawser::train {
+namespace {
+
+constexpr std::int64_t kCheckpointBytes = 12;  // of a parameter: float32 weight and two moments
+
+std::string count(std::int64_t number) {
+  return number < 10000 ? cat(number) : format_count(static_cast<double>(number));
+}
+
+std::string model_line(const RunPlace& place) {
+  const ModelRecipe& model = place.recipe.model;
+  const std::filesystem::path path = model.path.empty() ? model.config : model.path;
+  const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  return cat(name, model.path.empty() ? " with random weights: " : ": ", place.session.model().description().family,
+             ", ", format_count(static_cast<double>(place.session.model().parameters())),
+             " parameters, all trained; computes in ", to_string(place.session.layout().compute));
+}
+
+std::string data_line(const RunPlace& place) {
+  const Recipe& recipe = place.recipe;
+  const data::TokenFile file(data::token_files(data::prepare_options(recipe)).train);
+  const std::int64_t length = recipe.data.sequence_length;
+  const double filled = static_cast<double>(file.tokens()) / static_cast<double>(place.sequences * length);
+  return cat(count(file.tokens()), " tokens in ", count(place.sequences), " sequences of ", length,
+             fmt::format(" (packing efficiency {:.0f}%)", 100 * filled),
+             place.validation_sequences > 0
+                 ? cat("; evaluations of ", plural(place.validation_sequences, "held-out sequence"))
+                 : std::string("; no validation data"));
+}
+
+std::string steps_line(const RunPlace& place) {
+  const TrainRecipe& train = place.recipe.train;
+  const OptimizerRecipe& optimizer = place.recipe.optimizer;
+  const double epochs = static_cast<double>(train.steps) * static_cast<double>(train.global_batch_size) /
+                        static_cast<double>(place.sequences);
+  std::string line = cat(train.steps, " of ", plural(train.global_batch_size, "sequence"), " (",
+                         count(train.global_batch_size * place.recipe.data.sequence_length), " tokens), ",
+                         fmt::format("{:.3g}", epochs), epochs == 1 ? " epoch" : " epochs", "; learning rate ",
+                         fmt::format("{:.3g}", optimizer.learning_rate));
+  if (optimizer.warmup_steps > 0) line += cat(" after ", plural(optimizer.warmup_steps, "warm-up step"));
+  if (optimizer.schedule != LearningRateSchedule::constant) {
+    line += cat(optimizer.schedule == LearningRateSchedule::cosine ? ", cosine" : ", linear", " decay to ",
+                fmt::format("{:.3g}", optimizer.minimum_learning_rate));
+  }
+  return line;
+}
+
+std::string ranks_line(const RunPlace& place) {
+  const plan::Layout& layout = place.session.layout();
+  const bool cuda = layout.device == DeviceKind::cuda;
+  std::string line = cuda
+                         ? cat(place.ranks, " x ", cuda_info().name)
+                         : cat(plural(place.ranks, "rank"), " on the CPU, ", plural(layout.threads, "thread"), " each");
+  if (layout.mesh.context > 1) line += cat(", context parallel over ", layout.mesh.context);
+  if (layout.parts() > 1) line += cat(", state sharded over ", layout.parts());
+  if (layout.mesh.replicas() > 1) line += cat(", ", layout.mesh.replicas(), " replicas");
+  if (layout.micro_batches > 1) line += cat(", ", layout.micro_batches, " micro-batches per step");
+  return line + cat("; ", format_bytes(Bytes(place.session.planned_bytes())), " planned per rank");
+}
+
+std::string output_line(const RunPlace& place) {
+  const CheckpointRecipe& checkpoint = place.recipe.checkpoint;
+  std::string when;
+  if (checkpoint.every_steps > 0) when = cat("every ", plural(checkpoint.every_steps, "step"), " and ");
+  if (const double minutes = checkpoint.minutes_between(); minutes > 0) {
+    when += cat("every ", fmt::format("{:.3g}", minutes), " minutes and ");
+  }
+  const std::int64_t bytes = place.session.model().parameters() * kCheckpointBytes;
+  return cat(output_folder(place.recipe), "; a checkpoint of ", format_bytes(Bytes(bytes)), " ", when, "at the end");
+}
+
+// Of the steps alone, without evaluations and saves.
+std::string time_line(const RunPlace& place, bool resumes) {
+  const plan::Layout& layout = place.session.layout();
+  const plan::Target target = plan::load_target(plan::target_of(layout.device));
+  const plan::RankPlan& plan = place.session.plan(step::Purpose::train);
+  const double seconds =
+      plan::step_time(plan.trace, target, layout.compute, target.per_core ? layout.threads : 1.0).seconds;
+  const std::string all = format_seconds(seconds * static_cast<double>(place.recipe.train.steps));
+  return cat("about ", format_seconds(seconds), " per step", resumes ? "" : cat(", ", all, " for all steps"),
+             " (predicted)");
+}
+
+}  // namespace
+
+std::string run_summary(const RunPlace& place, bool resumes) {
+  std::string out;
+  const auto line = [&](const char* name, const std::string& text) { out += fmt::format("{:<8}{}\n", name, text); };
+  line("model", model_line(place));
+  line("data", data_line(place));
+  line("steps", steps_line(place));
+  line("ranks", ranks_line(place));
+  line("output", output_line(place));
+  line("time", time_line(place, resumes));
+  return out;
+}
+
+}  // namespace hawser::train
