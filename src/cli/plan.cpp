@@ -17,7 +17,7 @@ namespace {
 
 std::string target_of(const Recipe& recipe, const PlanOptions& options) {
   if (!options.target.empty()) return options.target;
-  return recipe.run.device == DeviceChoice::cuda ? "h200" : "cpu";
+  return plan::target_of(recipe.run.device == DeviceChoice::cuda ? DeviceKind::cuda : DeviceKind::cpu);
 }
 
 // threads x ranks of this machine = its cores, whoever starts the ranks.
@@ -71,8 +71,9 @@ void add_plan(CLI::App& app, const Commands& commands, Chosen& chosen) {
                     "hawser plan recipe.yaml --ranks 1024 --target h200 --set data.sequence_length=131072"}},
       options->common);
   add_positional(*command, "RECIPE", options->recipe, "YAML recipe; `hawser recipe init` writes one");
-  add_text(*command, "--target", "NAME", options->target,
-           "h200, cpu, or a file like targets/h200.yaml; default: h200 if the device is cuda, else cpu");
+  add_text(
+      *command, "--target", "NAME", options->target,
+      "h100, h200, cpu, or a file like targets/h200.yaml; default: this machine's GPU if the device is cuda, else cpu");
   set_completions(*command, "--target", plan::shipped_targets());
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->recipe, "RECIPE", "plan");

@@ -133,7 +133,7 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_text(*command, "--output", "FILE", options->output, "file to write; default: standard output");
   add_switch(*command, "--force", options->force, "overwrite an existing --output");
   add_text(*command, "--target", "NAME", options->target,
-           "target devices: h200, cpu, or a file like targets/h200.yaml; default: those of this machine");
+           "target devices: h100, h200, cpu, or a file like targets/h200.yaml; default: those of this machine");
   set_completions(*command, "--target", plan::shipped_targets());
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "recipe init");

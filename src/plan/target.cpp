@@ -172,7 +172,8 @@ std::vector<std::string> shipped_targets() {
 }
 
 std::string target_of(DeviceKind device) {
-  return device == DeviceKind::cuda ? "h200" : "cpu";
+  if (device != DeviceKind::cuda) return "cpu";
+  return cuda_info().name.find("H100") != std::string::npos ? "h100" : "h200";
 }
 
 Target load_target(const std::string& name_or_file) {
@@ -232,7 +233,11 @@ Machine this_machine() {
   CPU_ZERO(&set);
   const int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
   const std::int64_t all = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  return {.cores = std::max(1, cores), .memory = std::min(all, control_group_limit())};
+  Machine machine{.cores = std::max(1, cores), .memory = std::min(all, control_group_limit())};
+#if defined(__x86_64__)
+  machine.bf16_units = __builtin_cpu_supports("avx512bf16");  // every CPU with AMX has it, too
+#endif
+  return machine;
 }
 
 std::int64_t free_host_memory() {

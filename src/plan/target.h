@@ -50,7 +50,7 @@ struct Target {
 Target load_target(const std::string& name_or_file);
 
 std::vector<std::string> shipped_targets();
-// The shipped target for a kind of device of this build: "cpu" or "h200".
+// The shipped target for a kind of device: "cpu"; "h100" if this machine has such a GPU, else "h200".
 std::string target_of(DeviceKind device);
 
 // Parses the text of a target; `file` names it in problems.
@@ -65,6 +65,7 @@ struct Machine {
   int cores = 1;
   std::int64_t memory = 0;  // bytes available to processes: the machine's, or the limit of a control group
   int ranks = 0;            // ranks of the run on this machine; 0: all
+  bool bf16_units = false;  // its CPU multiplies bf16 in hardware (AVX512_BF16, AMX_BF16)
 };
 Machine this_machine();
 

@@ -267,7 +267,7 @@ TEST(Plan, ReportsItsAttentionKernels) {
 }
 
 TEST(Target, LoadsByNameOrPathAndReportsMistakes) {
-  EXPECT_EQ(plan::shipped_targets(), (std::vector<std::string>{"cpu", "h200"}));
+  EXPECT_EQ(plan::shipped_targets(), (std::vector<std::string>{"cpu", "h100", "h200"}));
   EXPECT_TRUE(plan::load_target("h200").cuda);
   EXPECT_EQ(plan::load_target(cat(HAWSER_SOURCE_DIR, "/targets/cpu.yaml")).name, "cpu");
   const auto what = [](const std::function<void()>& act) -> std::string {
@@ -279,7 +279,7 @@ TEST(Target, LoadsByNameOrPathAndReportsMistakes) {
     return "";
   };
   EXPECT_NE(what([] { plan::load_target("h2000"); }).find("try --target h200"), std::string::npos);
-  EXPECT_NE(what([] { plan::load_target("zzzzzz"); }).find("cpu, h200"), std::string::npos);
+  EXPECT_NE(what([] { plan::load_target("zzzzzz"); }).find("cpu, h100, h200"), std::string::npos);
   const std::string wrong = what([] {
     plan::parse_target(
         "name: x\nabout: y\ndevice: gpu\ncapacity: 1 lot\ncontext: 0\ncommunicator: 0\nlaunch: -1\n"

@@ -64,8 +64,7 @@ void check_cpu(Findings& out) {
     const auto found = info.find(key);
     return found == info.end() ? std::string() : found->second;
   };
-  const std::string flags = " " + get("flags") + " ";
-  const bool bf16 = flags.find(" avx512_bf16 ") != std::string::npos || flags.find(" amx_bf16 ") != std::string::npos;
+  const bool bf16 = plan::this_machine().bf16_units;
   const std::string model = get("model name").empty() ? "unknown processor" : get("model name");
   switch (ops::best_vector_level()) {
     case ops::VectorLevel::avx512:

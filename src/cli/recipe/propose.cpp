@@ -74,6 +74,7 @@ class Proposer {
     if (!recipe_.data.train.empty()) sample_ = sample_data(recipe_, model.vocabulary());
     find_place();
     choose_data(model);
+    choose_precision();
     choose_training(model);
     Problems layout;
     check_layout(recipe_, place_.world, layout);
@@ -205,6 +206,17 @@ class Proposer {
     why("data.sequence_length", cat(documents, "; ", limit, length == device_max && wanted > device_max ? slow : ""));
   }
 
+  // `auto` is float32 on every CPU, so that a run can continue on another one.
+  void choose_precision() {
+    if (fixed("precision.compute")) return;
+    const bool bf16 = !place_.target.cuda && place_.machine.bf16_units;
+    if (bf16) recipe_.precision.compute = ComputePrecision::bf16;
+    why("precision.compute",
+        bf16                 ? "this CPU has bf16 units: faster than float32, less memory; master weights stay float32"
+        : place_.target.cuda ? "resolves to bf16 on a GPU, with float32 master weights"
+                             : "resolves to float32 on a CPU; this one has no bf16 units");
+  }
+
   // Sequences of one epoch of training, without the held-out part.
   double epoch_sequences() const {
     const double held_out = recipe_.data.validation.empty() ? recipe_.data.validation_fraction : 0;
@@ -283,14 +295,6 @@ class Proposer {
           nothing ? std::string("all activations fit, so no recompute")
                   : cat("the fastest policy that fits, found by the plan: ", checkpointing_text(chosen)));
     }
-    const std::string compute = f.layout.compute == DType::bf16 ? "bf16" : "float32";
-    if (!fixed("precision.compute")) {
-      why("precision.compute", place_.target.cuda
-                                   ? cat("resolves to ", compute, " on a GPU, with float32 master weights")
-                                   : cat("resolves to ", compute,
-                                         "; bf16 is about twice as fast "
-                                         "on a CPU with bf16 units, and uses less memory"));
-    }
     if (!fixed("train.micro_batch_size")) {
       const auto micro = f.layout.micro_batches;
       why("train.micro_batch_size",
@@ -323,6 +327,13 @@ class Proposer {
     tokens_per_second_ = f.tokens_per_second;
   }
 
+  // Steps of the user's epochs. What they are of unknown data is unknown, too.
+  std::int64_t steps_of_epochs() const {
+    const TrainRecipe& train = recipe_.train;
+    const double steps = train.epochs * epoch_sequences() / double(train.global_batch_size);
+    return sample_.empty() ? std::llround(kMaxSteps) : std::max<std::int64_t>(1, std::llround(std::ceil(steps)));
+  }
+
   // One epoch of text, three of answers; of little data up to three for kFewSteps.
   void choose_steps() {
     TrainRecipe& train = recipe_.train;
@@ -342,23 +353,23 @@ class Proposer {
   }
 
   // About ten evaluations in about a tenth of the time, with at least one batch each: a step costs three forward
-  // passes, an evaluated batch one. Fewer if the user's batches would make them take more than about a quarter of the time.
-  void choose_evaluation() {
+  // passes, an evaluated batch one. Fewer if the user's batches would make them take more than about a quarter of the
+  // time.
+  void choose_evaluation(std::int64_t steps) {
     TrainRecipe& train = recipe_.train;
     if (recipe_.data.validation_fraction <= 0 && recipe_.data.validation.empty()) return;
     if (!fixed("train.evaluate_batches")) {
       train.evaluate_batches =
-          std::clamp<std::int64_t>(std::llround(0.1 * 3 * double(train.steps) / kEvaluations), 1, kMaxEvaluated);
+          std::clamp<std::int64_t>(std::llround(0.1 * 3 * double(steps) / kEvaluations), 1, kMaxEvaluated);
       why("train.evaluate_batches",
           "ten evaluations take about a tenth of the time, or have one batch each; 0 uses all held-out text");
     }
     if (fixed("train.evaluate_every")) return;
     const std::int64_t batches = train.evaluate_batches > 0 ? train.evaluate_batches : kMaxEvaluated;
-    const double evaluations = std::min(kEvaluations, double(train.steps / batches));
-    train.evaluate_every =
-        evaluations < 2 ? 0 : std::max<std::int64_t>(1, std::llround(double(train.steps) / evaluations));
+    const double evaluations = std::min(kEvaluations, double(steps / batches));
+    train.evaluate_every = evaluations < 2 ? 0 : std::max<std::int64_t>(1, std::llround(double(steps) / evaluations));
     why("train.evaluate_every", evaluations < 2
-                                    ? "only at the end: the run is short for train.evaluate_batches"
+                                    ? "only before and after: the run is short for train.evaluate_batches"
                                     : "about ten evaluations or fewer; the best checkpoint is kept in OUTPUT/best");
   }
 
@@ -366,9 +377,10 @@ class Proposer {
   void choose_schedule(std::int64_t parameters) {
     TrainRecipe& train = recipe_.train;
     const double step_tokens = double(train.global_batch_size) * double(recipe_.data.sequence_length);
-    if (!fixed("train.steps")) choose_steps();
-    const std::int64_t steps = train.steps;
-    choose_evaluation();
+    const bool by_epochs = fixed("train.epochs");
+    if (!fixed("train.steps") && !by_epochs) choose_steps();
+    const std::int64_t steps = by_epochs ? steps_of_epochs() : train.steps;
+    choose_evaluation(steps);
     if (!fixed("optimizer.warmup_steps")) recipe_.optimizer.warmup_steps = std::min<std::int64_t>(100, steps / 10);
     if (!fixed("checkpoint.every_steps") && !fixed("checkpoint.every_minutes")) {
       recipe_.checkpoint.every_minutes = kMinutesToLose;
