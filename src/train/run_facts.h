@@ -22,8 +22,7 @@ struct RunPlace {
 report::RunFacts run_facts(const RunPlace& place);
 
 // What a run prints before its first step, in lines of a name and what it is: model, data, steps, ranks, memory,
-// output, predicted time. `resumes`: the run may have some of its
-// steps behind it.
+// output, predicted time. `resumes`: some of the steps may be done.
 std::string run_summary(const RunPlace& place, bool resumes);  // run_summary.cpp
 
 // Peak FLOP/s of `ranks` such devices according to the vendor's data sheet; nullopt if unknown.

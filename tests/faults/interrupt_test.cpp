@@ -83,9 +83,12 @@ TEST(Interrupt, EndsAnEvaluation) {
       std::ofstream out(place.folder() / "long.jsonl");
       for (int i = 0; i < 40000; ++i) out << line << "\n";
     }
-    Fit going(place, Words{"--ranks", ranks, "train.steps=40", "train.evaluate_every=4", "data.validation=long.jsonl",
-                           "checkpoint.every_steps=0"});
-    ASSERT_TRUE(eventually([&] { return going.err().find("step 1/40") != std::string::npos; })) << going.err();
+    // A resumed run does not evaluate before its first step.
+    const Ended before = run(place, {"--ranks", ranks, "train.steps=2", "optimizer.warmup_steps=0"});
+    ASSERT_EQ(before.code, 0) << before.err;
+    Fit going(place, Words{"--ranks", ranks, "--resume", "train.steps=40", "train.evaluate_every=4",
+                           "data.validation=long.jsonl", "checkpoint.every_steps=0"});
+    ASSERT_TRUE(eventually([&] { return going.err().find("step 3/40") != std::string::npos; })) << going.err();
     pause_ms(1000);  // steps take milliseconds, the evaluation some seconds
     const auto began = std::chrono::steady_clock::now();
     kill(going.pid(), SIGTERM);
@@ -94,6 +97,14 @@ TEST(Interrupt, EndsAnEvaluation) {
     EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30)) << ended.err;
     EXPECT_EQ(verified_step(place.out()), 4) << ended.err;
     EXPECT_EQ(ended.err.find("step 4: validation loss"), std::string::npos) << "the evaluation was over";
+
+    Fit first(place, Words{"--ranks", ranks, "train.steps=40", "data.validation=long.jsonl", "output=first"});
+    ASSERT_TRUE(eventually([&] { return first.err().find("reading weights") != std::string::npos; })) << first.err();
+    pause_ms(1000);
+    kill(first.pid(), SIGTERM);
+    const Ended none = first.wait();
+    EXPECT_EQ(none.code, 130) << none.err;
+    EXPECT_NE(none.err.find("stopped after step 0; nothing to save"), std::string::npos) << none.err;
   }
 }
 

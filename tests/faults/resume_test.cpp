@@ -442,7 +442,8 @@ TEST(Evaluation, ReadsTheSameTextOnAnyLayout) {
     const Ended ended =
         run(place, with(layout, {"train.steps=1", "optimizer.warmup_steps=0", "train.evaluate_batches=2"}));
     ASSERT_EQ(ended.code, 0) << ended.err;
-    const auto from = ended.err.find(" over "), end = ended.err.find(" tokens", from);
+    const auto from = ended.err.find(" over ", ended.err.find("step 1: validation loss"));
+    const auto end = ended.err.find(" tokens", from);
     ASSERT_NE(end, std::string::npos) << ended.err;
     const std::string tokens = ended.err.substr(from, end - from);
     const double now = metrics(place.out()).back().validation_loss;
