@@ -83,6 +83,8 @@ def check_tensorboard(run: pathlib.Path, metrics: list[dict]):
     for key, name in CURVES.items():
         wanted = [(m["step"], m[key]) for m in metrics if key in m]
         same([(e.step, e.value) for e in events.Scalars(name)], wanted, 1e-6, f"TensorBoard {name}")
+        times = [(m["step"], m["time"]) for m in metrics if key in m]
+        same([(e.step, e.wall_time) for e in events.Scalars(name)], times, 1e-15, f"TensorBoard {name}, time")
     check({"recipe", "environment", "data"} <= set(tags["tensors"]), f"TensorBoard: texts are {tags['tensors']}")
     recipe = events.Tensors("recipe")[0].tensor_proto.string_val[0].decode()
     check("| train.micro_batch_size | 1 | default |" in recipe, "TensorBoard: the recipe differs: " + recipe)
@@ -120,8 +122,11 @@ def check_mlflow(server: str, metrics: list[dict]) -> str:
     check(run.info.status == "FINISHED" and run.info.run_name == "check", f"MLflow: {run.info}")
     check(run.data.params["data.sequence_length"] == "24", f"MLflow: {run.data.params}")
     for key, name in CURVES.items():
-        history = sorted((m.step, m.value) for m in client.get_metric_history(run.info.run_id, name))
-        same(history, [(m["step"], m[key]) for m in metrics if key in m], 1e-12, f"MLflow {name}")
+        history = sorted(client.get_metric_history(run.info.run_id, name), key=lambda m: m.step)
+        wanted = [m for m in metrics if key in m]
+        same([(m.step, m.value) for m in history], [(m["step"], m[key]) for m in wanted], 1e-12, f"MLflow {name}")
+        times = [(m["step"], 1000 * m["time"]) for m in wanted]
+        same([(m.step, m.timestamp) for m in history], times, 1e-15, f"MLflow {name}, time")
     print(f"MLflow: run {run.info.run_id}: {len(CURVES)} curves of {len(metrics)} steps, {len(run.data.params)} parameters")
     return run.info.run_id
 

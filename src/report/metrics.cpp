@@ -62,17 +62,19 @@ std::vector<Scalar> scalars(const StepMetrics& m) {
 }
 
 std::string to_json(const StepMetrics& m) {
-  Json json = {{"step", m.step},
-               {"loss", finite(m.loss)},
-               {"grad_norm", finite(m.grad_norm)},
-               {"lr", finite(m.lr)},
-               {"tokens_per_second", finite(m.tokens_per_second)},
-               {"model_flops_per_second", finite(m.model_flops_per_second)},
-               {"step_seconds", finite(m.step_seconds)},
-               {"targets", m.targets},
-               {"peak_arena_bytes", m.peak_arena_bytes},
-               {"attention_imbalance", finite(m.attention_imbalance)},
-               {"data_position", {{"sequences", m.data_position.sequences}, {"epoch", finite(m.data_position.epoch)}}}};
+  Json json = {{"step", m.step}};
+  if (m.time > 0) json["time"] = m.time;
+  json.update(
+      {{"loss", finite(m.loss)},
+       {"grad_norm", finite(m.grad_norm)},
+       {"lr", finite(m.lr)},
+       {"tokens_per_second", finite(m.tokens_per_second)},
+       {"model_flops_per_second", finite(m.model_flops_per_second)},
+       {"step_seconds", finite(m.step_seconds)},
+       {"targets", m.targets},
+       {"peak_arena_bytes", m.peak_arena_bytes},
+       {"attention_imbalance", finite(m.attention_imbalance)},
+       {"data_position", {{"sequences", m.data_position.sequences}, {"epoch", finite(m.data_position.epoch)}}}});
   if (!m.checkpointing.empty()) json["activation_checkpointing"] = m.checkpointing;
   if (m.model_flops_utilization) json["model_flops_utilization"] = finite(*m.model_flops_utilization);
   if (m.initial_validation_loss) json["initial_validation_loss"] = finite(*m.initial_validation_loss);
@@ -86,7 +88,9 @@ std::optional<StepMetrics> from_json(const std::string& line) {
   if (deeper_than(line, kDeepest)) return std::nullopt;
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || whole(json, "step") <= 0) return std::nullopt;
+  const double time = number(json, "time");
   StepMetrics m{.step = whole(json, "step"),
+                .time = time > 0 ? time : 0,
                 .loss = number(json, "loss"),
                 .grad_norm = number(json, "grad_norm", "gradient_norm"),
                 .lr = number(json, "lr", "learning_rate"),

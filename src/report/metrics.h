@@ -24,6 +24,7 @@ struct Finding {
 
 struct StepMetrics {
   std::int64_t step = 0;  // from 1
+  double time = 0;        // Unix time in seconds at which the step ended; 0: unknown, as in lines of earlier versions
   double loss = 0;        // nats per target, before the update
   double grad_norm = 0;   // before clipping
   double lr = 0;
@@ -51,8 +52,8 @@ struct Scalar {
 // The points of a step's metrics, in order of steps. A skipped step has no loss and no gradient norm.
 std::vector<Scalar> scalars(const StepMetrics& metrics);
 
-// One line without its newline: {"step":1,"loss":3.5,...,"data_position":{"sequences":8,"epoch":0.01}}. Numbers that
-// are not finite are written as null, since JSON has none; null is read back as NaN.
+// One line without its newline: {"step":1,"time":1767225600.5,"loss":3.5,...,"data_position":{"sequences":8,...}}.
+// Numbers that are not finite are written as null, since JSON has none; null is read back as NaN.
 std::string to_json(const StepMetrics& metrics);
 std::optional<StepMetrics> from_json(const std::string& line);  // nullopt if it is not such a line
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "checkpoint/storage/posix.h"
 
@@ -23,9 +24,12 @@ class Rejected : public std::runtime_error {
   long status;
 };
 
+std::int64_t milliseconds(double seconds) {
+  return std::llround(1000 * seconds);
+}
+
 std::int64_t now_milliseconds() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  return milliseconds(unix_time());
 }
 
 std::string cut(const std::string& text, std::size_t max) {
@@ -104,7 +108,7 @@ void Mlflow::step(const StepMetrics& metrics) {
     waiting_.pop_front();
     ++lost_;
   }
-  waiting_.push_back({metrics, now_milliseconds()});
+  waiting_.push_back(metrics);
   findings_.insert(findings_.end(), metrics.findings.begin(), metrics.findings.end());
 }
 
@@ -287,37 +291,37 @@ void Mlflow::send_parameters() {
 }
 
 bool Mlflow::send_some() {
-  std::vector<Item> items;
+  std::vector<StepMetrics> steps;
   std::vector<Finding> findings;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::size_t metrics = 0;
-    for (const Item& item : waiting_) {
-      metrics += scalars(item.metrics).size();
+    for (const StepMetrics& step : waiting_) {
+      metrics += scalars(step).size();
       if (metrics > kMetrics) break;
-      items.push_back(item);
+      steps.push_back(step);
     }
     findings = {findings_.begin(),
                 findings_.begin() + static_cast<std::ptrdiff_t>(std::min(findings_.size(), kParameters))};
   }
-  if (items.empty() && findings.empty()) return false;
-  send(items, findings);
+  if (steps.empty() && findings.empty()) return false;
+  send(steps, findings);
   const std::lock_guard<std::mutex> lock(mutex_);
   // More may have been queued meanwhile, and the oldest may have been dropped.
-  while (!waiting_.empty() && !items.empty() && waiting_.front().metrics.step <= items.back().metrics.step) {
+  while (!waiting_.empty() && !steps.empty() && waiting_.front().step <= steps.back().step) {
     waiting_.pop_front();
   }
   findings_.erase(findings_.begin(), findings_.begin() + static_cast<std::ptrdiff_t>(findings.size()));
   return !waiting_.empty() || !findings_.empty();
 }
 
-void Mlflow::send(const std::vector<Item>& items, const std::vector<Finding>& findings) {
+void Mlflow::send(const std::vector<StepMetrics>& steps, const std::vector<Finding>& findings) {
   json metrics = json::array(), tags = json::array();
-  for (const Item& item : items) {
-    for (const Scalar& point : scalars(item.metrics)) {
+  for (const StepMetrics& step : steps) {
+    for (const Scalar& point : scalars(step)) {
       if (!std::isfinite(point.value)) continue;
       metrics.push_back(
-          {{"key", point.name}, {"value", point.value}, {"timestamp", item.milliseconds}, {"step", point.step}});
+          {{"key", point.name}, {"value", point.value}, {"timestamp", milliseconds(step.time)}, {"step", point.step}});
     }
   }
   for (const Finding& finding : findings) {

@@ -46,10 +46,6 @@ class Mlflow : public Sink {
   std::int64_t lost() const override;
 
  private:
-  struct Item {
-    StepMetrics metrics;
-    std::int64_t milliseconds = 0;  // since the epoch
-  };
   using Clock = std::chrono::steady_clock;
   void work();
   bool send_some();  // false: nothing is left
@@ -58,7 +54,7 @@ class Mlflow : public Sink {
   void find_experiment();
   void make_run();
   void send_parameters();
-  void send(const std::vector<Item>& items, const std::vector<Finding>& findings);
+  void send(const std::vector<StepMetrics>& steps, const std::vector<Finding>& findings);
   void close_run();
   std::string call(const std::string& path, const std::string& body);
   void failed(const std::string& why, bool for_good);
@@ -74,7 +70,7 @@ class Mlflow : public Sink {
 
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  std::deque<Item> waiting_;
+  std::deque<StepMetrics> waiting_;
   std::vector<Finding> findings_;
   std::string trouble_;
   std::int64_t lost_ = 0;

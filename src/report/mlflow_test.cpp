@@ -93,6 +93,7 @@ TEST(Mlflow, EveryNumberArrivesOnceInOrder) {
     EXPECT_EQ(body["run_id"], "abc");
     EXPECT_LE(body.value("metrics", json::array()).size(), 1000u);
     for (const json& metric : body.value("metrics", json::array())) {
+      EXPECT_EQ(metric["timestamp"], 1750000000000 + 500 * metric["step"].get<std::int64_t>());
       if (metric["key"] == "loss/train") losses.push_back(metric["step"]);
       if (metric["key"] == "optimizer/grad_norm") norms.push_back(metric["step"]);
     }

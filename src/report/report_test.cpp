@@ -80,7 +80,7 @@ TEST(Metrics, ALineHoldsAllNumbers) {
   StepMetrics metrics = metrics_of(3);
   EXPECT_EQ(
       to_json(metrics),
-      R"({"step":3,"loss":3.5,"grad_norm":1.25,"lr":2e-05,"tokens_per_second":12345.0,)"
+      R"({"step":3,"time":1750000001.5,"loss":3.5,"grad_norm":1.25,"lr":2e-05,"tokens_per_second":12345.0,)"
       R"("model_flops_per_second":1000000000000.0,"step_seconds":0.5,"targets":4000,"peak_arena_bytes":1342177280,)"
       R"("attention_imbalance":1.25,"data_position":{"sequences":24,"epoch":0.5}})");
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
@@ -111,6 +111,11 @@ TEST(Metrics, ALineIsReadAsItWasWritten) {
   const auto old = from_json(R"({"step":1,"loss":2,"gradient_norm":1.5,"learning_rate":3e-4})");  // version 0.1
   EXPECT_EQ(old->grad_norm, 1.5);
   EXPECT_EQ(old->lr, 3e-4);
+  EXPECT_EQ(old->time, 0);
+  EXPECT_EQ(to_json(*old).find("time"), std::string::npos);
+  for (const char* wrong : {"null", "-5", "\"noon\""}) {
+    EXPECT_EQ(from_json(cat("{\"step\": 1, \"time\": ", wrong, "}"))->time, 0) << wrong;
+  }
   EXPECT_TRUE(from_json("{\"step\": 1, \"data_position\": 7, \"findings\": [1]}"));
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/clock.h"
 #include "checkpoint/storage/posix.h"
 #include "report/crc32c.h"
 
@@ -77,10 +78,9 @@ constexpr int kType = 1, kString = 8, kTypeString = 7;
 }
 constexpr int kSessionStatus = 1, kSessionStart = 1;
 
-Message event_of(std::int64_t step) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
+Message event_of(std::int64_t step, double time = unix_time()) {
   Message out;
-  out.real64(event::kWallTime, std::chrono::duration<double>(now).count());
+  out.real64(event::kWallTime, time);
   if (step > 0) out.whole(event::kStep, step);
   return out;
 }
@@ -169,7 +169,7 @@ void TensorBoard::step(const StepMetrics& m) {
                              Message().text(summary::kTag, point.name).real32(summary::kSimpleValue, value));
   }
   for (const auto& [step, of_step] : values) {
-    file_.append(tfrecord(event_of(step).inner(event::kSummary, of_step).bytes()));
+    file_.append(tfrecord(event_of(step, m.time).inner(event::kSummary, of_step).bytes()));
   }
   for (const Finding& one : m.findings) finding(one);
 }

@@ -128,6 +128,7 @@ TEST(TensorBoard, EventsHoldTheNumbersOfEachStep) {
   EXPECT_EQ(field(field(recipe, 8), 8),
             "| key | value | |\n| --- | --- | --- |\n| train.steps | 9 |  |\n| name | a\\|b c | default |\n");
   EXPECT_EQ(little_endian(field(events[3], 2)), 1u);
+  EXPECT_EQ(std::bit_cast<double>(little_endian(field(events[3], 1))), 1750000000.5);
   auto first = scalars(events[3]), second = scalars(events[4]);
   EXPECT_EQ(first.size(), 9u);
   EXPECT_EQ(first["loss/train"], 3.5f);

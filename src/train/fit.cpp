@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/cat.h"
+#include "base/clock.h"
 #include "base/units.h"
 #include "config/config.h"
 #include "ops/gemm/gemm.h"
@@ -141,6 +142,7 @@ void FitRun::retire(bool evaluate_after) {
       static_cast<double>(recipe_.train.global_batch_size) * static_cast<double>(recipe_.data.sequence_length);
   report::StepMetrics metrics{
       .step = pending.step,
+      .time = unix_time(*pending.output.reached),
       .loss = pending.targets > 0 ? r.loss_sum / static_cast<double>(pending.targets) : 0.0,
       .grad_norm = r.gradient_norm,
       .lr = pending.lr,

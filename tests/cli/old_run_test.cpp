@@ -135,6 +135,8 @@ class OldRun : public testing::Binary {
   void expect_earlier_steps_kept() {
     const std::vector<std::string> now = lines("old/run/metrics.jsonl");
     for (std::size_t i = 0; i < saved_; ++i) EXPECT_EQ(now[i], before_[i]) << "step " << i + 1;
+    EXPECT_FALSE(Json::parse(before_[0]).contains("time"));  // lines of that build have no time
+    for (std::size_t i = saved_; i < steps_; ++i) EXPECT_GT(number(Json::parse(now[i]), {"time"}), 1.7e9) << i + 1;
   }
 
   Json expected_;
