@@ -126,7 +126,7 @@ struct RunRecipe {
 
 // Reports in addition to the progress bar and metrics.jsonl.
 struct ReportRecipe {
-  bool html = true;   // report.html at the end
+  bool html = true;   // report.html
   bool rules = true;  // warnings about the training curve
   bool tensorboard = false;
   int prometheus_port = 0;  // 0: none

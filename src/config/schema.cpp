@@ -176,7 +176,7 @@ std::vector<Key> make_schema() {
       automatic_flag("run.deterministic", HAWSER_FIELD(run.deterministic),
                      "bitwise reproducible runs; auto: off on CUDA, where it costs time (docs/performance.md)"),
 
-      flag("report.html", HAWSER_FIELD(report.html), "write OUTPUT/report.html at the end of a run"),
+      flag("report.html", HAWSER_FIELD(report.html), "write OUTPUT/report.html, every minute and at the end of a run"),
       flag("report.rules", HAWSER_FIELD(report.rules),
            "warn of exploding or vanishing gradients, a loss that does not fall, stalls, overfitting"),
       flag("report.tensorboard", HAWSER_FIELD(report.tensorboard), "write event files to OUTPUT/tensorboard"),

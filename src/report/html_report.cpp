@@ -2,61 +2,24 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <optional>
+#include <array>
+#include <ctime>
 
 #include "base/units.h"
 #include "report/html_chart.h"
 #include "report/html_style.h"
-#include "report/metrics_file.h"
 
 namespace hawser::report {
 namespace {
 
-constexpr std::size_t kMaxFindings = 200;
-
-// The curves and totals of metrics.jsonl, in memory that does not grow with the number of steps.
-struct Run {
-  Curve loss{"training", "nats"}, validation{"validation", "nats"}, norm{"gradient norm"}, rate{"learning rate"};
-  Curve tokens{"tokens per second"}, use{"utilization"};
-  std::vector<Finding> findings;
-  std::int64_t more_findings = 0;
-  std::optional<StepMetrics> last;
-  std::optional<double> last_validation;
-  double seconds = 0, all_tokens = 0;
-  std::int64_t targets = 0, skipped = 0;
-
-  void add(const StepMetrics& m) {
-    if (m.targets != 0) {
-      loss.add(m.step, m.loss);
-      norm.add(m.step, m.grad_norm);
-    } else {
-      ++skipped;
-    }
-    if (m.initial_validation_loss) validation.add(0, *m.initial_validation_loss);
-    if (m.validation_loss) validation.add(m.step, *m.validation_loss), last_validation = m.validation_loss;
-    rate.add(m.step, m.lr);
-    tokens.add(m.step, m.tokens_per_second);
-    if (m.model_flops_utilization) use.add(m.step, 100 * *m.model_flops_utilization);
-    for (const Finding& finding : m.findings) {
-      if (findings.size() < kMaxFindings) {
-        findings.push_back(finding);
-      } else {
-        ++more_findings;
-      }
-    }
-    seconds += m.step_seconds;
-    all_tokens += m.step_seconds * m.tokens_per_second;
-    targets += std::max<std::int64_t>(m.targets, 0);
-    last = m;
-  }
-};
+// How often a browser reloads the page of an unfinished run, and after how long without news the page says so.
+constexpr int kReloadSeconds = 30, kStaleSeconds = 300;
 
 std::string tile(const std::string& value, const std::string& what) {
   return "<div class=\"tile\"><b>" + html_escape(value) + "</b><span>" + html_escape(what) + "</span></div>\n";
 }
 
-std::string tiles(const Run& run, const RunFacts& facts) {
+std::string tiles(const RunHistory& run, const RunFacts& facts) {
   const std::int64_t done = run.last ? run.last->step : 0;
   std::string out = tile(fmt::format("{} / {}", done, facts.steps), "steps");
   if (run.last && run.last->targets != 0)
@@ -75,18 +38,36 @@ std::string tiles(const Run& run, const RunFacts& facts) {
   return "<div class=\"tiles\">\n" + out + "</div>\n";
 }
 
-std::string state(const Run& run, const HtmlInput& input) {
+std::string time_text(double time) {
+  const auto seconds = static_cast<std::time_t>(time);
+  std::tm parts{};
+  std::array<char, 64> text{};
+  if (gmtime_r(&seconds, &parts) == nullptr) return "";
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts);
+  return text.data();
+}
+
+std::string state(const RunHistory& run, const HtmlInput& input) {
+  const std::string when = time_text(input.time);
   const auto chip = [](const char* kind, const std::string& text) {
     return fmt::format("<span class=\"state {}\">{}</span>", kind, text);
   };
   const std::int64_t done = run.last ? run.last->step : 0;
-  if (input.ending == Ending::failed) return chip("bad", fmt::format("ended by an error after step {}", done));
-  if (input.ending == Ending::diverged) return chip("bad", fmt::format("diverged in step {}", done));
-  if (input.ending == Ending::interrupted) return chip("warn", fmt::format("stopped after step {}", done));
-  return chip("good", "done");
+  if (!input.ending) {
+    return chip("good", "running") +
+           fmt::format(
+               ", step {} of {}, <span class=\"quiet\">as of {}</span><span id=\"stale\" class=\"warn\" "
+               "data-time=\"{:.0f}\" data-limit=\"{}\"></span>",
+               done, input.facts.steps, when, input.time, kStaleSeconds);
+  }
+  const std::string at = " <span class=\"quiet\">" + when + "</span>";
+  if (input.ending == Ending::failed) return chip("bad", fmt::format("ended by an error after step {}", done)) + at;
+  if (input.ending == Ending::diverged) return chip("bad", fmt::format("diverged in step {}", done)) + at;
+  if (input.ending == Ending::interrupted) return chip("warn", fmt::format("stopped after step {}", done)) + at;
+  return chip("good", "done") + at;
 }
 
-std::string findings(const Run& run, bool asked) {
+std::string findings(const RunHistory& run, bool asked) {
   std::string out = "<h2>Findings of the rules</h2>\n";
   if (!asked) return out + "<p class=\"quiet\">The rules are off (report.rules).</p>\n";
   if (run.findings.empty()) {
@@ -152,8 +133,7 @@ std::string bytes_text(double bytes) {
 }  // namespace
 
 std::string html_report(const HtmlInput& input) {
-  Run run;
-  read_metrics(input.metrics_file, [&](const StepMetrics& metrics) { run.add(metrics); });
+  const RunHistory& run = input.history;
   const RunFacts& facts = input.facts;
   const std::string name = html_escape(facts.name);
   std::string out =
@@ -161,9 +141,10 @@ std::string html_report(const HtmlInput& input) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
       "script-src "
-      "'unsafe-inline'\">\n<title>" +
+      "'unsafe-inline'\">\n" +
+      (input.ending ? "" : fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">\n", kReloadSeconds)) + "<title>" +
       name + " - Hawser</title>\n<style>" + kHtmlStyle + "</style>\n</head>\n<body>\n<h1>" + name + "</h1>\n<p>" +
-      state(run, input) + " <span class=\"quiet\">" + html_escape(input.when) + "</span></p>\n";
+      state(run, input) + "</p>\n";
   out += tiles(run, facts);
   out += findings(run, input.rules);
   out += "<h2>Curves</h2>\n<div class=\"grid2\">\n";

@@ -2,22 +2,24 @@
 // dark mode, and can be printed.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "report/run_facts.h"
+#include "report/run_history.h"
 #include "report/sink.h"
 
 namespace hawser::report {
 
 struct HtmlInput {
   const RunFacts& facts;
-  std::string metrics_file;  // read here; includes the steps before a resume
-  Ending ending = Ending::done;
+  const RunHistory& history;                           // includes the steps before a resume
+  std::optional<Ending> ending;                        // none: the run is not finished, and the page reloads itself
   bool rules = true;                                   // rules were enabled
   std::vector<std::pair<std::string, double>> phases;  // seconds of this process by kind, as in PhaseClock
-  std::string when;                                    // end time, as text
+  double time = 0;                                     // of the page, Unix time in seconds
 };
 
 std::string html_report(const HtmlInput& input);

@@ -49,8 +49,11 @@ footer { margin-top: 36px; color: var(--quiet); font-size: 13px; overflow-wrap: 
   svg, .key { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 )css";
 
-// Shows the curves' values at the pointer.
+// Shows the curves' values at the pointer, and that the page of a running process is no longer rewritten.
 inline constexpr const char* kHtmlScript = R"js(
+const stale = document.getElementById("stale"), age = stale ? Date.now() / 1000 - stale.dataset.time : 0;
+if (stale && age > stale.dataset.limit)
+  stale.textContent = ", not rewritten for " + Math.floor(age / 60) + " minutes: the run may have been killed";
 for (const figure of document.querySelectorAll("figure.chart")) {
   const svg = figure.querySelector("svg"), cursor = figure.querySelector(".cursor"), out = figure.querySelector("output");
   const curves = [...svg.querySelectorAll(".curve")].map(c => ({ name: c.dataset.name, unit: c.dataset.unit,

@@ -1,14 +1,17 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
-#include <limits>
-#include <set>
+#include <filesystem>
+#include <fstream>
+#include <thread>
 
 #include "base/units.h"
 #include "report/html_chart.h"
+#include "report/html_file.h"
 #include "report/html_report.h"
 #include "report/html_style.h"
-#include "report/metrics_file.h"
 #include "report/test_support.h"
 
 namespace hawser::report {
@@ -93,28 +96,22 @@ TEST(Chart, StaysInItsFrame) {
   }
 }
 
-class Html : public ::testing::Test {
- protected:
-  std::string page(const RunFacts& facts, int steps, Ending ending = Ending::done, bool rules = true) {
-    {
-      MetricsFile file(folder_.path("metrics.jsonl"));
-      for (int step = 1; step <= steps; ++step) {
-        StepMetrics metrics = metrics_of(step);
-        metrics.loss = 9.0 - step * 0.01;
-        if (step % 10 == 0) metrics.validation_loss = 9.5 - step * 0.01;
-        if (step == 7) metrics.findings = {{7, "exploding gradients", "<script>alert(1)</script>; try less"}};
-        file.step(metrics);
-      }
-    }
-    return html_report({.facts = facts,
-                        .metrics_file = folder_.path("metrics.jsonl"),
-                        .ending = ending,
-                        .rules = rules,
-                        .phases = {{"starting", 1.5}, {"training", 65}},
-                        .when = "today"});
+std::string page(const RunFacts& facts, int steps, std::optional<Ending> ending = Ending::done, bool rules = true) {
+  RunHistory history;
+  for (int step = 1; step <= steps; ++step) {
+    StepMetrics metrics = metrics_of(step);
+    metrics.loss = 9.0 - step * 0.01;
+    if (step % 10 == 0) metrics.validation_loss = 9.5 - step * 0.01;
+    if (step == 7) metrics.findings = {{7, "exploding gradients", "<script>alert(1)</script>; try less"}};
+    history.add(metrics);
   }
-  TemporaryFolder folder_;
-};
+  return html_report({.facts = facts,
+                      .history = history,
+                      .ending = ending,
+                      .rules = rules,
+                      .phases = {{"starting", 1.5}, {"training", 65}},
+                      .time = 1767225600});
+}
 
 RunFacts facts() {
   return {.name = "</title><script>evil()</script>",
@@ -127,7 +124,7 @@ RunFacts facts() {
           .memory = {{"parameters", 1 << 20}, {"saved", 3 << 20}, {"nothing", 0}}};
 }
 
-TEST_F(Html, ContainsTheRunAndLoadsNothing) {
+TEST(Html, ContainsTheRunAndLoadsNothing) {
   const std::string text = page(facts(), 20);
   for (const std::string& part : std::vector<std::string>{"Loss, nats per target",
                                                           "Gradient norm",
@@ -159,7 +156,7 @@ TEST_F(Html, ContainsTheRunAndLoadsNothing) {
   }
 }
 
-TEST_F(Html, ReportsEndingAndDisabledRules) {
+TEST(Html, ReportsEndingAndDisabledRules) {
   EXPECT_NE(page(facts(), 5, Ending::interrupted).find("stopped after step 5"), std::string::npos);
   EXPECT_NE(page(facts(), 5, Ending::diverged).find("diverged in step 5"), std::string::npos);
   EXPECT_NE(page(facts(), 5).find("None: no exploding"), std::string::npos);
@@ -167,7 +164,93 @@ TEST_F(Html, ReportsEndingAndDisabledRules) {
   EXPECT_NE(page({.name = "empty"}, 0).find("0 / 0"), std::string::npos);
 }
 
-TEST_F(Html, TagsAreClosed) {
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Html, ReloadsUntilTheRunEnds) {
+  const std::string running = page(facts(), 5, std::nullopt), done = page(facts(), 20);
+  EXPECT_TRUE(has(running, R"(<meta http-equiv="refresh" content="30">)"));
+  EXPECT_TRUE(has(running, R"(running</span>, step 5 of 20, <span class="quiet">as of 2026-01-01 00:00:00 UTC<)"));
+  EXPECT_TRUE(has(running, R"(id="stale" class="warn" data-time="1767225600")"));
+  EXPECT_TRUE(has(done, R"(done</span> <span class="quiet">2026-01-01 00:00:00 UTC<)"));
+  for (const char* part : {"http-equiv=\"refresh\"", "id=\"stale\"", "running"}) EXPECT_FALSE(has(done, part)) << part;
+}
+
+class HtmlFileTest : public ::testing::Test {
+ protected:
+  HtmlFileOptions options() {
+    return {.path = path_,
+            .phases = [] { return std::vector<std::pair<std::string, double>>{}; },
+            .in_place = [this] { return in_place_.load(); },
+            .log = [this](const std::string& line) { log_ += line; },
+            .every = std::chrono::milliseconds(1)};
+  }
+  // Waits until the background thread has written a page with `part`.
+  bool appears(const std::string& part) const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (std::chrono::steady_clock::now() < end) {
+      if (std::filesystem::exists(path_) && has(read_file(path_), part)) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return false;
+  }
+  TemporaryFolder folder_;
+  std::string path_ = folder_.path("report.html"), log_;
+  std::atomic<bool> in_place_{true};
+};
+
+TEST_F(HtmlFileTest, IsRewrittenUntilTheRunEnds) {
+  RunHistory earlier;
+  for (int step = 1; step <= 3; ++step) earlier.add(metrics_of(step));
+  HtmlFile file(options(), facts(), earlier);
+  EXPECT_FALSE(std::filesystem::exists(path_));  // no step was taken
+  file.step(metrics_of(4));
+  EXPECT_TRUE(appears("running</span>, step 4 of 20"));
+  EXPECT_TRUE(appears("data-step=\"1 2 3 4\""));
+  file.step(metrics_of(5));
+  file.finding({6, "stall", "no step ended"});
+  EXPECT_TRUE(appears("running</span>, step 5 of 20"));
+  EXPECT_TRUE(appears("<b>stall</b>, step 6: no step ended"));
+  EXPECT_EQ(log_, "");
+  file.finish(Ending::interrupted);
+  EXPECT_TRUE(appears("stopped after step 5"));
+  EXPECT_EQ(log_, "wrote " + path_);
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) EXPECT_EQ(entry.path(), path_);
+}
+
+TEST_F(HtmlFileTest, AFailedRunIsNotLeftRunning) {
+  { HtmlFile(options(), facts(), {}); }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  {
+    HtmlFile file(options(), facts(), {});
+    file.step(metrics_of(1));
+    EXPECT_TRUE(appears("running"));
+  }
+  EXPECT_TRUE(appears("ended by an error after step 1"));
+  EXPECT_EQ(log_, "");
+}
+
+// The run's folder was moved, and another run may write the file of this name.
+TEST_F(HtmlFileTest, LeavesTheFolderOfAnotherRunAlone) {
+  in_place_ = false;
+  std::ofstream(path_) << "another run's";
+  {
+    HtmlFile file(options(), facts(), {});
+    for (int step = 1; step <= 20; ++step) file.step(metrics_of(step));
+  }
+  EXPECT_EQ(read_file(path_), "another run's");
+}
+
+TEST_F(HtmlFileTest, AnErrorIsReportedAtTheEnd) {
+  HtmlFileOptions nowhere = options();
+  nowhere.path = folder_.path("none/report.html");
+  HtmlFile file(nowhere, facts(), {});
+  for (int step = 1; step <= 20; ++step) file.step(metrics_of(step));
+  EXPECT_THROW(file.finish(Ending::done), UserError);
+}
+
+TEST(Html, TagsAreClosed) {
   const std::string text = page(facts(), 20);
   for (const char* tag : {"html", "head", "body", "div", "figure", "figcaption", "svg",   "table", "tr", "td",   "p",
                           "ul",   "li",   "h1",   "h2",  "h3",     "script",     "style", "span",  "b",  "title"}) {

@@ -1,11 +1,8 @@
 #include "train/run_watch.h"
 
-#include <ctime>
-
 #include "base/cat.h"
 #include "base/environment.h"
-#include "checkpoint/storage/posix.h"
-#include "report/html_report.h"
+#include "report/html_file.h"
 #include "report/metrics_file.h"
 #include "report/mlflow.h"
 #include "report/prometheus.h"
@@ -17,31 +14,23 @@ namespace {
 
 constexpr std::chrono::seconds kLookForStalls{1};
 
-std::string time_text() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  char text[64] = "";
-  if (gmtime_r(&now, &parts) != nullptr) std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts);
-  return text;
-}
-
 }  // namespace
 
-RunWatch::RunWatch(const Recipe& recipe, report::RunFacts facts, std::int64_t resumed_step,
+RunWatch::RunWatch(const Recipe& recipe, const report::RunFacts& facts, std::int64_t resumed_step,
                    const report::PhaseClock& phases, Log log)
-    : recipe_(recipe), facts_(std::move(facts)), phases_(phases), log_(std::move(log)), sinks_(log_) {
+    : recipe_(recipe), phases_(phases), log_(std::move(log)), sinks_(log_) {
   const ReportRecipe& report = recipe_.report;
   auto metrics = std::make_unique<report::MetricsFile>(metrics_path(recipe_), resumed_step);
   metrics_ = metrics.get();
   sinks_.add("metrics.jsonl", std::move(metrics));
   if (report.tensorboard) {
     sinks_.open("TensorBoard", [&] {
-      return std::make_unique<report::TensorBoard>(tensorboard_folder(recipe_), facts_, resumed_step);
+      return std::make_unique<report::TensorBoard>(tensorboard_folder(recipe_), facts, resumed_step);
     });
   }
   if (report.prometheus_port > 0) {
     sinks_.open("Prometheus", [&] {
-      return std::make_unique<report::Prometheus>(report.prometheus_address, report.prometheus_port, facts_,
+      return std::make_unique<report::Prometheus>(report.prometheus_address, report.prometheus_port, facts,
                                                   resumed_step);
     });
   }
@@ -56,7 +45,21 @@ RunWatch::RunWatch(const Recipe& recipe, report::RunFacts facts, std::int64_t re
       options.http.token = environment_variable("MLFLOW_TRACKING_TOKEN");
       options.http.user = environment_variable("MLFLOW_TRACKING_USERNAME");
       options.http.password = environment_variable("MLFLOW_TRACKING_PASSWORD");
-      return std::make_unique<report::Mlflow>(std::move(options), facts_);
+      return std::make_unique<report::Mlflow>(std::move(options), facts);
+    });
+  }
+  if (report.html) {
+    sinks_.open("report.html", [&] {
+      report::RunHistory earlier;
+      const std::string metrics_file = metrics_path(recipe_);
+      if (resumed_step > 0) report::read_metrics(metrics_file, [&](const auto& m) { earlier.add(m); });
+      return std::make_unique<report::HtmlFile>(
+          report::HtmlFileOptions{.path = html_path(recipe_),
+                                  .rules = report.rules,
+                                  .phases = [this] { return phases_.totals(); },
+                                  .in_place = [file = metrics_] { return file->in_place(); },
+                                  .log = log_},
+          facts, std::move(earlier));
     });
   }
   step_ = resumed_step;
@@ -120,23 +123,6 @@ void RunWatch::finish(report::Ending ending) {
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
   sinks_.finish(ending);
-  if (recipe_.report.html && ending != report::Ending::failed) write_html(ending);
-}
-
-void RunWatch::write_html(report::Ending ending) {
-  const std::string path = html_path(recipe_);
-  try {
-    checkpoint::write_text_atomically(path, report::html_report({.facts = facts_,
-                                                                 .metrics_file = metrics_path(recipe_),
-                                                                 .ending = ending,
-                                                                 .rules = recipe_.report.rules,
-                                                                 .phases = phases_.totals(),
-                                                                 .when = time_text()}));
-  } catch (const UserError& error) {
-    log_(cat("hawser: warning: ", error.what(), "; no report was written"));
-    return;
-  }
-  log_("wrote " + path);
 }
 
 }  // namespace hawser::train

@@ -29,8 +29,8 @@ class RunWatch {
 
   // `phases` outlives it. UserError if metrics.jsonl cannot be written; a failure of any other sink is a warning. `log`
   // may be called from another thread.
-  RunWatch(const Recipe& recipe, report::RunFacts facts, std::int64_t resumed_step, const report::PhaseClock& phases,
-           Log log);
+  RunWatch(const Recipe& recipe, const report::RunFacts& facts, std::int64_t resumed_step,
+           const report::PhaseClock& phases, Log log);
   ~RunWatch();
   RunWatch(const RunWatch&) = delete;
   RunWatch& operator=(const RunWatch&) = delete;
@@ -40,16 +40,14 @@ class RunWatch {
   bool metrics_displaced() const { return !metrics_->in_place(); }
   void copy_metrics(const std::string& path);  // all lines so far; UserError
   void sync();                                 // flushes metrics.jsonl; called before a checkpoint is saved
-  // Ends the monitoring. Writes report.html unless the run failed. Further calls do nothing.
+  // Ends the monitoring. Further calls do nothing.
   void finish(report::Ending ending);
 
  private:
   void watch_for_stalls();
-  void write_html(report::Ending ending);
   void print_finding(const report::Finding& finding);
 
   const Recipe& recipe_;
-  report::RunFacts facts_;
   const report::PhaseClock& phases_;
   Log log_;
   std::mutex mutex_;  // guards what the thread shares: sinks_, stall_, step_

@@ -1,0 +1,39 @@
+#include "report/run_history.h"
+
+#include <algorithm>
+
+namespace hawser::report {
+namespace {
+
+constexpr std::size_t kMaxFindings = 200;
+
+}  // namespace
+
+void RunHistory::add(const StepMetrics& m) {
+  if (m.targets != 0) {
+    loss.add(m.step, m.loss);
+    norm.add(m.step, m.grad_norm);
+  } else {
+    ++skipped;
+  }
+  if (m.initial_validation_loss) validation.add(0, *m.initial_validation_loss);
+  if (m.validation_loss) validation.add(m.step, *m.validation_loss), last_validation = m.validation_loss;
+  rate.add(m.step, m.lr);
+  tokens.add(m.step, m.tokens_per_second);
+  if (m.model_flops_utilization) use.add(m.step, 100 * *m.model_flops_utilization);
+  for (const Finding& finding : m.findings) add(finding);
+  seconds += m.step_seconds;
+  all_tokens += m.step_seconds * m.tokens_per_second;
+  targets += std::max<std::int64_t>(m.targets, 0);
+  last = m;
+}
+
+void RunHistory::add(const Finding& finding) {
+  if (findings.size() < kMaxFindings) {
+    findings.push_back(finding);
+  } else {
+    ++more_findings;
+  }
+}
+
+}  // namespace hawser::report

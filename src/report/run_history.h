@@ -1,0 +1,27 @@
+// `RunHistory`: curves, totals and findings of a run, in memory that does not grow with the number of steps.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "report/html_chart.h"
+#include "report/metrics.h"
+
+namespace hawser::report {
+
+struct RunHistory {
+  void add(const StepMetrics& metrics);  // steps increase
+  void add(const Finding& finding);
+
+  Curve loss{"training", "nats"}, validation{"validation", "nats"}, norm{"gradient norm"}, rate{"learning rate"};
+  Curve tokens{"tokens per second"}, use{"utilization"};
+  std::vector<Finding> findings;  // the first 200
+  std::int64_t more_findings = 0;
+  std::optional<StepMetrics> last;
+  std::optional<double> last_validation;
+  double seconds = 0, all_tokens = 0;
+  std::int64_t targets = 0, skipped = 0;
+};
+
+}  // namespace hawser::report
