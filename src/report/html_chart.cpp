@@ -10,9 +10,11 @@
 namespace hawser::report {
 namespace {
 
-constexpr double kWidth = 560, kHeight = 220;
-constexpr double kLeft = 58, kRight = 12, kTop = 10, kBottom = 28;
+// In units of the SVG. The style sheet sets the size of text for the width at which a chart is shown.
+constexpr double kWidth = 440, kHeight = 216;
+constexpr double kLeft = 66, kRight = 12, kTop = 10, kBottom = 46;
 constexpr double kLogFrom = 50;
+constexpr std::size_t kNamedResumes = 3;
 constexpr int kColours = 8;          // c0 to c7 of the style sheet
 constexpr std::size_t kMarked = 40;  // a curve with at most this many points marks each
 
@@ -84,19 +86,39 @@ Scale y_scale(const std::vector<std::vector<Curve::Point>>& all) {
 
 std::string axes(const Scale& x, const Scale& y) {
   std::string out;
-  for (const double tick : y.ticks(4)) {
+  for (const double tick : y.ticks(5)) {
     const double at = y.at(tick);
     out += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>", kLeft,
                        kWidth - kRight, at);
-    out += fmt::format("<text class=\"tick\" text-anchor=\"end\" x=\"{}\" y=\"{:.1f}\">{}</text>", kLeft - 6, at + 4,
-                       short_number(tick));
+    out += fmt::format("<text class=\"tick\" text-anchor=\"end\" x=\"{}\" y=\"{:.1f}\" dy=\"0.35em\">{}</text>",
+                       kLeft - 6, at, short_number(tick));
   }
   for (const double tick : x.ticks(5)) {
+    if (tick != std::floor(tick)) continue;  // steps are integers
     out += fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{:.1f}\" y=\"{}\">{}</text>", x.at(tick),
-                       kHeight - 8, short_number(tick));
+                       kHeight - kBottom + 18, short_number(tick));
   }
+  out += fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{}\" y=\"{}\">step</text>",
+                     (kLeft + kWidth - kRight) / 2, kHeight - 6);
   return out + fmt::format("<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\"/>", kLeft, kWidth - kRight,
                            kHeight - kBottom);
+}
+
+// A dotted line at each step after which the run was resumed.
+std::string resume_lines(const std::vector<std::int64_t>& resumes, const Scale& x) {
+  std::string out;
+  for (const std::int64_t step : resumes) {
+    out += fmt::format(
+        "<line class=\"resume\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"><title>resumed after step "
+        "{3}</title></line>",
+        x.at(static_cast<double>(step)), kTop, kHeight - kBottom, step);
+  }
+  return out;
+}
+
+std::string resume_note(const std::vector<std::int64_t>& resumes) {
+  if (resumes.size() > kNamedResumes) return fmt::format("dotted lines: {} resumes", resumes.size());
+  return fmt::format("dotted: resumed after step {}", fmt::join(resumes, ", "));
 }
 
 std::string line(const Curve& curve, const std::vector<Curve::Point>& points, const Scale& x, const Scale& y,
@@ -196,7 +218,8 @@ std::vector<Curve::Point> Curve::points() const {
   return out;
 }
 
-std::string chart(const std::string& title, const std::vector<const Curve*>& curves) {
+std::string chart(const std::string& title, const std::vector<const Curve*>& curves,
+                  std::vector<std::int64_t> resumes) {
   std::vector<std::vector<Curve::Point>> all;
   Scale x{.min = INFINITY, .max = -INFINITY, .from = kLeft, .to = kWidth - kRight};
   std::int64_t left_out = 0;
@@ -217,14 +240,20 @@ std::string chart(const std::string& title, const std::vector<const Curve*>& cur
                           html_escape(curves[i]->name()));
     lines += line(*curves[i], all[i], x, y, i);
   }
-  std::string note = y.logarithmic ? "logarithmic scale" : "";
-  if (left_out > 0) note += fmt::format("{}{} values are not finite", note.empty() ? "" : "; ", left_out);
+  std::erase_if(resumes, [&](std::int64_t step) {
+    return static_cast<double>(step) < x.min || static_cast<double>(step) > x.max;
+  });
+  std::vector<std::string> notes;
+  if (y.logarithmic) notes.emplace_back("logarithmic scale");
+  if (left_out > 0) notes.push_back(fmt::format("{} values are not finite", left_out));
+  if (!resumes.empty()) notes.push_back(resume_note(resumes));
+  const std::string note = fmt::format("{}", fmt::join(notes, "; "));
   return fmt::format(
       "<figure class=\"chart\"><figcaption><b>{}</b> {}<i>{}</i></figcaption>"
       "<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\">{}{}"
-      "<line class=\"cursor\" y1=\"{}\" y2=\"{}\" x1=\"-9\" x2=\"-9\"/></svg><output></output></figure>\n",
-      html_escape(title), curves.size() > 1 ? legend : "", note, kWidth, kHeight, html_escape(title), axes(x, y), lines,
-      kTop, kHeight - kBottom);
+      "<line class=\"cursor\" y1=\"{}\" y2=\"{}\"/></svg><output></output></figure>\n",
+      html_escape(title), curves.size() > 1 ? legend : "", note, kWidth, kHeight, html_escape(title), axes(x, y),
+      resume_lines(resumes, x) + lines, kTop, kHeight - kBottom);
 }
 
 std::string part_bar(const std::string& title, std::vector<std::pair<std::string, double>> parts, PartText text) {

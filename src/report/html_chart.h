@@ -40,8 +40,9 @@ class Curve {
 };
 
 // One chart with up to four curves over steps; "" if no curve has a point. The y axis is logarithmic if all values are
-// positive and span more than a factor of 50.
-std::string chart(const std::string& title, const std::vector<const Curve*>& curves);
+// positive and span more than a factor of 50. `resumes`: the steps after which the run was resumed, which are marked.
+std::string chart(const std::string& title, const std::vector<const Curve*>& curves,
+                  std::vector<std::int64_t> resumes = {});
 
 // Parts of a total as one bar, with a table of name, value (as `text` prints it) and share. Largest first.
 using PartText = std::string (*)(double);

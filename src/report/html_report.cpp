@@ -88,8 +88,9 @@ std::string findings(const RunHistory& run, bool asked) {
 std::string table(const std::string& title, const Table& rows) {
   if (rows.empty()) return "";
   std::string out = "<div class=\"card\"><h3>" + html_escape(title) + "</h3><table>";
-  for (const auto& [name, value] : rows) {
-    out += "<tr><td>" + html_escape(name) + "</td><td>" + html_escape(value) + "</td></tr>";
+  for (const Fact& fact : rows) {
+    const std::string tooltip = fact.exact.empty() ? "" : " title=\"" + html_escape(fact.exact) + "\"";
+    out += "<tr><td>" + html_escape(fact.name) + "</td><td" + tooltip + ">" + html_escape(fact.value) + "</td></tr>";
   }
   return out + "</table></div>\n";
 }
@@ -148,11 +149,14 @@ std::string html_report(const HtmlInput& input) {
   out += tiles(run, facts);
   out += findings(run, input.rules);
   out += "<h2>Curves</h2>\n<div class=\"grid2\">\n";
-  out += chart("Loss, nats per target", {&run.loss, &run.validation});
-  out += chart("Gradient norm, before clipping", {&run.norm});
-  out += chart("Learning rate", {&run.rate});
-  out += chart("Tokens per second", {&run.tokens});
-  out += chart("Model FLOPs utilization, percent", {&run.use});
+  const auto add_chart = [&](const std::string& title, const std::vector<const Curve*>& curves) {
+    out += chart(title, curves, run.resumes);
+  };
+  add_chart("Loss, nats per target", {&run.loss, &run.validation});
+  add_chart("Gradient norm, before clipping", {&run.norm});
+  add_chart("Learning rate", {&run.rate});
+  add_chart("Tokens per second", {&run.tokens});
+  add_chart("Model FLOPs utilization, percent", {&run.use});
   out += "</div>\n<h2>Memory and time</h2>\n<div class=\"grid2\">\n";
   std::vector<std::pair<std::string, double>> memory;
   for (const auto& [category, bytes] : facts.memory) memory.emplace_back(category, static_cast<double>(bytes));
@@ -161,9 +165,9 @@ std::string html_report(const HtmlInput& input) {
   out += "</div>\n" + recipe(facts.recipe);
   Table data = facts.data;
   if (run.last) {
-    data.emplace_back("sequences read", fmt::format("{}", run.last->data_position.sequences));
-    if (run.targets > 0) data.emplace_back("tokens predicted", fmt::format("{}", run.targets));
-    if (run.skipped > 0) data.emplace_back("steps without targets", fmt::format("{}", run.skipped));
+    data.push_back(count_fact("sequences read", run.last->data_position.sequences));
+    if (run.targets > 0) data.push_back(count_fact("tokens predicted", run.targets));
+    if (run.skipped > 0) data.push_back(count_fact("steps without targets", run.skipped));
   }
   out += "<h2>Environment and data</h2>\n<div class=\"grid2\">\n" + table("Environment", facts.environment) +
          table("Data", data) + "</div>\n";

@@ -25,7 +25,12 @@ figure { margin: 0; padding: 12px 14px; position: relative; break-inside: avoid;
 figcaption { font-size: 14px; margin-bottom: 4px; } figcaption i { font-size: 12px; margin-left: 8px; }
 svg { display: block; width: 100%; height: auto; } svg.bar { height: 26px; margin: 8px 0; }
 .grid { stroke: var(--rule); stroke-width: 1; } .axis { stroke: var(--quiet); stroke-width: 1; }
-.tick { fill: var(--quiet); font-size: 11px; } .cursor { stroke: var(--quiet); stroke-dasharray: 3 3; }
+figure.chart { container-type: inline-size; } figure.chart svg { overflow: visible; }
+.tick { fill: var(--quiet); font-size: 12px; } .cursor { stroke: var(--quiet); stroke-dasharray: 3 3; visibility: hidden; }
+@container (max-width: 480px) { .tick { font-size: 13px; } } @container (max-width: 390px) { .tick { font-size: 15px; } }
+@container (max-width: 320px) { .tick { font-size: 18px; } } @container (min-width: 600px) { .tick { font-size: 9.5px; } }
+@container (min-width: 760px) { .tick { font-size: 7.5px; } }
+.resume { stroke: var(--warn); stroke-width: 1.2; stroke-dasharray: 1.5 3; }
 .curve { fill: none; stroke: var(--c); stroke-width: 1.8; stroke-linejoin: round; } .mark, .part { fill: var(--c); }
 .band { fill: var(--c); opacity: 0.16; stroke: none; }
 .key { display: inline-block; width: 11px; height: 11px; border-radius: 3px; background: var(--c); margin: 0 6px 0 8px; }
@@ -43,6 +48,7 @@ ul.findings { margin: 0; padding: 0; list-style: none; }
 ul.findings li { padding: 8px 14px; margin-bottom: 8px; background: var(--card); border: 1px solid var(--rule);
   border-left: 4px solid var(--warn); border-radius: 6px; }
 footer { margin-top: 36px; color: var(--quiet); font-size: 13px; overflow-wrap: anywhere; }
+@media (max-width: 480px) { body { padding: 18px 10px 40px; } figure, .tile { padding: 10px; } }
 @page { margin: 10mm; }
 @media print { :root { color-scheme: light; --page: #ffffff; } h2, h2 + p { break-after: avoid; }
   ul.findings li, tr { break-inside: avoid; } body { max-width: none; padding: 0 1px; font-size: 12px; } .grid2 { grid-template-columns: 1fr 1fr; }
@@ -59,7 +65,7 @@ for (const figure of document.querySelectorAll("figure.chart")) {
   const curves = [...svg.querySelectorAll(".curve")].map(c => ({ name: c.dataset.name, unit: c.dataset.unit,
     steps: c.dataset.step.split(" "), values: c.dataset.value.split(" "), points: c.points }));
   svg.addEventListener("pointermove", event => {
-    const x = (event.clientX - svg.getBoundingClientRect().left) * 560 / svg.clientWidth;
+    const x = (event.clientX - svg.getBoundingClientRect().left) * svg.viewBox.baseVal.width / svg.clientWidth;
     let at = 0, step = "", text = [], best = 1e9;
     for (const c of curves) {
       let near = 0;
@@ -69,11 +75,11 @@ for (const figure of document.querySelectorAll("figure.chart")) {
       if (away < best) { best = away; step = c.steps[near]; at = c.points[near].x; }
       if (away < 12) text.push(c.name + " " + c.values[near] + (c.unit ? " " + c.unit : ""));
     }
-    cursor.setAttribute("x1", at); cursor.setAttribute("x2", at);
+    cursor.setAttribute("x1", at); cursor.setAttribute("x2", at); cursor.style.visibility = "visible";
     out.textContent = "step " + step + ": " + text.join(", ");
   });
   svg.addEventListener("pointerleave", () => {
-    cursor.setAttribute("x1", -9); cursor.setAttribute("x2", -9); out.textContent = "";
+    cursor.style.visibility = "hidden"; out.textContent = "";
   });
 }
 )js";

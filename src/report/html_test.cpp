@@ -77,6 +77,44 @@ TEST(Chart, DrawsWhatThereIs) {
   for (const char* bad : {"nan", "inf"}) EXPECT_EQ(chart("x", {&wide}).find(bad), std::string::npos);
 }
 
+TEST(Chart, HasTheTitleOfItsAxisAndIntegerSteps) {
+  Curve curve("c");
+  for (int step = 1; step <= 3; ++step) curve.add(step, 10 * step);
+  const std::string text = chart("c", {&curve});
+  EXPECT_NE(text.find(">step</text>"), std::string::npos);
+  for (const char* tick : {">1</text>", ">2</text>", ">3</text>"})
+    EXPECT_NE(text.find(tick), std::string::npos) << tick;
+  EXPECT_EQ(text.find(">1.5</text>"), std::string::npos);
+}
+
+TEST(Chart, MarksResumes) {
+  Curve curve("c");
+  for (int step = 11; step <= 50; ++step) curve.add(step, step);
+  const auto count = [&](const std::string& text) {
+    std::size_t n = 0;
+    for (std::size_t at = text.find("class=\"resume\""); at != std::string::npos; ++n) {
+      at = text.find("class=\"resume\"", at + 1);
+    }
+    return n;
+  };
+  EXPECT_EQ(count(chart("c", {&curve})), 0u);
+  const std::string two = chart("c", {&curve}, {5, 20, 50, 60});  // two are outside
+  EXPECT_EQ(count(two), 2u);
+  EXPECT_NE(two.find("<title>resumed after step 20</title>"), std::string::npos);
+  EXPECT_NE(two.find("dotted: resumed after step 20, 50<"), std::string::npos) << two;
+  EXPECT_NE(chart("c", {&curve}, {20, 30, 40, 50}).find("dotted lines: 4 resumes<"), std::string::npos);
+}
+
+TEST(RunHistory, FindsResumes) {
+  RunHistory history;
+  for (int step = 1; step <= 30; ++step) {
+    StepMetrics metrics = metrics_of(step);
+    if (step == 1 || step == 11 || step == 21) metrics.checkpointing = "none";
+    history.add(metrics);
+  }
+  EXPECT_EQ(history.resumes, (std::vector<std::int64_t>{10, 20}));
+}
+
 // All coordinates are inside the chart.
 TEST(Chart, StaysInItsFrame) {
   for (const double scale : {1e-8, 1.0, 1e12}) {
@@ -89,7 +127,7 @@ TEST(Chart, StaysInItsFrame) {
       char comma = 0;
       int count = 0;
       for (double x = 0, y = 0; in >> x >> comma >> y; ++count) {
-        EXPECT_TRUE(x >= 0 && x <= 560 && y >= 0 && y <= 220) << x << " " << y;
+        EXPECT_TRUE(x >= 0 && x <= 440 && y >= 0 && y <= 216) << x << " " << y;
       }
       EXPECT_EQ(count, 50);
     }
@@ -120,7 +158,7 @@ RunFacts facts() {
           .steps = 20,
           .recipe = {{"name", "a&b", true}, {"train.steps", "20", true}, {"train.seed", "1234", false}},
           .environment = {{"host", "<b>here</b>"}},
-          .data = {{"training tokens", "77"}},
+          .data = {{"training tokens", "918K", "917955"}},
           .memory = {{"parameters", 1 << 20}, {"saved", 3 << 20}, {"nothing", 0}}};
 }
 
@@ -139,7 +177,7 @@ TEST(Html, ContainsTheRunAndLoadsNothing) {
                                                           "75.0 %",
                                                           format_bytes(Bytes(4 << 20)),
                                                           "1m 05s",
-                                                          "training tokens",
+                                                          "<td>training tokens</td><td title=\"917955\">918K</td>",
                                                           "&lt;b&gt;here&lt;/b&gt;",
                                                           "<tr class=\"default\"><td>seed</td><td>1234</td></tr>",
                                                           "<tr><td>steps</td><td>20</td></tr>",
@@ -162,6 +200,40 @@ TEST(Html, ReportsEndingAndDisabledRules) {
   EXPECT_NE(page(facts(), 5).find("None: no exploding"), std::string::npos);
   EXPECT_NE(page(facts(), 5, Ending::done, false).find("rules are off"), std::string::npos);
   EXPECT_NE(page({.name = "empty"}, 0).find("0 / 0"), std::string::npos);
+}
+
+// Relative luminance of "#rrggbb" and contrast of two colours (WCAG 2).
+double luminance(const std::string& colour) {
+  const auto part = [&](std::size_t at) {
+    const double value = std::stoi(colour.substr(at, 2), nullptr, 16) / 255.0;
+    return value <= 0.04045 ? value / 12.92 : std::pow((value + 0.055) / 1.055, 2.4);
+  };
+  return 0.2126 * part(1) + 0.7152 * part(3) + 0.0722 * part(5);
+}
+
+double contrast(const std::string& a, const std::string& b) {
+  const double one = luminance(a), other = luminance(b);
+  return (std::max(one, other) + 0.05) / (std::min(one, other) + 0.05);
+}
+
+// tools/check_pages.py measures the contrast of every text in a browser.
+TEST(Html, TextAndCurvesHaveContrast) {
+  const std::string style = kHtmlStyle;
+  const std::size_t dark = style.find("prefers-color-scheme: dark");
+  for (const std::string& colours : {style.substr(0, dark), style.substr(dark)}) {
+    const auto value = [&](const std::string& name) {
+      const std::size_t at = colours.find("--" + name + ": #");
+      return at == std::string::npos ? "#000000" : colours.substr(at + name.size() + 4, 7);
+    };
+    for (const char* ground : {"page", "card"}) {
+      for (const char* text : {"text", "quiet", "good", "warn", "bad"}) {
+        EXPECT_GE(contrast(value(text), value(ground)), 4.5) << text << " on " << ground;
+      }
+      for (const char* curve : {"c0", "c1", "c2", "c3", "c4", "c5", "c6", "c7"}) {
+        EXPECT_GE(contrast(value(curve), value(ground)), 3) << curve << " on " << ground;
+      }
+    }
+  }
 }
 
 bool has(const std::string& text, const std::string& part) {

@@ -259,8 +259,8 @@ void Mlflow::make_run() {
   tag("mlflow.source.name", "hawser");
   tag("hawser.version", facts_.version);
   tag("hawser.folder", facts_.folder);
-  for (const auto& [name, value] : facts_.environment) tag("environment." + name, value);
-  for (const auto& [name, value] : facts_.data) tag("data." + name, value);
+  for (const Fact& fact : facts_.environment) tag("environment." + fact.name, exact_value(fact));
+  for (const Fact& fact : facts_.data) tag("data." + fact.name, exact_value(fact));
   const std::string answer = call("runs/create", text_of({{"experiment_id", experiment_},
                                                           {"run_name", facts_.name},
                                                           {"start_time", now_milliseconds()},

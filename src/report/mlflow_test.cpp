@@ -20,7 +20,8 @@ RunFacts facts() {
       .name = "run \xff",
       .version = "1.2",
       .recipe = {{"train.steps", "9", true}, {"data.tokenizer", "", false}, {"output", std::string(600, 'x'), true}},
-      .environment = {{"host", "here"}}};
+      .environment = {{"host", "here"}},
+      .data = {{"training tokens", "918K", "917955"}}};
 }
 
 MlflowOptions options(const std::string& server, const TemporaryFolder& folder) {
@@ -80,6 +81,8 @@ TEST(Mlflow, EveryNumberArrivesOnceInOrder) {
   const json made = json::parse(requests[2].body);
   EXPECT_EQ(made["experiment_id"], "7");
   EXPECT_EQ(made["run_name"], "run \xEF\xBF\xBD");
+  const auto has_tag = [&](const json& tag) { return std::ranges::count(made["tags"], tag) == 1; };
+  EXPECT_TRUE(has_tag({{"key", "data.training tokens"}, {"value", "917955"}})) << made["tags"];
   const json parameters = json::parse(requests[3].body);
   EXPECT_EQ(parameters["params"][0], (json{{"key", "train.steps"}, {"value", "9"}}));
   EXPECT_EQ(parameters["params"].size(), 2u);

@@ -15,7 +15,18 @@ struct RecipeEntry {
   bool given = false;  // false: the default
 };
 
-using Table = std::vector<std::pair<std::string, std::string>>;
+struct Fact {
+  std::string name, value;  // "training tokens", "918K"
+  std::string exact;        // "917955", if `value` is rounded
+};
+using Table = std::vector<Fact>;
+
+// For programs that read the facts.
+inline const std::string& exact_value(const Fact& fact) {
+  return fact.exact.empty() ? fact.value : fact.exact;
+}
+// A count as "918K", with its exact value if that differs.
+Fact count_fact(const std::string& name, std::int64_t count);
 
 struct RunFacts {
   std::string name;

@@ -10,6 +10,8 @@ constexpr std::size_t kMaxFindings = 200;
 }  // namespace
 
 void RunHistory::add(const StepMetrics& m) {
+  // Only the first step of a process has it.
+  if (!m.checkpointing.empty() && last) resumes.push_back(last->step);
   if (m.targets != 0) {
     loss.add(m.step, m.loss);
     norm.add(m.step, m.grad_norm);

@@ -16,7 +16,8 @@ struct RunHistory {
 
   Curve loss{"training", "nats"}, validation{"validation", "nats"}, norm{"gradient norm"}, rate{"learning rate"};
   Curve tokens{"tokens per second"}, use{"utilization"};
-  std::vector<Finding> findings;  // the first 200
+  std::vector<std::int64_t> resumes;  // the last step before each
+  std::vector<Finding> findings;      // the first 200
   std::int64_t more_findings = 0;
   std::optional<StepMetrics> last;
   std::optional<double> last_validation;

@@ -120,7 +120,7 @@ std::string cell(const std::string& text) {
 
 std::string markdown_table(const Table& table) {
   std::string out = "| | |\n| --- | --- |\n";
-  for (const auto& [name, value] : table) out += "| " + cell(name) + " | " + cell(value) + " |\n";
+  for (const Fact& fact : table) out += "| " + cell(fact.name) + " | " + cell(exact_value(fact)) + " |\n";
   return out;
 }
 

@@ -90,9 +90,8 @@ report::Table environment(const RunPlace& place) {
 }
 
 void add_file(report::Table& out, const std::string& name, const data::TokenFile& file) {
-  const auto count = [](std::int64_t n) { return cat(n, " (", format_count(static_cast<double>(n)), ")"); };
-  out.emplace_back(name + " documents", count(file.documents()));
-  out.emplace_back(name + " tokens", count(file.tokens()));
+  out.push_back(report::count_fact(name + " documents", file.documents()));
+  out.push_back(report::count_fact(name + " tokens", file.tokens()));
   if (file.documents() > 0) {
     const double mean = static_cast<double>(file.tokens()) / static_cast<double>(file.documents());
     out.emplace_back(name + " tokens per document", fmt::format("{:.1f}", mean));
@@ -106,7 +105,7 @@ report::Table data_table(const RunPlace& place) {
   const data::TokenFile train(files.train);
   add_file(out, "training", train);
   const std::int64_t space = place.sequences * recipe.data.sequence_length;
-  out.emplace_back("training sequences", cat(place.sequences));
+  out.push_back(report::count_fact("training sequences", place.sequences));
   out.emplace_back("training sequences filled",
                    fmt::format("{:.1f} %", 100 * static_cast<double>(train.tokens()) / static_cast<double>(space)));
   out.emplace_back("steps per epoch", cat(ceil_div(place.sequences, recipe.train.global_batch_size)));
