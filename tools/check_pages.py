@@ -176,8 +176,7 @@ def check_reports(browser, running, done):
     page, _ = browser.open(old, 1280, "light")
     if "the run may have been killed" not in page.locator("#stale").inner_text():
         problem("old.html", "does not say that it is out of date")
-    page.evaluate("window.sameDocument = true")
-    page.wait_for_function("!window.sameDocument", timeout=30000)  # it was reloaded
+    page.wait_for_event("load", timeout=30000)  # it is reloaded
     page.context.close()
     print(f"report.html: {charts} charts, {texts} texts in {len(WIDTHS)} widths and {len(MODES)} modes")
 

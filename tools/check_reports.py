@@ -1,4 +1,4 @@
-"""Check a run's metrics as read by TensorBoard, Prometheus' parser and a real MLflow server.
+"""Check a run's metrics as read by TensorBoard, Prometheus' parser, a real MLflow server and `wandb sync`.
 
 usage: check_reports.py --hawser BINARY [--steps N]
 
@@ -8,6 +8,8 @@ anything differs.
 """
 
 import argparse
+import gzip
+import http.server
 import importlib.util
 import json
 import math
@@ -17,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
@@ -131,13 +134,101 @@ def check_mlflow(server: str, metrics: list[dict]) -> str:
     return run.info.run_id
 
 
+class WandbServer(http.server.BaseHTTPRequestHandler):
+    """Answers the requests of `wandb sync` and keeps what it uploads."""
+
+    protocol_version = "HTTP/1.1"
+    uploads: dict = {}
+
+    def body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        else:
+            data = b""
+            while size := int(self.rfile.readline(), 16):
+                data += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        return gzip.decompress(data) if self.headers.get("Content-Encoding") == "gzip" else data
+
+    def answer(self, value):
+        text = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def do_PUT(self):
+        self.uploads[self.path.rpartition("/")[2]] = self.body().decode()
+        self.answer({})
+
+    def do_POST(self):
+        data = self.body()
+        if self.path.endswith("/file_stream"):
+            sent = json.loads(data)
+            for name, part in sent.get("files", {}).items():
+                lines = self.uploads.setdefault("stream", {}).setdefault(name, [])
+                lines[part["offset"]:] = part["content"]
+            self.uploads["exit"] = sent.get("exitcode", self.uploads.get("exit"))
+            self.answer({"exitcode": None, "limits": {}})
+        elif self.path.endswith("/graphql"):
+            request = json.loads(data)
+            query, variables, answer = request["query"], request.get("variables", {}), {}
+            if "upsertBucket" in query:
+                given = {key: value for key, value in variables.items() if value is not None}
+                self.uploads["run"] = {**self.uploads.get("run", {}), **given}
+                project = {"id": "1", "name": variables.get("project"), "entity": {"id": "1", "name": "me"}}
+                bucket = {"id": "1", "name": variables.get("name"), "displayName": variables.get("displayName"),
+                          "config": "{}", "project": project, "historyLineCount": None}  # fmt: skip
+                answer = {"upsertBucket": {"bucket": bucket, "inserted": True}}
+            elif "createRunFiles" in query:
+                url = f"http://127.0.0.1:{self.server.server_port}/put/"
+                files = [{"name": name, "uploadUrl": url + name} for name in variables["files"]]
+                answer = {"createRunFiles": {"runID": "1", "uploadHeaders": [], "files": files}}
+            self.answer({"data": answer})
+        else:
+            self.answer({})
+
+    def log_message(self, *_):
+        pass
+
+
+def check_wandb(run: pathlib.Path, metrics: list[dict]) -> str:
+    WandbServer.uploads = uploads = {}
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), WandbServer)
+    server.handle_error = lambda *_: None  # the client closes its connections without a word
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    environment = {**os.environ, "WANDB_BASE_URL": f"http://127.0.0.1:{server.server_port}", "WANDB_API_KEY": 40 * "k"}
+    (folder,) = (run / "wandb").iterdir()
+    program = pathlib.Path(sys.executable).with_name("wandb")
+    command = [program, "sync", "--yes", folder]
+    sync = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    server.shutdown()
+    check(sync.returncode == 0 and "run" in uploads, f"wandb sync ended with {sync.returncode}: {sync.stderr}")
+    history = [json.loads(line) for line in uploads["stream"]["wandb-history.jsonl"]]
+    summary = json.loads(uploads["stream"]["wandb-summary.json"][-1])
+    for key, name in CURVES.items():
+        wanted = [(m["step"], m[key]) for m in metrics if key in m]
+        same([(h["_step"], h[name]) for h in history if name in h], wanted, 1e-15, f"W&B {name}")
+        check(summary[name] == wanted[-1][1], f"W&B: the summary of {name} is {summary[name]}")
+    same([(h["_step"], h["_timestamp"]) for h in history], [(m["step"], m["time"]) for m in metrics], 1e-12, "W&B time")
+    check(uploads["exit"] == 0, f"W&B: exit code {uploads['exit']}")
+    config = json.loads(uploads["run"]["config"])
+    check(config["data"]["value"]["sequence_length"] == 24, f"W&B: the recipe is {config}")
+    check(uploads["run"]["project"] == "checks" and uploads["run"]["displayName"] == "check", f"W&B: {uploads['run']}")
+    print(f"W&B: run {uploads['run']['name']}: {len(CURVES)} curves of {len(metrics)} steps, uploaded by its client")
+    return uploads["run"]["name"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hawser", required=True, type=pathlib.Path)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--keep", type=pathlib.Path, help="folder for the run (default: a temporary one)")
     arguments = parser.parse_args()
-    missing = [name for name in ("mlflow", "prometheus_client", "tensorboard") if not importlib.util.find_spec(name)]
+    wanted = ("mlflow", "prometheus_client", "tensorboard", "wandb")
+    missing = [name for name in wanted if not importlib.util.find_spec(name)]
     check(not missing, f"not installed: {', '.join(missing)}; pip install -r tools/requirements-reports.txt")
     with tempfile.TemporaryDirectory() as folder:
         work(arguments, pathlib.Path(folder))
@@ -158,7 +249,8 @@ data: {{train: text.jsonl, validation_fraction: 0.25, sequence_length: 24}}
 train: {{steps: {arguments.steps}, global_batch_size: 4, evaluate_every: 50}}
 optimizer: {{learning_rate: 1.0e-3, warmup_steps: 20}}
 output: run
-report: {{tensorboard: true, prometheus_port: {prometheus}, mlflow: "{server}", mlflow_experiment: {EXPERIMENT}}}
+report: {{tensorboard: true, prometheus_port: {prometheus}, mlflow: "{server}", mlflow_experiment: {EXPERIMENT},
+         wandb: true, wandb_project: checks}}
 """
     )
     run = folder / "run"
@@ -176,6 +268,7 @@ report: {{tensorboard: true, prometheus_port: {prometheus}, mlflow: "{server}", 
         check(running.returncode == 0 and "warning" not in errors, f"fit ended with {running.returncode}:\n{errors}")
         check_tensorboard(run, metrics_of(run))
         first = check_mlflow(server, metrics_of(run))
+        first_wandb = check_wandb(run, metrics_of(run))
 
         more = [*fit, "--resume", "--set", f"train.steps={arguments.steps + 50}"]
         again = subprocess.run(more, stderr=subprocess.PIPE, text=True)
@@ -183,6 +276,7 @@ report: {{tensorboard: true, prometheus_port: {prometheus}, mlflow: "{server}", 
         check(len(metrics_of(run)) == arguments.steps + 50, "metrics.jsonl: steps are missing after the resume")
         check_tensorboard(run, metrics_of(run))
         check(check_mlflow(server, metrics_of(run)) == first, "MLflow: the resumed run has another id")
+        check(check_wandb(run, metrics_of(run)) == first_wandb, "W&B: the resumed run has another id")
     finally:
         os.killpg(mlflow_server.pid, 15)
         mlflow_server.wait()

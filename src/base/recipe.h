@@ -133,6 +133,8 @@ struct ReportRecipe {
   std::string prometheus_address = "127.0.0.1";
   std::string mlflow;             // address of a server; "": none
   std::string mlflow_experiment;  // "": "hawser"
+  bool wandb = false;
+  std::string wandb_project;  // "": "hawser"
 };
 
 struct Recipe {

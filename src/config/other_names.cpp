@@ -99,8 +99,8 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
     {"report.tensorboard", "use_tensorboard tensorboard_dir enable_tensorboard report_to metric_logger"},
     {"report.mlflow", "mlflow_tracking_uri use_mlflow mlflow_run_name hf_mlflow_log_artifacts"},
     {"report.mlflow_experiment", "mlflow_experiment_name"},
-    {"report.mlflow or report.tensorboard: Weights & Biases is not supported yet",
-     "wandb wandb.* wandb_project wandb_entity wandb_name wandb_run_id wandb_mode wandb_watch enable_wandb use_wandb"},
+    {"report.wandb", "wandb wandb.* wandb_entity wandb_run_id wandb_mode wandb_watch enable_wandb use_wandb"},
+    {"report.wandb_project", "wandb_project"},
 
     {"removing it: all weights are trained; LoRA is not supported yet",
      "lora lora.* peft peft.* adapter adapter.* lora_r lora_rank lora_alpha lora_dropout lora_target_modules "

@@ -187,6 +187,9 @@ std::vector<Key> make_schema() {
       server("report.mlflow", HAWSER_FIELD(report.mlflow), "none", "MLflow server that receives the run's metrics"),
       text("report.mlflow_experiment", HAWSER_FIELD(report.mlflow_experiment), "hawser",
            "MLflow experiment; created if missing"),
+      flag("report.wandb", HAWSER_FIELD(report.wandb),
+           "write an offline run of Weights & Biases to OUTPUT/wandb; `wandb sync` uploads it"),
+      text("report.wandb_project", HAWSER_FIELD(report.wandb_project), "hawser", "Weights & Biases project"),
 
       needed(to_train, path("output", HAWSER_FIELD(output), "",
                             "folder for checkpoints, metrics and reports; files of an earlier run are moved to "

@@ -11,7 +11,8 @@
 
 #include "base/clock.h"
 #include "checkpoint/storage/posix.h"
-#include "report/crc32c.h"
+#include "report/crc32.h"
+#include "report/protobuf.h"
 
 namespace hawser::report {
 namespace {
@@ -19,50 +20,9 @@ namespace {
 constexpr const char* kPrefix = "events.out.tfevents.";
 constexpr const char* kSuffix = ".hawser";
 
-template <class Number>
-void put_little_endian(std::string& out, Number value) {
-  for (std::size_t i = 0; i < sizeof value; ++i) out += static_cast<char>((value >> (8 * i)) & 0xFF);
-}
-
 std::uint32_t masked_crc(std::string_view bytes) {
   return std::rotr(crc32c(bytes), 15) + 0xA282EAD8U;
 }
-
-// A protocol-buffer message, built field by field.
-class Message {
- public:
-  Message& whole(int field, std::int64_t value) {
-    tag(field, 0);
-    varint(static_cast<std::uint64_t>(value));
-    return *this;
-  }
-  Message& real64(int field, double value) {
-    tag(field, 1);
-    put_little_endian(bytes_, std::bit_cast<std::uint64_t>(value));
-    return *this;
-  }
-  Message& real32(int field, float value) {
-    tag(field, 5);
-    put_little_endian(bytes_, std::bit_cast<std::uint32_t>(value));
-    return *this;
-  }
-  Message& text(int field, std::string_view value) {
-    tag(field, 2);
-    varint(value.size());
-    bytes_ += value;
-    return *this;
-  }
-  Message& inner(int field, const Message& value) { return text(field, value.bytes_); }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  void tag(int field, unsigned wire_type) { varint(static_cast<unsigned>(field) << 3 | wire_type); }
-  void varint(std::uint64_t value) {
-    for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>((value & 0x7F) | 0x80);
-    bytes_ += static_cast<char>(value);
-  }
-  std::string bytes_;
-};
 
 // Field numbers of event.proto, summary.proto, tensor.proto and types.proto.
 namespace event {

@@ -8,17 +8,12 @@
 #include <map>
 #include <optional>
 
-#include "report/crc32c.h"
+#include "report/crc32.h"
+#include "report/test_protobuf.h"
 #include "report/test_support.h"
 
 namespace hawser::report {
 namespace {
-
-std::uint64_t little_endian(std::string_view bytes) {
-  std::uint64_t value = 0;
-  for (std::size_t i = bytes.size(); i-- > 0;) value = value << 8 | static_cast<std::uint8_t>(bytes[i]);
-  return value;
-}
 
 // Inverse of the writer's mask.
 void expect_crc(std::string_view stored, std::string_view bytes) {
@@ -40,41 +35,6 @@ std::vector<std::string> records(std::string_view file) {
   return out;
 }
 
-// Fields of a message by number, in order; numbers as encoded bytes.
-std::multimap<int, std::string> fields(std::string_view bytes) {
-  std::multimap<int, std::string> out;
-  const auto varint = [&] {
-    std::uint64_t value = 0;
-    for (int shift = 0; !bytes.empty(); shift += 7) {
-      const auto byte = static_cast<std::uint8_t>(bytes[0]);
-      bytes.remove_prefix(1);
-      value |= std::uint64_t{byte & 0x7FU} << shift;
-      if (byte < 0x80) break;
-    }
-    return value;
-  };
-  while (!bytes.empty()) {
-    const std::uint64_t tag = varint();
-    std::string value;
-    if ((tag & 7) == 0) {
-      const std::uint64_t number = varint();
-      value.assign(reinterpret_cast<const char*>(&number), sizeof number);
-    } else {
-      const std::size_t size = (tag & 7) == 1 ? 8 : (tag & 7) == 5 ? 4 : varint();
-      value = bytes.substr(0, size);
-      bytes.remove_prefix(size);
-    }
-    out.emplace(static_cast<int>(tag >> 3), value);
-  }
-  return out;
-}
-
-std::string field(std::string_view bytes, int number) {
-  const auto all = fields(bytes);
-  const auto found = all.find(number);
-  return found != all.end() ? found->second : "";
-}
-
 std::map<std::string, float> scalars(const std::string& event) {
   std::map<std::string, float> out;
   const auto summary = fields(field(event, 5));
@@ -85,9 +45,11 @@ std::map<std::string, float> scalars(const std::string& event) {
   return out;
 }
 
-TEST(Crc32c, KnownAnswers) {  // RFC 3720, B.4
+TEST(Crc32, KnownAnswers) {  // RFC 3720, B.4
   EXPECT_EQ(crc32c(""), 0u);
   EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
+  EXPECT_EQ(crc32(""), 0u);
+  EXPECT_EQ(crc32("123456789"), 0xCBF43926u);
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);
   EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);
   std::string up;

@@ -28,6 +28,10 @@ std::string tensorboard_folder(const Recipe& recipe) {
 std::string html_path(const Recipe& recipe) {
   return output_folder(recipe) + "/report.html";
 }
+
+std::string wandb_folder(const Recipe& recipe) {
+  return output_folder(recipe) + "/wandb";
+}
 std::string gemm_algorithms_path(const Recipe& recipe) {
   return output_folder(recipe) + "/gemm_algorithms.txt";
 }
@@ -89,7 +93,7 @@ std::string set_aside_earlier(const Recipe& recipe) {
   if (!saved && !stepped && !has("best") && !has("report.html")) return "";  // no step was taken
   // Checkpoints last: if the move is interrupted, the next run moves the rest.
   std::vector<std::string> found;
-  for (const char* name : {"metrics.jsonl", "report.html", "tensorboard", "mlflow.json", "best"}) {
+  for (const char* name : {"metrics.jsonl", "report.html", "tensorboard", "mlflow.json", "wandb", "best"}) {
     if (has(name)) found.push_back(name);
   }
   if (saved) found.push_back("checkpoints");

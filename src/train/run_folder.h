@@ -16,6 +16,7 @@ std::string best_path(const Recipe& recipe);
 std::string metrics_path(const Recipe& recipe);
 std::string tensorboard_folder(const Recipe& recipe);
 std::string html_path(const Recipe& recipe);
+std::string wandb_folder(const Recipe& recipe);
 // The algorithms chosen for a run's GEMMs. The file is not set aside, so that the next run in the folder uses the same.
 std::string gemm_algorithms_path(const Recipe& recipe);
 // The file of an earlier run in this folder (named products.txt in version 0.1); "" if there is none.

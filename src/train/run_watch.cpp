@@ -7,6 +7,7 @@
 #include "report/mlflow.h"
 #include "report/prometheus.h"
 #include "report/tensorboard.h"
+#include "report/wandb.h"
 #include "train/run_folder.h"
 
 namespace hawser::train {
@@ -46,6 +47,18 @@ RunWatch::RunWatch(const Recipe& recipe, const report::RunFacts& facts, std::int
       options.http.user = environment_variable("MLFLOW_TRACKING_USERNAME");
       options.http.password = environment_variable("MLFLOW_TRACKING_PASSWORD");
       return std::make_unique<report::Mlflow>(std::move(options), facts);
+    });
+  }
+  if (report.wandb) {
+    sinks_.open("Weights & Biases", [&] {
+      auto wandb = std::make_unique<report::Wandb>(
+          report::WandbOptions{.folder = wandb_folder(recipe_),
+                               .project = report.wandb_project.empty() ? "hawser" : report.wandb_project,
+                               .resumed_step = resumed_step,
+                               .metrics_file = metrics_path(recipe_)},
+          facts);
+      wandb_path_ = wandb->path();
+      return wandb;
     });
   }
   if (report.html) {
@@ -123,6 +136,7 @@ void RunWatch::finish(report::Ending ending) {
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
   sinks_.finish(ending);
+  if (!wandb_path_.empty()) log_("to upload the run: wandb sync " + wandb_path_);
 }
 
 }  // namespace hawser::train

@@ -54,6 +54,7 @@ class RunWatch {
   std::condition_variable changed_;
   report::Sinks sinks_;
   report::MetricsFile* metrics_ = nullptr;  // one of the sinks
+  std::string wandb_path_;
   std::optional<report::Rules> rules_;
   report::StallRule stall_;
   std::int64_t step_ = 0;
