@@ -71,8 +71,10 @@ std::vector<std::pair<std::string, std::string>> values_of(const StepMetrics& me
     out.emplace_back("_timestamp", fmt::format("{:.3f}", metrics.time));
     out.emplace_back("_runtime", fmt::format("{:.3f}", std::max(0.0, metrics.time - start)));
   }
-  for (const auto& [name, value] : scalars(metrics)) {
-    if (std::isfinite(value)) out.emplace_back(name, json(value).dump());
+  for (const Scalar& point : scalars(metrics)) {
+    // A line of history has one step: the loss before any training is a value of step 1.
+    const char* name = point.step == metrics.step ? point.name : "loss/initial_validation";
+    if (std::isfinite(point.value)) out.emplace_back(name, json(point.value).dump());
   }
   return out;
 }
