@@ -140,12 +140,52 @@ TEST(Units, ReadsAndPrintsBytes) {
   EXPECT_EQ(format_bytes(Bytes(std::int64_t{5} << 49)), "2.50 PiB");
   EXPECT_EQ(format_bytes(Bytes(-(std::int64_t{3} << 39))), "-1.50 TiB");
   EXPECT_EQ(parse_bytes("2.5 PiB")->value(), std::int64_t{5} << 49);
+  for (const auto& [bytes, flag] :
+       std::vector<std::pair<std::int64_t, std::string>>{{1, "1MiB"},
+                                                         {300 << 20, "300MiB"},
+                                                         {(300 << 20) + 1, "301MiB"},
+                                                         {(std::int64_t{3} << 30) + 1, "3.01GiB"},
+                                                         {1076611LL << 20, "1.03TiB"}}) {
+    EXPECT_EQ(format_bytes_flag(Bytes(bytes)), flag);
+    EXPECT_GE(parse_bytes(flag)->value(), bytes);
+  }
+}
+
+TEST(Units, PrintsTimesCountsAndFlops) {
+  EXPECT_EQ(format_seconds(0), "0 s");
+  EXPECT_EQ(format_seconds(0.0008), "0.8 ms");
+  EXPECT_EQ(format_seconds(85e-6), "85 us");
+  EXPECT_EQ(format_seconds(0.42), "420 ms");
+  EXPECT_EQ(format_seconds(0.9996), "1.00 s");
+  EXPECT_EQ(format_seconds(-0.42), "-420 ms");
+  EXPECT_EQ(format_seconds(5.164), "5.16 s");
   EXPECT_EQ(format_seconds(185), "3m 05s");
   EXPECT_EQ(format_seconds(99.5 * 3600), "99h 30m");
   EXPECT_EQ(format_seconds(1000.0 * 3600), "41d 16h");
   EXPECT_EQ(format_seconds(1489998601.0 * 3600), "170K years");
   EXPECT_EQ(format_seconds(1e300).find("inf"), std::string::npos);
+  for (const auto& [seconds, text] : std::vector<std::pair<double, std::string>>{{0.0008, "0.8 ms"},
+                                                                                 {0.42, "420 ms"},
+                                                                                 {0.9996, "1 s"},
+                                                                                 {1.574, "1.6 s"},
+                                                                                 {18.9, "19 s"},
+                                                                                 {380, "6.3 min"},
+                                                                                 {357, "6 min"},
+                                                                                 {1570, "26 min"},
+                                                                                 {9000, "2.5 h"},
+                                                                                 {40 * 3600, "40 h"},
+                                                                                 {48 * 3600, "2 days"},
+                                                                                 {6e6, "69 days"},
+                                                                                 {1e8, "3.169 years"}}) {
+    EXPECT_EQ(format_estimate(seconds), text);
+  }
   EXPECT_EQ(format_count(134.5e6), "134M");
+  EXPECT_EQ(format_count(198.42), "198.4");
+  EXPECT_EQ(format_count(999900), "1M") << "not 1e+03K";
+  EXPECT_EQ(format_count(5e15), "5000T");
+  EXPECT_EQ(format_flops(1.218e18), "1.22 EFLOP");
+  EXPECT_EQ(format_flops(427e9), "427 GFLOP");
+  EXPECT_EQ(format_flops(0), "0 FLOP");
 }
 
 TEST(Check, ThrowsAnInternalErrorWithFileAndLine) {

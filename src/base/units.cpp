@@ -42,10 +42,22 @@ std::optional<Bytes> parse_bytes(std::string_view text) {
 
 namespace {
 
+constexpr double kMinute = 60, kHour = 3600, kDay = 24 * kHour, kYear = 365.25 * kDay;
+
 std::string print(const char* format, double value, const char* unit) {
   std::array<char, 64> buffer{};
   std::snprintf(buffer.data(), buffer.size(), format, value, unit);
   return buffer.data();
+}
+
+// The value with three digits, scaled so that fewer than four are before the point, and the unit of that scale. Above
+// the last unit more digits are before the point.
+template <std::size_t N>
+std::string scaled(double value, const std::array<const char*, N>& units) {
+  std::size_t unit = 0;
+  for (; unit + 1 < N && std::abs(value) >= 999.5; ++unit) value /= 1e3;
+  const bool long_number = std::abs(value) >= 999.5 && std::abs(value) < 1e6;
+  return print(long_number ? "%.0f%s" : "%.3g%s", value, units[unit]);
 }
 
 }  // namespace
@@ -61,19 +73,31 @@ std::string format_bytes(Bytes bytes) {
   return print("%.2f %s", b / (1024 * 1024 * kGiB), "PiB");
 }
 
+std::string format_bytes_flag(Bytes bytes) {
+  constexpr double kMiB = 1024.0 * 1024, kGiB = 1024 * kMiB, kTiB = 1024 * kGiB;
+  const double b = static_cast<double>(bytes.value());
+  const auto hundredths = [&](double unit) { return std::ceil(100 * b / unit) / 100; };
+  if (b <= kGiB) return print("%.0f%s", std::ceil(b / kMiB), "MiB");
+  if (b <= kTiB) return print("%.2f%s", hundredths(kGiB), "GiB");
+  return print("%.2f%s", hundredths(kTiB), "TiB");
+}
+
 std::string format_count(double count) {
-  const double a = std::abs(count);
-  if (a < 1e3) return print("%.4g%s", count, "");
-  if (a < 1e6) return print("%.3g%s", count / 1e3, "K");
-  if (a < 1e9) return print("%.3g%s", count / 1e6, "M");
-  if (a < 1e12) return print("%.3g%s", count / 1e9, "B");
-  return print("%.4g%s", count / 1e12, "T");
+  if (std::abs(count) < 1e3) return print("%.4g%s", count, "");
+  return scaled(count, std::array{"", "K", "M", "B", "T"});
+}
+
+std::string format_flops(double flops) {
+  return scaled(flops, std::array{" FLOP", " KFLOP", " MFLOP", " GFLOP", " TFLOP", " PFLOP", " EFLOP", " ZFLOP"});
 }
 
 std::string format_seconds(double seconds) {
-  constexpr double kHour = 3600, kDay = 24 * kHour, kYear = 365.25 * kDay;
   if (seconds >= 2 * kYear) return format_count(seconds / kYear) + " years";
-  if (seconds < 60) return print(seconds < 10 ? "%.2f %s" : "%.1f %s", seconds, "s");
+  if (seconds < 0) return "-" + format_seconds(-seconds);
+  if (seconds == 0) return "0 s";
+  if (seconds < 0.9995e-4) return print("%.3g %s", 1e6 * seconds, "us");
+  if (seconds < 0.9995) return print("%.3g %s", 1e3 * seconds, "ms");
+  if (seconds < kMinute) return print(seconds < 10 ? "%.2f %s" : "%.1f %s", seconds, "s");
   const auto whole = static_cast<long long>(seconds + 0.5);
   std::array<char, 64> buffer{};
   if (seconds >= 100 * kHour) {
@@ -84,6 +108,18 @@ std::string format_seconds(double seconds) {
     std::snprintf(buffer.data(), buffer.size(), "%lldh %02lldm", whole / 3600, whole / 60 % 60);
   }
   return buffer.data();
+}
+
+std::string format_estimate(double seconds) {
+  if (seconds >= 2 * kYear) return format_count(seconds / kYear) + " years";
+  const auto in = [&](double unit, const char* name) {
+    return print(seconds < 9.95 * unit ? "%.2g %s" : "%.0f %s", seconds / unit, name);
+  };
+  if (seconds < 0.9995) return in(1e-3, "ms");
+  if (seconds < 90) return in(1, "s");
+  if (seconds < 90 * kMinute) return in(kMinute, "min");
+  if (seconds < 2 * kDay) return in(kHour, "h");
+  return in(kDay, "days");
 }
 
 }  // namespace hawser

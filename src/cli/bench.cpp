@@ -9,6 +9,7 @@
 #include "base/printable.h"
 #include "base/result_file.h"
 #include "base/text.h"
+#include "base/units.h"
 #include "checkpoint/storage/posix.h"
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -130,8 +131,7 @@ void print_table(const train::BenchResult& result, const Recipe& recipe, const t
                               format_seconds(*std::ranges::max_element(result.steps)), ")"));
   std::snprintf(text, sizeof text, "%.1f", result.tokens_per_second);
   row("tokens/s", text);
-  std::snprintf(text, sizeof text, "%.1f GFLOP/s%s", result.model_flops_per_second / 1e9, world > 1 ? " per rank" : "");
-  row("model FLOP/s", text);
+  row("model FLOP/s", cat(format_flops(result.model_flops_per_second), "/s", world > 1 ? " per rank" : ""));
   row("checkpointing", result.checkpointing);
   row("planned memory", cat(format_bytes(Bytes(result.planned_bytes)), world > 1 ? " per rank" : ""));
   if (result.after.total > 0) {

@@ -176,9 +176,8 @@ void add_copies(Bench& bench, const models::Model& model, const plan::Layout& la
   const Storage x = bench.numbers(DType::f32, {kFloats}), y = bench.numbers(DType::f32, {kFloats});
   const double each = bench.time([&] { ops::copy(bench.stream(), {.x = x, .y = y}); });
   const double rate = 2.0 * kFloats * sizeof(float) / each, bytes = fused_bytes(model, layout);
-  char gib[32];
-  std::snprintf(gib, sizeof gib, "%.1f GiB", bytes / (1 << 30));
-  out.terms.push_back({.what = cat("fused kernels, ", gib, " at copy rate"),
+  const std::string size = format_bytes(Bytes(static_cast<std::int64_t>(bytes)));
+  out.terms.push_back({.what = cat("fused kernels, ", size, " at copy rate"),
                        .count = 1,
                        .each = bytes / rate,
                        .rate = rate,

@@ -134,12 +134,12 @@ esac
   const auto first = found.of("GPU 0"), second = found.of("GPU 1");
   ASSERT_EQ(first.size(), 2u);
   ASSERT_EQ(second.size(), 2u);
-  EXPECT_TRUE(first[0].starts_with("warning: NVIDIA H200, 12000 of 143771 MiB used, driver 570.86: ")) << first[0];
+  EXPECT_TRUE(first[0].starts_with("warning: NVIDIA H200, 11.72 GiB of 140.40 GiB used, driver 570.86: ")) << first[0];
   EXPECT_TRUE(first[1].starts_with("warning: clock 345 of 1980 MHz, power limit 500.00 of 700.00 W: ")) << first[1];
   EXPECT_NE(first[1].find("nvidia-smi -pl 700"), std::string::npos) << first[1];
   EXPECT_TRUE(second[0].starts_with("ok: ")) << second[0];
   EXPECT_TRUE(second[1].starts_with("ok: ")) << second[1];
-  EXPECT_TRUE(found.is("GPU in use", "warning", "process 4242 (python) holds 11900 MiB"));
+  EXPECT_TRUE(found.is("GPU in use", "warning", "process 4242 (python) holds 11.62 GiB"));
 }
 
 TEST_F(Doctor, LeavesNothingWhenInterrupted) {

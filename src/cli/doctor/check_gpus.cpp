@@ -43,11 +43,18 @@ double number(const std::string& text) {
   return end == text.c_str() ? -1 : value;
 }
 
+// Memory as nvidia-smi reports it, in MiB; other texts, such as "[N/A]", are not changed.
+std::string memory_text(const std::string& mebibytes) {
+  const double value = number(mebibytes);
+  return value < 0 ? mebibytes : format_bytes(Bytes(static_cast<std::int64_t>(value) << 20));
+}
+
 // One GPU as nvidia-smi reports it; works in builds without CUDA.
 void check_one(const std::vector<std::string>& gpu, Findings& out) {
   const std::string check = "GPU " + gpu[0];
   const double used = number(gpu[3]), total = number(gpu[4]);
-  const std::string memory = cat(gpu[1], ", ", gpu[3], " of ", gpu[4], " MiB used, driver ", gpu[2]);
+  const std::string memory =
+      cat(gpu[1], ", ", memory_text(gpu[3]), " of ", memory_text(gpu[4]), " used, driver ", gpu[2]);
   if (total > 0 && used > 0.05 * total) {
     out.warn(check, memory, "other processes use a part, and plans assume all of it",
              "end them (listed below), or set --memory to what is free");
@@ -107,7 +114,7 @@ void check_gpus(bool wanted, Findings& out) {
   }
   for (const auto& user : ask("--query-compute-apps=pid,process_name,used_memory")) {
     if (user.size() >= 3) {
-      out.warn("GPU in use", cat("process ", user[0], " (", user[1], ") holds ", user[2], " MiB"),
+      out.warn("GPU in use", cat("process ", user[0], " (", user[1], ") holds ", memory_text(user[2])),
                "another process uses this GPU", cat("if it is yours and no longer needed: kill ", user[0]));
     }
   }

@@ -117,7 +117,8 @@ void check_memory(Findings& out) {
                 "end processes that use memory (top, then M)");
   } else if (free < machine.memory / 4) {
     out.warn("memory", value, "most of it is in use; `hawser plan` assumes all of it",
-             cat("--memory ", free / kMiB * 9 / 10, "MiB, divided by the ranks; or end processes that use memory"));
+             cat("--memory ", format_bytes_flag(Bytes(free / 10 * 9)),
+                 ", divided by the ranks; or end processes that use memory"));
   } else {
     out.ok("memory", value, "shared by the ranks of a CPU run");
   }

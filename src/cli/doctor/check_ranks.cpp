@@ -165,9 +165,7 @@ void check_ranks(const DoctorOptions& options, Findings& out) {
   }
   const double small = json.value("small_s", 0.0), large = json.value("large_s", 0.0);
   const double rate = json.value("large_bytes", 0.0) / std::max(large, 1e-9);
-  std::array<char, 64> time{};
-  std::snprintf(time.data(), time.size(), small < 1e-3 ? "%.0f us" : "%.3g ms", small * (small < 1e-3 ? 1e6 : 1e3));
-  const std::string value = cat(ranks, " ranks all-reduce 4 bytes in ", time.data(), ", 16 MiB at ",
+  const std::string value = cat(ranks, " ranks all-reduce 4 bytes in ", format_seconds(small), ", 16 MiB at ",
                                 format_bytes(Bytes(std::int64_t(rate))), "/s; total ", format_seconds(seconds));
   const int cores = usable_cores();
   if (ranks > cores) {
