@@ -8,8 +8,8 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/doctor/findings.h"
+#include "cli/doing.h"
 #include "cli/line.h"
-#include "launch/environment.h"
 
 namespace hawser::cli {
 namespace {
@@ -20,24 +20,6 @@ using checks::State;
 struct Check {
   std::string doing;  // shown while the check runs
   std::function<void(Findings&)> run;
-};
-
-// Shows the current check on a terminal; erased at the end.
-class Doing {
- public:
-  explicit Doing(const std::string& what) {
-    if (!terminal_.is_terminal) return;
-    std::fprintf(stderr, "\r\033[K%s ...", what.c_str());
-    std::fflush(stderr);
-  }
-  ~Doing() {
-    if (terminal_.is_terminal) std::fputs("\r\033[K", stderr);
-  }
-  Doing(const Doing&) = delete;
-  Doing& operator=(const Doing&) = delete;
-
- private:
-  Terminal terminal_ = user_terminal();
 };
 
 }  // namespace

@@ -6,9 +6,12 @@
 #include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/doing.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "device/device.h"
 #include "models/families.h"
+#include "plan/disk.h"
 #include "plan/report.h"
 #include "plan/target.h"
 
@@ -38,15 +41,28 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
   const models::Model model(description);
   const plan::Machine machine = plan::this_machine();
   const plan::Forecaster forecaster(recipe, model, world, target, machine, threads_of_a_rank(recipe, machine, world));
-  const plan::Forecast forecast = forecaster.forecast();
-  const std::vector<plan::Suggestion> suggestions =
-      forecast.fits() ? std::vector<plan::Suggestion>() : forecaster.suggestions(plan::kSuggestions);
+  plan::PlanFacts facts;
+  if (recipe.train.steps > 0) facts.steps = recipe.train.steps;
+  const plan::Forecast forecast = [&] {
+    const Doing doing("planning");
+    plan::Forecast out = forecaster.forecast();
+    if (!out.fits()) facts.alternatives = forecaster.alternatives();
+    return out;
+  }();
+  facts.disk = plan::disk_use(recipe, model, facts.steps, forecast.time.seconds);
+  const bool here = target.is_this_cpu() || (target.cuda && cuda_info().devices > 0);
+  if (here && !recipe.output.empty()) facts.free_disk = plan::free_disk(resolve_path(recipe, recipe.output));
   if (options.common.json) {
-    std::puts(plan::plan_json(recipe, model, target, forecast, suggestions).c_str());
+    std::puts(plan::plan_json(recipe, model, target, forecast, facts).c_str());
   } else {
-    std::fputs(printable(plan::plan_text(recipe, model, target, forecast), Newlines::keep).c_str(), stdout);
+    std::fputs(printable(plan::plan_text(recipe, model, target, forecast, facts), Newlines::keep).c_str(), stdout);
   }
-  if (!forecast.fits()) throw Error(ExitCode::does_not_fit, plan::rejection(recipe, forecast, suggestions));
+  if (facts.free_disk && facts.disk.total() > *facts.free_disk) {
+    print("warning: ", cat("the run takes up to ", format_bytes(Bytes(facts.disk.total())), " of disk, and ",
+                           format_bytes(Bytes(*facts.free_disk)), " are free for ", recipe.output, "; try ",
+                           facts.disk.kept > 1 ? "--set checkpoint.keep_last=1, or " : "", "another output"));
+  }
+  if (!forecast.fits()) throw Error(ExitCode::does_not_fit, plan::rejection(recipe, forecast, facts.alternatives));
   return 0;
 }
 

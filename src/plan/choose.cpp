@@ -17,8 +17,6 @@ namespace hawser::plan {
 
 namespace {
 
-// The search plans at most this number of micro-batches: later ones are like the second.
-constexpr int kSearchedMicroBatches = 2;
 constexpr int kMaxMixes = 8;  // for each candidate that recomputes least in a mix
 // Maximum number of neighbours to plan, and maximum number of their blocks times micro-batches, for large models.
 constexpr int kMaxNeighbours = 64, kNeighbourBlocks = 768;
@@ -49,6 +47,10 @@ class Forecaster::Choice {
     const auto min = std::min_element(
         candidates.begin(), candidates.end(),
         [](const PolicyCandidate& a, const PolicyCandidate& b) { return a.needed_bytes < b.needed_bytes; });
+    if (min->needed_bytes > static_cast<double>(on_.capacity_) &&
+        on_.layout_of(recipe_).micro_batches > kSearchedMicroBatches) {
+      return on_.extrapolated(with_policies(recipe_, uniform(min->policy)));
+    }
     const PolicyCandidates policies(candidates, blocks_);
     // The step with all micro-batches may need a little more than the short one; then search again with a lower limit.
     double limit = (1 - kAutoMargin) * static_cast<double>(on_.capacity_);

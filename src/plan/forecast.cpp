@@ -54,7 +54,33 @@ Recipe Forecaster::shortened(const Recipe& recipe, int micro_batches) const {
 
 Forecast Forecaster::forecast() const {
   if (is_automatic(recipe_.memory)) return choose(recipe_);
+  if (layout_of(recipe_).micro_batches > kSearchedMicroBatches) {
+    const Recipe two = shortened(recipe_, kSearchedMicroBatches);
+    if (!forecast(two, model_, program::Placing::estimate).fits()) return extrapolated(recipe_);
+  }
   return forecast(recipe_, model_, program::Placing::offsets);
+}
+
+Forecast Forecaster::extrapolated(const Recipe& recipe) const {
+  const auto start = std::chrono::steady_clock::now();
+  const Forecast one = forecast(shortened(recipe, 1), model_, program::Placing::estimate);
+  Forecast out = forecast(shortened(recipe, 2), model_, program::Placing::offsets);
+  out.layout = layout_of(recipe);
+  const double more = out.layout.micro_batches - 2;
+  const auto add = [&](double& two, double first) { two += more * (two - first); };
+  add(out.costs.flops, one.costs.flops);
+  add(out.costs.model_flops, one.costs.model_flops);
+  add(out.time.seconds, one.time.seconds);
+  const auto at = [](const std::map<std::string, double>& in, const std::string& key) {
+    const auto found = in.find(key);
+    return found == in.end() ? 0.0 : found->second;
+  };
+  for (auto& [group, bytes] : out.costs.traffic) add(bytes, at(one.costs.traffic, group));
+  for (auto& [what, seconds] : out.time.busy) add(seconds, at(one.time.busy, what));
+  out.tokens_per_second = static_cast<double>(recipe.train.global_batch_size) *
+                          static_cast<double>(recipe.data.sequence_length) / out.time.seconds;
+  out.planning_seconds = seconds_since(start);
+  return out;
 }
 
 Forecast Forecaster::forecast(const Recipe& recipe, const models::Model& model, program::Placing placing) const {
@@ -90,12 +116,20 @@ std::string does_not_fit(const Recipe& recipe, std::int64_t capacity, std::int64
 
 }  // namespace
 
-std::string rejection(const Recipe& recipe, const Forecast& forecast, const std::vector<Suggestion>& suggestions) {
+std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alternatives& alternatives) {
+  const std::vector<Suggestion>& suggestions = alternatives.suggestions;
   std::string out = does_not_fit(recipe, forecast.capacity, forecast.needed(), "");
+  std::string ranks;
+  if (const auto& more = alternatives.ranks) {
+    ranks = cat("\nit fits from ", more->flags(), " (", format_bytes(Bytes(more->needed)), " per rank)");
+  }
   if (suggestions.empty()) {
-    return out +
-           "\nno settings were found that fit and keep sequence length and global batch; more ranks or more memory per "
-           "rank are needed";
+    return out + cat("\nno settings were found that fit ", plural(forecast.layout.mesh.world(), "rank"),
+                     " and keep sequence length and global batch",
+                     !ranks.empty() ? ranks
+                     : forecast.layout.device == DeviceKind::cuda
+                         ? "; try shorter sequences or more memory per rank"
+                         : "; try shorter sequences, more memory per rank, or GPUs (hawser plan --target h200)");
   }
   out += cat("\n", suggestions.size() < kSuggestions ? "only " : "",
              plural(static_cast<std::int64_t>(suggestions.size()), "way"),
@@ -105,15 +139,14 @@ std::string rejection(const Recipe& recipe, const Forecast& forecast, const std:
     out += cat("\n  ", suggestion.flags(), "   (", format_bytes(Bytes(suggestion.needed)), ", ",
                format_count(suggestion.tokens_per_second), " tokens/s)");
   }
-  return out;
+  return out + ranks;
 }
 
 void check_capacity(const Recipe& recipe, const models::Model& model, int world, int threads, const Machine& machine,
                     const std::string& target) {
   const Forecaster forecaster(recipe, model, world, load_target(target), machine, threads);
   const Forecast forecast = forecaster.forecast();
-  if (!forecast.fits())
-    throw Error(ExitCode::does_not_fit, rejection(recipe, forecast, forecaster.suggestions(kSuggestions)));
+  if (!forecast.fits()) throw Error(ExitCode::does_not_fit, rejection(recipe, forecast, forecaster.alternatives()));
 }
 
 void check_capacity(const Recipe& recipe, const models::Model& model, const Layout& layout, step::Purpose purpose,

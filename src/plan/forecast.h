@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,20 @@ struct Suggestion {
   std::string flags() const;  // "--set A=B --set C=D"
 };
 
+// A number of ranks on which a recipe fits, and the changes that it needs there.
+struct FittingRanks {
+  int ranks = 0;
+  std::vector<Change> changes;  // a global batch that divides over the ranks; all state sharded, checkpointing auto
+  std::int64_t needed = 0;
+  std::string flags() const;  // "--ranks 16 --set train.global_batch_size=16"
+};
+
+// What to change if a recipe does not fit.
+struct Alternatives {
+  std::vector<Suggestion> suggestions;  // on as many ranks
+  std::optional<FittingRanks> ranks;
+};
+
 class Forecaster {
  public:
   // Borrows recipe and model. The recipe has passed config's checks for `world` ranks. `threads`: per rank, on the CPU.
@@ -70,10 +85,15 @@ class Forecaster {
 
   // For memory.activation_checkpointing: auto, the forecast of the chosen policies: those of the fastest step that
   // needs at most 1 - kAutoMargin of the capacity, or, if none fits, those with the minimum memory. Equal arguments
-  // give equal choices.
+  // give equal choices. A recipe of many micro-batches that clearly does not fit is planned with the first two: its
+  // memory may be a little too low.
   Forecast forecast() const;
   // Up to `count` settings whose complete plans fit, fastest first; takes at most seconds. Empty if none was found.
   std::vector<Suggestion> suggestions(int count) const;
+  // The first of twice, four times, ... as many ranks (powers of two) on which the recipe fits; first unchanged but for
+  // the batch, then with all state sharded and checkpointing auto. None on a CPU whose ranks share its memory.
+  std::optional<FittingRanks> fitting_ranks() const;
+  Alternatives alternatives() const;
 
  private:
   class Search;
@@ -82,8 +102,13 @@ class Forecaster {
   // The recipe with at most `micro_batches` micro-batches per step.
   Recipe shortened(const Recipe& recipe, int micro_batches) const;
   Forecast choose(const Recipe& recipe) const;
+  // A forecast from the plans of one and of two micro-batches: later ones take as long as the second.
+  Forecast extrapolated(const Recipe& recipe) const;
   // Treats auto as none.
   Forecast forecast(const Recipe& recipe, const models::Model& model, program::Placing placing) const;
+
+  // Micro-batches after this one are like it.
+  static constexpr int kSearchedMicroBatches = 2;
 
   const Recipe& recipe_;
   const models::Model& model_;
@@ -96,8 +121,8 @@ class Forecaster {
 
 constexpr int kSuggestions = 3;
 
-// The message about a recipe that does not fit: needed memory, available memory, and the suggestions.
-std::string rejection(const Recipe& recipe, const Forecast& forecast, const std::vector<Suggestion>& suggestions);
+// The message about a recipe that does not fit: needed memory, available memory, and what to change.
+std::string rejection(const Recipe& recipe, const Forecast& forecast, const Alternatives& alternatives);
 
 // Throws Error(ExitCode::does_not_fit) with rejection() if the recipe needs more than a rank may use. Allocates little
 // and does not communicate: every rank may call it, or the process that starts them.

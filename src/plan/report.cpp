@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "config/config.h"
 #include "plan/host_snapshot.h"
 
@@ -37,7 +38,9 @@ std::string row(const std::string& name, const std::string& value, const std::st
 }
 
 std::string percent(double part, double whole) {
-  return whole > 0 ? cat(static_cast<int>(std::lround(100 * part / whole)), "%") : "";
+  if (whole <= 0) return "";
+  const long rounded = std::lround(100 * part / whole);
+  return rounded == 0 && part > 0 ? "<1%" : cat(rounded, "%");
 }
 
 std::string precision_text(const Layout& layout) {
@@ -60,18 +63,70 @@ std::int64_t snapshot_of(const Costs& costs) {
   return snapshot_bytes(costs.peak_bytes_by_category.at("optimizer state"));
 }
 
+std::string devices_text(int world, const Target& target) {
+  const std::string ranks = plural(world, "rank", "ranks");
+  if (!target.is_this_cpu()) return cat("on ", ranks, ", one ", target.name, " each (", target.about, ")\n");
+  const std::string model = cpu_model();
+  return cat("on ", ranks, " of this machine's CPU", model.empty() ? "" : ": " + model, ", ",
+             plural(this_machine().cores, "core", "cores"), "\ntarget: ", target.name, " (", target.about, ")\n");
+}
+
+std::string disk_summary(const DiskUse& disk, std::optional<std::int64_t> free) {
+  const bool fits = !free || disk.total() <= *free;
+  return cat("disk: ", fits ? "" : "does not fit: ", format_bytes(Bytes(disk.total())), ", ",
+             plural(disk.checkpoints(), "checkpoint", "checkpoints"), " of ", format_bytes(Bytes(disk.checkpoint)),
+             free ? cat("; ", format_bytes(Bytes(*free)), " free") : "", "\n");
+}
+
+std::string disk_table(const Recipe& recipe, const models::Model& model, const PlanFacts& facts) {
+  const DiskUse& disk = facts.disk;
+  const auto bytes = [](std::int64_t count) { return format_bytes(Bytes(count)); };
+  std::string out = "\ndisk, at most\n";
+  out += row("one checkpoint", bytes(disk.checkpoint), "float32 weights and two moments");
+  const int kept = disk.kept + (disk.writing ? 1 : 0);
+  out += row("checkpoints", bytes(kept * disk.checkpoint),
+             cat(kept, disk.writing ? cat(": checkpoint.keep_last ", recipe.checkpoint.keep_last, ", one being written")
+                                    : cat(" of checkpoint.keep_last ", recipe.checkpoint.keep_last)));
+  if (disk.best) out += row("best", bytes(disk.checkpoint), "OUTPUT/best, if its checkpoint is no longer kept");
+  if (disk.prepared > 0) out += row("prepared data", bytes(disk.prepared), "estimated from the size of the files");
+  out += row("total", bytes(disk.total()),
+             facts.free_disk ? cat(disk.total() <= *facts.free_disk ? "of " : "does not fit: ", bytes(*facts.free_disk),
+                                   " free for OUTPUT")
+                             : "");
+  return out + row("an export, in addition", bytes(4 * model.parameters()), "in float32, with `hawser export`");
+}
+
 }  // namespace
 
-std::string plan_text(const Recipe& recipe, const models::Model& model, const Target& target,
-                      const Forecast& forecast) {
+std::string headline(const Forecast& forecast, const PlanFacts& facts) {
+  if (!forecast.fits()) {
+    const auto& [suggestions, ranks] = facts.alternatives;
+    std::string out = cat("does not fit: needs ", format_bytes(Bytes(forecast.needed())), " per rank, has ",
+                          format_bytes(Bytes(forecast.capacity)));
+    if (!suggestions.empty()) out += "; fits with " + suggestions.front().flags();
+    if (ranks && (suggestions.empty() || ranks->changes.empty()))
+      out += (suggestions.empty() ? "; fits from " : ", or from ") + ranks->flags();
+    return out;
+  }
+  std::string out = cat("fits; ", format_estimate(forecast.time.seconds), " a step");
+  if (facts.steps) {
+    out += cat("; ", plural(*facts.steps, "step", "steps"), " about ",
+               format_estimate(static_cast<double>(*facts.steps) * forecast.time.seconds));
+  }
+  return out;
+}
+
+std::string plan_text(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast,
+                      const PlanFacts& facts) {
   const Layout& layout = forecast.layout;
   const Costs& costs = forecast.costs;
   const int world = layout.mesh.world();
-  std::string out =
-      cat(recipe.name.empty() ? "plan" : recipe.name, ": ", format_count(static_cast<double>(model.parameters())),
-          " parameters, ", plural(recipe.train.global_batch_size, "sequence", "sequences"), " of ",
-          with_commas(recipe.data.sequence_length), " tokens per step\n");
-  out += cat("on ", plural(world, "rank", "ranks"), ", one ", target.name, " each (", target.about, ")\n");
+  std::string out = cat(recipe.name.empty() ? "plan" : recipe.name, ": ", headline(forecast, facts), "\n",
+                        disk_summary(facts.disk, facts.free_disk), "\n");
+  out += cat(format_count(static_cast<double>(model.parameters())), " parameters, ",
+             plural(recipe.train.global_batch_size, "sequence", "sequences"), " of ",
+             with_commas(recipe.data.sequence_length), " tokens per step\n");
+  out += devices_text(world, target);
   out += cat("layout: context ", layout.mesh.context, ", parameters ",
              layout.parts() > 1 ? cat("sharded over ", layout.parts()) : std::string("unsharded"), ", ",
              layout.mesh.replicas() > 1 ? cat(layout.mesh.replicas(), " replicas, ") : "",
@@ -107,18 +162,19 @@ std::string plan_text(const Recipe& recipe, const models::Model& model, const Ta
   }
 
   out += "\nper step and rank\n";
-  out += row("FLOPs", format_count(costs.flops), "GEMMs and attention, including recompute");
-  out += row("model FLOPs", format_count(costs.model_flops), "forward and backward without recompute");
+  out += row("FLOPs", format_flops(costs.flops), "GEMMs and attention, including recompute");
+  out += row("model FLOPs", format_flops(costs.model_flops), "forward and backward without recompute");
   for (const auto& [group, bytes] : costs.traffic) out += row("sent, " + group, bytes_text(bytes));
   for (const auto& [what, seconds] : forecast.time.busy) out += row("busy, " + what, format_seconds(seconds));
   out += row("predicted time", format_seconds(forecast.time.seconds));
   out += row("predicted tokens/s", format_count(forecast.tokens_per_second),
              cat(format_count(forecast.tokens_per_second / world), " per rank"));
+  out += disk_table(recipe, model, facts);
   return out;
 }
 
 std::string plan_json(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast,
-                      const std::vector<Suggestion>& suggestions) {
+                      const PlanFacts& facts) {
   const Layout& layout = forecast.layout;
   const Costs& costs = forecast.costs;
   nlohmann::ordered_json out{{"name", recipe.name},
@@ -148,16 +204,32 @@ std::string plan_json(const Recipe& recipe, const models::Model& model, const Ta
   out["model_flops"] = costs.model_flops;
   out["bytes_sent"] = costs.traffic;
   out["seconds"] = forecast.time.seconds;
+  if (facts.steps) {
+    out["steps"] = *facts.steps;
+    out["run_seconds"] = static_cast<double>(*facts.steps) * forecast.time.seconds;
+  }
   out["busy_seconds"] = forecast.time.busy;
   out["tokens_per_second"] = forecast.tokens_per_second;
+  out["disk"] = {{"checkpoint", facts.disk.checkpoint},
+                 {"checkpoints", facts.disk.checkpoints()},
+                 {"prepared", facts.disk.prepared},
+                 {"total", facts.disk.total()}};
+  if (facts.free_disk) out["disk"]["free"] = *facts.free_disk;
   out["fits"] = forecast.fits();
+  const auto set_of = [](const std::vector<Change>& changes) {
+    nlohmann::ordered_json set = nlohmann::ordered_json::array();
+    for (const Change& change : changes) set.push_back(change.key + "=" + change.value);
+    return set;
+  };
   if (!forecast.fits()) {
     out["suggestions"] = nlohmann::ordered_json::array();
-    for (const Suggestion& suggestion : suggestions) {
-      nlohmann::ordered_json set = nlohmann::ordered_json::array();
-      for (const Change& change : suggestion.changes) set.push_back(change.key + "=" + change.value);
-      out["suggestions"].push_back(
-          {{"set", set}, {"needed", suggestion.needed}, {"tokens_per_second", suggestion.tokens_per_second}});
+    for (const Suggestion& suggestion : facts.alternatives.suggestions) {
+      out["suggestions"].push_back({{"set", set_of(suggestion.changes)},
+                                    {"needed", suggestion.needed},
+                                    {"tokens_per_second", suggestion.tokens_per_second}});
+    }
+    if (const auto& ranks = facts.alternatives.ranks) {
+      out["fits_from"] = {{"ranks", ranks->ranks}, {"set", set_of(ranks->changes)}, {"needed", ranks->needed}};
     }
   }
   out["planning_seconds"] = forecast.planning_seconds;

@@ -1,16 +1,32 @@
 // The output of `hawser plan`: text (up to 100 columns) and JSON.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "plan/disk.h"
 #include "plan/forecast.h"
 
 namespace hawser::plan {
 
-std::string plan_text(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast);
+// What a plan prints besides the forecast.
+struct PlanFacts {
+  std::optional<std::int64_t> steps;  // of the run; none if it depends on data that are not read yet
+  DiskUse disk;
+  std::optional<std::int64_t> free_disk;  // for the output folder; none on another machine than this
+  Alternatives alternatives;              // if the recipe does not fit
+};
 
-// One JSON object in one line. Contains `suggestions` only if the recipe does not fit.
+// "fits; 1.6 s a step; 1,000 steps about 26 min", or "does not fit: needs 87.68 GiB per rank, has 60.00 GiB; fits with
+// --set parallel.context_parallel_degree=2, or from --ranks 16".
+std::string headline(const Forecast& forecast, const PlanFacts& facts);
+
+// The headline comes first.
+std::string plan_text(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast,
+                      const PlanFacts& facts);
+
+// One JSON object in one line. Contains `suggestions` and `fits_from` only if the recipe does not fit.
 std::string plan_json(const Recipe& recipe, const models::Model& model, const Target& target, const Forecast& forecast,
-                      const std::vector<Suggestion>& suggestions);
+                      const PlanFacts& facts);
 
 }  // namespace hawser::plan

@@ -4,6 +4,7 @@
 // blocks, so two small plans predict the full one. Settings that are predicted to fit get a complete plan, fastest
 // first, and only those that then fit are suggested. Checkpointing stays as it is or becomes `auto` (choose.cpp).
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <set>
 
@@ -54,6 +55,12 @@ std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
   return out;
 }
 
+// Whether float32 weights and moments, sharded over a number of ranks, fit in a rank's capacity.
+bool state_fits(const models::Model& model, int shards, std::int64_t capacity) {
+  constexpr double kBytesPerParameter = 12;
+  return kBytesPerParameter * static_cast<double>(model.parameters()) / shards <= static_cast<double>(capacity);
+}
+
 // The `max` values nearest to `now`, in order of distance, beginning with `now`.
 template <class Number>
 std::vector<Number> nearest_few(std::vector<Number> values, Number now, std::size_t max) {
@@ -88,6 +95,7 @@ class Forecaster::Search {
   }
 
   std::vector<Suggestion> run(int count) {
+    if (!state_fits(on_.model_, on_.world_, on_.capacity_)) return {};
     find_candidates();
     std::stable_sort(candidates_.begin(), candidates_.end(),
                      [](const Candidate& a, const Candidate& b) { return a.score() > b.score(); });
@@ -268,6 +276,48 @@ class Forecaster::Search {
 
 std::vector<Suggestion> Forecaster::suggestions(int count) const {
   return Search(*this).run(count);
+}
+
+std::string FittingRanks::flags() const {
+  std::string out = cat("--ranks ", ranks);
+  for (const Change& change : changes) out += " " + change.flag();
+  return out;
+}
+
+std::optional<FittingRanks> Forecaster::fitting_ranks() const {
+  constexpr int kMaxGpus = 4096, kMaxProcesses = 128;
+  if (target_.is_this_cpu() && !recipe_.memory.capacity) return std::nullopt;
+  Recipe sharded = recipe_;
+  sharded.parallel.hybrid_shard_degree = 0;
+  sharded.memory.activation_checkpointing = Checkpointing::automatic;
+  sharded.memory.per_layer.clear();
+  for (const Recipe& base : {recipe_, sharded}) {
+    for (int world = static_cast<int>(std::bit_ceil(static_cast<unsigned>(world_) + 1));
+         world <= (target_.cuda ? kMaxGpus : kMaxProcesses); world *= 2) {
+      Recipe recipe = base;
+      const int data_ranks = std::max(1, world / recipe.parallel.context_parallel_degree);
+      recipe.train.global_batch_size =
+          round_up(recipe.train.global_batch_size, data_ranks * recipe.train.micro_batch_size);
+      Problems problems;
+      check_layout(recipe, world, problems);
+      if (!problems.empty()) continue;
+      const int shards =
+          comm::mesh_sizes(world, recipe.parallel.hybrid_shard_degree, recipe.parallel.context_parallel_degree)
+              .shard_ranks();
+      if (!state_fits(model_, shards, capacity_)) continue;
+      const Forecast there = Forecaster(recipe, model_, world, target_, machine_, threads_).forecast();
+      if (!there.fits()) continue;
+      std::vector<Change> changes = changes_between(recipe_, recipe);
+      if (recipe.train.global_batch_size != recipe_.train.global_batch_size)
+        changes.push_back({"train.global_batch_size", cat(recipe.train.global_batch_size)});
+      return FittingRanks{world, std::move(changes), there.needed()};
+    }
+  }
+  return std::nullopt;
+}
+
+Alternatives Forecaster::alternatives() const {
+  return {suggestions(kSuggestions), fitting_ranks()};
 }
 
 }  // namespace hawser::plan

@@ -240,6 +240,15 @@ Machine this_machine() {
   return machine;
 }
 
+std::string cpu_model() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    const std::size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "";
+}
+
 std::int64_t free_host_memory() {
   std::int64_t free = this_machine().memory;
   std::ifstream in("/proc/meminfo");

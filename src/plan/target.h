@@ -40,6 +40,8 @@ struct Target {
   ComputeRates bf16, float32;
   std::vector<Link> links;
 
+  // Its ranks run on the machine that plans: their memory is that machine's.
+  bool is_this_cpu() const { return !cuda && capacity == 0; }
   const ComputeRates& rates(DType dtype) const { return dtype == DType::bf16 ? bf16 : float32; }
   // The link of a group whose members' ranks are in [first, last].
   const Link& link(int first, int last) const;
@@ -68,6 +70,9 @@ struct Machine {
   bool bf16_units = false;  // its CPU multiplies bf16 in hardware (AVX512_BF16, AMX_BF16)
 };
 Machine this_machine();
+
+// Name of this machine's CPU as the system gives it: "AMD EPYC 9B14"; "" if unknown.
+std::string cpu_model();
 
 // Bytes of this machine's memory that are available now, as reported by the system.
 std::int64_t free_host_memory();

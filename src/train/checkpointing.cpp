@@ -40,8 +40,7 @@ std::string choose_checkpointing(Recipe& recipe, plan::Layout& layout, const mod
     const plan::Forecaster forecaster(recipe, model, layout.mesh.world(), target, machine, layout.threads);
     const plan::Forecast forecast = forecaster.forecast();
     if (!forecast.fits()) {
-      throw Error(ExitCode::does_not_fit,
-                  plan::rejection(recipe, forecast, forecaster.suggestions(plan::kSuggestions)));
+      throw Error(ExitCode::does_not_fit, plan::rejection(recipe, forecast, forecaster.alternatives()));
     }
     MemoryRecipe chosen;
     chosen.per_layer = forecast.checkpointing();

@@ -48,15 +48,6 @@ std::vector<report::RecipeEntry> entries(const Recipe& recipe) {
   return out;
 }
 
-std::string cpu_model() {
-  std::ifstream in("/proc/cpuinfo");
-  for (std::string line; std::getline(in, line);) {
-    const std::size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "";
-}
-
 std::string mesh_text(const MeshSizes& mesh) {
   return fmt::format("{} x {} ranks that shard, in context-parallel groups of {}", mesh.replicate,
                      mesh.shard * mesh.context, mesh.context);
@@ -71,7 +62,7 @@ report::Table environment(const RunPlace& place) {
     out.emplace_back("host", system.nodename);
     out.emplace_back("system", cat(system.sysname, " ", system.release, " ", system.machine));
   }
-  if (const std::string model = cpu_model(); !model.empty()) out.emplace_back("CPU", model);
+  if (const std::string model = plan::cpu_model(); !model.empty()) out.emplace_back("CPU", model);
   out.emplace_back("cores", cat(machine.cores));
   out.emplace_back("memory", format_bytes(Bytes(machine.memory)));
   if (layout.device == DeviceKind::cuda) {

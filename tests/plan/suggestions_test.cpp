@@ -33,7 +33,7 @@ TEST(Suggestions, AreRankedFitKeepTheBatchAndRun) {
   ASSERT_FALSE(tight.forecast().fits());
   const std::vector<plan::Suggestion> suggestions = tight.suggestions(plan::kSuggestions);
   ASSERT_EQ(suggestions.size(), 3u);
-  std::printf("%s\n", plan::rejection(recipe, tight.forecast(), suggestions).c_str());
+  std::printf("%s\n", plan::rejection(recipe, tight.forecast(), {suggestions, {}}).c_str());
   double before = 1e300;
   for (const plan::Suggestion& suggestion : suggestions) {
     EXPECT_LE(suggestion.tokens_per_second, before);
@@ -80,8 +80,84 @@ TEST(Suggestions, ARejectionIsExitCodeFourAndReportsFewerSuggestions) {
   ASSERT_FALSE(suggestions.empty());
   for (const plan::Suggestion& suggestion : suggestions) EXPECT_LE(suggestion.needed, recipe.memory.capacity->value());
   EXPECT_LT(suggestions.size(), 3u);
-  EXPECT_NE(plan::rejection(recipe, forecaster(recipe, model).forecast(), suggestions).find("only "),
+  EXPECT_NE(plan::rejection(recipe, forecaster(recipe, model).forecast(), {suggestions, {}}).find("only "),
             std::string::npos);
+}
+
+models::ModelDescription llama_70b() {
+  return testing::llama_description({.width = 8192,
+                                     .heads = 64,
+                                     .kv_heads = 8,
+                                     .head_dim = 128,
+                                     .inner = 28672,
+                                     .vocabulary = 128256,
+                                     .blocks = 80,
+                                     .tied = false});
+}
+
+// A model far too large for the ranks: the answer comes without a plan of all micro-batches, and names ranks that are
+// enough.
+TEST(Suggestions, NameTheRanksOnWhichALargeModelFits) {
+  const models::Model model(llama_70b());
+  Recipe recipe = small_recipe();
+  recipe.data.sequence_length = 16384;
+  recipe.train.global_batch_size = 64;
+  recipe.train.micro_batch_size = 1;
+  recipe.memory.activation_checkpointing = Checkpointing::full;
+  const auto on = [&](const Recipe& with, int world, const char* target) {
+    return plan::Forecaster(with, model, world, plan::load_target(target), plan::this_machine(), 1);
+  };
+  const plan::Forecast two = on(recipe, 2, "h200").forecast();
+  EXPECT_FALSE(two.fits());
+  EXPECT_EQ(two.layout.micro_batches, 32);
+  const plan::Alternatives instead = on(recipe, 2, "h200").alternatives();
+  EXPECT_TRUE(instead.suggestions.empty()) << "the state alone needs 420 GB a rank";
+  ASSERT_TRUE(instead.ranks);
+  EXPECT_EQ(instead.ranks->flags(), cat("--ranks ", instead.ranks->ranks));
+  EXPECT_TRUE(on(recipe, instead.ranks->ranks, "h200").forecast().fits());
+  EXPECT_FALSE(on(recipe, instead.ranks->ranks / 2, "h200").forecast().fits());
+  const std::string line = plan::rejection(recipe, two, instead);
+  EXPECT_NE(line.find(cat("it fits from --ranks ", instead.ranks->ranks, " (")), std::string::npos) << line;
+  // Processes of one CPU share its memory, so more of them do not help.
+  EXPECT_FALSE(on(recipe, 2, "cpu").fitting_ranks());
+
+  // The flags are enough for a recipe with a smaller batch, replicas and no recompute.
+  recipe.train.global_batch_size = 4;
+  recipe.parallel.hybrid_shard_degree = 2;
+  recipe.memory.activation_checkpointing = Checkpointing::none;
+  const auto more = on(recipe, 2, "h200").fitting_ranks();
+  ASSERT_TRUE(more);
+  std::vector<std::string> flags;
+  for (const plan::Change& change : more->changes) flags.push_back(change.key + "=" + change.value);
+  EXPECT_EQ(flags, (std::vector<std::string>{"memory.activation_checkpointing=auto", "parallel.hybrid_shard_degree=0",
+                                             cat("train.global_batch_size=", more->ranks)}));
+  const Recipe typed = override_recipe(recipe, flags);
+  Problems problems;
+  check_layout(typed, more->ranks, problems);
+  EXPECT_TRUE(problems.empty()) << problems.lines();
+  EXPECT_TRUE(on(typed, more->ranks, "h200").forecast().fits());
+}
+
+// Later micro-batches are like the second, so two of them forecast a step of many.
+TEST(Suggestions, AStepThatDoesNotFitIsForecastFromTwoMicroBatches) {
+  const models::Model model(testing::llama_description({.blocks = 6}));
+  for (const Checkpointing checkpointing : {Checkpointing::none, Checkpointing::automatic}) {
+    Recipe recipe = small_recipe();
+    recipe.train.micro_batch_size = 1;
+    recipe.memory.activation_checkpointing = checkpointing;
+    if (checkpointing == Checkpointing::automatic) recipe.memory.activation_checkpointing = Checkpointing::full;
+    const plan::Forecast all = forecaster(recipe, model).forecast();
+    ASSERT_TRUE(all.fits());
+    recipe.memory.activation_checkpointing = checkpointing;
+    recipe.memory.capacity = Bytes(1 << 20);
+    const plan::Forecast some = forecaster(recipe, model).forecast();
+    EXPECT_FALSE(some.fits());
+    EXPECT_EQ(some.layout.micro_batches, 8);
+    EXPECT_NEAR(double(some.needed()), double(all.needed()), 0.02 * double(all.needed()));
+    EXPECT_NEAR(some.time.seconds, all.time.seconds, 0.01 * all.time.seconds);
+    EXPECT_NEAR(some.costs.flops, all.costs.flops, 1e-6 * all.costs.flops);
+    EXPECT_NEAR(some.tokens_per_second, all.tokens_per_second, 0.01 * all.tokens_per_second);
+  }
 }
 
 TEST(Suggestions, UseMoreRanksOfTheMeshOnLargeModels) {

@@ -1,10 +1,12 @@
 #include "cli/recipe/fit_machine.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/units.h"
 #include "config/config.h"
 
 namespace hawser::cli {
@@ -76,7 +78,12 @@ class Fitting {
       return Fitted{suggestion.recipe, forecaster(suggestion.recipe).forecast()};
     }
     if (fits) return Fitted{base, forecast};
-    return std::nullopt;
+    if (fixed("memory.activation_checkpointing")) return std::nullopt;
+    Recipe recomputed = base;
+    recomputed.memory.activation_checkpointing = Checkpointing::automatic;
+    recomputed.memory.per_layer.clear();
+    const plan::Forecast least = forecaster(recomputed).forecast();
+    return least.fits() ? std::optional(Fitted{recomputed, least}) : std::nullopt;
   }
 
   // Minimum need of a rank with this length and number of ranks.
@@ -98,19 +105,16 @@ class Fitting {
     return {forecast.needed(), forecast.capacity};
   }
 
-  // The memory per rank with which `run` accepts this length, at least `needed` bytes. Its batch, unlike that of min(),
-  // may take several micro-batches a step.
-  std::int64_t enough_mebibytes(std::int64_t length, std::int64_t needed) const {
-    constexpr int kTries = 40;  // of 2% each: twice the memory
-    auto mebibytes = static_cast<std::int64_t>(double(needed) / margin() / (1 << 20)) + 1;
-    for (int tries = 0; tries < kTries; ++tries) {
-      Recipe with = recipe_;
-      with.memory.capacity = Bytes(mebibytes << 20);
-      with.places["memory.capacity"] = "--memory";
-      if (Fitting(with, model_, place_, length).at(length)) break;
-      mebibytes += std::max<std::int64_t>(1, mebibytes / 50);
+  // The memory per rank with which `run` accepts this length: its batch, unlike that of min(), may take several
+  // micro-batches a step.
+  Bytes enough(std::int64_t length) const {
+    Recipe recipe = with_length(length);
+    recipe.memory.capacity = Bytes(std::numeric_limits<std::int64_t>::max());  // so that it is planned in full
+    if (!fixed("memory.activation_checkpointing") || is_automatic(recipe.memory)) {
+      recipe.memory.activation_checkpointing = Checkpointing::full;
+      recipe.memory.per_layer.clear();
     }
-    return mebibytes;
+    return Bytes(static_cast<std::int64_t>(double(forecaster(recipe).forecast().needed()) / margin()) + 1);
   }
 
   [[noreturn]] void reject(std::int64_t length) const {
@@ -135,7 +139,7 @@ class Fitting {
         more = cat("--ranks ", world, " (", format_bytes(Bytes(there.needed)), " each)");
       }
     }
-    const std::string memory = cat("--memory ", enough_mebibytes(length, here.needed), "MiB");
+    const std::string memory = "--memory " + format_bytes_flag(enough(length));
     out += cat("\nit would fit with ", more.empty() ? "" : more + " or ", memory, " per rank, on a machine that has it",
                place_.target.cuda ? "" : "; --target h200 writes a recipe for H200 GPUs");
     throw Error(ExitCode::does_not_fit, out);

@@ -9,6 +9,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/units.h"
+#include "cli/doing.h"
 #include "cli/recipe/fit_machine.h"
 #include "cli/recipe/sample_data.h"
 #include "data/sources.h"
@@ -258,6 +260,7 @@ class Proposer {
   }
 
   void fit(const models::Model& model) {
+    const Doing doing("planning");
     Fitted fitted = fit_to(recipe_, model, place_, kMinLength);
     // The machine's memory may be in use: then only the free part counts.
     if (place_.target.capacity == 0 && !recipe_.memory.capacity) {
@@ -389,7 +392,7 @@ class Proposer {
     why("checkpoint.keep_last", cat("each takes about ", format_bytes(Bytes(parameters * kCheckpointBytes)),
                                     " of disk, and so does OUTPUT/best"));
     const double seconds = double(steps) * step_tokens / std::max(1e-9, tokens_per_second_);
-    notes_.head = cat("Fitted by the plan for ", summary_, "; ", steps, " steps take about ", format_seconds(seconds),
+    notes_.head = cat("Fitted by the plan for ", summary_, "; ", steps, " steps take about ", format_estimate(seconds),
                       ".\nComments that begin with why: give the reason for a value.");
   }
 

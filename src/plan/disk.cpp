@@ -1,0 +1,78 @@
+#include "plan/disk.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "base/paths.h"
+#include "data/sources.h"
+
+namespace hawser::plan {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Checkpoints that the run writes. An evaluation saves one if its loss is the lowest so far: here each does.
+struct Saves {
+  std::int64_t all = 1;  // the last step's
+  bool evaluated = false;
+};
+
+Saves saves_of(const Recipe& recipe, std::int64_t steps, double step_seconds) {
+  const auto midway = [&](std::int64_t every) { return every > 0 ? (steps - 1) / every : 0; };
+  Saves out;
+  const std::int64_t evaluations = midway(recipe.train.evaluate_every);
+  out.evaluated = evaluations > 0;
+  out.all += midway(recipe.checkpoint.every_steps) + evaluations;
+  if (recipe.checkpoint.every_minutes > 0) {
+    const double minutes = static_cast<double>(steps) * step_seconds / 60;
+    out.all += static_cast<std::int64_t>(std::min(1e9, minutes / recipe.checkpoint.every_minutes));
+  }
+  return out;
+}
+
+// Bytes of the token files: an id of two or four bytes for about four bytes of text, and in lines, which may be
+// conversations, a label of four bytes.
+std::int64_t prepared_bytes(const Recipe& recipe, std::int64_t vocabulary) {
+  constexpr double kTextBytesPerToken = 4, kCompression = 4, kLabelBytes = 4;
+  constexpr std::int64_t kMaxShortIds = 65500;  // of data::TokenFileDraft
+  const double id_bytes = vocabulary < kMaxShortIds ? 2 : 4;
+  double out = 0;
+  for (const auto* patterns : {&recipe.data.train, &recipe.data.validation}) {
+    Problems ignored;
+    for (const data::Source& source : data::find_sources(*patterns, recipe.folder, "", ignored)) {
+      if (source.kind == data::SourceKind::tokens) continue;  // read in place
+      const bool compressed = source.path.ends_with(".gz") || source.path.ends_with(".zst");
+      const double tokens = static_cast<double>(source.bytes) * (compressed ? kCompression : 1.0) / kTextBytesPerToken;
+      out += tokens * (id_bytes + (source.kind == data::SourceKind::jsonl ? kLabelBytes : 0.0));
+    }
+  }
+  return static_cast<std::int64_t>(out);
+}
+
+}  // namespace
+
+DiskUse disk_use(const Recipe& recipe, const models::Model& model, std::optional<std::int64_t> steps,
+                 double step_seconds) {
+  constexpr std::int64_t kUnknownSteps = 1 << 20;
+  constexpr std::int64_t kBytesPerParameter = 12;
+  const Saves saves = saves_of(recipe, std::max<std::int64_t>(1, steps.value_or(kUnknownSteps)), step_seconds);
+  DiskUse out{.checkpoint = kBytesPerParameter * model.parameters()};
+  out.kept = static_cast<int>(std::min<std::int64_t>(recipe.checkpoint.keep_last, saves.all));
+  out.writing = saves.all > out.kept;
+  out.best = saves.evaluated && saves.all > out.kept;
+  out.prepared = prepared_bytes(recipe, model.vocabulary());
+  return out;
+}
+
+std::optional<std::int64_t> free_disk(const std::string& folder) {
+  std::error_code error;
+  for (fs::path there = absolute_path(folder);; there = there.parent_path()) {
+    const fs::space_info space = fs::space(there, error);
+    if (!error) return static_cast<std::int64_t>(std::min<std::uintmax_t>(space.available, INT64_MAX));
+    if (!there.has_relative_path()) return std::nullopt;
+  }
+}
+
+}  // namespace hawser::plan
