@@ -169,6 +169,9 @@ TEST_P(PlanSpeed, IsUnderTwoSeconds) {
   const std::string file = cat(HAWSER_SOURCE_DIR, "/recipes/", GetParam().recipe);
   const auto start = std::chrono::steady_clock::now();
   const Recipe recipe = read_recipe(file, {}, Purpose::plan);
+  // `hawser plan FILE` needs no options.
+  EXPECT_EQ(recipe.run.device, DeviceChoice::cuda);
+  EXPECT_EQ(default_ranks(recipe, recipe.run.device), GetParam().ranks);
   Problems problems;
   const models::Model model(models::read_description(resolve_path(recipe, recipe.model.config), problems));
   problems.throw_if_any();
