@@ -25,7 +25,7 @@ summary = {
 (run / "score.json").unlink()
 (run / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
 
-print(f"held-out loss    {summary['heldout_loss']:.4f} nats a token, over {score['tokens']:,} tokens of `Persuasion`")
+print(f"held-out loss    {summary['heldout_loss']:.4f} over {score['tokens']:,} tokens of `Persuasion`")
 print(f"bigram model     {summary['bigram_loss']:.4f} (Witten-Bell, fitted on the same training tokens)")
 print(f"bits per byte    {summary['bits_per_byte']:.4f}")
 print(f"training         {summary['seconds']:.0f} s, {summary['tokens_per_second']:,.0f} tokens/s")

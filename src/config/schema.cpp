@@ -80,8 +80,9 @@ std::vector<Key> make_schema() {
              "fraction of data.train held out if data.validation is not set"),
       flag("data.deduplicate", HAWSER_FIELD(data.deduplicate), "drop documents with duplicate content"),
 
-      integer("parallel.hybrid_shard_degree", HAWSER_FIELD(parallel.hybrid_shard_degree), {.min = 0, .max = kMaxRanks},
-              "ranks (context included) that model state is sharded over; 0: all, 1: none"),
+      integer(
+          "parallel.hybrid_shard_degree", HAWSER_FIELD(parallel.hybrid_shard_degree), {.min = 0, .max = kMaxRanks},
+          "ranks (context included) that model state is sharded over; 0: all (FSDP, ZeRO-3), 1: none (DDP), else HSDP"),
       integer("parallel.context_parallel_degree", HAWSER_FIELD(parallel.context_parallel_degree),
               {.min = 1, .max = kMaxRanks}, "ranks that each sequence is split over"),
       word("parallel.context_comm", HAWSER_FIELD(parallel.context_comm), {{"all_gather", ContextComm::all_gather}},

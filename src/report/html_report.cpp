@@ -68,7 +68,7 @@ std::string state(const RunHistory& run, const HtmlInput& input) {
 }
 
 std::string findings(const RunHistory& run, bool asked) {
-  std::string out = "<h2>Findings of the rules</h2>\n";
+  std::string out = "<h2>Warnings</h2>\n";
   if (!asked) return out + "<p class=\"quiet\">The rules are off (report.rules).</p>\n";
   if (run.findings.empty()) {
     return out +

@@ -97,7 +97,7 @@ report::Table data_table(const RunPlace& place) {
   add_file(out, "training", train);
   const std::int64_t space = place.sequences * recipe.data.sequence_length;
   out.push_back(report::count_fact("training sequences", place.sequences));
-  out.emplace_back("training sequences filled",
+  out.emplace_back("packing efficiency",
                    fmt::format("{:.1f} %", 100 * static_cast<double>(train.tokens()) / static_cast<double>(space)));
   out.emplace_back("steps per epoch", cat(ceil_div(place.sequences, recipe.train.global_batch_size)));
   std::error_code ignored;
