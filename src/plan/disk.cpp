@@ -25,9 +25,9 @@ Saves saves_of(const Recipe& recipe, std::int64_t steps, double step_seconds) {
   const std::int64_t evaluations = midway(recipe.train.evaluate_every);
   out.evaluated = evaluations > 0;
   out.all += midway(recipe.checkpoint.every_steps) + evaluations;
-  if (recipe.checkpoint.every_minutes > 0) {
+  if (const double every = recipe.checkpoint.minutes_between(); every > 0) {
     const double minutes = static_cast<double>(steps) * step_seconds / 60;
-    out.all += static_cast<std::int64_t>(std::min(1e9, minutes / recipe.checkpoint.every_minutes));
+    out.all += static_cast<std::int64_t>(std::min(1e9, minutes / every));
   }
   return out;
 }
