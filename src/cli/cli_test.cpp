@@ -1,6 +1,7 @@
 // Command lines: parsed into options in this process, and run through the binary.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 
@@ -113,6 +114,31 @@ TEST_F(Binary, HelpOfEachCommandFitsAHundredColumns) {
   for (const char* word : {"Usage: hawser COMMAND", "fit ", "bench ", "--version"})
     EXPECT_NE(ran.out.find(word), std::string::npos) << word;
   EXPECT_EQ(hawser("bench --help").code, 0);
+}
+
+// On a terminal, no word is broken, and every word of the wide help is there.
+TEST_F(Binary, HelpFitsTheTerminal) {
+  std::vector<std::string> commands = kCommands;
+  commands.insert(commands.end(), {"", "recipe", "bench", "completion"});
+  const auto words_of = [](const std::string& text) {
+    std::vector<std::string> words;
+    std::istringstream in(text);
+    for (std::string word; in >> word;) {
+      if (word != "\\" && word != "#") words.push_back(word);
+    }
+    std::sort(words.begin(), words.end());
+    return words;
+  };
+  for (const std::string& command : commands) {
+    const auto words = words_of(hawser(command + " --help").out);
+    for (const int columns : {50, 60, 80, 100, 200}) {
+      const Ran ran = on_terminal(command + " --help", columns);
+      EXPECT_EQ(words_of(ran.out), words) << command << " in " << columns << " columns\n" << ran.out;
+      std::istringstream lines(ran.out);
+      for (std::string line; std::getline(lines, line);)
+        EXPECT_LE(line.size(), static_cast<std::size_t>(std::min(columns, 100))) << line;
+    }
+  }
 }
 
 TEST_F(Binary, ReportsItsVersion) {

@@ -1,5 +1,7 @@
 #include "cli/line.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -9,46 +11,84 @@
 #include "base/paths.h"
 #include "base/text.h"
 #include "cli/takes_path.h"
+#include "cli/terminal.h"
 #include "config/config.h"
 
 namespace hawser::cli {
 namespace {
 
-constexpr std::size_t kWidth = 100;
+constexpr std::size_t kMaxWidth = 100, kMinWidth = 40;
 constexpr std::size_t kColumn = 26;  // column at which help begins
+constexpr std::size_t kNarrow = 60;  // below this width it begins on a line of its own
 
-void put_paragraph(std::string& out, const std::string& text) {
+void put_paragraph(std::string& out, const std::string& text, std::size_t width, const std::string& before = "") {
   std::istringstream words(text);
   std::string line;
   for (std::string word; words >> word;) {
-    if (!line.empty() && line.size() + 1 + word.size() > kWidth) {
+    if (!line.empty() && line.size() + 1 + word.size() > width) {
       out += line + "\n";
       line.clear();
     }
-    line += (line.empty() ? "" : " ") + word;
+    line += (line.empty() ? before : " ") + word;
   }
   out += line + "\n";
 }
 
-// `left`, then `right` from kColumn on, wrapped at kWidth.
-void put_entry(std::string& out, const std::string& left, const std::string& right) {
+// `left`, then `right` from the column of help on, wrapped at `width`.
+void put_entry(std::string& out, const std::string& left, const std::string& right, std::size_t width) {
+  const std::size_t column = width < kNarrow ? 6 : kColumn;
   std::string line = "  " + left;
-  if (line.size() + 2 > kColumn) {
+  if (line.size() + 2 > column) {
     out += line + "\n";
     line.clear();
   }
-  line.resize(kColumn, ' ');
+  line.resize(column, ' ');
   std::istringstream words(right);
   bool first = true;
   for (std::string word; words >> word; first = false) {
-    if (!first && line.size() + 1 + word.size() > kWidth) {
+    if (!first && line.size() + 1 + word.size() > width) {
       out += line + "\n";
-      line.assign(kColumn, ' ');
+      line.assign(column, ' ');
       first = true;
     }
     line += (first ? "" : " ") + word;
   }
   out += line + "\n";
+}
+
+// A command line, with ` \` at the end of each line that continues. A comment that does not fit precedes it.
+void put_example(std::string& out, const std::string& example, std::size_t width) {
+  if (example.size() <= width) {
+    out += example + "\n";
+    return;
+  }
+  const std::size_t comment = std::min(example.find(" # "), example.size());
+  if (comment < example.size()) put_paragraph(out, example.substr(comment + 3), width, "  # ");
+  std::string line = "  ", word;
+  bool in_quotes = false;
+  const auto put_word = [&] {
+    if (line.find_first_not_of(' ') != std::string::npos && line.size() + word.size() + 3 > width) {
+      out += line + " \\\n";
+      line = "      ";
+    }
+    line += (line.ends_with("  ") ? "" : " ") + word;
+    word.clear();
+  };
+  for (const char c : example.substr(0, comment)) {
+    if (c == '"') in_quotes = !in_quotes;
+    if (c != ' ' || in_quotes) {
+      word += c;
+    } else if (!word.empty()) {
+      put_word();
+    }
+  }
+  if (!word.empty()) put_word();
+  out += line + "\n";
+}
+
+void put_examples(std::string& out, const std::string& examples, std::size_t width) {
+  std::istringstream lines(examples);
+  for (std::string line; std::getline(lines, line);) put_example(out, line, width);
 }
 
 std::string option_name(const CLI::Option& option) {
@@ -239,7 +279,13 @@ void need(const std::string& value, const char* name, const char* command) {
   throw UserError(Problem{.what = cat(command, ": ", name, " is missing"), .hint = cat("hawser ", command, " --help")});
 }
 
-std::string help_text(const CLI::App& app) {
+std::size_t help_width() {
+  auto columns = terminal_columns(STDOUT_FILENO);
+  if (!columns) columns = terminal_columns(STDERR_FILENO);  // as in `hawser --help | less`
+  return columns ? std::clamp(static_cast<std::size_t>(*columns), kMinWidth, kMaxWidth) : kMaxWidth;
+}
+
+std::string help_text(const CLI::App& app, std::size_t width) {
   const std::string name = full_name(app);
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   std::string positionals;
@@ -255,20 +301,22 @@ std::string help_text(const CLI::App& app) {
     }
   }
   const std::string about = app.get_description();
-  std::string out = name + ": " + first_line(about) + "\n\n";
-  out += "Usage: " + name + (commands.empty() ? positionals + " [options]" : " COMMAND [options]") + "\n";
-  if (about.find('\n') != std::string::npos) put_paragraph(out += "\n", about.substr(about.find('\n') + 1));
+  std::string out;
+  put_paragraph(out, name + ": " + first_line(about), width);
+  out += "\nUsage: " + name + (commands.empty() ? positionals + " [options]" : " COMMAND [options]") + "\n";
+  if (about.find('\n') != std::string::npos) put_paragraph(out += "\n", about.substr(about.find('\n') + 1), width);
   const auto put = [&](const std::string& title, const std::vector<const CLI::Option*>& options) {
     if (options.empty()) return;
     out += "\n" + title + ":\n";
-    for (const CLI::Option* option : options) put_entry(out, option_name(*option), option->get_description());
+    for (const CLI::Option* option : options) put_entry(out, option_name(*option), option->get_description(), width);
   };
   if (!commands.empty()) out += "\nCommands:\n";
-  for (const CLI::App* command : commands) put_entry(out, command->get_name(), first_line(command->get_description()));
+  for (const CLI::App* command : commands)
+    put_entry(out, command->get_name(), first_line(command->get_description()), width);
   put("Arguments", placed);
   put(kOwnGroup, own);
   put(kCommonGroup, common);
-  if (!app.get_footer().empty()) out += "\nExamples:\n" + app.get_footer();
+  if (!app.get_footer().empty()) put_examples(out += "\nExamples:\n", app.get_footer(), width);
   return out;
 }
 

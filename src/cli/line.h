@@ -1,6 +1,7 @@
 // Declares commands and options to CLI11: typed options with one-line errors, help in groups. Internal to cli/.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -68,7 +69,10 @@ void need(const std::string& value, const char* name, const char* command);
 // Runs `then` when the command line named this command and all options are parsed.
 void on_chosen(CLI::App& app, const std::function<void()>& then);
 
-std::string help_text(const CLI::App& app);
+// Help, wrapped between words at `width` columns.
+std::string help_text(const CLI::App& app, std::size_t width);
+// That of the user's terminal, at most 100 columns.
+std::size_t help_width();
 
 void add_fit(CLI::App& app, const Commands& commands, Chosen& chosen);
 void add_prepare(CLI::App& app, const Commands& commands, Chosen& chosen);

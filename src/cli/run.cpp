@@ -174,7 +174,7 @@ int run_line(int argc, const char* const* argv, const Commands& commands) {
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // it takes them from the back
   } catch (const CLI::CallForHelp&) {
-    const std::string text = help_text(command);
+    const std::string text = help_text(command, help_width());
     std::fwrite(text.data(), 1, text.size(), stdout);
     return 0;
   } catch (const CLI::CallForVersion&) {

@@ -70,6 +70,14 @@ class Binary : public ::testing::Test {
     return ran;
   }
 
+  // The program on a terminal of `columns`: both outputs are in `out`, with "\n" at the end of lines.
+  Ran on_terminal(const std::string& arguments, int columns = 100) {
+    write("on_terminal.sh", "stty cols " + std::to_string(columns) + " rows 40\n" HAWSER_BINARY " " + arguments + "\n");
+    Ran ran = shell("script -qec 'sh on_terminal.sh' /dev/null");
+    std::erase(ran.out, '\r');
+    return ran;
+  }
+
   void write(const std::string& file, const std::string& content) { folder_.write(file, content); }
 
   // The command succeeds and prints one line that is one JSON object.
