@@ -73,6 +73,7 @@ struct ExportOptions {
   CommonOptions common;
   std::string source;  // run folder or checkpoint
   std::string output;
+  std::string dtype;  // bf16, float32 or float16; "": that of the run
 };
 
 struct InspectOptions {

@@ -66,7 +66,7 @@ void export_folder(const std::string& folder, const Model& model, const StateSou
   std::vector<checkpoint::SafetensorsSpec> specs;
   std::int64_t largest = 0;
   for (const HfTensor& tensor : tensors) {
-    specs.push_back({tensor.name, tensor.shape, options.stored});
+    specs.push_back({tensor.name, tensor.shape, options.stored, options.f16});
     largest = std::max(largest, tensor.shape.elements());
   }
   checkpoint::SafetensorsWriter writer(folder, std::move(specs),

@@ -153,7 +153,10 @@ std::string beyond_positions(const ModelDescription& description, std::int64_t l
 }
 
 std::string config_json(const ModelDescription& description, DType stored, const std::string& original) {
-  const std::string type = to_string(stored);
+  return config_json(description, std::string(to_string(stored)), original);
+}
+
+std::string config_json(const ModelDescription& description, const std::string& type, const std::string& original) {
   if (original.empty()) {
     const Family* family = find_family(description.family);
     HAWSER_CHECK(family != nullptr, "no family ", description.family);

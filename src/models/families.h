@@ -41,6 +41,9 @@ std::string beyond_positions(const ModelDescription& description, std::int64_t l
 // The text of a config.json for an exported folder whose tensors are stored as `stored`; transformers 4 and 5 read it.
 // `original` is the text of the config.json that the description was read from: all of it is kept except the stored
 // dtype. If it is "", a complete config is written in the style of transformers 4.
+// `stored` as a name: "float32", "bfloat16", "float16".
+std::string config_json(const ModelDescription& description, const std::string& stored,
+                        const std::string& original = "");
 std::string config_json(const ModelDescription& description, DType stored, const std::string& original = "");
 
 // The settings that make `now` compute something else than `before`, as config.json spells them: "rope_theta was

@@ -66,6 +66,7 @@ std::vector<checkpoint::Attachment> tokenizer_files(const std::string& folder_or
 
 struct ExportOptions {
   DType stored = DType::bf16;                     // or f32
+  bool f16 = false;                               // float16 instead; `stored` is f32
   std::string config;                             // text of config.json (models/families.h)
   std::vector<checkpoint::Attachment> tokenizer;  // its files; if empty, none are written
   std::int64_t max_shard_bytes = 5'000'000'000;

@@ -94,8 +94,12 @@ std::vector<checkpoint::Attachment> tokenizer_of(const checkpoint::Checkpoint& c
 
 }  // namespace
 
-Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output) {
+Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output, ExportDType dtype) {
   const CheckpointMetadata metadata = read_metadata(checkpoint);
+  const bool f16 = dtype == ExportDType::f16;
+  DType stored = metadata.stored;
+  if (dtype != ExportDType::of_run) stored = dtype == ExportDType::bf16 ? DType::bf16 : DType::f32;
+  const std::string name = f16 ? "float16" : to_string(stored);
   Problems problems;
   models::ModelDescription description = models::describe_config(metadata.config, checkpoint.folder(), problems);
   std::vector<checkpoint::Attachment> tokenizer;
@@ -107,13 +111,12 @@ Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string
   problems.throw_if_any();
   const models::Model model(std::move(description));
   models::export_folder(output, model, [&](const std::vector<NamedState>& wanted) { checkpoint.read(wanted); },
-                        {.stored = metadata.stored,
-                         .config = models::config_json(model.description(), metadata.stored, metadata.config),
+                        {.stored = stored,
+                         .f16 = f16,
+                         .config = models::config_json(model.description(), name, metadata.config),
                          .tokenizer = std::move(tokenizer)});
-  return {.checkpoint = checkpoint.folder(),
-          .step = checkpoint.step(),
-          .parameters = model.parameters(),
-          .stored = metadata.stored};
+  return {
+      .checkpoint = checkpoint.folder(), .step = checkpoint.step(), .parameters = model.parameters(), .dtype = name};
 }
 
 }  // namespace hawser::train

@@ -40,14 +40,17 @@ std::optional<Problem> other_folder(const std::string& path);
 // checkpoint that is incomplete. UserError if there is none.
 checkpoint::Checkpoint open_checkpoint(const std::string& path, Problems& skipped);
 
+enum class ExportDType { of_run, f32, bf16, f16 };  // of_run: CheckpointMetadata::stored
+
 struct Exported {
   std::string checkpoint;  // its folder
   std::int64_t step = 0;
   std::int64_t parameters = 0;
-  DType stored = DType::f32;
+  std::string dtype;  // "float32", "bfloat16" or "float16"
 };
 
 // Writes the model atomically to the folder `output`, which must be empty or missing. UserError on failure.
-Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output);
+Exported export_checkpoint(checkpoint::Checkpoint& checkpoint, const std::string& output,
+                           ExportDType dtype = ExportDType::of_run);
 
 }  // namespace hawser::train

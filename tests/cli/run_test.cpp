@@ -134,6 +134,22 @@ TEST_F(Run, ARunInBf16IsExportedInBf16) {
   EXPECT_EQ(testing::json_of(folder_ / "out/config.json")["torch_dtype"], "bfloat16");
 }
 
+TEST_F(Run, AnExportHasTheRequestedDType) {
+  ASSERT_EQ(hawser("fit recipe.yaml --set train.steps=1").code, 0);
+  const std::string eval = " --data text.jsonl --sequence-length 24";
+  const double loss = json("eval --model run" + eval)["loss"];
+  for (const auto& [name, stored, type, tolerance] :
+       std::vector<std::tuple<std::string, std::string, std::string, double>>{{"float32", "float32", "F32", 1e-6},
+                                                                              {"bf16", "bfloat16", "BF16", 1e-2},
+                                                                              {"float16", "float16", "F16", 1e-3}}) {
+    EXPECT_EQ(json("export run " + name + " --json --dtype " + name)["dtype"], stored);
+    EXPECT_EQ(json("inspect " + name + " --json")["weights"]["dtypes"][type]["tensors"], 20) << name;
+    EXPECT_EQ(testing::json_of(folder_ / name / "config.json")["torch_dtype"], stored);
+    EXPECT_NEAR(json("eval --model " + name + eval)["loss"].get<double>(), loss, tolerance * loss) << name;
+  }
+  rejected("export run out --dtype fp8", {"wrong value (expected bf16, float32 or float16, got fp8) at --dtype"});
+}
+
 TEST_F(Run, AFineTunedModelKeepsConfigAndTokenizer) {
   copy_of("tied", "model");
   write("model/tokenizer.json", testing::letters_tokenizer());

@@ -1,7 +1,10 @@
 #include "checkpoint/formats/safetensors_writer.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <numeric>
 #include <set>
@@ -15,10 +18,54 @@ namespace {
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr float kF16Overflow = 65520;  // this and larger values round to infinity in float16
 constexpr std::int64_t kStagingElements = std::int64_t{1} << 20;
 
-const char* type_name(DType dtype) {
-  switch (dtype) {
+// float32 to float16, rounded to nearest even; NaN stays NaN.
+std::uint16_t to_f16(float value) {
+  const auto word = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>(word >> 16 & 0x8000u);
+  const std::uint32_t magnitude = word & 0x7fffffffu;
+  std::uint32_t half = 0;
+  if (magnitude > 0x7f800000u) {
+    half = 0x7e00u;
+  } else if (std::bit_cast<float>(magnitude) >= kF16Overflow) {
+    half = 0x7c00u;
+  } else if (magnitude < 0x38800000u) {  // below 2^-14: multiples of 2^-24
+    half = static_cast<std::uint32_t>(std::lrint(std::bit_cast<float>(magnitude) * 0x1p24f));
+  } else {
+    const std::uint32_t shifted = magnitude - (112u << 23);
+    half = (shifted + 0xfffu + (shifted >> 13 & 1u)) >> 13;
+  }
+  return static_cast<std::uint16_t>(sign | half);
+}
+
+void to_f16_run(const std::byte* from, std::byte* to, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    float value = 0;
+    std::memcpy(&value, from + 4 * i, 4);
+    const std::uint16_t half = to_f16(value);
+    std::memcpy(to + 2 * i, &half, 2);
+  }
+}
+
+// Throws UserError for a finite value that float16 would make infinite.
+void check_f16_range(const std::string& tensor, const std::byte* from, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    float value = 0;
+    std::memcpy(&value, from + 4 * i, 4);
+    if (!std::isfinite(value) || std::abs(value) < kF16Overflow) continue;
+    throw UserError(Problem{.what = "a weight is outside the range of float16",
+                            .expected = "at most 65504",
+                            .got = cat(value),
+                            .at = tensor,
+                            .hint = "--dtype bf16"});
+  }
+}
+
+const char* type_name(const SafetensorsSpec& spec) {
+  if (spec.f16) return "F16";
+  switch (spec.dtype) {
     case DType::f32:
       return "F32";
     case DType::bf16:
@@ -33,8 +80,12 @@ const char* type_name(DType dtype) {
   return "?";
 }
 
+std::int64_t element_size(const SafetensorsSpec& spec) {
+  return spec.f16 ? 2 : size_of(spec.dtype);
+}
+
 std::int64_t bytes_of(const SafetensorsSpec& spec) {
-  return spec.shape.elements() * size_of(spec.dtype);
+  return spec.shape.elements() * element_size(spec);
 }
 
 // Removes temporary folders of killed exports to the same folder: they are no longer locked. If folders cannot be
@@ -119,7 +170,7 @@ void SafetensorsWriter::plan_shards() {
     // Wide dtypes first, as in the reference implementation, so that every tensor is aligned to its dtype.
     std::vector<std::size_t>& members = shards[shard];
     std::stable_sort(members.begin(), members.end(), [this](std::size_t a, std::size_t b) {
-      return size_of(specs_[a].dtype) > size_of(specs_[b].dtype);
+      return element_size(specs_[a]) > element_size(specs_[b]);
     });
     Json header = Json::object();
     header["__metadata__"] = options_.metadata;
@@ -127,7 +178,7 @@ void SafetensorsWriter::plan_shards() {
     for (const std::size_t i : members) {
       const std::int64_t bytes = bytes_of(specs_[i]);
       const Shape& shape = specs_[i].shape;
-      header[specs_[i].name] = {{"dtype", type_name(specs_[i].dtype)},
+      header[specs_[i].name] = {{"dtype", type_name(specs_[i])},
                                 {"shape", std::vector<std::int64_t>(shape.begin(), shape.end())},
                                 {"data_offsets", {at, at + bytes}}};
       places_[i] = {static_cast<int>(shard), at};
@@ -172,19 +223,21 @@ void SafetensorsWriter::append(const TensorView& piece) {
   const SafetensorsSpec& spec = specs_[next_];
   HAWSER_CHECK(piece.device() == DeviceKind::cpu && piece.dense() && piece.elements() <= spec.shape.elements() - done_,
                spec.name, " ", spec.shape.text(), ", ", done_, " elements written: a piece ", piece.text());
-  const CastRun cast = cast_run(piece.dtype(), spec.dtype);
+  const CastRun cast = spec.f16 && piece.dtype() == DType::f32 ? to_f16_run : cast_run(piece.dtype(), spec.dtype);
   HAWSER_CHECK(cast != nullptr, spec.name, " of ", to_string(spec.dtype), ": a piece ", piece.text());
   open_shard(places_[next_].shard);
-  const std::int64_t element = size_of(spec.dtype);
+  const std::int64_t element = element_size(spec);
   const std::int64_t begin = places_[next_].begin + done_ * element;
-  if (piece.dtype() == spec.dtype) {
+  if (piece.dtype() == spec.dtype && !spec.f16) {
     file_.write_at(begin, piece.raw(), piece.bytes());
   } else {
     const std::int64_t total = piece.elements();
     staging_.resize(static_cast<std::size_t>(std::min(kStagingElements, total) * element));
     for (std::int64_t at = 0; at < total; at += kStagingElements) {
       const std::int64_t count = std::min(kStagingElements, total - at);
-      cast(piece.raw() + at * size_of(piece.dtype()), staging_.data(), count);
+      const std::byte* from = piece.raw() + at * size_of(piece.dtype());
+      if (spec.f16) check_f16_range(spec.name, from, count);
+      cast(from, staging_.data(), count);
       file_.write_at(begin + at * element, staging_.data(), count * element);
     }
   }

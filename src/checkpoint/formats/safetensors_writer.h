@@ -24,6 +24,7 @@ struct SafetensorsSpec {
   std::string name;
   Shape shape;
   DType dtype = DType::f32;  // as stored
+  bool f16 = false;          // stored as float16 instead, from pieces of `dtype` float32
 };
 
 struct SafetensorsOptions {
@@ -42,7 +43,8 @@ class SafetensorsWriter {
   SafetensorsWriter(const SafetensorsWriter&) = delete;
 
   // The next elements, row-major, of the tensors in the order of the specs; a piece does not cross the end of a tensor.
-  // Dense, cpu; float32 and bfloat16 convert into each other.
+  // Dense, cpu; float32 and bfloat16 convert into each other. UserError if float16 cannot represent an element: those
+  // above 65504 would become infinite.
   void append(const TensorView& piece);
   // A small file next to the tensors.
   void add_file(const std::string& name, const std::string& content);

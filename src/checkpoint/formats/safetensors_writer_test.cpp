@@ -61,6 +61,50 @@ void expect_holds(const std::string& folder, std::uint64_t version = 1) {
   EXPECT_TRUE(host.holds(version));
 }
 
+// All finite values of float16 and, between each pair of neighbours, values nearer to one of them and in the middle.
+TEST(SafetensorsWriter, RoundsToFloat16) {
+  constexpr int kInfinity = 0x7c00;
+  const auto value_of = [](int half) {  // exact: the neighbours' average too
+    const int exponent = half >> 10, fraction = half & 1023;
+    return exponent == 0 ? fraction * 0x1p-24 : std::ldexp(1.0 + fraction / 1024.0, exponent - 15);
+  };
+  std::vector<float> values;
+  std::vector<std::uint16_t> halves;
+  for (int half = 0; half < kInfinity; ++half) {
+    const double low = value_of(half), high = half + 1 < kInfinity ? value_of(half + 1) : 65536;
+    for (const double part : {0.0, 0.25, 0.5, 0.75}) {
+      const int rounded = part < 0.5 || (part == 0.5 && half % 2 == 0) ? half : half + 1;
+      if (rounded == kInfinity) continue;  // rejected, below
+      for (const int sign : {0, 1}) {
+        values.push_back(static_cast<float>((sign == 0 ? 1 : -1) * (low + part * (high - low))));
+        halves.push_back(static_cast<std::uint16_t>(sign << 15 | rounded));
+      }
+    }
+  }
+  values.insert(values.end(), {HUGE_VALF, -HUGE_VALF, std::nanf("")});
+  halves.insert(halves.end(), {kInfinity, 0xfc00, 0x7e00});
+  const auto count = static_cast<std::int64_t>(values.size());
+  const TemporaryFolder root;
+  const auto write_f16 = [&](const std::string& folder) {
+    write_safetensors(folder, {{"x", {count}, DType::f32, true}}, [&](const SafetensorsSpec&) {
+      return TensorView(reinterpret_cast<std::byte*>(values.data()), DType::f32, {count}, DeviceKind::cpu);
+    });
+  };
+  write_f16(root / "f16");
+  Problems problems;
+  auto file = SafetensorsFolder::open(root / "f16", problems);
+  ASSERT_TRUE(file.has_value()) << problems.lines();
+  EXPECT_STREQ(file->find("x")->type->name, "F16");
+  std::vector<std::uint16_t> stored(halves.size());
+  file->read_bytes("x", 0, reinterpret_cast<std::byte*>(stored.data()), 2 * count);
+  for (std::size_t i = 0; i < stored.size(); ++i) ASSERT_EQ(stored[i], halves[i]) << values[i];
+
+  values[7] = -65520;
+  expect_line(error_of([&] { write_f16(root / "over"); }),
+              "a weight is outside the range of float16 (expected at most 65504, got -65520) at x; try --dtype bf16");
+  EXPECT_FALSE(exists(root / "over"));
+}
+
 TEST(SafetensorsWriter, WritesOneFileOrShards) {
   const TemporaryFolder root;
   write(root / "single");
