@@ -50,6 +50,7 @@ struct EvalOptions {
   std::int64_t sequence_length = 0;  // 0: that of the checkpoint's run
   bool gradient_norms = false;
   bool across_documents = false;
+  bool table = false;  // print a table: set by the launcher, whose standard output is a terminal
 };
 
 struct GenerateOptions {

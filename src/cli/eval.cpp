@@ -1,13 +1,19 @@
 // hawser eval: the loss of a model on a file, and its gradient norms.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/ranks.h"
+#include "cli/terminal.h"
 #include "launch/environment.h"
 #include "models/families.h"
 #include "train/evaluate.h"
@@ -15,7 +21,23 @@
 namespace hawser::cli {
 namespace {
 
-void print_result(const train::Evaluation& result, bool gradient_norms) {
+void print_table(const train::Evaluation& result, const EvalOptions& options) {
+  const auto row = [](const char* name, const std::string& value) {
+    std::printf("%-14s%s\n", name, printable(value).c_str());
+  };
+  row("model", options.model);
+  row("data", options.data);
+  row("tokens", cat(result.tokens));
+  row("loss", fmt::format("{:.4f}", result.loss));
+  row("perplexity", fmt::format("{:.4g}", std::exp(result.loss)));
+  if (result.bits_per_byte) row("bits per byte", fmt::format("{:.4f}", *result.bits_per_byte));
+  if (result.bigram_loss) row("bigram loss", fmt::format("{:.4f}", *result.bigram_loss));
+  if (!options.gradient_norms) return;
+  std::puts("gradient norms");
+  for (const auto& [name, norm] : result.gradient_norms) std::printf("  %-12.4g%s\n", norm, printable(name).c_str());
+}
+
+void print_json(const train::Evaluation& result, bool gradient_norms) {
   nlohmann::ordered_json json{{"loss", result.loss}, {"tokens", result.tokens}};
   if (result.bits_per_byte) json["bits_per_byte"] = *result.bits_per_byte;
   if (result.bigram_loss) json["bigram_loss"] = *result.bigram_loss;
@@ -60,6 +82,9 @@ int eval(const EvalOptions& options) {
                                  .ranks_here = under_launcher() ? launched_as().local_ranks : 0,
                                  .device = device_of(recipe, world)};
   if (!of_layout.empty()) request.recipe.parallel = {};
+  // Scripts read JSON; standard output of a rank is a pipe to the launcher.
+  const bool on_terminal = !under_launcher() && terminal_columns(STDOUT_FILENO).has_value();
+  const bool table = !options.common.json && (options.table || on_terminal);
   std::optional<train::OpenEvaluation> input;
   const auto check = [&](const RankPlace& place, Problems& problems) {
     problems.add(of_layout);
@@ -71,14 +96,20 @@ int eval(const EvalOptions& options) {
     check({.rank = 0, .ranks = world}, problems);
     problems.throw_if_any();
     input.reset();  // every rank opens its own
-    return launch_ranks({.ranks = world, .threads = recipe.run.threads});
+    return launch_ranks({.ranks = world,
+                         .threads = recipe.run.threads,
+                         .options = table ? std::vector<std::string>{"--table"} : std::vector<std::string>()});
   }
   return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {
                                         if (ranks == nullptr || ranks->rank().value() == 0) warn(*input);
                                         const train::Evaluation result = train::evaluate(*input, ranks);
                                         if (ranks == nullptr || ranks->rank().value() == 0) {
                                           for (const std::string& note : result.notes) print("", note);
-                                          print_result(result, options.gradient_norms);
+                                          if (table) {
+                                            print_table(result, options);
+                                          } else {
+                                            print_json(result, options.gradient_norms);
+                                          }
                                         }
                                         return 0;
                                       }});
@@ -89,13 +120,15 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
   CLI::App* command =
       add_command(app,
                   {.name = "eval",
-                   .what = "compute the loss of a model on text or a token file, as one JSON object",
+                   .what = "compute the loss and perplexity of a model on text, conversations or a token file\n"
+                           "Prints a table on a terminal, and elsewhere one JSON object.",
                    .examples = {"hawser eval --model models/SmolLM2-135M --data heldout.jsonl --sequence-length 4096",
                                 "hawser eval --model DIR --data a.jsonl --sequence-length 64 --gradient-norms "
                                 "--ranks 2",
                                 "hawser eval --model runs/novels --data runs/novels/data/valid",
                                 "hawser eval --model out --data data/valid --bigram data/train "
-                                "--sequence-length 512"}},
+                                "--sequence-length 512"},
+                   .json = "print the result as one JSON object, on a terminal too"},
                   options->common);
   add_text(*command, "--model", "DIR", options->model,
            "Hugging Face model folder, checkpoint, or run folder (its last checkpoint)");
@@ -110,6 +143,7 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
              "split longer texts into pieces of N tokens; default: that of the checkpoint's run",
              [options](std::int64_t value) { options->sequence_length = value; });
   add_switch(*command, "--gradient-norms", options->gradient_norms, "also report the gradient norm of each parameter");
+  add_hidden_switch(*command, "--table", options->table);
   on_chosen(*command, [options, &commands, &chosen] {
     need(options->model, "--model", "eval");
     need(options->data, "--data", "eval");

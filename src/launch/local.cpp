@@ -69,6 +69,7 @@ std::vector<std::string> mpirun_command(const LocalLaunch& launch, const Scratch
   for (const auto& [name, value] : parameters) words.insert(words.end(), {"--mca", name, value});
   const std::vector<std::string> command = launch.command.empty() ? own_command() : launch.command;
   words.insert(words.end(), command.begin(), command.end());
+  words.insert(words.end(), launch.options.begin(), launch.options.end());
   return words;
 }
 

@@ -27,6 +27,7 @@ struct LocalLaunch {
   int ranks = 1;
   int threads = 0;                   // CPU threads per rank; 0: cores / ranks, at least 1
   std::vector<std::string> command;  // program and arguments; empty: the command line of this process
+  std::vector<std::string> options;  // arguments after those of `command`
   bool saves = false;                // ranks poll stop_requested(), save and exit
   // Time within which all ranks must start MPI and call note_started() (stop.h); then the run ends with an error.
   // mpirun may wait forever for a rank that it cannot start, and a rank for others inside MPI_Init.

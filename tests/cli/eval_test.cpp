@@ -1,4 +1,6 @@
 // hawser eval: the same numbers as transformers on any number of ranks, and one JSON object on standard output.
+#include <cmath>
+
 #include "cli/testing/binary.h"
 
 namespace hawser {
@@ -28,6 +30,24 @@ class Eval : public testing::Binary {
     }
   }
 };
+
+TEST_F(Eval, PrintsATableOnATerminal) {
+  const std::string model = tiny("gqa").string(), data = (tiny("gqa") / "data.jsonl").string();
+  const std::string eval = "eval --model " + model + " --data " + data + " --sequence-length 30 --gradient-norms";
+  const double loss = json(eval)["loss"];
+  char rows[2][40];
+  std::snprintf(rows[0], sizeof rows[0], "\nloss          %.4f\n", loss);
+  std::snprintf(rows[1], sizeof rows[1], "\nperplexity    %.4g\n", std::exp(loss));
+  for (const char* ranks : {"", " --ranks 2"}) {
+    const std::string out = on_terminal(eval + ranks).out;
+    EXPECT_EQ(out.find("model         " + model + "\ndata          " + data + "\ntokens        "), 0u) << out;
+    for (const char* row : rows) EXPECT_NE(out.find(row), std::string::npos) << row << out;
+    EXPECT_NE(out.find("\ngradient norms\n"), std::string::npos) << out;
+    EXPECT_NE(out.find("  model.embed_tokens.weight\n"), std::string::npos) << out;
+    const std::string json = on_terminal(eval + " --json" + ranks).out;
+    EXPECT_NE(nlohmann::json::parse(json)["loss"], nullptr) << json;
+  }
+}
 
 TEST_F(Eval, OnOneRankEqualsTransformers) {
   for (const auto& entry : std::filesystem::directory_iterator(tiny(""))) {
