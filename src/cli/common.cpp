@@ -32,8 +32,8 @@ Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Pur
   return recipe;
 }
 
-Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs) {
-  Recipe recipe = override_recipe(std::move(base), common.overrides);
+Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs, bool keep_relative) {
+  Recipe recipe = override_recipe(std::move(base), common.overrides, keep_relative);
   lay_over(recipe, common, runs);
   return recipe;
 }

@@ -12,7 +12,8 @@ namespace hawser::cli {
 Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Purpose purpose);
 
 // The same for a command without a recipe file. `runs`: the command uses the device, which this build must support.
-Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs = true);
+// `keep_relative`: of override_recipe.
+Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs = true, bool keep_relative = false);
 
 // The world size: the launcher's if one started this process (--ranks must agree), else `wanted`.
 int world_size(const CommonOptions& common, int wanted);

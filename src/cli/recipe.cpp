@@ -22,8 +22,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The training data: the user's paths, made absolute; else those in text/ of this folder; else none. `stays`: the
-// recipe is written to this folder and may name text/ relative to itself.
+// Whether the recipe is written to the working directory, so that its paths may stay relative: to `home`, the folder of
+// --output, or to the file that standard output is redirected to. The destination of a pipe is unknown.
+bool stays_here(const RecipeInitOptions& options, const fs::path& home) {
+  std::error_code ignored;
+  if (!options.output.empty()) return home.empty() || fs::equivalent(home, ".", ignored);
+  if (!fs::is_regular_file("/proc/self/fd/1", ignored)) return false;
+  return fs::equivalent(fs::read_symlink("/proc/self/fd/1", ignored).parent_path(), ".", ignored);
+}
+
+// The training data: the user's paths; else those in text/ of this folder; else none. Absolute, unless the recipe
+// `stays` here.
 std::vector<std::string> first_data(const std::vector<std::string>& named, bool stays) {
   Problems problems;
   std::vector<std::string> out;
@@ -35,7 +44,7 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, bool 
       if (problem.hint.empty()) problem.hint = nearest_file(pattern);
       problems.add(problem);
     }
-    out.push_back(data::resolve_path(pattern, ""));
+    out.push_back(stays ? pattern : data::resolve_path(pattern, ""));
   }
   problems.throw_if_any();
   if (!named.empty()) return out;
@@ -49,7 +58,7 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, bool 
 }
 
 // The recipe from the command line: fine-tuning from a folder, random weights from a config.json.
-Recipe first_recipe(const RecipeInitOptions& options) {
+Recipe first_recipe(const RecipeInitOptions& options, bool stays) {
   const std::string& model = options.model;
   const fs::path path = absolute_path(model);
   const bool folder = fs::is_directory(path);
@@ -64,12 +73,8 @@ Recipe first_recipe(const RecipeInitOptions& options) {
   for (const std::string& set : options.common.overrides) {  // the output folder is named after it
     if (set.starts_with("name=") && set.size() > 5) recipe.name = set.substr(5);
   }
-  (folder ? recipe.model.path : recipe.model.config) = (folder ? named : path).string();
-  const fs::path home = fs::path(options.output).parent_path();
-  recipe.folder = home.string();
-  // The destination of standard output is unknown.
-  std::error_code ignored;
-  const bool stays = !options.output.empty() && (home.empty() || fs::equivalent(home, ".", ignored));
+  (folder ? recipe.model.path : recipe.model.config) = stays ? model : (folder ? named : path).string();
+  recipe.folder = fs::path(options.output).parent_path().string();
   recipe.data.train = first_data(options.data, stays);
   recipe.train.steps = 1000;  // required by the schema; chosen later
   recipe.data.sequence_length = 2;
@@ -84,7 +89,9 @@ int recipe_init(const RecipeInitOptions& options) {
     throw UserError(Problem{
         .file = options.output, .what = "already exists", .hint = "another --output, or --force to overwrite it"});
   }
-  const Recipe requested = recipe_without_file(first_recipe(options), options.common, /*runs=*/options.target.empty());
+  const bool stays = stays_here(options, fs::path(options.output).parent_path());
+  const Recipe requested = recipe_without_file(first_recipe(options, stays), options.common,
+                                               /*runs=*/options.target.empty(), /*keep_relative=*/stays);
   if (requested.output.empty())
     throw UserError(Problem{.file = "--set", .what = "missing key", .at = "output", .hint = "output: runs/NAME"});
   const Proposal proposal = propose(requested, options.target);

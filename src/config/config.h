@@ -31,8 +31,9 @@ enum class Purpose {
 Recipe read_recipe(const std::string& path, const std::vector<std::string>& overrides,
                    Purpose purpose = Purpose::train);
 
-// For commands without a recipe file: applies the overrides to `base`. No key is required.
-Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides);
+// For commands without a recipe file: applies the overrides to `base`. No key is required. `keep_relative`: relative
+// paths stay relative, for a recipe in the working directory.
+Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides, bool keep_relative = false);
 
 // Checks that `world` ranks can form the recipe's mesh. hybrid_shard_degree is shard x context: 0 is the world, 1 none,
 // else a multiple of the context degree that divides the world. A context degree above 1 with hybrid_shard_degree 1 is

@@ -37,6 +37,7 @@ class Reader {
   void require(const Recipe& recipe, Purpose purpose);
   const std::set<std::string>& rejected() const { return rejected_; }
   Problems problems;
+  bool keep_relative = false;  // paths of overrides stay as they are
 
  private:
   void walk(const YAML::Node& map, const std::string& section);
@@ -240,7 +241,7 @@ void Reader::store(Recipe& recipe) {
     const bool typed = entry.file == "--set";
     const std::string at = typed ? key.name : key.name + ", " + entry.place;
     std::string unknown;
-    const YAML::Node node = key.is_path ? as_path(entry.node, key, typed, unknown) : entry.node;
+    const YAML::Node node = key.is_path ? as_path(entry.node, key, typed && !keep_relative, unknown) : entry.node;
     const auto rejection = unknown.empty() ? key.read(node, recipe) : std::nullopt;
     recipe.places[key.name] = entry.place;
     if (!rejection && unknown.empty()) continue;
@@ -330,8 +331,9 @@ void check_recipe_to_write(const Recipe& recipe, const std::string& text, const 
   problems.throw_if_any();
 }
 
-Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides) {
+Recipe override_recipe(Recipe base, const std::vector<std::string>& overrides, bool keep_relative) {
   Reader reader;
+  reader.keep_relative = keep_relative;
   for (const std::string& text : overrides) reader.read_override(text);
   reader.store(base);
   reader.problems.throw_if_any();

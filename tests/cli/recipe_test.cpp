@@ -169,9 +169,33 @@ TEST_F(RecipeInit, FindsTextInTheWorkingDirectory) {
     goes("prepare " + path);
     // In the folder of text/ the recipe names it relative to itself, so that both can be moved.
     const std::string all = folder_.read(path);
-    const bool stays = std::string(where) == "--output r.yaml";
+    const bool stays = std::string(where).ends_with(" r.yaml");
     EXPECT_EQ(all.find("train: [text/*.jsonl]") != std::string::npos, stays) << all;
     for (const char* written : {"r.yaml", "sub/r.yaml"}) fs::remove(folder_ / written);
+    for (const char* run : {"runs", "sub/runs"}) fs::remove_all(folder_ / run);
+  }
+}
+
+// A recipe in the working directory has the paths as they were typed; one elsewhere has absolute paths.
+TEST_F(RecipeInit, KeepsRelativePaths) {
+  write("books/data.jsonl", testing::forty_documents());
+  write("heldout.jsonl", testing::forty_documents());
+  copy_of("gqa", "model");
+  fs::create_directory(folder_ / "sub");
+  const std::string start =
+      "recipe init --model model --data ./books --set train.steps=1 --set data.validation=heldout.jsonl ";
+  for (const char* where : {"--output r.yaml", "> r.yaml", "--output sub/r.yaml", "> sub/r.yaml"}) {
+    const testing::Ran ran = hawser(start + where);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    const std::string path = fs::exists(folder_ / "r.yaml") ? "r.yaml" : "sub/r.yaml";
+    const std::string all = folder_.read(path);
+    const std::string folder = std::string(where).ends_with("sub/r.yaml") ? folder_.path() + "/" : "";
+    for (const std::string& line : {"path: " + folder + "model", "validation: [" + folder + "heldout.jsonl]",
+                                    "train: [" + folder + (folder.empty() ? "./books]" : "books]")}) {
+      EXPECT_NE(all.find("\n  " + line), std::string::npos) << line << " of " << where << "\n" << all;
+    }
+    goes("fit " + path);
+    fs::remove(folder_ / path);
     for (const char* run : {"runs", "sub/runs"}) fs::remove_all(folder_ / run);
   }
 }
@@ -186,9 +210,9 @@ TEST_F(RecipeInit, NeedsNoWorkingDirectory) {
   goes("prepare r.yaml");
   const testing::Ran plain = shell(gone + "--model " + tiny("gqa") + ")");
   EXPECT_EQ(plain.code, 0) << plain.err;
-  const testing::Ran relative = shell(gone + "--model some/model)");
+  const testing::Ran relative = shell(gone + "--model ./some/model)");
   EXPECT_EQ(relative.code, 2);
-  EXPECT_EQ(relative.err, "hawser: some/model: the working directory does not exist any more\n");
+  EXPECT_EQ(relative.err, "hawser: ./some/model: the working directory does not exist any more\n");
 }
 
 TEST_F(RecipeInit, ATildeIsTheHomeFolder) {
