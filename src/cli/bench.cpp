@@ -15,6 +15,7 @@
 #include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "cli/model_name.h"
 #include "cli/ranks.h"
 #include "cli/timeline_json.h"
 #include "device/cuda/activities.h"
@@ -158,7 +159,7 @@ void print_table(const train::BenchResult& result, const Recipe& recipe, const t
 
 int bench_step(const BenchStepOptions& options) {
   Recipe base;
-  (options.model.ends_with(".json") ? base.model.config : base.model.path) = options.model;
+  (options.model.ends_with(".json") ? base.model.config : base.model.path) = find_model(options.model);
   base.data.sequence_length = options.sequence_length;
   base.train.steps = options.steps;
   base.run.threads = options.threads;

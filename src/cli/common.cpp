@@ -1,6 +1,7 @@
 #include "cli/common.h"
 
 #include "base/error.h"
+#include "cli/model_name.h"
 #include "launch/environment.h"
 
 namespace hawser::cli {
@@ -27,13 +28,14 @@ void lay_over(Recipe& recipe, const CommonOptions& common, [[maybe_unused]] bool
 }  // namespace
 
 Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Purpose purpose) {
-  Recipe recipe = read_recipe(path, common.overrides, purpose);
+  Recipe recipe = read_recipe(path, with_models_found(common.overrides), purpose);
+  find_models(recipe);
   lay_over(recipe, common, purpose != Purpose::plan);
   return recipe;
 }
 
 Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs, bool keep_relative) {
-  Recipe recipe = override_recipe(std::move(base), common.overrides, keep_relative);
+  Recipe recipe = override_recipe(std::move(base), with_models_found(common.overrides), keep_relative);
   lay_over(recipe, common, runs);
   return recipe;
 }

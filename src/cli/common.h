@@ -8,7 +8,7 @@
 
 namespace hawser::cli {
 
-// The recipe with --set, --ranks, --memory and --device applied.
+// The recipe with --set, --ranks, --memory and --device applied, and the paths of models that it names.
 Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Purpose purpose);
 
 // The same for a command without a recipe file. `runs`: the command uses the device, which this build must support.

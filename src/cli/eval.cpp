@@ -12,6 +12,7 @@
 #include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "cli/model_name.h"
 #include "cli/ranks.h"
 #include "cli/terminal.h"
 #include "launch/environment.h"
@@ -60,7 +61,7 @@ void warn(const train::OpenEvaluation& input) {
 
 int eval(const EvalOptions& options) {
   Recipe base;
-  base.model.path = options.model;
+  base.model.path = find_model(options.model);
   Problems of_layout;  // reported with those of model and data
   Recipe recipe = base;
   try {
@@ -71,7 +72,7 @@ int eval(const EvalOptions& options) {
   const int world = world_size(options.common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
   check_mesh(recipe, world, of_layout);
 
-  train::EvaluateRequest request{.model = options.model,
+  train::EvaluateRequest request{.model = base.model.path,
                                  .data = options.data,
                                  .bigram = options.bigram,
                                  .sequence_length = options.sequence_length,

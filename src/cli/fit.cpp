@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/line.h"
+#include "cli/model_name.h"
 #include "cli/ranks.h"
 #include "launch/environment.h"
 #include "launch/stop.h"
@@ -133,6 +134,7 @@ int fit(const FitOptions& options) {
                      problems);
   }
   problems.throw_if_any();
+  if (options.resume && launched_as().rank == 0 && !launched_locally()) warn_of_other_commit(recipe);
   if (must_launch(world)) return launch_ranks({.ranks = world, .threads = recipe.run.threads, .saves = true});
   return fit_here(recipe, world, device, options);
 }

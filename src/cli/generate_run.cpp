@@ -15,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/exit.h"
+#include "cli/model_name.h"
 #include "cli/ranks.h"
 #include "generate/chat.h"
 #include "launch/stop.h"
@@ -238,7 +239,7 @@ void check_output(const GenerateOptions& options, Problems& problems) {
 
 int generate(const GenerateOptions& options) {
   Recipe base;
-  base.model.path = options.model;
+  base.model.path = find_model(options.model);
   const Recipe recipe = recipe_without_file(base, options.common);
   if (const int world = world_size(options.common, std::max(1, recipe.run.ranks)); world > 1) {
     throw UserError(Problem{
@@ -246,7 +247,7 @@ int generate(const GenerateOptions& options) {
   }
   Problems problems;
   check_output(options, problems);
-  auto input = generate::open_generation({.model = options.model,
+  auto input = generate::open_generation({.model = base.model.path,
                                           .prompt = options.prompt,
                                           .prompt_ids = options.prompt_ids,
                                           .prompts = options.prompts,

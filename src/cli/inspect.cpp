@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/hub_name.h"
 #include "base/printable.h"
 #include "base/result_file.h"
 #include "base/text.h"
@@ -16,6 +17,7 @@
 #include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "cli/model_name.h"
 #include "cli/timeline_json.h"
 #include "data/statistics.h"
 #include "data/token_file.h"
@@ -352,7 +354,10 @@ int inspect(const InspectOptions& options) {
     throw UserError(Problem{.what = data ? "inspect data: RECIPE is missing" : "inspect checkpoint: DIR is missing",
                             .hint = data ? "hawser inspect data RECIPE" : "hawser inspect checkpoint DIR"});
   }
-  const std::string& path = named ? options.data : options.path;
+  const std::string path = find_model(named ? options.data : options.path);
+  if (const auto hub = hub_name_of(path); hub && !checkpoint::exists(path)) {
+    throw UserError(not_downloaded(*hub, path));
+  }
   const auto has = [&](const char* name) { return checkpoint::exists((fs::path(path) / name).string()); };
   Report report;
   const bool is_file = checkpoint::exists(path) && !checkpoint::is_folder(path);

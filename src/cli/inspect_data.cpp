@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/data_summary.h"
+#include "cli/model_name.h"
 #include "data/micro_batch.h"
 #include "data/prepare.h"
 #include "data/sampler.h"
@@ -84,7 +85,7 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
   std::string tokenizer;
   if (const auto prefix = data::token_prefix(path, "")) {
     view.prefix = *prefix;
-    tokenizer = options.tokenizer;
+    tokenizer = find_model(options.tokenizer);
   } else {
     if (const auto prepared = data::prepared_folder(path)) throw UserError(*prepared);
     view.recipe = read_recipe_for(path, options.common, Purpose::prepare);
@@ -97,7 +98,7 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
                               .expected = view.prefix.empty() ? "" : view.prefix + ".idx",
                               .hint = cat("hawser prepare ", path)});
     }
-    tokenizer = options.tokenizer.empty() ? job.tokenizer : options.tokenizer;
+    tokenizer = options.tokenizer.empty() ? job.tokenizer : find_model(options.tokenizer);
     view.seed = view.recipe->train.seed;
   }
   if (!tokenizer.empty()) view.tokenizer = data::load_tokenizer(tokenizer);

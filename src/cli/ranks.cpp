@@ -4,6 +4,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/hub_name.h"
 #include "cli/exit.h"
 #include "launch/environment.h"
 #include "launch/stop.h"
@@ -30,6 +31,24 @@ Verdict checked(const RankedBody& body, const RankPlace& place) {
   }
   if (problems.empty()) return {};
   return {static_cast<int>(code), problems.lines()};
+}
+
+// The commit of a model in the Hugging Face cache of this host (model_name.h); "" for other models.
+std::string commit_of(const Recipe& recipe) {
+  const auto hub = hub_name_of(recipe.model.path.empty() ? recipe.model.config : recipe.model.path);
+  return hub ? hub->revision : "";
+}
+
+// Rejects a model of which the ranks found different commits.
+Verdict compared(const std::vector<std::string>& commits) {
+  const auto other = std::ranges::find_if(commits, [&](const auto& commit) { return commit != commits.front(); });
+  if (other == commits.end()) return {};
+  const Problem problem{.what = "the hosts have different commits of the model in their Hugging Face caches",
+                        .expected = commits.front(),
+                        .got = *other,
+                        .at = cat("rank ", other - commits.begin()),
+                        .hint = cat("ORG/NAME@", commits.front())};
+  return {static_cast<int>(ExitCode::bad_input), problem.line()};
 }
 
 // Lines of all ranks, each once, and the code, in the order of the first rank that has them.
@@ -60,7 +79,8 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
   note_started();
   try {
     const RankPlace place{ranks.rank().value(), ranks.size()};
-    const Verdict verdict = joined(ranks.all_gather_strings(checked(body, place).text()));
+    Verdict verdict = joined(ranks.all_gather_strings(checked(body, place).text()));
+    if (verdict.code == 0) verdict = compared(ranks.all_gather_strings(commit_of(recipe)));
     if (verdict.code == 0) return body.run(&ranks);
     if (place.rank == 0) report_error(Error(ExitCode{verdict.code}, verdict.lines));
     return verdict.code;  // the World's destructor waits until rank 0 has printed

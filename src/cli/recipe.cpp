@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/hub_name.h"
 #include "base/paths.h"
 #include "base/result_file.h"
 #include "base/text.h"
@@ -11,6 +12,7 @@
 #include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "cli/model_name.h"
 #include "cli/recipe/propose.h"
 #include "config/check_to_write.h"
 #include "config/nearest.h"
@@ -59,9 +61,11 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, bool 
 
 // The recipe from the command line: fine-tuning from a folder, random weights from a config.json.
 Recipe first_recipe(const RecipeInitOptions& options, bool stays) {
-  const std::string& model = options.model;
+  const std::string model = find_model(options.model);
   const fs::path path = absolute_path(model);
   const bool folder = fs::is_directory(path);
+  const auto hub = hub_name_of(model);
+  if (hub && !fs::exists(path)) throw UserError(not_downloaded(*hub, model));
   if (!folder && !fs::exists(path))
     throw UserError(Problem{.file = model,
                             .what = "no such model",
@@ -69,7 +73,7 @@ Recipe first_recipe(const RecipeInitOptions& options, bool stays) {
                             .hint = nearest_file(model)});
   const fs::path named = folder ? (path.has_filename() ? path : path.parent_path()) : path.parent_path();
   Recipe recipe;
-  recipe.name = named.filename().string() + (folder ? "-tuned" : "-scratch");
+  recipe.name = (hub ? fs::path(hub->model) : named).filename().string() + (folder ? "-tuned" : "-scratch");
   for (const std::string& set : options.common.overrides) {  // the output folder is named after it
     if (set.starts_with("name=") && set.size() > 5) recipe.name = set.substr(5);
   }
@@ -95,7 +99,10 @@ int recipe_init(const RecipeInitOptions& options) {
   if (requested.output.empty())
     throw UserError(Problem{.file = "--set", .what = "missing key", .at = "output", .hint = "output: runs/NAME"});
   const Proposal proposal = propose(requested, options.target);
-  const Recipe& recipe = proposal.recipe;
+  Recipe recipe = proposal.recipe;
+  // With its commit, and without the cache's folder, which is another one on other machines.
+  const auto hub = parse_hub_name(options.model) ? hub_name_of(recipe.model.path) : std::nullopt;
+  if (hub) recipe.model.path = hub->text();
   const std::string text = options.common.json ? recipe_json(recipe) : commented_recipe(recipe, proposal.notes);
   const std::string path = options.output.empty() ? "the recipe" : options.output;
   check_recipe_to_write(recipe, text, path, Purpose::plan);

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/hub_name.h"
 #include "checkpoint/storage/posix.h"
 #include "models/config_reader.h"
 #include "models/llama/llama.h"
@@ -51,12 +52,19 @@ std::optional<Json> read_object(const std::string& file, Problems& problems) {
 
 std::optional<Json> read_config(const std::string& path, Problems& problems) {
   const std::string file = config_path(path);
+  const auto hub = hub_name_of(path);
   if (!checkpoint::exists(path)) {
+    if (hub) {
+      problems.add(not_downloaded(*hub, path));
+      return std::nullopt;
+    }
     problems.add({.file = path, .what = "no such model", .expected = "a Hugging Face folder or a config.json"});
     return std::nullopt;
   }
   if (!checkpoint::exists(file)) {
-    problems.add({.file = path, .what = "no config.json in this folder", .hint = "a Hugging Face model folder"});
+    problems.add({.file = path,
+                  .what = "no config.json in this folder",
+                  .hint = hub ? download_command(*hub) : "a Hugging Face model folder"});
     return std::nullopt;
   }
   return read_object(file, problems);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/hub_name.h"
 #include "checkpoint/json.h"
 
 namespace hawser::checkpoint {
@@ -106,9 +107,11 @@ std::optional<SafetensorsFolder> SafetensorsFolder::open(const std::string& path
     file = path + "/model.safetensors";
     if (!exists(file)) file = path + "/model.safetensors.index.json";
     if (!exists(file)) {
+      const auto hub = exists(path + "/pytorch_model.bin") ? std::nullopt : hub_name_of(path);
       problems.add({.file = path,
                     .what = "no weights in this folder",
-                    .expected = "model.safetensors or model.safetensors.index.json"});
+                    .expected = "model.safetensors or model.safetensors.index.json",
+                    .hint = hub ? download_command(*hub) : ""});
       return std::nullopt;
     }
   }
@@ -120,7 +123,16 @@ std::optional<SafetensorsFolder> SafetensorsFolder::open(const std::string& path
     std::set<std::string> names;
     for (const auto& [name, shard] : index) names.insert(shard);
     // Compares index and files only if all could be read.
-    for (const std::string& name : names) folder.add_file(parent + name, problems);
+    const auto hub = hub_name_of(parent);
+    for (const std::string& name : names) {
+      if (hub && !exists(parent + name)) {
+        problems.add({.file = parent + name,
+                      .what = "a file of the index is missing in the Hugging Face cache",
+                      .hint = download_command(*hub)});
+      } else {
+        folder.add_file(parent + name, problems);
+      }
+    }
     if (problems.size() == before) {
       for (const auto& [name, shard] : index) {
         const TensorInfo* info = folder.find(name);

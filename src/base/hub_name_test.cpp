@@ -1,0 +1,41 @@
+#include "base/hub_name.h"
+
+#include <gtest/gtest.h>
+
+namespace hawser {
+namespace {
+
+TEST(HubName, HasOneSlashAndAnOptionalRevision) {
+  const auto name = parse_hub_name("HuggingFaceTB/SmolLM2-135M");
+  ASSERT_TRUE(name);
+  EXPECT_EQ(name->model, "HuggingFaceTB/SmolLM2-135M");
+  EXPECT_EQ(name->revision, "");
+  EXPECT_EQ(hub_folder(*name), "models--HuggingFaceTB--SmolLM2-135M");
+  EXPECT_EQ(download_command(*name), "hf download HuggingFaceTB/SmolLM2-135M");
+  const auto pinned = parse_hub_name("meta-llama/Llama-3.2-1B@refs/pr/7");
+  ASSERT_TRUE(pinned);
+  EXPECT_EQ(pinned->model, "meta-llama/Llama-3.2-1B");
+  EXPECT_EQ(pinned->revision, "refs/pr/7");
+  EXPECT_EQ(pinned->text(), "meta-llama/Llama-3.2-1B@refs/pr/7");
+  EXPECT_EQ(download_command(*pinned), "hf download meta-llama/Llama-3.2-1B --revision refs/pr/7");
+  for (const char* path : {"", "model", "/a/b", "/b", "a/", "a/b/c", "./a", "../a", "a/..", "a/.b", "~/a", "a b/c",
+                           "a/b@", "a/b@x/../y", "a/b@/x", "a--b/c", "s3://a/b", "a/*.json", "@x"}) {
+    EXPECT_FALSE(parse_hub_name(path)) << path;
+  }
+}
+
+TEST(HubName, IsInTheFoldersOfTheCache) {
+  const auto file = hub_name_of("/home/user/.cache/huggingface/hub/models--a-b--c.d/snapshots/1f2e/config.json");
+  ASSERT_TRUE(file);
+  EXPECT_EQ(file->model, "a-b/c.d");
+  EXPECT_EQ(file->revision, "1f2e");
+  const auto model = hub_name_of("hub/models--a-b--c.d");
+  ASSERT_TRUE(model);
+  EXPECT_EQ(model->text(), "a-b/c.d");
+  for (const char* path : {"", "/a/snapshots/b", "models/a--b", "models--a", "hub/datasets--a--b/snapshots/c"}) {
+    EXPECT_FALSE(hub_name_of(path)) << path;
+  }
+}
+
+}  // namespace
+}  // namespace hawser
