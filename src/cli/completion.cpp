@@ -19,16 +19,23 @@
 namespace hawser::cli {
 namespace {
 
-// Kind of a value: "none" (a switch), "keys" (of --set), "any", or the words to complete, with "files" last if a path
-// is possible.
+// The paths that an option or argument takes, as the last word of its kind.
+std::string paths_of(const std::string& takes) {
+  if (takes == "RECIPE") return "recipes";
+  const bool folder = takes == "DIR" || takes == "OUT_DIR" || takes == "SOURCE";
+  return folder ? "folders" : takes_path(takes) ? "files" : "";
+}
+
+// Kind of a value: "none" (a switch), "keys" (of --set), "any", or the words to complete, separated by spaces. Of the
+// words, "models" means the names in the Hugging Face cache, and "files", "folders" and "recipes" (.yaml files) paths.
 std::string kind_of(const CLI::Option& option) {
   if (option.nonpositional() && option.get_items_expected_max() == 0) return "none";
   const std::string takes = option.nonpositional() ? option.get_option_text() : option.get_name(true);
   if (takes == "KEY=VALUE") return "keys";
   const std::string words = completions_of(option);
-  const bool files = takes_path(takes);
-  if (words.empty()) return files ? "files" : "any";
-  return words + (files ? " files" : "");
+  const std::string paths = paths_of(takes);
+  if (words.empty()) return paths.empty() ? "any" : paths;
+  return words + (paths.empty() ? "" : " " + paths);
 }
 
 struct Tables {
@@ -103,6 +110,12 @@ constexpr char kWalk[] = R"sh(_hawser_walk() {
   done
 }
 
+# The names of models in the Hugging Face cache, by the rule of `hawser`.
+_hawser_models() {
+  ls "${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}" 2> /dev/null |
+    sed -n 's/^models--\(.*\)--/\1\//p'
+}
+
 # What the next argument of the command may be.
 _hawser_argument() {
   _hawser_arguments "$_hawser_path" | sed -n "$((_hawser_place + 1))p"
@@ -110,8 +123,22 @@ _hawser_argument() {
 
 )sh";
 
-constexpr char kBash[] = R"sh(_hawser_complete() {
+constexpr char kBash[] = R"sh(# Adds the candidates of a kind to `list`, and the kind of paths to `paths`.
+_hawser_add() {
+  local word
+  for word in $1; do
+    case "$word" in
+      any | none) ;;
+      files | folders | recipes) paths="$word" ;;
+      models) list="$list $(_hawser_models)" ;;
+      *) list="$list $word" ;;
+    esac
+  done
+}
+
+_hawser_complete() {
   # Readline takes "=" for the end of a word; put such words together again.
+  local IFS=$' \t\n'
   local words=() word i current prefix joined=''
   for ((i = 1; i <= COMP_CWORD; ++i)); do
     word="${COMP_WORDS[i]}"
@@ -139,17 +166,14 @@ constexpr char kBash[] = R"sh(_hawser_complete() {
       fi
       ;;
   esac
-  local list='' files=''
+  local list='' paths=''
   case "$kind" in
-    any | none | '') ;;
     words)
       case "$current" in
         -*) list="$(_hawser_options "$_hawser_path" | sed 's/:.*//')" ;;
         *)
           list="$(_hawser_commands "$_hawser_path" | sed 's/:.*//')"
-          kind="$(_hawser_argument)"
-          case "$kind" in *files) files=yes kind="${kind%files}" ;; esac
-          case "$kind" in any) ;; *) list="$list $kind" ;; esac
+          _hawser_add "$(_hawser_argument)"
           ;;
       esac
       ;;
@@ -157,8 +181,7 @@ constexpr char kBash[] = R"sh(_hawser_complete() {
       case "$current" in
         *=*)
           prefix="$prefix${current%%=*}="
-          list="$(_hawser_key_values "${current%%=*}")"
-          case "$list" in *files) files=yes list="${list%files}" ;; esac
+          _hawser_add "$(_hawser_key_values "${current%%=*}")"
           current="${current#*=}"
           ;;
         *)
@@ -167,16 +190,18 @@ constexpr char kBash[] = R"sh(_hawser_complete() {
           ;;
       esac
       ;;
-    *files) files=yes list="${kind%files}" ;;
-    *) list="$kind" ;;
+    *) _hawser_add "$kind" ;;
   esac
-  local IFS=$' \t\n'
   COMPREPLY=($(compgen -W "$list" -- "$current"))
-  if [ -n "$files" ]; then
-    IFS=$'\n'
-    compopt -o filenames 2> /dev/null
-    COMPREPLY+=($(compgen -f -- "$current"))
-  fi
+  IFS=$'\n'
+  if [ -n "$paths" ]; then compopt -o filenames 2> /dev/null; fi
+  case "$paths" in
+    files) COMPREPLY+=($(compgen -f -- "$current")) ;;
+    folders) COMPREPLY+=($(compgen -d -- "$current")) ;;
+    recipes)
+      COMPREPLY+=($(compgen -d -- "$current"; compgen -f -X '!*.yaml' -- "$current"; compgen -f -X '!*.yml' -- "$current"))
+      ;;
+  esac
   # What stands before "=" is on the line already, where readline ends words there.
   case "$COMP_WORDBREAKS" in
     *=*) ;;
@@ -224,12 +249,23 @@ constexpr char kZsh[] = R"sh(_hawser() {
   esac
 }
 
-# Words, and files where the last of them says so.
+# The candidates of a kind.
 _hawser_complete() {
   local -a candidates
-  candidates=(${=${1%files}})
+  local word
+  for word in ${=1}; do
+    case "$word" in
+      files | folders | recipes) ;;
+      models) candidates+=($(_hawser_models)) ;;
+      *) candidates+=("$word") ;;
+    esac
+  done
   (( ${#candidates} )) && compadd -a candidates
-  case "$1" in *files) _files ;; esac
+  case "$1" in
+    *files) _files ;;
+    *folders) _files -/ ;;
+    *recipes) _files -g '*.(yaml|yml)' ;;
+  esac
 }
 
 if [ "$funcstack[1]" = _hawser ]; then _hawser "$@"; else compdef _hawser hawser; fi
@@ -245,6 +281,7 @@ std::string completion_script(const CLI::App& app, Shell shell) {
   for (const KeyChoices& key : key_choices()) {
     keys += "  echo " + single_quoted(entry(key.name, key.help)) + "\n";
     std::string words = joined(key.values, " ");
+    if (key.name == "model.path") words = "models";
     if (key.is_path) words += words.empty() ? "files" : " files";
     if (!words.empty()) put_case(values, key.name, {words});
   }

@@ -118,7 +118,8 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
         [=](const std::string& value) { options.get()->*field = whole_number(name, value, min, max); });
   };
   add_text(*command, "--model", "DIR", options->model,
-           "Hugging Face model folder, checkpoint, or run folder (its last checkpoint)");
+           "Hugging Face model folder, ORG/NAME in the Hugging Face cache, checkpoint, or run folder (its last checkpoint)");
+  set_completions(*command, "--model", {"models"});
   add("--prompt", "TEXT", "prompt text; use --prompt=TEXT if it begins with a dash",
       [options](const std::string& value) {
         options->prompt = value;  // first: after the error it is not reported as missing

@@ -411,6 +411,7 @@ void add_inspect(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_positional(*command, "PATH", options->path,
                  "checkpoint, model folder, token file or trace; or `data`, followed by RECIPE; or `checkpoint`, "
                  "followed by a folder");
+  set_completions(*command, "PATH", {"data", "checkpoint", "models"});
   add_positional(*command, "[RECIPE]", options->data,
                  "after `data`: recipe with prepared data, or token file; after `checkpoint`: its folder");
   add_number(*command, "--samples", 0, 1 << 20, "data: number of sequences to show; default 3",

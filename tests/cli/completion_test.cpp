@@ -1,17 +1,24 @@
 // hawser completion: the scripts, run in their shells.
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "cli/testing/binary.h"
 #include "config/choices.h"
 
 namespace hawser {
 namespace {
 
+namespace fs = std::filesystem;
+
 class Completion : public testing::Binary {
  protected:
   void SetUp() override {
     Binary::SetUp();
+    ::setenv("HF_HUB_CACHE", "/no/cache", 1);
     write("recipe.yaml", "");
+    write("other.yml", "");
     write("my model/config.json", "{}");
     // Readline splits a line into words, with "=" as a word of its own.
     write("complete.bash", R"sh(
@@ -40,6 +47,10 @@ zpty -d shell
     const testing::Ran ran = shell("bash --norc complete.bash " HAWSER_BINARY " hawser " + words);
     EXPECT_EQ(ran.err, "") << words;
     return testing::lines_of(ran.out);
+  }
+  static std::vector<std::string> sorted(std::vector<std::string> words) {
+    std::sort(words.begin(), words.end());
+    return words;
   }
   bool suggestions(const std::string& words, const std::string& candidate) {
     const auto all = bash(words);
@@ -81,8 +92,13 @@ TEST_F(Completion, ValuesInBash) {
   EXPECT_EQ(bash("fit --device = c"), (Words{"cpu", "cuda"}));
   EXPECT_EQ(bash("plan --target h"), Words{"h200"});
   EXPECT_EQ(bash("fit rec"), Words{"recipe.yaml"});
+  EXPECT_EQ(sorted(bash("fit ''")), (Words{"my model", "other.yml", "recipe.yaml"})) << "recipes and folders";
+  EXPECT_EQ(bash("export ''"), Words{"my model"}) << "folders";
   EXPECT_EQ(bash("plan --target rec"), Words{"recipe.yaml"});
   EXPECT_EQ(bash("eval --model my"), Words{"my model"});
+  EXPECT_EQ(sorted(bash("inspect ''")), (Words{"checkpoint", "complete.bash", "complete.zsh", "data", "err", "my model",
+                                               "other.yml", "recipe.yaml"}));
+  EXPECT_EQ(bash("inspect data oth"), Words{"other.yml"});
   EXPECT_EQ(bash("fit recipe.yaml rec"), Words{}) << "one recipe is all";
   EXPECT_EQ(bash("completion z"), Words{"zsh"});
 }
@@ -110,6 +126,23 @@ TEST_F(Completion, RecipeKeysInBash) {
       EXPECT_EQ(ran.code, 0) << key.name << "=" << value << "\n" << ran.err;
     }
   }
+}
+
+TEST_F(Completion, ModelsOfTheHuggingFaceCache) {
+  for (const char* model : {"models--org--tiny-1.0", "models--some-org--model", "datasets--org--data", ".locks"}) {
+    fs::create_directories(folder_ / "hub" / model);
+  }
+  fs::remove_all(folder_ / "my model");
+  const std::string cache = folder_.path("hub");
+  ::setenv("HF_HUB_CACHE", cache.c_str(), 1);
+  EXPECT_EQ(sorted(bash("eval --model ''")), (Words{"hub", "org/tiny-1.0", "some-org/model"}));
+  EXPECT_EQ(bash("recipe init --model = so"), Words{"some-org/model"});
+  EXPECT_EQ(bash("fit --set model.path = org"), Words{"org/tiny-1.0"});
+  EXPECT_EQ(zsh("hawser generate --model some"), "generate --model some-org/model");
+  ::unsetenv("HF_HUB_CACHE");
+  ::setenv("HF_HOME", folder_.path().c_str(), 1);
+  EXPECT_EQ(bash("inspect some"), Words{"some-org/model"});
+  ::unsetenv("HF_HOME");
 }
 
 TEST_F(Completion, InZsh) {
