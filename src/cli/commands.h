@@ -61,8 +61,8 @@ struct GenerateOptions {
   std::string prompts;  // a file
   bool chat = false;
   std::string system, chat_template;
-  std::string output;  // of `prompts`; "": standard output
-  std::int64_t max_tokens = 64;
+  std::string output;                   // of `prompts`; "": standard output
+  std::int64_t max_tokens = 0;          // not given
   std::int64_t batch = 0, context = 0;  // 0: not given
   double temperature = 0, top_p = 1;
   std::int64_t top_k = 0;

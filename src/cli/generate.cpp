@@ -133,8 +133,9 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
       "is standard input, read as .jsonl; prints one JSON object per line",
       [options](const std::string& value) { options->prompts = value; });
   add_switch(*command, "--chat", options->chat,
-             "chat: answer each line of standard input; /reset clears the conversation, /exit ends");
-  number("--max-tokens", 1, kMaxTokens, "maximum tokens to generate; default 64", &GenerateOptions::max_tokens);
+             "chat: answer each line of standard input; the line /help lists the commands");
+  number("--max-tokens", 1, kMaxTokens, "maximum tokens to generate; default 64, in a chat 512",
+         &GenerateOptions::max_tokens);
   add_texts(*command, "--stop", "TEXT", options->stops, "stop before this text; repeatable");
   add("--temperature", "T", "sampling temperature; default 0: greedy",
       [options](const std::string& value) { options->temperature = real_number("--temperature", value, 0, 100); });

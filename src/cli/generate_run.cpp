@@ -2,6 +2,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -17,6 +19,7 @@
 #include "cli/exit.h"
 #include "cli/model_name.h"
 #include "cli/ranks.h"
+#include "cli/terminal.h"
 #include "generate/chat.h"
 #include "launch/stop.h"
 #include "models/families.h"
@@ -193,35 +196,74 @@ int run_many(OpenGeneration& input, const GenerateOptions& options) {
   return 0;
 }
 
+constexpr const char* kChatHelp =
+    "/reset clears the conversation\n"
+    "/exit ends the chat\n"
+    "/help lists the commands\n"
+    "any other line is sent to the model; a line that begins with / too, after a space";
+
+// The command of a line: "/" and a word of letters, or "". "/usr/bin" is none.
+std::string command_of(const std::string& line) {
+  const std::string word = line.substr(0, line.find_first_of(" \t"));
+  const auto letter = [](unsigned char c) { return std::isalpha(c) != 0; };
+  const bool is_command = word.size() > 1 && word[0] == '/' && std::all_of(word.begin() + 1, word.end(), letter);
+  return is_command ? word : "";
+}
+
+// Prints why an answer has no end.
+void print_cut(const OpenGeneration& input, const Answer& answer) {
+  if (answer.end != Answer::End::length) return;
+  if (static_cast<std::int64_t>(answer.ids.size()) == input.max_tokens) {
+    print("", cat("the answer was cut at ", input.max_tokens, " tokens; a larger --max-tokens allows more"));
+  } else {
+    print("", cat("the answer was cut: the conversation has ", input.size.positions,
+                  " tokens; /reset clears it, a larger --context allows more"));
+  }
+}
+
 int run_chat(OpenGeneration& input, const GenerateOptions& options) {
   Generator generator(input);
   generate::Chat chat(input, generator, options.system);
   const bool typed = isatty(STDIN_FILENO) != 0;
   const bool person = typed && isatty(STDERR_FILENO) != 0;
-  bool rejected = false;  // the last turn
-  if (person) print("", "/reset clears the conversation, /exit ends");
+  bool rejected = false;  // the last line
+  if (person) print("", "/help lists the commands, /exit ends the chat");
   for (std::string line;;) {
     if (person) std::fputs("> ", stderr);
     if (!std::getline(std::cin, line)) break;
     if (line.ends_with('\r')) line.pop_back();
-    if (line == "/exit") break;
-    if (line == "/reset") {
-      chat.reset();
-      continue;
-    }
     if (line.find_first_not_of(" \t") == std::string::npos) continue;
     Problems problems;
-    chat.send(line, put, problems);
-    rejected = !problems.empty();
-    if (rejected) {
-      print("", problems.lines());
+    const std::string command = command_of(line);
+    if (command == "/exit") break;
+    if (command == "/reset") {
+      chat.reset();
+    } else if (command == "/help") {
+      print("", kChatHelp);
+    } else if (!command.empty()) {
+      problems.add({.what = "unknown command " + command, .hint = "/help"});
     } else {
-      put("\n");
+      const auto answer = chat.send(line.starts_with(" /") ? line.substr(1) : line, put, problems);
+      if (answer) {
+        put("\n");
+        print_cut(input, *answer);
+      }
     }
+    rejected = !problems.empty();
+    if (rejected) print("", problems.lines());
   }
   if (generator.counts().prompts > 0) print_rates(generator.counts());
   // An interactive user has seen it; a script only gets the code.
   return static_cast<int>(rejected && !typed ? ExitCode::bad_input : ExitCode::done);
+}
+
+// On a terminal, suggests --chat for a text prompt to a model with a chat template.
+void suggest_chat(const OpenGeneration& input, const GenerateOptions& options) {
+  if (!options.prompt || !terminal_columns(STDERR_FILENO) || input.tokenizer == nullptr) return;
+  Problems ignored;
+  const std::string stored = train::stored_chat_template(input.open.recipe);
+  if (data::chat::open_chat_template(stored, input.open.tokenizer, "", "", ignored) == nullptr) return;
+  print("", "--prompt does not apply the chat template that this model has; --chat does");
 }
 
 // Rejects an output that would overwrite the prompts.
@@ -274,6 +316,7 @@ int generate(const GenerateOptions& options) {
   if (!beyond.empty()) print("warning: ", beyond);
   if (options.chat) return run_chat(*input, options);
   if (!options.prompts.empty()) return run_many(*input, options);
+  suggest_chat(*input, options);
   return run_one(*input, options.common.json);
 }
 

@@ -46,7 +46,7 @@ std::int64_t positions_of(const GenerateRequest& request, const OpenGeneration& 
   }
   std::size_t longest = 0;
   for (const Prompt& prompt : input.prompts) longest = std::max(longest, prompt.ids.size());
-  return static_cast<std::int64_t>(longest) + request.max_tokens - 1;  // the last token is not computed
+  return static_cast<std::int64_t>(longest) + input.max_tokens - 1;  // the last token is not computed
 }
 
 // Chooses the batch, or throws Error(does_not_fit).
@@ -90,7 +90,8 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
 
 std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Problems& problems) {
   const std::size_t before = problems.size();
-  OpenGeneration input{.max_tokens = request.max_tokens,
+  const std::int64_t usual = request.chat ? kChatTokens : kPromptTokens;
+  OpenGeneration input{.max_tokens = request.max_tokens > 0 ? request.max_tokens : usual,
                        .sampling = request.sampling,
                        .stops = request.stops,
                        .recipe = request.recipe,

@@ -24,11 +24,11 @@ struct GenerateRequest {
   std::vector<std::int64_t> prompt_ids;
   std::string prompts;  // a file (read_prompts)
   bool chat = false;
-  std::string system;            // of a chat; "": none
-  std::string chat_template;     // as data.chat_template; "": the run's, or the one in the tokenizer's folder
-  std::int64_t max_tokens = 64;  // per answer
-  std::int64_t batch = 0;        // concurrent sequences; 0: as many as fit, at most kBatchCpu or kBatchCuda
-  std::int64_t context = 0;      // chat: maximum tokens of a conversation; 0: the model's positions, at most kContext
+  std::string system;           // of a chat; "": none
+  std::string chat_template;    // as data.chat_template; "": the run's, or the one in the tokenizer's folder
+  std::int64_t max_tokens = 0;  // per answer; 0: kChatTokens in a chat, else kPromptTokens
+  std::int64_t batch = 0;       // concurrent sequences; 0: as many as fit, at most kBatchCpu or kBatchCuda
+  std::int64_t context = 0;     // chat: maximum tokens of a conversation; 0: the model's positions, at most kContext
   Sampling sampling;
   std::vector<std::string> stops;
   Recipe recipe;  // memory, precision, run
@@ -38,6 +38,7 @@ struct GenerateRequest {
 
 constexpr std::int64_t kBatchCpu = 8, kBatchCuda = 32;
 constexpr std::int64_t kContext = 4096;
+constexpr std::int64_t kPromptTokens = 64, kChatTokens = 512;
 
 // A checked request.
 struct OpenGeneration {

@@ -181,6 +181,49 @@ TEST_F(Generate, AChatAnswersEachLineAndForgetsOnReset) {
             chat("to be\\n", " --system 'say little'").out);
 }
 
+TEST_F(Generate, LinesWithASlashAreCommandsOfTheChat) {
+  const auto chat = [&](const std::string& lines) {
+    return shell("(printf '" + lines + "' | " + HAWSER_BINARY + kChat + ")");
+  };
+  const Ran unknown = chat("/help\\n/quit\\n/reset\\n");
+  EXPECT_EQ(unknown.code, 0);
+  EXPECT_EQ(unknown.out, "") << "nothing went to the model";
+  for (const char* line : {"hawser: /exit ends the chat\n", "hawser: unknown command /quit; try /help\n"}) {
+    EXPECT_NE(unknown.err.find(line), std::string::npos) << unknown.err;
+  }
+  EXPECT_EQ(chat("/quit\\n").code, 2) << "the last line of a script";
+  // A space before the slash, or a second slash, makes it a text.
+  EXPECT_EQ(chat(" /quit\\n").code, 0);
+  EXPECT_NE(chat(" /quit\\n").out, "");
+  EXPECT_NE(chat("/usr/bin\\n/exit\\n").out, "");
+}
+
+TEST_F(Generate, AChatMarksAnswersThatAreCut) {
+  const auto chat = [&](const std::string& options) {
+    return shell("(echo 'to be' | " + std::string(HAWSER_BINARY) +
+                 " generate --model model --chat --chat-template chatml " + options + ")");
+  };
+  // Greedy text of this model has no end, and its default would be 512 tokens of the model's 128.
+  const Ran usual = chat("");
+  EXPECT_NE(usual.err.find("hawser: the answer was cut: the conversation has 128 tokens; /reset clears it, a larger "
+                           "--context allows more\n"),
+            std::string::npos)
+      << usual.err;
+  EXPECT_NE(chat("--max-tokens 6").err.find("hawser: the answer was cut at 6 tokens; a larger --max-tokens allows"),
+            std::string::npos);
+  const std::string longer = chat("--context 600").err;
+  EXPECT_NE(longer.find("hawser: the answer was cut at 512 tokens; "), std::string::npos) << longer;
+}
+
+TEST_F(Generate, SuggestsAChatForAModelWithATemplate) {
+  const std::string hint = "hawser: --prompt does not apply the chat template that this model has; --chat does\n";
+  const std::string generate = "generate --model model --max-tokens 2 --prompt x";
+  EXPECT_EQ(on_terminal(generate).out.find(hint), std::string::npos) << "no template";
+  write("model/chat_template.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+  EXPECT_NE(on_terminal(generate).out.find(hint), std::string::npos);
+  EXPECT_EQ(hawser(generate).err.find(hint), std::string::npos) << "not on a terminal";
+}
+
 TEST_F(Generate, AChatWithoutSpaceReportsItAndContinues) {
   const std::string longer(200, 'a');
   const Ran ran = shell("(printf '" + longer + "\\nx\\n' | " + HAWSER_BINARY + kChat + " --context 150)");
