@@ -14,8 +14,8 @@ STEPS = [
     {"run": "hawser doctor", "lines": (40, 5)},
 
     {"title": "Model and data"},
-    {"text": "SmolLM2-135M in Hugging Face format, and six novels, whose dialogues become conversations for chat\n"
-             "fine-tuning."},
+    {"text": "SmolLM2-135M in Hugging Face format, with weights that were rounded to 4 bits, and six novels, whose dialogues\n"
+             "become conversations for chat fine-tuning."},
     {"run": "scripts/fetch-inputs --what smollm2 --what text", "lines": (3, 5)},
     {"run": "python3 tools/walkthrough/dialogues.py inputs/text/austen chat.jsonl"},
     {"run": "head -c 400 chat.jsonl"},
