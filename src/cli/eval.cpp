@@ -131,14 +131,14 @@ void add_eval(CLI::App& app, const Commands& commands, Chosen& chosen) {
                                 "--sequence-length 512"},
                    .json = "print the result as one JSON object, on a terminal too"},
                   options->common);
-  add_text(*command, "--model", "DIR", options->model,
-           "Hugging Face model folder, ORG/NAME in the Hugging Face cache, checkpoint, or run folder (its last checkpoint)");
+  add_text(
+      *command, "--model", "DIR", options->model,
+      "Hugging Face model folder, ORG/NAME in the Hugging Face cache, checkpoint, or run folder (its last checkpoint)");
   set_completions(*command, "--model", {"models"});
   add_text(
       *command, "--data", "FILE", options->data,
-      "JSONL with text, messages (chat), prompt and completion, or input_ids; .txt file; or PREFIX of a token file "
-      "(PREFIX.bin, PREFIX.idx); "
-      "documents are separate, unless the checkpoint's run has data.pack: chunks");
+      ".jsonl, .json, .csv, .tsv or .txt with text or messages (chat), as in docs/data.md, or PREFIX of a token file "
+      "(PREFIX.bin, PREFIX.idx); documents are separate, unless the checkpoint's run has data.pack: chunks");
   add_switch(*command, "--across-documents", options->across_documents,
              "read a token file as one continuous text, like data.pack: chunks");
   add_text(*command, "--bigram", "PREFIX", options->bigram,

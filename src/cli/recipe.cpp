@@ -143,7 +143,7 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
   add_text(*command, "--model", "PATH", options->model, "model folder, ORG/NAME in the Hugging Face cache, or config.json to train from scratch");
   set_completions(*command, "--model", {"models"});
   add_texts(*command, "--data", "PATH", options->data,
-            "training data: .jsonl or .txt file, folder of them, or token file; repeatable; default: "
+            "training data: .jsonl, .json, .csv, .tsv or .txt file, folder, or token file; repeatable; default: "
             "text/*.jsonl or text/*.txt, if any");
   add_text(*command, "--output", "FILE", options->output, "file to write; default: standard output");
   add_switch(*command, "--force", options->force, "overwrite an existing --output");

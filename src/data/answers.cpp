@@ -1,6 +1,7 @@
 #include "data/answers.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <set>
 #include <span>
@@ -96,9 +97,22 @@ std::size_t end_of_turn(const std::string& text, std::size_t from, const std::st
   return !eos_token.empty() && text.compare(at, eos_token.size(), eos_token) == 0 ? at + eos_token.size() : from;
 }
 
-bool is_answer(const chat::Value& message) {
+std::string role_of(const chat::Value& message) {
   const chat::Value* role = message.dict().find("role");
-  return role && role->is_text() && role->text().bytes == "assistant";
+  return role && role->is_text() ? role->text().bytes : "";
+}
+
+constexpr std::array kRoles = {"system", "user", "assistant", "tool", "developer", "function", "ipython"};
+
+// The first role that is neither a usual one nor named by the template; "" if there is none. Most templates would print
+// any role as it is.
+std::string unknown_role(const chat::List& messages, const std::string& chat_template) {
+  for (const chat::Value& message : messages) {
+    const std::string role = role_of(message);
+    const auto named = [&](char quote) { return chat_template.find(quote + role + quote) != std::string::npos; };
+    if (std::ranges::find(kRoles, role) == kRoles.end() && !named('\'') && !named('"')) return role;
+  }
+  return "";
 }
 
 }  // namespace
@@ -121,8 +135,7 @@ AnswerEncoder::AnswerEncoder(const Tokenizer& tokenizer, std::shared_ptr<const c
 
 bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problems) const {
   const auto reject = [&](std::string what, std::string hint = "") {
-    problems.add(
-        {.file = place.file, .what = std::move(what), .at = cat("line ", place.number), .hint = std::move(hint)});
+    problems.add({.file = place.file, .what = std::move(what), .at = place.at(), .hint = std::move(hint)});
     return false;
   };
   if (line.completion) {
@@ -144,6 +157,16 @@ bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problem
     problems.add(without_);
     return false;
   }
+  if (const std::string role = unknown_role(line.chat->messages.list(), template_->source()); !role.empty()) {
+    problems.add({.file = place.file,
+                  .what = "unknown role",
+                  .expected =
+                      "system, user (human), assistant (gpt, bot, model, chatbot), tool, or a role that the chat "
+                      "template names",
+                  .got = role,
+                  .at = place.at()});
+    return false;
+  }
   try {
     const chat::Rendered rendered = template_->render(*line.chat);
     tokenizer_.encode(rendered.text, line.ids, false);
@@ -154,7 +177,9 @@ bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problem
                       error.line > 0 ? cat(", line ", error.line, ": ") : std::string(": "), error.what()));
   }
   if (std::ranges::all_of(line.labels, [](std::int32_t label) { return label == kIgnoredLabel; })) {
-    return reject("no target tokens: the rendered conversation has no assistant turn");
+    const bool untrained = std::ranges::find(line.not_trained, true) != line.not_trained.end();
+    return reject(untrained ? "no target tokens: no assistant turn with a weight"
+                            : "no target tokens: the rendered conversation has no assistant turn");
   }
   return true;
 }
@@ -165,10 +190,16 @@ std::vector<Range> AnswerEncoder::answers_of(const chat::Rendered& rendered, con
   for (std::size_t i = 0; i < line.asked && i < rendered.contents.size(); ++i) {
     if (rendered.contents[i]) asked_until = std::max(asked_until, rendered.contents[i]->end);
   }
+  const auto not_trained = [&](std::size_t i) { return i < line.not_trained.size() && line.not_trained[i]; };
   std::vector<Range> answers;
   if (rendered.has_generations) {
     for (const Range& range : rendered.generations) {
-      if (range.begin >= asked_until) answers.push_back(range);
+      bool trained = range.begin >= asked_until;
+      for (std::size_t i = 0; i < rendered.contents.size(); ++i) {
+        const auto& content = rendered.contents[i];
+        if (content && content->begin >= range.begin && content->end <= range.end && not_trained(i)) trained = false;
+      }
+      if (trained) answers.push_back(range);
     }
     return answers;
   }
@@ -184,7 +215,7 @@ std::vector<Range> AnswerEncoder::answers_of(const chat::Rendered& rendered, con
     const auto& content = rendered.contents[i];
     if (!content) continue;
     const std::size_t floor = std::exchange(before, std::max(before, content->end));
-    if (i < line.asked || !is_answer(messages[i])) continue;
+    if (i < line.asked || not_trained(i) || role_of(messages[i]) != "assistant") continue;
     Range answer = *content;
     if (prompt.empty()) {
       // Preceding spaces are part of the first word's token.

@@ -20,7 +20,7 @@ namespace hawser::data {
 // A conversation is the output of the chat template; nothing is added. The labels cover the assistant's turns. A turn
 // begins after the generation prompt ("<|im_start|>assistant\n") and includes the end-of-turn token: the first special
 // token after the message's content, or eos_token if the text continues with it. If the template has {% generation %}
-// blocks, the labels cover these instead.
+// blocks, the labels cover these instead. Line::not_trained takes messages out.
 //
 // A prompt and its completion are one text: begin of text, prompt, completion, end of text. The labels cover the
 // completion and the end of text.
@@ -32,7 +32,7 @@ class AnswerEncoder {
   AnswerEncoder(const Tokenizer& tokenizer, std::shared_ptr<const chat::ChatTemplate> chat_template, Problems without);
 
   // Fills ids and labels of a line that has `chat` or `completion`. Returns false and adds a problem at `place` if the
-  // template rejects the line or if no token is labeled.
+  // template rejects the line, if a role is unknown, or if no token is labeled.
   bool encode(Line& line, const LinePlace& place, Problems& problems) const;
 
  private:

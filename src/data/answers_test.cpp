@@ -56,6 +56,44 @@ const std::string kTwoTurns =
     R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"},
                      {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}]})";
 
+TEST(Answers, LeaveOutMessagesWithoutWeight) {
+  const Learned learned(kQuickstart, "chatml");
+  const std::string user = R"({"role": "user", "content": "a"})";
+  const auto line = [&](const std::string& first, const std::string& second) {
+    return R"({"messages": [)" + user + R"(, {"role": "assistant", "content": "bc")" + first + "}, " + user +
+           R"(, {"role": "gpt", "content": "e")" + second + "}]}";
+  };
+  const std::string both = learned(line("", ""));
+  EXPECT_NE(both.find("//"), std::string::npos);
+  const std::string last = learned(line(R"(, "weight": 0)", R"(, "weight": 1)"));
+  EXPECT_EQ("//" + last, both.substr(both.find("//")));
+  EXPECT_EQ(learned(line("", R"(, "train": false)")), both.substr(0, both.find("//")));
+  EXPECT_EQ(learned(line(R"(, "weight": 0)", R"(, "weight": 0)")),
+            "f: no target tokens: no assistant turn with a weight at line 7");
+}
+
+TEST(Answers, RejectRolesThatTheTemplateDoesNotName) {
+  const Learned learned(kQuickstart, "chatml");
+  const auto line = [](const std::string& role) {
+    return R"({"conversations": [{"from": ")" + role +
+           R"(", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]})";
+  };
+  EXPECT_EQ(
+      learned(line("narrator")),
+      "f: unknown role (expected system, user (human), assistant (gpt, bot, model, chatbot), tool, or a role that "
+      "the chat template names, got narrator) at line 7");
+  EXPECT_EQ(learned(line("function_call")).substr(0, 15), "f: unknown role");
+  EXPECT_EQ(learned(line("tool")).find("unknown role"), std::string::npos);
+  const auto tokenizer = load_tokenizer((kRoot / kQuickstart).string());
+  const auto own = std::make_shared<const chat::ChatTemplate>(
+      "{% for m in messages %}{% if m.role == 'narrator' %}({{ m.content }}){% else %}{{ m.content }}{% endif %}{% "
+      "endfor %}",
+      std::map<std::string, std::string>{}, "own.jinja");
+  Problems problems;
+  auto read = parse_line(line("narrator"), {.file = "f"}, problems);
+  EXPECT_TRUE(AnswerEncoder(*tokenizer, own, {}).encode(*read, {.file = "f"}, problems)) << problems.lines();
+}
+
 TEST(Answers, EqualTransformersMasks) {
   const Json golden = Json::parse(std::ifstream(kRoot / "tests/golden/chat/expected.json"));
   int checked = 0;

@@ -153,7 +153,8 @@ std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchSh
   } else if (from.tokenizer) {
     const AnswerEncoder answers(*from.tokenizer, from.chat_template, from.without_template);
     for (Line& line : lines) {
-      if (line.chat || line.completion) answers.encode(line, {.file = from.path, .number = line.number}, problems);
+      if (line.chat || line.completion)
+        answers.encode(line, {.file = from.path, .number = line.number, .unit = line.unit}, problems);
     }
   }
   without_repeats(problems).throw_if_any();

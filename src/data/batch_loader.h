@@ -94,7 +94,7 @@ class Prefetcher {
   std::thread thread_;
 };
 
-// Loads a JSONL file, or a .txt file as one document, as one batch for `hawser eval`: step 0 of the returned loader.
+// Loads a file of open_lines.h, or a .txt file as one document, as one batch for `hawser eval`: step 0 of the loader.
 // Every rank has the same number of micro-batches. Raises `shape.max_documents` to the file's maximum and lowers
 // `shape.sequence_length` to its longest piece. `tokenizer` may be null if every line has ids, `chat_template` if no
 // line is a conversation; `without` and `without_template` then have the reasons, or are empty if there is simply none.

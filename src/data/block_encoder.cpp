@@ -80,7 +80,7 @@ void BlockEncoder::encode_part(const Block& block, EncodedBlock& out) const {
 }
 
 void BlockEncoder::encode_lines(const Block& block, EncodedBlock& out) const {
-  LinePlace place{.file = block.file, .number = block.start.line, .vocab_size = vocab_size_};
+  LinePlace place{.file = block.file, .number = block.start.line, .vocab_size = vocab_size_, .unit = block.unit};
   const std::string_view all = block.text;
   for (std::size_t at = 0; at < all.size(); ++place.number) {
     const std::size_t end = std::min(all.find('\n', at), all.size());
@@ -100,10 +100,8 @@ void BlockEncoder::encode_lines(const Block& block, EncodedBlock& out) const {
       out.documents.push_back({.ids = encode_text(*line->text)});
       if (hashes_) out.documents.back().content = hash_of_text(*line->text);
     } else {
-      out.problems.add({.file = block.file,
-                        .what = "text needs a tokenizer",
-                        .at = cat("line ", place.number),
-                        .hint = "data.tokenizer"});
+      out.problems.add(
+          {.file = block.file, .what = "text needs a tokenizer", .at = place.at(), .hint = "data.tokenizer"});
     }
   }
 }

@@ -30,17 +30,17 @@ BlockReader::BlockReader(const Source& source, const Tokenizer* tokenizer, Sourc
     : source_(source),
       tokenizer_(tokenizer),
       block_bytes_(static_cast<std::size_t>(block_bytes)),
-      reader_(open_bytes(source.path)),
+      reader_(source.kind == SourceKind::text ? Lines{open_bytes(source.path)} : open_lines(source.path)),
       at_(start) {
   if (start.byte == 0) return;
   any_ = true;
   // Reading a part also needs the text before it.
   const std::int64_t before =
       source.kind == SourceKind::text ? std::min<std::int64_t>(start.byte, kContext) : std::int64_t{0};
-  reader_->skip(start.byte - before);
+  reader_.bytes->skip(start.byte - before);
   if (before > 0) {
     context_.resize(static_cast<std::size_t>(before));
-    context_.resize(reader_->read(context_));
+    context_.resize(reader_.bytes->read(context_));
     context_ = tail(context_, kContext);
   }
   read_ = start.byte;
@@ -51,14 +51,14 @@ BlockReader::BlockReader(const Source& source, const Tokenizer* tokenizer, Sourc
 std::int64_t BlockReader::file_bytes_until(std::int64_t byte) const {
   if (ended_ && buffer_.empty()) return source_.bytes;
   const double share = static_cast<double>(byte) / static_cast<double>(std::max<std::int64_t>(1, read_));
-  return static_cast<std::int64_t>(share * static_cast<double>(reader_->file_bytes()));
+  return static_cast<std::int64_t>(share * static_cast<double>(reader_.bytes->file_bytes()));
 }
 
 bool BlockReader::more() {
   if (ended_) return false;
   const std::size_t at = buffer_.size();
   buffer_.resize(at + kRead);
-  const std::size_t got = reader_->read(std::span(buffer_).subspan(at));
+  const std::size_t got = reader_.bytes->read(std::span(buffer_).subspan(at));
   buffer_.resize(at + got);
   read_ += static_cast<std::int64_t>(got);
   ended_ = got < kRead;
@@ -66,7 +66,7 @@ bool BlockReader::more() {
 }
 
 bool BlockReader::next(Block& block) {
-  block = {.kind = source_.kind, .file = source_.path, .start = at_};
+  block = {.kind = source_.kind, .file = source_.path, .unit = reader_.unit, .start = at_};
   const bool any = source_.kind == SourceKind::text ? next_part(block) : next_lines(block);
   if (!any) return false;
   at_.byte += static_cast<std::int64_t>(block.text.size());
@@ -93,9 +93,9 @@ bool BlockReader::next_lines(Block& block) {
     looked_at = buffer_.size();
     if (looked_at > kLargestBlock) {
       throw UserError({.file = source_.path,
-                       .what = "line too long",
+                       .what = cat(reader_.unit, " too long"),
                        .expected = cat("at most ", kLargestBlock >> 20, " MiB"),
-                       .at = cat("line ", at_.line + std::count(buffer_.begin(), buffer_.end(), '\n')),
+                       .at = cat(reader_.unit, " ", at_.line + std::count(buffer_.begin(), buffer_.end(), '\n')),
                        .hint = "shorter documents"});
     }
     if (!more()) break;

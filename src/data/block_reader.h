@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "data/byte_reader.h"
+#include "data/open_lines.h"
 #include "data/seen_contents.h"
 #include "data/sources.h"
 #include "data/tokenizers/tokenizer.h"
@@ -21,10 +21,11 @@ struct SourcePlace {
   bool operator==(const SourcePlace&) const = default;
 };
 
-// Complete lines of a JSONL file, or a part of a text file.
+// Complete lines of open_lines, or a part of a text file.
 struct Block {
   SourceKind kind = SourceKind::jsonl;
   std::string file;
+  const char* unit = "line";  // what a line is in the file, see open_lines.h
   std::string text;
   SourcePlace start, end;
   std::int64_t file_bytes = 0;  // bytes of the file (compressed) that this block accounts for
@@ -62,7 +63,7 @@ class BlockReader {
   Source source_;
   const Tokenizer* tokenizer_;
   std::size_t block_bytes_;
-  std::unique_ptr<ByteReader> reader_;
+  Lines reader_;
   std::string buffer_;   // read and not yet returned
   std::string context_;  // text files: end of the text returned so far
   TextHasher hasher_;

@@ -257,8 +257,21 @@ std::unique_ptr<ByteReader> open_bytes(const std::string& path) {
   return std::make_unique<PlainReader>(path);
 }
 
+void skip_by_reading(ByteReader& reader, const std::string& path, std::int64_t bytes) {
+  std::vector<char> passed(kBuffer);
+  while (bytes > 0) {
+    const auto part = static_cast<std::size_t>(std::min<std::int64_t>(bytes, kBuffer));
+    const std::size_t got = reader.read(std::span(passed).first(part));
+    if (got == 0) throw UserError({.file = path, .what = "shorter than recorded"});
+    bytes -= static_cast<std::int64_t>(got);
+  }
+}
+
 std::string read_all_bytes(const std::string& path, std::int64_t limit) {
-  const auto reader = open_bytes(path);
+  return read_all_bytes(*open_bytes(path), path, limit);
+}
+
+std::string read_all_bytes(ByteReader& reader, const std::string& path, std::int64_t limit) {
   std::string text;
   for (std::size_t got = 1; got > 0;) {
     const std::size_t at = text.size();
@@ -269,7 +282,7 @@ std::string read_all_bytes(const std::string& path, std::int64_t limit) {
                        .hint = "several files"});
     }
     text.resize(at + std::min(std::max(at, kBuffer), static_cast<std::size_t>(limit) + 1 - at));
-    got = reader->read(std::span(text).subspan(at));
+    got = reader.read(std::span(text).subspan(at));
     text.resize(at + got);
   }
   return text;

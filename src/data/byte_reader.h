@@ -40,8 +40,12 @@ class ByteReader {
 
 std::unique_ptr<ByteReader> open_bytes(const std::string& path);
 
+// ByteReader::skip of a reader that must convert what it skips. UserError if there are fewer bytes.
+void skip_by_reading(ByteReader& reader, const std::string& path, std::int64_t bytes);
+
 // Complete contents of a small file, decompressed. UserError if they have more than `limit` bytes, whatever the size of
 // the file.
 std::string read_all_bytes(const std::string& path, std::int64_t limit = std::int64_t{1} << 30);
+std::string read_all_bytes(ByteReader& reader, const std::string& path, std::int64_t limit = std::int64_t{1} << 30);
 
 }  // namespace hawser::data

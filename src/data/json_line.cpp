@@ -56,7 +56,7 @@ std::optional<Json> parse_json_line(std::string_view text, const LinePlace& plac
                   .what = std::move(what),
                   .expected = std::move(expected),
                   .got = std::move(got),
-                  .at = cat("line ", place.number, at.empty() ? "" : ", ", at)});
+                  .at = place.at(at)});
     return std::nullopt;
   };
   // An ordered object copies its values as it grows, and copying is recursive.
@@ -74,14 +74,12 @@ std::optional<Json> parse_json_line(std::string_view text, const LinePlace& plac
     const std::size_t byte = error.byte > 0 ? error.byte - 1 : 0;
     problems.add({.file = place.file,
                   .what = cat("broken JSON: ", colon == what.npos ? what : what.substr(colon + 2)),
-                  .at = cat("line ", place.number, ", byte ", place.byte + static_cast<std::int64_t>(byte)),
+                  .at = place.at(cat("byte ", place.byte + static_cast<std::int64_t>(byte))),
                   .cause = "broken JSON"});
     return std::nullopt;
   } catch (const Json::out_of_range&) {
-    problems.add({.file = place.file,
-                  .what = "broken JSON: a number is too large",
-                  .at = cat("line ", place.number),
-                  .cause = "broken JSON"});
+    problems.add(
+        {.file = place.file, .what = "broken JSON: a number is too large", .at = place.at(), .cause = "broken JSON"});
     return std::nullopt;
   }
   // The parser stops at a zero byte and would silently ignore the rest.
@@ -89,7 +87,7 @@ std::optional<Json> parse_json_line(std::string_view text, const LinePlace& plac
     return reject("broken JSON: a zero byte", "", "", cat("byte ", place.byte + static_cast<std::int64_t>(zero)));
   }
   if (const auto twice = repeated_key(text)) return reject("key given twice", "once", *twice, "");
-  if (!json.is_object()) return reject("line is not an object", "{...}", json.type_name(), "");
+  if (!json.is_object()) return reject(cat(place.unit, " is not an object"), "{...}", json.type_name(), "");
   return json;
 }
 

@@ -6,8 +6,9 @@
 
 #include "base/utf8.h"
 #include "data/byte_reader.h"
-#include "data/chat/from_json.h"
+#include "data/conversation_line.h"
 #include "data/json_line.h"
+#include "data/open_lines.h"
 #include "data/token_file.h"
 
 namespace hawser::data {
@@ -24,23 +25,25 @@ class LineReader {
     std::optional<Json> parsed = parse_json_line(text, place_, problems_);
     if (!parsed) return std::nullopt;
     Json& json = *parsed;
-    std::string got;
-    for (const char* key : {"text", "input_ids", "messages", "prompt"}) {
-      if (json.contains(key)) got += cat(got.empty() ? "" : " and ", key);
-    }
-    if (got.empty() || got.find(' ') != got.npos) {
-      return reject("line needs exactly one of these keys", "text, input_ids, messages, or prompt and completion",
-                    got.empty() ? "none" : got, "");
-    }
-    if (json.contains("messages") || json.contains("prompt")) {
-      try {
-        return json.contains("messages") ? conversation(json) : completion(json);
-      } catch (const chat::TemplateError& error) {
-        return reject(error.what(), "messages with text content", "", "");
-      }
+    const auto has = [&](std::string_view key) {
+      const auto found = json.find(std::string(key));
+      return found != json.end() && !found->is_null();
+    };
+    const std::vector<std::string> forms = forms_of(has);
+    if (forms.size() != 1) return reject_keys(json, forms);
+    try {
+      ConversationReader answers(place_, problems_);
+      if (has("messages")) return answers.messages(json, "messages");
+      if (has("conversations")) return answers.messages(json, "conversations");
+      if (has("prompt")) return answers.completion(json);
+      const auto question = std::ranges::find_if(kQuestionKeys, has), answer = std::ranges::find_if(kAnswerKeys, has);
+      const bool single = question != std::end(kQuestionKeys) && answer != std::end(kAnswerKeys);
+      if (single) return answers.single_turn(json, *question, *answer);
+    } catch (const chat::TemplateError& error) {
+      return reject(error.what(), "messages with text content", "", "");
     }
     Line line;
-    if (json.contains("text")) {
+    if (has("text")) {
       if (!json["text"].is_string()) return reject("wrong type", "a string", json["text"].type_name(), "text");
       line.text = std::move(json["text"].get_ref<std::string&>());
       return line;
@@ -77,6 +80,20 @@ class LineReader {
   }
 
  private:
+  // The line has no form or several.
+  std::nullopt_t reject_keys(const Json& json, const std::vector<std::string>& forms) {
+    std::string got;
+    for (const std::string& form : forms) got += cat(got.empty() ? "" : " and ", form);
+    for (const auto& [key, value] : json.items()) {
+      if (forms.empty() && got.size() < 100) got += cat(got.empty() ? "" : ", ", key);
+    }
+    return reject(
+        cat(place_.unit, " needs exactly one of these keys"),
+        "text, input_ids, messages, conversations, prompt and completion, instruction and output, or question "
+        "and answer",
+        got.empty() ? "none" : got, "", forms.size() > 1 ? "jq -c 'del(.KEY)' FILE to drop a key" : "");
+  }
+
   // Drops the ids and labels at which the mask is 0: padding at the beginning, the end or both.
   bool remove_padding(const Json& list, Line& line) {
     std::vector<std::int32_t> mask;
@@ -105,80 +122,14 @@ class LineReader {
     return true;
   }
 
-  std::optional<Line> conversation(const Json& json) {
-    if (!check_messages(json["messages"], "messages")) return std::nullopt;
-    Line line{.chat = chat::Conversation{chat::from_json(json["messages"]), {}}};
-    return with_tools(json, std::move(line));
-  }
-
-  std::optional<Line> with_tools(const Json& json, Line line) {
-    const auto tools = json.find("tools");
-    if (tools == json.end() || tools->is_null()) return line;
-    if (!tools->is_array()) return reject("wrong type", "a list of tools", tools->type_name(), "tools");
-    line.chat->tools = chat::from_json(*tools);
-    return line;
-  }
-
-  std::optional<Line> completion(const Json& json) {
-    const auto found = json.find("completion");
-    if (found == json.end()) return reject("prompt without completion", "both", "prompt", "");
-    const Json& prompt = json["prompt"];
-    if (prompt.is_string() && found->is_string()) {
-      Line line{.prompt = prompt.get<std::string>(), .completion = found->get<std::string>()};
-      if (line.completion->empty()) return reject("empty completion", "text", "", "completion");
-      return line;
-    }
-    if (!prompt.is_array() || !found->is_array()) {
-      return reject("wrong type", "two texts, or two lists of messages",
-                    cat(prompt.type_name(), " and ", found->type_name()), "prompt, completion");
-    }
-    if (!check_messages(prompt, "prompt") || !check_messages(*found, "completion")) return std::nullopt;
-    chat::List messages = chat::from_json(prompt).list();
-    const chat::Value answers = chat::from_json(*found);
-    messages.insert(messages.end(), answers.list().begin(), answers.list().end());
-    Line line{.chat = chat::Conversation{std::move(messages), {}}, .asked = prompt.size()};
-    return with_tools(json, std::move(line));
-  }
-
-  // Checks for a list of objects with `role` and `content`.
-  bool check_messages(const Json& messages, const std::string& key) {
-    if (!messages.is_array() || messages.empty()) {
-      reject("wrong type", "a list of messages", messages.is_array() ? "an empty list" : messages.type_name(), key);
-      return false;
-    }
-    for (std::size_t i = 0; i < messages.size(); ++i) {
-      const Json& message = messages[i];
-      const std::string place = cat(key, "[", i, "]");
-      if (!message.is_object()) {
-        reject("wrong type", "a message: {\"role\": ..., \"content\": ...}", message.type_name(), place);
-        return false;
-      }
-      const auto role = message.find("role"), content = message.find("content");
-      if (role == message.end() || !role->is_string()) {
-        reject("message without a role", "user, assistant, system or another role",
-               role == message.end() ? "none" : role->type_name(), place + ".role");
-        return false;
-      }
-      if (content == message.end() && !message.contains("tool_calls")) {
-        reject("message without content", "text", "none", place + ".content");
-        return false;
-      }
-      if (content != message.end() && !content->is_string() && !content->is_null() && !content->is_array()) {
-        reject("wrong type", "text", content->type_name(), place + ".content");
-        return false;
-      }
-    }
-    return true;
-  }
-
-  std::string at(const std::string& key) const { return cat("line ", place_.number, key.empty() ? "" : ", ", key); }
-
-  std::nullopt_t reject(std::string what, std::string expected, std::string got, const std::string& key) {
+  std::nullopt_t reject(std::string what, std::string expected, std::string got, const std::string& key,
+                        std::string hint = "") {
     problems_.add({.file = place_.file,
                    .what = std::move(what),
                    .expected = std::move(expected),
                    .got = std::move(got),
-                   .at = at(key)});
+                   .at = place_.at(key),
+                   .hint = std::move(hint)});
     return std::nullopt;
   }
 
@@ -211,9 +162,22 @@ class LineReader {
 
 }  // namespace
 
+std::vector<std::string> forms_of(const std::function<bool(std::string_view)>& has) {
+  std::vector<std::string> forms;
+  for (const char* key : {"text", "input_ids", "messages", "conversations", "prompt"}) {
+    if (has(key)) forms.emplace_back(key);
+  }
+  for (const std::string_view question : kQuestionKeys) {
+    for (const std::string_view answer : kAnswerKeys) {
+      if (has(question) && has(answer)) forms.push_back(cat(question, " + ", answer));
+    }
+  }
+  return forms;
+}
+
 std::optional<Line> parse_line(std::string_view line, const LinePlace& place, Problems& problems) {
   auto read = LineReader(place, problems).read(line);
-  if (read) read->number = place.number;
+  if (read) read->number = place.number, read->unit = place.unit;
   return read;
 }
 
@@ -228,6 +192,12 @@ bool is_utf16(const std::string& path, std::string_view text, Problems& problems
   if (!looks_like_utf16(text)) return false;
   problems.add({.file = path, .what = "UTF-16 text", .expected = "UTF-8", .hint = kFromUtf16});
   return true;
+}
+
+std::string beginning_of(const std::string& path) {
+  std::string text(512, '\0');
+  text.resize(open_bytes(path)->read(text));
+  return text;
 }
 
 }  // namespace
@@ -246,11 +216,12 @@ std::vector<Line> read_text_file(const std::string& path, Problems& problems) {
 }
 
 std::vector<Line> read_jsonl(const std::string& path, std::int64_t vocab_size, Problems& problems) {
-  const std::string text = read_all_bytes(path);
   std::vector<Line> lines;
-  if (is_utf16(path, text, problems)) return lines;
+  if (is_utf16(path, beginning_of(path), problems)) return lines;
+  const Lines opened = open_lines(path);
+  const std::string text = read_all_bytes(*opened.bytes, path);
   bool any = false;
-  LinePlace place{.file = path, .vocab_size = vocab_size};
+  LinePlace place{.file = path, .vocab_size = vocab_size, .unit = opened.unit};
   for (std::size_t at = 0; at < text.size(); ++place.number) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view line = std::string_view(text).substr(at, end - at);

@@ -74,19 +74,29 @@ TEST(Jsonl, RejectsBadLinesWithTheirPlace) {
   EXPECT_NE(rejection("{\"text\": \"\xFF\"}").find("broken JSON"), std::string::npos);
   EXPECT_EQ(rejection("[1]"), "f: line is not an object (expected {...}, got array) at line 12");
   const std::string keys =
-      "f: line needs exactly one of these keys (expected text, input_ids, messages, or prompt and completion, got ";
+      "f: line needs exactly one of these keys (expected text, input_ids, messages, conversations, prompt and "
+      "completion, instruction and output, or question and answer, got ";
+  const std::string several = ") at line 12; try jq -c 'del(.KEY)' FILE to drop a key";
   EXPECT_EQ(rejection("{}"), keys + "none) at line 12");
-  EXPECT_EQ(rejection(R"({"text":"a","input_ids":[1]})"), keys + "text and input_ids) at line 12");
-  EXPECT_EQ(rejection(R"({"text":"a","messages":[]})"), keys + "text and messages) at line 12");
+  EXPECT_EQ(rejection(R"({"Text":"a","text":null,"instruction":"b"})"), keys + "Text, text, instruction) at line 12");
+  EXPECT_EQ(rejection(R"({"text":"a","input_ids":[1]})"), keys + "text and input_ids" + several);
+  EXPECT_EQ(rejection(R"({"text":"a","messages":[]})"), keys + "text and messages" + several);
+  EXPECT_EQ(rejection(R"({"instruction":"a","output":"b","text":"c"})"),
+            keys + "text and instruction + output" + several);
+  EXPECT_EQ(rejection(R"({"question":"a","answer":"b","output":"c"})"),
+            keys + "question + output and question + answer" + several);
   EXPECT_EQ(rejection(R"({"text":5})"), "f: wrong type (expected a string, got number) at line 12, text");
   EXPECT_EQ(rejection(R"({"messages":[]})"),
             "f: wrong type (expected a list of messages, got an empty list) at line 12, messages");
   EXPECT_EQ(rejection(R"({"messages":"hi"})"),
-            "f: wrong type (expected a list of messages, got string) at line 12, messages");
+            "f: wrong type (expected a list of messages, got string) at line 12, messages; try .jsonl with lists, not "
+            "their text");
   EXPECT_EQ(
       rejection(R"({"messages":["hi"]})"),
       "f: wrong type (expected a message: {\"role\": ..., \"content\": ...}, got string) at line 12, messages[0]");
   EXPECT_EQ(rejection(R"({"messages":[{"role":"user","content":"a"},{"from":"gpt","value":"b"}]})"),
+            "f: messages of two kinds (expected role and content in all, got from) at line 12, messages[1]");
+  EXPECT_EQ(rejection(R"({"messages":[{"role":"user","content":"a"},{"content":"b"}]})"),
             "f: message without a role (expected user, assistant, system or another role, got none) at line 12, "
             "messages[1].role");
   EXPECT_EQ(rejection(R"({"messages":[{"role":"user"}]})"),
@@ -154,6 +164,109 @@ TEST(Jsonl, RejectsBadLinesWithTheirPlace) {
   }
   // Both problems of a line.
   EXPECT_EQ(rejection(R"({"input_ids":[700],"document_lengths":[0]})").find('\n') != std::string::npos, true);
+}
+
+// The roles and contents of a conversation: "user: a | assistant: b".
+std::string turns(std::string_view text) {
+  Problems problems;
+  const auto line = parse_line(text, {.file = "f", .number = 12}, problems);
+  if (!line || !line->chat) return problems.lines();
+  std::string out;
+  const chat::List& messages = line->chat->messages.list();
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const chat::Dict& message = messages[i].dict();
+    out += (i == 0 ? "" : " | ") + message.find("role")->text().bytes + ": " + message.find("content")->text().bytes;
+    if (i < line->not_trained.size() && line->not_trained[i]) out += " (not trained)";
+  }
+  return out;
+}
+
+TEST(Jsonl, ReadsTheFormsOfConversationsThatDataSetsHave) {
+  // ShareGPT.
+  EXPECT_EQ(turns(R"({"id": 5, "conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "a"},
+                      {"from": "gpt", "value": "b"}, {"from": "Human", "value": ""}, {"from": "bot", "value": "d"}]})"),
+            "system: s | user: a | assistant: b | user:  | assistant: d");
+  EXPECT_EQ(turns(R"({"conversations": [{"from": "user", "value": "a"}, {"from": "model", "value": "b"}],
+                      "system": "s", "tools": ""})"),
+            "system: s | user: a | assistant: b");
+  EXPECT_EQ(turns(R"({"conversations": [{"role": "human", "content": "a"}, {"role": "gpt", "content": "b"}]})"),
+            "user: a | assistant: b");
+  EXPECT_EQ(
+      turns(R"({"messages": [{"from": "human", "value": "a"}, {"from": "chatgpt", "value": "b"}], "text": null})"),
+      "user: a | assistant: b");
+  // Alpaca and other single turns.
+  EXPECT_EQ(turns(R"({"instruction": "a", "input": "b", "output": "c"})"), "user: a\n\nb | assistant: c");
+  EXPECT_EQ(turns(R"({"instruction": "a", "input": "", "output": "c", "history": []})"), "user: a | assistant: c");
+  EXPECT_EQ(turns(R"({"instruction": "a", "context": "b", "response": "c"})"), "user: a\n\nb | assistant: c");
+  EXPECT_EQ(turns(R"({"question": "a", "answer": "c", "input": null})"), "user: a | assistant: c");
+  EXPECT_EQ(turns(R"({"system_prompt": "s", "question": "a", "response": "c"})"), "system: s | user: a | assistant: c");
+  EXPECT_EQ(turns(R"({"prompt": [{"from": "human", "value": "a"}], "completion": [{"from": "gpt", "value": "b"}]})"),
+            "user: a | assistant: b");
+  // Weights.
+  EXPECT_EQ(turns(R"({"messages": [{"role": "user", "content": "a", "weight": 0},
+                      {"role": "assistant", "content": "b", "weight": 0}, {"role": "user", "content": "c"},
+                      {"role": "assistant", "content": "d", "weight": 1.0}], "system": "s"})"),
+            "system: s | user: a (not trained) | assistant: b (not trained) | user: c | assistant: d");
+  EXPECT_EQ(turns(R"({"messages": [{"role": "user", "content": "a", "train": null},
+                      {"role": "assistant", "content": "b", "train": false}]})"),
+            "user: a | assistant: b (not trained)");
+}
+
+TEST(Jsonl, RejectsAmbiguousConversations) {
+  const std::string from = R"({"conversations":[{"from":"human","value":"a"},)";
+  EXPECT_EQ(rejection(from + R"({"from":"gpt","value":null}]})"),
+            "f: wrong type (expected text, got null) at line 12, conversations[1].value");
+  EXPECT_EQ(rejection(from + R"({"from":"gpt","content":"b"}]})"),
+            "f: message without content (expected text, got none) at line 12, conversations[1].value");
+  EXPECT_EQ(rejection(from + R"({"from":5,"value":"b"}]})"),
+            "f: message without a role (expected user, assistant, system or another role, got number) at line 12, "
+            "conversations[1].from");
+  EXPECT_EQ(rejection(from + R"({"from":"gpt","role":"gpt","value":"b"}]})"),
+            "f: message with role and from (expected one of the two, got both) at line 12, conversations[1]");
+  EXPECT_EQ(rejection(from + R"({"from":"gpt","value":"b"}],"messages":[]})").substr(0, 42),
+            "f: line needs exactly one of these keys (e");
+  EXPECT_EQ(rejection(R"({"conversations":"[]"})"),
+            "f: wrong type (expected a list of messages, got string) at line 12, conversations; try .jsonl with lists, "
+            "not their text");
+  EXPECT_EQ(rejection(R"({"conversations":[{"from":"system","value":"a"}],"system":"b"})"),
+            "f: system message given twice (expected once) at line 12, system");
+  EXPECT_EQ(rejection(R"({"instruction":"a","output":"b","system":"c","system_prompt":"d"})"),
+            "f: system message given twice (expected once) at line 12, system");
+  EXPECT_EQ(rejection(R"({"instruction":"a","output":""})"), "f: empty completion (expected text) at line 12, output");
+  EXPECT_EQ(rejection(R"({"instruction":" ","output":"b"})"),
+            "f: empty question (expected text) at line 12, instruction");
+  EXPECT_EQ(rejection(R"({"instruction":"a","output":["b"]})"),
+            "f: wrong type (expected a string, got array) at line 12, output");
+  EXPECT_EQ(rejection(R"({"instruction":"a","input":5,"output":"b"})"),
+            "f: wrong type (expected a string, got number) at line 12, input");
+  EXPECT_EQ(rejection(R"({"instruction":"a","input":"x","context":"y","output":"b"})"),
+            "f: input has no place in this line (expected instruction with either input or context) at line 12, input");
+  EXPECT_EQ(
+      rejection(R"({"question":"a","context":"y","answer":"b"})"),
+      "f: context has no place in this line (expected instruction and context, or messages with both) at line 12, "
+      "context");
+  EXPECT_EQ(rejection(R"({"instruction":"a","output":"b","history":[["c","d"]]})"),
+            "f: earlier turns in history are not read (expected messages with all turns) at line 12, history");
+  EXPECT_EQ(rejection(R"({"messages":[{"role":"assistant","content":"a","weight":0.5}]})"),
+            "f: weight of a message (expected 0 or 1, or true or false, got 0.5) at line 12, messages[0].weight");
+  EXPECT_EQ(rejection(R"({"messages":[{"role":"user","content":"a","train":true}]})"),
+            "f: only the assistant's messages are trained (expected 0 or false, or no weight) at line 12, messages[0]");
+}
+
+TEST(Jsonl, ReadsArraysAndTables) {
+  const TemporaryFolder folder;
+  Problems problems;
+  const auto items = read_jsonl(folder.write("a.json", "[{\"text\": \"a\"},\n {\"text\": 5},\n{bad}]"), 100, problems);
+  EXPECT_EQ(items.size(), 1u);
+  ASSERT_EQ(problems.size(), 2u);
+  EXPECT_EQ(problems.all()[0].at, "item 2, text");
+  EXPECT_EQ(problems.all()[1].at, "item 3, byte 31");
+  const auto rows = read_jsonl(folder.write("a.csv", "question,answer\na,b\n\nc,\n"), 100, problems);
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].chat->messages.list().size(), 2u);
+  EXPECT_EQ(rows[0].number, 2);
+  ASSERT_EQ(problems.size(), 3u);
+  EXPECT_EQ(problems.all()[2].line(), folder.path("a.csv") + ": empty completion (expected text) at row 4, answer");
 }
 
 TEST(Jsonl, CollectsAllProblemsOfAFile) {

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Incremented whenever the same sources would give different token files.
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 
 const char* name_of(SourceKind kind) {
   return kind == SourceKind::jsonl ? "jsonl" : kind == SourceKind::text ? "text" : "tokens";

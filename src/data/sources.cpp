@@ -14,6 +14,7 @@
 #include "base/paths.h"
 #include "base/utf8.h"
 #include "data/byte_reader.h"
+#include "data/other_formats.h"
 
 namespace hawser::data {
 namespace {
@@ -34,23 +35,37 @@ std::vector<std::string> expand(const std::string& pattern) {
   return paths;
 }
 
-// Adds the texts below `folder`. `above`: the resolved folders on the way to it, which a link may lead back to.
-void add_files(const fs::path& folder, std::vector<fs::path>& above, std::vector<std::string>& paths) {
+// Folders often have .json and .csv files that are no training data, such as dataset_info.json.
+bool is_read_from_folders(const std::string& path) {
+  const std::string_view name = without_compression(path);
+  return name.ends_with(".jsonl") || name.ends_with(".txt");
+}
+
+// Adds the files below `folder` that are read, and sets `other` to the first of another kind. `above`: the resolved
+// folders on the way to it, which a link may lead back to.
+void add_files(const fs::path& folder, std::vector<fs::path>& above, std::vector<std::string>& paths,
+               std::string& other) {
   std::error_code ignored;
   const fs::path resolved = fs::canonical(folder, ignored);
   if (resolved.empty() || std::ranges::find(above, resolved) != above.end()) return;
   above.push_back(resolved);
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.is_directory(ignored)) add_files(entry.path(), above, paths);
-    if (entry.is_regular_file(ignored) && kind_by_name(entry.path().string())) paths.push_back(entry.path().string());
+    if (entry.is_directory(ignored)) add_files(entry.path(), above, paths, other);
+    if (!entry.is_regular_file(ignored)) continue;
+    const std::string path = entry.path().string();
+    if (is_read_from_folders(path)) {
+      paths.push_back(path);
+    } else if ((kind_by_name(path) || !unread_format(path).hint.empty()) && (other.empty() || path < other)) {
+      other = path;
+    }
   }
   above.pop_back();
 }
 
-std::vector<std::string> files_under(const std::string& folder) {
+std::vector<std::string> files_under(const std::string& folder, std::string& other) {
   std::vector<std::string> paths;
   std::vector<fs::path> above;
-  add_files(folder, above, paths);
+  add_files(folder, above, paths, other);
   std::sort(paths.begin(), paths.end());
   return paths;
 }
@@ -107,7 +122,9 @@ std::optional<Source> token_source(const std::string& prefix) {
 
 std::optional<SourceKind> kind_by_name(const std::string& path) {
   const std::string_view name = without_compression(path);
-  if (name.ends_with(".jsonl")) return SourceKind::jsonl;
+  for (const char* ending : {".jsonl", ".ndjson", ".json", ".csv", ".tsv"}) {
+    if (name.ends_with(ending)) return SourceKind::jsonl;
+  }
   if (name.ends_with(".txt")) return SourceKind::text;
   return std::nullopt;
 }
@@ -139,6 +156,7 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
     const std::string at = cat(key, "[", i, "]");
     std::vector<std::string> paths;
     bool is_folder = false;
+    std::string other;  // a file in the folder that is not read
     std::vector<std::string> matches = expand(resolve_path(patterns[i], folder));
     // A prefix is not a file itself. A folder of that name takes precedence.
     if (const auto prefix = matches.empty() ? token_prefix(patterns[i], folder) : std::nullopt) matches = {*prefix};
@@ -146,15 +164,22 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       std::error_code ignored;
       if (fs::is_directory(path, ignored)) {
         is_folder = true;
-        const auto inside = files_under(path);
+        const auto inside = files_under(path, other);
         paths.insert(paths.end(), inside.begin(), inside.end());
       } else {
         paths.push_back(path);
       }
     }
     if (paths.empty()) {
-      problems.add(
-          {.file = patterns[i], .what = is_folder ? "folder without .jsonl or .txt files" : "no such file", .at = at});
+      const fs::path found(other);
+      const std::string glob = (found.parent_path() / ("*" + found.extension().string())).string();
+      problems.add({.file = patterns[i],
+                    .what = is_folder ? "folder without .jsonl or .txt files" : "no such file",
+                    .got = found.filename().string(),
+                    .at = at,
+                    .hint = other.empty()         ? ""
+                            : kind_by_name(other) ? glob
+                                                  : unread_format(other).hint});
     }
     for (const std::string& path : paths) {
       const auto prefix = token_prefix(path, "");
@@ -173,11 +198,13 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       if (!kind) {
         const fs::path file(path);
         const bool half = file.extension() == ".bin" || file.extension() == ".idx";
-        problems.add({.file = path,
-                      .what = half ? "incomplete token file" : "unknown file type",
-                      .expected = half ? "a .bin and an .idx with the same name"
-                                       : ".jsonl or .txt, also .gz or .zst, or a token file",
-                      .at = at});
+        Problem problem = unread_format(path);
+        if (half) {
+          problem.what = "incomplete token file";
+          problem.expected = "a .bin and an .idx with the same name";
+        }
+        problem.at = at;
+        problems.add(problem);
       } else if (error || ::access(path.c_str(), R_OK) != 0) {
         problems.add({.file = path, .what = "cannot be read", .at = at});
       } else if (!begins_badly(path, at, problems)) {

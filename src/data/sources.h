@@ -10,7 +10,7 @@
 
 namespace hawser::data {
 
-enum class SourceKind { jsonl, text, tokens };
+enum class SourceKind { jsonl, text, tokens };  // jsonl: every format of open_lines.h
 
 struct Source {
   std::string path;  // absolute; for a token file, its prefix
@@ -22,13 +22,15 @@ struct Source {
 };
 
 // A pattern is a path, a glob ("books/*.jsonl", "{a,b}.txt", "~/x"), a folder (all .jsonl and .txt files in it,
-// recursively), or a token file: its prefix or one of its files. .jsonl and .txt files may be compressed (.gz, .zst).
+// recursively), or a token file: its prefix or one of its files. Other files than token files may be compressed (.gz,
+// .zst).
 // Relative patterns start at `folder`. Files are in the order of the patterns, sorted by name within a pattern, without
 // duplicates. Adds a problem at `key` for a pattern without files, and for a file of another kind, unreadable or empty.
 std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
                                  const std::string& key, Problems& problems);
 
-// Kind of a file by its name: .jsonl or .txt, optionally followed by .gz or .zst; nullopt for others.
+// Kind of a file by its name: .jsonl, .ndjson, .json, .csv, .tsv or .txt, optionally followed by .gz or .zst; nullopt
+// for others.
 std::optional<SourceKind> kind_by_name(const std::string& path);
 
 // Whether a pattern is the prefix of a token file (PATTERN.bin and PATTERN.idx exist), of `prepare` or of Megatron.

@@ -11,6 +11,7 @@
 #include "base/utf8.h"
 #include "data/byte_reader.h"
 #include "data/json_line.h"
+#include "data/open_lines.h"
 #include "data/sources.h"
 
 namespace hawser::generate {
@@ -146,7 +147,7 @@ using Json = nlohmann::ordered_json;
 // One line of a .jsonl file.
 std::optional<Prompt> read_line(std::string_view line, const data::LinePlace& place, const PromptEncoder& encoder,
                                 Problems& problems) {
-  const PromptPlace here{place.file, cat("line ", place.number)};
+  const PromptPlace here{place.file, place.at()};
   const auto reject = [&](const char* what, std::string expected, std::string got, const char* key) {
     problems.add({.file = place.file,
                   .what = what,
@@ -211,13 +212,24 @@ std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& 
   if (!kind || *kind == data::SourceKind::tokens) {
     problems.add({.file = path,
                   .what = "unknown file type",
-                  .expected = ".jsonl or .txt, perhaps with .gz or .zst, or - for .jsonl on standard input",
+                  .expected =
+                      ".jsonl, .json, .csv, .tsv or .txt, perhaps with .gz or .zst, or - for .jsonl on standard "
+                      "input",
                   .at = "--prompts"});
     return prompts;
   }
   std::string text;
+  const char* unit = "line";
   try {
-    text = piped ? read_standard_input(path) : data::read_all_bytes(path, kMaxPromptBytes);
+    if (piped) {
+      text = read_standard_input(path);
+    } else if (*kind == data::SourceKind::text) {
+      text = data::read_all_bytes(path, kMaxPromptBytes);
+    } else {
+      const data::Lines lines = data::open_lines(path, /*training=*/false);
+      text = data::read_all_bytes(*lines.bytes, path, kMaxPromptBytes);
+      unit = lines.unit;
+    }
   } catch (const UserError& error) {
     problems.add_lines(error.what());
     return prompts;
@@ -227,7 +239,7 @@ std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& 
     return prompts;
   }
   bool any = false;
-  data::LinePlace place{.file = path, .vocab_size = encoder.vocabulary()};
+  data::LinePlace place{.file = path, .vocab_size = encoder.vocabulary(), .unit = unit};
   Problems found;
   for (std::size_t at = 0; at < text.size(); ++place.number) {
     const std::size_t end = std::min(text.find('\n', at), text.size());

@@ -12,7 +12,7 @@
 namespace hawser::train {
 
 struct EvalDataRequest {
-  std::string data;           // .txt; prefix, .bin or .idx of a token file; any other name is JSONL
+  std::string data;           // prefix, .bin or .idx of a token file; any other name is text (data/sources.h)
   std::string bigram;         // token file for the bigram model, named in the same way; "": none
   std::string tokenizer;      // a tokenizer.json; "": none
   std::string chat_template;  // name or file, for lines with messages; "": the tokenizer's

@@ -84,6 +84,26 @@ TEST_F(PrepareMemory, DoesNotGrowWithTheSources) {
   EXPECT_LT(prepare("text.jsonl.zst", ", validation_fraction: 0.01").bytes, kBound);
 }
 
+// An array is not loaded, whether its items are on one line or not, and neither is a table.
+TEST_F(PrepareMemory, DoesNotGrowWithAnArrayOrATable) {
+  {
+    std::int64_t distinct = 0;
+    std::string jsonl = lines(kTextBytes, 4000, 1, distinct);
+    std::string table = "text\n";
+    for (std::int64_t i = 0; i < distinct; ++i) table += "\"" + document(i, 4000) + "\"\n";
+    write("text.csv", table);
+    jsonl.back() = ']';
+    for (char& c : jsonl) c = c == '\n' ? ',' : c;
+    write("text.json", "[" + jsonl);
+  }
+  const Peak array = prepare("text.json", ", validation_fraction: 0.01"), table = prepare("text.csv");
+  EXPECT_LT(array.bytes, kBound);
+  EXPECT_LT(table.bytes, kBound);
+  EXPECT_EQ(
+      array.result["train"]["documents"].get<std::int64_t>() + array.result["valid"]["documents"].get<std::int64_t>(),
+      table.result["train"]["documents"].get<std::int64_t>());
+}
+
 // One text is one document, of any length.
 TEST_F(PrepareMemory, DoesNotGrowWithOneText) {
   {

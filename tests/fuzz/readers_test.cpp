@@ -270,6 +270,24 @@ TEST(Fuzz, Archive) {
   }
 }
 
+// A table or an array is read, or rejected with its place; what is read are lines of JSON.
+TEST(Fuzz, TablesAndArrays) {
+  const TemporaryFolder folder(memory_folder());
+  const std::string table = "instruction,input,output\r\n\"a \"\"b\"\",\nc\",,d\n\ne,\"f\",\xC3\xA9\n";
+  const std::string array =
+      R"([{"question": "a", "answer": "b\\n, ]"}, {"conversations": [{"from": "human", "value": "a"}, )"
+      R"({"from": "gpt", "value": "b", "weight": 1}], "system": "c"}])";
+  for (const auto& [name, sound] : {std::pair("a.csv", table), std::pair("a.json", array)}) {
+    const std::string path = folder / name;
+    fuzz(name, sound, 10000, [&](const std::string& text, Problems& problems) {
+      write_file(path, text);
+      for (const data::Line& line : data::read_jsonl(path, 11, problems)) {
+        EXPECT_TRUE(line.text || line.chat || line.completion || !line.ids.empty());
+      }
+    });
+  }
+}
+
 TEST(Fuzz, TokenFile) {
   const TemporaryFolder folder(memory_folder());
   {

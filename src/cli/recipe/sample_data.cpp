@@ -9,6 +9,7 @@
 #include "data/answers.h"
 #include "data/byte_reader.h"
 #include "data/jsonl.h"
+#include "data/open_lines.h"
 #include "data/prepare.h"
 #include "data/sources.h"
 #include "data/token_file.h"
@@ -32,13 +33,16 @@ std::vector<data::Source> some_of(const std::vector<data::Source>& sources, std:
 // The beginning of a source, decompressed.
 struct Beginning {
   std::string text;
-  double file_bytes = 0;  // bytes of the source that it was read from
-  bool whole = false;     // the text is complete
+  const char* unit = "line";  // what a line is in the file, see data/open_lines.h
+  double file_bytes = 0;      // bytes of the source that it was read from
+  bool whole = false;         // the text is complete
 };
 
 Beginning begin_of(const data::Source& source, bool whole_line) {
-  const auto reader = data::open_bytes(source.path);
-  Beginning out;
+  const data::Lines opened = source.kind == data::SourceKind::text ? data::Lines{data::open_bytes(source.path)}
+                                                                   : data::open_lines(source.path);
+  const auto& reader = opened.bytes;
+  Beginning out{.unit = opened.unit};
   while (!out.whole && out.text.size() < kLongestLine) {
     const std::size_t before = out.text.size();
     out.text.resize(before + kSampleBytes);
@@ -54,7 +58,7 @@ Beginning begin_of(const data::Source& source, bool whole_line) {
   // An archive reader reads ahead: it consumes a small file completely before much of it is returned.
   out.file_bytes = out.whole ? static_cast<double>(source.bytes)
                              : static_cast<double>(std::min<std::int64_t>(source.bytes, reader->file_bytes()));
-  if (data::compression_of(source.path) == data::Compression::none)
+  if (data::compression_of(source.path) == data::Compression::none && !data::is_table(source.path))
     out.file_bytes = static_cast<double>(out.text.size());
   return out;
 }
@@ -89,7 +93,13 @@ class Sampler {
       tokenizer_ = data::load_tokenizer(data::resolve_path(options_.tokenizer, options_.folder));
     }
     const auto looked_at = some_of(sources, kMaxSources);
-    for (const data::Source& source : looked_at) look_at(source);
+    for (const data::Source& source : looked_at) {
+      try {
+        look_at(source);
+      } catch (const UserError& error) {
+        problems_.add_lines(error.what());
+      }
+    }
     data::without_repeats(problems_).throw_if_any();
     // Extrapolates to the sources that were not sampled, by bytes.
     double bytes = 0;
@@ -150,9 +160,11 @@ class Sampler {
       ++number;
       const std::string_view line(begin.text.data() + start, end - start);
       if (data::is_blank(line)) continue;
-      const std::int64_t length = length_of(
-          line,
-          {.file = source.path, .number = number, .byte = static_cast<std::int64_t>(start), .vocab_size = vocabulary_});
+      const std::int64_t length = length_of(line, {.file = source.path,
+                                                   .number = number,
+                                                   .byte = static_cast<std::int64_t>(start),
+                                                   .vocab_size = vocabulary_,
+                                                   .unit = begin.unit});
       if (length <= 0) continue;
       out_.lengths.push_back(length);
       documents += 1;

@@ -1,0 +1,146 @@
+// Formats of training data: the same conversations in every format give the same token files.
+#include "cli/testing/binary.h"
+#include "data/testing/archives.h"
+
+namespace hawser {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+class Formats : public testing::Binary {
+ protected:
+  void SetUp() override {
+    Binary::SetUp();
+    copy_of("tied", "model");
+    write("model/tokenizer.json", testing::letters_tokenizer());
+    write("model/tokenizer_config.json",
+          "{\"eos_token\": \"~\", \"chat_template\": \"{% for m in messages %}{% if m.role == 'assistant' %}"
+          "{{ m.content + eos_token }}{% else %}<{{ m.role }}:{{ m.content }}>{% endif %}{% endfor %}\"}");
+  }
+  static std::string recipe(const std::string& data, const std::string& output, int length = 32,
+                            const std::string& model = "{path: model}") {
+    return "model: " + model + "\ndata: {train: " + data + ", sequence_length: " + std::to_string(length) +
+           "}\ntrain: {steps: 2, global_batch_size: 2}\nprecision: {compute: float32}\noutput: " + output + "\n";
+  }
+  // Bytes of the token files that `prepare` writes for a source.
+  std::string prepared(const std::string& source, const std::string& model = "{path: model}",
+                       const std::string& rest = "") {
+    write("recipe.yaml", recipe(source + rest, "of-" + source, 32, model));
+    const testing::Ran ran = hawser("prepare recipe.yaml");
+    EXPECT_EQ(ran.code, 0) << source << "\n" << ran.err;
+    std::string bytes;
+    for (const char* name : {"train.bin", "train.idx", "train.labels.bin"}) {
+      bytes += folder_.read("of-" + source + "/data/" + name);
+    }
+    return bytes;
+  }
+};
+
+TEST_F(Formats, OneConversationInEveryForm) {
+  const std::vector<std::array<std::string, 3>> turns = {
+      {"What is \"a\"?", "", "It is, b."}, {"Sum", "1\n2, 3", "six\r\n"}, {"q", "x", "{\"y\": [1]}"}};
+  std::string messages, sharegpt, alpaca, questions, csv = "id,instruction,input,output\r\n", tsv;
+  Json array = Json::array();
+  for (const auto& [instruction, input, output] : turns) {
+    const std::string asked = instruction + (input.empty() ? "" : "\n\n" + input);
+    messages +=
+        Json{{"messages", {{{"role", "user"}, {"content", asked}}, {{"role", "assistant"}, {"content", output}}}}}
+            .dump() +
+        "\n";
+    array.push_back({{"conversations", {{{"from", "human"}, {"value", asked}}, {{"from", "gpt"}, {"value", output}}}}});
+    sharegpt += array.back().dump() + "\n";
+    alpaca += Json{{"instruction", instruction}, {"input", input}, {"output", output}}.dump() + "\n";
+    questions += Json{{"question", asked}, {"answer", output}}.dump() + "\n";
+    const auto quoted = [](const std::string& text) {
+      std::string out = "\"";
+      for (const char c : text) out += c == '"' ? std::string("\"\"") : std::string(1, c);
+      return out + "\"";
+    };
+    csv += "7," + quoted(instruction) + "," + quoted(input) + "," + quoted(output) + "\r\n";
+    tsv += quoted(output) + "\t" + quoted(asked) + "\n";
+  }
+  write("messages.jsonl", messages);
+  write("sharegpt.jsonl", sharegpt);
+  write("alpaca.jsonl", alpaca);
+  write("questions.ndjson", questions);
+  write("array.json", array.dump(2));
+  write("lines.json", alpaca);
+  write("array.json.gz", data::gzip(array.dump()));
+  write("table.csv", "\xEF\xBB\xBF" + csv);
+  write("table.csv.zst", data::zstd(csv));
+  write("table.tsv", "response\tinstruction\n" + tsv);
+  const std::string expected = prepared("messages.jsonl");
+  EXPECT_GT(expected.size(), 100u);
+  const double loss = json("eval --model model --data messages.jsonl --sequence-length 64")["loss"];
+  for (const std::string name : {"sharegpt.jsonl", "alpaca.jsonl", "questions.ndjson", "array.json", "lines.json",
+                                 "array.json.gz", "table.csv", "table.csv.zst", "table.tsv"}) {
+    EXPECT_TRUE(prepared(name) == expected) << name;
+    EXPECT_EQ(json("eval --model model --data " + name + " --sequence-length 64")["loss"], loss) << name;
+    const testing::Ran made =
+        hawser("recipe init --model model --data " + name + " --ranks 1 --output new.yaml --force");
+    EXPECT_EQ(made.code, 0) << made.err;
+    EXPECT_NE(folder_.read("new.yaml").find("tokens in 3 documents; only answers are learned"), std::string::npos)
+        << name << "\n"
+        << folder_.read("new.yaml");
+  }
+  write("recipe.yaml", recipe("table.csv", "run", 64));
+  EXPECT_EQ(hawser("fit recipe.yaml").code, 0);
+  const testing::Ran shown = hawser("inspect data recipe.yaml");
+  EXPECT_NE(shown.out.find("[[<user:Sum"), std::string::npos) << shown.out;
+}
+
+// Tables and arrays of random texts, written and read by Python's csv and json.
+TEST_F(Formats, EqualPythonsReading) {
+  const testing::Ran made = shell("python3 " HAWSER_SOURCE_DIR "/tests/cli/make_tables.py .");
+  ASSERT_EQ(made.code, 0) << made.err;
+  const std::vector<std::string> names = testing::lines_of(made.out);
+  ASSERT_GT(names.size(), 8u);
+  EXPECT_GT(fs::file_size(folder_ / "excel.csv"), std::size_t{1} << 20) << "several blocks";
+  // A tokenizer that has every byte.
+  const std::string root = HAWSER_SOURCE_DIR "/recipes/quickstart-";
+  const std::string rest = ", tokenizer: " + root + "tokenizer, chat_template: chatml";
+  const std::string expected = prepared("expected.jsonl", "{config: " + root + "model.json}", rest);
+  for (const std::string& name : names) {
+    EXPECT_TRUE(prepared(name, "{config: " + root + "model.json}", rest) == expected) << name;
+  }
+}
+
+TEST_F(Formats, PromptsOfGenerate) {
+  write("p.jsonl", "{\"prompt\": \"ab\"}\n{\"prompt\": \"c,d\"}\n");
+  write("p.json", "[{\"prompt\": \"ab\"},\n {\"prompt\": \"c,d\"}]");
+  write("p.tsv", "id\tprompt\n1\tab\n2\tc,d\n");
+  const auto texts = [&](const std::string& name) {
+    const testing::Ran ran = hawser("generate --model model --max-tokens 4 --temperature 0 --prompts " + name);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    std::string out;
+    for (const std::string& line : testing::lines_of(ran.out)) out += nlohmann::json::parse(line)["text"].dump() + "\n";
+    return out;
+  };
+  const std::string expected = texts("p.jsonl");
+  EXPECT_EQ(texts("p.json"), expected);
+  EXPECT_EQ(texts("p.tsv"), expected);
+}
+
+TEST_F(Formats, ErrorsNameThePlaceInTheFile) {
+  write("a.json",
+        "[{\"instruction\": \"a\", \"output\": \"b\"},\n\n {\"conversations\": [{\"from\": \"narrator\", \"value\": "
+        "\"a\"}]}, {\"instruction\": \"a\"}]");
+  write("a.csv", "instruction,output\n\"a\nb\",c\nd,\n");
+  write("b.csv", "id,title\n1,2\n");
+  write("recipe.yaml", recipe("[a.json, a.csv, b.csv]", "run"));
+  rejected("prepare recipe.yaml",
+           {folder_.path("a.json") + ": unknown role (expected system, user (human), assistant (gpt, bot, model, "
+                                     "chatbot), tool, or a role that the chat template names, got narrator) at item 2",
+            folder_.path("a.json") + ": item needs exactly one of these keys (expected text, input_ids, messages, "
+                                     "conversations, prompt and completion, instruction and output, or question and "
+                                     "answer, got instruction) at item 3",
+            folder_.path("a.csv") + ": empty completion (expected text) at row 3, output",
+            folder_.path("b.csv") + ": no column to train on (expected the columns text; prompt, completion; "
+                                    "instruction, output; or question, answer, got id, title) at row 1; try columns "
+                                    "with these names"});
+  EXPECT_FALSE(fs::exists(folder_ / "run/data/train.idx"));
+}
+
+}  // namespace
+}  // namespace hawser
