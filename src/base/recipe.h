@@ -16,6 +16,7 @@ namespace hawser {
 
 enum class DeviceChoice { automatic, cpu, cuda };
 enum class Packing { documents, chunks };            // separate documents with masks | one token stream
+enum class LongDocuments { split, truncate, drop };  // documents longer than a sequence, with Packing::documents
 enum class ContextComm { all_gather };               // planned: ring, all_to_all, automatic
 enum class ShardPolicy { parameters };               // what is sharded; planned: ZeRO-1, ZeRO-2
 enum class GradientAccumulation { sharded, local };  // reduce every micro-batch | accumulate locally, reduce once
@@ -50,6 +51,7 @@ struct DataRecipe {
   std::string prepared;                 // folder of token files; default OUTPUT/data
   std::int64_t sequence_length = 0;
   Packing pack = Packing::documents;
+  LongDocuments long_documents = LongDocuments::split;
   std::int64_t max_documents = 0;  // maximum documents per sequence; 0: sequence_length / 64, at least 8
   double validation_fraction = 0.0;
   bool deduplicate = false;

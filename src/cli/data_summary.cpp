@@ -46,12 +46,18 @@ std::string data_summary(const data::TokenFile& file, const DataRecipe* recipe, 
     const bool chunks = recipe->pack == Packing::chunks;
     const data::FillStatistics fill =
         chunks ? data::chunked_fill(file, recipe->sequence_length)
-               : data::packed_fill(file, recipe->sequence_length, data::max_documents_of(*recipe), seed);
+               : data::packed_fill(file, recipe->sequence_length, data::max_documents_of(*recipe), seed,
+                                   recipe->long_documents);
     json["packing"] = {
         {"sequences", fill.sequences}, {"sequence_length", recipe->sequence_length}, {"fill", fill.fill}};
-    if (fill.sequences == 0) return text + "  packed   nothing: training needs a document of two tokens or more\n";
-    text += cat("  packed   into ", plural(fill.sequences, "sequence"), " of ", recipe->sequence_length, " tokens, ",
-                percent(fill.fill), " full\n");
+    text += fill.sequences == 0 ? std::string("  packed   nothing: training needs a document of two tokens or more\n")
+                                : cat("  packed   into ", plural(fill.sequences, "sequence"), " of ",
+                                      recipe->sequence_length, " tokens, ", percent(fill.fill), " full\n");
+    if (chunks) return text;
+    const data::LongStatistics found = data::long_statistics(file, recipe->sequence_length, recipe->long_documents);
+    json["long_documents"] = {{"count", found.count}, {"tokens_left_out", found.tokens}};
+    const std::string long_text = data::describe(found, file, recipe->sequence_length, recipe->long_documents);
+    if (!long_text.empty()) text += cat("  long     ", long_text, " (data.long_documents)\n");
   }
   return text;
 }

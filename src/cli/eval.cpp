@@ -55,6 +55,7 @@ void warn(const train::OpenEvaluation& input) {
   const std::string beyond =
       models::beyond_positions(input.open.model->description(), input.layout.batch.sequence_length);
   if (!beyond.empty()) print("warning: ", beyond);
+  if (!input.note.empty()) print("", input.note);
 }
 
 }  // namespace

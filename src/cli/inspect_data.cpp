@@ -105,9 +105,10 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
   view.file = std::make_shared<const data::TokenFile>(view.prefix);
   if (view.recipe) {
     const DataRecipe& data = view.recipe->data;
-    view.set = data.pack == Packing::chunks ? data::chunked_sequences(view.file, data.sequence_length, 0)
-                                            : data::packed_sequences(view.file, data.sequence_length,
-                                                                     data::max_documents_of(data), view.seed, 0);
+    view.set = data.pack == Packing::chunks
+                   ? data::chunked_sequences(view.file, data.sequence_length, 0)
+                   : data::packed_sequences(view.file, data.sequence_length, data::max_documents_of(data), view.seed, 0,
+                                            data.long_documents);
   }
   return view;
 }

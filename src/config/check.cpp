@@ -87,6 +87,12 @@ void check_across(const Recipe& recipe, Purpose purpose, const std::set<std::str
     }
   }
 
+  const bool long_documents = recipe.data.long_documents != LongDocuments::split;
+  if (judged({"data.pack", "data.long_documents"}) && recipe.data.pack == Packing::chunks && long_documents) {
+    add("data.long_documents",
+        {.what = "data.pack: chunks has no long documents", .expected = "split", .hint = "data.pack: documents"});
+  }
+
   // A run folder must not be the file system's root.
   const std::string output = resolve_path(recipe, recipe.output);
   if (judged({"output"}) && !recipe.output.empty() && output.find_first_not_of("/.") == std::string::npos &&

@@ -27,6 +27,7 @@ constexpr auto kOtherNames = std::to_array<OtherNames>({
      "seq seq_len sequence_len seq_length max_seq_length max_seq_len max_length block_size cutoff_len "
      "model_max_length tokenizer.max_seq_len decoder_seq_length max_position_embeddings"},
     {"data.pack", "sample_packing packing dataset.packed packed neat_packing"},
+    {"data.long_documents", "excess_length_strategy drop_long_sequences truncation truncation_mode"},
     {"data.validation_fraction", "val_set_size val_size validation_split_percentage test_size split"},
     {"data.deduplicate", "dataset_exact_deduplication"},
 

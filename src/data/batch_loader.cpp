@@ -138,7 +138,8 @@ std::int64_t longest_piece(const SequenceSet& set, const std::string& path, std:
 
 }  // namespace
 
-std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchShape shape, const BatchLayout& layout) {
+std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchShape shape, const BatchLayout& layout,
+                                                std::int64_t* split) {
   Problems problems;
   std::vector<Line> lines = kind_by_name(from.path) == SourceKind::text
                                 ? read_text_file(from.path, problems)
@@ -158,7 +159,7 @@ std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchSh
     }
   }
   without_repeats(problems).throw_if_any();
-  std::shared_ptr<const SequenceSet> set = listed_sequences(lines, from.tokenizer, shape.sequence_length);
+  std::shared_ptr<const SequenceSet> set = listed_sequences(lines, from.tokenizer, shape.sequence_length, split);
   shape.max_documents = std::max(shape.max_documents, set->max_documents());
   shape.sequence_length = std::min(shape.sequence_length, longest_piece(*set, from.path, from.vocab_size));
   const BatchOrder order{.global_batch_size = std::max<std::int64_t>(1, set->size()), .shuffle = false};

@@ -107,6 +107,8 @@ struct ListedBatch {
   Problems without_template;
   std::int64_t vocab_size = 0;
 };
-std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchShape shape, const BatchLayout& layout);
+// `split`, if given: the number of documents that have more than shape.sequence_length tokens.
+std::shared_ptr<const BatchLoader> listed_batch(const ListedBatch& from, BatchShape shape, const BatchLayout& layout,
+                                                std::int64_t* split = nullptr);
 
 }  // namespace hawser::data

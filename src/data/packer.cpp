@@ -12,21 +12,37 @@
 namespace hawser::data {
 namespace {
 
+// Calls use(begin, length, continues) for each piece of the file's sequences, in file order: its first token, its
+// tokens, and whether the document has tokens after it.
+template <class Use>
+void each_piece(const TokenFile& file, std::int64_t length, LongDocuments long_documents, Use use) {
+  for (std::int64_t i = 0; i < file.sequences(); ++i) {
+    const bool whole = long_documents == LongDocuments::split || !is_long(file.length(i), length);
+    if (!whole && long_documents == LongDocuments::drop) continue;
+    const std::int64_t end = file.begin(i) + file.length(i);
+    // A document's last token is only a target, so it is never a piece of its own.
+    for (std::int64_t at = file.begin(i); at + 1 < end; at += length) {
+      use(at, static_cast<std::int32_t>(std::min(length, end - at)), at + length < end);
+      if (!whole) break;
+    }
+  }
+}
+
 class PackedSequences final : public SequenceSet {
  public:
   PackedSequences(std::shared_ptr<const TokenFile> file, std::int64_t length, std::int64_t max_documents,
-                  std::uint64_t seed, std::int64_t vocab_size)
+                  std::uint64_t seed, std::int64_t vocab_size, LongDocuments long_documents)
       : file_(std::move(file)), max_documents_(max_documents), vocab_size_(vocab_size) {
     std::vector<Piece> cut;
-    for (std::int64_t i = 0; i < file_->sequences(); ++i) {
-      const std::int64_t end = file_->begin(i) + file_->length(i);
-      // A document's last token is only a target, so it is never a piece of its own.
-      for (std::int64_t at = file_->begin(i); at + 1 < end; at += length) {
-        cut.push_back({at, static_cast<std::int32_t>(std::min(length, end - at)), at + length < end});
-      }
-    }
+    each_piece(*file_, length, long_documents, [&](std::int64_t begin, std::int32_t tokens, bool continues) {
+      cut.push_back({begin, tokens, continues});
+    });
     if (cut.empty()) {
-      throw UserError({.file = file_->prefix() + ".bin", .what = "no document of two tokens or more"});
+      const bool dropped = !piece_lengths(*file_, length).empty();
+      throw UserError({.file = file_->prefix() + ".bin",
+                       .what = dropped ? "every document is longer than data.sequence_length, and such ones are dropped"
+                                       : "no document of two tokens or more",
+                       .hint = dropped ? "a longer data.sequence_length, or data.long_documents: split" : ""});
     }
     const Shuffle shuffle(seed, kPackingName, static_cast<std::int64_t>(cut.size()));
     for (std::size_t from = 0; from < cut.size(); from += kPackingWindow) {
@@ -122,20 +138,17 @@ std::vector<std::int32_t> best_fit(std::span<const std::int32_t> lengths, std::i
   return bins;
 }
 
-std::vector<std::int32_t> piece_lengths(const TokenFile& file, std::int64_t length) {
+std::vector<std::int32_t> piece_lengths(const TokenFile& file, std::int64_t length, LongDocuments long_documents) {
   std::vector<std::int32_t> lengths;
-  for (std::int64_t i = 0; i < file.sequences(); ++i) {
-    // As in PackedSequences: a document's last token is never a piece of its own.
-    for (std::int64_t left = file.length(i); left > 1; left -= length) {
-      lengths.push_back(static_cast<std::int32_t>(std::min(length, left)));
-    }
-  }
+  each_piece(file, length, long_documents,
+             [&](std::int64_t /*begin*/, std::int32_t tokens, bool /*continues*/) { lengths.push_back(tokens); });
   return lengths;
 }
 
 std::unique_ptr<SequenceSet> packed_sequences(std::shared_ptr<const TokenFile> file, std::int64_t length,
-                                              std::int64_t max_documents, std::uint64_t seed, std::int64_t vocab_size) {
-  return std::make_unique<PackedSequences>(std::move(file), length, max_documents, seed, vocab_size);
+                                              std::int64_t max_documents, std::uint64_t seed, std::int64_t vocab_size,
+                                              LongDocuments long_documents) {
+  return std::make_unique<PackedSequences>(std::move(file), length, max_documents, seed, vocab_size, long_documents);
 }
 
 }  // namespace hawser::data

@@ -106,17 +106,21 @@ std::unique_ptr<SequenceSet> chunked_sequences(std::shared_ptr<const TokenFile> 
 }
 
 std::unique_ptr<SequenceSet> listed_sequences(const std::vector<Line>& lines, const Tokenizer* tokenizer,
-                                              std::int64_t length) {
+                                              std::int64_t length, std::int64_t* split) {
   auto set = std::make_unique<ListedSequences>();
+  const auto add = [&](const Line& line) {
+    set->add_line(line, length);
+    if (split) *split += static_cast<std::int64_t>(line.ids.size()) > length;
+  };
   for (const Line& line : lines) {
     if (!line.text) {
-      set->add_line(line, length);
+      add(line);
       continue;
     }
     if (!tokenizer) throw UserError(Problem{.what = "lines of text need a tokenizer", .hint = "lines with input_ids"});
     Line encoded;
     tokenizer->encode(*line.text, encoded.ids, true);
-    set->add_line(encoded, length);
+    add(encoded);
   }
   return set;
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/recipe.h"
 #include "data/jsonl.h"
 #include "data/token_file.h"
 #include "data/tokenizers/tokenizer.h"
@@ -40,19 +41,22 @@ class SequenceSet {
 std::unique_ptr<SequenceSet> chunked_sequences(std::shared_ptr<const TokenFile> file, std::int64_t length,
                                                std::int64_t vocab_size);
 
-// `pack: documents`. The file's sequences are documents here. Longer ones are split into pieces of `length`; the last
-// row of a piece predicts the document's next token, the last row of a document has no target. Pieces are shuffled by
+// `pack: documents`. The file's sequences are documents here. Those of more than `length` + 1 tokens are split into
+// pieces of `length`, truncated to the first piece, or dropped. The last row of a piece predicts the document's next
+// token, the last row of a document has no target. Pieces are shuffled by
 // `seed` and packed in windows of 65,536, longest first, into the fullest sequence with enough space, at most
 // `max_documents` per sequence. Documents of one token have no target and are omitted.
 std::unique_ptr<SequenceSet> packed_sequences(std::shared_ptr<const TokenFile> file, std::int64_t length,
-                                              std::int64_t max_documents, std::uint64_t seed, std::int64_t vocab_size);
+                                              std::int64_t max_documents, std::uint64_t seed, std::int64_t vocab_size,
+                                              LongDocuments long_documents = LongDocuments::split);
 
 // Lines for evaluation, in order. Text is encoded with the tokens that the tokenizer adds, without an end-of-text
 // token. A line longer than `length` is split into pieces of it. Each piece is a sequence: positions restart, and
 // neither its last row nor the last row of a document has a target. Conversations already have ids and labels
-// (AnswerEncoder). `tokenizer` may be null if no line is text; UserError otherwise.
+// (AnswerEncoder). `tokenizer` may be null if no line is text; UserError otherwise. `split`, if given: the number of
+// lines that are split.
 std::unique_ptr<SequenceSet> listed_sequences(const std::vector<Line>& lines, const Tokenizer* tokenizer,
-                                              std::int64_t length);
+                                              std::int64_t length, std::int64_t* split = nullptr);
 
 // Positions from document lengths, such as 0, 1, 2, 0, 1 for {3, 2}.
 std::vector<std::int32_t> positions_of(const std::vector<std::int32_t>& document_lengths);

@@ -117,6 +117,30 @@ TEST(PackedSequences, DependOnTheSeedOnly) {
   EXPECT_THROW(packed_sequences(file_of(folder, {1, 1}), 64, 8, 1, 0), UserError);
 }
 
+TEST(PackedSequences, SplitTruncateOrDropLongDocuments) {
+  const TemporaryFolder folder;
+  const auto file = file_of(folder, {4, 5, 6, 13});  // from ids 0, 4, 9 and 15
+  const auto rows = [&](LongDocuments long_documents) {
+    const auto set = packed_sequences(file, 4, 1, 1, 0, long_documents);
+    expect_consistent(*set, 4);
+    std::set<std::pair<Ids, Ids>> out;
+    for (std::int64_t i = 0; i < set->size(); ++i) out.emplace(set->get(i).ids, set->get(i).labels);
+    return out;
+  };
+  const std::pair<Ids, Ids> fits{{0, 1, 2, 3}, {1, 2, 3, -100}}, one_more{{4, 5, 6, 7}, {5, 6, 7, 8}};
+  const std::pair<Ids, Ids> first{{9, 10, 11, 12}, {10, 11, 12, 13}}, second{{15, 16, 17, 18}, {16, 17, 18, 19}};
+  EXPECT_EQ(rows(LongDocuments::drop), (std::set<std::pair<Ids, Ids>>{fits, one_more}));
+  EXPECT_EQ(rows(LongDocuments::truncate), (std::set<std::pair<Ids, Ids>>{fits, one_more, first, second}));
+  EXPECT_EQ(rows(LongDocuments::split), (std::set<std::pair<Ids, Ids>>{fits,
+                                                                       one_more,
+                                                                       first,
+                                                                       {{13, 14}, {14, -100}},
+                                                                       second,
+                                                                       {{19, 20, 21, 22}, {20, 21, 22, 23}},
+                                                                       {{23, 24, 25, 26}, {24, 25, 26, 27}}}));
+  EXPECT_THROW(packed_sequences(file, 2, 1, 1, 0, LongDocuments::drop), UserError);
+}
+
 TEST(BestFit, UsesTheFullestBinWithSpace) {
   EXPECT_EQ(best_fit(Ids{3, 7, 5, 5, 10}, 10, 9), (Ids{1, 1, 2, 2, 0}));
   EXPECT_EQ(best_fit(Ids{1, 1, 1, 1, 1}, 10, 2), (Ids{0, 0, 1, 1, 2}));

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "base/cat.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "data/packer.h"
 #include "data/sampler.h"
@@ -68,9 +69,10 @@ std::string histogram(const LengthStatistics& statistics, int columns) {
   return out;
 }
 
-FillStatistics packed_fill(const TokenFile& file, std::int64_t length, std::int64_t max_documents, std::uint64_t seed) {
+FillStatistics packed_fill(const TokenFile& file, std::int64_t length, std::int64_t max_documents, std::uint64_t seed,
+                           LongDocuments long_documents) {
   FillStatistics out;
-  const std::vector<std::int32_t> pieces = piece_lengths(file, length);
+  const std::vector<std::int32_t> pieces = piece_lengths(file, length, long_documents);
   if (pieces.empty()) return out;
   const Shuffle shuffle(seed, kPackingName, static_cast<std::int64_t>(pieces.size()));
   for (std::size_t from = 0; from < pieces.size(); from += kPackingWindow) {
@@ -95,16 +97,64 @@ FillStatistics chunked_fill(const TokenFile& file, std::int64_t length) {
   return out;
 }
 
-LearnedStatistics learned_statistics(const TokenFile& file) {
-  LearnedStatistics out{.learned = file.tokens(), .tokens = file.tokens()};
-  if (!file.has_labels()) return out;
+namespace {
+
+// Tokens of [begin, end) that are not masked.
+std::int64_t learned_between(const TokenFile& file, std::int64_t begin, std::int64_t end) {
+  if (!file.has_labels()) return end - begin;
+  std::int64_t learned = 0;
   std::vector<std::int32_t> block(std::size_t{1} << 16);
-  for (std::int64_t from = 0; from < file.tokens(); from += static_cast<std::int64_t>(block.size())) {
-    const auto count = std::min<std::int64_t>(static_cast<std::int64_t>(block.size()), file.tokens() - from);
+  for (std::int64_t from = begin; from < end; from += static_cast<std::int64_t>(block.size())) {
+    const auto count = std::min<std::int64_t>(static_cast<std::int64_t>(block.size()), end - from);
     file.read_labels(from, std::span(block).first(count));
-    out.learned -= std::count(block.begin(), block.begin() + count, kIgnoredLabel);
+    learned += count - std::count(block.begin(), block.begin() + count, kIgnoredLabel);
+  }
+  return learned;
+}
+
+}  // namespace
+
+LongStatistics long_statistics(const TokenFile& file, std::int64_t length, LongDocuments long_documents) {
+  LongStatistics out;
+  for (std::int64_t i = 0; i < file.sequences(); ++i) {
+    if (!is_long(file.length(i), length)) continue;
+    ++out.count;
+    const std::int64_t begin = file.begin(i), end = begin + file.length(i);
+    if (long_documents == LongDocuments::split) {
+      out.pieces += ceil_div(file.length(i) - 1, length);  // the last token is never a piece of its own
+      continue;
+    }
+    // The first piece predicts the token after it.
+    const std::int64_t from = long_documents == LongDocuments::drop ? begin : begin + length + 1;
+    out.tokens += end - from;
+    out.learned += learned_between(file, from, end);
+    const bool truncated = long_documents == LongDocuments::truncate;
+    out.without_learned += truncated && learned_between(file, begin + 1, from) == 0;
   }
   return out;
+}
+
+std::string describe(const LongStatistics& found, const TokenFile& file, std::int64_t length,
+                     LongDocuments long_documents, const std::string& name) {
+  if (found.count == 0) return "";
+  char share[16];
+  std::snprintf(share, sizeof share, "%.1f%%",
+                100.0 * static_cast<double>(found.tokens) / static_cast<double>(file.tokens()));
+  const bool one = found.count == 1;
+  std::string text = cat(found.count, " of ", plural(file.sequences(), name), one ? " is" : " are", " longer than ",
+                         length, " tokens and ", one ? "is " : "are ");
+  if (long_documents == LongDocuments::split) {
+    return text + cat("split into ", found.pieces, " pieces, which do not attend to each other");
+  }
+  text += long_documents == LongDocuments::drop ? "dropped" : "truncated";
+  text += cat(": ", plural(found.tokens, "token"), " (", share, ") left out");
+  if (file.has_labels()) text += cat(", ", found.learned, " of them learned");
+  if (found.without_learned > 0) text += cat("; ", found.without_learned, " begin without a learned token");
+  return text;
+}
+
+LearnedStatistics learned_statistics(const TokenFile& file) {
+  return {.learned = learned_between(file, 0, file.tokens()), .tokens = file.tokens()};
 }
 
 }  // namespace hawser::data

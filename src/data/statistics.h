@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/recipe.h"
 #include "data/token_file.h"
 
 namespace hawser::data {
@@ -34,8 +35,24 @@ struct FillStatistics {
   std::int64_t tokens = 0;     // in all sequences
   double fill = 0.0;           // tokens / (sequences * sequence_length)
 };
-FillStatistics packed_fill(const TokenFile& file, std::int64_t length, std::int64_t max_documents, std::uint64_t seed);
+FillStatistics packed_fill(const TokenFile& file, std::int64_t length, std::int64_t max_documents, std::uint64_t seed,
+                           LongDocuments long_documents = LongDocuments::split);
 FillStatistics chunked_fill(const TokenFile& file, std::int64_t length);
+
+// Documents that do not fit in a sequence of `length`, and what `long_documents` does with them.
+struct LongStatistics {
+  std::int64_t count = 0;
+  std::int64_t pieces = 0;           // split: of all of them
+  std::int64_t tokens = 0;           // truncate, drop: left out
+  std::int64_t learned = 0;          // of these, not masked
+  std::int64_t without_learned = 0;  // truncate: documents whose beginning has no learned token
+};
+LongStatistics long_statistics(const TokenFile& file, std::int64_t length, LongDocuments long_documents);
+
+// "3 of 40 documents are longer than 256 tokens and are split into 7 pieces, ..."; "" if there are none. `name`: the
+// singular of the documents' name.
+std::string describe(const LongStatistics& found, const TokenFile& file, std::int64_t length,
+                     LongDocuments long_documents, const std::string& name = "document");
 
 // Targets that are not masked (labels other than -100, including first tokens of sequences), and all tokens.
 struct LearnedStatistics {

@@ -4,6 +4,7 @@
 
 #include "base/philox.h"
 #include "base/testing/temporary_folder.h"
+#include "data/packer.h"
 #include "data/sequence.h"
 
 namespace hawser::data {
@@ -62,6 +63,9 @@ TEST_F(Statistics, FillEqualsThatOfTheTrainingSequences) {
     check(*packed, packed_fill(*file, length, 8, 3));
     check(*chunked, chunked_fill(*file, length));
     EXPECT_GT(packed_fill(*file, length, 1000, 3).fill, 0.99);
+    for (const LongDocuments action : {LongDocuments::truncate, LongDocuments::drop}) {
+      check(*packed_sequences(file, length, 8, 3, 0, action), packed_fill(*file, length, 8, 3, action));
+    }
   }
 }
 
@@ -70,6 +74,27 @@ TEST_F(Statistics, DocumentsOfOneTokenFillNothing) {
   EXPECT_EQ(packed.sequences, 0);
   EXPECT_EQ(packed.tokens, 0);
   EXPECT_EQ(packed.fill, 0.0);
+}
+
+// Of documents with labels the first half is masked.
+TEST_F(Statistics, OfDocumentsLongerThanASequence) {
+  const auto file = write({4, 9, 20, 10, 30}, true);
+  const auto text = [&](LongDocuments action, std::int64_t length = 8) {
+    return describe(long_statistics(*file, length, action), *file, length, action);
+  };
+  EXPECT_EQ(text(LongDocuments::split),
+            "3 of 5 documents are longer than 8 tokens and are split into 9 pieces, which do not attend to each other");
+  EXPECT_EQ(text(LongDocuments::truncate),
+            "3 of 5 documents are longer than 8 tokens and are truncated: 33 tokens (45.2%) left out, 26 of them "
+            "learned; 2 begin without a learned token");
+  EXPECT_EQ(
+      text(LongDocuments::drop),
+      "3 of 5 documents are longer than 8 tokens and are dropped: 60 tokens (82.2%) left out, 30 of them learned");
+  EXPECT_EQ(text(LongDocuments::drop, 20),
+            "1 of 5 documents is longer than 20 tokens and is dropped: 30 tokens (41.1%) left out, 15 of them learned");
+  EXPECT_EQ(text(LongDocuments::drop, 29), "");
+  const auto pieces = long_statistics(*file, 8, LongDocuments::split).pieces;
+  EXPECT_EQ(pieces, static_cast<std::int64_t>(piece_lengths(*file, 8).size()) - 2);
 }
 
 TEST_F(Statistics, OfLabeledTokens) {

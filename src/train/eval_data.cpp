@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "data/sources.h"
+#include "data/statistics.h"
 
 namespace hawser::train {
 namespace {
@@ -37,7 +39,7 @@ std::shared_ptr<const data::BatchLoader> token_batch(const EvalDataRequest& requ
   std::shared_ptr<const data::SequenceSet> set =
       request.across_documents ? data::chunked_sequences(std::move(file), shape.sequence_length, request.vocabulary)
                                : data::packed_sequences(std::move(file), shape.sequence_length, request.max_documents,
-                                                        0, request.vocabulary);
+                                                        0, request.vocabulary, request.long_documents);
   shape.max_documents = set->max_documents();
   const data::BatchOrder order{.global_batch_size = std::max<std::int64_t>(1, set->size()), .shuffle = false};
   return std::make_shared<const data::BatchLoader>(std::move(set), shape, layout, order);
@@ -71,13 +73,22 @@ EvalData open_eval_data(const EvalDataRequest& request, const data::BatchShape& 
       from.chat_template =
           data::chat::open_chat_template(request.chat_template, request.tokenizer, "", "data.chat_template",
                                          request.chat_template.empty() ? from.without_template : problems);
-      opened.loader = data::listed_batch(from, shape, layout);
+      std::int64_t split = 0;
+      opened.loader = data::listed_batch(from, shape, layout, &split);
+      if (split > 0) {
+        opened.note = cat(plural(split, "document"), split == 1 ? " is" : " are", " longer than ",
+                          shape.sequence_length, " tokens and split into pieces, which do not attend to each other");
+      }
       return opened;
     }
     opened.tokens = open_tokens(request.data, request.vocabulary, problems);
     if (!request.bigram.empty()) opened.bigram = open_tokens(request.bigram, request.vocabulary, problems);
     opened.tokenizer = load(request.tokenizer, problems);
     if (opened.tokens) opened.loader = token_batch(request, opened.tokens, shape, layout);
+    if (opened.tokens && opened.tokens->has_labels() && !request.across_documents) {
+      const auto found = data::long_statistics(*opened.tokens, shape.sequence_length, request.long_documents);
+      opened.note = data::describe(found, *opened.tokens, shape.sequence_length, request.long_documents);
+    }
   } catch (const UserError& error) {
     problems.add_lines(error.what());
   }

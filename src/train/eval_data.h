@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/recipe.h"
 #include "data/batch_loader.h"
 #include "data/token_file.h"
 #include "data/tokenizers/tokenizer.h"
@@ -19,13 +20,15 @@ struct EvalDataRequest {
   std::int64_t vocabulary = 0;
   // Of a token file. true: one running text; false: separate documents, as with `pack: documents`.
   bool across_documents = false;
-  std::int64_t max_documents = 1;  // per sequence, if documents are separate
+  std::int64_t max_documents = 1;                       // per sequence, if documents are separate
+  LongDocuments long_documents = LongDocuments::split;  // of a token file, if documents are separate
 };
 
 struct EvalData {
   std::shared_ptr<const data::BatchLoader> loader;
   std::shared_ptr<const data::TokenFile> tokens, bigram;  // null: `data` is no token file; no bigram model requested
   std::unique_ptr<data::Tokenizer> tokenizer;             // of `tokens`; null: none
+  std::string note;                                       // on documents longer than a sequence; "": none are
 };
 
 // Opens this rank's part of the data. Adds every problem; the result is valid only if none was added.

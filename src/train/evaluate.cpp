@@ -50,6 +50,8 @@ void lay_under(const std::string& json, EvaluateRequest& request, EvalDataReques
   const auto word = [&](const char* key) { return stored.value(nlohmann::json::json_pointer(key), nlohmann::json()); };
   if (data.chat_template.empty()) data.chat_template = stored_chat_template(json);
   if (word("/data/pack") == "chunks") data.across_documents = true;
+  if (word("/data/long_documents") == "truncate") data.long_documents = LongDocuments::truncate;
+  if (word("/data/long_documents") == "drop") data.long_documents = LongDocuments::drop;
   if (!request.recipe.places.contains("precision.compute") && word("/precision/compute") == "bf16") {
     request.recipe.precision.compute = ComputePrecision::bf16;
   }
@@ -100,6 +102,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
     input.tokens = std::move(opened.tokens);
     input.bigram = std::move(opened.bigram);
     input.tokenizer = std::move(opened.tokenizer);
+    input.note = std::move(opened.note);
   };
   if (problems.size() != before) {  // the data are checked in any case
     Recipe one_rank = recipe;

@@ -49,6 +49,7 @@ struct OpenEvaluation {
   RankDevice device;
   bool gradient_norms = false;
   bool across_documents = false;  // the resolved value
+  std::string note;               // on texts that are longer than a sequence; "" if there are none
   OpenModel open;
   plan::Layout layout;
   std::shared_ptr<const data::BatchLoader> loader;

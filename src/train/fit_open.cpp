@@ -10,6 +10,7 @@
 #include "data/identity.h"
 #include "data/prepare.h"
 #include "data/sources.h"
+#include "data/statistics.h"
 #include "data/token_file.h"
 #include "models/families.h"
 #include "models/weights.h"
@@ -58,7 +59,16 @@ std::shared_ptr<const data::SequenceSet> open_set(const Recipe& recipe, std::sha
     return data::chunked_sequences(std::move(file), recipe.data.sequence_length, vocabulary);
   }
   return data::packed_sequences(std::move(file), recipe.data.sequence_length, data::max_documents_of(recipe.data),
-                                recipe.train.seed, vocabulary);
+                                recipe.train.seed, vocabulary, recipe.data.long_documents);
+}
+
+// A note on the documents that do not fit in a sequence; "" if there are none, or if splitting them loses no context of
+// an answer: plain text.
+std::string long_documents_note(const Recipe& recipe, const data::TokenFile& file, const std::string& what) {
+  const LongDocuments action = recipe.data.long_documents;
+  if (recipe.data.pack == Packing::chunks || (action == LongDocuments::split && !file.has_labels())) return "";
+  const std::int64_t length = recipe.data.sequence_length;
+  return data::describe(data::long_statistics(file, length, action), file, length, action, what);
 }
 
 // With the chat template of the recipe: `generate`, `eval` and exported models use the one of the training.
@@ -89,6 +99,8 @@ std::string validation_identity(const Recipe& recipe, const data::TokenFile& fil
   json["sequences"] = recipe.train.evaluate_batches * recipe.train.global_batch_size;
   json["sequence_length"] = recipe.data.sequence_length;
   json["max_documents"] = data::max_documents_of(recipe.data);
+  if (recipe.data.long_documents == LongDocuments::truncate) json["long_documents"] = "truncate";
+  if (recipe.data.long_documents == LongDocuments::drop) json["long_documents"] = "drop";
   json["chunks"] = recipe.data.pack == Packing::chunks;
   json["seed"] = recipe.train.seed;
   return json.dump();
@@ -231,6 +243,11 @@ void FitRun::open_data() {
   const auto file = std::make_shared<const data::TokenFile>(files.train);
   data_identity_ = data::to_json(data::identity_of(*file));
   expect_equal_on_ranks(data_identity_, files.train);
+  const auto note_long = [&](const data::TokenFile& of, const char* what) {
+    const std::string note = first_rank() ? long_documents_note(recipe_, of, what) : std::string();
+    if (!note.empty()) log(cat("hawser: ", note, " (data.long_documents)"));
+  };
+  note_long(*file, "training document");
   const auto set = open_set(recipe_, file, vocabulary);
   sequences_ = set->size();
   using Prompt = FitResult::Prompt;
@@ -264,6 +281,7 @@ void FitRun::open_data() {
   }
   expect_equal_on_ranks(validation_identity_, files.validation);
   if (!held_out_file) return;
+  note_long(*held_out_file, "validation document");
   const auto held_out = open_set(recipe_, held_out_file, vocabulary);
   const std::int64_t evaluated = recipe_.train.evaluate_batches * recipe_.train.global_batch_size;  // 0: all
   validation_sequences_ = evaluated > 0 ? std::min(evaluated, held_out->size()) : held_out->size();

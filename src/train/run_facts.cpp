@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "config/config.h"
 #include "data/sources.h"
+#include "data/statistics.h"
 #include "data/token_file.h"
 #include "plan/target.h"
 #include "train/run_folder.h"
@@ -95,10 +96,17 @@ report::Table data_table(const RunPlace& place) {
   report::Table out;
   const data::TokenFile train(files.train);
   add_file(out, "training", train);
-  const std::int64_t space = place.sequences * recipe.data.sequence_length;
+  const std::int64_t length = recipe.data.sequence_length, space = place.sequences * length;
+  data::LongStatistics found;
+  if (recipe.data.pack == Packing::documents) {
+    found = data::long_statistics(train, length, recipe.data.long_documents);
+    const std::string text = data::describe(found, train, length, recipe.data.long_documents);
+    if (!text.empty()) out.emplace_back("long training documents", text);
+  }
   out.push_back(report::count_fact("training sequences", place.sequences));
-  out.emplace_back("packing efficiency",
-                   fmt::format("{:.1f} %", 100 * static_cast<double>(train.tokens()) / static_cast<double>(space)));
+  out.emplace_back(
+      "packing efficiency",
+      fmt::format("{:.1f} %", 100 * static_cast<double>(train.tokens() - found.tokens) / static_cast<double>(space)));
   out.emplace_back("steps per epoch", cat(ceil_div(place.sequences, recipe.train.global_batch_size)));
   std::error_code ignored;
   if (std::filesystem::exists(files.validation + ".idx", ignored)) {

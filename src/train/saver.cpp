@@ -105,7 +105,8 @@ Problems computation_changes(const RunState& state, const models::ModelDescripti
 std::string data_order_changes(const RunState& state, const std::string& recipe) {
   const auto saved = nlohmann::json::parse(state.recipe), now = nlohmann::json::parse(recipe);
   std::string out;
-  for (const char* key : {"/train/seed", "/data/sequence_length", "/data/pack", "/data/max_documents"}) {
+  for (const char* key :
+       {"/train/seed", "/data/sequence_length", "/data/pack", "/data/max_documents", "/data/long_documents"}) {
     const nlohmann::json::json_pointer place(key);
     if (!saved.contains(place) || saved.at(place) == now.at(place)) continue;
     std::string name = std::string(key).substr(1);

@@ -142,5 +142,45 @@ TEST_F(Formats, ErrorsNameThePlaceInTheFile) {
   EXPECT_FALSE(fs::exists(folder_ / "run/data/train.idx"));
 }
 
+TEST_F(Formats, LongConversationsAreReported) {
+  std::string lines;
+  for (const int length : {3, 4, 40, 5, 60}) {
+    lines += Json{{"question", "ab"}, {"answer", std::string(static_cast<std::size_t>(length), 'c')}}.dump() + "\n";
+  }
+  write("long.jsonl", lines);
+  write("recipe.yaml", recipe("long.jsonl", "run", 24));
+  const std::string found = "2 of 5 documents are longer than 24 tokens and are ";
+  const std::string split = found + "split into 6 pieces, which do not attend to each other";
+  const auto expect = [&](const std::string& command, const std::string& text) {
+    const testing::Ran ran = hawser(command);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_NE((ran.out + ran.err).find(text), std::string::npos) << command << "\n" << ran.out << ran.err;
+  };
+  expect("prepare recipe.yaml", "  long     " + split + " (data.long_documents)\n");
+  expect("inspect data recipe.yaml", "  long     " + split);
+  expect("fit recipe.yaml", "hawser: 2 of 5 training documents are longer than 24 tokens and are split");
+  expect("eval --model model --data long.jsonl --sequence-length 24",
+         "2 documents are longer than 24 tokens and split into pieces");
+  expect("eval --model model --data run/data/train --sequence-length 24", split);
+  // Other choices need no other token files.
+  const std::string drop = " --set data.long_documents=drop", truncate = " --set data.long_documents=truncate";
+  expect("prepare recipe.yaml" + drop, "already prepared");
+  expect("prepare recipe.yaml" + drop, found + "dropped: 120 tokens (74.1%) left out, 102 of them learned");
+  expect("prepare recipe.yaml" + truncate, found + "truncated: 70 tokens (43.2%) left out, 70 of them learned");
+  EXPECT_EQ(json("prepare recipe.yaml --json" + drop)["train"]["long_documents"]["count"], 2);
+  // A run is evaluated as it was trained.
+  write("valid.yaml", recipe("long.jsonl, validation: long.jsonl", "dropped", 24));
+  const nlohmann::json fit = json("fit valid.yaml --json" + drop);
+  const nlohmann::json eval = json("eval --model dropped --data dropped/data/valid");
+  EXPECT_EQ(eval["tokens"], 4 + 5 + 6);
+  EXPECT_NEAR(eval["loss"].get<double>(), fit["validation_loss"].get<double>(), 1e-5);
+  const testing::Ran resumed = hawser("fit valid.yaml --resume --set train.steps=3");
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("data.long_documents was \"drop\" and is \"split\""), std::string::npos) << resumed.err;
+  rejected("prepare recipe.yaml --set data.pack=chunks" + drop,
+           {"--set: data.pack: chunks has no long documents (expected split) at data.long_documents; try data.pack: "
+            "documents"});
+}
+
 }  // namespace
 }  // namespace hawser

@@ -13,6 +13,7 @@
 #include "cli/doing.h"
 #include "cli/recipe/fit_machine.h"
 #include "cli/recipe/sample_data.h"
+#include "data/packer.h"
 #include "data/sources.h"
 #include "device/device.h"
 #include "train/open_model.h"
@@ -83,6 +84,7 @@ class Proposer {
     check_blocks(recipe_, static_cast<std::int64_t>(model.description().blocks.size()), layout);
     layout.throw_if_any();
     fit(model);
+    explain_long_documents();
     choose_schedule(model.parameters());
     return {recipe_, notes_, summary_, few_epochs_};
   }
@@ -217,6 +219,18 @@ class Proposer {
         bf16                 ? "this CPU has bf16 units: faster than float32, less memory; master weights stay float32"
         : place_.target.cuda ? "resolves to bf16 on a GPU, with float32 master weights"
                              : "resolves to float32 on a CPU; this one has no bf16 units");
+  }
+
+  void explain_long_documents() {
+    const std::int64_t length = recipe_.data.sequence_length;
+    if (sample_.empty() || one_document() || recipe_.data.pack == Packing::chunks) return;
+    const auto count = std::ranges::count_if(sample_.lengths, [&](std::int64_t n) { return data::is_long(n, length); });
+    if (count == 0) return why("data.long_documents", "no document of the sample is longer than a sequence");
+    std::array<char, 32> share{};
+    std::snprintf(share.data(), share.size(), "%.2g%%", 100.0 * double(count) / double(sample_.lengths.size()));
+    why("data.long_documents",
+        cat(share.data(), " of the documents are longer than a sequence",
+            sample_.answers_only() ? "; truncate keeps only their beginning, drop none of it" : ""));
   }
 
   // Sequences of one epoch of training, without the held-out part.
