@@ -47,6 +47,9 @@
 // `flops`: the FLOPs to record for the call. The caller sets it, since the work depends on the segments.
 // Scores s are float32. Tiles without a visible pair are skipped.
 //
+// CPU: if the CPU has bf16 units (AVX512-BF16 or AMX), calls with bf16 operands and bf16 results use them
+// (attention_bf16_cpu.h). Float32 results, and segments of one query row each, are computed in float32.
+//
 // GPU: a bf16 call uses cuDNN if one of cuDNN's kernels supports it (see AttentionImplementation). All other calls use
 // the plain kernel, which is correct and slow.
 // - cuDNN rounds probabilities to bf16 before the GEMM with v.

@@ -2,7 +2,7 @@
 #include <limits>
 #include <thread>
 
-#include "ops/attention/attention_cpu.h"
+#include "ops/attention/attention_bf16_cpu.h"
 #include "ops/cpu/parallel.h"
 
 #define HAWSER_KERNELS "ops/attention/backward_kernels.inc"
@@ -26,8 +26,26 @@ struct Layout {
   std::int64_t scores() const { return cpu::kGradientRows * cpu::kKeyBlock; }
   std::int64_t shared() const { return delta + sums + counters; }
   std::int64_t thread() const {
-    return 5 * keys() + 3 * queries() + 2 * scores() + 2 * round_up(cpu::kGradientRows, 16);
+    return std::max(5 * keys() + 3 * queries() + 2 * scores() + 2 * round_up(cpu::kGradientRows, 16),
+                    Bf16Scratch(width).floats());
   }
+
+  // Scratch of one thread on the bf16 units, in floats. Pairs are as large as a float.
+  struct Bf16Scratch {
+    std::int64_t width;
+
+    explicit Bf16Scratch(std::int64_t head_dim) : width(round_up(head_dim, cpu::kBf16Tile)) {}
+    std::int64_t keys() const { return cpu::kKeyBlock * width; }             // dK, dV; K, V and K transposed: half
+    std::int64_t queries() const { return cpu::kBf16GradientRows * width; }  // dQ; five copies of Q and dO: half
+    std::int64_t scores() const {
+      return cpu::kBf16Tile * cpu::kBf16GradientRows;
+    }  // S, dP; the parts of P and dS: half
+    std::int64_t pairs() const { return cpu::kKeyBlock / 2 * cpu::kBf16GradientRows; }  // dS
+    std::int64_t floats() const {
+      return 7 * keys() / 2 + 7 * queries() / 2 + 4 * scores() + 2 * pairs() + cpu::kBf16Tile * width +
+             2 * cpu::kBf16GradientRows;
+    }
+  };
 };
 
 }  // namespace
@@ -52,6 +70,8 @@ class Backward {
         kv_heads_(args.k.size(1)),
         group_(heads_ / kv_heads_),
         head_dim_(args.q.size(2)),
+        bf16_(uses_bf16_units({args.q.dtype(), args.dq.dtype(), args.dk.dtype(), args.dv.dtype()}, args.scale)),
+        block_rows_(bf16_ ? kBf16GradientRows : kGradientRows),
         layout_({.query_rows = query_rows_,
                  .key_rows = key_rows_,
                  .query_heads = heads_,
@@ -71,7 +91,7 @@ class Backward {
   void run() {
     blocks_before_.assign(1, 0);
     for (const Segment& segment : segments_) {
-      blocks_before_.push_back(blocks_before_.back() + ceil_div(segment.q_count, kGradientRows));
+      blocks_before_.push_back(blocks_before_.back() + ceil_div(segment.q_count, block_rows_));
     }
     prepare();
     const std::int64_t items = ceil_div(key_rows_, kKeyBlock) * kv_heads_;
@@ -82,8 +102,16 @@ class Backward {
     // Items start in ascending order and wait only for lower ones, so the lowest running item never waits.
 #pragma omp parallel
     if (const int thread = omp_get_thread_num(); thread < threads) {
+      const Bf16Tiles tiles(bf16_);
       for (std::int64_t i = next++; i < items; i = next++) {
-        work(i / kv_heads_, i % kv_heads_, scratch + thread * layout_.thread());
+        float* const own = scratch + thread * layout_.thread();
+        if constexpr (std::is_same_v<Act, Bf16>) {
+          if (bf16_) {
+            work_bf16(i / kv_heads_, i % kv_heads_, own);
+            continue;
+          }
+        }
+        work(i / kv_heads_, i % kv_heads_, own);
       }
     }
     if (args_.dq.dtype() != DType::f32) round_queries();
@@ -147,8 +175,6 @@ class Backward {
     float* const delta = lse + round_up(kGradientRows, 16);
     const auto kv_rows = rows_of<Act>(args_.k), v_rows = rows_of<Act>(args_.v);
     const auto q_rows = rows_of<Act>(args_.q), d_o_rows = rows_of<Act>(args_.d_o);
-    const float* const all_lse = args_.lse.data<float>();
-    const float* const none = nullptr;
 
     // Only the transposed V is needed: V is loaded into dV's memory first.
     HAWSER_DISPATCH(load_rows, v_rows.row(key_row) + kv_head * head_dim_, v_rows.stride, keys, head_dim_, 1.0f, dv,
@@ -159,70 +185,183 @@ class Backward {
     HAWSER_DISPATCH(transpose_rows, k, width, k_panels);
     std::fill_n(dk, 2 * layout_.keys(), 0.0f);
 
+    for_each_block(key_block, kv_head, [&](const Block& b) {
+      HAWSER_DISPATCH(load_rows, q_rows.row(b.at) + b.head * head_dim_, q_rows.stride, b.rows, head_dim_, 1.0f, q,
+                      kGradientRows, width);
+      HAWSER_DISPATCH(load_rows, d_o_rows.row(b.at) + b.head * head_dim_, d_o_rows.stride, b.rows, head_dim_, 1.0f, d_o,
+                      kGradientRows, width);
+      load_statistics(b, lse, delta);
+      const BackwardBlock block{.q = q,
+                                .d_o = d_o,
+                                .k = k,
+                                .k_panels = k_panels,
+                                .v_panels = v_panels,
+                                .lse = lse,
+                                .delta = delta,
+                                .p = p,
+                                .ds = ds,
+                                .dq = dq,
+                                .dk = dk,
+                                .dv = dv,
+                                .width = width,
+                                .scale = static_cast<float>(args_.scale),
+                                .band = b.band};
+      HAWSER_DISPATCH(backward_block, block);
+      add_queries(b, dq, width);
+    });
+    put(dk, width, args_.dk, key_row, keys, kv_head);
+    put(dv, width, args_.dv, key_row, keys, kv_head);
+  }
+
+  // work() on the bf16 units.
+  void work_bf16(std::int64_t key_block, std::int64_t kv_head, float* scratch) {
+    const std::int64_t key_row = key_block * kKeyBlock, keys = std::min(kKeyBlock, key_rows_ - key_row);
+    const Layout::Bf16Scratch sizes(head_dim_);
+    const std::int64_t width = sizes.width, half_queries = sizes.queries() / 2;
+    float* const dk = scratch;
+    float* const dv = dk + sizes.keys();
+    float* const dq = dv + sizes.keys();
+    float* const dq_columns = dq + sizes.queries();
+    float* const scores = dq_columns + kBf16Tile * width;
+    float* const dp = scores + sizes.scores();
+    float* const lse = dp + sizes.scores();
+    float* const delta = lse + kBf16GradientRows;
+    auto* const ds_pairs = reinterpret_cast<Bf16Pair*>(delta + kBf16GradientRows);
+    Bf16Pair* const q = ds_pairs + 2 * sizes.pairs();
+    Bf16Pair* const d_o = q + half_queries;
+    Bf16Pair* const q_columns = d_o + half_queries;
+    Bf16Pair* const d_o_columns = q_columns + half_queries;
+    auto* const loaded = reinterpret_cast<Bf16*>(d_o_columns + half_queries);
+    Bf16* const k = loaded + sizes.queries();
+    Bf16* const v = k + sizes.keys();
+    Bf16* const k_columns = v + sizes.keys();
+    Bf16* const p = k_columns + sizes.keys();
+    Bf16* const ds = p + 2 * sizes.scores();
+    const auto k_rows = rows_of<Act>(args_.k), v_rows = rows_of<Act>(args_.v);
+    const auto q_rows = rows_of<Act>(args_.q), d_o_rows = rows_of<Act>(args_.d_o);
+
+    // Rows that are in no segment may be undefined: they stay zero.
+    std::fill_n(k, 2 * sizes.keys(), Bf16(0.0f));
+    for (const Segment& segment : segments_) {
+      const std::int64_t begin = std::max(segment.k_begin, key_row);
+      const std::int64_t count = std::min(segment.k_begin + segment.k_count, key_row + keys) - begin;
+      const std::int64_t at = (begin - key_row) * width;
+      if (count <= 0) continue;
+      bf16_copy_rows(k_rows.row(begin) + kv_head * head_dim_, k_rows.stride, count, head_dim_, k + at, count, width);
+      bf16_copy_rows(v_rows.row(begin) + kv_head * head_dim_, v_rows.stride, count, head_dim_, v + at, count, width);
+    }
+    bf16_transpose(k, kKeyBlock, width, k_columns, kKeyBlock);
+    std::fill_n(dk, 2 * sizes.keys(), 0.0f);
+
+    for_each_block(key_block, kv_head, [&](const Block& b) {
+      const auto load = [&](const RowsOf<Act>& from, Bf16Pair* pairs, Bf16Pair* columns) {
+        bf16_copy_rows(from.row(b.at) + b.head * head_dim_, from.stride, b.rows, head_dim_, loaded, kBf16GradientRows,
+                       width);
+        bf16_pair_rows(loaded, kBf16GradientRows, width, pairs);
+        bf16_pair_columns(loaded, kBf16GradientRows, width, columns, kBf16GradientRows);
+      };
+      load(q_rows, q, q_columns);
+      load(d_o_rows, d_o, d_o_columns);
+      load_statistics(b, lse, delta);
+      bf16_backward_block({.k = k,
+                           .v = v,
+                           .k_columns = k_columns,
+                           .q = q,
+                           .d_o = d_o,
+                           .q_columns = q_columns,
+                           .d_o_columns = d_o_columns,
+                           .lse = lse,
+                           .delta = delta,
+                           .scores = scores,
+                           .dp = dp,
+                           .p = p,
+                           .p_low = p + sizes.scores(),
+                           .ds = ds,
+                           .ds_low = ds + sizes.scores(),
+                           .ds_pairs = ds_pairs,
+                           .ds_pairs_low = ds_pairs + sizes.pairs(),
+                           .dq_columns = dq_columns,
+                           .dq = dq,
+                           .dk = dk,
+                           .dv = dv,
+                           .width = width,
+                           .scale = static_cast<float>(args_.scale),
+                           .band = b.band});
+      add_queries(b, dq, width);
+    });
+    put(dk, width, args_.dk, key_row, keys, kv_head);
+    put(dv, width, args_.dv, key_row, keys, kv_head);
+  }
+
+  // A block of query rows of one head that sees keys of a block of keys.
+  struct Block {
+    std::int64_t head, at, rows;  // at: first query row
+    std::int64_t counter;         // of the head's query blocks
+    std::int32_t turn;            // contributions to its dQ from earlier key blocks
+    Band band;
+  };
+
+  template <class Body>
+  void for_each_block(std::int64_t key_block, std::int64_t kv_head, const Body& body) const {
+    const std::int64_t key_row = key_block * kKeyBlock, keys = std::min(kKeyBlock, key_rows_ - key_row);
     for (std::size_t s = 0; s < segments_.size(); ++s) {
       const Segment& segment = segments_[s];
       if (segment.k_begin >= key_row + keys || segment.k_begin + segment.k_count <= key_row) continue;
       const Visible visible{segment, args_.causal, args_.window};
-      for (std::int64_t row = 0; row < segment.q_count; row += kGradientRows) {
-        const std::int64_t rows = std::min(kGradientRows, segment.q_count - row);
+      for (std::int64_t row = 0; row < segment.q_count; row += block_rows_) {
+        const std::int64_t rows = std::min(block_rows_, segment.q_count - row);
         const std::int64_t begin = visible.begin(row), end = visible.end(row + rows - 1);
         if (begin >= end) continue;
         const std::int64_t first = (segment.k_begin + begin) / kKeyBlock;
         const std::int64_t last = (segment.k_begin + end - 1) / kKeyBlock;
         if (key_block < first || key_block > last) continue;
-        const std::int64_t counter = blocks_before_[s] + row / kGradientRows;
-        const std::int64_t at = segment.q_begin + row;
         for (std::int64_t head = kv_head * group_; head < (kv_head + 1) * group_; ++head) {
-          HAWSER_DISPATCH(load_rows, q_rows.row(at) + head * head_dim_, q_rows.stride, rows, head_dim_, 1.0f, q,
-                          kGradientRows, width);
-          HAWSER_DISPATCH(load_rows, d_o_rows.row(at) + head * head_dim_, d_o_rows.stride, rows, head_dim_, 1.0f, d_o,
-                          kGradientRows, width);
-          for (std::int64_t r = 0; r < kGradientRows; ++r) {
-            const float natural = r < rows ? all_lse[head * query_rows_ + at + r] : 0.0f;
-            const bool counts = r < rows && natural != -std::numeric_limits<float>::infinity();
-            lse[r] = counts ? natural * 1.44269504f : std::numeric_limits<float>::infinity();
-            delta[r] = counts ? delta_[head * query_rows_ + at + r] : 0.0f;
-          }
-          const BackwardBlock block{
-              .q = q,
-              .d_o = d_o,
-              .k = k,
-              .k_panels = k_panels,
-              .v_panels = v_panels,
-              .lse = lse,
-              .delta = delta,
-              .p = p,
-              .ds = ds,
-              .dq = dq,
-              .dk = dk,
-              .dv = dv,
-              .width = width,
-              .scale = static_cast<float>(args_.scale),
-              .band = band_of(segment, args_.causal, args_.window, row, key_row - segment.k_begin, keys)};
-          HAWSER_DISPATCH(backward_block, block);
-          auto& turn = turns_[head * blocks_before_.back() + counter];
-          await(turn, static_cast<std::int32_t>(key_block - first));
-          HAWSER_DISPATCH(store_rows, dq, width, none, sums_ + at * sums_row_ + head * head_dim_, sums_row_, rows,
-                          head_dim_, true);
-          turn.store(static_cast<std::int32_t>(key_block - first) + 1, std::memory_order_release);
+          body(Block{.head = head,
+                     .at = segment.q_begin + row,
+                     .rows = rows,
+                     .counter = blocks_before_[s] + row / block_rows_,
+                     .turn = static_cast<std::int32_t>(key_block - first),
+                     .band = band_of(segment, args_.causal, args_.window, row, key_row - segment.k_begin, keys)});
         }
       }
     }
-    put(dk, args_.dk, key_row, keys, kv_head);
-    put(dv, args_.dv, key_row, keys, kv_head);
   }
 
-  void put(const float* from, const TensorView& to, std::int64_t key_row, std::int64_t keys, std::int64_t kv_head) {
+  // lse and delta of the block's rows, padded to block_rows_.
+  void load_statistics(const Block& b, float* lse, float* delta) const {
+    const float* const all_lse = args_.lse.data<float>() + b.head * query_rows_ + b.at;
+    for (std::int64_t r = 0; r < block_rows_; ++r) {
+      const float natural = r < b.rows ? all_lse[r] : 0.0f;
+      const bool counts = r < b.rows && natural != -std::numeric_limits<float>::infinity();
+      lse[r] = counts ? natural * 1.44269504f : std::numeric_limits<float>::infinity();
+      delta[r] = counts ? delta_[b.head * query_rows_ + b.at + r] : 0.0f;
+    }
+  }
+
+  // Adds the block's dq [rows, width] to the sums, when it is its turn.
+  void add_queries(const Block& b, const float* dq, std::int64_t width) {
+    const float* const none = nullptr;
+    auto& turn = turns_[b.head * blocks_before_.back() + b.counter];
+    await(turn, b.turn);
+    HAWSER_DISPATCH(store_rows, dq, width, none, sums_ + b.at * sums_row_ + b.head * head_dim_, sums_row_, b.rows,
+                    head_dim_, true);
+    turn.store(b.turn + 1, std::memory_order_release);
+  }
+
+  void put(const float* from, std::int64_t width, const TensorView& to, std::int64_t key_row, std::int64_t keys,
+           std::int64_t kv_head) {
     const float* const none = nullptr;
     with_act(to.dtype(), [&](auto tag) {
       const auto rows = rows_of<decltype(tag)>(to);
-      HAWSER_DISPATCH(store_rows, from, layout_.width, none, rows.row(key_row) + kv_head * head_dim_, rows.stride, keys,
+      HAWSER_DISPATCH(store_rows, from, width, none, rows.row(key_row) + kv_head * head_dim_, rows.stride, keys,
                       head_dim_, args_.accumulate_kv);
     });
   }
 
   const AttentionBackward& args_;
   std::int64_t query_rows_, key_rows_, heads_, kv_heads_, group_, head_dim_;
+  bool bf16_;  // runs on the bf16 units
+  std::int64_t block_rows_;
   Layout layout_;
   float* delta_;
   float* sums_;  // dQ in float32: the output itself, or the workspace

@@ -7,44 +7,6 @@ namespace {
 
 using namespace testing;
 
-struct BackwardOptions {
-  DType gradient = DType::f32;
-  DType o = DType::f32;
-  bool deterministic = false;
-  int threads = 2;
-};
-
-// old: existing gradients to accumulate into; empty for none.
-AttentionBackward backward_args(World& world, const Problem& p, const Tensors& x, const Outputs& full,
-                                const BackwardOptions& options, const Outputs& old = {}) {
-  const DType gradient = options.gradient;
-  const Shape q_shape{p.tq, p.hq, p.d}, k_shape{p.tk, p.hkv, p.d};
-  const bool add_q = !old.dq.empty(), add_kv = !old.dk.empty();
-  AttentionBackward args{
-      .q = world.in(p.dtype, q_shape, x.q, p.pad),
-      .k = world.in(p.dtype, k_shape, x.k, p.pad),
-      .v = world.in(p.dtype, k_shape, x.v, p.pad),
-      .o = world.in(options.o, q_shape, full.o),
-      .d_o = world.in(p.dtype, q_shape, x.d_o, 2 * p.pad),
-      .lse = world.in(DType::f32, {p.hq, p.tq}, full.lse),
-      .segments = world.in(DType::i32, p.table_shape(), p.table()),
-      .segment_count = world.in(DType::i32, {1}, {static_cast<double>(p.segments.size())}),
-      .form = p.form,
-      .blocks = p.blocks(),
-      .host_segments = p.host_known ? &p.host : nullptr,
-      .causal = p.causal,
-      .window = p.window,
-      .scale = p.scale(),
-      .dq = add_q ? world.in_out(gradient, q_shape, old.dq, p.pad) : world.out(gradient, q_shape, p.pad),
-      .dk = add_kv ? world.in_out(gradient, k_shape, old.dk, p.pad) : world.out(gradient, k_shape, p.pad),
-      .dv = add_kv ? world.in_out(gradient, k_shape, old.dv, p.pad) : world.out(gradient, k_shape, p.pad),
-      .accumulate_q = add_q,
-      .accumulate_kv = add_kv,
-      .deterministic = options.deterministic};
-  args.workspace = world.workspace(attention_workspace(args, world.stream().target(), options.threads));
-  return args;
-}
-
 void check_forward(const Problem& p) {
   const Tensors x(p);
   const Outputs expected = reference(p, x);

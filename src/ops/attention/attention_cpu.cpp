@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/attention/attention_bf16_cpu.h"
 #include "ops/cpu/parallel.h"
 
 #define HAWSER_KERNELS "ops/attention/forward_kernels.inc"
@@ -31,10 +32,32 @@ struct Scratch {
   }
 };
 
+// The same on the bf16 units. `pairs` are as large as a float.
+std::int64_t bf16_block_rows(std::int64_t group) {
+  return std::clamp<std::int64_t>(288 / group / cpu::kBf16Tile * cpu::kBf16Tile, cpu::kBf16Tile, 192);
+}
+
+struct Bf16Scratch {
+  std::int64_t rows, width;
+
+  Bf16Scratch(std::int64_t group, std::int64_t head_dim)
+      : rows(group * bf16_block_rows(group)), width(round_up(head_dim, cpu::kBf16Tile)) {}
+  std::int64_t keys() const { return cpu::kKeyBlock * width / 2; }         // rows of K or V; K; V: one each
+  std::int64_t queries() const { return rows * width; }                    // O; Q is half as large
+  std::int64_t scores() const { return cpu::kBf16Tile * cpu::kKeyBlock; }  // S; both parts of P are half as large
+  std::int64_t floats() const {
+    return round_up(3 * keys() + 2 * queries() + rows * (2 + cpu::kHeadPad) + 2 * scores(), 16);
+  }
+};
+
+std::int64_t scratch_floats(std::int64_t group, std::int64_t head_dim) {
+  return std::max(Scratch(group, head_dim).floats(), Bf16Scratch(group, head_dim).floats());
+}
+
 }  // namespace
 
 std::int64_t cpu_attention_forward_workspace(const AttentionSizes& sizes) {
-  return sizes.threads * Scratch(sizes.query_heads / sizes.kv_heads, sizes.head_dim).floats() * 4;
+  return sizes.threads * scratch_floats(sizes.query_heads / sizes.kv_heads, sizes.head_dim) * 4;
 }
 
 namespace cpu {
@@ -55,7 +78,8 @@ class Forward {
         kv_heads_(args.k.size(1)),
         group_(args.q.size(1) / kv_heads_),
         head_dim_(args.q.size(2)),
-        rows_(block_rows(group_)),
+        bf16_(uses_bf16_units({args.q.dtype(), args.o.dtype()}, args.scale)),
+        rows_(bf16_ ? bf16_block_rows(group_) : block_rows(group_)),
         scratch_(group_, head_dim_),
         segments_(read_segments("attention_forward", args.segments, args.segment_count, query_rows_, args.k.size(0),
                                 args.form, args.blocks, args.causal)) {}
@@ -76,7 +100,11 @@ class Forward {
     const auto count = static_cast<std::int64_t>(items.size()) * kv_heads_;
     // With a causal mask, late rows see the most keys: they run first.
     for_each(count, [&](std::int64_t i, float* scratch) {
-      work(items[static_cast<std::size_t>((count - 1 - i) / kv_heads_)], i % kv_heads_, scratch);
+      const Item& item = items[static_cast<std::size_t>((count - 1 - i) / kv_heads_)];
+      if constexpr (std::is_same_v<Act, Bf16>) {
+        if (bf16_) return work_bf16(item, i % kv_heads_, scratch);
+      }
+      work(item, i % kv_heads_, scratch);
     });
   }
 
@@ -89,13 +117,15 @@ class Forward {
   // Calls body(i, scratch) for each i below count; each thread has its own scratch.
   template <class Body>
   void for_each(std::int64_t count, const Body& body) const {
-    const std::int64_t fitting = args_.workspace.bytes() / (scratch_.floats() * 4);
+    const std::int64_t scratch_size = scratch_floats(group_, head_dim_);
+    const std::int64_t fitting = args_.workspace.bytes() / (scratch_size * 4);
     const auto threads = static_cast<int>(std::min<std::int64_t>(omp_get_max_threads(), fitting));
     auto* const scratch = reinterpret_cast<float*>(args_.workspace.raw());
     std::atomic<std::int64_t> next = 0;
 #pragma omp parallel
     if (const int thread = omp_get_thread_num(); thread < threads) {
-      for (std::int64_t i = next++; i < count; i = next++) body(i, scratch + thread * scratch_.floats());
+      const Bf16Tiles tiles(bf16_);
+      for (std::int64_t i = next++; i < count; i = next++) body(i, scratch + thread * scratch_size);
     }
   }
 
@@ -190,6 +220,70 @@ class Forward {
         HAWSER_DISPATCH(forward_block, block);
       }
     }
+    finish(item, kv_head, o, width, max, sums, factor);
+  }
+
+  // work() on the bf16 units.
+  void work_bf16(const Item& item, std::int64_t kv_head, float* scratch) const {
+    const Segment& s = *item.segment;
+    const Bf16Scratch sizes(group_, head_dim_);
+    const std::int64_t width = sizes.width, rows = std::min(rows_, s.q_count - item.row);
+    auto* const loaded = reinterpret_cast<Bf16*>(scratch);
+    auto* const k = reinterpret_cast<Bf16Pair*>(scratch) + sizes.keys();
+    Bf16Pair* const v = k + sizes.keys();
+    auto* const q = reinterpret_cast<Bf16*>(v + sizes.keys());
+    float* const o = reinterpret_cast<float*>(q) + sizes.queries();
+    float* const sums = o + sizes.queries();
+    float* const max = sums + sizes.rows * kHeadPad;
+    float* const factor = max + sizes.rows;
+    float* const scores = factor + sizes.rows;
+    auto* const p = reinterpret_cast<Bf16*>(scores + sizes.scores());
+    const std::int64_t first_row = s.q_begin + item.row;
+
+    for (std::int64_t g = 0; g < group_; ++g) {
+      const Act* from = q_ + first_row * args_.q.stride(0) + (kv_head * group_ + g) * head_dim_;
+      bf16_copy_rows(from, args_.q.stride(0), rows, head_dim_, q + g * rows_ * width, rows_, width);
+    }
+    std::fill_n(o, sizes.queries(), 0.0f);
+    std::fill_n(sums, sizes.rows * kHeadPad, 0.0f);
+    std::fill_n(max, sizes.rows, -std::numeric_limits<float>::infinity());
+
+    const Visible visible{s, args_.causal, args_.window};
+    const std::int64_t end = visible.end(item.row + rows - 1);
+    for (std::int64_t key = visible.begin(item.row); key < end; key += kKeyBlock) {
+      const std::int64_t keys = std::min(kKeyBlock, end - key), padded = round_up(keys, kBf16Tile);
+      const std::int64_t key_row = s.k_begin + key;
+      const Act* k_from = k_ + key_row * args_.k.stride(0) + kv_head * head_dim_;
+      const Act* v_from = v_ + key_row * args_.v.stride(0) + kv_head * head_dim_;
+      bf16_copy_rows(k_from, args_.k.stride(0), keys, head_dim_, loaded, padded, width);
+      bf16_pair_columns(loaded, padded, width, k, kKeyBlock);
+      bf16_copy_rows(v_from, args_.v.stride(0), keys, head_dim_, loaded, padded, width);
+      bf16_pair_rows(loaded, padded, width, v);
+      for (std::int64_t g = 0; g < group_; ++g) {
+        const std::int64_t at = g * rows_;
+        bf16_forward_block({.q = q + at * width,
+                            .k = k,
+                            .v = v,
+                            .o = o + at * width,
+                            .max = max + at,
+                            .sums = sums + at * kHeadPad,
+                            .scores = scores,
+                            .p = p,
+                            .p_low = p + sizes.scores(),
+                            .rows = round_up(rows, kBf16Tile),
+                            .width = width,
+                            .scale = static_cast<float>(args_.scale * 1.4426950408889634),
+                            .band = band_of(s, args_.causal, args_.window, item.row, key, keys)});
+      }
+    }
+    finish(item, kv_head, o, width, max, sums, factor);
+  }
+
+  // Writes o and lse of an item. o, max, sums: of rows_ rows of each head of the group.
+  void finish(const Item& item, std::int64_t kv_head, const float* o, std::int64_t width, const float* max,
+              const float* sums, float* factor) const {
+    const std::int64_t rows = std::min(rows_, item.segment->q_count - item.row);
+    const std::int64_t first_row = item.segment->q_begin + item.row;
     for (std::int64_t g = 0; g < group_; ++g) {
       const std::int64_t head = kv_head * group_ + g, at = g * rows_;
       float* const lse = lse_ + head * query_rows_ + first_row;
@@ -203,7 +297,9 @@ class Forward {
   const Act *q_, *k_, *v_;
   Out* o_;
   float* lse_;
-  std::int64_t query_rows_, kv_heads_, group_, head_dim_, rows_;
+  std::int64_t query_rows_, kv_heads_, group_, head_dim_;
+  bool bf16_;  // runs on the bf16 units
+  std::int64_t rows_;
   Scratch scratch_;
   std::vector<Segment> segments_;
 };

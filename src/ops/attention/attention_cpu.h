@@ -6,6 +6,7 @@
 // Backward: a work item is a block of kKeyBlock key rows of one kv head. It iterates over blocks of kGradientRows query
 // rows; dK and dV stay in its scratch. Contributions to dQ are added in the order of key blocks, so that the sums do
 // not depend on the number of threads. A counter per (head, query block) enforces that order.
+// Calls with bf16 operands and bf16 results use the CPU's bf16 units, if it has any (attention_bf16_cpu.h).
 #pragma once
 
 #include <algorithm>

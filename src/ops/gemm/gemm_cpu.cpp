@@ -12,6 +12,7 @@
 #include <new>
 #include <tuple>
 
+#include "ops/cpu/bf16_units.h"
 #include "ops/cpu/parallel.h"
 
 #define HAWSER_KERNELS "ops/gemm/gemm_kernels.inc"
@@ -40,8 +41,7 @@ class OneThread {
 };
 
 bool has_bf16_units() {
-  static const bool has = __builtin_cpu_supports("avx512bf16");
-  return has && vector_level() == VectorLevel::avx512;
+  return best_bf16_units() != Bf16Units::none;
 }
 
 // oneDNN's matmul for one shape and layout, single-threaded; several threads may run it concurrently.
