@@ -1,12 +1,14 @@
 """Benchmark a PyTorch training step on SmolLM2-135M's shape, for comparison with Hawser's step on the CPU.
 
-usage: torch_step.py [--tuned] [--threads N] [--tokens 1024] [--steps 7] [--batch 1] [--compile]
+usage: torch_step.py [--tuned] [--bf16] [--threads N] [--tokens 1024] [--steps 7] [--batch 1] [--compile] [--serve]
 
 A step is forward, backward, gradient norm clipping and AdamW, in float32, with transformers' LlamaForCausalLM and
 random weights. Default: eager attention and PyTorch's default AdamW. --tuned: scaled_dot_product_attention and fused
-AdamW, the fastest in PyTorch without a compiler. --compile adds torch.compile. Prints one line of JSON; two warm-up
-steps are not counted. `median_cpu_seconds` is CPU time over all threads, for machines with other load. Quote
-`median_seconds`, from an idle machine (see `load_average`).
+AdamW, the fastest in PyTorch without a compiler. --compile adds torch.compile. --bf16: the forward runs under
+torch.autocast with bfloat16; weights and AdamW stay float32. Prints one line of JSON; two warm-up steps are not
+counted. `median_cpu_seconds` is CPU time over all threads, for machines with other load. Quote `median_seconds`, from
+an idle machine (see `load_average`). --serve: after the warm-up, prints a line with the seconds of each step for each
+line of standard input, which is a number of steps.
 Requires tools/requirements-golden.txt.
 """
 
@@ -17,10 +19,6 @@ import resource
 import statistics
 import sys
 import time
-
-import torch
-import transformers
-from transformers import LlamaConfig, LlamaForCausalLM
 
 SMOLLM2_135M = {
     "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
@@ -34,14 +32,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tuned", action="store_true", help="sdpa attention and fused AdamW")
     parser.add_argument("--compile", action="store_true", help="torch.compile the model")
+    parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
+    parser.add_argument("--serve", action="store_true", help="measure on request; see above")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--tokens", type=int, default=1024, help="sequence length")
     parser.add_argument("--batch", type=int, default=1, help="sequences per step")
     parser.add_argument("--steps", type=int, default=7, help="measured steps, at least 5")
     parser.add_argument("--layers", type=int, default=SMOLLM2_135M["num_hidden_layers"], help="fewer for a quick test")
     arguments = parser.parse_args()
-    if arguments.steps < 5:
+    if arguments.steps < 5 and not arguments.serve:
         parser.error("--steps: at least 5, for a median worth quoting")
+    # Imported here: cpu_step.py reads the model's shape without PyTorch.
+    import torch
+    import transformers
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(7)
@@ -55,23 +60,36 @@ def main():
     ids = torch.randint(0, config.vocab_size, (arguments.batch, arguments.tokens))
 
     times, cpu_times = [], []
-    for step in range(WARM_UP + arguments.steps):
-        started, cpu_started = time.perf_counter(), time.process_time()
-        loss = run(input_ids=ids, labels=ids, use_cache=False).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        value = loss.item()
-        times.append(time.perf_counter() - started)
-        cpu_times.append(time.process_time() - cpu_started)
-        print(f"step {step}: {times[-1]:.3f} s, loss {value:.4f}", file=sys.stderr, flush=True)
+
+    def run_steps(count):
+        for _ in range(count):
+            started, cpu_started = time.perf_counter(), time.process_time()
+            with torch.autocast("cpu", torch.bfloat16, enabled=arguments.bf16):
+                loss = run(input_ids=ids, labels=ids, use_cache=False).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            value = loss.item()
+            times.append(time.perf_counter() - started)
+            cpu_times.append(time.process_time() - cpu_started)
+            print(f"step {len(times) - 1}: {times[-1]:.3f} s, loss {value:.4f}", file=sys.stderr, flush=True)
+
+    run_steps(WARM_UP)
+    if arguments.serve:
+        print(json.dumps({"ready": True, "torch": torch.__version__}), flush=True)
+        for line in sys.stdin:
+            run_steps(int(line))
+            print(json.dumps({"seconds": times[-int(line):]}), flush=True)
+        return
+    run_steps(arguments.steps)
     counted = times[WARM_UP:]
     median = statistics.median(counted)
     print(json.dumps({
         "peer": "torch", "torch": torch.__version__, "transformers": transformers.__version__,
         "attention": config._attn_implementation, "optimizer": "adamw fused" if arguments.tuned else "adamw",
-        "compile": arguments.compile, "parameters": sum(p.numel() for p in model.parameters()), "dtype": "float32",
+        "compile": arguments.compile, "parameters": sum(p.numel() for p in model.parameters()),
+        "dtype": "bfloat16 autocast" if arguments.bf16 else "float32",
         "threads": arguments.threads, "batch": arguments.batch, "tokens": arguments.tokens, "steps": len(counted),
         "median_seconds": round(median, 4), "fastest_seconds": round(min(counted), 4),
         "median_cpu_seconds": round(statistics.median(cpu_times[WARM_UP:]), 4), "load_average": os.getloadavg()[0],
