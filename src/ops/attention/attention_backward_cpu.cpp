@@ -254,11 +254,11 @@ class Backward {
     std::fill_n(dk, 2 * sizes.keys(), 0.0f);
 
     for_each_block(key_block, kv_head, [&](const Block& b) {
+      const std::int64_t rows = round_up(b.rows, kBf16Tile);
       const auto load = [&](const RowsOf<Act>& from, Bf16Pair* pairs, Bf16Pair* columns) {
-        bf16_copy_rows(from.row(b.at) + b.head * head_dim_, from.stride, b.rows, head_dim_, loaded, kBf16GradientRows,
-                       width);
-        bf16_pair_rows(loaded, kBf16GradientRows, width, pairs);
-        bf16_pair_columns(loaded, kBf16GradientRows, width, columns, kBf16GradientRows);
+        bf16_copy_rows(from.row(b.at) + b.head * head_dim_, from.stride, b.rows, head_dim_, loaded, rows, width);
+        bf16_pair_rows(loaded, rows, width, pairs);
+        bf16_pair_columns(loaded, rows, width, columns, kBf16GradientRows);
       };
       load(q_rows, q, q_columns);
       load(d_o_rows, d_o, d_o_columns);
@@ -284,6 +284,7 @@ class Backward {
                            .dq = dq,
                            .dk = dk,
                            .dv = dv,
+                           .rows = rows,
                            .width = width,
                            .scale = static_cast<float>(args_.scale),
                            .band = b.band});

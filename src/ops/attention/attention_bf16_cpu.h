@@ -80,6 +80,7 @@ struct Bf16BackwardBlock {
   float* dq;                          // [kBf16GradientRows, width], written
   float* dk;                          // [kKeyBlock, width], added to
   float* dv;
+  std::int64_t rows;  // used query rows, a multiple of kBf16Tile
   std::int64_t width;
   float scale;
   Band band;
