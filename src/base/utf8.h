@@ -28,6 +28,12 @@ std::string replace_invalid_utf8(std::string_view text);
 bool looks_like_utf16(std::string_view text);
 inline constexpr const char* kFromUtf16 = "iconv -f utf-16 -t utf-8";
 
+// U+FEFF, with which some programs begin a file; not part of the text.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+inline void remove_byte_order_mark(std::string& text) {
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+}
+
 void append_utf8(char32_t character, std::string& out);
 
 }  // namespace hawser

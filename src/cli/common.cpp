@@ -1,7 +1,10 @@
 #include "cli/common.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "cli/model_name.h"
+#include "config/choices.h"
 #include "launch/environment.h"
 
 namespace hawser::cli {
@@ -38,6 +41,24 @@ Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs, 
   Recipe recipe = override_recipe(std::move(base), with_models_found(common.overrides), keep_relative);
   lay_over(recipe, common, runs);
   return recipe;
+}
+
+Problems unused_keys(const CommonOptions& common, const std::string& command, const std::vector<std::string>& used,
+                     const std::map<std::string, std::string>& options) {
+  Problems out;
+  const auto keys = key_choices();
+  for (const std::string& text : common.overrides) {
+    const std::string key = text.substr(0, text.find('='));
+    const bool is_used = std::ranges::any_of(
+        used, [&](const std::string& one) { return one.ends_with('.') ? key.starts_with(one) : key == one; });
+    if (is_used || std::ranges::find(keys, key, &KeyChoices::name) == keys.end()) continue;
+    const auto instead = options.find(key);
+    out.add({.file = "--set",
+             .what = command + " does not use this key",
+             .at = key,
+             .hint = instead != options.end() ? instead->second : "hawser " + command + " --help"});
+  }
+  return out;
 }
 
 int world_size(const CommonOptions& common, int wanted) {

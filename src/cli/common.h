@@ -1,7 +1,9 @@
 // Helpers shared by several commands. Internal to cli/.
 #pragma once
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 #include "config/config.h"
@@ -14,6 +16,11 @@ Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Pur
 // The same for a command without a recipe file. `runs`: the command uses the device, which this build must support.
 // `keep_relative`: of override_recipe.
 Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs = true, bool keep_relative = false);
+
+// A problem for each key of --set that the command does not use: not one of `used`, which are keys or, with a dot at
+// the end, sections. `options` names the option to use instead of a key. Unknown keys are not among them.
+Problems unused_keys(const CommonOptions& common, const std::string& command, const std::vector<std::string>& used,
+                     const std::map<std::string, std::string>& options = {});
 
 // The world size: the launcher's if one started this process (--ranks must agree), else `wanted`.
 int world_size(const CommonOptions& common, int wanted);

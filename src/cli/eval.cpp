@@ -70,6 +70,13 @@ int eval(const EvalOptions& options) {
   } catch (const UserError& error) {
     of_layout.add_lines(error.what());
   }
+  of_layout.add(
+      unused_keys(options.common, "eval",
+                  {"parallel.", "precision.compute", "memory.", "run.", "data.chat_template", "data.max_documents"},
+                  {{"model.path", "--model"},
+                   {"data.train", "--data"},
+                   {"data.sequence_length", "--sequence-length N"},
+                   {"data.pack", "--across-documents"}}));
   const int world = world_size(options.common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
   check_mesh(recipe, world, of_layout);
 

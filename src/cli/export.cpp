@@ -24,6 +24,7 @@ train::ExportDType dtype_of(const std::string& name) {
 
 int export_model(const ExportOptions& options) {
   recipe_without_file({}, options.common);  // rejects invalid common options
+  unused_keys(options.common, "export", {}, {{"precision.compute", "--dtype"}}).throw_if_any();
   Problems skipped;
   checkpoint::Checkpoint checkpoint = train::open_checkpoint(options.source, skipped);
   if (!skipped.empty()) print("skipped: ", skipped.lines());

@@ -287,7 +287,8 @@ int generate(const GenerateOptions& options) {
     throw UserError(Problem{
         .what = "generate runs on one rank", .expected = "1", .got = cat(world), .at = "--ranks", .hint = "--ranks 1"});
   }
-  Problems problems;
+  Problems problems = unused_keys(options.common, "generate", {"precision.compute", "memory.", "run."},
+                                  {{"model.path", "--model"}, {"data.chat_template", "--chat-template"}});
   check_output(options, problems);
   auto input = generate::open_generation({.model = base.model.path,
                                           .prompt = options.prompt,

@@ -364,6 +364,11 @@ int inspect(const InspectOptions& options) {
   if (!options.svg.empty() && !(is_file && path.ends_with(".json"))) {
     throw UserError(Problem{.file = path, .what = "not a trace", .at = "--svg"});
   }
+  std::error_code absent;
+  if (!options.svg.empty() && fs::equivalent(path, options.svg, absent)) {
+    throw UserError(
+        Problem{.file = options.svg, .what = "the same file as the trace", .expected = "another file", .at = "--svg"});
+  }
   const bool is_checkpoint = train::looks_like_checkpoint(path);
   const auto run = is_checkpoint || is_file ? std::nullopt : train::checkpoints_below(path);
   if (!is_checkpoint && !run && !has("config.json")) {

@@ -151,6 +151,9 @@ int prepare(const PrepareOptions& options) {
     job.progress = [&line](const data::PrepareProgress& progress) { line.show(progress); };
     prepared = data::prepare(job);
   }
+  if (!prepared.set_aside.empty()) {
+    print("", "moved token files that `hawser prepare` did not write to " + prepared.set_aside);
+  }
   print_summary(job, recipe.data, prepared, options.common.json);
   return 0;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "data/ascii.h"
 
 namespace hawser::data {
@@ -75,6 +76,7 @@ bool BlockReader::next(Block& block) {
   block.file_bytes = std::max<std::int64_t>(0, file_bytes_until(at_.byte) - file_bytes_);
   file_bytes_ += block.file_bytes;
   any_ = true;
+  if (source_.kind == SourceKind::text && block.first) remove_byte_order_mark(block.text);
   return true;
 }
 

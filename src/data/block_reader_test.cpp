@@ -74,6 +74,15 @@ TEST(BlockReader, SplitsLinesAndResumesFromEveryPlace) {
   }
 }
 
+TEST(BlockReader, AByteOrderMarkIsNotPartOfAText) {
+  const TemporaryFolder folder;
+  folder.write("a.txt", "\xEF\xBB\xBFIt is\n\xEF\xBB\xBFhere");
+  const auto blocks = blocks_of(source(folder.path("a.txt"), SourceKind::text), nullptr, 1000);
+  ASSERT_EQ(blocks.size(), 1u);
+  EXPECT_EQ(blocks[0].text, "It is\n\xEF\xBB\xBFhere");
+  EXPECT_EQ(blocks[0].end.byte, 16) << "counts the bytes of the file";
+}
+
 TEST(BlockReader, PartsOfATextHaveTheIdsOfTheFullText) {
   const TemporaryFolder folder;
   for (const char* path : {"/recipes/quickstart-tokenizer", "/inputs/smollm2", "/inputs/tokenizers/llama3"}) {

@@ -203,8 +203,9 @@ std::string beginning_of(const std::string& path) {
 }  // namespace
 
 std::vector<Line> read_text_file(const std::string& path, Problems& problems) {
-  const std::string text = read_all_bytes(path);
+  std::string text = read_all_bytes(path);
   if (is_utf16(path, text, problems)) return {};
+  remove_byte_order_mark(text);
   if (text.empty()) {
     problems.add({.file = path, .what = "empty file"});
   } else if (const std::size_t bad = find_invalid_utf8(text); bad != std::string_view::npos) {

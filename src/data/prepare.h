@@ -49,7 +49,7 @@ struct PrepareOptions {
   std::int64_t block_bytes = 0;                          // 0: 1 MiB; smaller in tests
   std::function<void(const PrepareProgress&)> progress;  // on the calling thread, at most about 5 times a second
   std::function<bool()> stop;  // polled on the calling thread after each block; true: Error(interrupted), to be resumed
-  bool own_folder = false;     // `output` is a run's OUTPUT/data: token files there may be replaced, whoever wrote them
+  bool own_folder = false;     // `output` is a run's OUTPUT/data: files of others there are moved to earlier-N
 };
 
 // Counts of one of the two token files.
@@ -63,6 +63,7 @@ struct Prepared {
   bool compressed = false;        // at least one source is
   std::int64_t duplicates = 0;    // documents omitted
   bool resumed = false;
+  std::string set_aside;  // folder of files of others that were in the way, in a run's own folder; "": none
 };
 
 // Options from a recipe's data section, with defaults: the tokenizer in the model's folder, token files in OUTPUT/data.

@@ -345,6 +345,36 @@ TEST_F(PrepareSources, NeverReplacesItsOwnSourcesOrForeignFiles) {
             "another data.prepared, or remove the file");
   EXPECT_TRUE(fs::exists(folder_.path("foreign/valid.bin")));
   EXPECT_FALSE(fs::exists(folder_.path("foreign/train.bin")));
+  // Neither an unfinished folder nor a prepared.json of another program makes the files prepare's own.
+  for (const char* name : {"train.labels.bin", "unfinished/mine", "prepared.json"}) {
+    const std::string path = folder_.path(std::string("others/") + name);
+    fs::create_directories(fs::path(path).parent_path());
+    folder_.write(std::string("others/") + name, "{\"mine\": 1}");
+    EXPECT_NE(rejection(options({"c.jsonl"}, "others")).find("would replace this file"), std::string::npos) << name;
+    EXPECT_EQ(folder_.read(std::string("others/") + name), "{\"mine\": 1}");
+  }
+}
+
+TEST_F(PrepareSources, MovesFilesOfOthersOutOfARunsOwnFolder) {
+  folder_.write("c.jsonl", lines(20, 1));
+  PrepareOptions own = options({"c.jsonl"}, "run/data");
+  own.own_folder = true;
+  const std::vector<std::string> names = {"train.bin", "valid.idx", "train.labels.bin", "prepared.json"};
+  fs::create_directories(folder_.path("run/data/unfinished"));
+  for (const std::string& name : names) folder_.write("run/data/" + name, "mine");
+  folder_.write("run/data/unfinished/mine", "mine");
+  folder_.write("run/data/notes.txt", "mine");
+  const Prepared first = prepare(own);
+  EXPECT_EQ(first.set_aside, folder_.path("run/data/earlier-1"));
+  for (const std::string& name : names) EXPECT_EQ(folder_.read("run/data/earlier-1/" + name), "mine") << name;
+  EXPECT_EQ(folder_.read("run/data/unfinished/mine"), "mine");
+  EXPECT_EQ(folder_.read("run/data/notes.txt"), "mine");
+  EXPECT_TRUE(is_prepared(own));
+  // Its own files are replaced: with a manifest of any version, and where an earlier prepare was stopped.
+  own.seed = 4;
+  own.validation_fraction = 0.5;
+  EXPECT_EQ(prepare(own).set_aside, "");
+  EXPECT_FALSE(fs::exists(folder_.path("run/data/earlier-2")));
 }
 
 TEST_F(PrepareSources, OneProcessAtATime) {

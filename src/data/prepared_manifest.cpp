@@ -6,6 +6,7 @@
 
 #include "base/bounded_file.h"
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "data/files.h"
 
 namespace hawser::data {
@@ -124,6 +125,13 @@ std::string manifest_text(const std::string& path) {
   } catch (const UserError&) {
     return "";
   }
+}
+
+bool is_prepares_own(const std::string& text) {
+  constexpr int kDeepest = 32;
+  if (deeper_than(text, kDeepest)) return false;
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("version") && json.contains("from");
 }
 
 std::optional<PreparedFrom> parse_manifest(const std::string& text) {

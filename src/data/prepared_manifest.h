@@ -29,6 +29,8 @@ struct PreparedFrom {
 void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts);
 // The text of a manifest; "" if it cannot be read, is no regular file, or has more than 256 MiB.
 std::string manifest_text(const std::string& path);
+// Whether the text is a manifest or a state, of any version.
+bool is_prepares_own(const std::string& text);
 // nullopt if it is no manifest of this version.
 std::optional<PreparedFrom> parse_manifest(const std::string& text);
 

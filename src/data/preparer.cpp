@@ -35,6 +35,13 @@ std::int64_t count_lines(const Block& block) {
   return lines;
 }
 
+// What prepare writes and removes in its folder.
+constexpr const char* kTokenFiles[] = {"train.bin", "train.idx", "train.labels.bin",
+                                       "valid.bin", "valid.idx", "valid.labels.bin"};
+
+// How names of files in the unfinished folder begin, except its lock's.
+constexpr const char* kDraftFiles[] = {"train.", "valid.", "contents", "state.json"};
+
 Error stopped() {
   return Error(ExitCode::interrupted, "interrupted while preparing text; the same command continues");
 }
@@ -65,17 +72,21 @@ void UnfinishedFolder::clear() {
   std::error_code ignored;
   // Removes the state file first: without it the other files are ignored.
   fs::remove(path("state.json"), ignored);
+  // The files of others in a folder of this name stay.
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder_, ignored)) files.push_back(entry.path());
   for (const fs::path& file : files) {
-    if (file.filename() != "lock") fs::remove(file, ignored);
+    const std::string name = file.filename();
+    const bool ours = std::ranges::any_of(kDraftFiles, [&](const char* begin) { return name.starts_with(begin); });
+    if (ours) fs::remove(file, ignored);
   }
 }
 
 void UnfinishedFolder::remove() {
   clear();
-  std::error_code ignored;
-  fs::remove_all(folder_, ignored);
+  std::error_code not_empty;
+  fs::remove(path("lock"), not_empty);
+  fs::remove(folder_, not_empty);
 }
 
 Preparer::Preparer(const PrepareOptions& options, const PrepareJob& job)
@@ -114,24 +125,38 @@ Prepared Preparer::run() {
   return result();
 }
 
-// Token files of prepare have a manifest or, while they are replaced, the unfinished folder. In a run's own folder they
-// are prepare's even if their manifest was lost.
-void Preparer::expect_own_files() const {
+// Token files of prepare have a manifest or, while they are replaced, a state. Others are the user's: they stop prepare
+// or, in a run's own folder, where a manifest may have been lost, are moved to OUTPUT/earlier-N.
+void Preparer::protect_files_of_others() {
   const fs::path output(options_.output);
   std::error_code absent;
-  const auto has = [&](const char* name) { return fs::exists(output / name, absent); };
-  if (options_.own_folder || has("prepared.json") || has("unfinished")) return;
-  for (const char* name : {"train.bin", "train.idx", "valid.bin", "valid.idx"}) {
-    if (!has(name) || has("prepared.json")) continue;  // another process may just have finished
-    throw UserError({.file = (output / name).string(),
+  const auto ours = [&] {
+    return is_prepares_own(manifest_text((output / "prepared.json").string())) ||
+           is_prepares_own(manifest_text((output / "unfinished/state.json").string()));
+  };
+  const bool manifest = fs::exists(output / "prepared.json", absent);
+  std::vector<std::string> found;
+  if (manifest) found.emplace_back("prepared.json");
+  for (const char* name : kTokenFiles) {
+    if (fs::exists(output / name, absent)) found.emplace_back(name);
+  }
+  if (found.empty() || ours()) return;  // asked last: another process may just have finished
+  if (!options_.own_folder) {
+    throw UserError({.file = (output / found.back()).string(),
                      .what = "the prepared data would replace this file, which `hawser prepare` did not write",
                      .hint = "another data.prepared, or remove the file"});
   }
+  int number = 1;
+  const auto earlier = [&] { return output / cat("earlier-", number); };
+  while (fs::exists(earlier(), absent)) ++number;
+  make_folders(earlier().string());
+  for (const std::string& name : found) fs::rename(output / name, earlier() / name);
+  set_aside_ = earlier().string();
 }
 
 void Preparer::open() {
-  expect_own_files();
   make_folders(options_.output);
+  protect_files_of_others();
   folder_.emplace(options_.output);
   if (open_unfinished()) return;
   folder_->clear();
@@ -451,7 +476,8 @@ Prepared Preparer::result() const {
                     .source_bytes = state_.progress.bytes_total,
                     .compressed = compressed(job_.from.train) || compressed(job_.from.validation),
                     .duplicates = state_.duplicates,
-                    .resumed = resumed_};
+                    .resumed = resumed_,
+                    .set_aside = set_aside_};
   if (state_.valid) prepared.validation = counts(*state_.valid);
   return prepared;
 }

@@ -35,8 +35,8 @@ class UnfinishedFolder {
   UnfinishedFolder& operator=(const UnfinishedFolder&) = delete;
 
   std::string path(const std::string& name) const;
-  void clear();   // removes everything but the lock
-  void remove();  // including the lock
+  void clear();   // removes the files of prepare but the lock
+  void remove();  // the lock, too; and the folder, if nothing else is in it
 
  private:
   std::string folder_;
@@ -51,7 +51,7 @@ class Preparer {
  private:
   void open();
   bool open_unfinished();
-  void expect_own_files() const;
+  void protect_files_of_others();
   void open_drafts();
   void hold_out();
   void read(bool validation);
@@ -80,6 +80,7 @@ class Preparer {
   std::optional<UnfinishedFolder> folder_;
   PrepareState state_;
   bool resumed_ = false;
+  std::string set_aside_;
   Problems problems_;
   HeldOut held_out_;
   SeenContents seen_;

@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::size_t kInput = std::size_t{256} << 10;
 constexpr std::size_t kLargestRow = std::size_t{256} << 20;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // `text`, which must be UTF-8, as JSON.
 void append_json(const std::string& text, std::string& out) {

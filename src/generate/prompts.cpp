@@ -225,6 +225,7 @@ std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& 
       text = read_standard_input(path);
     } else if (*kind == data::SourceKind::text) {
       text = data::read_all_bytes(path, kMaxPromptBytes);
+      remove_byte_order_mark(text);
     } else {
       const data::Lines lines = data::open_lines(path, /*training=*/false);
       text = data::read_all_bytes(*lines.bytes, path, kMaxPromptBytes);

@@ -67,7 +67,7 @@ TEST_F(Prompts, LinesOfEveryKind) {
 
 TEST_F(Prompts, ATextFileHasOneALine) {
   Problems problems;
-  const auto prompts = read_prompts(write("a.txt", "one\r\n\n  two {\nthree"), encoder(), problems);
+  const auto prompts = read_prompts(write("a.txt", "\xEF\xBB\xBFone\r\n\n  two {\nthree"), encoder(), problems);
   ASSERT_TRUE(problems.empty()) << problems.lines();
   ASSERT_EQ(prompts.size(), 3u);
   EXPECT_EQ(prompts[0].text, "one");

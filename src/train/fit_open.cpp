@@ -46,7 +46,10 @@ std::string prepare_data(const FitRequest& request, std::int64_t vocabulary, com
     }
     manifest = data::prepared_manifest(options);
     if (!manifest.empty()) return "";
-    data::prepare(options);
+    const data::Prepared prepared = data::prepare(options);
+    if (progress != nullptr && !prepared.set_aside.empty()) {
+      progress->message("moved token files that `hawser prepare` did not write to " + prepared.set_aside);
+    }
     manifest = data::prepared_manifest(options);
     return "";
   });

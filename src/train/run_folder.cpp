@@ -1,6 +1,7 @@
 #include "train/run_folder.h"
 
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "checkpoint/root.h"
@@ -85,15 +86,28 @@ std::string new_earlier_folder(const Recipe& recipe) {
   return folder();
 }
 
+namespace {
+
+bool is_text(const std::string& path, const std::string& text) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  const checkpoint::File file = checkpoint::File::open(path);
+  return file.bytes() == static_cast<std::int64_t>(text.size()) && checkpoint::read_text(file, file.bytes()) == text;
+}
+
+}  // namespace
+
 std::string set_aside_earlier(const Recipe& recipe) {
   const std::string output = output_folder(recipe), checkpoints = checkpoints_folder(recipe);
   const auto has = [&](const char* name) { return checkpoint::exists(output + "/" + name); };
   const bool saved = !checkpoint::step_folders(checkpoints).empty();
   const bool stepped = has("metrics.jsonl") && checkpoint::File::open(output + "/metrics.jsonl").bytes() > 0;
-  if (!saved && !stepped && !has("best") && !has("report.html")) return "";  // no step was taken
+  const bool other_recipe = has("recipe.json") && !is_text(output + "/recipe.json", recipe_json(recipe) + "\n");
+  if (!saved && !stepped && !has("best") && !has("report.html") && !other_recipe) return "";  // no step was taken
   // Checkpoints last: if the move is interrupted, the next run moves the rest.
   std::vector<std::string> found;
-  for (const char* name : {"metrics.jsonl", "report.html", "tensorboard", "mlflow.json", "wandb", "best"}) {
+  for (const char* name :
+       {"metrics.jsonl", "report.html", "recipe.json", "tensorboard", "mlflow.json", "wandb", "best"}) {
     if (has(name)) found.push_back(name);
   }
   if (saved) found.push_back("checkpoints");

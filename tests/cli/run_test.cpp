@@ -233,6 +233,19 @@ TEST_F(Run, ResultsThatCannotBeWrittenAreAnError) {
   }
 }
 
+// A key of --set that a command would ignore is an error that names the option to use.
+TEST_F(Run, KeysThatACommandDoesNotUseAreRejected) {
+  const std::string model = tiny("gqa").string();
+  rejected("eval --data text.jsonl --sequence-length 24 --model " + model +
+               " --set data.pack=chunks --set data.sequence_length=16 --set run.threads=1",
+           {"--set: eval does not use this key at data.pack; try --across-documents",
+            "--set: eval does not use this key at data.sequence_length; try --sequence-length N"});
+  rejected("generate --prompt-ids 1,2 --model " + model + " --set data.tokenizer=x",
+           {"--set: generate does not use this key at data.tokenizer; try hawser generate --help"});
+  rejected("export run out --set precision.compute=bf16",
+           {"--set: export does not use this key at precision.compute; try --dtype"});
+}
+
 // Nothing is shown of an export that is not finished.
 TEST_F(Run, GenerateShowsNothingBeforeAllIsChecked) {
   copy_of("tied", "model");
@@ -346,6 +359,8 @@ TEST_F(Run, BenchStepDrawsATimelineOfEveryRank) {
   rejected("inspect one.json --window 3:2 --svg x.svg", {"wrong value (expected FROM below TO, got 3:2) at --window"});
   rejected("inspect one.json --window 3 --svg x.svg", {"wrong value (expected milliseconds, got '') at --window"});
   rejected("inspect . --svg x.svg", {".: not a trace at --svg"});
+  rejected("inspect one.json --svg ./one.json",
+           {"./one.json: the same file as the trace (expected another file) at --svg"});
   write("file", "");
   rejected(bench + "--trace file/x.json", {"file: is a file, not a folder; try another folder"});
 }

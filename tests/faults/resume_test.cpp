@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint.h"
 #include "harness.h"
@@ -468,6 +469,11 @@ TEST(NewRun, KeepsAnEarlierRun) {
   EXPECT_EQ(verified_step(place.out()), 6);
   EXPECT_EQ(metrics(place.out()).size(), 6u);
   EXPECT_EQ(verified_step(place.out() / "earlier-1"), 12);
+  const auto steps_of = [](const fs::path& folder) {
+    return nlohmann::json::parse(read_file(folder / "recipe.json"))["train"]["steps"].get<int>();
+  };
+  EXPECT_EQ(steps_of(place.out()), 6);
+  EXPECT_EQ(steps_of(place.out() / "earlier-1"), 12);
   EXPECT_EQ(metrics(place.out() / "earlier-1").size(), 12u);
 }
 
