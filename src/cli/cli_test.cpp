@@ -252,7 +252,7 @@ TEST_F(Binary, WritesARecipeThatReadsBack) {
 
   // Without --data: the files in text/, else a commented example and a warning.
   const Ran bare = hawser("recipe init --model models/tiny");
-  EXPECT_NE(bare.out.find("\n  # train: [text/*.jsonl] "), std::string::npos) << bare.out;
+  EXPECT_NE(bare.out.find("\n  # train: [text/*.jsonl]\n"), std::string::npos) << bare.out;
   EXPECT_EQ(bare.err, "hawser: warning: no training data: put text into text/, or set data.train\n");
   write("text/lines.jsonl", "{\"input_ids\": [1, 2, 3, 4]}\n");
   const Ran found = hawser("recipe init --model models/tiny");

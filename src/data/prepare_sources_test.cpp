@@ -341,7 +341,7 @@ TEST_F(PrepareSources, NeverReplacesItsOwnSourcesOrForeignFiles) {
   for (const char* name : {"valid.bin", "valid.idx"})
     fs::copy_file(folder_.path("out/") + name, folder_.path("foreign/") + name);
   EXPECT_EQ(rejection(options({"c.jsonl"}, "foreign")),
-            "foreign/valid.bin: the prepared data would replace this file, which `hawser prepare` did not write; try "
+            "foreign/valid.idx: the prepared data would replace this file, which `hawser prepare` did not write; try "
             "another data.prepared, or remove the file");
   EXPECT_TRUE(fs::exists(folder_.path("foreign/valid.bin")));
   EXPECT_FALSE(fs::exists(folder_.path("foreign/train.bin")));

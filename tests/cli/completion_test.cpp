@@ -90,7 +90,7 @@ TEST_F(Completion, CommandsAndOptionsInBash) {
 TEST_F(Completion, ValuesInBash) {
   EXPECT_EQ(bash("fit --device ''"), (Words{"auto", "cpu", "cuda"}));
   EXPECT_EQ(bash("fit --device = c"), (Words{"cpu", "cuda"}));
-  EXPECT_EQ(bash("plan --target h"), Words{"h200"});
+  EXPECT_EQ(bash("plan --target h"), (Words{"h100", "h200"}));
   EXPECT_EQ(bash("fit rec"), Words{"recipe.yaml"});
   EXPECT_EQ(sorted(bash("fit ''")), (Words{"my model", "other.yml", "recipe.yaml"})) << "recipes and folders";
   EXPECT_EQ(bash("export ''"), Words{"my model"}) << "folders";
@@ -156,7 +156,7 @@ TEST_F(Completion, InZsh) {
   EXPECT_EQ(zsh("hawser fit rec"), "fit recipe.yaml");
   EXPECT_EQ(zsh("hawser fit --set optimizer.sch"), "fit --set optimizer.schedule=");
   EXPECT_EQ(zsh("hawser fit --set optimizer.schedule=li"), "fit --set optimizer.schedule=linear");
-  EXPECT_EQ(zsh("hawser plan --target h"), "plan --target h200");
+  EXPECT_EQ(zsh("hawser plan --target h2"), "plan --target h200");
 }
 
 TEST_F(Completion, AnotherShellIsRejected) {

@@ -97,7 +97,7 @@ TEST_F(Output, TracesAndPicturesGoWhereLinksAndPipesLead) {
 
 TEST_F(Output, AClosedStandardOutputIsAnError) {
   write("data.jsonl", testing::forty_documents());
-  const std::string eval = std::string(HAWSER_BINARY) + " eval --model model --data data.jsonl --sequence-length 16";
+  const std::string eval = std::string(HAWSER_BINARY) + " eval --model model --data data.jsonl --sequence-length 32";
   for (const std::string ranks : {" --ranks 1", " --ranks 2"}) {
     const Ran ran = shell(eval + ranks + " >&-");
     EXPECT_EQ(ran.code, 1) << ranks;

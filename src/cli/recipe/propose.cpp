@@ -83,7 +83,7 @@ class Proposer {
     check_layout(recipe_, place_.world, layout);
     check_blocks(recipe_, static_cast<std::int64_t>(model.description().blocks.size()), layout);
     layout.throw_if_any();
-    fit(model);
+    fit_or_use_float32(model);
     explain_long_documents();
     choose_schedule(model.parameters());
     return {recipe_, notes_, summary_, few_epochs_};
@@ -215,10 +215,9 @@ class Proposer {
     if (fixed("precision.compute")) return;
     const bool bf16 = !place_.target.cuda && place_.machine.bf16_units;
     if (bf16) recipe_.precision.compute = ComputePrecision::bf16;
-    why("precision.compute",
-        bf16                 ? "this CPU has bf16 units: faster than float32, less memory; master weights stay float32"
-        : place_.target.cuda ? "resolves to bf16 on a GPU, with float32 master weights"
-                             : "resolves to float32 on a CPU; this one has no bf16 units");
+    why("precision.compute", bf16 ? "this CPU has bf16 units: faster than float32; master weights stay float32"
+                             : place_.target.cuda ? "resolves to bf16 on a GPU, with float32 master weights"
+                                                  : "resolves to float32 on a CPU; this one has no bf16 units");
   }
 
   void explain_long_documents() {
@@ -270,6 +269,22 @@ class Proposer {
     if (!fine_tuned() && !fixed("optimizer.minimum_learning_rate")) {
       recipe_.optimizer.minimum_learning_rate = recipe_.optimizer.learning_rate / 10;
       why("optimizer.minimum_learning_rate", "a tenth of the peak, common from scratch");
+    }
+  }
+
+  // The bf16 copies of the weights are in addition to the float32 ones, so float32 may fit where bf16 does not.
+  void fit_or_use_float32(const models::Model& model) {
+    const bool may_be_float32 = !place_.target.cuda && recipe_.precision.compute == ComputePrecision::bf16;
+    if (!may_be_float32 || fixed("precision.compute")) return fit(model);
+    const Recipe in_bf16 = recipe_;
+    try {
+      fit(model);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::does_not_fit) throw;
+      recipe_ = in_bf16;
+      recipe_.precision.compute = ComputePrecision::automatic;
+      why("precision.compute", "resolves to float32 on a CPU; bf16 does not fit here");
+      fit(model);
     }
   }
 
