@@ -69,11 +69,28 @@ Verdict joined(const std::vector<std::string>& texts) {
 
 }  // namespace
 
+namespace {
+
+// Of a run that a signal ended, only one side says so: this or the launcher, which may have been asked to stop at once.
+int report_end(const std::exception& error) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  if (known == nullptr || known->code() != ExitCode::interrupted) return report_error(error);
+  print_last_message([&] { report_error(error); });
+  return static_cast<int>(ExitCode::interrupted);
+}
+
+}  // namespace
+
 int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
   if (world == 1) {
     const Verdict verdict = checked(body, {});
     if (verdict.code != 0) throw Error(ExitCode{verdict.code}, verdict.lines);
-    return body.run(nullptr);
+    try {
+      return body.run(nullptr);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::interrupted) throw;
+      return report_end(error);
+    }
   }
   comm::World ranks(recipe.run.collective_timeout_s);
   note_started();
@@ -85,7 +102,7 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
     if (place.rank == 0) report_error(Error(ExitCode{verdict.code}, verdict.lines));
     return verdict.code;  // the World's destructor waits until rank 0 has printed
   } catch (const std::exception& error) {
-    ranks.abort(report_error(error));
+    ranks.abort(report_end(error));
   }
 }
 

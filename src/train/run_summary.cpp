@@ -47,10 +47,11 @@ std::string steps_line(const RunPlace& place) {
   const OptimizerRecipe& optimizer = place.recipe.optimizer;
   const double epochs = static_cast<double>(train.steps) * static_cast<double>(train.global_batch_size) /
                         static_cast<double>(place.sequences);
-  std::string line = cat(train.steps, " of ", plural(train.global_batch_size, "sequence"), " (",
-                         count(train.global_batch_size * place.recipe.data.sequence_length), " tokens), ",
-                         fmt::format("{:.3g}", epochs), epochs == 1 ? " epoch" : " epochs", "; learning rate ",
-                         fmt::format("{:.3g}", optimizer.learning_rate));
+  std::string line =
+      cat(train.steps, " of ", plural(train.global_batch_size, "sequence"), " (",
+          count(train.global_batch_size * place.recipe.data.sequence_length), " tokens), ",
+          epochs < 1000 ? fmt::format("{:.3g}", epochs) : format_count(epochs), epochs == 1 ? " epoch" : " epochs",
+          "; learning rate ", fmt::format("{:.3g}", optimizer.learning_rate));
   if (optimizer.warmup_steps > 0) line += cat(" after ", plural(optimizer.warmup_steps, "warm-up step"));
   if (optimizer.schedule != LearningRateSchedule::constant) {
     line += cat(optimizer.schedule == LearningRateSchedule::cosine ? ", cosine" : ", linear", " decay to ",

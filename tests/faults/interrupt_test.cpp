@@ -44,7 +44,7 @@ std::size_t count(const std::string& text, const std::string& part) {
   return n;
 }
 
-bool says(const Ended& ended, const char* part) {
+bool says(const Ended& ended, const std::string& part) {
   return count(ended.err, part) == 1;
 }
 
@@ -167,7 +167,9 @@ TEST(Interrupt, AtATerminalReachesTheLauncherAlone) {
     const Ended ended = going.wait(20);
     EXPECT_EQ(ended.code, 130) << ended.err;
     EXPECT_TRUE(says(ended, "\nhawser: saving and stopping; interrupt again to stop at once")) << ended.err;
-    EXPECT_TRUE(says(ended, "; `hawser fit --resume` continues from it")) << ended.err;
+    EXPECT_TRUE(says(ended, std::string("; `hawser fit recipe.yaml --ranks ") + ranks +
+                                " --set train.steps=1000000 --resume` continues from it"))
+        << ended.err;
     EXPECT_EQ(verified_step(place.out()), static_cast<std::int64_t>(metrics(place.out()).size()));
     expect_nothing_runs(going, place);
   }

@@ -172,12 +172,14 @@ TEST_F(Attack, PipesAndFoldersDoNotBlock) {
                 const report::MetricsFile file(folder_.path("metrics.jsonl"), 3);
               }).starts_with(folder_.path("metrics.jsonl") + ": cannot "));
   write_file(folder_.path("text.jsonl"), "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n");
-  const data::PrepareOptions options{
-      .train = {folder_.path("text.jsonl")}, .output = folder_.path("data"), .vocab_size = 9};
+  data::PrepareOptions options{.train = {folder_.path("text.jsonl")}, .output = folder_.path("data"), .vocab_size = 9};
   std::filesystem::create_directories(folder_.path("data/unfinished"));
   ASSERT_EQ(::mkfifo(folder_.path("data/prepared.json").c_str(), 0600), 0);
   ASSERT_EQ(::mkfifo(folder_.path("data/unfinished/state.json").c_str(), 0600), 0);
   EXPECT_FALSE(data::is_prepared(options));
+  EXPECT_NE(rejection([&] { data::prepare(options); }).find("prepared.json: the prepared data would replace this file"),
+            std::string::npos);
+  options.own_folder = true;
   EXPECT_EQ(data::prepare(options).train.documents, 2);
   EXPECT_TRUE(data::is_prepared(options));
 }
