@@ -229,7 +229,8 @@ void add_bench(CLI::App& app, const Commands& commands, Chosen& chosen) {
                                 "hawser bench step --model config.json --sequence-length 4096 --steps 3 --json",
                                 "hawser bench step --model config.json --sequence-length 16384 --documents mean=1024"}},
                   options->common);
-  add_text(*command, "--model", "PATH", options->model, "model folder, ORG/NAME in the Hugging Face cache, or config.json for random weights");
+  add_text(*command, "--model", "PATH", options->model,
+           "model folder, ORG/NAME in the Hugging Face cache, or config.json for random weights");
   set_completions(*command, "--model", {"models"});
   add_number(*command, "--sequence-length", 2, kMaxTokens, "tokens per sequence; default 1024",
              [options](std::int64_t value) { options->sequence_length = value; });

@@ -117,8 +117,9 @@ void add_generate(CLI::App& app, const Commands& commands, Chosen& chosen) {
     add(name, "N", help,
         [=](const std::string& value) { options.get()->*field = whole_number(name, value, min, max); });
   };
-  add_text(*command, "--model", "DIR", options->model,
-           "Hugging Face model folder, ORG/NAME in the Hugging Face cache, checkpoint, or run folder (its last checkpoint)");
+  add_text(
+      *command, "--model", "DIR", options->model,
+      "Hugging Face model folder, ORG/NAME in the Hugging Face cache, checkpoint, or run folder (its last checkpoint)");
   set_completions(*command, "--model", {"models"});
   add("--prompt", "TEXT", "prompt text; use --prompt=TEXT if it begins with a dash",
       [options](const std::string& value) {

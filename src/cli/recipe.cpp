@@ -140,7 +140,8 @@ void add_recipe(CLI::App& app, const Commands& commands, Chosen& chosen) {
                     "--ranks 8"},
        .json = "write the recipe as one JSON object, to --output or standard output"},
       options->common);
-  add_text(*command, "--model", "PATH", options->model, "model folder, ORG/NAME in the Hugging Face cache, or config.json to train from scratch");
+  add_text(*command, "--model", "PATH", options->model,
+           "model folder, ORG/NAME in the Hugging Face cache, or config.json to train from scratch");
   set_completions(*command, "--model", {"models"});
   add_texts(*command, "--data", "PATH", options->data,
             "training data: .jsonl, .json, .csv, .tsv or .txt file, folder, or token file; repeatable; default: "
