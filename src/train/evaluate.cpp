@@ -121,6 +121,15 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
                                .context_ranks = layout.mesh.context};
   take(open_eval_data(data, layout.batch, part, problems));
   if (problems.size() != before) return std::nullopt;
+  // Bytes and the bigram model count all tokens, so the loss must be of all of them, too.
+  input.all_text = input.tokens && !input.tokens->has_labels() && data.long_documents == LongDocuments::split;
+  if (input.bigram && !input.all_text) {
+    problems.add({.file = request.data,
+                  .what = "a bigram model has no loss to compare with: not all tokens of this file are predicted",
+                  .at = "--bigram",
+                  .hint = "data without labels, of a run with data.long_documents: split"});
+    return std::nullopt;
+  }
   layout.batch = input.loader->shape();
   plan::set_bounds(layout);
   layout.micro_batches = static_cast<int>(input.loader->micro_batches());
@@ -184,7 +193,7 @@ Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::functi
     check_finite(result.loss, input.folder);
     for (const std::string& line : slow_gemms(session.stream())) note(line);
     if (const std::int64_t bytes =
-            input.tokens && input.tokenizer ? text_bytes(*input.tokens, *input.tokenizer, input.across_documents) : 0)
+            input.all_text && input.tokenizer ? text_bytes(*input.tokens, *input.tokenizer, input.across_documents) : 0)
       result.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(bytes);
     if (after) after(session);
     return result;

@@ -55,6 +55,7 @@ struct OpenEvaluation {
   std::shared_ptr<const data::BatchLoader> loader;
   std::shared_ptr<const data::TokenFile> tokens, bigram;  // null: `data` is no token file; no bigram model requested
   std::unique_ptr<data::Tokenizer> tokenizer;             // of `tokens`; null: the model has none
+  bool all_text = false;                                  // the loss is of all of `tokens`: no labels, none left out
 };
 
 // Opens the inputs as rank `rank` of `ranks`, without communication. Adds every problem of model and data, and returns

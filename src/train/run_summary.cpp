@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "config/config.h"
 #include "data/sources.h"
+#include "data/statistics.h"
 #include "data/token_file.h"
 #include "plan/cost_model.h"
 #include "plan/target.h"
@@ -34,9 +35,13 @@ std::string data_line(const RunPlace& place) {
   const Recipe& recipe = place.recipe;
   const data::TokenFile file(data::token_files(data::prepare_options(recipe)).train);
   const std::int64_t length = recipe.data.sequence_length;
-  const double filled = static_cast<double>(file.tokens()) / static_cast<double>(place.sequences * length);
-  return cat(count(file.tokens()), " tokens in ", count(place.sequences), " sequences of ", length,
-             fmt::format(" (packing efficiency {:.0f}%)", 100 * filled),
+  const std::int64_t left_out = recipe.data.pack == Packing::documents
+                                    ? data::long_statistics(file, length, recipe.data.long_documents).tokens
+                                    : 0;
+  const std::int64_t tokens = file.tokens() - left_out;
+  const double filled = static_cast<double>(tokens) / static_cast<double>(place.sequences * length);
+  return cat(count(tokens), " tokens in ", count(place.sequences), place.sequences == 1 ? " sequence" : " sequences",
+             " of ", length, fmt::format(" (packing efficiency {:.0f}%)", 100 * filled),
              place.validation_sequences > 0
                  ? cat("; evaluations of ", plural(place.validation_sequences, "held-out sequence"))
                  : std::string("; no validation data"));

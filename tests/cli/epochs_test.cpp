@@ -113,6 +113,33 @@ TEST_F(Epochs, TheValidationLossBeforeTrainingIsMeasured) {
   EXPECT_FALSE(other.contains("initial_validation_loss")) << "it is of other text";
 }
 
+// Bits per byte and a bigram model count all tokens of a file: there are none where labels leave some out.
+TEST_F(Epochs, EvalOfLabelledDataHasNoBitsPerByte) {
+  copy_of("tied", "model");
+  write("model/tokenizer.json", testing::letters_tokenizer());
+  write("plain.jsonl", "{\"text\": \"to be or not to be\"}\n{\"text\": \"that is it\"}\n");
+  write("asked.jsonl", "{\"prompt\": \"to be or \", \"completion\": \"not to be\"}\n");
+  const std::string rest = ", sequence_length: 24}\ntrain: {steps: 1}\noutput: ";
+  write("plain.yaml", "model: {path: model}\ndata: {train: plain.jsonl" + rest + "plain\n");
+  write("asked.yaml", "model: {path: model}\ndata: {train: asked.jsonl" + rest + "asked\n");
+  ASSERT_EQ(hawser("prepare plain.yaml").code, 0);
+  ASSERT_EQ(hawser("prepare asked.yaml").code, 0);
+  const std::string eval = "eval --model model --sequence-length 24 --data ";
+  EXPECT_TRUE(json(eval + "plain/data/train --bigram plain/data/train").contains("bits_per_byte"));
+  EXPECT_FALSE(json(eval + "asked/data/train").contains("bits_per_byte"));
+  const testing::Ran bigram = hawser(eval + "asked/data/train --bigram plain/data/train");
+  EXPECT_EQ(bigram.code, 2);
+  EXPECT_NE(bigram.err.find("a bigram model has no loss to compare with"), std::string::npos) << bigram.err;
+}
+
+TEST_F(Epochs, FitCountsTheTokensThatItTrainsOn) {
+  const testing::Ran fit = hawser("fit recipe.yaml --set data.sequence_length=12 --set data.long_documents=truncate");
+  ASSERT_EQ(fit.code, 0) << fit.err;
+  std::smatch share;
+  ASSERT_TRUE(std::regex_search(fit.err, share, std::regex("packing efficiency ([0-9]+)%"))) << fit.err;
+  EXPECT_LE(std::stoi(share[1]), 100) << fit.err;
+}
+
 TEST_F(Epochs, FitPrintsItsSettingsFirstAndTheNextCommandsLast) {
   const testing::Ran fit = hawser("fit recipe.yaml --ranks 2 --set 'output=a run'");
   ASSERT_EQ(fit.code, 0) << fit.err;
