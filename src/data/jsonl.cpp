@@ -124,12 +124,7 @@ class LineReader {
 
   std::nullopt_t reject(std::string what, std::string expected, std::string got, const std::string& key,
                         std::string hint = "") {
-    problems_.add({.file = place_.file,
-                   .what = std::move(what),
-                   .expected = std::move(expected),
-                   .got = std::move(got),
-                   .at = place_.at(key),
-                   .hint = std::move(hint)});
+    problems_.add(place_.problem(std::move(what), std::move(expected), std::move(got), key, std::move(hint)));
     return std::nullopt;
   }
 

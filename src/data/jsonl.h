@@ -53,6 +53,15 @@ struct LinePlace {
 
   // "line 12", or "line 12, KEY".
   std::string at(std::string_view key = "") const { return cat(unit, " ", number, key.empty() ? "" : ", ", key); }
+  Problem problem(std::string what, std::string expected, std::string got, const std::string& key,
+                  std::string hint = "") const {
+    return {.file = file,
+            .what = std::move(what),
+            .expected = std::move(expected),
+            .got = std::move(got),
+            .at = at(key),
+            .hint = std::move(hint)};
+  }
 };
 
 // The forms of a document that have their keys: "text", "messages", "instruction + output" and so on. A line has one.

@@ -56,9 +56,8 @@ std::int64_t prepared_bytes(const Recipe& recipe, std::int64_t vocabulary) {
 DiskUse disk_use(const Recipe& recipe, const models::Model& model, std::optional<std::int64_t> steps,
                  double step_seconds) {
   constexpr std::int64_t kUnknownSteps = 1 << 20;
-  constexpr std::int64_t kBytesPerParameter = 12;
   const Saves saves = saves_of(recipe, std::max<std::int64_t>(1, steps.value_or(kUnknownSteps)), step_seconds);
-  DiskUse out{.checkpoint = kBytesPerParameter * model.parameters()};
+  DiskUse out{.checkpoint = checkpoint_bytes(model)};
   out.kept = static_cast<int>(std::min<std::int64_t>(recipe.checkpoint.keep_last, saves.all));
   out.writing = saves.all > out.kept;
   out.best = saves.evaluated && saves.all > out.kept;

@@ -10,8 +10,13 @@
 
 namespace hawser::plan {
 
+// Bytes of a checkpoint, and of the state that all shards of a run have together: float32 weights and two moments.
+inline std::int64_t checkpoint_bytes(const models::Model& model) {
+  return 12 * model.parameters();
+}
+
 struct DiskUse {
-  std::int64_t checkpoint = 0;  // bytes of one: float32 weights and both moments
+  std::int64_t checkpoint = 0;  // checkpoint_bytes()
   int kept = 0;                 // checkpoints of OUTPUT/checkpoints when the run ends
   bool writing = false;         // a further one exists while it is written, before the oldest is removed
   bool best = false;            // OUTPUT/best may be one that is no longer kept

@@ -9,7 +9,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "config/config.h"
+#include "plan/disk.h"
 #include "plan/forecast.h"
 #include "plan/policy_candidates.h"
 
@@ -57,8 +59,7 @@ std::vector<Change> changes_between(const Recipe& base, const Recipe& other) {
 
 // Whether float32 weights and moments, sharded over a number of ranks, fit in a rank's capacity.
 bool state_fits(const models::Model& model, int shards, std::int64_t capacity) {
-  constexpr double kBytesPerParameter = 12;
-  return kBytesPerParameter * static_cast<double>(model.parameters()) / shards <= static_cast<double>(capacity);
+  return checkpoint_bytes(model) / shards <= capacity;
 }
 
 // The `max` values nearest to `now`, in order of distance, beginning with `now`.
@@ -73,8 +74,7 @@ std::vector<Number> nearest_few(std::vector<Number> values, Number now, std::siz
 }  // namespace
 
 std::string Change::flag() const {
-  const std::string text = key + "=" + value;
-  return text.find('[') == std::string::npos ? "--set " + text : "--set '" + text + "'";
+  return "--set " + shell_quoted(key + "=" + value);
 }
 
 std::string Suggestion::flags() const {

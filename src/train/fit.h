@@ -28,6 +28,8 @@ struct FitRequest {
 };
 
 struct FitResult {
+  enum class Prompt { ids, text, chat };
+
   std::int64_t steps = 0;  // finished, counted from the start of the run
   bool interrupted = false;
   std::optional<double> train_loss;       // of the last step; nullopt if this call ran no step
@@ -38,9 +40,8 @@ struct FitResult {
   std::string checkpointing;        // in recipe syntax: the recipe's value, or the choice for auto
   std::optional<double> imbalance;  // with context parallelism: of attention work, mean over this call's steps
   std::string checkpoint;           // folder of the last one written
-  enum class Prompt { ids, text, chat };
-  Prompt prompt = Prompt::ids;  // what the model takes: chat if it was trained on conversations
-  std::string output;           // the run's folder
+  Prompt prompt = Prompt::ids;      // what the model takes: chat if it was trained on conversations
+  std::string output;               // the run's folder
   // Notes about this run's kernels: the attention kernel used, and GEMMs without a fast kernel.
   std::vector<std::string> notes;
   SaveTimes saving;

@@ -322,10 +322,9 @@ void FitRun::resume() {
     saver_->resumed(done_);
     result_.checkpoint = checkpoint->folder();
     const RunState state = run_state_of(checkpoint->metadata());
-    // Losses over other text cannot be compared. The keys may be in any order.
-    const auto was = nlohmann::json::parse(state.validation, nullptr, false),
-               is = nlohmann::json::parse(validation_identity_, nullptr, false);
-    if (was.is_object() && was == is) result_.initial_validation_loss = state.initial_validation_loss;
+    if (same_validation(state.validation, validation_identity_)) {
+      result_.initial_validation_loss = state.initial_validation_loss;
+    }
     log(cat("resuming from ", checkpoint->folder(), " (step ", done_, ")"));
   } else {
     take_time(world_, [&] {

@@ -1,7 +1,5 @@
 #include "train/restore_best.h"
 
-#include <nlohmann/json.hpp>
-
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/root.h"
 #include "train/run_folder.h"
@@ -46,8 +44,8 @@ std::optional<double> restore_best(const Recipe& recipe, const std::string& vali
   checkpoint::finish_keep(best);
   set_aside_if_corrupt(recipe, best, log);
   if (validation.empty()) return std::nullopt;
-  const auto comparable = [now = nlohmann::json::parse(validation)](const RunState& state) {  // keys in any order
-    return state.validation.empty() || nlohmann::json::parse(state.validation) == now;
+  const auto comparable = [&](const RunState& state) {
+    return state.validation.empty() || same_validation(state.validation, validation);
   };
   std::optional<double> loss;
   if (const auto state = state_in(best)) {

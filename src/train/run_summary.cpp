@@ -9,14 +9,13 @@
 #include "data/statistics.h"
 #include "data/token_file.h"
 #include "plan/cost_model.h"
+#include "plan/disk.h"
 #include "plan/target.h"
 #include "train/run_facts.h"
 #include "train/run_folder.h"
 
 namespace hawser::train {
 namespace {
-
-constexpr std::int64_t kCheckpointBytes = 12;  // of a parameter: float32 weight and two moments
 
 std::string count(std::int64_t number) {
   return number < 10000 ? cat(number) : format_count(static_cast<double>(number));
@@ -35,10 +34,7 @@ std::string data_line(const RunPlace& place) {
   const Recipe& recipe = place.recipe;
   const data::TokenFile file(data::token_files(data::prepare_options(recipe)).train);
   const std::int64_t length = recipe.data.sequence_length;
-  const std::int64_t left_out = recipe.data.pack == Packing::documents
-                                    ? data::long_statistics(file, length, recipe.data.long_documents).tokens
-                                    : 0;
-  const std::int64_t tokens = file.tokens() - left_out;
+  const std::int64_t tokens = file.tokens() - data::long_statistics(file, length, recipe.data.long_documents).tokens;
   const double filled = static_cast<double>(tokens) / static_cast<double>(place.sequences * length);
   return cat(count(tokens), " tokens in ", count(place.sequences), place.sequences == 1 ? " sequence" : " sequences",
              " of ", length, fmt::format(" (packing efficiency {:.0f}%)", 100 * filled),
@@ -85,7 +81,7 @@ std::string output_line(const RunPlace& place) {
   if (const double minutes = checkpoint.minutes_between(); minutes > 0) {
     when += cat("every ", fmt::format("{:.3g}", minutes), " minutes and ");
   }
-  const std::int64_t bytes = place.session.model().parameters() * kCheckpointBytes;
+  const std::int64_t bytes = plan::checkpoint_bytes(place.session.model());
   return cat(output_folder(place.recipe), "; a checkpoint of ", format_bytes(Bytes(bytes)), " ", when, "at the end");
 }
 

@@ -68,6 +68,12 @@ RunState run_state_of(const std::string& text) {
   }
 }
 
+bool same_validation(const std::string& a, const std::string& b) {
+  const auto one = nlohmann::json::parse(a, nullptr, /*allow_exceptions=*/false),
+             other = nlohmann::json::parse(b, nullptr, /*allow_exceptions=*/false);
+  return one.is_object() && one == other;
+}
+
 Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
                              const std::string& file) {
   Problems out;

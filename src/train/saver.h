@@ -38,6 +38,10 @@ struct RunState {
 std::string to_json(const RunState& state);
 RunState run_state_of(const std::string& json);  // UserError if the text is no such object
 
+// Whether validation losses of these two RunState::validation can be compared. False if either is unknown. The keys may
+// be in any order.
+bool same_validation(const std::string& a, const std::string& b);
+
 // What makes a run compute something else than the checkpoint's run did although all tensors have the same shapes: the
 // model's description (heads, norm epsilon, RoPE, ...), the compute dtype, the optimizer. One Problem each, with `file`
 // as its file; none if the run continues the same computation. `description` and `compute` are the resumed run's.

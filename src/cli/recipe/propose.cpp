@@ -16,6 +16,7 @@
 #include "data/packer.h"
 #include "data/sources.h"
 #include "device/device.h"
+#include "plan/disk.h"
 #include "train/open_model.h"
 
 namespace hawser::cli {
@@ -30,11 +31,9 @@ constexpr double kStepsAnEpoch = 10;  // at least, if the data has that many seq
 constexpr double kFewSteps = 20;      // fewer steps teach little: then more epochs, up to kMaxEpochs
 constexpr double kMaxSteps = 1000;
 constexpr double kMaxEpochs = 3;
-constexpr double kEvaluations = 10;            // of a run, at most
-constexpr std::int64_t kMaxEvaluated = 32;     // batches of an evaluation; assumed for all held-out text
-constexpr int kMinutesToLose = 15;             // between checkpoints
-constexpr std::int64_t kCheckpointBytes = 12;  // of a parameter: float32 weight and two moments
-constexpr double kShareOfFree = 0.9;           // of free memory: other processes may need some
+constexpr double kEvaluations = 10;         // of a run, at most
+constexpr std::int64_t kMaxEvaluated = 32;  // batches of an evaluation; assumed for all held-out text
+constexpr double kShareOfFree = 0.9;        // of free memory: other processes may need some
 
 std::string tokens_text(double tokens) {
   return tokens < 10000 ? cat(std::llround(tokens)) : format_count(tokens);
@@ -85,7 +84,7 @@ class Proposer {
     layout.throw_if_any();
     fit_or_use_float32(model);
     explain_long_documents();
-    choose_schedule(model.parameters());
+    choose_schedule(model);
     return {recipe_, notes_, summary_, few_epochs_};
   }
 
@@ -406,7 +405,7 @@ class Proposer {
   }
 
   // Steps, and the settings that depend on their number.
-  void choose_schedule(std::int64_t parameters) {
+  void choose_schedule(const models::Model& model) {
     TrainRecipe& train = recipe_.train;
     const double step_tokens = double(train.global_batch_size) * double(recipe_.data.sequence_length);
     const bool by_epochs = fixed("train.epochs");
@@ -415,10 +414,11 @@ class Proposer {
     choose_evaluation(steps);
     if (!fixed("optimizer.warmup_steps")) recipe_.optimizer.warmup_steps = std::min<std::int64_t>(100, steps / 10);
     if (!fixed("checkpoint.every_steps") && !fixed("checkpoint.every_minutes")) {
-      recipe_.checkpoint.every_minutes = kMinutesToLose;
-      why("checkpoint.every_minutes", cat("a crash loses at most about ", kMinutesToLose, " minutes"));
+      const double minutes = recipe_.checkpoint.minutes_between();  // the default, written out
+      recipe_.checkpoint.every_minutes = minutes;
+      why("checkpoint.every_minutes", cat("a crash loses at most about ", minutes, " minutes"));
     }
-    why("checkpoint.keep_last", cat("each takes about ", format_bytes(Bytes(parameters * kCheckpointBytes)),
+    why("checkpoint.keep_last", cat("each takes about ", format_bytes(Bytes(plan::checkpoint_bytes(model))),
                                     " of disk, and so does OUTPUT/best"));
     const double seconds = double(steps) * step_tokens / std::max(1e-9, tokens_per_second_);
     notes_.head = cat("Fitted by the plan for ", summary_, "; ", steps, " steps take about ", format_estimate(seconds),
