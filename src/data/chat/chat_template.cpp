@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/philox.h"
+#include "data/chat/contents.h"
 
 namespace hawser::data::chat {
 
@@ -19,9 +20,21 @@ ChatTemplate::ChatTemplate(const std::string& source, std::map<std::string, std:
   fingerprint_ = fnv1a(source);
   for (const auto& [name, text] : variables_) fingerprint_ = fnv1a(cat(name, "=", text, "\n"), fingerprint_);
 
-  Dict message;
-  message.items = {{"role", "user"}, {"content", "x"}};
-  const Conversation probe{List{message}, {}};
+  const auto user = [](Value content) {
+    Dict message;
+    message.items = {{"role", "user"}, {"content", std::move(content)}};
+    return Conversation{List{message}, {}};
+  };
+  try {
+    // Its result decides, not the source: templates test the type of contents in many ways.
+    Dict part;
+    part.items = {{"type", "text"}, {"text", "a part"}};
+    reads_parts_ = true;
+    reads_parts_ = render(user(List{part})).text.find("a part") != std::string::npos;
+  } catch (const TemplateError&) {
+    reads_parts_ = false;
+  }
+  const Conversation probe = user("x");
   try {
     const std::string without = render(probe, false).text, with = render(probe, true).text;
     if (with.starts_with(without)) generation_prompt_ = with.substr(without.size());
@@ -40,7 +53,7 @@ Rendered ChatTemplate::render(const Conversation& conversation, bool add_generat
   set_functions(context);
   for (const auto& [name, text] : variables_) context.set(name, text);
   List messages;
-  for (const Value& message : iterate(conversation.messages)) {
+  for (const Value& message : with_readable_contents(iterate(conversation.messages), reads_parts_)) {
     messages.push_back(marked(message, static_cast<int>(messages.size())));
   }
   Rendered out{.contents = std::vector<std::optional<Range>>(messages.size()), .has_generations = has_generations_};

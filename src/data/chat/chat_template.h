@@ -43,7 +43,9 @@ class ChatTemplate {
   // line for syntax errors and unsupported constructs.
   ChatTemplate(const std::string& source, std::map<std::string, std::string> variables, std::string file);
 
-  // Throws TemplateError if the template rejects the conversation (raise_exception) or fails on it.
+  // Throws TemplateError if the template rejects the conversation (raise_exception) or fails on it, and where it would
+  // write a content that is null or a list of parts as Python prints it. If the template takes text only, a list of text
+  // parts is rendered as their texts, joined with line feeds.
   Rendered render(const Conversation& conversation, bool add_generation_prompt = false) const;
 
   // Text that add_generation_prompt appends, such as "<|im_start|>assistant\n". May be empty.
@@ -63,6 +65,7 @@ class ChatTemplate {
   std::string source_, file_, generation_prompt_;
   std::uint64_t fingerprint_ = 0;
   bool has_generations_ = false;
+  bool reads_parts_ = false;  // whether it writes the texts of a content that is a list of parts
 };
 
 // A built-in template (`chatml`, `llama-3`, ...): the format that the models of its name were trained on.

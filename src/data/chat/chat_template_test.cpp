@@ -275,6 +275,48 @@ TEST(ChatTemplate, TracksTheMessageOfEachText) {
   EXPECT_EQ(json.contents[1], (Range{1, 15}));
 }
 
+std::string contents_of(const std::string& name, const std::string& messages) {
+  Problems problems;
+  const auto with = open_chat_template(name, "", "", "data.chat_template", problems);
+  try {
+    return with->render({from_json(Json::parse(messages)), {}}).text;
+  } catch (const TemplateError& error) {
+    return cat("rejected: ", error.what());
+  }
+}
+
+TEST(ChatTemplate, WritesNoContentAsPythonPrintsIt) {
+  const auto asked = [](const std::string& content, const std::string& more = "") {
+    return R"([{"role": "user", "content": )" + content + R"(}, {"role": "assistant", "content": "so")" + more + "}]";
+  };
+  const auto answered = [](const std::string& content, const std::string& more = "") {
+    return R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": )" + content + more + "}]";
+  };
+  const std::string parts = R"([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}])";
+  const std::string image = R"([{"type": "text", "text": "one"}, {"type": "image", "image": "x.png"}])";
+  for (const NamedTemplate& named : named_templates()) {
+    EXPECT_EQ(contents_of(named.name, asked(parts)), contents_of(named.name, asked(R"("one\ntwo")"))) << named.name;
+    EXPECT_EQ(contents_of(named.name, answered(parts)), contents_of(named.name, answered(R"("one\ntwo")")))
+        << named.name;
+    EXPECT_EQ(contents_of(named.name, asked(image)),
+              "rejected: messages[0].content[1]: a part of type image; the template takes text only");
+    EXPECT_EQ(contents_of(named.name, answered("null")),
+              "rejected: messages[1].content is null; without tool calls it must be text");
+    // An answer that is a tool call: no built-in template writes it.
+    const std::string call = R"(, "tool_calls": [{"function": {"name": "f", "arguments": {}}}])";
+    const std::string text = contents_of(named.name, answered("null", call));
+    EXPECT_TRUE(text.starts_with("rejected: ") || text.find("None") == text.npos) << named.name << ": " << text;
+  }
+  EXPECT_EQ(contents_of("chatml", answered("null", R"(, "tool_calls": [{"function": {"name": "f"}}])")),
+            "rejected: the content of a message is null, and the template takes text only");
+  // A template that reads parts gets them as they are, and may reject what it does not know.
+  const std::string reads =
+      "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+      "<{{ p.type }}>{{ p.text }}{% endfor %}{% endif %}{% endfor %}";
+  EXPECT_EQ(render(reads, asked(parts)).text, "<text>one<text>twoso");
+  EXPECT_EQ(render(reads, asked(image)).text, "<text>one<image>so");
+}
+
 TEST(ChatTemplate, OpensByNameByFileAndNextToTheTokenizer) {
   const TemporaryFolder folder;
   const auto open = [&](const std::string& wanted, const std::string& tokenizer) {

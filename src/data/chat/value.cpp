@@ -108,6 +108,11 @@ Value Value::safe(Text text) {
   return value;
 }
 
+Value Value::not_text(Value contents) {
+  contents.not_text_ = true;
+  return contents;
+}
+
 void reject_safe(const Value& value, std::string_view where, std::string_view name) {
   if (!value.is_safe()) return;
   throw TemplateError(cat("text of filter 'safe' ", where, name.empty() ? "" : " ", name, " is not supported"));
@@ -212,6 +217,10 @@ bool Value::truth() const {
 Text Value::str() const {
   if (is_text()) return text();
   if (is_undefined()) return {};
+  if (not_text_) {
+    throw TemplateError(cat("the content of a message is ", is_none() ? "null" : "a list of parts",
+                            ", and the template takes text only"));
+  }
   return {repr(), {}};
 }
 
@@ -375,7 +384,7 @@ Value marked(const Value& value, int message) {
   if (value.is_list()) {
     List out;
     for (const Value& item : value.list()) out.push_back(marked(item, message));
-    return out;
+    return value.is_not_text() ? Value::not_text(std::move(out)) : Value(std::move(out));
   }
   if (!value.is_dict()) return value;
   Dict out;

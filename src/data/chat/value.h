@@ -102,6 +102,9 @@ class Value {
   bool is_safe() const { return safe_; }
   // The text as the result of filter `safe`.
   static Value safe(Text text);
+  // The contents of a message, null or a list of parts, as a value whose str() throws TemplateError.
+  static Value not_text(Value contents);
+  bool is_not_text() const { return not_text_; }
   bool is_dict() const { return std::holds_alternative<DictPointer>(data_); }
   bool is_function() const { return std::holds_alternative<FunctionPointer>(data_); }
 
@@ -118,7 +121,7 @@ class Value {
   const std::string& undefined_name() const { return std::get<Undefined>(data_).name; }
   const char* type_name() const;  // Python's
   bool truth() const;
-  Text str() const;          // Python's str(); empty for undefined
+  Text str() const;          // Python's str(); empty for undefined. TemplateError for a not_text value
   std::string repr() const;  // Python's repr()
 
   // Throws TemplateError if no list, dict or namespace may contain this value: it nests too deeply, or it is a
@@ -153,7 +156,7 @@ class Value {
   using FunctionPointer = std::shared_ptr<const Function>;
   std::variant<Undefined, None, bool, std::int64_t, double, TextPointer, ListPointer, DictPointer, FunctionPointer>
       data_;
-  bool safe_ = false;
+  bool safe_ = false, not_text_ = false;
 };
 
 // Throws TemplateError for the result of filter `safe`, since what Python escapes is not escaped here. `where` and `name`
