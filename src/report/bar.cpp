@@ -127,8 +127,9 @@ std::string plain_line(const StepMetrics& m, std::int64_t total, double seconds_
   const std::string epoch = epoch_text(m.data_position.epoch, m.step, total);
   std::string line =
       fmt::format("step {}/{}  {}{}  grad_norm {}  lr {}  {} tokens/s  {}", m.step, total,
-                  epoch.empty() ? "" : "epoch " + epoch + "  ", loss_text(m.loss), number(m.grad_norm, "{:.4g}"),
-                  number(m.lr, "{:.2e}"), format_count(m.tokens_per_second), format_bytes(Bytes(m.peak_arena_bytes)));
+                  epoch.empty() ? "" : "epoch " + epoch + "  ", m.targets == 0 ? "no target tokens" : loss_text(m.loss),
+                  m.targets == 0 ? "-" : number(m.grad_norm, "{:.4g}"), number(m.lr, "{:.2e}"),
+                  format_count(m.tokens_per_second), format_bytes(Bytes(m.peak_arena_bytes)));
   if (m.step < total) line += fmt::format("  ETA {}", time_left(seconds_left));
   return line;
 }

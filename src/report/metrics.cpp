@@ -62,11 +62,12 @@ std::vector<Scalar> scalars(const StepMetrics& m) {
 }
 
 std::string to_json(const StepMetrics& m) {
+  const bool skipped = m.targets == 0;
   Json json = {{"step", m.step}};
   if (m.time > 0) json["time"] = m.time;
   json.update(
-      {{"loss", finite(m.loss)},
-       {"grad_norm", finite(m.grad_norm)},
+      {{"loss", skipped ? Json(nullptr) : finite(m.loss)},
+       {"grad_norm", skipped ? Json(nullptr) : finite(m.grad_norm)},
        {"lr", finite(m.lr)},
        {"tokens_per_second", finite(m.tokens_per_second)},
        {"model_flops_per_second", finite(m.model_flops_per_second)},

@@ -53,7 +53,8 @@ struct Scalar {
 std::vector<Scalar> scalars(const StepMetrics& metrics);
 
 // One line without its newline: {"step":1,"time":1767225600.5,"loss":3.5,...,"data_position":{"sequences":8,...}}.
-// Numbers that are not finite are written as null, since JSON has none; null is read back as NaN.
+// Numbers that are not finite are written as null, since JSON has none, and so are loss and gradient norm of a skipped
+// step; null is read back as NaN.
 std::string to_json(const StepMetrics& metrics);
 std::optional<StepMetrics> from_json(const std::string& line);  // nullopt if it is not such a line
 

@@ -92,6 +92,12 @@ TEST(Metrics, ALineHoldsAllNumbers) {
   EXPECT_TRUE(json["grad_norm"].is_null());
   EXPECT_EQ(json["validation_loss"], 4.5);
   EXPECT_EQ(json["initial_validation_loss"], 5.5);
+  StepMetrics skipped = metrics_of(4);
+  skipped.targets = 0;
+  skipped.loss = skipped.grad_norm = 0;
+  const auto line = nlohmann::json::parse(to_json(skipped));
+  EXPECT_TRUE(line["loss"].is_null() && line["grad_norm"].is_null());
+  EXPECT_EQ(from_json(to_json(skipped))->targets, 0);
 }
 
 TEST(Metrics, ALineIsReadAsItWasWritten) {

@@ -162,7 +162,7 @@ void FitRun::retire(bool evaluate_after) {
   if (pending.targets == 0) log(cat("step ", pending.step, " has no token to predict: skipped"));
   if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) diverged(metrics);
   if (evaluate_after && in_flight_.empty()) metrics.validation_loss = evaluate();
-  result_.train_loss = metrics.loss;
+  if (metrics.targets > 0) result_.train_loss = metrics.loss;
   result_.steps = pending.step;
   if (retired_ == 0) {
     for (const std::string& line : slow_gemms(session_->stream())) remark(line);
