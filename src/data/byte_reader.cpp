@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "data/ascii.h"
 
 namespace hawser::data {
 namespace {
@@ -233,16 +234,17 @@ class ZstdReader final : public ArchiveReader {
 }  // namespace
 
 Compression compression_of(std::string_view path) {
-  return path.ends_with(".gz") ? Compression::gzip : path.ends_with(".zst") ? Compression::zstd : Compression::none;
+  const std::string name = lower_case(path);
+  return name.ends_with(".gz") ? Compression::gzip : name.ends_with(".zst") ? Compression::zstd : Compression::none;
 }
 
 const char* compressed_ending(std::string_view start) {
   return start.starts_with("\x1F\x8B") ? ".gz" : start.starts_with("\x28\xB5\x2F\xFD") ? ".zst" : nullptr;
 }
 
-std::string_view without_compression(std::string_view path) {
+std::string without_compression(std::string_view path) {
   const Compression kind = compression_of(path);
-  return path.substr(0, path.size() - (kind == Compression::gzip ? 3 : kind == Compression::zstd ? 4 : 0));
+  return lower_case(path).substr(0, path.size() - (kind == Compression::gzip ? 3 : kind == Compression::zstd ? 4 : 0));
 }
 
 std::unique_ptr<ByteReader> open_bytes(const std::string& path) {

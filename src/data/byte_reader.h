@@ -18,8 +18,8 @@ Compression compression_of(std::string_view path);
 // ".gz" or ".zst" if `start` is the start of such an archive; null otherwise.
 const char* compressed_ending(std::string_view start);
 
-// "x.jsonl" for "x.jsonl.gz".
-std::string_view without_compression(std::string_view path);
+// "x.jsonl" for "X.jsonl.gz": the path in lower case, which tells the type of the file.
+std::string without_compression(std::string_view path);
 
 // The members (gzip) or frames (zstd) of an archive are read as one text, as gunzip and zstd do. Memory use does not
 // depend on the file's size. Every failure is a UserError that names the file: not an archive, cut short, or corrupt

@@ -80,7 +80,7 @@ void expect_training_columns(const std::string& path, char separator, const std:
 }  // namespace
 
 bool is_table(const std::string& path) {
-  const std::string_view name = without_compression(path);
+  const std::string name = without_compression(path);
   return name.ends_with(".csv") || name.ends_with(".tsv");
 }
 

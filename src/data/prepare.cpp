@@ -150,6 +150,12 @@ void check_sources(const PrepareOptions& options, Problems& problems) {
   check(options, problems);
 }
 
+std::vector<std::string> unread_sources(const PrepareOptions& options) {
+  std::vector<std::string> patterns = options.train;
+  patterns.insert(patterns.end(), options.validation.begin(), options.validation.end());
+  return unread_in_folders(patterns, options.folder);
+}
+
 Prepared prepare(const PrepareOptions& options) {
   const PrepareJob job = checked(options);
   if (const TokenFiles files = token_files(options); files.in_place) return check_in_place(files, options);

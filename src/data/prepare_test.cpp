@@ -292,9 +292,23 @@ TEST_F(PrepareTest, FindsFilesByGlobAndFolder) {
   EXPECT_EQ(names({"{c,a}.*"}), "a.txt c.jsonl ");
   EXPECT_EQ(names({"sub"}), "e.txt ");
   EXPECT_EQ(names({"."}), "a.txt b.txt c.jsonl e.txt ");
-  EXPECT_EQ(names({"void"}), "! folder without .jsonl or .txt files ");
+  EXPECT_EQ(names({"void"}), "! folder without .jsonl, .ndjson or .txt files ");
   EXPECT_EQ(names({folder_.path("a.txt")}), "a.txt ");
   EXPECT_EQ(names({"*.csv"}), "d.csv ");
+
+  folder_.write("more/F.JSONL", "{\"text\": \"f\"}");
+  folder_.write("more/g.ndjson", "{\"text\": \"g\"}");
+  folder_.write("more/h.csv", "text\nh");
+  folder_.write("more/i.json", "[]");
+  EXPECT_EQ(names({"more"}), "F.JSONL g.ndjson ");
+  const std::string more = folder_.path("more");
+  EXPECT_EQ(unread_in_folders({"more"}, folder_.path("")),
+            (std::vector<std::string>{more + ": 2 files of other types are not read (h.csv, ...); of a folder, "
+                                             ".jsonl, .ndjson and .txt files are read; name others in data.train"}));
+  EXPECT_EQ(
+      unread_in_folders({"more", "more/*.csv"}, folder_.path("")).at(0).find("1 file of other types is not read (i"),
+      more.size() + 2);
+  EXPECT_TRUE(unread_in_folders({"more", "more/*.csv", "more/i.json", "sub"}, folder_.path("")).empty());
 }
 
 TEST_F(PrepareTest, NamesACommandForFormatsThatItDoesNotRead) {
@@ -322,11 +336,11 @@ TEST_F(PrepareTest, NamesACommandForFormatsThatItDoesNotRead) {
             "c.TAR.GZ: file type not read (" + expected + ", got .tar.gz) at data.train[0]; try tar -xf \"c.TAR.GZ\"");
   EXPECT_EQ(rejected("e.dat"), "e.dat: unknown file type (" + expected + ") at data.train[0]");
   EXPECT_EQ(rejected("arrays"),
-            "arrays: folder without .jsonl or .txt files (got x.json) at data.train[0]; try arrays/*.json");
-  EXPECT_EQ(
-      rejected("tables"),
-      "tables: folder without .jsonl or .txt files (got t.arrow) at data.train[0]; try python3 -c 'import datasets; "
-      "datasets.Dataset.from_file(\"tables/t.arrow\").to_json(\"tables/t.jsonl\")'");
+            "arrays: folder without .jsonl, .ndjson or .txt files (got x.json) at data.train[0]; try arrays/*.json");
+  EXPECT_EQ(rejected("tables"),
+            "tables: folder without .jsonl, .ndjson or .txt files (got t.arrow) at data.train[0]; try python3 -c "
+            "'import datasets; "
+            "datasets.Dataset.from_file(\"tables/t.arrow\").to_json(\"tables/t.jsonl\")'");
 }
 
 TEST_F(PrepareTest, FillsInDefaultsFromARecipe) {

@@ -8,10 +8,12 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 
 #include "base/paths.h"
+#include "base/text.h"
 #include "base/utf8.h"
 #include "data/byte_reader.h"
 #include "data/other_formats.h"
@@ -37,37 +39,48 @@ std::vector<std::string> expand(const std::string& pattern) {
 
 // Folders often have .json and .csv files that are no training data, such as dataset_info.json.
 bool is_read_from_folders(const std::string& path) {
-  const std::string_view name = without_compression(path);
-  return name.ends_with(".jsonl") || name.ends_with(".txt");
+  const std::string name = without_compression(path);
+  return name.ends_with(".jsonl") || name.ends_with(".ndjson") || name.ends_with(".txt");
 }
 
-// Adds the files below `folder` that are read, and sets `other` to the first of another kind. `above`: the resolved
-// folders on the way to it, which a link may lead back to.
-void add_files(const fs::path& folder, std::vector<fs::path>& above, std::vector<std::string>& paths,
-               std::string& other) {
+struct FolderFiles {
+  std::vector<std::string> read, other;  // other: not read from folders, but a reader or a converter exists
+};
+
+// Adds the files below `folder`. `above`: the resolved folders on the way to it, which a link may lead back to.
+void add_files(const fs::path& folder, std::vector<fs::path>& above, FolderFiles& files) {
   std::error_code ignored;
   const fs::path resolved = fs::canonical(folder, ignored);
   if (resolved.empty() || std::ranges::find(above, resolved) != above.end()) return;
   above.push_back(resolved);
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.is_directory(ignored)) add_files(entry.path(), above, paths, other);
+    if (entry.is_directory(ignored)) add_files(entry.path(), above, files);
     if (!entry.is_regular_file(ignored)) continue;
     const std::string path = entry.path().string();
     if (is_read_from_folders(path)) {
-      paths.push_back(path);
-    } else if ((kind_by_name(path) || !unread_format(path).hint.empty()) && (other.empty() || path < other)) {
-      other = path;
+      files.read.push_back(path);
+    } else if (kind_by_name(path) || !unread_format(path).hint.empty()) {
+      files.other.push_back(path);
     }
   }
   above.pop_back();
 }
 
-std::vector<std::string> files_under(const std::string& folder, std::string& other) {
-  std::vector<std::string> paths;
+FolderFiles files_under(const std::string& folder) {
+  FolderFiles files;
   std::vector<fs::path> above;
-  add_files(folder, above, paths, other);
-  std::sort(paths.begin(), paths.end());
-  return paths;
+  add_files(folder, above, files);
+  std::ranges::sort(files.read);
+  std::ranges::sort(files.other);
+  return files;
+}
+
+// The files that match a pattern, or the prefix of a token file.
+std::vector<std::string> matches_of(const std::string& pattern, const std::string& folder) {
+  const std::vector<std::string> matches = expand(resolve_path(pattern, folder));
+  // A prefix is not a file itself. A folder of that name takes precedence.
+  if (const auto prefix = matches.empty() ? token_prefix(pattern, folder) : std::nullopt) return {*prefix};
+  return matches;
 }
 
 // Adds a problem if the start of a file is not text.
@@ -121,7 +134,7 @@ std::optional<Source> token_source(const std::string& prefix) {
 }  // namespace
 
 std::optional<SourceKind> kind_by_name(const std::string& path) {
-  const std::string_view name = without_compression(path);
+  const std::string name = without_compression(path);
   for (const char* ending : {".jsonl", ".ndjson", ".json", ".csv", ".tsv"}) {
     if (name.ends_with(ending)) return SourceKind::jsonl;
   }
@@ -157,15 +170,13 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
     std::vector<std::string> paths;
     bool is_folder = false;
     std::string other;  // a file in the folder that is not read
-    std::vector<std::string> matches = expand(resolve_path(patterns[i], folder));
-    // A prefix is not a file itself. A folder of that name takes precedence.
-    if (const auto prefix = matches.empty() ? token_prefix(patterns[i], folder) : std::nullopt) matches = {*prefix};
-    for (const std::string& path : matches) {
+    for (const std::string& path : matches_of(patterns[i], folder)) {
       std::error_code ignored;
       if (fs::is_directory(path, ignored)) {
         is_folder = true;
-        const auto inside = files_under(path, other);
-        paths.insert(paths.end(), inside.begin(), inside.end());
+        const FolderFiles inside = files_under(path);
+        paths.insert(paths.end(), inside.read.begin(), inside.read.end());
+        if (other.empty() && !inside.other.empty()) other = inside.other.front();
       } else {
         paths.push_back(path);
       }
@@ -174,7 +185,7 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       const fs::path found(other);
       const std::string glob = (found.parent_path() / ("*" + found.extension().string())).string();
       problems.add({.file = patterns[i],
-                    .what = is_folder ? "folder without .jsonl or .txt files" : "no such file",
+                    .what = is_folder ? "folder without .jsonl, .ndjson or .txt files" : "no such file",
                     .got = found.filename().string(),
                     .at = at,
                     .hint = other.empty()         ? ""
@@ -215,6 +226,31 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
     }
   }
   return sources;
+}
+
+std::vector<std::string> unread_in_folders(const std::vector<std::string>& patterns, const std::string& folder) {
+  std::set<std::string> read;
+  std::map<std::string, std::vector<std::string>> other;  // by folder
+  for (const std::string& pattern : patterns) {
+    for (const std::string& path : matches_of(pattern, folder)) {
+      std::error_code ignored;
+      if (!fs::is_directory(path, ignored)) {
+        read.insert(path);
+      } else if (FolderFiles inside = files_under(path); !inside.read.empty()) {
+        other[path] = std::move(inside.other);
+      }
+    }
+  }
+  std::vector<std::string> notes;
+  for (auto& [inside, files] : other) {
+    std::erase_if(files, [&](const std::string& path) { return read.contains(path); });
+    if (files.empty()) continue;
+    const std::string first = fs::path(files.front()).filename().string();
+    notes.push_back(cat(inside, ": ", plural(static_cast<std::int64_t>(files.size()), "file"), " of other types ",
+                        files.size() == 1 ? "is" : "are", " not read (", first, files.size() > 1 ? ", ..." : "",
+                        "); of a folder, .jsonl, .ndjson and .txt files are read; name others in data.train"));
+  }
+  return notes;
 }
 
 }  // namespace hawser::data

@@ -21,13 +21,17 @@ struct Source {
   bool operator==(const Source&) const = default;
 };
 
-// A pattern is a path, a glob ("books/*.jsonl", "{a,b}.txt", "~/x"), a folder (all .jsonl and .txt files in it,
-// recursively), or a token file: its prefix or one of its files. Other files than token files may be compressed (.gz,
-// .zst).
-// Relative patterns start at `folder`. Files are in the order of the patterns, sorted by name within a pattern, without
-// duplicates. Adds a problem at `key` for a pattern without files, and for a file of another kind, unreadable or empty.
+// A pattern is a path, a glob ("books/*.jsonl", "{a,b}.txt", "~/x"), a folder (all .jsonl, .ndjson and .txt files in
+// it, recursively), or a token file: its prefix or one of its files. Other files than token files may be compressed
+// (.gz, .zst). Relative patterns start at `folder`. Files are in the order of the patterns, sorted by name within a
+// pattern, without duplicates. Adds a problem at `key` for a pattern without files, and for a file of another kind,
+// unreadable or empty.
 std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
                                  const std::string& key, Problems& problems);
+
+// A line for each folder that a pattern matches and that has, next to files that are read, files of other types that
+// could be: named in a pattern, or converted. Such files may be data that a user believes to be trained on.
+std::vector<std::string> unread_in_folders(const std::vector<std::string>& patterns, const std::string& folder);
 
 // Kind of a file by its name: .jsonl, .ndjson, .json, .csv, .tsv or .txt, optionally followed by .gz or .zst; nullopt
 // for others.

@@ -46,6 +46,9 @@ std::string prepare_data(const FitRequest& request, std::int64_t vocabulary, com
     }
     manifest = data::prepared_manifest(options);
     if (!manifest.empty()) return "";
+    if (progress != nullptr) {
+      for (const std::string& note : data::unread_sources(options)) progress->message(note);
+    }
     const data::Prepared prepared = data::prepare(options);
     if (progress != nullptr && !prepared.set_aside.empty()) {
       progress->message("moved token files that `hawser prepare` did not write to " + prepared.set_aside);
