@@ -1,18 +1,20 @@
 """Compare the training step on the CPU with PyTorch's, on SmolLM2-135M's shape.
 
 usage: cpu_step.py --hawser BIN [--threads 1 2] [--rounds 3] [--steps 2] [--tokens 1024] [--torch PYTHON]
-                   [--ops BENCH_OPS]
+                   [--ops BENCH_OPS] [--cpus N ...] [--variants NAME ...]
 
 Runs Hawser (float32, bf16) and PyTorch (bench/peers/torch_step.py: its defaults; SDPA and fused AdamW; the same with
 torch.compile; each in float32 and with bf16 autocast) on the same pinned cores, one after the other, in --rounds
-rounds of --steps steps each. PyTorch processes are started and warmed up once and wait between their turns: all
-together need about 30 GiB of memory. Prints a table with the median seconds per step, tokens/s, and the ratio of
+rounds of --steps steps each. PyTorch processes are started and warmed up together on all CPUs that this process may use
+(taskset bounds them), are then pinned, and wait between their turns: all together need about 30 GiB of memory. Prints a table with the median seconds per step, tokens/s, and the ratio of
 Hawser's tokens/s to those of the fastest PyTorch variant of the same dtype, and then one line of JSON. --ops: also
-prints the rates of the GEMMs that bench_ops measures. A variant that fails is printed with its error and left out.
+prints the rates of the GEMMs that bench_ops measures. --cpus: the CPUs to pin to; choose different cores where a
+virtual machine hides that CPUs share one. A variant that fails is printed with its error and left out.
 --torch: the Python with the packages of tools/requirements-golden.txt; torch.compile also needs a C++ compiler.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import re
@@ -70,6 +72,10 @@ class Torch:
             raise RuntimeError("".join(last) or f"no answer in {seconds} s")
         return json.loads(line)
 
+    def pin(self, cpus):
+        for thread in os.listdir(f"/proc/{self.process.pid}/task"):
+            os.sched_setaffinity(int(thread), cpus)
+
     def run(self, steps):
         self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
@@ -99,25 +105,32 @@ def gemm_rates(binary, threads):
 
 
 def measure(arguments, threads, config):
-    pinned = cores(threads)
+    pinned = (arguments.cpus or cores(threads))[:threads]
     if len(pinned) < threads:
         sys.exit(f"cpu_step.py: --threads {threads}: only {len(pinned)} CPUs are available")
-    os.sched_setaffinity(0, pinned)  # inherited by all processes that are started below
+    torch = {name: TORCH[name] for name in arguments.variants}
     seconds, errors, workers, logs, version = {}, {}, {}, [], None
-    for dtype in DTYPES:
-        for name, options in TORCH.items():
-            logs.append(tempfile.TemporaryFile("w+"))
-            bf16 = ["--bf16"] if dtype == "bf16" else []
-            print(f"starting {name}, {dtype}, {threads} threads", file=sys.stderr, flush=True)
-            try:
-                workers[name, dtype] = Torch(arguments.torch, options + bf16, threads, arguments.tokens, logs[-1])
-                version = workers[name, dtype].version
-            except (RuntimeError, OSError, ValueError) as error:
-                errors[name, dtype] = str(error)
+    print(f"starting PyTorch, {threads} threads", file=sys.stderr, flush=True)
+    with concurrent.futures.ThreadPoolExecutor(2 * len(TORCH)) as pool:
+        started = {}
+        for dtype in DTYPES:
+            for name, options in torch.items():
+                logs.append(tempfile.TemporaryFile("w+"))
+                bf16 = ["--bf16"] if dtype == "bf16" else []
+                started[name, dtype] = pool.submit(Torch, arguments.torch, options + bf16, threads, arguments.tokens,
+                                                   logs[-1])
+    for key, worker in started.items():
+        try:
+            workers[key] = worker.result()
+            workers[key].pin(pinned)
+            version = workers[key].version
+        except (RuntimeError, OSError, ValueError) as error:
+            errors[key] = str(error)
+    os.sched_setaffinity(0, pinned)  # inherited by the hawser processes that are started below
     for number in range(arguments.rounds):
         print(f"round {number + 1} of {arguments.rounds}, {threads} threads", file=sys.stderr, flush=True)
         for dtype in DTYPES:
-            for name in [*HAWSER, *TORCH]:
+            for name in [*HAWSER, *torch]:
                 key = (name, dtype)
                 if key in errors:
                     continue
@@ -135,10 +148,10 @@ def measure(arguments, threads, config):
         log.close()
     results = []
     for dtype in DTYPES:
-        medians = {name: statistics.median(seconds[name, dtype]) for name in [*HAWSER, *TORCH]
+        medians = {name: statistics.median(seconds[name, dtype]) for name in [*HAWSER, *torch]
                    if (name, dtype) in seconds and (name, dtype) not in errors}
-        best = min((value for name, value in medians.items() if name in TORCH), default=None)
-        for name in [*HAWSER, *TORCH]:
+        best = min((value for name, value in medians.items() if name in torch), default=None)
+        for name in [*HAWSER, *torch]:
             result = {"variant": name, "dtype": dtype, "threads": threads, "cpus": pinned}
             if name in medians:
                 result.update(median_seconds=round(medians[name], 4), seconds=[round(s, 4) for s in
@@ -159,6 +172,9 @@ def main():
     parser.add_argument("--steps", type=int, default=2, help="steps of each variant in a round")
     parser.add_argument("--tokens", type=int, default=1024, help="sequence length")
     parser.add_argument("--torch", default=sys.executable, help="Python with PyTorch and transformers")
+    parser.add_argument("--cpus", type=int, nargs="+", help="CPUs to pin to; default: the first allowed ones")
+    parser.add_argument("--variants", nargs="+", choices=TORCH, default=list(TORCH), metavar="NAME",
+                        help="PyTorch variants to run: " + ", ".join(TORCH))
     parser.add_argument("--ops", help="the bench_ops binary")
     arguments = parser.parse_args()
     if min(arguments.rounds, arguments.steps, arguments.tokens, *arguments.threads) < 1:

@@ -9,7 +9,7 @@
 namespace hawser::ops {
 
 std::int64_t loss_chunk_rows(std::int64_t tokens, std::int64_t vocabulary, DeviceKind target) {
-  const std::int64_t bytes = target == DeviceKind::cuda ? std::int64_t{2} << 30 : std::int64_t{64} << 20;
+  const std::int64_t bytes = target == DeviceKind::cuda ? std::int64_t{2} << 30 : std::int64_t{256} << 20;
   const std::int64_t max = std::max<std::int64_t>(32, bytes / (4 * std::max<std::int64_t>(vocabulary, 1)));
   const std::int64_t chunks = std::max<std::int64_t>(1, ceil_div(tokens, max));
   return std::max<std::int64_t>(1, ceil_div(tokens, chunks));

@@ -38,7 +38,7 @@ void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args);
 // gemm_prepare (ops/gemm/gemm.h) for the op's GEMMs. Overwrites all of its tensors except labels, scale and loss_sum.
 void linear_cross_entropy_prepare(Stream& stream, const LinearCrossEntropy& args);
 
-// Rows of a chunk. Chunks are equal, each at most 64 MiB of float32 logits (CUDA: 2 GiB, since GEMMs of a few thousand
+// Rows of a chunk. Chunks are equal, each at most 256 MiB of float32 logits (CUDA: 2 GiB, since GEMMs of a few thousand
 // rows reach a GPU's full rate); the limit is at least 32 rows.
 std::int64_t loss_chunk_rows(std::int64_t tokens, std::int64_t vocabulary, DeviceKind target = DeviceKind::cpu);
 // Upper bound in bytes, with or without gradients, for any dtypes of dx and dweight. chunk_rows 0: loss_chunk_rows.

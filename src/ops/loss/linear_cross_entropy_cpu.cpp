@@ -60,7 +60,8 @@ void check_labels(const TensorView& labels, std::int64_t vocabulary) {
 
 LossLayout loss_layout(std::int64_t tokens, std::int64_t channels, std::int64_t vocabulary, DType dtype,
                        std::int64_t rows) {
-  LossLayout layout{.rows = rows, .stride = round_up(vocabulary, 16)};
+  // Not a multiple of a page where the vocabulary is one: rows then share the sets of the caches.
+  LossLayout layout{.rows = rows, .stride = round_up(vocabulary, 16) + 16};
   const std::int64_t tail = rows > 0 ? tokens % rows : 0;
   for (const std::int64_t count : {rows, tail}) {
     if (count == 0) continue;
