@@ -60,6 +60,7 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
     if (result.train_loss) out["train_loss"] = *result.train_loss;
     if (result.initial_validation_loss) out["initial_validation_loss"] = *result.initial_validation_loss;
     if (result.validation_loss) out["validation_loss"] = *result.validation_loss;
+    if (result.best_validation_loss) out["best_validation_loss"] = *result.best_validation_loss;
     if (!result.notes.empty()) out["notes"] = result.notes;
     if (result.imbalance) out["attention_imbalance"] = *result.imbalance;
     std::puts(out.dump().c_str());
@@ -68,7 +69,7 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
   std::string line = fmt::format("{} after step {}", result.interrupted ? "stopped" : "done", result.steps);
   if (result.train_loss) line += fmt::format(": loss {:.4f}", *result.train_loss);
   if (result.validation_loss) {
-    line += fmt::format("{} validation loss ", result.train_loss ? "," : ":");
+    line += fmt::format("{} {}validation loss ", result.train_loss ? "," : ":", result.interrupted ? "last " : "");
     if (result.initial_validation_loss && result.steps > 0) {
       line += fmt::format("{:.4f} -> ", *result.initial_validation_loss);
     }
@@ -81,6 +82,10 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
         result.checkpoint.empty() ? "; nothing to save" : cat("; `", resume_command(options), "` continues from it");
   }
   std::vector<std::string> lines{line};
+  if (result.best_validation_loss && result.validation_loss && *result.best_validation_loss < *result.validation_loss) {
+    lines.push_back(fmt::format("the lowest validation loss was {:.4f}; its checkpoint is {}/best",
+                                *result.best_validation_loss, result.output));
+  }
   if (!result.interrupted && !result.checkpoint.empty()) {
     for (std::string& next : next_commands(result)) lines.push_back(std::move(next));
   }

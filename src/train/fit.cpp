@@ -50,9 +50,27 @@ void FitRun::remark(const std::string& line) {
   result_.notes.push_back(line);
 }
 
+void FitRun::finish_evaluation() {
+  auto metrics = report::from_json(unfinished_evaluation_);
+  if (!metrics || metrics->step != done_ || !validation_) return;
+  metrics->validation_loss = evaluate();
+  if (watch_) watch_->step(*metrics);  // its line was left out when the files were opened
+  if (result_.interrupted) return;
+  unfinished_evaluation_.clear();
+  phase(cat("saving step ", done_), "saving");
+  saver_->save_again(done_);
+}
+
 void FitRun::train() {
+  if (!unfinished_evaluation_.empty()) {
+    finish_evaluation();
+    if (result_.interrupted) return;
+    if (done_ >= total_steps()) return;
+  }
   if (done_ >= total_steps()) {
-    log(cat("nothing to do: ", done_, " of ", total_steps(), " steps are done"));
+    log(cat("nothing to do: ", done_, " of ", total_steps(), " steps are done",
+            done_ > total_steps() ? "; a run that was extended needs its larger train.steps or train.epochs again"
+                                  : "; a larger train.steps or train.epochs extends the run"));
     evaluate();
     return;
   }
@@ -161,7 +179,10 @@ void FitRun::retire(bool evaluate_after) {
   if (peak_flops_) metrics.model_flops_utilization = metrics.model_flops_per_second / *peak_flops_;
   if (pending.targets == 0) log(cat("step ", pending.step, " has no token to predict: skipped"));
   if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) diverged(metrics);
-  if (evaluate_after && in_flight_.empty()) metrics.validation_loss = evaluate();
+  if (evaluate_after && in_flight_.empty()) {
+    metrics.validation_loss = evaluate();
+    if (validation_ && !metrics.validation_loss) unfinished_evaluation_ = report::to_json(metrics);
+  }
   if (metrics.targets > 0) result_.train_loss = metrics.loss;
   result_.steps = pending.step;
   if (retired_ == 0) {
@@ -225,6 +246,7 @@ RunState FitRun::state_of(std::int64_t step) {
           .data = data_identity_,
           .compute = to_string(layout_.compute),
           .initial_validation_loss = result_.initial_validation_loss,
+          .unfinished_evaluation = unfinished_evaluation_,
           .validation = validation_identity_,
           .gemm_algorithms = ops::gemm_choices(session_->stream()),
           .tokenizer_files = tokenizer_files_};
@@ -256,6 +278,7 @@ void FitRun::finish() {
     saver_->save(done_);
   }
   result_.saving = saver_->times();
+  result_.best_validation_loss = saver_->best_loss();
   if (layout_.batch.context > 1 && retired_ > 0) result_.imbalance = imbalance_.value();
   if (counted_seconds_ > 0) result_.tokens_per_second = counted_tokens_ / counted_seconds_;
   phase("finishing", "ending");

@@ -32,8 +32,9 @@ struct FitResult {
 
   std::int64_t steps = 0;  // finished, counted from the start of the run
   bool interrupted = false;
-  std::optional<double> train_loss;       // of the last step; nullopt if this call ran no step
-  std::optional<double> validation_loss;  // of the last evaluation, nats per target
+  std::optional<double> train_loss;            // of the last step; nullopt if this call ran no step
+  std::optional<double> validation_loss;       // of the last evaluation, nats per target
+  std::optional<double> best_validation_loss;  // the lowest; its checkpoint is OUTPUT/best
   // Before any training, on the same text, if this run or the run that it resumes evaluated it.
   std::optional<double> initial_validation_loss;
   double tokens_per_second = 0;     // mean over this call's steps without the first, unless it is the only one

@@ -47,7 +47,7 @@ std::string prepare_data(const FitRequest& request, std::int64_t vocabulary, com
     manifest = data::prepared_manifest(options);
     if (!manifest.empty()) return "";
     if (progress != nullptr) {
-      for (const std::string& note : data::unread_sources(options)) progress->message(note);
+      for (const std::string& note : data::source_notes(options)) progress->message(note);
     }
     const data::Prepared prepared = data::prepare(options);
     if (progress != nullptr && !prepared.set_aside.empty()) {
@@ -328,7 +328,9 @@ void FitRun::resume() {
     if (same_validation(state.validation, validation_identity_)) {
       result_.initial_validation_loss = state.initial_validation_loss;
     }
-    log(cat("resuming from ", checkpoint->folder(), " (step ", done_, ")"));
+    if (validation_) unfinished_evaluation_ = state.unfinished_evaluation;
+    log(cat("resuming from ", checkpoint->folder(), " (step ", done_, ")",
+            unfinished_evaluation_.empty() ? "" : ", with the evaluation that the stop interrupted"));
   } else {
     take_time(world_, [&] {
       if (open_.weights) {
@@ -346,7 +348,8 @@ void FitRun::resume() {
   const int ranks = world_ != nullptr ? world_->size() : 1;
   peak_flops_ =
       peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "", layout_.compute, ranks);
-  watch_ = std::make_unique<RunWatch>(recipe_, run_facts(run_place()), done_, phases_,
+  const std::int64_t reported = unfinished_evaluation_.empty() ? done_ : done_ - 1;
+  watch_ = std::make_unique<RunWatch>(recipe_, run_facts(run_place()), reported, phases_,
                                       [this](const std::string& line) { log(line); });
 }
 

@@ -82,6 +82,9 @@ class FitRun {
   // The weights are invalid from this step on: nothing more is saved, and earlier checkpoints stay.
   [[noreturn]] void diverged(const report::StepMetrics& metrics);
   std::optional<double> evaluate();
+  // The evaluation of the resumed checkpoint's step, if a stop interrupted it: its loss goes into the metrics and the
+  // checkpoint, as if the run had never stopped.
+  void finish_evaluation();
   void announce_stop();  // says which step ends first, and when
   RunState state_of(std::int64_t step);
 
@@ -106,6 +109,7 @@ class FitRun {
   std::string tokenizer_;                            // its path; "": none
   std::string data_identity_, validation_identity_;  // RunState::data and RunState::validation
   std::vector<checkpoint::Attachment> tokenizer_files_;
+  std::string unfinished_evaluation_;  // RunState::unfinished_evaluation
   plan::Layout layout_;
   data::BatchLayout batch_layout_;
   std::shared_ptr<const data::BatchLoader> loader_, validation_;

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -69,6 +70,11 @@ class RunSaver {
   void retired(std::int64_t step, const Event& step_end);
   // Saves the last step between steps, unless it is saved already. Waits for a running save.
   void save(std::int64_t step);
+  // The same, although the step is saved already: replaces its checkpoint.
+  void save_again(std::int64_t step) {
+    saved_step_ = -1;
+    save(step);
+  }
   // Waits for a running save and throws its error. Every rank calls it.
   void settle();
 
@@ -76,6 +82,10 @@ class RunSaver {
   void resumed(std::int64_t step);
   std::int64_t saved_step() const { return saved_step_; }  // of the last complete checkpoint; -1: none
   const SaveTimes& times() const { return times_; }
+  // The lowest validation loss so far, whose checkpoint is OUTPUT/best; nullopt without one.
+  std::optional<double> best_loss() const {
+    return std::isfinite(best_loss_) ? std::optional(best_loss_) : std::nullopt;
+  }
 
  private:
   using Clock = std::chrono::steady_clock;

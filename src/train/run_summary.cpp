@@ -82,7 +82,10 @@ std::string output_line(const RunPlace& place) {
     when += cat("every ", fmt::format("{:.3g}", minutes), " minutes and ");
   }
   const std::int64_t bytes = plan::checkpoint_bytes(place.session.model());
-  return cat(output_folder(place.recipe), "; a checkpoint of ", format_bytes(Bytes(bytes)), " ", when, "at the end");
+  return cat(output_folder(place.recipe), "; a checkpoint of ", format_bytes(Bytes(bytes)), " ", when, "at the end",
+             place.validation_sequences > 0 && place.recipe.train.evaluate_every > 0
+                 ? "; best/ after each evaluation with a lower loss"
+                 : "");
 }
 
 // Of the steps alone, without evaluations and saves.

@@ -27,6 +27,7 @@ std::string to_json(const RunState& state) {
   json["optimizer"] = state.optimizer;
   if (state.validation_loss) json["validation_loss"] = *state.validation_loss;
   if (state.initial_validation_loss) json["initial_validation_loss"] = *state.initial_validation_loss;
+  if (!state.unfinished_evaluation.empty()) json["unfinished_evaluation"] = state.unfinished_evaluation;
   if (!state.validation.empty()) json["validation"] = nlohmann::ordered_json::parse(state.validation);
   if (!state.gemm_algorithms.empty()) json["gemm_algorithms"] = state.gemm_algorithms;
   return json.dump();
@@ -60,6 +61,7 @@ RunState run_state_of(const std::string& text) {
             .optimizer = json.value("optimizer", "adamw"),
             .validation_loss = loss("validation_loss"),
             .initial_validation_loss = loss("initial_validation_loss"),
+            .unfinished_evaluation = json.value("unfinished_evaluation", ""),
             .validation = json.contains("validation") ? json.at("validation").dump() : "",
             // "products" in checkpoints of version 0.1
             .gemm_algorithms = json.value("gemm_algorithms", json.value("products", ""))};

@@ -27,6 +27,8 @@ struct RunState {
   std::string optimizer = "adamw";        // the kind of update, and so of its state
   std::optional<double> validation_loss;  // of the evaluation after this step, where there was one
   std::optional<double> initial_validation_loss;  // before any training, where it was evaluated
+  // metrics.jsonl's line of this step, if a stop interrupted the evaluation after it: a resumed run makes up for it.
+  std::string unfinished_evaluation;
   // What these losses are means of: the data's identity and all settings that select or split sequences, as JSON; ""
   // without validation data, or before version 0.2. Losses are comparable where this is equal.
   std::string validation;

@@ -14,11 +14,13 @@ TEST(RunState, ComesBackAsItWasWritten) {
                        .recipe = R"({"train":{"seed":3}})",
                        .config = "{}",
                        .tokenizer = "a/tokenizer.json",
+                       .unfinished_evaluation = R"({"step":7,"loss":2.5})",
                        .gemm_algorithms = "cublasLt 130100 on NVIDIA H200\n1 2 3\n# 4 x 5 x 6: ours\n"};
   const RunState back = run_state_of(to_json(state));
   EXPECT_EQ(back.step, 7);
   EXPECT_EQ(back.sequences, 21);
   EXPECT_EQ(back.recipe, state.recipe);
+  EXPECT_EQ(back.unfinished_evaluation, state.unfinished_evaluation);
   EXPECT_EQ(back.gemm_algorithms, state.gemm_algorithms);
   EXPECT_EQ(back.data, "");
   // A run on the CPU has no choices and omits the key, as do older checkpoints.

@@ -291,10 +291,11 @@ std::vector<Step> metrics(const fs::path& out) {
   std::ifstream in(out / "metrics.jsonl");
   for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: a line without a newline
     const auto json = nlohmann::json::parse(line);
+    const auto number = [&](const char* key) { return json[key].is_null() ? -1.0 : json[key].get<double>(); };
     steps.push_back({.step = json["step"],
                      .sequences = json["data_position"]["sequences"],
-                     .loss = json["loss"],
-                     .grad_norm = json["grad_norm"],
+                     .loss = number("loss"),  // null: the step had no target token
+                     .grad_norm = number("grad_norm"),
                      .lr = json["lr"],
                      .validation_loss = json.value("validation_loss", -1.0)});
   }

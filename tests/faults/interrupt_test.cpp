@@ -97,6 +97,23 @@ TEST(Interrupt, EndsAnEvaluation) {
     EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30)) << ended.err;
     EXPECT_EQ(verified_step(place.out()), 4) << ended.err;
     EXPECT_EQ(ended.err.find("step 4: validation loss"), std::string::npos) << "the evaluation was over";
+    EXPECT_EQ(metrics(place.out()).size(), 4u);
+
+    // The resumed run makes up for the evaluation, in the metrics and in the checkpoint, which is the best one.
+    const Ended resumed =
+        run(place, {"--ranks", ranks, "--resume", "train.steps=4", "optimizer.warmup_steps=0", "train.evaluate_every=4",
+                    "data.validation=long.jsonl", "checkpoint.every_steps=0"});
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_NE(resumed.err.find("step 4: validation loss"), std::string::npos) << resumed.err;
+    const auto lines = metrics(place.out());
+    ASSERT_EQ(lines.size(), 4u);
+    EXPECT_GT(lines.back().validation_loss, 0) << lines.back();
+    EXPECT_EQ(verified_step(place.out()), 4);
+    EXPECT_TRUE(fs::exists(place.out() / "best"));
+    const Ended again =
+        run(place, {"--ranks", ranks, "--resume", "train.steps=4", "optimizer.warmup_steps=0", "train.evaluate_every=4",
+                    "data.validation=long.jsonl", "checkpoint.every_steps=0"});
+    EXPECT_EQ(again.err.find("interrupted"), std::string::npos) << again.err;
 
     Fit first(place, Words{"--ranks", ranks, "train.steps=40", "data.validation=long.jsonl", "output=first"});
     ASSERT_TRUE(eventually([&] { return first.err().find("reading weights") != std::string::npos; })) << first.err();
