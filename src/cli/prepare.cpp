@@ -141,7 +141,7 @@ int prepare(const PrepareOptions& options) {
   problems.empty() && !data::token_files(job).in_place ? checkpoint::check_writable(job.output, problems)
                                                        : checkpoint::check_may_write(job.output, problems);
   problems.throw_if_any();
-  for (const std::string& note : data::unread_sources(job)) print("", note);
+  for (const std::string& note : data::source_notes(job)) print("", note);
   if (data::is_prepared(job)) {
     print_summary(job, recipe.data, std::nullopt, options.common.json);
     return 0;

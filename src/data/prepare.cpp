@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "data/preparer.h"
 #include "data/token_file.h"
 
@@ -150,10 +152,34 @@ void check_sources(const PrepareOptions& options, Problems& problems) {
   check(options, problems);
 }
 
-std::vector<std::string> unread_sources(const PrepareOptions& options) {
+std::vector<std::string> source_notes(const PrepareOptions& options) {
   std::vector<std::string> patterns = options.train;
   patterns.insert(patterns.end(), options.validation.begin(), options.validation.end());
-  return unread_in_folders(patterns, options.folder);
+  std::vector<std::string> notes = unread_in_folders(patterns, options.folder);
+  // Adds a note about the paths, if there are any.
+  const auto add = [&](const std::set<std::string>& paths, const char* what) {
+    if (paths.empty()) return;
+    notes.push_back(cat(plural(static_cast<std::int64_t>(paths.size()), "file"), paths.size() == 1 ? " is " : " are ",
+                        what, " (", *paths.begin(), paths.size() > 1 ? ", ..." : "", ")"));
+  };
+  const auto paths_of = [&](const std::vector<std::string>& of) {
+    Problems ignored;
+    std::set<std::string> paths;
+    for (const Source& source : find_sources(of, options.folder, "", ignored)) paths.insert(source.path);
+    return paths;
+  };
+  std::set<std::string> seen, repeated, both;
+  for (const std::string& pattern : options.train) {
+    for (const std::string& path : paths_of({pattern})) {
+      if (!seen.insert(path).second) repeated.insert(path);
+    }
+  }
+  for (const std::string& path : paths_of(options.validation)) {
+    if (seen.contains(path)) both.insert(path);
+  }
+  add(repeated, "named more than once in data.train and read once");
+  add(both, "in data.train and in data.validation: the validation loss is of text that the model is trained on");
+  return notes;
 }
 
 Prepared prepare(const PrepareOptions& options) {

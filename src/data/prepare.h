@@ -81,8 +81,9 @@ TokenFiles token_files(const PrepareOptions& options);
 // read or does not fit the model. Writes nothing.
 void check_sources(const PrepareOptions& options, Problems& problems);
 
-// unread_in_folders of the training and validation data.
-std::vector<std::string> unread_sources(const PrepareOptions& options);
+// Lines about what a user may not expect of the sources: unread_in_folders, files named more than once in data.train,
+// and files that are both training and validation data.
+std::vector<std::string> source_notes(const PrepareOptions& options);
 
 // UserError with all problems of all files; no token file is then written. Files in place are only checked: every id is
 // read.

@@ -309,6 +309,21 @@ TEST_F(PrepareTest, FindsFilesByGlobAndFolder) {
       unread_in_folders({"more", "more/*.csv"}, folder_.path("")).at(0).find("1 file of other types is not read (i"),
       more.size() + 2);
   EXPECT_TRUE(unread_in_folders({"more", "more/*.csv", "more/i.json", "sub"}, folder_.path("")).empty());
+
+  folder_.write("tree/a.txt", "a");
+  folder_.write("tree/x/b.txt", "b");
+  folder_.write("tree/x[1]/y/c.txt", "c");
+  EXPECT_EQ(names({"tree/**/*.txt"}), "a.txt b.txt c.txt ");
+  EXPECT_EQ(names({"tree/**"}), "a.txt b.txt c.txt ");
+  EXPECT_EQ(names({"**/y/*.txt"}), "c.txt ");
+  const PrepareOptions options{
+      .train = {"a.txt", "tree", "a.txt"}, .validation = {"tree/x/*.txt"}, .folder = folder_.path("")};
+  EXPECT_EQ(source_notes(options),
+            (std::vector<std::string>{
+                "1 file is named more than once in data.train and read once (" + folder_.path("a.txt") + ")",
+                "1 file is in data.train and in data.validation: the validation loss is of text that the model is "
+                "trained on (" +
+                    folder_.path("tree/x/b.txt") + ")"}));
 }
 
 TEST_F(PrepareTest, NamesACommandForFormatsThatItDoesNotRead) {

@@ -23,10 +23,46 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Paths that match a pattern, sorted.
+// The folder and all folders below it. `above`: as in add_files.
+void add_folders(const fs::path& folder, std::vector<fs::path>& above, std::vector<std::string>& folders) {
+  std::error_code ignored;
+  const fs::path resolved = fs::canonical(folder, ignored);
+  if (resolved.empty() || std::ranges::find(above, resolved) != above.end()) return;
+  above.push_back(resolved);
+  folders.push_back(folder.string());
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.is_directory(ignored)) add_folders(entry.path(), above, folders);
+  }
+  above.pop_back();
+}
+
+std::string escaped_for_glob(const std::string& path) {
+  std::string out;
+  for (const char c : path)
+    out += std::string_view("*?[]{}\\").find(c) != std::string_view::npos ? cat('\\', c) : cat(c);
+  return out;
+}
+
+// Paths that match a pattern, sorted. "**" between slashes is any number of folders, also none.
 std::vector<std::string> expand(const std::string& pattern) {
   std::error_code ignored;
   if (fs::exists(pattern, ignored)) return {pattern};  // a name may contain * or [
+  const std::size_t stars = pattern.find("/**");
+  if (stars != std::string::npos && (stars + 3 == pattern.size() || pattern[stars + 3] == '/')) {
+    const std::string rest = pattern.substr(stars + 3);
+    std::set<std::string> found;
+    for (const std::string& base : expand(pattern.substr(0, stars))) {
+      std::vector<std::string> folders;
+      std::vector<fs::path> above;
+      if (fs::is_directory(base, ignored)) add_folders(base, above, folders);
+      if (rest.empty()) folders.resize(std::min<std::size_t>(folders.size(), 1));  // a folder is read with all below it
+      for (const std::string& folder : folders) {
+        const auto inside = rest.empty() ? std::vector{folder} : expand(escaped_for_glob(folder) + rest);
+        found.insert(inside.begin(), inside.end());
+      }
+    }
+    return {found.begin(), found.end()};
+  }
   glob_t found{};
   std::vector<std::string> paths;
   if (::glob(pattern.c_str(), GLOB_BRACE, nullptr, &found) == 0) {
