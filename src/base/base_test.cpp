@@ -123,6 +123,10 @@ TEST(Problems, GroupsByCauseAndCountsTheRest) {
   EXPECT_EQ(problems.lines(),
             "missing tensor at t0\nmissing tensor at t1\nmissing tensor at t2\nmissing tensor at t3\n"
             "missing tensor at t4\nand 3 more: missing tensor\nother");
+  // A hint helps with its line alone: lines with hints are all shown.
+  Problems hints;
+  for (int i = 0; i < 8; ++i) hints.add({.what = "unknown key", .at = cat("k", i), .hint = cat("K", i)});
+  EXPECT_NE(hints.lines().find("unknown key at k7; try K7"), std::string::npos) << hints.lines();
   EXPECT_THROW(problems.throw_if_any(), UserError);
   EXPECT_NO_THROW(Problems{}.throw_if_any());
 }

@@ -35,14 +35,13 @@ std::string Problems::lines() const {
   std::string out;
   for (const std::string& cause : causes) {
     const auto& group = groups[cause];
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      if (!out.empty()) out += '\n';
-      if (i == kLinesPerCause) {
-        out += cat("and ", group.size() - i, " more: ", cause);
-        break;
-      }
-      out += group[i]->line();
+    int hints = 0, others = 0, left = 0;
+    for (const Problem* problem : group) {
+      const bool shown = problem->hint.empty() ? others++ < kLinesPerCause : hints++ < kHintsPerCause;
+      if (!shown) ++left;
+      if (shown) out += cat(out.empty() ? "" : "\n", problem->line());
     }
+    if (left > 0) out += cat("\nand ", left, " more: ", cause);
   }
   return out;
 }

@@ -65,7 +65,8 @@ class UserError : public Error {
 // Collects problems; prints at most five per cause, then `and N more`.
 class Problems {
  public:
-  static constexpr int kLinesPerCause = 5;
+  static constexpr int kLinesPerCause = 5;  // without a hint; a hint is help for its line alone
+  static constexpr int kHintsPerCause = 64;
 
   void add(Problem problem) { problems_.push_back(std::move(problem)); }
   void add(const Problems& others) {

@@ -72,6 +72,18 @@ Json answer_json(const OpenGeneration& input, const generate::Prompt& prompt, co
   return json;
 }
 
+// Suggests conversations where a model with a chat template got texts. `empty`: all answers were.
+void suggest_chat(const OpenGeneration& input, bool empty) {
+  const auto is_text = [](const generate::Prompt& prompt) { return !prompt.text.empty() && !prompt.chat; };
+  if (input.tokenizer == nullptr || !std::ranges::any_of(input.prompts, is_text)) return;
+  Problems ignored;
+  const std::string stored = train::stored_chat_template(input.open.recipe);
+  if (data::chat::open_chat_template(stored, input.open.tokenizer, "", "", ignored) == nullptr) return;
+  print("", cat(empty ? "the model answered nothing: " : "",
+                "a text prompt does not apply the chat template that this model has; --chat and prompts with "
+                "\"messages\" do"));
+}
+
 int run_one(OpenGeneration& input, bool as_json) {
   const bool as_text = input.tokenizer != nullptr && !as_json;
   const generate::Prompt& prompt = input.prompts[0];
@@ -100,6 +112,7 @@ int run_one(OpenGeneration& input, bool as_json) {
     for (const std::int32_t id : answer.ids) line += cat(line.empty() ? "" : ",", id);
     put(line + "\n");
   }
+  if (const bool empty = answer.ids.size() <= 1; empty || terminal_columns(STDERR_FILENO)) suggest_chat(input, empty);
   for (const std::string& note : generator.decoder().notes()) print("", note);
   if (as_text) print_rates(generator.counts());
   return 0;
@@ -175,7 +188,9 @@ int run_many(OpenGeneration& input, const GenerateOptions& options) {
   AnswerWriter writer(options.output);
   Generator generator(input);
   const std::size_t prompts = input.prompts.size();
+  bool empty = prompts > 0;
   const auto write = [&](std::size_t i, const Answer& answer) {
+    empty = empty && answer.ids.size() <= 1;
     writer.add(i, line_of(answer_json(input, input.prompts[i], answer, options.common.json)));
   };
   Progress progress(prompts);
@@ -191,6 +206,7 @@ int run_many(OpenGeneration& input, const GenerateOptions& options) {
     return writer.stop(prompts);
   }
   writer.commit();
+  if (empty) suggest_chat(input, empty);
   for (const std::string& note : generator.decoder().notes()) print("", note);
   print_rates(generator.counts());
   return 0;
@@ -257,15 +273,6 @@ int run_chat(OpenGeneration& input, const GenerateOptions& options) {
   return static_cast<int>(rejected && !typed ? ExitCode::bad_input : ExitCode::done);
 }
 
-// On a terminal, suggests --chat for a text prompt to a model with a chat template.
-void suggest_chat(const OpenGeneration& input, const GenerateOptions& options) {
-  if (!options.prompt || !terminal_columns(STDERR_FILENO) || input.tokenizer == nullptr) return;
-  Problems ignored;
-  const std::string stored = train::stored_chat_template(input.open.recipe);
-  if (data::chat::open_chat_template(stored, input.open.tokenizer, "", "", ignored) == nullptr) return;
-  print("", "--prompt does not apply the chat template that this model has; --chat does");
-}
-
 // Rejects an output that would overwrite the prompts.
 void check_output(const GenerateOptions& options, Problems& problems) {
   struct stat from {
@@ -317,7 +324,6 @@ int generate(const GenerateOptions& options) {
   if (!beyond.empty()) print("warning: ", beyond);
   if (options.chat) return run_chat(*input, options);
   if (!options.prompts.empty()) return run_many(*input, options);
-  suggest_chat(*input, options);
   return run_one(*input, options.common.json);
 }
 

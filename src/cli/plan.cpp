@@ -9,6 +9,7 @@
 #include "cli/doing.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "data/sources.h"
 #include "device/device.h"
 #include "models/families.h"
 #include "plan/disk.h"
@@ -74,6 +75,11 @@ int plan(const PlanOptions& options) {
   Problems problems;
   check_layout(recipe, world, problems);
   problems.throw_if_any();
+  // The data may be on another machine: a plan needs its size at most.
+  Problems data;
+  data::find_sources(recipe.data.train, recipe.folder, "data.train", data);
+  data::find_sources(recipe.data.validation, recipe.folder, "data.validation", data);
+  if (!data.empty()) print("warning: ", data.lines());
   return plan_here(recipe, world, options);
 }
 

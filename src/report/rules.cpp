@@ -18,7 +18,7 @@ constexpr std::int64_t kFirstSteps = 20;
 constexpr std::int64_t kBlock = 100;
 constexpr double kHighRate = 0.5;
 constexpr int kBlocks = 2, kRises = 2;
-constexpr double kOverfit = 1.01;
+constexpr double kOverfit = 0.01, kLeastRise = 0.02;  // of the validation loss; small sets differ by less, in nats
 constexpr std::size_t kTimes = 50, kFewestTimes = 3;
 constexpr double kStall = 10, kShortestStall = 30;
 
@@ -127,7 +127,8 @@ void Rules::overfitting(const StepMetrics& m) {
     train_at_lowest_ = train;
     overfit_ = false;
   }
-  const bool worse = validation > kOverfit * *lowest_validation_ && train < *train_at_lowest_;
+  const double rise = validation - *lowest_validation_;
+  const bool worse = rise > std::max(kOverfit * *lowest_validation_, kLeastRise) && train < *train_at_lowest_;
   if (rises_ >= kRises && worse && !overfit_) {
     overfit_ = true;
     add_finding(

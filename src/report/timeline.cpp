@@ -177,8 +177,8 @@ std::vector<RankTimeline> read_chrome_trace(const std::string& text, const std::
         throw UserError(
             Problem{.file = file, .what = "a span of a stream or instruction that the trace does not name"});
     }
-  } catch (const nlohmann::json::exception& error) {
-    throw UserError(Problem{.file = file, .what = "not a trace of hawser bench step --trace", .got = error.what()});
+  } catch (const nlohmann::json::exception&) {
+    throw UserError(Problem{.file = file, .what = "not a trace of hawser bench step --trace"});
   } catch (const std::logic_error&) {  // a malformed number, or a rank without instructions
     throw UserError(Problem{.file = file, .what = "not a trace of hawser bench step --trace"});
   }

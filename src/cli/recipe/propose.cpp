@@ -13,6 +13,7 @@
 #include "cli/doing.h"
 #include "cli/recipe/fit_machine.h"
 #include "cli/recipe/sample_data.h"
+#include "data/micro_batch.h"
 #include "data/packer.h"
 #include "data/sources.h"
 #include "device/device.h"
@@ -162,6 +163,23 @@ class Proposer {
     }
     if (!fixed("data.validation_fraction")) choose_validation();
     if (!fixed("data.sequence_length")) choose_length(model);
+    if (!fixed("data.max_documents")) choose_max_documents();
+  }
+
+  bool packs() const { return !sample_.empty() && recipe_.data.pack == Packing::documents; }
+
+  // More than the default where documents are so short that it would leave space in the sequences.
+  void choose_max_documents() {
+    if (!packs()) return;
+    const std::int64_t usual = data::max_documents_of(recipe_.data), length = recipe_.data.sequence_length;
+    std::int64_t wanted = usual;
+    while (wanted < length && sample_.sequences(length, 2 * wanted) < 0.98 * sample_.sequences(length, wanted))
+      wanted *= 2;
+    if (wanted == usual) return;
+    recipe_.data.max_documents = wanted;
+    why("data.max_documents", cat("the documents are short: the default of ", usual, " would fill sequences to ",
+                                  std::llround(100 * sample_.fill(length, usual)), "%, this one to ",
+                                  std::llround(100 * sample_.fill(length, wanted)), "%"));
   }
 
   void choose_validation() {
@@ -234,7 +252,10 @@ class Proposer {
   // Sequences of one epoch of training, without the held-out part.
   double epoch_sequences() const {
     const double held_out = recipe_.data.validation.empty() ? recipe_.data.validation_fraction : 0;
-    return std::max(1.0, sample_.tokens * (1 - held_out) / double(recipe_.data.sequence_length));
+    const std::int64_t length = recipe_.data.sequence_length;
+    const double all =
+        packs() ? sample_.sequences(length, data::max_documents_of(recipe_.data)) : sample_.tokens / double(length);
+    return std::max(1.0, all * (1 - held_out));
   }
 
   void choose_batch(std::int64_t length) {

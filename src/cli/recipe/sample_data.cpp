@@ -10,6 +10,7 @@
 #include "data/byte_reader.h"
 #include "data/jsonl.h"
 #include "data/open_lines.h"
+#include "data/packer.h"
 #include "data/prepare.h"
 #include "data/sources.h"
 #include "data/token_file.h"
@@ -244,6 +245,23 @@ std::int64_t DataSample::quantile(double share) const {
   if (lengths.empty()) return 0;
   const auto last = static_cast<double>(lengths.size() - 1);
   return lengths[static_cast<std::size_t>(std::ceil(share * last))];
+}
+
+double DataSample::sequences(std::int64_t length, std::int64_t max_documents) const {
+  std::vector<std::int32_t> pieces;
+  for (const std::int64_t tokens : lengths) {
+    // The last token of a document is only a target.
+    for (std::int64_t rest = tokens - 1; rest > 0; rest -= length) {
+      pieces.push_back(static_cast<std::int32_t>(std::min(rest, length)));
+    }
+  }
+  if (pieces.empty()) return 0;
+  const std::vector<std::int32_t> bins = data::best_fit(pieces, length, max_documents);
+  return (1.0 + *std::ranges::max_element(bins)) * documents / static_cast<double>(lengths.size());
+}
+
+double DataSample::fill(std::int64_t length, std::int64_t max_documents) const {
+  return std::min(1.0, tokens / std::max(1.0, sequences(length, max_documents) * static_cast<double>(length)));
 }
 
 DataSample sample_data(const Recipe& recipe, std::int64_t vocabulary) {
