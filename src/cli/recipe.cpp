@@ -44,6 +44,7 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, bool 
     for (Problem problem : wrong.all()) {  // one pattern at a time: the index in the list is meaningless
       problem.at = "--data";
       if (problem.hint.empty()) problem.hint = nearest_file(pattern);
+      if (problem.hint == pattern) problem.hint.clear();  // it exists, but is of another type
       problems.add(problem);
     }
     out.push_back(stays ? pattern : data::resolve_path(pattern, ""));

@@ -291,9 +291,9 @@ std::optional<FittingRanks> Forecaster::fitting_ranks() const {
   sharded.parallel.hybrid_shard_degree = 0;
   sharded.memory.activation_checkpointing = Checkpointing::automatic;
   sharded.memory.per_layer.clear();
-  for (const Recipe& base : {recipe_, sharded}) {
-    for (int world = static_cast<int>(std::bit_ceil(static_cast<unsigned>(world_) + 1));
-         world <= (target_.cuda ? kMaxGpus : kMaxProcesses); world *= 2) {
+  for (int world = static_cast<int>(std::bit_ceil(static_cast<unsigned>(world_) + 1));
+       world <= (target_.cuda ? kMaxGpus : kMaxProcesses); world *= 2) {
+    for (const Recipe& base : {recipe_, sharded}) {
       Recipe recipe = base;
       const int data_ranks = std::max(1, world / recipe.parallel.context_parallel_degree);
       recipe.train.global_batch_size =

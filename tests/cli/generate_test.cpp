@@ -216,11 +216,13 @@ TEST_F(Generate, AChatMarksAnswersThatAreCut) {
 }
 
 TEST_F(Generate, SuggestsAChatForAModelWithATemplate) {
-  const std::string hint = "hawser: --prompt does not apply the chat template that this model has; --chat does\n";
+  const std::string hint =
+      "a text prompt does not apply the chat template that this model has; --chat and prompts with \"messages\" do\n";
   const std::string generate = "generate --model model --max-tokens 2 --prompt x";
   EXPECT_EQ(on_terminal(generate).out.find(hint), std::string::npos) << "no template";
   write("model/chat_template.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
-  EXPECT_NE(on_terminal(generate).out.find(hint), std::string::npos);
+  const std::string out = on_terminal(generate).out;
+  EXPECT_NE(out.find(hint), std::string::npos) << out;
   EXPECT_EQ(hawser(generate).err.find(hint), std::string::npos) << "not on a terminal";
 }
 

@@ -163,23 +163,36 @@ class Proposer {
     }
     if (!fixed("data.validation_fraction")) choose_validation();
     if (!fixed("data.sequence_length")) choose_length(model);
+    expect_sequences();
     if (!fixed("data.max_documents")) choose_max_documents();
   }
 
   bool packs() const { return !sample_.empty() && recipe_.data.pack == Packing::documents; }
 
+  double sequences(std::int64_t max_documents) const {
+    return sample_.sequences(recipe_.data.sequence_length, max_documents, recipe_.data.long_documents);
+  }
+  long long percent_filled(std::int64_t max_documents) const {
+    return std::llround(100 * sample_.fill(recipe_.data.sequence_length, max_documents, recipe_.data.long_documents));
+  }
+
   // More than the default where documents are so short that it would leave space in the sequences.
   void choose_max_documents() {
     if (!packs()) return;
-    const std::int64_t usual = data::max_documents_of(recipe_.data), length = recipe_.data.sequence_length;
+    const std::int64_t usual = data::max_documents_of(recipe_.data);
     std::int64_t wanted = usual;
-    while (wanted < length && sample_.sequences(length, 2 * wanted) < 0.98 * sample_.sequences(length, wanted))
-      wanted *= 2;
+    while (wanted < recipe_.data.sequence_length && sequences(2 * wanted) < 0.98 * sequences(wanted)) wanted *= 2;
     if (wanted == usual) return;
     recipe_.data.max_documents = wanted;
     why("data.max_documents", cat("the documents are short: the default of ", usual, " would fill sequences to ",
-                                  std::llround(100 * sample_.fill(length, usual)), "%, this one to ",
-                                  std::llround(100 * sample_.fill(length, wanted)), "%"));
+                                  percent_filled(usual), "%, this one to ", percent_filled(wanted), "%"));
+  }
+
+  void expect_sequences() const {
+    if (!packs() || sequences(1) > 0) return;
+    throw UserError(Problem{.what = "every document is longer than data.sequence_length, and such ones are dropped",
+                            .at = "data.long_documents",
+                            .hint = "data.long_documents: split, or a larger data.sequence_length"});
   }
 
   void choose_validation() {
@@ -242,10 +255,11 @@ class Proposer {
     if (sample_.empty() || one_document() || recipe_.data.pack == Packing::chunks) return;
     const auto count = std::ranges::count_if(sample_.lengths, [&](std::int64_t n) { return data::is_long(n, length); });
     if (count == 0) return why("data.long_documents", "no document of the sample is longer than a sequence");
+    const double percent = 100.0 * double(count) / double(sample_.lengths.size());
     std::array<char, 32> share{};
-    std::snprintf(share.data(), share.size(), "%.2g%%", 100.0 * double(count) / double(sample_.lengths.size()));
+    std::snprintf(share.data(), share.size(), percent < 10 ? "%.2g%% of the" : "%.0f%% of the", percent);
     why("data.long_documents",
-        cat(share.data(), " of the documents are longer than a sequence",
+        cat(percent > 99.99 ? "all" : share.data(), " documents are longer than a sequence",
             sample_.answers_only() ? "; truncate keeps only their beginning, drop none of it" : ""));
   }
 
@@ -253,8 +267,7 @@ class Proposer {
   double epoch_sequences() const {
     const double held_out = recipe_.data.validation.empty() ? recipe_.data.validation_fraction : 0;
     const std::int64_t length = recipe_.data.sequence_length;
-    const double all =
-        packs() ? sample_.sequences(length, data::max_documents_of(recipe_.data)) : sample_.tokens / double(length);
+    const double all = packs() ? sequences(data::max_documents_of(recipe_.data)) : sample_.tokens / double(length);
     return std::max(1.0, all * (1 - held_out));
   }
 

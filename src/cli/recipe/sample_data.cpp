@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <set>
 
 #include "base/error.h"
@@ -247,21 +248,35 @@ std::int64_t DataSample::quantile(double share) const {
   return lengths[static_cast<std::size_t>(std::ceil(share * last))];
 }
 
-double DataSample::sequences(std::int64_t length, std::int64_t max_documents) const {
+namespace {
+
+// Targets of each sequence of a sample's documents, before packing. The last token of a document is only a target.
+std::vector<std::int32_t> pieces_of(const std::vector<std::int64_t>& lengths, std::int64_t length,
+                                    LongDocuments action) {
   std::vector<std::int32_t> pieces;
   for (const std::int64_t tokens : lengths) {
-    // The last token of a document is only a target.
-    for (std::int64_t rest = tokens - 1; rest > 0; rest -= length) {
-      pieces.push_back(static_cast<std::int32_t>(std::min(rest, length)));
-    }
+    if (action == LongDocuments::drop && data::is_long(tokens, length)) continue;
+    std::int64_t rest = tokens - 1;
+    if (action == LongDocuments::truncate) rest = std::min(rest, length);
+    for (; rest > 0; rest -= length) pieces.push_back(static_cast<std::int32_t>(std::min(rest, length)));
   }
+  return pieces;
+}
+
+}  // namespace
+
+double DataSample::sequences(std::int64_t length, std::int64_t max_documents, LongDocuments action) const {
+  const std::vector<std::int32_t> pieces = pieces_of(lengths, length, action);
   if (pieces.empty()) return 0;
   const std::vector<std::int32_t> bins = data::best_fit(pieces, length, max_documents);
   return (1.0 + *std::ranges::max_element(bins)) * documents / static_cast<double>(lengths.size());
 }
 
-double DataSample::fill(std::int64_t length, std::int64_t max_documents) const {
-  return std::min(1.0, tokens / std::max(1.0, sequences(length, max_documents) * static_cast<double>(length)));
+double DataSample::fill(std::int64_t length, std::int64_t max_documents, LongDocuments action) const {
+  const std::vector<std::int32_t> pieces = pieces_of(lengths, length, action);
+  const double covered =
+      std::accumulate(pieces.begin(), pieces.end(), 0.0) * documents / static_cast<double>(lengths.size());
+  return covered / std::max(1.0, sequences(length, max_documents, action) * static_cast<double>(length));
 }
 
 DataSample sample_data(const Recipe& recipe, std::int64_t vocabulary) {

@@ -25,9 +25,9 @@ struct DataSample {
   bool answers_only() const { return conversations || completions; }
   std::int64_t quantile(double share) const;  // quantile of the document lengths
   // Sequences of `length` tokens that all data fill when packed with at most `max_documents` in each, and the share of
-  // their tokens that documents cover.
-  double sequences(std::int64_t length, std::int64_t max_documents) const;
-  double fill(std::int64_t length, std::int64_t max_documents) const;
+  // their tokens that documents cover. `action`: what happens to documents longer than a sequence.
+  double sequences(std::int64_t length, std::int64_t max_documents, LongDocuments action) const;
+  double fill(std::int64_t length, std::int64_t max_documents, LongDocuments action) const;
 };
 
 // Reads a sample of the recipe's data.train, as `prepare` would: at most 16 sources, and 256 KiB of each, or one line
