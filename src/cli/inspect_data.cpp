@@ -154,17 +154,23 @@ void show_sample(const DataView& view, std::int64_t number, const Painter& paint
               {"tokens", sequence.length()},
               {"learned", sequence.targets()},
               {"documents", Json::array()}};
+  const std::vector<data::Origin> origins = view.set ? view.set->origins(index) : std::vector<data::Origin>();
   std::int64_t begin = 0;
   for (std::int64_t d = 0; d < documents; ++d) {
     const std::int64_t length = sequence.document_lengths[d];
-    text += paint.border(cat("document ", d + 1, " of ", documents, ", ", length, " tokens"));
+    const data::Origin* from = origins.empty() ? nullptr : &origins[static_cast<std::size_t>(d)];
+    const bool piece = from && length + 1 < from->tokens;
+    text += paint.border(cat("document ", d + 1, " of ", documents, ", ", length, " tokens",
+                             piece ? cat(": from token ", from->begin, " of a document of ", from->tokens) : ""));
     Json parts = Json::array();
     for (const Run& run : runs_of(view, sequence, begin, length)) {
       text += run.masked ? paint.masked(run.text) : run.text;
       parts.push_back({{"text", run.text}, {"tokens", run.tokens}, {"masked", run.masked}});
     }
     if (!text.ends_with('\n')) text += '\n';
-    sample["documents"].push_back({{"tokens", length}, {"parts", std::move(parts)}});
+    Json document{{"tokens", length}, {"parts", std::move(parts)}};
+    if (from) document["source"] = {{"document", from->document}, {"begin", from->begin}, {"tokens", from->tokens}};
+    sample["documents"].push_back(std::move(document));
     begin += length;
   }
   json.push_back(std::move(sample));

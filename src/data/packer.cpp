@@ -17,14 +17,9 @@ namespace {
 template <class Use>
 void each_piece(const TokenFile& file, std::int64_t length, LongDocuments long_documents, Use use) {
   for (std::int64_t i = 0; i < file.sequences(); ++i) {
-    const bool whole = long_documents == LongDocuments::split || !is_long(file.length(i), length);
-    if (!whole && long_documents == LongDocuments::drop) continue;
-    const std::int64_t end = file.begin(i) + file.length(i);
-    // A document's last token is only a target, so it is never a piece of its own.
-    for (std::int64_t at = file.begin(i); at + 1 < end; at += length) {
-      use(at, static_cast<std::int32_t>(std::min(length, end - at)), at + length < end);
-      if (!whole) break;
-    }
+    each_piece_of(file.length(i), length, long_documents, [&](std::int64_t at, std::int32_t tokens) {
+      use(file.begin(i) + at, tokens, at + length < file.length(i));
+    });
   }
 }
 
@@ -74,6 +69,20 @@ class PackedSequences final : public SequenceSet {
     }
     sequence.positions = positions_of(sequence.document_lengths);
     return sequence;
+  }
+
+  std::vector<Origin> origins(std::int64_t index) const override {
+    std::vector<Origin> origins;
+    for (std::int64_t p = first_[index]; p < first_[index + 1]; ++p) {
+      // The last document that begins at or before the piece.
+      std::int64_t low = 0, high = file_->sequences();
+      while (high - low > 1) {
+        const std::int64_t middle = low + (high - low) / 2;
+        (file_->begin(middle) <= pieces_[p].begin ? low : high) = middle;
+      }
+      origins.push_back({low, pieces_[p].begin - file_->begin(low), file_->length(low)});
+    }
+    return origins;
   }
 
   std::int64_t targets(std::int64_t index) const override {

@@ -25,6 +25,18 @@ inline bool is_long(std::int64_t tokens, std::int64_t length) {
   return tokens > length + 1;
 }
 
+// Calls use(begin, tokens of the piece) for each piece of a document of `tokens` tokens, in order.
+template <class Use>
+void each_piece_of(std::int64_t tokens, std::int64_t length, LongDocuments long_documents, Use use) {
+  const bool whole = long_documents == LongDocuments::split || !is_long(tokens, length);
+  if (!whole && long_documents == LongDocuments::drop) return;
+  // A document's last token is only a target, so it is never a piece of its own.
+  for (std::int64_t at = 0; at + 1 < tokens; at += length) {
+    use(at, static_cast<std::int32_t>(tokens - at < length ? tokens - at : length));
+    if (!whole) break;
+  }
+}
+
 // packed_sequences shuffles the pieces with this name of the random stream, and packs this number at a time.
 inline constexpr const char* kPackingName = "data/packing";
 inline constexpr std::size_t kPackingWindow = 65536;

@@ -23,6 +23,13 @@ struct Sequence {
   std::int64_t targets() const;  // number of labels that are not ignored
 };
 
+// Where a document of a sequence is from: it may be a piece of a longer one.
+struct Origin {
+  std::int64_t document = 0;  // index in the file
+  std::int64_t begin = 0;     // of the piece, in tokens of the document
+  std::int64_t tokens = 0;    // of the whole document
+};
+
 // Indexed sequences, each at most data.sequence_length tokens. Thread-safe.
 class SequenceSet {
  public:
@@ -32,6 +39,8 @@ class SequenceSet {
   // get(index).targets(), without reading the tokens if possible.
   virtual std::int64_t targets(std::int64_t index) const { return get(index).targets(); }
   virtual std::int64_t max_documents() const = 0;  // maximum in one sequence
+  // Of each document of a sequence; empty if the set does not know.
+  virtual std::vector<Origin> origins(std::int64_t /*index*/) const { return {}; }
 };
 
 // `pack: chunks`. The file's sequences as one running text, split every `length` tokens. The target of a row is the

@@ -89,6 +89,14 @@ TEST(PackedSequences, HoldEveryTokenOnceAndEveryTargetWithinItsDocument) {
     for (std::int64_t i = 0; i < set->size(); ++i) {
       const Sequence s = set->get(i);
       used += s.length();
+      const std::vector<Origin> origins = set->origins(i);
+      ASSERT_EQ(origins.size(), s.document_lengths.size());
+      std::size_t first = 0;
+      for (std::size_t d = 0; d < origins.size(); first += static_cast<std::size_t>(s.document_lengths[d++])) {
+        ASSERT_EQ(s.ids[first], file->begin(origins[d].document) + origins[d].begin);
+        ASSERT_EQ(origins[d].tokens, file->length(origins[d].document));
+        ASSERT_LE(origins[d].begin + s.document_lengths[d], origins[d].tokens);
+      }
       for (std::size_t row = 0; row < s.ids.size(); ++row) {
         ++seen[s.ids[row]];
         const std::int32_t target = s.ids[row] + 1;

@@ -250,15 +250,11 @@ std::int64_t DataSample::quantile(double share) const {
 
 namespace {
 
-// Targets of each sequence of a sample's documents, before packing. The last token of a document is only a target.
 std::vector<std::int32_t> pieces_of(const std::vector<std::int64_t>& lengths, std::int64_t length,
                                     LongDocuments action) {
   std::vector<std::int32_t> pieces;
   for (const std::int64_t tokens : lengths) {
-    if (action == LongDocuments::drop && data::is_long(tokens, length)) continue;
-    std::int64_t rest = tokens - 1;
-    if (action == LongDocuments::truncate) rest = std::min(rest, length);
-    for (; rest > 0; rest -= length) pieces.push_back(static_cast<std::int32_t>(std::min(rest, length)));
+    data::each_piece_of(tokens, length, action, [&](std::int64_t /*begin*/, std::int32_t of) { pieces.push_back(of); });
   }
   return pieces;
 }
