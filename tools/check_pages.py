@@ -211,7 +211,7 @@ def check_site(browser, site):
     page.context.close()
 
     page, _ = browser.open(site / "fine-tune.html", 1280, "light")
-    for start, wanted in (("$ hawser plan knots.yaml", "hawser plan knots.yaml --ranks 2"),
+    for start, wanted in (("$ hawser plan chandlery.yaml", "hawser plan chandlery.yaml"),
                           ("hawser recipe init", "hawser recipe init --model")):
         block = page.locator("div.highlight", has=page.locator("pre", has_text=start)).first
         block.hover()
