@@ -24,7 +24,15 @@ std::string tiles(const RunHistory& run, const RunFacts& facts) {
   std::string out = tile(fmt::format("{} / {}", done, facts.steps), "steps");
   if (run.last && run.last->targets != 0)
     out += tile(fmt::format("{:.4f}", run.last->loss), "training loss, last step");
-  if (run.last_validation) out += tile(fmt::format("{:.4f}", *run.last_validation), "validation loss, last");
+  if (run.last_validation) {
+    out += tile(fmt::format("{:.4f}", *run.last_validation),
+                run.initial_validation ? fmt::format("validation loss, last ({:.4f} at first)", *run.initial_validation)
+                                       : "validation loss, last");
+  }
+  if (run.lowest_validation && *run.lowest_validation < *run.last_validation) {
+    out += tile(fmt::format("{:.4f}", *run.lowest_validation),
+                fmt::format("lowest validation loss, step {}", run.lowest_step));
+  }
   if (run.seconds > 0) out += tile(format_count(run.all_tokens / run.seconds), "tokens per second, mean");
   if (run.last && run.last->model_flops_utilization) {
     out +=

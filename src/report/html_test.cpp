@@ -194,6 +194,23 @@ TEST(Html, ContainsTheRunAndLoadsNothing) {
   }
 }
 
+TEST(Html, ShowsTheFirstAndTheLowestValidationLoss) {
+  RunHistory history;
+  for (int step = 1; step <= 3; ++step) {
+    StepMetrics metrics = metrics_of(step);
+    if (step == 1) metrics.initial_validation_loss = 5.25;
+    metrics.validation_loss = step == 2 ? 3.5 : 4.5;
+    history.add(metrics);
+  }
+  const auto text = [&] { return html_report({.facts = facts(), .history = history, .ending = Ending::done}); };
+  EXPECT_NE(text().find("<b>4.5000</b><span>validation loss, last (5.2500 at first)</span>"), std::string::npos);
+  EXPECT_NE(text().find("<b>3.5000</b><span>lowest validation loss, step 2</span>"), std::string::npos);
+  StepMetrics lowest = metrics_of(4);
+  lowest.validation_loss = 3.25;
+  history.add(lowest);
+  EXPECT_EQ(text().find("lowest validation loss"), std::string::npos) << "it is the last one";
+}
+
 TEST(Html, ReportsEndingAndDisabledRules) {
   EXPECT_NE(page(facts(), 5, Ending::interrupted).find("stopped after step 5"), std::string::npos);
   EXPECT_NE(page(facts(), 5, Ending::diverged).find("diverged in step 5"), std::string::npos);

@@ -18,8 +18,18 @@ void RunHistory::add(const StepMetrics& m) {
   } else {
     ++skipped;
   }
-  if (m.initial_validation_loss) validation.add(0, *m.initial_validation_loss);
-  if (m.validation_loss) validation.add(m.step, *m.validation_loss), last_validation = m.validation_loss;
+  if (m.initial_validation_loss) {
+    validation.add(0, *m.initial_validation_loss);
+    initial_validation = m.initial_validation_loss;
+  }
+  if (m.validation_loss) {
+    validation.add(m.step, *m.validation_loss);
+    last_validation = m.validation_loss;
+    if (!lowest_validation || *m.validation_loss < *lowest_validation) {
+      lowest_validation = m.validation_loss;
+      lowest_step = m.step;
+    }
+  }
   rate.add(m.step, m.lr);
   tokens.add(m.step, m.tokens_per_second);
   if (m.model_flops_utilization) use.add(m.step, 100 * *m.model_flops_utilization);

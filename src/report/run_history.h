@@ -20,7 +20,8 @@ struct RunHistory {
   std::vector<Finding> findings;      // the first 200
   std::int64_t more_findings = 0;
   std::optional<StepMetrics> last;
-  std::optional<double> last_validation;
+  std::optional<double> initial_validation, last_validation, lowest_validation;
+  std::int64_t lowest_step = 0;  // of lowest_validation
   double seconds = 0, all_tokens = 0;
   std::int64_t targets = 0, skipped = 0;
 };
