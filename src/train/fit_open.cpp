@@ -68,10 +68,11 @@ std::shared_ptr<const data::SequenceSet> open_set(const Recipe& recipe, std::sha
                                 recipe.train.seed, vocabulary, recipe.data.long_documents);
 }
 
-// A note on the documents that do not fit in a sequence; "" if there are none.
+// A note on the documents that do not fit in a sequence; "" if there are none, or if splitting them loses no context of
+// an answer: plain text, for which run_summary says it.
 std::string long_documents_note(const Recipe& recipe, const data::TokenFile& file, const std::string& what) {
   const LongDocuments action = recipe.data.long_documents;
-  if (recipe.data.pack == Packing::chunks) return "";
+  if (recipe.data.pack == Packing::chunks || (action == LongDocuments::split && !file.has_labels())) return "";
   const std::int64_t length = recipe.data.sequence_length;
   return data::describe(data::long_statistics(file, length, action), file, length, action, what);
 }

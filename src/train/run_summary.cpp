@@ -34,10 +34,15 @@ std::string data_line(const RunPlace& place) {
   const Recipe& recipe = place.recipe;
   const data::TokenFile file(data::token_files(data::prepare_options(recipe)).train);
   const std::int64_t length = recipe.data.sequence_length;
-  const std::int64_t tokens = file.tokens() - data::long_statistics(file, length, recipe.data.long_documents).tokens;
+  const data::LongStatistics found = data::long_statistics(file, length, recipe.data.long_documents);
+  const std::int64_t tokens = file.tokens() - found.tokens;
+  const bool split = recipe.data.pack == Packing::documents && recipe.data.long_documents == LongDocuments::split;
   const double filled = static_cast<double>(tokens) / static_cast<double>(place.sequences * length);
   return cat(count(tokens), " tokens in ", count(place.sequences), place.sequences == 1 ? " sequence" : " sequences",
              " of ", length, fmt::format(" (packing efficiency {:.0f}%)", 100 * filled),
+             split && found.count > 0
+                 ? cat("; ", count(found.count), " of ", plural(file.sequences(), "document"), " are longer and split")
+                 : std::string(),
              place.validation_sequences > 0
                  ? cat("; evaluations of ", plural(place.validation_sequences, "held-out sequence"))
                  : std::string("; no validation data"));
