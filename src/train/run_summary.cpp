@@ -89,7 +89,7 @@ std::string output_line(const RunPlace& place) {
   const std::int64_t bytes = plan::checkpoint_bytes(place.session.model());
   return cat(output_folder(place.recipe), "; a checkpoint of ", format_bytes(Bytes(bytes)), " ", when, "at the end",
              place.validation_sequences > 0 && place.recipe.train.evaluate_every > 0
-                 ? "; best/ after each evaluation with a lower loss"
+                 ? "; best/ when an evaluation improves"
                  : "");
 }
 
