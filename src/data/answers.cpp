@@ -115,6 +115,18 @@ std::string unknown_role(const chat::List& messages, const std::string& chat_tem
   return "";
 }
 
+// The first message whose text is nowhere in the rendered conversation: "messages[0] (system)"; "" if there is none.
+// Some templates leave out what they have no place for, and the model would not learn what the user gave.
+std::string not_written(const chat::List& messages, const chat::Rendered& rendered) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const chat::Value* content = messages[i].dict().find("content");
+    const bool blank =
+        !content || !content->is_text() || content->text().bytes.find_first_not_of(" \t\r\n") == std::string::npos;
+    if (!blank && !rendered.contents[i]) return cat("messages[", i, "] (", role_of(messages[i]), ")");
+  }
+  return "";
+}
+
 }  // namespace
 
 Problems without_repeats(const Problems& problems) {
@@ -169,6 +181,10 @@ bool AnswerEncoder::encode(Line& line, const LinePlace& place, Problems& problem
   }
   try {
     const chat::Rendered rendered = template_->render(*line.chat);
+    if (const std::string left_out = not_written(line.chat->messages.list(), rendered); !left_out.empty()) {
+      return reject(cat("the chat template does not write ", left_out),
+                    "conversations without it, or another data.chat_template");
+    }
     tokenizer_.encode(rendered.text, line.ids, false);
     const std::vector<Range> answers = answers_of(rendered, line, line.ids);
     line.labels = labels_of(line.ids, answers, TokenPlaces(rendered.text, line.ids, tokenizer_));

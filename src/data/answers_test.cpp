@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/testing/temporary_folder.h"
 #include "data/chat/from_json.h"
 #include "data/token_file.h"
 
@@ -191,10 +192,27 @@ TEST(Answers, NeedNoEncodableProbeText) {
   EXPECT_EQ(ids_of("null", R"({"messages": [{"role": "assistant", "content": "bc"}]})").back(), 1);
 }
 
+TEST(Answers, RejectMessagesThatTheTemplateLeavesOut) {
+  const TemporaryFolder folder;
+  const std::string file =
+      folder.write("t.jinja", "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}");
+  const Learned leaves(kQuickstart, file);
+  EXPECT_EQ(
+      leaves(R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"},
+                                    {"role": "assistant", "content": "b"}]})"),
+      "f: the chat template does not write messages[0] (system) at line 7; try conversations without it, or another "
+      "data.chat_template");
+  EXPECT_EQ(leaves(R"({"messages": [{"role": "system", "content": " "}, {"role": "user", "content": "a"},
+                                    {"role": "assistant", "content": "b"}]})")
+                .find("does not write"),
+            std::string::npos)
+      << "there is nothing to write";
+}
+
 TEST(Answers, RejectBadConversations) {
   const Learned mistral(kQuickstart, "mistral-v3");
   EXPECT_EQ(mistral(R"({"messages": [{"role": "assistant", "content": "a"}]})"),
-            "f: chat template mistral-v3, line 7: after an optional system message, user and assistant must "
+            "f: chat template mistral-v3, line 8: after an optional system message, user and assistant must "
             "alternate, the user first at line 7");
   EXPECT_EQ(mistral(R"({"messages": [{"role": "user", "content": "a"}]})"),
             "f: no target tokens: the rendered conversation has no assistant turn at line 7");

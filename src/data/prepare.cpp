@@ -165,7 +165,8 @@ std::vector<std::string> source_notes(const PrepareOptions& options) {
   const auto paths_of = [&](const std::vector<std::string>& of) {
     Problems ignored;
     std::set<std::string> paths;
-    for (const Source& source : find_sources(of, options.folder, "", ignored)) paths.insert(source.path);
+    for (const Source& source : find_sources(of, options.folder, "", ignored))
+      paths.insert(source.kind == SourceKind::tokens ? source.path : resolved(source.path));
     return paths;
   };
   std::set<std::string> seen, repeated, both;

@@ -316,6 +316,14 @@ TEST_F(PrepareTest, FindsFilesByGlobAndFolder) {
   EXPECT_EQ(names({"tree/**/*.txt"}), "a.txt b.txt c.txt ");
   EXPECT_EQ(names({"tree/**"}), "a.txt b.txt c.txt ");
   EXPECT_EQ(names({"**/y/*.txt"}), "c.txt ");
+  fs::create_directory_symlink(folder_.path("tree/x"), folder_.path("linked"));
+  EXPECT_EQ(names({"tree/x", "linked", "linked/b.txt"}), "b.txt ") << "one file";
+  fs::create_symlink(folder_.path("gone"), folder_.path("linked/gone.txt"));
+  EXPECT_EQ(names({"linked"}), "b.txt ! cannot be read ");
+  fs::remove(folder_.path("linked/gone.txt"));
+  folder_.write("tree/x/.h.txt", "h");
+  EXPECT_EQ(names({"linked/.*"}), ".h.txt ");
+  fs::remove(folder_.path("tree/x/.h.txt"));
   const PrepareOptions options{
       .train = {"a.txt", "tree", "a.txt"}, .validation = {"tree/x/*.txt"}, .folder = folder_.path("")};
   EXPECT_EQ(source_notes(options),

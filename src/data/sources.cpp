@@ -43,6 +43,12 @@ std::string escaped_for_glob(const std::string& path) {
   return out;
 }
 
+// Whether a match of a glob is the folder itself or the one above it, which ".*" finds.
+bool is_dots(const std::string& path) {
+  const fs::path name = fs::path(path).filename();
+  return name == "." || name == "..";
+}
+
 // Paths that match a pattern, sorted. "**" between slashes is any number of folders, also none.
 std::vector<std::string> expand(const std::string& pattern) {
   std::error_code ignored;
@@ -69,6 +75,7 @@ std::vector<std::string> expand(const std::string& pattern) {
     paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   }
   ::globfree(&found);
+  std::erase_if(paths, is_dots);
   std::sort(paths.begin(), paths.end());
   return paths;
 }
@@ -83,7 +90,8 @@ struct FolderFiles {
   std::vector<std::string> read, other;  // other: not read from folders, but a reader or a converter exists
 };
 
-// Adds the files below `folder`. `above`: the resolved folders on the way to it, which a link may lead back to.
+// Adds the files below `folder`. A link to nothing with the name of a file that is read counts as one,
+// so that it is reported. `above`: the resolved folders on the way to it, which a link may lead back to.
 void add_files(const fs::path& folder, std::vector<fs::path>& above, FolderFiles& files) {
   std::error_code ignored;
   const fs::path resolved = fs::canonical(folder, ignored);
@@ -91,8 +99,12 @@ void add_files(const fs::path& folder, std::vector<fs::path>& above, FolderFiles
   above.push_back(resolved);
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     if (entry.is_directory(ignored)) add_files(entry.path(), above, files);
-    if (!entry.is_regular_file(ignored)) continue;
     const std::string path = entry.path().string();
+    if (entry.is_symlink(ignored) && !entry.exists(ignored)) {
+      if (is_read_from_folders(path)) files.read.push_back(path);
+      continue;
+    }
+    if (!entry.is_regular_file(ignored)) continue;
     if (is_read_from_folders(path)) {
       files.read.push_back(path);
     } else if (kind_by_name(path) || !unread_format(path).hint.empty()) {
@@ -169,6 +181,12 @@ std::optional<Source> token_source(const std::string& prefix) {
 
 }  // namespace
 
+std::string resolved(const std::string& path) {
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);
+  return error ? path : real.string();
+}
+
 std::optional<SourceKind> kind_by_name(const std::string& path) {
   const std::string name = without_compression(path);
   for (const char* ending : {".jsonl", ".ndjson", ".json", ".csv", ".tsv"}) {
@@ -230,7 +248,7 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
     }
     for (const std::string& path : paths) {
       const auto prefix = token_prefix(path, "");
-      if (!seen.insert(prefix.value_or(path)).second) continue;
+      if (!seen.insert(prefix.value_or(resolved(path))).second) continue;
       if (prefix) {
         if (const auto source = token_source(*prefix)) {
           sources.push_back(*source);
@@ -242,7 +260,9 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       std::error_code error;
       const auto kind = kind_by_name(path);
       const auto bytes = fs::file_size(path, error);
-      if (!kind) {
+      if (fs::is_symlink(path, error) && !fs::exists(path, error)) {
+        problems.add({.file = path, .what = "cannot be read", .at = at});
+      } else if (!kind) {
         const fs::path file(path);
         const bool half = file.extension() == ".bin" || file.extension() == ".idx";
         Problem problem = unread_format(path);

@@ -44,6 +44,9 @@ bool is_token_prefix(const std::string& pattern, const std::string& folder);
 // relative to `folder`, if that token file exists; nullopt otherwise.
 std::optional<std::string> token_prefix(const std::string& path, const std::string& folder);
 
+// The path without links; the path itself if it does not exist. Sources are equal if this is.
+std::string resolved(const std::string& path);
+
 // `path` relative to `folder`, as an absolute path without ".."; ~ is the home folder.
 std::string resolve_path(const std::string& path, const std::string& folder);
 

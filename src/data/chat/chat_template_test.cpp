@@ -29,11 +29,16 @@ std::vector<Range> ranges_of(const Json& list) {
   return out;
 }
 
+constexpr const char* kMistral3 = "built-in mistral-v3";
+
 // Compares the texts of a template for one group of conversations; returns the number of texts.
 int check(const ChatTemplate& with, const std::string& group, const Json& expected, const std::string& what) {
   int texts = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
     const Json& one = golden()[group][i / 2];
+    if (what == kMistral3 && one["messages"].front()["role"] == "system" && one["messages"].back()["role"] != "user") {
+      continue;  // the published template leaves the system message out; see TheSystemMessageOfMistralIsWritten
+    }
     const Conversation conversation{from_json(one["messages"]),
                                     one["tools"].is_null() ? Value() : from_json(one["tools"])};
     const std::string where = what + ", " + group + " " + std::to_string(i);
@@ -71,7 +76,7 @@ TEST(ChatTemplate, BuiltInTemplatesMatchThoseOfTheModels) {
     Problems problems;
     const auto named = open_chat_template(of["named"], "", "", "data.chat_template", problems);
     ASSERT_TRUE(named) << problems.lines();
-    texts += check(*named, "plain", of["plain"], name);
+    texts += check(*named, "plain", of["plain"], "built-in " + name);
   }
   EXPECT_GT(texts, 400);
 }
@@ -315,6 +320,15 @@ TEST(ChatTemplate, WritesNoContentAsPythonPrintsIt) {
       "<{{ p.type }}>{{ p.text }}{% endfor %}{% endif %}{% endfor %}";
   EXPECT_EQ(render(reads, asked(parts)).text, "<text>one<text>twoso");
   EXPECT_EQ(render(reads, asked(image)).text, "<text>one<image>so");
+}
+
+// As mistral-common encodes it: before the last question, also if that is answered.
+TEST(ChatTemplate, TheSystemMessageOfMistralIsWritten) {
+  const std::string asked = R"([{"role": "system", "content": "S"}, {"role": "user", "content": "a"},
+                                {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"})";
+  EXPECT_EQ(contents_of("mistral-v3", asked + "]"), "<s>[INST] a[/INST] b</s>[INST] S\n\nc[/INST]");
+  EXPECT_EQ(contents_of("mistral-v3", asked + R"(, {"role": "assistant", "content": "d"}])"),
+            "<s>[INST] a[/INST] b</s>[INST] S\n\nc[/INST] d</s>");
 }
 
 TEST(ChatTemplate, OpensByNameByFileAndNextToTheTokenizer) {

@@ -122,17 +122,19 @@ constexpr char kMistral1[] = R"({%- set system, rest = none, messages -%}
   {%- endif -%}
 {%- endfor -%})";
 
-// The system message is prepended to the last question.
+// The system message is prepended to the last question (mistral-common's encoding), also if an answer follows: the
+// published Jinja templates then leave it out.
 constexpr char kMistral3[] = R"({%- if tools -%}{{ raise_exception('this named template knows no tools') }}{%- endif -%}
 {%- set system, rest = none, messages -%}
 {%- if messages[0].role == 'system' -%}{%- set system, rest = messages[0].content, messages[1:] -%}{%- endif -%}
+{%- set last = rest | length - (1 if rest and rest[-1].role == 'user' else 2) -%}
 {{- bos_token -}}
 {%- for m in rest -%}
   {%- if (m.role == 'user') != (loop.index is odd) -%}
     {{- raise_exception('after an optional system message, user and assistant must alternate, the user first') -}}
   {%- endif -%}
   {%- if m.role == 'user' -%}
-    {{- '[INST] ' + (system + '\n\n' if loop.last and system is string else '') + m.content + '[/INST]' -}}
+    {{- '[INST] ' + (system + '\n\n' if loop.index0 == last and system is string else '') + m.content + '[/INST]' -}}
   {%- else -%}
     {{- ' ' + m.content | trim + eos_token -}}
   {%- endif -%}
