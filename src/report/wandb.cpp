@@ -145,11 +145,12 @@ Wandb::Wandb(const WandbOptions& options, const RunFacts& facts) : start_(unix_t
   const std::vector<std::string> earlier = runs_in(options.folder);
   std::string name = new_name();
   if (options.resumed_step > 0) {
-    if (!earlier.empty()) name = earlier.back();
-    bool first = true;
+    std::int64_t known = 0;
     read_metrics(options.metrics_file, [&](const StepMetrics& metrics) {
-      if (std::exchange(first, false) && metrics.time > 0) start_ = metrics.time - metrics.step_seconds;
+      if (known++ == 0 && metrics.time > 0) start_ = metrics.time - metrics.step_seconds;
     });
+    // Without all its steps, writing the run again would lose the others: it stays, and a new one begins.
+    if (!earlier.empty() && known >= options.resumed_step) name = earlier.back();
   } else {
     for (const std::string& other : earlier) checkpoint::remove_tree(options.folder + "/" + other);
   }

@@ -23,7 +23,8 @@ struct WandbOptions {
   std::string folder;
   std::string project;
   // The last step before a resume, and the file with its steps. A resumed run continues the id of the run in `folder`
-  // and writes all steps again, so that the file has each step once. 0: a new run; runs in `folder` are removed.
+  // and writes all steps again, so that the file has each step once. If metrics_file lacks steps, the earlier run stays
+  // as it is and the resumed one gets a new id. 0: a new run; runs in `folder` are removed.
   std::int64_t resumed_step = 0;
   std::string metrics_file;
 };

@@ -194,6 +194,19 @@ TEST_F(WandbTest, AResumedRunHasEachStepOnce) {
   EXPECT_EQ(all(2).size(), 1u);
 }
 
+TEST_F(WandbTest, AResumeWithoutMetricsKeepsTheEarlierRun) {
+  { Wandb(options(), facts()).step(metrics_of(1)); }
+  const std::string run = only_run(), before = read_file(file_of(run));
+  std::string other;
+  {
+    Wandb wandb(options(1), facts());
+    other = wandb.path();
+    wandb.step(metrics_of(2));
+  }
+  EXPECT_NE(other, run);
+  EXPECT_EQ(read_file(file_of(run)), before);
+}
+
 TEST_F(WandbTest, AFolderThatCannotBeWrittenIsTheUsersError) {
   std::ofstream(folder_.path("wandb")) << "a file";
   EXPECT_THROW(Wandb(options(), facts()), UserError);

@@ -322,13 +322,13 @@ void FitRun::resume() {
   phase("reading weights");
   if (checkpoint) {
     done_ = checkpoint->step();
-    saver_->resumed(done_);
-    result_.checkpoint = checkpoint->folder();
     const RunState state = run_state_of(checkpoint->metadata());
+    if (validation_) unfinished_evaluation_ = state.unfinished_evaluation;
+    saver_->resumed(done_, !unfinished_evaluation_.empty());
+    result_.checkpoint = checkpoint->folder();
     if (same_validation(state.validation, validation_identity_)) {
       result_.initial_validation_loss = state.initial_validation_loss;
     }
-    if (validation_) unfinished_evaluation_ = state.unfinished_evaluation;
     log(cat("resuming from ", checkpoint->folder(), " (step ", done_, ")",
             unfinished_evaluation_.empty() ? "" : ", with the evaluation that the stop interrupted"));
   } else {

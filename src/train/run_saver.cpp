@@ -13,7 +13,12 @@
 namespace hawser::train {
 
 RunSaver::RunSaver(const Recipe& recipe, comm::World* world, Session& session, int ranks_here, RunSaverHooks hooks)
-    : recipe_(recipe), world_(world), session_(session), hooks_(std::move(hooks)), last_save_(Clock::now()) {
+    : recipe_(recipe),
+      world_(world),
+      session_(session),
+      hooks_(std::move(hooks)),
+      keeps_best_(recipe.train.evaluate_every > 0),
+      last_save_(Clock::now()) {
   if (plan::saves_asynchronously(recipe)) reserve(ranks_here);
 }
 
@@ -99,15 +104,16 @@ void RunSaver::take(std::int64_t step, const Event& step_end, const std::functio
 void RunSaver::evaluated(std::int64_t step, double loss) {
   evaluated_step_ = step;
   evaluated_loss_ = loss;
-  if (recipe_.train.evaluate_every == 0) return;
+  if (!keeps_best_) return;
   if (loss >= best_loss_) return;
   best_loss_ = loss;
   best_step_ = step;
 }
 
-void RunSaver::resumed(std::int64_t step) {
+void RunSaver::resumed(std::int64_t step, bool evaluates) {
   saved_step_ = step;
-  if (recipe_.train.evaluate_every == 0) return;
+  keeps_best_ = keeps_best_ || evaluates;
+  if (!keeps_best_) return;
   const std::string text = on_rank_zero(world_, [&]() -> std::string {
     const auto loss = restore_best(recipe_, hooks_.validation, hooks_.log);
     return loss ? fmt::format("{:a}", *loss) : "";

@@ -78,8 +78,8 @@ class RunSaver {
   // Waits for a running save and throws its error. Every rank calls it.
   void settle();
 
-  // The run resumes from this checkpoint. Every rank calls it.
-  void resumed(std::int64_t step);
+  // The run resumes from this checkpoint, and first evaluates it if `evaluates`. Every rank calls it.
+  void resumed(std::int64_t step, bool evaluates);
   std::int64_t saved_step() const { return saved_step_; }  // of the last complete checkpoint; -1: none
   const SaveTimes& times() const { return times_; }
   // The lowest validation loss so far, whose checkpoint is OUTPUT/best; nullopt without one.
@@ -110,6 +110,7 @@ class RunSaver {
   std::int64_t saved_step_ = -1;
   std::int64_t best_step_ = -1, evaluated_step_ = -1;
   double best_loss_ = std::numeric_limits<double>::infinity(), evaluated_loss_ = 0;
+  bool keeps_best_;  // evaluations decide which checkpoint OUTPUT/best is
   bool due_by_time_ = false, reported_slow_ = false;
   Clock::time_point last_save_, started_;
   SaveTimes times_;
