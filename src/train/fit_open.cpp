@@ -317,7 +317,11 @@ void FitRun::resume() {
   }
   if (!checkpoint) {  // with --resume, too: `best` may exist without other checkpoints
     const std::string earlier = on_rank_zero(world_, [&] { return set_aside_earlier(recipe_); });
-    if (!earlier.empty()) log("moved the files of an earlier run to " + earlier);
+    if (!earlier.empty()) {
+      const bool resumable = checkpoint::exists(earlier + "/checkpoints");
+      log(cat("moved the files of an earlier run to ", earlier,
+              resumable ? cat("; to continue that run instead: --set output=", earlier, " --resume") : ""));
+    }
   }
   phase("reading weights");
   if (checkpoint) {

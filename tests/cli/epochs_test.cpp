@@ -148,7 +148,8 @@ TEST_F(Epochs, FitPrintsItsSettingsFirstAndTheNextCommandsLast) {
   const std::string begin = "\n" + fit.err.substr(0, first);
   for (const char* pattern :
        {"\nmodel   tied: llama, [0-9.]+K parameters, all trained; computes in float32\n",
-        "\ndata    [0-9]+ tokens in [0-9]+ sequences of 24 \\(packing efficiency [0-9]+%\\); evaluations of [0-9]+ "
+        "\ndata    [0-9]+ tokens in [0-9]+ sequences of 24 \\(packing efficiency [0-9]+%\\); [0-9]+ of [0-9]+ "
+        "documents are longer and split; evaluations of [0-9]+ "
         "held-out sequences?\n",
         "\nsteps   [0-9]+ of 4 sequences \\(96 tokens\\), 1[.][0-9]+ epochs; learning rate 0.01, cosine decay to 0\n",
         "\nranks   2 ranks on the CPU, [0-9]+ threads? each, state sharded over 2, 2 micro-batches per step; [0-9.]+ "
