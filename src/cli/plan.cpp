@@ -59,10 +59,10 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
     std::fputs(printable(plan::plan_text(recipe, model, target, forecast, facts), Newlines::keep).c_str(), stdout);
   }
   // The data may be on another machine: a plan needs its size at most.
-  Problems data;
-  data::find_sources(recipe.data.train, recipe.folder, "data.train", data);
-  data::find_sources(recipe.data.validation, recipe.folder, "data.validation", data);
-  if (!data.empty()) print("warning: ", data.lines());
+  Problems missing;
+  data::find_sources(recipe.data.train, recipe.folder, "data.train", missing);
+  data::find_sources(recipe.data.validation, recipe.folder, "data.validation", missing);
+  if (!missing.empty()) print("warning: ", missing.lines());
   if (facts.free_disk && facts.disk.total() > *facts.free_disk) {
     print("warning: ", cat("the run takes up to ", format_bytes(Bytes(facts.disk.total())), " of disk, and ",
                            format_bytes(Bytes(*facts.free_disk)), " are free for ", recipe.output, "; try ",

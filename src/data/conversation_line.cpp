@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
+#include "data/ascii.h"
 #include "data/chat/from_json.h"
 
 namespace hawser::data {
@@ -21,8 +21,7 @@ const Json* find(const Json& object, std::string_view key) {
 
 // The role of templates for the names that data sets use; other roles as they are.
 std::string role_of(const std::string& name) {
-  std::string lower = name;
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string lower = lower_case(name);
   if (std::ranges::find(kUserNames, lower) != kUserNames.end()) return "user";
   if (std::ranges::find(kAssistantNames, lower) != kAssistantNames.end()) return "assistant";
   const bool usual = lower == "user" || lower == "assistant" || lower == "system" || lower == "tool";

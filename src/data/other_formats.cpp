@@ -1,9 +1,10 @@
 #include "data/other_formats.h"
 
 #include <array>
-#include <cctype>
 #include <filesystem>
 #include <string_view>
+
+#include "data/ascii.h"
 
 namespace hawser::data {
 namespace {
@@ -48,8 +49,7 @@ std::string replaced(std::string_view text, std::string_view from, const std::st
 }  // namespace
 
 Problem unread_format(const std::string& path) {
-  std::string lower = path;
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string lower = lower_case(path);
   Problem problem{.file = path,
                   .what = "unknown file type",
                   .expected = ".jsonl, .json, .csv, .tsv or .txt, also .gz or .zst, or a token file"};

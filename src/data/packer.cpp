@@ -33,11 +33,9 @@ class PackedSequences final : public SequenceSet {
       cut.push_back({begin, tokens, continues});
     });
     if (cut.empty()) {
-      const bool dropped = !piece_lengths(*file_, length).empty();
-      throw UserError({.file = file_->prefix() + ".bin",
-                       .what = dropped ? "every document is longer than data.sequence_length, and such ones are dropped"
-                                       : "no document of two tokens or more",
-                       .hint = dropped ? "a longer data.sequence_length, or data.long_documents: split" : ""});
+      const std::string path = file_->prefix() + ".bin";
+      if (!piece_lengths(*file_, length).empty()) throw UserError(all_dropped(path, ""));
+      throw UserError({.file = path, .what = "no document of two tokens or more"});
     }
     const Shuffle shuffle(seed, kPackingName, static_cast<std::int64_t>(cut.size()));
     for (std::size_t from = 0; from < cut.size(); from += kPackingWindow) {
@@ -145,6 +143,13 @@ std::vector<std::int32_t> best_fit(std::span<const std::int32_t> lengths, std::i
     if (++pieces[bin] < max_pieces && space > length) open.insert({space - length, bin});
   }
   return bins;
+}
+
+Problem all_dropped(const std::string& file, const std::string& at) {
+  return {.file = file,
+          .what = "every document is longer than data.sequence_length, and such ones are dropped",
+          .at = at,
+          .hint = "a longer data.sequence_length, or data.long_documents: split"};
 }
 
 std::vector<std::int32_t> piece_lengths(const TokenFile& file, std::int64_t length, LongDocuments long_documents) {

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/recipe.h"
 #include "data/token_file.h"
 
@@ -36,6 +38,9 @@ void each_piece_of(std::int64_t tokens, std::int64_t length, LongDocuments long_
     if (!whole) break;
   }
 }
+
+// The problem of data of which `long_documents: drop` leaves nothing.
+Problem all_dropped(const std::string& file, const std::string& at);
 
 // packed_sequences shuffles the pieces with this name of the random stream, and packs this number at a time.
 inline constexpr const char* kPackingName = "data/packing";

@@ -166,7 +166,7 @@ std::vector<std::string> source_notes(const PrepareOptions& options) {
     Problems ignored;
     std::set<std::string> paths;
     for (const Source& source : find_sources(of, options.folder, "", ignored))
-      paths.insert(source.kind == SourceKind::tokens ? source.path : resolved(source.path));
+      paths.insert(source.kind == SourceKind::tokens ? source.path : without_links(source.path));
     return paths;
   };
   std::set<std::string> seen, repeated, both;

@@ -23,17 +23,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder and all folders below it. `above`: as in add_files.
-void add_folders(const fs::path& folder, std::vector<fs::path>& above, std::vector<std::string>& folders) {
+// `above`: the folders on the way to `folder` without links, since a link may lead back to one of them.
+void add_folders(const std::string& folder, std::vector<std::string>& above, std::vector<std::string>& folders) {
+  const std::string real = without_links(folder);
+  if (std::ranges::find(above, real) != above.end()) return;
+  above.push_back(real);
+  folders.push_back(folder);
   std::error_code ignored;
-  const fs::path resolved = fs::canonical(folder, ignored);
-  if (resolved.empty() || std::ranges::find(above, resolved) != above.end()) return;
-  above.push_back(resolved);
-  folders.push_back(folder.string());
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.is_directory(ignored)) add_folders(entry.path(), above, folders);
+    if (entry.is_directory(ignored)) add_folders(entry.path().string(), above, folders);
   }
   above.pop_back();
+}
+
+// The folder and all folders below it, links followed.
+std::vector<std::string> folders_under(const std::string& folder) {
+  std::vector<std::string> above, folders;
+  add_folders(folder, above, folders);
+  return folders;
 }
 
 std::string escaped_for_glob(const std::string& path) {
@@ -58,12 +65,13 @@ std::vector<std::string> expand(const std::string& pattern) {
     const std::string rest = pattern.substr(stars + 3);
     std::set<std::string> found;
     for (const std::string& base : expand(pattern.substr(0, stars))) {
-      std::vector<std::string> folders;
-      std::vector<fs::path> above;
-      if (fs::is_directory(base, ignored)) add_folders(base, above, folders);
-      if (rest.empty()) folders.resize(std::min<std::size_t>(folders.size(), 1));  // a folder is read with all below it
-      for (const std::string& folder : folders) {
-        const auto inside = rest.empty() ? std::vector{folder} : expand(escaped_for_glob(folder) + rest);
+      if (!fs::is_directory(base, ignored)) continue;
+      if (rest.empty()) {
+        found.insert(base);  // a folder is read with all below it
+        continue;
+      }
+      for (const std::string& folder : folders_under(base)) {
+        const auto inside = expand(escaped_for_glob(folder) + rest);
         found.insert(inside.begin(), inside.end());
       }
     }
@@ -90,34 +98,23 @@ struct FolderFiles {
   std::vector<std::string> read, other;  // other: not read from folders, but a reader or a converter exists
 };
 
-// Adds the files below `folder`. A link to nothing with the name of a file that is read counts as one,
-// so that it is reported. `above`: the resolved folders on the way to it, which a link may lead back to.
-void add_files(const fs::path& folder, std::vector<fs::path>& above, FolderFiles& files) {
-  std::error_code ignored;
-  const fs::path resolved = fs::canonical(folder, ignored);
-  if (resolved.empty() || std::ranges::find(above, resolved) != above.end()) return;
-  above.push_back(resolved);
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.is_directory(ignored)) add_files(entry.path(), above, files);
-    const std::string path = entry.path().string();
-    if (entry.is_symlink(ignored) && !entry.exists(ignored)) {
-      if (is_read_from_folders(path)) files.read.push_back(path);
-      continue;
-    }
-    if (!entry.is_regular_file(ignored)) continue;
-    if (is_read_from_folders(path)) {
-      files.read.push_back(path);
-    } else if (kind_by_name(path) || !unread_format(path).hint.empty()) {
-      files.other.push_back(path);
-    }
-  }
-  above.pop_back();
-}
-
+// The files below `folder`, sorted. A link to nothing with the name of a file that is read counts as one, so that it is
+// reported.
 FolderFiles files_under(const std::string& folder) {
   FolderFiles files;
-  std::vector<fs::path> above;
-  add_files(folder, above, files);
+  for (const std::string& inside : folders_under(folder)) {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(inside, ignored)) {
+      const std::string path = entry.path().string();
+      const bool broken = entry.is_symlink(ignored) && !entry.exists(ignored);
+      if (!broken && !entry.is_regular_file(ignored)) continue;
+      if (is_read_from_folders(path)) {
+        files.read.push_back(path);
+      } else if (!broken && (kind_by_name(path) || !unread_format(path).hint.empty())) {
+        files.other.push_back(path);
+      }
+    }
+  }
   std::ranges::sort(files.read);
   std::ranges::sort(files.other);
   return files;
@@ -181,7 +178,7 @@ std::optional<Source> token_source(const std::string& prefix) {
 
 }  // namespace
 
-std::string resolved(const std::string& path) {
+std::string without_links(const std::string& path) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
   return error ? path : real.string();
@@ -248,7 +245,7 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
     }
     for (const std::string& path : paths) {
       const auto prefix = token_prefix(path, "");
-      if (!seen.insert(prefix.value_or(resolved(path))).second) continue;
+      if (!seen.insert(prefix.value_or(without_links(path))).second) continue;
       if (prefix) {
         if (const auto source = token_source(*prefix)) {
           sources.push_back(*source);

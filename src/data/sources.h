@@ -45,7 +45,7 @@ bool is_token_prefix(const std::string& pattern, const std::string& folder);
 std::optional<std::string> token_prefix(const std::string& path, const std::string& folder);
 
 // The path without links; the path itself if it does not exist. Sources are equal if this is.
-std::string resolved(const std::string& path);
+std::string without_links(const std::string& path);
 
 // `path` relative to `folder`, as an absolute path without ".."; ~ is the home folder.
 std::string resolve_path(const std::string& path, const std::string& folder);

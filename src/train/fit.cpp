@@ -51,18 +51,17 @@ void FitRun::remark(const std::string& line) {
 }
 
 void FitRun::finish_evaluation() {
-  auto metrics = report::from_json(unfinished_evaluation_);
-  if (!metrics || metrics->step != done_ || !validation_) return;
-  metrics->validation_loss = evaluate();
-  if (watch_) watch_->step(*metrics);  // its line was left out when the files were opened
+  report::StepMetrics metrics = *unfinished_evaluation_;
+  metrics.validation_loss = evaluate();
+  if (watch_) watch_->step(metrics);  // its line was left out when the files were opened
   if (result_.interrupted) return;
-  unfinished_evaluation_.clear();
+  unfinished_evaluation_.reset();
   phase(cat("saving step ", done_), "saving");
   saver_->save_again(done_);
 }
 
 void FitRun::train() {
-  if (!unfinished_evaluation_.empty()) {
+  if (unfinished_evaluation_) {
     finish_evaluation();
     if (result_.interrupted) return;
     if (done_ >= total_steps()) return;
@@ -181,7 +180,7 @@ void FitRun::retire(bool evaluate_after) {
   if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) diverged(metrics);
   if (evaluate_after && in_flight_.empty()) {
     metrics.validation_loss = evaluate();
-    if (validation_ && !metrics.validation_loss) unfinished_evaluation_ = report::to_json(metrics);
+    if (result_.interrupted) unfinished_evaluation_ = metrics;
   }
   if (metrics.targets > 0) result_.train_loss = metrics.loss;
   result_.steps = pending.step;
@@ -246,7 +245,7 @@ RunState FitRun::state_of(std::int64_t step) {
           .data = data_identity_,
           .compute = to_string(layout_.compute),
           .initial_validation_loss = result_.initial_validation_loss,
-          .unfinished_evaluation = unfinished_evaluation_,
+          .unfinished_evaluation = unfinished_evaluation_ ? report::to_json(*unfinished_evaluation_) : "",
           .validation = validation_identity_,
           .gemm_algorithms = ops::gemm_choices(session_->stream()),
           .tokenizer_files = tokenizer_files_};

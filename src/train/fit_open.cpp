@@ -327,14 +327,15 @@ void FitRun::resume() {
   if (checkpoint) {
     done_ = checkpoint->step();
     const RunState state = run_state_of(checkpoint->metadata());
-    if (validation_) unfinished_evaluation_ = state.unfinished_evaluation;
-    saver_->resumed(done_, !unfinished_evaluation_.empty());
+    if (validation_) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
+    if (unfinished_evaluation_ && unfinished_evaluation_->step != done_) unfinished_evaluation_.reset();
+    saver_->resumed(done_, unfinished_evaluation_.has_value());
     result_.checkpoint = checkpoint->folder();
     if (same_validation(state.validation, validation_identity_)) {
       result_.initial_validation_loss = state.initial_validation_loss;
     }
     log(cat("resuming from ", checkpoint->folder(), " (step ", done_, ")",
-            unfinished_evaluation_.empty() ? "" : ", with the evaluation that the stop interrupted"));
+            !unfinished_evaluation_ ? "" : ", with the evaluation that the stop interrupted"));
   } else {
     take_time(world_, [&] {
       if (open_.weights) {
@@ -352,7 +353,7 @@ void FitRun::resume() {
   const int ranks = world_ != nullptr ? world_->size() : 1;
   peak_flops_ =
       peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "", layout_.compute, ranks);
-  const std::int64_t reported = unfinished_evaluation_.empty() ? done_ : done_ - 1;
+  const std::int64_t reported = unfinished_evaluation_ ? done_ - 1 : done_;
   watch_ = std::make_unique<RunWatch>(recipe_, run_facts(run_place()), reported, phases_,
                                       [this](const std::string& line) { log(line); });
 }

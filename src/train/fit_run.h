@@ -109,7 +109,7 @@ class FitRun {
   std::string tokenizer_;                            // its path; "": none
   std::string data_identity_, validation_identity_;  // RunState::data and RunState::validation
   std::vector<checkpoint::Attachment> tokenizer_files_;
-  std::string unfinished_evaluation_;  // RunState::unfinished_evaluation
+  std::optional<report::StepMetrics> unfinished_evaluation_;  // RunState::unfinished_evaluation
   plan::Layout layout_;
   data::BatchLayout batch_layout_;
   std::shared_ptr<const data::BatchLoader> loader_, validation_;

@@ -190,9 +190,7 @@ class Proposer {
 
   void expect_sequences() const {
     if (!packs() || sequences(1) > 0) return;
-    throw UserError(Problem{.what = "every document is longer than data.sequence_length, and such ones are dropped",
-                            .at = "data.long_documents",
-                            .hint = "data.long_documents: split, or a larger data.sequence_length"});
+    throw UserError(data::all_dropped("", "data.long_documents"));
   }
 
   void choose_validation() {
