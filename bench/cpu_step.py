@@ -6,10 +6,11 @@ usage: cpu_step.py --hawser BIN [--threads 1 2] [--rounds 3] [--steps 2] [--toke
 Runs Hawser (float32, bf16) and PyTorch (bench/peers/torch_step.py: its defaults; SDPA and fused AdamW; the same with
 torch.compile; each in float32 and with bf16 autocast) on the same pinned cores, one after the other, in --rounds
 rounds of --steps steps each. PyTorch processes are started and warmed up together on all CPUs that this process may use
-(taskset bounds them), are then pinned, and wait between their turns: all together need about 30 GiB of memory. Prints a table with the median seconds per step, tokens/s, and the ratio of
-Hawser's tokens/s to those of the fastest PyTorch variant of the same dtype, and then one line of JSON. --ops: also
-prints the rates of the GEMMs that bench_ops measures. --cpus: the CPUs to pin to; choose different cores where a
-virtual machine hides that CPUs share one. A variant that fails is printed with its error and left out.
+(taskset bounds them), are then pinned, and wait between their turns: all together need about 30 GiB of memory.
+Reports each turn as it ends, then prints a table with the median seconds per step, tokens/s, and the ratio of Hawser's
+tokens/s to those of the fastest PyTorch variant of the same dtype, and then one line of JSON. --ops: also prints the
+rates of the GEMMs that bench_ops measures. --cpus: the CPUs to pin to; choose different cores where a virtual machine
+hides that CPUs share one. A variant that fails is printed with its error and left out.
 --torch: the Python with the packages of tools/requirements-golden.txt; torch.compile also needs a C++ compiler.
 """
 
@@ -140,6 +141,7 @@ def measure(arguments, threads, config):
                     else:
                         times = workers[key].run(arguments.steps)
                     seconds.setdefault(key, []).extend(times)
+                    print(f"  {name}, {dtype}: {' '.join(f'{s:.3f}' for s in times)} s", file=sys.stderr, flush=True)
                 except (RuntimeError, OSError, ValueError, subprocess.TimeoutExpired) as error:
                     errors[key] = str(error)
     for worker in workers.values():
