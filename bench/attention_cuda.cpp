@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 #include "ops/attention/attention.h"
 #include "ops/seed/init.h"
 
@@ -114,7 +114,7 @@ class Bench {
   }
   TensorView numbers(const std::vector<std::int32_t>& values, const Shape& shape) {
     const TensorView view = empty(DType::i32, shape);
-    transfer(*stream_, {}, view.raw(), values.data(), static_cast<std::int64_t>(values.size() * sizeof(std::int32_t)));
+    transfer(*stream_, view.raw(), values.data(), static_cast<std::int64_t>(values.size() * sizeof(std::int32_t)));
     stream_->synchronize();
     return view;
   }

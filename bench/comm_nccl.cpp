@@ -18,7 +18,7 @@
 
 #include "comm/mpi/world.h"
 #include "comm/nccl/nccl_group.h"
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 #include "device/cuda/native.h"
 #include "ops/gemm/gemm.h"
 
@@ -221,7 +221,7 @@ void report_memory(World& world, Device& device, NcclOptions options) {
     before = now;
   };
   options.made = log;
-  const std::vector<std::pair<const char*, MeshSizes>> meshes = {
+  const std::vector<std::pair<const char*, comm::MeshSizes>> meshes = {
       {"sharded", {.shard = n}}, {"replicated", {.replicate = n, .shard_context = false}}, {"context", {.context = n}}};
   for (const auto& [name, sizes] : meshes) {
     if (speaks) std::printf("%s over %d GPUs:\n", name, n);

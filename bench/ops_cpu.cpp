@@ -98,8 +98,10 @@ void peak(Bench& bench) {
   float* const a = bench.normal(DType::f32, {n, n}).data<float>();
   float* const b = bench.normal(DType::f32, {n, n}).data<float>();
   float* const c = bench.empty(DType::f32, {n, n}).data<float>();
-  bench.line("dnnl_sgemm 1024 x 1024 x 1024", 2.0 * n * n * n, "GFLOP/s",
-             [&] { bench.stream().launch({}, [=] { dnnl_sgemm('N', 'N', n, n, n, 1, a, n, b, n, 0, c, n); }); });
+  bench.line("dnnl_sgemm 1024 x 1024 x 1024", 2.0 * n * n * n, "GFLOP/s", [&] {
+    bench.stream().launch({.name = "dnnl_sgemm", .kind = OpKind::gemm},
+                          [=] { dnnl_sgemm('N', 'N', n, n, n, 1, a, n, b, n, 0, c, n); });
+  });
 }
 
 void gemms(Bench& bench, DType dtype, std::int64_t t) {

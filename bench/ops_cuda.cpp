@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 #include "ops/activation/swiglu.h"
 #include "ops/adamw/adamw.h"
 #include "ops/bias/add_bias.h"
@@ -69,7 +69,7 @@ class Bench {
   }
   TensorView numbers(const std::vector<std::int32_t>& values, const Shape& shape) {
     const TensorView view = empty(DType::i32, shape);
-    transfer(*stream_, {}, view.raw(), values.data(), view.bytes());
+    transfer(*stream_, view.raw(), values.data(), view.bytes());
     stream_->synchronize();
     return view;
   }

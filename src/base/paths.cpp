@@ -55,6 +55,10 @@ std::string absolute_path(const std::string& path) {
   return absolute.lexically_normal().string();
 }
 
+std::string resolve_path(const std::string& path, const std::string& folder) {
+  return absolute_path((std::filesystem::path(folder) / with_home(path)).string());
+}
+
 std::string folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   return folder.empty() ? "." : folder;

@@ -22,6 +22,9 @@ std::string with_home(const std::string& path);
 // working directory is needed and no longer exists.
 std::string absolute_path(const std::string& path);
 
+// `path` relative to `folder`, as an absolute path without ".."; ~ is the home folder. Throws UserError as with_home.
+std::string resolve_path(const std::string& path, const std::string& folder);
+
 // The folder that contains the path's last component; "." if the path names none.
 std::string folder_of(const std::string& path);
 

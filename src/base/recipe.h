@@ -38,7 +38,7 @@ struct ModelRecipe {
   std::string config;  // or a config.json: train from random weights
 };
 
-// Named chat templates; data/chat has their text. Any other data.chat_template is a file.
+// Named chat templates; text/chat has their text. Any other data.chat_template is a file.
 inline constexpr std::array<const char*, 12> kChatTemplateNames = {"chatml",     "smollm2", "qwen-2.5",  "qwen-3",
                                                                    "llama-2",    "llama-3", "llama-3.1", "mistral-v1",
                                                                    "mistral-v3", "zephyr",  "gemma",     "phi-3"};

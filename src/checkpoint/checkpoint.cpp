@@ -22,7 +22,7 @@ std::optional<Checkpoint> Checkpoint::latest(const std::string& root, Problems& 
     Problems passed_over;
     for (const std::string& folder : folders) {
       try {
-        File held = hold(folder);
+        io::File held = hold(folder);
         if (auto manifest = read_manifest(held, passed_over)) {
           skipped.add(passed_over);
           return Checkpoint(std::move(held), *std::move(manifest));
@@ -43,7 +43,7 @@ std::optional<Checkpoint> Checkpoint::latest(const std::string& root, Problems& 
 
 Checkpoint Checkpoint::open(const std::string& folder) {
   Problems problems;
-  File held = hold(folder);
+  io::File held = hold(folder);
   auto manifest = read_manifest(held, problems);
   if (!manifest) {
     Problems offered;
@@ -57,7 +57,7 @@ Checkpoint Checkpoint::open(const std::string& folder) {
   return Checkpoint(std::move(held), *std::move(manifest));
 }
 
-Checkpoint::Checkpoint(File folder, Manifest manifest)
+Checkpoint::Checkpoint(io::File folder, Manifest manifest)
     : held_(std::move(folder)), folder_(held_.path()), manifest_(std::move(manifest)) {
   struct End {
     std::int64_t begin, end;
@@ -89,14 +89,14 @@ const SavedTensor* Checkpoint::find(const std::string& name) const {
   return place == places_.end() ? nullptr : &manifest_.tensors[static_cast<std::size_t>(place->second)];
 }
 
-const File& Checkpoint::file(int index) {
+const io::File& Checkpoint::file(int index) {
   auto found = files_.find(index);
   if (found == files_.end()) {
     // Limits the number of open files for checkpoints of many ranks.
     constexpr std::size_t kMaxOpenFiles = 64;
     if (files_.size() >= kMaxOpenFiles) files_.erase(files_.begin());
     const SavedFile& saved = manifest_.files[static_cast<std::size_t>(index)];
-    found = files_.emplace(index, File::open_in(held_, saved.name)).first;
+    found = files_.emplace(index, io::File::open_in(held_, saved.name)).first;
   }
   return found->second;
 }
@@ -170,7 +170,7 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
   }
 }
 
-std::optional<Problem> Checkpoint::check_padding(const File& data, std::int64_t begin, std::int64_t end) {
+std::optional<Problem> Checkpoint::check_padding(const io::File& data, std::int64_t begin, std::int64_t end) {
   for (std::int64_t at = begin; at < end;) {
     const std::int64_t count = std::min(kStagingBytes, end - at);
     if (static_cast<std::int64_t>(staging_.size()) < count) staging_.resize(static_cast<std::size_t>(count));
@@ -211,7 +211,7 @@ std::optional<Problem> Checkpoint::read_box(const SavedTensor& tensor, int index
   const std::unique_ptr<XXH3_state_t, FreeHash> hash(verify ? XXH3_createState() : nullptr);
   if (verify) XXH3_64bits_reset(hash.get());
   const std::int64_t step = kStagingBytes / element;
-  const File& data = file(box.file);
+  const io::File& data = file(box.file);
   if (verify) {
     const std::int64_t padding =
         padding_[static_cast<std::size_t>(places_.at(tensor.name))][static_cast<std::size_t>(index)];
@@ -258,7 +258,7 @@ std::string Checkpoint::read_attached(const std::string& name) const {
   HAWSER_CHECK(saved != manifest_.attached.end(), "no ", name, " in ", folder_);
   const std::string path = cat(folder_, "/", name);
   if (!held_.has(name)) throw CorruptCheckpoint(Problem{.file = path, .what = "a file of the checkpoint is missing"});
-  const File file = File::open_in(held_, name);
+  const io::File file = io::File::open_in(held_, name);
   const std::int64_t bytes = file.bytes();
   if (bytes != saved->bytes) {
     throw CorruptCheckpoint(Problem{.file = path,
@@ -266,7 +266,7 @@ std::string Checkpoint::read_attached(const std::string& name) const {
                                     .expected = cat(saved->bytes, " bytes"),
                                     .got = cat(bytes)});
   }
-  const std::string text = read_text(file, bytes);
+  const std::string text = io::read_text(file, bytes);
   if (XXH3_64bits(text.data(), text.size()) != saved->checksum) {
     throw CorruptCheckpoint(Problem{.file = path, .what = "checksum mismatch: the file changed since it was saved"});
   }

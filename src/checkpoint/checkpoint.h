@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
 #include "tensor/named_state.h"
 
 namespace hawser::checkpoint {
@@ -83,19 +83,19 @@ class Checkpoint {
     BoxMemory memory;  // of the wanted box
   };
 
-  Checkpoint(File folder, Manifest manifest);
+  Checkpoint(io::File folder, Manifest manifest);
   std::optional<Problem> read_box(const SavedTensor& tensor, int box, const std::vector<Target>& targets, CastRun cast);
-  const File& file(int index);
+  const io::File& file(int index);
 
-  std::optional<Problem> check_padding(const File& data, std::int64_t begin, std::int64_t end);
+  std::optional<Problem> check_padding(const io::File& data, std::int64_t begin, std::int64_t end);
 
-  File held_;  // the folder, locked by hold(); files are opened relative to it
+  io::File held_;  // the folder, locked by hold(); files are opened relative to it
   std::string folder_;
   Manifest manifest_;
   std::unordered_map<std::string, int> places_;     // name to index in manifest_.tensors
   std::vector<std::vector<bool>> verified_;         // [tensor][box]
   std::vector<std::vector<std::int64_t>> padding_;  // [tensor][box]: begin of the padding before the box
-  std::map<int, File> files_;                       // the open ones, by index in manifest_.files
+  std::map<int, io::File> files_;                   // the open ones, by index in manifest_.files
   std::vector<std::byte> staging_;
 };
 

@@ -5,9 +5,9 @@
 
 #include <filesystem>
 
-#include "checkpoint/json.h"
 #include "checkpoint/root.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/states.h"
+#include "io/json.h"
 
 namespace hawser::checkpoint {
 namespace {
@@ -85,7 +85,7 @@ TEST(Checkpoint, AnyMeshLoadsWhatAnyMeshSaved) {
     EXPECT_TRUE(skipped.empty()) << skipped.lines();
     EXPECT_EQ(checkpoint->step(), static_cast<std::int64_t>(seed));
     EXPECT_EQ(checkpoint->world(), save_world);
-    EXPECT_EQ(parse_own_json(checkpoint->metadata())["position"], 7);
+    EXPECT_EQ(io::parse_own_json(checkpoint->metadata())["position"], 7);
     const std::vector<Host> ranks = cut_mesh(specs, 1 + static_cast<int>(random.below(6, draw++)), random, draw, 0);
     for (const Host& host : ranks) {
       checkpoint->read(host.states);
@@ -261,7 +261,7 @@ TEST(Checkpoint, SuggestsThePreviousOneWhereverItIsCorrupt) {
   const std::vector<Spec> specs{{"model.embed", {61, 32}}, {"model.norm", {33}}, {"head", {7, 5}, DType::bf16}};
   const std::string older = save({.root = root.path(), .step = 1}, cut_flat(specs, 3, 1));
   const std::string folder = save({.root = root.path(), .step = 2, .max_box_bytes = 512}, cut_flat(specs, 3, 2));
-  const std::vector<std::string> names = list_folder(folder);
+  const std::vector<std::string> names = io::list_folder(folder);
   ASSERT_EQ(names.size(), 4u);
   const RandomStream random(5, "damage");
   int passed_over = 0, corrupt = 0;
@@ -334,20 +334,20 @@ TEST(Checkpoint, AReaderKeepsWhatItOpened) {
     EXPECT_EQ(of_best.step(), 1);
     save_step(2);
     const std::string third = save_step(3);
-    EXPECT_TRUE(exists(first)) << "it is being read";
-    EXPECT_FALSE(exists(checkpoints + "/step-00000002"));
+    EXPECT_TRUE(io::exists(first)) << "it is being read";
+    EXPECT_FALSE(io::exists(checkpoints + "/step-00000002"));
     EXPECT_TRUE(holds(of_run, 1));
     EXPECT_TRUE(holds(of_best, 1)) << "of the folder that was best when it was opened";
     auto newest = Checkpoint::open(best);
     EXPECT_TRUE(holds(newest, 3));
   }
   save_step(4);
-  EXPECT_FALSE(exists(first));
+  EXPECT_FALSE(io::exists(first));
   auto left = Checkpoint::open(best);
   std::filesystem::remove_all(checkpoints);
   auto again = Checkpoint::open(best);  // its own links
   EXPECT_TRUE(holds(again, 4));
-  EXPECT_EQ(list_folder(root.path()), std::vector<std::string>{"best"});
+  EXPECT_EQ(io::list_folder(root.path()), std::vector<std::string>{"best"});
 }
 
 TEST(Checkpoint, RejectsOtherVersionsAndNamesByteRanges) {

@@ -5,56 +5,58 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "checkpoint/json.h"
 #include "checkpoint/root.h"
+#include "checkpoint/shape_json.h"
+#include "io/json.h"
 
 namespace hawser::checkpoint {
 namespace {
 
 constexpr const char* kFormat = "hawser-checkpoint";
 
-Json json_of(const Shape& shape) {
-  return Json(std::vector<std::int64_t>(shape.begin(), shape.end()));
+io::Json json_of(const Shape& shape) {
+  return io::Json(std::vector<std::int64_t>(shape.begin(), shape.end()));
 }
 
-Json json_of(const SavedTensor& tensor) {
-  Json boxes = Json::array();
+io::Json json_of(const SavedTensor& tensor) {
+  io::Json boxes = io::Json::array();
   for (const SavedBox& box : tensor.boxes) {
-    boxes.push_back(Json::array({box.file, box.begin, box.bytes, json_of(box.region.offset), json_of(box.region.extent),
-                                 checksum_text(box.checksum)}));
+    boxes.push_back(io::Json::array({box.file, box.begin, box.bytes, json_of(box.region.offset),
+                                     json_of(box.region.extent), checksum_text(box.checksum)}));
   }
-  return Json{{"name", tensor.name},
-              {"shape", json_of(tensor.shape)},
-              {"dtype", to_string(tensor.dtype)},
-              {"boxes", std::move(boxes)}};
+  return io::Json{{"name", tensor.name},
+                  {"shape", json_of(tensor.shape)},
+                  {"dtype", to_string(tensor.dtype)},
+                  {"boxes", std::move(boxes)}};
 }
 
-std::optional<std::uint64_t> checksum_from(const Json& value) {
+std::optional<std::uint64_t> checksum_from(const io::Json& value) {
   if (!value.is_string()) return std::nullopt;
   const auto& text = value.get_ref<const std::string&>();
   if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos) return std::nullopt;
   return std::stoull(text, nullptr, 16);
 }
 
-std::optional<SavedFile> file_from(const Json& value) {
+std::optional<SavedFile> file_from(const io::Json& value) {
   if (!value.is_array() || value.size() != 2 || !value[0].is_string()) return std::nullopt;
-  const auto bytes = as_count(value[1]);
-  if (!bytes || !is_plain_name(value[0].get_ref<const std::string&>())) return std::nullopt;
+  const auto bytes = io::as_count(value[1]);
+  if (!bytes || !io::is_plain_name(value[0].get_ref<const std::string&>())) return std::nullopt;
   return SavedFile{value[0].get<std::string>(), *bytes};
 }
 
-std::optional<SavedAttachment> attachment_from(const Json& value) {
+std::optional<SavedAttachment> attachment_from(const io::Json& value) {
   if (!value.is_array() || value.size() != 3 || !value[0].is_string()) return std::nullopt;
-  const auto bytes = as_count(value[1]);
+  const auto bytes = io::as_count(value[1]);
   const auto checksum = checksum_from(value[2]);
-  if (!bytes || !checksum || !is_plain_name(value[0].get_ref<const std::string&>())) return std::nullopt;
+  if (!bytes || !checksum || !io::is_plain_name(value[0].get_ref<const std::string&>())) return std::nullopt;
   return SavedAttachment{value[0].get<std::string>(), *bytes, *checksum};
 }
 
 // "" if the box is valid.
-std::string read_box(const Json& value, const std::vector<SavedFile>& files, const SavedTensor& tensor, SavedBox& box) {
+std::string read_box(const io::Json& value, const std::vector<SavedFile>& files, const SavedTensor& tensor,
+                     SavedBox& box) {
   if (!value.is_array() || value.size() != 6) return "a box is not an array of six";
-  const auto file = as_count(value[0]), begin = as_count(value[1]), bytes = as_count(value[2]);
+  const auto file = io::as_count(value[0]), begin = io::as_count(value[1]), bytes = io::as_count(value[2]);
   const auto offset = as_shape(value[3]), extent = as_shape(value[4]);
   const auto checksum = checksum_from(value[5]);
   if (!file || !begin || !bytes || !offset || !extent || !checksum) return "a box with an invalid entry";
@@ -72,7 +74,7 @@ std::string read_box(const Json& value, const std::vector<SavedFile>& files, con
 }
 
 // "" if the tensor is valid.
-std::string read_tensor(const Json& value, const std::vector<SavedFile>& files, SavedTensor& tensor) {
+std::string read_tensor(const io::Json& value, const std::vector<SavedFile>& files, SavedTensor& tensor) {
   if (!value.is_object()) return "a tensor is not an object";
   const auto name = value.find("name"), shape = value.find("shape"), dtype = value.find("dtype");
   const auto boxes = value.find("boxes");
@@ -88,7 +90,7 @@ std::string read_tensor(const Json& value, const std::vector<SavedFile>& files, 
   const auto sizes = as_shape(*shape);
   if (!sizes || !checked_product(*sizes, size_of(*type))) return "an invalid shape";
   tensor.shape = *sizes;
-  for (const Json& entry : *boxes) {
+  for (const io::Json& entry : *boxes) {
     const std::string wrong = read_box(entry, files, tensor, tensor.boxes.emplace_back());
     if (!wrong.empty()) return wrong;
   }
@@ -96,13 +98,13 @@ std::string read_tensor(const Json& value, const std::vector<SavedFile>& files, 
   return overlap.empty() ? "" : "boxes overlap: " + overlap;
 }
 
-std::string checksum_of(const Json& document) {
+std::string checksum_of(const io::Json& document) {
   const std::string text = document.dump();
   return checksum_text(XXH3_64bits(text.data(), text.size()));
 }
 
 // One key and one tensor per line, for readability.
-std::string printed(const Json& document) {
+std::string printed(const io::Json& document) {
   std::string text = "{";
   for (const char* key : {"format", "version", "step", "world", "meta", "files", "attached", "checksum"}) {
     if (!document.contains(key)) continue;
@@ -110,7 +112,7 @@ std::string printed(const Json& document) {
   }
   text += "\"tensors\": [";
   const char* between = "\n  ";
-  for (const Json& tensor : document["tensors"]) {
+  for (const io::Json& tensor : document["tensors"]) {
     text += between + tensor.dump();
     between = ",\n  ";
   }
@@ -118,18 +120,18 @@ std::string printed(const Json& document) {
 }
 
 // The value of a key, moved out; null if missing.
-Json take(Json& document, const char* key) {
+io::Json take(io::Json& document, const char* key) {
   const auto found = document.find(key);
-  return found == document.end() ? Json() : std::move(*found);
+  return found == document.end() ? io::Json() : std::move(*found);
 }
 
 // Checks that `text`, parsed as `document`, is an unchanged manifest of this format and version. Removes the checksum
 // from `document`. nullopt if valid.
-std::optional<Problem> find_change(Json& document, const std::string& text) {
-  if (!document.is_object() || !document.contains("format") || document["format"] != Json(kFormat)) {
+std::optional<Problem> find_change(io::Json& document, const std::string& text) {
+  if (!document.is_object() || !document.contains("format") || document["format"] != io::Json(kFormat)) {
     return Problem{.what = "not a checkpoint manifest", .expected = cat("\"format\": \"", kFormat, "\"")};
   }
-  const auto version = count_at(document, "version");
+  const auto version = io::count_at(document, "version");
   if (version != kManifestVersion) {
     return Problem{.what = "unknown checkpoint version",
                    .expected = cat(kManifestVersion),
@@ -138,10 +140,10 @@ std::optional<Problem> find_change(Json& document, const std::string& text) {
   }
   const bool printable = document.contains("tensors") && document["tensors"].is_array();
   const std::string canonical = printable ? printed(document) : "";
-  const Json checksum = take(document, "checksum");
+  const io::Json checksum = take(document, "checksum");
   document.erase("checksum");
   const std::string computed = checksum_of(document);
-  if (checksum != Json(computed)) {
+  if (checksum != io::Json(computed)) {
     return Problem{.what = "checksum mismatch: the manifest changed since it was saved",
                    .expected = checksum.dump(),
                    .got = cat("\"", computed, "\"")};
@@ -153,9 +155,9 @@ std::optional<Problem> find_change(Json& document, const std::string& text) {
   return std::nullopt;
 }
 
-void check_length(const File& folder, const SavedFile& file, Problems& problems) {
+void check_length(const io::File& folder, const SavedFile& file, Problems& problems) {
   try {
-    const std::int64_t bytes = File::open_in(folder, file.name).bytes();
+    const std::int64_t bytes = io::File::open_in(folder, file.name).bytes();
     if (bytes == file.bytes) return;
     problems.add({.file = cat(folder.path(), "/", file.name),
                   .what = bytes < file.bytes ? "truncated file" : "file too long",
@@ -220,20 +222,20 @@ std::string find_overlap(const SavedTensor& tensor) {
 }
 
 std::string part_text(const Part& part) {
-  Json json{{"rank", part.rank}, {"step", part.step}};
+  io::Json json{{"rank", part.rank}, {"step", part.step}};
   if (!part.failure.empty()) {
     json["failure"] = part.failure;
   } else {
-    json["file"] = Json::array({part.file.name, part.file.bytes});
-    json["tensors"] = Json::array();
+    json["file"] = io::Json::array({part.file.name, part.file.bytes});
+    json["tensors"] = io::Json::array();
     for (const SavedTensor& tensor : part.tensors) json["tensors"].push_back(json_of(tensor));
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json.dump(-1, ' ', false, io::Json::error_handler_t::replace);
 }
 
 Part read_part(const std::string& text) {
-  const Json json = parse_own_json(text);
-  const auto rank = count_at(json, "rank");
+  const io::Json json = io::parse_own_json(text);
+  const auto rank = io::count_at(json, "rank");
   HAWSER_CHECK(rank.has_value() && json.contains("step"), "a part of a checkpoint without rank or step");
   Part part{.rank = static_cast<int>(*rank), .step = json["step"].get<std::int64_t>()};
   if (json.contains("failure")) {
@@ -244,9 +246,9 @@ Part read_part(const std::string& text) {
   const auto file = file_from(json["file"]);
   HAWSER_CHECK(file.has_value(), "a part of a checkpoint without a file name");
   part.file = *file;
-  for (const Json& entry : json["tensors"]) {
+  for (const io::Json& entry : json["tensors"]) {
     const std::string wrong = read_tensor(entry, {part.file}, part.tensors.emplace_back());
-    HAWSER_CHECK(wrong.empty(), "rank ", part.rank, ", tensor ", in_quotes(part.tensors.back().name), ": ", wrong);
+    HAWSER_CHECK(wrong.empty(), "rank ", part.rank, ", tensor ", io::in_quotes(part.tensors.back().name), ": ", wrong);
   }
   return part;
 }
@@ -281,26 +283,26 @@ Manifest merge_parts(std::vector<Part> parts, std::int64_t step, const std::stri
     HAWSER_CHECK(elements == tensor.shape.elements(), "only ", elements, " of ", tensor.shape.elements(),
                  " elements of ", tensor.name, " are saved");
   }
-  HAWSER_CHECK(parse_own_json(metadata).is_object(), "meta of a checkpoint is not a JSON object");
+  HAWSER_CHECK(io::parse_own_json(metadata).is_object(), "meta of a checkpoint is not a JSON object");
   return manifest;
 }
 
 std::string manifest_text(const Manifest& manifest) {
-  Json files = Json::array();
-  for (const SavedFile& file : manifest.files) files.push_back(Json::array({file.name, file.bytes}));
-  Json tensors = Json::array();
+  io::Json files = io::Json::array();
+  for (const SavedFile& file : manifest.files) files.push_back(io::Json::array({file.name, file.bytes}));
+  io::Json tensors = io::Json::array();
   for (const SavedTensor& tensor : manifest.tensors) tensors.push_back(json_of(tensor));
-  Json document{{"format", kFormat},
-                {"version", kManifestVersion},
-                {"step", manifest.step},
-                {"world", manifest.world},
-                {"files", std::move(files)},
-                {"tensors", std::move(tensors)},
-                {"meta", parse_own_json(manifest.metadata)}};
+  io::Json document{{"format", kFormat},
+                    {"version", kManifestVersion},
+                    {"step", manifest.step},
+                    {"world", manifest.world},
+                    {"files", std::move(files)},
+                    {"tensors", std::move(tensors)},
+                    {"meta", io::parse_own_json(manifest.metadata)}};
   if (!manifest.attached.empty()) {
-    Json& attached = document["attached"] = Json::array();
+    io::Json& attached = document["attached"] = io::Json::array();
     for (const SavedAttachment& file : manifest.attached) {
-      attached.push_back(Json::array({file.name, file.bytes, checksum_text(file.checksum)}));
+      attached.push_back(io::Json::array({file.name, file.bytes, checksum_text(file.checksum)}));
     }
   }
   document["checksum"] = checksum_of(document);
@@ -308,18 +310,18 @@ std::string manifest_text(const Manifest& manifest) {
 }
 
 std::optional<Manifest> read_manifest(const std::string& folder, Problems& problems) {
-  if (!is_folder(folder)) {
+  if (!io::is_folder(folder)) {
     problems.add({.file = folder, .what = "no such checkpoint folder"});
     return std::nullopt;
   }
   try {
-    return read_manifest(File::open_folder(folder), problems);
+    return read_manifest(io::File::open_folder(folder), problems);
   } catch (const UserError& error) {
     return problems.add({.what = error.what()}), std::nullopt;
   }
 }
 
-std::optional<Manifest> read_manifest(const File& folder, Problems& problems) {
+std::optional<Manifest> read_manifest(const io::File& folder, Problems& problems) {
   const std::string path = cat(folder.path(), "/", kManifestName);
   const auto reject = [&](Problem problem) {
     problem.file = path;
@@ -329,17 +331,17 @@ std::optional<Manifest> read_manifest(const File& folder, Problems& problems) {
   std::string text;
   if (!folder.has(kManifestName)) return reject({.what = "no manifest: the save was not finished"});
   try {
-    text = read_text(File::open_in(folder, kManifestName), kMaxManifestBytes);
+    text = io::read_text(io::File::open_in(folder, kManifestName), kMaxManifestBytes);
   } catch (const UserError& error) {
     return problems.add({.what = error.what()}), std::nullopt;
   }
-  auto parsed = parse_json(text, path, "manifest", 0, problems);
+  auto parsed = io::parse_json(text, path, "manifest", 0, problems);
   if (!parsed) return std::nullopt;
-  Json& document = *parsed;
+  io::Json& document = *parsed;
   if (auto wrong = find_change(document, text)) return reject(*std::move(wrong));
-  const auto step = count_at(document, "step"), world = count_at(document, "world");
-  const Json files = take(document, "files"), tensors = take(document, "tensors"), metadata = take(document, "meta"),
-             attached = take(document, "attached");
+  const auto step = io::count_at(document, "step"), world = io::count_at(document, "world");
+  const io::Json files = take(document, "files"), tensors = take(document, "tensors"),
+                 metadata = take(document, "meta"), attached = take(document, "attached");
   if (!step || !world || *world < 1 || *world > INT32_MAX || !files.is_array() || !tensors.is_array() ||
       !metadata.is_object()) {
     return reject({.what = "a manifest without step, world, files, tensors or meta"});
@@ -349,23 +351,23 @@ std::optional<Manifest> read_manifest(const File& folder, Problems& problems) {
   }
   Manifest manifest{.step = *step, .world = static_cast<int>(*world), .metadata = metadata.dump()};
   const std::size_t before = problems.size();
-  for (const Json& entry : files) {
+  for (const io::Json& entry : files) {
     const auto file = file_from(entry);
     if (!file) return reject({.what = "a manifest with an invalid file entry"});
     manifest.files.push_back(*file);
     check_length(folder, *file, problems);
   }
-  for (const Json& entry : attached) {  // null has no entries
+  for (const io::Json& entry : attached) {  // null has no entries
     const auto file = attachment_from(entry);
     if (!file) return reject({.what = "a manifest with an invalid entry of an attached file"});
     manifest.attached.push_back(*file);
   }
   std::unordered_map<std::string, int> seen;
-  for (const Json& entry : tensors) {
+  for (const io::Json& entry : tensors) {
     SavedTensor& tensor = manifest.tensors.emplace_back();
     std::string wrong = read_tensor(entry, manifest.files, tensor);
     if (wrong.empty() && !seen.emplace(tensor.name, 0).second) wrong = "a duplicate tensor";
-    if (!wrong.empty()) problems.add({.file = path, .what = "manifest: " + wrong, .at = in_quotes(tensor.name)});
+    if (!wrong.empty()) problems.add({.file = path, .what = "manifest: " + wrong, .at = io::in_quotes(tensor.name)});
   }
   if (problems.size() > before) return std::nullopt;
   return manifest;

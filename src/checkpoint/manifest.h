@@ -29,7 +29,7 @@
 
 #include "base/error.h"
 #include "checkpoint/boxes.h"
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
 
 namespace hawser::checkpoint {
 
@@ -94,7 +94,7 @@ std::string manifest_text(const Manifest& manifest);
 // Reads and validates FOLDER/manifest.json, and checks the sizes of the files next to it. Adds every problem found;
 // returns nullopt if there is one.
 std::optional<Manifest> read_manifest(const std::string& folder, Problems& problems);
-std::optional<Manifest> read_manifest(const File& folder, Problems& problems);  // of an open folder
+std::optional<Manifest> read_manifest(const io::File& folder, Problems& problems);  // of an open folder
 
 // Two boxes of the tensor that share elements, as "[0:4] and [2:6]"; "" if there are none.
 std::string find_overlap(const SavedTensor& tensor);

@@ -17,10 +17,11 @@ constexpr const char* kDigits = "0123456789";
 
 bool is_live(const std::string& folder, const std::string& lock_name) {
   const std::string path = cat(folder, "/", lock_name);
-  if (!exists(path)) return false;  // created with the folder, under the root's lock: the process that created it ended
+  if (!io::exists(path))
+    return false;  // created with the folder, under the root's lock: the process that created it ended
   try {
     // Without locks, liveness is unknown: leave it.
-    return File::open_or_create(path).try_lock() != File::Lock::taken;
+    return io::File::open_or_create(path).try_lock() != io::File::Lock::taken;
   } catch (const UserError&) {
     return true;
   }
@@ -44,7 +45,7 @@ std::optional<std::int64_t> step_of(const std::string& name) {
 }
 
 std::string temporary_name(std::int64_t step) {
-  return cat(".", step_name(step), ".tmp-", make_nonce());
+  return cat(".", step_name(step), ".tmp-", io::make_nonce());
 }
 
 Leftover leftover_kind(const std::string& name) {
@@ -60,45 +61,45 @@ Leftover leftover_kind(const std::string& name) {
   return kind == "tmp" ? Leftover::temporary : kind == "trash" ? Leftover::trash : Leftover::none;
 }
 
-RootLock::RootLock(const std::string& root) : file_(File::open_or_create(cat(root, "/.lock"))) {
+RootLock::RootLock(const std::string& root) : file_(io::File::open_or_create(cat(root, "/.lock"))) {
   constexpr std::chrono::seconds kPatience{10};
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (true) {
-    const File::Lock lock = file_.try_lock();
-    held_ = lock == File::Lock::taken;
-    if (lock != File::Lock::held_elsewhere || std::chrono::steady_clock::now() > deadline) return;
+    const io::File::Lock lock = file_.try_lock();
+    held_ = lock == io::File::Lock::taken;
+    if (lock != io::File::Lock::held_elsewhere || std::chrono::steady_clock::now() > deadline) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
 
 void clean_leftovers(const std::string& root, const std::string& lock_name) {
-  for (const std::string& name : list_folder(root)) {
+  for (const std::string& name : io::list_folder(root)) {
     const std::string path = cat(root, "/", name);
     const Leftover kind = leftover_kind(name);
-    if (kind == Leftover::trash || (kind == Leftover::temporary && !is_live(path, lock_name))) remove_tree(path);
+    if (kind == Leftover::trash || (kind == Leftover::temporary && !is_live(path, lock_name))) io::remove_tree(path);
   }
 }
 
 void discard(const std::string& root, const std::string& name) {
-  const std::string trash = cat(root, "/.", name, ".trash-", make_nonce());
-  rename_path(cat(root, "/", name), trash);
-  sync_folder(root);
-  remove_tree(trash);
+  const std::string trash = cat(root, "/.", name, ".trash-", io::make_nonce());
+  io::rename_path(cat(root, "/", name), trash);
+  io::sync_folder(root);
+  io::remove_tree(trash);
 }
 
 std::string set_aside_corrupt(const std::string& folder) {
   const auto slash = folder.rfind('/');
   const std::string root = folder.substr(0, slash), name = cat(root, "/damaged-", folder.substr(slash + 1));
   std::string aside = name;
-  for (int number = 2; exists(aside); ++number) aside = cat(name, "-", number);
-  rename_path(folder, aside);
-  sync_folder(root);
+  for (int number = 2; io::exists(aside); ++number) aside = cat(name, "-", number);
+  io::rename_path(folder, aside);
+  io::sync_folder(root);
   return aside;
 }
 
 std::vector<std::string> step_folders(const std::string& root) {
   std::multimap<std::int64_t, std::string, std::greater<>> found;
-  for (const std::string& name : list_folder(root)) {
+  for (const std::string& name : io::list_folder(root)) {
     if (const auto step = step_of(name)) found.emplace(*step, cat(root, "/", name));
   }
   std::vector<std::string> folders;
@@ -122,22 +123,22 @@ std::vector<std::string> keep_last(const std::string& root, int count, const std
   // Oldest first, so that a crash in between leaves the newest.
   for (std::size_t i = folders.size(); i > static_cast<std::size_t>(count); --i) {
     if (folders[i - 1] == saved) continue;
-    File folder = File::open_folder(folders[i - 1]);
-    if (folder.try_lock() == File::Lock::held_elsewhere) continue;
+    io::File folder = io::File::open_folder(folders[i - 1]);
+    if (folder.try_lock() == io::File::Lock::held_elsewhere) continue;
     discard(root, folders[i - 1].substr(root.size() + 1));
     removed.push_back(folders[i - 1]);
   }
   return removed;
 }
 
-File hold(const std::string& folder) {
+io::File hold(const std::string& folder) {
   constexpr std::chrono::seconds kPatience{2};
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (true) {
-    if (!is_folder(folder)) throw UserError(Problem{.file = folder, .what = "no such checkpoint folder"});
-    File file = File::open_folder(folder);
+    if (!io::is_folder(folder)) throw UserError(Problem{.file = folder, .what = "no such checkpoint folder"});
+    io::File file = io::File::open_folder(folder);
     // Held elsewhere: it is being removed or replaced.
-    const bool locked = file.try_lock_shared() != File::Lock::held_elsewhere;
+    const bool locked = file.try_lock_shared() != io::File::Lock::held_elsewhere;
     if (locked && file.still_at(folder)) return file;
     if (std::chrono::steady_clock::now() > deadline) {
       throw UserError(Problem{.file = folder, .what = "the checkpoint is being replaced", .hint = "again"});
@@ -169,10 +170,10 @@ struct Kept {
     parent = slash == std::string::npos ? "." : path.substr(0, slash);
     prefix = cat(".", path.substr(slash == std::string::npos ? 0 : slash + 1), ".tmp-");
   }
-  std::string temporary() const { return cat(parent, "/", prefix, make_nonce()); }
+  std::string temporary() const { return cat(parent, "/", prefix, io::make_nonce()); }
   std::vector<std::string> leftovers() const {
     std::vector<std::string> paths;
-    for (const std::string& name : list_folder(parent)) {
+    for (const std::string& name : io::list_folder(parent)) {
       if (name.starts_with(prefix)) paths.push_back(cat(parent, "/", name));
     }
     return paths;
@@ -187,33 +188,34 @@ void keep_also_as(const std::string& folder, const std::string& path) {
   finish_keep(path);
   // Leftovers of earlier calls: of a crash, or still read when they were replaced.
   for (const std::string& left : kept.leftovers()) {
-    if (File::open_folder(left).try_lock() != File::Lock::held_elsewhere) remove_tree(left);
+    if (io::File::open_folder(left).try_lock() != io::File::Lock::held_elsewhere) io::remove_tree(left);
   }
   const std::string fresh = kept.temporary();
-  make_folder(fresh);
+  io::make_folder(fresh);
   bool complete = false;
   try {
-    for (const std::string& name : list_folder(folder)) link_or_copy(cat(folder, "/", name), cat(fresh, "/", name));
-    sync_folder(fresh);
+    for (const std::string& name : io::list_folder(folder))
+      io::link_or_copy(cat(folder, "/", name), cat(fresh, "/", name));
+    io::sync_folder(fresh);
     complete = true;
     bool swapped = false;
-    if (exists(path)) {
-      swapped = exchange_paths(fresh, path);
-      if (!swapped) rename_path(path, kept.temporary());
+    if (io::exists(path)) {
+      swapped = io::exchange_paths(fresh, path);
+      if (!swapped) io::rename_path(path, kept.temporary());
     }
-    if (!swapped) rename_path(fresh, path);
-    sync_folder(kept.parent);
+    if (!swapped) io::rename_path(fresh, path);
+    io::sync_folder(kept.parent);
     if (!swapped) return;
-    File before = File::open_folder(fresh);
-    if (before.try_lock() != File::Lock::held_elsewhere) remove_tree(fresh);
+    io::File before = io::File::open_folder(fresh);
+    if (before.try_lock() != io::File::Lock::held_elsewhere) io::remove_tree(fresh);
   } catch (...) {
-    if (!complete || exists(path)) remove_tree(fresh);
+    if (!complete || io::exists(path)) io::remove_tree(fresh);
     throw;
   }
 }
 
 void finish_keep(const std::string& path) {
-  if (exists(path)) return;
+  if (io::exists(path)) return;
   const Kept kept(path);
   std::string newest;
   std::int64_t newest_step = -1;
@@ -225,8 +227,8 @@ void finish_keep(const std::string& path) {
     newest_step = manifest->step;
   }
   if (newest.empty()) return;
-  rename_path(newest, path);
-  sync_folder(kept.parent);
+  io::rename_path(newest, path);
+  io::sync_folder(kept.parent);
 }
 
 }  // namespace hawser::checkpoint

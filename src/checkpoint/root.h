@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
 
 namespace hawser::checkpoint {
 
@@ -29,7 +29,7 @@ std::vector<std::string> keep_last(const std::string& root, int count, const std
 
 // Opens a checkpoint's folder with a shared lock, held while the File exists: keep_last does not remove it. Without
 // locks in the file system the folder is only opened. UserError if there is no such folder.
-File hold(const std::string& folder);
+io::File hold(const std::string& folder);
 
 // The newest complete checkpoint before this one, which need not be complete itself: of its root, or for PARENT/best of
 // PARENT/checkpoints. "": none.
@@ -56,7 +56,7 @@ class RootLock {
   bool held() const { return held_; }
 
  private:
-  File file_;
+  io::File file_;
   bool held_ = false;
 };
 

@@ -62,20 +62,20 @@ SaveSession::SaveSession(SaveSession&& other) noexcept
 
 SaveSession SaveSession::begin(const SaveOptions& options) {
   HAWSER_CHECK(options.step >= 0 && options.world >= 1, "step ", options.step, ", world ", options.world);
-  make_folders(options.root);
+  io::make_folders(options.root);
   const RootLock lock(options.root);
   if (lock.held()) clean_leftovers(options.root, rank_file(0));
   SaveSession session(options, temporary_name(options.step), 0);
-  check_space(session.folder_, options.expected_bytes);
-  make_folder(session.folder_);
-  session.file_ = File::create(path_in(session.folder_, rank_file(0)));
+  io::check_space(session.folder_, options.expected_bytes);
+  io::make_folder(session.folder_);
+  session.file_ = io::File::create(path_in(session.folder_, rank_file(0)));
   session.file_.try_lock();
   return session;
 }
 
 SaveSession SaveSession::join(const SaveOptions& options, const std::string& ticket, int rank) {
   HAWSER_CHECK(rank > 0 && rank < options.world && leftover_kind(ticket) == Leftover::temporary, "rank ", rank, " of ",
-               options.world, " with ticket ", in_quotes(ticket));
+               options.world, " with ticket ", io::in_quotes(ticket));
   return SaveSession(options, ticket, rank);
 }
 
@@ -86,11 +86,11 @@ SaveSession::~SaveSession() {
 void SaveSession::abandon() noexcept {
   open_ = false;
   if (rank_ == 0) {
-    remove_tree(folder_);
-    file_ = File();
+    io::remove_tree(folder_);
+    file_ = io::File();
   } else if (file_.is_open()) {
-    file_ = File();
-    remove_tree(path_in(folder_, rank_file(rank_)));
+    file_ = io::File();
+    io::remove_tree(path_in(folder_, rank_file(rank_)));
   }
 }
 
@@ -106,8 +106,8 @@ std::string SaveSession::write(const std::vector<NamedState>& states) {
   }
   const std::string path = path_in(folder_, part.file.name);
   try {
-    check_space(path, needed);
-    if (rank_ != 0) file_ = File::create(path);
+    io::check_space(path, needed);
+    if (rank_ != 0) file_ = io::File::create(path);
     for (const NamedState& state : states) {
       SavedTensor tensor{.name = state.name, .shape = state.shape, .dtype = state.dtype};
       for (const Box& box : state.boxes) {
@@ -162,7 +162,7 @@ std::string SaveSession::commit(const std::vector<std::string>& parts, const std
     Manifest manifest = merge_parts(std::move(read), options_.step, metadata);
     for (const SavedFile& file : manifest.files) {
       const std::string path = path_in(folder_, file.name);
-      const std::int64_t bytes = exists(path) ? File::open(path).bytes() : -1;
+      const std::int64_t bytes = io::exists(path) ? io::File::open(path).bytes() : -1;
       if (bytes == file.bytes) continue;
       problems.add({.file = path,
                     .what = "rank 0 sees a different file size than was written",
@@ -172,36 +172,36 @@ std::string SaveSession::commit(const std::vector<std::string>& parts, const std
     }
     problems.throw_if_any();
     for (const Attachment& small : attached) {
-      HAWSER_CHECK(is_plain_name(small.name) && small.name != kManifestName && !small.name.starts_with("rank-"),
-                   "attached under the name ", in_quotes(small.name));
+      HAWSER_CHECK(io::is_plain_name(small.name) && small.name != kManifestName && !small.name.starts_with("rank-"),
+                   "attached under the name ", io::in_quotes(small.name));
       const std::string path = path_in(folder_, small.name);
       const auto bytes = static_cast<std::int64_t>(small.text.size());
-      check_space(path, bytes);
-      File file = File::create(path);
+      io::check_space(path, bytes);
+      io::File file = io::File::create(path);
       file.write_at(0, reinterpret_cast<const std::byte*>(small.text.data()), bytes);
       file.sync();
       file.close();
       manifest.attached.push_back({small.name, bytes, XXH3_64bits(small.text.data(), small.text.size())});
     }
     const std::string text = manifest_text(manifest);
-    check_space(path_in(folder_, kManifestName), static_cast<std::int64_t>(text.size()));
-    write_text_atomically(path_in(folder_, kManifestName), text);
-    sync_folder(folder_);
+    io::check_space(path_in(folder_, kManifestName), static_cast<std::int64_t>(text.size()));
+    io::write_text_atomically(path_in(folder_, kManifestName), text);
+    io::sync_folder(folder_);
 
     const RootLock lock(options_.root);
     const std::string name = step_name(options_.step);
     const std::string final_folder = path_in(options_.root, name);
     bool swapped = false;
-    if (exists(final_folder)) {
-      swapped = exchange_paths(folder_, final_folder);
+    if (io::exists(final_folder)) {
+      swapped = io::exchange_paths(folder_, final_folder);
       // Where a swap is not possible, neither exists for a moment; older checkpoints cover it.
       if (!swapped) discard(options_.root, name);
     }
-    if (!swapped) rename_path(folder_, final_folder);
+    if (!swapped) io::rename_path(folder_, final_folder);
     open_ = false;
-    sync_folder(options_.root);
+    io::sync_folder(options_.root);
     file_.close();
-    if (swapped) remove_tree(folder_);  // the replaced one, already under a dot-name
+    if (swapped) io::remove_tree(folder_);  // the replaced one, already under a dot-name
     return final_folder;
   } catch (...) {
     if (open_) abandon();

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "checkpoint/root.h"
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
 #include "tensor/named_state.h"
 
 namespace hawser::checkpoint {
@@ -83,7 +83,7 @@ class SaveSession {
   int rank_ = 0;
   bool open_ = true;  // neither committed nor abandoned
   bool written_ = false;
-  File file_;  // rank 0's lock, held for the session: distinguishes a live session from a leftover
+  io::File file_;  // rank 0's lock, held for the session: distinguishes a live session from a leftover
 };
 
 }  // namespace hawser::checkpoint

@@ -13,8 +13,8 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/root.h"
-#include "checkpoint/storage/posix.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/states.h"
+#include "io/files.h"
 
 namespace hawser::checkpoint {
 namespace {
@@ -39,7 +39,7 @@ void expect_loads(const std::string& root, std::int64_t step) {
 
 int count_leftovers(const std::string& root) {
   int count = 0;
-  for (const std::string& name : list_folder(root)) count += leftover_kind(name) != Leftover::none;
+  for (const std::string& name : io::list_folder(root)) count += leftover_kind(name) != Leftover::none;
   return count;
 }
 
@@ -62,7 +62,7 @@ TEST(Save, LatestSkipsAndReportsIncompleteCheckpoints) {
   ::truncate((root / "step-00000004/rank-00001.bin").c_str(), 5);
   ::unlink((root / "step-00000003/manifest.json").c_str());
   write_file(root / "step-00000009", "a file");
-  make_folders(root / "step-9");  // not a valid name
+  io::make_folders(root / "step-9");  // not a valid name
   auto checkpoint = Checkpoint::latest(root.path(), skipped);
   ASSERT_TRUE(checkpoint.has_value());
   EXPECT_EQ(checkpoint->step(), 2);
@@ -89,7 +89,7 @@ TEST(Save, ReplacesTheSameStep) {
   ::truncate((root / "step-00000005/rank-00001.bin").c_str(), 5);
   save_step(root.path(), 5, 1);
   expect_loads(root.path(), 5);
-  EXPECT_EQ(list_folder(root / "step-00000005"), (std::vector<std::string>{"manifest.json", "rank-00000.bin"}));
+  EXPECT_EQ(io::list_folder(root / "step-00000005"), (std::vector<std::string>{"manifest.json", "rank-00000.bin"}));
   EXPECT_EQ(count_leftovers(root.path()), 0);
 }
 
@@ -101,7 +101,7 @@ TEST(Save, RemovesOnlyLeftoversOfDeadSessions) {
     session.write(cut_flat(kSpecs, 1, 1)[0].states);
     ::_exit(0);
   }));
-  make_folders(root / ".step-00000001.trash-0123456789abcdef/x");
+  io::make_folders(root / ".step-00000001.trash-0123456789abcdef/x");
   EXPECT_EQ(count_leftovers(root.path()), 2);
   const auto ranks = cut_flat(kSpecs, 1, 2);
   SaveSession living = SaveSession::begin({.root = root.path(), .step = 2});
@@ -240,35 +240,35 @@ TEST(Save, ACrashBetweenTheRenamesOfBestLosesNone) {
   keep_also_as(root.path("step-00000010"), best);
   const auto leave = [&](const char* name, int step) {
     keep_also_as(root.path(step_name(step)), best);
-    rename_path(best, root.path(name));
+    io::rename_path(best, root.path(name));
   };
   leave(".best.tmp-0123456789abcdef", 10);
   finish_keep(best);
   EXPECT_EQ(Checkpoint::open(best).step(), 10);
-  EXPECT_FALSE(exists(root.path(".best.tmp-0123456789abcdef")));
-  rename_path(best, root.path(".best.tmp-0123456789abcdef"));  // and the newer one was complete already
-  make_folder(root.path(".best.tmp-0123456789abcdea"));
-  for (const std::string& name : list_folder(root.path("step-00000020")))
-    link_or_copy(root.path("step-00000020/") + name, root.path(".best.tmp-0123456789abcdea/") + name);
-  make_folder(root.path(".best.tmp-0123456789abcdeb"));  // still without files
+  EXPECT_FALSE(io::exists(root.path(".best.tmp-0123456789abcdef")));
+  io::rename_path(best, root.path(".best.tmp-0123456789abcdef"));  // and the newer one was complete already
+  io::make_folder(root.path(".best.tmp-0123456789abcdea"));
+  for (const std::string& name : io::list_folder(root.path("step-00000020")))
+    io::link_or_copy(root.path("step-00000020/") + name, root.path(".best.tmp-0123456789abcdea/") + name);
+  io::make_folder(root.path(".best.tmp-0123456789abcdeb"));  // still without files
   finish_keep(best);
   EXPECT_EQ(Checkpoint::open(best).step(), 20);
   finish_keep(best);  // nothing left to do
   keep_also_as(root.path("step-00000010"), best);
   EXPECT_EQ(Checkpoint::open(best).step(), 10);
-  for (const std::string& name : list_folder(root.path())) EXPECT_FALSE(name.starts_with(".best.tmp-")) << name;
+  for (const std::string& name : io::list_folder(root.path())) EXPECT_FALSE(name.starts_with(".best.tmp-")) << name;
 }
 
 // A run that took an error for an empty folder would start over.
 TEST(Storage, AFolderThatCannotBeReadIsNotEmpty) {
   const TemporaryFolder root;
-  EXPECT_TRUE(list_folder(root.path("absent")).empty());
-  EXPECT_FALSE(exists(root.path("absent/below")));
-  EXPECT_THROW(list_folder(root.path(std::string(300, 'a'))), UserError);
+  EXPECT_TRUE(io::list_folder(root.path("absent")).empty());
+  EXPECT_FALSE(io::exists(root.path("absent/below")));
+  EXPECT_THROW(io::list_folder(root.path(std::string(300, 'a'))), UserError);
   ::chmod(root.path().c_str(), 0);
   if (::geteuid() == 0 && ::seteuid(65534) == 0) {
-    const std::string listed = error_of([&] { list_folder(root.path()); });
-    const std::string found = error_of([&] { exists(root.path("a")); });
+    const std::string listed = error_of([&] { io::list_folder(root.path()); });
+    const std::string found = error_of([&] { io::exists(root.path("a")); });
     EXPECT_EQ(::seteuid(0), 0);
     expect_line(listed, "cannot read: Permission denied");
     expect_line(found, "cannot read: Permission denied");
@@ -376,7 +376,7 @@ TEST(Save, AttachesSmallFiles) {
   expect_line(error_of([&] { checkpoint.read_attached("notes.txt"); }), "checksum mismatch");
   write_file(folder + "/notes.txt", "kept longer");
   EXPECT_THROW(checkpoint.read_attached("notes.txt"), CorruptCheckpoint);
-  remove_tree(folder + "/notes.txt");
+  io::remove_tree(folder + "/notes.txt");
   expect_line(error_of([&] { checkpoint.read_attached("notes.txt"); }), "is missing");
   EXPECT_EQ(Checkpoint::open(folder).step(), 3) << "a run can continue without it";
 }
@@ -385,11 +385,11 @@ TEST(Save, ReportsUnwritableFoldersBeforeSaving) {
   const TemporaryFolder root;
   write_file(root / "file", "x");
   Problems problems;
-  check_writable(root / "new/folder", problems);
+  io::check_writable(root / "new/folder", problems);
   EXPECT_TRUE(problems.empty()) << problems.lines();
-  EXPECT_TRUE(list_folder(root / "new/folder").empty());
-  check_writable(root / "file/folder", problems);
-  check_writable("/proc/hawser", problems);
+  EXPECT_TRUE(io::list_folder(root / "new/folder").empty());
+  io::check_writable(root / "file/folder", problems);
+  io::check_writable("/proc/hawser", problems);
   ASSERT_EQ(problems.size(), 2u);
   for (const Problem& problem : problems.all()) expect_line(problem.line(), "the folder is not writable");
   expect_line(error_of([&] { SaveSession::begin({.root = root / "file"}); }), "cannot create the folder");

@@ -7,27 +7,27 @@
 #include "base/error.h"
 #include "base/paths.h"
 #include "base/printable.h"
-#include "base/result_file.h"
 #include "base/text.h"
 #include "base/units.h"
-#include "checkpoint/storage/posix.h"
+#include "cli/command_support.h"
 #include "cli/commands.h"
-#include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/model_name.h"
 #include "cli/ranks.h"
 #include "cli/timeline_json.h"
 #include "device/cuda/activities.h"
-#include "launch/environment.h"
+#include "io/files.h"
+#include "io/result_file.h"
+#include "launch/launcher_environment.h"
 #include "plan/forecast.h"
-#include "report/timeline_summary.h"
-#include "train/bench_step.h"
+#include "profile/bench_step.h"
+#include "profile/timeline_summary.h"
 
 namespace hawser::cli {
 namespace {
 
-void print_json(const train::BenchResult& result, const train::DocumentMix& documents) {
+void print_json(const profile::BenchResult& result, const profile::DocumentMix& documents) {
   nlohmann::ordered_json json{{"tokens_per_second", result.tokens_per_second},
                               {"step_seconds", result.step_seconds},
                               {"steps", result.steps},
@@ -36,7 +36,7 @@ void print_json(const train::BenchResult& result, const train::DocumentMix& docu
                               {"activation_checkpointing", result.checkpointing},
                               {"attention_imbalance", result.imbalance},
                               {"loss", result.loss}};
-  if (documents.kind != train::DocumentMix::Kind::one) {
+  if (documents.kind != profile::DocumentMix::Kind::one) {
     json["documents"] = {{"kind", documents.text()},
                          {"a_sequence", result.documents},
                          {"equivalent_sequence_length", result.equivalent_length}};
@@ -52,7 +52,7 @@ void print_json(const train::BenchResult& result, const train::DocumentMix& docu
   if (!result.notes.empty()) json["notes"] = result.notes;
   if (result.roofline) {
     auto& roofline = json["roofline"] = nlohmann::ordered_json::object();
-    for (const train::RooflineTerm& term : result.roofline->terms) {
+    for (const profile::RooflineTerm& term : result.roofline->terms) {
       roofline["terms"].push_back({{"what", term.what},
                                    {"count", term.count},
                                    {"seconds_each", term.each},
@@ -67,25 +67,25 @@ void print_json(const train::BenchResult& result, const train::DocumentMix& docu
   }
   if (!result.timelines.empty()) {
     json["trace"] = {{"step_seconds", result.traced_seconds}};
-    for (const report::RankTimeline& rank : result.timelines) {
-      json["trace"]["ranks"].push_back(timeline_json(report::summarize(rank)));
+    for (const profile::RankTimeline& rank : result.timelines) {
+      json["trace"]["ranks"].push_back(timeline_json(profile::summarize(rank)));
     }
   }
   std::puts(json.dump().c_str());
 }
 
-void print_timelines(const train::BenchResult& result, const std::string& file) {
-  std::vector<report::TimelineSummary> summaries;
+void print_timelines(const profile::BenchResult& result, const std::string& file) {
+  std::vector<profile::TimelineSummary> summaries;
   summaries.reserve(result.timelines.size());
-  for (const report::RankTimeline& rank : result.timelines) summaries.push_back(report::summarize(rank));
+  for (const profile::RankTimeline& rank : result.timelines) summaries.push_back(profile::summarize(rank));
   std::printf("\ntraced step          %s; wrote %s\n", format_seconds(result.traced_seconds).c_str(), file.c_str());
-  std::fputs(report::summary_text(summaries).c_str(), stdout);
+  std::fputs(profile::summary_text(summaries).c_str(), stdout);
 }
 
 void check_trace(const std::string& path, DeviceKind kind, Problems& problems) {
-  const ResultPlace place = find_result_place(path);
-  if (!place.straight) checkpoint::check_writable(folder_of(place.path), problems);
-  if (checkpoint::is_folder(path))
+  const io::ResultPlace place = io::find_result_place(path);
+  if (!place.straight) io::check_writable(folder_of(place.path), problems);
+  if (io::is_folder(path))
     problems.add({.file = path, .what = "a folder", .expected = "a file to write", .at = "--trace"});
   if (kind != DeviceKind::cuda) return;
   if (const std::string why = cuda::activities_problem(); !why.empty()) {
@@ -93,9 +93,9 @@ void check_trace(const std::string& path, DeviceKind kind, Problems& problems) {
   }
 }
 
-void print_roofline(const train::Roofline& roofline, double step_seconds) {
+void print_roofline(const profile::Roofline& roofline, double step_seconds) {
   std::puts("\nroofline R of this rank: every op at its peak rate, no recompute, communication hidden");
-  for (const train::RooflineTerm& term : roofline.terms) {
+  for (const profile::RooflineTerm& term : roofline.terms) {
     std::printf("  %-58s %5.0f x %9.3f ms = %8.1f ms  %7.1f %s\n", term.what.c_str(), term.count, 1e3 * term.each,
                 1e3 * term.seconds(), term.rate / (term.bytes ? 1e9 : 1e12), term.bytes ? "GB/s" : "TFLOP/s");
   }
@@ -107,8 +107,8 @@ void print_roofline(const train::Roofline& roofline, double step_seconds) {
               roofline.seconds() / step_seconds);
 }
 
-void print_table(const train::BenchResult& result, const Recipe& recipe, const train::DocumentMix& documents, int world,
-                 int threads) {
+void print_table(const profile::BenchResult& result, const Recipe& recipe, const profile::DocumentMix& documents,
+                 int world, int threads) {
   const auto row = [](const char* what, const std::string& value) {
     std::printf("%-20s %s\n", what, printable(value).c_str());
   };
@@ -118,7 +118,7 @@ void print_table(const train::BenchResult& result, const Recipe& recipe, const t
   row("step", cat(recipe.train.global_batch_size, " x ", recipe.data.sequence_length, " tokens, ",
                   plural(world, "rank"), " x ", plural(threads, "thread")));
   char text[96];
-  if (documents.kind != train::DocumentMix::Kind::one) {
+  if (documents.kind != profile::DocumentMix::Kind::one) {
     std::snprintf(text, sizeof text, "%s, %.1f per sequence, synthetic; attention FLOPs per token of",
                   documents.text().c_str(), result.documents);
     row("documents", cat(text, " unpacked sequences of ", std::llround(result.equivalent_length), " tokens"));
@@ -168,20 +168,20 @@ int bench_step(const BenchStepOptions& options) {
     throw UserError(Problem{
         .file = "--set", .what = "bench step has no data to repeat", .at = "train.epochs", .hint = "--steps N"});
   }
-  const train::DocumentMix documents =
-      options.documents.empty() ? train::DocumentMix() : train::parse_documents(options.documents);
-  train::set_packing(recipe, documents);
-  train::document_lengths(documents, recipe.data.sequence_length, data::max_documents_of(recipe.data), 0);
+  const profile::DocumentMix documents =
+      options.documents.empty() ? profile::DocumentMix() : profile::parse_documents(options.documents);
+  profile::set_packing(recipe, documents);
+  profile::document_lengths(documents, recipe.data.sequence_length, batches::max_documents_of(recipe.data), 0);
   const int world = world_size(options.common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
   if (!recipe.places.contains("train.global_batch_size"))  // one sequence for each group of data ranks
     recipe.train.global_batch_size =
         std::max(1, world / recipe.parallel.context_parallel_degree) * recipe.train.micro_batch_size;
-  const train::RankDevice device = device_of(recipe, world);
-  train::OpenModel model;
+  const engine::RankDevice device = device_of(recipe, world);
+  engine::OpenModel model;
   const auto check = [&](const RankPlace& place, Problems& problems) {
     check_layout(recipe, world, problems);
     if (!options.trace.empty() && place.rank == 0) check_trace(options.trace, device.kind, problems);
-    model = train::open_model(recipe.model, recipe.folder, problems);
+    model = engine::open_model(recipe.model, recipe.folder, problems);
     if (!problems.empty()) return;
     plan::Machine machine = plan::this_machine();
     machine.ranks = must_launch(world) ? world : launched_as().local_ranks;
@@ -195,18 +195,19 @@ int bench_step(const BenchStepOptions& options) {
   }
   const int threads = threads_of(recipe);
   return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {
-                                        const auto result = train::bench_step({.recipe = recipe,
-                                                                               .documents = documents,
-                                                                               .threads = threads,
-                                                                               .ranks_here = launched_as().local_ranks,
-                                                                               .device = device,
-                                                                               .profile = options.profile,
-                                                                               .roofline = options.roofline,
-                                                                               .trace = !options.trace.empty()},
-                                                                              model, ranks);
+                                        const auto result =
+                                            profile::bench_step({.recipe = recipe,
+                                                                 .documents = documents,
+                                                                 .threads = threads,
+                                                                 .ranks_here = launched_as().local_ranks,
+                                                                 .device = device,
+                                                                 .profile = options.profile,
+                                                                 .roofline = options.roofline,
+                                                                 .trace = !options.trace.empty()},
+                                                                model, ranks);
                                         if (ranks != nullptr && ranks->rank().value() > 0) return 0;
                                         if (!options.trace.empty())
-                                          write_result(options.trace, report::to_chrome_trace(result.timelines));
+                                          io::write_result(options.trace, profile::to_chrome_trace(result.timelines));
                                         for (const std::string& note : result.notes) print("", note);
                                         if (options.common.json) {
                                           print_json(result, documents);

@@ -5,10 +5,10 @@
 
 #include "base/cat.h"
 #include "base/text.h"
-#include "data/micro_batch.h"
-#include "data/prepare.h"
-#include "data/sequence.h"
-#include "data/statistics.h"
+#include "batches/micro_batch.h"
+#include "batches/sequence.h"
+#include "batches/statistics.h"
+#include "prepare/prepare.h"
 
 namespace hawser::cli {
 namespace {
@@ -21,22 +21,22 @@ std::string percent(double share) {
 
 }  // namespace
 
-std::string data_summary(const data::TokenFile& file, const DataRecipe* recipe, std::uint64_t seed, int columns,
+std::string data_summary(const prepare::TokenFile& file, const DataRecipe* recipe, std::uint64_t seed, int columns,
                          nlohmann::ordered_json& json) {
-  const data::LengthStatistics lengths = data::length_statistics(file);
+  const batches::LengthStatistics lengths = batches::length_statistics(file);
   json["lengths"] = {{"count", lengths.count},   {"tokens", lengths.tokens}, {"min", lengths.min},
                      {"median", lengths.median}, {"mean", lengths.mean},     {"p90", lengths.p90},
                      {"p99", lengths.p99},       {"max", lengths.max}};
-  for (const data::LengthBin& bin : lengths.bins) {
+  for (const batches::LengthBin& bin : lengths.bins) {
     json["lengths"]["histogram"].push_back({{"min", bin.min}, {"max", bin.max}, {"count", bin.count}});
   }
   char mean[32];
   std::snprintf(mean, sizeof mean, "%.1f", lengths.mean);
   std::string text =
       cat("  lengths  ", lengths.min, " to ", lengths.max, " tokens, median ", lengths.median, ", mean ", mean,
-          ", 90% within ", lengths.p90, ", 99% within ", lengths.p99, "\n", data::histogram(lengths, columns));
+          ", 90% within ", lengths.p90, ", 99% within ", lengths.p99, "\n", batches::histogram(lengths, columns));
   if (file.has_labels() && lengths.tokens > 0) {
-    const data::LearnedStatistics learned = data::learned_statistics(file);
+    const batches::LearnedStatistics learned = batches::learned_statistics(file);
     json["learned"] = learned.learned;
     text += cat("  learned  ", learned.learned, " of ", learned.tokens, " tokens (",
                 percent(static_cast<double>(learned.learned) / static_cast<double>(learned.tokens)),
@@ -44,19 +44,20 @@ std::string data_summary(const data::TokenFile& file, const DataRecipe* recipe, 
   }
   if (recipe != nullptr && recipe->sequence_length > 0) {
     const bool chunks = recipe->pack == Packing::chunks;
-    const data::FillStatistics fill =
-        chunks ? data::chunked_fill(file, recipe->sequence_length)
-               : data::packed_fill(file, recipe->sequence_length, data::max_documents_of(*recipe), seed,
-                                   recipe->long_documents);
+    const batches::FillStatistics fill =
+        chunks ? batches::chunked_fill(file, recipe->sequence_length)
+               : batches::packed_fill(file, recipe->sequence_length, batches::max_documents_of(*recipe), seed,
+                                      recipe->long_documents);
     json["packing"] = {
         {"sequences", fill.sequences}, {"sequence_length", recipe->sequence_length}, {"fill", fill.fill}};
     text += fill.sequences == 0 ? std::string("  packed   nothing: training needs a document of two tokens or more\n")
                                 : cat("  packed   into ", plural(fill.sequences, "sequence"), " of ",
                                       recipe->sequence_length, " tokens, ", percent(fill.fill), " full\n");
     if (chunks) return text;
-    const data::LongStatistics found = data::long_statistics(file, recipe->sequence_length, recipe->long_documents);
+    const batches::LongStatistics found =
+        batches::long_statistics(file, recipe->sequence_length, recipe->long_documents);
     json["long_documents"] = {{"count", found.count}, {"tokens_left_out", found.tokens}};
-    const std::string long_text = data::describe(found, file, recipe->sequence_length, recipe->long_documents);
+    const std::string long_text = batches::describe(found, file, recipe->sequence_length, recipe->long_documents);
     if (!long_text.empty()) text += cat("  long     ", long_text, " (data.long_documents)\n");
   }
   return text;

@@ -5,12 +5,12 @@
 #include <string>
 
 #include "base/recipe.h"
-#include "data/token_file.h"
+#include "prepare/token_file.h"
 
 namespace hawser::cli {
 
 // `recipe` may be null: the packing is left out.
-std::string data_summary(const data::TokenFile& file, const DataRecipe* recipe, std::uint64_t seed, int columns,
+std::string data_summary(const prepare::TokenFile& file, const DataRecipe* recipe, std::uint64_t seed, int columns,
                          nlohmann::ordered_json& json);
 
 }  // namespace hawser::cli

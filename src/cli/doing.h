@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "launch/environment.h"
+#include "launch/launcher_environment.h"
 
 namespace hawser::cli {
 

@@ -8,21 +8,21 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "cli/command_support.h"
 #include "cli/commands.h"
-#include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/model_name.h"
 #include "cli/ranks.h"
 #include "cli/terminal.h"
-#include "launch/environment.h"
+#include "evaluate/evaluate.h"
+#include "launch/launcher_environment.h"
 #include "models/families.h"
-#include "train/evaluate.h"
 
 namespace hawser::cli {
 namespace {
 
-void print_table(const train::Evaluation& result, const EvalOptions& options) {
+void print_table(const evaluate::Evaluation& result, const EvalOptions& options) {
   const auto row = [](const char* name, const std::string& value) {
     std::printf("%-14s%s\n", name, printable(value).c_str());
   };
@@ -38,7 +38,7 @@ void print_table(const train::Evaluation& result, const EvalOptions& options) {
   for (const auto& [name, norm] : result.gradient_norms) std::printf("  %-12.4g%s\n", norm, printable(name).c_str());
 }
 
-void print_json(const train::Evaluation& result, bool gradient_norms) {
+void print_json(const evaluate::Evaluation& result, bool gradient_norms) {
   nlohmann::ordered_json json{{"loss", result.loss}, {"tokens", result.tokens}};
   if (result.bits_per_byte) json["bits_per_byte"] = *result.bits_per_byte;
   if (result.bigram_loss) json["bigram_loss"] = *result.bigram_loss;
@@ -50,7 +50,7 @@ void print_json(const train::Evaluation& result, bool gradient_norms) {
 }
 
 // Prints warnings before the result.
-void warn(const train::OpenEvaluation& input) {
+void warn(const evaluate::OpenEvaluation& input) {
   if (!input.open.skipped.empty()) print("skipped: ", input.open.skipped.lines());
   const std::string beyond =
       models::beyond_positions(input.open.model->description(), input.layout.batch.sequence_length);
@@ -80,25 +80,25 @@ int eval(const EvalOptions& options) {
   const int world = world_size(options.common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
   check_mesh(recipe, world, of_layout);
 
-  train::EvaluateRequest request{.model = base.model.path,
-                                 .data = options.data,
-                                 .bigram = options.bigram,
-                                 .sequence_length = options.sequence_length,
-                                 .gradient_norms = options.gradient_norms,
-                                 .across_documents = options.across_documents,
-                                 .recipe = recipe,
-                                 .threads = threads_of(recipe),
-                                 .ranks_here = under_launcher() ? launched_as().local_ranks : 0,
-                                 .device = device_of(recipe, world)};
+  evaluate::EvaluateRequest request{.model = base.model.path,
+                                    .data = options.data,
+                                    .bigram = options.bigram,
+                                    .sequence_length = options.sequence_length,
+                                    .gradient_norms = options.gradient_norms,
+                                    .across_documents = options.across_documents,
+                                    .recipe = recipe,
+                                    .threads = threads_of(recipe),
+                                    .ranks_here = under_launcher() ? launched_as().local_ranks : 0,
+                                    .device = device_of(recipe, world)};
   if (!of_layout.empty()) request.recipe.parallel = {};
   // Scripts read JSON; standard output of a rank is a pipe to the launcher.
   const bool on_terminal = !under_launcher() && terminal_columns(STDOUT_FILENO).has_value();
   const bool table = !options.common.json && (options.table || on_terminal);
-  std::optional<train::OpenEvaluation> input;
+  std::optional<evaluate::OpenEvaluation> input;
   const auto check = [&](const RankPlace& place, Problems& problems) {
     problems.add(of_layout);
     const bool laid_out = of_layout.empty();
-    input = train::open_evaluation(request, laid_out ? place.rank : 0, laid_out ? place.ranks : 1, problems);
+    input = evaluate::open_evaluation(request, laid_out ? place.rank : 0, laid_out ? place.ranks : 1, problems);
   };
   if (must_launch(world)) {
     Problems problems;
@@ -111,7 +111,7 @@ int eval(const EvalOptions& options) {
   }
   return run_on_ranks(world, recipe, {.check = check, .run = [&](comm::World* ranks) {
                                         if (ranks == nullptr || ranks->rank().value() == 0) warn(*input);
-                                        const train::Evaluation result = train::evaluate(*input, ranks);
+                                        const evaluate::Evaluation result = evaluate::evaluate(*input, ranks);
                                         if (ranks == nullptr || ranks->rank().value() == 0) {
                                           for (const std::string& note : result.notes) print("", note);
                                           if (table) {

@@ -3,10 +3,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "cli/command_support.h"
 #include "cli/commands.h"
-#include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/line.h"
+#include "engine/find_checkpoint.h"
 #include "train/export.h"
 
 namespace hawser::cli {
@@ -26,7 +27,7 @@ int export_model(const ExportOptions& options) {
   recipe_without_file({}, options.common);  // rejects invalid common options
   unused_keys(options.common, "export", {}, {{"precision.compute", "--dtype"}}).throw_if_any();
   Problems skipped;
-  checkpoint::Checkpoint checkpoint = train::open_checkpoint(options.source, skipped);
+  checkpoint::Checkpoint checkpoint = engine::open_checkpoint(options.source, skipped);
   if (!skipped.empty()) print("skipped: ", skipped.lines());
   const train::Exported done = train::export_checkpoint(checkpoint, options.output, dtype_of(options.dtype));
   if (options.common.json) {

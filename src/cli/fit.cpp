@@ -8,12 +8,12 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "base/text.h"
+#include "cli/command_support.h"
 #include "cli/commands.h"
-#include "cli/common.h"
 #include "cli/line.h"
 #include "cli/model_name.h"
 #include "cli/ranks.h"
-#include "launch/environment.h"
+#include "launch/launcher_environment.h"
 #include "launch/stop.h"
 #include "train/fit.h"
 
@@ -93,7 +93,7 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
 }
 
 // The body of each of `world` ranks. Returns the exit code, equal on all ranks.
-int fit_here(const Recipe& recipe, int world, const train::RankDevice& device, const FitOptions& options) {
+int fit_here(const Recipe& recipe, int world, const engine::RankDevice& device, const FitOptions& options) {
   catch_stop_signals();
   const auto check = [&](const RankPlace& place, Problems& problems) {
     train::check_fit(recipe,
@@ -127,10 +127,10 @@ int fit_here(const Recipe& recipe, int world, const train::RankDevice& device, c
 int fit(const FitOptions& options) {
   std::signal(SIGPIPE, SIG_IGN);  // the reader of the progress may close its end; the run continues
   const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::train);
-  const int gpus = train::gpus_of(recipe);
+  const int gpus = engine::gpus_of(recipe);
   const int world =
       world_size(options.common, default_ranks(recipe, gpus > 0 ? DeviceChoice::cuda : DeviceChoice::cpu, gpus));
-  const train::RankDevice device = device_of(recipe, world);
+  const engine::RankDevice device = device_of(recipe, world);
   Problems problems;
   check_layout(recipe, world, problems);
   if (must_launch(world)) {

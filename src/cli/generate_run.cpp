@@ -12,15 +12,15 @@
 
 #include "base/error.h"
 #include "base/printable.h"
-#include "base/result_file.h"
 #include "base/text.h"
+#include "cli/command_support.h"
 #include "cli/commands.h"
-#include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/model_name.h"
 #include "cli/ranks.h"
 #include "cli/terminal.h"
 #include "generate/chat.h"
+#include "io/result_file.h"
 #include "launch/stop.h"
 #include "models/families.h"
 
@@ -77,8 +77,8 @@ void suggest_chat(const OpenGeneration& input, bool empty) {
   const auto is_text = [](const generate::Prompt& prompt) { return !prompt.text.empty() && !prompt.chat; };
   if (input.tokenizer == nullptr || !std::ranges::any_of(input.prompts, is_text)) return;
   Problems ignored;
-  const std::string stored = train::stored_chat_template(input.open.recipe);
-  if (data::chat::open_chat_template(stored, input.open.tokenizer, "", "", ignored) == nullptr) return;
+  const std::string stored = engine::stored_chat_template(input.open.recipe);
+  if (text::chat::open_chat_template(stored, input.open.tokenizer, "", "", ignored) == nullptr) return;
   print("", cat(empty ? "the model answered nothing: " : "",
                 "a text prompt does not apply the chat template that this model has; --chat and prompts with "
                 "\"messages\" do"));
@@ -144,7 +144,7 @@ struct Stopped {};
 class AnswerWriter {
  public:
   explicit AnswerWriter(const std::string& output) {
-    if (!output.empty()) file_.emplace(output, ResultFile::Unfinished::kept_as_part);
+    if (!output.empty()) file_.emplace(output, io::ResultFile::Unfinished::kept_as_part);
   }
 
   bool to_file() const { return file_.has_value(); }
@@ -179,7 +179,7 @@ class AnswerWriter {
     }
   }
 
-  std::optional<ResultFile> file_;
+  std::optional<io::ResultFile> file_;
   std::map<std::size_t, std::string> waiting_;
   std::size_t next_ = 0, written_ = 0;
 };

@@ -9,25 +9,26 @@
 
 #include "base/hub_name.h"
 #include "base/printable.h"
-#include "base/result_file.h"
 #include "base/text.h"
+#include "batches/statistics.h"
 #include "checkpoint/root.h"
-#include "checkpoint/storage/posix.h"
+#include "cli/command_support.h"
 #include "cli/commands.h"
-#include "cli/common.h"
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/model_name.h"
 #include "cli/timeline_json.h"
-#include "data/statistics.h"
-#include "data/token_file.h"
-#include "launch/environment.h"
+#include "engine/find_checkpoint.h"
+#include "engine/open_model.h"
+#include "engine/run_state.h"
+#include "io/files.h"
+#include "io/json.h"
+#include "io/result_file.h"
+#include "launch/launcher_environment.h"
 #include "models/families.h"
-#include "report/timeline_summary.h"
-#include "report/timeline_svg.h"
-#include "train/export.h"
-#include "train/open_model.h"
-#include "train/saver.h"
+#include "prepare/token_file.h"
+#include "profile/timeline_summary.h"
+#include "profile/timeline_svg.h"
 
 namespace hawser::cli {
 namespace {
@@ -79,14 +80,14 @@ void describe_model(const models::Model& model, Report& report) {
 
 // The model of a checkpoint, if its metadata names it.
 void describe_metadata(const checkpoint::Checkpoint& checkpoint, Report& report) {
-  train::CheckpointMetadata metadata;
+  engine::CheckpointMetadata metadata;
   try {
-    metadata = train::read_metadata(checkpoint);
+    metadata = engine::read_metadata(checkpoint);
   } catch (const UserError&) {
     report.row("model", "unknown: this checkpoint is not of a run");
     return;
   }
-  const auto recipe = nlohmann::json::parse(metadata.recipe, nullptr, /*allow_exceptions=*/false);
+  const auto recipe = io::json_or_null(metadata.recipe);
   const auto number = [&](const char* pointer) {
     const nlohmann::json::json_pointer place(pointer);
     return recipe.contains(place) && recipe[place].is_number_integer() ? recipe[place].get<std::int64_t>() : 0;
@@ -105,7 +106,7 @@ void describe_metadata(const checkpoint::Checkpoint& checkpoint, Report& report)
 
 // The layout that saved it, from its recipe; any other layout can load it.
 std::string saved_layout(const checkpoint::Checkpoint& checkpoint, Report& report) {
-  const auto metadata = nlohmann::json::parse(checkpoint.metadata(), nullptr, /*allow_exceptions=*/false);
+  const auto metadata = io::json_or_null(checkpoint.metadata());
   const auto parallel = metadata.value("/recipe/parallel"_json_pointer, nlohmann::json());
   std::string text = plural(checkpoint.world(), "rank");
   if (!parallel.is_object()) return text;
@@ -239,8 +240,8 @@ void describe_run(const std::string& path, const std::string& root, bool verify,
   report.row("checkpoints", names.empty() ? "none" : names);
   if (whole.empty()) return;
   const std::string best = (fs::path(path) / "best").string();
-  if (checkpoint::exists(best)) {
-    const auto metadata = train::run_state_of(checkpoint::Checkpoint::open(best).metadata());
+  if (io::exists(best)) {
+    const auto metadata = engine::run_state_of(checkpoint::Checkpoint::open(best).metadata());
     report.json["best"] = {{"path", best}, {"step", metadata.step}};
     if (metadata.validation_loss) report.json["best"]["validation_loss"] = *metadata.validation_loss;
     report.row("best", cat("step ", metadata.step,
@@ -256,7 +257,7 @@ void describe_run(const std::string& path, const std::string& root, bool verify,
 
 void describe_folder_model(const std::string& path, Report& report) {
   Problems problems;
-  const train::OpenModel open = train::open_model({.path = path}, "", problems);
+  const engine::OpenModel open = engine::open_model({.path = path}, "", problems);
   problems.throw_if_any();
   report.title("model", path);
   describe_model(*open.model, report);
@@ -275,7 +276,7 @@ void describe_folder_model(const std::string& path, Report& report) {
   }
   report.row("weights", text);
   try {
-    const auto tokenizer = train::tokenizer_of_model(path);
+    const auto tokenizer = engine::tokenizer_of_model(path);
     report.json["tokenizer"] = tokenizer ? Json{{"entries", tokenizer->vocab_size()}} : Json();
     report.row("tokenizer", tokenizer ? cat(tokenizer->vocab_size(), " entries") : "none");
   } catch (const UserError& error) {
@@ -285,7 +286,7 @@ void describe_folder_model(const std::string& path, Report& report) {
 }
 
 void describe_tokens(const std::string& prefix, Report& report) {
-  const data::TokenFile file(prefix);
+  const prepare::TokenFile file(prefix);
   report.title("token file", prefix);
   std::vector<std::int64_t> lengths;
   for (std::int64_t i = 0; i < file.sequences(); ++i) lengths.push_back(file.length(i));
@@ -305,34 +306,35 @@ void describe_tokens(const std::string& prefix, Report& report) {
   report.row("tokens", cat(file.tokens(), file.has_labels() ? ", with labels" : ""));
   report.row("lengths", cat(at(0), " to ", at(1), ", median ", at(0.5), ", 90% within ", at(0.9)));
   report.row("bytes", with_unit(bytes));
-  report.text += data::histogram(data::length_statistics(file), 80);
+  report.text += batches::histogram(batches::length_statistics(file), 80);
 }
 
 // A trace of `bench step --trace`, and its SVG if requested.
 void describe_trace(const InspectOptions& options, Report& report) {
   constexpr std::int64_t kLargest = std::int64_t{1} << 30;
-  const auto ranks = report::read_chrome_trace(checkpoint::read_text(options.path, kLargest), options.path);
+  const auto ranks = profile::read_chrome_trace(io::read_text(options.path, kLargest), options.path);
   report.title("trace", options.path);
-  std::vector<report::TimelineSummary> summaries;
+  std::vector<profile::TimelineSummary> summaries;
   summaries.reserve(ranks.size());
-  for (const report::RankTimeline& rank : ranks) {
-    summaries.push_back(report::summarize(rank));
+  for (const profile::RankTimeline& rank : ranks) {
+    summaries.push_back(profile::summarize(rank));
     report.json["ranks"].push_back(timeline_json(summaries.back()));
   }
-  report.text += report::summary_text(summaries);
+  report.text += profile::summary_text(summaries);
   if (options.svg.empty()) return;
-  write_result(options.svg, report::to_svg(ranks, {.begin_s = 1e-3 * options.from_ms, .end_s = 1e-3 * options.to_ms}));
+  io::write_result(options.svg,
+                   profile::to_svg(ranks, {.begin_s = 1e-3 * options.from_ms, .end_s = 1e-3 * options.to_ms}));
   report.json["svg"] = options.svg;
   report.text += cat("wrote ", options.svg, "\n");
 }
 
-// "runs/x/data/train" of "runs/x/data/train.bin", as typed. Unlike data::token_prefix, which accepts what a recipe may
+// "runs/x/data/train" of "runs/x/data/train.bin", as typed. Unlike prepare::token_prefix, which accepts what a recipe may
 // train on, this accepts an index alone: TokenFile reports what is missing.
 std::optional<std::string> prefix_to_show(const std::string& path) {
   for (const char* ending : {"", ".bin", ".idx", ".labels.bin"}) {
     if (!path.ends_with(ending)) continue;
     const std::string prefix = path.substr(0, path.size() - std::string(ending).size());
-    if (checkpoint::exists(prefix + ".idx") && !checkpoint::is_folder(prefix + ".idx")) return prefix;
+    if (io::exists(prefix + ".idx") && !io::is_folder(prefix + ".idx")) return prefix;
   }
   return std::nullopt;
 }
@@ -349,18 +351,18 @@ int inspect(const InspectOptions& options) {
   }
   recipe_without_file({}, options.common);  // rejects invalid common options
   const bool word = options.data.empty() && (options.path == "data" || options.path == "checkpoint");
-  if (word && !checkpoint::exists(options.path)) {
+  if (word && !io::exists(options.path)) {
     const bool data = options.path == "data";
     throw UserError(Problem{.what = data ? "inspect data: RECIPE is missing" : "inspect checkpoint: DIR is missing",
                             .hint = data ? "hawser inspect data RECIPE" : "hawser inspect checkpoint DIR"});
   }
   const std::string path = find_model(named ? options.data : options.path);
-  if (const auto hub = hub_name_of(path); hub && !checkpoint::exists(path)) {
+  if (const auto hub = hub_name_of(path); hub && !io::exists(path)) {
     throw UserError(not_downloaded(*hub, path));
   }
-  const auto has = [&](const char* name) { return checkpoint::exists((fs::path(path) / name).string()); };
+  const auto has = [&](const char* name) { return io::exists((fs::path(path) / name).string()); };
   Report report;
-  const bool is_file = checkpoint::exists(path) && !checkpoint::is_folder(path);
+  const bool is_file = io::exists(path) && !io::is_folder(path);
   if (!options.svg.empty() && !(is_file && path.ends_with(".json"))) {
     throw UserError(Problem{.file = path, .what = "not a trace", .at = "--svg"});
   }
@@ -369,12 +371,12 @@ int inspect(const InspectOptions& options) {
     throw UserError(
         Problem{.file = options.svg, .what = "the same file as the trace", .expected = "another file", .at = "--svg"});
   }
-  const bool is_checkpoint = train::looks_like_checkpoint(path);
-  const auto run = is_checkpoint || is_file ? std::nullopt : train::checkpoints_below(path);
+  const bool is_checkpoint = engine::looks_like_checkpoint(path);
+  const auto run = is_checkpoint || is_file ? std::nullopt : engine::checkpoints_below(path);
   if (!is_checkpoint && !run && !has("config.json")) {
-    if (const auto other = train::other_folder(path)) throw UserError(*other);
+    if (const auto other = engine::other_folder(path)) throw UserError(*other);
   }
-  if ((named || options.verify) && !is_checkpoint && !run && checkpoint::exists(path)) {
+  if ((named || options.verify) && !is_checkpoint && !run && io::exists(path)) {
     throw UserError(Problem{.file = path,
                             .what = "not a checkpoint",
                             .expected = "a folder with a manifest.json, or a run's folder",
@@ -394,10 +396,9 @@ int inspect(const InspectOptions& options) {
   } else if (has("config.json")) {
     describe_folder_model(path, report);
   } else {
-    throw UserError(
-        Problem{.file = path,
-                .what = checkpoint::exists(path) ? "unknown kind of file or folder" : "no such file or folder",
-                .expected = "a run, a checkpoint, a model folder, a token file or a trace"});
+    throw UserError(Problem{.file = path,
+                            .what = io::exists(path) ? "unknown kind of file or folder" : "no such file or folder",
+                            .expected = "a run, a checkpoint, a model folder, a token file or a trace"});
   }
   std::fputs(options.common.json ? (report.json.dump() + "\n").c_str() : printable(report.text, Newlines::keep).c_str(),
              stdout);

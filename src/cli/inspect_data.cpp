@@ -10,16 +10,16 @@
 #include "base/environment.h"
 #include "base/printable.h"
 #include "base/text.h"
+#include "batches/micro_batch.h"
+#include "batches/sequence.h"
+#include "batches/sequence_order.h"
+#include "batches/statistics.h"
+#include "cli/command_support.h"
 #include "cli/commands.h"
-#include "cli/common.h"
 #include "cli/data_summary.h"
 #include "cli/model_name.h"
-#include "data/micro_batch.h"
-#include "data/prepare.h"
-#include "data/sampler.h"
-#include "data/sequence.h"
-#include "data/sources.h"
-#include "data/statistics.h"
+#include "prepare/prepare.h"
+#include "prepare/sources.h"
 
 namespace hawser::cli {
 namespace {
@@ -30,9 +30,9 @@ using Json = nlohmann::ordered_json;
 // What is shown, and how it becomes sequences.
 struct DataView {
   std::string prefix;
-  std::unique_ptr<data::Tokenizer> tokenizer;  // null: print ids
-  std::shared_ptr<const data::TokenFile> file;
-  std::shared_ptr<const data::SequenceSet> set;  // null: the file's own sequences, in order
+  std::unique_ptr<text::Tokenizer> tokenizer;  // null: print ids
+  std::shared_ptr<const prepare::TokenFile> file;
+  std::shared_ptr<const batches::SequenceSet> set;  // null: the file's own sequences, in order
   std::uint64_t seed = 0;
   std::optional<Recipe> recipe;
 };
@@ -83,14 +83,14 @@ std::string text_of(const DataView& view, std::span<const std::int32_t> ids) {
 DataView open_view(const std::string& path, const InspectOptions& options) {
   DataView view;
   std::string tokenizer;
-  if (const auto prefix = data::token_prefix(path, "")) {
+  if (const auto prefix = prepare::token_prefix(path, "")) {
     view.prefix = *prefix;
     tokenizer = find_model(options.tokenizer);
   } else {
-    if (const auto prepared = data::prepared_folder(path)) throw UserError(*prepared);
+    if (const auto prepared = prepare::prepared_folder(path)) throw UserError(*prepared);
     view.recipe = read_recipe_for(path, options.common, Purpose::prepare);
-    const data::PrepareOptions job = data::prepare_options(*view.recipe);
-    const data::TokenFiles files = data::token_files(job);
+    const prepare::PrepareOptions job = prepare::prepare_options(*view.recipe);
+    const prepare::TokenFiles files = prepare::token_files(job);
     view.prefix = options.validation ? files.validation : files.train;
     if (view.prefix.empty() || !fs::exists(view.prefix + ".idx")) {
       throw UserError(Problem{.file = path,
@@ -101,25 +101,25 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
     tokenizer = options.tokenizer.empty() ? job.tokenizer : find_model(options.tokenizer);
     view.seed = view.recipe->train.seed;
   }
-  if (!tokenizer.empty()) view.tokenizer = data::load_tokenizer(tokenizer);
-  view.file = std::make_shared<const data::TokenFile>(view.prefix);
+  if (!tokenizer.empty()) view.tokenizer = text::load_tokenizer(tokenizer);
+  view.file = std::make_shared<const prepare::TokenFile>(view.prefix);
   if (view.recipe) {
     const DataRecipe& data = view.recipe->data;
     view.set = data.pack == Packing::chunks
-                   ? data::chunked_sequences(view.file, data.sequence_length, 0)
-                   : data::packed_sequences(view.file, data.sequence_length, data::max_documents_of(data), view.seed, 0,
-                                            data.long_documents);
+                   ? batches::chunked_sequences(view.file, data.sequence_length, 0)
+                   : batches::packed_sequences(view.file, data.sequence_length, batches::max_documents_of(data),
+                                               view.seed, 0, data.long_documents);
   }
   return view;
 }
 
 // A sequence of the file as stored, with its own labels as targets.
-data::Sequence stored_sequence(const data::TokenFile& file, std::int64_t index) {
-  data::Sequence sequence;
+batches::Sequence stored_sequence(const prepare::TokenFile& file, std::int64_t index) {
+  batches::Sequence sequence;
   const std::int64_t count = file.length(index), begin = file.begin(index);
   sequence.ids.resize(count);
   file.read(begin, sequence.ids);
-  sequence.labels.assign(count, data::kIgnoredLabel);
+  sequence.labels.assign(count, prepare::kIgnoredLabel);
   if (count > 1) file.read_labels(begin + 1, std::span(sequence.labels).first(count - 1));
   sequence.document_lengths = {static_cast<std::int32_t>(count)};
   return sequence;
@@ -127,11 +127,12 @@ data::Sequence stored_sequence(const data::TokenFile& file, std::int64_t index) 
 
 // A document's tokens in runs of learned and masked tokens. A token is learned if it is the target of the one before;
 // the first of a document is shown like the second.
-std::vector<Run> runs_of(const DataView& view, const data::Sequence& sequence, std::int64_t begin, std::int64_t count) {
+std::vector<Run> runs_of(const DataView& view, const batches::Sequence& sequence, std::int64_t begin,
+                         std::int64_t count) {
   std::vector<Run> runs;
   const auto masked = [&](std::int64_t i) {
     const std::int64_t target = std::max<std::int64_t>(i, 1);
-    return count > 1 && sequence.labels[begin + target - 1] == data::kIgnoredLabel;
+    return count > 1 && sequence.labels[begin + target - 1] == prepare::kIgnoredLabel;
   };
   for (std::int64_t from = 0; from < count;) {
     std::int64_t to = from + 1;
@@ -145,8 +146,8 @@ std::vector<Run> runs_of(const DataView& view, const data::Sequence& sequence, s
 void show_sample(const DataView& view, std::int64_t number, const Painter& paint, std::string& text, Json& json) {
   const std::int64_t count = view.set ? view.set->size() : view.file->sequences();
   // In training order.
-  const std::int64_t index = view.set ? data::sequence_at(view.seed, count, number) : number;
-  const data::Sequence sequence = view.set ? view.set->get(index) : stored_sequence(*view.file, index);
+  const std::int64_t index = view.set ? batches::sequence_at(view.seed, count, number) : number;
+  const batches::Sequence sequence = view.set ? view.set->get(index) : stored_sequence(*view.file, index);
   const auto documents = static_cast<std::int64_t>(sequence.document_lengths.size());
   text += paint.title(cat("sequence ", number, ": ", sequence.length(), " tokens, ", plural(documents, "document"),
                           ", ", sequence.targets(), " learned"));
@@ -154,11 +155,11 @@ void show_sample(const DataView& view, std::int64_t number, const Painter& paint
               {"tokens", sequence.length()},
               {"learned", sequence.targets()},
               {"documents", Json::array()}};
-  const std::vector<data::Origin> origins = view.set ? view.set->origins(index) : std::vector<data::Origin>();
+  const std::vector<batches::Origin> origins = view.set ? view.set->origins(index) : std::vector<batches::Origin>();
   std::int64_t begin = 0;
   for (std::int64_t d = 0; d < documents; ++d) {
     const std::int64_t length = sequence.document_lengths[d];
-    const data::Origin* from = origins.empty() ? nullptr : &origins[static_cast<std::size_t>(d)];
+    const batches::Origin* from = origins.empty() ? nullptr : &origins[static_cast<std::size_t>(d)];
     const bool piece = from && length + 1 < from->tokens;
     text += paint.border(cat("document ", d + 1, " of ", documents, ", ", length, " tokens",
                              piece ? cat(": from token ", from->begin, " of a document of ", from->tokens) : ""));

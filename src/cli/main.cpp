@@ -1,6 +1,6 @@
 #include "cli/commands.h"
 #include "cli/exit.h"
-#include "launch/environment.h"
+#include "launch/launcher_environment.h"
 
 int main(int argc, char** argv) {
   hawser::cli::expect_to_run_out_of_memory();

@@ -3,15 +3,16 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/bounded_file.h"
 #include "base/cat.h"
 #include "base/environment.h"
 #include "base/hub_name.h"
 #include "base/paths.h"
-#include "checkpoint/storage/posix.h"
 #include "cli/exit.h"
 #include "config/config.h"
-#include "launch/environment.h"
+#include "io/bounded_file.h"
+#include "io/files.h"
+#include "io/json.h"
+#include "launch/launcher_environment.h"
 
 namespace hawser::cli {
 namespace {
@@ -35,7 +36,7 @@ std::string commit_of(const fs::path& model, const std::string& revision) {
   const fs::path reference = model / "refs" / revision;
   std::error_code ignored;
   if (!fs::is_regular_file(reference, ignored)) return revision;
-  std::string commit = read_bounded(reference.string(), kMaxRefBytes);
+  std::string commit = io::read_bounded(reference.string(), kMaxRefBytes);
   commit.erase(commit.find_last_not_of(" \t\r\n") + 1);
   return commit;
 }
@@ -44,16 +45,16 @@ std::string commit_of(const fs::path& model, const std::string& revision) {
 
 std::string find_model(const std::string& text, const std::string& folder) {
   const auto name = parse_hub_name(text);
-  if (!name || text.ends_with(".json") || checkpoint::exists((fs::path(folder) / text).string())) return text;
+  if (!name || text.ends_with(".json") || io::exists((fs::path(folder) / text).string())) return text;
   const fs::path model = fs::path(hub_cache()) / hub_folder(*name);
-  if (!checkpoint::exists(model.string())) {
+  if (!io::exists(model.string())) {
     // ORG is a folder here: the name is a mistyped path.
-    const bool is_path = checkpoint::exists((fs::path(folder) / text.substr(0, text.find('/'))).string());
+    const bool is_path = io::exists((fs::path(folder) / text.substr(0, text.find('/'))).string());
     return is_path ? text : name->revision.empty() ? model.string() : (model / "snapshots" / name->revision).string();
   }
   const fs::path snapshot = model / "snapshots" / commit_of(model, name->revision.empty() ? "main" : name->revision);
   // Once in a run: the local launcher prints it for its ranks.
-  if (launched_as().rank == 0 && !launched_locally() && checkpoint::exists(snapshot.string())) {
+  if (launched_as().rank == 0 && !launched_locally() && io::exists(snapshot.string())) {
     print("", cat("model ", name->text(), ": ", snapshot.string()));
   }
   return snapshot.string();
@@ -64,7 +65,7 @@ namespace {
 std::string find_for_key(const std::string& key, const std::string& value, const std::string& folder) {
   const std::string found = find_model(value, folder);
   if (found == value || key == "model.path") return found;
-  if (!checkpoint::exists(found)) return value;
+  if (!io::exists(found)) return value;
   return key == "model.config" ? (fs::path(found) / "config.json").string() : found;
 }
 
@@ -79,8 +80,8 @@ void find_models(Recipe& recipe) {
 void warn_of_other_commit(const Recipe& recipe) {
   const auto now = hub_name_of(recipe.model.path);
   const std::string file = (fs::path(resolve_path(recipe, recipe.output)) / "recipe.json").string();
-  if (!now || !checkpoint::exists(file)) return;
-  const auto stored = nlohmann::json::parse(checkpoint::read_text(file, kMaxRecipeBytes), nullptr, false);
+  if (!now || !io::exists(file)) return;
+  const auto stored = io::json_or_null(io::read_text(file, kMaxRecipeBytes));
   const auto path = stored.is_object() ? stored.value("/model/path"_json_pointer, nlohmann::json()) : nlohmann::json();
   const auto before = path.is_string() ? hub_name_of(path.get<std::string>()) : std::nullopt;
   if (!before || before->model != now->model || before->revision == now->revision) return;

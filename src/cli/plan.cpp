@@ -4,17 +4,17 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "cli/command_support.h"
 #include "cli/commands.h"
-#include "cli/common.h"
 #include "cli/doing.h"
 #include "cli/exit.h"
 #include "cli/line.h"
-#include "data/sources.h"
 #include "device/device.h"
 #include "models/families.h"
 #include "plan/disk.h"
 #include "plan/report.h"
 #include "plan/target.h"
+#include "prepare/sources.h"
 
 namespace hawser::cli {
 namespace {
@@ -60,8 +60,8 @@ int plan_here(const Recipe& recipe, int world, const PlanOptions& options) {
   }
   // The data may be on another machine: a plan needs its size at most.
   Problems missing;
-  data::find_sources(recipe.data.train, recipe.folder, "data.train", missing);
-  data::find_sources(recipe.data.validation, recipe.folder, "data.validation", missing);
+  prepare::find_sources(recipe.data.train, recipe.folder, "data.train", missing);
+  prepare::find_sources(recipe.data.validation, recipe.folder, "data.validation", missing);
   if (!missing.empty()) print("warning: ", missing.lines());
   if (facts.free_disk && facts.disk.total() > *facts.free_disk) {
     print("warning: ", cat("the run takes up to ", format_bytes(Bytes(facts.disk.total())), " of disk, and ",

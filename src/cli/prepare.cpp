@@ -8,16 +8,16 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "base/text.h"
-#include "checkpoint/storage/posix.h"
+#include "cli/command_support.h"
 #include "cli/commands.h"
-#include "cli/common.h"
 #include "cli/data_summary.h"
 #include "cli/exit.h"
 #include "cli/line.h"
-#include "data/prepare.h"
-#include "data/token_file.h"
-#include "launch/environment.h"
+#include "io/files.h"
+#include "launch/launcher_environment.h"
 #include "models/families.h"
+#include "prepare/prepare.h"
+#include "prepare/token_file.h"
 
 namespace hawser::cli {
 namespace {
@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 // One updated line on a terminal; elsewhere a line every few seconds.
 class ProgressLine {
  public:
-  void show(const data::PrepareProgress& progress) {
+  void show(const prepare::PrepareProgress& progress) {
     const auto now = Clock::now();
     if (progress.counting != counting_) {
       counting_ = progress.counting;
@@ -68,7 +68,7 @@ class ProgressLine {
   }
 
  private:
-  static double share_of(std::int64_t bytes, const data::PrepareProgress& progress) {
+  static double share_of(std::int64_t bytes, const prepare::PrepareProgress& progress) {
     return static_cast<double>(bytes) / static_cast<double>(std::max<std::int64_t>(1, progress.bytes_total));
   }
 
@@ -78,9 +78,9 @@ class ProgressLine {
 };
 
 // Summary of the folder of token files, whether made now or before.
-void print_summary(const data::PrepareOptions& job, const DataRecipe& recipe, const std::optional<data::Prepared>& made,
-                   bool as_json) {
-  const data::TokenFiles files = data::token_files(job);
+void print_summary(const prepare::PrepareOptions& job, const DataRecipe& recipe,
+                   const std::optional<prepare::Prepared>& made, bool as_json) {
+  const prepare::TokenFiles files = prepare::token_files(job);
   const bool made_now = made && !files.in_place;
   const double source_bytes = made ? static_cast<double>(made->source_bytes) : 0.0;
   nlohmann::ordered_json json{{"output", job.output}, {"made_now", made_now}};
@@ -91,7 +91,7 @@ void print_summary(const data::PrepareOptions& job, const DataRecipe& recipe, co
   std::string lengths;  // of the training data
   for (const auto& [name, prefix] : {std::pair("train", files.train), std::pair("valid", files.validation)}) {
     if (prefix.empty() || !fs::exists(prefix + ".idx")) continue;
-    const data::TokenFile file(prefix);
+    const prepare::TokenFile file(prefix);
     tokens += file.tokens();
     json[name] = {{"documents", file.documents()},
                   {"sequences", file.sequences()},
@@ -128,7 +128,7 @@ void print_summary(const data::PrepareOptions& job, const DataRecipe& recipe, co
 
 int prepare(const PrepareOptions& options) {
   const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::prepare);
-  data::PrepareOptions job = data::prepare_options(recipe);
+  prepare::PrepareOptions job = prepare::prepare_options(recipe);
   if (recipe.run.threads > 0) job.threads = recipe.run.threads;
   Problems problems;
   const std::string model = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
@@ -137,20 +137,20 @@ int prepare(const PrepareOptions& options) {
     const models::ModelDescription description = models::read_description(resolve_path(recipe, model), problems);
     job.vocab_size = description.embedding.vocabulary;
   }
-  data::check_sources(job, problems);
-  problems.empty() && !data::token_files(job).in_place ? checkpoint::check_writable(job.output, problems)
-                                                       : checkpoint::check_may_write(job.output, problems);
+  prepare::check_sources(job, problems);
+  problems.empty() && !prepare::token_files(job).in_place ? io::check_writable(job.output, problems)
+                                                          : io::check_may_write(job.output, problems);
   problems.throw_if_any();
-  for (const std::string& note : data::source_notes(job)) print("", note);
-  if (data::is_prepared(job)) {
+  for (const std::string& note : prepare::source_notes(job)) print("", note);
+  if (prepare::is_prepared(job)) {
     print_summary(job, recipe.data, std::nullopt, options.common.json);
     return 0;
   }
-  data::Prepared prepared;
+  prepare::Prepared prepared;
   {
     ProgressLine line;
-    job.progress = [&line](const data::PrepareProgress& progress) { line.show(progress); };
-    prepared = data::prepare(job);
+    job.progress = [&line](const prepare::PrepareProgress& progress) { line.show(progress); };
+    prepared = prepare::prepare(job);
   }
   if (!prepared.set_aside.empty()) {
     print("", "moved token files that `hawser prepare` did not write to " + prepared.set_aside);

@@ -6,7 +6,7 @@
 
 #include "base/hub_name.h"
 #include "cli/exit.h"
-#include "launch/environment.h"
+#include "launch/launcher_environment.h"
 #include "launch/stop.h"
 
 namespace hawser::cli {
@@ -52,7 +52,7 @@ Verdict compared(const std::vector<std::string>& commits) {
 }
 
 // Lines of all ranks, each once, and the code, in the order of the first rank that has them.
-Verdict joined(const std::vector<std::string>& texts) {
+Verdict joined_verdict(const std::vector<std::string>& texts) {
   std::set<std::string> seen;
   Verdict out;
   for (const std::string& text : texts) {
@@ -96,7 +96,7 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
   note_started();
   try {
     const RankPlace place{ranks.rank().value(), ranks.size()};
-    Verdict verdict = joined(ranks.all_gather_strings(checked(body, place).text()));
+    Verdict verdict = joined_verdict(ranks.all_gather_strings(checked(body, place).text()));
     if (verdict.code == 0) verdict = compared(ranks.all_gather_strings(commit_of(recipe)));
     if (verdict.code == 0) return body.run(&ranks);
     if (place.rank == 0) report_error(Error(ExitCode{verdict.code}, verdict.lines));
@@ -106,14 +106,14 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
   }
 }
 
-train::RankDevice device_of(const Recipe& recipe, int world) {
+engine::RankDevice device_of(const Recipe& recipe, int world) {
   const LaunchedAs place = launched_as();
   if (place.rank == 0 && !launched_locally()) {  // the local launcher has printed it
-    const std::string unused = train::unused_gpus(recipe, cuda_info());
+    const std::string unused = engine::unused_gpus(recipe, cuda_info());
     if (!unused.empty()) print("warning: ", unused);
   }
-  if (!under_launcher()) return train::choose_device(recipe, 0, world);
-  return train::choose_device(recipe, place.local_rank, place.local_ranks);
+  if (!under_launcher()) return engine::choose_device(recipe, 0, world);
+  return engine::choose_device(recipe, place.local_rank, place.local_ranks);
 }
 
 int threads_of(const Recipe& recipe) {

@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "base/recipe.h"
 #include "comm/mpi/world.h"
+#include "engine/rank_device.h"
 #include "launch/local.h"
-#include "train/rank_device.h"
 
 namespace hawser::cli {
 
@@ -34,7 +34,7 @@ int launch_ranks(const LocalLaunch& launch);
 // The device of this process, by run.device; for a process that starts `world` ranks here, that of the first rank.
 // UserError if there are none or too few. Prints a
 // warning, once in a run, if the build does not support some GPUs of this machine.
-train::RankDevice device_of(const Recipe& recipe, int world);
+engine::RankDevice device_of(const Recipe& recipe, int world);
 
 // CPU threads of this rank: run.threads, else cores / ranks of this machine.
 int threads_of(const Recipe& recipe);

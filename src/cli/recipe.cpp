@@ -3,21 +3,22 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "autoconfig/propose.h"
 #include "base/error.h"
 #include "base/hub_name.h"
 #include "base/paths.h"
-#include "base/result_file.h"
 #include "base/text.h"
+#include "cli/command_support.h"
 #include "cli/commands.h"
-#include "cli/common.h"
+#include "cli/doing.h"
 #include "cli/exit.h"
 #include "cli/line.h"
 #include "cli/model_name.h"
-#include "cli/recipe/propose.h"
 #include "config/check_to_write.h"
 #include "config/nearest.h"
-#include "data/sources.h"
+#include "io/result_file.h"
 #include "plan/target.h"
+#include "prepare/sources.h"
 
 namespace hawser::cli {
 namespace {
@@ -40,21 +41,21 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, bool 
   std::vector<std::string> out;
   for (const std::string& pattern : named) {
     Problems wrong;
-    data::find_sources({pattern}, "", "", wrong);
+    prepare::find_sources({pattern}, "", "", wrong);
     for (Problem problem : wrong.all()) {  // one pattern at a time: the index in the list is meaningless
       problem.at = "--data";
       if (problem.hint.empty()) problem.hint = nearest_file(pattern);
       if (problem.hint == pattern) problem.hint.clear();  // it exists, but is of another type
       problems.add(problem);
     }
-    out.push_back(stays ? pattern : data::resolve_path(pattern, ""));
+    out.push_back(stays ? pattern : resolve_path(pattern, ""));
   }
   problems.throw_if_any();
   if (!named.empty()) return out;
   std::error_code ignored;
   if (!fs::is_directory("text", ignored)) return {};
   for (const char* pattern : {"text/*.jsonl", "text/*.txt"}) {
-    if (data::find_sources({pattern}, "", "", problems).empty()) continue;
+    if (prepare::find_sources({pattern}, "", "", problems).empty()) continue;
     return {stays ? pattern : absolute_path(pattern)};
   }
   return {};
@@ -99,7 +100,10 @@ int recipe_init(const RecipeInitOptions& options) {
                                                /*runs=*/options.target.empty(), /*keep_relative=*/stays);
   if (requested.output.empty())
     throw UserError(Problem{.file = "--set", .what = "missing key", .at = "output", .hint = "output: runs/NAME"});
-  const Proposal proposal = propose(requested, options.target);
+  const autoconfig::Proposal proposal = [&] {
+    const Doing doing("choosing settings");
+    return autoconfig::propose(requested, options.target);
+  }();
   Recipe recipe = proposal.recipe;
   // With its commit, and without the cache's folder, which is another one on other machines.
   const auto hub = parse_hub_name(options.model) ? hub_name_of(recipe.model.path) : std::nullopt;
@@ -117,7 +121,7 @@ int recipe_init(const RecipeInitOptions& options) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return 0;
   }
-  write_result(options.output, text);
+  io::write_result(options.output, text);
   print("", cat("wrote ", options.output, ": ", proposal.summary));
   print("", cat("next: hawser plan ", options.output, ", hawser fit ", options.output));
   return 0;

@@ -7,13 +7,13 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cli/build_version.h"
 #include "cli/commands.h"
 #include "cli/exit.h"
 #include "cli/line.h"
-#include "cli/version.h"
 #include "config/choices.h"
 #include "config/nearest.h"
-#include "launch/environment.h"
+#include "launch/launcher_environment.h"
 #include "launch/stop.h"
 
 namespace hawser::cli {

@@ -3,10 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "report/timeline_summary.h"
+#include "profile/timeline_summary.h"
 
 namespace hawser::cli {
 
-nlohmann::ordered_json timeline_json(const report::TimelineSummary& summary);
+nlohmann::ordered_json timeline_json(const profile::TimelineSummary& summary);
 
 }  // namespace hawser::cli

@@ -25,6 +25,15 @@ TEST(RankList, IsShortAndDistinguishesLists) {
   EXPECT_EQ(list({0, 1, 4, 5}), "0-1,4-5");
 }
 
+TEST(Mesh, ContextIsInsideShardIsInsideReplicate) {
+  const MeshSizes sizes{.context = 2, .shard = 3, .replicate = 2};
+  EXPECT_EQ(sizes.world(), 12);
+  for (int rank = 0; rank < 12; ++rank) EXPECT_EQ(rank_of(place_of(rank, sizes), sizes), rank);
+  EXPECT_EQ(place_of(1, sizes).context, 1);
+  EXPECT_EQ(place_of(2, sizes).shard, 1);
+  EXPECT_EQ(place_of(6, sizes).replicate, 1);
+}
+
 TEST(MeshSizes, FollowTheHybridDegree) {
   const MeshSizes all = mesh_sizes(8, 0, 2);
   EXPECT_EQ(all.context, 2);

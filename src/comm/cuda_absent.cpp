@@ -2,7 +2,7 @@
 #include "base/error.h"
 #include "comm/cuda/reduce_cuda.h"
 #include "comm/mesh.h"
-#include "comm/nccl/version.h"
+#include "comm/nccl/nccl_version.h"
 
 namespace hawser::comm {
 

@@ -95,7 +95,7 @@ Group::Group(std::string name, int size, int index) : name_(std::move(name)), si
 void Group::launch(Stream& stream, CollectiveKind kind, std::int64_t bytes, int peer, std::vector<Access> accesses,
                    Work work) {
   if (!work) return;
-  OpRecord record{.name = to_string(kind), .accesses = std::move(accesses)};
+  OpRecord record{.name = to_string(kind), .kind = OpKind::communication, .accesses = std::move(accesses)};
   if (size_ > 1) record.collective = {.kind = kind, .communicator = name_, .bytes = bytes, .peer = peer};
   stream.launch(std::move(record), [native = stream.native(), work = std::move(work)] { work(native); });
 }

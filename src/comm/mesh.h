@@ -14,7 +14,7 @@
 
 #include "base/units.h"
 #include "comm/group.h"
-#include "tensor/layout.h"
+#include "comm/mesh_sizes.h"
 
 namespace hawser::comm {
 

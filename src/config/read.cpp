@@ -5,7 +5,6 @@
 #include <set>
 #include <sstream>
 
-#include "base/bounded_file.h"
 #include "base/paths.h"
 #include "config/check.h"
 #include "config/check_to_write.h"
@@ -14,6 +13,7 @@
 #include "config/other_names.h"
 #include "config/schema.h"
 #include "config/yaml.h"
+#include "io/bounded_file.h"
 
 namespace hawser {
 namespace {
@@ -143,7 +143,7 @@ void Reader::read_file(const std::string& path) {
   }
   if (fs::is_regular_file(status) && fs::file_size(path, error) > kLargestRecipe)
     throw UserError({.file = path, .what = "too large for a recipe", .expected = "at most 1 MiB"});
-  read_text(path, read_bounded(path, kLargestRecipe));  // it may be a pipe
+  read_text(path, io::read_bounded(path, kLargestRecipe));  // it may be a pipe
 }
 
 void Reader::read_text(const std::string& path, const std::string& text) {

@@ -28,7 +28,6 @@ bool host_wait_for(const Event& event, double seconds) {
 }
 
 void transfer(Stream& stream, OpRecord record, void* to, const void* from, std::int64_t bytes) {
-  if (record.name[0] == '\0') record.name = "transfer";
   stream.launch(std::move(record), [native = stream.native(), to, from, bytes] {
     if (native != nullptr) {
       cuda::copy_async(*native, to, from, bytes);
@@ -36,6 +35,10 @@ void transfer(Stream& stream, OpRecord record, void* to, const void* from, std::
       std::memcpy(to, from, static_cast<std::size_t>(bytes));
     }
   });
+}
+
+void transfer(Stream& stream, void* to, const void* from, std::int64_t bytes) {
+  transfer(stream, {.name = "transfer", .kind = OpKind::transfer}, to, from, bytes);
 }
 
 Arena::Arena(Device& device, std::int64_t bytes, Memory memory) : device_(&device), bytes_(bytes), memory_(memory) {

@@ -89,6 +89,8 @@ bool host_wait_for(const Event& event, double seconds);
 // memory must not be changed or freed until the copy is done. With host memory from Memory::host the copy does not
 // block the caller.
 void transfer(Stream& stream, OpRecord record, void* to, const void* from, std::int64_t bytes);
+// The same for bytes that no plan contains: the record lists no accesses.
+void transfer(Stream& stream, void* to, const void* from, std::int64_t bytes);
 
 // Bytes of device memory as the driver reports them. `used` is of all processes, including contexts and libraries.
 struct DeviceMemory {

@@ -17,9 +17,9 @@ TEST(CpuStream, RunsInOrderAndEventsOrderStreams) {
   const auto b = device->make_stream("b");
   std::vector<int> order;
   for (int round = 0; round < 20; ++round) {
-    a->launch({.name = "first"}, [&order, round] { order.push_back(2 * round); });
+    a->launch({.name = "first", .kind = OpKind::host}, [&order, round] { order.push_back(2 * round); });
     b->wait(a->record_event());
-    b->launch({.name = "second"}, [&order, round] { order.push_back(2 * round + 1); });
+    b->launch({.name = "second", .kind = OpKind::host}, [&order, round] { order.push_back(2 * round + 1); });
     a->wait(b->record_event());
   }
   a->synchronize();
@@ -31,7 +31,7 @@ TEST(CpuStream, HostWaitTimesOut) {
   const auto device = make_cpu_device();
   const auto stream = device->make_stream("s");
   std::atomic<bool> go = false;
-  stream->launch({}, [&] { go.wait(false); });
+  stream->launch({.name = "test", .kind = OpKind::host}, [&] { go.wait(false); });
   const Event end = stream->record_event();
   EXPECT_FALSE(host_wait_for(end, 0.01));
   go = true;
@@ -46,7 +46,7 @@ TEST(CpuStream, FailingToCreateATeamsThreadIsAnError) {
   const auto stream = device->make_stream("s");
   bool ran = false;
   const AddressLimit limit(std::int64_t{16} << 20);
-  stream->launch({}, [&] { ran = true; });
+  stream->launch({.name = "test", .kind = OpKind::host}, [&] { ran = true; });
   EXPECT_THROW(stream->synchronize(), std::system_error);
   EXPECT_FALSE(ran);
 }
@@ -56,8 +56,8 @@ TEST(CpuStream, AFailurePoisonsTheStreamWithoutHanging) {
   const auto a = device->make_stream("a");
   const auto b = device->make_stream("b");
   bool ran = false;
-  a->launch({}, [] { throw std::runtime_error("broken kernel"); });
-  a->launch({}, [&] { ran = true; });
+  a->launch({.name = "test", .kind = OpKind::host}, [] { throw std::runtime_error("broken kernel"); });
+  a->launch({.name = "test", .kind = OpKind::host}, [&] { ran = true; });
   b->wait(a->record_event());
   b->synchronize();
   EXPECT_FALSE(ran);
@@ -68,7 +68,7 @@ TEST(CpuStream, HostWaitsForAnEvent) {
   const auto device = make_cpu_device();
   const auto a = device->make_stream("a");
   std::atomic<bool> done = false;
-  a->launch({}, [&] {
+  a->launch({.name = "test", .kind = OpKind::host}, [&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     done = true;
   });
@@ -82,7 +82,7 @@ TEST(MetaStream, KeepsWorkRecordsAndWaits) {
   const auto a = device.make_stream("compute");
   const auto b = device.make_stream("gather");
   device.set_instruction(5);
-  a->launch({.name = "gemm", .flops = 10}, [] { FAIL() << "meta runs no work"; });
+  a->launch({.name = "gemm", .kind = OpKind::gemm, .flops = 10}, [] { FAIL() << "meta runs no work"; });
   const Event event = a->record_event();
   b->wait(event);
   b->wait(Event());

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "device/op_kind.h"
+
 namespace hawser {
 
 // `rows` runs of `row_bytes` bytes, `stride` bytes apart, starting at `address`. rows = 1: one contiguous run.
@@ -49,6 +51,7 @@ struct CollectiveNote {
 
 struct OpRecord {
   const char* name = "";  // a string literal: "rms_norm_forward"
+  OpKind kind;
   std::vector<Access> accesses;
   double flops = 0;
   double bytes = 0;  // memory traffic; 0: the sum of the accesses
@@ -62,9 +65,9 @@ struct TraceItem {
   enum class Kind { work, record_event, wait };
   Kind kind = Kind::work;
   int stream = 0;
-  int instruction = -1;  // index of the program's instruction; -1: none
-  int target = -1;       // wait: index of the record_event item waited for
-  OpRecord record;       // work only
+  int instruction = -1;                   // index of the program's instruction; -1: none
+  int target = -1;                        // wait: index of the record_event item waited for
+  OpRecord record{.kind = OpKind::none};  // work only
 };
 
 struct Trace {

@@ -38,7 +38,7 @@ class Chat {
   const OpenGeneration& input_;
   Generator& generator_;
   std::string system_;
-  data::chat::List messages_;
+  text::chat::List messages_;
   std::vector<std::int32_t> kept_;  // tokens in the KV cache of the first slot
   std::int64_t turns_ = 0;
   std::size_t prompt_tokens_ = 0, reused_tokens_ = 0;

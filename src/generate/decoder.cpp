@@ -2,16 +2,17 @@
 
 #include <algorithm>
 
+#include "engine/gemm_algorithms.h"
+#include "engine/load_state.h"
+#include "engine/run_state.h"
 #include "ops/copy/permute_rows.h"
-#include "train/gemm_algorithms.h"
-#include "train/saver.h"
 
 namespace hawser::generate {
 
-Decoder::Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device,
-                 train::SessionChecks checks)
+Decoder::Decoder(engine::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device,
+                 engine::SessionChecks checks)
     : size_(size), buckets_(shape_buckets(size)), vocabulary_(open.model->vocabulary()), mesh_(comm::make_self_mesh()) {
-  std::vector<train::StepConfig> configs;
+  std::vector<engine::StepConfig> configs;
   for (plan::Layout& layout : pass_layouts(recipe, *open.model, size, threads, device.kind())) {
     configs.push_back({step::Purpose::logits, std::move(layout)});
   }
@@ -19,11 +20,11 @@ Decoder::Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& 
   for (const std::size_t bucket : {bucket_for_rows(buckets_, std::min(size.positions, kChunkRows)),
                                    bucket_for_sequences(buckets_, size.sequences)}) {
     const plan::Layout& layout = configs[bucket].layout;
-    if (!layout.deterministic) train::prepare_gemms(*open.model, layout, device, step::Purpose::logits);
+    if (!layout.deterministic) engine::prepare_gemms(*open.model, layout, device, step::Purpose::logits);
   }
-  session_ =
-      std::make_unique<train::Session>(*open.model, std::move(configs), device, *mesh_, recipe.memory.capacity, checks);
-  train::load_weights(*session_, open);
+  session_ = std::make_unique<engine::Session>(*open.model, std::move(configs), device, *mesh_, recipe.memory.capacity,
+                                               checks);
+  engine::load_weights(*session_, open);
 }
 
 std::span<const float> Decoder::prefill(std::int64_t slot, std::int64_t position, std::span<const std::int32_t> ids) {
@@ -81,7 +82,7 @@ void Decoder::run(std::size_t bucket, std::span<const Piece> pieces) {
 
 std::vector<std::string> Decoder::notes() {
   std::vector<std::string> out = session_->notes();
-  for (std::string& line : train::slow_gemms(session_->stream())) out.push_back(std::move(line));
+  for (std::string& line : engine::slow_gemms(session_->stream())) out.push_back(std::move(line));
   return out;
 }
 

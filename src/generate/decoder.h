@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "device/device.h"
+#include "engine/open_model.h"
+#include "engine/session.h"
 #include "generate/passes.h"
-#include "train/open_model.h"
-#include "train/session.h"
 
 namespace hawser::generate {
 
@@ -27,8 +27,8 @@ class Decoder {
  public:
   // Plans, reserves memory and loads the weights. Error(does_not_fit) before anything is reserved. The model outlives
   // this.
-  Decoder(train::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device,
-          train::SessionChecks checks = {});
+  Decoder(engine::OpenModel& open, const Recipe& recipe, const CacheSize& size, int threads, Device& device,
+          engine::SessionChecks checks = {});
 
   const CacheSize& size() const { return size_; }
   std::int64_t vocabulary() const { return vocabulary_; }
@@ -60,7 +60,7 @@ class Decoder {
   std::vector<ShapeBucket> buckets_;
   std::int64_t vocabulary_;
   std::unique_ptr<comm::Mesh> mesh_;
-  std::unique_ptr<train::Session> session_;
+  std::unique_ptr<engine::Session> session_;
   std::shared_ptr<std::vector<float>> logits_;
 };
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 
 #include "base/philox.h"
-#include "data/micro_batch.h"
-#include "train/feed.h"
+#include "batches/micro_batch.h"
+#include "engine/feed.h"
 
 namespace hawser::generate {
 namespace {
@@ -19,9 +19,9 @@ std::string tiny(const std::string& name) {
   return (fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny" / name).string();
 }
 
-train::OpenModel open(const std::string& name) {
+engine::OpenModel open(const std::string& name) {
   Problems problems;
-  train::OpenModel model = train::open_trained_model(tiny(name), problems);
+  engine::OpenModel model = engine::open_trained_model(tiny(name), problems);
   HAWSER_CHECK(problems.empty(), problems.lines());
   return model;
 }
@@ -39,25 +39,25 @@ std::vector<std::int32_t> some_ids(std::int64_t count, std::int64_t vocabulary, 
 // Reference: logits after any number of tokens, by one pass over all of them without a KV cache.
 class WholeForward {
  public:
-  WholeForward(train::OpenModel& model, std::int64_t rows, Device& device) : mesh_(comm::make_self_mesh()) {
+  WholeForward(engine::OpenModel& model, std::int64_t rows, Device& device) : mesh_(comm::make_self_mesh()) {
     Recipe recipe;
     recipe.data.sequence_length = rows;
     recipe.data.max_documents = 1;
     recipe.train.global_batch_size = recipe.train.micro_batch_size = 1;
     const plan::Layout layout = plan::make_layout(recipe, *model.model, 1, DType::f32, 1, device.kind());
     shape_ = layout.batch;
-    session_ = std::make_unique<train::Session>(*model.model, layout, device, *mesh_,
-                                                std::vector<step::Purpose>{step::Purpose::logits});
+    session_ = std::make_unique<engine::Session>(*model.model, layout, device, *mesh_,
+                                                 std::vector<step::Purpose>{step::Purpose::logits});
     if (model.checkpoint) HAWSER_CHECK(false, "a folder was expected");
     session_->load(*model.weights);
   }
 
   std::vector<float> operator()(std::span<const std::int32_t> ids) {
     const auto length = static_cast<std::int32_t>(ids.size());
-    data::Sequence sequence{.ids = {ids.begin(), ids.end()}, .document_lengths = {length}};
-    sequence.labels.assign(ids.size(), data::kIgnoredLabel);
-    sequence.positions = data::positions_of(sequence.document_lengths);
-    auto batch = train::to_host_batch(data::make_micro_batch({&sequence, 1}, shape_, 0), shape_);
+    batches::Sequence sequence{.ids = {ids.begin(), ids.end()}, .document_lengths = {length}};
+    sequence.labels.assign(ids.size(), prepare::kIgnoredLabel);
+    sequence.positions = batches::positions_of(sequence.document_lengths);
+    auto batch = engine::to_host_batch(batches::make_micro_batch({&sequence, 1}, shape_, 0), shape_);
     batch->logit_positions = {length - 1};
     step::StepInput input;
     input.batches.push_back(batch);
@@ -68,8 +68,8 @@ class WholeForward {
 
  private:
   std::unique_ptr<comm::Mesh> mesh_;
-  data::BatchShape shape_;
-  std::unique_ptr<train::Session> session_;
+  batches::BatchShape shape_;
+  std::unique_ptr<engine::Session> session_;
 };
 
 // The largest difference, relative to the largest logit.
@@ -86,7 +86,7 @@ constexpr double kBound = 5e-6;
 TEST(Decoder, PromptsOfEveryLengthAroundTheChunksBorders) {
   const auto device = make_cpu_device();
   for (const std::string name : {"gqa", "everything"}) {
-    train::OpenModel model = open(name);
+    engine::OpenModel model = open(name);
     const std::int64_t longest = 2 * kChunkRows + 3, vocabulary = model.model->vocabulary();
     Decoder decoder(model, {}, {.sequences = 2, .positions = longest + 2}, 1, *device);
     WholeForward full(model, longest + 2, *device);
@@ -115,7 +115,7 @@ TEST(Decoder, PromptsOfEveryLengthAroundTheChunksBorders) {
 // alone.
 TEST(Decoder, SequencesOfABatchAreIndependent) {
   const auto device = make_cpu_device({.threads = 2});
-  train::OpenModel model = open("gqa");
+  engine::OpenModel model = open("gqa");
   const std::int64_t vocabulary = model.model->vocabulary();
   constexpr std::int64_t kLengths[] = {1, 40, 9, 3, 300};
   std::vector<std::vector<std::int32_t>> ids;
@@ -175,7 +175,7 @@ TEST(Decoder, SequencesOfABatchAreIndependent) {
 // A sequence may continue from an earlier position; later positions are then dropped.
 TEST(Decoder, ASequenceContinuesFromAnyPosition) {
   const auto device = make_cpu_device();
-  train::OpenModel model = open("mqa");
+  engine::OpenModel model = open("mqa");
   Decoder decoder(model, {}, {.sequences = 1, .positions = 80}, 1, *device);
   WholeForward full(model, 80, *device);
   std::vector<std::int32_t> ids = some_ids(80, model.model->vocabulary(), 1);
@@ -189,7 +189,7 @@ TEST(Decoder, ASequenceContinuesFromAnyPosition) {
 // Replay and guard: every item of every bucket matches its plan, and bytes that are not live are NaN.
 TEST(Decoder, PassesMatchTheirPlans) {
   const auto device = make_cpu_device({.threads = 2});
-  train::OpenModel model = open("everything");
+  engine::OpenModel model = open("everything");
   Decoder watched(model, {}, {.sequences = 3, .positions = 300}, 2, *device, {.replay = true, .guard = true});
   Decoder plain(model, {}, {.sequences = 3, .positions = 300}, 2, *device);
   const std::vector<std::int32_t> ids = some_ids(300, model.model->vocabulary(), 3);
@@ -232,7 +232,7 @@ TEST(Decoder, FormsHoldWhatTheyAreAskedFor) {
 
 // Memory: only the KV cache grows with the number of positions.
 TEST(Decoder, OnlyTheCacheGrowsWithThePositions) {
-  train::OpenModel model = open("gqa");
+  engine::OpenModel model = open("gqa");
   const nn::AttentionConfig& c = model.model->description().blocks[0].attention;
   const auto bytes = [&](std::int64_t sequences, std::int64_t positions) {
     return planned_bytes(*model.model, pass_layouts({}, *model.model, {sequences, positions}, 1, DeviceKind::cpu));

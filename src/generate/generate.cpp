@@ -49,7 +49,7 @@ class Stopwatch {
 
 Generator::Generator(OpenGeneration& input)
     : input_(input),
-      device_(train::make_device(input.device, input.threads)),
+      device_(engine::make_device(input.device, input.threads)),
       decoder_(std::make_unique<Decoder>(input.open, input.recipe, input.size, input.threads, *device_)),
       sampler_(input.sampling) {}
 

@@ -21,11 +21,11 @@ void read_asked(const GenerateRequest& request, OpenGeneration& input, Problems&
   if (!request.prompts.empty()) input.prompts = read_prompts(request.prompts, *input.encoder, problems);
   if (!request.chat) return;
   // Report a missing tokenizer or template before the user types a line.
-  using data::chat::List;
-  const data::chat::Value hello = message("user", "hello");
+  using text::chat::List;
+  const text::chat::Value hello = message("user", "hello");
   if (!input.encoder->conversation({.messages = List{hello}, .tools = {}}, {"", "--chat"}, problems)) return;
   if (request.system.empty()) return;
-  const data::chat::Value system = message("system", request.system);
+  const text::chat::Value system = message("system", request.system);
   input.encoder->conversation({.messages = List{system, hello}, .tools = {}}, {"", "--system"}, problems);
 }
 
@@ -57,7 +57,7 @@ void fit(const GenerateRequest& request, OpenGeneration& input) {
   const std::int64_t capacity = plan::capacity_of(input.recipe, plan::load_target(target), machine, 1);
   const auto needed = [&] {
     return planned_bytes(model, pass_layouts(input.recipe, model, input.size, input.threads, input.device.kind)) +
-           plan::overhead_of(plan::load_target(target), MeshSizes());
+           plan::overhead_of(plan::load_target(target), comm::MeshSizes());
   };
   const std::int64_t max = input.device.kind == DeviceKind::cuda ? kBatchCuda : kBatchCpu;
   const auto asked = std::max<std::int64_t>(1, static_cast<std::int64_t>(input.prompts.size()));
@@ -97,13 +97,13 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
                        .recipe = request.recipe,
                        .threads = request.threads,
                        .device = request.device};
-  input.open = train::open_trained_model(request.model, problems);
+  input.open = engine::open_trained_model(request.model, problems);
   if (input.open.model == nullptr) return std::nullopt;
   const models::SpecialTokens& special = input.open.special;
   input.ends = special.ends;
   const bool texts = request.prompt || !request.prompts.empty() || request.chat || !request.stops.empty();
   try {
-    if (!input.open.tokenizer.empty()) input.tokenizer = data::load_tokenizer(input.open.tokenizer);
+    if (!input.open.tokenizer.empty()) input.tokenizer = text::load_tokenizer(input.open.tokenizer);
   } catch (const UserError& error) {
     if (texts) {
       problems.add_lines(error.what());
@@ -114,11 +114,11 @@ std::optional<OpenGeneration> open_generation(const GenerateRequest& request, Pr
     problems.add({.file = request.model, .what = "no tokenizer.json in the model's folder", .at = "--stop"});
   }
   const std::string wanted =
-      request.chat_template.empty() ? train::stored_chat_template(input.open.recipe) : request.chat_template;
+      request.chat_template.empty() ? engine::stored_chat_template(input.open.recipe) : request.chat_template;
   Problems without;
-  std::shared_ptr<const data::chat::ChatTemplate> chat_template;
+  std::shared_ptr<const text::chat::ChatTemplate> chat_template;
   if (input.tokenizer != nullptr && (request.chat || !request.prompts.empty())) {
-    chat_template = data::chat::open_chat_template(wanted, input.open.tokenizer, "", "--chat-template", without);
+    chat_template = text::chat::open_chat_template(wanted, input.open.tokenizer, "", "--chat-template", without);
     if (!request.chat_template.empty()) problems.add(without);
   }
   input.encoder = std::make_unique<PromptEncoder>(request.model, input.tokenizer.get(), chat_template, without,

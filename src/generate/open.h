@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/recipe.h"
+#include "engine/open_model.h"
+#include "engine/rank_device.h"
 #include "generate/passes.h"
 #include "generate/prompts.h"
-#include "generate/sampler.h"
-#include "train/open_model.h"
-#include "train/rank_device.h"
+#include "generate/token_sampler.h"
 
 namespace hawser::generate {
 
@@ -33,7 +33,7 @@ struct GenerateRequest {
   std::vector<std::string> stops;
   Recipe recipe;  // memory, precision, run
   int threads = 1;
-  train::RankDevice device;
+  engine::RankDevice device;
 };
 
 constexpr std::int64_t kBatchCpu = 8, kBatchCuda = 32;
@@ -42,8 +42,8 @@ constexpr std::int64_t kPromptTokens = 64, kChatTokens = 512;
 
 // A checked request.
 struct OpenGeneration {
-  train::OpenModel open;
-  std::unique_ptr<data::Tokenizer> tokenizer;  // null: the model has none
+  engine::OpenModel open;
+  std::unique_ptr<text::Tokenizer> tokenizer;  // null: the model has none
   std::unique_ptr<PromptEncoder> encoder;
   std::vector<Prompt> prompts;      // at least one, except in a chat
   std::vector<std::int64_t> ends;   // tokens that end the text; the ending token is part of the answer
@@ -54,7 +54,7 @@ struct OpenGeneration {
   CacheSize size;
   Recipe recipe;
   int threads = 1;
-  train::RankDevice device;
+  engine::RankDevice device;
 };
 
 // Adds every problem and returns nullopt if there is one. Otherwise throws Error(does_not_fit) if the requested

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "engine/open_model.h"
 #include "plan/plan.h"
 #include "plan/target.h"
-#include "train/open_model.h"
 
 namespace hawser::generate {
 

@@ -9,19 +9,19 @@
 
 #include "base/units.h"
 #include "base/utf8.h"
-#include "data/byte_reader.h"
-#include "data/json_line.h"
-#include "data/open_lines.h"
-#include "data/sources.h"
+#include "prepare/byte_reader.h"
+#include "prepare/json_line.h"
+#include "prepare/open_lines.h"
+#include "prepare/sources.h"
 
 namespace hawser::generate {
 
-using data::chat::Dict;
-using data::chat::List;
-using data::chat::Value;
+using text::chat::Dict;
+using text::chat::List;
+using text::chat::Value;
 
-PromptEncoder::PromptEncoder(std::string model, const data::Tokenizer* tokenizer,
-                             std::shared_ptr<const data::chat::ChatTemplate> chat_template, Problems without,
+PromptEncoder::PromptEncoder(std::string model, const text::Tokenizer* tokenizer,
+                             std::shared_ptr<const text::chat::ChatTemplate> chat_template, Problems without,
                              std::optional<std::int64_t> begin, std::int64_t vocabulary)
     : model_(std::move(model)),
       tokenizer_(tokenizer),
@@ -65,7 +65,7 @@ std::optional<Prompt> PromptEncoder::text(const std::string& text, const PromptP
   return checked(std::move(prompt), place, problems);
 }
 
-std::optional<Prompt> PromptEncoder::conversation(const data::chat::Conversation& conversation,
+std::optional<Prompt> PromptEncoder::conversation(const text::chat::Conversation& conversation,
                                                   const PromptPlace& place, Problems& problems) const {
   if (!has_tokenizer(place, problems)) return std::nullopt;
   if (template_ == nullptr) {
@@ -83,7 +83,7 @@ std::optional<Prompt> PromptEncoder::conversation(const data::chat::Conversation
     Prompt prompt{.text = template_->render(conversation, true).text, .chat = true};
     tokenizer_->encode(prompt.text, prompt.ids, false);
     return checked(std::move(prompt), place, problems);
-  } catch (const data::chat::TemplateError& error) {
+  } catch (const text::chat::TemplateError& error) {
     problems.add({.file = place.file,
                   .what = cat("chat template ", template_->file(),
                               error.line > 0 ? cat(", line ", error.line, ": ") : std::string(": "), error.what()),
@@ -121,7 +121,7 @@ Value message(const std::string& role, const std::string& content) {
 std::optional<std::int64_t> PromptEncoder::end_of_turn() const {
   if (template_ == nullptr || tokenizer_ == nullptr) return std::nullopt;
   try {
-    const data::chat::Rendered rendered =
+    const text::chat::Rendered rendered =
         template_->render({.messages = List{message("user", "a"), message("assistant", "b")}, .tools = {}});
     if (rendered.contents.size() == 2 && rendered.contents[1]) {
       std::vector<std::int32_t> ids;
@@ -130,7 +130,7 @@ std::optional<std::int64_t> PromptEncoder::end_of_turn() const {
         if (tokenizer_->decode_bytes({&id, 1}, true).empty() && !tokenizer_->decode_bytes({&id, 1}).empty()) return id;
       }
     }
-  } catch (const data::chat::TemplateError&) {
+  } catch (const text::chat::TemplateError&) {
     // The template rejects this conversation; its eos_token may still end a turn.
   }
   const std::string token = template_->eos_token();
@@ -145,7 +145,7 @@ constexpr std::int64_t kMaxPromptBytes = std::int64_t{256} << 20;  // unpacked
 using Json = nlohmann::ordered_json;
 
 // One line of a .jsonl file.
-std::optional<Prompt> read_line(std::string_view line, const data::LinePlace& place, const PromptEncoder& encoder,
+std::optional<Prompt> read_line(std::string_view line, const prepare::LinePlace& place, const PromptEncoder& encoder,
                                 Problems& problems) {
   const PromptPlace here{place.file, place.at()};
   const auto reject = [&](const char* what, std::string expected, std::string got, const char* key) {
@@ -156,7 +156,7 @@ std::optional<Prompt> read_line(std::string_view line, const data::LinePlace& pl
                   .at = cat(here.at, *key == 0 ? "" : ", ", key)});
     return std::nullopt;
   };
-  std::optional<Json> parsed_line = data::parse_json_line(line, place, problems);
+  std::optional<Json> parsed_line = prepare::parse_json_line(line, place, problems);
   if (!parsed_line) return std::nullopt;
   Json& json = *parsed_line;
   std::string keys;
@@ -179,7 +179,8 @@ std::optional<Prompt> read_line(std::string_view line, const data::LinePlace& pl
     reduced["input_ids"] = json["input_ids"];
   }
   if (json.contains("tools") && reduced.contains("messages")) reduced["tools"] = json["tools"];
-  const auto parsed = data::parse_line(reduced.dump(-1, ' ', false, Json::error_handler_t::replace), place, problems);
+  const auto parsed =
+      prepare::parse_line(reduced.dump(-1, ' ', false, Json::error_handler_t::replace), place, problems);
   if (!parsed) return std::nullopt;
   if (parsed->chat) return encoder.conversation(*parsed->chat, here, problems);
   return encoder.ids({parsed->ids.begin(), parsed->ids.end()}, here, problems);
@@ -208,8 +209,8 @@ std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& 
   const bool piped = named == "-";
   const std::string path = piped ? "standard input" : named;
   std::vector<Prompt> prompts;
-  const auto kind = piped ? std::optional(data::SourceKind::jsonl) : data::kind_by_name(path);
-  if (!kind || *kind == data::SourceKind::tokens) {
+  const auto kind = piped ? std::optional(prepare::SourceKind::jsonl) : prepare::kind_by_name(path);
+  if (!kind || *kind == prepare::SourceKind::tokens) {
     problems.add({.file = path,
                   .what = "unknown file type",
                   .expected =
@@ -223,12 +224,12 @@ std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& 
   try {
     if (piped) {
       text = read_standard_input(path);
-    } else if (*kind == data::SourceKind::text) {
-      text = data::read_all_bytes(path, kMaxPromptBytes);
+    } else if (*kind == prepare::SourceKind::text) {
+      text = prepare::read_all_bytes(path, kMaxPromptBytes);
       remove_byte_order_mark(text);
     } else {
-      const data::Lines lines = data::open_lines(path, /*training=*/false);
-      text = data::read_all_bytes(*lines.bytes, path, kMaxPromptBytes);
+      const prepare::Lines lines = prepare::open_lines(path, /*training=*/false);
+      text = prepare::read_all_bytes(*lines.bytes, path, kMaxPromptBytes);
       unit = lines.unit;
     }
   } catch (const UserError& error) {
@@ -240,18 +241,18 @@ std::vector<Prompt> read_prompts(const std::string& named, const PromptEncoder& 
     return prompts;
   }
   bool any = false;
-  data::LinePlace place{.file = path, .vocab_size = encoder.vocabulary(), .unit = unit};
+  prepare::LinePlace place{.file = path, .vocab_size = encoder.vocabulary(), .unit = unit};
   Problems found;
   for (std::size_t at = 0; at < text.size(); ++place.number) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     std::string_view line = std::string_view(text).substr(at, end - at);
     place.byte = static_cast<std::int64_t>(at);
     at = end + 1;
-    if (data::is_blank(line)) continue;
+    if (prepare::is_blank(line)) continue;
     any = true;
     if (line.ends_with('\r')) line.remove_suffix(1);
     std::optional<Prompt> prompt;
-    if (*kind == data::SourceKind::jsonl) {
+    if (*kind == prepare::SourceKind::jsonl) {
       prompt = read_line(line, place, encoder, found);
     } else if (const std::size_t bad = find_invalid_utf8(line); bad != std::string_view::npos) {
       found.add({.file = path, .what = "not UTF-8", .at = cat("line ", place.number), .hint = "iconv -c -t utf-8"});

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/chat/chat_template.h"
-#include "data/tokenizers/tokenizer.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace hawser::generate {
 
@@ -27,25 +27,25 @@ struct PromptPlace {
 };
 
 // A message of a conversation: {"role": role, "content": content}.
-data::chat::Value message(const std::string& role, const std::string& content);
+text::chat::Value message(const std::string& role, const std::string& content);
 
 // Encodes prompts to token ids. Each function adds a problem and returns nullopt on an error.
 class PromptEncoder {
  public:
   // tokenizer: null if the model has none; it outlives this. chat_template: null if there is none; `without` then
   // contains the reasons, if any are known. `begin`: the token for an empty text.
-  PromptEncoder(std::string model, const data::Tokenizer* tokenizer,
-                std::shared_ptr<const data::chat::ChatTemplate> chat_template, Problems without,
+  PromptEncoder(std::string model, const text::Tokenizer* tokenizer,
+                std::shared_ptr<const text::chat::ChatTemplate> chat_template, Problems without,
                 std::optional<std::int64_t> begin, std::int64_t vocabulary);
 
   // Encodes a text, with the special tokens that the tokenizer adds at its beginning and end.
   std::optional<Prompt> text(const std::string& text, const PromptPlace& place, Problems& problems) const;
   // The text rendered by the template up to the assistant's answer, without additional special tokens.
-  std::optional<Prompt> conversation(const data::chat::Conversation& conversation, const PromptPlace& place,
+  std::optional<Prompt> conversation(const text::chat::Conversation& conversation, const PromptPlace& place,
                                      Problems& problems) const;
   std::optional<Prompt> ids(const std::vector<std::int64_t>& ids, const PromptPlace& place, Problems& problems) const;
 
-  const data::chat::ChatTemplate* chat_template() const { return template_.get(); }
+  const text::chat::ChatTemplate* chat_template() const { return template_.get(); }
   std::int64_t vocabulary() const { return vocabulary_; }
   // The token that ends an answer of a conversation in the template: the first special token after an assistant's
   // message, or the template's eos_token. nullopt if there is no template or no such token.
@@ -56,8 +56,8 @@ class PromptEncoder {
   std::optional<Prompt> checked(Prompt prompt, const PromptPlace& place, Problems& problems) const;
 
   std::string model_;
-  const data::Tokenizer* tokenizer_;
-  std::shared_ptr<const data::chat::ChatTemplate> template_;
+  const text::Tokenizer* tokenizer_;
+  std::shared_ptr<const text::chat::ChatTemplate> template_;
   Problems without_;
   std::optional<std::int64_t> begin_;
   std::int64_t vocabulary_;

@@ -10,13 +10,13 @@ namespace hawser::generate {
 namespace {
 
 namespace fs = std::filesystem;
-using data::chat::ChatTemplate;
+using text::chat::ChatTemplate;
 
 class Prompts : public ::testing::Test {
  protected:
   void SetUp() override {
-    tokenizer_ = data::load_tokenizer((fs::path(HAWSER_SOURCE_DIR) / "recipes/quickstart-tokenizer").string());
-    for (const auto& one : data::chat::named_templates()) {
+    tokenizer_ = text::load_tokenizer((fs::path(HAWSER_SOURCE_DIR) / "recipes/quickstart-tokenizer").string());
+    for (const auto& one : text::chat::named_templates()) {
       if (one.name == std::string("chatml")) {
         template_ = std::make_shared<const ChatTemplate>(one.source, one.tokens, "chatml");
       }
@@ -34,7 +34,7 @@ class Prompts : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
-  std::unique_ptr<data::Tokenizer> tokenizer_;
+  std::unique_ptr<text::Tokenizer> tokenizer_;
   std::shared_ptr<const ChatTemplate> template_;
 };
 

@@ -7,13 +7,13 @@ namespace hawser::generate {
 namespace {
 
 constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD: decoded from an invalid or incomplete character
-constexpr std::size_t kContext = 16;                  // tokens decoded again, so that spaces and joins are correct
+constexpr std::size_t kDecodedAgain = 16;                  // tokens decoded again, so that spaces and joins are correct
 constexpr std::size_t kLongestCharacter = 16;         // tokens; a longer incomplete character is invalid
 
 }  // namespace
 
-std::size_t whole_characters(const data::Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
-  const std::span<const std::int32_t> context = ids.last(std::min(ids.size(), kContext));
+std::size_t whole_characters(const text::Tokenizer& tokenizer, std::span<const std::int32_t> ids) {
+  const std::span<const std::int32_t> context = ids.last(std::min(ids.size(), kDecodedAgain));
   for (std::size_t missing = 0; missing < context.size(); ++missing) {
     const std::string text = tokenizer.decode(context.first(context.size() - missing), true);
     if (!text.ends_with(kReplacement)) return ids.size() - missing;
@@ -21,10 +21,10 @@ std::size_t whole_characters(const data::Tokenizer& tokenizer, std::span<const s
   return ids.size();
 }
 
-TextStream::TextStream(const data::Tokenizer& tokenizer, std::span<const std::int32_t> before,
+TextStream::TextStream(const text::Tokenizer& tokenizer, std::span<const std::int32_t> before,
                        std::vector<std::string> stops)
     : tokenizer_(tokenizer), stops_(std::move(stops)) {
-  const std::span<const std::int32_t> context = before.last(std::min(before.size(), kContext));
+  const std::span<const std::int32_t> context = before.last(std::min(before.size(), kDecodedAgain));
   ids_.assign(context.begin(), context.end());
   known_ = whole_characters(tokenizer_, context);
 }

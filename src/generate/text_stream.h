@@ -5,19 +5,19 @@
 #include <string>
 #include <vector>
 
-#include "data/tokenizers/tokenizer.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace hawser::generate {
 
 // Number of ids that end with a complete character: all, or fewer if the last ones are the start of one.
-std::size_t whole_characters(const data::Tokenizer& tokenizer, std::span<const std::int32_t> ids);
+std::size_t whole_characters(const text::Tokenizer& tokenizer, std::span<const std::int32_t> ids);
 
 class TextStream {
  public:
   // `before`: the tokens before the answer; they determine whether it begins with a space. A character whose first
   // bytes are in `before` belongs to the answer (whole_characters). The answer ends before the first occurrence of a
   // stop text after `before`; stop texts are not empty. The tokenizer outlives this.
-  TextStream(const data::Tokenizer& tokenizer, std::span<const std::int32_t> before, std::vector<std::string> stops);
+  TextStream(const text::Tokenizer& tokenizer, std::span<const std::int32_t> before, std::vector<std::string> stops);
 
   // The text that is final now; "" while a character is incomplete, or while the text may be the start of a stop text.
   std::string push(std::int32_t id);
@@ -31,7 +31,7 @@ class TextStream {
  private:
   std::string take(bool end);
 
-  const data::Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   std::vector<std::string> stops_;
   std::vector<std::int32_t> ids_;
   std::size_t from_ = 0;   // start of the decoded ids

@@ -16,7 +16,7 @@ struct Streamed {
   bool stopped = false;
 };
 
-Streamed stream(const data::Tokenizer& tokenizer, const std::vector<std::int32_t>& before,
+Streamed stream(const text::Tokenizer& tokenizer, const std::vector<std::int32_t>& before,
                 const std::vector<std::int32_t>& ids, const std::vector<std::string>& stops = {}) {
   TextStream text(tokenizer, before, stops);
   Streamed out;
@@ -34,15 +34,15 @@ Streamed stream(const data::Tokenizer& tokenizer, const std::vector<std::int32_t
 class TextStreams : public ::testing::Test {
  protected:
   // Tokenizers of several kinds: bytes, byte fallback, leading spaces, word pieces.
-  static std::vector<std::unique_ptr<data::Tokenizer>> tokenizers() {
-    std::vector<std::unique_ptr<data::Tokenizer>> out;
+  static std::vector<std::unique_ptr<text::Tokenizer>> tokenizers() {
+    std::vector<std::unique_ptr<text::Tokenizer>> out;
     const fs::path golden = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tokenizers";
-    out.push_back(data::load_tokenizer((fs::path(HAWSER_SOURCE_DIR) / "recipes/quickstart-tokenizer").string()));
+    out.push_back(text::load_tokenizer((fs::path(HAWSER_SOURCE_DIR) / "recipes/quickstart-tokenizer").string()));
     for (const char* name : {"llama2-style", "falcon-style"})
-      out.push_back(data::load_tokenizer((golden / name).string()));
+      out.push_back(text::load_tokenizer((golden / name).string()));
     return out;
   }
-  static std::vector<std::int32_t> encoded(const data::Tokenizer& tokenizer, const std::string& text) {
+  static std::vector<std::int32_t> encoded(const text::Tokenizer& tokenizer, const std::string& text) {
     std::vector<std::int32_t> ids;
     tokenizer.encode(text, ids, false);
     return ids;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "launch/environment.h"
+#include "launch/launcher_environment.h"
 #include "launch/local.h"
 #include "launch/mpirun_output.h"
 #include "launch/scratch.h"

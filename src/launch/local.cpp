@@ -21,11 +21,11 @@
 
 #include "base/addresses.h"
 #include "base/error.h"
-#include "launch/environment.h"
 #include "launch/error_output.h"
+#include "launch/launcher_environment.h"
 #include "launch/limits.h"
+#include "launch/process_session.h"
 #include "launch/scratch.h"
-#include "launch/session.h"
 #include "launch/stop.h"
 #include "launch/stop_page.h"
 

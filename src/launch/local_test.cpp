@@ -21,7 +21,7 @@
 
 #include "base/error.h"
 #include "base/testing/temporary_folder.h"
-#include "launch/environment.h"
+#include "launch/launcher_environment.h"
 #include "launch/local.h"
 #include "launch/testing/full_pipe.h"
 

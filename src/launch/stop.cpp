@@ -10,8 +10,8 @@
 #include <initializer_list>
 
 #include "base/error.h"
-#include "base/result_file.h"
-#include "launch/environment.h"
+#include "io/result_file.h"
+#include "launch/launcher_environment.h"
 #include "launch/stop_page.h"
 
 namespace hawser {
@@ -38,7 +38,7 @@ void print(const char* line) {
 }
 
 [[noreturn]] void end_at_once(const char* line) {
-  drop_unfinished_result();
+  io::drop_unfinished_result();
   print(line);
   _exit(static_cast<int>(ExitCode::interrupted));
 }

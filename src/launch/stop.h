@@ -9,7 +9,7 @@
 //
 // In a command that saves, the first SIGINT, SIGTERM, SIGHUP or SIGUSR1 requests to save and stop; a second SIGINT,
 // SIGTERM or SIGHUP exits at once. Any other command exits at once on the first. Both print a line and return
-// ExitCode::interrupted; an unfinished result file is removed or kept as PATH.part (base/result_file.h). SIGHUP stays
+// ExitCode::interrupted; an unfinished result file is removed or kept as PATH.part (io/result_file.h). SIGHUP stays
 // ignored if it is ignored at the start (nohup).
 //
 // In a rank of the local launcher, the launcher handles the signals (local.h): it requests the stop through shared

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/text.h"
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
 
 namespace hawser::models {
 
@@ -13,7 +13,7 @@ constexpr double kHuge = 1e30;
 }
 
 std::string shown(const Json& value) {
-  if (value.is_string()) return checkpoint::in_quotes(value.get<std::string>());
+  if (value.is_string()) return io::in_quotes(value.get<std::string>());
   if (value.is_array()) return "a list";
   if (value.is_object()) return "an object";
   return value.dump();
@@ -37,7 +37,7 @@ std::int64_t ConfigReader::integer(const char* key, std::int64_t min, std::int64
     if (!absent) reject(key, "missing key", expected, "");
     return absent.value_or(min);
   }
-  const auto count = checkpoint::as_count(*value);
+  const auto count = io::as_count(*value);
   if (count && *count >= min && *count <= max) return *count;
   reject(key, "invalid value", expected, shown(*value));
   return absent.value_or(min);

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/error.h"
-#include "checkpoint/json.h"
+#include "io/json.h"
 
 namespace hawser::models {
 
-using checkpoint::Json;
+using io::Json;
 
 class ConfigReader {
  public:

@@ -3,8 +3,8 @@
 #include <filesystem>
 
 #include "checkpoint/formats/safetensors_writer.h"
-#include "checkpoint/storage/posix.h"
 #include "device/device.h"
+#include "io/files.h"
 #include "models/weights.h"
 
 namespace hawser::models {
@@ -45,15 +45,15 @@ void add_tokenizer(const Model& model, const std::vector<checkpoint::Attachment>
 std::vector<checkpoint::Attachment> tokenizer_files(const std::string& from) {
   namespace fs = std::filesystem;
   std::vector<checkpoint::Attachment> files;
-  const bool folder = checkpoint::is_folder(from);
+  const bool folder = io::is_folder(from);
   const fs::path parent = folder ? fs::path(from) : fs::path(from).parent_path();
   const std::string main = folder ? (parent / "tokenizer.json").string() : from;
-  if (!folder || checkpoint::exists(main)) {
-    files.push_back({"tokenizer.json", checkpoint::read_text(main, kMaxTokenizerBytes)});
+  if (!folder || io::exists(main)) {
+    files.push_back({"tokenizer.json", io::read_text(main, kMaxTokenizerBytes)});
   }
   for (const char* name : kTokenizerFiles) {
     const std::string path = (parent / name).string();
-    if (checkpoint::exists(path)) files.push_back({name, checkpoint::read_text(path, kMaxTokenizerBytes)});
+    if (io::exists(path)) files.push_back({name, io::read_text(path, kMaxTokenizerBytes)});
   }
   return files;
 }

@@ -5,7 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hub_name.h"
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
+#include "io/json.h"
 #include "models/config_reader.h"
 #include "models/llama/llama.h"
 
@@ -30,7 +31,7 @@ const Family* find_family(const std::string& name) {
 }
 
 std::optional<Json> parse_object(const std::string& text, const std::string& file, Problems& problems) {
-  auto json = checkpoint::parse_json(text, file, "configuration", 0, problems);
+  auto json = io::parse_json(text, file, "configuration", 0, problems);
   if (json && !json->is_object()) {
     problems.add(
         {.file = file, .what = "not a model's configuration", .expected = "a JSON object", .got = shown(*json)});
@@ -42,7 +43,7 @@ std::optional<Json> parse_object(const std::string& text, const std::string& fil
 std::optional<Json> read_object(const std::string& file, Problems& problems) {
   std::string text;
   try {
-    text = checkpoint::read_text(file, kMaxConfigBytes);
+    text = io::read_text(file, kMaxConfigBytes);
   } catch (const UserError& error) {
     problems.add({.what = error.what()});
     return std::nullopt;
@@ -53,7 +54,7 @@ std::optional<Json> read_object(const std::string& file, Problems& problems) {
 std::optional<Json> read_config(const std::string& path, Problems& problems) {
   const std::string file = config_path(path);
   const auto hub = hub_name_of(path);
-  if (!checkpoint::exists(path)) {
+  if (!io::exists(path)) {
     if (hub) {
       problems.add(not_downloaded(*hub, path));
       return std::nullopt;
@@ -61,7 +62,7 @@ std::optional<Json> read_config(const std::string& path, Problems& problems) {
     problems.add({.file = path, .what = "no such model", .expected = "a Hugging Face folder or a config.json"});
     return std::nullopt;
   }
-  if (!checkpoint::exists(file)) {
+  if (!io::exists(file)) {
     problems.add({.file = path,
                   .what = "no config.json in this folder",
                   .hint = hub ? download_command(*hub) : "a Hugging Face model folder"});
@@ -95,7 +96,7 @@ void read_ids(ConfigReader& config, SpecialTokens& tokens) {
   tokens.ends.clear();
   const Json list = ends->is_array() ? *ends : Json::array({*ends});
   for (const Json& value : list) {
-    const auto id = checkpoint::as_count(value);
+    const auto id = io::as_count(value);
     if (id && *id <= kMaxId) {
       tokens.ends.push_back(*id);
     } else {
@@ -108,7 +109,7 @@ void read_ids(ConfigReader& config, SpecialTokens& tokens) {
 }  // namespace
 
 std::string config_path(const std::string& path) {
-  return checkpoint::is_folder(path) ? (std::filesystem::path(path) / "config.json").string() : path;
+  return io::is_folder(path) ? (std::filesystem::path(path) / "config.json").string() : path;
 }
 
 ModelDescription read_description(const std::string& path, Problems& problems) {
@@ -131,7 +132,7 @@ void add_ids(const std::optional<Json>& json, const std::string& file, SpecialTo
 
 void add_generation_config(const std::filesystem::path& folder, SpecialTokens& tokens, Problems& problems) {
   const std::string file = (folder / "generation_config.json").string();
-  if (checkpoint::exists(file)) add_ids(read_object(file, problems), file, tokens, problems);
+  if (io::exists(file)) add_ids(read_object(file, problems), file, tokens, problems);
 }
 
 }  // namespace
@@ -170,7 +171,7 @@ std::string config_json(const ModelDescription& description, const std::string& 
     HAWSER_CHECK(family != nullptr, "no family ", description.family);
     return family->write(description, type);
   }
-  auto json = nlohmann::ordered_json::parse(original, nullptr, /*allow_exceptions=*/false);
+  auto json = io::read_json<io::OrderedJson>(original).json;
   HAWSER_CHECK(json.is_object(), "the original config is not a JSON object");
   // transformers 5 writes `dtype`, 4 `torch_dtype`: the file keeps its style.
   const bool recent = json.contains("dtype") && !json.contains("torch_dtype");
@@ -181,7 +182,7 @@ std::string config_json(const ModelDescription& description, const std::string& 
 
 std::string description_changes(const ModelDescription& before, const ModelDescription& now) {
   const auto settings = [](const ModelDescription& description) {
-    auto json = nlohmann::ordered_json::parse(config_json(description, DType::f32));
+    auto json = io::parse_own_json<io::OrderedJson>(config_json(description, DType::f32));
     for (const char* key : {"max_position_embeddings", "initializer_range"}) json.erase(key);
     return json;
   };

@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "models/test_support.h"
+#include "models/testing/model_files.h"
 
 namespace hawser::models {
 namespace {

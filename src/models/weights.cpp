@@ -152,7 +152,7 @@ void check_weights(const Model& model, const checkpoint::SafetensorsFolder& fold
     problems.add({.file = folder.file_of(*info),
                   .what = "a tensor is not part of config.json's model",
                   .got = cat(info->type->name, " ", info->shape.text()),
-                  .at = checkpoint::in_quotes(name)});
+                  .at = io::in_quotes(name)});
   }
 }
 

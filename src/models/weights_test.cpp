@@ -3,7 +3,7 @@
 
 #include "base/philox.h"
 #include "checkpoint/formats/safetensors_writer.h"
-#include "models/test_support.h"
+#include "models/testing/model_files.h"
 
 namespace hawser::models {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "nn/testing/reference.h"
+#include "nn/testing/block_reference.h"
 
 namespace hawser::nn {
 namespace {

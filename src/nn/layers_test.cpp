@@ -2,8 +2,8 @@
 // lifetimes of saved tensors.
 #include <gtest/gtest.h>
 
-#include "nn/blocks/common.h"
-#include "nn/testing/reference.h"
+#include "nn/blocks/block_support.h"
+#include "nn/testing/block_reference.h"
 
 namespace hawser::nn {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops::testing {
 
@@ -177,7 +177,7 @@ class World {
     Made& made = made_of(view);
     std::byte *to = made.view.raw(), *from = made.mirror.data();
     if (!up) std::swap(to, from);
-    transfer(*stream_, {}, to, from, static_cast<std::int64_t>(made.mirror.size()));
+    transfer(*stream_, to, from, static_cast<std::int64_t>(made.mirror.size()));
     stream_->synchronize();
   }
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "optim/decay.h"
-#include "optim/schedule.h"
+#include "optim/lr_schedule.h"
 
 namespace hawser::optim {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -82,16 +81,8 @@ class Pricer {
 
   Duration price(const OpRecord& record) {
     if (record.collective.kind != CollectiveKind::none) return message(record.collective);
-    Duration out;
-    double rate = 0;
-    const std::string_view name = record.name;
-    if (name == "gemm" || name == "linear_cross_entropy") {
-      rate = rates_.gemm, out.what = "GEMM";
-    } else if (name == "attention_forward") {
-      rate = rates_.attention.forward, out.what = "attention";
-    } else if (name == "attention_backward") {
-      rate = rates_.attention.backward, out.what = "attention";
-    }
+    const auto [rate, what] = rate_of(record.kind);
+    Duration out{.what = what};
     double bytes = record.bytes;
     if (bytes == 0) {
       for (const Access& a : record.accesses) bytes += static_cast<double>(a.row_bytes * a.rows);
@@ -109,6 +100,40 @@ class Pricer {
     double rate;
     int count;
   };
+
+  struct Rate {
+    double flops = 0;  // a second; 0: the time is that of the bytes
+    const char* what = "other work";
+  };
+
+  Rate rate_of(OpKind kind) const {
+    switch (kind) {
+      case OpKind::gemm:
+      case OpKind::loss:
+        return {rates_.gemm, "GEMM"};
+      case OpKind::attention_forward:
+        return {rates_.attention.forward, "attention"};
+      case OpKind::attention_backward:
+        return {rates_.attention.backward, "attention"};
+      case OpKind::attention_combine:
+      case OpKind::norm:
+      case OpKind::activation:
+      case OpKind::rope:
+      case OpKind::embedding:
+      case OpKind::optimizer:
+      case OpKind::gradient_norm:
+      case OpKind::elementwise:
+      case OpKind::copy:
+      case OpKind::random:
+      case OpKind::communication:  // of a group of one rank, which copies
+      case OpKind::transfer:
+      case OpKind::host:
+      case OpKind::keep:
+      case OpKind::none:
+        return {};
+    }
+    return {};
+  }
 
   Duration message(const CollectiveNote& note) {
     const auto [it, added] = routes_.try_emplace(note.communicator);

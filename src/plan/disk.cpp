@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/paths.h"
-#include "data/sources.h"
+#include "prepare/sources.h"
 
 namespace hawser::plan {
 
@@ -36,16 +36,16 @@ Saves saves_of(const Recipe& recipe, std::int64_t steps, double step_seconds) {
 // conversations, a label of four bytes.
 std::int64_t prepared_bytes(const Recipe& recipe, std::int64_t vocabulary) {
   constexpr double kTextBytesPerToken = 4, kCompression = 4, kLabelBytes = 4;
-  constexpr std::int64_t kMaxShortIds = 65500;  // of data::TokenFileDraft
+  constexpr std::int64_t kMaxShortIds = 65500;  // of prepare::TokenFileDraft
   const double id_bytes = vocabulary < kMaxShortIds ? 2 : 4;
   double out = 0;
   for (const auto* patterns : {&recipe.data.train, &recipe.data.validation}) {
     Problems ignored;
-    for (const data::Source& source : data::find_sources(*patterns, recipe.folder, "", ignored)) {
-      if (source.kind == data::SourceKind::tokens) continue;  // read in place
+    for (const prepare::Source& source : prepare::find_sources(*patterns, recipe.folder, "", ignored)) {
+      if (source.kind == prepare::SourceKind::tokens) continue;  // read in place
       const bool compressed = source.path.ends_with(".gz") || source.path.ends_with(".zst");
       const double tokens = static_cast<double>(source.bytes) * (compressed ? kCompression : 1.0) / kTextBytesPerToken;
-      out += tokens * (id_bytes + (source.kind == data::SourceKind::jsonl ? kLabelBytes : 0.0));
+      out += tokens * (id_bytes + (source.kind == prepare::SourceKind::jsonl ? kLabelBytes : 0.0));
     }
   }
   return static_cast<std::int64_t>(out);

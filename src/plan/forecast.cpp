@@ -14,7 +14,7 @@ std::string RankClass::text() const {
   return first == last ? cat("rank ", first) : cat("ranks ", first, "-", last);
 }
 
-std::vector<RankClass> rank_classes(const MeshSizes& mesh) {
+std::vector<RankClass> rank_classes(const comm::MeshSizes& mesh) {
   // Shards have equal sizes, batches have one shape, and every rank runs the same instructions: without pipeline stages
   // all ranks need the same memory.
   HAWSER_CHECK(mesh.pipeline == 1, "classes of ranks with pipeline stages");

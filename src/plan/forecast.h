@@ -24,7 +24,7 @@ struct RankClass {
   int first = 0, last = 0;   // inclusive
   std::string text() const;  // "ranks 0-7", "rank 0"
 };
-std::vector<RankClass> rank_classes(const MeshSizes& mesh);
+std::vector<RankClass> rank_classes(const comm::MeshSizes& mesh);
 
 struct Forecast {
   Layout layout;

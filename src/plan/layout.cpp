@@ -9,11 +9,11 @@
 namespace hawser::plan {
 
 void set_bounds(Layout& layout) {
-  const data::BatchShape& batch = layout.batch;
+  const batches::BatchShape& batch = layout.batch;
   step::BatchBounds& b = layout.bounds;
   b.context = batch.context;
   b.rows = batch.local_rows();
-  const data::SegmentBounds segments = batch.max_segments();
+  const batches::SegmentBounds segments = batch.max_segments();
   b.diagonal = segments.diagonal;
   b.off_diagonal = segments.off_diagonal;
   // One document per sequence, from its first row. Off-diagonal blocks of different sequences share no key.
@@ -53,7 +53,7 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   layout.mesh = comm::mesh_sizes(world, p.hybrid_shard_degree, p.context_parallel_degree);
   layout.compute = compute;
   layout.threads = threads;
-  layout.batch = data::batch_shape(recipe);
+  layout.batch = batches::batch_shape(recipe);
   if (device == DeviceKind::cuda && layout.batch.context > 1) layout.head_groups = kCudaHeadGroups;
   layout.micro_batches = static_cast<int>(std::max<std::int64_t>(
       1, ceil_div(recipe.train.global_batch_size, layout.data_ranks() * layout.batch.sequences)));

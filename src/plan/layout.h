@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/recipe.h"
+#include "batches/micro_batch.h"
 #include "comm/mesh.h"
-#include "data/micro_batch.h"
 #include "models/model.h"
 #include "step/batch.h"
 #include "step/executor.h"
@@ -20,13 +20,13 @@ namespace hawser::plan {
 
 struct Layout {
   DeviceKind device = DeviceKind::cpu;  // the device it is planned for, or runs on
-  MeshSizes mesh;
+  comm::MeshSizes mesh;
   DType compute = DType::f32;
   DType reduce_dtype = DType::f32;     // of a micro-batch's gradients (step::ExecutorSetup::reduce_dtype)
   DType kv_reduce_dtype = DType::f32;  // of gradients of gathered K and V (parallel::AllGatherExchange)
   int threads = 1;                     // CPU threads of the compute stream
   int micro_batches = 1;               // per rank and step
-  data::BatchShape batch;              // of a micro-batch on one data rank
+  batches::BatchShape batch;           // of a micro-batch on one data rank
   int head_groups = 1;                 // number of groups of KV heads, each gathered at once
   step::BatchBounds bounds;
   std::vector<nn::SavePolicy> policies;

@@ -9,11 +9,11 @@
 #include <limits>
 #include <sstream>
 
-#include "base/bounded_file.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "config/nearest.h"
 #include "config/yaml.h"
+#include "io/bounded_file.h"
 #include "plan/shipped_targets.h"
 
 namespace hawser::plan {
@@ -183,7 +183,7 @@ Target load_target(const std::string& name_or_file) {
   std::error_code error;
   if (std::filesystem::is_regular_file(name_or_file, error)) {
     constexpr std::int64_t kLargest = std::int64_t{1} << 20;
-    return parse_target(read_bounded(name_or_file, kLargest), name_or_file);
+    return parse_target(io::read_bounded(name_or_file, kLargest), name_or_file);
   }
   const std::string hint = nearest(name_or_file, shipped_targets());
   throw UserError(Problem{.what = "unknown target",
@@ -264,7 +264,7 @@ std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machi
   return target.capacity > 0 ? target.capacity : machine.memory / (machine.ranks > 0 ? machine.ranks : world);
 }
 
-std::int64_t overhead_of(const Target& target, const MeshSizes& mesh) {
+std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh) {
   // As comm::Mesh creates them: context, replicate, shard twice for its traffic, and one for scalar sums of each of
   // shard, data and world, counted once if their ranks are the same.
   int groups = 0;

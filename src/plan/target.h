@@ -81,6 +81,6 @@ std::int64_t free_host_memory();
 std::int64_t capacity_of(const Recipe& recipe, const Target& target, const Machine& machine, int world);
 
 // Bytes of a rank outside its plan: the context, and a communicator for each of its groups of two or more.
-std::int64_t overhead_of(const Target& target, const MeshSizes& mesh);
+std::int64_t overhead_of(const Target& target, const comm::MeshSizes& mesh);
 
 }  // namespace hawser::plan

@@ -50,7 +50,7 @@ CollectiveNote note(CollectiveKind kind, const char* communicator, std::int64_t 
 }
 
 void record_collective(Recorder& r, int stream, const CollectiveNote& what) {
-  r.launch(stream, {.name = to_string(what.kind), .collective = what});
+  r.launch(stream, {.name = to_string(what.kind), .kind = OpKind::communication, .collective = what});
 }
 
 // ---- memory
@@ -141,9 +141,11 @@ TEST(CheckMemory, AllowsConcurrentUseOfDisjointColumns) {
   Recorder r({"a", "b"});
   const int x = r.buffer("x", "temp", 1000);
   const std::uint64_t at = r.buffers()[0].address;
-  r.launch(0,
-           {.name = "left", .accesses = {{.address = at, .row_bytes = 40, .rows = 10, .stride = 100, .write = true}}});
+  r.launch(0, {.name = "left",
+               .kind = OpKind::copy,
+               .accesses = {{.address = at, .row_bytes = 40, .rows = 10, .stride = 100, .write = true}}});
   r.launch(1, {.name = "right",
+               .kind = OpKind::copy,
                .accesses = {{.address = at + 40, .row_bytes = 60, .rows = 10, .stride = 100, .write = true}}});
   EXPECT_EQ(text(memory_of(r)), "");
   r.after(0, 1);
@@ -159,7 +161,7 @@ TEST(CheckMemory, FindsReadsOfUnwrittenBytes) {
   r.work(0, "gemm", {x}, {x});  // reads before it writes
   Access half = r.write(z);
   half.row_bytes = 500;
-  r.launch(0, {.name = "half", .accesses = {half}});
+  r.launch(0, {.name = "half", .kind = OpKind::copy, .accesses = {half}});
   r.work(0, "sum", {y, z}, {});
   const auto lines = memory_of(r);
   EXPECT_EQ(lines.size(), 2u) << text(lines);
@@ -172,9 +174,9 @@ TEST(CheckMemory, FindsAccessesOutsideBuffers) {
   const int x = r.buffer("x", "temp", 1000);
   Access access = r.write(x);
   access.row_bytes = 1001;
-  r.launch(0, {.name = "long", .accesses = {access}});
+  r.launch(0, {.name = "long", .kind = OpKind::copy, .accesses = {access}});
   access.address -= 10, access.row_bytes = 5;
-  r.launch(0, {.name = "wild", .accesses = {access}});
+  r.launch(0, {.name = "wild", .kind = OpKind::copy, .accesses = {access}});
   Placement placement;
   placement.offsets = {0};
   placement.bytes = 1024;
@@ -353,7 +355,8 @@ TEST(CheckCollectives, ReportsAtMostMaxDefects) {
   Recorder a({"s"});
   const int x = a.buffer("x", "temp", 8);
   (void)x;
-  for (int i = 0; i < 100; ++i) a.launch(0, {.name = "wild", .accesses = {{.address = 1, .row_bytes = 4}}});
+  for (int i = 0; i < 100; ++i)
+    a.launch(0, {.name = "wild", .kind = OpKind::copy, .accesses = {{.address = 1, .row_bytes = 4}}});
   EXPECT_EQ(memory_of(a).size(), static_cast<std::size_t>(kMaxDefects));
 }
 

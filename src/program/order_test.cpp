@@ -27,10 +27,10 @@ TEST(Order, EqualsReachabilityOnRandomTraces) {
 
 TEST(Order, EventsCarryTheirStreamsClock) {
   Recorder r({"a", "b", "c"});
-  r.launch(0, {.name = "first"});
+  r.launch(0, {.name = "first", .kind = OpKind::copy});
   r.after(1, 0);
   r.after(2, 1);
-  r.launch(2, {.name = "last"});
+  r.launch(2, {.name = "last", .kind = OpKind::copy});
   const Order order(r.trace());
   const int last = static_cast<int>(r.trace().items.size()) - 1;
   EXPECT_TRUE(order.before(0, last));

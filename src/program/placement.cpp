@@ -8,7 +8,7 @@
 
 #include "base/philox.h"
 #include "device/device.h"
-#include "program/packer.h"
+#include "program/buffer_packer.h"
 
 namespace hawser::program {
 

@@ -165,7 +165,7 @@ TEST(Placement, RejectsAnAccessOverABuffersEnd) {
   const int x = r.buffer("x", "temp", 1000);
   Access access = r.write(x);
   access.row_bytes = 1001;
-  r.launch(0, {.name = "use", .accesses = {access}});
+  r.launch(0, {.name = "use", .kind = OpKind::copy, .accesses = {access}});
   EXPECT_THROW(place(r.trace(), r.buffers()), InternalError);
 }
 

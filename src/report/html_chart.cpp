@@ -12,7 +12,7 @@ namespace {
 
 // In units of the SVG. The style sheet sets the size of text for the width at which a chart is shown.
 constexpr double kWidth = 440, kHeight = 216;
-constexpr double kLeft = 66, kRight = 12, kTop = 10, kBottom = 46;
+constexpr double kMarginLeft = 66, kMarginRight = 12, kMarginTop = 10, kMarginBottom = 46;
 constexpr double kLogFrom = 50;
 constexpr std::size_t kNamedResumes = 3;
 constexpr int kColours = 8;          // c0 to c7 of the style sheet
@@ -69,7 +69,7 @@ Scale y_scale(const std::vector<std::vector<Curve::Point>>& all) {
       max = std::max(max, p.max);
     }
   }
-  Scale scale{.from = kHeight - kBottom, .to = kTop};
+  Scale scale{.from = kHeight - kMarginBottom, .to = kMarginTop};
   scale.logarithmic = min > 0 && max > kLogFrom * min;
   if (min == max) {
     const double around = min == 0 ? 1 : std::abs(min) * 0.1;
@@ -88,20 +88,20 @@ std::string axes(const Scale& x, const Scale& y) {
   std::string out;
   for (const double tick : y.ticks(5)) {
     const double at = y.at(tick);
-    out += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>", kLeft,
-                       kWidth - kRight, at);
+    out += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>", kMarginLeft,
+                       kWidth - kMarginRight, at);
     out += fmt::format("<text class=\"tick\" text-anchor=\"end\" x=\"{}\" y=\"{:.1f}\" dy=\"0.35em\">{}</text>",
-                       kLeft - 6, at, short_number(tick));
+                       kMarginLeft - 6, at, short_number(tick));
   }
   for (const double tick : x.ticks(5)) {
     if (tick != std::floor(tick)) continue;  // steps are integers
     out += fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{:.1f}\" y=\"{}\">{}</text>", x.at(tick),
-                       kHeight - kBottom + 18, short_number(tick));
+                       kHeight - kMarginBottom + 18, short_number(tick));
   }
   out += fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{}\" y=\"{}\">step</text>",
-                     (kLeft + kWidth - kRight) / 2, kHeight - 6);
-  return out + fmt::format("<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\"/>", kLeft, kWidth - kRight,
-                           kHeight - kBottom);
+                     (kMarginLeft + kWidth - kMarginRight) / 2, kHeight - 6);
+  return out + fmt::format("<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\"/>", kMarginLeft, kWidth - kMarginRight,
+                           kHeight - kMarginBottom);
 }
 
 // A dotted line at each step after which the run was resumed.
@@ -111,7 +111,7 @@ std::string resume_lines(const std::vector<std::int64_t>& resumes, const Scale& 
     out += fmt::format(
         "<line class=\"resume\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"><title>resumed after step "
         "{3}</title></line>",
-        x.at(static_cast<double>(step)), kTop, kHeight - kBottom, step);
+        x.at(static_cast<double>(step)), kMarginTop, kHeight - kMarginBottom, step);
   }
   return out;
 }
@@ -221,7 +221,7 @@ std::vector<Curve::Point> Curve::points() const {
 std::string chart(const std::string& title, const std::vector<const Curve*>& curves,
                   std::vector<std::int64_t> resumes) {
   std::vector<std::vector<Curve::Point>> all;
-  Scale x{.min = INFINITY, .max = -INFINITY, .from = kLeft, .to = kWidth - kRight};
+  Scale x{.min = INFINITY, .max = -INFINITY, .from = kMarginLeft, .to = kWidth - kMarginRight};
   std::int64_t left_out = 0;
   for (const Curve* curve : curves) {
     all.push_back(curve->points());
@@ -253,7 +253,7 @@ std::string chart(const std::string& title, const std::vector<const Curve*>& cur
       "<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\">{}{}"
       "<line class=\"cursor\" y1=\"{}\" y2=\"{}\"/></svg><output></output></figure>\n",
       html_escape(title), curves.size() > 1 ? legend : "", note, kWidth, kHeight, html_escape(title), axes(x, y),
-      resume_lines(resumes, x) + lines, kTop, kHeight - kBottom);
+      resume_lines(resumes, x) + lines, kMarginTop, kHeight - kMarginBottom);
 }
 
 std::string part_bar(const std::string& title, std::vector<std::pair<std::string, double>> parts, PartText text) {

@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "base/clock.h"
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
 #include "report/html_report.h"
 
 namespace hawser::report {
@@ -68,12 +68,12 @@ void HtmlFile::work() {
 }
 
 void HtmlFile::write(const RunHistory& history, std::optional<Ending> ending) const {
-  checkpoint::write_text_atomically(options_.path, html_report({.facts = facts_,
-                                                                .history = history,
-                                                                .ending = ending,
-                                                                .rules = options_.rules,
-                                                                .phases = options_.phases(),
-                                                                .time = unix_time()}));
+  io::write_text_atomically(options_.path, html_report({.facts = facts_,
+                                                        .history = history,
+                                                        .ending = ending,
+                                                        .rules = options_.rules,
+                                                        .phases = options_.phases(),
+                                                        .time = unix_time()}));
 }
 
 }  // namespace hawser::report

@@ -12,7 +12,7 @@
 #include "report/html_file.h"
 #include "report/html_report.h"
 #include "report/html_style.h"
-#include "report/test_support.h"
+#include "report/testing/sample_metrics.h"
 
 namespace hawser::report {
 namespace {

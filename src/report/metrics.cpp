@@ -4,14 +4,12 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/json_depth.h"
+#include "io/json.h"
 
 namespace hawser::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int kDeepest = 32;  // of a line that is read: copying JSON recurses
 
 Json finite(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
@@ -86,8 +84,7 @@ std::string to_json(const StepMetrics& m) {
 }
 
 std::optional<StepMetrics> from_json(const std::string& line) {
-  if (deeper_than(line, kDeepest)) return std::nullopt;
-  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const Json json = io::read_json<Json>(line).json;
   if (!json.is_object() || whole(json, "step") <= 0) return std::nullopt;
   const double time = number(json, "time");
   StepMetrics m{.step = whole(json, "step"),

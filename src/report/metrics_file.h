@@ -4,7 +4,7 @@
 #include <chrono>
 #include <functional>
 
-#include "report/append_file.h"
+#include "io/record_file.h"
 #include "report/sink.h"
 
 namespace hawser::report {
@@ -32,7 +32,7 @@ class MetricsFile : public Sink {
   MetricsFile(const std::string& path, Kept kept);
   static Kept lines_to_keep(const std::string& path, std::int64_t last);
 
-  AppendFile file_;
+  io::RecordFile file_;
   std::vector<Finding> waiting_;
   std::int64_t last_step_ = 0;
   std::chrono::steady_clock::time_point synced_;

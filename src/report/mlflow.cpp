@@ -6,7 +6,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
+#include "io/json.h"
 
 namespace hawser::report {
 namespace {
@@ -69,7 +70,7 @@ std::string in_url(const std::string& text) {
 
 // The string at a path of keys in a response.
 std::string field(const std::string& answer, std::initializer_list<const char*> path) {
-  const json whole = json::parse(answer, nullptr, /*allow_exceptions=*/false);
+  const json whole = io::json_or_null(answer);
   const json* at = &whole;
   for (const char* key : path) {
     const auto found = at->is_object() ? at->find(key) : at->end();
@@ -200,7 +201,7 @@ void Mlflow::failed(const std::string& why, bool for_good) {
 std::string Mlflow::call(const std::string& path, const std::string& body) {
   const HttpAnswer answer = http_.send(options_.server + "/api/2.0/mlflow/" + path, body);
   if (answer.status >= 200 && answer.status < 300) return answer.body;
-  const json response = json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+  const json response = io::json_or_null(answer.body);
   std::string why = cat("status ", answer.status);
   if (response.is_object() && response.contains("message") && response["message"].is_string()) {
     why += ": " + cut(response["message"].get<std::string>(), 200);
@@ -222,7 +223,7 @@ void Mlflow::open_run() {
 bool Mlflow::continue_earlier() {
   std::string id;
   try {
-    const json state = json::parse(checkpoint::read_text(options_.state_file, 1 << 16));
+    const json state = io::json_or_null(io::read_text(options_.state_file, 1 << 16));
     if (state.at("server") != options_.server) return false;
     id = state.at("run_id").get<std::string>();
   } catch (const std::exception&) {
@@ -267,8 +268,7 @@ void Mlflow::make_run() {
                                                           {"tags", tags}}));
   made_ = field(answer, {"run", "info", "run_id"});
   try {
-    checkpoint::write_text_atomically(options_.state_file,
-                                      text_of({{"server", options_.server}, {"run_id", made_}}) + "\n");
+    io::write_text_atomically(options_.state_file, text_of({{"server", options_.server}, {"run_id", made_}}) + "\n");
   } catch (const UserError& error) {
     // The metrics are sent all the same; a resume starts another run on the server.
     const std::lock_guard<std::mutex> lock(mutex_);

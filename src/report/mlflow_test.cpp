@@ -6,8 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "report/test_socket.h"
-#include "report/test_support.h"
+#include "report/testing/sample_metrics.h"
+#include "report/testing/test_socket.h"
 
 namespace hawser::report {
 namespace {

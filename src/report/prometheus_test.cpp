@@ -5,8 +5,8 @@
 
 #include <limits>
 
-#include "report/test_socket.h"
-#include "report/test_support.h"
+#include "report/testing/sample_metrics.h"
+#include "report/testing/test_socket.h"
 
 namespace hawser::report {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "report/metrics_file.h"
 #include "report/phase_clock.h"
-#include "report/test_support.h"
+#include "report/testing/sample_metrics.h"
 
 namespace hawser::report {
 namespace {

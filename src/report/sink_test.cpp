@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "report/test_support.h"
+#include "report/testing/sample_metrics.h"
 
 namespace hawser::report {
 namespace {

@@ -10,14 +10,14 @@
 #include <map>
 
 #include "base/clock.h"
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
 #include "report/crc32.h"
 #include "report/protobuf.h"
 
 namespace hawser::report {
 namespace {
 
-constexpr const char* kPrefix = "events.out.tfevents.";
+constexpr const char* kEventsPrefix = "events.out.tfevents.";
 constexpr const char* kSuffix = ".hawser";
 
 std::uint32_t masked_crc(std::string_view bytes) {
@@ -53,17 +53,17 @@ std::string file_name(const std::string& folder) {
   auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
   std::string path;
   do {
-    path = fmt::format("{}/{}{:010}.{}.{}{}", folder, kPrefix, seconds++, host.data(), getpid(), kSuffix);
-  } while (checkpoint::exists(path));
+    path = fmt::format("{}/{}{:010}.{}.{}{}", folder, kEventsPrefix, seconds++, host.data(), getpid(), kSuffix);
+  } while (io::exists(path));
   return path;
 }
 
 // Prepares the folder for a new file and returns its path.
 std::string make_folder(const std::string& folder, std::int64_t resumed_step) {
-  checkpoint::make_folders(folder);
-  for (const std::string& name : checkpoint::list_folder(folder)) {
-    const bool ours = name.starts_with(kPrefix) && name.ends_with(kSuffix);
-    if (ours && resumed_step == 0) checkpoint::remove_tree(folder + "/" + name);
+  io::make_folders(folder);
+  for (const std::string& name : io::list_folder(folder)) {
+    const bool ours = name.starts_with(kEventsPrefix) && name.ends_with(kSuffix);
+    if (ours && resumed_step == 0) io::remove_tree(folder + "/" + name);
   }
   return file_name(folder);
 }

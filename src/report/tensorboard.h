@@ -10,7 +10,7 @@
 #include <chrono>
 #include <string>
 
-#include "report/append_file.h"
+#include "io/record_file.h"
 #include "report/run_facts.h"
 #include "report/sink.h"
 
@@ -34,7 +34,7 @@ class TensorBoard : public Sink {
  private:
   void write_text(const char* tag, std::int64_t step, const std::string& markdown);
 
-  AppendFile file_;
+  io::RecordFile file_;
 };
 
 }  // namespace hawser::report

@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "report/crc32.h"
-#include "report/test_protobuf.h"
-#include "report/test_support.h"
+#include "report/testing/sample_metrics.h"
+#include "report/testing/test_protobuf.h"
 
 namespace hawser::report {
 namespace {

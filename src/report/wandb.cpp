@@ -12,7 +12,8 @@
 
 #include "base/cat.h"
 #include "base/clock.h"
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
+#include "io/json.h"
 #include "report/crc32.h"
 #include "report/metrics_file.h"
 
@@ -21,9 +22,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kBlock = 32768, kPieceHeader = 7;
+constexpr std::int64_t kBlockBytes = 32768, kPieceHeader = 7;
 constexpr std::string_view kFileHeader{":W&B\xE1\xBE\0", 7};  // u16 0xBEE1, version 0
-constexpr const char* kPrefix = "offline-run-";
+constexpr const char* kOfflinePrefix = "offline-run-";
 constexpr std::int64_t kSummaryEvery = 100;  // steps: the summary of a killed run is at most so old
 
 // Field numbers of wandb_internal.proto.
@@ -55,7 +56,7 @@ std::string text_json(const std::string& text) {
 
 // "9" and "true" as they are, other text as a string.
 std::string value_json(const std::string& text) {
-  const json value = text.size() < 1000 ? json::parse(text, nullptr, /*allow_exceptions=*/false) : json();
+  const json value = text.size() < 1000 ? io::json_or_null(text) : json();
   return value.is_number() || value.is_boolean() ? value.dump() : text_json(text);
 }
 
@@ -104,8 +105,8 @@ Message config(const RunFacts& facts) {
 }
 
 std::vector<std::string> runs_in(const std::string& folder) {
-  std::vector<std::string> out = checkpoint::list_folder(folder);
-  std::erase_if(out, [](const std::string& name) { return !name.starts_with(kPrefix); });
+  std::vector<std::string> out = io::list_folder(folder);
+  std::erase_if(out, [](const std::string& name) { return !name.starts_with(kOfflinePrefix); });
   return out;
 }
 
@@ -114,7 +115,7 @@ std::string new_name() {
   std::tm parts{};
   std::array<char, 32> text{};
   if (localtime_r(&now, &parts) != nullptr) std::strftime(text.data(), text.size(), "%Y%m%d_%H%M%S", &parts);
-  return cat(kPrefix, text.data(), "-", checkpoint::make_nonce().substr(0, 8));
+  return cat(kOfflinePrefix, text.data(), "-", io::make_nonce().substr(0, 8));
 }
 
 }  // namespace
@@ -123,10 +124,10 @@ std::string wandb_pieces(std::int64_t at, std::string_view record) {
   std::string out;
   bool first = true;
   do {
-    std::int64_t space = kBlock - (at + static_cast<std::int64_t>(out.size())) % kBlock;
+    std::int64_t space = kBlockBytes - (at + static_cast<std::int64_t>(out.size())) % kBlockBytes;
     if (space < kPieceHeader) {
       out.append(static_cast<std::size_t>(space), '\0');
-      space = kBlock;
+      space = kBlockBytes;
     }
     const std::string_view part = record.substr(0, static_cast<std::size_t>(space - kPieceHeader));
     record.remove_prefix(part.size());
@@ -152,14 +153,14 @@ Wandb::Wandb(const WandbOptions& options, const RunFacts& facts) : start_(unix_t
     // Without all its steps, writing the run again would lose the others: it stays, and a new one begins.
     if (!earlier.empty() && known >= options.resumed_step) name = earlier.back();
   } else {
-    for (const std::string& other : earlier) checkpoint::remove_tree(options.folder + "/" + other);
+    for (const std::string& other : earlier) io::remove_tree(options.folder + "/" + other);
   }
   id_ = name.substr(name.rfind('-') + 1);
   path_ = options.folder + "/" + name;
   const std::string file = cat(path_, "/run-", id_, ".wandb");
   // With them, `wandb sync` would skip the steps of this process.
-  for (const char* mark : {".synced", ".syncstate"}) checkpoint::remove_tree(file + mark);
-  checkpoint::make_folders(path_ + "/files");  // `wandb sync` writes what it uploads there
+  for (const char* mark : {".synced", ".syncstate"}) io::remove_tree(file + mark);
+  io::make_folders(path_ + "/files");  // `wandb sync` writes what it uploads there
   file_.emplace(file);
   file_->append(kFileHeader);
   bytes_ = static_cast<std::int64_t>(kFileHeader.size());

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "report/append_file.h"
+#include "io/record_file.h"
 #include "report/protobuf.h"
 #include "report/run_facts.h"
 #include "report/sink.h"
@@ -46,7 +46,7 @@ class Wandb : public Sink {
   void write_summary(const StepMetrics& metrics);
 
   std::string id_, path_;
-  std::optional<AppendFile> file_;
+  std::optional<io::RecordFile> file_;
   std::int64_t bytes_ = 0, records_ = 0;
   double start_ = 0;  // of the run, Unix time in seconds
   StepMetrics last_;

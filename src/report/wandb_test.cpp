@@ -10,8 +10,8 @@
 
 #include "report/crc32.h"
 #include "report/metrics_file.h"
-#include "report/test_protobuf.h"
-#include "report/test_support.h"
+#include "report/testing/sample_metrics.h"
+#include "report/testing/test_protobuf.h"
 
 namespace hawser::report {
 namespace {

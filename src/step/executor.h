@@ -87,10 +87,6 @@ struct StepOutput {
   std::shared_ptr<std::vector<float>> logits;
 };
 
-// Name of an op that keep_gradients adds at the end of a step. It does no work, but its op record lists all gradient
-// shards as read. This extends their lifetimes, so that no other buffer of the step reuses their bytes.
-inline constexpr char kKeepGradients[] = "keep_gradients";
-
 class Executor {
  public:
   explicit Executor(ExecutorSetup setup);

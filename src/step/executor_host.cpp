@@ -73,7 +73,7 @@ void Executor::begin_step(const StepInput& input) {
   const TensorView result = state.result();
   if (!input.keep_loss_sum) return ops::fill(compute, {.y = result});
   // Enqueues the same item as in the plan, with no effect: the step must match its plan.
-  compute.launch({.name = "fill", .accesses = {writes(result)}}, [] {});
+  compute.launch({.name = "fill", .kind = OpKind::copy, .accesses = {writes(result)}}, [] {});
 }
 
 const HostBatch* Executor::host_batch(int mb) const {
@@ -138,7 +138,7 @@ void Executor::logits(const Instruction& instruction, StepOutput& output) {
   model.head().logits(context, x, logits);
   output.logits = std::make_shared<std::vector<float>>(static_cast<std::size_t>(logits.elements()));
   const auto* from = reinterpret_cast<const float*>(link_.download(context.compute(), "read_logits", logits));
-  context.compute().call_host({.name = "hand_over_logits"},
+  context.compute().call_host({.name = "hand_over_logits", .kind = OpKind::host},
                               [from, to = output.logits] { std::copy_n(from, to->size(), to->data()); });
 }
 
@@ -181,7 +181,7 @@ void Executor::parameter_norms(const Instruction& instruction, StepOutput& outpu
   all_reduce_small(instruction, setup_.mesh->shard(), norms);
   output.parameter_norms = std::make_shared<std::vector<float>>(static_cast<std::size_t>(index));
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_parameter_norms", norms));
-  compute.call_host({.name = "hand_over_parameter_norms"}, [from, to = output.parameter_norms] {
+  compute.call_host({.name = "hand_over_parameter_norms", .kind = OpKind::host}, [from, to = output.parameter_norms] {
     for (std::size_t i = 0; i < to->size(); ++i) (*to)[i] = std::sqrt(from[i]);
   });
 }
@@ -196,13 +196,15 @@ void Executor::end_step(const Instruction& instruction, StepOutput& output) {
   all_reduce_small(instruction, setup_.mesh->data(), total);
   const auto* from = reinterpret_cast<const float*>(link_.download(compute, "read_result", result));
   const auto* sum = reinterpret_cast<const float*>(link_.download(compute, "read_loss", total));
-  compute.call_host({.name = "hand_over_result"}, [from, sum, to = output.result, when = output.reached] {
-    *to = {.loss_sum = *sum, .sum_squares = from[1], .gradient_norm = from[2], .clip = from[3]};
-    *when = std::chrono::steady_clock::now();
-  });
+  compute.call_host({.name = "hand_over_result", .kind = OpKind::host},
+                    [from, sum, to = output.result, when = output.reached] {
+                      *to = {.loss_sum = *sum, .sum_squares = from[1], .gradient_norm = from[2], .clip = from[3]};
+                      *when = std::chrono::steady_clock::now();
+                    });
   if (setup_.keep_gradients) {
-    // A last access, so that no other buffer of this step reuses their bytes.
-    OpRecord record{.name = kKeepGradients};
+    // An op that does no work, but lists all gradient shards as read: a last access, so that no other buffer of this
+    // step reuses their bytes.
+    OpRecord record{.name = "keep_gradients", .kind = OpKind::keep};
     for (int unit = 0; unit < static_cast<int>(setup_.model->units().size()); ++unit) {
       record.accesses.push_back(reads(gradient_shard(unit)));
     }

@@ -33,12 +33,12 @@ void HostLink::upload(Stream& stream, const char* name, const TensorView& to, co
     if (bytes > 0) std::memcpy(slot, from, static_cast<std::size_t>(bytes));
     std::memset(slot + bytes, 0, static_cast<std::size_t>(to.bytes() - bytes));
   }
-  transfer(stream, {.name = name, .accesses = {writes(to)}}, to.raw(), slot, to.bytes());
+  transfer(stream, {.name = name, .kind = OpKind::transfer, .accesses = {writes(to)}}, to.raw(), slot, to.bytes());
 }
 
 const std::byte* HostLink::download(Stream& stream, const char* name, const TensorView& from) {
   std::byte* slot = take(from.bytes());
-  transfer(stream, {.name = name, .accesses = {reads(from)}}, slot, from.raw(), from.bytes());
+  transfer(stream, {.name = name, .kind = OpKind::transfer, .accesses = {reads(from)}}, slot, from.raw(), from.bytes());
   return slot;
 }
 

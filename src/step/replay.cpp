@@ -123,7 +123,7 @@ ReplayDevice::ReplayDevice(Device& device, const ReplaySetup& setup) : device_(d
       accesses_[i].push_back(access);
       if (persistent) continue;
       if (std::find(touched[i].begin(), touched[i].end(), b) == touched[i].end()) touched[i].push_back(b);
-      if (std::string_view(record.name) == kKeepGradients) kept.push_back(b);
+      if (record.kind == OpKind::keep) kept.push_back(b);
     }
   }
   if (!setup.guard || device.kind() != DeviceKind::cpu) return;  // a GPU's work runs asynchronously

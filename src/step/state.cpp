@@ -80,8 +80,9 @@ void ModelState::fill(const models::Model& model, Device& device) {
   }
   const std::vector<float> frequencies = ops::rope_frequencies(model.description().rope);
   HAWSER_CHECK(static_cast<std::int64_t>(frequencies.size()) == rope_frequencies_.elements(), "rotary frequencies");
-  transfer(*stream, {.name = "load_rope_frequencies", .accesses = {writes(rope_frequencies_)}}, rope_frequencies_.raw(),
-           frequencies.data(), rope_frequencies_.bytes());
+  transfer(*stream,
+           {.name = "load_rope_frequencies", .kind = OpKind::transfer, .accesses = {writes(rope_frequencies_)}},
+           rope_frequencies_.raw(), frequencies.data(), rope_frequencies_.bytes());
   stream->synchronize();
 }
 

@@ -6,7 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "tensor/layout.h"
 #include "tensor/named_state.h"
 
 namespace hawser {
@@ -38,15 +37,6 @@ TEST(TensorView, SlicesRowsAndColumns) {
   EXPECT_THROW(middle.reshape({8}), InternalError);
   EXPECT_THROW(storage.view().rows(3, 2), InternalError);
   EXPECT_THROW(storage.view().data<Bf16>(), InternalError);
-}
-
-TEST(Mesh, ContextIsInsideShardIsInsideReplicate) {
-  const MeshSizes sizes{.context = 2, .shard = 3, .replicate = 2};
-  EXPECT_EQ(sizes.world(), 12);
-  for (int rank = 0; rank < 12; ++rank) EXPECT_EQ(rank_of(place_of(rank, sizes), sizes), rank);
-  EXPECT_EQ(place_of(1, sizes).context, 1);
-  EXPECT_EQ(place_of(2, sizes).shard, 1);
-  EXPECT_EQ(place_of(6, sizes).replicate, 1);
 }
 
 // Every range of a tensor is covered once, in order, by at most 2 * rank - 1 boxes.

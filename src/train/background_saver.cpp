@@ -3,11 +3,12 @@
 #include <chrono>
 
 #include "base/clock.h"
-#include "train/session.h"
+#include "engine/session.h"
 
 namespace hawser::train {
 
-BackgroundSaver::BackgroundSaver(Session& session, std::unique_ptr<comm::Channel> ranks) : ranks_(std::move(ranks)) {
+BackgroundSaver::BackgroundSaver(engine::Session& session, std::unique_ptr<comm::Channel> ranks)
+    : ranks_(std::move(ranks)) {
   if (session.owns_states()) snapshot_ = std::make_unique<Snapshot>(session);
 }
 
@@ -20,7 +21,7 @@ void BackgroundSaver::take(const Event& step_end) {
   if (snapshot_) snapshot_->take(step_end);
 }
 
-void BackgroundSaver::start(SaveTo to, RunState state) {
+void BackgroundSaver::start(SaveTo to, engine::RunState state) {
   HAWSER_CHECK(!under_way(), "two concurrent saves");
   error_ = nullptr;
   over_ = false;

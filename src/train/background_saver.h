@@ -36,7 +36,7 @@ class BackgroundSaver {
   };
 
   // Every rank constructs one. `ranks` null: single process. Error(does_not_fit) if the snapshot cannot be allocated.
-  BackgroundSaver(Session& session, std::unique_ptr<comm::Channel> ranks);
+  BackgroundSaver(engine::Session& session, std::unique_ptr<comm::Channel> ranks);
   // Waits for a running save. With other ranks, all of them must take part until it ends.
   ~BackgroundSaver();
   BackgroundSaver(const BackgroundSaver&) = delete;
@@ -48,7 +48,7 @@ class BackgroundSaver {
   // Enqueues the snapshot of the last enqueued step, which ends with `step_end`. No save may be running.
   void take(const Event& step_end);
   // Saves what take() copied and returns at once. No save may be running.
-  void start(SaveTo to, RunState state);
+  void start(SaveTo to, engine::RunState state);
 
   bool under_way() const { return thread_.joinable(); }  // started, and neither collected nor finished
   bool failed() const { return over_ && error_ != nullptr; }

@@ -9,13 +9,13 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "config/config.h"
+#include "engine/evaluate_loss.h"
+#include "engine/feed.h"
+#include "engine/rank_sync.h"
 #include "ops/gemm/gemm.h"
-#include "optim/schedule.h"
+#include "optim/lr_schedule.h"
 #include "plan/forecast.h"
-#include "train/evaluate.h"
-#include "train/feed.h"
 #include "train/fit_run.h"
-#include "train/rank_sync.h"
 
 namespace hawser::train {
 
@@ -73,7 +73,7 @@ void FitRun::train() {
     evaluate();
     return;
   }
-  data::Prefetcher prefetcher(loader_, done_, total_steps());
+  batches::Prefetcher prefetcher(loader_, done_, total_steps());
   if (done_ == 0) {
     result_.initial_validation_loss = evaluate();
     if (result_.interrupted) return;
@@ -123,16 +123,16 @@ bool FitRun::asked_to_stop() {
   return (all & kStop) != 0;
 }
 
-FitRun::InFlightStep FitRun::enqueue(std::int64_t step, data::Prefetcher& prefetcher) {
+FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& prefetcher) {
   phase(cat("step ", step), kTraining);
   InFlightStep pending{.step = step};
   step::StepInput input;
   for (int m = 0; m < layout_.micro_batches; ++m) {
-    const data::MicroBatch batch = prefetcher.next();
+    const batches::MicroBatch batch = prefetcher.next();
     pending.targets = batch.step_targets;
     pending.imbalance.add(batch.imbalance, batch.pairs);
-    pending.flops += open_.model->training_flops(layout_.bounds.rows, visible_pairs(batch));
-    input.batches.push_back(to_host_batch(batch, layout_.batch));
+    pending.flops += open_.model->training_flops(layout_.bounds.rows, engine::visible_pairs(batch));
+    input.batches.push_back(engine::to_host_batch(batch, layout_.batch));
   }
   const ops::AdamHyper hyper = optim::adam_hyper(recipe_.optimizer, recipe_.train, step);
   pending.lr = hyper.learning_rate;
@@ -185,7 +185,7 @@ void FitRun::retire(bool evaluate_after) {
   if (metrics.targets > 0) result_.train_loss = metrics.loss;
   result_.steps = pending.step;
   if (retired_ == 0) {
-    for (const std::string& line : slow_gemms(session_->stream())) remark(line);
+    for (const std::string& line : engine::slow_gemms(session_->stream())) remark(line);
   }
   imbalance_.add(metrics.attention_imbalance, pending.imbalance.work());
   if (retired_ <= 1) counted_tokens_ = counted_seconds_ = 0;  // the first step includes startup; counts only if alone
@@ -218,7 +218,7 @@ std::optional<double> FitRun::evaluate() {
   phase(cat("evaluation after step ", done_), "evaluating");
   // A stop must not wait for a long evaluation: the steps before it are not saved yet.
   bool stopped = false;
-  const auto [sum, tokens] = evaluate_loss(*session_, *validation_, steps, [&](std::int64_t s) {
+  const auto [sum, tokens] = engine::evaluate_loss(*session_, *validation_, steps, [&](std::int64_t s) {
     if (progress_) progress_->phase("evaluating", s, steps);
     stopped = s < steps && asked_to_stop();
     return !stopped;
@@ -236,7 +236,7 @@ std::optional<double> FitRun::evaluate() {
   return result_.validation_loss;
 }
 
-RunState FitRun::state_of(std::int64_t step) {
+engine::RunState FitRun::state_of(std::int64_t step) {
   return {.step = step,
           .sequences = step * recipe_.train.global_batch_size,
           .recipe = recipe_json(recipe_),
@@ -256,18 +256,18 @@ std::optional<Displaced> FitRun::find_displaced() {
   if (!found && watch_->metrics_displaced()) {
     const std::string output = output_folder(recipe_), metrics = output + "/metrics.jsonl";
     found = Displaced{output, "metrics.jsonl was moved or removed during the run"};
-    if (checkpoint::exists(metrics)) {  // the run's own lines must not be lost
+    if (io::exists(metrics)) {  // the run's own lines must not be lost
       int number = 1;
       const auto replaced = [&] { return cat(output, "/metrics.replaced-", number, ".jsonl"); };
-      while (checkpoint::exists(replaced())) ++number;
-      checkpoint::rename_path(metrics, replaced());
+      while (io::exists(replaced())) ++number;
+      io::rename_path(metrics, replaced());
       found->what = cat("metrics.jsonl was replaced during the run; the other file is now ", replaced());
     }
   }
   if (!found) return found;
   const std::string metrics = found->folder + "/metrics.jsonl", recipe = found->folder + "/recipe.json";
-  if (!checkpoint::exists(metrics)) watch_->copy_metrics(metrics);
-  if (!checkpoint::exists(recipe)) checkpoint::write_text_atomically(recipe, recipe_json(recipe_) + "\n");
+  if (!io::exists(metrics)) watch_->copy_metrics(metrics);
+  if (!io::exists(recipe)) io::write_text_atomically(recipe, recipe_json(recipe_) + "\n");
   return found;
 }
 

@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "base/recipe.h"
 #include "comm/mpi/world.h"
+#include "engine/rank_device.h"
 #include "report/progress.h"
-#include "train/rank_device.h"
 #include "train/run_folder.h"
 #include "train/run_saver.h"
 
@@ -21,7 +21,7 @@ struct FitRequest {
   bool resume = false;  // from the newest complete checkpoint; from step 0 if there is none
   int threads = 1;      // CPU threads of a rank
   int ranks_here = 1;   // ranks on this machine
-  RankDevice device;
+  engine::RankDevice device;
   // Called once per step on every rank; if it returns true on any rank, all ranks save and stop.
   std::function<bool()> stop_requested = [] { return false; };
   report::ProgressOptions progress;  // rank 0's; fit sets total, first and log_every

@@ -4,21 +4,23 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/paths.h"
 #include "base/units.h"
+#include "batches/statistics.h"
 #include "config/config.h"
-#include "data/chat/chat_template.h"
-#include "data/identity.h"
-#include "data/prepare.h"
-#include "data/sources.h"
-#include "data/statistics.h"
-#include "data/token_file.h"
+#include "engine/checkpointing.h"
+#include "engine/rank_sync.h"
+#include "io/json.h"
 #include "models/families.h"
 #include "models/weights.h"
 #include "plan/forecast.h"
-#include "train/checkpointing.h"
+#include "prepare/identity.h"
+#include "prepare/prepare.h"
+#include "prepare/sources.h"
+#include "prepare/token_file.h"
+#include "text/chat/chat_template.h"
+#include "train/collect_facts.h"
 #include "train/fit_run.h"
-#include "train/rank_sync.h"
-#include "train/run_facts.h"
 
 namespace hawser::train {
 
@@ -29,58 +31,59 @@ namespace {
 constexpr double kRoundingOfEpochs = 1e-6;  // in steps: 0.1 epochs of 30 sequences are 3, not 3.0000000000000004
 constexpr const char* kChatTemplateFile = "chat_template.jinja";
 
-// Rank 0 prepares the token files while the other ranks wait. Returns data::prepared_manifest on rank 0.
+// Rank 0 prepares the token files while the other ranks wait. Returns prepare::prepared_manifest on rank 0.
 std::string prepare_data(const FitRequest& request, std::int64_t vocabulary, comm::World* world,
                          report::Progress* progress) {
   const Recipe& recipe = request.recipe;
   if (recipe.data.train.empty()) return "";  // data.prepared exists already
   std::string manifest;
-  on_rank_zero(world, [&]() -> std::string {
-    data::PrepareOptions options = data::prepare_options(recipe);
+  engine::on_rank_zero(world, [&]() -> std::string {
+    prepare::PrepareOptions options = prepare::prepare_options(recipe);
     options.vocab_size = vocabulary;
     options.stop = request.stop_requested;
     if (progress != nullptr) {
-      options.progress = [progress](const data::PrepareProgress& p) {
+      options.progress = [progress](const prepare::PrepareProgress& p) {
         progress->phase("preparing text, MiB", p.bytes_done >> 20, p.bytes_total >> 20);
       };
     }
-    manifest = data::prepared_manifest(options);
+    manifest = prepare::prepared_manifest(options);
     if (!manifest.empty()) return "";
     if (progress != nullptr) {
-      for (const std::string& note : data::source_notes(options)) progress->message(note);
+      for (const std::string& note : prepare::source_notes(options)) progress->message(note);
     }
-    const data::Prepared prepared = data::prepare(options);
+    const prepare::Prepared prepared = prepare::prepare(options);
     if (progress != nullptr && !prepared.set_aside.empty()) {
       progress->message("moved token files that `hawser prepare` did not write to " + prepared.set_aside);
     }
-    manifest = data::prepared_manifest(options);
+    manifest = prepare::prepared_manifest(options);
     return "";
   });
   return manifest;
 }
 
-std::shared_ptr<const data::SequenceSet> open_set(const Recipe& recipe, std::shared_ptr<const data::TokenFile> file,
-                                                  std::int64_t vocabulary) {
+std::shared_ptr<const batches::SequenceSet> open_set(const Recipe& recipe,
+                                                     std::shared_ptr<const prepare::TokenFile> file,
+                                                     std::int64_t vocabulary) {
   if (recipe.data.pack == Packing::chunks) {
-    return data::chunked_sequences(std::move(file), recipe.data.sequence_length, vocabulary);
+    return batches::chunked_sequences(std::move(file), recipe.data.sequence_length, vocabulary);
   }
-  return data::packed_sequences(std::move(file), recipe.data.sequence_length, data::max_documents_of(recipe.data),
-                                recipe.train.seed, vocabulary, recipe.data.long_documents);
+  return batches::packed_sequences(std::move(file), recipe.data.sequence_length, batches::max_documents_of(recipe.data),
+                                   recipe.train.seed, vocabulary, recipe.data.long_documents);
 }
 
 // A note on the documents that do not fit in a sequence; "" if there are none, or if splitting them loses no context of
 // an answer: plain text, for which run_summary says it.
-std::string long_documents_note(const Recipe& recipe, const data::TokenFile& file, const std::string& what) {
+std::string long_documents_note(const Recipe& recipe, const prepare::TokenFile& file, const std::string& what) {
   const LongDocuments action = recipe.data.long_documents;
   if (recipe.data.pack == Packing::chunks || (action == LongDocuments::split && !file.has_labels())) return "";
   const std::int64_t length = recipe.data.sequence_length;
-  return data::describe(data::long_statistics(file, length, action), file, length, action, what);
+  return batches::describe(batches::long_statistics(file, length, action), file, length, action, what);
 }
 
 // With the chat template of the recipe: `generate`, `eval` and exported models use the one of the training.
 std::vector<checkpoint::Attachment> tokenizer_files_of(const Recipe& recipe, const std::string& tokenizer) {
   std::vector<checkpoint::Attachment> files = models::tokenizer_files(tokenizer);
-  const std::string text = data::chat::as_tokenizers_own(recipe.data.chat_template, tokenizer, recipe.folder);
+  const std::string text = text::chat::as_tokenizers_own(recipe.data.chat_template, tokenizer, recipe.folder);
   if (text.empty()) return files;
   const auto found = std::ranges::find(files, kChatTemplateFile, &checkpoint::Attachment::name);
   if (found == files.end()) {
@@ -99,12 +102,12 @@ bool has_chat_template(const std::vector<checkpoint::Attachment>& tokenizer_file
 }
 
 // What a validation loss is the mean of.
-std::string validation_identity(const Recipe& recipe, const data::TokenFile& file) {
+std::string validation_identity(const Recipe& recipe, const prepare::TokenFile& file) {
   nlohmann::ordered_json json;
-  json["data"] = nlohmann::ordered_json::parse(data::to_json(data::identity_of(file)));
+  json["data"] = io::parse_own_json<io::OrderedJson>(prepare::to_json(prepare::identity_of(file)));
   json["sequences"] = recipe.train.evaluate_batches * recipe.train.global_batch_size;
   json["sequence_length"] = recipe.data.sequence_length;
-  json["max_documents"] = data::max_documents_of(recipe.data);
+  json["max_documents"] = batches::max_documents_of(recipe.data);
   if (recipe.data.long_documents == LongDocuments::truncate) json["long_documents"] = "truncate";
   if (recipe.data.long_documents == LongDocuments::drop) json["long_documents"] = "drop";
   json["chunks"] = recipe.data.pack == Packing::chunks;
@@ -122,17 +125,17 @@ void FitRun::open() {
     progress_ = std::make_unique<report::Progress>(options);
   }
   Problems problems;
-  open_ = open_model(recipe_.model, recipe_.folder, problems);
+  open_ = engine::open_model(recipe_.model, recipe_.folder, problems);
   problems.throw_if_any();
   const std::string beyond = models::beyond_positions(open_.model->description(), recipe_.data.sequence_length);
   if (!beyond.empty()) log("hawser: warning: " + beyond);
   // Read now, since the file may change during the run.
   const std::string& model = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path;
-  config_text_ = checkpoint::read_text(models::config_path(resolve_path(recipe_, model)), 1 << 20);
-  tokenizer_ = data::prepare_options(recipe_).tokenizer;
-  if (!tokenizer_.empty()) tokenizer_ = data::resolve_path(tokenizer_, recipe_.folder);
+  config_text_ = io::read_text(models::config_path(resolve_path(recipe_, model)), 1 << 20);
+  tokenizer_ = prepare::prepare_options(recipe_).tokenizer;
+  if (!tokenizer_.empty()) tokenizer_ = resolve_path(tokenizer_, recipe_.folder);
   phase("preparing text");
-  on_rank_zero(world_, [&]() -> std::string {
+  engine::on_rank_zero(world_, [&]() -> std::string {
     hold_ = hold_output(recipe_);
     if (!hold_.locked) {
       log(cat("hawser: warning: the file system of ", output_folder(recipe_),
@@ -147,26 +150,27 @@ void FitRun::open() {
   layout_ =
       plan::make_layout(recipe_, *open_.model, ranks, plan::compute_dtype(recipe_.precision, request_.device.kind),
                         request_.threads, request_.device.kind);
-  const MeshPlace place = place_of(world_ != nullptr ? world_->rank().value() : 0, layout_.mesh);
+  const comm::MeshPlace place = comm::place_of(world_ != nullptr ? world_->rank().value() : 0, layout_.mesh);
   batch_layout_ = {.data_rank = place.shard + layout_.mesh.shard * place.replicate,
                    .data_ranks = layout_.data_ranks(),
                    .context_rank = place.context,
                    .context_ranks = layout_.mesh.context};
   open_data();
-  on_rank_zero(world_, [&]() -> std::string {
-    data::expect_still_prepared(data::prepare_options(recipe_), manifest);
+  engine::on_rank_zero(world_, [&]() -> std::string {
+    prepare::expect_still_prepared(prepare::prepare_options(recipe_), manifest);
     return "";
   });
-  device_ = make_device(request_.device, request_.threads);
-  mesh_ = make_mesh(world_, layout_.mesh, recipe_.run.collective_timeout_s, *device_);
+  device_ = engine::make_device(request_.device, request_.threads);
+  mesh_ = engine::make_mesh(world_, layout_.mesh, recipe_.run.collective_timeout_s, *device_);
   choose_algorithms();
   const std::string chosen =
-      choose_checkpointing(recipe_, layout_, *open_.model, *device_, world_, request_.ranks_here);
+      engine::choose_checkpointing(recipe_, layout_, *open_.model, *device_, world_, request_.ranks_here);
   if (!chosen.empty()) log(chosen);
   result_.checkpointing = checkpointing_text(recipe_.memory);
   std::vector<step::Purpose> purposes{step::Purpose::train};
   if (validation_) purposes.push_back(step::Purpose::loss);
-  session_ = std::make_unique<Session>(*open_.model, layout_, *device_, *mesh_, purposes, recipe_.memory.capacity);
+  session_ =
+      std::make_unique<engine::Session>(*open_.model, layout_, *device_, *mesh_, purposes, recipe_.memory.capacity);
   if (first_rank()) log(run_summary(run_place(), request_.resume));
   for (const std::string& note : session_->notes()) remark(note);
   saver_ = std::make_unique<RunSaver>(
@@ -204,21 +208,22 @@ RunPlace FitRun::run_place() const {
 void FitRun::choose_algorithms() {
   if (device_->kind() != DeviceKind::cuda) return;
   phase("choosing GEMM algorithms");
-  const GemmAlgorithmOptions how{.measure = !layout_.deterministic, .stored = [this] { return stored_choices(); }};
-  const std::string choices = choose_gemm_algorithms(*open_.model, layout_, *device_, world_, how,
-                                                     [this](const std::string& line) { log(line); });
-  if (how.measure && first_rank()) checkpoint::write_text_atomically(gemm_algorithms_path(recipe_), choices);
+  const engine::GemmAlgorithmOptions how{.measure = !layout_.deterministic,
+                                         .stored = [this] { return stored_choices(); }};
+  const std::string choices = engine::choose_gemm_algorithms(*open_.model, layout_, *device_, world_, how,
+                                                             [this](const std::string& line) { log(line); });
+  if (how.measure && first_rank()) io::write_text_atomically(gemm_algorithms_path(recipe_), choices);
 }
 
-StoredChoices FitRun::stored_choices() const {
+engine::StoredChoices FitRun::stored_choices() const {
   if (request_.resume) {
     Problems ignored;  // reported when it is loaded
     const auto found = checkpoint::Checkpoint::latest(checkpoints_folder(recipe_), ignored);
-    if (found) return {run_state_of(found->metadata()).gemm_algorithms, found->folder()};
+    if (found) return {engine::run_state_of(found->metadata()).gemm_algorithms, found->folder()};
   }
   const std::string path = stored_gemm_algorithms_path(recipe_);
   if (layout_.deterministic || path.empty()) return {};
-  return {checkpoint::read_text(path, kMaxChoices), path};
+  return {io::read_text(path, kMaxChoices), path};
 }
 
 void FitRun::expect_equal_on_ranks(const std::string& identity, const std::string& prefix) {
@@ -244,12 +249,12 @@ void FitRun::resolve_epochs() {
 }
 
 void FitRun::open_data() {
-  const data::TokenFiles files = data::token_files(data::prepare_options(recipe_));
+  const prepare::TokenFiles files = prepare::token_files(prepare::prepare_options(recipe_));
   const std::int64_t vocabulary = open_.model->vocabulary();
-  const auto file = std::make_shared<const data::TokenFile>(files.train);
-  data_identity_ = data::to_json(data::identity_of(*file));
+  const auto file = std::make_shared<const prepare::TokenFile>(files.train);
+  data_identity_ = prepare::to_json(prepare::identity_of(*file));
   expect_equal_on_ranks(data_identity_, files.train);
-  const auto note_long = [&](const data::TokenFile& of, const char* what) {
+  const auto note_long = [&](const prepare::TokenFile& of, const char* what) {
     const std::string note = first_rank() ? long_documents_note(recipe_, of, what) : std::string();
     if (!note.empty()) log(cat("hawser: ", note, " (data.long_documents)"));
   };
@@ -265,9 +270,9 @@ void FitRun::open_data() {
         .file = files.train + ".idx", .what = "no text to train on", .expected = "a document of two tokens or more"});
   }
   resolve_epochs();
-  loader_ = std::make_shared<const data::BatchLoader>(
+  loader_ = std::make_shared<const batches::BatchLoader>(
       set, layout_.batch, batch_layout_,
-      data::BatchOrder{.global_batch_size = recipe_.train.global_batch_size, .seed = recipe_.train.seed});
+      batches::BatchOrder{.global_batch_size = recipe_.train.global_batch_size, .seed = recipe_.train.seed});
   // Without a token to predict a run would succeed and learn nothing. The first step of most runs has one.
   std::int64_t targets = 0;
   const std::int64_t epoch = ceil_div(sequences_, recipe_.train.global_batch_size);
@@ -280,9 +285,9 @@ void FitRun::open_data() {
   HAWSER_CHECK(loader_->micro_batches() == layout_.micro_batches, loader_->micro_batches(), " micro-batches, planned ",
                layout_.micro_batches);
   std::error_code ignored;
-  std::shared_ptr<const data::TokenFile> held_out_file;
+  std::shared_ptr<const prepare::TokenFile> held_out_file;
   if (fs::exists(files.validation + ".idx", ignored)) {
-    held_out_file = std::make_shared<const data::TokenFile>(files.validation);
+    held_out_file = std::make_shared<const prepare::TokenFile>(files.validation);
     validation_identity_ = validation_identity(recipe_, *held_out_file);
   }
   expect_equal_on_ranks(validation_identity_, files.validation);
@@ -293,9 +298,9 @@ void FitRun::open_data() {
   validation_sequences_ = evaluated > 0 ? std::min(evaluated, held_out->size()) : held_out->size();
   // The number of sequences evaluated at once depends on the layout; the total does not.
   const std::int64_t at_once = layout_.data_ranks() * layout_.batch.sequences;
-  validation_ = std::make_shared<const data::BatchLoader>(
+  validation_ = std::make_shared<const batches::BatchLoader>(
       held_out, layout_.batch, batch_layout_,
-      data::BatchOrder{.global_batch_size = at_once, .shuffle = false, .first = evaluated});
+      batches::BatchOrder{.global_batch_size = at_once, .shuffle = false, .first = evaluated});
   std::int64_t held_out_targets = 0;
   for (std::int64_t s = 0; held_out->size() > 0 && s < validation_->steps() && held_out_targets == 0; ++s)
     held_out_targets = validation_->step_targets(s);
@@ -316,9 +321,9 @@ void FitRun::resume() {
         [this](const std::string& line) { log(line); });
   }
   if (!checkpoint) {  // with --resume, too: `best` may exist without other checkpoints
-    const std::string earlier = on_rank_zero(world_, [&] { return set_aside_earlier(recipe_); });
+    const std::string earlier = engine::on_rank_zero(world_, [&] { return set_aside_earlier(recipe_); });
     if (!earlier.empty()) {
-      const bool resumable = checkpoint::exists(earlier + "/checkpoints");
+      const bool resumable = io::exists(earlier + "/checkpoints");
       log(cat("moved the files of an earlier run to ", earlier,
               resumable ? cat("; to continue that run instead: --set output=", earlier, " --resume") : ""));
     }
@@ -326,18 +331,18 @@ void FitRun::resume() {
   phase("reading weights");
   if (checkpoint) {
     done_ = checkpoint->step();
-    const RunState state = run_state_of(checkpoint->metadata());
+    const engine::RunState state = engine::run_state_of(checkpoint->metadata());
     if (validation_) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
     if (unfinished_evaluation_ && unfinished_evaluation_->step != done_) unfinished_evaluation_.reset();
     saver_->resumed(done_, unfinished_evaluation_.has_value());
     result_.checkpoint = checkpoint->folder();
-    if (same_validation(state.validation, validation_identity_)) {
+    if (engine::same_validation(state.validation, validation_identity_)) {
       result_.initial_validation_loss = state.initial_validation_loss;
     }
     log(cat("resuming from ", checkpoint->folder(), " (step ", done_, ")",
             !unfinished_evaluation_ ? "" : ", with the evaluation that the stop interrupted"));
   } else {
-    take_time(world_, [&] {
+    engine::take_time(world_, [&] {
       if (open_.weights) {
         session_->load(*open_.weights);
       } else {
@@ -349,7 +354,7 @@ void FitRun::resume() {
   result_.steps = done_;
   result_.output = output_folder(recipe_);
   if (!first_rank()) return;
-  checkpoint::write_text_atomically(output_folder(recipe_) + "/recipe.json", recipe_json(recipe_) + "\n");
+  io::write_text_atomically(output_folder(recipe_) + "/recipe.json", recipe_json(recipe_) + "\n");
   const int ranks = world_ != nullptr ? world_->size() : 1;
   peak_flops_ =
       peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "", layout_.compute, ranks);
@@ -359,8 +364,9 @@ void FitRun::resume() {
 }
 
 void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
-  const RunState state = run_state_of(checkpoint.metadata());
-  Problems problems = computation_changes(state, open_.model->description(), layout_.compute, checkpoint.folder());
+  const engine::RunState state = engine::run_state_of(checkpoint.metadata());
+  Problems problems =
+      engine::computation_changes(state, open_.model->description(), layout_.compute, checkpoint.folder());
   if (state.step > 0 && state.sequences != state.step * recipe_.train.global_batch_size) {
     problems.add({.file = checkpoint.folder(),
                   .what = "the checkpoint is from a run with another batch size",
@@ -369,7 +375,7 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
                   .at = "train.global_batch_size"});
   }
   // A template of the recipe is data, not tokenizer: data_changes reports what it changes.
-  const std::string tokenizer = tokenizer_changes(
+  const std::string tokenizer = engine::tokenizer_changes(
       checkpoint, tokenizer_files_, recipe_.data.chat_template.empty() ? std::string() : kChatTemplateFile);
   if (!tokenizer.empty()) {
     problems.add({.file = checkpoint.folder(),
@@ -378,9 +384,9 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
                   .hint = cat("--set data.tokenizer=", checkpoint.folder(), ", or --set output=... for a new run")});
   }
   problems.throw_if_any();
-  const std::string changes = data_order_changes(state, recipe_json(recipe_));
+  const std::string changes = engine::data_order_changes(state, recipe_json(recipe_));
   if (!changes.empty()) log("hawser: the data order has changed: " + changes);
-  const std::string others = data_changes(state, data_identity_);
+  const std::string others = engine::data_changes(state, data_identity_);
   if (!others.empty()) log("hawser: " + others);
 }
 

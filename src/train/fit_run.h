@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/storage/posix.h"
-#include "data/batch_loader.h"
+#include "batches/batch_loader.h"
+#include "engine/gemm_algorithms.h"
+#include "engine/open_model.h"
+#include "io/files.h"
+#include "train/collect_facts.h"
 #include "train/fit.h"
-#include "train/gemm_algorithms.h"
-#include "train/open_model.h"
-#include "train/run_facts.h"
 #include "train/run_folder.h"
 #include "train/run_watch.h"
 #include "train/saver.h"
@@ -39,7 +39,7 @@ class FitRun {
     double flops = 0;  // model FLOPs of this rank
     double lr = 0;
     step::StepOutput output;
-    data::MeanImbalance imbalance;
+    batches::MeanImbalance imbalance;
   };
   bool first_rank() const { return world_ == nullptr || world_->rank().value() == 0; }
   std::int64_t total_steps() const { return recipe_.train.steps; }
@@ -52,7 +52,7 @@ class FitRun {
   void choose_algorithms();
 
   // From the checkpoint to resume; else from an earlier run in this folder.
-  StoredChoices stored_choices() const;
+  engine::StoredChoices stored_choices() const;
   void open_data();
   void resolve_epochs();  // computes train.steps
   // UserError on every rank if the ranks' texts differ. `prefix`: of the token file that it identifies.
@@ -74,7 +74,7 @@ class FitRun {
 
   // Synchronizes the ranks before each step: each sends its requests, and all receive the union.
   bool asked_to_stop();
-  InFlightStep enqueue(std::int64_t step, data::Prefetcher& prefetcher);
+  InFlightStep enqueue(std::int64_t step, batches::Prefetcher& prefetcher);
 
   // Waits for the oldest in-flight step and reports it; an evaluation may follow after the newest one.
   void retire(bool evaluate_after);
@@ -86,7 +86,7 @@ class FitRun {
   // checkpoint, as if the run had never stopped.
   void finish_evaluation();
   void announce_stop();  // says which step ends first, and when
-  RunState state_of(std::int64_t step);
+  engine::RunState state_of(std::int64_t step);
 
   // On rank 0, before a save: whether the output folder and metrics.jsonl are still this run's. Copies the metrics and
   // the recipe to the folder that is to be used instead.
@@ -104,19 +104,19 @@ class FitRun {
   comm::World* world_;
   std::string stage_;
   OutputHold hold_;  // rank 0's
-  OpenModel open_;
+  engine::OpenModel open_;
   std::string config_text_;                          // of the model's config.json
   std::string tokenizer_;                            // its path; "": none
-  std::string data_identity_, validation_identity_;  // RunState::data and RunState::validation
+  std::string data_identity_, validation_identity_;  // engine::RunState::data and engine::RunState::validation
   std::vector<checkpoint::Attachment> tokenizer_files_;
-  std::optional<report::StepMetrics> unfinished_evaluation_;  // RunState::unfinished_evaluation
+  std::optional<report::StepMetrics> unfinished_evaluation_;  // engine::RunState::unfinished_evaluation
   plan::Layout layout_;
-  data::BatchLayout batch_layout_;
-  std::shared_ptr<const data::BatchLoader> loader_, validation_;
+  batches::BatchLayout batch_layout_;
+  std::shared_ptr<const batches::BatchLoader> loader_, validation_;
   std::int64_t sequences_ = 0, validation_sequences_ = 0;
   std::unique_ptr<Device> device_;
   std::unique_ptr<comm::Mesh> mesh_;
-  std::unique_ptr<Session> session_;
+  std::unique_ptr<engine::Session> session_;
   std::unique_ptr<report::Progress> progress_;
   report::PhaseClock phases_;
   std::optional<double> peak_flops_;  // of all ranks
@@ -125,7 +125,7 @@ class FitRun {
   std::deque<InFlightStep> in_flight_;
   std::int64_t done_ = 0, retired_ = 0;
   double counted_tokens_ = 0, counted_seconds_ = 0, step_seconds_ = 0;  // step_seconds_: of the newest retired step
-  data::MeanImbalance imbalance_;
+  batches::MeanImbalance imbalance_;
   std::chrono::steady_clock::time_point last_end_;  // end of the previous step, or of a pause of the loop
   FitResult result_;
 };

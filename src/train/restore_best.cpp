@@ -8,10 +8,10 @@
 namespace hawser::train {
 namespace {
 
-std::optional<RunState> state_in(const std::string& folder) {
-  if (!checkpoint::exists(folder)) return std::nullopt;
+std::optional<engine::RunState> state_in(const std::string& folder) {
+  if (!io::exists(folder)) return std::nullopt;
   try {
-    return run_state_of(checkpoint::Checkpoint::open(folder).metadata());
+    return engine::run_state_of(checkpoint::Checkpoint::open(folder).metadata());
   } catch (const UserError&) {
     return std::nullopt;  // corrupt: another one replaces it
   }
@@ -23,8 +23,8 @@ void set_aside_if_corrupt(const Recipe& recipe, const std::string& best,
   const auto state = state_in(best);
   const std::string copy =
       state ? cat(checkpoints_folder(recipe), "/damaged-", checkpoint::step_name(state->step)) : std::string();
-  if (state && !checkpoint::exists(copy)) return;
-  if (!checkpoint::exists(best)) return;
+  if (state && !io::exists(copy)) return;
+  if (!io::exists(best)) return;
   Problems corrupt;
   try {
     checkpoint::Checkpoint::open(best).verify(corrupt);
@@ -44,8 +44,8 @@ std::optional<double> restore_best(const Recipe& recipe, const std::string& vali
   checkpoint::finish_keep(best);
   set_aside_if_corrupt(recipe, best, log);
   if (validation.empty()) return std::nullopt;
-  const auto comparable = [&](const RunState& state) {
-    return state.validation.empty() || same_validation(state.validation, validation);
+  const auto comparable = [&](const engine::RunState& state) {
+    return state.validation.empty() || engine::same_validation(state.validation, validation);
   };
   std::optional<double> loss;
   if (const auto state = state_in(best)) {
@@ -53,7 +53,7 @@ std::optional<double> restore_best(const Recipe& recipe, const std::string& vali
       loss = state->validation_loss;
     } else {
       const std::string folder = new_earlier_folder(recipe);
-      checkpoint::rename_path(best, folder + "/best");
+      io::rename_path(best, folder + "/best");
       log(
           cat("hawser: the validation data have changed, so losses cannot be compared; the best checkpoint so far was "
               "moved to ",

@@ -9,7 +9,7 @@
 
 namespace hawser::train {
 
-using checkpoint::File;
+using io::File;
 
 std::string output_folder(const Recipe& recipe) {
   return resolve_path(recipe, recipe.output);
@@ -38,7 +38,7 @@ std::string gemm_algorithms_path(const Recipe& recipe) {
 }
 std::string stored_gemm_algorithms_path(const Recipe& recipe) {
   for (const std::string& path : {gemm_algorithms_path(recipe), output_folder(recipe) + "/products.txt"}) {
-    if (checkpoint::exists(path)) return path;
+    if (io::exists(path)) return path;
   }
   return "";
 }
@@ -46,7 +46,7 @@ std::string stored_gemm_algorithms_path(const Recipe& recipe) {
 OutputHold hold_output(const Recipe& recipe) {
   constexpr std::chrono::seconds kPatience{10};
   const std::string folder = output_folder(recipe);
-  checkpoint::make_folders(folder);
+  io::make_folders(folder);
   File file = File::open_or_create(folder + "/.lock");
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   File::Lock lock = file.try_lock();
@@ -71,8 +71,8 @@ std::optional<Displaced> displaced(const Recipe& recipe, const OutputHold& hold)
   }
   int number = 1;
   const auto rescued = [&] { return cat(output, ".rescued-", number); };
-  while (checkpoint::exists(rescued())) ++number;
-  checkpoint::make_folders(rescued());
+  while (io::exists(rescued())) ++number;
+  io::make_folders(rescued());
   const char* what = hold.folder.still_at(output) ? "the lock of the output folder was removed during the run"
                                                   : "the output folder was removed during the run";
   return Displaced{rescued(), what};
@@ -81,8 +81,8 @@ std::optional<Displaced> displaced(const Recipe& recipe, const OutputHold& hold)
 std::string new_earlier_folder(const Recipe& recipe) {
   int number = 1;
   const auto folder = [&] { return cat(output_folder(recipe), "/earlier-", number); };
-  while (checkpoint::exists(folder())) ++number;
-  checkpoint::make_folder(folder());
+  while (io::exists(folder())) ++number;
+  io::make_folder(folder());
   return folder();
 }
 
@@ -91,17 +91,17 @@ namespace {
 bool is_text(const std::string& path, const std::string& text) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return false;
-  const checkpoint::File file = checkpoint::File::open(path);
-  return file.bytes() == static_cast<std::int64_t>(text.size()) && checkpoint::read_text(file, file.bytes()) == text;
+  const io::File file = io::File::open(path);
+  return file.bytes() == static_cast<std::int64_t>(text.size()) && io::read_text(file, file.bytes()) == text;
 }
 
 }  // namespace
 
 std::string set_aside_earlier(const Recipe& recipe) {
   const std::string output = output_folder(recipe), checkpoints = checkpoints_folder(recipe);
-  const auto has = [&](const char* name) { return checkpoint::exists(output + "/" + name); };
+  const auto has = [&](const char* name) { return io::exists(output + "/" + name); };
   const bool saved = !checkpoint::step_folders(checkpoints).empty();
-  const bool stepped = has("metrics.jsonl") && checkpoint::File::open(output + "/metrics.jsonl").bytes() > 0;
+  const bool stepped = has("metrics.jsonl") && io::File::open(output + "/metrics.jsonl").bytes() > 0;
   const bool other_recipe = has("recipe.json") && !is_text(output + "/recipe.json", recipe_json(recipe) + "\n");
   if (!saved && !stepped && !has("best") && !has("report.html") && !other_recipe) return "";  // no step was taken
   // Checkpoints last: if the move is interrupted, the next run moves the rest.
@@ -112,9 +112,9 @@ std::string set_aside_earlier(const Recipe& recipe) {
   }
   if (saved) found.push_back("checkpoints");
   const std::string folder = new_earlier_folder(recipe);
-  for (const std::string& name : found) checkpoint::rename_path(output + "/" + name, folder + "/" + name);
-  checkpoint::sync_folder(folder);
-  checkpoint::sync_folder(output);
+  for (const std::string& name : found) io::rename_path(output + "/" + name, folder + "/" + name);
+  io::sync_folder(folder);
+  io::sync_folder(output);
   return folder;
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/recipe.h"
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
 
 namespace hawser::train {
 
@@ -24,7 +24,7 @@ std::string stored_gemm_algorithms_path(const Recipe& recipe);
 
 // What a run holds open in its output folder while it writes there. The lock ends with the process.
 struct OutputHold {
-  checkpoint::File folder, lock;
+  io::File folder, lock;
   bool locked = false;  // false: the file system has no locks, and another run in this folder cannot be detected
 };
 

@@ -3,16 +3,17 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
+#include "engine/rank_sync.h"
+#include "engine/session.h"
 #include "plan/host_snapshot.h"
 #include "plan/target.h"
-#include "train/rank_sync.h"
 #include "train/restore_best.h"
 #include "train/run_folder.h"
-#include "train/session.h"
 
 namespace hawser::train {
 
-RunSaver::RunSaver(const Recipe& recipe, comm::World* world, Session& session, int ranks_here, RunSaverHooks hooks)
+RunSaver::RunSaver(const Recipe& recipe, comm::World* world, engine::Session& session, int ranks_here,
+                   RunSaverHooks hooks)
     : recipe_(recipe),
       world_(world),
       session_(session),
@@ -24,14 +25,14 @@ RunSaver::RunSaver(const Recipe& recipe, comm::World* world, Session& session, i
 
 void RunSaver::reserve(int ranks_here) {
   const bool cpu = session_.device().kind() == DeviceKind::cpu;
-  std::vector<StatePart> parts = state_parts(session_, /*optimizer=*/true);
-  const std::int64_t bytes = session_.owns_states() ? place_copies(parts, nullptr) : 0;
+  std::vector<engine::StatePart> parts = engine::state_parts(session_, /*optimizer=*/true);
+  const std::int64_t bytes = session_.owns_states() ? engine::place_copies(parts, nullptr) : 0;
   std::int64_t space = 0;
   if (cpu) {
     plan::Machine machine = plan::this_machine();
     machine.ranks = ranks_here;
     const plan::Target target = plan::load_target(plan::target_of(DeviceKind::cpu));
-    const MeshSizes& mesh = session_.layout().mesh;
+    const comm::MeshSizes& mesh = session_.layout().mesh;
     space = plan::snapshot_memory_cpu(plan::capacity_of(recipe_, target, machine, mesh.world()),
                                       session_.planned_bytes() + plan::overhead_of(target, mesh));
   } else {
@@ -114,7 +115,7 @@ void RunSaver::resumed(std::int64_t step, bool evaluates) {
   saved_step_ = step;
   keeps_best_ = keeps_best_ || evaluates;
   if (!keeps_best_) return;
-  const std::string text = on_rank_zero(world_, [&]() -> std::string {
+  const std::string text = engine::on_rank_zero(world_, [&]() -> std::string {
     const auto loss = restore_best(recipe_, hooks_.validation, hooks_.log);
     return loss ? fmt::format("{:a}", *loss) : "";
   });
@@ -137,7 +138,7 @@ SaveTo RunSaver::destination(std::int64_t step, const std::string& folder) const
 }
 
 std::optional<Displaced> RunSaver::find_displaced() {
-  const std::string text = on_rank_zero(world_, [&]() -> std::string {
+  const std::string text = engine::on_rank_zero(world_, [&]() -> std::string {
     const auto found = hooks_.displaced();
     return found ? found->folder + "\n" + found->what : "";
   });
@@ -152,8 +153,8 @@ void RunSaver::stop(const Displaced& displaced, std::int64_t step) {
                           .hint = cat("--resume --set output=", displaced.folder)});
 }
 
-RunState RunSaver::state_of(std::int64_t step) const {
-  RunState state = hooks_.state(step);
+engine::RunState RunSaver::state_of(std::int64_t step) const {
+  engine::RunState state = hooks_.state(step);
   if (evaluated_step_ == step) state.validation_loss = evaluated_loss_;
   return state;
 }

@@ -28,13 +28,13 @@
 namespace hawser::train {
 
 struct RunSaverHooks {
-  std::function<RunState(std::int64_t step)> state;  // contents of that step's checkpoint besides tensors
-  std::function<void()> before;                      // writes to disk what must precede a checkpoint: the metrics
+  std::function<engine::RunState(std::int64_t step)> state;  // contents of that step's checkpoint besides tensors
+  std::function<void()> before;  // writes to disk what must precede a checkpoint: the metrics
   // Rank 0's: the folder to save in if the output folder is no longer this run's (run_folder.h).
   std::function<std::optional<Displaced>()> displaced;
   std::function<void(const std::string& line)> log;
   std::function<void(const std::string& folder)> saved;  // a checkpoint is complete; rank 0 logs it
-  std::string validation;                                // rank 0's RunState::validation
+  std::string validation;                                // rank 0's engine::RunState::validation
 };
 
 // Times spent on saves.
@@ -48,7 +48,7 @@ class RunSaver {
  public:
   // Every rank constructs one; borrows all arguments. ranks_here: ranks on this machine. If a snapshot does not fit,
   // logs one line and saves between steps.
-  RunSaver(const Recipe& recipe, comm::World* world, Session& session, int ranks_here, RunSaverHooks hooks);
+  RunSaver(const Recipe& recipe, comm::World* world, engine::Session& session, int ranks_here, RunSaverHooks hooks);
 
   // Bits exchanged between ranks: kFailed, the running save failed on this rank; kDue, rank 0's clock.
   static constexpr std::uint64_t kFailed = 2, kDue = 4;
@@ -95,14 +95,14 @@ class RunSaver {
   std::optional<Displaced> find_displaced();
   [[noreturn]] void stop(const Displaced& displaced, std::int64_t step);
   SaveTo destination(std::int64_t step, const std::string& folder) const;
-  RunState state_of(std::int64_t step) const;
+  engine::RunState state_of(std::int64_t step) const;
   void start(std::int64_t step);
   void write(std::int64_t step, const std::string& folder);
   void note(const BackgroundSaver::Saved& saved);
 
   const Recipe& recipe_;
   comm::World* world_;
-  Session& session_;
+  engine::Session& session_;
   RunSaverHooks hooks_;
   std::unique_ptr<BackgroundSaver> background_;  // null: saves between steps
   std::int64_t writing_step_ = -1;               // in the background

@@ -4,14 +4,14 @@
 
 #include "base/text.h"
 #include "base/units.h"
+#include "batches/statistics.h"
 #include "config/config.h"
-#include "data/sources.h"
-#include "data/statistics.h"
-#include "data/token_file.h"
 #include "plan/cost_model.h"
 #include "plan/disk.h"
 #include "plan/target.h"
-#include "train/run_facts.h"
+#include "prepare/sources.h"
+#include "prepare/token_file.h"
+#include "train/collect_facts.h"
 #include "train/run_folder.h"
 
 namespace hawser::train {
@@ -32,9 +32,9 @@ std::string model_line(const RunPlace& place) {
 
 std::string data_line(const RunPlace& place) {
   const Recipe& recipe = place.recipe;
-  const data::TokenFile file(data::token_files(data::prepare_options(recipe)).train);
+  const prepare::TokenFile file(prepare::token_files(prepare::prepare_options(recipe)).train);
   const std::int64_t length = recipe.data.sequence_length;
-  const data::LongStatistics found = data::long_statistics(file, length, recipe.data.long_documents);
+  const batches::LongStatistics found = batches::long_statistics(file, length, recipe.data.long_documents);
   const std::int64_t tokens = file.tokens() - found.tokens;
   const bool split = recipe.data.pack == Packing::documents && recipe.data.long_documents == LongDocuments::split;
   const double filled = static_cast<double>(tokens) / static_cast<double>(place.sequences * length);

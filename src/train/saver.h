@@ -7,61 +7,11 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/save.h"
 #include "comm/mpi/world.h"
-#include "models/families.h"
-#include "train/open_model.h"
-#include "train/session.h"
+#include "engine/run_state.h"
+#include "engine/session.h"
 
 namespace hawser::train {
-
-// State of a run in a checkpoint's manifest besides tensors; a JSON object with these keys.
-struct RunState {
-  std::int64_t step = 0;                  // steps finished
-  std::int64_t sequences = 0;             // read from the data so far, over all ranks
-  std::string recipe;                     // text of config's recipe_json
-  std::string config;                     // text of the model's config.json
-  std::string tokenizer;                  // path of a tokenizer.json or its folder; "": none
-  std::string data;                       // identity of the training data (data/identity.h) as JSON; "": unknown
-  std::string compute;                    // dtype that layers compute in; "": written before version 0.2
-  std::string optimizer = "adamw";        // the kind of update, and so of its state
-  std::optional<double> validation_loss;  // of the evaluation after this step, where there was one
-  std::optional<double> initial_validation_loss;  // before any training, where it was evaluated
-  // metrics.jsonl's line of this step, if a stop interrupted the evaluation after it: a resumed run makes up for it.
-  std::string unfinished_evaluation;
-  // What these losses are means of: the data's identity and all settings that select or split sequences, as JSON; ""
-  // without validation data, or before version 0.2. Losses are comparable where this is equal.
-  std::string validation;
-  // Algorithms of the GEMMs (ops::gemm_choices). A resumed run uses the same, so that it gives the same bits.
-  std::string gemm_algorithms;  // "": none, as on the CPU
-  // The tokenizer's files, copied into the checkpoint. Rank 0's are saved; a resumed run compares them with its own.
-  std::vector<checkpoint::Attachment> tokenizer_files;
-};
-std::string to_json(const RunState& state);
-RunState run_state_of(const std::string& json);  // UserError if the text is no such object
-
-// Whether validation losses of these two RunState::validation can be compared. False if either is unknown. The keys may
-// be in any order.
-bool same_validation(const std::string& a, const std::string& b);
-
-// What makes a run compute something else than the checkpoint's run did although all tensors have the same shapes: the
-// model's description (heads, norm epsilon, RoPE, ...), the compute dtype, the optimizer. One Problem each, with `file`
-// as its file; none if the run continues the same computation. `description` and `compute` are the resumed run's.
-Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
-                             const std::string& file);
-
-// Lists the recipe keys (`recipe`: text of recipe_json) that change how sequences are sampled or split, compared with
-// the checkpoint's own recipe: "train.seed was 7 and is 8, ..."; "" if the data order is unchanged.
-std::string data_order_changes(const RunState& state, const std::string& recipe);
-
-// "the training data have changed: ..."; "" if they are unchanged or unknown.
-std::string data_changes(const RunState& state, const std::string& data);
-
-// "tokenizer.json has changed, special_tokens_map.json is new"; compares the files in the checkpoint with the current
-// ones, except the file `besides`. "" if they are equal or unknown. CorruptCheckpoint if a file in the checkpoint fails
-// its checksum.
-std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, const std::vector<checkpoint::Attachment>& now,
-                              const std::string& besides = "");
 
 // Destination of a checkpoint.
 struct SaveTo {
@@ -72,18 +22,12 @@ struct SaveTo {
 
 // Writes the session's state and returns when it is on disk. Every rank calls it between steps; all return the new
 // folder or throw the same UserError. On error, older checkpoints are unchanged.
-std::string save(Session& session, comm::World* world, const SaveTo& to, const RunState& state);
+std::string save(engine::Session& session, comm::World* world, const SaveTo& to, const engine::RunState& state);
 
 // As save(), with states in host memory, which `fetch` fills. `ranks`: the calling thread's channel; null: single
 // process. Uses no device except through `fetch`.
-std::string save_states(comm::Channel* ranks, const SaveTo& to, const RunState& state,
+std::string save_states(comm::Channel* ranks, const SaveTo& to, const engine::RunState& state,
                         const std::vector<NamedState>& states, const std::function<void()>& fetch);
-
-// Fills the session's parameters and, with `optimizer`, its moments.
-void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer);
-
-// Fills the parameters with a model's weights, or with those of its checkpoint.
-void load_weights(Session& session, OpenModel& open);
 
 // Fills the session, including moments, from the newest checkpoint under `root` (RUN/checkpoints) that every rank can
 // read. nullopt if there is no checkpoint at all; UserError if there are some and none is complete. Rank 0 chooses, so
@@ -91,7 +35,7 @@ void load_weights(Session& session, OpenModel& open);
 // aside (checkpoint/root.h), and all ranks use the next older one; UserError if there is none. `judge` is called on
 // rank 0 and throws if a checkpoint must not be loaded; all ranks then throw. `log` is called on rank 0 with a line for
 // each skipped checkpoint.
-std::optional<checkpoint::Checkpoint> load_newest(Session& session, comm::World* world, const std::string& root,
+std::optional<checkpoint::Checkpoint> load_newest(engine::Session& session, comm::World* world, const std::string& root,
                                                   const std::function<void(const checkpoint::Checkpoint&)>& judge,
                                                   const std::function<void(const std::string&)>& log);
 

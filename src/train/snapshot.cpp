@@ -2,18 +2,19 @@
 
 #include <cstring>
 
-#include "train/session.h"
+#include "engine/session.h"
 
 namespace hawser::train {
 
-Snapshot::Snapshot(Session& session) : session_(session), parts_(state_parts(session, /*optimizer=*/true)) {
-  arena_ = Arena(session.device(), place_copies(parts_, nullptr), Memory::host);
-  place_copies(parts_, arena_.data());
+Snapshot::Snapshot(engine::Session& session)
+    : session_(session), parts_(engine::state_parts(session, /*optimizer=*/true)) {
+  arena_ = Arena(session.device(), engine::place_copies(parts_, nullptr), Memory::host);
+  engine::place_copies(parts_, arena_.data());
   stream_ = session.device().make_stream("snapshot");
   if (session.device().kind() != DeviceKind::cpu) return;
   // Touch the pages once, so that the first copy is as fast as later ones: the system allocates pages at the first
   // write.
-  stream_->launch({.name = "touch"}, [data = arena_.data(), bytes = arena_.bytes()] {
+  stream_->launch({.name = "touch", .kind = OpKind::host}, [data = arena_.data(), bytes = arena_.bytes()] {
     std::memset(data, 0, static_cast<std::size_t>(bytes));
   });
 }
@@ -21,9 +22,9 @@ Snapshot::Snapshot(Session& session) : session_(session), parts_(state_parts(ses
 void Snapshot::take(const Event& step_end) {
   stream_->wait(step_end);
   std::vector<Event> copied(session_.model().units().size());
-  for (const StatePart& part : parts_) {
-    transfer(*stream_, {.name = "snapshot", .accesses = {reads(part.device)}}, part.host.raw(), part.device.raw(),
-             part.device.bytes());
+  for (const engine::StatePart& part : parts_) {
+    transfer(*stream_, {.name = "snapshot", .kind = OpKind::transfer, .accesses = {reads(part.device)}},
+             part.host.raw(), part.device.raw(), part.device.bytes());
     copied[static_cast<std::size_t>(part.unit)] = stream_->record_event();
   }
   session_.hold_updates(copied);

@@ -16,17 +16,17 @@
 #include <vector>
 
 #include "device/device.h"
+#include "engine/host_copy.h"
 #include "tensor/named_state.h"
-#include "train/host_copy.h"
 
 namespace hawser::train {
 
-class Session;
+class engine::Session;
 
 class Snapshot {
  public:
   // The session trains, owns its states and outlives this. Error(does_not_fit) if the memory cannot be allocated.
-  explicit Snapshot(Session& session);
+  explicit Snapshot(engine::Session& session);
 
   // Bytes of host memory, all reserved and touched.
   std::int64_t bytes() const { return arena_.bytes(); }
@@ -39,11 +39,11 @@ class Snapshot {
   void wait();
 
   // The copies; their addresses never change.
-  std::vector<NamedState> states() const { return named_states(session_, parts_); }
+  std::vector<NamedState> states() const { return engine::named_states(session_, parts_); }
 
  private:
-  Session& session_;
-  std::vector<StatePart> parts_;
+  engine::Session& session_;
+  std::vector<engine::StatePart> parts_;
   Arena arena_;
   std::unique_ptr<Stream> stream_;  // last member: its work ends before the memory is freed
 };

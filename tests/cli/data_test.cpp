@@ -127,7 +127,7 @@ TEST_F(Data, UnreadableFilesAreReportedOnce) {
   write("words.jsonl", "{\"text\": \"to be\"}\n");
   const std::string eval = "eval --model model --sequence-length 16 --data ";
   for (const char* file : {"words.txt", "words.jsonl"}) {
-    rejected(eval + file, {"model/tokenizer.json: broken JSON at byte 11"});
+    rejected(eval + file, {"model/tokenizer.json: broken JSON at byte 10"});
   }
   EXPECT_EQ(json("eval --model model --sequence-length 64 --data " + (tiny("gqa") / "data.jsonl").string())["tokens"],
             testing::json_of(tiny("gqa") / "expected.json")["tokens"]);

@@ -1,6 +1,6 @@
 // Formats of training data: the same conversations in every format give the same token files.
 #include "cli/testing/binary.h"
-#include "data/testing/archives.h"
+#include "prepare/testing/archives.h"
 
 namespace hawser {
 namespace {
@@ -66,9 +66,9 @@ TEST_F(Formats, OneConversationInEveryForm) {
   write("questions.ndjson", questions);
   write("array.json", array.dump(2));
   write("lines.json", alpaca);
-  write("array.json.gz", data::gzip(array.dump()));
+  write("array.json.gz", prepare::gzip(array.dump()));
   write("table.csv", "\xEF\xBB\xBF" + csv);
-  write("table.csv.zst", data::zstd(csv));
+  write("table.csv.zst", prepare::zstd(csv));
   write("table.tsv", "response\tinstruction\n" + tsv);
   const std::string expected = prepared("messages.jsonl");
   EXPECT_GT(expected.size(), 100u);

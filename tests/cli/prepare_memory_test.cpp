@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "cli/testing/binary.h"
-#include "data/testing/archives.h"
+#include "prepare/testing/archives.h"
 
 namespace hawser {
 namespace {
@@ -75,8 +75,8 @@ TEST_F(PrepareMemory, DoesNotGrowWithTheSources) {
     std::int64_t distinct = 0;
     const std::string jsonl = lines(kTextBytes, 4000, 1, distinct);
     write("text.jsonl", jsonl);
-    write("text.jsonl.gz", data::gzip(jsonl));
-    write("text.jsonl.zst", data::zstd(jsonl));
+    write("text.jsonl.gz", prepare::gzip(jsonl));
+    write("text.jsonl.zst", prepare::zstd(jsonl));
   }
   EXPECT_LT(prepare("text.jsonl").bytes, kBound);
   EXPECT_LT(prepare("text.jsonl.gz").bytes, kBound);
@@ -110,7 +110,7 @@ TEST_F(PrepareMemory, DoesNotGrowWithOneText) {
     std::string text;
     for (std::int64_t i = 0; static_cast<std::int64_t>(text.size()) < kTextBytes; ++i) text += document(i, 4000);
     write("text.txt", text);
-    write("text.txt.zst", data::zstd(text));
+    write("text.txt.zst", prepare::zstd(text));
   }
   const Peak peak = prepare("text.txt");
   EXPECT_LT(peak.bytes, kBound);
@@ -132,7 +132,7 @@ TEST_F(PrepareMemory, GrowsByAHashForEachContentThatIsKeptApart) {
 TEST_F(PrepareMemory, IsBoundedForALineWithoutEnd) {
   const std::string bomb(std::size_t{400} << 20, 'a');
   for (const char* name : {"bomb.jsonl.gz", "bomb.txt.gz"}) {
-    write(name, data::gzip(bomb));
+    write(name, prepare::gzip(bomb));
     const std::string root = HAWSER_SOURCE_DIR;
     write("recipe.yaml", "model: {config: " + root + "/recipes/quickstart-model.json}\ndata: {train: " +
                              std::string(name) + ", tokenizer: " + root +

@@ -253,7 +253,7 @@ std::int64_t newest_step(const fs::path& out) {
 }
 
 bool saving(const fs::path& out) {
-  const auto names = checkpoint::list_folder((out / "checkpoints").string());
+  const auto names = io::list_folder((out / "checkpoints").string());
   return std::any_of(names.begin(), names.end(), [](const std::string& name) {
     return checkpoint::leftover_kind(name) == checkpoint::Leftover::temporary;
   });

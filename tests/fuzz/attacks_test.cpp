@@ -11,17 +11,16 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "base/json_depth.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
-#include "checkpoint/storage/posix.h"
-#include "checkpoint/testing.h"
-#include "data/chat/chat_template.h"
-#include "data/prepare.h"
-#include "data/token_file.h"
-#include "data/tokenizers/tokenizer.h"
+#include "checkpoint/testing/states.h"
+#include "io/files.h"
+#include "prepare/prepare.h"
+#include "prepare/token_file.h"
 #include "report/metrics.h"
 #include "report/metrics_file.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizers/tokenizer.h"
 #include "train/saver.h"
 
 namespace hawser {
@@ -62,7 +61,7 @@ class Attack : public ::testing::Test {
   std::string tokenizer(const std::string& text) {
     return rejection([&] {
       write_file(folder_ / "tokenizer.json", text);
-      data::load_tokenizer(folder_ / "tokenizer.json");
+      text::load_tokenizer(folder_ / "tokenizer.json");
     });
   }
   const TemporaryFolder folder_{memory_folder()};
@@ -70,9 +69,9 @@ class Attack : public ::testing::Test {
 
 TEST_F(Attack, DeeplyNestedTokenizers) {
   const std::string name =
-      folder_.path("tokenizer.json") + ": JSON nested too deeply (expected at most 64 levels) at byte ";
-  EXPECT_EQ(tokenizer("{\"model\":" + brackets(300000) + "}"), name + "72");
-  EXPECT_EQ(tokenizer(repeated("{\"a\":", 300000)), name + "320");
+      folder_.path("tokenizer.json") + ": JSON nested too deeply (expected at most 200 levels) at byte ";
+  EXPECT_EQ(tokenizer("{\"model\":" + brackets(300000) + "}"), name + "208");
+  EXPECT_EQ(tokenizer(repeated("{\"a\":", 300000)), name + "1000");
   for (const auto& [kind, list] : {std::pair("normalizer", "normalizers"), std::pair("pre_tokenizer", "pretokenizers"),
                                    std::pair("decoder", "decoders"), std::pair("post_processor", "processors")}) {
     const std::string one = std::string("{\"type\":\"Sequence\",\"") + list + "\":[";
@@ -91,7 +90,7 @@ TEST_F(Attack, NormalizersThatExpandText) {
   for (int i = 0; i < 5; ++i) steps += "," + replace;
   write_file(folder_ / "tokenizer.json", R"({"normalizer":{"type":"Sequence","normalizers":[)" + steps +
                                              R"(]},"model":{"type":"BPE","vocab":{"h":0},"merges":[]}})");
-  const auto loaded = data::load_tokenizer(folder_ / "tokenizer.json");
+  const auto loaded = text::load_tokenizer(folder_ / "tokenizer.json");
   std::vector<std::int32_t> ids;
   EXPECT_EQ(rejection([&] { loaded->encode("hh", ids, false); }).substr(0, 57),
             "the tokenizer's normalizer expands a text beyond 512 MiB ");
@@ -128,7 +127,7 @@ TEST_F(Attack, InconsistentSentencePieceModels) {
   const auto model = [&](const std::string& bytes) {
     return rejection([&] {
       write_file(folder_.path("tokenizer.model"), bytes);
-      data::load_tokenizer(folder_.path("tokenizer.model"));
+      text::load_tokenizer(folder_.path("tokenizer.model"));
     });
   };
   const std::string max = std::string(9, '\xff') + "\x01";  // 2^64 - 1
@@ -163,39 +162,41 @@ TEST_F(Attack, InconsistentSentencePieceModels) {
 TEST_F(Attack, PipesAndFoldersDoNotBlock) {
   const std::string pipe = folder_.path("tokenizer.json");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_EQ(rejection([&] { data::load_tokenizer(pipe); }), pipe + ": cannot read the tokenizer: not a regular file");
+  EXPECT_EQ(rejection([&] { text::load_tokenizer(pipe); }), pipe + ": cannot read the tokenizer: not a regular file");
   ASSERT_EQ(::mkfifo(folder_.path("a.idx").c_str(), 0600), 0);
-  EXPECT_EQ(rejection([&] { const data::TokenFile file(folder_.path("a")); }),
+  EXPECT_EQ(rejection([&] { const prepare::TokenFile file(folder_.path("a")); }),
             folder_.path("a.idx") + ": cannot read: No such device");
   ASSERT_EQ(::mkfifo(folder_.path("metrics.jsonl").c_str(), 0600), 0);
   EXPECT_TRUE(rejection([&] {
                 const report::MetricsFile file(folder_.path("metrics.jsonl"), 3);
               }).starts_with(folder_.path("metrics.jsonl") + ": cannot "));
   write_file(folder_.path("text.jsonl"), "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n");
-  data::PrepareOptions options{.train = {folder_.path("text.jsonl")}, .output = folder_.path("data"), .vocab_size = 9};
+  prepare::PrepareOptions options{
+      .train = {folder_.path("text.jsonl")}, .output = folder_.path("data"), .vocab_size = 9};
   std::filesystem::create_directories(folder_.path("data/unfinished"));
   ASSERT_EQ(::mkfifo(folder_.path("data/prepared.json").c_str(), 0600), 0);
   ASSERT_EQ(::mkfifo(folder_.path("data/unfinished/state.json").c_str(), 0600), 0);
-  EXPECT_FALSE(data::is_prepared(options));
-  EXPECT_NE(rejection([&] { data::prepare(options); }).find("prepared.json: the prepared data would replace this file"),
-            std::string::npos);
+  EXPECT_FALSE(prepare::is_prepared(options));
+  EXPECT_NE(
+      rejection([&] { prepare::prepare(options); }).find("prepared.json: the prepared data would replace this file"),
+      std::string::npos);
   options.own_folder = true;
-  EXPECT_EQ(data::prepare(options).train.documents, 2);
-  EXPECT_TRUE(data::is_prepared(options));
+  EXPECT_EQ(prepare::prepare(options).train.documents, 2);
+  EXPECT_TRUE(prepare::is_prepared(options));
 }
 
 // Unfinished state and manifests of prepare with impossible contents are ignored, and the data is prepared again.
 TEST_F(Attack, InconsistentPrepareStateAndManifests) {
   write_file(folder_.path("text.jsonl"), "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n");
-  const data::PrepareOptions options{
+  const prepare::PrepareOptions options{
       .train = {folder_.path("text.jsonl")}, .output = folder_.path("data"), .vocab_size = 9};
-  data::prepare(options);
+  prepare::prepare(options);
   const std::string manifest = read_file(folder_.path("data/prepared.json"));
   const nlohmann::json from = nlohmann::json::parse(manifest)["from"];
   for (const std::string& bad : {brackets(300000), std::string(), manifest.substr(0, manifest.size() / 2),
                                  std::string("\xff\xfe\0", 3), std::string("[]"), std::string("{\"version\":-1}")}) {
     write_file(folder_.path("data/prepared.json"), bad);
-    EXPECT_FALSE(data::is_prepared(options)) << bad.substr(0, 20);
+    EXPECT_FALSE(prepare::is_prepared(options)) << bad.substr(0, 20);
   }
   const nlohmann::json at{{"tokens", 0},         {"sequences", 0},   {"documents", 0}, {"open", 0},
                           {"first_sequence", 0}, {"first_token", 0}, {"labels", false}};
@@ -211,8 +212,8 @@ TEST_F(Attack, InconsistentPrepareStateAndManifests) {
       state[nlohmann::json::json_pointer(cat("/", key))] = number;
       std::filesystem::create_directories(folder_.path("data/unfinished"));
       write_file(folder_.path("data/unfinished/state.json"), state.dump());
-      EXPECT_EQ(data::prepare(options).train.documents, 2) << key << " " << number;
-      EXPECT_EQ(data::TokenFile(folder_.path("data/train")).tokens(), 6) << key << " " << number;
+      EXPECT_EQ(prepare::prepare(options).train.documents, 2) << key << " " << number;
+      EXPECT_EQ(prepare::TokenFile(folder_.path("data/train")).tokens(), 6) << key << " " << number;
     }
   }
 }
@@ -230,9 +231,9 @@ TEST_F(Attack, DeeplyNestedTokenizerConfigs) {
   write_file(folder_.path("tokenizer.json"), "{}");
   write_file(folder_.path("tokenizer_config.json"), "{\"chat_template\":" + brackets(300000) + "}");
   Problems problems;
-  data::chat::open_chat_template("", folder_.path("tokenizer.json"), "", "data.chat_template", problems);
+  text::chat::open_chat_template("", folder_.path("tokenizer.json"), "", "data.chat_template", problems);
   EXPECT_EQ(problems.lines(),
-            folder_.path("tokenizer_config.json") + ": JSON nested too deeply (expected at most 64 levels)");
+            folder_.path("tokenizer_config.json") + ": JSON nested too deeply (expected at most 200 levels) at byte 216");
 }
 
 // Index files whose counts and lengths do not match their contents.
@@ -250,7 +251,7 @@ TEST_F(Attack, InconsistentTokenIndexes) {
     write_file(folder_.path("a.idx"), idx);
     write_file(folder_.path("a.bin"), bin);
     const std::string message = rejection([&] {
-      const data::TokenFile file(folder_.path("a"));
+      const prepare::TokenFile file(folder_.path("a"));
       file.check_ids(100);
     });
     return message.starts_with(folder_.path("a.")) ? message.substr(folder_.path("a.").size()) : message;
@@ -293,14 +294,14 @@ TEST_F(Attack, DeeplyNestedMetricsLines) {
 }
 
 TEST_F(Attack, DeeplyNestedRunState) {
-  EXPECT_EQ(rejection([] { train::run_state_of(R"({"step":1,"recipe":)" + brackets(300000) + R"(,"sequences":1})"); }),
+  EXPECT_EQ(rejection([] { engine::run_state_of(R"({"step":1,"recipe":)" + brackets(300000) + R"(,"sequences":1})"); }),
             "the checkpoint was not written by `hawser fit` (got JSON nested too deeply)");
 }
 
 TEST_F(Attack, RunStateWithInvalidNumbers) {
   const auto state = [](const std::string& step, const std::string& sequences) {
     return rejection([&] {
-      train::run_state_of(
+      engine::run_state_of(
           cat(R"({"step":)", step, R"(,"sequences":)", sequences, R"(,"recipe":{},"config":"","tokenizer":""})"));
     });
   };
@@ -314,8 +315,8 @@ TEST_F(Attack, RunStateWithInvalidNumbers) {
 }
 
 TEST_F(Attack, RunDataThatAreNotNumbers) {
-  const train::RunState state{.data = R"({"tokens":"many","documents":[1],"content":7})"};
-  EXPECT_EQ(train::data_changes(state, R"({"tokens":5,"documents":2})"),
+  const engine::RunState state{.data = R"({"tokens":"many","documents":[1],"content":7})"};
+  EXPECT_EQ(engine::data_changes(state, R"({"tokens":5,"documents":2})"),
             "the training data have changed: 0 tokens in 0 documents before, 5 tokens in 2 documents now");
 }
 
@@ -341,9 +342,9 @@ TEST_F(Attack, CheckpointManifests) {
     write_file(path, text);
     return opened();
   };
-  EXPECT_EQ(manifest(brackets(300000)), path + ": manifest: JSON nested too deeply (expected at most 32 levels)");
+  EXPECT_EQ(manifest(brackets(300000)), path + ": manifest: JSON nested too deeply (expected at most 200 levels) at byte 200");
   EXPECT_EQ(manifest(repeated("{\"a\":", 300000)),
-            path + ": manifest: JSON nested too deeply (expected at most 32 levels)");
+            path + ": manifest: JSON nested too deeply (expected at most 200 levels) at byte 1000");
   for (const std::string& text :
        {std::string(), std::string("{}"), std::string("null"), std::string("\xff\xfe"), std::string(100, '\0'),
         std::string("{\"format\":\"hawser-checkpoint\",\"version\":") + std::string(100000, '9') + "}",
@@ -375,23 +376,14 @@ TEST_F(Attack, CheckpointManifests) {
 TEST_F(Attack, PipesAndFoldersInPlaceOfStoredGemmAlgorithms) {
   const std::string path = folder_.path("gemm_algorithms.txt");
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  EXPECT_EQ(rejection([&] { checkpoint::read_text(path, 100); }), path + ": not a regular file");
+  EXPECT_EQ(rejection([&] { io::read_text(path, 100); }), path + ": not a regular file");
   std::filesystem::remove(path);
   std::filesystem::create_directory(path);
-  EXPECT_EQ(rejection([&] { checkpoint::read_text(path, 100); }), path + ": not a regular file");
+  EXPECT_EQ(rejection([&] { io::read_text(path, 100); }), path + ": not a regular file");
   std::filesystem::remove(path);
   write_file(path, std::string(101, 'x'));
-  EXPECT_EQ(rejection([&] { checkpoint::read_text(path, 100); }),
+  EXPECT_EQ(rejection([&] { io::read_text(path, 100); }),
             path + ": file too long (expected at most 100 bytes, got 101)");
-}
-
-TEST(JsonDepth, CountsBracketsOutsideOfStrings) {
-  EXPECT_EQ(deeper_than("[[{\"a\":1}]]", 3), std::nullopt);
-  EXPECT_EQ(deeper_than("[[{\"a\":1}]]", 2), 2u);
-  EXPECT_EQ(deeper_than("[],[],[],{}", 1), std::nullopt);
-  EXPECT_EQ(deeper_than(R"(["[[[\"[[\\", [1]])", 2), std::nullopt);
-  EXPECT_EQ(deeper_than(R"(["[[[\"[[\\", [1]])", 1), 14u);
-  EXPECT_EQ(deeper_than("\"[[[[", 1), std::nullopt);
 }
 
 }  // namespace

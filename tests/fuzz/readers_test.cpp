@@ -12,15 +12,15 @@
 #include "base/philox.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/states.h"
 #include "config/config.h"
-#include "data/byte_reader.h"
-#include "data/chat/chat_template.h"
-#include "data/jsonl.h"
-#include "data/testing/archives.h"
-#include "data/token_file.h"
-#include "data/tokenizers/tokenizer.h"
 #include "models/families.h"
+#include "prepare/byte_reader.h"
+#include "prepare/jsonl.h"
+#include "prepare/testing/archives.h"
+#include "prepare/token_file.h"
+#include "text/chat/chat_template.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace hawser {
 namespace {
@@ -195,7 +195,7 @@ TEST(Fuzz, Tokenizer) {
   fuzz("tokenizer", shipped("recipes/quickstart-tokenizer/tokenizer.json"), 200,
        [&](const std::string& text, Problems&) {
          write_file(path, text);
-         const auto tokenizer = data::load_tokenizer(path);
+         const auto tokenizer = text::load_tokenizer(path);
          std::vector<std::int32_t> ids;
          tokenizer->encode(sentence, ids, true);
          for (const std::int32_t id : ids) ASSERT_LT(id, tokenizer->vocab_size());
@@ -208,7 +208,7 @@ TEST(Fuzz, Jsonl) {
       R"({"input_ids": [5, 6, 7, 8, 9, 10], "labels": [-100, 6, 7, 8, -100, 10], "document_lengths": [2, 4]})";
   for (const std::string& sound : {line, std::string(R"({"text": "a \"quoted\" caf\u00e9 \ud83d\ude00 line"})")}) {
     fuzz("line", sound, 30000, [&](const std::string& text, Problems& problems) {
-      const auto read = data::parse_line(text, {.file = "a.jsonl", .vocab_size = 11}, problems);
+      const auto read = prepare::parse_line(text, {.file = "a.jsonl", .vocab_size = 11}, problems);
       EXPECT_EQ(read.has_value(), problems.empty());
       if (!read) return;
       for (const std::int32_t id : read->ids) {
@@ -225,15 +225,15 @@ TEST(Fuzz, Conversation) {
   const std::string pair =
       R"({"prompt": [{"role": "user", "content": null, "tool_calls": []}], "completion": [{"role": "b", "content": ["c"]}]})";
   Problems none;
-  const auto chatml = data::chat::open_chat_template("chatml", "", "", "", none);
+  const auto chatml = text::chat::open_chat_template("chatml", "", "", "", none);
   for (const std::string& sound : {line, pair}) {
     fuzz("conversation", sound, 10000, [&](const std::string& text, Problems& problems) {
-      const auto read = data::parse_line(text, {.file = "a.jsonl"}, problems);
+      const auto read = prepare::parse_line(text, {.file = "a.jsonl"}, problems);
       EXPECT_EQ(read.has_value(), problems.empty());
       if (!read || !read->chat) return;
       try {
         chatml->render(*read->chat);
-      } catch (const data::chat::TemplateError& error) {
+      } catch (const text::chat::TemplateError& error) {
         EXPECT_STRNE(error.what(), "");
       }
     });
@@ -241,15 +241,15 @@ TEST(Fuzz, Conversation) {
 }
 
 TEST(Fuzz, ChatTemplate) {
-  data::chat::Dict user, assistant;
+  text::chat::Dict user, assistant;
   user.items = {{"role", "user"}, {"content", "a <think>b</think> c"}};
   assistant.items = {{"role", "assistant"}, {"content", "d"}};
-  const data::chat::Conversation conversation{data::chat::List{user, assistant}, {}};
-  for (const data::chat::NamedTemplate& one : data::chat::named_templates()) {
+  const text::chat::Conversation conversation{text::chat::List{user, assistant}, {}};
+  for (const text::chat::NamedTemplate& one : text::chat::named_templates()) {
     fuzz(one.name, one.source, 400, [&](const std::string& text, Problems&) {
       try {
-        data::chat::ChatTemplate(text, one.tokens, "a.jinja").render(conversation);
-      } catch (const data::chat::TemplateError& error) {
+        text::chat::ChatTemplate(text, one.tokens, "a.jinja").render(conversation);
+      } catch (const text::chat::TemplateError& error) {
         throw UserError(Problem{.what = error.what()});
       }
     });
@@ -262,10 +262,11 @@ TEST(Fuzz, Archive) {
   for (int i = 0; i < 3000; ++i) text += "line " + std::to_string(i * i) + "\n";
   for (const char* ending : {".gz", ".zst"}) {
     const std::string path = folder / (std::string("a.txt") + ending);
-    fuzz(path.substr(path.rfind('/') + 1), *ending == '.' && ending[1] == 'g' ? data::gzip(text) : data::zstd(text),
-         2000, [&](const std::string& bytes, Problems&) {
+    fuzz(path.substr(path.rfind('/') + 1),
+         *ending == '.' && ending[1] == 'g' ? prepare::gzip(text) : prepare::zstd(text), 2000,
+         [&](const std::string& bytes, Problems&) {
            write_file(path, bytes);
-           EXPECT_LE(data::read_all_bytes(path).size(), 10 * text.size());
+           EXPECT_LE(prepare::read_all_bytes(path).size(), 10 * text.size());
          });
   }
 }
@@ -281,7 +282,7 @@ TEST(Fuzz, TablesAndArrays) {
     const std::string path = folder / name;
     fuzz(name, sound, 10000, [&](const std::string& text, Problems& problems) {
       write_file(path, text);
-      for (const data::Line& line : data::read_jsonl(path, 11, problems)) {
+      for (const prepare::Line& line : prepare::read_jsonl(path, 11, problems)) {
         EXPECT_TRUE(line.text || line.chat || line.completion || !line.ids.empty());
       }
     });
@@ -291,7 +292,7 @@ TEST(Fuzz, TablesAndArrays) {
 TEST(Fuzz, TokenFile) {
   const TemporaryFolder folder(memory_folder());
   {
-    data::TokenFileWriter writer(folder / "sound", 100);
+    prepare::TokenFileWriter writer(folder / "sound", 100);
     const std::vector<std::int32_t> ids = {1, 2, 3, 4, 5, 6, 7};
     for (const std::size_t length : {7, 3, 5}) {
       writer.add_sequence(std::span(ids).first(length), std::span(ids).first(length));
@@ -305,7 +306,7 @@ TEST(Fuzz, TokenFile) {
     fuzz(cat("tokens", broken), read_file(folder / (cat("sound", broken))), 3000,
          [&](const std::string& text, Problems&) {
            write_file(folder / (cat("a", broken)), text);
-           const data::TokenFile file(folder / "a");
+           const prepare::TokenFile file(folder / "a");
            file.check_ids(100);
            std::vector<std::int32_t> out;
            for (std::int64_t s = 0; s < file.sequences(); ++s) {

@@ -31,8 +31,8 @@ TEST_F(CudaDevice, EventsOrderStreams) {
 TEST_F(CudaDevice, WorkThatThrowsPoisonsOnlyItsStream) {
   const auto a = device_->make_stream("a"), b = device_->make_stream("b");
   bool ran = false;
-  a->launch({}, [] { throw std::runtime_error("broken kernel"); });
-  a->launch({}, [&] { ran = true; });
+  a->launch({.name = "broken", .kind = OpKind::host}, [] { throw std::runtime_error("broken kernel"); });
+  a->launch({.name = "after", .kind = OpKind::host}, [&] { ran = true; });
   b->wait(a->record_event());
   b->synchronize();
   EXPECT_FALSE(ran);
@@ -68,9 +68,9 @@ TEST_F(CudaDevice, RejectsOversizedArenasAndCountsAllocations) {
   EXPECT_EQ(device_->allocations(), before + 3);
   const auto stream = device_->make_stream("a");
   std::fill_n(pinned.data(), 1 << 20, std::byte{7});
-  transfer(*stream, {}, small.data(), pinned.data(), 1 << 20);
+  transfer(*stream, small.data(), pinned.data(), 1 << 20);
   std::fill_n(pinned.data(), 0, std::byte{0});
-  transfer(*stream, {}, pinned.data(), small.data(), 1 << 20);
+  transfer(*stream, pinned.data(), small.data(), 1 << 20);
   stream->synchronize();
   EXPECT_EQ(pinned.data()[(1 << 20) - 1], std::byte{7});
 }

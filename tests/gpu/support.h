@@ -20,13 +20,13 @@ class GpuTest : public ::testing::Test {
 
   template <class T>
   void put(Stream& stream, const TensorView& view, const std::vector<T>& values) {
-    transfer(stream, {}, view.raw(), values.data(), view.bytes());
+    transfer(stream, view.raw(), values.data(), view.bytes());
     stream.synchronize();
   }
   template <class T>
   std::vector<T> get(Stream& stream, const TensorView& view) {
     std::vector<T> out(static_cast<std::size_t>(view.elements()));
-    transfer(stream, {}, out.data(), view.raw(), view.bytes());
+    transfer(stream, out.data(), view.raw(), view.bytes());
     stream.synchronize();
     return out;
   }

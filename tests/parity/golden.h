@@ -14,9 +14,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/philox.h"
+#include "engine/host_copy.h"
+#include "evaluate/evaluate.h"
 #include "models/weights.h"
-#include "train/evaluate.h"
-#include "train/host_copy.h"
 
 namespace hawser::testing {
 
@@ -65,12 +65,13 @@ inline void project(const std::string& name, std::int64_t first, const float* va
 
 // This rank's part of every gradient's projections; the sum over ranks that hold different pieces is the full
 // projection.
-inline std::map<std::string, std::vector<double>> gradient_projections(train::Session& session, step::Purpose purpose) {
+inline std::map<std::string, std::vector<double>> gradient_projections(engine::Session& session,
+                                                                       step::Purpose purpose) {
   std::map<std::string, std::vector<double>> out;
   for (int u = 0; u < static_cast<int>(session.model().units().size()); ++u) {
     const nn::Unit& unit = session.model().units()[static_cast<std::size_t>(u)];
     const step::UnitState& state = session.state().unit(u);
-    const std::vector<float> shard = train::values_of(session, session.executor(purpose).gradient_shard(u));
+    const std::vector<float> shard = engine::values_of(session, session.executor(purpose).gradient_shard(u));
     for (const models::SlicePiece& piece : models::slice_pieces(unit, state.begin, state.count)) {
       const std::string& name =
           unit.params()[static_cast<std::size_t>(piece.param)].slices[static_cast<std::size_t>(piece.slice)].name;

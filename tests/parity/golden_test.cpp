@@ -22,12 +22,12 @@ class Golden : public ::testing::TestWithParam<std::string> {};
 TEST_P(Golden, LossAndGradientsEqualTransformers) {
   const fs::path folder = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny" / GetParam();
   const nlohmann::json expected = testing::read_json(folder / "expected.json");
-  train::EvaluateRequest request{.model = folder.string(),
-                                 .data = (folder / "data.jsonl").string(),
-                                 .sequence_length = expected.value("sequence_length", 4096),
-                                 .gradient_norms = true};
+  evaluate::EvaluateRequest request{.model = folder.string(),
+                                    .data = (folder / "data.jsonl").string(),
+                                    .sequence_length = expected.value("sequence_length", 4096),
+                                    .gradient_norms = true};
   std::map<std::string, std::vector<double>> projections;
-  const train::Evaluation result = train::evaluate(request, nullptr, [&](train::Session& session) {
+  const evaluate::Evaluation result = evaluate::evaluate(request, nullptr, [&](engine::Session& session) {
     projections = testing::gradient_projections(session, step::Purpose::gradient_norms);
   });
   EXPECT_EQ(result.tokens, expected["tokens"].get<std::int64_t>());
@@ -43,7 +43,7 @@ TEST_P(Golden, LossAndGradientsEqualTransformers) {
   }
 
   request.gradient_norms = false;
-  const train::Evaluation loss_only = train::evaluate(request, nullptr);
+  const evaluate::Evaluation loss_only = evaluate::evaluate(request, nullptr);
   EXPECT_EQ(loss_only.tokens, result.tokens);
   EXPECT_NEAR(loss_only.loss, loss, 1e-5 * loss);
 }

@@ -1,9 +1,9 @@
 // A real model, SmolLM2-135M, against transformers in float64 (tests/golden/README.md).
 #include <gtest/gtest.h>
 
-#include "data/tokenizers/tokenizer.h"
 #include "generate/generate.h"
 #include "golden.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace hawser {
 namespace {
@@ -26,14 +26,14 @@ class SmolLM2 : public ::testing::Test {
 };
 
 TEST_F(SmolLM2, LossAndGradientsEqualTransformers) {
-  train::EvaluateRequest request{.model = model_.string(),
-                                 .data = (golden_ / "tokens.jsonl").string(),
-                                 .sequence_length = expected_["sequence_length"],
-                                 .gradient_norms = true,
-                                 .threads = threads_};
+  evaluate::EvaluateRequest request{.model = model_.string(),
+                                    .data = (golden_ / "tokens.jsonl").string(),
+                                    .sequence_length = expected_["sequence_length"],
+                                    .gradient_norms = true,
+                                    .threads = threads_};
   request.recipe.memory.activation_checkpointing = Checkpointing::selective;  // saves 3 GiB
   std::map<std::string, std::vector<double>> projections;
-  const train::Evaluation result = train::evaluate(request, nullptr, [&](train::Session& session) {
+  const evaluate::Evaluation result = evaluate::evaluate(request, nullptr, [&](engine::Session& session) {
     projections = testing::gradient_projections(session, step::Purpose::gradient_norms);
   });
   EXPECT_EQ(result.tokens, expected_["tokens"].get<std::int64_t>());

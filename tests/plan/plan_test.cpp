@@ -25,7 +25,7 @@ TEST(Plan, EveryRankOfEveryMeshIsCheckedWithEveryPolicy) {
   const models::Model model(testing::toy_description());
   int proved = 0;
   for (const int world : {1, 2, 4, 8}) {
-    for (const MeshSizes& mesh : all_meshes(world)) {
+    for (const comm::MeshSizes& mesh : all_meshes(world)) {
       for (LayoutOptions options : all_policies()) {
         options.mesh = mesh;
         const plan::Layout layout = make_test_layout(options, model);
@@ -66,7 +66,7 @@ TEST(Plan, RanksOfAContextGroupHaveOnePlanOnAGpu) {
       layout.head_groups = plan::kCudaHeadGroups;
       layout.batch = {.sequences = 3, .sequence_length = 1000, .max_documents = documents, .context = context};
       layout.batch.chunks_per_rank = documents == 1 ? 2 : 4;
-      layout.batch.split = documents == 1 ? data::SequenceSplit::zigzag : data::SequenceSplit::by_work;
+      layout.batch.split = documents == 1 ? batches::SequenceSplit::zigzag : batches::SequenceSplit::by_work;
       plan::set_bounds(layout);
       std::vector<plan::RankPlan> plans;
       std::vector<const plan::RankPlan*> views;
@@ -130,8 +130,9 @@ bool safe(const plan::RankPlan& plan) {
 // the removed one, or it delays a gather whose memory this placement does not need at once.
 TEST(Plan, AProgramWithOneEventRemovedIsRejected) {
   const models::Model model(testing::toy_description());
-  for (const MeshSizes& mesh : {MeshSizes{.context = 2, .shard = 2}, MeshSizes{.shard = 2, .replicate = 2},
-                                MeshSizes{.context = 4, .shard_context = false}}) {
+  for (const comm::MeshSizes& mesh :
+       {comm::MeshSizes{.context = 2, .shard = 2}, comm::MeshSizes{.shard = 2, .replicate = 2},
+        comm::MeshSizes{.context = 4, .shard_context = false}}) {
     const plan::Layout layout =
         make_test_layout({.mesh = mesh, .checkpointing = Checkpointing::full, .micro_batches = 2}, model);
     const plan::RankPlan good = plan::plan_rank(model, layout, step::Purpose::train, 0);
@@ -324,12 +325,13 @@ TEST(CostModel, StreamsOverlapAndEventsOrder) {
   target.links = {{.ranks = 0, .rate = 1e6, .latency = 0}};
   MetaDevice device;
   const auto a = device.make_stream("a"), b = device.make_stream("b");
-  a->launch({.name = "gemm", .flops = 1e9}, {});  // 1 s
+  a->launch({.name = "gemm", .kind = OpKind::gemm, .flops = 1e9}, {});  // 1 s
   b->launch({.name = "all_gather",
+             .kind = OpKind::communication,
              .collective = {.kind = CollectiveKind::all_gather, .communicator = "shard:0-1", .bytes = 2'000'000}},
             {});  // 2 s
   a->wait(b->record_event());
-  a->launch({.name = "copy", .bytes = 5e8}, {});  // half a second
+  a->launch({.name = "copy", .kind = OpKind::copy, .bytes = 5e8}, {});  // half a second
   const plan::StepTime side_by_side = plan::step_time(device.trace(), target, DType::f32, 1.0);
   EXPECT_NEAR(side_by_side.seconds, 2.5, 1e-9);
   EXPECT_NEAR(side_by_side.busy.at("GEMM"), 1.0, 1e-9);

@@ -36,7 +36,7 @@ bool run(comm::World& world, const std::string& size) {
   const auto mesh = world.size() > 1 ? comm::make_mpi_mesh(world, layout.mesh, 60.0) : comm::make_self_mesh();
   const std::int64_t before = status("VmRSS");
   const auto device = make_cpu_device();
-  train::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+  engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
   testing::Steps steps(session, layout);
   for (int step = 0; step < 3; ++step) steps.run(step::Purpose::train);
   const std::int64_t peak = status("VmHWM"), plan = session.planned_bytes();

@@ -13,7 +13,7 @@ TEST(ReplayOnRanks, EveryStepMatchesItsPlanItemByItem) {
   const models::Model model(testing::toy_description());
   const std::vector<testing::LayoutOptions> policies = testing::all_policies();
   std::size_t turn = 0;
-  for (const MeshSizes& sizes : testing::all_meshes(the_world->size())) {
+  for (const comm::MeshSizes& sizes : testing::all_meshes(the_world->size())) {
     // Every mesh with three policies, every policy on some mesh, and all policies on the mesh that uses all seams.
     const bool all = sizes.context == 2;
     for (std::size_t i = 0; i < (all ? policies.size() : 3); ++i) {
@@ -25,8 +25,8 @@ TEST(ReplayOnRanks, EveryStepMatchesItsPlanItemByItem) {
       for (const bool watched : {false, true}) {
         const auto mesh = comm::make_mpi_mesh(*the_world, sizes, 60.0);
         const auto device = make_cpu_device({.random_delay_s = watched ? 0.0002 : 0.0, .delay_seed = 3});
-        train::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
-                               {.replay = watched, .guard = watched});
+        engine::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss},
+                                std::nullopt, {.replay = watched, .guard = watched});
         testing::Steps steps(session, layout);
         for (const auto purpose :
              {step::Purpose::train, step::Purpose::loss, step::Purpose::train, step::Purpose::train}) {

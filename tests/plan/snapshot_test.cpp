@@ -23,18 +23,18 @@ TEST(Snapshot, HasTheStateOfItsStep) {
   const plan::Layout layout = testing::make_test_layout({.length = 32}, model);
   const auto mesh = comm::make_self_mesh();
   const auto quiet = make_cpu_device();
-  train::Session twin(model, layout, *quiet, *mesh, {step::Purpose::train});
+  engine::Session twin(model, layout, *quiet, *mesh, {step::Purpose::train});
   testing::Steps alone(twin, layout);
   std::vector<std::vector<std::byte>> after{{}};
   for (int step = 1; step <= 12; ++step) {
     alone.run(step::Purpose::train);
-    after.push_back(bytes_of(train::HostCopy(twin, true).states()));
+    after.push_back(bytes_of(engine::HostCopy(twin, true).states()));
     ASSERT_NE(after.back(), after[after.size() - 2]);
   }
   for (const std::uint64_t seed : {1, 2, 3}) {
     // Random delays before work reorder everything that is not ordered by events. Replay checks each step's plan.
     const auto device = make_cpu_device({.random_delay_s = 2e-4, .delay_seed = seed});
-    train::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
+    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, std::nullopt, {.replay = true});
     testing::Steps steps(session, layout);
     train::Snapshot snapshot(session);
     EXPECT_GE(snapshot.bytes(), static_cast<std::int64_t>(after[1].size()));
@@ -47,7 +47,7 @@ TEST(Snapshot, HasTheStateOfItsStep) {
       host_wait(last.end);
     }
     session.synchronize();
-    EXPECT_TRUE(bytes_of(train::HostCopy(session, true).states()) == after[12]);
+    EXPECT_TRUE(bytes_of(engine::HostCopy(session, true).states()) == after[12]);
   }
 }
 

@@ -53,7 +53,7 @@ TEST(Suggestions, AreRankedFitKeepTheBatchAndRun) {
     const plan::Layout layout = forecaster(typed, model).forecast().layout;
     const auto mesh = comm::make_self_mesh();
     const auto device = make_cpu_device();
-    train::Session session(model, layout, *device, *mesh, {step::Purpose::train}, typed.memory.capacity);
+    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train}, typed.memory.capacity);
     EXPECT_LE(session.planned_bytes() + all.overhead, typed.memory.capacity->value());
     testing::Steps steps(session, layout);
     EXPECT_GT(steps.run(step::Purpose::train), 0.1);

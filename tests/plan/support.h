@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "dist/mesh/toy.h"
+#include "engine/feed.h"
+#include "engine/session.h"
 #include "plan/layout.h"
-#include "train/feed.h"
-#include "train/session.h"
 
 namespace hawser::testing {
 
@@ -61,7 +61,7 @@ inline Sizes smollm2_sizes() {
 
 // A layout for tests: the options that tests vary; everything else has its default.
 struct LayoutOptions {
-  MeshSizes mesh;
+  comm::MeshSizes mesh;
   std::int64_t length = 96, sequences = 1, documents = 4;
   Checkpointing checkpointing = Checkpointing::none;
   bool keep_attention = false, delay_weight_gradients = false;
@@ -93,8 +93,8 @@ inline plan::Layout make_test_layout(const LayoutOptions& o, const models::Model
 }
 
 // Every factorization of a world into context x shard x replicate, and the unsharded mesh of each context degree.
-inline std::vector<MeshSizes> all_meshes(int world) {
-  std::vector<MeshSizes> out;
+inline std::vector<comm::MeshSizes> all_meshes(int world) {
+  std::vector<comm::MeshSizes> out;
   for (int context = 1; context <= world; context *= 2) {
     for (int shard = 1; context * shard <= world; shard *= 2) {
       out.push_back({.context = context, .shard = shard, .replicate = world / (context * shard)});
@@ -130,7 +130,7 @@ inline std::string text_of(const LayoutOptions& o) {
 // Steps of a session on toy sequences.
 class Steps {
  public:
-  Steps(train::Session& session, const plan::Layout& layout)
+  Steps(engine::Session& session, const plan::Layout& layout)
       : session_(session),
         layout_(layout),
         loader_(std::make_shared<ToySequences>(batch_size(), layout.batch.sequence_length, layout.batch.max_documents),
@@ -157,16 +157,16 @@ class Steps {
                      .bias_correction2 = 0.05f,
                      .inverse_targets = 1.0f / static_cast<float>(loader_.step_targets(0))};
     const int count = step::forward_only(purpose) ? 1 : layout_.micro_batches;
-    for (int m = 0; m < count; ++m) input.batches.push_back(train::to_host_batch(loader_.load(0, m), layout_.batch));
+    for (int m = 0; m < count; ++m) input.batches.push_back(engine::to_host_batch(loader_.load(0, m), layout_.batch));
     return session_.enqueue(purpose, input);
   }
 
  private:
   std::int64_t batch_size() const { return layout_.data_ranks() * layout_.batch.sequences * layout_.micro_batches; }
 
-  train::Session& session_;
+  engine::Session& session_;
   const plan::Layout& layout_;
-  data::BatchLoader loader_;
+  batches::BatchLoader loader_;
 };
 
 }  // namespace hawser::testing

@@ -42,8 +42,8 @@ TEST(Tight, ArenasAreNearTheLiveBytesAtThePeak) {
   Problems problems;
   const models::Model llama(
       models::read_description(cat(HAWSER_SOURCE_DIR, "/recipes/configs/llama-3.1-8b.json"), problems));
-  for (const MeshSizes& mesh : {MeshSizes{.shard = 8}, MeshSizes{.context = 4, .shard = 2}, MeshSizes{.context = 8},
-                                MeshSizes{.shard = 8, .replicate = 4}}) {
+  for (const comm::MeshSizes& mesh : {comm::MeshSizes{.shard = 8}, comm::MeshSizes{.context = 4, .shard = 2},
+                                      comm::MeshSizes{.context = 8}, comm::MeshSizes{.shard = 8, .replicate = 4}}) {
     expect_tight(llama, {.mesh = mesh, .length = 16384, .documents = 1, .compute = DType::bf16}, "Llama-8B");
   }
 }
@@ -62,7 +62,7 @@ TEST(Tight, AStepWritesAllOfItsArena) {
     const plan::Layout layout = make_test_layout(options, model);
     const auto mesh = comm::make_self_mesh();
     const auto device = make_cpu_device();
-    train::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
     testing::Steps steps(session, layout);
     const Arena& arena = session.arena();
     std::vector<bool> untouched(static_cast<std::size_t>(arena.bytes()), true);
@@ -88,10 +88,10 @@ TEST(Replay, EveryStepMatchesItsPlanItemByItem) {
     const plan::Layout layout = make_test_layout(options, model);
     const auto mesh = comm::make_self_mesh();
     const auto device = make_cpu_device();
-    const auto run = [&](train::SessionChecks checks) {
-      train::Session session(model, layout, *device, *mesh,
-                             {step::Purpose::train, step::Purpose::gradient_norms, step::Purpose::loss}, std::nullopt,
-                             checks);
+    const auto run = [&](engine::SessionChecks checks) {
+      engine::Session session(model, layout, *device, *mesh,
+                              {step::Purpose::train, step::Purpose::gradient_norms, step::Purpose::loss}, std::nullopt,
+                              checks);
       testing::Steps steps(session, layout);
       std::vector<double> losses;
       for (int step = 0; step < 2; ++step) {
@@ -116,7 +116,7 @@ TEST(SessionEnds, AfterInFlightSteps) {
   const auto mesh = comm::make_self_mesh();
   step::StepOutput output;
   {
-    train::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
     testing::Steps steps(session, layout);
     output = steps.enqueue(step::Purpose::train);
   }
@@ -130,7 +130,7 @@ TEST(StepOutputs, ReportTheirOwnEnds) {
   const plan::Layout layout = make_test_layout({}, model);
   const auto device = make_cpu_device({.random_delay_s = 1e-3});
   const auto mesh = comm::make_self_mesh();
-  train::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+  engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
   testing::Steps steps(session, layout);
   const Clock::time_point begun = Clock::now();
   const step::StepOutput first = steps.enqueue(step::Purpose::train), second = steps.enqueue(step::Purpose::train);
@@ -149,7 +149,7 @@ class ReplayRejects : public ::testing::Test {
     step::MetaBuffers buffers(meta_);
     const auto stream = meta_.make_stream("compute");
     const TensorView a = buffers.get({step::Role::temp, 0, 0}, DType::f32, {kFloats});
-    stream->launch({.name = "make", .accesses = {writes(a)}}, {});
+    stream->launch({.name = "make", .kind = OpKind::copy, .accesses = {writes(a)}}, {});
     stream->record_event();
     plan_ = buffers.take();
     trace_ = meta_.take_trace();
@@ -172,21 +172,23 @@ class ReplayRejects : public ::testing::Test {
 };
 
 TEST_F(ReplayRejects, OtherWork) {
-  EXPECT_THROW(stream_->launch({.name = "other", .accesses = {writes(view())}}, [] {}), InternalError);
+  EXPECT_THROW(stream_->launch({.name = "other", .kind = OpKind::copy, .accesses = {writes(view())}}, [] {}),
+               InternalError);
 }
 TEST_F(ReplayRejects, OtherAddresses) {
-  EXPECT_THROW(stream_->launch({.name = "make", .accesses = {writes(view(256))}}, [] {}), InternalError);
+  EXPECT_THROW(stream_->launch({.name = "make", .kind = OpKind::copy, .accesses = {writes(view(256))}}, [] {}),
+               InternalError);
 }
 TEST_F(ReplayRejects, AnotherOrder) {
   EXPECT_THROW(stream_->record_event(), InternalError);
 }
 TEST_F(ReplayRejects, TooLittle) {
-  stream_->launch({.name = "make", .accesses = {writes(view())}}, [] {});
+  stream_->launch({.name = "make", .kind = OpKind::copy, .accesses = {writes(view())}}, [] {});
   EXPECT_THROW(replay_->end_step(), InternalError);
   stream_->synchronize();
 }
 TEST_F(ReplayRejects, TooMuch) {
-  stream_->launch({.name = "make", .accesses = {writes(view())}}, [] {});
+  stream_->launch({.name = "make", .kind = OpKind::copy, .accesses = {writes(view())}}, [] {});
   stream_->record_event();
   replay_->end_step();
   EXPECT_THROW(stream_->record_event(), InternalError);
@@ -196,7 +198,7 @@ TEST_F(ReplayRejects, TooMuch) {
 TEST_F(ReplayRejects, AnAccessAfterTheLastUse) {
   float* data = view().data<float>();
   float seen = 0;
-  stream_->launch({.name = "make", .accesses = {writes(view())}}, [&] {
+  stream_->launch({.name = "make", .kind = OpKind::copy, .accesses = {writes(view())}}, [&] {
     data[5] = 7.0f;
     seen = data[5];
   });

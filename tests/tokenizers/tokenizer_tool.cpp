@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/tokenizers/tokenizer.h"
+#include "text/tokenizers/tokenizer.h"
 
 namespace {
 
@@ -36,7 +36,7 @@ std::vector<std::string> read_texts(const char* path) {
   return texts;
 }
 
-void write_ids(const data::Tokenizer& tokenizer, const std::vector<std::string>& texts, const char* path,
+void write_ids(const text::Tokenizer& tokenizer, const std::vector<std::string>& texts, const char* path,
                bool special) {
   std::ofstream out(path, std::ios::binary);
   const auto put = [&](std::size_t size) {
@@ -56,7 +56,7 @@ void write_ids(const data::Tokenizer& tokenizer, const std::vector<std::string>&
   if (!out.flush()) throw UserError(Problem{.file = path, .what = "cannot write the answers"});
 }
 
-void measure(const data::Tokenizer& tokenizer, const std::vector<std::string>& texts, int threads, double seconds) {
+void measure(const text::Tokenizer& tokenizer, const std::vector<std::string>& texts, int threads, double seconds) {
   // One thread: CPU time, which does not depend on other load. Several threads: elapsed time.
   const auto now = [&] {
     timespec time;
@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    const auto tokenizer = data::load_tokenizer(arguments[1]);
+    const auto tokenizer = text::load_tokenizer(arguments[1]);
     const auto texts = read_texts(argv[3]);
     if (ids) {
       write_ids(*tokenizer, texts, argv[4], arguments.size() > 4);

@@ -1,6 +1,6 @@
-"""Generate src/data/tokenizers/unicode_tables.inc: character properties as the `tokenizers` library has them.
+"""Generate src/text/tokenizers/unicode_tables.inc: character properties as the `tokenizers` library has them.
 
-usage: make_tables.py [--output src/data/tokenizers/unicode_tables.inc]
+usage: make_tables.py [--output src/text/tokenizers/unicode_tables.inc]
 
 The parts of that library have Unicode tables of different versions (its regular expressions those of version 16, its
 normal forms older ones, its punctuation even older ones), and equal ids need equal tables. No single version of the
@@ -130,7 +130,7 @@ def mapping(pairs):
 def main():
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--output", default=os.path.join(root, "src/data/tokenizers/unicode_tables.inc"))
+    parser.add_argument("--output", default=os.path.join(root, "src/text/tokenizers/unicode_tables.inc"))
     arguments = parser.parse_args()
 
     def without_hangul(changes):

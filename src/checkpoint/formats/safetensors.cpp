@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/hub_name.h"
-#include "checkpoint/json.h"
+#include "io/json.h"
 
 namespace hawser::checkpoint {
 namespace {
@@ -54,11 +54,11 @@ std::map<std::string, std::string> read_index(const std::string& path, Problems&
   std::map<std::string, std::string> files;
   std::string text;
   try {
-    text = read_text(path, kMaxIndexBytes);
+    text = io::read_text(path, kMaxIndexBytes);
   } catch (const UserError& error) {
     return problems.add({.what = error.what()}), files;
   }
-  const auto json = parse_json(text, path, "index", 0, problems);
+  const auto json = io::parse_json(text, path, "index", 0, problems);
   if (!json) return files;
   const auto map = json->is_object() ? json->find("weight_map") : json->end();
   if (!json->is_object() || map == json->end() || !map->is_object()) {
@@ -66,11 +66,11 @@ std::map<std::string, std::string> read_index(const std::string& path, Problems&
   }
   for (const auto& [name, value] : map->items()) {
     const std::string file = value.is_string() ? value.get<std::string>() : "";
-    if (!is_plain_name(file) || !file.ends_with(".safetensors")) {
+    if (!io::is_plain_name(file) || !file.ends_with(".safetensors")) {
       problems.add({.file = path,
                     .what = "the index names a file that is not a .safetensors file of its own folder",
-                    .got = value.is_string() ? in_quotes(file) : "a non-string value",
-                    .at = cat("weight_map.", in_quotes(name))});
+                    .got = value.is_string() ? io::in_quotes(file) : "a non-string value",
+                    .at = cat("weight_map.", io::in_quotes(name))});
     } else {
       files.emplace(name, file);
     }
@@ -83,7 +83,7 @@ std::map<std::string, std::string> read_index(const std::string& path, Problems&
 
 void SafetensorsFolder::add_file(const std::string& path, Problems& problems) {
   try {
-    File file = File::open(path);
+    io::File file = io::File::open(path);
     for (auto& [name, info] : read_safetensors_header(file, problems)) {
       info.file = static_cast<int>(files_.size());
       const auto [place, is_new] = tensors_.try_emplace(name, info);
@@ -91,7 +91,7 @@ void SafetensorsFolder::add_file(const std::string& path, Problems& problems) {
         problems.add({.file = path,
                       .what = "a tensor that is also in another file",
                       .got = file_of(place->second),
-                      .at = in_quotes(name)});
+                      .at = io::in_quotes(name)});
       }
     }
     files_.push_back(std::move(file));
@@ -103,11 +103,11 @@ void SafetensorsFolder::add_file(const std::string& path, Problems& problems) {
 std::optional<SafetensorsFolder> SafetensorsFolder::open(const std::string& path, Problems& problems) {
   const std::size_t before = problems.size();
   std::string file = path;
-  if (is_folder(path)) {
+  if (io::is_folder(path)) {
     file = path + "/model.safetensors";
-    if (!exists(file)) file = path + "/model.safetensors.index.json";
-    if (!exists(file)) {
-      const auto hub = exists(path + "/pytorch_model.bin") ? std::nullopt : hub_name_of(path);
+    if (!io::exists(file)) file = path + "/model.safetensors.index.json";
+    if (!io::exists(file)) {
+      const auto hub = io::exists(path + "/pytorch_model.bin") ? std::nullopt : hub_name_of(path);
       problems.add({.file = path,
                     .what = "no weights in this folder",
                     .expected = "model.safetensors or model.safetensors.index.json",
@@ -125,7 +125,7 @@ std::optional<SafetensorsFolder> SafetensorsFolder::open(const std::string& path
     // Compares index and files only if all could be read.
     const auto hub = hub_name_of(parent);
     for (const std::string& name : names) {
-      if (hub && !exists(parent + name)) {
+      if (hub && !io::exists(parent + name)) {
         problems.add({.file = parent + name,
                       .what = "a file of the index is missing in the Hugging Face cache",
                       .hint = download_command(*hub)});
@@ -137,13 +137,14 @@ std::optional<SafetensorsFolder> SafetensorsFolder::open(const std::string& path
       for (const auto& [name, shard] : index) {
         const TensorInfo* info = folder.find(name);
         if (info == nullptr || folder.file_of(*info) != parent + shard) {
-          problems.add({.file = parent + shard, .what = "a tensor of the index is missing", .at = in_quotes(name)});
+          problems.add({.file = parent + shard, .what = "a tensor of the index is missing", .at = io::in_quotes(name)});
         }
       }
       for (const auto& [name, info] : folder.tensors_) {
         if (!index.contains(name)) {
-          problems.add(
-              {.file = folder.file_of(info), .what = "a tensor that the index does not list", .at = in_quotes(name)});
+          problems.add({.file = folder.file_of(info),
+                        .what = "a tensor that the index does not list",
+                        .at = io::in_quotes(name)});
         }
       }
     }
@@ -167,19 +168,19 @@ const std::string& SafetensorsFolder::file_of(const TensorInfo& info) const {
 
 void SafetensorsFolder::read(const std::string& name, const Region& region, const TensorView& out) {
   const TensorInfo* info = find(name);
-  HAWSER_CHECK(info != nullptr, "no tensor ", in_quotes(name));
-  HAWSER_CHECK(is_inside(region, info->shape), in_quotes(name), " ", info->shape.text(), ": box ", region.text());
-  HAWSER_CHECK(out.device() == DeviceKind::cpu && out.dense() && out.elements() == region.elements(), in_quotes(name),
-               ": box ", region.text(), " into a view of ", out.text());
+  HAWSER_CHECK(info != nullptr, "no tensor ", io::in_quotes(name));
+  HAWSER_CHECK(is_inside(region, info->shape), io::in_quotes(name), " ", info->shape.text(), ": box ", region.text());
+  HAWSER_CHECK(out.device() == DeviceKind::cpu && out.dense() && out.elements() == region.elements(),
+               io::in_quotes(name), ": box ", region.text(), " into a view of ", out.text());
   const CastRun cast = cast_from(*info->type, out.dtype());
   if (cast == nullptr) {
     throw UserError(Problem{.file = file_of(*info),
                             .what = "dtype cannot be converted",
                             .expected = to_string(out.dtype()),
                             .got = info->type->name,
-                            .at = in_quotes(name)});
+                            .at = io::in_quotes(name)});
   }
-  const File& file = files_[static_cast<std::size_t>(info->file)];
+  const io::File& file = files_[static_cast<std::size_t>(info->file)];
   const std::int64_t element = info->type->bits / 8;
   std::byte* to = out.raw();
   const std::int64_t to_element = size_of(out.dtype());
@@ -223,7 +224,7 @@ void SafetensorsFolder::read_bytes(const std::string& name, std::int64_t begin, 
                                    std::int64_t count) const {
   const TensorInfo* info = find(name);
   HAWSER_CHECK(info != nullptr && begin >= 0 && count >= 0 && begin <= info->bytes && count <= info->bytes - begin,
-               in_quotes(name), ": bytes ", begin, " to ", begin + count);
+               io::in_quotes(name), ": bytes ", begin, " to ", begin + count);
   files_[static_cast<std::size_t>(info->file)].read_at(info->begin + begin, out, count);
 }
 

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "checkpoint/boxes.h"
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
 
 namespace hawser::checkpoint {
 
@@ -37,7 +37,7 @@ struct TensorInfo {
 // Rejects: a header too short or too long, invalid JSON, duplicate names, unknown dtypes, more than Shape::kMaxRank
 // dims, sizes that overflow, bytes that do not match dtype and shape, ranges that overlap, leave gaps or pass the end
 // of the file, and data after the last tensor.
-std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Problems& problems);
+std::map<std::string, TensorInfo> read_safetensors_header(const io::File& file, Problems& problems);
 
 class SafetensorsFolder {
  public:
@@ -65,7 +65,7 @@ class SafetensorsFolder {
  private:
   void add_file(const std::string& path, Problems& problems);
 
-  std::vector<File> files_;
+  std::vector<io::File> files_;
   std::unordered_map<std::string, TensorInfo> tensors_;
   std::vector<std::string> names_;
   std::vector<std::byte> staging_;

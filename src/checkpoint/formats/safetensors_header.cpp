@@ -3,7 +3,8 @@
 #include <cstring>
 
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/json.h"
+#include "checkpoint/shape_json.h"
+#include "io/json.h"
 
 namespace hawser::checkpoint {
 namespace {
@@ -22,7 +23,7 @@ constexpr std::array<SafetensorsType, 21> kTypes{{
 }};
 
 // The problem of one entry, without its file and name; `what` is empty if it is valid.
-Problem read_entry(const Json& entry, std::int64_t data_begin, std::int64_t data_bytes, TensorInfo& info) {
+Problem read_entry(const io::Json& entry, std::int64_t data_begin, std::int64_t data_bytes, TensorInfo& info) {
   if (!entry.is_object()) return {.what = "a tensor's entry is not an object"};
   const auto dtype = entry.find("dtype"), shape = entry.find("shape"), offsets = entry.find("data_offsets");
   if (dtype == entry.end() || shape == entry.end() || offsets == entry.end()) {
@@ -31,14 +32,14 @@ Problem read_entry(const Json& entry, std::int64_t data_begin, std::int64_t data
   info.type = dtype->is_string() ? find_safetensors_type(dtype->get<std::string>()) : nullptr;
   if (info.type == nullptr) {
     return {.what = "unknown dtype",
-            .got = dtype->is_string() ? in_quotes(dtype->get<std::string>()) : "a non-string value"};
+            .got = dtype->is_string() ? io::in_quotes(dtype->get<std::string>()) : "a non-string value"};
   }
   const auto sizes = as_shape(*shape);
   if (!sizes) return {.what = "invalid shape", .expected = cat("at most ", Shape::kMaxRank, " whole numbers")};
   const auto bits = checked_product(*sizes, info.type->bits);
   if (!bits) return {.what = "shape overflows", .got = sizes->text()};
   if (!offsets->is_array() || offsets->size() != 2) return {.what = "data_offsets are not two numbers"};
-  const auto begin = as_count((*offsets)[0]), end = as_count((*offsets)[1]);
+  const auto begin = io::as_count((*offsets)[0]), end = io::as_count((*offsets)[1]);
   if (!begin || !end || *begin > *end) {
     return {.what = "invalid data_offsets", .expected = "begin <= end, below 2^63"};
   }
@@ -71,13 +72,13 @@ void check_tiling(const std::string& file, std::int64_t begin, std::int64_t end,
                     .what = "overlapping tensors",
                     .expected = cat("data from byte ", at, " on"),
                     .got = cat("byte ", info->begin),
-                    .at = in_quotes(*name)});
+                    .at = io::in_quotes(*name)});
     } else if (info->begin > at) {
       problems.add({.file = file,
                     .what = "a gap between tensors",
                     .expected = cat("data from byte ", at, " on"),
                     .got = cat("byte ", info->begin),
-                    .at = in_quotes(*name)});
+                    .at = io::in_quotes(*name)});
     }
     at = std::max(at, info->begin + info->bytes);
   }
@@ -98,7 +99,7 @@ const SafetensorsType* find_safetensors_type(const std::string& name) {
   return nullptr;
 }
 
-std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Problems& problems) {
+std::map<std::string, TensorInfo> read_safetensors_header(const io::File& file, Problems& problems) {
   std::map<std::string, TensorInfo> tensors;
   const std::string& path = file.path();
   const std::int64_t bytes = file.bytes();
@@ -134,15 +135,15 @@ std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Prob
   std::string text(static_cast<std::size_t>(header_bytes), '\0');
   file.read_at(kLengthBytes, reinterpret_cast<std::byte*>(text.data()), header_bytes);
   if (text[0] != '{') return reject({.what = "header does not begin with {", .at = "byte 8"});
-  const auto json = parse_json(text, path, "header", kLengthBytes, problems);
+  const auto json = io::parse_json(text, path, "header", kLengthBytes, problems);
   if (!json) return {};
 
   const std::int64_t data_begin = kLengthBytes + header_bytes;
   const std::size_t before = problems.size();
   for (const auto& [name, entry] : json->items()) {
     if (name == "__metadata__") {
-      const bool texts = entry.is_object() &&
-                         std::all_of(entry.begin(), entry.end(), [](const Json& value) { return value.is_string(); });
+      const bool texts = entry.is_object() && std::all_of(entry.begin(), entry.end(),
+                                                          [](const io::Json& value) { return value.is_string(); });
       if (!texts) problems.add({.file = path, .what = "__metadata__ is not an object of strings"});
       continue;
     }
@@ -152,7 +153,7 @@ std::map<std::string, TensorInfo> read_safetensors_header(const File& file, Prob
       tensors.emplace(name, info);
     } else {
       problem.file = path;
-      problem.at = in_quotes(name);
+      problem.at = io::in_quotes(name);
       problems.add(std::move(problem));
     }
   }

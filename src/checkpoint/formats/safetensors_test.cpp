@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "checkpoint/formats/safetensors_writer.h"
-#include "checkpoint/json.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/states.h"
+#include "io/json.h"
 
 namespace hawser::checkpoint {
 namespace {
@@ -274,8 +274,8 @@ TEST(Safetensors, SurvivesEveryFlipAndTruncation) {
 TEST(Safetensors, ReadsThePackagesFiles) {
   const std::string tiny = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/tiny";
   int files = 0;
-  for (const std::string& name : list_folder(tiny)) {
-    if (!exists(tiny + "/" + name + "/model.safetensors")) continue;
+  for (const std::string& name : io::list_folder(tiny)) {
+    if (!io::exists(tiny + "/" + name + "/model.safetensors")) continue;
     Problems problems;
     const auto file = SafetensorsFolder::open(tiny + "/" + name, problems);
     ASSERT_TRUE(file.has_value()) << problems.lines();

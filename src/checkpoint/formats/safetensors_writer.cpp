@@ -11,7 +11,7 @@
 
 #include "base/paths.h"
 #include "checkpoint/boxes.h"
-#include "checkpoint/json.h"
+#include "io/json.h"
 
 namespace hawser::checkpoint {
 namespace {
@@ -92,10 +92,10 @@ std::int64_t bytes_of(const SafetensorsSpec& spec) {
 // locked, liveness is unknown and they stay.
 void clean_leftovers_of_exports(const std::string& parent, const std::string& prefix) {
   constexpr std::size_t kNonceDigits = 16;
-  for (const std::string& name : list_folder(parent)) {
+  for (const std::string& name : io::list_folder(parent)) {
     const std::string path = cat(parent, "/", name);
-    if (name.rfind(prefix, 0) != 0 || name.size() != prefix.size() + kNonceDigits || !is_folder(path)) continue;
-    if (File::open_folder(path).try_lock() == File::Lock::taken) remove_tree(path);
+    if (name.rfind(prefix, 0) != 0 || name.size() != prefix.size() + kNonceDigits || !io::is_folder(path)) continue;
+    if (io::File::open_folder(path).try_lock() == io::File::Lock::taken) io::remove_tree(path);
   }
 }
 
@@ -116,39 +116,39 @@ SafetensorsWriter::SafetensorsWriter(std::string folder, std::vector<Safetensors
                options_.max_shard_bytes, " bytes");
   plan_shards();
   const std::string parent = folder_of(folder_);
-  make_folders(parent);
+  io::make_folders(parent);
   check_target();
   std::int64_t needed = 0;
   for (const SafetensorsSpec& spec : specs_) needed += bytes_of(spec);
   for (const std::string& header : headers_) needed += static_cast<std::int64_t>(header.size());
-  check_space(folder_, needed);
+  io::check_space(folder_, needed);
   const std::string prefix = cat(".", std::filesystem::path(folder_).filename().string(), ".tmp-");
   clean_leftovers_of_exports(parent, prefix);
-  temporary_ = cat(parent, "/", prefix, make_nonce());
-  make_folder(temporary_);
-  lock_ = File::open_folder(temporary_);
+  temporary_ = cat(parent, "/", prefix, io::make_nonce());
+  io::make_folder(temporary_);
+  lock_ = io::File::open_folder(temporary_);
   lock_.try_lock();
 }
 
 SafetensorsWriter::~SafetensorsWriter() {
   if (temporary_.empty()) return;
-  file_ = File();
-  remove_tree(temporary_);
+  file_ = io::File();
+  io::remove_tree(temporary_);
 }
 
 void SafetensorsWriter::check_target() const {
-  if (!exists(folder_)) return;
+  if (!io::exists(folder_)) return;
   const auto reject = [this](const std::string& what, const std::string& hint) {
     throw UserError(Problem{.file = folder_, .what = what, .hint = hint});
   };
-  if (!is_folder(folder_)) reject("is a file, not a folder", "another folder");
-  const std::vector<std::string> names = list_folder(folder_);
+  if (!io::is_folder(folder_)) reject("is a file, not a folder", "another folder");
+  const std::vector<std::string> names = io::list_folder(folder_);
   if (names.empty()) return;
   if (!options_.replace) reject("the export folder is not empty", "another folder");
   // Replacing deletes, so only what is clearly an export.
-  const bool has_weights = exists(cat(folder_, "/", kSingle)) || exists(cat(folder_, "/", kIndex));
-  const bool has_folders = std::any_of(names.begin(), names.end(),
-                                       [this](const std::string& name) { return is_folder(cat(folder_, "/", name)); });
+  const bool has_weights = io::exists(cat(folder_, "/", kSingle)) || io::exists(cat(folder_, "/", kIndex));
+  const bool has_folders = std::any_of(
+      names.begin(), names.end(), [this](const std::string& name) { return io::is_folder(cat(folder_, "/", name)); });
   if (!has_weights || has_folders) reject("the folder contains files that are not part of an export", "another folder");
 }
 
@@ -172,7 +172,7 @@ void SafetensorsWriter::plan_shards() {
     std::stable_sort(members.begin(), members.end(), [this](std::size_t a, std::size_t b) {
       return element_size(specs_[a]) > element_size(specs_[b]);
     });
-    Json header = Json::object();
+    io::Json header = io::Json::object();
     header["__metadata__"] = options_.metadata;
     std::int64_t at = 0;
     for (const std::size_t i : members) {
@@ -207,7 +207,7 @@ void SafetensorsWriter::open_shard(int shard) {
     file_.close();
   }
   open_shard_ = shard;
-  file_ = File::create(cat(temporary_, "/", shard_name(shard)));
+  file_ = io::File::create(cat(temporary_, "/", shard_name(shard)));
   const std::string& header = headers_[static_cast<std::size_t>(shard)];
   file_.write_at(0, reinterpret_cast<const std::byte*>(header.data()), static_cast<std::int64_t>(header.size()));
 }
@@ -249,18 +249,18 @@ void SafetensorsWriter::append(const TensorView& piece) {
 }
 
 void SafetensorsWriter::add_file(const std::string& name, const std::string& content) {
-  HAWSER_CHECK(is_plain_name(name) && !temporary_.empty(), "a file ", in_quotes(name), " for an export");
-  write_text_atomically(cat(temporary_, "/", name), content);
+  HAWSER_CHECK(io::is_plain_name(name) && !temporary_.empty(), "a file ", io::in_quotes(name), " for an export");
+  io::write_text_atomically(cat(temporary_, "/", name), content);
 }
 
 void SafetensorsWriter::write_index() {
   std::int64_t total = 0;
-  Json map = Json::object();
+  io::Json map = io::Json::object();
   for (std::size_t i = 0; i < specs_.size(); ++i) {
     map[specs_[i].name] = shard_name(places_[i].shard);
     total += bytes_of(specs_[i]);
   }
-  const Json index{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
+  const io::Json index{{"metadata", {{"total_size", total}}}, {"weight_map", std::move(map)}};
   add_file(kIndex, index.dump(2) + "\n");
 }
 
@@ -272,23 +272,23 @@ void SafetensorsWriter::finish() {
   file_.sync();
   file_.close();
   if (headers_.size() > 1) write_index();
-  sync_folder(temporary_);
+  io::sync_folder(temporary_);
   check_target();
   bool swapped = false;
-  if (exists(folder_) && !list_folder(folder_).empty()) {
-    swapped = exchange_paths(temporary_, folder_);
+  if (io::exists(folder_) && !io::list_folder(folder_).empty()) {
+    swapped = io::exchange_paths(temporary_, folder_);
     if (!swapped) {
       const std::string old = temporary_ + ".old";
-      rename_path(folder_, old);
-      rename_path(temporary_, folder_);
-      remove_tree(old);
+      io::rename_path(folder_, old);
+      io::rename_path(temporary_, folder_);
+      io::remove_tree(old);
     }
   } else {
-    rename_path(temporary_, folder_);
+    io::rename_path(temporary_, folder_);
   }
-  if (swapped) remove_tree(temporary_);  // the replaced export
+  if (swapped) io::remove_tree(temporary_);  // the replaced export
   temporary_.clear();
-  sync_folder(folder_of(folder_));
+  io::sync_folder(folder_of(folder_));
 }
 
 void write_safetensors(const std::string& folder, const std::vector<SafetensorsSpec>& specs,

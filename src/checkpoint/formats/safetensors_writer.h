@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/storage/posix.h"
+#include "io/files.h"
 #include "tensor/tensor.h"
 
 namespace hawser::checkpoint {
@@ -72,8 +72,8 @@ class SafetensorsWriter {
   std::size_t next_ = 0;              // spec being written
   std::int64_t done_ = 0;             // elements of it that are written
   int open_shard_ = -1;
-  File lock_;  // of the temporary folder: distinguishes a running export from the leftovers of a killed one
-  File file_;
+  io::File lock_;  // of the temporary folder: distinguishes a running export from the leftovers of a killed one
+  io::File file_;
   std::vector<std::byte> staging_;
 };
 

@@ -5,8 +5,8 @@
 #include <sys/resource.h>
 
 #include "checkpoint/formats/safetensors.h"
-#include "checkpoint/json.h"
-#include "checkpoint/testing.h"
+#include "checkpoint/testing/states.h"
+#include "io/json.h"
 
 namespace hawser::checkpoint {
 namespace {
@@ -102,13 +102,13 @@ TEST(SafetensorsWriter, RoundsToFloat16) {
   values[7] = -65520;
   expect_line(error_of([&] { write_f16(root / "over"); }),
               "a weight is outside the range of float16 (expected at most 65504, got -65520) at x; try --dtype bf16");
-  EXPECT_FALSE(exists(root / "over"));
+  EXPECT_FALSE(io::exists(root / "over"));
 }
 
 TEST(SafetensorsWriter, WritesOneFileOrShards) {
   const TemporaryFolder root;
   write(root / "single");
-  EXPECT_EQ(list_folder(root / "single"), std::vector<std::string>{"model.safetensors"});
+  EXPECT_EQ(io::list_folder(root / "single"), std::vector<std::string>{"model.safetensors"});
   expect_holds(root / "single");
   const std::string header = read_file(root / "single/model.safetensors");
   EXPECT_NE(header.find(R"("__metadata__":{"format":"pt"})"), std::string::npos);
@@ -116,14 +116,14 @@ TEST(SafetensorsWriter, WritesOneFileOrShards) {
     const std::string folder = root / cat("shards-", bytes, "/");
     write(folder, {.max_shard_bytes = bytes});
     expect_holds(folder);
-    const Json index = parse_own_json(read_file(folder + "model.safetensors.index.json"));
+    const io::Json index = io::parse_own_json(read_file(folder + "model.safetensors.index.json"));
     EXPECT_EQ(index["metadata"]["total_size"], 700 + 28 + 480 + 6);
     EXPECT_EQ(index["weight_map"].size(), kTensors.size());
-    for (const std::string& name : list_folder(folder)) {
+    for (const std::string& name : io::list_folder(folder)) {
       EXPECT_TRUE(name.rfind("model-0000", 0) == 0 || name == "model.safetensors.index.json") << name;
     }
   }
-  for (const std::string& name : list_folder(root.path())) EXPECT_NE(name[0], '.') << name;
+  for (const std::string& name : io::list_folder(root.path())) EXPECT_NE(name[0], '.') << name;
 }
 
 TEST(SafetensorsWriter, TakesPiecesAndConverts) {
@@ -138,9 +138,9 @@ TEST(SafetensorsWriter, TakesPiecesAndConverts) {
   writer.add_file("config.json", "{}");
   EXPECT_THROW(writer.add_file("../config.json", "{}"), InternalError);
   EXPECT_THROW(writer.append(view), InternalError);
-  EXPECT_FALSE(exists(root / "out"));
+  EXPECT_FALSE(io::exists(root / "out"));
   writer.finish();
-  EXPECT_EQ(list_folder(root / "out"), (std::vector<std::string>{"config.json", "model.safetensors"}));
+  EXPECT_EQ(io::list_folder(root / "out"), (std::vector<std::string>{"config.json", "model.safetensors"}));
   Problems problems;
   auto file = SafetensorsFolder::open(root / "out", problems);
   ASSERT_TRUE(file.has_value()) << problems.lines();
@@ -155,22 +155,22 @@ TEST(SafetensorsWriter, TakesPiecesAndConverts) {
 TEST(SafetensorsWriter, ReplacesOnlyExportsAtomically) {
   const TemporaryFolder root;
   const std::string folder = root / "export";
-  make_folders(folder);
+  io::make_folders(folder);
   write(folder);  // an empty folder is fine
   expect_line(error_of([&] { write(folder, {}, 2); }), "the export folder is not empty");
   expect_holds(folder, 1);
   write(folder, {.max_shard_bytes = 500, .replace = true}, 2);
   expect_holds(folder, 2);
-  EXPECT_FALSE(exists(folder + "/model.safetensors"));
-  make_folders(folder + "/thesis");
+  EXPECT_FALSE(io::exists(folder + "/model.safetensors"));
+  io::make_folders(folder + "/thesis");
   expect_line(error_of([&] { write(folder, {.replace = true}, 3); }), "contains files that are not part of an export");
-  make_folders(root / "home");
+  io::make_folders(root / "home");
   write_file(root / "home/letter", "x");
   expect_line(error_of([&] { write(root / "home", {.replace = true}); }),
               "contains files that are not part of an export");
   expect_line(error_of([&] { write(root / "home/letter"); }), "is a file, not a folder");
   { const SafetensorsWriter unfinished(root / "unfinished", specs_of(kTensors)); }
-  EXPECT_EQ(list_folder(root.path()), (std::vector<std::string>{"export", "home"}));
+  EXPECT_EQ(io::list_folder(root.path()), (std::vector<std::string>{"export", "home"}));
 }
 
 TEST(SafetensorsWriter, RemovesLeftoversOfAKilledExport) {
@@ -180,11 +180,11 @@ TEST(SafetensorsWriter, RemovesLeftoversOfAKilledExport) {
     const SafetensorsWriter killed(root / "export", specs);
     ::_exit(0);
   }));
-  EXPECT_EQ(list_folder(root.path()).size(), 1u);
+  EXPECT_EQ(io::list_folder(root.path()).size(), 1u);
   const SafetensorsWriter living(root / "export", specs);
-  EXPECT_EQ(list_folder(root.path()).size(), 1u);
+  EXPECT_EQ(io::list_folder(root.path()).size(), 1u);
   write(root / "export");
-  EXPECT_EQ(list_folder(root.path()).size(), 2u);
+  EXPECT_EQ(io::list_folder(root.path()).size(), 2u);
 }
 
 TEST(SafetensorsWriter, AFullDiskLeavesTheOldExport) {
@@ -199,7 +199,7 @@ TEST(SafetensorsWriter, AFullDiskLeavesTheOldExport) {
   }));
   EXPECT_EQ(status, 0);
   expect_holds(root / "export", 1);
-  EXPECT_EQ(list_folder(root.path()), std::vector<std::string>{"export"});
+  EXPECT_EQ(io::list_folder(root.path()), std::vector<std::string>{"export"});
 }
 
 }  // namespace

@@ -21,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int64_t kBlock = 4 * kMiB, kSync = 32 * kMiB, kMax = 256 * kMiB;
 constexpr double kWriting = 1.5;  // seconds after which no more writes begin
 

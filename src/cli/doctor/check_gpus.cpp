@@ -7,7 +7,7 @@
 #include "base/cat.h"
 #include "base/units.h"
 #include "cli/doctor/findings.h"
-#include "comm/nccl/version.h"
+#include "comm/nccl/nccl_version.h"
 #include "device/cuda/links.h"
 #include "device/device.h"
 

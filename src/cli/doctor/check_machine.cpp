@@ -16,10 +16,10 @@
 #include "base/cat.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "cli/build_version.h"
 #include "cli/doctor/findings.h"
-#include "cli/version.h"
 #include "device/device.h"
-#include "launch/environment.h"
+#include "launch/launcher_environment.h"
 #include "ops/cpu/levels.h"
 #include "plan/target.h"
 
@@ -27,9 +27,6 @@ namespace hawser::cli::checks {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::int64_t kMiB = std::int64_t{1} << 20;
-constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
 std::string bytes_text(std::int64_t bytes) {
   return format_bytes(Bytes(bytes));

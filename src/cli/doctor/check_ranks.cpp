@@ -17,7 +17,8 @@
 #include "comm/mesh.h"
 #include "comm/mpi/world.h"
 #include "device/device.h"
-#include "launch/environment.h"
+#include "io/json.h"
+#include "launch/launcher_environment.h"
 #include "launch/local.h"
 #include "launch/stop.h"
 
@@ -158,7 +159,7 @@ void check_ranks(const DoctorOptions& options, Findings& out) {
   }
   if (code == static_cast<int>(ExitCode::interrupted)) throw Error(ExitCode::interrupted, "");
   const double seconds = seconds_since(start);
-  const auto json = nlohmann::json::parse(output, nullptr, /*allow_exceptions=*/false);
+  const auto json = io::json_or_null(output);
   if (code != 0 || !json.is_object()) {
     return out.problem("ranks", cat(ranks, " started, exit code ", code), "a run would fail in the same way",
                        "see the lines above; `mpirun -np 2 hostname` tests MPI alone");

@@ -9,6 +9,8 @@
 
 namespace hawser::cli::checks {
 
+inline constexpr std::int64_t kMiB = std::int64_t{1} << 20, kGiB = std::int64_t{1} << 30;
+
 enum class State { ok, warning, problem };
 const char* to_string(State state);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "comm/cuda/reduce_cuda.h"
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 #include "device/cuda/vector.cuh"
 
 namespace hawser::comm {

@@ -13,7 +13,7 @@
 #include "comm/mpi/world.h"
 #include "comm/rank_list.h"
 #include "comm/reduce.h"
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/native.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
 
 namespace hawser::comm {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 
 namespace hawser::comm {
 

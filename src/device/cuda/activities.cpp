@@ -12,7 +12,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 
 namespace hawser::cuda {
 

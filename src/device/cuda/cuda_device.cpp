@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 #include "device/cuda/native.h"
 #include "device/device.h"
 #include "device/gpus.h"

@@ -1,7 +1,7 @@
 #include "device/cuda/links.h"
 
 #include "base/cat.h"
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 
 namespace hawser::cuda {
 namespace {

@@ -1,6 +1,6 @@
 #include "device/cuda/time_mark.h"
 
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 
 namespace hawser::cuda {
 

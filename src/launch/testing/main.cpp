@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "launch/environment.h"
+#include "launch/launcher_environment.h"
 #include "launch/stop.h"
 
 // MPI keeps memory until the process exits; leak checks would report it.

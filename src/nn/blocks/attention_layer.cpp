@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "nn/blocks/common.h"
+#include "nn/blocks/block_support.h"
 #include "ops/attention/attention.h"
 #include "ops/norm/rms_norm.h"
 #include "ops/rope/rope.h"
@@ -12,7 +12,7 @@ namespace hawser::nn {
 
 namespace {
 
-enum ParamIndex { kNorm, kQkvWeight, kOutputWeight };
+enum AttentionParameter { kNorm, kQkvWeight, kOutputWeight };
 
 // Diagonal blocks do not apply to a call without a causal mask: keys after a sequence's end would be visible.
 std::vector<ops::StridedBlocks> blocks_of(const AttentionPart& part, bool causal) {

@@ -1,6 +1,6 @@
 #include "nn/blocks/embedding_and_head.h"
 
-#include "nn/blocks/common.h"
+#include "nn/blocks/block_support.h"
 #include "ops/embedding/embedding.h"
 #include "ops/loss/linear_cross_entropy.h"
 #include "ops/norm/rms_norm.h"

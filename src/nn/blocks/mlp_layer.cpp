@@ -1,14 +1,14 @@
 // Shapes: T rows, C width, F inner width.
 #include "nn/blocks/mlp_layer.h"
 
-#include "nn/blocks/common.h"
+#include "nn/blocks/block_support.h"
 #include "ops/activation/swiglu.h"
 #include "ops/norm/rms_norm.h"
 
 namespace hawser::nn {
 
 namespace {
-enum ParamIndex { kNorm, kGateUpWeight, kDownWeight };
+enum MlpParameter { kMlpNorm, kGateUpWeight, kDownWeight };
 }
 
 MlpLayer::MlpLayer(MlpConfig config) : config_(std::move(config)) {
@@ -69,7 +69,7 @@ TensorView MlpLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedI
 
 void MlpLayer::norm(LayerContext& ctx, const TensorView& x, const TensorView& normed, const TensorView& rstd) const {
   ops::rms_norm_forward(ctx.compute(),
-                        {.x = x, .weight = ctx.weight(kNorm), .y = normed, .rstd = rstd, .epsilon = config_.epsilon});
+                        {.x = x, .weight = ctx.weight(kMlpNorm), .y = normed, .rstd = rstd, .epsilon = config_.epsilon});
 }
 
 void MlpLayer::project(LayerContext& ctx, const TensorView& normed, const TensorView& gate_up) const {
@@ -127,9 +127,9 @@ void MlpLayer::backward(LayerContext& ctx, const TensorView& dy, const TensorVie
   }
   const TensorView dnormed = ctx.temp(ctx.dtype(), {rows, config_.width});
   gemm(ctx, {.a = dgate_up, .b = ctx.weight(kGateUpWeight), .c = dnormed});
-  rms_norm_gradient(ctx, saved.x, ctx.weight(kNorm), rstd,
+  rms_norm_gradient(ctx, saved.x, ctx.weight(kMlpNorm), rstd,
                     ctx.seams().redistribute->backward(ctx, Boundary::column_input, dnormed), dy, dx,
-                    sink.target(kNorm));
+                    sink.target(kMlpNorm));
 }
 
 void MlpLayer::backward_weight(LayerContext& ctx, const TensorView& dy, const Saved& saved, GradientSink& sink) const {

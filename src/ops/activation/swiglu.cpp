@@ -11,7 +11,7 @@ void swiglu_forward(Stream& stream, const SwigluForward& args) {
   expect(kOp, "y", args.y, {DType::f32, DType::bf16}, args.y.shape(), Rows::padded);
   expect(kOp, "gate_up", args.gate_up, {args.y.dtype()}, {args.y.size(0), 2 * args.y.size(1)}, Rows::padded);
   expect_apart(kOp, args.y, args.gate_up);
-  run(stream, kOp, {args.gate_up}, {args.y}, 5.0 * static_cast<double>(args.y.elements()), args,
+  run(stream, {kOp, OpKind::activation}, {args.gate_up}, {args.y}, 5.0 * static_cast<double>(args.y.elements()), args,
       HAWSER_BACKENDS(swiglu_forward));
 }
 
@@ -30,8 +30,8 @@ void swiglu_backward(Stream& stream, const SwigluBackward& args) {
     expect_apart(kOp, args.y, args.gate_up);
     expect_apart(kOp, args.y, args.dgate_up);
   }
-  run(stream, kOp, {args.gate_up, args.dy}, {args.dgate_up, args.y}, 12.0 * static_cast<double>(args.dy.elements()),
-      args, HAWSER_BACKENDS(swiglu_backward));
+  run(stream, {kOp, OpKind::activation}, {args.gate_up, args.dy}, {args.dgate_up, args.y},
+      12.0 * static_cast<double>(args.dy.elements()), args, HAWSER_BACKENDS(swiglu_backward));
 }
 
 }  // namespace hawser::ops

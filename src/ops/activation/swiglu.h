@@ -12,7 +12,7 @@
 // Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 #pragma once
 
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops {
 

@@ -32,7 +32,7 @@ void adamw(Stream& stream, const AdamW& args) {
   }
   HAWSER_CHECK(args.beta1 >= 0 && args.beta1 < 1 && args.beta2 >= 0 && args.beta2 < 1 && args.epsilon > 0,
                "adamw: beta1 ", args.beta1, ", beta2 ", args.beta2, ", epsilon ", args.epsilon);
-  run(stream, "adamw",
+  run(stream, {"adamw", OpKind::optimizer},
       {args.weight, args.gradient, args.exp_avg, args.exp_avg_sq, args.hyper, args.coefficient, args.skip},
       {args.weight, args.exp_avg, args.exp_avg_sq, args.compute_weight}, 16.0 * static_cast<double>(shape.elements()),
       args, HAWSER_BACKENDS(adamw));

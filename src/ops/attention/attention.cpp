@@ -71,8 +71,8 @@ void attention_forward(Stream& stream, const AttentionForward& args) {
   expect_workspace(kOp, args.workspace, attention_workspace(args, stream.target()));
   expect_all_apart(kOp, {args.o, args.lse, args.workspace},
                    {args.q, args.k, args.v, args.segments, args.segment_count});
-  run(stream, kOp, {args.q, args.k, args.v, args.segments, args.segment_count}, {args.o, args.lse, args.workspace},
-      args.flops, args, HAWSER_BACKENDS(attention_forward), planned(stream, args));
+  run(stream, {kOp, OpKind::attention_forward}, {args.q, args.k, args.v, args.segments, args.segment_count},
+      {args.o, args.lse, args.workspace}, args.flops, args, HAWSER_BACKENDS(attention_forward), planned(stream, args));
 }
 
 void attention_backward(Stream& stream, const AttentionBackward& args) {
@@ -86,7 +86,7 @@ void attention_backward(Stream& stream, const AttentionBackward& args) {
   expect_all_apart(kOp, {args.dq, args.dk, args.dv, args.workspace},
                    {args.q, args.k, args.v, args.o, args.d_o, args.lse, args.segments, args.segment_count});
   const TensorView none;
-  run(stream, kOp,
+  run(stream, {kOp, OpKind::attention_backward},
       {args.q, args.k, args.v, args.o, args.d_o, args.lse, args.segments, args.segment_count,
        args.accumulate_q ? args.dq : none, args.accumulate_kv ? args.dk : none, args.accumulate_kv ? args.dv : none},
       {args.dq, args.dk, args.dv, args.workspace}, args.flops, args, HAWSER_BACKENDS(attention_backward),
@@ -102,7 +102,7 @@ void attention_combine(Stream& stream, const AttentionCombine& args) {
   expect(kOp, "lse_a", args.lse_a, {DType::f32}, heads);
   expect(kOp, "lse_b", args.lse_b, {DType::f32}, heads);
   expect_all_apart(kOp, {args.o_a, args.lse_a}, {args.o_b, args.lse_b});
-  run(stream, kOp, {args.o_a, args.lse_a, args.o_b, args.lse_b}, {args.o_a, args.lse_a},
+  run(stream, {kOp, OpKind::attention_combine}, {args.o_a, args.lse_a, args.o_b, args.lse_b}, {args.o_a, args.lse_a},
       3.0 * static_cast<double>(args.o_a.elements()), args, HAWSER_BACKENDS(attention_combine));
 }
 

@@ -1,6 +1,6 @@
 // Attention on each kind of bf16 units that the CPU has, and on none.
 #include "ops/attention/attention_bf16_cpu.h"
-#include "ops/attention/reference.h"
+#include "ops/attention/attention_reference.h"
 #include "ops/case_support.h"
 
 namespace hawser::ops {

@@ -1,5 +1,5 @@
 #include "ops/attention/attention.h"
-#include "ops/attention/reference.h"
+#include "ops/attention/attention_reference.h"
 #include "ops/case_support.h"
 
 namespace hawser::ops {

@@ -1,7 +1,7 @@
 // bf16 attention in all forms for which the GPU has kernels, on every device. Tolerances are looser than in
 // attention_cases.cpp: cuDNN rounds to bf16 within the call, and its backward is not deterministic.
 #include "ops/attention/attention.h"
-#include "ops/attention/reference.h"
+#include "ops/attention/attention_reference.h"
 #include "ops/case_support.h"
 
 namespace hawser::ops {

@@ -1,7 +1,7 @@
 #include "ops/bias/add_bias.h"
 
 #include "ops/bias/add_bias_cuda.h"
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops {
 
@@ -35,8 +35,8 @@ void add_bias(Stream& stream, const AddBias& args) {
   expect("add_bias", "y", args.y, {DType::f32, DType::bf16}, args.y.shape(), Rows::padded);
   HAWSER_CHECK(args.y.rank() == 2, "add_bias: y is ", args.y.text());
   expect("add_bias", "bias", args.bias, {DType::f32, DType::bf16}, {args.y.size(1)});
-  run(stream, "add_bias", {args.y, args.bias}, {args.y}, static_cast<double>(args.y.elements()), args,
-      HAWSER_BACKENDS(add_bias));
+  run(stream, {"add_bias", OpKind::elementwise}, {args.y, args.bias}, {args.y}, static_cast<double>(args.y.elements()),
+      args, HAWSER_BACKENDS(add_bias));
 }
 
 }  // namespace hawser::ops

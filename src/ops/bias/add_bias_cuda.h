@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ops/bias/add_bias.h"
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops::cuda {
 

@@ -4,7 +4,7 @@
 // Aliasing: y may be a or b (the same view); otherwise the views are disjoint.
 #pragma once
 
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops {
 

@@ -10,21 +10,21 @@ void copy(Stream& stream, const Copy& args) {
   expect("copy", "x", args.x, all, args.x.shape(), Rows::padded);
   expect("copy", "y", args.y, {args.x.dtype()}, args.x.shape(), Rows::padded);
   expect_apart("copy", args.x, args.y);
-  run(stream, "copy", {args.x}, {args.y}, 0, args, HAWSER_BACKENDS(copy));
+  run(stream, {"copy", OpKind::copy}, {args.x}, {args.y}, 0, args, HAWSER_BACKENDS(copy));
 }
 
 void cast(Stream& stream, const Cast& args) {
   expect("cast", "x", args.x, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
   expect("cast", "y", args.y, {DType::f32, DType::bf16}, args.x.shape(), Rows::padded);
   expect_apart_or_same("cast", args.x, args.y);
-  run(stream, "cast", {args.x}, {args.y}, 0, args, HAWSER_BACKENDS(cast));
+  run(stream, {"cast", OpKind::copy}, {args.x}, {args.y}, 0, args, HAWSER_BACKENDS(cast));
 }
 
 void fill(Stream& stream, const Fill& args) {
   expect("fill", "y", args.y, {DType::f32, DType::bf16, DType::i32}, args.y.shape(), Rows::padded);
   HAWSER_CHECK(args.y.dtype() != DType::i32 || static_cast<double>(static_cast<std::int32_t>(args.value)) == args.value,
                "fill: ", args.value, " is not an int32");
-  run(stream, "fill", {}, {args.y}, 0, args, HAWSER_BACKENDS(fill));
+  run(stream, {"fill", OpKind::copy}, {}, {args.y}, 0, args, HAWSER_BACKENDS(fill));
 }
 
 void add(Stream& stream, const Add& args) {
@@ -33,7 +33,8 @@ void add(Stream& stream, const Add& args) {
   expect("add", "y", args.y, {DType::f32, DType::bf16}, args.y.shape(), Rows::padded);
   expect_apart_or_same("add", args.y, args.a);
   expect_apart_or_same("add", args.y, args.b);
-  run(stream, "add", {args.a, args.b}, {args.y}, static_cast<double>(args.y.elements()), args, HAWSER_BACKENDS(add));
+  run(stream, {"add", OpKind::elementwise}, {args.a, args.b}, {args.y}, static_cast<double>(args.y.elements()), args,
+      HAWSER_BACKENDS(add));
 }
 
 void gather_rows(Stream& stream, const GatherRows& args) {
@@ -44,7 +45,7 @@ void gather_rows(Stream& stream, const GatherRows& args) {
   expect("gather_rows", "y", args.y, {args.x.dtype()}, shape, Rows::padded);
   expect_apart("gather_rows", args.x, args.y);
   expect_apart("gather_rows", args.index, args.y);
-  run(stream, "gather_rows", {args.x, args.index}, {args.y}, 0, args, HAWSER_BACKENDS(gather_rows));
+  run(stream, {"gather_rows", OpKind::copy}, {args.x, args.index}, {args.y}, 0, args, HAWSER_BACKENDS(gather_rows));
 }
 
 void scatter_rows(Stream& stream, const ScatterRows& args) {
@@ -57,8 +58,8 @@ void scatter_rows(Stream& stream, const ScatterRows& args) {
   expect("scatter_rows", "y", args.y, {args.x.dtype(), DType::f32}, args.y.shape(), Rows::padded);
   expect_apart("scatter_rows", args.x, args.y);
   expect_apart("scatter_rows", args.index, args.y);
-  run(stream, "scatter_rows", {args.x, args.index, args.accumulate ? args.y : TensorView()}, {args.y}, 0, args,
-      HAWSER_BACKENDS(scatter_rows));
+  run(stream, {"scatter_rows", OpKind::copy}, {args.x, args.index, args.accumulate ? args.y : TensorView()}, {args.y},
+      0, args, HAWSER_BACKENDS(scatter_rows));
 }
 
 }  // namespace hawser::ops

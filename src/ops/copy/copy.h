@@ -5,7 +5,7 @@
 //   fill:  y[...] = value    float32, bf16 (rounded) or int32 (value must be exact); rows may be padded
 #pragma once
 
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops {
 

@@ -10,7 +10,7 @@
 // An index out of range throws on the stream.
 #pragma once
 
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops {
 

@@ -19,7 +19,7 @@ bool amx_permitted() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-Bf16Units detect() {
+Bf16Units detect_units() {
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx512bf16")) return Bf16Units::none;
   if (__builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") && amx_permitted()) {
@@ -29,11 +29,11 @@ Bf16Units detect() {
 }
 
 Bf16Units units_of_cpu() {
-  static const Bf16Units units = detect();
+  static const Bf16Units units = detect_units();
   return units;
 }
 
-std::atomic<Bf16Units>& chosen() {
+std::atomic<Bf16Units>& chosen_units() {
   static std::atomic<Bf16Units> units = units_of_cpu();
   return units;
 }
@@ -45,12 +45,12 @@ Bf16Units best_bf16_units() {
 }
 
 Bf16Units bf16_units() {
-  return std::min(chosen().load(std::memory_order_relaxed), best_bf16_units());
+  return std::min(chosen_units().load(std::memory_order_relaxed), best_bf16_units());
 }
 
 void set_bf16_units(Bf16Units units) {
   HAWSER_CHECK(units <= units_of_cpu(), "the CPU does not support these bf16 units");
-  chosen() = units;
+  chosen_units() = units;
 }
 
 }  // namespace hawser::ops

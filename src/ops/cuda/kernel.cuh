@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "base/units.h"
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 #include "device/cuda/native.h"
 #include "device/cuda/vector.cuh"
 #include "tensor/tensor.h"

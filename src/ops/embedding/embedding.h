@@ -10,7 +10,7 @@
 // once, however many tokens have the id.
 #pragma once
 
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops {
 

@@ -53,8 +53,8 @@ void gemm(Stream& stream, const Gemm& args) {
   if (!args.bias.empty()) expect("gemm", "bias", args.bias, {DType::f32, DType::bf16}, {p.n});
   for (const TensorView& view : {args.a, args.b, args.bias}) expect_apart("gemm", args.c, view);
   expect_workspace("gemm", args.workspace, gemm_workspace(args, stream.target()));
-  run(stream, "gemm", {args.a, args.b, args.bias, args.accumulate ? args.c : TensorView()}, {args.c, args.workspace},
-      2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
+  run(stream, {"gemm", OpKind::gemm}, {args.a, args.b, args.bias, args.accumulate ? args.c : TensorView()},
+      {args.c, args.workspace}, 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
       GemmCall{p, args.workspace.raw(), args.workspace.empty() ? 0 : args.workspace.bytes()}, HAWSER_BACKENDS(gemm));
 }
 
@@ -94,7 +94,7 @@ void bias_gradient(Stream& stream, const BiasGradient& args) {
   expect(kOp, "dy", args.dy, {DType::f32, DType::bf16}, args.dy.shape(), Rows::padded);
   expect(kOp, "db", args.db, {DType::f32, DType::bf16}, {args.dy.size(1)});
   expect_apart(kOp, args.dy, args.db);
-  run(stream, kOp, {args.dy, args.accumulate ? args.db : TensorView()}, {args.db},
+  run(stream, {kOp, OpKind::elementwise}, {args.dy, args.accumulate ? args.db : TensorView()}, {args.db},
       static_cast<double>(args.dy.elements()), args, HAWSER_BACKENDS(bias_gradient));
 }
 

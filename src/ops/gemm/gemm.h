@@ -25,7 +25,7 @@
 // used: one choice of algorithm always gives the same bits.
 #pragma once
 
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops {
 

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "device/cuda/check.h"
+#include "device/cuda/cuda_check.h"
 
 namespace hawser::ops::cuda {
 

@@ -51,7 +51,7 @@ void linear_cross_entropy(Stream& stream, const LinearCrossEntropy& args) {
                    linear_cross_entropy_workspace(tokens, channels, vocabulary, act, args.chunk_rows, stream.target()));
   const int gemms = 1 + (args.dx.empty() ? 0 : 1) + (args.dweight.empty() ? 0 : 1);
   const TensorView none;
-  run(stream, kOp,
+  run(stream, {kOp, OpKind::loss},
       {args.x, args.weight, args.labels, gradients ? args.scale : none, args.loss_sum,
        args.accumulate_weight ? args.dweight : none},
       {args.loss_sum, args.dx, args.dweight, args.workspace},

@@ -19,7 +19,7 @@
 // Source: the idea of Liger-Kernel's fused_linear_cross_entropy and llmq's fused_classifier; written from scratch.
 #pragma once
 
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops {
 

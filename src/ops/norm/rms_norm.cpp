@@ -20,8 +20,8 @@ void rms_norm_forward(Stream& stream, const RmsNormForward& args) {
   expect_apart(kOp, args.y, args.rstd);
   expect_apart(kOp, args.rstd, args.x);
   HAWSER_CHECK(args.epsilon >= 0, kOp, ": epsilon is ", args.epsilon);
-  run(stream, kOp, {args.x, args.weight}, {args.y, args.rstd}, 4.0 * static_cast<double>(args.x.elements()), args,
-      HAWSER_BACKENDS(rms_norm_forward));
+  run(stream, {kOp, OpKind::norm}, {args.x, args.weight}, {args.y, args.rstd},
+      4.0 * static_cast<double>(args.x.elements()), args, HAWSER_BACKENDS(rms_norm_forward));
 }
 
 std::int64_t rms_norm_row_blocks(std::int64_t tokens) {
@@ -60,7 +60,7 @@ void rms_norm_backward(Stream& stream, const RmsNormBackward& args) {
   }
   const TensorView old_weight = args.accumulate_weight ? args.dweight : TensorView();
   const TensorView workspace = args.dweight.empty() ? TensorView() : args.workspace;
-  run(stream, kOp, {args.x, args.weight, args.rstd, args.dy, args.residual_gradient, old_weight},
+  run(stream, {kOp, OpKind::norm}, {args.x, args.weight, args.rstd, args.dy, args.residual_gradient, old_weight},
       {args.dx, args.dweight, workspace}, 10.0 * static_cast<double>(args.x.elements()), args,
       HAWSER_BACKENDS(rms_norm_backward));
 }

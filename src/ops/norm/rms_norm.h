@@ -18,7 +18,7 @@
 // float32; with bf16, everything is float32 until y is rounded once.
 #pragma once
 
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops {
 

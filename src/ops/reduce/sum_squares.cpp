@@ -9,7 +9,7 @@ void sum_squares(Stream& stream, const SumSquares& args) {
   expect("sum_squares", "x", args.x, {DType::f32, DType::bf16}, args.x.shape());
   expect("sum_squares", "out", args.out, {DType::f32}, {1});
   expect_apart("sum_squares", args.x, args.out);
-  run(stream, "sum_squares", {args.x, args.accumulate ? args.out : TensorView()}, {args.out},
+  run(stream, {"sum_squares", OpKind::gradient_norm}, {args.x, args.accumulate ? args.out : TensorView()}, {args.out},
       2.0 * static_cast<double>(args.x.elements()), args, HAWSER_BACKENDS(sum_squares));
 }
 
@@ -24,7 +24,7 @@ void segment_sum_squares(Stream& stream, const SegmentSumSquares& args) {
     HAWSER_CHECK(end >= at && end <= args.x.size(0), kOp, ": end ", end, " after ", at, " of ", args.x.size(0));
     at = end;
   }
-  run(stream, kOp, {args.x.rows(0, at), args.accumulate ? args.out : TensorView()}, {args.out},
+  run(stream, {kOp, OpKind::gradient_norm}, {args.x.rows(0, at), args.accumulate ? args.out : TensorView()}, {args.out},
       2.0 * static_cast<double>(at), args, HAWSER_BACKENDS(segment_sum_squares));
 }
 
@@ -35,7 +35,7 @@ void clip_coefficient(Stream& stream, const ClipCoefficient& args) {
   if (!args.norm_out.empty()) expect(kOp, "norm_out", args.norm_out, {DType::f32}, {1});
   if (!args.skip.empty()) expect(kOp, "skip", args.skip, {DType::i32}, {1});
   HAWSER_CHECK(args.max_norm >= 0, kOp, ": max_norm is ", args.max_norm);
-  run(stream, kOp, {args.sum_squares}, {args.norm_out, args.coefficient, args.skip}, 4, args,
+  run(stream, {kOp, OpKind::gradient_norm}, {args.sum_squares}, {args.norm_out, args.coefficient, args.skip}, 4, args,
       HAWSER_BACKENDS(clip_coefficient));
 }
 

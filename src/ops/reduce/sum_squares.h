@@ -18,7 +18,7 @@
 
 #include <vector>
 
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops {
 

@@ -17,7 +17,7 @@ void rope(Stream& stream, const Rope& args) {
   expect("rope", "frequencies", args.frequencies, {DType::f32}, {args.x.size(2) / 2});
   expect_apart("rope", args.x, args.positions);
   expect_apart("rope", args.x, args.frequencies);
-  run(stream, "rope", {args.x, args.positions, args.frequencies}, {args.x},
+  run(stream, {"rope", OpKind::rope}, {args.x, args.positions, args.frequencies}, {args.x},
       3.0 * static_cast<double>(args.x.elements()), args, HAWSER_BACKENDS(rope));
 }
 

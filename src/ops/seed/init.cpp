@@ -9,7 +9,7 @@ void random_normal(Stream& stream, const RandomNormal& args) {
   expect("random_normal", "y", args.y, {DType::f32, DType::bf16}, args.y.shape());
   HAWSER_CHECK(args.first_element >= 0 && args.std >= 0, "random_normal: first_element ", args.first_element, ", std ",
                args.std);
-  run(stream, "random_normal", {}, {args.y}, 100.0 * static_cast<double>(args.y.elements()), args,
+  run(stream, {"random_normal", OpKind::random}, {}, {args.y}, 100.0 * static_cast<double>(args.y.elements()), args,
       HAWSER_BACKENDS(random_normal));
 }
 

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "ops/common.h"
+#include "ops/run_op.h"
 
 namespace hawser::ops {
 

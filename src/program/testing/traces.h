@@ -29,7 +29,7 @@ class Recorder {
   // One op that reads and writes complete buffers.
   void work(int stream, const char* name, const std::vector<int>& reads, const std::vector<int>& writes,
             CollectiveNote note = {}) {
-    OpRecord record{.name = name, .collective = std::move(note)};
+    OpRecord record{.name = name, .kind = OpKind::communication, .collective = std::move(note)};
     for (const int b : reads) record.accesses.push_back(read(b));
     for (const int b : writes) record.accesses.push_back(write(b));
     launch(stream, std::move(record));
@@ -79,7 +79,7 @@ inline std::unique_ptr<Recorder> random_trace(unsigned seed, int streams, int it
       const int back = std::min(static_cast<int>(events.size()), 6);
       out->wait(stream, events[events.size() - static_cast<std::size_t>(pick(random, 1, back + 1))]);
     } else {
-      OpRecord record{.name = "work"};
+      OpRecord record{.name = "work", .kind = OpKind::copy};
       const int count = pick(random, 1, 4);
       for (int k = 0; k < count; ++k) {
         // Mostly a buffer from a window that moves with the items, sometimes any buffer.

@@ -38,7 +38,7 @@ class Collectives : public testing::TestWithParam<DType> {
   }
   TensorView make(DType dtype, std::int64_t n) { return make(ranks::device(), dtype, n); }
   void copy(const TensorView& to, const TensorView& from) {
-    transfer(*stream_, {}, to.raw(), from.raw(), from.bytes());
+    transfer(*stream_, to.raw(), from.raw(), from.bytes());
     stream_->synchronize();
   }
   // made_of: a buffer on the device with at(k) as element k. seen: a copy of a buffer on the host.

@@ -40,7 +40,7 @@ Storage filled(Device& on, DType dtype, std::int64_t n, std::uint64_t site) {
   for (std::int64_t k = 0; k < n; ++k) put(values, k, value(site, me(), k));
   Storage out(on, dtype, {n});
   const auto stream = on.make_stream("fill");
-  transfer(*stream, {}, out.view().raw(), values.view().raw(), values.view().bytes());
+  transfer(*stream, out.view().raw(), values.view().raw(), values.view().bytes());
   stream->synchronize();
   return out;
 }
@@ -48,7 +48,7 @@ Storage filled(Device& on, DType dtype, std::int64_t n, std::uint64_t site) {
 Bytes bytes_of(Device& on, const TensorView& view) {
   Bytes out(static_cast<std::size_t>(view.bytes()));
   const auto stream = on.make_stream("fetch");
-  transfer(*stream, {}, out.data(), view.raw(), view.bytes());
+  transfer(*stream, out.data(), view.raw(), view.bytes());
   stream->synchronize();
   return out;
 }
@@ -94,9 +94,9 @@ TEST(Nccl, SumsEqualTheCpusBitwise) {
 TEST(Nccl, EveryGroupOfAMesh) {
   const auto stream = device().make_stream("test");
   const Storage number(device(), DType::f32, {1}), space(device(), DType::u8, {4096});
-  std::vector<MeshSizes> all{mesh_sizes(size(), 0, 1), mesh_sizes(size(), 1, 1)};
+  std::vector<comm::MeshSizes> all{mesh_sizes(size(), 0, 1), mesh_sizes(size(), 1, 1)};
   if (size() % 2 == 0) all.insert(all.end(), {mesh_sizes(size(), 0, 2), mesh_sizes(size(), 2, 1)});
-  for (const MeshSizes& sizes : all) {
+  for (const comm::MeshSizes& sizes : all) {
     const auto mesh = make_nccl_mesh(world(), sizes, 60.0, device());
     const auto meta = make_meta_mesh(sizes, world().rank());
     const auto expect_group = [&](Group& group, Group& twin) {
@@ -107,10 +107,10 @@ TEST(Nccl, EveryGroupOfAMesh) {
       for (int r = 0; r < size(); ++r) {
         if (members[static_cast<std::size_t>(r)] == group.name()) expected += static_cast<float>(1 << r);
       }
-      transfer(*stream, {}, number.view().raw(), &mine, 4);
+      transfer(*stream, number.view().raw(), &mine, 4);
       group.all_reduce(*stream, number, Reduction::sum, space);
       group.barrier(*stream);
-      transfer(*stream, {}, &got, number.view().raw(), 4);
+      transfer(*stream, &got, number.view().raw(), 4);
       stream->synchronize();
       EXPECT_EQ(got, expected) << group.name();
     };
@@ -143,7 +143,7 @@ Bytes storm(Device& on, Mesh& mesh) {
     mesh.shard_reduce().reduce_scatter(*reduce, full, shard, round % 3 != 0, space);
     mesh.data().all_reduce(*reduce, shard.view().rows(round, 3), Reduction::sum, small);
     reduce->wait(exchange->record_event());
-    transfer(*reduce, {}, piece.view().raw(), round % 2 == 0 ? shard.view().raw() : swapped.view().raw(), kPart * 4);
+    transfer(*reduce, piece.view().raw(), round % 2 == 0 ? shard.view().raw() : swapped.view().raw(), kPart * 4);
     const Event updated = reduce->record_event();
     gather->wait(updated);
     exchange->wait(updated);
@@ -177,7 +177,7 @@ TEST(Nccl, GathersWithinRegisteredMemory) {
   const TensorView full(arena.data() + kPart * 4, DType::f32, {kPart * size()}, DeviceKind::cuda);
   const TensorView in_place = full.rows(me() * kPart, kPart);
   for (const TensorView& from : {send, in_place}) {
-    transfer(*stream, {}, from.raw(), source.view().raw(), from.bytes());
+    transfer(*stream, from.raw(), source.view().raw(), from.bytes());
     mesh->shard_gather().all_gather(*stream, from, full);
     stream->synchronize();
     const Bytes got = bytes_of(device(), full);
@@ -222,14 +222,14 @@ TEST(Nccl, ReducesWithinRegisteredMemory) {
     std::vector<Storage> parts, fulls;
     for (int round = 0; round < kRounds; ++round) {
       const Storage& source = sources[static_cast<std::size_t>(round)];
-      transfer(*stream, {}, send.raw(), source.view().raw(), send.bytes());
-      transfer(*stream, {}, full.raw(), source.view().raw(), full.bytes());
+      transfer(*stream, send.raw(), source.view().raw(), send.bytes());
+      transfer(*stream, full.raw(), source.view().raw(), full.bytes());
       mesh->shard_reduce().reduce_scatter(*stream, send, part, /*accumulate=*/false, a);
       mesh->shard_reduce().all_reduce(*stream, full, Reduction::sum, b);
       parts.emplace_back(device(), DType::f32, Shape{n});
       fulls.emplace_back(device(), DType::f32, full.shape());
-      transfer(*stream, {}, parts.back().view().raw(), part.raw(), part.bytes());
-      transfer(*stream, {}, fulls.back().view().raw(), full.raw(), full.bytes());
+      transfer(*stream, parts.back().view().raw(), part.raw(), part.bytes());
+      transfer(*stream, fulls.back().view().raw(), full.raw(), full.bytes());
     }
     stream->synchronize();
     for (int round = 0; round < kRounds; ++round) {

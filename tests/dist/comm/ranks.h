@@ -20,7 +20,7 @@ constexpr bool kGpus = false;
 #endif
 // This rank's device, and a mesh over it.
 std::unique_ptr<Device> make_device(World& world);
-std::unique_ptr<Mesh> make_mesh(World& world, Device& device, const MeshSizes& sizes, double timeout_s);
+std::unique_ptr<Mesh> make_mesh(World& world, Device& device, const comm::MeshSizes& sizes, double timeout_s);
 
 Device& device();   // shared by all tests
 Mesh& flat_mesh();  // shared by all tests: every rank a replica

@@ -52,7 +52,7 @@ std::unique_ptr<Device> make_device([[maybe_unused]] World& in) {
   return kGpus ? make_cuda_device(in.local_rank()) : make_cpu_device();
 }
 
-std::unique_ptr<Mesh> make_mesh(World& in, Device& on, const MeshSizes& sizes, double timeout_s) {
+std::unique_ptr<Mesh> make_mesh(World& in, Device& on, const comm::MeshSizes& sizes, double timeout_s) {
   return kGpus ? make_nccl_mesh(in, sizes, timeout_s, on) : make_mpi_mesh(in, sizes, timeout_s);
 }
 

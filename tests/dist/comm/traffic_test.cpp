@@ -72,7 +72,7 @@ TEST(MpiMesh, EveryGroupOfEveryMesh) {
     for (int degree = 0; degree <= world().size(); ++degree) {
       if (world().size() % context != 0) continue;
       if (degree > 1 && (degree % context != 0 || world().size() % degree != 0)) continue;
-      const MeshSizes sizes = mesh_sizes(world().size(), degree, context);
+      const comm::MeshSizes sizes = mesh_sizes(world().size(), degree, context);
       const auto mesh = make_mpi_mesh(world(), sizes, 60.0);
       const auto meta = make_meta_mesh(sizes, world().rank());
       const auto expect_group = [&](Group& group, Group& twin) {
@@ -104,7 +104,7 @@ TEST(MpiMesh, EveryGroupOfEveryMesh) {
 
 TEST(MpiMesh, RanksMustAgree) {
   if (world().size() == 1) GTEST_SKIP() << "needs two ranks or more";
-  MeshSizes sizes{.replicate = world().size()};
+  comm::MeshSizes sizes{.replicate = world().size()};
   if (world().rank().value() == 1) sizes = {.shard = world().size()};
   EXPECT_THROW(make_mpi_mesh(world(), sizes, 60.0), InternalError);
   EXPECT_THROW(make_mpi_mesh(world(), {}, 60.0), InternalError);
@@ -155,7 +155,7 @@ std::vector<float> storm(double delay, std::uint64_t seed) {
     mesh->shard_gather().all_gather(*gather, piece, full);
     const Event gathered = gather->record_event();
     compute->wait(gathered);
-    compute->launch({.name = "use"}, [&, round] {
+    compute->launch({.name = "use", .kind = OpKind::host}, [&, round] {
       for (std::int64_t k = 0; k < kPart * size; ++k) {
         gradient.view().data<Bf16>()[k] = Bf16(full.view().data<float>()[k] * 0.5f + value(2, me, k + round));
       }
@@ -167,10 +167,11 @@ std::vector<float> storm(double delay, std::uint64_t seed) {
     mesh->shard_reduce().reduce_scatter(*reduce, gradient, shard, round > 0, reduce_scratch);
     exchange->wait(used);
     mesh->context().all_gather(*exchange, keys, all_keys);
-    reduce->launch({.name = "norm"}, [&] { std::memcpy(norm.view().raw(), shard.view().raw(), 12); });
+    reduce->launch({.name = "norm", .kind = OpKind::host},
+                   [&] { std::memcpy(norm.view().raw(), shard.view().raw(), 12); });
     mesh->data().all_reduce(*reduce, norm, Reduction::sum, norm_scratch);
     reduce->wait(exchange->record_event());
-    reduce->launch({.name = "update"}, [&] {
+    reduce->launch({.name = "update", .kind = OpKind::host}, [&] {
       for (std::int64_t k = 0; k < kPart; ++k) {
         piece.view().data<float>()[k] += 1e-3f * (shard.view().data<float>()[k] + norm.view().data<float>()[k % 3] +
                                                   all_keys.view().data<float>()[k % (kPart * context)]);

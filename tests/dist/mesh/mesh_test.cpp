@@ -10,10 +10,10 @@
 #include <tuple>
 
 #include "comm/mpi/world.h"
+#include "engine/feed.h"
+#include "engine/session.h"
 #include "models/weights.h"
 #include "toy.h"
-#include "train/feed.h"
-#include "train/session.h"
 
 namespace hawser {
 namespace {
@@ -63,7 +63,7 @@ plan::Layout layout_of(const Case& c, const models::Model& model) {
                   .context = c.context,
                   .chunks_per_rank = c.context == 1 ? 1 : (c.by_work ? 4 : 2),
                   .together = c.by_work && c.context > 1 ? 2 : 1,
-                  .split = c.by_work ? data::SequenceSplit::by_work : data::SequenceSplit::zigzag};
+                  .split = c.by_work ? batches::SequenceSplit::by_work : batches::SequenceSplit::zigzag};
   layout.compute = c.compute;
   layout.reduce_dtype = c.reduce_dtype;
   layout.kv_reduce_dtype = c.kv_reduce_dtype;
@@ -88,22 +88,22 @@ Outcome run(const models::Model& model, plan::Layout layout, comm::Mesh& mesh, s
             double random_delay_s) {
   const std::int64_t documents = layout.batch.max_documents;
   const auto set = std::make_shared<testing::ToySequences>(batch_size, kLength, documents, documents > 1 ? 5 : 50);
-  const MeshPlace place = mesh.place();
-  const data::BatchLoader loader(set, layout.batch,
-                                 {.data_rank = place.shard + layout.mesh.shard * place.replicate,
-                                  .data_ranks = layout.data_ranks(),
-                                  .context_rank = place.context,
-                                  .context_ranks = layout.mesh.context},
-                                 {.global_batch_size = batch_size, .shuffle = false});
+  const comm::MeshPlace place = mesh.place();
+  const batches::BatchLoader loader(set, layout.batch,
+                                    {.data_rank = place.shard + layout.mesh.shard * place.replicate,
+                                     .data_ranks = layout.data_ranks(),
+                                     .context_rank = place.context,
+                                     .context_ranks = layout.mesh.context},
+                                    {.global_batch_size = batch_size, .shuffle = false});
   layout.micro_batches = static_cast<int>(loader.micro_batches());
   const auto device = make_cpu_device({.random_delay_s = random_delay_s, .delay_seed = 5});
-  train::Session session(model, layout, *device, mesh, {step::Purpose::gradient_norms, step::Purpose::loss});
+  engine::Session session(model, layout, *device, mesh, {step::Purpose::gradient_norms, step::Purpose::loss});
   session.initialise(3);
   const std::int64_t tokens = loader.step_targets(0);
   step::StepInput input;
   input.scalars.inverse_targets = 1.0f / static_cast<float>(tokens);
   for (int m = 0; m < layout.micro_batches; ++m) {
-    input.batches.push_back(train::to_host_batch(loader.load(0, m), layout.batch));
+    input.batches.push_back(engine::to_host_batch(loader.load(0, m), layout.batch));
   }
   const auto output = session.enqueue(step::Purpose::gradient_norms, input);
   session.synchronize();

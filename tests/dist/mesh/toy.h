@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "base/philox.h"
-#include "data/batch_loader.h"
+#include "batches/batch_loader.h"
 #include "models/model.h"
 #include "plan/layout.h"
 
@@ -49,16 +49,16 @@ inline models::ModelDescription toy_description(bool tied = true) {
 
 // Sequence i has documents of odd lengths, random by i; some labels are masked. Lengths are less than `slack` shorter
 // than `length`.
-class ToySequences : public data::SequenceSet {
+class ToySequences : public batches::SequenceSet {
  public:
   ToySequences(std::int64_t count, std::int64_t length, std::int64_t documents, std::uint64_t slack = 5)
       : count_(count), length_(length), documents_(documents), slack_(slack) {}
   std::int64_t size() const override { return count_; }
   std::int64_t max_documents() const override { return documents_; }
 
-  data::Sequence get(std::int64_t index) const override {
+  batches::Sequence get(std::int64_t index) const override {
     const RandomStream random(11, static_cast<std::uint64_t>(index));
-    data::Sequence sequence;
+    batches::Sequence sequence;
     std::uint64_t draw = 0;
     const std::int64_t total = length_ - static_cast<std::int64_t>(random.below(slack_, draw++));
     std::int64_t left = total;

@@ -29,11 +29,13 @@ class RoundsExchange : public nn::TokenExchange {
     pair().all_to_all(stream, counts, incoming_);
     const TensorView out = ctx.temp(tokens.dtype(), {kRanks * tokens.size(0), tokens.size(1)});
     const TensorView local = ctx.temp(DType::i32, {kLocal});
-    stream.launch({.name = "sum_counts", .accesses = {reads(incoming_), writes(local)}}, [incoming = incoming_, local] {
-      for (std::int64_t e = 0; e < kLocal; ++e) {
-        local.data<std::int32_t>()[e] = incoming.data<std::int32_t>()[e] + incoming.data<std::int32_t>()[kLocal + e];
-      }
-    });
+    stream.launch({.name = "sum_counts", .kind = OpKind::host, .accesses = {reads(incoming_), writes(local)}},
+                  [incoming = incoming_, local] {
+                    for (std::int64_t e = 0; e < kLocal; ++e) {
+                      local.data<std::int32_t>()[e] =
+                          incoming.data<std::int32_t>()[e] + incoming.data<std::int32_t>()[kLocal + e];
+                    }
+                  });
     exchange(ctx, tokens, counts, out, /*back=*/false);
     ctx.compute_after_exchange();
     return {out, local};
@@ -92,7 +94,9 @@ class RoundsExchange : public nn::TokenExchange {
         }
       };
       const std::size_t bytes = static_cast<std::size_t>(own.size(1) * size_of(own.dtype()));
-      ctx.exchange().launch({.name = "pack", .accesses = {reads(from), reads(counts), reads(incoming), writes(send)}},
+      ctx.exchange().launch({.name = "pack",
+                             .kind = OpKind::copy,
+                             .accesses = {reads(from), reads(counts), reads(incoming), writes(send)}},
                             [=] {
                               std::memset(send.raw(), 0, static_cast<std::size_t>(send.bytes()));
                               each(!back, [&](std::int64_t a, std::int64_t b) {
@@ -101,7 +105,7 @@ class RoundsExchange : public nn::TokenExchange {
                             });
       pair().all_to_all(ctx.exchange(), send, received);
       ctx.exchange().launch(
-          {.name = "unpack", .accesses = {reads(received), reads(counts), reads(incoming), writes(to)}}, [=] {
+          {.name = "unpack", .kind = OpKind::copy, .accesses = {reads(received), reads(counts), reads(incoming), writes(to)}}, [=] {
             each(back, [&](std::int64_t a, std::int64_t b) {
               std::memcpy(to.rows(a, 1).raw(), received.rows(b, 1).raw(), bytes);
             });
@@ -129,7 +133,7 @@ void expect_there_and_back(std::int64_t rows, std::int64_t capacity, const std::
   const auto there = ctx.seams().tokens->dispatch(ctx, mine, count);
   // Each expert computes something different: expert e multiplies by e + 1.
   const TensorView done = there.tokens, local = there.counts;
-  ctx.compute().launch({.name = "experts"}, [=] {
+  ctx.compute().launch({.name = "experts", .kind = OpKind::host}, [=] {
     std::int64_t row = 0;
     for (std::int64_t e = 0; e < kLocal; ++e) {
       for (std::int32_t i = 0; i < local.data<std::int32_t>()[e]; ++i, ++row) {

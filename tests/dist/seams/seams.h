@@ -2,8 +2,8 @@
 #pragma once
 
 #include "comm/group.h"
+#include "nn/testing/block_reference.h"
 #include "nn/testing/context.h"
-#include "nn/testing/reference.h"
 
 namespace hawser::testing {
 

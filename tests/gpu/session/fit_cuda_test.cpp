@@ -14,10 +14,10 @@
 #include "base/testing/temporary_folder.h"
 #include "checkpoint/checkpoint.h"
 #include "config/config.h"
+#include "engine/open_model.h"
 #include "plan/forecast.h"
-#include "train/bench_step.h"
+#include "profile/bench_step.h"
 #include "train/fit.h"
-#include "train/open_model.h"
 #include "train/saver.h"
 
 namespace hawser {
@@ -118,7 +118,7 @@ TEST(FitCuda, AResumedDeterministicRunEqualsAnUninterruptedOne) {
 TEST(FitCuda, ChoicesOfAlgorithmsAreStoredAndReused) {
   const Workplace place(512, 512, false);
   const auto choices = [&](const train::FitResult& result) {
-    return train::run_state_of(checkpoint::Checkpoint::open(result.checkpoint).metadata()).gemm_algorithms;
+    return engine::run_state_of(checkpoint::Checkpoint::open(result.checkpoint).metadata()).gemm_algorithms;
   };
   const train::FitResult result = place.fit("out", {});
   const std::string first = choices(result);
@@ -169,7 +169,7 @@ TEST(FitCuda, DeterminismBeyondItsLengthsIsRejected) {
 // A recipe that does not fit is rejected before any GPU memory is reserved.
 TEST(FitCuda, ARecipeThatDoesNotFitReservesNothing) {
   const Workplace place(1024, 1024, false, 4);
-  const auto device = train::make_device({.kind = DeviceKind::cuda}, 1);
+  const auto device = engine::make_device({.kind = DeviceKind::cuda}, 1);
   const std::int64_t before = device->memory().used;
   try {
     place.fit("one", {"memory.capacity=64MiB"});
@@ -211,15 +211,15 @@ TEST(FitCuda, ARecipeThatFitsRunsInItsPlannedMemoryAndTwoGigabytes) {
   fs::create_directories(place.out(""));
   const Recipe recipe = large_recipe(place.out(""));
   Problems problems;
-  train::OpenModel model = train::open_model(recipe.model, "", problems);
+  engine::OpenModel model = engine::open_model(recipe.model, "", problems);
   problems.throw_if_any();
   const plan::Forecast plan =
       plan::Forecaster(recipe, *model.model, 1, plan::load_target("h200"), plan::this_machine(), 1).forecast();
-  const auto device = train::make_device({.kind = DeviceKind::cuda}, 1);
+  const auto device = engine::make_device({.kind = DeviceKind::cuda}, 1);
   // The plan includes the process's context, which already exists.
   const Hog hog(*device, plan.needed() - plan.overhead + (std::int64_t{2} << 30));
-  const train::BenchResult result =
-      train::bench_step({.recipe = recipe, .device = {.kind = DeviceKind::cuda}}, model, nullptr);
+  const profile::BenchResult result =
+      profile::bench_step({.recipe = recipe, .device = {.kind = DeviceKind::cuda}}, model, nullptr);
   EXPECT_TRUE(std::isfinite(result.loss));
   EXPECT_EQ(result.allocations, 0);
   EXPECT_EQ(result.planned_bytes, plan.costs.total_bytes);
@@ -230,15 +230,15 @@ TEST(FitCuda, MoreThanTheFreeMemoryIsRejectedBeforeAnythingIsReserved) {
   fs::create_directories(place.out(""));
   const Recipe recipe = large_recipe(place.out(""));
   Problems problems;
-  const train::OpenModel model = train::open_model(recipe.model, "", problems);
+  const engine::OpenModel model = engine::open_model(recipe.model, "", problems);
   problems.throw_if_any();
   const plan::Layout layout = plan::make_layout(recipe, *model.model, 1, DType::bf16, 1, DeviceKind::cuda);
-  const auto device = train::make_device({.kind = DeviceKind::cuda}, 1);
+  const auto device = engine::make_device({.kind = DeviceKind::cuda}, 1);
   const auto mesh = comm::make_self_mesh();
   const Hog hog(*device, std::int64_t{4} << 30);
   const std::int64_t before = device->memory().used, allocations = device->allocations();
   try {
-    const train::Session session(*model.model, layout, *device, *mesh, {step::Purpose::train});
+    const engine::Session session(*model.model, layout, *device, *mesh, {step::Purpose::train});
     FAIL() << "the session was not rejected";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::does_not_fit) << error.what();

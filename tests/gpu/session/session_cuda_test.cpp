@@ -8,10 +8,10 @@
 #include <filesystem>
 
 #include "base/testing/temporary_folder.h"
+#include "engine/gemm_algorithms.h"
+#include "engine/host_copy.h"
 #include "parity/golden.h"
 #include "plan/support.h"
-#include "train/gemm_algorithms.h"
-#include "train/host_copy.h"
 #include "train/saver.h"
 #include "train/snapshot.h"
 
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 fs::path golden = fs::path(HAWSER_SOURCE_DIR) / "tests/golden/tiny";
 
-constexpr train::RankDevice kGpu{.kind = DeviceKind::cuda};
+constexpr engine::RankDevice kGpu{.kind = DeviceKind::cuda};
 
 std::vector<std::string> cases() {
   std::vector<std::string> names;
@@ -34,13 +34,14 @@ std::vector<std::string> cases() {
   return names;
 }
 
-train::EvaluateRequest request_of(const std::string& name, ComputePrecision compute, const train::RankDevice& device) {
+evaluate::EvaluateRequest request_of(const std::string& name, ComputePrecision compute,
+                                     const engine::RankDevice& device) {
   const nlohmann::json expected = testing::read_json(golden / name / "expected.json");
-  train::EvaluateRequest request{.model = (golden / name).string(),
-                                 .data = (golden / name / "data.jsonl").string(),
-                                 .sequence_length = expected.value("sequence_length", 4096),
-                                 .gradient_norms = true,
-                                 .device = device};
+  evaluate::EvaluateRequest request{.model = (golden / name).string(),
+                                    .data = (golden / name / "data.jsonl").string(),
+                                    .sequence_length = expected.value("sequence_length", 4096),
+                                    .gradient_norms = true,
+                                    .device = device};
   request.recipe.precision.compute = compute;
   return request;
 }
@@ -51,9 +52,9 @@ TEST(SessionCuda, LossAndGradientsInFloat32EqualTransformers) {
   for (const std::string& name : cases()) {
     SCOPED_TRACE(name);
     const nlohmann::json expected = testing::read_json(golden / name / "expected.json");
-    train::EvaluateRequest request = request_of(name, ComputePrecision::float32, kGpu);
+    evaluate::EvaluateRequest request = request_of(name, ComputePrecision::float32, kGpu);
     std::map<std::string, std::vector<double>> projections;
-    const train::Evaluation result = train::evaluate(request, nullptr, [&](train::Session& session) {
+    const evaluate::Evaluation result = evaluate::evaluate(request, nullptr, [&](engine::Session& session) {
       projections = testing::gradient_projections(session, step::Purpose::gradient_norms);
     });
     EXPECT_EQ(result.tokens, expected["tokens"].get<std::int64_t>());
@@ -69,7 +70,7 @@ TEST(SessionCuda, LossAndGradientsInFloat32EqualTransformers) {
       EXPECT_LT(testing::projected_distance(projections.at(tensor), reference), 1e-4 * norm + 1e-8) << tensor;
     }
     request.gradient_norms = false;
-    EXPECT_NEAR(train::evaluate(request, nullptr).loss, loss, 1e-5 * loss);
+    EXPECT_NEAR(evaluate::evaluate(request, nullptr).loss, loss, 1e-5 * loss);
   }
 }
 
@@ -79,8 +80,8 @@ TEST(SessionCuda, LossAndGradientsInFloat32EqualTransformers) {
 TEST(SessionCuda, Bf16FollowsTheCpuWithinItsRounding) {
   for (const std::string& name : cases()) {
     SCOPED_TRACE(name);
-    const train::Evaluation gpu = train::evaluate(request_of(name, ComputePrecision::bf16, kGpu), nullptr);
-    const train::Evaluation cpu = train::evaluate(request_of(name, ComputePrecision::bf16, {}), nullptr);
+    const evaluate::Evaluation gpu = evaluate::evaluate(request_of(name, ComputePrecision::bf16, kGpu), nullptr);
+    const evaluate::Evaluation cpu = evaluate::evaluate(request_of(name, ComputePrecision::bf16, {}), nullptr);
     EXPECT_EQ(gpu.tokens, cpu.tokens);
     EXPECT_NEAR(gpu.loss, cpu.loss, 0.01 * cpu.loss);
     double largest = 0;
@@ -98,17 +99,17 @@ struct Curve {
   std::int64_t allocations = 0;  // inside the steps
 };
 
-Curve curve(const train::RankDevice& place, testing::LayoutOptions options, int steps,
-            train::SessionChecks checks = {.replay = false, .guard = false}) {
+Curve curve(const engine::RankDevice& place, testing::LayoutOptions options, int steps,
+            engine::SessionChecks checks = {.replay = false, .guard = false}) {
   const models::Model model(testing::llama_description({.width = 128, .head_dim = 32, .inner = 352}));
   plan::Layout layout = testing::make_test_layout(options, model);
   layout.device = place.kind;
   layout.reduce_dtype = plan::default_reduce_dtype(place.kind, layout.compute);
-  const auto device = train::make_device(place, 1);
+  const auto device = engine::make_device(place, 1);
   const auto mesh = comm::make_self_mesh();
-  train::prepare_gemms(model, layout, *device);
-  train::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
-                         checks);
+  engine::prepare_gemms(model, layout, *device);
+  engine::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss}, std::nullopt,
+                          checks);
   testing::Steps run(session, layout);
   Curve out;
   const std::int64_t before = device->allocations();
@@ -153,15 +154,15 @@ TEST(SessionCuda, ASessionThatDoesNotFitIsRejectedBeforeAnythingIsReserved) {
   const models::Model model(testing::llama_description({}));
   plan::Layout layout = testing::make_test_layout({}, model);
   layout.device = DeviceKind::cuda;
-  const auto device = train::make_device(kGpu, 1);
+  const auto device = engine::make_device(kGpu, 1);
   const auto mesh = comm::make_self_mesh();
-  EXPECT_THROW(train::Session(model, layout, *device, *mesh, {step::Purpose::train}, Bytes(1 << 20)), Error);
+  EXPECT_THROW(engine::Session(model, layout, *device, *mesh, {step::Purpose::train}, Bytes(1 << 20)), Error);
   EXPECT_EQ(device->allocations(), 0);
 }
 
 // All parameters and moments, by name.
-std::map<std::string, std::vector<float>> contents(train::Session& session) {
-  train::HostCopy copy(session, true);
+std::map<std::string, std::vector<float>> contents(engine::Session& session) {
+  engine::HostCopy copy(session, true);
   copy.fetch();
   std::map<std::string, std::vector<float>> out;
   for (const NamedState& state : copy.states()) {
@@ -176,17 +177,17 @@ std::map<std::string, std::vector<float>> contents(train::Session& session) {
 TEST(SessionCuda, CheckpointsOfOneDeviceLoadOnTheOther) {
   const TemporaryFolder root;
   const models::Model model(testing::llama_description({}));
-  for (const train::RankDevice& from : {kGpu, train::RankDevice()}) {
-    const train::RankDevice to = from.kind == DeviceKind::cuda ? train::RankDevice() : kGpu;
+  for (const engine::RankDevice& from : {kGpu, engine::RankDevice()}) {
+    const engine::RankDevice to = from.kind == DeviceKind::cuda ? engine::RankDevice() : kGpu;
     std::map<std::string, std::vector<float>> saved;
     std::string folder;
     std::vector<double> losses;
-    for (const train::RankDevice& place : {from, to}) {
+    for (const engine::RankDevice& place : {from, to}) {
       plan::Layout layout = testing::make_test_layout({}, model);
       layout.device = place.kind;
-      const auto device = train::make_device(place, 1);
+      const auto device = engine::make_device(place, 1);
       const auto mesh = comm::make_self_mesh();
-      train::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss});
+      engine::Session session(model, layout, *device, *mesh, {step::Purpose::train, step::Purpose::loss});
       testing::Steps steps(session, layout);
       if (folder.empty()) {
         for (int step = 0; step < 3; ++step) steps.run(step::Purpose::train);
@@ -195,7 +196,7 @@ TEST(SessionCuda, CheckpointsOfOneDeviceLoadOnTheOther) {
                              {.step = 3, .sequences = 3, .recipe = "{}"});
       } else {
         auto checkpoint = checkpoint::Checkpoint::open(folder);
-        train::load(session, checkpoint, true);
+        engine::load(session, checkpoint, true);
         EXPECT_EQ(contents(session), saved);
       }
       losses.push_back(steps.run(step::Purpose::loss));
@@ -213,11 +214,11 @@ TEST(SessionCuda, ASnapshotHoldsTheStepItWasTakenAt) {
   plan::Layout layout = testing::make_test_layout({}, model);
   layout.device = DeviceKind::cuda;
   layout.deterministic = true;
-  const auto device = train::make_device(kGpu, 1);
+  const auto device = engine::make_device(kGpu, 1);
   const auto mesh = comm::make_self_mesh();
   std::vector<std::map<std::string, std::vector<float>>> after;
   for (const bool beside : {false, true}) {
-    train::Session session(model, layout, *device, *mesh, {step::Purpose::train});
+    engine::Session session(model, layout, *device, *mesh, {step::Purpose::train});
     testing::Steps steps(session, layout);
     std::optional<train::Snapshot> snapshot;
     if (beside) snapshot.emplace(session);

@@ -1,0 +1,90 @@
+#include "batches/micro_batch.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/units.h"
+
+namespace hawser::batches {
+
+std::int64_t BatchShape::chunk_length() const {
+  return ceil_div(sequence_length, chunks());
+}
+
+std::int64_t max_documents_of(const DataRecipe& data) {
+  if (data.pack == Packing::chunks) return 1;
+  return data.max_documents > 0 ? data.max_documents : std::max<std::int64_t>(8, data.sequence_length / 64);
+}
+
+BatchShape batch_shape(const Recipe& recipe) {
+  BatchShape shape{.sequences = recipe.train.micro_batch_size,
+                   .sequence_length = recipe.data.sequence_length,
+                   .max_documents = max_documents_of(recipe.data),
+                   .context = recipe.parallel.context_parallel_degree};
+  if (shape.context == 1) return shape;
+  const int chunks = recipe.parallel.context_chunks;
+  const bool zigzag = chunks == 0 && recipe.data.pack == Packing::chunks;
+  shape.split = zigzag ? SequenceSplit::zigzag : SequenceSplit::by_work;
+  shape.chunks_per_rank = zigzag ? 2 : chunks > 0 ? chunks : 4;
+  // With more chunks, short sequences would be mostly padding.
+  constexpr std::int64_t kMinChunk = 64;
+  if (!zigzag && chunks == 0 && shape.sequence_length >= 16 * shape.context * kMinChunk) {
+    shape.chunks_per_rank = 16;
+    shape.together = 4;
+  }
+  return shape;
+}
+
+MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShape& shape, int context_rank) {
+  HAWSER_CHECK(static_cast<std::int64_t>(sequences.size()) <= shape.sequences, sequences.size(), " sequences, maximum ",
+               shape.sequences);
+  HAWSER_CHECK(shape.split == SequenceSplit::by_work || shape.chunks_per_rank == (shape.context == 1 ? 1 : 2),
+               "zig-zag with ", shape.chunks_per_rank, " chunks per rank");
+  MicroBatch batch;
+  const auto rows = static_cast<std::size_t>(shape.local_rows());
+  batch.ids.assign(rows, 0);
+  batch.labels.assign(rows, prepare::kIgnoredLabel);
+  batch.positions.assign(rows, 0);
+
+  static const Sequence kEmpty;
+  std::vector<ChunkTable> tables;
+  std::vector<std::vector<std::int32_t>> documents;
+  std::vector<double> load(shape.context, 0.0), work(shape.context, 0.0);
+  for (std::int64_t s = 0; s < shape.sequences; ++s) {
+    const Sequence& sequence = s < static_cast<std::int64_t>(sequences.size()) ? sequences[s] : kEmpty;
+    HAWSER_CHECK(sequence.length() <= shape.sequence_length, "sequence of ", sequence.length(), " tokens, maximum ",
+                 shape.sequence_length);
+    HAWSER_CHECK(static_cast<std::int64_t>(sequence.document_lengths.size()) <= shape.max_documents,
+                 sequence.document_lengths.size(), " documents in a sequence, maximum ", shape.max_documents);
+    tables.push_back(shape.split == SequenceSplit::zigzag
+                         ? make_zigzag(shape.sequence_length, shape.context)
+                         : deal_by_work(shape.sequence_length, sequence.document_lengths, shape.context,
+                                        shape.chunks_per_rank, load, shape.together));
+    documents.push_back(sequence.document_lengths);
+    const ChunkTable& table = tables.back();
+    const auto of_this = work_by_rank(table, sequence.document_lengths);
+    for (int rank = 0; rank < shape.context; ++rank) work[rank] += of_this[rank];
+    batch.chunk_owner.insert(batch.chunk_owner.end(), table.owner.begin(), table.owner.end());
+    batch.chunk_local.insert(batch.chunk_local.end(), table.local.begin(), table.local.end());
+    batch.tokens += sequence.length();
+    batch.valid_targets += sequence.targets();
+    for (const std::int32_t chunk : table.chunks_of(context_rank)) {
+      const std::int64_t from = chunk * table.chunk_length;
+      const std::int64_t count = std::min(table.chunk_length, sequence.length() - from);
+      const std::int64_t to = s * table.local_length() + table.local[chunk] * table.chunk_length;
+      if (count <= 0) continue;
+      std::copy_n(sequence.ids.begin() + from, count, batch.ids.begin() + to);
+      std::copy_n(sequence.labels.begin() + from, count, batch.labels.begin() + to);
+      std::copy_n(sequence.positions.begin() + from, count, batch.positions.begin() + to);
+    }
+  }
+  batch.imbalance = imbalance(work);
+  batch.pairs = std::accumulate(work.begin(), work.end(), 0.0);
+  Segments segments = make_segments(tables, documents, context_rank, !shape.equal_chunks());
+  batch.diagonal = std::move(segments.diagonal);
+  batch.off_diagonal = std::move(segments.off_diagonal);
+  return batch;
+}
+
+}  // namespace hawser::batches

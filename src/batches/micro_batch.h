@@ -1,0 +1,63 @@
+// `BatchShape`, `MicroBatch`: the rows and attention segments of one rank in one micro-batch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/recipe.h"
+#include "batches/segments.h"
+#include "batches/sequence.h"
+
+namespace hawser::batches {
+
+enum class SequenceSplit { zigzag, by_work };
+
+// Sizes that are the same for every micro-batch of a run. The plan is made from them, before any data is read.
+struct BatchShape {
+  std::int64_t sequences = 1;        // per micro-batch and data rank
+  std::int64_t sequence_length = 0;  // maximum tokens of a sequence
+  std::int64_t max_documents = 1;    // per sequence
+  int context = 1;
+  int chunks_per_rank = 1;
+  int together = 1;  // by_work: adjacent chunks assigned as one if that is balanced (deal_by_work)
+  SequenceSplit split = SequenceSplit::zigzag;
+
+  int chunks() const { return context * chunks_per_rank; }
+  // One document per sequence, in chunks whose assignment does not depend on the data: each chunk is its own segment.
+  bool equal_chunks() const { return max_documents == 1 && (context == 1 || split == SequenceSplit::zigzag); }
+  std::int64_t chunk_length() const;
+  std::int64_t padded_length() const { return chunks() * chunk_length(); }
+  std::int64_t local_rows() const { return sequences * chunks_per_rank * chunk_length(); }  // per rank
+  std::int64_t global_rows() const { return sequences * padded_length(); }
+  SegmentBounds max_segments() const {
+    return batches::max_segments(sequences, max_documents, chunks_per_rank, context);
+  }
+};
+
+// The shape for a recipe. Packed documents are split by work, in 4 chunks per rank, or 16 in groups of 4 if each has
+// 64 rows or more; `pack: chunks` uses zig-zag. `context_chunks` overrides the number of chunks, and then splits by
+// work. With one context rank there is one chunk.
+BatchShape batch_shape(const Recipe& recipe);
+
+// Maximum documents per sequence: data.max_documents, by default max(8, sequence_length / 64); 1 for `pack: chunks`.
+std::int64_t max_documents_of(const DataRecipe& data);
+
+struct MicroBatch {
+  // [local_rows()]: by sequence, then the rank's chunks in ascending order. Padding rows have id 0, label kIgnoredLabel
+  // and position 0, and are in no segment.
+  std::vector<std::int32_t> ids, labels, positions;
+  std::vector<Segment> diagonal, off_diagonal;
+  // [sequences * chunks]: rank of each chunk in the context group, and its index among that rank's chunks.
+  std::vector<std::int32_t> chunk_owner, chunk_local;
+  std::int64_t tokens = 0;         // over all context ranks, without padding
+  std::int64_t valid_targets = 0;  // over all context ranks
+  std::int64_t step_targets = 0;   // of the step, over all data ranks and micro-batches: the divisor of the loss
+  double imbalance = 1.0;          // of attention work over the context group: maximum over mean
+  double pairs = 0;                // attention work: visible (query, key) pairs of the micro-batch, causal
+};
+
+// The part of `context_rank`. At most shape.sequences sequences; missing ones are empty. step_targets stays 0.
+MicroBatch make_micro_batch(std::span<const Sequence> sequences, const BatchShape& shape, int context_rank);
+
+}  // namespace hawser::batches

@@ -1,0 +1,72 @@
+#include "batches/segments.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+
+namespace hawser::batches {
+namespace {
+
+// Rows of a rank that are contiguous both in the sequence and in the rank's memory.
+struct Run {
+  std::int64_t global, local, count;
+};
+
+std::vector<Run> runs_of(const ChunkTable& table, int rank, bool join) {
+  std::vector<Run> runs;
+  for (const std::int32_t chunk : table.chunks_of(rank)) {
+    const Run next{chunk * table.chunk_length, table.local[chunk] * table.chunk_length, table.chunk_length};
+    if (join && !runs.empty() && runs.back().global + runs.back().count == next.global) {
+      runs.back().count += next.count;
+    } else {
+      runs.push_back(next);
+    }
+  }
+  return runs;
+}
+
+}  // namespace
+
+Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::vector<std::int32_t>> document_lengths,
+                       int rank, bool join) {
+  HAWSER_CHECK(tables.size() == document_lengths.size(), tables.size(), " tables, ", document_lengths.size(), " lists");
+  Segments out;
+  std::int64_t local_base = 0, global_base = 0;
+  for (std::size_t s = 0; s < tables.size(); ++s) {
+    const auto& lengths = document_lengths[s];
+    std::size_t document = 0;
+    std::int64_t start = 0;  // of `document`
+    for (const Run& run : runs_of(tables[s], rank, join)) {
+      const std::int64_t run_end = run.global + run.count;
+      // Runs are in ascending order, so documents that ended before this run are skipped for good.
+      while (document < lengths.size() && start + lengths[document] <= run.global) start += lengths[document++];
+      for (std::size_t d = document; d < lengths.size() && start < run_end; ++d) {
+        const std::int64_t begin = std::max(start, run.global), end = std::min(start + lengths[d], run_end);
+        if (end > begin) {
+          const auto narrow = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
+          const std::int32_t q_begin = narrow(local_base + run.local + begin - run.global);
+          const std::int32_t count = narrow(end - begin), position = narrow(begin - start);
+          out.diagonal.push_back({q_begin, count, narrow(global_base + begin), count, position, position});
+          if (position > 0)
+            out.off_diagonal.push_back({q_begin, count, narrow(global_base + start), position, position, 0});
+        }
+        if (start + lengths[d] > run_end) break;  // continues in a later run
+        start += lengths[d];
+        document = d + 1;
+      }
+    }
+    local_base += tables[s].local_length();
+    global_base += tables[s].padded_length();
+  }
+  HAWSER_CHECK(global_base <= std::numeric_limits<std::int32_t>::max(), "micro-batch of ", global_base, " rows");
+  return out;
+}
+
+SegmentBounds max_segments(std::int64_t sequences, std::int64_t max_documents, int chunks_per_rank, int context) {
+  // R runs over D documents have at most D + R - 1 pieces; only the first piece of a run can have earlier keys.
+  const std::int64_t runs = context == 1 ? 1 : chunks_per_rank;
+  return {sequences * (max_documents + runs - 1), context == 1 ? 0 : sequences * runs};
+}
+
+}  // namespace hawser::batches

@@ -1,0 +1,46 @@
+// `Segments`: the attention of a rank's rows, split into blocks with simple masks; the arguments of the attention ops.
+//
+// A rank's rows are split at document boundaries and between chunks that are not adjacent in the sequence. Each piece
+// of a document attends to itself causally (a diagonal block: its keys are its own rows) and to all of the document
+// before it (an off-diagonal block: every query attends to every key). Padding rows are in no segment. Kernels that
+// skip masked tiles in backward support these two forms only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "batches/chunk_table.h"
+
+namespace hawser::batches {
+
+// Query rows [q_begin, +q_count) of the rank's local rows attend to key rows [k_begin, +k_count) of the gathered keys
+// of the micro-batch, where the key's position is at most the query's. Positions count from the start of the document.
+// Key rows are in global order:
+//
+//   row = sequence * padded_length + row in the sequence
+struct Segment {
+  std::int32_t q_begin, q_count, k_begin, k_count;
+  std::int32_t q_position, k_position;  // of the first query and the first key
+
+  bool operator==(const Segment&) const = default;
+};
+
+struct Segments {
+  std::vector<Segment> diagonal;      // q_count == k_count, q_position == k_position
+  std::vector<Segment> off_diagonal;  // k_position == 0, k_position + k_count == q_position
+};
+
+// Segments of `rank`. All sequences have the same padded length; `tables` and `document_lengths` have one entry per
+// sequence. With one rank, every document is one diagonal block and there are no off-diagonal blocks. If `join` is
+// false, adjacent chunks of a rank stay separate pieces.
+Segments make_segments(std::span<const ChunkTable> tables, std::span<const std::vector<std::int32_t>> document_lengths,
+                       int rank, bool join = true);
+
+// Upper bounds for any rank.
+struct SegmentBounds {
+  std::int64_t diagonal, off_diagonal;
+};
+SegmentBounds max_segments(std::int64_t sequences, std::int64_t max_documents, int chunks_per_rank, int context);
+
+}  // namespace hawser::batches

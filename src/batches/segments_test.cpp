@@ -1,0 +1,246 @@
+#include "batches/segments.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "base/philox.h"
+#include "batches/micro_batch.h"
+
+namespace hawser::batches {
+namespace {
+
+using Lengths = std::vector<std::int32_t>;
+
+// Random document lengths that fill most or all of `length`.
+Lengths random_documents(const RandomStream& random, std::uint64_t trial, std::int64_t length, std::int64_t max) {
+  Lengths lengths;
+  std::int64_t left = length - static_cast<std::int64_t>(random.below(3, trial, 100));
+  const auto count = static_cast<std::int64_t>(random.below(max + 1, trial, 200));
+  for (std::int64_t d = 0; d < count && left > 0; ++d) {
+    const auto part = 1 + static_cast<std::int64_t>(random.below(left, trial, d));
+    lengths.push_back(static_cast<std::int32_t>(random.below(4, trial, 300 + d) == 0 ? 1 : part));
+    left -= lengths.back();
+  }
+  return lengths;
+}
+
+Sequence sequence_of(const Lengths& lengths, std::int32_t first_id) {
+  Sequence s;
+  s.document_lengths = lengths;
+  s.positions = positions_of(lengths);
+  s.ids.resize(s.positions.size());
+  std::iota(s.ids.begin(), s.ids.end(), first_id);
+  for (std::size_t i = 0; i < s.ids.size(); ++i) {
+    const bool last = i + 1 == s.ids.size() || s.positions[i + 1] == 0;
+    s.labels.push_back(last ? prepare::kIgnoredLabel : s.ids[i] + 1);
+  }
+  return s;
+}
+
+TEST(ChunkTable, ZigZagPairsFirstWithLast) {
+  const ChunkTable table = make_zigzag(20, 3);
+  EXPECT_EQ(table.chunk_length, 4);
+  EXPECT_EQ(table.padded_length(), 24);
+  EXPECT_EQ(table.owner, (Lengths{0, 1, 2, 2, 1, 0}));
+  EXPECT_EQ(table.local, (Lengths{0, 0, 0, 1, 1, 1}));
+  EXPECT_EQ(table.chunks_of(1), (Lengths{1, 4}));
+  EXPECT_DOUBLE_EQ(imbalance(work_by_rank(table, Lengths{24})), 1.0);
+  EXPECT_EQ(make_zigzag(20, 1).padded_length(), 20);
+  EXPECT_EQ(padded_length(20, 6), 24);
+}
+
+TEST(ChunkTable, AssignsEqualCountsAndBalancesPackedDocuments) {
+  const RandomStream random(3, "deal");
+  double dealt = 0, zigzag = 0;
+  constexpr int kTrials = 40;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    Lengths lengths;
+    std::int64_t left = 131072;
+    while (left > 0) {
+      const std::int64_t part =
+          std::min<std::int64_t>(left, 1 + static_cast<std::int64_t>(random.below(60000, trial, lengths.size())));
+      lengths.push_back(static_cast<std::int32_t>(part));
+      left -= part;
+    }
+    const ChunkTable table = deal_by_work(131072, lengths, 4, 4);
+    for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(table.chunks_of(rank).size(), 4u);
+    const auto work = work_by_rank(table, lengths);
+    double pairs = 0;
+    for (const double length : lengths) pairs += length * (length + 1) / 2;
+    EXPECT_DOUBLE_EQ(std::accumulate(work.begin(), work.end(), 0.0), pairs);
+    dealt += imbalance(work) / kTrials;
+    zigzag += imbalance(work_by_rank(make_zigzag(131072, 4), lengths)) / kTrials;
+  }
+  EXPECT_LT(dealt, 1.1);
+  EXPECT_GT(zigzag, 1.1);
+  EXPECT_EQ(imbalance(work_by_rank(deal_by_work(100, {}, 4, 4), {})), 1.0);
+}
+
+TEST(ChunkTable, GroupsAdjacentChunksIfBalanced) {
+  // Equal documents: groups of four chunks are already balanced.
+  const ChunkTable even = deal_by_work(64, Lengths(16, 4), 4, 4, {}, 4);
+  for (int chunk = 0; chunk < 16; ++chunk) EXPECT_EQ(even.owner[chunk], even.owner[chunk / 4 * 4]) << chunk;
+  EXPECT_DOUBLE_EQ(imbalance(work_by_rank(even, Lengths(16, 4))), 1.0);
+  // One document: the last group of four has 7/16 of the work; single chunks balance to within one chunk.
+  const Lengths one{64};
+  std::vector<double> load(4, 0.0);
+  const ChunkTable table = deal_by_work(64, one, 4, 4, load, 4);
+  const auto work = work_by_rank(table, one);
+  EXPECT_LT(imbalance(work), 1.1);
+  EXPECT_EQ(load, work);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(table.chunks_of(rank).size(), 4u);
+  EXPECT_THROW(deal_by_work(64, one, 4, 4, {}, 3), InternalError);
+}
+
+TEST(ChunkTable, CarriesTheLoadToTheNextSequence) {
+  // One heavy chunk each: assigned to different ranks only because the load carries over.
+  std::vector<double> load(2, 0.0);
+  const ChunkTable a = deal_by_work(8, Lengths{8}, 2, 1, load);
+  const ChunkTable b = deal_by_work(8, Lengths{8}, 2, 1, load);
+  EXPECT_NE(a.owner, b.owner);
+  EXPECT_DOUBLE_EQ(load[0], load[1]);
+}
+
+TEST(Segments, OneRankHasOneDiagonalBlockPerDocument) {
+  const std::vector<ChunkTable> tables(2, make_zigzag(10, 1));
+  const std::vector<Lengths> documents = {{3, 1, 5}, {10}};
+  const Segments segments = make_segments(tables, documents, 0);
+  EXPECT_TRUE(segments.off_diagonal.empty());
+  EXPECT_EQ(segments.diagonal,
+            (std::vector<Segment>{{0, 3, 0, 3, 0, 0}, {3, 1, 3, 1, 0, 0}, {4, 5, 4, 5, 0, 0}, {10, 10, 10, 10, 0, 0}}));
+}
+
+TEST(Segments, AdjacentChunksStaySeparateWithoutJoin) {
+  const std::vector<ChunkTable> tables = {make_zigzag(16, 2)};
+  const std::vector<Lengths> documents = {{13}};
+  const Segments middle = make_segments(tables, documents, 1, false);
+  EXPECT_EQ(middle.diagonal, (std::vector<Segment>{{0, 4, 4, 4, 4, 4}, {4, 4, 8, 4, 8, 8}}));
+  EXPECT_EQ(middle.off_diagonal, (std::vector<Segment>{{0, 4, 0, 4, 4, 0}, {4, 4, 0, 8, 8, 0}}));
+  const Segments outer = make_segments(tables, documents, 0, false);
+  EXPECT_EQ(outer.off_diagonal, (std::vector<Segment>{{4, 1, 0, 12, 12, 0}}));
+}
+
+TEST(Segments, MiddleChunksOfAZigZagAreOnePiece) {
+  const std::vector<ChunkTable> tables = {make_zigzag(16, 2)};
+  const std::vector<Lengths> documents = {{16}};
+  const Segments middle = make_segments(tables, documents, 1);
+  EXPECT_EQ(middle.diagonal, (std::vector<Segment>{{0, 8, 4, 8, 4, 4}}));
+  EXPECT_EQ(middle.off_diagonal, (std::vector<Segment>{{0, 8, 0, 4, 4, 0}}));
+  const Segments outer = make_segments(tables, documents, 0);
+  EXPECT_EQ(outer.diagonal, (std::vector<Segment>{{0, 4, 0, 4, 0, 0}, {4, 4, 12, 4, 12, 12}}));
+  EXPECT_EQ(outer.off_diagonal, (std::vector<Segment>{{4, 4, 0, 12, 12, 0}}));
+}
+
+// Over all ranks, every causal pair within a document is in exactly one segment, rows keep their ids, labels and
+// positions, and the bounds hold.
+TEST(MicroBatch, SplitOverRanksEqualsBruteForce) {
+  const RandomStream random(5, "segments");
+  for (std::uint64_t trial = 0; trial < 300; ++trial) {
+    const auto pick = [&](std::uint64_t bound, std::uint64_t what) {
+      return static_cast<std::int64_t>(random.below(bound, trial, 1000 + what));
+    };
+    BatchShape shape{.sequences = 1 + pick(3, 0),
+                     .sequence_length = 1 + pick(40, 1),
+                     .max_documents = 1 + pick(6, 2),
+                     .context = static_cast<int>(1 + pick(5, 3))};
+    shape.split = pick(2, 4) == 0 ? SequenceSplit::zigzag : SequenceSplit::by_work;
+    if (shape.context > 1) {
+      shape.chunks_per_rank = shape.split == SequenceSplit::zigzag ? 2 : static_cast<int>(1 + pick(4, 5));
+    }
+    std::vector<Sequence> sequences;
+    const std::int64_t given = pick(static_cast<std::uint64_t>(shape.sequences) + 1, 6);
+    for (std::int64_t s = 0; s < given; ++s) {
+      const auto lengths = random_documents(random, trial * 10 + s, shape.sequence_length, shape.max_documents);
+      sequences.push_back(sequence_of(lengths, static_cast<std::int32_t>(1 + 1000 * s)));
+    }
+    const SegmentBounds bounds = shape.max_segments();
+    const std::int64_t padded = shape.padded_length(), rows = shape.global_rows();
+    std::vector<int> pairs(rows * rows, 0), held(rows, 0);
+    std::int64_t valid = 0;
+    for (int rank = 0; rank < shape.context; ++rank) {
+      const MicroBatch batch = make_micro_batch(sequences, shape, rank);
+      ASSERT_EQ(static_cast<std::int64_t>(batch.ids.size()), shape.local_rows());
+      ASSERT_LE(static_cast<std::int64_t>(batch.diagonal.size()), bounds.diagonal);
+      ASSERT_LE(static_cast<std::int64_t>(batch.off_diagonal.size()), bounds.off_diagonal);
+      // Global row of each local row, from the batch's chunk table.
+      std::vector<std::int64_t> global(shape.local_rows(), -1);
+      for (std::int64_t s = 0; s < shape.sequences; ++s) {
+        for (int chunk = 0; chunk < shape.chunks(); ++chunk) {
+          const auto at = s * shape.chunks() + chunk;
+          if (batch.chunk_owner[at] != rank) continue;
+          for (std::int64_t i = 0; i < shape.chunk_length(); ++i) {
+            const std::int64_t local = (s * shape.chunks_per_rank + batch.chunk_local[at]) * shape.chunk_length() + i;
+            global[local] = s * padded + chunk * shape.chunk_length() + i;
+          }
+        }
+      }
+      for (std::int64_t local = 0; local < shape.local_rows(); ++local) {
+        ASSERT_GE(global[local], 0);
+        ++held[global[local]];
+        const std::int64_t s = global[local] / padded, row = global[local] % padded;
+        const bool real = s < given && row < sequences[s].length();
+        ASSERT_EQ(batch.ids[local], real ? sequences[s].ids[row] : 0);
+        ASSERT_EQ(batch.labels[local], real ? sequences[s].labels[row] : prepare::kIgnoredLabel);
+        ASSERT_EQ(batch.positions[local], real ? sequences[s].positions[row] : 0);
+        valid += batch.labels[local] != prepare::kIgnoredLabel;
+      }
+      const auto mark = [&](const Segment& segment) {
+        for (std::int32_t q = 0; q < segment.q_count; ++q) {
+          const std::int64_t row = global[segment.q_begin + q];
+          ASSERT_EQ(batch.positions[segment.q_begin + q], segment.q_position + q);
+          for (std::int32_t k = 0; k < segment.k_count; ++k) {
+            if (segment.k_position + k <= segment.q_position + q) ++pairs[row * rows + segment.k_begin + k];
+          }
+        }
+      };
+      for (const Segment& diagonal : batch.diagonal) {
+        ASSERT_TRUE(diagonal.q_count == diagonal.k_count && diagonal.q_position == diagonal.k_position &&
+                    diagonal.q_count > 0);
+        ASSERT_EQ(global[diagonal.q_begin],
+                  diagonal.k_begin);  // keys are the queries' own rows, contiguous in both orders
+        ASSERT_EQ(global[diagonal.q_begin + diagonal.q_count - 1], diagonal.k_begin + diagonal.k_count - 1);
+        mark(diagonal);
+      }
+      for (const Segment& off_diagonal : batch.off_diagonal) {
+        ASSERT_TRUE(off_diagonal.k_position == 0 && off_diagonal.k_count == off_diagonal.q_position &&
+                    off_diagonal.k_count > 0);
+        mark(off_diagonal);
+      }
+      if (shape.context == 1) {
+        std::size_t documents = 0;
+        for (const Sequence& sequence : sequences) documents += sequence.document_lengths.size();
+        ASSERT_EQ(batch.diagonal.size(), documents);
+      }
+    }
+    for (const int count : held) ASSERT_EQ(count, 1);
+    std::int64_t expected_valid = 0;
+    for (const Sequence& sequence : sequences) expected_valid += sequence.targets();
+    ASSERT_EQ(valid, expected_valid);
+    for (std::int64_t q = 0; q < rows; ++q) {
+      for (std::int64_t k = 0; k < rows; ++k) {
+        const std::int64_t s = q / padded, row = q % padded, key = k % padded;
+        const bool same = k / padded == s && s < given && row < sequences[s].length() && key <= row &&
+                          row - key <= sequences[s].positions[row];
+        ASSERT_EQ(pairs[q * rows + k], same ? 1 : 0) << "trial " << trial << " query " << q << " key " << k;
+      }
+    }
+  }
+}
+
+TEST(Segments, BoundsAreReached) {
+  // Two documents whose boundary is in the second run: 2 + 2 - 1 = 3 diagonal blocks, and one off-diagonal block for
+  // each run but the first.
+  const std::vector<ChunkTable> tables = {make_zigzag(16, 2)};
+  const Segments segments = make_segments(tables, std::vector<Lengths>{{14, 2}}, 0);
+  EXPECT_EQ(static_cast<std::int64_t>(segments.diagonal.size()), max_segments(1, 2, 2, 2).diagonal);
+  EXPECT_EQ(max_segments(3, 5, 1, 1).diagonal, 15);
+  EXPECT_EQ(max_segments(3, 5, 1, 1).off_diagonal, 0);
+  EXPECT_EQ(max_segments(3, 5, 4, 2).diagonal, 24);
+  EXPECT_EQ(max_segments(3, 5, 4, 2).off_diagonal, 12);
+}
+
+}  // namespace
+}  // namespace hawser::batches

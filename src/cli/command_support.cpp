@@ -1,0 +1,80 @@
+#include "cli/command_support.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/model_name.h"
+#include "config/choices.h"
+#include "launch/launcher_environment.h"
+
+namespace hawser::cli {
+namespace {
+
+void lay_over(Recipe& recipe, const CommonOptions& common, [[maybe_unused]] bool runs) {
+  if (common.ranks > 0) recipe.run.ranks = common.ranks;
+  if (common.memory) recipe.memory.capacity = common.memory;
+  if (common.device) {
+    recipe.run.device = *common.device;
+    recipe.places["run.device"] = "--device";
+  }
+#ifndef HAWSER_CUDA
+  if (runs && common.device == DeviceChoice::cuda) {
+    throw UserError(Problem{.what = "this binary was built without CUDA",
+                            .expected = "auto or cpu",
+                            .got = "cuda",
+                            .at = "--device",
+                            .hint = "--device cpu"});
+  }
+#endif
+}
+
+}  // namespace
+
+Recipe read_recipe_for(const std::string& path, const CommonOptions& common, Purpose purpose) {
+  Recipe recipe = read_recipe(path, with_models_found(common.overrides), purpose);
+  find_models(recipe);
+  lay_over(recipe, common, purpose != Purpose::plan);
+  return recipe;
+}
+
+Recipe recipe_without_file(Recipe base, const CommonOptions& common, bool runs, bool keep_relative) {
+  Recipe recipe = override_recipe(std::move(base), with_models_found(common.overrides), keep_relative);
+  lay_over(recipe, common, runs);
+  return recipe;
+}
+
+Problems unused_keys(const CommonOptions& common, const std::string& command, const std::vector<std::string>& used,
+                     const std::map<std::string, std::string>& options) {
+  Problems out;
+  const auto keys = key_choices();
+  for (const std::string& text : common.overrides) {
+    const std::string key = text.substr(0, text.find('='));
+    const bool is_used = std::ranges::any_of(
+        used, [&](const std::string& one) { return one.ends_with('.') ? key.starts_with(one) : key == one; });
+    if (is_used || std::ranges::find(keys, key, &KeyChoices::name) == keys.end()) continue;
+    const auto instead = options.find(key);
+    out.add({.file = "--set",
+             .what = command + " does not use this key",
+             .at = key,
+             .hint = instead != options.end() ? instead->second : "hawser " + command + " --help"});
+  }
+  return out;
+}
+
+int world_size(const CommonOptions& common, int wanted) {
+  if (!under_launcher()) return wanted;
+  const int started = launched_as().ranks;
+  if (common.ranks > 0 && common.ranks != started)
+    throw UserError(Problem{.what = "the launcher started a different number of ranks",
+                            .expected = cat(common.ranks),
+                            .got = cat(started),
+                            .at = "--ranks",
+                            .hint = cat("--ranks ", started)});
+  return started;
+}
+
+bool must_launch(int world) {
+  return world > 1 && !under_launcher();
+}
+
+}  // namespace hawser::cli

@@ -1,0 +1,58 @@
+// `MeshSizes`, `MeshPlace`: the mesh of ranks. `FlatCut`: the even split of a flat buffer over ranks.
+#pragma once
+
+#include <cstdint>
+
+#include "base/units.h"
+
+namespace hawser::comm {
+
+enum class Axis { tensor, context, shard, replicate, pipeline };
+
+// Ranks as a grid; the first axis is innermost (neighbouring ranks).
+struct MeshSizes {
+  int tensor = 1;
+  int context = 1;
+  int shard = 1;  // with context: the ranks that parameters are sharded over
+  int replicate = 1;
+  int pipeline = 1;
+  // false (hybrid shard degree 1): parameters are unsharded on every rank, although context may be > 1; shard is 1, and
+  // gradients are reduced over context x replicate.
+  bool shard_context = true;
+
+  int world() const { return tensor * context * shard * replicate * pipeline; }
+  int shard_ranks() const { return shard_context ? shard * context : 1; }  // shards of a flat buffer
+  int replicas() const { return context * shard * replicate / shard_ranks(); }
+};
+
+struct MeshPlace {
+  int tensor = 0, context = 0, shard = 0, replicate = 0, pipeline = 0;
+};
+
+constexpr MeshPlace place_of(int rank, const MeshSizes& sizes) {
+  MeshPlace place;
+  place.tensor = rank % sizes.tensor;
+  rank /= sizes.tensor;
+  place.context = rank % sizes.context;
+  rank /= sizes.context;
+  place.shard = rank % sizes.shard;
+  rank /= sizes.shard;
+  place.replicate = rank % sizes.replicate;
+  place.pipeline = rank / sizes.replicate;
+  return place;
+}
+
+constexpr int rank_of(const MeshPlace& p, const MeshSizes& s) {
+  return p.tensor + s.tensor * (p.context + s.context * (p.shard + s.shard * (p.replicate + s.replicate * p.pipeline)));
+}
+
+// An even split of a flat buffer of `total` elements into `parts`; total is padded to a multiple of `parts`.
+struct FlatCut {
+  std::int64_t total = 0;
+  int parts = 1;
+
+  std::int64_t count() const { return total / parts; }
+  std::int64_t begin(int part) const { return part * count(); }
+};
+
+}  // namespace hawser::comm

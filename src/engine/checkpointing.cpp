@@ -1,0 +1,58 @@
+#include "engine/checkpointing.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "config/config.h"
+#include "engine/rank_sync.h"
+#include "plan/forecast.h"
+
+namespace hawser::engine {
+
+namespace {
+
+constexpr char kKey[] = "memory.activation_checkpointing";
+
+std::int64_t available_memory(const Recipe& recipe, const plan::Target& target, const plan::Machine& machine,
+                              const plan::Layout& layout, const Device& device) {
+  std::int64_t capacity = plan::capacity_of(recipe, target, machine, layout.mesh.world());
+  const DeviceMemory memory = device.memory();
+  if (recipe.memory.capacity || memory.total == 0) return capacity;
+  // A forecast adds the context and the communicators; the driver's free memory excludes them already.
+  return std::min(capacity, memory.total - memory.used + plan::overhead_of(target, layout.mesh));
+}
+
+}  // namespace
+
+std::string choose_checkpointing(Recipe& recipe, plan::Layout& layout, const models::Model& model, const Device& device,
+                                 comm::World* world, int ranks_here) {
+  if (!is_automatic(recipe.memory)) return "";
+  plan::Target target = plan::load_target(plan::target_of(device.kind()));
+  plan::Machine machine = plan::this_machine();
+  machine.ranks = ranks_here;
+  target.capacity = available_memory(recipe, target, machine, layout, device);
+  if (world != nullptr) {
+    for (const std::string& other : world->all_gather_strings(cat(target.capacity))) {
+      target.capacity = std::min<std::int64_t>(target.capacity, std::stoll(other));
+    }
+  }
+  const std::string answer = on_rank_zero(world, [&] {
+    const plan::Forecaster forecaster(recipe, model, layout.mesh.world(), target, machine, layout.threads);
+    const plan::Forecast forecast = forecaster.forecast();
+    if (!forecast.fits()) {
+      throw Error(ExitCode::does_not_fit, plan::rejection(recipe, forecast, forecaster.alternatives()));
+    }
+    MemoryRecipe chosen;
+    chosen.per_layer = forecast.checkpointing();
+    return cat(checkpointing_text(chosen), " ", format_bytes(Bytes(forecast.needed())), " of ",
+               format_bytes(Bytes(forecast.capacity)));
+  });
+  const std::size_t blank = answer.find(' ');
+  const std::string runs = answer.substr(0, blank);
+  recipe.memory.per_layer = override_recipe(Recipe{}, {cat(kKey, "=", runs)}).memory.per_layer;
+  plan::set_policies(layout, recipe.memory);
+  return cat("activation checkpointing: auto chose ", runs.substr(1, runs.size() - 2), ": ", answer.substr(blank + 1),
+             " per rank");
+}
+
+}  // namespace hawser::engine

@@ -1,0 +1,19 @@
+// `evaluate_loss`: the loss of a session's model on a loader's batches.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "batches/batch_loader.h"
+#include "engine/session.h"
+
+namespace hawser::engine {
+
+// Loss over `steps` steps (loader.steps() for all) of a loader without shuffling, with a session for Purpose::loss.
+// Returns (sum of losses, targets). `go_on` is called with the number of finished steps; false, which it must return on
+// every rank, ends the evaluation after them.
+std::pair<double, std::int64_t> evaluate_loss(Session& session, const batches::BatchLoader& loader, std::int64_t steps,
+                                              const std::function<bool(std::int64_t)>& go_on = nullptr);
+
+}  // namespace hawser::engine

@@ -1,0 +1,191 @@
+#include "engine/gemm_algorithms.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/text.h"
+#include "engine/rank_sync.h"
+#include "ops/gemm/gemm.h"
+#include "ops/loss/linear_cross_entropy.h"
+
+namespace hawser::engine {
+
+namespace {
+
+bool same(const GemmShape& a, const GemmShape& b) {
+  return a.m == b.m && a.n == b.n && a.k == b.k && a.transpose_a == b.transpose_a && a.transpose_b == b.transpose_b &&
+         a.accumulate == b.accumulate && a.in == b.in && a.out == b.out;
+}
+
+class Lister {
+ public:
+  explicit Lister(const plan::Layout& layout) : layout_(layout) {}
+
+  // The three GEMMs of a linear layer y [T, O] = x [T, I] W^T, W [O, I].
+  void add_linear(const std::string& name, std::int64_t outputs, std::int64_t inputs) {
+    const std::int64_t rows = layout_.bounds.rows, times = layout_.micro_batches;
+    const DType act = layout_.compute;
+    const bool each = layout_.parts() > 1 && layout_.accumulation == GradientAccumulation::sharded;
+    const DType gradient = each ? layout_.reduce_dtype : DType::f32;
+    add({name + ", y", rows, outputs, inputs, false, true, false, act, act, times});
+    add({name + ", dx", rows, inputs, outputs, false, false, false, act, act, times, true});
+    add({name + ", dW", outputs, inputs, rows, true, false, false, act, gradient, each ? times : 1, true});
+    if (!each && times > 1) {
+      add({name + ", dW +=", outputs, inputs, rows, true, false, true, act, gradient, times - 1, true});
+    }
+  }
+  std::vector<GemmShape> take() { return std::move(list_); }
+
+ private:
+  void add(GemmShape shape) {
+    for (GemmShape& there : list_) {
+      if (same(there, shape)) {
+        there.count += shape.count;
+        there.gradient = there.gradient && shape.gradient;
+        return;
+      }
+    }
+    list_.push_back(std::move(shape));
+  }
+
+  const plan::Layout& layout_;
+  std::vector<GemmShape> list_;
+};
+
+// "model.layers.0.mlp.gate_up_proj.weight" to "gate_up_proj".
+std::string short_name(const std::string& name) {
+  const auto end = name.rfind('.');
+  const auto begin = end == std::string::npos || end == 0 ? std::string::npos : name.rfind('.', end - 1);
+  if (begin == std::string::npos) return name.substr(0, end);
+  return name.substr(begin + 1, end - begin - 1);
+}
+
+// Float32 if gradients are not reduced after each micro-batch, or share a unit with the embedding.
+DType head_gradient(const models::Model& model, const plan::Layout& layout) {
+  const bool each = layout.parts() > 1 && layout.accumulation == GradientAccumulation::sharded;
+  return each && !model.description().head.tied ? layout.reduce_dtype : DType::f32;
+}
+
+// The head's op splits its logits into chunks and prepares the GEMMs of these chunks itself.
+void prepare_head(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream,
+                  bool backward) {
+  const std::int64_t rows = layout.bounds.rows, width = model.width(), vocabulary = model.vocabulary();
+  const auto gradient_of = [&](DType dtype, const Shape& shape) {
+    return backward ? Storage(device, dtype, shape) : Storage();
+  };
+  const Storage x(device, layout.compute, {rows, width}), dx = gradient_of(layout.compute, {rows, width});
+  const Storage weight(device, layout.compute, {vocabulary, width});
+  const Storage gradient = gradient_of(head_gradient(model, layout), {vocabulary, width});
+  const Storage labels(device, DType::i32, {rows}), scale(device, DType::f32, {1}), sum(device, DType::f32, {1});
+  const std::int64_t bytes =
+      ops::linear_cross_entropy_workspace(rows, width, vocabulary, layout.compute, 0, stream.target());
+  const Storage workspace(device, DType::u8, {std::max<std::int64_t>(bytes, 1)});
+  ops::linear_cross_entropy_prepare(stream, {.x = x,
+                                             .weight = weight,
+                                             .labels = labels,
+                                             .scale = scale,
+                                             .loss_sum = sum,
+                                             .dx = dx,
+                                             .dweight = gradient,
+                                             .workspace = workspace});
+  stream.synchronize();
+}
+
+// Logits of the selected positions, as the head computes them for generation.
+void prepare_logits(const models::Model& model, const plan::Layout& layout, Device& device, Stream& stream) {
+  const Storage x(device, layout.compute, {layout.logit_positions, model.width()});
+  const Storage weight(device, layout.compute, {model.vocabulary(), model.width()});
+  const Storage logits(device, DType::f32, {layout.logit_positions, model.vocabulary()});
+  ops::gemm_prepare(stream, {.a = x, .b = weight, .c = logits, .transpose_b = true});
+  stream.synchronize();
+}
+
+}  // namespace
+
+std::vector<GemmShape> gemms_of(const models::Model& model, const plan::Layout& layout, bool head) {
+  Lister lister(layout);
+  for (int layer = 0; layer < model.layers(); ++layer) {
+    for (const nn::Param& param : model.layer(layer).params()) {
+      if (param.shape.rank() == 2) lister.add_linear(short_name(param.name), param.shape[0], param.shape[1]);
+    }
+  }
+  if (head) lister.add_linear("head", model.vocabulary(), model.width());
+  return lister.take();
+}
+
+void prepare_gemms(const models::Model& model, const plan::Layout& layout, Device& device, step::Purpose purpose) {
+  if (device.kind() != DeviceKind::cuda) return;
+  const auto stream = device.make_stream("prepare");
+  for (const GemmShape& p : gemms_of(model, layout, false)) {
+    if (p.gradient && step::forward_only(purpose)) continue;
+    const Storage a(device, p.in, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
+    const Storage b(device, p.in, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
+    const Storage c(device, p.out, {p.m, p.n});
+    ops::gemm_prepare(*stream, {.a = a,
+                                .b = b,
+                                .c = c,
+                                .transpose_a = p.transpose_a,
+                                .transpose_b = p.transpose_b,
+                                .accumulate = p.accumulate});
+    stream->synchronize();
+  }
+  if (purpose == step::Purpose::logits) {
+    prepare_logits(model, layout, device, *stream);
+  } else {
+    prepare_head(model, layout, device, *stream, !step::forward_only(purpose));
+  }
+  stream->synchronize();
+}
+
+std::string choose_gemm_algorithms(const models::Model& model, const plan::Layout& layout, Device& device,
+                                   comm::World* world, const GemmAlgorithmOptions& how,
+                                   const std::function<void(const std::string&)>& log) {
+  if (device.kind() != DeviceKind::cuda) return "";
+  const auto stream = device.make_stream("gemm_algorithms");
+  const auto heading = [&] { return first_line(ops::gemm_choices(*stream)); };
+  const std::string text = on_rank_zero(world, [&] {
+    const StoredChoices stored = how.stored ? how.stored() : StoredChoices{};
+    if (!stored.text.empty() && first_line(stored.text) != heading()) {
+      log(cat("hawser: not using the GEMM algorithms of ", stored.origin, ": they are for ", first_line(stored.text),
+              ", this is ", heading()));
+    } else if (!stored.text.empty()) {
+      ops::gemm_take_choices(*stream, stored.text);
+    }
+    if (how.measure) prepare_gemms(model, layout, device, how.purpose);
+    return ops::gemm_choices(*stream);
+  });
+  if (world == nullptr) return text;
+  const bool other = first_line(text) != heading();
+  take_time(world, [&] {
+    if (world->rank().value() == 0) return;
+    if (!other) {
+      ops::gemm_take_choices(*stream, text);
+    } else if (how.measure) {
+      prepare_gemms(model, layout, device, how.purpose);
+    }
+  });
+  const std::vector<std::string> kinds = world->all_gather_strings(heading());
+  for (std::size_t rank = 1; rank < kinds.size(); ++rank) {
+    if (kinds[rank] == kinds[0] || world->rank().value() != 0) continue;
+    log(cat("hawser: rank ", rank, " has ", kinds[rank], ", rank 0 has ", kinds[0],
+            ": each uses its own GEMM algorithms"));
+  }
+  return text;
+}
+
+std::vector<std::string> slow_gemms(Stream& stream) {
+  constexpr std::size_t kLines = 5;
+  std::vector<std::string> out;
+  std::istringstream text(ops::gemm_choices(stream));
+  for (std::string line; std::getline(text, line);) {
+    if (line.starts_with("# ")) out.push_back("GEMM " + line.substr(2));
+  }
+  if (out.size() > kLines) {
+    const std::size_t more = out.size() - kLines;
+    out.resize(kLines);
+    out.push_back(cat("and ", more, " more GEMMs like these"));
+  }
+  return out;
+}
+
+}  // namespace hawser::engine

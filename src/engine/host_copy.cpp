@@ -1,0 +1,123 @@
+#include "engine/host_copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/session.h"
+#include "models/weights.h"
+
+namespace hawser::engine {
+
+PinnedStagingBuffer::PinnedStagingBuffer(Device& device, Stream& stream)
+    : stream_(stream), pinned_(device, 2 * kStagingBytes, Memory::host) {}
+
+void PinnedStagingBuffer::fetch(const TensorView& from, std::byte* to) {
+  HAWSER_CHECK(from.dense(), "a view with gaps: ", from.text());
+  Event retired[2];
+  const std::int64_t pieces = ceil_div(from.bytes(), kStagingBytes);
+  for (std::int64_t i = 0; i <= pieces; ++i) {
+    if (i < pieces) {
+      const std::int64_t begin = i * kStagingBytes, count = std::min(kStagingBytes, from.bytes() - begin);
+      transfer(stream_, {.name = "fetch", .kind = OpKind::transfer, .accesses = {reads(from)}},
+               pinned_.data() + i % 2 * kStagingBytes, from.raw() + begin, count);
+      retired[i % 2] = stream_.record_event();
+    }
+    if (i == 0) continue;
+    const std::int64_t begin = (i - 1) * kStagingBytes, count = std::min(kStagingBytes, from.bytes() - begin);
+    host_wait(retired[(i - 1) % 2]);
+    std::memcpy(to + begin, pinned_.data() + (i - 1) % 2 * kStagingBytes, static_cast<std::size_t>(count));
+  }
+  stream_.check();
+}
+
+void PinnedStagingBuffer::send(const TensorView& to, const Fill& fill) {
+  HAWSER_CHECK(to.dense(), "a view with gaps: ", to.text());
+  Event left[2];
+  for (std::int64_t i = 0, begin = 0; begin < to.bytes(); ++i, begin += kStagingBytes) {
+    const std::int64_t count = std::min(kStagingBytes, to.bytes() - begin);
+    std::byte* piece = pinned_.data() + i % 2 * kStagingBytes;
+    host_wait(left[i % 2]);
+    fill(piece, begin, count);
+    transfer(stream_, {.name = "send", .kind = OpKind::transfer, .accesses = {writes(to)}}, to.raw() + begin, piece,
+             count);
+    left[i % 2] = stream_.record_event();
+  }
+  stream_.synchronize();
+}
+
+std::vector<StatePart> state_parts(Session& session, bool optimizer) {
+  std::vector<StatePart> parts;
+  const auto add = [&](int unit, const char* prefix, const TensorView& view) {
+    parts.push_back({.unit = unit, .prefix = prefix, .device = view, .host = view});
+  };
+  for (int u = 0; u < static_cast<int>(session.model().units().size()); ++u) {
+    const step::UnitState& unit = session.state().unit(u);
+    add(u, "", unit.weights);
+    if (!optimizer || unit.exp_avg.empty()) continue;
+    add(u, "optimizer/exp_avg/", unit.exp_avg);
+    add(u, "optimizer/exp_avg_sq/", unit.exp_avg_sq);
+  }
+  return parts;
+}
+
+std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at) {
+  std::int64_t bytes = 0;
+  for (StatePart& part : parts) {
+    if (at != nullptr) {
+      part.host = TensorView(at + bytes, part.device.dtype(), part.device.shape(), DeviceKind::cpu);
+    }
+    bytes += round_up(part.device.bytes(), Device::kAlignment);
+  }
+  return bytes;
+}
+
+std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts) {
+  std::vector<NamedState> states;
+  for (const StatePart& part : parts) {
+    const step::UnitState& unit = session.state().unit(part.unit);
+    for (NamedState& state :
+         models::unit_states(session.model(), part.unit, unit.begin, unit.count, part.host, part.prefix)) {
+      states.push_back(std::move(state));
+    }
+  }
+  return states;
+}
+
+HostCopy::HostCopy(Session& session, bool optimizer) : session_(session), parts_(state_parts(session, optimizer)) {
+  if (session.device().kind() == DeviceKind::cpu) return;
+  memory_ = make_cpu_device();  // pages are allocated when they are first written
+  arena_ = Arena(*memory_, place_copies(parts_, nullptr));
+  place_copies(parts_, arena_.data());
+}
+
+void HostCopy::fetch() {
+  session_.synchronize();
+  if (memory_ == nullptr) return;
+  PinnedStagingBuffer staging(session_.device(), session_.stream());
+  for (const StatePart& part : parts_) staging.fetch(part.device, part.host.raw());
+}
+
+void HostCopy::store() {
+  session_.synchronize();
+  if (memory_ == nullptr) return;
+  PinnedStagingBuffer staging(session_.device(), session_.stream());
+  for (const StatePart& part : parts_) {
+    staging.send(part.device, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
+      std::memcpy(piece, part.host.raw() + begin, static_cast<std::size_t>(count));
+    });
+  }
+}
+
+std::vector<NamedState> HostCopy::states() const {
+  return named_states(session_, parts_);
+}
+
+std::vector<float> values_of(Session& session, const TensorView& view) {
+  session.synchronize();
+  std::vector<float> values(static_cast<std::size_t>(view.elements()));
+  HAWSER_CHECK(view.dtype() == DType::f32 && view.dense(), "values of ", view.text());
+  PinnedStagingBuffer(session.device(), session.stream()).fetch(view, reinterpret_cast<std::byte*>(values.data()));
+  return values;
+}
+
+}  // namespace hawser::engine

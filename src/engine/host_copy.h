@@ -1,0 +1,76 @@
+// `HostCopy`: a session's device state in host memory, for checkpoints and tests.
+//
+//   HostCopy copy(session, /*optimizer=*/true);
+//   copy.fetch();                                  // device to host
+//   saving.write(copy.states());
+//
+//   checkpoint.read(copy.states()), copy.store();  // host to device
+//
+// On the CPU the views are the session's own and nothing is copied. On other devices the copy takes as much pageable
+// memory as the states; transfers use pinned buffers of kStagingBytes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "device/device.h"
+#include "models/model.h"
+#include "step/state.h"
+#include "tensor/named_state.h"
+
+namespace hawser::engine {
+
+class Session;
+
+constexpr std::int64_t kStagingBytes = std::int64_t{32} << 20;
+
+// Transfers large contiguous tensors between device and host. Alternates between two pinned buffers, so that the host
+// fills or empties one while the other is transferred. Blocks the host.
+class PinnedStagingBuffer {
+ public:
+  PinnedStagingBuffer(Device& device, Stream& stream);
+  void fetch(const TensorView& from, std::byte* to);
+  // `fill` writes bytes [begin, begin + count) of the view's new contents to `piece`.
+  using Fill = std::function<void(std::byte* piece, std::int64_t begin, std::int64_t count)>;
+  void send(const TensorView& to, const Fill& fill);
+
+ private:
+  Stream& stream_;
+  Arena pinned_;
+};
+
+// A part of a session's state and its copy in host memory.
+struct StatePart {
+  int unit = 0;
+  const char* prefix = "";
+  TensorView device, host;  // the same view until place_copies places the copy
+};
+// Weights and, with `optimizer`, the moments if there are any, unit by unit.
+std::vector<StatePart> state_parts(Session& session, bool optimizer);
+// Returns the bytes of the copies of all parts; with `at`, places the copies there.
+std::int64_t place_copies(std::vector<StatePart>& parts, std::byte* at);
+// The copies as named tensors of the model.
+std::vector<NamedState> named_states(Session& session, const std::vector<StatePart>& parts);
+
+class HostCopy {
+ public:
+  // The session outlives this. `optimizer`: includes the moments, if the session has them.
+  HostCopy(Session& session, bool optimizer);
+  // Copies the state after all enqueued steps; waits for them.
+  void fetch();
+  void store();
+  // The session's states, in host memory.
+  std::vector<NamedState> states() const;
+
+ private:
+  Session& session_;
+  std::unique_ptr<Device> memory_;  // null: nothing is copied
+  Arena arena_;
+  std::vector<StatePart> parts_;
+};
+
+// Host copy of a float32 view on the session's device; waits for the session's steps.
+std::vector<float> values_of(Session& session, const TensorView& view);
+
+}  // namespace hawser::engine

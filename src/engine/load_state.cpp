@@ -1,0 +1,19 @@
+#include "engine/load_state.h"
+
+#include "engine/host_copy.h"
+
+namespace hawser::engine {
+
+void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer) {
+  HostCopy copy(session, optimizer);
+  checkpoint.read(copy.states());
+  copy.store();
+  session.parameters_changed();
+}
+
+void load_weights(Session& session, OpenModel& open) {
+  if (open.checkpoint) return load(session, *open.checkpoint, false);
+  session.load(*open.weights);
+}
+
+}  // namespace hawser::engine

@@ -1,0 +1,16 @@
+// Fills a session's parameters and optimizer state from a checkpoint or from weight files.
+#pragma once
+
+#include "checkpoint/checkpoint.h"
+#include "engine/open_model.h"
+#include "engine/session.h"
+
+namespace hawser::engine {
+
+// Fills the session's parameters and, with `optimizer`, its moments.
+void load(Session& session, checkpoint::Checkpoint& checkpoint, bool optimizer);
+
+// Fills the parameters with a model's weights, or with those of its checkpoint.
+void load_weights(Session& session, OpenModel& open);
+
+}  // namespace hawser::engine

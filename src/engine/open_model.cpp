@@ -1,0 +1,101 @@
+#include "engine/open_model.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/manifest.h"
+#include "checkpoint/root.h"
+#include "engine/find_checkpoint.h"
+#include "io/files.h"
+#include "io/json.h"
+#include "models/weights.h"
+#include "text/chat/chat_template.h"
+
+namespace hawser::engine {
+
+OpenModel open_model(const ModelRecipe& recipe, const std::string& folder, Problems& problems) {
+  const bool from_scratch = recipe.path.empty();
+  const std::string& named = from_scratch ? recipe.config : recipe.path;
+  const std::filesystem::path path = std::filesystem::path(named).is_absolute() || folder.empty()
+                                         ? std::filesystem::path(named)
+                                         : std::filesystem::path(folder) / named;
+  const std::size_t before = problems.size();
+  models::ModelDescription description = models::read_description(path.string(), problems);
+  OpenModel open;
+  const bool described = problems.size() == before;
+  if (described) open.model = std::make_unique<models::Model>(std::move(description));
+  std::error_code error;
+  if (!from_scratch && std::filesystem::exists(path, error)) {
+    open.weights = checkpoint::SafetensorsFolder::open(path.string(), problems);
+    if (open.weights && described) models::check_weights(*open.model, *open.weights, problems);
+  }
+  return open;
+}
+
+namespace {
+
+// "FOLDER/tokenizer.json", or the path itself if it is a file; "" if there is none.
+std::string tokenizer_file(const std::string& path) {
+  if (path.empty()) return "";
+  const std::string file = io::is_folder(path) ? (std::filesystem::path(path) / "tokenizer.json").string() : path;
+  return io::exists(file) ? file : "";
+}
+
+// The tokenizer and its settings are read from the checkpoint by path: checks that the files are unchanged.
+void check_attached(const checkpoint::Checkpoint& checkpoint, Problems& problems) {
+  Problems corrupt;
+  checkpoint.verify_attached(corrupt);
+  if (corrupt.empty()) return;
+  const std::string before = checkpoint::complete_before(checkpoint.folder());
+  for (Problem problem : corrupt.all()) {
+    problem.hint = before;
+    problems.add(std::move(problem));
+  }
+}
+
+}  // namespace
+
+OpenModel open_trained_model(const std::string& path, Problems& problems) {
+  const bool is_model = io::exists((std::filesystem::path(path) / "config.json").string());
+  if (!looks_like_checkpoint(path) && (is_model || !checkpoints_below(path))) {
+    if (const auto other = is_model ? std::nullopt : other_folder(path)) {
+      problems.add(*other);
+      return {};
+    }
+    OpenModel open = open_model({.path = path}, "", problems);
+    open.tokenizer = tokenizer_file((std::filesystem::path(path) / "tokenizer.json").string());
+    if (open.model) open.special = models::read_special_tokens(path, problems);
+    return open;
+  }
+  OpenModel open;
+  try {
+    open.checkpoint = open_checkpoint(path, open.skipped);
+    check_attached(*open.checkpoint, problems);
+    const CheckpointMetadata metadata = read_metadata(*open.checkpoint);
+    open.recipe = metadata.recipe;
+    open.tokenizer = tokenizer_file(metadata.tokenizer);
+    const std::size_t before = problems.size();
+    models::ModelDescription description =
+        models::describe_config(metadata.config, open.checkpoint->folder(), problems);
+    if (problems.size() == before) open.model = std::make_unique<models::Model>(std::move(description));
+    open.special = models::describe_special_tokens(metadata.config, open.checkpoint->folder(), problems);
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+  }
+  return open;
+}
+
+std::unique_ptr<text::Tokenizer> tokenizer_of_model(const std::string& model_folder) {
+  const std::filesystem::path path = std::filesystem::path(model_folder) / "tokenizer.json";
+  std::error_code error;
+  return std::filesystem::exists(path, error) ? text::load_tokenizer(path.string()) : nullptr;
+}
+
+std::string stored_chat_template(const std::string& recipe) {
+  const auto stored = io::json_or_null(recipe);
+  if (!stored.is_object()) return "";
+  const auto name = stored.value(nlohmann::json::json_pointer("/data/chat_template"), nlohmann::json());
+  return name.is_string() && text::chat::is_named(name.get<std::string>()) ? name.get<std::string>() : "";
+}
+
+}  // namespace hawser::engine

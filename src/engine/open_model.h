@@ -1,0 +1,42 @@
+// Opens a model by path: a Hugging Face folder, a config.json to train from scratch, or output of `fit`: a checkpoint,
+// or a run's folder (its newest complete checkpoint).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/recipe.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/formats/safetensors.h"
+#include "models/families.h"
+#include "models/model.h"
+#include "text/tokenizers/tokenizer.h"
+
+namespace hawser::engine {
+
+struct OpenModel {
+  std::unique_ptr<models::Model> model;
+  std::optional<checkpoint::SafetensorsFolder> weights;  // nullopt: from scratch, or from the checkpoint
+  std::optional<checkpoint::Checkpoint> checkpoint;
+  std::string recipe;     // of the checkpoint's run: JSON text with every key; "" for other models
+  std::string tokenizer;  // path of a tokenizer.json; "": none
+  models::SpecialTokens special;
+  Problems skipped;  // newer checkpoints that are incomplete
+};
+
+// Reads the config and the headers of all weight files and checks them against each other; reads no tensor data. Adds
+// every problem; the result is valid only if none was added.
+OpenModel open_model(const ModelRecipe& recipe, const std::string& folder, Problems& problems);
+
+// Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer.
+OpenModel open_trained_model(const std::string& path, Problems& problems);
+
+// The tokenizer in a model's folder; null if there is none.
+std::unique_ptr<text::Tokenizer> tokenizer_of_model(const std::string& model_folder);
+
+// data.chat_template of a run's recipe (OpenModel::recipe) if it is a built-in name; otherwise "": a file name is
+// relative to a recipe that may not be on this machine.
+std::string stored_chat_template(const std::string& recipe);
+
+}  // namespace hawser::engine

@@ -1,0 +1,20 @@
+// Synchronization of ranks outside of steps: long work without timeouts, and results and errors of rank 0 shared with
+// all ranks. `world`: the run's channel, or that of the calling thread; null: single process.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "comm/mpi/world.h"
+
+namespace hawser::engine {
+
+// Runs `work` on a separate thread while the ranks keep synchronizing, and returns when all are done. However long the
+// work takes, no rank runs into a timeout, and a rank that hangs is still detected. Rethrows the error of this rank's
+// work only. Every rank calls it. The work must not communicate.
+void take_time(comm::Channel* world, const std::function<void()>& work);
+
+// Runs `work` on rank 0, for any duration; all ranks return its result or throw its Error.
+std::string on_rank_zero(comm::Channel* world, const std::function<std::string()>& work);
+
+}  // namespace hawser::engine

@@ -1,0 +1,154 @@
+#include "engine/run_state.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+
+namespace hawser::engine {
+
+std::string to_json(const RunState& state) {
+  nlohmann::ordered_json json;
+  json["step"] = state.step;
+  json["sequences"] = state.sequences;
+  json["recipe"] = io::parse_own_json<io::OrderedJson>(state.recipe);
+  json["config"] = state.config;
+  json["tokenizer"] = state.tokenizer;
+  if (!state.data.empty()) json["data"] = io::parse_own_json<io::OrderedJson>(state.data);
+  if (!state.compute.empty()) json["compute"] = state.compute;
+  json["optimizer"] = state.optimizer;
+  if (state.validation_loss) json["validation_loss"] = *state.validation_loss;
+  if (state.initial_validation_loss) json["initial_validation_loss"] = *state.initial_validation_loss;
+  if (!state.unfinished_evaluation.empty()) json["unfinished_evaluation"] = state.unfinished_evaluation;
+  if (!state.validation.empty()) json["validation"] = io::parse_own_json<io::OrderedJson>(state.validation);
+  if (!state.gemm_algorithms.empty()) json["gemm_algorithms"] = state.gemm_algorithms;
+  return json.dump();
+}
+
+RunState run_state_of(const std::string& text) {
+  const auto rejected = [](std::string why) {
+    return UserError(Problem{.what = "the checkpoint was not written by `hawser fit`", .got = std::move(why)});
+  };
+  const auto [json, error] = io::read_json<io::OrderedJson>(text);
+  if (error) throw rejected(error->kind == io::JsonError::Kind::depth ? "JSON nested too deeply" : "broken JSON");
+  try {
+    // Accepts integers in the range of a count; rejects numbers such as 1e300.
+    const auto count = [&](const char* key) {
+      const auto& value = json.at(key);
+      if (value.is_number_unsigned() && value.get<std::uint64_t>() <= std::uint64_t{1} << 60)
+        return value.get<std::int64_t>();
+      throw rejected(cat(key, " ", value.dump()));
+    };
+    const auto loss = [&](const char* key) {
+      return json.contains(key) ? std::optional(json.at(key).get<double>()) : std::nullopt;
+    };
+    return {.step = count("step"),
+            .sequences = count("sequences"),
+            .recipe = json.at("recipe").dump(),
+            .config = json.at("config"),
+            .tokenizer = json.at("tokenizer"),
+            .data = json.contains("data") ? json.at("data").dump() : "",
+            .compute = json.value("compute", ""),
+            .optimizer = json.value("optimizer", "adamw"),
+            .validation_loss = loss("validation_loss"),
+            .initial_validation_loss = loss("initial_validation_loss"),
+            .unfinished_evaluation = json.value("unfinished_evaluation", ""),
+            .validation = json.contains("validation") ? json.at("validation").dump() : "",
+            // "products" in checkpoints of version 0.1
+            .gemm_algorithms = json.value("gemm_algorithms", json.value("products", ""))};
+  } catch (const nlohmann::json::exception& wrong) {
+    throw rejected(wrong.what());
+  }
+}
+
+bool same_validation(const std::string& a, const std::string& b) {
+  const auto one = io::json_or_null(a), other = io::json_or_null(b);
+  return one.is_object() && one == other;
+}
+
+Problems computation_changes(const RunState& state, const models::ModelDescription& description, DType compute,
+                             const std::string& file) {
+  Problems out;
+  Problems unreadable;
+  const models::ModelDescription before = models::describe_config(state.config, file, unreadable);
+  out.add(unreadable);
+  const std::string changes = unreadable.empty() ? models::description_changes(before, description) : "";
+  if (!changes.empty()) {
+    out.add({.file = file,
+             .what = "the model has changed: " + changes,
+             .hint = "the config.json that the run was started with, or --set output=... for a new run"});
+  }
+  // Checkpoints of version 0.1 have the recipe's choice only; "auto" there may be either.
+  std::string was = state.compute;
+  if (was.empty()) {
+    const auto recipe = io::json_or_null(state.recipe);
+    const auto choice = recipe.is_object() ? recipe.value("/precision/compute"_json_pointer, "auto") : "auto";
+    if (choice != "auto") was = choice == "bf16" ? to_string(DType::bf16) : choice;
+  }
+  if (!was.empty() && was != to_string(compute)) {
+    out.add({.file = file,
+             .what = "the compute dtype has changed",
+             .expected = was,
+             .got = to_string(compute),
+             .at = "precision.compute",
+             .hint = cat("--set precision.compute=", was == to_string(DType::bf16) ? "bf16" : was)});
+  }
+  if (state.optimizer != RunState{}.optimizer) {
+    out.add(
+        {.file = file, .what = "the optimizer has changed", .expected = state.optimizer, .got = RunState{}.optimizer});
+  }
+  return out;
+}
+
+std::string data_order_changes(const RunState& state, const std::string& recipe) {
+  const auto saved = io::parse_own_json(state.recipe), now = io::parse_own_json(recipe);
+  std::string out;
+  for (const char* key :
+       {"/train/seed", "/data/sequence_length", "/data/pack", "/data/max_documents", "/data/long_documents"}) {
+    const nlohmann::json::json_pointer place(key);
+    if (!saved.contains(place) || saved.at(place) == now.at(place)) continue;
+    std::string name = std::string(key).substr(1);
+    std::replace(name.begin(), name.end(), '/', '.');
+    out += cat(out.empty() ? "" : ", ", name, " was ", saved.at(place).dump(), " and is ", now.at(place).dump());
+  }
+  return out;
+}
+
+std::string data_changes(const RunState& state, const std::string& data) {
+  const auto saved = io::json_or_null(state.data), now = io::json_or_null(data);
+  if (!saved.is_object() || !now.is_object() || saved == now) return "";
+  const auto size = [](const nlohmann::json& of) {
+    const auto count = [&](const char* key) {
+      const auto found = of.find(key);
+      return found != of.end() && found->is_number_integer() ? found->get<std::int64_t>() : 0;
+    };
+    return cat(count("tokens"), " tokens in ", count("documents"), " documents");
+  };
+  const std::string then = size(saved), today = size(now);
+  return "the training data have changed: " +
+         (then == today ? cat(today, " with different content") : cat(then, " before, ", today, " now"));
+}
+
+std::string tokenizer_changes(const checkpoint::Checkpoint& checkpoint, const std::vector<checkpoint::Attachment>& now,
+                              const std::string& besides) {
+  std::vector<std::string> then = checkpoint.attached();
+  if (then.empty() || now.empty()) return "";  // a checkpoint of an earlier version, or data that contain ids
+  std::string out;
+  const auto add = [&](const std::string& name, const char* what) {
+    if (name == besides) return;
+    out += cat(out.empty() ? "" : ", ", name, what);
+  };
+  for (const checkpoint::Attachment& file : now) {
+    const auto saved = std::find(then.begin(), then.end(), file.name);
+    if (saved == then.end()) {
+      add(file.name, " is new");
+      continue;
+    }
+    if (checkpoint.read_attached(file.name) != file.text) add(file.name, " has changed");
+    then.erase(saved);
+  }
+  for (const std::string& name : then) add(name, " is missing");
+  return out;
+}
+
+}  // namespace hawser::engine

@@ -1,0 +1,46 @@
+#include "engine/run_state.h"
+
+#include <gtest/gtest.h>
+
+#include "base/testing/temporary_folder.h"
+#include "checkpoint/checkpoint.h"
+
+namespace hawser::engine {
+namespace {
+
+TEST(RunState, ComesBackAsItWasWritten) {
+  const RunState state{.step = 7,
+                       .sequences = 21,
+                       .recipe = R"({"train":{"seed":3}})",
+                       .config = "{}",
+                       .tokenizer = "a/tokenizer.json",
+                       .unfinished_evaluation = R"({"step":7,"loss":2.5})",
+                       .gemm_algorithms = "cublasLt 130100 on NVIDIA H200\n1 2 3\n# 4 x 5 x 6: ours\n"};
+  const RunState back = run_state_of(to_json(state));
+  EXPECT_EQ(back.step, 7);
+  EXPECT_EQ(back.sequences, 21);
+  EXPECT_EQ(back.recipe, state.recipe);
+  EXPECT_EQ(back.unfinished_evaluation, state.unfinished_evaluation);
+  EXPECT_EQ(back.gemm_algorithms, state.gemm_algorithms);
+  EXPECT_EQ(back.data, "");
+  // A run on the CPU has no choices and omits the key, as do older checkpoints.
+  EXPECT_EQ(to_json({.recipe = "{}"}).find("gemm_algorithms"), std::string::npos);
+  EXPECT_EQ(run_state_of(to_json({.recipe = "{}"})).gemm_algorithms, "");
+  // Version 0.1 called the key "products".
+  std::string old = to_json(state);
+  old.replace(old.find("gemm_algorithms"), 15, "products");
+  EXPECT_EQ(run_state_of(old).gemm_algorithms, state.gemm_algorithms);
+}
+
+TEST(RunState, OfAnEarlierBuildIsRead) {
+  const std::string run = std::string(HAWSER_SOURCE_DIR) + "/tests/golden/runs/e0aa1b5/run";
+  const auto checkpoint = checkpoint::Checkpoint::open(run + "/checkpoints/step-00000009");
+  const RunState state = run_state_of(checkpoint.metadata());
+  EXPECT_EQ(state.step, 9);
+  EXPECT_EQ(state.sequences, 18);
+  EXPECT_TRUE(state.gemm_algorithms.starts_with("cublasLt ")) << state.gemm_algorithms;
+  EXPECT_EQ(state.gemm_algorithms, read_file(run + "/products.txt"));
+}
+
+}  // namespace
+}  // namespace hawser::engine

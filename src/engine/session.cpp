@@ -1,0 +1,213 @@
+#include "engine/session.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "device/cuda/native.h"
+#include "engine/host_copy.h"
+#include "models/weights.h"
+
+namespace hawser::engine {
+
+struct Session::PlannedStep {
+  StepConfig config;
+  plan::RankPlan plan;
+  std::unique_ptr<step::PlannedBuffers> buffers;
+  std::unique_ptr<step::ReplayDevice> replay;  // null: no replay
+  std::unique_ptr<step::Executor> executor;
+};
+
+namespace {
+
+// On a GPU a stream reserves its scratch at the first request. Request it now, outside of a step.
+void reserve_scratch(Stream& stream) {
+  if (stream.native() != nullptr) stream.native()->scratch();
+}
+
+std::vector<StepConfig> configs_of(const plan::Layout& layout, const std::vector<step::Purpose>& purposes) {
+  std::vector<StepConfig> configs;
+  for (const step::Purpose purpose : purposes) configs.push_back({purpose, layout});
+  return configs;
+}
+
+}  // namespace
+
+Session::Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
+                 const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity, SessionChecks checks)
+    : Session(model, configs_of(layout, purposes), device, mesh, capacity, checks) {}
+
+Session::Session(const models::Model& model, std::vector<StepConfig> configs, Device& device, comm::Mesh& mesh,
+                 std::optional<Bytes> capacity, SessionChecks checks)
+    : model_(model), device_(device), mesh_(mesh) {
+  std::int64_t arena_bytes = 0, state_bytes = 0;
+  const bool optimizer = std::any_of(configs.begin(), configs.end(),
+                                     [](const StepConfig& config) { return config.purpose == step::Purpose::train; });
+  for (StepConfig& config : configs) {
+    HAWSER_CHECK(config.layout.device == device_.kind(), "a layout for ", to_string(config.layout.device), " on ",
+                 to_string(device_.kind()));
+    auto planned = std::make_unique<PlannedStep>();
+    planned->config = std::move(config);
+    planned->plan =
+        plan::plan_rank(model_, planned->config.layout, planned->config.purpose, mesh_.rank().value(), optimizer);
+    plan::check_plans({&planned->plan}, {mesh_.rank().value()});
+    arena_bytes = std::max(arena_bytes, planned->plan.buffers.placement.bytes);
+    state_bytes = std::max(state_bytes, planned->plan.state_bytes);
+    for (std::string& line : plan::implementations(planned->plan)) {
+      if (std::find(notes_.begin(), notes_.end(), line) == notes_.end()) notes_.push_back(std::move(line));
+    }
+    planned_steps_.push_back(std::move(planned));
+  }
+  scratch_bytes_ = plan::scratch_bytes(device_.kind());
+  const std::int64_t needed = arena_bytes + state_bytes + scratch_bytes_;
+  if (const DeviceMemory memory = device_.memory(); !capacity && memory.total > 0) {
+    capacity = Bytes(memory.total - memory.used);
+  }
+  if (capacity && Bytes(needed) > *capacity) {
+    throw Error(ExitCode::does_not_fit,
+                cat("a rank needs ", format_bytes(Bytes(needed)), " and may use ", format_bytes(*capacity)));
+  }
+  state_ = std::make_unique<step::ModelState>(model_, plan::state_options(layout(), mesh_.shard().index(), optimizer),
+                                              device_);
+  HAWSER_CHECK(state_->bytes() == state_bytes, "the kinds of steps need states of different sizes");
+  arena_ = Arena(device_, arena_bytes);
+  register_memory();
+  stream_ = device_.make_stream("session");
+  if (!checks.replay) {
+    streams_ = step::make_streams(device_);
+    reserve_scratch(*streams_[static_cast<std::size_t>(program::StreamId::compute)]);
+  }
+  for (auto& planned : planned_steps_) {
+    planned->buffers = std::make_unique<step::PlannedBuffers>(planned->plan.buffers, arena_.data(), device_.kind());
+    step::ExecutorSetup setup =
+        plan::executor_setup(planned->config.layout, model_, planned->plan.program, mesh_, planned->config.purpose);
+    setup.device = &device_;
+    setup.streams = checks.replay ? nullptr : &streams_;
+    if (checks.replay) {
+      planned->replay =
+          std::make_unique<step::ReplayDevice>(device_, step::ReplaySetup{.trace = &planned->plan.trace,
+                                                                          .buffers = &planned->plan.buffers,
+                                                                          .arena = arena_.data(),
+                                                                          .state = state_->data(),
+                                                                          .guard = checks.guard});
+      setup.device = planned->replay.get();
+    }
+    setup.state = state_.get();
+    setup.buffers = planned->buffers.get();
+    planned->executor = std::make_unique<step::Executor>(std::move(setup));
+    if (checks.replay) reserve_scratch(planned->executor->compute_stream());
+  }
+}
+
+Session::~Session() {
+  // A stream's destructor waits for its work, which may use memory of the planned steps: destroy the streams first.
+  for (auto& stream : streams_) stream.reset();
+  for (auto& planned : planned_steps_) planned->executor.reset();
+  for (std::byte* region : registered_) mesh_.unregister_memory(region);
+}
+
+void Session::register_memory() {
+  for (const auto& [data, bytes] :
+       {std::pair{state_->data(), state_->bytes()}, std::pair{arena_.data(), arena_.bytes()}}) {
+    const std::string line = mesh_.register_memory(data, bytes);
+    registered_.push_back(data);
+    if (!line.empty()) notes_.push_back(line);
+  }
+}
+
+std::size_t Session::find(step::Purpose purpose) const {
+  for (std::size_t i = 0; i < planned_steps_.size(); ++i) {
+    if (planned_steps_[i]->config.purpose == purpose) return i;
+  }
+  HAWSER_CHECK(false, "this session was not made for that kind of step");
+}
+
+const plan::Layout& Session::layout() const {
+  return planned_steps_.front()->config.layout;
+}
+
+const plan::RankPlan& Session::plan(step::Purpose purpose) const {
+  return planned_steps_[find(purpose)]->plan;
+}
+
+std::int64_t Session::planned_bytes() const {
+  return state_->bytes() + arena_.bytes() + scratch_bytes_;
+}
+
+step::Executor& Session::executor(step::Purpose purpose) {
+  return *planned_step(purpose).executor;
+}
+
+void Session::initialise(std::uint64_t seed) {
+  for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) {
+    const step::UnitState& unit = state_->unit(u);
+    models::initialise_flat(model_, u, seed, unit.begin, unit.count, *stream_, unit.weights);
+  }
+  parameters_changed();
+}
+
+void Session::load(checkpoint::SafetensorsFolder& folder) {
+  std::optional<PinnedStagingBuffer> staging;
+  if (device_.kind() != DeviceKind::cpu) staging.emplace(device_, *stream_);
+  for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) {
+    const step::UnitState& unit = state_->unit(u);
+    if (!staging) {
+      models::load_flat(model_, u, folder, unit.begin, unit.count, unit.weights);
+      continue;
+    }
+    constexpr std::int64_t kElement = size_of(DType::f32);
+    staging->send(unit.weights, [&](std::byte* piece, std::int64_t begin, std::int64_t count) {
+      models::load_flat(model_, u, folder, unit.begin + begin / kElement, count / kElement,
+                        TensorView(piece, DType::f32, {count / kElement}, DeviceKind::cpu));
+    });
+  }
+  parameters_changed();
+}
+
+void Session::parameters_changed() {
+  for (int u = 0; u < static_cast<int>(model_.units().size()); ++u) state_->refresh_compute(u, *stream_);
+  stream_->synchronize();
+}
+
+bool Session::owns_states() const {
+  return mesh_.replicate().index() == 0;
+}
+
+step::StepOutput Session::enqueue(step::Purpose purpose, const step::StepInput& input) {
+  return enqueue(find(purpose), input);
+}
+
+step::StepOutput Session::enqueue(std::size_t index, const step::StepInput& input) {
+  if (running_ && *running_ != index) planned_steps_[*running_]->executor->synchronize();
+  running_ = index;
+  PlannedStep& runs = *planned_steps_[index];
+  if (runs.replay) runs.replay->begin_step();
+  step::StepOutput output = runs.executor->enqueue(input);
+  if (runs.replay) runs.replay->end_step();
+  return output;
+}
+
+void Session::hold_updates(const std::vector<Event>& until) {
+  PlannedStep& training = planned_step(step::Purpose::train);
+  if (training.replay) training.replay->allow_waits(until);
+  training.executor->hold_updates(until);
+}
+
+void Session::synchronize() {
+  for (auto& planned : planned_steps_) planned->executor->synchronize();
+}
+
+void Session::wait(const Event& end) {
+  constexpr double kLook = 0.2;  // seconds
+  while (!host_wait_for(end, kLook)) check();
+  check();
+}
+
+void Session::check() {
+  for (auto& planned : planned_steps_) planned->executor->check();
+}
+
+void Session::set_on_instruction(std::function<void(const program::Instruction&)> on_instruction) {
+  for (auto& planned : planned_steps_) planned->executor->set_on_instruction(on_instruction);
+}
+
+}  // namespace hawser::engine

@@ -1,0 +1,128 @@
+// `Session`: a model on a device, distributed over ranks: its state, its arena, and one plan and executor for each
+// `StepConfig`.
+//
+//   Session session(model, layout, device, mesh, {step::Purpose::train, step::Purpose::loss});
+//   session.initialise(seed);                       // or load(folder), or load(session, checkpoint, ...)
+//   step::StepOutput output = session.enqueue(step::Purpose::train, input);
+//
+// The constructor plans all steps, then reserves state and arena once. Nothing is allocated inside a step.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/formats/safetensors.h"
+#include "models/model.h"
+#include "plan/plan.h"
+#include "step/executor.h"
+#include "step/replay.h"
+
+namespace hawser::engine {
+
+// Checks of running steps; enabled in builds with AddressSanitizer.
+struct SessionChecks {
+  bool replay = step::kAddressSanitizer;  // compares every trace item with the plan
+  // Poisons arena bytes outside of live buffers; needs `replay` and the CPU.
+  bool guard = step::kAddressSanitizer;
+};
+
+// A kind of step (`purpose`) and the layout that it is planned for. A session may have several with the same purpose
+// and different sizes, such as the shape buckets of generation.
+struct StepConfig {
+  step::Purpose purpose = step::Purpose::train;
+  plan::Layout layout;
+};
+
+class Session {
+ public:
+  // `capacity`: maximum bytes of planned_bytes(); the constructor throws Error(does_not_fit) before it reserves memory
+  // if more are needed. nullopt: the free memory that the device's driver reports; without such a driver (cpu, meta)
+  // the session is not checked. `model`, `device` and `mesh` must outlive the session. plan::state_options must be
+  // equal for the layouts of all `configs`: they share one state, and one arena of the size of the largest.
+  // Collective: every rank of the mesh calls it with the same configs. If it throws, it may throw on this rank
+  // only; whoever called it must then end the other ranks.
+  Session(const models::Model& model, std::vector<StepConfig> configs, Device& device, comm::Mesh& mesh,
+          std::optional<Bytes> capacity = std::nullopt, SessionChecks checks = {});
+  // The same with one StepConfig of this layout for each purpose.
+  Session(const models::Model& model, const plan::Layout& layout, Device& device, comm::Mesh& mesh,
+          const std::vector<step::Purpose>& purposes, std::optional<Bytes> capacity = std::nullopt,
+          SessionChecks checks = {});
+  ~Session();
+
+  const models::Model& model() const { return model_; }
+  const plan::Layout& layout() const;  // of the first StepConfig
+  comm::Mesh& mesh() { return mesh_; }
+  Device& device() { return device_; }
+  Stream& stream() { return *stream_; }  // for work outside steps
+  // Of the first StepConfig with this purpose. Here and below, InternalError if there is none.
+  const plan::RankPlan& plan(step::Purpose purpose) const;
+  step::ModelState& state() { return *state_; }
+  const Arena& arena() const { return arena_; }
+  std::int64_t arena_bytes() const { return arena_.bytes(); }
+  // State, arena, and the compute stream's scratch buffer: all device memory of the session.
+  std::int64_t planned_bytes() const;
+
+  // Notes for the user: plan::implementations of all steps, and why collectives cannot use registered memory
+  // (comm::Mesh::register_memory). The same on every rank.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  // Writes initial values to the parameters of this rank's shard. Does not change the moments, which the constructor
+  // sets to zero.
+  void initialise(std::uint64_t seed);
+  // Loads the parameters of this rank's shard. `folder` must have passed models::check_weights.
+  void load(checkpoint::SafetensorsFolder& folder);
+  // Rounds the float32 parameters into their copies in the compute dtype; blocks the host. initialise() and load() do
+  // it themselves: call it after writing parameters in another way, such as from a checkpoint.
+  void parameters_changed();
+
+  // True on the ranks of the first replica. All replicas hold the same state; this one saves it (engine/host_copy.h).
+  bool owns_states() const;
+
+  // Enqueues a step of the first StepConfig with this purpose. The host waits in two cases only: until the third step
+  // before this one has ended (step/executor.h); and, if the step before has another StepConfig, until all steps so far
+  // have ended, because all share one arena.
+  step::StepOutput enqueue(step::Purpose purpose, const step::StepInput& input);
+  // The same for the StepConfig with this index in the constructor's `configs`.
+  step::StepOutput enqueue(std::size_t index, const step::StepInput& input);
+  // Of the first StepConfig with this purpose.
+  step::Executor& executor(step::Purpose purpose);
+  // In the next training step, the device updates unit u after the event until[u] (train/snapshot.h).
+  void hold_updates(const std::vector<Event>& until);
+  // Blocks the host until all steps have ended. Rethrows an error of any stream.
+  void synchronize();
+  // Blocks the host until `end`, the end event of a step (step::StepOutput), is reached; then rethrows an error of any
+  // stream. On the CPU it polls the streams meanwhile: after an error, `end` may never be reached, because the step may
+  // wait for ranks that wait for this one. On cuda, the time limit of the collectives ends such a run.
+  void wait(const Event& end);
+  // Rethrows an error of any stream so far. Does not block.
+  void check();
+
+  // Called on the host before each instruction is enqueued; used to name the phase in timeout messages.
+  void set_on_instruction(std::function<void(const program::Instruction&)> on_instruction);
+
+ private:
+  struct PlannedStep;
+  std::size_t find(step::Purpose purpose) const;  // index of the first StepConfig with this purpose
+  PlannedStep& planned_step(step::Purpose purpose) { return *planned_steps_[find(purpose)]; }
+  // Registers with the comm backend the memory that collectives use: the state, which all-gathers of weights read, and
+  // the arena, for all other operands.
+  void register_memory();
+
+  const models::Model& model_;
+  Device& device_;
+  comm::Mesh& mesh_;
+  std::unique_ptr<step::ModelState> state_;
+  Arena arena_;
+  std::vector<std::byte*> registered_;
+  std::vector<std::string> notes_;
+  std::int64_t scratch_bytes_ = 0;
+  std::optional<std::size_t> running_;  // index of the StepConfig of the last enqueued step
+  std::unique_ptr<Stream> stream_;
+  step::Streams streams_;  // shared by all executors; empty with replay: each executor then has its own
+  // Last member, so that in-flight steps end before the memory they write is freed. In the order of `configs`.
+  std::vector<std::unique_ptr<PlannedStep>> planned_steps_;
+};
+
+}  // namespace hawser::engine

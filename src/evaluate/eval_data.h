@@ -1,0 +1,38 @@
+// Data of an evaluation: a JSONL or text file, or a token file, loaded as one batch.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "base/recipe.h"
+#include "batches/batch_loader.h"
+#include "prepare/token_file.h"
+#include "text/tokenizers/tokenizer.h"
+
+namespace hawser::evaluate {
+
+struct EvalDataRequest {
+  std::string data;           // prefix, .bin or .idx of a token file; any other name is text (prepare/sources.h)
+  std::string bigram;         // token file for the bigram model, named in the same way; "": none
+  std::string tokenizer;      // a tokenizer.json; "": none
+  std::string chat_template;  // name or file, for lines with messages; "": the tokenizer's
+  std::int64_t vocabulary = 0;
+  // Of a token file. true: one running text; false: separate documents, as with `pack: documents`.
+  bool across_documents = false;
+  std::int64_t max_documents = 1;                       // per sequence, if documents are separate
+  LongDocuments long_documents = LongDocuments::split;  // of a token file, if documents are separate
+};
+
+struct EvalData {
+  std::shared_ptr<const batches::BatchLoader> loader;
+  std::shared_ptr<const prepare::TokenFile> tokens, bigram;  // null: `data` is no token file; no bigram model requested
+  std::unique_ptr<text::Tokenizer> tokenizer;                // of `tokens`; null: none
+  std::string note;                                          // on documents longer than a sequence; "": none are
+};
+
+// Opens this rank's part of the data. Adds every problem; the result is valid only if none was added.
+EvalData open_eval_data(const EvalDataRequest& request, const batches::BatchShape& shape,
+                        const batches::BatchLayout& layout, Problems& problems);
+
+}  // namespace hawser::evaluate

@@ -1,0 +1,204 @@
+#include "evaluate/evaluate.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "engine/evaluate_loss.h"
+#include "engine/feed.h"
+#include "engine/gemm_algorithms.h"
+#include "engine/load_state.h"
+#include "engine/rank_sync.h"
+#include "engine/run_state.h"
+#include "evaluate/baseline.h"
+#include "evaluate/eval_data.h"
+#include "io/json.h"
+#include "models/weights.h"
+#include "plan/forecast.h"
+
+namespace hawser::evaluate {
+
+namespace {
+
+// Fills settings that the user did not give from the recipe of the checkpoint's run.
+void lay_under(const std::string& json, EvaluateRequest& request, EvalDataRequest& data) {
+  const auto stored = io::json_or_null(json);
+  if (!stored.is_object()) return;
+  const auto number = [&](const char* key) {
+    const auto value = stored.value(nlohmann::json::json_pointer(key), nlohmann::json());
+    return value.is_number_integer() ? value.get<std::int64_t>() : 0;
+  };
+  if (request.sequence_length == 0) request.sequence_length = number("/data/sequence_length");
+  request.recipe.data.max_documents = number("/data/max_documents");
+  const auto word = [&](const char* key) { return stored.value(nlohmann::json::json_pointer(key), nlohmann::json()); };
+  if (data.chat_template.empty()) data.chat_template = engine::stored_chat_template(json);
+  if (word("/data/pack") == "chunks") data.across_documents = true;
+  if (word("/data/long_documents") == "truncate") data.long_documents = LongDocuments::truncate;
+  if (word("/data/long_documents") == "drop") data.long_documents = LongDocuments::drop;
+  if (!request.recipe.places.contains("precision.compute") && word("/precision/compute") == "bf16") {
+    request.recipe.precision.compute = ComputePrecision::bf16;
+  }
+}
+
+void check_finite(double loss, const std::string& model) {
+  if (std::isfinite(loss)) return;
+  throw UserError(Problem{.file = model, .what = "the loss is not finite; check the weights"});
+}
+
+// The stored choices of the checkpoint's run, so that the result equals the run's own evaluation.
+engine::StoredChoices stored_choices(const engine::OpenModel& open) {
+  if (!open.checkpoint) return {};
+  return {engine::run_state_of(open.checkpoint->metadata()).gemm_algorithms, open.checkpoint->folder()};
+}
+
+}  // namespace
+
+std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int rank, int ranks, Problems& problems) {
+  const std::size_t before = problems.size();
+  EvaluateRequest request = asked;
+  EvalDataRequest data{.data = request.data,
+                       .bigram = request.bigram,
+                       .chat_template = request.recipe.data.chat_template,
+                       .across_documents = request.across_documents};
+  OpenEvaluation input{.folder = request.model,
+                       .threads = request.threads,
+                       .device = request.device,
+                       .gradient_norms = request.gradient_norms};
+  input.open = engine::open_trained_model(request.model, problems);
+  lay_under(input.open.recipe, request, data);
+  input.across_documents = data.across_documents;
+  if (request.sequence_length == 0) {
+    problems.add({.what = "eval: --sequence-length is missing", .hint = "hawser eval --help"});
+    return std::nullopt;
+  }
+  data.tokenizer = input.open.tokenizer;
+  data.vocabulary = input.open.model ? input.open.model->vocabulary() : 0;
+  Recipe& recipe = input.recipe;
+  recipe = request.recipe;
+  recipe.data.sequence_length = request.sequence_length;
+  recipe.data.pack = Packing::documents;
+  recipe.train.micro_batch_size = 1;
+  recipe.train.global_batch_size = 1;
+  data.max_documents = batches::max_documents_of(recipe.data);
+  const auto take = [&input](EvalData&& opened) {
+    input.loader = std::move(opened.loader);
+    input.tokens = std::move(opened.tokens);
+    input.bigram = std::move(opened.bigram);
+    input.tokenizer = std::move(opened.tokenizer);
+    input.note = std::move(opened.note);
+  };
+  if (problems.size() != before) {  // the data are checked in any case
+    Recipe one_rank = recipe;
+    one_rank.parallel = {};
+    open_eval_data(data, batches::batch_shape(one_rank), {}, problems);
+    return std::nullopt;
+  }
+  plan::Layout& layout = input.layout;
+  layout =
+      plan::make_layout(recipe, *input.open.model, ranks, plan::compute_dtype(recipe.precision, request.device.kind),
+                        request.threads, request.device.kind);
+  const comm::MeshPlace place = comm::place_of(rank, layout.mesh);
+  const batches::BatchLayout part{.data_rank = place.shard + layout.mesh.shard * place.replicate,
+                                  .data_ranks = layout.data_ranks(),
+                                  .context_rank = place.context,
+                                  .context_ranks = layout.mesh.context};
+  take(open_eval_data(data, layout.batch, part, problems));
+  if (problems.size() != before) return std::nullopt;
+  // Bytes and the bigram model count all tokens, so the loss must be of all of them, too.
+  input.all_text = input.tokens && !input.tokens->has_labels() && data.long_documents == LongDocuments::split;
+  if (input.bigram && !input.all_text) {
+    problems.add({.file = request.data,
+                  .what = "a bigram model has no loss to compare with: not all tokens of this file are predicted",
+                  .at = "--bigram",
+                  .hint = "data without labels, of a run with data.long_documents: split"});
+    return std::nullopt;
+  }
+  layout.batch = input.loader->shape();
+  plan::set_bounds(layout);
+  layout.micro_batches = static_cast<int>(input.loader->micro_batches());
+  if (input.loader->step_targets(0) == 0) {
+    problems.add({.file = request.data,
+                  .what = "no token to predict",
+                  .expected = "a sequence of two tokens or more, and labels that are not all -100",
+                  .hint = request.sequence_length < 2 ? "--sequence-length 2 or more" : ""});
+    return std::nullopt;
+  }
+  plan::Machine machine = plan::this_machine();
+  machine.ranks = request.ranks_here;
+  plan::check_capacity(recipe, *input.open.model, layout,
+                       request.gradient_norms ? step::Purpose::gradient_norms : step::Purpose::loss,
+                       "a shorter --sequence-length, or more --ranks", machine, plan::target_of(request.device.kind));
+  return input;
+}
+
+Evaluation evaluate(const EvaluateRequest& request, comm::World* world,
+                    const std::function<void(engine::Session&)>& after) {
+  Problems problems;
+  auto input = open_evaluation(request, world != nullptr ? world->rank().value() : 0,
+                               world != nullptr ? world->size() : 1, problems);
+  problems.throw_if_any();
+  return evaluate(*input, world, after);
+}
+
+Evaluation evaluate(OpenEvaluation& input, comm::World* world, const std::function<void(engine::Session&)>& after) {
+  const plan::Layout& layout = input.layout;
+  if (input.open.checkpoint) {  // while the run continues, ranks may find different ones
+    const std::string mine = input.open.checkpoint->folder();
+    const std::string first = engine::on_rank_zero(world, [&] { return mine; });
+    if (first != mine) {
+      throw UserError({.file = mine, .what = "ranks found different checkpoints", .hint = "the path of one of them"});
+    }
+  }
+  const batches::BatchLoader& loader = *input.loader;
+  const step::Purpose purpose = input.gradient_norms ? step::Purpose::gradient_norms : step::Purpose::loss;
+  const std::unique_ptr<Device> device = engine::make_device(input.device, input.threads);
+  const std::unique_ptr<comm::Mesh> mesh =
+      engine::make_mesh(world, layout.mesh, input.recipe.run.collective_timeout_s, *device);
+  Evaluation result;
+  const auto note = [&](const std::string& line) { result.notes.push_back(line); };
+  // Measuring algorithms takes as long as some micro-batches.
+  constexpr std::int64_t kWorthMeasuring = 16;
+  engine::choose_gemm_algorithms(*input.open.model, layout, *device, world,
+                                 {.measure = !layout.deterministic && loader.micro_batches() >= kWorthMeasuring,
+                                  .purpose = purpose,
+                                  .stored = [&] { return stored_choices(input.open); }},
+                                 note);
+  engine::Session session(*input.open.model, layout, *device, *mesh, {purpose}, input.recipe.memory.capacity);
+  load_weights(session, input.open);
+  for (const std::string& line : session.notes()) note(line);
+  if (input.tokens && input.bigram) {
+    result.bigram_loss =
+        bigram_loss(*input.bigram, *input.tokens, input.open.model->vocabulary(), input.across_documents);
+  }
+  if (!input.gradient_norms) {
+    const auto [sum, tokens] = engine::evaluate_loss(session, loader, 1);
+    result.tokens = tokens;
+    result.loss = sum / static_cast<double>(tokens);
+    check_finite(result.loss, input.folder);
+    for (const std::string& line : engine::slow_gemms(session.stream())) note(line);
+    if (const std::int64_t bytes =
+            input.all_text && input.tokenizer ? text_bytes(*input.tokens, *input.tokenizer, input.across_documents) : 0)
+      result.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(bytes);
+    if (after) after(session);
+    return result;
+  }
+  result.tokens = loader.step_targets(0);
+  step::StepInput step;
+  step.scalars.inverse_targets = 1.0f / static_cast<float>(result.tokens);
+  for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
+    step.batches.push_back(engine::to_host_batch(loader.load(0, m), loader.shape()));
+  }
+  const step::StepOutput output = session.enqueue(purpose, step);
+  session.synchronize();
+  result.loss = output.result->loss_sum / static_cast<double>(result.tokens);
+  check_finite(result.loss, input.folder);
+  for (const std::string& line : engine::slow_gemms(session.stream())) note(line);
+  const auto tensors = models::hf_tensors(*input.open.model);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    result.gradient_norms.emplace_back(tensors[i].name, (*output.parameter_norms)[i]);
+  }
+  if (after) after(session);
+  return result;
+}
+
+}  // namespace hawser::evaluate

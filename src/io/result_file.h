@@ -1,0 +1,63 @@
+// `ResultFile`: an output file named by the user (`--output`, `--trace`, `--svg`), replaced atomically.
+//
+//   write_result("step.svg", svg);
+//
+//   ResultFile file("answers.jsonl");
+//   while (...) file.write(line);
+//   file.commit();
+//
+// Symbolic links are followed. For a regular file or a new one, the bytes go to a temporary file in the same folder,
+// which is synced and renamed over the target on commit, with the target's permissions. Until then, and after a
+// failure, the old file is unchanged. Of two concurrent writers the last to commit wins. Anything else (a device, a
+// pipe, a descriptor such as /dev/fd/3) is appended to directly, like a shell's `>>`; opening a pipe blocks until it
+// has a reader.
+//
+// Every failure is a UserError with the path as the user typed it and the system's reason.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace hawser::io {
+
+// Target of the bytes written to a path.
+struct ResultPlace {
+  std::string path;       // links resolved
+  bool straight = false;  // not a regular file: written directly
+};
+ResultPlace find_result_place(const std::string& path);
+
+class ResultFile {
+ public:
+  // What drop_unfinished_result does with an uncommitted file when a signal ends the process.
+  enum class Unfinished { removed, kept_as_part };
+
+  explicit ResultFile(std::string path, Unfinished unfinished = Unfinished::removed);
+  ~ResultFile();  // removes the temporary file unless commit() or keep_part() was called
+  ResultFile(const ResultFile&) = delete;
+  ResultFile& operator=(const ResultFile&) = delete;
+
+  // Writes all of it with write(2); unbuffered.
+  void write(std::string_view text);
+  void commit();
+  // Keeps what was written so far as PATH.part and returns that name; if written directly, returns the path.
+  std::string keep_part();
+  bool straight() const { return place_.straight; }
+
+ private:
+  [[noreturn]] void fail(int error) const;
+  void finish(const std::string& name);
+
+  std::string path_;  // as the user typed it
+  ResultPlace place_;
+  std::string temporary_;  // "" if there is none any more
+  int descriptor_ = -1;
+};
+
+void write_result(const std::string& path, std::string_view text);
+
+// For a signal handler that ends the process: removes the temporary file of the ResultFile that was opened first, or
+// renames it to PATH.part if it is kept_as_part and not empty. Async-signal-safe.
+void drop_unfinished_result() noexcept;
+
+}  // namespace hawser::io

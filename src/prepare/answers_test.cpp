@@ -1,0 +1,229 @@
+#include "prepare/answers.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/testing/temporary_folder.h"
+#include "prepare/token_file.h"
+#include "text/chat/from_json.h"
+
+namespace hawser::prepare {
+namespace {
+
+namespace fs = std::filesystem;
+using Ids = std::vector<std::int32_t>;
+using Json = nlohmann::ordered_json;
+
+const fs::path kRoot = HAWSER_SOURCE_DIR;
+
+std::shared_ptr<const text::chat::ChatTemplate> named(const std::string& name) {
+  Problems problems;
+  auto found = text::chat::open_chat_template(name, "", "", "", problems);
+  EXPECT_TRUE(found) << problems.lines();
+  return found;
+}
+
+// The labeled tokens of a line, as text, separated by "|"; "//" between answers.
+class Learned {
+ public:
+  Learned(const std::string& tokenizer, const std::string& name)
+      : tokenizer_(text::load_tokenizer((kRoot / tokenizer).string())), encoder_(*tokenizer_, named(name), {}) {}
+
+  std::string operator()(const std::string& text) const {
+    Problems problems;
+    auto line = parse_line(text, {.file = "f", .number = 7}, problems);
+    if (!line || !encoder_.encode(*line, {.file = "f", .number = 7}, problems)) return problems.lines();
+    EXPECT_EQ(line->ids.size(), line->labels.size());
+    std::string out;
+    for (std::size_t i = 0; i < line->ids.size(); ++i) {
+      EXPECT_TRUE(line->labels[i] == line->ids[i] || line->labels[i] == kIgnoredLabel);
+      if (line->labels[i] == kIgnoredLabel) continue;
+      if (i > 0 && line->labels[i - 1] == kIgnoredLabel && !out.empty()) out += "//";
+      out += tokenizer_->decode(std::span(&line->ids[i], 1)) + "|";
+    }
+    return out;
+  }
+
+ private:
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  AnswerEncoder encoder_;
+};
+
+const std::string kQuickstart = "recipes/quickstart-tokenizer/tokenizer.json";
+const std::string kTwoTurns =
+    R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"},
+                     {"role": "user", "content": "d"}, {"role": "assistant", "content": "e"}]})";
+
+TEST(Answers, LeaveOutMessagesWithoutWeight) {
+  const Learned learned(kQuickstart, "chatml");
+  const std::string user = R"({"role": "user", "content": "a"})";
+  const auto line = [&](const std::string& first, const std::string& second) {
+    return R"({"messages": [)" + user + R"(, {"role": "assistant", "content": "bc")" + first + "}, " + user +
+           R"(, {"role": "gpt", "content": "e")" + second + "}]}";
+  };
+  const std::string both = learned(line("", ""));
+  EXPECT_NE(both.find("//"), std::string::npos);
+  const std::string last = learned(line(R"(, "weight": 0)", R"(, "weight": 1)"));
+  EXPECT_EQ("//" + last, both.substr(both.find("//")));
+  EXPECT_EQ(learned(line("", R"(, "train": false)")), both.substr(0, both.find("//")));
+  EXPECT_EQ(learned(line(R"(, "weight": 0)", R"(, "weight": 0)")),
+            "f: no target tokens: no assistant turn with a weight at line 7");
+}
+
+TEST(Answers, RejectRolesThatTheTemplateDoesNotName) {
+  const Learned learned(kQuickstart, "chatml");
+  const auto line = [](const std::string& role) {
+    return R"({"conversations": [{"from": ")" + role +
+           R"(", "value": "a"}, {"from": "gpt", "value": "b"}, {"from": "human", "value": "c"}]})";
+  };
+  EXPECT_EQ(
+      learned(line("narrator")),
+      "f: unknown role (expected system, user (human), assistant (gpt, bot, model, chatbot), tool, or a role that "
+      "the chat template names, got narrator) at line 7");
+  EXPECT_EQ(learned(line("function_call")).substr(0, 15), "f: unknown role");
+  EXPECT_EQ(learned(line("tool")).find("unknown role"), std::string::npos);
+  const auto tokenizer = text::load_tokenizer((kRoot / kQuickstart).string());
+  const auto own = std::make_shared<const text::chat::ChatTemplate>(
+      "{% for m in messages %}{% if m.role == 'narrator' %}({{ m.content }}){% else %}{{ m.content }}{% endif %}{% "
+      "endfor %}",
+      std::map<std::string, std::string>{}, "own.jinja");
+  Problems problems;
+  auto read = parse_line(line("narrator"), {.file = "f"}, problems);
+  EXPECT_TRUE(AnswerEncoder(*tokenizer, own, {}).encode(*read, {.file = "f"}, problems)) << problems.lines();
+}
+
+TEST(Answers, EqualTransformersMasks) {
+  const Json golden = Json::parse(std::ifstream(kRoot / "tests/golden/chat/expected.json"));
+  int checked = 0;
+  for (const auto& [tokenizer, name, file] :
+       {std::tuple("llama3", "llama-3", "inputs/tokenizers/llama3/tokenizer.json"),
+        std::tuple("smollm2", "chatml", "inputs/smollm2/tokenizer.json")}) {
+    if (!fs::exists(kRoot / file)) continue;
+    const auto opened = text::load_tokenizer((kRoot / file).string());
+    const AnswerEncoder encoder(*opened, named(name), {});
+    const Json& expected = golden["answers"][tokenizer];
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      Line line{.chat = text::chat::Conversation{text::chat::from_json(golden["plain"][i]["messages"]), {}}};
+      Problems problems;
+      ASSERT_TRUE(encoder.encode(line, {}, problems)) << problems.lines();
+      const Ids ids = expected[i]["ids"];
+      const std::vector<int> answers = expected[i]["answers"];
+      Ids labels;
+      for (std::size_t t = 0; t < ids.size(); ++t) labels.push_back(answers[t] ? ids[t] : kIgnoredLabel);
+      EXPECT_EQ(line.ids, ids) << tokenizer << " " << i;
+      EXPECT_EQ(line.labels, labels) << tokenizer << " " << i;
+      ++checked;
+    }
+  }
+  EXPECT_GT(checked, 0) << "run scripts/fetch-inputs to download the tokenizers";
+}
+
+TEST(Answers, IncludeTheEndOfTurnToken) {
+  ASSERT_TRUE(fs::exists(kRoot / "inputs/smollm2/tokenizer.json")) << "run scripts/fetch-inputs to download it";
+  const Learned smollm2("inputs/smollm2/tokenizer.json", "chatml");
+  EXPECT_EQ(smollm2(kTwoTurns), "bc|<|im_end|>|//e|<|im_end|>|");
+  EXPECT_EQ(smollm2(R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]})"),
+            "<|im_end|>|");
+  // With `prompt` and `completion`, only the completion is labeled.
+  EXPECT_EQ(smollm2(R"({"prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+                                   {"role": "user", "content": "c"}], "completion": [{"role": "assistant", "content": "d"}]})"),
+            "d|<|im_end|>|");
+  // Text of the template after the generation prompt is part of the answer.
+  const Learned qwen("inputs/smollm2/tokenizer.json", "qwen-3");
+  const std::string thoughts = qwen(kTwoTurns);
+  EXPECT_TRUE(thoughts.starts_with("bc|<|im_end|>|//<|")) << thoughts;
+  EXPECT_TRUE(thoughts.ends_with("e|<|im_end|>|")) << thoughts;
+  EXPECT_NE(thoughts.find("think"), std::string::npos) << thoughts;
+}
+
+TEST(Answers, EndWithTheTemplatesEosTextWithoutSpecialTokens) {
+  // The quickstart's tokenizer has none of these as special tokens.
+  const Learned llama2(kQuickstart, "llama-2"), chatml(kQuickstart, "chatml");
+  const auto joined = [](std::string text) {
+    std::erase(text, '|');
+    return text;
+  };
+  EXPECT_EQ(joined(llama2(kTwoTurns)), " bc </s>// e </s>");
+  EXPECT_EQ(joined(chatml(kTwoTurns)), "bc//e") << "chatml has no end-of-text token";
+}
+
+TEST(Answers, OfAPromptAreTheCompletionAndTheEndOfText) {
+  const Learned quickstart(kQuickstart, "chatml");
+  const auto tokenizer = text::load_tokenizer((kRoot / kQuickstart).string());
+  const Ids eos{*tokenizer->eos()};
+  const std::string end = tokenizer->decode(eos);
+  std::string learned = quickstart(R"({"prompt": "Question: what?\nAnswer:", "completion": " the whale"})");
+  std::erase(learned, '|');
+  std::string plain_end = end;
+  std::erase(plain_end, '|');
+  EXPECT_EQ(learned, " the whale" + plain_end);
+  // A token across the boundary is labeled.
+  learned = quickstart(R"({"prompt": "Answer: ", "completion": "the"})");
+  std::erase(learned, '|');
+  EXPECT_EQ(learned, " the" + plain_end);
+}
+
+// TextFrame is found without encoding a text: this tokenizer has tokens for "b" and "c" only.
+TEST(Answers, NeedNoEncodableProbeText) {
+  const auto ids_of = [](const std::string& post_processor, const std::string& text) {
+    const std::string path = (fs::path(::testing::TempDir()) / "two-letters.json").string();
+    std::ofstream(path) << R"({"post_processor":)" << post_processor
+                        << R"(,"added_tokens":[{"id":2,"content":"</s>","special":true}],)"
+                        << R"("model":{"type":"BPE","vocab":{"b":0,"c":1},"merges":[]}})";
+    const auto tokenizer = text::load_tokenizer(path);
+    Ids none;
+    tokenizer->encode("a", none, false);
+    EXPECT_TRUE(none.empty());
+    const AnswerEncoder encoder(*tokenizer, named("chatml"), {});
+    Problems problems;
+    auto line = parse_line(text, {.file = "f", .number = 7}, problems);
+    EXPECT_TRUE(line && encoder.encode(*line, {.file = "f", .number = 7}, problems)) << problems.lines();
+    return line->ids;
+  };
+  const std::string framed =
+      R"({"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"</s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],
+          "pair":[],"special_tokens":{"</s>":{"id":"</s>","ids":[2],"tokens":["</s>"]}}})";
+  const std::string prompt = R"({"prompt": "b", "completion": "cac"})";
+  EXPECT_EQ(ids_of("null", prompt), (Ids{0, 1, 1, 2}));
+  EXPECT_EQ(ids_of(framed, prompt), (Ids{2, 0, 1, 1, 2}));
+  EXPECT_EQ(ids_of("null", R"({"messages": [{"role": "assistant", "content": "bc"}]})").back(), 1);
+}
+
+TEST(Answers, RejectMessagesThatTheTemplateLeavesOut) {
+  const TemporaryFolder folder;
+  const std::string file =
+      folder.write("t.jinja", "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}");
+  const Learned leaves(kQuickstart, file);
+  EXPECT_EQ(
+      leaves(R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"},
+                                    {"role": "assistant", "content": "b"}]})"),
+      "f: the chat template does not write messages[0] (system) at line 7; try conversations without it, or another "
+      "data.chat_template");
+  EXPECT_EQ(leaves(R"({"messages": [{"role": "system", "content": " "}, {"role": "user", "content": "a"},
+                                    {"role": "assistant", "content": "b"}]})")
+                .find("does not write"),
+            std::string::npos)
+      << "there is nothing to write";
+}
+
+TEST(Answers, RejectBadConversations) {
+  const Learned mistral(kQuickstart, "mistral-v3");
+  EXPECT_EQ(mistral(R"({"messages": [{"role": "assistant", "content": "a"}]})"),
+            "f: chat template mistral-v3, line 8: after an optional system message, user and assistant must "
+            "alternate, the user first at line 7");
+  EXPECT_EQ(mistral(R"({"messages": [{"role": "user", "content": "a"}]})"),
+            "f: no target tokens: the rendered conversation has no assistant turn at line 7");
+  const auto tokenizer = text::load_tokenizer((kRoot / kQuickstart).string());
+  const AnswerEncoder none(*tokenizer, nullptr, {});
+  Problems problems;
+  auto line = parse_line(kTwoTurns, {.file = "f"}, problems);
+  EXPECT_FALSE(none.encode(*line, {.file = "f"}, problems));
+  EXPECT_EQ(problems.lines(),
+            "f: messages need a chat template at line 1; try data.chat_template: chatml, or another name");
+}
+
+}  // namespace
+}  // namespace hawser::prepare

@@ -1,0 +1,208 @@
+#include "prepare/conversation_line.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/ascii.h"
+#include "text/chat/from_json.h"
+
+namespace hawser::prepare {
+namespace {
+
+using Json = ConversationReader::Json;
+
+constexpr std::array kUserNames = {"human", "prompter"};
+constexpr std::array kAssistantNames = {"gpt", "bot", "model", "chatbot", "chatgpt", "ai", "bing", "bard"};
+
+const Json* find(const Json& object, std::string_view key) {
+  const auto found = object.find(std::string(key));
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+// The role of templates for the names that data sets use; other roles as they are.
+std::string role_of(const std::string& name) {
+  const std::string lower = lower_case(name);
+  if (std::ranges::find(kUserNames, lower) != kUserNames.end()) return "user";
+  if (std::ranges::find(kAssistantNames, lower) != kAssistantNames.end()) return "assistant";
+  const bool usual = lower == "user" || lower == "assistant" || lower == "system" || lower == "tool";
+  return usual ? lower : name;
+}
+
+text::chat::Value message(const std::string& role, const std::string& content) {
+  text::chat::Dict dict;
+  dict.set("role", role);
+  dict.set("content", content);
+  return dict;
+}
+
+}  // namespace
+
+std::optional<Line> ConversationReader::messages(const Json& line, const std::string& key) {
+  Line out;
+  text::chat::List messages;
+  std::string style;
+  if (!append(line.at(key), key, style, out, messages)) return std::nullopt;
+  return complete(line, std::move(out), std::move(messages));
+}
+
+std::optional<Line> ConversationReader::completion(const Json& line) {
+  const Json* found = find(line, "completion");
+  if (!found) return reject("prompt without completion", "both", "prompt", "");
+  const Json& prompt = line.at("prompt");
+  if (prompt.is_string() && found->is_string()) {
+    Line out{.prompt = prompt.get<std::string>(), .completion = found->get<std::string>()};
+    if (out.completion->empty()) return reject("empty completion", "text", "", "completion");
+    return out;
+  }
+  if (!prompt.is_array() || !found->is_array()) {
+    return reject("wrong type", "two texts, or two lists of messages",
+                  cat(prompt.type_name(), " and ", found->type_name()), "prompt, completion");
+  }
+  Line out{.asked = prompt.size()};
+  text::chat::List messages;
+  std::string style;
+  if (!append(prompt, "prompt", style, out, messages) || !append(*found, "completion", style, out, messages)) {
+    return std::nullopt;
+  }
+  return complete(line, std::move(out), std::move(messages));
+}
+
+std::optional<Line> ConversationReader::single_turn(const Json& line, std::string_view question,
+                                                    std::string_view answer) {
+  for (const std::string_view key : {question, answer}) {
+    const Json& text = line.at(std::string(key));
+    if (!text.is_string()) return reject("wrong type", "a string", text.type_name(), std::string(key));
+    const bool blank = text.get_ref<const std::string&>().find_first_not_of(" \t\r\n") == std::string::npos;
+    if (blank) return reject(key == answer ? "empty completion" : "empty question", "text", "", std::string(key));
+  }
+  if (const Json* history = find(line, "history"); history && !history->empty()) {
+    return reject("earlier turns in history are not read", "messages with all turns", "", "history");
+  }
+  const auto input = optional_text(line, "input"), context = optional_text(line, "context");
+  if (!input || !context) return std::nullopt;
+  if (!input->empty() && (!context->empty() || question != "instruction")) {
+    return reject("input has no place in this line", "instruction with either input or context", "", "input");
+  }
+  if (!context->empty() && question != "instruction") {
+    return reject("context has no place in this line", "instruction and context, or messages with both", "", "context");
+  }
+  std::string asked = line.at(std::string(question)).get<std::string>();
+  if (const std::string& more = input->empty() ? *context : *input; !more.empty()) asked += "\n\n" + more;
+  return complete(line, {}, {message("user", asked), message("assistant", line.at(std::string(answer)))});
+}
+
+bool ConversationReader::append(const Json& list, const std::string& key, std::string& style, Line& out,
+                                text::chat::List& messages) {
+  const auto reject = [&](std::string what, std::string expected, std::string got, const std::string& at,
+                          std::string hint = "") {
+    this->reject(std::move(what), std::move(expected), std::move(got), at, std::move(hint));
+    return false;
+  };
+  if (!list.is_array() || list.empty()) {
+    return reject("wrong type", "a list of messages", list.is_array() ? "an empty list" : list.type_name(), key,
+                  list.is_string() ? ".jsonl with lists, not their text" : "");
+  }
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Json& from = list[i];
+    const std::string place = cat(key, "[", i, "]");
+    if (!from.is_object()) {
+      return reject("wrong type", "a message: {\"role\": ..., \"content\": ...}", from.type_name(), place);
+    }
+    const Json *role = find(from, "role"), *sender = find(from, "from");
+    if (role && sender) return reject("message with role and from", "one of the two", "both", place);
+    const std::string kind = sender ? "from" : "role";
+    if (style.empty()) style = kind;
+    if ((role || sender) && kind != style) {
+      return reject("messages of two kinds", style == "from" ? "from and value in all" : "role and content in all",
+                    kind, place);
+    }
+    const Json* name = sender ? sender : role;
+    if (!name || !name->is_string()) {
+      return reject("message without a role", "user, assistant, system or another role",
+                    !name ? "none" : name->type_name(), place + "." + kind);
+    }
+    const std::string text_key = sender ? "value" : "content";
+    const auto content = from.find(text_key);
+    if (content == from.end() && (sender || !from.contains("tool_calls"))) {
+      return reject("message without content", "text", "none", cat(place, ".", text_key));
+    }
+    if (content != from.end() && !content->is_string() && (sender || (!content->is_null() && !content->is_array()))) {
+      return reject("wrong type", "text", content->type_name(), cat(place, ".", text_key));
+    }
+    text::chat::Dict dict;
+    for (const auto& [part, value] : from.items()) {
+      dict.items.emplace_back(!sender           ? part
+                              : part == "from"  ? "role"
+                              : part == "value" ? "content"
+                                                : part,
+                              text::chat::from_json(value, 2));
+    }
+    const std::string known = role_of(name->get<std::string>());
+    dict.set("role", known);
+    if (!append_weight(from, known, place, out)) return false;
+    messages.push_back(std::move(dict));
+  }
+  return true;
+}
+
+// `weight` as in OpenAI's format, `train` as in axolotl's.
+bool ConversationReader::append_weight(const Json& message, const std::string& role, const std::string& place,
+                                       Line& out) {
+  bool trained = true, given = false;
+  for (const char* key : {"weight", "train"}) {
+    const Json* value = find(message, key);
+    if (!value) continue;
+    const bool number = value->is_number() && (value->get<double>() == 0.0 || value->get<double>() == 1.0);
+    if (!number && !value->is_boolean()) {
+      reject("weight of a message", "0 or 1, or true or false",
+             value->is_structured() ? value->type_name() : value->dump(), cat(place, ".", key));
+      return false;
+    }
+    given = true;
+    trained = trained && (number ? value->get<double>() != 0.0 : value->get<bool>());
+  }
+  if (given && trained && role != "assistant") {
+    reject("only the assistant's messages are trained", "0 or false, or no weight", "", place);
+    return false;
+  }
+  out.not_trained.push_back(given && !trained);
+  return true;
+}
+
+std::optional<Line> ConversationReader::complete(const Json& line, Line out, text::chat::List messages) {
+  const auto system = optional_text(line, "system"), prompt = optional_text(line, "system_prompt");
+  if (!system || !prompt) return std::nullopt;
+  if (!system->empty() || !prompt->empty()) {
+    const auto is_system = [](const text::chat::Value& value) {
+      const text::chat::Value* role = value.dict().find("role");
+      return role && role->is_text() && role->text().bytes == "system";
+    };
+    if ((!system->empty() && !prompt->empty()) || std::ranges::any_of(messages, is_system)) {
+      return reject("system message given twice", "once", "", system->empty() ? "system_prompt" : "system");
+    }
+    messages.insert(messages.begin(), message("system", system->empty() ? *prompt : *system));
+    if (out.asked > 0) ++out.asked;
+    if (!out.not_trained.empty()) out.not_trained.insert(out.not_trained.begin(), false);
+  }
+  out.chat = text::chat::Conversation{std::move(messages), {}};
+  const Json* tools = find(line, "tools");
+  if (!tools || (tools->is_string() && tools->get_ref<const std::string&>().empty())) return out;
+  if (!tools->is_array()) return reject("wrong type", "a list of tools", tools->type_name(), "tools");
+  out.chat->tools = text::chat::from_json(*tools);
+  return out;
+}
+
+std::optional<std::string> ConversationReader::optional_text(const Json& line, std::string_view key) {
+  const Json* value = find(line, key);
+  if (!value) return "";
+  if (value->is_string()) return value->get<std::string>();
+  return reject("wrong type", "a string", value->type_name(), std::string(key));
+}
+
+std::nullopt_t ConversationReader::reject(std::string what, std::string expected, std::string got,
+                                          const std::string& key, std::string hint) {
+  problems_.add(place_.problem(std::move(what), std::move(expected), std::move(got), key, std::move(hint)));
+  return std::nullopt;
+}
+
+}  // namespace hawser::prepare

@@ -1,0 +1,243 @@
+#include "prepare/prepare.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "base/error.h"
+#include "base/paths.h"
+#include "base/text.h"
+#include "prepare/preparer.h"
+#include "prepare/token_file.h"
+
+namespace hawser::prepare {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Preparing replaces the token files in `output`: they must not be sources.
+void expect_not_replaced(const std::vector<Source>& sources, const char* key, const std::string& output,
+                         Problems& problems) {
+  for (const Source& source : sources) {
+    if (source.kind != SourceKind::tokens) continue;
+    for (const char* name : {"train", "valid"}) {
+      std::error_code absent;
+      if (!fs::equivalent(source.path + ".idx", fs::path(output) / cat(name, ".idx"), absent)) continue;
+      problems.add({.file = source.path + ".idx",
+                    .what = "the prepared data would replace this source",
+                    .at = key,
+                    .hint = "another data.prepared, or another output"});
+    }
+  }
+}
+
+PrepareJob check(const PrepareOptions& options, Problems& problems) {
+  PrepareJob job;
+  if (options.train.empty()) problems.add({.what = "no training data", .at = "data.train"});
+  if (!(options.validation_fraction >= 0.0 && options.validation_fraction < 1.0)) {
+    problems.add({.what = "bad fraction",
+                  .expected = "0 or more, below 1",
+                  .got = cat(options.validation_fraction),
+                  .at = "data.validation_fraction"});
+  }
+  job.from.train = find_sources(options.train, options.folder, "data.train", problems);
+  job.from.validation = find_sources(options.validation, options.folder, "data.validation", problems);
+  if (problems.empty() && !token_files(options).in_place) {
+    expect_not_replaced(job.from.train, "data.train", options.output, problems);
+    expect_not_replaced(job.from.validation, "data.validation", options.output, problems);
+  }
+  const auto is_text = [](const Source& source) { return source.kind != SourceKind::tokens; };
+  const bool text = std::ranges::any_of(job.from.train, is_text) || std::ranges::any_of(job.from.validation, is_text);
+  // Ids need no tokenizer. If there are no training sources, the tokenizer is loaded only to report its problems.
+  const bool wanted = text || job.from.train.empty();
+  if (!options.tokenizer.empty() && wanted) {
+    try {
+      job.tokenizer = text::load_tokenizer(resolve_path(options.tokenizer, options.folder));
+    } catch (const UserError& error) {
+      problems.add_lines(error.what());
+    }
+  }
+  // Problems of the tokenizer's own template matter only for conversations.
+  job.chat_template =
+      text::chat::open_chat_template(options.chat_template, options.tokenizer, options.folder, "data.chat_template",
+                                     options.chat_template.empty() ? job.without_template : problems);
+  job.from.chat_template = job.chat_template ? job.chat_template->fingerprint() : 0;
+  job.from.tokenizer = job.tokenizer ? job.tokenizer->fingerprint() : 0;
+  job.from.vocab_size = options.vocab_size;
+  job.from.deduplicate = options.deduplicate;
+  // Validation files override the fraction; a change of the unused fraction must not make token files stale.
+  job.from.validation_fraction = options.validation.empty() ? options.validation_fraction : 0.0;
+  job.from.seed = job.from.validation_fraction > 0.0 ? options.seed : 0;
+  if (job.tokenizer && options.vocab_size > 0 && job.tokenizer->vocab_size() > options.vocab_size) {
+    problems.add({.file = options.tokenizer,
+                  .what = "the tokenizer's vocabulary is larger than the model's",
+                  .expected = cat("at most ", options.vocab_size),
+                  .got = cat(job.tokenizer->vocab_size()),
+                  .at = "data.tokenizer"});
+  }
+  return job;
+}
+
+PrepareJob checked(const PrepareOptions& options) {
+  Problems problems;
+  PrepareJob job = check(options, problems);
+  problems.throw_if_any();
+  return job;
+}
+
+// Token files that are used in place: only their ids are checked.
+Prepared check_in_place(const TokenFiles& files, const PrepareOptions& options) {
+  Prepared prepared;
+  Problems problems;
+  const auto look_at = [&](const std::string& prefix, const char* key, PreparedCounts& counts) {
+    if (prefix.empty()) return;
+    try {
+      const TokenFile file(prefix);
+      file.check_ids(options.vocab_size);
+      counts = {file.documents(), file.sequences(), file.tokens()};
+      if (file.tokens() == 0) problems.add({.file = prefix + ".bin", .what = "no tokens in any document", .at = key});
+    } catch (const UserError& error) {
+      problems.add_lines(error.what());
+    }
+  };
+  look_at(files.train, "data.train", prepared.train);
+  look_at(files.validation, "data.validation", prepared.validation);
+  problems.throw_if_any();
+  return prepared;
+}
+
+}  // namespace
+
+PrepareOptions prepare_options(const Recipe& recipe) {
+  PrepareOptions options{.train = recipe.data.train,
+                         .validation = recipe.data.validation,
+                         .folder = recipe.folder,
+                         .tokenizer = recipe.data.tokenizer,
+                         .output = recipe.data.prepared,
+                         .validation_fraction = recipe.data.validation_fraction,
+                         .seed = recipe.train.seed,
+                         .chat_template = recipe.data.chat_template,
+                         .deduplicate = recipe.data.deduplicate,
+                         .threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()))};
+  if (options.tokenizer.empty()) {
+    // The model's folder; without a tokenizer there, lines must have ids.
+    const fs::path beside =
+        recipe.model.path.empty() ? fs::path(recipe.model.config).parent_path() : fs::path(recipe.model.path);
+    const std::string file = resolve_path((beside / "tokenizer.json").string(), recipe.folder);
+    std::error_code ignored;
+    if (fs::exists(file, ignored)) options.tokenizer = file;
+  }
+  options.own_folder = options.output.empty();
+  options.output = options.own_folder ? resolve_path((fs::path(recipe.output) / "data").string(), recipe.folder)
+                                      : resolve_path(options.output, recipe.folder);
+  return options;
+}
+
+TokenFiles token_files(const PrepareOptions& options) {
+  Problems ignored;
+  const auto train = find_sources(options.train, options.folder, "", ignored);
+  const auto validation = find_sources(options.validation, options.folder, "", ignored);
+  const auto one = [](const std::vector<Source>& sources) {
+    return sources.size() == 1 && sources[0].kind == SourceKind::tokens;
+  };
+  const bool held_out = options.validation.empty() && options.validation_fraction > 0.0;
+  if (ignored.empty() && one(train) && !held_out && (options.validation.empty() || one(validation))) {
+    return {.train = train[0].path, .validation = validation.empty() ? "" : validation[0].path, .in_place = true};
+  }
+  const fs::path folder(options.output);
+  return {.train = (folder / "train").string(), .validation = (folder / "valid").string()};
+}
+
+void check_sources(const PrepareOptions& options, Problems& problems) {
+  check(options, problems);
+}
+
+std::vector<std::string> source_notes(const PrepareOptions& options) {
+  std::vector<std::string> patterns = options.train;
+  patterns.insert(patterns.end(), options.validation.begin(), options.validation.end());
+  std::vector<std::string> notes = unread_in_folders(patterns, options.folder);
+  // Adds a note about the paths, if there are any.
+  const auto add = [&](const std::set<std::string>& paths, const char* what) {
+    if (paths.empty()) return;
+    notes.push_back(cat(plural(static_cast<std::int64_t>(paths.size()), "file"), paths.size() == 1 ? " is " : " are ",
+                        what, " (", *paths.begin(), paths.size() > 1 ? ", ..." : "", ")"));
+  };
+  const auto paths_of = [&](const std::vector<std::string>& of) {
+    Problems ignored;
+    std::set<std::string> paths;
+    for (const Source& source : find_sources(of, options.folder, "", ignored))
+      paths.insert(source.kind == SourceKind::tokens ? source.path : without_links(source.path));
+    return paths;
+  };
+  std::set<std::string> seen, repeated, both;
+  for (const std::string& pattern : options.train) {
+    for (const std::string& path : paths_of({pattern})) {
+      if (!seen.insert(path).second) repeated.insert(path);
+    }
+  }
+  for (const std::string& path : paths_of(options.validation)) {
+    if (seen.contains(path)) both.insert(path);
+  }
+  add(repeated, "named more than once in data.train and read once");
+  add(both, "in data.train and in data.validation: the validation loss is of text that the model is trained on");
+  return notes;
+}
+
+Prepared prepare(const PrepareOptions& options) {
+  const PrepareJob job = checked(options);
+  if (const TokenFiles files = token_files(options); files.in_place) return check_in_place(files, options);
+  return Preparer(options, job).run();
+}
+
+bool is_prepared(const PrepareOptions& options) {
+  return !prepared_manifest(options).empty();
+}
+
+std::string prepared_manifest(const PrepareOptions& options) {
+  if (token_files(options).in_place) return "";
+  const fs::path folder(options.output);
+  std::string text = manifest_text((folder / "prepared.json").string());
+  const auto made_from = parse_manifest(text);
+  if (!made_from) return "";
+  try {
+    if (*made_from != checked(options).from) return "";
+    const TokenFile train((folder / "train").string());
+    if (made_from->validation_fraction > 0.0 || !made_from->validation.empty()) TokenFile((folder / "valid").string());
+    return text;
+  } catch (const UserError&) {
+    return "";
+  }
+}
+
+void expect_still_prepared(const PrepareOptions& options, const std::string& manifest) {
+  if (manifest.empty() || manifest_text((fs::path(options.output) / "prepared.json").string()) == manifest) return;
+  throw UserError(Problem{.file = options.output,
+                          .what = "another run or prepare has replaced the token files during the start",
+                          .hint = "a data.prepared for each recipe, or the same command again"});
+}
+
+std::optional<Problem> prepared_folder(const std::string& folder) {
+  std::error_code ignored;
+  const auto has = [&](const char* name) { return fs::is_regular_file(fs::path(folder) / name, ignored); };
+  const bool manifest = has("prepared.json"), tokens = has("train.idx");
+  const std::string show = cat("hawser inspect data ", (fs::path(folder) / "train.bin").string());
+  Problem problem{.file = folder, .hint = "hawser prepare RECIPE"};
+  if (manifest && tokens) {
+    problem.what = "a folder of prepared data";
+    problem.hint = show;
+  } else if (manifest) {
+    problem.what = "prepared data without its token files";
+  } else if (tokens) {
+    problem.what = "looks like prepared data without its prepared.json";
+    problem.hint = cat("hawser prepare RECIPE to rebuild it, or ", show);
+  } else if (has("unfinished/state.json")) {
+    problem.what = "unfinished prepared data";
+    problem.hint = "hawser prepare RECIPE to resume it";
+  } else {
+    return std::nullopt;
+  }
+  return problem;
+}
+
+}  // namespace hawser::prepare

@@ -1,0 +1,107 @@
+// `prepare`: converts text to token files, for `hawser prepare`, and for `fit` if they are missing or stale.
+//
+// Writes OUTPUT/train.{bin,idx}, OUTPUT/valid.{bin,idx} if anything is held out, and last OUTPUT/prepared.json, which
+// records the sources and options. Documents keep the order of the sources for any number of threads. A text gets the
+// tokens that the tokenizer adds (begin of text) and then the end-of-text token; lines of ids are not changed.
+//
+// Token files are sources too. A single one is read in place (token_files). Several, or one from which a fraction is
+// held out, or one together with text, are joined in OUTPUT with unchanged ids.
+//
+// Memory is bounded: a window of blocks (1 MiB of lines or text) is in flight, for sources of any size.
+//
+// An interrupted or killed prepare resumes: OUTPUT/unfinished has the data so far and a state file that is rewritten
+// every few seconds. The token files are bitwise equal in any case and for any number of threads. No file gets its
+// final name before all of it is on disk.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/recipe.h"
+
+namespace hawser::prepare {
+
+struct PrepareProgress {
+  bool counting = false;  // counting documents for validation_fraction, before reading them
+  std::int64_t bytes_done = 0, bytes_total = 0;
+  std::int64_t bytes_before = 0;  // part of bytes_done that an earlier, unfinished prepare did
+  std::int64_t documents = 0, tokens = 0;
+};
+
+struct PrepareOptions {
+  std::vector<std::string> train;       // patterns, see sources.h
+  std::vector<std::string> validation;  // held-out files; empty: validation_fraction of the documents of `train`
+  std::string folder;                   // base of relative patterns
+  std::string tokenizer;                // a tokenizer.json or its folder; "": lines must have ids
+  std::string output;                   // folder of the token files
+  double validation_fraction = 0.0;
+  std::uint64_t seed = 0;
+  std::int64_t vocab_size = 0;  // of the model: upper bound of ids in lines; 0: the tokenizer's
+  std::string chat_template;    // a name or a file; "": the tokenizer's; see chat/chat_template.h
+  bool deduplicate = false;     // omit documents with the same content as an earlier one
+  int threads = 1;
+  std::chrono::milliseconds save_every{5000};            // interval between writes of the state file
+  std::int64_t block_bytes = 0;                          // 0: 1 MiB; smaller in tests
+  std::function<void(const PrepareProgress&)> progress;  // on the calling thread, at most about 5 times a second
+  std::function<bool()> stop;  // polled on the calling thread after each block; true: Error(interrupted), to be resumed
+  bool own_folder = false;     // `output` is a run's OUTPUT/data: files of others there are moved to earlier-N
+};
+
+// Counts of one of the two token files.
+struct PreparedCounts {
+  std::int64_t documents = 0, sequences = 0, tokens = 0;
+};
+
+struct Prepared {
+  PreparedCounts train, validation;
+  std::int64_t source_bytes = 0;  // size of the source files, compressed
+  bool compressed = false;        // at least one source is
+  std::int64_t duplicates = 0;    // documents omitted
+  bool resumed = false;
+  std::string set_aside;  // folder of files of others that were in the way, in a run's own folder; "": none
+};
+
+// Options from a recipe's data section, with defaults: the tokenizer in the model's folder, token files in OUTPUT/data.
+PrepareOptions prepare_options(const Recipe& recipe);
+
+// Prefixes of the token files that a run reads: those in `output`, or the user's own in place, if one of them is all of
+// the training data and one or none is all of the validation data. The file of `validation` may not exist.
+struct TokenFiles {
+  std::string train, validation;  // validation "": none is held out
+  bool in_place = false;
+};
+TokenFiles token_files(const PrepareOptions& options);
+
+// Adds the problems that can be found without reading the sources: patterns without files, a tokenizer that cannot be
+// read or does not fit the model. Writes nothing.
+void check_sources(const PrepareOptions& options, Problems& problems);
+
+// Lines about what a user may not expect of the sources: unread_in_folders, files named more than once in data.train,
+// and files that are both training and validation data.
+std::vector<std::string> source_notes(const PrepareOptions& options);
+
+// UserError with all problems of all files; no token file is then written. Files in place are only checked: every id is
+// read.
+Prepared prepare(const PrepareOptions& options);
+
+// Whether the token files in options.output were made from the same sources (path, size, modification time), tokenizer
+// and options. Also false if anything is missing or cannot be read, and for files in place.
+bool is_prepared(const PrepareOptions& options);
+
+// prepared.json of options.output if is_prepared, else "".
+std::string prepared_manifest(const PrepareOptions& options);
+
+// UserError if another prepare has replaced the token files in options.output since prepared_manifest returned
+// `manifest`. A prepare removes prepared.json before it replaces them: call this after opening them. Accepts "".
+void expect_still_prepared(const PrepareOptions& options, const std::string& manifest);
+
+// The problem to report if a path that should be something else is a folder of prepared data, including unfinished data
+// and data without its prepared.json; nullopt for any other folder.
+std::optional<Problem> prepared_folder(const std::string& folder);
+
+}  // namespace hawser::prepare

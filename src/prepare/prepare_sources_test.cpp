@@ -1,0 +1,392 @@
+// Prepare with archives, long texts, duplicates and token files, interrupted at any point.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <thread>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "prepare/prepare.h"
+#include "prepare/sources.h"
+#include "prepare/testing/archives.h"
+#include "prepare/testing/prepare_rejection.h"
+#include "prepare/token_file.h"
+
+namespace hawser::prepare {
+namespace {
+
+namespace fs = std::filesystem;
+using Ids = std::vector<std::int32_t>;
+
+class PrepareSources : public testing::Test {
+ protected:
+  PrepareOptions options(std::vector<std::string> train, const std::string& output = "out") {
+    return {.train = std::move(train),
+            .folder = folder_.path(""),
+            .tokenizer = HAWSER_SOURCE_DIR "/recipes/quickstart-tokenizer/tokenizer.json",
+            .output = folder_.path(output),
+            .seed = 3,
+            .threads = 2,
+            .block_bytes = 2000};
+  }
+  std::string rejection(const PrepareOptions& with) { return rejection_of(with, folder_); }
+  // Contents of all files but prepared.json, which has paths and modification times.
+  std::map<std::string, std::string> files(const std::string& output) {
+    std::map<std::string, std::string> found;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_.path(output))) {
+      if (entry.path().filename() != "prepared.json") found[entry.path().filename()] = read_file(entry.path());
+    }
+    return found;
+  }
+  std::vector<Ids> documents(const std::string& prefix) {
+    const TokenFile file(folder_.path(prefix));
+    std::vector<Ids> out;
+    for (std::int64_t i = 0; i < file.documents(); ++i) {
+      const std::int64_t begin = file.begin(file.first_sequence(i)), end = file.begin(file.first_sequence(i + 1));
+      file.read(begin, out.emplace_back(end - begin));
+    }
+    return out;
+  }
+  static std::string text(int words, std::uint64_t seed) {
+    const RandomStream random(seed, "text");
+    std::string out;
+    for (int i = 0; i < words; ++i) out += "word" + std::to_string(random.below(5000, i)) + (i % 11 == 10 ? "\n" : " ");
+    return out;
+  }
+  std::string lines(int count, std::uint64_t seed) {
+    std::string out;
+    for (int i = 0; i < count; ++i) {
+      std::string line = text(5 + i % 40, seed * 1000 + static_cast<std::uint64_t>(i));
+      std::replace(line.begin(), line.end(), '\n', ' ');
+      out += i % 5 == 4 ? "{\"input_ids\": [" + std::to_string(i % 7) + ",2,3], \"labels\": [-100,2,-100]}\n"
+                        : "{\"text\": \"" + line + "\"}\n";
+    }
+    return out;
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(PrepareSources, ArchivesAndFoldersEqualTheirPlainText) {
+  fs::create_directories(folder_.path("plain/deep"));
+  fs::create_directories(folder_.path("packed/deep"));
+  folder_.write("plain/a.jsonl", lines(300, 1));
+  folder_.write("plain/deep/b.txt", text(4000, 2));
+  folder_.write("plain/deep/c.jsonl", lines(200, 3));
+  folder_.write("packed/a.jsonl.gz", gzip(lines(300, 1)));
+  folder_.write("packed/deep/b.txt.zst", zstd(text(4000, 2)));
+  folder_.write("packed/deep/c.jsonl.zst", zstd(lines(200, 3)));
+  PrepareOptions plain = options({"plain"}, "one"), packed = options({"packed"}, "two");
+  for (PrepareOptions* with : {&plain, &packed}) with->validation_fraction = 0.1;
+  std::int64_t done = 0, total = 0;
+  packed.progress = [&](const PrepareProgress& progress) {
+    EXPECT_LE(progress.bytes_done, progress.bytes_total);
+    done = progress.bytes_done, total = progress.bytes_total;
+  };
+  const Prepared as_they_are = prepare(plain);
+  EXPECT_EQ(as_they_are.train.documents, 451);
+  EXPECT_FALSE(as_they_are.compressed);
+  EXPECT_TRUE(prepare(packed).compressed);
+  EXPECT_EQ(done, total);
+  EXPECT_TRUE(files("one") == files("two"));
+  EXPECT_EQ(files("one").size(), 6u) << "train and valid, each with .bin, .idx and .labels.bin";
+}
+
+// Links to folders are followed, but not back to a folder on the way.
+TEST_F(PrepareSources, FollowsLinksToFolders) {
+  folder_.write("other/b.jsonl", lines(7, 2));
+  folder_.write("mine/a.jsonl", lines(5, 1));
+  fs::create_directory_symlink(folder_.path("other"), folder_.path("mine/linked"));
+  fs::create_directory_symlink(folder_.path("mine"), folder_.path("other/back"));
+  fs::create_directory_symlink("nowhere", folder_.path("mine/broken"));
+  Problems problems;
+  std::vector<std::string> paths;
+  for (const Source& source : find_sources({"mine"}, folder_.path(), "data.train", problems)) {
+    paths.push_back(source.path);
+  }
+  EXPECT_TRUE(problems.empty()) << problems.lines();
+  EXPECT_EQ(paths, (std::vector<std::string>{folder_.path("mine/a.jsonl"), folder_.path("mine/linked/b.jsonl")}));
+}
+
+// A signal during `fit`'s preparation.
+TEST_F(PrepareSources, StopsAndContinues) {
+  folder_.write("a.jsonl", lines(400, 1));
+  prepare(options({"a.jsonl"}, "whole"));
+  PrepareOptions with = options({"a.jsonl"});
+  for (const int blocks : {1, 3, 9}) {
+    int polls = 0;
+    with.stop = [&] { return ++polls > blocks; };
+    try {
+      prepare(with);
+      FAIL() << "not stopped";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::interrupted);
+      EXPECT_EQ(polls, blocks + 1);
+    }
+    EXPECT_FALSE(is_prepared(with));
+  }
+  with.stop = nullptr;
+  EXPECT_TRUE(prepare(with).resumed);
+  EXPECT_TRUE(files("out") == files("whole"));
+}
+
+// Two recipes with one data.prepared: a reader that opens the files while another prepare replaces them notices.
+TEST_F(PrepareSources, AReaderNoticesThatTheTokenFilesWereReplaced) {
+  folder_.write("a.jsonl", lines(20, 1));
+  folder_.write("b.jsonl", lines(30, 2));
+  const PrepareOptions a = options({"a.jsonl"}), b = options({"b.jsonl"});
+  EXPECT_EQ(prepared_manifest(a), "");
+  prepare(a);
+  const std::string manifest = prepared_manifest(a);
+  ASSERT_NE(manifest, "");
+  EXPECT_NO_THROW(expect_still_prepared(a, manifest));
+  EXPECT_NO_THROW(expect_still_prepared(a, ""));
+  prepare(b);
+  EXPECT_EQ(prepared_manifest(a), "");
+  EXPECT_THROW(expect_still_prepared(a, manifest), UserError);
+  fs::remove(folder_.path("out/prepared.json"));  // as while a prepare replaces them
+  EXPECT_THROW(expect_still_prepared(a, manifest), UserError);
+}
+
+// By prefix, by any of its files, or by a glob that matches all of them.
+TEST_F(PrepareSources, ATokenFileIsFoundByAnyOfItsFiles) {
+  folder_.write("a.jsonl", lines(50, 1));
+  prepare(options({"a.jsonl"}, "one"));
+  for (const char* name : {"one/train", "one/train.bin", "one/train.idx", "one/train.labels.bin", "one/train.*"}) {
+    Problems problems;
+    const auto found = find_sources({name}, folder_.path(), "data.train", problems);
+    EXPECT_TRUE(problems.empty()) << problems.lines();
+    ASSERT_EQ(found.size(), 1u) << name;
+    EXPECT_EQ(found[0].path, folder_.path("one/train")) << name;
+  }
+}
+
+TEST_F(PrepareSources, ReportsCorruptArchivesWithTheirPlace) {
+  const std::string whole = gzip(lines(5000, 1));
+  folder_.write("short.jsonl.gz", whole.substr(0, 20000));
+  folder_.write("line.jsonl.zst", zstd("{\"text\": \"fine\"}\n\n{\"text\": 5}\n"));
+  folder_.write("named.txt.gz", "plain text");
+  folder_.write("named.jsonl", gzip("{}"));
+  folder_.write("empty.txt.gz", gzip(""));
+  EXPECT_EQ(rejection(options({"short.jsonl.gz", "line.jsonl.zst"})),
+            "short.jsonl.gz: gzip archive cut short at byte 20000\n"
+            "line.jsonl.zst: wrong type (expected a string, got number) at line 3, text");
+  EXPECT_EQ(rejection(options({"named.txt.gz", "named.jsonl", "empty.txt.gz"})),
+            "named.txt.gz: not a gzip archive; try a file extension that matches the contents\n"
+            "named.jsonl: compressed file without the matching extension (expected text) at data.train[1]; try mv "
+            "named.jsonl "
+            "named.jsonl.gz\nempty.txt.gz: empty file at data.train[2]");
+  EXPECT_EQ(files("out").size(), 0u) << "leaves no files of rejected sources";
+}
+
+TEST_F(PrepareSources, ALongTextIsOneDocumentWithTheIdsOfTheFullText) {
+  folder_.write("a.txt", text(30000, 1));
+  PrepareOptions parts = options({"a.txt"}, "parts"), whole = options({"a.txt"}, "whole");
+  whole.block_bytes = 1 << 30;
+  EXPECT_EQ(prepare(parts).train.sequences, 1);
+  prepare(whole);
+  EXPECT_TRUE(files("parts") == files("whole"));
+}
+
+TEST_F(PrepareSources, LeavesOutDuplicates) {
+  folder_.write("a.jsonl",
+                "{\"text\": \"one\"}\n{\"text\": \"two\"}\n{\"text\": \"one\", \"source\": \"elsewhere\"}\n"
+                "{\"input_ids\": [5, 6]}\n{\"input_ids\": [5, 6], \"labels\": [-100, 6]}\n{\"input_ids\": [5, 6]}\n");
+  folder_.write("b.txt", "two");
+  const std::string book = text(3000, 5);  // several parts
+  folder_.write("book.txt", book);
+  folder_.write("copy.txt.gz", gzip(book));
+  folder_.write("other.txt", book + "and on");
+  folder_.write("v.jsonl", "{\"text\": \"held out\"}\n{\"text\": \"one\"}\n");
+  PrepareOptions with = options({"a.jsonl", "b.txt", "book.txt", "copy.txt.gz", "other.txt"});
+  with.validation = {"v.jsonl"};
+  EXPECT_EQ(prepare(with).train.documents, 10);
+  const auto all = documents("out/train");
+  with.deduplicate = true;
+  EXPECT_FALSE(is_prepared(with)) << "the option changes the token files";
+  const Prepared prepared = prepare(with);
+  EXPECT_EQ(prepared.duplicates, 5);
+  EXPECT_EQ(documents("out/train"), (std::vector<Ids>{all[0], all[1], all[3], all[4], all[7], all[9]}));
+  EXPECT_EQ(prepared.validation.documents, 1) << "duplicates of training documents are omitted from validation";
+  // Documents of token files are deduplicated too.
+  fs::rename(folder_.path("out"), folder_.path("first"));
+  PrepareOptions joined = options({"first/train", "a.jsonl"});
+  joined.deduplicate = true;
+  EXPECT_EQ(prepare(joined).duplicates, 4) << "ids are compared with ids only, not with text";
+}
+
+TEST_F(PrepareSources, ResumesAfterSigkill) {
+  folder_.write("a.jsonl.gz", gzip(lines(1500, 1)));
+  folder_.write("b.txt", text(40000, 2));
+  folder_.write("c.jsonl", lines(1500, 3) + lines(700, 1));
+  folder_.write("d.txt", text(9000, 4));
+  prepare(options({"d.txt", "c.jsonl"}, "tokens"));
+  for (const bool deduplicate : {false, true}) {
+    const auto with_output = [&](const std::string& output) {
+      PrepareOptions with = options({"a.jsonl.gz", "tokens/train", "b.txt", "c.jsonl", "d.txt"}, output);
+      with.validation_fraction = 0.2;
+      with.deduplicate = deduplicate;
+      with.save_every = std::chrono::milliseconds(20);
+      with.block_bytes = 10000;
+      return with;
+    };
+    const PrepareOptions expected = with_output(deduplicate ? "expected2" : "expected");
+    const auto began = std::chrono::steady_clock::now();
+    prepare(expected);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    const RandomStream random(7, "kills");
+    int kills = 0, finished = 0, resumed = 0;
+    for (int round = 0; round < 4; ++round) {
+      const std::string output = "run" + std::to_string(round) + (deduplicate ? "d" : "");
+      PrepareOptions with = with_output(output);
+      const int before = kills;
+      while (true) {
+        with.threads = 1 + (kills % 3);
+        const pid_t child = ::fork();
+        if (child == 0) {
+          try {
+            std::_Exit(prepare(with).resumed ? 2 : 0);
+          } catch (...) {
+            std::_Exit(1);
+          }
+        }
+        // Each round waits longer, for a child that starts slower than this process did (under a sanitizer).
+        const double patience = 0.9 + 0.1 * (kills - before);
+        const double wait = random.uniform(static_cast<std::uint64_t>(100 * round + kills)) * seconds * patience;
+        std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+        ::kill(child, SIGKILL);
+        int status = 0;
+        ::waitpid(child, &status, 0);
+        if (WIFEXITED(status)) {
+          ASSERT_NE(WEXITSTATUS(status), 1);
+          resumed += WEXITSTATUS(status) == 2;
+          break;
+        }
+        ++kills;
+        // A file under its final name is complete.
+        for (const char* name : {"train", "valid"}) {
+          const std::string prefix = folder_.path(output + "/" + name);
+          if (fs::exists(prefix + ".idx")) TokenFile(prefix).check_ids(4096);
+        }
+        ASSERT_LT(kills, 400);
+      }
+      ++finished;
+      EXPECT_TRUE(is_prepared(with));
+      EXPECT_TRUE(files(output) == files(deduplicate ? "expected2" : "expected")) << output;
+      fs::remove_all(folder_.path(output));
+    }
+    EXPECT_GT(kills, 3);
+    EXPECT_GT(resumed, 0);
+    EXPECT_EQ(finished, 4);
+  }
+}
+
+TEST_F(PrepareSources, DoesNotResumeWithOtherSources) {
+  folder_.write("a.jsonl", lines(900, 1));
+  const PrepareOptions with = options({"a.jsonl"});
+  const auto stop = [&](PrepareOptions stopped) {
+    stopped.save_every = std::chrono::milliseconds(0);
+    stopped.progress = [](const PrepareProgress& progress) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (progress.bytes_done > progress.bytes_total / 2) throw std::runtime_error("stopped");
+    };
+    EXPECT_THROW(prepare(stopped), std::runtime_error);
+  };
+  prepare(options({"a.jsonl"}, "expected"));
+  stop(with);
+  EXPECT_TRUE(fs::exists(folder_.path("out/unfinished/state.json")));
+  EXPECT_FALSE(fs::exists(folder_.path("out/train.idx")));
+  // Starts over after a changed source, and after a draft that lost bytes.
+  folder_.write("a.jsonl", lines(900, 2));
+  EXPECT_FALSE(prepare(with).resumed);
+  EXPECT_FALSE(fs::exists(folder_.path("out/unfinished")));
+  fs::remove_all(folder_.path("out"));
+  stop(with);
+  fs::resize_file(folder_.path("out/unfinished/train.lengths"), 4);
+  EXPECT_FALSE(prepare(with).resumed);
+  prepare(options({"a.jsonl"}, "second"));
+  EXPECT_TRUE(files("out") == files("second"));
+  // Resumes if nothing changed.
+  fs::remove_all(folder_.path("out"));
+  stop(with);
+  EXPECT_TRUE(prepare(with).resumed);
+  EXPECT_TRUE(files("out") == files("second"));
+}
+
+TEST_F(PrepareSources, NeverReplacesItsOwnSourcesOrForeignFiles) {
+  folder_.write("c.jsonl", lines(20, 1));
+  PrepareOptions split = options({"c.jsonl"}, "out");
+  split.validation_fraction = 0.5;
+  prepare(split);
+  const auto before = files("out");
+  PrepareOptions again = options({"out/train"}, "out");
+  again.validation_fraction = 0.5;
+  EXPECT_EQ(rejection(again),
+            "out/train.idx: the prepared data would replace this source at data.train; try another data.prepared, or "
+            "another output");
+  PrepareOptions held = options({"c.jsonl"}, "out");
+  held.validation = {"out/valid"};
+  EXPECT_NE(rejection(held).find("out/valid.idx: the prepared data would replace this source at data.validation"),
+            std::string::npos);
+  EXPECT_TRUE(files("out") == before);
+  EXPECT_EQ(rejection(options({"out/train"}, "out")), "accepted") << "used in place";
+  // Token files of another tool.
+  fs::create_directories(folder_.path("foreign"));
+  for (const char* name : {"valid.bin", "valid.idx"})
+    fs::copy_file(folder_.path("out/") + name, folder_.path("foreign/") + name);
+  EXPECT_EQ(rejection(options({"c.jsonl"}, "foreign")),
+            "foreign/valid.idx: the prepared data would replace this file, which `hawser prepare` did not write; try "
+            "another data.prepared, or remove the file");
+  EXPECT_TRUE(fs::exists(folder_.path("foreign/valid.bin")));
+  EXPECT_FALSE(fs::exists(folder_.path("foreign/train.bin")));
+  // Neither an unfinished folder nor a prepared.json of another program makes the files prepare's own.
+  for (const char* name : {"train.labels.bin", "unfinished/mine", "prepared.json"}) {
+    const std::string path = folder_.path(std::string("others/") + name);
+    fs::create_directories(fs::path(path).parent_path());
+    folder_.write(std::string("others/") + name, "{\"mine\": 1}");
+    EXPECT_NE(rejection(options({"c.jsonl"}, "others")).find("would replace this file"), std::string::npos) << name;
+    EXPECT_EQ(folder_.read(std::string("others/") + name), "{\"mine\": 1}");
+  }
+}
+
+TEST_F(PrepareSources, MovesFilesOfOthersOutOfARunsOwnFolder) {
+  folder_.write("c.jsonl", lines(20, 1));
+  PrepareOptions own = options({"c.jsonl"}, "run/data");
+  own.own_folder = true;
+  const std::vector<std::string> names = {"train.bin", "valid.idx", "train.labels.bin", "prepared.json"};
+  fs::create_directories(folder_.path("run/data/unfinished"));
+  for (const std::string& name : names) folder_.write("run/data/" + name, "mine");
+  folder_.write("run/data/unfinished/mine", "mine");
+  folder_.write("run/data/notes.txt", "mine");
+  const Prepared first = prepare(own);
+  EXPECT_EQ(first.set_aside, folder_.path("run/data/earlier-1"));
+  for (const std::string& name : names) EXPECT_EQ(folder_.read("run/data/earlier-1/" + name), "mine") << name;
+  EXPECT_EQ(folder_.read("run/data/unfinished/mine"), "mine");
+  EXPECT_EQ(folder_.read("run/data/notes.txt"), "mine");
+  EXPECT_TRUE(is_prepared(own));
+  // Its own files are replaced: with a manifest of any version, and where an earlier prepare was stopped.
+  own.seed = 4;
+  own.validation_fraction = 0.5;
+  EXPECT_EQ(prepare(own).set_aside, "");
+  EXPECT_FALSE(fs::exists(folder_.path("run/data/earlier-2")));
+}
+
+TEST_F(PrepareSources, OneProcessAtATime) {
+  folder_.write("a.txt", "words");
+  fs::create_directories(folder_.path("out/unfinished"));
+  const int lock = ::open(folder_.path("out/unfinished/lock").c_str(), O_RDWR | O_CREAT, 0644);
+  ASSERT_EQ(::flock(lock, LOCK_EX), 0);
+  EXPECT_EQ(rejection(options({"a.txt"})),
+            "out: another hawser process is preparing data here; try another data.prepared");
+  ::close(lock);
+  EXPECT_EQ(rejection(options({"a.txt"})), "accepted");
+}
+
+}  // namespace
+}  // namespace hawser::prepare

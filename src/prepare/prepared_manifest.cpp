@@ -1,0 +1,178 @@
+#include "prepare/prepared_manifest.h"
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "io/append_file.h"
+#include "io/bounded_file.h"
+#include "io/json.h"
+
+namespace hawser::prepare {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Incremented whenever the same sources would give different token files.
+constexpr int kVersion = 3;
+
+const char* name_of(SourceKind kind) {
+  return kind == SourceKind::jsonl ? "jsonl" : kind == SourceKind::text ? "text" : "tokens";
+}
+
+SourceKind kind_of(const std::string& name) {
+  return name == "jsonl" ? SourceKind::jsonl : name == "text" ? SourceKind::text : SourceKind::tokens;
+}
+
+Json to_json(const std::vector<Source>& sources) {
+  Json list = Json::array();
+  for (const Source& source : sources) {
+    list.push_back({{"path", source.path},
+                    {"kind", name_of(source.kind)},
+                    {"bytes", source.bytes},
+                    {"modified", source.modified}});
+  }
+  return list;
+}
+
+std::vector<Source> sources_of(const Json& list) {
+  std::vector<Source> sources;
+  for (const Json& item : list) {
+    sources.push_back({item.at("path"), kind_of(item.at("kind")), item.at("bytes"), item.at("modified")});
+  }
+  return sources;
+}
+
+Json to_json(const PreparedCounts& counts) {
+  return {{"documents", counts.documents}, {"sequences", counts.sequences}, {"tokens", counts.tokens}};
+}
+
+Json to_json(const PreparedFrom& from) {
+  return {{"tokenizer", from.tokenizer},
+          {"vocab_size", from.vocab_size},
+          {"validation_fraction", from.validation_fraction},
+          {"seed", from.seed},
+          {"deduplicate", from.deduplicate},
+          {"chat_template", from.chat_template},
+          {"train_sources", to_json(from.train)},
+          {"validation_sources", to_json(from.validation)}};
+}
+
+PreparedFrom from_of(const Json& json) {
+  return {.train = sources_of(json.at("train_sources")),
+          .validation = sources_of(json.at("validation_sources")),
+          .tokenizer = json.at("tokenizer"),
+          .validation_fraction = json.at("validation_fraction"),
+          .seed = json.at("seed"),
+          .vocab_size = json.at("vocab_size"),
+          .deduplicate = json.at("deduplicate"),
+          .chat_template = json.at("chat_template")};
+}
+
+Json to_json(const DraftPosition& at) {
+  return {{"tokens", at.tokens}, {"sequences", at.sequences},           {"documents", at.documents},
+          {"open", at.open},     {"first_sequence", at.first_sequence}, {"first_token", at.first_token},
+          {"labels", at.labels}};
+}
+
+DraftPosition position_of(const Json& json) {
+  return {.tokens = json.at("tokens"),
+          .sequences = json.at("sequences"),
+          .documents = json.at("documents"),
+          .open = json.at("open"),
+          .first_sequence = json.at("first_sequence"),
+          .first_token = json.at("first_token"),
+          .labels = json.at("labels")};
+}
+
+void write_json(const std::string& path, const Json& json) {
+  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  io::AtomicFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+constexpr std::int64_t kLargest = std::int64_t{256} << 20;  // bytes; sources take some hundred each
+
+// Result of `read` for a text of this version; nullopt if it is none.
+template <class Read>
+auto parse(const std::string& text, Read read) -> std::optional<decltype(read(Json()))> {
+  try {
+    const Json json = io::read_json<Json>(text).json;
+    if (json.at("version") != kVersion) return std::nullopt;
+    return read(json);
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+void write_manifest(const std::string& path, const PreparedFrom& from, const Prepared& counts) {
+  write_json(path, {{"version", kVersion},
+                    {"train", to_json(counts.train)},
+                    {"validation", to_json(counts.validation)},
+                    {"duplicates", counts.duplicates},
+                    {"from", to_json(from)}});
+}
+
+std::string manifest_text(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return "";  // opening a FIFO would hang
+  try {
+    return io::read_bounded(path, kLargest);
+  } catch (const UserError&) {
+    return "";
+  }
+}
+
+bool is_prepares_own(const std::string& text) {
+  const Json json = io::read_json<Json>(text).json;
+  return json.is_object() && json.contains("version") && json.contains("from");
+}
+
+std::optional<PreparedFrom> parse_manifest(const std::string& text) {
+  return parse(text, [](const Json& json) { return from_of(json.at("from")); });
+}
+
+void write_state(const std::string& path, const PrepareState& state) {
+  write_json(path, {{"version", kVersion},
+                    {"complete", state.complete},
+                    {"validation", state.validation},
+                    {"source", state.source},
+                    {"byte", state.place.byte},
+                    {"line", state.place.line},
+                    {"counted", state.counted},
+                    {"documents", state.documents},
+                    {"duplicates", state.duplicates},
+                    {"contents", state.contents},
+                    {"bytes_done", state.progress.bytes_done},
+                    {"documents_done", state.progress.documents},
+                    {"tokens_done", state.progress.tokens},
+                    {"train", to_json(state.train)},
+                    {"valid", state.valid ? to_json(*state.valid) : Json()},
+                    {"from", to_json(state.from)}});
+}
+
+std::optional<PrepareState> read_state(const std::string& path) {
+  return parse(manifest_text(path), [](const Json& json) {
+    PrepareState state{.from = from_of(json.at("from")),
+                       .complete = json.at("complete"),
+                       .validation = json.at("validation"),
+                       .source = json.at("source"),
+                       .place = {.byte = json.at("byte"), .line = json.at("line")},
+                       .counted = json.at("counted"),
+                       .documents = json.at("documents"),
+                       .duplicates = json.at("duplicates"),
+                       .contents = json.at("contents"),
+                       .progress = {.bytes_done = json.at("bytes_done"),
+                                    .documents = json.at("documents_done"),
+                                    .tokens = json.at("tokens_done")},
+                       .train = position_of(json.at("train"))};
+    if (!json.at("valid").is_null()) state.valid = position_of(json.at("valid"));
+    return state;
+  });
+}
+
+}  // namespace hawser::prepare

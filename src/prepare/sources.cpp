@@ -1,0 +1,305 @@
+#include "prepare/sources.h"
+
+#include <glob.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/paths.h"
+#include "base/text.h"
+#include "base/utf8.h"
+#include "prepare/byte_reader.h"
+#include "prepare/other_formats.h"
+
+namespace hawser::prepare {
+namespace {
+
+namespace fs = std::filesystem;
+
+// `above`: the folders on the way to `folder` without links, since a link may lead back to one of them.
+void add_folders(const std::string& folder, std::vector<std::string>& above, std::vector<std::string>& folders) {
+  const std::string real = without_links(folder);
+  if (std::ranges::find(above, real) != above.end()) return;
+  above.push_back(real);
+  folders.push_back(folder);
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.is_directory(ignored)) add_folders(entry.path().string(), above, folders);
+  }
+  above.pop_back();
+}
+
+// The folder and all folders below it, links followed.
+std::vector<std::string> folders_under(const std::string& folder) {
+  std::vector<std::string> above, folders;
+  add_folders(folder, above, folders);
+  return folders;
+}
+
+std::string escaped_for_glob(const std::string& path) {
+  std::string out;
+  for (const char c : path)
+    out += std::string_view("*?[]{}\\").find(c) != std::string_view::npos ? cat('\\', c) : cat(c);
+  return out;
+}
+
+// Whether a match of a glob is the folder itself or the one above it, which ".*" finds.
+bool is_dots(const std::string& path) {
+  const fs::path name = fs::path(path).filename();
+  return name == "." || name == "..";
+}
+
+// Paths that match a pattern, sorted. "**" between slashes is any number of folders, also none.
+std::vector<std::string> expand(const std::string& pattern) {
+  std::error_code ignored;
+  if (fs::exists(pattern, ignored)) return {pattern};  // a name may contain * or [
+  const std::size_t stars = pattern.find("/**");
+  if (stars != std::string::npos && (stars + 3 == pattern.size() || pattern[stars + 3] == '/')) {
+    const std::string rest = pattern.substr(stars + 3);
+    std::set<std::string> found;
+    for (const std::string& base : expand(pattern.substr(0, stars))) {
+      if (!fs::is_directory(base, ignored)) continue;
+      if (rest.empty()) {
+        found.insert(base);  // a folder is read with all below it
+        continue;
+      }
+      for (const std::string& folder : folders_under(base)) {
+        const auto inside = expand(escaped_for_glob(folder) + rest);
+        found.insert(inside.begin(), inside.end());
+      }
+    }
+    return {found.begin(), found.end()};
+  }
+  glob_t found{};
+  std::vector<std::string> paths;
+  if (::glob(pattern.c_str(), GLOB_BRACE, nullptr, &found) == 0) {
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  }
+  ::globfree(&found);
+  std::erase_if(paths, is_dots);
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// Folders often have .json and .csv files that are no training data, such as dataset_info.json.
+bool is_read_from_folders(const std::string& path) {
+  const std::string name = without_compression(path);
+  return name.ends_with(".jsonl") || name.ends_with(".ndjson") || name.ends_with(".txt");
+}
+
+struct FolderFiles {
+  std::vector<std::string> read, other;  // other: not read from folders, but a reader or a converter exists
+};
+
+// The files below `folder`, sorted. A link to nothing with the name of a file that is read counts as one, so that it is
+// reported.
+FolderFiles files_under(const std::string& folder) {
+  FolderFiles files;
+  for (const std::string& inside : folders_under(folder)) {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(inside, ignored)) {
+      const std::string path = entry.path().string();
+      const bool broken = entry.is_symlink(ignored) && !entry.exists(ignored);
+      if (!broken && !entry.is_regular_file(ignored)) continue;
+      if (is_read_from_folders(path)) {
+        files.read.push_back(path);
+      } else if (!broken && (kind_by_name(path) || !unread_format(path).hint.empty())) {
+        files.other.push_back(path);
+      }
+    }
+  }
+  std::ranges::sort(files.read);
+  std::ranges::sort(files.other);
+  return files;
+}
+
+// The files that match a pattern, or the prefix of a token file.
+std::vector<std::string> matches_of(const std::string& pattern, const std::string& folder) {
+  const std::vector<std::string> matches = expand(resolve_path(pattern, folder));
+  // A prefix is not a file itself. A folder of that name takes precedence.
+  if (const auto prefix = matches.empty() ? token_prefix(pattern, folder) : std::nullopt) return {*prefix};
+  return matches;
+}
+
+// Adds a problem if the start of a file is not text.
+bool begins_badly(const std::string& path, const std::string& at, Problems& problems) {
+  std::array<char, 512> bytes{};
+  std::string_view start;
+  try {
+    start = {bytes.data(), open_bytes(path)->read(bytes)};
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+    return true;
+  }
+  if (start.empty()) {
+    problems.add({.file = path, .what = "empty file", .at = at});
+  } else if (const char* ending = compressed_ending(start)) {
+    problems.add({.file = path,
+                  .what = "compressed file without the matching extension",
+                  .expected = "text",
+                  .at = at,
+                  .hint = cat("mv ", path, " ", path, ending)});
+  } else if (looks_like_utf16(start)) {
+    problems.add({.file = path, .what = "UTF-16 text", .expected = "UTF-8", .at = at, .hint = kFromUtf16});
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// Label files are optional.
+bool is_label_file(const std::string& path) {
+  return path.ends_with(".labels.bin");
+}
+
+// Total size and latest modification time of a token file's parts: the source changes if any part is rewritten.
+std::optional<Source> token_source(const std::string& prefix) {
+  Source source{.path = prefix, .kind = SourceKind::tokens};
+  for (const char* ending : {".bin", ".idx", ".labels.bin"}) {
+    const std::string path = prefix + ending;
+    std::error_code error;
+    if (!fs::exists(path, error) && is_label_file(path)) continue;
+    const auto bytes = fs::file_size(path, error);
+    if (error || ::access(path.c_str(), R_OK) != 0) return std::nullopt;
+    const auto modified = fs::last_write_time(path, error).time_since_epoch();
+    source.bytes += static_cast<std::int64_t>(bytes);
+    source.modified =
+        std::max<std::int64_t>(source.modified, std::chrono::duration_cast<std::chrono::nanoseconds>(modified).count());
+  }
+  return source;
+}
+
+}  // namespace
+
+std::string without_links(const std::string& path) {
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);
+  return error ? path : real.string();
+}
+
+std::optional<SourceKind> kind_by_name(const std::string& path) {
+  const std::string name = without_compression(path);
+  for (const char* ending : {".jsonl", ".ndjson", ".json", ".csv", ".tsv"}) {
+    if (name.ends_with(ending)) return SourceKind::jsonl;
+  }
+  if (name.ends_with(".txt")) return SourceKind::text;
+  return std::nullopt;
+}
+
+bool is_token_prefix(const std::string& pattern, const std::string& folder) {
+  const std::string prefix = resolve_path(pattern, folder);
+  std::error_code ignored;
+  return fs::exists(prefix + ".idx", ignored) && fs::exists(prefix + ".bin", ignored);
+}
+
+std::optional<std::string> token_prefix(const std::string& path, const std::string& folder) {
+  for (const char* ending : {"", ".bin", ".idx", ".labels.bin"}) {
+    if (!path.ends_with(ending)) continue;
+    const std::string prefix = path.substr(0, path.size() - std::strlen(ending));
+    if (is_token_prefix(prefix, folder)) return resolve_path(prefix, folder);
+  }
+  return std::nullopt;
+}
+
+std::vector<Source> find_sources(const std::vector<std::string>& patterns, const std::string& folder,
+                                 const std::string& key, Problems& problems) {
+  std::vector<Source> sources;
+  std::set<std::string> seen;
+  for (std::size_t i = 0; i < patterns.size(); ++i) {
+    const std::string at = cat(key, "[", i, "]");
+    std::vector<std::string> paths;
+    bool is_folder = false;
+    std::string other;  // a file in the folder that is not read
+    for (const std::string& path : matches_of(patterns[i], folder)) {
+      std::error_code ignored;
+      if (fs::is_directory(path, ignored)) {
+        is_folder = true;
+        const FolderFiles inside = files_under(path);
+        paths.insert(paths.end(), inside.read.begin(), inside.read.end());
+        if (other.empty() && !inside.other.empty()) other = inside.other.front();
+      } else {
+        paths.push_back(path);
+      }
+    }
+    if (paths.empty()) {
+      const fs::path found(other);
+      const std::string glob = (found.parent_path() / ("*" + found.extension().string())).string();
+      problems.add({.file = patterns[i],
+                    .what = is_folder ? "folder without .jsonl, .ndjson or .txt files" : "no such file",
+                    .got = found.filename().string(),
+                    .at = at,
+                    .hint = other.empty()         ? ""
+                            : kind_by_name(other) ? glob
+                                                  : unread_format(other).hint});
+    }
+    for (const std::string& path : paths) {
+      const auto prefix = token_prefix(path, "");
+      if (!seen.insert(prefix.value_or(without_links(path))).second) continue;
+      if (prefix) {
+        if (const auto source = token_source(*prefix)) {
+          sources.push_back(*source);
+        } else {
+          problems.add({.file = *prefix, .what = "cannot be read", .at = at});
+        }
+        continue;
+      }
+      std::error_code error;
+      const auto kind = kind_by_name(path);
+      const auto bytes = fs::file_size(path, error);
+      if (fs::is_symlink(path, error) && !fs::exists(path, error)) {
+        problems.add({.file = path, .what = "cannot be read", .at = at});
+      } else if (!kind) {
+        const fs::path file(path);
+        const bool half = file.extension() == ".bin" || file.extension() == ".idx";
+        Problem problem = unread_format(path);
+        if (half) {
+          problem.what = "incomplete token file";
+          problem.expected = "a .bin and an .idx with the same name";
+        }
+        problem.at = at;
+        problems.add(problem);
+      } else if (error || ::access(path.c_str(), R_OK) != 0) {
+        problems.add({.file = path, .what = "cannot be read", .at = at});
+      } else if (!begins_badly(path, at, problems)) {
+        const auto modified = fs::last_write_time(path, error).time_since_epoch();
+        sources.push_back({path, *kind, static_cast<std::int64_t>(bytes),
+                           std::chrono::duration_cast<std::chrono::nanoseconds>(modified).count()});
+      }
+    }
+  }
+  return sources;
+}
+
+std::vector<std::string> unread_in_folders(const std::vector<std::string>& patterns, const std::string& folder) {
+  std::set<std::string> read;
+  std::map<std::string, std::vector<std::string>> other;  // by folder
+  for (const std::string& pattern : patterns) {
+    for (const std::string& path : matches_of(pattern, folder)) {
+      std::error_code ignored;
+      if (!fs::is_directory(path, ignored)) {
+        read.insert(path);
+      } else if (FolderFiles inside = files_under(path); !inside.read.empty()) {
+        other[path] = std::move(inside.other);
+      }
+    }
+  }
+  std::vector<std::string> notes;
+  for (auto& [inside, files] : other) {
+    std::erase_if(files, [&](const std::string& path) { return read.contains(path); });
+    if (files.empty()) continue;
+    const std::string first = fs::path(files.front()).filename().string();
+    notes.push_back(cat(inside, ": ", plural(static_cast<std::int64_t>(files.size()), "file"), " of other types ",
+                        files.size() == 1 ? "is" : "are", " not read (", first, files.size() > 1 ? ", ..." : "",
+                        "); of a folder, .jsonl, .ndjson and .txt files are read; name others in data.train"));
+  }
+  return notes;
+}
+
+}  // namespace hawser::prepare

@@ -1,0 +1,214 @@
+#include "profile/bench_step.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include "base/clock.h"
+#include "batches/batch_loader.h"
+#include "config/config.h"
+#include "engine/checkpointing.h"
+#include "engine/feed.h"
+#include "engine/gemm_algorithms.h"
+#include "engine/session.h"
+#include "optim/lr_schedule.h"
+#include "plan/target.h"
+#include "profile/timed_device.h"
+#include "profile/traced_device.h"
+
+namespace hawser::profile {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::vector<std::pair<std::string, double>> families_of(WorkTimes& times, double steps) {
+  std::map<std::string, double> by_family;
+  for (const auto& [family, seconds] : times.seconds()) by_family[family] += seconds / steps;
+  std::vector<std::pair<std::string, double>> out(by_family.begin(), by_family.end());
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  return out;
+}
+
+double documents_a_sequence(const DocumentMix& mix, const plan::Layout& layout, std::int64_t sequences) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < sequences; ++i) {
+    sum +=
+        static_cast<double>(document_lengths(mix, layout.batch.sequence_length, layout.batch.max_documents, i).size());
+  }
+  return sum / static_cast<double>(std::max<std::int64_t>(sequences, 1));
+}
+
+// "forward block 3 mlp".
+std::string name_of(const program::Instruction& instruction, const program::Program& program,
+                    const models::Model& model) {
+  std::string name = program::to_string(instruction.op);
+  std::replace(name.begin(), name.end(), '_', ' ');
+  const int blocks = model.layers() / 2;
+  if (instruction.layer >= 0) {
+    name += cat(" block ", instruction.layer / 2, instruction.layer % 2 == 0 ? " attention" : " mlp");
+  } else if (instruction.unit == 0) {
+    name += " embedding";
+  } else if (instruction.unit > 0) {
+    name += instruction.unit <= blocks ? cat(" block ", instruction.unit - 1) : std::string(" head");
+  }
+  if (program.micro_batches > 1 && instruction.micro_batch >= 0) name += cat(", micro-batch ", instruction.micro_batch);
+  return name;
+}
+
+// One step, traced on all ranks. Runs twice, since the first pass includes the tracer's startup; keeps the second.
+void trace_step(engine::Session& session, TracedDevice& device, const step::StepInput& input, comm::World* world,
+                BenchResult& result) {
+  const program::Program& program = session.plan(step::Purpose::train).program;
+  std::vector<std::string> instructions;
+  for (const program::Instruction& instruction : program.instructions)
+    instructions.push_back(name_of(instruction, program, session.model()));
+  session.set_on_instruction(
+      [&](const program::Instruction& instruction) { device.begin_instruction(instruction.id); });
+  RankTimeline timeline;
+  for (int pass = 0; pass < 2; ++pass) {
+    if (world != nullptr) world->barrier();
+    device.start();
+    const Clock::time_point start = Clock::now();
+    session.enqueue(step::Purpose::train, input);
+    device.begin_instruction(-1);
+    session.synchronize();
+    result.traced_seconds = seconds_since(start);
+    timeline = device.stop(world != nullptr ? world->rank().value() : 0, instructions);
+  }
+  session.set_on_instruction({});
+  if (world == nullptr) {
+    result.timelines.push_back(std::move(timeline));
+    return;
+  }
+  for (const std::string& text : world->all_gather_strings(to_chrome_trace({timeline}))) {
+    for (RankTimeline& one : read_chrome_trace(text, "the trace of another rank"))
+      result.timelines.push_back(std::move(one));
+  }
+}
+
+// The mean of the two middle values if their number is even, since there may be only a few steps.
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+// This rank's synthetic micro-batches of one step, and their totals.
+struct SyntheticStep {
+  step::StepInput input;
+  double targets = 0;  // of all ranks
+  double tokens = 0, flops = 0;
+  batches::MeanImbalance work;
+};
+
+SyntheticStep synthetic_step(const DocumentMix& documents, const Recipe& recipe, const models::Model& model,
+                             const plan::Layout& layout, const comm::MeshPlace& place) {
+  const std::int64_t batch = recipe.train.global_batch_size;
+  const batches::BatchLoader loader(synthetic_sequences(documents, batch, recipe.data.sequence_length,
+                                                        layout.batch.max_documents, model.vocabulary()),
+                                    layout.batch,
+                                    {.data_rank = place.shard + layout.mesh.shard * place.replicate,
+                                     .data_ranks = layout.data_ranks(),
+                                     .context_rank = place.context,
+                                     .context_ranks = layout.mesh.context},
+                                    {.global_batch_size = batch, .shuffle = false});
+  SyntheticStep out{.targets = static_cast<double>(loader.step_targets(0))};
+  for (std::int64_t m = 0; m < loader.micro_batches(); ++m) {
+    const batches::MicroBatch micro_batch = loader.load(0, m);
+    out.work.add(micro_batch.imbalance, micro_batch.pairs);
+    out.tokens += static_cast<double>(micro_batch.tokens);
+    out.flops += model.training_flops(layout.bounds.rows, micro_batch.pairs / layout.batch.context);
+    out.input.batches.push_back(engine::to_host_batch(micro_batch, loader.shape()));
+  }
+  return out;
+}
+
+// Runs one warmup step, which includes one-time work (page faults, library primitives), then times recipe.train.steps
+// steps: seconds, allocations, and the loss of the last one. The input keeps the last step's record.
+void time_steps(const Recipe& recipe, SyntheticStep& synthetic, engine::Session& session, const Device& device,
+                TimedDevice* timed, comm::World* world, BenchResult& result) {
+  std::int64_t allocations = 0;
+  for (std::int64_t step = 0; step <= recipe.train.steps; ++step) {
+    const ops::AdamHyper hyper = optim::adam_hyper(recipe.optimizer, recipe.train, step + 1);
+    synthetic.input.scalars = {.learning_rate = hyper.learning_rate,
+                               .bias_correction1 = hyper.bias_correction1,
+                               .bias_correction2 = hyper.bias_correction2,
+                               .inverse_targets = static_cast<float>(1.0 / synthetic.targets)};
+    if (world != nullptr) world->barrier();
+    if (step == 1) {
+      if (timed != nullptr) timed->times.clear();
+      allocations = device.allocations();
+    }
+    const Clock::time_point start = Clock::now();
+    const step::StepOutput output = session.enqueue(step::Purpose::train, synthetic.input);
+    session.synchronize();
+    if (step > 0) result.steps.push_back(seconds_since(start));
+    result.loss = output.result->loss_sum / synthetic.targets;
+  }
+  result.allocations = device.allocations() - allocations;
+}
+
+}  // namespace
+
+BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, comm::World* world) {
+  Recipe recipe = request.recipe;
+  const int ranks = world != nullptr ? world->size() : 1;
+  const DeviceKind kind = request.device.kind;
+  plan::Layout layout = plan::make_layout(recipe, *model.model, ranks, plan::compute_dtype(recipe.precision, kind),
+                                          request.threads, kind);
+  const comm::MeshPlace place = comm::place_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
+  std::unique_ptr<Device> device = engine::make_device(request.device, request.threads);
+  const DeviceMemory before = device->memory();
+  TracedDevice* traced = nullptr;
+  if (request.trace) {
+    auto wrapped = std::make_unique<TracedDevice>(std::move(device));
+    traced = wrapped.get();
+    device = std::move(wrapped);
+  }
+  TimedDevice* timed = nullptr;
+  if (kind == DeviceKind::cpu || request.profile) {
+    auto wrapped = std::make_unique<TimedDevice>(std::move(device));
+    timed = wrapped.get();
+    device = std::move(wrapped);
+  }
+  const std::unique_ptr<comm::Mesh> mesh =
+      engine::make_mesh(world, layout.mesh, recipe.run.collective_timeout_s, *device);
+  engine::prepare_gemms(*model.model, layout, *device);
+  engine::choose_checkpointing(recipe, layout, *model.model, *device, world, request.ranks_here);
+  auto session = std::make_unique<engine::Session>(*model.model, layout, *device, *mesh,
+                                                   std::vector{step::Purpose::train}, recipe.memory.capacity);
+  if (model.weights) {
+    session->load(*model.weights);
+  } else {
+    session->initialise(recipe.train.seed);
+  }
+
+  SyntheticStep synthetic = synthetic_step(request.documents, recipe, *model.model, layout, place);
+  BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
+  result.checkpointing = checkpointing_text(recipe.memory);
+  time_steps(recipe, synthetic, *session, *device, timed, world, result);
+  const std::int64_t batch = recipe.train.global_batch_size;
+  result.step_seconds = median(result.steps);
+  result.tokens_per_second = static_cast<double>(batch * recipe.data.sequence_length) / result.step_seconds;
+  result.model_flops_per_second = synthetic.flops / result.step_seconds;
+  result.imbalance = synthetic.work.value();
+  result.documents = documents_a_sequence(request.documents, layout, batch);
+  result.equivalent_length = synthetic.tokens > 0 ? 2 * synthetic.work.work() / synthetic.tokens - 1 : 0;
+  result.before = before;
+  result.after = device->memory();
+  result.notes = session->notes();
+  for (std::string& line : engine::slow_gemms(session->stream())) result.notes.push_back(std::move(line));
+  if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(recipe.train.steps));
+  if (traced != nullptr) trace_step(*session, *traced, synthetic.input, world, result);
+  if (kind == DeviceKind::cuda && request.roofline) {
+    session.reset();  // frees its memory first
+    const AttentionWork attention{
+        .documents = document_lengths(request.documents, layout.batch.sequence_length, layout.batch.max_documents, 0),
+        .pairs = synthetic.work.work() / layout.batch.context};
+    result.roofline = measure_roofline(*model.model, layout, attention, *device);
+  }
+  return result;
+}
+
+}  // namespace hawser::profile

@@ -1,0 +1,206 @@
+#include "profile/roofline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <string_view>
+
+#include "device/cuda/time_mark.h"
+#include "engine/gemm_algorithms.h"
+#include "ops/attention/attention.h"
+#include "ops/copy/copy.h"
+#include "ops/gemm/gemm.h"
+#include "ops/seed/init.h"
+
+namespace hawser::profile {
+
+double Roofline::seconds() const {
+  double sum = 0;
+  for (const RooflineTerm& term : terms) sum += term.seconds();
+  return sum;
+}
+
+namespace {
+
+class Bench {
+ public:
+  explicit Bench(Device& device) : device_(device), stream_(device.make_stream("roofline")) {}
+
+  Storage numbers(DType dtype, const Shape& shape) {
+    Storage out(device_, dtype, shape);
+    ops::random_normal(*stream_, {.y = out, .seed = 1, .name = ++drawn_});  // zeros would run faster
+    return out;
+  }
+
+  // Seconds of one call; repeats it until clock rates settle.
+  double time(const std::function<void()>& call) {
+    const auto run = [&](int times) {
+      const cuda::TimeMark begin(*stream_->native());
+      for (int i = 0; i < times; ++i) call();
+      const cuda::TimeMark end(*stream_->native());
+      stream_->synchronize();
+      return end.seconds_since(begin) / times;
+    };
+    const double once = std::max(run(2), 1e-6);
+    return run(std::clamp(static_cast<int>(0.1 / once), 3, 200));
+  }
+
+  Device& device() { return device_; }
+  Stream& stream() { return *stream_; }
+
+ private:
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+  std::uint64_t drawn_ = 0;
+};
+
+void add_gemms(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
+  for (const engine::GemmShape& p : engine::gemms_of(model, layout, true)) {
+    const Storage a = bench.numbers(p.in, p.transpose_a ? Shape{p.k, p.m} : Shape{p.m, p.k});
+    const Storage b = bench.numbers(p.in, p.transpose_b ? Shape{p.n, p.k} : Shape{p.k, p.n});
+    const Storage c = bench.numbers(p.out, {p.m, p.n});
+    const ops::Gemm gemm{
+        .a = a, .b = b, .c = c, .transpose_a = p.transpose_a, .transpose_b = p.transpose_b, .accumulate = p.accumulate};
+    ops::gemm_prepare(bench.stream(), gemm);
+    const double each = bench.time([&] { ops::gemm(bench.stream(), gemm); });
+    out.terms.push_back({.what = cat("GEMM ", p.name, " [", p.m, " x ", p.n, " x ", p.k, "]"),
+                         .count = static_cast<double>(p.count),
+                         .each = each,
+                         .rate = p.flops() / each});
+  }
+}
+
+// One full sequence; a context rank counts its share of it.
+void add_attention(Bench& bench, const models::Model& model, const plan::Layout& layout, const AttentionWork& work,
+                   Roofline& out) {
+  const nn::AttentionConfig& c = model.description().blocks.front().attention;
+  const std::int64_t length = layout.batch.sequence_length;
+  const DType act = layout.compute;
+  const Storage q = bench.numbers(act, {length, c.heads, c.head_dim}), o = bench.numbers(act, q.view().shape());
+  const Storage k = bench.numbers(act, {length, c.kv_heads, c.head_dim}), v = bench.numbers(act, k.view().shape());
+  const Storage d_o = bench.numbers(act, q.view().shape()), dq = bench.numbers(act, q.view().shape());
+  const Storage dk = bench.numbers(act, k.view().shape()), dv = bench.numbers(act, k.view().shape());
+  const Storage lse = bench.numbers(DType::f32, {c.heads, length});
+  std::vector<std::int32_t> diagonal;
+  std::int32_t begin = 0;
+  double pairs = 0, full_pairs = 0;
+  for (const std::int32_t rows : work.documents) {
+    diagonal.insert(diagonal.end(), {begin, rows, begin, rows, 0, 0});
+    begin += rows;
+    pairs += ops::visible_pairs(rows, rows, 0, true, c.window);
+    full_pairs += ops::visible_pairs(rows, rows, 0, true, 0);
+  }
+  const auto used = static_cast<std::int32_t>(work.documents.size());
+  std::vector<ops::StridedBlocks> blocks;
+  if (used == 1) blocks = {ops::equal_diagonal_blocks(length, length)};
+  const Storage segments(bench.device(), DType::i32, {used, ops::kSegmentFields}),
+      count(bench.device(), DType::i32, {1});
+  transfer(bench.stream(), segments.view().raw(), diagonal.data(),
+           static_cast<std::int64_t>(diagonal.size() * sizeof(std::int32_t)));
+  transfer(bench.stream(), count.view().raw(), &used, sizeof used);
+  bench.stream().synchronize();
+  const ops::AttentionSizes sizes{.query_rows = length,
+                                  .key_rows = length,
+                                  .query_heads = c.heads,
+                                  .kv_heads = c.kv_heads,
+                                  .head_dim = c.head_dim,
+                                  .dtype = act};
+  const double scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim));
+  ops::AttentionForward forward_call{.q = q,
+                                     .k = k,
+                                     .v = v,
+                                     .segments = segments,
+                                     .segment_count = count,
+                                     .form = ops::SegmentForm::diagonal,
+                                     .blocks = blocks,
+                                     .host_segments = &diagonal,
+                                     .window = c.window,
+                                     .scale = scale,
+                                     .o = o,
+                                     .lse = lse};
+  ops::AttentionBackward backward_call{.q = q,
+                                       .k = k,
+                                       .v = v,
+                                       .o = o,
+                                       .d_o = d_o,
+                                       .lse = lse,
+                                       .segments = segments,
+                                       .segment_count = count,
+                                       .form = ops::SegmentForm::diagonal,
+                                       .blocks = blocks,
+                                       .host_segments = &diagonal,
+                                       .window = c.window,
+                                       .scale = scale,
+                                       .dq = dq,
+                                       .dk = dk,
+                                       .dv = dv};
+  const DeviceKind kind = bench.device().kind();
+  const std::int64_t bytes =
+      std::max(ops::attention_workspace(forward_call, kind), ops::attention_workspace(backward_call, kind));
+  const Storage workspace(bench.device(), DType::u8, {std::max<std::int64_t>(bytes, 1)});
+  forward_call.workspace = backward_call.workspace = workspace;
+  const double forward = bench.time([&] { ops::attention_forward(bench.stream(), forward_call); });
+  const double backward = bench.time([&] { ops::attention_backward(bench.stream(), backward_call); });
+  const double flops = ops::attention_flops(sizes, pairs);
+  // With a window, the ratio of visible to all pairs is assumed to be the same.
+  const double times = static_cast<double>(model.layers() / 2) * work.pairs / full_pairs;
+  const std::string shape = cat(" [", length, used > 1 ? cat(" in ", used, " documents") : "", ", ", c.heads, "/",
+                                c.kv_heads, " x ", c.head_dim, "]");
+  out.terms.push_back({"attention forward" + shape, times, forward, flops / forward});
+  out.terms.push_back({"attention backward" + shape, times, backward, 2.5 * flops / backward});
+}
+
+// Bytes that the other work of a step without recompute reads and writes.
+double fused_bytes(const models::Model& model, plan::Layout layout) {
+  for (nn::SavePolicy& policy : layout.policies) policy.checkpointing = Checkpointing::none;
+  const plan::RankPlan plan =
+      plan::plan_rank(model, layout, step::Purpose::train, 0, false, program::Placing::estimate);
+  double sum = 0;
+  for (const TraceItem& item : plan.trace.items) {
+    const OpRecord& record = item.record;
+    if (item.kind != TraceItem::Kind::work || record.collective.kind != CollectiveKind::none) continue;
+    if (is_matrix_work(record.kind)) continue;
+    if (record.bytes > 0) {
+      sum += record.bytes;
+      continue;
+    }
+    for (const Access& access : record.accesses) sum += static_cast<double>(access.row_bytes * access.rows);
+  }
+  return sum;
+}
+
+void add_copies(Bench& bench, const models::Model& model, const plan::Layout& layout, Roofline& out) {
+  constexpr std::int64_t kFloats = std::int64_t{1} << 28;  // 1 GiB, far larger than any cache
+  const Storage x = bench.numbers(DType::f32, {kFloats}), y = bench.numbers(DType::f32, {kFloats});
+  const double each = bench.time([&] { ops::copy(bench.stream(), {.x = x, .y = y}); });
+  const double rate = 2.0 * kFloats * sizeof(float) / each, bytes = fused_bytes(model, layout);
+  const std::string size = format_bytes(Bytes(static_cast<std::int64_t>(bytes)));
+  out.terms.push_back({.what = cat("fused kernels, ", size, " at copy rate"),
+                       .count = 1,
+                       .each = bytes / rate,
+                       .rate = rate,
+                       .bytes = true});
+}
+
+}  // namespace
+
+Roofline measure_roofline(const models::Model& model, const plan::Layout& layout, const AttentionWork& attention,
+                          Device& device) {
+  Roofline out;
+  if (device.kind() != DeviceKind::cuda) {
+    out.problem = "measured on a GPU only";
+    return out;
+  }
+  try {
+    Bench bench(device);
+    add_gemms(bench, model, layout, out);
+    add_copies(bench, model, layout, out);
+    add_attention(bench, model, layout, attention, out);
+  } catch (const Error& error) {
+    out.problem = error.what();
+  }
+  return out;
+}
+
+}  // namespace hawser::profile

@@ -1,0 +1,43 @@
+#include "profile/work_family.h"
+
+namespace hawser::profile {
+
+std::string family_of(const OpRecord& record) {
+  switch (record.kind) {
+    case OpKind::gemm:
+      return "gemm";
+    case OpKind::attention_forward:
+    case OpKind::attention_backward:
+    case OpKind::attention_combine:
+      return "attention";
+    case OpKind::loss:
+      return "head and loss";
+    case OpKind::norm:
+      return "norm";
+    case OpKind::activation:
+      return "activation";
+    case OpKind::rope:
+      return "rope";
+    case OpKind::embedding:
+      return "embedding";
+    case OpKind::optimizer:
+      return "adamw";
+    case OpKind::gradient_norm:
+      return "gradient norm";
+    case OpKind::elementwise:
+      return "residual and bias";
+    case OpKind::copy:
+      return "copies";
+    case OpKind::communication:
+      return "communication";
+    case OpKind::random:
+    case OpKind::transfer:
+    case OpKind::host:
+    case OpKind::keep:
+    case OpKind::none:
+      return record.name;
+  }
+  return record.name;
+}
+
+}  // namespace hawser::profile

@@ -1,0 +1,92 @@
+// `ChatTemplate`: renders a conversation as text, with the chat template of a Hugging Face tokenizer.
+//
+// Templates are written in a subset of Jinja (docs/data.md lists it). The rendered text equals that of transformers'
+// apply_chat_template. Statements, filters and tests outside the subset are rejected when the template is parsed,
+// methods and argument values when it is rendered.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "text/chat/template_program.h"
+#include "text/chat/value.h"
+
+namespace hawser::text::chat {
+
+struct Conversation {
+  Value messages;  // a list of {"role": ..., "content": ...}
+  Value tools;     // undefined: no tools
+};
+
+struct Range {
+  std::size_t begin = 0, end = 0;
+
+  bool operator==(const Range&) const = default;
+};
+
+struct Rendered {
+  std::string text;
+  std::vector<std::optional<Range>> contents;  // per message: where its contents are in `text`
+  std::vector<Range> generations;              // bytes inside {% generation %} blocks
+  bool has_generations = false;                // whether the template has such blocks
+};
+
+class ChatTemplate {
+ public:
+  // `variables`: "bos_token", "eos_token" and others. `file` is used in messages. Throws UserError with the template's
+  // line for syntax errors and unsupported constructs.
+  ChatTemplate(const std::string& source, std::map<std::string, std::string> variables, std::string file);
+
+  // Throws TemplateError if the template rejects the conversation (raise_exception) or fails on it, and where it would
+  // write a content that is null or a list of parts as Python prints it. If the template takes text only, a list of text
+  // parts is rendered as their texts, joined with line feeds.
+  Rendered render(const Conversation& conversation, bool add_generation_prompt = false) const;
+
+  // Text that add_generation_prompt appends, such as "<|im_start|>assistant\n". May be empty.
+  const std::string& generation_prompt() const { return generation_prompt_; }
+
+  // The variable `eos_token`; "" if it is not defined.
+  std::string eos_token() const;
+
+  const std::string& source() const { return source_; }
+  const std::map<std::string, std::string>& variables() const { return variables_; }
+  const std::string& file() const { return file_; }
+  std::uint64_t fingerprint() const { return fingerprint_; }
+
+ private:
+  Statement program_;
+  std::map<std::string, std::string> variables_;
+  std::string source_, file_, generation_prompt_;
+  std::uint64_t fingerprint_ = 0;
+  bool has_generations_ = false;
+  bool reads_parts_ = false;  // whether it writes the texts of a content that is a list of parts
+};
+
+// A built-in template (`chatml`, `llama-3`, ...): the format that the models of its name were trained on.
+struct NamedTemplate {
+  const char* name;
+  const char* source;
+  std::map<std::string, std::string> tokens;  // defaults; the tokenizer's own tokens override them
+};
+const std::vector<NamedTemplate>& named_templates();
+bool is_named(const std::string& name);
+
+// Opens the template that a recipe selects. `wanted` is a built-in name, a .jinja file, a tokenizer_config.json, or a
+// folder with one of these files. If it is empty, the template is chat_template.jinja or that of tokenizer_config.json
+// in the tokenizer's folder, and null if there is none. Adds a problem at `key` and returns null for everything else.
+std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted, const std::string& tokenizer,
+                                                       const std::string& folder, const std::string& key,
+                                                       Problems& problems);
+
+// A chat_template.jinja for the tokenizer's folder that renders as the template that `wanted` selects: where its tokens
+// differ from those of the folder's tokenizer_config.json, it sets them first. "" if `wanted` is empty or cannot be
+// opened.
+std::string as_tokenizers_own(const std::string& wanted, const std::string& tokenizer, const std::string& folder);
+
+}  // namespace hawser::text::chat

@@ -1,0 +1,199 @@
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/paths.h"
+#include "io/bounded_file.h"
+#include "io/json.h"
+#include "text/chat/chat_template.h"
+
+namespace hawser::text::chat {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+std::string read(const fs::path& path) {
+  constexpr std::int64_t kLargest = std::int64_t{16} << 20;
+  return io::read_bounded(path.string(), kLargest, "cannot read the chat template");
+}
+
+struct TokenizerConfig {
+  std::optional<std::string> chat_template;
+  std::map<std::string, std::string> tokens;
+};
+
+TokenizerConfig read_config(const fs::path& path) {
+  TokenizerConfig config;
+  const auto fail = [&](std::string what, std::string at, std::string expected = "") {
+    throw UserError(
+        {.file = path.string(), .what = std::move(what), .expected = std::move(expected), .at = std::move(at)});
+  };
+  try {
+    const std::string text = read(path);
+    Problems problems;
+    const auto parsed = io::parse_json(text, path.string(), "", 0, problems);
+    problems.throw_if_any();
+    const Json& json = *parsed;
+    if (!json.is_object()) fail("not a tokenizer_config.json", "", "an object");
+    for (const auto& [key, value] : json.items()) {
+      if (!key.ends_with("_token")) continue;
+      if (value.is_string()) config.tokens[key] = value;
+      if (value.is_object() && value.contains("content") && value["content"].is_string())
+        config.tokens[key] = value["content"];
+    }
+    const auto found = json.find("chat_template");
+    if (found == json.end() || found->is_null()) return config;
+    if (found->is_string()) {
+      config.chat_template = *found;
+    } else if (found->is_array()) {
+      // Several templates by name: `default` is the one for plain conversations.
+      for (const Json& item : *found) {
+        if (item.is_object() && item.value("name", "") == "default") config.chat_template = item.at("template");
+      }
+      if (!config.chat_template) fail("several chat templates, none of them named default", "chat_template");
+    } else {
+      fail("wrong type", "chat_template", "a string");
+    }
+  } catch (const Json::exception&) {
+    fail("not a tokenizer_config.json", "chat_template", "strings");
+  }
+  return config;
+}
+
+std::string all_names() {
+  std::string names;
+  for (const NamedTemplate& one : named_templates()) names += cat(names.empty() ? "" : ", ", one.name);
+  return names;
+}
+
+// Folder of a tokenizer.json, or the folder itself.
+fs::path home_of(const std::string& tokenizer, const std::string& folder) {
+  const fs::path beside = tokenizer.empty() ? "" : resolve_path(tokenizer, folder);
+  std::error_code ignored;
+  return fs::is_directory(beside, ignored) ? beside : beside.parent_path();
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || c == '\'') out += '\\';
+    out += c == '\n' ? std::string("\\n") : std::string(1, c);
+  }
+  return out;
+}
+
+constexpr std::string_view kSet = "{%- set ", kIs = " = '", kEnd = "' %}\n";
+
+// Adds the tokens that as_tokenizers_own writes first: the end of an answer is found by its eos_token.
+void take_first_tokens(std::string_view source, std::map<std::string, std::string>& tokens) {
+  while (source.starts_with(kSet)) {
+    source.remove_prefix(kSet.size());
+    const std::size_t is = source.find(kIs), end = source.find(kEnd);
+    if (end == std::string_view::npos || is > end) return;
+    const std::string_view name = source.substr(0, is);
+    if (!name.ends_with("_token")) return;
+    std::string text;
+    for (std::size_t i = is + kIs.size(); i < end; ++i) {
+      if (source[i] == '\\' && i + 1 < end) {
+        ++i;
+        text += source[i] == 'n' ? '\n' : source[i];
+      } else {
+        text += source[i];
+      }
+    }
+    tokens[std::string(name)] = text;
+    source.remove_prefix(end + kEnd.size());
+  }
+}
+
+}  // namespace
+
+std::string as_tokenizers_own(const std::string& wanted, const std::string& tokenizer, const std::string& folder) {
+  if (wanted.empty()) return "";
+  Problems ignored;
+  const auto chosen = open_chat_template(wanted, tokenizer, folder, "", ignored);
+  if (!chosen) return "";
+  std::map<std::string, std::string> own;
+  try {
+    const fs::path config = home_of(tokenizer, folder) / "tokenizer_config.json";
+    if (!tokenizer.empty() && is_file(config)) own = read_config(config).tokens;
+  } catch (const UserError&) {
+    own = {};  // then every token is set
+  }
+  std::string out;
+  for (const auto& [name, text] : chosen->variables()) {
+    const auto same = own.find(name);
+    // The newline is not rendered: the template starts at the start of a line, as before.
+    if (same == own.end() || same->second != text) out += cat(kSet, name, kIs, escaped(text), kEnd);
+  }
+  return out + chosen->source();
+}
+
+std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted, const std::string& tokenizer,
+                                                       const std::string& folder, const std::string& key,
+                                                       Problems& problems) {
+  try {
+    const fs::path home = home_of(tokenizer, folder);
+    std::error_code ignored;
+    TokenizerConfig config;
+    const bool has_config = !tokenizer.empty() && is_file(home / "tokenizer_config.json");
+    if (wanted.empty()) {
+      if (tokenizer.empty()) return nullptr;
+      if (has_config) config = read_config(home / "tokenizer_config.json");
+      const fs::path file = home / "chat_template.jinja";
+      if (is_file(file)) {
+        const std::string source = read(file);
+        take_first_tokens(source, config.tokens);
+        return std::make_shared<const ChatTemplate>(source, config.tokens, file.string());
+      }
+      if (!config.chat_template) return nullptr;
+      return std::make_shared<const ChatTemplate>(*config.chat_template, config.tokens,
+                                                  (home / "tokenizer_config.json").string());
+    }
+    for (const NamedTemplate& one : named_templates()) {
+      if (wanted != one.name) continue;
+      std::map<std::string, std::string> tokens = one.tokens;
+      if (has_config) {
+        for (const auto& [name, text] : read_config(home / "tokenizer_config.json").tokens) tokens[name] = text;
+      }
+      return std::make_shared<const ChatTemplate>(one.source, tokens, one.name);
+    }
+    fs::path file = resolve_path(wanted, folder);
+    if (fs::is_directory(file, ignored)) {
+      file /= is_file(file / "chat_template.jinja") ? "chat_template.jinja" : "tokenizer_config.json";
+    }
+    if (!is_file(file)) {
+      problems.add({.file = wanted,
+                    .what = "no such chat template",
+                    .expected = cat("a file, or one of ", all_names()),
+                    .at = key});
+      return nullptr;
+    }
+    if (file.extension() != ".json") {
+      const fs::path own = file.parent_path() / "tokenizer_config.json";
+      if (is_file(own)) {
+        config = read_config(own);
+      } else if (has_config) {
+        config = read_config(home / "tokenizer_config.json");
+      }
+      return std::make_shared<const ChatTemplate>(read(file), config.tokens, file.string());
+    }
+    config = read_config(file);
+    if (!config.chat_template) {
+      problems.add({.file = file.string(), .what = "no chat template in it", .expected = "chat_template", .at = key});
+      return nullptr;
+    }
+    return std::make_shared<const ChatTemplate>(*config.chat_template, config.tokens, file.string());
+  } catch (const UserError& error) {
+    problems.add_lines(error.what());
+  }
+  return nullptr;
+}
+
+}  // namespace hawser::text::chat

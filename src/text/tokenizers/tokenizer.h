@@ -1,0 +1,69 @@
+// `Tokenizer`: converts text to token ids and back.
+//
+//   const auto tokenizer = load_tokenizer("model/tokenizer.json");
+//   std::vector<std::int32_t> ids;
+//   tokenizer->encode("Once upon a time", ids, true);
+//
+// load_tokenizer reads tokenizer.json of Hugging Face (BPE, WordPiece, Unigram), .model of SentencePiece and
+// tekken.json of Mistral. Ids and decoded texts equal those of the original libraries; docs/tokenizers.md lists the
+// supported parts and the comparisons. `truncation` and `padding` of a tokenizer.json are ignored, as in transformers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hawser::text {
+
+// Ids that a tokenizer puts before and after a text.
+struct TextFrame {
+  std::vector<std::int32_t> before, after;
+};
+
+// Immutable and thread-safe.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Appends the ids of `text` to `ids`. Added tokens of a tokenizer.json ("<|endoftext|>") in the text become their
+  // ids; special tokens of a .model or tekken.json are encoded as text, as in the originals. `add_special` adds the ids
+  // of frame(). Invalid UTF-8 becomes U+FFFD, as with Python's errors="replace" (SentencePiece: one per byte). Accepts
+  // any bytes; throws UserError only if the file's normalizer expands the text beyond 512 MiB.
+  virtual void encode(std::string_view text, std::vector<std::int32_t>& ids, bool add_special) const = 0;
+
+  // Ids that `add_special` puts around a text: those of the post-processor; begin of text for .model and tekken.json.
+  virtual TextFrame frame() const = 0;
+
+  // Decodes ids to bytes. With a byte-level vocabulary the bytes may start or end inside a character; otherwise they
+  // are complete characters, U+FFFD for invalid ones. Skips ids without a token (a model's padded vocabulary) and, with
+  // `skip_special`, special tokens.
+  virtual std::string decode_bytes(std::span<const std::int32_t> ids, bool skip_special = false) const = 0;
+
+  // Decodes to valid UTF-8, as decode of the `tokenizers` library: invalid sequences become U+FFFD.
+  std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
+
+  // Highest id plus one, including added tokens.
+  virtual std::int32_t vocab_size() const = 0;
+
+  // Id of a token as written in the file ("<|endoftext|>", "Ġthe"; in a tekken.json: its bytes).
+  virtual std::optional<std::int32_t> id_of(std::string_view token) const = 0;
+
+  // Begin of text: the first id of the post-processor, else the token with a common name. End of text: the token with a
+  // common name (<|endoftext|>, <|end_of_text|>, </s>, <eos>), which separates documents, not turns of a chat.
+  virtual std::optional<std::int32_t> bos() const = 0;
+  virtual std::optional<std::int32_t> eos() const = 0;
+
+  // FNV-1a of the file; identifies the tokenizer.
+  virtual std::uint64_t fingerprint() const = 0;
+};
+
+// Reads a tokenizer file, whose type it detects from the content, or the one in a folder: tokenizer.json, else
+// tekken.json, else tokenizer.model. Throws UserError with all problems, by key, for a missing or broken file and for
+// unsupported parts.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
+
+}  // namespace hawser::text

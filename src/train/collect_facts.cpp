@@ -1,0 +1,146 @@
+#include "train/collect_facts.h"
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/paths.h"
+#include "base/units.h"
+#include "batches/statistics.h"
+#include "config/config.h"
+#include "io/json.h"
+#include "plan/target.h"
+#include "prepare/sources.h"
+#include "prepare/token_file.h"
+#include "train/run_folder.h"
+
+namespace hawser::train {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string text_of(const ordered_json& value) {
+  if (value.is_null()) return "";
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return value.dump();
+  std::string out;
+  for (const ordered_json& one : value) out += (out.empty() ? "" : ", ") + text_of(one);
+  return out;
+}
+
+std::vector<report::RecipeEntry> entries(const Recipe& recipe) {
+  std::vector<report::RecipeEntry> out;
+  const auto add = [&](const std::string& key, const ordered_json& value) {
+    const bool given = recipe.places.contains(key);
+    if (given || !value.is_null()) out.push_back({key, text_of(value), given});
+  };
+  const ordered_json json = io::parse_own_json<io::OrderedJson>(recipe_json(recipe));
+  for (const auto& [name, value] : json.items()) {
+    if (!value.is_object()) {
+      add(name, value);
+      continue;
+    }
+    for (const auto& [leaf, inner] : value.items()) add(name + "." + leaf, inner);
+  }
+  return out;
+}
+
+std::string mesh_text(const comm::MeshSizes& mesh) {
+  return fmt::format("{} x {} ranks that shard, in context-parallel groups of {}", mesh.replicate,
+                     mesh.shard * mesh.context, mesh.context);
+}
+
+report::Table environment(const RunPlace& place) {
+  const plan::Layout& layout = place.session.layout();
+  const plan::Machine machine = plan::this_machine();
+  report::Table out;
+  utsname system{};
+  if (uname(&system) == 0) {
+    out.emplace_back("host", system.nodename);
+    out.emplace_back("system", cat(system.sysname, " ", system.release, " ", system.machine));
+  }
+  if (const std::string model = plan::cpu_model(); !model.empty()) out.emplace_back("CPU", model);
+  out.emplace_back("cores", cat(machine.cores));
+  out.emplace_back("memory", format_bytes(Bytes(machine.memory)));
+  if (layout.device == DeviceKind::cuda) {
+    out.emplace_back("GPU", cuda_info().name);
+#ifdef HAWSER_CUDA_VERSION
+    out.emplace_back("CUDA", HAWSER_CUDA_VERSION);
+#endif
+  }
+  out.emplace_back("ranks", cat(place.ranks, ": ", mesh_text(layout.mesh)));
+  out.emplace_back("threads per rank", cat(layout.threads));
+  out.emplace_back("compute dtype", to_string(layout.compute));
+  out.emplace_back("deterministic", layout.deterministic ? "yes" : "no");
+  out.emplace_back("hawser", HAWSER_VERSION);
+  out.emplace_back("compiled with", cat("g++ ", __VERSION__));
+  return out;
+}
+
+void add_file(report::Table& out, const std::string& name, const prepare::TokenFile& file) {
+  out.push_back(report::count_fact(name + " documents", file.documents()));
+  out.push_back(report::count_fact(name + " tokens", file.tokens()));
+  if (file.documents() > 0) {
+    const double mean = static_cast<double>(file.tokens()) / static_cast<double>(file.documents());
+    out.emplace_back(name + " tokens per document", fmt::format("{:.1f}", mean));
+  }
+}
+
+report::Table data_table(const RunPlace& place) {
+  const Recipe& recipe = place.recipe;
+  const prepare::TokenFiles files = prepare::token_files(prepare::prepare_options(recipe));
+  report::Table out;
+  const prepare::TokenFile train(files.train);
+  add_file(out, "training", train);
+  const std::int64_t length = recipe.data.sequence_length, space = place.sequences * length;
+  batches::LongStatistics found;
+  if (recipe.data.pack == Packing::documents) {
+    found = batches::long_statistics(train, length, recipe.data.long_documents);
+    const std::string text = batches::describe(found, train, length, recipe.data.long_documents);
+    if (!text.empty()) out.emplace_back("long training documents", text);
+  }
+  out.push_back(report::count_fact("training sequences", place.sequences));
+  out.emplace_back(
+      "packing efficiency",
+      fmt::format("{:.1f} %", 100 * static_cast<double>(train.tokens() - found.tokens) / static_cast<double>(space)));
+  out.emplace_back("steps per epoch", cat(ceil_div(place.sequences, recipe.train.global_batch_size)));
+  std::error_code ignored;
+  if (std::filesystem::exists(files.validation + ".idx", ignored)) {
+    add_file(out, "validation", prepare::TokenFile(files.validation));
+  }
+  return out;
+}
+
+}  // namespace
+
+report::RunFacts run_facts(const RunPlace& place) {
+  const Recipe& recipe = place.recipe;
+  report::RunFacts facts{.name = recipe.name,
+                         .version = HAWSER_VERSION,
+                         .folder = absolute_path(output_folder(recipe)),
+                         .steps = recipe.train.steps,
+                         .recipe = entries(recipe),
+                         .environment = environment(place),
+                         .data = data_table(place)};
+  const plan::Costs costs =
+      plan::costs_of(place.session.plan(step::Purpose::train), place.session.model(), place.session.layout());
+  for (const auto& [category, bytes] : costs.peak_bytes_by_category) facts.memory.emplace_back(category, bytes);
+  return facts;
+}
+
+std::optional<double> peak_flops(DeviceKind device, const std::string& name, DType compute, int ranks) {
+  if (device != DeviceKind::cuda || compute != DType::bf16) return std::nullopt;
+  // Tensor cores, bf16, without sparsity.
+  const auto has = [&](const char* word) { return name.find(word) != std::string::npos; };
+  if (has("H100") && has("PCIe")) return 756e12 * ranks;
+  if (has("H100") && has("NVL")) return 835e12 * ranks;
+  if (has("H100") || has("H200")) return 989e12 * ranks;
+  return std::nullopt;
+}
+
+}  // namespace hawser::train

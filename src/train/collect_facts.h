@@ -1,0 +1,31 @@
+// Facts about a run that report/ shows with its metrics.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "engine/session.h"
+#include "prepare/prepare.h"
+#include "report/run_facts.h"
+
+namespace hawser::train {
+
+struct RunPlace {
+  const Recipe& recipe;
+  const engine::Session& session;
+  int ranks = 1;
+  std::int64_t sequences = 0;             // in the training data
+  std::int64_t validation_sequences = 0;  // of an evaluation; 0: no validation data
+};
+
+// Opens the token files to read their sizes. UserError.
+report::RunFacts run_facts(const RunPlace& place);
+
+// What a run prints before its first step, in lines of a name and what it is: model, data, steps, ranks, memory,
+// output, predicted time. `resumes`: some of the steps may be done.
+std::string run_summary(const RunPlace& place, bool resumes);  // run_summary.cpp
+
+// Peak FLOP/s of `ranks` such devices according to the vendor's data sheet; nullopt if unknown.
+std::optional<double> peak_flops(DeviceKind device, const std::string& name, DType compute, int ranks);
+
+}  // namespace hawser::train
