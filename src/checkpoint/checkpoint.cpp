@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "checkpoint/root.h"
+#include "io/files.h"
 
 namespace hawser::checkpoint {
 namespace {
@@ -27,6 +28,8 @@ std::optional<Checkpoint> Checkpoint::latest(const std::string& root, Problems& 
           skipped.add(passed_over);
           return Checkpoint(std::move(held), *std::move(manifest));
         }
+      } catch (const io::IoError&) {
+        throw;  // says nothing about the contents
       } catch (const UserError& error) {
         passed_over.add_lines(error.what());
       }
@@ -160,6 +163,8 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
       std::optional<Problem> problem;
       try {
         problem = read_box(saved, static_cast<int>(i), targets, cast);
+      } catch (const io::IoError&) {
+        throw;  // says nothing about the contents
       } catch (const UserError& error) {
         problem = Problem{.what = error.what()};
       }
@@ -285,6 +290,8 @@ void Checkpoint::verify_attached(Problems& problems) const {
   for (const SavedAttachment& small : manifest_.attached) {
     try {
       read_attached(small.name);
+    } catch (const io::IoError&) {
+      throw;  // says nothing about the contents
     } catch (const UserError& error) {
       problems.add_lines(error.what());
     }
@@ -300,6 +307,8 @@ void Checkpoint::verify(Problems& problems, const Progress& progress) {
       if (verified_[static_cast<std::size_t>(places_.at(tensor.name))][i]) continue;
       try {
         if (auto problem = read_box(tensor, static_cast<int>(i), {}, nullptr)) problems.add(*std::move(problem));
+      } catch (const io::IoError&) {
+        throw;  // says nothing about the contents
       } catch (const UserError& error) {
         problems.add({.what = error.what()});
       }

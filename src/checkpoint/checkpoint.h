@@ -41,7 +41,7 @@ class Checkpoint {
   // read() and verify() do.
   //
   // The newest complete checkpoint of the root folder, or nullopt. Adds lines to `skipped` for each newer one that is
-  // incomplete.
+  // incomplete. One that cannot be read is an io::IoError here and in all reads: it may be complete.
   static std::optional<Checkpoint> latest(const std::string& root, Problems& skipped);
   // The checkpoint in `folder`. Throws a UserError with all problems of its manifest and file sizes.
   static Checkpoint open(const std::string& folder);

@@ -7,6 +7,7 @@
 
 #include "checkpoint/root.h"
 #include "checkpoint/shape_json.h"
+#include "io/files.h"
 #include "io/json.h"
 
 namespace hawser::checkpoint {
@@ -163,6 +164,8 @@ void check_length(const io::File& folder, const SavedFile& file, Problems& probl
                   .what = bytes < file.bytes ? "truncated file" : "file too long",
                   .expected = cat(file.bytes, " bytes"),
                   .got = cat(bytes)});
+  } catch (const io::IoError&) {
+    throw;  // says nothing about the contents
   } catch (const UserError& error) {
     problems.add({.what = error.what(), .cause = "a file of the checkpoint cannot be opened"});
   }
@@ -316,6 +319,8 @@ std::optional<Manifest> read_manifest(const std::string& folder, Problems& probl
   }
   try {
     return read_manifest(io::File::open_folder(folder), problems);
+  } catch (const io::IoError&) {
+    throw;  // says nothing about the contents
   } catch (const UserError& error) {
     return problems.add({.what = error.what()}), std::nullopt;
   }
@@ -332,6 +337,8 @@ std::optional<Manifest> read_manifest(const io::File& folder, Problems& problems
   if (!folder.has(kManifestName)) return reject({.what = "no manifest: the save was not finished"});
   try {
     text = io::read_text(io::File::open_in(folder, kManifestName), kMaxManifestBytes);
+  } catch (const io::IoError&) {
+    throw;  // says nothing about the contents
   } catch (const UserError& error) {
     return problems.add({.what = error.what()}), std::nullopt;
   }

@@ -17,10 +17,9 @@ constexpr const char* kDigits = "0123456789";
 
 bool is_live(const std::string& folder, const std::string& lock_name) {
   const std::string path = cat(folder, "/", lock_name);
-  if (!io::exists(path))
-    return false;  // created with the folder, under the root's lock: the process that created it ended
   try {
-    // Without locks, liveness is unknown: leave it.
+    if (!io::exists(path)) return false;  // created with the folder, under the root's lock: its process ended
+    // Without locks, or in a folder that only another user may read, liveness is unknown: leave it.
     return io::File::open_or_create(path).try_lock() != io::File::Lock::taken;
   } catch (const UserError&) {
     return true;
@@ -110,7 +109,11 @@ std::vector<std::string> step_folders(const std::string& root) {
 std::vector<std::string> complete_checkpoints(const std::string& root, Problems& skipped) {
   std::vector<std::string> folders;
   for (const std::string& folder : step_folders(root)) {
-    if (read_manifest(folder, skipped)) folders.push_back(folder);
+    try {
+      if (read_manifest(folder, skipped)) folders.push_back(folder);
+    } catch (const io::IoError& error) {
+      skipped.add_lines(error.what());
+    }
   }
   return folders;
 }
@@ -156,7 +159,11 @@ std::string complete_before(const std::string& folder) {
   Problems ignored;
   for (const std::string& other : step_folders(step ? parent : cat(parent, "/checkpoints"))) {
     if (step && step_of(other.substr(other.rfind('/') + 1)) >= step) continue;
-    if (read_manifest(other, ignored)) return other;
+    try {
+      if (read_manifest(other, ignored)) return other;
+    } catch (const io::IoError&) {
+      continue;  // no suggestion
+    }
   }
   return "";
 }
@@ -188,7 +195,11 @@ void keep_also_as(const std::string& folder, const std::string& path) {
   finish_keep(path);
   // Leftovers of earlier calls: of a crash, or still read when they were replaced.
   for (const std::string& left : kept.leftovers()) {
-    if (io::File::open_folder(left).try_lock() != io::File::Lock::held_elsewhere) io::remove_tree(left);
+    try {
+      if (io::File::open_folder(left).try_lock() != io::File::Lock::held_elsewhere) io::remove_tree(left);
+    } catch (const io::IoError&) {
+      continue;  // another user's
+    }
   }
   const std::string fresh = kept.temporary();
   io::make_folder(fresh);
@@ -221,7 +232,12 @@ void finish_keep(const std::string& path) {
   std::int64_t newest_step = -1;
   for (const std::string& left : kept.leftovers()) {
     Problems incomplete;
-    const auto manifest = read_manifest(left, incomplete);
+    std::optional<Manifest> manifest;
+    try {
+      manifest = read_manifest(left, incomplete);
+    } catch (const io::IoError&) {
+      continue;  // another user's
+    }
     if (!manifest || manifest->step <= newest_step) continue;
     newest = left;
     newest_step = manifest->step;

@@ -18,7 +18,8 @@ std::optional<std::int64_t> step_of(const std::string& name);  // inverse; nullo
 // All folders named like a checkpoint, complete or not, newest first, as ROOT/NAME. Empty if the root does not exist.
 std::vector<std::string> step_folders(const std::string& root);
 
-// The complete ones: the manifest is valid and every file has its size. `skipped` gets lines for the others.
+// The complete ones: the manifest is valid and every file has its size. `skipped` gets lines for the others, also for
+// those that cannot be read (io::IoError).
 std::vector<std::string> complete_checkpoints(const std::string& root, Problems& skipped);
 
 // Removes the oldest complete checkpoints until `count` (at least 1) are left, and returns their folders. A folder is

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/testing/other_user.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/root.h"
 #include "checkpoint/testing/states.h"
@@ -69,6 +70,38 @@ TEST(Save, LatestSkipsAndReportsIncompleteCheckpoints) {
   EXPECT_EQ(skipped.size(), 3u) << skipped.lines();
   EXPECT_NE(skipped.lines().find("truncated file"), std::string::npos) << skipped.lines();
   EXPECT_NE(skipped.lines().find("the save was not finished"), std::string::npos) << skipped.lines();
+}
+
+// It may be complete: a run that went on from an older one would lose steps, or replace what it cannot read.
+TEST(Save, ACheckpointThatCannotBeReadIsNotSkipped) {
+  const TemporaryFolder root;
+  chmod(root.path().c_str(), 0777);
+  save_step(root.path(), 10);
+  const std::string newest = save_step(root.path(), 20);
+  chmod(newest.c_str(), 0700);
+  const auto outcome = as_other_user([&]() -> std::string {
+    try {
+      Problems skipped;
+      return "step " + std::to_string(Checkpoint::latest(root.path(), skipped)->step());
+    } catch (const io::IoError& error) {
+      return error.what();
+    }
+  });
+  if (!outcome || geteuid() != 0) GTEST_SKIP() << "needs root";
+  EXPECT_EQ(*outcome, newest + ": cannot open: Permission denied");
+}
+
+// A killed save of another user, whose files are private, must not end every later save.
+TEST(Save, LeftoversOfAnotherUserAreLeft) {
+  const TemporaryFolder root;
+  chmod(root.path().c_str(), 0777);
+  const std::string left = root.path(temporary_name(20));
+  io::make_folder(left);
+  chmod(left.c_str(), 0700);
+  const auto outcome = as_other_user([&] { return save_step(root.path(), 30); });
+  if (!outcome || geteuid() != 0) GTEST_SKIP() << "needs root";
+  EXPECT_EQ(*outcome, root.path("step-00000030"));
+  EXPECT_TRUE(io::exists(left));
 }
 
 TEST(Save, KeepLastRemovesTheOldest) {

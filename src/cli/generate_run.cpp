@@ -84,6 +84,11 @@ void suggest_chat(const OpenGeneration& input, bool empty) {
                 "\"messages\" do"));
 }
 
+// The model ended its answer at once; a stop text was the user's wish.
+bool is_empty(const Answer& answer) {
+  return answer.ids.size() <= 1 && answer.end != Answer::End::text;
+}
+
 int run_one(OpenGeneration& input, bool as_json) {
   const bool as_text = input.tokenizer != nullptr && !as_json;
   const generate::Prompt& prompt = input.prompts[0];
@@ -112,7 +117,7 @@ int run_one(OpenGeneration& input, bool as_json) {
     for (const std::int32_t id : answer.ids) line += cat(line.empty() ? "" : ",", id);
     put(line + "\n");
   }
-  if (const bool empty = answer.ids.size() <= 1; empty || terminal_columns(STDERR_FILENO)) suggest_chat(input, empty);
+  if (const bool empty = is_empty(answer); empty || terminal_columns(STDERR_FILENO)) suggest_chat(input, empty);
   for (const std::string& note : generator.decoder().notes()) print("", note);
   if (as_text) print_rates(generator.counts());
   return 0;
@@ -190,7 +195,7 @@ int run_many(OpenGeneration& input, const GenerateOptions& options) {
   const std::size_t prompts = input.prompts.size();
   bool empty = prompts > 0;
   const auto write = [&](std::size_t i, const Answer& answer) {
-    empty = empty && answer.ids.size() <= 1;
+    empty = empty && is_empty(answer);
     writer.add(i, line_of(answer_json(input, input.prompts[i], answer, options.common.json)));
   };
   Progress progress(prompts);

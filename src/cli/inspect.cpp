@@ -301,7 +301,9 @@ void describe_tokens(const std::string& prefix, Report& report) {
   report.json["labels"] = file.has_labels();
   report.json["bytes"] = bytes;
   report.json["lengths"] = {{"min", at(0)}, {"median", at(0.5)}, {"p90", at(0.9)}, {"max", at(1)}};
-  report.row("documents", cat(file.documents()));
+  report.row("documents",
+             cat(file.documents(),
+                 file.documents() == file.sequences() ? "" : "; training separates sequences, as Megatron-LM"));
   report.row("sequences", cat(file.sequences()));
   report.row("tokens", cat(file.tokens(), file.has_labels() ? ", with labels" : ""));
   report.row("lengths", cat(at(0), " to ", at(1), ", median ", at(0.5), ", 90% within ", at(0.9)));
@@ -331,9 +333,9 @@ void describe_trace(const InspectOptions& options, Report& report) {
 // "runs/x/data/train" of "runs/x/data/train.bin", as typed. Unlike prepare::token_prefix, which accepts what a recipe may
 // train on, this accepts an index alone: TokenFile reports what is missing.
 std::optional<std::string> prefix_to_show(const std::string& path) {
-  for (const char* ending : {"", ".bin", ".idx", ".labels.bin"}) {
-    if (!path.ends_with(ending)) continue;
-    const std::string prefix = path.substr(0, path.size() - std::string(ending).size());
+  for (const char* suffix : {"", ".bin", ".idx", ".labels.bin"}) {
+    if (!path.ends_with(suffix)) continue;
+    const std::string prefix = path.substr(0, path.size() - std::string(suffix).size());
     if (io::exists(prefix + ".idx") && !io::is_folder(prefix + ".idx")) return prefix;
   }
   return std::nullopt;

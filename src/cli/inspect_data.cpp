@@ -18,6 +18,7 @@
 #include "cli/commands.h"
 #include "cli/data_summary.h"
 #include "cli/model_name.h"
+#include "io/files.h"
 #include "prepare/prepare.h"
 #include "prepare/sources.h"
 
@@ -92,7 +93,7 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
     const prepare::PrepareOptions job = prepare::prepare_options(*view.recipe);
     const prepare::TokenFiles files = prepare::token_files(job);
     view.prefix = options.validation ? files.validation : files.train;
-    if (view.prefix.empty() || !fs::exists(view.prefix + ".idx")) {
+    if (view.prefix.empty() || !io::exists(view.prefix + ".idx")) {
       throw UserError(Problem{.file = path,
                               .what = options.validation ? "no prepared validation data" : "its data is not prepared",
                               .expected = view.prefix.empty() ? "" : view.prefix + ".idx",

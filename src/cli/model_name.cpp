@@ -34,8 +34,7 @@ std::string hub_cache() {
 // The commit of a branch or tag; the revision itself if the cache has no such reference.
 std::string commit_of(const fs::path& model, const std::string& revision) {
   const fs::path reference = model / "refs" / revision;
-  std::error_code ignored;
-  if (!fs::is_regular_file(reference, ignored)) return revision;
+  if (!io::is_file(reference.string())) return revision;
   std::string commit = io::read_bounded(reference.string(), kMaxRefBytes);
   commit.erase(commit.find_last_not_of(" \t\r\n") + 1);
   return commit;

@@ -90,7 +90,7 @@ void print_summary(const prepare::PrepareOptions& job, const DataRecipe& recipe,
   std::int64_t tokens = 0;
   std::string lengths;  // of the training data
   for (const auto& [name, prefix] : {std::pair("train", files.train), std::pair("valid", files.validation)}) {
-    if (prefix.empty() || !fs::exists(prefix + ".idx")) continue;
+    if (prefix.empty() || !io::exists(prefix + ".idx")) continue;
     const prepare::TokenFile file(prefix);
     tokens += file.tokens();
     json[name] = {{"documents", file.documents()},
@@ -152,6 +152,7 @@ int prepare(const PrepareOptions& options) {
     job.progress = [&line](const prepare::PrepareProgress& progress) { line.show(progress); };
     prepared = prepare::prepare(job);
   }
+  if (prepared.no_end_token) print("", prepare::kNoEndToken);
   if (!prepared.set_aside.empty()) {
     print("", "moved token files that `hawser prepare` did not write to " + prepared.set_aside);
   }

@@ -98,7 +98,11 @@ int run_on_ranks(int world, const Recipe& recipe, const RankedBody& body) {
     const RankPlace place{ranks.rank().value(), ranks.size()};
     Verdict verdict = joined_verdict(ranks.all_gather_strings(checked(body, place).text()));
     if (verdict.code == 0) verdict = compared(ranks.all_gather_strings(commit_of(recipe)));
-    if (verdict.code == 0) return body.run(&ranks);
+    if (verdict.code == 0) {
+      const int code = body.run(&ranks);
+      note_ended();
+      return code;
+    }
     if (place.rank == 0) report_error(Error(ExitCode{verdict.code}, verdict.lines));
     return verdict.code;  // the World's destructor waits until rank 0 has printed
   } catch (const std::exception& error) {

@@ -16,6 +16,7 @@
 #include "cli/model_name.h"
 #include "config/check_to_write.h"
 #include "config/nearest.h"
+#include "io/files.h"
 #include "io/result_file.h"
 #include "plan/target.h"
 #include "prepare/sources.h"
@@ -30,7 +31,7 @@ namespace fs = std::filesystem;
 bool stays_here(const RecipeInitOptions& options, const fs::path& home) {
   std::error_code ignored;
   if (!options.output.empty()) return home.empty() || fs::equivalent(home, ".", ignored);
-  if (!fs::is_regular_file("/proc/self/fd/1", ignored)) return false;
+  if (!io::is_file("/proc/self/fd/1")) return false;
   return fs::equivalent(fs::read_symlink("/proc/self/fd/1", ignored).parent_path(), ".", ignored);
 }
 
@@ -52,8 +53,7 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, bool 
   }
   problems.throw_if_any();
   if (!named.empty()) return out;
-  std::error_code ignored;
-  if (!fs::is_directory("text", ignored)) return {};
+  if (!io::is_folder("text")) return {};
   for (const char* pattern : {"text/*.jsonl", "text/*.txt"}) {
     if (prepare::find_sources({pattern}, "", "", problems).empty()) continue;
     return {stays ? pattern : absolute_path(pattern)};
@@ -65,10 +65,10 @@ std::vector<std::string> first_data(const std::vector<std::string>& named, bool 
 Recipe first_recipe(const RecipeInitOptions& options, bool stays) {
   const std::string model = find_model(options.model);
   const fs::path path = absolute_path(model);
-  const bool folder = fs::is_directory(path);
+  const bool folder = io::is_folder(path);
   const auto hub = hub_name_of(model);
-  if (hub && !fs::exists(path)) throw UserError(not_downloaded(*hub, model));
-  if (!folder && !fs::exists(path))
+  if (hub && !io::exists(path)) throw UserError(not_downloaded(*hub, model));
+  if (!folder && !io::exists(path))
     throw UserError(Problem{.file = model,
                             .what = "no such model",
                             .expected = "a model folder or a config.json",
@@ -91,7 +91,7 @@ Recipe first_recipe(const RecipeInitOptions& options, bool stays) {
 }  // namespace
 
 int recipe_init(const RecipeInitOptions& options) {
-  if (!options.output.empty() && fs::exists(options.output) && !options.force) {
+  if (!options.output.empty() && io::exists(options.output) && !options.force) {
     throw UserError(Problem{
         .file = options.output, .what = "already exists", .hint = "another --output, or --force to overwrite it"});
   }

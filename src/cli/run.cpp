@@ -13,6 +13,7 @@
 #include "cli/line.h"
 #include "config/choices.h"
 #include "config/nearest.h"
+#include "io/files.h"
 #include "launch/launcher_environment.h"
 #include "launch/stop.h"
 
@@ -57,9 +58,8 @@ std::string our_name(const std::string& word) {
   for (const auto& [name, ours] : kNames) {
     if (word == name) return ours;
   }
-  std::error_code ignored;
   const bool recipe = word.ends_with(".yaml") || word.ends_with(".yml");
-  return recipe && std::filesystem::exists(word, ignored) ? "hawser fit " + word : "";
+  return recipe && io::exists(word) ? "hawser fit " + word : "";
 }
 
 // An option that is a key of the recipe: "--steps" is "--set train.steps=".

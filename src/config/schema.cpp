@@ -138,7 +138,8 @@ std::vector<Key> make_schema() {
               "steps between evaluations; 0: only before the first step and at the end"),
       integer("train.evaluate_batches", HAWSER_FIELD(train.evaluate_batches), {.min = 0},
               "global batches per evaluation, the same text on any layout; 0: the full validation set"),
-      integer("train.log_every", HAWSER_FIELD(train.log_every), {.min = 1}, "steps between logged metrics"),
+      integer("train.log_every", HAWSER_FIELD(train.log_every), {.min = 1},
+              "steps between progress lines; metrics.jsonl has every step"),
 
       number("optimizer.learning_rate", HAWSER_FIELD(optimizer.learning_rate), positive, "learning rate after warmup"),
       word("optimizer.schedule", HAWSER_FIELD(optimizer.schedule),

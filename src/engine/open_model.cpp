@@ -24,8 +24,7 @@ OpenModel open_model(const ModelRecipe& recipe, const std::string& folder, Probl
   OpenModel open;
   const bool described = problems.size() == before;
   if (described) open.model = std::make_unique<models::Model>(std::move(description));
-  std::error_code error;
-  if (!from_scratch && std::filesystem::exists(path, error)) {
+  if (!from_scratch && io::exists(path.string())) {
     open.weights = checkpoint::SafetensorsFolder::open(path.string(), problems);
     if (open.weights && described) models::check_weights(*open.model, *open.weights, problems);
   }
@@ -87,8 +86,7 @@ OpenModel open_trained_model(const std::string& path, Problems& problems) {
 
 std::unique_ptr<text::Tokenizer> tokenizer_of_model(const std::string& model_folder) {
   const std::filesystem::path path = std::filesystem::path(model_folder) / "tokenizer.json";
-  std::error_code error;
-  return std::filesystem::exists(path, error) ? text::load_tokenizer(path.string()) : nullptr;
+  return io::exists(path.string()) ? text::load_tokenizer(path.string()) : nullptr;
 }
 
 std::string stored_chat_template(const std::string& recipe) {

@@ -11,6 +11,7 @@ std::string to_json(const RunState& state) {
   nlohmann::ordered_json json;
   json["step"] = state.step;
   json["sequences"] = state.sequences;
+  if (state.skipped > 0) json["skipped"] = state.skipped;
   json["recipe"] = io::parse_own_json<io::OrderedJson>(state.recipe);
   json["config"] = state.config;
   json["tokenizer"] = state.tokenizer;
@@ -44,6 +45,7 @@ RunState run_state_of(const std::string& text) {
     };
     return {.step = count("step"),
             .sequences = count("sequences"),
+            .skipped = json.contains("skipped") ? count("skipped") : 0,
             .recipe = json.at("recipe").dump(),
             .config = json.at("config"),
             .tokenizer = json.at("tokenizer"),

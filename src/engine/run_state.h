@@ -17,6 +17,7 @@ namespace hawser::engine {
 struct RunState {
   std::int64_t step = 0;                  // steps finished
   std::int64_t sequences = 0;             // read from the data so far, over all ranks
+  std::int64_t skipped = 0;               // steps without a target so far, which update nothing
   std::string recipe;                     // text of config's recipe_json
   std::string config;                     // text of the model's config.json
   std::string tokenizer;                  // path of a tokenizer.json or its folder; "": none

@@ -11,6 +11,7 @@ namespace {
 TEST(RunState, ComesBackAsItWasWritten) {
   const RunState state{.step = 7,
                        .sequences = 21,
+                       .skipped = 2,
                        .recipe = R"({"train":{"seed":3}})",
                        .config = "{}",
                        .tokenizer = "a/tokenizer.json",
@@ -19,6 +20,7 @@ TEST(RunState, ComesBackAsItWasWritten) {
   const RunState back = run_state_of(to_json(state));
   EXPECT_EQ(back.step, 7);
   EXPECT_EQ(back.sequences, 21);
+  EXPECT_EQ(back.skipped, 2);
   EXPECT_EQ(back.recipe, state.recipe);
   EXPECT_EQ(back.unfinished_evaluation, state.unfinished_evaluation);
   EXPECT_EQ(back.gemm_algorithms, state.gemm_algorithms);

@@ -7,13 +7,16 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "io/files.h"
 
 namespace hawser::io {
 
 std::string read_bounded(const std::string& path, std::int64_t limit, const std::string& what) {
   constexpr std::int64_t kBlock = std::int64_t{1} << 20;
   const auto fail = [&] {
-    throw UserError({.file = path, .what = errno == 0 ? what : cat(what, ": ", std::strerror(errno))});
+    const Problem problem{.file = path, .what = errno == 0 ? what : cat(what, ": ", std::strerror(errno))};
+    if (errno == ENOENT || errno == ENOTDIR || errno == EISDIR) throw UserError(problem);
+    throw IoError(problem);
   };
   errno = 0;
   std::ifstream in(path, std::ios::binary);

@@ -28,8 +28,14 @@ namespace {
 // Maximum bytes per system call; Linux itself stops at 2 GiB.
 constexpr std::int64_t kCallBytes = std::int64_t{1} << 30;
 
+bool means_absent(int error) {
+  return error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG || error == ELOOP;
+}
+
 [[noreturn]] void fail(const std::string& path, const std::string& doing, int error, std::int64_t needed = 0) {
-  throw UserError(io_problem(path, doing, error, needed));
+  const Problem problem = io_problem(path, doing, error, needed);
+  if (means_absent(error) || error == EISDIR || error == EEXIST) throw UserError(problem);
+  throw IoError(problem);
 }
 
 }  // namespace
@@ -88,7 +94,9 @@ File File::open_in(const File& folder, const std::string& name) {
 
 bool File::has(const std::string& name) const {
   struct stat status {};
-  return ::fstatat(fd_, name.c_str(), &status, 0) == 0;
+  if (::fstatat(fd_, name.c_str(), &status, 0) == 0) return true;
+  if (means_absent(errno)) return false;
+  fail(cat(path_, "/", name), "cannot read", errno);
 }
 
 File File::create(const std::string& path) {
@@ -193,7 +201,7 @@ namespace {
 // False if nothing is there. Another error is no absence: a run that took it for one would start over.
 bool look_up(const std::string& path, struct stat& status) {
   if (::stat(path.c_str(), &status) == 0) return true;
-  if (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP) return false;
+  if (means_absent(errno)) return false;
   fail(path, "cannot read", errno);
 }
 
@@ -207,6 +215,11 @@ bool exists(const std::string& path) {
 bool is_folder(const std::string& path) {
   struct stat status {};
   return look_up(path, status) && S_ISDIR(status.st_mode);
+}
+
+bool is_file(const std::string& path) {
+  struct stat status {};
+  return look_up(path, status) && S_ISREG(status.st_mode);
 }
 
 std::vector<std::string> list_folder(const std::string& path) {

@@ -15,6 +15,13 @@
 
 namespace hawser::io {
 
+// A system call failed for a reason that says nothing about what a file contains, or whether it exists: permissions, a
+// failing disk, a server that does not answer. A caller must not continue as if the file were missing or corrupt.
+class IoError : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 // An open regular file. Move-only; closes itself.
 class File {
  public:
@@ -36,7 +43,7 @@ class File {
   // Like open(), for a name in an open folder; works even if the folder was renamed.
   static File open_in(const File& folder, const std::string& name);
 
-  bool has(const std::string& name) const;  // the folder contains that name; links followed
+  bool has(const std::string& name) const;  // the folder contains that name; links followed; IoError
 
   const std::string& path() const { return path_; }
   bool is_open() const { return fd_ >= 0; }
@@ -68,9 +75,11 @@ class File {
 // The problem for errno `error` of `doing` ("cannot write") on `path`; `needed`: bytes to be written, or 0.
 Problem io_problem(const std::string& path, const std::string& doing, int error, std::int64_t needed = 0);
 
-// False only if nothing is there; an error of the disk is thrown.
-bool exists(const std::string& path);  // links followed
+// False only if nothing is there, or something else; another error is an IoError. Links are followed. Code outside io
+// asks these, not std::filesystem, which reports an error like an absence.
+bool exists(const std::string& path);
 bool is_folder(const std::string& path);
+bool is_file(const std::string& path);  // a regular file
 // Names in a folder, sorted, without "." and ".."; empty if there is no such folder.
 std::vector<std::string> list_folder(const std::string& path);
 

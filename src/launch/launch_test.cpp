@@ -1,6 +1,7 @@
 // Tests of the launcher without mpirun.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -251,6 +252,22 @@ TEST(StopSignals, EndTheProcessWhileNoProcessReadsStandardError) {
       ::testing::ExitedWithCode(130), "");
   close(ends[0]);
   close(ends[1]);
+}
+
+TEST(StopSignals, AreTakenAlsoIfTheParentBlocksThem) {
+  const pid_t child = fork();
+  if (child == 0) {
+    sigset_t signals;
+    sigfillset(&signals);
+    sigprocmask(SIG_BLOCK, &signals, nullptr);
+    close(STDERR_FILENO);
+    end_when_interrupted();
+    raise(SIGTERM);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 130);
 }
 
 TEST(StopSignals, TheFirstIsARequest) {

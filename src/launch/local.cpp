@@ -178,6 +178,12 @@ class Supervisor {
                 " s; check mpirun and the limits of open files and processes (ulimit -n, ulimit -u)"));
       return static_cast<int>(ExitCode::rank_failed);
     }
+    const int unfinished = launch_.ranks - stop_.page().ended;
+    if (*status_ == 0 && unfinished > 0 && interruption_ == Interruption::none) {
+      print(cat("mpirun reports success, but ", unfinished, " of ", launch_.ranks,
+                " ranks did not finish; check which mpirun is first in PATH"));
+      return static_cast<int>(ExitCode::rank_failed);
+    }
     const Outcome end = outcome(*status_, interruption_, filter_.ends(), filter_.notices(), filter_.explained());
     if (!end.line.empty()) print(end.line);
     return end.code;
@@ -198,9 +204,14 @@ class Supervisor {
     if (child_ == 0) {
       // A session of its own: Ctrl-C reaches only this process, which decides what to do. The child dies with it.
       setsid();
-      prctl(PR_SET_PDEATHSIG, SIGTERM);
+      prctl(PR_SET_PDEATHSIG, SIGINT);
       if (getppid() != parent) _exit(1);
-      sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
+      // mpirun kills the ranks when it gets SIGTERM. A service manager sends it to all processes at once, while this
+      // one asks the ranks to save. Blocked signals stay blocked in mpirun; it unblocks them in the ranks.
+      sigset_t mask = signals_.before();
+      for (const int signal : {SIGINT, SIGUSR1}) sigdelset(&mask, signal);
+      for (const int signal : {SIGTERM, SIGHUP}) sigaddset(&mask, signal);
+      sigprocmask(SIG_SETMASK, &mask, nullptr);
       set_environment(launch_, stop_);  // checks for a terminal, so call it before stderr is the pipe
       dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
       dup2(pipe_ends[1], STDERR_FILENO);

@@ -237,6 +237,27 @@ TEST(LaunchLocal, TheFirstInterruptLetsRanksSave) {
   }
 }
 
+// As `systemctl stop` does it: to the launcher, mpirun and the ranks, in no particular order.
+TEST(LaunchLocal, ASignalToAllProcessesLetsRanksSave) {
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    for (const bool ranks_first : {false, true}) {
+      Launched run(2, {"wait", "PIDS"});
+      std::vector<pid_t> pids = {run.process, parent_of(run.pid_of(0)), run.pid_of(0), run.pid_of(1)};
+      if (ranks_first) std::reverse(pids.begin(), pids.end());
+      for (const pid_t pid : pids) kill(pid, signal);
+      EXPECT_EQ(run.wait(), 130);
+      EXPECT_EQ(run.err(), "hawser: saving and stopping; interrupt again to stop at once\nsaved\n");
+    }
+  }
+}
+
+TEST(LaunchLocal, AnMpirunThatLosesTheCodeIsReported) {
+  Launched run(2, {"unnoted"});
+  EXPECT_EQ(run.wait(), 3);
+  EXPECT_EQ(run.err(),
+            "hawser: mpirun reports success, but 2 of 2 ranks did not finish; check which mpirun is first in PATH\n");
+}
+
 TEST(LaunchLocal, AStoppedMpirunIsContinued) {
   Launched run(2, {"wait", "PIDS"});
   run.pid_of(0);

@@ -1,6 +1,7 @@
 #include "launch/stop.h"
 
 #include <poll.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -54,7 +55,8 @@ void on_request(int signal) {
     return;
   }
   const int before = errno;
-  if (g_requested != 0 && signal != SIGUSR1) end_at_once(g_ended);
+  // The launcher decides about its ranks: the signals that reach them may be the same request again.
+  if (g_requested != 0 && signal != SIGUSR1 && g_page == nullptr) end_at_once(g_ended);
   if (g_requested == 0) print(kSavingLine);
   g_requested = 1;
   errno = before;
@@ -77,7 +79,13 @@ void handle(std::initializer_list<int> signals, void (*handler)(int)) {
 }  // namespace
 
 void end_when_interrupted() {
+  // A parent may have blocked them, and the mask is inherited.
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals, signal);
+  sigprocmask(SIG_UNBLOCK, &signals, nullptr);
   if (launched_locally()) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // mpirun's death; it ignores SIGTERM (local.cpp)
     if (const char* path = std::getenv(kStopVariable)) g_page = open_stop_page(path);
     return;
   }
@@ -90,10 +98,14 @@ void note_started() {
   if (g_page != nullptr) ++g_page->started;
 }
 
+void note_ended() {
+  if (g_page != nullptr) ++g_page->ended;
+}
+
 void catch_stop_signals(const char* ended) {
   g_ended = ended;
   if (launched_locally()) {
-    handle({SIGUSR1}, on_request);
+    handle({SIGINT, SIGTERM, SIGHUP, SIGUSR1}, on_request);
     return;
   }
   g_speaks = launched_as().rank == 0;

@@ -13,7 +13,8 @@
 // ignored if it is ignored at the start (nohup).
 //
 // In a rank of the local launcher, the launcher handles the signals (local.h): it requests the stop through shared
-// memory (stop_page.h) and kills the ranks itself. SIGUSR1 sent to a rank also requests a stop; SIGTERM kills it.
+// memory (stop_page.h) and kills the ranks itself. In a command that saves, SIGUSR1, SIGTERM, SIGINT and SIGHUP sent to
+// a rank also request a stop: `systemctl stop`, for one, sends SIGTERM to all processes of a service at once.
 #pragma once
 
 #include <functional>
@@ -30,6 +31,9 @@ void end_when_interrupted();
 
 // Call once MPI is started: the launcher waits for it in all of its ranks, with a time limit (local.h).
 void note_started();
+// Call when this rank's work has ended without an error. The launcher counts the ranks: an mpirun, or a script of this
+// name, may report success for ranks that failed or never ran.
+void note_ended();
 
 void catch_stop_signals(const char* ended = kEndedLine);  // `ended`: message of the second signal; a string literal
 bool stop_requested();

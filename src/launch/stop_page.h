@@ -14,6 +14,7 @@ struct StopPage {
 
   std::atomic<bool> requested{false};
   std::atomic<int> started{0};  // ranks that have started MPI
+  std::atomic<int> ended{0};    // ranks that have done their work
   std::atomic<Side> last_message{none};
 
   // True if `by` holds the claim, from this call or an earlier one.

@@ -26,8 +26,9 @@ double learning_rate(const OptimizerRecipe& optimizer, const TrainRecipe& train,
   return peak;
 }
 
-ops::AdamHyper adam_hyper(const OptimizerRecipe& optimizer, const TrainRecipe& train, std::int64_t step) {
-  return ops::adam_hyper(learning_rate(optimizer, train, step), optimizer.beta1, optimizer.beta2, step);
+ops::AdamHyper adam_hyper(const OptimizerRecipe& optimizer, const TrainRecipe& train, std::int64_t step,
+                          std::int64_t update) {
+  return ops::adam_hyper(learning_rate(optimizer, train, step), optimizer.beta1, optimizer.beta2, update);
 }
 
 }  // namespace hawser::optim

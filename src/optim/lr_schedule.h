@@ -24,7 +24,9 @@ namespace hawser::optim {
 
 double learning_rate(const OptimizerRecipe& optimizer, const TrainRecipe& train, std::int64_t step);
 
-// The learning rate and bias corrections of a step, as the AdamW op reads them from device memory.
-ops::AdamHyper adam_hyper(const OptimizerRecipe& optimizer, const TrainRecipe& train, std::int64_t step);
+// The learning rate and bias corrections of a step, as the AdamW op reads them from device memory. `update`: number of
+// the update, from 1: the step less the steps so far that were skipped, which leave the moments as they were.
+ops::AdamHyper adam_hyper(const OptimizerRecipe& optimizer, const TrainRecipe& train, std::int64_t step,
+                          std::int64_t update);
 
 }  // namespace hawser::optim

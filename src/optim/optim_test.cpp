@@ -80,10 +80,15 @@ TEST(Schedule, Edges) {
 
 TEST(Schedule, AdamHyperHasLearningRateAndBiasCorrections) {
   const OptimizerRecipe optimizer{.learning_rate = 1e-3, .schedule = LearningRateSchedule::constant};
-  const ops::AdamHyper hyper = adam_hyper(optimizer, {.steps = 10}, 3);
+  const ops::AdamHyper hyper = adam_hyper(optimizer, {.steps = 10}, 3, 3);
   EXPECT_FLOAT_EQ(hyper.learning_rate, 1e-3f);
   EXPECT_FLOAT_EQ(hyper.bias_correction1, 0.271f);     // 1 - 0.9^3
   EXPECT_FLOAT_EQ(hyper.bias_correction2, 0.142625f);  // 1 - 0.95^3
+  // After two skipped steps it is the first update, at the learning rate of the third step.
+  const ops::AdamHyper late = adam_hyper(optimizer, {.steps = 10}, 3, 1);
+  EXPECT_EQ(late.learning_rate, hyper.learning_rate);
+  EXPECT_FLOAT_EQ(late.bias_correction1, 0.1f);
+  EXPECT_FLOAT_EQ(late.bias_correction2, 0.05f);
 }
 
 TEST(UpdateRuns, CoverAnyShardWithTheDecayOfItsParameters) {

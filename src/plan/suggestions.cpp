@@ -17,17 +17,17 @@
 
 namespace hawser::plan {
 
-namespace {
-
 // The settings that the search varies.
-struct Settings {
+struct SearchSettings {
   int context = 1, hybrid = 0;
   std::int64_t micro_batch = 1;
   GradientAccumulation accumulation = GradientAccumulation::sharded;
   bool automatic = false;  // checkpointing is auto; otherwise as in the recipe
 };
 
-Recipe with(const Recipe& base, const Settings& s) {
+namespace {
+
+Recipe with(const Recipe& base, const SearchSettings& s) {
   Recipe out = base;
   out.parallel.context_parallel_degree = s.context;
   out.parallel.hybrid_shard_degree = s.hybrid;
@@ -126,7 +126,7 @@ class Forecaster::Search {
     double needed = 0, seconds = 0;
   };
   struct Candidate {
-    Settings settings;
+    SearchSettings settings;
     Sketch sketch;
     std::vector<Change> changes;
     // Faster is better; of nearly equal ones, the one with fewer changes.
@@ -144,7 +144,7 @@ class Forecaster::Search {
       for (const int hybrid : hybrids(context)) {
         const std::int64_t data_ranks = on_.world_ / context;
         for (const std::int64_t micro : micro_batches(data_ranks)) {
-          Settings s{.context = context, .hybrid = hybrid, .micro_batch = micro};
+          SearchSettings s{.context = context, .hybrid = hybrid, .micro_batch = micro};
           // The two accumulation modes differ only if gradients are accumulated or sharded.
           const bool accumulates = base.train.global_batch_size > data_ranks * micro && on_.world_ > 1 && hybrid != 1;
           for (const auto accumulation : {GradientAccumulation::sharded, GradientAccumulation::local}) {
@@ -191,7 +191,7 @@ class Forecaster::Search {
   }
 
   // The recipe's own checkpointing, and the mix that `auto` would choose.
-  void try_checkpointing(const Settings& s) {
+  void try_checkpointing(const SearchSettings& s) {
     try {
       try_mixes(s);
     } catch (const UserError&) {
@@ -199,7 +199,7 @@ class Forecaster::Search {
     }
   }
 
-  void try_mixes(Settings s) {
+  void try_mixes(SearchSettings s) {
     if (!is_automatic(on_.recipe_.memory)) add(s, sketch(with(on_.recipe_, s)));
     s.automatic = true;
     const Recipe recipe = with(on_.recipe_, s);
@@ -219,7 +219,7 @@ class Forecaster::Search {
     }
   }
 
-  void add(const Settings& s, const Sketch& sketch) {
+  void add(const SearchSettings& s, const Sketch& sketch) {
     // An estimate may be off by a little; the complete plan decides.
     if (sketch.needed > 1.03 * static_cast<double>(on_.capacity_)) return;
     std::vector<Change> changes = changes_between(on_.recipe_, with(on_.recipe_, s));

@@ -14,6 +14,7 @@
 #include "config/nearest.h"
 #include "config/yaml.h"
 #include "io/bounded_file.h"
+#include "io/files.h"
 #include "plan/shipped_targets.h"
 
 namespace hawser::plan {
@@ -180,8 +181,7 @@ Target load_target(const std::string& name_or_file) {
   for (const auto& [name, text] : shipped_target_texts()) {
     if (name == name_or_file) return parse_target(std::string(text), cat("targets/", name, ".yaml"));
   }
-  std::error_code error;
-  if (std::filesystem::is_regular_file(name_or_file, error)) {
+  if (io::is_file(name_or_file)) {
     constexpr std::int64_t kLargest = std::int64_t{1} << 20;
     return parse_target(io::read_bounded(name_or_file, kLargest), name_or_file);
   }

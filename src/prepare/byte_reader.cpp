@@ -15,6 +15,7 @@
 #include "base/ascii.h"
 #include "base/error.h"
 #include "base/units.h"
+#include "io/files.h"
 
 namespace hawser::prepare {
 namespace {
@@ -59,7 +60,7 @@ class OpenFile {
 
  private:
   [[noreturn]] void fail() const {
-    throw UserError({.file = path_, .what = cat("cannot read: ", std::strerror(errno))});
+    throw io::IoError(Problem{.file = path_, .what = cat("cannot read: ", std::strerror(errno))});
   }
 
   std::string path_;

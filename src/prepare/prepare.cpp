@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <thread>
 
 #include "base/error.h"
 #include "base/paths.h"
 #include "base/text.h"
+#include "io/files.h"
 #include "prepare/preparer.h"
 #include "prepare/token_file.h"
 
@@ -43,6 +45,15 @@ PrepareJob check(const PrepareOptions& options, Problems& problems) {
   }
   job.from.train = find_sources(options.train, options.folder, "data.train", problems);
   job.from.validation = find_sources(options.validation, options.folder, "data.validation", problems);
+  // A run's own files, such as metrics.jsonl, are no data, also where a folder of data.train contains its output folder.
+  const std::string own = fs::path(options.output).parent_path() / "";
+  const auto is_own = [&](const Source& source) {
+    return options.own_folder && source.kind != SourceKind::tokens && source.path.starts_with(own);
+  };
+  if (std::ranges::any_of(job.from.train, std::not_fn(is_own))) {
+    std::erase_if(job.from.train, is_own);
+    std::erase_if(job.from.validation, is_own);
+  }
   if (problems.empty() && !token_files(options).in_place) {
     expect_not_replaced(job.from.train, "data.train", options.output, problems);
     expect_not_replaced(job.from.validation, "data.validation", options.output, problems);
@@ -125,8 +136,7 @@ PrepareOptions prepare_options(const Recipe& recipe) {
     const fs::path beside =
         recipe.model.path.empty() ? fs::path(recipe.model.config).parent_path() : fs::path(recipe.model.path);
     const std::string file = resolve_path((beside / "tokenizer.json").string(), recipe.folder);
-    std::error_code ignored;
-    if (fs::exists(file, ignored)) options.tokenizer = file;
+    if (io::exists(file)) options.tokenizer = file;
   }
   options.own_folder = options.output.empty();
   options.output = options.own_folder ? resolve_path((fs::path(recipe.output) / "data").string(), recipe.folder)
@@ -205,6 +215,8 @@ std::string prepared_manifest(const PrepareOptions& options) {
     const TokenFile train((folder / "train").string());
     if (made_from->validation_fraction > 0.0 || !made_from->validation.empty()) TokenFile((folder / "valid").string());
     return text;
+  } catch (const io::IoError&) {
+    throw;
   } catch (const UserError&) {
     return "";
   }
@@ -218,8 +230,7 @@ void expect_still_prepared(const PrepareOptions& options, const std::string& man
 }
 
 std::optional<Problem> prepared_folder(const std::string& folder) {
-  std::error_code ignored;
-  const auto has = [&](const char* name) { return fs::is_regular_file(fs::path(folder) / name, ignored); };
+  const auto has = [&](const char* name) { return io::is_file((fs::path(folder) / name).string()); };
   const bool manifest = has("prepared.json"), tokens = has("train.idx");
   const std::string show = cat("hawser inspect data ", (fs::path(folder) / "train.bin").string());
   Problem problem{.file = folder, .hint = "hawser prepare RECIPE"};

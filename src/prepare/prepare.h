@@ -57,13 +57,18 @@ struct PreparedCounts {
   std::int64_t documents = 0, sequences = 0, tokens = 0;
 };
 
+// A note for the user, if Prepared::no_end_token.
+inline constexpr char kNoEndToken[] =
+    "the tokenizer declares no end-of-text token: documents are not separated, and completions do not end";
+
 struct Prepared {
   PreparedCounts train, validation;
   std::int64_t source_bytes = 0;  // size of the source files, compressed
   bool compressed = false;        // at least one source is
   std::int64_t duplicates = 0;    // documents omitted
   bool resumed = false;
-  std::string set_aside;  // folder of files of others that were in the way, in a run's own folder; "": none
+  bool no_end_token = false;  // the tokenizer has no end-of-text token, which separates documents
+  std::string set_aside;      // folder of files of others that were in the way, in a run's own folder; "": none
 };
 
 // Options from a recipe's data section, with defaults: the tokenizer in the model's folder, token files in OUTPUT/data.

@@ -355,6 +355,19 @@ TEST_F(PrepareSources, NeverReplacesItsOwnSourcesOrForeignFiles) {
   }
 }
 
+// `output` below a folder of data.train: later the folder also has metrics.jsonl, whose lines are no documents.
+TEST_F(PrepareSources, FilesOfTheRunItselfAreNoData) {
+  folder_.write("text/c.jsonl", lines(20, 1));
+  PrepareOptions own = options({"text"}, "text/run/data");
+  own.own_folder = true;
+  const Prepared first = prepare(own);
+  folder_.write("text/run/metrics.jsonl", "{\"step\": 1}\n");
+  EXPECT_TRUE(is_prepared(own));
+  own.seed = 4;
+  own.validation_fraction = 0.5;
+  EXPECT_EQ(prepare(own).train.documents + prepare(own).validation.documents, first.train.documents);
+}
+
 TEST_F(PrepareSources, MovesFilesOfOthersOutOfARunsOwnFolder) {
   folder_.write("c.jsonl", lines(20, 1));
   PrepareOptions own = options({"c.jsonl"}, "run/data");

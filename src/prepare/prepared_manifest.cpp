@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "io/append_file.h"
 #include "io/bounded_file.h"
+#include "io/files.h"
 #include "io/json.h"
 
 namespace hawser::prepare {
@@ -118,10 +119,11 @@ void write_manifest(const std::string& path, const PreparedFrom& from, const Pre
 }
 
 std::string manifest_text(const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return "";  // opening a FIFO would hang
+  if (!io::is_file(path)) return "";  // opening a FIFO would hang
   try {
     return io::read_bounded(path, kLargest);
+  } catch (const io::IoError&) {
+    throw;
   } catch (const UserError&) {
     return "";
   }

@@ -74,12 +74,9 @@ void UnfinishedFolder::clear() {
   // Removes the state file first: without it the other files are ignored.
   fs::remove(path("state.json"), ignored);
   // The files of others in a folder of this name stay.
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(folder_, ignored)) files.push_back(entry.path());
-  for (const fs::path& file : files) {
-    const std::string name = file.filename();
+  for (const std::string& name : io::list_folder(folder_)) {
     const bool ours = std::ranges::any_of(kDraftFiles, [&](const char* begin) { return name.starts_with(begin); });
-    if (ours) fs::remove(file, ignored);
+    if (ours) fs::remove(path(name), ignored);
   }
 }
 
@@ -130,16 +127,16 @@ Prepared Preparer::run() {
 // or, in a run's own folder, where a manifest may have been lost, are moved to OUTPUT/earlier-N.
 void Preparer::protect_files_of_others() {
   const fs::path output(options_.output);
-  std::error_code absent;
+  const auto there = [&](const char* name) { return io::exists((output / name).string()); };
   const auto ours = [&] {
     return is_prepares_own(manifest_text((output / "prepared.json").string())) ||
            is_prepares_own(manifest_text((output / "unfinished/state.json").string()));
   };
-  const bool manifest = fs::exists(output / "prepared.json", absent);
+  const bool manifest = there("prepared.json");
   std::vector<std::string> found;
   if (manifest) found.emplace_back("prepared.json");
   for (const char* name : kTokenFiles) {
-    if (fs::exists(output / name, absent)) found.emplace_back(name);
+    if (there(name)) found.emplace_back(name);
   }
   if (found.empty() || ours()) return;  // asked last: another process may just have finished
   if (!options_.own_folder) {
@@ -149,7 +146,7 @@ void Preparer::protect_files_of_others() {
   }
   int number = 1;
   const auto earlier = [&] { return output / cat("earlier-", number); };
-  while (fs::exists(earlier(), absent)) ++number;
+  while (io::exists(earlier().string())) ++number;
   io::make_folders(earlier().string());
   for (const std::string& name : found) fs::rename(output / name, earlier() / name);
   set_aside_ = earlier().string();
@@ -247,6 +244,8 @@ void Preparer::hold_out() {
       try {
         BlockReader reader(source, nullptr);
         for (Block block; reader.next(block); count_read(block.file_bytes)) documents += count_lines(block);
+      } catch (const io::IoError&) {
+        throw;  // encoding may succeed, but the wrong number would hold out other documents
       } catch (const UserError&) {
         // Reported when the source is encoded.
       }
@@ -478,6 +477,7 @@ Prepared Preparer::result() const {
                     .compressed = compressed(job_.from.train) || compressed(job_.from.validation),
                     .duplicates = state_.duplicates,
                     .resumed = resumed_,
+                    .no_end_token = job_.tokenizer && !job_.tokenizer->eos(),
                     .set_aside = set_aside_};
   if (state_.valid) prepared.validation = counts(*state_.valid);
   return prepared;

@@ -15,6 +15,7 @@
 #include "base/paths.h"
 #include "base/text.h"
 #include "base/utf8.h"
+#include "io/files.h"
 #include "prepare/byte_reader.h"
 #include "prepare/other_formats.h"
 
@@ -29,9 +30,9 @@ void add_folders(const std::string& folder, std::vector<std::string>& above, std
   if (std::ranges::find(above, real) != above.end()) return;
   above.push_back(real);
   folders.push_back(folder);
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.is_directory(ignored)) add_folders(entry.path().string(), above, folders);
+  for (const std::string& name : io::list_folder(folder)) {
+    const std::string inside = (fs::path(folder) / name).string();
+    if (io::is_folder(inside)) add_folders(inside, above, folders);
   }
   above.pop_back();
 }
@@ -58,14 +59,13 @@ bool is_dots(const std::string& path) {
 
 // Paths that match a pattern, sorted. "**" between slashes is any number of folders, also none.
 std::vector<std::string> expand(const std::string& pattern) {
-  std::error_code ignored;
-  if (fs::exists(pattern, ignored)) return {pattern};  // a name may contain * or [
+  if (io::exists(pattern)) return {pattern};  // a name may contain * or [
   const std::size_t stars = pattern.find("/**");
   if (stars != std::string::npos && (stars + 3 == pattern.size() || pattern[stars + 3] == '/')) {
     const std::string rest = pattern.substr(stars + 3);
     std::set<std::string> found;
     for (const std::string& base : expand(pattern.substr(0, stars))) {
-      if (!fs::is_directory(base, ignored)) continue;
+      if (!io::is_folder(base)) continue;
       if (rest.empty()) {
         found.insert(base);  // a folder is read with all below it
         continue;
@@ -103,11 +103,11 @@ struct FolderFiles {
 FolderFiles files_under(const std::string& folder) {
   FolderFiles files;
   for (const std::string& inside : folders_under(folder)) {
-    std::error_code ignored;
-    for (const auto& entry : fs::directory_iterator(inside, ignored)) {
-      const std::string path = entry.path().string();
-      const bool broken = entry.is_symlink(ignored) && !entry.exists(ignored);
-      if (!broken && !entry.is_regular_file(ignored)) continue;
+    for (const std::string& name : io::list_folder(inside)) {
+      const std::string path = (fs::path(inside) / name).string();
+      std::error_code gone;
+      const bool broken = fs::is_symlink(path, gone) && !io::exists(path);
+      if (!broken && !io::is_file(path)) continue;
       if (is_read_from_folders(path)) {
         files.read.push_back(path);
       } else if (!broken && (kind_by_name(path) || !unread_format(path).hint.empty())) {
@@ -165,7 +165,7 @@ std::optional<Source> token_source(const std::string& prefix) {
   for (const char* ending : {".bin", ".idx", ".labels.bin"}) {
     const std::string path = prefix + ending;
     std::error_code error;
-    if (!fs::exists(path, error) && is_label_file(path)) continue;
+    if (is_label_file(path) && !io::exists(path)) continue;
     const auto bytes = fs::file_size(path, error);
     if (error || ::access(path.c_str(), R_OK) != 0) return std::nullopt;
     const auto modified = fs::last_write_time(path, error).time_since_epoch();
@@ -195,8 +195,7 @@ std::optional<SourceKind> kind_by_name(const std::string& path) {
 
 bool is_token_prefix(const std::string& pattern, const std::string& folder) {
   const std::string prefix = resolve_path(pattern, folder);
-  std::error_code ignored;
-  return fs::exists(prefix + ".idx", ignored) && fs::exists(prefix + ".bin", ignored);
+  return io::exists(prefix + ".idx") && io::exists(prefix + ".bin");
 }
 
 std::optional<std::string> token_prefix(const std::string& path, const std::string& folder) {
@@ -218,8 +217,7 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
     bool is_folder = false;
     std::string other;  // a file in the folder that is not read
     for (const std::string& path : matches_of(patterns[i], folder)) {
-      std::error_code ignored;
-      if (fs::is_directory(path, ignored)) {
+      if (io::is_folder(path)) {
         is_folder = true;
         const FolderFiles inside = files_under(path);
         paths.insert(paths.end(), inside.read.begin(), inside.read.end());
@@ -253,7 +251,7 @@ std::vector<Source> find_sources(const std::vector<std::string>& patterns, const
       std::error_code error;
       const auto kind = kind_by_name(path);
       const auto bytes = fs::file_size(path, error);
-      if (fs::is_symlink(path, error) && !fs::exists(path, error)) {
+      if (fs::is_symlink(path, error) && !io::exists(path)) {
         problems.add({.file = path, .what = "cannot be read", .at = at});
       } else if (!kind) {
         const fs::path file(path);
@@ -282,8 +280,7 @@ std::vector<std::string> unread_in_folders(const std::vector<std::string>& patte
   std::map<std::string, std::vector<std::string>> other;  // by folder
   for (const std::string& pattern : patterns) {
     for (const std::string& path : matches_of(pattern, folder)) {
-      std::error_code ignored;
-      if (!fs::is_directory(path, ignored)) {
+      if (!io::is_folder(path)) {
         read.insert(path);
       } else if (FolderFiles inside = files_under(path); !inside.read.empty()) {
         other[path] = std::move(inside.other);

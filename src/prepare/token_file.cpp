@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "io/files.h"
 #include "prepare/token_index.h"
 
 namespace hawser::prepare {
@@ -90,7 +91,7 @@ TokenFile::TokenFile(const std::string& prefix) : prefix_(prefix), index_(prefix
   if (documents_ < 0) reject("document bounds do not add up", "1 or more", "0");
 
   const std::string labels = prefix + ".labels.bin";
-  if (std::filesystem::exists(labels)) {
+  if (io::exists(labels)) {
     has_labels_ = true;
     labels_ = io::MappedFile(labels);
     if (labels_.bytes().size() != static_cast<std::uint64_t>(tokens_) * 4) {

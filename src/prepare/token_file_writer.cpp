@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "io/files.h"
 #include "prepare/token_file.h"
 #include "prepare/token_index.h"
 
@@ -20,11 +21,6 @@ T load(std::span<const std::byte> bytes, std::int64_t index) {
   T value;
   std::memcpy(&value, bytes.data() + index * static_cast<std::int64_t>(sizeof value), sizeof value);
   return value;
-}
-
-bool exists(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
 }
 
 }  // namespace
@@ -142,14 +138,14 @@ void TokenFileDraft::finish() {
 
 void publish_token_file(const std::string& from, const std::string& to) {
   // FROM.idx is renamed last: if it exists after a crash, the renaming is incomplete.
-  if (exists(from + ".idx")) {
+  if (io::exists(from + ".idx")) {
     std::error_code ignored;
     fs::remove(to + ".idx", ignored);
-    if (exists(from + ".bin")) {
+    if (io::exists(from + ".bin")) {
       fs::remove(to + ".labels.bin", ignored);
       io::rename_file(from + ".bin", to + ".bin");
     }
-    if (exists(from + ".labels.bin")) io::rename_file(from + ".labels.bin", to + ".labels.bin");
+    if (io::exists(from + ".labels.bin")) io::rename_file(from + ".labels.bin", to + ".labels.bin");
     io::rename_file(from + ".idx", to + ".idx");
   }
   remove_token_file(from);

@@ -130,7 +130,7 @@ void time_steps(const Recipe& recipe, SyntheticStep& synthetic, engine::Session&
                 TimedDevice* timed, comm::World* world, BenchResult& result) {
   std::int64_t allocations = 0;
   for (std::int64_t step = 0; step <= recipe.train.steps; ++step) {
-    const ops::AdamHyper hyper = optim::adam_hyper(recipe.optimizer, recipe.train, step + 1);
+    const ops::AdamHyper hyper = optim::adam_hyper(recipe.optimizer, recipe.train, step + 1, step + 1);
     synthetic.input.scalars = {.learning_rate = hyper.learning_rate,
                                .bias_correction1 = hyper.bias_correction1,
                                .bias_correction2 = hyper.bias_correction2,

@@ -4,16 +4,26 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "io/files.h"
 
 namespace hawser::report {
 namespace {
 
-// Opening a pipe of this name would block.
-std::ifstream open_regular(const std::string& path) {
-  std::error_code ignored;
-  std::ifstream in;
-  if (std::filesystem::is_regular_file(path, ignored)) in.open(path, std::ios::binary);
-  return in;
+// Calls `use` for each line of the file until it returns false; `complete`: the line ends with a line feed. Nothing for
+// a missing file, or for a pipe of this name, which would block. IoError if the file cannot be read: its steps are not
+// to be lost.
+void each_line(const std::string& path, const std::function<bool(const std::string& line, bool complete)>& use) {
+  if (!io::is_file(path)) return;
+  const auto check = [&](bool ok) {
+    if (!ok) throw io::IoError(io::io_problem(path, "cannot read", errno != 0 ? errno : EIO));
+  };
+  errno = 0;
+  std::ifstream in(path, std::ios::binary);
+  check(in.is_open());
+  for (std::string line; std::getline(in, line);) {
+    if (!use(line, !in.eof())) return;
+  }
+  check(!in.bad());
 }
 
 constexpr std::chrono::seconds kSyncEvery{1};
@@ -24,15 +34,16 @@ constexpr std::chrono::seconds kSyncEvery{1};
 MetricsFile::Kept MetricsFile::lines_to_keep(const std::string& path, std::int64_t last) {
   Kept kept;
   if (last <= 0) return kept;
-  std::ifstream in = open_regular(path);
   std::int64_t read = 0;
-  for (std::string line; std::getline(in, line) && !in.eof();) {  // eof: the last line has no newline
+  each_line(path, [&](const std::string& line, bool complete) {
+    if (!complete) return false;
     read += static_cast<std::int64_t>(line.size()) + 1;
     const auto metrics = from_json(line);
-    if (!metrics) continue;
-    if (metrics->step <= kept.last_step || metrics->step > last) break;
+    if (!metrics) return true;
+    if (metrics->step <= kept.last_step || metrics->step > last) return false;
     kept = {read, metrics->step};
-  }
+    return true;
+  });
   return kept;
 }
 
@@ -62,10 +73,10 @@ void MetricsFile::sync() {
 }
 
 void read_metrics(const std::string& path, const std::function<void(const StepMetrics&)>& use) {
-  std::ifstream in = open_regular(path);
-  for (std::string line; std::getline(in, line);) {
+  each_line(path, [&](const std::string& line, bool) {
     if (const auto metrics = from_json(line)) use(*metrics);
-  }
+    return true;
+  });
 }
 
 }  // namespace hawser::report

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -13,6 +14,8 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/testing/other_user.h"
+#include "base/testing/temporary_folder.h"
 #include "report/metrics_file.h"
 #include "report/progress.h"
 #include "report/testing/sample_metrics.h"
@@ -21,6 +24,23 @@ namespace hawser::report {
 namespace {
 
 // --- metrics.jsonl ---
+
+// A resumed run that could not read the earlier steps would write its own over them.
+TEST(MetricsFile, ThatCannotBeReadIsAnErrorAndStays) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("metrics.jsonl");
+  { MetricsFile(path).step(metrics_of(1)); }
+  const std::string before = folder.read("metrics.jsonl");
+  chmod(folder.path().c_str(), 0777);
+  chmod(path.c_str(), 0222);
+  const auto outcome = as_other_user([&]() -> std::string {
+    MetricsFile(path, 1);
+    return "resumed";
+  });
+  if (!outcome || geteuid() != 0) GTEST_SKIP() << "needs root";
+  EXPECT_EQ(*outcome, path + ": cannot read: Permission denied");
+  EXPECT_EQ(folder.read("metrics.jsonl"), before);
+}
 
 TEST(Metrics, ALineHoldsAllNumbers) {
   StepMetrics metrics = metrics_of(3);

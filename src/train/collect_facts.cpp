@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "batches/statistics.h"
 #include "config/config.h"
+#include "io/files.h"
 #include "io/json.h"
 #include "plan/target.h"
 #include "prepare/sources.h"
@@ -109,8 +110,7 @@ report::Table data_table(const RunPlace& place) {
       "packing efficiency",
       fmt::format("{:.1f} %", 100 * static_cast<double>(train.tokens() - found.tokens) / static_cast<double>(space)));
   out.emplace_back("steps per epoch", cat(ceil_div(place.sequences, recipe.train.global_batch_size)));
-  std::error_code ignored;
-  if (std::filesystem::exists(files.validation + ".idx", ignored)) {
+  if (io::exists(files.validation + ".idx")) {
     add_file(out, "validation", prepare::TokenFile(files.validation));
   }
   return out;

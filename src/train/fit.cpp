@@ -134,13 +134,16 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
     pending.flops += open_.model->training_flops(layout_.bounds.rows, engine::visible_pairs(batch));
     input.batches.push_back(engine::to_host_batch(batch, layout_.batch));
   }
-  const ops::AdamHyper hyper = optim::adam_hyper(recipe_.optimizer, recipe_.train, step);
+  input.skip = pending.targets == 0;
+  if (input.skip) ++skipped_;
+  const ops::AdamHyper hyper =
+      optim::adam_hyper(recipe_.optimizer, recipe_.train, step, std::max<std::int64_t>(1, step - skipped_));
+  pending.skipped = skipped_;
   pending.lr = hyper.learning_rate;
   input.scalars = {.learning_rate = hyper.learning_rate,
                    .bias_correction1 = hyper.bias_correction1,
                    .bias_correction2 = hyper.bias_correction2,
                    .inverse_targets = pending.targets > 0 ? 1.0f / static_cast<float>(pending.targets) : 0.0f};
-  input.skip = pending.targets == 0;
   pending.output = session_->enqueue(step::Purpose::train, input);
   return pending;
 }
@@ -149,6 +152,7 @@ void FitRun::retire(bool evaluate_after) {
   InFlightStep pending = std::move(in_flight_.front());
   in_flight_.pop_front();
   session_->wait(pending.output.end);
+  retired_skipped_ = pending.skipped;
   // Measured with the time at which the step ended, not at which the host retires it: before a pause the host retires
   // several steps that ended earlier.
   const double seconds = std::chrono::duration<double>(*pending.output.reached - last_end_).count();
@@ -239,6 +243,7 @@ std::optional<double> FitRun::evaluate() {
 engine::RunState FitRun::state_of(std::int64_t step) {
   return {.step = step,
           .sequences = step * recipe_.train.global_batch_size,
+          .skipped = retired_skipped_,
           .recipe = recipe_json(recipe_),
           .config = config_text_,
           .tokenizer = tokenizer_,

@@ -10,6 +10,7 @@
 #include "config/config.h"
 #include "engine/checkpointing.h"
 #include "engine/rank_sync.h"
+#include "io/files.h"
 #include "io/json.h"
 #include "models/families.h"
 #include "models/weights.h"
@@ -52,6 +53,7 @@ std::string prepare_data(const FitRequest& request, std::int64_t vocabulary, com
       for (const std::string& note : prepare::source_notes(options)) progress->message(note);
     }
     const prepare::Prepared prepared = prepare::prepare(options);
+    if (progress != nullptr && prepared.no_end_token) progress->message(prepare::kNoEndToken);
     if (progress != nullptr && !prepared.set_aside.empty()) {
       progress->message("moved token files that `hawser prepare` did not write to " + prepared.set_aside);
     }
@@ -284,9 +286,8 @@ void FitRun::open_data() {
   }
   HAWSER_CHECK(loader_->micro_batches() == layout_.micro_batches, loader_->micro_batches(), " micro-batches, planned ",
                layout_.micro_batches);
-  std::error_code ignored;
   std::shared_ptr<const prepare::TokenFile> held_out_file;
-  if (fs::exists(files.validation + ".idx", ignored)) {
+  if (io::exists(files.validation + ".idx")) {
     held_out_file = std::make_shared<const prepare::TokenFile>(files.validation);
     validation_identity_ = validation_identity(recipe_, *held_out_file);
   }
@@ -332,6 +333,7 @@ void FitRun::resume() {
   if (checkpoint) {
     done_ = checkpoint->step();
     const engine::RunState state = engine::run_state_of(checkpoint->metadata());
+    skipped_ = retired_skipped_ = state.skipped;
     if (validation_) unfinished_evaluation_ = report::from_json(state.unfinished_evaluation);
     if (unfinished_evaluation_ && unfinished_evaluation_->step != done_) unfinished_evaluation_.reset();
     saver_->resumed(done_, unfinished_evaluation_.has_value());
@@ -343,7 +345,8 @@ void FitRun::resume() {
             !unfinished_evaluation_ ? "" : ", with the evaluation that the stop interrupted"));
   } else {
     engine::take_time(world_, [&] {
-      if (open_.weights) {
+      if (!recipe_.model.path.empty()) {
+        HAWSER_CHECK(open_.weights, "model.path without open weights");
         session_->load(*open_.weights);
       } else {
         session_->initialise(recipe_.train.seed);

@@ -2,6 +2,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/root.h"
+#include "io/files.h"
 #include "train/run_folder.h"
 #include "train/saver.h"
 
@@ -12,6 +13,8 @@ std::optional<engine::RunState> state_in(const std::string& folder) {
   if (!io::exists(folder)) return std::nullopt;
   try {
     return engine::run_state_of(checkpoint::Checkpoint::open(folder).metadata());
+  } catch (const io::IoError&) {
+    throw;  // says nothing about the contents
   } catch (const UserError&) {
     return std::nullopt;  // corrupt: another one replaces it
   }
@@ -28,6 +31,8 @@ void set_aside_if_corrupt(const Recipe& recipe, const std::string& best,
   Problems corrupt;
   try {
     checkpoint::Checkpoint::open(best).verify(corrupt);
+  } catch (const io::IoError&) {
+    throw;  // says nothing about the contents
   } catch (const UserError& error) {
     corrupt.add_lines(error.what());
   }

@@ -6,6 +6,7 @@
 
 #include "checkpoint/root.h"
 #include "config/config.h"
+#include "io/files.h"
 
 namespace hawser::train {
 
@@ -89,8 +90,7 @@ std::string new_earlier_folder(const Recipe& recipe) {
 namespace {
 
 bool is_text(const std::string& path, const std::string& text) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  if (!io::is_file(path)) return false;
   const io::File file = io::File::open(path);
   return file.bytes() == static_cast<std::int64_t>(text.size()) && io::read_text(file, file.bytes()) == text;
 }

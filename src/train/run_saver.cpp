@@ -81,8 +81,8 @@ bool RunSaver::due(std::int64_t step) const {
 }
 
 void RunSaver::take(std::int64_t step, const Event& step_end, const std::function<void()>& retire_earlier) {
+  if (taken_step_ >= 0) retire_earlier();  // the loop waits for computation here, not for the save
   const Clock::time_point begin = Clock::now();
-  if (taken_step_ >= 0) retire_earlier();
   HAWSER_CHECK(taken_step_ < 0, "step ", taken_step_, " was copied and is not retired");
   if (background_->under_way()) {
     settle();

@@ -11,6 +11,7 @@
 #include "engine/host_copy.h"
 #include "engine/load_state.h"
 #include "engine/rank_sync.h"
+#include "io/files.h"
 
 namespace hawser::train {
 
@@ -137,6 +138,8 @@ std::optional<checkpoint::Checkpoint> load_newest(engine::Session& session, comm
     std::string lines = damage([&] {
       try {
         checkpoint.emplace(checkpoint::Checkpoint::open(folder));
+      } catch (const io::IoError&) {
+        throw;  // says nothing about the contents
       } catch (const UserError& error) {
         throw checkpoint::CorruptCheckpoint(error.what());  // rank 0 has just found it complete
       }

@@ -19,9 +19,11 @@
 #include "engine/host_copy.h"
 #include "tensor/named_state.h"
 
-namespace hawser::train {
+namespace hawser::engine {
+class Session;
+}
 
-class engine::Session;
+namespace hawser::train {
 
 class Snapshot {
  public:

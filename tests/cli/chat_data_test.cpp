@@ -34,15 +34,15 @@ class ChatData : public testing::Binary {
 TEST_F(ChatData, IsPreparedShownTrainedAndEvaluated) {
   const nlohmann::json prepared = json("prepare recipe.yaml --json");
   EXPECT_EQ(prepared["train"]["documents"], 3);
-  EXPECT_EQ(prepared["train"]["tokens"], 15 + 4 + 6);
-  EXPECT_EQ(prepared["train"]["learned"], 3 + 4 + 2 + 3);
+  EXPECT_EQ(prepared["train"]["tokens"], 15 + 5 + 6);
+  EXPECT_EQ(prepared["train"]["learned"], 3 + 4 + 3 + 3);
   EXPECT_EQ(prepared["train"]["packing"]["sequences"], 1);
-  EXPECT_NEAR(prepared["train"]["packing"]["fill"].get<double>(), 25.0 / 32.0, 1e-9);
+  EXPECT_NEAR(prepared["train"]["packing"]["fill"].get<double>(), 26.0 / 32.0, 1e-9);
 
   const testing::Ran shown = hawser("inspect data recipe.yaml");
   EXPECT_EQ(shown.code, 0) << shown.err;
-  for (const char* part : {"sequence 0: 25 tokens, 3 documents, 12 learned", "[[<abc>]]de~[[<f>]]ghi~", "[[jk]]lm",
-                           "[[<n>]]op~", "-- document 1 of 3, ", "packed   into 1 sequence of 32 tokens, 78.1% full"}) {
+  for (const char* part : {"sequence 0: 26 tokens, 3 documents, 13 learned", "[[<abc>]]de~[[<f>]]ghi~", "[[jk]]lm~",
+                           "[[<n>]]op~", "-- document 1 of 3, ", "packed   into 1 sequence of 32 tokens, 81.2% full"}) {
     EXPECT_NE(shown.out.find(part), std::string::npos) << part << "\n" << shown.out;
   }
   EXPECT_EQ(shown.out.find('\033'), std::string::npos) << "no terminal, no colour";
@@ -59,8 +59,8 @@ TEST_F(ChatData, IsPreparedShownTrainedAndEvaluated) {
   // The loss of the answers is the same for text and token file.
   const nlohmann::json text = json("eval --model model --data chat.jsonl --sequence-length 32");
   const nlohmann::json tokens = json("eval --model model --data run/data/train --sequence-length 32");
-  EXPECT_EQ(text["tokens"], 12);
-  EXPECT_EQ(tokens["tokens"], 12);
+  EXPECT_EQ(text["tokens"], 13);
+  EXPECT_EQ(tokens["tokens"], 13);
   EXPECT_NEAR(text["loss"].get<double>(), tokens["loss"].get<double>(), 1e-6);
   EXPECT_EQ(hawser("fit recipe.yaml").code, 0);
 

@@ -372,7 +372,7 @@ TEST(Resume, RejectsAnotherTokenizer) {
     EXPECT_EQ(ended.code, code) << ended.err;
     return ended.err;
   };
-  EXPECT_EQ(resume({"train.steps=6"}, 0).find("the tokenizer"), std::string::npos);
+  EXPECT_EQ(resume({"train.steps=6"}, 0).find("the tokenizer has changed"), std::string::npos);
   const auto saved = contents(place.out() / "checkpoints");
   write_tokenizer(R"(, "c": 3)");
   std::ofstream(place.folder() / "special_tokens_map.json") << "{}";
@@ -386,7 +386,7 @@ TEST(Resume, RejectsAnotherTokenizer) {
   fs::remove(place.folder() / "special_tokens_map.json");
   // What the message suggests: the files in the checkpoint are the run's own.
   const std::string own = "data.tokenizer=" + (place.out() / "checkpoints/step-00000006").string();
-  EXPECT_EQ(resume({"train.steps=7", own}, 0).find("the tokenizer"), std::string::npos);
+  EXPECT_EQ(resume({"train.steps=7", own}, 0).find("the tokenizer has changed"), std::string::npos);
 }
 
 // Each of these has the shapes of the run's model, and would train on silently to something else.

@@ -120,6 +120,7 @@ int measure_as_rank() {
                              {"large_s", time_sum(*mesh, *device, kLarge)},
                              {"large_bytes", kLarge * 4}};
     if (world.rank().value() == 0) std::puts(out.dump().c_str());
+    note_ended();
     return 0;
   } catch (const std::exception& error) {
     world.abort(report_error(error));

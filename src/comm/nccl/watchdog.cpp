@@ -21,7 +21,7 @@ constexpr auto kErrors = std::chrono::milliseconds(500);  // interval of asking 
 constexpr double kTurn_s = 1.0;
 constexpr int kLastTurn = 4;
 
-double seconds(Clock::duration d) {
+double as_seconds(Clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
@@ -218,7 +218,7 @@ void Watchdog::check_front(Line& line, Clock::time_point now) {
 }
 
 void Watchdog::expect_in_time(const Line& line, const Operation& operation, Clock::time_point now) {
-  const double waited = seconds(now - operation.started);
+  const double waited = as_seconds(now - operation.started);
   if (waited < timeout_s_ + kTurn_s * std::min(service_.rank(), kLastTurn)) return;
   fail(line, operation, cat("waited ", std::llround(waited), " s for the other members (ranks ", line.members_, ")"));
 }

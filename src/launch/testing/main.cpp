@@ -29,6 +29,7 @@ int run(const std::string& what, const std::string& argument, int rank, int rank
     if (rank == 1) std::fprintf(stderr, "hawser: a.yaml: this and that\n");
     std::fflush(stderr);
     MPI_Finalize();
+    if (argument == "0") hawser::note_ended();
     return std::atoi(argument.c_str());
   }
   if (what == "abort" && rank == middle) MPI_Abort(MPI_COMM_WORLD, std::atoi(argument.c_str()));
@@ -58,6 +59,7 @@ int run(const std::string& what, const std::string& argument, int rank, int rank
     for (;;) pause_ms(1000);
   }
   MPI_Finalize();
+  if (what != "unnoted") hawser::note_ended();
   return 0;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/paths.h"
 #include "io/bounded_file.h"
+#include "io/files.h"
 #include "io/json.h"
 #include "text/chat/chat_template.h"
 
@@ -14,8 +15,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 bool is_file(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
+  return io::is_file(path.string());
 }
 
 std::string read(const fs::path& path) {
@@ -75,8 +75,7 @@ std::string all_names() {
 // Folder of a tokenizer.json, or the folder itself.
 fs::path home_of(const std::string& tokenizer, const std::string& folder) {
   const fs::path beside = tokenizer.empty() ? "" : resolve_path(tokenizer, folder);
-  std::error_code ignored;
-  return fs::is_directory(beside, ignored) ? beside : beside.parent_path();
+  return io::is_folder(beside.string()) ? beside : beside.parent_path();
 }
 
 std::string escaped(const std::string& text) {
@@ -140,7 +139,6 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
                                                        Problems& problems) {
   try {
     const fs::path home = home_of(tokenizer, folder);
-    std::error_code ignored;
     TokenizerConfig config;
     const bool has_config = !tokenizer.empty() && is_file(home / "tokenizer_config.json");
     if (wanted.empty()) {
@@ -165,7 +163,7 @@ std::shared_ptr<const ChatTemplate> open_chat_template(const std::string& wanted
       return std::make_shared<const ChatTemplate>(one.source, tokens, one.name);
     }
     fs::path file = resolve_path(wanted, folder);
-    if (fs::is_directory(file, ignored)) {
+    if (io::is_folder(file.string())) {
       file /= is_file(file / "chat_template.jinja") ? "chat_template.jinja" : "tokenizer_config.json";
     }
     if (!is_file(file)) {

@@ -7,6 +7,7 @@
 
 #include "base/philox.h"
 #include "io/bounded_file.h"
+#include "io/files.h"
 #include "text/tokenizers/bpe.h"
 #include "text/tokenizers/byte_level.h"
 #include "text/tokenizers/json_reader.h"
@@ -46,9 +47,27 @@ bool may_cut_at_space_marks(const Bpe& bpe, const TokenIds& ids) {
   });
 }
 
+// `eos_token` of the settings next to a tokenizer.json: a string, or an object with its content. "" if there is none.
+std::string declared_eos(const fs::path& folder) {
+  constexpr std::int64_t kLargestSettings = std::int64_t{16} << 20;
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const std::string file = (folder / name).string();
+    if (!io::is_file(file)) continue;
+    const JsonReader reader(file);
+    const Json settings =
+        reader.parse(io::read_bounded(file, kLargestSettings, "cannot read the tokenizer's settings"));
+    Json eos = JsonReader::member(settings, "eos_token");
+    if (eos.is_object()) eos = JsonReader::member(eos, "content");
+    if (eos.is_string() && !eos.get_ref<const std::string&>().empty()) return eos.get<std::string>();
+  }
+  return "";
+}
+
 std::unique_ptr<Tokenizer> read_json(JsonReader& reader, const Json& file, std::uint64_t fingerprint) {
   TokenizerParts parts;
-  parts.fingerprint = fingerprint;
+  parts.eos = declared_eos(fs::path(reader.path()).parent_path());
+  // Data that were prepared with another end token are stale.
+  parts.fingerprint = parts.eos.empty() ? fingerprint : fnv1a(cat(fingerprint, " ", parts.eos));
   const auto member = [&](const char* key) -> const Json& { return JsonReader::member(file, key); };
   reader.known_keys(file, "",
                     {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
@@ -81,10 +100,9 @@ std::unique_ptr<Tokenizer> read_json(JsonReader& reader, const Json& file, std::
 
 // The tokenizer file in a folder, by its name.
 std::string file_in(const std::string& folder) {
-  std::error_code ignored;
   for (const char* name : {"tokenizer.json", "tekken.json", "tokenizer.model"}) {
     const fs::path file = fs::path(folder) / name;
-    if (fs::exists(file, ignored)) return file.string();
+    if (io::exists(file.string())) return file.string();
   }
   throw UserError({.file = folder,
                    .what = "no tokenizer in this folder",
@@ -103,9 +121,8 @@ bool is_rank_file(std::string_view text) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
-  std::error_code ignored;
-  const std::string file = fs::is_directory(path, ignored) ? file_in(path) : path;
-  if (fs::exists(file, ignored) && !fs::is_regular_file(file, ignored)) {  // reading a pipe could block
+  const std::string file = io::is_folder(path) ? file_in(path) : path;
+  if (io::exists(file) && !io::is_file(file)) {  // reading a pipe could block
     throw UserError({.file = file, .what = "cannot read the tokenizer: not a regular file"});
   }
   constexpr std::int64_t kLargest = std::int64_t{256} << 20;

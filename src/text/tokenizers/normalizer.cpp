@@ -74,7 +74,9 @@ bool strip_accents(std::string_view text, std::string& out, int& first) {
 // Drops control characters, U+FFFD and NUL; replaces white space by spaces; puts spaces around Chinese characters.
 bool clean(std::string_view text, const Normalizer::Bert& step, std::string& out, int& first) {
   out.reserve(text.size() + 16);
+  int left = first;  // of the first character of the document
   for_each_character(text, [&](char32_t c, std::string_view bytes) {
+    const bool of_first = left > 0 && left-- > 0;
     if (step.clean_text) {
       if (c == 0 || c == 0xFFFD || (c != '\t' && c != '\n' && c != '\r' && character_of(c).control())) {
         if (out.empty() && first > 0) --first;
@@ -89,6 +91,7 @@ bool clean(std::string_view text, const Normalizer::Bert& step, std::string& out
       out += ' ';
       out += bytes;
       out += ' ';
+      if (of_first) first += 2;
     } else {
       out += bytes;
     }
@@ -130,7 +133,7 @@ bool replace(std::string_view text, const Normalizer::Replace& step, Regex::Scra
   std::size_t done = 0;
   // Text that replaces several characters counts as coming from the last of them.
   const auto replaced = [&](std::size_t begin, std::size_t end) {
-    if (begin > 0 || end == 0) return;
+    if (begin > 0 || first == 0) return;  // an empty match inserts before the first character
     const int count = count_characters(text.substr(0, end));
     first = count > first ? 0 : first - count + count_characters(step.content);
   };
@@ -225,16 +228,23 @@ struct Apply {
     if (!normalize(step.form, text.substr(0, end), start)) first = count_characters(start);
     return true;
   }
-  bool operator()(const Normalizer::Lowercase&) const { return lowercase(text, out); }
+  bool operator()(const Normalizer::Lowercase&) const {
+    return counted([&](std::string_view from, std::string& to) { return lowercase(from, to); });
+  }
   bool operator()(const Normalizer::StripAccents&) const { return strip_marks(text, out, first); }
   bool operator()(const Normalizer::Replace& step) const { return replace(text, step, regex, out, first); }
   bool operator()(const Normalizer::Nmt&) const { return nmt(text, out, first); }
-  bool operator()(const Normalizer::ByteLevel&) const { return byte_level(text, out); }
-  bool operator()(const Normalizer::Precompiled& step) const { return precompiled(text, step, regex, out); }
+  bool operator()(const Normalizer::ByteLevel&) const {
+    return counted([&](std::string_view from, std::string& to) { return byte_level(from, to); });
+  }
+  bool operator()(const Normalizer::Precompiled& step) const {
+    return counted([&](std::string_view from, std::string& to) { return precompiled(from, step, regex, to); });
+  }
   bool operator()(const Normalizer::Prepend& step) const {
     if (text.empty()) return false;
     out = step.text;
     out += text;
+    if (first > 0) first += count_characters(step.text);
     return true;
   }
   bool operator()(const Normalizer::Strip& step) const {
@@ -262,6 +272,17 @@ struct Apply {
     if (at.data() == text.data()) return false;
     out.swap(now);
     return true;
+  }
+
+ private:
+  // A step that replaces characters independently of those before: what it makes of the first one counts as that.
+  template <class Change>
+  bool counted(Change change) const {
+    std::size_t end = 0;
+    for (int i = 0; i < first && end < text.size(); ++i) end += utf8_step(text.substr(end)).bytes;
+    std::string start;
+    if (end > 0 && change(text.substr(0, end), start)) first = count_characters(start);
+    return change(text, out);
   }
 };
 

@@ -68,7 +68,8 @@ class PipelineTokenizer::Lease {
 PipelineTokenizer::PipelineTokenizer(TokenizerParts parts) : parts_(std::move(parts)), special_(parts_.tokens.size()) {
   for (const AddedToken& token : parts_.added.tokens()) special_[token.id] = token.special;
   for (const std::int32_t id : parts_.special) special_[id] = true;
-  eos_ = usual_eos(parts_.ids);
+  const auto declared = parts_.ids.find(parts_.eos);
+  eos_ = !parts_.eos.empty() && declared != parts_.ids.end() ? std::optional(declared->second) : usual_eos(parts_.ids);
   bos_ = parts_.prefix.empty() ? usual_bos(parts_.ids) : std::optional(parts_.prefix.front());
 }
 
@@ -92,7 +93,7 @@ void PipelineTokenizer::encode(std::string_view text, std::vector<std::int32_t>&
       if (added >= 0) {
         sink.put(added);
       } else {
-        encode_run(part, first > 0, scratch, sink);
+        encode_run(part, first, scratch, sink);
       }
       first = 0;
     });
@@ -100,7 +101,7 @@ void PipelineTokenizer::encode(std::string_view text, std::vector<std::int32_t>&
   if (add_special) sink.put_all(parts_.suffix);
 }
 
-void PipelineTokenizer::encode_run(std::string_view run, bool first, Scratch& scratch, IdSink& sink) const {
+void PipelineTokenizer::encode_run(std::string_view run, int first, Scratch& scratch, IdSink& sink) const {
   const WordModel& model = *parts_.model;
   const char* const end = run.data() + run.size();
   if (const Scanner* scanner = parts_.pre_tokenizer.only_scanner()) {

@@ -30,6 +30,7 @@ struct TokenizerParts {
   std::vector<bool> present;                 // by id: whether it has a token
   std::vector<std::string> bytes;  // by id: decoded bytes if they do not depend on neighbours; else no entries
   std::uint64_t fingerprint = 0;
+  std::string eos;  // the end-of-text token that the tokenizer's settings declare; "": none
 
   void put_token(std::int32_t id, std::string token);
 };
@@ -52,7 +53,7 @@ class PipelineTokenizer final : public Tokenizer {
   struct Scratch;
   class Lease;
 
-  void encode_run(std::string_view run, bool first, Scratch& scratch, IdSink& sink) const;
+  void encode_run(std::string_view run, int first, Scratch& scratch, IdSink& sink) const;
 
   TokenizerParts parts_;
   std::vector<bool> special_;  // by id

@@ -137,17 +137,27 @@ void split_as_bert(std::string_view text, PassOn pass_on) {
   if (text.size() > begin) pass_on(begin, text.size());
 }
 
-void write_metaspace(const PreTokenizer::Metaspace& step, std::string_view text, bool first, std::string& out) {
+// Number of characters before byte `end`, at most `max`.
+int leading_characters(std::string_view text, std::size_t end, int max) {
+  int count = 0;
+  for (std::size_t at = 0; at < end && count < max; ++count) at += utf8_step(text.substr(at)).bytes;
+  return count;
+}
+
+// Returns whether it added a mark at the beginning.
+bool write_metaspace(const PreTokenizer::Metaspace& step, std::string_view text, bool first, std::string& out) {
   using enum PreTokenizer::Metaspace::Prepend;
   out.clear();
   const bool marked = text.starts_with(step.mark) || text.starts_with(' ');
-  if (!marked && (step.prepend == always || (step.prepend == first_only && first))) out += step.mark;
+  const bool adds = !marked && (step.prepend == always || (step.prepend == first_only && first));
+  if (adds) out += step.mark;
   for (std::size_t done = 0; done < text.size();) {
     const std::size_t space = std::min(text.find(' ', done), text.size());
     out += text.substr(done, space - done);
     if (space < text.size()) out += step.mark;
     done = space + 1;
   }
+  return adds;
 }
 
 }  // namespace
@@ -167,15 +177,15 @@ const Scanner* PreTokenizer::only_scanner() const {
   return all ? split->pattern.scanner() : nullptr;
 }
 
-void PreTokenizer::split(std::string_view text, bool first, Scratch& scratch, Emit emit) const {
+void PreTokenizer::split(std::string_view text, int first, Scratch& scratch, Emit emit) const {
   scratch.rewritten.resize(steps_.size());
   if (!text.empty()) run(0, text, first, scratch, emit);
 }
 
-void PreTokenizer::run(std::size_t index, std::string_view text, bool first, Scratch& scratch, Emit emit) const {
+void PreTokenizer::run(std::size_t index, std::string_view text, int first, Scratch& scratch, Emit emit) const {
   if (index == steps_.size()) return emit(text);
   const auto pass_on = [&](std::size_t begin, std::size_t end) {
-    run(index + 1, text.substr(begin, end - begin), first && begin == 0, scratch, emit);
+    run(index + 1, text.substr(begin, end - begin), first - leading_characters(text, begin, first), scratch, emit);
   };
   std::string& rewritten = scratch.rewritten[index];
   const Step& step = steps_[index];
@@ -193,7 +203,7 @@ void PreTokenizer::run(std::size_t index, std::string_view text, bool first, Scr
   } else if (std::holds_alternative<Bert>(step)) {
     split_as_bert(text, pass_on);
   } else if (const auto* metaspace = std::get_if<Metaspace>(&step)) {
-    write_metaspace(*metaspace, text, first, rewritten);
+    if (write_metaspace(*metaspace, text, first > 0, rewritten) && first > 0) ++first;
     text = rewritten;
     if (!metaspace->split) return pass_on(0, text.size());
     // A piece is a mark and the text after it.
@@ -214,6 +224,10 @@ void PreTokenizer::run(std::size_t index, std::string_view text, bool first, Scr
     static constexpr auto kAlphabet = byte_level_alphabet();
     rewritten.clear();
     for (const char c : text) append_utf8(kAlphabet[static_cast<unsigned char>(c)], rewritten);
+    // Each byte becomes a character.
+    std::size_t end = 0;
+    for (int i = 0; i < first && end < text.size(); ++i) end += utf8_step(text.substr(end)).bytes;
+    first = static_cast<int>(end);
     text = rewritten;
     pass_on(0, text.size());
   } else {  // PrefixSpace
@@ -221,6 +235,7 @@ void PreTokenizer::run(std::size_t index, std::string_view text, bool first, Scr
       rewritten = ' ';
       rewritten += text;
       text = rewritten;
+      if (first > 0) ++first;
     }
     pass_on(0, text.size());
   }

@@ -68,8 +68,9 @@ class PreTokenizer {
   void add(Step step);
   bool empty() const { return steps_.empty(); }
 
-  // Calls `emit` with each piece in order; none is empty. `text` is valid UTF-8. `first`: it begins the document.
-  void split(std::string_view text, bool first, Scratch& scratch, Emit emit) const;
+  // Calls `emit` with each piece in order; none is empty. `text` is valid UTF-8. `first`: number of its leading
+  // characters that come from the first character of the document (Normalizer::run).
+  void split(std::string_view text, int first, Scratch& scratch, Emit emit) const;
 
   // Fast path around split(): the automaton of the only step, if it splits all of a text into matches and each match is
   // a piece; else null.
@@ -81,7 +82,7 @@ class PreTokenizer {
   bool uses_regex() const { return uses_regex_; }
 
  private:
-  void run(std::size_t step, std::string_view text, bool first, Scratch& scratch, Emit emit) const;
+  void run(std::size_t step, std::string_view text, int first, Scratch& scratch, Emit emit) const;
 
   std::vector<Step> steps_;
   bool uses_regex_ = false;

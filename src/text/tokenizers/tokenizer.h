@@ -52,12 +52,13 @@ class Tokenizer {
   // Id of a token as written in the file ("<|endoftext|>", "Ġthe"; in a tekken.json: its bytes).
   virtual std::optional<std::int32_t> id_of(std::string_view token) const = 0;
 
-  // Begin of text: the first id of the post-processor, else the token with a common name. End of text: the token with a
-  // common name (<|endoftext|>, <|end_of_text|>, </s>, <eos>), which separates documents, not turns of a chat.
+  // Begin of text: the first id of the post-processor, else the token with a common name. End of text, which follows
+  // documents and completions: `eos_token` of tokenizer_config.json or special_tokens_map.json next to the file, as in
+  // transformers; else the token with a common name (<|endoftext|>, <|end_of_text|>, </s>, <eos>, [SEP]).
   virtual std::optional<std::int32_t> bos() const = 0;
   virtual std::optional<std::int32_t> eos() const = 0;
 
-  // FNV-1a of the file; identifies the tokenizer.
+  // FNV-1a of the file and of the declared eos_token; identifies the tokenizer.
   virtual std::uint64_t fingerprint() const = 0;
 };
 

@@ -128,6 +128,64 @@ INSTANTIATE_TEST_SUITE_P(All, Golden,
                                          std::tuple("llama3", "inputs/tokenizers/llama3/tokenizer.json")),
                          [](const auto& parameter) { return std::string(std::get<0>(parameter.param)); });
 
+// transformers uses the declared token, too. A token of another name than the common ones was silently not used.
+TEST_F(TokenizerTest, TheEndTokenIsTheDeclaredOne) {
+  Json file = small_file();
+  file["added_tokens"].push_back({{"id", 262}, {"content", "[DONE]"}, {"special", true}});
+  const auto plain = load(file)->fingerprint();
+  EXPECT_EQ(load(file)->eos(), 261);
+  const auto declare = [&](const char* name, const Json& eos) {
+    std::ofstream(folder_.path(name)) << Json{{"eos_token", eos}}.dump();
+  };
+  declare("special_tokens_map.json", {{"content", "[DONE]"}, {"lstrip", false}});
+  EXPECT_EQ(load(file)->eos(), 262);
+  EXPECT_NE(load(file)->fingerprint(), plain);        // data prepared with the other token are stale
+  declare("tokenizer_config.json", "<|endoftext|>");  // comes first
+  EXPECT_EQ(load(file)->eos(), 261);
+  declare("tokenizer_config.json", nullptr);
+  EXPECT_EQ(load(file)->eos(), 262);
+  declare("tokenizer_config.json", "[UNKNOWN]");
+  EXPECT_EQ(load(file)->eos(), 261);
+}
+
+// The `tokenizers` library marks the piece that begins in the first character of the original text, also where a
+// normalizer inserts text before it and a pre-tokenizer removes that text.
+TEST_F(TokenizerTest, MetaspaceMarksTheFirstPieceOfTheOriginalText) {
+  const auto ids = [&](const Json& normalizer, const std::string& text) {
+    const auto tokenizer =
+        load({{"version", "1.0"},
+              {"added_tokens", Json::array()},
+              {"normalizer", normalizer},
+              {"pre_tokenizer",
+               {{"type", "Sequence"},
+                {"pretokenizers",
+                 Json::array(
+                     {{{"type", "WhitespaceSplit"}},
+                      {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}, {"split", true}}})}}},
+              {"post_processor", nullptr},
+              {"decoder", nullptr},
+              {"model",
+               {{"type", "BPE"},
+                {"unk_token", "<unk>"},
+                {"vocab", {{"<unk>", 0}, {"▁", 3}, {"a", 4}, {"b", 5}, {"中", 7}, {"\u0308", 8}}},
+                {"merges", Json::array()}}}});
+    return encode(*tokenizer, text);
+  };
+  using Ids = std::vector<std::int32_t>;
+  EXPECT_EQ(ids(nullptr, "ab ab"), (Ids{3, 4, 5, 4, 5}));
+  EXPECT_EQ(ids({{"type", "Prepend"}, {"prepend", " "}}, "ab ab"), (Ids{3, 4, 5, 4, 5}));
+  EXPECT_EQ(ids({{"type", "BertNormalizer"},
+                 {"clean_text", true},
+                 {"handle_chinese_chars", true},
+                 {"strip_accents", false},
+                 {"lowercase", false}},
+                "中a"),
+            (Ids{3, 7, 4}));
+  EXPECT_EQ(ids({{"type", "NFKC"}}, "¨a"), (Ids{3, 8, 4}));
+  EXPECT_EQ(ids({{"type", "Replace"}, {"pattern", {{"Regex", "^"}}}, {"content", " "}}, "ab ab"), (Ids{3, 4, 5, 4, 5}));
+  EXPECT_EQ(ids(nullptr, " ab"), (Ids{4, 5}));  // the first character is the space
+}
+
 TEST_F(TokenizerTest, MergesByRankAndMatchesAddedTokens) {
   const auto tokenizer = load(small_file());
   EXPECT_EQ(encode(*tokenizer, "hello"), (std::vector<std::int32_t>{258, 'o'}));

@@ -10,6 +10,7 @@
 #include "base/testing/temporary_folder.h"
 #include "engine/gemm_algorithms.h"
 #include "engine/host_copy.h"
+#include "engine/load_state.h"
 #include "parity/golden.h"
 #include "plan/support.h"
 #include "train/saver.h"

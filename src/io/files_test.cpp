@@ -1,0 +1,70 @@
+#include "io/files.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "base/testing/other_user.h"
+#include "base/testing/temporary_folder.h"
+
+namespace hawser::io {
+namespace {
+
+class FilesTest : public testing::Test {
+ protected:
+  FilesTest() {
+    chmod(folder_.path().c_str(), 0777);
+    folder_.write("private/file", "text");
+    chmod(folder_.path("private").c_str(), 0);
+    folder_.write("locked", "text");
+    chmod(folder_.path("locked").c_str(), 0);
+  }
+  ~FilesTest() override { chmod(folder_.path("private").c_str(), 0700); }
+  TemporaryFolder folder_;
+};
+
+// "absent", "there", or the class and text of an error.
+template <class Ask>
+std::string outcome(Ask ask) {
+  try {
+    return ask() ? "there" : "absent";
+  } catch (const IoError& error) {
+    return std::string("IoError: ") + error.what();
+  }
+}
+
+TEST_F(FilesTest, AnErrorOfTheSystemIsNoAbsence) {
+  const std::string file = folder_.path("private/file");
+  const std::string expected = "IoError: " + file + ": cannot read: Permission denied";
+  const auto asked = [&](bool (*ask)(const std::string&)) {
+    return as_other_user([&] { return outcome([&] { return ask(file); }); });
+  };
+  if (!asked(exists)) GTEST_SKIP() << "needs another user";
+  EXPECT_EQ(asked(exists), expected);
+  EXPECT_EQ(asked(is_file), expected);
+  EXPECT_EQ(asked(is_folder), expected);
+  EXPECT_EQ(outcome([&] { return exists(folder_.path("nothing/below")); }), "absent");
+  EXPECT_EQ(outcome([&] { return exists(folder_.path("locked/below")); }), "absent");  // a file is no folder
+  EXPECT_EQ(outcome([&] { return is_file(folder_.path()); }), "absent");
+}
+
+TEST_F(FilesTest, AFileThatCannotBeReadIsAnIoErrorAndAMissingOneIsNot) {
+  const auto opened = [&](const std::string& name) {
+    return as_other_user([&]() -> std::string {
+      try {
+        File::open(folder_.path(name));
+        return "opened";
+      } catch (const IoError&) {
+        return "IoError";
+      } catch (const UserError&) {
+        return "UserError";
+      }
+    });
+  };
+  if (!opened("locked")) GTEST_SKIP() << "needs another user";
+  EXPECT_EQ(opened("locked"), "IoError");
+  EXPECT_EQ(opened("private/file"), "IoError");
+  EXPECT_EQ(opened("nothing"), "UserError");
+}
+
+}  // namespace
+}  // namespace hawser::io
