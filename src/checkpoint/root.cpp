@@ -209,16 +209,19 @@ void keep_also_as(const std::string& folder, const std::string& path) {
       io::link_or_copy(cat(folder, "/", name), cat(fresh, "/", name));
     io::sync_folder(fresh);
     complete = true;
-    bool swapped = false;
-    if (io::exists(path)) {
-      swapped = io::exchange_paths(fresh, path);
-      if (!swapped) io::rename_path(path, kept.temporary());
+    const bool replaces = io::exists(path);
+    std::string before = fresh;  // the name of what `path` was
+    if (!replaces) {
+      io::rename_path(fresh, path);
+    } else if (!io::exchange_paths(fresh, path)) {
+      before = kept.temporary();
+      io::rename_path(path, before);
+      io::rename_path(fresh, path);
     }
-    if (!swapped) io::rename_path(fresh, path);
     io::sync_folder(kept.parent);
-    if (!swapped) return;
-    io::File before = io::File::open_folder(fresh);
-    if (before.try_lock() != io::File::Lock::held_elsewhere) io::remove_tree(fresh);
+    if (!replaces) return;
+    io::File old = io::File::open_folder(before);
+    if (old.try_lock() != io::File::Lock::held_elsewhere) io::remove_tree(before);
   } catch (...) {
     if (!complete || io::exists(path)) io::remove_tree(fresh);
     throw;
