@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/text.h"
 #include "base/paths.h"
+#include "base/text.h"
 #include "batches/statistics.h"
 #include "prepare/sources.h"
 

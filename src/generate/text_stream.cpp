@@ -7,7 +7,7 @@ namespace hawser::generate {
 namespace {
 
 constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD: decoded from an invalid or incomplete character
-constexpr std::size_t kDecodedAgain = 16;                  // tokens decoded again, so that spaces and joins are correct
+constexpr std::size_t kDecodedAgain = 16;             // tokens decoded again, so that spaces and joins are correct
 constexpr std::size_t kLongestCharacter = 16;         // tokens; a longer incomplete character is invalid
 
 }  // namespace

@@ -100,8 +100,8 @@ std::string axes(const Scale& x, const Scale& y) {
   }
   out += fmt::format("<text class=\"tick\" text-anchor=\"middle\" x=\"{}\" y=\"{}\">step</text>",
                      (kMarginLeft + kWidth - kMarginRight) / 2, kHeight - 6);
-  return out + fmt::format("<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\"/>", kMarginLeft, kWidth - kMarginRight,
-                           kHeight - kMarginBottom);
+  return out + fmt::format("<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\"/>", kMarginLeft,
+                           kWidth - kMarginRight, kHeight - kMarginBottom);
 }
 
 // A dotted line at each step after which the run was resumed.

@@ -232,8 +232,8 @@ TEST_F(Attack, DeeplyNestedTokenizerConfigs) {
   write_file(folder_.path("tokenizer_config.json"), "{\"chat_template\":" + brackets(300000) + "}");
   Problems problems;
   text::chat::open_chat_template("", folder_.path("tokenizer.json"), "", "data.chat_template", problems);
-  EXPECT_EQ(problems.lines(),
-            folder_.path("tokenizer_config.json") + ": JSON nested too deeply (expected at most 200 levels) at byte 216");
+  EXPECT_EQ(problems.lines(), folder_.path("tokenizer_config.json") +
+                                  ": JSON nested too deeply (expected at most 200 levels) at byte 216");
 }
 
 // Index files whose counts and lengths do not match their contents.
@@ -342,7 +342,8 @@ TEST_F(Attack, CheckpointManifests) {
     write_file(path, text);
     return opened();
   };
-  EXPECT_EQ(manifest(brackets(300000)), path + ": manifest: JSON nested too deeply (expected at most 200 levels) at byte 200");
+  EXPECT_EQ(manifest(brackets(300000)),
+            path + ": manifest: JSON nested too deeply (expected at most 200 levels) at byte 200");
   EXPECT_EQ(manifest(repeated("{\"a\":", 300000)),
             path + ": manifest: JSON nested too deeply (expected at most 200 levels) at byte 1000");
   for (const std::string& text :

@@ -68,8 +68,8 @@ TensorView MlpLayer::saved_or_temp(LayerContext& ctx, const Saved& saved, SavedI
 }
 
 void MlpLayer::norm(LayerContext& ctx, const TensorView& x, const TensorView& normed, const TensorView& rstd) const {
-  ops::rms_norm_forward(ctx.compute(),
-                        {.x = x, .weight = ctx.weight(kMlpNorm), .y = normed, .rstd = rstd, .epsilon = config_.epsilon});
+  ops::rms_norm_forward(
+      ctx.compute(), {.x = x, .weight = ctx.weight(kMlpNorm), .y = normed, .rstd = rstd, .epsilon = config_.epsilon});
 }
 
 void MlpLayer::project(LayerContext& ctx, const TensorView& normed, const TensorView& gate_up) const {

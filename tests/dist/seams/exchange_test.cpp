@@ -104,12 +104,14 @@ class RoundsExchange : public nn::TokenExchange {
                               });
                             });
       pair().all_to_all(ctx.exchange(), send, received);
-      ctx.exchange().launch(
-          {.name = "unpack", .kind = OpKind::copy, .accesses = {reads(received), reads(counts), reads(incoming), writes(to)}}, [=] {
-            each(back, [&](std::int64_t a, std::int64_t b) {
-              std::memcpy(to.rows(a, 1).raw(), received.rows(b, 1).raw(), bytes);
-            });
-          });
+      ctx.exchange().launch({.name = "unpack",
+                             .kind = OpKind::copy,
+                             .accesses = {reads(received), reads(counts), reads(incoming), writes(to)}},
+                            [=] {
+                              each(back, [&](std::int64_t a, std::int64_t b) {
+                                std::memcpy(to.rows(a, 1).raw(), received.rows(b, 1).raw(), bytes);
+                              });
+                            });
     }
   }
 
