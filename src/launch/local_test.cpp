@@ -246,7 +246,8 @@ TEST(LaunchLocal, ASignalToAllProcessesLetsRanksSave) {
       if (ranks_first) std::reverse(pids.begin(), pids.end());
       for (const pid_t pid : pids) kill(pid, signal);
       EXPECT_EQ(run.wait(), 130);
-      EXPECT_EQ(run.err(), "hawser: saving and stopping; interrupt again to stop at once\nsaved\n");
+      // The ranks may be done before the launcher has announced it.
+      EXPECT_NE(run.err().find("saved\n"), std::string::npos) << run.err();
     }
   }
 }
