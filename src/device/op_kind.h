@@ -1,5 +1,5 @@
-// `OpKind`: what an op record's work is, for models of cost and for reports. They switch over it without a default, so
-// that a new kind without a cost or a family does not compile. Neither does an op record without a kind.
+// `OpKind`: what an op record's work is, for models of cost (`bound_of`) and for reports (profile/work_family.h). Both
+// switch over it without a default, so that a new kind without a cost or a family does not compile. Neither does an op record without a kind.
 #pragma once
 
 namespace hawser {
@@ -34,15 +34,20 @@ class OpKind {
   Value value_;
 };
 
-// Whether FLOPs, not bytes, determine the time of a large one.
-constexpr bool is_matrix_work(OpKind kind) {
+// What the time of a large op is bound by: FLOPs at one of these rates, or the bytes that it moves.
+enum class Bound { gemm, attention_forward, attention_backward, attention_combine, bytes };
+
+constexpr Bound bound_of(OpKind kind) {
   switch (kind) {
     case OpKind::gemm:
-    case OpKind::attention_forward:
-    case OpKind::attention_backward:
-    case OpKind::attention_combine:
     case OpKind::loss:
-      return true;
+      return Bound::gemm;
+    case OpKind::attention_forward:
+      return Bound::attention_forward;
+    case OpKind::attention_backward:
+      return Bound::attention_backward;
+    case OpKind::attention_combine:
+      return Bound::attention_combine;
     case OpKind::norm:
     case OpKind::activation:
     case OpKind::rope:
@@ -52,14 +57,14 @@ constexpr bool is_matrix_work(OpKind kind) {
     case OpKind::elementwise:
     case OpKind::copy:
     case OpKind::random:
-    case OpKind::communication:
+    case OpKind::communication:  // of a group of one rank, which copies; others go by their collective
     case OpKind::transfer:
     case OpKind::host:
     case OpKind::keep:
     case OpKind::none:
-      return false;
+      break;
   }
-  return false;
+  return Bound::bytes;
 }
 
 }  // namespace hawser

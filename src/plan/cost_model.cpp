@@ -107,30 +107,16 @@ class Pricer {
   };
 
   Rate rate_of(OpKind kind) const {
-    switch (kind) {
-      case OpKind::gemm:
-      case OpKind::loss:
+    switch (bound_of(kind)) {
+      case Bound::gemm:
         return {rates_.gemm, "GEMM"};
-      case OpKind::attention_forward:
+      case Bound::attention_forward:
         return {rates_.attention.forward, "attention"};
-      case OpKind::attention_backward:
+      case Bound::attention_backward:
         return {rates_.attention.backward, "attention"};
-      case OpKind::attention_combine:
-      case OpKind::norm:
-      case OpKind::activation:
-      case OpKind::rope:
-      case OpKind::embedding:
-      case OpKind::optimizer:
-      case OpKind::gradient_norm:
-      case OpKind::elementwise:
-      case OpKind::copy:
-      case OpKind::random:
-      case OpKind::communication:  // of a group of one rank, which copies
-      case OpKind::transfer:
-      case OpKind::host:
-      case OpKind::keep:
-      case OpKind::none:
-        return {};
+      case Bound::attention_combine:  // few FLOPs a byte
+      case Bound::bytes:
+        break;
     }
     return {};
   }

@@ -160,7 +160,7 @@ double fused_bytes(const models::Model& model, plan::Layout layout) {
   for (const TraceItem& item : plan.trace.items) {
     const OpRecord& record = item.record;
     if (item.kind != TraceItem::Kind::work || record.collective.kind != CollectiveKind::none) continue;
-    if (is_matrix_work(record.kind)) continue;
+    if (bound_of(record.kind) != Bound::bytes) continue;
     if (record.bytes > 0) {
       sum += record.bytes;
       continue;
