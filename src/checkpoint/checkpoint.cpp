@@ -23,10 +23,10 @@ std::optional<Checkpoint> Checkpoint::latest(const std::string& root, Problems& 
     Problems passed_over;
     for (const std::string& folder : folders) {
       try {
-        io::File held = hold(folder);
-        if (auto manifest = read_manifest(held, passed_over)) {
+        auto snapshot = storage_of(folder).open(folder);
+        if (auto manifest = read_manifest(*snapshot, passed_over)) {
           skipped.add(passed_over);
-          return Checkpoint(std::move(held), *std::move(manifest));
+          return Checkpoint(std::move(snapshot), *std::move(manifest));
         }
       } catch (const io::IoError&) {
         throw;  // says nothing about the contents
@@ -46,8 +46,8 @@ std::optional<Checkpoint> Checkpoint::latest(const std::string& root, Problems& 
 
 Checkpoint Checkpoint::open(const std::string& folder) {
   Problems problems;
-  io::File held = hold(folder);
-  auto manifest = read_manifest(held, problems);
+  auto snapshot = storage_of(folder).open(folder);
+  auto manifest = read_manifest(*snapshot, problems);
   if (!manifest) {
     Problems offered;
     const std::string before = complete_before(folder);
@@ -57,11 +57,11 @@ Checkpoint Checkpoint::open(const std::string& folder) {
     }
     offered.throw_if_any();
   }
-  return Checkpoint(std::move(held), *std::move(manifest));
+  return Checkpoint(std::move(snapshot), *std::move(manifest));
 }
 
-Checkpoint::Checkpoint(io::File folder, Manifest manifest)
-    : held_(std::move(folder)), folder_(held_.path()), manifest_(std::move(manifest)) {
+Checkpoint::Checkpoint(std::unique_ptr<Snapshot> snapshot, Manifest manifest)
+    : snapshot_(std::move(snapshot)), folder_(snapshot_->path()), manifest_(std::move(manifest)) {
   struct End {
     std::int64_t begin, end;
     std::int64_t* padding;
@@ -90,18 +90,6 @@ Checkpoint::Checkpoint(io::File folder, Manifest manifest)
 const SavedTensor* Checkpoint::find(const std::string& name) const {
   const auto place = places_.find(name);
   return place == places_.end() ? nullptr : &manifest_.tensors[static_cast<std::size_t>(place->second)];
-}
-
-const io::File& Checkpoint::file(int index) {
-  auto found = files_.find(index);
-  if (found == files_.end()) {
-    // Limits the number of open files for checkpoints of many ranks.
-    constexpr std::size_t kMaxOpenFiles = 64;
-    if (files_.size() >= kMaxOpenFiles) files_.erase(files_.begin());
-    const SavedFile& saved = manifest_.files[static_cast<std::size_t>(index)];
-    found = files_.emplace(index, io::File::open_in(held_, saved.name)).first;
-  }
-  return found->second;
 }
 
 void Checkpoint::read(const std::vector<NamedState>& wanted) {
@@ -175,15 +163,15 @@ void Checkpoint::read(const std::vector<NamedState>& wanted) {
   }
 }
 
-std::optional<Problem> Checkpoint::check_padding(const io::File& data, std::int64_t begin, std::int64_t end) {
+std::optional<Problem> Checkpoint::check_padding(const std::string& file, std::int64_t begin, std::int64_t end) {
   for (std::int64_t at = begin; at < end;) {
     const std::int64_t count = std::min(kStagingBytes, end - at);
     if (static_cast<std::int64_t>(staging_.size()) < count) staging_.resize(static_cast<std::size_t>(count));
-    data.read_at(at, staging_.data(), count);
+    snapshot_->read(file, at, staging_.data(), count);
     const auto wrong =
         std::find_if(staging_.begin(), staging_.begin() + count, [](std::byte b) { return b != std::byte{0}; });
     if (wrong != staging_.begin() + count) {
-      return Problem{.file = data.path(),
+      return Problem{.file = snapshot_->path_of(file),
                      .what = "the bytes between tensors changed since it was saved",
                      .expected = "zeros",
                      .at = cat("byte ", at + (wrong - staging_.begin()))};
@@ -216,16 +204,16 @@ std::optional<Problem> Checkpoint::read_box(const SavedTensor& tensor, int index
   const std::unique_ptr<XXH3_state_t, FreeHash> hash(verify ? XXH3_createState() : nullptr);
   if (verify) XXH3_64bits_reset(hash.get());
   const std::int64_t step = kStagingBytes / element;
-  const io::File& data = file(box.file);
+  const std::string& file = manifest_.files[static_cast<std::size_t>(box.file)].name;
   if (verify) {
     const std::int64_t padding =
         padding_[static_cast<std::size_t>(places_.at(tensor.name))][static_cast<std::size_t>(index)];
-    if (auto problem = check_padding(data, padding, box.begin)) return problem;
+    if (auto problem = check_padding(file, padding, box.begin)) return problem;
   }
   staging_.resize(static_cast<std::size_t>(std::min(step, end - begin) * element));
   for (std::int64_t at = begin; at < end; at += step) {
     const std::int64_t count = std::min(step, end - at);
-    data.read_at(box.begin + at * element, staging_.data(), count * element);
+    snapshot_->read(file, box.begin + at * element, staging_.data(), count * element);
     if (verify) XXH3_64bits_update(hash.get(), staging_.data(), static_cast<std::size_t>(count * element));
     if (targets.empty()) continue;
     const TensorView chunk(staging_.data(), tensor.dtype, {count}, DeviceKind::cpu);
@@ -242,7 +230,7 @@ std::optional<Problem> Checkpoint::read_box(const SavedTensor& tensor, int index
   const std::uint64_t checksum = XXH3_64bits_digest(hash.get());
   if (checksum != box.checksum) {
     return Problem{
-        .file = data.path(),
+        .file = snapshot_->path_of(file),
         .what = "checksum mismatch: the data changed since it was saved",
         .expected = checksum_text(box.checksum),
         .got = checksum_text(checksum),
@@ -262,16 +250,17 @@ std::string Checkpoint::read_attached(const std::string& name) const {
   const auto saved = std::ranges::find(manifest_.attached, name, &SavedAttachment::name);
   HAWSER_CHECK(saved != manifest_.attached.end(), "no ", name, " in ", folder_);
   const std::string path = cat(folder_, "/", name);
-  if (!held_.has(name)) throw CorruptCheckpoint(Problem{.file = path, .what = "a file of the checkpoint is missing"});
-  const io::File file = io::File::open_in(held_, name);
-  const std::int64_t bytes = file.bytes();
+  if (!snapshot_->has(name)) {
+    throw CorruptCheckpoint(Problem{.file = path, .what = "a file of the checkpoint is missing"});
+  }
+  const std::int64_t bytes = snapshot_->bytes(name);
   if (bytes != saved->bytes) {
     throw CorruptCheckpoint(Problem{.file = path,
                                     .what = bytes < saved->bytes ? "truncated file" : "file too long",
                                     .expected = cat(saved->bytes, " bytes"),
                                     .got = cat(bytes)});
   }
-  const std::string text = io::read_text(file, bytes);
+  const std::string text = snapshot_->read_text(name, bytes);
   if (XXH3_64bits(text.data(), text.size()) != saved->checksum) {
     throw CorruptCheckpoint(Problem{.file = path, .what = "checksum mismatch: the file changed since it was saved"});
   }

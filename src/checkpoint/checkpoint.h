@@ -3,25 +3,23 @@
 //   Problems skipped;
 //   if (auto checkpoint = Checkpoint::latest(root, skipped)) checkpoint->read(states);
 //
-// Files are read with pread through a buffer of kStagingBytes. Mapped pages would be memory of
-// this process that the plan does not include, and a failing disk would raise SIGBUS instead of returning an error.
+// Objects are read by range through a buffer of kStagingBytes. Mapped pages would be memory of this process that the plan
+// does not include, and a failing disk would raise SIGBUS instead of returning an error.
 //
-// A Checkpoint holds a shared lock on its folder (hold() in root.h), so a training run that still saves under the
-// same root does not remove it as an old checkpoint; file systems without locks do not have this protection. Files are
-// opened relative to the folder's descriptor, so they stay readable if the folder is renamed or replaced. If another
-// program removes the folder, only the files that are open at that time stay readable.
+// A Checkpoint holds its Snapshot, so a training run that still saves under the same root does not remove it as an old
+// checkpoint (posix_storage.h says where this protection ends).
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "checkpoint/manifest.h"
-#include "io/files.h"
+#include "checkpoint/storage.h"
 #include "tensor/named_state.h"
 
 namespace hawser::checkpoint {
@@ -75,7 +73,7 @@ class Checkpoint {
   // Verifies the attached files only, which read() does not.
   void verify_attached(Problems& problems) const;
   std::int64_t data_bytes() const;  // of all boxes
-  const std::vector<SavedFile>& files() const { return manifest_.files; }
+  const std::vector<ObjectSize>& files() const { return manifest_.files; }
 
  private:
   struct Target {
@@ -83,19 +81,16 @@ class Checkpoint {
     BoxMemory memory;  // of the wanted box
   };
 
-  Checkpoint(io::File folder, Manifest manifest);
+  Checkpoint(std::unique_ptr<Snapshot> snapshot, Manifest manifest);
   std::optional<Problem> read_box(const SavedTensor& tensor, int box, const std::vector<Target>& targets, CastRun cast);
-  const io::File& file(int index);
+  std::optional<Problem> check_padding(const std::string& file, std::int64_t begin, std::int64_t end);
 
-  std::optional<Problem> check_padding(const io::File& data, std::int64_t begin, std::int64_t end);
-
-  io::File held_;  // the folder, locked by hold(); files are opened relative to it
+  std::unique_ptr<Snapshot> snapshot_;
   std::string folder_;
   Manifest manifest_;
   std::unordered_map<std::string, int> places_;     // name to index in manifest_.tensors
   std::vector<std::vector<bool>> verified_;         // [tensor][box]
   std::vector<std::vector<std::int64_t>> padding_;  // [tensor][box]: begin of the padding before the box
-  std::map<int, io::File> files_;                   // the open ones, by index in manifest_.files
   std::vector<std::byte> staging_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "checkpoint/root.h"
 #include "checkpoint/testing/states.h"
+#include "io/files.h"
 #include "io/json.h"
 
 namespace hawser::checkpoint {

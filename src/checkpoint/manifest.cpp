@@ -38,11 +38,11 @@ std::optional<std::uint64_t> checksum_from(const io::Json& value) {
   return std::stoull(text, nullptr, 16);
 }
 
-std::optional<SavedFile> file_from(const io::Json& value) {
+std::optional<ObjectSize> file_from(const io::Json& value) {
   if (!value.is_array() || value.size() != 2 || !value[0].is_string()) return std::nullopt;
   const auto bytes = io::as_count(value[1]);
   if (!bytes || !io::is_plain_name(value[0].get_ref<const std::string&>())) return std::nullopt;
-  return SavedFile{value[0].get<std::string>(), *bytes};
+  return ObjectSize{value[0].get<std::string>(), *bytes};
 }
 
 std::optional<SavedAttachment> attachment_from(const io::Json& value) {
@@ -54,7 +54,7 @@ std::optional<SavedAttachment> attachment_from(const io::Json& value) {
 }
 
 // "" if the box is valid.
-std::string read_box(const io::Json& value, const std::vector<SavedFile>& files, const SavedTensor& tensor,
+std::string read_box(const io::Json& value, const std::vector<ObjectSize>& files, const SavedTensor& tensor,
                      SavedBox& box) {
   if (!value.is_array() || value.size() != 6) return "a box is not an array of six";
   const auto file = io::as_count(value[0]), begin = io::as_count(value[1]), bytes = io::as_count(value[2]);
@@ -75,7 +75,7 @@ std::string read_box(const io::Json& value, const std::vector<SavedFile>& files,
 }
 
 // "" if the tensor is valid.
-std::string read_tensor(const io::Json& value, const std::vector<SavedFile>& files, SavedTensor& tensor) {
+std::string read_tensor(const io::Json& value, const std::vector<ObjectSize>& files, SavedTensor& tensor) {
   if (!value.is_object()) return "a tensor is not an object";
   const auto name = value.find("name"), shape = value.find("shape"), dtype = value.find("dtype");
   const auto boxes = value.find("boxes");
@@ -156,11 +156,11 @@ std::optional<Problem> find_change(io::Json& document, const std::string& text) 
   return std::nullopt;
 }
 
-void check_length(const io::File& folder, const SavedFile& file, Problems& problems) {
+void check_length(const Snapshot& snapshot, const ObjectSize& file, Problems& problems) {
   try {
-    const std::int64_t bytes = io::File::open_in(folder, file.name).bytes();
+    const std::int64_t bytes = snapshot.bytes(file.name);
     if (bytes == file.bytes) return;
-    problems.add({.file = cat(folder.path(), "/", file.name),
+    problems.add({.file = snapshot.path_of(file.name),
                   .what = bytes < file.bytes ? "truncated file" : "file too long",
                   .expected = cat(file.bytes, " bytes"),
                   .got = cat(bytes)});
@@ -169,12 +169,6 @@ void check_length(const io::File& folder, const SavedFile& file, Problems& probl
   } catch (const UserError& error) {
     problems.add({.what = error.what(), .cause = "a file of the checkpoint cannot be opened"});
   }
-}
-
-// The last component of a path.
-std::string name_of(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path.substr(path.rfind('/') + 1);
 }
 
 }  // namespace
@@ -292,7 +286,7 @@ Manifest merge_parts(std::vector<Part> parts, std::int64_t step, const std::stri
 
 std::string manifest_text(const Manifest& manifest) {
   io::Json files = io::Json::array();
-  for (const SavedFile& file : manifest.files) files.push_back(io::Json::array({file.name, file.bytes}));
+  for (const ObjectSize& file : manifest.files) files.push_back(io::Json::array({file.name, file.bytes}));
   io::Json tensors = io::Json::array();
   for (const SavedTensor& tensor : manifest.tensors) tensors.push_back(json_of(tensor));
   io::Json document{{"format", kFormat},
@@ -313,12 +307,8 @@ std::string manifest_text(const Manifest& manifest) {
 }
 
 std::optional<Manifest> read_manifest(const std::string& folder, Problems& problems) {
-  if (!io::is_folder(folder)) {
-    problems.add({.file = folder, .what = "no such checkpoint folder"});
-    return std::nullopt;
-  }
   try {
-    return read_manifest(io::File::open_folder(folder), problems);
+    return read_manifest(*storage_of(folder).peek(folder), problems);
   } catch (const io::IoError&) {
     throw;  // says nothing about the contents
   } catch (const UserError& error) {
@@ -326,17 +316,17 @@ std::optional<Manifest> read_manifest(const std::string& folder, Problems& probl
   }
 }
 
-std::optional<Manifest> read_manifest(const io::File& folder, Problems& problems) {
-  const std::string path = cat(folder.path(), "/", kManifestName);
+std::optional<Manifest> read_manifest(Snapshot& snapshot, Problems& problems) {
+  const std::string path = snapshot.path_of(kManifestName);
   const auto reject = [&](Problem problem) {
     problem.file = path;
     problems.add(std::move(problem));
     return std::nullopt;
   };
   std::string text;
-  if (!folder.has(kManifestName)) return reject({.what = "no manifest: the save was not finished"});
+  if (!snapshot.has(kManifestName)) return reject({.what = "no manifest: the save was not finished"});
   try {
-    text = io::read_text(io::File::open_in(folder, kManifestName), kMaxManifestBytes);
+    text = snapshot.read_text(kManifestName, kMaxManifestBytes);
   } catch (const io::IoError&) {
     throw;  // says nothing about the contents
   } catch (const UserError& error) {
@@ -353,7 +343,7 @@ std::optional<Manifest> read_manifest(const io::File& folder, Problems& problems
       !metadata.is_object()) {
     return reject({.what = "a manifest without step, world, files, tensors or meta"});
   }
-  if (const auto named = step_of(name_of(folder.path())); named && *named != *step) {
+  if (const auto named = step_of(split_path(snapshot.path()).name); named && *named != *step) {
     return reject({.what = "the manifest names another step", .expected = cat(*named), .got = cat(*step)});
   }
   Manifest manifest{.step = *step, .world = static_cast<int>(*world), .metadata = metadata.dump()};
@@ -362,7 +352,7 @@ std::optional<Manifest> read_manifest(const io::File& folder, Problems& problems
     const auto file = file_from(entry);
     if (!file) return reject({.what = "a manifest with an invalid file entry"});
     manifest.files.push_back(*file);
-    check_length(folder, *file, problems);
+    check_length(snapshot, *file, problems);
   }
   for (const io::Json& entry : attached) {  // null has no entries
     const auto file = attachment_from(entry);

@@ -29,7 +29,7 @@
 
 #include "base/error.h"
 #include "checkpoint/boxes.h"
-#include "io/files.h"
+#include "checkpoint/storage.h"
 
 namespace hawser::checkpoint {
 
@@ -37,11 +37,6 @@ constexpr int kManifestVersion = 1;
 constexpr const char* kManifestName = "manifest.json";
 std::string rank_file(int rank);  // "rank-00012.bin"; every checkpoint has rank 0's, even one without a manifest
 constexpr std::int64_t kMaxManifestBytes = std::int64_t{1} << 31;
-
-struct SavedFile {
-  std::string name;
-  std::int64_t bytes = 0;
-};
 
 struct SavedBox {
   int file = 0;
@@ -67,7 +62,7 @@ struct SavedAttachment {
 struct Manifest {
   std::int64_t step = 0;
   int world = 1;
-  std::vector<SavedFile> files;
+  std::vector<ObjectSize> files;
   std::vector<SavedTensor> tensors;
   std::vector<SavedAttachment> attached;
   std::string metadata = "{}";  // text of the JSON object "meta"
@@ -78,7 +73,7 @@ struct Part {
   int rank = 0;
   std::int64_t step = 0;
   std::string failure;
-  SavedFile file;
+  ObjectSize file;
   std::vector<SavedTensor> tensors;
 };
 
@@ -92,9 +87,9 @@ Manifest merge_parts(std::vector<Part> parts, std::int64_t step, const std::stri
 std::string manifest_text(const Manifest& manifest);
 
 // Reads and validates FOLDER/manifest.json, and checks the sizes of the files next to it. Adds every problem found;
-// returns nullopt if there is one.
+// returns nullopt if there is one. IoError if the storage cannot be read.
 std::optional<Manifest> read_manifest(const std::string& folder, Problems& problems);
-std::optional<Manifest> read_manifest(const io::File& folder, Problems& problems);  // of an open folder
+std::optional<Manifest> read_manifest(Snapshot& snapshot, Problems& problems);
 
 // Two boxes of the tensor that share elements, as "[0:4] and [2:6]"; "" if there are none.
 std::string find_overlap(const SavedTensor& tensor);

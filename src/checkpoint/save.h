@@ -12,20 +12,21 @@
 //   // gather the parts on rank 0
 //   if (rank == 0) session.commit(parts, metadata), keep_last(root, 3);
 //
-// Rank 0 creates the folder `.step-00000120.tmp-NONCE`. Each rank writes and syncs its file in it. Rank 0 writes and
-// syncs the manifest, then renames the folder to `step-00000120`; only this rename makes it a checkpoint. A session
-// that ends without commit removes what it wrote; the next begin() removes what a killed one left.
+// Rank 0 creates a staging area (storage.h). Each rank puts its file in it. Rank 0 commits it with the manifest; only
+// this makes it a checkpoint. A session that ends without commit removes what it wrote; the next begin() removes what a
+// killed one left.
 //
 // Views are on the cpu device: a caller with another device copies to host memory first. write() may run on a thread of
 // its own. A session is used by one thread at a time, and a process has one session per root at a time.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "checkpoint/root.h"
-#include "io/files.h"
+#include "checkpoint/storage.h"
 #include "tensor/named_state.h"
 
 namespace hawser::checkpoint {
@@ -47,16 +48,12 @@ struct Attachment {
 class SaveSession {
  public:
   // Rank 0. Removes what crashed saves left in the root (but nothing that a live process writes, here or on another
-  // machine with working locks), checks the space and creates the temporary folder. UserError on failure.
+  // machine with working locks), checks the space and creates the staging area. UserError on failure.
   static SaveSession begin(const SaveOptions& options);
   // The other ranks, with rank 0's ticket, after begin() returned there.
   static SaveSession join(const SaveOptions& options, const std::string& ticket, int rank);
 
-  ~SaveSession();
-  SaveSession(SaveSession&& other) noexcept;
-  SaveSession& operator=(SaveSession&&) = delete;
-
-  const std::string& ticket() const { return ticket_; }
+  const std::string& ticket() const { return staging_->ticket(); }
 
   // Writes the boxes and their checksums to this rank's file and syncs it. Of replicated data, pass only the boxes that
   // this rank is responsible for: over all ranks every element of a tensor is written once. Returns this rank's part.
@@ -74,16 +71,13 @@ class SaveSession {
                      const std::vector<Attachment>& attached = {});
 
  private:
-  SaveSession(SaveOptions options, std::string ticket, int rank);
-  void abandon() noexcept;
+  SaveSession(SaveOptions options, std::unique_ptr<Staging> staging, int rank)
+      : options_(std::move(options)), staging_(std::move(staging)), rank_(rank) {}
 
   SaveOptions options_;
-  std::string ticket_;  // name of the temporary folder
-  std::string folder_;
+  std::unique_ptr<Staging> staging_;
   int rank_ = 0;
-  bool open_ = true;  // neither committed nor abandoned
   bool written_ = false;
-  io::File file_;  // rank 0's lock, held for the session: distinguishes a live session from a leftover
 };
 
 }  // namespace hawser::checkpoint

@@ -14,6 +14,7 @@
 #include "base/testing/without_privileges.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/root.h"
+#include "checkpoint/storage/posix_storage.h"
 #include "checkpoint/testing/states.h"
 #include "io/files.h"
 
@@ -46,7 +47,7 @@ int count_leftovers(const std::string& root) {
 
 TEST(Save, NamesLeftoversExactly) {
   EXPECT_EQ(step_name(120), "step-00000120");
-  EXPECT_EQ(leftover_kind(temporary_name(120)), Leftover::temporary);
+  EXPECT_EQ(leftover_kind(temporary_name(step_name(120))), Leftover::temporary);
   EXPECT_EQ(leftover_kind(".step-00000120.trash-0123456789abcdef"), Leftover::trash);
   for (const char* name : {"step-00000120", ".step-00000120", ".step-00000120.tmp-", ".step-00000120.tmp-0123",
                            ".step-12.tmp-0123456789abcdef", ".ssh", ".step-00000120.bak-0123456789abcdef", "",
@@ -93,7 +94,7 @@ TEST(Save, ACheckpointThatCannotBeReadIsNotSkipped) {
 // A killed save of another user, whose files are private, must not end every later save.
 TEST(Save, LeftoversOfAnotherUserAreLeft) {
   const TemporaryFolder root;
-  const std::string left = root.path(temporary_name(20));
+  const std::string left = root.path(temporary_name(step_name(20)));
   io::make_folder(left);
   chmod(left.c_str(), 0);
   const auto outcome = without_privileges([&] { return save_step(root.path(), 30); });
@@ -291,7 +292,7 @@ TEST(Save, ACrashBetweenTheRenamesOfBestLosesNone) {
 }
 
 // A run that took an error for an empty folder would start over.
-TEST(Storage, AFolderThatCannotBeReadIsNotEmpty) {
+TEST(Save, AFolderThatCannotBeReadIsNotEmpty) {
   const TemporaryFolder root;
   EXPECT_TRUE(io::list_folder(root.path("absent")).empty());
   EXPECT_FALSE(io::exists(root.path("absent/below")));

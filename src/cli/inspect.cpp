@@ -171,7 +171,7 @@ void list_files(const checkpoint::Checkpoint& checkpoint, Report& report) {
     const auto size = fs::file_size(fs::path(checkpoint.folder()) / name, gone);
     return gone ? std::int64_t{0} : static_cast<std::int64_t>(size);
   };
-  for (const checkpoint::SavedFile& file : checkpoint.files()) add(file.name, file.bytes);
+  for (const checkpoint::ObjectSize& file : checkpoint.files()) add(file.name, file.bytes);
   for (const std::string& name : checkpoint.attached()) add(name, size_of_file(name));
   add(checkpoint::kManifestName, size_of_file(checkpoint::kManifestName));
   report.json["disk_bytes"] = bytes;

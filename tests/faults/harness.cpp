@@ -20,6 +20,8 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/root.h"
+#include "checkpoint/storage/posix_storage.h"
+#include "io/files.h"
 
 namespace hawser::faults {
 namespace {
