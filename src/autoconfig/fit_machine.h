@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/recipe.h"
+#include "config/recipe.h"
 #include "models/model.h"
 #include "plan/forecast.h"
 

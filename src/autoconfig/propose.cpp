@@ -17,6 +17,7 @@
 #include "device/device.h"
 #include "engine/open_model.h"
 #include "plan/disk.h"
+#include "plan/run_plan.h"
 #include "prepare/sources.h"
 
 namespace hawser::autoconfig {
@@ -70,7 +71,7 @@ class Proposer {
 
   Proposal run() {
     Problems problems;
-    const engine::OpenModel open = engine::open_model(recipe_.model, recipe_.folder, problems);
+    const engine::OpenModel open = engine::open_model(plan::model_of(recipe_), recipe_.model.path.empty(), problems);
     problems.throw_if_any();
     const models::Model& model = *open.model;
     if (!recipe_.data.train.empty()) sample_ = sample_data(recipe_, model.vocabulary());
@@ -178,7 +179,7 @@ class Proposer {
   // More than the default where documents are so short that it would leave space in the sequences.
   void choose_max_documents() {
     if (!packs()) return;
-    const std::int64_t usual = batches::max_documents_of(recipe_.data);
+    const std::int64_t usual = plan::packing_of(recipe_.data).max_documents;
     std::int64_t wanted = usual;
     while (wanted < recipe_.data.sequence_length && sequences(2 * wanted) < 0.98 * sequences(wanted)) wanted *= 2;
     if (wanted == usual) return;
@@ -265,7 +266,8 @@ class Proposer {
   double epoch_sequences() const {
     const double held_out = recipe_.data.validation.empty() ? recipe_.data.validation_fraction : 0;
     const std::int64_t length = recipe_.data.sequence_length;
-    const double all = packs() ? sequences(batches::max_documents_of(recipe_.data)) : sample_.tokens / double(length);
+    const double all =
+        packs() ? sequences(plan::packing_of(recipe_.data).max_documents) : sample_.tokens / double(length);
     return std::max(1.0, all * (1 - held_out));
   }
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "base/recipe.h"
 #include "config/config.h"
+#include "config/recipe.h"
 
 namespace hawser::autoconfig {
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/paths.h"
 #include "batches/sequence_packer.h"
+#include "plan/run_plan.h"
 #include "prepare/answers.h"
 #include "prepare/byte_reader.h"
 #include "prepare/jsonl.h"
@@ -83,7 +84,7 @@ std::string template_for(const text::Tokenizer& tokenizer) {
 class Sampler {
  public:
   Sampler(const Recipe& recipe, std::int64_t vocabulary)
-      : options_(prepare::prepare_options(recipe)), vocabulary_(vocabulary) {
+      : options_(plan::resolve_data(recipe)), vocabulary_(vocabulary) {
     options_.vocab_size = vocabulary;
   }
 

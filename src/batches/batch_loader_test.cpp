@@ -179,24 +179,21 @@ TEST(Prefetcher, RethrowsErrorsOfTheLoader) {
   EXPECT_THROW(prefetcher.next(), UserError);
 }
 
-TEST(BatchShape, FollowsTheRecipe) {
-  Recipe recipe;
-  recipe.data.sequence_length = 1000;
-  recipe.parallel.context_parallel_degree = 2;
-  BatchShape shape = batch_shape(recipe);
+TEST(BatchShape, FollowsPackingAndRanks) {
+  PackingPlan packing{.sequence_length = 1000, .max_documents = default_max_documents(Packing::documents, 1000)};
+  BatchShape shape = batch_shape(packing, 1, 2, 0);
   EXPECT_EQ(shape.chunks_per_rank, 4);
   EXPECT_EQ(shape.max_documents, 15);
   EXPECT_EQ(shape.padded_length(), 1000);
   EXPECT_EQ(shape.local_rows(), 500);
-  recipe.data.pack = Packing::chunks;
-  shape = batch_shape(recipe);
+  packing = {
+      .pack = Packing::chunks, .sequence_length = 1000, .max_documents = default_max_documents(Packing::chunks, 1000)};
+  shape = batch_shape(packing, 1, 2, 0);
   EXPECT_EQ(shape.split, SequenceSplit::zigzag);
   EXPECT_EQ(shape.chunks_per_rank, 2);
   EXPECT_EQ(shape.max_documents, 1);
-  recipe.parallel.context_chunks = 6;
-  EXPECT_EQ(batch_shape(recipe).chunks_per_rank, 6);
-  recipe.parallel.context_parallel_degree = 1;
-  EXPECT_EQ(batch_shape(recipe).chunks_per_rank, 1);
+  EXPECT_EQ(batch_shape(packing, 1, 2, 6).chunks_per_rank, 6);
+  EXPECT_EQ(batch_shape(packing, 1, 1, 6).chunks_per_rank, 1);
 }
 
 }  // namespace

@@ -12,19 +12,14 @@ std::int64_t BatchShape::chunk_length() const {
   return ceil_div(sequence_length, chunks());
 }
 
-std::int64_t max_documents_of(const DataRecipe& data) {
-  if (data.pack == Packing::chunks) return 1;
-  return data.max_documents > 0 ? data.max_documents : std::max<std::int64_t>(8, data.sequence_length / 64);
-}
-
-BatchShape batch_shape(const Recipe& recipe) {
-  BatchShape shape{.sequences = recipe.train.micro_batch_size,
-                   .sequence_length = recipe.data.sequence_length,
-                   .max_documents = max_documents_of(recipe.data),
-                   .context = recipe.parallel.context_parallel_degree};
+BatchShape batch_shape(const PackingPlan& packing, std::int64_t sequences, int context, int context_chunks) {
+  BatchShape shape{.sequences = sequences,
+                   .sequence_length = packing.sequence_length,
+                   .max_documents = packing.max_documents,
+                   .context = context};
   if (shape.context == 1) return shape;
-  const int chunks = recipe.parallel.context_chunks;
-  const bool zigzag = chunks == 0 && recipe.data.pack == Packing::chunks;
+  const int chunks = context_chunks;
+  const bool zigzag = chunks == 0 && packing.pack == Packing::chunks;
   shape.split = zigzag ? SequenceSplit::zigzag : SequenceSplit::by_work;
   shape.chunks_per_rank = zigzag ? 2 : chunks > 0 ? chunks : 4;
   // With more chunks, short sequences would be mostly padding.

@@ -5,7 +5,6 @@
 #include <span>
 #include <vector>
 
-#include "base/recipe.h"
 #include "batches/segments.h"
 #include "batches/sequence.h"
 
@@ -35,13 +34,10 @@ struct BatchShape {
   }
 };
 
-// The shape for a recipe. Packed documents are split by work, in 4 chunks per rank, or 16 in groups of 4 if each has
-// 64 rows or more; `pack: chunks` uses zig-zag. `context_chunks` overrides the number of chunks, and then splits by
-// work. With one context rank there is one chunk.
-BatchShape batch_shape(const Recipe& recipe);
-
-// Maximum documents per sequence: data.max_documents, by default max(8, sequence_length / 64); 1 for `pack: chunks`.
-std::int64_t max_documents_of(const DataRecipe& data);
+// The shape of micro-batches of `sequences` over `context` ranks. Packed documents are split by work, in 4 chunks per
+// rank, or 16 in groups of 4 if each has 64 rows or more; Packing::chunks uses zig-zag. `context_chunks` (0: none)
+// overrides the number of chunks, and then splits by work. With one context rank there is one chunk.
+BatchShape batch_shape(const PackingPlan& packing, std::int64_t sequences, int context, int context_chunks);
 
 struct MicroBatch {
   // [local_rows()]: by sequence, then the rank's chunks in ascending order. Padding rows have id 0, label kIgnoredLabel

@@ -125,4 +125,15 @@ std::unique_ptr<SequenceSet> listed_sequences(const std::vector<prepare::Line>& 
   return set;
 }
 
+std::int64_t default_max_documents(Packing pack, std::int64_t length) {
+  return pack == Packing::chunks ? 1 : std::max<std::int64_t>(8, length / 64);
+}
+
+std::unique_ptr<SequenceSet> open_sequences(std::shared_ptr<const prepare::TokenFile> file, const PackingPlan& packing,
+                                            std::int64_t vocab_size) {
+  if (packing.pack == Packing::chunks) return chunked_sequences(std::move(file), packing.sequence_length, vocab_size);
+  return packed_sequences(std::move(file), packing.sequence_length, packing.max_documents, packing.seed, vocab_size,
+                          packing.long_documents);
+}
+
 }  // namespace hawser::batches

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/recipe.h"
+#include "base/training_options.h"
 #include "prepare/jsonl.h"
 #include "prepare/token_file.h"
 #include "text/tokenizers/tokenizer.h"
@@ -42,6 +42,22 @@ class SequenceSet {
   // Of each document of a sequence; empty if the set does not know.
   virtual std::vector<Origin> origins(std::int64_t /*index*/) const { return {}; }
 };
+
+// How the documents of a token file become sequences.
+struct PackingPlan {
+  Packing pack = Packing::documents;
+  std::int64_t sequence_length = 0;
+  std::int64_t max_documents = 1;  // per sequence; 1 for Packing::chunks
+  LongDocuments long_documents = LongDocuments::split;
+  std::uint64_t seed = 0;  // of the order in which pieces are packed
+};
+
+// PackingPlan::max_documents by default: max(8, length / 64); 1 for Packing::chunks.
+std::int64_t default_max_documents(Packing pack, std::int64_t length);
+
+// chunked_sequences or packed_sequences.
+std::unique_ptr<SequenceSet> open_sequences(std::shared_ptr<const prepare::TokenFile> file, const PackingPlan& packing,
+                                            std::int64_t vocab_size);
 
 // `pack: chunks`. The file's sequences as one running text, split every `length` tokens. The target of a row is the
 // next token, also across documents and chunks (length + 1 tokens are read, as in Megatron); only the file's last token

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/recipe.h"
+#include "base/training_options.h"
 #include "prepare/token_file.h"
 
 namespace hawser::batches {

@@ -157,4 +157,9 @@ LearnedStatistics learned_statistics(const prepare::TokenFile& file) {
   return {.learned = learned_between(file, 0, file.tokens()), .tokens = file.tokens()};
 }
 
+FillStatistics fill_of(const prepare::TokenFile& file, const PackingPlan& packing) {
+  if (packing.pack == Packing::chunks) return chunked_fill(file, packing.sequence_length);
+  return packed_fill(file, packing.sequence_length, packing.max_documents, packing.seed, packing.long_documents);
+}
+
 }  // namespace hawser::batches

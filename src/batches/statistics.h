@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/recipe.h"
+#include "base/training_options.h"
+#include "batches/sequence.h"
 #include "prepare/token_file.h"
 
 namespace hawser::batches {
@@ -38,6 +39,7 @@ struct FillStatistics {
 FillStatistics packed_fill(const prepare::TokenFile& file, std::int64_t length, std::int64_t max_documents,
                            std::uint64_t seed, LongDocuments long_documents = LongDocuments::split);
 FillStatistics chunked_fill(const prepare::TokenFile& file, std::int64_t length);
+FillStatistics fill_of(const prepare::TokenFile& file, const PackingPlan& packing);  // one of the two
 
 // Documents that do not fit in a sequence of `length`, and what `long_documents` does with them.
 struct LongStatistics {

@@ -2,8 +2,8 @@
 // path, `PREFIX/NAME/OBJECT`. Objects are put into a staging area, become visible together by one conditional commit,
 // and are then read by range; a committed set never changes, it is replaced or removed.
 //
-//   Storage& storage = storage_of(path);                                   // by the scheme of the path; else POSIX files
-//   auto staging = storage.stage(path, "rank-00000.bin", bytes);           // one process; the others join() its ticket
+//   Storage& storage = storage_of(path);                            // by the scheme of the path; else POSIX files
+//   auto staging = storage.stage(path, "rank-00000.bin", bytes);    // one process; the others join() its ticket
 //   auto object = staging->create("rank-00000.bin", bytes);
 //   object->write(0, data, bytes), object->finish();
 //   staging->commit("manifest.json", text, {{"rank-00000.bin", bytes}});

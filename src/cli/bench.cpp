@@ -21,6 +21,7 @@
 #include "io/result_file.h"
 #include "launch/launcher_environment.h"
 #include "plan/forecast.h"
+#include "plan/run_plan.h"
 #include "profile/bench_step.h"
 #include "profile/timeline_summary.h"
 
@@ -171,7 +172,7 @@ int bench_step(const BenchStepOptions& options) {
   const profile::DocumentMix documents =
       options.documents.empty() ? profile::DocumentMix() : profile::parse_documents(options.documents);
   profile::set_packing(recipe, documents);
-  profile::document_lengths(documents, recipe.data.sequence_length, batches::max_documents_of(recipe.data), 0);
+  profile::document_lengths(documents, recipe.data.sequence_length, plan::packing_of(recipe.data).max_documents, 0);
   const int world = world_size(options.common, recipe.run.ranks > 0 ? recipe.run.ranks : 1);
   if (!recipe.places.contains("train.global_batch_size"))  // one sequence for each group of data ranks
     recipe.train.global_batch_size =
@@ -181,7 +182,7 @@ int bench_step(const BenchStepOptions& options) {
   const auto check = [&](const RankPlace& place, Problems& problems) {
     check_layout(recipe, world, problems);
     if (!options.trace.empty() && place.rank == 0) check_trace(options.trace, device.kind, problems);
-    model = engine::open_model(recipe.model, recipe.folder, problems);
+    model = engine::open_model(plan::model_of(recipe), recipe.model.path.empty(), problems);
     if (!problems.empty()) return;
     plan::Machine machine = plan::this_machine();
     machine.ranks = must_launch(world) ? world : launched_as().local_ranks;

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "base/recipe.h"
 #include "base/units.h"
+#include "config/recipe.h"
 
 namespace hawser::cli {
 

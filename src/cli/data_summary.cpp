@@ -8,6 +8,7 @@
 #include "batches/micro_batch.h"
 #include "batches/sequence.h"
 #include "batches/statistics.h"
+#include "plan/run_plan.h"
 #include "prepare/prepare.h"
 
 namespace hawser::cli {
@@ -44,10 +45,7 @@ std::string data_summary(const prepare::TokenFile& file, const DataRecipe* recip
   }
   if (recipe != nullptr && recipe->sequence_length > 0) {
     const bool chunks = recipe->pack == Packing::chunks;
-    const batches::FillStatistics fill =
-        chunks ? batches::chunked_fill(file, recipe->sequence_length)
-               : batches::packed_fill(file, recipe->sequence_length, batches::max_documents_of(*recipe), seed,
-                                      recipe->long_documents);
+    const batches::FillStatistics fill = batches::fill_of(file, plan::packing_of(*recipe, seed));
     json["packing"] = {
         {"sequences", fill.sequences}, {"sequence_length", recipe->sequence_length}, {"fill", fill.fill}};
     text += fill.sequences == 0 ? std::string("  packed   nothing: training needs a document of two tokens or more\n")

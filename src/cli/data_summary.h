@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "base/recipe.h"
+#include "config/recipe.h"
 #include "prepare/token_file.h"
 
 namespace hawser::cli {

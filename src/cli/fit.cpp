@@ -15,6 +15,7 @@
 #include "cli/ranks.h"
 #include "launch/launcher_environment.h"
 #include "launch/stop.h"
+#include "plan/run_plan.h"
 #include "train/fit.h"
 
 namespace hawser::cli {
@@ -95,8 +96,9 @@ void print_result(const train::FitResult& result, const FitOptions& options) {
 // The body of each of `world` ranks. Returns the exit code, equal on all ranks.
 int fit_here(const Recipe& recipe, int world, const engine::RankDevice& device, const FitOptions& options) {
   catch_stop_signals();
+  const plan::RunPlan plan = plan::resolve(recipe);
   const auto check = [&](const RankPlace& place, Problems& problems) {
-    train::check_fit(recipe,
+    train::check_fit(plan,
                      {.world = world,
                       .ranks_here = launched_as().local_ranks,
                       .threads = threads_of(recipe),
@@ -106,7 +108,7 @@ int fit_here(const Recipe& recipe, int world, const engine::RankDevice& device, 
   };
   const auto run = [&](comm::World* ranks) {
     const Terminal terminal = user_terminal();
-    train::FitRequest request{.recipe = recipe,
+    train::FitRequest request{.plan = plan,
                               .resume = options.resume,
                               .threads = threads_of(recipe),
                               .ranks_here = launched_as().local_ranks,
@@ -135,8 +137,8 @@ int fit(const FitOptions& options) {
   check_layout(recipe, world, problems);
   if (must_launch(world)) {
     const int threads = recipe.run.threads > 0 ? recipe.run.threads : threads_per_rank(world);
-    train::check_fit(recipe, {.world = world, .ranks_here = world, .threads = threads, .device = device.kind},
-                     problems);
+    train::check_fit(plan::resolve(recipe),
+                     {.world = world, .ranks_here = world, .threads = threads, .device = device.kind}, problems);
   }
   problems.throw_if_any();
   if (options.resume && launched_as().rank == 0 && !launched_locally()) warn_of_other_commit(recipe);

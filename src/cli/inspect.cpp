@@ -257,7 +257,7 @@ void describe_run(const std::string& path, const std::string& root, bool verify,
 
 void describe_folder_model(const std::string& path, Report& report) {
   Problems problems;
-  const engine::OpenModel open = engine::open_model({.path = path}, "", problems);
+  const engine::OpenModel open = engine::open_model(path, false, problems);
   problems.throw_if_any();
   report.title("model", path);
   describe_model(*open.model, report);

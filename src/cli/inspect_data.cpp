@@ -19,6 +19,7 @@
 #include "cli/data_summary.h"
 #include "cli/model_name.h"
 #include "io/files.h"
+#include "plan/run_plan.h"
 #include "prepare/prepare.h"
 #include "prepare/sources.h"
 
@@ -90,7 +91,7 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
   } else {
     if (const auto prepared = prepare::prepared_folder(path)) throw UserError(*prepared);
     view.recipe = read_recipe_for(path, options.common, Purpose::prepare);
-    const prepare::PrepareOptions job = prepare::prepare_options(*view.recipe);
+    const prepare::PrepareOptions job = plan::resolve_data(*view.recipe);
     const prepare::TokenFiles files = prepare::token_files(job);
     view.prefix = options.validation ? files.validation : files.train;
     if (view.prefix.empty() || !io::exists(view.prefix + ".idx")) {
@@ -105,11 +106,7 @@ DataView open_view(const std::string& path, const InspectOptions& options) {
   if (!tokenizer.empty()) view.tokenizer = text::load_tokenizer(tokenizer);
   view.file = std::make_shared<const prepare::TokenFile>(view.prefix);
   if (view.recipe) {
-    const DataRecipe& data = view.recipe->data;
-    view.set = data.pack == Packing::chunks
-                   ? batches::chunked_sequences(view.file, data.sequence_length, 0)
-                   : batches::packed_sequences(view.file, data.sequence_length, batches::max_documents_of(data),
-                                               view.seed, 0, data.long_documents);
+    view.set = batches::open_sequences(view.file, plan::packing_of(view.recipe->data, view.seed), 0);
   }
   return view;
 }

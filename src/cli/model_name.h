@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/recipe.h"
+#include "config/recipe.h"
 
 namespace hawser::cli {
 

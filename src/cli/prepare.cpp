@@ -16,6 +16,7 @@
 #include "io/files.h"
 #include "launch/launcher_environment.h"
 #include "models/families.h"
+#include "plan/run_plan.h"
 #include "prepare/prepare.h"
 #include "prepare/token_file.h"
 
@@ -128,7 +129,7 @@ void print_summary(const prepare::PrepareOptions& job, const DataRecipe& recipe,
 
 int prepare(const PrepareOptions& options) {
   const Recipe recipe = read_recipe_for(options.recipe, options.common, Purpose::prepare);
-  prepare::PrepareOptions job = prepare::prepare_options(recipe);
+  prepare::PrepareOptions job = plan::resolve_data(recipe);
   if (recipe.run.threads > 0) job.threads = recipe.run.threads;
   Problems problems;
   const std::string model = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;

@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "base/error.h"
-#include "base/recipe.h"
 #include "comm/mpi/world.h"
+#include "config/recipe.h"
 #include "engine/rank_device.h"
 #include "launch/local.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/recipe.h"
+#include "config/recipe.h"
 
 namespace hawser {
 

@@ -1,5 +1,5 @@
 // The schema table: one row per key of the recipe. Reading, checking, help, docs/recipe.md, `recipe init` and the run
-// folder's recipe.json all use it, so a new key is one field in base/recipe.h and one row in schema.cpp.
+// folder's recipe.json all use it, so a new key is one field in recipe.h and one row in schema.cpp.
 //
 // Internal to config/: other modules include config/config.h.
 #pragma once
@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/recipe.h"
+#include "config/recipe.h"
 
 namespace hawser {
 

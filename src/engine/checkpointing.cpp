@@ -24,8 +24,10 @@ std::int64_t available_memory(const Recipe& recipe, const plan::Target& target, 
 
 }  // namespace
 
-std::string choose_checkpointing(Recipe& recipe, plan::Layout& layout, const models::Model& model, const Device& device,
+std::string choose_checkpointing(plan::RunPlan& plan, const models::Model& model, const Device& device,
                                  comm::World* world, int ranks_here) {
+  Recipe& recipe = plan.recipe;
+  plan::Layout& layout = plan.layout;
   if (!is_automatic(recipe.memory)) return "";
   plan::Target target = plan::load_target(plan::target_of(device.kind()));
   plan::Machine machine = plan::this_machine();

@@ -13,19 +13,14 @@
 
 namespace hawser::engine {
 
-OpenModel open_model(const ModelRecipe& recipe, const std::string& folder, Problems& problems) {
-  const bool from_scratch = recipe.path.empty();
-  const std::string& named = from_scratch ? recipe.config : recipe.path;
-  const std::filesystem::path path = std::filesystem::path(named).is_absolute() || folder.empty()
-                                         ? std::filesystem::path(named)
-                                         : std::filesystem::path(folder) / named;
+OpenModel open_model(const std::string& path, bool random_weights, Problems& problems) {
   const std::size_t before = problems.size();
-  models::ModelDescription description = models::read_description(path.string(), problems);
+  models::ModelDescription description = models::read_description(path, problems);
   OpenModel open;
   const bool described = problems.size() == before;
   if (described) open.model = std::make_unique<models::Model>(std::move(description));
-  if (!from_scratch && io::exists(path.string())) {
-    open.weights = checkpoint::SafetensorsFolder::open(path.string(), problems);
+  if (!random_weights && io::exists(path)) {
+    open.weights = checkpoint::SafetensorsFolder::open(path, problems);
     if (open.weights && described) models::check_weights(*open.model, *open.weights, problems);
   }
   return open;
@@ -61,7 +56,7 @@ OpenModel open_trained_model(const std::string& path, Problems& problems) {
       problems.add(*other);
       return {};
     }
-    OpenModel open = open_model({.path = path}, "", problems);
+    OpenModel open = open_model(path, false, problems);
     open.tokenizer = tokenizer_file((std::filesystem::path(path) / "tokenizer.json").string());
     if (open.model) open.special = models::read_special_tokens(path, problems);
     return open;

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "base/recipe.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/formats/safetensors.h"
 #include "models/families.h"
@@ -27,7 +26,8 @@ struct OpenModel {
 
 // Reads the config and the headers of all weight files and checks them against each other; reads no tensor data. Adds
 // every problem; the result is valid only if none was added.
-OpenModel open_model(const ModelRecipe& recipe, const std::string& folder, Problems& problems);
+// `random_weights`: to train from scratch; `path` is a config.json.
+OpenModel open_model(const std::string& path, bool random_weights, Problems& problems);
 
 // Opens a Hugging Face folder, a checkpoint or a run's folder in the same way, with special tokens and tokenizer.
 OpenModel open_trained_model(const std::string& path, Problems& problems);

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/recipe.h"
 #include "comm/mesh.h"
 #include "comm/mpi/world.h"
+#include "config/recipe.h"
 #include "device/device.h"
 
 namespace hawser::engine {

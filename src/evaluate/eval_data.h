@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/recipe.h"
+#include "base/training_options.h"
 #include "batches/batch_loader.h"
 #include "prepare/token_file.h"
 #include "text/tokenizers/tokenizer.h"

@@ -15,6 +15,7 @@
 #include "io/json.h"
 #include "models/weights.h"
 #include "plan/forecast.h"
+#include "plan/run_plan.h"
 
 namespace hawser::evaluate {
 
@@ -79,7 +80,7 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
   recipe.data.pack = Packing::documents;
   recipe.train.micro_batch_size = 1;
   recipe.train.global_batch_size = 1;
-  data.max_documents = batches::max_documents_of(recipe.data);
+  data.max_documents = plan::packing_of(recipe.data).max_documents;
   const auto take = [&input](EvalData&& opened) {
     input.loader = std::move(opened.loader);
     input.tokens = std::move(opened.tokens);
@@ -88,9 +89,8 @@ std::optional<OpenEvaluation> open_evaluation(const EvaluateRequest& asked, int 
     input.note = std::move(opened.note);
   };
   if (problems.size() != before) {  // the data are checked in any case
-    Recipe one_rank = recipe;
-    one_rank.parallel = {};
-    open_eval_data(data, batches::batch_shape(one_rank), {}, problems);
+    open_eval_data(data, batches::batch_shape(plan::packing_of(recipe.data), recipe.train.micro_batch_size, 1, 0), {},
+                   problems);
     return std::nullopt;
   }
   plan::Layout& layout = input.layout;

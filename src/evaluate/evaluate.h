@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/recipe.h"
 #include "batches/batch_loader.h"
 #include "comm/mpi/world.h"
+#include "config/recipe.h"
 #include "engine/open_model.h"
 #include "engine/rank_device.h"
 #include "engine/session.h"

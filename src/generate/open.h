@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/recipe.h"
+#include "config/recipe.h"
 #include "engine/open_model.h"
 #include "engine/rank_device.h"
 #include "generate/passes.h"

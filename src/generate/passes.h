@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "base/recipe.h"
+#include "config/recipe.h"
 #include "plan/layout.h"
 
 namespace hawser::generate {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/recipe.h"
+#include "base/training_options.h"
 #include "nn/param.h"
 #include "nn/seams.h"
 #include "tensor/tensor.h"

@@ -8,14 +8,14 @@
 
 namespace hawser::optim {
 
-double learning_rate(const OptimizerRecipe& optimizer, const TrainRecipe& train, std::int64_t step) {
+double learning_rate(const LearningRatePlan& plan, std::int64_t step) {
   HAWSER_CHECK(step >= 1, "step ", step, "; the first is 1");
-  const double s = static_cast<double>(step - 1), warmup = static_cast<double>(optimizer.warmup_steps);
-  const double peak = optimizer.learning_rate, low = optimizer.minimum_learning_rate;
+  const double s = static_cast<double>(step - 1), warmup = static_cast<double>(plan.warmup_steps);
+  const double peak = plan.learning_rate, low = plan.minimum_learning_rate;
   if (s < warmup) return peak * (s / warmup);
-  const double after = std::max(1.0, static_cast<double>(train.steps) - warmup);
+  const double after = std::max(1.0, static_cast<double>(plan.steps) - warmup);
   const double progress = std::min(1.0, (s - warmup) / after);
-  switch (optimizer.schedule) {
+  switch (plan.schedule) {
     case LearningRateSchedule::constant:
       return peak;
     case LearningRateSchedule::linear:
@@ -26,9 +26,9 @@ double learning_rate(const OptimizerRecipe& optimizer, const TrainRecipe& train,
   return peak;
 }
 
-ops::AdamHyper adam_hyper(const OptimizerRecipe& optimizer, const TrainRecipe& train, std::int64_t step,
+ops::AdamHyper adam_hyper(const LearningRatePlan& plan, double beta1, double beta2, std::int64_t step,
                           std::int64_t update) {
-  return ops::adam_hyper(learning_rate(optimizer, train, step), optimizer.beta1, optimizer.beta2, update);
+  return ops::adam_hyper(learning_rate(plan, step), beta1, beta2, update);
 }
 
 }  // namespace hawser::optim

@@ -1,6 +1,6 @@
 // The learning-rate schedule, and a step's parameters of the AdamW op.
 //
-// Steps count from 1 to TrainRecipe::steps. With s = step - 1, w = warmup_steps, n = steps, peak = learning_rate, and
+// Steps count from 1 to `steps`. With s = step - 1, w = warmup_steps, n = steps, peak = learning_rate, and
 // low = minimum_learning_rate:
 //
 //   s < w:  peak * s / w                                    (the first step with warm-up changes no weight)
@@ -17,16 +17,24 @@
 
 #include <cstdint>
 
-#include "base/recipe.h"
+#include "base/training_options.h"
 #include "ops/adamw/adamw.h"
 
 namespace hawser::optim {
 
-double learning_rate(const OptimizerRecipe& optimizer, const TrainRecipe& train, std::int64_t step);
+struct LearningRatePlan {
+  double learning_rate = 0;
+  LearningRateSchedule schedule = LearningRateSchedule::constant;
+  std::int64_t warmup_steps = 0;
+  double minimum_learning_rate = 0;
+  std::int64_t steps = 0;
+};
+
+double learning_rate(const LearningRatePlan& plan, std::int64_t step);
 
 // The learning rate and bias corrections of a step, as the AdamW op reads them from device memory. `update`: number of
 // the update, from 1: the step less the steps so far that were skipped, which leave the moments as they were.
-ops::AdamHyper adam_hyper(const OptimizerRecipe& optimizer, const TrainRecipe& train, std::int64_t step,
+ops::AdamHyper adam_hyper(const LearningRatePlan& plan, double beta1, double beta2, std::int64_t step,
                           std::int64_t update);
 
 }  // namespace hawser::optim

@@ -50,42 +50,45 @@ const std::vector<Table> kTables = {
 
 TEST(Schedule, AgreesWithTransformers) {
   for (const Table& table : kTables) {
-    const OptimizerRecipe optimizer{.learning_rate = 3e-4,
-                                    .schedule = table.schedule,
-                                    .warmup_steps = table.warmup,
-                                    .minimum_learning_rate = table.minimum};
-    const TrainRecipe train{.steps = static_cast<std::int64_t>(table.rates.size())};
+    const LearningRatePlan plan{.learning_rate = 3e-4,
+                                .schedule = table.schedule,
+                                .warmup_steps = table.warmup,
+                                .minimum_learning_rate = table.minimum,
+                                .steps = static_cast<std::int64_t>(table.rates.size())};
     for (std::size_t i = 0; i < table.rates.size(); ++i) {
-      EXPECT_NEAR(learning_rate(optimizer, train, static_cast<std::int64_t>(i) + 1), table.rates[i], 1e-18) << i;
+      EXPECT_NEAR(learning_rate(plan, static_cast<std::int64_t>(i) + 1), table.rates[i], 1e-18) << i;
     }
   }
 }
 
 TEST(Schedule, Edges) {
-  OptimizerRecipe optimizer{.learning_rate = 1.0, .warmup_steps = 8, .minimum_learning_rate = 0.25};
-  const TrainRecipe train{.steps = 4};
-  EXPECT_EQ(learning_rate(optimizer, train, 4), 3.0 / 8);  // warm-up is longer than the run
-  optimizer.warmup_steps = 4;
-  EXPECT_EQ(learning_rate(optimizer, train, 5), 1.0);
-  EXPECT_EQ(learning_rate(optimizer, train, 100), 0.25);  // the minimum stays after the last step
-  optimizer.warmup_steps = 0;
-  optimizer.schedule = LearningRateSchedule::linear;
-  EXPECT_EQ(learning_rate(optimizer, train, 1), 1.0);
-  EXPECT_EQ(learning_rate(optimizer, train, 3), 0.625);
-  EXPECT_EQ(learning_rate(optimizer, train, 5), 0.25);
-  optimizer.schedule = LearningRateSchedule::constant;
-  EXPECT_EQ(learning_rate(optimizer, train, 100), 1.0);
-  EXPECT_THROW(learning_rate(optimizer, train, 0), InternalError);
+  LearningRatePlan plan{.learning_rate = 1.0,
+                        .schedule = LearningRateSchedule::cosine,
+                        .warmup_steps = 8,
+                        .minimum_learning_rate = 0.25,
+                        .steps = 4};
+  EXPECT_EQ(learning_rate(plan, 4), 3.0 / 8);  // warm-up is longer than the run
+  plan.warmup_steps = 4;
+  EXPECT_EQ(learning_rate(plan, 5), 1.0);
+  EXPECT_EQ(learning_rate(plan, 100), 0.25);  // the minimum stays after the last step
+  plan.warmup_steps = 0;
+  plan.schedule = LearningRateSchedule::linear;
+  EXPECT_EQ(learning_rate(plan, 1), 1.0);
+  EXPECT_EQ(learning_rate(plan, 3), 0.625);
+  EXPECT_EQ(learning_rate(plan, 5), 0.25);
+  plan.schedule = LearningRateSchedule::constant;
+  EXPECT_EQ(learning_rate(plan, 100), 1.0);
+  EXPECT_THROW(learning_rate(plan, 0), InternalError);
 }
 
 TEST(Schedule, AdamHyperHasLearningRateAndBiasCorrections) {
-  const OptimizerRecipe optimizer{.learning_rate = 1e-3, .schedule = LearningRateSchedule::constant};
-  const ops::AdamHyper hyper = adam_hyper(optimizer, {.steps = 10}, 3, 3);
+  const LearningRatePlan plan{.learning_rate = 1e-3, .steps = 10};
+  const ops::AdamHyper hyper = adam_hyper(plan, 0.9, 0.95, 3, 3);
   EXPECT_FLOAT_EQ(hyper.learning_rate, 1e-3f);
   EXPECT_FLOAT_EQ(hyper.bias_correction1, 0.271f);     // 1 - 0.9^3
   EXPECT_FLOAT_EQ(hyper.bias_correction2, 0.142625f);  // 1 - 0.95^3
   // After two skipped steps it is the first update, at the learning rate of the third step.
-  const ops::AdamHyper late = adam_hyper(optimizer, {.steps = 10}, 3, 1);
+  const ops::AdamHyper late = adam_hyper(plan, 0.9, 0.95, 3, 1);
   EXPECT_EQ(late.learning_rate, hyper.learning_rate);
   EXPECT_FLOAT_EQ(late.bias_correction1, 0.1f);
   EXPECT_FLOAT_EQ(late.bias_correction2, 0.05f);

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/recipe.h"
+#include "config/recipe.h"
 #include "models/model.h"
 
 namespace hawser::plan {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/recipe.h"
+#include "config/recipe.h"
 #include "models/model.h"
 #include "plan/cost_model.h"
 #include "plan/plan.h"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "base/recipe.h"
+#include "config/recipe.h"
 
 namespace hawser::plan {
 

@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "nn/kv_cache.h"
 #include "parallel/context/all_gather_exchange.h"
+#include "plan/run_plan.h"
 
 namespace hawser::plan {
 
@@ -53,7 +54,8 @@ Layout make_layout(const Recipe& recipe, const models::Model& model, int world, 
   layout.mesh = comm::mesh_sizes(world, p.hybrid_shard_degree, p.context_parallel_degree);
   layout.compute = compute;
   layout.threads = threads;
-  layout.batch = batches::batch_shape(recipe);
+  layout.batch = batches::batch_shape(packing_of(recipe.data), recipe.train.micro_batch_size, p.context_parallel_degree,
+                                      p.context_chunks);
   if (device == DeviceKind::cuda && layout.batch.context > 1) layout.head_groups = kCudaHeadGroups;
   layout.micro_batches = static_cast<int>(std::max<std::int64_t>(
       1, ceil_div(recipe.train.global_batch_size, layout.data_ranks() * layout.batch.sequences)));

@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "base/recipe.h"
 #include "batches/micro_batch.h"
 #include "comm/mesh.h"
+#include "config/recipe.h"
 #include "models/model.h"
 #include "step/batch.h"
 #include "step/executor.h"

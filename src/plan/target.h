@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/recipe.h"
 #include "comm/mesh.h"
+#include "config/recipe.h"
 
 namespace hawser::plan {
 

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <functional>
 #include <set>
-#include <thread>
 
 #include "base/error.h"
 #include "base/paths.h"
@@ -119,30 +118,6 @@ Prepared check_in_place(const TokenFiles& files, const PrepareOptions& options) 
 }
 
 }  // namespace
-
-PrepareOptions prepare_options(const Recipe& recipe) {
-  PrepareOptions options{.train = recipe.data.train,
-                         .validation = recipe.data.validation,
-                         .folder = recipe.folder,
-                         .tokenizer = recipe.data.tokenizer,
-                         .output = recipe.data.prepared,
-                         .validation_fraction = recipe.data.validation_fraction,
-                         .seed = recipe.train.seed,
-                         .chat_template = recipe.data.chat_template,
-                         .deduplicate = recipe.data.deduplicate,
-                         .threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()))};
-  if (options.tokenizer.empty()) {
-    // The model's folder; without a tokenizer there, lines must have ids.
-    const fs::path beside =
-        recipe.model.path.empty() ? fs::path(recipe.model.config).parent_path() : fs::path(recipe.model.path);
-    const std::string file = resolve_path((beside / "tokenizer.json").string(), recipe.folder);
-    if (io::exists(file)) options.tokenizer = file;
-  }
-  options.own_folder = options.output.empty();
-  options.output = options.own_folder ? resolve_path((fs::path(recipe.output) / "data").string(), recipe.folder)
-                                      : resolve_path(options.output, recipe.folder);
-  return options;
-}
 
 TokenFiles token_files(const PrepareOptions& options) {
   Problems ignored;

@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/recipe.h"
 
 namespace hawser::prepare {
 
@@ -70,9 +69,6 @@ struct Prepared {
   bool no_end_token = false;  // the tokenizer has no end-of-text token, which separates documents
   std::string set_aside;      // folder of files of others that were in the way, in a run's own folder; "": none
 };
-
-// Options from a recipe's data section, with defaults: the tokenizer in the model's folder, token files in OUTPUT/data.
-PrepareOptions prepare_options(const Recipe& recipe);
 
 // Prefixes of the token files that a run reads: those in `output`, or the user's own in place, if one of them is all of
 // the training data and one or none is all of the validation data. The file of `validation` may not exist.

@@ -366,20 +366,5 @@ TEST_F(PrepareTest, NamesACommandForFormatsThatItDoesNotRead) {
             "datasets.Dataset.from_file(\"tables/t.arrow\").to_json(\"tables/t.jsonl\")'");
 }
 
-TEST_F(PrepareTest, FillsInDefaultsFromARecipe) {
-  Recipe recipe;
-  recipe.folder = folder_.path("");
-  recipe.output = "runs/x";
-  recipe.model.path = "model";
-  recipe.train.seed = 5;
-  EXPECT_EQ(prepare_options(recipe).tokenizer, "");
-  fs::create_directories(folder_.path("model"));
-  folder_.write("model/tokenizer.json", "{}");
-  const PrepareOptions with = prepare_options(recipe);
-  EXPECT_EQ(with.tokenizer, folder_.path("model/tokenizer.json"));
-  EXPECT_EQ(with.output, folder_.path("runs/x/data"));
-  EXPECT_EQ(with.seed, 5u);
-}
-
 }  // namespace
 }  // namespace hawser::prepare

@@ -102,10 +102,11 @@ struct SyntheticStep {
   batches::MeanImbalance work;
 };
 
-SyntheticStep synthetic_step(const DocumentMix& documents, const Recipe& recipe, const models::Model& model,
-                             const plan::Layout& layout, const comm::MeshPlace& place) {
-  const std::int64_t batch = recipe.train.global_batch_size;
-  const batches::BatchLoader loader(synthetic_sequences(documents, batch, recipe.data.sequence_length,
+SyntheticStep synthetic_step(const DocumentMix& documents, const plan::RunPlan& plan, const models::Model& model,
+                             const comm::MeshPlace& place) {
+  const plan::Layout& layout = plan.layout;
+  const std::int64_t batch = plan.global_batch_size;
+  const batches::BatchLoader loader(synthetic_sequences(documents, batch, plan.packing.sequence_length,
                                                         layout.batch.max_documents, model.vocabulary()),
                                     layout.batch,
                                     {.data_rank = place.shard + layout.mesh.shard * place.replicate,
@@ -124,13 +125,13 @@ SyntheticStep synthetic_step(const DocumentMix& documents, const Recipe& recipe,
   return out;
 }
 
-// Runs one warmup step, which includes one-time work (page faults, library primitives), then times recipe.train.steps
-// steps: seconds, allocations, and the loss of the last one. The input keeps the last step's record.
-void time_steps(const Recipe& recipe, SyntheticStep& synthetic, engine::Session& session, const Device& device,
+// Runs one warmup step, which includes one-time work (page faults, library primitives), then times the plan's steps: seconds, allocations, and the loss of the last one. The input keeps the last step's record.
+void time_steps(const plan::RunPlan& plan, SyntheticStep& synthetic, engine::Session& session, const Device& device,
                 TimedDevice* timed, comm::World* world, BenchResult& result) {
+  const step::OptimizerSettings& betas = plan.layout.optimizer;
   std::int64_t allocations = 0;
-  for (std::int64_t step = 0; step <= recipe.train.steps; ++step) {
-    const ops::AdamHyper hyper = optim::adam_hyper(recipe.optimizer, recipe.train, step + 1, step + 1);
+  for (std::int64_t step = 0; step <= plan.steps; ++step) {
+    const ops::AdamHyper hyper = optim::adam_hyper(plan.learning_rate, betas.beta1, betas.beta2, step + 1, step + 1);
     synthetic.input.scalars = {.learning_rate = hyper.learning_rate,
                                .bias_correction1 = hyper.bias_correction1,
                                .bias_correction2 = hyper.bias_correction2,
@@ -152,11 +153,11 @@ void time_steps(const Recipe& recipe, SyntheticStep& synthetic, engine::Session&
 }  // namespace
 
 BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, comm::World* world) {
-  Recipe recipe = request.recipe;
+  plan::RunPlan plan = plan::resolve(request.recipe);
   const int ranks = world != nullptr ? world->size() : 1;
   const DeviceKind kind = request.device.kind;
-  plan::Layout layout = plan::make_layout(recipe, *model.model, ranks, plan::compute_dtype(recipe.precision, kind),
-                                          request.threads, kind);
+  plan::lay_out(plan, *model.model, ranks, request.threads, kind);
+  const plan::Layout& layout = plan.layout;
   const comm::MeshPlace place = comm::place_of(world != nullptr ? world->rank().value() : 0, layout.mesh);
   std::unique_ptr<Device> device = engine::make_device(request.device, request.threads);
   const DeviceMemory before = device->memory();
@@ -172,25 +173,24 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
     timed = wrapped.get();
     device = std::move(wrapped);
   }
-  const std::unique_ptr<comm::Mesh> mesh =
-      engine::make_mesh(world, layout.mesh, recipe.run.collective_timeout_s, *device);
+  const std::unique_ptr<comm::Mesh> mesh = engine::make_mesh(world, layout.mesh, plan.collective_timeout_s, *device);
   engine::prepare_gemms(*model.model, layout, *device);
-  engine::choose_checkpointing(recipe, layout, *model.model, *device, world, request.ranks_here);
+  engine::choose_checkpointing(plan, *model.model, *device, world, request.ranks_here);
   auto session = std::make_unique<engine::Session>(*model.model, layout, *device, *mesh,
-                                                   std::vector{step::Purpose::train}, recipe.memory.capacity);
+                                                   std::vector{step::Purpose::train}, plan.capacity);
   if (model.weights) {
     session->load(*model.weights);
   } else {
-    session->initialise(recipe.train.seed);
+    session->initialise(plan.seed);
   }
 
-  SyntheticStep synthetic = synthetic_step(request.documents, recipe, *model.model, layout, place);
+  SyntheticStep synthetic = synthetic_step(request.documents, plan, *model.model, place);
   BenchResult result{.parameters = model.model->parameters(), .planned_bytes = session->planned_bytes()};
-  result.checkpointing = checkpointing_text(recipe.memory);
-  time_steps(recipe, synthetic, *session, *device, timed, world, result);
-  const std::int64_t batch = recipe.train.global_batch_size;
+  result.checkpointing = checkpointing_text(plan.recipe.memory);
+  time_steps(plan, synthetic, *session, *device, timed, world, result);
+  const std::int64_t batch = plan.global_batch_size;
   result.step_seconds = median(result.steps);
-  result.tokens_per_second = static_cast<double>(batch * recipe.data.sequence_length) / result.step_seconds;
+  result.tokens_per_second = plan.tokens_per_step() / result.step_seconds;
   result.model_flops_per_second = synthetic.flops / result.step_seconds;
   result.imbalance = synthetic.work.value();
   result.documents = documents_a_sequence(request.documents, layout, batch);
@@ -199,7 +199,7 @@ BenchResult bench_step(const BenchRequest& request, engine::OpenModel& model, co
   result.after = device->memory();
   result.notes = session->notes();
   for (std::string& line : engine::slow_gemms(session->stream())) result.notes.push_back(std::move(line));
-  if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(recipe.train.steps));
+  if (timed != nullptr) result.families = families_of(timed->times, static_cast<double>(plan.steps));
   if (traced != nullptr) trace_step(*session, *traced, synthetic.input, world, result);
   if (kind == DeviceKind::cuda && request.roofline) {
     session.reset();  // frees its memory first

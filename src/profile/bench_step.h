@@ -8,10 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/recipe.h"
 #include "comm/mpi/world.h"
+#include "config/recipe.h"
 #include "engine/open_model.h"
 #include "engine/rank_device.h"
+#include "plan/run_plan.h"
 #include "profile/roofline.h"
 #include "profile/synthetic.h"
 #include "profile/timeline.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "base/recipe.h"
 #include "batches/sequence.h"
+#include "config/recipe.h"
 
 namespace hawser::profile {
 

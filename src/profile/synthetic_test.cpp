@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "batches/micro_batch.h"
+#include "plan/run_plan.h"
 
 namespace hawser::profile {
 namespace {
@@ -56,9 +57,8 @@ TEST(Synthetic, PackedDocumentsAreBalanced) {
     const DocumentMix mix = parse_documents(text);
     Recipe recipe;
     recipe.data.sequence_length = 131072;
-    recipe.parallel.context_parallel_degree = 4;
     set_packing(recipe, mix);
-    const batches::BatchShape shape = batches::batch_shape(recipe);
+    const batches::BatchShape shape = batches::batch_shape(plan::packing_of(recipe.data), 1, 4, 0);
     double worst = 0, sum = 0;
     constexpr int kBatches = 100;
     for (int index = 0; index < kBatches; ++index) {

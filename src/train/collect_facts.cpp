@@ -93,23 +93,23 @@ void add_file(report::Table& out, const std::string& name, const prepare::TokenF
 }
 
 report::Table data_table(const RunPlace& place) {
-  const Recipe& recipe = place.recipe;
-  const prepare::TokenFiles files = prepare::token_files(prepare::prepare_options(recipe));
+  const batches::PackingPlan& packing = place.plan.packing;
+  const prepare::TokenFiles files = prepare::token_files(place.plan.data);
   report::Table out;
   const prepare::TokenFile train(files.train);
   add_file(out, "training", train);
-  const std::int64_t length = recipe.data.sequence_length, space = place.sequences * length;
+  const std::int64_t length = packing.sequence_length, space = place.sequences * length;
   batches::LongStatistics found;
-  if (recipe.data.pack == Packing::documents) {
-    found = batches::long_statistics(train, length, recipe.data.long_documents);
-    const std::string text = batches::describe(found, train, length, recipe.data.long_documents);
+  if (packing.pack == Packing::documents) {
+    found = batches::long_statistics(train, length, packing.long_documents);
+    const std::string text = batches::describe(found, train, length, packing.long_documents);
     if (!text.empty()) out.emplace_back("long training documents", text);
   }
   out.push_back(report::count_fact("training sequences", place.sequences));
   out.emplace_back(
       "packing efficiency",
       fmt::format("{:.1f} %", 100 * static_cast<double>(train.tokens() - found.tokens) / static_cast<double>(space)));
-  out.emplace_back("steps per epoch", cat(ceil_div(place.sequences, recipe.train.global_batch_size)));
+  out.emplace_back("steps per epoch", cat(ceil_div(place.sequences, place.plan.global_batch_size)));
   if (io::exists(files.validation + ".idx")) {
     add_file(out, "validation", prepare::TokenFile(files.validation));
   }
@@ -119,12 +119,12 @@ report::Table data_table(const RunPlace& place) {
 }  // namespace
 
 report::RunFacts run_facts(const RunPlace& place) {
-  const Recipe& recipe = place.recipe;
-  report::RunFacts facts{.name = recipe.name,
+  const plan::RunPlan& plan = place.plan;
+  report::RunFacts facts{.name = plan.recipe.name,
                          .version = HAWSER_VERSION,
-                         .folder = absolute_path(output_folder(recipe)),
-                         .steps = recipe.train.steps,
-                         .recipe = entries(recipe),
+                         .folder = absolute_path(plan.files.folder),
+                         .steps = plan.steps,
+                         .recipe = entries(plan.recipe),
                          .environment = environment(place),
                          .data = data_table(place)};
   const plan::Costs costs =

@@ -5,13 +5,13 @@
 #include <string>
 
 #include "engine/session.h"
-#include "prepare/prepare.h"
+#include "plan/run_plan.h"
 #include "report/run_facts.h"
 
 namespace hawser::train {
 
 struct RunPlace {
-  const Recipe& recipe;
+  const plan::RunPlan& plan;
   const engine::Session& session;
   int ranks = 1;
   std::int64_t sequences = 0;             // in the training data

@@ -89,7 +89,7 @@ void FitRun::train() {
     const std::int64_t step = ++done_;
     in_flight_.push_back(enqueue(step, prefetcher));
     const bool last = step == total_steps();
-    const bool evaluate = validation_ && (last || on_beat(recipe_.train.evaluate_every));
+    const bool evaluate = validation_ && (last || on_beat(plan_.evaluate_every));
     const bool due = !last && saver_->due(step), between = due && !saver_->asynchronous();
     if (due && !between) {
       saver_->take(step, in_flight_.back().output.end, [this] {
@@ -127,17 +127,18 @@ FitRun::InFlightStep FitRun::enqueue(std::int64_t step, batches::Prefetcher& pre
   phase(cat("step ", step), kTraining);
   InFlightStep pending{.step = step};
   step::StepInput input;
-  for (int m = 0; m < layout_.micro_batches; ++m) {
+  for (int m = 0; m < plan_.layout.micro_batches; ++m) {
     const batches::MicroBatch batch = prefetcher.next();
     pending.targets = batch.step_targets;
     pending.imbalance.add(batch.imbalance, batch.pairs);
-    pending.flops += open_.model->training_flops(layout_.bounds.rows, engine::visible_pairs(batch));
-    input.batches.push_back(engine::to_host_batch(batch, layout_.batch));
+    pending.flops += open_.model->training_flops(plan_.layout.bounds.rows, engine::visible_pairs(batch));
+    input.batches.push_back(engine::to_host_batch(batch, plan_.layout.batch));
   }
   input.skip = pending.targets == 0;
   if (input.skip) ++skipped_;
   const ops::AdamHyper hyper =
-      optim::adam_hyper(recipe_.optimizer, recipe_.train, step, std::max<std::int64_t>(1, step - skipped_));
+      optim::adam_hyper(plan_.learning_rate, plan_.layout.optimizer.beta1, plan_.layout.optimizer.beta2, step,
+                        std::max<std::int64_t>(1, step - skipped_));
   pending.skipped = skipped_;
   pending.lr = hyper.learning_rate;
   input.scalars = {.learning_rate = hyper.learning_rate,
@@ -159,23 +160,21 @@ void FitRun::retire(bool evaluate_after) {
   last_end_ = *pending.output.reached;
   const step::StepResult& r = *pending.output.result;
   const int ranks = world_ != nullptr ? world_->size() : 1;
-  const double tokens =
-      static_cast<double>(recipe_.train.global_batch_size) * static_cast<double>(recipe_.data.sequence_length);
-  report::StepMetrics metrics{
-      .step = pending.step,
-      .time = unix_time(*pending.output.reached),
-      .loss = pending.targets > 0 ? r.loss_sum / static_cast<double>(pending.targets) : 0.0,
-      .grad_norm = r.gradient_norm,
-      .lr = pending.lr,
-      .tokens_per_second = tokens / seconds,
-      .model_flops_per_second = pending.flops * ranks / seconds,
-      .step_seconds = seconds,
-      .targets = pending.targets,
-      .peak_arena_bytes = session_->planned_bytes(),
-      .attention_imbalance = pending.imbalance.value(),
-      .data_position = {.sequences = pending.step * recipe_.train.global_batch_size,
-                        .epoch = static_cast<double>(pending.step * recipe_.train.global_batch_size) /
-                                 static_cast<double>(sequences_)}};
+  const double tokens = plan_.tokens_per_step();
+  report::StepMetrics metrics{.step = pending.step,
+                              .time = unix_time(*pending.output.reached),
+                              .loss = pending.targets > 0 ? r.loss_sum / static_cast<double>(pending.targets) : 0.0,
+                              .grad_norm = r.gradient_norm,
+                              .lr = pending.lr,
+                              .tokens_per_second = tokens / seconds,
+                              .model_flops_per_second = pending.flops * ranks / seconds,
+                              .step_seconds = seconds,
+                              .targets = pending.targets,
+                              .peak_arena_bytes = session_->planned_bytes(),
+                              .attention_imbalance = pending.imbalance.value(),
+                              .data_position = {.sequences = pending.step * plan_.global_batch_size,
+                                                .epoch = static_cast<double>(pending.step * plan_.global_batch_size) /
+                                                         static_cast<double>(sequences_)}};
   step_seconds_ = seconds;
   if (retired_ == 0) metrics.checkpointing = result_.checkpointing;
   if (pending.step == 1) metrics.initial_validation_loss = result_.initial_validation_loss;
@@ -242,13 +241,13 @@ std::optional<double> FitRun::evaluate() {
 
 engine::RunState FitRun::state_of(std::int64_t step) {
   return {.step = step,
-          .sequences = step * recipe_.train.global_batch_size,
+          .sequences = step * plan_.global_batch_size,
           .skipped = retired_skipped_,
-          .recipe = recipe_json(recipe_),
+          .recipe = recipe_json(plan_.recipe),
           .config = config_text_,
           .tokenizer = tokenizer_,
           .data = data_identity_,
-          .compute = to_string(layout_.compute),
+          .compute = to_string(plan_.layout.compute),
           .initial_validation_loss = result_.initial_validation_loss,
           .unfinished_evaluation = unfinished_evaluation_ ? report::to_json(*unfinished_evaluation_) : "",
           .validation = validation_identity_,
@@ -257,9 +256,9 @@ engine::RunState FitRun::state_of(std::int64_t step) {
 }
 
 std::optional<Displaced> FitRun::find_displaced() {
-  auto found = displaced(recipe_, hold_);
+  auto found = displaced(plan_.files.folder, hold_);
   if (!found && watch_->metrics_displaced()) {
-    const std::string output = output_folder(recipe_), metrics = output + "/metrics.jsonl";
+    const std::string &output = plan_.files.folder, &metrics = plan_.files.metrics;
     found = Displaced{output, "metrics.jsonl was moved or removed during the run"};
     if (io::exists(metrics)) {  // the run's own lines must not be lost
       int number = 1;
@@ -272,7 +271,7 @@ std::optional<Displaced> FitRun::find_displaced() {
   if (!found) return found;
   const std::string metrics = found->folder + "/metrics.jsonl", recipe = found->folder + "/recipe.json";
   if (!io::exists(metrics)) watch_->copy_metrics(metrics);
-  if (!io::exists(recipe)) io::write_text_atomically(recipe, recipe_json(recipe_) + "\n");
+  if (!io::exists(recipe)) io::write_text_atomically(recipe, recipe_json(plan_.recipe) + "\n");
   return found;
 }
 
@@ -283,7 +282,7 @@ void FitRun::finish() {
   }
   result_.saving = saver_->times();
   result_.best_validation_loss = saver_->best_loss();
-  if (layout_.batch.context > 1 && retired_ > 0) result_.imbalance = imbalance_.value();
+  if (plan_.layout.batch.context > 1 && retired_ > 0) result_.imbalance = imbalance_.value();
   if (counted_seconds_ > 0) result_.tokens_per_second = counted_tokens_ / counted_seconds_;
   phase("finishing", "ending");
   if (watch_) watch_->finish(result_.interrupted ? report::Ending::interrupted : report::Ending::done);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/recipe.h"
 #include "comm/mpi/world.h"
 #include "engine/rank_device.h"
 #include "report/progress.h"
@@ -17,7 +16,7 @@
 namespace hawser::train {
 
 struct FitRequest {
-  Recipe recipe;
+  plan::RunPlan plan;   // without its layout
   bool resume = false;  // from the newest complete checkpoint; from step 0 if there is none
   int threads = 1;      // CPU threads of a rank
   int ranks_here = 1;   // ranks on this machine
@@ -58,7 +57,7 @@ struct FitPlace {
 // Checks all user input that can be checked without reading data or using devices: model, data files, tokenizer,
 // output. Adds all problems. If there are none, throws Error(does_not_fit) with settings that fit if a rank needs more
 // memory than it may use, and creates the output folder if it is missing.
-void check_fit(const Recipe& recipe, const FitPlace& place, Problems& problems);
+void check_fit(const plan::RunPlan& plan, const FitPlace& place, Problems& problems);
 
 // `world` null: single process. Every rank calls it. The recipe has passed config's checks for this world and
 // check_fit. Prepares token files that are missing or stale. Without `resume`, moves files of an earlier run in the

@@ -29,17 +29,15 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr double kRoundingOfEpochs = 1e-6;  // in steps: 0.1 epochs of 30 sequences are 3, not 3.0000000000000004
 constexpr const char* kChatTemplateFile = "chat_template.jinja";
 
 // Rank 0 prepares the token files while the other ranks wait. Returns prepare::prepared_manifest on rank 0.
 std::string prepare_data(const FitRequest& request, std::int64_t vocabulary, comm::World* world,
                          report::Progress* progress) {
-  const Recipe& recipe = request.recipe;
-  if (recipe.data.train.empty()) return "";  // data.prepared exists already
+  if (!request.plan.prepares) return "";  // data.prepared exists already
   std::string manifest;
   engine::on_rank_zero(world, [&]() -> std::string {
-    prepare::PrepareOptions options = prepare::prepare_options(recipe);
+    prepare::PrepareOptions options = request.plan.data;
     options.vocab_size = vocabulary;
     options.stop = request.stop_requested;
     if (progress != nullptr) {
@@ -63,29 +61,21 @@ std::string prepare_data(const FitRequest& request, std::int64_t vocabulary, com
   return manifest;
 }
 
-std::shared_ptr<const batches::SequenceSet> open_set(const Recipe& recipe,
-                                                     std::shared_ptr<const prepare::TokenFile> file,
-                                                     std::int64_t vocabulary) {
-  if (recipe.data.pack == Packing::chunks) {
-    return batches::chunked_sequences(std::move(file), recipe.data.sequence_length, vocabulary);
-  }
-  return batches::packed_sequences(std::move(file), recipe.data.sequence_length, batches::max_documents_of(recipe.data),
-                                   recipe.train.seed, vocabulary, recipe.data.long_documents);
-}
-
 // A note on the documents that do not fit in a sequence; "" if there are none, or if splitting them loses no context of
 // an answer: plain text, for which run_summary says it.
-std::string long_documents_note(const Recipe& recipe, const prepare::TokenFile& file, const std::string& what) {
-  const LongDocuments action = recipe.data.long_documents;
-  if (recipe.data.pack == Packing::chunks || (action == LongDocuments::split && !file.has_labels())) return "";
-  const std::int64_t length = recipe.data.sequence_length;
+std::string long_documents_note(const batches::PackingPlan& packing, const prepare::TokenFile& file,
+                                const std::string& what) {
+  const LongDocuments action = packing.long_documents;
+  if (packing.pack == Packing::chunks || (action == LongDocuments::split && !file.has_labels())) return "";
+  const std::int64_t length = packing.sequence_length;
   return batches::describe(batches::long_statistics(file, length, action), file, length, action, what);
 }
 
 // With the chat template of the recipe: `generate`, `eval` and exported models use the one of the training.
-std::vector<checkpoint::Attachment> tokenizer_files_of(const Recipe& recipe, const std::string& tokenizer) {
+std::vector<checkpoint::Attachment> tokenizer_files_of(const prepare::PrepareOptions& data,
+                                                       const std::string& tokenizer) {
   std::vector<checkpoint::Attachment> files = models::tokenizer_files(tokenizer);
-  const std::string text = text::chat::as_tokenizers_own(recipe.data.chat_template, tokenizer, recipe.folder);
+  const std::string text = text::chat::as_tokenizers_own(data.chat_template, tokenizer, data.folder);
   if (text.empty()) return files;
   const auto found = std::ranges::find(files, kChatTemplateFile, &checkpoint::Attachment::name);
   if (found == files.end()) {
@@ -104,16 +94,17 @@ bool has_chat_template(const std::vector<checkpoint::Attachment>& tokenizer_file
 }
 
 // What a validation loss is the mean of.
-std::string validation_identity(const Recipe& recipe, const prepare::TokenFile& file) {
+std::string validation_identity(const plan::RunPlan& plan, const prepare::TokenFile& file) {
+  const batches::PackingPlan& packing = plan.packing;
   nlohmann::ordered_json json;
   json["data"] = io::parse_own_json<io::OrderedJson>(prepare::to_json(prepare::identity_of(file)));
-  json["sequences"] = recipe.train.evaluate_batches * recipe.train.global_batch_size;
-  json["sequence_length"] = recipe.data.sequence_length;
-  json["max_documents"] = batches::max_documents_of(recipe.data);
-  if (recipe.data.long_documents == LongDocuments::truncate) json["long_documents"] = "truncate";
-  if (recipe.data.long_documents == LongDocuments::drop) json["long_documents"] = "drop";
-  json["chunks"] = recipe.data.pack == Packing::chunks;
-  json["seed"] = recipe.train.seed;
+  json["sequences"] = plan.evaluate_sequences;
+  json["sequence_length"] = packing.sequence_length;
+  json["max_documents"] = packing.max_documents;
+  if (packing.long_documents == LongDocuments::truncate) json["long_documents"] = "truncate";
+  if (packing.long_documents == LongDocuments::drop) json["long_documents"] = "drop";
+  json["chunks"] = packing.pack == Packing::chunks;
+  json["seed"] = packing.seed;
   return json.dump();
 }
 
@@ -122,61 +113,56 @@ std::string validation_identity(const Recipe& recipe, const prepare::TokenFile& 
 void FitRun::open() {
   if (first_rank()) {
     report::ProgressOptions options = request_.progress;
-    options.total = recipe_.train.epochs > 0 ? 0 : total_steps();  // set again when the data are open
-    options.log_every = recipe_.train.log_every;
+    options.total = plan_.epochs > 0 ? 0 : total_steps();  // set again when the data are open
+    options.log_every = plan_.log_every;
     progress_ = std::make_unique<report::Progress>(options);
   }
   Problems problems;
-  open_ = engine::open_model(recipe_.model, recipe_.folder, problems);
+  open_ = engine::open_model(plan_.model, plan_.random_weights, problems);
   problems.throw_if_any();
-  const std::string beyond = models::beyond_positions(open_.model->description(), recipe_.data.sequence_length);
+  const std::string beyond = models::beyond_positions(open_.model->description(), plan_.packing.sequence_length);
   if (!beyond.empty()) log("hawser: warning: " + beyond);
   // Read now, since the file may change during the run.
-  const std::string& model = recipe_.model.path.empty() ? recipe_.model.config : recipe_.model.path;
-  config_text_ = io::read_text(models::config_path(resolve_path(recipe_, model)), 1 << 20);
-  tokenizer_ = prepare::prepare_options(recipe_).tokenizer;
-  if (!tokenizer_.empty()) tokenizer_ = resolve_path(tokenizer_, recipe_.folder);
+  config_text_ = io::read_text(models::config_path(plan_.model), 1 << 20);
+  tokenizer_ = plan_.data.tokenizer;
+  if (!tokenizer_.empty()) tokenizer_ = resolve_path(tokenizer_, plan_.data.folder);
   phase("preparing text");
   engine::on_rank_zero(world_, [&]() -> std::string {
-    hold_ = hold_output(recipe_);
+    hold_ = hold_output(plan_.files.folder);
     if (!hold_.locked) {
-      log(cat("hawser: warning: the file system of ", output_folder(recipe_),
+      log(cat("hawser: warning: the file system of ", plan_.files.folder,
               " has no locks; a second run in this folder would not be detected"));
     }
-    if (!tokenizer_.empty()) tokenizer_files_ = tokenizer_files_of(recipe_, tokenizer_);
+    if (!tokenizer_.empty()) tokenizer_files_ = tokenizer_files_of(plan_.data, tokenizer_);
     return "";
   });
   const std::string manifest = prepare_data(request_, open_.model->vocabulary(), world_, progress_.get());
 
   const int ranks = world_ != nullptr ? world_->size() : 1;
-  layout_ =
-      plan::make_layout(recipe_, *open_.model, ranks, plan::compute_dtype(recipe_.precision, request_.device.kind),
-                        request_.threads, request_.device.kind);
-  const comm::MeshPlace place = comm::place_of(world_ != nullptr ? world_->rank().value() : 0, layout_.mesh);
-  batch_layout_ = {.data_rank = place.shard + layout_.mesh.shard * place.replicate,
-                   .data_ranks = layout_.data_ranks(),
+  plan::lay_out(plan_, *open_.model, ranks, request_.threads, request_.device.kind);
+  const comm::MeshPlace place = comm::place_of(world_ != nullptr ? world_->rank().value() : 0, plan_.layout.mesh);
+  batch_layout_ = {.data_rank = place.shard + plan_.layout.mesh.shard * place.replicate,
+                   .data_ranks = plan_.layout.data_ranks(),
                    .context_rank = place.context,
-                   .context_ranks = layout_.mesh.context};
+                   .context_ranks = plan_.layout.mesh.context};
   open_data();
   engine::on_rank_zero(world_, [&]() -> std::string {
-    prepare::expect_still_prepared(prepare::prepare_options(recipe_), manifest);
+    prepare::expect_still_prepared(plan_.data, manifest);
     return "";
   });
   device_ = engine::make_device(request_.device, request_.threads);
-  mesh_ = engine::make_mesh(world_, layout_.mesh, recipe_.run.collective_timeout_s, *device_);
+  mesh_ = engine::make_mesh(world_, plan_.layout.mesh, plan_.collective_timeout_s, *device_);
   choose_algorithms();
-  const std::string chosen =
-      engine::choose_checkpointing(recipe_, layout_, *open_.model, *device_, world_, request_.ranks_here);
+  const std::string chosen = engine::choose_checkpointing(plan_, *open_.model, *device_, world_, request_.ranks_here);
   if (!chosen.empty()) log(chosen);
-  result_.checkpointing = checkpointing_text(recipe_.memory);
+  result_.checkpointing = checkpointing_text(plan_.recipe.memory);
   std::vector<step::Purpose> purposes{step::Purpose::train};
   if (validation_) purposes.push_back(step::Purpose::loss);
-  session_ =
-      std::make_unique<engine::Session>(*open_.model, layout_, *device_, *mesh_, purposes, recipe_.memory.capacity);
+  session_ = std::make_unique<engine::Session>(*open_.model, plan_.layout, *device_, *mesh_, purposes, plan_.capacity);
   if (first_rank()) log(run_summary(run_place(), request_.resume));
   for (const std::string& note : session_->notes()) remark(note);
   saver_ = std::make_unique<RunSaver>(
-      recipe_, world_, *session_, request_.ranks_here,
+      plan_, world_, *session_, request_.ranks_here,
       RunSaverHooks{.state = [this](std::int64_t step) { return state_of(step); },
                     .before =
                         [this] {
@@ -200,7 +186,7 @@ void FitRun::open() {
 }
 
 RunPlace FitRun::run_place() const {
-  return {.recipe = recipe_,
+  return {.plan = plan_,
           .session = *session_,
           .ranks = world_ != nullptr ? world_->size() : 1,
           .sequences = sequences_,
@@ -210,21 +196,21 @@ RunPlace FitRun::run_place() const {
 void FitRun::choose_algorithms() {
   if (device_->kind() != DeviceKind::cuda) return;
   phase("choosing GEMM algorithms");
-  const engine::GemmAlgorithmOptions how{.measure = !layout_.deterministic,
+  const engine::GemmAlgorithmOptions how{.measure = !plan_.layout.deterministic,
                                          .stored = [this] { return stored_choices(); }};
-  const std::string choices = engine::choose_gemm_algorithms(*open_.model, layout_, *device_, world_, how,
+  const std::string choices = engine::choose_gemm_algorithms(*open_.model, plan_.layout, *device_, world_, how,
                                                              [this](const std::string& line) { log(line); });
-  if (how.measure && first_rank()) io::write_text_atomically(gemm_algorithms_path(recipe_), choices);
+  if (how.measure && first_rank()) io::write_text_atomically(plan_.files.gemm_algorithms, choices);
 }
 
 engine::StoredChoices FitRun::stored_choices() const {
   if (request_.resume) {
     Problems ignored;  // reported when it is loaded
-    const auto found = checkpoint::Checkpoint::latest(checkpoints_folder(recipe_), ignored);
+    const auto found = checkpoint::Checkpoint::latest(plan_.files.checkpoints, ignored);
     if (found) return {engine::run_state_of(found->metadata()).gemm_algorithms, found->folder()};
   }
-  const std::string path = stored_gemm_algorithms_path(recipe_);
-  if (layout_.deterministic || path.empty()) return {};
+  const std::string path = stored_gemm_algorithms_path(plan_.files);
+  if (plan_.layout.deterministic || path.empty()) return {};
   return {io::read_text(path, kMaxChoices), path};
 }
 
@@ -237,31 +223,18 @@ void FitRun::expect_equal_on_ranks(const std::string& identity, const std::strin
                           .hint = "the same command again, without another `hawser prepare` at the same time"});
 }
 
-// The last step may read the first sequences of the next epoch.
-void FitRun::resolve_epochs() {
-  TrainRecipe& train = recipe_.train;
-  if (train.epochs > 0) {
-    const double steps = train.epochs * static_cast<double>(sequences_) / static_cast<double>(train.global_batch_size);
-    train.steps = std::max<std::int64_t>(1, std::llround(std::ceil(steps - kRoundingOfEpochs)));
-    Problems problems;
-    check_warmup(recipe_, problems);
-    problems.throw_if_any();
-  }
-  if (progress_) progress_->set_total(total_steps());
-}
-
 void FitRun::open_data() {
-  const prepare::TokenFiles files = prepare::token_files(prepare::prepare_options(recipe_));
+  const prepare::TokenFiles files = prepare::token_files(plan_.data);
   const std::int64_t vocabulary = open_.model->vocabulary();
   const auto file = std::make_shared<const prepare::TokenFile>(files.train);
   data_identity_ = prepare::to_json(prepare::identity_of(*file));
   expect_equal_on_ranks(data_identity_, files.train);
   const auto note_long = [&](const prepare::TokenFile& of, const char* what) {
-    const std::string note = first_rank() ? long_documents_note(recipe_, of, what) : std::string();
+    const std::string note = first_rank() ? long_documents_note(plan_.packing, of, what) : std::string();
     if (!note.empty()) log(cat("hawser: ", note, " (data.long_documents)"));
   };
   note_long(*file, "training document");
-  const auto set = open_set(recipe_, file, vocabulary);
+  const std::shared_ptr<const batches::SequenceSet> set = batches::open_sequences(file, plan_.packing, vocabulary);
   sequences_ = set->size();
   using Prompt = FitResult::Prompt;
   result_.prompt = tokenizer_.empty()                                          ? Prompt::ids
@@ -271,36 +244,38 @@ void FitRun::open_data() {
     throw UserError(Problem{
         .file = files.train + ".idx", .what = "no text to train on", .expected = "a document of two tokens or more"});
   }
-  resolve_epochs();
+  plan::resolve_steps(plan_, sequences_);
+  if (progress_) progress_->set_total(total_steps());
   loader_ = std::make_shared<const batches::BatchLoader>(
-      set, layout_.batch, batch_layout_,
-      batches::BatchOrder{.global_batch_size = recipe_.train.global_batch_size, .seed = recipe_.train.seed});
+      set, plan_.layout.batch, batch_layout_,
+      batches::BatchOrder{.global_batch_size = plan_.global_batch_size, .seed = plan_.seed});
   // Without a token to predict a run would succeed and learn nothing. The first step of most runs has one.
   std::int64_t targets = 0;
-  const std::int64_t epoch = ceil_div(sequences_, recipe_.train.global_batch_size);
+  const std::int64_t epoch = ceil_div(sequences_, plan_.global_batch_size);
   for (std::int64_t s = 0; s < epoch && targets == 0; ++s) targets = loader_->step_targets(s);
   if (targets == 0) {
     throw UserError(Problem{.file = files.train + ".idx",
                             .what = "no token to predict",
                             .expected = "documents of two tokens or more, and labels that are not all -100"});
   }
-  HAWSER_CHECK(loader_->micro_batches() == layout_.micro_batches, loader_->micro_batches(), " micro-batches, planned ",
-               layout_.micro_batches);
+  HAWSER_CHECK(loader_->micro_batches() == plan_.layout.micro_batches, loader_->micro_batches(),
+               " micro-batches, planned ", plan_.layout.micro_batches);
   std::shared_ptr<const prepare::TokenFile> held_out_file;
   if (io::exists(files.validation + ".idx")) {
     held_out_file = std::make_shared<const prepare::TokenFile>(files.validation);
-    validation_identity_ = validation_identity(recipe_, *held_out_file);
+    validation_identity_ = validation_identity(plan_, *held_out_file);
   }
   expect_equal_on_ranks(validation_identity_, files.validation);
   if (!held_out_file) return;
   note_long(*held_out_file, "validation document");
-  const auto held_out = open_set(recipe_, held_out_file, vocabulary);
-  const std::int64_t evaluated = recipe_.train.evaluate_batches * recipe_.train.global_batch_size;  // 0: all
+  const std::shared_ptr<const batches::SequenceSet> held_out =
+      batches::open_sequences(held_out_file, plan_.packing, vocabulary);
+  const std::int64_t evaluated = plan_.evaluate_sequences;  // 0: all
   validation_sequences_ = evaluated > 0 ? std::min(evaluated, held_out->size()) : held_out->size();
   // The number of sequences evaluated at once depends on the layout; the total does not.
-  const std::int64_t at_once = layout_.data_ranks() * layout_.batch.sequences;
+  const std::int64_t at_once = plan_.layout.data_ranks() * plan_.layout.batch.sequences;
   validation_ = std::make_shared<const batches::BatchLoader>(
-      held_out, layout_.batch, batch_layout_,
+      held_out, plan_.layout.batch, batch_layout_,
       batches::BatchOrder{.global_batch_size = at_once, .shuffle = false, .first = evaluated});
   std::int64_t held_out_targets = 0;
   for (std::int64_t s = 0; held_out->size() > 0 && s < validation_->steps() && held_out_targets == 0; ++s)
@@ -318,11 +293,12 @@ void FitRun::resume() {
   if (request_.resume) {
     phase("reading a checkpoint");
     checkpoint = load_newest(
-        *session_, world_, checkpoints_folder(recipe_), [this](const auto& found) { check_position(found); },
+        *session_, world_, plan_.files.checkpoints, [this](const auto& found) { check_position(found); },
         [this](const std::string& line) { log(line); });
   }
   if (!checkpoint) {  // with --resume, too: `best` may exist without other checkpoints
-    const std::string earlier = engine::on_rank_zero(world_, [&] { return set_aside_earlier(recipe_); });
+    const std::string earlier =
+        engine::on_rank_zero(world_, [&] { return set_aside_earlier(plan_.files, recipe_json(plan_.recipe) + "\n"); });
     if (!earlier.empty()) {
       const bool resumable = io::exists(earlier + "/checkpoints");
       log(cat("moved the files of an earlier run to ", earlier,
@@ -345,41 +321,41 @@ void FitRun::resume() {
             !unfinished_evaluation_ ? "" : ", with the evaluation that the stop interrupted"));
   } else {
     engine::take_time(world_, [&] {
-      if (!recipe_.model.path.empty()) {
+      if (!plan_.random_weights) {
         HAWSER_CHECK(open_.weights, "model.path without open weights");
         session_->load(*open_.weights);
       } else {
-        session_->initialise(recipe_.train.seed);
+        session_->initialise(plan_.seed);
       }
     });
     if (request_.resume) log("no checkpoint to resume from; starting from step 0");
   }
   result_.steps = done_;
-  result_.output = output_folder(recipe_);
+  result_.output = plan_.files.folder;
   if (!first_rank()) return;
-  io::write_text_atomically(output_folder(recipe_) + "/recipe.json", recipe_json(recipe_) + "\n");
+  io::write_text_atomically(plan_.files.recipe, recipe_json(plan_.recipe) + "\n");
   const int ranks = world_ != nullptr ? world_->size() : 1;
-  peak_flops_ =
-      peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "", layout_.compute, ranks);
+  peak_flops_ = peak_flops(device_->kind(), device_->kind() == DeviceKind::cuda ? cuda_info().name : "",
+                           plan_.layout.compute, ranks);
   const std::int64_t reported = unfinished_evaluation_ ? done_ - 1 : done_;
-  watch_ = std::make_unique<RunWatch>(recipe_, run_facts(run_place()), reported, phases_,
+  watch_ = std::make_unique<RunWatch>(plan_, run_facts(run_place()), reported, phases_,
                                       [this](const std::string& line) { log(line); });
 }
 
 void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
   const engine::RunState state = engine::run_state_of(checkpoint.metadata());
   Problems problems =
-      engine::computation_changes(state, open_.model->description(), layout_.compute, checkpoint.folder());
-  if (state.step > 0 && state.sequences != state.step * recipe_.train.global_batch_size) {
+      engine::computation_changes(state, open_.model->description(), plan_.layout.compute, checkpoint.folder());
+  if (state.step > 0 && state.sequences != state.step * plan_.global_batch_size) {
     problems.add({.file = checkpoint.folder(),
                   .what = "the checkpoint is from a run with another batch size",
                   .expected = cat(state.sequences / state.step),
-                  .got = cat(recipe_.train.global_batch_size),
+                  .got = cat(plan_.global_batch_size),
                   .at = "train.global_batch_size"});
   }
   // A template of the recipe is data, not tokenizer: data_changes reports what it changes.
   const std::string tokenizer = engine::tokenizer_changes(
-      checkpoint, tokenizer_files_, recipe_.data.chat_template.empty() ? std::string() : kChatTemplateFile);
+      checkpoint, tokenizer_files_, plan_.data.chat_template.empty() ? std::string() : kChatTemplateFile);
   if (!tokenizer.empty()) {
     problems.add({.file = checkpoint.folder(),
                   .what = "the tokenizer has changed: " + tokenizer,
@@ -387,7 +363,7 @@ void FitRun::check_position(const checkpoint::Checkpoint& checkpoint) {
                   .hint = cat("--set data.tokenizer=", checkpoint.folder(), ", or --set output=... for a new run")});
   }
   problems.throw_if_any();
-  const std::string changes = engine::data_order_changes(state, recipe_json(recipe_));
+  const std::string changes = engine::data_order_changes(state, recipe_json(plan_.recipe));
   if (!changes.empty()) log("hawser: the data order has changed: " + changes);
   const std::string others = engine::data_changes(state, data_identity_);
   if (!others.empty()) log("hawser: " + others);

@@ -25,7 +25,7 @@ inline constexpr const char* kStarting = "starting";
 
 class FitRun {
  public:
-  FitRun(const FitRequest& request, comm::World* world) : request_(request), recipe_(request.recipe), world_(world) {}
+  FitRun(const FitRequest& request, comm::World* world) : request_(request), plan_(request.plan), world_(world) {}
 
   FitResult run();
 
@@ -43,7 +43,7 @@ class FitRun {
     batches::MeanImbalance imbalance;
   };
   bool first_rank() const { return world_ == nullptr || world_->rank().value() == 0; }
-  std::int64_t total_steps() const { return recipe_.train.steps; }
+  std::int64_t total_steps() const { return plan_.steps; }
 
   void open();
 
@@ -55,7 +55,6 @@ class FitRun {
   // From the checkpoint to resume; else from an earlier run in this folder.
   engine::StoredChoices stored_choices() const;
   void open_data();
-  void resolve_epochs();  // computes train.steps
   // UserError on every rank if the ranks' texts differ. `prefix`: of the token file that it identifies.
   void expect_equal_on_ranks(const std::string& identity, const std::string& prefix);
   void resume();
@@ -101,7 +100,7 @@ class FitRun {
   static constexpr double kSlowStep = 2.0;  // seconds
 
   const FitRequest& request_;
-  Recipe recipe_;  // the request's, with auto resolved
+  plan::RunPlan plan_;
   comm::World* world_;
   std::string stage_;
   OutputHold hold_;  // rank 0's
@@ -111,7 +110,6 @@ class FitRun {
   std::string data_identity_, validation_identity_;  // engine::RunState::data and engine::RunState::validation
   std::vector<checkpoint::Attachment> tokenizer_files_;
   std::optional<report::StepMetrics> unfinished_evaluation_;  // engine::RunState::unfinished_evaluation
-  plan::Layout layout_;
   batches::BatchLayout batch_layout_;
   std::shared_ptr<const batches::BatchLoader> loader_, validation_;
   std::int64_t sequences_ = 0, validation_sequences_ = 0;

@@ -21,11 +21,11 @@ std::optional<engine::RunState> state_in(const std::string& folder) {
 }
 
 // A corrupt checkpoint that was set aside may have been `best` too, through a hard link: then `best` goes as well.
-void set_aside_if_corrupt(const Recipe& recipe, const std::string& best,
-                          const std::function<void(const std::string&)>& log) {
+void set_aside_if_corrupt(const plan::RunFiles& files, const std::function<void(const std::string&)>& log) {
+  const std::string& best = files.best;
   const auto state = state_in(best);
   const std::string copy =
-      state ? cat(checkpoints_folder(recipe), "/damaged-", checkpoint::step_name(state->step)) : std::string();
+      state ? cat(files.checkpoints, "/damaged-", checkpoint::step_name(state->step)) : std::string();
   if (state && !io::exists(copy)) return;
   if (!io::exists(best)) return;
   Problems corrupt;
@@ -43,11 +43,11 @@ void set_aside_if_corrupt(const Recipe& recipe, const std::string& best,
 
 }  // namespace
 
-std::optional<double> restore_best(const Recipe& recipe, const std::string& validation,
+std::optional<double> restore_best(const plan::RunFiles& files, const std::string& validation,
                                    const std::function<void(const std::string&)>& log) {
-  const std::string best = best_path(recipe);
+  const std::string& best = files.best;
   checkpoint::finish_keep(best);
-  set_aside_if_corrupt(recipe, best, log);
+  set_aside_if_corrupt(files, log);
   if (validation.empty()) return std::nullopt;
   const auto comparable = [&](const engine::RunState& state) {
     return state.validation.empty() || engine::same_validation(state.validation, validation);
@@ -57,7 +57,7 @@ std::optional<double> restore_best(const Recipe& recipe, const std::string& vali
     if (comparable(*state)) {
       loss = state->validation_loss;
     } else {
-      const std::string folder = new_earlier_folder(recipe);
+      const std::string folder = new_earlier_folder(files.folder);
       io::rename_path(best, folder + "/best");
       log(
           cat("hawser: the validation data have changed, so losses cannot be compared; the best checkpoint so far was "
@@ -67,7 +67,7 @@ std::optional<double> restore_best(const Recipe& recipe, const std::string& vali
   }
   std::string better;
   Problems ignored;
-  for (const std::string& folder : checkpoint::complete_checkpoints(checkpoints_folder(recipe), ignored)) {
+  for (const std::string& folder : checkpoint::complete_checkpoints(files.checkpoints, ignored)) {
     const auto state = state_in(folder);
     if (!state || !state->validation_loss || !comparable(*state)) continue;
     if (loss && *state->validation_loss >= *loss) continue;

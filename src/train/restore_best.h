@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/recipe.h"
+#include "plan/run_plan.h"
 
 namespace hawser::train {
 
@@ -18,7 +18,7 @@ namespace hawser::train {
 // Only losses of the same validation data are compared (RunState::validation; `validation` is this run's). A `best` of
 // other validation data is moved to OUTPUT/earlier-N, with a line to `log`. Call on rank 0. UserError if files cannot be
 // renamed.
-std::optional<double> restore_best(const Recipe& recipe, const std::string& validation,
+std::optional<double> restore_best(const plan::RunFiles& files, const std::string& validation,
                                    const std::function<void(const std::string&)>& log);
 
 }  // namespace hawser::train

@@ -5,48 +5,21 @@
 #include <thread>
 
 #include "checkpoint/root.h"
-#include "config/config.h"
 #include "io/files.h"
 
 namespace hawser::train {
 
 using io::File;
 
-std::string output_folder(const Recipe& recipe) {
-  return resolve_path(recipe, recipe.output);
-}
-std::string checkpoints_folder(const Recipe& recipe) {
-  return output_folder(recipe) + "/checkpoints";
-}
-std::string best_path(const Recipe& recipe) {
-  return output_folder(recipe) + "/best";
-}
-std::string metrics_path(const Recipe& recipe) {
-  return output_folder(recipe) + "/metrics.jsonl";
-}
-std::string tensorboard_folder(const Recipe& recipe) {
-  return output_folder(recipe) + "/tensorboard";
-}
-std::string html_path(const Recipe& recipe) {
-  return output_folder(recipe) + "/report.html";
-}
-
-std::string wandb_folder(const Recipe& recipe) {
-  return output_folder(recipe) + "/wandb";
-}
-std::string gemm_algorithms_path(const Recipe& recipe) {
-  return output_folder(recipe) + "/gemm_algorithms.txt";
-}
-std::string stored_gemm_algorithms_path(const Recipe& recipe) {
-  for (const std::string& path : {gemm_algorithms_path(recipe), output_folder(recipe) + "/products.txt"}) {
+std::string stored_gemm_algorithms_path(const plan::RunFiles& files) {
+  for (const std::string& path : {files.gemm_algorithms, files.folder + "/products.txt"}) {
     if (io::exists(path)) return path;
   }
   return "";
 }
 
-OutputHold hold_output(const Recipe& recipe) {
+OutputHold hold_output(const std::string& folder) {
   constexpr std::chrono::seconds kPatience{10};
-  const std::string folder = output_folder(recipe);
   io::make_folders(folder);
   File file = File::open_or_create(folder + "/.lock");
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -62,8 +35,7 @@ OutputHold hold_output(const Recipe& recipe) {
   return {.folder = File::open_folder(folder), .lock = std::move(file), .locked = lock == File::Lock::taken};
 }
 
-std::optional<Displaced> displaced(const Recipe& recipe, const OutputHold& hold) {
-  const std::string output = output_folder(recipe);
+std::optional<Displaced> displaced(const std::string& output, const OutputHold& hold) {
   const bool locked = hold.lock.still_at(output + "/.lock");
   if (hold.folder.still_at(output) && locked) return std::nullopt;
   const std::string now = hold.folder.path_now();
@@ -79,9 +51,9 @@ std::optional<Displaced> displaced(const Recipe& recipe, const OutputHold& hold)
   return Displaced{rescued(), what};
 }
 
-std::string new_earlier_folder(const Recipe& recipe) {
+std::string new_earlier_folder(const std::string& output) {
   int number = 1;
-  const auto folder = [&] { return cat(output_folder(recipe), "/earlier-", number); };
+  const auto folder = [&] { return cat(output, "/earlier-", number); };
   while (io::exists(folder())) ++number;
   io::make_folder(folder());
   return folder();
@@ -97,12 +69,12 @@ bool is_text(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-std::string set_aside_earlier(const Recipe& recipe) {
-  const std::string output = output_folder(recipe), checkpoints = checkpoints_folder(recipe);
+std::string set_aside_earlier(const plan::RunFiles& files, const std::string& recipe) {
+  const std::string& output = files.folder;
   const auto has = [&](const char* name) { return io::exists(output + "/" + name); };
-  const bool saved = !checkpoint::step_folders(checkpoints).empty();
-  const bool stepped = has("metrics.jsonl") && io::File::open(output + "/metrics.jsonl").bytes() > 0;
-  const bool other_recipe = has("recipe.json") && !is_text(output + "/recipe.json", recipe_json(recipe) + "\n");
+  const bool saved = !checkpoint::step_folders(files.checkpoints).empty();
+  const bool stepped = has("metrics.jsonl") && io::File::open(files.metrics).bytes() > 0;
+  const bool other_recipe = has("recipe.json") && !is_text(files.recipe, recipe);
   if (!saved && !stepped && !has("best") && !has("report.html") && !other_recipe) return "";  // no step was taken
   // Checkpoints last: if the move is interrupted, the next run moves the rest.
   std::vector<std::string> found;
@@ -111,7 +83,7 @@ std::string set_aside_earlier(const Recipe& recipe) {
     if (has(name)) found.push_back(name);
   }
   if (saved) found.push_back("checkpoints");
-  const std::string folder = new_earlier_folder(recipe);
+  const std::string folder = new_earlier_folder(output);
   for (const std::string& name : found) io::rename_path(output + "/" + name, folder + "/" + name);
   io::sync_folder(folder);
   io::sync_folder(output);

@@ -4,23 +4,13 @@
 #include <optional>
 #include <string>
 
-#include "base/recipe.h"
 #include "io/files.h"
+#include "plan/run_plan.h"
 
 namespace hawser::train {
 
-std::string output_folder(const Recipe& recipe);
-std::string checkpoints_folder(const Recipe& recipe);
-// The checkpoint with the lowest validation loss so far.
-std::string best_path(const Recipe& recipe);
-std::string metrics_path(const Recipe& recipe);
-std::string tensorboard_folder(const Recipe& recipe);
-std::string html_path(const Recipe& recipe);
-std::string wandb_folder(const Recipe& recipe);
-// The algorithms chosen for a run's GEMMs. The file is not set aside, so that the next run in the folder uses the same.
-std::string gemm_algorithms_path(const Recipe& recipe);
-// The file of an earlier run in this folder (named products.txt in version 0.1); "" if there is none.
-std::string stored_gemm_algorithms_path(const Recipe& recipe);
+// RunFiles::gemm_algorithms of an earlier run in this folder (named products.txt in version 0.1); "" if there is none.
+std::string stored_gemm_algorithms_path(const plan::RunFiles& files);
 
 // What a run holds open in its output folder while it writes there. The lock ends with the process.
 struct OutputHold {
@@ -30,7 +20,7 @@ struct OutputHold {
 
 // Creates the folder and locks it. UserError if another run still holds the lock after ten seconds (the ranks of a
 // killed run need a few seconds to end).
-OutputHold hold_output(const Recipe& recipe);
+OutputHold hold_output(const std::string& output);
 
 // Where a run must save instead of its output folder, and why.
 struct Displaced {
@@ -42,13 +32,13 @@ struct Displaced {
 // there, or this run's files cannot be found. A moved folder is followed; a removed folder, or one without this run's
 // lock, is replaced by a new folder OUTPUT.rescued-N. nullopt if everything is in place. UserError if no folder can be
 // created.
-std::optional<Displaced> displaced(const Recipe& recipe, const OutputHold& hold);
+std::optional<Displaced> displaced(const std::string& output, const OutputHold& hold);
 
 // Creates OUTPUT/earlier-N with the first N that is not taken.
-std::string new_earlier_folder(const Recipe& recipe);
+std::string new_earlier_folder(const std::string& output);
 
 // For a run that starts from step 0: moves checkpoints, best, metrics and reports of an earlier run to OUTPUT/earlier-N.
-// Returns that folder; "" if there was nothing to move.
-std::string set_aside_earlier(const Recipe& recipe);
+// Returns that folder; "" if there was nothing to move. `recipe`: text of this run's recipe.json.
+std::string set_aside_earlier(const plan::RunFiles& files, const std::string& recipe);
 
 }  // namespace hawser::train

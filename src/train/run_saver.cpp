@@ -12,15 +12,15 @@
 
 namespace hawser::train {
 
-RunSaver::RunSaver(const Recipe& recipe, comm::World* world, engine::Session& session, int ranks_here,
+RunSaver::RunSaver(const plan::RunPlan& plan, comm::World* world, engine::Session& session, int ranks_here,
                    RunSaverHooks hooks)
-    : recipe_(recipe),
+    : plan_(plan),
       world_(world),
       session_(session),
       hooks_(std::move(hooks)),
-      keeps_best_(recipe.train.evaluate_every > 0),
+      keeps_best_(plan.saves.keep_best),
       last_save_(Clock::now()) {
-  if (plan::saves_asynchronously(recipe)) reserve(ranks_here);
+  if (plan.saves.asynchronous) reserve(ranks_here);
 }
 
 void RunSaver::reserve(int ranks_here) {
@@ -33,7 +33,7 @@ void RunSaver::reserve(int ranks_here) {
     machine.ranks = ranks_here;
     const plan::Target target = plan::load_target(plan::target_of(DeviceKind::cpu));
     const comm::MeshSizes& mesh = session_.layout().mesh;
-    space = plan::snapshot_memory_cpu(plan::capacity_of(recipe_, target, machine, mesh.world()),
+    space = plan::snapshot_memory_cpu(plan::capacity_of(plan_.recipe, target, machine, mesh.world()),
                                       session_.planned_bytes() + plan::overhead_of(target, mesh));
   } else {
     space = plan::snapshot_memory_host(ranks_here);
@@ -63,7 +63,7 @@ void RunSaver::reserve(int ranks_here) {
 std::uint64_t RunSaver::requests() const {
   std::uint64_t bits = background_ && background_->failed() ? kFailed : 0;
   const bool first = world_ == nullptr || world_->rank().value() == 0;
-  const double every = recipe_.checkpoint.minutes_between();
+  const double every = plan_.saves.every_minutes;
   if (first && every > 0 && seconds_since(last_save_) >= 60 * every) bits |= kDue;
   return bits;
 }
@@ -76,7 +76,7 @@ void RunSaver::apply(std::uint64_t bits) {
 }
 
 bool RunSaver::due(std::int64_t step) const {
-  const std::int64_t every = recipe_.checkpoint.every_steps;
+  const std::int64_t every = plan_.saves.every_steps;
   return due_by_time_ || (every > 0 && step % every == 0);
 }
 
@@ -116,14 +116,14 @@ void RunSaver::resumed(std::int64_t step, bool evaluates) {
   keeps_best_ = keeps_best_ || evaluates;
   if (!keeps_best_) return;
   const std::string text = engine::on_rank_zero(world_, [&]() -> std::string {
-    const auto loss = restore_best(recipe_, hooks_.validation, hooks_.log);
+    const auto loss = restore_best(plan_.files, hooks_.validation, hooks_.log);
     return loss ? fmt::format("{:a}", *loss) : "";
   });
   if (!text.empty()) best_loss_ = std::stod(text);
 }
 
 void RunSaver::retired(std::int64_t step, const Event& step_end) {
-  const bool best = best_step_ == step && recipe_.train.steps > step;  // the last step is saved at the end
+  const bool best = best_step_ == step && plan_.steps > step;  // the last step is saved at the end
   if (best && taken_step_ != step) {
     if (!background_) return save(step);
     take(step, step_end, [] {});
@@ -133,7 +133,7 @@ void RunSaver::retired(std::int64_t step, const Event& step_end) {
 
 SaveTo RunSaver::destination(std::int64_t step, const std::string& folder) const {
   return {.root = folder + "/checkpoints",
-          .keep = recipe_.checkpoint.keep_last,
+          .keep = plan_.saves.keep_last,
           .best = best_step_ == step ? folder + "/best" : ""};
 }
 
@@ -148,7 +148,7 @@ std::optional<Displaced> RunSaver::find_displaced() {
 }
 
 void RunSaver::stop(const Displaced& displaced, std::int64_t step) {
-  throw UserError(Problem{.file = output_folder(recipe_),
+  throw UserError(Problem{.file = plan_.files.folder,
                           .what = cat(displaced.what, "; saved step ", step, " in ", displaced.folder, " and stopped"),
                           .hint = cat("--resume --set output=", displaced.folder)});
 }
@@ -163,7 +163,7 @@ void RunSaver::start(std::int64_t step) {
   started_ = Clock::now();
   hooks_.before();
   const auto displaced = find_displaced();
-  write(step, displaced ? displaced->folder : output_folder(recipe_));
+  write(step, displaced ? displaced->folder : plan_.files.folder);
   taken_step_ = -1;
   if (displaced) {
     settle();
@@ -213,7 +213,7 @@ void RunSaver::save(std::int64_t step) {
   };
   auto displaced = find_displaced();
   try {
-    save_in(displaced ? displaced->folder : output_folder(recipe_));
+    save_in(displaced ? displaced->folder : plan_.files.folder);
   } catch (const Error& error) {
     if (error.code() != ExitCode::bad_input || displaced || !(displaced = find_displaced())) throw;
     save_in(displaced->folder);

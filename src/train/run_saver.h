@@ -20,8 +20,8 @@
 #include <optional>
 #include <string>
 
-#include "base/recipe.h"
 #include "comm/mpi/world.h"
+#include "plan/run_plan.h"
 #include "train/background_saver.h"
 #include "train/run_folder.h"
 
@@ -48,7 +48,8 @@ class RunSaver {
  public:
   // Every rank constructs one; borrows all arguments. ranks_here: ranks on this machine. If a snapshot does not fit,
   // logs one line and saves between steps.
-  RunSaver(const Recipe& recipe, comm::World* world, engine::Session& session, int ranks_here, RunSaverHooks hooks);
+  RunSaver(const plan::RunPlan& plan, comm::World* world, engine::Session& session, int ranks_here,
+           RunSaverHooks hooks);
 
   // Bits exchanged between ranks: kFailed, the running save failed on this rank; kDue, rank 0's clock.
   static constexpr std::uint64_t kFailed = 2, kDue = 4;
@@ -100,7 +101,7 @@ class RunSaver {
   void write(std::int64_t step, const std::string& folder);
   void note(const BackgroundSaver::Saved& saved);
 
-  const Recipe& recipe_;
+  const plan::RunPlan& plan_;
   comm::World* world_;
   engine::Session& session_;
   RunSaverHooks hooks_;

@@ -22,21 +22,21 @@ std::string count(std::int64_t number) {
 }
 
 std::string model_line(const RunPlace& place) {
-  const ModelRecipe& model = place.recipe.model;
-  const std::filesystem::path path = model.path.empty() ? model.config : model.path;
+  const std::filesystem::path path = place.plan.model;
   const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
-  return cat(name, model.path.empty() ? " with random weights: " : ": ", place.session.model().description().family,
-             ", ", format_count(static_cast<double>(place.session.model().parameters())),
+  return cat(name, place.plan.random_weights ? " with random weights: " : ": ",
+             place.session.model().description().family, ", ",
+             format_count(static_cast<double>(place.session.model().parameters())),
              " parameters, all trained; computes in ", to_string(place.session.layout().compute));
 }
 
 std::string data_line(const RunPlace& place) {
-  const Recipe& recipe = place.recipe;
-  const prepare::TokenFile file(prepare::token_files(prepare::prepare_options(recipe)).train);
-  const std::int64_t length = recipe.data.sequence_length;
-  const batches::LongStatistics found = batches::long_statistics(file, length, recipe.data.long_documents);
+  const batches::PackingPlan& packing = place.plan.packing;
+  const prepare::TokenFile file(prepare::token_files(place.plan.data).train);
+  const std::int64_t length = packing.sequence_length;
+  const batches::LongStatistics found = batches::long_statistics(file, length, packing.long_documents);
   const std::int64_t tokens = file.tokens() - found.tokens;
-  const bool split = recipe.data.pack == Packing::documents && recipe.data.long_documents == LongDocuments::split;
+  const bool split = packing.pack == Packing::documents && packing.long_documents == LongDocuments::split;
   const double filled = static_cast<double>(tokens) / static_cast<double>(place.sequences * length);
   return cat(count(tokens), " tokens in ", count(place.sequences), place.sequences == 1 ? " sequence" : " sequences",
              " of ", length, fmt::format(" (packing efficiency {:.0f}%)", 100 * filled),
@@ -49,13 +49,13 @@ std::string data_line(const RunPlace& place) {
 }
 
 std::string steps_line(const RunPlace& place) {
-  const TrainRecipe& train = place.recipe.train;
-  const OptimizerRecipe& optimizer = place.recipe.optimizer;
-  const double epochs = static_cast<double>(train.steps) * static_cast<double>(train.global_batch_size) /
+  const plan::RunPlan& plan = place.plan;
+  const optim::LearningRatePlan& optimizer = plan.learning_rate;
+  const double epochs = static_cast<double>(plan.steps) * static_cast<double>(plan.global_batch_size) /
                         static_cast<double>(place.sequences);
   std::string line =
-      cat(train.steps, " of ", plural(train.global_batch_size, "sequence"), " (",
-          count(train.global_batch_size * place.recipe.data.sequence_length), " tokens), ",
+      cat(plan.steps, " of ", plural(plan.global_batch_size, "sequence"), " (",
+          count(plan.global_batch_size * plan.packing.sequence_length), " tokens), ",
           epochs < 1000 ? fmt::format("{:.3g}", epochs) : format_count(epochs), epochs == 1 ? " epoch" : " epochs",
           "; learning rate ", fmt::format("{:.3g}", optimizer.learning_rate));
   if (optimizer.warmup_steps > 0) line += cat(" after ", plural(optimizer.warmup_steps, "warm-up step"));
@@ -80,17 +80,15 @@ std::string ranks_line(const RunPlace& place) {
 }
 
 std::string output_line(const RunPlace& place) {
-  const CheckpointRecipe& checkpoint = place.recipe.checkpoint;
+  const plan::SavePlan& saves = place.plan.saves;
   std::string when;
-  if (checkpoint.every_steps > 0) when = cat("every ", plural(checkpoint.every_steps, "step"), " and ");
-  if (const double minutes = checkpoint.minutes_between(); minutes > 0) {
+  if (saves.every_steps > 0) when = cat("every ", plural(saves.every_steps, "step"), " and ");
+  if (const double minutes = saves.every_minutes; minutes > 0) {
     when += cat("every ", fmt::format("{:.3g}", minutes), " minutes and ");
   }
   const std::int64_t bytes = plan::checkpoint_bytes(place.session.model());
-  return cat(output_folder(place.recipe), "; a checkpoint of ", format_bytes(Bytes(bytes)), " ", when, "at the end",
-             place.validation_sequences > 0 && place.recipe.train.evaluate_every > 0
-                 ? "; best/ when an evaluation improves"
-                 : "");
+  return cat(place.plan.files.folder, "; a checkpoint of ", format_bytes(Bytes(bytes)), " ", when, "at the end",
+             place.validation_sequences > 0 && place.plan.saves.keep_best ? "; best/ when an evaluation improves" : "");
 }
 
 // Of the steps alone, without evaluations and saves.
@@ -100,7 +98,7 @@ std::string time_line(const RunPlace& place, bool resumes) {
   const plan::RankPlan& plan = place.session.plan(step::Purpose::train);
   const double seconds =
       plan::step_time(plan.trace, target, layout.compute, target.per_core ? layout.threads : 1.0).seconds;
-  const std::string all = format_seconds(seconds * static_cast<double>(place.recipe.train.steps));
+  const std::string all = format_seconds(seconds * static_cast<double>(place.plan.steps));
   return cat("about ", format_seconds(seconds), " per step", resumes ? "" : cat(", ", all, " for all steps"),
              " (predicted)");
 }

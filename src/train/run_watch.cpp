@@ -8,7 +8,6 @@
 #include "report/prometheus.h"
 #include "report/tensorboard.h"
 #include "report/wandb.h"
-#include "train/run_folder.h"
 
 namespace hawser::train {
 namespace {
@@ -17,17 +16,16 @@ constexpr std::chrono::seconds kLookForStalls{1};
 
 }  // namespace
 
-RunWatch::RunWatch(const Recipe& recipe, const report::RunFacts& facts, std::int64_t resumed_step,
+RunWatch::RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std::int64_t resumed_step,
                    const report::PhaseClock& phases, Log log)
-    : recipe_(recipe), phases_(phases), log_(std::move(log)), sinks_(log_) {
-  const ReportRecipe& report = recipe_.report;
-  auto metrics = std::make_unique<report::MetricsFile>(metrics_path(recipe_), resumed_step);
+    : plan_(plan), phases_(phases), log_(std::move(log)), sinks_(log_) {
+  const ReportRecipe& report = plan_.report;
+  auto metrics = std::make_unique<report::MetricsFile>(plan_.files.metrics, resumed_step);
   metrics_ = metrics.get();
   sinks_.add("metrics.jsonl", std::move(metrics));
   if (report.tensorboard) {
-    sinks_.open("TensorBoard", [&] {
-      return std::make_unique<report::TensorBoard>(tensorboard_folder(recipe_), facts, resumed_step);
-    });
+    sinks_.open("TensorBoard",
+                [&] { return std::make_unique<report::TensorBoard>(plan_.files.tensorboard, facts, resumed_step); });
   }
   if (report.prometheus_port > 0) {
     sinks_.open("Prometheus", [&] {
@@ -39,7 +37,7 @@ RunWatch::RunWatch(const Recipe& recipe, const report::RunFacts& facts, std::int
     sinks_.open("MLflow", [&] {
       report::MlflowOptions options{.server = report.mlflow,
                                     .experiment = report.mlflow_experiment,
-                                    .state_file = output_folder(recipe_) + "/mlflow.json",
+                                    .state_file = plan_.files.mlflow,
                                     .resumed = resumed_step > 0};
       // Credentials come from the environment variables of MLflow's own client, since the recipe is stored with the
       // run.
@@ -52,10 +50,10 @@ RunWatch::RunWatch(const Recipe& recipe, const report::RunFacts& facts, std::int
   if (report.wandb) {
     sinks_.open("Weights & Biases", [&] {
       auto wandb = std::make_unique<report::Wandb>(
-          report::WandbOptions{.folder = wandb_folder(recipe_),
+          report::WandbOptions{.folder = plan_.files.wandb,
                                .project = report.wandb_project.empty() ? "hawser" : report.wandb_project,
                                .resumed_step = resumed_step,
-                               .metrics_file = metrics_path(recipe_)},
+                               .metrics_file = plan_.files.metrics},
           facts);
       wandb_path_ = wandb->path();
       return wandb;
@@ -64,10 +62,10 @@ RunWatch::RunWatch(const Recipe& recipe, const report::RunFacts& facts, std::int
   if (report.html) {
     sinks_.open("report.html", [&] {
       report::RunHistory earlier;
-      const std::string metrics_file = metrics_path(recipe_);
+      const std::string metrics_file = plan_.files.metrics;
       if (resumed_step > 0) report::read_metrics(metrics_file, [&](const auto& m) { earlier.add(m); });
       return std::make_unique<report::HtmlFile>(
-          report::HtmlFileOptions{.path = html_path(recipe_),
+          report::HtmlFileOptions{.path = plan_.files.html,
                                   .rules = report.rules,
                                   .phases = [this] { return phases_.totals(); },
                                   .in_place = [file = metrics_] { return file->in_place(); },
@@ -77,10 +75,10 @@ RunWatch::RunWatch(const Recipe& recipe, const report::RunFacts& facts, std::int
   }
   step_ = resumed_step;
   if (!report.rules) return;
-  rules_.emplace(report::RulesOptions{.steps = recipe_.train.steps,
-                                      .warmup_steps = recipe_.optimizer.warmup_steps,
-                                      .peak_learning_rate = recipe_.optimizer.learning_rate,
-                                      .gradient_clip = recipe_.optimizer.gradient_clip});
+  rules_.emplace(report::RulesOptions{.steps = plan_.steps,
+                                      .warmup_steps = plan_.learning_rate.warmup_steps,
+                                      .peak_learning_rate = plan_.learning_rate.learning_rate,
+                                      .gradient_clip = plan_.gradient_clip});
   thread_ = std::thread([this] { watch_for_stalls(); });
 }
 

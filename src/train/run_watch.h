@@ -1,4 +1,4 @@
-// `RunWatch`: rank 0's monitoring of a run: metrics.jsonl, the sinks that the recipe enables, training rules,
+// `RunWatch`: rank 0's monitoring of a run: metrics.jsonl, the sinks that the run enables, training rules,
 // report.html.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/recipe.h"
+#include "plan/run_plan.h"
 #include "report/metrics_file.h"
 #include "report/phase_clock.h"
 #include "report/rules.h"
@@ -29,7 +29,7 @@ class RunWatch {
 
   // `phases` outlives it. UserError if metrics.jsonl cannot be written; a failure of any other sink is a warning. `log`
   // may be called from another thread.
-  RunWatch(const Recipe& recipe, const report::RunFacts& facts, std::int64_t resumed_step,
+  RunWatch(const plan::RunPlan& plan, const report::RunFacts& facts, std::int64_t resumed_step,
            const report::PhaseClock& phases, Log log);
   ~RunWatch();
   RunWatch(const RunWatch&) = delete;
@@ -47,7 +47,7 @@ class RunWatch {
   void watch_for_stalls();
   void print_finding(const report::Finding& finding);
 
-  const Recipe& recipe_;
+  const plan::RunPlan& plan_;
   const report::PhaseClock& phases_;
   Log log_;
   std::mutex mutex_;  // guards what the thread shares: sinks_, stall_, step_

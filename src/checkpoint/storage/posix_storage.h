@@ -13,8 +13,8 @@ namespace hawser::checkpoint {
 
 Storage& posix_storage();
 
-// What a folder beside the checkpoints is by its name. Only names of checkpoints (step_of() in root.h) count, so that no
-// folder of the user is removed.
+// What a folder beside the checkpoints is by its name. Only names of checkpoints (step_of() in root.h) count, so that
+// no folder of the user is removed.
 enum class Leftover { none, temporary, trash };
 Leftover leftover_kind(const std::string& name);
 std::string temporary_name(const std::string& name);  // ".NAME.tmp-NONCE"

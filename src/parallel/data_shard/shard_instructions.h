@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-#include "base/recipe.h"
+#include "base/training_options.h"
 #include "program/program.h"
 
 namespace hawser::parallel {

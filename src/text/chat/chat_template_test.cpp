@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/recipe.h"
 #include "base/testing/temporary_folder.h"
+#include "base/training_options.h"
 #include "text/chat/from_json.h"
 
 namespace hawser::text::chat {

@@ -16,6 +16,7 @@
 #include "config/config.h"
 #include "engine/open_model.h"
 #include "plan/forecast.h"
+#include "plan/run_plan.h"
 #include "profile/bench_step.h"
 #include "train/fit.h"
 #include "train/saver.h"
@@ -62,7 +63,7 @@ class Workplace {
                                            << "train: {steps: 4, global_batch_size: 2, seed: 7}\n"
                                            << "optimizer: {learning_rate: 1.0e-3}\n"
                                            << "output: " << out << "\n";
-    train::FitRequest request{.recipe = read_recipe(folder_.path("recipe.yaml"), settings),
+    train::FitRequest request{.plan = plan::resolve(read_recipe(folder_.path("recipe.yaml"), settings)),
                               .resume = resume,
                               .device = {.kind = DeviceKind::cuda}};
     Problems problems;
@@ -211,7 +212,7 @@ TEST(FitCuda, ARecipeThatFitsRunsInItsPlannedMemoryAndTwoGigabytes) {
   fs::create_directories(place.out(""));
   const Recipe recipe = large_recipe(place.out(""));
   Problems problems;
-  engine::OpenModel model = engine::open_model(recipe.model, "", problems);
+  engine::OpenModel model = engine::open_model(plan::model_of(recipe), recipe.model.path.empty(), problems);
   problems.throw_if_any();
   const plan::Forecast plan =
       plan::Forecaster(recipe, *model.model, 1, plan::load_target("h200"), plan::this_machine(), 1).forecast();
@@ -230,7 +231,7 @@ TEST(FitCuda, MoreThanTheFreeMemoryIsRejectedBeforeAnythingIsReserved) {
   fs::create_directories(place.out(""));
   const Recipe recipe = large_recipe(place.out(""));
   Problems problems;
-  const engine::OpenModel model = engine::open_model(recipe.model, "", problems);
+  const engine::OpenModel model = engine::open_model(plan::model_of(recipe), recipe.model.path.empty(), problems);
   problems.throw_if_any();
   const plan::Layout layout = plan::make_layout(recipe, *model.model, 1, DType::bf16, 1, DeviceKind::cuda);
   const auto device = engine::make_device({.kind = DeviceKind::cuda}, 1);

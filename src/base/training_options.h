@@ -1,0 +1,32 @@
+// The values that options of a run take. Every module may read them; the recipe that collects them is config/recipe.h.
+#pragma once
+
+#include <array>
+
+namespace hawser {
+
+enum class DeviceChoice { automatic, cpu, cuda };
+enum class Packing { documents, chunks };            // separate documents with masks | one token stream
+enum class LongDocuments { split, truncate, drop };  // documents longer than a sequence, with Packing::documents
+enum class ContextComm { all_gather };               // planned: ring, all_to_all, automatic
+enum class ShardPolicy { parameters };               // what is sharded; planned: ZeRO-1, ZeRO-2
+enum class GradientAccumulation { sharded, local };  // reduce every micro-batch | accumulate locally, reduce once
+// Activation checkpointing: what the backward of a block recomputes. In order of recompute time per byte saved.
+enum class Checkpointing {
+  none,
+  selective,    // norms and SwiGLU
+  gate_up,      // selective, and the MLP's first GEMM
+  qkv,          // norms, SwiGLU, attention's first GEMM and RoPE
+  projections,  // norms, SwiGLU and both GEMMs; attention's output and log-sum-exp are saved
+  full,         // all but the layers' inputs; attention too if sequences are short (nn::SavePolicy)
+  automatic,    // the planner chooses one of the others for each block
+};
+enum class ComputePrecision { automatic, float32, bf16 };  // automatic: float32 on the CPU, bf16 on CUDA
+enum class LearningRateSchedule { constant, linear, cosine };
+
+// Named chat templates; text/chat has their text. Any other data.chat_template is a file.
+inline constexpr std::array<const char*, 12> kChatTemplateNames = {"chatml",     "smollm2", "qwen-2.5",  "qwen-3",
+                                                                   "llama-2",    "llama-3", "llama-3.1", "mistral-v1",
+                                                                   "mistral-v3", "zephyr",  "gemma",     "phi-3"};
+
+}  // namespace hawser

@@ -1,0 +1,124 @@
+#include "plan/run_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <thread>
+
+#include "base/paths.h"
+#include "config/config.h"
+#include "io/files.h"
+#include "plan/host_snapshot.h"
+#include "plan/target.h"
+
+namespace hawser::plan {
+
+namespace fs = std::filesystem;
+
+RunFiles files_in(const std::string& output) {
+  return {.folder = output,
+          .checkpoints = output + "/checkpoints",
+          .best = output + "/best",
+          .metrics = output + "/metrics.jsonl",
+          .recipe = output + "/recipe.json",
+          .html = output + "/report.html",
+          .tensorboard = output + "/tensorboard",
+          .wandb = output + "/wandb",
+          .mlflow = output + "/mlflow.json",
+          .gemm_algorithms = output + "/gemm_algorithms.txt"};
+}
+
+prepare::PrepareOptions resolve_data(const Recipe& recipe) {
+  prepare::PrepareOptions options{.train = recipe.data.train,
+                                  .validation = recipe.data.validation,
+                                  .folder = recipe.folder,
+                                  .tokenizer = recipe.data.tokenizer,
+                                  .output = recipe.data.prepared,
+                                  .validation_fraction = recipe.data.validation_fraction,
+                                  .seed = recipe.train.seed,
+                                  .chat_template = recipe.data.chat_template,
+                                  .deduplicate = recipe.data.deduplicate,
+                                  .threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()))};
+  if (options.tokenizer.empty()) {
+    // The model's folder; without a tokenizer there, lines must have ids.
+    const fs::path beside =
+        recipe.model.path.empty() ? fs::path(recipe.model.config).parent_path() : fs::path(recipe.model.path);
+    const std::string file = resolve_path((beside / "tokenizer.json").string(), recipe.folder);
+    if (io::exists(file)) options.tokenizer = file;
+  }
+  options.own_folder = options.output.empty();
+  options.output = options.own_folder ? resolve_path((fs::path(recipe.output) / "data").string(), recipe.folder)
+                                      : resolve_path(options.output, recipe.folder);
+  return options;
+}
+
+batches::PackingPlan packing_of(const DataRecipe& data, std::uint64_t seed) {
+  const bool given = data.max_documents > 0 && data.pack != Packing::chunks;
+  return {.pack = data.pack,
+          .sequence_length = data.sequence_length,
+          .max_documents = given ? data.max_documents : batches::default_max_documents(data.pack, data.sequence_length),
+          .long_documents = data.long_documents,
+          .seed = seed};
+}
+
+optim::LearningRatePlan learning_rate_of(const Recipe& recipe) {
+  const OptimizerRecipe& optimizer = recipe.optimizer;
+  return {.learning_rate = optimizer.learning_rate,
+          .schedule = optimizer.schedule,
+          .warmup_steps = optimizer.warmup_steps,
+          .minimum_learning_rate = optimizer.minimum_learning_rate,
+          .steps = recipe.train.steps};
+}
+
+// Not normalized: a/../b is another folder than b if a is a link.
+std::string model_of(const Recipe& recipe) {
+  const std::string& named = recipe.model.path.empty() ? recipe.model.config : recipe.model.path;
+  return named.empty() ? "" : (fs::path(recipe.folder) / named).string();
+}
+
+RunPlan resolve(const Recipe& recipe) {
+  const TrainRecipe& train = recipe.train;
+  return {.recipe = recipe,
+          .files = files_in(resolve_path(recipe, recipe.output)),
+          .model = model_of(recipe),
+          .random_weights = recipe.model.path.empty(),
+          .data = resolve_data(recipe),
+          .prepares = !recipe.data.train.empty(),
+          .packing = packing_of(recipe.data, train.seed),
+          .global_batch_size = train.global_batch_size,
+          .micro_batch_size = train.micro_batch_size,
+          .seed = train.seed,
+          .steps = train.steps,
+          .epochs = train.epochs,
+          .learning_rate = learning_rate_of(recipe),
+          .gradient_clip = recipe.optimizer.gradient_clip,
+          .evaluate_every = train.evaluate_every,
+          .evaluate_sequences = train.evaluate_batches * train.global_batch_size,
+          .log_every = train.log_every,
+          .saves = {.every_steps = recipe.checkpoint.every_steps,
+                    .every_minutes = recipe.checkpoint.minutes_between(),
+                    .keep_last = recipe.checkpoint.keep_last,
+                    .keep_best = train.evaluate_every > 0,
+                    .asynchronous = saves_asynchronously(recipe)},
+          .report = recipe.report,
+          .capacity = recipe.memory.capacity,
+          .collective_timeout_s = recipe.run.collective_timeout_s};
+}
+
+void lay_out(RunPlan& plan, const models::Model& model, int world, int threads, DeviceKind device) {
+  plan.layout = make_layout(plan.recipe, model, world, compute_dtype(plan.recipe.precision, device), threads, device);
+}
+
+void resolve_steps(RunPlan& plan, std::int64_t sequences) {
+  if (plan.epochs <= 0) return;
+  constexpr double kRounding = 1e-6;  // in steps: 0.1 epochs of 30 sequences are 3, not 3.0000000000000004
+  const double steps = plan.epochs * static_cast<double>(sequences) / static_cast<double>(plan.global_batch_size);
+  // The last step may read the first sequences of the next epoch.
+  plan.steps = std::max<std::int64_t>(1, std::llround(std::ceil(steps - kRounding)));
+  plan.recipe.train.steps = plan.learning_rate.steps = plan.steps;
+  Problems problems;
+  check_warmup(plan.recipe, problems);
+  problems.throw_if_any();
+}
+
+}  // namespace hawser::plan

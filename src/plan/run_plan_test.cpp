@@ -1,0 +1,78 @@
+#include "plan/run_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/testing/temporary_folder.h"
+
+namespace hawser::plan {
+namespace {
+
+TEST(RunPlan, DataHaveDefaults) {
+  const TemporaryFolder folder;
+  Recipe recipe;
+  recipe.folder = folder.path("");
+  recipe.output = "runs/x";
+  recipe.model.path = "model";
+  recipe.train.seed = 5;
+  EXPECT_EQ(resolve_data(recipe).tokenizer, "");
+  std::filesystem::create_directories(folder.path("model"));
+  folder.write("model/tokenizer.json", "{}");
+  const prepare::PrepareOptions with = resolve_data(recipe);
+  EXPECT_EQ(with.tokenizer, folder.path("model/tokenizer.json"));
+  EXPECT_EQ(with.output, folder.path("runs/x/data"));
+  EXPECT_TRUE(with.own_folder);
+  EXPECT_EQ(with.seed, 5u);
+}
+
+TEST(RunPlan, DefaultsAndPathsAreResolved) {
+  Recipe recipe;
+  recipe.folder = "/work";
+  recipe.output = "run";
+  recipe.model.config = "configs/c.json";
+  recipe.data.sequence_length = 1024;
+  recipe.train.steps = 10;
+  recipe.train.global_batch_size = 4;
+  recipe.train.evaluate_batches = 3;
+  RunPlan plan = resolve(recipe);
+  EXPECT_EQ(plan.files.checkpoints, "/work/run/checkpoints");
+  EXPECT_EQ(plan.model, "/work/configs/c.json");
+  EXPECT_TRUE(plan.random_weights);
+  EXPECT_FALSE(plan.prepares);
+  EXPECT_EQ(plan.packing.max_documents, 16);
+  EXPECT_EQ(plan.evaluate_sequences, 12);
+  EXPECT_EQ(plan.saves.every_minutes, 15);
+  EXPECT_TRUE(plan.saves.asynchronous);
+  EXPECT_FALSE(plan.saves.keep_best);
+  EXPECT_EQ(plan.tokens_per_step(), 4096);
+  recipe.checkpoint.every_steps = 10;  // the last step: nothing to save before
+  EXPECT_EQ(resolve(recipe).saves.every_minutes, 0);
+  EXPECT_FALSE(resolve(recipe).saves.asynchronous);
+}
+
+TEST(RunPlan, EpochsBecomeSteps) {
+  Recipe recipe;
+  recipe.train.epochs = 0.1;
+  recipe.train.global_batch_size = 1;
+  RunPlan plan = resolve(recipe);
+  EXPECT_EQ(plan.steps, 0);
+  resolve_steps(plan, 30);
+  EXPECT_EQ(plan.steps, 3);
+  EXPECT_EQ(plan.learning_rate.steps, 3);
+  EXPECT_EQ(plan.recipe.train.steps, 3);
+  recipe.optimizer.warmup_steps = 4;
+  plan = resolve(recipe);
+  EXPECT_THROW(resolve_steps(plan, 30), UserError);
+}
+
+TEST(RunPlan, ChunksAreOneDocumentEach) {
+  DataRecipe data;
+  data.pack = Packing::chunks;
+  data.sequence_length = 4096;
+  data.max_documents = 9;
+  EXPECT_EQ(packing_of(data).max_documents, 1);
+}
+
+}  // namespace
+}  // namespace hawser::plan
